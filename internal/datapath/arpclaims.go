@@ -32,7 +32,7 @@ type claims struct {
 	done sync.WaitGroup
 
 	mu    sync.Mutex
-	asked map[neighbour]time.Time
+	asked map[neighbor]time.Time
 	said  map[claim]*saying
 }
 
@@ -41,7 +41,7 @@ type saying struct{ asked, heard time.Time }
 
 // claim is a VIP on a link, and the MAC address of the host that says that it has the VIP.
 type claim struct {
-	neighbour
+	neighbor
 	by model.MAC
 }
 
@@ -59,7 +59,7 @@ func openClaims() (*claims, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a socket for ARP: %w", err)
 	}
-	c := &claims{file: os.NewFile(uintptr(socket), "arp"), asked: map[neighbour]time.Time{}, said: map[claim]*saying{}}
+	c := &claims{file: os.NewFile(uintptr(socket), "arp"), asked: map[neighbor]time.Time{}, said: map[claim]*saying{}}
 	c.raw, err = c.file.SyscallConn()
 	if err == nil {
 		err = hearReplies(socket)
@@ -118,13 +118,13 @@ func (c *claims) hear(packet []byte, ifindex int) {
 	sender := netip.AddrFrom4([4]byte(packet[14:18]))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.said[claim{neighbour{ifindex, sender}, model.MAC(packet[8:14])}]; s != nil {
+	if s := c.said[claim{neighbor{ifindex, sender}, model.MAC(packet[8:14])}]; s != nil {
 		s.heard = time.Now()
 	}
 }
 
 // by says whether a backend has said that it has a VIP, and asks for the VIP now and then.
-func (c *claims) by(mac model.MAC, vip neighbour, own nextHop) bool {
+func (c *claims) by(mac model.MAC, vip neighbor, own nextHop) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -153,7 +153,7 @@ func (c *claims) leaveOut(now time.Time) {
 }
 
 // ask broadcasts a request on the link.
-func (c *claims) ask(vip neighbour, own nextHop) error {
+func (c *claims) ask(vip neighbor, own nextHop) error {
 	packet := []byte(arpKind)
 	packet = binary.BigEndian.AppendUint16(packet, arpRequest)
 	packet = append(append(packet, own.source[:]...), own.address.AsSlice()...)

@@ -23,7 +23,7 @@ func TestClaimsOfStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	vip := neighbour{lo.Index, netip.MustParseAddr("192.0.2.1")}
+	vip := neighbor{lo.Index, netip.MustParseAddr("192.0.2.1")}
 	own := nextHop{address: netip.MustParseAddr("192.0.2.2")}
 	backend := model.MAC{2, 0, 0, 0, 0, 1}
 	if c.by(backend, vip, own) {

@@ -32,9 +32,9 @@ func newCaptureLab(t *testing.T) *captureLab {
 	t.Helper()
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
-	addNeighbours(t, 6)
+	addNeighbors(t, 6)
 	near := netip.MustParseAddr("10.0.0.77") // a client to whom replies find their way
-	addNeighbour(t, near)
+	addNeighbor(t, near)
 	table := tableOf(4, 2, 0)
 	table.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: model.PortRange{First: 20000, Last: 20063}}
 	for i, name := range []string{"web", "nat", "full", "down"} {
@@ -220,7 +220,7 @@ func TestCaptureRefused(t *testing.T) {
 	if _, err := d.StartCapture(t.Context(), "ops", model.Capture{}); !errors.Is(err, ErrNothingForwarded) {
 		t.Errorf("before there is anything to capture: %v", err)
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	must(t, d.Set(tableOf(2, 2, 0)))
 	for _, test := range []struct {
 		wanted model.Capture
@@ -253,7 +253,7 @@ func TestCaptureTakesThePlace(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	d := openVersion(t, nil)
 	must(t, d.Set(tableOf(1, 2, 0)))
 	ctx, leave := context.WithCancel(t.Context())
@@ -307,7 +307,7 @@ func TestCaptureIsTakenOver(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	d := openVersion(t, nil)
 	must(t, d.Set(tableOf(1, 2, 0)))
 	plain := runningPrograms(t, "wire0")[0]

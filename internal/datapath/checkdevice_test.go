@@ -112,7 +112,7 @@ func TestCheckDevice(t *testing.T) {
 	}
 	var all []model.Check
 	for _, l := range leads {
-		addNeighbour(t, l.check.To.Addr())
+		addNeighbor(t, l.check.To.Addr())
 		all = append(all, l.check)
 	}
 	silent := checkBy(model.L2DSR, "198.51.100.1", "10.0.0.99")
@@ -134,10 +134,10 @@ func TestCheckDevice(t *testing.T) {
 		if way.To.Addr().Is4() {
 			own = four
 		}
-		mac := neighbourMAC(l.check.To.Addr())
+		mac := neighborMAC(l.check.To.Addr())
 		want := append([]packet.Checker{packet.Ether(mac, [6]byte(wire(t).Attrs().HardwareAddr))}, l.headers...)
 		want = append(want, packet.IP(own, l.check.Way.VIP, packet.TTL(checkHops)), packet.TCP(0, 80, packet.MSS(l.mss)), packet.Anything())
-		for packet.Match(next(), want...) != nil { // neighbours are asked for, too
+		for packet.Match(next(), want...) != nil { // neighbors are asked for, too
 		}
 	}
 	for since, waits := range map[time.Duration]bool{-time.Hour: false, time.Hour: true} {

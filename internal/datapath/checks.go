@@ -176,7 +176,7 @@ func (c *Checks) isClaimed(way *model.CheckWay, hop nextHop) bool {
 		return false
 	}
 	link, own, on := c.hops.linkOf(way.VIP)
-	return on && c.claims.by(hop.mac, neighbour{link, way.VIP}, own)
+	return on && c.claims.by(hop.mac, neighbor{link, way.VIP}, own)
 }
 
 // leavesSegment says that this host has no address in the backend's network from which to probe it.

@@ -19,13 +19,13 @@ const (
 
 // confirmed is when neighbors were asked.
 type confirmed struct {
-	at     map[neighbour]time.Time
+	at     map[neighbor]time.Time
 	second time.Time // in which count neighbors were asked
 	count  int
 }
 
 // allow says whether a neighbor may be asked now.
-func (c *confirmed) allow(n neighbour, now time.Time) bool {
+func (c *confirmed) allow(n neighbor, now time.Time) bool {
 	if now.Sub(c.second) >= time.Second {
 		c.second, c.count = now, 0
 	}
@@ -33,7 +33,7 @@ func (c *confirmed) allow(n neighbour, now time.Time) bool {
 		return false
 	}
 	if c.at == nil || len(c.at) > 10*confirmMost { // neighbors on a link that is down are asked again and again
-		c.at = map[neighbour]time.Time{}
+		c.at = map[neighbor]time.Time{}
 	}
 	c.at[n] = now
 	c.count++
@@ -59,12 +59,12 @@ func (c *Checks) Failed(check *model.Check) {
 		return
 	}
 	if err := c.confirm(way.via, way.hop); err != nil {
-		c.log.Debug("ask for a neighbour", "address", way.via.address, "error", err)
+		c.log.Debug("ask for a neighbor", "address", way.via.address, "error", err)
 	}
 }
 
 // confirm asks all hosts on the link. The lock is held.
-func (c *Checks) confirm(n neighbour, own nextHop) error {
+func (c *Checks) confirm(n neighbor, own nextHop) error {
 	if n.address.Is6() {
 		return solicit(n, own.source)
 	}
@@ -78,7 +78,7 @@ func (c *Checks) confirm(n neighbour, own nextHop) error {
 }
 
 // solicit sends a neighbor solicitation (RFC 4861, 4.3).
-func solicit(n neighbour, own model.MAC) error {
+func solicit(n neighbor, own model.MAC) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {
 		return fmt.Errorf("open a socket for NDP: %w", err)
@@ -92,7 +92,7 @@ func solicit(n neighbour, own model.MAC) error {
 	message := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, n.address.AsSlice()...) // the kernel fills in the checksum
 	message = append(append(message, 1, 1), own[:]...)
 	if err := unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: solicitedNode(n.address).As16(), ZoneId: uint32(n.ifindex)}); err != nil {
-		return fmt.Errorf("send a neighbour solicitation: %w", err)
+		return fmt.Errorf("send a neighbor solicitation: %w", err)
 	}
 	return nil
 }

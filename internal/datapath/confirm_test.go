@@ -14,7 +14,7 @@ import (
 )
 
 // TestMovedBackendIsAskedFor: a host that takes over a backend's address and does not say so is found
-// as soon as a probe has no answer, though the kernel would not doubt the neighbour for an hour.
+// as soon as a probe has no answer, though the kernel would not doubt the neighbor for an hour.
 func TestMovedBackendIsAskedFor(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -60,15 +60,15 @@ func TestMovedBackendIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestNeighboursAreNotFlooded: however many probes fail, a host is asked for once a second, and
+// TestNeighborsAreNotFlooded: however many probes fail, a host is asked for once a second, and
 // fifty of them at most.
-func TestNeighboursAreNotFlooded(t *testing.T) {
+func TestNeighborsAreNotFlooded(t *testing.T) {
 	var c confirmed
 	now := time.Unix(1000, 0)
 	asked := func(at time.Time) (count int) {
 		for range 3 {
 			for i := range 80 {
-				if c.allow(neighbour{2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}, at) {
+				if c.allow(neighbor{2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}, at) {
 					count++
 				}
 			}

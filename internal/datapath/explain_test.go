@@ -37,15 +37,15 @@ func TestExplain(t *testing.T) {
 	// Else the other end of the wire would multicast, and packets would come in between.
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/wire1/disable_ipv6", []byte("1"), 0))
 	for n := range 60 {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + n)}))
-		addNeighbour(t, explainBackend(false, n))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + n)}))
+		addNeighbor(t, explainBackend(false, n))
 	}
 	for n := range 6 { // the way back to clients
 		for _, is4 := range []bool{true, false} {
 			client := numbered(is4, 9, n)
 			must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: wire.Attrs().Index, Scope: netlink.SCOPE_LINK,
 				Dst: &net.IPNet{IP: client.AsSlice(), Mask: net.CIDRMask(client.BitLen(), client.BitLen())}}))
-			addNeighbour(t, client)
+			addNeighbor(t, client)
 		}
 	}
 	seen := map[model.Chosen]int{}

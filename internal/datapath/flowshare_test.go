@@ -102,7 +102,7 @@ func TestFlowsAreShared(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	onCPU(t, 0, func() { testFlowsAreShared(t) })
 }
 
@@ -127,7 +127,7 @@ func testFlowsAreShared(t *testing.T) {
 		Service: model.ServiceID{VIP: netip.MustParseAddr("198.51.0.0"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
 		Backend: flow.Backend, Source: netip.AddrPortFrom(client4, told), Port: 80, Class: model.SustainedFlow, State: model.FlowOpen, Next: flow.Next,
 	}
-	if flow.Age = 0; flow != want || flow.Next == 0 || neighbourMAC(flow.Backend.Addr()) != backend {
+	if flow.Age = 0; flow != want || flow.Next == 0 || neighborMAC(flow.Backend.Addr()) != backend {
 		t.Errorf("told %+v, want %+v with the backend at %v", flow, want, backend)
 	}
 	must(t, other.Remember(news()))
@@ -171,7 +171,7 @@ func TestToldFlowsWait(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	d := openShare(t, "one")
 	flow := model.RememberedFlow{
 		Service: model.ServiceID{VIP: netip.MustParseAddr("198.51.0.0"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
@@ -187,7 +187,7 @@ func TestToldFlowsWait(t *testing.T) {
 		t.Fatalf("%d flows are remembered that waited for their backend, want 1", n)
 	}
 	onCPU(t, 0, func() {
-		isTrue(t, d.sendsFrom(t, 20000, packet.ACK) == neighbourMAC(flow.Backend.Addr()), "it goes where it was told")
+		isTrue(t, d.sendsFrom(t, 20000, packet.ACK) == neighborMAC(flow.Backend.Addr()), "it goes where it was told")
 	})
 	stranger := flow
 	stranger.Backend = netip.MustParseAddrPort("10.0.0.99:0")

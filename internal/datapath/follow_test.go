@@ -164,8 +164,8 @@ func TestNextHopObjectsAreFollowed(t *testing.T) {
 		{"2001:db8:9::9", "2001:db8::fb", "2001:db8::fc"},
 	} {
 		backend, first, second := netip.MustParseAddr(family.backend), netip.MustParseAddr(family.first), netip.MustParseAddr(family.second)
-		addNeighbour(t, first)
-		addNeighbour(t, second)
+		addNeighbor(t, first)
+		addNeighbor(t, second)
 		ip := func(args ...string) {
 			t.Helper()
 			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
@@ -182,7 +182,7 @@ func TestNextHopObjectsAreFollowed(t *testing.T) {
 		must(t, d.Set(table))
 		leads := func(what string, to netip.Addr) {
 			t.Helper()
-			eventually(t, what, func() bool { return statusOf(t, d).Services[0].Backends[0].NextHop == neighbourMAC(to) })
+			eventually(t, what, func() bool { return statusOf(t, d).Services[0].Backends[0].NextHop == neighborMAC(to) })
 		}
 		leads("the backend is behind the first router", first)
 		for range 3 {
@@ -212,7 +212,7 @@ func TestRoutesAreReadAgain(t *testing.T) {
 		return
 	}
 	router, backend := netip.MustParseAddr("10.0.0.254"), netip.MustParseAddr("192.0.2.9")
-	addNeighbour(t, router)
+	addNeighbor(t, router)
 	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: wire(t).Attrs().Index, Gw: router.AsSlice(),
 		Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}}))
 	d := openOptions(t, Options{recheck: 20 * time.Millisecond})
@@ -238,7 +238,7 @@ func tellTooBig(t *testing.T, to netip.Addr, mtu uint32) {
 	_, err = conn.Write([]byte("data"))
 	must(t, err)
 	link := wire(t)
-	sendFrom(t, "wire1", packet.Build(packet.EthernetHeader{Dst: [6]byte(link.Attrs().HardwareAddr), Src: neighbourMAC(netip.MustParseAddr("10.0.0.254"))},
+	sendFrom(t, "wire1", packet.Build(packet.EthernetHeader{Dst: [6]byte(link.Attrs().HardwareAddr), Src: neighborMAC(netip.MustParseAddr("10.0.0.254"))},
 		ip(netip.MustParseAddr("10.0.0.254"), from),
 		packet.ICMPv4Header{Type: packet.Unreachable, Code: packet.FragmentationNeeded, Rest: mtu},
 		ip(from, to), packet.UDPHeader{Src: 4000, Dst: 4001}, packet.Text("data")))
@@ -260,7 +260,7 @@ func TestRulesAreFollowed(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
 	d := openTest(t, model.Limits{})
 	must(t, d.Set(tableOf(1, 1, 0)))
 	state := func() model.BackendState { return statusOf(t, d).Services[0].Backends[0].State }

@@ -68,7 +68,7 @@ func TestFlowsOfBeforeAreKept(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 4)
+	addNeighbors(t, 4)
 	onCPU(t, 0, func() { testFlowsOfBefore(t) })
 }
 

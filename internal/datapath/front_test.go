@@ -16,7 +16,7 @@ func TestFrontFindsServices(t *testing.T) {
 	}
 	const services, backends = 60, 2
 	for i := range backends {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	d := openTest(t, model.Limits{})
 	table := tableOf(services, backends, 0)

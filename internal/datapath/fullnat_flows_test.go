@@ -264,7 +264,7 @@ func (s scenario) checkAge(t *testing.T, d *testDirector, state directorSnatStat
 	before := d.read(t)
 	d.run(t, build(s.back(e.source, 1)...), 0)
 	counted := d.read(t).since(before)
-	// No route and no neighbour are needed: what matters is whose packet it is.
+	// No route and no neighbor are needed: what matters is whose packet it is.
 	_, foreign := counted[reasonName(directorReasonPASS_NO_SERVICE)]
 	if foreign == alive {
 		t.Errorf("state %d quiet for %d: reply counted as %s", state, age, counted)

@@ -27,7 +27,7 @@ func TestSwapLosesNoPacket(t *testing.T) {
 		for j := range tables[i].Services[0].Backends {
 			b := &tables[i].Services[0].Backends[j]
 			b.Address = netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i*backends + j)})
-			addNeighbour(t, b.Address)
+			addNeighbor(t, b.Address)
 		}
 	}
 	d := openTest(t, model.Limits{})

@@ -117,7 +117,7 @@ func TestSetWritesGroup(t *testing.T) {
 		return
 	}
 	own, beside, far := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("192.0.2.9")
-	addNeighbour(t, beside)
+	addNeighbor(t, beside)
 	d := openTest(t, model.Limits{})
 	table := tableOf(1, 2, 0)
 	table.Group = []netip.Addr{far, beside, own}
@@ -132,17 +132,17 @@ func TestSetWritesGroup(t *testing.T) {
 	}
 	var p directorPeer
 	must(t, d.kernel.Peers.Lookup(uint32(1), &p))
-	if p.Mac != neighbourMAC(beside) || p.Mtu != 1500 || p.Ifindex == 0 {
-		t.Errorf("director 1 is %+v, want the neighbour's MAC", p)
+	if p.Mac != neighborMAC(beside) || p.Mtu != 1500 || p.Ifindex == 0 {
+		t.Errorf("director 1 is %+v, want the neighbor's MAC", p)
 	}
 	must(t, d.kernel.Peers.Lookup(uint32(2), &p))
 	if p != (directorPeer{}) {
 		t.Errorf("director 2, which is on no link of this host, is %+v", p)
 	}
 	var number uint32
-	must(t, d.kernel.PeerMacs.Lookup(macWord(neighbourMAC(beside)), &number))
+	must(t, d.kernel.PeerMacs.Lookup(macWord(neighborMAC(beside)), &number))
 	if number != 1 {
-		t.Errorf("the neighbour's MAC is of director %d", number)
+		t.Errorf("the neighbor's MAC is of director %d", number)
 	}
 	slots := func() (owned map[uint32]int) {
 		owned = map[uint32]int{}

@@ -24,8 +24,8 @@ func TestExplainWith(t *testing.T) {
 	}
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/wire1/disable_ipv6", []byte("1"), 0))
 	for n := range 60 {
-		addNeighbour(t, explainBackend(true, n))
-		addNeighbour(t, explainBackend(false, n))
+		addNeighbor(t, explainBackend(true, n))
+		addNeighbor(t, explainBackend(false, n))
 	}
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
@@ -101,17 +101,17 @@ func TestExplainWithAsksNobody(t *testing.T) {
 	if e.Reason != "forward_l2dsr" || e.Backend == nil || e.Backend.Backend.Addr() != stranger || !e.Backend.NextHop.IsZero() {
 		t.Errorf("a backend that nobody knows: %+v, %+v", e, e.Backend)
 	}
-	neighbours, err := netlink.NeighList(0, 0)
+	neighbors, err := netlink.NeighList(0, 0)
 	must(t, err)
-	for _, n := range neighbours {
+	for _, n := range neighbors {
 		if n.IP.Equal(stranger.AsSlice()) {
 			t.Errorf("the kernel was asked for it: %+v", n)
 		}
 	}
 	must(t, d.Set(next))
-	neighbours, err = netlink.NeighList(0, 0)
+	neighbors, err = netlink.NeighList(0, 0)
 	must(t, err)
-	if !slices.ContainsFunc(neighbours, func(n netlink.Neigh) bool { return n.IP.Equal(stranger.AsSlice()) }) {
+	if !slices.ContainsFunc(neighbors, func(n netlink.Neigh) bool { return n.IP.Equal(stranger.AsSlice()) }) {
 		t.Error("the kernel is not asked for a backend that is one: the test shows nothing")
 	}
 }
@@ -127,7 +127,7 @@ func TestExplainWithoutAFragmentsBackend(t *testing.T) {
 	table := tableOf(1, 2, 0)
 	table.Services[0].Protocol = model.UDP
 	for n := range table.Services[0].Backends {
-		addNeighbour(t, table.Services[0].Backends[n].Address)
+		addNeighbor(t, table.Services[0].Backends[n].Address)
 	}
 	must(t, d.Set(table))
 	fragments := pieces(7, ip(client4, table.Services[0].VIP), packet.UDPHeader{Src: 1, Dst: 80}, packet.Zeros(600))

@@ -70,7 +70,7 @@ func TestKernelSourcesSet(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 2)
+	addNeighbors(t, 2)
 	d := openVersion(t, nil)
 	passes := func(client string) bool {
 		t.Helper()

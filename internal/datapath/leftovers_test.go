@@ -67,7 +67,7 @@ func TestInherited(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	table := tableOf(2, 3, 0)
 	table.Services[0].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
 	table.Services[0].Backends[1].State, table.Services[0].Backends[1].Unwell = model.Suspect, true

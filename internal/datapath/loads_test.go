@@ -75,7 +75,7 @@ func TestLoadsOfWhoComes(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 5)
+	addNeighbors(t, 5)
 	l := &loadsLife{openTest(t, model.Limits{}), tableOf(1, 4, 0).Services[0]}
 	l.Policy = model.P2C
 	for i := range l.Backends {
@@ -132,7 +132,7 @@ func TestLoadsAreCounted(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 2)
+	addNeighbors(t, 2)
 	l := &loadsLife{openTest(t, model.Limits{}), tableOf(1, 2, 0).Services[0]}
 	for i := range l.Backends {
 		l.Backends[i].Mode = model.GUE

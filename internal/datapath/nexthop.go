@@ -31,7 +31,7 @@ type nextHop struct {
 // has.
 type route struct {
 	hop nextHop
-	via neighbour
+	via neighbor
 }
 
 // resolve returns the next hop of a backend. The configuration wins over what the kernel says;
@@ -49,9 +49,9 @@ func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextH
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.routeFrom(interfaces)
-	hop = r.hopOf(b, interfaces, func(n neighbour) model.MAC {
+	hop = r.hopOf(b, interfaces, func(n neighbor) model.MAC {
 		if r.macs == nil {
-			r.readNeighbours()
+			r.readNeighbors()
 		}
 		awaits = r.macs[n].IsZero()
 		return r.macs[n]
@@ -82,7 +82,7 @@ func isForItself(b model.TableBackend) bool {
 }
 
 // hopOf is the next hop of a backend. The lock is held.
-func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbour) model.MAC,
+func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbor) model.MAC,
 	onward func(nextHop, netlink.Link) nextHop) nextHop {
 	if b.Host.IsValid() && r.cached(b.Host).hop.local {
 		// Its packets leave by no interface, but still need a source address.
@@ -197,7 +197,7 @@ func (r *resolver) lookup(address netip.Addr) route {
 	if found.MTU != 0 {
 		way.hop.mtu = min(way.hop.mtu, found.MTU)
 	}
-	way.via = neighbour{found.LinkIndex, address}
+	way.via = neighbor{found.LinkIndex, address}
 	gateway := found.Gw
 	if to, ok := found.Via.(*netlink.Via); ok {
 		gateway = to.Addr

@@ -14,7 +14,7 @@ func TestSlotsOfNobody(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, 11}))
+	addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, 11}))
 	d := openTest(t, model.Limits{})
 	table := tableOf(1, 1, 0)
 	s := &table.Services[0]

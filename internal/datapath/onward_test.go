@@ -106,7 +106,7 @@ func TestOnwardPair(t *testing.T) {
 	}
 	addOverlay(t)
 	near := netip.MustParseAddr("10.0.0.11")
-	addNeighbour(t, near)
+	addNeighbor(t, near)
 	d := openTest(t, explainLimits)
 	must(t, d.Set(ipipTo(near)))
 	both := ipipTo(near, onOverlay)
@@ -123,7 +123,7 @@ func TestOnwardPair(t *testing.T) {
 	if made == nil || !leavesByKernel(t, d, 1, "overlay") {
 		t.Fatalf("the backend behind the overlay is %+v, the pair %+v", statusOf(t, d).Services[0].Backends[1], made)
 	}
-	if b := statusOf(t, d).Services[0].Backends[0]; b.ByKernel || b.Interface != "wire0" || b.NextHop != neighbourMAC(near) {
+	if b := statusOf(t, d).Services[0].Backends[0]; b.ByKernel || b.Interface != "wire0" || b.NextHop != neighborMAC(near) {
 		t.Errorf("the other backend is %+v", b)
 	}
 	first := filterOf(t)
@@ -195,7 +195,7 @@ func TestOnwardGeneric(t *testing.T) {
 	}
 	overlay := addOverlay(t)
 	addLink(t, &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tunnel"}, Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI}, "10.245.0.1/24")
-	mac := neighbourMAC(onOverlay)
+	mac := neighborMAC(onOverlay)
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: overlay.Attrs().Index, IP: onOverlay.AsSlice(), HardwareAddr: mac[:], State: netlink.NUD_PERMANENT}))
 	d, err := Open(Options{Pin: onwardPin, Mode: model.XDPGeneric})
 	must(t, err)
@@ -217,7 +217,7 @@ func TestOnwardTakesNoFrames(t *testing.T) {
 		return
 	}
 	overlay := addOverlay(t)
-	own := neighbourMAC(onOverlay)
+	own := neighborMAC(onOverlay)
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: overlay.Attrs().Index, IP: onOverlay.AsSlice(), HardwareAddr: own[:], State: netlink.NUD_PERMANENT}))
 	d := openTest(t, model.Limits{})
 	for name, change := range map[string]func(*model.TableBackend){
@@ -258,7 +258,7 @@ func TestOnwardVLAN(t *testing.T) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	must(t, err)
 	t.Cleanup(handle.Close)
-	mac := neighbourMAC(onOverlay)
+	mac := neighborMAC(onOverlay)
 	for _, c := range []struct {
 		on     netlink.Link
 		kernel bool
@@ -268,7 +268,7 @@ func TestOnwardVLAN(t *testing.T) {
 		r := &resolver{log: slog.New(slog.DiscardHandler), onward: newOnward(Options{Pin: onwardPin, Log: slog.New(slog.DiscardHandler)}), netlink: handle,
 			links:  map[int]netlink.Link{attrs.Index: &netlink.Vlan{LinkAttrs: attrs, VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}},
 			routes: map[netip.Addr]route{}}
-		hop := r.hopOf(model.TableBackend{Address: onOverlay, Mode: model.IPIP}, []string{"wire0"}, func(neighbour) model.MAC { return mac }, r.onward.hop)
+		hop := r.hopOf(model.TableBackend{Address: onOverlay, Mode: model.IPIP}, []string{"wire0"}, func(neighbor) model.MAC { return mac }, r.onward.hop)
 		if !c.kernel && (hop.ifindex != c.on.Attrs().Index || hop.vlan != 7 || hop.mac != mac || pair(t) != nil) {
 			t.Errorf("by a VLAN on %s packets leave by %+v", c.on.Attrs().Name, hop)
 		}
@@ -350,7 +350,7 @@ func TestOnwardRefused(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { must(t, errors.Join(d.Close(), Detach(onwardPin))) })
 			near, other := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.244.0.8")
-			addNeighbour(t, near)
+			addNeighbor(t, near)
 			must(t, d.Set(ipipTo(near, onOverlay)))
 			d.hops.tryOnward() // as it does by itself
 			d.hopsChanged()

@@ -42,7 +42,7 @@ func call(t *testing.T, protocol model.Protocol, to end) (netip.Addr, uint16) {
 	t.Helper()
 	must(t, netlink.RouteReplace(&netlink.Route{LinkIndex: wire(t).Attrs().Index, Scope: netlink.SCOPE_LINK,
 		Dst: &net.IPNet{IP: to.address.AsSlice(), Mask: net.CIDRMask(to.address.BitLen(), to.address.BitLen())}}))
-	addNeighbour(t, to.address)
+	addNeighbor(t, to.address)
 	kind := unix.SOCK_STREAM
 	if protocol == model.UDP {
 		kind = unix.SOCK_DGRAM

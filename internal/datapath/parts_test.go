@@ -103,7 +103,7 @@ func TestPartsAreRepaired(t *testing.T) {
 		return
 	}
 	const pins = "/sys/fs/bpf/weir"
-	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
 	d := openTest(t, model.Limits{})
 	parts := d.Parts(nil)
 	for _, p := range parts {
@@ -189,7 +189,7 @@ func TestChecksAreRepaired(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
 	d := openTest(t, model.Limits{})
 	c := d.Checks()
 	t.Cleanup(func() { c.Close() })

@@ -70,8 +70,8 @@ func testPassWhatIsNotIP(t *testing.T) {
 		none := uint64(0)
 		rows = append(rows, row{name: name, in: frame, bytes: &none}.passed(directorReasonPASS_NOT_IP))
 	}
-	neighbour := build(withTTL(ip(client6, vipAddress(false, 2)), 255), packet.ICMPv6Header{Type: packet.NeighborSolicitation}, packet.Zeros(16))
-	rows = append(rows, row{name: "neighbour solicitation", in: neighbour}.passed(directorReasonPASS_NO_SERVICE))
+	neighbor := build(withTTL(ip(client6, vipAddress(false, 2)), 255), packet.ICMPv6Header{Type: packet.NeighborSolicitation}, packet.Zeros(16))
+	rows = append(rows, row{name: "neighbor solicitation", in: neighbor}.passed(directorReasonPASS_NO_SERVICE))
 	multicast := build(packet.IPv4Header{Src: client4, Dst: numbered(true, 224, 1), Protocol: 2, TTL: 1, Options: []byte{148, 4, 0, 0}}, packet.Zeros(8))
 	rows = append(rows, row{name: "IGMP", in: multicast}.passed(directorReasonPASS_NO_SERVICE))
 	d.check(t, rows)

@@ -20,7 +20,7 @@ func TestSetOfAnyChange(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 6)
+	addNeighbors(t, 6)
 	addJumbo(t) // 10.9.0.0/16 is behind it
 	jumbo, err := netlink.LinkByName("jumbo0")
 	must(t, err)
@@ -229,7 +229,7 @@ func TestFrontFillsUp(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 2)
+	addNeighbors(t, 2)
 	d := openTest(t, model.Limits{})
 	clock := time.Now()
 	d.fronts.now = func() time.Time { return clock }

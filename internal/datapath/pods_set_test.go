@@ -18,7 +18,7 @@ func TestSetPods(t *testing.T) {
 	host, other, own := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.1")
 	pod := netip.MustParseAddrPort("10.0.0.99:8080")
 	for _, a := range []netip.Addr{host, other, pod.Addr()} {
-		addNeighbour(t, a)
+		addNeighbor(t, a)
 	}
 	d := openTest(t, model.Limits{})
 	set := func(mode model.Mode, at netip.Addr) directorBackend {
@@ -43,9 +43,9 @@ func TestSetPods(t *testing.T) {
 		flags uint8
 		mtu   uint16
 	}{
-		{"to a host", model.GUE, host, host, neighbourMAC(host), pods, 1500 - 100},
-		{"to another one", model.GUE, other, other, neighbourMAC(other), pods, 1500 - 100},
-		{"by ipip", model.IPIP, other, pod.Addr(), neighbourMAC(pod.Addr()), pods, 1500 - 20},
+		{"to a host", model.GUE, host, host, neighborMAC(host), pods, 1500 - 100},
+		{"to another one", model.GUE, other, other, neighborMAC(other), pods, 1500 - 100},
+		{"by ipip", model.IPIP, other, pod.Addr(), neighborMAC(pod.Addr()), pods, 1500 - 20},
 		{"of this host", model.GUE, own, own, model.MAC{}, pods | local, 0xffff - 100},
 		{"of this host, by ipip", model.IPIP, own, pod.Addr(), model.MAC{}, pods | local, 0xffff - 20},
 	} {

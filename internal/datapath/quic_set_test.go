@@ -25,7 +25,7 @@ func TestQUICRotation(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	before := model.QUICConfig{ID: 0, NonceLength: 13, Key: model.QUICKey{1}}
 	after := model.QUICConfig{ID: 1, NonceLength: 8, Key: model.QUICKey{2}}
 	ids := []model.ServerIDs{{0: "aaa", 1: "AAAA"}, {0: "bbb", 1: "BBBB"}, {0: "ccc", 1: "CCCC"}}
@@ -83,9 +83,9 @@ func (stage quicStage) check(t *testing.T, d *Datapath, s *model.TableService, c
 			want = named
 		}
 		frame := build(ip(client, s.VIP), l4(model.UDP, 40000+port, 80), quicPayload(false, cid))
-		if got := destination(t, d, frame); got != neighbourMAC(s.Backends[want].Address) {
+		if got := destination(t, d, frame); got != neighborMAC(s.Backends[want].Address) {
 			t.Errorf("%s: configuration %d, server ID %q, port %d: goes to %x, want backend %d, %x",
-				stage.name, c.ID, id, 40000+port, got, want, neighbourMAC(s.Backends[want].Address))
+				stage.name, c.ID, id, 40000+port, got, want, neighborMAC(s.Backends[want].Address))
 		}
 	}
 }

@@ -32,7 +32,7 @@ func TestReportedLoads(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	l := &loadsLife{openTest(t, model.Limits{}), tableOf(1, 3, 0).Services[0]}
 	l.Policy = model.LeastConn
 	l.Ring.Turns = []uint32{0, 1, 2}

@@ -37,12 +37,12 @@ type resolver struct {
 	from   []string                   // the interfaces that routes are looked up for; nil: to be asked again
 	vrf    int                        // that these interfaces are in; 0: none
 	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
-	macs   map[neighbour]model.MAC    // nil: to be read
+	macs   map[neighbor]model.MAC    // nil: to be read
 	// What has to be asked for again.
-	oldRoutes, oldNeighbours bool
+	oldRoutes, oldNeighbors bool
 
-	managed map[neighbour]bool        // neighbors that the kernel keeps, or was asked to keep
-	doubts  map[neighbour]*time.Timer // neighbors that the kernel has given up, and that are asked again until then
+	managed map[neighbor]bool        // neighbors that the kernel keeps, or was asked to keep
+	doubts  map[neighbor]*time.Timer // neighbors that the kernel has given up, and that are asked again until then
 
 	events chan struct{} // one: something has changed
 }
@@ -52,7 +52,7 @@ func newResolver(log *slog.Logger, onward *onward, recheck time.Duration, change
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, stop: make(chan struct{}), doubts: map[neighbour]*time.Timer{},
+	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, stop: make(chan struct{}), doubts: map[neighbor]*time.Timer{},
 		events: make(chan struct{}, 1)}
 	onward.again = r.tryOnward
 	r.outdated(true)
@@ -78,7 +78,7 @@ var changeGroups = []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IP
 func subscribe() (*nl.NetlinkSocket, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, changeGroups...)
 	if err != nil {
-		return nil, fmt.Errorf("watch routes and neighbours: %w", err)
+		return nil, fmt.Errorf("watch routes and neighbors: %w", err)
 	}
 	return socket, nil
 }
@@ -141,7 +141,7 @@ func (r *resolver) tell() {
 
 // subscribeAgain replaces a socket that failed; false: the resolver was closed.
 func (r *resolver) subscribeAgain(cause error) bool {
-	r.log.Error("watch routes and neighbours: trying again", "error", cause)
+	r.log.Error("watch routes and neighbors: trying again", "error", cause)
 	for !r.wait(time.Second) {
 		socket, err := subscribe()
 		if err != nil {
@@ -186,7 +186,7 @@ func (r *resolver) take(kind uint16, data []byte) bool {
 	}
 	entry, err := netlink.NeighDeserialize(data)
 	if err != nil {
-		r.log.Warn("read a change of neighbours", "error", err)
+		r.log.Warn("read a change of neighbors", "error", err)
 		r.outdated(true)
 		return true
 	}
@@ -196,11 +196,11 @@ func (r *resolver) take(kind uint16, data []byte) bool {
 }
 
 // outdated makes run ask the kernel again; until then the old answers are used.
-func (r *resolver) outdated(neighbours bool) {
+func (r *resolver) outdated(neighbors bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.oldRoutes = true
-	r.oldNeighbours = r.oldNeighbours || neighbours
+	r.oldNeighbors = r.oldNeighbors || neighbors
 }
 
 // forget drops what is outdated.
@@ -212,10 +212,10 @@ func (r *resolver) forget() {
 		r.from = nil
 		r.onward.forget()
 	}
-	if r.oldNeighbours {
+	if r.oldNeighbors {
 		r.macs = nil
 	}
-	r.oldRoutes, r.oldNeighbours = false, false
+	r.oldRoutes, r.oldNeighbors = false, false
 }
 
 // run collects events for a moment and then tells that something has changed. It rests four times

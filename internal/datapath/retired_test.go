@@ -31,7 +31,7 @@ func TestServiceCountsStay(t *testing.T) {
 			t.Errorf("%s: %d packets, %d bytes, %d connections, want %d, %d, %d", when, s.Packets, s.Bytes, s.Opened, packets, bytes, opened)
 		}
 	}
-	addNeighbours(t, 4)
+	addNeighbors(t, 4)
 	d := openTest(t, model.Limits{})
 	four, three, two := tableOf(1, 4, 0), tableOf(1, 3, 0), tableOf(1, 2, 0)
 	must(t, d.Set(four))

@@ -114,7 +114,7 @@ func TestFailedSetIsFinished(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	d := openTest(t, model.Limits{Backends: 9})
 	before := tableOf(2, 3, 0)
 	for i := range before.Services[0].Backends {

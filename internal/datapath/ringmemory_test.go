@@ -133,7 +133,7 @@ func TestEveryServiceHasItsRing(t *testing.T) {
 	}
 	const services, backends = 40, 4
 	for i := range backends {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	// As small as it may be: the rings of a service, before and after, and the others'.
 	limits := model.Limits{Services: services, RingMemory: (services + 2) * 2 * ringBytes(&tableOf(1, backends, 0).Services[0])}
@@ -170,8 +170,8 @@ func checkPlacement(t *testing.T, d *Datapath, s *model.TableService, client net
 		frame := build(ip(client, s.VIP), l4(model.TCP, 40000+port, 80))
 		flow := model.Flow{Source: client, Destination: s.VIP, SourcePort: 40000 + port, DestinationPort: 80, Protocol: uint8(model.TCP)}
 		want := s.Backends[s.Ring.Slots[s.Ring.SlotOf(flow.Hash(s.Salt, s.Affinity))].Owner].Address
-		if got := destination(t, d, frame); got != neighbourMAC(want) {
-			t.Fatalf("%s: port %d goes to %x, want %s (%x)", s.Name, 40000+port, got, want, neighbourMAC(want))
+		if got := destination(t, d, frame); got != neighborMAC(want) {
+			t.Fatalf("%s: port %d goes to %x, want %s (%x)", s.Name, 40000+port, got, want, neighborMAC(want))
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 // The topology of these tests, in a network namespace of their own:
 //
 //	wire0 (director: 10.0.0.1/24, 2001:db8::1/64) ---- wire1
-//	backends: 10.0.0.11.., next hops given as permanent neighbours of wire0
+//	backends: 10.0.0.11.., next hops given as permanent neighbors of wire0
 
 // inNamespace runs the calling test or benchmark in a child process with a network
 // namespace and a BPF file system of its own; goroutines cannot change theirs one
@@ -82,17 +82,17 @@ func buildWire(tb testing.TB) {
 	}
 }
 
-// neighbourMAC is the next hop that addNeighbour gives an address.
-func neighbourMAC(address netip.Addr) model.MAC {
+// neighborMAC is the next hop that addNeighbor gives an address.
+func neighborMAC(address netip.Addr) model.MAC {
 	b := address.As16()
 	return model.MAC{2, 0, b[12], b[13], b[14], b[15]}
 }
 
-func addNeighbour(tb testing.TB, address netip.Addr) {
+func addNeighbor(tb testing.TB, address netip.Addr) {
 	tb.Helper()
 	wire, err := netlink.LinkByName("wire0")
 	must(tb, err)
-	mac := neighbourMAC(address)
+	mac := neighborMAC(address)
 	must(tb, netlink.NeighSet(&netlink.Neigh{LinkIndex: wire.Attrs().Index, IP: address.AsSlice(),
 		HardwareAddr: net.HardwareAddr(mac[:]), State: netlink.NUD_PERMANENT}))
 }
@@ -153,7 +153,7 @@ func TestSetShowsInStatus(t *testing.T) {
 		return
 	}
 	for i := range 3 {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	d := openTest(t, model.Limits{})
 	must(t, d.Set(tableOf(2, 3, 0)))
@@ -162,8 +162,8 @@ func TestSetShowsInStatus(t *testing.T) {
 		t.Fatalf("status shows %+v, want 2 services of 3 backends", status.Services)
 	}
 	b := status.Services[1].Backends[2]
-	if b.NextHop != neighbourMAC(b.Address) || b.Interface != "wire0" || b.MTU != 1500 || b.State != model.Active || b.Slots != 340 {
-		t.Errorf("backend is %+v, want its neighbour on wire0, 1500 bytes, active, 340 slots", b)
+	if b.NextHop != neighborMAC(b.Address) || b.Interface != "wire0" || b.MTU != 1500 || b.State != model.Active || b.Slots != 340 {
+		t.Errorf("backend is %+v, want its neighbor on wire0, 1500 bytes, active, 340 slots", b)
 	}
 	if want := []model.InterfaceStatus{{Name: "wire0", Index: status.Interfaces[0].Index, XDP: "native", MTU: 1500}}; !slices.Equal(status.Interfaces, want) {
 		t.Errorf("interfaces are %+v, want %+v", status.Interfaces, want)
@@ -177,12 +177,12 @@ func TestUnknownNextHopIsDownUntilKnown(t *testing.T) {
 	d := openTest(t, model.Limits{})
 	must(t, d.Set(tableOf(1, 1, 0)))
 	if b := statusOf(t, d).Services[0].Backends[0]; b.State != model.Down {
-		t.Fatalf("a backend without a neighbour is %s, want down", b.State)
+		t.Fatalf("a backend without a neighbor is %s, want down", b.State)
 	}
-	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
-	eventually(t, "the backend becomes active when its neighbour appears", func() bool {
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
+	eventually(t, "the backend becomes active when its neighbor appears", func() bool {
 		b := statusOf(t, d).Services[0].Backends[0]
-		return b.State == model.Active && b.NextHop == neighbourMAC(b.Address)
+		return b.State == model.Active && b.NextHop == neighborMAC(b.Address)
 	})
 }
 
@@ -204,7 +204,7 @@ func TestRestartAdopts(t *testing.T) {
 		return
 	}
 	for i := range 4 {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	first := openTest(t, model.Limits{})
 	table := tableOf(4, 4, 0)

@@ -40,7 +40,7 @@ func benchmarkSet(b *testing.B, changed int) {
 func openChanging(b *testing.B, changed int) (*Datapath, [2]model.Table) {
 	const services = 4096
 	for i := range 4 {
-		addNeighbour(b, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(b, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	d := openTest(b, model.Limits{Services: services, RingMemory: 1 << 30})
 	tables := [2]model.Table{tableOf(services, 4, 0), tableOf(services, 4, 1)}

@@ -30,7 +30,7 @@ func TestSettle(t *testing.T) {
 		return
 	}
 	for i := range 3 {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	onCPU(t, 0, func() { testSettle(t) })
 }
@@ -92,7 +92,7 @@ func TestSettleOwnerTurns(t *testing.T) {
 		return
 	}
 	for i := range 3 {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	onCPU(t, 0, func() { testSettleOwnerTurns(t) })
 }
@@ -166,7 +166,7 @@ func TestSettleFirstRing(t *testing.T) {
 		return
 	}
 	for i := range 2 {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	table := func(owner model.BackendState) model.Table {
 		table := tableOf(1, 2, 0)

@@ -147,7 +147,7 @@ func TestSourceRangesSet(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 2)
+	addNeighbors(t, 2)
 	d := openVersion(t, nil)
 	set := func(what string, table model.Table, left int, want map[string]bool) {
 		t.Helper()
@@ -206,7 +206,7 @@ func TestSourceRangesChangeAtOnce(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 2)
+	addNeighbors(t, 2)
 	d := openVersion(t, nil)
 	must(t, d.Set(withSources(0, "10.9.0.0/16")))
 	stop := make(chan struct{})

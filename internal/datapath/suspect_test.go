@@ -16,7 +16,7 @@ func TestSuspect(t *testing.T) {
 		return
 	}
 	address := netip.MustParseAddr("10.0.0.11")
-	addNeighbour(t, address)
+	addNeighbor(t, address)
 	d := openTest(t, model.Limits{})
 	table := tableOf(2, 1, 0)
 	table.Services[1].Backends[0].Mode = model.GUE // its agents send packets on: nothing to wait for
@@ -24,15 +24,15 @@ func TestSuspect(t *testing.T) {
 	must(t, d.Set(table))
 
 	state := func(service int) model.BackendState { return statusOf(t, d).Services[service].Backends[0].State }
-	removeNeighbour(t, address)
+	removeNeighbor(t, address)
 	eventually(t, "the backend is a suspect", func() bool { return state(0) == model.Suspect })
 	if got := state(1); got != model.Down {
 		t.Errorf("in gue it is %s, want down", got)
 	}
-	if b := statusOf(t, d).Services[0].Backends[0]; b.NextHop != neighbourMAC(address) || b.Interface != "wire0" || b.MTU != 1500 {
-		t.Errorf("the suspect is %+v, want its neighbour on wire0, 1500 bytes, as before", b)
+	if b := statusOf(t, d).Services[0].Backends[0]; b.NextHop != neighborMAC(address) || b.Interface != "wire0" || b.MTU != 1500 {
+		t.Errorf("the suspect is %+v, want its neighbor on wire0, 1500 bytes, as before", b)
 	}
-	addNeighbour(t, address)
+	addNeighbor(t, address)
 	eventually(t, "it is back", func() bool { return state(0) == model.Active && state(1) == model.Active })
 
 	// What checks say counts alike, and comes by Set.
@@ -63,7 +63,7 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-func removeNeighbour(t *testing.T, address netip.Addr) {
+func removeNeighbor(t *testing.T, address netip.Addr) {
 	t.Helper()
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)

@@ -36,7 +36,7 @@ func routeReplies(t *testing.T) {
 		must(t, os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0))
 	}
 	for client, router := range map[netip.Addr]netip.Addr{client4: router4, client6: router6} {
-		addNeighbour(t, router)
+		addNeighbor(t, router)
 		destination := &net.IPNet{IP: client.AsSlice(), Mask: net.CIDRMask(client.BitLen(), client.BitLen())}
 		must(t, netlink.RouteReplace(&netlink.Route{LinkIndex: int(wireNumber), Dst: destination, Gw: router.AsSlice()}))
 	}
@@ -48,7 +48,7 @@ func routed(client netip.Addr) packet.EthernetHeader {
 	if client.Is4() {
 		router = router4
 	}
-	return packet.EthernetHeader{Dst: neighbourMAC(router), Src: wireMAC}
+	return packet.EthernetHeader{Dst: neighborMAC(router), Src: wireMAC}
 }
 
 // vipEnd and backendEnd are the two names of the server.

@@ -208,8 +208,8 @@ func TestTwinHistory(t *testing.T) {
 	}
 	d := &twinDatapath{vip: netip.MustParseAddrPort("198.51.100.1:80"), numbers: map[model.MAC]int{}}
 	for number := range twinBackends {
-		addNeighbour(t, twinAddress(number))
-		d.numbers[model.MAC(neighbourMAC(twinAddress(number)))] = number
+		addNeighbor(t, twinAddress(number))
+		d.numbers[model.MAC(neighborMAC(twinAddress(number)))] = number
 	}
 	for seed := range uint64(2) {
 		r := rand.New(rand.NewPCG(seed, 8))

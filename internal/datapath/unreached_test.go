@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// TestUnreached: a VIP lacks a way as long as a neighbour does not answer, and no longer, and
+// TestUnreached: a VIP lacks a way as long as a neighbor does not answer, and no longer, and
 // none to a backend that is to get nothing.
 func TestUnreached(t *testing.T) {
 	if !inNamespace(t) {
@@ -19,7 +19,7 @@ func TestUnreached(t *testing.T) {
 	if vip := table.Services[0].VIP; !d.Unreached()[vip] {
 		t.Errorf("there is no way to a backend of %s, and the datapath does not say so", vip)
 	}
-	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
 	eventually(t, "the backend is reached", func() bool { return len(d.Unreached()) == 0 })
 	if b := statusOf(t, d).Services[0].Backends[0]; b.State != model.Active {
 		t.Errorf("the backend is %s as soon as it is reached, want active", b.State)

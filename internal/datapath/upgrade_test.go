@@ -111,10 +111,10 @@ func wantTidy(t *testing.T, d *Datapath) {
 	}
 }
 
-func addNeighbours(t *testing.T, n int) {
+func addNeighbors(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
-		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 }
 
@@ -125,7 +125,7 @@ func TestOtherABIGoesOn(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 4)
+	addNeighbors(t, 4)
 	onCPU(t, 0, func() { testOtherABI(t) })
 }
 
@@ -174,7 +174,7 @@ func TestSameProgramIsTaken(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 3)
+	addNeighbors(t, 3)
 	d := openVersion(t, nil)
 	must(t, d.Set(tableOf(1, 2, 0)))
 	running := runningPrograms(t, "wire0")[0]
@@ -329,7 +329,7 @@ func TestInterrupted(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 2)
+	addNeighbors(t, 2)
 	addJumbo(t)
 	table := tableOf(2, 2, 0)
 	table.Interfaces = []string{"wire0", "jumbo0"}
@@ -399,7 +399,7 @@ func TestUntaggedFlowsAreFound(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	addNeighbours(t, 4)
+	addNeighbors(t, 4)
 	d := openVersion(t, nil)
 	must(t, d.Set(tableOf(4, 4, 0)))
 	must(t, d.Set(tableOf(4, 4, 1))) // its slots settle

@@ -61,12 +61,12 @@ func TestTagOfTheWay(t *testing.T) {
 		var segment model.Segment
 		must(t, segment.UnmarshalText([]byte(test.segment)))
 		address := netip.MustParseAddr("10.0.0.11")
-		way := route{via: neighbour{test.by, address}}
+		way := route{via: neighbor{test.by, address}}
 		r := resolverOf(links, nil)
 		way.hop.leaveBy(links[test.by], r.link)
 		r.routes = map[netip.Addr]route{address: way}
 		b := model.TableBackend{Address: address, Mode: test.mode, State: model.Active, VLAN: test.vlan}
-		hop := r.hopOf(b, []string{"wire0"}, func(neighbour) model.MAC { return neighbourMAC(address) }, r.onward.hopBy)
+		hop := r.hopOf(b, []string{"wire0"}, func(neighbor) model.MAC { return neighborMAC(address) }, r.onward.hopBy)
 		entry := entryOf(&model.TableService{VIP: netip.MustParseAddr("198.51.100.1"), Segment: segment}, 1, b, hop)
 		if int(entry.Ifindex) != test.ifindex || bigEndian16(entry.Vlan) != test.tag || entry.Flags&keeps != test.flags {
 			t.Errorf("%s: packets leave by %d with tag %d and flags %#x, want %d, %d, %#x", test.name,

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// neighbour is a host on a link.
-type neighbour struct {
+// neighbor is a host on a link.
+type neighbor struct {
 	ifindex int
 	address netip.Addr
 }
@@ -23,9 +23,9 @@ const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | n
 
 // macOf returns the MAC address if the kernel has it, and asks the kernel once to
 // find it and keep it fresh (NTF_EXT_MANAGED, Linux 5.16).
-func (r *resolver) macOf(n neighbour) model.MAC {
+func (r *resolver) macOf(n neighbor) model.MAC {
 	if r.macs == nil {
-		r.readNeighbours()
+		r.readNeighbors()
 	}
 	if !r.managed[n] {
 		r.managed[n] = true
@@ -35,11 +35,11 @@ func (r *resolver) macOf(n neighbour) model.MAC {
 }
 
 // ask makes the kernel look for a neighbor now, and keep it.
-func (r *resolver) ask(n neighbour) {
+func (r *resolver) ask(n neighbor) {
 	err := r.netlink.NeighSet(&netlink.Neigh{LinkIndex: n.ifindex, Family: familyOf(n.address), IP: n.address.AsSlice(),
 		State: netlink.NUD_NONE, FlagsExt: netlink.NTF_EXT_MANAGED})
 	if err != nil {
-		r.log.Warn("ask for neighbour", "address", n.address, "interface", n.ifindex, "error", err)
+		r.log.Warn("ask for neighbor", "address", n.address, "interface", n.ifindex, "error", err)
 	}
 }
 
@@ -50,7 +50,7 @@ const secondAnswer = 300 * time.Millisecond
 
 // doubt keeps the address of a neighbor that the kernel has just given up, and asks again. It
 // reports whether there is doubt: the neighbor was there before.
-func (r *resolver) doubt(n neighbour) bool {
+func (r *resolver) doubt(n neighbor) bool {
 	if r.macs[n].IsZero() {
 		return false
 	}
@@ -62,7 +62,7 @@ func (r *resolver) doubt(n neighbour) bool {
 }
 
 // believe ends the doubts about a neighbor.
-func (r *resolver) believe(n neighbour) {
+func (r *resolver) believe(n neighbor) {
 	if timer := r.doubts[n]; timer != nil {
 		timer.Stop()
 		delete(r.doubts, n)
@@ -71,14 +71,14 @@ func (r *resolver) believe(n neighbour) {
 
 // lose counts a neighbor as lost that has not answered again. On a busy host its time may be over
 // before its answer was read, so the kernel is asked.
-func (r *resolver) lose(n neighbour) {
+func (r *resolver) lose(n neighbor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.doubts[n] == nil {
 		return // it has answered just now
 	}
 	delete(r.doubts, n)
-	if entry := kernelNeighbour(n); entry != nil && entry.State&usable != 0 {
+	if entry := kernelNeighbor(n); entry != nil && entry.State&usable != 0 {
 		if r.learn(unix.RTM_NEWNEIGH, entry) {
 			r.tell()
 		}
@@ -88,9 +88,9 @@ func (r *resolver) lose(n neighbour) {
 	r.tell()
 }
 
-// kernelNeighbour returns the kernel's entry of one neighbor, or nil. It does not read the whole
+// kernelNeighbor returns the kernel's entry of one neighbor, or nil. It does not read the whole
 // table, which may be long.
-func kernelNeighbour(n neighbour) *netlink.Neigh {
+func kernelNeighbor(n neighbor) *netlink.Neigh {
 	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	request.AddData(&netlink.Ndmsg{Family: uint8(familyOf(n.address)), Index: uint32(n.ifindex)})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, n.address.AsSlice()))
@@ -112,13 +112,13 @@ func familyOf(a netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// readNeighbours reads the kernel's whole table once; events keep it up to date.
-func (r *resolver) readNeighbours() {
-	r.macs, r.managed = map[neighbour]model.MAC{}, map[neighbour]bool{}
+// readNeighbors reads the kernel's whole table once; events keep it up to date.
+func (r *resolver) readNeighbors() {
+	r.macs, r.managed = map[neighbor]model.MAC{}, map[neighbor]bool{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		list, err := r.netlink.NeighList(0, family)
 		if err != nil {
-			r.log.Warn("read neighbours", "error", err)
+			r.log.Warn("read neighbors", "error", err)
 		}
 		for i := range list {
 			r.learn(unix.RTM_NEWNEIGH, &list[i])
@@ -135,7 +135,7 @@ func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {
 	if !ok || r.macs == nil {
 		return false
 	}
-	n := neighbour{entry.LinkIndex, address.Unmap()}
+	n := neighbor{entry.LinkIndex, address.Unmap()}
 	var mac model.MAC
 	if event == unix.RTM_NEWNEIGH && entry.State&usable != 0 {
 		copy(mac[:], entry.HardwareAddr)

@@ -25,7 +25,7 @@ func TestL2DSRThroughNoRouter(t *testing.T) {
 		return
 	}
 	router := netip.MustParseAddr("10.0.0.254")
-	addNeighbour(t, router)
+	addNeighbor(t, router)
 	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: wire(t).Attrs().Index, Gw: router.AsSlice(),
 		Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}}))
 	d := openTest(t, model.Limits{})
@@ -43,9 +43,9 @@ func TestL2DSRThroughNoRouter(t *testing.T) {
 	}
 }
 
-// TestLostNeighbourIsAskedForAgain: the kernel's garbage collection takes also a
-// neighbour that it was asked to keep, while it does not answer.
-func TestLostNeighbourIsAskedForAgain(t *testing.T) {
+// TestLostNeighborIsAskedForAgain: the kernel's garbage collection takes also a
+// neighbor that it was asked to keep, while it does not answer.
+func TestLostNeighborIsAskedForAgain(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
@@ -58,46 +58,46 @@ func TestLostNeighbourIsAskedForAgain(t *testing.T) {
 			return n.IP.String() == "10.0.0.11" && n.FlagsExt&netlink.NTF_EXT_MANAGED != 0
 		})
 	}
-	eventually(t, "the kernel keeps the neighbour", kept)
+	eventually(t, "the kernel keeps the neighbor", kept)
 	must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: wire(t).Attrs().Index, IP: net.IPv4(10, 0, 0, 11)}))
-	eventually(t, "the kernel keeps the neighbour again", kept)
+	eventually(t, "the kernel keeps the neighbor again", kept)
 }
 
-// TestLostNeighbourIsNews: also while its address is not known, as nobody else
+// TestLostNeighborIsNews: also while its address is not known, as nobody else
 // would ask again.
-func TestLostNeighbourIsNews(t *testing.T) {
+func TestLostNeighborIsNews(t *testing.T) {
 	t.Parallel()
-	r := &resolver{macs: map[neighbour]model.MAC{}, managed: map[neighbour]bool{}}
+	r := &resolver{macs: map[neighbor]model.MAC{}, managed: map[neighbor]bool{}}
 	entry := &netlink.Neigh{LinkIndex: 2, IP: net.IPv4(10, 0, 0, 9), State: netlink.NUD_FAILED, FlagsExt: netlink.NTF_EXT_MANAGED}
 	if r.learn(unix.RTM_NEWNEIGH, entry) {
-		t.Error("a neighbour that still does not answer is news")
+		t.Error("a neighbor that still does not answer is news")
 	}
 	if !r.learn(unix.RTM_DELNEIGH, entry) {
-		t.Error("the loss of a neighbour that the kernel was asked to keep is not news")
+		t.Error("the loss of a neighbor that the kernel was asked to keep is not news")
 	}
 }
 
-// TestGoneNeighboursTakeNoMemory: whoever is on a link can have any number.
-func TestGoneNeighboursTakeNoMemory(t *testing.T) {
+// TestGoneNeighborsTakeNoMemory: whoever is on a link can have any number.
+func TestGoneNeighborsTakeNoMemory(t *testing.T) {
 	t.Parallel()
-	r := &resolver{macs: map[neighbour]model.MAC{}, managed: map[neighbour]bool{}}
+	r := &resolver{macs: map[neighbor]model.MAC{}, managed: map[neighbor]bool{}}
 	entry := &netlink.Neigh{LinkIndex: 2, IP: net.IPv4(10, 0, 0, 9), State: netlink.NUD_REACHABLE, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
 	if !r.learn(unix.RTM_NEWNEIGH, entry) || len(r.macs) != 1 {
-		t.Errorf("a new neighbour is not known: %v", r.macs)
+		t.Errorf("a new neighbor is not known: %v", r.macs)
 	}
 	if !r.learn(unix.RTM_DELNEIGH, entry) || len(r.macs) != 0 || len(r.managed) != 0 {
-		t.Errorf("a neighbour that is gone left %v and %v", r.macs, r.managed)
+		t.Errorf("a neighbor that is gone left %v and %v", r.macs, r.managed)
 	}
 }
 
-// TestNeighbourAnswersTheSecondTime: the kernel gives up a neighbour a second after it asked
+// TestNeighborAnswersTheSecondTime: the kernel gives up a neighbor a second after it asked
 // for the last time, also one that has come back meanwhile. It is asked again before it
 // counts as lost; and is lost if it does not answer then either.
-func TestNeighbourAnswersTheSecondTime(t *testing.T) {
+func TestNeighborAnswersTheSecondTime(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	// The kernel looks after its neighbours every second, and asks once.
+	// The kernel looks after its neighbors every second, and asks once.
 	for name, value := range map[string]string{"base_reachable_time_ms": "500", "delay_first_probe_time": "1", "interval_probe_time_ms": "1000", "ucast_solicit": "1"} {
 		must(t, os.WriteFile("/proc/sys/net/ipv4/neigh/wire0/"+name, []byte(value), 0))
 	}
@@ -117,59 +117,59 @@ func TestNeighbourAnswersTheSecondTime(t *testing.T) {
 		must(t, err)
 		return slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.IP.String() == "10.0.0.11" && n.State&states != 0 })
 	}
-	eventually(t, "the neighbour is there", func() bool { return state() == model.Active })
+	eventually(t, "the neighbor is there", func() bool { return state() == model.Active })
 	for range 2 {
-		eventually(t, "the neighbour has answered", func() bool { return seen(netlink.NUD_REACHABLE) })
+		eventually(t, "the neighbor has answered", func() bool { return seen(netlink.NUD_REACHABLE) })
 		away()
 		eventually(t, "the kernel has asked", func() bool { return seen(netlink.NUD_PROBE) })
 		there()
 		eventually(t, "the kernel has given up, or found it again", func() bool {
 			if state() != model.Active {
-				t.Fatal("a neighbour that answers is down")
+				t.Fatal("a neighbor that answers is down")
 			}
 			return seen(netlink.NUD_FAILED | netlink.NUD_INCOMPLETE | netlink.NUD_REACHABLE)
 		})
-		eventually(t, "the neighbour has answered", func() bool {
+		eventually(t, "the neighbor has answered", func() bool {
 			if state() != model.Active {
-				t.Fatal("a neighbour that answers is down")
+				t.Fatal("a neighbor that answers is down")
 			}
 			return seen(netlink.NUD_REACHABLE)
 		})
 	}
 	away()
-	eventually(t, "the neighbour is lost", func() bool { return state() == model.Down })
+	eventually(t, "the neighbor is lost", func() bool { return state() == model.Down })
 	there()
-	eventually(t, "the neighbour is back", func() bool { return state() == model.Active })
+	eventually(t, "the neighbor is back", func() bool { return state() == model.Active })
 }
 
-// TestAnswerThatNobodyHasRead: the time in which a neighbour may answer again is over, and it has
+// TestAnswerThatNobodyHasRead: the time in which a neighbor may answer again is over, and it has
 // answered, but this process has not read that yet.
 func TestAnswerThatNobodyHasRead(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	address := netip.MustParseAddr("10.0.0.11")
-	r := &resolver{log: slog.New(slog.DiscardHandler), macs: map[neighbour]model.MAC{}, managed: map[neighbour]bool{},
-		doubts: map[neighbour]*time.Timer{}, events: make(chan struct{}, 1)}
-	n := neighbour{wire(t).Attrs().Index, address}
+	r := &resolver{log: slog.New(slog.DiscardHandler), macs: map[neighbor]model.MAC{}, managed: map[neighbor]bool{},
+		doubts: map[neighbor]*time.Timer{}, events: make(chan struct{}, 1)}
+	n := neighbor{wire(t).Attrs().Index, address}
 	for _, answered := range []bool{true, false} {
-		r.macs[n], r.doubts[n] = neighbourMAC(address), time.NewTimer(time.Hour)
+		r.macs[n], r.doubts[n] = neighborMAC(address), time.NewTimer(time.Hour)
 		want := model.MAC{}
 		if answered {
-			want = neighbourMAC(address)
-			addNeighbour(t, address)
+			want = neighborMAC(address)
+			addNeighbor(t, address)
 		} else {
-			removeNeighbour(t, address)
+			removeNeighbor(t, address)
 		}
 		r.lose(n)
 		if got := r.macs[n]; got != want || len(r.doubts) > 0 {
-			t.Errorf("of a neighbour that has answered (%v) %v is known, and there are %d doubts", answered, got, len(r.doubts))
+			t.Errorf("of a neighbor that has answered (%v) %v is known, and there are %d doubts", answered, got, len(r.doubts))
 		}
 	}
 }
 
 // farEnd moves the wire's other end to a namespace of its own, and returns what makes changes
-// there: at once, as neighbours are given up in their own time.
+// there: at once, as neighbors are given up in their own time.
 func farEnd(t *testing.T) *netlink.Handle {
 	t.Helper()
 	host := exec.Command("sleep", "infinity")
