@@ -37,7 +37,7 @@ type resolver struct {
 	from   []string                   // the interfaces that routes are looked up for; nil: to be asked again
 	vrf    int                        // that these interfaces are in; 0: none
 	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
-	macs   map[neighbor]model.MAC    // nil: to be read
+	macs   map[neighbor]model.MAC     // nil: to be read
 	// What has to be asked for again.
 	oldRoutes, oldNeighbors bool
 
