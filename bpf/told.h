@@ -8,10 +8,15 @@
 
 #include "flows.h"
 
+/* Fresh flows that have gone on, so that this director has not merely guessed their backend. */
+#define FLOW_STATES_GONE_ON                                                                        \
+	(FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_TWICE) | FLOW_STATE(FLOW_ANSWERED))
+
 /*
  * Whether what was told takes the place of what this director remembers: a flow that is not
- * fresh prevails over a fresh one, and else the younger one counts. (A flow that an older
- * version tells is fresh, because it may be of a flood.)
+ * fresh prevails over a fresh one, and else the younger one counts. But a fresh flow that has
+ * gone on here keeps its backend: another host may have sent the told packets in the client's
+ * name. (A flow that an older version tells is fresh, because it may be of a flood.)
  */
 static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
 					    const struct flow_entry *told)
@@ -25,6 +30,8 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 		return !flow_over(other.state);
 	if (own->backend == told->backend)
 		return younger >= 0;
+	if (!flow_kept(word.state) && FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
+		return 0;
 	return younger > 0;
 }
 

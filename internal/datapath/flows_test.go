@@ -82,6 +82,7 @@ func testFlows(t *testing.T) {
 		{"share", testFlowShare},
 		{"told", testFlowTold},
 		{"told of what is known", testFlowToldOwn},
+		{"told of what has gone on", testFlowToldForged},
 		{"told of ends", testFlowToldEnd},
 		{"told under pressure", testFlowToldPressure},
 		{"told of backends that left", testFlowToldGone},

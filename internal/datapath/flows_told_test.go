@@ -106,6 +106,29 @@ func testFlowToldOwn(t *testing.T) {
 	s.want(t, d, clientPort, ackFlag, 1, "the connection stands where another director sent its SYN")
 }
 
+// What is told of a fresh flow never moves one that has gone on here: another host may have sent the
+// packets to another director in the client's name.
+func testFlowToldForged(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		begun, first := directorFlowStateFLOW_BEGUN, int(synFlag)
+		if s.protocol == model.UDP {
+			begun, first = directorFlowStateFLOW_TWICE, 0
+		}
+		s.sends(t, d, clientPort, first, int(ackFlag))
+		entry := s.remembered(t, d)[clientPort]
+		entry.Seen -= 5
+		backend := entry.Backend
+		s.wantTold(t, d, s.telling(t, d, clientPort, begun, 1, 0), directorToldOutcomeTOLD_OLDER, "the flow has gone on here")
+		if e := s.remembered(t, d)[clientPort]; e == nil || e.Backend != backend {
+			t.Errorf("remembered as %+v, want backend %d", e, backend)
+		}
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), directorToldOutcomeTOLD_NEW, "a flow that is not fresh prevails")
+		s.want(t, d, clientPort+1, ackFlag, 2, "a guess")
+		s.remembered(t, d)[clientPort+1].Seen -= 5
+		s.wantTold(t, d, s.telling(t, d, clientPort+1, begun, 1, 0), directorToldOutcomeTOLD_NEW, "the guess is older")
+	})
+}
+
 // The end of a flow is told, too, and makes room as it does for those who have seen it.
 func testFlowToldEnd(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
@@ -328,8 +351,8 @@ func testFlowUntold(t *testing.T) {
 
 // usedBudget is struct budget.
 type usedBudget struct {
-	second    uint64
-	used, pad uint32
+	second  uint64
+	used, _ uint32
 }
 
 // Fresh flows are told within a budget: when all sources have used up the common one, each network
