@@ -45,7 +45,7 @@ type Book struct {
 	mu       sync.Mutex
 	on       bool // agents should report
 	services map[model.ServiceID]*service
-	agents   map[uint64]time.Time // by their numbers without the lines' part: until when they count as present
+	agents   map[uint64]time.Time // by their numbers, without what differs between lines: until when they count as present
 }
 
 // service is a service that is placed by load.
@@ -161,7 +161,7 @@ func (b *Book) Take(from uint64, interval time.Duration, loads []model.Load) {
 	defer b.mu.Unlock()
 	now := b.clock()
 	until := now.Add(max(staleAfter*interval, staleLeast))
-	b.agents[from>>lineBits] = until
+	b.agents[from>>(turnBits+lineBits)] = until
 	for _, l := range loads {
 		s := b.services[l.Service]
 		if s == nil || s.backends[l.Backend] == nil {

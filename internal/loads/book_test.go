@@ -53,7 +53,7 @@ func (l *library) backend(i int) netip.AddrPort {
 
 // report is what the agent of a backend says, 100 ms before it says it again.
 func (l *library) report(i int, connections uint32) {
-	l.Take(uint64(i+1)<<lineBits, 100*time.Millisecond, []model.Load{{Target: target(vip, 80, l.backend(i).String()), Connections: connections}})
+	l.Take(uint64(i+1)<<(turnBits+lineBits), 100*time.Millisecond, []model.Load{{Target: target(vip, 80, l.backend(i).String()), Connections: connections}})
 }
 
 func (l *library) pass(d time.Duration) {

@@ -8,8 +8,9 @@
 //
 //	4   "WL", the version of the format (1), the kind
 //	4   which key: the first bytes of the SHA-256 of "weir loads" and the key
-//	8   the agent's number: a random one for each process, but for the last byte, which says
-//	    to which of the addresses that it reports to
+//	8   the agent's number: a random one for each process, but for the last three bytes: two count
+//	    the director's numbers that it has been told, and the last says to which of the addresses
+//	    that it reports to
 //	8   the director's number: the same; 0 in reports of an agent that has not heard it yet
 //	    what follows by kind
 //	16  the first bytes of the HMAC-SHA256, by the key, of all that comes before
@@ -32,5 +33,6 @@
 // director number than its own, such as that of an earlier process, and the agent's next report has
 // the right one. So nothing that was sent to an earlier process is believed, and no clocks have to
 // agree; what was sent to this one is believed once, by its sequence. An answer is shorter than the
-// report, and only senders that have the key get one.
+// report, and only senders that have the key get one. It has the agent's number of the report, which
+// the agent changes when it takes an answer: so it takes no answer of an earlier process again.
 package loads

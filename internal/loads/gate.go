@@ -14,13 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gate is two sockets at one address: the first gets datagrams from addresses whose agents have
-// been believed, the second all others. The kernel tells them apart before it queues a datagram, so
-// that a flood fills the second queue only.
+// gate is two sockets at one address: one gets datagrams from addresses whose agents have been
+// believed, if they also have the director's number where a report has it, and the other one gets
+// all others. The kernel tells them apart before it queues a datagram, so that a flood fills the
+// second queue only. A forger can send from an agent's address, but has to see an agent's reports to
+// know the number.
 type gate struct {
 	known, others *net.UDPConn
 
-	mu      sync.Mutex // guards this
+	mu      sync.Mutex // guards the following fields
+	number  uint64     // the director's
 	sources map[uint32]time.Time
 }
 
@@ -31,19 +34,20 @@ const (
 	sourceRests = time.Minute
 )
 
-// The sockets' order in their group, which is what the program returns.
+// The sockets' order in their group, which is what the program returns. It ends with 0 where it
+// reads what a datagram is too short for.
 const (
-	toKnown  = 0
-	toOthers = 1
+	toOthers = 0
+	toKnown  = 1
 )
 
-func openGate(at netip.AddrPort) (*gate, error) {
+func openGate(at netip.AddrPort, number uint64) (*gate, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
 		return errors.Join(c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }), failed)
 	}}
-	g := &gate{sources: map[uint32]time.Time{}}
-	for _, conn := range []**net.UDPConn{&g.known, &g.others} {
+	g := &gate{number: number, sources: map[uint32]time.Time{}}
+	for _, conn := range []**net.UDPConn{&g.others, &g.known} {
 		opened, err := config.ListenPacket(context.Background(), "udp", at.String())
 		if err != nil {
 			g.close()
@@ -66,13 +70,16 @@ func (g *gate) close() {
 	}
 }
 
-// believe notes that an agent at that address has been believed.
-func (g *gate) believe(from netip.Addr, now time.Time) error {
+// believe notes that an agent at that address has been believed, and which number the director has
+// now.
+func (g *gate) believe(from netip.Addr, number uint64, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from = from.Unmap()
 	tag := tagOf(from)
 	_, is := g.sources[tag]
+	same := g.number == number
+	g.number = number
 	if !is && len(g.sources) >= sourcesMost {
 		for other, heard := range g.sources {
 			if now.Sub(heard) > sourceRests {
@@ -84,7 +91,7 @@ func (g *gate) believe(from netip.Addr, now time.Time) error {
 		}
 	}
 	g.sources[tag] = now
-	if is {
+	if is && same {
 		return nil
 	}
 	return g.attach(from.Is6())
@@ -99,10 +106,10 @@ func tagOf(a netip.Addr) (tag uint32) {
 	return tag
 }
 
-// attach gives the sockets a program that looks for a datagram's source among the known ones. The
-// lock is held, or the gate is not shared yet.
+// attach gives the sockets a program that looks for the director's number, and for a datagram's
+// source among the known ones. The lock is held, or the gate is not shared yet.
 func (g *gate) attach(six bool) error {
-	program := sourceTag(six)
+	program := append(ofNumber(g.number), sourceTag(six)...)
 	for tag := range g.sources {
 		program = append(program,
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: tag, Jf: 1},
@@ -121,6 +128,18 @@ func (g *gate) attach(six bool) error {
 		return fmt.Errorf("tell agents that are known from others: %w", err)
 	}
 	return nil
+}
+
+// ofNumber ends with toOthers unless a datagram has this number where reports have the director's.
+func ofNumber(number uint64) []unix.SockFilter {
+	var program []unix.SockFilter
+	for i, word := range []uint32{uint32(number >> 32), uint32(number)} {
+		program = append(program,
+			unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(directorAt + 4*i)},
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: word, Jt: 1},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: toOthers})
+	}
+	return program
 }
 
 // sourceTag loads the tag of a datagram's source.

@@ -17,7 +17,8 @@ const (
 	kindReport = 1
 	kindNumber = 2 // a director says its number
 
-	headLength  = 4 + 4 + 8 + 8
+	directorAt  = 4 + 4 + 8 // where the director's number begins
+	headLength  = directorAt + 8
 	fixedLength = 8 + 2 + 2 // of a report, before its loads
 	macLength   = 16
 	shortest    = headLength + macLength
@@ -113,7 +114,7 @@ func decode(b []byte, keys keys) (m message, by *key, err error) {
 	if b[2] != version {
 		return m, nil, fmt.Errorf("%w: it is version %d of the format", errMalformed, b[2])
 	}
-	m = message{kind: b[3], agent: binary.BigEndian.Uint64(b[8:]), director: binary.BigEndian.Uint64(b[16:])}
+	m = message{kind: b[3], agent: binary.BigEndian.Uint64(b[8:]), director: binary.BigEndian.Uint64(b[directorAt:])}
 	rest := text[headLength:]
 	switch {
 	case m.kind == kindReport:

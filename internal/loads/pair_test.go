@@ -104,7 +104,8 @@ func listening(t *testing.T, c *model.Config) (*Receiver, *ear) {
 }
 
 // A flood of datagrams costs agents that have been believed no report, whoever sends it: garbage,
-// or what looks like a report with a wrong MAC. Each report is sent once.
+// or what looks like a report with a wrong MAC, also in an agent's name by somebody who has not seen
+// its reports. Each report is sent once.
 func TestFlood(t *testing.T) {
 	for _, addresses := range [][3]string{{"127.0.0.1", "127.0.0.2", "127.0.0.66"}, {"::1", "2001:db8::2", "2001:db8::66"}} {
 		t.Run(addresses[0], func(t *testing.T) {
@@ -135,20 +136,29 @@ func TestFlood(t *testing.T) {
 			}
 			say()
 			await(t, "the agent is believed", func() bool { return r.counted(taken) == 1 })
-			forgery := message{kind: kindReport, agent: 8 << lineBits, director: r.number, sequence: 1}
-			wrong := forgery.encode(&ours)
-			wrong[len(wrong)-1]++
+			forgery := func(director uint64) []byte {
+				m := message{kind: kindReport, agent: 8 << lineBits, director: director, sequence: 1}
+				text := m.encode(&ours)
+				text[len(text)-1]++
+				return text
+			}
 			over := make(chan struct{})
 			var floods sync.WaitGroup
-			for _, text := range [][]byte{[]byte("garbage"), wrong} {
-				flood := dial(addresses[2])
+			for _, f := range []struct {
+				from string
+				text []byte
+			}{
+				{addresses[2], []byte("garbage")}, {addresses[2], forgery(r.number)},
+				{addresses[1], []byte("garbage")}, {addresses[1], forgery(r.number + 1)}, // in an agent's name
+			} {
+				flood := dial(f.from)
 				floods.Go(func() {
 					for {
 						select {
 						case <-over:
 							return
 						default:
-							_, _ = flood.Write(text) // what has no place is lost, as it should be
+							_, _ = flood.Write(f.text) // what has no place is lost, as it should be
 						}
 					}
 				})
@@ -237,6 +247,63 @@ func TestAgentAndDirectors(t *testing.T) {
 	// Nobody is to report any more.
 	if err := sender.Set(&model.Config{}); err != nil || sender.Status() != nil {
 		t.Errorf("an agent that is not to report says %+v, %v", sender.Status(), err)
+	}
+}
+
+// What a director said to an agent before it began anew is no news when somebody sends it again: the
+// agent goes on to report to the process of now.
+func TestNumbersAreNotTakenAgain(t *testing.T) {
+	at := netip.MustParseAddr("127.0.0.1")
+	director, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer director.Close()
+	c := model.Config{Loads: model.Loads{KeyFile: writeKeys(t, filepath.Join(t.TempDir(), "keys"), ours),
+		Port: director.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Interval: model.Duration(5 * time.Millisecond), To: []netip.Addr{at}}}
+	sender := NewSender(&meter{loads: []model.Load{{Target: target(vip, 80, "10.0.0.1:0")}}}, slog.New(slog.DiscardHandler))
+	if err := sender.Set(&c); err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	_ = director.SetReadDeadline(time.Now().Add(patience))
+	b := make([]byte, longest)
+	report := func() (m message, from netip.AddrPort) {
+		t.Helper()
+		n, from, err := director.ReadFromUDPAddrPort(b)
+		if err == nil {
+			m, _, err = decode(b[:n], keys{ours})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m, from
+	}
+	var said [][]byte
+	send := func(text []byte, to netip.AddrPort) {
+		t.Helper()
+		if _, err := director.WriteToUDPAddrPort(text, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const processes = 3
+	for number := uint64(1); number <= processes; number++ {
+		m, from := report()
+		for m.director != number {
+			answer := message{kind: kindNumber, agent: m.agent, director: number}
+			said = append(said, answer.encode(&ours))
+			send(said[len(said)-1], from)
+			m, from = report()
+		}
+	}
+	for range 20 {
+		_, from := report()
+		for _, text := range slices.Backward(said) { // the oldest comes last
+			send(text, from)
+		}
+		if m, _ := report(); m.director != processes {
+			t.Fatalf("the agent reports to process %d of the director, which is gone", m.director)
+		}
 	}
 }
 

@@ -141,7 +141,7 @@ func (r *Receiver) listen(ctx context.Context, at netip.AddrPort, by keys) {
 			r.note(at, errElsewhere)
 			continue
 		}
-		g, err := openGate(at)
+		g, err := openGate(at, r.own())
 		if err != nil {
 			if !said {
 				r.log.Error("agents cannot report loads here yet", "at", at, "error", err)
@@ -201,7 +201,7 @@ func (r *Receiver) hear(ctx context.Context, g *gate, conn *net.UDPConn, by keys
 			_, _ = conn.WriteToUDPAddrPort(answer, from) // it is sent again when it is asked for again
 		}
 		if what == taken {
-			if err := g.believe(from.Addr(), time.Now()); err != nil {
+			if err := g.believe(from.Addr(), r.own(), time.Now()); err != nil {
 				r.log.Warn("an agent's reports are not kept apart from others", "agent", from, "error", err)
 			}
 			continue
@@ -213,6 +213,13 @@ func (r *Receiver) hear(ctx context.Context, g *gate, conn *net.UDPConn, by keys
 			pause(ctx, slice-time.Since(since))
 		}
 	}
+}
+
+// own is the director's number.
+func (r *Receiver) own() uint64 {
+	r.hearing.Lock()
+	defer r.hearing.Unlock()
+	return r.number
 }
 
 // hearOne takes one message; answer is the answer for its agent.

@@ -27,7 +27,7 @@ type Meter interface {
 type Sender struct {
 	meter Meter
 	log   *slog.Logger
-	agent uint64 // its number, without the line's
+	agent uint64 // its number, without what differs between lines
 
 	sent   atomic.Uint64 // messages
 	failed atomic.Uint64 // messages that could not be sent
@@ -57,7 +57,7 @@ func (s *setting) equal(o *setting) bool {
 
 // NewSender returns a sender that sends nothing before Set.
 func NewSender(meter Meter, log *slog.Logger) *Sender {
-	return &Sender{meter: meter, log: log, agent: randomNumber() << lineBits, stop: func() {}}
+	return &Sender{meter: meter, log: log, agent: randomNumber() << (turnBits + lineBits), stop: func() {}}
 }
 
 // randomNumber is never 0, which is no agent's or director's number.
@@ -101,7 +101,8 @@ func (s *Sender) Set(c *model.Config) error {
 	s.stop = cancel
 	lines := make([]*line, len(next.directors))
 	for i, d := range next.directors {
-		lines[i] = &line{sender: s, director: d, keys: next.keys, agent: s.agent | uint64(i)}
+		lines[i] = &line{sender: s, director: d, keys: next.keys}
+		lines[i].numbers.Store(&numbers{agent: s.agent | uint64(i)})
 		s.running.Go(func() { lines[i].run(ctx) })
 	}
 	s.mu.Lock()
@@ -191,7 +192,7 @@ func (s *Sender) Status() *model.AgentLoads {
 	}
 	status := &model.AgentLoads{Directors: len(s.lines), Interval: model.Duration(s.interval), Sent: s.sent.Load(), Failed: s.failed.Load()}
 	for _, l := range s.lines {
-		if l.number.Load() != 0 {
+		if l.numbers.Load().director != 0 {
 			status.Known++
 		}
 	}
@@ -206,14 +207,30 @@ func (s *Sender) Status() *model.AgentLoads {
 // no more addresses.
 const lineBits = 8
 
+// turnBits of an agent's number, before those of the line, say how often the line has been told
+// another director's number: an answer to an agent's earlier number is old, or a replay.
+const turnBits = 16
+
 // line leads to one director.
 type line struct {
 	sender   *Sender
 	director netip.AddrPort
 	keys     keys
-	agent    uint64        // the agent's number on this line
-	number   atomic.Uint64 // the director's number, 0 before it has sent it
+	numbers  atomic.Pointer[numbers]
 	conn     atomic.Pointer[net.UDPConn]
+}
+
+// numbers are those of both ends of a line.
+type numbers struct {
+	agent    uint64
+	director uint64 // 0: it has not been heard
+}
+
+// after returns the numbers once the director has said another one.
+func (n numbers) after(director uint64) numbers {
+	const turns = 1<<turnBits - 1
+	turn := (n.agent>>lineBits + 1) & turns
+	return numbers{n.agent&^(turns<<lineBits) | turn<<lineBits, director}
 }
 
 // again is how long a line waits that could not be opened, or has broken.
@@ -250,8 +267,10 @@ func (l *line) hear(ctx context.Context, conn *net.UDPConn) {
 			return
 		}
 		m, _, err := decode(b[:n], l.keys)
-		if err == nil && m.kind == kindNumber && m.agent == l.agent {
-			l.number.Store(m.director)
+		own := l.numbers.Load()
+		if err == nil && m.kind == kindNumber && m.agent == own.agent && m.director != own.director {
+			next := own.after(m.director)
+			l.numbers.Store(&next)
 		}
 	}
 }
@@ -263,7 +282,8 @@ func (l *line) send(m *message) {
 		return
 	}
 	own := *m
-	own.agent, own.director = l.agent, l.number.Load()
+	now := l.numbers.Load()
+	own.agent, own.director = now.agent, now.director
 	if _, err := conn.Write(own.encode(&l.keys[0])); err != nil {
 		l.sender.failed.Add(1)
 		conn.Close() // the host may have another address now: run opens a new one
