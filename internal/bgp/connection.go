@@ -153,7 +153,7 @@ func (c *connection) refuse(err error) error {
 // closed with something unread in it, and a neighbor that sees that may never read the last
 // message.
 func (c *connection) linger() {
-	if tcp, is := c.Conn.(*net.TCPConn); !is || tcp.CloseWrite() != nil {
+	if half, is := c.Conn.(interface{ CloseWrite() error }); !is || half.CloseWrite() != nil {
 		return
 	}
 	end := time.AfterFunc(farewell, func() { _ = c.Close() }) // another reader may set another deadline

@@ -34,10 +34,10 @@ type session struct {
 	wake     chan struct{} // now has changed
 	log      *slog.Logger
 	end      context.CancelCauseFunc
-	incoming chan net.Conn   // from a passive neighbor
-	before   net.Conn        // a connection that came during another one
-	said     map[string]bool // problems that were logged since the last session
-	began    bool            // a session has been established since the process started
+	incoming chan *net.TCPConn // from a passive neighbor's address
+	before   net.Conn          // a connection that came during another one
+	said     map[string]bool   // problems that were logged since the last session
+	began    bool              // a session has been established since the process started
 
 	mu sync.Mutex
 	// disagreement is why the last connection on which both sides talked has ended, if none has
@@ -50,7 +50,7 @@ type session struct {
 
 func newSession(w *want, end context.CancelCauseFunc, log *slog.Logger) *session {
 	s := &session{wake: make(chan struct{}, 1), log: log, end: end,
-		incoming: make(chan net.Conn, 1), said: map[string]bool{}}
+		incoming: make(chan *net.TCPConn, 1), said: map[string]bool{}}
 	s.now.Store(w)
 	s.state(model.SessionConnecting)
 	return s
@@ -183,9 +183,15 @@ func (s *session) once(ctx context.Context, w *want) error {
 	defer conn.Close()
 	s.state(model.SessionOpening)
 	c := &connection{conn}
-	peer, err := open(ctx, c, w, !s.began)
+	opening, agreed := s.untilAnother(ctx)
+	peer, err := open(opening, c, w, !s.began)
+	agreed()
 	if err != nil {
 		return c.refuse(err)
+	}
+	if s.before != nil { // it came too late
+		_ = s.before.Close()
+		s.before = nil
 	}
 	s.began = true
 	s.established(w, peer, conn)

@@ -321,37 +321,84 @@ func held(t *testing.T) holding {
 	return holding{runtime.NumGoroutine(), len(descriptors), memory.HeapAlloc}
 }
 
-// A passive neighbor that lost its side of a session opens another: it replaces the first.
-func TestPassiveNeighborReplacesItsSession(t *testing.T) {
-	n := newNeighbor(t)
+// passive is a neighbor that opens the session itself, to the address that is returned.
+func passive(t *testing.T) (n *neighbor, to string) {
+	t.Helper()
+	n = newNeighbor(t)
 	free, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	free.Close()
+	to = free.Addr().String()
 	n.speaker.port = uint16(free.Addr().(*net.TCPAddr).Port)
 	n.config.Passive = true
 	n.speaker.Set(model.BGP{ASN: ourAS, RouterID: loopback, Listen: []netipAddr{loopback}, Neighbors: []model.BGPNeighbor{n.config}}, nil)
-	open := func() *connection {
-		var conn net.Conn
-		for end := time.Now().Add(time.Minute); conn == nil; time.Sleep(2 * time.Millisecond) { // until it listens
-			if conn, err = net.Dial("tcp4", free.Addr().String()); err != nil && time.Now().After(end) {
-				t.Fatal(err)
-			}
+	return n, to
+}
+
+// dial opens a connection from the neighbor's address, on which messages are sent at once.
+func (n *neighbor) dial(to string, messages ...*gobgp.BGPMessage) *connection {
+	n.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // until it listens
+		conn, err := net.Dial("tcp4", to)
+		if err != nil && time.Now().Before(end) {
+			continue
 		}
-		t.Cleanup(func() { conn.Close() })
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.t.Cleanup(func() { conn.Close() })
 		c := &connection{conn}
-		n.read(c)
-		n.agree(c, helper)
+		if err := c.write(time.Second, messages...); err != nil {
+			n.t.Fatal(err)
+		}
 		return c
 	}
-	first := open()
+}
+
+// A passive neighbor that lost its side of a session opens another, which replaces the first. What
+// else its host connects for ends no session: to say nothing, or what suits none.
+func TestPassiveNeighborReplacesItsSession(t *testing.T) {
+	n, to := passive(t)
+	alive := gobgp.NewBGPKeepAliveMessage()
+	hello := func(asn uint32) *gobgp.BGPMessage { return n.hello(asn, 90, helper) }
+	first := n.dial(to, hello(theirAS), alive)
 	n.eventually("be established", func(s model.BGPNeighborStatus) bool { return s.State == model.SessionEstablished })
-	open()
+
+	silent := n.dial(to)
+	for _, first := range []*gobgp.BGPMessage{alive, hello(theirAS + 1)} {
+		other := n.dial(to, first)
+		if m, err := other.read(time.Now().Add(time.Minute)); err == nil {
+			t.Errorf("a connection without a right OPEN is answered by %+v", m)
+		}
+	}
+	if _, err := io.Copy(io.Discard, silent); err != nil {
+		t.Error("a connection that says nothing is not closed when there is another:", err)
+	}
+	if s := n.speaker.Status().Neighbors[0]; s.State != model.SessionEstablished || s.Losses != 0 {
+		t.Errorf("connections that say nothing of use end the session: %+v", s)
+	}
+	n.eventually("say that it goes on", func(model.BGPNeighborStatus) bool { return n.log.count("BGP session goes on") == 1 })
+	n.dial(to) // another one that says nothing
+	n.dial(to, hello(theirAS), alive)
 	if _, err := io.Copy(io.Discard, first); err != nil {
 		t.Error("the first connection:", err)
 	}
 	n.eventually("be established again", func(s model.BGPNeighborStatus) bool {
 		return s.State == model.SessionEstablished && s.Losses == 1
 	})
+}
+
+// A connection that says nothing does not keep a passive neighbor waiting: it is closed when the
+// neighbor opens its own.
+func TestSilentConnectionGivesWay(t *testing.T) {
+	n, to := passive(t)
+	silent := n.dial(to)
+	n.read(silent) // the speaker's OPEN: it is the connection of now
+	n.dial(to, n.hello(theirAS, 90), gobgp.NewBGPKeepAliveMessage())
+	if m, err := silent.read(time.Now().Add(time.Minute)); err == nil || errors.As(err, new(*fault)) {
+		t.Errorf("the neighbor has to wait for what has said nothing: that is told %+v, %v", m, err)
+	}
+	n.eventually("be established", func(s model.BGPNeighborStatus) bool { return s.State == model.SessionEstablished })
 }

@@ -139,7 +139,7 @@ func (s *session) lost(ctx context.Context, err error) {
 	case was == model.SessionEstablished:
 		s.log.Warn("BGP session lost", "reason", err)
 	default:
-		s.say(err)
+		s.say("no BGP session yet", err)
 	}
 }
 
@@ -162,14 +162,14 @@ func (s *session) problem(err error) {
 	s.mu.Lock()
 	s.status.Problem, s.status.Own = err.Error(), errors.As(err, new(local))
 	s.mu.Unlock()
-	s.say(err)
+	s.say("no BGP session yet", err)
 }
 
-// say logs a problem, once between two sessions.
-func (s *session) say(err error) {
+// say logs what follows from a problem, once between two sessions.
+func (s *session) say(what string, err error) {
 	if !s.said[err.Error()] && len(s.said) < 16 { // a neighbor may send any number of texts
 		s.said[err.Error()] = true
-		s.log.Warn("no BGP session yet", "reason", err)
+		s.log.Warn(what, "reason", err)
 	}
 }
 

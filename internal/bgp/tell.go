@@ -29,6 +29,12 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 	over := make(chan struct{})
 	defer close(over)
 	heard := hear(c, p, over)
+	others := &claims{want: w, heard: make(chan claim), over: over}
+	defer func() {
+		if other := others.rest(); other != nil {
+			s.before = other
+		}
+	}()
 	beat := w.neighbor.KeepaliveOrDefault()
 	if third := p.hold / 3; beat > third {
 		beat = third
@@ -49,9 +55,17 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 		case <-ctx.Done():
 			_ = t.update(s, false, farewell) // the last routes hold until a new process says more
 			return goodbye(context.Cause(ctx), p)
-		case again := <-s.incoming:
-			s.before = again
-			return errReplaced
+		case other := <-s.incoming:
+			others.listen(other)
+		case h := <-others.heard:
+			again, why := others.of(h)
+			if again != nil {
+				s.before = again
+				return errReplaced
+			}
+			if why != nil {
+				s.say("BGP session goes on", why)
+			}
 		case <-s.wake:
 			err = t.update(s, false, patience())
 		case <-alive.C:

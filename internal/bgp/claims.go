@@ -1,0 +1,129 @@
+package bgp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+)
+
+// claims are connections from a passive neighbor's address while its session is established. Any
+// process on the neighbor's host can open one, and any host behind its address. Only with an OPEN
+// that suits the session does the neighbor say that it has lost its side (RFC 4724, section 5).
+type claims struct {
+	want  *want
+	now   *net.TCPConn // the one that is listened to; nil: none
+	heard chan claim
+	over  <-chan struct{}
+}
+
+// claim is what has been heard on a connection.
+type claim struct {
+	on    *net.TCPConn
+	again net.Conn // the connection, on which all of that is read again
+	err   error    // why it does not end the session
+}
+
+// errNoClaim says that a connection has changed nothing. It does not repeat what came on it: each
+// text is logged once.
+var errNoClaim = errors.New("a second connection from its address has sent no OPEN that suits the session")
+
+// listen begins to listen to a connection instead of the one before.
+func (c *claims) listen(conn *net.TCPConn) {
+	c.drop()
+	c.now = conn
+	_ = conn.SetReadDeadline(time.Now().Add(openPatience))
+	go func() {
+		again, err := claimed(conn, c.want)
+		select {
+		case c.heard <- claim{conn, again, err}:
+		case <-c.over:
+		}
+	}()
+}
+
+// drop closes the connection that is listened to.
+func (c *claims) drop() {
+	if c.now != nil {
+		_ = c.now.Close()
+		c.now = nil
+	}
+}
+
+// of takes what has been heard, and returns the neighbor's next connection, if it is one, or why it
+// is not; neither: another connection has come since.
+func (c *claims) of(heard claim) (again net.Conn, err error) {
+	if heard.on != c.now {
+		return nil, nil
+	}
+	if heard.err != nil {
+		c.drop()
+		return nil, errNoClaim
+	}
+	c.now = nil
+	return heard.again, nil
+}
+
+// rest returns the connection that is listened to: it is the next one when the session has ended
+// for another reason. nil: there is none.
+func (c *claims) rest() net.Conn {
+	if c.now == nil {
+		return nil
+	}
+	_ = c.now.SetReadDeadline(time.Unix(1, 0)) // what is read next sets another one
+	for {
+		if heard := <-c.heard; heard.on == c.now {
+			return heard.again
+		}
+	}
+}
+
+// claimed waits for an OPEN that suits the session.
+func claimed(conn *net.TCPConn, w *want) (net.Conn, error) {
+	var said bytes.Buffer
+	c := &connection{&overheard{replayed{conn, io.TeeReader(conn, &said)}}}
+	m, err := c.read(time.Time{})
+	if err == nil {
+		_, err = agree(w, m)
+	}
+	return &replayed{conn, io.MultiReader(&said, conn)}, err
+}
+
+// replayed is a connection that is read from another reader.
+type replayed struct {
+	*net.TCPConn
+	from io.Reader
+}
+
+// Read reads what has been read before, and then what comes.
+func (r *replayed) Read(b []byte) (int, error) { return r.from.Read(b) }
+
+// overheard is a connection whose deadline the session sets: rest may have set another before this
+// one is read.
+type overheard struct{ replayed }
+
+// SetReadDeadline leaves the deadline as it is.
+func (*overheard) SetReadDeadline(time.Time) error { return nil }
+
+// untilAnother returns a context for a connection on which both sides have not agreed yet. It ends
+// when the neighbor opens another connection, which is the next one then: one that says nothing does
+// not keep the neighbor waiting. done has to be called when both sides have agreed, or will not.
+func (s *session) untilAnother(ctx context.Context) (opening context.Context, done func()) {
+	opening, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case again := <-s.incoming:
+			s.before = again
+			cancel(errReplaced)
+		case <-opening.Done():
+		}
+	}()
+	return opening, func() {
+		cancel(nil)
+		<-ended
+	}
+}
