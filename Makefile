@@ -102,7 +102,7 @@ cases: deps-test build venv ## try again what attackers and operators have found
 FLOOD ?= 60s
 
 .PHONY: floods
-floods: deps-test build ## flood five kinds of services with made-up flows beside real clients, half an hour: FLOOD=20s
+floods: deps-test build ## flood five kinds of services, three of them in IPv6 too, with made-up flows beside real clients, 45 minutes: FLOOD=20s
 	@WEIR_FLOODS=$(FLOOD) $(private) go test ./test -count 1 -timeout 90m -run '^TestFloods$$' -v $(ARGS)
 
 .PHONY: test-kernels

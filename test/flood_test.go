@@ -58,15 +58,19 @@ type flooder struct {
 }
 
 // The sources of floods, to which the router has a route: what is sent to them is lost there.
-var floodSources = netip.MustParsePrefix("198.18.0.0/15")
+var (
+	floodSources  = netip.MustParsePrefix("198.18.0.0/15")
+	floodSources6 = netip.MustParsePrefix("2001:db8:f000::/36")
+)
 
 func newFlooder(l *lab) *flooder {
 	l.t.Helper()
 	f := &flooder{host: l.Host("flooder")}
-	link := l.Link(f.host, l.router, netlab.LinkOptions{A: []string{"10.0.7.2/24"}, B: []string{"10.0.7.1/24"}})
+	link := l.Link(f.host, l.router, netlab.LinkOptions{A: []string{"10.0.7.2/24", "fd00:7::2/64"}, B: []string{"10.0.7.1/24", "fd00:7::1/64"}})
 	f.out, f.to = link.A, link.B.MAC
 	f.host.Route("default", "10.0.7.1")
 	l.router.Route(floodSources.String(), "10.0.7.2")
+	l.router.Route(floodSources6.String(), "fd00:7::2")
 	l.must(l.Err())
 	return f
 }
@@ -105,7 +109,38 @@ func (f *flooder) send(mode floodMode, to netip.AddrPort, duration time.Duration
 func (f *flooder) frame(protocol string, segment floodSegment, to netip.AddrPort) []byte {
 	source := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(floodSources.Addr().AsSlice())+f.next&0x1ffff)
 	from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(source)), uint16(1024+f.next*7919%60000))
-	return f.framed(spoofed(protocol, segment, from, to, []byte("hi")))
+	if to.Addr().Is6() {
+		from = netip.AddrPortFrom(f.source6(), from.Port())
+	}
+	packet := spoofed(protocol, segment, from, to, []byte("hi"))
+	if to.Addr().Is6() && f.next%4 == 0 {
+		packet = extended(packet)
+	}
+	return f.framed(packet)
+}
+
+// source6 is the source of the flow whose turn it is: of a network of its own (/64), or, each second
+// one, of a network that they share.
+func (f *flooder) source6() netip.Addr {
+	bytes := floodSources6.Addr().As16()
+	at := 12
+	if f.next%2 == 0 {
+		at = 4
+		bytes[15] = 1
+	}
+	number := binary.BigEndian.Uint32(bytes[at:]) + f.next
+	binary.BigEndian.PutUint32(bytes[at:], number)
+	return netip.AddrFrom16(bytes)
+}
+
+// extended puts hop-by-hop options into an IPv6 packet: four bytes of padding (RFC 8200, 4.3).
+func extended(packet []byte) []byte {
+	const head = 40
+	options := []byte{packet[6], 0, 1, 4, 0, 0, 0, 0}
+	all := append(append(append([]byte{}, packet[:head]...), options...), packet[head:]...)
+	all[6] = unix.IPPROTO_HOPOPTS
+	binary.BigEndian.PutUint16(all[4:], uint16(len(all)-head))
+	return all
 }
 
 // emit sends frames once, not so fast that a link loses them.
@@ -129,10 +164,14 @@ func (f *flooder) emit(frames [][]byte) error {
 // framed is a packet on its way to the router.
 func (f *flooder) framed(packet []byte) []byte {
 	frame := append(append([]byte{}, f.to...), f.out.MAC...)
-	return append(append(frame, 0x08, 0x00), packet...)
+	kind := []byte{0x08, 0x00}
+	if packet[0]>>4 == 6 {
+		kind = []byte{0x86, 0xdd}
+	}
+	return append(append(frame, kind...), packet...)
 }
 
-// spoofed is an IPv4 packet of that source; a segment of TCP has no data.
+// spoofed is a packet of that source; a segment of TCP has no data.
 func spoofed(protocol string, segment floodSegment, from, to netip.AddrPort, data []byte) []byte {
 	head, number := make([]byte, 20), byte(unix.IPPROTO_TCP)
 	binary.BigEndian.PutUint16(head, from.Port())
@@ -147,6 +186,9 @@ func spoofed(protocol string, segment floodSegment, from, to netip.AddrPort, dat
 		head[12], head[13] = 5<<4, segment.flags
 		binary.BigEndian.PutUint16(head[14:], 65535)
 	}
+	if to.Addr().Is6() {
+		return spoofed6(number, head, from.Addr(), to.Addr())
+	}
 	packet := make([]byte, 20, 20+len(head))
 	packet[0], packet[8], packet[9] = 0x45, 64, number
 	binary.BigEndian.PutUint16(packet[2:], uint16(20+len(head)))
@@ -158,6 +200,22 @@ func spoofed(protocol string, segment floodSegment, from, to netip.AddrPort, dat
 		binary.BigEndian.PutUint16(head[16:], internetChecksum(sum, packet[12:20], head))
 	}
 	return append(packet, head...)
+}
+
+// spoofed6 is an IPv6 packet of that source, whose checksum it fills in.
+func spoofed6(number byte, content []byte, from, to netip.Addr) []byte {
+	packet := make([]byte, 40, 40+len(content))
+	packet[0], packet[6], packet[7] = 0x60, number, 64
+	binary.BigEndian.PutUint16(packet[4:], uint16(len(content)))
+	copy(packet[8:], from.AsSlice())
+	copy(packet[24:], to.AsSlice())
+	at := 16
+	if number == unix.IPPROTO_UDP {
+		at = 6
+	}
+	sum := internetChecksum(uint32(number)+uint32(len(content)), packet[8:40], content)
+	binary.BigEndian.PutUint16(content[at:], sum)
+	return append(packet, content...)
 }
 
 // internetChecksum is that of RFC 1071, of parts with an even number of bytes.

@@ -54,6 +54,13 @@ func gueFloodLab(t *testing.T) *floodLab {
 	return newFloodLab(t, w, serviceOf(w, "tcp", ""), serviceOf(w, "udp", ""))
 }
 
+func sixFloodLab(w way, keys string) func(t *testing.T) *floodLab {
+	return func(t *testing.T) *floodLab {
+		t.Helper()
+		return newFloodLab(t, w, serviceOf(w, "tcp", keys), serviceOf(w, "udp", ""))
+	}
+}
+
 // podsFloodLab has pods on two hosts.
 func podsFloodLab(t *testing.T) *floodLab {
 	pods := newPodLab(t, 0, 2, 1)

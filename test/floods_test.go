@@ -46,6 +46,13 @@ var floodKinds = []floodKind{
 	{"redirect", redirectFloodLab},
 }
 
+// floodKinds6 are the same in IPv6, which only long floods try.
+var floodKinds6 = []floodKind{
+	{"full NAT, IPv6", sixFloodLab(way{mode: "nat", snat: true, inner6: true, outer6: true}, "")},
+	{"least-conn, IPv6", sixFloodLab(way{mode: "ipip", inner6: true, outer6: true}, "  policy: least-conn\n")},
+	{"gue, IPv6", sixFloodLab(way{mode: "gue", inner6: true, outer6: true}, "")},
+}
+
 // floodLab is a lab with a flooder, in which every table that remembers flows is small.
 type floodLab struct {
 	flowsUnderTest
@@ -81,7 +88,7 @@ func TestFloods(t *testing.T) {
 		t.Fatalf("%s: %v", floodsFor, err)
 	}
 	var total floodResult
-	for _, kind := range floodKinds {
+	for _, kind := range slices.Concat(floodKinds, floodKinds6) {
 		t.Run(kind.name, func(t *testing.T) {
 			for _, r := range kind.flood(t, duration, "syn", "synpsh", "synack", "dns") {
 				fmt.Println(r)
