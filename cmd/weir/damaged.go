@@ -53,3 +53,13 @@ func (d *daemon) lookAtDamaged(dir string) {
 	}
 	d.problems.Warn(model.ProblemStore, "damaged", errors.Join(errs...))
 }
+
+// lookAtStrays lists files that look like sets of this director and that it has not written.
+func (d *director) lookAtStrays() {
+	var errs []error
+	for _, path := range d.local.Strays() {
+		err := fmt.Errorf("%s is none of the sets of this director: somebody else has put it there, and its services do not run", path)
+		errs = append(errs, problems.Fixed(err, "move it out of the directory: a start may take it for a set"))
+	}
+	d.problems.Warn(model.ProblemStore, "strays", errors.Join(errs...))
+}

@@ -42,8 +42,8 @@ func TestDamagedStateIsShown(t *testing.T) {
 			}
 			return strings.Contains(text, "the logs of the file's services begin again")
 		})
-		if out, _ := h.exits("status", "--socket", h.socket); !strings.Contains(out, "file.json.corrupt-1") {
-			t.Errorf("%s, weir status says:\n%s", when, out)
+		if out, code := h.exits("status", "--socket", h.socket); !strings.Contains(out, "file.json.corrupt-1") || code != 0 {
+			t.Errorf("%s, weir status ends with %d and says:\n%s", when, code, out)
 		}
 		if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, "warn  director store") || !strings.Contains(out, "file.json.corrupt-1") {
 			t.Errorf("%s, weir doctor says:\n%s", when, out)
@@ -58,6 +58,36 @@ func TestDamagedStateIsShown(t *testing.T) {
 		if err := os.Remove(filepath.Join(state, name) + ".corrupt-1"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	h.resolvedNow(p)
+	p.stop()
+}
+
+// Files that somebody has left beside the sets, as a copy of one, are shown until they are gone.
+func TestStraysAreShown(t *testing.T) {
+	h := newHost(t)
+	state := h.beside("state")
+	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: "+state+"}}", "web")
+	p := h.start("director runs")
+	text, err := os.ReadFile(filepath.Join(state, "file.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stray := filepath.Join(state, "file (copy).json")
+	if err := os.WriteFile(stray, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"while the director runs", "started again"} {
+		p.wait("list the stray", func() bool {
+			out, _ := h.exits("status", "--socket", h.socket)
+			return strings.Contains(out, stray)
+		})
+		h.runs(when, "web")
+		p.stop()
+		p = h.start("director runs")
+	}
+	if err := os.Remove(stray); err != nil {
+		t.Fatal(err)
 	}
 	h.resolvedNow(p)
 	p.stop()

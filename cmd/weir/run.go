@@ -124,7 +124,6 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 	}
 	d.refused = refused
 	d.problems.Warn(model.ProblemStore, "running", lost)
-	d.noteDamaged(local.Damaged())
 	speaker.OnRouters(d.bfd.meet)
 	err = d.run(ctx, first, text, changes, listener)
 	checker.Close()
@@ -297,6 +296,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	d.keeper = desired.New(d.local, engine, d.log)
 	d.keeper.Tell(keeperList{d})
 	d.keeper.Override(d.local)
+	d.noteDamaged(d.local.Damaged())
 	d.keeper.Remember(d.local)
 	d.keeper.Probe(d.checker)
 	d.keeper.Look(d.kernel)

@@ -99,7 +99,9 @@ func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o
 			}
 		}
 	}
-	unkept = k.overridesIn.SaveOverrides(next)
+	if unkept = k.overridesIn.SaveOverrides(next); unkept == nil { // those that could not be read are replaced
+		k.problems.Report(model.ProblemStore, "overrides", nil)
+	}
 	k.overrides = next
 	k.hold = true // draining a backend cannot wait for room on a disk
 	defer func() { k.hold = false }()

@@ -82,6 +82,7 @@ func (f *File) readBefore() error {
 		path := filepath.Join(f.dir, entry.Name())
 		w, err := readSet(path, owner)
 		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
+			bad.Aside = keepAside(path)
 			bad.moveAside()
 			f.damaged = append(f.damaged, bad)
 			continue

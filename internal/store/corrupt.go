@@ -16,6 +16,7 @@ type CorruptError struct {
 	Line, Column int // from 1
 	Problem      error
 	Aside        string // its second name; empty if it could not have one
+	copied       string // the owner whose set the file has, if that is another's
 	moved        bool   // the second name is the only one now
 }
 
@@ -57,24 +58,25 @@ func (e *CorruptError) moveAside() bool {
 // Unwrap returns the problem.
 func (e *CorruptError) Unwrap() error { return e.Problem }
 
-// readSet reads an owner's file.
+// readSet reads an owner's file. A damaged one gives a *CorruptError without a second name.
 func readSet(path, owner string) (written, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return written{}, fmt.Errorf("read the state: %w", err)
 	}
 	w, err := decode(text)
+	corrupt := &CorruptError{File: path, Line: 1, Column: 1}
 	if err == nil && w.Owner != owner {
 		err = &badText{0, fmt.Errorf("it is the set of owner %q", w.Owner)}
+		corrupt.copied = w.Owner
 	}
 	if err == nil {
 		return w, nil
 	}
-	corrupt := &CorruptError{File: path, Line: 1, Column: 1, Problem: err}
+	corrupt.Problem = err
 	if bad := (*badText)(nil); errors.As(err, &bad) {
 		corrupt.Line, corrupt.Column = bad.position(text)
 	}
-	corrupt.Aside = keepAside(path)
 	return written{}, corrupt
 }
 

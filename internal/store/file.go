@@ -36,7 +36,7 @@ var ErrInUse = errors.New("another process has the store open")
 // *CorruptError, and none of the files is touched: starting without it would forward without its
 // services. But the sets of some owners may be dispensable: their services are also written
 // elsewhere, and only their logs are lost. A damaged file of theirs is moved aside, and their set
-// is gone.
+// is gone. Files that weir has not written, such as copies of a set, are left alone: see Strays.
 func OpenFile(dir string, dispensable ...string) (*File, error) {
 	if err := makeDirectory(dir); err != nil {
 		return nil, err
@@ -213,14 +213,15 @@ func lockDirectory(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// readDirectory reads every owner's file and removes what a power cut left.
+// readDirectory reads every owner's file and removes what a power cut left. A copy of a set under
+// another name is no set, as long as the set itself is there.
 func readDirectory(dir string, dispensable []string) (State, []*CorruptError, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return State{}, nil, fmt.Errorf("read the store's directory: %w", err)
 	}
 	state := State{Sets: map[string]Set{}}
-	var damaged []*CorruptError
+	var damaged, copies []*CorruptError
 	for _, entry := range entries {
 		name := entry.Name()
 		if strings.HasPrefix(name, temporary) {
@@ -230,19 +231,33 @@ func readDirectory(dir string, dispensable []string) (State, []*CorruptError, er
 			continue
 		}
 		owner, is := strings.CutSuffix(name, suffix)
-		if !is {
-			continue
+		if !is || CheckOwner(owner) != nil || entry.IsDir() {
+			continue // weir has not written it
 		}
-		w, err := readSet(filepath.Join(dir, name), owner)
-		if bad := (*CorruptError)(nil); errors.As(err, &bad) && slices.Contains(dispensable, owner) && bad.moveAside() {
-			damaged = append(damaged, bad)
-			continue
+		path := filepath.Join(dir, name)
+		w, err := readSet(path, owner)
+		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
+			spare := slices.Contains(dispensable, owner)
+			if bad.copied != "" && !spare {
+				copies = append(copies, bad)
+				continue
+			}
+			if bad.Aside = keepAside(path); spare && bad.moveAside() {
+				damaged = append(damaged, bad)
+				continue
+			}
 		}
 		if err != nil {
 			return State{}, nil, err
 		}
 		state.Sets[owner] = Set{Documents: w.Documents, Given: w.Given}
 		state.Revision = max(state.Revision, w.Revision)
+	}
+	for _, copied := range copies {
+		if _, has := state.Sets[copied.copied]; !has { // the set has lost its name
+			copied.Aside = keepAside(copied.File)
+			return State{}, nil, copied
+		}
 	}
 	if err := state.check(); err != nil {
 		return State{}, nil, fmt.Errorf("the files of %s contradict each other: %w", dir, err)

@@ -14,8 +14,8 @@ import (
 // overridesFile has no suffix of sets.
 const overridesFile = "overrides"
 
-// Overrides returns what SaveOverrides has written. A damaged file gives a *CorruptError, and is
-// moved aside.
+// Overrides returns what SaveOverrides has written. A damaged file is moved aside: see Damaged. If
+// that is not possible, it gives a *CorruptError.
 func (f *File) Overrides() (list []model.BackendOverride, err error) {
 	path := filepath.Join(f.dir, overridesFile)
 	text, err := os.ReadFile(path)
@@ -28,8 +28,11 @@ func (f *File) Overrides() (list []model.BackendOverride, err error) {
 	if err := json.Unmarshal(text, &list); err != nil {
 		bad := &CorruptError{File: path, Line: 1, Column: 1, Problem: err}
 		bad.Aside = keepAside(path)
-		bad.moveAside()
-		return nil, bad
+		if !bad.moveAside() {
+			return nil, bad
+		}
+		f.damaged = append(f.damaged, bad)
+		return nil, nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
