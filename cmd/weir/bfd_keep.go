@@ -70,11 +70,7 @@ func endOldBFD(shared, own string, log *slog.Logger) {
 // startBFD starts a process that outlives this one: in a session of its own, so that no signal for
 // this process reaches it, and with only the capabilities that it needs.
 func startBFD(o *runOptions, socket string) (ended <-chan error, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
-	cmd := exec.Command(self, append([]string{"bfd", "--socket", socket, "--bpffs", o.bpffs}, o.log.Args()...)...)
+	cmd := exec.Command(thisProgram(), append([]string{"bfd", "--socket", socket, "--bpffs", o.bpffs}, o.log.Args()...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, AmbientCaps: privilege.HandOn(privilege.BFD)}
 	if err := cmd.Start(); err != nil {
@@ -89,6 +85,23 @@ func startBFD(o *runOptions, socket string) (ended <-chan error, err error) {
 		over <- errors.New("exit status 0")
 	}()
 	return over, nil
+}
+
+// thisProgram is the path of the program that runs. It may have been removed or replaced since it
+// began, and the BFD process has to be of the same version: then the kernel's own link leads to it,
+// and only the process's name is another one.
+func thisProgram() string {
+	const link = "/proc/self/exe"
+	path, err := os.Executable()
+	if err != nil {
+		return link
+	}
+	there, err := os.Stat(path)
+	running, other := os.Stat(link)
+	if err == nil && other == nil && os.SameFile(there, running) {
+		return path
+	}
+	return link
 }
 
 // want takes the neighbors of a configuration.

@@ -131,7 +131,7 @@ func TestAgentAnswers(t *testing.T) {
 	backend, director := lab.Host("backend"), lab.Host("director")
 	lab.Link(backend, director, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
 	dir := t.TempDir()
-	h := &host{backend, nil, t, dir + "/weir.yaml", dir + "/agent.sock", backend.BPFFS()}
+	h := &host{Host: backend, t: t, file: dir + "/weir.yaml", socket: dir + "/agent.sock", bpffs: backend.BPFFS()}
 	h.configure("directors: [10.0.0.1]", "web")
 	p := h.startVerb("agent", `msg="agent runs"`)
 	var out bytes.Buffer

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,6 +36,7 @@ type host struct {
 	file    string
 	socket  string
 	bpffs   string
+	binary  string // what is run as weir; empty: this program
 }
 
 func newHost(t *testing.T) *host {
@@ -46,7 +48,7 @@ func newHost(t *testing.T) *host {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &host{director, backend, t, filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "director.sock"), director.BPFFS()}
+	return &host{Host: director, backend: backend, t: t, file: filepath.Join(dir, "weir.yaml"), socket: filepath.Join(dir, "director.sock"), bpffs: director.BPFFS()}
 }
 
 // configure writes a file with these services, each with the backend.
@@ -78,7 +80,7 @@ func (h *host) weir(args ...string) *netlab.Command {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	cmd := h.Command(context.Background(), self, args...)
+	cmd := h.Command(context.Background(), cmp.Or(h.binary, self), args...)
 	cmd.Env = append(cmd.Env, asWeir+"=1")
 	return cmd
 }
