@@ -55,6 +55,8 @@ type flooder struct {
 	out  *netlab.Port
 	to   net.HardwareAddr // the router
 	next uint32           // flow
+	from netip.Prefix     // sources that it makes up
+	rate int              // packets in a second
 }
 
 // The sources of floods, to which the router has a route: what is sent to them is lost there.
@@ -65,7 +67,7 @@ var (
 
 func newFlooder(l *lab) *flooder {
 	l.t.Helper()
-	f := &flooder{host: l.Host("flooder")}
+	f := &flooder{host: l.Host("flooder"), from: floodSources, rate: floodRate}
 	link := l.Link(f.host, l.router, netlab.LinkOptions{A: []string{"10.0.7.2/24", "fd00:7::2/64"}, B: []string{"10.0.7.1/24", "fd00:7::1/64"}})
 	f.out, f.to = link.A, link.B.MAC
 	f.host.Route("default", "10.0.7.1")
@@ -85,9 +87,9 @@ func (f *flooder) send(mode floodMode, to netip.AddrPort, duration time.Duration
 		}
 		defer unix.Close(socket)
 		at := &unix.SockaddrLinklayer{Ifindex: f.out.Index}
-		most := int(duration.Seconds() * floodRate)
+		most := int(duration.Seconds() * float64(f.rate))
 		for began := time.Now(); sent < most; {
-			due := min(most, int(time.Since(began).Seconds()*floodRate)+1)
+			due := min(most, int(time.Since(began).Seconds()*float64(f.rate))+1)
 			for sent < due {
 				for _, segment := range mode.segments {
 					frame := f.frame(mode.protocol, segment, to)
@@ -107,7 +109,7 @@ func (f *flooder) send(mode floodMode, to netip.AddrPort, duration time.Duration
 
 // frame is a packet of the flow whose turn it is.
 func (f *flooder) frame(protocol string, segment floodSegment, to netip.AddrPort) []byte {
-	source := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(floodSources.Addr().AsSlice())+f.next&0x1ffff)
+	source := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(f.from.Addr().AsSlice())+f.next&(1<<(32-f.from.Bits())-1))
 	from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(source)), uint16(1024+f.next*7919%60000))
 	if to.Addr().Is6() {
 		from = netip.AddrPortFrom(f.source6(), from.Port())

@@ -78,6 +78,8 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 type tellingLab struct {
 	flowsUnderTest
 	way       way
+	keys      string // of the TCP service
+	drain     time.Duration
 	hosts     []*netlab.Host
 	directors []*daemon
 	lost      [2]bool
@@ -90,7 +92,7 @@ const tellingDrain = 2 * time.Second
 func newTellingLab(t *testing.T, keys string) *tellingLab {
 	t.Helper()
 	base := newLab(t, size{backends: 3})
-	l := &tellingLab{flowsUnderTest: flowsUnderTest{lab: base}, way: way{mode: "ipip"}}
+	l := &tellingLab{flowsUnderTest: flowsUnderTest{lab: base}, way: way{mode: "ipip"}, drain: tellingDrain}
 	second, store := l.Router("director2"), l.Host("store")
 	l.Link(second, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(otherDirector)})
 	second.Route("default", lanAddress(routerHost, false).String())
@@ -124,7 +126,11 @@ func (l *tellingLab) number(i int) int { return []int{directorHost, otherDirecto
 func (l *tellingLab) services(backends ...backend) (list []string) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		text := l.way.service(protocol, fmt.Sprint(memoryPort), backends)
-		list = append(list, strings.Replace(text, "  backends:\n", fmt.Sprintf("  drain: %v\n  ring-size: 251\n  backends:\n", tellingDrain), 1))
+		keys := fmt.Sprintf("  drain: %v\n  ring-size: 251\n  backends:\n", l.drain)
+		if protocol == "tcp" {
+			keys = l.keys + keys
+		}
+		list = append(list, strings.Replace(text, "  backends:\n", keys, 1))
 	}
 	return list
 }

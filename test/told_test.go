@@ -1,0 +1,205 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// What a director tells others of fresh flows in a second (docs/datapath.md): all CPUs together, and
+// each network of clients beyond that, as a share of it.
+const (
+	freshTold        = 16384
+	freshToldNetwork = 64
+	freshToldAtOnce  = 65536 // to a director that is told everything
+)
+
+// A director tells the other ones little of a flood, and nothing of one that never goes on. What
+// clients have beside it is told all the same, and goes on when the director is lost.
+//
+//	client --- router --- switch --- director, director2
+//	flooder ---            --- backend1, backend2, backend3
+//	                       --- store (etcd)
+func TestFloodIsToldWithinABudget(t *testing.T) {
+	t.Parallel()
+	l := newTellingLab(t, "")
+	l.keys, l.drain = "  policy: least-conn\n", time.Minute
+	l.apply(0, everyBackend(3)...)
+	l.apply(0, heavyBackends...) // since then datagrams are remembered, too
+	f := newFlooder(l.lab)
+	for _, b := range l.backends {
+		// What they get of a flood is lost at once: they need not be strong.
+		on(t, b, "ip", "route", "add", "blackhole", floodSources.String())
+	}
+	to := netip.AddrPortFrom(l.way.vip(), memoryPort)
+	before := l.told()
+	goesOn := slices.IndexFunc(floodModes, func(m floodMode) bool { return m.name == "synack" })
+	for i, mode := range floodModes {
+		if i != goesOn {
+			l.floodOf(f, mode, to)
+		}
+	}
+	for range idleConnections + 1 {
+		l.dial(l.way, "tcp")
+	}
+	l.goOn("before a flood that goes on")
+	l.directors[1].waitFor("know of connections that begin", func() bool { return l.status(1).Flows.Remembered >= len(l.flows) })
+	if told := l.told().since(before); told.flows > told.besides(len(l.flows)) {
+		t.Errorf("%d flows are told, and %d are none of a flood that never goes on", told.flows, len(l.flows))
+	}
+	l.floodThatGoesOn(f, floodModes[goesOn], to)
+	l.lose(0)
+	l.goOn("with another director")
+}
+
+// floodOf sends a flood whose flows the director remembers.
+func (l *tellingLab) floodOf(f *flooder, mode floodMode, to netip.AddrPort) {
+	l.t.Helper()
+	before, _ := l.told().budget(0)
+	_, err := f.send(mode, to, 300*time.Millisecond)
+	l.must(err)
+	l.directors[0].waitFor("remember flows of the flood "+mode.name, func() bool {
+		now, _ := l.told().budget(0)
+		return now > before+1000
+	})
+}
+
+// floodThatGoesOn floods until there were more flows than the budget allows of, and until
+// connections that go on meanwhile are sustained for both directors; and judges what was told.
+func (l *tellingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPort) {
+	l.t.Helper()
+	// One network and, mostly, one CPU have the smallest budget.
+	f.from, f.rate = netip.PrefixFrom(floodSources.Addr(), 24), 3*freshTold
+	last := len(l.flows) - 1
+	silent := l.flows[last:]
+	l.flows = l.flows[:last]
+	before := l.told()
+	began := monotonicSecond(l.t)
+	ctx, cancel := context.WithCancel(l.t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- f.sendFromOneCPU(ctx, mode, to) }()
+	l.directors[1].waitFor("know what lasts, beside a flood", func() bool {
+		l.goOn("beside a flood")
+		// The flood's end may be a second later.
+		all, most := l.told().since(before).budget(monotonicSecond(l.t) - began + 2)
+		return l.kept(1) >= last && all > most+freshTold/8
+	})
+	cancel()
+	l.must(<-ended)
+	flooded := l.told().since(before)
+	seconds := monotonicSecond(l.t) - began + 1
+	all, most := flooded.budget(seconds)
+	// What is told of this one is told after all of the flood.
+	l.flows = append(l.flows, silent...)
+	l.directors[1].waitFor("know what lasts, after a flood", func() bool {
+		l.goOn("after a flood")
+		return l.kept(1) > last
+	})
+	now := l.told().since(before)
+	most += now.besides(len(l.flows))
+	l.t.Logf("of %d flows of a flood in %d seconds %d are told, at most %d", all, seconds, now.flows, most)
+	if now.flows > most {
+		l.t.Errorf("%d flows are told, and the budget allows of %d", now.flows, most)
+	}
+	if now.flows < most/4 {
+		l.t.Errorf("%d flows are told, and the budget is not used up: this test shows nothing", now.flows)
+	}
+}
+
+// sendFromOneCPU floods a service until the context ends. Where a packet is sent it is handled,
+// unless another CPU is about to.
+func (f *flooder) sendFromOneCPU(ctx context.Context, mode floodMode, to netip.AddrPort) error {
+	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return fmt.Errorf("read own CPUs: %w", err)
+	}
+	for cpu := range runtime.NumCPU() {
+		if all.IsSet(cpu) {
+			one.Set(cpu)
+			break
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return fmt.Errorf("stay on one CPU: %w", err)
+	}
+	for ctx.Err() == nil {
+		if _, err := f.send(mode, to, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// monotonicSecond is the second of the clock by which the program has its budgets.
+func monotonicSecond(t *testing.T) uint64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal("clock:", err)
+	}
+	return uint64(now.Sec)
+}
+
+// telling is what the first director has told the other one, and of how many flows it may have.
+type telling struct {
+	flows      uint64   // that were told
+	everything uint64   // times that everything was told
+	begun      []uint64 // flows that a CPU has begun to remember
+}
+
+func (l *tellingLab) told() telling {
+	l.t.Helper()
+	peer := l.status(0).Peers[0]
+	now := telling{flows: peer.Told, everything: peer.Everything}
+	files, err := filepath.Glob(filepath.Join(l.hosts[0].BPFFS(), "weir", "*", "flow_events"))
+	if err != nil || len(files) != 1 {
+		l.t.Fatalf("flow_events is pinned at %q: %v", files, err)
+	}
+	events, err := ebpf.LoadPinnedMap(files[0], &ebpf.LoadPinOptions{ReadOnly: true})
+	l.must(err)
+	defer events.Close()
+	const inserted, moved = 0, 2 // enum flow_event
+	var some, more []uint64
+	l.must(events.Lookup(uint32(inserted), &some))
+	l.must(events.Lookup(uint32(moved), &more))
+	for cpu := range some {
+		now.begun = append(now.begun, some[cpu]+more[cpu])
+	}
+	return now
+}
+
+func (t telling) since(before telling) telling {
+	t.flows -= before.flows
+	t.everything -= before.everything
+	t.begun = slices.Clone(t.begun)
+	for cpu := range t.begun {
+		t.begun[cpu] -= before.begun[cpu]
+	}
+	return t
+}
+
+// besides is how many flows may be told besides a flood, of so many flows: each when it has begun
+// and when it lasts, and everything once more.
+func (t telling) besides(flows int) uint64 {
+	return 2*uint64(flows) + t.everything*freshToldAtOnce
+}
+
+// budget is how many flows have begun, and how many of them may be told in so many seconds.
+func (t telling) budget(seconds uint64) (all, most uint64) {
+	share := uint64(freshTold / runtime.NumCPU())
+	for _, begun := range t.begun {
+		all += begun
+		most += min(begun, seconds*(share+share/freshToldNetwork))
+	}
+	return all, most
+}
