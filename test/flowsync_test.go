@@ -46,6 +46,7 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 			t.Fatal("no flow is sustained: this test shows nothing")
 		}
 		l.directors[1].waitFor("know what the other one knows", func() bool { return l.kept(1) >= told })
+		l.begins()
 		l.lose(0)
 		l.goOn("with another director")
 		// The same the other way round, by a director that has begun anew: it was told
@@ -197,6 +198,31 @@ func (l *tellingLab) backendsChange() {
 		}
 		l.goOn("without the generation before")
 	}
+}
+
+// begins opens connections that have had one request each when the first director is lost. They
+// are of backend3, which has their slots since the last change: another director that is not told of
+// them guesses the backend before.
+func (l *tellingLab) begins() {
+	l.t.Helper()
+	l.drain = time.Minute // the generation before is to stay
+	l.apply(0, backend{number: 1}, backend{number: 2}, backend{number: 3, weight: 300})
+	l.directors[0].waitFor("place connections by the change", func() bool {
+		services, err := l.directors[0].services()
+		return err == nil && services[0].Log.Coming+services[1].Log.Coming == 0
+	})
+	old, before, others := l.flows, l.status(0).Flows.Fresh, l.status(1).Flows.Fresh
+	l.flows = nil
+	for range 40 {
+		l.dial(l.way, "tcp")
+	}
+	l.goOn("once, at the first director")
+	fresh := l.status(0).Flows.Fresh - before
+	if fresh == 0 {
+		l.t.Fatal("no flow is fresh: this test shows nothing")
+	}
+	l.directors[1].waitFor("know of connections that have begun", func() bool { return l.status(1).Flows.Fresh >= others+fresh })
+	l.flows = append(old, l.flows...)
 }
 
 // idle opens connections that no director remembers, all to one backend, and gives most of
