@@ -11,15 +11,24 @@
 /* As in director.bpf.c: the reader needs these. */
 const enum capture_size *export_capture_size __attribute__((unused));
 
+/* Not inlined: capture() has no more stack than director() may have (Linux 6.1). */
+__noinline int capture_packet(struct xdp_md *ctx, const struct packet *packet, enum reason reason)
+{
+	int action;
+
+	if (!packet)
+		return XDP_ABORTED;
+	reason = stay(ctx, packet, reason);
+	action = verdict(packet, reason);
+	end_capture(ctx, packet, reason, action);
+	return action;
+}
+
 SEC("xdp.frags")
 int capture(struct xdp_md *ctx)
 {
-	int capturing = begin_capture(ctx);
 	struct packet packet = {};
-	enum reason reason = balance(ctx, &packet);
-	int action = verdict(&packet, reason);
 
-	if (capturing)
-		end_capture(ctx, &packet, reason, action);
-	return action;
+	begin_capture(ctx);
+	return capture_packet(ctx, &packet, decide(ctx, &packet));
 }

@@ -123,8 +123,9 @@ static __always_inline __u32 capture_length(__u32 frame)
 }
 
 /*
- * Keeps the frame as it came. Returns whether to go on with it. Not inlined, as end_capture:
- * the verifier looks at each once, and goes through the director between them once.
+ * Keeps the frame as it came; in a record of no bytes end_capture finds nothing to go on with.
+ * Neither is inlined: the verifier looks at each once, and goes through the director between them
+ * once.
  */
 __noinline int begin_capture(struct xdp_md *ctx)
 {
@@ -132,6 +133,10 @@ __noinline int begin_capture(struct xdp_md *ctx)
 	__u32 zero = 0, length, ingress;
 	__u64 *lease;
 
+	record = bpf_map_lookup_elem(&capture_scratch, &zero);
+	if (!record)
+		return 0;
+	record->head.in = 0;
 	lease = bpf_map_lookup_elem(&capture_lease, &zero);
 	if (!lease || bpf_ktime_get_coarse_ns() > *(volatile __u64 *)lease)
 		return 0;
@@ -140,16 +145,13 @@ __noinline int begin_capture(struct xdp_md *ctx)
 		return 0;
 	if (capture_want.sample > 1 && bpf_get_prandom_u32() % capture_want.sample)
 		return 0;
-	record = bpf_map_lookup_elem(&capture_scratch, &zero);
-	if (!record)
-		return 0;
 	record->head.ingress = ingress;
 	record->head.in_length = bpf_xdp_get_buff_len(ctx);
 	length = capture_length(record->head.in_length);
 	if (bpf_xdp_load_bytes(ctx, 0, record->bytes, length))
 		return 0;
 	record->head.in = length;
-	return 1;
+	return 0;
 }
 
 static __always_inline int capture_same(const struct address *address,
@@ -271,11 +273,9 @@ __noinline int end_capture(struct xdp_md *ctx, const struct packet *packet, __u3
 	struct capture_record *record;
 	__u32 zero = 0, in, out = 0;
 
-	if (!packet || !capture_wants(packet, reason))
-		return 0;
 	counts = bpf_map_lookup_elem(&capture_counted, &zero);
 	record = bpf_map_lookup_elem(&capture_scratch, &zero);
-	if (!counts || !record)
+	if (!counts || !record || !record->head.in || !packet || !capture_wants(packet, reason))
 		return 0;
 	counts->matched++;
 	record->head.time = bpf_ktime_get_ns();

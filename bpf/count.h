@@ -26,9 +26,15 @@ static __always_inline void count_opened(__u32 backend)
 		(*opened)++;
 }
 
+/* Whether the packet, or an answer in its place, leaves this host. */
+static __always_inline int leaves(enum reason reason)
+{
+	return reason >= FORWARD_L2DSR && reason < DROP_NO_BACKEND;
+}
+
 static __always_inline int action(const struct packet *packet, enum reason reason)
 {
-	if (likely(reason >= FORWARD_L2DSR && reason < DROP_NO_BACKEND))
+	if (likely(leaves(reason)))
 		return packet->action;
 	return reason < FORWARD_L2DSR ? XDP_PASS : XDP_DROP;
 }

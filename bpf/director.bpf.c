@@ -155,23 +155,21 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 }
 
 /* What a packet with SYN, an ICMP error or a later fragment is counted as. */
-static __always_inline enum reason forwarded_seldom(const struct packet *packet, enum reason reason,
-						    __u32 index)
+static __always_inline enum reason forwarded_seldom(const struct packet *packet, enum reason reason)
 {
 	if (is_syn(packet))
-		count_opened(index);
+		count_opened(packet->backend);
 	if (reason == PASS_LOCAL || packet->flags & PACKET_TCP_SYN)
 		return reason;
 	return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;
 }
 
-static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet, __u32 index,
+static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet,
 					   struct backend *backend)
 {
-	enum reason reason;
+	enum reason reason = CONTINUE;
+	__u32 index = packet->backend;
 
-	packet->backend = index;
-	reason = CONTINUE;
 	if (!backend) { /* a backend that pick has looked up is alive */
 		backend = backend_at(index);
 		if (unlikely(!backend || backend->state == BACKEND_FREE))
@@ -187,21 +185,21 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 			count_drop(backend->service, packet);
 		return reason;
 	}
-	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
+	count(bpf_map_lookup_elem(&backend_counters, &packet->backend), packet);
 	/* One test for all rare cases: every test here costs every packet time. */
 	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
-		return forwarded_seldom(packet, reason, index);
+		return forwarded_seldom(packet, reason);
 	return reason;
 }
 
 /* Whether the connection is handed over to the backend: then full NAT, too, has no flow of it. */
-static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet, __u32 index)
+static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet)
 {
 	const struct backend *backend;
 
 	if (!packet || !is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
 		return 0;
-	backend = backend_at(index);
+	backend = backend_at(packet->backend);
 	return backend &&
 	       (backend->flags & (BACKEND_REDIRECT | BACKEND_LOCAL)) == BACKEND_REDIRECT &&
 	       asks_redirect(ctx, packet);
@@ -210,21 +208,20 @@ static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet, 
 /* Rare cases after the choice of a backend: none is alive, full NAT, QUIC, fragments. */
 static __always_inline enum reason place_otherwise(struct xdp_md *ctx, struct packet *packet,
 						   __u32 ring, const struct ring_header *header,
-						   __u32 *index, struct backend **backend)
+						   struct backend **backend)
 {
 	enum reason reason = CONTINUE;
 
 	if (packet->flags & PACKET_RELAYED)
 		name_quic(ctx, packet, ring, header);
-	if (*index == NO_BACKEND) {
+	if (packet->backend == NO_BACKEND) {
 		reason = DROP_NO_BACKEND;
-	} else if (header->flags & RING_SNAT && !packet->snat &&
-		   !is_handed_over(ctx, packet, *index)) {
-		reason = start_snat(packet, index);
+	} else if (header->flags & RING_SNAT && !packet->snat && !is_handed_over(ctx, packet)) {
+		reason = start_snat(packet);
 		*backend = NULL; /* another CPU may have begun the flow, with another backend */
 	}
 	if (reason == CONTINUE && packet->flags & PACKET_FRAGMENT_FIRST)
-		remember_fragment(packet, *index, FRAGMENT_TO_BACKEND);
+		remember_fragment(packet, packet->backend, FRAGMENT_TO_BACKEND);
 	return reason;
 }
 
@@ -239,14 +236,13 @@ static __always_inline enum reason leave_to_kernel(const struct packet *packet)
 
 /* A packet of a service: from here on it is weir's. Chooses its backend. */
 static __always_inline enum reason place(struct xdp_md *ctx, struct packet *packet, __u32 service,
-					 __u32 *index, struct backend **backend)
+					 struct backend **backend)
 {
 	enum reason reason = CONTINUE;
 	struct ring_header *header;
 	__u32 ring, seldom;
 	__u64 *first, hash;
 
-	*index = NO_BACKEND;
 	first = bpf_map_lookup_elem(&rings, &service);
 	if (!first)
 		return DROP_NO_BACKEND;
@@ -271,27 +267,26 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		}
 		if (header->flags & RING_SNAT) {
 			note_numbers(ctx, packet);
-			*index = find_snat(packet, SNAT_FIN_CLIENT);
+			packet->backend = find_snat(packet, SNAT_FIN_CLIENT);
 		}
 		if (header->flags & RING_QUIC)
-			*index = find_quic(ctx, packet, ring, header);
+			packet->backend = find_quic(ctx, packet, ring, header);
 		if (header->flags & RING_REDIRECTED && is_syn(packet)) {
 			packet->ring = ring;
-			*index = choose_redirected(ctx, packet);
+			packet->backend = choose_redirected(ctx, packet);
 		}
 	}
-	if (likely(*index == NO_BACKEND && header->size))
-		*index = pick(ctx, packet, ring, header, hash, backend);
-	if (unlikely(seldom || *index == NO_BACKEND))
-		reason = place_otherwise(ctx, packet, ring, header, index, backend);
+	if (likely(packet->backend == NO_BACKEND && header->size))
+		packet->backend = pick(ctx, packet, ring, header, hash, backend);
+	if (unlikely(seldom || packet->backend == NO_BACKEND))
+		reason = place_otherwise(ctx, packet, ring, header, backend);
 	if (unlikely(reason != CONTINUE))
 		count_drop(service, packet);
 	return reason;
 }
 
 /* A later fragment has no ports: it goes where the first one went. */
-static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct packet *packet,
-						   __u32 *index)
+static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct packet *packet)
 {
 	struct fragment *first = find_fragment(packet);
 
@@ -305,9 +300,9 @@ static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct pa
 		return send_echo(ctx, packet);
 	packet->hash = first->hash;
 	packet->snat = first->snat;
-	*index = first->backend;
+	packet->backend = first->backend;
 	if (first->path == FRAGMENT_TO_CLIENT)
-		return follow_reply(ctx, packet, *index);
+		return follow_reply(ctx, packet, first->backend);
 	return CONTINUE;
 }
 
@@ -369,7 +364,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 {
 	enum reason reason = parse(ctx, packet);
 	struct backend *backend = NULL;
-	__u32 service, index, later = 0;
+	__u32 service, later = 0;
 
 	if (unlikely(reason != CONTINUE)) {
 		if (reason == PASS_NOT_IP)
@@ -386,7 +381,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 		later = packet->flags & PACKET_FRAGMENT_LATER;
 	}
 	if (unlikely(later)) {
-		reason = follow_fragment(ctx, packet, &index);
+		reason = follow_fragment(ctx, packet);
 	} else {
 		service = find_exact(&packet->flow);
 		if (unlikely(service == NO_SERVICE))
@@ -397,18 +392,18 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 		if (unlikely(may_be_refused(&packet->flow)))
 			reason = refuse_client(ctx, packet, service);
 		if (likely(reason == CONTINUE))
-			reason = place(ctx, packet, service, &index, &backend);
+			reason = place(ctx, packet, service, &backend);
 	}
 	if (unlikely(reason != CONTINUE))
 		return reason;
-	return forward(ctx, packet, index, backend);
+	return forward(ctx, packet, backend);
 }
 
-static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
+/* A packet that does not leave: some of those that nothing has dropped the kernel must not get. */
+static __always_inline enum reason stay(struct xdp_md *ctx, const struct packet *packet,
+					enum reason reason)
 {
-	enum reason reason = decide(ctx, packet);
-
-	if (unlikely(reason >= PASS_NO_SERVICE && reason <= PASS_UNSUPPORTED))
+	if (reason >= PASS_NO_SERVICE && reason <= PASS_UNSUPPORTED)
 		return keep_from_kernel(ctx, packet, reason);
 	return reason;
 }
@@ -417,9 +412,12 @@ SEC("xdp.frags")
 int director(struct xdp_md *ctx)
 {
 	struct packet packet = {};
-	enum reason reason = balance(ctx, &packet);
+	enum reason reason = decide(ctx, &packet);
 
-	return verdict(&packet, reason);
+	/* Packets that leave, which are most, pay for no test of those that do not. */
+	if (likely(leaves(reason)))
+		return verdict(&packet, reason);
+	return verdict(&packet, stay(ctx, &packet, reason));
 }
 
 /* Not run for packets: userspace runs it when other directors have told of flows. */

@@ -11,16 +11,16 @@
 /* Whether a frame is for the MAC address that a word of struct backend begins with. */
 static __always_inline int is_for(const struct ethhdr *ethernet, const void *word)
 {
-	return !((*(const __u64 *)ethernet ^ link_word(word)) & MAC_MASK);
+	return !((*(const __u64 *)ethernet ^ link_word(word)) << 16);
 }
 
 /* Whether a frame comes from the MAC address that a word of struct backend begins with. */
-static __always_inline int is_from(const struct ethhdr *ethernet, const void *word)
+static __always_inline int is_from(const struct ethhdr *ethernet, __u64 word)
 {
 	/* Through a pointer to void: from h_source itself the compiler loads single bytes. */
 	const void *source = ethernet->h_source;
 
-	return !((*(const __u64 *)source ^ link_word(word)) & MAC_MASK);
+	return !((*(const __u64 *)source ^ word) << 16);
 }
 
 static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 index)
@@ -221,7 +221,7 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 	/* Mostly a frame is for the interface by which it leaves. */
 	if (unlikely(!is_for(ethernet, backend->source_mac)) && sent_already(ctx, packet, backend))
 		return PASS_SENT_ALREADY;
-	if (unlikely(is_from(ethernet, backend->mac))) {
+	if (unlikely(is_from(ethernet, next_hop))) {
 		if (!limit_hops(ctx, packet))
 			return PASS_SENT_ALREADY;
 		ethernet = frame(ctx);

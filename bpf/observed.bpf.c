@@ -19,14 +19,17 @@ struct {
 } observed SEC(".maps");
 
 /* Not inlined: explain() has no more stack than director() may have (Linux 6.1). */
-__noinline int observe_packet(const struct packet *packet, enum reason reason, int action)
+__noinline int observe_packet(struct xdp_md *ctx, const struct packet *packet, enum reason reason)
 {
 	struct observation *last;
 	__u32 zero = 0;
+	int action;
 
 	last = bpf_map_lookup_elem(&observed, &zero);
 	if (!packet || !last)
 		return XDP_ABORTED;
+	reason = stay(ctx, packet, reason);
+	action = verdict(packet, reason);
 	last->packet = *packet;
 	last->reason = reason;
 	last->action = action;
@@ -38,7 +41,6 @@ SEC("xdp.frags")
 int explain(struct xdp_md *ctx)
 {
 	struct packet packet = {};
-	enum reason reason = balance(ctx, &packet);
 
-	return observe_packet(&packet, reason, verdict(&packet, reason));
+	return observe_packet(ctx, &packet, decide(ctx, &packet));
 }

@@ -69,6 +69,20 @@ static __always_inline void set_ports(struct flow *flow, const void *l4)
 	*(both_ports *)&flow->source_port = *(const both_ports *)l4;
 }
 
+/* The protocol and, above it, whether it is IPv6: read at once, so written at once, too. */
+typedef __u16 flow_kind __attribute__((may_alias));
+#define FLOW_IPV6 0x100
+
+static __always_inline flow_kind kind_of(const struct flow *flow)
+{
+	return *(const flow_kind *)&flow->protocol;
+}
+
+static __always_inline void set_kind(struct flow *flow, flow_kind kind)
+{
+	*(flow_kind *)&flow->protocol = kind;
+}
+
 static __always_inline int is_icmp(const struct flow *flow)
 {
 	return flow->protocol == (flow->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP);
@@ -103,8 +117,9 @@ enum packet_request {
 /* A parsed frame. Offsets are from the start of the frame. */
 struct packet {
 	struct flow flow;
-	__u32 l3;     /* offset of the IP header */
-	__u32 l4;     /* offset of what follows the IP header and its extensions */
+	__u8 l3;      /* offset of the IP header */
+	__u8 action;  /* what a FORWARD or ANSWER reason does to the frame: enum xdp_action */
+	__u16 l4;     /* offset of what follows the IP header and its extensions */
 	__u32 length; /* of the IP packet, from its header */
 	union {
 		__u32 quoted_l4; /* ICMP error: offset of the L4 header inside */
@@ -127,7 +142,6 @@ struct packet {
 	__u16 redirect_at; /* offset of the option that asks, see find_redirect; 0: not looked for */
 	__u32 acknowledgement; /* as sequence */
 	__u32 data;            /* bytes of it in the segment: as sequence */
-	int action;            /* what a FORWARD or ANSWER reason does to the frame */
 };
 
 /* The parsers' word for "go on"; every other value is a reason to stop. */
@@ -244,7 +258,7 @@ static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet 
 	if (unlikely(header_length > sizeof(*ip)))
 		packet->flags |= PACKET_OPTIONS;
 
-	packet->flow.protocol = ip->protocol;
+	set_kind(&packet->flow, ip->protocol);
 	ADDRESS_WORD(&packet->flow.source, 0) = ip->saddr;
 	ADDRESS_WORD(&packet->flow.destination, 0) = ip->daddr;
 	packet->ttl = ip->ttl;
@@ -366,8 +380,7 @@ static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet 
 	if (ip->version != 6 || !frame_holds(ctx, packet->l3 + length))
 		return PASS_MALFORMED;
 	packet->length = length;
-	packet->flow.ipv6 = 1;
-	packet->flow.protocol = ip->nexthdr;
+	set_kind(&packet->flow, FLOW_IPV6 | ip->nexthdr);
 	__builtin_memcpy(&packet->flow.source, &ip->saddr, sizeof(struct address));
 	__builtin_memcpy(&packet->flow.destination, &ip->daddr, sizeof(struct address));
 	packet->ttl = ip->hop_limit;
@@ -383,7 +396,7 @@ static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet 
 		return PASS_MALFORMED;
 	packet->l4 = chain.l4;
 	packet->flags |= chain.flags;
-	packet->flow.protocol = chain.protocol;
+	set_kind(&packet->flow, FLOW_IPV6 | chain.protocol);
 	packet->fragment_id = chain.fragment_id;
 	return CONTINUE;
 }

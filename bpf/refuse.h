@@ -17,6 +17,13 @@
 #include "service.h"
 #include "source.h"
 
+/* BPF shifts by the lower six bits, but C leaves open what a shift by more than 63 is. */
+static __always_inline __u64 shift_right(__u64 word, __u64 bits)
+{
+	asm("%0 >>= %1" : "+r"(word) : "r"(bits));
+	return word;
+}
+
 /* Whether an address may be a VIP or a backend's. As sourceBit in internal/datapath. */
 static __always_inline int in_source_filter(const struct address *address, __u8 ipv6)
 {
@@ -26,24 +33,21 @@ static __always_inline int in_source_filter(const struct address *address, __u8 
 		word ^= ADDRESS_WORD(address, 1) ^ ADDRESS_WORD(address, 2) ^
 			ADDRESS_WORD(address, 3);
 	bit = word * SOURCE_FILTER_FACTOR >> (32 - SOURCE_FILTER_BITS);
-	return source_filter[bit >> 6] >> (bit & 63) & 1;
+	return shift_right(source_filter[bit >> 6], bit) & 1;
 }
 
-/* Whether a source is so odd that it may be an address that no host has. */
-static __always_inline int is_odd(const struct flow *flow)
+/*
+ * The test that each packet of a service pays for: few go on to refuse(). Odd sources are those
+ * that may be addresses that no host has. IPv6: ff00::/8, and what begins with a zero; IPv4:
+ * 224.0.0.0 and on, 127.0.0.0/8 and 0.0.0.0/8.
+ */
+static __always_inline int may_be_refused(const struct flow *flow)
 {
 	__u8 first = flow->source.bytes[0];
 
-	/* IPv6: ff00::/8, and what begins with a zero; IPv4: 224.0.0.0 and on, and 0.0.0.0/8. */
 	if (flow->ipv6)
-		return (__u8)(first + 1) <= 1;
-	return (__u8)(first + 32) <= 32 || first == 127;
-}
-
-/* The test that each packet of a service pays for: few go on to refuse(). */
-static __always_inline int may_be_refused(const struct flow *flow)
-{
-	return in_source_filter(&flow->source, flow->ipv6) || is_odd(flow);
+		return (__u8)(first + 1) <= 1 || in_source_filter(&flow->source, 1);
+	return (__u8)(first + 32) <= 32 || first == 127 || in_source_filter(&flow->source, 0);
 }
 
 /* Unspecified, loopback, multicast, broadcast and mapped addresses: RFC 1122, 3.2.1.3; RFC 4291, 2.5 and 2.7. */

@@ -36,7 +36,7 @@ static __always_inline __u32 find_front(const struct flow *flow)
 {
 	__u64 first = ADDRESS_WORD(&flow->destination, 0), second = 0, both = first;
 	__u64 key = flow->segment | (__u64)flow->destination_port << 32 |
-		    (__u64)flow->protocol << 48 | (__u64)flow->ipv6 << 56;
+		    (__u64)kind_of(flow) << 48;
 	struct front *front;
 	__u32 index;
 

@@ -104,26 +104,26 @@ static __always_inline int needs_snat(const struct backend *backend)
  * Begins a flow to the backend that was picked, if it is one for full NAT. The
  * backend may turn out to be another CPU's choice.
  */
-__noinline enum reason start_snat(struct packet *packet, __u32 *index)
+__noinline enum reason start_snat(struct packet *packet)
 {
 	const struct backend *backend;
 
-	if (!packet || !index)
+	if (!packet)
 		return DROP_SNAT_UNKNOWN;
-	backend = backend_at(*index);
+	backend = backend_at(packet->backend);
 	if (!backend || !needs_snat(backend))
 		return CONTINUE;
 	if (packet->flags & PACKET_ICMP_ERROR ||
 	    (packet->flow.protocol == IPPROTO_TCP && !is_syn(packet)))
 		return DROP_SNAT_UNKNOWN;
 	for (int i = 0; i < SNAT_TRIES; i++) {
-		__u32 taken = claim_snat(packet, *index, backend->epoch);
+		__u32 taken = claim_snat(packet, packet->backend, backend->epoch);
 		__u32 found = find_snat(packet, SNAT_FIN_CLIENT);
 
 		if (found != NO_BACKEND) {
 			if (taken >= SNAT_BUCKET && taken != packet->snat)
 				release_snat(taken);
-			*index = found;
+			packet->backend = found;
 			return CONTINUE;
 		}
 		if (taken == SNAT_FULL)
@@ -338,7 +338,7 @@ static __always_inline __u32 snat_reply_number(const struct snat_header *header,
 }
 
 /* The flow of a packet to one of this director's source addresses: its backend, and what the packet becomes. */
-__noinline __u32 find_snat_reply(struct packet *packet, struct flow *to)
+static __always_inline __u32 find_snat_reply(struct packet *packet, struct flow *to)
 {
 	struct snat_header *header = snat_header(snat_table());
 	__u32 number;

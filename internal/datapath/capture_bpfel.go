@@ -85,8 +85,9 @@ type captureCaptureRecord struct {
 				Ipv6     uint8
 				_        [2]byte
 			}
-			L3         uint32
-			L4         uint32
+			L3         uint8
+			Action     uint8
+			L4         uint16
 			Length     uint32
 			QuotedL4   uint32
 			FirstWord  uint32
@@ -110,7 +111,6 @@ type captureCaptureRecord struct {
 			RedirectAt      uint16
 			Acknowledgement uint32
 			Data            uint32
-			Action          int32
 		}
 		Reason uint32
 		Action int32

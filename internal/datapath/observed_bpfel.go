@@ -41,8 +41,9 @@ type observedObservation struct {
 type observedPacket struct {
 	_          structs.HostLayout
 	Flow       observedFlow
-	L3         uint32
-	L4         uint32
+	L3         uint8
+	Action     uint8
+	L4         uint16
 	Length     uint32
 	QuotedL4   uint32
 	FirstWord  uint32
@@ -66,7 +67,6 @@ type observedPacket struct {
 	RedirectAt      uint16
 	Acknowledgement uint32
 	Data            uint32
-	Action          int32
 }
 
 type observedPacketFlag uint32

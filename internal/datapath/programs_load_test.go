@@ -6,9 +6,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Older kernels load the program that explains, too: they give a program less stack than
-// newer ones. It is asked about a frame that is no packet.
-func TestExplainLoads(t *testing.T) {
+// Older kernels load the programs that explain and capture, too: they give a program less stack
+// than newer ones.
+func TestProgramsLoad(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
@@ -19,4 +19,7 @@ func TestExplainLoads(t *testing.T) {
 	if e.Reason != "pass_not_ip" {
 		t.Errorf("an empty frame is %s, want pass_not_ip", e.Reason)
 	}
+	c, err := d.StartCapture(t.Context(), "ops", model.Capture{})
+	must(t, err)
+	wantCapturing(t, c)
 }
