@@ -85,6 +85,7 @@ func testFlows(t *testing.T) {
 		{"told of what has gone on", testFlowToldForged},
 		{"told of ends", testFlowToldEnd},
 		{"told under pressure", testFlowToldPressure},
+		{"told in a crowd", testFlowToldCrowded},
 		{"told of backends that left", testFlowToldGone},
 		{"guessed", testFlowGuessed},
 		{"news", testFlowNews},

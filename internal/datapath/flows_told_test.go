@@ -185,6 +185,39 @@ func testFlowToldPressure(t *testing.T) {
 	}
 }
 
+// A told flow that is not fresh gets the place of a fresh one, also where a flood has just taken
+// them all.
+func testFlowToldCrowded(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	outcomes := map[directorToldOutcome]int{}
+	tell := func(first, flows uint16, state directorFlowState) {
+		t.Helper()
+		var tellings []directorTelling
+		for i := range flows {
+			tellings = append(tellings, s.telling(t, d, first+i, state, 1, 0))
+		}
+		for _, outcome := range d.take(t, tellings...) {
+			outcomes[outcome]++
+		}
+	}
+	for first := range uint16(8) {
+		tell(1000+first*512, 512, directorFlowStateFLOW_BEGUN)
+	}
+	if outcomes[directorToldOutcomeTOLD_REFUSED] == 0 {
+		t.Errorf("outcomes %v: no place is taken by a fresh flow of just now", outcomes)
+	}
+	clear(outcomes)
+	const established = 40
+	tell(clientPort, established, s.openState())
+	if outcomes[directorToldOutcomeTOLD_NEW] != established {
+		t.Errorf("outcomes %v, want all %d new", outcomes, established)
+	}
+	for i := range uint16(established) {
+		s.want(t, d, clientPort+i, ackFlag, 1, "as another director has told")
+	}
+}
+
 // A backend that has left meanwhile is remembered for nothing.
 func testFlowToldGone(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
