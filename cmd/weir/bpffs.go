@@ -121,7 +121,8 @@ func notOpened(pin string, err error) error {
 		fix = "; the file system is full"
 	case errors.Is(err, unix.ENOMEM):
 		fix = "; there is no memory for the tables: give the process more (MemoryMax=), or have less in director.limits and agent.udp-flows"
-	case errors.Is(err, unix.EMFILE):
+	// Where cilium/ebpf duplicates a descriptor, it keeps of this error only the text.
+	case errors.Is(err, unix.EMFILE), strings.Contains(err.Error(), unix.EMFILE.Error()):
 		fix = "; give the process more files (LimitNOFILE=)"
 	}
 	return fmt.Errorf("take over what is pinned in %s: %w%s. What an earlier process has left there goes on", pin, err, fix)

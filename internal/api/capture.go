@@ -117,7 +117,7 @@ func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*m
 	if err != nil {
 		return err
 	}
-	waiting, cancel := c.patience(ctx, 0)
+	waiting, answered, cancel := c.patience(ctx, clientTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(waiting, http.MethodPost, c.base+base+"capture", bytes.NewReader(body))
 	if err != nil {
@@ -132,6 +132,7 @@ func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*m
 		return c.connectError(silence(waiting, err))
 	}
 	defer response.Body.Close()
+	answered()
 	lines := json.NewDecoder(response.Body)
 	if response.StatusCode != http.StatusOK {
 		return c.problem(ctx, "capture", response, lines)

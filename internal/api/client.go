@@ -131,7 +131,7 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 	if method == http.MethodGet {
 		within = lookTimeout
 	}
-	ctx, cancel := c.patience(ctx, within)
+	ctx, _, cancel := c.patience(ctx, within)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, c.base+base+what, bytes.NewReader(body))
 	if err != nil {

@@ -18,7 +18,7 @@ type EventQuery struct {
 // Events calls take with each event, the oldest first, until it returns an error, the context or
 // the director ends, or there are no more.
 func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) error) error {
-	waiting, cancel := c.patience(ctx, 0)
+	waiting, answered, cancel := c.patience(ctx, lookTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(waiting, http.MethodGet, fmt.Sprintf("%s%sevents?last=%d&follow=%t", c.base, base, q.Last, q.Follow), nil)
 	if err != nil {
@@ -32,6 +32,7 @@ func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) erro
 		return c.connectError(silence(waiting, err))
 	}
 	defer response.Body.Close()
+	answered()
 	if response.StatusCode != http.StatusOK {
 		return c.problem(ctx, "events", response, json.NewDecoder(response.Body))
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -40,10 +41,12 @@ func (*silentError) Is(target error) bool { return target == ErrSilent }
 const stoppedEvery = time.Second
 
 // patience returns a context that ends when no answer can be expected any more: at once if the
-// process that has the socket is stopped, else after a while (0: never). Its cause says why.
-func (c *Client) patience(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+// process that has the socket is stopped, else after a while. Its cause says why. A stream may take
+// any time once its answer has begun, and calls answered then.
+func (c *Client) patience(ctx context.Context, within time.Duration) (patient context.Context, answered, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	began := time.Now()
+	var endless atomic.Bool
 	look := time.NewTicker(stoppedEvery)
 	go func() {
 		defer look.Stop()
@@ -54,13 +57,13 @@ func (c *Client) patience(ctx context.Context, within time.Duration) (context.Co
 			case <-look.C:
 			}
 			silent := &silentError{process: c.process(), within: within}
-			if silent.stopped = isStopped(silent.process); silent.stopped || within > 0 && time.Since(began) >= within {
+			if silent.stopped = isStopped(silent.process); silent.stopped || !endless.Load() && time.Since(began) >= within {
 				cancel(silent)
 				return
 			}
 		}
 	}()
-	return ctx, func() { cancel(nil) }
+	return ctx, func() { endless.Store(true) }, func() { cancel(nil) }
 }
 
 func (c *Client) process() int32 {

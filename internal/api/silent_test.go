@@ -81,6 +81,29 @@ func TestStoppedProcessIsNamed(t *testing.T) {
 	}
 }
 
+// A process that takes no connection although it runs, as one without file descriptors, has its
+// socket still, and the kernel takes connections for it. A question that changes nothing waits 15 s,
+// also one whose answer is a stream.
+func TestSilentProcessIsNamed(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "run.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	ask := questions(api.NewClient(path))
+	for _, name := range []string{"status", "events"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := ask[name](t.Context())
+			if !errors.Is(err, api.ErrSilent) || !strings.Contains(err.Error(), fmt.Sprintf("process %d has this socket and has not answered within", os.Getpid())) {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
+}
+
 // Another program's socket is called that, whatever it answers.
 func TestForeignSocketIsNamed(t *testing.T) {
 	t.Parallel()
