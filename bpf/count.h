@@ -18,6 +18,11 @@ static __always_inline void count_drop(__u32 service, const struct packet *packe
 	count(bpf_map_lookup_elem(&service_drops, &service), packet);
 }
 
+static __always_inline void count_forwarded(__u32 backend, const struct packet *packet)
+{
+	count(bpf_map_lookup_elem(&backend_counters, &backend), packet);
+}
+
 static __always_inline void count_opened(__u32 backend)
 {
 	__u64 *opened = bpf_map_lookup_elem(&backend_opened, &backend);

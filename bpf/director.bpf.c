@@ -168,10 +168,9 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 					   struct backend *backend)
 {
 	enum reason reason = CONTINUE;
-	__u32 index = packet->backend;
 
 	if (!backend) { /* a backend that pick has looked up is alive */
-		backend = backend_at(index);
+		backend = backend_at(packet->backend);
 		if (unlikely(!backend || backend->state == BACKEND_FREE))
 			return DROP_NO_BACKEND;
 		/* A fragment's backend may have died since its first fragment. */
@@ -179,13 +178,13 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 			reason = DROP_NO_BACKEND;
 	}
 	if (likely(reason == CONTINUE))
-		reason = forward_by_mode(ctx, packet, backend, index);
+		reason = forward_by_mode(ctx, packet, backend, packet->backend);
 	if (unlikely(reason < PASS_LOCAL || reason >= ANSWER_ECHO)) {
 		if (reason >= DROP_NO_BACKEND)
 			count_drop(backend->service, packet);
 		return reason;
 	}
-	count(bpf_map_lookup_elem(&backend_counters, &packet->backend), packet);
+	count_forwarded(packet->backend, packet);
 	/* One test for all rare cases: every test here costs every packet time. */
 	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
 		return forwarded_seldom(packet, reason);

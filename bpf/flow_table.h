@@ -186,7 +186,7 @@ struct flow_scan {
 	__u32 rank;
 	__u32 place;
 	__u32 ranks; /* of all places, combined by OR */
-	__u32 kept;  /* the new flow is sustained or proved: any fresh one gives way */
+	__u32 busy; /* FLOW_PLACE_BUSY; 0: the new flow is sustained or proved: any fresh one gives way */
 };
 
 /* How good the place of a fresh flow that goes on is. */
@@ -276,7 +276,7 @@ static __always_inline int flow_scan_bucket(const struct settings *settings, str
 		bpf_loop(FLOW_WAYS, flow_scan_own, scan, 0);
 	else
 		bpf_loop(FLOW_WAYS, flow_scan_place, scan, 0);
-	return scan->rank > (scan->ranks & FLOW_PLACE_BUSY && !scan->kept ? FLOW_PLACE_YOUNG : 0);
+	return scan->rank > (scan->ranks & scan->busy ? FLOW_PLACE_YOUNG : 0);
 }
 
 /*
@@ -292,7 +292,8 @@ static __noinline int insert_flow(const struct settings *settings, const struct 
 		.flow = flow,
 		.service = service,
 		.now = snat_clock(),
-		.kept = flow_kept(fresh->word.state) && fresh->word.state != FLOW_RESET,
+		.busy = ~(FLOW_STATES_KEPT & ~FLOW_STATE(FLOW_RESET)) >> (fresh->word.state & 31) &
+			FLOW_PLACE_BUSY,
 	};
 	union flow_word word, claimed = { .state = FLOW_CLAIMED }, ready = fresh->word;
 	struct flow_entry *entry;

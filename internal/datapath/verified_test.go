@@ -1,0 +1,37 @@
+package datapath
+
+import (
+	"maps"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+// The verifier gives up after a million instructions, which a small change can multiply, and takes
+// a second for each 400,000. So half of them must be left, on each kernel.
+func TestVerifierHasRoom(t *testing.T) {
+	t.Parallel()
+	const most = 500_000
+	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"director": loadDirector, "explain": loadObserved, "capture": loadCapture} {
+		spec, err := load()
+		must(t, err)
+		for _, m := range spec.Maps {
+			m.Pinning = ebpf.PinNone
+		}
+		maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
+		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
+		must(t, err)
+		t.Cleanup(c.Close)
+		found := regexp.MustCompile(`processed (\d+) insns`).FindStringSubmatch(c.Programs[name].VerifierLog)
+		if len(found) != 2 {
+			t.Fatalf("%s: the verifier says %q", name, c.Programs[name].VerifierLog)
+		}
+		if n, err := strconv.Atoi(found[1]); err != nil || n > most {
+			t.Errorf("%s: the verifier looks at %d instructions, and %d are to be enough (%v)", name, n, most, err)
+		} else {
+			t.Logf("%s: %d instructions", name, n)
+		}
+	}
+}
