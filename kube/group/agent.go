@@ -5,24 +5,24 @@ import (
 	"fmt"
 )
 
-// AnnotationAgent is where the Lease of a node's agent says how it is: an AgentPresence in JSON.
-// It is renewed, and silent, as that of a director.
+// AnnotationAgent is where the Lease of a node's agent says how it is: an AgentPresence in JSON. It
+// is renewed, and taken for silent, as a director's Lease is.
 const AnnotationAgent = "weir.io/agent"
 
 // AgentPresence is what a node says of its weir agent.
 type AgentPresence struct {
 	Node  string `json:"node"`            // its name
-	Unfit string `json:"unfit,omitempty"` // why it learns of no more pods; what it knows it goes on with
+	Unfit string `json:"unfit,omitempty"` // why it learns of no more pods, but keeps those it knows
 }
 
-// AgentLeaseName returns the name of a node's Lease. No director's begins so.
+// AgentLeaseName returns the name of a node's Lease. No name of a director's Lease begins so.
 func AgentLeaseName(node string) string { return "weir-agent." + node }
 
 // String writes the presence as the annotation has it.
 func (p AgentPresence) String() string {
 	text, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // there are only texts in it
+		panic(err) // it has only texts
 	}
 	return string(text)
 }

@@ -5,9 +5,9 @@ import (
 	"net/netip"
 )
 
-// Answers reports whether a node is the one of the directors that answers for a VIP by ARP and
-// NDP: each VIP has one, and moves only when that one is gone, or to one that comes (rendezvous
-// hashing).
+// Answers reports whether a node is the one of the directors that answers for a VIP by ARP and NDP:
+// each VIP has one such node, and moves only when that node is gone, or to a node that comes
+// (rendezvous hashing).
 func Answers(node string, directors []string, vip netip.Addr) bool {
 	best, most := "", uint64(0)
 	for _, d := range directors {

@@ -8,22 +8,24 @@ import (
 // Candidate is a node that runs a director of the group.
 type Candidate struct {
 	Node      string
-	Addresses []string // of the node, one of a family
-	// Unfit says why it is not to be a director: it is cordoned, say. Empty: it may be one.
+	Addresses []string // of the node, one per family
+	// Unfit says why the node is not to be a director: it is cordoned, for example. Empty: it may
+	// be one.
 	Unfit string
-	// Gone says that nothing has been heard of it lately.
+	// Gone says that nothing has been heard of the node lately.
 	Gone bool
-	// Ways and Peers are as in its Presence.
+	// Ways and Peers are as in the node's Presence.
 	Ways, Peers map[string]string
 	NodePorts   string
-	// Taken is what it says that it has of the group; nil: it does not say.
+	// Taken is what the node says that it has of the group; nil: it does not say.
 	Taken *Taken
 }
 
 // Assign returns which nodes are the directors of a group that wants so many, in order, and how
-// many could take the place of one. Whoever is one stays, so that nothing moves that need not:
-// places are taken by others, the first by name, when a director is unfit or gone. If nobody is
-// fit, those that were directors stay: a node that is cordoned forwards better than none.
+// many could take the place of one. A node that is a director stays one, so that nothing moves
+// without need: when a director is unfit or gone, another node takes its place, the first by name.
+// If no node is fit, those that were directors stay: a node that is cordoned forwards better than
+// none.
 func Assign(want int, directors []string, candidates []Candidate) (chosen []Candidate, standby int) {
 	known := map[string]Candidate{}
 	fit := 0

@@ -48,7 +48,8 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// Each VIP is one director's, and all have about as many; when one goes only its own move.
+// Each VIP belongs to one director, and all directors have about as many; when one goes, only its
+// VIPs move.
 func TestAnswers(t *testing.T) {
 	directors := []string{"node-a", "node-b", "node-c"}
 	owner := func(directors []string, vip netip.Addr) (who string) {
@@ -99,7 +100,7 @@ func TestPresence(t *testing.T) {
 	if p, err := ReadAgentPresence(`{"node": "node-a", "since": {"a": 1}}`); err != nil || p.Node != "node-a" {
 		t.Errorf("what an agent of a later version says is read as %+v, %v", p, err)
 	}
-	// Whoever may write Leases may write nonsense into them.
+	// A client that may write Leases may write nonsense into them.
 	for text, want := range map[string]string{
 		"":                      "unexpected end",
 		"{}":                    "is the name of no node",

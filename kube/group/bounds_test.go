@@ -26,11 +26,11 @@ func squeezed(text string) []byte {
 	return b.Bytes()
 }
 
-// decodeBound is what may be allocated to decompress and read, for each byte that is compressed: of
-// a text that becomes 200 times as long, one object in 16 bytes.
+// decodeBound is what may be allocated to decompress and read, for each compressed byte: a text
+// that becomes 200 times as long, with one object in 16 bytes.
 var decodeBound = memlab.Bound{PerByte: 200 * 200, AtLeast: 100 << 20}
 
-// hostileSets are texts that take more than their length warrants.
+// hostileSets are texts that take more memory than their length warrants.
 func hostileSets() map[string]string {
 	kept := strings.TrimSuffix(strings.Repeat(`{"kept":"1048576 gaps "},`, 10000), ",")
 	return map[string]string{
@@ -52,7 +52,8 @@ func TestHostileDocuments(t *testing.T) {
 	}
 }
 
-// FuzzDecodeMemory: whatever is in a compiled Service, to read it takes memory by its length.
+// FuzzDecodeMemory: whatever is in a compiled Service, the memory to read it is bounded by its
+// length.
 func FuzzDecodeMemory(f *testing.F) {
 	for _, text := range hostileSets() {
 		f.Add(squeezed(text[:min(len(text), 2000)]))

@@ -1,5 +1,5 @@
-// Package group says what the directors of a group forward, and which nodes they are: how
-// Services are written with their histories for all directors alike, who is chosen, and who
+// Package group says what the directors of a group forward, and which nodes they are: how Services
+// are written with their histories for all directors alike, which nodes are chosen, and which node
 // answers for which VIP. It is pure: no clock, no API server.
 package group
 
@@ -11,15 +11,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// History continues the logs of one Service. The zero value is one that knows nothing yet.
+// History continues the logs of one Service. The zero value knows nothing yet.
 type History struct {
-	planner *engine.Planner // with the rings of long logs; nil: there are none
+	planner *engine.Planner // with the rings of long logs; nil: no log is long
 }
 
-// Advance returns a Service's services with the logs that follow those which they had: what a
-// service has become is a new generation, of which all directors know for the notice before one
-// places connections by it, and what no connection needs any more is taken out. It is what a
-// director does with a set of its own.
+// Advance returns a Service's services with the logs that follow their earlier ones. What a service
+// has become is a new generation, which all directors know for the notice before one places
+// connections by it. What no connection needs any more is taken out. A director does the same with
+// a set of its own.
 func (h *History) Advance(before []model.Document, services []model.Service, notice time.Duration, now time.Time) []model.Document {
 	known := make(map[model.ServiceID]model.Document, len(before))
 	for _, d := range before {
@@ -50,11 +50,11 @@ func Due(documents []model.Document, now time.Time) time.Time {
 	return first
 }
 
-// held returns the generations that place connections of slots for which newer ones have no
-// room yet. To find that out rows have to be made, so it is done for logs alone in which one may
-// be too long, and which are not too large: it takes a second for 1,000 backends with 40
-// generations. Of larger ones a generation may leave while it still places connections of some
-// slots: these are then in directors' memories of flows.
+// held returns the generations that place connections of slots for which newer ones have no room
+// yet. To find out, it makes rows, which takes a second for 1,000 backends with 40 generations. So
+// it looks only at logs in which a row may be too long, and which are not too large. A generation
+// may leave a larger log while it still places connections of some slots: these are then in
+// directors' memories of flows.
 func (h *History) held(documents []model.Document) map[model.ServiceID]history.Held {
 	var services []model.Service
 	logs := engine.Logs{}
@@ -74,15 +74,14 @@ func (h *History) held(documents []model.Document) map[model.ServiceID]history.H
 	return h.planner.HeldAt(services, logs)
 }
 
-// mostSlots bounds the slots of all generations of a log whose rows are made.
+// mostSlots bounds the slots of all generations of a log: rows are made only for logs within it.
 const mostSlots = 1 << 19
 
 // mostNamed is the least bound on the candidates in a row (docs/consistency.md).
 const mostNamed = 6
 
-// mayHold reports whether a row may be too long: the newest generation names two candidates in
-// it, and each older one of the same slots one more, where connections are not placed on
-// backups, too.
+// mayHold reports whether a row may be too long: the newest generation names two candidates in it,
+// and each older one with the same slots one more, unless connections are placed on backups, too.
 func mayHold(log *model.Log) bool {
 	slots := 0
 	for i := range log.Generations {

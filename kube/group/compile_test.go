@@ -36,8 +36,8 @@ func numbers(d model.Document) (list []uint64) {
 	return list
 }
 
-// Each change of a service's backends is a new generation, which is announced before it places
-// connections, and leaves when nothing can need it any more, without a change, too.
+// Each change of a service's backends is a new generation. It is announced before it places
+// connections, and leaves when nothing can need it any more, even without another change.
 func TestAdvance(t *testing.T) {
 	one := func(n int) []model.Service { return []model.Service{service("203.0.113.1", n)} }
 	var h History
@@ -74,7 +74,8 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// A service that is another one, by its VIP, has another history, and others keep theirs.
+// A service with another VIP is another service and has its own history, and the others keep
+// theirs.
 func TestAdvanceKeepsHistoriesApart(t *testing.T) {
 	var h History
 	a, b := service("203.0.113.1", 2), service("203.0.113.2", 2)
@@ -85,8 +86,8 @@ func TestAdvanceKeepsHistoriesApart(t *testing.T) {
 	}
 }
 
-// What is written is what is read, and takes little room: also the longest history of 1,000
-// backends that all change, each by itself.
+// What is written is what is read, and takes little room: also the longest history, of 1,000
+// backends that all change one by one.
 func TestEncode(t *testing.T) {
 	var documents []model.Document
 	var h History
@@ -126,8 +127,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// A small cluster has one object, a large one as many as it needs, none of which is larger than
-// the API server takes.
+// A small cluster has one object, a large one as many as it needs. None is larger than the API
+// server takes.
 func TestPlace(t *testing.T) {
 	for _, test := range []struct {
 		services, size, objects int
@@ -146,8 +147,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// What a later version has written is told from what somebody has damaged: by its number, and by
-// what it says that this version does not know.
+// What a later version has written is told from damaged text by its number, and by fields or names
+// that this version does not know.
 func TestDecodeNewer(t *testing.T) {
 	var h History
 	documents := h.Advance(nil, []model.Service{service("203.0.113.1", 2)}, 0, noon)

@@ -11,15 +11,16 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// A compressed text may grow to these bounds when it is read. Only the controller writes one, and a
-// damaged text must not take all memory. Documents of many equal backends become a 30th.
+// A compressed text may grow to these bounds when it is read. Only the controller writes such
+// texts, and a damaged one must not take all memory. Documents of many equal backends shrink to a
+// 30th.
 const (
 	mostText    = 256 << 20
 	textPerByte = 200
 	textAtLeast = 1 << 20
 )
 
-// Encode writes a Service with its documents, and what a reader wants to know of them.
+// Encode writes a Service with its documents, and what a reader wants to know about them.
 func Encode(name string, set int, revision int64, documents []model.Document) (v1alpha1.CompiledService, error) {
 	c := v1alpha1.CompiledService{Name: name, Set: int32(set), Revision: revision}
 	seen := map[string]bool{}
@@ -54,8 +55,8 @@ func Encode(name string, set int, revision int64, documents []model.Document) (v
 	return c, nil
 }
 
-// Decode returns what Encode wrote. What a later version has written is ErrNewer; all else that
-// cannot be forwarded somebody else wrote.
+// Decode returns what Encode wrote. It returns ErrNewer for what a later version has written;
+// anything else that cannot be forwarded was not written by Encode.
 func Decode(c *v1alpha1.CompiledService) ([]model.Document, error) {
 	most := min(mostText, textAtLeast+textPerByte*len(c.Documents))
 	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(c.Documents)), int64(most)+1))

@@ -9,19 +9,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Format is the version of what Encode writes. A change that this version would misread, or that
-// a controller of it would lose if it wrote the Service again, gets another number.
+// Format is the version of what Encode writes. A change gets another number if this version would
+// misread it, or if a controller of this version would lose it by writing the Service again.
 //
-// The first one is an array of documents, as versions wrote it that knew of no numbers. Later
-// ones are an object, whose key "format" has the number.
+// The first format is an array of documents, written by versions that knew of no numbers. Later
+// ones are an object whose key "format" has the number.
 const Format = 1
 
-// ErrNewer is that a later version of weir has written something which this one cannot read. It is
-// not damaged, so nobody is to write it anew: the histories in it are what connections live by.
+// ErrNewer says that a later version of weir has written something that this one cannot read. It is
+// not damaged, so nothing is to write it anew: connections depend on the histories in it.
 var ErrNewer = errors.New("was written by a newer version of weir")
 
-// readDocuments reads the text of a Service's documents. What is JSON, and says more than this
-// version knows, is of a newer one also where no number says so.
+// readDocuments reads the text of a Service's documents. JSON that says more than this version
+// knows is of a newer version, even where no number says so.
 func readDocuments(text []byte) ([]model.Document, error) {
 	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '{' {
 		var later struct{ Format int }
@@ -43,8 +43,8 @@ func readDocuments(text []byte) ([]model.Document, error) {
 	return documents, err
 }
 
-// mostDocuments bounds what the documents of a Service take when they are read, in bytes: few bytes of
-// text may stand for many.
+// mostDocuments bounds the memory of a Service's documents when they are read, in bytes: few bytes
+// of text may stand for many.
 const mostDocuments = 512 << 20
 
 func readBounded(text []byte) ([]model.Document, error) {
@@ -64,8 +64,8 @@ func readBounded(text []byte) ([]model.Document, error) {
 	return documents, nil
 }
 
-// saysMore reports whether documents that are not read for an error would be, if they did not have
-// fields or names that this version does not know.
+// saysMore reports whether documents cannot be read only because they have fields or names that
+// this version does not know.
 func saysMore(text []byte, err error) bool {
 	if unknown := (*model.UnknownName)(nil); errors.As(err, &unknown) {
 		return true

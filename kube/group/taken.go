@@ -11,16 +11,16 @@ import (
 
 // Taken is how far a director is with what its group forwards.
 type Taken struct {
-	// Version is the newest resourceVersion of the group's DirectorSets that it forwards by;
-	// empty: it forwards by none.
+	// Version is the newest resourceVersion of the group's DirectorSets that the director forwards
+	// by; empty: it forwards by none.
 	Version string `json:"version,omitempty"`
-	// Not says why, of the director's sets, some are not as the DirectorSets have them.
+	// Not says why some of the director's sets are not as the DirectorSets have them.
 	Not map[int32]string `json:"not,omitempty"`
 }
 
 // Lacks says why a director does not have a Service of one of its sets that was written in a
-// version of a DirectorSet; empty: it has. One that does not say what it has taken, because it
-// is older than that, is believed to have it.
+// version of a DirectorSet; empty: it has it. A director that is too old to say what it has taken
+// is believed to have it.
 func (t *Taken) Lacks(set int32, version string) string {
 	if t == nil {
 		return ""
@@ -37,8 +37,9 @@ func (t *Taken) Lacks(set int32, version string) string {
 	return ""
 }
 
-// Fronts tells apart what a Service is reached at: its addresses, protocols and ports. Who
-// forwards it forwards all of these; what changes behind them is no news to its clients.
+// Fronts hashes what a Service is reached at: its addresses, protocols and ports. A director that
+// forwards the Service forwards all of these; what changes behind them does not concern its
+// clients.
 func Fronts(documents []model.Document) uint64 {
 	h := fnv.New64a()
 	for i := range documents {

@@ -12,7 +12,7 @@ func TestLacks(t *testing.T) {
 	for name, test := range map[string]struct {
 		taken   *Taken
 		version string
-		want    string // of why; empty: it has it
+		want    string // part of the reason; empty: the director has it
 	}{
 		"an older director does not say":        {nil, "7", ""},
 		"nothing yet":                           {&Taken{}, "7", "forwards nothing"},
@@ -29,7 +29,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// A Service with another address or port has other fronts, and one with other backends the same.
+// A Service with another address or port has other fronts; one with other backends has the same.
 func TestFronts(t *testing.T) {
 	of := func(vip string, port uint16, protocol model.Protocol, backends int) uint64 {
 		s := model.Service{VIP: netip.MustParseAddr(vip), Protocol: protocol, Port: model.PortRange{First: port, Last: port}, Backends: make([]model.Backend, backends)}
