@@ -11,7 +11,7 @@ import (
 // Gateway is the kind of Gateways, which get addresses as Services do.
 const Gateway = "Gateway"
 
-// Service names a Service, or what else is reached at an address of a pool.
+// Service names a Service, or anything else that is reached at an address of a pool.
 type Service struct {
 	Kind      string `json:"kind,omitempty"` // empty: it is a Service
 	Namespace string `json:"namespace"`
@@ -35,18 +35,18 @@ func (s Service) compare(other Service) int {
 type Request struct {
 	Service
 	Families []Family
-	Pool     string       // the name of the one that it asks for; empty: whichever has one
-	Wanted   []netip.Addr // the very addresses that it asks for; those of a family that is not among Families mean nothing
-	Had      []netip.Addr // what its status says that it has
-	Key      string       // Services with the same one may share an address; empty: it shares none
-	Ports    []string     // its ports, as 80/TCP, in order: nobody who shares its address has one of them
-	With     []string     // other namespaces whose Services may join it at its address, with its key; *: all
-	// Not are pools, by their names, that are not for it whatever its namespace, and whom they
-	// are not for: "what has its labels".
+	Pool     string       // the name of the pool that it asks for; empty: any pool
+	Wanted   []netip.Addr // the exact addresses that it asks for; those of a family that is not in Families mean nothing
+	Had      []netip.Addr // the addresses that its status has
+	Key      string       // Services with the same key may share an address; empty: it shares none
+	Ports    []string     // its ports, as 80/TCP, in order: no Service that shares its address has one of them
+	With     []string     // other namespaces, whose Services may join it at its address with its key; *: all
+	// Not are pools that are not for it whatever its namespace, and what they are not for: "what
+	// has its labels".
 	Not map[string]string
 }
 
-// excluded says for whom the pool is not that asks, or nothing.
+// excluded says what of the request the pool is not for, or nothing.
 func (p *Pool) excluded(r Request) string {
 	if !p.admits(r.Namespace) {
 		return "namespace " + r.Namespace
@@ -71,23 +71,24 @@ func (f Family) String() string {
 	return "IPv4"
 }
 
-// FamilyOf returns an address's.
+// FamilyOf returns the family of an address.
 func FamilyOf(a netip.Addr) Family { return Family(!a.Is4()) }
 
-// Claims say whose addresses are. What is claimed is nobody else's, also while it is not used.
+// Claims say which Services hold which addresses. A claimed address belongs to no other Service,
+// even while it is not used.
 type Claims map[netip.Addr]Holders
 
-// assigner chooses for some requests, by what is claimed and what it has chosen before.
+// assigner chooses addresses for some requests, by what is claimed and what it has chosen before.
 type assigner struct {
 	*Book
-	chosen Claims                  // what was claimed or is to be, of addresses that it has given
-	claim  Claims                  // what is to be claimed, in the order in which it can be
-	shared map[string][]netip.Addr // what it has given that is shared, by keys
+	chosen Claims                  // the claims, made or to be made, of addresses that it has given
+	claim  Claims                  // what is to be claimed, with holders in the order in which they can claim it
+	shared map[string][]netip.Addr // the shared addresses that it has given, by key
 	next   cursors
-	now    *result // of the request that it looks at
+	now    *result // the result of the request that it looks at
 }
 
-// holders returns who has an address, those too that have just got it.
+// holders returns the Services that have an address, including those that have just got it.
 func (a *assigner) holders(x netip.Addr) Holders {
 	if h, is := a.chosen[x]; is {
 		return h
@@ -169,7 +170,8 @@ func (a *assigner) problem(r Request, format string, args ...any) (none netip.Ad
 	return none
 }
 
-// kept returns what the Service has claimed and may keep: of several what its status says.
+// kept returns the address that the Service has claimed and may keep; among several, the one in its
+// status.
 func (a *assigner) kept(r Request, family Family) (best netip.Addr, found bool) {
 	for _, x := range a.owned[r.Service] {
 		if FamilyOf(x) != family || r.Pool != "" && !a.inPool(r.Pool, x) || a.holders(x).Refuse(r.holder()) != "" {
@@ -201,8 +203,8 @@ func (a *assigner) may(r Request, x netip.Addr) string {
 	return a.holders(x).refuse(r.holder(), a.pools[i].AcrossNamespaces)
 }
 
-// free returns the lowest address of a family that nobody has claimed or got. It does not look
-// again at what it has passed by.
+// free returns the lowest address of a family that no Service has claimed or got. It does not look
+// again at addresses that it has passed.
 func (a *assigner) free(pool int, family Family) (netip.Addr, bool) {
 	return a.next.first(a.pools, pool, family, func(x netip.Addr) bool { return a.has(a.chosen, x) || a.has(a.claims, x) })
 }

@@ -70,14 +70,14 @@ type assignTest struct {
 	problem  string
 }
 
-// assignment is what becomes of requests that are all new.
+// assignment is the outcome of requests that are all new.
 type assignment struct {
 	pool.Change
 	Of       map[pool.Service][]netip.Addr
 	Problems map[pool.Service][]string
 }
 
-// assign assigns addresses at once; the order of requests is that of their ranks.
+// assign assigns addresses at once; the requests' order is their rank.
 func assign(pools []pool.Pool, claims pool.Claims, requests []pool.Request) assignment {
 	b := pool.NewBook()
 	b.Pools(pools)

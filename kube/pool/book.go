@@ -8,21 +8,21 @@ import (
 	"slices"
 )
 
-// Book assigns addresses as pools, claims and requests change. A Service keeps what it has
-// claimed, unless it asks for something else: also what no pool has any more, because another
-// address would break its clients. What it says is what it would say if it were told all anew,
-// but it looks only at Services that a change may concern.
+// Book assigns addresses as pools, claims and requests change. A Service keeps what it has claimed,
+// unless it asks for something else: also an address that no pool has any more, because another
+// address would break its clients. The book's answers are the same as if it were told everything
+// anew, but it looks only at Services that a change may concern.
 type Book struct {
 	pools    []Pool
 	requests map[Service]ranked
 	claims   Claims
 	owned    map[Service][]netip.Addr // in order
-	byKey    map[string][]netip.Addr  // that are shared by it, in order
-	next     cursors                  // where addresses may be that nobody has claimed
+	byKey    map[string][]netip.Addr  // the addresses shared with the key, in order
+	next     cursors                  // where unclaimed addresses may be
 
-	touched map[Service]bool // to be looked at
-	open    map[Service]bool // that have something to claim or to give back
-	lacking map[Service]bool // that do not have what they ask for
+	touched map[Service]bool // Services to be looked at
+	open    map[Service]bool // Services that have something to claim or to give back
+	lacking map[Service]bool // Services that do not have what they ask for
 	results map[Service]*kept
 
 	// Looked counts the requests and addresses that were looked at.
@@ -34,13 +34,13 @@ type ranked struct {
 	rank int64
 }
 
-// result is what becomes of a request, while it is looked at.
+// result is the outcome of a request while the request is looked at.
 type result struct {
-	of       [2]netip.Addr // of its families; invalid: none
+	of       [2]netip.Addr // one per family; invalid: none
 	problems []string      // what it does not get, and why
 }
 
-// kept is the same, in the end.
+// kept is the final outcome of a request.
 type kept struct {
 	of       []netip.Addr // in the order of its families
 	problems []string
@@ -48,13 +48,13 @@ type kept struct {
 
 // Change is what an Assign has changed, and what is to be done.
 type Change struct {
-	// Services are those with other addresses or problems than before.
+	// Services are the Services whose addresses or problems have changed.
 	Services []Service
-	// Claim is what has not been claimed yet, and what was claimed with another key or other
+	// Claim has the claims that have not been made yet, or were made with another key or other
 	// ports. Other claims of the same addresses stay.
 	Claim Claims
-	// Release are claims that are not needed any more. What they hold may be given to others
-	// only when nobody forwards it.
+	// Release are claims that are not needed any more. Their addresses may be given to others only
+	// when no director forwards them.
 	Release []Share
 }
 
@@ -75,8 +75,8 @@ func (b *Book) Pools(pools []Pool) {
 	}
 }
 
-// Request says what a Service wants. Of several that want the same the one with the lowest
-// rank gets it, and of these the first by name.
+// Request says what a Service wants. If several want the same address, the one with the lowest rank
+// gets it, and among equal ranks the first by name.
 func (b *Book) Request(rank int64, r Request) {
 	if before, is := b.requests[r.Service]; is && before.rank == rank && reflect.DeepEqual(before.Request, r) {
 		return
@@ -93,7 +93,7 @@ func (b *Book) Forget(s Service) {
 	}
 }
 
-// Claim says whose an address is; nobody's: it is free.
+// Claim says which Services hold an address; none: it is free.
 func (b *Book) Claim(x netip.Addr, now Holders) {
 	before := b.claims[x]
 	if slices.EqualFunc(before, now, Holder.Same) {
@@ -119,7 +119,7 @@ func (b *Book) Claim(x netip.Addr, now Holders) {
 	}
 }
 
-// insert and remove keep the lists of a map in order.
+// insert and remove keep the lists of a map sorted.
 func insert[K comparable](of map[K][]netip.Addr, key K, x netip.Addr) {
 	if at, is := slices.BinarySearchFunc(of[key], x, netip.Addr.Compare); !is {
 		of[key] = slices.Insert(of[key], at, x)
@@ -135,8 +135,8 @@ func remove[K comparable](of map[K][]netip.Addr, key K, x netip.Addr) {
 	}
 }
 
-// Of returns what a Service has by the last Assign, in the order of its families, and what is
-// wrong. Some of its addresses may have to be claimed first.
+// Of returns the addresses that a Service has by the last Assign, in the order of its families, and
+// what is wrong. Some of the addresses may have to be claimed first.
 func (b *Book) Of(s Service) (addresses []netip.Addr, problems []string) {
 	if r := b.results[s]; r != nil {
 		return slices.Clone(r.of), r.problems
@@ -147,14 +147,14 @@ func (b *Book) Of(s Service) (addresses []netip.Addr, problems []string) {
 // Assign chooses addresses for all that lack some, after what has been said since the last one.
 func (b *Book) Assign() Change {
 	list := b.concerned()
-	for i := range b.pools { // past what is claimed, once for all
+	for i := range b.pools { // pass claimed addresses once for all requests
 		for _, family := range []Family{IPv4, IPv6} {
 			b.next.first(b.pools, i, family, func(x netip.Addr) bool { return b.has(b.claims, x) })
 		}
 	}
 	a := &assigner{Book: b, chosen: Claims{}, claim: Claims{}, shared: map[string][]netip.Addr{}, next: slices.Clone(b.next)}
 	results, done := make([]result, len(list)), make([][2]bool, len(list))
-	// First what is not chosen freely, so that no free choice takes it away.
+	// First the requests without a free choice, so that no free choice takes their address.
 	for _, free := range []bool{false, true} {
 		for i, r := range list {
 			a.now = &results[i]
@@ -184,10 +184,10 @@ func (b *Book) has(claims Claims, x netip.Addr) bool {
 	return len(claims[x]) > 0
 }
 
-// concerned returns the requests that are to be looked at, in order. Whose Service is gone asks
-// for nothing, and may have something to give back.
+// concerned returns the requests that are to be looked at, in order. A request whose Service is
+// gone asks for nothing, and may have something to give back.
 func (b *Book) concerned() []ranked {
-	if len(b.touched) > 0 { // who lacks something may get it now
+	if len(b.touched) > 0 { // Services that lack something may get it now
 		maps.Copy(b.touched, b.lacking)
 	}
 	maps.Copy(b.touched, b.open)
@@ -205,7 +205,7 @@ func (b *Book) concerned() []ranked {
 	return list
 }
 
-// note keeps what has become of a request, and adds it to the change.
+// note keeps the outcome of a request, and adds it to the change.
 func (b *Book) note(r Request, now *result, change *Change) {
 	var of []netip.Addr
 	for _, x := range now.of {
@@ -221,7 +221,7 @@ func (b *Book) note(r Request, now *result, change *Change) {
 		}
 	}
 	for _, x := range b.owned[r.Service] {
-		if !slices.Contains(of, x) && r.Service != (Service{}) { // what is nobody's is given back already
+		if !slices.Contains(of, x) && r.Service != (Service{}) { // an address without a Service is given back already
 			change.Release = append(change.Release, Share{x, r.Service})
 			todo = true
 		}

@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// What a change costs does not grow with the number of Services: 5,000 that come one by one are
-// looked at once each, and one that goes and comes again is found its address without a look at
+// The cost of a change does not grow with the number of Services: 5,000 that come one by one are
+// looked at once each, and for one that goes and comes again an address is found without a look at
 // all others.
 func TestBookLooksAtWhatChanges(t *testing.T) {
 	const many = 5000

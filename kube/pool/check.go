@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Check returns what is wrong with pools, by their paths in a file.
+// Check returns what is wrong with pools, by path in a file.
 func Check(pools []Pool) (errs model.FieldErrors) {
 	add := func(path, format string, args ...any) {
 		errs = append(errs, model.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
@@ -41,13 +41,13 @@ func Check(pools []Pool) (errs model.FieldErrors) {
 			errs = append(errs, model.FieldError{Path: at.path, Other: before.path, Problem: fmt.Sprintf("%s and %s have addresses in common", at.Range, before.Range)})
 		}
 		if before.Last.Compare(at.Last) > 0 {
-			parts[i] = before // it may reach further
+			parts[i] = before // the earlier range may reach further
 		}
 	}
 	return errs
 }
 
-// Used is the addresses of pools that are used together: no two have one in common.
+// Used are the addresses of pools that are used together: no two pools have one in common.
 type Used struct{ parts []used } // in the order of their addresses
 
 type used struct {
@@ -55,13 +55,13 @@ type used struct {
 	pool string
 }
 
-// Add adds a pool, unless it has an address twice, or one that a pool before it has: the error
+// Add adds a pool, unless the pool has an address twice, or one that an earlier pool has: the error
 // says which.
 func (u *Used) Add(p *Pool) error {
 	parts := slices.Clone(u.parts)
 	for i, r := range p.Addresses {
 		at, _ := slices.BinarySearchFunc(parts, r, func(a used, b Range) int { return a.First.Compare(b.First) })
-		// What is used has nothing in common, so what overlaps is one of these two.
+		// Used ranges do not overlap, so only these two can overlap the new one.
 		for _, near := range []int{at - 1, at} {
 			if near < 0 || near >= len(parts) {
 				continue

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// cursors say of each pool, for each family, where addresses may be that nobody has.
+// cursors say for each pool and family where free addresses may be.
 type cursors [][2]cursor
 
-// cursor is a place in a pool. All addresses before it are somebody's, but the holes.
+// cursor is a place in a pool. All addresses before it are taken, except the holes.
 type cursor struct {
 	at    place
 	holes []place // in order
@@ -31,7 +31,8 @@ func (c cursors) of(pool int, family Family) *cursor {
 	return &c[pool][0]
 }
 
-// first moves a cursor to the lowest address of a pool that nobody has, from there on.
+// first moves a cursor forward to the lowest free address of a pool, and returns it. Holes come
+// first.
 func (c cursors) first(pools []Pool, pool int, family Family, has func(netip.Addr) bool) (none netip.Addr, found bool) {
 	p, cursor := &pools[pool], c.of(pool, family)
 	for ; len(cursor.holes) > 0; cursor.holes = cursor.holes[1:] {
@@ -57,7 +58,7 @@ func (c cursors) first(pools []Pool, pool int, family Family, has func(netip.Add
 	return none, false
 }
 
-// free lets an address be found again that a cursor has passed by.
+// free lets an address that a cursor has passed be found again.
 func (c cursors) free(pools []Pool, x netip.Addr) {
 	for i := range pools {
 		cursor := c.of(i, FamilyOf(x))

@@ -48,10 +48,10 @@ func told(b *pool.Book, claims pool.Claims, requests []pool.Request) {
 	}
 }
 
-// Whatever Services come, go and ask for, in whatever order claims and releases become true:
-// no address is two Services' that do not share it, no port of one is ever two's, none is
-// lost, and nobody's address changes who asks for nothing else. A book that is told of changes
-// says what one says that is told all anew.
+// Whatever Services come, go and ask for something, and in whatever order claims and releases
+// become true: two Services that do not share an address never have the same one, two never have
+// the same port of one, no address is lost, and a Service's address does not change unless it asks
+// for another. A book that is told of changes says the same as a book that is told everything anew.
 func TestAssignOverRandomHistories(t *testing.T) {
 	pools := []pool.Pool{{Name: "a", Addresses: ranges(t, "203.0.113.0/29", "2001:db8::/125")}, {Name: "b", Addresses: ranges(t, "198.51.100.0/30"), OnRequest: true}}
 	shared := 0
@@ -76,7 +76,7 @@ func TestAssignOverRandomHistories(t *testing.T) {
 			a := assign(pools, claims, list)
 			told(book, claims, list)
 			b := read(book, book.Assign(), list)
-			a.Services, b.Services = nil, nil // all, to who is told all anew
+			a.Services, b.Services = nil, nil // a book that is told everything anew names all
 			if want, got := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b); got != want {
 				t.Fatalf("seed %d: who is told of changes says\n%s\nand who is told all anew\n%s", seed, got, want)
 			}
@@ -113,7 +113,7 @@ func TestAssignOverRandomHistories(t *testing.T) {
 				if slices.Contains(a.Of[share.Service], share.Address) {
 					t.Fatalf("seed %d: %s is released and used", seed, share)
 				}
-				if random.IntN(3) == 0 { // a process may end before it has released all
+				if random.IntN(3) == 0 { // a process may end before it has released everything
 					continue
 				}
 				if claims[share.Address] = claims[share.Address].Without(share.Service); len(claims[share.Address]) == 0 {

@@ -1,5 +1,5 @@
-// Package pool says which addresses Services get: from ranges that an administrator gives,
-// and by what is claimed already. It is pure: no clock, no Kubernetes.
+// Package pool says which addresses Services get, from ranges that an administrator gives and by
+// what is claimed already. It is pure: no clock, no Kubernetes.
 package pool
 
 import (
@@ -25,7 +25,7 @@ type Pool struct {
 	AcrossNamespaces bool `json:"share-across-namespaces,omitempty"`
 }
 
-// Range is addresses of one family from the first to the last, both of them too.
+// Range is the addresses of one family from the first to the last, inclusive.
 type Range struct{ First, Last netip.Addr }
 
 // UnmarshalText reads an address, a prefix, or two addresses with a hyphen.
@@ -92,7 +92,7 @@ func (r Range) Contains(a netip.Addr) bool {
 	return a.Is4() == r.First.Is4() && !a.Less(r.First) && !r.Last.Less(a)
 }
 
-// Has reports whether the address is the pool's to give.
+// Has reports whether the pool can give the address.
 func (p *Pool) Has(a netip.Addr) bool {
 	return !p.avoids(a) && slices.ContainsFunc(p.Addresses, func(r Range) bool { return r.Contains(a) })
 }

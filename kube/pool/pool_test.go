@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 		`[{"name":"a","addresses":["203.0.113.0/28"]},{"name":"a","addresses":["203.0.113.16/28"]}]`: `pools[1].name: "a" is already the name of pools[0]`,
 		`[{"name":"a"}]`: "pools[0].addresses: is required",
 		`[{"name":"a","addresses":["203.0.113.0/28"]},{"name":"b","addresses":["203.0.113.15"]}]`: "pools[1].addresses[0]: 203.0.113.15 and 203.0.113.0-203.0.113.15 have addresses in common",
-		// The one in the middle ends first, and must not hide what the first one has.
+		// The middle range ends first, and must not hide what the first one has.
 		`[{"name":"a","addresses":["203.0.113.0/28","203.0.113.32/28"]},{"name":"b","addresses":["203.0.113.2","203.0.113.14"]}]`: "pools[1].addresses[1]: 203.0.113.14 and",
 	} {
 		var pools []pool.Pool

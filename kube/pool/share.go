@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// Holder is a Service that has an address. With a key it shares it with others that have the
-// same key and other ports: with those of its own namespace, and of those that it names.
+// Holder is a Service that has an address. A Service with a key shares the address with others that
+// have the same key and other ports, in its own namespace and in those that it names.
 type Holder struct {
 	Service
 	Key   string   `json:"key,omitempty"`   // empty: it has the address alone
-	Ports []string `json:"ports,omitempty"` // those that it has of the address, as 80/TCP, in order; without a key all
+	Ports []string `json:"ports,omitempty"` // its ports of the address, as 80/TCP, in order; without a key it has all
 	// With are other namespaces whose Services may join it, if it had the address first; *: all.
 	With []string `json:"with,omitempty"`
 }
 
-// Same reports whether both are the same Service and have the same of an address.
+// Same reports whether both are the same Service with the same key, ports and namespaces.
 func (h Holder) Same(other Holder) bool {
 	return h.Service == other.Service && h.Key == other.Key && slices.Equal(h.Ports, other.Ports) && slices.Equal(h.With, other.With)
 }
 
-// everyNamespace is what With has of all of them.
+// everyNamespace in With stands for all namespaces.
 const everyNamespace = "*"
 
 // lets reports whether a Service of another namespace may join the holder.
@@ -29,8 +29,8 @@ func (h Holder) lets(other Holder) bool {
 	return h.Namespace == other.Namespace || slices.Contains(h.With, other.Namespace) || slices.Contains(h.With, everyNamespace)
 }
 
-// Refuses says why another Service cannot have the address too, or nothing: what is true of
-// the address that it asks for.
+// Refuses says why another Service cannot have the address too, or nothing. The reason is a
+// statement about the address.
 func (h Holder) Refuses(other Holder) string {
 	if h.Service == other.Service {
 		return ""
@@ -46,14 +46,14 @@ func (h Holder) Refuses(other Holder) string {
 	return ""
 }
 
-// Holders are all that have one address. They are not changed, but replaced.
+// Holders are all Services that have one address. They are not changed, but replaced.
 type Holders []Holder
 
-// Refuse says why a Service cannot have the address beside them, or nothing. The first of them
-// says which namespaces may; who has joined stays.
+// Refuse says why a Service cannot have the address beside the holders, or nothing. The first
+// holder says which namespaces may; a Service that has joined stays.
 func (h Holders) Refuse(other Holder) string { return h.refuse(other, false) }
 
-// refuse does what Refuse does, of an address of a pool that may say that all namespaces may.
+// refuse does what Refuse does, for an address of a pool that may let all namespaces share.
 func (h Holders) refuse(other Holder, all bool) string {
 	if why := h.Clash(other); why != "" || len(h) == 0 {
 		return why
@@ -64,7 +64,8 @@ func (h Holders) refuse(other Holder, all bool) string {
 	return fmt.Sprintf("is shared by %s with its own namespace alone", h[0].Service)
 }
 
-// Clash says why a Service cannot have the address beside them whoever may join them, or nothing.
+// Clash says why a Service cannot have the address beside the holders, whichever namespaces may
+// join, or nothing.
 func (h Holders) Clash(other Holder) string {
 	for _, one := range h {
 		if why := one.Refuses(other); why != "" {
@@ -82,13 +83,13 @@ func (h Holders) Of(s Service) (Holder, bool) {
 	return Holder{}, false
 }
 
-// Without returns the others.
+// Without returns the other holders.
 func (h Holders) Without(s Service) Holders {
 	return slices.DeleteFunc(slices.Clone(h), func(one Holder) bool { return one.Service == s })
 }
 
-// With returns them with one more, or with one that has something else than before, in the same
-// place: the first one is who had the address first.
+// With returns the holders with one more, or with one replaced in its place. The order matters: the
+// first holder had the address first.
 func (h Holders) With(one Holder) Holders {
 	list := slices.Clone(h)
 	if i := slices.IndexFunc(list, func(h Holder) bool { return h.Service == one.Service }); i >= 0 {
@@ -98,7 +99,7 @@ func (h Holders) With(one Holder) Holders {
 	return append(list, one)
 }
 
-// Share is an address, and one of those that have it.
+// Share is an address, and one of the Services that have it.
 type Share struct {
 	Address netip.Addr
 	Service Service
@@ -115,8 +116,8 @@ func (r Request) holder() Holder {
 	return Holder{Service: r.Service, Key: r.Key, Ports: r.Ports, With: r.With}
 }
 
-// joins returns an address of a family that Services with the same key have, and that the
-// Service may have too.
+// joins returns an address of a family that Services with the same key have and that the Service
+// may share.
 func (a *assigner) joins(r Request, family Family) (none netip.Addr, found bool) {
 	if r.Key == "" {
 		return none, false

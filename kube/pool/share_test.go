@@ -115,7 +115,7 @@ func TestShareAcrossNamespaces(t *testing.T) {
 		of: "x/a=203.0.113.1 y/b=203.0.113.1 z/c=203.0.113.2"}.run(t, pools)
 }
 
-// A key that somebody guesses gives nobody a port of another namespace's address.
+// A guessed key gives no Service a port of another namespace's address.
 func TestGuessedKey(t *testing.T) {
 	bank := pool.Holder{Service: service("bank/www"), Key: "public", Ports: []string{"443/TCP"}}
 	evil := pool.Holder{Service: service("evil/acme"), Key: "public", Ports: []string{"53/UDP", "80/TCP"}, With: []string{"*"}}
