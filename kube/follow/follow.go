@@ -1,4 +1,4 @@
-// Package follow reads from an API server and goes on to follow what it has: the part that the
+// Package follow reads objects from an API server and follows their changes: the part that the
 // controller and the sidecars of directors have in common.
 package follow
 
@@ -38,17 +38,17 @@ type What struct {
 	Labels    string // a selector
 	Fields    string // a selector
 	Indexers  cache.Indexers
-	Shrink    func(any) // takes out of an object what nobody asks for; nil: nothing
+	Shrink    func(any) // removes from an object what nothing uses; nil: nothing
 }
 
-// Informer returns what follows the objects of a resource, when it is run. What is read from it
-// is not to be changed.
+// Informer returns an informer that follows the objects of a resource once it is run. Objects that
+// are read from it must not be changed.
 func Informer(client rest.Interface, resource string, of runtime.Object, what What) cache.SharedIndexInformer {
 	source := cache.NewFilteredListWatchFromClient(client, resource, what.Namespace, func(o *metav1.ListOptions) {
 		o.LabelSelector, o.FieldSelector = what.Labels, what.Fields
 	})
 	i := cache.NewSharedIndexInformer(patient(source, resource), of, 0, what.Indexers)
-	// Nobody asks who has written which field, and it is half of the memory.
+	// Nothing uses the record of who has written which field, and it is half of the memory.
 	_ = i.SetTransform(func(o any) (any, error) {
 		if m, err := meta.Accessor(o); err == nil {
 			m.SetManagedFields(nil)
@@ -61,7 +61,7 @@ func Informer(client rest.Interface, resource string, of runtime.Object, what Wh
 	return i
 }
 
-// Run follows until the context ends, and returns when all has been read once.
+// Run starts to follow until the context ends, and returns when everything has been read once.
 func Run(ctx context.Context, all ...cache.SharedIndexInformer) error {
 	var read []cache.InformerSynced
 	for _, i := range all {
@@ -74,7 +74,7 @@ func Run(ctx context.Context, all ...cache.SharedIndexInformer) error {
 	return nil
 }
 
-// List returns all objects that were read; none, if there is nothing to be followed.
+// List returns all objects that were read; none without an informer.
 func List[T any](i cache.SharedIndexInformer) []*T {
 	if i == nil {
 		return nil
@@ -87,7 +87,7 @@ func List[T any](i cache.SharedIndexInformer) []*T {
 	return list
 }
 
-// One returns the object with a key, NAMESPACE/NAME or NAME, or nil.
+// One returns the object with a key, NAMESPACE/NAME or NAME, or nil if there is none.
 func One[T any](i cache.SharedIndexInformer, key string) *T {
 	if i == nil {
 		return nil

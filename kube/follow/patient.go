@@ -15,14 +15,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// How often is asked whether the API server is there again: after this, and up to twice as long.
-// A client of Kubernetes asks the more rarely the longer it has asked, up to once in a minute.
-// Each follower would then learn at another time that it is back, and directors would send
-// connections to pods that agents know nothing of for all the time between.
+// askAgain is the pause before an API server that is away is asked again; it may be up to twice as
+// long. A client of Kubernetes asks less and less often, down to once a minute. Each follower would
+// then learn at another time that the API server is back, and until all know, directors would send
+// connections to pods that agents know nothing of.
 const askAgain = 500 * time.Millisecond
 
-// patient asks a source again while nobody is there to answer. What an API server answers, that
-// it is busy, too, is left to who asks.
+// patient asks a source again while no API server is there to answer. What an API server answers,
+// even that it is busy, is left to the caller.
 func patient(source *cache.ListWatch, resource string) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -34,10 +34,10 @@ func patient(source *cache.ListWatch, resource string) *cache.ListWatch {
 	}
 }
 
-// sayAgain is how often is said that nobody answers.
+// sayAgain is how often the log says that no API server answers.
 const sayAgain = time.Minute
 
-// answered asks until somebody answers, or the context ends. That nobody does is said.
+// answered asks until an API server answers or the context ends. It logs that none answers.
 func answered[A any](ctx context.Context, resource string, ask func() (A, error)) (A, error) {
 	var said time.Time
 	for {
@@ -57,8 +57,8 @@ func answered[A any](ctx context.Context, resource string, ask func() (A, error)
 	}
 }
 
-// isNobodyThere reports whether nobody has answered. Whoever is in front of API servers that are
-// away may take connections, and end them or say nothing.
+// isNobodyThere reports whether no API server has answered. A load balancer in front of API servers
+// that are away may take connections, and end them or say nothing.
 func isNobodyThere(err error) bool {
 	var at *net.OpError
 	if errors.As(err, &at) && (at.Op == "dial" || at.Op == "read" || at.Op == "write") {

@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// An API server that is not there is asked until it is; what one answers is said at once.
+// An API server that is not there is asked until it is; what an API server answers is returned at
+// once.
 func TestAsksUntilSomebodyAnswers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,7 +54,7 @@ func TestAsksUntilSomebodyAnswers(t *testing.T) {
 	if l, err = net.Listen("tcp", at); err != nil {
 		t.Fatalf("somebody else listens at %s now: %v", at, err)
 	}
-	// Somebody in front of servers that are away: takes connections, and ends them.
+	// A load balancer in front of servers that are away takes connections, and ends them.
 	for range 2 {
 		c, err := l.Accept()
 		if err != nil {
