@@ -23,7 +23,7 @@ type grant struct {
 	fromNamespace string
 	fromKind      gatewayv1.Kind
 	toNamespace   string
-	to            string // the name of a Service; empty: all of them
+	to            string // the name of a Service; empty: all Services
 }
 
 func readGrants(list []*gatewayv1.ReferenceGrant) grants {
@@ -59,7 +59,7 @@ func (r *Route) resolve(c *Cluster, g grants) {
 			continue
 		}
 		if !r.resolved.no {
-			r.resolved = bad // the first one's reason
+			r.resolved = bad // the first wrong backend's reason
 		}
 		wrong = append(wrong, bad.message)
 	}
@@ -104,8 +104,7 @@ func (r *Route) resolveOne(c *Cluster, g grants, ref *gatewayv1.BackendRef) (to 
 	return refuse(gatewayv1.RouteReasonBackendNotFound, "Service %s has no port %d", name, number)
 }
 
-// reached says whether the backends that are known can be reached, too, where they are
-// nodes or pods.
+// reached says whether the known backends can also be reached, as nodes or as pods.
 func (r *Route) reached(by translate.Target) verdict {
 	for i := range r.to {
 		if b := &r.to[i]; !b.reached(by) && !r.resolved.no {
@@ -119,12 +118,12 @@ func (b *backend) reached(by translate.Target) bool {
 	return by != translate.Nodes || b.port.NodePort != 0
 }
 
-// serviceOf returns the Service that a backend is, if it is one.
+// serviceOf returns the name of the Service that a backend refers to, if it refers to a Service.
 func (r *Route) serviceOf(ref *gatewayv1.BackendRef) pool.Service {
 	return pool.Service{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.Of.GetNamespace()))), Name: string(ref.Name)}
 }
 
-// nameOf returns what the names of a Service's pods and nodes begin with, in the route.
+// nameOf returns the prefix of the names of a Service's pods and nodes in the route.
 func (r *Route) nameOf(s *corev1.Service) string {
 	if s.Namespace == r.Of.GetNamespace() {
 		return s.Name + "/"

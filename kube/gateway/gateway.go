@@ -1,6 +1,6 @@
-// Package gateway turns what Kubernetes says of Gateways and of the routes to them into weir's
-// services, and says what has become of each, in the words of Gateway API
-// (gateway-api.sigs.k8s.io, v1.6). It is pure: no clock, no API server.
+// Package gateway turns Kubernetes' Gateways and the routes to them into weir's services, and says
+// what has become of each, in the terms of Gateway API (gateway-api.sigs.k8s.io, v1.6). It is pure:
+// no clock, no API server.
 package gateway
 
 import (
@@ -15,32 +15,32 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// Cluster is what is read of a cluster. Nothing of it is changed.
+// Cluster is what is read from a cluster. None of it is changed.
 type Cluster struct {
-	Controller gatewayv1.GatewayController // the one whose classes are ours
+	Controller gatewayv1.GatewayController // whose classes are ours
 	Classes    []*gatewayv1.GatewayClass
 	Gateways   []*gatewayv1.Gateway
 	TCPRoutes  []*gatewayv1.TCPRoute
 	UDPRoutes  []*gatewayv1.UDPRoute
 	Grants     []*gatewayv1.ReferenceGrant
 
-	Backends  func(*gatewayv1.Gateway) translate.Target // what those of one are
-	Namespace func(name string) map[string]string       // the labels of one
-	Service   func(name pool.Service) *corev1.Service   // nil: there is none
+	Backends  func(*gatewayv1.Gateway) translate.Target // what the backends of a Gateway are
+	Namespace func(name string) map[string]string       // the labels of a namespace
+	Service   func(name pool.Service) *corev1.Service   // nil: no such Service
 }
 
 // View is what the Gateways of a controller have, before it is known which addresses they get.
 type View struct {
 	Gateways []*Gateway // the oldest first
 	Classes  []*gatewayv1.GatewayClass
-	Routes   []*Route // all that there are, the oldest first
+	Routes   []*Route // all routes, the oldest first
 
 	cluster *Cluster
 	grants  grants
-	users   map[pool.Service][]*Route // of each Service, whether there is one or not
+	users   map[pool.Service][]*Route // by Service, whether it exists or not
 }
 
-// Gateway is one of a controller's.
+// Gateway is a Gateway of this controller.
 type Gateway struct {
 	Of        *gatewayv1.Gateway
 	Listeners []*Listener
@@ -91,8 +91,8 @@ func Read(c *Cluster) *View {
 	return v
 }
 
-// Touch looks anew at the routes that refer to a Service, and returns them, and the Gateways
-// that have them.
+// Touch resolves the routes that refer to a Service again, and returns them and the Gateways that
+// they are attached to.
 func (v *View) Touch(s pool.Service) (routes []*Route, gateways []*Gateway) {
 	for _, r := range v.users[s] {
 		r.resolve(v.cluster, v.grants)
@@ -101,10 +101,10 @@ func (v *View) Touch(s pool.Service) (routes []*Route, gateways []*Gateway) {
 	return v.users[s], gateways
 }
 
-// Name returns whose its addresses are.
+// Name returns the name that the Gateway's addresses are assigned to.
 func (g *Gateway) Name() pool.Service { return NameOf(g.Of) }
 
-// NameOf returns whose a Gateway's addresses are.
+// NameOf returns the name that a Gateway's addresses are assigned to.
 func NameOf(g *gatewayv1.Gateway) pool.Service {
 	return pool.Service{Kind: pool.Gateway, Namespace: g.Namespace, Name: g.Name}
 }
@@ -112,7 +112,7 @@ func NameOf(g *gatewayv1.Gateway) pool.Service {
 // Accepted reports whether the Gateway is to have addresses.
 func (g *Gateway) Accepted() bool { return !g.accepted.no }
 
-// accept says whether anything of the Gateway can be done.
+// accept says whether any part of the Gateway can be served.
 func (g *Gateway) accept(class *gatewayv1.GatewayClass) {
 	wrong := 0
 	for _, l := range g.Listeners {
@@ -137,13 +137,13 @@ func (g *Gateway) accept(class *gatewayv1.GatewayClass) {
 	}
 }
 
-// older puts the older one first, and of the same second the first by name.
+// older sorts objects by age, the older first, and those of the same second by name.
 func older(a, b metav1.Object) int {
 	x, y := a.GetCreationTimestamp(), b.GetCreationTimestamp()
 	return cmp.Or(x.Compare(y.Time), cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// or returns what a pointer points at, or something else where it is nil.
+// or returns what a pointer points at, or another value if it is nil.
 func or[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise

@@ -22,7 +22,7 @@ import (
 
 const controller = "weir.io/gateway"
 
-// base is what most rows have: a class, a Gateway with a port of each protocol, and Services.
+// base has what most rows need: a class, a Gateway with a port of each protocol, and Services.
 const base = `
 {kind: GatewayClass, metadata: {name: weir}, spec: {controllerName: weir.io/gateway}}
 ---
@@ -283,8 +283,8 @@ e{UnsupportedAddress}`)},
 	}
 }
 
-// Where nodes are reached by node ports, a Service without one is not reached; of several
-// Gateways each has its own way.
+// Where nodes are reached by node ports, a Service without one is not reached; each of several
+// Gateways has its own kind of backends.
 func TestNoNodePort(t *testing.T) {
 	c := read(t, base, edge, strings.Replace(edge, "name: edge", "name: inner", 1), `
 {kind: TCPRoute, metadata: {namespace: shop, name: web}, spec: {parentRefs: [{name: edge}, {name: inner}], rules: [{backendRefs: [{name: canary, port: 80}, {name: web, port: 80}]}]}}`)
@@ -301,8 +301,8 @@ func TestNoNodePort(t *testing.T) {
 	}
 }
 
-// Of several routes to a listener the oldest one has it, then the first by name; the others
-// are attached, and told that they get nothing.
+// If several routes refer to a listener, the oldest one has it, then the first by name; the others
+// are attached, and their statuses say that they get nothing.
 func TestOldestRoute(t *testing.T) {
 	c := read(t, base, edge, `
 {kind: TCPRoute, metadata: {namespace: shop, name: a, creationTimestamp: "2026-01-01T00:00:02Z"}, spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: canary, port: 80}]}]}}

@@ -16,12 +16,12 @@ type Listener struct {
 	Of       *gatewayv1.Listener
 	Protocol model.Protocol // if it is accepted
 
-	kinds      []gatewayv1.RouteGroupKind // of routes that may be attached
+	kinds      []gatewayv1.RouteGroupKind // the kinds of routes that may be attached
 	namespaces func(route, gateway string, of func(string) map[string]string) bool
 	accepted   verdict
-	conflicted verdict // no: it is none
+	conflicted verdict // no: there is no conflict
 	resolved   verdict
-	routes     []*Route // attached, the oldest first: that one has it
+	routes     []*Route // attached, the oldest first: the oldest has the listener
 }
 
 // The kinds of routes.
@@ -30,7 +30,7 @@ const (
 	UDPRoute = "UDPRoute"
 )
 
-// served are the protocols that listeners may have here, and the routes to them.
+// served has the protocols that listeners may have here, and the kinds of their routes.
 var served = map[gatewayv1.ProtocolType]struct {
 	protocol model.Protocol
 	route    gatewayv1.Kind
@@ -41,7 +41,7 @@ var served = map[gatewayv1.ProtocolType]struct {
 
 func readListeners(g *gatewayv1.Gateway) []*Listener {
 	list := make([]*Listener, len(g.Spec.Listeners))
-	// All but UDP is in TCP, and a packet of it belongs to one listener.
+	// All protocols but UDP run over TCP, and a TCP packet belongs to one listener.
 	users := map[gatewayv1.PortNumber]int{}
 	for _, l := range g.Spec.Listeners {
 		if l.Protocol != gatewayv1.UDPProtocolType {
@@ -93,7 +93,7 @@ func (l *Listener) readKinds(serves gatewayv1.Kind) {
 	}
 }
 
-// readNamespaces says whose routes may be attached.
+// readNamespaces says of which namespaces routes may be attached.
 func (l *Listener) readNamespaces() {
 	var allowed gatewayv1.RouteNamespaces
 	if l.Of.AllowedRoutes != nil && l.Of.AllowedRoutes.Namespaces != nil {
@@ -104,7 +104,7 @@ func (l *Listener) readNamespaces() {
 		l.namespaces = func(string, string, func(string) map[string]string) bool { return true }
 		return
 	case gatewayv1.NamespacesFromSelector:
-		selector, err := metav1.LabelSelectorAsSelector(allowed.Selector) // nil: nobody
+		selector, err := metav1.LabelSelectorAsSelector(allowed.Selector) // nil: no namespace
 		if err == nil {
 			l.namespaces = func(route, _ string, of func(string) map[string]string) bool {
 				return selector.Matches(labels.Set(of(route)))

@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// Problems returns what a user has to know of a Gateway that cannot be served, or not as a whole.
+// Problems returns what a user has to know about a Gateway that cannot be served, or only in part.
 func (g *Gateway) Problems() (list []translate.Problem) {
 	if g.accepted.no {
 		list = append(list, problemOf("", g.accepted))
@@ -21,7 +21,7 @@ func (g *Gateway) Problems() (list []translate.Problem) {
 	return list
 }
 
-// Problems returns what a user has to know of a route to Gateways of ours.
+// Problems returns what a user has to know about a route to Gateways of ours.
 func (v *View) Problems(r *Route) (list []translate.Problem) {
 	seen := map[translate.Problem]bool{}
 	add := func(p translate.Problem) {

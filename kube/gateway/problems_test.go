@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// What events say of Gateways and routes is what is wrong with them, once for all Gateways that a
-// route is attached to, and nothing where all is well.
+// Events of Gateways and routes say what is wrong with them, once for all Gateways that a route is
+// attached to, and nothing if all is well.
 func TestProblems(t *testing.T) {
 	c := read(t, base, edge, strings.Replace(edge, "name: edge", "name: inner", 1), `
 {kind: Gateway, metadata: {namespace: shop, name: secure}, spec: {gatewayClassName: weir, listeners: [{name: web, port: 443, protocol: HTTPS}]}}

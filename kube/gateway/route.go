@@ -19,21 +19,21 @@ type Route struct {
 	refs     []gatewayv1.ParentReference
 	backends []gatewayv1.BackendRef
 
-	to       []backend // those of its backends that can be used
+	to       []backend // its backends that can be used
 	resolved verdict
 	parents  []parent
-	gateways []*Gateway // that it is attached to
+	gateways []*Gateway // the Gateways that it is attached to
 }
 
 // backend is a port of a Service, and its share.
 type backend struct {
 	service *corev1.Service
 	port    *corev1.ServicePort
-	name    string // before those of pods and nodes
+	name    string // the prefix of the names of pods and nodes
 	weight  int32
 }
 
-// parent is what has become of one of a route's references to a Gateway of ours.
+// parent is the outcome of one of a route's references to a Gateway of ours.
 type parent struct {
 	ref      gatewayv1.ParentReference
 	to       *Gateway
@@ -76,7 +76,7 @@ func (r *Route) attach(gateways map[pool.Service]*Gateway, labels func(string) m
 		namespace := string(or(ref.Namespace, gatewayv1.Namespace(r.Of.GetNamespace())))
 		g := gateways[pool.Service{Kind: pool.Gateway, Namespace: namespace, Name: string(ref.Name)}]
 		if g == nil {
-			continue // it is not ours to say what is wrong
+			continue // another controller has to say what is wrong
 		}
 		r.parents = append(r.parents, parent{ref, g, r.attachTo(g, &ref, labels)})
 	}

@@ -18,8 +18,8 @@ import (
 // Endpoints finds the EndpointSlices of a Service.
 type Endpoints func(*corev1.Service) []*discoveryv1.EndpointSlice
 
-// Sources returns all objects that Services makes its services of. What the API server says is
-// not changed but replaced: while the objects are the same, so are the services.
+// Sources returns all objects that Services makes its services of. The API server's objects are not
+// changed but replaced: while the objects are the same, so are the services.
 func (g *Gateway) Sources(endpoints Endpoints) []any {
 	list := []any{g.Of, g.Accepted()}
 	for _, l := range g.Listeners {
@@ -71,7 +71,7 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 			problems = translate.AddNew(problems, lacks)
 			checked := &corev1.Service{}
 			if len(to) == 1 {
-				checked = to[0].service // it may have a port of its own for it
+				checked = to[0].service // the Service may have a port of its own for checks
 			}
 			s.Health = translate.HealthCheck(o, checked)
 			list = append(list, s)
@@ -80,8 +80,8 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 	return list, problems
 }
 
-// nameOf names a service by what cannot change without its being another one. No Service's
-// has as many parts.
+// nameOf names a service by what cannot change unless it becomes another service. No name of a
+// Service has as many parts.
 func (g *Gateway) nameOf(l *Listener, vip netip.Addr) string {
 	name := fmt.Sprintf("gateway/%s/%s/%d-%s", g.Of.Namespace, g.Of.Name, l.Of.Port, l.Protocol)
 	if vip.Is6() {
@@ -90,10 +90,10 @@ func (g *Gateway) nameOf(l *Listener, vip netip.Addr) string {
 	return name
 }
 
-// backends returns the pods or nodes of all Services of a route. Each Service has its share
-// whoever serves it, so its weight is shared out over them, by their own weights. The scale
-// does not depend on how many there are: pods that come and go change the weights of their own
-// Service alone.
+// backends returns the pods or nodes of all Services of a route. A Service has its share however
+// many backends serve it, so its weight is divided among its backends by their own weights. The
+// scale does not depend on their number: pods that come and go change only the weights of their own
+// Service.
 func backends(o translate.Options, to []backend, endpoints Endpoints, family pool.Family, c *translate.Cluster) (list []model.Backend, problems []translate.Problem) {
 	most := int32(0)
 	for _, t := range to {
@@ -138,9 +138,9 @@ func backends(o translate.Options, to []backend, endpoints Endpoints, family poo
 	return list, problems
 }
 
-// share returns the weight of a backend that has one of its own among the whole of its
-// Service's, whose weight is one where the greatest is most. The greatest share is the
-// greatest weight that there is; what has a share has some weight.
+// share returns the weight of a backend with the weight own among the sum whole of its Service,
+// where the Service has the weight weight and the greatest weight of a Service is most. The
+// greatest share becomes the greatest possible weight; any share becomes some weight.
 func share(own uint16, whole int, weight, most int32) uint16 {
 	if weight <= 0 || own == 0 {
 		return 0
@@ -149,7 +149,7 @@ func share(own uint16, whole int, weight, most int32) uint16 {
 	return uint16(max(1, math.Round(exact)))
 }
 
-// longName returns the name, or where it is longer than names may be what is as good.
+// longName returns the name, or the backend's address and port if the name is too long.
 func longName(name string, b *model.Backend) string {
 	if len(name) > model.MaxNameLength {
 		return netip.AddrPortFrom(b.Address, b.Port).String()

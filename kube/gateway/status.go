@@ -13,19 +13,19 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// Features are what classes of weir's say that they support: the names are those of Gateway
-// API's conformance tests (pkg/features), in order.
+// Features are the features that weir's classes say they support, sorted, with the names of Gateway
+// API's conformance tests (pkg/features).
 var Features = []gatewayv1.FeatureName{"Gateway", "ReferenceGrant", TCPRoute, UDPRoute}
 
-// Outcome is what has become of a Gateway that was read.
+// Outcome is the outcome of a Gateway that was read.
 type Outcome struct {
-	Addresses []netip.Addr // that directors have, or that it keeps
+	Addresses []netip.Addr // the addresses that directors have, or that the Gateway keeps
 	Problems  []translate.Problem
-	// Unanswered says why it is not known whether directors have it; empty: it is.
+	// Unanswered says why it is not known whether directors have the Gateway; empty: it is known.
 	Unanswered string
 }
 
-// set makes one of conditions say what it has to.
+// set sets one of the conditions.
 func set(conditions *[]metav1.Condition, kind string, no bool, reason, message string, generation int64, now metav1.Time) {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: now}
 	if no {
@@ -34,7 +34,7 @@ func set(conditions *[]metav1.Condition, kind string, no bool, reason, message s
 	meta.SetStatusCondition(conditions, c)
 }
 
-// ClassStatus returns what the status of one of the controller's classes is to say.
+// ClassStatus returns the new status of one of the controller's classes.
 func ClassStatus(class *gatewayv1.GatewayClass, now metav1.Time) gatewayv1.GatewayClassStatus {
 	status := *class.Status.DeepCopy()
 	v := verdict{false, string(gatewayv1.GatewayClassReasonAccepted), "weir forwards for Gateways of it"}
@@ -49,7 +49,7 @@ func ClassStatus(class *gatewayv1.GatewayClass, now metav1.Time) gatewayv1.Gatew
 	return status
 }
 
-// Status returns what the status of a Gateway is to say, which has another one.
+// Status returns the new status of a Gateway, by its status before.
 func (g *Gateway) Status(before gatewayv1.GatewayStatus, o Outcome, now metav1.Time) gatewayv1.GatewayStatus {
 	status := *before.DeepCopy()
 	generation := g.Of.Generation
@@ -111,7 +111,7 @@ func (g *Gateway) programmed(before gatewayv1.GatewayStatus, o Outcome) verdict 
 	return verdict{false, string(gatewayv1.GatewayReasonProgrammed), "the directors have it"}
 }
 
-// programmed says the same of a listener.
+// programmed says whether directors forward for the listener.
 func (l *Listener) programmed(g verdict) verdict {
 	switch {
 	case l.wrong():
@@ -124,8 +124,8 @@ func (l *Listener) programmed(g verdict) verdict {
 	return verdict{false, string(gatewayv1.ListenerReasonProgrammed), "it is " + l.routes[0].String() + "'s"}
 }
 
-// RouteStatus returns what the status of a route is to say, which has another one. What
-// others say of their own Gateways stays.
+// RouteStatus returns the new status of a route, by its status before. What other controllers say
+// about their own Gateways stays.
 func (v *View) RouteStatus(r *Route, before gatewayv1.RouteStatus, now metav1.Time) gatewayv1.RouteStatus {
 	ours := func(p gatewayv1.RouteParentStatus) bool { return p.ControllerName == v.cluster.Controller }
 	status := *before.DeepCopy()

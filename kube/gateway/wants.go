@@ -21,8 +21,8 @@ const AnnotationFamilies = "weir.io/ip-families"
 type wants struct {
 	families    []pool.Family
 	addresses   []netip.Addr
-	unsupported string   // what cannot be asked for at all
-	unusable    []string // which of the addresses cannot be had, and why
+	unsupported string   // the first wish that is not supported at all
+	unusable    []string // which of the addresses it cannot have, and why
 }
 
 func readWants(g *gatewayv1.Gateway) wants {
@@ -60,7 +60,7 @@ func readWants(g *gatewayv1.Gateway) wants {
 			w.add(family)
 		}
 	}
-	// An address without a value is one of a family that is not there yet.
+	// An address without a value is one of a family that the Gateway does not have yet.
 	for _, family := range []pool.Family{pool.IPv4, pool.IPv6} {
 		if len(w.families) < max(1, len(w.addresses)+empty) {
 			w.add(family)
@@ -75,8 +75,8 @@ func (w *wants) add(f pool.Family) {
 	}
 }
 
-// Request returns which addresses the Gateway asks for. One that is not accepted keeps what
-// it has, so that nobody else gets it while a mistake is mended.
+// Request returns which addresses the Gateway asks for. A Gateway that is not accepted keeps its
+// addresses, so that no other gets them while a mistake is corrected.
 func (g *Gateway) Request() (pool.Request, []translate.Problem) {
 	annotations := g.Of.Annotations
 	r := pool.Request{Service: g.Name(), Pool: annotations[translate.AnnotationPool], Key: annotations[translate.AnnotationSharing], With: translate.SharedWith(annotations)}

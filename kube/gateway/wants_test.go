@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// Which addresses a Gateway asks for, by what it says and what it has.
+// Which addresses a Gateway asks for, by its spec, its annotations and what it has.
 func TestRequests(t *testing.T) {
 	const two = `listeners: [{name: web, port: 80, protocol: TCP}, {name: dns, port: 53, protocol: UDP}, {name: http, port: 8080, protocol: HTTP}]`
 	for _, test := range []struct{ name, metadata, spec, status, want string }{
@@ -46,8 +46,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// Whatever keeps a Gateway from being reached is in its condition Programmed, and where nobody
-// answers, what was said before stays.
+// Whatever keeps a Gateway from being reached is in its condition Programmed; while no director
+// answers, the condition stays as it was.
 func TestProgrammed(t *testing.T) {
 	c := read(t, base, edge)
 	g := gateway.Read(&c.Cluster).Gateways[0]
@@ -82,7 +82,7 @@ func TestProgrammed(t *testing.T) {
 	}
 }
 
-// A route's status says what this controller has to say, and leaves what others say.
+// A route's status has what this controller has to say, and keeps what others say.
 func TestRouteStatus(t *testing.T) {
 	c := read(t, base, edge, webRoute)
 	v := gateway.Read(&c.Cluster)
@@ -98,7 +98,7 @@ func TestRouteStatus(t *testing.T) {
 		t.Error("what has not changed has another time of change")
 	}
 
-	// A Service that comes or goes changes what it says.
+	// A Service that comes or goes changes the route's status.
 	web := pool.Service{Namespace: "shop", Name: "web"}
 	service := c.services[web]
 	delete(c.services, web)
@@ -115,7 +115,8 @@ func TestRouteStatus(t *testing.T) {
 	}
 }
 
-// A class says what it can do, in order, or why Gateways of it cannot be.
+// A class's status lists its features in order, and says whether Gateways of the class can be
+// served.
 func TestClassStatus(t *testing.T) {
 	c := read(t, base, `{kind: GatewayClass, metadata: {name: tuned}, spec: {controllerName: weir.io/gateway, parametersRef: {group: x, kind: Kind, name: z}}}`)
 	var got []string
