@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// AddressPool is one that is read.
+// AddressPool is an AddressPool that was read.
 type AddressPool struct {
 	pool.Pool
 	services, namespaces labels.Selector // nil: any
@@ -47,8 +47,8 @@ func selector(field string, s *metav1.LabelSelector) (labels.Selector, error) {
 	return read, nil
 }
 
-// Excludes says for whom the pool is not, if a Service or a Gateway in a namespace with these
-// labels is one of them; else nothing.
+// Excludes says why the pool is not for a Service or a Gateway in a namespace with these labels;
+// empty: it is.
 func (p *AddressPool) Excludes(o metav1.Object, namespace map[string]string) string {
 	switch {
 	case p.services != nil && !p.services.Matches(labels.Set(o.GetLabels())):

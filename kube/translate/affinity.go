@@ -2,10 +2,10 @@ package translate
 
 import corev1 "k8s.io/api/core/v1"
 
-// affinityProblems says what of a Service's session affinity is not as it asks for. Clients are
-// placed by their addresses, which no director remembers, so no time is counted: not one after
-// which a client is placed anew, and not one for which it stays where it is when backends change.
-// The API server fills its default in, which nobody has asked for.
+// affinityProblems says how a Service's session affinity differs from what it asks for. Clients are
+// placed by their addresses, which no director remembers, so no time is counted: neither one after
+// which a client is placed anew, nor one for which it stays when backends change. The API server
+// fills in its default, which no user has asked for.
 func affinityProblems(s *corev1.Service) []Problem {
 	c := s.Spec.SessionAffinityConfig
 	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil || *c.ClientIP.TimeoutSeconds == corev1.DefaultClientIPServiceAffinitySeconds {

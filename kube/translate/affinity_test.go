@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// A time for which clients are to stay is told to be none, if somebody has asked for one.
+// A user who has asked for a time for which clients are to stay is told that none is counted.
 func TestAffinityTimeout(t *testing.T) {
 	for name, test := range map[string]struct {
 		affinity corev1.ServiceAffinity

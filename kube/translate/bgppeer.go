@@ -11,15 +11,15 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// BGPPeer is one that is read.
+// BGPPeer is a BGPPeer that was read.
 type BGPPeer struct {
 	Of       *v1alpha1.BGPPeer
-	Neighbor model.BGPNeighbor // without the file of its password
+	Neighbor model.BGPNeighbor // without its password's file
 	nodes    labels.Selector   // nil: any
 }
 
-// ReadBGPPeer returns what a BGPPeer is in a director's file, or what is wrong with it that its
-// schema cannot refuse.
+// ReadBGPPeer returns what a BGPPeer becomes in a director's file, or what is wrong with it that
+// its schema cannot refuse.
 func ReadBGPPeer(p *v1alpha1.BGPPeer) (*BGPPeer, error) {
 	read := &BGPPeer{Of: p}
 	n, spec := &read.Neighbor, &p.Spec
@@ -73,7 +73,7 @@ func ReadBGPPeer(p *v1alpha1.BGPPeer) (*BGPPeer, error) {
 	return read, nil
 }
 
-// Serves reports whether directors of a group speak with the peer.
+// Serves reports whether the group's directors speak with the peer.
 func (p *BGPPeer) Serves(g *v1alpha1.DirectorGroup) bool {
 	return g.Spec.BGP != nil && (len(p.Of.Spec.Groups) == 0 || slices.Contains(p.Of.Spec.Groups, g.Name))
 }
@@ -83,7 +83,7 @@ func (p *BGPPeer) Selects(node map[string]string) bool {
 	return p.nodes == nil || p.nodes.Matches(labels.Set(node))
 }
 
-// Valid says what is wrong with the peer beside an AS, as a director's file would.
+// Valid says what is wrong with the peer for directors of an AS, by the rules of a director's file.
 func (p *BGPPeer) Valid(asn int64) error {
 	c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}}}
 	n := p.Neighbor

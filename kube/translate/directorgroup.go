@@ -12,19 +12,19 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// DirectorGroup is one that is read.
+// DirectorGroup is a DirectorGroup that was read.
 type DirectorGroup struct {
 	Of       *v1alpha1.DirectorGroup
-	Options  Options         // of Services that have no ServicePolicy
-	Policies ServicePolicies // by the group's options
-	Notice   time.Duration   // of new generations
+	Options  Options         // for Services that have no ServicePolicy
+	Policies ServicePolicies // read with the group's options as defaults
+	Notice   time.Duration   // before new generations place connections
 
 	services, namespaces labels.Selector // nil: any
 	snatPorts            model.PortRange // of full NAT, at nodes' addresses
 }
 
-// ReadDirectorGroup returns what a DirectorGroup makes of the options that Services have by the
-// controller's file, or what is wrong with it that its schema cannot refuse.
+// ReadDirectorGroup returns the options that Services have by a DirectorGroup over those of the
+// controller's file, or what is wrong with the group that its schema cannot refuse.
 func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, error) {
 	read := &DirectorGroup{Of: g}
 	var err error
@@ -50,14 +50,14 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 	if g.Spec.MTU != 0 {
 		o.MTU = uint16(g.Spec.MTU)
 	}
-	// Nodes' agents follow what groups forward, and take tunnels from the groups' nodes.
+	// Agents of nodes follow what groups forward, and accept tunnels from the groups' nodes.
 	o.NoAgents = ""
 	if g.Spec.Namespace != "" {
 		o.NoAgents = fmt.Sprintf("pods that are directors, as those of DirectorGroup %s, forward in mode nat alone", g.Name)
 	}
 	o.NodeHealth = o.NodeHealth && o.To() == Nodes
 	if zone := g.Spec.NodeSelector[corev1.LabelTopologyZone]; zone != "" {
-		o.Zone = zone // all of its directors are there
+		o.Zone = zone // all of the group's directors are there
 	}
 	if why := o.Check(); why != "" {
 		return nil, fmt.Errorf("spec.mode: %s", why)

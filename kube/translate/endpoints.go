@@ -13,23 +13,23 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// endpoint is a place where a port of a Service is served.
+// endpoint is an address and port where a port of a Service is served.
 type endpoint struct {
 	at       netip.AddrPort
-	name     string // of the pod; empty: it is none
+	name     string // of the pod; empty: it is no pod
 	node     string
 	weight   uint16
 	hints    []discoveryv1.ForZone // the zones that it is meant for
 	nodes    []discoveryv1.ForNode // and the nodes
 	draining bool                  // it keeps its connections, and gets no new ones
-	idle     bool                  // it serves nobody, and may have connections
+	idle     bool                  // it does not serve, and may have connections
 }
 
-// endpoints returns those of a port in a family, in the order of their addresses. Those that
-// terminate and still serve are draining, unless there is nobody else: then they are all that
-// there is, and used (as kube-proxy does, KEP-1669). So are those that are meant for other
-// zones than the directors'. With idle those that do not serve are there, too: they keep their
-// connections, and nothing else makes them get any.
+// endpoints returns the endpoints of a port in a family, in the order of their addresses. Endpoints
+// that terminate and still serve are draining; if there are no others, they are used (as kube-proxy
+// does, KEP-1669). Endpoints that are meant for other zones than the directors' are draining, too.
+// With idle, endpoints that do not serve are in the list as well: they keep their connections and
+// never get new ones.
 func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, family pool.Family, zone string, idle bool) (list []endpoint, zoned bool) {
 	of := map[netip.AddrPort]endpoint{}
 	ready := false
@@ -49,7 +49,8 @@ func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f
 					e.weight = weight
 				}
 			}
-			// It may be in two slices while it moves between them: what is ready counts.
+			// An endpoint may be in two slices while it moves between them: the one that says it is
+			// ready counts.
 			if before, twice := of[e.at]; !twice || before.idle || before.draining && !e.idle {
 				of[e.at] = e
 			}
@@ -65,9 +66,9 @@ func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f
 	return list, keepToZone(list, zone)
 }
 
-// keepToZone lets endpoints drain that are meant for other zones, as kube-proxy leaves them
-// out (KEP-2433): if all that get connections say for which zones they are meant, and some are
-// meant for this one.
+// keepToZone drains endpoints that are meant for other zones, where kube-proxy leaves them out
+// (KEP-2433): only if all endpoints that get connections say for which zones they are meant, and
+// some are meant for this one.
 func keepToZone(list []endpoint, zone string) bool {
 	meant := func(e endpoint) bool {
 		return slices.ContainsFunc(e.hints, func(h discoveryv1.ForZone) bool { return h.Name == zone })
@@ -95,8 +96,8 @@ func addressType(family pool.Family) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv4
 }
 
-// portOf returns the number that a slice's endpoints serve a Service's port at. Its pods may
-// serve a named port at different ones: then there is a slice for each.
+// portOf returns the number of the port at which a slice's endpoints serve a Service's port. Pods
+// may serve a named port at different numbers: then there is a slice for each.
 func portOf(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16, bool) {
 	for _, p := range slice.Ports {
 		protocol := corev1.ProtocolTCP
@@ -143,8 +144,9 @@ func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, known bool
 	return found, true
 }
 
-// addressOf returns where an endpoint is. Whoever may write EndpointSlices may write what is no
-// address of a host into them: that one is left out, and the others serve.
+// addressOf returns the address of an endpoint. A client that may write EndpointSlices may write
+// something that is no host's address into them: such an endpoint is left out, and the others
+// serve.
 func addressOf(e *discoveryv1.Endpoint) (netip.Addr, error) {
 	a, err := netip.ParseAddr(e.Addresses[0]) // further ones have no meaning (discovery/v1)
 	if err != nil {
@@ -160,7 +162,7 @@ func addressOf(e *discoveryv1.Endpoint) (netip.Addr, error) {
 func endpointProblems(list []*discoveryv1.EndpointSlice) (problems []Problem) {
 	for _, s := range list {
 		if s.AddressType == discoveryv1.AddressTypeFQDN {
-			continue // names, which nobody forwards to (discovery/v1)
+			continue // names, which are not forwarded to (discovery/v1)
 		}
 		for i := range s.Endpoints {
 			if e := &s.Endpoints[i]; len(e.Addresses) > 0 {

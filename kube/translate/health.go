@@ -10,13 +10,13 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// text is one of a custom resource's that the model reads by itself.
+// text is a text of a custom resource that a type of the model parses.
 type text struct {
 	field, text string
 	into        interface{ UnmarshalText([]byte) error }
 }
 
-// readTexts reads those that are given.
+// readTexts reads the texts that are given.
 func readTexts(in string, list []text) error {
 	for _, t := range list {
 		if t.text == "" {
@@ -29,7 +29,7 @@ func readTexts(in string, list []text) error {
 	return nil
 }
 
-// health returns how a ServicePolicy has backends checked; nil: it does not say.
+// health returns how a ServicePolicy wants backends checked; nil: it does not say.
 func health(h *v1alpha1.Health) (*model.HealthCheck, error) {
 	if h == nil {
 		return nil, nil
@@ -69,8 +69,8 @@ func health(h *v1alpha1.Health) (*model.HealthCheck, error) {
 	return check, refusedHealth(check)
 }
 
-// refusedHealth says what a director would refuse of a check, in whatever service it is: what no
-// schema can, such as a certificate that is none.
+// refusedHealth says what a director would refuse in a check of any service: things that no schema
+// can refuse, such as an invalid certificate.
 func refusedHealth(h *model.HealthCheck) error {
 	check := *h
 	b := model.NewBackend()

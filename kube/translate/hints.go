@@ -7,12 +7,12 @@ import (
 )
 
 // meantFor gives nodes the shares of the pods that are meant for them (hints.forNodes, which
-// trafficDistribution PreferSameNode leads to), and lets the others drain. A client outside is on
-// no node, so such a hint says nothing of whom it is to reach; but a node that gets its packets
-// hands them to the pods that are meant for it alone (kube-proxy, KEP-3015): with equal shares for
-// all nodes pods would have unequal ones, and nodes without a pod would send packets on. As
-// kube-proxy does, it counts if all endpoints that get connections have such hints; and some node
-// has to be able to take them.
+// trafficDistribution PreferSameNode leads to), and drains the other nodes. A client outside is on
+// no node, so such a hint does not say which pod it is to reach. But a node that gets its packets
+// hands them only to the pods that are meant for the node (kube-proxy, KEP-3015): if all nodes had
+// equal shares, pods would have unequal ones, and nodes without a pod would send packets on. As in
+// kube-proxy, hints count if all endpoints that get connections have them; and some node has to be
+// able to take the connections.
 func meantFor(list []model.Backend, found []endpoint) []model.Backend {
 	shares := map[string]int{}
 	for _, e := range found {

@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// Pods that are meant for nodes have equal shares, and nodes without one get nothing, where any
-// node could hand a packet to any pod; to pods themselves such hints mean nothing.
+// If any node could hand a packet to any pod, pods that are meant for nodes have equal shares, and
+// nodes without such a pod get nothing. If the backends are pods, such hints mean nothing.
 func TestNodeHints(t *testing.T) {
 	const v4 = discoveryv1.AddressTypeIPv4
 	four := func(nodes ...string) []*discoveryv1.EndpointSlice {

@@ -10,41 +10,41 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// Node is what of a node matters to Services.
+// Node is what matters to Services about a node.
 type Node struct {
 	Name string
-	// V4 and V6 are its addresses towards directors; the zero one: it has none.
+	// V4 and V6 are its addresses towards directors; the zero value: it has none.
 	V4, V6 netip.Addr
-	// Excluded says that it is not to get anything from load balancers.
+	// Excluded says that load balancers must not send it anything.
 	Excluded bool
 	// Leaving says that it is about to be removed: it gets no new connections.
 	Leaving bool
 	// Agent is whether weir agent delivers packets to its pods.
 	Agent Agent
-	// Ready is what the kubelet, or who misses it, says.
+	// Ready is what the kubelet says, or the controller that misses the kubelet.
 	Ready bool
-	Zone  string // that it is in; empty: it is not known
-	// Sources are where its packets and its pods' come from, as prefixes with spaces between.
+	Zone  string // the node's zone; empty: unknown
+	// Sources are the source prefixes of its packets and its pods', separated by spaces.
 	Sources string
-	// Weight is its share beside other nodes where any pod can be reached by it, as its label
-	// says; empty: the usual one.
+	// Weight is its share among nodes that any pod can be reached through, as its label says;
+	// empty: the usual weight.
 	Weight string
 }
 
-// Agent is what is known of a node's weir agent.
+// Agent is what is known about a node's weir agent.
 type Agent int
 
-// What is known.
+// The states of an agent.
 const (
-	AgentNone   Agent = iota // it has none
-	AgentSilent              // nothing was heard of it lately: what it knows it goes on with
+	AgentNone   Agent = iota // the node has none
+	AgentSilent              // nothing was heard of it lately: it goes on with what it knows
 	AgentRuns
 )
 
-// toBeDeleted is the taint by which the cluster autoscaler marks a node that it drains.
+// toBeDeleted is the taint with which the cluster autoscaler marks a node that it drains.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// NodeOf returns what matters of a node. A cordoned one is as any other: its pods go on.
+// NodeOf returns what matters about a node. A cordoned node is like any other: its pods go on.
 func NodeOf(n *corev1.Node) Node {
 	node := Node{Name: n.Name, Leaving: n.DeletionTimestamp != nil, Zone: n.Labels[corev1.LabelTopologyZone], Weight: n.Labels[LabelWeight]}
 	_, node.Excluded = n.Labels[corev1.LabelNodeExcludeBalancers]
@@ -77,17 +77,17 @@ func (n *Node) address(family pool.Family) *netip.Addr {
 	return &n.V4
 }
 
-// Cluster is the nodes that Services can be reached at.
+// Cluster has the nodes that Services can be reached at.
 type Cluster struct {
 	nodes    []Node // in the order of their names
 	byName   map[string]int
-	all      map[string]Node // those that load balancers do not use, too
-	dark     bool            // none is ready
+	all      map[string]Node // also nodes that load balancers do not use
+	dark     bool            // no node is ready
 	weights  map[string]uint16
-	problems []Problem // with their weights
+	problems []Problem // with the nodes' weights
 }
 
-// NewCluster returns a cluster of nodes, which are in the order of their names.
+// NewCluster returns a cluster of nodes, which must be in the order of their names.
 func NewCluster(nodes []Node) *Cluster {
 	c := &Cluster{byName: map[string]int{}, all: map[string]Node{}, dark: true, weights: map[string]uint16{}}
 	for _, n := range nodes {
@@ -109,9 +109,9 @@ func NewCluster(nodes []Node) *Cluster {
 	return c
 }
 
-// state returns that of a node which any pod can be reached by. One that is not ready keeps
-// its slots, so that nothing moves again when it is back. If no node is, it is rather the one
-// who looks: all are used.
+// state returns the state of a node that any pod can be reached through. A node that is not ready
+// keeps its slots, so that nothing moves again when it is back. If no node is ready, the controller
+// is more likely the one that is cut off: all are used.
 func (c *Cluster) state(n Node) model.BackendState {
 	switch {
 	case n.Leaving:
@@ -122,8 +122,8 @@ func (c *Cluster) state(n Node) model.BackendState {
 	return model.Active
 }
 
-// address returns where a node is reached. In tunnels and frames a packet of one family can
-// travel to an address of the other.
+// address returns the address at which a node is reached. In tunnels and frames a packet of one
+// family can travel to an address of the other.
 func (c *Cluster) address(n Node, family pool.Family, mode model.Mode) (netip.Addr, bool) {
 	a := *n.address(family)
 	if !a.IsValid() && mode != model.NAT {

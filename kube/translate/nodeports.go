@@ -15,10 +15,10 @@ import (
 // tunnelPort is where tunnels of gue end on nodes, over UDP.
 const tunnelPort = 6080
 
-// NodePorts returns the node ports of a Service that directors of a group take connections to at
-// their own nodes' addresses, and why others stay kube-proxy's that it could be thought of. With
-// externalTrafficPolicy Local a node without a pod of the Service is not to answer, and kube-proxy
-// shows pods the client: all of them stay there.
+// NodePorts returns the node ports of a Service at which a group's directors take connections to
+// their own nodes' addresses, and why other ports that one might expect stay kube-proxy's. With
+// externalTrafficPolicy Local a node without a pod of the Service must not answer, and kube-proxy
+// shows pods the client: all ports stay kube-proxy's.
 func (g *DirectorGroup) NodePorts(o Options, s *corev1.Service) (list []v1alpha1.ServiceNodePort, problems []Problem) {
 	if g == nil || g.Of.Spec.NodePorts == nil || s == nil || s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		return nil, nil
@@ -44,7 +44,7 @@ func (g *DirectorGroup) NodePorts(o Options, s *corev1.Service) (list []v1alpha1
 	return list, problems
 }
 
-// takesPort says what else of a director is at a port of its node; empty: nothing.
+// takesPort says what else a director uses a port of its node for; empty: nothing.
 func (g *DirectorGroup) takesPort(protocol model.Protocol, port uint16) string {
 	if protocol == model.UDP && port == tunnelPort {
 		return "tunnels of mode gue end there"
@@ -55,7 +55,7 @@ func (g *DirectorGroup) takesPort(protocol model.Protocol, port uint16) string {
 	return ""
 }
 
-// sourcesOf returns where packets of a node and of its pods come from, by what its object says.
+// sourcesOf returns the source prefixes of packets of a node and of its pods, by the node's object.
 func sourcesOf(n *corev1.Node) (list []string) {
 	for _, given := range n.Status.Addresses {
 		if given.Type != corev1.NodeInternalIP && given.Type != corev1.NodeExternalIP {
@@ -78,10 +78,10 @@ func sourcesOf(n *corev1.Node) (list []string) {
 	return list
 }
 
-// KernelSources returns where packets of the cluster's nodes and pods come from, which directors
-// leave to kube-proxy at node ports, with what the group says of pods; nil: it takes no node ports.
-// A pod's answer to its own node does not pass the node's agent, and one to a pod there does not
-// need to.
+// KernelSources returns the source prefixes of the cluster's nodes and pods, and those that the
+// group names for pods; nil: the group takes no node ports. Directors leave such packets at node
+// ports to kube-proxy: a pod's answer to its own node does not pass the node's agent, and its
+// answer to a pod there does not need to.
 func (g *DirectorGroup) KernelSources(nodes []Node) (list []string) {
 	ports := g.Of.Spec.NodePorts
 	if ports == nil {

@@ -26,7 +26,7 @@ func groupWithPorts(t *testing.T, change ...func(*v1alpha1.DirectorGroupSpec)) *
 	return read
 }
 
-// Which node ports directors take, and what is said of those that they do not.
+// Which node ports directors take, and what is said about those that they do not take.
 func TestNodePorts(t *testing.T) {
 	two := func(s *corev1.ServiceSpec) {
 		s.Ports = append(s.Ports, corev1.ServicePort{Name: "dns", Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}, corev1.ServicePort{Name: "sctp", Port: 9, NodePort: 30009, Protocol: corev1.ProtocolSCTP})
@@ -68,8 +68,8 @@ func TestNodePorts(t *testing.T) {
 	}
 }
 
-// What comes from nodes and pods is left to kube-proxy: by the nodes' objects, and what the
-// group says besides.
+// Packets from nodes and pods are left to kube-proxy, by the nodes' objects and by what the group
+// adds.
 func TestKernelSources(t *testing.T) {
 	some := []translate.Node{{Name: "a", Sources: "10.0.0.1/32 fd00::1/128 10.245.1.0/24"}, {Name: "b", Sources: "10.0.0.2/32 10.0.0.1/32"}, {Name: "c"}}
 	if got, want := fmt.Sprint(groupWithPorts(t).KernelSources(some)), "[10.0.0.1/32 10.0.0.2/32 10.244.0.0/16 10.245.1.0/24 fd00::1/128]"; got != want {

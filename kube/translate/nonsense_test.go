@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// Whoever may write EndpointSlices may write nonsense into them. What cannot be forwarded to is
-// left out, and said; what can be is forwarded to as if nothing else were there.
+// A client that may write EndpointSlices may write nonsense into them. Endpoints that cannot be
+// forwarded to are left out and reported; the others are forwarded to as if they were alone.
 func TestNonsenseInSlices(t *testing.T) {
 	const v4, v6 = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
 	good := slice(v4, "http", 8080, "a@n1=10.1.0.1")
@@ -25,7 +25,7 @@ func TestNonsenseInSlices(t *testing.T) {
 	nowhere.Endpoints[0].Addresses = nil
 	for name, test := range map[string]struct {
 		slice   *discoveryv1.EndpointSlice
-		want    string // backends besides a
+		want    string // backends other than a
 		problem string
 	}{
 		"no address at all":             {nowhere, "", ""},

@@ -1,5 +1,5 @@
-// Package translate turns what Kubernetes says of a Service into weir's services, and says
-// what of it weir cannot do. It is pure: no clock, no API server.
+// Package translate turns a Kubernetes Service into weir's services, and says which parts of it
+// weir cannot do. It is pure: no clock, no API server.
 package translate
 
 import (
@@ -18,21 +18,21 @@ import (
 // Annotations of Services.
 const (
 	AnnotationPool      = "weir.io/address-pool" // the name of the pool whose addresses it gets
-	AnnotationAddresses = "weir.io/addresses"    // the very addresses, one per family, with commas
+	AnnotationAddresses = "weir.io/addresses"    // the exact addresses, one per family, with commas
 	AnnotationMode      = "weir.io/mode"         // its mode
 	AnnotationBackends  = "weir.io/backends"     // what its backends are: nodes or pods
-	AnnotationSharing   = "weir.io/sharing-key"  // Services with the same one, and other ports, may share an address
+	AnnotationSharing   = "weir.io/sharing-key"  // Services with the same key and different ports may share an address
 	// AnnotationSharingWith are other namespaces, with commas, whose Services may share its
-	// address, if it had that first; *: all.
+	// address, if it had the address first; *: all.
 	AnnotationSharingWith = "weir.io/sharing-namespaces"
 )
 
-// Target is what weir's backends are.
+// Target says what weir's backends are.
 type Target string
 
 // The targets.
 const (
-	Nodes Target = "nodes" // nodes, where kube-proxy or what stands for it goes on to a pod
+	Nodes Target = "nodes" // nodes, where kube-proxy or its replacement goes on to a pod
 	Pods  Target = "pods"  // pods, without a second hop
 )
 
@@ -46,34 +46,33 @@ func (t *Target) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not a target (nodes or pods)", text)
 }
 
-// Options are how Services are forwarded that say nothing else.
+// Options say how Services are forwarded unless they ask for something else.
 type Options struct {
 	Mode     model.Mode
 	SNAT     bool // in mode nat
 	Backends Target
-	// NodeHealth lets directors ask kube-proxy on each node how it is; only for Nodes.
+	// NodeHealth lets directors check kube-proxy on each node; only for Nodes.
 	NodeHealth bool
-	// Zone is where the directors are, for Services that are to be served in their clients'
-	// zone; empty: they are anywhere.
+	// Zone is the directors' zone, for Services that are to be served in their clients' zone;
+	// empty: they may be in any zone.
 	Zone string
-	// MTU is of the paths to backends; 0: as the directors' interfaces have it.
+	// MTU is the MTU of the paths to backends; 0: that of the directors' interfaces.
 	MTU uint16
-	// NoAgents says why no agents of nodes are told of what these directors forward; empty:
-	// they are.
+	// NoAgents says why nodes' agents are not told what these directors forward; empty: they are.
 	NoAgents string
 	// Ways are how these directors' packets get to pods' addresses, for mode ipip.
 	Ways *Ways
 
-	// What a ServicePolicy says besides; zero: as directors do by themselves.
+	// What else a ServicePolicy says; zero: the directors' defaults.
 	Policy          model.Policy
 	Affinity        model.Affinity
 	Drain, MaxDrain model.Duration
 	Health          *model.HealthCheck // instead of NodeHealth
-	MinHealthy      *uint32            // backends for a VIP to be announced; nil: one
+	MinHealthy      *uint32            // healthy ones that a VIP needs to be announced; nil: one
 }
 
-// To returns what the backends are. Those of gue are pods always: no kube-proxy would know what
-// to do with its packets.
+// To returns what the backends are. In mode gue they are always pods: kube-proxy would not know
+// what to do with its packets.
 func (o Options) To() Target {
 	if o.Mode == model.GUE {
 		return Pods
@@ -81,12 +80,12 @@ func (o Options) To() Target {
 	return o.Backends
 }
 
-// ByAgent reports whether packets get to pods by the agents of their nodes.
+// ByAgent reports whether the agents of pods' nodes deliver packets to them.
 func (o Options) ByAgent() bool {
 	return o.To() == Pods && (o.Mode == model.GUE || o.Mode == model.IPIP)
 }
 
-// Check says why directors could not forward so, or nothing.
+// Check says why directors could not forward with these options, or nothing.
 func (o Options) Check() string {
 	switch {
 	case o.Mode == model.Redirect:
@@ -124,22 +123,22 @@ func (o Options) of(s *corev1.Service) (Options, []Problem) {
 	return asked, nil
 }
 
-// String says how a Service is forwarded that asks for what cannot be.
+// String says how a Service is forwarded if what it asks for is not possible.
 func (o Options) String() string {
 	return fmt.Sprintf("it is forwarded in mode %s to %s", o.Mode, o.To())
 }
 
-// Reason begins what is told about a Service, in the form of events' reasons.
+// Reason is the reason of a problem, in the form of events' reasons.
 type Reason string
 
 // The reasons of problems.
 const (
-	Unsupported Reason = "Unsupported"  // it asks for what weir cannot do
-	NoAddress   Reason = "NoAddress"    // it has none, or not all
-	NoBackends  Reason = "NoBackends"   // nothing serves it
+	Unsupported Reason = "Unsupported"  // it asks for something that weir cannot do
+	NoAddress   Reason = "NoAddress"    // it lacks some or all of its addresses
+	NoBackends  Reason = "NoBackends"   // no backend serves it
 	NoAgent     Reason = "NoAgent"      // some pods get nothing, because of their nodes
 	NoWay       Reason = "NoWay"        // some pods get nothing, because of the way to them
-	NotForward  Reason = "NotForwarded" // directors have not taken it
+	NotForward  Reason = "NotForwarded" // directors have not accepted it
 )
 
 // Problem is what a user has to know about a Service.

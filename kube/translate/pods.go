@@ -16,12 +16,12 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// gueDrain is for how long rows name who may have a connection to a pod, if nobody says:
-// directors remember no TCP that goes by gue, and agents do not report pods' connections. Longer
-// ones would let Services of many pods wait for room in their logs when all are replaced.
+// gueDrain is how long rows name a pod that may still have connections, if no drain is given:
+// directors remember no TCP that goes by gue, and agents do not report pods' connections. With a
+// longer one, Services of many pods would wait for room in their logs when all pods are replaced.
 const gueDrain = model.Duration(10 * time.Minute)
 
-// InGUE returns the options as mode gue has them, if it is that, and what it cannot do.
+// InGUE adapts the options to mode gue, if that is the mode, and says what that mode cannot do.
 func (o Options) InGUE() (Options, []Problem) {
 	if o.Mode != model.GUE {
 		return o, nil
@@ -40,12 +40,13 @@ func (o Options) InGUE() (Options, []Problem) {
 	return o, problems
 }
 
-// SamePod says that a place gets nothing in mode ipip, because its address has another port, too.
+// SamePod says that pods at an address and port get nothing in mode ipip, because the address
+// serves at another port, too.
 func SamePod(at netip.AddrPort) Problem {
 	return Problem{NoWay, fmt.Sprintf("pods of %s get nothing: their address serves at another port already, and in mode ipip an agent knows a pod by its address alone; use gue", at)}
 }
 
-// pods returns those that directors send to by themselves.
+// pods returns the pods that directors send to without an agent.
 func pods(found []endpoint) []model.Backend {
 	list := make([]model.Backend, 0, len(found))
 	names := map[string]bool{}
@@ -55,11 +56,11 @@ func pods(found []endpoint) []model.Backend {
 	return list
 }
 
-// backend returns the endpoint as one, with a name that no other has of those that are known.
+// backend returns the endpoint as a backend, with a name that is not among the known ones.
 func (e *endpoint) backend(names map[string]bool) model.Backend {
 	b := model.NewBackend()
 	b.Name, b.Address, b.Port, b.Weight = e.name, e.at.Addr(), e.at.Port(), e.weight
-	if names[b.Name] || len(validation.IsDNS1123Subdomain(b.Name)) > 0 { // it is no pod's, whatever the slice says
+	if names[b.Name] || len(validation.IsDNS1123Subdomain(b.Name)) > 0 { // no pod has this name, whatever the slice says
 		b.Name = e.at.String()
 	}
 	names[b.Name] = true
@@ -69,8 +70,9 @@ func (e *endpoint) backend(names map[string]bool) model.Backend {
 	return b
 }
 
-// delivered returns the pods that agents of their nodes deliver packets to, and why others get
-// nothing. Those of an agent that is silent keep what they have, unless there are no others.
+// delivered returns the pods to which their nodes' agents deliver packets, and why others get
+// nothing. Pods of a silent agent keep their connections and get no new ones, unless there are no
+// others.
 func (c *Cluster) delivered(o Options, found []endpoint, family pool.Family) ([]model.Backend, []Problem) {
 	list := make([]model.Backend, 0, len(found))
 	names, silent := map[string]bool{}, map[int]bool{}
@@ -127,7 +129,7 @@ func (c *Cluster) delivered(o Options, found []endpoint, family pool.Family) ([]
 	return list, append(without.problems(), same...)
 }
 
-// left is who gets nothing, by why.
+// left has the nodes, or addresses, whose pods get nothing, by reason.
 type left map[Problem][]string
 
 func (l *left) add(r Reason, who, why string, args ...any) {
@@ -140,7 +142,7 @@ func (l *left) add(r Reason, who, why string, args ...any) {
 	}
 }
 
-// mostNamed is how many are named in one message.
+// mostNamed is how many nodes or addresses one message names.
 const mostNamed = 5
 
 func (l left) problems() (list []Problem) {
@@ -156,22 +158,22 @@ func (l left) problems() (list []Problem) {
 	return list
 }
 
-// Place is the pods of one node in a family.
+// Place stands for the pods of one node in a family.
 type Place struct {
 	Node   string
 	Family pool.Family
 }
 
-// Ways are how a group's directors' packets get to pods' addresses. What is not known is no way.
+// Ways say how packets of a group's directors get to pods' addresses. An unknown way does not count
+// as one.
 type Ways struct {
 	known map[Place]string
 }
 
-// NewWays returns the ways to nodes' pods that were looked at: what is in the way, empty:
-// nothing.
+// NewWays returns the known ways to nodes' pods: what is in the way; empty: nothing.
 func NewWays(known map[Place]string) *Ways { return &Ways{maps.Clone(known)} }
 
-// Same reports whether they are these.
+// Same reports whether the ways are these.
 func (w *Ways) Same(known map[Place]string) bool { return w != nil && maps.Equal(w.known, known) }
 
 // to returns what is in the way to a node's pods; empty: nothing.
@@ -184,10 +186,10 @@ func (w *Ways) to(node string, family pool.Family) string {
 	return NotLooked
 }
 
-// NotLooked is what is in a way that is not known.
+// NotLooked is the obstacle of an unknown way.
 const NotLooked = "directors have not looked yet how packets get to pods' addresses there"
 
-// Asks returns which pods a Service, or with nil a Gateway, has on which nodes, if directors have
+// Asks returns the pods of a Service by node, or those of a Gateway if s is nil, if directors have
 // to know the ways to them.
 func (o Options) Asks(s *corev1.Service, list []*discoveryv1.EndpointSlice) map[Place][]netip.AddrPort {
 	if s != nil {

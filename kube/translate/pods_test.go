@@ -26,8 +26,9 @@ func hosts(services []model.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// Packets of gue, and of ipip to pods, go to pods by the agents of their nodes: to those that have
-// one, and in ipip to whose pods a way is known. Whatever is left a director takes.
+// Packets of gue, and of ipip to pods, go to pods through their nodes' agents: only to nodes that
+// have an agent, and in ipip only to those with a known way to their pods. A director takes all
+// services that result.
 func TestPodsByAgents(t *testing.T) {
 	nodes := []translate.Node{
 		{Name: "n1", V4: netip.MustParseAddr("10.0.0.1"), V6: netip.MustParseAddr("fd00::1"), Ready: true, Agent: translate.AgentRuns},
@@ -108,8 +109,8 @@ func TestPodsByAgents(t *testing.T) {
 	}
 }
 
-// Rows name who may have a connection for longer in gue, where nobody remembers: unless somebody
-// says for how long.
+// In gue, where directors remember no connections, rows name pods that may still have connections
+// for longer, unless a drain is given.
 func TestDrainInGUE(t *testing.T) {
 	for _, test := range []struct{ drain, most, want time.Duration }{
 		{0, 0, 10 * time.Minute}, {time.Minute, 0, time.Minute}, {0, 5 * time.Minute, 5 * time.Minute}, {0, time.Hour, 10 * time.Minute},
@@ -124,7 +125,7 @@ func TestDrainInGUE(t *testing.T) {
 	}
 }
 
-// Which pods directors have to know the way to.
+// To which pods directors have to know the way.
 func TestAsks(t *testing.T) {
 	list := []*discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "http", 8080, "a@n1=10.1.0.1", "b@n1=10.1.0.2!", "c@n2=10.1.0.3"), slice(discoveryv1.AddressTypeIPv6, "http", 8080, "a@n1=fd00::1")}
 	s := web()

@@ -14,19 +14,19 @@ import (
 // Forwarded is the type of the condition of Services that says whether directors forward them.
 const Forwarded = "weir.io/Forwarded"
 
-// What the status of a port says that directors do not forward, and why.
+// Why directors do not forward a port, as the status of the port says.
 const (
-	UnsupportedProtocol = "weir.io/UnsupportedProtocol" // directors know it not
+	UnsupportedProtocol = "weir.io/UnsupportedProtocol" // directors do not know its protocol
 	NoSourceRange       = "weir.io/NoSourceRange"       // no client may reach it by this address
 )
 
-// unsupported says what becomes of a port whose protocol directors do not know, and what helps.
+// unsupported says what happens to a port whose protocol directors do not know, and what helps.
 func unsupported(p *corev1.ServicePort) string {
 	return fmt.Sprintf("port %d: %s is not forwarded; tcp and udp are. Take it out, and give it to a Service of its own that another load balancer serves", p.Port, p.Protocol)
 }
 
-// PortStatuses returns what the status of a Service says of its ports at an address: nothing, if
-// all of them are forwarded.
+// PortStatuses returns what the status of a Service says about its ports at an address: nothing if
+// all are forwarded.
 func PortStatuses(s *corev1.Service, address netip.Addr) []corev1.PortStatus {
 	ranges, err := sourceRanges(s)
 	barred := err == nil && ranges != nil && len(ranges[pool.FamilyOf(address)]) == 0
@@ -52,8 +52,8 @@ func PortStatuses(s *corev1.Service, address netip.Addr) []corev1.PortStatus {
 	return list
 }
 
-// PortErrors says which of a Service's ports are not forwarded, or not at which addresses; empty:
-// all are.
+// PortErrors says which of a Service's ports are not forwarded, and at which addresses none is;
+// empty: all are.
 func PortErrors(s *corev1.Service, addresses []netip.Addr) string {
 	var list []string
 	for i := range s.Spec.Ports {

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// sourceRanges returns where a Service's clients may be, in each family; nil: anywhere. One
-// that cannot be read is an error, because without it others could come than are meant.
+// sourceRanges returns where a Service's clients may be, in each family; nil: anywhere. An
+// unreadable range is an error: without it, clients could come that are not meant to.
 func sourceRanges(s *corev1.Service) (map[pool.Family][]netip.Prefix, error) {
 	if len(s.Spec.LoadBalancerSourceRanges) == 0 {
 		return nil, nil
@@ -36,8 +36,8 @@ func sourceRanges(s *corev1.Service) (map[pool.Family][]netip.Prefix, error) {
 	return ranges, nil
 }
 
-// reachable returns the addresses that any client may reach, and tells of the others: to a
-// director a service without ranges is for everybody.
+// reachable returns the addresses that some client may reach, and reports the others: for a
+// director a service without ranges is open to every client.
 func reachable(addresses []netip.Addr, ranges map[pool.Family][]netip.Prefix) (list []netip.Addr, problems []Problem) {
 	for _, a := range addresses {
 		if family := pool.FamilyOf(a); ranges == nil || len(ranges[family]) > 0 {

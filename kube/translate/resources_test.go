@@ -79,8 +79,8 @@ func policy(t *testing.T, name string, age time.Duration, spec string) *v1alpha1
 		Spec: *fromJSON[v1alpha1.ServicePolicySpec](t, spec)}
 }
 
-// What a ServicePolicy says ends in what directors are told, and what it leaves out is as
-// without it.
+// What a ServicePolicy says ends in what directors are told, and what it leaves out is as if there
+// were none.
 func TestServicePolicy(t *testing.T) {
 	three := slice(discoveryv1.AddressTypeIPv4, "http", 8080, "a@n1=10.1.0.1")
 	dns := slice(discoveryv1.AddressTypeIPv4, "dns", 5353, "a@n1=10.1.0.1")
@@ -150,8 +150,8 @@ func TestServicePolicy(t *testing.T) {
 	}
 }
 
-// Of several policies the one with the highest priority counts, then the oldest, then the first
-// by name.
+// If there are several policies, the one with the highest priority counts, then the oldest, then
+// the first by name.
 func TestServicePolicyFor(t *testing.T) {
 	read := func(p *v1alpha1.ServicePolicy) *translate.ServicePolicy {
 		one, err := translate.ReadServicePolicy(p, translate.Options{Mode: model.NAT, Backends: translate.Nodes})
@@ -184,7 +184,7 @@ func TestServicePolicyFor(t *testing.T) {
 	}
 }
 
-// All keys of checks, and of what else directors know of services, come to directors as they are.
+// All keys of checks, and all others that directors know about services, reach directors unchanged.
 func TestServicePolicyInFull(t *testing.T) {
 	base := translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Nodes, NodeHealth: true}
 	for spec, want := range map[string]string{

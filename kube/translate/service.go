@@ -15,11 +15,11 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// healthzPort is where kube-proxy, and Cilium in its place, say how they are.
+// healthzPort is the port where kube-proxy, or Cilium in its place, reports its health.
 const healthzPort = 10256
 
-// Services returns what directors forward for a Service that has these addresses, and
-// what a user has to know about it: a service for each of its ports and addresses.
+// Services returns what directors forward for a Service that has these addresses, a service for
+// each of its ports and addresses, and what a user has to know about it.
 func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice, addresses []netip.Addr, c *Cluster) ([]model.Service, []Problem) {
 	o, problems := o.of(s)
 	if why := refuses(o, s); why != "" {
@@ -79,8 +79,8 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 	return list, problems
 }
 
-// Backends returns those of one port of a Service, in a family, and why some are none that
-// could be.
+// Backends returns the backends of one port of a Service in a family, and why some pods get
+// nothing.
 func Backends(o Options, s *corev1.Service, port *corev1.ServicePort, slices []*discoveryv1.EndpointSlice, family pool.Family, c *Cluster) (list []model.Backend, lacks []Problem) {
 	found, zoned := endpoints(slices, port, family, o.Zone, o.ByAgent())
 	switch {
@@ -105,7 +105,8 @@ func Backends(o Options, s *corev1.Service, port *corev1.ServicePort, slices []*
 	return list, lacks
 }
 
-// AddNew adds problems that are none of these already: several ports and addresses have the same ones.
+// AddNew adds problems that are not in the list yet: several ports and addresses have the same
+// ones.
 func AddNew(problems, more []Problem) []Problem {
 	for _, p := range more {
 		if !slices.Contains(problems, p) {
@@ -115,8 +116,8 @@ func AddNew(problems, more []Problem) []Problem {
 	return problems
 }
 
-// refuses says why a Service cannot be forwarded as it asks to be, where doing it in another
-// way would be less than it relies on.
+// refuses says why a Service cannot be forwarded as it asks to be, if any other way would give it
+// less than it relies on.
 func refuses(o Options, s *corev1.Service) string {
 	if o.ByAgent() && o.NoAgents != "" {
 		return fmt.Sprintf("mode %s to pods needs weir agent on their nodes, and %s", o.Mode, o.NoAgents)
@@ -142,7 +143,7 @@ func protocolOf(p *corev1.ServicePort) (model.Protocol, bool) {
 	return 0, false
 }
 
-// nameOf names a service by what cannot change without its being another one.
+// nameOf names a service by what cannot change unless it becomes another service.
 func nameOf(s *corev1.Service, p *corev1.ServicePort, vip netip.Addr, protocol model.Protocol) string {
 	name := fmt.Sprintf("%s/%s/%d-%s", s.Namespace, s.Name, p.Port, protocol)
 	if vip.Is6() {
@@ -151,7 +152,7 @@ func nameOf(s *corev1.Service, p *corev1.ServicePort, vip netip.Addr, protocol m
 	return name
 }
 
-// nodes returns all that any pod can be reached by.
+// nodes returns all nodes that any pod can be reached through.
 func nodes(o Options, port *corev1.ServicePort, c *Cluster, family pool.Family) []model.Backend {
 	list := make([]model.Backend, 0, len(c.nodes))
 	for _, n := range c.nodes {
@@ -163,7 +164,8 @@ func nodes(o Options, port *corev1.ServicePort, c *Cluster, family pool.Family) 
 	return list
 }
 
-// nodesWithPods returns those that have pods of the Service, each with the shares of its own.
+// nodesWithPods returns the nodes that have pods of the Service, each with the sum of its pods'
+// shares.
 func nodesWithPods(o Options, port *corev1.ServicePort, found []endpoint, c *Cluster, family pool.Family) []model.Backend {
 	active, draining := map[string][]endpoint{}, map[string]bool{}
 	for _, e := range found {
@@ -187,7 +189,7 @@ func nodesWithPods(o Options, port *corev1.ServicePort, found []endpoint, c *Clu
 				weight += int(e.weight)
 			}
 			b.Weight = uint16(min(weight, maxWeight))
-			if b.State == model.Down { // whether pods are ready is known better than of the node
+			if b.State == model.Down { // the pods' readiness is known better than the node's
 				b.State = model.Active
 			}
 		}
@@ -196,7 +198,7 @@ func nodesWithPods(o Options, port *corev1.ServicePort, found []endpoint, c *Clu
 	return list
 }
 
-// backend returns a node as one, if directors can reach it.
+// backend returns a node as a backend, if directors can reach it.
 func (c *Cluster) backend(o Options, n Node, port *corev1.ServicePort, family pool.Family) (model.Backend, bool) {
 	b := model.NewBackend()
 	address, has := c.address(n, family, o.Mode)
@@ -207,8 +209,8 @@ func (c *Cluster) backend(o Options, n Node, port *corev1.ServicePort, family po
 	return b, has
 }
 
-// inZone lets nodes of other zones drain, if there is an active one in the zone: kube-proxy on
-// a node stays in its own, too.
+// inZone drains nodes of other zones, if there is an active one in the zone: kube-proxy on a node
+// stays in its own zone, too.
 func (c *Cluster) inZone(list []model.Backend, zone string) []model.Backend {
 	is := func(b model.Backend) bool { return c.nodes[c.byName[b.Name]].Zone == zone }
 	if !slices.ContainsFunc(list, func(b model.Backend) bool { return b.State == model.Active && is(b) }) {
@@ -222,9 +224,9 @@ func (c *Cluster) inZone(list []model.Backend, zone string) []model.Backend {
 	return list
 }
 
-// HealthCheck returns how directors find out that a Service's backends serve: as its
-// ServicePolicy says, else that a node forwards to pods, by the port that
-// externalTrafficPolicy Local has for it, or by kube-proxy's own; nil: they do not.
+// HealthCheck returns how directors check that a Service's backends serve: as its ServicePolicy
+// says, else whether a node forwards to pods, at the port that externalTrafficPolicy Local has for
+// it or at kube-proxy's own; nil: they do not check.
 func HealthCheck(o Options, s *corev1.Service) *model.HealthCheck {
 	if o.Health != nil {
 		check := *o.Health

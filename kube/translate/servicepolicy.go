@@ -11,15 +11,15 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// ServicePolicy is one that is read.
+// ServicePolicy is a ServicePolicy that was read.
 type ServicePolicy struct {
 	Of       *v1alpha1.ServicePolicy
-	Options  Options // of Services that it selects
+	Options  Options // for Services that it selects
 	selector labels.Selector
 }
 
-// ReadServicePolicy returns what a ServicePolicy makes of the options that Services have
-// without one, or what is wrong with it that its schema cannot refuse.
+// ReadServicePolicy returns the options that Services have by a ServicePolicy over those that they
+// have without one, or what is wrong with the policy that its schema cannot refuse.
 func ReadServicePolicy(p *v1alpha1.ServicePolicy, o Options) (*ServicePolicy, error) {
 	matches, err := selector("spec.selector", &p.Spec.Selector)
 	if err != nil {
@@ -59,11 +59,10 @@ func duration(d *v1alpha1.Duration) string {
 	return string(*d)
 }
 
-// ServicePolicies are those of a cluster, by their namespaces: in each the one that counts
-// first.
+// ServicePolicies are a cluster's ServicePolicies by namespace, each list in order of precedence.
 type ServicePolicies map[string][]*ServicePolicy
 
-// NewServicePolicies puts policies in order.
+// NewServicePolicies sorts policies by namespace and precedence.
 func NewServicePolicies(list []*ServicePolicy) ServicePolicies {
 	p := ServicePolicies{}
 	for _, one := range list {
@@ -78,7 +77,7 @@ func NewServicePolicies(list []*ServicePolicy) ServicePolicies {
 	return p
 }
 
-// For returns the one that counts for a Service or a Gateway; nil: none.
+// For returns the policy that counts for a Service or a Gateway; nil: none.
 func (p ServicePolicies) For(o metav1.Object) *ServicePolicy {
 	for _, one := range p[o.GetNamespace()] {
 		if one.selector.Matches(labels.Set(o.GetLabels())) {

@@ -20,8 +20,8 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// endpoint is written as NAME@NODE=ADDRESS, with a mark behind it: ! is not ready, ~
-// terminates and still serves, x terminates and does not.
+// slice returns a slice of endpoints, each written as NAME@NODE=ADDRESS, with a mark behind it: !
+// is not ready, ~ terminates and still serves, x terminates and does not serve.
 func slice(family discoveryv1.AddressType, port string, number int32, endpoints ...string) *discoveryv1.EndpointSlice {
 	protocol := corev1.ProtocolTCP
 	if port == "dns" {
@@ -71,7 +71,8 @@ var nodes = []translate.Node{
 	{Name: "n5", V4: netip.MustParseAddr("10.0.0.5"), Ready: true, Excluded: true},
 }
 
-// text writes services as lines: NAME MODE AFFINITY, then whom they are for, and then each backend.
+// text writes services as lines: NAME MODE AFFINITY, then which clients they are for, and then each
+// backend.
 func text(services []model.Service) string {
 	var lines []string
 	for _, s := range services {
@@ -207,7 +208,7 @@ shop/web/80-tcp-ipv6 2001:db8::1:80 ipip snat=false flow
 	}
 }
 
-// If no node is ready it is who looks that is cut off: all of them are used.
+// If no node is ready, the controller is the one that is cut off: all nodes are used.
 func TestNoNodeIsReady(t *testing.T) {
 	dark := slices.Clone(nodes[:2])
 	dark[0].Ready, dark[1].Ready = false, false

@@ -10,16 +10,16 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// LabelWeight is how much a Pod gets of new connections beside the others of its Service, and
-// a node that any pod can be reached by beside other nodes.
+// LabelWeight is the share of new connections that a Pod gets among the Pods of its Service, or a
+// node among nodes that any pod can be reached through.
 const LabelWeight = "weir.io/weight"
 
-// AnnotationWeights says the same of the endpoints of an EndpointSlice: NAME=WEIGHT, with
-// commas, where the name is the Pod's, or the endpoint's address.
+// AnnotationWeights gives weights to the endpoints of an EndpointSlice: NAME=WEIGHT, with commas,
+// where the name is the Pod's, or the endpoint's address.
 const AnnotationWeights = "weir.io/weights"
 
 const (
-	usualWeight = 100   // of a pod, or a node; of a node by its pods for each of them
+	usualWeight = 100   // of a pod or a node; a node reached for its own pods has it for each
 	maxWeight   = 65535 // the model's
 )
 
@@ -31,7 +31,7 @@ func parseWeight(text string) (uint16, error) {
 	return uint16(weight), nil
 }
 
-// weights returns those that a slice says, by names and addresses, and what cannot be read.
+// weights returns the weights that a slice gives, by name or address, and what cannot be read.
 func weights(s *discoveryv1.EndpointSlice) (of map[string]uint16, problems []Problem) {
 	text := s.Annotations[AnnotationWeights]
 	if text == "" {
@@ -49,7 +49,7 @@ func weights(s *discoveryv1.EndpointSlice) (of map[string]uint16, problems []Pro
 	return of, problems
 }
 
-// weightProblems returns what cannot be read of slices' weights.
+// weightProblems returns which of slices' weights cannot be read.
 func weightProblems(list []*discoveryv1.EndpointSlice) (problems []Problem) {
 	for _, s := range list {
 		_, wrong := weights(s)
@@ -58,8 +58,8 @@ func weightProblems(list []*discoveryv1.EndpointSlice) (problems []Problem) {
 	return problems
 }
 
-// WithWeights returns an EndpointSlice that says what weights its Pods have, by what they are
-// labelled; the same one, if none is.
+// WithWeights returns an EndpointSlice that has its Pods' weights, by their labels; the same slice
+// if no Pod has the label.
 func WithWeights(s *discoveryv1.EndpointSlice, labelled func(pod string) (string, bool)) *discoveryv1.EndpointSlice {
 	var list []string
 	for i := range s.Endpoints {
@@ -74,7 +74,7 @@ func WithWeights(s *discoveryv1.EndpointSlice, labelled func(pod string) (string
 	}
 	slices.Sort(list)
 	if before := s.Annotations[AnnotationWeights]; before != "" {
-		list = append([]string{before}, list...) // what is said of a Pod itself counts
+		list = append([]string{before}, list...) // a Pod's own label takes precedence
 	}
 	with := *s
 	with.Annotations = maps.Clone(s.Annotations)

@@ -37,8 +37,8 @@ func backends(services []model.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// Directors in a zone keep to endpoints that are meant for it, and to nodes that are in it,
-// by the rules that kube-proxy has.
+// Directors in a zone keep to endpoints that are meant for it, and to nodes that are in it, by the
+// rules of kube-proxy.
 func TestZones(t *testing.T) {
 	const v4 = discoveryv1.AddressTypeIPv4
 	three := func(zones ...string) []*discoveryv1.EndpointSlice {
@@ -74,7 +74,7 @@ func TestZones(t *testing.T) {
 	}
 }
 
-// Pods and nodes have the weights that they are labelled with, and what is no weight is told.
+// Pods and nodes have the weights of their labels, and an invalid weight is reported.
 func TestWeights(t *testing.T) {
 	three := slice(discoveryv1.AddressTypeIPv4, "http", 8080, "a@n1=10.1.0.1", "b@n1=10.1.0.2", "c@n2=10.1.0.3")
 	labels := func(of map[string]string) *discoveryv1.EndpointSlice {
@@ -117,7 +117,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// One Service may have other backends than the rest, where these are possible.
+// One Service may have other backends than the rest, if such backends are possible.
 func TestBackendsOfOneService(t *testing.T) {
 	three := []*discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "http", 8080, "a@n1=10.1.0.1")}
 	noNodePorts := func(s *corev1.ServiceSpec) { s.Ports[0].NodePort = 0 }
@@ -153,8 +153,8 @@ func TestBackendsOfOneService(t *testing.T) {
 	}
 }
 
-// A pod that publishes its address before it is ready is served; names are none; the MTU of the
-// paths is every backend's.
+// A pod that publishes its address before it is ready is a backend; names are not; every backend
+// has the MTU of the paths.
 func TestEndpointsOfAllKinds(t *testing.T) {
 	early := slice(discoveryv1.AddressTypeIPv4, "http", 8080, "a@n1=10.1.0.1")
 	early.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr(true), Serving: ptr(false), Terminating: ptr(false)} // as with publishNotReadyAddresses
