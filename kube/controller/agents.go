@@ -11,9 +11,9 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// agents returns what is known of nodes' agents, by the nodes' names, and when the next of them is
-// silent if nothing is heard of it until then; the zero time: never. Leases of other namespaces
-// are nobody's.
+// agents returns what is known about nodes' agents, by node name, and when the next agent becomes
+// silent if nothing is heard of it until then; the zero time: never. Leases of other namespaces do
+// not count.
 func (h *heard) agents(leases cache.SharedIndexInformer, namespace string, now time.Time) (by map[string]translate.Agent, next time.Time) {
 	by = map[string]translate.Agent{}
 	for _, l := range follow.List[coordinationv1.Lease](leases) {
@@ -32,7 +32,7 @@ func (h *heard) agents(leases cache.SharedIndexInformer, namespace string, now t
 	return by, next
 }
 
-// nodes returns the nodes that there are, with their agents.
+// nodes returns the existing nodes, with their agents.
 func (c *Controller) nodes(now time.Time) (nodes []translate.Node) {
 	agents, next := c.heard.agents(c.cache.agent, c.Namespace, now)
 	nodes, c.silence = c.cache.nodes(), next
@@ -42,7 +42,7 @@ func (c *Controller) nodes(now time.Time) (nodes []translate.Node) {
 	return nodes
 }
 
-// silent reports whether nothing may have been heard of an agent for too long.
+// silent reports whether some agent may not have been heard of for too long.
 func (c *Controller) silent(now time.Time) bool {
 	return !c.silence.IsZero() && !now.Before(c.silence)
 }

@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	// straggle is how long the others are waited for when enough directors have a Service.
+	// straggle is how long the controller waits for the other directors when enough have a Service.
 	straggle = 2 * time.Second
-	// patience is how long nothing is said of a Service that not enough directors have. It is
-	// longer than group.Renew, within which each says what it has in any case.
+	// patience is how long no problem is reported for a Service that not enough directors have. It
+	// is longer than group.Renew, within which each director says what it has in any case.
 	patience = 5 * time.Second
 )
 
-// awaited is what is waited for of a Service's or a Gateway's directors.
+// awaited is what the controller waits for from a Service's or a Gateway's directors.
 type awaited struct {
-	since  string    // the version of the DirectorSet that they are to have; empty: none
-	from   time.Time // when that was first seen
-	enough time.Time // when enough had it
+	since  string    // the version of the DirectorSet that directors are to have; empty: none
+	from   time.Time // when that version was first seen
+	enough time.Time // when enough directors had it
 	done   bool
 }
 
-// await finds out which Services and Gateways the directors of their groups have taken, by what
-// these say, and returns when to look again if they say nothing. The others are not forwarded
-// yet: w.waits says why.
+// await finds out, by what directors say, which Services and Gateways the directors of their groups
+// have taken, and returns when to look again if they say nothing. The others are not forwarded yet:
+// w.waits says why.
 func (p *plan) await(groups map[string]*compiledGroup, now time.Time) (next time.Time) {
 	p.waiting = map[*wish]bool{}
 	for w := range p.unsettled {
 		w.waits = ""
 		g := w.group
 		if g == nil || !w.forwarded || len(w.made.services) == 0 || groups[g.Of.Name] == nil {
-			continue // the file's directors have answered, or there is nothing to be waited for
+			continue // the file's directors have answered, or there is nothing to wait for
 		}
 		c := groups[g.Of.Name].byName[w.name().String()]
 		if c == nil {
@@ -60,7 +60,8 @@ func (p *plan) await(groups map[string]*compiledGroup, now time.Time) (next time
 	return next
 }
 
-// ask finds out whether enough directors have what one was compiled to, and when to look again.
+// ask finds out whether enough directors have what the Service was compiled to, and when to look
+// again.
 func (w *wish) ask(c *compiled, directors []group.Candidate, now time.Time) (next time.Time) {
 	a := &w.awaited
 	if firstInStatus(w.made.services) {
@@ -94,12 +95,12 @@ func (w *wish) ask(c *compiled, directors []group.Candidate, now time.Time) (nex
 	return until
 }
 
-// ready says what there is before it is forwarded.
+// ready says what a Service has before it is forwarded.
 func (w *wish) ready() string { return "it has " + addressText(w) }
 
-// enough reports whether packets find their way when these directors have it: any of them, where
-// routers are told by each director of what it has; and where hosts on the link ask for the
-// address the one that answers.
+// enough reports whether packets find their way when these directors have the Service. Where each
+// director tells routers what it has, any director is enough. Where hosts on the link ask for the
+// address, it has to be the director that answers.
 func (w *wish) enough(has map[string]bool, directors []group.Candidate) bool {
 	spec := &w.group.Of.Spec
 	if spec.BGP != nil || spec.Neighbor == nil {
@@ -118,8 +119,8 @@ func (w *wish) enough(has map[string]bool, directors []group.Candidate) bool {
 }
 
 // firstInStatus reports whether backends take packets for a Service's addresses only when its
-// status names them: nodes in the direct modes, where kube-proxy reads it there. Then waiting
-// for directors would only make them send packets to who does not take them.
+// status names the addresses: nodes in the direct modes, where kube-proxy reads them there. If the
+// status waited for directors, these would send packets to nodes that do not take them.
 func firstInStatus(services []model.Service) bool {
 	return slices.ContainsFunc(services, func(s model.Service) bool {
 		return s.Mode != model.NAT && slices.ContainsFunc(s.Backends, func(b model.Backend) bool { return !b.Host.IsValid() })

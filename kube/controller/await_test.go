@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// awaiting is a Service of a group whose DirectorSet was written in a version.
+// awaiting is a Service of a group, and the version in which its DirectorSet was written.
 type awaiting struct {
 	*plan
 	w      *wish
@@ -39,7 +39,7 @@ func (a *awaiting) written(version string) {
 	a.groups["edge"].byName[a.w.name().String()] = &compiled{since: version, written: v1alpha1.CompiledService{Set: 3}}
 }
 
-// after lets the directors say what they have taken: one that says - does not say.
+// after lets the directors say what they have taken; - stands for a director that does not say.
 func (a *awaiting) after(d time.Duration, taken ...string) {
 	var directors []group.Candidate
 	for i, version := range taken {
@@ -66,8 +66,8 @@ func (a *awaiting) condition() string {
 	return ""
 }
 
-// A Service's address is in its status when its group's directors have it; for those that are
-// late it waits a while, and where none has it the user learns why.
+// A Service's address is in its status when its group's directors have the Service. It waits a
+// while for late directors, and if none has it, the user learns why.
 func TestAwait(t *testing.T) {
 	bgp := v1alpha1.DirectorGroupSpec{BGP: &v1alpha1.DirectorBGP{ASN: 65001}}
 	neighbor := v1alpha1.DirectorGroupSpec{Neighbor: &v1alpha1.DirectorNeighbor{}}
@@ -75,13 +75,13 @@ func TestAwait(t *testing.T) {
 		after     time.Duration
 		taken     []string
 		forwarded bool
-		condition string // begins with; empty: it says nothing
+		condition string // how it begins; empty: there is none
 	}
 	answers := "b" // of a and b, for the VIP of wishServedBy
 	if group.Answers("a", []string{"a", "b"}, netip.MustParseAddr("203.0.113.1")) {
 		answers = "a"
 	}
-	who := func(first, other string) []string { // what the one who answers says, and the other one
+	who := func(first, other string) []string { // what the answering director says, and the other
 		if answers == "a" {
 			return []string{first, other}
 		}
@@ -113,8 +113,8 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// What a Service has it keeps while directors do not have its change, and in the modes in which
-// nodes take packets by the status nobody is waited for.
+// A Service keeps what it has while directors do not have its change. In the modes in which nodes
+// take packets by the status, it waits for no director.
 func TestAwaitKeeps(t *testing.T) {
 	a := newAwaiting(v1alpha1.DirectorGroupSpec{BGP: &v1alpha1.DirectorBGP{ASN: 65001}})
 	a.unsettled[a.w] = true
@@ -143,7 +143,7 @@ func TestAwaitKeeps(t *testing.T) {
 	}
 }
 
-// What is wrong with a Service is in its condition, and goes when it is none of ours.
+// A Service's condition says what is wrong with it, and goes when the Service is not ours any more.
 func TestConditions(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*wish)

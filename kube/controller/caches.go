@@ -29,34 +29,35 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// caches follow what the API server has. What is read from them is not to be changed.
+// caches follow what the API server has. Objects that are read from them must not be changed.
 type caches struct {
 	serving, slice, node, address cache.SharedIndexInformer
 	weighted                      cache.SharedIndexInformer // Pods that are labelled with a weight
 	namespace                     cache.SharedIndexInformer
-	pool, policy                  cache.SharedIndexInformer // nil: the cluster has no custom resources of weir's
-	group, peer, set, lease       cache.SharedIndexInformer // nil: it has none for directors
+	pool, policy                  cache.SharedIndexInformer // nil: the cluster has none of weir's custom resources
+	group, peer, set, lease       cache.SharedIndexInformer // nil: it has no custom resources for directors
 	agent                         cache.SharedIndexInformer // the Leases of nodes' agents; nil: the same
 
 	// Nil: the cluster has none of these.
 	gatewayClass, gateway, tcpRoute, udpRoute, grant cache.SharedIndexInformer
 
-	// For who reads the caches: slices of weighted Pods, and whether there are any of these.
+	// For readers of the caches: slices of weighted Pods, and whether there are any such Pods.
 	with       map[types.UID]weightedSlice
 	anyWeights bool
 }
 
-// custom is which custom resources of weir's a cluster has.
+// custom says which of weir's custom resources a cluster has.
 type custom struct {
 	client rest.Interface // nil: none
-	// directors says that there are those for directors, too: older definitions have none.
+	// directors says that the cluster has those for directors, too: older definitions lack them.
 	directors bool
 }
 
 // byService is the index of EndpointSlices by their Service.
 const byService = "service"
 
-// newCaches notes whatever may matter that was read. Without resources there are no custom ones.
+// newCaches makes caches that note every change that may matter. Without resources they follow no
+// custom resources.
 func newCaches(config *rest.Config, resources custom, weighs bool, noted *changes, heard *heard) (*caches, error) {
 	core, err1 := corev1client.NewForConfig(config)
 	discovery, err2 := discoveryv1client.NewForConfig(config)
@@ -74,7 +75,7 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 		node:    informer(core.RESTClient(), "nodes", "", &corev1.Node{}, nil),
 		address: informer(networking.RESTClient(), "ipaddresses", networkingv1.LabelManagedBy+"="+managedBy, &networkingv1.IPAddress{}, nil),
 	}
-	// Kubelets say that they are alive every few seconds.
+	// Kubelets report every few seconds that they are alive.
 	nodes := func(before, after any) bool {
 		return translate.NodeOf(before.(*corev1.Node)) != translate.NodeOf(after.(*corev1.Node))
 	}
@@ -104,7 +105,7 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 	}
 	c.pool = informer(resources.client, v1alpha1.AddressPools, "", &v1alpha1.AddressPool{}, nil)
 	c.policy = informer(resources.client, v1alpha1.ServicePolicies, "", &v1alpha1.ServicePolicy{}, nil)
-	// Their status is this process's own.
+	// This process itself writes their statuses.
 	specs := func(before, after any) bool {
 		return before.(metav1.Object).GetGeneration() != after.(metav1.Object).GetGeneration()
 	}
@@ -133,21 +134,21 @@ func nameOf(o any) pool.Service {
 	return pool.Service{Namespace: m.GetNamespace(), Name: m.GetName()}
 }
 
-// servedBy returns the Service that a slice is of.
+// servedBy returns the Service that a slice belongs to.
 func servedBy(s *discoveryv1.EndpointSlice) pool.Service {
 	return pool.Service{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
 func informer(client rest.Interface, resource, selector string, of runtime.Object, indexers cache.Indexers) cache.SharedIndexInformer {
 	return follow.Informer(client, resource, of, follow.What{Labels: selector, Indexers: indexers, Shrink: func(o any) {
-		if pod, is := o.(*corev1.Pod); is { // only what it is labelled matters
+		if pod, is := o.(*corev1.Pod); is { // only its labels matter
 			pod.Spec, pod.Status, pod.Annotations = corev1.PodSpec{}, corev1.PodStatus{}, nil
 		}
 	}})
 }
 
-// tell calls changed with what comes, goes, and differs in a way that matters: with what it
-// was, too.
+// tell calls changed with objects that come, go, or change in a way that matters; for a change,
+// with the object before it, too.
 func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, changed func(any)) error {
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed,
@@ -167,7 +168,7 @@ func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, cha
 	return err
 }
 
-// start follows until the context ends, and returns when all has been read once.
+// start begins to follow until the context ends, and returns when everything has been read once.
 func (c *caches) start(ctx context.Context) error {
 	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.namespace}
 	for _, i := range []cache.SharedIndexInformer{c.weighted, c.pool, c.policy, c.group, c.peer, c.set, c.lease, c.agent,
@@ -185,8 +186,8 @@ func (c *caches) service(name pool.Service) *corev1.Service {
 	return one[corev1.Service](c.serving, name.String())
 }
 
-// slices returns those of a Service, with the weights of their Pods: the same objects, while
-// they say the same.
+// slices returns the EndpointSlices of a Service, with the weights of their Pods: the same objects
+// while nothing in them changes.
 func (c *caches) slices(s *corev1.Service) []*discoveryv1.EndpointSlice {
 	found, err := c.slice.GetIndexer().ByIndex(byService, translate.Of(s).String())
 	if err != nil {
@@ -209,7 +210,7 @@ func (c *caches) nodes() []translate.Node {
 	return nodes
 }
 
-// addresses returns those that are claimed.
+// addresses returns the claimed addresses.
 func (c *caches) addresses() (list []netip.Addr) {
 	for _, name := range c.address.GetStore().ListKeys() {
 		if a, err := netip.ParseAddr(name); err == nil {
@@ -219,7 +220,7 @@ func (c *caches) addresses() (list []netip.Addr) {
 	return list
 }
 
-// claim returns whose an address is, as it was read.
+// claim returns who holds an address, as it was read.
 func (c *caches) claim(a netip.Addr) (none claim, read bool) {
 	if o := one[networkingv1.IPAddress](c.address, a.String()); o != nil {
 		return claimOf(o), true

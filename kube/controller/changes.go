@@ -9,19 +9,19 @@ import (
 
 // news is what may have changed.
 type news struct {
-	services  map[pool.Service]bool // Services, and those whose EndpointSlices did
-	pods      map[pool.Service]bool // whose weights did
-	addresses map[netip.Addr]bool   // that are claimed, or were
+	services  map[pool.Service]bool // that changed, or whose EndpointSlices did
+	pods      map[pool.Service]bool // whose weights changed
+	addresses map[netip.Addr]bool   // that are or were claimed
 	nodes     bool
-	resources bool // custom ones, and namespaces by whose labels they select
+	resources bool // custom resources, and namespaces, by whose labels they select
 	sets      bool // what is written for groups of directors
 	gateways  bool // objects of Gateway API, and namespaces
 	all       bool
 }
 
-// changes collects news until somebody takes it. What has changed twice is told once.
+// changes collects news until it is taken. What has changed twice is reported once.
 type changes struct {
-	wake func() // called with each
+	wake func() // called with each change
 
 	mu  sync.Mutex
 	got news

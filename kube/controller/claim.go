@@ -13,26 +13,26 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// holdersKey is the annotation of a claim that says who has the address, where that is more
-// than its parentRef can say: an array of them. A later version that has more to say of them than
-// this one reads has more keys, or writes an object with the array as "holders"; this version then
-// believes whom it names, and changes nothing.
+// holdersKey is the annotation of a claim that has an array of the address's holders, if they are
+// more than its parentRef can say. A later version that has more to say about holders uses more
+// keys, or writes an object with the array as "holders"; this version then believes the names, and
+// changes nothing.
 const holdersKey = "weir.io/holders"
 
-// claim is who has an address, by one version of its object.
+// claim says who holds an address, by one version of its object.
 type claim struct {
 	holders pool.Holders
 	version string
-	newer   bool // a later version of weir has written it: it says more than is known here
+	newer   bool // a later version of weir has written it: it says more than this one knows
 }
 
-// before reports whether the other one is of a newer version.
+// before reports whether the other claim is of a newer version.
 func (c claim) before(other claim) bool {
 	order, err := resourceversion.CompareResourceVersion(c.version, other.version)
 	return err == nil && order < 0
 }
 
-// foreignError says why an address is not to be had.
+// foreignError says why an address cannot be claimed.
 type foreignError struct {
 	claim
 	why, by string
@@ -45,8 +45,8 @@ func (e *foreignError) Error() string {
 	return fmt.Sprintf("it %s, says %s", e.why, e.by)
 }
 
-// with returns who has the address after others have joined, or the same want something else
-// of it; or why not.
+// with returns who holds the address after other Services have joined, or after its holders want
+// something else of it; or why they cannot.
 func (c claim) with(more pool.Holders, by string) (want pool.Holders, changed bool, refused *foreignError) {
 	want = c.holders
 	for _, h := range more {
@@ -71,7 +71,7 @@ func (c claim) with(more pool.Holders, by string) (want pool.Holders, changed bo
 	return want, changed, nil
 }
 
-// isOf reports whether the claim is of all of these, and of nobody else.
+// isOf reports whether the claim has exactly these holders.
 func (c claim) isOf(holders pool.Holders) bool {
 	for _, h := range holders {
 		if _, is := c.holders.Of(h.Service); !is {
@@ -81,7 +81,7 @@ func (c claim) isOf(holders pool.Holders) bool {
 	return len(c.holders) == len(holders)
 }
 
-// write makes a claim say who has its address.
+// write writes into a claim who holds its address.
 func write(a *networkingv1.IPAddress, holders pool.Holders) error {
 	if len(holders) == 1 && holders[0].Same(pool.Holder{Service: parentOf(a)}) {
 		delete(a.Annotations, holdersKey)
@@ -95,8 +95,8 @@ func write(a *networkingv1.IPAddress, holders pool.Holders) error {
 	return nil
 }
 
-// claimOf reads who has an address. The parentRef cannot be changed, so it may be of one that
-// has left.
+// claimOf reads who holds an address. The parentRef cannot be changed, so it may name a Service
+// that has left.
 func claimOf(a *networkingv1.IPAddress) claim {
 	c := claim{version: a.ResourceVersion}
 	if text := a.Annotations[holdersKey]; text != "" {
@@ -108,7 +108,7 @@ func claimOf(a *networkingv1.IPAddress) claim {
 	return c
 }
 
-// readHolders reads the annotation; nobody: it is damaged.
+// readHolders reads the annotation; no holders: it is damaged.
 func readHolders(text []byte) (holders pool.Holders, newer bool) {
 	strict := json.NewDecoder(bytes.NewReader(text))
 	strict.DisallowUnknownFields()
@@ -126,7 +126,7 @@ func readHolders(text []byte) (holders pool.Holders, newer bool) {
 	return later.Holders, true
 }
 
-// parentOf returns whose an address is.
+// parentOf returns the Service or Gateway in a claim's parentRef.
 func parentOf(a *networkingv1.IPAddress) pool.Service {
 	if p := a.Spec.ParentRef; p != nil {
 		owner := pool.Service{Namespace: p.Namespace, Name: p.Name}
@@ -138,7 +138,7 @@ func parentOf(a *networkingv1.IPAddress) pool.Service {
 	return pool.Service{}
 }
 
-// parentRef is what parentOf reads.
+// parentRef returns the parentRef from which parentOf reads the owner.
 func parentRef(owner pool.Service) *networkingv1.ParentReference {
 	p := &networkingv1.ParentReference{Resource: "services", Namespace: owner.Namespace, Name: owner.Name}
 	if owner.Kind == pool.Gateway {

@@ -18,49 +18,50 @@ import (
 
 // compiled is a Service of a group as its directors forward it.
 type compiled struct {
-	written   v1alpha1.CompiledService // as it is to be in the API server
+	written   v1alpha1.CompiledService // as the API server is to have it
 	documents []model.Document
-	input     wanted    // that they were made of
-	due       time.Time // when they are to be made again; zero: when the input is another
+	input     wanted    // what the documents were made of
+	due       time.Time // when they are to be made again; zero: when the input changes
 	history   *group.History
 	object    int // the number of the DirectorSet that it is written in
 	fronts    uint64
-	since     string // the version of the DirectorSet that had these fronts first; empty: it is not written yet
+	since     string // the first version of the DirectorSet with these fronts; empty: not written
 }
 
-// wanted is what a Service is to be forwarded as. While it was translated from the same, raw is
-// the same, and there is nothing to compare.
+// wanted says how a Service is to be forwarded. While its source does not change, raw is the same,
+// and there is nothing to compare.
 type wanted struct {
-	raw      *model.Service // the first one of what it was translated to
+	raw      *model.Service // the first of the services that it was translated to
 	services []model.Service
-	ports    []v1alpha1.ServiceNodePort // node ports of these
+	ports    []v1alpha1.ServiceNodePort // node ports of the services
 }
 
 func (w wanted) same(o wanted) bool {
 	return slices.Equal(w.ports, o.ports) && (w.raw != nil && w.raw == o.raw || len(w.services) == len(o.services) && reflect.DeepEqual(w.services, o.services))
 }
 
-// setObject is a DirectorSet as it is in the API server, by what is known.
+// setObject is a DirectorSet as the API server has it, as far as is known.
 type setObject struct {
 	of       *v1alpha1.DirectorSet // nil: there is none yet
 	services map[string]*compiled
 	changed  bool // it has to be written
-	loses    bool // to another one, which has to be written before
+	loses    bool // Services to another object, which has to be written first
 }
 
-// compiledGroup is all that the directors of a group forward.
+// compiledGroup is everything that the directors of a group forward.
 type compiledGroup struct {
 	name    string
 	objects map[int]*setObject
 	byName  map[string]*compiled
-	due     time.Time            // the first of the Services'
-	lost    map[string]*compiled // Services that are in no object, or cannot be read, as far as they are known
+	due     time.Time            // the earliest of its Services' due times
+	lost    map[string]*compiled // Services that are in no object or cannot be read, if known
 
-	// newer says what a later version of weir has written of it; nil: nothing. Then all of it stays
-	// as it is: of what is in held, its Services, this process could only begin histories anew.
+	// newer says what of the group a later version of weir has written; nil: nothing. If it is set,
+	// the whole group stays as it is: this process could only begin new histories for its Services,
+	// which are in held.
 	newer error
 	held  map[string]*v1alpha1.CompiledService
-	stays map[string]bool // Services of it that a group has to get which is held
+	stays map[string]bool // Services of the group that are to move to a group that is held
 
 	wanted map[string]wanted
 	left   map[string]*compiled // Services that the group has just lost, perhaps to another one
@@ -70,9 +71,9 @@ func newCompiledGroup(name string) *compiledGroup {
 	return &compiledGroup{name: name, objects: map[int]*setObject{}, byName: map[string]*compiled{}, lost: map[string]*compiled{}}
 }
 
-// read adds what a DirectorSet has. Of a Service that is in two, while it moved, the later one
-// counts. One that cannot be read was written by somebody else: it is to be written anew, by
-// what is known of the group, if anything is, and what was wrong is returned.
+// read adds what a DirectorSet has. If a Service is in two of them because it was moving, the later
+// revision counts. A Service that cannot be read was not written by a controller: it is to be
+// written anew, from what is known of the group, if anything is. What was wrong is returned.
 func (g *compiledGroup) read(of *v1alpha1.DirectorSet, known *compiledGroup) error {
 	var errs []error
 	o := &setObject{of: of, services: map[string]*compiled{}}
@@ -112,8 +113,8 @@ func (g *compiledGroup) read(of *v1alpha1.DirectorSet, known *compiledGroup) err
 	return errors.Join(errs...)
 }
 
-// keep remembers the Services that were known to be in an object, and are in none: somebody has
-// removed it.
+// keep remembers the Services that were known to be in an object and are now in none: their object
+// was removed.
 func (g *compiledGroup) keep(known *compiledGroup) {
 	for name, c := range known.byName {
 		if g.byName[name] == nil && g.lost[name] == nil {
@@ -122,8 +123,8 @@ func (g *compiledGroup) keep(known *compiledGroup) {
 	}
 }
 
-// last returns what a Service was last, as a later revision than what was read of it, and its
-// documents; nil, if that is not known.
+// last returns the last known state of a Service, as a later revision than the one that was read,
+// and its documents; nil if it is not known.
 func (g *compiledGroup) last(read v1alpha1.CompiledService) (v1alpha1.CompiledService, []model.Document) {
 	if g == nil || g.byName[read.Name] == nil {
 		return read, nil
@@ -134,8 +135,8 @@ func (g *compiledGroup) last(read v1alpha1.CompiledService) (v1alpha1.CompiledSe
 	return w, c.documents
 }
 
-// want notes what Services are to be forwarded as, and which of them cannot be beside the
-// others.
+// want notes how Services are to be forwarded, and returns those that cannot be forwarded beside
+// the others.
 func (g *compiledGroup) want(wishes []*wish) (refused []refusal) {
 	g.wanted = map[string]wanted{}
 	var parts []part
@@ -154,12 +155,11 @@ func (g *compiledGroup) want(wishes []*wish) (refused []refusal) {
 	return refused
 }
 
-// mayClash reports whether a service's backends' replies are told apart by the backend alone.
+// mayClash reports whether only the backend tells which service a reply belongs to.
 func mayClash(s *model.Service) bool { return s.Mode == model.NAT && !s.SNAT }
 
-// clashes returns which Services cannot be forwarded beside others. Each alone is valid, and
-// their addresses and ports are their own, so only those can be in each other's way that
-// mayClash.
+// clashes returns which Services cannot be forwarded beside others. Each is valid alone and has its
+// own addresses and ports, so only services that mayClash can be in each other's way.
 func clashes(parts []part) (refused []refusal) {
 	for len(parts) > 0 {
 		c := model.Config{Services: services(parts)}
@@ -183,7 +183,7 @@ func clashes(parts []part) (refused []refusal) {
 	return refused
 }
 
-// sizes returns how large the DirectorSets become.
+// sizes returns the sizes of the DirectorSets as they are now to be written.
 func (g *compiledGroup) sizes() map[int]int {
 	sizes := map[int]int{}
 	for n, o := range g.objects {
@@ -194,12 +194,12 @@ func (g *compiledGroup) sizes() map[int]int {
 	return sizes
 }
 
-// set makes what is wanted what the group forwards. Only what
-// is another one, or due, is compiled. Those that come from another group bring their histories
-// along, which elsewhere returns.
+// set makes the group forward what is wanted. Only Services that have changed, or are due, are
+// compiled. Services that come from another group bring along their histories, which elsewhere
+// returns.
 func (g *compiledGroup) set(notice time.Duration, elsewhere func(name string) []model.Document, now time.Time) error {
-	var sizes map[int]int // counted when it is needed
-	var others []string   // than they were
+	var sizes map[int]int // counted when needed
+	var others []string   // Services that have changed or are due
 	for name, is := range g.wanted {
 		if c := g.byName[name]; c == nil || !c.input.same(is) || !c.due.IsZero() && !now.Before(c.due) {
 			others = append(others, name)
@@ -229,7 +229,7 @@ func (g *compiledGroup) set(notice time.Duration, elsewhere func(name string) []
 			o.changed = true
 		}
 	}
-	clear(g.lost) // those that are wanted have been made again
+	clear(g.lost) // the wanted ones have been made again
 	return nil
 }
 
@@ -299,7 +299,7 @@ func (g *compiledGroup) compile(name string, is wanted, notice time.Duration, el
 	return nil
 }
 
-// object returns the DirectorSet as it is to be written.
+// object returns a DirectorSet as it is to be written.
 func (g *compiledGroup) object(number int, owner metav1.OwnerReference) *v1alpha1.DirectorSet {
 	o := g.objects[number]
 	of := &v1alpha1.DirectorSet{}

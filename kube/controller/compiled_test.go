@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// wishServedBy returns a wish for a Service with so many backends.
+// wishServedBy returns a wish for a Service with the number of backends.
 func wishServedBy(name string, number, backends int) *wish {
 	w := wishOf(name)
 	s := model.Service{Name: "x/" + name + "/80-tcp", VIP: netip.AddrFrom4([4]byte{203, 0, byte(113 + number>>8), byte(number)}), Protocol: model.TCP,
@@ -35,7 +35,7 @@ func wishServedBy(name string, number, backends int) *wish {
 
 func nowhere(string) []model.Document { return nil }
 
-// changedObjects returns which objects are to be written, and takes them for written.
+// changedObjects returns which objects are to be written, and marks them as written.
 func (g *compiledGroup) changedObjects() string {
 	var list []string
 	for _, n := range slices.Sorted(maps.Keys(g.objects)) {
@@ -47,7 +47,7 @@ func (g *compiledGroup) changedObjects() string {
 	return strings.Join(list, ", ")
 }
 
-// A change of one Service compiles that one, and writes the object that it is in.
+// A change of one Service compiles only this Service, and writes the object that has it.
 func TestOnlyWhatChangesIsWritten(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	g := newCompiledGroup("edge")
@@ -83,7 +83,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 	if after.written.Revision != before.written.Revision+1 || len(after.documents[0].Log.Generations) != 2 || after.written.Set != before.written.Set {
 		t.Errorf("it is written as %+v, and was %+v", after.written, before.written)
 	}
-	// What is due is compiled without a change, and then nothing is due any more.
+	// A Service that is due is compiled without a change, and then nothing is due any more.
 	if want := now.Add(61 * time.Second); !g.due.Equal(want) {
 		t.Errorf("it is due at %v, want %v", g.due, want)
 	}
@@ -112,8 +112,8 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 	}
 }
 
-// A Service that outgrows its object moves to another one, which is written before, and stays
-// in the directors' set that it was in. One that is in two is the later one's.
+// A Service that outgrows its object moves to another object, which is written first, and stays in
+// the same set of the directors. If a Service is in two objects, the later revision counts.
 func TestServicesMoveBetweenObjects(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	g := newCompiledGroup("edge")
@@ -128,7 +128,7 @@ func TestServicesMoveBetweenObjects(t *testing.T) {
 	set()
 	first := g.object(0, metav1.OwnerReference{})
 	g.changedObjects()
-	// Addresses that nothing compresses, as far as that goes.
+	// Addresses and names that hardly compress.
 	large = wishServedBy("large", 2, 0)
 	for port := range 8 {
 		s := wishServedBy("large", 2, 8000).made.services[0]
@@ -161,7 +161,7 @@ func TestServicesMoveBetweenObjects(t *testing.T) {
 	}
 }
 
-// Services whose replies could not be told apart are not forwarded both.
+// Of two Services whose replies could not be told apart, at most one is forwarded.
 func TestClashes(t *testing.T) {
 	a, b, c := wishServedBy("a", 1, 2), wishServedBy("b", 1, 2), wishServedBy("c", 2, 2)
 	for _, w := range []*wish{a, b} {
@@ -175,8 +175,8 @@ func TestClashes(t *testing.T) {
 	}
 }
 
-// What somebody has written into a DirectorSet, and nobody can read, is written anew: as the
-// process knows it, with its history, or else with a new one. It holds nothing up.
+// A Service of a DirectorSet that cannot be read is written anew: with its history if the process
+// knows it, or else with a new one. It does not hold up others.
 func TestWhatCannotBeReadIsWrittenAnew(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	known := newCompiledGroup("edge")
@@ -231,7 +231,7 @@ func TestWhatCannotBeReadIsWrittenAnew(t *testing.T) {
 	}
 }
 
-// Services of an object that somebody has removed are written again, with their histories, and as
+// Services of an object that was removed by hand are written again, with their histories, and as
 // later revisions.
 func TestWhatIsRemovedIsWrittenAgain(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)

@@ -11,12 +11,12 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// reasonForwarded is that of the condition of a Service which is forwarded; all others are those
-// of events.
+// reasonForwarded is the reason of the condition of a forwarded Service; all other reasons are
+// those of events.
 const reasonForwarded = "Forwarded"
 
-// conditions returns what a Service's conditions are to say: whether directors forward it, and
-// which of its ports they do not. Others' stay.
+// conditions returns a Service's new conditions: whether directors forward it, and which of its
+// ports they do not forward. Conditions of others stay.
 func (w *wish) conditions() []metav1.Condition {
 	list := slices.Clone(w.service.Status.Conditions)
 	status, reason, message := w.verdict()
@@ -34,8 +34,8 @@ func (w *wish) conditions() []metav1.Condition {
 	return list
 }
 
-// verdict says whether directors forward it; without a status that is not known yet, and what
-// was said stays.
+// verdict says whether directors forward a Service. An empty status: it is not known yet, and the
+// condition stays as it was.
 func (w *wish) verdict() (status metav1.ConditionStatus, reason, message string) {
 	no := func(of translate.Reason, stages ...stage) (metav1.ConditionStatus, string, string) {
 		var texts []string
@@ -66,8 +66,8 @@ func (w *wish) verdict() (status metav1.ConditionStatus, reason, message string)
 	return no(translate.NoBackends, forwarding)
 }
 
-// left returns a Service without what was said of it while it was a load balancer of ours; nil:
-// nothing was.
+// left returns a Service without the conditions from when it was a load balancer of ours; nil: it
+// has none.
 func left(s *corev1.Service) *corev1.Service {
 	if s == nil || s.DeletionTimestamp != nil || meta.FindStatusCondition(s.Status.Conditions, translate.Forwarded) == nil {
 		return nil

@@ -1,7 +1,7 @@
-// Package controller keeps what directors forward, and the status of Services, as Kubernetes
-// says. It works by level: a pass reads what there is of each Service that something may have
-// changed for, and makes that true; and now and then of all, so it does not matter what was
-// missed, or what a process before this one had begun.
+// Package controller keeps what directors forward, and the status of Services, as Kubernetes says.
+// It works by level: a pass reads the state of each Service that a change may concern, and makes it
+// true. Now and then a pass does so for all Services, so it does not matter what was missed, or
+// what an earlier process had begun.
 package controller
 
 import (
@@ -28,41 +28,42 @@ import (
 )
 
 const (
-	// together is how long changes are waited for that may belong to one.
+	// together is how long a pass waits for further changes that may belong together.
 	together = 20 * time.Millisecond
-	// again is how often everything is compared anew, although nothing is known to have changed.
+	// again is how often everything is compared anew, even if nothing is known to have changed.
 	again = 30 * time.Second
-	// soon is the same while directors refuse something: nobody says when they would not any more.
+	// soon is how long until the next pass while directors refuse something: they do not say when
+	// they would take it.
 	soon = 5 * time.Second
-	// The first and the longest wait after something failed.
+	// The first and the longest wait after a failure.
 	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
 )
 
 // Options say what a controller does.
 type Options struct {
-	Class     string      // of load balancers that are its own
-	Default   bool        // Services without a class, too
+	Class     string      // of load balancers that it serves
+	Default   bool        // it serves Services without a class, too
 	Identity  string      // of this process, in events
-	Pools     []pool.Pool // beside those that the cluster has
+	Pools     []pool.Pool // in addition to the cluster's
 	Translate translate.Options
 	Owner     string      // of the set that it writes
 	Directors []*Director // of one group; none: all Services are DirectorGroups'
 	Namespace string      // of the Leases of directors that are nodes
-	Gateways  string      // whose classes of Gateways are its own
-	NoWeights bool        // no Pod is read, and so no weight of one
+	Gateways  string      // the controller name of its GatewayClasses
+	NoWeights bool        // no Pods are read, and so no weights of Pods
 	Quotas    Quotas      // of namespaces
 }
 
-// Controller is one that runs. Use New.
+// Controller is a controller that runs. Use New.
 type Controller struct {
 	Options
 	log       *slog.Logger
 	core      corev1client.CoreV1Interface
 	addresses networkingv1client.IPAddressInterface
 	rest      *rest.Config
-	resources custom         // which there are
-	gateways  rest.Interface // those of Gateway API; nil: the cluster has none
-	// gatewayKinds are those that it has.
+	resources custom         // which custom resources there are
+	gateways  rest.Interface // the client of Gateway API; nil: the cluster does not have it
+	// gatewayKinds are the resources of Gateway API that the cluster has.
 	gatewayKinds map[string]bool
 
 	cache   *caches
@@ -73,13 +74,13 @@ type Controller struct {
 	set     setWriter
 	groups  *groupWriter
 	heard   *heard
-	chosen  map[types.UID][]string // directors, by their groups
-	ways    map[types.UID]*ways    // of groups
-	silence time.Time              // when the next of nodes' agents is silent; zero: never
+	chosen  map[types.UID][]string // directors, by group
+	ways    map[types.UID]*ways    // by group
+	silence time.Time              // when the next node's agent becomes silent; zero: never
 	events  *reporter
 }
 
-// New returns a controller that asks the API server by this configuration.
+// New returns a controller that uses the API server of this configuration.
 func New(config *rest.Config, o Options, log *slog.Logger) (*Controller, error) {
 	core, err := corev1client.NewForConfig(config)
 	if err != nil {
@@ -92,8 +93,8 @@ func New(config *rest.Config, o Options, log *slog.Logger) (*Controller, error) 
 	return &Controller{Options: o, log: log, core: core, addresses: networking.IPAddresses(), rest: config}, nil
 }
 
-// Run does the work until the context ends. At any time one process is to run it: Elect sees
-// to that. When the cluster gets other kinds of resources all is read anew.
+// Run does the work until the context ends. Only one process at a time may run it: Elect sees to
+// that. When the cluster gets other kinds of resources, everything is read anew.
 func (c *Controller) Run(ctx context.Context) error {
 	for {
 		if err := c.run(ctx); !errors.Is(err, errOtherKinds) || ctx.Err() != nil {
@@ -103,13 +104,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// run begins anew, and works until the context ends, or there are other kinds of resources.
+// run begins anew, and works until the context ends or the cluster has other kinds of resources.
 func (c *Controller) run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
-	events, err := corev1client.NewForConfig(c.rest) // of its own, so that they hold up nothing else
+	events, err := corev1client.NewForConfig(c.rest) // a client of its own, so that events hold up nothing else
 	if err != nil {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
@@ -134,8 +135,7 @@ func (c *Controller) run(ctx context.Context) error {
 	if !c.resources.directors && len(c.Directors) == 0 {
 		c.log.Warn("no Service will be forwarded: the cluster has no DirectorGroups and the file has no directors", "resource", v1alpha1.DirectorGroups+"."+v1alpha1.GroupVersion.Group)
 	}
-	// What is read before the lease was taken may be older than what its last holder did, so
-	// nothing is.
+	// Nothing is read before the lease is taken: it could be older than what the last holder did.
 	c.changes = newChanges(func() { c.queue.AddAfter(struct{}{}, together) })
 	if c.cache, err = newCaches(c.rest, c.resources, !c.NoWeights, c.changes, c.heard); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (c *Controller) work(ctx context.Context) error {
 	}
 }
 
-// pass makes true what may not be so, and says when to look again although nothing has changed.
+// pass makes true what may not be true yet, and says when to look again even if nothing changes.
 func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	p, now := c.plan, time.Now()
 	c.look(now)
@@ -194,8 +194,8 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	var waits time.Time
 	if putErr == nil {
 		waits = p.await(c.groups.groups, now)
-		// Only now nobody forwards what is released, and no status has it: the next Service
-		// may have it.
+		// Only now no director forwards a released address, and no status has it: the next Service
+		// may get it.
 		if statusErr = errors.Join(c.writeStatuses(ctx, p), c.leave(ctx, p)); statusErr == nil {
 			releaseErr = c.release(ctx, c.groups.without(p.release))
 		}
@@ -224,7 +224,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 func (c *Controller) put(ctx context.Context, p *plan, now time.Time) (refused []refusal, err error) {
 	if len(c.Directors) > 0 {
 		refused, err = c.set.put(ctx, p)
-		if whole := (*wholeError)(nil); errors.As(err, &whole) && c.set.countOthers(ctx) { // they have taken of the limits
+		if whole := (*wholeError)(nil); errors.As(err, &whole) && c.set.countOthers(ctx) { // others have taken a part
 			p.fit(c.Quotas, c.set.limits)
 			p.fitNodePorts()
 			refused, err = c.set.put(ctx, p)
@@ -240,7 +240,7 @@ func (c *Controller) put(ctx context.Context, p *plan, now time.Time) (refused [
 	return append(refused, append(more, p.unstaffed()...)...), errors.Join(err, groupsErr)
 }
 
-// look takes the news into the plan; when it has been long enough, all that there is.
+// look takes the news into the plan; after long enough, it takes in everything.
 func (c *Controller) look(now time.Time) {
 	p, n := c.plan, c.changes.take()
 	if now.Sub(p.allSeen) >= again {
@@ -248,7 +248,7 @@ func (c *Controller) look(now time.Time) {
 		for _, s := range c.cache.services() {
 			n.services[translate.Of(s)] = true
 		}
-		for name := range p.byName { // it may be gone
+		for name := range p.byName { // the Service may be gone
 			n.services[name] = true
 		}
 		for _, a := range c.cache.addresses() {

@@ -20,7 +20,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// version is an object with one spec, whatever its status.
+// version identifies an object with one spec, whatever its status.
 type version struct {
 	uid        types.UID
 	generation int64
@@ -41,8 +41,8 @@ func (r *resources) listGroups(c *caches) {
 	}
 }
 
-// readGroups reads DirectorGroups and BGPPeers. One that is wrong is not used, and its status
-// says why.
+// readGroups reads DirectorGroups and BGPPeers. An invalid one is not used, and its status says
+// why.
 func (c *Controller) readGroups(r *resources) {
 	r.told, r.peers = map[types.UID]metav1.Condition{}, map[types.UID]int64{}
 	for _, g := range r.allGroups {
@@ -92,8 +92,8 @@ func (c *Controller) namespaceOf(o metav1.Object) map[string]string {
 	return nil
 }
 
-// staff chooses the directors of each group, and returns when to look again. Who was chosen
-// before is in the groups' status, so the next process chooses the same ones.
+// staff chooses the directors of each group, and returns when to look again. The directors chosen
+// before are in the groups' status, so the next process chooses the same ones.
 func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 	if c.cache.lease == nil {
 		return next
@@ -101,7 +101,7 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 	candidates, next := c.heard.candidates(c.cache.lease, now)
 	r.staff = map[string]staff{}
 	for _, g := range r.groups {
-		// What was written last may not have been read yet.
+		// The status that was written last may not have been read yet.
 		before, known := c.chosen[g.Of.UID]
 		if now := one[v1alpha1.DirectorGroup](c.cache.group, g.Of.Name); !known && now != nil {
 			for _, d := range now.Status.Directors {
@@ -109,7 +109,7 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 			}
 		}
 		want, key := int(g.Of.Spec.Directors), of{g.Of.Name, c.Namespace}
-		if pods := g.Of.Spec.Namespace; pods != "" { // somebody else says how many there are, and all are there to forward
+		if pods := g.Of.Spec.Namespace; pods != "" { // the pods have their own number, and all forward
 			want, key.namespace = math.MaxInt, pods
 		}
 		chosen, standby := group.Assign(want, before, candidates[key])
@@ -123,7 +123,7 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 	return next
 }
 
-// repaired is the reason of the event that something of a group's was not as the controller had
+// repaired is the reason of the event that something of a group was not as the controller had
 // written it.
 const repaired = "Repaired"
 
@@ -135,14 +135,14 @@ func (c *Controller) tellOfGroup(name, reason, text string) {
 	}
 }
 
-// staff is who the directors of a group are, and how many more could be.
+// staff has the directors of a group, and how many more nodes could be directors.
 type staff struct {
 	directors []group.Candidate
 	standby   int
-	all       []group.Candidate // of whom was heard, also those that are neither
+	all       []group.Candidate // all candidates that were heard of, also those that are neither
 }
 
-// unstaffed returns which Services nobody forwards, because their group has no directors.
+// unstaffed returns which Services are not forwarded because their group has no directors.
 func (p *plan) unstaffed() (refused []refusal) {
 	for _, w := range p.of {
 		if w.group != nil && !w.over && len(w.made.services) > 0 && len(p.read.staff[w.group.Of.Name].directors) == 0 {
@@ -160,7 +160,7 @@ func nobody(g *v1alpha1.DirectorGroup) string {
 	return "no node runs one that has the group's labels and is neither cordoned nor unready"
 }
 
-// unselected returns which Services nobody forwards, because they are no group's and there are
+// unselected returns which Services are not forwarded because no group selects them and there are
 // no other directors.
 func (p *plan) unselected() (refused []refusal) {
 	for _, w := range p.of {
@@ -171,18 +171,18 @@ func (p *plan) unselected() (refused []refusal) {
 	return refused
 }
 
-// writeGroups writes the status of groups and peers where it says something else.
+// writeGroups writes the statuses of groups and peers that have changed.
 func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 	var errs []error
 	r := p.read
 	for _, before := range r.allGroups {
 		if now := one[v1alpha1.DirectorGroup](c.cache.group, before.Name); now != nil && now.UID == before.UID {
-			before = now // its status may be another one
+			before = now // its status may have changed
 		}
 		after := before.DeepCopy()
 		condition := r.told[before.UID]
 		s, read := r.staff[before.Name]
-		if !read { // what cannot be read changes nothing
+		if !read { // an unreadable group changes nothing else
 			meta.SetStatusCondition(&after.Status.Conditions, condition)
 			errs = append(errs, c.writeGroup(ctx, before, after))
 			continue

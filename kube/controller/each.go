@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// atOnce is how many requests to the API server are under way at a time, at most.
+// atOnce is the greatest number of requests to the API server that are under way at a time.
 const atOnce = 16
 
-// each calls f for all of a list, some at a time, and returns when it has been called for all.
+// each calls f for every item of a list, some at a time, and returns when all calls are done.
 func each[T any](list []T, f func(T)) {
 	if len(list) == 1 { // the usual case
 		f(list[0])
@@ -31,7 +31,7 @@ func each[T any](list []T, f func(T)) {
 	all.Wait()
 }
 
-// joined makes one error of several; of many the first ones are told.
+// joined makes one error of several; if there are many, it has only the first ones.
 func joined(errs []error) error {
 	const most = 5
 	if more := len(errs) - most; more > 0 {

@@ -19,9 +19,9 @@ type Election struct {
 	Lease time.Duration
 }
 
-// Elect runs the controller whenever this process holds the Lease, until the context ends. It
-// gives the Lease back then, so that the next one need not wait. Where it is lost, because
-// the API server is away for example, everything is begun anew when it is had again: from
+// Elect runs the controller whenever this process holds the Lease, until the context ends. It gives
+// the Lease back then, so that the next process need not wait. If the Lease is lost, because the
+// API server is away for example, everything begins anew once this process holds it again: from
 // what the API server has then.
 func (c *Controller) Elect(ctx context.Context, e Election) error {
 	client, err := coordinationv1client.NewForConfig(c.rest)
@@ -38,8 +38,8 @@ func (c *Controller) Elect(ctx context.Context, e Election) error {
 	}
 }
 
-// term waits for the Lease, and works until it is lost: nil. Else the error is why there is
-// no next term.
+// term waits for the Lease, and works until it is lost: then it returns nil. An error says why
+// there is no next term.
 func (c *Controller) term(ctx context.Context, e Election, lock resourcelock.Interface) error {
 	ended := make(chan error, 1)
 	leading, stop := context.WithCancel(ctx)
@@ -66,7 +66,7 @@ func (c *Controller) term(ctx context.Context, e Election, lock resourcelock.Int
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// It did lead, and nothing of the next term begins while something of this one is under way.
+	// This process did lead, and the next term must not begin while work of this one is under way.
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}

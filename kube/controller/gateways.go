@@ -35,8 +35,8 @@ const (
 	referenceGrants = "referencegrants"
 )
 
-// gatewaysOf returns a client of Gateway API's resources and which of them the cluster has, or
-// nil where it has no Gateways.
+// gatewaysOf returns a client of Gateway API's resources and which of them the cluster has, or nil
+// if it has no Gateways.
 func gatewaysOf(ctx context.Context, config *rest.Config) (rest.Interface, map[string]bool, error) {
 	scheme := runtime.NewScheme()
 	if err := gatewayv1.Install(scheme); err != nil {
@@ -66,12 +66,12 @@ func gatewaysOf(ctx context.Context, config *rest.Config) (rest.Interface, map[s
 		there[r.Name] = true
 	}
 	if !there[gatewayClasses] || !there[gateways] {
-		return nil, nil, nil // half of an installation is none
+		return nil, nil, nil // half an installation counts as none
 	}
 	return client, there, nil
 }
 
-// followGateways adds those resources of Gateway API to what is followed that the cluster has.
+// followGateways follows the resources of Gateway API that the cluster has.
 func (c *Controller) followGateways() error {
 	if c.gateways == nil {
 		return nil
@@ -94,22 +94,22 @@ func (c *Controller) followGateways() error {
 	return errors.Join(errs...)
 }
 
-// wishes reports whether an object was changed by anybody who wants something: statuses are
-// this process's own.
+// wishes reports whether an object asks for something else than before. Its status does not matter:
+// this process itself writes it.
 func wishes(before, after any) bool {
 	a, b := before.(metav1.Object), after.(metav1.Object)
 	return a.GetGeneration() != b.GetGeneration() || a.GetUID() != b.GetUID() || a.GetDeletionTimestamp() != nil != (b.GetDeletionTimestamp() != nil) ||
 		!maps.Equal(a.GetLabels(), b.GetLabels()) || !maps.Equal(a.GetAnnotations(), b.GetAnnotations())
 }
 
-// unsaid is what the statuses of Gateway API's objects do not say yet.
+// unsaid says which statuses of Gateway API's objects are not up to date yet.
 type unsaid struct {
 	classes    bool
 	routes     map[*gateway.Route]bool
 	unanswered string // why the directors have not taken the set; empty: they have
 }
 
-// readGateways takes in all that there is of Gateway API.
+// readGateways takes in all objects of Gateway API.
 func (c *Controller) readGateways(p *plan) {
 	if c.gateways == nil {
 		return
@@ -135,7 +135,7 @@ func (c *Controller) readGateways(p *plan) {
 	}
 }
 
-// touch has whatever refers to a Service looked at.
+// touch marks everything that refers to a Service to be looked at.
 func (p *plan) touch(s pool.Service) {
 	routes, gateways := p.view.Touch(s)
 	for _, r := range routes {
@@ -146,7 +146,7 @@ func (p *plan) touch(s pool.Service) {
 	}
 }
 
-// gatewayCluster returns what is read.
+// gatewayCluster returns what is read for Gateways.
 func (c *Controller) gatewayCluster(p *plan) *gateway.Cluster {
 	return &gateway.Cluster{Controller: gatewayv1.GatewayController(c.Gateways),
 		Backends: func(g *gatewayv1.Gateway) translate.Target {
@@ -171,9 +171,9 @@ func (c *Controller) gatewayCluster(p *plan) *gateway.Cluster {
 		Service: c.cache.service}
 }
 
-// judgeGateway returns no error where the API server says of a Gateway what was read.
+// judgeGateway returns no error if the API server confirms what was read of a Gateway.
 func (c *Controller) judgeGateway(ctx context.Context, owner pool.Service) error {
-	// By its path: the cluster may have had no Gateways when this process began.
+	// It asks by path: the cluster may have had no Gateways when this process began.
 	text, err := c.core.RESTClient().Get().AbsPath("/apis", gatewayv1.GroupName, gatewayv1.GroupVersion.Version).Namespace(owner.Namespace).Resource(gateways).Name(owner.Name).Do(ctx).Raw()
 	if err != nil {
 		return ignoreNotFound(err)
@@ -191,8 +191,8 @@ func (c *Controller) judgeGateway(ctx context.Context, owner pool.Service) error
 	return nil
 }
 
-// writeGateways writes the status of classes, Gateways and routes where it says something else
-// than the API server's does now. What has changed since it was looked at is looked at next.
+// writeGateways writes the statuses of classes, Gateways and routes that differ from the API
+// server's. An object that has changed since it was looked at is looked at next time.
 func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 	now := metav1.Now()
 	var writes []func() error
@@ -234,8 +234,8 @@ func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 	return joined(errs)
 }
 
-// telling returns the write of a Gateway's status with a note that it names an address which it
-// has not named before, so that an event says so.
+// telling returns a write of a Gateway's status that also notes if the status names a new address,
+// so that an event says so.
 func (w *wish) telling(before, after *gatewayv1.Gateway, write func() error) func() error {
 	news := slices.ContainsFunc(after.Status.Addresses, func(a gatewayv1.GatewayStatusAddress) bool {
 		return !slices.ContainsFunc(before.Status.Addresses, func(b gatewayv1.GatewayStatusAddress) bool { return a.Value == b.Value })
@@ -270,7 +270,7 @@ func (c *Controller) routeWrite(ctx context.Context, view *gateway.View, r *gate
 
 func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// current reports whether what was looked at is what there is, but for its status.
+// current reports whether the object that was looked at is still the same, except for its status.
 func current[T any, P interface {
 	*T
 	metav1.Object
@@ -278,8 +278,8 @@ func current[T any, P interface {
 	return is != nil && is.GetUID() == seen.GetUID() && is.GetGeneration() == seen.GetGeneration()
 }
 
-// outcome returns what has become of a Gateway. Its status has the addresses that directors
-// have, and what it had and keeps.
+// outcome returns the outcome of a Gateway. Its status has the addresses that directors have, and
+// those that it had and keeps.
 func (w *wish) outcome(is *gatewayv1.Gateway, unanswered string) gateway.Outcome {
 	o := gateway.Outcome{Unanswered: cmp.Or(unanswered, w.waits)}
 	for _, a := range w.addresses {
@@ -294,7 +294,8 @@ func (w *wish) outcome(is *gatewayv1.Gateway, unanswered string) gateway.Outcome
 	return o
 }
 
-// statusWrite returns what replaces the status of an object; nil: it says the same.
+// statusWrite returns a function that replaces the status of an object; nil: the status is the
+// same.
 func (c *Controller) statusWrite(ctx context.Context, resource string, before, after any, name metav1.Object, o runtime.Object) func() error {
 	if equality.Semantic.DeepEqual(before, after) {
 		return nil
@@ -305,7 +306,7 @@ func (c *Controller) statusWrite(ctx context.Context, resource string, before, a
 		if err == nil || apierrors.IsNotFound(err) {
 			return nil
 		}
-		// Others write to the same statuses: where one was faster, it is done again.
+		// Others write to the same statuses: if one was faster, the write is tried again.
 		return fmt.Errorf("write the status of %s %s: %w", resource, key(name), err)
 	}
 }

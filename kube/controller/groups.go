@@ -21,23 +21,23 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// groupWriter writes what the directors of each group forward into the cluster's DirectorSets,
-// which are the store of it: each Service's history is continued from what is there.
+// groupWriter writes what the directors of each group forward into the cluster's DirectorSets.
+// These are its store: each Service's history continues from there.
 type groupWriter struct {
 	client rest.Interface
 	log    *slog.Logger
-	tell   func(group, reason, text string) // users, of what was wrong with a group
+	tell   func(group, reason, text string) // tells users what was wrong with a group
 
-	stale    bool // somebody else has changed a DirectorSet, or may have
+	stale    bool // something else has changed a DirectorSet, or may have
 	groups   map[string]*compiledGroup
-	known    map[string]*compiledGroup // as they were before they had to be read
-	revision uint64                    // of the plan that was written last
-	refused  []refusal                 // in that
+	known    map[string]*compiledGroup // the groups as they were before they had to be read again
+	revision uint64                    // of the last plan that was written
+	refused  []refusal                 // in that plan
 }
 
-// put makes what the plan wants what the groups forward. Services that are in each other's way
-// are left out and returned, and so are those of a group that is held. What a group has that is
-// wanted, and cannot be read, is written anew.
+// put makes the groups forward what the plan wants. Services that are in each other's way are left
+// out and returned, and so are those of a group that is held. A wanted Service that cannot be read
+// is written anew.
 func (w *groupWriter) put(ctx context.Context, p *plan, now time.Time) (refused []refusal, err error) {
 	if due := w.due(); w.groups != nil && !w.stale && w.revision == p.revision && (due.IsZero() || now.Before(due)) {
 		return w.refused, nil
@@ -65,14 +65,14 @@ func (w *groupWriter) put(ctx context.Context, p *plan, now time.Time) (refused 
 		}
 	}
 	if err := errors.Join(w.write(ctx, p.read.groups), w.clear(ctx, p.read.allGroups)); err != nil {
-		w.stale = true // what is there is not known
+		w.stale = true // it is not known what the API server has
 		return refused, err
 	}
 	w.revision, w.refused = p.revision, refused
 	return refused, nil
 }
 
-// wishes returns what each group is to forward, but for what has to do with groups that are held.
+// wishes returns what each group is to forward, without Services that concern groups that are held.
 func (w *groupWriter) wishes(p *plan) (of map[*translate.DirectorGroup][]*wish, refused []refusal) {
 	of = map[*translate.DirectorGroup][]*wish{}
 	stays := map[string]bool{}
@@ -96,7 +96,7 @@ func (w *groupWriter) wishes(p *plan) (of map[*translate.DirectorGroup][]*wish, 
 	return of, refused
 }
 
-// history returns a Service's documents from whatever group it has been in, or has just left.
+// history returns a Service's documents from the group that it is in, or has just left.
 func (w *groupWriter) history(name string) []model.Document {
 	for _, g := range w.groups {
 		if c := cmp.Or(g.byName[name], g.left[name]); c != nil {
@@ -106,7 +106,7 @@ func (w *groupWriter) history(name string) []model.Document {
 	return nil
 }
 
-// load reads all DirectorSets, unless what is there is known.
+// load reads all DirectorSets, unless their contents are known.
 func (w *groupWriter) load(ctx context.Context) error {
 	if w.groups != nil && !w.stale {
 		return nil
@@ -145,7 +145,7 @@ func (w *groupWriter) load(ctx context.Context) error {
 			w.tell(name, repaired, "what cannot be read is written anew: "+err.Error())
 		}
 	}
-	for name, known := range w.known { // also of a group none of whose objects is left
+	for name, known := range w.known { // also a group without any object left
 		if groups[name] == nil {
 			groups[name] = newCompiledGroup(name)
 		}
@@ -157,8 +157,8 @@ func (w *groupWriter) load(ctx context.Context) error {
 	return nil
 }
 
-// write writes what has changed: first what gains Services, then what loses them to others, so
-// that they are always somewhere.
+// write writes changed objects: first those that gain Services, then those that lose them to
+// others, so that each Service is always in one.
 func (w *groupWriter) write(ctx context.Context, groups []*translate.DirectorGroup) error {
 	var errs []error
 	for _, loses := range []bool{false, true} {
@@ -194,11 +194,11 @@ func (w *groupWriter) writeObject(ctx context.Context, g *compiledGroup, number 
 		c.since = cmp.Or(c.since, written.ResourceVersion)
 	}
 	o.of, o.changed, o.loses = written, false, false
-	o.of.Spec.Services = nil // they are in the group
+	o.of.Spec.Services = nil // the group has them
 	return nil
 }
 
-// clear removes the DirectorSets of groups that are no more: their directors drain by
+// clear removes the DirectorSets of groups that no longer exist: their directors drain by
 // themselves when they learn of it.
 func (w *groupWriter) clear(ctx context.Context, there []*v1alpha1.DirectorGroup) error {
 	var errs []error
@@ -219,7 +219,7 @@ func (w *groupWriter) clear(ctx context.Context, there []*v1alpha1.DirectorGroup
 	return errors.Join(errs...)
 }
 
-// due returns when a history is next to be looked at; the zero time: never.
+// due returns when a history has to be looked at next; the zero time: never.
 func (w *groupWriter) due() (first time.Time) {
 	for _, g := range w.groups {
 		first = sooner(first, g.due)
@@ -227,9 +227,9 @@ func (w *groupWriter) due() (first time.Time) {
 	return first
 }
 
-// follow compares what is read of DirectorSets with what is known to be there. What was read
-// may be older than what was written, but not newer; and what was written is there, unless
-// somebody has removed it, or it has not been read yet: then it is looked for.
+// follow compares the DirectorSets that were read with those that are known. What was read may be
+// older than what this process has written, but not newer. A set that was written must be there,
+// unless it was removed or has not been read yet: in these cases all sets are read again.
 func (w *groupWriter) follow(read []*v1alpha1.DirectorSet) {
 	there, ours := map[types.UID]*v1alpha1.DirectorSet{}, map[types.UID]bool{}
 	for _, of := range read {
@@ -246,13 +246,13 @@ func (w *groupWriter) follow(read []*v1alpha1.DirectorSet) {
 			}
 		}
 	}
-	for uid, of := range there { // somebody else has made one, or one that was removed is read yet
+	for uid, of := range there { // something else has made one, or a removed one is still read
 		w.stale = w.stale || !ours[uid] && group.IsNamed(of)
 	}
 }
 
-// sameDocuments compares by value: those that were read have no capacity to spare, and nil
-// where others are empty.
+// sameDocuments compares by value: documents that were read have no spare capacity, and nil where
+// others have empty slices.
 func sameDocuments(a, b []model.Document) bool {
 	if len(a) != len(b) {
 		return false

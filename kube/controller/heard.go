@@ -12,15 +12,15 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// heard is when this process last heard of each node that may be a director, by its own clock:
+// heard has when this process last heard of each node that may be a director, by its own clock:
 // nodes' clocks may be wrong.
 type heard struct {
 	mu   sync.Mutex
 	at   map[string]time.Time // by the Lease's namespace and name
-	said map[string]said      // by the same
+	said map[string]said      // by the same key
 }
 
-// said is what a node said of itself last, and when.
+// said is what a node last said of itself, and when.
 type said struct {
 	presence group.Presence
 	at       time.Time
@@ -28,7 +28,7 @@ type said struct {
 
 func newHeard() *heard { return &heard{at: map[string]time.Time{}, said: map[string]said{}} }
 
-// handler notes that Leases are renewed, and calls changed where they say something else.
+// handler notes that Leases are renewed, and calls changed when they say something new.
 func (h *heard) handler(changed func()) cache.ResourceEventHandler {
 	note := func(o any) *coordinationv1.Lease {
 		l := o.(*coordinationv1.Lease)
@@ -61,10 +61,10 @@ func (h *heard) last(lease *coordinationv1.Lease) time.Time {
 
 func keyOf(l *coordinationv1.Lease) string { return l.Namespace + "/" + l.Name }
 
-// of names a group's Leases: whoever may write some elsewhere is no director of it.
+// of identifies a group's Leases: a Lease in another namespace makes no director of the group.
 type of struct{ group, namespace string }
 
-// candidates returns who may be a director, and when the next of them is gone if nothing is
+// candidates returns the candidates for directors, and when the next of them is gone if nothing is
 // heard of it until then; the zero time: never.
 func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by map[of][]group.Candidate, next time.Time) {
 	by = map[of][]group.Candidate{}
@@ -72,7 +72,7 @@ func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by 
 		key := of{l.Labels[v1alpha1.LabelGroup], l.Namespace}
 		p, at, is := h.presence(key.group, l)
 		if !is {
-			continue // it is no director's
+			continue // not a director's Lease
 		}
 		gone := at.Add(group.Silence)
 		c := group.Candidate{Node: p.Node, Addresses: p.Addresses, Unfit: p.Unfit, Taken: p.Taken, Gone: !now.Before(gone), Ways: p.Ways, Peers: p.Peers, NodePorts: p.NodePorts}
@@ -84,9 +84,9 @@ func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by 
 	return by, next
 }
 
-// presence returns what a node says of itself in its Lease, and when that was heard last. What
-// somebody else has written there, and cannot be read, changes nothing, until the node has not been
-// heard of for too long: it writes its Lease again at once.
+// presence returns what a node says of itself in its Lease, and when that was last heard.
+// Unreadable text, which the node itself does not write, changes nothing until the node has not
+// been heard of for too long: the node writes its Lease again at once.
 func (h *heard) presence(of string, l *coordinationv1.Lease) (group.Presence, time.Time, bool) {
 	p, err := group.ReadPresence(of, l.Name, l.Annotations[group.AnnotationDirector])
 	h.mu.Lock()

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// lookAgain is how often it is looked which kinds of resources the cluster has: definitions may be
-// installed, and removed, at any time.
+// lookAgain is how often the controller looks which kinds of resources the cluster has: definitions
+// may be installed and removed at any time.
 const lookAgain = 10 * time.Second
 
-// errOtherKinds is why all is to be read anew.
+// errOtherKinds is why everything has to be read anew.
 var errOtherKinds = errors.New("the cluster has other kinds of resources than before")
 
-// findResources finds out which kinds of resources the cluster has of weir's, and of Gateway
-// API's. It asks until it is told, or the context ends.
+// findResources finds out which of weir's and of Gateway API's resources the cluster has. It asks
+// until it gets an answer or the context ends.
 func (c *Controller) findResources(ctx context.Context) (err error) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		if c.resources, err = resourcesOf(ctx, c.rest); err == nil {
@@ -32,8 +32,8 @@ func (c *Controller) findResources(ctx context.Context) (err error) {
 	}
 }
 
-// lookForKinds ends what runs when the cluster has other kinds than it was begun with. While the
-// API server does not say, nothing is known to have changed.
+// lookForKinds ends the run when the cluster has other kinds than at its beginning. While the API
+// server does not answer, nothing counts as changed.
 func (c *Controller) lookForKinds(ctx context.Context, end context.CancelCauseFunc) {
 	for {
 		select {

@@ -20,17 +20,17 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// managedBy is what the label ipaddress.kubernetes.io/managed-by of weir's claims says.
+// managedBy is the value of the label ipaddress.kubernetes.io/managed-by of weir's claims.
 const managedBy = "weir.io"
 
-// forget is how long it is remembered that an address is somebody else's.
+// forget is how long the ledger remembers that an address belongs to another holder.
 const forget = time.Minute
 
-// ledger is who has which address. An address is claimed by an object of kind IPAddress,
-// whose name it is: there can be but one, and what it says is replaced only by who has read
-// it, so no two processes ever give it to two Services that cannot share it, whatever they
-// have not seen of each other. What this process has written and not yet read back is
-// remembered here.
+// ledger says who holds which address. An address is claimed by an object of kind IPAddress with
+// the address as its name: there can be only one, and only a process that has read it can replace
+// it. So two processes never give an address to two Services that cannot share it, whatever they
+// have not seen of each other. The ledger remembers what this process has written and not yet read
+// back.
 type ledger struct {
 	client networkingv1client.IPAddressInterface
 
@@ -52,7 +52,7 @@ func newLedger(client networkingv1client.IPAddressInterface) *ledger {
 		foreign: map[netip.Addr]foreign{}, changed: map[netip.Addr]bool{}}
 }
 
-// see takes what was read of an address; else there is no claim of it.
+// see takes in the claim that was read for an address; without read there is none.
 func (l *ledger) see(a netip.Addr, c claim, read bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +71,7 @@ func (l *ledger) see(a netip.Addr, c claim, read bool) {
 	}
 }
 
-// news returns the addresses that may have other holders than when it was last asked.
+// news returns the addresses whose holders may have changed since it was last called.
 func (l *ledger) news(now time.Time) map[netip.Addr]pool.Holders {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,8 +89,8 @@ func (l *ledger) news(now time.Time) map[netip.Addr]pool.Holders {
 	return news
 }
 
-// of returns who has an address. What was released and is still read is among those that
-// somebody has: it is nobody's soon.
+// of returns who holds an address. A released claim that can still be read has an empty holder: the
+// address is taken, but will soon be free.
 func (l *ledger) of(a netip.Addr) pool.Holders {
 	if made, is := l.made[a]; is {
 		return made.holders
@@ -104,7 +104,7 @@ func (l *ledger) of(a netip.Addr) pool.Holders {
 	return l.seen[a].holders
 }
 
-// note changes what is remembered of an address.
+// note changes what is remembered about an address.
 func (l *ledger) note(a netip.Addr, f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,10 +112,10 @@ func (l *ledger) note(a netip.Addr, f func()) {
 	f()
 }
 
-// claimed is what became of claims.
+// claimed is the outcome of claims.
 type claimed struct {
-	taken map[pool.Share]string // those that were not to be had, and why
-	err   error                 // why it is to be tried again
+	taken map[pool.Share]string // claims that could not be made, and why
+	err   error                 // why the claims have to be tried again
 }
 
 // make claims addresses, several at a time.
@@ -140,8 +140,8 @@ func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, h := range claims[address] {
-			// Who has it already, and wants other ports of it, is not to lose it because the
-			// API server does not answer.
+			// A Service that has the address already, and wants other ports of it, must not lose it
+			// because the API server does not answer.
 			if _, has := had.Of(h.Service); !has || isForeign {
 				result.taken[pool.Share{Address: address, Service: h.Service}] = err.Error()
 			}
@@ -152,8 +152,8 @@ func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 	return result
 }
 
-// claim makes or changes the object that says whose an address is. If there is one that says
-// the same, it was made by this process or one before it.
+// claim makes or changes the object that says who holds an address. If an object says the same
+// already, this process or an earlier one made it.
 func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Holders, known bool) (none claim, err error) {
 	if !known {
 		a := &networkingv1.IPAddress{
@@ -177,7 +177,7 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 	}
 	has := claimOf(there)
 	by := there.Labels[networkingv1.LabelManagedBy]
-	unlabelled := by == "" && has.isOf(holders) // somebody has taken the label off a claim of weir's
+	unlabelled := by == "" && has.isOf(holders) // the label was removed from a claim of weir's
 	if unlabelled {
 		by = managedBy
 	}
@@ -191,7 +191,7 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 	return l.replace(ctx, there, want)
 }
 
-// replace writes who has an address, where nobody has written since it was read.
+// replace writes who holds an address, unless its object has changed since it was read.
 func (l *ledger) replace(ctx context.Context, there *networkingv1.IPAddress, holders pool.Holders) (none claim, err error) {
 	there = there.DeepCopy()
 	metav1.SetMetaDataLabel(&there.ObjectMeta, networkingv1.LabelManagedBy, managedBy)
@@ -205,8 +205,8 @@ func (l *ledger) replace(ctx context.Context, there *networkingv1.IPAddress, hol
 	return claim{holders: holders, version: made.ResourceVersion}, nil
 }
 
-// release removes claims that nobody needs, once the API server itself, and not what was
-// read of it some time ago, says so of their Services.
+// release removes claims that are not needed, once the API server itself says so about their
+// Services: what was read some time ago is not enough.
 func (c *Controller) release(ctx context.Context, shares []pool.Share) error {
 	of := map[netip.Addr][]pool.Service{}
 	for _, s := range shares {
@@ -217,7 +217,7 @@ func (c *Controller) release(ctx context.Context, shares []pool.Share) error {
 	var errs []error
 	var mu sync.Mutex
 	each(slices.Collect(maps.Keys(of)), func(a netip.Addr) {
-		for _, owner := range of[a] { // one after the other: each replaces what the one before has written
+		for _, owner := range of[a] { // one by one: each replaces what the one before has written
 			if err := c.releaseOne(ctx, a, owner); err != nil {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("release %s of %s: %w", a, owner, err))
@@ -280,13 +280,13 @@ func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Se
 	return nil
 }
 
-// errTooOld is why nothing is released of somebody who may want it.
+// errTooOld is why no address of an owner that may want it is released.
 var errTooOld = errors.New("what was read of its owner is too old to judge by")
 
-// errNewerClaim is why a claim stays that nobody needs here.
+// errNewerClaim is why a claim stays that is not needed here.
 var errNewerClaim = errors.New("a newer version of weir has written the claim, and it says more than is known here; it stays until that version runs again")
 
-// judgeService returns no error where the API server says of a Service what was read.
+// judgeService returns no error if the API server confirms what was read of a Service.
 func (c *Controller) judgeService(ctx context.Context, owner pool.Service) error {
 	now, err := c.core.Services(owner.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	if err != nil {

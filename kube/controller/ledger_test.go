@@ -14,7 +14,8 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// What was written and is not yet read counts; what was released is nobody's until it is read.
+// A claim that was written counts before it is read; a released address has an empty holder until
+// the release is read.
 func TestLedger(t *testing.T) {
 	a, b, c := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("203.0.113.3")
 	web, shop, now := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "x", Name: "shop"}, time.Unix(1e9, 0)
@@ -45,8 +46,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// What a claim says of those that share its address is read again as it was written; where one
-// Service has it alone, its parentRef says so.
+// What a claim says about the Services that share its address is read as it was written; if one
+// Service has the address alone, the parentRef says so.
 func TestClaimText(t *testing.T) {
 	object := func() *networkingv1.IPAddress {
 		return &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1", ResourceVersion: "7"},
@@ -76,7 +77,8 @@ func TestClaimText(t *testing.T) {
 	}
 }
 
-// Who may join an address is judged by what its object says, whatever this process had read.
+// Whether a Service may join an address is judged by what its object says, whatever this process
+// had read.
 func TestJoinClaim(t *testing.T) {
 	web, shop := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "y", Name: "shop"}
 	shares := func(s pool.Service, key string, ports ...string) pool.Holder {
@@ -106,8 +108,8 @@ func TestJoinClaim(t *testing.T) {
 	}
 }
 
-// What a later version of weir has written into a claim is believed, as far as it names who has the
-// address, and not changed: nobody joins, nobody else gets it, and who has it keeps it.
+// What a later version of weir has written into a claim is believed, as far as it names the
+// holders, and not changed: no other Service joins or gets the address, and the holders keep it.
 func TestClaimsOfNewerVersions(t *testing.T) {
 	web, shop, other := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "y", Name: "shop"}, pool.Service{Namespace: "z", Name: "other"}
 	holder := func(s pool.Service, port string) pool.Holder {

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// Quota is how much of the directors the Services and Gateways of one namespace may take, in all
-// groups together. Zero is no bound.
+// Quota is how much of the directors' limits the Services and Gateways of one namespace may take,
+// in all groups together. Zero means no bound.
 type Quota struct {
 	Services     uint64 `json:"services"` // one for each port and address
 	Backends     uint64 `json:"backends"` // counted once per service
@@ -19,10 +19,10 @@ type Quota struct {
 	RingMemory   uint64 `json:"ring-memory"` // bytes
 }
 
-// Quotas are those of namespaces.
+// Quotas are the quotas of namespaces.
 type Quotas struct {
-	Each Quota            // of every namespace that is not named
-	Of   map[string]Quota // by namespaces' names
+	Each Quota            // of each namespace that is not named
+	Of   map[string]Quota // by namespace
 }
 
 func (q Quotas) of(namespace string) Quota {
@@ -32,7 +32,7 @@ func (q Quotas) of(namespace string) Quota {
 	return q.Each
 }
 
-// takes is what services take of directors, in the order of takesNames.
+// takes is how much services take of directors' limits, in the order of takesNames.
 type takes [4]uint64
 
 var takesNames = [len(takes{})]string{"services", "backends", "source-ranges", "ring-memory"}
@@ -46,7 +46,7 @@ func (t takes) plus(o takes) takes {
 	return t
 }
 
-// within reports whether it is nowhere more than another.
+// within reports whether no value is more than the other's.
 func (t takes) within(o takes) bool {
 	for i := range t {
 		if t[i] > o[i] {
@@ -61,16 +61,16 @@ func takesOf(services []model.Service) takes {
 	return takes{t.Services, t.Backends, t.SourceRanges, t.RingMemory}
 }
 
-// space is what there is for some Services and Gateways, and what those have taken of it.
+// space is the room for some Services and Gateways, and how much of it they have taken.
 type space struct {
-	name  string               // of the limits: followed by a dot and the limit's
-	names [len(takes{})]string // of the limits
-	most  takes                // zero: without bound
+	name  string               // of the limits, up to the name of one
+	names [len(takes{})]string // of each limit
+	most  takes                // zero: no bound
 	taken takes
 }
 
-// why says what there is no room for, or nothing. It says the same whatever others take, because
-// what is another problem is told again.
+// why says what there is no room for, or nothing. The text does not depend on what others take,
+// because a different text would be reported as a new problem.
 func (s *space) why(more takes) string {
 	for i, most := range s.most {
 		switch {
@@ -84,15 +84,15 @@ func (s *space) why(more takes) string {
 	return ""
 }
 
-// limits are what is known of the file's directors'.
+// limits are the known limits of the file's directors.
 type limits struct {
-	most   takes // zero: they are not known
-	others takes // that others have taken, the file for one
+	most   takes // zero: not known
+	others takes // taken by other owners, the file for one
 }
 
-// fit says which Services and Gateways there is no room for in directors and their namespaces'
-// quotas: what one of them asks for beyond these is nobody's else's loss. Those that are
-// forwarded and have not grown come before those that are not, and else the oldest first.
+// fit says which Services and Gateways have no room in directors or their namespaces' quotas: what
+// one asks for beyond these is no other's loss. Those that are forwarded and have not grown come
+// first, then the others; among each, the oldest come first.
 func (p *plan) fit(quotas Quotas, file limits) {
 	spaces := map[*translate.DirectorGroup]*space{nil: {name: "director.limits.", names: takesNames, most: file.most, taken: file.others}}
 	for _, g := range p.read.groups {
@@ -126,7 +126,7 @@ func (p *plan) fit(quotas Quotas, file limits) {
 	p.exceed(over)
 }
 
-// inOrder returns them in the order in which there is room for them.
+// inOrder returns Services and Gateways in the order in which they get room.
 func (p *plan) inOrder() []*wish {
 	first := make([]*wish, 0, len(p.of))
 	var rest []*wish
@@ -140,8 +140,8 @@ func (p *plan) inOrder() []*wish {
 	return append(first, rest...)
 }
 
-// runs reports whether it had room when it took as much as now. Of a process before this one the
-// status tells.
+// runs reports whether it had room when it took at least as much as now. If an earlier process gave
+// it room, its status says so.
 func (w *wish) runs() bool {
 	if w.fitted != nil {
 		return w.takes().within(*w.fitted)
@@ -149,7 +149,7 @@ func (w *wish) runs() bool {
 	return !w.over && w.service != nil && len(w.service.Status.LoadBalancer.Ingress) > 0
 }
 
-// takes is what it takes of directors, counted once for what it was translated to.
+// takes returns what it takes of directors, counted once for each translation.
 func (w *wish) takes() takes {
 	if w.made.takes == nil {
 		t := takesOf(w.made.services)
@@ -158,7 +158,7 @@ func (w *wish) takes() takes {
 	return *w.made.takes
 }
 
-// exceed notes which there is no room for.
+// exceed notes which Services and Gateways have no room.
 func (p *plan) exceed(over map[*wish]string) {
 	for _, w := range p.of {
 		why, is := over[w]
@@ -178,7 +178,7 @@ func (p *plan) exceed(over map[*wish]string) {
 	p.over = over
 }
 
-// beyond returns what there is no room for, as directors' refusals.
+// beyond returns the Services and Gateways without room, as directors' refusals.
 func (p *plan) beyond() (refused []refusal) {
 	for _, w := range p.of {
 		if why, is := p.over[w]; is {
@@ -188,7 +188,7 @@ func (p *plan) beyond() (refused []refusal) {
 	return refused
 }
 
-// lacksRoom reports whether there is no room for something that the file's directors are to forward.
+// lacksRoom reports whether something that the file's directors are to forward has no room.
 func (p *plan) lacksRoom() bool {
 	for w := range p.over {
 		if w.group == nil {
@@ -198,7 +198,7 @@ func (p *plan) lacksRoom() bool {
 	return false
 }
 
-// spaceOf is what the directors of a group have.
+// spaceOf returns the room that the directors of a group have.
 func spaceOf(g *v1alpha1.DirectorGroup) *space {
 	s := &space{name: "DirectorGroup " + g.Name + ": spec.limits.", names: [...]string{"services", "backends", "sourceRanges", "ringMemory"},
 		most: takes{model.DefaultServices, model.DefaultBackends, model.DefaultSourceRanges, model.DefaultRingMemory}}
@@ -212,9 +212,9 @@ func spaceOf(g *v1alpha1.DirectorGroup) *space {
 	return s
 }
 
-// ask asks a director for its limits and, as long as there is no room for something, for what
-// others take of them: they may have left some. What is not answered stays as it was: if nobody
-// has ever answered, nothing is counted, and the directors are left to refuse what is too much.
+// ask asks a director for its limits and, as long as something has no room, for what others take of
+// them: they may have freed some. Without an answer the numbers stay as they were. If no director
+// has ever answered, nothing is counted, and the directors refuse what is too much.
 func (w *setWriter) ask(ctx context.Context, p *plan) {
 	lacks := p.lacksRoom()
 	if w.limits.most != (takes{}) && w.revision == p.revision && w.taken && !lacks {
@@ -232,8 +232,8 @@ func (w *setWriter) ask(ctx context.Context, p *plan) {
 	}
 }
 
-// countOthers counts what others than Kubernetes take of the directors, and reports whether that
-// is another number than was known.
+// countOthers counts what owners other than Kubernetes take of the directors, and reports whether
+// that has changed.
 func (w *setWriter) countOthers(ctx context.Context) bool {
 	for _, d := range w.directors {
 		sets, err := d.Client.Sets(ctx)

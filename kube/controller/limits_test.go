@@ -21,8 +21,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// tenants are a plan with Services of NAMESPACE/NAME, the oldest first, each with so many ports,
-// backends and source ranges.
+// tenants are a plan with Services of NAMESPACE/NAME, the oldest first, each with a number of
+// ports, backends and source ranges.
 type tenants struct {
 	*plan
 	t    *testing.T
@@ -58,7 +58,7 @@ func (s *tenants) has(name string, ports, backends, ranges int) *wish {
 	return w
 }
 
-// beyond returns what there is no room for and why.
+// beyond returns what has no room, and why.
 func (s *tenants) beyond() string {
 	var list []string
 	for _, r := range s.plan.beyond() {
@@ -84,8 +84,8 @@ func (s *tenants) forwards() string {
 
 var someLimits = limits{most: takes{4096, 65536, 65536, 64 << 20}}
 
-// A Service that is beyond the directors' limits is refused alone, by the limit's name and its
-// count: what others ask for goes on.
+// Only the Service that is beyond the directors' limits is refused, with the limit's name and its
+// count: the others go on.
 func TestOneTenantsServiceIsBeyondALimit(t *testing.T) {
 	s := newTenants(t)
 	s.has("bank/www", 1, 1, 0)
@@ -114,8 +114,8 @@ func TestOneTenantsServiceIsBeyondALimit(t *testing.T) {
 	}
 }
 
-// Beyond a limit the oldest are kept. One that grows loses its place, and takes nobody else's; one
-// that has its place keeps it beside an older one that comes.
+// Beyond a limit the oldest Services are kept. A Service that grows loses its place and takes no
+// other's; a Service that has its place keeps it when an older one comes.
 func TestOldestAreKept(t *testing.T) {
 	few := limits{most: takes{10, 1000, 1000, 1 << 30}}
 	s := newTenants(t)
@@ -148,7 +148,7 @@ func TestOldestAreKept(t *testing.T) {
 	step("after a restart", "a/old: director.limits.services is 10, of which less is left than the 5 that it takes", "b/middle c/new")
 }
 
-// What others take of the directors is not Kubernetes'.
+// What others take of the directors is not available to Kubernetes.
 func TestOthersTake(t *testing.T) {
 	s := newTenants(t)
 	s.has("a/a", 1, 2, 0)
@@ -162,7 +162,7 @@ func TestOthersTake(t *testing.T) {
 	}
 }
 
-// answering is a director that says what it has, and takes nothing.
+// answering is a director that says what it has, and accepts nothing.
 type answering struct {
 	limits model.Limits
 	cli    []model.Service // the set of another owner
@@ -194,8 +194,8 @@ func (a *answering) client(t *testing.T) *api.Client {
 	return api.NewClient(socket)
 }
 
-// As long as there is no room for something it is asked whether there is by now: others may have
-// left some, and directors may have got more.
+// As long as something has no room, directors are asked again: others may have freed some, and
+// directors may have got more.
 func TestRoomThatComes(t *testing.T) {
 	s := newTenants(t)
 	director := &answering{limits: model.Limits{Services: 3, Backends: 10, SourceRanges: 10, RingMemory: 1 << 30}}
@@ -224,7 +224,7 @@ func TestRoomThatComes(t *testing.T) {
 	pass("the directors have more room", true)
 }
 
-// A namespace has its quota in all groups together, its own where it has one.
+// A namespace's quota counts in all groups together; a quota of its own replaces the general one.
 func TestQuotas(t *testing.T) {
 	s := newTenants(t)
 	g := &translate.DirectorGroup{Of: &v1alpha1.DirectorGroup{ObjectMeta: metav1.ObjectMeta{Name: "edge"},
@@ -254,7 +254,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// Every limit of a DirectorGroup counts, and is weir's own where none is given.
+// Every limit of a DirectorGroup counts, and is weir's default if none is given.
 func TestSpaceOf(t *testing.T) {
 	s := spaceOf(&v1alpha1.DirectorGroup{Spec: v1alpha1.DirectorGroupSpec{Limits: &v1alpha1.DirectorLimits{Services: 1, Backends: 2, SourceRanges: 3, RingMemory: 4}}})
 	if s.most != (takes{1, 2, 3, 4}) {

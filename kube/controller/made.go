@@ -19,22 +19,22 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// made is what a Service or a Gateway was translated to, and of what. What the API server says is not
-// changed but replaced, so whatever is the same object says the same.
+// made is what a Service or a Gateway was translated to, and from what. The API server's objects
+// are not changed but replaced, so the same object says the same.
 type made struct {
 	of       inputs
-	services []model.Service // with their defaults; the same slice while they are the same
-	texts    [][]byte        // of these, once somebody has asked for them
-	takes    *takes          // of these, once somebody has asked for it
+	services []model.Service // with defaults; the same slice while they do not change
+	texts    [][]byte        // the services as JSON, once needed
+	takes    *takes          // what the services take, once needed
 	problems []translate.Problem
-	ports    []v1alpha1.ServiceNodePort           // its node ports that directors are to take
+	ports    []v1alpha1.ServiceNodePort           // node ports that directors are to take
 	asks     map[translate.Place][]netip.AddrPort // the pods that directors have to know the way to
 }
 
 type inputs struct {
 	service   *corev1.Service
 	slices    []*discoveryv1.EndpointSlice
-	gateway   []any // the same of a Gateway
+	gateway   []any // the same for a Gateway
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy
 	group     *translate.DirectorGroup
@@ -57,7 +57,7 @@ func (i *inputs) endpoints() []*discoveryv1.EndpointSlice {
 	return list
 }
 
-// translate makes directors' services of Kubernetes' ones, where something is new.
+// translate makes directors' services from Kubernetes' ones, where an input is new.
 func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice, namespaceOf func(metav1.Object) map[string]string) {
 	for w := range p.unsettled {
 		group, policies := p.read.groupOf(w.object(), namespaceOf), p.read.policies
@@ -126,7 +126,7 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 	w.made = made{of, services, texts, takes, problems, ports, asks}
 }
 
-// valid gives services their defaults, and says what is wrong with the first that no director
+// valid gives services their defaults, and says what is wrong with the first one that no director
 // would take.
 func valid(services []model.Service) string {
 	c := model.Config{Services: services}
@@ -142,16 +142,16 @@ func valid(services []model.Service) string {
 	return ""
 }
 
-// part is a service for directors, and whose it is.
+// part is a service for directors, and its wish.
 type part struct {
 	service model.Service
-	text    []byte // of it, as JSON
+	text    []byte // the service as JSON
 	whose   *wish
 }
 
-// parts returns all that the file's directors are to forward.
+// parts returns everything that the file's directors are to forward.
 func (p *plan) parts() ([]part, error) {
-	parts := make([]part, 0, len(p.of)) // most have one port, and one address
+	parts := make([]part, 0, len(p.of)) // most have one port and one address
 	for _, w := range p.of {
 		if w.group != nil || w.over {
 			continue
@@ -173,7 +173,7 @@ func (p *plan) parts() ([]part, error) {
 	return parts, nil
 }
 
-// setText writes the set of these parts, as JSON has it.
+// setText writes the set of these parts as JSON.
 func setText(parts []part) []byte {
 	var text bytes.Buffer
 	size := len(`{"services":[]}`)

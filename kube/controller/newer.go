@@ -10,19 +10,19 @@ import (
 )
 
 // A controller that was rolled back finds what the later version has written. Directors forward by
-// that, or by what they have read before, and connections live by the histories in it, so a group
-// of which this process cannot read some is left as it is, all of it: until a later version leads
-// again, or somebody removes its DirectorSets, and with them the histories.
+// that, or by what they have read before, and connections depend on the histories in it. So a group
+// that this process cannot read in part is left as a whole as it is, until a later version leads
+// again, or an operator removes its DirectorSets, and with them the histories.
 
-// newer is the reason of the event, and of the condition, that a group is left as it is.
+// newer is the reason of the event and of the condition that say that a group is left as it is.
 const newer = v1alpha1.ReasonNewer
 
-// why says of a group that is held what that means.
+// why says what it means that a group is held.
 func (g *compiledGroup) why() string {
 	return fmt.Sprintf("%v. All of DirectorGroup %s stays as it is, and its directors forward on by that: run the newer version again, or remove its DirectorSets, which begins new histories and may break connections", g.newer, g.name)
 }
 
-// hold forgets what is known of what is read no more, and tells users.
+// hold forgets what was read of groups that are to be left as they are, and tells users.
 func (w *groupWriter) hold(groups map[string]*compiledGroup) {
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		g := groups[name]
@@ -39,7 +39,7 @@ func (w *groupWriter) hold(groups map[string]*compiledGroup) {
 	}
 }
 
-// heldBy returns the group that has a Service and is held; nil: none.
+// heldBy returns the held group that has a Service; nil: none.
 func (w *groupWriter) heldBy(name string) *compiledGroup {
 	for _, g := range w.groups {
 		if g.newer != nil && g.held[name] != nil {
@@ -49,7 +49,7 @@ func (w *groupWriter) heldBy(name string) *compiledGroup {
 	return nil
 }
 
-// without leaves out what groups forward that are held: nobody else may have these addresses.
+// without leaves out addresses that held groups forward: no other Service may have them.
 func (w *groupWriter) without(shares []pool.Share) []pool.Share {
 	held := map[string]bool{}
 	for _, g := range w.groups {

@@ -19,8 +19,8 @@ import (
 )
 
 // A controller that was rolled back meets what the later version has written: nothing of that group
-// is written, removed or begun anew, whatever is wanted of it now, nobody gets its addresses, and
-// users are told. Services of other groups go on.
+// is written, removed or begun anew, whatever is wanted of it now. No other Service gets its
+// addresses, and users are told. Services of other groups go on.
 func TestWhatANewerVersionHasWrittenStays(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	edge := newCompiledGroup("edge")
@@ -42,7 +42,7 @@ func TestWhatANewerVersionHasWrittenStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	newer.Spec.Services[1].Documents = text.Bytes()
-	// What is damaged beside it is not written anew either: nothing is.
+	// A damaged Service beside it is not written anew either: nothing is.
 	newer.Spec.Services[2].Documents = []byte("none")
 
 	read := newCompiledGroup("edge")
@@ -50,7 +50,7 @@ func TestWhatANewerVersionHasWrittenStays(t *testing.T) {
 		t.Error("what is damaged is read without an error")
 	}
 	var told []string
-	// It has no client: who writes anything with it ends the test.
+	// It has no client: a write with it ends the test.
 	w := &groupWriter{groups: map[string]*compiledGroup{"edge": read}, log: slog.New(slog.DiscardHandler), tell: func(of, reason, text string) {
 		told = append(told, of+" "+reason+": "+text)
 	}}
@@ -90,7 +90,7 @@ func TestWhatANewerVersionHasWrittenStays(t *testing.T) {
 		t.Errorf("of what nobody wants any more %v is released, and 203.0.113.3 is forwarded yet", rest)
 	}
 
-	// A Service of another group that now is that group's stays where it is.
+	// A Service of another group that is now to move to that group stays where it is.
 	core := newCompiledGroup("core")
 	core.want([]*wish{fresh})
 	if err := core.set(time.Second, nowhere, now); err != nil {

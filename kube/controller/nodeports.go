@@ -12,15 +12,15 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// mostNodePorts is how many services for node ports an agent may have to know: for each of a
-// group's directors one for each port and family. It is half of what agents have room for.
+// mostNodePorts is how many services for node ports an agent may have to know: one for each port,
+// family and director of a group. It is half of what agents have room for.
 const mostNodePorts = 4096
 
-// room is what is left for services at node ports.
+// room is the room that is left for services at node ports.
 type room struct{ director, agents int }
 
-// fitNodePorts lets Services have the node ports that there is room for in directors and agents,
-// the oldest first: those of the others stay kube-proxy's. Services themselves come before any.
+// fitNodePorts gives Services node ports while directors and agents have room, the oldest first:
+// node ports of the others stay kube-proxy's. Services themselves come before any node port.
 func (p *plan) fitNodePorts() {
 	if p.fitted == p.revision {
 		return
@@ -64,7 +64,7 @@ func roomOf(g *v1alpha1.DirectorGroup) *room {
 	return r
 }
 
-// take takes room for so many services at the addresses of each of some directors; or says why
+// take takes room for a number of services at the addresses of each of some directors, or says why
 // there is none.
 func (r *room) take(services, directors int) string {
 	switch {
@@ -91,7 +91,7 @@ func countNodePorts(ports []v1alpha1.ServiceNodePort, services []model.Service) 
 }
 
 // nodePortsOf returns the condition of a group that says whether its directors have node ports, by
-// what they say; false: they are not to.
+// what they say; false: they are not to have any.
 func nodePortsOf(g *v1alpha1.DirectorGroup, s staff) (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1alpha1.NodePorts, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonTaken, ObservedGeneration: g.Generation,
 		Message: "directors take connections to Services' node ports at their addresses"}

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// portsOf are so many node ports of a Service's, which has as many ports.
+// portsOf gives a Service a number of ports, each with a node port.
 func portsOf(w *wish, n int) {
 	first := w.made.services[0]
 	w.made.services, w.made.ports = nil, nil
@@ -27,9 +27,9 @@ func portsOf(w *wish, n int) {
 	}
 }
 
-// The oldest Services have their node ports while there is room for what follows from them, at
-// directors beside Services themselves, and in agents. The others are told; and who gets room
-// later has them then.
+// The oldest Services have their node ports while there is room for what these need, in directors
+// beside Services themselves, and in agents. The others are told; a Service that gets room later
+// has its node ports then.
 func TestFitNodePorts(t *testing.T) {
 	p := newPlan()
 	g := &translate.DirectorGroup{Of: &v1alpha1.DirectorGroup{Spec: v1alpha1.DirectorGroupSpec{Directors: 3, NodePorts: &v1alpha1.DirectorNodePorts{}}}}
@@ -77,7 +77,7 @@ func TestFitNodePorts(t *testing.T) {
 	fits("none", "0 0 0", "")
 }
 
-// Node ports alone are a new revision of a Service, and none of its history.
+// A change of node ports alone makes a new revision of a Service, and no new generation.
 func TestNodePortsAreWritten(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	g := newCompiledGroup("edge")

@@ -18,8 +18,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// plan is what is wanted. It is kept from pass to pass, in which only those Services are
-// looked at that something may have changed for.
+// plan is what is wanted. It is kept from pass to pass; a pass looks only at Services that a change
+// may concern.
 type plan struct {
 	book    *pool.Book
 	byName  map[pool.Service]*wish
@@ -27,21 +27,21 @@ type plan struct {
 	nodes   []translate.Node
 	cluster *translate.Cluster
 	read    *resources
-	ways    map[types.UID]*translate.Ways // of groups
-	allSeen time.Time                     // when all was looked at that there is
+	ways    map[types.UID]*translate.Ways // by group
+	allSeen time.Time                     // when everything was last looked at
 
-	unsettled map[*wish]bool        // that something may be to be done for yet
-	others    map[pool.Service]bool // Services that were ours, and say so still
+	unsettled map[*wish]bool        // that may still need something done
+	others    map[pool.Service]bool // Services that were ours, and whose status still says so
 	left      []types.UID           // of Services that are gone, until what was said of them is forgotten
-	release   []pool.Share          // once nobody forwards them
+	release   []pool.Share          // once no director forwards them
 	view      *gateway.View
 	unsaid    unsaid           // of Gateway API's objects
-	refused   map[*wish]bool   // by directors
-	over      map[*wish]string // that there is no room for, and why
-	waiting   map[*wish]bool   // for directors to say that they have it
-	recount   bool             // the statuses of custom resources may count something else
-	revision  uint64           // of all that directors are to forward
-	fitted    uint64           // the one that node ports were given out by
+	refused   map[*wish]bool   // that directors refuse
+	over      map[*wish]string // that have no room, and why
+	waiting   map[*wish]bool   // that wait for directors to say that they have them
+	recount   bool             // counts in the statuses of custom resources may have changed
+	revision  uint64           // of everything that directors are to forward
+	fitted    uint64           // the revision by which node ports were given out
 	work      work
 }
 
@@ -51,35 +51,35 @@ type work struct {
 	written    int // directors' services, as JSON
 }
 
-// wish is what is to become of one Service, or of one Gateway.
+// wish is what one Service or one Gateway is to become.
 type wish struct {
-	text      string           // its name's; empty: nobody has asked for it yet
+	text      string           // its name as a text; empty: not asked for yet
 	service   *corev1.Service  // nil: it is a Gateway
 	gateway   *gateway.Gateway // nil: it is a Service
 	addresses []netip.Addr
-	policy    *translate.ServicePolicy // nil: none selects it
-	group     *translate.DirectorGroup // that forwards it; nil: the file's directors
+	policy    *translate.ServicePolicy // nil: no policy selects it
+	group     *translate.DirectorGroup // the group that forwards it; nil: the file's directors
 	made      made
-	ports     []v1alpha1.ServiceNodePort // that its directors take
+	ports     []v1alpha1.ServiceNodePort // the node ports that its directors take
 	problems  [stages][]translate.Problem
-	fitted    *takes // that there was room for, while there was; nil: there was not, or nobody has looked
-	over      bool   // there is no room for it
+	fitted    *takes // what it took when it had room; nil: it has none, or it is not known yet
+	over      bool   // it has no room
 	forwarded bool   // directors have taken it
 	awaited   awaited
 	waits     string // why it is not forwarded yet; empty: it is, or something is wrong
 	told      bool   // its status was written, and no event has said so yet
 }
 
-// stage is where a problem was found.
+// stage says where a problem was found.
 type stage int
 
 const (
-	asking     stage = iota // by what it asks for
-	assigning               // of addresses
-	claiming                // of them
-	forwarding              // by what it was translated to
-	fitting                 // of node ports
-	accepting               // by directors
+	asking     stage = iota // what it asks for
+	assigning               // its addresses
+	claiming                // its addresses as claims
+	forwarding              // what it was translated to
+	fitting                 // its node ports
+	accepting               // what directors take
 	stages
 )
 
@@ -107,7 +107,7 @@ func (w *wish) key() string {
 	return w.text
 }
 
-// object is what the wish is of.
+// object is the Service or the Gateway.
 func (w *wish) object() metav1.Object {
 	if w.gateway != nil {
 		return w.gateway.Of
@@ -121,7 +121,7 @@ func byAge(a, b *wish) int {
 	return cmp.Or(x.Compare(y.Time), compareNames(a.name(), b.name()))
 }
 
-// want takes in what a Service says. Some pools are not for it.
+// want takes in what a Service says, and which pools are not for it.
 func (p *plan) want(s *corev1.Service, not map[string]string) {
 	request, problems := translate.Wants(s)
 	request.Not = not
@@ -145,7 +145,7 @@ func (p *plan) ask(now wish, request pool.Request, problems []translate.Problem)
 	p.unsettled[w] = true
 }
 
-// forget takes a Service out that is none of these any more.
+// forget takes out a Service or a Gateway that is not ours any more.
 func (p *plan) forget(name pool.Service) {
 	w := p.byName[name]
 	if w == nil {
@@ -165,14 +165,14 @@ func (p *plan) forget(name pool.Service) {
 	p.revision++
 }
 
-// allUnsettled has everything looked at: what it depends on has changed.
+// allUnsettled has everything looked at, because something has changed that everything depends on.
 func (p *plan) allUnsettled() {
 	for _, w := range p.of {
 		p.unsettled[w] = true
 	}
 }
 
-// setNodes takes in which nodes there are.
+// setNodes takes in the nodes.
 func (p *plan) setNodes(nodes []translate.Node) {
 	if !slices.Equal(nodes, p.nodes) {
 		p.nodes, p.cluster = nodes, translate.NewCluster(nodes)
@@ -180,7 +180,7 @@ func (p *plan) setNodes(nodes []translate.Node) {
 	}
 }
 
-// assign gives addresses, and returns what is to be claimed for that.
+// assign gives addresses, and returns what has to be claimed for that.
 func (p *plan) assign() pool.Claims {
 	change := p.book.Assign()
 	p.release = change.Release
@@ -201,7 +201,7 @@ func (w *wish) problem(at stage, r translate.Reason, format string, args ...any)
 	w.problems[at] = append(w.problems[at], translate.Problem{Reason: r, Message: fmt.Sprintf(format, args...)})
 }
 
-// without takes addresses away that turned out to be somebody else's.
+// without takes away addresses that turned out to belong to others.
 func (p *plan) without(taken map[pool.Share]string) {
 	for share, why := range taken {
 		w := p.byName[share.Service]
@@ -234,8 +234,8 @@ func (p *plan) refuse(refusals []refusal) {
 	}
 }
 
-// forwardable reports whether directors can forward it, or for a Gateway whether they could if
-// it had a route: its address is known before.
+// forwardable reports whether directors can forward a Service, or could forward a Gateway if it had
+// a route: a Gateway's address is known before its routes.
 func (w *wish) forwardable() bool {
 	if w.gateway != nil {
 		return w.gateway.Accepted() && len(w.problems[forwarding]) == 0
@@ -243,8 +243,8 @@ func (w *wish) forwardable() bool {
 	return len(w.made.services) > 0
 }
 
-// pending notes that nobody has taken the set, for those who have heard nothing yet: what was
-// forwarded before goes on.
+// pending notes that no director has taken the set, for Services whose status has no address yet:
+// what was forwarded before goes on.
 func (p *plan) pending(err error) {
 	p.unsaid.unanswered = err.Error()
 	for w := range p.unsettled {
@@ -254,7 +254,7 @@ func (p *plan) pending(err error) {
 	}
 }
 
-// settle notes that all was done, but for some.
+// settle notes that everything was done, except for the rest.
 func (p *plan) settle(err error, rest map[*wish]bool) {
 	if err == nil {
 		p.unsettled = rest

@@ -23,7 +23,7 @@ const (
 	endpointsPerSlot = 10
 )
 
-// many is a cluster with thousands of Services, as it is read.
+// many is a cluster with thousands of Services, as the controller reads it.
 type many struct {
 	*plan
 	services []*corev1.Service
@@ -50,7 +50,7 @@ func newMany(tb testing.TB) *many {
 	return m
 }
 
-// sliceOf returns one with so many endpoints.
+// sliceOf returns an EndpointSlice with the number of endpoints.
 func sliceOf(service, endpoints int) *discoveryv1.EndpointSlice {
 	port, name := int32(8080), "http"
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}}}
@@ -61,7 +61,7 @@ func sliceOf(service, endpoints int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// pass does what a pass does but for asking others.
+// pass does what a pass does, except that it asks no other process.
 func (m *many) pass(tb testing.TB) {
 	tb.Helper()
 	for x, holders := range m.assign() {
@@ -72,7 +72,8 @@ func (m *many) pass(tb testing.TB) {
 	m.settle(nil, map[*wish]bool{})
 }
 
-// all returns all that directors are to forward, and compares its text with what it has to be.
+// all returns everything that directors are to forward, and compares its text with what it has to
+// be.
 func (m *many) all(t *testing.T) []part {
 	t.Helper()
 	parts, err := m.parts()
@@ -89,14 +90,14 @@ func (m *many) all(t *testing.T) []part {
 	return parts
 }
 
-// One changed EndpointSlice of thousands of Services has one of them translated anew, and no
-// other's services touched; one that says nothing new changes nothing for directors.
+// If one EndpointSlice of thousands of Services changes, one Service is translated anew, and the
+// services of no other are touched; a slice that says nothing new changes nothing for directors.
 func TestPlanLooksAtWhatChanges(t *testing.T) {
 	m := newMany(t)
 	if parts := m.all(t); m.work.translated != manyServices || m.work.written != manyServices || len(parts) != manyServices {
 		t.Fatalf("at first %d Services were translated and %d written, into %d", m.work.translated, m.work.written, len(parts))
 	}
-	m.assign() // what was claimed is looked at once more
+	m.assign() // Services with new claims are looked at once more
 	before := map[*wish]*model.Service{}
 	for _, w := range m.of {
 		before[w] = &w.made.services[0]
@@ -129,7 +130,7 @@ func TestPlanLooksAtWhatChanges(t *testing.T) {
 		t.Errorf("it has %d backends", got)
 	}
 
-	// A Service that goes takes along what was said of it, and what it had is released.
+	// When a Service goes, what was said about it goes too, and what it had is released.
 	m.forget(translate.Of(changed))
 	m.pass(t)
 	if len(m.release) != 1 || len(m.all(t)) != manyServices-1 || len(m.of) != manyServices-1 || len(m.unsettled) != 0 {

@@ -18,26 +18,26 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// repeat is how often what is still wrong is said again: the API server forgets events after
-// an hour.
+// repeat is how often a lasting problem is reported again: the API server forgets events after an
+// hour.
 const repeat = 20 * time.Minute
 
 // addressAssigned is the reason of the event that a Service got its addresses.
 const addressAssigned = "AddressAssigned"
 
-// Events are said so many at once, and then as many a second. The client's library keeps a
-// thousand that are not sent yet, and throws away what is more.
+// The most events that are sent at once, and then per second. The client's library keeps a thousand
+// unsent events and drops the rest.
 const (
 	eventsAtOnce    = 500
 	eventsPerSecond = 50
 )
 
-// reporter tells users what is wrong with their Services, Gateways and routes, by events on
-// these: once, and again while it stays so.
+// reporter tells users by events what is wrong with their Services, Gateways and routes: once, and
+// again while it lasts.
 type reporter struct {
 	events record.EventRecorder
 	said   map[types.UID]map[translate.Problem]time.Time
-	routes map[types.UID]bool // of said
+	routes map[types.UID]bool // the keys of said that are routes
 	may    flowcontrol.PassiveRateLimiter
 }
 
@@ -46,7 +46,8 @@ func newReporter(events record.EventRecorder) *reporter {
 		may: flowcontrol.NewTokenBucketPassiveRateLimiter(eventsPerSecond, eventsAtOnce)}
 }
 
-// report returns those of whom not all has been said, because it was too much at once.
+// report returns the Services and Gateways that not everything was said about, because it was too
+// much at once.
 func (r *reporter) report(p *plan, now time.Time) (rest map[*wish]bool) {
 	for _, uid := range p.left {
 		delete(r.said, uid)
@@ -61,7 +62,7 @@ func (r *reporter) report(p *plan, now time.Time) (rest map[*wish]bool) {
 	return rest
 }
 
-// of reports whether all has been said of one.
+// of reports whether everything has been said about one.
 func (r *reporter) of(w *wish, now time.Time) bool {
 	all := true
 	if w.told {
@@ -77,7 +78,7 @@ func (r *reporter) of(w *wish, now time.Time) bool {
 	return r.say(w.reference(), problems, now) && all
 }
 
-// reportRoutes tells of these routes what is wrong with them.
+// reportRoutes tells users what is wrong with these routes.
 func (r *reporter) reportRoutes(view *gateway.View, routes []*gateway.Route, now time.Time) {
 	if len(routes) == 0 {
 		return
@@ -99,10 +100,10 @@ func (r *reporter) reportRoutes(view *gateway.View, routes []*gateway.Route, now
 	}
 }
 
-// say reports whether all has been said that is wrong with an object.
+// say tells users what is wrong with an object, and reports whether everything has been said.
 func (r *reporter) say(of *corev1.ObjectReference, problems []translate.Problem, now time.Time) bool {
 	before, all := r.said[of.UID], true
-	said := map[translate.Problem]time.Time{} // what is not wrong any more is forgotten
+	said := map[translate.Problem]time.Time{} // problems that are over are forgotten
 	for _, problem := range problems {
 		when, known := before[problem]
 		if !known || now.Sub(when) >= repeat {
@@ -121,7 +122,7 @@ func (r *reporter) say(of *corev1.ObjectReference, problems []translate.Problem,
 	return all
 }
 
-// reference says whose events they are.
+// reference returns the object that events are about.
 func (w *wish) reference() *corev1.ObjectReference {
 	if w.gateway != nil {
 		return gatewayReference(pool.Gateway, w.gateway.Of)
@@ -134,7 +135,7 @@ func gatewayReference(kind string, o metav1.Object) *corev1.ObjectReference {
 	return &corev1.ObjectReference{Kind: kind, APIVersion: gatewayv1.GroupVersion.String(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
 }
 
-// longest is how much an event may say.
+// longest is the longest text of an event.
 const longest = 1024
 
 func shortened(text string) string {

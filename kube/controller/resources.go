@@ -24,7 +24,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// resourcesOf returns which custom resources of weir's the cluster has.
+// resourcesOf returns which of weir's custom resources the cluster has.
 func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err error) {
 	client, err := follow.Resources(config)
 	if err != nil {
@@ -41,7 +41,7 @@ func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err err
 	if err := json.Unmarshal(text, &there); err != nil {
 		return none, fmt.Errorf("read which resources there are of %s: %w", v1alpha1.GroupVersion, err)
 	}
-	has := func(resources ...string) bool { // half of an installation is none
+	has := func(resources ...string) bool { // half an installation counts as none
 		for _, resource := range resources {
 			if !slices.ContainsFunc(there.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
 				return false
@@ -55,27 +55,27 @@ func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err err
 	return custom{client: client, directors: has(v1alpha1.DirectorGroups, v1alpha1.BGPPeers, v1alpha1.DirectorSets)}, nil
 }
 
-// resources are the custom ones, read.
+// resources are the custom resources as they were read.
 type resources struct {
 	pools      []pool.Pool // with the file's, in the order in which addresses are taken from them
 	selects    []*translate.AddressPool
 	policies   translate.ServicePolicies
 	allPools   []*v1alpha1.AddressPool // the oldest first
 	all        []*v1alpha1.ServicePolicy
-	namespaces []*corev1.Namespace                // by whose labels pools select
-	ready      map[metav1.Object]metav1.Condition // of each object
+	namespaces []*corev1.Namespace                // pools select by their labels
+	ready      map[metav1.Object]metav1.Condition // by object
 
-	groups    []*translate.DirectorGroup // in the order in which they count
-	allGroups []*v1alpha1.DirectorGroup  // in the order in which they count
+	groups    []*translate.DirectorGroup // in order of precedence
+	allGroups []*v1alpha1.DirectorGroup  // in order of precedence
 	allPeers  []*v1alpha1.BGPPeer
 	versions  []version                      // of groups and peers
-	told      map[types.UID]metav1.Condition // of each of them
-	peers     map[types.UID]int64            // by how many groups each is used
+	told      map[types.UID]metav1.Condition // of each group and peer
+	peers     map[types.UID]int64            // how many groups use each peer
 	staff     map[string]staff               // by the group's name
 }
 
-// readResources reads them, unless they are what the plan has read, and says so. One that is
-// wrong is not used, and its status says why; the others are.
+// readResources reads the custom resources and returns true, unless they are what the plan has read
+// already. An invalid one is not used, and its status says why; the others are used.
 func (c *Controller) readResources(p *plan) bool {
 	r := &resources{allPools: list[v1alpha1.AddressPool](c.cache.pool), all: list[v1alpha1.ServicePolicy](c.cache.policy),
 		namespaces: list[corev1.Namespace](c.cache.namespace), ready: map[metav1.Object]metav1.Condition{}}
@@ -88,7 +88,7 @@ func (c *Controller) readResources(p *plan) bool {
 	slices.SortFunc(r.namespaces, func(a, b *corev1.Namespace) int { return cmp.Compare(a.Name, b.Name) })
 	r.listGroups(c.cache)
 	if p.read.ready != nil && slices.Equal(r.versions, p.read.versions) && slices.Equal(r.allPools, p.read.allPools) && slices.Equal(r.all, p.read.all) && slices.Equal(r.namespaces, p.read.namespaces) {
-		p.read.allGroups, p.read.allPeers = r.allGroups, r.allPeers // their statuses may be others
+		p.read.allGroups, p.read.allPeers = r.allGroups, r.allPeers // their statuses may differ
 		return false
 	}
 	c.readPools(r)
@@ -108,8 +108,8 @@ func (c *Controller) readResources(p *plan) bool {
 	return true
 }
 
-// readPools reads AddressPools. Of two with an address in common the older one is used, and
-// the file's before any.
+// readPools reads AddressPools. If two have an address in common, the older one is used; the file's
+// pools come before any.
 func (c *Controller) readPools(r *resources) {
 	var used pool.Used
 	names := map[string]bool{}
@@ -151,7 +151,7 @@ func (c *Controller) readPools(r *resources) {
 	}
 }
 
-// note keeps what the condition of an object is to say: what is wrong with it, or good.
+// note keeps the new condition of an object: what is wrong with it, or the text good.
 func (r *resources) note(o metav1.Object, reason string, wrong error, good string) {
 	r.ready[o] = conditionOf(o, reason, wrong, good)
 }
@@ -164,7 +164,7 @@ func conditionOf(o metav1.Object, reason string, wrong error, good string) metav
 	return condition
 }
 
-// excluding returns the pools that are not for a Service or a Gateway, and for whom they are not.
+// excluding returns the pools that are not for a Service or a Gateway, and why.
 func (c *Controller) excluding(o metav1.Object, read *resources) map[string]string {
 	var not map[string]string
 	for _, p := range read.selects {
@@ -178,14 +178,14 @@ func (c *Controller) excluding(o metav1.Object, read *resources) map[string]stri
 	return not
 }
 
-// writeResources writes the status of custom resources where it says something else.
+// writeResources writes the statuses of custom resources that have changed.
 func (c *Controller) writeResources(ctx context.Context, p *plan) error {
 	if !p.recount {
 		return nil
 	}
 	read := p.read
 	assigned, forwarded := map[string]int64{}, map[*v1alpha1.ServicePolicy]int64{}
-	counted := map[netip.Addr]bool{} // Services may share one
+	counted := map[netip.Addr]bool{} // Services may share an address
 	for _, w := range p.of {
 		for _, a := range w.addresses {
 			if counted[a] {
@@ -225,8 +225,8 @@ func (c *Controller) writeResources(ctx context.Context, p *plan) error {
 	return err
 }
 
-// writeStatus replaces the status of an object. Where what was read of it is too old, nothing
-// is lost: what is newer is about to be read.
+// writeStatus replaces the status of an object. If what was read of it is too old, nothing is lost:
+// the newer object is about to be read.
 func (c *Controller) writeStatus(ctx context.Context, resource string, name metav1.Object, o runtime.Object) error {
 	err := c.resources.client.Put().Resource(resource).NamespaceIfScoped(name.GetNamespace(), name.GetNamespace() != "").
 		Name(name.GetName()).SubResource("status").Body(o).Do(ctx).Error()

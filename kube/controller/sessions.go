@@ -10,11 +10,11 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// mostSaid is of how many nodes a peer's condition says what is wrong.
+// mostSaid is how many nodes a condition names with what is wrong.
 const mostSaid = 3
 
-// established returns the condition of a peer that says whether all nodes that are to speak with
-// it do, by what they say themselves.
+// established returns the condition of a peer that says whether all nodes that are to speak with it
+// do, by what the nodes themselves say.
 func (r *resources) established(p *v1alpha1.BGPPeer) metav1.Condition {
 	speak := 0
 	var wrong []string
@@ -30,7 +30,7 @@ func (r *resources) established(p *v1alpha1.BGPPeer) metav1.Condition {
 			}
 		}
 	}
-	slices.Sort(wrong) // so that the condition changes only with what it says
+	slices.Sort(wrong) // so that the order alone does not change the condition
 	condition := metav1.Condition{Type: v1alpha1.Established, ObservedGeneration: p.Generation}
 	switch {
 	case len(wrong) > 0:

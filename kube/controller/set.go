@@ -16,13 +16,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Director is one that sets are put to.
+// Director is a director that gets sets by PUT.
 type Director struct {
 	Name   string // in logs: its socket or URL
 	Client *api.Client
 }
 
-// setWriter puts the set to the directors of a group. They share it, so the first one that
+// setWriter puts the set to the directors of a group. The directors share it, so the first one that
 // answers is enough.
 type setWriter struct {
 	directors []*Director
@@ -31,22 +31,22 @@ type setWriter struct {
 
 	limits limits // of the directors
 
-	asked []byte // what was put, or found to be there
-	tag   string // of the set that has it
+	asked []byte // the set that was put, or was there already
+	tag   string // of the set with that text
 
-	// What was last wanted, and all of which directors have taken.
+	// What was last wanted, and whether directors have taken all of it.
 	revision uint64
 	set      api.Set
 	taken    bool
 }
 
-// refusal is a service that the directors would not take, and why.
+// refusal is a Service or a Gateway that the directors do not take, and why.
 type refusal struct {
 	whose *wish
 	why   string
 }
 
-// wholeError is a set that directors refuse without the name of a service that is in the way.
+// wholeError is the refusal of a set that names no service as its cause.
 type wholeError struct{ error }
 
 func (e *wholeError) Error() string {
@@ -54,10 +54,10 @@ func (e *wholeError) Error() string {
 }
 func (e *wholeError) Unwrap() error { return e.error }
 
-// put makes what the plan wants the set. Parts that clash with what others have are left out
-// and returned: they must not keep the others from being forwarded.
+// put makes the set what the plan wants. Parts that clash with what others have are left out and
+// returned: they must not keep the rest from being forwarded.
 func (w *setWriter) put(ctx context.Context, p *plan) (refused []refusal, err error) {
-	if w.taken && w.revision == p.revision { // somebody may have changed it nevertheless
+	if w.taken && w.revision == p.revision { // something else may have changed it nevertheless
 		return nil, w.all(ctx, w.set, w.asked)
 	}
 	w.taken = false
@@ -89,7 +89,8 @@ func (w *setWriter) put(ctx context.Context, p *plan) (refused []refusal, err er
 	}
 }
 
-// serviceIn returns the number of the service that a field is in: services[3].vip is in 3.
+// serviceIn returns the number of the service that a field belongs to: services[3].vip belongs to
+// 3.
 func serviceIn(field string) (int, bool) {
 	number, found := strings.CutPrefix(field, "services[")
 	if !found {
@@ -100,9 +101,9 @@ func serviceIn(field string) (int, bool) {
 	return i, err == nil && i >= 0
 }
 
-// leaveOut returns the parts without those that are named with what is wrong with them, and
-// without all others of the same Service: half of one is worse than none, because nobody
-// would look for what is wrong.
+// leaveOut returns the parts without those that are named, and without all others of the same
+// Service: half a Service is worse than none, because no user would look for what is wrong. named
+// says what is wrong with each part.
 func leaveOut(parts []part, named map[int]string) (rest []part, refused []refusal) {
 	out := map[*wish]bool{}
 	for i, p := range parts {
@@ -129,7 +130,8 @@ func services(parts []part) []model.Service {
 	return list
 }
 
-// all makes it the set at one director, unless it is so already.
+// all makes this the set of the directors, through the first one that answers, unless it is so
+// already.
 func (w *setWriter) all(ctx context.Context, set api.Set, text []byte) error {
 	var errs []error
 	for _, d := range w.directors {
@@ -143,7 +145,7 @@ func (w *setWriter) all(ctx context.Context, set api.Set, text []byte) error {
 	return errors.Join(errs...)
 }
 
-// at does it at one director. It replaces the set that it knows and no other: a process that
+// at makes this the set at one director. It replaces only the set that it knows: a process that
 // lost its lease while it stood still cannot undo what the next one did.
 func (w *setWriter) at(ctx context.Context, d *Director, set api.Set, text []byte) error {
 	tag, found, err := w.tagAt(ctx, d)
@@ -157,7 +159,7 @@ func (w *setWriter) at(ctx context.Context, d *Director, set api.Set, text []byt
 	case tag == w.tag && asked:
 		return nil // the usual case
 	case tag != w.tag && (asked || w.asked == nil):
-		// A process before this one wrote it, or somebody else.
+		// An earlier process wrote it, or something else.
 		there, err := d.Client.Set(ctx, w.owner)
 		if err != nil {
 			return err
@@ -177,7 +179,7 @@ func (w *setWriter) at(ctx context.Context, d *Director, set api.Set, text []byt
 	return nil
 }
 
-// tagAt returns the tag of the set that a director follows.
+// tagAt returns the tag of this owner's set at a director.
 func (w *setWriter) tagAt(ctx context.Context, d *Director) (tag string, found bool, err error) {
 	sets, err := d.Client.Sets(ctx)
 	i := slices.IndexFunc(sets, func(s api.SetInfo) bool { return s.Owner == w.owner })
@@ -187,8 +189,8 @@ func (w *setWriter) tagAt(ctx context.Context, d *Director) (tag string, found b
 	return strings.Trim(sets[i].ETag, `"`), true, nil
 }
 
-// same reports whether two sets differ in the states of backends at most: an operator may
-// have drained some by hand, and that lasts until Kubernetes wants something else.
+// same reports whether two sets differ at most in the states of backends: an operator may have
+// drained some by hand, and that lasts until Kubernetes wants something else.
 func same(a, b []model.Service) bool {
 	x, err1 := json.Marshal(active(a))
 	y, err2 := json.Marshal(active(b))

@@ -39,8 +39,8 @@ func names(parts []part) string {
 	return strings.Join(list, " ")
 }
 
-// What no director would take is none of a Service's, and what it would take has the defaults,
-// so that it can be compared with what a director says.
+// A service that no director would take is found, and services that directors would take have the
+// defaults, so that they can be compared with what a director says.
 func TestValid(t *testing.T) {
 	w := wishOf("web")
 	for name, test := range map[string]struct {
@@ -63,7 +63,7 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// Of a Service that is refused nothing is left, and others are as they were.
+// No part of a refused Service is left, and other Services stay as they were.
 func TestLeaveOut(t *testing.T) {
 	good, bad := wishOf("good"), wishOf("bad")
 	rest, refused := leaveOut([]part{partOf(good, 80), partOf(bad, 81), partOf(bad, 82), partOf(good, 83)}, map[int]string{1: "is taken", 2: "too"})
@@ -88,7 +88,7 @@ func TestServiceIn(t *testing.T) {
 	}
 }
 
-// A backend that somebody drained by hand is no reason to write the set again; all else is.
+// A backend that was drained by hand is no reason to write the set again; any other change is.
 func TestSame(t *testing.T) {
 	set := func(change func(*model.Service)) []model.Service {
 		return []model.Service{partOf(wishOf("a"), 80, change).service}
@@ -110,7 +110,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// An event says where a Service is reached when that is new, and not that it is nowhere.
+// An event says where a Service is reached if that is new, and does not say that it is reached
+// nowhere.
 func TestNewAddresses(t *testing.T) {
 	of := func(list string) (ingress []corev1.LoadBalancerIngress) {
 		mode := corev1.LoadBalancerIPModeVIP
@@ -129,7 +130,7 @@ func TestNewAddresses(t *testing.T) {
 	}
 }
 
-// A problem is told once, again when it has lasted, and when it comes back.
+// A problem is reported once, again after a while, and when it comes back.
 func TestReport(t *testing.T) {
 	recorder := record.NewFakeRecorder(100)
 	r := newReporter(recorder)

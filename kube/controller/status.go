@@ -14,8 +14,9 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// writeStatuses tells Services their addresses, and whether they are forwarded. An address comes
-// into a status after the directors have taken the Service, and stays while it is the Service's.
+// writeStatuses writes Services' addresses into their statuses, and whether they are forwarded. An
+// address gets into a status after the directors have taken the Service, and stays while the
+// Service has it.
 func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 	var list []*wish
 	for w := range p.unsettled {
@@ -36,27 +37,27 @@ func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 	return joined(errs)
 }
 
-// tell writes one status. Who has it read then is told of it, and so a later version of the
+// tell writes one status. The watch of Services then reports it, and so the later version of the
 // Service is looked at.
 func (c *Controller) tell(ctx context.Context, w *wish) error {
 	changed := w.service.DeepCopy()
 	changed.Status = w.status()
 	_, err := c.core.Services(changed.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil // it is gone, which is about to be read
+		return nil // the Service is gone, and its removal is about to be read
 	}
 	w.told = w.told || err == nil && isNews(changed.Status.LoadBalancer.Ingress, w.service.Status.LoadBalancer.Ingress)
 	return err
 }
 
-// status returns what the status is to say.
+// status returns the new status.
 func (w *wish) status() corev1.ServiceStatus {
 	s := w.service.Status
 	s.LoadBalancer.Ingress, s.Conditions = w.ingress(), w.conditions()
 	return s
 }
 
-// leave takes out of the statuses of Services that are not ours any more what was said of them.
+// leave removes what was said about Services that are not ours any more from their statuses.
 func (c *Controller) leave(ctx context.Context, p *plan) error {
 	var errs []error
 	for name := range p.others {
@@ -78,10 +79,10 @@ func isNews(now, before []corev1.LoadBalancerIngress) bool {
 	})
 }
 
-// ingress returns what the status is to say. Its mode is VIP: packets for the address may be
-// taken by whatever node sees them first, as by kube-proxy for pods of its own node. But on
-// their way to directors that are pods packets from outside come by nodes, which are to let
-// them pass: then it is Proxy.
+// ingress returns the addresses of the status. Their mode is VIP: whatever node sees packets for
+// the address first may take them, as kube-proxy does for pods of its own node. But if directors
+// are pods, packets from outside pass nodes on their way to them, which must not take the packets:
+// then the mode is Proxy.
 func (w *wish) ingress() []corev1.LoadBalancerIngress {
 	var list []corev1.LoadBalancerIngress
 	mode := corev1.LoadBalancerIPModeVIP

@@ -16,21 +16,21 @@ import (
 )
 
 // ways are how the directors of a group reach pods' addresses, for Services in mode ipip. The
-// group's status names one pod of each node and family, the directors look how they reach it, and
-// say so in their Leases. What was found stays until another pod, which is asked about when that
-// one is gone, has been looked at.
+// group's status names one pod of each node and family; the directors look how they reach it, and
+// say so in their Leases. When that pod is gone, another is asked about, and what was found stays
+// until directors have looked at the other pod.
 type ways struct {
 	asked map[translate.Place]netip.AddrPort
 	found map[translate.Place]string
 }
 
-// newWays goes on with what a group's status says.
+// newWays continues from a group's status.
 func newWays(g *v1alpha1.DirectorGroup) *ways {
 	w := &ways{asked: map[translate.Place]netip.AddrPort{}, found: map[translate.Place]string{}}
 	for _, way := range g.Status.Ways {
 		pod, err := netip.ParseAddrPort(way.Pod)
 		if err != nil {
-			continue // somebody else has written it
+			continue // not written by a controller
 		}
 		at := translate.Place{Node: way.Node, Family: pool.FamilyOf(pod.Addr())}
 		w.asked[at] = pod
@@ -41,7 +41,7 @@ func newWays(g *v1alpha1.DirectorGroup) *ways {
 	return w
 }
 
-// hear takes in what directors say.
+// hear takes in what directors say about ways.
 func (w *ways) hear(directors []group.Candidate) {
 	for at, pod := range w.asked {
 		answers, found := 0, ""
@@ -60,7 +60,7 @@ func (w *ways) hear(directors []group.Candidate) {
 	}
 }
 
-// ask takes in which pods there are.
+// ask takes in the existing pods.
 func (w *ways) ask(pods map[translate.Place][]netip.AddrPort) {
 	for at, there := range pods {
 		if !slices.Contains(there, w.asked[at]) {
@@ -72,7 +72,7 @@ func (w *ways) ask(pods map[translate.Place][]netip.AddrPort) {
 	maps.DeleteFunc(w.found, func(at translate.Place, _ string) bool { return gone(at) })
 }
 
-// status is what the group's is to say.
+// status returns the ways for the group's status.
 func (w *ways) status() (list []v1alpha1.Way) {
 	for at, pod := range w.asked {
 		problem, known := w.found[at]
@@ -106,7 +106,7 @@ func (c *Controller) hearWays(p *plan) {
 	}
 }
 
-// askWays notes which ways have to be known.
+// askWays notes which ways directors have to look at.
 func (c *Controller) askWays(p *plan) {
 	pods := map[types.UID]map[translate.Place][]netip.AddrPort{}
 	for _, w := range p.of {

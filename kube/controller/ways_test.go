@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// What was found of a way stays until the next pod of the node has been looked at by all
-// directors, and goes with the last pod; and the next controller goes on with it.
+// What was found about a way stays until directors have looked at the next pod of the node, and
+// goes with the last pod; the next controller continues from it.
 func TestWays(t *testing.T) {
 	n1, n2 := translate.Place{Node: "n1"}, translate.Place{Node: "n2"}
 	a, b, c := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80"), netip.MustParseAddrPort("10.2.0.1:80")
@@ -66,8 +66,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// An agent that is silent, or does not run, is known to have been there; Leases of other
-// namespaces are nobody's.
+// An agent that is silent, or does not run, is known to have been there; Leases of other namespaces
+// do not count.
 func TestAgents(t *testing.T) {
 	h := newHeard()
 	store := cache.NewSharedIndexInformer(nil, &coordinationv1.Lease{}, 0, nil)

@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// withWeights returns the slice with what Pods of it are labelled.
+// withWeights returns the slice with the weights of its Pods' labels.
 func (c *caches) withWeights(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	if !c.anyWeights { // as in most clusters
 		return s
@@ -31,13 +31,13 @@ func (c *caches) withWeights(s *discoveryv1.EndpointSlice) *discoveryv1.Endpoint
 	return with
 }
 
-// readWeights finds out whether there are any. All that was made with them is made anew.
+// readWeights finds out whether any Pod has a weight. All slices with weights are made anew.
 func (c *caches) readWeights() {
 	c.anyWeights = c.weighted != nil && len(c.weighted.GetStore().ListKeys()) > 0
 	clear(c.with)
 }
 
-// weightedSlice is a slice with the weights of its Pods, and what it was made of.
+// weightedSlice is a slice with the weights of its Pods, and the slice that it was made from.
 type weightedSlice struct{ of, with *discoveryv1.EndpointSlice }
 
 // servedByPods returns the Services that some Pods serve.
