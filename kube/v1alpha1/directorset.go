@@ -6,7 +6,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const (
 	LabelGroup = "weir.io/group" // the name of the DirectorGroup
 
-	// LabelAgent is of the Leases of nodes' agents.
+	// LabelAgent is a label of the Leases of nodes' agents.
 	LabelAgent = "weir.io/agent"
 )
 

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is of all kinds of this package.
+// GroupVersion is the group and version of all kinds of this package.
 var GroupVersion = schema.GroupVersion{Group: "weir.io", Version: "v1alpha1"}
 
-// The names that URLs have for the kinds.
+// The names of the kinds in URLs.
 const (
 	AddressPools    = "addresspools"
 	ServicePolicies = "servicepolicies"
@@ -40,28 +40,28 @@ const Ready = "Ready"
 const Established = "Established"
 
 // NodePorts is the type of the condition that says whether a DirectorGroup's directors have node
-// ports, if they are to.
+// ports, if they are to have any.
 const NodePorts = "NodePorts"
 
 // The reasons of the condition NodePorts.
 const (
-	ReasonTaken    = "Taken"    // all directors have them
-	ReasonNotTaken = "NotTaken" // some have not all; there they are kube-proxy's
+	ReasonTaken    = "Taken"    // all directors have the node ports
+	ReasonNotTaken = "NotTaken" // some lack node ports; there kube-proxy has these
 )
 
 // The reasons of the condition Established.
 const (
-	ReasonSpeaks = "Speaks" // all that are to speak with it do
-	ReasonDown   = "Down"   // some have no session, or none has
-	ReasonNobody = "Nobody" // there is nobody who is to
+	ReasonSpeaks = "Speaks" // all nodes that are to speak with it do
+	ReasonDown   = "Down"   // some nodes have no session, or none has
+	ReasonNobody = "Nobody" // no node is to speak with it
 )
 
 // The reasons of the condition Ready.
 const (
 	ReasonInUse   = "InUse"   // it is used as it says
-	ReasonInvalid = "Invalid" // it says what a schema cannot refuse, and is not used
+	ReasonInvalid = "Invalid" // it has an error that a schema cannot refuse, and is not used
 	ReasonNoNode  = "NoNode"  // no node, or pod, can be a director of the group
-	ReasonFewer   = "Fewer"   // fewer can be directors than are wanted; it is used
-	ReasonNewer   = "Newer"   // a later version of weir has written what cannot be read of it; it stays as it is
+	ReasonFewer   = "Fewer"   // fewer nodes can be directors than are wanted; it is used
+	ReasonNewer   = "Newer"   // a later version of weir has written parts that cannot be read; it stays as it is
 	ReasonOverlap = "Overlap" // it has addresses that an older pool has, and is not used
 )

@@ -17,13 +17,13 @@ var update = flag.Bool("update", false, "write into the chart's schema what the 
 
 const valuesSchema = "../chart/values.schema.json"
 
-// specs are the objects that the chart's values have the spec of, by the names that its schema
-// gives them.
+// specs are the resources whose specs the chart's values have, by their names in the chart's
+// schema.
 var specs = map[string]string{"addressPoolSpec": "addresspools", "bgpPeerSpec": "bgppeers", "directorGroupSpec": "directorgroups"}
 
-// What the chart's values say of custom resources is refused where the API server would refuse it,
-// or leave out a key without a word: its schema has what the definitions have, and no other key.
-// What only the definitions' rules refuse is here in formats.
+// The chart's values for custom resources are refused where the API server would refuse them, or
+// would drop a key silently: the chart's schema has what the definitions have, and no other key.
+// What only the definitions' rules refuse, the schema refuses by formats.
 func TestChartSchemaHasTheDefinitions(t *testing.T) {
 	text, err := os.ReadFile(valuesSchema)
 	if err != nil {
@@ -32,7 +32,7 @@ func TestChartSchemaHasTheDefinitions(t *testing.T) {
 	for name, resource := range specs {
 		spec := specOf(t, resource)
 		if name == "directorGroupSpec" {
-			delete(spec, "required") // the chart gives what pods need, and asks for interfaces on nodes
+			delete(spec, "required") // the chart adds what pods need, and asks for interfaces on nodes
 		}
 		want, err := json.Marshal(spec)
 		if err != nil {
@@ -82,8 +82,8 @@ func specOf(t *testing.T, resource string) map[string]any {
 	return strict(definition.Spec.Versions[0].Schema.OpenAPI.Properties.Spec)
 }
 
-// format returns a pattern for what a definition's rules check by functions that JSON Schema does
-// not have; empty: nothing of that.
+// format returns a pattern for what a definition's rules check with functions that JSON Schema does
+// not have; empty: they use none.
 func format(rules string) string {
 	prefixes, addresses := strings.Contains(rules, "isCIDR(self)"), strings.Contains(rules, "isIP(self)")
 	switch {
@@ -107,8 +107,8 @@ const (
 
 func either(patterns ...string) string { return "^(" + strings.Join(patterns, "|") + ")$" }
 
-// strict returns a part of a definition without what is for people and for the API server, in
-// which no other key may be.
+// strict returns a part of a definition without what is meant for people and for the API server,
+// and which allows no other key.
 func strict(of map[string]any) map[string]any {
 	out := map[string]any{}
 	for key, value := range of {
