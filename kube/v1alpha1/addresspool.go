@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AddressPool is addresses that Services of type LoadBalancer may get.
+// AddressPool has addresses that Services of type LoadBalancer may get.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -17,30 +17,30 @@ type AddressPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the administrator says.
+	// spec is the administrator's configuration.
 	// +required
 	Spec AddressPoolSpec `json:"spec"`
-	// status is what the controller has made of it.
+	// status is the result that the controller reports.
 	// +optional
 	Status AddressPoolStatus `json:"status,omitempty"`
 }
 
-// AddressPoolSpec is which addresses there are, and whose they may be.
+// AddressPoolSpec says which addresses the pool has, and which Services may get them.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.namespaces) && has(self.namespaceSelector))",message="has either namespaces or namespaceSelector",fieldPath=".namespaceSelector"
 type AddressPoolSpec struct {
-	// addresses are single ones (203.0.113.7), prefixes with all of their addresses
-	// (203.0.113.0/28) and ranges (203.0.113.10-203.0.113.20), of both families. No two pools
-	// may have one in common: of two that do, the older one is used.
+	// addresses are single addresses (203.0.113.7), prefixes with all of their addresses
+	// (203.0.113.0/28) and ranges (203.0.113.10-203.0.113.20), of both families. No two pools may
+	// have an address in common: if two do, the older one is used.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	Addresses []AddressRange `json:"addresses"`
 
-	// priority says which pool an address is taken from first, of those that a Service may use:
-	// from the one with the highest, and among equals from the first by name. Pools of the
-	// controller's file have priority 0.
+	// priority says from which of the pools that a Service may use an address is taken first:
+	// from the one with the highest priority, and among equals from the first by name. Pools of
+	// the controller's file have priority 0.
 	// +optional
 	// +kubebuilder:default=0
 	Priority int32 `json:"priority,omitempty"`
@@ -56,13 +56,14 @@ type AddressPoolSpec struct {
 	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
 
 	// shareAcrossNamespaces lets Services of all namespaces with the same annotation
-	// weir.io/sharing-key share an address of it. Else the Service that has an address first names
-	// the other namespaces that may, in its annotation weir.io/sharing-namespaces.
+	// weir.io/sharing-key share an address of the pool. Otherwise the Service that has an address
+	// first names the other namespaces that may share it, in its annotation
+	// weir.io/sharing-namespaces.
 	// +optional
 	ShareAcrossNamespaces bool `json:"shareAcrossNamespaces,omitempty"`
 
-	// namespaces are those whose Services may have its addresses. Neither these nor a
-	// namespaceSelector: those of all.
+	// namespaces are the namespaces whose Services may have its addresses. Without these and a
+	// namespaceSelector: all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -91,19 +92,19 @@ type AddressPoolSpec struct {
 // +kubebuilder:validation:XValidation:rule="!self.contains('/') || !isCIDR(self) || cidr(self) == cidr(self).masked()",message="has bits behind its prefix: write 203.0.113.0/28 for the prefix that 203.0.113.1/28 is in"
 type AddressRange string
 
-// AddressPoolStatus is what has become of a pool.
+// AddressPoolStatus is the state of a pool.
 type AddressPoolStatus struct {
-	// assigned is how many of its addresses Services have.
+	// assigned is how many of the pool's addresses Services have.
 	// +optional
 	Assigned int64 `json:"assigned"`
-	// conditions are Ready: whether addresses are taken from the pool, and if not, why.
+	// conditions has Ready: whether addresses are taken from the pool, and if not, why.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// AddressPoolList is several pools.
+// AddressPoolList is a list of pools.
 //
 // +kubebuilder:object:root=true
 type AddressPoolList struct {

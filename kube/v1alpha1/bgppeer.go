@@ -19,40 +19,40 @@ type BGPPeer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the administrator says.
+	// spec is the administrator's configuration.
 	// +required
 	Spec BGPPeerSpec `json:"spec"`
-	// status is what the controller has made of it.
+	// status is the result that the controller reports.
 	// +optional
 	Status BGPPeerStatus `json:"status,omitempty"`
 }
 
-// BGPPeerSpec is the peer, who speaks with it, and how.
+// BGPPeerSpec describes the peer, which directors speak with it, and how.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.holdTime) || duration(self.holdTime) >= duration('3s') && duration(self.holdTime) <= duration('18h')",message="is not from 3s to 18h",fieldPath=".holdTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.restartTime) || duration(self.restartTime) >= duration('1s') && duration(self.restartTime) <= duration('4095s')",message="is not from 1s to 4095s",fieldPath=".restartTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttl) || !has(self.ttlSecurity)",message="has either ttl or ttlSecurity",fieldPath=".ttlSecurity"
 type BGPPeerSpec struct {
-	// address is the peer's, IPv4 or IPv6.
+	// address is the peer's address, IPv4 or IPv6.
 	// +required
 	// +kubebuilder:validation:MaxLength=39
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && !ip(self).isLinkLocalUnicast()",message="is not an address, or a link's own"
 	Address string `json:"address"`
 
-	// asn is the peer's AS. The same as the group's is iBGP.
+	// asn is the peer's AS. The same AS as the group's means iBGP.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967294
 	ASN int64 `json:"asn"`
 
-	// port is what it listens at.
+	// port is the port that the peer listens at.
 	// +optional
 	// +kubebuilder:default=179
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 
-	// groups are the DirectorGroups whose directors speak with it; none: those of all that
+	// groups are the DirectorGroups whose directors speak with the peer; none: all groups that
 	// have bgp.
 	// +optional
 	// +listType=set
@@ -62,33 +62,34 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:items:MaxLength=40
 	Groups []string `json:"groups,omitempty"`
 
-	// nodeSelector selects, by their labels, the nodes that speak with it, such as those of
+	// nodeSelector selects, by their labels, the nodes that speak with the peer, such as those of
 	// its rack; none: all of the groups' nodes.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
 	// passwordSecret is the name of a Secret in weir's namespace whose key password signs the
-	// session (TCP MD5). The chart has to be told of it, so that nodes may read it.
+	// session (TCP MD5). The chart has to be told its name, so that nodes may read it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	PasswordSecret string `json:"passwordSecret,omitempty"`
 
-	// bfd finds the loss of a director or of the peer at once; none: the hold time has to do.
+	// bfd detects the loss of a director or of the peer at once; none: only the hold time does.
 	// +optional
 	BFD *BGPPeerBFD `json:"bfd,omitempty"`
 
-	// holdTime is after which a silent peer is given up, and a silent director: whole seconds.
+	// holdTime is the time after which a silent peer, or a silent director, is given up: whole
+	// seconds.
 	// +optional
 	HoldTime *Duration `json:"holdTime,omitempty"`
 
-	// ttl is of packets to it: more than 1 for an eBGP peer behind routers.
+	// ttl is the TTL of packets to the peer: more than 1 for an eBGP peer behind routers.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=255
 	TTL int32 `json:"ttl,omitempty"`
 
-	// ttlSecurity is how many hops away it is at most (RFC 5082).
+	// ttlSecurity is how many hops away the peer is at most (RFC 5082).
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
@@ -99,11 +100,11 @@ type BGPPeerSpec struct {
 	// +optional
 	GracefulRestart *bool `json:"gracefulRestart,omitempty"`
 
-	// restartTime is for how long it keeps them: whole seconds.
+	// restartTime is how long the peer keeps these routes: whole seconds.
 	// +optional
 	RestartTime *Duration `json:"restartTime,omitempty"`
 
-	// families are the routes that it is told; none: those of its address.
+	// families are the families of routes that the peer is told; none: that of its address.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -111,7 +112,7 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:items:Enum=ipv4;ipv6
 	Families []string `json:"families,omitempty"`
 
-	// communities are those that routes are told with: 65000:100, 65000:1:2, no-export.
+	// communities are the communities that routes are told with: 65000:100, 65000:1:2, no-export.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -119,40 +120,40 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^([0-9]+(:[0-9]+){1,2}|no-export|no-advertise|no-export-subconfed|no-peer)$`
 	Communities []string `json:"communities,omitempty"`
 
-	// localPref is of routes in the same AS.
+	// localPref is the local preference of routes in the same AS.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPref *int64 `json:"localPref,omitempty"`
 }
 
-// BGPPeerBFD is how the loss is found.
+// BGPPeerBFD says how a loss is detected.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.interval) || duration(self.interval) >= duration('10ms') && duration(self.interval) <= duration('1m')",message="is not from 10ms to 1m",fieldPath=".interval"
 type BGPPeerBFD struct {
-	// interval is from one packet to the next, both ways.
+	// interval is the time from one packet to the next, both ways.
 	// +optional
 	// +kubebuilder:default="100ms"
 	Interval *Duration `json:"interval,omitempty"`
 
-	// multiplier is how many in a row have to be missed.
+	// multiplier is how many packets in a row have to be missed.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=255
 	Multiplier int32 `json:"multiplier,omitempty"`
 
-	// multihop: true where there are routers in between.
+	// multihop: true if there are routers in between.
 	// +optional
 	Multihop *bool `json:"multihop,omitempty"`
 }
 
-// BGPPeerStatus is what has become of a peer.
+// BGPPeerStatus is the state of a peer.
 type BGPPeerStatus struct {
-	// groups is how many groups' directors speak with it.
+	// groups is the number of groups whose directors speak with the peer.
 	// +optional
 	Groups int64 `json:"groups"`
-	// conditions are Ready: whether directors are told of it, and if not, why; and
+	// conditions has Ready: whether directors are told of the peer, and if not, why; and
 	// Established: whether nodes have sessions with it, and if not, why.
 	// +optional
 	// +listType=map
@@ -160,7 +161,7 @@ type BGPPeerStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// BGPPeerList is several peers.
+// BGPPeerList is a list of peers.
 //
 // +kubebuilder:object:root=true
 type BGPPeerList struct {

@@ -2,8 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// DirectorGroup is nodes, or pods, that run directors, and which Services they forward. All of its
-// directors forward the same, by the same history, and tell routers or hosts of the same VIPs.
+// DirectorGroup says which nodes or pods run directors, and which Services these forward. All
+// directors of a group forward the same Services by the same history, and tell routers or hosts the
+// same VIPs.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,15 +22,16 @@ type DirectorGroup struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the administrator says.
+	// spec is the administrator's configuration.
 	// +required
 	Spec DirectorGroupSpec `json:"spec"`
-	// status is what the controller has made of it.
+	// status is the result that the controller reports.
 	// +optional
 	Status DirectorGroupStatus `json:"status,omitempty"`
 }
 
-// DirectorGroupSpec is where directors run, what they forward, and whom they tell.
+// DirectorGroupSpec says where directors run, what they forward, and which routers or hosts they
+// tell.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.backends) || self.backends == 'nodes' || !has(self.mode) || self.mode != 'l2dsr'",message="pods are reached in the modes nat, gue and ipip alone",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.backends) || self.backends == 'pods' || !has(self.mode) || self.mode != 'gue'",message="mode gue reaches pods alone",fieldPath=".backends"
@@ -42,30 +44,30 @@ type DirectorGroup struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.replyInterfaces)",message="pods have one interface: a group with a namespace has no replyInterfaces",fieldPath=".replyInterfaces"
 // +kubebuilder:validation:XValidation:rule="!has(self.replyInterfaces) || !self.replyInterfaces.exists(i, i in self.interfaces)",message="has interfaces of spec.interfaces, where replies are taken anyway",fieldPath=".replyInterfaces"
 type DirectorGroupSpec struct {
-	// namespace is that of the pods that are the group's directors, which are deployed with an
-	// application; none: nodes are its directors.
+	// namespace is the namespace of pods that are deployed with an application as the group's
+	// directors; none: nodes are its directors.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespace string `json:"namespace,omitempty"`
 
-	// nodeSelector is the labels that a node has to have to be a director. The chart's
-	// DaemonSet of the group runs there.
+	// nodeSelector has the labels that a node needs to be a director. The chart's DaemonSet of
+	// the group runs there.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=20
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
-	// directors is how many of these nodes forward. The others stand by: they run, and take
-	// the place of one that is cordoned, not ready, or gone. Of pods all forward: it is how
-	// many are expected.
+	// directors is how many of these nodes forward. The others stand by: they run, and take the
+	// place of a node that is cordoned, not ready, or gone. Pods all forward: then it is how many
+	// are expected.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Directors int32 `json:"directors,omitempty"`
 
-	// interfaces are those of the nodes that clients' packets come in by, and with mode nat
+	// interfaces are the nodes' interfaces on which clients' packets come in, and in mode nat
 	// backends' replies.
 	// +required
 	// +listType=set
@@ -76,9 +78,10 @@ type DirectorGroupSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[^/ ]+$`
 	Interfaces []string `json:"interfaces"`
 
-	// replyInterfaces are others, of an overlay, by which pods' nodes send replies back (flannel.1,
-	// vxlan.calico, tunl0): with mode nat, directors send from the addresses of these, and take
-	// replies there. None: they send from their nodes' addresses, and replies come by interfaces.
+	// replyInterfaces are other interfaces, of an overlay through which pods' nodes send replies
+	// back (flannel.1, vxlan.calico, tunl0): in mode nat, directors send from the addresses of
+	// these interfaces, and take replies there. None: they send from their nodes' addresses, and
+	// replies come in on interfaces.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -91,15 +94,15 @@ type DirectorGroupSpec struct {
 	// +optional
 	BGP *DirectorBGP `json:"bgp,omitempty"`
 
-	// neighbor lets directors answer for VIPs by ARP and NDP, where there is no router to
-	// tell. Each VIP is answered for by one of them.
+	// neighbor lets directors answer for VIPs by ARP and NDP, where there is no router to tell.
+	// One director answers for each VIP.
 	// +optional
 	Neighbor *DirectorNeighbor `json:"neighbor,omitempty"`
 
-	// nodePorts lets each director take connections to the node ports of its Services at its
-	// own node's addresses, to pods of any node, which see the client: of those in the modes gue
-	// and ipip to pods with externalTrafficPolicy Cluster. None: all node ports are kube-proxy's,
-	// as those of all other nodes are.
+	// nodePorts lets each director take connections to the node ports of its Services at its own
+	// node's addresses, to pods of any node, which see the client: for Services in the modes gue
+	// and ipip to pods with externalTrafficPolicy Cluster. None: kube-proxy serves all node
+	// ports, as it does on all other nodes.
 	// +optional
 	NodePorts *DirectorNodePorts `json:"nodePorts,omitempty"`
 
@@ -113,56 +116,57 @@ type DirectorGroupSpec struct {
 	// +optional
 	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
 
-	// priority says which group forwards a Service that several select: the one with the
-	// highest alone, and among equals the oldest.
+	// priority says which group forwards a Service that several select: only the one with the
+	// highest priority, and among equals the oldest.
 	// +optional
 	// +kubebuilder:default=0
 	Priority int32 `json:"priority,omitempty"`
 
-	// mode is how packets reach backends, where neither a Service nor its ServicePolicy says;
-	// none: as the controller's file says. gue is to pods, by weir agent on their nodes; so is
-	// ipip with backends pods, in networks that route pods' addresses.
+	// mode is how packets reach backends, unless a Service or its ServicePolicy says otherwise;
+	// none: as the controller's file says. gue reaches pods, through weir agent on their nodes;
+	// so does ipip with backends pods, in networks that route pods' addresses.
 	// +optional
 	// +kubebuilder:validation:Enum=nat;l2dsr;ipip;gue
 	Mode string `json:"mode,omitempty"`
 
 	// backends are what directors send to: nodes, where kube-proxy goes on to a pod, or pods;
-	// none: as the controller's file says. In mode gue they are pods.
+	// none: as the controller's file says. In mode gue backends are pods.
 	// +optional
 	// +kubebuilder:validation:Enum=nodes;pods
 	Backends string `json:"backends,omitempty"`
 
-	// mtu is of the paths from directors to nodes, where it is less than the directors' links
-	// have; none: as the controller's file says, else the links'. What is too long for it,
-	// with what a mode adds, is answered so that the sender sends less at once.
+	// mtu is the MTU of the paths from directors to nodes, if it is less than that of the
+	// directors' links; none: as the controller's file says, else that of the links. A packet
+	// that is too long for it, with what a mode adds, is answered so that the sender sends
+	// smaller ones.
 	// +optional
 	// +kubebuilder:validation:Minimum=1332
 	// +kubebuilder:validation:Maximum=9216
 	MTU int32 `json:"mtu,omitempty"`
 
-	// snat is full NAT in mode nat: false where replies come back through a director by
-	// themselves; none: as the controller's file says.
+	// snat is full NAT in mode nat: false if replies come back through a director by themselves;
+	// none: as the controller's file says.
 	// +optional
 	SNAT *bool `json:"snat,omitempty"`
 
-	// snatPorts are the source ports of full NAT at a director's own address, which nobody
-	// else on the node is to use.
+	// snatPorts are the source ports of full NAT at a director's own address, which nothing else
+	// on the node may use.
 	// +optional
 	// +kubebuilder:default="1024-29999"
 	// +kubebuilder:validation:MaxLength=11
 	// +kubebuilder:validation:Pattern=`^[0-9]+-[0-9]+$`
 	SNATPorts string `json:"snatPorts,omitempty"`
 
-	// notice is how long before it places connections each new generation is known to the
-	// directors: longer than the news takes to reach all of them. For so long a pod that is
-	// ready waits for its first connection, and one that ends still gets some.
+	// notice is how long the directors know each new generation before it places connections:
+	// longer than the news takes to reach all of them. During this time a pod that is ready waits
+	// for its first connection, and one that ends still gets some.
 	// +optional
 	// +kubebuilder:default="100ms"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('1m')",message="is not from 1ms to 1m"
 	Notice Duration `json:"notice,omitempty"`
 
-	// drain is for how long a node that is no director any more goes on to forward after it
-	// has withdrawn its routes.
+	// drain is how long a node that is no director any more goes on to forward after it has
+	// withdrawn its routes.
 	// +optional
 	// +kubebuilder:default="1m"
 	Drain *Duration `json:"drain,omitempty"`
@@ -173,7 +177,7 @@ type DirectorGroupSpec struct {
 	Limits *DirectorLimits `json:"limits,omitempty"`
 }
 
-// DirectorBGP is what the directors of a group are to routers.
+// DirectorBGP says what routers see of a group's directors.
 type DirectorBGP struct {
 	// asn is the directors' AS.
 	// +required
@@ -182,9 +186,9 @@ type DirectorBGP struct {
 	ASN int64 `json:"asn"`
 }
 
-// DirectorNeighbor is where directors answer for VIPs.
+// DirectorNeighbor says where directors answer for VIPs.
 type DirectorNeighbor struct {
-	// interfaces are those of the group's that VIPs are on; none: all of them.
+	// interfaces are the group's interfaces that VIPs are on; none: all of them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -194,10 +198,10 @@ type DirectorNeighbor struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
-// DirectorNodePorts is which connections to node ports directors leave to kube-proxy.
+// DirectorNodePorts says which connections to node ports directors leave to kube-proxy.
 type DirectorNodePorts struct {
-	// podCIDRs are where pods' addresses are that no Node's spec.podCIDRs has, because the
-	// network gives them out by itself. What comes from pods and nodes is kube-proxy's.
+	// podCIDRs are prefixes of pods' addresses that no Node's spec.podCIDRs has, because the
+	// network assigns them by itself. Connections from pods and nodes are left to kube-proxy.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -208,13 +212,13 @@ type DirectorNodePorts struct {
 
 // DirectorLimits are the sizes of a director's tables; none: weir's defaults.
 type DirectorLimits struct {
-	// services is how many services there may be: one for each port and address of a Service.
+	// services is the greatest number of services: one for each port and address of a Service.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	Services int32 `json:"services,omitempty"`
 
-	// backends is how many backends there may be in all services together.
+	// backends is the greatest number of backends of all services together.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1048576
@@ -225,49 +229,49 @@ type DirectorLimits struct {
 	// +kubebuilder:validation:Minimum=65536
 	RingMemory int64 `json:"ringMemory,omitempty"`
 
-	// flows is how many flows are remembered.
+	// flows is how many flows a director remembers.
 	// +optional
 	// +kubebuilder:validation:Minimum=1024
 	// +kubebuilder:validation:Maximum=268435456
 	Flows int32 `json:"flows,omitempty"`
 
-	// sourceRanges is how many source ranges there may be of all services together.
+	// sourceRanges is the greatest number of source ranges of all services together.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1048576
 	SourceRanges int32 `json:"sourceRanges,omitempty"`
 }
 
-// DirectorGroupStatus is what has become of a group.
+// DirectorGroupStatus is the state of a group.
 type DirectorGroupStatus struct {
-	// directors are the nodes, or pods, that forward, in the order in which they came to.
+	// directors are the nodes, or pods, that forward, in the order in which they began to.
 	// +optional
 	// +listType=map
 	// +listMapKey=node
 	Directors []Director `json:"directors,omitempty"`
-	// active is how many they are.
+	// active is how many directors forward.
 	// +optional
 	Active int32 `json:"active"`
-	// standby is how many nodes could take the place of one.
+	// standby is how many nodes could take the place of a director.
 	// +optional
 	Standby int32 `json:"standby"`
-	// services is how many Services they forward.
+	// services is how many Services the directors forward.
 	// +optional
 	Services int64 `json:"services"`
 	// sets is how many DirectorSets the group has.
 	// +optional
 	Sets int32 `json:"sets"`
-	// ways are how the directors reach pods' addresses, of one pod of each node and family, for
+	// ways says how the directors reach the address of one pod of each node and family, for
 	// Services that are forwarded to pods in mode ipip.
 	// +optional
 	// +listType=atomic
 	Ways []Way `json:"ways,omitempty"`
-	// kernelSources are where packets of nodes and pods come from, with nodePorts: directors
-	// leave them to kube-proxy there.
+	// kernelSources are the source prefixes of packets of nodes and pods, if there are nodePorts:
+	// there directors leave these packets to kube-proxy.
 	// +optional
 	// +listType=atomic
 	KernelSources []string `json:"kernelSources,omitempty"`
-	// conditions are Ready: whether the group forwards, and if not, why; and with nodePorts
+	// conditions has Ready: whether the group forwards, and if not, why; and with nodePorts also
 	// NodePorts: whether all directors have Services' node ports at their addresses.
 	// +optional
 	// +listType=map
@@ -275,12 +279,12 @@ type DirectorGroupStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Way is how directors reach the pods of a node.
+// Way says how directors reach the pods of a node.
 type Way struct {
 	// node is the pods' node.
 	// +required
 	Node string `json:"node"`
-	// pod is the address and port of one of them, which stands for all.
+	// pod is the address and port of one of the node's pods, which stands for all.
 	// +required
 	Pod string `json:"pod"`
 	// problem is what is in the way; none: packets get there as they are.
@@ -293,13 +297,13 @@ type Director struct {
 	// node is the node's name, or the pod's.
 	// +required
 	Node string `json:"node"`
-	// addresses are its own, one of a family.
+	// addresses are the director's own, one per family.
 	// +optional
 	// +listType=set
 	Addresses []string `json:"addresses,omitempty"`
 }
 
-// DirectorGroupList is several groups.
+// DirectorGroupList is a list of groups.
 //
 // +kubebuilder:object:root=true
 type DirectorGroupList struct {

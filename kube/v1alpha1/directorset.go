@@ -10,9 +10,9 @@ const (
 	LabelAgent = "weir.io/agent"
 )
 
-// DirectorSet is a part of what the directors of a group forward, as the controller has
-// compiled it: Services, each with the history that all directors are to forward it by. It is
-// written by the controller alone.
+// DirectorSet is a part of what the directors of a group forward, as the controller has compiled
+// it: Services, each with the history by which all directors are to forward it. Only the controller
+// writes it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=weir
@@ -30,22 +30,22 @@ type DirectorSet struct {
 	Spec DirectorSetSpec `json:"spec"`
 }
 
-// DirectorSetSpec is some Services of a group.
+// DirectorSetSpec has some Services of a group.
 //
 // +kubebuilder:validation:XValidation:rule="self.group == oldSelf.group && self.set == oldSelf.set",message="a DirectorSet stays the part of the group that it is"
 type DirectorSetSpec struct {
-	// group is the DirectorGroup that it is a part of.
+	// group is the DirectorGroup that the set is a part of.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=40
 	Group string `json:"group"`
 
-	// set is which part it is.
+	// set is the number of the part.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Set int32 `json:"set"`
 
-	// count is how many Services there are in it.
+	// count is how many Services the set has.
 	// +optional
 	Count int32 `json:"count"`
 
@@ -58,20 +58,20 @@ type DirectorSetSpec struct {
 
 // CompiledService is one Service, ready to be forwarded.
 type CompiledService struct {
-	// name is its namespace and name.
+	// name is the Service's namespace and name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Name string `json:"name"`
 
-	// set says which of the directors' sets it is in: kube.GROUP.SET. It stays there while it
-	// lives, whatever DirectorSet it is written in.
+	// set says which of the directors' sets the Service is in: kube.GROUP.SET. It stays there
+	// while it exists, whatever DirectorSet it is written in.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Set int32 `json:"set"`
 
-	// revision grows with each change. Of a Service that is in two DirectorSets, while it moves
-	// from one to the other, the higher one counts.
+	// revision grows with each change. While a Service moves from one DirectorSet to another and
+	// is in both, the higher revision counts.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Revision int64 `json:"revision"`
@@ -81,8 +81,8 @@ type CompiledService struct {
 	// +listType=atomic
 	VIPs []string `json:"vips,omitempty"`
 
-	// nodePorts are the node ports that each director has at its own node's addresses, of
-	// these of the Service's ports.
+	// nodePorts are the Service's ports whose node ports each director has at its own node's
+	// addresses.
 	// +optional
 	// +listType=atomic
 	NodePorts []ServiceNodePort `json:"nodePorts,omitempty"`
@@ -91,11 +91,11 @@ type CompiledService struct {
 	// +optional
 	Backends int32 `json:"backends"`
 
-	// generation is the newest one of any of its services' histories.
+	// generation is the newest generation in its services' histories.
 	// +optional
 	Generation int64 `json:"generation"`
 
-	// generations is how many there are in these.
+	// generations is how many generations these histories have.
 	// +optional
 	Generations int32 `json:"generations"`
 
@@ -111,15 +111,15 @@ type ServiceNodePort struct {
 	// protocol is tcp or udp.
 	// +required
 	Protocol string `json:"protocol"`
-	// port is the Service's.
+	// port is the Service's port.
 	// +required
 	Port int32 `json:"port"`
-	// nodePort is at which nodes' addresses are called for it.
+	// nodePort is the port of nodes' addresses that leads to it.
 	// +required
 	NodePort int32 `json:"nodePort"`
 }
 
-// DirectorSetList is several sets.
+// DirectorSetList is a list of sets.
 //
 // +kubebuilder:object:root=true
 type DirectorSetList struct {

@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Health is how backends are probed.
+// Health says how backends are probed.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.http) || self.kind in ['http', 'https']",message="is for the kinds http and https",fieldPath=".http"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.kind in ['https', 'tls', 'grpc']",message="is for the kinds https, tls and grpc",fieldPath=".tls"
@@ -12,28 +12,28 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule="!has(self.interval) || duration(self.interval) >= duration('10ms') && duration(self.interval) <= duration('1h')",message="is not from 10ms to 1h",fieldPath=".interval"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1ms') && duration(self.timeout) <= duration('1m')",message="is not from 1ms to 1m",fieldPath=".timeout"
 type Health struct {
-	// kind is what a probe is. none: there are none, also no node-health.
+	// kind is the kind of probes. none: there are no probes, and no node-health.
 	// +required
 	// +kubebuilder:validation:Enum=none;tcp;syn;http;https;tls;grpc;udp;dns;icmp
 	Kind string `json:"kind"`
 
-	// port is probed; none: the one that the backend serves.
+	// port is the probed port; none: the one that the backend serves.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 
-	// to is what is probed: vip is the service's address by the way of clients' packets, where
-	// that can be; address is the backend's own.
+	// to says what is probed: vip is the service's address, reached as clients' packets reach it,
+	// where that is possible; address is the backend's own.
 	// +optional
 	// +kubebuilder:validation:Enum=vip;address
 	To string `json:"to,omitempty"`
 
-	// interval is from one probe of a backend to the next: 10ms to 1h.
+	// interval is the time from one probe of a backend to the next: 10ms to 1h.
 	// +optional
 	Interval *Duration `json:"interval,omitempty"`
 
-	// timeout is of one probe: 1ms to 1m.
+	// timeout is the timeout of one probe: 1ms to 1m.
 	// +optional
 	Timeout *Duration `json:"timeout,omitempty"`
 
@@ -43,14 +43,13 @@ type Health struct {
 	// +kubebuilder:validation:Maximum=100
 	Rise int32 `json:"rise,omitempty"`
 
-	// fall is how many failures in a row make it unhealthy.
+	// fall is how many failures in a row make a backend unhealthy.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Fall int32 `json:"fall,omitempty"`
 
-	// panic is a part of the backends, in per cent: while fewer of them are healthy, all are
-	// used. 0: never.
+	// panic is a percentage of the backends: while fewer are healthy, all are used. 0: never.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
@@ -60,12 +59,12 @@ type Health struct {
 	// +optional
 	HTTP *HealthHTTP `json:"http,omitempty"`
 
-	// tls is what the certificate has to be, with the kinds https and tls; with grpc it makes
-	// probes use TLS.
+	// tls says which certificate is good, with the kinds https and tls; with grpc it makes probes
+	// use TLS.
 	// +optional
 	TLS *HealthTLS `json:"tls,omitempty"`
 
-	// grpc is what is asked with the kind grpc; none: how the server is as a whole.
+	// grpc says what is asked with the kind grpc; none: the health of the whole server.
 	// +optional
 	GRPC *HealthGRPC `json:"grpc,omitempty"`
 
@@ -78,16 +77,16 @@ type Health struct {
 	DNS *HealthDNS `json:"dns,omitempty"`
 }
 
-// HealthHTTP is a request, and which answers are good.
+// HealthHTTP has a request, and which answers are good.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.body) || !has(self.method) || self.method != 'HEAD'",message="cannot be looked for: an answer to HEAD has no body",fieldPath=".body"
 type HealthHTTP struct {
-	// method is that of the request; none: GET.
+	// method is the method of the request; none: GET.
 	// +optional
 	// +kubebuilder:validation:Enum=GET;HEAD;OPTIONS
 	Method string `json:"method,omitempty"`
 
-	// path is asked for; none: /.
+	// path is the requested path; none: /.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
@@ -107,18 +106,19 @@ type HealthHTTP struct {
 	// +kubebuilder:validation:items:Pattern=`^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$`
 	Status []string `json:"status,omitempty"`
 
-	// body is text that a good answer's body has in its first 64 KiB.
+	// body is a text that a good answer has in the first 64 KiB of its body.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Body string `json:"body,omitempty"`
 }
 
-// HealthTLS is what a server's certificate has to be.
+// HealthTLS says which certificate of a server is good.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.ca) || !has(self.skipVerify) || !self.skipVerify",message="is not looked at with skipVerify",fieldPath=".ca"
 type HealthTLS struct {
-	// name is asked for (SNI), and the certificate has to be for it; none: that of http.host.
+	// name is the requested name (SNI), for which the certificate has to be; none: that of
+	// http.host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-.:_0-9A-Za-z]+$`
@@ -131,41 +131,41 @@ type HealthTLS struct {
 	// +kubebuilder:validation:MaxLength=16384
 	CA string `json:"ca,omitempty"`
 
-	// skipVerify is true where any certificate is good.
+	// skipVerify is true if any certificate is good.
 	// +optional
 	SkipVerify bool `json:"skipVerify,omitempty"`
 }
 
-// HealthGRPC is what a server's grpc.health.v1.Health is asked.
+// HealthGRPC says what a server's grpc.health.v1.Health is asked.
 type HealthGRPC struct {
-	// service is what it is asked about; none: the server as a whole.
+	// service is the service that it is asked about; none: the whole server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Service string `json:"service,omitempty"`
 }
 
-// HealthUDP is a datagram, and its answer.
+// HealthUDP has a datagram and its answer.
 type HealthUDP struct {
 	// send is the datagram, as text or as hex:00ff, at most 1024 bytes; none: an empty one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2052
 	Send string `json:"send,omitempty"`
 
-	// expect is what the answer has in it, likewise; none: it need not answer.
+	// expect is what a good answer contains, written likewise; none: no answer is needed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2052
 	Expect string `json:"expect,omitempty"`
 }
 
-// HealthDNS is a question, and which answers are good.
+// HealthDNS has a question, and which answers are good.
 type HealthDNS struct {
-	// name is asked for.
+	// name is the requested name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// type is that of the records; none: A.
+	// type is the type of the records; none: A.
 	// +optional
 	// +kubebuilder:validation:Enum=A;AAAA;NS;CNAME;SOA;PTR;MX;TXT;SRV
 	Type string `json:"type,omitempty"`

@@ -2,9 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ServicePolicy is how weir forwards Services of its namespace. What it leaves out is as the
-// controller's file says, else weir's default. Of several that select a Service the one with
-// the highest priority counts alone, and among equals the oldest.
+// ServicePolicy says how weir forwards Services of its namespace. What it leaves out is as the
+// controller's file says, else weir's default. If several select a Service, only the one with the
+// highest priority counts, and among equals the oldest.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -19,22 +19,22 @@ type ServicePolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the owner of the Services says.
+	// spec is the configuration by the owner of the Services.
 	// +required
 	Spec ServicePolicySpec `json:"spec"`
-	// status is what the controller has made of it.
+	// status is the result that the controller reports.
 	// +optional
 	Status ServicePolicyStatus `json:"status,omitempty"`
 }
 
-// ServicePolicySpec is which Services, and how they are forwarded.
+// ServicePolicySpec says which Services it is for, and how they are forwarded.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.policy) || self.policy == 'maglev' || !has(self.affinity) || self.affinity == 'flow'",message="a policy other than maglev spreads a client's connections over all backends, and source-ip wants them on one",fieldPath=".affinity"
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || !has(self.maxDrain) || duration(self.drain) <= duration(self.maxDrain)",message="is shorter than drain",fieldPath=".maxDrain"
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || duration(self.drain) >= duration('1ms') && duration(self.drain) <= duration('24h')",message="is not from 1ms to 24h",fieldPath=".drain"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxDrain) || duration(self.maxDrain) >= duration('1ms') && duration(self.maxDrain) <= duration('720h')",message="is not from 1ms to 720h",fieldPath=".maxDrain"
 type ServicePolicySpec struct {
-	// selector selects Services of the namespace by their labels; empty: all of them.
+	// selector selects Services of the namespace by their labels; empty: all.
 	// +required
 	Selector metav1.LabelSelector `json:"selector"`
 
@@ -44,8 +44,8 @@ type ServicePolicySpec struct {
 	Priority int32 `json:"priority,omitempty"`
 
 	// mode is how packets reach backends. A Service's annotation weir.io/mode overrules it. gue
-	// is to pods, by weir agent on their nodes; so is ipip where backends are pods, in networks
-	// that route pods' addresses.
+	// reaches pods, through weir agent on their nodes; so does ipip if backends are pods, in
+	// networks that route pods' addresses.
 	// +optional
 	// +kubebuilder:validation:Enum=nat;l2dsr;ipip;gue
 	Mode string `json:"mode,omitempty"`
@@ -56,30 +56,31 @@ type ServicePolicySpec struct {
 	// +kubebuilder:validation:Enum=maglev;random;round-robin;least-conn;p2c
 	Policy string `json:"policy,omitempty"`
 
-	// affinity is by what clients are told apart: by each flow, or by their address alone. A
-	// Service's spec.sessionAffinity ClientIP is source-ip whatever this says.
+	// affinity says how clients are told apart: by flow, or only by their address. A Service's
+	// spec.sessionAffinity ClientIP is source-ip whatever this says.
 	// +optional
 	// +kubebuilder:validation:Enum=flow;source-ip
 	Affinity string `json:"affinity,omitempty"`
 
-	// drain is for how long after a change of backends directors remember, at least, where
-	// connections were: 1ms to 24h; none: 1m, and 10m in mode gue.
+	// drain is how long after a change of backends directors remember at least where connections
+	// were: 1ms to 24h; none: 1m, and 10m in mode gue.
 	// +optional
 	Drain *Duration `json:"drain,omitempty"`
 
-	// maxDrain is for how long they do at most: up to 720h.
+	// maxDrain is how long they remember it at most: up to 720h.
 	// +optional
 	MaxDrain *Duration `json:"maxDrain,omitempty"`
 
 	// minHealthy is how many backends of a port have to be up for its VIP to be announced: by
-	// what Kubernetes says and by health. With fewer directors forward what still comes. 0: it is
-	// announced whatever they are.
+	// what Kubernetes says and by health. With fewer, directors forward what still comes. 0: the
+	// VIP is always announced.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	MinHealthy *int32 `json:"minHealthy,omitempty"`
 
-	// health is how directors find out which backends are healthy, beside what Kubernetes says.
+	// health says how directors find out which backends are healthy, in addition to what
+	// Kubernetes says.
 	// +optional
 	Health *Health `json:"health,omitempty"`
 }
@@ -90,19 +91,19 @@ type ServicePolicySpec struct {
 // +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`
 type Duration string
 
-// ServicePolicyStatus is what has become of a policy.
+// ServicePolicyStatus is the state of a policy.
 type ServicePolicyStatus struct {
-	// services is how many Services are forwarded by it.
+	// services is how many Services the policy applies to.
 	// +optional
 	Services int64 `json:"services"`
-	// conditions are Ready: whether it is used, and if not, why.
+	// conditions has Ready: whether the policy is used, and if not, why.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ServicePolicyList is several policies.
+// ServicePolicyList is a list of policies.
 //
 // +kubebuilder:object:root=true
 type ServicePolicyList struct {
