@@ -220,7 +220,7 @@ func (c *caches) addresses() (list []netip.Addr) {
 	return list
 }
 
-// claim returns who holds an address, as it was read.
+// claim returns the holders of an address, as it was read.
 func (c *caches) claim(a netip.Addr) (none claim, read bool) {
 	if o := one[networkingv1.IPAddress](c.address, a.String()); o != nil {
 		return claimOf(o), true

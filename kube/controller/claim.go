@@ -19,7 +19,7 @@ import (
 // changes nothing.
 const holdersKey = "weir.io/holders"
 
-// claim says who holds an address, by one version of its object.
+// claim has the holders of an address, by one version of its object.
 type claim struct {
 	holders pool.Holders
 	version string
@@ -45,7 +45,7 @@ func (e *foreignError) Error() string {
 	return fmt.Sprintf("it %s, says %s", e.why, e.by)
 }
 
-// with returns who holds the address after other Services have joined, or after its holders want
+// with returns the holders of the address after other Services have joined, or its holders want
 // something else of it; or why they cannot.
 func (c claim) with(more pool.Holders, by string) (want pool.Holders, changed bool, refused *foreignError) {
 	want = c.holders
@@ -81,7 +81,7 @@ func (c claim) isOf(holders pool.Holders) bool {
 	return len(c.holders) == len(holders)
 }
 
-// write writes into a claim who holds its address.
+// write writes the holders of its address into a claim.
 func write(a *networkingv1.IPAddress, holders pool.Holders) error {
 	if len(holders) == 1 && holders[0].Same(pool.Holder{Service: parentOf(a)}) {
 		delete(a.Annotations, holdersKey)
@@ -95,7 +95,7 @@ func write(a *networkingv1.IPAddress, holders pool.Holders) error {
 	return nil
 }
 
-// claimOf reads who holds an address. The parentRef cannot be changed, so it may name a Service
+// claimOf reads the holders of an address. The parentRef cannot be changed, so it may name a Service
 // that has left.
 func claimOf(a *networkingv1.IPAddress) claim {
 	c := claim{version: a.ResourceVersion}

@@ -26,7 +26,7 @@ const managedBy = "weir.io"
 // forget is how long the ledger remembers that an address belongs to another holder.
 const forget = time.Minute
 
-// ledger says who holds which address. An address is claimed by an object of kind IPAddress with
+// ledger has the holders of each address. An address is claimed by an object of kind IPAddress with
 // the address as its name: there can be only one, and only a process that has read it can replace
 // it. So two processes never give an address to two Services that cannot share it, whatever they
 // have not seen of each other. The ledger remembers what this process has written and not yet read
@@ -89,7 +89,7 @@ func (l *ledger) news(now time.Time) map[netip.Addr]pool.Holders {
 	return news
 }
 
-// of returns who holds an address. A released claim that can still be read has an empty holder: the
+// of returns the holders of an address. A released claim that is still read has an empty holder: the
 // address is taken, but will soon be free.
 func (l *ledger) of(a netip.Addr) pool.Holders {
 	if made, is := l.made[a]; is {
@@ -152,7 +152,7 @@ func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 	return result
 }
 
-// claim makes or changes the object that says who holds an address. If an object says the same
+// claim makes or changes the object that names the holders of an address. If an object says the same
 // already, this process or an earlier one made it.
 func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Holders, known bool) (none claim, err error) {
 	if !known {
@@ -191,7 +191,7 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 	return l.replace(ctx, there, want)
 }
 
-// replace writes who holds an address, unless its object has changed since it was read.
+// replace writes the holders of an address, unless its object has changed since it was read.
 func (l *ledger) replace(ctx context.Context, there *networkingv1.IPAddress, holders pool.Holders) (none claim, err error) {
 	there = there.DeepCopy()
 	metav1.SetMetaDataLabel(&there.ObjectMeta, networkingv1.LabelManagedBy, managedBy)
