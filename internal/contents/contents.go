@@ -1,6 +1,6 @@
-// Package contents compares what maps of the kernel have with what they must have. Programs look
-// packets up in these maps, and nothing but weir writes to them: an entry that is gone or another one
-// is the hand of somebody else's.
+// Package contents compares the contents of maps in the kernel with what they must be. Programs
+// look packets up in these maps, and only weir writes to them: if an entry is gone or differs,
+// another program has changed it.
 package contents
 
 import (
@@ -14,11 +14,11 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// inSecond is how many entries are compared in a second: some hundredth of a CPU. Where there are
+// inSecond is how many entries are compared in a second: about a hundredth of a CPU. If there are
 // more, all are compared less often.
 const inSecond = 4096
 
-// Map is one whose contents are compared.
+// Map is a map whose contents are compared.
 type Map struct {
 	Name    string
 	Kernel  []*ebpf.Map // one, or one for each family of addresses
@@ -27,7 +27,7 @@ type Map struct {
 	mend    func() error
 }
 
-// Mend makes the contents of the map with that name what they must be.
+// Mend makes the contents of the named map what they must be.
 func Mend(maps []Map, name string) error {
 	for _, m := range maps {
 		if m.Name == name {
@@ -74,7 +74,7 @@ func describe(amiss, more int) string {
 	return strings.Join(parts, ", ")
 }
 
-// Both joins the maps of both families of addresses to one that is named once.
+// Both joins the maps of both address families into one, with one name.
 func Both(four, six Map) Map {
 	return Map{four.Name, append(four.Kernel, six.Kernel...), four.Entries + six.Entries, func() (amiss, more int, err error) {
 		amiss4, more4, err4 := four.look()
@@ -83,7 +83,7 @@ func Both(four, six Map) Map {
 	}, func() error { return errors.Join(four.mend(), six.mend()) }}
 }
 
-// Within is a map that may have more, as an array has.
+// Within is a map that may have more entries than these, as an array has.
 func Within[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
 	return Map{name, []*ebpf.Map{m}, len(want), func() (amiss, more int, err error) {
 		for key, value := range want {
@@ -101,7 +101,7 @@ func Within[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
 	}, func() error { return Put(m, want) }}
 }
 
-// Whole is a map that must have this and no more.
+// Whole is a map that must have these entries and no others.
 func Whole[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
 	return Map{name, []*ebpf.Map{m}, len(want), func() (amiss, more int, err error) {
 		have, err := Read[K, V](m)

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// Every is how often counters are read at most.
+	// Every is the shortest time between two readings of the counters.
 	Every = 2 * time.Second
-	// Lasts is for how long a counter counts as growing after it has grown.
+	// Lasts is how long a counter counts as growing after it has grown.
 	Lasts = 10 * time.Second
-	// From is how much a counter has to grow between two readings: a bucket of a table may fill by
-	// chance where there is room, and so may a table that has just filled.
+	// From is how much a counter has to grow between two readings: a bucket may fill by chance
+	// while its table has room, and a table that has just filled has no place for a few flows.
 	From = 10
 	// Named is how many services of each table are named: those with the most.
 	Named = 3
 )
 
-// Watch has counters as they were read last. The zero value has read none.
+// Watch has the counters of the last reading. The zero value has read none.
 type Watch[Key comparable] struct {
 	read     time.Time
 	counters map[Key]counter
@@ -37,8 +37,8 @@ type counter struct {
 // Due reports whether the counters are to be read again.
 func (w *Watch[Key]) Due(now time.Time) bool { return now.Sub(w.read) >= Every }
 
-// Take takes all counters, and returns those that have grown. What the first reading counts has
-// happened before, so none has grown by then. A counter that is less than it was has begun anew.
+// Take takes all counters, and returns those that have grown. What the first reading counts
+// happened earlier, so no counter has grown yet. A counter that is less than before has restarted.
 func (w *Watch[Key]) Take(totals map[Key]uint64, now time.Time) (grown []Key) {
 	first, before := w.read.IsZero(), w.counters
 	w.read, w.counters = now, make(map[Key]counter, len(totals))
