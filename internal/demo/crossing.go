@@ -13,10 +13,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// crossings counts the TCP and UDP packets on the directors' cables from a VIP to a
-// client: replies that crossed a director. (What backends answer to health checks is from
-// a VIP, too, and to a director.) Both ways are counted, at the far ends, because a
-// director's own kernel never sees what XDP sends on.
+// crossings counts the TCP and UDP packets on the directors' cables from a VIP to a client: replies
+// that crossed a director. (Backends' answers to health checks come from a VIP, too, but go to a
+// director.) Both directions are counted, at the far ends, because a director's own kernel never
+// sees what XDP sends on.
 type crossings struct {
 	counts  *ebpf.Map // of packets, by VIP
 	program *ebpf.Program
@@ -55,7 +55,7 @@ func countCrossings(ports []*netlab.Port, rows []*row, clients []netip.Addr) (_ 
 }
 
 func (c *crossings) watch(ifindex int) error {
-	// Bound first and given its protocol then: it must not see other ports.
+	// The socket gets its protocol only when it is bound: it must not see packets of other ports.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -68,8 +68,8 @@ func (c *crossings) watch(ifindex int) error {
 	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: ifindex})
 }
 
-// crossingProgram counts the packet under its source address, as its segments
-// when GRO made it of several, and keeps nothing of it for the socket.
+// crossingProgram counts a packet under its source address, or each segment that GRO merged into
+// it, and passes nothing of it to the socket.
 func crossingProgram(counts *ebpf.Map, clients []netip.Addr) asm.Instructions {
 	const (
 		etherType = 12
@@ -111,7 +111,7 @@ func crossingProgram(counts *ebpf.Map, clients []netip.Addr) asm.Instructions {
 		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"), asm.Return())
 }
 
-// onlyTo goes on with packets to the one client of a family.
+// onlyTo passes only packets to the family's client.
 func onlyTo(clients []netip.Addr, six bool, destination int32) (p asm.Instructions) {
 	for _, client := range clients {
 		if client.Is6() != six {

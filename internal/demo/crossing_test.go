@@ -31,7 +31,7 @@ func TestCrossingsAreRepliesOfVIPs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	// As health checks' answers are: to somebody else.
+	// Like answers to health checks, these packets go to another host.
 	others, err := countCrossings([]*netlab.Port{link.A}, watched, []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("fd00::9")})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// errDaemonEnded says that a weir process ended although nobody told it to.
+// errDaemonEnded says that a weir process ended without being told to.
 var errDaemonEnded = errors.New("process ended by itself")
 
 // daemon is a weir process on a host: a director or an agent.
@@ -79,7 +79,7 @@ func (d *daemon) detach(ctx context.Context) error {
 	return nil
 }
 
-// write edits the daemon's file as editors do: nobody reads half of it.
+// write replaces the daemon's file as editors do: no reader sees half of it.
 func (d *daemon) write(config []byte) error {
 	if err := os.WriteFile(d.config+".new", config, 0o644); err != nil {
 		return fmt.Errorf("write configuration of %s: %w", d.host.Name, err)

@@ -25,17 +25,16 @@ const MinDuration = 5 * time.Second
 type Options struct {
 	Weir     string              // path of the program to run
 	Duration time.Duration       // of the edits of the files; losses come before and after them
-	Progress io.Writer           // gets what happens while it happens
-	Terminal bool                // Progress is one: its last line is written again and again
+	Progress io.Writer           // gets events as they happen
+	Terminal bool                // Progress is a terminal: its last line is rewritten in place
 	Done     func(*Report) error // gets the result, before the lab is removed
-	// Hold is called with the lab still there and with how to look around in it;
-	// when it returns the lab is removed; nil: at once.
+	// Hold is called with a guide to the lab while it still exists; the lab is removed when Hold
+	// returns, or at once if Hold is nil.
 	Hold func(ctx context.Context, guide string)
 }
 
-// Run runs the demo. An interrupted context ends the traffic early; the report is
-// of what was seen until then. Everything that the demo made is removed, also
-// after an error.
+// Run runs the demo. An interrupted context ends the traffic early; the report covers what was seen
+// until then. Everything that the demo made is removed, also after an error.
 func Run(ctx context.Context, opts Options) (_ *Report, err error) {
 	if opts.Duration < MinDuration {
 		return nil, fmt.Errorf("a demo of %s is too short: at least %s", opts.Duration, MinDuration)
@@ -79,7 +78,7 @@ type run struct {
 	stages   []stage
 	timeline *timeline
 	progress *progress
-	router   *router // nil: there is none to be had
+	router   *router // nil: FRR is not installed
 	group    *group
 	flows    *newFlows
 	losses   []Loss
@@ -134,7 +133,7 @@ func (r *run) edits() int { return len(r.stages) - 1 }
 
 func (r *run) stageLength() time.Duration { return r.opts.Duration / time.Duration(r.edits()) }
 
-// load runs the traffic, and under it what is lost and changed.
+// load runs the traffic, and the losses and changes during it.
 func (r *run) load(ctx context.Context, traffic *traffic) (changes int, err error) {
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -155,14 +154,14 @@ func (r *run) load(ctx context.Context, traffic *traffic) (changes int, err erro
 	traffic.clients.Wait()
 	r.progress.end()
 	if ctx.Err() != nil && !errors.Is(err, errDaemonEnded) {
-		err = nil // what the end of the demo cut short
+		err = nil // the end of the demo cut the step short
 	}
 	return changes, err
 }
 
-// loseDirectors begins with the traffic that the loss of a director breaks nothing of, and
-// goes on with all of it. Nat's replies go through the directors, so the backends' routes
-// would have to follow, too, and the flows of full NAT are lost with their director.
+// loseDirectors begins with the traffic that does not break when a director is lost, and then adds
+// the rest. Nat's replies go through the directors, so the backends' routes would have to follow,
+// too; flows of full NAT are lost with their director.
 func (r *run) loseDirectors(ctx context.Context, traffic *traffic) error {
 	direct, nat := slices.Clone(r.rows), slices.Clone(r.rows)
 	direct = slices.DeleteFunc(direct, func(r *row) bool { return !r.direct() })

@@ -25,8 +25,7 @@ type group struct {
 // applyTime bounds how long an edit may take to be applied.
 const applyTime = 20 * time.Second
 
-// startGroup starts agents and directors with these members and waits until all
-// of them do as they are told.
+// startGroup starts agents and directors with these members and waits until all of them are ready.
 func startGroup(ctx context.Context, weir string, top *topology, rows []*row, members []member, announces bool) (*group, error) {
 	g := &group{rows: rows, announces: announces}
 	for _, host := range top.backends {
@@ -60,9 +59,8 @@ func startGroup(ctx context.Context, weir string, top *topology, rows []*row, me
 	return g, g.directorsReady(ctx, members)
 }
 
-// edit writes the files of new members: first the agents of hosts that are
-// members, so that they are ready when directors send to them, and those of hosts
-// that are not any more last.
+// edit writes the files of new members: first those of agents on members, so that they are ready
+// when directors send to them, and last those of agents on hosts that are no longer members.
 func (g *group) edit(ctx context.Context, members []member) error {
 	agents, err := g.agentConfig(members)
 	if err != nil {
@@ -98,8 +96,8 @@ func (g *group) edit(ctx context.Context, members []member) error {
 	return nil
 }
 
-// services returns every row's services; of direct modes only, if agents are to
-// have them: nat needs nothing on the backends' hosts.
+// services returns every row's services, or only those of direct modes for agents: nat needs
+// nothing on the backends' hosts.
 func (g *group) services(members []member, onlyDirect bool) []model.Service {
 	var list []model.Service
 	for _, r := range g.rows {
@@ -167,7 +165,7 @@ func (g *group) directorsReady(ctx context.Context, members []member) error {
 	return nil
 }
 
-// wait asks until there is nothing wrong any more.
+// wait polls until nothing is wrong any more.
 func (d *daemon) wait(ctx context.Context, what string, wrong func() error) error {
 	deadline := time.Now().Add(applyTime)
 	for {

@@ -13,18 +13,18 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// dashboard is where a director's dashboard is asked for, on the director's host.
+// dashboard is the address of a director's dashboard, on the director's host.
 var dashboard = netip.MustParseAddrPort("127.0.0.1:6084")
 
-// holdPause is between requests of one client while the lab is held: there is something to
-// see, and the machine has time for who looks.
+// holdPause is the pause between requests of one client while the lab is held: there is something
+// to see, and the machine has time for the user.
 const holdPause = 100 * time.Millisecond
 
-// holdAsks is how many requests a connection has then.
+// holdAsks is how many requests a connection has while the lab is held.
 const holdAsks = 5
 
-// hold keeps the lab, with some traffic in it and the dashboards at addresses of this host,
-// until who looks around has seen enough.
+// hold keeps the lab, with some traffic in it and the dashboards at addresses of this host, until
+// the user has seen enough.
 func (r *run) hold(ctx context.Context) error {
 	var relays []*relay
 	defer func() {
@@ -52,7 +52,8 @@ func (r *run) hold(ctx context.Context) error {
 	return nil
 }
 
-// keepAsking opens connections, one after the other. What fails is seen where it is looked for.
+// keepAsking opens connections, one after the other. It reports no failures: a user who looks for
+// them sees them.
 func keepAsking(ctx context.Context, client *netlab.Host, vip netip.Addr, dial dialer) {
 	for ctx.Err() == nil {
 		askSome(ctx, client, vip, dial)
@@ -74,7 +75,7 @@ func askSome(ctx context.Context, client *netlab.Host, vip netip.Addr, dial dial
 	}
 }
 
-// relay takes connections to an address of this host to one of a host of the lab.
+// relay forwards connections to an address of this host to an address of a host in the lab.
 type relay struct {
 	listener net.Listener
 	host     *netlab.Host
@@ -112,12 +113,12 @@ func (r *relay) accept() {
 	}
 }
 
-// pass copies both ways, until either side or the relay ends.
+// pass copies in both directions, until either side or the relay ends.
 func (r *relay) pass(conn net.Conn) {
 	defer conn.Close()
 	there, err := r.host.DialContext(r.ctx, "tcp", r.to.String())
 	if err != nil {
-		return // it is restarted, perhaps: who asks tries again
+		return // the director may be restarting: the user tries again
 	}
 	end := sync.OnceFunc(func() { conn.Close(); there.Close() })
 	defer context.AfterFunc(r.ctx, end)()

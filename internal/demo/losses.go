@@ -17,8 +17,8 @@ const (
 	lostBackend   = 2
 )
 
-// aftermath is for how long traffic is watched after all is as it should be, and outage for
-// how long a director's process is gone.
+// aftermath is how long traffic is watched after all is as it should be, and outage how long a
+// director's process is gone.
 const (
 	aftermath = 500 * time.Millisecond
 	outage    = time.Second
@@ -27,13 +27,13 @@ const (
 // Loss is what became of traffic when something was lost, or came back.
 type Loss struct {
 	Event string `json:"event"`
-	// Router is how long it took until the routes of all VIPs had changed; zero: they were
-	// not to.
+	// Router is how long it took until the routes of all VIPs had changed; zero: they should not
+	// change.
 	Router   model.Duration `json:"router-followed-after,omitzero"`
-	Rerouted int            `json:"routes-changed,omitempty"` // how often they have, where they were not to
-	Flows    int            `json:"new-flows"`                // begun while it was watched
+	Rerouted int            `json:"routes-changed,omitempty"` // how often, where they should not
+	Flows    int            `json:"new-flows"`                // begun while traffic was watched
 	Lost     int            `json:"new-flows-lost"`           // of these, not answered
-	Noticed  model.Duration `json:"traffic-noticed"`          // until the last of those was begun
+	Noticed  model.Duration `json:"traffic-noticed"`          // until the last lost flow was begun
 }
 
 // note adds what became of traffic since an event to the report.
@@ -51,7 +51,7 @@ func (r *run) note(ctx context.Context, begin time.Time, loss Loss) {
 	r.progress.say("%s: %s", loss.Event, loss.summary())
 }
 
-// summary says what became of traffic in one line.
+// summary says in one line what became of traffic.
 func (l *Loss) summary() string {
 	text := "no new flow noticed"
 	if l.Lost > 0 {
@@ -102,7 +102,7 @@ func (r *run) loseDirector(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// returnDirector boots it again: nothing is pinned any more.
+// returnDirector boots the director again: nothing is pinned any more.
 func (r *run) returnDirector(ctx context.Context) error {
 	d := r.group.directors[lostDirector]
 	if err := d.detach(ctx); err != nil {
@@ -123,7 +123,7 @@ func (r *run) returnDirector(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// settle waits until a director forwards, and the router knows.
+// settle waits until a director forwards, and the router knows it.
 func (r *run) settle(ctx context.Context, director int) error {
 	d := r.group.directors[director]
 	if err := d.wait(ctx, "forward to the backends", func() error { return d.forwards(ctx, r.rows, r.stages[0].members) }); err != nil {
@@ -191,7 +191,7 @@ func (r *run) killProcess(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// loseBackend cuts a backend's cable until all directors know, and plugs it in again for who
+// loseBackend cuts a backend's cable until all directors know, and plugs it in again for a user who
 // looks around in the lab.
 func (r *run) loseBackend(ctx context.Context, traffic *traffic) error {
 	host := r.top.backends[lostBackend]
@@ -212,8 +212,8 @@ func (r *run) loseBackend(ctx context.Context, traffic *traffic) error {
 	return ctx.Err()
 }
 
-// cut takes the backend away at a moment in which every connection has had an answer: of
-// one that has not, no client could tell whether it has ended with its backend.
+// cut takes the backend away at a moment when every connection has had an answer: if one has not,
+// its client cannot tell whether it has ended with its backend.
 func (r *run) cut(traffic *traffic) (time.Time, error) {
 	traffic.opening.Lock()
 	defer traffic.opening.Unlock()

@@ -17,9 +17,8 @@ const (
 	flowPatience = time.Second
 )
 
-// newFlows sends single datagrams, each of a flow of its own, and notes which are not
-// answered: how long traffic notices a loss is seen by those who come meanwhile, and do not
-// send again.
+// newFlows sends single datagrams, each of a flow of its own, and notes which are not answered:
+// flows that begin during a loss, and do not send again, show how long traffic notices it.
 type newFlows struct {
 	client *netlab.Host
 	vips   []netip.Addr
@@ -30,7 +29,7 @@ type newFlows struct {
 
 type newFlow struct {
 	at       time.Time
-	done     chan struct{} // answered is known
+	done     chan struct{} // closed when answered is known
 	answered bool
 }
 
@@ -69,8 +68,8 @@ func (f *newFlows) ask(ctx context.Context, vip netip.Addr, number uint64) bool 
 	return err == nil && n == len(answer) && bytes.Equal(answer[1:], datagram)
 }
 
-// between returns how many flows were begun in that time, how many of them were not
-// answered, and when the last of those was begun. It waits until all of that is known.
+// between returns how many flows were begun in that time, how many of them were not answered, and
+// when the last of the unanswered was begun. It waits until all of that is known.
 func (f *newFlows) between(from, to time.Time) (flows, lost int, last time.Time) {
 	f.mu.Lock()
 	begun := f.begun

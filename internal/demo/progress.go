@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// progress tells what happens: events on lines of their own, and how far the
-// traffic is on a last line, which a terminal gets again and again in place.
+// progress tells what happens: events on lines of their own, and the traffic's progress on a last
+// line, which is rewritten in place on a terminal.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -30,7 +30,7 @@ func (p *progress) say(format string, args ...any) {
 	fmt.Fprint(p.w, p.last)
 }
 
-// follow writes every second how far the traffic is.
+// follow writes the traffic's progress every second.
 func (p *progress) follow(ctx context.Context, traffic *traffic) {
 	begin := time.Now()
 	for sleep(ctx, time.Second) {

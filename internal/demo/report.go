@@ -14,12 +14,12 @@ import (
 // Report is what the demo saw.
 type Report struct {
 	Requests int   `json:"requests"`
-	Failed   int   `json:"failed"`             // also for a change of backends
-	Ended    int   `json:"ended-with-backend"` // connections whose backend was removed under them, or lost
+	Failed   int   `json:"failed"`             // also because of a change of backends
+	Ended    int   `json:"ended-with-backend"` // connections whose backend was removed or lost
 	Changes  int   `json:"changes"`            // of backends, made by editing the files
 	Rows     []Row `json:"rows"`
-	// Router is what routed: FRR; empty: it is not installed, the routes were set by hand, and
-	// no director was lost.
+	// Router is the routing software: FRR; empty: FRR is not installed, the routes were set by
+	// hand, and no director was lost.
 	Router string `json:"router,omitempty"`
 	Losses []Loss `json:"losses"` // in their order
 	// Interrupted says that not everything was shown.
@@ -29,7 +29,7 @@ type Report struct {
 // Row is what the demo saw of one mode in one family.
 type Row struct {
 	Mode     string     `json:"mode"`
-	Family   string     `json:"family"` // the VIP's, and the tunnel's where that is the other one
+	Family   string     `json:"family"` // the VIP's, and the tunnel's if it differs
 	VIP      netip.Addr `json:"vip"`
 	Requests int        `json:"requests"`
 	Failed   int        `json:"failed"`

@@ -22,7 +22,7 @@ import (
 // or two.
 const patience = 5 * time.Second
 
-// connection is a client's: a TCP connection that carries HTTP, or a UDP flow.
+// connection is a client's connection: HTTP over TCP, or a UDP flow.
 type connection interface {
 	// ask sends a request with a body of that many bytes and returns the number of
 	// the backend that answered, from 0.
@@ -33,8 +33,8 @@ type connection interface {
 // dialer opens connections to a row's VIP.
 type dialer func(ctx context.Context, host *netlab.Host, vip netip.Addr) (connection, error)
 
-// httpConnection is written by hand: net/http's client would open another
-// connection without a word when this one breaks.
+// httpConnection is written by hand: net/http's client would silently open another connection when
+// this one breaks.
 type httpConnection struct {
 	net.Conn
 	reader *bufio.Reader
@@ -91,7 +91,7 @@ var errMoved = errors.New("the flow moved to another backend")
 type echoConnection struct {
 	net.Conn
 	sent    uint64
-	backend int // that answered last; -1: none yet
+	backend int // the one that answered last; -1: none yet
 }
 
 func dialEcho(ctx context.Context, host *netlab.Host, vip netip.Addr) (connection, error) {
@@ -124,7 +124,7 @@ func (c *echoConnection) ask(size int) (int, error) {
 	}
 }
 
-// echo waits for a datagram's echo, for a while, and returns who sent it.
+// echo waits for a datagram's echo, for a while, and returns the backend that sent it.
 func (c *echoConnection) echo(datagram []byte) (int, error) {
 	if err := c.SetReadDeadline(time.Now().Add(resend)); err != nil {
 		return 0, err

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// The ASes of the router and of the directors, and how fast they find by BFD that the other
-// one is lost: in 300 ms.
+// The ASes of the router and of the directors, and how fast BFD finds that the other end is lost:
+// in 300 ms.
 const (
 	routerAS      = 65000
 	directorAS    = 65001
@@ -27,7 +27,7 @@ type router struct {
 	vips  []netip.Prefix
 }
 
-// startRouter starts it; nil: it is not installed.
+// startRouter starts FRR; it returns nil if FRR is not installed.
 func startRouter(top *topology, rows []*row) (*router, error) {
 	watch, err := routerlab.WatchRoutes(top.router)
 	if err != nil {
@@ -63,7 +63,8 @@ router bgp %d
 	if err != nil {
 		return nil, err
 	}
-	// What runs beside it here would make BFD late, and a way that nobody has cut lost.
+	// Other programs on this machine would make BFD late, which would then find a link lost that
+	// was not cut.
 	return r, frr.Realtime()
 }
 
@@ -77,7 +78,7 @@ func bgp(director int) model.BGP {
 	}}}
 }
 
-// sendsTo returns to how many of the VIPs the router's kernel sends packets by a director.
+// sendsTo returns for how many of the VIPs the router's kernel sends packets to a director.
 func (r *router) sendsTo(director int) (vips int, err error) {
 	for _, vip := range r.vips {
 		hops, err := routerlab.NextHops(r.host, vip)

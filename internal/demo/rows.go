@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The ports of the services, and those at which nat backends have them.
+// The ports of the services, and their ports on nat backends.
 const (
 	httpPort    = 80
 	echoPort    = 7
@@ -61,7 +61,7 @@ func (r *row) modeName() string {
 	return r.mode.String()
 }
 
-// familyName is the VIP's family, and the tunnel's where that is the other one.
+// familyName is the VIP's family, and the tunnel's if it differs.
 func (r *row) familyName() string {
 	name := map[bool]string{false: "ipv4", true: "ipv6"}
 	inner6 := r.vip.Is6()
@@ -97,8 +97,8 @@ func (r *row) services(members []member) []model.Service {
 	return []model.Service{http, echo}
 }
 
-// check returns a health check that finds after a second or so that a backend is lost, and is
-// not misled by a busy machine.
+// check returns a health check that finds a lost backend after a second or so, and is not misled by
+// a busy machine.
 func check(kind model.CheckKind) *model.HealthCheck {
 	return &model.HealthCheck{Kind: kind, Interval: model.Duration(200 * time.Millisecond),
 		Timeout: model.Duration(600 * time.Millisecond), Fall: 2}

@@ -15,9 +15,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// serve runs a backend's servers until the context ends: HTTP, which answers with
-// the backend's number and what it was sent, and an echo of datagrams behind the
-// backend's number.
+// serve runs a backend's servers until the context ends: HTTP, which answers with the backend's
+// number and what it was sent, and an echo of datagrams that begins with the backend's number.
 func serve(ctx context.Context, host *netlab.Host, number int) error {
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Backend", fmt.Sprint(number))
@@ -70,8 +69,8 @@ func serveEcho(ctx context.Context, host *netlab.Host, network string, port, num
 	return nil
 }
 
-// askForDestinations makes the kernel say which address a datagram was for: a
-// server on every address must answer from the one that was called, the VIP.
+// askForDestinations makes the kernel say which address a datagram was for: a server on every
+// address must answer from the address that was called, the VIP.
 func askForDestinations(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -10,7 +10,7 @@ type tally struct {
 	ended    int
 	errors   map[string]int    // of failures, by text
 	got      [backends]int     // new connections per backend, while nothing changed
-	want     [backends]float64 // what the weights of that time make of them
+	want     [backends]float64 // what the weights at that time give each
 }
 
 // maxErrors bounds how many different texts of errors are kept.
@@ -31,8 +31,8 @@ func (t *tally) placed(backend int, share [backends]float64) {
 	}
 }
 
-// failed notes a request without a right answer; gone: its connection's backend was
-// taken out or lost.
+// failed notes a request without a right answer; gone means that its connection's backend was
+// removed or lost.
 func (t *tally) failed(err error, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,7 +33,7 @@ func (t *timeline) end() {
 	t.windows[len(t.windows)-1].end = time.Now()
 }
 
-// changed reports whether some change was under way at some moment of that time.
+// changed reports whether some change was under way at some moment in that time.
 func (t *timeline) changed(from, to time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,7 @@ func (t *timeline) changed(from, to time.Time) bool {
 	return false
 }
 
-// current returns the stage that has held since then, if one has.
+// current returns the stage that has been in force since then, if there is one.
 func (t *timeline) current(since time.Time) (stage int, ok bool) {
 	if t.changed(since, time.Now()) {
 		return 0, false
@@ -53,7 +53,7 @@ func (t *timeline) current(since time.Time) (stage int, ok bool) {
 	return t.latest(), true
 }
 
-// at returns the stage that the last edit before that moment was towards.
+// at returns the target stage of the last edit before that moment.
 func (t *timeline) at(moment time.Time) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *timeline) at(moment time.Time) int {
 	return t.stage - later
 }
 
-// latest returns the stage that the last edit was towards.
+// latest returns the target stage of the last edit.
 func (t *timeline) latest() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

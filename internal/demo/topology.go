@@ -30,22 +30,22 @@ const (
 //	           | +- uplink2 - eth0 director2 eth1 -+ |
 //	           +-------------------------------------+
 //
-// The router spreads the VIPs' packets over both directors (ECMP). Replies of
-// direct modes take its own cable to the switch. The uplinks are switches, too: the
-// router's ports stay up when a director is lost, as they do in most networks.
+// The router spreads the VIPs' packets over both directors (ECMP). Replies of direct modes take the
+// router's own cable to the switch. The uplinks are switches, too: the router's ports stay up when
+// a director is lost, as they do in most networks.
 type topology struct {
 	lab       *netlab.Lab
 	client    *netlab.Host
 	router    *netlab.Host
 	directors [directors]*netlab.Host
 	backends  [backends]*netlab.Host
-	// cables are the switches' ends of what leads to each director and backend.
+	// cables are the switches' ends of the cables to each director and backend.
 	cables map[*netlab.Host][]*netlab.Port
-	// watched are ports that all replies cross which cross a director.
+	// watched are the ports that every reply crosses which crosses a director.
 	watched []*netlab.Port
 }
 
-// clientAddresses are the client's.
+// clientAddresses are the client's addresses.
 var clientAddresses = []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
 
 // lanAddress is an address in the servers' network.
@@ -91,8 +91,8 @@ func newTopology(lab *netlab.Lab) *topology {
 }
 
 func (t *topology) addDirector(i int, lan *netlab.Host) {
-	// A router too: what a director translates but has no next hop for, and the
-	// errors of a TTL that ended there, are its kernel's.
+	// A router too: its kernel sends packets that the director translates but has no next hop for,
+	// and the errors for a TTL that expires there.
 	d := t.lab.Router(fmt.Sprintf("director%d", i+1))
 	t.directors[i] = d
 	uplink := t.lab.Switch(fmt.Sprintf("uplink%d", i+1))
@@ -118,8 +118,8 @@ func uplinkPrefixes(director, host int) []string {
 	return []string{uplinkAddress(director, host, false).String() + "/24", uplinkAddress(director, host, true).String() + "/64"}
 }
 
-// routeByHand makes the router send the VIPs' packets to all directors, where it does not
-// learn that from them.
+// routeByHand makes the router send the VIPs' packets to all directors, if it does not learn that
+// from them.
 func (t *topology) routeByHand() {
 	for prefix, six := range map[string]bool{"192.0.2.0/24": false, "2001:db8::/64": true} {
 		var next []string

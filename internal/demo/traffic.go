@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A row's clients, by pairs: of each pair one keeps its connections through
-// several edits, the other opens a new one for every few requests.
+// A row's clients, in pairs: one of each pair keeps its connections through several edits, the
+// other opens a new one for every few requests.
 const (
 	httpPairs = 2
 	echoPairs = 1
@@ -98,8 +98,8 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 		}
 		tally.answered()
 		opens()
-		// A new flow of UDP goes to an older owner of its slot for a while, because nobody can
-		// tell it from an old one: it says nothing of the weights.
+		// A new UDP flow goes to an older owner of its slot for a while, because it cannot be told
+		// from an old flow: it says nothing about the weights.
 		if _, tcp := conn.(*httpConnection); tcp && asked == 0 {
 			if stage, ok := t.timeline.current(opened); ok {
 				tally.placed(backend, t.stages[stage].share())
@@ -109,15 +109,15 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	}
 }
 
-// attempt is a request: when all was well with its connection before it, and which
-// backend had it then, -1 if none.
+// attempt is a request: when its connection was last known to be well, and which backend had it
+// then, -1 if none.
 type attempt struct {
 	good    time.Time
 	backend int
 }
 
-// failed notes that a request failed. There is one excuse: its connection's backend
-// was taken out or lost, and connections end with it.
+// failed notes that a request failed. There is one excuse: its connection's backend was removed or
+// lost, which ends connections.
 func (t *traffic) failed(ctx context.Context, tally *tally, a attempt, err error) {
 	if ctx.Err() != nil {
 		return
@@ -125,8 +125,7 @@ func (t *traffic) failed(ctx context.Context, tally *tally, a attempt, err error
 	tally.failed(err, t.removed(a))
 }
 
-// removed reports whether the attempt's backend was no member at some time since all
-// was well.
+// removed reports whether the attempt's backend was not a member at some time since all was well.
 func (t *traffic) removed(a attempt) bool {
 	if a.backend < 0 {
 		return false
@@ -136,7 +135,7 @@ func (t *traffic) removed(a attempt) bool {
 	})
 }
 
-// sleep reports whether the time has passed before the context ended.
+// sleep reports whether the time passed before the context ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
