@@ -6,30 +6,31 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Egress says by which interfaces what a director sends leaves by XDP, and by which the kernel has
-// to send it. It asks the kernel once about each, until it is told to forget.
+// Egress says by which interfaces XDP sends a director's packets, and by which the kernel has to.
+// It asks the kernel about each interface once, until it is told to forget.
 type Egress struct {
 	generic  bool
 	inDriver map[string]bool
 	sends    map[int]Sending
 }
 
-// NewEgress is of a director whose programs run where their drivers let them, or in none (generic).
+// NewEgress is for a director whose programs run in the drivers that let them, or in none
+// (generic).
 func NewEgress(generic bool) *Egress {
 	e := &Egress{generic: generic}
 	e.Forget()
 	return e
 }
 
-// Forget has the kernel asked again: an interface has changed.
+// Forget makes Egress ask the kernel again: an interface has changed.
 func (e *Egress) Forget() { e.inDriver, e.sends = map[string]bool{}, map[int]Sending{} }
 
 // ByKernel says whether the kernel has to send by an interface, because XDP does not or may not.
-// The director's own are interfaces; by those of them with a program in the driver packets leave as
-// they came. A VLAN's packets leave by the interface that it is on: that is the one to ask about.
+// Parameter interfaces has the director's own; packets leave by XDP through those with a program in
+// the driver. A VLAN's packets leave by the interface that it is on: ask about that one.
 func (e *Egress) ByKernel(by netlink.Link, interfaces []string) bool {
 	if by.Attrs().EncapType == "ether" && !e.InDriver(interfaces...) {
-		return false // what is generic sends into all that have Ethernet
+		return false // generic XDP sends by every Ethernet interface
 	}
 	if name := by.Attrs().Name; slices.Contains(interfaces, name) && e.InDriver(name) {
 		return false

@@ -20,8 +20,8 @@ func Named(links []netlink.Link, name string) netlink.Link {
 	return other
 }
 
-// CurrentNames are the names that interfaces have now, of names and other names; of those that are
-// not there, these.
+// CurrentNames returns the names that the interfaces with these names or other names have now.
+// Names of missing interfaces stay as they are.
 func CurrentNames(links []netlink.Link, names []string) []string {
 	current := slices.Clone(names)
 	for i, name := range names {

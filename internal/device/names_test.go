@@ -7,7 +7,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// An interface is found by all of its names; by its own before another's other name.
+// An interface is found by all of its names; an interface's own name goes before another's other
+// name.
 func TestCurrentNames(t *testing.T) {
 	links := []netlink.Link{
 		&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0", AltNames: []string{"enp1s0", "uplink"}}},

@@ -2,11 +2,11 @@ package device
 
 import "strings"
 
-// BPF file systems have no dots in names, which interfaces may have, as those of VLANs and overlays
-// mostly do; interfaces have no colons (dev_valid_name in net/core/dev.c).
+// Names in BPF file systems have no dots, but interface names may, as those of VLANs and overlays
+// mostly do; interface names have no colons (dev_valid_name in net/core/dev.c).
 
-// PinName is what an interface is called in the names of pins.
+// PinName is an interface's name as the names of pins have it.
 func PinName(name string) string { return strings.ReplaceAll(name, ".", ":") }
 
-// PinnedInterface is the interface that is called so there.
+// PinnedInterface is the interface that has this PinName.
 func PinnedInterface(pinName string) string { return strings.ReplaceAll(pinName, ":", ".") }

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sending says whether XDP can send by an interface what came in by another.
+// Sending says whether XDP can send by an interface packets that came in by another.
 type Sending int
 
 // The answers.
 const (
-	Unknown Sending = iota // a veth before Linux 6.3: its other end decides, which is elsewhere
+	Unknown Sending = iota // a veth before Linux 6.3: its other end decides, which is out of sight
 	Sends
-	Lost // it does not, and the kernel drops what is redirected there
+	Lost // it cannot, and the kernel drops packets that are redirected there
 )
 
-// SendingOf asks the kernel, which tells since Linux 6.3, or goes by the interface's kind. Where
-// packets have no Ethernet header, as in tunnels, XDP cannot send what has one.
+// SendingOf asks the kernel, which can tell since Linux 6.3, or goes by the interface's kind. XDP
+// cannot send packets with an Ethernet header by an interface whose packets have none, as tunnels'.
 func SendingOf(link netlink.Link) Sending {
 	if link.Attrs().EncapType != "ether" {
 		return Lost
@@ -35,7 +35,7 @@ func SendingOf(link netlink.Link) Sending {
 }
 
 // sendingKinds have ndo_xdp_xmit in Linux 6.1 (drivers/net/tun.c, drivers/net/bonding/bond_main.c),
-// or are a network card's, whose drivers mostly have it.
+// or are network cards, whose drivers mostly have it.
 var sendingKinds = []string{"device", "tuntap", "bond"}
 
 func sendingOfKind(link netlink.Link) Sending {
@@ -48,8 +48,8 @@ func sendingOfKind(link netlink.Link) Sending {
 	return Lost
 }
 
-// sendingOfVeth looks at the other end, which takes what XDP sends with GRO or with a program
-// of its own.
+// sendingOfVeth looks at the other end, which accepts packets that XDP sends if it has GRO or a
+// program of its own.
 func sendingOfVeth(link netlink.Link) Sending {
 	if link.Attrs().NetNsID >= 0 {
 		return Unknown

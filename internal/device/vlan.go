@@ -2,11 +2,11 @@ package device
 
 import "github.com/vishvananda/netlink"
 
-// Untagged returns the interface by which a VLAN's packets leave, and the tag to give them: where a
-// director's program writes one tag of 802.1Q, and sends by the real interface. Of all others it
-// returns the interface itself and no tag: another protocol's tag (802.1ad) and the outer one of
-// two only the VLAN device writes. Link finds an interface by its index, and returns nil where
-// there is none.
+// Untagged returns the interface by which a VLAN's packets leave, and the tag to give them, if a
+// director's program can write it, which is a single 802.1Q tag, and send by the real interface.
+// For all others it returns the interface itself and no tag: only the VLAN device writes another
+// protocol's tag (802.1ad) or the outer one of two. Link finds an interface by its index, and
+// returns nil where there is none.
 func Untagged(by netlink.Link, link func(index int) netlink.Link) (netlink.Link, uint16) {
 	vlan, ok := by.(*netlink.Vlan)
 	if !ok || vlan.VlanProtocol != netlink.VLAN_PROTOCOL_8021Q {

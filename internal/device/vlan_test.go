@@ -6,8 +6,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// One tag of 802.1Q on a real interface is written by the director's program; all others by the
-// device itself.
+// The director's program writes a single 802.1Q tag on a real interface; the device itself writes
+// all others.
 func TestUntagged(t *testing.T) {
 	at := func(index, parent int) netlink.LinkAttrs { return netlink.LinkAttrs{Index: index, ParentIndex: parent} }
 	card := &netlink.Device{LinkAttrs: at(1, 0)}
