@@ -31,7 +31,7 @@ type Cluster struct {
 
 	t       *testing.T
 	on      func(func() error) error
-	here    bool // not somewhere else, where the lab's end ends processes
+	here    bool // members run here; elsewhere the lab ends the processes
 	dir     string
 	members []*member
 }
@@ -42,14 +42,14 @@ type member struct {
 	log  bytes.Buffer
 }
 
-// Options are what differs between clusters.
+// Options are the differences between clusters.
 type Options struct {
 	Members  int
 	Secure   bool   // members and clients want certificates
 	Password bool   // and clients a password, too
 	Address  string // that the members listen at; empty: the loopback's, which is brought up
-	// On runs a function where the members are to run; nil: here. What it starts need not
-	// be reachable from here: New then does not wait until it answers, and sets no password.
+	// On runs a function where the members are to run; nil: here. Members that it starts need not
+	// be reachable from here: New then does not wait for them to answer, and sets no password.
 	On func(func() error) error
 }
 
@@ -118,7 +118,7 @@ func (c *Cluster) Start(i int) {
 	m.cmd = exec.Command(etcd, m.args...)
 	m.cmd.Stdout, m.cmd.Stderr = &m.log, &m.log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if c.here { // else the thread that starts it ends, and the signal with it
+	if c.here { // elsewhere the thread that starts it ends, which would send the signal
 		m.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
 	c.do("start etcd", m.cmd.Start)
@@ -180,7 +180,7 @@ func (c *Cluster) tls() *tls.Config {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}
 }
 
-// freePorts returns ports of an address that nobody else binds: it is the tests' own.
+// freePorts returns free ports of an address that only the tests use.
 func freePorts(address string, n int) ([]int, error) {
 	var ports []int
 	for range n {

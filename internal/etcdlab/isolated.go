@@ -10,12 +10,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// inside says that this process has a network of its own already.
+// inside says that this process already has a network of its own.
 const inside = "WEIR_ETCDLAB_INSIDE"
 
-// Isolated runs the tests of a package, from its TestMain, in a network namespace of
-// their own: the etcd that they start listens on that one's loopback and on nothing of
-// this host. It does not return.
+// Isolated runs the tests of a package, from its TestMain, in a network namespace of their own: the
+// etcd that they start listens on its loopback and on no address of this host. It does not return.
 func Isolated(m *testing.M) {
 	if os.Getenv(inside) != "" {
 		os.Exit(m.Run())

@@ -46,8 +46,8 @@ func (c *Cluster) requirePasswords() {
 	c.Username, c.Password = "director", "of-the-group"
 }
 
-// Reissue writes another CA and certificates of it into the same files. Members that start later, and
-// who reads the files again, go by them. They last for so long from now on.
+// Reissue writes another CA and its certificates into the same files. Members that start later, and
+// clients that read the files again, use them. They are valid for the given time from now on.
 func (c *Cluster) Reissue(lasts time.Duration) {
 	c.t.Helper()
 	at, err := url.Parse(c.Endpoints[0])
@@ -57,8 +57,8 @@ func (c *Cluster) Reissue(lasts time.Duration) {
 	c.certificates(at.Hostname(), lasts)
 }
 
-// certificates writes a CA, and one certificate of it for all, and returns the
-// members' options.
+// certificates writes a CA and one certificate of it, which all share, and returns the members'
+// options.
 func (c *Cluster) certificates(address string, lasts time.Duration) []string {
 	c.t.Helper()
 	ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, IsCA: true,

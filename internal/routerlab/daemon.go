@@ -74,7 +74,7 @@ func (d *Daemon) Log() string {
 // patience is how long a daemon may take to do what it is told.
 const patience = time.Minute
 
-// until waits for a condition, as long as the daemon runs.
+// until waits for a condition while the daemon runs.
 func (d *Daemon) until(what string, condition func() bool) error {
 	for end := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {
 		select {
@@ -89,7 +89,7 @@ func (d *Daemon) until(what string, condition func() bool) error {
 	return nil
 }
 
-// directory makes a directory of a router's own, with its configuration.
+// directory makes a router's own directory, with its configuration.
 func directory(h *netlab.Host, name string, files map[string]string) (dir string, err error) {
 	dir = filepath.Join(h.Dir(), name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -103,7 +103,7 @@ func directory(h *netlab.Host, name string, files map[string]string) (dir string
 	return dir, nil
 }
 
-// output runs a program of a daemon's on its host and returns what it prints.
+// output runs one of a daemon's programs on its host and returns what it prints.
 func output(h *netlab.Host, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -21,7 +21,7 @@ func StartExaBGP(h *netlab.Host, address, config string) (*ExaBGP, error) {
 	at := func(file string) string { return filepath.Join(h.Dir(), "exabgp", file) }
 	e := &ExaBGP{updates: at("updates.json")}
 	config = "process log {\n\trun /bin/sh " + at("log.sh") + ";\n\tencoder json;\n}\n" + config
-	// What the process prints ExaBGP takes for commands: it has to be silent, but must not
+	// ExaBGP takes what the process prints for commands: the process must be silent, but must not
 	// close its output either.
 	loop := fmt.Sprintf("while IFS= read -r line; do printf '%%s\\n' \"$line\" >>%s; done\n", e.updates)
 	dir, err := directory(h, "exabgp", map[string]string{"exabgp.conf": config, "log.sh": loop})
@@ -39,7 +39,7 @@ func StartExaBGP(h *netlab.Host, address, config string) (*ExaBGP, error) {
 	})
 }
 
-// Updates returns what it has been told so far, one JSON object a line.
+// Updates returns what ExaBGP has been told so far, one JSON object per line.
 func (e *ExaBGP) Updates() ([]byte, error) {
 	text, err := os.ReadFile(e.updates)
 	if os.IsNotExist(err) {

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Follower remembers when the kernel of a host sent packets to a prefix where.
+// Follower remembers where, and since when, a host's kernel sends packets to a prefix.
 type Follower struct {
 	done chan struct{}
 
@@ -21,7 +21,7 @@ type Follower struct {
 	steps []step
 }
 
-// step is where packets go from a time on.
+// step is where packets go from some time on.
 type step struct {
 	at   time.Time
 	hops []netip.Addr // sorted; none: there is no route
@@ -64,8 +64,8 @@ func (f *Follower) note(u netlink.RouteUpdate) {
 	f.steps = append(f.steps, step{time.Now(), hops})
 }
 
-// Since returns since when packets go to these next hops, sorted, and to no others. It is
-// false while they do not.
+// Since returns since when packets go to these next hops, sorted, and to no others. It returns
+// false if they do not.
 func (f *Follower) Since(hops []netip.Addr) (time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,5 +73,5 @@ func (f *Follower) Since(hops []netip.Addr) (time.Time, bool) {
 	return last.at, slices.Equal(last.hops, hops)
 }
 
-// Close ends it.
+// Close stops following.
 func (f *Follower) Close() { close(f.done) }

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// frrPrograms is where Debian's FRR has its daemons.
+// frrPrograms is the directory of the daemons of Debian's FRR.
 const frrPrograms = "/usr/lib/frr"
 
 // ErrNoFRR says that FRR is not on this machine.
@@ -19,13 +19,13 @@ var ErrNoFRR = errors.New("FRR is not installed (make deps does it)")
 
 // FRR is a router: bgpd and bfdd, and zebra, which puts what bgpd learns into the kernel.
 type FRR struct {
-	Zebra, BGPD, BFDD *Daemon // nil: it does not run
+	Zebra, BGPD, BFDD *Daemon // nil: not running
 
 	host *netlab.Host
 	dir  string
 }
 
-// FRRConfig is what its daemons are told; one that is told nothing does not run.
+// FRRConfig is the daemons' configuration; a daemon without one does not run.
 type FRRConfig struct{ BGP, BFD string }
 
 // StartFRR starts FRR on a host, and waits until it answers.
@@ -55,7 +55,7 @@ func StartFRR(h *netlab.Host, config FRRConfig) (*FRR, error) {
 	return f, err
 }
 
-// startBFDD starts bfdd: before bgpd, which asks it for sessions.
+// startBFDD starts bfdd, before bgpd, which asks it for sessions.
 func (f *FRR) startBFDD() (err error) {
 	if f.BFDD, err = f.start("bfdd", "--bfdctl", f.at("bfdd.sock"), "-f", f.at("bfdd.conf")); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (f *FRR) start(name string, args ...string) (*Daemon, error) {
 	return start(f.host, f.dir, name, filepath.Join(frrPrograms, name), all...)
 }
 
-// own gives the directory to the user as which FRR runs.
+// own makes the user of FRR the owner of the directory.
 func (f *FRR) own() error {
 	who, err := user.Lookup("frr")
 	if err != nil || !exists(filepath.Join(frrPrograms, "zebra")) {

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// NextHops returns where the kernel of a host sends packets to a prefix: the next hops of
-// the route to exactly that prefix, sorted; none without one.
+// NextHops returns where the kernel of a host sends packets to a prefix: the sorted next hops of
+// the route to exactly that prefix, or none if there is no such route.
 func NextHops(h *netlab.Host, prefix netip.Prefix) (hops []netip.Addr, err error) {
 	family := netlink.FAMILY_V4
 	if prefix.Addr().Is6() {

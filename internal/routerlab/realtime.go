@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Realtime makes the router's daemons run before every ordinary process, as on a machine of
-// their own: else what hosts of the lab do at the same time makes them late, and BFD takes
-// that for a loss.
+// Realtime makes the router's daemons run before every ordinary process, as on a machine of their
+// own: otherwise other hosts of the lab make them late, and BFD takes that for a loss.
 func (f *FRR) Realtime() error {
 	for _, d := range []*Daemon{f.Zebra, f.BGPD, f.BFDD} {
 		if d == nil {
@@ -26,7 +25,7 @@ func (f *FRR) Realtime() error {
 
 // Realtime does that for one daemon.
 func (d *Daemon) Realtime() error {
-	// Threads that are made later are like the one that makes them.
+	// New threads inherit this from the thread that makes them.
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", d.cmd.Process.Pid))
 	if err != nil {
 		return err

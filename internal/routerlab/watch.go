@@ -19,7 +19,7 @@ type Watch struct {
 	count map[netip.Prefix]int
 }
 
-// WatchRoutes begins to watch: every change after it returns is seen, in its time.
+// WatchRoutes begins to watch: every change after it returns is seen eventually.
 func WatchRoutes(h *netlab.Host) (*Watch, error) {
 	w := &Watch{done: make(chan struct{}), count: map[netip.Prefix]int{}}
 	updates := make(chan netlink.RouteUpdate, 1024)
