@@ -1,4 +1,4 @@
-// Package logs has the flags by which a process is told how it says what it does.
+// Package logs has the flags that say how a process logs.
 package logs
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Flags choose what a process writes to its log, and how. The zero value is what it writes
-// without any.
+// Flags choose what a process writes to its log, and how. The zero value is what it writes without
+// flags.
 type Flags struct {
 	format string
 	level  slog.Level
@@ -22,12 +22,12 @@ func (f *Flags) Add(cmd *cobra.Command) {
 	cmd.Flags().TextVar(&f.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 }
 
-// Args returns the flags as they were given, for another process that is to write as this one.
+// Args returns the flags as they were given, for another process that is to log like this one.
 func (f *Flags) Args() []string {
 	return []string{"--log-format", f.format, "--log-level", f.level.String()}
 }
 
-// Handler returns what writes as the flags say. A format that there is not is the error: the
+// Handler returns a handler that writes as the flags say. An unknown format is an error of the
 // user's.
 func (f *Flags) Handler(w io.Writer) (slog.Handler, error) {
 	options := &slog.HandlerOptions{Level: f.level}

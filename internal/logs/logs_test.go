@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A log is written as the flags say, from their level on; a format that there is not is named.
+// A log is written as the flags say, from their level on; the error for an unknown format names it.
 func TestFlags(t *testing.T) {
 	for _, test := range []struct {
 		args []string
