@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Agent is where the values of an agent come from, read anew for every scrape.
+// Agent is the source of an agent's values, read anew for every scrape.
 type Agent interface {
 	Status() (model.AgentStatus, error)
 }

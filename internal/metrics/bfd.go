@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// ofWays is what is said of each BFD session.
+// ofWays are the metrics of each BFD session.
 var ofWays = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
@@ -33,7 +33,7 @@ var (
 		"Packets to the ports of BFD that changed nothing, by why, since weir bfd started.", []string{"reason"}, nil)
 )
 
-// ways collects them; nil: nobody asks for BFD.
+// ways collects them; nil: BFD is not configured.
 type ways func() *model.BFDStatus
 
 // Describe implements [prometheus.Collector].

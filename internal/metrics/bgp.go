@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// ofSessions is what is said of the session with each neighbor.
+// ofSessions are the metrics of the session with each neighbor.
 var ofSessions = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType

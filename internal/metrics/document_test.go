@@ -37,7 +37,7 @@ func golden(t *testing.T, file, now string) string {
 
 var sample = regexp.MustCompile(`^(\w+)(?:\{(.*)\})? `)
 
-// TestDocument: docs/metrics.md is what scrapes say.
+// TestDocument: docs/metrics.md lists the metrics that scrapes have.
 func TestDocument(t *testing.T) {
 	var now strings.Builder
 	for _, of := range []struct {

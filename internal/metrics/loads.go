@@ -27,7 +27,7 @@ var (
 
 var ofLoads = []*prometheus.Desc{loadMessages, loadAgents, loadBackends, loadDegraded, loadDegradations, loadConnections, loadQueue, loadPressure}
 
-// collectLoads says nothing where nobody is to report loads. What is stale has no values.
+// collectLoads collects nothing if no agent has to report loads. Stale loads have no values.
 func collectLoads(values chan<- prometheus.Metric, status *model.DatapathStatus) {
 	if status.Loads == nil {
 		return

@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// ofLogs is what is said of each service's log.
+// ofLogs are the metrics of each service's log.
 var ofLogs = []struct {
 	desc  *prometheus.Desc
 	value func(model.LogStatus) float64

@@ -1,5 +1,5 @@
-// Package metrics says in Prometheus's text format what a director or an agent counts, and what
-// its process takes.
+// Package metrics reports in Prometheus's text format what a director or an agent counts, and the
+// resources that its process uses.
 package metrics
 
 import (
@@ -16,12 +16,12 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Datapath is where the values come from, read anew for every scrape.
+// Datapath is the source of the values, read anew for every scrape.
 type Datapath interface {
 	Status() (model.DatapathStatus, error)
 }
 
-// liveHeap is what the last collection of garbage left: what grows in there is a leak.
+// liveHeap is what the last garbage collection left: if it keeps growing, there is a leak.
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
 
 // Handler answers scrapes. While the datapath cannot be read it answers with an error.

@@ -82,7 +82,7 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-// weirs is what of a scrape is not about the process, whose values differ each time.
+// weirs is a scrape without the lines about the process, whose values differ each time.
 func weirs(body string) string {
 	var lines []string
 	for line := range strings.Lines(body) {
@@ -94,7 +94,7 @@ func weirs(body string) string {
 	return strings.Join(lines, "")
 }
 
-// What the process takes is there by the names that all programs have for it.
+// The process's resources have the names that all programs use for them.
 func TestProcess(t *testing.T) {
 	_, body := scrape(t, busy)
 	for _, name := range []string{"go_goroutines", "go_gc_heap_live_bytes", "process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"} {
@@ -104,7 +104,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// Where the kernel does not let CPUs be watched, the metric is absent rather than 0.
+// If the kernel does not let CPUs be watched, the metric is absent rather than 0.
 func TestNoUtilization(t *testing.T) {
 	d := busy
 	d.status.CPUs = nil
@@ -121,8 +121,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Prometheus's own linter has nothing to say about the names, and neither has
-// promtool.
+// Neither Prometheus's own linter nor promtool complains about the names.
 func TestLint(t *testing.T) {
 	_, body := scrape(t, busy)
 	lint(t, body)

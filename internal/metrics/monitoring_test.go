@@ -32,7 +32,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestDashboard: every panel of the dashboard asks for something that Prometheus understands.
+// TestDashboard: Prometheus understands the query of every panel of the dashboard.
 func TestDashboard(t *testing.T) {
 	var dashboard struct {
 		Panels []struct {
@@ -43,7 +43,7 @@ func TestDashboard(t *testing.T) {
 	if err := json.Unmarshal([]byte(read(t, "grafana.json")), &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	// promtool reads no expressions but those of rules.
+	// promtool reads only the expressions of rules.
 	rules, n := strings.Builder{}, 0
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
 	for _, panel := range dashboard.Panels {
@@ -63,7 +63,7 @@ func TestDashboard(t *testing.T) {
 	promtool(t, "check", "rules", file)
 }
 
-// TestMonitoredMetrics: what alerts and the dashboard ask for is there.
+// TestMonitoredMetrics: the metrics that alerts and the dashboard ask for exist.
 func TestMonitoredMetrics(t *testing.T) {
 	_, body := scrape(t, busy)
 	_, ofAgent := scrapeAgent(t, redirecting)

@@ -20,7 +20,7 @@ var (
 
 var ofNeighbors = []*prometheus.Desc{neighborVIPs, neighborLease, neighborMoves, neighborFrames}
 
-// collectNeighbor leaves out what a director does not do.
+// collectNeighbor leaves out metrics of what a director does not do.
 func collectNeighbor(values chan<- prometheus.Metric, s *model.NeighborStatus) {
 	if s.IsZero() {
 		return

@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// problems are what does not run of what was asked for, of a director or an agent.
+// problems are the things that a director or an agent was asked for and that do not run.
 type problems struct {
 	desc *prometheus.Desc
 	list func() []model.Problem

@@ -33,8 +33,8 @@ func backendDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"service", "backend"}, nil)
 }
 
-// withMetrics returns of how many services the backends have metrics of their own, and how
-// many backends have none.
+// withMetrics returns how many services have metrics for each backend, and how many backends have
+// none.
 func withMetrics(services []model.ServiceStatus) (first, without int) {
 	for of := 0; first < len(services); first++ {
 		if of += len(services[first].Backends); of > mostBackends {

@@ -8,8 +8,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// TestMetricsOfBackendsAreBounded: whatever is configured, a scrape has no more than 10,000
-// backends, of whole services, and says how many there are beside them.
+// TestMetricsOfBackendsAreBounded: whatever is configured, a scrape has at most 10,000 backends, of
+// whole services, and says how many it leaves out.
 func TestMetricsOfBackendsAreBounded(t *testing.T) {
 	var d datapath
 	for _, backends := range []int{6000, 4000, 1, 500} {

@@ -11,8 +11,8 @@ var upkeepRepairs = prometheus.NewDesc("weir_upkeep_repairs_total",
 
 var ofUpkeep = []*prometheus.Desc{upkeepRepairs}
 
-// collectUpkeep is the same for directors and agents. What could not be put right is a problem, and
-// counted as such.
+// collectUpkeep is the same for directors and agents. A thing that could not be put right is a
+// problem, and is counted as one.
 func collectUpkeep(values chan<- prometheus.Metric, parts []model.Upkeep) {
 	for i := range parts {
 		values <- prometheus.MustNewConstMetric(upkeepRepairs, prometheus.CounterValue, float64(parts[i].Repairs), parts[i].Part)
