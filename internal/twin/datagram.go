@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// How a row of a datagram differs from one of a segment, and its times.
+// How a datagram's row differs from a segment's, and its times.
 const (
 	datagramKind = 0x55
 	returned     = 0x80
@@ -19,13 +19,13 @@ const (
 // keeps it.
 const Relay = 255
 
-// DatagramRow is the other hosts that a datagram may belong to, on its way.
+// DatagramRow has the other hosts that a datagram may belong to.
 type DatagramRow struct {
-	Hops     []netip.Addr // the first is the one that sent it on first, or has the youngest
+	Hops     []netip.Addr // the first is the host that sent it on first, or has the youngest
 	Down     int          // so many of the last ones are down for the director
 	Next     int          // the number of the host to try next
 	Returned bool         // it is on its way back to the first
-	Claim    int          // the youngest age that a host has said, in units; 0: none has it; 255: the first of the row keeps it
+	Claim    int          // the youngest age that a host has claimed, in units; 0: none has it; 255: the first of the row keeps it
 }
 
 // Bytes is the row as GUE's private data.
@@ -41,11 +41,11 @@ func (r DatagramRow) Bytes() []byte {
 	return private
 }
 
-// Datagram is one that comes to a host, and what is known there.
+// Datagram is a datagram that comes to a host, and what is known there.
 type Datagram struct {
 	From   netip.Addr
 	To     netip.Addr              // which address of the host
-	Age    time.Duration           // since one of its flow was kept; negative: never
+	Age    time.Duration           // since a datagram of its flow was kept; negative: never
 	Serves bool                    // a socket there receives datagrams
 	Asks   func(h netip.Addr) bool // a host that is down for the director is worth asking
 	Row    DatagramRow
@@ -84,7 +84,7 @@ func (h *Host) Walk(d Datagram) (keeps, known bool, to netip.Addr, row DatagramR
 	return h.visit(d, row, up, known)
 }
 
-// visit is a host on the way that is up for the director.
+// visit is what a host on the way does that is up for the director.
 func (h *Host) visit(d Datagram, row DatagramRow, up int, known bool) (bool, bool, netip.Addr, DatagramRow) {
 	claim := min(1+int(d.Age/claimUnit), oldestClaim)
 	mine := known && (row.Claim == 0 || claim < row.Claim)
@@ -106,7 +106,7 @@ func (h *Host) visit(d Datagram, row DatagramRow, up int, known bool) (bool, boo
 	switch {
 	case mine:
 		return true, true, netip.Addr{}, row
-	case first && row.Claim > 0: // its own: it has said so
+	case first && row.Claim > 0: // the claim is its own
 		return true, true, netip.Addr{}, row
 	case first:
 		return h.askDown(d, row, up)
@@ -118,7 +118,7 @@ func (h *Host) visit(d Datagram, row DatagramRow, up int, known bool) (bool, boo
 	return false, known, row.Hops[0], row
 }
 
-// askDown is the first host, when all that are up have been visited.
+// askDown is what the first host does when all hosts that are up have been visited.
 func (h *Host) askDown(d Datagram, row DatagramRow, from int) (bool, bool, netip.Addr, DatagramRow) {
 	for number := from; number < len(row.Hops); number++ {
 		to := row.Hops[number]

@@ -18,8 +18,9 @@ type one struct {
 	dead    bool          // really
 }
 
-// Every datagram ends at the host that has its flow, of several at the one that has seen
-// it last, of none at the first; whoever is down, and whatever a director names.
+// Every datagram ends at the host that has its flow. If several have it, that is the one that has
+// seen it last; if none has, the first one. This holds whichever hosts are down, and whatever a
+// director names.
 func TestDatagramsEndWhereTheirFlowIs(t *testing.T) {
 	for seed := range uint64(20000) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -55,7 +56,7 @@ func TestDatagramsEndWhereTheirFlowIs(t *testing.T) {
 	}
 }
 
-// end walks a datagram to its end. Hosts know who is dead: they have asked before.
+// end walks a datagram to its end. Hosts know which others are dead: they have asked before.
 func end(t *testing.T, seed uint64, hosts map[netip.Addr]*one, at *one, row twin.DatagramRow) *one {
 	t.Helper()
 	from := netip.MustParseAddr("10.9.9.9")
@@ -74,8 +75,8 @@ func end(t *testing.T, seed uint64, hosts map[netip.Addr]*one, at *one, row twin
 	return nil
 }
 
-// owner is whose the flow is: hosts that are down for the director only if nobody else
-// has it, and then the first of them.
+// owner is the host that has the flow. It is one that is down for the director only if no other
+// host has the flow, and then the first of them.
 func owner(order []*one, row twin.DatagramRow) *one {
 	has := func(h *one) bool { return h.age >= 0 && h.age < 300*time.Second && !h.dead }
 	var best *one
@@ -95,5 +96,5 @@ func owner(order []*one, row twin.DatagramRow) *one {
 	return best
 }
 
-// claim is as exactly as a row says how old something is.
+// claim is an age as exactly as a row says it.
 func claim(h *one) int64 { return min(int64(h.age)>>30, 253) }

@@ -7,15 +7,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A row names at most so many others.
+// A row names at most this many other hosts.
 const (
 	hops4 = 7
 	hops6 = 5
 )
 
 // Forward says to which of a service's backends a director sends a packet of a flow in gue, -1 for
-// none, and with which row; nil if there is no other backend to name. A SYN and a fragment carry
-// none.
+// none, and with which row; nil if there is no other backend to name. A SYN and a fragment carry no
+// row.
 func Forward(s *model.TableService, f model.Flow) (backend int, row *Row) {
 	if len(s.Ring.Slots) == 0 {
 		return -1, nil
@@ -36,9 +36,9 @@ func Forward(s *model.TableService, f model.Flow) (backend int, row *Row) {
 	return backend, row
 }
 
-// RowOf is the row of a datagram of a flow that a director sends to one of a service's
-// backends, whichever that is; nil if there is none. The owner of a slot without a list is
-// sure to have it.
+// RowOf is the row of a datagram of a flow that a director sends to one of a service's backends,
+// whichever that is; nil if there is none. The owner of a slot without a list is sure to have the
+// flow.
 func RowOf(s *model.TableService, f model.Flow, backend int) *DatagramRow {
 	slot := s.Ring.Slots[s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity))]
 	candidates := mayHave(s, f)
@@ -62,13 +62,13 @@ func RowOf(s *model.TableService, f model.Flow, backend int) *DatagramRow {
 	return row
 }
 
-// rehashed says that a flow may be where the affinity before would have it.
+// rehashed says that a flow may be where the earlier affinity puts it.
 func rehashed(s *model.TableService, f model.Flow) bool {
 	return s.Before != nil && byAge(&s.Before.Ring, s.Before.Ring.SlotOf(f.Hash(s.Salt, s.Before.Affinity))) != nil
 }
 
-// mayHave are all who may have a flow's connection, the likeliest first: if the affinity
-// has changed, who was there by the one before, and then who is by this one.
+// mayHave are all backends that may have a flow's connection, the likeliest first: if the affinity
+// has changed, those by the earlier affinity, and then those by this one.
 func mayHave(s *model.TableService, f model.Flow) []uint32 {
 	now := byAge(&s.Ring, s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity)))
 	if s.Before == nil {
@@ -84,7 +84,7 @@ func mayHave(s *model.TableService, f model.Flow) []uint32 {
 	return all
 }
 
-// byAge is a slot's row, the oldest owner first; in a ring before nobody may be left.
+// byAge is a slot's row, the oldest owner first; an earlier ring may have none left.
 func byAge(r *model.Ring, slot int) (order []uint32) {
 	row := r.Row(slot)
 	if row[0] == model.NoBackend {
@@ -100,7 +100,7 @@ func byAge(r *model.Ring, slot int) (order []uint32) {
 	return order
 }
 
-// others are those that a packet to one of them names besides: those that are down last.
+// others are the hosts that a packet to one of them names, too; those that are down come last.
 func others(s *model.TableService, order []uint32, to uint32) (hops []netip.Addr) {
 	address, most := s.Backends[to].Address, hops4
 	if address.Is6() {

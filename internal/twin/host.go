@@ -6,18 +6,18 @@ import "net/netip"
 type Host struct {
 	Addresses map[netip.Addr]bool // at which tunnels end
 	Sockets   map[Connection]Socket
-	Cookies   map[Connection]Cookie // that it has given out, and listens for
-	Proven    map[Connection]Cookie // that were acknowledged here a moment ago
+	Cookies   map[Connection]Cookie // those that it has given out, and listens for
+	Proven    map[Connection]Cookie // those that were acknowledged here a moment ago
 }
 
-// Packet is what a tunnel carries: a segment, or an error about one that a host has
-// sent, or what sockets tell nothing about.
+// Packet is what a tunnel carries: a segment, an error about a segment that a host has sent, or a
+// packet that sockets tell nothing about.
 type Packet struct {
 	Segment *Segment
 	Quote   *Quote
 }
 
-// Row is the other hosts that a packet may belong to. Next is the number of the host to try next.
+// Row has the other hosts that a packet may belong to. Next is the number of the host to try next.
 type Row struct {
 	Hops []netip.Addr
 	Next int
@@ -33,8 +33,8 @@ const (
 	PassesOn                  // it is not: see the row
 )
 
-// Judge says what the host does with a packet that comes with a row. If it passes it
-// on, that is to Hops[Next-1] of the row that is returned.
+// Judge says what the host does with a packet that comes with a row. If it passes the packet on,
+// the next host is Hops[Next-1] of the returned row.
 func (h *Host) Judge(p Packet, row *Row) (Verdict, *Row) {
 	if row == nil || h.Has(p) {
 		return Keeps, row
@@ -47,7 +47,7 @@ func (h *Host) Judge(p Packet, row *Row) (Verdict, *Row) {
 	return LastResort, row
 }
 
-// Has says whether what a packet is about is here, or cannot be told.
+// Has says that a packet's connection is here, or that this cannot be told.
 func (h *Host) Has(p Packet) bool {
 	switch {
 	case p.Segment != nil:
@@ -76,8 +76,8 @@ func (h *Host) acknowledges(s Segment) bool {
 	return given && !known && cookie.accepts(s)
 }
 
-// Proves returns which cookie the packet acknowledges, if the host judges it and there is
-// one: from now on that is Proven, for a moment.
+// Proves returns the cookie that the packet acknowledges, if the host judges it and there is one:
+// for a moment it is then in Proven.
 func (h *Host) Proves(p Packet, row *Row) (Cookie, bool) {
 	if row == nil || p.Segment == nil || p.Segment.Flags&syn != 0 || !h.acknowledges(*p.Segment) {
 		return Cookie{}, false

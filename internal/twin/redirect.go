@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Numbers of the redirect option (bpf/redirect_option.h), and of options that it does not
-// go with (IANA, TCP parameters).
+// Numbers of the redirect option (bpf/redirect_option.h), and of options that rule it out (IANA,
+// TCP parameters).
 const (
 	optionEnd, optionNOP, optionMSS = 0, 1, 2
 	optionMD5, optionAO             = 19, 29
@@ -24,7 +24,7 @@ type Redirect struct {
 	At   int     // offset of the option; -1: there is none that counts
 	VIP  [4]byte // last bytes of the VIP; zero with Port 0: to be filled in
 	Port uint16
-	Room bool // the option may be added behind the others, here and in the answer
+	Room bool // there is room to add the option behind the others, here and in the answer
 }
 
 // Asks says whether a SYN with these options wants to be redirected.
@@ -68,7 +68,7 @@ func ReadRedirect(options []byte) Redirect {
 	}
 	answer := len(options) + redirectBytes
 	if !mss {
-		answer += 4 // the one who answers has one
+		answer += 4 // the answer has one
 	}
 	r.Room = counts && !ended && r.At < 0 && answer <= optionsMax
 	if !counts {
@@ -77,7 +77,7 @@ func ReadRedirect(options []byte) Redirect {
 	return r
 }
 
-// AppendRedirect adds the option for a VIP; none: to be filled in.
+// AppendRedirect adds the option for a VIP, or one to be filled in if there is none.
 func AppendRedirect(options []byte, vip netip.AddrPort) []byte {
 	var tail [4]byte
 	if a := vip.Addr(); a.IsValid() {

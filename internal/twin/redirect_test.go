@@ -36,7 +36,7 @@ func TestReadRedirect(t *testing.T) {
 		{"one byte too short", []byte{254, 9, 0x57, 0x52, 0, 0, 0, 0, 0, 1, 1, 1}, forbidden},
 		{"two bytes too long", append([]byte{254, 12, 0x57, 0x52}, make([]byte, 8)...), forbidden},
 		{"cut short", openOption[:8], forbidden},
-		{"another experiment", []byte{254, 10, 0xe2, 0xd4, 0, 0, 0, 0, 0, 0, 1, 1}, none}, // 32-bit ExIDs begin so, SMC's (RFC 7609) too
+		{"another experiment", []byte{254, 10, 0xe2, 0xd4, 0, 0, 0, 0, 0, 0, 1, 1}, none}, // 32-bit ExIDs begin like this, including SMC's (RFC 7609)
 		{"the other kind of experiment", slices.Concat([]byte{253}, openOption[1:]), none},
 		{"experiment without an identifier", []byte{254, 2, 254, 2}, none},
 		{"Fast Open", slices.Concat(openOption, []byte{34, 2, 1, 1}), forbidden},
@@ -76,8 +76,8 @@ func TestAppendRedirect(t *testing.T) {
 	}
 }
 
-// FuzzReadRedirect reads any options. What has room for the option has it after it was
-// added, at the end, and no room for another one.
+// FuzzReadRedirect reads any options. If there is room for the option, it is at the end after it
+// was added, and there is no room for another one.
 func FuzzReadRedirect(f *testing.F) {
 	for _, options := range [][]byte{nil, linuxSYN, openOption, filledOption, slices.Concat(linuxSYN, openOption)} {
 		f.Add(options)

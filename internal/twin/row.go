@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// rowKind tells a row from other private data in GUE.
+// rowKind distinguishes a row from other private data in GUE.
 const rowKind = 0x57
 
 // ErrMalformed says that a row contradicts itself.
@@ -23,8 +23,8 @@ func (r *Row) Bytes() []byte {
 	return private
 }
 
-// ReadRow reads the private data of a packet over IPv4, or IPv6: nil if it is none or
-// of another kind. Error: ErrMalformed.
+// ReadRow reads the private data of a packet over IPv4, or IPv6: nil if there is none or it is of
+// another kind. The error is ErrMalformed.
 func ReadRow(private []byte, over4 bool) (*Row, error) {
 	if len(private) < 4 || private[0] != rowKind {
 		return nil, nil

@@ -10,49 +10,48 @@ const (
 	ack = 1 << 4
 )
 
-// Connection names one of TCP: the client's end and the VIP's.
+// Connection names a TCP connection: the client's end and the VIP's.
 type Connection struct {
 	Client, VIP netip.AddrPort
 }
 
-// State is the kind of socket that a host has of a connection.
+// State is the kind of socket that a host has for a connection.
 type State int
 
-// The states. A socket that only listens is none of a connection.
+// The states. A socket that only listens belongs to no connection.
 const (
 	Open  State = iota // with a socket of its own: from ESTABLISHED to LAST_ACK
-	Asked              // a SYN was answered, and that was not acknowledged yet
+	Asked              // a SYN was answered, and the answer is not acknowledged yet
 	Ended              // TIME_WAIT
 )
 
-// Socket is what a host's kernel has of a connection.
+// Socket is a host's kernel's socket for a connection.
 type Socket struct {
 	State State
-	// Of Asked: the numbers of the client's SYN and of the answer.
+	// For Asked: the numbers of the client's SYN and of the answer.
 	SYN, Answer uint32
-	// Of Ended: the number that the client would go on with, and how many bytes it may
-	// still send from there.
+	// For Ended: the client's next sequence number, and how many bytes it may still send from
+	// there.
 	Next, Window uint32
 }
 
-// Cookie is an answer to a SYN that the host can tell again without remembering it: the
-// numbers of the segment that acknowledges it, for a SYN that named no segment size.
+// Cookie is an answer to a SYN that the host can recognize without remembering it: the numbers of
+// the segment that acknowledges it, for a SYN that named no segment size.
 type Cookie struct {
 	Sequence, Ack uint32
 }
 
-// cookieSizes is how many segment sizes a cookie of Linux tells apart. The number of the
-// client's is added to it, from 0 for the smallest, so what would be the same connection
-// with another size is as good.
+// cookieSizes is how many segment sizes a Linux cookie distinguishes. The number of the client's
+// size is added to the cookie, from 0 for the smallest, so the same connection with another size is
+// as good.
 const cookieSizes = 4
 
 func (c Cookie) accepts(s Segment) bool {
 	return s.Flags&(rst|ack) == ack && s.Ack-s.Sequence-(c.Ack-c.Sequence) < cookieSizes
 }
 
-// proves says whether a segment may have been sent right behind the one that acknowledged
-// the cookie, before the client had another answer: no further than a window that is not
-// scaled.
+// proves says whether a segment may have been sent right after the one that acknowledged the
+// cookie, before the client had another answer: at most an unscaled window further.
 func (c Cookie) proves(s Segment) bool {
 	return (s.Flags&ack == 0 || s.Ack == c.Ack) && s.Sequence-c.Sequence < 1<<16
 }
@@ -71,7 +70,7 @@ type Quote struct {
 	Sequence uint32
 }
 
-// has says whether the socket is the one that the segment is for.
+// has says whether the segment is for this socket.
 func (s Socket) has(segment Segment) bool {
 	switch s.State {
 	case Asked:
@@ -89,12 +88,11 @@ func (s Socket) has(segment Segment) bool {
 	return true
 }
 
-// ahead is how far a sequence number is ahead of another one, of which both ways round
-// the shorter one counts.
+// ahead is how far a sequence number is ahead of another one, the shorter way round.
 func ahead(a, b uint32) int32 { return int32(a - b) }
 
-// sent says whether the socket may have sent what is quoted. One that has ended sends
-// nothing that an error would matter to.
+// sent says whether the socket may have sent what is quoted. A socket that has ended sends nothing
+// for which an error would matter.
 func (s Socket) sent(quote Quote) bool {
 	return s.State == Open || s.State == Asked && quote.Sequence == s.Answer
 }
