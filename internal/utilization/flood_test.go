@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// flood is a source of frames and what drops them, on one CPU:
+// flood is a source of frames and a sink that drops them, on one CPU:
 //
 //	source --- sink
 //
@@ -40,7 +40,7 @@ func newFlood(t *testing.T, threaded bool) *flood {
 	for _, h := range []*netlab.Host{source, sink} {
 		h.Sysctl("net.ipv6.conf.default.disable_ipv6", "1") // its multicast would be counted too
 	}
-	// The name tells its thread from those of other labs; more of it would be cut off.
+	// The name distinguishes its thread from those of other labs; a longer one would be cut off.
 	l := lab.Link(source, sink, netlab.LinkOptions{XDP: true, NameB: fmt.Sprintf("f%06d", os.Getpid()%1e6)})
 	f := &flood{t: t, source: source}
 	f.program = xdp(t, asm.Mov.Imm(asm.R1, int32(l.A.Index)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call())
@@ -83,7 +83,7 @@ func (f *flood) thread(port *netlab.Port) {
 		if err := unix.Mount("sysfs", sys, "sysfs", 0, ""); err != nil {
 			return err
 		}
-		defer func() { _ = unix.Unmount(sys, unix.MNT_DETACH) }() // else the lab does
+		defer func() { _ = unix.Unmount(sys, unix.MNT_DETACH) }() // otherwise the lab does it
 		return os.WriteFile(filepath.Join(sys, "class/net", port.Name, "threaded"), []byte("1"), 0o644)
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ func (f *flood) thread(port *netlab.Port) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil || !strings.HasPrefix(string(text), "napi/"+port.Name+"-") {
-			continue // another's, or gone
+			continue // another thread, or gone
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err == nil {
@@ -108,7 +108,7 @@ func (f *flood) thread(port *netlab.Port) {
 	}
 }
 
-// send sends that many frames as fast as goes.
+// send sends that many frames as fast as possible.
 func (f *flood) send(frames int) {
 	f.t.Helper()
 	err := f.source.Do(func() error {

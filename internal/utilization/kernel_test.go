@@ -48,14 +48,14 @@ func read(t *testing.T, m *Meter) Reading {
 	return r
 }
 
-// Two instances on a CPU: every poll counts for the one that it is of, and only what
-// happens in packet work counts.
+// Two instances on a CPU: every poll counts for its own instance, and only polls during packet work
+// count.
 func TestPolls(t *testing.T) {
 	m := detached(t)
 	const a, b = 0xa000, 0xb000
 	poll := func(napi, packets uint64) { fire(t, m.kernel.NapiPoll, napi, packets, 64) }
 
-	poll(a, 7) // of a process that polls its own socket
+	poll(a, 7) // by a process that polls its own socket
 	fire(t, m.kernel.SoftirqExit, netRX)
 	if r := read(t, m); len(r.instances) != 0 || r.overhead[0] != 0 {
 		t.Errorf("outside of packet work it counted %+v", r)
@@ -108,7 +108,7 @@ func TestBusyInstancesKeepTheirPlaces(t *testing.T) {
 	gone := uint64(1 << 20)
 	for range rounds {
 		for i := range uint64(busy) {
-			poll(0xffff888100000000 + i*0x2c0) // as far apart as they are in memory
+			poll(0xffff888100000000 + i*0x2c0) // as far apart as real ones are in memory
 			if i%8 == 0 {
 				gone += 0x2c0
 				poll(0xffff888200000000 + gone) // once
@@ -124,8 +124,8 @@ func TestBusyInstancesKeepTheirPlaces(t *testing.T) {
 	}
 }
 
-// What a CPU was in when counting paused is not what it is in afterwards, and the
-// pause is nobody's time.
+// The state of a CPU when counting paused is not its state afterwards, and the pause counts for no
+// instance.
 func TestPausesAreNotCounted(t *testing.T) {
 	for name, enter := range map[string]func(*Meter){
 		"softirq": func(m *Meter) { fire(t, m.kernel.SoftirqEntry, netRX) },
@@ -188,8 +188,8 @@ func TestStopAndStart(t *testing.T) {
 	}
 }
 
-// More instances than there is room for push each other out, and what a new one
-// counts is its own.
+// If there are more instances than places, they push each other out, and a new one counts only its
+// own polls.
 func TestInstancesAreBounded(t *testing.T) {
 	m := detached(t)
 	fire(t, m.kernel.SoftirqEntry, netRX)

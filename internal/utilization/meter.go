@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Meter counts the packet work of every CPU between Start and Stop. Nothing of it is
-// pinned: it goes with its process.
+// Meter counts the packet work of every CPU between Start and Stop. Nothing of it is pinned: it
+// ends with its process.
 type Meter struct {
 	kernel bpfObjects
 	online []int // CPUs, when it was opened
 
 	mu      sync.Mutex
-	links   []link.Link // none while it does not count; the collector would detach them, were they not kept
+	links   []link.Link // none while it does not count; the collector would detach links that are not kept
 	started time.Time
 	counted time.Duration // until it was last stopped
 }
@@ -36,7 +36,7 @@ func Open() (*Meter, error) {
 	return m, nil
 }
 
-// Start counts on, if it does not count already.
+// Start resumes counting, if it is stopped.
 func (m *Meter) Start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +53,7 @@ func (m *Meter) Start() error {
 	return nil
 }
 
-// Stop pauses the counting: packets then pass the tracepoints at no cost.
+// Stop pauses the counting: then the tracepoints cost packets nothing.
 func (m *Meter) Stop() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +64,7 @@ func (m *Meter) Stop() error {
 	return m.detach()
 }
 
-// begin makes the programs forget what the CPUs were in.
+// begin makes the programs forget what each CPU was doing.
 func (m *Meter) begin() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -81,8 +81,8 @@ func load() (*Meter, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Before Linux 5.11 memory of maps was limited so; without the right to lift it
-	// the loader says what is missing.
+	// Before Linux 5.11 this limits the memory of maps; without the right to lift it the loader
+	// says what is missing.
 	_ = rlimit.RemoveMemlock()
 	m := &Meter{online: online}
 	if err := loadBpfObjects(&m.kernel, nil); err != nil {

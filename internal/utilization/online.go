@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// onlineCPUs returns the numbers of the CPUs that run. A kernel often prepares for
-// many more than there are.
+// onlineCPUs returns the numbers of the CPUs that run. A kernel often prepares for many more.
 func onlineCPUs() ([]int, error) {
 	text, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {

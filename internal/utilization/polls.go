@@ -8,7 +8,7 @@ type polls struct {
 	packets uint64
 	budget  uint64 // packets, if all of them had been full
 	time    time.Duration
-	// Of those that were full.
+	// Sums over the full polls.
 	fullPackets uint64
 	fullTime    time.Duration
 }
@@ -20,8 +20,8 @@ func pollsOf(i bpfInstance) polls {
 	}
 }
 
-// since returns what was counted after an earlier reading. An instance that counts
-// less than it did is a new one at the same address: all of it is new.
+// since returns what was counted after an earlier reading. An instance that counts less than it did
+// is a new one at the same address: all its counts are new.
 func (p polls) since(before polls) polls {
 	if p.count < before.count {
 		return p
@@ -33,9 +33,9 @@ func (p polls) since(before polls) polls {
 	}
 }
 
-// needed returns how long the packets would have taken had all polls been full. What
-// a packet takes then is seen in the full polls until now. Where there was none it is
-// not known, and the time counts as it is.
+// needed returns how long the packets would have taken had all polls been full. The full polls
+// until now show what a packet takes then. Without any it is not known, and the time counts as it
+// is.
 func (p polls) needed(untilNow polls) time.Duration {
 	if untilNow.fullPackets == 0 {
 		return p.time

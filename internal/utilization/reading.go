@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Reading is what has been counted until one moment.
+// Reading is what has been counted until some moment.
 type Reading struct {
 	at        time.Time
 	counted   time.Duration         // how long, pauses not included
-	cpus      []int                 // that run
+	cpus      []int                 // those that run
 	overhead  map[int]time.Duration // by CPU: time in polls without packets
 	instances map[instance]polls
 }
@@ -44,8 +44,8 @@ func (m *Meter) Read() (Reading, error) {
 	return r, nil
 }
 
-// Between returns the work of each CPU from one reading to a later one: shares are
-// of the time that was counted.
+// Between returns the work of each CPU from one reading to a later one: shares are of the time
+// during which it counted.
 func Between(from, to Reading) []CPU {
 	sums := map[int]*sum{}
 	for _, cpu := range to.cpus {

@@ -19,8 +19,8 @@ func open(t *testing.T) *Meter {
 	return m
 }
 
-// counted returns what each instance counted on all CPUs from one reading to another,
-// of those that counted anything.
+// counted returns what each instance that counted anything counted on all CPUs from one reading to
+// another.
 func counted(from, to Reading) map[uint64]polls {
 	byNAPI := map[uint64]polls{}
 	for i, p := range to.instances {
@@ -31,8 +31,8 @@ func counted(from, to Reading) map[uint64]polls {
 	return byNAPI
 }
 
-// napi sends frames until an instance has counted exactly those, and returns its
-// name and what it counted. Other traffic of the machine has other instances.
+// napi sends frames until an instance has counted exactly these, and returns its name and what it
+// counted. The machine's other traffic has other instances.
 func (f *flood) napi(m *Meter) (uint64, polls) {
 	f.t.Helper()
 	const rounds, frames = 21, 64 // no more at once than a veth holds
@@ -40,7 +40,7 @@ func (f *flood) napi(m *Meter) (uint64, polls) {
 	deadline := time.Now().Add(time.Minute)
 	for round := range uint64(rounds) {
 		f.send(frames)
-		// A thread may have to wait for the CPU, and what is sent meanwhile would be lost.
+		// A thread may have to wait for the CPU, and frames that are sent meanwhile would be lost.
 		through := func() (most uint64) {
 			for _, p := range counted(before, read(f.t, m)) {
 				most = max(most, p.packets)
@@ -76,7 +76,7 @@ func TestEveryPacketCounts(t *testing.T) {
 	}
 }
 
-// only returns what a reading says of one instance.
+// only returns the part of a reading about one instance.
 func only(r Reading, napi uint64) Reading {
 	one := r
 	one.overhead, one.instances = nil, map[instance]polls{}
@@ -88,7 +88,7 @@ func only(r Reading, napi uint64) Reading {
 	return one
 }
 
-// busiest is the utilization of the busiest CPU by one instance while work is done.
+// busiest is the busiest CPU's utilization by one instance while work is done.
 func busiest(t *testing.T, m *Meter, napi uint64, work func(until time.Time)) float64 {
 	t.Helper()
 	before := read(t, m)
@@ -108,8 +108,8 @@ func busiest(t *testing.T, m *Meter, napi uint64, work func(until time.Time)) fl
 	return top
 }
 
-// The more is sent, the greater it is. How much is sent is not of interest, only
-// that each state has more than the one before.
+// Utilization grows with the load. How much is sent does not matter, only that each step sends more
+// than the one before.
 func TestMoreLoadIsMoreUtilization(t *testing.T) {
 	for name, threaded := range map[string]bool{"softirq": false, "thread": true} {
 		t.Run(name, func(t *testing.T) {

@@ -2,20 +2,18 @@
 // without traffic, 1 where the first packets are lost, and in between in proportion
 // to their rate.
 //
-// The three conditions, and the idea that busy time must be weighed with how full
-// the bursts are, come from "HNLB: Utilizing Hardware Matching Capabilities of NICs
-// for Offloading Stateful Load Balancers", section IV: a CPU that is always busy with
-// single packets could handle more of them at once. There, for a DPDK loop, the
-// weight is the mean burst by the greatest.
+// The three conditions, and the idea that busy time must be weighted by how full the bursts are,
+// come from "HNLB: Utilizing Hardware Matching Capabilities of NICs for Offloading Stateful Load
+// Balancers", section IV: a CPU that is always busy with single packets could handle more of them
+// at once. There, for a DPDK loop, the weight is the mean burst divided by the greatest.
 //
-// For the kernel's NAPI that product is not in proportion to the rate. A poll takes
-// some time whatever it finds, and some more for each packet; the product takes all
-// of it for the former, and is too small by far until the bursts grow, while the busy
-// share takes all of it for the latter, and is too great. How much is which is seen
-// in the full polls, those that found as many packets as they may take (the budget):
-// so the utilization is the time that the same packets would have taken had all polls
-// been full. It is never more than the busy share, and equals it when all are full,
-// which is when packets begin to be lost.
+// For the kernel's NAPI that product is not proportional to the rate. A poll takes some fixed time,
+// and some more for each packet. The product takes all of a poll's time as fixed, and is far too
+// small until the bursts grow; the busy share takes all of it as time for packets, and is too
+// great. The full polls, those that found as many packets as they may take (the budget), show how
+// much is which: the utilization is the time that the same packets would have taken had all polls
+// been full. It is never more than the busy share, and equals it when all are full, which is when
+// packets begin to be lost.
 package utilization
 
 import "time"
@@ -25,7 +23,7 @@ type CPU struct {
 	Number      int
 	Utilization float64 // share of its capacity
 	Busy        float64 // share of its time in packet work
-	Fullness    float64 // packets by budget, of polls with packets; 0 without any
+	Fullness    float64 // packets divided by budget, in polls with packets; 0 without any
 	Polls       uint64  // with packets
 	Packets     uint64  // counted by each NAPI instance that they pass
 }
@@ -33,7 +31,7 @@ type CPU struct {
 // Product is the formula of the paper.
 func (c CPU) Product() float64 { return c.Busy * c.Fullness }
 
-// sum puts together what the NAPI instances of one CPU did.
+// sum adds up what the NAPI instances of one CPU did.
 type sum struct {
 	polls    uint64
 	packets  uint64
@@ -51,13 +49,13 @@ func (s *sum) add(p, untilNow polls) {
 	s.needed += p.needed(untilNow)
 }
 
-// of returns the shares of a time.
+// of returns the shares of the elapsed time.
 func (s *sum) of(elapsed time.Duration) CPU {
 	c := CPU{Polls: s.polls, Packets: s.packets}
 	if elapsed <= 0 {
 		return c
 	}
-	// Fuller polls are fewer, and so are those that come after them and find nothing.
+	// Fuller polls are fewer, and so are the empty polls after them.
 	needed := float64(s.needed)
 	if s.budget > 0 {
 		c.Fullness = min(float64(s.packets)/float64(s.budget), 1)

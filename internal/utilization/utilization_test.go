@@ -29,7 +29,7 @@ func plus(a, b polls) polls {
 		a.fullPackets + b.fullPackets, a.fullTime + b.fullTime}
 }
 
-// reading is one of CPU 0 after that time.
+// reading is a reading of CPU 0 after that time.
 func reading(after time.Duration, overhead time.Duration, instances ...polls) Reading {
 	r := Reading{at: time.Unix(0, 0).Add(after), counted: after, cpus: []int{0},
 		overhead: map[int]time.Duration{0: overhead}, instances: map[instance]polls{}}
@@ -41,8 +41,8 @@ func reading(after time.Duration, overhead time.Duration, instances ...polls) Re
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
 
-// A rate costs in proportion to its packets, however few of them each poll finds,
-// once it is known what a packet costs in a full poll.
+// Once it is known what a packet costs in a full poll, utilization is proportional to the rate,
+// however few packets each poll finds.
 func TestUtilizationIsInProportionToTheRate(t *testing.T) {
 	napi := poll{fixed: 640 * time.Nanosecond, packet: 90 * time.Nanosecond}
 	learned := napi.polled(100, 64) // 100 ns for a packet
@@ -70,7 +70,7 @@ func TestUtilizationIsInProportionToTheRate(t *testing.T) {
 	}
 }
 
-// What a packet costs in a full poll is not known before there was one.
+// Before there was a full poll it is not known what a packet costs in one.
 func TestWithoutFullPollsTimeCountsAsItIs(t *testing.T) {
 	c := Between(reading(0, 0), reading(time.Second, 0, poll{fixed: 500, packet: 100}.polled(1_000_000, 1)))[0]
 	if !near(c.Utilization, 0.6e-3*1000) || !near(c.Busy, c.Utilization) || !near(c.Fullness, 1./64) {
@@ -95,14 +95,14 @@ func TestInstancesOfOneCPU(t *testing.T) {
 	}
 }
 
-// Polls that find nothing come after others: were these full, both would be fewer.
+// Empty polls come after others: if these were full, there would be fewer of both.
 func TestOverhead(t *testing.T) {
 	napi := poll{packet: 100}
 	c := Between(reading(0, time.Second), reading(time.Second, time.Second+200*time.Millisecond, napi.polled(1000, 16)))[0]
 	if want := 0.0016 + 0.2/4; !near(c.Utilization, want) || !near(c.Busy, 0.2016) {
 		t.Errorf("utilization %v, busy %v; want %v, 0.2016", c.Utilization, c.Busy, want)
 	}
-	// Without packets, as in polls for sent ones only, there is no fullness.
+	// Without received packets, as in polls only for sent ones, there is no fullness.
 	c = Between(reading(0, 0), reading(time.Second, 200*time.Millisecond))[0]
 	if diff := cmp.Diff(CPU{Utilization: 0.2, Busy: 0.2}, c); diff != "" {
 		t.Errorf("overhead alone (-want +got):\n%s", diff)
@@ -119,7 +119,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// A device that went makes room for another, which may be at its address.
+// When a device is removed, another may get its address in memory.
 func TestReplacedInstance(t *testing.T) {
 	from := reading(0, 0, poll{packet: 100}.polled(1000, 64))
 	c := Between(from, reading(time.Second, 0, poll{packet: 100}.polled(10, 64)))[0]
@@ -128,7 +128,7 @@ func TestReplacedInstance(t *testing.T) {
 	}
 }
 
-// Clocks that are read one after the other may say that more was done than time went by.
+// Clocks that are read one after the other may show more work than time.
 func TestNothingIsMoreThanAll(t *testing.T) {
 	c := Between(reading(0, 0), reading(time.Millisecond, time.Millisecond, poll{packet: 100}.polled(1000, 64)))[0]
 	if c.Utilization != 1 || c.Busy != 1 || c.Fullness != 1 {
@@ -150,7 +150,7 @@ func TestCPUs(t *testing.T) {
 	}
 }
 
-// The window moves on: what was before it does not count any more.
+// The window moves on: polls before it do not count any more.
 func TestWatch(t *testing.T) {
 	napi := poll{packet: 100}
 	m := &scripted{}
@@ -208,7 +208,7 @@ func (m *scripted) Read() (Reading, error) {
 	return m.now, nil
 }
 
-// A tenth of each second is counted, at moments that differ, and nothing after the end.
+// A tenth of each second is counted, at varying moments, and nothing after the end.
 func TestWatchCountsATenth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &scripted{}

@@ -9,11 +9,10 @@ import (
 	"time"
 )
 
-// A watch answers for the last window, or less than it in the beginning: long enough
-// that a moment's burst is not taken for load, and shorter than the usual interval
-// between two scrapes. Counting costs every poll some time, so a tenth of each
-// interval is counted, at any moment of it: what happens once a second is seen as
-// often as all else.
+// A watch covers the last window, or less in the beginning: long enough that a short burst is not
+// taken for load, and shorter than the usual interval between two scrapes. Counting costs every
+// poll some time, so only a tenth of each interval is counted, at a random moment: what happens
+// once a second is seen as often as everything else.
 const (
 	window   = 10 * time.Second
 	interval = time.Second
@@ -35,7 +34,7 @@ type Watch struct {
 	past []Reading // of the last window, oldest first
 }
 
-// NewWatch begins to watch by a meter that counts.
+// NewWatch begins to watch with a meter that is counting.
 func NewWatch(m *Meter) (*Watch, error) {
 	return newWatch(m)
 }
@@ -87,7 +86,7 @@ func pause(ctx context.Context, length time.Duration) bool {
 	}
 }
 
-// note adds a reading. The oldest of those that stay begins the window.
+// note adds a reading. The oldest reading that stays begins the window.
 func (w *Watch) note(r Reading) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +95,7 @@ func (w *Watch) note(r Reading) {
 	for over+1 < len(w.past) && r.at.Sub(w.past[over+1].at) >= window {
 		over++
 	}
-	w.past = slices.Delete(w.past, 0, over) // not w.past[over:], which keeps what is over in memory
+	w.past = slices.Delete(w.past, 0, over) // not w.past[over:], which keeps all in memory
 }
 
 // CPUs returns the work of each CPU in the window that ends now.
