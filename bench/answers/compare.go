@@ -22,21 +22,21 @@ import (
 type Result struct {
 	Packets       int
 	Disagreements int
-	SideEffects   int // of so many questions between two readings of all maps
+	SideEffects   int // readings of all maps that questions had changed
 	Placed        int // packets whose backend was worked out in Go, too
 	Readings      int
 	Reasons       map[string]int
-	Examples      []string // of what was wrong, a few
+	Examples      []string // a few of what was wrong
 }
 
-// Between two readings of all maps there are so many questions, and after so many packets
-// the next ones.
+// The number of questions between two readings of all maps, and of packets until the next such
+// questions.
 const (
 	questions    = 20
 	readingEvery = 500
 )
 
-// mostExamples are told of.
+// mostExamples is how many examples are kept.
 const mostExamples = 5
 
 func (r *Result) disagree(format string, args ...any) {
@@ -46,10 +46,10 @@ func (r *Result) disagree(format string, args ...any) {
 	}
 }
 
-// Compare sends so many random packets to so many random configurations. It is repeatable
-// but for the kernel's random numbers and the clock.
+// Compare sends packetsEach random packets to each of the random configurations. It is repeatable
+// except for the kernel's random numbers and the clock.
 func (l *Lab) Compare(ctx context.Context, seed uint64, configurations, packetsEach int, progress func(done int)) (Result, error) {
-	// The NIC's part: a flow's packets come to one CPU, that of who sends them here.
+	// This does what a NIC does: a flow's packets come to one CPU, here that of the sender.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var before, one unix.CPUSet
@@ -119,8 +119,8 @@ func (l *Lab) explain(ctx context.Context, s *sent) (model.Explanation, error) {
 }
 
 // askOnly asks about packets that are not sent, and looks whether that changed anything. The
-// director itself changes its maps now and then, when it sweeps them: what changes every time
-// is the questions' doing.
+// director itself changes its maps now and then, when it sweeps them: only what changes every time
+// comes from the questions.
 func (l *Lab) askOnly(ctx context.Context, p *packets, result *Result) error {
 	result.Readings++
 	const tries = 3
@@ -221,9 +221,10 @@ func (l *Lab) awaitCounted(ctx context.Context, number int, before uint64, reaso
 	return err
 }
 
-// mayBeOf says whether the ring that Go works out places the packet where the director does:
-// on its slot's first candidate that is up, or with p2c, where it opens a connection, on the
-// owner's backup; or nowhere, if its source is in none of the service's ranges. What full NAT does with a flow that it has not seen begin is no placement.
+// mayBeOf says whether the ring that Go works out places the packet where the director does: on its
+// slot's first candidate that is up, or, with p2c and a packet that opens a connection, on the
+// owner's backup; or nowhere, if its source is in none of the service's ranges. What full NAT does
+// with a flow whose beginning it has not seen is no placement.
 func mayBeOf(table *model.Table, s *sent, e *model.Explanation) bool {
 	at := slices.IndexFunc(table.Services, func(t model.TableService) bool { return t.Name == s.of.Name })
 	if at < 0 {
@@ -255,7 +256,7 @@ func mayBeOf(table *model.Table, s *sent, e *model.Explanation) bool {
 	return e.Backend != nil && slices.Contains(want, e.Backend.Backend)
 }
 
-// poll asks until it is so, or too long.
+// poll asks until the condition holds, or for too long.
 func poll(ctx context.Context, is func() (bool, error)) (bool, error) {
 	for deadline := time.Now().Add(patience); ; {
 		done, err := is()

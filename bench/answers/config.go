@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// services are so many in each configuration, of which the first half is in all of them and
-// has a history; the VIPs of the others are their configuration's.
+// services is the number of services in each configuration. The first half is in all configurations
+// and has a history; the others have VIPs that only their configuration has.
 const services = 14
 
 // configuration is what the director's file says.
@@ -27,7 +27,7 @@ func (l *Lab) configuration(list []model.Service) model.Config {
 	return c
 }
 
-// randomServices are those of a configuration with a number.
+// randomServices are the services of the configuration with this number.
 func randomServices(r *rand.Rand, number int) (list []model.Service) {
 	for n := range services {
 		if r.IntN(8) > 0 {
@@ -59,7 +59,7 @@ func randomService(r *rand.Rand, n, number int) model.Service {
 	case 0, 2:
 		s.Protocol = model.UDP
 	case 3:
-		s.Policy, s.Affinity = model.P2C, model.AffinityFlow // source-ip wants a client in one place
+		s.Policy, s.Affinity = model.P2C, model.AffinityFlow // source-ip would keep a client in one place
 	case 6:
 		s.Port = model.PortRange{First: 70, Last: 90}
 		if is4 {
@@ -74,7 +74,7 @@ func randomService(r *rand.Rand, n, number int) model.Service {
 		s.SourceRanges = append(s.SourceRanges, p)
 	}
 	over4 := is4 || s.Mode == model.IPIP || s.Mode == model.GUE
-	first := r.IntN(3) // some of them come and go
+	first := r.IntN(3) // some backends come and go
 	for i := range 1 + r.IntN(5) {
 		b := model.Backend{Name: fmt.Sprint("b", first+i), Address: backendAddress(over4, n, first+i), MAC: model.MAC{0x02, 0, 0, 7, byte(n), byte(first + i)},
 			Weight: uint16(1 + r.IntN(3)*50), State: []model.BackendState{model.Active, model.Active, model.Active, model.Draining, model.Down}[r.IntN(5)]}
@@ -93,7 +93,7 @@ func backendAddress(is4 bool, service, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("2001:db8:7:%x::%x", service, 1+n))
 }
 
-// configure makes the services what the director forwards.
+// configure makes the director forward these services.
 func (l *Lab) configure(ctx context.Context, list []model.Service) error {
 	c := l.configuration(list)
 	if err := c.Validate(); err != nil {

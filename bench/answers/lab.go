@@ -1,8 +1,8 @@
-// Package answers compares what a director says that it would do with a packet, which is
-// asked before (weir explain), with what it then does with that packet, and with the
-// placement that internal/engine works out in Go; and what it says that a change would move
-// with what then moves. Random packets of random configurations are really sent, and caught on
-// the director's links.
+// Package answers compares what a director says beforehand that it would do with a packet (weir
+// explain) with what it then does with that packet, and with the placement that internal/engine
+// works out in Go. It also compares what the director says that a change would move with what then
+// moves. Random packets of random configurations are really sent, and caught on the director's
+// links.
 package answers
 
 import (
@@ -30,7 +30,7 @@ import (
 type Lab struct {
 	director *process.Weir
 	client   *api.Client
-	sides    [2]*wire // of clients and of backends
+	sides    [2]*wire // the clients' and the backends'
 	state    *state
 }
 
@@ -41,7 +41,7 @@ type wire struct {
 	director net.HardwareAddr
 	socket   int
 	buffer   []byte
-	aside    []byte // what the kernel says beside a frame
+	aside    []byte // the kernel's control messages about a frame
 }
 
 const (
@@ -49,7 +49,7 @@ const (
 	backendSide
 )
 
-// clients are so many addresses of a family.
+// clients is the number of clients' addresses in each family.
 const clients = 8
 
 func clientAddress(is4 bool, n int) netip.Addr {
@@ -59,7 +59,7 @@ func clientAddress(is4 bool, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("2001:db8:8::%x", 1+n))
 }
 
-// limits keep the maps small enough to be read as a whole again and again.
+// limits keep the maps small enough to be read as a whole many times.
 var limits = model.Limits{Services: 64, Backends: 256, RingMemory: 4 << 20, Fragments: 256, Flows: 1 << 16}
 
 // New runs a director in a lab.
@@ -86,7 +86,7 @@ func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
 	if err := lab.Err(); err != nil {
 		return nil, err
 	}
-	// What the kernel makes of packets that it gets is no part of this.
+	// What the kernel does with packets that it gets is not tested here.
 	if out, err := director.Command(ctx, "nft", `table inet silent {
 		chain out { type filter hook output priority 0; policy drop; oifname "lo" accept; }
 		chain through { type filter hook forward priority 0; policy drop; }
@@ -156,7 +156,7 @@ func (w *wire) send(frame []byte) error {
 	return nil
 }
 
-// receive returns the next IP frame that has come, or nil. Others are the kernels' own: ARP.
+// receive returns the next IP frame that has come, or nil. Other frames are the kernels' own: ARP.
 func (w *wire) receive() ([]byte, error) {
 	for {
 		n, aside, _, _, err := unix.Recvmsg(w.socket, w.buffer, w.aside, 0)
@@ -175,8 +175,8 @@ func (w *wire) receive() ([]byte, error) {
 	}
 }
 
-// tagged is the frame as it was on the wire: the kernel takes the first tag out and says it
-// beside the frame.
+// tagged is the frame as it was on the wire: the kernel removes the first tag and reports it beside
+// the frame.
 func (w *wire) tagged(frame, aside []byte) []byte {
 	messages, err := unix.ParseSocketControlMessage(aside)
 	if err != nil || len(frame) < 12 {
@@ -194,7 +194,7 @@ func (w *wire) tagged(frame, aside []byte) []byte {
 	return slices.Clone(frame)
 }
 
-// awaitFrame waits for the next one.
+// awaitFrame waits for the next frame.
 func (w *wire) awaitFrame(ctx context.Context) ([]byte, error) {
 	for deadline := time.Now().Add(patience); ; {
 		frame, err := w.receive()

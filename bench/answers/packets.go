@@ -9,12 +9,12 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// sent is a frame, and what of it decides.
+// sent is a frame, and what decides its placement.
 type sent struct {
 	side  int
 	frame []byte
-	// fresh is the flow of a packet that is placed by its service's ring alone: of a
-	// service without a history, and of a flow that was not sent before.
+	// fresh is the packet's flow if the service's ring alone places it: the service has no history,
+	// and the flow was not sent before.
 	fresh *model.Flow
 	of    *model.Service
 	opens bool // it is a SYN
@@ -25,8 +25,8 @@ type packets struct {
 	r        *rand.Rand
 	lab      *Lab
 	services []model.Service
-	replies  [][]byte // to what backends of nat got
-	fresh    uint32   // flows that were sent once
+	replies  [][]byte // to packets that nat backends got
+	fresh    uint32   // number of flows that were sent once
 }
 
 // next is a random packet.
@@ -50,7 +50,7 @@ func (p *packets) next() sent {
 		f.Source = clientAddress(is4, 0) // so that some fragments belong together
 	}
 	if r.IntN(14) == 0 {
-		f.DestinationPort = 1234 // no service's
+		f.DestinationPort = 1234 // no service has this port
 	}
 	once := kind >= 4 && r.IntN(3) == 0 && f.DestinationPort != 1234 && tagged == (s.Segment != (model.Segment{}))
 	if once {
@@ -109,7 +109,7 @@ func ping(is4 bool) packet.Header {
 	return packet.ICMPv6Header{Type: packet.EchoRequest6, Rest: packet.EchoID(1, 2)}
 }
 
-// got notes what came to a backend of nat: it answers some of it later.
+// got notes a packet that came to a nat backend, which answers some of them later.
 func (p *packets) got(frame []byte) {
 	if reply := p.replyTo(frame); reply != nil && len(p.replies) < 64 {
 		p.replies = append(p.replies, reply)
@@ -118,7 +118,7 @@ func (p *packets) got(frame []byte) {
 	}
 }
 
-// replyTo is the answer to an untagged TCP segment; nil: it is another.
+// replyTo is the answer to an untagged TCP segment; nil for other frames.
 func (p *packets) replyTo(frame []byte) []byte {
 	var from, to netip.Addr
 	rest := frame[14:]

@@ -19,24 +19,24 @@ import (
 // Planned is how far a director's plans were from what then happened.
 type Planned struct {
 	Changes  int
-	Flows    int     // that were sent before and after a change, of all changes
-	Worst    float64 // percent of a change's flows that moved and were not to, or the other way round
+	Flows    int     // sent before and after a change, over all changes
+	Worst    float64 // percent of a change's flows that moved although the plan did not say so, or the other way round
 	Examples []string
 }
 
-// planOwner is whose set is changed.
+// planOwner is the owner of the set that is changed.
 const planOwner = "plan"
 
-// Changes makes so many random changes of a service. Before each the director is asked what it
-// would move (POST /v1/plan), and the same new connections are opened before it and after it,
-// flowsEach of them: which go to another backend has moved.
+// Changes makes that many random changes of a service. Before each change the director is asked
+// what it would move (POST /v1/plan). The same flowsEach new connections are opened before and
+// after the change: those that go to another backend have moved.
 func (l *Lab) Changes(ctx context.Context, seed uint64, changes, flowsEach int, progress func(done int)) (Planned, error) {
 	var result Planned
 	r := rand.New(rand.NewPCG(seed, 11))
 	var s model.Service
 	for n := range changes {
-		// One in four goes on with a service and its history: gue remembers nothing of
-		// connections, which would stay where they were opened first.
+		// One in four goes on with the same service and its history, only in gue: other modes
+		// remember connections, which would stay where they were opened first.
 		if n == 0 || s.Mode != model.GUE || r.IntN(4) > 0 {
 			s = randomPlanned(r, n)
 		}
@@ -56,7 +56,7 @@ func (l *Lab) tryChange(ctx context.Context, r *rand.Rand, before, after model.S
 		return err
 	}
 	if before.Affinity != after.Affinity {
-		flowsEach *= 4 // all flows get other slots: what moves is left to chance, not to the ring
+		flowsEach *= 4 // all flows get other slots: chance decides what moves, not the ring
 	}
 	flows := spread(r, &before, flowsEach)
 	was, err := l.open(ctx, flows)
@@ -92,7 +92,7 @@ func (l *Lab) tryChange(ctx context.Context, r *rand.Rand, before, after model.S
 	return nil
 }
 
-// put makes a service all of the set, and asks before what that changes, if it is to be known.
+// put makes a service the whole set, and, if planned is wanted, first asks what that changes.
 func (l *Lab) put(ctx context.Context, s model.Service, planned *api.SetChange) error {
 	text, err := json.Marshal(api.Set{Services: []model.Service{s}})
 	if err != nil {
@@ -108,7 +108,7 @@ func (l *Lab) put(ctx context.Context, s model.Service, planned *api.SetChange) 
 	return err
 }
 
-// randomPlanned is a service of no history, as its VIP is its number's.
+// randomPlanned is a service without history, as its VIP follows from its number.
 func randomPlanned(r *rand.Rand, n int) model.Service {
 	s := model.Service{Name: fmt.Sprint("p", n), Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443},
 		VIP:      netip.AddrFrom4([4]byte{203, 1, byte(n >> 8), byte(n)}),
@@ -162,12 +162,12 @@ func changedRandomly(r *rand.Rand, s model.Service) model.Service {
 		}
 	}
 	c := model.Config{Services: []model.Service{s}}
-	c.SetDefaults() // what comes has the defaults that the others have
+	c.SetDefaults() // new backends have the same defaults as the others
 	return c.Services[0]
 }
 
-// spread is flows of random clients, one for each of as many equal parts of all hashes: what
-// part of them moves is then known more exactly than of flows left to chance.
+// spread is flows of random clients, one for each of as many equal parts of all hashes: then the
+// share that moves is known more exactly than with random flows.
 func spread(r *rand.Rand, s *model.Service, n int) []model.Flow {
 	flows, salt := make([]model.Flow, n), s.ID().Salt()
 	for missing := n; missing > 0; {
@@ -189,7 +189,7 @@ func spread(r *rand.Rand, s *model.Service, n int) []model.Flow {
 // atOnce is how many packets are under way: a link's ring has 256 places.
 const atOnce = 64
 
-// sendAgain is how long a packet is waited for before it is sent again.
+// sendAgain is how long to wait for a packet before sending it again.
 const sendAgain = 200 * time.Millisecond
 
 // open sends each flow's SYN, and returns the MAC addresses of the backends that got them.
@@ -223,7 +223,7 @@ func (l *Lab) open(ctx context.Context, flows []model.Flow) ([][6]byte, error) {
 			if len(frame) < 60 {
 				continue
 			}
-			// What is behind the headers says which one it is, in every mode.
+			// In every mode the payload says which packet it is.
 			if i := binary.BigEndian.Uint32(frame[len(frame)-4:]); i >= uint32(first) && i < uint32(last) && to[i] == [6]byte{} {
 				to[i] = [6]byte(frame)
 				missing--

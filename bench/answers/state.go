@@ -56,7 +56,7 @@ func (s *state) counted(reason int) (uint64, error) {
 	return sum, nil
 }
 
-// dump is everything that is in the maps, and in full NAT's table, by their names.
+// dump is the contents of the maps, and of full NAT's table, by their names.
 func (s *state) dump() (map[string][]byte, error) {
 	all := map[string][]byte{}
 	for name, m := range s.maps {
@@ -120,7 +120,7 @@ func dumpMap(m *ebpf.Map) ([]byte, error) {
 	return []byte(strings.Join(all, "\n")), nil
 }
 
-// differ names the maps that two dumps differ in.
+// differ names the maps in which two dumps differ.
 func differ(a, b map[string][]byte) (names []string) {
 	for name := range a {
 		if !bytes.Equal(a[name], b[name]) {
