@@ -1,5 +1,5 @@
-// Package bulk is a lab in which what a backend's host does for a bulk transfer can
-// be told from all else:
+// Package bulk is a lab in which the work of a backend's host for a bulk transfer can be told from
+// all other work:
 //
 //	client --- director --- plain, xdp, tc          CPU 0 --- CPU 1
 //
@@ -23,25 +23,25 @@ const (
 	backendCPU = 1
 )
 
-// The tunnels' cables have room for their headers around what the client sends: the
-// segments are the same with and without.
+// The tunnels' cables have room for tunnel headers around what the client sends: the segments are
+// the same with and without tunnels.
 const (
 	clientMTU = 1500
 	tunnelMTU = 9000
 )
 
-// Subject is a way for packets to reach a backend.
+// Subject is a way by which packets reach a backend.
 type Subject struct {
 	Name   string
 	Mode   model.Mode
 	Attach string // how the backend's agent catches tunnels; empty: it has no agent
-	Routed bool   // by the director's kernel: weir has no part in it
+	Routed bool   // by the director's kernel, without weir
 }
 
-// Subjects are what is compared. The first one is what a backend's host does with
-// the same frames without tunnel and agent: it gets them by l2dsr, that is as they
-// came, over a cable like the others' from the same XDP program. Routed frames are
-// handed to a veth as the kernel's own buffers, which no cable could carry.
+// Subjects are what is compared. The first one shows what a backend's host does with the same
+// frames without tunnel and agent: the same XDP program sends them by l2dsr, unchanged, over a
+// cable like the others'. Routed frames are handed to a veth as the kernel's own buffers, which no
+// real cable could carry.
 var Subjects = []Subject{
 	{Name: "direct", Mode: model.L2DSR},
 	{Name: "routed", Routed: true},
@@ -51,7 +51,7 @@ var Subjects = []Subject{
 	{Name: "gue-tc", Mode: model.GUE, Attach: "tc"},
 }
 
-// backend is a host and what tells of its work.
+// backend is a host and what measures its work.
 type backend struct {
 	host   *netlab.Host
 	napi   *process.NAPI
@@ -89,9 +89,9 @@ func New(ctx context.Context, lab *netlab.Lab) (*Bulk, error) {
 	return b, lab.Err()
 }
 
-// connect cables a backend to the director. Both ends handle what arrives in threads
-// of their own: without, what a backend sends would be handled on its own time all
-// the way to the client.
+// connect cables a backend to the director. Each end handles arriving packets in threads of its
+// own: otherwise a backend's packets would be handled in the backend's time all the way to the
+// client.
 func (b *Bulk) connect(lab *netlab.Lab, number int, attach string) error {
 	h := lab.Host("backend" + attach)
 	link := lab.Link(b.director, h, netlab.LinkOptions{XDP: true, MTU: tunnelMTU,
@@ -110,10 +110,10 @@ func (b *Bulk) connect(lab *netlab.Lab, number int, attach string) error {
 
 func backendAddress(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(number), 2}) }
 
-// directorAddress is the director's on a backend's cable: whence tunnels come.
+// directorAddress is the director's address on a backend's cable, where tunnels come from.
 func directorAddress(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(number), 1}) }
 
-// address returns the subject's VIP, or the backend's own where there is none.
+// address returns the subject's VIP, or the backend's own address if there is none.
 func (s Subject) address() netip.Addr {
 	if s.Routed {
 		return backendAddress(1)

@@ -6,8 +6,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Every subject's bytes reach its backend, in segments of the same size, and the
-// time of both its parts is seen.
+// Every subject's bytes reach its backend, in segments of the same size, and the times of both
+// parts are measured.
 func TestMeasure(t *testing.T) {
 	t.Chdir("../..") // where bin/weir is
 	b, err := New(t.Context(), netlab.ForTest(t))

@@ -14,11 +14,11 @@ import (
 // port is iperf3's, for its control connection and its data.
 const port = 5201
 
-// window bounds what iperf3 does not count: it stops reading when the client says
-// that it has sent everything, and what is in buffers then has already taken time.
+// window bounds the bytes that iperf3 does not count: it stops reading when the client says that it
+// has sent everything, but the bytes in buffers then have already taken time.
 const window = "1M"
 
-// Result is what one transfer took of the backend.
+// Result is what one transfer cost the backend.
 type Result struct {
 	Bytes   int           // received
 	Segment int           // largest payload of a TCP segment without options
