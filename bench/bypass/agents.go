@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/bench/inside"
 )
 
-// AgentCost is what one program of an agent takes of a request of a redirected connection.
+// AgentCost is what one program of an agent costs a request of a redirected connection.
 type AgentCost struct {
 	Host    string // client or backend
 	Program string
@@ -16,8 +16,8 @@ type AgentCost struct {
 	Time    time.Duration // of one run
 }
 
-// AgentCosts asks over one redirected connection for a while, and returns what the agents on
-// both hosts took of that, and how long the median request did meanwhile.
+// AgentCosts asks over one redirected connection for a while, and returns how much the agents on
+// both hosts took, and how long the median request took meanwhile.
 func (l *Lab) AgentCosts(ctx context.Context, w *Way, duration time.Duration) (costs []AgentCost, r Result, err error) {
 	clock, err := inside.NewClock()
 	if err != nil {
@@ -48,7 +48,7 @@ func (l *Lab) AgentCosts(ctx context.Context, w *Way, duration time.Duration) (c
 	return costs, r, nil
 }
 
-// agentRuns are those of the client's agent, and of the backend's.
+// agentRuns are the runs of the client's agent, and of the backend's.
 func (l *Lab) agentRuns(w *Way) (all [2]map[string]inside.Runs, err error) {
 	for i, number := range []int{askingClient, w.server} {
 		if all[i], err = inside.AgentRuns(l.agents[number].Pin); err != nil {

@@ -15,8 +15,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// startWeir runs the director and the agents of the hosts that have one. All of them have
-// the same file.
+// startWeir runs the director and the agents of the hosts that have one. All have the same file.
 func (l *Lab) startWeir(ctx context.Context) error {
 	shared := model.Config{Directors: []netip.Prefix{netip.PrefixFrom(address(weirBalancer), 32)}}
 	var held []netip.Addr
@@ -60,14 +59,15 @@ func (l *Lab) startWeir(ctx context.Context) error {
 	return l.director.Forwards(ctx)
 }
 
-// startIptables changes the destination, and has replies come back through it.
+// startIptables sets up iptables, which changes the destination and has replies come back through
+// it.
 func (l *Lab) startIptables(ctx context.Context) error {
 	_, err := process.Run(ctx, l.balancers["iptables"], "iptables", "-w", "-t", "nat", "-A", "PREROUTING", "-d", vip(5).String(),
 		"-p", "tcp", "--dport", strconv.Itoa(port), "-j", "DNAT", "--to-destination", address(iptablesServer).String())
 	return err
 }
 
-// startNginx opens a connection to the server for each of the client's.
+// startNginx starts nginx, which opens a connection to the server for each of the client's.
 func (l *Lab) startNginx(ctx context.Context) error {
 	h := l.balancers["nginx"]
 	text := fmt.Sprintf(`load_module /usr/lib/nginx/modules/ngx_stream_module.so;
@@ -79,7 +79,7 @@ stream { tcp_nodelay on; server { listen %s:%d backlog=1024; proxy_pass %s:%d; }
 	if err := os.WriteFile(conf, []byte(strings.ReplaceAll(text, "DIR", h.Dir())), 0o644); err != nil {
 		return fmt.Errorf("configuration of nginx: %w", err)
 	}
-	// As urgent as client and server.
+	// It has the same priority as client and server.
 	p, err := process.Start(h, "nginx", "chrt", "--fifo", strconv.Itoa(echo.Priority), "nginx", "-e", "stderr", "-c", conf)
 	if err != nil {
 		return err

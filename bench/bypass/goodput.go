@@ -44,8 +44,8 @@ func answer(h *netlab.Host) error {
 	return nil
 }
 
-// Load is what each client puts on the lab: requests that come back as they are, the next one
-// of a connection when the one before it has come back.
+// Load is the load of each client: requests that come back unchanged. A connection sends its next
+// request when the one before it has come back.
 type Load struct {
 	Connections int // of each client at a time
 	Size        int // bytes of a request
@@ -54,13 +54,13 @@ type Load struct {
 	Duration    time.Duration
 }
 
-// Goodput is what came of it.
+// Goodput is the outcome of a load.
 type Goodput struct {
 	Bytes   uint64 // of requests that came back
 	Elapsed time.Duration
 }
 
-// Goodput loads a way.
+// Goodput puts a load on a way.
 func (l *Links) Goodput(ctx context.Context, way string, load Load) (Goodput, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done atomic.Uint64
@@ -87,14 +87,14 @@ func (l *Links) Goodput(ctx context.Context, way string, load Load) (Goodput, er
 	return g, err
 }
 
-// pause waits, unless something ends before.
+// pause waits, unless something ends it earlier.
 func pause(ctx context.Context, duration time.Duration, ended chan error) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case err := <-ended:
 		return err
-	case <-time.After(duration): // what is measured lasts so long
+	case <-time.After(duration): // the measurement's duration
 		return nil
 	}
 }
@@ -113,8 +113,8 @@ func exchange(ctx context.Context, h *netlab.Host, to netip.AddrPort, load Load,
 	return ctx.Err()
 }
 
-// counter counts bytes as they come: who counts large requests when they are whole has those
-// that were begun before a measurement in it, or misses some.
+// counter counts bytes as they come: if large requests were counted when they are whole, some would
+// count that began before the measurement, and others would be missed.
 type counter struct{ bytes *atomic.Uint64 }
 
 func (c counter) Write(text []byte) (int, error) {
@@ -131,7 +131,7 @@ func overOne(ctx context.Context, h *netlab.Host, to netip.AddrPort, load Load, 
 		return err
 	}
 	defer conn.Close()
-	// Nothing of it is to be under way in the next measurement, nor to be remembered.
+	// Nothing of the connection must be under way, or remembered, in the next measurement.
 	if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
 		return err
 	}

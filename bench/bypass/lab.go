@@ -1,6 +1,6 @@
-// Package bypass is a lab in which requests go to servers directly, by a director's mode
-// redirect, which sees the beginning of a connection alone, and by balancers that see all of
-// it. Every host has one cable, and all cables end in one switch.
+// Package bypass is a lab in which requests go to servers directly, by a director's mode redirect,
+// which sees only the beginning of a connection, and through balancers that see all of it. Every
+// host has one cable, and all cables end in one switch.
 package bypass
 
 import (
@@ -18,15 +18,15 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// The CPUs of clients with the balancers, and of servers. Each host handles what it receives
-// in a kernel thread of its own: it has to be woken, as a machine of its own is by its NIC.
-// Else a sender would do all the work of all hosts on the way, and a hop cost next to nothing.
+// The CPUs of clients with the balancers, and of servers. Each host receives in a kernel thread of
+// its own, which has to be woken, as a NIC wakes a machine. Otherwise a sender would do the work of
+// all hosts on the way, and a hop would cost next to nothing.
 const (
 	clientCPU = 0
 	serverCPU = 1
 )
 
-// port is the servers' and the VIPs'.
+// port is the port of the servers and of the VIPs.
 const port = 7000
 
 // Host numbers in the network.
@@ -36,32 +36,32 @@ const (
 	plainServer
 	agentServer
 	handedServer
-	natServer      // the plain server's, whence replies go back through weir
+	natServer      // the plain server's, from which replies go back through weir
 	iptablesServer // the same through iptables
 	weirBalancer
 	iptablesBalancer
 	nginxBalancer
 )
 
-// Way is how requests reach a server.
+// Way is a way for requests to reach a server.
 type Way struct {
 	Name string
 	Weir bool // by a director, whose counters tell what it saw
 
 	mode     model.Mode
 	balancer string
-	server   int        // number of the host that a director sends it to
-	to       netip.Addr // that is asked
+	server   int        // number of the host that a director sends requests to
+	to       netip.Addr // the address that is asked
 }
 
-// Handover is the name of mode redirect: another program is called redirect. BesideTunnels is
-// the same to the server at which tunnels end, too.
+// Handover is the name of mode redirect: another program is already called redirect. BesideTunnels
+// is the same mode to the server at which tunnels end, too.
 const (
 	Handover      = "weir-redirect"
 	BesideTunnels = "weir-redirect-gue"
 )
 
-// Ways are all there are, the first without a balancer.
+// Ways are all ways. The first one has no balancer.
 var Ways = []*Way{
 	{Name: "direct", to: address(plainServer)},
 	{Name: Handover, Weir: true, mode: model.Redirect, balancer: "weir", server: handedServer, to: vip(1)},
@@ -75,7 +75,7 @@ var Ways = []*Way{
 
 func address(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(number)}) }
 
-// vip is one of those for benchmarks (RFC 2544, appendix C.2.2).
+// vip is an address for benchmarks (RFC 2544, appendix C.2.2).
 func vip(number int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, byte(number)}) }
 
 // Lab is:
@@ -83,9 +83,9 @@ func vip(number int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, byt
 //	client (no agent), asker (agent) --- switch --- weir, iptables, nginx
 //	                                            --- server (no agent), agent, handed (agents)
 //
-// The asker's host has an agent because mode redirect needs one there; all other ways are
-// the client's. Servers differ likewise: at agent's host tunnels end, and to handed's
-// connections are redirected that fall back to full NAT, so that tunnels need nothing there.
+// The asker's host has an agent because mode redirect needs one there; the client uses all other
+// ways. Servers differ likewise: tunnels end at host agent; connections redirected to host handed
+// fall back to full NAT, so it needs nothing for tunnels.
 type Lab struct {
 	lan       *netlab.Host
 	client    *netlab.Host
@@ -98,7 +98,7 @@ type Lab struct {
 	lab       *netlab.Lab
 	director  *process.Weir
 	agents    map[int]*process.Weir // by the host's number
-	program   string                // this one, whose commands are server and client
+	program   string                // this program, whose commands are server and client
 }
 
 // New builds the lab, and returns when every way has been seen to lead to its server.
@@ -126,18 +126,18 @@ func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
 	return l, lab.Err()
 }
 
-// plugIn connects a host to the switch. All cables are alike: XDP may be at any end.
+// plugIn connects a host to the switch. All cables are alike: XDP may run at any end.
 func (l *Lab) plugIn(h *netlab.Host, number int) *netlab.Host {
 	link := l.lab.Link(h, l.lan, netlab.LinkOptions{XDP: true, A: []string{address(number).String() + "/16"}})
 	l.ports = append(l.ports, link.A)
 	h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
-	// A balancer with one arm is not to tell anybody of shorter ways.
+	// A balancer with one arm must not tell hosts of shorter routes.
 	h.Sysctl("net.ipv4.conf.all.send_redirects", "0")
 	h.Sysctl("net.ipv4.conf.eth0.send_redirects", "0")
 	return h
 }
 
-// receive gives each host its thread, which goes before programs.
+// receive gives each host its thread, which runs before ordinary programs.
 func (l *Lab) receive() error {
 	for _, port := range l.ports {
 		cpu := clientCPU
@@ -155,7 +155,7 @@ func (l *Lab) receive() error {
 	return nil
 }
 
-// route leads VIPs to their balancers, and replies that have to pass one back to it.
+// route routes VIPs to their balancers, and replies that have to pass a balancer back to it.
 func (l *Lab) route() {
 	numbers := map[string]int{"weir": weirBalancer, "iptables": iptablesBalancer, "nginx": nginxBalancer}
 	for _, w := range Ways {

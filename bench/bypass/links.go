@@ -22,7 +22,7 @@ type Links struct {
 	director *process.Weir
 }
 
-// LinkWays are how a client's requests reach the servers, by the name of the mode.
+// LinkWays are the ways of a client's requests to the servers, by the name of the mode.
 var LinkWays = []string{Handover, "gue", "ipip"}
 
 var linkModes = map[string]model.Mode{Handover: model.Redirect, "gue": model.GUE, "ipip": model.IPIP}
@@ -43,8 +43,8 @@ func linkVIP(way string) netip.Addr {
 	panic("no such way: " + way)
 }
 
-// NewLinks builds the lab with that many clients and as many servers, whose cables carry so
-// many bits per second each way. It returns when the director forwards.
+// NewLinks builds the lab with that many clients and as many servers, whose cables carry that many
+// bits per second in each direction. It returns when the director forwards.
 func NewLinks(ctx context.Context, lab *netlab.Lab, hosts int, rate uint64) (*Links, error) {
 	l := &Links{}
 	lan := lab.Switch("switch")
@@ -90,7 +90,7 @@ func (l *Links) start(ctx context.Context, director *netlab.Host) error {
 	for _, way := range LinkWays {
 		s := model.Service{Name: way, VIP: linkVIP(way), Protocol: model.TCP, Port: model.PortRange{First: port, Last: port}, Mode: linkModes[way]}
 		if s.Mode == model.Redirect {
-			s.Policy = model.RoundRobin // of a few connections each server is to have as many
+			s.Policy = model.RoundRobin // each server must have as many of the few connections
 		}
 		for i := range l.servers {
 			b := model.NewBackend()

@@ -15,13 +15,13 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Result is what one measurement of a way came to.
+// Result is the outcome of one measurement of a way.
 type Result struct {
 	echo.Result
-	AtDirector uint64 // packets of it that the director has seen; 0 of other ways
+	AtDirector uint64 // packets that the director has seen; 0 for ways without one
 }
 
-// Measure asks by a way for a while: over one connection, or over a connection each.
+// Measure sends requests by a way for a while: over one connection, or over a connection each.
 func (l *Lab) Measure(ctx context.Context, w *Way, connections bool, duration time.Duration) (Result, error) {
 	before, err := l.seen(ctx, w)
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *Lab) clientOf(w *Way) *netlab.Host {
 
 var errNoService = errors.New("the director does not have the service")
 
-// seen is how many packets of a way the director has had.
+// seen is how many packets of a way the director has seen.
 func (l *Lab) seen(ctx context.Context, w *Way) (uint64, error) {
 	if !w.Weir {
 		return 0, nil
