@@ -1,5 +1,4 @@
-// Package compare tells what changed between two runs of the benchmarks from what is
-// only noise.
+// Package compare distinguishes changes between two runs of the benchmarks from noise.
 package compare
 
 import (
@@ -13,8 +12,8 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// alpha is how likely a change may be reported where there is none: one in a hundred
-// measurements. Five rounds in both runs are the fewest that can reach it.
+// alpha is the share of measurements without a change for which one may be reported: one in a
+// hundred. At least five rounds in both runs are needed to reach it.
 const alpha = 0.01
 
 // Verdict says what a change means.
@@ -40,8 +39,8 @@ type Change struct {
 	Subject    string            `json:"subject"`
 	Conditions record.Conditions `json:"conditions"`
 	Quantity   record.Quantity   `json:"quantity"`
-	// Reference is the subject that both runs' values are ratios to, round by round;
-	// empty where there is none and the values are absolute.
+	// Reference is the subject that both runs' values are ratios to, round by round; empty if the
+	// values are absolute.
 	Reference string        `json:"reference,omitempty"`
 	Old       Summary       `json:"old"`
 	New       Summary       `json:"new"`
@@ -85,7 +84,7 @@ func Records(old, new *record.Record) *Result {
 	return result
 }
 
-// scenario compares what both runs of a scenario have.
+// scenario compares the measurements that both runs of a scenario have.
 func (r *Result) scenario(was, is *record.Scenario) {
 	for _, s := range []*record.Scenario{was, is} {
 		if s.Error != "" {
@@ -114,10 +113,10 @@ func (r *Result) scenario(was, is *record.Scenario) {
 	}
 }
 
-// measurement compares one: by its ratios to the reference that both runs have, else
-// as it is. A change counts when the Mann-Whitney test sees two distributions and the
-// middle halves of the rounds lie apart: the first alone finds differences that are
-// real and smaller than anybody's noise.
+// measurement compares one measurement: by its ratios to the reference if both runs have one,
+// otherwise as it is. A change counts when the Mann-Whitney test sees two distributions and the
+// middle halves of the rounds lie apart: the test alone finds differences that are real but smaller
+// than the noise.
 func measurement(was, is *record.Scenario, m, n *record.Measurement) (c Change, significant, enough bool) {
 	old, new, reference := samples(was, is, m, n)
 	c = Change{Scenario: was.Name, Subject: m.Subject, Conditions: m.Conditions, Quantity: m.Quantity,
@@ -132,7 +131,7 @@ func measurement(was, is *record.Scenario, m, n *record.Measurement) (c Change, 
 	return c, test.P <= alpha && apart, possible(len(old), len(new))
 }
 
-// samples returns the rounds of both runs in the same terms.
+// samples returns the rounds of both runs in comparable terms.
 func samples(was, is *record.Scenario, m, n *record.Measurement) (old, new []float64, reference string) {
 	to, now := was.Reference(m), is.Reference(n)
 	if to == nil || now == nil || to.Subject != now.Subject {
@@ -141,13 +140,13 @@ func samples(was, is *record.Scenario, m, n *record.Measurement) (old, new []flo
 	return finite(record.Ratios(m, to)), finite(record.Ratios(n, now)), to.Subject
 }
 
-// finite leaves out what is missing.
+// finite leaves out missing values.
 func finite(values []float64) []float64 {
 	return slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return !record.Number(v).Finite() })
 }
 
-// possible is whether the test can reach alpha at all: even samples without any
-// overlap are one of the ways to choose a of a+b values, and its mirror.
+// possible is whether the test can reach alpha at all: samples without any overlap are one of the
+// ways to choose a of a+b values, or its mirror image.
 func possible(a, b int) bool {
 	ways := 1.0
 	for i := 1; i <= a; i++ {
@@ -171,7 +170,7 @@ func verdict(better record.Better, more bool) Verdict {
 	return Slower
 }
 
-// size orders changes: half is as much as double.
+// size orders changes: half counts as much as double.
 func (c Change) size() float64 {
 	ratio := float64(c.New.Median / c.Old.Median)
 	if !(ratio > 0) { // from or to nothing, or across it

@@ -73,12 +73,12 @@ func TestNoiseIsNotAChange(t *testing.T) {
 		l := newLab(seed)
 		found += len(Records(l.run(1, 0.15), l.run(0.97, 0.15)).Changes)
 	}
-	if found > 9 { // 3 are to be expected of a test at 1 %
+	if found > 9 { // a test at 1 % is expected to find 3
 		t.Errorf("3 %% with 15 %% noise was called a change in %d of 300 measurements", found)
 	}
 }
 
-// Nothing but the machine differs: without the reference a change of everything.
+// Only the machine differs: without the reference everything would have changed.
 func TestASlowMachineIsNotAChange(t *testing.T) {
 	l := newLab(3)
 	l.wobble = 0.02

@@ -23,7 +23,7 @@ func TestInterval(t *testing.T) {
 			missed++
 		}
 	}
-	if missed > tries/50 { // 1 % is to be expected
+	if missed > tries/50 { // 1 % is expected
 		t.Errorf("%d of %d intervals do not contain the median", missed, tries)
 	}
 	if low, _, high := Interval([]float64{1, 2, 3, 4, 5, 6, 7}); !math.IsInf(low, -1) && !math.IsInf(high, 1) {

@@ -11,9 +11,8 @@ import (
 // ErrNothingInCommon says that two records have no measurement that could be compared.
 var ErrNothingInCommon = errors.New("the records have no measurement in common")
 
-// Slower returns the changes for the worse by more than that many percent, and apart
-// from them those of references. What a reference measured has nothing to be a ratio
-// to: its change is the machine's, not weir's.
+// Slower returns the changes for the worse by more than that many percent, those of references
+// separately. A reference has nothing to be compared with: its change is the machine's, not weir's.
 func (r *Result) Slower(percent float64) (slower, references []Change) {
 	for _, c := range r.Changes {
 		within := math.Abs(float64(c.Change))*100 <= percent
@@ -28,8 +27,8 @@ func (r *Result) Slower(percent float64) (slower, references []Change) {
 	return slower, references
 }
 
-// NoneSlower is an error when something got slower by more than that many percent, and
-// when nothing could have been found to be: silence would be taken for good news.
+// NoneSlower is an error if something got slower by more than that many percent, or if no
+// measurement could have shown it: silence would be taken for good news.
 func (r *Result) NoneSlower(percent float64) error {
 	if r.Compared == r.Unclear {
 		return fmt.Errorf("none of %d measurements has enough rounds to tell whether it got slower", r.Compared)

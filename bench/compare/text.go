@@ -46,7 +46,7 @@ func list(w io.Writer, title string, names []string) {
 	}
 }
 
-// percent writes the change, a "?" where it began at nothing.
+// percent writes the change, or "?" if the old value was zero.
 func (c Change) percent() string {
 	if !c.Change.Finite() {
 		return "?"
