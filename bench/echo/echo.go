@@ -1,9 +1,9 @@
-// Package echo is a server and a client that do as little as can be: each is one thread that
-// makes system calls and waits in them, so that of what is measured as little as possible is
-// their own.
+// Package echo is a server and a client that do as little as possible: each is one thread that
+// makes system calls and waits in them, so that as little as possible of what is measured is their
+// own work.
 //
-// They are processes of their own. The Go scheduler is told nothing of their system calls:
-// it would hand their processor on to others, and they would have to come by one again.
+// They are processes of their own. The Go scheduler does not learn of their system calls: it would
+// give their processor to others, and they would have to wait for one again.
 package echo
 
 import (
@@ -22,13 +22,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Length is that of a request and of its answer.
+// Length is the length of a request and of its answer.
 const Length = 8
 
-// Priority is the real-time one of client and server.
+// Priority is the real-time priority of client and server.
 const Priority = 1
 
-// backlog of connections that wait to be answered.
+// backlog is how many connections may wait to be answered.
 const backlog = 128
 
 // Result is what became of a client's requests. Times are nanoseconds.
@@ -39,9 +39,8 @@ type Result struct {
 	P99         int64 `json:"p99"`
 }
 
-// alone gives the calling goroutine a thread and that one a CPU, and has nothing interrupt it:
-// not the collector, nor processes without a real-time priority, which is not given to
-// everybody.
+// alone gives the calling goroutine a thread and that thread a CPU. Neither the collector
+// interrupts it, nor processes without a real-time priority, if the user may set one.
 func alone(cpu int) error {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
@@ -86,8 +85,8 @@ func Serve(port uint16, cpu int) error {
 	}
 }
 
-// Ask sends requests for a while, each when the one before it was answered: over one
-// connection, or over a connection each, whose opening is part of what is measured.
+// Ask sends requests for a while, each when the previous one was answered: over one connection, or
+// over a connection each, whose opening is part of what is measured.
 func Ask(to netip.AddrPort, connections bool, duration time.Duration, cpu int) (Result, error) {
 	if err := alone(cpu); err != nil {
 		return Result{}, err
@@ -127,7 +126,7 @@ func Ask(to netip.AddrPort, connections bool, duration time.Duration, cpu int) (
 	return Result{Requests: len(times), Connections: c.opened, P50: quantile(times, 50), P99: quantile(times, 99)}, nil
 }
 
-// quantile of sorted times: the least that is not less than so many percent of them.
+// quantile returns the least of the sorted times that is not less than that many percent of them.
 func quantile(times []int64, percent int) int64 { return times[(len(times)*percent+99)/100-1] }
 
 // client asks over one connection at a time.
@@ -152,7 +151,7 @@ func (c *client) connect() error {
 	}
 	for {
 		_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&c.to)), unsafe.Sizeof(c.to))
-		if errno == unix.EISCONN { // it was interrupted, and went on
+		if errno == unix.EISCONN { // the call was interrupted, and connecting went on
 			errno = 0
 		}
 		if errno == 0 {
@@ -191,8 +190,8 @@ func (c *client) connectAndAsk() error {
 	return c.ask()
 }
 
-// reset ends the connection at once: nothing of it is under way when the next one begins,
-// and nobody remembers it.
+// reset ends the connection at once: nothing of it is under way when the next one begins, and no
+// host remembers it.
 func (c *client) reset() error {
 	linger := unix.Linger{Onoff: 1}
 	if err := unix.SetsockoptLinger(int(c.connection), unix.SOL_SOCKET, unix.SO_LINGER, &linger); err != nil {
@@ -217,7 +216,7 @@ func send(fd uintptr, text *[Length]byte) error {
 	}
 }
 
-// receive waits for all of a text.
+// receive waits for a whole text.
 func receive(fd uintptr, text *[Length]byte) error {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(text)), Length, unix.MSG_WAITALL, 0, 0)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The server is a process of its own, which the test begins as itself.
+// The server is a process of its own, which the test starts by running itself.
 func TestMain(m *testing.M) {
 	if port, err := strconv.ParseUint(os.Getenv("WEIR_ECHO_PORT"), 10, 16); err == nil {
 		if err := Serve(uint16(port), 0); err != nil {
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Requests are answered, over one connection and over one each.
+// Requests are answered, over one connection and over a connection each.
 func TestEcho(t *testing.T) {
 	to := free(t)
 	server := exec.Command(os.Args[0])
