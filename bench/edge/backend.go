@@ -12,13 +12,13 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Backend is a server. It answers every connection with its name, counts what else comes on
-// it, and notes by which director its beginning came.
+// Backend is a server. It answers every connection with its name, counts what else comes on it, and
+// notes which director its beginning came from.
 type Backend struct {
 	Name   string
-	Active bool // directors are to send it new connections
+	Active bool // directors must send it new connections
 
-	drains bool // it is not active any more, and keeps the connections that it has
+	drains bool // it is no longer active, but keeps its connections
 
 	agent   *process.Weir
 	host    *netlab.Host

@@ -7,14 +7,14 @@ import (
 	"weir.io/weir/internal/api"
 )
 
-// quiet is for how long nothing more may come where nothing is to come any more.
-// longQuiet is the same where each director finds it out by itself.
+// quiet is how long nothing must come until traffic counts as ended. longQuiet is the same if each
+// director finds out by itself.
 const (
 	quiet     = 250 * time.Millisecond
 	longQuiet = 600 * time.Millisecond
 )
 
-// Delay is how long after a change everybody followed it.
+// Delay is how long after a change all had followed it.
 type Delay struct {
 	Route   time.Duration // the router's kernel; 0: it had nothing to follow
 	Traffic time.Duration // new connections
@@ -39,7 +39,7 @@ func (e *Edge) Stop(ctx context.Context, d *Director) (delay Delay, err error) {
 	return delay, d.weir.Gone(ctx)
 }
 
-// End is Stop without a look at what follows it.
+// End is Stop without measuring delays.
 func (e *Edge) End(ctx context.Context, d *Director) error {
 	if err := d.tellToEnd(); err != nil {
 		return err
@@ -47,8 +47,8 @@ func (e *Edge) End(ctx context.Context, d *Director) error {
 	return d.weir.Gone(ctx)
 }
 
-// leaves waits until nothing of a kind has come for a while, and returns how long after the
-// beginning the last of it came.
+// leaves waits until no arrival of a kind has come for a while, and returns how long after the
+// beginning the last one came.
 func (e *Edge) leaves(ctx context.Context, began time.Time, of func(arrival) bool) (time.Duration, error) {
 	last := began
 	err := until(ctx, "traffic to leave", func() bool {
@@ -60,7 +60,7 @@ func (e *Edge) leaves(ctx context.Context, began time.Time, of func(arrival) boo
 	return last.Sub(began), err
 }
 
-// comes waits for the first of a kind.
+// comes waits for the first arrival of a kind.
 func (e *Edge) comes(ctx context.Context, began time.Time, of func(arrival) bool) (took time.Duration, err error) {
 	return took, until(ctx, "traffic to come", func() bool {
 		at := e.seen.firstBegun(began, of)
@@ -69,9 +69,9 @@ func (e *Edge) comes(ctx context.Context, began time.Time, of func(arrival) bool
 	})
 }
 
-// Start starts a director that does not run. The delay is from the moment in which its
-// datapath forwards; start is how long it took until then: a process, a program for the
-// kernel, the first checks of the backends.
+// Start starts a director that does not run. The delay is from the moment when its datapath
+// forwards; start is how long it took until then: starting the process, loading the program, the
+// first checks of the backends.
 func (e *Edge) Start(ctx context.Context, d *Director) (delay Delay, start time.Duration, err error) {
 	launched := time.Now()
 	if err := d.launch(); err != nil {
@@ -142,7 +142,7 @@ func (e *Edge) comesByAll(ctx context.Context, began time.Time, b *Backend) (lon
 	return longest, nil
 }
 
-// Lose takes a director's host away without a word, and waits until nothing is sent there any
+// Lose takes a director's host away without warning, and waits until nothing is sent there any
 // more. Restore brings it back.
 func (e *Edge) Lose(ctx context.Context, d *Director, r *Requests) (delay Delay, err error) {
 	d.Running = false
@@ -159,8 +159,8 @@ func (e *Edge) Lose(ctx context.Context, d *Director, r *Requests) (delay Delay,
 	return delay, err
 }
 
-// hits waits until no request meets a loss any more, and returns how long after the beginning
-// the last one began that did.
+// hits waits until no request meets a loss any more, and returns how long after the beginning the
+// last such request began.
 func (r *Requests) hits(ctx context.Context, began time.Time) (time.Duration, error) {
 	end, last := time.Now().Add(quiet), began
 	err := until(ctx, "requests to be answered", func() bool {
@@ -173,8 +173,8 @@ func (r *Requests) hits(ctx context.Context, began time.Time) (time.Duration, er
 	return last.Sub(began), err
 }
 
-// Die takes a backend's host away without a word, and returns how long after that a
-// director sent it a client's packet for the last time. Revive brings it back.
+// Die takes a backend's host away without warning, and returns how long after that a director last
+// sent it a client's packet. Revive brings it back.
 func (e *Edge) Die(ctx context.Context, b *Backend) (time.Duration, error) {
 	began := time.Now()
 	if err := b.port.SetUp(false); err != nil {
@@ -219,7 +219,7 @@ func (e *Edge) Kill(ctx context.Context, d *Director, pause time.Duration) error
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(pause): // the datapath is alone so long
+	case <-time.After(pause): // meanwhile the datapath is alone
 	}
 	if err := e.Begin(ctx, d); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 // Director is one of the hosts that forward.
 type Director struct {
 	Name    string
-	Running bool // as it should be
+	Running bool // whether it should run
 
 	edge    *Edge
 	host    *netlab.Host
@@ -43,8 +43,8 @@ func (e *Edge) addDirector(i int, rate uint64) error {
 	return limit(link.B, rate)
 }
 
-// notice is shorter than by default, 5 s: no director of this lab is behind the others for
-// long, and how long changes take is the question.
+// notice is shorter than by default, 5 s: no director of this lab is behind the others for long,
+// and this lab measures how long changes take.
 const notice = 20 * time.Millisecond
 
 // config is a director's file: its services come from the store.

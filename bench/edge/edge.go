@@ -1,5 +1,5 @@
-// Package edge is the lab in which directors tell a real router which VIP they forward: FRR,
-// the kernel's ECMP behind it, and requests all the while.
+// Package edge is the lab in which directors tell a real router which VIP they forward: FRR with
+// the kernel's ECMP, under constant requests.
 package edge
 
 import (
@@ -18,7 +18,7 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// The VIP, what it is served at, and who asks there.
+// The VIP, its port, and the client's address.
 var (
 	vip           = netip.MustParseAddr("192.0.2.10")
 	clientAddress = netip.MustParseAddr("10.0.0.2")
@@ -34,10 +34,10 @@ const (
 	backendNumber  = 51
 )
 
-// quickBFD is the interval of BFD packets where it is the question how soon a loss is found.
+// quickBFD is the interval of BFD packets when measuring how soon a loss is found.
 const quickBFD = 50 * time.Millisecond
 
-// patience bounds the wait for what was asked for.
+// patience bounds every wait.
 const patience = 20 * time.Second
 
 // Edge is the lab:
@@ -50,7 +50,7 @@ const patience = 20 * time.Second
 type Edge struct {
 	Directors []*Director
 	Backends  []*Backend
-	Others    []*Service // beside the one that requests are for
+	Others    []*Service // besides the one that requests are for
 
 	lab    *netlab.Lab
 	client *netlab.Host
@@ -67,10 +67,10 @@ type Edge struct {
 // Options are the size of the lab.
 type Options struct {
 	Directors, Backends int
-	Others              int           // services that are not there in the beginning
+	Others              int           // services that do not exist in the beginning
 	Drain               time.Duration // how long a director that is told to end goes on
 	BFD                 time.Duration // the interval of its packets, of which three make a loss; 0: 50 ms
-	Rate                uint64        // bits per second of clients' packets that a director's cable carries to it; 0: all that it can
+	Rate                uint64        // bits per second of clients' packets that a director's cable carries to it; 0: no limit
 }
 
 // New builds the lab, starts all directors, and returns when the router sends to all of them.
@@ -134,7 +134,7 @@ func (e *Edge) begin(ctx context.Context) error {
 	return e.Settled(ctx)
 }
 
-// Close ends what looks at the lab, and says whether it has seen everything.
+// Close stops watching the lab, and says whether everything was seen.
 func (e *Edge) Close() error {
 	err := e.seen.whole()
 	close(e.done)
@@ -154,8 +154,8 @@ func (e *Edge) plugIn(h *netlab.Host, number int) (*netlab.Link, error) {
 	return link, e.pin(link)
 }
 
-// pin makes the switch remember where a host is. A switch that forgets it with the cable
-// floods its frames, and another director forwards them: no loss of a host would be seen.
+// pin makes the switch remember where a host is. A switch that forgets the host when its cable goes
+// down floods its frames, and another director forwards them: the loss of a host would not show.
 func (e *Edge) pin(link *netlab.Link) error {
 	err := e.lan.Do(func() error {
 		return netlink.NeighSet(&netlink.Neigh{Family: unix.AF_BRIDGE, LinkIndex: link.B.Index, Flags: netlink.NTF_MASTER,

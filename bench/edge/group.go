@@ -44,7 +44,7 @@ func (e *Edge) sources() []netip.Prefix {
 	return list
 }
 
-// Service is one that nobody asks for anything.
+// Service is a service that gets no requests.
 type Service struct {
 	Name   string
 	Active bool
@@ -58,7 +58,7 @@ func otherService(i int) *Service {
 	return &Service{Name: "other" + strconv.Itoa(i+1), vip: netip.AddrFrom4([4]byte{192, 0, 2, byte(otherNumber + i)})}
 }
 
-// services are those of all directors; all: those that there may be, as agents know them.
+// services are those of all directors; all: every service that there may be, as agents know them.
 func (e *Edge) services(all bool) []model.Service {
 	list := []model.Service{e.service("web", vip, all)}
 	for _, s := range e.Others {
@@ -88,7 +88,7 @@ func (e *Edge) service(name string, at netip.Addr, all bool) model.Service {
 	return s
 }
 
-// Apply tells the group which backends are active now, by the first director that runs.
+// Apply tells the group which backends are active now, through the first director that runs.
 func (e *Edge) Apply(ctx context.Context) error {
 	c := model.Config{Services: e.services(false)}
 	c.SetDefaults()

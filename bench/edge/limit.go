@@ -10,9 +10,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What a limited cable is like: so much of what it carries in a tenth of a second waits for
-// it, as before a switch's port, and what nobody sent for so long may be caught up on: the
-// kernel that sends it is not always there in time.
+// What a limited cable is like: its queue holds what it carries in a tenth of a second, as before a
+// switch's port, and up to a hundredth of a second without sending may be caught up on, because the
+// kernel that sends is not always there in time.
 const (
 	queued   = 10 // parts of a second
 	catchUp  = 100
@@ -21,8 +21,8 @@ const (
 	priority = 1
 )
 
-// limit lets a port send no more of clients' packets than so many bits per second. What
-// routers and directors tell each other has a way of its own beside them, as networks give it.
+// limit lets a port send at most that many bits per second of clients' packets. Traffic between
+// routers and directors has a class of its own, as networks give it.
 func limit(port *netlab.Port, rate uint64) error {
 	root, clients, others := netlink.MakeHandle(1, 0), netlink.MakeHandle(1, 1), netlink.MakeHandle(1, 2)
 	class := func(handle uint32, rate uint64) netlink.Class {

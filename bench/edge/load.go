@@ -13,8 +13,8 @@ import (
 // warmUp is how long connections send before they are measured.
 const warmUp = 500 * time.Millisecond
 
-// Load sends all that gets through, over that many connections, and returns how many bytes
-// per second came to backends.
+// Load sends as much as gets through, over that many connections, and returns how many bytes per
+// second came to backends.
 func (e *Edge) Load(ctx context.Context, connections int, duration time.Duration) (float64, error) {
 	stop, err := e.Flood(ctx, connections)
 	if err != nil {
@@ -28,8 +28,8 @@ func (e *Edge) Load(ctx context.Context, connections int, duration time.Duration
 	return float64(e.Got()-before) / time.Since(began).Seconds(), nil
 }
 
-// Flood begins to send all that gets through, over that many connections, until it is stopped,
-// and returns when they have warmed up.
+// Flood begins to send as much as gets through, over that many connections, and returns when they
+// have warmed up. It sends until it is stopped.
 func (e *Edge) Flood(ctx context.Context, connections int) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -46,7 +46,7 @@ func (e *Edge) Flood(ctx context.Context, connections int) (stop func(), err err
 			stop()
 		}
 	}()
-	// All are open before one sends: who comes later would find the cables full.
+	// All connections are opened before one sends: later ones would find the cables full.
 	for range connections {
 		conn, err := e.client.DialContext(ctx, "tcp4", net.JoinHostPort(vip.String(), strconv.Itoa(port)))
 		if err != nil {
@@ -54,7 +54,7 @@ func (e *Edge) Flood(ctx context.Context, connections int) (stop func(), err err
 		}
 		tcp := conn.(*net.TCPConn)
 		open = append(open, tcp)
-		// What is under way when it ends is of no use, and would fill the cables for the next
+		// What is under way at the end is useless, and would fill the cables in the next
 		// measurement.
 		if err := errors.Join(tcp.SetLinger(0), tcp.SetWriteBuffer(1<<16)); err != nil {
 			return nil, fmt.Errorf("prepare a connection: %w", err)
@@ -81,7 +81,7 @@ func rest(ctx context.Context, duration time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(duration): // what is measured lasts so long
+	case <-time.After(duration): // the measurement's duration
 		return nil
 	}
 }

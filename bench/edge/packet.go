@@ -15,7 +15,7 @@ func macOf(address net.HardwareAddr) (m mac) {
 	return m
 }
 
-// sighting is a packet of a client's connection with the VIP, as it was on a cable.
+// sighting is a packet of a client's connection with the VIP, as seen on a cable.
 type sighting struct {
 	from, to mac
 	client   uint16 // its port
@@ -34,7 +34,7 @@ const (
 
 const guePort = 6080
 
-// begins is whether it is the first packet of a connection, or that one again.
+// begins is whether it is the first packet of a connection, or its retransmission.
 func (p sighting) begins() bool { return !p.reply && p.flags&(syn|ack) == syn }
 
 // kind names the flags as tcpdump does.
@@ -83,7 +83,7 @@ func read(frame []byte) (p sighting, is bool) {
 	return p, true
 }
 
-// ipv4 returns a packet, and what is behind its header; nil if it is none.
+// ipv4 returns a packet, and what is behind its header; nil if it is not IPv4.
 func ipv4(b []byte) (header, rest []byte) {
 	if len(b) < 20 || b[0]>>4 != 4 {
 		return nil, nil

@@ -48,7 +48,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// packetOf is what read finds out.
+// packetOf is what read finds.
 type packetOf struct {
 	client uint16
 	reply  bool

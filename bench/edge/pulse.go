@@ -13,27 +13,27 @@ import (
 	"weir.io/weir/internal/bfd"
 )
 
-// Taken is what a process takes.
+// Taken is the resources that a process uses.
 type Taken struct {
 	Who         string
 	Memory      uint64 // bytes of its own
 	Descriptors int
-	Heap        float64 // bytes that the last garbage collection left; 0: nobody knows
-	Goroutines  float64 // 0: nobody knows
+	Heap        float64 // bytes that the last garbage collection left; 0: unknown
+	Goroutines  float64 // 0: unknown
 }
 
-// Pulse is what is taken by those whom no change ends: the first director, its BFD process and
-// the first backend's agent.
+// Pulse is the resources of the processes that no change ends: the first director, its BFD process
+// and the first backend's agent.
 type Pulse struct {
 	Taken []Taken
 	Rings uint64 // bytes that rings take at that director
 	Pins  int    // files below the BPF file systems of all directors
 
-	Late   time.Duration // the most that a packet of the first director's BFD process was
+	Late   time.Duration // the most by which a packet of the first director's BFD process was late
 	Losses uint64        // of its session
 }
 
-// Pulse looks at what is taken now.
+// Pulse reads what is used now.
 func (e *Edge) Pulse(ctx context.Context) (p Pulse, err error) {
 	d := e.Directors[0]
 	speaker, err := process.Find(d.host, "bfd")
@@ -90,7 +90,7 @@ func (e *Edge) Pulse(ctx context.Context) (p Pulse, err error) {
 // Maps is where the first director has pinned its maps.
 func (e *Edge) Maps() string { return e.Directors[0].weir.Pin }
 
-// Quiet waits until no slot of the first director may have connections of older owners.
+// Quiet waits until no slot of the first director can have connections of older owners.
 func (e *Edge) Quiet(ctx context.Context) error {
 	return until(ctx, "generations to leave the logs", func() bool {
 		list, err := api.NewClient(e.Directors[0].weir.Socket).Services(ctx)
@@ -115,7 +115,7 @@ func (e *Edge) activeOthers() (n int) {
 	return n
 }
 
-// Toggle adds a service to the group's, or takes it out.
+// Toggle adds a service to the group's, or removes it.
 func (e *Edge) Toggle(ctx context.Context, s *Service) error {
 	s.Active = !s.Active
 	if err := e.Apply(ctx); err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// How requests are made: one each that often, over a connection of its own, and given up
-// after that long. A connection's first packet that is lost is sent again after a second.
+// How requests are made: one per interval, over a connection of its own, and given up after that
+// long. If a connection's first packet is lost, it is sent again after a second.
 const (
 	requestEvery = 2 * time.Millisecond
 	giveUp       = 5 * time.Second
@@ -24,27 +24,27 @@ const (
 // The client's ports.
 const firstPort, ports = 2048, 60_000
 
-// Requests are made by the client, all the while.
+// Requests are made by the client all the time.
 type Requests struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	made   int       // that have ended
-	done   []request // the last of them
+	made   int       // those that have ended
+	done   []request // the last ones
 	open   map[int]time.Time
 	failed []failure
 }
 
 // failure is a request that was not answered as it should.
 type failure struct {
-	port  uint16 // of the client
+	port  uint16 // the client's
 	began time.Time
 	took  time.Duration
 	why   error
 }
 
-// request is one that has ended.
+// request is a request that has ended.
 type request struct {
 	began time.Time
 	took  time.Duration
@@ -88,8 +88,8 @@ func (r *Requests) one(e *Edge, n int) {
 	}
 }
 
-// ask asks the VIP for a backend's name, from a port of the client's: one after the other, so
-// that it is known which connection was whose.
+// ask asks the VIP for a backend's name, from a port of the client's. It uses ports one after the
+// other, so that it is known which connection is which request's.
 func (e *Edge) ask(from uint16) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), giveUp)
 	defer cancel()
@@ -112,11 +112,11 @@ func (e *Edge) ask(from uint16) (err error) {
 	return err
 }
 
-// remembered is how many events are kept at least: for more than ten minutes of requests, so
-// that hours of them take no more memory than minutes.
+// remembered is how many events are kept at least: more than ten minutes of requests, so that hours
+// of them take no more memory than minutes.
 const remembered = 1 << 19
 
-// half forgets the first half of twice as many.
+// half drops the first half of a list that has reached twice as many.
 func half[T any](list []T) []T {
 	if len(list) < 2*remembered {
 		return list
@@ -136,7 +136,7 @@ func (r *Requests) Failed(since time.Time) (n int) {
 	return n
 }
 
-// Late returns how many of them had a packet that was lost.
+// Late returns how many of those had a lost packet.
 func (r *Requests) Late(since time.Time) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +155,7 @@ func (r *Requests) Made() int {
 	return r.made
 }
 
-// Ended waits until all requests have ended that began before a time.
+// Ended waits until all requests that began before a time have ended.
 func (r *Requests) Ended(ctx context.Context, before time.Time) error {
 	return until(ctx, "requests to end", func() bool {
 		r.mu.Lock()
@@ -169,8 +169,7 @@ func (r *Requests) Ended(ctx context.Context, before time.Time) error {
 	})
 }
 
-// Stories tells of the first requests that have failed since then what became of their
-// packets.
+// Stories tells what became of the packets of the first requests that have failed since then.
 func (e *Edge) Stories(r *Requests, since time.Time) (told []string) {
 	r.mu.Lock()
 	failed := slices.Clone(r.failed)
@@ -185,8 +184,8 @@ func (e *Edge) Stories(r *Requests, since time.Time) (told []string) {
 	return told
 }
 
-// lastHit returns when the last request began, of those since then, of which a packet was
-// lost. It is true when all requests that began until then have ended or are late.
+// lastHit returns when the last request with a lost packet began, of those since then. It is true
+// if all requests that began before until have ended or are late.
 func (r *Requests) lastHit(since, until time.Time) (at time.Time, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +209,7 @@ func (r *Requests) lastHit(since, until time.Time) (at time.Time, known bool) {
 	return at, true
 }
 
-// Close ends them, and waits for those that are under way.
+// Close ends the requests, and waits for those that are under way.
 func (r *Requests) Close() {
 	r.stop()
 	r.running.Wait()

@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// frrText takes sessions of whoever is in the servers' network. Its argument is the interval of
+// frrText accepts sessions from any host in the servers' network. Its argument is the interval of
 // BFD packets, in milliseconds.
 const frrText = `
 router bgp 65000
@@ -38,7 +38,7 @@ func (e *Edge) startRouter() error {
 	if err := frr.Realtime(); err != nil {
 		return err
 	}
-	// Routes have their next hops in themselves, which are replaced in one step.
+	// Routes then contain their next hops, which are replaced in one step.
 	if err := frr.Configure("no zebra nexthop kernel enable"); err != nil {
 		return err
 	}
@@ -58,8 +58,8 @@ func (e *Edge) hops() []netip.Addr {
 	return list
 }
 
-// routed waits until the router sends to the directors that run, and to no others, and
-// returns since when it does.
+// routed waits until the router sends to the directors that run, and to no others, and returns
+// since when.
 func (e *Edge) routed(ctx context.Context) (since time.Time, err error) {
 	hops := e.hops()
 	return since, until(ctx, fmt.Sprintf("the router to send to %v", hops), func() (ok bool) {

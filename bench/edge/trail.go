@@ -19,16 +19,16 @@ type trail struct {
 
 	mu       sync.Mutex
 	arrivals []arrival
-	last     map[*Backend]time.Time // when a director last sent it anything
-	steps    []step                 // the last of them, in a ring
+	last     map[*Backend]time.Time // when a director last sent the backend anything
+	steps    []step                 // the last ones, in a ring
 	next     int                    // place of the next one
 	problem  error
 }
 
-// station is who has a MAC address.
+// station is the host with a MAC address.
 type station struct {
 	name     string
-	director *Director // nil: it is none
+	director *Director // nil: it is not a director
 	backend  *Backend
 }
 
@@ -39,23 +39,23 @@ type arrival struct {
 	backend  *Backend
 }
 
-// step is a packet that somebody sent to somebody.
+// step is a packet that one host sent to another.
 type step struct {
 	at time.Time
 	sighting
 }
 
-// steps are remembered for some 20 seconds of requests.
+// rememberedSteps is enough for some 20 seconds of requests.
 const rememberedSteps = 1 << 18
 
-// trailBuffer holds what comes while nobody reads: the machine may be busy elsewhere.
+// trailBuffer holds what comes while it is not read: the machine may be busy elsewhere.
 const trailBuffer = 32 << 20
 
 func newTrail() *trail {
 	return &trail{stations: map[mac]station{}, fd: -1, last: map[*Backend]time.Time{}, steps: make([]step, rememberedSteps)}
 }
 
-// watch begins to look at all that comes in at a switch's ports.
+// watch begins to see everything that comes in at a switch's ports.
 func (t *trail) watch(lan *netlab.Host) error {
 	err := lan.Do(func() (err error) {
 		all := binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL & 0xff})
@@ -65,7 +65,7 @@ func (t *trail) watch(lan *netlab.Host) error {
 		if err := unix.SetsockoptInt(t.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
 			return err
 		}
-		// So that who is to be read can be ended.
+		// With a timeout the reader can be stopped.
 		if err := unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func (t *trail) whole() error {
 	return nil
 }
 
-// lastSent returns when a director last sent a backend anything of a client's.
+// lastSent returns when a director last sent a backend a client's packet.
 func (t *trail) lastSent(b *Backend) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,7 +154,7 @@ func (t *trail) lastBegun(since time.Time, of func(arrival) bool) (at time.Time)
 	return at
 }
 
-// firstBegun returns the first one.
+// firstBegun returns the first such arrival.
 func (t *trail) firstBegun(since time.Time, of func(arrival) bool) (at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +166,7 @@ func (t *trail) firstBegun(since time.Time, of func(arrival) bool) (at time.Time
 	return at
 }
 
-// story tells what became of the packets of a client's port from a time on.
+// story tells what became of the packets of a client's port since a time.
 func (t *trail) story(port uint16, since time.Time) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
