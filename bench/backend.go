@@ -18,7 +18,7 @@ var (
 	segmentSize = record.Quantity{Name: "mss", Unit: "B", Better: record.Neither}
 )
 
-// bulkBytes are sent per second of sample: about what one core sends.
+// bulkBytes are sent per second of sample: about as much as one core sends.
 const bulkBytes = 1e9
 
 var backendNotes = []string{

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Mode redirect, by the policies that cost it the least and the most.
+// Mode redirect, with the cheapest and the dearest policy.
 var (
 	handing        = track.Handing(model.Maglev)
 	handingByTurns = track.Handing(model.RoundRobin)
@@ -20,7 +20,7 @@ var bypassNotes = slices.Concat([]string{
 	"weir-redirect is mode `redirect`: it has another name than redirect, the program that only hands frames on. At least 20 rounds, also if --rounds says less",
 }, latencyNotes, goodputNotes, handoverNotes)
 
-// measureBypass is about connections that go by the director.
+// measureBypass measures connections that bypass the director.
 func measureBypass(ctx context.Context, s *session) error {
 	s.into.Notes = bypassNotes
 	if !s.settings.Smoke {

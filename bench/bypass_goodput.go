@@ -15,7 +15,7 @@ import (
 
 var goodput = record.Quantity{Name: "goodput", Unit: "B/s", Better: record.Higher}
 
-// Every host's cable carries so much each way, which the machine can carry several times.
+// What every host's cable carries in each direction, several times less than the machine can carry.
 const (
 	linkRate       = 20_000_000 // bits per second
 	linkHosts      = 3          // clients, and as many servers
@@ -34,7 +34,7 @@ var goodputNotes = []string{
 	"the paper's goodput grew to that of all three servers with redirect, and DSR's to that of the balancer (figure 10)",
 }
 
-// measureGoodput is about how much the director's cable matters.
+// measureGoodput measures how much the director's cable matters.
 func (s *session) measureGoodput(ctx context.Context) (err error) {
 	lab, err := netlab.New()
 	if err != nil {
@@ -75,8 +75,8 @@ func ofSize(at record.Conditions, size int) record.Conditions {
 	return record.Conditions{"requests": at["requests"], "bytes": strconv.Itoa(size)}
 }
 
-// mostGoodput is what requests in open connections come to, of the size that comes to the most,
-// to what the director's cable carries.
+// mostGoodput is the goodput of requests in open connections, of the size with the most, divided by
+// what the director's cable carries.
 func mostGoodput(s *record.Scenario) (float64, error) {
 	most, problem := math.NaN(), error(nil)
 	for _, size := range goodputSizes {
@@ -93,7 +93,7 @@ func mostGoodput(s *record.Scenario) (float64, error) {
 	return most, nil
 }
 
-// orLess is a value, and less than all where there is none.
+// orLess is a value, or less than all others if it is missing.
 func orLess(value float64) float64 {
 	if math.IsNaN(value) {
 		return math.Inf(-1)

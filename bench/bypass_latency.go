@@ -14,8 +14,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// How long requests take, to the same without a balancer, and how many packets of each the
-// director has seen.
+// How long requests take, also divided by their time without a balancer, and how many packets of
+// each the director has seen.
 var (
 	ratio50    = record.Quantity{Name: "p50-vs-direct", Unit: "1", Better: record.Lower}
 	ratio99    = record.Quantity{Name: "p99-vs-direct", Unit: "1", Better: record.Lower}
@@ -25,19 +25,19 @@ var (
 	agentShare = record.Quantity{Name: "agent-share", Unit: "1", Better: record.Lower}
 )
 
-// What a request is: one of a connection that stays (Netperf's RR), or one with a connection
-// of its own (CRR).
+// The kinds of requests: one in a connection that stays (Netperf's RR), or one with a connection of
+// its own (CRR).
 var (
 	rr  = record.Conditions{"requests": "RR"}
 	crr = record.Conditions{"requests": "CRR"}
 )
 
-// latencyParts is how many short ones each round and its samples are in place of. What disturbs a
-// sample often lasts longer than it, and the same for all its time: the bounds of a median of
-// ratios that many short ones give are a third as far apart as those of as much time in long ones.
+// latencyParts is how many short rounds, with short samples, replace each round. A disturbance
+// often lasts longer than a sample, and is the same all the time: the bounds of the median of many
+// short ratios are a third as far apart as those of long ones that take as much time in all.
 const latencyParts = 6
 
-// direct is the name of what others are compared with.
+// direct is the name of the way that others are compared with.
 const direct = "direct"
 
 var latencyNotes = []string{
@@ -112,7 +112,7 @@ func (s *session) costOfAgents(ctx context.Context, l *bypass.Lab, w *bypass.Way
 	var all float64
 	for _, c := range costs {
 		all += c.Runs * float64(c.Time)
-		if c.Runs < 0.5 { // packets that are no request's, nor its answer's
+		if c.Runs < 0.5 { // packets of neither a request nor an answer
 			continue
 		}
 		at := record.Conditions{"host": c.Host, "program": c.Program}
@@ -123,7 +123,7 @@ func (s *session) costOfAgents(ctx context.Context, l *bypass.Lab, w *bypass.Way
 	return nil
 }
 
-// compareTo writes down the ratio of two subjects, round by round, and its bounds.
+// compareTo records the ratio of two subjects, round by round, and its bounds.
 func (s *session) compareTo(to, of string, at record.Conditions, quantity, ratio record.Quantity) {
 	ratios := record.Ratios(s.into.Find(of, at, quantity.Name), s.into.Find(to, at, quantity.Name))
 	low, median, high := compare.Interval(ratios)
@@ -135,8 +135,8 @@ func (s *session) compareTo(to, of string, at record.Conditions, quantity, ratio
 	s.say("  %s %v: %s %.3f (%.3f to %.3f)", of, at, ratio.Name, median, low, high)
 }
 
-// toDirect is how the latency of mode redirect is to that without a balancer. Where the
-// director saw more than the SYN of a connection, something else was measured.
+// toDirect is the latency of mode redirect divided by that without a balancer. If the director saw
+// more than the SYN of a connection, something else was measured.
 func toDirect(at record.Conditions, quantity record.Quantity) func(*record.Scenario) (float64, error) {
 	return func(s *record.Scenario) (float64, error) {
 		value, err := ratio(s, bypass.Handover, direct, at, quantity)
@@ -154,9 +154,8 @@ func toDirect(at record.Conditions, quantity record.Quantity) func(*record.Scena
 	}
 }
 
-// betweenDirectAndDSR is what mode redirect adds to the latency of a request with a connection
-// of its own, to what the mode adds whose packets all pass the director, and replies do not:
-// the quicker one of those.
+// betweenDirectAndDSR is what mode redirect adds to the latency of a request with a connection of
+// its own, divided by what direct server return adds: gue or ipip, whichever is quicker.
 func betweenDirectAndDSR(s *record.Scenario) (float64, error) {
 	handed, err := toDirect(crr, latency50)(s)
 	if err != nil {

@@ -7,17 +7,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// check is a target that weir set itself.
+// check is a target that weir has set itself.
 type check struct {
 	name     string
-	what     string // by itself: a list may show one check alone
+	what     string // complete in itself: a list may show one check alone
 	unit     string
 	relation string // >= or <=
 	target   float64
-	scenario string // that has the measurements: without it the check is left out
+	scenario string // the one that has the measurements: without it the check is left out
 	quantity record.Quantity
-	// value returns what was reached. Its error says why that tells nothing: it was not
-	// measured, or noise made values that cannot be.
+	// value returns what was reached. Its error says why the value tells nothing: it was not
+	// measured, or noise made it impossible.
 	value func(*record.Scenario) (float64, error)
 }
 
@@ -128,7 +128,7 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) { return reading(s, exported, record.Conditions{}, linearity) }},
 }
 
-// alternates are checks of the same names that other scenarios answer, where those of checks
+// alternates are checks of the same names that other scenarios answer, if the scenarios of checks
 // did not run.
 var alternates = []check{
 	{"syn_vs_dnat", "SYNs per second of new flows that the director hands over, mode redirect, to those through iptables, one core", "", ">=", 6, "bypass", record.Throughput,

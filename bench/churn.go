@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What swaps of the ring do besides throughput.
+// The effects of swapping the ring besides throughput.
 var (
 	lostPackets  = record.Quantity{Name: "lost", Unit: "packet", Better: record.Lower}
 	misdirected  = record.Quantity{Name: "misdirected", Unit: "packet", Better: record.Lower}
@@ -24,8 +24,8 @@ var (
 
 const swapInterval = 100 * time.Millisecond
 
-// One measurement takes that many samples' time, and at least as long as it takes to
-// see a few swaps.
+// One measurement takes the time of that many samples, and at least as long as it takes to see a
+// few swaps.
 const (
 	churnSamples = 4
 	churnLeast   = 5 * swapInterval
@@ -59,8 +59,8 @@ func measureChurn(ctx context.Context, s *session) (err error) {
 	return s.inRounds(ctx, steps...)
 }
 
-// churnWithSwaps measures again where a machine that does other work has let the director
-// swap nothing in a short sample.
+// churnWithSwaps measures again if the director has swapped nothing in a short sample, because the
+// machine does other work.
 func (s *session) churnWithSwaps(ctx context.Context, t *track.Track, stream *track.Stream) error {
 	const tries = 4
 	for left := tries; ; left-- {

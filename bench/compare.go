@@ -59,7 +59,7 @@ func newCompare() *cobra.Command {
 	return cmd
 }
 
-// percentage is a flag's: 5 and 5% are the same.
+// percentage is the value of a flag: 5 and 5% are the same.
 type percentage struct {
 	value float64
 	given bool
@@ -77,7 +77,7 @@ func (p *percentage) Set(text string) error {
 
 func (p *percentage) String() string { return strconv.FormatFloat(p.value, 'g', -1, 64) + " %" }
 
-// Type is what help calls the value.
+// Type is the name of the value in help.
 func (p *percentage) Type() string { return "percent" }
 
 func printResult(cmd *cobra.Command, result *compare.Result, asJSON bool) error {

@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// written is the path of a record in which l2dsr and a reference take that long, each
-// round a little longer than the one before.
+// written is the path of a record in which l2dsr and a reference take that long, a little longer in
+// each round.
 func written(t *testing.T, name, scenario string, l2dsr, redirect float64) string {
 	t.Helper()
 	r := &record.Record{Format: record.Format, Scenarios: []record.Scenario{{Name: scenario}}}
@@ -58,7 +58,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Who compares knows what with: help and document name every reference.
+// Help and document name every reference, so that users know what is compared with what.
 func TestReferencesAreNamed(t *testing.T) {
 	var help bytes.Buffer
 	execute(t.Context(), []string{"compare", "--help"}, &help, &help)

@@ -24,7 +24,7 @@ var (
 	made         = record.Quantity{Name: "requests", Unit: "request", Better: record.Neither}
 )
 
-// What changes.
+// The kinds of changes.
 const (
 	directorStops, directorStarts = "director-stop", "director-start"
 	backendGoes, backendComes     = "backend-remove", "backend-add"
@@ -34,7 +34,7 @@ const (
 	cleanChanges                  = "clean"
 )
 
-// How much of what happens in each round: 200 clean changes in five of them.
+// How many changes of each kind a round has: 200 clean changes in five rounds.
 const (
 	cleanPerRound = 40
 	lossPerRound  = 2
@@ -92,14 +92,14 @@ func measureConvergence(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// changer makes changes, and writes down what comes of them.
+// changer makes changes, and records what comes of them.
 type changer struct {
 	*session
 	edge     *edge.Edge
 	requests *edge.Requests
 	random   *rand.Rand
 	history  []event
-	stays    *edge.Director // is not ended; nil: none has to
+	stays    *edge.Director // the director that must not end; nil: any may
 }
 
 // event is a change.
@@ -113,7 +113,7 @@ func (c *changer) happens(format string, args ...any) {
 	c.history = append(c.history, event{time.Now(), fmt.Sprintf(format, args...)})
 }
 
-// tell tells of requests that have failed since then, and what happened around them.
+// tell reports requests that have failed since then, and what happened around them.
 func (c *changer) tell(since time.Time) {
 	stories := c.edge.Stories(c.requests, since)
 	for _, story := range stories {
@@ -129,7 +129,7 @@ func (c *changer) tell(since time.Time) {
 	}
 }
 
-// note writes a delay down.
+// note records a delay.
 func (c *changer) note(what string, d edge.Delay) {
 	if d.Route > 0 {
 		c.add(what, nil, routeDelay, milliseconds(d.Route))
@@ -137,8 +137,8 @@ func (c *changer) note(what string, d edge.Delay) {
 	c.add(what, nil, trafficDelay, milliseconds(d.Traffic))
 }
 
-// counting writes down how many requests have failed while something happens, and until all
-// of them have ended.
+// counting records how many requests have failed while something happens, and until all of them
+// have ended.
 func (c *changer) counting(ctx context.Context, what string, happens func() error) error {
 	began, before := time.Now(), c.requests.Made()
 	if err := happens(); err != nil {
@@ -212,7 +212,7 @@ func (c *changer) starts(ctx context.Context, d *edge.Director) error {
 	return err
 }
 
-// whole starts all directors, and adds all backends, that there are not.
+// whole starts all directors that do not run, and adds all backends that are missing.
 func (c *changer) whole(ctx context.Context) error {
 	for _, d := range c.edge.Directors {
 		if !d.Running {
@@ -282,7 +282,7 @@ func (c *changer) die(ctx context.Context, times int) error {
 	return nil
 }
 
-// cleanDelays are those of all clean changes, of the router and of traffic.
+// cleanDelays are the delays of traffic of all clean changes.
 func cleanDelays(s *record.Scenario) ([]float64, error) {
 	var all []float64
 	for _, what := range []string{directorStops, directorStarts, backendGoes, backendComes} {
@@ -307,7 +307,7 @@ func quantileOf(what string, quantity record.Quantity, part float64) func(*recor
 	}
 }
 
-// cleanQuantile is the same of all clean changes.
+// cleanQuantile is the same for all clean changes.
 func cleanQuantile(part float64) func(*record.Scenario) (float64, error) {
 	return func(s *record.Scenario) (float64, error) {
 		all, err := cleanDelays(s)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// coreTime is what the cores have done since the machine began, in ticks. Idle is also what
-// programs use that give way to others (nice).
+// coreTime is what the cores have done since the machine booted, in ticks. Time of programs that
+// give way to others (nice) also counts as idle.
 type coreTime struct{ idle, all uint64 }
 
 // cores reads it: the first line of /proc/stat (proc_stat(5)).
@@ -26,7 +26,7 @@ func parseCores(line string) (t coreTime, err error) {
 	if len(fields) < 9 || fields[0] != "cpu" {
 		return t, fmt.Errorf("what the cores do: /proc/stat begins with %q", line)
 	}
-	for i, field := range fields[1:9] { // user to steal; those of guests are in user's
+	for i, field := range fields[1:9] { // user to steal; guests' time is in user's
 		n, err := strconv.ParseUint(field, 10, 64)
 		if err != nil {
 			return t, fmt.Errorf("what the cores do: %w", err)
@@ -39,7 +39,7 @@ func parseCores(line string) (t coreTime, err error) {
 	return t, nil
 }
 
-// idleSince is the share of the time that nobody used who would not give way.
+// idleSince is the share of the time that no program used, except those that give way.
 func (t coreTime) idleSince(before coreTime) float64 {
 	if t.all == before.all {
 		return 1

@@ -11,10 +11,10 @@ import (
 	"weir.io/weir/bench/track"
 )
 
-// loss is written down where there is any.
+// loss is recorded only if there is any.
 var loss = record.Quantity{Name: "loss", Unit: "1", Better: record.Lower}
 
-// course is what is measured on tracks side by side, of which one at a time is used.
+// course is a set of measurements on tracks side by side, of which one is used at a time.
 type course struct {
 	session *session
 	lanes   []*lane
@@ -28,16 +28,15 @@ type lane struct {
 	name   string // the subject's
 	at     record.Conditions
 	direct *lane                     // what source and sink take by themselves; nil: no cost is derived
-	rate   float64                   // packets per second that are sent; 0: as many as go
-	before func(*track.Stream) error // each sample
+	rate   float64                   // packets per second that are sent; 0: as many as possible
+	before func(*track.Stream) error // each sample begins with it
 	stream *track.Stream
 	last   track.Sample
 	lost   []float64 // of each round, on one core: on two the source may be faster than the balancer
 }
 
-// add has a subject measured after all that were added before it. What direct took,
-// on one core and under conditions that are among these, is subtracted to tell the
-// balancer's own cost.
+// add adds a subject, which is measured after all earlier ones. The balancer's own cost is what is
+// left after subtracting the time of direct, on one core and under conditions that are among these.
 func (c *course) add(o track.Options, at record.Conditions) *lane {
 	l := &lane{Options: o, name: o.Subject.Name, at: maps.Clone(at), before: (*track.Stream).Open}
 	for _, other := range slices.Backward(c.lanes) {
@@ -126,7 +125,7 @@ func (l *lane) measure(s *session) (err error) {
 	return nil
 }
 
-// close removes the tracks, the last one first: each puts back what it changed.
+// close removes the tracks, the last one first: each restores what it changed.
 func (c *course) close() error {
 	var problems []error
 	for _, t := range slices.Backward(c.built) {

@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What a comparison of answers finds.
+// The findings of a comparison of answers.
 var (
 	asked         = record.Quantity{Name: "packets", Unit: "packets", Better: record.Higher}
 	placedTwice   = record.Quantity{Name: "placed-twice", Unit: "packets", Better: record.Higher}
@@ -32,7 +32,7 @@ var explainNotes = []string{
 	"plan-error: before each of 100 random changes of a service (backends come, go, drain and get other weights, rings other sizes, flows another affinity) the director is asked what it moves (POST /v1/plan); the SYNs of the same flows are sent before the change and after it, 16,384 that are spread evenly over all hashes, 65,536 where the affinity changes; it is the largest difference, in percent of the flows. One in four changes goes on with the service of the change before, and its history",
 }
 
-// Of these, 100,000 packets in all.
+// The numbers of configurations and packets: 100,000 packets in all.
 const (
 	explainConfigurations, explainPackets           = 100, 1000
 	smokeExplainConfigurations, smokeExplainPackets = 4, 60
@@ -52,7 +52,7 @@ func measureExplain(ctx context.Context, s *session) (err error) {
 		return fmt.Errorf("build the lab: %w", err)
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	// One round is the whole: more would be other packets, and take as long.
+	// There is only one round: another would send other packets, and take as long.
 	configurations, packets := explainConfigurations, explainPackets
 	changes, flows := planChanges, planFlows
 	if s.settings.Smoke {

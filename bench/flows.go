@@ -45,8 +45,8 @@ func measureFlows(ctx context.Context, s *session) error {
 
 func flowsAt(flows int) record.Conditions { return record.Conditions{"flows": strconv.Itoa(flows)} }
 
-// flatness is what a packet among 1 M flows costs, to one of a single flow, in the
-// mode to which it matters most.
+// flatness is the cost of a packet among 1 M flows divided by that of a single flow, in the mode
+// where it matters most.
 func flatness(s *record.Scenario) (float64, error) {
 	worst := math.Inf(-1)
 	for _, mode := range stateless {

@@ -10,22 +10,22 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// fewestSamples are those of which the later half is enough for a trend to be told from chance.
+// fewestSamples is the least number of samples whose later half can tell a trend from chance.
 const fewestSamples = 16
 
-// chance is how many standard deviations Kendall's statistic is from its mean once in a
-// thousand times, on one side, for values without a trend.
+// chance is by how many standard deviations Kendall's statistic exceeds its mean once in a thousand
+// times for values without a trend.
 const chance = 3.09
 
-// whole is the step of what is counted. There is no part of one, and one more may be without a
-// leak: so trends are rounded to it, and none of one step is growth.
+// whole is the step of counted values. They are whole numbers, and one more may be no leak: so
+// trends are rounded to it, and a trend of one step is not growth.
 const whole = 1
 
-// growth returns by how many per cent of their median values have grown, the most of three
-// answers, as leaks differ: one that goes on is in the trend of all values, one that begins
-// late is in that of the later half, and what came once and stays has raised the least of the
-// last quarter above the least of the second. The first quarter is warm-up there. step is what
-// values of this kind change by at least, 0 for any.
+// growth returns by how many percent of their median values have grown: the most of three answers,
+// as leaks differ. A steady leak is in the trend of all values, one that begins late in that of the
+// later half, and one that happens once and stays raises the least of the last quarter above the
+// least of the second; the first quarter is warm-up there. step is the least by which values of
+// this kind change, 0 for any.
 func growth(values []float64, step float64) (percent float64, err error) {
 	if len(values) < fewestSamples {
 		return math.NaN(), fmt.Errorf("%d samples are too few to see growth in: %d are the fewest", len(values), fewestSamples)
@@ -57,10 +57,10 @@ func growth(values []float64, step float64) (percent float64, err error) {
 	return 100 * most / middle, nil
 }
 
-// trend returns by how much values that were taken at equal distances have grown from the
-// first to the last: the median of the slopes between any two of them, times the distance of
-// these (Theil and Sen). No single value, and no change that does not last, moves it far. It is 0
-// where values that only come and go would look the same once in a thousand times (Kendall).
+// trend returns by how much values taken at equal intervals have grown from the first to the last:
+// the median of the slopes between any two values, times the distance from first to last (Theil and
+// Sen). No single value, and no change that does not last, moves it far. It is 0 unless values
+// without a trend would look the same less than once in a thousand times (Kendall).
 func trend(values []float64) float64 {
 	var slopes []float64
 	score := 0
@@ -76,8 +76,8 @@ func trend(values []float64) float64 {
 	return record.Median(slopes) * float64(len(values)-1)
 }
 
-// scoreVariance is the variance of Kendall's score of values without a trend: the number of
-// pairs that rise less that of those that fall. Equal values leave less to chance.
+// scoreVariance is the variance of Kendall's score for values without a trend. The score is the
+// number of rising pairs less that of falling pairs. Equal values leave less to chance.
 func scoreVariance(values []float64) float64 {
 	equal := map[float64]int{}
 	for _, v := range values {
@@ -91,7 +91,7 @@ func scoreVariance(values []float64) float64 {
 	return variance / 18
 }
 
-// worstGrowth is that of whatever has grown the most, of these quantities.
+// worstGrowth is the growth of the measurement of these quantities that has grown the most.
 func worstGrowth(quantities ...record.Quantity) func(*record.Scenario) (float64, error) {
 	return func(s *record.Scenario) (float64, error) {
 		most := math.NaN()
@@ -100,7 +100,7 @@ func worstGrowth(quantities ...record.Quantity) func(*record.Scenario) (float64,
 				continue
 			}
 			step := 0.0
-			if m.Quantity.Unit == "" { // it is counted
+			if m.Quantity.Unit == "" { // the quantity is a count
 				step = whole
 			}
 			percent, err := growth(m.Rounds, step)

@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// samples are as many as a soak of two hours takes, with five changes of a minute between two.
+// samples is how many a soak of two hours takes, with five changes, a minute each, between two.
 const samples = 24
 
 // series has a value for each sample.
@@ -39,7 +39,7 @@ func TestGrowth(t *testing.T) {
 		{"that go up and down", series(func(i int) float64 { return 100 + float64(i%5) }), 0, 0, 0},
 		{"with garbage", series(func(i int) float64 { return []float64{100, 130, 180, 110, 250}[i%5] }), 0, 0, 0},
 
-		// Goroutines of a director as a soak of two hours has counted them.
+		// Goroutines of a director as a soak of two hours counted them.
 		{"of a soak", []float64{60, 61, 59, 59, 60, 61, 60, 60, 59, 60, 61, 60, 60, 59, 60, 61, 60, 60, 60, 61, 60, 61, 60, 60}, whole, 0, 0},
 		{"that change by one", series(func(i int) float64 { return 60 + jitter[i%len(jitter)] }), whole, 0, 0},
 		{"that are one more in the later half", series(func(i int) float64 { return 59 + float64(i/12) }), whole, 0, 0},
@@ -60,7 +60,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// Values without a trend stay below the targets of a soak, whatever chance makes of them.
+// Values without a trend stay below the targets of a soak, whatever chance does.
 func TestNoGrowthByChance(t *testing.T) {
 	const soaks = 1000
 	random := rand.New(rand.NewPCG(5, 24))
