@@ -22,7 +22,7 @@ const Relay = 255
 // DatagramRow has the other hosts that a datagram may belong to.
 type DatagramRow struct {
 	Hops     []netip.Addr // the first is the host that sent it on first, or has the youngest
-	Down     int          // so many of the last ones are down for the director
+	Down     int          // how many of the last ones are down for the director
 	Next     int          // the number of the host to try next
 	Returned bool         // it is on its way back to the first
 	Claim    int          // the youngest age that a host has claimed, in units; 0: none has it; 255: the first of the row keeps it

@@ -14,7 +14,7 @@ import (
 // poll is a NAPI instance that takes this long for a poll and for each packet in it.
 type poll struct{ fixed, packet time.Duration }
 
-// polled returns so many polls of n packets of budget 64.
+// polled returns count polls of n packets each, with a budget of 64.
 func (p poll) polled(count, n uint64) polls {
 	took := time.Duration(count) * (p.fixed + time.Duration(n)*p.packet)
 	s := polls{count: count, packets: count * n, budget: count * 64, time: took}
