@@ -20,7 +20,7 @@ import (
 type Planned struct {
 	Changes  int
 	Flows    int     // sent before and after a change, over all changes
-	Worst    float64 // percent of a change's flows that moved although the plan did not say so, or the other way round
+	Worst    float64 // percent of a change's flows that moved unplanned, or were planned to and stayed
 	Examples []string
 }
 
