@@ -70,7 +70,7 @@ type Options struct {
 	Others              int           // services that do not exist in the beginning
 	Drain               time.Duration // how long a director that is told to end goes on
 	BFD                 time.Duration // the interval of its packets, of which three make a loss; 0: 50 ms
-	Rate                uint64        // bits per second of clients' packets that a director's cable carries to it; 0: no limit
+	Rate                uint64        // bits per second of clients' packets on the cable to a director; 0: no limit
 }
 
 // New builds the lab, starts all directors, and returns when the router sends to all of them.
