@@ -15,13 +15,13 @@ import (
 // MAC is where a frame goes.
 type MAC [6]byte
 
-// clients begin connections: each packet is the SYN of another one.
+// clients begin connections: each packet is the SYN of a new one.
 type clients struct {
 	frame []byte
-	next  uint32 // the next one's source port, and above it the last byte of its address
+	next  uint32 // the next connection's source port, and above it the last byte of its address
 }
 
-// networks counts who has been a client: a director may know their connections yet.
+// networks counts the clients' networks so far: a director may still know their connections.
 var networks atomic.Uint32
 
 const (
@@ -29,8 +29,8 @@ const (
 	tcpSYN                     = 1 << 1
 )
 
-// newClients returns clients of a network of their own. Checksums are absent: nobody
-// receives what they send.
+// newClients returns clients of a network of their own. Checksums are absent: no host receives what
+// they send.
 func newClients(vip netip.Addr, port uint16) *clients {
 	frame := make([]byte, 64)
 	binary.BigEndian.PutUint16(frame[12:], unix.ETH_P_IP)
@@ -46,8 +46,8 @@ func newClients(vip netip.Addr, port uint16) *clients {
 	return &clients{frame: frame}
 }
 
-// connect begins the next connection, and returns where the program sends it. The
-// frame itself goes nowhere.
+// connect begins the next connection, and returns where the program sends it. The frame itself is
+// not sent.
 func (c *clients) connect(program *ebpf.Program) (MAC, error) {
 	h := c.frame[ethernetLen:]
 	h[15] = byte(c.next >> 16)
@@ -60,8 +60,8 @@ func (c *clients) connect(program *ebpf.Program) (MAC, error) {
 	return MAC(out), nil
 }
 
-// hops are the next hops of a service's connections: with a handful of backends of
-// even shares, of all.
+// hops are the next hops of a service's connections: of all connections, if a handful of backends
+// have even shares.
 func hops(program *ebpf.Program, vip netip.Addr, port uint16) ([]MAC, error) {
 	c, seen := newClients(vip, port), map[MAC]bool{}
 	for range 256 {

@@ -20,13 +20,13 @@ func Memory(pin string) (uint64, error) {
 	return memoryOf(filepath.Join(pin, "maps-*", "*"), filepath.Join(pin, "state", "*"))
 }
 
-// MapMemory returns the bytes that the kernel counts for one of them. What another
+// MapMemory returns the bytes that the kernel counts for one of these maps. A map that another
 // version may take over has its format behind its name.
 func MapMemory(pin, name string) (uint64, error) {
 	return memoryOf(filepath.Join(pin, "maps-*", name), filepath.Join(pin, "state", name+"-*"))
 }
 
-// memoryOf sums up what is pinned where these patterns say. A map may be pinned twice.
+// memoryOf adds up the maps that are pinned where these patterns say. A map may be pinned twice.
 func memoryOf(patterns ...string) (uint64, error) {
 	bytes := map[ebpf.MapID]uint64{}
 	for _, pattern := range patterns {
@@ -66,6 +66,6 @@ func mapMemory(path string) (ebpf.MapID, uint64, error) {
 	if !found {
 		return 0, 0, errNoID
 	}
-	bytes, _ := info.Memlock() // an empty trie takes none, and is said not to tell
+	bytes, _ := info.Memlock() // an empty trie takes none, which looks as if it were unknown
 	return id, bytes, nil
 }

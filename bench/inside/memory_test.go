@@ -29,8 +29,8 @@ func pinned(t *testing.T, size uint32, paths ...string) {
 	}
 }
 
-// What another version may take over is pinned twice, and what is no program's is
-// beside the others: each map is counted, once.
+// Maps that another version may take over are pinned twice, and maps that no program uses lie
+// beside the others: each map is counted once.
 func TestMemoryCountsEachMapOnce(t *testing.T) {
 	pin, err := os.MkdirTemp("/sys/fs/bpf", "inside-")
 	if err != nil {

@@ -19,7 +19,7 @@ type Runs struct {
 	Time  time.Duration
 }
 
-// Since is what has come since an earlier reading.
+// Since is the difference to an earlier reading.
 func (r Runs) Since(before Runs) Runs { return Runs{r.Count - before.Count, r.Time - before.Time} }
 
 var errNoLinks = errors.New("no link of the agent is pinned")
@@ -69,17 +69,17 @@ func addRuns(runs map[string]Runs, path string) error {
 	return nil
 }
 
-// Clock has the kernel measure each run of each program, until it is closed: that takes time,
-// too.
+// Clock makes the kernel measure each run of each program, until it is closed. The measurement
+// takes time, too.
 type Clock struct {
-	Overhead time.Duration // of what is measured of a run
+	Overhead time.Duration // contained in the measured time of a run
 	close    func() error
 }
 
-// probing is how often a program that does nothing is run.
+// probing is how often an empty program is run.
 const probing = 200_000
 
-// NewClock turns the measurement on, and measures what it takes itself.
+// NewClock turns the measurement on, and measures its own overhead.
 func NewClock() (*Clock, error) {
 	on, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What an agent's program runs is counted while the clock is on, and found by its pinned link.
+// The runs of an agent's program are counted while the clock is on, and found by its pinned link.
 func TestAgentRuns(t *testing.T) {
 	host := netlab.ForTest(t).Host("host")
 	pin := host.BPFFS()
@@ -54,7 +54,7 @@ func TestAgentRuns(t *testing.T) {
 	if err := errors.Join(err, clock.Close()); err != nil {
 		t.Fatal(err)
 	}
-	// What the host itself sends on its loopback is counted, too.
+	// Packets that the host itself sends on its loopback are counted, too.
 	if got := after["counted"].Since(before["counted"]); got.Count < times || got.Time <= 0 || clock.Overhead <= 0 {
 		t.Errorf("after %d runs %+v were counted, and the clock takes %v", times, got, clock.Overhead)
 	}

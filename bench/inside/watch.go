@@ -1,5 +1,5 @@
-// Package inside looks at a director's program and maps in the kernel from outside of
-// its process: what they take, and when packets follow a new ring.
+// Package inside looks at a director's program and maps in the kernel from outside its process: the
+// resources that they use, and when packets follow a new ring.
 package inside
 
 import (
@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotVisible says that a change was not seen in time.
+// ErrNotVisible says that a change did not show in time.
 var ErrNotVisible = errors.New("packets do not follow the new ring")
 
 // patience bounds the wait for a change.
 const patience = time.Minute
 
-// between is how long a CPU's watcher leaves the CPU to others between two packets:
-// far less than a change takes, and enough that the change does not wait for the watch.
+// between is how long a CPU's watcher leaves the CPU to others between two packets: far less than a
+// change takes, but enough that the change does not wait for the watcher.
 const between = 100 * time.Microsecond
 
-// Program returns the director's program that uses the maps pinned in a director's
-// directory: what a packet meets that comes in now. The caller closes it.
+// Program returns the director's program that uses the maps pinned in a director's directory: the
+// one that handles incoming packets now. The caller closes it.
 func Program(pin string) (*ebpf.Program, error) {
 	pins, err := filepath.Glob(filepath.Join(pin, "maps-*", "backends"))
 	if err != nil || len(pins) != 1 {
@@ -70,18 +70,17 @@ func programOf(backends ebpf.MapID) (*ebpf.Program, error) {
 	}
 }
 
-// Seen is when the CPUs forwarded by the new ring.
+// Seen is when the first and the last CPU forwarded by the new ring.
 type Seen struct {
 	First, Last time.Time
 }
 
-// Watch sends connections to that address and port through the program on every CPU
-// until one of each CPU's leaves for a next hop that none had before. It returns when
-// all watch; the function that it returns waits for the end. Errors of that:
-// ErrNotVisible.
+// Watch sends connections to that address and port through the program on every CPU until one of
+// each CPU's leaves for a next hop that none had before. It returns when all CPUs are watched; the
+// function that it returns waits for the end. Its error may be ErrNotVisible.
 //
-// Every packet begins a connection of its own: one that a director knows stays where
-// it is, whatever the ring says.
+// Every packet begins a connection of its own: a connection that the director knows stays where it
+// is, whatever the ring says.
 func Watch(ctx context.Context, program *ebpf.Program, vip netip.Addr, port uint16) (wait func() (Seen, error), err error) {
 	before, err := hops(program, vip, port)
 	if err != nil {
@@ -104,8 +103,8 @@ func Watch(ctx context.Context, program *ebpf.Program, vip netip.Addr, port uint
 	}, nil
 }
 
-// watchOn watches one CPU. Its thread is bound to it and ends with the goroutine. It
-// goes first there, as packets do: they wait for no process.
+// watchOn watches one CPU. Its thread is bound to the CPU and ends with the goroutine. It runs
+// before all processes there, as packets do.
 func watchOn(ctx context.Context, cpu int, program *ebpf.Program, clients *clients, before []MAC, ready func()) (time.Time, error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -131,9 +130,9 @@ func watchOn(ctx context.Context, cpu int, program *ebpf.Program, clients *clien
 	}
 }
 
-// goFirst lets the thread run whenever it wants to. Where real time is not to be had
-// (CONFIG_RT_GROUP_SCHED, in a control group without any) it has the highest priority
-// of the others, which still waits for the slice of who runs.
+// goFirst lets the thread run whenever it wants to. If it may not have a real-time priority
+// (CONFIG_RT_GROUP_SCHED, in a control group without real time) it gets the highest ordinary
+// priority, which still waits for the running thread's slice.
 func goFirst() error {
 	fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
 	err := unix.SchedSetAttr(0, &fifo, 0)
@@ -143,8 +142,7 @@ func goFirst() error {
 	return err
 }
 
-// nap lets the thread sleep in the kernel: Go's own timers are served by threads that
-// do not go first.
+// nap lets the thread sleep in the kernel: Go's own timers run in threads that do not go first.
 func nap() {
-	_ = unix.Nanosleep(&unix.Timespec{Nsec: between.Nanoseconds()}, nil) // shorter when interrupted
+	_ = unix.Nanosleep(&unix.Timespec{Nsec: between.Nanoseconds()}, nil) // shorter if interrupted
 }
