@@ -8,15 +8,15 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// line is what a cache fetches.
+// line is how many bytes a cache fetches at once.
 const line = 64
 
-// What is read: from what the second cache of a core holds to what no cache does.
-// Where it takes long although the last cache should hold it, others of the host use
-// that cache, and what depends on it is slow: a forwarder with many rings.
+// The sizes of what is read: from what a core's second cache holds to what no cache does. If
+// reading takes long although the last cache should hold the data, other machines of the host use
+// that cache, and whatever depends on it is slow: for example, a forwarder with many rings.
 var workingSets = []int{256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}
 
-// latencies returns how long a read takes that waits for the one before.
+// latencies returns how long a read takes that waits for the previous one.
 func latencies() []record.Latency {
 	var all []record.Latency
 	for _, size := range workingSets {
@@ -44,7 +44,7 @@ func latency(size int) float64 {
 	return record.Median(took)
 }
 
-// chain makes every line say which is the next, in one circle through all.
+// chain makes every line name the next one, in one circle through all.
 func chain(lines int) []uint64 {
 	memory := make([]uint64, lines*line/8)
 	order := rand.New(rand.NewPCG(1, uint64(lines))).Perm(lines)

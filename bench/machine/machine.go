@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// Describe returns what this machine is. What it does not tell stays empty.
+// Describe returns what this machine is. Unknown fields stay empty.
 func Describe(ctx context.Context) record.Machine {
 	cpu := value(read("/proc/cpuinfo"), "model name")
 	memory, _, _ := strings.Cut(value(read("/proc/meminfo"), "MemTotal"), " ")
@@ -48,7 +48,7 @@ func read(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// value returns what stands behind the first "key :" of a file in /proc.
+// value returns the text behind the first "key :" of a file in /proc.
 func value(text, key string) string {
 	for line := range strings.Lines(text) {
 		if name, rest, found := strings.Cut(line, ":"); found && strings.TrimSpace(name) == key {
@@ -58,7 +58,7 @@ func value(text, key string) string {
 	return ""
 }
 
-// jit is whether the kernel compiles BPF: 1, or 2 for debugging.
+// jit is whether the kernel compiles BPF: 1, or 2 with debugging.
 func jit(setting string) bool { return setting == "1" || setting == "2" }
 
 // mitigations returns what the kernel does against the CPU's flaws, without those
@@ -74,13 +74,13 @@ func mitigations(directory string) map[string]string {
 	return found
 }
 
-// What weir is compared with and measured by, and how to ask for the version.
+// The programs that weir is compared with and measured by, and how to ask for their versions.
 var versions = map[string][]string{
 	"iptables": {"--version"}, "nft": {"--version"}, "nginx": {"-v"},
 	"haproxy": {"-v"}, "wrk": {"-v"}, "iperf3": {"--version"},
 }
 
-// tools returns the versions of those that are installed.
+// tools returns the versions of the installed ones.
 func tools(ctx context.Context) map[string]string {
 	found := map[string]string{}
 	for name, args := range versions {
@@ -97,7 +97,7 @@ func tools(ctx context.Context) map[string]string {
 	return found
 }
 
-// version returns the first word with a digit in what a program says of itself.
+// version returns the first word with a digit in a program's output.
 func version(out []byte) string {
 	first, _, _ := bytes.Cut(out, []byte("\n"))
 	for _, word := range strings.Fields(string(first)) {
