@@ -60,7 +60,7 @@ func removed(b []model.Backend, n int, random *rand.Rand) []model.Backend {
 	return rest
 }
 
-// some does something to a tenth of the backends.
+// some changes a tenth of the backends.
 func some(b []model.Backend, random *rand.Rand, do func(*model.Backend)) []model.Backend {
 	all := slices.Clone(b)
 	for _, i := range random.Perm(len(all))[:len(all)/10] {
@@ -69,8 +69,8 @@ func some(b []model.Backend, random *rand.Rand, do func(*model.Backend)) []model
 	return all
 }
 
-// least is the share of connections that have to go elsewhere than before, whoever
-// places them, so that all have shares by their weights.
+// least is the share of connections that must go elsewhere than before, whatever places them, so
+// that all backends have shares by their weights.
 func least(before, after []model.Backend) float64 {
 	shares := func(all []model.Backend) map[netip.Addr]float64 {
 		sum, weights := 0.0, map[netip.Addr]float64{}
@@ -101,7 +101,7 @@ type outcome struct {
 	bytes uint64  // that the ring takes in the director's program
 }
 
-// after works out what a change does, by the code that directors run.
+// after works out what a change does, with the code that directors run.
 func (c change) after(n int, random *rand.Rand, planner *engine.Planner) (outcome, float64, error) {
 	before := model.Service{Name: "site", VIP: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Protocol: model.TCP,
 		Port: model.PortRange{First: 443, Last: 443}, Mode: model.IPIP, Backends: backendsFrom(0, n)}

@@ -24,7 +24,7 @@ var checks = []check{
 		sim.P2C, sim.Random, record.Conditions{"service": "exponential", "load": "0.8"}, 0.5},
 }
 
-// Judge compares what came out with what is expected.
+// Judge compares the results with the expectations.
 func Judge(r *record.Record) []record.Check {
 	all := []record.Check{}
 	for _, c := range checks {

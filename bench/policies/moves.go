@@ -24,7 +24,7 @@ var (
 	sharedSlots = record.Quantity{Name: "shared", Unit: "1", Better: record.Lower}
 )
 
-// mostPlanned is how many backends of one service are planned for as directors do.
+// mostPlanned is up to how many backends of one service are planned with the directors' code.
 const mostPlanned = 10000
 
 func askMoves(a *asking) error {
@@ -35,7 +35,7 @@ func askMoves(a *asking) error {
 		planner := engine.NewPlanner()
 		for round := range a.settings.Rounds {
 			if n >= mostPlanned && round > 0 {
-				break // of so many any tenth is like another
+				break // with so many backends any tenth is like another
 			}
 			for _, c := range changes {
 				if err := a.context.Err(); err != nil {
@@ -76,7 +76,7 @@ func (a *asking) move(c change, n int, random *rand.Rand, planner *engine.Planne
 	return nil
 }
 
-// ringAlone returns the share of the slots of a ring that a change moves.
+// ringAlone returns the share of a ring's slots that a change moves.
 func (c change) ringAlone(n int, random *rand.Rand) (moved, must float64) {
 	before := backendsFrom(0, n)
 	after := c.apply(before, random)
@@ -105,8 +105,8 @@ func owners(size uint32, backends []model.Backend) []string {
 	return names
 }
 
-// lcm is the least common multiple: of so many hashes in a row, two moduli agree in as
-// many as the smaller one is.
+// lcm is the least common multiple: in that many consecutive hashes, two moduli agree on as many
+// hashes as the smaller modulus.
 func lcm(a, b int) float64 {
 	x, y := a, b
 	for y != 0 {

@@ -35,7 +35,7 @@ func encoded(t *testing.T, r *record.Record) string {
 	return text.String()
 }
 
-// All scenarios come to something, and with the same seed to the same.
+// All scenarios have results, and the same seed gives the same results.
 func TestSameSeedSameRecord(t *testing.T) {
 	a, b := smoke(t), smoke(t)
 	if encoded(t, a) != encoded(t, b) {
@@ -63,9 +63,9 @@ func TestSameSeedSameRecord(t *testing.T) {
 	}
 }
 
-// The document in docs/ is the one that its record makes: nobody edited it, and what
-// writes it has not changed since. "bench simulate --docs routes" writes it anew, and
-// simulates almost nothing.
+// The document in docs/ is the one that its record makes: it was not edited, and the code that
+// writes it has not changed since. "bench simulate --docs routes" writes it anew, and simulates
+// almost nothing.
 func TestDocumentIsTheRecords(t *testing.T) {
 	const root, source, path = "../..", "bench/results/policies.json", "docs/policies.md"
 	r, err := record.Read(filepath.Join(root, source))
@@ -150,7 +150,7 @@ func TestUnknownScenario(t *testing.T) {
 	}
 }
 
-// What must move: the shares of those that come, or that others lose.
+// What must move: the shares of new backends, or those that others lose.
 func TestLeast(t *testing.T) {
 	want := map[string]float64{"add 1": 1.0 / 21, "remove 1": 1.0 / 20, "add 10 %": 2.0 / 22, "replace 10 %": 0.1, "drain 10 %": 0.1,
 		"halve 10 %": 0.1 - 0.05/0.95}
@@ -163,8 +163,8 @@ func TestLeast(t *testing.T) {
 	}
 }
 
-// A change moves as much as it must, and little more, and what is shared covers what has
-// moved away from backends that are still there. The ring alone agrees with the rows.
+// A change moves as much as it must, and little more. The shared slots include those that have
+// moved away from backends that still exist. The ring alone agrees with the rows.
 func TestChanges(t *testing.T) {
 	for _, c := range changes {
 		random := func() *rand.Rand { return rand.New(rand.NewPCG(2, 0)) }
@@ -195,8 +195,8 @@ func TestRingBytes(t *testing.T) {
 	}
 }
 
-// RFC 2992, section 3: of a next hop at the end half of the flows move, of one in the
-// middle a quarter, with many next hops; the mean over all is a third.
+// RFC 2992, section 3: with many next hops, half of the flows move if the one at the end leaves,
+// and a quarter if it is in the middle; the mean over all is a third.
 func TestThreshold(t *testing.T) {
 	if got := thresholdMoves(2); got != 0.5 {
 		t.Errorf("of two directors one leaves, and %v of the flows move", got)

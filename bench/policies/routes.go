@@ -24,7 +24,7 @@ func askRoutes(a *asking) error {
 	return nil
 }
 
-// thresholdMoves is the mean over all directors of what moves when that one leaves: the
+// thresholdMoves is the share that moves when a director leaves, the mean over all directors: the
 // ranges of those before it grow to the right, and of those behind it to the left.
 func thresholdMoves(n int) float64 {
 	before, after := 1/float64(n), 1/float64(n-1)

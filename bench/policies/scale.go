@@ -14,24 +14,24 @@ var scaleNotes = []string{
 	"`least-conn` is left out: a director that asks 100,000 servers for each request is nobody's plan, and `join shortest queue` is what it would come to",
 }
 
-// Requests for each server that come before those that count, and these. Queues at this
-// load forget in about 90 service times what they began with; so far out in the tail as
-// p99.9 that has to pass several times. Where policies look at queues these are short, and
-// forget much sooner.
+// How many requests for each server come first and do not count, and how many count. At this load
+// queues forget their initial state in about 90 service times; for p99.9, far out in the tail, that
+// time has to pass several times. Policies that look at queues keep them short, and these forget
+// much sooner.
 const (
 	scaleWarm        = 400
 	scaleWarmLooking = 80
 	scaleCount       = 40
 )
 
-// A cluster of so many servers is simulated once: it has as many requests as others in
-// many rounds.
+// A cluster of this many servers is simulated once: it has as many requests as others in many
+// rounds.
 const scaleOnce = 100000
 
 func askScale(a *asking) error {
 	for _, size := range []struct{ directors, servers int }{{16, 16}, {100, 1000}, {1000, scaleOnce}} {
 		if a.settings.Smoke && size.servers == scaleOnce {
-			continue // its ring alone takes half a second
+			continue // building its ring alone takes half a second
 		}
 		at := record.Conditions{"directors x servers": fmt.Sprintf("%dx%d", size.directors, size.servers)}
 		for _, policy := range []string{sim.Random, sim.Distributed, sim.Central, sim.P2C, sim.Shortest} {
@@ -62,7 +62,7 @@ func askWeights(a *asking) error {
 	for _, load := range []float64{0.3, 0.5, 0.7, 0.8, 0.9} {
 		for _, policy := range sim.Policies() {
 			if policy == sim.OneQueue {
-				continue // whose queue is the fast ones'?
+				continue // one queue is for servers of one speed
 			}
 			c := sim.Config{Policy: policy, Directors: 16, Servers: 16, Weights: weights, Workers: 1, Service: sim.Exponential, Load: load,
 				Interval: 1, Second: 100, Warm: 30000, Count: 200000}

@@ -5,14 +5,14 @@ import (
 	"weir.io/weir/bench/sim"
 )
 
-// Times are in mean service times. A bare number has no unit that a prefix could be of.
+// Times are in mean service times. A bare number has no unit that could take a prefix.
 var (
 	p50  = record.Quantity{Name: "p50", Unit: "1", Better: record.Lower}
 	p99  = record.Quantity{Name: "p99", Unit: "1", Better: record.Lower}
 	p999 = record.Quantity{Name: "p99.9", Unit: "1", Better: record.Lower}
 )
 
-// smokeRequests are few: that something comes out.
+// smokeRequests is few: enough for some result.
 const smokeRequests = 400
 
 // simulate runs a cluster once per round, each with a seed of its own. In a round all
@@ -36,7 +36,7 @@ func (a *asking) simulate(c sim.Config, note func(*sim.Result)) error {
 	return nil
 }
 
-// once is the same scenario in a single round, if it is so.
+// once is the same scenario, in a single round if so is set.
 func (a *asking) once(so bool) *asking {
 	if so {
 		a = &asking{context: a.context, settings: a.settings, into: a.into, count: a.count}
@@ -45,7 +45,7 @@ func (a *asking) once(so bool) *asking {
 	return a
 }
 
-// times notes percentiles of the time that requests take.
+// times records percentiles of request times.
 func (a *asking) times(c sim.Config, at record.Conditions, quantities ...record.Quantity) error {
 	shares := map[string]float64{p50.Name: 0.5, p99.Name: 0.99, p999.Name: 0.999}
 	return a.simulate(c, func(r *sim.Result) {
@@ -55,5 +55,5 @@ func (a *asking) times(c sim.Config, at record.Conditions, quantities ...record.
 	})
 }
 
-// asksServers says whether a policy goes by what servers report.
+// asksServers says whether a policy uses servers' reports.
 func asksServers(policy string) bool { return policy == sim.LeastConn || policy == sim.P2C }

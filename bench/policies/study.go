@@ -1,6 +1,6 @@
-// Package policies asks the simulator which policy to take, and weir's own rings what a
-// change costs that no lab has the machines for. It writes what it finds as a record of
-// scenarios, and the document docs/policies.md from such a record.
+// Package policies asks the simulator which policy to take, and weir's own rings what changes cost
+// in sizes for which no lab has the machines. It writes its findings as a record of scenarios, and
+// the document docs/policies.md from such a record.
 package policies
 
 import (
@@ -50,7 +50,7 @@ func Names() []string {
 	return names
 }
 
-// asking is a scenario under way.
+// asking is a scenario that is running.
 type asking struct {
 	context  context.Context
 	settings record.Settings
@@ -58,8 +58,7 @@ type asking struct {
 	count    *int // of events that were simulated
 }
 
-// Merge puts the scenarios of a record in their places in another one, which was made
-// with the same settings.
+// Merge puts the scenarios of a record in their places in another record with the same settings.
 func Merge(into, from *record.Record) error {
 	if into.Settings != from.Settings {
 		return fmt.Errorf("scenarios of %+v do not go with those of %+v: simulate all of them", from.Settings, into.Settings)
@@ -77,7 +76,7 @@ func Merge(into, from *record.Record) error {
 	return nil
 }
 
-// Run asks. It tells how far it is, and how many events a second it simulated.
+// Run runs the study. It reports progress, and how many events a second it simulated.
 func (s Study) Run(ctx context.Context, progress io.Writer) (*record.Record, error) {
 	r := &record.Record{Format: record.Format, Settings: s.Settings, Scenarios: []record.Scenario{}, Checks: []record.Check{}}
 	for _, name := range s.Only {
