@@ -13,18 +13,18 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// NAPI is the kernel threads that handle what arrives at a port: what runs there is
-// apart from everything else of the machine, and its time can be read.
+// NAPI is the kernel threads that handle what arrives at a port: their work is separate from
+// everything else on the machine, and its time can be read.
 type NAPI struct {
 	port    *netlab.Port
 	threads []int
 }
 
-// mostUrgent is the priority of a thread that ordinary ones hardly keep waiting.
+// mostUrgent is the priority of a thread that ordinary threads hardly delay.
 const mostUrgent = -20
 
-// ThreadNAPI gives the receiving side of a port its kernel threads (threaded NAPI)
-// and the threads a CPU. The port needs NAPI: GRO or an XDP program.
+// ThreadNAPI gives the receiving side of a port kernel threads (threaded NAPI), and the threads a
+// CPU. The port needs NAPI: GRO or an XDP program.
 func ThreadNAPI(port *netlab.Port, cpu int) (*NAPI, error) {
 	before, err := napiThreads(port)
 	if err != nil {
@@ -52,7 +52,7 @@ func ThreadNAPI(port *netlab.Port, cpu int) (*NAPI, error) {
 		if err := unix.SchedSetaffinity(pid, &set); err != nil {
 			return nil, fmt.Errorf("move NAPI of %s of %s to CPU %d: %w", port.Name, port.Host.Name, cpu, err)
 		}
-		// Else whatever runs there for a moment costs packets: a veth holds 256.
+		// Otherwise any program that runs there for a moment costs packets: a veth holds 256.
 		if err := unix.Setpriority(unix.PRIO_PROCESS, pid, mostUrgent); err != nil {
 			return nil, fmt.Errorf("hurry NAPI of %s of %s: %w", port.Name, port.Host.Name, err)
 		}
@@ -60,8 +60,8 @@ func ThreadNAPI(port *netlab.Port, cpu int) (*NAPI, error) {
 	return n, nil
 }
 
-// RealTime gives the threads a real-time priority: where nobody else is to keep them waiting,
-// as nobody keeps a NIC's interrupt.
+// RealTime gives the threads a real-time priority: then other threads do not delay them, as they do
+// not delay a NIC's interrupt.
 func (n *NAPI) RealTime(priority uint32) error {
 	for _, pid := range n.threads {
 		attr := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: priority}
@@ -100,8 +100,7 @@ func setThreaded(port *netlab.Port) error {
 	})
 }
 
-// napiThreads returns the kernel threads that are named after a port, on whatever
-// host.
+// napiThreads returns the kernel threads that are named after a port, on any host.
 func napiThreads(port *netlab.Port) (map[int]bool, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
@@ -111,7 +110,7 @@ func napiThreads(port *netlab.Port) (map[int]bool, error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil || !strings.HasPrefix(string(text), "napi/"+port.Name+"-") {
-			continue // another's, or gone
+			continue // another thread, or gone
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 // ErrNoHistory says that the repository does not have the commit that was asked for.
 var ErrNoHistory = errors.New("the repository's history does not reach back to it (a shallow clone? git fetch --unshallow)")
 
-// Before returns the commit before the one that brought a file first.
+// Before returns the commit before the one that first added a file.
 func Before(ctx context.Context, file string) (string, error) {
 	brought, err := git(ctx, "log", "--reverse", "--diff-filter=A", "--format=%H", "--", file)
 	if err != nil {
@@ -45,8 +45,8 @@ func File(ctx context.Context, commit, path string) ([]byte, error) {
 	return content, nil
 }
 
-// Older returns the path of weir as it was at a commit. It is built once, and kept
-// beside the one that is measured.
+// Older returns the path of weir as it was at a commit. It is built once, and kept beside the weir
+// that is measured.
 func Older(ctx context.Context, commit string) (string, error) {
 	path, err := filepath.Abs(filepath.Join("bin", "weir-"+commit))
 	if err != nil {
@@ -74,7 +74,8 @@ func build(ctx context.Context, commit, dir, path string) error {
 	if err := run(ctx, dir, "tar", "-xf", archive); err != nil {
 		return err
 	}
-	// Renamed when it is whole: what an interrupted build leaves must not be measured.
+	// The file is renamed when it is complete: the remains of an interrupted build must not be
+	// measured.
 	if err := run(ctx, dir, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path+".new", "./cmd/weir"); err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func git(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// output returns what git printed, as it is.
+// output returns what git printed, unchanged.
 func output(ctx context.Context, args ...string) ([]byte, error) {
 	out, err := exec.CommandContext(ctx, "git", args...).Output()
 	var exit *exec.ExitError

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// repository makes one with a commit before the file, one that brings it, one that
-// takes it away and one that brings it again, and returns the first one's name.
+// repository makes a repository with a commit before the file, one that adds it, one that removes
+// it and one that adds it again, and returns the first commit's name.
 func repository(t *testing.T) (dir, first string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -1,5 +1,5 @@
-// Package process runs weir and the programs that it is measured with on the hosts
-// of a lab: it waits until they are ready, and reads what they take of the machine.
+// Package process runs weir and the programs that it is measured with on the hosts of a lab: it
+// waits until they are ready, and reads which resources they use.
 package process
 
 import (
@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// ErrEnded says that a process is gone although nobody told it to.
+// ErrEnded says that a process has ended without being told to.
 var ErrEnded = errors.New("process ended by itself")
 
 // patience bounds the wait for a process to be ready: long enough for the largest
@@ -33,8 +33,8 @@ type Process struct {
 	done chan struct{}
 }
 
-// Start starts a program on a host. What it prints is kept for errors; name also
-// tells it from the host's other processes.
+// Start starts a program on a host. Its output is kept for errors; name also distinguishes it from
+// the host's other processes.
 func Start(host *netlab.Host, name, program string, args ...string) (*Process, error) {
 	p := &Process{Host: host, Name: name, log: filepath.Join(host.Dir(), name+".log"), done: make(chan struct{})}
 	log, err := os.Create(p.log)
@@ -67,8 +67,8 @@ func (p *Process) Log() string {
 	return string(text)
 }
 
-// Await asks until nothing is wrong any more. Errors: the last thing that was
-// wrong, or ErrEnded, both with the end of the log.
+// Await asks until nothing is wrong any more. The error is the last thing that was wrong, or
+// ErrEnded, both with the end of the log.
 func (p *Process) Await(ctx context.Context, what string, wrong func() error) error {
 	for deadline := time.Now().Add(patience); ; {
 		err := wrong()
@@ -107,7 +107,7 @@ func (p *Process) Ended() error {
 	}
 }
 
-// Gone waits for the end of a process that was told to end.
+// Gone waits until a process that was told to end has ended.
 func (p *Process) Gone(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -119,8 +119,7 @@ func (p *Process) Gone(ctx context.Context) error {
 	}
 }
 
-// Kill ends the process without giving it the time to do anything, and waits for
-// its end.
+// Kill ends the process at once, and waits for its end.
 func (p *Process) Kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s on %s: %w", p.Name, p.Host.Name, err)
@@ -134,8 +133,8 @@ func (p *Process) tail() string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// Run runs a program on a host to its end and returns what it printed. Its error
-// has what it printed as errors.
+// Run runs a program on a host to its end and returns what it printed. Its error contains what the
+// program wrote to stderr.
 func Run(ctx context.Context, host *netlab.Host, program string, args ...string) (string, error) {
 	out, err := host.Command(ctx, program, args...).Output()
 	var exit *exec.ExitError

@@ -13,9 +13,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// CPUTime returns how long the process has run, all of its threads, in user and
-// kernel mode. Where the kernel is built without CONFIG_IRQ_TIME_ACCOUNTING that
-// includes the softirqs that ran on top of it.
+// CPUTime returns how long the process has run, all of its threads, in user and kernel mode. If the
+// kernel is built without CONFIG_IRQ_TIME_ACCOUNTING, that includes softirqs that interrupted it.
 func (p *Process) CPUTime() (time.Duration, error) { return CPUTimeOf(p.PID()) }
 
 // CPUTime returns how long the host's processes have run together.
@@ -35,8 +34,8 @@ func CPUTime(host *netlab.Host) (time.Duration, error) {
 	return sum, nil
 }
 
-// CPUTimeOf returns how long a process has run: it adds up the run times of a process's threads: the first number of
-// schedstat, in nanoseconds (kernel's Documentation/scheduler/sched-stats.rst).
+// CPUTimeOf returns how long a process has run: it adds up its threads' run times, the first number
+// of schedstat, in nanoseconds (kernel's Documentation/scheduler/sched-stats.rst).
 func CPUTimeOf(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {
@@ -58,7 +57,7 @@ func CPUTimeOf(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// Find returns the process on a host whose first argument is that.
+// Find returns the process on a host with that first argument.
 func Find(host *netlab.Host, argument string) (pid int, err error) {
 	pids, err := on(host)
 	if err != nil {
@@ -76,8 +75,8 @@ func Find(host *netlab.Host, argument string) (pid int, err error) {
 	return 0, fmt.Errorf("no process %q on %s", argument, host.Name)
 }
 
-// on returns the processes in the host's network namespace but this one, whose
-// threads come and go in it.
+// on returns the processes in the host's network namespace except this one, whose threads come and
+// go there.
 func on(host *netlab.Host) ([]int, error) {
 	var want unix.Stat_t
 	if err := unix.Stat(filepath.Join("/run/netns", host.Namespace()), &want); err != nil {
@@ -101,11 +100,11 @@ func on(host *netlab.Host) ([]int, error) {
 	return pids, nil
 }
 
-// Memory is what a process takes of the machine's memory, in bytes.
+// Memory is how much memory a process uses, in bytes.
 type Memory struct {
-	Resident  uint64 // now, files that are mapped among it
-	Anonymous uint64 // of these, what is the process's own
-	Peak      uint64 // the most that was resident
+	Resident  uint64 // now, including mapped files
+	Anonymous uint64 // the part of Resident that is the process's own
+	Peak      uint64 // the most that Resident has been
 }
 
 // Memory reads the process's memory.

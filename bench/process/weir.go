@@ -20,8 +20,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Binary returns the path of the weir that is measured: the one that "make build"
-// leaves, in the directory that the benchmarks are run in.
+// Binary returns the path of the weir that is measured: the one that "make build" makes, in the
+// directory where the benchmarks run.
 func Binary() (string, error) {
 	path, err := filepath.Abs("bin/weir")
 	if err != nil {
@@ -39,7 +39,7 @@ type Weir struct {
 	Pin    string // its directory on a BPF file system
 	Socket string
 	file   string
-	older  bool // it does not know every key
+	older  bool // may not know every key
 }
 
 // StartDirector runs "weir run" on a host.
@@ -51,7 +51,7 @@ func StartDirector(host *netlab.Host, c model.Config) (*Weir, error) {
 	return StartDirectorAs(host, binary, c)
 }
 
-// StartDirectorWith runs "weir run" with other flags besides.
+// StartDirectorWith runs "weir run" with additional flags.
 func StartDirectorWith(host *netlab.Host, c model.Config, flags ...string) (*Weir, error) {
 	binary, err := Binary()
 	if err != nil {
@@ -65,8 +65,8 @@ func StartDirectorAs(host *netlab.Host, binary string, c model.Config) (*Weir, e
 	return startWeir(host, &Weir{}, binary, "run", c)
 }
 
-// StartOlderDirector runs another version of weir, see [Older]. Its file has nothing
-// that the configuration does not say: it may not know all of today's defaults.
+// StartOlderDirector runs another version of weir, see [Older]. Its file has only what the
+// configuration says: that version may not know all of today's defaults.
 func StartOlderDirector(host *netlab.Host, binary string, c model.Config) (*Weir, error) {
 	return startWeir(host, &Weir{older: true}, binary, "run", c)
 }
@@ -102,7 +102,7 @@ func startWeir(host *netlab.Host, w *Weir, binary, verb string, c model.Config, 
 	return w, err
 }
 
-// Write edits the process's file as editors do: nobody reads half of it.
+// Write replaces the process's file as editors do: no reader sees half of it.
 func (w *Weir) Write(c model.Config) error {
 	if err := w.Prepare(c); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (w *Weir) Prepare(c model.Config) error {
 	return nil
 }
 
-// Commit renames what Prepare wrote into the file's place.
+// Commit renames the file that Prepare wrote to the process's file.
 func (w *Weir) Commit() error {
 	if err := os.Rename(w.file+".new", w.file); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
@@ -133,11 +133,11 @@ func (w *Weir) Commit() error {
 	return nil
 }
 
-// errNotYet says that a process has not come so far.
+// errNotYet says that a process is not that far yet.
 var errNotYet = errors.New("not yet")
 
-// Runs waits until the director has handed its first configuration to the kernel.
-// It asks the log: an answer about a large table takes memory, too.
+// Runs waits until the director has handed its first configuration to the kernel. It reads the log,
+// because answering about a large table would take memory.
 func (w *Weir) Runs(ctx context.Context) error {
 	return w.Await(ctx, "run", func() error {
 		if !strings.Contains(w.Log(), "director runs") {
@@ -205,7 +205,7 @@ func (w *Weir) Forwards(ctx context.Context) error {
 	})
 }
 
-// Holds waits until the agent has attached and its host holds the VIPs.
+// Holds waits until the agent has attached and its host has the VIPs.
 func (w *Weir) Holds(ctx context.Context, vips ...netip.Addr) error {
 	return w.Await(ctx, "hold the VIPs", func() error {
 		if !strings.Contains(w.Log(), "agent runs") {
@@ -215,7 +215,7 @@ func (w *Weir) Holds(ctx context.Context, vips ...netip.Addr) error {
 	})
 }
 
-// hold says which address is not one of the calling thread's host.
+// hold says which address the calling thread's host lacks.
 func hold(vips []netip.Addr) error {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
