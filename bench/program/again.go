@@ -14,20 +14,20 @@ import (
 // for it in bpf/again.bpf.c.
 const director = "director"
 
-// again calls a director on one packet again and again.
+// again calls a director on one packet repeatedly.
 type again struct {
 	program
 	collection *ebpf.Collection
 }
 
-// newAgain loads what calls the director in the compiled object, with the maps of a
-// director that runs. Without an object it calls a function that does nothing.
+// newAgain loads the program that calls the director in the compiled object, with the maps of a
+// running director. Without an object it calls a function that does nothing.
 func newAgain(object []byte, maps map[string]*ebpf.Map) (*again, error) {
 	spec, err := loadAgain()
 	if err != nil {
 		return nil, fmt.Errorf("read what calls the director: %w", err)
 	}
-	delete(spec.Programs, director) // it is a part of the other one
+	delete(spec.Programs, director) // it is part of the calling program
 	if object != nil {
 		if err := putInto(spec, object); err != nil {
 			return nil, err
@@ -40,9 +40,9 @@ func newAgain(object []byte, maps map[string]*ebpf.Map) (*again, error) {
 	return &again{program{collection.Programs["again"]}, collection}, nil
 }
 
-// putInto replaces the function that stands for the director, which is the last one, by
-// the object's. It is called as it is: compiled with its caller it would become a part of
-// it, with its registers and its code placed in another way.
+// putInto replaces the function that stands for the director, which is the last one, by the
+// object's. It is called as it is: if it were compiled with its caller it would become part of it,
+// with other registers and another code layout.
 func putInto(spec *ebpf.CollectionSpec, object []byte) error {
 	from, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
@@ -66,15 +66,15 @@ func putInto(spec *ebpf.CollectionSpec, object []byte) error {
 	return nil
 }
 
-// settings are what is done in one run.
+// settings say what one run does.
 type settings struct {
-	times  uint32 // that the director is called
+	times  uint32 // how often the director is called
 	tunnel uint32 // 1: the packet becomes longer, ...
-	growth uint32 // ... by so many bytes
-	option uint32 // where in the frame redirection fills something in; 0: nowhere
+	growth uint32 // ... by that many bytes
+	option uint32 // where redirection fills something into the frame; 0: nowhere
 }
 
-// set prepares for a packet.
+// set prepares the program for a packet.
 func (a *again) set(to settings, frame []byte) error {
 	variables := a.collection.Variables
 	return errors.Join(variables["again_times"].Set(to.times), variables["again_tunnel"].Set(to.tunnel),

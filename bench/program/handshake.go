@@ -11,9 +11,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A bucket of full NAT's table has 16 places, which are looked at in turn: what a packet of a flow
-// costs depends on its place, and a flow's place on the table's own seed. What is measured are flows
-// in the middle, of each version.
+// A bucket of full NAT's table has 16 places, which are searched in turn: a packet's cost depends
+// on its flow's place, and the place on the table's own seed. Flows in the middle are measured, of
+// each version.
 const (
 	places      = 16
 	middle      = places / 2
@@ -23,8 +23,8 @@ const (
 
 // handshake makes the packet's flow one that full NAT knows as a connection: it has seen the
 // client's SYN, the backend's SYN-ACK, and the packet itself, which acknowledges that. It changes
-// the client's port in both frames until the flow is in the middle of its bucket. The spec is one
-// that has the director in it, and the maps are those of the one that runs.
+// the client's port in both frames until the flow is in the middle of its bucket. The spec must
+// contain the director, and the maps are those of the running one.
 func handshake(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, port *netlab.Port, syn, last []byte) error {
 	for name := range spec.Programs {
 		if name != director {
@@ -48,7 +48,7 @@ func handshake(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, port *netla
 		if (source-model.DefaultSNATPorts.First)%places != middle {
 			continue
 		}
-		// The client does not exist, so the kernel gets what is for it.
+		// The client does not exist, so the kernel gets packets to it.
 		if r, err := p.run(port, synACK(sent.frame, syn, last), 1); err != nil && r.verdict != xdpPass {
 			return fmt.Errorf("send the SYN-ACK: %w", err)
 		}
@@ -70,20 +70,20 @@ func tcpOf(frame []byte) int {
 	return ethernetLength + 20
 }
 
-// setClientPort leaves the checksum as it is: nothing looks at it.
+// setClientPort leaves the checksum as it is: it is not verified.
 func setClientPort(frame []byte, port uint16) {
 	binary.BigEndian.PutUint16(frame[tcpOf(frame):], port)
 }
 
-// synACK is how a backend answers the SYN as it was sent to it, with the number that the client
-// acknowledges in the last step. Nothing looks at its checksum.
+// synACK is a backend's answer to the SYN that it was sent, with the number that the client
+// acknowledges in the last step. Its checksum is not verified.
 func synACK(sent, syn, last []byte) []byte {
 	address, size, tcp := ethernetLength+12, 4, tcpOf(sent)
 	if sent[ethernetLength]>>4 == 6 {
 		address, size = ethernetLength+8, 16
 	}
 	answer := slices.Clone(sent)
-	copy(answer, syn[:12]) // the MAC addresses of what arrives
+	copy(answer, syn[:12]) // the MAC addresses of arriving packets
 	swap := func(at, size int) {
 		copy(answer[at:], sent[at+size:at+2*size])
 		copy(answer[at+size:], sent[at:at+size])

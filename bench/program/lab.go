@@ -10,14 +10,14 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// backends are those of each way.
+// backends is how many each way has.
 const backends = 10
 
 // Where full NAT takes its source addresses from.
 var snat4, snat6 = netip.MustParseAddr("10.1.255.2"), netip.MustParseAddr("fd00:1::1:2")
 
-// connect makes a director with one cable: what comes in there leaves there. Its
-// neighbours are given, because none of them exists.
+// connect makes a director with one cable: packets come in and leave there. Its neighbors are
+// configured, because none of them exists.
 func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
 	name := version + "director" + map[bool]string{false: "4", true: "6"}[ipv6]
 	director := lab.Host(name)
@@ -31,13 +31,13 @@ func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
 	return cable, lab.Err()
 }
 
-// config has a service for each of these ways, in that order, and says nothing that is a default.
+// config has a service for each of these ways, in that order, and leaves defaults out.
 func config(of traffic.Traffic, ways []Way) model.Config {
 	c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}, SNAT: model.SNAT{Addresses: []netip.Addr{snat4, snat6}}}}
 	for n, way := range ways {
 		s := model.Service{Name: way.Name, VIP: traffic.VIP(n, of.IPv6), Protocol: of.Protocol,
 			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: way.mode, SNAT: way.snat,
-			Policy: way.policy, RedirectUnprobed: way.mode == model.Redirect} // nobody answers a probe
+			Policy: way.policy, RedirectUnprobed: way.mode == model.Redirect} // no host answers a probe
 		for b := range backends {
 			backend := model.Backend{Name: "backend" + strconv.Itoa(b), Address: traffic.Backend(n*backends+b, way.outerIs6(of.IPv6)),
 				Weight: 100, State: model.Active}
@@ -78,7 +78,7 @@ func (w Way) growth() int {
 	return grown
 }
 
-// program is the name of what runs the way and leaves its packet alone.
+// program is the name of the program that runs the way and restores its packet.
 func (w Way) program() string {
 	if w.tunnels() {
 		return "bench_tunnel"

@@ -40,8 +40,7 @@ func closeAll(maps map[string]*ebpf.Map) {
 	}
 }
 
-// load loads a program with the director's maps, and what it needs to put this frame
-// back as it was.
+// load loads a program with the director's maps, and with what it needs to restore this frame.
 func (b *Bench) load(name, called string, maps map[string]*ebpf.Map, frame []byte, growth int) error {
 	spec, err := loadBench()
 	if err != nil {
@@ -64,11 +63,11 @@ func (b *Bench) load(name, called string, maps map[string]*ebpf.Map, frame []byt
 	return nil
 }
 
-// loadWith loads what is in the spec with a director's maps.
+// loadWith loads the spec with a director's maps.
 func loadWith(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	replacements := map[string]*ebpf.Map{}
 	for name, m := range maps {
-		// The director's limits made its maps' sizes.
+		// The director's limits determine its maps' sizes.
 		if spec.Maps[name] != nil {
 			spec.Maps[name].MaxEntries = m.MaxEntries()
 			replacements[name] = m
@@ -92,7 +91,7 @@ func constants(spec *ebpf.CollectionSpec, frame []byte, growth int) error {
 	return nil
 }
 
-// frontOf is what a packet begins with, see bpf/restore.h.
+// frontOf is the beginning of a packet, see bpf/restore.h.
 func frontOf(frame []byte) (front [10]uint64) {
 	for i := range front {
 		front[i] = binary.NativeEndian.Uint64(frame[8*i:])

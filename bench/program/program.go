@@ -1,9 +1,9 @@
-// Package program measures the director's program by itself: on one packet of an
-// established flow, again and again (BPF_PROG_TEST_RUN), beside programs that do the
-// least that a forwarder can do. The maps are those of a running director.
+// Package program measures the director's program by itself: repeatedly on one packet of an
+// established flow (BPF_PROG_TEST_RUN), beside programs that do the least that a forwarder can do.
+// The maps are those of a running director.
 //
-// A repeated run does not reset the packet, so every program leaves it as it found
-// it (bpf/bench.bpf.c), and what that costs is measured too, and subtracted.
+// A repeated run does not reset the packet, so every program restores it (bpf/bench.bpf.c). What
+// that costs is measured too, and subtracted.
 package program
 
 import (
@@ -28,7 +28,7 @@ type Way struct {
 	policy model.Policy
 }
 
-// Ways are all there are.
+// Ways are all ways.
 var Ways = []Way{
 	{Name: "l2dsr", mode: model.L2DSR},
 	{Name: "ipip", mode: model.IPIP}, {Name: "ipip6", mode: model.IPIP, outer6: true},
@@ -36,8 +36,8 @@ var Ways = []Way{
 	{Name: "nat", mode: model.NAT}, {Name: "snat", mode: model.NAT, snat: true},
 }
 
-// Handing are ways to hand over a connection, whose SYNs are the only packets. They are
-// measured of versions.
+// Handing are ways to hand over a connection: a SYN is its only packet. Only comparisons of
+// versions measure them.
 var Handing = []Way{{Name: "redirect", mode: model.Redirect}, {Name: "redirect-round-robin", mode: model.Redirect, policy: model.RoundRobin}}
 
 // What the ways are compared with: a program that swaps the MAC addresses, and one
@@ -47,15 +47,15 @@ const (
 	Move = "move"
 )
 
-// frameSize is that of the packets, with FCS.
+// frameSize is the size of the packets, with FCS.
 const frameSize = 128
 
-// passes are how often each program is run in turns for one measurement.
+// passes is how often each program has its turn in one measurement.
 const passes = 3
 
 // Bench is the programs, ready to run.
 type Bench struct {
-	port     *netlab.Port // that packets come in by
+	port     *netlab.Port // where packets come in
 	programs []*timed
 	closers  []func() error
 }
@@ -135,8 +135,8 @@ func (b *Bench) Close() error {
 	return errors.Join(problems...)
 }
 
-// Measure returns how many nanoseconds each way and each of what they are compared
-// with takes per packet, by name. All of them run in turns; the medians are taken.
+// Measure returns how many nanoseconds per packet each way, and each program for comparison, takes,
+// by name. All run in turns; the results are medians.
 func (b *Bench) Measure(repeats int) (map[string]float64, error) {
 	took := map[string][]float64{}
 	for range passes {
@@ -149,7 +149,7 @@ func (b *Bench) Measure(repeats int) (map[string]float64, error) {
 		}
 	}
 	median := func(name string) float64 { return record.Median(took[name]) }
-	// A move and its undoing do the same work twice, beside the bare program.
+	// A move and its reversal do the same work twice, in addition to the bare program.
 	move, rewrite := (median("bench_move")-median("bench_tx"))/2, median("bench_rewrite")-median("bench_tx")
 	costs := map[string]float64{Swap: median("bench_swap"), Move: median("bench_tx") + move}
 	for _, way := range Ways {

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Every way forwards its packet of both families and leaves it as it was, or there is
-// nothing to measure.
+// Every way forwards its packet of both families and restores it; otherwise there is nothing to
+// measure.
 func TestMeasure(t *testing.T) {
 	t.Chdir("../..")
 	for _, ipv6 := range []bool{false, true} {
@@ -35,7 +35,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// A packet that is of no service is not taken for one that was forwarded.
+// A packet of no service is not taken for a forwarded one.
 func TestPacketsMustBeForwarded(t *testing.T) {
 	t.Chdir("../..")
 	b, err := New(context.Background(), netlab.ForTest(t), false)
@@ -54,8 +54,8 @@ func TestPacketsMustBeForwarded(t *testing.T) {
 	}
 }
 
-// Two versions that are the same run in turns, and a packet of an open connection leaves
-// longer by its row than the one that began it.
+// Two identical versions run in turns, and a packet of an open connection leaves longer by its row
+// than the SYN that began it.
 func TestVersions(t *testing.T) {
 	t.Chdir("../..")
 	object, err := os.ReadFile("internal/datapath/director_bpfel.o")
@@ -80,8 +80,8 @@ func TestVersions(t *testing.T) {
 			t.Errorf("%+v took %g ns", subject, least[subject])
 		}
 	}
-	// With SYNs: gue and gue6, and what is handed over by one of them; and once what forwards
-	// nothing.
+	// With SYNs: gue and gue6, and the ways that hand over, of one version; the subjects that
+	// forward nothing appear once.
 	if want := 2*(len(Ways)+2) + len(Handing) + len(putBack); len(least) != want {
 		t.Errorf("%d subjects, want %d: %v", len(least), want, least)
 	}
@@ -98,7 +98,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// What is no director's object is not measured.
+// An object without a director is not measured.
 func TestObjectWithoutDirector(t *testing.T) {
 	if _, err := newAgain(_AgainBytes, nil); err == nil || !strings.Contains(err.Error(), `there is no program "director"`) {
 		t.Errorf("an object without a director: %v", err)

@@ -21,9 +21,9 @@ const xdpPass, xdpTX = 2, 3
 // errNotForwarded says that a program did something else with its packet.
 var errNotForwarded = errors.New("the packet is not forwarded")
 
-// testRun is the part of union bpf_attr (linux/bpf.h) for BPF_PROG_TEST_RUN. Package
-// ebpf takes a context or says how long it took, and here both are needed: a packet
-// from lo, which there is without context, would leave by another interface.
+// testRun is the part of union bpf_attr (linux/bpf.h) for BPF_PROG_TEST_RUN. Package ebpf either
+// takes a context or reports the time, and both are needed here: without a context the packet would
+// come from lo, and leave by another interface.
 type testRun struct {
 	program, verdict uint32
 	sizeIn, sizeOut  uint32
@@ -42,7 +42,7 @@ type metadata struct {
 	data, end, meta, ingress, queue, egress uint32
 }
 
-// program is one that leaves its packet as it found it.
+// program is a program that restores its packet.
 type program struct{ *ebpf.Program }
 
 type result struct {
@@ -51,9 +51,8 @@ type result struct {
 	frame   []byte
 }
 
-// run runs the program that often on a frame that came in by the port. The kernel
-// measures the time, in whole nanoseconds: the wall clock also has what a test run
-// costs to set up, some 30 ms.
+// run runs the program that often on a frame that came in by the port. The kernel measures the
+// time, in whole nanoseconds: the wall clock would include the set-up of a test run, some 30 ms.
 func (p program) run(port *netlab.Port, frame []byte, repeats int) (r result, err error) {
 	err = port.Host.Do(func() error {
 		r, err = p.repeat(port.Index, frame, repeats)
@@ -84,8 +83,8 @@ func (p program) repeat(ingress int, frame []byte, repeats int) (result, error) 
 	}
 }
 
-// leavesItsPacket says whether the program forwards the packet, and it is the same after
-// many runs, but for the MAC addresses.
+// leavesItsPacket says whether the program forwards the packet, and whether it is the same after
+// many runs, except for the MAC addresses.
 func (p program) leavesItsPacket(port *netlab.Port, frame []byte) error {
 	r, err := p.run(port, frame, 1000)
 	if err != nil {

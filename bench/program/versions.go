@@ -19,9 +19,9 @@ import (
 // Version is a weir whose program is measured beside another's.
 type Version struct {
 	Name   string
-	Object []byte // its compiled director.bpf.c, as its binary has it in it
-	Binary string // runs its director
-	Older  bool   // which may not know every key of today's configuration
+	Object []byte // its compiled director.bpf.c, as in its binary
+	Binary string // the program that runs its director
+	Older  bool   // may not know every key of today's configuration
 	Hands  bool   // it knows mode redirect
 }
 
@@ -32,11 +32,11 @@ type Subject struct {
 	SYN     bool // the packet begins a connection; otherwise it is of an open one
 }
 
-// putBack are the subjects that forward nothing: their times are what it takes to call a
-// program and to put back a packet that was made longer, and one that was not.
+// putBack are the subjects that forward nothing: their times are what it takes to call a program
+// and to restore a packet, one that was made longer and one that was not.
 var putBack = []Subject{{Way: "put back, tunnel"}, {Way: "put back"}}
 
-// calls are how often the director is called in one run, see bpf/again.bpf.c.
+// calls is how often the director is called in one run, see bpf/again.bpf.c.
 const calls = 16
 
 // Versions is the programs of some versions, to be run in turns.
@@ -46,7 +46,7 @@ type Versions struct {
 	closers   []func() error
 }
 
-// running is a version whose director runs.
+// running is a version whose director is running.
 type running struct {
 	Version
 	port  *netlab.Port
@@ -54,17 +54,17 @@ type running struct {
 	again *again // loaded anew for each measurement
 }
 
-// turn is a subject with all that it takes to run it.
+// turn is a subject with everything needed to run it.
 type turn struct {
 	*running
 	subject    Subject
-	frame, syn []byte // syn: begins the connection, where the program must know it
-	option     uint32 // where what is filled in is in the frame; 0: nowhere
+	frame, syn []byte // syn: begins the connection, if the program must know it
+	option     uint32 // offset in the frame of what is filled in; 0: nothing is
 	settings   settings
 }
 
-// NewVersions runs a director of each version on a host of the lab of its own, in which
-// each way has a service.
+// NewVersions runs a director of each version on a host of its own in the lab. Each way has a
+// service in it.
 func NewVersions(ctx context.Context, lab *netlab.Lab, ipv6 bool, versions ...Version) (_ *Versions, err error) {
 	v := &Versions{}
 	defer func() {
@@ -92,7 +92,7 @@ func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, versio
 		return err
 	}
 	way, ways := waysTraffic(ipv6), Ways
-	hands := version.Hands && !ipv6 // there are no frames of IPv6 that ask
+	hands := version.Hands && !ipv6 // no IPv6 frames ask to be redirected
 	if hands {
 		ways = slices.Concat(Ways, Handing)
 	}
@@ -141,8 +141,8 @@ func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, versio
 	return nil
 }
 
-// prepare finds out how much longer each way makes its packet, and sees that it is
-// forwarded and put back.
+// prepare finds out how much longer each way makes its packet, and checks that it is forwarded and
+// restored.
 func (v *Versions) prepare() (err error) {
 	if err := v.load(); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (t *turn) prepare() error {
 	return t.again.leavesItsPacket(t.port, t.frame)
 }
 
-// begin begins the connection where the program must know it.
+// begin begins the connection if the program must know it.
 func (t *turn) begin() error {
 	if t.syn == nil {
 		return nil
@@ -213,9 +213,9 @@ func (v *Versions) unload() {
 	}
 }
 
-// Least returns the least time that each subject took for a packet, in nanoseconds, of
-// so many passes: in each, all of them run so many times, in turns. The programs are loaded
-// anew, because where they come to lie makes a difference.
+// Least returns the least time that each subject took for a packet, in nanoseconds, over that many
+// passes. In each pass all subjects run that many times, in turns. The programs are loaded anew,
+// because their place in memory makes a difference.
 func (v *Versions) Least(ctx context.Context, passes, repeats int) (map[Subject]float64, error) {
 	if err := v.load(); err != nil {
 		return nil, err
@@ -252,7 +252,7 @@ func (t *turn) time(repeats int) (float64, error) {
 	return float64(r.took.Nanoseconds()) / calls, err
 }
 
-// Subjects returns all there are, in the order of their turns.
+// Subjects returns all subjects, in the order of their turns.
 func (v *Versions) Subjects() []Subject {
 	all := make([]Subject, len(v.turns))
 	for i, t := range v.turns {
@@ -275,15 +275,15 @@ func waysTraffic(ipv6 bool) traffic.Traffic {
 	return traffic.Traffic{IPv6: ipv6, Protocol: model.TCP, Flows: len(Ways), VIPs: len(Ways), Frames: []int{frameSize}, InTurn: true}
 }
 
-// askingTraffic has a SYN that asks to be redirected to each way's service, of those that
-// hand over after the others.
+// askingTraffic has a SYN to each way's service that asks to be redirected. The ways that hand over
+// come after the others.
 func askingTraffic() traffic.Traffic {
 	all := len(Ways) + len(Handing)
 	return traffic.Traffic{Protocol: model.TCP, Flows: all, VIPs: all, Frames: []int{traffic.AskingFrame}, SYNEvery: 1, InTurn: true, Asks: true}
 }
 
-// saysAt is where the address begins that a SYN's option names: its last 8 bytes are that, a
-// port and two NOPs.
+// saysAt is the offset of the address in a SYN's option: its last 8 bytes are the address, a port
+// and two NOPs.
 const saysAt = traffic.AskingFrame - traffic.FCS - 8
 
 // bothFrames returns a SYN and a packet of an open connection of each way.
