@@ -13,28 +13,28 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Load is what clients put on servers: requests that come as a Poisson process, whatever has
-// become of those before them, over a connection each.
+// Load is the clients' load on servers: requests that come as a Poisson process, whatever became of
+// earlier ones, over a connection each.
 type Load struct {
 	Rate     float64       // requests per second
 	Settle   time.Duration // before requests are counted
-	Duration time.Duration // in which those begin that are counted
+	Duration time.Duration // of the time in which counted requests begin
 	Request  []byte
 	Seed     uint64
 }
 
-// Result is what became of the requests that are counted.
+// Result is what became of the counted requests.
 type Result struct {
 	Requests int
-	P50, P99 time.Duration // from when a request was to begin until its answer was there
-	Late     time.Duration // 99th percentile of how much later they began
-	Degraded uint64        // how often a service went in turn meanwhile, because reports of loads were missing
+	P50, P99 time.Duration // from when a request was due until its answer was there
+	Late     time.Duration // 99th percentile of how late they began
+	Degraded uint64        // how often a service fell back to round-robin, because reports of loads were missing
 }
 
 // patience is how long a client waits for the last answers.
 const patience = 10 * time.Second
 
-// request is one that is under way.
+// request is a request that is under way.
 type request struct {
 	fd    int
 	due   time.Time
@@ -43,8 +43,8 @@ type request struct {
 	got   int
 }
 
-// run sends requests from a host, in one thread, and returns when all are answered. Answers are
-// of that many bytes.
+// run sends requests from a host, in one thread, and returns when all are answered. Answers have
+// that many bytes.
 func run(h *netlab.Host, to netip.AddrPort, load Load, answer int) (r Result, err error) {
 	err = h.Do(func() error {
 		r, err = open(to, load, answer)
@@ -94,7 +94,7 @@ func open(to netip.AddrPort, load Load, answer int) (Result, error) {
 	return Result{Requests: len(o.took), P50: quantile(o.took, 50), P99: quantile(o.took, 99), Late: quantile(o.late, 99)}, nil
 }
 
-// quantile of sorted times: the least that is not less than so many percent of them.
+// quantile returns the least of the sorted times that is not less than that many percent of them.
 func quantile(times []time.Duration, percent int) time.Duration {
 	return times[(len(times)*percent+99)/100-1]
 }
@@ -138,7 +138,7 @@ func (o *opener) begin(due time.Time, count bool) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	o.open[fd] = &request{fd: fd, due: due, count: count}
-	// Reset when it is done: nobody is to remember it for longer.
+	// The connection is reset when it is done, so that no host remembers it for longer.
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return fmt.Errorf("SO_LINGER: %w", err)
 	}
@@ -167,7 +167,7 @@ func (o *opener) take(wait time.Duration) error {
 	return nil
 }
 
-// happened goes on with a request.
+// happened takes the next step of a request.
 func (o *opener) happened(r *request) error {
 	if !r.sent {
 		if _, err := unix.Write(r.fd, o.load.Request); err != nil {

@@ -15,9 +15,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// NewFiles builds the lab with servers that are nginx, a process each with one file of so many
-// bytes, and each behind a link of its own: what they send waits for it, in the order in which
-// it is sent. The links carry a file's bytes, without any headers, in the service time.
+// NewFiles builds the lab with nginx as servers: each is a process with one file of that many
+// bytes, behind a link of its own. What a server sends waits for the link, in order. A link carries
+// a file's bytes, without any headers, in the service time.
 func NewFiles(ctx context.Context, lab *netlab.Lab, servers, bytes int, service time.Duration) (*Lab, error) {
 	l, err := build(lab, servers)
 	if err != nil {
@@ -45,7 +45,7 @@ func NewFiles(ctx context.Context, lab *netlab.Lab, servers, bytes int, service 
 	return l, l.start(ctx)
 }
 
-// sendersOn are the addresses that the servers of a host answer from.
+// sendersOn are the addresses from which a host's servers answer.
 func (l *Lab) sendersOn(h *netlab.Host) []netip.Addr {
 	var all []netip.Addr
 	for i := range l.servers {
@@ -98,7 +98,7 @@ func (l *Lab) serveFiles(ctx context.Context, root string) error {
 	return nil
 }
 
-// startNginx starts one with one worker, as urgent as who asks it.
+// startNginx starts an nginx with one worker, which has the same priority as the client.
 func startNginx(h *netlab.Host, name, listen, root string) (*process.Process, error) {
 	conf := filepath.Join(h.Dir(), name+".conf")
 	text := fmt.Sprintf(`
@@ -124,8 +124,7 @@ func listens(ctx context.Context, h *netlab.Host, at netip.AddrPort) error {
 	return c.Close()
 }
 
-// learn asks for a file: how long the answer is, and how long what it puts on its link is
-// under way there.
+// learn asks for a file, to learn how long the answer is, and how long its bytes take on the link.
 func (l *Lab) learn(ctx context.Context, rate uint64) error {
 	w, h := Ways[len(Ways)-1], l.groupOf(0)
 	_, server := l.place(w, 0)
@@ -151,7 +150,7 @@ func (l *Lab) learn(ctx context.Context, rate uint64) error {
 	return nil
 }
 
-// ask returns all that a server answers.
+// ask returns a server's whole answer.
 func ask(ctx context.Context, from *netlab.Host, to netip.AddrPort, request []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

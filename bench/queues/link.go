@@ -14,14 +14,14 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Classes of a port: what is no server's is not limited, and each server has one.
+// Classes of a port: each server has one; other traffic is not limited.
 const (
 	freeClass   = 1
 	firstServer = 2
 	unlimited   = 10_000_000_000 // bits per second
 )
 
-// leastBurst is one frame: what may be sent at once.
+// leastBurst is one frame, which may be sent at once.
 const leastBurst = 1600
 
 // limit gives each of these addresses of a host a link of its own, in one direction: a class of
@@ -68,7 +68,7 @@ func classes(index int, rate uint64, servers int) error {
 	return nil
 }
 
-// sentOn is how many bytes a server of the host's has put on its link, with Ethernet's header.
+// sentOn is how many bytes one of a host's servers has put on its link, with Ethernet's header.
 func sentOn(h *netlab.Host, port *netlab.Port, server int) (sent uint64, err error) {
 	err = h.Do(func() error {
 		link, err := netlink.LinkByIndex(port.Index)

@@ -12,13 +12,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// reportInterval is how often agents report loads: as often as they may. A listing of all
-// sockets takes them longer, so it is what they can.
+// reportInterval is how often agents report loads: as often as they may. Listing all sockets takes
+// them longer, so they report as often as they can.
 const reportInterval = model.Duration(10 * time.Millisecond)
 
-// report has agents tell the director their servers' loads.
+// report makes agents tell the director their servers' loads.
 func (l *Lab) report(c *model.Config) error {
-	key := make([]byte, 32) // known to everybody in the lab
+	key := make([]byte, 32) // every host in the lab knows it
 	file := filepath.Join(l.balancer.Dir(), "loads.keys")
 	if err := os.WriteFile(file, []byte(hex.EncodeToString(key)+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the key for reports of loads: %w", err)
@@ -27,9 +27,9 @@ func (l *Lab) report(c *model.Config) error {
 	return nil
 }
 
-// awaitLoads returns when every policy that goes by loads knows them, and how often services have
-// been placed without so far because reports were missing. On a machine that is busy for a moment
-// they may be at any time, which is counted and ends nothing.
+// awaitLoads returns when every policy that uses loads knows them. It returns how often services
+// have been placed without loads so far, because reports were missing. If the machine is busy for a
+// moment, reports may be missing at any time; that is counted, and ends nothing.
 func (l *Lab) awaitLoads(ctx context.Context) (degradations uint64, err error) {
 	err = l.director.Await(ctx, "know the servers' loads", func() error {
 		services, err := l.services(ctx)

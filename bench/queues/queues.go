@@ -1,6 +1,6 @@
-// Package queues is a lab with many servers, each of which answers one request at a time, and
-// a director that chooses one for each request by several policies: what the policies make of
-// the servers' queues can be measured.
+// Package queues is a lab with many servers, each of which answers one request at a time, and a
+// director that chooses one for each request by several policies: it measures what each policy does
+// to the servers' queues.
 package queues
 
 import (
@@ -20,21 +20,21 @@ import (
 const (
 	director = 1
 	client   = 2
-	source   = 3      // of what the director relays by full NAT
-	group    = 1 << 8 // servers of hosts with agents: groups, from this on
-	single   = 2 << 8 // servers that are a host each
+	source   = 3      // of connections that the director relays by full NAT
+	group    = 1 << 8 // servers in groups, on hosts with agents: from this number on
+	single   = 2 << 8 // servers with a host each
 )
 
-// Groups are the hosts of the servers that connections are redirected to: a server is an
-// address of one.
+// Groups are the hosts of the servers to which connections are redirected: a server is an address
+// of a group.
 const groups = 3
 
 var vip = netip.MustParseAddr("198.18.0.1") // for benchmarks (RFC 2544, appendix C.2.2)
 
-// relayed is how a connection goes that is not redirected.
+// relayed is the mode of a connection that is not redirected.
 var relayed = model.NAT
 
-// Way is how a server is chosen, and how requests come there.
+// Way is how a server is chosen, and how requests get there.
 type Way struct {
 	Name   string
 	mode   model.Mode
@@ -42,8 +42,8 @@ type Way struct {
 	port   uint16
 }
 
-// Ways are all there are. Random is by a hash that has no memory, and all packets of clients
-// pass the director. Those that go by loads go by what the agents report.
+// Ways are all ways. The first is random: a hash without memory, with all packets of clients
+// through the director. Policies that use loads use the agents' reports.
 var Ways = []*Way{
 	{"dsr random", model.L2DSR, model.Maglev, 8000},
 	{"redirect random", model.Redirect, model.Random, 8001},
@@ -52,7 +52,7 @@ var Ways = []*Way{
 	{"redirect least-conn", model.Redirect, model.LeastConn, 8004},
 }
 
-// Random and RoundRobin are the names of two of them.
+// Random and RoundRobin are the names of two ways.
 const (
 	Random     = "dsr random"
 	RoundRobin = "redirect round-robin"
@@ -82,8 +82,8 @@ func address(number int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 1, byte(number >> 8), byte(number)})
 }
 
-// New builds the lab with that many servers of each kind, whose requests take so long. It
-// returns when the director forwards.
+// New builds the lab with that many servers of each kind, whose requests take that long. It returns
+// when the director forwards.
 func New(ctx context.Context, lab *netlab.Lab, servers int, service time.Duration) (*Lab, error) {
 	l, err := build(lab, servers)
 	if err != nil {
@@ -119,7 +119,7 @@ func build(lab *netlab.Lab, servers int) (*Lab, error) {
 	for i := range servers {
 		l.groupOf(i).Address("eth0", address(group+i).String()+"/16")
 		h := plug(lab.Host("server"+strconv.Itoa(i+1)), single+i)
-		// It has the VIP, and says so to nobody.
+		// It has the VIP, but does not announce it.
 		h.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
 		h.Sysctl("net.ipv4.conf.all.arp_announce", "2")
 		h.Address("lo", vip.String()+"/32")
@@ -131,7 +131,7 @@ func build(lab *netlab.Lab, servers int) (*Lab, error) {
 // groupOf is the host of a server.
 func (l *Lab) groupOf(server int) *netlab.Host { return l.groups[server%len(l.groups)] }
 
-// place is where a way's server is: its host, and the address that it answers from.
+// place is a way's server: its host, and the address from which it answers.
 func (l *Lab) place(w *Way, server int) (*netlab.Host, netip.Addr) {
 	if w.mode == model.L2DSR {
 		return l.singles[server], vip
@@ -156,7 +156,7 @@ func (l *Lab) serve() (err error) {
 	return nil
 }
 
-// Close ends the servers. It comes before the lab's end.
+// Close ends the servers. Call it before the lab ends.
 func (l *Lab) Close() error {
 	if l.queues == nil {
 		return nil
@@ -175,7 +175,7 @@ func (l *Lab) start(ctx context.Context) error {
 		s := model.Service{Name: w.policy.String() + "-" + w.mode.String(), VIP: vip, Protocol: model.TCP,
 			Port: model.PortRange{First: w.port, Last: w.port}, Mode: w.mode, Policy: w.policy}
 		if w.mode == model.Redirect {
-			// A SYN that is sent again is not redirected, and its server has no VIP.
+			// A retransmitted SYN is not redirected, and its server does not have the VIP.
 			s.Fallback, s.SNAT = &relayed, true
 		}
 		for i := range l.servers {
@@ -213,7 +213,7 @@ func (l *Lab) start(ctx context.Context) error {
 	return err
 }
 
-// Measure puts a load on a way: of 1 all servers would be busy all the time.
+// Measure puts a load on a way. With load 1 all servers would be busy all the time.
 func (l *Lab) Measure(ctx context.Context, w *Way, load float64, settle, duration time.Duration) (Result, error) {
 	l.seed++
 	before, err := l.awaitLoads(ctx)

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A server answers one request at a time: of those that come together the last one waits for
-// all others.
+// A server answers one request at a time: if several come together, the last one waits for all
+// others.
 func TestRequestsQueue(t *testing.T) {
 	host := netlab.ForTest(t).Host("host")
 	const service, requests = 5 * time.Millisecond, 20
@@ -31,7 +31,7 @@ func TestRequestsQueue(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// All of them within a moment that is short beside their service.
+	// All come within a time that is short compared with their service time.
 	r, err := run(host, at, Load{Rate: requests / service.Seconds() * 20, Duration: service / 20, Request: []byte{answerByte}, Seed: 1}, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestRequestsQueue(t *testing.T) {
 	}
 }
 
-// By all ways a file takes the time that its server's link needs, and no other answer comes.
+// By every way a file takes the time that its server's link needs, and no other answer comes.
 func TestFiles(t *testing.T) {
 	t.Chdir("../..")
 	const size, service, servers = 8 << 10, 25 * time.Millisecond, 4
@@ -55,7 +55,7 @@ func TestFiles(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// Headers and a handshake are more than the file, but not as much again.
+	// Headers and a handshake add to the file, but less than its size.
 	if l.service < service || l.service > 2*service || l.answer <= size || l.answer > 2*size {
 		t.Errorf("a file of %d bytes for which its link needs %v comes in %d bytes and takes %v", size, service, l.answer, l.service)
 	}
@@ -64,7 +64,8 @@ func TestFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A frame may go at once, and the last one is there when it begins to be paid for.
+		// One frame may go at once, and the last one arrives before its time on the link has
+		// passed.
 		if least := l.service / 2; r.P50 < least {
 			t.Errorf("%s: %d files took %v, want %v at least", w.Name, r.Requests, r.P50, least)
 		}
@@ -74,8 +75,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// fallsBack makes a request over a connection that is not redirected, because the client's port has
-// called a server itself before. The calling thread is the client's.
+// fallsBack makes a request over a connection that is not redirected, because the client has called
+// a server directly from this port before. The calling thread must be in the client's namespace.
 func (l *Lab) fallsBack(w *Way) error {
 	from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(address(client), 900))
 	_, server := l.place(w, 0)
@@ -88,7 +89,7 @@ func (l *Lab) fallsBack(w *Way) error {
 		if err == nil {
 			_, err = io.ReadFull(conn, make([]byte, l.answer))
 		}
-		// Reset, so that the port can be used again at once.
+		// The connection is reset, so that the port can be used again at once.
 		if err := errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
 			return fmt.Errorf("ask %v: %w", to, err)
 		}

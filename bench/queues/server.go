@@ -13,20 +13,20 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// answerByte is what a request is, and its answer.
+// answerByte is a request, and its answer.
 const answerByte = 'x'
 
-// waiting connections that a server takes before it refuses one.
+// waiting is how many connections a server queues before it refuses one.
 const waiting = 1 << 14
 
-// servers answer one request at a time each, in the order of their connections. A request takes
-// as long as the service time says: a timer, and no work, so that requests wait for servers and
-// not for the machine's cores. Who is called late makes up for it: what is in a queue begins
-// when what was before it should have ended. One thread has all servers.
+// servers each answer one request at a time, in the order of their connections. A request takes the
+// service time: a timer and no work, so that requests wait for servers and not for the machine's
+// cores. A timer that fires late is made up for: a queued request begins when the one before it
+// should have ended. One thread runs all servers.
 type servers struct {
 	service time.Duration
 	epoll   int
-	free    map[int]time.Time // when a server will be, by its listener
+	free    map[int]time.Time // when a server will be free, by its listener
 	busy    ends
 	done    chan struct{}
 	ended   chan error
@@ -59,7 +59,7 @@ func newServers(service time.Duration) (*servers, error) {
 	return &servers{service: service, epoll: epoll, free: map[int]time.Time{}, done: make(chan struct{}), ended: make(chan error, 1)}, nil
 }
 
-// add makes a server of a host's address.
+// add makes a server at a host's address.
 func (s *servers) add(h *netlab.Host, at netip.AddrPort) error {
 	err := h.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -67,7 +67,8 @@ func (s *servers) add(h *netlab.Host, at netip.AddrPort) error {
 			return err
 		}
 		s.free[fd] = time.Time{}
-		// Connections come with their request: else who is slow to send it would hold up others.
+		// Connections are accepted with their request: otherwise a client that is slow to send it
+		// would hold up others.
 		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 5),
 			unix.Bind(fd, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}), unix.Listen(fd, waiting),
@@ -115,7 +116,7 @@ func (s *servers) run() {
 	s.ended <- err
 }
 
-// turn takes what comes within a time, and answers who is due.
+// turn accepts what comes within a time, and answers the requests that are due.
 func (s *servers) turn(wait time.Duration) error {
 	var events [64]unix.EpollEvent
 	n, err := await(s.epoll, events[:], wait)
@@ -131,14 +132,14 @@ func (s *servers) turn(wait time.Duration) error {
 		fd := heap.Pop(&s.busy).(end).fd
 		var text [2]byte
 		if n, err := unix.Read(fd, text[:]); err == nil && n == 1 {
-			_, _ = unix.Write(fd, text[:1]) // whoever misses the answer says so
+			_, _ = unix.Write(fd, text[:1]) // a client that misses the answer reports it
 		}
 		unix.Close(fd)
 	}
 	return nil
 }
 
-// accept puts all connections that are there into their server's queue.
+// accept puts all waiting connections into their server's queue.
 func (s *servers) accept(listener int) error {
 	for {
 		fd, _, err := unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -159,7 +160,7 @@ func (s *servers) accept(listener int) error {
 	}
 }
 
-// await waits for events. Milliseconds, as epoll itself has them, are too coarse.
+// await waits for events. The milliseconds of epoll itself are too coarse.
 func await(epoll int, events []unix.EpollEvent, wait time.Duration) (int, error) {
 	timeout := unix.NsecToTimespec(int64(wait))
 	_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(epoll), Events: unix.POLLIN}}, &timeout, nil)
@@ -173,8 +174,8 @@ func await(epoll int, events []unix.EpollEvent, wait time.Duration) (int, error)
 	return max(n, 0), nil
 }
 
-// urgent gives the calling goroutine a thread with a real-time priority: clients and servers
-// are machines of their own, which nobody of this one keeps waiting.
+// urgent gives the calling goroutine a thread with a real-time priority: clients and servers stand
+// for machines of their own, which other threads of this one must not delay.
 func urgent() (restore func(), err error) {
 	runtime.LockOSThread()
 	attr := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}
@@ -184,7 +185,7 @@ func urgent() (restore func(), err error) {
 	}
 	return func() {
 		if unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL}, 0) == nil {
-			runtime.UnlockOSThread() // else the thread ends with its goroutine
+			runtime.UnlockOSThread() // otherwise the thread ends with its goroutine
 		}
 	}, nil
 }
