@@ -15,11 +15,11 @@ type Check struct {
 	Relation string  `json:"relation"` // >= or <=: of the value to the target
 	Target   float64 `json:"target"`
 	OK       bool    `json:"ok"`
-	// Note says why there is no verdict: nothing was measured, or the value is one that
-	// cannot be. Either is not ok, so that who reads ok alone trusts nothing too much.
+	// Note says why there is no verdict: nothing was measured, or the value is impossible. Neither
+	// is ok, so that readers of ok alone do not trust too much.
 	Note     string `json:"note,omitempty"`
-	Scenario string `json:"scenario,omitempty"` // that measured it
-	Quantity string `json:"quantity,omitempty"` // whose table shows it
+	Scenario string `json:"scenario,omitempty"` // the one that measured it
+	Quantity string `json:"quantity,omitempty"` // the one whose table shows it
 }
 
 // Verdict is what came of a check.
@@ -33,7 +33,7 @@ const (
 	NotMeasured Verdict = "not measured"
 )
 
-// Verdict says whether the target was reached, or why nobody knows.
+// Verdict says whether the target was reached, or why that is not known.
 func (c Check) Verdict() Verdict {
 	switch {
 	case c.OK:
@@ -46,8 +46,8 @@ func (c Check) Verdict() Verdict {
 	return Missed
 }
 
-// Reached is the value with its unit. One that missed its target by little is not
-// shown as if it had not.
+// Reached is the value with its unit. A value that missed its target by little has more digits, so
+// that it does not look as if it had met it.
 func (c Check) Reached() string {
 	value := float64(c.Value)
 	if !c.Value.Finite() {

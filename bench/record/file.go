@@ -21,10 +21,10 @@ func (r *Record) Encode(w io.Writer) error {
 	return nil
 }
 
-// Decode reads what Encode wrote and refuses everything else: another format, keys
-// that it does not know, anything behind the object.
+// Decode reads what Encode wrote and refuses everything else: another format, unknown keys,
+// anything behind the object.
 func Decode(data []byte) (*Record, error) {
-	// The format comes first: a later one is told by its number, not by a key of it.
+	// The format is read first: a later one must be reported by its number, not by one of its keys.
 	var version struct {
 		Format *int `json:"format"`
 	}
@@ -46,7 +46,7 @@ func Decode(data []byte) (*Record, error) {
 	return &r, r.validate()
 }
 
-// validate refuses what a reader would stumble over.
+// validate refuses records that readers could not use.
 func (r *Record) validate() error {
 	var names []string
 	for _, s := range r.Scenarios {
@@ -81,8 +81,8 @@ func Read(path string) (*Record, error) {
 	return r, nil
 }
 
-// Write writes the record to a file, which is either complete or not there: under
-// another name first. It makes the directory.
+// Write writes the record to a file, under another name first, so that the file is either complete
+// or missing. It makes the directory.
 func (r *Record) Write(path string) error {
 	var text bytes.Buffer
 	if err := r.Encode(&text); err != nil {

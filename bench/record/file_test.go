@@ -48,7 +48,7 @@ func TestWriteAndRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := sample()
-	want.Scenarios[0].Measurements[0].Rounds[1] = math.NaN() // null says no more than that
+	want.Scenarios[0].Measurements[0].Rounds[1] = math.NaN() // null stands for NaN only
 	if diff := cmp.Diff(want, got, missingIsMissing); diff != "" {
 		t.Errorf("what was read is not what was written (-want +got):\n%s", diff)
 	}

@@ -13,7 +13,7 @@ var shortUnits = map[string]string{"packet/s": "pps", "bit/s": "bps"}
 // seconds are the units of time: a table shows whichever reads best.
 var seconds = map[string]float64{"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1}
 
-// Units that no prefix belongs to: ratios and shares.
+// Units that take no prefix: ratios and shares.
 var bare = []string{"", "1", "%"}
 
 type prefix struct {
@@ -36,8 +36,8 @@ func WithUnit(value float64, unit string) string {
 	return strings.TrimSpace(Digits(value/divisor) + " " + name)
 }
 
-// Scale returns what to divide values of this unit and about this size by, and the
-// unit that they have then: 1e6 and Mpps. The unit of a ratio is empty.
+// Scale returns the divisor for values of this unit and about this size, and the unit that they
+// have then: 1e6 and Mpps. The unit of a ratio is empty.
 func Scale(about float64, unit string) (divisor float64, name string) {
 	if slices.Contains(bare, unit) {
 		return 1, strings.TrimPrefix(unit, "1")
@@ -67,8 +67,7 @@ func shortUnit(unit string) string {
 	return unit
 }
 
-// Digits writes a number with three significant digits, and with all of those before
-// the point.
+// Digits writes a number with three significant digits, but with all digits before the point.
 func Digits(value float64) string {
 	size := math.Abs(value)
 	switch {

@@ -1,6 +1,6 @@
-// Package record is what one run of the benchmarks writes down: the machine, the
-// settings and every single value, so that medians, spreads, ratios, tables and
-// figures are made from it later, and two runs can be compared.
+// Package record is the record of one run of the benchmarks: the machine, the settings and every
+// single value, so that medians, spreads, ratios, tables and figures can be made from it later, and
+// two runs can be compared.
 //
 // A file holds one JSON object:
 //
@@ -28,8 +28,8 @@
 //	  }]
 //	}
 //
-// The same place in the rounds of two measurements of a scenario is the same round.
-// Readers refuse another format and keys that they do not know.
+// Values at the same place in the rounds of two measurements of a scenario are of the same round.
+// Readers refuse other formats and unknown keys.
 package record
 
 import (
@@ -37,21 +37,21 @@ import (
 	"time"
 )
 
-// Format is the version of the file's form. A reader refuses others.
+// Format is the version of the file's form. Readers refuse others.
 const Format = 1
 
 // Record is one run.
 type Record struct {
 	Format    int        `json:"format"`
 	Started   time.Time  `json:"started"`
-	Commit    string     `json:"commit"` // "-dirty" is appended where the tree had changes
+	Commit    string     `json:"commit"` // "-dirty" is appended if the tree had changes
 	Machine   Machine    `json:"machine"`
 	Settings  Settings   `json:"settings"`
 	Scenarios []Scenario `json:"scenarios"`
 	Checks    []Check    `json:"checks"`
 }
 
-// Machine is where it ran.
+// Machine is where the run took place.
 type Machine struct {
 	CPU         string            `json:"cpu"`
 	Cores       int               `json:"cores"`
@@ -65,17 +65,16 @@ type Machine struct {
 	Latencies   []Latency         `json:"latencies,omitempty"`
 }
 
-// Latency is how long it takes to read one of so many bytes that are read in random
-// order, when the run began.
+// Latency is how long a read takes, of that many bytes read in random order, when the run began.
 type Latency struct {
 	Bytes       uint64  `json:"bytes"`
 	Nanoseconds float64 `json:"nanoseconds"`
 }
 
-// Settings are how long and how often was measured.
+// Settings say how long and how often was measured.
 type Settings struct {
 	Rounds int           `json:"rounds"`
-	Sample time.Duration `json:"sampleNanoseconds"` // of one subject in one round
+	Sample time.Duration `json:"sampleNanoseconds"` // for one subject in one round
 	Smoke  bool          `json:"smoke"`             // only shows that the harness works
 	Seed   uint64        `json:"seed,omitempty"`    // of the first round, where rounds are simulated
 }
@@ -85,13 +84,13 @@ type Scenario struct {
 	Name         string         `json:"name"`
 	What         string         `json:"what"` // one sentence
 	Seconds      float64        `json:"seconds"`
-	Error        string         `json:"error,omitempty"` // that ended it: what was measured until then is not trusted
+	Error        string         `json:"error,omitempty"` // ended it: what was measured until then is not trusted
 	Notes        []string       `json:"notes,omitempty"` // what a reader of the figures must know
 	Measurements []*Measurement `json:"measurements"`
 }
 
-// Conditions are under which something was measured: "frame": "64". A value that is
-// a number can be the axis of a figure.
+// Conditions are the conditions of a measurement: "frame": "64". A value that is a number can be
+// the axis of a figure.
 type Conditions map[string]string
 
 // Better says which way a quantity improves.
@@ -117,9 +116,9 @@ var (
 	Cost       = Quantity{"cost", "ns", Lower} // the balancer's own time per packet
 )
 
-// Measurement is one quantity of one subject under one set of conditions. The same
-// index in the rounds of two measurements of a scenario is the same round: they
-// were taken one after the other.
+// Measurement is one quantity of one subject under one set of conditions. Values with the same
+// index in the rounds of two measurements of a scenario are of the same round: they were taken one
+// after the other.
 type Measurement struct {
 	Subject    string     `json:"subject"` // l2dsr, redirect, iptables
 	Conditions Conditions `json:"conditions"`
@@ -127,7 +126,7 @@ type Measurement struct {
 	Rounds     Values     `json:"rounds"`
 }
 
-// Add appends a round's value, to a new measurement if it is the first.
+// Add appends a round's value, to a new measurement if it is the first value.
 func (s *Scenario) Add(subject string, at Conditions, quantity Quantity, value float64) {
 	m := s.Find(subject, at, quantity.Name)
 	if m == nil {
@@ -137,8 +136,7 @@ func (s *Scenario) Add(subject string, at Conditions, quantity Quantity, value f
 	m.Rounds = append(m.Rounds, value)
 }
 
-// Find returns the measurement of that subject, quantity and exactly those
-// conditions, or nil.
+// Find returns the measurement with that subject, quantity and exactly those conditions, or nil.
 func (s *Scenario) Find(subject string, at Conditions, quantity string) *Measurement {
 	for _, m := range s.Measurements {
 		if m.Subject == subject && m.Quantity.Name == quantity && maps.Equal(m.Conditions, at) {

@@ -6,21 +6,20 @@ import (
 	"strings"
 )
 
-// references are the subjects that the others are compared with, the first that a
-// scenario has: doing nothing but handing the packet on, the least that a forwarder
-// can do, and no balancer at all.
+// references are the subjects that the others are compared with, by the first one that a scenario
+// has: only handing the packet on, the least that a forwarder can do, and no balancer at all.
 var references = []string{"redirect", "reflect", "swap", "direct"}
 
-// References returns what subjects are compared with, the first that a scenario has
-// first.
+// References returns the subjects that others are compared with: the first one that a scenario has
+// counts.
 func References() []string { return slices.Clone(references) }
 
-// IsReference is whether that subject is one that others are compared with.
+// IsReference is whether others are compared with that subject.
 func IsReference(subject string) bool { return slices.Contains(references, subject) }
 
-// Reference returns the measurement that m is compared with: the same quantity under
-// the same conditions, or, where the reference knows fewer of them (a bare redirect
-// has no backends), under those that it shares. Nil where there is none.
+// Reference returns the measurement that m is compared with: the same quantity under the same
+// conditions, or, where the reference knows fewer of them (a bare redirect has no backends), under
+// those that it shares. Nil if there is none.
 func (s *Scenario) Reference(m *Measurement) *Measurement {
 	if IsReference(m.Subject) {
 		return nil
@@ -33,8 +32,8 @@ func (s *Scenario) Reference(m *Measurement) *Measurement {
 	return nil
 }
 
-// Nearest returns that subject's measurement whose conditions all hold at the given
-// ones too, and of these the one with the most; nil where there is none.
+// Nearest returns that subject's measurement whose conditions are all among the given ones; if
+// there are several, the one with the most conditions; nil if there is none.
 func (s *Scenario) Nearest(subject string, at Conditions, quantity string) *Measurement {
 	var best *Measurement
 	for _, m := range s.Measurements {

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Median returns the middle of the values, NaN of none. They are left as they are.
+// Median returns the middle of the values, NaN if there are none. It does not change them.
 func Median(values []float64) float64 {
 	return Quantile(values, 0.5)
 }
 
-// Quantile returns the value below which that part of the values is, interpolated
-// linearly between neighbours; NaN of none, and where one is missing: a median of the
-// rounds that went well would flatter.
+// Quantile returns the value below which that part of the values is, interpolated linearly between
+// neighbors. It is NaN if there are none or one is missing: a median of the rounds that went well
+// would flatter.
 func Quantile(values []float64, part float64) float64 {
 	if len(values) == 0 || slices.ContainsFunc(values, math.IsNaN) {
 		return math.NaN()
@@ -24,9 +24,8 @@ func Quantile(values []float64, part float64) float64 {
 	return sorted[below] + (at-float64(below))*(sorted[above]-sorted[below])
 }
 
-// Ratios divides round by round, which takes the machine's slow moments out: both
-// values of a round were taken in the same one. Rounds that only one of them has
-// are left out.
+// Ratios divides round by round, which cancels the machine's slow moments: they affect both values
+// of a round. Rounds that only one measurement has are left out.
 func Ratios(of, to *Measurement) []float64 {
 	if of == nil || to == nil {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// Number is a value that may be missing: NaN, or infinite. JSON has no word for
-// these, so they are written as null, and null is read as NaN.
+// Number is a value that may be missing: NaN, or infinite. JSON cannot express these, so they are
+// written as null, and null is read as NaN.
 type Number float64
 
 // Values are numbers, in the order of the rounds.
@@ -18,7 +18,7 @@ func (n Number) Finite() bool {
 	return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0)
 }
 
-// MarshalJSON writes null for what is missing.
+// MarshalJSON writes null for a missing value.
 func (n Number) MarshalJSON() ([]byte, error) {
 	if !n.Finite() {
 		return []byte("null"), nil
@@ -35,7 +35,7 @@ func (n *Number) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*float64)(n))
 }
 
-// MarshalJSON writes the numbers as a list, null for what is missing.
+// MarshalJSON writes the numbers as a list, null for missing values.
 func (v Values) MarshalJSON() ([]byte, error) {
 	numbers := make([]Number, len(v))
 	for i, value := range v {
