@@ -21,9 +21,9 @@ const (
 	height = 4.2 * vg.Inch
 )
 
-// palette tells series apart for eyes that do not see all colours: Okabe and Ito,
-// "Color Universal Design" (2008), without its yellow, which paper swallows. The
-// reference is black and dashed.
+// palette has colors that color-blind readers can tell apart: Okabe and Ito, "Color Universal
+// Design" (2008), without its yellow, which is hard to see on paper. The reference is black and
+// dashed.
 var palette = []color.RGBA{
 	{0x00, 0x72, 0xb2, 0xff}, // blue
 	{0xd5, 0x5e, 0x00, 0xff}, // vermillion
@@ -31,7 +31,7 @@ var palette = []color.RGBA{
 	{0xcc, 0x79, 0xa7, 0xff}, // reddish purple
 	{0xe6, 0x9f, 0x00, 0xff}, // orange
 	{0x56, 0xb4, 0xe9, 0xff}, // sky blue
-	{0x99, 0x99, 0x99, 0xff}, // grey
+	{0x99, 0x99, 0x99, 0xff}, // gray
 	{0x66, 0x33, 0x11, 0xff}, // brown
 }
 
@@ -49,7 +49,7 @@ func (f *figure) svg() ([]byte, error) {
 		return nil, err
 	}
 	data, err := written(canvas)
-	// A reader without these fonts gets others of the same width, not a serif.
+	// A reader without these fonts gets others of the same width, not a serif font.
 	return bytes.ReplaceAll(data, []byte("font-family:Liberation Sans;"),
 		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")), err
 }
@@ -106,8 +106,8 @@ func (f *figure) grid() plot.Plotter {
 	return grid
 }
 
-// axes sets the ranges before anything is added, which only widens them: linear axes
-// of values begin at 0, so that lengths can be compared.
+// axes sets the ranges before series are added, which only widens them: linear axes of values begin
+// at 0, so that lengths can be compared.
 func (f *figure) axes(p *plot.Plot) {
 	var y span
 	for _, s := range f.series {
@@ -131,8 +131,8 @@ func (f *figure) axes(p *plot.Plot) {
 	}
 }
 
-// height is where a value is drawn. plot.LogScale is not used: it centres the title of
-// the axis at a value, and pads the figure for where that ends up.
+// height is where a value is drawn. plot.LogScale is not used: it centers the title of the axis at
+// a value, and pads the figure for it.
 func (f *figure) height(value float64) float64 {
 	if f.logY {
 		return math.Log10(value / f.unit)
@@ -190,7 +190,7 @@ func (f *figure) add(p *plot.Plot, legend *plot.Legend, i int, s series) error {
 	return nil
 }
 
-// colour is black for the first reference; the others go round.
+// colour is black for the first reference; the others take the palette's colors in turn.
 func (f *figure) colour(i int) color.Color {
 	if f.series[i].reference && i == 0 {
 		return color.Black
@@ -207,11 +207,10 @@ type quartiles struct {
 	plotter.YErrors
 }
 
-// barWidth is that of one of n bars of a group, which is 1 wide with its gap.
+// barWidth is the width of one of n bars of a group, which is 1 wide with its gap.
 func barWidth(n int) float64 { return 0.8 / float64(n) }
 
-// bars begin at 0, or at the axis where that is logarithmic and has none, which
-// plotter.BarChart does not know.
+// bars begin at 0, or at a logarithmic axis, which has no 0; plotter.BarChart cannot do that.
 type bars struct {
 	tops   plotter.XYs
 	width  float64
@@ -233,7 +232,7 @@ func (b *bars) Plot(canvas draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// Thumbnail draws the colour.
+// Thumbnail draws the color.
 func (b *bars) Thumbnail(canvas *draw.Canvas) {
 	canvas.FillPolygon(b.colour, []vg.Point{canvas.Min, {X: canvas.Min.X, Y: canvas.Max.Y},
 		canvas.Max, {X: canvas.Max.X, Y: canvas.Min.Y}})

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// Beyond these ratios of the largest to the smallest value an axis is logarithmic.
+// An axis is logarithmic if its largest value divided by the smallest reaches these ratios.
 const (
 	logFromX = 50
 	logFromY = 30
@@ -20,16 +20,16 @@ const (
 type figure struct {
 	name       string // of its files
 	title      string
-	x, y       string // what the axes show
+	x, y       string // titles of the axes
 	logX, logY bool
 	course     bool     // over time, which passes evenly
 	groups     []string // of bars; a figure without groups has lines
 	series     []series
 	unit       float64 // what values are divided by
-	exact      bool    // points are no medians: nothing is around them
+	exact      bool    // points are not medians: they have no spread
 }
 
-// series is a line, or the bars of one colour.
+// series is a line, or the bars of one color.
 type series struct {
 	name      string
 	reference bool
@@ -71,7 +71,7 @@ func (v *view) figure(axis string, split []string, rows []record.Conditions, sub
 	return f
 }
 
-// lines returns a series for each subject under each set of the conditions within.
+// lines returns a series for each subject under each set of the inner conditions.
 func (v *view) lines(axis string, within []string, rows []record.Conditions, subjects []string) []series {
 	var all []series
 	drawn := map[string]int{}
@@ -82,7 +82,7 @@ func (v *view) lines(axis string, within []string, rows []record.Conditions, sub
 			if m == nil || err != nil {
 				continue
 			}
-			// A reference without these conditions is one line, not one for each.
+			// A reference without these conditions is a single line, not one for each.
 			name := strings.TrimSpace(subject + " " + label(m.Conditions, within))
 			if _, found := drawn[name]; !found {
 				drawn[name] = len(all)
@@ -128,7 +128,7 @@ func (v *view) groupedBars(rows []record.Conditions, subjects []string) []series
 	return all
 }
 
-// add appends what was measured, unless a value of it is missing.
+// add appends a measurement, unless one of its values is missing.
 func (s *series) add(x float64, m *record.Measurement) {
 	median := record.Median(m.Rounds)
 	if record.Number(median).Finite() {
@@ -136,7 +136,7 @@ func (s *series) add(x float64, m *record.Measurement) {
 	}
 }
 
-// scale chooses the unit of the values and the kinds of the axes.
+// scale chooses the unit of the values and the scales of the axes.
 func (f *figure) scale(quantity record.Quantity) {
 	var x, y span
 	for _, s := range f.series {
@@ -179,7 +179,7 @@ func (s *span) take(value float64) {
 	s.low, s.high = min(s.low, value), max(s.high, value)
 }
 
-// ratio is that of the largest to the smallest, 1 where there is no logarithm.
+// ratio is the largest value divided by the smallest, or 1 if they have no logarithm.
 func (s *span) ratio() float64 {
 	if !s.any || s.low <= 0 {
 		return 1

@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// TestTimeIsEven: what spans a wide range is drawn over its logarithm, but for time.
+// TestTimeIsEven: values that span a wide range are drawn on a logarithmic axis, except time.
 func TestTimeIsEven(t *testing.T) {
 	for _, test := range []struct {
 		key, title string

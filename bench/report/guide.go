@@ -9,19 +9,18 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// Guide is what a document says that no record has: it is the same for all of them.
+// Guide is the text of a document that is not in records: it is the same for all of them.
 type Guide struct {
-	Scenarios []string            // all there are: a record may be older than one of them
+	Scenarios []string            // all of them: a record may be older than one of them
 	Remarks   map[string][]string // how to read a scenario, in markdown
 	Events    map[string][]string // quantities of a scenario whose values are of one event each
-	Reasons   map[string]string   // a link to what stands in a check's way, if it is known
-	// Head writes what comes before the checks, and Method what comes behind them, of a
-	// document that is not about a machine; nil: that of a benchmark.
+	Reasons   map[string]string   // a link to the reason why a check is missed, if it is known
+	// Head writes the text before the checks, and Method the text after them, of a document that is
+	// not about a machine; nil: the text of a benchmark.
 	Head, Method func(w io.Writer, r *record.Record, source string)
 }
 
-// checks writes the table of targets. A check leads to the table that it is about, and
-// one that is missed to the reason.
+// checks writes the table of targets. A check links to its table, and a missed one to the reason.
 func (g Guide) checks(w io.Writer, r *record.Record) {
 	fmt.Fprintf(w, "## Checks\n\n%s.\n\n", record.Tally(r.Checks))
 	t := checks(r)
@@ -46,7 +45,7 @@ func (g Guide) checks(w io.Writer, r *record.Record) {
 	fmt.Fprint(w, "A check's name leads to its table.\n\n")
 }
 
-// absent says which scenarios the record does not have; empty: none.
+// absent says which scenarios are missing in the record; empty: none.
 func (g Guide) absent(r *record.Record) string {
 	var names []string
 	for _, name := range g.Scenarios {
@@ -78,8 +77,7 @@ func linked(text, to string) string {
 
 var notInAnchors = regexp.MustCompile(`[^a-z0-9 _-]+`)
 
-// anchor is what a heading is linked by, as GitHub, GitLab and Gitea make it of plain
-// words.
+// anchor is the anchor of a heading, as GitHub, GitLab and Gitea make it from plain words.
 func anchor(heading string) string {
 	return strings.ReplaceAll(notInAnchors.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// method explains what every table has in common.
+// method explains what all tables have in common.
 const method = `## How it was measured
 
 Everything runs on one machine, in network namespaces that the harness makes and removes. A scenario measures all of its subjects once per round, one after the other, so that a slow moment of the machine meets all of them. A cell is the median of the rounds, and in parentheses the middle half of them (the 25th and the 75th percentile). Ratios are made within each round, and then the median of these ratios is taken: it is less noisy than the ratio of two medians, and it is what the checks judge. The reference is ` + "`redirect`" + ` (a program that only hands each frame on, to another interface), else ` + "`reflect`" + ` (one that sends it back where it came from), else ` + "`swap`" + ` (one that swaps the MAC addresses and does nothing else, run by itself), else ` + "`direct`" + ` (no balancer). A cost is the balancer's own time per packet, with what the generator and the sink take subtracted; a check in which one was not above 0 in some round is too noisy to tell anything, whatever its median. Absolute figures depend on the machine and on its moment; ratios travel better.
@@ -19,8 +19,8 @@ A cell with ` + "`-`" + ` was not measured under these conditions, or the condit
 
 `
 
-// begin writes what comes before the scenarios: where the document is from, the
-// checks, the machine, the method.
+// begin writes the text before the scenarios: the document's source, the checks, the machine, the
+// method.
 func (g Guide) begin(w io.Writer, r *record.Record, source string) {
 	head, method := g.Head, g.Method
 	if head == nil {
@@ -35,7 +35,7 @@ func (g Guide) begin(w io.Writer, r *record.Record, source string) {
 	}
 }
 
-// head says where the document of a benchmark is from.
+// head names the source of a benchmark's document.
 func (g Guide) head(w io.Writer, r *record.Record, source string) {
 	fmt.Fprintf(w, "# Benchmarks\n\n"+
 		"Generated from `%s`; do not edit. A run writes its record and this document with\n\n"+

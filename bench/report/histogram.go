@@ -7,15 +7,15 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// binsPerDecade is how finely a histogram tells values apart: each bin is half as long again
-// as the one before, about, and its ends are round numbers (Renard's R5 series, ISO 3).
+// binsPerDecade is the resolution of a histogram: each bin is about half as long again as the one
+// before, and its ends are round numbers (Renard's R5 series, ISO 3).
 const binsPerDecade = 5
 
-// mostBins are as many as can be told apart. What is below them is in the first one.
+// mostBins is how many bins readers can tell apart. Values below them are in the first bin.
 const mostBins = 15
 
-// histogram returns how often values were how large: for quantities whose every value is of
-// an event of its own. Bins are of the logarithm, because delays are.
+// histogram returns how often values fell into each bin, for quantities each of whose values is of
+// one event. Bins are logarithmic, because delays span decades.
 func (v *view) histogram() figure {
 	_, unit := record.Scale(1, v.quantity.Unit)
 	f := figure{
@@ -60,10 +60,10 @@ func (v *view) histogram() figure {
 	return f
 }
 
-// smallestBin ends at a thousandth of the unit: what is less is in it, too.
+// smallestBin ends at a thousandth of the unit, and has all smaller values, too.
 const smallestBin = -3 * binsPerDecade
 
-// binOf returns the bin of a value: the number of the first whose end is not below it.
+// binOf returns the bin of a value: the first one whose end is not below the value.
 func binOf(value float64) int {
 	if value <= endOf(smallestBin) {
 		return smallestBin
@@ -75,7 +75,7 @@ func binOf(value float64) int {
 	return bin
 }
 
-// endOf returns where a bin ends, with two digits: 1, 1.6, 2.5, 4, 6.3, 10.
+// endOf returns the end of a bin, with two digits: 1, 1.6, 2.5, 4, 6.3, 10.
 func endOf(bin int) float64 {
 	decade := math.Floor(float64(bin) / binsPerDecade)
 	within := float64(bin)/binsPerDecade - decade

@@ -44,7 +44,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// What is far below all others does not take their room.
+// Values far below all others do not take their space.
 func TestHistogramFolds(t *testing.T) {
 	s := record.Scenario{Name: "update"}
 	rounds(&s, "stop", nil, record.Quantity{Name: "delay", Unit: "ms"}, 0, 0.2, 900, 950)

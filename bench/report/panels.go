@@ -8,18 +8,18 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// What a reader can tell apart in one figure.
+// How much a reader can tell apart in one figure.
 const (
 	mostSeries = 8
 	mostGroups = 6 // of bars
 )
 
-// figures returns what to draw of a view: lines over the numeric condition, or bars;
-// several figures where one would have too many of them.
+// figures returns the figures of a view: lines over the numeric condition, or bars; several figures
+// if one would have too many of them.
 func (v *view) figures() []figure {
 	axis := v.axis()
 	if axis == "" && v.quantity.Better == record.Neither {
-		return nil // there is nothing to compare: the table says it all
+		return nil // there is nothing to compare: the table is enough
 	}
 	splitters := slices.DeleteFunc(slices.Clone(v.keys), func(key string) bool { return key == axis })
 	var all []figure
@@ -45,8 +45,8 @@ func (f *figure) hasLines() bool {
 	return slices.ContainsFunc(f.series, func(s series) bool { return len(s.points) > 1 })
 }
 
-// split chooses by which conditions to make figures of their own: the choice with the
-// fewest figures that are still readable.
+// split chooses the conditions whose values get figures of their own: the choice with the fewest
+// figures that are still readable.
 func (v *view) split(keys []string, axis string) []string {
 	best, fewest := keys, math.MaxInt
 	for mask := range uint(1) << len(keys) {
@@ -90,8 +90,8 @@ func (v *view) panels(split []string) [][]record.Conditions {
 	return panels
 }
 
-// crowds returns the subjects of each figure, the references in all of them. A list
-// of bars may be as long as it likes.
+// crowds returns the subjects of each figure. References are in all figures. A list of bars may
+// have any length.
 func (v *view) crowds(axis string, rows int) [][]string {
 	if len(v.subjects) <= mostSeries || axis == "" && rows == 1 {
 		return [][]string{v.subjects}

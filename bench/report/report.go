@@ -1,5 +1,5 @@
-// Package report makes a document with tables and figures of a record: the same one
-// of the same record, byte by byte, so that a diff of it is a change of the figures.
+// Package report makes a document with tables and figures from a record: always the same one, byte
+// by byte, so that a diff shows a change of the figures.
 package report
 
 import (
@@ -18,11 +18,11 @@ import (
 // Document is a markdown file and the figures that it shows.
 type Document struct {
 	markdown []byte
-	figures  map[string][]byte // by the file's name
+	figures  map[string][]byte // by file name
 }
 
-// New makes the document of a record, with a guide to it. Figures are in the directory that is called
-// like the document; source is the name of the record's file.
+// New makes the document of a record, with a guide to it. Figures are in the directory with the
+// document's name; source is the name of the record's file.
 func New(r *record.Record, guide Guide, source, path string) (*Document, error) {
 	directory := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	d := &Document{figures: map[string][]byte{}}
@@ -92,7 +92,8 @@ func (d *Document) draw(f *figure) error {
 	return nil
 }
 
-// caption says what the table does not: which way is better, and what all rows share.
+// caption says what the table does not: which direction is better, and what all rows have in
+// common.
 func (v *view) caption() string {
 	var sentences []string
 	if v.quantity.Better != record.Neither {
@@ -137,7 +138,7 @@ func Text(w io.Writer, r *record.Record) error {
 	return nil
 }
 
-// Write writes the document and its figures, and removes figures that it has no more.
+// Write writes the document and its figures, and removes figures that it no longer has.
 func (d *Document) Write(path string) error {
 	directory := strings.TrimSuffix(path, filepath.Ext(path))
 	for name, data := range d.figures {

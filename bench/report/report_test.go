@@ -130,7 +130,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// What a document leads to within itself is there.
+// The targets of a document's links within itself exist.
 func TestLinksWithin(t *testing.T) {
 	text := string(document(t, madeUp()).markdown)
 	there := map[string]bool{}

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// table is words in rows, for a terminal or for markdown.
+// table is rows of words, for a terminal or for markdown.
 type table struct {
 	head []string
 	rows [][]string
@@ -18,7 +18,7 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// markdown writes the table as markdown has it.
+// markdown writes the table as markdown.
 func (t *table) markdown(w io.Writer) {
 	line := func(cells []string) {
 		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
@@ -46,8 +46,7 @@ func (t *table) text(w io.Writer) error {
 	return columns.Flush()
 }
 
-// summary writes the median and, of several rounds, the middle half: 5.61 Mpps (5.52
-// to 5.70).
+// summary writes the median and, for several rounds, the middle half: 5.61 Mpps (5.52 to 5.70).
 func summary(values []float64, unit string) string {
 	median := record.Median(values)
 	if !record.Number(median).Finite() || len(values) < 2 {
@@ -59,8 +58,8 @@ func summary(values []float64, unit string) string {
 		record.Digits(record.Quantile(values, 0.75)/divisor))
 }
 
-// table is what was measured. With a single set of conditions the
-// subjects are the rows: there may be many.
+// table is the table of the measurements. With a single set of conditions the subjects are the
+// rows: there may be many.
 func (v *view) table() *table {
 	if len(v.rows) == 1 {
 		return v.list()
@@ -72,7 +71,7 @@ func (v *view) table() *table {
 	return t
 }
 
-// ratios is the table of ratios to the reference, nil where there is none.
+// ratios is the table of ratios to the reference, nil if there is none.
 func (v *view) ratios() *table {
 	var compared []string
 	t := &table{head: append([]string{}, v.keys...)}
@@ -96,7 +95,7 @@ func (v *view) ratios() *table {
 	return t
 }
 
-// fill writes a row for each set of conditions, unless it would say nothing.
+// fill writes a row for each set of conditions, unless the row would be empty.
 func (v *view) fill(t *table, subjects []string, cell func(*record.Measurement) string) {
 	for _, row := range v.rows {
 		var cells []string
@@ -155,7 +154,7 @@ func checks(r *record.Record) *table {
 	return t
 }
 
-// explained is what a check is about, and why it has no verdict where it has none.
+// explained is what a check is about, and why it has no verdict, if it has none.
 func explained(c record.Check) string {
 	if c.Note == "" {
 		return orAbsent(c.What)

@@ -7,8 +7,8 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// ticks marks an axis with short numbers: 10k and 1M instead of 1e+06. On a logarithmic
-// axis, exponents of ten are what is drawn.
+// ticks marks an axis with short numbers: 10k and 1M instead of 1e+06. A logarithmic axis draws
+// exponents of ten.
 type ticks struct {
 	log bool
 }
@@ -27,8 +27,7 @@ func (t ticks) Ticks(low, high float64) []plot.Tick {
 	return marks
 }
 
-// decades marks 1, 2 and 5 of each decade, and writes all of them only where there are
-// few decades.
+// decades marks 1, 2 and 5 of each decade, and labels all of them only if there are few decades.
 func decades(low, high float64) []plot.Tick {
 	var marks []plot.Tick
 	for decade := math.Floor(low); decade <= high; decade++ {

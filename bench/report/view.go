@@ -14,9 +14,9 @@ import (
 type view struct {
 	scenario *record.Scenario
 	quantity record.Quantity
-	subjects []string            // references first, then as they were measured
+	subjects []string            // references first, then in the order of measurement
 	keys     []string            // of the conditions that differ, the one with the most values last
-	fixed    record.Conditions   // that are the same everywhere
+	fixed    record.Conditions   // those that are the same everywhere
 	rows     []record.Conditions // in the order of the keys' values
 }
 
@@ -49,8 +49,8 @@ func newView(s *record.Scenario, quantity record.Quantity) view {
 	slices.SortStableFunc(v.subjects, func(a, b string) int {
 		return cmp.Compare(rank(a), rank(b))
 	})
-	// What a subject measured once for several rows (a bare redirect knows no flows)
-	// is a cell of these, not a row.
+	// What a subject measured once for several rows (a bare redirect does not know flows) is a cell
+	// of these rows, not a row.
 	v.rows = slices.DeleteFunc(slices.Clone(v.rows), func(row record.Conditions) bool {
 		return slices.ContainsFunc(v.rows, func(other record.Conditions) bool {
 			return len(row) < len(other) && row.HoldIn(other)
@@ -107,7 +107,7 @@ func valuesOf(rows []record.Conditions, key string) []string {
 	return values
 }
 
-// compareValues orders numbers by size, and before words.
+// compareValues orders numbers by size, and puts them before words.
 func compareValues(a, b string) int {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)
@@ -131,13 +131,13 @@ func (v *view) compareRows(a, b record.Conditions) int {
 	return 0
 }
 
-// at returns what a subject measured in a row, or nil.
+// at returns a subject's measurement for a row, or nil.
 func (v *view) at(row record.Conditions, subject string) *record.Measurement {
 	return v.scenario.Nearest(subject, row, v.quantity.Name)
 }
 
-// axis returns the condition that a line can be drawn over: a number with more than
-// two values, the one with the most. Empty where there is none.
+// axis returns the condition that a line can be drawn over: a number with more than two values, the
+// one with the most. Empty if there is none.
 func (v *view) axis() string {
 	for _, key := range slices.Backward(v.keys) {
 		values := v.values(key)

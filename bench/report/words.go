@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// only returns the conditions of these names.
+// only returns the conditions with these names.
 func only(row record.Conditions, keys []string) record.Conditions {
 	some := record.Conditions{}
 	for _, key := range keys {
@@ -45,10 +45,10 @@ func label(row record.Conditions, keys []string) string {
 	return strings.Join(words, ", ")
 }
 
-// timeAxis is the condition of when something was.
+// timeAxis is the condition that is a time.
 const timeAxis = "second"
 
-// axisTitle says what a condition is, with its unit where it has one.
+// axisTitle says what a condition is, with its unit if it has one.
 func axisTitle(key string) string {
 	switch key {
 	case "frame":
@@ -65,7 +65,7 @@ func slug(words ...string) string {
 	return strings.Trim(notInNames.ReplaceAllString(strings.ToLower(strings.Join(words, "-")), "-"), "-")
 }
 
-// absent is the cell of what was not measured.
+// absent is the cell of a missing measurement.
 const absent = "-"
 
 // thousands separates the digits of a large whole number: 1,000,000.
@@ -86,7 +86,7 @@ func orAbsent(text string) string {
 	return text
 }
 
-// escaped is plain text as markdown has it; "<=" needs nothing.
+// escaped is plain text escaped for markdown; "<=" needs no escape.
 func escaped(text string) string {
 	return tag.ReplaceAllString(strings.ReplaceAll(text, "\n", " "), "&lt;$1")
 }
