@@ -2,8 +2,8 @@ package sim
 
 import "math/rand/v2"
 
-// choices is the power of two choices: of two servers that are taken at random, by
-// weight, a request goes to the one that a director thinks is better.
+// choices is the power of two choices: a request goes to the better of two servers taken at random,
+// by weight, as far as the director knows.
 type choices struct {
 	blind
 	*estimate

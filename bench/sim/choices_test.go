@@ -20,14 +20,14 @@ func TestTwoChoicesAreMitzenmachers(t *testing.T) {
 	}
 }
 
-// joined is the mean time of two servers, of which each request joins the shorter queue,
-// from the balance of all states with fewer than so many requests in a queue.
+// joined is the mean time with two servers when each request joins the shorter queue, from the
+// balance of all states with fewer than that many requests in a queue.
 func joined(load float64) float64 {
 	const most = 60
-	var p, next [most][most]float64 // by the requests of each
+	var p, next [most][most]float64 // by the number of requests of each server
 	p[0][0] = 1
-	// Steps of the chain that looks at the states after an exponential time each: arrivals
-	// at 2 load, departures at 1 from each server.
+	// The chain's steps take an exponential time each: arrivals at rate 2 load, departures at rate
+	// 1 from each server.
 	rate := 2*load + 2
 	for range 6000 {
 		next = [most][most]float64{}
@@ -61,8 +61,8 @@ func joined(load float64) float64 {
 	return held / (2 * load) // Little's law
 }
 
-// The shortest queue of two, least-conn that knows everything, and two choices where
-// there are only two: all the same, and the same as the chain of its states.
+// With two servers, the shortest queue, least-conn that knows everything, and two choices are all
+// the same, and the same as the chain of their states.
 func TestShortestOfTwoQueues(t *testing.T) {
 	const load = 0.7
 	truth := joined(load)
@@ -72,9 +72,9 @@ func TestShortestOfTwoQueues(t *testing.T) {
 	}
 }
 
-// The number in the cluster is the rate of arrivals times their time, whatever the
-// policy: Little's law. Both sides are measured, so only what is cut off at the ends
-// keeps them apart.
+// The number of requests in the cluster is the rate of arrivals times their time, whatever the
+// policy: Little's law. Both sides are measured, so they differ only by what is cut off at the
+// ends.
 func TestLittlesLaw(t *testing.T) {
 	for _, policy := range []string{LeastConn, P2C, Shortest} {
 		c := Config{Policy: policy, Directors: 4, Servers: 10, Workers: 2, Service: Bimodal, Load: 0.8, Interval: 2, Warm: 5000, Count: 100000, Seed: 1,
@@ -89,11 +89,11 @@ func TestLittlesLaw(t *testing.T) {
 	}
 }
 
-// Reports that never change make two choices random; the more often they come the less
-// time requests take.
+// Reports that never change make two choices random; the more often they come, the less time
+// requests take.
 func TestStaleReports(t *testing.T) {
 	c := Config{Policy: P2C, Directors: 50000, Servers: 100, Workers: 1, Service: Exponential, Load: 0.7, Warm: 10000, Count: 25000}
-	c.Interval = 1e9 // and 5,000,000 estimates are too many, so nobody knows what it placed itself
+	c.Interval = 1e9 // and 5,000,000 estimates are too many, so no director knows what it placed itself
 	agrees(t, "without news", c, meanTime, 1/(1-0.7))
 	before := 0.0
 	for _, interval := range []float64{0, 1, 5} {

@@ -5,26 +5,26 @@ import (
 	"fmt"
 )
 
-// Config is a cluster, what is asked of it, and how long it is watched.
+// Config is a cluster, its load, and how long it is watched.
 type Config struct {
 	Policy    string // the name of one of Policies
-	Directors int    // that requests arrive at, each with state of its own
+	Directors int    // where requests arrive, each with state of its own
 	Servers   int
-	// Weights are the servers', of whom one with twice the weight is twice as fast; nil:
-	// all are alike.
+	// Weights are the servers' weights: a server with twice the weight is twice as fast; nil: all
+	// are alike.
 	Weights []uint16
-	// Workers is how many requests a server serves at once, the others wait. 0: all that
-	// it has, as it holds connections that are open.
+	// Workers is how many requests a server serves at once; the others wait. 0: it serves all that
+	// it has, like open connections.
 	Workers int
 	Service Service
-	// Load is the share of the servers' time that requests ask for; without Workers, how
-	// many requests a server has on average.
+	// Load is the share of the servers' time that requests take; without Workers, how many requests
+	// a server has on average.
 	Load float64
-	// Interval is how often a server reports how many requests it has; 0: whoever asks
-	// learns what is.
+	// Interval is how often a server reports how many requests it has; 0: directors know the
+	// current number.
 	Interval float64
-	// Second is how long a second is, in mean service times. Only what P2CInGUE knows of
-	// loads is a matter of seconds. 0: a service time takes a second.
+	// Second is how long a second is, in mean service times. Only P2CInGUE's knowledge of loads
+	// depends on seconds. 0: a service time takes a second.
 	Second float64
 	Warm   int // requests that come first and do not count
 	Count  int // requests that count
@@ -66,7 +66,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// weights returns everybody's weight.
+// weights returns the weight of each server.
 func (c *Config) weights() []float64 {
 	all := make([]float64, c.Servers)
 	for i := range all {

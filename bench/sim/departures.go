@@ -6,8 +6,8 @@ type departure struct {
 	server int32
 }
 
-// departures is the queue of events: a heap with four children to a node, which is half
-// as deep as one with two, and whose children share a cache line.
+// departures is the queue of events: a heap with four children per node, which is half as deep as
+// one with two, and whose siblings share a cache line.
 type departures []departure
 
 // push adds an event.
@@ -26,7 +26,7 @@ func (q *departures) push(d departure) {
 	*q = heap
 }
 
-// pop takes the first event out; there must be one.
+// pop removes and returns the first event; there must be one.
 func (q *departures) pop() departure {
 	heap := *q
 	first, last := heap[0], heap[len(heap)-1]

@@ -3,10 +3,10 @@ package sim
 // mostEstimates bounds the memory that directors' knowledge of their own requests takes.
 const mostEstimates = 1 << 22
 
-// estimate is what directors think that servers have: what these reported, and what
-// each director has placed there itself since. With more directors and servers than
-// mostEstimates allows for, the second part is left out: of the requests that come to a
-// server between two reports hardly two are of one director then.
+// estimate is what directors think that servers have: what the servers reported, and what each
+// director has placed there itself since. With more directors and servers than mostEstimates
+// allows, the second part is left out: then hardly two requests that come to a server between two
+// reports are from the same director.
 type estimate struct {
 	reports *reports
 	weights []float64
@@ -24,7 +24,7 @@ func newEstimate(r *cluster) *estimate {
 	return e
 }
 
-// cost is how many requests there would be for the server's weight, with one more.
+// cost is how many requests per weight the server would have with one more.
 func (e *estimate) cost(director int, server int32) float64 {
 	has := e.reports.told[server] + 1
 	if e.own != nil {
@@ -35,7 +35,7 @@ func (e *estimate) cost(director int, server int32) float64 {
 	return float64(has) / e.weights[server]
 }
 
-// note says that a director places a request on a server.
+// note notes that a director places a request on a server.
 func (e *estimate) note(director int, server int32) {
 	if e.own == nil {
 		return

@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/maglev"
 )
 
-// What bpf/p2c.h and bpf/load_types.h say.
+// The constants of bpf/p2c.h and bpf/load_types.h.
 const (
 	ownerParts     = 8
 	backupParts    = 9
@@ -15,8 +15,8 @@ const (
 	loadMost       = 1 << 30
 )
 
-// inGUE is policy p2c as weir has it in mode gue: the two servers are the owner and the
-// backup of a slot, and a director knows what it has placed itself, halved every period.
+// inGUE is policy p2c as weir has it in mode gue: the two servers are the owner and the backup of a
+// slot, and a director knows what it has placed itself, a number that is halved every period.
 type inGUE struct {
 	blind
 	random  *rand.Rand
@@ -70,8 +70,8 @@ func (l *load) now(period uint32) uint32 {
 	return l.opened
 }
 
-// lessLoad reports whether the backup would have less load for its weight than the
-// owner, also with one connection more: the rule of has_less_load in bpf/p2c.h.
+// lessLoad reports whether the backup would have less load for its weight than the owner, even with
+// one more connection: the rule of has_less_load in bpf/p2c.h.
 func lessLoad(backups, owners uint32, backupWeight, ownerWeight float64) bool {
 	return float64(owners)*backupWeight*ownerParts > float64(backups+loadConnection)*ownerWeight*backupParts
 }

@@ -2,8 +2,8 @@ package sim
 
 import "math/rand/v2"
 
-// leastConn places a request where a director thinks that it would have the fewest
-// beside it for the server's weight. It asks all servers.
+// leastConn places a request where, as far as the director knows, the server would have the fewest
+// requests for its weight. It looks at all servers.
 type leastConn struct {
 	blind
 	*estimate

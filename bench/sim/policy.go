@@ -6,7 +6,7 @@ import "slices"
 type policy interface {
 	// place returns the server of a request that arrives at a director.
 	place(director int) int32
-	// changed says that a server has one request more, or one less.
+	// changed tells the policy that a server has one request more, or one less.
 	changed(server int32, by int32)
 }
 
@@ -25,12 +25,12 @@ const (
 // policyRow is a policy and what it needs.
 type policyRow struct {
 	name    string
-	follows bool // it asks what servers have
+	follows bool // it uses the servers' numbers of requests
 	make    func(*cluster) policy
 }
 
-// policies are all there are. It is a function because a table that names functions
-// which read it would be a cycle.
+// policies are all policies. It is a function because a table with functions that read the table
+// would be a cycle.
 func policies() []policyRow {
 	return []policyRow{
 		{Random, false, newOfRing},
@@ -67,8 +67,8 @@ type blind struct{}
 
 func (blind) changed(int32, int32) {}
 
-// only places everything in the one queue that all workers share: no policy that places
-// requests when they arrive does better.
+// only places everything in the one queue that all workers share: no policy that places requests on
+// arrival does better.
 type only struct{ blind }
 
 func newOnly(*cluster) policy { return only{} }

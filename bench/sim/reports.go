@@ -2,16 +2,16 @@ package sim
 
 import "math"
 
-// reports are what servers have told of themselves: how many requests they have. Each
-// tells it every interval, one after the other, so that the oldest is an interval old and
-// they are half of one on average.
+// reports are what servers have reported: how many requests they have. Each reports every interval,
+// one after the other, so that the oldest report is an interval old, and half an interval on
+// average.
 type reports struct {
 	interval float64
-	has      []int32  // as it is
-	told     []int32  // as it was when the server told it
-	number   []uint32 // how many reports of each server there were
-	next     int      // who tells next
-	round    float64  // how often all have
+	has      []int32  // now
+	told     []int32  // as last reported
+	number   []uint32 // how many reports each server has sent
+	next     int      // the server that reports next
+	round    float64  // how often all have reported
 	due      float64
 }
 
@@ -23,7 +23,7 @@ func newReports(interval float64, has []int32) *reports {
 	return r
 }
 
-// before lets those report whose time comes before this one.
+// before makes those servers report whose time comes before this one.
 func (r *reports) before(now float64) {
 	for r.due <= now {
 		r.told[r.next] = r.has[r.next]

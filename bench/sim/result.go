@@ -4,12 +4,12 @@ package sim
 // until it departs.
 type Result struct {
 	Mean   float64
-	Rate   float64 // of arrivals, as it was
-	Held   float64 // how many requests the cluster had, over time; 0 if nobody followed it
-	Most   float64 // how many the server had that had the most, over time; likewise
+	Rate   float64 // of arrivals, as measured
+	Held   float64 // how many requests the cluster had, over time; 0 if it was not followed
+	Most   float64 // how many the fullest server had, over time; likewise
 	Events int     // arrivals and departures that were simulated
 
-	times []float64 // in order
+	times []float64 // sorted
 }
 
 // Percentile returns the time that this share of the requests, 0 to 1, did not exceed.
@@ -18,14 +18,14 @@ func (r *Result) Percentile(share float64) float64 {
 	return r.times[min(at, len(r.times)-1)]
 }
 
-// mostHeld follows how many requests the server has that has the most.
+// mostHeld follows how many requests the fullest server has.
 type mostHeld struct {
-	servers []int32 // how many servers have so many requests
+	servers []int32 // how many servers have each number of requests
 	most    int32
 	area    float64
 }
 
-// note says that a server has one more, which makes it so many.
+// note notes that a server has one request more: now it has this many.
 func (m *mostHeld) note(has int32) {
 	for int(has) >= len(m.servers) {
 		m.servers = append(m.servers, 0)
@@ -35,7 +35,7 @@ func (m *mostHeld) note(has int32) {
 	m.most = max(m.most, has)
 }
 
-// leave says that a server has one less, which makes it so many.
+// leave notes that a server has one request less: now it has this many.
 func (m *mostHeld) leave(has int32) {
 	m.servers[has+1]--
 	m.servers[has]++

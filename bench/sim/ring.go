@@ -7,8 +7,7 @@ import (
 	"weir.io/weir/internal/maglev"
 )
 
-// ofRing is what hashing does with flows that know nothing of each other: each has a
-// slot of the service's ring at random.
+// ofRing is what hashing does with independent flows: each has a random slot of the service's ring.
 type ofRing struct {
 	blind
 	random *rand.Rand

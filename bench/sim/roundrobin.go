@@ -17,7 +17,7 @@ func newCentral(r *cluster) policy {
 	return &roundRobin{order: turnsOf(r.config), next: []int{0}}
 }
 
-// newDistributed makes each director begin anywhere, and go on by itself.
+// newDistributed makes each director begin at a random place, and go on by itself.
 func newDistributed(r *cluster) policy {
 	p := &roundRobin{order: turnsOf(r.config), next: make([]int, r.config.Directors)}
 	for d := range p.next {
@@ -35,7 +35,7 @@ func (p *roundRobin) place(director int) int32 {
 	return server
 }
 
-// turnsOf returns whose turn it is, in order, until it begins again: the order that weir's
+// turnsOf returns the servers in the order of their turns, until it repeats: the order that weir's
 // directors are given.
 func turnsOf(c *Config) []int32 {
 	weights := make([]uint16, 0, c.Servers)

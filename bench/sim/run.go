@@ -33,13 +33,13 @@ type cluster struct {
 	now     float64
 	servers *servers
 	policy  policy
-	follows bool // whether anybody asks what servers have
+	follows bool // whether the servers' numbers of requests are needed
 
 	has     []int32 // how many requests each server has
 	events  departures
 	reports *reports
 
-	// Sources of their own, so that a policy which draws more does not change what comes.
+	// Separate sources, so that a policy that draws more does not change the arrivals.
 	arrivals, services, choices *rand.Rand
 
 	since   float64 // when watching began
@@ -90,7 +90,7 @@ func (r *cluster) arrive() {
 	}
 }
 
-// pass lets happen what does before the next request arrives.
+// pass handles what happens before the next request arrives.
 func (r *cluster) pass(until float64) {
 	for r.events.until(until) {
 		first := r.events.pop()

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// small is a cluster of which every policy can make something.
+// small is a cluster for which every policy works.
 func small(policy string) Config {
 	return Config{Policy: policy, Directors: 4, Servers: 8, Workers: 1, Service: Exponential, Load: 0.8, Interval: 1, Warm: 100, Count: 2000, Seed: 7}
 }
@@ -39,8 +39,8 @@ func TestSameSeedSameResult(t *testing.T) {
 	}
 }
 
-// Nobody who places requests when they arrive is better than one queue, and who knows
-// everything is better than who knows nothing.
+// No policy that places requests on arrival is better than one queue, and a policy that knows
+// everything is better than one that knows nothing.
 func TestOrderOfPolicies(t *testing.T) {
 	order := []string{OneQueue, Shortest, P2C, Random}
 	before := 0.0
@@ -55,7 +55,8 @@ func TestOrderOfPolicies(t *testing.T) {
 	}
 }
 
-// By all policies servers have shares of what comes by their weights, and all of it.
+// With all policies the servers' shares of the requests follow their weights, and all requests are
+// placed.
 func TestSharesFollowWeights(t *testing.T) {
 	weights := []uint16{1, 2, 5, 1, 3}
 	for _, policy := range Policies() {
@@ -91,7 +92,7 @@ func (c counting) place(director int) int32 {
 	return server
 }
 
-// Servers take turns in the order that weir's directors are given; equals one after the other.
+// Servers take turns in the order that weir's directors are given; equal ones one after the other.
 func TestTurns(t *testing.T) {
 	for _, c := range []struct {
 		weights []uint16
@@ -132,7 +133,7 @@ func TestDepartures(t *testing.T) {
 	}
 }
 
-// The shortest queue is that which a look at all of them finds.
+// The shortest queue is the one that a search of all queues finds.
 func TestShortestIsShortest(t *testing.T) {
 	c := small(Shortest)
 	c.Servers, c.Weights = 9, []uint16{1, 1, 1, 2, 2, 2, 7, 7, 7}
@@ -145,7 +146,7 @@ func TestShortestIsShortest(t *testing.T) {
 			}
 		}
 		r.arrive()
-		r.pass(r.now) // as what happened at this moment has
+		r.pass(r.now) // handles what is due at this moment
 	}
 	for server, has := range r.has {
 		class := r.policy.(*shortest).classes[r.policy.(*shortest).of[server]]
@@ -155,7 +156,7 @@ func TestShortestIsShortest(t *testing.T) {
 	}
 }
 
-// What is written a second time here is as the program has it.
+// The second implementation here does what the program does.
 func TestP2CInGUEIsThePrograms(t *testing.T) {
 	text := ""
 	for _, file := range []string{"../../bpf/p2c.h", "../../bpf/load_types.h"} {

@@ -1,8 +1,8 @@
 package sim
 
-// servers are who serves, each with its workers and its queue. What waits is not
-// remembered one by one: a request's departure is known when it arrives, because those
-// before it are, and nobody overtakes.
+// servers are the servers, each with its workers and its queue. Waiting requests are not remembered
+// one by one: a request's departure is known when it arrives, because the earlier ones are known,
+// and no request overtakes another.
 type servers struct {
 	workers int
 	free    []float64 // when each worker is, a heap for each server
@@ -21,7 +21,7 @@ func newServers(c *Config, weights []float64) *servers {
 	return s
 }
 
-// take returns when a request departs that arrives now, and asks for so much service.
+// take returns when a request departs that arrives now and needs that much service.
 func (s *servers) take(server int32, now, service float64) float64 {
 	if s.workers == 0 {
 		return now + service

@@ -12,14 +12,14 @@ type Service string
 const (
 	Fixed       Service = "fixed"
 	Exponential Service = "exponential"
-	// Bimodal is nine short requests to one that takes ten times as long.
+	// Bimodal is nine short requests for each one that takes ten times as long.
 	Bimodal Service = "bimodal"
 )
 
 // Services are all distributions.
 var Services = []Service{Fixed, Exponential, Bimodal}
 
-// Of ten requests nine take bimodalShort and one bimodalLong.
+// Nine of ten requests take bimodalShort, one takes bimodalLong.
 const (
 	bimodalShort = 10.0 / 19
 	bimodalLong  = 100.0 / 19

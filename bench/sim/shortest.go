@@ -2,8 +2,8 @@ package sim
 
 import "math/rand/v2"
 
-// shortest places a request where it would have the fewest beside it for the server's
-// weight, as they are now: everybody knows everything.
+// shortest places a request where the server would have the fewest requests for its weight right
+// now: all directors know everything.
 type shortest struct {
 	random  *rand.Rand
 	classes []*class
@@ -26,7 +26,7 @@ func newShortest(r *cluster) policy {
 	return p
 }
 
-// place asks each class for the best that it has. Of equals the faster one is taken.
+// place asks each class for its best server. Among equals it takes the faster one.
 func (p *shortest) place(int) int32 {
 	var best *class
 	for _, c := range p.classes {
@@ -45,24 +45,24 @@ func (p *shortest) changed(server, by int32) {
 	}
 }
 
-// class is servers of one weight, ordered by how many requests they have. One more or
-// one less makes a server change places with the last or the first that has as many.
+// class is servers of one weight, ordered by how many requests they have. With one more or one
+// less, a server changes places with the last or the first that has as many.
 type class struct {
 	weight float64
 	order  []int32
 	place  []int32 // of each server in the order
 	has    []int32 // by place
-	begins []int32 // by the number of requests: the first place of those who have as many, or more
+	begins []int32 // by the number of requests: the first place of those that have as many, or more
 }
 
-// join adds a server, which has nothing.
+// join adds a server, which has no requests.
 func (c *class) join(server int32) {
 	c.place[server] = int32(len(c.order))
 	c.order = append(c.order, server)
 	c.has = append(c.has, 0)
 }
 
-// end is behind the last who has so many.
+// end is the place behind the last server that has that many.
 func (c *class) end(has int32) int32 {
 	if int(has)+1 < len(c.begins) {
 		return c.begins[has+1]
@@ -70,11 +70,10 @@ func (c *class) end(has int32) int32 {
 	return int32(len(c.order))
 }
 
-// cost is how many requests there are for the weight where a new one is best placed,
-// with itself.
+// cost is how many requests per weight the class's best server would have with a new one.
 func (c *class) cost() float64 { return float64(c.has[0]+1) / c.weight }
 
-// any returns one of those that have the fewest.
+// any returns one of the servers that have the fewest.
 func (c *class) any(random *rand.Rand) int32 { return c.order[random.Int32N(c.end(c.has[0]))] }
 
 func (c *class) swap(a, b int32) {

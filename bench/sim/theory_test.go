@@ -8,15 +8,15 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// replicas are runs with seeds of their own, whose results are independent of each other.
+// replicas is the number of runs with seeds of their own, whose results are independent.
 const replicas = 10
 
-// confidence is that of the intervals that tests judge by: with so many comparisons one
+// confidence is the confidence of the intervals that tests judge by: with this many comparisons one
 // of them may be far from the mean, and with fixed seeds none changes from run to run.
 const confidence = 0.9999
 
-// estimated returns the mean of what replicas say, and half of the width of its
-// confidence interval, which Student's distribution gives.
+// estimated returns the mean of the replicas' results, and half the width of its confidence
+// interval, by Student's distribution.
 func estimated(t *testing.T, c Config, of func(*Result) float64) (mean, half float64) {
 	t.Helper()
 	var values []float64
@@ -33,8 +33,8 @@ func estimated(t *testing.T, c Config, of func(*Result) float64) (mean, half flo
 	return mean, student.Quantile((1+confidence)/2) * deviation / math.Sqrt(replicas)
 }
 
-// agrees fails where the truth is outside of the interval, or where the interval is so
-// wide that it says nothing.
+// agrees fails if the truth is outside the interval, or if the interval is so wide that it says
+// nothing.
 func agrees(t *testing.T, name string, c Config, of func(*Result) float64, truth float64) {
 	t.Helper()
 	mean, half := estimated(t, c, of)
@@ -49,14 +49,14 @@ func agrees(t *testing.T, name string, c Config, of func(*Result) float64, truth
 
 func meanTime(r *Result) float64 { return r.Mean }
 
-// alone is a cluster of servers that do not notice each other.
+// alone is a cluster of servers that do not affect each other.
 func alone(service Service, load float64) Config {
 	return Config{Policy: Random, Directors: 16, Servers: 50, Workers: 1, Service: service, Load: load, Warm: 10000, Count: 40000}
 }
 
-// Requests that are placed at random, or that hashing places, make every server an M/G/1
-// queue, whose mean time Pollaczek and Khinchine give: for exponential service M/M/1,
-// 1 / (1 - load), for fixed service M/D/1, 1 + load / 2 (1 - load).
+// Requests that are placed at random, or by hashing, make every server an M/G/1 queue, whose mean
+// time Pollaczek and Khinchine give: for exponential service M/M/1, 1 / (1 - load), for fixed
+// service M/D/1, 1 + load / 2 (1 - load).
 func TestRandomIsAnMG1Queue(t *testing.T) {
 	for _, service := range Services {
 		for _, load := range []float64{0.3, 0.7} {
@@ -66,8 +66,8 @@ func TestRandomIsAnMG1Queue(t *testing.T) {
 	}
 }
 
-// The share of requests in an M/M/1 queue that take longer than t is e^(-(1-load) t), and
-// in none of the others is anything known of the far tail.
+// The share of requests in an M/M/1 queue that take longer than t is e^(-(1-load) t), and for none
+// of the other queues is the far tail known.
 func TestPercentilesOfMM1(t *testing.T) {
 	const load = 0.6
 	for _, share := range []float64{0.5, 0.99, 0.999} {
@@ -87,11 +87,11 @@ func TestWeightsAreSpeeds(t *testing.T) {
 	for i := range c.Weights {
 		c.Weights[i] = []uint16{1, 4}[i%2]
 	}
-	// A fifth of the requests is served at 2/5 of the mean speed, the others at 8/5.
+	// A fifth of the requests is served at 2/5 of the mean speed, the rest at 8/5.
 	agrees(t, "weights 1 and 4", c, meanTime, (0.2/0.4+0.8/1.6)/(1-load))
 }
 
-// With one queue for all workers the chance to wait is Erlang's C.
+// With one queue for all workers the probability of waiting is Erlang's C.
 func TestOneQueueIsMMC(t *testing.T) {
 	for _, workers := range []int{2, 16} {
 		const load = 0.8
@@ -124,8 +124,8 @@ func TestCentralTurnsAreAnEM1Queue(t *testing.T) {
 	agrees(t, "E16/M/1, one director", c, meanTime, 1/(1-root))
 }
 
-// Requests find servers busy that each serve all that they have: the number in the
-// cluster does not depend on the distribution. (M/G/∞.)
+// If each server serves all its requests at once, the number of requests in the cluster does not
+// depend on the distribution. (M/G/∞.)
 func TestOpenConnections(t *testing.T) {
 	for _, service := range Services {
 		c := Config{Policy: Random, Directors: 4, Servers: 20, Service: service, Load: 5, Warm: 4000, Count: 20000}
