@@ -8,8 +8,7 @@ import (
 	"weir.io/weir/bench/process"
 )
 
-// startIptables spreads by random choice among the rules that are left, as
-// kube-proxy does.
+// startIptables spreads by random choice among the remaining rules, as kube-proxy does.
 func (s *Site) startIptables(ctx context.Context) error {
 	for _, w := range through("iptables") {
 		for _, n := range s.sizes {
@@ -49,7 +48,7 @@ func (s *Site) startNftables(ctx context.Context) error {
 	return err
 }
 
-// holdVIPs gives a balancer that is a process the addresses that it listens at.
+// holdVIPs gives a balancer that is a process the addresses where it listens.
 func (s *Site) holdVIPs(balancer string) {
 	for _, w := range through(balancer) {
 		for _, n := range s.sizes {

@@ -15,8 +15,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// requestsPerConnection is what nginx allowed when the paper was written whose
-// figures these are.
+// requestsPerConnection is what nginx allowed when the paper with these figures was written.
 const requestsPerConnection = 100
 
 // startServers runs nginx on every server: it answers with its host's name.
@@ -55,8 +54,8 @@ func writeConf(h *netlab.Host, name, text string) (string, error) {
 	return path, nil
 }
 
-// checkSpread asks every VIP until each of its servers, and nobody else, has
-// answered: what is measured afterwards is what its name says.
+// checkSpread asks every VIP until each of its servers, and no other, has answered: then
+// measurements are of what their names say.
 func (s *Site) checkSpread(ctx context.Context) error {
 	for _, w := range ways {
 		hosts := s.servers

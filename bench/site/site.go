@@ -12,14 +12,14 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Host numbers in the servers' network: the router, the balancers by their place in
-// the list of balancers, and servers by the role that an address plays.
+// Host numbers in the servers' network: the router, the balancers by their place in the list of
+// balancers, and servers by the role of an address.
 const (
 	routerNumber   = 1
 	balancerNumber = 1 << 8 // and the balancer's own number
 	snatNumber     = balancerNumber + 101
-	serverNumber   = 2 << 8 // and the server's own number: where it is found
-	returnNumber   = 3 << 8 // and (balancer << 8) + server: whence replies go back through that balancer
+	serverNumber   = 2 << 8 // and the server's own number: its ordinary address
+	returnNumber   = 3 << 8 // and (balancer << 8) + server: from where replies go back through that balancer
 )
 
 // Site is the lab:
@@ -28,10 +28,9 @@ const (
 //	                             --- server1 ... serverN
 //	                             --- agent1 ... agentN
 //
-// The router sends every VIP to its balancer; without one it spreads connections
-// over the servers itself (ECMP). Replies that need not pass the balancer go from
-// the servers to the router. The servers that have weir's agent are others than
-// those of the ways that need none.
+// The router sends every VIP to its balancer; without one it spreads connections over the servers
+// itself (ECMP). Replies that need not pass the balancer go from the servers to the router. The
+// servers with weir's agent are not those of the ways that need none.
 type Site struct {
 	Client *netlab.Host
 
@@ -44,9 +43,8 @@ type Site struct {
 	sizes     []int
 }
 
-// New builds the lab with all ways, for each of these numbers of servers, and
-// returns when every VIP has been seen to be answered by all of its servers. Closing
-// the lab ends everything.
+// New builds the lab with all ways, for each of these numbers of servers, and returns when all
+// servers of every VIP have answered. Closing the lab ends everything.
 func New(ctx context.Context, lab *netlab.Lab, sizes []int) (*Site, error) {
 	s := &Site{lab: lab, sizes: sizes, balancers: map[string]*netlab.Host{}}
 	s.connect()
@@ -106,10 +104,10 @@ func (s *Site) connect() {
 	}
 }
 
-// agentNumber is that of the server with an agent at that place in the list.
+// agentNumber is the number of the server with an agent at that place in the list.
 func agentNumber(i int) int { return serverNumber + 128 + i + 1 }
 
-// returnAddress is the server's at that place in the list, from which replies go
+// returnAddress is the second address of the server at that place in the list: replies from it go
 // back through the balancer.
 func returnAddress(balancer string, i int, six bool) netip.Addr {
 	for number, name := range balancerNames {
@@ -120,13 +118,13 @@ func returnAddress(balancer string, i int, six bool) netip.Addr {
 	panic("no balancer is called " + balancer)
 }
 
-// plugIn connects a host to the switch. All cables are alike: XDP may be at any end.
+// plugIn connects a host to the switch. All cables are alike: XDP may run at any end.
 func (s *Site) plugIn(h *netlab.Host, number int) {
 	s.lab.Link(h, s.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(number)})
 	for _, six := range []bool{false, true} {
 		h.Route("default", lanAddress(routerNumber, six).String())
 	}
-	// As many connections per second as there can be, on both sides of a balancer.
+	// This allows as many connections per second as possible, on both sides of a balancer.
 	h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
 	h.Sysctl("net.ipv4.tcp_tw_reuse", "1")
 	h.Sysctl("net.core.somaxconn", "8192")

@@ -7,21 +7,20 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Way is how requests reach the servers.
+// Way is a way for requests to reach the servers.
 type Way struct {
-	Name string // of what is compared: gue, iptables
+	Name string // of the compared subject: gue, iptables
 	Six  bool   // over IPv6
-	// Process says that it spreads connections in processes, whose time can be told
-	// from that of others.
+	// Process says that processes spread the connections, so their time can be measured separately.
 	Process bool
 
-	balancer string // host that the VIP is routed to; empty: the router spreads
+	balancer string // host to which the VIP is routed; empty: the router spreads
 	weir     bool
 	mode     model.Mode
 	snat     bool
 }
 
-// ways are all there are: their order gives them their VIPs. Direct is first.
+// ways are all ways: their order determines their VIPs. Direct is first.
 var ways = []*Way{
 	{Name: "direct"},
 	{Name: "l2dsr", balancer: "weir", weir: true, mode: model.L2DSR},
@@ -63,16 +62,16 @@ func (w *Way) VIP(servers int) netip.Addr {
 	panic("no such way: " + w.Name)
 }
 
-// URL returns what to ask for.
+// URL returns the URL to ask for.
 func (w *Way) URL(servers int) string {
 	return "http://" + netip.AddrPortFrom(w.VIP(servers), 80).String() + "/"
 }
 
-// natPort is where servers listen for the weir nat service with that many of them:
-// replies of two services must differ by address or port.
+// natPort is the port where servers listen for weir's nat service with that many of them: replies
+// of two services must differ by address or port.
 func natPort(servers int) uint16 { return uint16(8000 + servers) }
 
-// nat says that servers are given packets under their own address and port.
+// nat says that servers get packets to their own address and port.
 func (w *Way) nat() bool { return w.mode == model.NAT }
 
 // through returns the ways of a balancer.

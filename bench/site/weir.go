@@ -57,7 +57,7 @@ func (s *Site) startWeir(ctx context.Context) error {
 	return director.Forwards(ctx)
 }
 
-// service is one of weir's, over the first n servers.
+// service is one of weir's services, over the first n servers.
 func (s *Site) service(w *Way, n int) model.Service {
 	service := model.Service{Name: fmt.Sprintf("%s-%s-%d", w.Name, w.Family(), n), VIP: w.VIP(n), Protocol: model.TCP,
 		Port: model.PortRange{First: 80, Last: 80}, Mode: w.mode, SNAT: w.snat}

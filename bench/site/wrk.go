@@ -18,7 +18,7 @@ import (
 // ErrRequestsFailed says that not every request got its answer.
 var ErrRequestsFailed = errors.New("requests failed")
 
-// Load is what the client puts on a way.
+// Load is the client's load on a way.
 type Load struct {
 	Servers     int
 	Connections int  // at a time
@@ -26,7 +26,7 @@ type Load struct {
 	Duration    time.Duration
 }
 
-// Result is what came of it.
+// Result is the outcome of a load.
 type Result struct {
 	Requests  int
 	Elapsed   time.Duration
@@ -36,7 +36,7 @@ type Result struct {
 	CPU time.Duration
 }
 
-// report makes wrk print what it knows as JSON. Its times are microseconds.
+// report makes wrk print its results as JSON. Its times are microseconds.
 const report = `function done(summary, latency, requests)
 	local e = summary.errors
 	io.write(string.format('\nJSON{"requests":%d,"elapsed":%d,"p50":%f,"p99":%f,"connect":%d,"read":%d,"write":%d,"status":%d,"timeout":%d}\n',
@@ -45,7 +45,7 @@ const report = `function done(summary, latency, requests)
 end
 `
 
-// Measure puts a load on a way. Errors: ErrRequestsFailed.
+// Measure puts a load on a way. The error may be ErrRequestsFailed.
 func (s *Site) Measure(ctx context.Context, w *Way, load Load) (Result, error) {
 	script, err := writeConf(s.Client, "report.lua", report)
 	if err != nil {
@@ -79,8 +79,7 @@ func (s *Site) processTime(w *Way) (time.Duration, error) {
 	return process.CPUTime(s.balancers[w.balancer])
 }
 
-// wrk runs it for a time. It takes whole seconds only, but an interrupt ends it in
-// good order.
+// wrk runs wrk for a time. It takes only whole seconds, but an interrupt ends it cleanly.
 func (s *Site) wrk(ctx context.Context, duration time.Duration, args []string) ([]byte, error) {
 	var out bytes.Buffer
 	cmd := s.Client.Command(ctx, "wrk", args...)
@@ -101,12 +100,12 @@ func (s *Site) wrk(ctx context.Context, duration time.Duration, args []string) (
 	return out.Bytes(), nil
 }
 
-// catchesInterrupts is whether a process does something of its own on SIGINT, as wrk
-// does as soon as it sends: before that an interrupt would just end it.
+// catchesInterrupts is whether a process handles SIGINT, as wrk does as soon as it sends: before
+// that an interrupt would just kill it.
 func catchesInterrupts(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return false // it has ended, which its caller sees
+		return false // it has ended, which the caller notices
 	}
 	_, caught, _ := strings.Cut(string(status), "SigCgt:")
 	caught, _, _ = strings.Cut(strings.TrimSpace(caught), "\n")

@@ -24,7 +24,7 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
-// One request without its answer spoils a measurement.
+// One request without an answer makes a measurement an error.
 func TestParseReportOfFailures(t *testing.T) {
 	for _, kind := range []string{"connect", "read", "write", "status", "timeout"} {
 		text := strings.Replace(good, `"`+kind+`":0`, `"`+kind+`":1`, 1)
