@@ -9,16 +9,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// How many flows the kernel tracks in each namespace, and by how many buckets it
-// finds them, in all of them together.
+// How many flows the kernel tracks in each namespace, and in how many buckets, for all namespaces
+// together.
 const (
 	conntrackMax     = "/proc/sys/net/netfilter/nf_conntrack_max"
 	conntrackBuckets = "/proc/sys/net/netfilter/nf_conntrack_buckets"
 )
 
-// track makes room for the flows in the kernel's connection tracking as who runs a
-// balancer with it would: a bucket for each of a flow's two directions, no checksums
-// (a NIC has looked at them), and flows of UDP that stay although nobody answers.
+// track makes room for the flows in the kernel's connection tracking, as the operator of such a
+// balancer would: a bucket for each of a flow's two directions, no checksums (a NIC has verified
+// them), and UDP flows that stay although no host answers.
 func (t *Track) track() error {
 	t.balancer.Sysctl("net.netfilter.nf_conntrack_checksum", "0")
 	t.balancer.Sysctl("net.netfilter.nf_conntrack_udp_timeout", "600")
@@ -32,7 +32,7 @@ func (t *Track) track() error {
 	if err := t.raise(conntrackBuckets, func(others int) int { return others + 2*flows }); err != nil {
 		return fmt.Errorf("buckets of tracked flows: %w", err)
 	}
-	// The namespace's flows would go some time after it, and be in the way until then.
+	// The namespace's flows would outlive it for some time, and be in the way until then.
 	t.closers = append(t.closers, t.forget)
 	return nil
 }
@@ -40,8 +40,8 @@ func (t *Track) track() error {
 // mostTracked is more flows than DNAT begins before it is told to forget them.
 const mostTracked = 1 << 21
 
-// raise changes a number of the kernel's, unless it is large enough, until the track
-// is closed: of tracks that are up together, the last one must go first.
+// raise raises one of the kernel's numbers, unless it is large enough, until the track is closed:
+// if several tracks are up, the last one must be closed first.
 func (t *Track) raise(file string, need func(now int) int) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -55,7 +55,7 @@ func (t *Track) raise(file string, need func(now int) int) error {
 	return os.WriteFile(file, []byte(strconv.Itoa(need(now))), 0o644)
 }
 
-// Forget makes the kernel of a DNAT forget the flows that it tracks.
+// Forget makes the kernel forget the flows that it tracks for DNAT.
 func (s *Stream) Forget() error {
 	if !s.track.Subject.dnat {
 		return nil

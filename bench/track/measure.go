@@ -9,22 +9,22 @@ import (
 	"weir.io/weir/internal/utilization"
 )
 
-// firstGuess is how many packets are sent to learn how many can be.
+// firstGuess is how many packets are sent to learn how many can be sent.
 const firstGuess = 1 << 16
 
-// tries are how often a sample is begun again when all of it was sent too soon.
+// tries is how often a sample is tried when all of it was sent too soon.
 const tries = 20
 
-// late is how much later than told a look may be: a busy machine wakes nobody in time.
+// late is how late a look may be: a busy machine does not wake threads in time.
 const late = 20 * time.Millisecond
 
-// Sample is what was measured in one piece.
+// Sample is one uninterrupted measurement.
 type Sample struct {
 	Sent     uint64
 	Received uint64
 	Bytes    uint64  // received, of frames without their checksum
 	Rate     float64 // packets per second that reached the sink
-	// Work is that of the balancer's CPU, with a meter.
+	// Work is the work of the balancer's CPU, with a meter.
 	Work utilization.CPU
 }
 
@@ -37,9 +37,8 @@ func (s Sample) Lost() float64 { return 1 - float64(s.Received)/float64(s.Sent) 
 // Offered returns how many packets were sent per second.
 func (s Sample) Offered() float64 { return s.Rate / (1 - s.Lost()) }
 
-// Measure sends as much as goes for about that long, and looks at the sink at two
-// moments in between: what it takes to begin and to end is not measured. Its error
-// is a packet that was wrong.
+// Measure sends as much as possible for about that long, and looks at the sink at two moments in
+// between: the beginning and the end are not measured. A wrong packet is an error.
 func (s *Stream) Measure(length time.Duration) (Sample, error) {
 	if s.pace == 0 {
 		if _, err := s.measure(firstGuess, time.Millisecond); err != nil {
@@ -47,7 +46,7 @@ func (s *Stream) Measure(length time.Duration) (Sample, error) {
 		}
 	}
 	for range tries {
-		// A tenth more, because it must not end before the second look.
+		// A tenth more, because sending must not end before the second look.
 		sample, err := s.measure(int(s.pace*length.Seconds()*1.1), length)
 		if err != nil || sample.Rate > 0 {
 			return sample, err
@@ -84,7 +83,7 @@ func (t *Track) MeasureAt(rate float64, length time.Duration) (Sample, error) {
 	return t.main.MeasureAt(rate, length)
 }
 
-// measure sends that many packets. The rate is 0 when they were too few to see it.
+// measure sends that many packets. The rate is 0 if they were too few to see it.
 func (s *Stream) measure(packets int, length time.Duration) (Sample, error) {
 	t := s.track
 	before, err := t.sink.Count()
@@ -113,8 +112,8 @@ func (s *Stream) measure(packets int, length time.Duration) (Sample, error) {
 	return sample, nil
 }
 
-// learn makes the pace of what was sent in a sample of that length and, if its rate
-// was seen, in a time after it.
+// learn works out the pace from what was sent in a sample of that length and, if its rate was seen,
+// in the time after it.
 func (s *Stream) learn(packets int, rate float64, length, longer time.Duration) {
 	switch {
 	case rate == 0:
@@ -124,14 +123,14 @@ func (s *Stream) learn(packets int, rate float64, length, longer time.Duration) 
 	case !s.track.TwoCores:
 		s.pace = rate
 	case s.pace == 0 || longer > length:
-		// The source may be faster than what arrives, and how much is not seen: the
-		// kernel takes a while to end a run.
+		// The source may be faster than what arrives, by an unknown amount: the kernel takes a
+		// while to end a run.
 		s.pace = max(rate, float64(packets)/(length+longer).Seconds())
 	}
 }
 
-// watch looks at the sink when packets arrive, and that long after. The rate is 0
-// when not all of this was while packets were sent.
+// watch looks at the sink when packets arrive, and that long after. The rate is 0 if sending ended
+// before that time was over.
 func (t *Track) watch(before uint64, length time.Duration, sent chan error) (s Sample, err error) {
 	begin, err := t.look()
 	for err == nil && begin.arrived == before && len(sent) == 0 {

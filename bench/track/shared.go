@@ -9,22 +9,22 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// drains are the changes that make so many percent of the slots shared: in each, a
-// part of every VIP's backends drains, from and up to a share of them.
+// drains are the changes that make that percentage of the slots shared: in each change a part of
+// every VIP's backends drains, from one share of them up to another.
 //
-// A slot is shared when its owner or its backup has changed: not only when one of
-// them drains, because Maglev moves a few of the others' slots, too. If one half
-// drains and then the other one, nobody keeps a slot.
+// A slot is shared when its owner or its backup has changed: not only when one of them drains,
+// because Maglev moves a few of the others' slots, too. If one half drains and then the other, no
+// backend keeps a slot.
 var drains = map[int][][2]float64{
 	0:   nil,
 	25:  {{0, 0.096}},
 	100: {{0, 0.5}, {0.5, 1}},
 }
 
-// sharedWithin is how many percent the slots may be more or less than was asked for.
+// sharedWithin is by how many percent of the slots the result may differ from the request.
 const sharedWithin = 3
 
-// drained is the configuration of one of these changes.
+// drained is the configuration after one of these changes.
 func (t *Track) drained(part [2]float64) model.Config {
 	c := t.config(wholeSet)
 	for n := range c.Services {
@@ -36,8 +36,8 @@ func (t *Track) drained(part [2]float64) model.Config {
 	return c
 }
 
-// share makes as many slots shared as the options say, and returns the backend of
-// each flow that is new then; nil: nothing changed.
+// share makes as many slots shared as the options say, and returns the backend of each flow that
+// begins then; nil: nothing changed.
 func (t *Track) share(ctx context.Context) (func(flow int) int, error) {
 	changes, known := drains[t.Shared]
 	if !known {
@@ -59,7 +59,7 @@ func (t *Track) share(ctx context.Context) (func(flow int) int, error) {
 
 var errNotFollowed = errors.New("a change has not arrived")
 
-// generations looks whether every service's log has so many.
+// generations checks that every service's log has that many generations.
 func (t *Track) generations(ctx context.Context, want int) error {
 	services, err := api.NewClient(t.director.Socket).Services(ctx)
 	if err != nil {
@@ -73,10 +73,10 @@ func (t *Track) generations(ctx context.Context, want int) error {
 	return nil
 }
 
-// checkShared looks whether the director says the same of its slots.
+// checkShared checks that the director reports as many shared slots.
 func (t *Track) checkShared(ctx context.Context) error {
 	if t.Older != "" {
-		return nil // which may not say it
+		return nil // an older version may not report it
 	}
 	services, err := api.NewClient(t.director.Socket).Services(ctx)
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// However many slots are shared, every packet comes to its flow's backend: the sink
-// knows who that is.
+// However many slots are shared, every packet comes to its flow's backend, which the sink knows.
 func TestShared(t *testing.T) {
 	way := traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{64}}
 	for shared := range drains {
@@ -22,6 +21,6 @@ func TestShared(t *testing.T) {
 				t.Errorf("%d %% shared: %d of %d packets were lost", shared, sample.Sent-sample.Received, sample.Sent)
 			}
 		}
-		t.Chdir("bench/track") // started goes up again
+		t.Chdir("bench/track") // started changes to the parent directory again
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Stream is traffic on a track. A track has as many as one likes, and one of them
-// sends at a time: so the same balancer is measured with few flows and with many.
+// Stream is traffic on a track. A track may have any number of streams, of which one sends at a
+// time: so the same balancer is measured with few flows and with many.
 type Stream struct {
 	track   *Track
 	traffic traffic.Traffic
@@ -17,8 +17,8 @@ type Stream struct {
 	opened  bool
 }
 
-// Stream makes a source of traffic that differs from the track's in the lengths of
-// frames, in the order of flows and in SYNs, or has fewer flows.
+// Stream makes a source of traffic that may differ from the track's in the lengths of frames, the
+// order of flows and SYNs, or have fewer flows.
 func (t *Track) Stream(like traffic.Traffic) (*Stream, error) {
 	if like.IPv6 != t.Traffic.IPv6 || like.Protocol != t.Traffic.Protocol || like.VIPs != t.Traffic.VIPs || like.Flows > t.Traffic.Flows {
 		return nil, fmt.Errorf("%s: traffic %+v is not for the track of %+v", t.Subject.Name, like, t.Traffic)
@@ -38,10 +38,10 @@ func (t *Track) newSource(of traffic.Traffic) (*traffic.Source, error) {
 	return source, nil
 }
 
-// Open sends a packet of each flow to a balancer that remembers flows, one flow
-// after the other, so that it knows all of them; the second time it does nothing.
-// Full NAT begins a flow of TCP with a SYN. DNAT takes up one that is under way, and
-// would wait for the answer to a SYN. On two cores some of the packets may be lost.
+// Open sends a packet of each flow to a balancer that remembers flows, one flow after the other, so
+// that it knows all of them; the second time it does nothing. Full NAT begins a TCP flow with a
+// SYN. DNAT picks up a flow that is under way, and would wait for the answer to a SYN. On two cores
+// some of the packets may be lost.
 func (s *Stream) Open() error {
 	if !s.track.Subject.remembers || s.opened {
 		return nil

@@ -35,7 +35,7 @@ func streamed(t *testing.T, track *Track, like traffic.Traffic) *Stream {
 	return stream
 }
 
-// Streams of one track send what each of them is for.
+// Each stream of a track sends its own traffic.
 func TestStreams(t *testing.T) {
 	way := traffic.Traffic{Protocol: model.UDP, Flows: 1000, VIPs: 2, Frames: []int{64}}
 	track := started(t, Options{Subject: Redirect, Traffic: way})
@@ -63,7 +63,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// Full NAT drops what is under way of flows that it does not know.
+// Full NAT drops packets of established flows that it does not know.
 func TestOpen(t *testing.T) {
 	way := traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{64}}
 	stream := streamed(t, started(t, Options{Subject: Weir(model.NAT, true, false), Traffic: way, Backends: 10}), way)
@@ -73,7 +73,8 @@ func TestOpen(t *testing.T) {
 	if err := stream.Open(); err != nil {
 		t.Fatal(err)
 	}
-	// A machine that does other work loses some: what was not opened would be lost each time.
+	// A machine that does other work loses some packets, but those of unopened flows would be lost
+	// each time.
 	for left := 20; ; left-- {
 		sample, err := stream.Measure(sampleLength)
 		if err != nil {
@@ -88,8 +89,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// DNAT knows all flows that were opened, and none after it was told to forget them.
-// Nothing of what the track changed for it stays.
+// DNAT knows all flows that were opened, and none after it was told to forget them. Nothing that
+// the track changed for it remains.
 func TestForget(t *testing.T) {
 	before := read(t, conntrackMax) + read(t, conntrackBuckets)
 	way := traffic.Traffic{Protocol: model.UDP, Flows: 200_000, VIPs: 1, Frames: []int{64}}
@@ -152,8 +153,8 @@ func TestSwapsPerSecond(t *testing.T) {
 	}
 }
 
-// While backends are swapped, packets go over to the others and back, and none is
-// lost or goes elsewhere.
+// While backends are swapped, packets move to the others and back, and none is lost or goes
+// elsewhere.
 func TestKeepSwapping(t *testing.T) {
 	way := traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{64}}
 	track := started(t, Options{Subject: Weir(model.L2DSR, false, false), Traffic: way, Backends: 30, Swaps: true})

@@ -7,17 +7,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Subject is what forwards.
+// Subject is what forwards packets.
 type Subject struct {
 	Name      string
 	start     func(context.Context, *Track) error // makes the balancer forward; nil: there is none
 	shape     traffic.Shape
-	places    bool       // says beforehand which backend a flow belongs to
-	remembers bool       // flows, so that the first packet of one is not like the others
+	places    bool       // it is known beforehand which backend a flow belongs to
+	remembers bool       // it remembers flows, so that a flow's first packet is not like the others
 	mode      model.Mode // of weir
 	snat      bool
 	outer6    bool
-	dnat      bool // by the kernel
+	dnat      bool // DNAT by the kernel
 	policy    model.Policy
 }
 
@@ -51,11 +51,11 @@ func Weir(mode model.Mode, snat, outer6 bool) Subject {
 		mode: mode, snat: snat, outer6: outer6}
 }
 
-// Handing returns weir in mode redirect, by a policy: it hands connections over, for whose
-// SYNs the traffic has to ask.
+// Handing returns weir in mode redirect, with a policy: it hands connections over, whose SYNs must
+// ask for it.
 func Handing(policy model.Policy) Subject {
 	s := Weir(model.Redirect, false, false)
-	// The program that only redirects frames is called like the mode.
+	// The program that only redirects frames has the same name as the mode.
 	s.Name, s.policy = "weir-"+s.Name, policy
 	if policy != model.Maglev {
 		s.Name, s.places = s.Name+" "+policy.String(), false

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// backendSet is which of a VIP's backends its service has. Two thirds each: a third
-// of the backends goes and another one comes with each swap, and most flows move.
+// backendSet is which of a VIP's backends its service has. Each set has two thirds: with each swap
+// a third of the backends leaves, another third comes, and most flows move.
 type backendSet int
 
 // The sets. A director whose backends will be swapped begins with the lower one.
@@ -33,15 +33,15 @@ func (s backendSet) of(first, end int) (int, int) {
 // ErrNotSwapped says that packets did not follow a swap.
 var ErrNotSwapped = errors.New("no packet came to the new backends")
 
-// Swaps is what came of swapping backends.
+// Swaps is the outcome of swapping backends.
 type Swaps struct {
-	Seen int // that packets were seen to follow
+	Seen int // swaps that packets were seen to follow
 
-	first, last time.Time // that they were
+	first, last time.Time // when they were
 }
 
-// PerSecond is how often packets followed a swap, from the first time to the last: what
-// the first one takes to begin with would make it less. NaN of less than two.
+// PerSecond is how often packets followed a swap, from the first time to the last: the time until
+// the first swap would make it less. NaN for fewer than two.
 func (s Swaps) PerSecond() float64 {
 	if s.Seen < 2 {
 		return math.NaN()
@@ -49,10 +49,10 @@ func (s Swaps) PerSecond() float64 {
 	return float64(s.Seen-1) / s.last.Sub(s.first).Seconds()
 }
 
-// KeepSwapping edits the director's file at that interval until the context ends,
-// which needs [Options.Swaps]. Traffic must be under way: an edit that is due waits
-// until packets have followed the one before. A director that has little time would
-// otherwise read two of them at once, which put back what was there, and swap nothing.
+// KeepSwapping edits the director's file at that interval until the context ends, which needs
+// [Options.Swaps]. Traffic must be under way: an edit that is due waits until packets have followed
+// the one before. Otherwise a director with little CPU time would read two edits at once, which
+// cancel out, and swap nothing.
 func (t *Track) KeepSwapping(ctx context.Context, interval time.Duration) (swaps Swaps, err error) {
 	ticks, looks := time.NewTicker(interval), time.NewTicker(5*time.Millisecond)
 	defer ticks.Stop()
@@ -86,7 +86,7 @@ func (s *Swaps) saw(at time.Time) {
 	s.last = at
 }
 
-// swap goes over to the other set.
+// swap changes to the other set.
 func (t *Track) swap() error {
 	next := upperSet
 	if t.set == upperSet {
@@ -96,14 +96,14 @@ func (t *Track) swap() error {
 	return t.director.Write(t.config(next))
 }
 
-// setWatch sees packets go over to the other set.
+// setWatch sees when packets change to the other set.
 type setWatch struct {
 	track        *Track
 	now          backendSet
 	lower, upper uint64 // packets that came to the backends which only this set has
 }
 
-// look is whether packets went over to the other set since the last look.
+// look is whether packets changed to the other set since the last look.
 func (w *setWatch) look() (bool, error) {
 	first, end := w.track.Traffic.BackendsOf(0, w.track.Backends)
 	third := (end - first) / 3

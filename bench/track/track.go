@@ -29,24 +29,24 @@ const (
 // mtu leaves room for tunnels around full frames.
 const mtu = 3000
 
-// Options are what a track is made for.
+// Options say what a track is for.
 type Options struct {
 	Subject  Subject
-	Traffic  traffic.Traffic // all that its streams will send is like this
-	Backends int             // of all VIPs, as [traffic.Traffic.BackendsOf] shares them out
+	Traffic  traffic.Traffic // what all its streams will send
+	Backends int             // of all VIPs, as [traffic.Traffic.BackendsOf] distributes them
 	// TwoCores gives the second CPU to the balancer and the sink. Otherwise the first
 	// one does everything, batch by batch.
 	TwoCores bool
-	// OneArm makes packets leave the balancer by the port that they came in by, as in
-	// a network where directors and backends are behind the same switch.
+	// OneArm makes packets leave the balancer by the port where they came in, as in a network where
+	// directors and backends are behind the same switch.
 	OneArm bool
-	// Swaps says that weir begins with two thirds of the backends, and [Track.KeepSwapping]
-	// will go over to another two thirds and back.
+	// Swaps says that weir begins with two thirds of the backends, and [Track.KeepSwapping] will
+	// change to another two thirds and back.
 	Swaps bool
-	// Shared is the percentage of slots whose connections may be of several backends:
-	// 0, 25 or 100. Weir comes to it by changes of who drains.
+	// Shared is the percentage of slots whose connections may belong to several backends: 0, 25 or
+	// 100. Weir gets there by draining backends.
 	Shared int
-	// Older is the path of another version of weir; empty: the one that is measured.
+	// Older is the path of another version of weir; empty: this version.
 	Older string
 	Meter *utilization.Meter // that measures the balancer's CPU too, if any
 }
@@ -57,7 +57,7 @@ type Track struct {
 	lab      *netlab.Lab
 	balancer *netlab.Host
 	from     *netlab.Link // the source's
-	in, out  *netlab.Port // of the balancer
+	in, out  *netlab.Port // the balancer's
 	sink     *traffic.Sink
 	main     *Stream       // all of the traffic
 	director *process.Weir // whose process was started last
@@ -118,14 +118,14 @@ func (t *Track) connect() (to *netlab.Port) {
 	if t.in = t.from.B; t.OneArm {
 		t.out, to = t.in, t.from.A
 		t.balancer.Address(t.in.Name, last.A...)
-		// Nobody is to be told of shorter ways.
+		// The balancer must not tell hosts of shorter routes.
 		t.balancer.Sysctl("net.ipv4.conf.all.send_redirects", "0")
 		t.balancer.Sysctl("net.ipv4.conf."+t.in.Name+".send_redirects", "0")
 	} else {
 		link := t.lab.Link(t.balancer, sink, last)
 		t.out, to = link.A, link.B
 	}
-	// Nobody answers on either side: neighbours are given.
+	// No host answers on either side: neighbors are configured.
 	for _, gateway := range []string{"10.0.0.2", "fd00::2"} {
 		t.balancer.Neighbour(t.in.Name, gateway, t.from.A.MAC)
 		t.balancer.Route("default", gateway)
@@ -136,10 +136,10 @@ func (t *Track) connect() (to *netlab.Port) {
 	return to
 }
 
-// silent returns a host whose kernel sends nothing of its own. A router solicitation or
-// a multicast report that left on the other CPU would take the receiver's NAPI there: it
-// stays where it is as long as there is work, the source no longer waits for it, and
-// what is one core's becomes two cores' and loses packets at the source's cable.
+// silent returns a host whose kernel sends nothing of its own. A router solicitation or a multicast
+// report that left on the other CPU would take the receiver's NAPI there: NAPI stays there as long
+// as there is work, the source no longer waits for it, and one core's work becomes that of two
+// cores and loses packets at the source's cable.
 func (t *Track) silent(name string) *netlab.Host {
 	host := t.lab.Host(name)
 	host.Sysctl("net.ipv6.conf.default.disable_ipv6", "1")

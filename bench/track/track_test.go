@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What is measured forwards every packet to the backend that it belongs to, on one
-// core or two, to another network or back to the one it came from.
+// Every subject forwards every packet to its backend, on one core or two, to another network or
+// back to the one it came from.
 func TestEverySubjectForwards(t *testing.T) {
 	t.Chdir("../..")
 	way := traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{128}}

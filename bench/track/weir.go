@@ -14,16 +14,16 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Where full NAT's source addresses begin: beyond the balancer's own ones.
+// Where full NAT's source addresses begin: beyond the balancer's own addresses.
 var snat4, snat6 = netip.MustParseAddr("10.1.255.2"), netip.MustParseAddr("fd00:1::1:2")
 
-// snatPorts are those of each address.
+// snatPorts are the ports of each address.
 var snatPorts = model.PortRange{First: 10000, Last: 59999}
 
-// startWeir has a real director make the balancer forward, and tells the sink which
-// backend each flow belongs to. Its process ends before anything is measured, unless
-// it is needed: packets do not need it. A tenth of the time it meters the work of all
-// CPUs, and of several tracks that are up each would meter what the others do.
+// startWeir makes the balancer forward by a real director, and tells the sink which backend each
+// flow belongs to. The process ends before measurements, unless it is needed: packets do not need
+// it. It would meter the work of all CPUs a tenth of the time, and with several tracks up, each
+// process would meter the others' work.
 func startWeir(ctx context.Context, t *Track) error {
 	if err := t.StartDirector(ctx); err != nil {
 		return err
@@ -57,14 +57,14 @@ func (t *Track) StartDirector(ctx context.Context) error {
 // StopDirector ends the process; packets are forwarded all the same.
 func (t *Track) StopDirector() error { return t.director.Stop() }
 
-// config is the director's: every VIP is a service, with those of its backends.
+// config is the director's configuration: every VIP is a service, with its backends in the set.
 func (t *Track) config(set backendSet) model.Config {
 	c := t.bareConfig(set)
 	c.SetDefaults()
 	return c
 }
 
-// bareConfig says nothing that is a default.
+// bareConfig leaves defaults out.
 func (t *Track) bareConfig(set backendSet) model.Config {
 	c := model.Config{
 		Director: model.Director{Interfaces: []string{t.in.Name}, Limits: model.Limits{Backends: uint32(t.Backends)}},
@@ -74,7 +74,7 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 		c.Director.SNAT = model.SNAT{Ports: snatPorts, Addresses: t.snatAddresses()}
 	}
 	if t.Swaps {
-		c.Director.Limits.Backends *= 4 // those that went rest for a while before their entries are used again
+		c.Director.Limits.Backends *= 4 // entries of removed backends rest for a while before they are used again
 		c.Coalesce = model.Duration(time.Millisecond)
 	}
 	for n := range c.Services {
@@ -111,7 +111,7 @@ func (t *Track) snatAddresses() []netip.Addr {
 	return addresses
 }
 
-// placement returns the backend of each flow, as any director must choose it.
+// placement returns the backend of each flow that any director must choose.
 func (t *Track) placement(c model.Config) func(flow int) int {
 	table, _ := engine.Plan(c, nil, nil)
 	numbers := map[netip.Addr]int{}
@@ -119,7 +119,7 @@ func (t *Track) placement(c model.Config) func(flow int) int {
 		numbers[traffic.Backend(n, t.outer6())] = n
 	}
 	services := make([]*model.TableService, t.Traffic.VIPs)
-	backends := make([][]int, t.Traffic.VIPs) // numbers of each service's
+	backends := make([][]int, t.Traffic.VIPs) // the backends' numbers, of each service
 	for n := range services {
 		at := slices.IndexFunc(table.Services, func(s model.TableService) bool { return s.VIP == traffic.VIP(n, t.Traffic.IPv6) })
 		services[n] = &table.Services[at]
