@@ -8,10 +8,10 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// load loads one program, and the maps it uses, with those constants and sizes.
+// load loads one program, and the maps that it uses, with these constants and sizes.
 func load(program string, constants map[string]any, sizes map[string]int, into any) error {
-	// Before Linux 5.11 memory of maps was limited so; without the right to lift it
-	// the loader says what is missing.
+	// Before Linux 5.11 this limits the memory of maps; without the right to lift it the loader
+	// says what is missing.
 	_ = rlimit.RemoveMemlock()
 	spec, err := loadTraffic()
 	if err != nil {

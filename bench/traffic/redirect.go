@@ -10,14 +10,13 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Mirror sends every frame on as it is: what nothing that forwards can be faster
-// than.
+// Mirror sends every frame on unchanged: no forwarder can be faster.
 type Mirror struct {
 	attached link.Link
 	closers  []func() error
 }
 
-// NewRedirect sends what arrives at one port of a host out of another.
+// NewRedirect sends frames that arrive at one port of a host out of another.
 func NewRedirect(in, out *netlab.Port) (*Mirror, error) {
 	var kernel struct {
 		Program *ebpf.Program `ebpf:"redirect"`
@@ -34,7 +33,7 @@ func NewRedirect(in, out *netlab.Port) (*Mirror, error) {
 	return m, m.attach(in, kernel.Program)
 }
 
-// NewReflect sends what arrives at a port back by it.
+// NewReflect sends frames that arrive at a port back out of it.
 func NewReflect(port *netlab.Port) (*Mirror, error) {
 	var kernel struct {
 		Program *ebpf.Program `ebpf:"reflect"`
@@ -57,7 +56,7 @@ func (m *Mirror) attach(port *netlab.Port, program *ebpf.Program) error {
 	return nil
 }
 
-// Close ends it.
+// Close stops it.
 func (m *Mirror) Close() error {
 	var errs []error
 	if m.attached != nil {

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Shape is how packets were sent on: where in them the backend is.
+// Shape is how packets were forwarded: where in a packet the backend is.
 type Shape = trafficArrivalShape
 
 // The shapes.
@@ -30,23 +30,23 @@ func ShapeOf(mode model.Mode) Shape {
 	return map[model.Mode]Shape{model.L2DSR: L2DSR, model.IPIP: IPIP, model.GUE: GUE, model.NAT: NAT, model.Redirect: NAT}[mode]
 }
 
-// Arrival is what must arrive at a sink.
+// Arrival says what must arrive at a sink.
 type Arrival struct {
 	Traffic  Traffic
 	Shape    Shape
 	Outer6   bool   // tunnels: the outer header is IPv6
-	SNAT     bool   // the source is not the client any more
-	Handed   bool   // SYNs that ask to be redirected say their VIP: they were handed over
+	SNAT     bool   // the source is no longer the client
+	Handed   bool   // SYNs that ask to be redirected name their VIP: they were handed over
 	Backends int    // of all VIPs, see [Traffic.BackendsOf]
 	Port     uint16 // NAT: the backends'; 0: the VIP's
 	// Expect says that [Sink.Expect] will name each flow's backend.
 	Expect bool
 }
 
-// Sink is the end of the traffic.
+// Sink is the destination of the traffic.
 type Sink struct {
 	arrival  Arrival
-	attached link.Link // the collector would detach it, were it not kept
+	attached link.Link // kept, because the collector would detach it
 	kernel   struct {
 		Program     *ebpf.Program  `ebpf:"sink"`
 		Arrivals    *ebpf.Map      `ebpf:"arrivals"`
@@ -57,7 +57,7 @@ type Sink struct {
 	}
 }
 
-// NewSink makes a sink of what arrives at a port.
+// NewSink makes a sink for what arrives at a port.
 func NewSink(port *netlab.Port, a Arrival) (*Sink, error) {
 	if err := a.Traffic.validate(); err != nil {
 		return nil, fmt.Errorf("traffic: %w", err)
@@ -103,9 +103,8 @@ func (s *Sink) Close() error {
 // rounds their size up to this (array_map_alloc in kernel/bpf/arraymap.c).
 const arrayStride = 8
 
-// Expect says which backend each flow belongs to: before names one, after may name
-// another, both from 0; -1 is any backend of the flow's VIP. Without after there is
-// none but the first.
+// Expect says which backend each flow belongs to: before names one, after may name another, both
+// from 0; -1 is any backend of the flow's VIP. Without after there is only the first.
 func (s *Sink) Expect(before, after func(flow int) int) error {
 	memory, err := s.kernel.Expected.Memory()
 	if err != nil {
@@ -131,12 +130,11 @@ func (s *Sink) Expect(before, after func(flow int) int) error {
 type Count struct {
 	Packets  uint64
 	Bytes    uint64   // of frames, without FCS
-	Checked  uint64   // packets that were taken apart
+	Checked  uint64   // packets that were parsed
 	Backends []uint64 // packets of each
 }
 
-// Count returns what has arrived since the sink was made. Its error names the last
-// packet that was wrong.
+// Count returns what has arrived since the sink was made. Its error names the last wrong packet.
 func (s *Sink) Count() (Count, error) {
 	c := Count{Backends: make([]uint64, s.arrival.Backends)}
 	var perCPU []trafficArrival
@@ -161,7 +159,7 @@ func (s *Sink) Arrived() (uint64, error) {
 	return n, nil
 }
 
-// At returns how many packets have arrived at that many backends from the first on.
+// At returns how many packets have arrived at that many backends, beginning with first.
 func (s *Sink) At(first, backends int) (packets uint64, err error) {
 	var perCPU []trafficArrival
 	for n := range backends {
@@ -175,7 +173,7 @@ func (s *Sink) At(first, backends int) (packets uint64, err error) {
 	return packets, nil
 }
 
-// problemNames are of enum arrival_problem.
+// problemNames are the names of enum arrival_problem.
 var problemNames = [...]string{"sent to nobody", "malformed", "of no flow", "at a backend of another VIP",
 	"at another backend of its VIP", "with a wrong checksum", "not handed over to its backend"}
 

@@ -13,15 +13,14 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// batch is how many frames the kernel takes at once, as many as a NAPI poll does. At
-// a rate they are fewer, because those of a batch leave together, when the last one
-// is due.
+// batch is how many frames the kernel takes at once, as many as a NAPI poll does. At a rate there
+// are fewer, because the frames of a batch leave together, when the last one is due.
 const (
 	batch      = 64
 	pacedBatch = 16
 )
 
-// Source sends traffic out of a port, from the CPU it was given.
+// Source sends traffic out of a port, from a given CPU.
 type Source struct {
 	host    *netlab.Host
 	cpu     int
@@ -35,8 +34,8 @@ type Source struct {
 	paced bool
 }
 
-// NewSource makes a source of that traffic, to the MAC address at the other end of
-// the port's cable. The other end must receive for XDP.
+// NewSource makes a source of that traffic, to the MAC address at the other end of the port's
+// cable. The other end must be able to receive from XDP.
 func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Source, error) {
 	if err := t.validate(); err != nil {
 		return nil, fmt.Errorf("traffic: %w", err)
@@ -68,8 +67,8 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 // Close forgets the source.
 func (s *Source) Close() error { return s.program.Program.Close() }
 
-// Pace makes the source send at a rate, in packets per second, or as fast as it can
-// when that is less. A rate of 0 is as fast as it can.
+// Pace makes the source send at a rate, in packets per second, or as fast as it can if that is
+// less. A rate of 0 means as fast as it can.
 func (s *Source) Pace(rate float64) error {
 	var gap uint64
 	if rate > 0 {
@@ -91,9 +90,8 @@ func (s *Source) Pace(rate float64) error {
 	return nil
 }
 
-// Send sends that many packets, a multiple of [batch] at least, and returns how long
-// it took: as long as it must, or as its rate says. What is done to the packets on
-// the same CPU is part of it.
+// Send sends that many packets, a multiple of [batch] at least, and returns how long it took: as
+// long as it must, or as its rate says. That includes work on the packets on the same CPU.
 func (s *Source) Send(packets int) (took time.Duration, err error) {
 	err = s.host.Do(func() error {
 		free, err := pin(s.cpu)
@@ -130,7 +128,7 @@ func (s *Source) Frame() ([]byte, error) {
 	return frame, nil
 }
 
-// xdpRedirect is the verdict of a packet that was made.
+// xdpRedirect is the verdict when a packet was made.
 const xdpRedirect = 4
 
 // pin keeps the calling thread, which is locked, on a CPU until the returned function

@@ -10,46 +10,45 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// FCS is the length of an Ethernet frame's checksum, which the lengths of frames
-// contain by custom (RFC 2544) and which no program sees.
+// FCS is the length of an Ethernet frame's checksum, which frame lengths include by convention (RFC
+// 2544) and which no program sees.
 const FCS = 4
 
 // IMIX is the simple Internet mix: IP packets of 40, 576 and 1500 bytes as 7 : 4 : 1,
 // the smallest padded to Ethernet's minimum.
 var IMIX = []int{64, 594, 64, 594, 64, 64, 1518, 64, 594, 64, 594, 64}
 
-// Traffic is what packets look like. Everything in a packet follows from the number
-// of its flow: its source address and port, and its VIP.
+// Traffic is what packets look like. The number of a packet's flow determines its source address
+// and port, and its VIP.
 type Traffic struct {
 	IPv6     bool
 	Protocol model.Protocol // TCP or UDP
 	Flows    int
 	VIPs     int   // flow n is sent to VIP n % VIPs
 	Frames   []int // lengths in turns, at most 12
-	// SYNEvery makes every so many packets of TCP a SYN, the others have an ACK.
+	// SYNEvery makes one in this many TCP packets a SYN; the others have an ACK.
 	SYNEvery int
 	InTurn   bool // one flow after the other, not at random
-	// Asks gives every packet of TCP a SYN's options, and the one that asks to be
-	// redirected. Frames are of [AskingFrame].
+	// Asks gives every TCP packet a SYN's options, and the one that asks to be redirected. Frames
+	// have length [AskingFrame].
 	Asks bool
 }
 
-// AskingFrame is the length of a SYN over IPv4 that asks to be redirected, with Linux's
-// 20 bytes of options and the 12 of that one. It has no data: with any, nobody is
-// redirected.
+// AskingFrame is the length of a SYN over IPv4 that asks to be redirected, with Linux's 20 bytes of
+// options and the 12 of that one. It has no data: a SYN with data is not redirected.
 const AskingFrame = 14 + 20 + 52 + FCS
 
-// Port is that of every VIP.
+// Port is the port of every VIP.
 const Port = 80
 
-// sourceBits of a flow's number are its address, the others its port.
+// sourceBits bits of a flow's number are its address, the others its port.
 const (
 	sourceBits      = 17
 	sourcePortFirst = 1024
 )
 
-// Of number 0. Sources are of the networks for benchmarks (RFC 2544 appendix C, RFC
-// 5180), VIPs of those for documentation.
+// The addresses with number 0. Sources are in the networks for benchmarks (RFC 2544 appendix C, RFC
+// 5180), VIPs in those for documentation.
 var (
 	source4, source6   = netip.MustParseAddr("198.18.0.0"), netip.MustParseAddr("2001:2::")
 	vip4, vip6         = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
@@ -79,7 +78,7 @@ func numbered(base4, base6 netip.Addr, n int, ipv6 bool) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// Flow returns what places the packets of a flow.
+// Flow returns the fields by which a flow's packets are placed.
 func (t Traffic) Flow(n int) model.Flow {
 	return model.Flow{
 		Source:          numbered(source4, source6, n&(1<<sourceBits-1), t.IPv6),
@@ -90,8 +89,8 @@ func (t Traffic) Flow(n int) model.Flow {
 	}
 }
 
-// BackendsOf returns which of so many backends a VIP has: first and those up to,
-// not with, end. All VIPs have the same number; the last one also what is left.
+// BackendsOf returns which of that many backends a VIP has: from first up to, but not including,
+// end. All VIPs have the same number; the last one also has the rest.
 func (t Traffic) BackendsOf(vip, backends int) (first, end int) {
 	each := max(backends/t.VIPs, 1)
 	if vip == t.VIPs-1 {
@@ -100,7 +99,7 @@ func (t Traffic) BackendsOf(vip, backends int) (first, end int) {
 	return vip * each, (vip + 1) * each
 }
 
-// maxFlows is how many a source's addresses and ports make.
+// maxFlows is how many flows a source's addresses and ports allow.
 const maxFlows = (math.MaxUint16 - sourcePortFirst + 1) << sourceBits
 
 func (t Traffic) validate() error {
@@ -128,7 +127,7 @@ func (t Traffic) validate() error {
 	return nil
 }
 
-// constants are what both programs need to know of the traffic.
+// constants are what both programs need to know about the traffic.
 func (t Traffic) constants() map[string]any {
 	return map[string]any{
 		"flows": uint32(t.Flows), "vips": uint32(t.VIPs), "ipv6": truth(t.IPv6), "protocol": uint8(t.Protocol), "asks_redirect": truth(t.Asks),

@@ -69,8 +69,7 @@ func ends(t *testing.T, in, out *netlab.Link, sent Traffic, arrives Arrival) (*S
 	return source, sink
 }
 
-// A sink finds what is not as it must be: each of these expects something else than
-// what is sent.
+// A sink finds what is not as it must be: each of these expects something other than what is sent.
 //
 //	source --- sink
 func TestSinkFindsWhatIsWrong(t *testing.T) {
@@ -110,8 +109,8 @@ func TestSinkFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// However fast the machine, no more is sent than the rate allows, and nothing of it
-// is lost where the sink is as fast; without a rate the source does not wait.
+// However fast the machine is, no more is sent than the rate allows, and nothing is lost if the
+// sink is as fast; without a rate the source does not wait.
 func TestPace(t *testing.T) {
 	way := Traffic{Protocol: model.UDP, Flows: 100, VIPs: 1, Frames: []int{64}}
 	lab := netlab.ForTest(t)
