@@ -13,8 +13,8 @@ const (
 	hnlb = `R. Durner, A. Varasteh, M. Stephan, C. Mas Machuca and W. Kellerer, "HNLB: Utilizing Hardware Matching Capabilities of NICs for Offloading Stateful Load Balancers", IEEE International Conference on Communications (ICC), 2019, [doi:10.1109/ICC.2019.8761434](https://doi.org/10.1109/ICC.2019.8761434), section IV`
 )
 
-// guide helps to read the document. It speaks of what is true of every record; what a
-// run did is in the notes of its scenarios, which the record has.
+// guide helps to read the document. It says what is true of every record; what a run did is in the
+// notes of its scenarios, in the record.
 var guide = report.Guide{
 	Remarks: map[string][]string{
 		"rfc2544": {

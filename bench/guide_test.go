@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The guide speaks of scenarios and checks that there are, and leads to headings that
-// are in the documents.
+// The guide names only existing scenarios and checks, and links only to headings that the documents
+// have.
 func TestGuide(t *testing.T) {
 	for name := range guide.Remarks {
 		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
@@ -34,7 +34,7 @@ func TestGuide(t *testing.T) {
 
 var paper = regexp.MustCompile(`\b[Pp]aper\b|\bHNLB\b`)
 
-// Whose figures are quoted is said where they are.
+// Where figures are quoted, their source is named.
 func TestQuotedFiguresHaveASource(t *testing.T) {
 	for name, notes := range map[string][]string{"rfc2544": rfc2544Notes, "imix": imixNotes, "http": webNotes, "utilization": utilizationNotes,
 		"flows": flowsNotes, "rows": rowsNotes, "modes": modesNotes, "syn": synNotes, "churn": churnNotes, "program": programNotes, "versions": versionsNotes,

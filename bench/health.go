@@ -18,7 +18,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What checks take of a CPU, and how many there were.
+// The share of a CPU that checks take, and their number.
 var (
 	checkShare = record.Quantity{Name: "cpu", Unit: "%", Better: record.Lower}
 	ownShare   = record.Quantity{Name: "cpu-process", Unit: "%", Better: record.Lower}
@@ -26,13 +26,13 @@ var (
 	checkRate  = record.Quantity{Name: "probes", Unit: "1/s", Better: record.Neither}
 )
 
-// checkedBackends are checked so often.
+// How many backends are checked, and how often.
 const (
 	checkedBackends = 1000
 	checkEvery      = time.Second
 )
 
-// checked is a kind of check, and which address is asked.
+// checked is a kind of check, and the address that it asks.
 type checked struct {
 	kind model.CheckKind
 	to   model.CheckTo
@@ -40,7 +40,8 @@ type checked struct {
 
 func (c checked) at() record.Conditions { return record.Conditions{"to": string(c.to)} }
 
-// healthChecks are those that are measured, none first: what the process takes anyway.
+// healthChecks are the checks that are measured. None comes first: it shows what the process takes
+// anyway.
 var healthChecks = []checked{{model.CheckNone, model.CheckAddress}, {model.CheckTCP, model.CheckAddress},
 	{model.CheckSYN, model.CheckAddress}, {model.CheckICMP, model.CheckAddress}, {model.CheckHTTP, model.CheckAddress},
 	{model.CheckTCP, model.CheckVIP}, {model.CheckHTTP, model.CheckVIP}}
@@ -75,12 +76,12 @@ func measureHealth(ctx context.Context, s *session) error {
 	return s.inRounds(ctx, steps...)
 }
 
-// healthLab is a director beside a host that is all of its backends:
+// healthLab is a director beside a host that has all of its backends:
 //
 //	director 10.0.0.1 --- 10.0.0.2 backends, 10.1.0.0/16
 type healthLab struct {
 	director *process.Weir
-	napi     *process.NAPI // the director's
+	napi     *process.NAPI // that of the director's interface
 	config   model.Config
 }
 
@@ -138,7 +139,7 @@ http { access_log off; server { listen 80 backlog=4096; return 200 "ok"; } }
 
 var checkedVIP = netip.MustParseAddr("192.0.2.1")
 
-// manyBackends is a service with so many of them.
+// manyBackends is a service with that many backends.
 func manyBackends(n int) model.Config {
 	s := model.Service{Name: "web", VIP: checkedVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.GUE}
 	for i := range n {
@@ -149,7 +150,7 @@ func manyBackends(n int) model.Config {
 	return model.Config{Services: []model.Service{s}}
 }
 
-// measure has the director make such checks.
+// measure measures a director that makes such checks.
 func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 	h.config.Services[0].Health = &model.HealthCheck{Kind: c.kind, To: c.to, Interval: model.Duration(checkEvery), Timeout: model.Duration(5 * time.Second)}
 	if err := h.director.Write(h.config); err != nil {
@@ -159,7 +160,7 @@ func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 	if err := h.director.Await(ctx, "check by "+string(c.kind), func() error { return allUp(ctx, client, c) }); err != nil {
 		return err
 	}
-	// Asking for the counts takes the director a while, too: the time is read between.
+	// Asking for the counts takes the director time, too: the CPU time is read in between.
 	probes, err := succeeded(ctx, client)
 	if err != nil {
 		return err
@@ -170,7 +171,7 @@ func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 	}
 	began := time.Now()
 	select {
-	case <-time.After(max(s.sample(), checkEvery)): // all backends are checked once at least
+	case <-time.After(max(s.sample(), checkEvery)): // all backends are checked at least once
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -191,7 +192,7 @@ func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 	return nil
 }
 
-// allUp says what is not yet as it is with a kind of check.
+// allUp says what is not yet as it should be with a kind of check.
 func allUp(ctx context.Context, client *api.Client, c checked) error {
 	backends, err := client.Backends(ctx)
 	if err != nil {
@@ -209,7 +210,7 @@ func allUp(ctx context.Context, client *api.Client, c checked) error {
 	return nil
 }
 
-// succeeded returns how many probes have found a backend well.
+// succeeded returns how many probes have found a backend up.
 func succeeded(ctx context.Context, client *api.Client) (float64, error) {
 	status, err := client.Status(ctx)
 	if err != nil {
@@ -223,7 +224,7 @@ func succeeded(ctx context.Context, client *api.Client) (float64, error) {
 	return 0, nil
 }
 
-// healthUse is the CPU time of the process, and of the interface's thread.
+// healthUse is the CPU time of the process and of the interface's thread.
 type healthUse struct{ own, napi time.Duration }
 
 func (h *healthLab) used() (u healthUse, err error) {

@@ -11,8 +11,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Quantities of requests. The paper's figures 4.6 and 4.9 are of the first, 4.7 is
-// of latency.
+// Quantities of requests. The paper's figures 4.6 and 4.9 show the first, 4.7 shows latency.
 var (
 	requestRate = record.Quantity{Name: "requests", Unit: "request/s", Better: record.Higher}
 	latency50   = record.Quantity{Name: "latency-p50", Unit: "ms", Better: record.Lower}
@@ -20,8 +19,8 @@ var (
 	processTime = record.Quantity{Name: "process-time", Unit: "us", Better: record.Lower} // per request
 )
 
-// connectionKinds are how connections are used. Setting one up and taking it down is
-// most of a balancer's work, so that is measured at both ends of the sizes only.
+// connectionKinds are the ways to use connections. Opening and closing them is most of a balancer's
+// work, so only that is measured with both the smallest and the largest size.
 var connectionKinds = []struct {
 	name       string
 	perRequest bool
@@ -67,7 +66,7 @@ func measureHTTP(ctx context.Context, s *session) error {
 		for _, n := range kind.sizes {
 			for _, way := range site.Ways() {
 				if way.Six && n != sizes[len(sizes)-1] {
-					continue // one size shows what the family costs
+					continue // one size is enough to show the family's cost
 				}
 				load := site.Load{Servers: n, Connections: webConnections, PerRequest: kind.perRequest, Duration: s.sample()}
 				at := record.Conditions{"servers": strconv.Itoa(n), "connections": kind.name, "family": way.Family()}
@@ -78,7 +77,7 @@ func measureHTTP(ctx context.Context, s *session) error {
 	return s.inRounds(ctx, steps...)
 }
 
-// request loads a way once and writes down what came of it.
+// request loads a way once and records the result.
 func (s *session) request(ctx context.Context, lan *site.Site, way *site.Way, load site.Load, at record.Conditions) error {
 	r, err := lan.Measure(ctx, way, load)
 	if err != nil {

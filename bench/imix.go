@@ -17,11 +17,11 @@ var imixNotes = []string{
 	"link: the source sends as fast as goes (none), or no faster than a link of that speed carries these frames, each with its preamble and gap (20 bytes; IEEE 802.3), as the paper's NIC did. A queue's limit on a veth would not do, because XDP sends past queues",
 }
 
-// linkSpeed is that of the link that the source is held to, in bit/s: one that a bare
-// redirect fills here, and iptables does not.
+// linkSpeed is the speed of the link to which the source is limited, in bit/s: here a bare redirect
+// fills it, and iptables does not.
 const linkSpeed = 5e9
 
-// betweenFrames is what a link carries with each frame, in bytes.
+// betweenFrames is what a link carries besides each frame, in bytes.
 const betweenFrames = 20
 
 // imixRate returns how many packets of the mix a link carries per second.

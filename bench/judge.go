@@ -23,9 +23,9 @@ func (e missingError) Error() string {
 	return text
 }
 
-// judge compares what was measured with the targets. A check whose scenario did not
-// run is left out. One whose scenario broke is not met, whatever was measured by then:
-// a swap that misdirects a packet, for one, ends its scenario.
+// judge compares what was measured with the targets. A check whose scenario did not run is left
+// out. A check whose scenario broke is not met, whatever was measured by then: for example, a swap
+// that misdirects a packet ends its scenario.
 func judge(r *record.Record) []record.Check {
 	judged := []record.Check{}
 	for _, c := range checks {
@@ -64,7 +64,7 @@ func (c check) judge(s *record.Scenario) record.Check {
 	return judged
 }
 
-// met is whether a value reaches the target. One that is missing does not.
+// met is whether a value reaches the target. A missing value does not.
 func (c check) met(value float64) bool {
 	if c.relation == "<=" {
 		return value <= c.target
@@ -72,21 +72,21 @@ func (c check) met(value float64) bool {
 	return value >= c.target
 }
 
-// ratio is the median, over the rounds, of one subject to another under the same
+// ratio is the median, over the rounds, of one subject's values divided by another's under the same
 // conditions.
 func ratio(s *record.Scenario, of, to string, at record.Conditions, quantity record.Quantity) (float64, error) {
 	return ratioOf(s, subject{of, at}, subject{to, at}, quantity)
 }
 
-// subject is who was measured, and when.
+// subject is what was measured, under which conditions.
 type subject struct {
 	name string
 	at   record.Conditions
 }
 
-// ratioOf is the same where the conditions differ. All that is put into ratios is more
-// than nothing: times and rates. Where a time is the difference of two, and noise made
-// it less, its ratio would be judged by chance: a negative one is under every limit.
+// ratioOf is the same for different conditions. All values in ratios must be positive, as times and
+// rates are. A time that is a difference of two may be negative by noise, and chance would judge
+// its ratio: a negative one is below every limit.
 func ratioOf(s *record.Scenario, of, to subject, quantity record.Quantity) (float64, error) {
 	var both []*record.Measurement
 	for _, one := range []subject{of, to} {
@@ -105,7 +105,7 @@ func ratioOf(s *record.Scenario, of, to subject, quantity record.Quantity) (floa
 	return value, nil
 }
 
-// notPositive counts the rounds in which something took less than no time.
+// notPositive counts the rounds whose value is not positive.
 func notPositive(rounds record.Values) (n int) {
 	for _, value := range rounds {
 		if value <= 0 {
@@ -115,7 +115,7 @@ func notPositive(rounds record.Values) (n int) {
 	return n
 }
 
-// reading is the median of what one subject measured.
+// reading is the median of one subject's values.
 func reading(s *record.Scenario, name string, at record.Conditions, quantity record.Quantity) (float64, error) {
 	m := s.Find(name, at, quantity.Name)
 	if m == nil {

@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// costs is a scenario in which iptables and l2dsr cost that much in each round, with a
-// flow and with many.
+// costs is a scenario in which iptables and l2dsr cost that much in each round, with one flow and
+// with many.
 func costs(iptables, l2dsr []float64) *record.Scenario {
 	s := &record.Scenario{Name: "flows"}
 	for _, flows := range []int{1, manyFlows} {
@@ -66,8 +66,7 @@ func TestNoiseMeetsNoTarget(t *testing.T) {
 	}
 }
 
-// What was not measured has neither missed its target nor met it, and says what is not
-// there.
+// A check that was not measured has neither missed its target nor met it, and says what is missing.
 func TestNotMeasured(t *testing.T) {
 	s := &record.Scenario{Name: "flows"}
 	s.Add("iptables", flowsAt(1), record.Cost, 1500)
@@ -81,7 +80,7 @@ func TestNotMeasured(t *testing.T) {
 	}
 }
 
-// A scenario that broke meets nothing, but what it saw go wrong has gone wrong.
+// A scenario that broke meets no target, but a failure that it saw counts as missed.
 func TestABrokenScenarioMeetsNothing(t *testing.T) {
 	s := &record.Scenario{Name: "churn", Error: "a frame came to the wrong backend"}
 	for _, two := range []bool{false, true} {
@@ -98,8 +97,8 @@ func TestABrokenScenarioMeetsNothing(t *testing.T) {
 
 var elsewhere = regexp.MustCompile(`^the same\b|\bthe same (with|of|at)\b|\b(that rate|through it|as above)\b`)
 
-// A check names a scenario that there is and a quantity of it, is called like no other,
-// knows which way its target lies, and can be read without the one before it.
+// A check names an existing scenario and a quantity of it, has a name of its own, knows in which
+// direction its target lies, and can be read without the check before it.
 func TestChecksAreComplete(t *testing.T) {
 	names := map[string]bool{}
 	targets := map[string]float64{}
@@ -119,14 +118,14 @@ func TestChecksAreComplete(t *testing.T) {
 			t.Errorf("the check %q does not say by itself what it is: %q", c.name, c.what)
 		}
 		names[c.name] = true
-		// A scenario that measured nothing says so, and breaks nothing.
+		// A scenario that measured nothing says so, and misses no target.
 		if j := c.judge(&record.Scenario{Name: c.scenario}); j.Verdict() != record.NotMeasured || j.Note == "" {
 			t.Errorf("%s is %v of a scenario that measured nothing (%q)", c.name, j, j.Note)
 		}
 	}
 }
 
-// A check that two scenarios answer is there once, whichever of them ran.
+// A check that two scenarios answer appears once, whichever of them ran.
 func TestAlternates(t *testing.T) {
 	first, second := record.Scenario{Name: "syn"}, record.Scenario{Name: "bypass"}
 	for _, test := range []struct {

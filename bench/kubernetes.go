@@ -18,7 +18,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// reactions is the program that measures it, which has Kubernetes' client in it; "make bench
+// reactions is the program that measures, which contains Kubernetes' client; "make bench
 // SCENARIO=kubernetes" builds it, and says where Kubernetes' own programs are.
 const reactions = "bin/reactions"
 
@@ -41,7 +41,7 @@ const (
 	rollingUpdate = "rolling-update"
 )
 
-// takeDown is how long the program may take to take its lab down when it is told to end.
+// takeDown is how long the program may take to remove its lab when it is told to end.
 const takeDown = 30 * time.Second
 
 var (
@@ -67,7 +67,7 @@ func measureKubernetes(ctx context.Context, s *session) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, s.progress
-	// It is told to end, and takes its lab down.
+	// The program is told to end, and removes its lab.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = takeDown
 	if err := cmd.Run(); err != nil {
@@ -81,7 +81,8 @@ func measureKubernetes(ctx context.Context, s *session) error {
 	return nil
 }
 
-// rolledFailures are the requests, and the long ones, that a rolling update broke in the worst round.
+// rolledFailures is how many requests, long ones included, a rolling update broke in the worst
+// round.
 func rolledFailures(s *record.Scenario) (float64, error) {
 	short, err1 := quantileOf(rollingUpdate, failed, 1)(s)
 	long, err2 := quantileOf(rollingUpdate, broken, 1)(s)

@@ -1,6 +1,5 @@
-// Command bench measures weir beside what else could carry the same packets, in
-// network namespaces of one machine, and judges the result against the targets that
-// weir set itself.
+// Command bench measures weir beside other programs that could carry the same packets, in network
+// namespaces of one machine, and judges the result against weir's own targets.
 package main
 
 import (

@@ -19,13 +19,13 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What is taken of memory, and how long that takes.
+// How much memory is used, and how long it takes to set up.
 var (
-	configuredMemory = record.Quantity{Name: "configured", Unit: "B", Better: record.Lower} // by a limit, at the start
-	usedMemory       = record.Quantity{Name: "used", Unit: "B", Better: record.Lower}       // besides, by what is there
+	configuredMemory = record.Quantity{Name: "configured", Unit: "B", Better: record.Lower} // allocated for a limit, at the start
+	usedMemory       = record.Quantity{Name: "used", Unit: "B", Better: record.Lower}       // beyond that, by what is configured
 	mapMemory        = record.Quantity{Name: "maps", Unit: "B", Better: record.Lower}
 	resident         = record.Quantity{Name: "resident", Unit: "B", Better: record.Lower}
-	residentOwn      = record.Quantity{Name: "resident-own", Unit: "B", Better: record.Lower} // without files and the kernel's maps
+	residentOwn      = record.Quantity{Name: "resident-own", Unit: "B", Better: record.Lower} // without files and the maps in the kernel
 	residentPeak     = record.Quantity{Name: "resident-peak", Unit: "B", Better: record.Lower}
 	loadTime         = record.Quantity{Name: "load", Unit: "ms", Better: record.Lower}
 )
@@ -65,10 +65,10 @@ func measureMemory(ctx context.Context, s *session) error {
 	return nil
 }
 
-// loads of each size are enough: they take many seconds and differ little.
+// loads of each size are enough: each takes many seconds, and they differ little.
 const loads = 2
 
-// tableSize is how much a director has.
+// tableSize is the size of a director's configuration.
 type tableSize struct{ services, backends int } // backends of each
 
 func (t tableSize) String() string {
@@ -103,7 +103,7 @@ func wired(lab *netlab.Lab, name string) *netlab.Host {
 	return h
 }
 
-// opened calls a function with a new datapath on a new host, which has pinned its maps.
+// opened calls a function with a new datapath on a new host. The datapath has pinned its maps.
 func opened(lab *netlab.Lab, name string, limits model.Limits, f func(d *datapath.Datapath, pin string) error) error {
 	h := wired(lab, name)
 	pin := filepath.Join(h.BPFFS(), "weir")
@@ -124,7 +124,7 @@ func opened(lab *netlab.Lab, name string, limits model.Limits, f func(d *datapat
 	})
 }
 
-// limitMemory finds what the limits take.
+// limitMemory finds how much memory the limits take.
 func limitMemory(s *session, lab *netlab.Lab) error {
 	measure := func(name string, limits model.Limits) (bytes uint64, err error) {
 		err = opened(lab, name, limits, func(_ *datapath.Datapath, pin string) error {
@@ -161,7 +161,7 @@ func limitMemory(s *session, lab *netlab.Lab) error {
 	return nil
 }
 
-// tableMemory finds what services and rings take when they are there.
+// tableMemory finds how much memory services and rings take when they exist.
 func tableMemory(s *session, lab *netlab.Lab) error {
 	for _, size := range []tableSize{{1024, 1}, {1024, 64}} {
 		c := size.config(model.L2DSR)
@@ -202,7 +202,7 @@ func tableMemory(s *session, lab *netlab.Lab) error {
 	return nil
 }
 
-// flowMemory finds what full NAT's table takes.
+// flowMemory finds how much memory full NAT's table takes.
 func flowMemory(s *session, lab *netlab.Lab) error {
 	c := tableSize{1, 1}.config(model.NAT)
 	c.Director.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, Ports: model.DefaultSNATPorts}
@@ -222,8 +222,8 @@ func flowMemory(s *session, lab *netlab.Lab) error {
 	})
 }
 
-// settleTime is how long a director is left alone before its memory is read: what a
-// load needed goes back to the system in the meantime, if it ever does.
+// settleTime is how long a director is left alone before its memory is read: meanwhile memory that
+// loading needed goes back to the system, if it ever does.
 const settleTime = 3 * time.Second
 
 // loadDirector starts a director, and looks at it when it has settled.

@@ -16,10 +16,10 @@ var modesNotes = []string{
 	"the packets of snat are of flows that began with a SYN; nobody answers, so what it does for replies is not in it",
 }
 
-// familyNames are those in documents and conditions.
+// familyNames are the names in documents and conditions.
 var familyNames = map[bool]string{false: "ipv4", true: "ipv6"}
 
-// families are those to measure; a smoke run is content with one.
+// families are the families to measure; a smoke run measures only one.
 func (s *session) families() []bool {
 	if s.settings.Smoke {
 		return []bool{false}
@@ -39,7 +39,7 @@ func measureModes(ctx context.Context, s *session) error {
 	return c.run(ctx)
 }
 
-// modeSubjects are all modes, with the tunnels' in both families.
+// modeSubjects are all modes, those with tunnels in both families.
 var modeSubjects = []track.Subject{
 	track.Direct, track.Redirect, track.Iptables, track.Nftables, l2dsr,
 	track.Weir(model.IPIP, false, false), track.Weir(model.IPIP, false, true),
@@ -49,7 +49,7 @@ var modeSubjects = []track.Subject{
 
 func modesAt(vip6 bool) record.Conditions { return record.Conditions{"vip": familyNames[vip6]} }
 
-// ipv6Cost is what a packet of IPv6 costs, to one of IPv4, in the mode to which it
+// ipv6Cost is the cost of an IPv6 packet divided by that of an IPv4 packet, in the mode where it
 // matters most. A tunnel's own header is the same for both.
 func ipv6Cost(s *record.Scenario) (float64, error) {
 	worst := math.Inf(-1)

@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// lacks are the scenarios of a complete run that a record does not have.
+// lacks are the scenarios of a complete run that are missing in a record.
 func lacks(r *record.Record) (names []string) {
 	for _, s := range scenarios {
 		if s.when == always && r.Scenario(s.name) == nil {
@@ -18,7 +18,8 @@ func lacks(r *record.Record) (names []string) {
 	return names
 }
 
-// headOfPart begins the document of some scenarios: how it is made, and not how that of all is.
+// headOfPart begins the document of some scenarios: it says how this document is made, not the one
+// of all scenarios.
 func headOfPart(document string) func(io.Writer, *record.Record, string) {
 	return func(w io.Writer, r *record.Record, source string) {
 		var names []string

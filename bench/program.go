@@ -13,7 +13,7 @@ import (
 // runTime is a program's own time per packet.
 var runTime = record.Quantity{Name: "run", Unit: "ns", Better: record.Lower}
 
-// repeats are how often a program runs on its packet for one value.
+// repeats is how often a program runs on its packet for one value.
 const repeats, smokeRepeats = 200_000, 10_000
 
 var programNotes = []string{

@@ -42,7 +42,7 @@ func newReport() *cobra.Command {
 	return cmd
 }
 
-// incomplete says what keeps a record from being one of a complete run.
+// incomplete says why a record is not one of a complete run.
 func incomplete(r *record.Record) string {
 	if r.Settings.Smoke {
 		return "a smoke run, whose figures mean nothing"
@@ -58,8 +58,8 @@ func incomplete(r *record.Record) string {
 	return ""
 }
 
-// writeDocument writes the document of a record, which names the record's file: there
-// is every round.
+// writeDocument writes the document of a record, which names the record's file, as that has every
+// round.
 func writeDocument(progress io.Writer, r *record.Record, source, path string) error {
 	guide.Scenarios = nil
 	for _, s := range scenarios {

@@ -14,20 +14,20 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// responded is what came at a time, while the number of directors changed.
+// responded is what backends received at a time, while the number of directors changed.
 var responded = record.Quantity{Name: "responsiveness", Unit: "B/s", Better: record.Neither}
 
-// cables is the subject of what the directors' cables carry.
+// cables is the subject for what the directors' cables can carry.
 const cables = "cables"
 
-// How the number of directors changes, and how often it is looked at what came.
+// How the number of directors changes, and how often the received bytes are read.
 const (
 	responseChanges = 7
 	responseEvery   = 4 * time.Second
 	responseLook    = 500 * time.Millisecond
 )
 
-// respond changes the number of directors at random, and writes down what came meanwhile.
+// respond changes the number of directors at random, and records what backends received meanwhile.
 func (s *session) respond(ctx context.Context, e *edge.Edge) (err error) {
 	changes := responseChanges
 	if s.settings.Smoke {
@@ -52,7 +52,7 @@ func (s *session) respond(ctx context.Context, e *edge.Edge) (err error) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-turn.C: // the time for a change
+		case <-turn.C: // time for a change
 		}
 		if i == changes {
 			return nil
@@ -64,8 +64,8 @@ func (s *session) respond(ctx context.Context, e *edge.Edge) (err error) {
 	return nil
 }
 
-// resize makes the number of directors another one: the offset says which, of those that it is
-// not. They are told together.
+// resize changes the number of directors: the offset chooses one of the other numbers. All are told
+// at once.
 func resize(ctx context.Context, e *edge.Edge, offset int, running *atomic.Int64) error {
 	now := e.RunningDirectors()
 	wanted := 1 + (now-1+offset)%len(e.Directors)
@@ -84,7 +84,7 @@ func resize(ctx context.Context, e *edge.Edge, offset int, running *atomic.Int64
 	return errors.Join(problems...)
 }
 
-// watch writes down what comes, until the context ends.
+// watch records what backends receive, until the context ends.
 func (s *session) watch(ctx context.Context, e *edge.Edge, running *atomic.Int64) {
 	look := time.NewTicker(responseLook)
 	defer look.Stop()

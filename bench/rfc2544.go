@@ -15,14 +15,14 @@ import (
 // Performance Software Load Balancer for Cloud-Native Architecture", 2021).
 var frameSizes = []int{64, 128, 256, 512, 1024, 1280, 1510}
 
-// spread is over how many VIPs and backends packets go.
+// spread is the number of VIPs and backends that packets are spread over.
 type spread struct{ vips, backends int }
 
 var oneVIP, manyVIPs = spread{1, 255}, spread{128, 4000}
 
 func (s spread) String() string { return strconv.Itoa(s.vips) + "x" + strconv.Itoa(s.backends) }
 
-// The numbers of flows: those of the checks, and more than a cache holds.
+// The numbers of flows: as in the checks, and more than a cache holds.
 const fewFlows, manyFlows = 1000, 1_000_000
 
 var l2dsr = track.Weir(model.L2DSR, false, false)
@@ -47,8 +47,7 @@ type variant struct {
 	cores    int
 }
 
-// variants are all there are, in the order in which they are measured: not every
-// combination of every length.
+// variants are all variants, in the order of measurement: not every combination with every length.
 func variants(smoke bool) []variant {
 	var all []variant
 	for _, s := range []spread{oneVIP, manyVIPs} {
@@ -65,13 +64,13 @@ func variants(smoke bool) []variant {
 	return all
 }
 
-// position brings what is compared with each other together.
+// position brings variants together that are compared with each other.
 func (v variant) position() int {
 	return slices.Index(frameSizes, v.frame) + 10*v.cores + 100*slices.Index([]model.Protocol{model.UDP, model.TCP}, v.protocol) + 1000*v.flows
 }
 
-// subjects are those that are worth measuring: who looks at no backend has it with one
-// VIP, and the cost of DNAT is its table of flows, not its rules.
+// subjects are those worth measuring: one VIP is enough for programs that look at no backend, and
+// the cost of DNAT is its table of flows, not its rules.
 func (v variant) subjects() []track.Subject {
 	dnat := []track.Subject{track.Iptables, track.Nftables}
 	switch {
@@ -94,7 +93,7 @@ func (v variant) at() record.Conditions {
 		"flows": strconv.Itoa(v.flows), "cores": strconv.Itoa(v.cores)}
 }
 
-// name is that of the subject's column: with many VIPs it has one of its own.
+// name is the name of the subject's column: with many VIPs it has a column of its own.
 func (v variant) name(subject track.Subject) string {
 	if v.spread == oneVIP {
 		return subject.Name

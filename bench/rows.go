@@ -14,21 +14,21 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// rowModes are the modes in which a row costs something different: in gue a packet
-// carries it, in the others the director remembers flows.
+// rowModes are the modes in which a row has different costs: in gue a packet carries it, in the
+// others the director remembers flows.
 var rowModes = []track.Subject{l2dsr, track.Weir(model.IPIP, false, false), track.Weir(model.GUE, false, false)}
 
-// sharedSlots are the percentages of slots whose connections may be of several backends.
+// sharedSlots are the percentages of slots whose connections may belong to several backends.
 var sharedSlots = []int{0, 25, 100}
 
-// What the version before costs is the reference.
+// The cost of the version before is the reference.
 var (
 	toBefore     = record.Quantity{Name: "ratio", Unit: "1", Better: record.Lower}
 	toBeforeLow  = record.Quantity{Name: "ratio-low", Unit: "1", Better: record.Neither}
 	toBeforeHigh = record.Quantity{Name: "ratio-high", Unit: "1", Better: record.Neither}
 )
 
-// leastRounds are those of this scenario: an interval of five says nothing.
+// leastRounds is the minimum for this scenario: an interval from five rounds says nothing.
 const leastRounds = 20
 
 var rowsNotes = []string{
@@ -89,7 +89,7 @@ func ofSYNs(at record.Conditions) record.Conditions {
 	return at
 }
 
-// compareRows writes down how the costs are to those of the version before.
+// compareRows records the costs divided by those of the version before.
 func (s *session) compareRows() {
 	for _, mode := range rowModes {
 		for _, shared := range sharedSlots {
@@ -115,8 +115,8 @@ func (s *session) compareRow(mode, called string, now, before record.Conditions)
 	s.say("  %s, %s: %.3f of the cost before (%.3f to %.3f)", mode, called, median, low, high)
 }
 
-// offBefore is how far the interval of the ratio is from 1 where no slot is shared, in
-// the worst mode; 0: every mode's contains it.
+// offBefore is how far the ratio's interval is from 1 in the worst mode when no slot is shared; 0:
+// the interval of every mode contains 1.
 func offBefore(s *record.Scenario) (float64, error) {
 	most := 0.0
 	for _, mode := range rowModes {

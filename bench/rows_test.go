@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/bench/record"
 )
 
-// rowsOf is what rows writes down when every version takes so long, with some noise.
+// rowsOf is what rows records when every version takes that long, with some noise.
 func rowsOf(rounds int, before, now float64) *record.Scenario {
 	s := &session{into: &record.Scenario{Name: "rows"}, progress: io.Discard}
 	for _, mode := range rowModes {

@@ -21,8 +21,8 @@ const (
 	document         = "docs/benchmarks.md"
 )
 
-// With these a complete run takes a quarter of an hour on two cores,
-// and five rounds are the fewest from which a change can be told from noise.
+// With these a complete run takes a quarter of an hour on two cores. At least five rounds are
+// needed to tell a change from noise.
 const (
 	defaultRounds = 5
 	defaultSample = 250 * time.Millisecond
@@ -89,7 +89,7 @@ func (o *runOptions) run(cmd *cobra.Command, names []string) error {
 	fmt.Fprintf(progress, "%s, %s, %v of each subject in each\n", counted(len(chosen), "scenario"), counted(o.settings.Rounds, "round"), o.settings.Sample)
 	broken := measure(ctx, r, chosen, o, progress)
 	r.Checks = judge(r)
-	if ctx.Err() != nil { // what there is gets printed, but is no record of a run
+	if ctx.Err() != nil { // existing results are printed, but are not the record of a run
 		path, o.docs = "", false
 	}
 	if o.docs && broken != nil {
@@ -107,8 +107,8 @@ func counted(n int, thing string) string {
 	return fmt.Sprint(n, " ", thing)
 }
 
-// settle makes the settings of a smoke run, and refuses those that measure nothing, or
-// would put less than everything in the place of the document.
+// settle makes the settings of a smoke run, and refuses settings that measure nothing, or that
+// would replace the document by an incomplete one.
 func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 	if o.settings.Smoke {
 		if !cmd.Flags().Changed("rounds") {
@@ -140,8 +140,8 @@ func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 	return nil
 }
 
-// choose returns the scenarios of these names in the order of the list, all of them
-// without names, but for those that run only where they are named.
+// choose returns the scenarios with these names, in the order of the list. Without names it returns
+// all except those that run only when named.
 func choose(names []string, smoke bool) ([]scenario, error) {
 	for _, name := range names {
 		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
@@ -157,7 +157,7 @@ func choose(names []string, smoke bool) ([]scenario, error) {
 	return chosen, nil
 }
 
-// everything reports whether all are among them that a complete run has.
+// everything reports whether all scenarios of a complete run are chosen.
 func everything(chosen []scenario) bool {
 	for _, s := range scenarios {
 		if s.when == always && !slices.ContainsFunc(chosen, func(c scenario) bool { return c.name == s.name }) {
@@ -175,8 +175,8 @@ func scenarioNames() []string {
 	return names
 }
 
-// measure runs the scenarios one after the other. One that fails keeps none of the
-// others from running; an interruption drops the one that it met.
+// measure runs the scenarios one after the other. If one fails, the others run all the same; an
+// interruption drops the running one.
 func measure(ctx context.Context, r *record.Record, chosen []scenario, o *runOptions, progress io.Writer) error {
 	var problems []error
 	for i, s := range chosen {
@@ -186,8 +186,8 @@ func measure(ctx context.Context, r *record.Record, chosen []scenario, o *runOpt
 		err := s.run(ctx, &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, withoutSYNs: o.withoutSYNs, progress: progress})
 		into.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
 		if ctx.Err() != nil {
-			// What the scenario says of being stopped tells nothing new, unless its
-			// clean-up failed, which is an error beside the context's.
+			// A stopped scenario's error tells nothing new, unless its clean-up failed, which is an
+			// error besides the context's.
 			return errors.Join(append(problems, interrupted(s.name, err))...)
 		}
 		if err != nil {
@@ -230,8 +230,8 @@ func (o *runOptions) publish(cmd *cobra.Command, r *record.Record, path string) 
 	return errors.Join(problems...)
 }
 
-// strictly is an error when a check is not met. What a short run did not measure it
-// did not miss, either.
+// strictly is an error if a check is not met. Checks that a short run did not measure do not count
+// as missed.
 func (o *runOptions) strictly(r *record.Record, complete bool) error {
 	counts := slices.DeleteFunc(slices.Clone(r.Checks), func(c record.Check) bool {
 		return !complete && c.Verdict() == record.NotMeasured

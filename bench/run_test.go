@@ -36,7 +36,7 @@ func measuring(name string, value float64) scenario {
 	}}
 }
 
-// failing is a scenario that measures and then breaks.
+// failing is a scenario that measures something and then breaks.
 func failing(name string) scenario {
 	s := measuring(name, 1)
 	run := s.run
@@ -46,7 +46,7 @@ func failing(name string) scenario {
 	return s
 }
 
-// atMost is a check of what a scenario measured.
+// atMost is a check of a scenario's measurement.
 func atMost(name, scenario string, target float64) check {
 	return check{name: name, relation: "<=", target: target, scenario: scenario, unit: "ns", quantity: record.Cost,
 		value: func(s *record.Scenario) (float64, error) {
@@ -136,7 +136,7 @@ func TestRunWritesARecordAndADocument(t *testing.T) {
 	}
 }
 
-// lacking is a scenario that measures something else than its checks need.
+// lacking is a scenario that measures something other than its checks need.
 func lacking(name string) scenario {
 	return scenario{name: name, what: "It says little.", run: func(_ context.Context, s *session) error {
 		s.add("l2dsr", record.Conditions{"frame": "128"}, record.Cost, 1)
@@ -144,7 +144,7 @@ func lacking(name string) scenario {
 	}}
 }
 
-// What a short run leaves out it does not miss. A complete one has no excuse.
+// A short run does not miss the checks that it leaves out. A complete run has no excuse.
 func TestStrict(t *testing.T) {
 	pretend(t, []scenario{measuring("slow", 20), lacking("short"), measuring("quick", 5)},
 		atMost("slow_ns", "slow", 10), atMost("short_ns", "short", 10), atMost("quick_ns", "quick", 10))
@@ -175,7 +175,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// The document is written from a record of less only by who says so.
+// The document is written from an incomplete record only if the user says so.
 func TestReportOfAnIncompleteRun(t *testing.T) {
 	pretend(t, []scenario{failing("a"), measuring("b", 2), measuring("c", 3)}, atMost("b_ns", "b", 10))
 	if err := record.WriteFile(document, []byte("as it was")); err != nil {
@@ -220,7 +220,7 @@ func TestReportOfSomeScenarios(t *testing.T) {
 	}
 }
 
-// A record has every round, so what is written of it is judged by the targets of today.
+// A record has every round, so its document is judged by today's targets.
 func TestReportJudgesAnew(t *testing.T) {
 	pretend(t, []scenario{measuring("a", 20)}, atMost("a_ns", "a", 30))
 	if code, _, stderr := run(t, t.Context(), "--out", "x.json"); code != 0 {
@@ -237,12 +237,11 @@ func TestReportJudgesAnew(t *testing.T) {
 	}
 }
 
-// A document that is there is replaced by a complete run that went well, and by
-// nothing else.
+// Only a complete run that went well replaces an existing document.
 func TestWhatReplacesNoDocument(t *testing.T) {
 	for _, test := range []struct {
 		args  string
-		begun bool // whether anything is measured before it is refused
+		begun bool // whether something is measured before it is refused
 	}{{"--docs --smoke", false}, {"--docs a", false}, {"--docs a --out a.json", false}, {"--docs", true}} {
 		measured := false
 		looked := measuring("b", 2)
@@ -331,7 +330,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Who waits is told how much is done, and how long the rest will take.
+// The user is told how much is done, and how long the rest will take.
 func TestProgress(t *testing.T) {
 	pretend(t, []scenario{measuring("a", 1)})
 	_, _, stderr := run(t, t.Context(), "--rounds", "3")

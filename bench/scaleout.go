@@ -15,19 +15,19 @@ import (
 
 var carried = record.Quantity{Name: "throughput", Unit: "B/s", Better: record.Higher}
 
-// A director's cable carries so much, which the machine can carry several times; and one
-// measurement takes so many samples' time: the limit is one of averages.
+// What a director's cable carries, several times less than the machine can carry; and how many
+// samples' time one measurement takes, because the limit holds for averages.
 const (
 	directorRate    = 50_000_000 // bits per second
 	scaleoutSamples = 8
 	scaleoutFlows   = 64
 )
 
-// fullCable is the least that one director has to carry of its cable's limit: the rest are
-// headers, and what TCP leaves free. With less the ratio says nothing of directors.
+// fullCable is the share of its cable's limit that one director has to carry at least: the rest is
+// headers, and what TCP leaves free. With less the ratio says nothing about directors.
 const fullCable = 0.9
 
-// gueGroup is what is measured.
+// gueGroup is the measured subject.
 const gueGroup = "gue"
 
 var scaleoutNotes = []string{
@@ -84,7 +84,7 @@ func (s *session) scale(ctx context.Context, e *edge.Edge) error {
 
 func directorsAt(n int) record.Conditions { return record.Conditions{"directors": strconv.Itoa(n)} }
 
-// scaleoutRatio is what 4 directors carry to what 1 does, which has to fill its cable.
+// scaleoutRatio is what 4 directors carry divided by what 1 carries, which has to fill its cable.
 func scaleoutRatio(s *record.Scenario) (float64, error) {
 	value, err := ratioOf(s, subject{gueGroup, directorsAt(4)}, subject{gueGroup, directorsAt(1)}, carried)
 	if err != nil {

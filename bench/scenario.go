@@ -23,15 +23,14 @@ type when int
 
 const (
 	always when = iota
-	// named: only where it is named, because a complete run has a quarter of an hour; a smoke
-	// run has it, too.
+	// named: only when named, because a complete run has a quarter of an hour; smoke runs include
+	// it, too.
 	named
-	// apart: only where it is named, also of smoke runs: it needs programs that take minutes to
-	// build.
+	// apart: only when named, also in smoke runs: it needs programs that take minutes to build.
 	apart
 )
 
-// scenarios are all there are, in the order in which they run.
+// scenarios are all scenarios, in the order in which they run.
 var scenarios = []scenario{
 	{"rfc2544", "Packets per second by frame length, through every way to forward them.", measureRFC2544, always},
 	{"imix", "Packets per second of the simple Internet mix.", measureIMIX, always},
@@ -57,22 +56,22 @@ var scenarios = []scenario{
 	{"kubernetes", "How long traffic takes to follow pods and Services of a real Kubernetes control plane.", measureKubernetes, apart},
 }
 
-// session is what a scenario has to work with.
+// session is what a scenario works with.
 type session struct {
 	settings    record.Settings
 	into        *record.Scenario
 	soak        soakTime
 	withoutSYNs bool      // of bypass
-	base        string    // commit that rows and versions compare with; empty: the one before flow memory
+	base        string    // the commit that rows and versions compare with; empty: the one before flow memory
 	progress    io.Writer // for people; the record is for machines
 }
 
-// say tells whoever waits how far it is.
+// say reports progress to the user.
 func (s *session) say(format string, args ...any) {
 	fmt.Fprintf(s.progress, format+"\n", args...)
 }
 
-// add writes a round's value down.
+// add records a round's value.
 func (s *session) add(subject string, at record.Conditions, quantity record.Quantity, value float64) {
 	s.into.Add(subject, at, quantity, value)
 }
@@ -80,8 +79,8 @@ func (s *session) add(subject string, at record.Conditions, quantity record.Quan
 // sample is how long one subject is measured in one round.
 func (s *session) sample() time.Duration { return s.settings.Sample }
 
-// inRounds measures everything once per round, so that a slow moment of the machine
-// hits all of it alike.
+// inRounds measures everything once per round, so that a slow moment of the machine affects all of
+// it alike.
 func (s *session) inRounds(ctx context.Context, steps ...func(context.Context) error) error {
 	began := time.Now()
 	for round := range s.settings.Rounds {
@@ -98,8 +97,7 @@ func (s *session) inRounds(ctx context.Context, steps ...func(context.Context) e
 	return nil
 }
 
-// sayRound tells how many rounds are done, and when the others will be if they take as
-// long.
+// sayRound tells how many rounds are done, and when the rest will be done if they take as long.
 func (s *session) sayRound(done int, took time.Duration) {
 	left := s.settings.Rounds - done
 	if left == 0 {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What takes long runs only where it is named, or in a smoke run; what has to be built for minutes
-// first, only where it is named.
+// Long scenarios run only when named, or in a smoke run; those that need minutes of building run
+// only when named.
 func TestWhenScenariosRun(t *testing.T) {
 	pretend(t, []scenario{{name: "a"}, {name: "long", when: named}, {name: "built", when: apart}})
 	for _, test := range []struct {

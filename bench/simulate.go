@@ -91,8 +91,8 @@ func (o *simulateOptions) publish(cmd *cobra.Command, r *record.Record, some boo
 	return report.Text(cmd.OutOrStdout(), r)
 }
 
-// writePolicies writes the record and its document. Some scenarios take their places
-// among those of the record that is there.
+// writePolicies writes the record and its document. If only some scenarios ran, they replace those
+// of the existing record.
 func writePolicies(progress io.Writer, r *record.Record, some bool) error {
 	if some {
 		all, err := record.Read(policiesRecord)

@@ -22,10 +22,10 @@ var (
 	smokeSoak   = soakTime{0, time.Second} // one sample
 )
 
-// leastSoak is as often as changes can come: a director takes a second to start.
+// leastSoak is the shortest time between changes: a director takes a second to start.
 const leastSoak = time.Second
 
-// soakCycle is after how many changes everything is as in the beginning, and looked at.
+// soakCycle is after how many changes everything is restored to the beginning, and looked at.
 const soakCycle = 5
 
 // What is looked at.
@@ -40,13 +40,13 @@ var (
 	bfdLosses   = record.Quantity{Name: "bfd-losses", Unit: "", Better: record.Lower}
 )
 
-// soakGroup is the subject of what belongs to no single process.
+// soakGroup is the subject for what belongs to no single process.
 const soakGroup = "group"
 
-// soakBFD is longer than elsewhere, for what is beside a soak in hours of it: a kernel that does
-// not preempt its own work keeps a thread of whatever priority waiting for more than 150 ms while
-// somebody makes a map of 10,000,000 entries, the router's and those of `weir bfd` alike. How soon
-// a loss is found is what convergence measures.
+// soakBFD is longer than elsewhere, because of what else may run on the machine during hours of a
+// soak: a kernel that does not preempt its own work keeps threads of any priority, the router's and
+// those of `weir bfd` alike, waiting for more than 150 ms while a program makes a map of 10,000,000
+// entries. Scenario convergence measures how soon a loss is found.
 const soakBFD = 300 * time.Millisecond
 
 var soakNotes = []string{
@@ -80,7 +80,7 @@ func measureSoak(ctx context.Context, s *session) (err error) {
 	return (&soak{c, time.Now()}).run(ctx)
 }
 
-// soak changes things for hours, and looks at what that leaves behind.
+// soak makes changes for hours, and looks at what they leave behind.
 type soak struct {
 	*changer
 	began time.Time
@@ -102,7 +102,7 @@ func (s *soak) run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-turn.C: // a change is due that often
+			case <-turn.C: // the next change is due
 			}
 		}
 		if err := s.look(ctx); err != nil {
@@ -124,7 +124,7 @@ func (s *soak) run(ctx context.Context) error {
 	return nil
 }
 
-// change changes something.
+// change makes a change.
 func (s *soak) change(ctx context.Context) error {
 	switch s.random.IntN(6) {
 	case 0:
@@ -140,7 +140,7 @@ func (s *soak) change(ctx context.Context) error {
 	return s.one(ctx)
 }
 
-// look makes everything as it was in the beginning, and notes what there is.
+// look restores everything to the beginning, and records what there is.
 func (s *soak) look(ctx context.Context) error {
 	for _, other := range s.edge.Others {
 		if other.Active {

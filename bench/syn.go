@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// newFlows is how many flows there are to begin before one of them comes again.
+// newFlows is how many flows begin before one of them comes again.
 const newFlows = 10_000_000
 
 var synNotes = []string{

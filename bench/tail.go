@@ -32,8 +32,8 @@ const (
 
 var tailLoads = []float64{0.3, 0.5, 0.7, 0.8, 0.9}
 
-// leastIdle is the share of the cores' time that has to be left: with less, requests would wait
-// for cores, and not for servers.
+// leastIdle is the share of the cores' time that must stay idle: with less, requests would wait for
+// cores, not for servers.
 const leastIdle = 0.1
 
 var tailNotes = []string{
@@ -44,7 +44,7 @@ var tailNotes = []string{
 	"the paper's figure 11 is of 48 servers like these; its round-robin has the lowest tail up to where all servers are busy",
 }
 
-// queueing is a kind of servers, and what is measured of it.
+// queueing is a kind of server, and its measured quantities.
 type queueing struct {
 	build                          func(context.Context, *netlab.Lab, int) (*queues.Lab, error)
 	p50, p99, late, idle, degraded record.Quantity
@@ -58,7 +58,7 @@ var timed = queueing{
 	p50: latency50, p99: latency99, late: inTime, idle: idle, degraded: inTurn,
 }
 
-// measureTail is about what policies make of queues.
+// measureTail measures how policies affect queues.
 func measureTail(ctx context.Context, s *session) error {
 	s.into.Notes = slices.Concat(tailNotes, fileNotes)
 	if err := s.measureQueues(ctx, timed); err != nil {
@@ -83,9 +83,9 @@ func (s *session) measureQueues(ctx context.Context, kind queueing) (err error) 
 		return fmt.Errorf("build the lab: %w", err)
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	// Nobody collects what is measured: it would stop clients and servers.
+	// No garbage is collected during measurements: it would stop clients and servers.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	// And who comes back from a system call finds one of Go's processors.
+	// And a thread that returns from a system call finds a free processor of Go's.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU()))
 	var steps []func(context.Context) error
 	for _, load := range loads {
@@ -96,7 +96,7 @@ func (s *session) measureQueues(ctx context.Context, kind queueing) (err error) 
 	return s.inRounds(ctx, steps...)
 }
 
-// queue measures a way at a load once.
+// queue measures a way at one load once.
 func (s *session) queue(ctx context.Context, l *queues.Lab, w *queues.Way, kind queueing, load float64, settle time.Duration) error {
 	before, err := cores()
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *session) queue(ctx context.Context, l *queues.Lab, w *queues.Way, kind 
 
 func tailAt(load string) record.Conditions { return record.Conditions{"load": load} }
 
-// turnsToRandom is how round-robin's tail is to that of random placement.
+// turnsToRandom is round-robin's tail divided by that of random placement.
 func (kind queueing) turnsToRandom(s *record.Scenario) (float64, error) {
 	at := tailAt(checkedLoad)
 	value, err := ratioOf(s, subject{queues.RoundRobin, at}, subject{queues.Random, at}, kind.p99)

@@ -8,10 +8,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// fileSize is that of the paper's files.
+// fileSize is the size of the paper's files.
 const fileSize = 8 << 10
 
-// files are of servers that are nginx, and wait for links.
+// files are nginx servers, which wait for their links.
 var files = queueing{
 	build: func(ctx context.Context, lab *netlab.Lab, servers int) (*queues.Lab, error) {
 		return queues.NewFiles(ctx, lab, servers, fileSize, tailService)

@@ -23,7 +23,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What an update takes, half of the updates and all but one in a hundred.
+// How long an update takes: the median and the 99th percentile.
 var (
 	visible50 = record.Quantity{Name: "visible-p50", Unit: "ms", Better: record.Lower} // until every CPU forwards by it
 	visible99 = record.Quantity{Name: "visible-p99", Unit: "ms", Better: record.Lower}
@@ -32,11 +32,11 @@ var (
 	took99    = record.Quantity{Name: "took-p99", Unit: "ms", Better: record.Lower}
 )
 
-// manyServices are as many as there may be by default.
+// manyServices is the default maximum.
 const manyServices = 4096
 
-// updateSubjects are the steps of an update: working out the table, handing it to
-// the kernel, and the whole of it in a director from the file on.
+// The steps of an update: working out the table, handing it to the kernel, and all of it in a
+// director, beginning with the file.
 const (
 	planSubject = "plan"
 	setSubject  = "set"
@@ -49,8 +49,8 @@ var updateNotes = []string{
 	"set: from the call of Datapath.Set; plan: the engine's part before it; file: from the rename of the new configuration to the packet, through a real weir run",
 }
 
-// updates are how many of a kind a round has: enough to speak of the slowest in a
-// hundred, but of the slow kinds.
+// updates is how many of each kind a round has: enough for the slowest in a hundred, except for the
+// slow kinds.
 type updates struct{ one, all, small, large int }
 
 func measureUpdate(ctx context.Context, s *session) error {
@@ -59,8 +59,8 @@ func measureUpdate(ctx context.Context, s *session) error {
 	if s.settings.Smoke {
 		n, many = updates{2, 2, 2, 2}, 64
 	}
-	// Of the processors of Go's scheduler, the watchers must not wait for one that Set
-	// or the collector has: packets do not either.
+	// The watchers must not wait for a processor of Go's scheduler that Set or the collector has:
+	// packets do not either.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3 * runtime.NumCPU()))
 	lab, err := netlab.New()
 	if err != nil {
@@ -88,7 +88,7 @@ type updater struct {
 	datapath     *datapath.Datapath
 	planner      *engine.Planner
 	pin          string
-	services     int // that the datapath has
+	services     int // how many the datapath has
 	small, large *process.Weir
 }
 
@@ -118,8 +118,7 @@ func newUpdater(ctx context.Context, lab *netlab.Lab, services int) (*updater, e
 	return u, errors.Join(lab.Err(), u.small.Runs(ctx), u.large.Runs(ctx))
 }
 
-// open makes the datapath on the host. What it asks the kernel later, it asks by
-// sockets that are the host's.
+// open makes the datapath on the host. Later it asks the kernel through the host's sockets.
 func (u *updater) open(pin string) error {
 	u.pin = pin
 	err := u.host.Do(func() (err error) {
@@ -135,8 +134,8 @@ func (u *updater) open(pin string) error {
 
 func (u *updater) close() error { return u.datapath.Close() }
 
-// changing returns a configuration of that many services. The first ones of it send
-// to other backends in odd turns.
+// changing returns a configuration of that many services. The first ones, as many as changed says,
+// send to other backends in odd turns.
 func changing(services, changed, turn int) model.Config {
 	c := model.Config{Services: make([]model.Service, services)}
 	c.Director.Limits.RingMemory = 256 << 20 // for all rings twice: before and after
@@ -161,8 +160,8 @@ const changingPort = 80
 
 func changingVIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
-// set changes that many services, so often, by calling Set. Times are even: the next
-// kind of change begins where this one did.
+// set changes that many services, that often, by calling Set. The number of times is even, so the
+// next kind of change begins where this one did.
 func (u *updater) set(ctx context.Context, s *session, changed, times int) error {
 	program, err := inside.Program(u.pin)
 	if err != nil {
@@ -193,8 +192,8 @@ func (u *updater) set(ctx context.Context, s *session, changed, times int) error
 	return nil
 }
 
-// file changes one of a director's services, so often, by editing its file.
-// Times are even here, too.
+// file changes one of a director's services, that often, by editing its file. The number of times
+// is even here, too.
 func (u *updater) file(ctx context.Context, s *session, director *process.Weir, services, times int) error {
 	program, err := inside.Program(director.Pin)
 	if err != nil {
@@ -221,11 +220,11 @@ func (u *updater) file(ctx context.Context, s *session, director *process.Weir, 
 	return nil
 }
 
-// sight is how long after a change it was seen.
+// sight is how long after a change it was seen, first and last.
 type sight struct{ first, last time.Duration }
 
-// watched makes a change of the first service, and says when CPUs forwarded by it
-// and how long the change itself took.
+// watched makes a change of the first service, and says when the CPUs forwarded by it and how long
+// the change itself took.
 func watched(ctx context.Context, program *ebpf.Program, change func() error) (sight, time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -245,7 +244,7 @@ func watched(ctx context.Context, program *ebpf.Program, change func() error) (s
 	return sight{seen.First.Sub(began), seen.Last.Sub(began)}, elapsed, err
 }
 
-// updateTime is the median of what Set took with that many of 4,096 services changed.
+// updateTime is the median time of Set with that many of 4,096 services changed.
 func updateTime(s *record.Scenario, changed int, quantity record.Quantity) (float64, error) {
 	return reading(s, setSubject, record.Conditions{"services": strconv.Itoa(manyServices), "changed": strconv.Itoa(changed)}, quantity)
 }

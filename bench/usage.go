@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// unknownCommand refuses what is no command, and names the one that was meant.
+// unknownCommand refuses an unknown command, and names the one that was probably meant.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -29,7 +29,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q%s (see %s --help)", args[0], meant, cmd.CommandPath())
 }
 
-// takes demands that many arguments, those of the command's first line of help.
+// takes demands that many arguments, those in the command's first line of help.
 func takes(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == n {
@@ -39,7 +39,7 @@ func takes(n int) cobra.PositionalArgs {
 	}
 }
 
-// flagError says where flags are explained, and which one was meant.
+// flagError says where flags are explained, and which one was probably meant.
 func flagError(cmd *cobra.Command, err error) error {
 	meant := ""
 	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
@@ -50,8 +50,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s (see %s --help)", err, meant, cmd.CommandPath())
 }
 
-// didYouMean names what a misspelt word is close to; empty: nothing. Cobra knows how
-// commands are misspelt, so the words are made its commands.
+// didYouMean names the word that a misspelled one is close to; empty: none. Cobra recognizes
+// misspelled commands, so the words become its commands.
 func didYouMean(prefix, typed string, known []string) string {
 	words := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, word := range known {
@@ -64,8 +64,8 @@ func didYouMean(prefix, typed string, known []string) string {
 	return "; did you mean " + prefix + strings.Join(meant, " or "+prefix) + "?"
 }
 
-// placeFor refuses a path that no file can be written to, before hours are spent on
-// what belongs there. No directory is made: a misspelt one would be, too.
+// placeFor refuses a path to which no file can be written, before hours are spent on the file. It
+// makes no directory: it would make a misspelled one, too.
 func placeFor(path string) error {
 	if path == "" {
 		return nil

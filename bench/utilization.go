@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/internal/utilization"
 )
 
-// What the sweep measures, of the balancer's CPU but for the first two.
+// What the sweep measures, all about the balancer's CPU except the first two.
 var (
 	offeredRate = record.Quantity{Name: "offered", Unit: "packet/s", Better: record.Neither}
 	lostShare   = record.Quantity{Name: "lost", Unit: "1", Better: record.Lower}
@@ -26,8 +26,8 @@ var (
 	atFirstLoss = record.Quantity{Name: "at-first-loss", Unit: "1", Better: record.Neither}
 )
 
-// formulas are what could be called utilization: what weir exports, and the two that
-// it lies between.
+// formulas are possible definitions of utilization: the one that weir exports, and the two between
+// which it lies.
 var formulas = []struct {
 	subject string
 	of      func(utilization.CPU) float64
@@ -46,10 +46,9 @@ const (
 	sweepDivisor = 10
 )
 
-// lossFrom is the share of lost packets from which on a rate is too great. Less is
-// lost at any rate, whenever something else takes the CPU for longer than a veth's
-// 256 entries last. The best of some pieces is looked at, because on a busy machine
-// that may be most of the losses.
+// lossFrom is the share of lost packets above which a rate is too great. Less is lost at any rate,
+// whenever another program takes the CPU for longer than a veth's 256 entries last. Only the best
+// of several pieces counts, because on a busy machine that may be most of the losses.
 const (
 	lossFrom = 0.01
 	pieces   = 5
@@ -81,9 +80,8 @@ func utilizationTrack(ctx context.Context, subject track.Subject, twoCores bool)
 		Traffic: traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{64}}})
 }
 
-// measureItsCost is what counting takes of the cheapest forwarder there is, all the
-// time, and what the process of a director takes of its own packets, which counts a
-// tenth of the time.
+// measureItsCost measures what counting costs the cheapest forwarder, all the time, and what a
+// director's process, which counts a tenth of the time, costs its own packets.
 func measureItsCost(ctx context.Context, s *session) error {
 	if err := measureCounting(ctx, s); err != nil {
 		return err
@@ -91,7 +89,7 @@ func measureItsCost(ctx context.Context, s *session) error {
 	return measureProcess(ctx, s)
 }
 
-// measureProcess measures for as long as a director takes to count once.
+// measureProcess measures for at least as long as a director takes to count once.
 func measureProcess(ctx context.Context, s *session) (err error) {
 	t, err := utilizationTrack(ctx, track.Weir(model.L2DSR, false, false), false)
 	if err != nil {
@@ -139,11 +137,11 @@ func measureCounting(ctx context.Context, s *session) (err error) {
 	return s.inRounds(ctx, without, with)
 }
 
-// sweep sends to a director at one rate after the other.
+// sweep sends to a director at one rate after another.
 type sweep struct {
 	track *track.Track
 	meter *utilization.Meter
-	most  float64 // packets per second that were ever forwarded
+	most  float64 // the most packets per second that were ever forwarded
 }
 
 func newSweep(ctx context.Context) (_ *sweep, err error) {
@@ -174,9 +172,8 @@ func (w *sweep) run(ctx context.Context, s *session) error {
 	return nil
 }
 
-// findMost raises the rate until much is lost, or the source can send no faster.
-// Sending as fast as goes is beyond the most: then the two cores contend for the
-// veth's ring.
+// findMost raises the rate until much is lost, or the source can send no faster. Sending as fast as
+// possible is beyond that point: then the two cores contend for the veth's ring.
 func (w *sweep) findMost(ctx context.Context, s *session) error {
 	sample, err := w.track.Measure(s.sample())
 	if err != nil {
@@ -219,8 +216,8 @@ func (w *sweep) measure(n int, s *session) (err error) {
 	return nil
 }
 
-// best is the piece of a sample that lost least. Where something else takes a CPU for
-// a moment, packets are lost that it had time for.
+// best is the piece of a sample that lost least. If another program takes a CPU for a moment,
+// packets are lost for which it had time.
 func (w *sweep) best(rate float64, length time.Duration) (best track.Sample, err error) {
 	for n := range pieces {
 		sample, err := w.track.MeasureAt(rate, length/pieces)
@@ -234,7 +231,7 @@ func (w *sweep) best(rate float64, length time.Duration) (best track.Sample, err
 	return best, nil
 }
 
-// idle is the balancer's CPU while nothing is sent.
+// idle is the work of the balancer's CPU while nothing is sent.
 func (w *sweep) idle(length time.Duration) (utilization.CPU, error) {
 	from, err := w.meter.Read()
 	if err != nil {
@@ -252,8 +249,8 @@ func loadOf(n int) record.Conditions {
 	return record.Conditions{"load": strconv.FormatFloat(float64(n)/sweepDivisor, 'f', 1, 64)}
 }
 
-// conclude finds the first step that loses packets, and how straight the lines are up
-// to there. Where none does nothing is concluded, and the checks have no value.
+// conclude finds the first step that loses packets, and how straight the lines are up to there. If
+// no step does, it concludes nothing, and the checks have no value.
 func conclude(s *record.Scenario) {
 	last := firstLossy(s)
 	if last < 0 {
@@ -283,14 +280,14 @@ func firstLossy(s *record.Scenario) int {
 	return -1
 }
 
-// found is the median of what was measured, NaN when nothing was.
+// found is the median of a measurement, NaN if there is none.
 func found(s *record.Scenario, subject string, at record.Conditions, quantity record.Quantity) float64 {
 	value, _ := reading(s, subject, at, quantity)
 	return value
 }
 
-// straightness is R² of the line that is nearest to the points by least squares: the
-// share of the variance of y that the line explains.
+// straightness is R² of the least-squares line through the points: the share of the variance of y
+// that the line explains.
 func straightness(x, y []float64) float64 {
 	n := float64(len(x))
 	var sx, sy, sxx, syy, sxy float64

@@ -24,14 +24,14 @@ func TestStraightness(t *testing.T) {
 	}
 }
 
-// sweptScenario is a sweep in two rounds in which what weir exports is the load, and
-// the product its square; from a step on it loses packets.
+// sweptScenario is a sweep in two rounds in which weir exports the load, and the product is its
+// square; from some step on it loses packets.
 func sweptScenario(lossy int) *record.Scenario {
 	s := &record.Scenario{}
 	for round := range 2 {
 		for n := range sweepSteps + 1 {
 			lost := 0.0
-			if n >= lossy || n == 3 && round == 0 { // something else took the CPU once
+			if n >= lossy || n == 3 && round == 0 { // another program took the CPU once
 				lost = 0.2
 			}
 			load := float64(n) / sweepDivisor
@@ -67,7 +67,7 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-// Without loss it is not known where a CPU is full, so the checks are missed.
+// Without loss it is not known when a CPU is full, so the checks are missed.
 func TestConcludeWithoutLoss(t *testing.T) {
 	s := sweptScenario(sweepSteps + 1)
 	s.Name = "utilization"

@@ -16,19 +16,20 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// beforeRows is the file that came with flow memory: what a packet costs is compared
-// with the version before it, which never asked whether a slot has several candidates.
+// beforeRows is the file that came with flow memory: a packet's cost is compared with the version
+// before it, which never checked whether a slot has several candidates.
 const beforeRows = "bpf/flows.h"
 
-// object is the director's program as both versions have it in them, in the repository.
+// object is the path in the repository of the director's program, as in the binaries of both
+// versions.
 const object = "internal/datapath/director_bpfel.o"
 
-// unprobedKey is what a configuration says where nobody answers probes: a version that does
+// unprobedKey is the configuration key for backends that do not answer probes: a version that does
 // not know it cannot be told to hand connections over here.
 const unprobedKey = `json:"redirect-unprobed`
 
-// olderWeir returns the commit that is compared with, and the path of weir as it was then.
-// A smoke run goes without one where the history does not have it.
+// olderWeir returns the commit that is compared with, and the path of weir as it was then. A smoke
+// run goes without it if the history does not have it.
 func (s *session) olderWeir(ctx context.Context, notes []string) (commit, path string, err error) {
 	if commit = s.base; commit == "" {
 		commit, err = process.Before(ctx, beforeRows)
@@ -48,14 +49,14 @@ func (s *session) olderWeir(ctx context.Context, notes []string) (commit, path s
 	return commit, path, err
 }
 
-// passes are how often all programs are run in turns for one round's values, and
-// versionRepeats how often each is run on its packet in one of them.
+// passes is how often all programs run in turns for one round's values, and versionRepeats how
+// often each runs on its packet in one pass.
 const (
 	passes, versionRepeats           = 6, 20_000
 	smokePasses, smokeVersionRepeats = 3, 1_000
 )
 
-// What a version's program takes longer than the one before.
+// How much longer a version's program takes than the one before.
 var (
 	slowdown     = record.Quantity{Name: "slowdown", Unit: "ns", Better: record.Lower}
 	slowdownLow  = record.Quantity{Name: "slowdown-low", Unit: "ns", Better: record.Neither}
@@ -99,7 +100,7 @@ func measureVersions(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// versions are the one before, where the history has it, and this one.
+// versions are the one before, if the history has it, and this one.
 func (s *session) versions(ctx context.Context) ([]program.Version, error) {
 	commit, path, err := s.olderWeir(ctx, versionsNotes)
 	if err != nil {
@@ -126,7 +127,7 @@ func (s *session) versions(ctx context.Context) ([]program.Version, error) {
 	return append(versions, program.Version{Name: "now", Object: code, Binary: binary, Hands: true}), nil
 }
 
-// versionAt is where the other version of a subject differs in "version" alone.
+// versionAt are conditions in which a subject's two versions differ only in "version".
 func versionAt(subject program.Subject, vip6 bool) record.Conditions {
 	at := record.Conditions{"version": cmp.Or(subject.Version, "none"), "vip": familyNames[vip6], "packets": "ACK"}
 	if subject.SYN {
@@ -155,7 +156,7 @@ func (s *session) measureVersions(ctx context.Context, v *program.Versions, vip6
 	return nil
 }
 
-// compareVersions writes down what this version takes longer.
+// compareVersions records how much longer this version takes.
 func (s *session) compareVersions() {
 	for _, m := range slices.Clone(s.into.Measurements) {
 		if m.Quantity != slowdown {
