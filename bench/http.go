@@ -20,7 +20,7 @@ var (
 )
 
 // connectionKinds are the ways to use connections. Opening and closing them is most of a balancer's
-// work, so only that is measured with both the smallest and the largest size.
+// work, so that is measured only with the smallest and the largest size.
 var connectionKinds = []struct {
 	name       string
 	perRequest bool

@@ -22,7 +22,7 @@ import (
 // How much memory is used, and how long it takes to set up.
 var (
 	configuredMemory = record.Quantity{Name: "configured", Unit: "B", Better: record.Lower} // allocated for a limit, at the start
-	usedMemory       = record.Quantity{Name: "used", Unit: "B", Better: record.Lower}       // beyond that, by what is configured
+	usedMemory       = record.Quantity{Name: "used", Unit: "B", Better: record.Lower}       // beyond that, for what exists
 	mapMemory        = record.Quantity{Name: "maps", Unit: "B", Better: record.Lower}
 	resident         = record.Quantity{Name: "resident", Unit: "B", Better: record.Lower}
 	residentOwn      = record.Quantity{Name: "resident-own", Unit: "B", Better: record.Lower} // without files and the maps in the kernel

@@ -95,7 +95,7 @@ func (v *view) ratios() *table {
 	return t
 }
 
-// fill writes a row for each set of conditions, unless the row would be empty.
+// fill writes a row for each set of conditions, unless it has no values.
 func (v *view) fill(t *table, subjects []string, cell func(*record.Measurement) string) {
 	for _, row := range v.rows {
 		var cells []string

@@ -6,8 +6,8 @@ type departure struct {
 	server int32
 }
 
-// departures is the queue of events: a heap with four children per node, which is half as deep as
-// one with two, and whose siblings share a cache line.
+// departures is the queue of events: a heap with four children per node, which share a cache line;
+// it is half as deep as one with two.
 type departures []departure
 
 // push adds an event.

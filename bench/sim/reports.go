@@ -3,8 +3,8 @@ package sim
 import "math"
 
 // reports are what servers have reported: how many requests they have. Each reports every interval,
-// one after the other, so that the oldest report is an interval old, and half an interval on
-// average.
+// one after the other, so that the oldest report is an interval old, and reports are half an
+// interval old on average.
 type reports struct {
 	interval float64
 	has      []int32  // now

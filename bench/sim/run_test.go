@@ -146,7 +146,7 @@ func TestShortestIsShortest(t *testing.T) {
 			}
 		}
 		r.arrive()
-		r.pass(r.now) // handles what is due at this moment
+		r.pass(r.now) // handle what is due at this moment
 	}
 	for server, has := range r.has {
 		class := r.policy.(*shortest).classes[r.policy.(*shortest).of[server]]

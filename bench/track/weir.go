@@ -111,7 +111,7 @@ func (t *Track) snatAddresses() []netip.Addr {
 	return addresses
 }
 
-// placement returns the backend of each flow that any director must choose.
+// placement returns the backend that any director must choose for each flow.
 func (t *Track) placement(c model.Config) func(flow int) int {
 	table, _ := engine.Plan(c, nil, nil)
 	numbers := map[netip.Addr]int{}
