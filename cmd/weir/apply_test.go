@@ -67,7 +67,7 @@ func TestApply(t *testing.T) {
 		}
 	}
 	h.forwards(t, "mine", "web")
-	// The file cannot take what a set has.
+	// The file cannot take a service that a set has.
 	h.configure(head, "mine", "web")
 	p.waitLog("level=ERROR msg=problem kind=file")
 	h.forwards(t, "mine", "web")
@@ -86,8 +86,7 @@ func TestApply(t *testing.T) {
 	p.stop()
 }
 
-// What apply says of the slots that move is what its dry run has said, and what the
-// director does.
+// What apply says of the slots that move matches its dry run, and what the director does.
 func TestApplySaysWhatMoves(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(filepath.Dir(h.file), "state")
@@ -158,7 +157,7 @@ func TestApplySaysWhatMoves(t *testing.T) {
 	}
 }
 
-// A director whose state is damaged does not start, and what runs goes on.
+// A director whose state is damaged does not start, and what runs keeps running.
 func TestDamagedStateIsRefused(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(filepath.Dir(h.file), "state")
@@ -177,7 +176,7 @@ func TestDamagedStateIsRefused(t *testing.T) {
 	}
 }
 
-// Nobody needs to configure where state is kept.
+// Where state is kept needs no configuration.
 func TestApplyWithoutConfiguredStore(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "mine")

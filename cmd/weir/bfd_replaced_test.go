@@ -10,7 +10,7 @@ import (
 )
 
 // A director whose program was replaced while it runs, as an upgrade does before the restart, or
-// removed, starts its BFD process again, from the program that it is itself.
+// removed, starts its BFD process again, from its own running program.
 func TestBFDProcessOfAReplacedProgram(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -61,8 +61,8 @@ func fakeBFD() model.BFDStatus {
 	}
 }
 
-// The BFD process is told of sessions, and so begins, when the program is attached that they
-// stand for, and not before.
+// The BFD process is told of sessions, and so starts, when the program that the sessions stand for
+// is attached, and not before.
 func TestBFDBeginsWithTheProgram(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bfd.sock")
 	synctest.Test(t, func(t *testing.T) {

@@ -26,8 +26,8 @@ func TestDirectorMountsBPFFS(t *testing.T) {
 	if err := unix.Statfs(h.bpffs, &fs); err != nil || fs.Type != unix.BPF_FS_MAGIC {
 		t.Errorf("%s is no BPF file system (%v)", h.bpffs, err)
 	}
-	// A directory that is made on one is on one: nothing is mounted there, which takes rights
-	// that a container has not.
+	// A directory made on a BPF file system is on one already: nothing is mounted there, because
+	// mounting takes rights that a container lacks.
 	h.detach()
 	h.bpffs = filepath.Join(mounted, "of-a-pod")
 	h.start(`msg="director runs"`).stop()
@@ -40,7 +40,7 @@ func TestDirectorMountsBPFFS(t *testing.T) {
 	}
 }
 
-// A directory that somebody uses is not mounted over.
+// A directory with files in it is not mounted over.
 func TestNothingIsHiddenByBPFFS(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
@@ -60,8 +60,8 @@ func TestNothingIsHiddenByBPFFS(t *testing.T) {
 	}
 }
 
-// A start that cannot take over what is pinned ends with the file system, why, and what to do, and
-// what the process before has left goes on.
+// A start that cannot take over what is pinned ends with an error that names the file system, why,
+// and what to do; the program that the previous process left keeps running.
 func TestStartWithoutBPFFS(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
@@ -95,7 +95,7 @@ func TestStartWithoutBPFFS(t *testing.T) {
 	}
 }
 
-// What keeps a process from opening its tables names the remedy, also where a library has kept only
+// The error of a process that cannot open its tables names the remedy, even if a library kept only
 // the text of the kernel's error.
 func TestNotOpenedNamesTheRemedy(t *testing.T) {
 	for remedy, err := range map[string]error{

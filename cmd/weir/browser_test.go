@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A browser on another host shows the dashboard, live, to whom the director knows by name and
-// token, over TLS 1.3: to nobody else anything, and to nobody any more whose token is replaced.
+// A browser on another host shows the live dashboard, over TLS 1.3, to a user whose name and token
+// the director knows. Other users, and those whose token was replaced, see nothing.
 //
 //	director: weir run, api.listen 10.0.0.1:6083 --- backend: the browser
 func TestDashboardFromAnotherHost(t *testing.T) {
@@ -92,7 +92,7 @@ func TestDashboardFromAnotherHost(t *testing.T) {
 	if err := os.WriteFile(h.beside("admin"), []byte(next+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	rest, _ := io.ReadAll(stream) // until the director looks at the file again
+	rest, _ := io.ReadAll(stream) // until the director reads the token's file again
 	t.Logf("with the token gone the stream has ended after %d bytes more", len(rest))
 	hears("/", "ops", adminToken, http.StatusUnauthorized)
 	hears("/", "ops", next, http.StatusOK)

@@ -19,9 +19,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Clients that may capture begin to again and again, at once, and go away from each capture as
-// soon as it runs. There is one at a time, the director says whose, and when they have gone it
-// has its own program, and nothing of theirs is left: no pin, no file.
+// Several clients begin captures again and again, and leave each capture as soon as it runs. One
+// capture runs at a time, and the director says whose. When the clients have gone, it has its own
+// program, and nothing is left of the captures: no pin, no file.
 func TestCapturesAgainAndAgain(t *testing.T) {
 	const captures, clients = 3, 2
 	from := time.Now()
@@ -36,7 +36,7 @@ func TestCapturesAgainAndAgain(t *testing.T) {
 		return errors.Is(err, errGone)
 	})
 	p.wait("have its program again", func() bool { return h.status().Capture.Running == nil && h.program() == plain })
-	before := p.files() // with all that it keeps after a capture
+	before := p.files() // with all that the director keeps after a capture
 
 	var running, refused, slowed atomic.Int32
 	var busy sync.WaitGroup
@@ -56,10 +56,10 @@ func TestCapturesAgainAndAgain(t *testing.T) {
 				switch {
 				case errors.As(err, &problem) && problem.Status == http.StatusTooManyRequests:
 					slowed.Add(1)
-					time.Sleep(10 * time.Millisecond) // it does not heed Retry-After
+					time.Sleep(10 * time.Millisecond) // this client ignores Retry-After
 				case errors.As(err, &problem) && problem.Status == http.StatusConflict:
 					refused.Add(1)
-					time.Sleep(10 * time.Millisecond) // between two tries: they are to take turns, and not all CPUs
+					time.Sleep(10 * time.Millisecond) // between two tries: the clients take turns, and not all CPUs
 				case err != nil && !errors.Is(err, errGone) && ctx.Err() == nil:
 					t.Errorf("a capture ends with %v", err)
 					return
@@ -95,8 +95,7 @@ func TestCapturesAgainAndAgain(t *testing.T) {
 	}
 }
 
-// refusesCaptures asks for captures until one is refused for being too soon, and looks at what
-// the answer says.
+// refusesCaptures asks for captures until one is refused for being too soon, and checks the answer.
 func (p *process) refusesCaptures(h *host) {
 	p.t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

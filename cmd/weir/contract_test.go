@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// checks are those of schemathesis. One is not among them: that whatever the document allows
-// is accepted. It does not say that names are unique, rings prime and VIPs no loopback
-// addresses: a set is refused for that, with the field's name.
+// checks are those of schemathesis. One is left out: that everything the document allows is
+// accepted. The document does not say that names are unique, ring sizes are prime and VIPs are no
+// loopback addresses: a set that breaks this is refused, with the field's name.
 const checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance," +
 	"response_schema_conformance,negative_data_rejection,missing_required_header,unsupported_method,allow_header_conformance,ignored_auth"
 
-// A director answers as its document says, whatever it is asked: schemathesis reads the
-// document over TCP, and tries everything that it says, and what it does not.
+// A director answers as its document says, whatever it is asked: schemathesis reads the document
+// over TCP, and tries everything that the document allows, and what it does not.
 func TestContract(t *testing.T) {
 	program, err := filepath.Abs("../../build/venv/bin/schemathesis")
 	if err != nil {
@@ -38,9 +38,9 @@ func TestContract(t *testing.T) {
 	}
 	cmd := h.Command(context.Background(), program, "run", remoteURL+"/v1/openapi.json", "--checks", checks, "--max-examples", examples, "--phases", phases,
 		"--header", "Authorization: Bearer "+adminToken, "--tls-verify", h.beside("api.pem"), "--seed", "1", "--rate-limit", "280/s", "--no-color",
-		"--suppress-health-check", "all", "--exclude-path", "/v1/events", "--exclude-path", "/v1/live") // these do not end
+		"--suppress-health-check", "all", "--exclude-path", "/v1/events", "--exclude-path", "/v1/live") // these streams do not end
 	cmd.Dir = t.TempDir()
-	cmd.Args = append(cmd.Args, "--exclude-path", "/v1/capture") // it ends by its limits alone
+	cmd.Args = append(cmd.Args, "--exclude-path", "/v1/capture") // a capture ends only by its limits
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v:\n%s", err, out)

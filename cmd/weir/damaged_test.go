@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/problems"
 )
 
-// Damaged files of the state are shown, with what is lost by each and where it is now, also after a
-// restart, until somebody has removed them.
+// Damaged files of the state are shown, with what each one loses and where it is now, also after a
+// restart, until they are removed.
 func TestDamagedStateIsShown(t *testing.T) {
 	h := newHost(t)
 	state := h.beside("state")
@@ -63,7 +63,7 @@ func TestDamagedStateIsShown(t *testing.T) {
 	p.stop()
 }
 
-// Files that somebody has left beside the sets, as a copy of one, are shown until they are gone.
+// Stray files beside the sets, such as a copy of one, are shown until they are gone.
 func TestStraysAreShown(t *testing.T) {
 	h := newHost(t)
 	state := h.beside("state")
@@ -93,7 +93,7 @@ func TestStraysAreShown(t *testing.T) {
 	p.stop()
 }
 
-// The text of a version of the file that does not run is not kept as the one that ran, though an
+// The text of a version of the file that does not run is not kept as the one that ran, even if an
 // earlier version is tried again meanwhile, and runs.
 func TestTextThatDidNotRunIsNotKept(t *testing.T) {
 	kept := ""

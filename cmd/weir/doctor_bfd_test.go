@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Doctor finds what keeps BFD from being spoken, or lets anybody speak it in a neighbor's name.
+// Doctor finds what keeps BFD from working, or lets any host speak BFD in a neighbor's name.
 func TestDoctorLooksAtBFD(t *testing.T) {
 	h := newHost(t)
 	secret := filepath.Join(filepath.Dir(h.file), "password")

@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// Doctor finds what keeps a director from answering for VIPs, and who else would.
+// Doctor finds what keeps a director from answering for VIPs, and what else would answer.
 func TestDoctorLooksAtLinks(t *testing.T) {
 	h := newHost(t)
 	for _, test := range []struct {

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// TestDoctorAsksWhereAgentsReport: an agent that can report, one without its password,
-// and one whose etcd does not answer, which doctor finds by the file.
+// TestDoctorAsksWhereAgentsReport: doctor finds agents by their file: one that can report, one
+// without its password, and one whose etcd does not answer.
 func TestDoctorAsksWhereAgentsReport(t *testing.T) {
 	if got := examineReports(model.AgentStore{}, nil); got != nil {
 		t.Errorf("of an agent that does not report doctor says %v", got)

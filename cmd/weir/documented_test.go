@@ -23,9 +23,9 @@ import (
 // documentedTranscript has what each command prints that README.md and docs/ show.
 const documentedTranscript = "testdata/documented/commands.txt"
 
-// elsewhere are the commands that need a kernel or a host of their own, and so are run by other
-// tests. Each begins with the words that are given; the test has to be there, in a file which
-// has the command's words.
+// elsewhere are the commands that need a kernel or a host of their own, so other tests run them.
+// Each command begins with the given words; the test must exist, in a file that has the command's
+// words.
 var elsewhere = []struct {
 	command string
 	file    string
@@ -51,13 +51,13 @@ var elsewhere = []struct {
 type shown struct {
 	at    string   // file:line, the first one
 	words []string // behind "weir"
-	into  string   // ">" or "|": what it prints is for somebody else
+	into  string   // ">" or "|": what it prints goes elsewhere
 }
 
 func (s shown) line() string { return strings.Join(s.words, " ") }
 
-// A command that a document shows is run, here or by a test that is named above. What it prints
-// here is in a transcript: a new one in a document fails until it is there, and until it works.
+// A command that a document shows is run, here or by a test named above. What it prints here is in
+// a transcript: a new command in a document fails until the transcript has it, and until it works.
 func TestDocumentedCommands(t *testing.T) {
 	want, err := os.ReadFile(documentedTranscript)
 	if err != nil && !*update {
@@ -84,7 +84,7 @@ func TestDocumentedCommands(t *testing.T) {
 		switch {
 		case s.words[0] == "bfd":
 			args = append(args, "--socket", speaker)
-		case s.words[0] == "capture": // of which a director begins few at once
+		case s.words[0] == "capture": // a director begins few captures at once
 			alone, _ := serveFakes(t)
 			args = append(args, "--socket", alone)
 		case slices.Contains(args, "--agent"):
@@ -100,7 +100,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		var out, complaint bytes.Buffer
 		code := execute(t.Context(), args, &out, &complaint)
-		if code != int(exitDone) && code != int(exitProblems) { // of the director that is asked here something does not run
+		if code != int(exitDone) && code != int(exitProblems) { // the director that answers here has problems
 			t.Errorf("%s: weir %s ends with %d:\n%s", s.at, s.line(), code, &complaint)
 		}
 		switch {
@@ -126,7 +126,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// The tests that run what does not run here are there, and do.
+// The tests that are named for the other commands exist, and run them.
 func TestDocumentedCommandsRunElsewhere(t *testing.T) {
 	for _, e := range elsewhere {
 		text, err := os.ReadFile(e.file)
@@ -145,7 +145,7 @@ func TestDocumentedCommandsRunElsewhere(t *testing.T) {
 	}
 }
 
-// Every command there is has been run by a transcript, or by a test that is named above.
+// Every command is run by a transcript, or by a test named above.
 func TestEveryCommandHasATranscript(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
@@ -179,7 +179,7 @@ func runElsewhere(s shown) bool {
 			continue
 		}
 		if len(s.words) > 1 && s.words[0] == "bfd" && s.words[1] == "status" {
-			continue // that runs here
+			continue // this command runs here
 		}
 		return true
 	}
@@ -192,8 +192,8 @@ func takes(name, flag string) bool {
 	return err == nil && cmd.Flag(flag) != nil
 }
 
-// inReadersDirectory goes to where a reader of the documents would be, with the files there that
-// commands name.
+// inReadersDirectory changes to a directory like that of a reader of the documents, with the files
+// that commands name.
 func inReadersDirectory(t *testing.T, socket string) {
 	t.Helper()
 	set, err := os.ReadFile("testdata/set.yaml")
@@ -207,7 +207,7 @@ func inReadersDirectory(t *testing.T, socket string) {
 		}
 	}
 	var complaint bytes.Buffer
-	// One capture for both: a director lets a client begin a few at once, and then waits.
+	// One capture for both: a director lets a client begin a few at once, and then makes it wait.
 	if code := execute(t.Context(), []string{"capture", "--socket", socket, "-w", "suspects.pcapng"}, &complaint, &complaint); code != 0 {
 		t.Fatalf("weir capture ends with %d:\n%s", code, &complaint)
 	}
@@ -223,7 +223,7 @@ var (
 )
 
 // documentedCommands returns the commands that README.md and docs/ show, in blocks and between
-// words, each once, in alphabetical order. Those with a placeholder are none.
+// words, each once, in alphabetical order. Those with a placeholder are left out.
 func documentedCommands(t *testing.T) []shown {
 	t.Helper()
 	files, err := filepath.Glob("../../docs/*.md")
@@ -259,7 +259,7 @@ func documentedCommands(t *testing.T) []shown {
 			for _, text := range candidates {
 				s, is := commandIn(text)
 				if len(s.words) == 1 && !open {
-					continue // between words that is a command's name, and no command line
+					continue // in a sentence this is a command's name, and no command line
 				}
 				if _, known := commands[s.line()]; is && !known {
 					s.at = at
@@ -287,7 +287,7 @@ func commandIn(line string) (s shown, is bool) {
 			continue
 		}
 		if cmd, _, err := root.Find(words[i+1 : i+2]); err != nil || cmd == root {
-			continue // it is a user's name, say
+			continue // it is a user's name, for example
 		}
 		for _, word := range words[i+1:] {
 			if word[0] == '>' || word[0] == '|' {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// With --drain a director that is told to end does its work for a while, and leaves
-// nothing behind.
+// With --drain, a director that is told to end works on for a while, and leaves nothing behind.
 func TestDirectorDrains(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
@@ -30,7 +29,7 @@ func TestDirectorDrains(t *testing.T) {
 	}
 }
 
-// Who is told twice does not wait, and leaves forwarding to the next one.
+// A director that is told twice does not wait, and leaves its program to the next director.
 func TestDirectorIsToldTwice(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What happens to a director is heard: sets, its file, what is refused, and the death of a
-// backend.
+// Events tell what happens to a director: changes of sets and of its file, refusals, and the death
+// of a backend.
 func TestEvents(t *testing.T) {
 	h := newHost(t)
 	listener, err := h.backend.Listen("tcp", "10.0.0.2:80")
@@ -128,7 +128,7 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String is what was written.
+// String returns what was written.
 func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"weir.io/weir/internal/memlab"
 )
 
-// FuzzOpenCapture: of whatever is given as a capture file, packets are read to its end or to an
-// error, and each can be described.
+// FuzzOpenCapture: packets of any capture file are read to its end or to an error, and each can be
+// described.
 func FuzzOpenCapture(f *testing.F) {
 	frame := make([]byte, 60)
 	info := gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), Length: len(frame), CaptureLength: len(frame)}

@@ -28,7 +28,7 @@ func fakeExplain(_ context.Context, q model.Question) (model.Explanation, error)
 	return e, err
 }
 
-// fakeDecide answers about SYNs that they are forwarded, and about all else that it is not.
+// fakeDecide answers that SYNs are forwarded, and all other packets are not.
 func fakeDecide(q *model.Question) (model.Explanation, error) {
 	frame, err := explain.Build(q, model.MAC{2, 0, 0, 0, 0, 1})
 	if err != nil {
@@ -52,7 +52,7 @@ func fakeDecide(q *model.Question) (model.Explanation, error) {
 	return e, nil
 }
 
-// A capture file's packets are asked about one by one, of either kind of file.
+// The packets of a capture file, of either kind, are asked about one by one.
 func TestExplainCapture(t *testing.T) {
 	director, _ := serveFakes(t)
 	q := model.Question{Source: netip.MustParseAddrPort("198.51.100.7:5555"), Destination: netip.MustParseAddrPort("203.0.113.10:443"), Protocol: "tcp"}

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// givenText is a set with logs as it is sent, in which each service has so many backends.
+// givenText is a set with logs as it is sent, with one service for each number of backends.
 func givenText(t *testing.T, backends ...int) []byte {
 	t.Helper()
 	var documents []model.Document
@@ -32,8 +32,8 @@ func givenText(t *testing.T, backends ...int) []byte {
 	return text
 }
 
-// Of a set that comes again those services are read that are written otherwise, and the others
-// are in the same memory; of what was not taken, or is another owner's, nothing is known.
+// When a set comes again, only services whose text differs are read, and the others keep their
+// memory. Nothing is remembered of a set that was not taken, or for another owner.
 func TestGivenSetsAreReadOnce(t *testing.T) {
 	var g given
 	parse := func(owner string, text []byte, reads int) givenSet {
@@ -54,7 +54,7 @@ func TestGivenSetsAreReadOnce(t *testing.T) {
 		return set
 	}
 	first := parse("kube.edge.0", givenText(t, 2, 2, 2), 3)
-	parse("kube.edge.0", givenText(t, 2, 2, 2), 3) // it was not taken
+	parse("kube.edge.0", givenText(t, 2, 2, 2), 3) // the set before was not taken
 	g.keep("kube.edge.0", first)
 	parse("kube.edge.1", givenText(t, 2, 2, 2), 3)
 	next := parse("kube.edge.0", givenText(t, 2, 3, 2), 1)
@@ -63,7 +63,7 @@ func TestGivenSetsAreReadOnce(t *testing.T) {
 	}
 	g.keep("kube.edge.0", next)
 	parse("kube.edge.0", givenText(t, 2, 3, 2), 0)
-	parse("kube.edge.0", givenText(t, 2, 2, 2), 1) // what was before is forgotten
+	parse("kube.edge.0", givenText(t, 2, 2, 2), 1) // the earlier text is forgotten
 	g.keep("kube.edge.0", parse("kube.edge.0", givenText(t), 0))
 	if len(g.of) != 0 {
 		t.Errorf("of an empty set %v is remembered", g.of)
@@ -81,7 +81,8 @@ func TestGivenSetsAreReadOnce(t *testing.T) {
 	}
 }
 
-// Few bytes of a log can stand for many: what all of a set take is bounded while it is read.
+// A few bytes of a log can expand to many: the size of all logs of a set is bounded while it is
+// read.
 func TestGivenSetsAreBounded(t *testing.T) {
 	kept := strings.Repeat(`{"kept":"1048576 gaps "},`, 100)
 	document := `{"service":{},"log":{"generations":[` + kept[:len(kept)-1] + `]}},`

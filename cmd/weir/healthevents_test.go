@@ -20,7 +20,7 @@ func downs(services, backends int) (events []api.Event) {
 	return events
 }
 
-// Few events stay as they are; many are told in few, which count all backends.
+// Few events stay as they are; many are merged into few, which count all backends.
 func TestManyBackendsAreFewEvents(t *testing.T) {
 	if got := fewer(downs(4, 5)); len(got) != 20 || got[19].Backend != "b4" {
 		t.Errorf("20 events become %d", len(got))

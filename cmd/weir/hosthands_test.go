@@ -31,7 +31,7 @@ func (h *host) onHost(f func() error) {
 	}
 }
 
-// run is a command of the host's.
+// run runs a command on the host.
 func (h *host) run(name string, args ...string) {
 	h.t.Helper()
 	h.onHost(func() error {
@@ -42,7 +42,7 @@ func (h *host) run(name string, args ...string) {
 	})
 }
 
-// repairs is how often things of a part were repaired.
+// repairs is how often a part was repaired.
 func repairs(s *api.Status, part string) uint64 {
 	for _, p := range s.Upkeep {
 		if p.Part == part {
@@ -52,7 +52,7 @@ func repairs(s *api.Status, part string) uint64 {
 	return 0
 }
 
-// heard are the events of upkeep of a part, in words.
+// heard are the texts of a part's upkeep events.
 func (h *host) heard(part string) (texts []string) {
 	h.t.Helper()
 	out, err := h.weir("events", "-o", "json", "--socket", h.socket).Output()
@@ -71,13 +71,13 @@ func (h *host) heard(part string) (texts []string) {
 	return texts
 }
 
-// hostHand is a hand on a part of a director's host.
+// hostHand damages a part of a director's host.
 type hostHand struct {
 	part  string
 	touch func()
 }
 
-// repairedHands are those that are repaired, where nothing is announced.
+// repairedHands are those whose damage is repaired, on a host that announces nothing.
 func repairedHands(h *host) []hostHand {
 	pins := filepath.Join(h.bpffs, "weir")
 	return []hostHand{
@@ -121,8 +121,9 @@ func (h *host) stopForwarding() {
 	h.onHost(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/eth0/forwarding", []byte("0"), 0) })
 }
 
-// TestHandsOnTheHost puts a hand on each part of a director's host, as soon as it answers and twice
-// in a row: each is repaired, and said once. A third and a fourth on the same thing are too many.
+// TestHandsOnTheHost damages each part of a director's host, as soon as it answers and twice in a
+// row: each damage is repaired, and told once. A third damage to the same part is repaired too, a
+// fourth is not.
 func TestHandsOnTheHost(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -143,7 +144,7 @@ func TestHandsOnTheHost(t *testing.T) {
 			t.Errorf("events of part %s are %q, want two that say that it was repaired", hand.part, texts)
 		}
 	}
-	// Everything that is pinned at once, and the interface.
+	// All pins at once, and the interface.
 	h.onHost(func() error { return os.RemoveAll(pins) })
 	h.awaitAnswer("all pins are there again", func(s *api.Status) bool {
 		_, err := os.Stat(pins + "/xdp-eth0")
@@ -179,7 +180,7 @@ func (h *host) awaitAnswer(claim string, holds func(s *api.Status) bool) {
 	h.t.Fatalf("not seen within %v: %s; upkeep is %+v, problems %+v", patience, claim, s.Upkeep, s.Problems)
 }
 
-// announcingHands are those on the parts by which a director is known, and sends what XDP cannot.
+// announcingHands damage the parts by which a director is known, and sends what XDP cannot.
 func announcingHands(h *host) []hostHand {
 	return []hostHand{
 		{"bfd", func() {
@@ -205,11 +206,11 @@ func announcingHands(h *host) []hostHand {
 	}
 }
 
-// waitedParts are those of which nothing can be repaired: what comes back is taken.
+// waitedParts are those that a director cannot repair: it uses what comes back.
 var waitedParts = []string{"interfaces", "vips"}
 
-// TestHandsOnAnnouncing puts a hand on the process and the device that TestHandsOnTheHost does not
-// have, and takes the only interface away, as soon as the director answers and twice in a row.
+// TestHandsOnAnnouncing damages the process and the device that TestHandsOnTheHost lacks, and takes
+// away the only interface, as soon as the director answers and twice in a row.
 func TestHandsOnAnnouncing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// await waits until a director's status is so.
+// await waits until a director's status meets a condition.
 func (h *host) await(claim string, holds func(s *api.Status) bool) {
 	h.t.Helper()
 	var s api.Status
@@ -25,7 +25,7 @@ func (h *host) await(claim string, holds func(s *api.Status) bool) {
 	h.t.Fatalf("not seen within %v: %s; interfaces are %+v, problems %+v", patience, claim, s.Interfaces, s.Problems)
 }
 
-// What is missing of a host is waited for: it stands in status with why, until it comes and is used.
+// A director waits for what its host lacks: status lists it with why, until it comes and is used.
 func TestDirectorWaitsForInterfaces(t *testing.T) {
 	h := newHost(t)
 	h.configure("director: {interfaces: [eth0, eth7]}", "web")

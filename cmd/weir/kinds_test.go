@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Every kind of problem is told by somebody: what fails there is not in the log alone.
+// Some code tells every kind of problem: what fails there is not only in the log.
 func TestEveryKindOfProblemIsTold(t *testing.T) {
 	var code strings.Builder
 	for _, pattern := range []string{"*.go", "../../internal/desired/*.go", "../../internal/store/*.go"} {

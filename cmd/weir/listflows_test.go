@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/api"
 )
 
-// Flows are listed that a director remembers: those of slots that have got another owner.
-// The backend is the client, too.
+// Flows that a director remembers are listed: those of slots that got another owner. The backend is
+// the client, too.
 func TestFlows(t *testing.T) {
 	h := newHost(t)
 	h.backend.Address("eth0", "10.0.0.3/24")

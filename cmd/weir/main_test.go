@@ -74,7 +74,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// fakes stand for a director and an agent.
+// The fakes stand for a director and an agent.
 type fakeDirector struct{}
 
 func (fakeDirector) Status() (model.DatapathStatus, error) {

@@ -54,7 +54,7 @@ func TestCompletionScripts(t *testing.T) {
 			t.Errorf("weir completion %s ends with %d, and writes %d bytes", shell, code, script.Len())
 		}
 		if shell != "bash" {
-			continue // the others are not everywhere
+			continue // the other shells are not installed everywhere
 		}
 		check := exec.Command("bash", "-n")
 		check.Stdin = strings.NewReader(script.String())
@@ -64,7 +64,7 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-// TestExitStatuses: docs/commands.md says of each what the program's help does.
+// TestExitStatuses: docs/commands.md says the same of each as the program's help.
 func TestExitStatuses(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "commands.md"))
 	if err != nil {

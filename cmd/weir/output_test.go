@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What a backend or a router says is one cell of a table, and moves no cursor.
+// Text of a backend or a router stays in one cell of a table, and moves no cursor.
 func TestTablesArePrintable(t *testing.T) {
 	var text bytes.Buffer
 	out := output{format: "table"}
@@ -22,8 +22,8 @@ func TestTablesArePrintable(t *testing.T) {
 	}
 }
 
-// A table of services or backends fits a terminal of 120 columns, but for its last cell, which is
-// free text; a wide one has every column.
+// A table of services or backends fits a terminal of 120 columns, except for its last cell, which
+// is free text; a wide table has every column.
 func TestTablesFitATerminal(t *testing.T) {
 	socket, _ := serveFakes(t)
 	for _, command := range []string{"services", "backends"} {

@@ -29,8 +29,8 @@ func (h *host) awaitState(p *process, service string, want model.BackendState) (
 	return found
 }
 
-// A backend of the director's own file that is drained is so at once, over reloads, restarts and
-// kills, is shown with who and when, and gets connections again when that is asked for.
+// A drained backend of the director's own file is draining at once, and across reloads, restarts
+// and kills. It is shown with who drained it and when, and gets connections again on request.
 func TestDrainBesideTheFile(t *testing.T) {
 	h := newHost(t)
 	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"
@@ -79,7 +79,7 @@ func TestDrainBesideTheFile(t *testing.T) {
 	p.stop()
 }
 
-// The file ends an override when it says another state itself, or has the backend no more.
+// The file ends an override when it sets another state itself, or no longer has the backend.
 func TestFileEndsOverrides(t *testing.T) {
 	h := newHost(t)
 	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}\n"
@@ -115,8 +115,8 @@ func TestFileEndsOverrides(t *testing.T) {
 	p.stop()
 }
 
-// A backend is drained also where the state directory cannot be written: that is said to who asks
-// and shown until it can be, and then it outlives the process.
+// A backend is drained even if the state directory cannot be written: the answer says so, and a
+// problem shows it until it can be. From then on the drain outlives the process.
 func TestDrainWithoutRoom(t *testing.T) {
 	h := newHost(t)
 	state := h.beside("state")

@@ -28,7 +28,7 @@ func (fakeSets) Get(owner string) (api.Set, bool) {
 	return api.Set{Services: []model.Service{web}, Tag: fakeTag}, owner != "nobody"
 }
 
-// fakeTag is the tag of the set that there is.
+// fakeTag is the tag of the current set.
 const fakeTag = "0123456789abcdef0123456789abcdef"
 
 func (fakeSets) Put(_ context.Context, _ string, _ api.SetText, when api.Condition) (api.SetChange, error) {
@@ -115,8 +115,8 @@ func (h *host) trafficFrom(t *testing.T, vip string) {
 	}()
 }
 
-// A plan says what of the traffic that there is moves, by what is counted meanwhile; applying
-// it is refused when the set is not the one any more that it was made for.
+// A plan says which part of the current traffic moves, by counting meanwhile. Applying it is
+// refused when the set has changed since the plan was made.
 func TestPlanCountsTraffic(t *testing.T) {
 	h := newHost(t)
 	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: "+h.beside("state")+"}}", "mine")
@@ -150,7 +150,7 @@ func TestPlanCountsTraffic(t *testing.T) {
 		if len(plan.Services) != 1 || plan.Services[0].Seen == nil || plan.Measured != model.Duration(time.Second) {
 			t.Fatalf("the plan is %+v", plan)
 		}
-		return plan.Services[0].Traffic != nil // who sends may have been late for all of the second
+		return plan.Services[0].Traffic != nil // the sender may have been late for all of the second
 	})
 	s := plan.Services[0]
 	if s.Of != model.SeenInPackets || math.Abs(*s.Traffic-1.0/3) > 0.1 || s.Moves.Packets <= 0 || s.Moves.Packets >= s.Seen.Packets {
@@ -175,7 +175,7 @@ func TestPlanCountsTraffic(t *testing.T) {
 			t.Errorf("of the limits it says %+v", l)
 		}
 	}
-	// Somebody else is quicker.
+	// Another client is quicker.
 	if _, err := client.PutSet(t.Context(), "cli", set(two[:46]), api.Condition{}); err != nil {
 		t.Fatal(err)
 	}
@@ -184,8 +184,8 @@ func TestPlanCountsTraffic(t *testing.T) {
 	}
 }
 
-// What a plan says that a change takes is what the director then has taken; what there is no
-// room for is refused.
+// What a plan says that a change takes is what it takes on the director; a change for which there
+// is no room is refused.
 func TestPlanSaysWhatIsTaken(t *testing.T) {
 	h := newHost(t)
 	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0], limits: {services: 2, backends: 8}, store: {directory: "+h.beside("state")+"}}", "mine")

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// docs/problems.md and the API's document have every kind, as it is.
+// docs/problems.md and the API's document have every kind, with the same text.
 func TestProblemKindsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/problems.md")
 	if err != nil {
@@ -32,7 +32,7 @@ func TestProblemKindsAreDocumented(t *testing.T) {
 	}
 }
 
-// A service whose flows have no room is named, with what that means in the table, whichever it is.
+// A service whose flows have no room is named, with what that means, for each of the tables.
 func TestCrowdedTablesAreExplained(t *testing.T) {
 	for _, table := range []string{model.FlowMemoryTable, model.NATTable, model.UDPFlowsTable, model.PodsTable, model.RedirectTable} {
 		found := ofCrowds([]model.CrowdedService{{Service: "web", Table: table, Flows: 7}})
@@ -42,7 +42,7 @@ func TestCrowdedTablesAreExplained(t *testing.T) {
 	}
 }
 
-// exits runs a command on the host, and returns what it prints and ends with.
+// exits runs a command on the host, and returns what it prints and its exit status.
 func (h *host) exits(args ...string) (out string, status exitStatus) {
 	h.t.Helper()
 	var both bytes.Buffer
@@ -54,7 +54,7 @@ func (h *host) exits(args ...string) (out string, status exitStatus) {
 	return both.String(), exitStatus(cmd.ProcessState.ExitCode())
 }
 
-// scrapes returns what the process's metrics are.
+// scrapes returns the process's metrics.
 func (h *host) scrapes(socket string) string {
 	h.t.Helper()
 	out, err := exec.Command("curl", "-sf", "--unix-socket", socket, "http://weir/metrics").Output()
@@ -64,7 +64,7 @@ func (h *host) scrapes(socket string) string {
 	return string(out)
 }
 
-// problem waits until there is one of a kind, and returns it.
+// problem waits until there is a problem of a kind, and returns it.
 func (h *host) problem(p *process, kind model.ProblemKind) (found model.Problem) {
 	h.t.Helper()
 	p.wait("list a problem of kind "+string(kind), func() bool {
@@ -79,7 +79,7 @@ func (h *host) problem(p *process, kind model.ProblemKind) (found model.Problem)
 	return found
 }
 
-// shownEverywhere says where a problem, of which the text has these words, is not shown.
+// shownEverywhere reports each place that does not show a problem whose text has these words.
 func (h *host) shownEverywhere(kind model.ProblemKind, words string) {
 	h.t.Helper()
 	if out, status := h.exits("status", "--socket", h.socket); status != exitProblems || !strings.Contains(out, words) {
@@ -99,7 +99,7 @@ func (h *host) shownEverywhere(kind model.ProblemKind, words string) {
 	}
 }
 
-// resolvedEverywhere waits until nothing is wrong, and says where that is not shown.
+// resolvedEverywhere waits until nothing is wrong, and reports each place that does not show that.
 func (h *host) resolvedEverywhere(p *process, kind model.ProblemKind) {
 	h.t.Helper()
 	p.wait("resolve its problems", func() bool { return len(h.status().Problems) == 0 })
@@ -132,8 +132,8 @@ func TestWrongFileIsShownEverywhere(t *testing.T) {
 	h.resolvedEverywhere(p, model.ProblemFile)
 }
 
-// Where the weights of all backends are 0, the last ones that had some keep what comes: that is
-// shown until one has a weight again.
+// Where the weights of all backends are 0, the last backends with a weight keep the traffic: that
+// is shown until one has a weight again.
 func TestServiceWithoutOwnersIsShown(t *testing.T) {
 	h := newHost(t)
 	const head = "coalesce: 1ms\n" + onEth0

@@ -57,7 +57,7 @@ func (x *terminal) Write(p []byte) (int, error) {
 	return x.text.Write(p)
 }
 
-// shows waits until the terminal got something.
+// shows waits until the terminal got a text.
 func (x *terminal) shows(t *testing.T, what string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // between two looks
@@ -73,8 +73,8 @@ func (x *terminal) shows(t *testing.T, what string) {
 	}
 }
 
-// What takes longer than a second says what it waits for on a terminal, and nothing of it stays:
-// the table comes on an empty line. What is no terminal hears nothing of it.
+// A command that takes longer than a second says on a terminal what it waits for, and nothing of
+// this stays: the table comes on an empty line. Other outputs get no such text.
 func TestProgress(t *testing.T) {
 	answer := make(chan struct{})
 	slow := func(ctx context.Context, q model.Question) (model.Explanation, error) {

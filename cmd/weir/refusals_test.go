@@ -31,7 +31,7 @@ func (h *host) put(owner, text string) {
 	}
 }
 
-// runs says which services the director has, and fails if these are others.
+// runs fails unless the director has exactly these services.
 func (h *host) runs(when string, names ...string) {
 	h.t.Helper()
 	services, err := api.NewClient(h.socket).Services(h.t.Context())
@@ -47,7 +47,7 @@ func (h *host) runs(when string, names ...string) {
 	}
 }
 
-// write makes a text the file.
+// write writes the text to the file.
 func (h *host) write(text string) {
 	h.t.Helper()
 	if err := os.WriteFile(h.file, []byte(text), 0o644); err != nil {
@@ -57,8 +57,8 @@ func (h *host) write(text string) {
 
 const appSet = "services: [{name: app, vip: 203.0.113.10, protocol: tcp, port: 80, mode: l2dsr, backends: [{name: a, address: 10.0.0.2}]}]"
 
-// A file that does not go together with a set is refused, and that is shown everywhere, with the
-// line and with where the set is; a start with it goes on with what ran; when the set is gone, it
+// A file that conflicts with a set is refused, and that is shown everywhere, with the line and with
+// where the set is. A start with this file continues with what ran; when the set is gone, the file
 // runs.
 func TestFileThatConflictsWithASet(t *testing.T) {
 	h := newHost(t)
@@ -89,7 +89,7 @@ func TestFileThatConflictsWithASet(t *testing.T) {
 	p.stop()
 }
 
-// A start with a file that is wrong, or gone, goes on with the version that ran.
+// A start with a wrong or missing file continues with the version that ran.
 func TestStartWithAWrongFileGoesOn(t *testing.T) {
 	h := newHost(t)
 	head := "director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"
@@ -152,8 +152,8 @@ func TestTheWayIntoAGroup(t *testing.T) {
 	p.stop()
 }
 
-// A state directory that is full, or has become read-only, is shown everywhere; what runs goes on,
-// over a start too, and the file runs when it can be stored.
+// A state directory that is full, or has become read-only, is shown everywhere; what runs keeps
+// running, also across a start, and the file runs when it can be stored.
 func TestStateCannotBeWritten(t *testing.T) {
 	for name, test := range map[string]struct{ breaks, mends func(dir string) error }{
 		"full": {
@@ -167,7 +167,7 @@ func TestStateCannotBeWritten(t *testing.T) {
 			func(dir string) error { return os.Remove(filepath.Join(dir, "filler")) },
 		},
 		"read-only": {
-			func(dir string) error { // on top: what is open stays writable, and keeps it from being made read-only in place
+			func(dir string) error { // mounted on top: open files stay writable, and keep the mount from being made read-only in place
 				return errors.Join(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""),
 					syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""))
 			},
@@ -216,8 +216,8 @@ func TestStateCannotBeWritten(t *testing.T) {
 	}
 }
 
-// What the kernel does not take, as its maps are too small for it, is shown everywhere, and what ran
-// goes on, until a start makes larger ones.
+// A file that the kernel refuses because its maps are too small is shown everywhere, and what ran
+// keeps running, until a start makes larger maps.
 func TestKernelRefuses(t *testing.T) {
 	h := newHost(t)
 	head := func(services string) string {
@@ -236,7 +236,7 @@ func TestKernelRefuses(t *testing.T) {
 	p.stop()
 }
 
-// A set that the kernel does not take is stored, and its owner is named until it runs.
+// A set that the kernel refuses is stored, and its owner is named until it runs.
 func TestKernelRefusesASet(t *testing.T) {
 	h := newHost(t)
 	head := func(services string) string {

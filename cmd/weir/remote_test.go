@@ -55,8 +55,8 @@ func (h *host) withAPI(t *testing.T) string {
 // beside is a file in the directory of the configuration.
 func (h *host) beside(name string) string { return filepath.Join(filepath.Dir(h.file), name) }
 
-// Commands ask a director from elsewhere: one that is signed by who is named, with a token that
-// it knows. Otherwise they say what is wrong, and end as the documents say.
+// Commands ask a director from elsewhere, if the named CA signed its certificate and it knows their
+// token. Otherwise they say what is wrong, and end as the documents say.
 func TestCommandsFromElsewhere(t *testing.T) {
 	h := newHost(t)
 	h.configure(h.withAPI(t)+onEth0, "web")
@@ -78,7 +78,7 @@ func TestCommandsFromElsewhere(t *testing.T) {
 		{nil, all, exitDone, "web "},
 		{[]string{"--token-file", h.file}, all, exitFailed, h.file},
 		{nil, map[string]string{"WEIR_SOCKET": h.socket}, exitDone, "web "},
-		// Who says whom to ask says all of it.
+		// A flag that names the server replaces all of the environment.
 		{[]string{"--socket", h.socket}, all, exitDone, "web "},
 		{[]string{"--server", remoteURL, "--ca", h.beside("api.pem")}, all, exitRefused, "show the token or the certificate"},
 		{[]string{"--ca", h.beside("api.pem")}, nil, exitUsage, "are for --server"},

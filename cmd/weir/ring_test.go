@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A ring names the owners of its slots, also those that have lost all and are gone.
+// A ring names the owners of its slots, also owners that have lost all slots and are gone.
 func TestRingOf(t *testing.T) {
 	a, b, gone := netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:8080"), netip.MustParseAddrPort("10.0.0.3:0")
 	s := &model.TableService{Name: "web",

@@ -168,7 +168,7 @@ func (h *host) status() api.Status {
 	return status
 }
 
-// program returns the id of the XDP program on eth0; 0: there is none.
+// program returns the id of the XDP program on eth0; 0 if there is none.
 func (h *host) program() (id uint32) {
 	h.t.Helper()
 	err := h.Do(func() error {
@@ -202,7 +202,7 @@ func (h *host) fails(args ...string) string {
 	return ""
 }
 
-// detach returns what it prints.
+// detach runs weir detach, and returns what it prints.
 func (h *host) detach() string {
 	h.t.Helper()
 	out, err := h.weir("detach", "--bpffs", h.bpffs, "--socket", h.socket).Output()
@@ -328,7 +328,7 @@ func TestDirectorSaysWhatWaitsForItsNextStart(t *testing.T) {
 	p.stop()
 }
 
-// An edit that loses the interfaces must not take the program off all of them.
+// An edit that loses the interfaces must not remove the program from all of them.
 func TestDirectorKeepsItsInterfaces(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
@@ -370,7 +370,7 @@ func TestDirectorCannotStart(t *testing.T) {
 func TestDirectorWithoutCapabilities(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
-	self := filepath.Join(t.TempDir(), "weir") // where an ordinary user may run it
+	self := filepath.Join(t.TempDir(), "weir") // where an ordinary user can run it
 	program, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +401,7 @@ func TestDirectorWithoutCapabilities(t *testing.T) {
 	}
 }
 
-// occupy puts somebody else's XDP program on an interface.
+// occupy attaches a foreign XDP program to an interface.
 func occupy(h *host, dev string) (release func()) {
 	h.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "firewall", Type: ebpf.XDP, License: "GPL",

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Whose fault it is that a set was not put is in the status: who asks may try again what the
-// store could not answer.
+// The status says whose fault it is that a set was not put: a client may try again if the store did
+// not answer.
 func TestWhatKeepsASetFromBeingPut(t *testing.T) {
 	for _, test := range []struct {
 		err  error

@@ -8,7 +8,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A backend is drained in all sets that have it, and beside the file, and gets connections again.
+// A backend is drained in all sets that have it, and by an override of the file, and gets
+// connections again.
 func TestDrainBackends(t *testing.T) {
 	h := newHost(t)
 	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: "+h.beside("state")+"}}", "mine")

@@ -19,7 +19,7 @@ type wanted struct {
 	Services []model.Service `json:"services"`
 }
 
-// randomSet has all kinds of services. Some go together, and some do not.
+// randomSet has all kinds of services. Some are valid together, and some are not.
 func randomSet(r *rand.Rand) wanted {
 	one := func(list ...string) string { return list[r.IntN(len(list))] }
 	w := wanted{Services: []model.Service{}}
@@ -78,8 +78,8 @@ func randomSet(r *rand.Rand) wanted {
 	return w
 }
 
-// What was put is what is got, byte for byte once defaults are filled in and keys hidden;
-// what was got can be put, and changes nothing; and what is refused changes nothing either.
+// GET returns what was put, byte for byte once defaults are filled in and keys hidden. Putting what
+// GET returned changes nothing, nor does a refused set.
 func TestPutThenGet(t *testing.T) {
 	const attempts, enough = 400, 60
 	h := newHost(t)
@@ -89,7 +89,7 @@ func TestPutThenGet(t *testing.T) {
 	client := api.NewClient(h.socket)
 	r := rand.New(rand.NewPCG(7, 7))
 	put, keys := 0, 0
-	before := "" // as it is got
+	before := "" // as GET returns it
 	for n := 0; n < attempts && put < enough; n++ {
 		set := randomSet(r)
 		text, err := json.Marshal(set)

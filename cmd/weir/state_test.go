@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// log returns what the director says about the log of its only service.
+// log returns the status of the log of the director's only service.
 func (h *host) log(t *testing.T) model.LogStatus {
 	t.Helper()
 	services, err := api.NewClient(h.socket).Services(t.Context())
@@ -40,8 +40,8 @@ services:
 	}
 }
 
-// The logs of the services in a director's file outlive kill -9, changes of the file
-// while nobody runs, and, but for their content, a damaged state file.
+// The logs of the services in a director's file outlive kill -9, changes of the file while no
+// director runs, and, except for their content, a damaged state file.
 func TestLogsOutliveTheDirector(t *testing.T) {
 	h := newHost(t)
 	h.two(t, "100")

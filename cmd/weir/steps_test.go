@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// stepsOf returns the steps in which a set becomes the one that the text says.
+// stepsOf returns the steps in which a set becomes the one in the text.
 func stepsOf(t *testing.T, client *api.Client, text api.SetText, count int) *steps {
 	t.Helper()
 	r := api.PlanRequest{Owner: "cli", SetText: text}
@@ -25,12 +25,12 @@ func stepsOf(t *testing.T, client *api.Client, text api.SetText, count int) *ste
 		watch: watch{every: 20 * time.Millisecond, patience: patience, resets: 1, dropped: 1000}}
 }
 
-// A change is made in equal parts; when a backend that comes fails its probes, or somebody
-// interrupts, the set is what it was; and what somebody else has written meanwhile stays.
+// A change is made in equal parts. When a new backend fails its probes, or the user interrupts, the
+// set becomes what it was; what another client has written meanwhile stays.
 func TestApplyInSteps(t *testing.T) {
 	h := newHost(t)
 	h.backend.Address("eth0", "10.0.0.3/24", "10.0.0.4/24", "10.0.0.5/24")
-	for _, address := range []string{"10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"} { // nobody listens on 10.0.0.5
+	for _, address := range []string{"10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"} { // nothing listens on 10.0.0.5
 		listener, err := h.backend.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +114,8 @@ func TestApplyInSteps(t *testing.T) {
 	}
 }
 
-// What is worse than before by more than a limit is said, and what was so before is not.
+// A value that is worse than before by more than a limit is reported; one that was so before is
+// not.
 func TestWatchJudges(t *testing.T) {
 	now := time.Now()
 	services := func(change func(*model.ServiceStatus)) []model.ServiceStatus {

@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// TestTopRates: what is shown is what came in between, per second, also where a backend came,
-// or began to count anew.
+// TestTopRates: rates are the counts between two readings, per second, also if a backend is new or
+// its counters began again.
 func TestTopRates(t *testing.T) {
 	backend := func(name string, opened, packets, bytes uint64) model.BackendStatus {
 		return model.BackendStatus{Name: name, State: model.Active, Slots: 50, Opened: opened, Packets: packets, Bytes: bytes}

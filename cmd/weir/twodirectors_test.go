@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// status is what a director says of itself.
+// statusNow is what a director says of itself.
 func (h *host) statusNow() api.Status {
 	h.t.Helper()
 	s, err := api.NewClient(h.socket).Status(h.t.Context())
@@ -32,9 +32,9 @@ func (h *host) lists(kind model.ProblemKind, words string) bool {
 	return false
 }
 
-// Where somebody removes the pins and starts a second director before the first one has put them
-// back, the first keeps the interface, both say so, and neither touches what the other one has. The
-// second takes over when the first one ends.
+// If somebody removes the pins and starts a second director before the first one has put them back,
+// the first keeps the interface, both say so, and neither touches what the other has. The second
+// takes over when the first one ends.
 func TestTwoDirectorsDoNotFight(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -60,7 +60,7 @@ func TestTwoDirectorsDoNotFight(t *testing.T) {
 	send(syscall.SIGCONT)
 	p.wait("say that another one has its directory", func() bool { return h.lists(model.ProblemHost, "another director runs on it") })
 	q.wait("say that another one has the interface", func() bool { return second.lists(model.ProblemInterface, "another XDP program") })
-	for range 2 { // both have looked at all parts again when a hand is repaired
+	for range 2 { // both directors have looked at all parts again when a damage is repaired
 		a, b := h.statusNow(), second.statusNow()
 		before := repairs(&a, "sysctls") + repairs(&b, "sysctls")
 		h.stopForwarding()

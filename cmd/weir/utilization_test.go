@@ -54,8 +54,8 @@ func TestDirectorSaysHowBusyItIs(t *testing.T) {
 	p.stop()
 }
 
-// A kernel that does not let CPUs be watched costs the metric and one warning. Here
-// it does not say what its structures look like.
+// On a kernel that does not let CPUs be watched, the metric is missing and there is one warning.
+// Here the kernel does not tell the layout of its structures.
 func TestDirectorForwardsWithoutUtilization(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
