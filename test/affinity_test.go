@@ -7,10 +7,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Open connections in gue stay where they are when their service hashes source addresses
-// instead of flows, and when a director that has nothing but the first one's state takes
-// over while weights change: packets name the candidates of both rings. New connections
-// are placed by the new affinity alone.
+// Open connections in gue stay where they are when their service hashes source addresses instead of
+// flows, and when a director with only the first one's state takes over while weights change:
+// packets name the candidates of both rings. New connections are placed only by the new affinity.
 //
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3

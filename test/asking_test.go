@@ -17,22 +17,22 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// asker asks a link again and again whose some addresses are, and notes who says that they
-// are his, asked or not.
+// asker asks a link again and again who has some addresses, and notes which hosts claim them, asked
+// or not.
 type asker struct {
 	fd      int
 	port    *netlab.Port
-	from    map[bool]netip.Addr // by whether IPv6
+	from    map[bool]netip.Addr // key: whether it is IPv6
 	ask     []netip.Addr
 	stopped chan struct{}
 	running sync.WaitGroup
 
 	mu    sync.Mutex
-	heard map[netip.Addr][]string    // MAC addresses, in order, each as often as it came after another one
+	heard map[netip.Addr][]string    // MAC addresses in order of changes
 	came  map[netip.Addr][]time.Time // frames, by the kernel's clock when they came in
 }
 
-// newAsker begins to ask by a port, with the addresses of its host.
+// newAsker begins to ask through a port, with the addresses of its host.
 func newAsker(t *testing.T, port *netlab.Port, from4, from6 netip.Addr, ask []netip.Addr) *asker {
 	t.Helper()
 	a := &asker{port: port, from: map[bool]netip.Addr{false: from4, true: from6}, ask: ask, stopped: make(chan struct{}),
@@ -132,7 +132,7 @@ func (a *asker) listen() {
 	}
 }
 
-// cameAt is when a frame came in: whoever listens may read it much later.
+// cameAt is when a frame came in: the listener may read it much later.
 func cameAt(control []byte) time.Time {
 	messages, _ := unix.ParseSocketControlMessage(control) // the kernel has written them
 	for _, m := range messages {
@@ -155,8 +155,7 @@ func (a *asker) note(vip netip.Addr, mac net.HardwareAddr, at time.Time) {
 	}
 }
 
-// owner returns who was the last to say that an address is his, and how often it has been
-// somebody else before.
+// owner returns which host claimed an address last, and how often the owner has changed.
 func (a *asker) owner(vip netip.Addr) (mac string, changes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,7 +165,7 @@ func (a *asker) owner(vip netip.Addr) (mac string, changes int) {
 	return "nobody", 0
 }
 
-// frames returns how often somebody has said since then that an address is his.
+// frames returns how many frames have claimed an address since then.
 func (a *asker) frames(vip netip.Addr, since time.Time) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

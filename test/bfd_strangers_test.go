@@ -57,8 +57,8 @@ func sendBFD(t *testing.T, h *netlab.Host, ttl int, packet []byte) {
 	}
 }
 
-// Nobody who knows but the addresses ends a session over several hops with a packet: it names no
-// session while the router's own do, or comes from too far away, or is not signed.
+// A host that knows only the addresses cannot end a session over several hops with a packet: the
+// packet names no session while the router's own do, or comes from too far away, or is not signed.
 //
 //	client (FRR's bfdd, BIRD) --- router --- switch --- director
 func TestStrangersEndNoBFDSession(t *testing.T) {
@@ -105,7 +105,8 @@ func (b *bfdLab) signed(kind model.BFDAuthenticationType, options string, try fu
 	t := b.t
 	t.Helper()
 	secret := write(t, b.director, "password", "a secret\n")
-	// BIRD sends with a usual TTL over several hops: ttl-security is for routers that do not.
+	// BIRD sends with a usual TTL over several hops: ttl-security is for routers that send with
+	// 255.
 	b.run.edit(bfdAsked(fmt.Sprintf("authentication: {type: %s, key-id: 7, password-file: %s}", kind, secret)))
 	waitFor(t, "the session to be authenticated by "+string(kind), func() bool { return b.neighbor(severalHops4).Authentication == kind })
 	end := bfdEnd(severalHops4, 400, 7)
@@ -113,7 +114,7 @@ func (b *bfdLab) signed(kind model.BFDAuthenticationType, options string, try fu
 	b.peers[severalHops4] = birdBFD(t, b.client, []bfdSession{end})
 	b.both(severalHops4, "up")
 	try()
-	// Routers begin anew, with any sequence number, and so does weir bfd.
+	// Restarted routers begin with any sequence number, and so does weir bfd.
 	b.peers[severalHops4].kill()
 	b.peers[severalHops4] = birdBFD(t, b.client, []bfdSession{end})
 	b.both(severalHops4, "up")
@@ -127,15 +128,15 @@ func (b *bfdLab) signed(kind model.BFDAuthenticationType, options string, try fu
 	end.birdAlso = fmt.Sprintf(`authentication %s; password "another" { id 7; };`, options)
 	b.peers[severalHops4] = birdBFD(t, b.client, []bfdSession{end})
 	waitFor(t, "the director to say that passwords differ", func() bool { return strings.Contains(b.neighbor(severalHops4).Refused, "another password") })
-	// The file is read again and again.
+	// The file is read periodically.
 	write(t, b.director, "password", "another\n")
 	b.both(severalHops4, "up")
 	b.peers[severalHops4].kill()
 	b.missed(severalHops4)
 }
 
-// Two directors on one host, with their sockets in one directory, each have a process that speaks
-// BFD for it, where each neighbor has a source; and where one cannot have it, it says so.
+// Two directors on one host, with their sockets in one directory, each have their own BFD process
+// if each neighbor has a source. A director that cannot have one says so.
 //
 //	router (FRR's bfdd) --- switch --- eth0 director
 //	                   --------------- eth1 director
@@ -167,11 +168,11 @@ func TestTwoDirectorsSpeakBFD(t *testing.T) {
 	if b.peers[oneHop4].state("10.3.0.11") != "up" {
 		t.Error("the router has no session with the second director")
 	}
-	write(t, b.director, "second/weir.yaml", text("")) // all addresses' packets, which it cannot have
+	write(t, b.director, "second/weir.yaml", text("")) // it needs the packets to all addresses, and cannot have them
 	why := "UDP port 3784 is another process's"
 	waitFor(t, "weir status to say why it has no BFD", func() bool {
 		out, err := tryOn(t, b.director, weir, "status", "--socket", other.socket)
-		return err != nil && strings.Contains(out, "error") && strings.Contains(out, why) // its exit status says so, too
+		return err != nil && strings.Contains(out, "error") && strings.Contains(out, why) // the exit status says so, too
 	})
 	waitFor(t, "an event of it", func() bool {
 		out, err := tryOn(t, b.director, weir, "events", "--last", "10", "--socket", other.socket)
@@ -192,8 +193,8 @@ func TestTwoDirectorsSpeakBFD(t *testing.T) {
 	b.both(oneHop4, "up")
 }
 
-// What keeps BFD from being spoken is said wherever somebody looks, until it is over: here that
-// the process is frozen, which answers nobody.
+// What keeps BFD from working is shown in events, status and metrics until it is over: here the
+// process is frozen, and does not answer.
 func TestBFDProcessIsMissed(t *testing.T) {
 	t.Parallel()
 	b := newBFDLab(t)

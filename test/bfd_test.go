@@ -21,8 +21,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// BFD with other people's daemons, in the lab of lab_test.go: one hop from the director
-// to the router, two to the client.
+// BFD with other projects' daemons, in the lab of lab_test.go: one hop from the director to the
+// router, two to the client.
 //
 //	client --- router --- switch --- director
 //	several hops  one hop
@@ -38,7 +38,7 @@ type bfdLab struct {
 	peers map[string]bfdPeer // by the director's name for them
 }
 
-// atDirector returns the director's address of the neighbour's family.
+// atDirector returns the director's address of the neighbor's family.
 func atDirector(neighbor string) string {
 	return lanAddress(directorHost, strings.Contains(neighbor, ":")).String()
 }
@@ -54,14 +54,14 @@ func newBFDLab(t *testing.T) *bfdLab {
 	return b
 }
 
-// The timers of tests: those of which a loss is found soon, and those whose sessions stay
-// up while this machine is busy with other things.
+// The timers of tests: one finds a loss soon, and the other keeps sessions up while this machine is
+// busy with other things.
 const (
 	soon    = "interval: 50ms, multiplier: 3"
 	patient = "interval: 400ms, multiplier: 7"
 )
 
-// bfdConfig is the director's file with these neighbours.
+// bfdConfig is the director's file with these neighbors.
 func bfdConfig(keys, timers string, neighbors ...string) string {
 	var section strings.Builder
 	fmt.Fprintf(&section, "bfd:\n%s  neighbors:\n", keys)
@@ -83,7 +83,7 @@ func bfdStatus(t *testing.T, h *netlab.Host) (s model.BFDStatus, err error) {
 	return bfdStatusAt(t, h, bfd.Socket(filepath.Join(h.Dir(), "run.sock")))
 }
 
-// bfdStatusAt is the same of one of several on a host.
+// bfdStatusAt is bfdStatus for one of several directors on a host.
 func bfdStatusAt(t *testing.T, h *netlab.Host, socket string) (s model.BFDStatus, err error) {
 	out, err := tryOn(t, h, weir, "bfd", "status", "-o", "json", "--socket", socket)
 	if err != nil {
@@ -113,8 +113,8 @@ func sendSignal(t *testing.T, pid int, signal syscall.Signal) {
 }
 
 // takeProgramOff detaches a director's program from its interface, and leaves the pin. Another
-// owner's program takes the place, so that the director cannot put its own back, until the
-// returned function takes that one off.
+// owner's program takes the place, so that the director cannot put its own back, until the returned
+// function removes that program.
 func takeProgramOff(t *testing.T, d *daemon) (giveBack func()) {
 	t.Helper()
 	l, err := link.LoadPinnedLink(filepath.Join(d.bpffs, "weir", "xdp-eth0"), nil)
@@ -152,7 +152,7 @@ func takeProgramOff(t *testing.T, d *daemon) (giveBack func()) {
 // status returns what the BFD process says.
 func (b *bfdLab) status() (model.BFDStatus, error) { return bfdStatus(b.t, b.director) }
 
-// neighbor returns what it says of one.
+// neighbor returns what the BFD process says of one neighbor.
 func (b *bfdLab) neighbor(address string) model.BFDSessionStatus {
 	s, _ := b.status()
 	for _, n := range s.Sessions {
@@ -171,7 +171,7 @@ func (b *bfdLab) both(neighbor, state string) {
 	})
 }
 
-// theirs waits until the neighbour's end is in a state.
+// theirs waits until the neighbor's end is in a state.
 func (b *bfdLab) theirs(neighbor, state string) {
 	b.t.Helper()
 	waitFor(b.t, fmt.Sprintf("%s to see the session %s", neighbor, state), func() bool {
@@ -185,10 +185,10 @@ func (b *bfdLab) pid() int {
 	return bfdProcess(b.t, b.director)
 }
 
-// Sessions come up with BIRD and with FRR, over IPv4 and IPv6, one hop and several, with
-// the timers that were configured; when the daemon is killed, the director sees it. They
-// stand for the program on the interface, the link, and the process that answers for both,
-// and each end says why it is down.
+// Sessions come up with BIRD and with FRR, over IPv4 and IPv6, one hop and several, with the timers
+// that were configured; when the daemon is killed, the director sees it. A session is up only while
+// the program is on the interface, the link is up and the process answers for both, and each end
+// says why it is down.
 func TestBFDWithRouters(t *testing.T) {
 	t.Parallel()
 	b := newBFDLab(t)
@@ -220,7 +220,7 @@ func TestBFDWithRouters(t *testing.T) {
 		b.both(oneHop4, "up")
 	})
 	t.Run("the process is killed", func(t *testing.T) {
-		// Another process has the session again after a moment, in which nobody may have looked.
+		// Another process has the session again so soon that a look may miss the gap.
 		pid, before := b.pid(), frr.losses(atDirector(oneHop4))
 		sendSignal(t, pid, syscall.SIGKILL)
 		waitFor(t, "the router to lose the session", func() bool { return frr.losses(atDirector(oneHop4)) > before })
@@ -266,7 +266,7 @@ func (b *bfdLab) agree() {
 	}
 }
 
-// missed waits until the director has found that those neighbours are gone.
+// missed waits until the director has found that those neighbors are gone.
 func (b *bfdLab) missed(neighbors ...string) {
 	b.t.Helper()
 	for _, n := range neighbors {
@@ -277,8 +277,8 @@ func (b *bfdLab) missed(neighbors ...string) {
 	}
 }
 
-// weir run is not the datapath: it may be killed, or stopped, and another one may come.
-// Nor does a session end because of what anybody sends.
+// weir run is not the datapath: sessions outlive it when it is killed, stopped or replaced. Nor can
+// packets of other hosts end a session.
 func TestBFDOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	b := newBFDLab(t)
@@ -349,8 +349,8 @@ func TestBFDOutlivesTheProcess(t *testing.T) {
 	})
 }
 
-// discards shows that what is wrong with a packet is counted, and changes nothing: neither when it is from the
-// neighbour's own host, nor when it has the session's own number.
+// discards shows that a wrong packet is counted by what is wrong, and changes nothing, even if it
+// is from the neighbor's own host or has the session's own number.
 func (b *bfdLab) discards(t *testing.T) {
 	before := b.neighbor(oneHop4)
 	down := bfd.Packet{State: bfd.Down, Multiplier: 3, Mine: 77, Yours: before.Discriminator, DesiredTx: time.Second, RequiredRx: time.Second}

@@ -12,22 +12,22 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// bfdSession is a session as both kinds of routers are told of it.
+// bfdSession is a session as both kinds of routers are configured with it.
 type bfdSession struct {
 	local, remote string
 	multihop      bool
 	interval      int // of both directions, in milliseconds
 	multiplier    int
-	minimumTTL    int    // bfdd's; 0: 250
-	birdAlso      string // options of BIRD's
+	minimumTTL    int    // for bfdd; 0: 250
+	birdAlso      string // BIRD's own options
 }
 
-// bfdPeer is a router's BFD daemon: somebody else's, from the distribution.
+// bfdPeer is a router's BFD daemon: another project's, from the distribution.
 type bfdPeer interface {
 	// state returns what the daemon says of its session with an address: "up",
 	// "down", "init" or "admin-down".
 	state(remote string) string
-	// kill ends the daemon without a word.
+	// kill ends the daemon without a packet to its peers.
 	kill()
 }
 
@@ -88,7 +88,7 @@ func (b *bfdd) state(remote string) string {
 	return strings.ReplaceAll(b.peer(remote).Status, "shutdown", "admin-down")
 }
 
-// losses are how often the session was lost.
+// losses returns how often the session was lost.
 func (b *bfdd) losses(remote string) int {
 	out, err := b.Ask("show bfd peers counters json")
 	if err != nil {

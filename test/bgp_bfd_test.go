@@ -15,16 +15,16 @@ import (
 // other things.
 const patientBFD = "bfd: {interval: 300ms, multiplier: 5}"
 
-// frrBFD is bgpd's configuration of a router that would find a silent director only after
-// minutes, if it were not for BFD.
+// frrBFD is bgpd's configuration of a router that would notice a silent director only after minutes
+// without BFD.
 func frrBFD() string {
 	text := strings.ReplaceAll(frrText, " neighbor directors timers 1 3\n", " neighbor directors bfd 5 300 300\n")
 	return strings.ReplaceAll(text, " neighbor directors6 timers 1 3\n", "")
 }
 
-// BFD stands for the datapath, and BGP's routes with it: they outlive the process, and go at
-// once with the host, its link or its program; and no route comes back before the datapath
-// does. (What becomes of the datapath while the process is gone: TestBIRD. FRR does not look.)
+// BFD sessions, and BGP routes with them, follow the datapath: they outlive the process, and go at
+// once with the host, its link or its program. No route comes back before the datapath does.
+// (TestBIRD shows a datapath that is lost while the process is gone: FRR does not look then.)
 func TestRoutesStandForTheDatapath(t *testing.T) {
 	t.Parallel()
 	w := way{mode: "l2dsr"}
@@ -48,7 +48,7 @@ func TestRoutesStandForTheDatapath(t *testing.T) {
 		waitRouted(t, l.router, host, both)
 		l.waitFresh(host)
 		d.waitFor("have BGP and BFD, as the router sees it, too", func() bool {
-			if (&bfdd{t, l.frr}).state(lanAddress(directorHost+1, false).String()) != "up" { // one that stood still takes its session for a living one
+			if (&bfdd{t, l.frr}).state(lanAddress(directorHost+1, false).String()) != "up" { // a process that stood still believes that its session is up
 				return false
 			}
 			status, err := d.tryBGP()

@@ -9,9 +9,9 @@ import (
 	"weir.io/weir/internal/etcdlab"
 )
 
-// A director that starts reads its sets, and the group's, before it tells routers anything:
-// they keep what the process before it announced, and a VIP that only a set has is never
-// missing from the router's kernel.
+// A director that starts reads its sets, and the group's, before it tells routers anything: they
+// keep what the previous process announced, and a VIP that only a set has is never missing from the
+// router's kernel.
 //
 //	client --- router (FRR) --- switch --- director
 //	                                   --- backend1

@@ -9,9 +9,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Routers that know AS numbers of 16 bits only have sessions, also with a director whose number has
-// more: it is AS_TRANS to them, and its own number is beside the path (RFC 6793). (BIRD without
-// 32 bits reads the whole number all the same, and does not let anybody configure it.)
+// Routers that know only AS numbers of 16 bits have sessions, also with a director whose number has
+// more: to them it is AS_TRANS, and its own number is beside the path (RFC 6793). (BIRD without 32
+// bits reads the whole number anyway, but does not let an operator configure it.)
 //
 //	client (ExaBGP) --- router (BIRD) --- switch --- director
 func TestRoutersWithOldNumbers(t *testing.T) {
@@ -82,7 +82,7 @@ neighbor 10.2.0.11 {
 		}
 		return false
 	})
-	// ExaBGP puts both paths together, as RFC 6793 (4.2.3) wants.
+	// ExaBGP merges both paths, as RFC 6793 (4.2.3) requires.
 	if got := fmt.Sprint(path); got != "[4200000001 4200000001]" {
 		t.Errorf("ExaBGP reads the path %s", got)
 	}

@@ -10,9 +10,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Several directors may run on one host, for different services: each has interfaces, a
-// socket, pins, a state and routers' sessions of its own. What becomes of one is nothing to
-// the other.
+// Several directors may run on one host, for different services: each has interfaces, a socket,
+// pins, a state and routers' sessions of its own. What happens to one does not affect the other.
 //
 //	client --- router (FRR) --- switch --- eth0 director
 //	                |                  --- backend1

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// With a route reflector that all directors may connect to, and that passes on all paths
-// (add-path), the router needs to know nothing of the directors: iBGP, in either family.
+// If all directors may connect to a route reflector that passes on all paths (add-path), the router
+// needs no configuration for directors: iBGP, in either family.
 //
 //	client --- router (FRR) --- switch --- reflector (GoBGP)
 //	                                   --- director, director2
@@ -149,9 +149,9 @@ protocol bgp directors {
 	}
 	d.edit(configText("eth0", "", w.service("tcp", "80", []backend{{number: 1, state: "down"}})) + bgpText(directorHost, neighbor))
 	waitRouted(t, l.router, prefix, "via 10.2.0.12")
-	// Nobody but BFD could say that now.
+	// Only BFD can say now that the program is gone.
 	second.end(syscall.SIGKILL)
-	// Where both happen in the same moment BIRD may not hear of the second.
+	// If both happen at the same moment, BIRD may miss the second.
 	waitFor(t, "the router to keep the route for a restart", func() bool {
 		out, err := router.Ask("show protocols all")
 		return err == nil && strings.Contains(out, "graceful restart active")
@@ -160,7 +160,7 @@ protocol bgp directors {
 	waitRouted(t, l.router, prefix, "nowhere")
 }
 
-// exaUpdate is what ExaBGP writes of an UPDATE, as far as it is looked at.
+// exaUpdate is the part of an UPDATE in ExaBGP's output that the tests read.
 type exaUpdate struct {
 	Type     string
 	Neighbor struct {
@@ -181,8 +181,8 @@ type exaUpdate struct {
 	}
 }
 
-// ExaBGP decodes what it is told: attributes of the neighbor and of prefixes, and both
-// families, IPv6 with a next hop that the configuration says.
+// ExaBGP decodes what the director sends: attributes of the neighbor and of prefixes, and both
+// families, IPv6 with a configured next hop.
 func TestAttributes(t *testing.T) {
 	t.Parallel()
 	four, six := way{mode: "ipip"}, way{mode: "ipip", inner6: true}

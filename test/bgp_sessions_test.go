@@ -21,7 +21,7 @@ type path struct {
 	Stale     bool // it is kept from a session that was lost
 }
 
-// paths returns what FRR knows of a prefix; nothing if there is no path.
+// paths returns what FRR knows of a prefix; nil if there is no path.
 func (l *announcing) paths(family, prefix string) []path {
 	l.t.Helper()
 	out, err := l.frr.Ask("show bgp " + family + " unicast " + prefix + " json")
@@ -35,10 +35,10 @@ func (l *announcing) paths(family, prefix string) []path {
 	return known.Paths
 }
 
-// waitFresh waits until the router has heard of a prefix again from everybody whose session was
-// lost. Until then it keeps the route from before, and were the session lost once more it would
-// forget it at once (RFC 4724, 4.2). A director says that it has told its route when it has
-// written that to its socket.
+// waitFresh waits until the router has heard of a prefix again from every director whose session
+// was lost. Until then it keeps the old route, and would forget it at once if the session were lost
+// again (RFC 4724, 4.2). A director reports a route as announced as soon as it has written it to
+// its socket.
 func (l *announcing) waitFresh(prefix string) {
 	l.t.Helper()
 	waitFor(l.t, "the router to hear of "+prefix+" again", func() bool {
@@ -47,15 +47,15 @@ func (l *announcing) waitFresh(prefix string) {
 	})
 }
 
-// A director announces what it has enough backends for, and withdraws it when it has not. A
-// change that withdraws one VIP leaves the others' routes alone.
+// A director announces VIPs that have enough backends, and withdraws those that do not. A change
+// that withdraws one VIP leaves the routes of others alone.
 func TestRoutesFollowBackends(t *testing.T) {
 	t.Parallel()
 	w, other := way{mode: "l2dsr"}, way{mode: "ipip"}
 	l := newAnnouncing(t, 2, 2, frrText)
 	stays := other.service("tcp", "80", everyBackend(2))
-	// Long enough for drained to look at what is so while a route is marked, and then until the
-	// director detaches.
+	// Long enough for drained to look while a route is marked, and then until the director
+	// detaches.
 	bgp := "bgp:\n  graceful-shutdown: 4s\n" + strings.TrimPrefix(bgpText(directorHost), "bgp:\n")
 	calls := filepath.Join(l.director.Dir(), "calls")
 	bgp += fmt.Sprintf("hooks:\n- {name: cloud, exec: [/bin/sh, -c, \"cat >>%s\"]}\n", calls)
@@ -91,8 +91,8 @@ func TestRoutesFollowBackends(t *testing.T) {
 		d.edit(text(step.least, step.states...))
 		waitRouted(t, l.router, prefix, map[bool]string{true: "via 10.2.0.11", false: "nowhere"}[step.there])
 	}
-	// Checks that nobody passes: all backends are used, and the VIP is announced only if that
-	// is wanted whatever checks say.
+	// Checks that no backend passes: all backends are used, and the VIP is announced only if
+	// min-healthy is 0.
 	for _, least := range []int{1, 0} {
 		health := "  health: {kind: tcp, port: 81, to: address, interval: 50ms, timeout: 300ms, fall: 2}\n  mode:"
 		d.edit(strings.Replace(text(least, "active", "active"), "  mode:", health, 1))
@@ -110,7 +110,7 @@ func TestRoutesFollowBackends(t *testing.T) {
 	l.direct(1, bgpText(directorHost+1), stays)
 	waitCalled(t, calls, model.HookStart, model.HookChange, other.vip())
 	drained(t, l, d, other)
-	// The director was there again after it had drained.
+	// The director started again after it had drained.
 	waitCalled(t, calls, model.HookDrain, model.HookStart, other.vip())
 }
 
@@ -136,9 +136,9 @@ func waitCalled(t *testing.T, file string, once, last model.HookEvent, up ...net
 	})
 }
 
-// drained shows how a director that drains makes routers turn away while it still forwards: its
-// routes are marked first, so that a router that has another way takes that, and then
-// withdrawn; then it detaches.
+// drained shows how a draining director makes routers turn away while it still forwards: first it
+// marks its routes, so that a router with another way takes that; then it withdraws them; then it
+// detaches.
 func drained(t *testing.T, l *announcing, d *daemon, w way) {
 	prefix := w.vip().String() + "/32"
 	waitRouted(t, l.router, prefix, "via 10.2.0.11 10.2.0.12")
@@ -161,12 +161,12 @@ func drained(t *testing.T, l *announcing, d *daemon, w way) {
 	l.answers("with one director that drains", w)
 	<-d.ended
 	l.waitSession("have no session with the drained director", lanAddress(directorHost, false), false)
-	// What is pinned is gone, so no router may keep anything for it.
+	// Its pins are gone, so no router may keep a route to it.
 	d.start()
 	waitRouted(t, l.router, prefix, "via 10.2.0.11 10.2.0.12")
 }
 
-// FRR that has passwords for two of the directors.
+// frrSigned is frrText with passwords for two of the directors.
 var frrSigned = strings.Replace(frrText, " bgp listen range 10.2.0.0/24", ` neighbor 10.2.0.11 peer-group directors
  neighbor 10.2.0.11 password right
  neighbor 10.2.0.11 passive
@@ -187,7 +187,7 @@ func TestSessions(t *testing.T) {
 	waitFor(t, "FRR to know both ways of both families", func() bool {
 		return len(l.paths("ipv6", six.vip().String()+"/128")) == 2 && len(l.paths("ipv4", four.vip().String()+"/32")) == 2
 	})
-	// zebra takes the link-local address of such a next hop where it knows it.
+	// zebra uses the link-local address of such a next hop if it knows it.
 	for _, prefix := range []string{four.vip().String() + "/32", six.vip().String() + "/128"} {
 		waitFor(t, prefix+" to have two next hops", func() bool { return strings.Count(routed(t, l.router, prefix), ":") > 2 })
 	}
@@ -196,8 +196,8 @@ func TestSessions(t *testing.T) {
 	fail(t, l, directors, services, four.vip().String()+"/32")
 }
 
-// fail shows that a password signs the session; another one, or another AS, is said once in
-// the log, where a problem is told as well, and in weir bgp, and changes nothing for other neighbors.
+// fail shows that a password signs the session. A wrong password, or a wrong AS, is reported once
+// in the log, beside the problem there, and in weir bgp, and changes nothing for other neighbors.
 func fail(t *testing.T, l *announcing, directors []*daemon, services, prefix string) {
 	text := func(i int, password string, asn int) string {
 		text := fmt.Sprintf("address: %s, asn: %d, hold-time: 3s", lanAddress(routerHost, false), asn)
@@ -227,16 +227,16 @@ func fail(t *testing.T, l *announcing, directors []*daemon, services, prefix str
 		})
 	}
 	l.answers("with neighbors that do not agree", way{mode: "l2dsr"})
-	// Both are told what is right, and need no restart for it.
+	// Both get the right configuration, and need no restart for it.
 	wrong.edit(all + text(1, "right", routerAS))
 	other.edit(all + text(2, "", routerAS))
 	waitRouted(t, l.router, prefix, "via 10.2.0.11 10.2.0.12 10.2.0.13")
-	// A neighbor that is left out is told so, and keeps nothing.
+	// A neighbor that is removed from the file is told so, and keeps no route.
 	other.edit(all)
 	waitRouted(t, l.router, prefix, "via 10.2.0.11 10.2.0.12")
 }
 
-// A passive neighbor opens the session itself, signed, and from one hop away at most.
+// A neighbor with passive: true opens the session itself, signed, and from one hop away at most.
 func TestPassiveNeighbor(t *testing.T) {
 	t.Parallel()
 	w := way{mode: "l2dsr"}

@@ -21,8 +21,8 @@ const (
 	directorAS = 65001
 )
 
-// frrText is bgpd's configuration of a router that directors in the servers' network open
-// sessions with, over IPv4 and over IPv6, and that spreads flows over them.
+// frrText is bgpd's configuration of a router: directors in the servers' network open sessions with
+// it, over IPv4 and over IPv6, and it spreads flows over them.
 const frrText = `
 hostname router
 router bgp 65000
@@ -51,7 +51,7 @@ router bgp 65000
  exit-address-family
 `
 
-// bgpText is the part of a configuration that is about routers: sessions over IPv4.
+// bgpText is the bgp part of a configuration: sessions over IPv4.
 func bgpText(director int, neighbors ...string) string {
 	if len(neighbors) == 0 {
 		neighbors = []string{fmt.Sprintf("{address: %s, asn: %d, hold-time: 3s}", lanAddress(routerHost, false), routerAS)}
@@ -59,7 +59,7 @@ func bgpText(director int, neighbors ...string) string {
 	return fmt.Sprintf("bgp:\n  asn: %d\n  router-id: %s\n  neighbors:\n  - %s\n", directorAS, lanAddress(director, false), strings.Join(neighbors, "\n  - "))
 }
 
-// routed is a host's way to a prefix as the tests write it: "via 10.2.0.11 10.2.0.12".
+// routed is a host's route to a prefix as the tests write it: "via 10.2.0.11 10.2.0.12".
 func routed(t *testing.T, h *netlab.Host, prefix string) string {
 	t.Helper()
 	hops, err := routerlab.NextHops(h, netip.MustParsePrefix(prefix))
@@ -76,7 +76,7 @@ func routed(t *testing.T, h *netlab.Host, prefix string) string {
 	return text
 }
 
-// waitRouted waits until a host sends packets to a prefix there.
+// waitRouted waits until a host has that route to a prefix.
 func waitRouted(t *testing.T, h *netlab.Host, prefix, there string) {
 	t.Helper()
 	last := ""
@@ -101,7 +101,7 @@ func (d *daemon) bgp() (status model.BGPStatus) {
 	return status
 }
 
-// tryBGP is bgp where the director may not answer yet.
+// tryBGP is bgp for a director that may not answer yet.
 func (d *daemon) tryBGP() (status model.BGPStatus, err error) {
 	out, err := tryOn(d.t, d.host, weir, "bgp", "-o", "json", "--socket", d.socket)
 	if err != nil {
@@ -161,7 +161,7 @@ func (l *announcing) direct(i int, bgp, service string, args ...string) *daemon 
 	return startDaemon(l.t, l.hosts[i], "run", configText("eth0", "", service)+bgp, args...)
 }
 
-// directFrom starts directors on the hosts from the i-th on, at once.
+// directFrom starts directors on the hosts from the i-th on, all at once.
 func (l *announcing) directFrom(i int, service string, bgp ...string) []*daemon {
 	l.t.Helper()
 	var directors []*daemon
@@ -174,9 +174,9 @@ func (l *announcing) directFrom(i int, service string, bgp ...string) []*daemon 
 	return directors
 }
 
-// A VIP is where its directors are: with one director, with three, and with three for one
-// service and two for another, the router's kernel has the routes that the papers show
-// (figure 12, table 4.6), and traffic goes to all of them.
+// A VIP is routed to its directors: with one director, with three, and with three for one service
+// and two for another, the router's kernel has the routes that the papers show (figure 12, table
+// 4.6), and traffic goes to all of them.
 func TestRoutesOfDirectors(t *testing.T) {
 	t.Parallel()
 	web, other := way{mode: "l2dsr"}, way{mode: "ipip"}
@@ -214,12 +214,12 @@ func TestRoutesOfDirectors(t *testing.T) {
 // leaverRestarts is the restart-time of a director that leaves.
 const leaverRestarts = 4 * time.Second
 
-// neighbor is the router as directors have it, with another restart-time.
+// neighbor is the router in the directors' files, with another restart-time.
 func neighbor(restart string) string {
 	return fmt.Sprintf("{address: %s, asn: %d, hold-time: 3s, restart-time: %s}", lanAddress(routerHost, false), routerAS, restart)
 }
 
-// answers asks the VIP some times.
+// answers asks the VIP several times.
 func (l *announcing) answers(when string, w way) {
 	l.t.Helper()
 	for range 10 {
@@ -229,9 +229,9 @@ func (l *announcing) answers(when string, w way) {
 	}
 }
 
-// outlive shows that the process is not the datapath: while a director's process is dead the
-// router keeps its routes for restart-time, and so while it stands still where that is asked
-// for, and traffic goes on. Then they are withdrawn, and a director that comes back before
+// outlive shows that the process is not the datapath: while a director's process is dead, the
+// router keeps its routes for restart-time, and traffic goes on. The same holds for a frozen
+// process if that is configured. Then the routes are withdrawn; a director that comes back before
 // loses nothing. The directors' neighbors are those of TestRoutesOfDirectors.
 func outlive(t *testing.T, l *announcing, stays, leaves *daemon, w way) {
 	host, one, both := w.vip().String()+"/32", "via 10.2.0.14", "via 10.2.0.14 10.2.0.15"
@@ -251,7 +251,7 @@ func outlive(t *testing.T, l *announcing, stays, leaves *daemon, w way) {
 		t.Errorf("while a process was gone and came back, the router's route changed %d times", n)
 	}
 
-	// A look that comes later than the restart-time, as on a busy machine, shows nothing.
+	// A look later than the restart-time, as on a busy machine, shows nothing.
 	lost := time.Now()
 	leaves.end(syscall.SIGKILL)
 	l.waitSession("lose the session", leaver, false)
@@ -278,7 +278,7 @@ func outlive(t *testing.T, l *announcing, stays, leaves *daemon, w way) {
 		t.Error("the route was withdrawn, and no change of it was seen")
 	}
 
-	// Without more to go by, a director that is silent for the hold time is lost, whatever
+	// Without keep-when-silent, a director that is silent for the hold time is lost, whatever
 	// restart-time says: its process is frozen, or its link is down.
 	for name, step := range map[string]struct{ lose, find func() }{
 		"process": {func() { sendSignal(t, stays.cmd.Process.Pid, syscall.SIGSTOP) }, func() { sendSignal(t, stays.cmd.Process.Pid, syscall.SIGCONT) }},
@@ -321,7 +321,7 @@ func watchRoutes(t *testing.T, h *netlab.Host) (changes func(prefix string) int)
 	t.Cleanup(watch.Close)
 	asked := byte(0)
 	return func(prefix string) int {
-		asked++ // another route each time: the one before is seen already
+		asked++ // another route each time: the previous one is seen already
 		marker := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, asked}), 32).String()
 		h.Route(marker, lanAddress(backendHost, false).String())
 		waitFor(t, "all changes of routes to be seen", func() bool { return watch.Changes(netip.MustParsePrefix(marker)) > 0 })

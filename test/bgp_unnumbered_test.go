@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// unnumbered is a lab in which the director has a link of its own to the router, on which nobody has
-// an address but the link-local ones that the kernel makes.
+// unnumbered is a lab in which the director has a link of its own to the router, with only the
+// link-local addresses that the kernel makes.
 //
 //	client --- router ------------ director
 //	              |                    |
@@ -47,7 +47,7 @@ func linkLocal(t *testing.T, h *netlab.Host, device string) netip.Addr {
 	return found
 }
 
-// direct starts the director with a neighbor on that link, and another keys of it.
+// direct starts the director with a neighbor on that link, and other keys of the neighbor.
 func (u *unnumbered) direct(service, neighbor string) *daemon {
 	u.t.Helper()
 	text := configText("eth0, "+u.link.B.Name, "", service)
@@ -67,7 +67,7 @@ func (u *unnumbered) established(d *daemon, router netip.Addr) {
 	})
 }
 
-// viaLink reports whether the router's kernel sends a prefix by the link.
+// viaLink reports whether the router's kernel routes a prefix over the link.
 func (u *unnumbered) viaLink(prefix string) bool {
 	family := "-4"
 	if strings.Contains(prefix, ":") {
@@ -76,8 +76,9 @@ func (u *unnumbered) viaLink(prefix string) bool {
 	return strings.Contains(on(u.t, u.router, "ip", family, "route", "show", prefix), "dev "+u.link.A.Name)
 }
 
-// FRR with "neighbor eth2 interface", and weir with "interface": neither is told an address, each
-// finds the other by its router advertisements, and IPv4 routes go with an IPv6 next hop (RFC 8950).
+// FRR with "neighbor eth2 interface", and weir with "interface": neither is configured with an
+// address, each finds the other by its router advertisements, and IPv4 routes have an IPv6 next hop
+// (RFC 8950).
 func TestUnnumberedFRR(t *testing.T) {
 	t.Parallel()
 	u := newUnnumbered(t)
@@ -119,7 +120,7 @@ router bgp 65000
 		t.Errorf("weir bgp says (%v):\n%s", err, out)
 	}
 
-	// The router is replaced, by one with another address: nobody is told.
+	// The router is replaced by one with another address: no configuration changes.
 	on(t, u.router, "ip", "link", "set", u.link.A.Name, "down")
 	on(t, u.router, "ip", "link", "set", u.link.A.Name, "address", "02:00:00:00:0a:0a")
 	on(t, u.router, "ip", "link", "set", u.link.A.Name, "up")
@@ -181,7 +182,7 @@ protocol bgp director {
 	u.answers("over the link, found by advertisements", w)
 }
 
-// While nobody advertises itself on an interface, or there is none, weir says so.
+// While no router advertises itself on an interface, or there is no such interface, weir says so.
 func TestNobodyOnTheInterface(t *testing.T) {
 	t.Parallel()
 	u := newUnnumbered(t)

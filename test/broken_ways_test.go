@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Probes take the way of clients' packets, and say what is wrong with it: the servers
-// themselves stay as they are.
+// Probes take the path of clients' packets, and say what is wrong with it: the servers themselves
+// stay as they are.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend4
@@ -29,11 +29,11 @@ func TestBrokenWaysAreNamed(t *testing.T) {
 	faults := []struct {
 		name, vip, mode string
 		backend         int
-		spoil           func(*netlab.Host) // nil: it is broken from the beginning
+		spoil           func(*netlab.Host) // nil: the backend is broken from the beginning
 		why             string
 	}{
 		{"vip-missing", "192.0.2.10", "l2dsr", 0, func(h *netlab.Host) {
-			agents[0].end(syscall.SIGKILL) // else it puts its VIPs back
+			agents[0].end(syscall.SIGKILL) // otherwise the agent restores its VIPs
 			on(t, h, "ip", "address", "del", "192.0.2.10/32", "dev", "lo")
 		},
 			"vip: 10.2.0.21 answers, and not to what is for 192.0.2.10: the VIP is missing on lo, or something drops it"},
@@ -47,7 +47,7 @@ func TestBrokenWaysAreNamed(t *testing.T) {
 			"mtu: short packets are answered, and those of 1480 bytes are not: something on the way takes no such long ones"},
 		{"answers-arp", "10.2.0.100", "l2dsr", 3, nil, "arp: 10.2.0.24 answers ARP for 10.2.0.100: raise arp_ignore there"},
 	}
-	// Packets are as long on the way as on a wire: the lab's links would take longer ones.
+	// Packets are as long in the lab as on a wire: its links would take longer ones.
 	on(t, l.director, "ethtool", "-K", "eth0", "tso", "off", "gso", "off")
 	on(t, l.lan, "ethtool", "-K", "eth1", "gro", "off")
 	var services []string
@@ -64,13 +64,13 @@ func TestBrokenWaysAreNamed(t *testing.T) {
 		go func() { _ = server.Serve(listener) }()
 		agents[i] = startDaemon(t, b, "agent", configText("", "eth0", services...))
 	}
-	// The agent sees to it that it does not; and the director asks every ten seconds.
+	// The agent would prevent the fault. The director asks every ten seconds.
 	agents[3].end(syscall.SIGKILL)
 	for _, of := range []string{"all", "eth0"} {
 		l.backends[3].Sysctl("net.ipv4.conf."+of+".arp_ignore", "0")
 	}
-	// Not startDaemon: it waits until every backend owns slots, and the broken one may have
-	// lost them before anyone has looked.
+	// Not startDaemon: it waits until every backend owns slots, and the broken one may have lost
+	// them before the first look.
 	director := launchDaemon(t, l.director, "run", configText("eth0", "", services...))
 	director.waitFor("answer on its socket", func() bool { _, err := director.services(); return err == nil })
 	director.waitFor("find all well at their VIPs", func() bool {

@@ -25,10 +25,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A capture's file has each packet of a service as it came and as it left, with what became
-// of it, and others' programs read it. Whoever ends it, and however, the director's own
-// program is back, and no packet is lost by that: when weir capture is killed, and when weir
-// run is killed and the next one takes over.
+// A capture's file has each packet of a service as it came and as it left, with its verdict, and
+// other programs can read it. However a capture ends, the director's own program comes back without
+// losing a packet: when weir capture is killed, and when weir run is killed and the next one takes
+// over.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -53,7 +53,7 @@ func TestCapture(t *testing.T) {
 			}
 		}
 		for _, port := range ports {
-			if ended[port] < 2 { // both sides have
+			if ended[port] < 2 { // both sides have ended
 				return false
 			}
 		}
@@ -106,7 +106,7 @@ func (d *daemon) runs(name string) {
 			}
 			program, err := ebpf.NewProgramFromID(ebpf.ProgramID(link.Attrs().Xdp.ProgId))
 			if err != nil {
-				return nil // it is gone meanwhile
+				return nil // the program is gone meanwhile
 			}
 			defer program.Close()
 			info, err := program.Info()
@@ -122,7 +122,7 @@ func (d *daemon) runs(name string) {
 	})
 }
 
-// ping opens connections, asks something over each and closes it. It returns their ports.
+// ping opens connections, asks something over each and closes them. It returns their ports.
 func (l *lab) ping(at netip.AddrPort, n int) (ports []uint16) {
 	l.t.Helper()
 	for range n {
@@ -151,7 +151,7 @@ type captureProcess struct {
 	text bytes.Buffer
 }
 
-// Write takes what the process says.
+// Write takes the process's output.
 func (c *captureProcess) Write(text []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +174,7 @@ func (d *daemon) startCapture(filter ...string) *captureProcess {
 		d.t.Fatal(err)
 	}
 	go func() {
-		_ = c.cmd.Wait() // its status says how it ended
+		_ = c.cmd.Wait() // the process's state says how it ended
 		close(c.ended)
 	}()
 	waitFor(d.t, "weir capture to begin", func() bool { return strings.Contains(c.said(), "capturing on") })
@@ -202,7 +202,7 @@ type filed struct {
 	options pcapgo.NgPacketOptions
 }
 
-// packets reads the file as far as it is written.
+// packets reads what the file has so far.
 func (c *captureProcess) packets() (list []filed) {
 	c.t.Helper()
 	text, err := os.ReadFile(c.file)
@@ -211,7 +211,7 @@ func (c *captureProcess) packets() (list []filed) {
 	}
 	reader, err := pcapgo.NewNgReader(bytes.NewReader(text), pcapgo.DefaultNgReaderOptions)
 	if err != nil {
-		return nil // its beginning is not whole
+		return nil // its header is not complete
 	}
 	for {
 		frame, _, options, err := reader.ReadPacketDataWithOptions()
@@ -233,8 +233,8 @@ func (c *captureProcess) packets() (list []filed) {
 	}
 }
 
-// wantVerdicts checks what the file says of each packet: that it was forwarded, where to,
-// and how it left.
+// wantVerdicts checks that the file says of each packet that it was forwarded, where to, and how it
+// left.
 func (c *captureProcess) wantVerdicts(w way, ports []uint16) {
 	c.t.Helper()
 	opened := map[uint16]bool{}
@@ -277,7 +277,8 @@ func (c *captureProcess) wantVerdicts(w way, ports []uint16) {
 	}
 }
 
-// wantReadable checks that others read the file: all of its packets, and what is said of them.
+// wantReadable checks that other programs read the file: all of its packets, with comments and
+// verdicts.
 func (c *captureProcess) wantReadable() {
 	c.t.Helper()
 	want := len(c.packets())

@@ -18,12 +18,12 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// few is how many packets one injected packet may become, on all wires together and with what
-// hosts that look for each other's MAC addresses send.
+// few is how many packets one injected packet may become, on all wires together and with hosts'
+// requests for MAC addresses.
 const few = 60
 
-// comebackLab has two servers that answer whatever datagram comes, each with services in every
-// mode, and counts packets.
+// comebackLab has two servers that answer every datagram, each with services in every mode, and
+// counts packets.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -31,7 +31,7 @@ type comebackLab struct {
 	*lab
 	daemon *daemon
 	vips   []netip.Addr     // with a service at port 53
-	serves []netip.AddrPort // where backends serve, of nat
+	serves []netip.AddrPort // where nat backends serve
 }
 
 func newComebackLab(t *testing.T) *comebackLab {
@@ -58,7 +58,7 @@ func newComebackLab(t *testing.T) *comebackLab {
 	}
 	l.daemon = l.start(services...)
 	for i, vip := range l.vips {
-		if i%10 < 6 { // not nat's
+		if i%10 < 6 { // not nat
 			l.answer(l.backends[i%2], netip.AddrPortFrom(vip, 53))
 		}
 	}
@@ -87,7 +87,7 @@ func (l *comebackLab) answer(h *netlab.Host, at netip.AddrPort) {
 			if err != nil {
 				return
 			}
-			_, _ = socket.WriteToUDPAddrPort(buffer[:n], from) // whoever asks again is answered again
+			_, _ = socket.WriteToUDPAddrPort(buffer[:n], from) // a repeated question is answered again
 		}
 	}()
 }
@@ -135,7 +135,7 @@ func (l *comebackLab) arrived() (packets uint64) {
 	return packets
 }
 
-// becomes says how many packets what is sent has become when no more come.
+// becomes returns how many packets have come because of what is sent, when no more come.
 func (l *comebackLab) becomes(send func()) uint64 {
 	l.t.Helper()
 	before := l.arrived()
@@ -144,7 +144,7 @@ func (l *comebackLab) becomes(send func()) uint64 {
 	for time.Since(since) < 200*time.Millisecond {
 		now := l.arrived()
 		if now-before > 100*few {
-			return now - before // no end is in sight
+			return now - before // it does not stop
 		}
 		if now != last {
 			last, since = now, time.Now()
@@ -161,8 +161,8 @@ func ipFrom(source, destination netip.Addr) packet.Header {
 	return packet.IPv6Header{Src: source, Dst: destination, HopLimit: 255}
 }
 
-// TestOnePacketMakesFew: whatever source a datagram has, and servers that answer answers, one
-// packet never becomes more than a few.
+// TestOnePacketMakesFew: one packet never becomes more than a few, whatever its source, even if
+// servers answer answers.
 func TestOnePacketMakesFew(t *testing.T) {
 	l := newComebackLab(t)
 	same := func(a, b netip.Addr) bool { return a.Is4() == b.Is4() }
@@ -195,8 +195,8 @@ func TestOnePacketMakesFew(t *testing.T) {
 	}
 }
 
-// TestRouterAsAServer: a router whose own route to a VIP leads back to the director gets a packet of
-// L2DSR a few times, and not until its TTL ends.
+// TestRouterAsAServer: a router whose own route to a VIP leads back to the director gets a packet
+// of L2DSR a few times, instead of until its TTL ends.
 func TestRouterAsAServer(t *testing.T) {
 	l := &comebackLab{lab: newLab(t, size{backends: 1})}
 	var services []string
@@ -237,8 +237,9 @@ func (l *comebackLab) counted(reason string) uint64 {
 	return 0
 }
 
-// TestUnservedPorts: what is for a VIP, and no service's, does not go round between the director
-// and its router; and what is for a VIP that the director's host has itself its programs get.
+// TestUnservedPorts: a packet to a VIP that belongs to no service does not circle between the
+// director and its router. If the director's host itself has the VIP, its programs get such
+// packets.
 func TestUnservedPorts(t *testing.T) {
 	l := newComebackLab(t)
 	for _, vip := range l.vips {
@@ -276,8 +277,8 @@ func (l *comebackLab) clientAddress(vip netip.Addr) netip.Addr {
 	return clientAddress(2, vip.Is6())
 }
 
-// TestProbesLeaveNothing: what a VIP has still to say to a health check that is over makes nobody
-// send to the VIP.
+// TestProbesLeaveNothing: late answers of a VIP to a health check that is over make no host send to
+// the VIP.
 func TestProbesLeaveNothing(t *testing.T) {
 	l := newComebackLab(t)
 	for _, vip := range []netip.Addr{l.vips[0], l.vips[10]} {

@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// connections are TCP connections of one client that ask now and then, and check
-// what they get: data of a seed of their own.
+// connections are TCP connections of one client that ask now and then, and check the answers: each
+// has data of its own seed.
 type connections struct {
 	t       *testing.T
 	stop    chan struct{}
 	running sync.WaitGroup
-	ended   func() // waits until nobody asks any more
+	ended   func() // waits until no connection asks
 	asked   atomic.Uint64
 	mu      sync.Mutex
 	broken  []string
 }
 
-// connect opens so many connections through each way.
+// connect opens this many connections through each way.
 func connect(t *testing.T, l *lab, ways []way, each int) *connections {
 	t.Helper()
 	c := &connections{t: t, stop: make(chan struct{})}
@@ -46,7 +46,7 @@ func connect(t *testing.T, l *lab, ways []way, each int) *connections {
 	return c
 }
 
-// talk asks for as long as the load goes on.
+// talk asks while the load goes on.
 func (c *connections) talk(conn net.Conn, w way, seed uint64) {
 	defer conn.Close()
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -54,7 +54,7 @@ func (c *connections) talk(conn net.Conn, w way, seed uint64) {
 		select {
 		case <-c.stop:
 			return
-		case <-time.After(time.Duration(300+r.IntN(400)) * time.Millisecond): // a pace that many of them can keep
+		case <-time.After(time.Duration(300+r.IntN(400)) * time.Millisecond): // a pace that many connections can keep
 		}
 		if err := ask(conn, r, turn); err != nil {
 			c.mu.Lock()
@@ -72,7 +72,7 @@ func ask(conn net.Conn, r *rand.Rand, turn uint64) error {
 	for len(data) < 8+8*r.IntN(64) {
 		data = binary.BigEndian.AppendUint64(data, r.Uint64())
 	}
-	_ = conn.SetDeadline(time.Now().Add(45 * time.Second)) // it is open
+	_ = conn.SetDeadline(time.Now().Add(45 * time.Second)) // the connection is open
 	if _, err := conn.Write(data); err != nil {
 		return err
 	}
@@ -86,14 +86,14 @@ func ask(conn net.Conn, r *rand.Rand, turn uint64) error {
 	return nil
 }
 
-// more waits until they have asked that often again.
+// more waits until the connections have asked that many times more.
 func (c *connections) more(n uint64) {
 	c.t.Helper()
 	before := c.asked.Load()
 	waitFor(c.t, "the connections to go on", func() bool { return c.asked.Load() >= before+n })
 }
 
-// wantWhole ends the load, and the claim is that none is broken.
+// wantWhole ends the load, and claims that no connection is broken.
 func (c *connections) wantWhole() {
 	c.t.Helper()
 	c.ended()

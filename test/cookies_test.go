@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A client whose handshake's ACK is lost begins with several segments at once, while the
-// backends answer SYNs with cookies: the first segment makes a socket, and the others must
-// find it. In one round of NAPI they are judged before the kernel has seen the first.
+// A client whose handshake's ACK is lost begins with several segments at once, while the backends
+// answer SYNs with cookies: the first segment makes a socket, and the others must find it. In one
+// round of NAPI the others are judged before the kernel has seen the first.
 //
 //	client --- router --- switch --- director
 //	           no ACKs           --- backend1, backend2, backend3
@@ -18,7 +18,7 @@ func TestBurstAfterCookie(t *testing.T) {
 	const connections = 20
 	l := newChanceLab(t, "2", "")
 	l.direct(t, everyBackend(3)...)
-	// IPv4 or IPv6, TCP and its timestamps, and nothing else.
+	// The lengths are those of IPv4 or IPv6 and TCP with timestamps, without data.
 	on(t, l.router, "nft", fmt.Sprintf("table inet lossy { chain forward { type filter hook forward priority 0; "+
 		"ip daddr %s ip length 52 tcp flags == ack drop; ip6 daddr %s ip6 length 32 tcp flags == ack drop; }; }",
 		gueWays[0].vip(), gueWays[1].vip()))

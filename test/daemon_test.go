@@ -22,9 +22,9 @@ type daemon struct {
 	t      *testing.T
 	host   *netlab.Host
 	binary string // of weir
-	vrf    string // its sockets are in; empty: none
+	vrf    string // its sockets are in this VRF; empty: none
 	verb   string
-	flags  []string // besides those that it always gets
+	flags  []string // in addition to the usual ones
 	bpffs  string
 	config string // its file
 	log    string
@@ -32,12 +32,12 @@ type daemon struct {
 	cmd    *netlab.Command
 	ended  chan struct{}
 
-	user  *syscall.Credential // whose process it is; nil: root's
-	gives []uintptr           // the capabilities that such a user's process has
+	user  *syscall.Credential // the process's user; nil: root
+	gives []uintptr           // the capabilities of such a user's process
 }
 
-// startDaemon starts a weir process with that configuration and waits until it
-// does what the configuration says.
+// startDaemon starts a weir process with that configuration and waits until it works as the
+// configuration says.
 func startDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...string) *daemon {
 	t.Helper()
 	d := launchDaemon(t, h, verb, text, flags...)
@@ -56,7 +56,7 @@ func launchDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...stri
 // newDaemon is launchDaemon without the start.
 func newDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...string) *daemon {
 	t.Helper()
-	// The file has its directory to itself: weir watches the directory.
+	// The file has its own directory, because weir watches the directory.
 	if err := os.MkdirAll(filepath.Join(h.Dir(), verb), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (d *daemon) start() {
 	cmd, ended := d.cmd, make(chan struct{})
 	d.ended = ended
 	go func() {
-		_ = cmd.Wait() // how it ended is in its log
+		_ = cmd.Wait() // its log says how it ended
 		close(ended)
 	}()
 }
@@ -143,7 +143,7 @@ func (d *daemon) logged() string {
 	return string(text)
 }
 
-// ready waits until the daemon does what its file says.
+// ready waits until the daemon works as its file says.
 func (d *daemon) ready() {
 	d.t.Helper()
 	defer func() {
@@ -153,15 +153,15 @@ func (d *daemon) ready() {
 	}()
 	c := d.read()
 	if d.verb == "agent" {
-		// It has the VIPs a moment before its programs, and on a client's host none at all:
-		// it answers when all is there.
+		// An agent has the VIPs a moment before its programs, and on a client's host no VIPs at
+		// all: it answers when all is there.
 		d.waitFor("hold the VIPs and answer", func() bool { return d.holds(c) && d.listens() })
 		return
 	}
 	d.waitFor("forward to every active backend", func() bool { return d.forwards(c) })
 }
 
-// forwards reports whether the director has the services with their policies, and their
+// forwards reports whether the director has the services with their policies, and whether their
 // active backends own slots.
 func (d *daemon) forwards(c model.Config) bool {
 	services, err := d.services()
@@ -177,7 +177,7 @@ func (d *daemon) forwards(c model.Config) bool {
 	return true
 }
 
-// sharesSlots reports whether those backends own slots that should, and only they.
+// sharesSlots reports whether exactly the backends that should own slots do.
 func sharesSlots(status model.ServiceStatus, want model.Service) bool {
 	if len(status.Backends) != len(want.Backends) {
 		return false
@@ -187,7 +187,7 @@ func sharesSlots(status model.ServiceStatus, want model.Service) bool {
 		if i < 0 || (status.Backends[i].Slots > 0) != (b.State == model.Active && b.Weight > 0) {
 			return false
 		}
-		// Without a next hop a backend is down, and its slots are another's.
+		// Without a next hop a backend is down, and others have its slots.
 		if b.State == model.Active && status.Backends[i].State != model.Active {
 			return false
 		}
@@ -220,8 +220,8 @@ func (d *daemon) holds(c model.Config) bool {
 	return true
 }
 
-// listens reports whether the process answers on its socket. A killed one leaves the socket's
-// file, where nobody answers.
+// listens reports whether the process answers on its socket. A killed process leaves the socket's
+// file, where nothing answers.
 func (d *daemon) listens() bool {
 	conn, err := net.Dial("unix", d.socket)
 	if err != nil {

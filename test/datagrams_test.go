@@ -16,10 +16,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// UDP flows in gue stay where they are, whatever happens and whichever director their
-// datagrams come to: while backends drain and come back, while one director alone does
-// not see a backend, when a director is killed and the backends change at once. Every
-// answer must be of the backend that gave the first.
+// UDP flows in gue stay where they are, whatever happens and whichever director gets their
+// datagrams: while backends drain and come back, while only one director does not see a backend,
+// when a director is killed and the backends change at once. Every answer must come from the
+// backend that gave the first.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
@@ -63,8 +63,8 @@ func TestDatagramsOutliveChanges(t *testing.T) {
 	}
 }
 
-// Without the agents' memory flows go elsewhere: of what one director has placed while it
-// did not see a backend, another one knows nothing.
+// Without the agents' memory flows go elsewhere: a director knows nothing of the flows that another
+// one placed while that did not see a backend.
 func TestDatagramsStrayWithoutMemory(t *testing.T) {
 	l := newDatagramLab(t, "  udp-flows: 0\n")
 	all := everyBackend(3)
@@ -109,7 +109,7 @@ func nameDatagrams(t *testing.T, h *netlab.Host, at netip.AddrPort, name string)
 	t.Helper()
 	conn, err := h.ListenPacket("udp", at.String())
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return // several ways have the VIP
+		return // several ways share the VIP
 	}
 	if err != nil {
 		t.Fatalf("listen on %s: %v", h.Name, err)
@@ -143,7 +143,7 @@ func (l *datagramLab) via(t *testing.T, director int) {
 	l.router.Route("2001:db8::/64", lanAddress(director, true).String())
 }
 
-// change tells both directors, the second one while flows come to the first.
+// change reconfigures both directors, the second one while flows come to the first.
 func (l *datagramLab) change(t *testing.T, backends ...backend) {
 	t.Helper()
 	l.running.edit(l.text(directorHost, backends...))
@@ -186,7 +186,7 @@ func (l *datagramLab) blind(t *testing.T, number int) (sees func()) {
 	}
 }
 
-// datagrams is a flow of the client's.
+// datagrams is one of the client's flows.
 type datagrams struct {
 	net.Conn
 	way     way
@@ -194,7 +194,7 @@ type datagrams struct {
 	asked   int
 }
 
-// open begins so many flows of each way.
+// open begins this many flows of each way.
 func (l *datagramLab) open(t *testing.T, each int) {
 	t.Helper()
 	for _, w := range gueWays {
@@ -213,7 +213,7 @@ func (l *datagramLab) open(t *testing.T, each int) {
 	}
 }
 
-// ask asks on all flows through either director, and wants that something was counted.
+// ask asks on all flows through each director, and checks that a reason was counted.
 func (l *datagramLab) ask(t *testing.T, what, counted string) {
 	t.Helper()
 	before := l.count(t, counted)
@@ -240,7 +240,7 @@ func (l *datagramLab) askAll(t *testing.T, what string) {
 	}
 }
 
-// tryAsk sends a datagram until it is answered: one of another flow may have been lost.
+// tryAsk sends a datagram until it is answered: datagrams may be lost.
 func (f *datagrams) tryAsk() (string, error) {
 	f.asked++
 	question := fmt.Sprint(f.asked)
@@ -255,7 +255,7 @@ func (f *datagrams) tryAsk() (string, error) {
 			if err != nil {
 				break
 			}
-			// An answer to a question before, that was sent twice, says who has it, too.
+			// An answer to an earlier question that was sent twice names the backend, too.
 			if _, name, ok := strings.Cut(string(buffer[:n]), " "); ok && (name != f.backend && f.backend != "" || strings.HasPrefix(string(buffer[:n]), question+" ")) {
 				return name, nil
 			}

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// "weir demo" shows every mode and family with nothing failed, and what traffic notices of
-// the losses, and leaves nothing.
+// "weir demo" shows every mode and family without a failure, and what traffic notices of the
+// losses, and leaves nothing.
 func TestDemo(t *testing.T) {
 	cmd := exec.Command(weir, "demo", "--duration", "6s", "--json")
 	var stdout, stderr bytes.Buffer
@@ -71,8 +71,7 @@ func TestDemo(t *testing.T) {
 	wantNothingLeft(t, cmd.Process.Pid)
 }
 
-// An interrupt ends the demo early, with a report of what it saw; another one that
-// holds the lab ends it.
+// An interrupt ends the demo early, with a report of what it saw; another interrupt ends the hold.
 func TestDemoIsInterrupted(t *testing.T) {
 	cmd := exec.Command(weir, "demo", "--duration", "60s", "--hold")
 	var stdout bytes.Buffer
@@ -109,8 +108,8 @@ func TestDemoIsInterrupted(t *testing.T) {
 	wantNothingLeft(t, cmd.Process.Pid)
 }
 
-// wantNothingLeft wants no namespaces, files, mounts and processes of a lab of that
-// process.
+// wantNothingLeft checks that no namespaces, files, mounts and processes of that process's lab are
+// left.
 func wantNothingLeft(t *testing.T, pid int) {
 	t.Helper()
 	name := fmt.Sprintf("weir-%d", pid)

@@ -11,13 +11,13 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// device is what a director's uplink may be. It is made of one cable or two, and has the
-// director's addresses.
+// device is a kind of uplink of a director. It is made of one cable or two, and has the director's
+// addresses.
 type device struct {
-	kind    string // as iproute2 names it, and the kernel's module
+	kind    string // the name in iproute2, and of the kernel's module
 	uplink  string // in director.interfaces
 	segment string // of the services; empty: none
-	vrf     string // that the uplink is in: what the director itself sends needs "ip vrf exec"
+	vrf     string // of the uplink: packets of the director itself need "ip vrf exec"
 	make    func(l *lab)
 	lost    string // why frames for a backend's own MAC address cannot leave; empty: they can
 }
@@ -33,7 +33,7 @@ var devices = map[string]device{
 }
 
 // TestDevices sends real traffic in every mode through directors whose uplink is no plain
-// interface. What this host's kernel lacks is tried by "make test-guest".
+// interface. "make test-guest" tries devices that this host's kernel lacks.
 //
 //	client --- router --- switch === device of the director
 //	                             --- backend1, backend2
@@ -41,7 +41,7 @@ func TestDevices(t *testing.T) {
 	for name, d := range devices {
 		t.Run(name, func(t *testing.T) {
 			needDevice(t, d.kind)
-			if d.segment == "" { // whose connections are not handed over
+			if d.segment == "" { // connections of a segment are not handed over
 				t.Run("redirect", func(t *testing.T) {
 					l := newNarrowLab(t, size{backends: 2, uplink: d.make, uplinkName: d.uplink, vrf: d.vrf}, redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)})
 					for _, b := range l.backends {
@@ -112,8 +112,8 @@ func (l *lab) fetches(t *testing.T, director *daemon, w way) {
 	}
 }
 
-// needDevice skips the test where the kernel has no such device. In a guest that is made for them
-// nothing is skipped.
+// needDevice skips the test if the kernel has no such device. In a guest that is made for these
+// devices, nothing is skipped.
 func needDevice(t *testing.T, kind string) {
 	t.Helper()
 	lab := netlab.ForTest(t)
@@ -134,7 +134,7 @@ func needDevice(t *testing.T, kind string) {
 	}
 }
 
-// bond connects the director by two cables that are one.
+// bond connects the director by two bonded cables.
 func (l *lab) bond(mode string) {
 	opts := []string{"miimon", "20"}
 	if mode == "802.3ad" {
@@ -164,13 +164,13 @@ func (l *lab) enslave(h *netlab.Host, bond, mode string, opts []string, ports ..
 	on(l.t, h, "ip", "link", "set", bond, "up")
 }
 
-// trunk connects the director by a cable of tagged frames, with a device for the VLAN in which
-// all others of the switch are.
+// trunk connects the director by a cable of tagged frames, with a device for the VLAN of all other
+// hosts on the switch.
 func (l *lab) trunk(protocol string) {
 	port := l.Link(l.director, l.lan, netlab.LinkOptions{XDP: true, Tagged: true, NameB: "to-director"}).A
 	on(l.t, l.lan, "ip", "link", "set", "bridge", "type", "bridge", "vlan_filtering", "1", "vlan_protocol", protocol, "vlan_default_pvid", "100")
 	on(l.t, l.lan, "bridge", "vlan", "add", "dev", "to-director", "vid", "100")
-	if protocol == "802.1ad" { // whose tags have an offload of their own: XDP sees what is in the frame
+	if protocol == "802.1ad" { // these tags have an offload of their own: XDP sees only those in the frame
 		on(l.t, l.lan, "ethtool", "-K", "to-director", "tx-vlan-stag-hw-insert", "off")
 	}
 	on(l.t, l.director, "ip", "link", "add", "link", port.Name, "name", "tenant", "type", "vlan", "id", "100", "protocol", protocol)

@@ -12,10 +12,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Connections outlive several drains and changes where agents report them to the
-// directors' etcd, and break where they do not. When they have ended the log has one
-// generation again. The parts mostly wait, and each has a lab of its own: they run side
-// by side.
+// Connections outlive several drains and changes if agents report them to the directors' etcd, and
+// break if agents do not. When they have ended, the log has one generation again. The parts mostly
+// wait, and each has a lab of its own: they run in parallel.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2, backend3
@@ -78,7 +77,7 @@ func TestGenerationsStayForReportedConnections(t *testing.T) {
 type evidenceLab struct {
 	*chanceLab
 	way   way
-	store string // the keys of a configuration that say where the etcd is
+	store string // the configuration's keys for etcd
 }
 
 const shortDrain = time.Second
@@ -142,8 +141,8 @@ func (l *evidenceLab) log(t *testing.T) model.LogStatus {
 	return services[0].Log
 }
 
-// waitForReports waits for what the log must become by what agents report: for two looks at
-// the sockets, a report, and a look at that, each some seconds apart.
+// waitForReports waits for the effect of agents' reports on the log. It takes two looks at the
+// sockets, a report, and a look at the report, each some seconds apart.
 func (l *evidenceLab) waitForReports(t *testing.T, because string, is func(model.LogStatus) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); !is(l.log(t)); time.Sleep(50 * time.Millisecond) { // between two looks
@@ -153,7 +152,7 @@ func (l *evidenceLab) waitForReports(t *testing.T, because string, is func(model
 	}
 }
 
-// agentsHeard asks the director how many backends it has reports of, as a user does.
+// agentsHeard asks the director how many backends have reported to it, as a user does.
 func (l *evidenceLab) agentsHeard(t *testing.T) int {
 	t.Helper()
 	out := on(t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.running.socket)

@@ -20,17 +20,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// fault is one way in which a backend is broken, and what weir makes of it.
+// fault is one way in which a backend is broken, and what weir says of it.
 type fault struct {
 	name   string
 	health string // the rest of the check, in YAML
 	serve  func(net.Listener)
 	spoil  func()
-	why    string // that weir backends shows
+	why    string // the reason that weir backends shows
 }
 
-// Servers are broken in every way that probes to their own addresses can find, and weir
-// backends names the reason of each.
+// Servers are broken in every way that probes to their own addresses can find, and weir backends
+// names the reason of each fault.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1
@@ -140,7 +140,7 @@ func TestBrokenBackendsAreNamed(t *testing.T) {
 		}
 	}()
 	for _, f := range faults {
-		// Again and again: any probe may also fail because a server has not had its turn in time.
+		// Asked repeatedly: any probe may also fail because a server did not get the CPU in time.
 		director.waitFor("say of "+f.name+" "+f.why, func() bool {
 			shown = on(t, director.host, weir, "backends", f.name, "--socket", director.socket)
 			return strings.Contains(shown, "  down  ") && strings.Contains(shown, "  "+f.why+"\n")
@@ -151,7 +151,7 @@ func TestBrokenBackendsAreNamed(t *testing.T) {
 	}
 }
 
-// deafListener leaves connections to the kernel when it is ill, until the test ends.
+// deafListener accepts no connections while it is ill, until the test ends.
 type deafListener struct {
 	net.Listener
 	ill   *atomic.Bool
@@ -164,11 +164,11 @@ func (l *deafListener) Accept() (net.Conn, error) {
 		return conn, err
 	}
 	<-l.ended
-	conn.Close() // the one that it was waiting for
+	conn.Close() // the connection for which it was waiting
 	return nil, net.ErrClosed
 }
 
-// selfSigned is a certificate for a name, and the same as a PEM text.
+// selfSigned is a certificate for a name, also as PEM text.
 func selfSigned(t *testing.T, name string) (*tls.Certificate, string) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)

@@ -16,8 +16,8 @@ import (
 // floodRate is how many packets a flood sends in a second.
 const floodRate = 20000
 
-// floodMode is what a flood is made of. Every flow of it has a source of its own that somebody has
-// made up, who sees no answer.
+// floodMode is the content of a flood. Every flow has its own made-up source, so the sender sees no
+// answer.
 type floodMode struct {
 	name     string
 	protocol string
@@ -41,25 +41,25 @@ const (
 
 var floodModes = []floodMode{
 	{"syn", "tcp", []floodSegment{{flags: flagSYN, sequence: 1000}}},
-	// A listener drops what has no ACK, and says nothing.
+	// A listener silently drops segments without ACK.
 	{"synpsh", "tcp", []floodSegment{{flags: flagSYN, sequence: 1000}, {flags: flagPSH, sequence: 1001}}},
 	{"synack", "tcp", []floodSegment{{flags: flagSYN, sequence: 1000}, {flags: flagACK, sequence: 1001, acknowledgement: 12345}}},
 	{"dns", "udp", []floodSegment{{}}},
 }
 
-// flooder is a host that sends packets with sources of others.
+// flooder is a host that sends packets with other hosts' sources.
 //
 //	flooder --- router --- ...
 type flooder struct {
 	host *netlab.Host
 	out  *netlab.Port
 	to   net.HardwareAddr // the router
-	next uint32           // flow
-	from netip.Prefix     // sources that it makes up
+	next uint32           // the next flow
+	from netip.Prefix     // the made-up sources
 	rate int              // packets in a second
 }
 
-// The sources of floods, to which the router has a route: what is sent to them is lost there.
+// The sources of floods. The router has a route to them, and packets to them are lost there.
 var (
 	floodSources  = netip.MustParsePrefix("198.18.0.0/15")
 	floodSources6 = netip.MustParsePrefix("2001:db8:f000::/36")
@@ -77,8 +77,8 @@ func newFlooder(l *lab) *flooder {
 	return f
 }
 
-// send floods a service until the time is over or the flood has had so many packets, and says how
-// many there were.
+// send floods a service until the time is over or the flood has had that many packets, and returns
+// how many there were.
 func (f *flooder) send(mode floodMode, to netip.AddrPort, duration time.Duration) (sent int, err error) {
 	err = f.host.Do(func() error {
 		socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -107,7 +107,7 @@ func (f *flooder) send(mode floodMode, to netip.AddrPort, duration time.Duration
 	return sent, err
 }
 
-// frame is a packet of the flow whose turn it is.
+// frame is a packet of the next flow.
 func (f *flooder) frame(protocol string, segment floodSegment, to netip.AddrPort) []byte {
 	source := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(f.from.Addr().AsSlice())+f.next&(1<<(32-f.from.Bits())-1))
 	from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(source)), uint16(1024+f.next*7919%60000))
@@ -121,8 +121,8 @@ func (f *flooder) frame(protocol string, segment floodSegment, to netip.AddrPort
 	return f.framed(packet)
 }
 
-// source6 is the source of the flow whose turn it is: of a network of its own (/64), or, each second
-// one, of a network that they share.
+// source6 is the source of the next flow. Every second flow has a network of its own (/64); the
+// others share one.
 func (f *flooder) source6() netip.Addr {
 	bytes := floodSources6.Addr().As16()
 	at := 12
@@ -163,7 +163,7 @@ func (f *flooder) emit(frames [][]byte) error {
 	})
 }
 
-// framed is a packet on its way to the router.
+// framed is a packet in a frame to the router.
 func (f *flooder) framed(packet []byte) []byte {
 	frame := append(append([]byte{}, f.to...), f.out.MAC...)
 	kind := []byte{0x08, 0x00}
@@ -173,7 +173,7 @@ func (f *flooder) framed(packet []byte) []byte {
 	return append(append(frame, kind...), packet...)
 }
 
-// spoofed is a packet of that source; a segment of TCP has no data.
+// spoofed is a packet from that source; a TCP segment has no data.
 func spoofed(protocol string, segment floodSegment, from, to netip.AddrPort, data []byte) []byte {
 	head, number := make([]byte, 20), byte(unix.IPPROTO_TCP)
 	binary.BigEndian.PutUint16(head, from.Port())
@@ -204,7 +204,7 @@ func spoofed(protocol string, segment floodSegment, from, to netip.AddrPort, dat
 	return append(packet, head...)
 }
 
-// spoofed6 is an IPv6 packet of that source, whose checksum it fills in.
+// spoofed6 is an IPv6 packet from that source, with its checksum filled in.
 func spoofed6(number byte, content []byte, from, to netip.Addr) []byte {
 	packet := make([]byte, 40, 40+len(content))
 	packet[0], packet[6], packet[7] = 0x60, number, 64
@@ -220,7 +220,7 @@ func spoofed6(number byte, content []byte, from, to netip.Addr) []byte {
 	return append(packet, content...)
 }
 
-// internetChecksum is that of RFC 1071, of parts with an even number of bytes.
+// internetChecksum is the checksum of RFC 1071 over parts with an even number of bytes.
 func internetChecksum(sum uint32, parts ...[]byte) uint16 {
 	for _, part := range parts {
 		for i := 0; i < len(part); i += 2 {

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// heavyBackends have other weights than every backend by itself.
+// heavyBackends have other weights than the default.
 var heavyBackends = []backend{{number: 1, weight: 20}, {number: 2}, {number: 3, weight: 300}}
 
-// floodText is a director's file with room for few flows.
+// floodText is a director's file with room for only a few flows.
 func floodText(services ...string) string {
 	return strings.NewReplacer("  snat:\n", "  limits: {flows: 4096}\n  snat:\n", "ports: 20000-29999", "ports: 20000-24095").
 		Replace(configText("eth0", "", services...))
@@ -98,7 +98,7 @@ func redirectFloodLab(t *testing.T) *floodLab {
 	return l
 }
 
-// again starts the director again, with room for few flows.
+// again starts the director again, with room for only a few flows.
 func (l *floodLab) again() {
 	l.t.Helper()
 	l.running.end(syscall.SIGTERM)

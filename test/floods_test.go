@@ -23,16 +23,16 @@ import (
 // floodsFor makes each flood of TestFloods that long: WEIR_FLOODS=60s, as make floods does.
 const floodsFor = "WEIR_FLOODS"
 
-// What clients do beside a flood.
+// What clients do during a flood.
 const (
 	idleConnections = 200
 	idleDatagrams   = 40  // flows of UDP
 	newConnections  = 200 // in a second
-	// Longer than it takes until a SYN that is lost twice is sent again.
+	// Longer than until a SYN that was lost twice is sent again.
 	newPatience = 4 * time.Second
 )
 
-// floodKind is a lab whose service remembers flows in one of the ways that there are.
+// floodKind is a lab whose service remembers flows in one of the possible ways.
 type floodKind struct {
 	name  string
 	start func(t *testing.T) *floodLab
@@ -58,15 +58,15 @@ type floodLab struct {
 	flowsUnderTest
 	flooder  *flooder
 	running  *daemon        // the director's
-	tcp, udp netip.AddrPort // the services; no udp: there is none
+	tcp, udp netip.AddrPort // the services; invalid udp: no such service
 	heavy    string         // the director's file with other weights
 	light    string
 }
 
-// Floods of made-up flows break no connection and no UDP flow that went on before, whatever happens
-// to weights meanwhile, and new ones are taken at once when a flood is over. While it lasts they
-// fail at most where there is no room but for flows of which nothing is known. No flow of a flood is
-// sustained or proved.
+// Floods of made-up flows break no earlier connection or UDP flow, whatever happens to weights
+// meanwhile, and new connections work at once when a flood is over. During a flood they fail at
+// most where there is no room for flows of which nothing is known. No flow of a flood is sustained
+// or proved.
 //
 //	client --- router --- switch --- director
 //	flooder ---            --- backend1 ... backend3, which are pods' hosts, too
@@ -75,7 +75,7 @@ func TestFloods(t *testing.T) {
 	if !long {
 		for _, kind := range floodKinds {
 			t.Run(kind.name, func(t *testing.T) {
-				t.Parallel() // all of them wait for most of the time
+				t.Parallel() // these tests wait most of the time
 				for _, line := range kind.flood(t, 500*time.Millisecond, "synack", "dns") {
 					t.Log(line)
 				}
@@ -118,7 +118,7 @@ func (k floodKind) flood(t *testing.T, duration time.Duration, modes ...string) 
 	return results
 }
 
-// floodResult is what a flood has done.
+// floodResult is the effect of a flood.
 type floodResult struct {
 	of                   string
 	floods               int
@@ -147,7 +147,7 @@ func (r floodResult) String() string {
 		r.of, r.packets, r.broken, r.idle, r.elsewhere, r.datagrams, r.failed, r.during, r.failedAfter, r.after, r.noRoom, r.kept, r.errors)
 }
 
-// begin opens what is idle while floods last.
+// begin opens the flows that are idle during floods.
 func (l *floodLab) begin() {
 	l.t.Helper()
 	for range idleConnections {
@@ -158,8 +158,8 @@ func (l *floodLab) begin() {
 			l.dialTo("udp", "udp", l.udp)
 		}
 	}
-	// What has not gone on for 2 s may be of a flood itself (PROOF_LASTS in bpf/proof.h), and time
-	// goes by in units of a second.
+	// A flow that has not gone on for 2 s may belong to a flood (PROOF_LASTS in bpf/proof.h), and
+	// the clock counts whole seconds.
 	began := time.Now()
 	l.running.waitFor("see flows that go on for a while", func() bool {
 		l.goOn("before any flood")
@@ -167,8 +167,8 @@ func (l *floodLab) begin() {
 	})
 }
 
-// strike sends packets with the clients' addresses and ports, of somebody who sees nothing of their
-// connections: what is made of them shows when floods take the places of what is over.
+// strike sends packets with the clients' addresses and ports, as a host does that sees nothing of
+// their connections. Their effect shows when floods take the places of flows that are over.
 func (l *floodLab) strike() {
 	l.t.Helper()
 	before := l.look().packets
@@ -189,7 +189,7 @@ func (l *floodLab) strike() {
 	l.running.waitFor("get what was guessed", func() bool { return l.look().packets >= before+uint64(len(frames)) })
 }
 
-// sequenceOf is the number that a connection goes on with (TCP_REPAIR in net/ipv4/tcp.c).
+// sequenceOf is a connection's next sequence number (TCP_REPAIR in net/ipv4/tcp.c).
 func sequenceOf(t *testing.T, conn *net.TCPConn) (sequence uint32) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
@@ -214,7 +214,7 @@ func sequenceOf(t *testing.T, conn *net.TCPConn) (sequence uint32) {
 	return sequence
 }
 
-// flood floods the lab, changes weights meanwhile, and says what has become of clients.
+// flood floods the lab, changes weights meanwhile, and returns the effect on clients.
 func (l *floodLab) flood(mode floodMode, duration time.Duration) (r floodResult) {
 	l.t.Helper()
 	to := l.tcp
@@ -227,7 +227,7 @@ func (l *floodLab) flood(mode floodMode, duration time.Duration) (r floodResult)
 	changed := make(chan struct{})
 	go func() {
 		defer close(changed)
-		time.Sleep(duration / 2) // in the midst of the flood
+		time.Sleep(duration / 2) // in the middle of the flood
 		l.heavy, l.light = l.light, l.heavy
 		l.running.edit(l.heavy)
 	}()
@@ -243,7 +243,7 @@ func (l *floodLab) flood(mode floodMode, duration time.Duration) (r floodResult)
 	}
 	r.noRoom = after.noRoom - before.noRoom
 	r.kept = after.kept
-	time.Sleep(time.Second) // what is promised begins then: none fails
+	time.Sleep(time.Second) // from then on no connection may fail
 	over = make(chan struct{})
 	time.AfterFunc(min(duration, time.Second), func() { close(over) })
 	late := l.callUntil(over)
@@ -269,7 +269,7 @@ func (l *floodLab) flood(mode floodMode, duration time.Duration) (r floodResult)
 	return r
 }
 
-// judge fails the test where a flood has done what none may.
+// judge fails the test if a flood did what it must not.
 func (l *floodLab) judge(mode floodMode, r floodResult) {
 	l.t.Helper()
 	if r.broken > 0 || r.elsewhere > 0 {
@@ -289,7 +289,7 @@ func (l *floodLab) judge(mode floodMode, r floodResult) {
 	}
 }
 
-// manyRefused are so many flows without a place that a status has to show it.
+// manyRefused is a number of flows without a place that a status has to show.
 const manyRefused = 1000
 
 // crowded reports whether the director names a service of a protocol whose flows have no room.
@@ -318,7 +318,7 @@ type calls struct {
 	failed []string
 }
 
-// callUntil opens connections, each of which says something and has to be answered.
+// callUntil opens connections; each sends something and must be answered.
 func (l *floodLab) callUntil(over chan struct{}) (c calls) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -370,9 +370,9 @@ func (l *floodLab) call() error {
 	return err
 }
 
-// floodLook is what the director says of its flows.
+// floodLook is the director's status of its flows.
 type floodLook struct {
-	packets uint64 // that came
+	packets uint64 // received
 	noRoom  uint64
 	kept    int
 }

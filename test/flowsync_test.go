@@ -18,11 +18,11 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Without agents, connections outlive the director that has seen them begin, and the
-// generations in which they did: the directors of a group tell each other what they
-// remember. So do connections of which nobody has seen a packet, as long as others like
-// them turn up at any director. Where directors are told not to, connections break. Both run
-// side by side, each in a lab of its own.
+// Without agents, connections outlive the director that saw them begin, and the generations in
+// which they began: the directors of a group tell each other what they remember. Connections of
+// which no director has seen a packet survive too, as long as others like them turn up at any
+// director. If telling is off, connections break. Both parts run in parallel, each in a lab of its
+// own.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
@@ -49,8 +49,8 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 		l.begins()
 		l.lose(0)
 		l.goOn("with another director")
-		// The same the other way round, by a director that has begun anew: it was told
-		// everything before it said that it runs.
+		// The same the other way round, with a restarted director: it was told everything before it
+		// said that it runs.
 		l.revive(0)
 		l.apply(0, backend{number: 1}, backend{number: 2, weight: 300}, backend{number: 3})
 		l.goOn("with other weights")
@@ -75,7 +75,7 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 	})
 }
 
-// tellingLab has two directors of one group, of which the router uses the first.
+// tellingLab has two directors of one group, the router uses the first one.
 type tellingLab struct {
 	flowsUnderTest
 	way       way
@@ -86,7 +86,7 @@ type tellingLab struct {
 	lost      [2]bool
 }
 
-// tellingDrain is the drain of the services: all flows have to say something in it, also on a
+// tellingDrain is the drain of the services: all flows have to send something within it, also on a
 // busy machine.
 const tellingDrain = 2 * time.Second
 
@@ -136,8 +136,7 @@ func (l *tellingLab) services(backends ...backend) (list []string) {
 	return list
 }
 
-// apply gives the group these backends, and waits until all directors that run forward to
-// them.
+// apply gives the group these backends, and waits until all running directors forward to them.
 func (l *tellingLab) apply(by int, backends ...backend) {
 	l.t.Helper()
 	l.give(by, backends...)
@@ -151,7 +150,7 @@ func (l *tellingLab) give(by int, backends ...backend) {
 	on(l.t, l.hosts[by], weir, "apply", "-f", file, "--socket", l.directors[by].socket)
 }
 
-// forwarded waits until all directors that run forward to these backends.
+// forwarded waits until all running directors forward to these backends.
 func (l *tellingLab) forwarded(backends ...backend) {
 	l.t.Helper()
 	for i, d := range l.directors {
@@ -174,8 +173,8 @@ func (l *tellingLab) forwarded(backends ...backend) {
 	}
 }
 
-// backendsChange opens flows and makes all of them such that only what is remembered of
-// them says whose they are.
+// backendsChange opens flows and changes the backends until only memory knows the backend of each
+// flow.
 func (l *tellingLab) backendsChange() {
 	l.t.Helper()
 	l.apply(0, everyBackend(3)...)
@@ -187,12 +186,12 @@ func (l *tellingLab) backendsChange() {
 	for draining := range 3 {
 		backends := everyBackend(3)
 		backends[draining].state = "draining"
-		// At once: of a flow that says nothing before the generation before has left, nobody
-		// can know whose it is.
+		// At once: if a flow sends nothing before the previous generation has left, no director can
+		// know its backend.
 		l.give(0, backends...)
 		l.goOn(fmt.Sprintf("while backend%d drains", draining+1))
 		l.forwarded(backends...)
-		l.goOn("and once more") // what has said something twice is no guess
+		l.goOn("and once more") // a flow that has sent twice is no guess
 		for _, d := range l.directors {
 			d.waitFor("have one generation", func() bool { return d.generations(1) })
 		}
@@ -201,11 +200,11 @@ func (l *tellingLab) backendsChange() {
 }
 
 // begins opens connections that have had one request each when the first director is lost. They
-// are of backend3, which has their slots since the last change: another director that is not told of
-// them guesses the backend before.
+// belong to backend3, which has their slots since the last change: a director that is not told of
+// them would guess the previous backend.
 func (l *tellingLab) begins() {
 	l.t.Helper()
-	l.drain = time.Minute // the generation before is to stay
+	l.drain = time.Minute // the previous generation must stay
 	l.apply(0, backend{number: 1}, backend{number: 2}, backend{number: 3, weight: 300})
 	l.directors[0].waitFor("place connections by the change", func() bool {
 		services, err := l.directors[0].services()
@@ -225,11 +224,11 @@ func (l *tellingLab) begins() {
 	l.flows = append(old, l.flows...)
 }
 
-// idle opens connections that no director remembers, all to one backend, and gives most of
-// their slots to others. Some of them go on, one after the other, and the rest are silent for
-// two drains, or until their generation has left: it returns how many of those are broken. The
-// router sends all packets to the first director, and the other one takes generations out of
-// the log, too.
+// idle opens connections that no director remembers, all to one backend, and gives most of their
+// slots to others. With twoDrains, some of them go on, one after the other, and the rest are silent
+// for two drains; otherwise all are silent until their generation has left. It returns how many of
+// the silent ones are broken. The router sends all packets to the first director, and the other one
+// takes generations out of the log, too.
 func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
 	l.t.Helper()
 	for number := range 3 {
@@ -262,8 +261,8 @@ func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
 	return broken, of
 }
 
-// meet makes one host know the MAC address of another one, whose slots do not settle then
-// when it becomes a backend.
+// meet makes one host know the MAC address of another, whose slots then do not settle when it
+// becomes a backend.
 func (l *tellingLab) meet(a *netlab.Host, b netip.Addr) {
 	l.t.Helper()
 	l.must(a.Do(func() error {
@@ -272,13 +271,13 @@ func (l *tellingLab) meet(a *netlab.Host, b netip.Addr) {
 			return c.Close()
 		}
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			return nil // by the other host
+			return nil // refused by the other host
 		}
 		return err
 	}))
 }
 
-// nextOf lets the first of some flows go on, and takes it away.
+// nextOf lets the first of some flows go on, and removes it from them.
 func (l *tellingLab) nextOf(flows *[]*flowUnderTest) error {
 	if len(*flows) == 1 {
 		return errors.New("there are too few connections")
@@ -302,7 +301,7 @@ func (l *tellingLab) broken() (n int) {
 	return n
 }
 
-// lose ends a director as a host is lost, and sends everything to the other one.
+// lose ends a director as if its host were lost, and routes all packets to the other one.
 func (l *tellingLab) lose(i int) {
 	l.t.Helper()
 	l.directors[i].end(syscall.SIGKILL)
@@ -311,9 +310,9 @@ func (l *tellingLab) lose(i int) {
 	l.router.Route("192.0.2.0/24", lanAddress(l.number(1-i), false).String())
 }
 
-// revive starts a director that was lost, as a host does that has forgotten everything
-// but what is on its disk. The other one takes its time to tell what it remembers: until
-// then no packet is to meet the program, which would have to guess.
+// revive starts a lost director, on a host that has forgotten everything except its disk. The other
+// director is slow to tell what it remembers: until then no packet may reach the program, which
+// would have to guess.
 func (l *tellingLab) revive(i int) {
 	l.t.Helper()
 	host, other := l.hosts[i], l.directors[1-i]
@@ -348,7 +347,7 @@ func (l *tellingLab) kept(i int) int {
 	return flows.Remembered - flows.Fresh
 }
 
-// attached says whether a director's program gets packets.
+// attached reports whether a director's program gets packets.
 func (l *tellingLab) attached(i int) (is bool) {
 	l.t.Helper()
 	l.must(l.hosts[i].Do(func() error {
