@@ -71,7 +71,8 @@ func TestDemo(t *testing.T) {
 	wantNothingLeft(t, cmd.Process.Pid)
 }
 
-// An interrupt ends the demo early, with a report of what it saw; another interrupt ends the hold.
+// An interrupt ends the demo early, with a report of what it saw; one during the hold ends the
+// hold.
 func TestDemoIsInterrupted(t *testing.T) {
 	cmd := exec.Command(weir, "demo", "--duration", "60s", "--hold")
 	var stdout bytes.Buffer

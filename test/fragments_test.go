@@ -17,8 +17,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// fragmentLab is a group behind a router that chooses directors for first fragments by
-// ports, and for later ones, which have none, always the first director.
+// fragmentLab is a group behind a router that chooses directors by ports for first fragments, and
+// always the first director for later ones, which have no ports.
 //
 //	client --- router --- switch --- director1, director2, director3
 //	                             --- backend1, backend2
@@ -37,7 +37,7 @@ const (
 )
 
 func newFragmentLab(t *testing.T) *fragmentLab {
-	// Room for the headers of tunnels: what is too long for them is another test's.
+	// Room for the headers of tunnels: another test has packets that are too long for them.
 	l := &fragmentLab{lab: newLab(t, size{backends: 2, lanMTU: 1700})}
 	l.directors = []*netlab.Host{l.director}
 	for i := 1; i < len(l.since); i++ {
@@ -51,8 +51,8 @@ func newFragmentLab(t *testing.T) *fragmentLab {
 	return l
 }
 
-// divide makes the router choose as many routers in data centres do, and Linux's own
-// ECMP does not: by ports where there are any.
+// divide makes the router choose like many routers in data centers, but unlike Linux's own ECMP: by
+// ports if there are any.
 func (l *fragmentLab) divide() {
 	var ranges []string
 	for i := range l.directors {
@@ -75,7 +75,7 @@ func (l *fragmentLab) divide() {
 		add rule inet divide prerouting ip6 daddr 2001:db8::/64 meta mark set `+by)
 }
 
-// config is the file of a director, with or without its group.
+// config is the file of a director, in its group or without it.
 func (l *fragmentLab) config(number int, grouped bool, services []string) string {
 	var group, sources []string
 	for i := range l.directors {
@@ -100,7 +100,7 @@ func (l *fragmentLab) start(services []string) {
 	}
 }
 
-// group makes the directors a group, and waits until all have found all others.
+// group makes the directors a group, and waits until each has found all others.
 func (l *fragmentLab) group(services []string) {
 	for i, d := range l.daemons {
 		d.edit(l.config(i, true, services))
@@ -111,7 +111,7 @@ func (l *fragmentLab) group(services []string) {
 	}
 }
 
-// found waits until a director has found so many others.
+// found waits until a director has found this many others.
 func (l *fragmentLab) found(number, others int) {
 	d := l.daemons[number]
 	d.waitFor(fmt.Sprintf("find %d others of the group", others), func() bool {
@@ -139,7 +139,7 @@ func (l *fragmentLab) reason(number int, name string) uint64 {
 	return 0
 }
 
-// digest answers each datagram with the sum of it.
+// digest answers each datagram with its SHA-256 sum.
 func digest(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 	t.Helper()
 	conn, err := h.ListenPacket("udp", at.String())
@@ -160,15 +160,15 @@ func digest(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 	}()
 }
 
-// answered is how long an answer is waited for that is to come, also on a busy machine, and
-// unanswered for one that is not.
+// answered is how long to wait for an expected answer, also on a busy machine, and unanswered for
+// one that must not come.
 const (
 	answered   = 5 * time.Second
 	unanswered = 500 * time.Millisecond
 )
 
-// arrive sends datagrams of 4,000 bytes by one director's ports, and says how many come
-// to a backend, each as it was.
+// arrive sends datagrams of 4,000 bytes by one director's ports, and returns how many reach a
+// backend unchanged.
 func (l *fragmentLab) arrive(w way, director, datagrams int, wait time.Duration) (intact int) {
 	l.t.Helper()
 	for n := range datagrams {
@@ -180,13 +180,13 @@ func (l *fragmentLab) arrive(w way, director, datagrams int, wait time.Duration)
 	return intact
 }
 
-// arrives sends one datagram, and says whether a backend gets it as it was.
+// arrives sends one datagram, and reports whether a backend gets it unchanged.
 func (l *fragmentLab) arrives(w way, port, size int, wait time.Duration) bool {
 	l.t.Helper()
 	return l.isDigested(netip.AddrPortFrom(w.vip(), 7), port, size, wait)
 }
 
-// isDigested sends a datagram by a port of the client's, and says whether its sum comes back.
+// isDigested sends a datagram from a port of the client, and reports whether its sum comes back.
 func (l *lab) isDigested(to netip.AddrPort, port, size int, wait time.Duration) bool {
 	l.t.Helper()
 	from := netip.IPv4Unspecified()
@@ -211,10 +211,10 @@ func (l *lab) isDigested(to netip.AddrPort, port, size int, wait time.Duration) 
 	return err == nil && bytes.Equal(answer[:n], sum[:])
 }
 
-// Datagrams in fragments arrive whole, whichever directors their fragments come to: in
-// every mode and family. Without the group, none does whose first fragment comes to
-// another director than the others. A director whose process has ended goes on; when it
-// ceases to forward, the others take its part.
+// Datagrams in fragments arrive whole in every mode and family, whichever directors get their
+// fragments. Without the group, no datagram arrives whose first fragment comes to another director
+// than the other fragments. A director whose process has ended goes on; when it stops forwarding,
+// the others take over.
 func TestFragmentsMeet(t *testing.T) {
 	l := newFragmentLab(t)
 	var services []string

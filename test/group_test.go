@@ -13,9 +13,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A group shares its sets in an etcd, over TLS: what one director is given, both
-// forward, and by the same rows. The loss of a member of etcd, and of all of it, changes
-// nothing on the wire, also not for a director that is killed and starts without it.
+// A group shares its sets in an etcd, over TLS: what one director is given, both forward, and by
+// the same rows. The loss of one member of etcd, or of all, changes nothing on the wire, not even
+// for a director that is killed and starts without etcd.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
@@ -45,7 +45,7 @@ func TestGroupSharesSets(t *testing.T) {
 		file := write(t, by.host, "set.yaml", set(backends))
 		on(t, by.host, weir, "apply", "-f", file, "--socket", by.socket)
 		for _, d := range directors {
-			// Before it places connections by the set, it does so as before.
+			// Until it places connections by the new set, it uses the previous one.
 			d.waitFor("forward the set", func() bool {
 				services, err := d.services()
 				return err == nil && len(services) == 1 && active(services[0]) == backends && services[0].Log.Coming == 0
@@ -53,7 +53,7 @@ func TestGroupSharesSets(t *testing.T) {
 		}
 	}
 	l.client.Sysctl("net.ipv4.tcp_max_tw_buckets", "0") // a port is free as soon as its connection has ended
-	// brings says which backend answers connections from fixed ports, by each director.
+	// brings returns which backend answers connections from fixed ports, by each director.
 	ports := 30000
 	brings := func() (all [2]string) {
 		t.Helper()
@@ -62,9 +62,9 @@ func TestGroupSharesSets(t *testing.T) {
 			for port := range 24 {
 				all[i] += " " + curl(t, l.client, "--local-port", strconv.Itoa(ports+port), w.url("name"))
 			}
-			// The last packets of a connection come some time after curl has ended. By the
-			// other director they would be of a flow that it has to guess, and remembers:
-			// what next comes from that port would go by the guess, and not by the ring.
+			// The last packets of a connection come some time after curl has ended. The other
+			// director would have to guess their flow's backend, and remember it: the next
+			// connection from that port would then go by the guess, and not by the ring.
 			for _, h := range append([]*netlab.Host{l.client}, l.backends...) {
 				waitFor(t, "the client's connections to end on "+h.Name, func() bool {
 					return on(t, h, "ss", "-Htn", "state", "connected", "exclude", "time-wait", "src", w.vip().String(), "or", "dst", w.vip().String()) == ""
@@ -75,7 +75,7 @@ func TestGroupSharesSets(t *testing.T) {
 	}
 
 	apply(directors[0], 3)
-	// Each is asked who there is, and both have the same revision.
+	// Each is asked for the group's directors, and both have the same revision.
 	for i, d := range directors {
 		d.waitFor("list the group's directors with what they run", func() bool {
 			out, err := d.host.Command(t.Context(), weir, "directors", "-o", "json", "--socket", d.socket).Output()
@@ -126,7 +126,7 @@ func TestGroupSharesSets(t *testing.T) {
 	}
 	directors[0].waitFor("find etcd again", func() bool { return strings.Contains(directors[0].logged(), "etcd is back") })
 	apply(directors[0], 3)
-	ports = 31000 // the flows of the others may be remembered
+	ports = 31000 // flows of the earlier ports may be remembered
 	if after := brings(); after[0] != after[1] || !strings.Contains(after[0], "backend3") {
 		t.Errorf("with etcd back the directors bring\n%s\n%s", after[0], after[1])
 		for _, d := range directors {

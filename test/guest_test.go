@@ -12,17 +12,17 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// guest is what a virtual machine is to its host: frames on a tap with the header of virtio
-// (linux/virtio_net.h), by which each side leaves checksums and segmentation to the other. Its
-// kernel is this one, in a namespace of its own, with a tap for its card; the test does what a
-// hypervisor does between the two.
+// guest is a virtual machine as its host sees it: frames on a tap with the header of virtio
+// (linux/virtio_net.h), by which each side leaves checksums and segmentation to the other. It has
+// this kernel, in a namespace of its own, with a tap as its card; the test relays between the two
+// as a hypervisor does.
 type guest struct {
 	*netlab.Host
-	partial, super atomic.Uint64 // frames of the guest's: with an unfinished checksum, unsegmented
-	given          atomic.Uint64 // unsegmented frames that the host's side has given it
+	partial, super atomic.Uint64 // frames from the guest: with unfinished checksums, unsegmented
+	given          atomic.Uint64 // unsegmented frames from the host's side
 }
 
-// The header of virtio, and what is looked at in it.
+// The header of virtio, and the fields that the test reads.
 const (
 	virtioHeader       = 10
 	virtioFlags        = 0
@@ -32,7 +32,7 @@ const (
 
 const tapName = "tap0"
 
-// newGuest starts one, whose cable is the tap tap0 of a host.
+// newGuest starts a guest whose cable is a host's tap0.
 func (l *lab) newGuest(t *testing.T, name string, host *netlab.Host) *guest {
 	t.Helper()
 	g := &guest{Host: l.Host(name)}
@@ -53,7 +53,7 @@ func (l *lab) newGuest(t *testing.T, name string, host *netlab.Host) *guest {
 	return g
 }
 
-// openTap makes a tap whose other end takes what a card of virtio takes.
+// openTap makes a tap whose other end has the offloads of a virtio card.
 func openTap(t *testing.T, h *netlab.Host, name string) *os.File {
 	t.Helper()
 	const takes = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
@@ -82,12 +82,12 @@ func openTap(t *testing.T, h *netlab.Host, name string) *os.File {
 		t.Fatalf("make tap %s on %s: %v", name, h.Name, err)
 	}
 	t.Cleanup(func() { _ = tap.Close() })
-	// Its queue has room for what a test sends at once: a tap has room for 500 frames by itself.
+	// The queue has room for what a test sends at once: a tap's default is 500 frames.
 	on(t, h, "ip", "link", "set", name, "txqueuelen", "10000", "up")
 	return tap
 }
 
-// relay hands frames on until one of both is closed. A tap that has no room drops one.
+// relay passes frames on until one of the taps is closed. A tap without room drops the frame.
 func relay(from, to *os.File, see func(frame []byte)) {
 	frame := make([]byte, virtioHeader+1<<17)
 	for {
@@ -105,7 +105,7 @@ func relay(from, to *os.File, see func(frame []byte)) {
 	}
 }
 
-// badChecksums is how many TCP packets a host's kernel has refused by their checksums.
+// badChecksums is how many TCP packets a host's kernel has refused for their checksums.
 func badChecksums(t *testing.T, h *netlab.Host) (n int) {
 	t.Helper()
 	if _, err := fmt.Sscanf(on(t, h, "nstat", "--ignore", "--noupdate", "--zeros", "TcpInCsumErrors"), "#kernel\nTcpInCsumErrors %d", &n); err != nil {

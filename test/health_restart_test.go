@@ -7,22 +7,22 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A process that starts goes on with what the one before it has found: probes that fail do not
-// take a backend out, and its VIP from the routers, before as many have failed as take out any
-// other; and what was down is not announced before a probe has found it well.
+// A process that starts continues with what the previous one found: failing probes take out a
+// backend, and its VIP from the routers, only after the usual number of failures. A VIP whose
+// backend was down is not announced before a probe has found the backend well.
 func TestRestartGoesOnWithHealth(t *testing.T) {
 	t.Parallel()
 	w := way{mode: "l2dsr"}
 	l := newAnnouncing(t, 1, 1, frrText)
 	service, prefix := w.service("tcp", "80", everyBackend(1)), w.vip().String()+"/32"
-	// Nothing listens there.
+	// Nothing listens at port 81.
 	checked := func(how string) string {
 		return configText("eth0", "", service+"  health: {kind: tcp, port: 81, to: address, "+how+"}\n") + bgpText(directorHost)
 	}
 	l.serve(service)
 	d := l.direct(0, bgpText(directorHost), service)
 	waitRouted(t, l.router, prefix, "via 10.2.0.11")
-	d.edit(checked("interval: 500ms, fall: 100")) // which takes longer than all of this
+	d.edit(checked("interval: 500ms, fall: 100")) // longer than all of this test
 	fails := func() bool {
 		services, err := d.services()
 		return err == nil && len(services) == 1 && services[0].Backends[0].Health != nil && services[0].Backends[0].Health.Reason == "refused"

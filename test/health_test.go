@@ -25,7 +25,7 @@ func TestHealth(t *testing.T) {
 	for _, b := range l.backends {
 		pages = append(pages, filepath.Join(startNginx(t, b), "name"))
 	}
-	// Nginx stays, and says 404.
+	// Nginx keeps running, and answers 404.
 	fail := func(number int) { rename(t, pages[number-1], pages[number-1]+".off") }
 	heal := func(number int) { rename(t, pages[number-1]+".off", pages[number-1]) }
 	service := func(health string) string { return w.service("tcp", "80", everyBackend(3)) + health }
@@ -38,7 +38,7 @@ func TestHealth(t *testing.T) {
 	fail(1)
 	director.waitHealth("down", "up", "up")
 	wantOnly(t, l, w, "backend2", "backend3")
-	// The last probe may also have failed because nginx has not had its turn in time.
+	// The last probe may also have failed because nginx did not get the CPU in time.
 	director.waitFor("show that a backend says 404", func() bool {
 		b := director.backends()[0]
 		return (b.State == model.Down || b.State == model.Suspect) && b.Health.Reason == "status" && strings.Contains(b.Health.Detail, "GET /name was answered with 404 Not Found")
@@ -113,7 +113,7 @@ func (d *daemon) backends() (backends []api.Backend) {
 	return backends
 }
 
-// waitHealth waits until the director's probes say so of the backends; "": they are not
+// waitHealth waits until the director's probes have found these states of the backends; "": not
 // checked.
 func (d *daemon) waitHealth(want ...string) {
 	d.t.Helper()
@@ -125,15 +125,15 @@ func (d *daemon) waitHealth(want ...string) {
 	})
 }
 
-// wantOnly asks until each of these backends has answered, and wants no other's answer
-// once the director has told the kernel.
+// wantOnly asks until each of these backends has answered and no other does: the director may have
+// to tell the kernel first.
 func wantOnly(t *testing.T, l *lab, w way, names ...string) {
 	t.Helper()
 	answered := map[string]bool{}
 	waitFor(t, "only "+strings.Join(names, ", ")+" to answer", func() bool {
 		clear(answered)
 		for range 30 {
-			// Not curl: what says 404 for a last time has not left yet.
+			// Not curl, which fails: a backend that still answers 404 may not have left yet.
 			name, _ := tryOn(t, l.client, "curl", "--silent", "--fail", "--globoff", "--max-time", "10", w.url("name"))
 			answered[name] = true
 		}

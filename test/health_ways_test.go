@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Checks find that a backend is well in every mode and family, with the program at work: what
-// answers them is no reply to a client.
+// Checks find that a backend is well in every mode and family, while the program runs: it must not
+// take answers to checks for replies to a client.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1

@@ -17,7 +17,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// unitMemory returns what the director's unit lets it take: MemoryMax, and what its process keeps to.
+// unitMemory returns the director unit's bounds on memory: MemoryMax, and its process's GOMEMLIMIT.
 func unitMemory(t *testing.T) (most int, keeps string) {
 	t.Helper()
 	text, err := os.ReadFile("../contrib/systemd/weir.service")
@@ -32,12 +32,12 @@ func unitMemory(t *testing.T) (most int, keeps string) {
 	return most << 30, found[1]
 }
 
-// hostileBodies are bodies that take more than their length warrants where nothing bounds it: by path
-// and type.
+// hostileBodies are bodies, by path and type, that would take far more memory than their length if
+// nothing bounded it.
 func hostileBodies(t *testing.T) (bodies [][3]string) {
 	t.Helper()
 	set := model.NewSlotSet(1 << 20)
-	for i := range 32 { // each page of it
+	for i := range 32 { // in each page of the set
 		set.Add(i << 15)
 	}
 	pages, err := set.MarshalText()
@@ -57,8 +57,8 @@ func hostileBodies(t *testing.T) (bodies [][3]string) {
 	}
 }
 
-// A director that is sent all of these at the same time refuses each, stays under what its unit lets
-// it take, and goes on.
+// A director that gets all of these at the same time refuses each, stays below its unit's bound on
+// memory, and goes on.
 func TestHostileBodies(t *testing.T) {
 	l := newLab(t, size{backends: 1})
 	most, keeps := unitMemory(t)
@@ -75,7 +75,7 @@ func TestHostileBodies(t *testing.T) {
 	var sending sync.WaitGroup
 	for _, body := range hostileBodies(t) {
 		sending.Go(func() {
-			for status := http.StatusServiceUnavailable; status == http.StatusServiceUnavailable; { // another one is read
+			for status := http.StatusServiceUnavailable; status == http.StatusServiceUnavailable; { // another body is being read
 				method := http.MethodPut
 				if strings.HasPrefix(body[0], "plan") {
 					method = http.MethodPost

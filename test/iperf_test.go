@@ -22,8 +22,8 @@ func TestIperf(t *testing.T) {
 		for name, args := range map[string][]string{
 			"tcp up":   {"--bytes", "20M"},
 			"tcp down": {"--bytes", "20M", "--reverse"},
-			// So few that a socket's buffer holds all of them while the process that is to read
-			// them waits for its turn.
+			// So few that a socket's buffer holds all of them while the reading process waits for
+			// the CPU.
 			"udp": {"--bytes", "36K", "--udp", "--length", "1200", "--bitrate", "1M"},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestIperf(t *testing.T) {
 	})
 }
 
-// wantMeasured checks what iperf3 says of one run.
+// wantMeasured checks iperf3's result of one run.
 func wantMeasured(t *testing.T, out string, udp bool) {
 	t.Helper()
 	var result struct {

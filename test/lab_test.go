@@ -36,7 +36,7 @@ type lab struct {
 	director *netlab.Host
 	backends []*netlab.Host
 
-	directorRoute func(to, via string) // sets a route of the director's; nil: as on all hosts
+	directorRoute func(to, via string) // sets one of the director's routes; nil: as on all hosts
 }
 
 // size is what differs between labs.
@@ -45,7 +45,7 @@ type size struct {
 	clientMTU int  // of the client's link; 0: 1500
 	lanMTU    int  // of the servers' network; 0: 1500
 	routed    bool // no routes to the VIPs are set by hand
-	edgeMTU   int  // of a link between the client's router and the servers'; 0: there is but one router
+	edgeMTU   int  // of a link between the client's router and the servers'; 0: only one router
 
 	uplink     func(*lab) // connects the director to the switch; nil: by a plain interface
 	uplinkName string     // in director.interfaces; empty: eth0
@@ -101,8 +101,8 @@ func newLab(t *testing.T, s size) *lab {
 	return l
 }
 
-// route makes the client reachable and, unless routers learn that, the VIPs. Replies from the backends' nat
-// addresses, and only those, go through the director.
+// route makes the client reachable and, unless routers learn them, the VIPs. Only replies from the
+// backends' nat addresses go through the director.
 func (l *lab) route(vips bool) {
 	for _, six := range []bool{false, true} {
 		router, director := lanAddress(routerHost, six).String(), lanAddress(directorHost, six).String()
@@ -123,13 +123,13 @@ func (l *lab) route(vips bool) {
 	}
 }
 
-// configText returns a configuration: of a director when it names interfaces of
-// one, of an agent when of one, with those services.
+// configText returns a configuration with those services: a director's if interfaces of a director
+// are given, an agent's if an agent's are.
 func configText(director, agent string, services ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "director:\n  interfaces: [%s]\n  snat:\n    addresses: [%s, \"%s\"]\n    ports: 20000-29999\n",
 		director, lanAddress(snatHost, false), lanAddress(snatHost, true))
-	// Which of the interface's addresses the agents know.
+	// The addresses of the interface that the agents know.
 	fmt.Fprintf(&b, "  tunnel-source: [%s, \"%s\"]\n", lanAddress(directorHost, false), lanAddress(directorHost, true))
 	if agent != "" {
 		fmt.Fprintf(&b, "agent:\n  interfaces: [%s]\n", agent)
@@ -155,7 +155,7 @@ func (l *lab) start(services ...string) *daemon {
 func write(t *testing.T, h *netlab.Host, name, text string) string {
 	t.Helper()
 	path := filepath.Join(h.Dir(), name)
-	// Renamed into place, as editors do: nobody reads half a file.
+	// Renamed into place, as editors do: no process reads half a file.
 	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// load is traffic of one client through one way that must not be disturbed: a TCP
-// connection that lives all the time, new ones all the time, and a stream of
-// numbered datagrams, each of which must come back.
+// load is one client's traffic through one way that must not be disturbed: one lasting TCP
+// connection, new ones all the time, and a stream of numbered datagrams, each of which must come
+// back.
 type load struct {
 	t       *testing.T
 	stop    chan struct{}
@@ -26,8 +26,7 @@ type load struct {
 	broken  atomic.Uint64
 }
 
-// startLoad begins the load and waits until it flows. The backends need echo and
-// echoStream.
+// startLoad starts the load and waits until it flows. The backends need echo and echoStream.
 func startLoad(t *testing.T, l *lab, w way) *load {
 	t.Helper()
 	load := &load{t: t, stop: make(chan struct{})}
@@ -54,8 +53,8 @@ func (l *load) ended() bool {
 	}
 }
 
-// send sends 1,000 datagrams per second: few enough that no queue on their way
-// fills while a process waits for its turn.
+// send sends 1,000 datagrams per second: few enough that no queue on their way fills while a
+// process waits for the CPU.
 func (l *load) send(flow net.Conn) {
 	for tick := time.NewTicker(time.Millisecond); !l.ended(); <-tick.C {
 		if _, err := flow.Write(binary.BigEndian.AppendUint64(nil, l.sent.Load())); err != nil {
@@ -66,7 +65,7 @@ func (l *load) send(flow net.Conn) {
 	}
 }
 
-// receive counts what comes back until everything has, or nothing comes any more.
+// receive counts datagrams that come back, until all have or no more come.
 func (l *load) receive(flow net.Conn) {
 	defer flow.Close()
 	buffer := make([]byte, 1500)
@@ -84,7 +83,7 @@ func (l *load) receive(flow net.Conn) {
 	}
 }
 
-// talk asks over TCP connections, of which each is good for that many answers.
+// talk asks over TCP connections, each for that many answers.
 func (l *load) talk(lab *lab, at string, answers int) {
 	for !l.ended() {
 		conn, err := lab.client.DialContext(l.t.Context(), "tcp", at)
@@ -107,7 +106,7 @@ func (l *load) talk(lab *lab, at string, answers int) {
 	}
 }
 
-// wantUndisturbed ends the load, and the claim is that nothing of it was lost.
+// wantUndisturbed ends the load, and claims that nothing of it was lost.
 func (l *load) wantUndisturbed() {
 	l.t.Helper()
 	close(l.stop)

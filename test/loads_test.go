@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// loadsLab is a service that is placed by a policy, and by what agents report.
+// loadsLab is a service whose connections are placed by a policy, and by agents' reports.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -30,7 +30,7 @@ func newLoadsLab(t *testing.T, policy model.Policy) *loadsLab {
 	l.other = l.Host("other")
 	l.Link(l.other, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
 	keys := write(t, l.director, "keys", strings.Repeat("5eed", 16)+"\n")
-	// A report counts for three intervals: no agent stands still for so long.
+	// A report counts for three intervals: no agent stalls for that long.
 	reports := fmt.Sprintf("loads: {key-file: %s, interval: 1s}\n", keys)
 	service := l.way.service("tcp", fmt.Sprint(linesPort), everyBackend(2))
 	service = strings.Replace(service, "  backends:\n", "  policy: "+policy.String()+"\n  backends:\n", 1)
@@ -42,7 +42,7 @@ func newLoadsLab(t *testing.T, policy model.Policy) *loadsLab {
 	return l
 }
 
-// waitService waits until the director says something of the service.
+// waitService waits until the director's status of the service meets a condition.
 func (l *loadsLab) waitService(what string, is func(s *model.ServiceStatus) bool) {
 	l.t.Helper()
 	l.running.waitFor(what, func() bool {
@@ -71,8 +71,8 @@ func (l *loadsLab) burden(t *testing.T, backend, connections int) {
 	}
 }
 
-// place opens connections by the director, and returns how many each backend got. Nobody has to
-// answer on them.
+// place opens connections by the director, and returns how many each backend got. No server needs
+// to answer on them.
 func (l *loadsLab) place(t *testing.T, connections int) map[string]int {
 	t.Helper()
 	before := l.opened()
@@ -104,9 +104,9 @@ func (l *loadsLab) opened() map[string]int {
 	return all
 }
 
-// A backend that has many connections, or a long accept queue, because of others than this
-// director gets no new ones while another has less to do. When reports stop connections are placed
-// in turn, and by load again when they are back. What is open stays.
+// A backend with many connections, or a long accept queue, that come from elsewhere gets no new
+// ones while another has less to do. When reports stop, connections are placed in turn, and by load
+// again when reports are back. Open connections stay.
 func TestReportedLoads(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []model.Policy{model.LeastConn, model.P2C} {
@@ -154,7 +154,7 @@ func reportedLoads(t *testing.T, policy model.Policy) {
 		t.Errorf("weir services does not say that the service is degraded:\n%s", table)
 	}
 	for range few {
-		sessions = append(sessions, l.open(t, l.way)) // and each is answered
+		sessions = append(sessions, l.open(t, l.way)) // each is answered
 	}
 	if got := l.place(t, few); got["backend1"] < few/2 || got["backend2"] < few/2 {
 		t.Errorf("without reports %d connections are placed so: %v, want half of them on each", few, got)
@@ -177,7 +177,7 @@ func reportedLoads(t *testing.T, policy model.Policy) {
 		}
 	}
 
-	// Somebody without the key changes nothing, and is counted.
+	// A sender without the key changes nothing, and is counted.
 	at := netip.AddrPortFrom(lanAddress(directorHost, false), model.DefaultLoadPort)
 	conn, err := l.other.DialContext(t.Context(), "udp", at.String())
 	if err != nil {
@@ -187,7 +187,7 @@ func reportedLoads(t *testing.T, policy model.Policy) {
 	l.waitForgery(t, conn)
 }
 
-// waitForgery sends what is no report until it is counted: a datagram may be lost.
+// waitForgery sends datagrams that are no reports until one is counted: a datagram may be lost.
 func (l *loadsLab) waitForgery(t *testing.T, conn net.Conn) {
 	t.Helper()
 	waitFor(t, "a message that is none of an agent's to be counted", func() bool {

@@ -17,7 +17,8 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// builtWeir names, in the environment, the program to test where none can be built: in a guest.
+// builtWeir names the environment variable of the program to test where none can be built: in a
+// guest.
 const builtWeir = "WEIR_BINARY"
 
 func run(m *testing.M) int {

@@ -22,8 +22,8 @@ var memoryWays = []way{{mode: "l2dsr"}, {mode: "l2dsr", inner6: true, outer6: tr
 
 const memoryPort = 7000
 
-// memoryServices are one TCP and one UDP service for each way, and UDP in gue, with
-// these backends and these other keys.
+// memoryServices are one TCP and one UDP service for each way, and UDP in gue, with these backends
+// and other keys.
 func memoryServices(backends []backend, keys string) (services []string) {
 	add := func(w way, protocol string) {
 		text := w.service(protocol, fmt.Sprint(memoryPort), backends)
@@ -37,9 +37,9 @@ func memoryServices(backends []backend, keys string) (services []string) {
 	return services
 }
 
-// No connection breaks and no UDP flow goes elsewhere when one director without
-// agents that could help gets other backends, weights, another ring size and another
-// affinity, and when what it remembers is all that is left of the generations before.
+// No connection breaks and no UDP flow goes elsewhere when one director gets other backends,
+// weights, another ring size and another affinity without the help of agents, and when only its
+// memory is left of the previous generations.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend4
@@ -71,7 +71,7 @@ func TestFlowsOutliveChanges(t *testing.T) {
 		f.goOn(change.what)
 		f.open(1)
 	}
-	// The generations before are forgotten; what began in them is not.
+	// The previous generations are forgotten; flows that began in them are not.
 	last := []backend{{number: 1, state: "draining"}, {number: 2}, {number: 3}, {number: 4}}
 	director.edit(text(last, "  ring-size: 397\n  drain: 1s\n"))
 	director.waitFor("have one generation", func() bool { return director.generations(1) })
@@ -100,7 +100,7 @@ func TestFlowsOutliveChanges(t *testing.T) {
 	}
 }
 
-// generations reports whether every service's log has so many.
+// generations reports whether every service's log has this many.
 func (d *daemon) generations(want int) bool {
 	services, err := d.services()
 	return err == nil && len(services) > 0 && !slices.ContainsFunc(services, func(s model.ServiceStatus) bool { return s.Log.Generations != want })
@@ -116,12 +116,12 @@ func (l *lab) serveMemory(ways ...way) {
 	}
 }
 
-// answerAt runs servers on a host: each answers a line or a datagram by the host's name
-// and what came.
+// answerAt runs servers on a host: each answers a line or a datagram with the host's name and what
+// came.
 func (l *lab) answerAt(b *netlab.Host, at netip.AddrPort) {
 	l.t.Helper()
 	l.must(b.Do(func() error {
-		// Nothing is sent that no test asks for: see dial.
+		// No keepalives: a test alone decides what is sent, see dialTo.
 		quiet := net.ListenConfig{KeepAlive: -1}
 		listener, err := quiet.Listen(l.t.Context(), "tcp", at.String())
 		if err != nil {
@@ -178,18 +178,18 @@ func answerDatagrams(socket *net.UDPConn, b *netlab.Host) {
 type flowsUnderTest struct {
 	*lab
 	flows []*flowUnderTest
-	said  string // when flows went on last: in a loop it is logged once
+	said  string // the last argument of goOn: in a loop it is logged once
 }
 
 type flowUnderTest struct {
 	net.Conn
-	name    string // for people
+	name    string // for messages
 	lines   *bufio.Reader
-	backend string // that has answered first
+	backend string // that answered first
 	asked   int
 }
 
-// open begins so many flows to every service.
+// open begins this many flows to every service.
 func (f *flowsUnderTest) open(n int) {
 	f.t.Helper()
 	for range n {
@@ -206,11 +206,11 @@ func (f *flowsUnderTest) dial(w way, network string) {
 	f.dialTo(network+" over "+w.String(), network, netip.AddrPortFrom(w.vip(), memoryPort))
 }
 
-// dialTo begins a flow to a service, and names it for people.
+// dialTo begins a flow to a service, and names it for messages.
 func (f *flowsUnderTest) dialTo(name, network string, to netip.AddrPort) {
 	f.t.Helper()
 	f.must(f.client.Do(func() error {
-		// No probes after 15 s without a packet: who is to have sent nothing has sent nothing,
+		// No keepalives after 15 s without a packet: a flow that must stay silent sends nothing,
 		// however long it takes.
 		dialer := net.Dialer{Timeout: 20 * time.Second, KeepAlive: -1}
 		c, err := dialer.DialContext(f.t.Context(), network, to.String())
@@ -223,7 +223,7 @@ func (f *flowsUnderTest) dialTo(name, network string, to netip.AddrPort) {
 	}))
 }
 
-// goOn sends something in every flow, which the backend that has it must answer.
+// goOn sends something in every flow, and its backend must answer.
 func (f *flowsUnderTest) goOn(when string) {
 	f.t.Helper()
 	used := map[string]int{}
@@ -247,12 +247,12 @@ func (f *flowsUnderTest) goOn(when string) {
 	f.said = when
 }
 
-// lose forgets the flows of a backend, which end with it.
+// lose forgets the flows of a removed backend.
 func (f *flowsUnderTest) lose(backend string) {
 	f.flows = slices.DeleteFunc(f.flows, func(flow *flowUnderTest) bool { return flow.backend == backend })
 }
 
-// ask sends a line and returns who answered it. A datagram may be lost, and is sent
+// ask sends a line and returns which backend answered it. A datagram may be lost, and is sent
 // again.
 func (flow *flowUnderTest) ask() (backend string, err error) {
 	_, datagrams := flow.Conn.(*net.UDPConn)
@@ -270,7 +270,7 @@ func (flow *flowUnderTest) ask() (backend string, err error) {
 			return "", err
 		}
 		var answer string
-		err = nil // of the last try
+		err = nil // the error of the last try
 		for err == nil && answer != question {
 			answer, err = flow.lines.ReadString('\n')
 			backend, answer, _ = strings.Cut(strings.TrimSuffix(answer, "\n"), " ")

@@ -10,9 +10,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// No connection breaks and no UDP flow goes elsewhere when a service's mode changes, or
-// that of one backend, before, after and together with changes of the ring: what the
-// director remembers is of the backend, however packets get there.
+// No connection breaks and no UDP flow goes elsewhere when the mode of a service or of one backend
+// changes, before, after and together with changes of the ring: the director remembers the backend,
+// not how packets get there.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend3
@@ -75,9 +75,9 @@ func TestFlowsOutliveAnotherMode(t *testing.T) {
 	f.goOn("one backend in another mode")
 }
 
-// In nat a backend's sockets have other addresses than in the other modes: no connection
-// comes along. But UDP flows stay at their backend, and who has sent nothing meanwhile
-// finds its connection again when the mode is what it was, whatever happened to the ring.
+// In nat a backend's sockets have other addresses than in the other modes: no connection survives
+// the change. But UDP flows stay at their backend, and a client that has sent nothing meanwhile
+// finds its connection again when the mode changes back, whatever happened to the ring.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend3

@@ -14,8 +14,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A director that is alone answers for VIPs in the networks of its interface, as long as they
-// are up; it tells the link when its address changes, and does not let another host have a VIP.
+// A director that is alone answers for VIPs in the networks of its interface, as long as they are
+// up. It tells the link when its MAC address changes, and does not let another host have a VIP.
 //
 //	client, newcomer --- switch --- director
 //	                            --- backend1
@@ -26,7 +26,7 @@ func TestOneDirectorAnswers(t *testing.T) {
 	port := l.Link(client, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(61)}).A
 	other := l.Link(newcomer, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(62)}).A
 	director := portOf(t, l.director)
-	l.director.Sysctl("net.ipv6.conf.eth0.keep_addr_on_down", "1") // as if its network were set up anew
+	l.director.Sysctl("net.ipv6.conf.eth0.keep_addr_on_down", "1") // as if its network were configured again
 	four, six := lanAddress(200, false), lanAddress(200, true)
 	service := func(w way, vip netip.Addr) string {
 		return strings.Replace(w.service("tcp", "80", everyBackend(1)), w.vip().String(), vip.String(), 1)
@@ -53,7 +53,7 @@ func TestOneDirectorAnswers(t *testing.T) {
 	t.Run("another host wants the VIP", func(t *testing.T) {
 		newcomer.Sysctl("net.ipv6.conf.all.accept_dad", "1")
 		newcomer.Sysctl("net.ipv6.conf.eth0.accept_dad", "1")
-		// It asks again, and takes the address a second after it has asked for the last time: the
+		// The newcomer asks repeatedly, and takes the address a second after its last question: the
 		// director's process may be busy for a second.
 		newcomer.Sysctl("net.ipv6.conf.eth0.dad_transmits", "20")
 		on(t, newcomer, "ip", "addr", "add", six.String()+"/64", "dev", "eth0")

@@ -17,10 +17,10 @@ import (
 // neighborWays are the services of these tests: four VIPs, in gue.
 var neighborWays = []way{{mode: "gue"}, {mode: "gue", inner6: true, outer6: true}, {mode: "gue", inner6: true}, {mode: "gue", outer6: true}}
 
-// Without a router, directors answer for the VIPs themselves: each VIP is one director's, the
-// VIPs are spread, and whatever happens to a director the hosts on the link find the other
-// one, whose address their kernels know without asking; no connection breaks, and at no time
-// do two directors answer for a VIP.
+// Without a router, directors answer for the VIPs themselves: each VIP belongs to one director, and
+// the VIPs are spread. Whatever happens to a director, the hosts on the link find the other one,
+// and their kernels learn its address without asking. No connection breaks, and two directors never
+// answer for one VIP.
 //
 //	client --- switch --- director, director2
 //	                  --- backend1, backend2
@@ -31,7 +31,7 @@ func TestVIPsWithoutRouter(t *testing.T) {
 	l.open()
 	l.spread("at the start")
 
-	// A process that dies and comes back keeps its VIPs: its lease lives, and its datapath.
+	// A process that dies and comes back keeps its VIPs: its lease and its datapath live on.
 	before := l.changes()
 	l.directors[0].end(syscall.SIGKILL)
 	l.goOn("without the first director's process")
@@ -41,13 +41,13 @@ func TestVIPsWithoutRouter(t *testing.T) {
 		t.Errorf("a process that came back has moved VIPs: %v", l.asker)
 	}
 
-	// One that ends gives them up at once, and gets its share when it is back.
+	// A director that ends gives its VIPs up at once, and gets its share when it is back.
 	l.directors[0].end(syscall.SIGTERM)
 	l.all(1, "after the first director has ended")
 	l.directors[0].start()
 	l.spread("with the first director back")
 
-	// One that drains gives them up and still forwards.
+	// A director that drains gives its VIPs up and still forwards.
 	if err := l.directors[1].cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestVIPsWithoutRouter(t *testing.T) {
 	l.directors[1].start()
 	l.spread("with the second director back")
 
-	// A host that is lost: when its lease ends.
+	// A lost host's VIPs move when its lease ends.
 	l.shortLease()
 	l.spread("with a short lease")
 	l.directors[0].end(syscall.SIGKILL)
@@ -69,7 +69,7 @@ func TestVIPsWithoutRouter(t *testing.T) {
 	l.directors[0].start()
 	l.spread("with the first host back")
 
-	// A director that cannot reach etcd is silent before the other one answers.
+	// A director that cannot reach etcd falls silent before the other one answers.
 	before = l.changes()
 	on(t, l.hosts[0], "ip", "route", "add", "blackhole", lanAddress(51, false).String())
 	l.all(1, "with the first director apart")
@@ -86,7 +86,7 @@ func TestVIPsWithoutRouter(t *testing.T) {
 	}
 }
 
-// neighborLab has two directors on a link with a client, which knows of no router to the VIPs.
+// neighborLab has two directors on a link with a client, which has no router to the VIPs.
 type neighborLab struct {
 	flowsUnderTest
 	hosts     []*netlab.Host
@@ -117,7 +117,7 @@ func newNeighborLab(t *testing.T) *neighborLab {
 	}
 	l.serveMemory(neighborWays...)
 	l.hosts = []*netlab.Host{l.director, second}
-	for _, host := range l.hosts { // as a host does whose network is set up anew
+	for _, host := range l.hosts { // as on a host whose network is configured again
 		host.Sysctl("net.ipv6.conf.eth0.keep_addr_on_down", "1")
 	}
 	l.ports = []*netlab.Port{portOf(t, l.director), link.A}
@@ -249,7 +249,7 @@ func (l *neighborLab) settle(when string, want []int) {
 	l.goOn(when)
 }
 
-// neighbourOf returns the address that a host's kernel has for another one on its link.
+// neighbourOf returns the MAC address that a host's kernel has for an address on its link.
 func neighbourOf(t *testing.T, h *netlab.Host, address netip.Addr) string {
 	t.Helper()
 	var entries []struct{ LLAddr string }
@@ -262,7 +262,7 @@ func neighbourOf(t *testing.T, h *netlab.Host, address netip.Addr) string {
 	return entries[0].LLAddr
 }
 
-// changes is how often it was another one than before who said that a VIP is his.
+// changes is how often the host that claims a VIP has changed.
 func (l *neighborLab) changes() (n int) {
 	for _, vip := range neighborVIPs() {
 		_, changes := l.asker.owner(vip)
@@ -271,7 +271,7 @@ func (l *neighborLab) changes() (n int) {
 	return n
 }
 
-// shortLease makes the lease of both directors the shortest there is.
+// shortLease gives both directors the shortest possible lease.
 func (l *neighborLab) shortLease() {
 	l.t.Helper()
 	for i, d := range l.directors {

@@ -20,20 +20,20 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// podNodesLab is podLab whose nodes are all directors, each of services at its own address:
+// podNodesLab is podLab with all nodes as directors, each with services at its own address:
 //
 //	client --- edge --- router --- switch --- director --- pods of node 0
 //	                                      --- backend1 --- pods of node 1
 //	                                      --- backend2 --- pods of node 2
 //
-// Between edge and router less fits than anywhere else.
+// The link between edge and router has the smallest MTU.
 type podNodesLab struct {
 	*podLab
 	directors []*daemon
 	roots     []string // of the pods' files
 }
 
-// newPodNodesLab makes so many pods on each node, and starts all that runs on nodes and pods.
+// newPodNodesLab makes this many pods on each node, and starts everything on nodes and pods.
 func newPodNodesLab(t *testing.T, each ...int) *podNodesLab {
 	t.Helper()
 	l := &podNodesLab{podLab: newPodLabOf(t, size{edgeMTU: 1280}, each...)}
@@ -63,10 +63,10 @@ func newPodNodesLab(t *testing.T, each ...int) *podNodesLab {
 	return l
 }
 
-// podNodeModes are those by which nodes relay to pods, at ports that follow each other.
+// podNodeModes are the modes in which nodes relay to pods, at consecutive ports.
 var podNodeModes = []string{"gue", "ipip"}
 
-// ports are a service for each node, family and mode, all with all pods.
+// ports are a service for each node, family and mode, each with all pods.
 func (l *podNodesLab) ports(nodes int) (services []string) {
 	for node := range nodes {
 		for number, mode := range podNodeModes {
@@ -84,14 +84,14 @@ func (l *podNodesLab) ports(nodes int) (services []string) {
 	return services
 }
 
-// url is that of a file at a node's port.
+// url is the URL of a file at a node's port.
 func (l *podNodesLab) url(node, number int, six bool, file string) string {
 	return "http://" + netip.AddrPortFrom(l.host(node, six), uint16(nodePort+number)).String() + "/" + file
 }
 
-// A node relays what comes to a port of its own address to pods of any node, its own, too. They
-// see the client, who has no agent, and answer it without the node. All else of the node's stays
-// as it was.
+// A node relays connections to a port of its own address to pods of any node, including its own.
+// Pods see the client, which has no agent, and answer it without the node. The rest of the node's
+// traffic stays as it was.
 func TestNodePortToPods(t *testing.T) {
 	l := newPodNodesLab(t, 0, 2, 1)
 	for number, mode := range podNodeModes {
@@ -121,7 +121,7 @@ func TestNodePortToPods(t *testing.T) {
 func (l *podNodesLab) reachesAllPods(t *testing.T, node, number int, six bool) {
 	t.Helper()
 	answers := map[string]int{}
-	// Of three pods one is left out by 60 once in 10^10 times.
+	// 60 answers leave out one of three pods once in 10^10 times.
 	for range 60 {
 		answers[curl(t, l.client, l.url(node, number, six, "name"))]++
 	}
@@ -130,8 +130,8 @@ func (l *podNodesLab) reachesAllPods(t *testing.T, node, number int, six bool) {
 	}
 }
 
-// answersWithoutNode fetches a file by the node that has no pods: all that passes there is what
-// the client sends, in and out.
+// answersWithoutNode fetches a file by the node that has no pods: only what the client sends passes
+// there, in and out.
 func (l *podNodesLab) answersWithoutNode(t *testing.T, number int, six bool) {
 	t.Helper()
 	data := noise()[:4<<20]
@@ -165,9 +165,9 @@ func passed(t *testing.T, h *netlab.Host) (bytes uint64) {
 	return bytes
 }
 
-// nodeIsItself checks what is the node's own at the address that is a VIP: what it serves at
-// other ports, also where errors say that less fits, what it calls, and datagrams and pings, in
-// fragments, too.
+// nodeIsItself checks the node's own traffic at the address that is a VIP: servers at other ports,
+// also with errors about the path's MTU, its own connections, and datagrams and pings, also in
+// fragments.
 func (l *podNodesLab) nodeIsItself(t *testing.T, six bool) {
 	t.Helper()
 	const port = 2222
@@ -188,18 +188,18 @@ func (l *podNodesLab) nodeIsItself(t *testing.T, six bool) {
 			}
 		}
 	}
-	// The number of a service's port, in a protocol that no service has.
+	// The port number of a service, in a protocol that no service has.
 	at := netip.AddrPortFrom(address, nodePort)
 	digest(t, node, at)
 	for i, size := range []int{400, 4000} {
-		// Of a path one learns by the first packet that it has a smaller MTU.
+		// The first packet of a path may only teach its smaller MTU.
 		if !l.isDigested(at, fragmentPort+i, size, unanswered) && !l.isDigested(at, fragmentPort+i, size, answered) {
 			t.Errorf("a datagram of %d bytes to %s is not answered", size, at)
 		}
 	}
 }
 
-// streams sends something there by TCP, and compares what comes back.
+// streams sends data there by TCP, and compares what comes back.
 func streams(t *testing.T, from *netlab.Host, at netip.AddrPort) error {
 	t.Helper()
 	conn, err := from.DialContext(t.Context(), "tcp", at.String())
@@ -209,7 +209,7 @@ func streams(t *testing.T, from *netlab.Host, at netip.AddrPort) error {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	data := noise()[:1<<20]
-	go func() { _, _ = conn.Write(data) }() // what is missing does not come back
+	go func() { _, _ = conn.Write(data) }() // data that is not sent does not come back
 	back := make([]byte, len(data))
 	if _, err := io.ReadFull(conn, back); err != nil {
 		return err
@@ -241,7 +241,7 @@ func pings(t *testing.T, from *netlab.Host, to netip.Addr, size int) bool {
 		t.Fatal(err)
 	}
 	data := written.Bytes()
-	answer := make([]byte, len(data)+64) // its header is read along, and left out
+	answer := make([]byte, len(data)+64) // with the reply's own header, which is not compared
 	for range 10 {
 		if _, err := conn.WriteTo(data, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 			t.Fatalf("send an echo request to %s: %v", to, err)
@@ -260,7 +260,7 @@ func pings(t *testing.T, from *netlab.Host, to netip.Addr, size int) bool {
 	return false
 }
 
-// handsOverToPods is the file of a host of the next test.
+// handsOverToPods is the file of a host in TestNodePortHandsOverToPods.
 func handsOverToPods(l *podLab, director, guests string) string {
 	var b strings.Builder
 	if director != "" {
@@ -278,7 +278,7 @@ func handsOverToPods(l *podLab, director, guests string) string {
 }
 
 // A node without a pod hands connections over to pods of other nodes, at the pods' own addresses,
-// which the network routes: pods see the client, who goes on without the node. Clients without
+// which the network routes: pods see the client, and it goes on without the node. Clients without
 // an agent are relayed.
 func TestNodePortHandsOverToPods(t *testing.T) {
 	p := newPodLab(t, 0, 1, 1)
@@ -302,7 +302,7 @@ func TestNodePortHandsOverToPods(t *testing.T) {
 		both := func(t *testing.T, from *netlab.Host) {
 			t.Helper()
 			seen := map[string]bool{}
-			for range 20 { // all are of one pod once in 500,000 times
+			for range 20 { // all come from one pod once in 500,000 times
 				seen[curl(t, from, url+"/name")] = true
 			}
 			if len(seen) != 2 {

@@ -19,9 +19,9 @@ func nodePortAt(node int, six bool) string {
 	return netip.AddrPortFrom(lanAddress(backendHost+node-1, six), nodePort).String()
 }
 
-// nodePortServices are one service at the addresses of three nodes: the first one has a pod
-// and hands over to the second one's, too, the second one has its own only, and the third
-// one has none. What is not handed over goes by full NAT.
+// nodePortServices are one service at the addresses of three nodes. The first node has a pod and
+// also hands over to the second one's, the second node has only its own pod, and the third node has
+// none. Connections that are not handed over go by full NAT.
 func nodePortServices() (services []string) {
 	for i, pods := range [][]int{{1, 2}, {2}, {1, 2}} {
 		node := i + 1
@@ -38,7 +38,7 @@ func nodePortServices() (services []string) {
 	return services
 }
 
-// nodePortText is the file of a node; 0: of a host that is none.
+// nodePortText is the file of a node; 0: of a host that is no node.
 func nodePortText(node int) string {
 	var b strings.Builder
 	if node > 0 {
@@ -86,15 +86,15 @@ func (l *nodePortLab) startNodes() {
 	l.waitRedirects("")
 }
 
-// A node that gets a connection and has no pod for it hands it over, and sees no more of it;
-// one that has a pod serves it there. Clients that cannot be handed over are served, too.
+// A node without a pod hands a connection over, and sees no more of it; a node with a pod serves it
+// there. Clients that cannot be handed over are served, too.
 func TestNodePort(t *testing.T) {
 	l := newNodePortLab(t)
 	ask := func(t *testing.T, from *netlab.Host, node int, six bool) string {
 		t.Helper()
 		return on(t, from, "curl", "-sS", "--fail", "--max-time", "10", "http://"+nodePortAt(node, six)+"/name")
 	}
-	// Twenty tosses of a coin are alike once in 500,000 times.
+	// Twenty coin tosses are all the same once in 500,000 times.
 	ofBoth := func(t *testing.T, from *netlab.Host, node int, six bool) {
 		t.Helper()
 		seen := map[string]bool{}
@@ -156,14 +156,14 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// A connection that was handed over goes on when the client calls its pod's own node by the
-// same port: there, both would be one.
+// A connection that was handed over goes on when the client calls the pod's own node from the same
+// port: there, both would be the same connection.
 func TestNodePortSamePort(t *testing.T) {
 	l := newNodePortLab(t)
 	second := *l.redirectLab // as its director sees it
 	second.daemon = l.directors[1]
 	bothFamilies(t, func(t *testing.T, six bool) {
-		// Pods are chosen by flow: one of these ports' connections is the second one's.
+		// Pods are chosen by flow: a connection from one of these ports goes to the second pod.
 		port := 20099
 		var conn *net.TCPConn
 		for pod := ""; pod != "backend2"; {

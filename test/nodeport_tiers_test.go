@@ -26,14 +26,14 @@ import (
 //	                             --- node1, node2: director, agent, pod
 //	                             --- node3: director, agent
 //
-// Nobody but the nodes has an agent. The daemon is node3's director.
+// Only the nodes have agents. The daemon is node3's director.
 type tiersLab struct {
 	*nodePortLab
 	asks *daemon // the first director
 }
 
-// Of the first director's VIPs: packets of the one go to node3 alone, which has no pod, of
-// the other one to all nodes.
+// The first director's VIPs: packets to viaOne go only to node3, which has no pod, those to viaAll
+// to all nodes.
 const viaOne, viaAll = 1, 2
 
 func tiersServices() (services []string) {
@@ -79,8 +79,8 @@ func (l *tiersLab) askEvent(name string) uint64 {
 	return 0
 }
 
-// taken runs something that opens so many connections, each of which the first director
-// must take from node3, which sees their SYNs and no more. 0: one at least.
+// taken runs something that opens this many connections (0: at least one). The first director must
+// take each from node3, which sees only their SYNs.
 func (l *tiersLab) taken(t *testing.T, connections uint64, what func()) {
 	t.Helper()
 	before, again := l.askEvent("taken"), l.askEvent("again")
@@ -93,12 +93,12 @@ func (l *tiersLab) taken(t *testing.T, connections uint64, what func()) {
 	}
 }
 
-// A director asks for clients that have no agent: a node that has no pod sees the SYN, and
-// then the director has the connection with the pod's node.
+// A director asks for redirection on behalf of clients without an agent: a node without a pod sees
+// the SYN, and then the director has the connection with the pod's node.
 func TestNodePortBehindDirector(t *testing.T) {
 	l := newTiersLab(t)
 	bothFamilies(t, func(t *testing.T, six bool) {
-		// First: the ports beside that of the connection are nobody's yet.
+		// First: no connection has the neighboring ports yet.
 		t.Run("forged answers", func(t *testing.T) { l.forged(t, six) })
 		t.Run("curl", func(t *testing.T) {
 			seen := map[string]bool{}
@@ -175,7 +175,7 @@ func (l *tiersLab) podSees(t *testing.T, six bool) {
 	}
 }
 
-// bypassesAfterSYN runs something of which node3 must see nothing.
+// bypassesAfterSYN runs something that node3 must not see.
 func (l *tiersLab) bypassesAfterSYN(t *testing.T, what func()) {
 	t.Helper()
 	handed, others := l.passing()
@@ -185,8 +185,8 @@ func (l *tiersLab) bypassesAfterSYN(t *testing.T, what func()) {
 	}
 }
 
-// forged sends answers to a SYN that is not answered yet, nor sent again, of which some things
-// are right; they change nothing. Then the pod answers.
+// forged sends answers, partly right, to a SYN that is neither answered nor sent again yet; they
+// change nothing. Then the pod answers.
 func (l *tiersLab) forged(t *testing.T, six bool) {
 	for _, pod := range l.backends[:2] {
 		on(t, pod, "nft", "add table inet test; add chain inet test output { type filter hook output priority 0; }; add rule inet test output tcp sport 80 tcp flags & (syn | ack) == syn | ack drop")
@@ -203,7 +203,7 @@ func (l *tiersLab) forged(t *testing.T, six bool) {
 	}()
 	source, number, at := heard()
 	asked := netip.AddrPortFrom(lanAddress(backendHost+2, six), nodePort)
-	// The director's kernel resets what is refused: with the right number that would be heard by
+	// The director's kernel resets refused answers: with the right number, the reset would reach
 	// the pod that has the connection.
 	pod := lanAddress(backendHost+1-at, six)
 	for _, forgery := range []struct {
@@ -247,8 +247,8 @@ func redirectOption(names netip.AddrPort) []layers.TCPOption {
 	return []layers.TCPOption{{OptionType: layers.TCPOptionKind(bytes[0]), OptionLength: bytes[1], OptionData: bytes[2:10]}, {OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindNop}}
 }
 
-// hearSYN listens on the pods' nodes for a SYN of an address; the function waits for it, and
-// returns its source and number, and which node it came to.
+// hearSYN listens on the pods' nodes for a SYN from an address. The returned function waits for it,
+// and returns its source and number, and the node to which it came.
 func (l *tiersLab) hearSYN(t *testing.T, from netip.Addr) func() (source netip.AddrPort, number uint32, node int) {
 	t.Helper()
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
@@ -287,7 +287,7 @@ func (l *tiersLab) hearSYN(t *testing.T, from netip.Addr) func() (source netip.A
 	}
 }
 
-// readSYN is where a frame comes from that is a SYN, and its number.
+// readSYN returns the source and the sequence number of a frame that is a SYN.
 func readSYN(frame []byte) (source netip.AddrPort, number uint32) {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	tcp, isTCP := p.TransportLayer().(*layers.TCP)
@@ -298,8 +298,8 @@ func readSYN(frame []byte) (source netip.AddrPort, number uint32) {
 	return netip.AddrPortFrom(from, uint16(tcp.SrcPort)), tcp.Seq
 }
 
-// withoutAgents: whoever cannot be handed over is relayed by node3, at the latest when the
-// SYN is sent again.
+// withoutAgents: node3 relays a connection that cannot be handed over, at the latest when the SYN
+// is sent again.
 func (l *tiersLab) withoutAgents(t *testing.T) {
 	for i, node := range l.backends[:2] {
 		l.agents[node.Name].end(syscall.SIGTERM)

@@ -16,18 +16,18 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// onwardWays are those in which the kernel may send what XDP cannot.
+// onwardWays are the ways in which the kernel may send what XDP cannot.
 var onwardWays = []way{
 	{mode: "nat", snat: true}, {mode: "nat", snat: true, inner6: true, outer6: true},
 	{mode: "gue"}, {mode: "gue", inner6: true, outer6: true}, {mode: "ipip"},
 }
 
-// overlayEnd is the number of a backend's address at which its end of an overlay is.
+// overlayEnd is the host number of a backend's address at its end of an overlay.
 const overlayEnd = 41
 
-// The routes to backends lead into interfaces that XDP cannot send into, and the kernel sends
-// there: small and large packets, and connections outlive the process. Replies of full NAT come
-// by the network, or back by the same interfaces, where they are super-packets.
+// The routes to backends lead into interfaces into which XDP cannot send, and the kernel sends
+// there small and large packets. Connections outlive the process. Replies of full NAT come by the
+// network, or back by the same interfaces, where they are super-packets.
 //
 //	client --- router --- switch --- director === backend1, backend2
 //	                             --- backend1, backend2
@@ -35,8 +35,8 @@ func TestInterfacesWithoutXDP(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		build func(l *lab, number int)
-		back  bool // replies of full NAT come by it, too
-		told  bool // as the configuration says
+		back  bool // replies of full NAT come by the interface, too
+		told  bool // the configuration names the interface
 		ways  []way
 	}{
 		{"vxlan", (*lab).joinVXLAN, false, false, onwardWays},
@@ -45,7 +45,7 @@ func TestInterfacesWithoutXDP(t *testing.T) {
 		{"vxlan, and back", (*lab).joinVXLAN, true, true, onwardWays[:2]},
 		{"tunnel without Ethernet, and back", (*lab).joinTunnel, true, false, onwardWays[:2]},
 		{"veth, and back", (*lab).joinVeth, true, false, onwardWays[:2]},
-		{"veth that XDP sends into, and back", (*lab).joinReadyVeth, true, false, onwardWays[:2]}, // as a pod of the director's own
+		{"veth that XDP sends into, and back", (*lab).joinReadyVeth, true, false, onwardWays[:2]}, // like a pod on the director's host
 		{"veth whose other end is not made for it", (*lab).joinVeth, false, false, onwardWays[:2]},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestInterfacesWithoutXDP(t *testing.T) {
 				services = append(services, w.service("udp", "7", everyBackend(2)))
 			}
 			for i, b := range l.backends {
-				if len(c.ways) > 2 { // a program of an agent's would make a veth ready
+				if len(c.ways) > 2 { // an agent's program would make a veth ready
 					startDaemon(t, b, "agent", configText("", fmt.Sprintf("eth0, over.%d", i+1), services...))
 				}
 			}
@@ -139,8 +139,8 @@ func (l *lab) joinVXLAN(number int) {
 	}
 }
 
-// joinTunnel connects them by a tunnel that has no Ethernet in it: what leaves one host's end
-// comes in at the other's.
+// joinTunnel connects them by a tunnel without Ethernet: packets that leave one host's end arrive
+// at the other's.
 func (l *lab) joinTunnel(number int) {
 	var ends [2]*os.File
 	for i, h := range []*netlab.Host{l.director, l.backends[number-1]} {
@@ -150,7 +150,7 @@ func (l *lab) joinTunnel(number int) {
 			if err := netlink.LinkAdd(tunnel); err != nil {
 				return err
 			}
-			// Only now that it is connected to a device the runtime can wait for its packets.
+			// The runtime can wait for packets only now that the file is connected to a device.
 			fd, err := unix.Dup(int(tunnel.Fds[0].Fd()))
 			if err != nil {
 				return err
@@ -168,13 +168,13 @@ func (l *lab) joinTunnel(number int) {
 				if err != nil {
 					return
 				}
-				_, _ = ends[1-i].Write(packet[:n]) // a full queue loses packets, as that of a network does
+				_, _ = ends[1-i].Write(packet[:n]) // a full queue loses packets, as in a network
 			}
 		}()
 	}
 }
 
-// joinBridge connects them by a cable that ends in a bridge of the director's.
+// joinBridge connects them by a cable that ends in one of the director's bridges.
 func (l *lab) joinBridge(number int) {
 	name, port := fmt.Sprintf("over.%d", number), fmt.Sprintf("port%d", number)
 	l.Link(l.director, l.backends[number-1], netlab.LinkOptions{XDP: true, NameA: port, NameB: name})
@@ -182,20 +182,21 @@ func (l *lab) joinBridge(number int) {
 	on(l.t, l.director, "ip", "link", "set", port, "master", name)
 }
 
-// joinVeth connects them by a cable whose ends do not take what XDP sends.
+// joinVeth connects them by a cable whose ends do not accept packets that XDP sends.
 func (l *lab) joinVeth(number int) {
 	name := fmt.Sprintf("over.%d", number)
 	l.Link(l.director, l.backends[number-1], netlab.LinkOptions{NameA: name, NameB: name})
 }
 
-// joinReadyVeth connects them by a cable whose ends do.
+// joinReadyVeth connects them by a cable whose ends accept them.
 func (l *lab) joinReadyVeth(number int) {
 	name := fmt.Sprintf("over.%d", number)
 	l.Link(l.director, l.backends[number-1], netlab.LinkOptions{XDP: true, NameA: name, NameB: name})
 }
 
-// leadInto has the director reach a backend's addresses by what was joined, and with back the
-// backend the director's source addresses of full NAT; direct is without a router's address.
+// leadInto routes a backend's addresses into the joined interface on the director, and with back
+// the director's source addresses of full NAT on the backend; direct routes have no router's
+// address.
 func (l *lab) leadInto(number int, six, back, direct bool) {
 	name := fmt.Sprintf("over.%d", number)
 	family, bits, prefix := "-4", 32, fmt.Sprintf("10.7.%d.", number)
@@ -222,7 +223,7 @@ func (l *lab) leadInto(number int, six, back, direct bool) {
 	}
 }
 
-// wantByKernel checks that packets have gone by the device from which the kernel sends.
+// wantByKernel checks that packets have passed the device from which the kernel sends.
 func (l *lab) wantByKernel(least int) {
 	l.t.Helper()
 	var devices []struct {

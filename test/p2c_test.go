@@ -8,16 +8,15 @@ import (
 )
 
 const (
-	firstPort    = 20000 // of the client's, that the tests give it
-	unevenLoad   = 60    // connections whose slots are all one backend's
-	mostOfThird  = 30    // of them on any of three backends with p2c: a third and a half
-	leastOfThird = 10    // a half of a third
+	firstPort    = 20000 // of the client, which the tests choose
+	unevenLoad   = 60    // connections whose slots all belong to one backend
+	mostOfThird  = 30    // of them on any of three backends with p2c: a third and half of that
+	leastOfThird = 10    // half of a third
 )
 
-// Clients whose connections are all in slots of one backend: the ring gives it all of
-// them, and p2c a part that is like the others'. And connections stay where they are
-// while the policy changes and changes back, backends drain, and another director takes
-// over that was told nothing about them.
+// Clients whose connections are all in slots of one backend: the ring gives it all of them, and p2c
+// a share like the others'. Connections stay where they are while the policy changes and changes
+// back, backends drain, and another director takes over that was told nothing of them.
 //
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3
@@ -77,8 +76,8 @@ func TestTwoChoices(t *testing.T) {
 	stay("in the end")
 }
 
-// portsOf returns ports from which the client's connections are one backend's, by the
-// ring. They are free again.
+// portsOf returns ports from which the ring gives the client's connections to one backend. The
+// ports are free again.
 func (l *chanceLab) portsOf(t *testing.T, w way, backend string) (ports []int) {
 	t.Helper()
 	for port := firstPort; len(ports) < unevenLoad; port++ {
@@ -86,7 +85,7 @@ func (l *chanceLab) portsOf(t *testing.T, w way, backend string) (ports []int) {
 		if s.backend == backend {
 			ports = append(ports, port)
 		}
-		// With a reset, so that neither side remembers it.
+		// With a reset, so that neither side remembers the connection.
 		if err := s.Conn.(*net.TCPConn).SetLinger(0); err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +96,7 @@ func (l *chanceLab) portsOf(t *testing.T, w way, backend string) (ports []int) {
 	return ports
 }
 
-// openFrom opens a connection from a port and asks who has it.
+// openFrom opens a connection from a port and asks which backend has it.
 func (l *chanceLab) openFrom(t *testing.T, w way, port int) *session {
 	t.Helper()
 	s, err := l.connectFrom(t, w, port)
@@ -108,13 +107,13 @@ func (l *chanceLab) openFrom(t *testing.T, w way, port int) *session {
 	return s
 }
 
-// ttlOfBackends is what the first of the backends begins with, and each other one with one more:
-// so a SYN-ACK says whose it is, however late somebody looks.
+// ttlOfBackends is the initial TTL of the first backend; each next one has one more. So a SYN-ACK
+// tells its backend, however late the test looks.
 const ttlOfBackends = 101
 
-// A SYN that its owner answers late is sent again, and then the owner has had one
-// connection more and its backup gets it. Whoever's SYN-ACK the client answers has the
-// connection, though packets go to the owner first.
+// A SYN that its owner answers late is sent again; by then the owner has one connection more, so
+// its backup gets the SYN. The backend whose SYN-ACK the client answers has the connection, though
+// packets go to the owner first.
 func TestSYNSentAgainToTheOther(t *testing.T) {
 	for i, whose := range []string{"owner", "backup"} {
 		t.Run("the client answers the "+whose, func(t *testing.T) {
@@ -135,7 +134,7 @@ func TestSYNSentAgainToTheOther(t *testing.T) {
 			answered := make([]string, 2)
 			for i := range answered {
 				held.wait(t)
-				answered[i] = fmt.Sprintf("backend%d", 1+held.ttl(i)-(ttlOfBackends-1)) // one router is between
+				answered[i] = fmt.Sprintf("backend%d", 1+held.ttl(i)-(ttlOfBackends-1)) // one router is on the way
 			}
 			held.deliverOnly(t, i)
 			select {
@@ -151,7 +150,7 @@ func TestSYNSentAgainToTheOther(t *testing.T) {
 					t.Fatalf("%s has the connection, the client answered %s", got, answered[i])
 				}
 			}
-			held.release(t) // and now what the last of both says
+			held.release(t) // now the client gets the last SYN-ACK, too
 			for range 3 {
 				if got := s.ask(t); got != answered[i] {
 					t.Fatalf("%s has the connection, the client answered %s", got, answered[i])
