@@ -94,7 +94,7 @@ func (a *asker) question(address netip.Addr) []byte {
 	copy(group[13:], last[13:])
 	ip := &layers.IPv6{Version: 6, NextHeader: layers.IPProtocolICMPv6, HopLimit: 255, SrcIP: from.AsSlice(), DstIP: group[:]}
 	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
-	_ = icmp.SetNetworkLayerForChecksum(ip) // it is a network layer
+	_ = icmp.SetNetworkLayerForChecksum(ip) // ip is a network layer
 	return frameOf(&layers.Ethernet{SrcMAC: a.port.MAC, DstMAC: append(net.HardwareAddr{0x33, 0x33}, group[12:]...), EthernetType: layers.EthernetTypeIPv6}, ip, icmp,
 		&layers.ICMPv6NeighborSolicitation{TargetAddress: address.AsSlice(), Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: a.port.MAC}}})
 }

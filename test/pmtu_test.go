@@ -14,9 +14,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What does not fit behind a tunnel's header is answered with the size that fits,
-// and what fits gets through: a client that may not fragment learns it from the
-// director.
+// A packet that does not fit behind a tunnel's header is answered with the size that fits, and a
+// packet that fits gets through: a client that may not fragment learns the size from the director.
 //
 //	client --- router --- switch --- director
 //	                             --- backend      1500 everywhere
@@ -49,9 +48,8 @@ func TestClientLearnsWhatFits(t *testing.T) {
 	})
 }
 
-// A client behind a narrow link gets large files: the router's complaints about
-// the servers' packets are addressed to the VIP, and reach the server that sent
-// them.
+// A client behind a narrow link gets large files: the router's ICMP errors about the servers'
+// packets are addressed to the VIP, and reach the server that sent them.
 //
 //	client --- edge -1400- router --- switch --- director
 //	                                         --- nginx, nginx
@@ -69,7 +67,7 @@ func TestServersLearnWhatFits(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Several, so that both backends get some and none is spared.
+		// Several, so that both backends get some.
 		for range 4 {
 			path := filepath.Join(l.client.Dir(), "large")
 			curl(t, l.client, "-o", path, w.url("large"))
@@ -98,7 +96,7 @@ func dialWhole(t *testing.T, client *netlab.Host, w way) *net.UDPConn {
 	return conn
 }
 
-// pathMTU returns what the client's kernel knows of the path to the VIP.
+// pathMTU returns the MTU of the path to the VIP that the client's kernel knows.
 func pathMTU(t *testing.T, conn *net.UDPConn, w way) (mtu int) {
 	t.Helper()
 	control(t, conn, func(fd int) (err error) {

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Interfaces that an agent's patterns name come and go, as those of pods do, and it goes on; and it
-// leaves ARP alone where there is no VIP on lo.
+// An agent keeps working while interfaces that match its patterns come and go, as those of pods do.
+// It leaves ARP alone if there is no VIP on lo.
 func TestAgentFollowsPodsInterfaces(t *testing.T) {
 	l := newPodLab(t, 0, 2)
 	node := l.backends[0]

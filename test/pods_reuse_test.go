@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A client that uses a port again has its new connection on the pod that the SYN came to, also
-// when packets come to the host of the one before again, which remembers how that has ended.
+// A client that reuses a port has its new connection on the pod that got the SYN, even if packets
+// then come to the previous pod's host again, which remembers how the old connection ended.
 func TestPodsPortUsedAgain(t *testing.T) {
 	chance, l := newPodMove(t)
 	endings := []struct {
@@ -34,7 +34,7 @@ func TestPodsPortUsedAgain(t *testing.T) {
 			}
 		}},
 	}
-	port := func(ending, way int) int { return 20100 + 10*ending + way } // the system gives out none of these
+	port := func(ending, way int) int { return 20100 + 10*ending + way } // the kernel assigns none of these by itself
 	for i, ending := range endings {
 		for j, w := range gueWays {
 			s, err := chance.connectFrom(t, w, port(i, j))
@@ -80,11 +80,11 @@ func TestPodsPortUsedAgain(t *testing.T) {
 	}
 }
 
-// A SYN that comes to a pod whose answer is lost is sent again, after a change to another pod:
-// that has the connection, also when packets come to the first one's host again.
+// A SYN to a pod whose answer is lost is sent again, after a change to another pod. That pod has
+// the connection, even if packets come to the first one's host again.
 func TestPodsOpenedTwice(t *testing.T) {
 	chance, l := newPodMove(t)
-	for _, family := range []string{"-4", "-6"} { // drops what the pod sends
+	for _, family := range []string{"-4", "-6"} { // drops the pod's packets
 		on(t, l.pods[0], "ip", family, "rule", "add", "pref", "1", "iif", "lo", "blackhole")
 	}
 	opened := make(chan error)
@@ -115,10 +115,10 @@ func TestPodsOpenedTwice(t *testing.T) {
 	}
 }
 
-// bye is the line upon which a pod ends a connection.
+// bye is the line at which a pod ends a connection.
 const bye = "bye"
 
-// newPodMove starts a lab of two pods on two nodes, of which the first one is active.
+// newPodMove starts a lab of two pods on two nodes. The first pod is active.
 func newPodMove(t *testing.T) (*chanceLab, *podLab) {
 	t.Helper()
 	l := newPodLab(t, 0, 1, 1)
@@ -130,7 +130,7 @@ func newPodMove(t *testing.T) (*chanceLab, *podLab) {
 	return &chanceLab{lab: l.lab}, l
 }
 
-// move has new connections come to one of the pods. The other one may still have some.
+// move makes new connections go to one of the pods. The other one may still have some.
 func (l *podLab) move(pod int) {
 	l.t.Helper()
 	l.states = []string{"draining", "draining"}
@@ -139,7 +139,7 @@ func (l *podLab) move(pod int) {
 	l.running.ready()
 }
 
-// wantMoved fails where a connection is not one of the second pod, that goes on.
+// wantMoved fails unless a connection works and belongs to the second pod.
 func (l *podLab) wantMoved(t *testing.T, s *session) {
 	t.Helper()
 	for range 2 {

@@ -14,14 +14,14 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// podWays are how packets come to pods: ipip leaves the family as it is, for it ends at the
-// pod's address.
+// podWays are the ways to pods: ipip keeps the family, because its tunnel ends at the pod's
+// address.
 var podWays = []way{
 	{mode: "gue"}, {mode: "gue", inner6: true, outer6: true}, {mode: "gue", inner6: true}, {mode: "gue", outer6: true},
 	{mode: "ipip"}, {mode: "ipip", inner6: true, outer6: true},
 }
 
-// podLab is a lab of which the backends' hosts, and the director's, are nodes:
+// podLab is a lab in which the hosts of the backends and of the director are nodes:
 //
 //	client --- router --- switch --- director --- pods of node 0
 //	                             --- backend1 --- pods of node 1
@@ -31,14 +31,14 @@ var podWays = []way{
 type podLab struct {
 	*lab
 	pods    []*netlab.Host
-	of      []int // the node of each
-	numbers []int // of each on its node
+	of      []int // the node of each pod
+	numbers []int // of each pod on its node
 	states  []string
 	agents  map[int]*daemon
 	running *daemon
 }
 
-// newPodLab makes so many pods on each node.
+// newPodLab makes this many pods on each node.
 func newPodLab(t *testing.T, each ...int) *podLab {
 	t.Helper()
 	return newPodLabOf(t, size{}, each...)
@@ -63,7 +63,7 @@ func newPodLabOf(t *testing.T, s size, each ...int) *podLab {
 			l.Link(pod, h, netlab.LinkOptions{A: inside, B: outside})
 			for _, six := range []bool{false, true} {
 				pod.Route("default", podGateway(node, number, six).String())
-				if node > 0 { // for ipip
+				if node > 0 { // ipip needs these routes
 					at := podAddress(node, number, six)
 					l.director.Route(netip.PrefixFrom(at, at.BitLen()).String(), l.host(node, six).String())
 				}
@@ -98,11 +98,10 @@ func podAddress(node, number int, six bool) netip.Addr {
 
 func podGateway(node, number int, six bool) netip.Addr { return podAddress(node, number, six).Prev() }
 
-// podPort is where a pod's servers are, of a service's port: not two pods of a node have the
-// same.
+// podPort is the port of a pod's servers for a service's port: each pod of a node has its own.
 func podPort(number int, port uint16) uint16 { return port + 8000 + uint16(number) }
 
-// services are one for each way, with all pods but those whose state is empty.
+// services are one for each way, with all pods except those whose state is empty.
 func (l *podLab) services(protocol string, port uint16) (list []string) {
 	for _, w := range podWays {
 		text := fmt.Sprintf("- name: %s-%s-%d\n  vip: %s\n  protocol: %s\n  port: %d\n  mode: %s\n  backends:\n", w, protocol, port, w.vip(), protocol, port, w.mode)
@@ -128,7 +127,7 @@ func (l *podLab) serve(services ...string) {
 	l.running = startDaemon(l.t, l.director, "run", configText("eth0", "", services...))
 }
 
-// wantNothingOn fails where a host has an address of the lab's VIPs.
+// wantNothingOn fails if a host has a VIP on lo.
 func wantNothingOn(t *testing.T, h *netlab.Host) {
 	t.Helper()
 	err := h.Do(func() error {
@@ -149,7 +148,7 @@ func wantNothingOn(t *testing.T, h *netlab.Host) {
 	}
 }
 
-// count adds up a reason of all agents.
+// count is the sum of a reason over all agents.
 func (l *podLab) count(t *testing.T, reason string) (sum uint64) {
 	t.Helper()
 	for _, a := range l.agents {
@@ -162,9 +161,9 @@ func (l *podLab) count(t *testing.T, reason string) (sum uint64) {
 	return sum
 }
 
-// Pods are backends, in both modes and all families, though neither they nor their hosts have
-// the VIP: two of one host at different ports, one of another host, and one of the director's
-// own. Each sees its clients' addresses, and large transfers arrive both ways.
+// Pods are backends, in both modes and all families, though neither they nor their hosts have the
+// VIP: two on one host at different ports, one on another host, and one on the director's. Each
+// sees its clients' addresses, and large transfers arrive both ways.
 func TestPods(t *testing.T) {
 	l := newPodLab(t, 1, 2, 1)
 	var roots []string
@@ -178,7 +177,7 @@ func TestPods(t *testing.T) {
 			for range 60 {
 				answers[curl(t, l.client, w.url("name"))]++
 			}
-			// One of four gets fewer than 3 of 60 once in 10^5 times.
+			// One of four pods gets fewer than 3 of 60 once in 10^5 times.
 			for _, pod := range l.pods {
 				if answers[pod.Name] < 3 {
 					t.Errorf("60 answers come from %v, want them from all pods", answers)
@@ -190,7 +189,7 @@ func TestPods(t *testing.T) {
 					t.Errorf("a pod sees %s as its client, want %s", got, client)
 				}
 			}
-			for range 2 { // by several pods, probably
+			for range 2 { // probably by several pods
 				download(t, l.client, w, roots)
 				for _, root := range roots {
 					if err := os.RemoveAll(filepath.Join(root, "upload", w.String())); err != nil {
@@ -290,7 +289,7 @@ func outlivePods(t *testing.T, cookies string) {
 		l.agents[node].ready()
 		stays("it is there again")
 	}
-	// In ipip nobody but the director knows whose a connection is that is on another node.
+	// In ipip only the director knows the pod of a connection on another node.
 	var gue []*session
 	for _, s := range sessions {
 		if s.way.mode == "gue" {

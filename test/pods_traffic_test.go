@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// iperf3 measures to a pod and back: TCP up and down, and UDP without a lost datagram, also
-// of those that leave the pod in fragments.
+// iperf3 measures to a pod and back: TCP up and down, and UDP without a lost datagram, even if
+// datagrams leave the pod in fragments.
 func TestPodsIperf(t *testing.T) {
 	l := newPodLab(t, 0, 1)
 	l.serve(append(l.services("tcp", 5201), l.services("udp", 5201)...)...)
@@ -24,7 +24,7 @@ func TestPodsIperf(t *testing.T) {
 		} {
 			t.Run(w.String()+", "+name, func(t *testing.T) {
 				startServer(t, l.pods[0], netip.AddrPortFrom(podAddress(1, 1, w.inner6), podPort(1, 5201)), "iperf3", "--server", "--one-off", "--port", at, "--bind", podAddress(1, 1, w.inner6).String())
-				// Of datagrams in fragments it says that they will be, in front of all.
+				// A warning about fragmented datagrams comes before the JSON.
 				out := on(t, l.client, "iperf3", append([]string{"--client", w.vip().String(), "--port", "5201", "--json"}, args...)...)
 				wantMeasured(t, out[max(0, strings.Index(out, "{")):], slices.Contains(args, "--udp"))
 			})
@@ -32,8 +32,8 @@ func TestPodsIperf(t *testing.T) {
 	}
 }
 
-// Large answers arrive where a link on their way to the client has a smaller MTU: the error
-// about them, which is the VIP's, reaches the pod that has sent them.
+// Large answers arrive if a link on their way to the client has a smaller MTU: the ICMP error about
+// them goes to the VIP, and reaches the pod that sent them.
 func TestPodsBehindSmallMTU(t *testing.T) {
 	l := newPodLabOf(t, size{edgeMTU: 1280}, 1, 1)
 	var roots []string
@@ -43,7 +43,7 @@ func TestPodsBehindSmallMTU(t *testing.T) {
 	l.serve(l.services("tcp", 80)...)
 	for _, w := range podWays {
 		t.Run(w.String(), func(t *testing.T) {
-			for range 3 { // by both pods, probably
+			for range 3 { // probably by both pods
 				download(t, l.client, w, roots)
 			}
 			upload(t, l.client, w, roots)
@@ -51,7 +51,7 @@ func TestPodsBehindSmallMTU(t *testing.T) {
 	}
 }
 
-// Datagrams in fragments come to one pod, each as it was, while two have the service.
+// Datagrams in fragments arrive unchanged, each at one of two pods with the service.
 func TestFragmentsToPods(t *testing.T) {
 	l := newPodLabOf(t, size{lanMTU: 1700}, 1, 2)
 	for _, six := range []bool{false, true} {

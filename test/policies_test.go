@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// policyServices are one service of TCP for each way in which directors remember flows.
+// policyServices are one TCP service for each way in which directors remember flows.
 func policyServices(backends []backend, policy, keys string) (services []string) {
 	for _, w := range memoryWays {
 		text := w.service("tcp", fmt.Sprint(memoryPort), backends)
@@ -19,10 +19,9 @@ func policyServices(backends []backend, policy, keys string) (services []string)
 	return services
 }
 
-// Connections that a policy has placed on any backend, against what their hash says, stay
-// there while backends and weights change, when the director's process is another one, and
-// when the policy is another one, again and again. With round-robin each backend gets as many
-// as its weight says.
+// Connections that a policy has placed on any backend, whatever their hash says, stay there while
+// backends and weights change, and when the director's process or the policy is replaced,
+// repeatedly. With round-robin each backend gets its weight's share.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2, backend3

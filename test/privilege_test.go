@@ -20,16 +20,16 @@ import (
 	"weir.io/weir/internal/privilege"
 )
 
-// ordinaryUser is nobody in particular.
+// ordinaryUser is any user that is not root.
 const ordinaryUser = 4711
 
-// bits are the numbers of capabilities, as capabilities(7) has them: written a second time, for
-// what the package under test says of itself would prove little.
+// bits are the numbers of capabilities in capabilities(7). They are repeated here because the
+// numbers of the package under test would prove little.
 var bits = map[string]uintptr{"CAP_BPF": unix.CAP_BPF, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_PERFMON": unix.CAP_PERFMON,
 	"CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_SYS_NICE": unix.CAP_SYS_NICE,
 	"CAP_IPC_LOCK": unix.CAP_IPC_LOCK, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN}
 
-// ordinary makes the process one of an ordinary user, who has its files, and those capabilities.
+// ordinary gives the process an ordinary user, who owns its files, and those capabilities.
 func (d *daemon) ordinary(gives ...string) {
 	d.t.Helper()
 	d.user, d.gives = &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}, nil
@@ -45,7 +45,7 @@ func (d *daemon) ordinary(gives ...string) {
 	letIn(d.t, d.binary)
 }
 
-// letIn lets everybody go as far as this path.
+// letIn lets every user reach this path.
 func letIn(t *testing.T, path string) {
 	t.Helper()
 	for dir := filepath.Dir(path); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
@@ -55,7 +55,7 @@ func letIn(t *testing.T, path string) {
 	}
 }
 
-// neededBy returns the names of what a process needs.
+// neededBy returns the names of the capabilities that a process needs.
 func neededBy(p privilege.Process) (names []string) {
 	for _, n := range privilege.Needs(p) {
 		names = append(names, n.Capability)
@@ -73,8 +73,8 @@ func maskOf(names ...string) string {
 }
 
 // An ordinary user's director and agents forward, explain, capture, check, answer routers at port
-// 179 and are upgraded with exactly those capabilities that the documents list. Without any one of
-// those that must be there they do not start, and say which one, and what for.
+// 179 and are upgraded with exactly the capabilities that the documents list. Without any one of
+// the required ones they do not start, and say which one is missing, and what for.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -138,7 +138,7 @@ func TestExactlyTheCapabilitiesThatAreNeeded(t *testing.T) {
 	}
 }
 
-// checked reports whether so many backends of the first service are found well.
+// checked reports whether the probes find this many backends up.
 func (d *daemon) checked(n int) bool {
 	services, err := d.services()
 	if err != nil {
@@ -155,7 +155,7 @@ func (d *daemon) checked(n int) bool {
 	return found == n
 }
 
-// refuses checks that the process does not start without any of these, and says why.
+// refuses checks that the process does not start if one of these is missing, and says why.
 func (d *daemon) refuses(p privilege.Process, required ...string) {
 	d.t.Helper()
 	for _, without := range required {
@@ -172,19 +172,19 @@ func (d *daemon) refuses(p privilege.Process, required ...string) {
 	}
 }
 
-// wantCapabilities checks that each thread of the process has those, can use all of them that are
-// not for others, can get none besides, and gives none to what it starts by itself.
+// wantCapabilities checks that each thread of the process has those, can use all except the handed
+// ones, cannot get others, and by default gives none to processes that it starts.
 func (d *daemon) wantCapabilities(all, handed []string) {
 	d.t.Helper()
 	own := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(handed, name) })
 	want := map[string]string{"CapPrm": maskOf(all...), "CapEff": maskOf(own...), "CapInh": maskOf(), "CapAmb": maskOf(), "NoNewPrivs": "1"}
 	if d.user == nil {
-		want["CapBnd"] = maskOf(handed...) // an ordinary user's process cannot change it, and has nothing of it
+		want["CapBnd"] = maskOf(handed...) // an ordinary user's process cannot change the bounding set, and gains nothing by it
 	}
 	wantStatus(d.t, d.cmd.Process.Pid, want)
 }
 
-// wantStatus checks what the kernel says of all threads of a process.
+// wantStatus checks the kernel's status of all threads of a process.
 func wantStatus(t *testing.T, pid int, want map[string]string) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -194,7 +194,7 @@ func wantStatus(t *testing.T, pid int, want map[string]string) {
 	for _, path := range threads {
 		text, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -218,8 +218,8 @@ func wantIn(t *testing.T, where, text string, want map[string]string) {
 	}
 }
 
-// Root's director drops all else, for itself and for all that it starts: a hook has nothing, and
-// the BFD process what is its.
+// Root's director drops all other capabilities, for itself and for the processes that it starts: a
+// hook has none, and the BFD process only its own.
 func TestRootDropsTheRest(t *testing.T) {
 	l := newLab(t, size{})
 	told := filepath.Join(l.director.Dir(), "status")
@@ -255,7 +255,7 @@ func TestRootDropsTheRest(t *testing.T) {
 	wantRealtime(t, pid)
 }
 
-// wantRealtime checks that a process has its priority.
+// wantRealtime checks that a process has real-time priority.
 func wantRealtime(t *testing.T, pid int) {
 	t.Helper()
 	attr, err := unix.SchedGetAttr(pid, 0)

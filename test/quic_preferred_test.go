@@ -22,17 +22,17 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// preferredWays are those whose VIP is in the servers' own network stack.
+// preferredWays are the ways whose VIP is in the servers' own network stack.
 var preferredWays = []way{{mode: "l2dsr"}, {mode: "gue", inner6: true, outer6: true}}
 
-// A server of QUIC that gives its own address as the preferred one (RFC 9000, 9.6) has the
-// director see the handshake alone: the client goes on with the server itself, also when all
-// directors are lost. A client that does not follow stays with the VIP, and is served.
+// If a QUIC server gives its own address as the preferred one (RFC 9000, 9.6), the director sees
+// only the handshake: the client goes on with the server itself, even when all directors are lost.
+// A client that does not follow stays with the VIP, and is served.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 //
-// Client and server are ngtcp2's. quic-go neither gives such an address nor follows one.
+// Client and server are ngtcp2's. quic-go neither announces such an address nor follows one.
 func TestQUICPreferredAddress(t *testing.T) {
 	l := newLab(t, size{backends: 2})
 	const port = 443
@@ -55,8 +55,7 @@ func TestQUICPreferredAddress(t *testing.T) {
 	}
 }
 
-// startPreferring runs a server of HTTP/3 that serves one file, and would rather be called
-// at its own addresses.
+// startPreferring runs an HTTP/3 server that serves one file, and prefers its own addresses.
 func startPreferring(t *testing.T, h *netlab.Host, content []byte, own4, own6 netip.Addr, port uint16) {
 	t.Helper()
 	root := filepath.Join(h.Dir(), "h3")
@@ -79,7 +78,7 @@ func startPreferring(t *testing.T, h *netlab.Host, content []byte, own4, own6 ne
 		"*", fmt.Sprint(port), keyFile, certificate)
 }
 
-// datagrams returns how many the client's host has sent to the VIP, and to anybody else.
+// datagrams returns how many datagrams the client's host has sent to the VIP, and to other hosts.
 func (l *lab) datagrams(t *testing.T, port uint16) (vip, others int) {
 	t.Helper()
 	text := on(t, l.client, "nft", "list", "table", "inet", "watch")
@@ -109,14 +108,14 @@ func (l *lab) watch(t *testing.T, vip netip.Addr, port uint16) {
 	undo(t, l.client, "nft", "delete table inet watch")
 }
 
-// getsByQUIC downloads the file through the VIP. When a client that follows is with the
-// server itself, no director is left.
+// getsByQUIC downloads the file through the VIP. When a client that follows has moved to the server
+// itself, no director is left.
 func (l *lab) getsByQUIC(t *testing.T, vip netip.Addr, port uint16, content []byte, follow bool) {
 	l.watch(t, vip, port)
 	into := t.TempDir()
 	options := []string{"-q", "--exit-on-all-streams-close", "--download=" + into}
 	if follow {
-		options = append(options, "--delay-stream=1s") // so that it is the whole file that comes later
+		options = append(options, "--delay-stream=1s") // so that the whole file comes later
 	} else {
 		options = append(options, "--no-preferred-addr")
 	}
@@ -153,7 +152,7 @@ func (l *lab) getsByQUIC(t *testing.T, vip netip.Addr, port uint16, content []by
 	}
 }
 
-// lose has no packet to the VIP come to any director, until the test ends.
+// lose keeps packets to the VIP from all directors, until the test ends.
 func (l *lab) lose(t *testing.T, vip netip.Addr) {
 	t.Helper()
 	family := map[bool]string{false: "ip", true: "ip6"}[vip.Is6()]
@@ -161,7 +160,7 @@ func (l *lab) lose(t *testing.T, vip netip.Addr) {
 	undo(t, l.router, "nft", "delete table inet lost")
 }
 
-// undo runs a command when the test ends, whose context is over then.
+// undo runs a command when the test ends. The test's context is over then.
 func undo(t *testing.T, h *netlab.Host, name string, args ...string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -171,7 +170,7 @@ func undo(t *testing.T, h *netlab.Host, name string, args ...string) {
 	})
 }
 
-// keepsQUIC has quic-go connect through the VIP and stay there.
+// keepsQUIC lets quic-go connect through the VIP and stay there.
 func (l *lab) keepsQUIC(t *testing.T, vip netip.Addr, port uint16) {
 	l.watch(t, vip, port)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)

@@ -26,13 +26,13 @@ import (
 	"weir.io/weir/quiclb"
 )
 
-// quicWay is how servers write their connection IDs.
+// quicWay is how servers make their connection IDs.
 type quicWay struct {
 	name string
 	port uint16
 	quiclb.Config
 	serverIDs [2]string // of backend1 and backend2
-	without   bool      // the service does not declare it
+	without   bool      // the service does not declare the format
 }
 
 var quicWays = []quicWay{
@@ -46,8 +46,7 @@ var quicWays = []quicWay{
 		Config: quiclb.Config{ID: 0, ServerIDLength: 3, NonceLength: 5}, without: true},
 }
 
-// service returns the text of a service; the ones that declare anything have all
-// configurations.
+// service returns the text of a service. Services that declare anything declare all configurations.
 func (q quicWay) service(w way) string {
 	text := w.service("udp", fmt.Sprint(q.port), everyBackend(2))
 	if q.without {
@@ -77,7 +76,7 @@ func (q quicWay) service(w way) string {
 	return text
 }
 
-// connectionIDs lets quic-go give out what quiclb makes.
+// connectionIDs lets quic-go use the connection IDs that quiclb makes.
 type connectionIDs struct {
 	*quiclb.Generator
 	length int
@@ -136,7 +135,7 @@ func quicTransport(t *testing.T, h *netlab.Host, at string, ids quic.ConnectionI
 	return transport
 }
 
-// start runs a server whose streams begin with its host's name and are echoes.
+// start runs a server whose streams begin with its host's name and then echo.
 func (q quicWay) start(t *testing.T, h *netlab.Host, at netip.AddrPort, serverID string) {
 	t.Helper()
 	listener, err := quicTransport(t, h, at.String(), q.connectionIDs(t, serverID)).Listen(quicServerTLS(t), nil)
@@ -162,9 +161,9 @@ func (q quicWay) start(t *testing.T, h *netlab.Host, at netip.AddrPort, serverID
 	}()
 }
 
-// A QUIC connection whose client goes on from another address, which the ring gives
-// to another backend, stays with its server where the service declares what is in
-// the connection IDs; and does not where it declares nothing.
+// A QUIC connection whose client goes on from another address, which the ring gives to another
+// backend, stays with its server if the service declares what is in the connection IDs, and does
+// not if it declares nothing.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -186,7 +185,7 @@ func TestQUICMigration(t *testing.T) {
 			for n, b := range l.backends {
 				q.start(t, b, w.at(n+1, q.port), q.serverIDs[n])
 			}
-			// Ports whose flows are of backend1 and of backend2.
+			// Ports whose flows belong to backend1 and to backend2.
 			before, after := quicPort(t, &table.Services[i], 0), quicPort(t, &table.Services[i], 1)
 			q.migrate(t, l, w, before, after)
 		})
@@ -195,7 +194,7 @@ func TestQUICMigration(t *testing.T) {
 
 const quicClient = "10.0.0.2"
 
-// quicPort returns a source port of the client's whose slot is that backend's.
+// quicPort returns a source port of the client whose slot belongs to that backend.
 func quicPort(t *testing.T, s *model.TableService, backend uint32) uint16 {
 	t.Helper()
 	for port := uint16(50000); port < 51000; port++ {
@@ -209,7 +208,7 @@ func quicPort(t *testing.T, s *model.TableService, backend uint32) uint16 {
 	return 0
 }
 
-// migrate connects from one port, goes on from another, and wants echoes throughout.
+// migrate connects from one port, goes on from another, and expects echoes throughout.
 func (q quicWay) migrate(t *testing.T, l *lab, w way, before, after uint16) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -253,7 +252,7 @@ func (q quicWay) migrate(t *testing.T, l *lab, w way, before, after uint16) {
 	}
 }
 
-// quicEcho sends some packets' worth and wants it back, after a greeting.
+// quicEcho sends data for several packets and expects it back, after a greeting.
 func quicEcho(t *testing.T, stream io.ReadWriter, greeting string) {
 	t.Helper()
 	data := make([]byte, 20000)

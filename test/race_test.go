@@ -15,15 +15,15 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// The race that no ring can win: a SYN went to the old owner, the ring changes, the
-// SYN is sent again to the new owner, and then the client answers the old one's
-// SYN-ACK. The new owner has a request of its own with the same addresses and ports,
-// and must not take the answer for its own: its kernel would reset the connection.
+// A race that no ring can win: a SYN went to the old owner, the ring changes, the SYN is sent again
+// to the new owner, and then the client answers the old one's SYN-ACK. The new owner has a request
+// of its own with the same addresses and ports, and must not take the answer for its own: its
+// kernel would reset the connection.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, then backend2
 //
-// Both SYN-ACKs are kept from the client until the moment that is the race's.
+// The test holds both SYN-ACKs until the moment of the race.
 func TestAnswerToTheOldOwner(t *testing.T) {
 	for _, w := range gueWays[:2] {
 		t.Run(w.String(), func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestAnswerToTheOldOwner(t *testing.T) {
 			if n := l.count(t, "passed_on", l.agents[1]); n == 0 {
 				t.Error("backend2 sent nothing on")
 			}
-			// Now the other SYN-ACK, which the client answers with what it knows.
+			// Now the other SYN-ACK, which the client answers with the numbers of its connection.
 			before := l.count(t, "passed_on", l.agents[1])
 			held.release(t)
 			waitFor(t, "backend2 to send on what the client says to its SYN-ACK", func() bool {
@@ -54,8 +54,8 @@ func TestAnswerToTheOldOwner(t *testing.T) {
 			}
 		})
 	}
-	// All hosts of the lab are one kernel, and so have one secret for their cookies:
-	// either of them may take the connection. Hosts of their own would not.
+	// All hosts of the lab share one kernel, and so one secret for their cookies: either of them
+	// may take the connection. Separate hosts would not.
 	t.Run("cookies", func(t *testing.T) {
 		l := newChanceLab(t, "2", "")
 		s, held := l.mustRace(t, gueWays[0])
@@ -80,8 +80,8 @@ func TestAnswerToTheOldOwner(t *testing.T) {
 	})
 }
 
-// race opens a connection of which the client has answered backend1's SYN-ACK, while
-// backend2 has a request of the same and its SYN-ACK is held.
+// race opens a connection in which the client has answered backend1's SYN-ACK, while backend2 has a
+// request of the same connection and its SYN-ACK is held.
 func (l *chanceLab) race(t *testing.T, w way) (*session, *holder, error) {
 	t.Helper()
 	l.direct(t, backend{number: 1}, backend{number: 2, state: "draining"})
@@ -98,7 +98,7 @@ func (l *chanceLab) race(t *testing.T, w way) (*session, *holder, error) {
 	held.wait(t)
 	l.running.edit(l.text(directorHost, backend{number: 1, state: "draining"}, backend{number: 2}))
 	l.running.ready()
-	// The client knows nothing of it, and sends its SYN again after a second.
+	// The client has got no SYN-ACK, and sends its SYN again after a second.
 	waitFor(t, "the SYN to come to backend2", func() bool { return l.count(t, "decap_gue", l.agents[1]) > 0 })
 	held.wait(t)
 	held.deliverOnly(t, 0)
@@ -120,8 +120,7 @@ func (l *chanceLab) mustRace(t *testing.T, w way) (*session, *holder) {
 	return s, held
 }
 
-// holder keeps SYN-ACKs from the client, by a rule of its firewall, and has a copy of
-// each.
+// holder keeps SYN-ACKs from the client with a rule of its firewall, and has a copy of each.
 type holder struct {
 	client, router *netlab.Host
 	in             int // packet socket that sees what comes to the client
@@ -152,7 +151,7 @@ func (l *chanceLab) holdSYNACKs(t *testing.T, w way) *holder {
 	return h
 }
 
-// filter makes the client's firewall drop SYN-ACKs, of some sequence numbers only.
+// filter makes the client's firewall drop SYN-ACKs, all or by sequence number.
 func (h *holder) filter(t *testing.T, which string) {
 	t.Helper()
 	on(t, h.client, "nft", "add table inet hold; "+
@@ -160,8 +159,8 @@ func (h *holder) filter(t *testing.T, which string) {
 		"add rule inet hold in tcp flags & (syn | ack) == (syn | ack) "+which+" drop")
 }
 
-// wait waits for a SYN-ACK with a number that none before it had. Where cookies make
-// the numbers, two hosts of one kernel have the same: then one is enough.
+// wait waits for a SYN-ACK with a new sequence number. If cookies make the numbers, two hosts of
+// one kernel have the same: then any SYN-ACK is enough.
 func (h *holder) wait(t *testing.T) {
 	t.Helper()
 	b := make([]byte, 2048)
@@ -181,24 +180,24 @@ func (h *holder) wait(t *testing.T) {
 	t.Fatalf("no SYN-ACK comes to the client after %d", len(h.frames))
 }
 
-// ttl is that of one of the SYN-ACKs, which are of IPv4.
+// ttl is the TTL of one of the SYN-ACKs, which are IPv4.
 func (h *holder) ttl(i int) int { return int(h.frames[i][14+8]) }
 
-// deliverOnly lets the client have one of them, and no other.
+// deliverOnly lets only one of the SYN-ACKs reach the client.
 func (h *holder) deliverOnly(t *testing.T, i int) {
 	t.Helper()
 	h.filter(t, fmt.Sprintf("tcp sequence != %d", binary.BigEndian.Uint32(h.frames[i][h.tcp+4:])))
 	h.deliver(t, h.frames[i])
 }
 
-// release lets the client have all, and the last one at once.
+// release lets all SYN-ACKs reach the client, and the last one at once.
 func (h *holder) release(t *testing.T) {
 	t.Helper()
 	on(t, h.client, "nft", "delete table inet hold")
 	h.deliver(t, h.frames[len(h.frames)-1])
 }
 
-// deliver sends a frame to the client, as its router does.
+// deliver sends a frame from the router to the client.
 func (h *holder) deliver(t *testing.T, frame []byte) {
 	t.Helper()
 	err := h.router.Do(func() error {

@@ -36,8 +36,8 @@ func (s redirectService) at(six bool) string {
 	return netip.AddrPortFrom(redirectVIP(s.number, six), uint16(s.port)).String()
 }
 
-// Programs that keep a connection for long, or begin many from one port; and what of them is
-// seen at the director and on the client's wire.
+// Programs that keep a connection for long, or begin many from one port; and what the director and
+// the client's wire see of them.
 func TestRedirectedClients(t *testing.T) {
 	l := newRedirectLab(t, clientsWeb, clientsRPC, clientsEcho, clientsSQL)
 	for _, b := range l.backends {
@@ -63,7 +63,7 @@ func bothFamilies(t *testing.T, part func(t *testing.T, six bool)) {
 	}
 }
 
-// callsByRPC calls, and keeps a stream open on which the server speaks unasked.
+// callsByRPC makes calls, and keeps a stream open on which the server sends without being asked.
 func (l *redirectLab) callsByRPC(t *testing.T) {
 	var states []*health.Server
 	for _, b := range l.backends {
@@ -74,7 +74,7 @@ func (l *redirectLab) callsByRPC(t *testing.T) {
 		server, state := grpc.NewServer(), health.NewServer()
 		grpc_health_v1.RegisterHealthServer(server, state)
 		states = append(states, state)
-		go func() { _ = server.Serve(listener) }() // until it is stopped
+		go func() { _ = server.Serve(listener) }() // until the server is stopped
 		t.Cleanup(server.Stop)
 	}
 	bothFamilies(t, func(t *testing.T, six bool) {
@@ -115,11 +115,11 @@ func (l *redirectLab) callsByRPC(t *testing.T) {
 	})
 }
 
-// bulkBytes go there and back.
+// bulkBytes is how much goes to the server and back.
 const bulkBytes = 8 << 20
 
-// leavesDirectorAlone looks at the director after a connection's handshake and again when
-// much has gone over it. The client's host hands its packets over unsegmented.
+// leavesDirectorAlone looks at the director after a connection's handshake and again after a large
+// transfer. The client's host redirects its packets unsegmented.
 func (l *redirectLab) leavesDirectorAlone(t *testing.T) {
 	text := make([]byte, bulkBytes)
 	_, _ = rand.Read(text) // it never fails
@@ -173,8 +173,8 @@ func (l *redirectLab) redirected(t *testing.T, host string, of redirectService, 
 	return model.AgentRedirect{}
 }
 
-// isSeenOnTheWire looks at the client's wire: a SYN to the VIP that asks, an answer of the
-// backend's that grants it, and from then on nothing but the backend's own address.
+// isSeenOnTheWire looks at the client's wire: a SYN to the VIP that asks for redirection, a
+// backend's answer that grants it, and from then on only the backend's own address.
 func (l *redirectLab) isSeenOnTheWire(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, six bool) {
 		vip, family := redirectVIP(clientsWeb.number, six), map[bool]string{false: "ip", true: "ip6"}[six]
@@ -192,7 +192,7 @@ func (l *redirectLab) isSeenOnTheWire(t *testing.T) {
 		on(t, l.client, "curl", "-sS", "--fail", "--max-time", "10", "http://"+clientsWeb.at(six)+"/name")
 		var wire []string
 		waitFor(t, "the end of the connection on the wire", func() bool {
-			out, err := exec.Command("tcpdump", "-n", "-r", file).Output() // it may be half written
+			out, err := exec.Command("tcpdump", "-n", "-r", file).Output() // the file may be half written
 			wire = strings.Split(strings.TrimSpace(string(out)), "\n")
 			return err == nil && strings.Count(string(out), "Flags [F.]") >= 2
 		})

@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// tracked is a connection as netfilter knows it: what its first packet said, and what the
-// answers have to say.
+// tracked is a connection as netfilter knows it: the addresses of its first packet, and those that
+// its answers must have.
 type tracked struct {
 	from, to, answersFrom, answersTo netip.AddrPort
 }
@@ -23,7 +23,7 @@ func (c tracked) String() string {
 	return fmt.Sprintf("%s to %s, answered by %s to %s", c.from, c.to, c.answersFrom, c.answersTo)
 }
 
-// conntrack is what netfilter of a host knows of connections that a port of the client's began.
+// conntrack returns what a host's netfilter knows of connections from one of the client's ports.
 func conntrack(t *testing.T, h *netlab.Host, six bool, port uint16) (all []tracked) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)
@@ -51,8 +51,8 @@ func conntrack(t *testing.T, h *netlab.Host, six bool, port uint16) (all []track
 	return all
 }
 
-// tracks checks what netfilter knows of an open connection that was redirected: on the client's
-// host that it is to the VIP, and on that of one backend that it is to this one's own address.
+// tracks checks what netfilter knows of an open redirected connection: on the client's host it goes
+// to the VIP, and on one backend's host to the backend's own address.
 func (l *redirectLab) tracks(t *testing.T, conn net.Conn, s redirectService) {
 	t.Helper()
 	client := conn.LocalAddr().(*net.TCPAddr).AddrPort()

@@ -8,8 +8,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Containers behind their hosts' agents are redirected to, and are redirected, as the hosts
-// themselves are: packets that a host forwards pass its programs on the uplink, too.
+// Containers behind their hosts' agents are redirected, as clients and as backends, like the hosts
+// themselves: packets that a host forwards pass its programs on the uplink, too.
 //
 //	pod --- client --- router --- switch --- director
 //	                                     --- backend1 --- box, the backend
@@ -54,7 +54,7 @@ func TestRedirectContainers(t *testing.T) {
 		})
 	}
 	l.bypasses(t, 2, func() {
-		// One more, so that there is a packet of the service's: what is open has none.
+		// One more connection, so that the service has a packet: open connections send none.
 		for _, six := range []bool{false, true} {
 			l.dialAsked(t, pod, redirectService{number: 1, port: linesPort}.at(six), "box").ask(t, "once more")
 		}

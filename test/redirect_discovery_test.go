@@ -16,12 +16,12 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Directors find out whom connections can be handed over to: one whose agent goes away gets
-// them as its service falls back, from the next SYN on and without a SYN in vain, and they are
-// handed over to it again when it answers again. What is open goes on. Whether the agent's
-// process is there does not matter: its programs answer.
+// Directors find out to which backends connections can be handed over. A backend whose agent goes
+// away gets them by its service's fallback, from the next SYN on and without a lost SYN, and they
+// are handed over again when its agent answers again. Open connections go on. The agent's process
+// does not matter: its programs answer.
 func TestRedirectDiscovery(t *testing.T) {
-	// What answers at the backend's own address is there all the time.
+	// The server at the backend's own address answers all the time.
 	const often = "{kind: tcp, to: address, interval: 100ms}"
 	lone := redirectService{number: 1, port: linesPort, fallback: "l2dsr", health: often, backends: []backend{{number: 3}}}
 	others := redirectService{number: 2, port: 80, fallback: "gue", health: "{kind: none}", backends: everyBackend(2)}
@@ -89,7 +89,7 @@ func TestRedirectDiscovery(t *testing.T) {
 	}
 }
 
-// askedConnection is one over which it is asked who answers.
+// askedConnection is a connection over which a test asks which backend answers.
 type askedConnection struct {
 	net.Conn
 	answers *bufio.Reader

@@ -18,19 +18,19 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// bothEnds is a redirected connection, and what the backend's server has of it.
+// bothEnds is a redirected connection: the client's end and the server's.
 type bothEnds struct {
 	six            bool
 	port           int // the client's
 	client, server *net.TCPConn
 }
 
-// endsLab has one backend, whose connections come to the test.
+// endsLab has one backend. The test gets its accepted connections.
 type endsLab struct {
 	*redirectLab
 	service  redirectService
 	accepted chan *net.TCPConn
-	port     int // of the client, the last that was taken
+	port     int // of the client, the last one in use
 }
 
 func newEndsLab(t *testing.T) *endsLab {
@@ -55,7 +55,7 @@ func newEndsLab(t *testing.T) *endsLab {
 	return l
 }
 
-// open connects from a port of the client's.
+// open connects from one of the client's ports.
 func (l *endsLab) open(t *testing.T, six bool, port int) *bothEnds {
 	t.Helper()
 	return &bothEnds{six, port, l.dialFrom(t, six, port, l.service), l.accept(t)}
@@ -76,7 +76,7 @@ func (l *endsLab) accept(t *testing.T) *net.TCPConn {
 	}
 }
 
-// passes lets so many bytes go one way.
+// passes sends this many bytes one way.
 func passes(t *testing.T, what string, from, to net.Conn, bytes int) {
 	t.Helper()
 	sent := make(chan error, 1)
@@ -98,7 +98,7 @@ func (b *bothEnds) talk(t *testing.T, when string) {
 	passes(t, when+": to the client", b.server, b.client, 10)
 }
 
-// ends checks how the next read of a connection fails: nil is its end.
+// ends checks how the next read of a connection fails: nil is its normal end.
 func ends(t *testing.T, who string, conn net.Conn, want error) {
 	t.Helper()
 	rest, err := io.ReadAll(conn)
@@ -156,8 +156,8 @@ func TestConnectionsEnd(t *testing.T) {
 		{"the server half closes, and reads on", func(t *testing.T, b *bothEnds) {
 			_ = b.server.CloseWrite()
 			ends(t, "client", b.client, nil)
-			// Not much: the server's kernel takes the next SYN to be an old one if its number is not
-			// beyond what it has got (RFC 6191), and numbers begin 1,000 bytes later every 64 us.
+			// Not much: the server's kernel takes the next SYN for an old one unless its number is
+			// beyond the data received (RFC 6191), and initial numbers grow by 1,000 every 64 us.
 			passes(t, "after the server's FIN", b.client, b.server, 1000)
 			_ = b.client.Close()
 			ends(t, "server", b.server, nil)
@@ -193,7 +193,7 @@ func TestConnectionsEnd(t *testing.T) {
 	}
 }
 
-// between drops packets that come to a host, behind its agent's programs, until it is told to stop.
+// between drops packets that come to a host, behind its agent's programs, until stop is called.
 func between(t *testing.T, h *netlab.Host, which string) (stop func()) {
 	t.Helper()
 	on(t, h, "nft", "add table inet between; add chain inet between drops { type filter hook prerouting priority -300; }; add rule inet between drops "+which+" drop")
@@ -212,7 +212,7 @@ func (l *endsLab) closeTogether(t *testing.T, b *bothEnds) {
 	waitFor(t, "both ends to have closed", func() bool { return in(l.client, "TIME-WAIT", "sport") && in(l.backends[0], "TIME-WAIT", "dport") })
 }
 
-// What is lost of a handshake comes again, whether or not agents start again meanwhile.
+// Lost packets of a handshake are sent again, whether or not agents restart meanwhile.
 func TestConnectionsBeginAgain(t *testing.T) {
 	t.Parallel()
 	l := newEndsLab(t)
@@ -233,10 +233,10 @@ func TestConnectionsBeginAgain(t *testing.T) {
 	for _, loss := range []struct {
 		name  string
 		at    *netlab.Host
-		event string // on the client's host, that shows the loss
-		taken bool   // over by the client's host all the same
+		event string // on the client's host; it shows the loss
+		taken bool   // over by the client's host despite the loss
 	}{
-		// The second SYN does without the option, so the connection goes as the service falls back.
+		// The second SYN has no option, so the connection goes by the service's fallback.
 		{"the SYN-ACK on its way", l.router, "again", false},
 		{"the SYN-ACK behind the agent", l.client, "early", true},
 	} {
@@ -286,8 +286,8 @@ func TestConnectionsBeginAgain(t *testing.T) {
 	}
 }
 
-// An RST or a FIN of somebody who knows all of a connection but its numbers ends it for
-// nobody: the client's host still keeps calls of the backend itself by the same port apart.
+// A forged RST or FIN, by a sender that knows all of a connection except its numbers, ends it at
+// neither end: the client's host still keeps calls of the backend itself from the same port apart.
 func TestForgedEnds(t *testing.T) {
 	l := newEndsLab(t)
 	bothFamilies(t, func(t *testing.T, six bool) {
@@ -315,16 +315,16 @@ func TestForgedEnds(t *testing.T) {
 		clashes("before the forgeries")
 		next := nextNumber(t, b.client)
 		for _, flags := range []layers.TCP{{RST: true}, {RST: true, ACK: true}, {FIN: true, ACK: true}} {
-			// The first three are outside of any window. The last one is inside and not the number
-			// that is waited for, so the client's kernel asks the backend what is true.
+			// The first three are outside of any window. The last one is inside and not the
+			// expected number, so the client's kernel asks the backend whether it is true.
 			for _, ahead := range []uint32{1 << 31, 1 << 29, 0xff000000, 100} {
 				if flags.FIN && ahead == 100 {
-					continue // a FIN in the window is kept until what is before it comes
+					continue // a FIN in the window is kept until the data before it comes
 				}
 				l.forge(t, b, flags, next+ahead)
 			}
 		}
-		// The neighbour's packets come one after the other: what answers this one was behind them.
+		// Packets arrive in order: when this one is answered, the forgeries have arrived.
 		b.talk(t, "after the forgeries")
 		clashes("after the forgeries")
 		resets(t, b.server)
@@ -349,7 +349,7 @@ func (l *endsLab) callsItself(ctx context.Context, six bool, port int, to redire
 	})
 }
 
-// nextNumber is the sequence number that a connection's kernel waits for.
+// nextNumber is the sequence number that a connection's kernel expects next.
 func nextNumber(t *testing.T, conn *net.TCPConn) (next uint32) {
 	t.Helper()
 	const receives, without = 1, -1 // TCP_RECV_QUEUE, TCP_REPAIR_OFF_NO_WP (linux/tcp.h)
@@ -369,7 +369,7 @@ func nextNumber(t *testing.T, conn *net.TCPConn) (next uint32) {
 			number, failed = unix.GetsockoptInt(s, unix.SOL_TCP, unix.TCP_QUEUE_SEQ)
 			next = uint32(number)
 		}
-		// Which takes SO_REUSEADDR away.
+		// TCP_REPAIR clears SO_REUSEADDR.
 		failed = errors.Join(failed, unix.SetsockoptInt(s, unix.SOL_TCP, unix.TCP_REPAIR, without),
 			unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
 	})
@@ -379,8 +379,8 @@ func nextNumber(t *testing.T, conn *net.TCPConn) (next uint32) {
 	return next
 }
 
-// forge sends a packet from the neighbour, which is on no way of the connection's, that says
-// that it comes from the backend.
+// forge sends a packet with the backend's source from the neighbour, which is not on the
+// connection's path.
 func (l *endsLab) forge(t *testing.T, b *bothEnds, tcp layers.TCP, number uint32) {
 	t.Helper()
 	from, to := lanAddress(backendHost, b.six), b.client.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
@@ -388,7 +388,7 @@ func (l *endsLab) forge(t *testing.T, b *bothEnds, tcp layers.TCP, number uint32
 	sendSegment(t, l.neighbour, from, to, tcp)
 }
 
-// sendSegment sends a TCP packet from a host, of any source.
+// sendSegment sends a TCP packet with any source from a host.
 func sendSegment(t *testing.T, h *netlab.Host, from, to netip.Addr, tcp layers.TCP) {
 	t.Helper()
 	var packet []byte
@@ -396,7 +396,7 @@ func sendSegment(t *testing.T, h *netlab.Host, from, to netip.Addr, tcp layers.T
 	if to.Is6() {
 		family, where = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.As16()}
 		ip := &layers.IPv6{Version: 6, NextHeader: layers.IPProtocolTCP, HopLimit: 64, SrcIP: from.AsSlice(), DstIP: to.AsSlice()}
-		_ = tcp.SetNetworkLayerForChecksum(ip) // it is a network layer
+		_ = tcp.SetNetworkLayerForChecksum(ip) // ip is a network layer
 		packet = frameOf(ip, &tcp)
 	} else {
 		ip := &layers.IPv4{Version: 4, Protocol: layers.IPProtocolTCP, TTL: 64, SrcIP: from.AsSlice(), DstIP: to.AsSlice()}

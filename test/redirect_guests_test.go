@@ -13,9 +13,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Virtual machines are redirected, and are redirected to, by their hosts' agents, whether the
-// host is their router or only bridges their frames. Their cards leave checksums and
-// segmentation to the host.
+// Virtual machines are redirected, as clients and as backends, by their hosts' agents, whether the
+// host is their router or only bridges their frames. Their cards leave checksums and segmentation
+// to the host.
 //
 //	guest --- client --- router --- switch --- director
 //	                                       --- backend1 --- machine, the backend
@@ -24,7 +24,7 @@ func TestRedirectVM(t *testing.T) {
 		l := newRoutedGuestsLab(t)
 		l.redirectsGuests(t, routedMachine...)
 	})
-	// The uplinks have no addresses then.
+	// Bridged, the uplinks have no addresses.
 	t.Run("bridged", func(t *testing.T) {
 		const guestHost = 51
 		l := newGuestsLab(t)
@@ -49,10 +49,10 @@ func newGuestsLab(t *testing.T) *guestsLab {
 	return l
 }
 
-// routedMachine is where the backend behind backend1 is if that host is its router.
+// routedMachine are the addresses of the backend behind backend1 if that host is its router.
 var routedMachine = []netip.Addr{netip.MustParseAddr("10.9.2.2"), netip.MustParseAddr("fd00:9:2::2")}
 
-// newRoutedGuestsLab is newGuestsLab with hosts that are their guests' routers.
+// newRoutedGuestsLab is newGuestsLab with hosts as their guests' routers.
 func newRoutedGuestsLab(t *testing.T) *guestsLab {
 	l := newGuestsLab(t)
 	bridge(t, l.client, "", "10.9.1.1/24", "fd00:9:1::1/64")
@@ -72,8 +72,8 @@ func newRoutedGuestsLab(t *testing.T) *guestsLab {
 	return l
 }
 
-// bridge gives a host a bridge with these addresses, with the tap and, if it is to be one, the
-// uplink as its ports.
+// bridge gives a host a bridge with these addresses. Its ports are the tap and, if given, the
+// uplink.
 func bridge(t *testing.T, h *netlab.Host, uplink string, addresses ...string) {
 	t.Helper()
 	on(t, h, "ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
@@ -95,7 +95,7 @@ func (g *guest) connect(addresses []string, routers ...string) {
 
 const guestPort = 7000
 
-// guestServices are those that redirect to these backends, one each.
+// guestServices are services that redirect to these backends, one each.
 func guestServices(backends ...netip.Addr) (services []string) {
 	for _, address := range backends {
 		services = append(services, fmt.Sprintf("- name: redirect1-%v\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: redirect\n  fallback: nat\n  snat: true\n  health: {kind: none}\n  backends:\n  - {name: machine, address: \"%s\"}\n",

@@ -14,17 +14,18 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// sight is what a watcher has seen of a packet: the last word of its destination, as it is
-// there, and the first of its control bytes.
+// sight is what a watcher has seen of a packet: the last word of its destination, in its own byte
+// order, and the first word of its control bytes.
 type sight struct {
 	Destination uint32
 	Control     uint32
 }
 
-// watcher counts what leaves by an interface.
+// watcher counts packets that leave by an interface.
 type watcher struct{ *ebpf.Map }
 
-// watch lets a program look at all that leaves by the client's uplink, before or after others.
+// watch attaches a program that sees all packets that leave by the client's uplink, before or after
+// the other programs.
 func watch(t *testing.T, h *netlab.Host, anchor link.Anchor) watcher {
 	t.Helper()
 	const (
@@ -92,7 +93,7 @@ func watch(t *testing.T, h *netlab.Host, anchor link.Anchor) watcher {
 	return watcher{m}
 }
 
-// seen is how many packets to a destination there were, by their control bytes.
+// seen is how many packets went to a destination, by their control bytes.
 func (w watcher) seen(t *testing.T, to netip.Addr) map[uint32]uint64 {
 	t.Helper()
 	all := w.all(t)
@@ -118,8 +119,8 @@ func (w watcher) all(t *testing.T) map[uint32]map[uint32]uint64 {
 	return all
 }
 
-// What a client's host sends to a backend passes the programs on its uplink twice, and they
-// know it again by their mark. It is on nothing else, and nothing leaves with it.
+// Packets of a client's host to a backend pass the programs on its uplink twice, and the programs
+// recognize them by their mark. No other packet has the mark, and none leaves with it.
 func TestRedirectedPacketsAreKnownAgain(t *testing.T) {
 	l := newEndsLab(t)
 	before, after := watch(t, l.client, link.Head()), watch(t, l.client, link.Tail())

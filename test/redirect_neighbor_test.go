@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// The kernel is asked for the neighbour of few of a connection's packets, and a neighbour that
-// changes is noticed: a backend's host gets another MAC address while connections are open.
+// The kernel is asked for the neighbor of only a few of a connection's packets, and a changed
+// neighbor is noticed: a backend's host gets another MAC address while connections are open.
 func TestRedirectedPacketsFollowTheirNeighbour(t *testing.T) {
 	l := newEndsLab(t)
 	before := watch(t, l.client, link.Head())
@@ -26,7 +26,7 @@ func TestRedirectedPacketsFollowTheirNeighbour(t *testing.T) {
 		}
 		open = append(open, c)
 	}
-	// A router, or a host, that takes another's place tells its neighbours.
+	// A router or host that replaces another tells its neighbors.
 	const mac = "02:00:00:00:77:01"
 	l.backends[0].Sysctl("net.ipv4.conf.eth0.arp_notify", "1")
 	l.backends[0].Sysctl("net.ipv6.conf.eth0.ndisc_notify", "1")

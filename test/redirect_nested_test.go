@@ -8,9 +8,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Where a host's guests have agents of their own, as the host has, each connection is taken
-// over once, by who is in it: the guest, or the container. A backend's answer has the option
-// once, with timestamps among the others, or with room for a second one.
+// If a host's guests have agents of their own, beside the host's, each connection is taken over
+// once, by its own end: the guest, or the container. A backend's answer has the option once, with
+// timestamps among the other options, or with room for a second one.
 //
 //	guest, pod --- client --- router --- switch --- director
 //	                                            --- backend1 --- machine, the backend
@@ -60,7 +60,7 @@ func TestRedirectAgentBehindAgent(t *testing.T) {
 		}
 	}
 	for _, host := range []string{"machine", "backend1"} {
-		// Probes go on: one may be between the two.
+		// Probes go on: one may come between reading the two counters.
 		waitFor(t, "all SYNs that "+host+" has received to be echoed, at least 8", func() bool {
 			received := l.event(host, "received")
 			return received >= 8 && l.event(host, "echoed") == received

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports of the client's that are used again, which no other connection has: below those
-// that the kernel takes by itself.
+// Ports of the client that are reused, and that no other connection has: they are below those that
+// the kernel chooses.
 const (
 	serverCloses = 20001
 	clientResets = 20002
@@ -22,8 +22,8 @@ const (
 	severalVIPs  = 20004
 )
 
-// usesPortsAgain connects from the same port as before, whichever end has closed the
-// connection and whoever's kernel still remembers it (TIME_WAIT), and to several VIPs at once.
+// usesPortsAgain connects from the same port as before, whichever end has closed the connection and
+// whichever kernel still remembers it (TIME_WAIT), and to several VIPs at once.
 func (l *redirectLab) usesPortsAgain(t *testing.T) {
 	l.client.Sysctl("net.ipv4.tcp_tw_reuse", "1")
 	again := func(t *testing.T, six bool, port int, connection string, end func(t *testing.T, conn *net.TCPConn)) {
@@ -89,12 +89,12 @@ func (l *redirectLab) usesPortsAgain(t *testing.T) {
 	})
 }
 
-// fromPort connects from a port that others may use, too.
+// fromPort connects from a port that other sockets may use, too.
 func fromPort(port int) net.Dialer {
 	return net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: 10 * time.Second, Control: reusesAddresses}
 }
 
-// dialFrom connects to a service from a port of the client's, as soon as the kernel gives it.
+// dialFrom connects to a service from one of the client's ports, as soon as the kernel allows it.
 func (l *redirectLab) dialFrom(t *testing.T, six bool, port int, to redirectService) *net.TCPConn {
 	t.Helper()
 	return l.dialAddressFrom(t, six, port, to.at(six))
@@ -122,14 +122,14 @@ func (l *redirectLab) dialAddressFrom(t *testing.T, six bool, port int, to strin
 	return conn.(*net.TCPConn)
 }
 
-// reusesAddresses lets a socket have a port that another one of the host has.
+// reusesAddresses lets a socket have a port that another socket of the host has.
 func reusesAddresses(_, _ string, c syscall.RawConn) error {
 	var failed error
 	return errors.Join(c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), failed)
 }
 
-// answers lets a web server answer a request, which is the connection's last with "close",
-// and returns its name.
+// answers lets a web server answer a request (the connection's last with "close"), and returns its
+// name.
 func answers(t *testing.T, conn net.Conn, connection string) string {
 	t.Helper()
 	if _, err := io.WriteString(conn, "GET /name HTTP/1.1\r\nHost: web\r\nConnection: "+connection+"\r\n\r\n"); err != nil {

@@ -20,8 +20,8 @@ const postgresPort = 5433
 
 var clientsSQL = redirectService{number: 4, port: 5432, to: postgresPort, fallback: "nat", backends: everyBackend(1)}
 
-// callsPostgres asks a real PostgreSQL by its own client: a query, a large answer and a large
-// upload, each over a connection that the director sees the SYN of.
+// callsPostgres asks a real PostgreSQL with its own client: a query, a large answer and a large
+// upload, each over a connection whose SYN the director sees.
 func (l *redirectLab) callsPostgres(t *testing.T) {
 	startPostgres(t, l.backends[0])
 	bothFamilies(t, func(t *testing.T, six bool) {
@@ -58,7 +58,7 @@ func (l *redirectLab) callsPostgres(t *testing.T) {
 // to run as root.
 func startPostgres(t *testing.T, h *netlab.Host) {
 	t.Helper()
-	// Debian has the server's programs in no PATH, one directory for each version.
+	// Debian keeps the server's programs out of PATH, in one directory for each version.
 	programs, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(programs) == 0 {
 		t.Fatalf("there is no PostgreSQL (%v): make deps installs it", err)
@@ -73,7 +73,7 @@ func startPostgres(t *testing.T, h *netlab.Host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not the host's own directory: the way there may be root's alone.
+	// Not the host's own directory: only root may be able to reach it.
 	dir, err := os.MkdirTemp("/tmp", "weir-postgres-")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func startPostgres(t *testing.T, h *netlab.Host) {
 	if err := os.Chown(dir, id, -1); err != nil {
 		t.Fatal(err)
 	}
-	// From a directory that it may read: the programs go back to where they were started.
+	// From a directory that the user may read: the programs change back to where they were started.
 	as := func(name string, args ...string) []string {
 		return append([]string{"--chdir=/", "setpriv", "--reuid", postgres.Uid, "--regid", postgres.Gid, "--clear-groups", "--", program(name), "-D", dir}, args...)
 	}
@@ -106,7 +106,7 @@ func startPostgres(t *testing.T, h *netlab.Host) {
 		args = append(args, "-c", setting)
 	}
 	startServer(t, h, netip.AddrPortFrom(netip.IPv4Unspecified(), postgresPort), "env", args...)
-	// Killed, it would leave memory that it shares.
+	// A killed server would leave its shared memory behind.
 	t.Cleanup(func() {
 		if out, err := h.Command(context.Background(), "env", as("pg_ctl", "stop", "--mode", "immediate")...).CombinedOutput(); err != nil {
 			t.Errorf("stop PostgreSQL: %v\n%s", err, out)

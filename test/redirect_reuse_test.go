@@ -12,12 +12,12 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// reusedPorts are the ports that the connections of these tests leave by: all of a wave, and those
-// of the wave after it again.
+// reusedPorts is the number of the client's ports in these tests: enough for a wave; the next wave
+// reuses them.
 const reusedPorts = 1000
 
-// Many connections at once, by each policy, whose SYN-ACKs are late, are all redirected; and so are
-// those that use their ports again after an RST, to whatever backend the policy chooses then.
+// Many connections at once with late SYN-ACKs are all redirected, by each policy; and so are those
+// that reuse their ports after an RST, to whichever backend the policy then chooses.
 func TestRedirectPortsAfterReset(t *testing.T) {
 	policies := []string{"random", "round-robin", "p2c", "least-conn", "maglev"}
 	var services []redirectService
@@ -50,8 +50,8 @@ func TestRedirectPortsAfterReset(t *testing.T) {
 	}
 }
 
-// The same of guests: the agents of the hosts before them redirect what they call, and repeat the
-// option in what they answer.
+// The same for guests: their hosts' agents redirect their connections, and repeat the option in
+// their answers.
 func TestRedirectPortsOfGuestsAfterReset(t *testing.T) {
 	l := newRoutedGuestsLab(t)
 	l.startGuests(t, routedMachine...)
@@ -72,7 +72,7 @@ func TestRedirectPortsOfGuestsAfterReset(t *testing.T) {
 }
 
 // A guest whose SYN is answered too late sends it again without the option, and has its connection
-// by full NAT, although the backend's host has repeated the option in what came too late.
+// by full NAT, although the backend's host has repeated the option in the late answer.
 func TestRedirectGuestsFallBack(t *testing.T) {
 	l := newRoutedGuestsLab(t)
 	l.startGuests(t, routedMachine...)
@@ -103,15 +103,15 @@ func TestRedirectGuestsFallBack(t *testing.T) {
 	}
 }
 
-// slowDown lets what a host sends wait in a queue of its own link, in both families: many SYNs are
-// under way at once then.
+// slowDown makes a host's packets wait in a queue of its link, in both families: many SYNs are then
+// under way at once.
 func slowDown(t *testing.T, h *netlab.Host) {
 	t.Helper()
 	on(t, h, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "1mbit", "burst", "2kb", "limit", "4mb")
 }
 
-// callAtOnce opens that many connections before it looks at any, has each say something and be
-// answered, and resets them all.
+// callAtOnce opens that many connections before it looks at any, sends something and gets an answer
+// on each, and resets them all.
 func callAtOnce(t *testing.T, h *netlab.Host, to netip.AddrPort, connections int) {
 	t.Helper()
 	if err := h.Do(func() error { return atOnce(to, connections) }); err != nil {
@@ -189,7 +189,7 @@ func beginCall(to netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-// awaitSocket waits for an event of a socket; what the socket has failed with is the error.
+// awaitSocket waits for an event of a socket; it returns the socket's own error, if any.
 func awaitSocket(fd int, event int16) error {
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: event}}, 1000)

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// samePort is a port of the client's that has connections to several VIPs, below those that
-// the kernel takes by itself.
+// samePort is a port of the client with connections to several VIPs, below those that the kernel
+// chooses.
 const samePort = 20005
 
-// Services share backends, and each host knows which of them a connection was begun to. Two
-// connections by one port of a client might meet at a backend: the second one goes as its
-// service falls back.
+// Services share backends, and each host knows to which VIP a connection was opened. Two
+// connections from one port of a client might clash at a backend: the second one goes by its
+// service's fallback.
 func TestSeveralVIPsOfABackend(t *testing.T) {
 	one := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)}
 	two := redirectService{number: 2, port: 80, fallback: "l2dsr", backends: everyBackend(2)}

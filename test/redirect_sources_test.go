@@ -14,9 +14,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A director sees SYNs alone, and nothing of who calls a backend at its own address: there
-// the backend's agent lets in whom the service is for, and the directors, whose probes say
-// that it can be redirected to.
+// A director sees only SYNs, and nothing of clients that call a backend at its own address. There
+// the backend's agent lets in the clients of the service's source ranges, and the directors, whose
+// probes find out that connections can be redirected to it.
 //
 //	client --- router --- switch --- director
 //	                        |    --- backend1
@@ -58,7 +58,7 @@ func TestSourceRangesOfRedirected(t *testing.T) {
 		l.answerAt(l.backends[0], other)
 		l.talk(l.neighbour, other.String())
 	}
-	// The programs go on with it when the agent does not, and the next one takes over.
+	// The programs keep doing so when the agent ends, and the next agent takes over.
 	agent := l.agents["backend1"]
 	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		agent.end(end)
@@ -72,7 +72,7 @@ func TestSourceRangesOfRedirected(t *testing.T) {
 		l.unanswered(l.neighbour, own, func() bool { return l.event("backend1", "outside") > outside })
 		l.talk(l.client, own)
 	}
-	// Connections that are open stop, too.
+	// Open connections stop, too.
 	l.become(service(guestHost))
 	for six, conn := range open {
 		outside := l.event("backend1", "outside")
@@ -87,8 +87,8 @@ func TestSourceRangesOfRedirected(t *testing.T) {
 	}
 }
 
-// become gives all daemons another service. Directors probe by the address that the route to
-// the backend has, which here may be either of theirs.
+// become gives all daemons another service. Directors probe from the address of the route to the
+// backend, which here may be either of theirs.
 func (l *redirectLab) become(s redirectService) {
 	with := func(text string) string {
 		return strings.Replace(text, "\ndirectors: [", fmt.Sprintf("\ndirectors: [%s, \"%s\", ", lanAddress(snatHost, false), lanAddress(snatHost, true)), 1)
@@ -120,7 +120,7 @@ func (l *redirectLab) talk(from *netlab.Host, to string) net.Conn {
 	return conn
 }
 
-// unanswered tries to open a connection until something has happened, by which it must not be.
+// unanswered tries to open a connection until something has happened; it must not be open by then.
 func (l *redirectLab) unanswered(from *netlab.Host, to string, happened func() bool) {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(l.t.Context())

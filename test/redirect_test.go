@@ -40,7 +40,7 @@ type redirectService struct {
 	fallback string
 	policy   string // "": the default
 	health   string // "": backends are not checked
-	callers  []int  // hosts of the client's network that may call, and nobody else; none: everybody may
+	callers  []int  // the only hosts of the client's network that may call; none: all may
 	backends []backend
 }
 
@@ -111,8 +111,8 @@ func newNarrowLab(t *testing.T, s size, services ...redirectService) *redirectLa
 	return l
 }
 
-// waitRedirects waits until the director says of every backend, but those of this name, that
-// connections are handed over to it, and of those that none are.
+// waitRedirects waits until the director can hand connections over to every backend except those of
+// this name, and to none of those.
 func (l *redirectLab) waitRedirects(but string) {
 	l.t.Helper()
 	l.daemon.waitFor("find out whom connections can be handed over to", func() bool {
@@ -140,8 +140,8 @@ func (l *redirectLab) reason(name string) uint64 {
 	return 0
 }
 
-// passing is what the services' packets have come to at the director: SYNs whose
-// connections it handed over, and all others.
+// passing counts the services' packets at the director: SYNs whose connections it handed over, and
+// all others.
 func (l *redirectLab) passing() (handed, others uint64) {
 	l.t.Helper()
 	handed = l.reason("forward_redirect")
@@ -155,8 +155,8 @@ func (l *redirectLab) passing() (handed, others uint64) {
 	return handed, others - handed
 }
 
-// bypasses runs something that opens so many connections, of which the director must see
-// the SYNs and no more. 0: one at least.
+// bypasses runs something that opens this many connections (0: at least one). The director must see
+// only their SYNs.
 func (l *redirectLab) bypasses(t *testing.T, connections uint64, what func()) {
 	t.Helper()
 	handed, others := l.passing()
@@ -170,7 +170,7 @@ func (l *redirectLab) bypasses(t *testing.T, connections uint64, what func()) {
 	}
 }
 
-// event adds up an event of redirection on a host.
+// event is how often an event of redirection happened on a host.
 func (l *redirectLab) event(host, name string) (sum uint64) {
 	l.t.Helper()
 	for _, r := range l.agents[host].agentStatus().Redirects {
@@ -183,9 +183,9 @@ func (l *redirectLab) event(host, name string) (sum uint64) {
 	return sum
 }
 
-// Unmodified clients and servers: the director sees the SYN of each connection, and
-// nothing else. That holds where client, director and backends share a link, over another
-// port, where a backend answers with SYN cookies, and where netfilter follows connections.
+// Unmodified clients and servers: the director sees the SYN of each connection, and nothing else.
+// That also holds if client, director and backends share a link, over another port, if a backend
+// answers with SYN cookies, and if netfilter tracks connections.
 func TestRedirect(t *testing.T) {
 	web := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(3)}
 	iperf := redirectService{number: 2, port: 5201, fallback: "ipip", backends: everyBackend(1)}
@@ -217,7 +217,7 @@ func TestRedirect(t *testing.T) {
 						seen[on(t, h, "curl", "-sS", "--fail", "--max-time", "10", url)] = true
 					}
 				})
-				// By chance 20 may all be of two.
+				// By chance all 20 may come from two backends.
 				for n := 0; n < 200 && len(seen) < 3; n++ {
 					seen[on(t, h, "curl", "-sS", "--fail", "--max-time", "10", url)] = true
 				}
@@ -244,7 +244,7 @@ func TestRedirect(t *testing.T) {
 			}
 		}
 	}
-	// What is not of a connection that conntrack knows is dropped, on both hosts.
+	// Both hosts drop packets of connections that conntrack does not know.
 	t.Run("conntrack", func(t *testing.T) {
 		rules := write(t, l.client, "rules.nft", `table inet test {
 	chain input {
@@ -281,8 +281,8 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-// Both ends learn what fits between them, from a router of which neither SYN nor SYN-ACK
-// have told them.
+// Both ends learn the MTU between them from a router's ICMP errors, though neither SYN nor SYN-ACK
+// told them of its small link.
 //
 //	client --- edge -1400- router --- switch --- director
 //	                                         --- backend1
@@ -302,7 +302,7 @@ func TestRedirectedPathMTU(t *testing.T) {
 	}
 }
 
-// A client without an agent is served as the service falls back.
+// A client without an agent is served by the service's fallback.
 func TestRedirectFallback(t *testing.T) {
 	web := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)}
 	l := newRedirectLab(t, web)
@@ -321,8 +321,8 @@ func TestRedirectFallback(t *testing.T) {
 	}
 }
 
-// Redirected connections go on whatever happens to directors, agents and backends that are
-// not theirs: after the SYN there is nobody between client and backend.
+// Redirected connections go on whatever happens to directors, agents and backends that are not
+// theirs: after the SYN no director is between client and backend.
 func TestRedirectedConnectionsStay(t *testing.T) {
 	service := func(backends []backend) redirectService {
 		return redirectService{number: 1, port: linesPort, fallback: "gue", backends: backends}

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// turnsTest opens connections to a service of three backends, by IPv4 and by IPv6, and has
-// what each backend got judged. Each must be handed over, and stays where it is.
+// turnsTest opens connections to a service of three backends, by IPv4 and by IPv6, and judges how
+// many each backend got. Each must be handed over, and stays where it is.
 type turnsTest struct {
 	policy      string
 	connections int
-	// again is how many SYNs were sent a second time: these go where their hash says, and are
-	// counted twice by who counts.
+	// again is how many SYNs were sent a second time: these go where their hash says, and a policy
+	// that counts counts them twice.
 	judge func(t *testing.T, to netip.AddrPort, opened map[string]int, again int)
 }
 
@@ -51,12 +51,12 @@ func (c turnsTest) run(t *testing.T) {
 	f.goOn("in the end")
 }
 
-// Connections that are redirected take turns, and nobody remembers which: what is sent again
-// without the option goes where its hash says.
+// Redirected connections take turns, and the director does not remember them: a SYN that is sent
+// again without the option goes where its hash says.
 func TestRedirectInTurn(t *testing.T) {
 	const connections = 9
 	turnsTest{"round-robin", connections, func(t *testing.T, to netip.AddrPort, opened map[string]int, again int) {
-		// Of a machine that takes a second for a SYN-ACK: what is sent again goes by the ring.
+		// If this machine takes a second for a SYN-ACK, the SYN is sent again and goes by the ring.
 		for _, backend := range []string{"backend1", "backend2", "backend3"} {
 			if n := opened[backend]; n < connections/3-again || n > connections/3+again {
 				t.Errorf("%d connections to %s are %v, want %d each, give or take %d", connections, to, opened, connections/3, again)
@@ -66,12 +66,12 @@ func TestRedirectInTurn(t *testing.T) {
 	}}.run(t)
 }
 
-// Connections that are redirected by p2c go to the better of two of all backends: who has most
-// gets none, so nobody has more than one other by more than one.
+// Connections that p2c redirects go to the better of two backends: the one with most gets none, so
+// none exceeds the second by more than one.
 func TestRedirectByLoad(t *testing.T) {
 	turnsTest{"p2c", 24, func(t *testing.T, to netip.AddrPort, opened map[string]int, again int) {
-		// What is sent again is counted again, elsewhere maybe; and loads that are halved
-		// meanwhile are halves of connections.
+		// A SYN that is sent again is counted again, perhaps elsewhere; and loads may be halved
+		// meanwhile.
 		off := 2 * (1 + again)
 		counts := []int{opened["backend1"], opened["backend2"], opened["backend3"]}
 		slices.Sort(counts)
@@ -81,7 +81,7 @@ func TestRedirectByLoad(t *testing.T) {
 	}}.run(t)
 }
 
-// connect opens a connection of the client's.
+// connect opens a connection from the client.
 func (f *flowsUnderTest) connect(l *redirectLab, to netip.AddrPort) *flowUnderTest {
 	f.t.Helper()
 	flow := &flowUnderTest{name: fmt.Sprint("to ", to)}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The file is followed: when it changes, and when SIGHUP says so; a bad one
-// changes nothing, and the log says what is bad.
+// The director reads its file again when it changes, and at SIGHUP. A bad file changes nothing, and
+// the log says what is bad.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -53,7 +53,7 @@ func TestReload(t *testing.T) {
 	})
 }
 
-// wantAnswers asks several times and wants that backend each time.
+// wantAnswers asks several times and expects that backend each time.
 func wantAnswers(t *testing.T, l *lab, w way, name string) {
 	t.Helper()
 	for range 5 {

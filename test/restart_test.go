@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The process is not the datapath: a director that ends, is killed, and starts
-// again under load loses no packet, and a director that is not there forwards.
+// The process is not the datapath: a director that ends, is killed, and starts again under load
+// loses no packet, and packets are forwarded while there is no process.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -34,8 +34,8 @@ func TestRestartLosesNothing(t *testing.T) {
 	}
 }
 
-// "weir detach" removes everything: programs, pins and so the forwarding. What
-// SIGTERM leaves there is all that it finds.
+// "weir detach" removes everything: programs, pins and so the forwarding. It finds only what
+// SIGTERM has left.
 //
 //	client --- router --- switch --- director
 //	                             --- backend

@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// What routers have said is shown when the test fails. They run as on machines of their own:
-// one that this machine makes late would take a director for lost.
+// The routers' logs are shown when a test fails. Routers run at real-time priority: one that this
+// machine delays would take a director for lost.
 
 func startFRR(t *testing.T, h *netlab.Host, config routerlab.FRRConfig) *routerlab.FRR {
 	t.Helper()

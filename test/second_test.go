@@ -19,7 +19,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// gueWays are those whose packets carry rows, in every pair of families.
+// gueWays are the ways whose packets carry rows, in every pair of families.
 var gueWays = []way{{mode: "gue"}, {mode: "gue", inner6: true, outer6: true}, {mode: "gue", inner6: true}, {mode: "gue", outer6: true}}
 
 const (
@@ -27,10 +27,10 @@ const (
 	otherDirector = directorHost + 1
 )
 
-// Open connections in gue stay where they are whatever happens to the ring, because
-// the host that gets a packet sends it on to the one that has the connection: while
-// backends drain and come back, weights change, and while another director, which has
-// nothing but the first one's state, takes over and the backends change at once.
+// Open connections in gue stay where they are whatever happens to the ring, because the host that
+// gets a packet sends it on to the host that has the connection. They stay while backends drain and
+// come back, weights change, and another director with only the first one's state takes over and
+// the backends change at once.
 //
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3
@@ -69,14 +69,14 @@ type chanceLab struct {
 	*lab
 	protocol string
 	cookies  string  // of the backends: net.ipv4.tcp_syncookies
-	policy   string  // of the services that directors are told of, "": the default
+	policy   string  // of the services in directors' files, "": the default
 	running  *daemon // the director
 	agents   []*daemon
 	servers  []*lineServer
 	other    *netlab.Host
 }
 
-// newChanceLab starts everything, the agents with this key besides.
+// newChanceLab starts everything. Agents get this key in addition.
 func newChanceLab(t *testing.T, cookies, key string) *chanceLab {
 	t.Helper()
 	l := newChanceLabOf(t, "tcp", cookies, key)
@@ -130,8 +130,8 @@ func (l *chanceLab) direct(t *testing.T, backends ...backend) {
 	l.running = startDaemon(t, l.director, "run", l.text(directorHost, backends...))
 }
 
-// replaceDirector ends the director and all that it has in the kernel, and starts
-// another one with what it has left on disk.
+// replaceDirector ends the director and removes all that it has in the kernel, and starts another
+// one with the first one's files.
 func (l *chanceLab) replaceDirector(t *testing.T, text string) {
 	t.Helper()
 	l.running.end(syscall.SIGKILL)
@@ -144,7 +144,7 @@ func (l *chanceLab) replaceDirector(t *testing.T, text string) {
 	on(t, l.director, weir, "detach", "--bpffs", l.director.BPFFS())
 }
 
-// session is a connection of the client's.
+// session is one of the client's connections.
 type session struct {
 	net.Conn
 	lines   *bufio.Reader
@@ -152,7 +152,7 @@ type session struct {
 	way     way
 }
 
-// open opens a connection and asks who has it.
+// open opens a connection and asks which backend has it.
 func (l *chanceLab) open(t *testing.T, w way) *session {
 	t.Helper()
 	s, err := l.connect(t, w)
@@ -167,7 +167,7 @@ func (l *chanceLab) connect(t *testing.T, w way) (*session, error) {
 	return l.connectFrom(t, w, 0)
 }
 
-// connectFrom opens a connection from a port of the client's; 0: any.
+// connectFrom opens a connection from one of the client's ports; 0: any.
 func (l *chanceLab) connectFrom(t *testing.T, w way, port int) (*session, error) {
 	var conn net.Conn
 	err := l.client.Do(func() (err error) {
@@ -203,8 +203,8 @@ func (s *session) tryAsk() (string, error) {
 	return strings.TrimSpace(name), err
 }
 
-// step makes a change, asks on all connections, and wants those of one backend to
-// have been sent on by the others.
+// step makes a change, asks on all connections, and checks that the other hosts have sent on the
+// packets of one backend's connections.
 func (l *chanceLab) step(t *testing.T, sessions []*session, moved, what string, change func()) {
 	t.Helper()
 	before := l.count(t, "passed_on")
@@ -228,7 +228,7 @@ func (l *chanceLab) step(t *testing.T, sessions []*session, moved, what string, 
 	}
 }
 
-// count adds up a counter of some agents, or of all.
+// count is the sum of a counter over some agents, or all.
 func (l *chanceLab) count(t *testing.T, reason string, agents ...*daemon) (sum uint64) {
 	t.Helper()
 	if len(agents) == 0 {
@@ -259,7 +259,7 @@ type lineServer struct {
 	name     string
 	accepted atomic.Int64
 	listener net.Listener
-	busy     sync.Mutex // is held while nothing is accepted
+	busy     sync.Mutex // held while the server accepts nothing
 }
 
 func serveLines(t *testing.T, h *netlab.Host, name string) *lineServer {
