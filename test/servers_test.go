@@ -21,7 +21,7 @@ func startNginx(t *testing.T, h *netlab.Host) (root string) {
 	return startNginxAt(t, h, 80)
 }
 
-// startNginxAt does so at another port. /client says whom it sees as its client.
+// startNginxAt does so at another port. /client returns the client's address that nginx sees.
 func startNginxAt(t *testing.T, h *netlab.Host, port uint16) (root string) {
 	t.Helper()
 	root = filepath.Join(h.Dir(), "www")
@@ -53,7 +53,7 @@ func startServer(t *testing.T, h *netlab.Host, at netip.AddrPort, name string, a
 	startListening(t, h, "-Hltn", at.String(), name, args...)
 }
 
-// startDatagramServer is startServer for one that takes datagrams at a port of all addresses.
+// startDatagramServer is startServer for a server of datagrams at a port of all addresses.
 func startDatagramServer(t *testing.T, h *netlab.Host, port uint16, name string, args ...string) {
 	t.Helper()
 	startListening(t, h, "-Hlun", fmt.Sprintf("[::]:%d", port), name, args...)
@@ -70,12 +70,12 @@ func startListening(t *testing.T, h *netlab.Host, sockets, at, name string, args
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // it is killed
+		_ = cmd.Wait() // the server is killed
 		close(ended)
 	}()
-	// The next server at this address must not be taken for this one.
+	// Otherwise a later test might take this server for the next one at its address.
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Process.Kill() // the server may have ended by itself
 		<-ended
 	})
 	waitFor(t, fmt.Sprintf("%s on %s to listen at %s", name, h.Name, at), func() bool {
@@ -84,14 +84,13 @@ func startListening(t *testing.T, h *netlab.Host, sockets, at, name string, args
 			t.Fatalf("%s on %s ended: %s", name, h.Name, &output)
 		default:
 		}
-		// Looked for rather than tried: some servers are there for one client.
+		// Not tried by connecting: some servers serve only one client.
 		return strings.Contains(on(t, h, "ss", sockets), " "+at+" ")
 	})
 }
 
-// waitFor polls a condition, because most things become true in milliseconds and
-// none in a known time. Nothing is claimed of the time that it may take at most: a busy
-// machine has its own.
+// waitFor polls a condition, because most things become true in milliseconds and none in a known
+// time. The limit claims nothing about how long it may take: a busy machine is slow.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) { // between two looks

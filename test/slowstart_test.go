@@ -28,7 +28,7 @@ func TestSlowStart(t *testing.T) {
 	director := l.start(w.service("tcp", "80", everyBackend(3)) +
 		"  health: {kind: http, http: {path: /name}, interval: 50ms, fall: 2, slow-start: 4s}\n")
 	director.waitHealth("up", "up", "up")
-	// share is that of backend1, in per cent of the slots.
+	// share is backend1's share of the slots, in percent.
 	share := func() int {
 		owned, all := 0, 0
 		for i, b := range director.backends() {
@@ -71,9 +71,9 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// Directors of a group have one share for a backend that was down, step by step, by what
-// most of them find. Connections that were open before stay where they are, by which director
-// ever their packets come.
+// Directors of a group give one share to a backend that was down, step by step, by what most of
+// them find. Connections that were open before stay where they are, whichever director gets their
+// packets.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
@@ -82,7 +82,7 @@ func TestGroupStartsSlowly(t *testing.T) {
 	t.Parallel()
 	w := way{mode: "gue"}
 	l := newGroupLab(t)
-	const port = 81 // of what is checked
+	const port = 81 // of the checked listener
 	set := w.service("tcp", fmt.Sprint(linesPort), everyBackend(3)) +
 		fmt.Sprintf("  health: {kind: tcp, port: %d, interval: 50ms, fall: 2, slow-start: 4s}\n", port)
 	first := l.healthy(t, 0, port)
@@ -112,7 +112,7 @@ func TestGroupStartsSlowly(t *testing.T) {
 	}
 }
 
-// written is how often the directors have given other shares to backends that start slowly.
+// written is how often the directors have changed the shares of backends that start slowly.
 func (l *groupLab) written() (n int) {
 	for _, d := range l.directors {
 		n += strings.Count(d.logged(), "backends that start slowly have other shares")
@@ -131,8 +131,8 @@ func newGroupLab(t *testing.T) *groupLab {
 	return newGroupLabIn(t, "gue", "")
 }
 
-// newGroupLabIn returns one with backends that are ready for a mode, and directors with more
-// keys of their own.
+// newGroupLabIn returns a lab with backends that are ready for a mode, and directors with more
+// keys.
 func newGroupLabIn(t *testing.T, mode, more string) *groupLab {
 	t.Helper()
 	l := &groupLab{chanceLab: &chanceLab{lab: newLab(t, size{backends: 3})}}
@@ -171,12 +171,12 @@ func (l *groupLab) apply(t *testing.T, services ...string) {
 	}
 }
 
-// by sends clients' packets to one of the directors.
+// by routes clients' packets to one of the directors.
 func (l *groupLab) by(director int) {
 	l.router.Route("192.0.2.0/24", lanAddress(directorHost+director, false).String())
 }
 
-// healthy lets a backend be checked at a port.
+// healthy makes a backend answer checks at a port.
 func (l *groupLab) healthy(t *testing.T, backend int, port uint16) net.Listener {
 	t.Helper()
 	listener, err := l.backends[backend].Listen("tcp", netip.AddrPortFrom(lanAddress(backendHost+backend, false), port).String())
@@ -184,8 +184,8 @@ func (l *groupLab) healthy(t *testing.T, backend int, port uint16) net.Listener 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	// Forty probes a second fill the queue of a listener that accepts none, in less time than a
-	// test may take.
+	// Forty probes a second fill the queue of a listener that does not accept, sooner than a test
+	// may end.
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -198,7 +198,7 @@ func (l *groupLab) healthy(t *testing.T, backend int, port uint16) net.Listener 
 	return listener
 }
 
-// share is backend1's by each director, in per cent of the slots.
+// share is backend1's share of the slots at each director, in percent.
 func (l *groupLab) share() (all [2]int) {
 	for i, d := range l.directors {
 		slots, backends := 0, d.backends()
@@ -212,7 +212,7 @@ func (l *groupLab) share() (all [2]int) {
 	return all
 }
 
-// stay wants connections to be where they were opened, by each director.
+// stay checks that connections are where they were opened, by each director.
 func (l *groupLab) stay(t *testing.T, sessions []*session, when string) {
 	t.Helper()
 	for i := range l.directors {

@@ -37,15 +37,15 @@ func sourceServices(of int) (services []string) {
 	return services
 }
 
-// sourceLab calls services by one of the client's addresses or by the other.
+// sourceLab calls services from either of the client's addresses.
 type sourceLab struct {
 	*lab
 	daemon *daemon
 }
 
-// Clients in a service's source ranges are served in every mode, others are not: neither new
-// connections, nor those that were open when the ranges changed, nor datagrams; and not while
-// nobody but the program is there.
+// Clients in a service's source ranges are served in every mode. Others are not: neither new
+// connections, nor those that were open when the ranges changed, nor datagrams, nor while only the
+// program runs.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -105,7 +105,7 @@ func (l *sourceLab) dialer(network string, host int, six bool) net.Dialer {
 	return net.Dialer{LocalAddr: local, KeepAlive: -1}
 }
 
-// dialFrom opens a connection, or a flow, from one of the client's addresses.
+// dialFrom opens a connection, or a UDP flow, from one of the client's addresses.
 func (l *sourceLab) dialFrom(w way, network string, host int) *flowUnderTest {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
@@ -145,8 +145,8 @@ func (l *sourceLab) dropped(w way, network string) uint64 {
 	return 0
 }
 
-// refused sends what begins a connection or a flow until the director has dropped some of it,
-// and checks that nobody has answered.
+// refused sends SYNs or datagrams until the director has dropped some, and checks that nothing
+// answered.
 func (l *sourceLab) refused(w way, network string, host int) {
 	l.t.Helper()
 	before := l.dropped(w, network)

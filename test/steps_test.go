@@ -18,10 +18,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A change that is applied in steps to a group stops, and the group has its previous set
-// again, when clients that come to a new backend reset their connections. What is open at
-// others stays, in a policy whose directors remember flows, and by whichever director it
-// goes. When clients are content the same change is made to its end.
+// A change that is applied in steps to a group stops, and the group has its previous set again,
+// when clients that get a new backend reset their connections. Open connections to others stay,
+// with a policy that remembers flows, whichever director gets their packets. When clients are
+// content, the same change runs to its end.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
@@ -63,8 +63,8 @@ func TestGroupAppliesInSteps(t *testing.T) {
 		})
 	}
 
-	// The new backend's answers are not what these clients expect. They come by the director that
-	// is not asked: it tells the other one how connections end.
+	// These clients do not expect the new backend's answers. They come by the director that is not
+	// asked: it tells the other one how connections end.
 	l.knows(t, 1, sessions)
 	l.by(1)
 	clients := l.abortAt(w, "backend3")
@@ -80,7 +80,7 @@ func TestGroupAppliesInSteps(t *testing.T) {
 			t.Fatalf("after the way back %s has a connection of %s", got, s.backend)
 		}
 	}
-	l.knows(t, 1, sessions) // it is told of flows a moment after the other one sees them
+	l.knows(t, 1, sessions) // this director is told of flows a moment after the other one sees them
 	l.stay(t, sessions, "by each director after the way back")
 	l.by(1)
 	for range 6 {
@@ -121,9 +121,9 @@ func (l *groupLab) knows(t *testing.T, director int, sessions []*session) {
 	})
 }
 
-// demanding are clients, who let their kernel keep what it needs after a connection's end: one
-// that may not (tcp_max_tw_buckets) answers each server's FIN with a RST, which counts as one.
-// They reset their connection when a certain backend answers.
+// demanding are clients that reset their connection when a certain backend answers. Their kernel
+// must keep TIME_WAIT sockets: without them (tcp_max_tw_buckets) it answers each server's FIN with
+// an RST, which counts as a reset.
 type demanding struct {
 	stop            atomic.Bool
 	running         sync.WaitGroup

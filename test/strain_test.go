@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A server that accepts no connections, because it has more to do than it can, gets fewer of
-// them, by what its agent sees, and its share again when it accepts them. What is open stays.
+// An overloaded server that accepts no connections gets fewer of them, by what its agent sees, and
+// its share again when it accepts them. Open connections stay.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
@@ -25,7 +25,7 @@ func TestOverloadedBackendKeepsAPart(t *testing.T) {
 	t.Parallel()
 	w := way{mode: "gue"}
 	l := newGroupLab(t)
-	const port = 81 // of what is checked: connections to what is overloaded would fail, too
+	const port = 81 // of the checked listener: connections to the overloaded one would fail, too
 	for i := range l.backends {
 		l.healthy(t, i, port)
 	}
@@ -64,7 +64,7 @@ func TestOverloadedBackendKeepsAPart(t *testing.T) {
 	l.stay(t, sessions, "in the end")
 }
 
-// A server of UDP that does not read, and whose buffer is full, gets fewer flows.
+// A UDP server that does not read, and whose buffer is full, gets fewer flows.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
@@ -105,9 +105,8 @@ func TestOverloadedReceiverKeepsAPart(t *testing.T) {
 	l.waitShare(t, 33)
 }
 
-// waitShare waits until both directors give backend1 so many per cent of the slots. Agents
-// report every 15 s, and each part that is taken away waits for a report that has seen the one
-// before.
+// waitShare waits until both directors give backend1 this percentage of the slots. Agents report
+// every 15 s, and each step of a reduction waits for a report that has seen the previous step.
 func (l *groupLab) waitShare(t *testing.T, percent int) {
 	t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); l.share() != [2]int{percent, percent}; time.Sleep(20 * time.Millisecond) { // between two looks
@@ -117,13 +116,13 @@ func (l *groupLab) waitShare(t *testing.T, percent int) {
 	}
 }
 
-// datagramReader is a server of UDP.
+// datagramReader is a UDP server.
 type datagramReader struct {
 	conn *net.UDPConn
-	busy sync.Mutex // is held while nothing is read
+	busy sync.Mutex // held while the server reads nothing
 }
 
-// overload makes it read nothing, with room for the least that the kernel gives.
+// overload makes the server read nothing, with the smallest buffer that the kernel gives.
 func (r *datagramReader) overload(t *testing.T) {
 	t.Helper()
 	r.busy.Lock()
@@ -132,7 +131,7 @@ func (r *datagramReader) overload(t *testing.T) {
 	}
 }
 
-// readDatagrams lets a host receive datagrams of everybody.
+// readDatagrams lets a host receive all clients' datagrams.
 func readDatagrams(t *testing.T, h *netlab.Host) *datagramReader {
 	t.Helper()
 	conn, err := h.ListenPacket("udp", fmt.Sprintf(":%d", linesPort))
@@ -154,7 +153,7 @@ func readDatagrams(t *testing.T, h *netlab.Host) *datagramReader {
 	return r
 }
 
-// datagram sends one of a new flow.
+// datagram sends a datagram of a new flow.
 func (l *groupLab) datagram(vip netip.Addr) {
 	_ = l.client.Do(func() error {
 		conn, err := net.Dial("udp", netip.AddrPortFrom(vip, linesPort).String())
@@ -189,7 +188,7 @@ func (s *lineServer) overload(t *testing.T) (end func()) {
 	}
 }
 
-// try tries to open a connection, and ends it.
+// try tries to open a connection, and closes it.
 func (l *groupLab) try(vip netip.Addr) {
 	_ = l.client.Do(func() error {
 		dialer := net.Dialer{Timeout: 100 * time.Millisecond}

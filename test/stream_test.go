@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// streamVIPs are the modes that the packets of a stream go through, one VIP each.
+// streamVIPs are the modes of a stream's packets, one VIP each.
 var streamVIPs = []struct {
 	way   way
 	shape traffic.Shape
@@ -26,21 +26,20 @@ var streamVIPs = []struct {
 
 const (
 	streamRate     = 100_000 // packets per second
-	streamTogether = 1024    // that are sent at once, batch by batch
-	streamBehind   = 32768   // that are made up for at once, when the machine is busy
+	streamTogether = 1024    // packets that are sent at once, in batches
+	streamBehind   = 32768   // packets that are made up for at once, when the machine is busy
 	streamBackends = 3       // of each VIP
-	streamBlock    = 8       // addresses that each VIP's backends have
+	streamBlock    = 8       // addresses for each VIP's backends
 )
 
-// stream is UDP through every mode at a rate, of which every packet is counted and
-// checked where it arrives.
+// stream is UDP through every mode at a rate. Every packet is counted and checked where it arrives.
 type stream struct {
 	t      *testing.T
 	source *traffic.Source
-	into   *netlab.Port // of the director, which counts what comes in
+	into   *netlab.Port // of the director; it counts incoming packets
 	sinks  []*traffic.Sink
 	stop   chan struct{}
-	ended  func() // waits until nothing is sent any more
+	ended  func() // waits until the source has stopped
 	sent   uint64
 	began  time.Time
 	took   time.Duration
@@ -56,7 +55,7 @@ func newStream(t *testing.T, l *lab) *stream {
 	udp := traffic.Traffic{Protocol: model.UDP, Flows: 1000, VIPs: len(streamVIPs), Frames: []int{64}}
 	s := &stream{t: t, stop: make(chan struct{}), ended: func() {}}
 	host := l.Host("source")
-	host.Sysctl("net.ipv6.conf.all.disable_ipv6", "1") // it says nothing by itself
+	host.Sysctl("net.ipv6.conf.all.disable_ipv6", "1") // the source sends nothing by itself
 	host.Sysctl("net.ipv6.conf.default.disable_ipv6", "1")
 	from := l.Link(host, l.director, netlab.LinkOptions{XDP: true, B: []string{"198.18.255.1/16"}})
 	sink := l.Host("sink")
@@ -83,7 +82,7 @@ func newStream(t *testing.T, l *lab) *stream {
 	return s
 }
 
-// services are what the stream's packets are sent to.
+// services are the services of the stream's packets.
 func (s *stream) services() (list []string) {
 	for v, to := range streamVIPs {
 		list = append(list, streamService(v, to.way))
@@ -127,7 +126,7 @@ func (s *stream) begin() {
 			}
 			due := uint64(time.Since(s.began).Seconds()*streamRate) - s.sent
 			if due < streamTogether {
-				time.Sleep(time.Millisecond) // a part of the time that so many have
+				time.Sleep(time.Millisecond) // a fraction of a batch's time
 				continue
 			}
 			together := min(due, streamBehind) / streamTogether * streamTogether
@@ -140,7 +139,7 @@ func (s *stream) begin() {
 	})
 }
 
-// arrived is how many packets have come to where they are sent to.
+// arrived is how many packets have reached the sinks.
 func (s *stream) arrived() (n uint64) {
 	s.t.Helper()
 	for _, sink := range s.sinks {
@@ -153,8 +152,8 @@ func (s *stream) arrived() (n uint64) {
 	return n
 }
 
-// came is how many packets have come into the director. What a busy machine loses
-// before is not weir's loss.
+// came is how many packets have come into the director. Packets that a busy machine loses before
+// are not weir's loss.
 func (s *stream) came() uint64 {
 	s.t.Helper()
 	counters, err := s.into.Counters()
@@ -164,7 +163,7 @@ func (s *stream) came() uint64 {
 	return counters.RxPackets
 }
 
-// wantAll ends the stream, and the claim is that every packet has arrived as it must.
+// wantAll ends the stream, and claims that every packet has arrived as it must.
 func (s *stream) wantAll() {
 	s.t.Helper()
 	s.ended()

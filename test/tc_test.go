@@ -11,9 +11,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Where the backends' hosts cannot have XDP, the program on tc does all of second chance
-// by itself. Connections outlive the change from one to the other, and then those of the
-// ring and of the director, also while they have much to send.
+// If the backends' hosts cannot have XDP, the program on tc does all of second chance by itself.
+// Connections outlive the change from XDP to tc, and then changes of the ring and of the director,
+// also while they send much.
 //
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3
@@ -46,7 +46,7 @@ func TestConnectionsOutliveChangesOverTC(t *testing.T) {
 	})
 }
 
-// catchBy begins an agent again that catches packets in this way.
+// catchBy restarts an agent so that it catches packets in this way.
 func (d *daemon) catchBy(t *testing.T, attach string) {
 	t.Helper()
 	d.end(syscall.SIGTERM)

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a director tells others of fresh flows in a second (docs/datapath.md): all CPUs together, and
-// each network of clients beyond that, as a share of it.
+// How many fresh flows a director tells others of in a second (docs/datapath.md): all CPUs
+// together, and beyond that each network of clients, as a share of that.
 const (
 	freshTold        = 16384
 	freshToldNetwork = 64
-	freshToldAtOnce  = 65536 // to a director that is told everything
+	freshToldAtOnce  = 65536 // to a director that is being told everything
 )
 
-// A director tells the other ones little of a flood, and nothing of one that never goes on. What
-// clients have beside it is told all the same, and goes on when the director is lost.
+// A director tells others of few flows of a flood, and of none whose flows never go on. Clients'
+// flows beside the flood are told anyway, and go on when the director is lost.
 //
 //	client --- router --- switch --- director, director2
 //	flooder ---            --- backend1, backend2, backend3
@@ -36,7 +36,7 @@ func TestFloodIsToldWithinABudget(t *testing.T) {
 	l.apply(0, heavyBackends...) // since then datagrams are remembered, too
 	f := newFlooder(l.lab)
 	for _, b := range l.backends {
-		// What they get of a flood is lost at once: they need not be strong.
+		// Backends lose their answers to a flood at once: they need not be strong.
 		on(t, b, "ip", "route", "add", "blackhole", floodSources.String())
 	}
 	to := netip.AddrPortFrom(l.way.vip(), memoryPort)
@@ -72,8 +72,8 @@ func (l *tellingLab) floodOf(f *flooder, mode floodMode, to netip.AddrPort) {
 	})
 }
 
-// floodThatGoesOn floods until there were more flows than the budget allows of, and until
-// connections that go on meanwhile are sustained for both directors; and judges what was told.
+// floodThatGoesOn floods until there were more flows than the budget allows, and until connections
+// that go on meanwhile are sustained at both directors. Then it judges what was told.
 func (l *tellingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPort) {
 	l.t.Helper()
 	// One network and, mostly, one CPU have the smallest budget.
@@ -98,7 +98,7 @@ func (l *tellingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPo
 	flooded := l.told().since(before)
 	seconds := monotonicSecond(l.t) - began + 1
 	all, most := flooded.budget(seconds)
-	// What is told of this one is told after all of the flood.
+	// This flow is told after all of the flood.
 	l.flows = append(l.flows, silent...)
 	l.directors[1].waitFor("know what lasts, after a flood", func() bool {
 		l.goOn("after a flood")
@@ -115,7 +115,7 @@ func (l *tellingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPo
 	}
 }
 
-// sendFromOneCPU floods a service until the context ends. Where a packet is sent it is handled,
+// sendFromOneCPU floods a service until the context ends. The sending CPU handles the packet too,
 // unless another CPU is about to.
 func (f *flooder) sendFromOneCPU(ctx context.Context, mode floodMode, to netip.AddrPort) error {
 	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
@@ -140,7 +140,7 @@ func (f *flooder) sendFromOneCPU(ctx context.Context, mode floodMode, to netip.A
 	return nil
 }
 
-// monotonicSecond is the second of the clock by which the program has its budgets.
+// monotonicSecond is the second of the clock that the program's budgets use.
 func monotonicSecond(t *testing.T) uint64 {
 	t.Helper()
 	var now unix.Timespec
@@ -150,11 +150,11 @@ func monotonicSecond(t *testing.T) uint64 {
 	return uint64(now.Sec)
 }
 
-// telling is what the first director has told the other one, and of how many flows it may have.
+// telling is what the first director has told the other one, and how many flows it could tell.
 type telling struct {
-	flows      uint64   // that were told
-	everything uint64   // times that everything was told
-	begun      []uint64 // flows that a CPU has begun to remember
+	flows      uint64   // told
+	everything uint64   // how often everything was told
+	begun      []uint64 // flows that each CPU has begun to remember
 }
 
 func (l *tellingLab) told() telling {
@@ -188,13 +188,13 @@ func (t telling) since(before telling) telling {
 	return t
 }
 
-// besides is how many flows may be told besides a flood, of so many flows: each when it has begun
-// and when it lasts, and everything once more.
+// besides is how often this many flows may be told besides a flood: each when it has begun and when
+// it lasts, and everything once more.
 func (t telling) besides(flows int) uint64 {
 	return 2*uint64(flows) + t.everything*freshToldAtOnce
 }
 
-// budget is how many flows have begun, and how many of them may be told in so many seconds.
+// budget is how many flows have begun, and how many of them may be told in this many seconds.
 func (t telling) budget(seconds uint64) (all, most uint64) {
 	share := uint64(freshTold / runtime.NumCPU())
 	for _, begun := range t.begun {

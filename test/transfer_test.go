@@ -10,11 +10,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Large transfers complete both ways through every mode and family, from ordinary
-// clients to ordinary servers, whatever the links' MTUs are: with 1500 everywhere
-// an encapsulated full segment does not fit, so that the MSS must have been
-// clamped; with 9000 everywhere segments are jumbo frames; and from a client with
-// 1500 to servers with 9000 nothing is in the way.
+// Large transfers complete both ways through every mode and family, from ordinary clients to
+// ordinary servers, whatever the links' MTUs are: with 1500 everywhere an encapsulated full segment
+// does not fit, so that the MSS must have been clamped; with 9000 everywhere segments are jumbo
+// frames; and from a client with 1500 to servers with 9000 everything fits.
 //
 //	curl --- router --- switch --- director
 //	                           --- nginx, nginx
@@ -84,7 +83,7 @@ func upload(t *testing.T, client *netlab.Host, w way, roots []string) {
 	t.Errorf("%s: no server got the upload", w)
 }
 
-// curl runs it on the client with a limit to its patience.
+// curl runs curl on the client with a time limit.
 func curl(t *testing.T, client *netlab.Host, args ...string) string {
 	t.Helper()
 	return on(t, client, "curl", append([]string{"--silent", "--show-error", "--fail", "--globoff", "--max-time", "50"}, args...)...)
@@ -92,6 +91,6 @@ func curl(t *testing.T, client *netlab.Host, args ...string) string {
 
 func noise() []byte {
 	data := make([]byte, largeSize)
-	_, _ = rand.Read(data) // never fails
+	_, _ = rand.Read(data) // rand.Read never fails
 	return data
 }

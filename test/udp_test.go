@@ -56,8 +56,8 @@ func echoStream(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 	}()
 }
 
-// exchange sends a datagram of that size and returns the size of the answer; 0
-// when there is none to several: one may be lost.
+// exchange sends a datagram of that size and returns the size of the answer. It tries several
+// times, because one may be lost; 0 if none is answered.
 func exchange(t *testing.T, conn net.Conn, size int) int {
 	t.Helper()
 	for range 5 {
@@ -72,7 +72,7 @@ func exchange(t *testing.T, conn net.Conn, size int) int {
 	return 0
 }
 
-// largeBuffer gives a UDP socket room for what comes while its process waits for its turn.
+// largeBuffer gives a UDP socket room for datagrams that come while its process waits for the CPU.
 func largeBuffer(t *testing.T, conn net.PacketConn) {
 	t.Helper()
 	control(t, conn.(*net.UDPConn), func(fd int) error {
@@ -80,7 +80,7 @@ func largeBuffer(t *testing.T, conn net.PacketConn) {
 	})
 }
 
-// drain reads what is there.
+// drain reads what has arrived.
 func drain(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	for {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Nothing that is easily given up is left open to a process that is broken into: what systemd
-// thinks of the units gets no worse.
+// A process that is broken into has no rights that it could easily give up: systemd's exposure
+// level of the units gets no worse.
 func TestUnitsGiveUpRights(t *testing.T) {
 	for unit, most := range map[string]int{"weir.service": 35, "weir-agent.service": 30} {
 		path := filepath.Join("..", "contrib", "systemd", unit)

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// As systemd's units let them, root without all other capabilities and on a host of which they
-// may write their own directories alone, a director and agents forward, check, remember their
-// state and are started again.
+// Under systemd's units, as root with only the units' capabilities and with only their own
+// directories writable, a director and agents forward, check, remember their state and can restart.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -58,8 +57,8 @@ func TestUnitsLetDoAllThatIsNeeded(t *testing.T) {
 	director.end(syscall.SIGTERM)
 }
 
-// asUnit lets the daemon do what systemd would by a unit of contrib/systemd: ProtectSystem=strict
-// and CapabilityBoundingSet=. Its state and its log are where every daemon's of a test are.
+// asUnit restricts the daemon like systemd with a unit of contrib/systemd: ProtectSystem=strict and
+// CapabilityBoundingSet=. Its state and its log are where all daemons of tests have them.
 func (d *daemon) asUnit(unit string) {
 	d.t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "contrib", "systemd", unit))

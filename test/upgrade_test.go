@@ -31,12 +31,12 @@ func otherABI(t *testing.T) string {
 	return path
 }
 
-// Another version takes the place of weir, director and agents, and gives it back, with
-// maps that look different, ended in good order or killed at any moment, while 100,000 packets per
-// second and 1,000 connections go through all modes: no packet is lost, and no
-// connection breaks. A change of weights before has left many of them with backends
-// that new ones of their slots do not go to: in gue rows go on to name these; in the
-// other modes, where its drain is over, it is what was remembered that goes on.
+// Another version with different maps replaces weir, director and agents, and is replaced again,
+// ended in good order or killed at any moment, while 100,000 packets per second and 1,000
+// connections go through all modes: no packet is lost, and no connection breaks. An earlier change
+// of weights has left many connections with backends that get no new ones of their slots. In gue
+// rows still name these backends; in the other modes, whose drain is over, only the flow memory
+// keeps the connections.
 //
 //	client --- router --- switch --- director --- source, sink
 //	                             --- backend1, backend2
@@ -53,7 +53,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 		list := packets.services()
 		for _, w := range ways {
 			s := w.service("tcp", "7", []backend{{number: 1}, {number: 2, weight: weight}})
-			if w.mode != "gue" { // where the row is all that knows
+			if w.mode != "gue" { // in gue only the row knows the backend
 				s = strings.Replace(s, "  backends:", "  drain: 2s\n  backends:", 1)
 			}
 			list = append(list, s)
@@ -90,7 +90,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 		to := versions[[]string{"this", "other"}[r.IntN(2)]]
 		agents[r.IntN(2)].replace(to, syscall.SIGKILL)
 		director.replace(to, syscall.SIGKILL)
-		time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond) // any moment of its start will do
+		time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond) // any moment of the start will do
 	}
 	director.ready()
 	for _, a := range agents {
@@ -109,7 +109,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	}
 }
 
-// replace ends the process and starts one of another binary.
+// replace ends the process and starts another binary.
 func (d *daemon) replace(binary string, signal os.Signal) {
 	d.t.Helper()
 	d.end(signal)
@@ -117,8 +117,8 @@ func (d *daemon) replace(binary string, signal os.Signal) {
 	d.start()
 }
 
-// settled reports whether the services that remember flows have moved slots from the
-// second backend, and no generation is left but the last.
+// settled reports whether the services that remember flows have moved slots from the second
+// backend, and only the last generation is left.
 func (d *daemon) settled() bool {
 	services, err := d.services()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// agentLab is the smallest lab with an agent, whose host others put their hands on:
+// agentLab is the smallest lab with an agent, whose host the tests damage:
 //
 //	peer ---- host, agent, VIPs on lo
 type agentLab struct {
@@ -70,7 +70,7 @@ func (d *daemon) repairs(part, what string) (count int) {
 	return count
 }
 
-// raised counts the events of problems that have begun and whose text has these words.
+// raised counts the events of begun problems whose text has these words.
 func (d *daemon) raised(words string) (count int) {
 	d.t.Helper()
 	for _, e := range d.events() {
@@ -81,7 +81,7 @@ func (d *daemon) raised(words string) (count int) {
 	return count
 }
 
-// keptRow is a part of an agent's host, a hand on it, and whether it holds.
+// keptRow is a part of an agent's host, how to damage it, and whether it is intact.
 type keptRow struct {
 	part, what string
 	hand       func(l *agentLab)
@@ -92,12 +92,12 @@ func (l *agentLab) sysctl(key, value string) { on(l.t, l.host, "sysctl", "-qw", 
 
 func (l *agentLab) lo() string { return on(l.t, l.host, "ip", "addr", "show", "dev", "lo") }
 
-// onEnds does something with the first end of tunnels that the agent's program knows, if there is one.
+// onEnds does something with the first tunnel end that the agent's program knows, if any.
 func (l *agentLab) onEnds(do func(ends *ebpf.Map, key []byte) error) {
 	l.t.Helper()
 	files, err := filepath.Glob(filepath.Join(l.agent.bpffs, "weir", "agent", "maps*", "tunnel_ends"))
 	if err != nil || len(files) != 1 {
-		return // it is being pinned again
+		return // the map is being pinned again
 	}
 	ends, err := ebpf.LoadPinnedMap(files[0], nil)
 	if err != nil {
@@ -148,7 +148,7 @@ func keptRows() []keptRow {
 		sysctl("net.ipv4.conf.all.arp_ignore", "0", "1"), sysctl("net.ipv4.conf.all.arp_announce", "0", "2"),
 		sysctl("net.ipv4.conf.eth0.rp_filter", "1", "2"),
 		{"pins", "weir/agent", func(l *agentLab) {
-			// All at once: else it may be repaired while it is removed.
+			// All at once: otherwise the agent may repair it during the removal.
 			root, aside := filepath.Join(l.agent.bpffs, "weir"), filepath.Join(l.agent.bpffs, "aside")
 			if err := errors.Join(os.Rename(root, aside), os.RemoveAll(aside)); err != nil {
 				l.t.Fatal(err)
@@ -182,8 +182,8 @@ func keptRows() []keptRow {
 	}
 }
 
-// followedParts are those of an agent's host in which nothing is repaired: what changes is followed.
-// TestAgentWaitsForInterfaces and TestAgentFollowsItsAddresses put hands on them.
+// followedParts are the parts of an agent's host that it does not repair: it follows their changes.
+// TestAgentWaitsForInterfaces and TestAgentFollowsItsAddresses change them.
 var followedParts = []string{"configuration", "interfaces"}
 
 // Each part that docs/upkeep.md lists for agents has a hand here, and no other.
@@ -213,8 +213,8 @@ func TestEveryPartOfAnAgentHasAHand(t *testing.T) {
 	}
 }
 
-// An address that goes takes its services along, and brings them back: just after the start, and
-// again.
+// A removed address takes its services away, and brings them back with it: just after the start,
+// and again.
 func TestAgentFollowsItsAddresses(t *testing.T) {
 	t.Parallel()
 	l := newAgentLab(t)
@@ -227,9 +227,9 @@ func TestAgentFollowsItsAddresses(t *testing.T) {
 	}
 }
 
-// A hand on any part of an agent's host is repaired and told: just after the start, and again
-// at once. A hand while the agent is stopped is found when it goes on, and one while it is
-// killed when it starts.
+// Damage to any part of an agent's host is repaired and told: just after the start, and again at
+// once. The agent finds damage that happens while it is stopped when it continues, and while it is
+// dead when it starts.
 func TestAgentKeepsItsHost(t *testing.T) {
 	for _, r := range keptRows() {
 		t.Run(r.part+" "+r.what, func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestAgentKeepsItsHost(t *testing.T) {
 				l.agent.waitFor("repair what was changed "+when, func() bool { return r.holds(l) })
 				l.agent.waitFor("tell what was changed "+when, func() bool { return l.agent.repairs(r.part, r.what) >= before })
 			}
-			r.hand(l) // nobody waits for anything else: the agent has just started
+			r.hand(l) // without waiting: the agent has just started
 			repaired("just after the start")
 			r.hand(l)
 			repaired("again at once")
@@ -267,7 +267,7 @@ func TestAgentKeepsItsHost(t *testing.T) {
 }
 
 // Against another owner an agent does not fight: after three repairs it leaves the VIP, says so
-// once, shows it, and takes it up again with another configuration.
+// once, shows it, and repairs it again with another configuration.
 func TestAgentDoesNotFight(t *testing.T) {
 	l := newAgentLab(t)
 	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0"))
@@ -303,8 +303,8 @@ func TestAgentDoesNotFight(t *testing.T) {
 	l.agent.waitFor("take it up again", func() bool { return vip.holds(l) })
 }
 
-// An agent starts with the interfaces that are there, says which is not, and takes it when it
-// comes; it starts without any.
+// An agent starts with the interfaces that exist, says which is missing, and uses it when it comes.
+// It also starts without any.
 func TestAgentWaitsForInterfaces(t *testing.T) {
 	l := newAgentLab(t)
 	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0, eth1"))
@@ -332,8 +332,8 @@ func TestAgentWaitsForInterfaces(t *testing.T) {
 	l.agent.waitFor("take its only interface", func() bool { return len(l.uplinks()) == 1 })
 }
 
-// An agent that starts with a file that is wrong, or gone, goes on with the version that ran, and
-// says so until the file is right.
+// An agent that starts with a wrong or missing file continues with the version that ran, and says
+// so until the file is right.
 func TestAgentGoesOnWithTheFileThatRan(t *testing.T) {
 	t.Parallel()
 	l := newAgentLab(t)
@@ -358,8 +358,8 @@ func TestAgentGoesOnWithTheFileThatRan(t *testing.T) {
 	l.agent.waitFor("run what is right", func() bool { _, err := tryOn(t, l.host, weir, "status", "--socket", l.agent.socket); return err == nil })
 }
 
-// What a file asks of a host in vain is a problem: a file of another host, and one without
-// directors, as that of a director may be.
+// A file that asks a host for something without effect is a problem: another host's file, and one
+// without directors, as a director's file may be.
 func TestAgentSaysWhatIsInVain(t *testing.T) {
 	t.Parallel()
 	l := newAgentLab(t)

@@ -22,7 +22,7 @@ func TestSegments(t *testing.T) {
 		client  uint16 // VLAN of the client, 0: untagged
 		backend uint16 // of the backend
 		segment string
-		vlan    string // of the backend in the file
+		vlan    string // the backend's key in the file
 		served  bool
 	}{
 		"kept":           {100, 100, "vlan:100", "", true},
@@ -41,7 +41,7 @@ func TestSegments(t *testing.T) {
 				return lab.Link(h, lan, opts).A
 			}
 			clientPort, directorPort, backendPort := up(client, 2), up(director, directorHost), up(backend, backendHost)
-			// The client takes whatever tag comes: its own replies come from both.
+			// The client accepts any tag: its replies come in both VLANs.
 			joinVLAN(t, clientPort, c.client, false)
 			joinVLAN(t, backendPort, c.backend, true)
 			for _, six := range []bool{false, true} {
@@ -65,8 +65,8 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// segmentService is a service with the backend's MAC, because the director has no
-// address in the VLAN to ask for it.
+// segmentService is a service with the backend's MAC, because the director has no address in the
+// VLAN from which to ask for it.
 func segmentService(segment string, six bool, mac net.HardwareAddr, vlan string) string {
 	w := way{mode: "l2dsr", inner6: six, outer6: six}
 	return fmt.Sprintf(`- name: %s
@@ -80,9 +80,8 @@ func segmentService(segment string, six bool, mac net.HardwareAddr, vlan string)
 `, w, segment, w.vip(), w.address(1), mac, vlan)
 }
 
-// joinVLAN puts a port into a VLAN, by programs because this kernel need not have
-// VLAN devices: what leaves gets the tag, what comes in loses it. A strict port
-// takes nothing else.
+// joinVLAN puts a port into a VLAN, with programs because this kernel may lack VLAN devices:
+// outgoing frames get the tag, incoming ones lose it. A strict port accepts no other frames.
 func joinVLAN(t *testing.T, port *netlab.Port, id uint16, strict bool) {
 	t.Helper()
 	const (

@@ -17,7 +17,7 @@ type way struct {
 	outer6 bool // the backends' family
 }
 
-// ways are all there are.
+// ways are all possible ways.
 var ways = []way{
 	{mode: "l2dsr"}, {mode: "l2dsr", inner6: true, outer6: true},
 	{mode: "ipip"}, {mode: "ipip", inner6: true, outer6: true},
@@ -81,7 +81,7 @@ func everyBackend(n int) []backend {
 	return list
 }
 
-// service returns the text of a service in a configuration.
+// service returns the text of a service for a configuration.
 func (w way) service(protocol, port string, backends []backend) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "- name: %s-%s-%s\n  vip: %s\n  protocol: %s\n  port: %s\n  mode: %s\n",
@@ -107,7 +107,7 @@ func (w way) service(protocol, port string, backends []backend) string {
 	return b.String()
 }
 
-// address returns the address of a backend that the way uses; of 0 the director's.
+// address returns the backend's address that the way uses; for 0 the director's.
 func (w way) address(number int) netip.Addr {
 	switch {
 	case number == 0:
@@ -118,7 +118,7 @@ func (w way) address(number int) netip.Addr {
 	return lanAddress(backendHost+number-1, w.outer6)
 }
 
-// at returns where a server on a backend is found by what comes the way.
+// at returns the address at which packets of the way reach a server on a backend.
 func (w way) at(number int, port uint16) netip.AddrPort {
 	if w.mode == "nat" {
 		return netip.AddrPortFrom(w.address(number), port)
@@ -126,8 +126,8 @@ func (w way) at(number int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.vip(), port)
 }
 
-// overhead returns the bytes that packets must leave free for the longest headers
-// that the way may ever put in front of them.
+// overhead returns the bytes that packets must leave free for the longest headers that the way may
+// add.
 func (w way) overhead() int {
 	var mode model.Mode
 	if err := mode.UnmarshalText([]byte(w.mode)); err != nil {
