@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// condition returns what one of a Service's conditions says; empty: it has none.
+// condition returns the text of one of a Service's conditions; empty if it has none.
 func (l *lab) condition(service, kind string) string {
 	s, err := l.core.Services(namespace).Get(l.t.Context(), service, metav1.GetOptions{})
 	if err != nil {
@@ -31,9 +31,9 @@ func (l *lab) waitForCondition(service, kind, want string) {
 	})
 }
 
-// A Service's address is in its status when directors forward by it. While none does its user
-// learns why, and a director that comes is waited for and then announced. Ports that nobody
-// forwards are named, and a Service that is no load balancer any more says nothing of directors.
+// A Service's address is in its status once directors forward it. While none does, its user learns
+// why; once a new director forwards it, it is announced. Ports that are not forwarded are named,
+// and a Service that is no longer a load balancer has no condition about directors.
 func TestAddressWaitsForDirectors(t *testing.T) {
 	const forwarded = "weir.io/Forwarded"
 	l := newGroupLab(t, groupOptions{})
@@ -46,7 +46,7 @@ func TestAddressWaitsForDirectors(t *testing.T) {
 	l.waitForCondition("web", forwarded, "True Forwarded it is reached at "+vip)
 	l.reaches(vip, "pod1")
 
-	// Both directors go on to forward what they have, and nobody gives them more.
+	// Both directors keep forwarding what they have, and get nothing new.
 	for _, n := range l.nodes[:2] {
 		stop(t, n.sidecar)
 	}
@@ -61,7 +61,7 @@ func TestAddressWaitsForDirectors(t *testing.T) {
 	}
 	l.answered(20, "while the sidecars are away")
 
-	// Nothing is heard of the two, so the third takes their place, and forwards it.
+	// The two are silent, so the third takes their place, and forwards the Service.
 	l.waitForAddresses("late", "203.0.113.2")
 	l.waitForCondition("late", forwarded, "True Forwarded")
 	if !strings.Contains(l.nodes[2].documents(), "203.0.113.2") {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// With sessionAffinity ClientIP all connections of a client go to one pod, to whatever port of the
-// Service, and clients are spread over all pods. Without it one client's are.
+// With sessionAffinity ClientIP all connections of a client go to one pod, whatever the port of the
+// Service, and clients are spread over all pods. Without it one client's connections are spread.
 func TestSessionAffinity(t *testing.T) {
 	l := newLab(t)
 	const clients = 24
@@ -90,8 +90,8 @@ func (l *lab) askAs(from, address string) (pod string, err error) {
 	return string(body), err
 }
 
-// With without-class Services of type LoadBalancer that name no class are weir's, too, those that
-// name another one are not. Without it none are.
+// With without-class, Services of type LoadBalancer that name no class are weir's, too; those that
+// name another class are not. Without it neither are.
 func TestWithoutClass(t *testing.T) {
 	l := newLab(t)
 	of := func(class *string) func(*corev1.Service) {
@@ -125,7 +125,7 @@ func TestWithoutClass(t *testing.T) {
 		t.Errorf("with without-class addresses are %s", got)
 	}
 
-	// What was made before may turn into no load balancer, and another one comes.
+	// An earlier Service may go, and another one gets its address.
 	l.deleteService("none")
 	l.pods("later", 2)
 	l.service("later", of(nil))

@@ -13,9 +13,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Nodes that only have pods run an agent, whose file the sidecar keeps: which services it undoes
-// tunnels of, and whom it takes them from. In ipip to nodes, with real kube-proxies, pods see the
-// client, and what changes of directors and pods comes to the agents.
+// Nodes that only have pods run an agent. The sidecar keeps its file: the services whose tunnels it
+// undoes, and the directors from which it takes them. In ipip to nodes, with real kube-proxies,
+// pods see the client, and changes of directors and pods reach the agents.
 //
 //	client --- router --- switch --- node-a node-b node-c  directors, of which two forward
 //	                             --- pod1 (node1), pod2 (node2), pod3 (node3)  agents
@@ -52,12 +52,12 @@ func TestAgentsOfNodes(t *testing.T) {
 		t.Errorf("in ipip %s sees %s, error %v; the client is 10.0.0.2", pod, seen, err)
 	}
 
-	// The pods are on a node now that had none: its agent is told, and those of the others.
+	// The pods move to a node that had none: its agent is told, and the others' agents.
 	l.podsOnNodes("web", 3)
 	agents("10.2.0.11 10.2.0.12:", "10.2.0.11 10.2.0.12:", "10.2.0.11 10.2.0.12: default/web/80-tcp")
 	l.reaches(vip, "pod3")
 
-	// Another director: tunnels come from it, and from the one before for a while.
+	// Another director: tunnels come from it, and for a while from the previous one.
 	l.nodes[0].cordon(true)
 	l.waitForStatus("node-b node-c, 0 stand by")
 	waitFor(t, "the agent of node3 to take packets of node-c", func() bool { return strings.Contains(told(files[2]), "10.2.0.13") })
@@ -66,7 +66,7 @@ func TestAgentsOfNodes(t *testing.T) {
 	waitFor(t, "the agent of node3 to take no packets of node-a any more", func() bool { return told(files[2]) == "10.2.0.12 10.2.0.13: default/web/80-tcp" })
 	l.answered(20, "after that")
 
-	// What nobody wants to be forwarded any more no agent undoes tunnels of.
+	// Agents undo no tunnels of a deleted Service.
 	l.deleteService("web")
 	agents("10.2.0.12 10.2.0.13:", "10.2.0.12 10.2.0.13:", "10.2.0.12 10.2.0.13:")
 }
@@ -83,7 +83,7 @@ func (l *groupLab) agentSidecar(host *netlab.Host, i int) string {
 	return file
 }
 
-// told is whom an agent's file lets tunnels come from, and what for.
+// told is the directors whose tunnels an agent's file allows, and the services.
 func told(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -29,14 +29,14 @@ import (
 //	                             --- control
 //
 // where the directors are pods, from two releases of the chart, each with its application. They
-// tell the reflector alone, which knows none of them before, and of which the border and the
-// node learn the VIPs. Pods' network is as CNIs make it: veths without XDP, which leave
-// checksums and segments to whoever receives, and a route for each.
+// announce only to the reflector, which has no configuration of any of them; from it the border and
+// the node learn the VIPs. Pods have a network like that of CNIs: veths without XDP, which leave
+// checksums and segmentation to the receiver, and a route for each.
 type applicationLab struct {
 	*lab
 	border, node, reflector *netlab.Host
 	releases                map[string]appsv1.Deployment // by their namespace
-	addresses               int                          // of pods that there were
+	addresses               int                          // of all pods so far
 }
 
 const (
@@ -132,7 +132,7 @@ func (l *applicationLab) plug(name string) (*netlab.Host, string) {
 	l.t.Helper()
 	l.addresses++
 	address := fmt.Sprintf("10.244.1.%d", 10+l.addresses)
-	h, port := l.net.Router(name), "to-"+name // the kernel gives it the node's setting of ip_forward
+	h, port := l.net.Router(name), "to-"+name // the kernel copies the node's ip_forward
 	l.net.Link(l.node, h, netlab.LinkOptions{NameA: port, A: []string{gateway + "/32"}, B: []string{address + "/32"}})
 	if err := l.net.Err(); err != nil {
 		l.t.Fatal(err)
@@ -150,7 +150,7 @@ func runOn(t *testing.T, h *netlab.Host, program string, args ...string) {
 	}
 }
 
-// large is more than a sender's segments, many times over.
+// large is many times the size of a sender's segments.
 const large = 4 << 20
 
 const nginxText = `
@@ -184,7 +184,7 @@ func (l *applicationLab) nginx(name string) string {
 	return address
 }
 
-// serves makes an application's Service, which has the name of it, and its pods.
+// serves makes an application's Service, with the same name, and its pods.
 func (l *applicationLab) serves(application string, pods ...string) {
 	l.t.Helper()
 	ours, yes := class, true
@@ -202,7 +202,7 @@ func (l *applicationLab) serves(application string, pods ...string) {
 	}
 }
 
-// ingress returns what the status of an application's Service says.
+// ingress returns the address and mode in the status of an application's Service.
 func (l *applicationLab) ingress(application string) string {
 	s, err := l.core.Services(application).Get(l.t.Context(), application, metav1.GetOptions{})
 	if err != nil || len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IPMode == nil {
@@ -211,8 +211,8 @@ func (l *applicationLab) ingress(application string) string {
 	return s.Status.LoadBalancer.Ingress[0].IP + " " + string(*s.Status.LoadBalancer.Ingress[0].IPMode)
 }
 
-// hops returns by which pods the node sends a VIP's packets, and whether the border sends them
-// to the node.
+// hops returns the pods to which the node sends a VIP's packets, or an error text if the border
+// does not send them to the node.
 func (l *applicationLab) hops(vip string) string {
 	prefix := netip.MustParsePrefix(vip + "/32")
 	atBorder, err1 := routerlab.NextHops(l.border, prefix)
@@ -239,11 +239,11 @@ type directorPod struct {
 	l             *applicationLab
 	namespace     string
 	address       string
-	pins          string // the directory of all pods of its group on the node
+	pins          string // the directory for all pods of its group on the node
 	weir, sidecar *netlab.Command
 }
 
-// director makes a pod as the Deployment has it, and does what its kubelet does.
+// director makes a pod from the Deployment, and does what its kubelet does.
 func (l *applicationLab) director(application, name string) *directorPod {
 	l.t.Helper()
 	p := &directorPod{l: l, namespace: application}
@@ -276,7 +276,7 @@ func (l *applicationLab) director(application, name string) *directorPod {
 
 func (p *directorPod) at(name string) string { return filepath.Join(p.Dir(), name) }
 
-// start starts a container: its arguments, and root with its capabilities alone.
+// start starts a container with its arguments, as root with only its capabilities.
 func (p *directorPod) start(pod *corev1.Pod, c corev1.Container, program string, more ...string) *netlab.Command {
 	p.l.t.Helper()
 	value := map[string]string{"metadata.name": p.Name, "metadata.namespace": p.namespace, "metadata.uid": string(pod.UID), "status.podIPs": p.address}
@@ -300,7 +300,7 @@ func (p *directorPod) start(pod *corev1.Pod, c corev1.Container, program string,
 
 func (p *directorPod) api() *api.Client { return api.NewClient(p.at("run/director.sock")) }
 
-// forwards returns which services the pod's director has.
+// forwards returns the services of the pod's director.
 func (p *directorPod) forwards() string {
 	documents, err := p.api().Documents(p.l.t.Context(), "kube."+p.namespace+".0")
 	if err != nil {
@@ -313,7 +313,7 @@ func (p *directorPod) forwards() string {
 	return strings.Join(names, " ")
 }
 
-// delete deletes the pod, by which its kubelet tells both containers to end.
+// delete deletes the pod and, like its kubelet, tells both containers to end.
 func (p *directorPod) delete() {
 	p.l.t.Helper()
 	if err := p.l.core.Pods(p.namespace).Delete(p.l.t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
@@ -326,7 +326,7 @@ func (p *directorPod) delete() {
 	}
 }
 
-// gone takes the pod's network away, and then its object.
+// gone removes the pod's network, and then its object.
 func (p *directorPod) gone() {
 	p.l.t.Helper()
 	runOn(p.l.t, p.l.node, "ip", "link", "delete", "to-"+p.Name)

@@ -22,9 +22,9 @@ import (
 
 const shopVIP, blogVIP = "203.0.113.1", "203.0.113.17"
 
-// Two applications have directors with them, as pods of one node. Both are reached from
-// outside; a director that is deleted withdraws its routes before it ends, and one that is
-// killed is made up for by the others.
+// Two applications have their own directors, as pods of one node. Both applications are reached
+// from outside; a deleted director withdraws its routes before it ends, and the others replace a
+// killed one.
 func TestWithTheApplication(t *testing.T) {
 	l := newApplicationLab(t)
 	l.controller("first")
@@ -55,8 +55,8 @@ func TestWithTheApplication(t *testing.T) {
 
 	l.transfers(shopVIP)
 
-	// It is deleted. One request may be under way when the node turns away: nobody else knows
-	// its translation.
+	// shop-1 is deleted. One request may be under way when the node changes its route: only shop-1
+	// knows its translation.
 	shop1.delete()
 	failed := 0
 	for end := shop1.ended(); !end(); {
@@ -79,13 +79,13 @@ func TestWithTheApplication(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	})
 
-	// One that comes is told of, has what the other one has, and takes away what is left.
+	// A new director is announced, has the other one's services, and removes what shop-1 left.
 	shop3 := l.director("shop", "shop-3")
 	l.waitForHops(shopVIP, shop2, shop3)
 	l.seen(shopVIP, shop2, shop3)
 	waitFor(t, "what shop-1 has left to be gone", func() bool { _, err := os.Stat(filepath.Join(shop3.pins, "shop-1")); return os.IsNotExist(err) })
 
-	// It is killed, with all that it is.
+	// shop-2 is killed, with its sidecar and its network.
 	stop(t, shop2.sidecar)
 	stop(t, shop2.weir)
 	shop2.gone()
@@ -106,12 +106,12 @@ func TestWithTheApplication(t *testing.T) {
 	l.reaches(blogVIP, "pod3")
 }
 
-// transfers sends much, and asks for much: senders and nodes put segments together, and leave
-// checksums to others.
+// transfers makes large requests, and requests for large answers: senders and nodes merge segments,
+// and leave checksums to others.
 func (l *applicationLab) transfers(vip string) {
 	l.t.Helper()
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: l.client.DialContext}}
-	for range 4 { // by each director
+	for range 4 { // through each director
 		answer, err := client.Get("http://" + vip + "/large")
 		if err != nil {
 			l.t.Fatal(err)
@@ -131,7 +131,7 @@ func (l *applicationLab) transfers(vip string) {
 	}
 }
 
-// pretend writes a Lease as a director's, in a namespace that is not the group's.
+// pretend writes a Lease like a director's, in namespaces other than the group's.
 func (l *applicationLab) pretend(name string) {
 	l.t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: group.LeaseName(name, "stranger"), Labels: map[string]string{v1alpha1.LabelGroup: name},
@@ -143,7 +143,7 @@ func (l *applicationLab) pretend(name string) {
 	}
 }
 
-// waitForDirectors waits until a group's status has these.
+// waitForDirectors waits until a group's status has these directors.
 func (l *applicationLab) waitForDirectors(name string, want ...string) {
 	l.t.Helper()
 	waitFor(l.t, "the directors of "+name+" to be "+strings.Join(want, " "), func() bool {
@@ -161,8 +161,8 @@ func (l *applicationLab) waitForDirectors(name string, want ...string) {
 	})
 }
 
-// seen waits until the application's pods have seen each of these as a client, and fails where
-// they see another one.
+// seen waits until the application's pods have seen each of these directors as a client, and fails
+// if they see another client.
 func (l *applicationLab) seen(vip string, directors ...*directorPod) {
 	l.t.Helper()
 	left := map[string]bool{}
@@ -183,7 +183,7 @@ func (l *applicationLab) seen(vip string, directors ...*directorPod) {
 	})
 }
 
-// ended returns what says whether both containers have ended.
+// ended returns a function that reports whether both containers have ended.
 func (p *directorPod) ended() func() bool {
 	done := make(chan struct{})
 	go func() {

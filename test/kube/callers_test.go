@@ -13,9 +13,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Pods that call the address of a Service are served by any of its pods, by the kube-proxy of
-// their own node: on any node, and on one that is a director, which has a pod of the Service,
-// too. Clients outside come by the director. Whom pods have seen says which way it was:
+// Pods that call the address of a Service are served by any of its pods, by the kube-proxy of their
+// own node: on any node, and on a director's node, which also has a pod of the Service. Clients
+// outside come by the director. The client that pods see tells the way:
 //
 //	caller1 --- pod1 (node1)              caller0 --- director (node0) --- client
 //	              |                                      |
@@ -36,7 +36,7 @@ func TestPodsCallVIPs(t *testing.T) {
 	for _, host := range l.servers[:2] {
 		host.Route("default", addresses[0])
 	}
-	l.director.Route("203.0.113.0/24", "10.0.0.2") // as a host has that has a default route
+	l.director.Route("203.0.113.0/24", "10.0.0.2") // like a host with a default route
 	serve(t, l.director)
 	exclude := []byte(`{"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}}`)
 	if _, err := l.core.Nodes().Patch(t.Context(), "node0", types.MergePatchType, exclude, metav1.PatchOptions{}); err != nil {

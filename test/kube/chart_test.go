@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write what the chart renders to testdat
 
 const chart = "../../kube/chart"
 
-// helm runs the real one, which knows of no cluster and no configuration of the user's.
+// helm runs the real helm, without a cluster or the user's configuration.
 func helm(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
 	if helmProgram == "" {
@@ -41,13 +41,14 @@ func helm(t *testing.T, args ...string) (out string, err error) {
 	return stdout.String(), nil
 }
 
-// render returns what a release named weir-kube in weir-system is made of.
+// render returns the objects of a release named weir-kube in weir-system.
 func render(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	return helm(t, append([]string{"template", "weir-kube", chart, "--namespace", "weir-system", "--kube-version", "1.33.0"}, args...)...)
 }
 
-// What the chart renders from values is known, and the chart is without a fault that helm knows.
+// What the chart renders from values matches golden files, and helm lint finds no fault in the
+// chart.
 func TestChart(t *testing.T) {
 	files, err := filepath.Glob("testdata/chart/*.values.yaml")
 	if err != nil || len(files) < 2 {
@@ -78,7 +79,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// Values that cannot be are refused before anything is rendered, by the schema.
+// The schema refuses invalid values before anything is rendered.
 func TestChartRefuses(t *testing.T) {
 	good := []string{"--set", "image.repository=registry.example.org/weir-kube", "--set", "directors[0].server=https://10.0.0.2:6083"}
 	if _, err := render(t, good...); err != nil {
@@ -152,13 +153,13 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// agentValues are the lab's, of which the agent's part is rendered alone.
+// agentValues are the lab's values; only the agent's part is rendered.
 var agentValues = []string{"--set", "image.repository=x,directorImage.repository=x,agent.enabled=true,agent.replyInterfaces={veth*}", "--show-only", "templates/agents.yaml"}
 
-// directorValues are those of a group as the lab has it, of which the DaemonSet is rendered alone.
+// directorValues are the values of the lab's group; only the DaemonSet is rendered.
 var directorValues = []string{"--set", "image.repository=x,directorImage.repository=x,groups.edge.spec.interfaces={eth0}", "--show-only", "templates/directors.yaml"}
 
-// The lab's nodes run what the chart has for them.
+// The lab's nodes run the chart's containers.
 func TestSiteHasTheChartsContainers(t *testing.T) {
 	agent, director := site.AgentOfChart, site.DirectorOfChart
 	sameContainers(t, agentValues, agent.First, agent.Agent, agent.Sidecar)
@@ -193,8 +194,8 @@ func sameContainers(t *testing.T, values []string, ours ...site.Container) {
 	}
 }
 
-// applyChart makes what the chart renders by server-side apply, as kubectl apply
-// --server-side does, and returns the objects' texts by their kinds.
+// applyChart creates the chart's objects by server-side apply, as kubectl apply --server-side does,
+// and returns the objects' texts by their kinds.
 func (c *cluster) applyChart(args ...string) map[string]string {
 	c.t.Helper()
 	text, err := render(c.t, args...)
@@ -209,7 +210,7 @@ func (c *cluster) applyChart(args ...string) map[string]string {
 		}
 		fromYAML(c.t, []byte(one), &object)
 		if object.Kind == "" {
-			continue // nothing but a comment
+			continue // only a comment
 		}
 		body, err := yaml.YAMLToJSON([]byte(one))
 		if err != nil {
@@ -225,7 +226,8 @@ func (c *cluster) applyChart(args ...string) map[string]string {
 	return objects
 }
 
-// makeSystem makes the namespace of the controller, in which Pods are to be restricted.
+// makeSystem makes the namespace of the controller, which enforces the restricted Pod Security
+// Standard.
 func (c *cluster) makeSystem() {
 	c.t.Helper()
 	if _, _, err := c.make("{apiVersion: v1, kind: Namespace, metadata: {name: weir-system, labels: {pod-security.kubernetes.io/enforce: restricted}}}"); err != nil {
@@ -233,8 +235,8 @@ func (c *cluster) makeSystem() {
 	}
 }
 
-// A real API server takes what the chart renders, also a second time with other values, and
-// its Pods in a namespace in which they are restricted (Pod Security Standards).
+// A real API server accepts what the chart renders, also a second time with other values, and its
+// Pods in a namespace that enforces the restricted Pod Security Standard.
 func TestChartIsApplied(t *testing.T) {
 	needsAPIServer(t)
 	c := newCluster(t, netlab.ForTest(t).Host("control"))
@@ -248,7 +250,7 @@ func TestChartIsApplied(t *testing.T) {
 				t.Errorf("with %s the chart has no %s", values, kind)
 			}
 		}
-		// The file is one that the controller reads: what it then lacks is in the Secret.
+		// The controller can read the file: it then lacks only what is in the Secret.
 		var file corev1.ConfigMap
 		fromYAML(t, []byte(objects["ConfigMap"]), &file)
 		path := c.write(values+".yaml", file.Data["weir-kube.yaml"])

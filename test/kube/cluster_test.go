@@ -50,7 +50,7 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// newCluster starts them and waits until they answer.
+// newCluster starts the API server and etcd and waits until they answer.
 func newCluster(t *testing.T, h *netlab.Host) *cluster {
 	t.Helper()
 	c, err := control.Start(t.Context(), h, apiserver)
@@ -72,7 +72,7 @@ func (c *cluster) startServer() {
 	}
 }
 
-// stopServer ends the API server as the loss of its host does.
+// stopServer ends the API server as if its host were lost.
 func (c *cluster) stopServer() {
 	c.t.Helper()
 	if err := c.control.StopServer(); err != nil {
@@ -91,13 +91,13 @@ func (c *cluster) write(name, text string) string {
 	return path
 }
 
-// start starts a process that ends with the test, and shows what it said if that fails.
+// start starts a process that ends with the test, and shows its log if the test fails.
 func start(t *testing.T, h *netlab.Host, log, name string, args ...string) *netlab.Command {
 	t.Helper()
 	return startWith(t, h, log, nil, name, args...)
 }
 
-// startWith starts one with more in its environment.
+// startWith is start with more environment variables.
 func startWith(t *testing.T, h *netlab.Host, log string, environment []string, name string, args ...string) *netlab.Command {
 	t.Helper()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -120,19 +120,20 @@ func startWith(t *testing.T, h *netlab.Host, log string, environment []string, n
 	return cmd
 }
 
-// stop ends a process by SIGKILL, if it is there yet.
+// stop ends a process by SIGKILL, if it still runs.
 func stop(t *testing.T, cmd *netlab.Command) {
 	t.Helper()
 	if cmd.ProcessState != nil {
 		return
 	}
 	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // that it was killed
+	_ = cmd.Wait() // the error is that it was killed
 }
 
 var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// applyDocument makes what docs/kubernetes*.md say is to be made, and returns the kinds.
+// applyDocument creates the objects that docs/kubernetes*.md tell the reader to create, and returns
+// the kinds.
 func (c *cluster) applyDocument() (kinds map[string]int) {
 	c.t.Helper()
 	pages, err := filepath.Glob("../../docs/kubernetes*.md")
@@ -160,7 +161,8 @@ func (c *cluster) applyDocument() (kinds map[string]int) {
 	return kinds
 }
 
-// make makes the object of a YAML text, and returns its kind and name; none, if it is no object.
+// make makes the object of a YAML text, and returns its kind and name; both empty if the text is no
+// object.
 func (c *cluster) make(text string) (kind, name string, err error) {
 	c.t.Helper()
 	return c.control.Make(c.t.Context(), text)
@@ -176,7 +178,7 @@ func (c *cluster) path(kind, namespace string) string {
 	return path
 }
 
-// kubeconfig writes one for a service account, which then has the rights of the document.
+// kubeconfig writes a kubeconfig for a service account, which has the documented rights.
 func (c *cluster) kubeconfig(namespace, account string) string {
 	c.t.Helper()
 	token, err := c.core.ServiceAccounts(namespace).CreateToken(c.t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -186,8 +188,8 @@ func (c *cluster) kubeconfig(namespace, account string) string {
 	return c.writeKubeconfig(account, control.ServerURL, token.Status.Token)
 }
 
-// podKubeconfig writes one for a Pod's service account, with a token of that Pod, as a kubelet
-// gives it.
+// podKubeconfig writes a kubeconfig for a Pod's service account, with a token of that Pod as from a
+// kubelet.
 func (c *cluster) podKubeconfig(p *corev1.Pod) string {
 	c.t.Helper()
 	token, err := podToken(c.t.Context(), c.core, p)
@@ -197,7 +199,7 @@ func (c *cluster) podKubeconfig(p *corev1.Pod) string {
 	return c.writeKubeconfig(p.Namespace+"-"+p.Name, control.ServerURL, token)
 }
 
-// podToken returns a token of a Pod's service account that says which Pod it is of.
+// podToken returns a token of a Pod's service account that is bound to the Pod.
 func podToken(ctx context.Context, core corev1client.CoreV1Interface, p *corev1.Pod) (string, error) {
 	of := &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}
 	token, err := core.ServiceAccounts(p.Namespace).CreateToken(ctx, p.Spec.ServiceAccountName, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: of}}, metav1.CreateOptions{})

@@ -13,16 +13,15 @@ import (
 	control "weir.io/weir/test/kube/cluster"
 )
 
-// conformanceReport is what Gateway API's tests say of weir.
+// conformanceReport is the report of Gateway API's tests about weir.
 const conformanceReport = "../../docs/gateway-api-conformance.yaml"
 
-// conformance is a lab in which Gateway API's own tests run on the client: with the controllers
-// of Kubernetes that make pods of Deployments, and with pods that run what the tests' images
-// have in them.
+// conformance is a lab in which Gateway API's own tests run on the client. Kubernetes' own
+// controllers make pods of Deployments, and pods run the programs of the tests' images.
 type conformance struct {
 	*lab
 	suite   string
-	kubelet context.Context // ends with it
+	kubelet context.Context // ends when the kubelet ends
 	version string
 }
 
@@ -62,7 +61,7 @@ func newConformance(t *testing.T) *conformance {
 	return c
 }
 
-// run runs one of the tests on the client, and returns what it says.
+// run runs one of the tests on the client, and returns its output.
 func (c *conformance) run(test, report string) (said string, err error) {
 	c.t.Helper()
 	log := filepath.Join(c.client.Dir(), test+".log")
@@ -83,8 +82,7 @@ func (c *conformance) run(test, report string) (said string, err error) {
 
 var reportDates = regexp.MustCompile(`(?m)^(date|  version): .*\n`)
 
-// Gateway API's own tests of TCPRoutes and UDPRoutes pass, and the report that is committed is
-// theirs.
+// Gateway API's own tests of TCPRoutes and UDPRoutes pass, and the committed report matches theirs.
 func TestConformance(t *testing.T) {
 	c := newConformance(t)
 	report := filepath.Join(c.dir, "report.yaml")
@@ -103,7 +101,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// The tests that are left out of the report cannot pass: they want Gateways of HTTP.
+// The tests that are left out of the report cannot pass: they need HTTP Gateways.
 func TestConformanceLeavesOut(t *testing.T) {
 	c := newConformance(t)
 	said, err := c.run("TestUnsupported", "")
@@ -121,7 +119,7 @@ func TestConformanceLeavesOut(t *testing.T) {
 	}
 }
 
-// failures returns what tests said that failed.
+// failures returns the output of failed tests.
 func failures(said string) string {
 	var lines []string
 	for line := range strings.Lines(said) {

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// serviceAddress is that of the API server as pods know it, and its certificate has: the first one of
-// Services. It stands for what a kube-proxy does that the API server's host has it, and others a way.
+// serviceAddress is the API server's address for pods, also in its certificate: the first one of
+// Services. The API server's host has it and others a route to it, in place of a kube-proxy.
 const serviceAddress = "10.96.0.1"
 
 // hostedPod runs the containers of one pod on a host of the lab, as a kubelet does.
@@ -21,12 +21,12 @@ type hostedPod struct {
 	t      *testing.T
 	host   *netlab.Host
 	of     *cluster          // whose pod it is
-	mounts map[string]string // directories of the host, by where they are mounted
-	dir    string            // the directory with what the pod has of its account
+	mounts map[string]string // directories of the host, by mount path
+	dir    string            // the directory with the token of the pod's account
 	made   *corev1.Pod
 }
 
-// newHostedPod gives a pod, which is bound to a node, what its containers find of its account.
+// newHostedPod gives a pod, which is bound to a node, the files of its account for its containers.
 func newHostedPod(t *testing.T, host *netlab.Host, of *cluster, made *corev1.Pod, mounts map[string]string) *hostedPod {
 	t.Helper()
 	p := &hostedPod{t: t, host: host, of: of, mounts: mounts, dir: filepath.Join(host.Dir(), "pod-"+made.Name), made: made}
@@ -59,7 +59,7 @@ func (p *hostedPod) write(path, text string) {
 	}
 }
 
-// volumes puts into the pod's mounts what Secrets and ConfigMaps have that are its volumes.
+// volumes writes the content of the pod's Secret and ConfigMap volumes into its mounts.
 func (p *hostedPod) volumes(spec corev1.PodSpec, c corev1.Container) {
 	p.t.Helper()
 	for _, v := range spec.Volumes {
@@ -90,15 +90,15 @@ func (p *hostedPod) volumes(spec corev1.PodSpec, c corev1.Container) {
 	}
 }
 
-// secrets is where container runtimes put what a pod has of its account.
+// secrets is where container runtimes put the files of a pod's account.
 const secrets = "/run/secrets"
 
-// asPod is a shell that mounts that there, in a mount namespace of its own, and goes on as the program
-// that it is given.
+// asPod is a shell script that mounts them there, in its own mount namespace, and then executes the
+// given program.
 const asPod = `mount -t tmpfs tmpfs ` + secrets + ` && mkdir ` + secrets + `/kubernetes.io && ln -s "$0" ` + secrets + `/kubernetes.io/serviceaccount && exec "$@"`
 
-// start starts a container: its arguments, with the host's directories in the place of its mounts, its
-// environment, and root with its capabilities alone. It finds the API server as pods do.
+// start starts a container with its arguments, with the host's directories in place of its mounts,
+// and its environment, as root with only its capabilities. It finds the API server as pods do.
 func (p *hostedPod) start(c corev1.Container, program string) *netlab.Command {
 	p.t.Helper()
 	value := map[string]string{"metadata.name": p.made.Name, "metadata.namespace": p.made.Namespace, "metadata.uid": string(p.made.UID), "spec.nodeName": p.made.Spec.NodeName}

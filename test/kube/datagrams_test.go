@@ -9,8 +9,8 @@ import (
 )
 
 // A Service with a port in TCP and one in UDP: datagrams reach every pod, too, in nat and in gue,
-// and in both families. In gue pods see the client. A pod that has ended gets no more of them, and
-// in nat none that is told to end.
+// and in both families. In gue pods see the client. A pod that has ended gets no more datagrams; in
+// nat, nor does one that is told to end.
 func TestDatagrams(t *testing.T) {
 	s := newPodSite(t)
 	ctx := t.Context()
@@ -47,8 +47,8 @@ func TestDatagrams(t *testing.T) {
 		}
 	}
 
-	// In full NAT a pod that is told to end gets no datagrams of clients that are new. In gue it may,
-	// as long as it is there: no datagram says that it begins a flow, so it may be of an old one.
+	// In full NAT a pod that is told to end gets no datagrams of new clients. In gue it may until
+	// it ends: a datagram does not tell whether it begins a flow, so it may belong to an old one.
 	ending := pods[0]
 	quiet := func(mode string) {
 		t.Helper()

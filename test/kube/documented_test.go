@@ -13,7 +13,7 @@ var (
 	aTest     = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z]+)\(`)
 )
 
-// docs/kubernetes-tests.md names the tests that show something, and there is each.
+// docs/kubernetes-tests.md names the tests that show its claims, and each of them exists.
 func TestNamedTestsAreThere(t *testing.T) {
 	var there []string
 	for _, where := range []string{"*_test.go", "../*_test.go", "../../internal/*/*_test.go", "../../kube/*/*_test.go", "../../cmd/*/*_test.go"} {

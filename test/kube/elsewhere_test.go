@@ -9,10 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The directors' nodes are of another cluster than the Services: that one has the DirectorGroup,
-// the controller and Leases, and knows no Node; the nodes' own cluster has these alone, which the
-// sidecars may read. In each is what the chart has for it, by the values of the document, and its
-// containers run. Nodes are cordoned there, and either API server may be away.
+// The directors' nodes are in another cluster than the Services. The Services' cluster has the
+// DirectorGroup, the controller and Leases, and knows no Node; the nodes' own cluster has only the
+// Nodes, which the sidecars may read. Each cluster has the chart's objects for it, with the
+// documented values, and its containers run. Nodes are cordoned in their cluster, and either API
+// server may be away.
 func TestNodesOfAnotherCluster(t *testing.T) {
 	needs(t, map[string]string{"kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
 	l := newGroupLab(t, groupOptions{values: "testdata/elsewhere.values.yaml", elsewhere: true})
@@ -34,8 +35,7 @@ func TestNodesOfAnotherCluster(t *testing.T) {
 	l.waitForHops("node-b node-c")
 	l.answered(10, "after node-a was cordoned")
 
-	// Without the nodes' API server everybody stays what he is, and is told what changes with the
-	// Services.
+	// Without the nodes' API server directors stay directors, and hear of changes of the Services.
 	l.of.stopServer()
 	l.pods("web", 3)
 	waitFor(t, "only pod3 to answer", func() bool {
@@ -54,7 +54,7 @@ func TestNodesOfAnotherCluster(t *testing.T) {
 	a.cordon(false)
 	l.waitForStatus("node-b node-c, 1 stand by")
 
-	// Without the other one, too.
+	// Without the other API server, too.
 	l.stopServer()
 	l.answered(10, "without the API server of the Services")
 	if hops := l.hops(); hops != "node-b node-c" {
@@ -68,8 +68,8 @@ func TestNodesOfAnotherCluster(t *testing.T) {
 	l.answered(10, "after node-b was cordoned")
 }
 
-// The controller may be of the nodes' cluster, too: all that runs is there, and asks the API server of the
-// Services.
+// The controller may be in the nodes' cluster, too: everything runs there, and asks the API server
+// of the Services.
 func TestControllerOfAnotherCluster(t *testing.T) {
 	needs(t, map[string]string{"kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
 	l := newGroupLab(t, groupOptions{values: "testdata/elsewhere.values.yaml", elsewhere: true, controllerElsewhere: true})
@@ -83,8 +83,8 @@ func TestControllerOfAnotherCluster(t *testing.T) {
 	l.reaches(vip, "pod1", "pod2")
 }
 
-// helmInstalls returns the values that each helm install of a document's section sets besides those
-// of its file, in turn.
+// helmInstalls returns, in order, the values that each helm install of a document's section sets in
+// addition to its file.
 func (d *document) helmInstalls() (all [][]string) {
 	d.t.Helper()
 	for _, command := range regexp.MustCompile(`(?m)^\$ helm .*install weir-kube kube/chart -n weir-system -f values.yaml(.*)$`).FindAllStringSubmatch(d.text, -1) {
@@ -93,8 +93,8 @@ func (d *document) helmInstalls() (all [][]string) {
 	return all
 }
 
-// installTwice does what the document says of two clusters, also of a controller that is in the second
-// one, and returns the objects of that of the Services and of that of the nodes.
+// installTwice does what the document says about two clusters, also with a controller in the second
+// one, and returns the objects of the Services' cluster and of the nodes'.
 func (l *groupLab) installTwice(values []string, controllerToo bool) (ofServices, ofNodes map[string]string) {
 	l.t.Helper()
 	d := newSection(l.t, "kubernetes-groups.md", "Two clusters", strings.NewReplacer())
@@ -133,7 +133,7 @@ func (l *groupLab) installTwice(values []string, controllerToo bool) (ofServices
 	return ofServices, l.of.applyChart(append(values, installs[1]...)...)
 }
 
-// tokenOf waits until Kubernetes has written a token into a Secret for one.
+// tokenOf waits until Kubernetes has written a token into a token Secret.
 func (l *groupLab) tokenOf(name string) (token string) {
 	l.t.Helper()
 	waitFor(l.t, "the token of "+name, func() bool {

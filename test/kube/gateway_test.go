@@ -24,7 +24,8 @@ const (
 	datagramPort = 5353
 )
 
-// A Gateway's life: addresses as of Services, shares by weights, and who may refer to whom.
+// A Gateway's life: addresses like those of Services, shares by weights, and which namespaces may
+// refer to which.
 func TestGateways(t *testing.T) {
 	l := newLab(t)
 	first := l.controller("first")
@@ -39,14 +40,14 @@ func TestGateways(t *testing.T) {
 		return err == nil && conditionsText(class.Metadata.Generation, class.Status.Conditions) == "Accepted=Accepted"
 	})
 
-	// A Gateway has an address before it has a route, and it is its own.
+	// A Gateway has an address of its own before it has a route.
 	l.apply(edgeText)
 	l.waitForSaid("gateways", "edge", "203.0.113.1 Accepted=Accepted Programmed=Programmed web:0 dns:0")
 	if got := l.claims(); got != "203.0.113.1=edge" {
 		t.Errorf("addresses are %s", got)
 	}
 
-	// A route is told what is missing, and goes on when it is there.
+	// A route's status says what is missing, and the route works once it is there.
 	l.apply(webText)
 	l.waitForSaid("tcproutes", "web", "edge !ResolvedRefs=BackendNotFound Accepted=Accepted")
 	l.pods("web", 1)
@@ -61,7 +62,7 @@ func TestGateways(t *testing.T) {
 	// Its Services have the shares that the route gives them, not one for each pod.
 	const connections = 600
 	share := l.share(connections, "pod1")
-	// Four standard deviations of so many draws, and some for the ring.
+	// Four standard deviations of this many draws, and some for the ring.
 	if bound := 4*math.Sqrt(0.75*0.25/connections) + 0.01; math.Abs(share-0.75) > bound {
 		t.Errorf("the Service with 3/4 of the weight got %.3f of %d connections, and may differ by %.3f", share, connections, bound)
 	}
@@ -93,8 +94,8 @@ func TestGateways(t *testing.T) {
 	l.waitForSaid("tcproutes", "web", "edge !ResolvedRefs=RefNotPermitted Accepted=Accepted")
 	l.waitForSet("gateway/default/edge/53-udp=names/pod1,names/pod2")
 
-	// What happens while no controller is there is made true by the next one, and the Gateway
-	// keeps its address.
+	// The next controller catches up with changes while none ran, and the Gateway keeps its
+	// address.
 	stop(t, first)
 	l.patchGateway("tcproutes", "web", `[{"op": "replace", "path": "/spec/rules/0/backendRefs", "value": [{"name": "web", "port": 80}]}]`)
 	second := l.controller("second")
@@ -109,8 +110,8 @@ func TestGateways(t *testing.T) {
 	l.waitForSet("")
 }
 
-// Gateways and Services want the same addresses and ports: none gets what another one has, and
-// each is told why.
+// Gateways and Services want the same addresses and ports: none gets what another one has, and the
+// status of each says why.
 func TestGatewayAddresses(t *testing.T) {
 	l := newLab(t)
 	l.controller("one")
@@ -123,8 +124,8 @@ func TestGatewayAddresses(t *testing.T) {
 		l.apply(fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s, namespace: default, annotations: {%s}}, spec: {gatewayClassName: weir, %s}}`, name, annotations, spec))
 	}
 
-	// One that wants a Service's address does not get it, nor one of no pool, nor what cannot be
-	// had; they are told, and get it when it is free.
+	// A Gateway that wants a Service's address does not get it, nor an address of no pool, nor one
+	// of another type. Their status says so, and the first gets its address when it is free.
 	gateway("static", `addresses: [{value: 203.0.113.1}], listeners: [{name: a, port: 81, protocol: TCP}]`, "")
 	l.waitForSaid("gateways", "static", "!Programmed=AddressNotUsable Accepted=Accepted a:0")
 	gateway("stranger", `addresses: [{value: 198.51.100.1}], listeners: [{name: a, port: 81, protocol: TCP}]`, "")
@@ -146,8 +147,8 @@ func TestGatewayAddresses(t *testing.T) {
 	l.reaches("203.0.113.1", "pod1")
 	l.reaches("203.0.113.1:82", "pod2")
 
-	// One whose listeners turn into what cannot be served keeps its address, and serves again
-	// when they are mended.
+	// A Gateway whose listeners become unsupported keeps its address, and serves again when they
+	// are fixed.
 	l.patchGateway("gateways", "friend", `[{"op": "replace", "path": "/spec/listeners", "value": [{"name": "a", "port": 82, "protocol": "HTTP"}]}]`)
 	l.waitForSaid("gateways", "friend", "203.0.113.1 !Accepted=ListenersNotValid !Programmed=Invalid a:0")
 	l.waitForSaid("tcproutes", "friend", "friend !Accepted=NotAllowedByListeners ResolvedRefs=ResolvedRefs")
@@ -160,7 +161,7 @@ func TestGatewayAddresses(t *testing.T) {
 	l.deleteGateway("gateways", "default", "friend")
 	l.waitForSaid("gateways", "static", "203.0.113.1 Accepted=Accepted Programmed=Programmed a:0")
 
-	// Without its class a Gateway is nobody's.
+	// Without its class a Gateway belongs to no controller.
 	l.deleteGateway("gatewayclasses", "", "weir")
 	waitFor(t, "all addresses to be released", func() bool { return l.claims() == "" })
 }
@@ -197,7 +198,7 @@ func (l *lab) inNamespace(namespace string, pod int) {
 	}
 }
 
-// datagramSlice returns the EndpointSlice of a Service in UDP.
+// datagramSlice returns the EndpointSlice of a UDP Service.
 func (l *lab) datagramSlice(service string, pods ...int) *discoveryv1.EndpointSlice {
 	slice := l.newSlice(service)
 	port, name, protocol := int32(datagramPort), portName(corev1.ProtocolUDP), corev1.ProtocolUDP
@@ -221,14 +222,14 @@ func answerDatagrams(t *testing.T, pod *netlab.Host) {
 		for {
 			_, from, err := conn.ReadFrom(buffer)
 			if err != nil {
-				return // it is closed
+				return // the socket is closed
 			}
 			_, _ = conn.WriteTo([]byte(pod.Name), from)
 		}
 	}()
 }
 
-// datagramsReach waits until each of the pods has answered a datagram of the client's.
+// datagramsReach waits until each of the pods has answered one of the client's datagrams.
 func (l *lab) datagramsReach(address string, pods ...string) {
 	l.t.Helper()
 	left := map[string]bool{}
@@ -266,7 +267,7 @@ func datagram(conn net.Conn) (answer string, err error) {
 	return string(buffer[:n]), err
 }
 
-// share returns which share of connections a pod answers at the Gateway's address.
+// share returns the share of connections that a pod answers at the Gateway's address.
 func (l *lab) share(connections int, pod string) float64 {
 	l.t.Helper()
 	its := 0

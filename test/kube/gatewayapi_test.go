@@ -14,11 +14,11 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// gatewayDefinitions are the names of Gateway API's definitions that the controller follows.
+// gatewayDefinitions are the names of Gateway API's definitions that the controller watches.
 var gatewayDefinitions = []string{"gatewayclasses", "gateways", "tcproutes", "udproutes", "referencegrants"}
 
-// applyGatewayAPI makes Gateway API's standard resources known to the API server, as its module
-// has them, and waits until it serves them.
+// applyGatewayAPI installs Gateway API's standard resources from its module in the API server, and
+// waits until it serves them.
 func (c *cluster) applyGatewayAPI() {
 	c.t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -40,7 +40,7 @@ func (c *cluster) gatewayList(plural string) error {
 	return c.core.RESTClient().Get().AbsPath("/apis/gateway.networking.k8s.io/v1", plural).Do(c.t.Context()).Error()
 }
 
-// removeGatewayAPI makes it a cluster that never had it.
+// removeGatewayAPI removes every trace of Gateway API from the cluster.
 func (c *cluster) removeGatewayAPI() {
 	c.t.Helper()
 	for _, plural := range gatewayDefinitions {
@@ -54,7 +54,7 @@ func (c *cluster) removeGatewayAPI() {
 	}
 }
 
-// apply makes an object of a text.
+// apply applies an object's text.
 func (c *cluster) apply(text string) {
 	c.t.Helper()
 	if kind, name, err := c.make(text); err != nil {
@@ -83,8 +83,8 @@ func (c *cluster) deleteGateway(plural, namespace, name string) {
 	}
 }
 
-// said returns what a Gateway's status says: its addresses, its conditions, and how many routes
-// each of its listeners has; of a route's, its conditions towards each of its Gateways.
+// said returns the status of a Gateway: its addresses, its conditions, and how many routes each of
+// its listeners has; or of a route: its conditions for each of its Gateways.
 func (c *cluster) said(plural, name string) string {
 	text, err := c.core.RESTClient().Get().AbsPath("/apis/gateway.networking.k8s.io/v1/namespaces", namespace, plural, name).Do(c.t.Context()).Raw()
 	if err != nil {
@@ -116,8 +116,8 @@ func (c *cluster) said(plural, name string) string {
 	return strings.Join(words, " ")
 }
 
-// conditionsText writes conditions as TYPE=REASON, with ! before what is false and ? behind
-// what is of an older generation.
+// conditionsText writes conditions as TYPE=REASON, with ! before false ones and ? after those of an
+// older generation.
 func conditionsText(generation int64, list []metav1.Condition) string {
 	var words []string
 	for _, c := range list {

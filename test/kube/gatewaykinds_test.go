@@ -21,9 +21,9 @@ func (l *lab) waitForEvent(kind, name, reason, text string) {
 	})
 }
 
-// Gateway API is served from when it is installed, without another start of the controller, and
-// what is wrong with Gateways and routes is told by events on them. Services go on meanwhile, also
-// when it is removed again.
+// Gateway API works as soon as it is installed, without a restart of the controller, and events on
+// Gateways and routes tell what is wrong with them. Services go on meanwhile, also when it is
+// removed again.
 func TestGatewayAPIComesLater(t *testing.T) {
 	l := newLab(t)
 	l.removeGatewayAPI()

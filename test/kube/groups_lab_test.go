@@ -28,35 +28,35 @@ import (
 //	                             --- pod1 pod2 pod3
 //	                             --- control
 //
-// where the router is told by BGP which nodes forward, each node has a director and its
-// sidecar, with the rights of the chart, and control is as in a lab.
+// where BGP tells the router which nodes forward, each node has a director and its sidecar, with
+// the chart's rights, and control is as in lab.
 type groupLab struct {
 	*lab
 	router *netlab.Host
 	frr    *routerlab.FRR
 	nodes  []*labNode
-	of     *cluster // that has the nodes' objects
-	runs   *cluster // that has the controller's pod
+	of     *cluster // the cluster with the nodes' objects
+	runs   *cluster // the cluster with the controller's pod
 
-	pod, controllerPod corev1.PodSpec // of directors and the controller, as the chart has it
+	pod, controllerPod corev1.PodSpec // of directors and the controller, from the chart
 }
 
 // groupOptions are what differs between labs of a group.
 type groupOptions struct {
 	values string // of the chart; empty: with the router as a peer
-	bgp    string // the router's; empty: it takes sessions from all nodes
+	bgp    string // the router's; empty: it accepts sessions from all nodes
 	pool   string // addresses; empty: those of vip
-	// onLink puts the client on the nodes' link, and there is no router. Everybody has an
-	// IPv6 address there, too.
+	// onLink puts the client on the nodes' link, and there is no router. All hosts have an IPv6
+	// address there, too.
 	onLink bool
-	nodes  int // that have the group's labels; 0: three
-	// elsewhere makes the nodes those of a cluster of their own, which has nothing else.
+	nodes  int // with the group's labels; 0: three
+	// elsewhere puts the nodes into a cluster of their own, which has nothing else.
 	elsewhere bool
-	// controllerElsewhere makes the controller run there, too, which is then that of the chart.
+	// controllerElsewhere makes the controller, then the chart's, run there, too.
 	controllerElsewhere bool
 }
 
-const edgeControlAddress = "10.2.0.6" // of the API server of that
+const edgeControlAddress = "10.2.0.6" // of that cluster's API server
 
 // labNode is a node with a director.
 type labNode struct {
@@ -64,7 +64,7 @@ type labNode struct {
 	l       *groupLab
 	port    *netlab.Port
 	address string
-	six     string // its IPv6 address; empty: it has none
+	six     string // its IPv6 address; empty: none
 	inPod   *hostedPod
 	api     *api.Client
 	weir    *netlab.Command
@@ -127,7 +127,7 @@ func newGroupLab(t *testing.T, o groupOptions) *groupLab {
 		node.startDirector()
 		node.startSidecar()
 	}
-	// Who is there when a controller begins may be a director: all of them are to be.
+	// All nodes are ready before a controller starts: it chooses directors among those that are.
 	for _, node := range l.nodes {
 		waitFor(t, node.Name+" to say that it may be a director", func() bool {
 			lease, err := l.coordination.Leases("weir-system").Get(t.Context(), group.LeaseName("edge", node.Name), metav1.GetOptions{})
@@ -141,7 +141,7 @@ func newGroupLab(t *testing.T, o groupOptions) *groupLab {
 	return l
 }
 
-// edgeCluster starts a cluster in which there are nodes, and nothing else.
+// edgeCluster starts a cluster that has only nodes.
 func (l *groupLab) edgeCluster() *cluster {
 	l.t.Helper()
 	host := l.net.Host("edge-control")
@@ -149,14 +149,14 @@ func (l *groupLab) edgeCluster() *cluster {
 	return newCluster(l.t, host)
 }
 
-// reached returns a kubeconfig of a cluster's account, as hosts other than the API server's have it.
+// reached returns a kubeconfig of a cluster's account for hosts other than the API server's.
 func (c *cluster) reached(namespace, account, address string) string {
 	c.t.Helper()
 	text := strings.ReplaceAll(c.read(c.kubeconfig(namespace, account)), control.ServerURL, "https://"+address+":6443")
 	return c.write(account+".reached.kubeconfig", text)
 }
 
-// network makes the hosts and their links, and returns that of the API server.
+// network makes the hosts and their links, and returns the API server's host.
 func (l *groupLab) network(o groupOptions) *netlab.Host {
 	n := l.net
 	on := func(last int) []string {
@@ -201,7 +201,7 @@ func (l *groupLab) network(o groupOptions) *netlab.Host {
 	return host
 }
 
-// install makes what the chart has of the group: all of it, or what belongs into each of two clusters.
+// install creates the chart's objects of the group: all of them, or those for each of two clusters.
 func (l *groupLab) install(o groupOptions) {
 	l.t.Helper()
 	values := []string{"--values", cmp.Or(o.values, "testdata/groups.values.yaml")}
@@ -224,7 +224,7 @@ func (l *groupLab) install(o groupOptions) {
 	l.controllerPod = deployment.Spec.Template.Spec
 }
 
-// controllerOfChart starts the controller as the chart has it.
+// controllerOfChart starts the chart's controller.
 func (l *groupLab) controllerOfChart() *netlab.Command {
 	l.t.Helper()
 	made := l.runs.podOn("somewhere", "weir-system", l.controllerPod.ServiceAccountName, "controller")
@@ -271,7 +271,7 @@ func (n *labNode) cordon(yes bool) {
 
 func (n *labNode) at(name string) string { return filepath.Join(n.Dir(), name) }
 
-// startDirector and startSidecar start what the chart's DaemonSet has of a director's pod.
+// startDirector and startSidecar start the containers of a director's pod in the chart's DaemonSet.
 func (n *labNode) startDirector() {
 	n.l.t.Helper()
 	n.weir = n.inPod.start(n.l.pod.Containers[0], weir)
@@ -291,8 +291,8 @@ func (n *labNode) writeFile() {
 	}
 }
 
-// waitForFit waits until all nodes say that they may be directors: who says so first becomes
-// one.
+// waitForFit waits until all nodes say that they may be directors: otherwise the first ones become
+// directors.
 func (l *groupLab) waitForFit() {
 	l.t.Helper()
 	waitFor(l.t, "all nodes to say that they may be directors", func() bool {
@@ -307,7 +307,7 @@ func (l *groupLab) waitForFit() {
 	})
 }
 
-// documents returns what the node's director forwards of the group, with the logs.
+// documents returns what the node's director forwards for the group, with the logs.
 func (n *labNode) documents() string {
 	documents, err := n.api.Documents(n.l.t.Context(), edgeSet)
 	if err != nil {
@@ -320,7 +320,7 @@ func (n *labNode) documents() string {
 	return string(text)
 }
 
-// generations is how many the director's log of the first service has.
+// generations is how many generations the director's log of the first service has.
 func (n *labNode) generations() int {
 	documents, err := n.api.Documents(n.l.t.Context(), edgeSet)
 	if err != nil || len(documents) == 0 {
@@ -329,7 +329,7 @@ func (n *labNode) generations() int {
 	return len(documents[0].Log.Generations)
 }
 
-// hops returns by which nodes the router sends the VIP's packets.
+// hops returns the nodes to which the router sends the VIP's packets.
 func (l *groupLab) hops() string {
 	hops, err := routerlab.NextHops(l.router, netip.MustParsePrefix(vip+"/32"))
 	if err != nil {
@@ -348,7 +348,7 @@ func (l *groupLab) waitForHops(want string) {
 	waitFor(l.t, fmt.Sprintf("the router to send %s to %q", vip, want), func() bool { return l.hops() == want })
 }
 
-// status returns what the group's status says: the directors, and how many stand by.
+// status returns the group's status: the directors, and how many stand by.
 func (l *groupLab) status() string {
 	text, err := l.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1/directorgroups/edge").Do(l.t.Context()).Raw()
 	if err != nil {
@@ -370,8 +370,8 @@ func (l *groupLab) waitForStatus(want string) {
 	waitFor(l.t, fmt.Sprintf("the status of the group to say %q", want), func() bool { return l.status() == want })
 }
 
-// waitForSame waits until the directors of two nodes have the same services and the same logs,
-// the first of which have so many generations at least.
+// waitForSame waits until the directors of two nodes have the same services and the same logs, and
+// the first log has at least this many generations.
 func (l *groupLab) waitForSame(a, b *labNode, generations int) {
 	l.t.Helper()
 	waitFor(l.t, fmt.Sprintf("%s and %s to have the same logs, of %d generations or more", a.Name, b.Name, generations), func() bool {
@@ -379,7 +379,7 @@ func (l *groupLab) waitForSame(a, b *labNode, generations int) {
 	})
 }
 
-// answered asks so often, and fails where nobody answers.
+// answered asks this many times, and fails if a request gets no answer.
 func (l *groupLab) answered(times int, when string) {
 	l.t.Helper()
 	for range times {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// The life of a group of directors: two of three nodes forward, by the same logs; one that is
-// cordoned withdraws its routes before all else and the third takes its place; without an API
-// server everything goes on; and a group that is deleted forwards nothing.
+// The life of a group of directors: two of three nodes forward, by the same logs; a cordoned one
+// first withdraws its routes, and the third takes its place; without an API server everything goes
+// on; and a deleted group forwards nothing.
 func TestDirectorGroup(t *testing.T) {
 	l := newGroupLab(t, groupOptions{})
 	a, b, c := l.nodes[0], l.nodes[1], l.nodes[2]
@@ -37,7 +37,7 @@ func TestDirectorGroup(t *testing.T) {
 	l.answered(20, "after node-a was cordoned")
 	waitFor(t, "node-a to forward nothing any more", func() bool { return a.documents() == "[]" })
 
-	// A lost API server changes nothing, whatever else ends meanwhile.
+	// The loss of the API server changes nothing, whatever else ends meanwhile.
 	l.stopServer()
 	l.answered(20, "without an API server")
 	stop(t, b.sidecar)
@@ -53,7 +53,7 @@ func TestDirectorGroup(t *testing.T) {
 	l.startServer()
 	waitFor(t, "the API server to be back", l.ready)
 
-	// What changes then comes to all, also to the new processes.
+	// Changes then reach all, also the new processes.
 	l.pods("web", 1)
 	waitFor(t, "only pod1 to answer", func() bool {
 		for range 10 {
@@ -67,7 +67,7 @@ func TestDirectorGroup(t *testing.T) {
 	a.cordon(false)
 	l.waitForStatus("node-b node-c, 1 stand by")
 
-	// Nothing that was done by hand stays.
+	// Manual changes are undone.
 	l.deleteResource("directorsets", "", "edge-0")
 	waitFor(t, "the DirectorSet to be there again", func() bool {
 		text, err := l.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1/directorsets/edge-0").Do(t.Context()).Raw()

@@ -21,25 +21,25 @@ const (
 	historyServices  = 24
 )
 
-// asked is a Service of a history, by what was asked for last.
+// asked is the latest request of a Service in a history.
 type asked struct {
 	families []corev1.IPFamily
 	ports    []corev1.ServicePort
-	key      string       // of sharing; empty: it shares nothing
-	wanted   []netip.Addr // the very addresses; none: any
+	key      string       // for sharing; empty: none
+	wanted   []netip.Addr // particular addresses; none: any
 	pods     []int
-	moved    bool // it asks for something else since all was done
+	moved    bool // its request has changed since all was done
 }
 
-// history is what a lab's Services were asked to be, one change after the other.
+// history is the requests of a lab's Services, one change after the other.
 type history struct {
 	*lab
 	random *rand.Rand
 	there  map[string]*asked
 	had    map[string][]netip.Addr // in their statuses
 
-	made                    map[string]int // changes, by what they change
-	shared, lacked, refused int            // addresses that were shared when all was done, that nobody had left, that were another's
+	made                    map[string]int // changes, by kind
+	shared, lacked, refused int            // addresses when all was done: shared, missing since none was left, refused since another's
 }
 
 func newHistory(l *lab, random *rand.Rand) *history {
@@ -74,7 +74,7 @@ func (h *history) String() string {
 		strings.Join(list, ", "), len(h.there), addresses, h.shared, h.lacked, h.refused)
 }
 
-// change makes a random one.
+// change makes a random change.
 func (h *history) change() {
 	h.t.Helper()
 	name := fmt.Sprintf("s%d", h.random.IntN(historyServices))
@@ -135,7 +135,7 @@ func (h *history) create(name string) {
 	h.made["created"]++
 }
 
-// somePorts returns one at least, in some order.
+// somePorts returns at least one port, in random order.
 func (h *history) somePorts() []corev1.ServicePort {
 	all := []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "also", Port: 443, Protocol: corev1.ProtocolTCP}, {Name: "datagrams", Port: 53, Protocol: corev1.ProtocolUDP}}
 	h.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -164,7 +164,7 @@ func (h *history) somePods() []int {
 	return all[:1+h.random.IntN(len(all))]
 }
 
-// historyPool returns all addresses that there are of a family.
+// historyPool returns all addresses of a family.
 func historyPool(f corev1.IPFamily) (list []netip.Addr) {
 	first := netip.MustParseAddr("203.0.113.1")
 	if f == corev1.IPv6Protocol {
@@ -185,7 +185,7 @@ func texts(addresses []netip.Addr) string {
 	return strings.Join(list, ",")
 }
 
-// annotation is a patch that sets one, or takes it away.
+// annotation is a patch that sets or removes an annotation.
 func annotation(key, value string) map[string]any {
 	one := map[string]any{key: nil}
 	if value != "" {
@@ -206,7 +206,7 @@ func (h *history) patch(name, what string, patch map[string]any) {
 	h.made[what]++
 }
 
-// serve makes the pods of a Service's those of its EndpointSlices, one of each family.
+// serve writes a Service's pods into its EndpointSlices, one for each family.
 func (h *history) serve(name string, a *asked) {
 	h.t.Helper()
 	for family, address := range map[discoveryv1.AddressType]func(int) string{discoveryv1.AddressTypeIPv4: podAddress, discoveryv1.AddressTypeIPv6: podAddress6} {

@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// portsOf returns a Service's as claims have them.
+// portsOf returns a Service's ports in the format of claims.
 func (a *asked) portsOf() (list []string) {
 	for _, p := range a.ports {
 		list = append(list, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
@@ -25,7 +25,7 @@ func (a *asked) portsOf() (list []string) {
 	return list
 }
 
-// together reports whether two may have the same address.
+// together reports whether two Services may have the same address.
 func (a *asked) together(b *asked) bool {
 	return a.key != "" && a.key == b.key && !slices.ContainsFunc(a.portsOf(), func(p string) bool { return slices.Contains(b.portsOf(), p) })
 }
@@ -35,7 +35,7 @@ func isOf(f corev1.IPFamily) func(netip.Addr) bool {
 	return func(x netip.Addr) bool { return x.Is6() == (f == corev1.IPv6Protocol) }
 }
 
-// statuses returns what those of Services say.
+// statuses returns the addresses in the statuses of Services.
 func (h *history) statuses() map[string][]netip.Addr {
 	h.t.Helper()
 	all, err := h.core.Services(namespace).List(h.t.Context(), metav1.ListOptions{LabelSelector: "!provider"}) // not the API server's own
@@ -52,7 +52,7 @@ func (h *history) statuses() map[string][]netip.Addr {
 	return list
 }
 
-// held returns who has which addresses, by weir's claims.
+// held returns the holders of each address, by weir's claims.
 func (h *history) held() map[netip.Addr][]pool.Holder {
 	h.t.Helper()
 	all, err := h.networking.IPAddresses().List(h.t.Context(), metav1.ListOptions{LabelSelector: "ipaddress.kubernetes.io/managed-by=weir.io"})
@@ -73,7 +73,7 @@ func (h *history) held() map[netip.Addr][]pool.Holder {
 	return list
 }
 
-// forwarded returns what the director's set has.
+// forwarded returns the services of the director's set.
 func (h *history) forwarded() []model.Service {
 	h.t.Helper()
 	set, err := h.api.Set(h.t.Context(), "kube")
@@ -83,8 +83,8 @@ func (h *history) forwarded() []model.Service {
 	return set.Services
 }
 
-// look fails where an address, or a port of one, is two Services', and where one has lost an
-// address that asks for nothing else.
+// look fails if an address, or a port of one, belongs to two Services that may not share it, and if
+// a Service has lost an address though its request did not change.
 func (h *history) look(when string) {
 	h.t.Helper()
 	before := h.held()
@@ -119,7 +119,7 @@ func (h *history) look(when string) {
 	users := map[netip.Addr][]string{}
 	for name, a := range h.there {
 		if a.moved {
-			continue // what its status says may be of what it has asked for before
+			continue // its status may still answer its previous request
 		}
 		for _, x := range statuses[name] {
 			for _, other := range users[x] {
@@ -141,7 +141,7 @@ func (h *history) look(when string) {
 	}
 }
 
-// settle waits until all is as it has to be.
+// settle waits until everything is as it must be.
 func (h *history) settle(when string) {
 	h.t.Helper()
 	wrong := ""
@@ -161,8 +161,8 @@ func (h *history) settle(when string) {
 	h.look(when)
 }
 
-// wrong says how claims, statuses and what is forwarded differ from what was asked for; empty: not
-// at all. Which address it is depends on what was free when; all else does not.
+// wrong says how claims, statuses and forwarded services differ from what was requested; empty: not
+// at all. Only the choice of address depends on what was free when.
 func (h *history) wrong() string {
 	h.t.Helper()
 	statuses, held := h.statuses(), h.held()
@@ -204,8 +204,8 @@ func (h *history) wrong() string {
 	return ""
 }
 
-// lacks says what is wrong with a Service's address of a family; nothing, if it has the one that
-// it wants, or none where none is to be had.
+// lacks says what is wrong with a Service's address of a family; empty if it has the one that it
+// wants, or none because none is available.
 func (h *history) lacks(a *asked, f corev1.IPFamily, has []netip.Addr, held map[netip.Addr][]pool.Holder) string {
 	i, w := slices.IndexFunc(has, isOf(f)), slices.IndexFunc(a.wanted, isOf(f))
 	switch {
@@ -227,7 +227,7 @@ func (h *history) lacks(a *asked, f corev1.IPFamily, has []netip.Addr, held map[
 	return ""
 }
 
-// free reports whether a Service might have an address beside those that have it.
+// free reports whether a Service may share an address with those that have it.
 func (h *history) free(a *asked, holders []pool.Holder) bool {
 	for _, one := range holders {
 		if other := h.there[one.Name]; other == nil || other != a && !a.together(other) {
@@ -237,7 +237,7 @@ func (h *history) free(a *asked, holders []pool.Holder) bool {
 	return true
 }
 
-// count counts what makes a history a rich one.
+// count counts the cases that make a history worth testing.
 func (h *history) count() {
 	for _, holders := range h.held() {
 		if len(holders) > 1 {
@@ -309,7 +309,7 @@ func forwardText(s model.Service) string {
 	return fmt.Sprintf("%s at %s port %d to %v", s.Name, s.VIP, s.Port.First, list)
 }
 
-// difference says what one list has and the other has not; empty: both have the same.
+// difference says what only one of the lists has; empty: both have the same.
 func difference(have, want []string) string {
 	var list []string
 	for _, x := range have {

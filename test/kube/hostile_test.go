@@ -24,8 +24,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// Somebody who may do everything writes into what is the controller's and the nodes' alone.
-// Directors forward on by what they have, and what was written is made good.
+// A user who may do everything writes into objects of the controller and the nodes. Directors keep
+// forwarding by what they have, and the damage is repaired.
 func TestHandsOnObjects(t *testing.T) {
 	l := newGroupLab(t, groupOptions{})
 	a, b := l.nodes[0], l.nodes[1]
@@ -40,7 +40,7 @@ func TestHandsOnObjects(t *testing.T) {
 	l.waitForSame(a, b, 2)
 	before := a.documents()
 
-	// What nobody can read: it is written again, with the history that it had.
+	// Unreadable data: it is written again, with the history that it had.
 	l.writeIntoSet(`[{"op": "replace", "path": "/spec/services/0/documents", "value": "` + base64.StdEncoding.EncodeToString([]byte("none")) + `"}]`)
 	l.answered(10, "after a DirectorSet was damaged")
 	l.groupEvent("Repaired", "decompress the documents of default/web")
@@ -50,7 +50,7 @@ func TestHandsOnObjects(t *testing.T) {
 		t.Errorf("node-a forwards by %s, and before by %s", after, before)
 	}
 
-	// What can be read, and is not so: no services, other numbers, another one beside it.
+	// Readable but false data: no services, other numbers, another DirectorSet beside it.
 	for what, patch := range map[string]string{
 		"its services are taken out": `[{"op": "replace", "path": "/spec/services", "value": []}]`,
 		"it is of an old revision":   `[{"op": "replace", "path": "/spec/services/0/revision", "value": 1}]`,
@@ -66,8 +66,8 @@ func TestHandsOnObjects(t *testing.T) {
 	}
 	l.otherSets(t)
 
-	// Without a controller the directors keep what they have, and say why; the next one, which knows
-	// of no history, begins a new one.
+	// Without a controller the directors keep what they have, and say why; the next controller,
+	// which knows no history, begins a new one.
 	stop(t, first)
 	l.writeIntoSet(`[{"op": "replace", "path": "/spec/services/0/documents", "value": "AAAA"}]`)
 	waitFor(t, "the sidecar of node-a to say what it cannot read", func() bool {
@@ -93,8 +93,9 @@ func TestHandsOnObjects(t *testing.T) {
 	l.nonsenseInClaims(t)
 }
 
-// newerDocuments writes what a later version of weir would, while no controller runs. The one that
-// was rolled back leaves it as it is, directors forward on, and who removes the DirectorSet has new histories.
+// newerDocuments writes what a later version of weir would, while no controller runs. A controller
+// that was rolled back leaves it as it is, directors keep forwarding, and removing the DirectorSet
+// begins new histories.
 func (l *groupLab) newerDocuments(t *testing.T) {
 	t.Helper()
 	var text bytes.Buffer
@@ -145,7 +146,7 @@ func (l *groupLab) readSet(name string) (*v1alpha1.DirectorSet, error) {
 	return &o, json.Unmarshal(text, &o)
 }
 
-// waitForReadable waits until the DirectorSet has the Service as a director takes it.
+// waitForReadable waits until the DirectorSet has the Service, readable for directors.
 func (l *groupLab) waitForReadable() {
 	l.t.Helper()
 	waitFor(l.t, "the DirectorSet to be written again", func() bool {
@@ -166,8 +167,8 @@ func (l *groupLab) waitForBackend(n *labNode, address string) {
 	})
 }
 
-// otherSets makes DirectorSets that the controller has not: with the Service, at a later revision,
-// and another backend, which nobody is.
+// otherSets makes DirectorSets that the controller does not know: with the Service, at a later
+// revision, and another backend, which does not exist.
 func (l *groupLab) otherSets(t *testing.T) {
 	t.Helper()
 	real, err := l.readSet("edge-0")
@@ -218,15 +219,15 @@ func (l *groupLab) groupEvent(reason, text string) {
 	})
 }
 
-// nonsenseInLeases writes Leases of nodes that there are not, and over those of nodes that there
-// are. Nobody becomes a director by it, and nobody stops being one.
+// nonsenseInLeases writes Leases of nodes that do not exist, and overwrites those of nodes that do.
+// No node becomes a director by it, and none stops being one.
 func (l *groupLab) nonsenseInLeases(t *testing.T) {
 	t.Helper()
 	leases := l.coordination.Leases("weir-system")
 	for i, said := range []string{
 		"", "{", "[]", "null", `{"node": 1}`, `{"node": ""}`, `{"node": "Aaa"}`,
 		`{"node": "node-a", "unfit": "somebody says so"}`,
-		`{"node": "aaa", "addresses": ["10.9.9.9"]}`, // by a Lease of another name
+		`{"node": "aaa", "addresses": ["10.9.9.9"]}`, // in a Lease of another name
 		`{"node": "node-b", "addresses": ["10.9.9.9", "10.9.9.9"]}`,
 	} {
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("weir.edge.a%d", i), Labels: map[string]string{v1alpha1.LabelGroup: "edge"},
@@ -235,7 +236,7 @@ func (l *groupLab) nonsenseInLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	addresses := `{"node": "a-bad", "addresses": ["10.9.9.9", "10.9.9.9"]}` // its own, and what no status may have
+	addresses := `{"node": "a-bad", "addresses": ["10.9.9.9", "10.9.9.9"]}` // in its own Lease, with what no status may have
 	bad := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "weir.edge.a-bad", Labels: map[string]string{v1alpha1.LabelGroup: "edge"}, Annotations: map[string]string{group.AnnotationDirector: addresses}}}
 	if _, err := leases.Create(t.Context(), bad, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -258,7 +259,7 @@ func (l *groupLab) nonsenseInLeases(t *testing.T) {
 			return err == nil
 		})
 	}
-	// The controller has read it all when it follows what comes after.
+	// The controller has read all Leases when it follows a later change.
 	l.pods("web", 1, 2)
 	waitFor(t, "pods to be followed beside nonsense in Leases", func() bool { return !strings.Contains(l.nodes[0].documents(), podAddress(3)+`"`) })
 	if status, hops := l.status(), l.hops(); status != "node-a node-b, 1 stand by" || hops != "node-a node-b" {
@@ -267,7 +268,7 @@ func (l *groupLab) nonsenseInLeases(t *testing.T) {
 	l.answered(10, "with nonsense in Leases")
 }
 
-// nonsenseInClaims writes into the object by which the Service has its address.
+// nonsenseInClaims writes into the object that claims the Service's address.
 func (l *groupLab) nonsenseInClaims(t *testing.T) {
 	t.Helper()
 	for what, patch := range map[string]string{
@@ -291,8 +292,8 @@ func (l *groupLab) nonsenseInClaims(t *testing.T) {
 	l.answered(10, "with nonsense in claims")
 }
 
-// EndpointSlices by hand: what the API server takes of them that is nonsense is left out, and the
-// pods beside it serve.
+// EndpointSlices by hand: nonsense that the API server accepts is left out, and the pods beside it
+// serve.
 func TestNonsenseInEndpointSlices(t *testing.T) {
 	l := newLab(t)
 	l.controller("one")
@@ -307,7 +308,7 @@ func TestNonsenseInEndpointSlices(t *testing.T) {
 		slice.Name = fmt.Sprintf("web-nonsense-%d", i)
 		slice.Endpoints = []discoveryv1.Endpoint{{Addresses: addresses, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "no pod's\nname"}}}
-		if addresses[0] == "10.2.0.16" { // the director's own: with no port, and with port 0
+		if addresses[0] == "10.2.0.16" { // the director's own address, with port 0
 			zero := int32(0)
 			slice.Ports = []discoveryv1.EndpointPort{{Port: &zero}}
 		}
@@ -330,8 +331,8 @@ func TestNonsenseInEndpointSlices(t *testing.T) {
 	l.reaches("203.0.113.1", "pod1", "pod2")
 }
 
-// Two controllers with the same file, and even the same name, of which each takes itself for the
-// one that works: no address is two Services', and directors have what is wanted in the end.
+// Two controllers with the same file, and even the same name, so that each believes to have the
+// lease: no address belongs to two Services, and directors end up with the wanted state.
 func TestTwoControllersOfOneName(t *testing.T) {
 	l := newLab(t)
 	l.config = l.write("two.yaml", strings.ReplaceAll(l.read(l.config), "203.0.113.1-203.0.113.2", "203.0.113.0/28"))
@@ -366,7 +367,7 @@ func TestTwoControllersOfOneName(t *testing.T) {
 			t.Errorf("%s had %s and has %q", name, address, got)
 		}
 	}
-	// One of them goes, and the other one is there.
+	// One of them ends, and the other one works on.
 	stop(t, running[0])
 	l.deleteService("s0")
 	l.waitForSet(strings.Join(want[1:], " "))
