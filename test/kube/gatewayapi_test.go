@@ -54,7 +54,7 @@ func (c *cluster) removeGatewayAPI() {
 	}
 }
 
-// apply applies an object's text.
+// apply creates an object from its text.
 func (c *cluster) apply(text string) {
 	c.t.Helper()
 	if kind, name, err := c.make(text); err != nil {

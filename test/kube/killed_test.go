@@ -14,12 +14,12 @@ var (
 	historySeed    = flag.Uint64("seed", 8, "what its history is drawn with; 0: anything, which its log says")
 )
 
-// Controllers are killed at random moments while Services come, go, come back as others and ask
-// for something else: one or two families, several ports in TCP and UDP, addresses of their own
-// or shared ones. At no change an address or a port of it is two Services', and none changes who
-// asks for nothing else. Whenever all is done, claims, statuses and the director's set are what
-// they have to be, computed of what was asked for; clients reach all of it; and of Services that
-// are gone nothing is left.
+// Controllers are killed at random moments while Services come, go, come back as others and change
+// their requests: one or two families, several ports in TCP and UDP, addresses of their own or
+// shared ones. No change gives an address, or a port of it, to two Services that may not share it,
+// or moves a Service whose request did not change. Whenever all is done, claims, statuses and the
+// director's set match what is computed from the requests; clients reach all of it; and nothing is
+// left of removed Services.
 func TestKilledControllers(t *testing.T) {
 	seed := *historySeed
 	if seed == 0 {
@@ -37,8 +37,8 @@ func TestKilledControllers(t *testing.T) {
 		if due := (i + 1) * *historyKills / *historyChanges; due == killed {
 			continue
 		}
-		// It has just begun to make true what has changed since the last one, or has done some
-		// of it, or all.
+		// The controller has just begun to catch up with changes since the last one, or has done
+		// some of them, or all.
 		l.waitForLease(leader)
 		waitFor(t, "a moment to kill the controller in", func() bool { return h.random.IntN(6) == 0 })
 		stop(t, running)

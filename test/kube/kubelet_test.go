@@ -18,13 +18,13 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// kubelet is one node's, and the scheduler: pods of the cluster are hosts of the lab, on which
-// it starts the program that stands for the image of a pod's first container.
+// kubelet is the kubelet of one node, and the scheduler. Pods of the cluster are hosts of the lab,
+// on which it starts the program that stands for the image of a pod's first container.
 type kubelet struct {
 	*lab
-	programs map[string]string // by what images' names contain
+	programs map[string]string // by a part of the image's name
 	free     []*netlab.Host
-	at       map[*netlab.Host]string // addresses
+	at       map[*netlab.Host]string // the slots' addresses
 	running  map[types.UID]*runningPod
 }
 
@@ -35,7 +35,7 @@ type runningPod struct {
 
 const kubeletNode = "node1"
 
-// newKubelet registers the node, with room for so many pods.
+// newKubelet registers the node, with room for this many pods.
 func (l *lab) newKubelet(room int, programs map[string]string) *kubelet {
 	l.t.Helper()
 	k := &kubelet{lab: l, programs: programs, at: map[*netlab.Host]string{}, running: map[types.UID]*runningPod{}}
@@ -57,13 +57,13 @@ func (l *lab) newKubelet(room int, programs map[string]string) *kubelet {
 	return k
 }
 
-// run makes the pods what the API server says, until the context ends. It returns why it could
-// not go on before.
+// run makes the pods match the API server, until the context ends. If it must stop before, it
+// returns why.
 func (k *kubelet) run(ctx context.Context) error {
 	defer func() {
 		for _, p := range k.running {
 			_ = p.program.Process.Kill()
-			_ = p.program.Wait() // that it was killed
+			_ = p.program.Wait() // the error is that it was killed
 		}
 	}()
 	for {
@@ -115,12 +115,12 @@ func (k *kubelet) end(uid types.UID) {
 		return
 	}
 	_ = p.program.Process.Kill()
-	_ = p.program.Wait() // that it was killed
+	_ = p.program.Wait() // the error is that it was killed
 	delete(k.running, uid)
 	k.free = append(k.free, p.host)
 }
 
-// start binds a pod to the node, runs its program, and says that it is ready.
+// start binds a pod to the node, runs its program, and writes that it is ready.
 func (k *kubelet) start(ctx context.Context, p *corev1.Pod) error {
 	if len(k.free) == 0 {
 		return errors.New("there is no room for it")
@@ -134,7 +134,7 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod) error {
 		}
 	}
 	if program == "" {
-		return nil // as where an image cannot be pulled
+		return nil // as if the image could not be pulled
 	}
 	if p.Spec.NodeName == "" {
 		binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: kubeletNode}}
@@ -145,7 +145,7 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod) error {
 	dir := filepath.Join(h.Dir(), p.Name)
 	mounts, err := k.mount(ctx, p, container, dir)
 	if apierrors.IsNotFound(err) {
-		return nil // what it mounts is not there yet
+		return nil // a Secret or ConfigMap that it mounts is not there yet
 	}
 	if err != nil {
 		return err
@@ -177,8 +177,8 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod) error {
 	return k.ready(ctx, p, k.at[h])
 }
 
-// mount writes what the container mounts of Secrets and ConfigMaps, and returns what replaces
-// the paths of mounts by where it is.
+// mount writes the Secrets and ConfigMaps that the container mounts, and returns a replacer of
+// mount paths by the files' place.
 func (k *kubelet) mount(ctx context.Context, p *corev1.Pod, container *corev1.Container, dir string) (*strings.Replacer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ func (k *kubelet) volume(ctx context.Context, namespace string, v *corev1.Volume
 		}
 		return data, v.ConfigMap.Items, nil
 	}
-	return nil, nil, nil // a token, of which no program here wants to know
+	return nil, nil, nil // a token, which no program here needs
 }
 
 func (k *kubelet) ready(ctx context.Context, p *corev1.Pod, address string) error {

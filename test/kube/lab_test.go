@@ -51,7 +51,7 @@ const (
 
 func podAddress(i int) string { return fmt.Sprintf("10.2.0.%d", 20+i) }
 
-// newLab may be told more of the director's configuration; its snat first, if it is to be another one.
+// newLab takes more of the director's configuration; its snat comes first, if it differs.
 func newLab(t *testing.T, director ...string) *lab {
 	t.Helper()
 	needsAPIServer(t)
@@ -82,7 +82,7 @@ func newLab(t *testing.T, director ...string) *lab {
 			t.Fatalf("docs/kubernetes*.md have no %s: %v", kind, kinds)
 		}
 	}
-	// What the document shows to be used is not the tests'.
+	// The tests do not use the document's examples.
 	l.deleteService("web")
 	l.deleteResource("addresspools", "", "public")
 	l.deleteResource("servicepolicies", namespace, "web")
@@ -106,7 +106,7 @@ directors:
 	return l
 }
 
-// clientHeader is where answers say whom the pod has seen.
+// clientHeader is the header of answers with the client that the pod has seen.
 const clientHeader = "Seen-Client"
 
 // serve answers requests on a pod with its name.
@@ -121,7 +121,7 @@ func serve(t *testing.T, pod *netlab.Host) {
 		w.Header().Set(clientHeader, client)
 		fmt.Fprint(w, pod.Name)
 	})}
-	go func() { _ = server.Serve(listener) }() // until it is closed
+	go func() { _ = server.Serve(listener) }() // until the server is closed
 	t.Cleanup(func() { server.Close() })
 }
 
@@ -145,13 +145,13 @@ func (l *lab) startDirector(t *testing.T, more []string) {
 	waitFor(t, "the director to answer", func() bool { _, err := l.api.Status(t.Context()); return err == nil })
 }
 
-// controller starts one under a name, which says what its Lease says.
+// controller starts a controller under a name, its identity in the Lease.
 func (l *lab) controller(name string) *netlab.Command {
 	l.t.Helper()
 	return start(l.t, l.host, filepath.Join(l.dir, name+".log"), weirKube, "controller", "-c", l.config, "--kubeconfig", l.kubeconfigFile, "--identity", name)
 }
 
-// waitForLease waits until a controller has it.
+// waitForLease waits until a controller has the lease.
 func (l *lab) waitForLease(name string) {
 	l.t.Helper()
 	waitFor(l.t, name+" to have the lease", func() bool {
@@ -181,8 +181,8 @@ func (l *lab) deleteService(name string) {
 	}
 }
 
-// pods makes these pods the whole of those that serve a Service: its EndpointSlice, as the
-// endpoint slice controller writes it. 2 is pod2; -2 is pod2 while it terminates.
+// pods makes these pods the only ones that serve a Service: its EndpointSlice, as the endpoint
+// slice controller writes it. 2 is pod2; -2 is pod2 while it terminates.
 func (l *lab) pods(service string, pods ...int) {
 	l.t.Helper()
 	slice := l.newSlice(service)
@@ -217,7 +217,7 @@ func (l *lab) putSlice(slice *discoveryv1.EndpointSlice) {
 	}
 }
 
-// addresses returns what a Service's status says.
+// addresses returns the addresses in a Service's status.
 func (l *lab) addresses(name string) string {
 	s, err := l.core.Services(namespace).Get(l.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -235,7 +235,7 @@ func (l *lab) waitForAddresses(name, want string) {
 	waitFor(l.t, fmt.Sprintf("Service %s to have %q in its status", name, want), func() bool { return l.addresses(name) == want })
 }
 
-// claims returns whose which addresses are, by weir's claims.
+// claims returns which Service has which address, by weir's claims.
 func (l *lab) claims() string {
 	all, err := l.networking.IPAddresses().List(l.t.Context(), metav1.ListOptions{LabelSelector: "ipaddress.kubernetes.io/managed-by=weir.io"})
 	if err != nil {
@@ -285,7 +285,7 @@ func (l *lab) event(service, reason, text string) {
 	})
 }
 
-// logEvents shows what users were told.
+// logEvents shows the events for users.
 func (l *lab) logEvents() {
 	events, err := l.core.Events(namespace).List(context.Background(), metav1.ListOptions{}) // the test's context has ended
 	if err != nil || !l.t.Failed() && !testing.Verbose() {
@@ -306,12 +306,12 @@ func (l *lab) ask(address string) (string, error) {
 	return pod, err
 }
 
-// askSeen returns also whom the pod has seen.
+// askSeen is ask that also returns the client that the pod has seen.
 func (l *lab) askSeen(address string) (pod, seen string, err error) {
 	return askFrom(l.client, address)
 }
 
-// askFrom asks from any host.
+// askFrom is askSeen from any host.
 func askFrom(h *netlab.Host, address string) (pod, seen string, err error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.DialContext}}
 	answer, err := client.Get("http://" + address + "/")

@@ -17,7 +17,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// leasesOf returns what a token may do with a namespace's Leases.
+// leasesOf returns a client for a namespace's Leases with a kubeconfig's token.
 func (c *cluster) leasesOf(namespace, kubeconfig string) coordinationv1client.LeaseInterface {
 	c.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -32,9 +32,9 @@ func (c *cluster) leasesOf(namespace, kubeconfig string) coordinationv1client.Le
 	return client.Leases(namespace)
 }
 
-// Who has the token of a director, or of an agent's sidecar, writes the Lease of its own node, or
-// pod, and no other: not that of another director, nor that by which a controller leads. Others' Leases are not looked
-// at, and without the policy RBAC allows all of them.
+// The token of a director, or of an agent's sidecar, can write only the Lease of its own node, or
+// pod: not another director's, nor the lease of the leading controller. The policy does not check
+// other clients, and without it RBAC allows all Leases.
 func TestDirectorsWriteTheirOwnLeases(t *testing.T) {
 	needsAPIServer(t)
 	c := newCluster(t, netlab.ForTest(t).Host("control"))
@@ -57,7 +57,7 @@ func TestDirectorsWriteTheirOwnLeases(t *testing.T) {
 	lease := func(name, group string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelGroup: group}}}
 	}
-	// The API server takes a moment until it judges by a policy.
+	// The API server takes a moment to enforce a policy.
 	for _, p := range []*corev1.Pod{a, agent, shop} {
 		client := c.leasesOf(p.Namespace, c.podKubeconfig(p))
 		waitFor(t, "the policy for "+p.Name+" to be in force", func() bool {
@@ -78,19 +78,19 @@ func TestDirectorsWriteTheirOwnLeases(t *testing.T) {
 	}{
 		{a, "weir.edge.node-a", "edge", true},
 		{a, "weir.flat.node-a", "flat", true}, // a node may be in several groups
-		{a, "weir.edge.node-a", "edge", true}, // once more: an update
+		{a, "weir.edge.node-a", "edge", true}, // again: an update
 		{a, "weir.edge.node-b.example.org", "edge", false},
 		{b, "weir.edge.node-b.example.org", "edge", true},
-		{a, "weir.edge.node-b.example.org", "edge", false}, // which is there now
+		{a, "weir.edge.node-b.example.org", "edge", false}, // this Lease exists now
 		{b, "weir.edge.node-a", "edge", false},
-		{a, "weir.flat.node-a", "edge", false}, // which says another group than its name
+		{a, "weir.flat.node-a", "edge", false}, // its group differs from its name
 		{a, "weir.edge.node-a", "", false},
-		{a, "weir-kube", "", false}, // a controller's
+		{a, "weir-kube", "", false}, // the controllers' lease
 		{a, "weir.edge.invented", "edge", false},
 		{agent, "weir-agent.node-a", "", true},
 		{agent, "weir-agent.node-b.example.org", "", false},
-		{agent, "weir.edge.node-a", "edge", false}, // its director's
-		{a, "weir-agent.node-a", "", false},        // nor this one's its agent's
+		{agent, "weir.edge.node-a", "edge", false}, // the director's of the same node
+		{a, "weir-agent.node-a", "", false},        // the agent's of the same node
 		{shop, "weir.shop.shop-x", "shop", true},
 		{shop, "weir.shop.shop-y", "shop", false},
 		{shop, "weir.shop.node-a", "shop", false},
@@ -109,7 +109,7 @@ func TestDirectorsWriteTheirOwnLeases(t *testing.T) {
 			t.Errorf("%s writes Lease %s of group %q and is answered by %v, allowed: %v", test.who.Name, test.name, test.group, err, test.allowed)
 		}
 	}
-	// A token that is nobody's says no node, and may write none.
+	// A token that is bound to no Pod names no node, and may write no Lease.
 	nobody := c.leasesOf("weir-system", c.kubeconfig("weir-system", "weir-kube-director"))
 	if _, err := nobody.Create(t.Context(), lease("weir.edge.node-a", "edge"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsAlreadyExists(err) {
 		t.Errorf("a token that says no node is answered by %v", err)

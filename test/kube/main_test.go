@@ -1,6 +1,7 @@
 // Package kube holds the tests of weir in a Kubernetes cluster: a real API server, etcd,
-// kube-controller-manager and kube-proxy, real directors and controllers, and real connections to what stands for pods. "make
-// test-kubernetes" builds the API server, which takes minutes once, and runs them.
+// kube-controller-manager and kube-proxy, real directors and controllers, and real connections to
+// hosts that stand for pods. "make test-kubernetes" builds the API server, which takes minutes
+// once, and runs them.
 package kube
 
 import (
@@ -19,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	helmProgram = os.Getenv("WEIR_HELM")
 	if apiserver = os.Getenv("WEIR_KUBE_APISERVER"); apiserver == "" {
-		return m.Run() // each test says so
+		return m.Run() // each test says why it is skipped
 	}
 	controllers, proxy = os.Getenv("WEIR_KUBE_CONTROLLER_MANAGER"), os.Getenv("WEIR_KUBE_PROXY")
 	dir, err := os.MkdirTemp("", "weir-test-kube")
@@ -38,13 +39,13 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// needsAPIServer skips a test where nobody has said where the API server is.
+// needsAPIServer skips a test if the environment does not name the API server.
 func needsAPIServer(t *testing.T) {
 	t.Helper()
 	needs(t, map[string]string{"kube-apiserver in $WEIR_KUBE_APISERVER": apiserver, "kube-proxy in $WEIR_KUBE_PROXY": proxy, "helm in $WEIR_HELM": helmProgram})
 }
 
-// needs skips a test where nobody has said where a program is.
+// needs skips a test if the environment does not name a program.
 func needs(t *testing.T, programs map[string]string) {
 	t.Helper()
 	for what, path := range programs {

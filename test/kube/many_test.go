@@ -26,7 +26,7 @@ var (
 	endpoints = flag.Int("endpoints", 10, "how many endpoints each of them has")
 )
 
-// each calls f for the numbers below n, some at a time.
+// each calls f for the numbers below n, several at a time.
 func each(n int, f func(i int)) {
 	var all sync.WaitGroup
 	next := make(chan int)
@@ -44,7 +44,7 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-// manyService is one of many: there are not enough node ports for all of them.
+// manyService is one of many Services, without node ports: there are not enough for all of them.
 func manyService(i int) *corev1.Service {
 	ours, no := class, false
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i)}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
@@ -62,7 +62,7 @@ func waitLonger(t *testing.T, between time.Duration, what string, condition func
 	}
 }
 
-// manySlice is the EndpointSlice of a Service, with as many endpoints.
+// manySlice is the EndpointSlice of a Service, with this many endpoints.
 func (l *lab) manySlice(i, endpoints int) *discoveryv1.EndpointSlice {
 	slice := l.newSlice(fmt.Sprintf("s%d", i))
 	for j := range endpoints {
@@ -73,7 +73,8 @@ func (l *lab) manySlice(i, endpoints int) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// createMany creates many Services and their EndpointSlices, and says when the Services were.
+// createMany creates many Services and their EndpointSlices, and returns when it created the
+// Services.
 func (c *cluster) createMany(slice func(i int) *discoveryv1.EndpointSlice) (began, made time.Time) {
 	c.t.Helper()
 	each(*many, func(i int) {
@@ -93,8 +94,8 @@ func (c *cluster) createMany(slice func(i int) *discoveryv1.EndpointSlice) (bega
 	return began, made
 }
 
-// Many Services that come at once all get an address, each another one, and what then changes
-// gets to the director; a controller that begins anew finds it all as it is.
+// Many Services that come at once each get their own address, and later changes reach the director;
+// a new controller takes over everything as it is.
 func TestManyServices(t *testing.T) {
 	l := newLab(t, "  limits: {services: 16384, backends: 262144, ring-memory: 1073741824}\n")
 	l.director.Route("10.128.0.0/9", podAddress(1))
@@ -146,7 +147,7 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
-// allAddresses returns those that Services have, by their names.
+// allAddresses returns the Services' addresses, by their names.
 func (l *lab) allAddresses() map[string]string {
 	of := map[string]string{}
 	list, err := l.core.Services(namespace).List(l.t.Context(), metav1.ListOptions{})

@@ -23,20 +23,20 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// costs is what has been taken until now by each process that has to do with a change, and what
-// etcd has heard and said.
+// costs is what each process that takes part in a change has used until now, and how much etcd has
+// received, sent and stored.
 type costs struct {
 	at            time.Time
 	cpu           map[string]time.Duration
-	heard, said   float64 // bytes
-	written, puts float64 // bytes of keys, and how many
+	heard, said   float64 // bytes that etcd received and sent
+	written, puts float64 // bytes of stored keys, and how many
 }
 
 // manyLab is a group's lab with many Services.
 type manyLab struct {
 	*groupLab
-	pids  map[string]int // of processes, by what they are
-	names []string       // of these, in order
+	pids  map[string]int // of processes, by name
+	names []string       // of the processes, in order
 }
 
 func (l *manyLab) follow(name string, pid int) {
@@ -72,8 +72,8 @@ func (l *manyLab) costs() costs {
 	return c
 }
 
-// logCosts says what was taken between two moments for each of so many changes, without what is
-// taken in as long a time in which nothing changes: from idle to before.
+// logCosts logs the costs between two moments for each of this many changes. It subtracts those of
+// an equally long time without changes: from idle to before.
 func (l *manyLab) logCosts(what string, idle, before, after costs, changes int) {
 	l.t.Helper()
 	share := float64(after.at.Sub(before.at)) / float64(before.at.Sub(idle.at))
@@ -108,7 +108,7 @@ func (l *manyLab) logProcesses(when string) {
 	l.t.Logf("%s: %s", when, strings.Join(all, "; "))
 }
 
-// forwarded returns how many services a director has of the group.
+// forwarded returns how many of the group's services a director has.
 func (n *labNode) forwarded() (services int) {
 	sets, err := n.api.Sets(n.l.t.Context())
 	if err != nil {
@@ -122,7 +122,7 @@ func (n *labNode) forwarded() (services int) {
 	return services
 }
 
-// backends returns how many a director has of one of many Services.
+// backends returns how many backends a director has for one of the Services.
 func (n *labNode) backends(set int, service string) int {
 	l, owner := n.l, fmt.Sprintf("kube.edge.%d", set)
 	documents, err := n.api.Documents(l.t.Context(), owner)
@@ -137,7 +137,7 @@ func (n *labNode) backends(set int, service string) int {
 	return -1
 }
 
-// setsOf returns in which set each Service is.
+// setsOf returns the set of each Service.
 func (l *manyLab) setsOf() (of map[string]int) {
 	l.t.Helper()
 	text, err := l.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1/directorsets").Do(l.t.Context()).Raw()
@@ -158,7 +158,7 @@ func (l *manyLab) setsOf() (of map[string]int) {
 	return of
 }
 
-// said returns what a file has more than it had, and how long it is now.
+// said returns what was added to a file, and its length now.
 func said(t *testing.T, path string, from int64) ([]byte, int64) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -176,8 +176,8 @@ func said(t *testing.T, path string, from int64) ([]byte, int64) {
 	return text.Bytes(), from + int64(text.Len())
 }
 
-// takes waits until a director's log says that it has taken a set that is another one, and
-// returns where the log ends then. Asking the director for it would cost it more than the change.
+// takes waits until a director's log says that it has applied a changed set, and returns where the
+// log then ends. Asking the director for the set would cost it more than the change.
 func (n *labNode) takes(set int, from int64) int64 {
 	n.l.t.Helper()
 	want := fmt.Appendf(nil, `"msg":"set applied","owner":"kube.edge.%d",`, set)
@@ -198,7 +198,8 @@ const changes = 20
 // changed is the Service whose EndpointSlice is the nth to change.
 func changed(n int) int { return 1 + n*37%(*many/2-1) }
 
-// isReal says which Services have the lab's pods as endpoints: clients' requests go to these.
+// isReal reports whether a Service has the lab's pods as endpoints: clients' requests go to these
+// Services.
 func isReal(i int) bool { return i == 0 || i == *many/2 || i == *many-1 }
 
 func (l *manyLab) slice(i, endpoints int) *discoveryv1.EndpointSlice {
@@ -212,7 +213,7 @@ func (l *manyLab) slice(i, endpoints int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// loseState removes what the director has written down. The file is the sidecar's.
+// loseState removes the director's state. Its file belongs to the sidecar.
 func (n *labNode) loseState() {
 	n.l.t.Helper()
 	all, err := os.ReadDir(n.at("state"))
@@ -229,9 +230,9 @@ func (n *labNode) loseState() {
 	}
 }
 
-// Many Services of a group of directors all get an address and to the directors, by way of
-// DirectorSets, etcd and sidecars; and what then changes gets there, and to a director that has
-// lost all.
+// Many Services of a group of directors all get an address and reach the directors, through
+// DirectorSets, etcd and sidecars. Later changes get there, too, also to a director that has lost
+// its state.
 func TestManyServicesOfGroup(t *testing.T) {
 	l := newManyLab(t)
 	l.makeAll()
@@ -270,7 +271,7 @@ func (l *manyLab) makeAll() {
 	l.logProcesses("with all of them")
 }
 
-// askReal has clients ask the Services whose endpoints are pods.
+// askReal lets the client ask the Services whose endpoints are pods.
 func (l *manyLab) askReal() {
 	l.t.Helper()
 	addresses := l.allAddresses()
@@ -281,7 +282,7 @@ func (l *manyLab) askReal() {
 	}
 }
 
-// changeSome changes EndpointSlices, one after the other, and says what that costs.
+// changeSome changes EndpointSlices, one after the other, and logs the costs.
 func (l *manyLab) changeSome(sets map[string]int) {
 	t := l.t
 	t.Helper()
@@ -305,7 +306,7 @@ func (l *manyLab) changeSome(sets map[string]int) {
 	slices.Sort(took)
 	t.Logf("one EndpointSlice that changes is at both directors after %s (median of %d), %s at most", took[len(took)/2], changes, took[len(took)-1])
 	l.logCosts("until it is there", idle, before, l.costs(), changes)
-	l.quiet() // also what is no more than these changes' past has gone
+	l.quiet() // until the old generations of these changes have gone, too
 	l.logCosts("with what follows until their generations have left the logs", idle, before, l.costs(), changes)
 	for _, n := range l.nodes {
 		for c := range changes {
@@ -342,8 +343,8 @@ func newManyLab(t *testing.T) *manyLab {
 	return l
 }
 
-// quiet waits until nobody writes a DirectorSet any more for longer than a generation stays in a
-// log, with the notice before.
+// quiet waits until no DirectorSet was written for longer than a generation stays in a log,
+// including the notice before.
 func (l *manyLab) quiet() {
 	l.t.Helper()
 	version, since := "", time.Now()
@@ -355,8 +356,7 @@ func (l *manyLab) quiet() {
 	})
 }
 
-// untilRenewed waits until all directors have renewed their Leases twice, as they do when nothing
-// else is to be done.
+// untilRenewed waits until all directors have renewed their Leases twice, as they do when idle.
 func (l *manyLab) untilRenewed() {
 	l.t.Helper()
 	for _, n := range l.nodes {
@@ -374,7 +374,7 @@ func (l *manyLab) untilRenewed() {
 	}
 }
 
-// setsVersions returns the versions of all DirectorSets, without what is in them.
+// setsVersions returns the versions of all DirectorSets, without their content.
 func (l *manyLab) setsVersions() string {
 	text, err := l.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1/directorsets").Param("resourceVersion", "0"). // not from etcd
 																SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(l.t.Context()).Raw()

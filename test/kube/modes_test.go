@@ -19,14 +19,15 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// newPodSite builds the site of which two nodes have pods, and two more are directors of a group,
-// on one of which a pod may be, too. All have agents but those of without.
+// newPodSite builds the site with two nodes for pods and two more as directors of a group, which
+// may have pods, too. All have agents, except those in without.
 func newPodSite(t *testing.T, without ...string) *site.Site {
 	t.Helper()
 	return newPodSiteOf(t, site.Options{Slots: 3}, without...)
 }
 
-// newPodSiteOf builds one with more room for pods, or with directors of their own besides.
+// newPodSiteOf builds such a site with more room for pods, or with directors of their own in
+// addition.
 func newPodSiteOf(t *testing.T, o site.Options, without ...string) *site.Site {
 	t.Helper()
 	needs(t, map[string]string{"helm in $WEIR_HELM": helmProgram, "kube-apiserver in $WEIR_KUBE_APISERVER": apiserver, "kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
@@ -61,8 +62,8 @@ func newPodSiteOf(t *testing.T, o site.Options, without ...string) *site.Site {
 	return s
 }
 
-// agentTokens makes the account that the chart has for agents' sidecars, with its rights, and
-// returns what gives each node's a token, as a kubelet does.
+// agentTokens makes the chart's account for agents' sidecars, with its rights, and returns a
+// function that gives each node's sidecar a token, as a kubelet does.
 func agentTokens(t *testing.T, s *site.Site) func(node string) (string, error) {
 	t.Helper()
 	text, err := render(t, agentValues...)
@@ -71,7 +72,7 @@ func agentTokens(t *testing.T, s *site.Site) func(node string) (string, error) {
 	}
 	for one := range strings.SplitSeq(text, "\n---\n") {
 		if strings.Contains(one, "\nkind: DaemonSet\n") {
-			continue // the lab does what it would
+			continue // the lab does the DaemonSet's work
 		}
 		if kind, name, err := s.Make(t.Context(), one); err != nil {
 			t.Fatalf("make the %s %s of the chart: %v", kind, name, err)
@@ -111,7 +112,7 @@ func setMode(t *testing.T, s *site.Site, service, mode string) {
 	}
 }
 
-// answered asks until all these pods have answered, and says whom they have seen.
+// answered asks until all these pods have answered, and returns the clients that they have seen.
 func answered(t *testing.T, pods []*site.Pod, ask func(context.Context) site.Answer) (seen map[netip.Addr]int) {
 	t.Helper()
 	return answeredWithin(t, patience, pods, ask)
@@ -137,9 +138,9 @@ func answeredWithin(t *testing.T, patience time.Duration, pods []*site.Pod, ask 
 	}
 }
 
-// A Service reaches every pod in each mode and both families: those of nodes, of a node that is a
-// director itself, and one in its node's own network. In gue and ipip they see the client. Pods
-// call it, too, and see each other; and it may change from one mode to another.
+// A Service reaches every pod in each mode and both families: pods on nodes, on a director's node,
+// and in a node's own network. In gue and ipip they see the client. Pods call the Service, too, and
+// see each other. Its mode may change.
 func TestPodModes(t *testing.T) {
 	s := newPodSite(t)
 	ctx := t.Context()
@@ -201,8 +202,8 @@ func TestPodModes(t *testing.T) {
 		}
 	}
 
-	// A change of mode: from some time on pods see the client. What is open in full NAT ends
-	// then, as pods know it by another address; from gue to ipip nothing does.
+	// A change of mode: at some time pods begin to see the client. Open connections of full NAT
+	// then end, because pods know them by another address; from gue to ipip none ends.
 	vip := netip.MustParseAddr("203.0.113.12")
 	requests := site.Request(ctx, 10*time.Millisecond, func(ctx context.Context) site.Answer { return s.Ask(ctx, vip) })
 	defer requests.Close()
@@ -225,8 +226,9 @@ func TestPodModes(t *testing.T) {
 	}
 }
 
-// In gue a connection stays with its pod while that is told to end, is not ready any more, and
-// the director goes that it came by: the other one's packets name who may have it.
+// In gue a connection stays with its pod while the pod is told to end and is no longer ready, and
+// while the connection's director goes: the other director's packets name the backends that may
+// have it.
 func TestPodEndsInGUE(t *testing.T) {
 	s := newPodSite(t)
 	ctx := t.Context()
@@ -255,7 +257,7 @@ func TestPodEndsInGUE(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := first.NotReady(ctx); err != nil { // as its readiness probe may say while it ends
+	if err := first.NotReady(ctx); err != nil { // as its readiness probe may report while it ends
 		t.Fatal(err)
 	}
 	if err := s.Edges[0].Withdraw(ctx, vip); err != nil {
@@ -285,9 +287,9 @@ func TestPodEndsInGUE(t *testing.T) {
 	}
 }
 
-// Pods get nothing in gue where no agent runs on their node, and in ipip where directors reach
-// them through a tunnel. Events say so, and it ends when the reason does. Where an agent has
-// gone, pods keep what they have.
+// Pods get nothing in gue if no agent runs on their node, and in ipip if directors reach them
+// through a tunnel. Events say so, until the reason ends. If an agent goes away, pods keep what
+// they have.
 func TestPodsThatCannotBeReached(t *testing.T) {
 	s := newPodSite(t, "node2")
 	ctx := t.Context()
@@ -312,7 +314,7 @@ func TestPodsThatCannotBeReached(t *testing.T) {
 		answered(t, pods, func(ctx context.Context) site.Answer { return s.Ask(ctx, vip) })
 	}
 
-	// One of the directors reaches node2's pods as an overlay does.
+	// One of the directors reaches node2's pods as in an overlay.
 	edge := s.Edges[1]
 	run := func(args ...string) {
 		t.Helper()
@@ -349,7 +351,7 @@ func TestPodsThatCannotBeReached(t *testing.T) {
 	only(gue, pods[0])
 }
 
-// eventsOf returns what events say of a Service.
+// eventsOf returns the texts of a Service's events.
 func eventsOf(t *testing.T, s *control.Cluster, service string) string {
 	t.Helper()
 	list, err := s.Core.Events(site.Namespace).List(t.Context(), metav1.ListOptions{})

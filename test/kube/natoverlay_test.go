@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// Full NAT needs no agents, and none is there. The directors' kernels send to pods through the VXLAN,
-// which XDP cannot send into, and replies come by the nodes' network: every pod answers in both
-// families, in large transfers, too, and sees a director, or in a director's own network the client. While
-// a pod comes and another one goes, no request fails, and no long answer breaks.
+// Full NAT needs no agents, and this site has none. The directors' kernels send to pods through the
+// VXLAN, into which XDP cannot send, and replies come by the nodes' network. Every pod answers in
+// both families, in large transfers, too, and sees a director, or, in a director's own network, the
+// client. While one pod replaces another, no request fails, and no long answer breaks.
 func TestNATBehindAnOverlay(t *testing.T) {
 	s := newPodSiteOf(t, site.Options{Slots: 3, Overlay: true}, "node1", "node2", "edge1", "edge2")
 	ctx := t.Context()
@@ -27,7 +27,7 @@ func TestNATBehindAnOverlay(t *testing.T) {
 	if _, err := onEdge.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	own := startPodOn(t, s, s.Edges[0].Node, "web") // answers its node by its own interface
+	own := startPodOn(t, s, s.Edges[0].Node, "web") // it answers its node by its own interface
 	all := append(slices.Clone(pods), own, onEdge)
 	vip, vip6 := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:1::10")
 	if _, err := s.MakeService(ctx, "nat", "web", vip, inMode("nat"), inBoth(vip, vip6), site.ByEdge); err != nil {
@@ -54,7 +54,7 @@ func TestNATBehindAnOverlay(t *testing.T) {
 			return client
 		})
 	}
-	counted := countSizes(t, s) // the router may have said before then that it had no route
+	counted := countSizes(t, s) // the router may have reported earlier that it had no route
 	for _, at := range []netip.Addr{vip, vip6} {
 		transfers(t, s, all, at)
 	}
@@ -63,7 +63,8 @@ func TestNATBehindAnOverlay(t *testing.T) {
 	for _, e := range s.Edges {
 		through += overlaid(t, e.Node)
 	}
-	// Each pod of a node has had a large request in both families: in packets that the kernel merges.
+	// Each pod of a node has had a large request in both families, in packets that the kernel
+	// merges.
 	if least := 2 * len(pods) * site.LargeSize >> 16; through < least {
 		t.Errorf("directors have sent %d packets through the VXLAN, want %d at least", through, least)
 	}
@@ -87,7 +88,7 @@ func TestNATBehindAnOverlay(t *testing.T) {
 	}
 }
 
-// reachedByKernel checks that directors say of pods on nodes that the kernel sends to them.
+// reachedByKernel checks that directors report pods on nodes as reached by the kernel.
 func reachedByKernel(t *testing.T, s *site.Site, pods []*site.Pod) {
 	t.Helper()
 	for _, e := range s.Edges {

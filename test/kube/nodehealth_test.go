@@ -15,11 +15,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Two things that nodes do for Services whose backends they are, with a real kube-proxy each. One
-// that has no pod of a Service takes its connections on to one that has, in nat by the node port
-// and in l2dsr by the Service's address: the pod sees that node. And one whose kube-proxy is lost
-// gets no connections, neither of a Service that has a healthCheckNodePort nor of one that has
-// none, until it is there again.
+// Two things about nodes as backends of Services, with a real kube-proxy each. A node without a pod
+// of a Service passes its connections on to one that has a pod, in nat by the node port and in
+// l2dsr by the Service's address: the pod sees that first node. A node whose kube-proxy is lost
+// gets no connections until it is back, whether or not the Service has a healthCheckNodePort.
 func TestNodesHopAndFail(t *testing.T) {
 	l := newLab(t)
 	var proxies []*netlab.Command
@@ -55,7 +54,7 @@ func TestNodesHopAndFail(t *testing.T) {
 		}
 	}
 
-	// All nodes get connections, and each has a pod.
+	// All nodes get connections.
 	l.deleteService("address")
 	l.deleteService("port")
 	waitFor(t, "all addresses to be released", func() bool { return l.claims() == "" })
@@ -79,7 +78,7 @@ func TestNodesHopAndFail(t *testing.T) {
 			t.Fatalf("without the kube-proxy of node1 %q answers, error %v", pod, err)
 		}
 	}
-	// Kubernetes knows nothing of it: the node is a backend all the time.
+	// Kubernetes does not notice: the node remains a backend.
 	l.waitForSet("default/any/80-tcp=node1,node2,node3 default/local/80-tcp=node1,node2")
 	l.startProxy(l.servers[0], "node1")
 	l.waitForUp("default/local/80-tcp", "node1", "node2")
@@ -87,7 +86,7 @@ func TestNodesHopAndFail(t *testing.T) {
 	l.reaches("203.0.113.1", "pod1", "pod2")
 }
 
-// label sets a label of a node's to a JSON value; null takes it away.
+// label sets a node's label to a JSON value; null removes it.
 func (l *lab) label(node, key, value string) {
 	l.t.Helper()
 	patch := fmt.Appendf(nil, `{"metadata": {"labels": {%q: %s}}}`, key, value)
@@ -104,7 +103,7 @@ func (l *lab) waitForUp(service string, want ...string) {
 	})
 }
 
-// up returns which backends of a service pass them, in order.
+// up returns the backends of a service that pass the checks, in order.
 func (l *lab) up(service string) (list []string) {
 	all, err := l.api.Backends(l.t.Context())
 	if err != nil {

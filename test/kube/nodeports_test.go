@@ -19,8 +19,8 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// setNodePorts says in the DirectorGroup whether directors take node ports, and waits until all
-// of them have as many services there.
+// setNodePorts sets in the DirectorGroup whether directors take node ports, and waits until all of
+// them have this many services there.
 func setNodePorts(t *testing.T, s *site.Site, value string, services int) {
 	t.Helper()
 	patch := []byte(`{"spec": {"nodePorts": ` + value + `}}`)
@@ -64,11 +64,11 @@ func packetsOf(t *testing.T, e *site.Edge, reason string) uint64 {
 	return 0
 }
 
-// A client outside calls a node port at a director, on which no pod is. Without nodePorts
-// kube-proxy hides it from pods; with it pods of all nodes see it, in both families, in gue and
-// ipip, also at the node ports of a director with a pod. Nodes and pods that call these are
-// served by kube-proxy as before, nobody is told of nodes' addresses, and full NAT by the same
-// addresses goes on. It is all kube-proxy's again when that is said.
+// A client outside calls a node port at a director without a pod. Without nodePorts kube-proxy
+// hides the client from pods; with nodePorts pods of all nodes see it, in both families, in gue and
+// ipip, also at the node ports of a director with a pod. kube-proxy serves nodes and pods that call
+// these as before, nodes' addresses are not announced, and full NAT by the same addresses goes on.
+// Without nodePorts everything is kube-proxy's again.
 func TestNodePorts(t *testing.T) {
 	needsAPIServer(t)
 	s := newPodSite(t)
@@ -102,7 +102,7 @@ func TestNodePorts(t *testing.T) {
 	own := map[bool]netip.Addr{false: edge.Address, true: edge.Address6}
 	at := func(six bool, mode string) netip.AddrPort { return netip.AddrPortFrom(own[six], ports[mode]) }
 	client := map[bool]netip.Addr{false: site.Client, true: site.Client6}
-	// sees asks until all pods have answered, all of which see nobody but one.
+	// sees asks until all pods have answered, and checks that all see the same one client.
 	sees := func(what string, who netip.Addr, ask func(context.Context) site.Answer) {
 		t.Helper()
 		if seen := answered(t, pods, ask); len(seen) != 1 || seen[who] == 0 {
@@ -145,13 +145,13 @@ func TestNodePorts(t *testing.T) {
 	if n := packetsOf(t, edge, "pass_kernel_source"); n == 0 {
 		t.Error("no packet of nodes and pods was left to kube-proxy")
 	}
-	answered(t, pods, func(ctx context.Context) site.Answer { return s.Ask(ctx, netip.MustParseAddr("203.0.113.12")) }) // full NAT
+	answered(t, pods, func(ctx context.Context) site.Answer { return s.Ask(ctx, netip.MustParseAddr("203.0.113.12")) }) // in full NAT
 	if text := eventsOf(t, s.Cluster, "nat"); !strings.Contains(text, "its node ports stay kube-proxy's, which hides the client where a node has no pod: it is forwarded in mode nat to pods") {
 		t.Errorf("of the Service in mode nat events say\n%s", text)
 	}
 	for _, e := range s.Edges {
 		status, err := api.NewClient(e.Socket()).BGP(ctx)
-		if err != nil || len(status.Routes) != 7 { // of four Services, three of them in both families
+		if err != nil || len(status.Routes) != 7 { // four Services, three of them in both families
 			t.Errorf("%s announces %d routes, want 7 (%v)", e.Name, len(status.Routes), err)
 		}
 		for _, r := range status.Routes {
@@ -166,8 +166,7 @@ func TestNodePorts(t *testing.T) {
 		}
 	}
 
-	// A Service whose backends are nodes, those among them whose addresses node ports are at, ends
-	// none of them.
+	// A Service whose backends are nodes, including those with node ports, ends no node port.
 	toNodes := func(s *corev1.Service) { metav1.SetMetaDataAnnotation(&s.ObjectMeta, "weir.io/backends", "nodes") }
 	if _, err := s.MakeService(ctx, "nodes", "web", netip.MustParseAddr("203.0.113.21"), inMode("l2dsr"), toNodes, site.ByEdge); err != nil {
 		t.Fatal(err)
@@ -191,14 +190,14 @@ func TestNodePorts(t *testing.T) {
 	waitFor(t, "pods to see the node", func() bool { return s.AskPort(ctx, at(false, "gue")).Seen == own[false] })
 	kubeProxys("after")
 
-	// And again, with a pod of the director's own node.
+	// And again, with a pod on the director's own node.
 	setNodePorts(t, s, "{}", 4)
 	pods = append(pods, readyPod(t, s, edge.Node, "web"))
 	waitFor(t, "a pod to see the client again", func() bool { return s.AskPort(ctx, at(false, "gue")).Seen == client[false] })
 	sees("of a director's own pod, too", client[false], func(ctx context.Context) site.Answer { return s.AskPort(ctx, at(false, "gue")) })
 }
 
-// heldAnswers begins some that take long, and returns when they are under way.
+// heldAnswers begins several long answers, and returns when they are under way.
 func heldAnswers(t *testing.T, pods []*site.Pod, n int, ask func(i int) site.Answer) chan site.Answer {
 	t.Helper()
 	count := func() (connections int) {
@@ -215,7 +214,7 @@ func heldAnswers(t *testing.T, pods []*site.Pod, n int, ask func(i int) site.Ans
 	return all
 }
 
-// areReset fails where a client is left waiting whose connection is another one's now.
+// areReset fails if a client still waits although its connection has lost its pod.
 func areReset(t *testing.T, when string, all chan site.Answer) {
 	t.Helper()
 	for range cap(all) {
@@ -225,7 +224,7 @@ func areReset(t *testing.T, when string, all chan site.Answer) {
 	}
 }
 
-// readyPod starts a pod that is ready.
+// readyPod starts a ready pod.
 func readyPod(t *testing.T, s *site.Site, n *site.Node, app string) *site.Pod {
 	t.Helper()
 	p, err := s.StartPod(t.Context(), n, app)

@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Nodes are backends: each has a real kube-proxy, which takes what comes for a Service's
-// address (l2dsr) or node port (nat) to a pod of the node's own, and tells the director's
-// checks how it is. Its pod is at an address that is the node's, as of one without a network
-// of its own. With externalTrafficPolicy Local and l2dsr the pod sees the client.
+// Nodes are backends: each has a real kube-proxy, which passes connections to a Service's address
+// (l2dsr) or node port (nat) to one of the node's own pods, and answers the director's checks. The
+// pod's address is one of the node's, as if the pod had no network of its own. With
+// externalTrafficPolicy Local and l2dsr the pod sees the client.
 func TestNodes(t *testing.T) {
 	l := newLab(t)
 	for i, host := range l.servers {
@@ -65,7 +65,8 @@ directors:
 		return true
 	})
 
-	// With Cluster each node is one; kube-proxy then goes on to where the pod is. What leaves is drained.
+	// With Cluster each node is a backend; kube-proxy then passes connections on to a pod's node. A
+	// leaving node is drained.
 	node, err := l.core.Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +80,8 @@ directors:
 	l.waitForSet("default/direct/80-tcp=node3 default/through/80-tcp=node2,node3")
 }
 
-// node makes a host one of the cluster's nodes, at an address, with a pod and a real kube-proxy,
-// which it returns.
+// node makes a host one of the cluster's nodes, at an address, with a pod and a real kube-proxy. It
+// returns the kube-proxy.
 func (l *lab) node(host *netlab.Host, i int, address string) *netlab.Command {
 	l.t.Helper()
 	name := fmt.Sprintf("node%d", i)
@@ -109,7 +110,7 @@ func (l *lab) startProxy(host *netlab.Host, name string) *netlab.Command {
 // nodePod is the address of a node's pod.
 func nodePod(i int) string { return fmt.Sprintf("10.244.%d.2", i) }
 
-// podsOnNodes makes the pods of these nodes the whole of those that serve a Service.
+// podsOnNodes makes the pods of these nodes the only ones that serve a Service.
 func (l *lab) podsOnNodes(service string, nodes ...int) {
 	l.t.Helper()
 	slice := l.newSlice(service)

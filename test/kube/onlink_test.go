@@ -15,9 +15,9 @@ import (
 
 const onLinkVIP, onLinkVIP6 = "10.2.0.200", "fd00:2::200"
 
-// A group that answers for VIPs by ARP and NDP, in front of a client on the same link, who knows
-// no router: each VIP is one director's, who it is follows from the directors alone, and the
-// client finds the next one when that goes, whether it says so or not.
+// A group that answers for VIPs by ARP and NDP, for a client on the same link without a router:
+// each VIP belongs to one director, which follows only from the list of directors. The client finds
+// the next director when that one goes, with or without notice.
 //
 //	client --- switch --- node-a node-b node-c
 //	                  --- pod1 pod2 pod3
@@ -55,7 +55,7 @@ func TestDirectorGroupOnLink(t *testing.T) {
 		l.reaches(urlHost(vip), "pod1", "pod2")
 	}
 
-	// Its successor is lost, with its cable: nobody tells anybody, until its Lease ends.
+	// Its successor is lost, with its cable: nothing is announced until its Lease ends.
 	goes.cordon(false)
 	l.waitForStatus(stays.Name + " node-c, 1 stand by")
 	lost := l.owner(onLinkVIP, stays, c)
@@ -76,7 +76,7 @@ func TestDirectorGroupOnLink(t *testing.T) {
 		l.reaches(urlHost(vip), "pod1", "pod2")
 	}
 
-	// What is no load balancer any more nobody answers for.
+	// No director answers for a deleted Service.
 	l.deleteService("web")
 	for _, vip := range vips {
 		waitFor(t, "nobody to answer for "+vip, func() bool {
@@ -87,7 +87,7 @@ func TestDirectorGroupOnLink(t *testing.T) {
 	}
 }
 
-// owner is the one of these directors that answers for a VIP.
+// owner is the director among these that answers for a VIP.
 func (l *groupLab) owner(vip string, directors ...*labNode) *labNode {
 	l.t.Helper()
 	var names []string
@@ -103,7 +103,7 @@ func (l *groupLab) owner(vip string, directors ...*labNode) *labNode {
 	return nil
 }
 
-// neighbour is where the client sends a VIP's packets; empty: it does not know.
+// neighbour is the MAC address to which the client sends a VIP's packets; empty: unknown.
 func (l *groupLab) neighbour(vip string) string {
 	out, err := l.client.Command(l.t.Context(), "ip", "neigh", "show", "to", vip, "dev", "eth0").CombinedOutput()
 	if err != nil {
@@ -116,7 +116,7 @@ func (l *groupLab) neighbour(vip string) string {
 	return ""
 }
 
-// learns waits until the client, which goes on to ask, sends a VIP's packets to the node.
+// learns waits until the client, which keeps asking, sends a VIP's packets to the node.
 func (l *groupLab) learns(vip string, n *labNode) {
 	l.t.Helper()
 	waitFor(l.t, fmt.Sprintf("the client to find %s at %s", vip, n.Name), func() bool {
@@ -125,7 +125,7 @@ func (l *groupLab) learns(vip string, n *labNode) {
 	})
 }
 
-// urlHost is an address as URLs have it.
+// urlHost is an address in the form for URLs.
 func urlHost(address string) string {
 	if strings.Contains(address, ":") {
 		return "[" + address + "]"
@@ -133,7 +133,7 @@ func urlHost(address string) string {
 	return address
 }
 
-// podsBySix makes these pods, by their IPv6 addresses, the whole of those that serve a Service.
+// podsBySix makes these pods, by their IPv6 addresses, the only ones that serve a Service.
 func (l *lab) podsBySix(service string, pods ...int) {
 	l.t.Helper()
 	slice := l.newSlice(service)

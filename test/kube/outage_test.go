@@ -15,7 +15,7 @@ import (
 // outage is how long the API server is away.
 const outage = time.Minute
 
-// load is what is under way at a Service while the API server is away.
+// load is the requests to a Service while the API server is away.
 type load struct {
 	name        string
 	vip         netip.Addr
@@ -23,10 +23,10 @@ type load struct {
 	held        chan site.Answer
 }
 
-// For a minute there is no API server and no etcd of the cluster, under load: short requests, long
-// answers, and some that begin before that minute and end after it. Nothing fails: in nat by
-// directors of their own, in nat and gue by a DirectorGroup, whose sidecars and agents' sidecars
-// have nobody to ask. Nothing fails either when all is back, and what changes then is followed.
+// For a minute the cluster has no API server and no etcd, under load: short requests, long answers,
+// and some that begin before that minute and end after it. Nothing fails: in nat by directors of
+// their own, in nat and gue by a DirectorGroup, whose sidecars and agents' sidecars cannot reach an
+// API server. Nothing fails either when all is back, and later changes are followed.
 func TestOutage(t *testing.T) {
 	s := newPodSiteOf(t, site.Options{Slots: 4, Directors: 2})
 	ctx := t.Context()
@@ -87,7 +87,7 @@ func TestOutage(t *testing.T) {
 	late := startPods(t, s, "web", 1)
 	var all sync.WaitGroup
 	for _, l := range loads {
-		// Whoever follows the API server has waited longer and longer between two attempts.
+		// Clients of the API server have waited longer and longer between two attempts.
 		answeredWithin(t, 3*patience, late, func(ctx context.Context) site.Answer { return s.Ask(ctx, l.vip) })
 	}
 	t.Logf("a pod that was made when the API server was back has answered everywhere after %v", time.Since(back).Round(time.Second))
@@ -97,7 +97,7 @@ func TestOutage(t *testing.T) {
 	all.Wait()
 }
 
-// end says what came of it.
+// end checks and logs what became of the load.
 func (l *load) end(t *testing.T, away, back time.Time) {
 	l.short.Close()
 	l.long.Close()

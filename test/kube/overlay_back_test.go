@@ -8,10 +8,10 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// Pods are behind a VXLAN, and their nodes drop what comes by it from where they do not answer by it
-// (rp_filter), as some distributions have it. In nat directors send from their addresses in the VXLAN,
-// and take the replies there, which are super-packets: requests and answers of some megabytes get
-// through in both families, and no node needs an agent.
+// Pods are behind a VXLAN, and their nodes drop packets that come by it from sources that are not
+// routed there (rp_filter), as on some distributions. In nat directors send from their addresses in
+// the VXLAN, and receive the replies there, which are super-packets: requests and answers of some
+// megabytes get through in both families, and no node needs an agent.
 func TestNATBackByAnOverlay(t *testing.T) {
 	s := newPodSiteOf(t, site.Options{Slots: 3, Overlay: true, OverlayBack: true}, "node1", "node2", "edge1", "edge2")
 	ctx := t.Context()

@@ -11,10 +11,10 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// Pods are behind a VXLAN, which leaves them 1450 bytes of the links' 1500, and the DirectorGroup says
-// nothing of that. In gue packets go to pods by their nodes, not through the VXLAN: requests and answers
-// of some megabytes get through in both families, pods see the client, and nobody has to be told that a
-// packet was too large, or to take one apart.
+// Pods are behind a VXLAN, which leaves them 1450 bytes of the links' 1500, and the DirectorGroup
+// does not mention that. In gue packets go to pods by their nodes, not through the VXLAN: requests
+// and answers of some megabytes get through in both families, pods see the client, no host gets an
+// error about a packet that was too large, and none fragments one.
 func TestPodsBehindAnOverlay(t *testing.T) {
 	s := newPodSiteOf(t, site.Options{Slots: 3, Overlay: true})
 	ctx := t.Context()
@@ -25,7 +25,7 @@ func TestPodsBehindAnOverlay(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What pods of two nodes send to each other goes through the VXLAN.
+	// Packets between pods of two nodes go through the VXLAN.
 	caller := startPodOn(t, s, s.Nodes[0], "caller")
 	before := overlaid(t, s.Nodes[0])
 	if a := caller.Call(ctx, pods[1]); a.Err != nil || a.Pod != pods[1].Name || a.Seen != caller.Address {
@@ -42,7 +42,7 @@ func TestPodsBehindAnOverlay(t *testing.T) {
 	for _, at := range []netip.Addr{vip, vip6} {
 		answered(t, pods, func(ctx context.Context) site.Answer { return s.Ask(ctx, at) })
 	}
-	counted := countSizes(t, s) // the router may have said before then that it had no route
+	counted := countSizes(t, s) // the router may have reported earlier that it had no route
 	for _, at := range []netip.Addr{vip, vip6} {
 		if seen := transfers(t, s, pods, at); len(seen) != 1 || seen[clientIn(at)] == 0 {
 			t.Errorf("in large transfers at %s pods see %v for the client %s", at, seen, clientIn(at))
@@ -51,7 +51,7 @@ func TestPodsBehindAnOverlay(t *testing.T) {
 	for _, e := range s.Edges {
 		before -= overlaid(t, e.Node)
 	}
-	if through := -before; through > site.LargeSize/site.OverlayMTU/10 { // the sidecars look for ways to pods
+	if through := -before; through > site.LargeSize/site.OverlayMTU/10 { // the sidecars look for routes to pods
 		t.Errorf("directors have sent %d packets through the VXLAN", through)
 	}
 	nothingTooLarge(t, s, counted, "forward_gue")
@@ -65,11 +65,12 @@ func clientIn(at netip.Addr) netip.Addr {
 	return site.Client
 }
 
-// transfers makes large requests, and requests for large answers, until each pod has had one of both,
-// and returns whom pods have seen.
+// transfers makes large requests, and requests for large answers, until each pod has had one of
+// both, and returns the clients that pods have seen.
 func transfers(t *testing.T, s *site.Site, pods []*site.Pod, at netip.Addr) map[netip.Addr]int {
 	t.Helper()
-	// When one more director comes, the router may send it the packets of a connection of full NAT.
+	// When another director comes, the router may send it the packets of an open full NAT
+	// connection.
 	waitFor(t, "the router to send to all directors", func() bool {
 		hops, err := s.NextHops(at)
 		return err == nil && len(hops) == len(s.Edges)
@@ -126,8 +127,8 @@ func startPodOn(t *testing.T, s *site.Site, n *site.Node, app string) *site.Pod 
 	return p
 }
 
-// countSizes returns what kernels have counted that comes of packets which do not fit: packets that were
-// taken apart, or put together, and errors that say so.
+// countSizes returns kernels' counters of packets that do not fit: packets that were fragmented, or
+// reassembled, and errors about them.
 func countSizes(t *testing.T, s *site.Site) map[string]int {
 	t.Helper()
 	hosts := map[string]func(context.Context, string) (int, error){"the client": s.ClientCount}
@@ -147,8 +148,8 @@ func countSizes(t *testing.T, s *site.Site) map[string]int {
 	return counted
 }
 
-// nothingTooLarge finds no packet that did not fit: directors have dropped and answered none, and since
-// it was counted nobody has taken one apart or put one together, or was told of one.
+// nothingTooLarge checks that every packet fit: directors have dropped and answered none as too
+// large, and since the count no host has fragmented or reassembled one, or got an error about one.
 func nothingTooLarge(t *testing.T, s *site.Site, counted map[string]int, reason string) {
 	t.Helper()
 	for _, e := range s.Edges {

@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// signedRouter is a router that takes no session without its password (TCP MD5).
+// signedRouter is a router that accepts no session without its password (TCP MD5).
 const signedRouter = `
 router bgp 65000
  bgp router-id 10.2.0.1
@@ -33,9 +33,9 @@ router bgp 65000
  exit-address-family
 `
 
-// A peer's sessions are signed by what a Secret says. Without the Secret, or with another
-// password than the router's, there is none, and the peer's condition says why; when the Secret
-// is as it has to be, also after the router's password was changed, there is.
+// A peer's sessions are signed with a Secret's password. Without the Secret, or with another
+// password than the router's, there is no session, and the peer's condition says why. With the
+// right Secret there is one, also after the router's password was changed.
 func TestPasswordsOfPeers(t *testing.T) {
 	l := newGroupLab(t, groupOptions{values: "testdata/password.values.yaml", bgp: signedRouter})
 	l.waitForFit()
@@ -45,31 +45,31 @@ func TestPasswordsOfPeers(t *testing.T) {
 	l.service("web")
 	l.waitForAddresses("web", vip)
 
-	// There is no such Secret.
+	// The Secret does not exist.
 	l.established("tor", metav1.ConditionFalse, v1alpha1.ReasonDown, `3 of 3 nodes have no session with it: node-a: read the password of BGPPeer tor: secrets "tor-password" not found; node-b: `)
 
-	// It is there, without the key.
+	// The Secret exists, without the key.
 	l.secret("tor-password", map[string][]byte{"key": []byte("first-one")})
 	l.established("tor", metav1.ConditionFalse, v1alpha1.ReasonDown, "Secret tor-password has no key password")
 
-	// It has another password.
+	// The Secret has another password.
 	l.secret("tor-password", map[string][]byte{"password": []byte("second-one")})
 	l.established("tor", metav1.ConditionFalse, v1alpha1.ReasonDown, "no answer: it is not there, or a packet filter is between, or it has another password")
 	if hops := l.hops(); hops != "" {
 		t.Errorf("with another password the router sends to %q", hops)
 	}
 
-	// It has one that cannot be.
+	// The Secret has an impossible password.
 	l.secret("tor-password", map[string][]byte{"password": []byte(strings.Repeat("x", 81))})
 	l.established("tor", metav1.ConditionFalse, v1alpha1.ReasonDown, "has 81 characters, not 1 to 80")
 
-	// It has the router's.
+	// The Secret has the router's password.
 	l.secret("tor-password", map[string][]byte{"password": []byte("first-one")})
 	l.established("tor", metav1.ConditionTrue, v1alpha1.ReasonSpeaks, "3 nodes have a session with it")
 	l.waitForHops("node-a node-b")
 	l.reaches(vip, "pod1", "pod2")
 
-	// The router's is changed, and then the Secret.
+	// The router's password is changed, and then the Secret.
 	if err := l.frr.Configure("router bgp 65000", "neighbor directors password second-one"); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestPasswordsOfPeers(t *testing.T) {
 	l.waitForHops("node-a node-b")
 	l.reaches(vip, "pod1", "pod2")
 
-	// The Secret is lost: that is said, and the sessions that there are go on.
+	// The Secret is lost: the condition says so, and the existing sessions go on.
 	if err := l.core.Secrets("weir-system").Delete(t.Context(), "tor-password", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestPasswordsOfPeers(t *testing.T) {
 	}
 	l.answered(10, "after the Secret was removed")
 
-	// One that the chart does not name nodes may not read, although it is there.
+	// Nodes may not read a Secret that the chart does not name, although it exists.
 	l.secret("other", map[string][]byte{"password": []byte("second-one")})
 	patch := []byte(`{"spec": {"passwordSecret": "other"}}`)
 	if err := l.core.RESTClient().Patch(types.MergePatchType).AbsPath("/apis/weir.io/v1alpha1/bgppeers/tor").Body(patch).Do(t.Context()).Error(); err != nil {
@@ -99,7 +99,7 @@ func TestPasswordsOfPeers(t *testing.T) {
 	l.established("tor", metav1.ConditionFalse, v1alpha1.ReasonDown, `secrets "other" is forbidden`)
 }
 
-// secret makes a Secret of the controller's namespace have this, whether it is there or not.
+// secret creates or updates a Secret in the controller's namespace with this data.
 func (l *groupLab) secret(name string, data map[string][]byte) {
 	l.t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
@@ -112,7 +112,7 @@ func (l *groupLab) secret(name string, data map[string][]byte) {
 	}
 }
 
-// established waits until a peer's condition says so.
+// established waits until a peer's condition has this status, reason and text.
 func (l *groupLab) established(name string, status metav1.ConditionStatus, reason, text string) {
 	l.t.Helper()
 	last := ""

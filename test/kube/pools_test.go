@@ -31,7 +31,7 @@ func (c *cluster) makeResource(head, name, spec string) {
 	}
 }
 
-// resource reads one; false: it cannot be read.
+// resource reads a custom resource; false: it cannot be read.
 func (c *cluster) resource(plural, namespace, name string, into any) bool {
 	text, err := c.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1").NamespaceIfScoped(namespace, namespace != "").Resource(plural).Name(name).Do(c.t.Context()).Raw()
 	return err == nil && json.Unmarshal(text, into) == nil
@@ -63,7 +63,7 @@ func (c *cluster) waitForPolicy(name, reason string, services int64) {
 	})
 }
 
-// waitForService waits until the director's set says of one service what it has to.
+// waitForService waits until a service of the director's set meets a condition.
 func (l *lab) waitForService(name, what string, is func(s model.Service) bool) {
 	l.t.Helper()
 	waitFor(l.t, fmt.Sprintf("the director's service %s to have %s", name, what), func() bool {
@@ -80,8 +80,8 @@ func (l *lab) waitForService(name, what string, is func(s model.Service) bool) {
 	})
 }
 
-// Pools and policies come, clash, change and go while the controller runs: Services get what
-// they say, keep what they have, and each object's status says what has become of it.
+// Pools and policies come, clash, change and go while the controller runs: Services follow them,
+// keep the addresses that they have, and each object's status says what became of it.
 func TestPoolsAndPolicies(t *testing.T) {
 	l := newLab(t)
 	l.config = l.write("resources.yaml", fmt.Sprintf("mode: nat\nbackends: pods\nlease: {duration: 4s}\ndirectors:\n- socket: %s\n", filepath.Join(l.director.Dir(), "director.sock")))
@@ -100,13 +100,13 @@ func TestPoolsAndPolicies(t *testing.T) {
 	l.waitForPool("public", v1alpha1.ReasonInUse, 1)
 
 	// A pool that has an address of an older one, or ends before it begins, is not used. Both may
-	// be of the same second, so its name comes later, too.
+	// be made in the same second, so its name sorts later, too.
 	l.makeResource(poolHead, "rival", "{addresses: [203.0.113.2-203.0.113.9]}")
 	l.waitForPool("rival", v1alpha1.ReasonOverlap, 0)
 	l.makeResource(poolHead, "backwards", "{addresses: [203.0.113.9-203.0.113.8]}")
 	l.waitForPool("backwards", v1alpha1.ReasonInvalid, 0)
 
-	// One with a higher priority is taken first, by the Services that it is for.
+	// A pool with a higher priority is used first, by the Services that it selects.
 	l.makeResource(poolHead, "gold", "{addresses: [203.0.113.100], priority: 1, serviceSelector: {matchLabels: {tier: gold}}, namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: default}}}")
 	l.waitForPool("gold", v1alpha1.ReasonInUse, 0)
 	l.pods("dear", 3)
@@ -119,7 +119,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 	l.waitForPool("public", v1alpha1.ReasonInUse, 2)
 	l.reaches("203.0.113.100", "pod3")
 
-	// A policy changes how a Service is forwarded that it selects, and no other.
+	// A policy changes how the Services that it selects are forwarded, and no others.
 	l.makeResource(policyHead, "slow", "{selector: {matchLabels: {app: web}}, policy: round-robin, drain: 90s}")
 	l.waitForService("default/web/80-tcp", "policy round-robin", func(s model.Service) bool { return s.Policy == model.RoundRobin && s.Drain.String() == "1m30s" })
 	l.waitForService("default/dear/80-tcp", "policy maglev", func(s model.Service) bool { return s.Policy == model.Maglev && s.Drain == model.DefaultDrain })
@@ -130,8 +130,8 @@ func TestPoolsAndPolicies(t *testing.T) {
 	l.deleteResource("servicepolicies", namespace, "slow")
 	l.waitForService("default/web/80-tcp", "policy maglev again", func(s model.Service) bool { return s.Policy == model.Maglev && s.Drain == model.DefaultDrain })
 
-	// A pool that goes, or is not for a Service any more, takes nothing away, and what waited
-	// for its addresses is used.
+	// A pool that goes, or no longer selects a Service, takes no address away, and a pool that
+	// waited for its addresses is used.
 	l.deleteResource("addresspools", "", "public")
 	l.waitForPool("rival", v1alpha1.ReasonInUse, 1)
 	l.event("web", "NoAddress", "it keeps 203.0.113.1, which no pool has any more")

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// The quick start, as it is written: its values, of which the chart makes a controller and two
-// directors on nodes with the labels that the document gives, whose containers run; a Service, and the
-// request that the document makes of it, by a client on the nodes' link. All nodes have a kube-proxy and
-// nothing else of what it takes; pods are on two that are no directors.
+// The quick start, as it is written: its values, from which the chart makes a controller and two
+// directors on nodes with the document's labels, and their containers run; a Service, and the
+// document's request to it, by a client on the nodes' link. All nodes have a kube-proxy and nothing
+// else that serving takes; pods are on two nodes without directors.
 //
 //	client --- switch --- node-a node-b      directors, and kube-proxy
 //	                  --- pod1 pod2          node1 and node2, with a pod each, and kube-proxy
@@ -26,7 +26,7 @@ func TestQuickStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newGroupLab(t, groupOptions{values: values, onLink: true, nodes: 2})
-	runOn(t, l.client, "ip", "route", "add", "203.0.113.0/26", "dev", "eth0") // of whoever is on that link
+	runOn(t, l.client, "ip", "route", "add", "203.0.113.0/26", "dev", "eth0") // as for every host on that link
 	l.withProxies()
 	l.controllerOfChart()
 	l.waitForStatus("node-a node-b, 0 stand by")
@@ -38,8 +38,8 @@ func TestQuickStart(t *testing.T) {
 	l.learns(asked, l.owner(asked, l.nodes...))
 }
 
-// labelsNodes finds that the document gives these nodes a label, and the namespace the one by which
-// directors' pods may be in it.
+// labelsNodes checks that the document gives these nodes a label, and gives the namespace the label
+// that allows directors' pods.
 func (d *document) labelsNodes(label string, nodes ...string) {
 	d.t.Helper()
 	commands := d.block("console", "kubectl create namespace")
@@ -50,8 +50,8 @@ func (d *document) labelsNodes(label string, nodes ...string) {
 	}
 }
 
-// withProxies makes the hosts of pods nodes, and lets all nodes have a kube-proxy, and the way to pods
-// that a network plugin gives them.
+// withProxies makes the pods' hosts nodes, and gives all nodes a kube-proxy, and routes to pods
+// like a network plugin's.
 func (l *groupLab) withProxies() {
 	l.t.Helper()
 	for i := range l.servers[:2] {

@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A Service with spec.loadBalancerSourceRanges is for clients in these alone.
+// A Service with spec.loadBalancerSourceRanges is only for clients in these ranges.
 func TestSourceRanges(t *testing.T) {
 	l := newLab(t)
 	l.controller("one")

@@ -13,8 +13,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// applyResources makes the custom resources known to the API server, and waits until it
-// serves them.
+// applyResources installs the custom resources in the API server, and waits until it serves them.
 func (c *cluster) applyResources() {
 	c.t.Helper()
 	if err := c.control.MakeResources(c.t.Context(), "../../kube/chart/crds"); err != nil {
@@ -35,10 +34,10 @@ const (
 
 func replaceName(head, name string) string { return strings.Replace(head, "NAME", name, 1) }
 
-// What the schemas refuse, and what the API server says then: where it is, and what is wrong.
+// Objects that the schemas refuse, with the API server's message: the field, and what is wrong.
 var refusedResources = []struct {
 	name, head, spec string
-	field, problem   string // both are in the message; none: it is taken
+	field, problem   string // both are in the message; empty: the object is accepted
 }{
 	{"pool", poolHead, `{addresses: [203.0.113.0/28, 203.0.113.40-203.0.113.50, "2001:db8::/64", 203.0.113.99], priority: 5, onRequest: true, avoidBuggyIPs: true, namespaces: [a, b], serviceSelector: {matchLabels: {x: y}}}`, "", ""},
 	{"none", poolHead, `{}`, "spec.addresses", "Required value"},
@@ -144,8 +143,7 @@ var refusedResources = []struct {
 	{"rise", policyHead, `{selector: {}, health: {kind: tcp, rise: 0}}`, "spec.health.rise", "should be greater than or equal to 1"},
 }
 
-// Custom resources that say what cannot be are refused by the API server itself, with a
-// message that names the field.
+// The API server itself refuses invalid custom resources, with a message that names the field.
 func TestResources(t *testing.T) {
 	needsAPIServer(t)
 	c := newCluster(t, netlab.ForTest(t).Host("control"))
@@ -185,7 +183,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// Every field has a description, so that kubectl explain tells all there is.
+// Every field has a description, so that kubectl explain is complete.
 func TestResourcesAreDocumented(t *testing.T) {
 	files, err := filepath.Glob("../../kube/chart/crds/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -219,7 +217,7 @@ func TestResourcesAreDocumented(t *testing.T) {
 	}
 }
 
-// schema is what the tests want to know of one.
+// schema is the part of a schema that the tests read.
 type schema struct {
 	Description string
 	Properties  map[string]schema

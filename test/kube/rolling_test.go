@@ -15,17 +15,18 @@ import (
 // While all pods of a Service are replaced, no request fails and no long answer breaks.
 func TestRollingUpdate(t *testing.T) { rolls(t, newSite(t), true) }
 
-// Neither does straight to pods in gue.
+// Nor in gue straight to pods.
 func TestRollingUpdateInGUE(t *testing.T) {
 	rolls(t, newPodSiteOf(t, site.Options{Slots: 6}), true, inMode("gue"), site.ByEdge)
 }
 
-// In ipip there is no second chance, by which what is open finds its pod: requests alone are made.
+// In ipip there is no second chance, by which an open connection finds its pod: there are only
+// short requests.
 func TestRollingUpdateInIPIP(t *testing.T) {
 	rolls(t, newPodSiteOf(t, site.Options{Slots: 6}), false, inMode("ipip"), site.ByEdge)
 }
 
-// rolls replaces all pods of a Service under requests, and long ones.
+// rolls replaces all pods of a Service during short and long requests.
 func rolls(t *testing.T, s *site.Site, alsoLong bool, how ...func(*corev1.Service)) {
 	t.Helper()
 	ctx := t.Context()

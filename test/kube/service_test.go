@@ -10,10 +10,10 @@ import (
 	"weir.io/weir/internal/api"
 )
 
-// One Service's life, and what becomes of others beside it.
+// One Service's life, and that of others beside it.
 func TestServices(t *testing.T) {
 	l := newLab(t)
-	l.removeGatewayAPI() // of which the controller needs nothing
+	l.removeGatewayAPI() // the controller does not need it
 	first := l.controller("first")
 
 	// A Service gets the first address, and its pods answer there.
@@ -23,7 +23,7 @@ func TestServices(t *testing.T) {
 	l.reaches("203.0.113.1", "pod1", "pod2")
 	l.event("web", "AddressAssigned", "203.0.113.1")
 
-	// A pod that terminates gets no new connections, one that comes does.
+	// A terminating pod gets no new connections, a new one does.
 	l.pods("web", 1, -2, 3)
 	l.waitForSet("default/web/80-tcp=pod1,pod3")
 	l.reaches("203.0.113.1", "pod1", "pod3")
@@ -36,7 +36,8 @@ func TestServices(t *testing.T) {
 		return true
 	})
 
-	// What another one's set has is refused: that Service hears why, and others are forwarded.
+	// An address in another owner's set is refused: an event tells that Service why, and others are
+	// forwarded.
 	const taken = `{"services": [{"name": "own", "vip": "203.0.113.2", "protocol": "tcp", "port": "80", "mode": "nat", "snat": true, "backends": [{"address": "10.2.0.21", "port": 8080}]}]}`
 	if _, err := l.api.PutSet(t.Context(), "team", api.SetText{JSON: true, Text: []byte(taken)}, api.Condition{}); err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func TestServices(t *testing.T) {
 	l.waitForAddresses("shop", "203.0.113.2")
 	l.reaches("203.0.113.2", "pod2")
 
-	// No address is left, until one is.
+	// No address is left, until one is released.
 	l.pods("late", 1)
 	l.service("late")
 	l.event("late", "NoAddress", "no IPv4 address is free in the pools that it may use: public")
@@ -63,8 +64,8 @@ func TestServices(t *testing.T) {
 	l.waitForAddresses("late", "203.0.113.1")
 	l.reaches("203.0.113.1", "pod1")
 
-	// What happens while no controller is there is made true by the next one; what is wanted
-	// still stays as it is.
+	// The next controller catches up with changes while none ran; unchanged requests keep what they
+	// have.
 	stop(t, first)
 	l.deleteService("shop")
 	l.pods("late", 2)
@@ -73,7 +74,7 @@ func TestServices(t *testing.T) {
 	waitFor(t, "the address of the Service that is gone to be released", func() bool { return l.claims() == "203.0.113.1=late" })
 	l.waitForAddresses("late", "203.0.113.1")
 
-	// Another one waits for the Lease, and goes on when its holder is lost.
+	// Another controller waits for the Lease, and takes over when its holder is lost.
 	l.controller("third")
 	stop(t, second)
 	l.pods("late", 3)
@@ -92,7 +93,7 @@ func TestServices(t *testing.T) {
 	l.pods("late", 1, 3)
 	l.waitForSet("default/late/80-tcp=pod1,pod3")
 
-	// What is no load balancer any more gives its address back.
+	// A Service that is no longer a load balancer gives its address back.
 	_, err := l.core.Services(namespace).Patch(t.Context(), "late", types.MergePatchType, []byte(`{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`), metav1.PatchOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ func sharing(key string, port int32) func(*corev1.Service) {
 	}
 }
 
-// Services with the same key share an address and no port of it, over restarts and whoever of
+// Services with the same key share an address but no port of it, across restarts and whichever of
 // them leaves.
 func TestSharing(t *testing.T) {
 	l := newLab(t)
@@ -35,7 +35,8 @@ func TestSharing(t *testing.T) {
 	l.reaches("203.0.113.1:81", "pod2")
 	l.reaches("203.0.113.2", "pod3")
 
-	// Who wants a port that another one has may not keep the address, and nobody else loses it.
+	// A Service that wants a port that another one has may not keep the address, and no other
+	// Service loses it.
 	l.pods("late", 1)
 	l.service("late", sharing("other", 80))
 	l.event("late", "NoAddress", "no IPv4 address is free")
@@ -53,7 +54,7 @@ func TestSharing(t *testing.T) {
 	l.waitForAddresses("admin", "203.0.113.1")
 	l.reaches("203.0.113.1:82", "pod2")
 
-	// The one that had the address first goes while no controller is there.
+	// The first holder of the address goes while no controller runs.
 	stop(t, first)
 	l.deleteService("web")
 	l.controller("second")
@@ -64,7 +65,7 @@ func TestSharing(t *testing.T) {
 	l.reaches("203.0.113.1", "pod1")
 	l.reaches("203.0.113.1:82", "pod2")
 
-	// The last one takes the claim with it, and others may have the address.
+	// The last holder takes the claim with it, and others may have the address.
 	l.deleteService("web")
 	l.deleteService("admin")
 	l.waitForAddresses("late", "203.0.113.1")

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// newSite builds the lab with all of a cluster's network.
+// newSite builds the lab with a whole cluster's network.
 func newSite(t *testing.T) *site.Site {
 	t.Helper()
 	needs(t, map[string]string{"kube-apiserver in $WEIR_KUBE_APISERVER": apiserver, "kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
@@ -45,9 +45,9 @@ func startPods(t *testing.T, s *site.Site, app string, n int) (pods []*site.Pod)
 	return pods
 }
 
-// A Service is announced to a real router by every director, and each pod answers who comes from
-// outside, by each of them. A pod that becomes ready gets connections, and one that is told to end
-// gets no new ones and keeps those that it has.
+// A Service is announced to a real router by every director, and each pod answers clients outside,
+// by each of them. A pod that becomes ready gets connections, and one that is told to end gets no
+// new ones and keeps those that it has.
 func TestSite(t *testing.T) {
 	s := newSite(t)
 	ctx := t.Context()
@@ -87,7 +87,7 @@ func TestSite(t *testing.T) {
 		}
 	}
 
-	// It is ready: it is asked by both directors.
+	// The late pod becomes ready: both directors send it requests.
 	if _, err := late.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestSite(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// It is told to end: what it has been asked it answers, and it is not asked again.
+	// The late pod is told to end: it answers the requests that it has, and gets no new ones.
 	asked := make(chan site.Answer, 64)
 	for range cap(asked) {
 		go func() { asked <- s.AskLong(ctx, vip) }()

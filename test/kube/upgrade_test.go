@@ -14,9 +14,9 @@ import (
 	control "weir.io/weir/test/kube/cluster"
 )
 
-// A release is installed, upgraded and rolled back by helm itself, and the controller of each
-// begins anew: Services keep the addresses that they had, also when the pool that they are of came
-// with the upgrade and goes with the rollback.
+// helm itself installs, upgrades and rolls back a release, each with a new controller: Services
+// keep the addresses that they had, even if their pool came with the upgrade and goes with the
+// rollback.
 func TestHelmRollback(t *testing.T) {
 	needsAPIServer(t)
 	l := &lab{cluster: newCluster(t, netlab.ForTest(t).Host("control"))}
@@ -48,7 +48,7 @@ func TestHelmRollback(t *testing.T) {
 	}
 }
 
-// helm does something with the release, as the cluster's administrator.
+// helm runs a helm command on the release, as the cluster's administrator.
 func (l *lab) helm(verb string, args ...string) {
 	l.t.Helper()
 	args = append([]string{verb, "weir-kube", "--namespace", "weir-system"}, args...)
@@ -65,7 +65,7 @@ func (l *lab) helm(verb string, args ...string) {
 	}
 }
 
-// controllerOfRelease starts a controller with the file that the release has now.
+// controllerOfRelease starts a controller with the current file of the release.
 func (l *lab) controllerOfRelease(name string) *netlab.Command {
 	l.t.Helper()
 	file, err := l.core.ConfigMaps("weir-system").Get(l.t.Context(), "weir-kube", metav1.GetOptions{})

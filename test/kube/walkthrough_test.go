@@ -15,9 +15,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What docs/kubernetes-directors.md tells who has nothing yet to do, done as it is written there: its
-// commands, its director's file, its values of the chart and its objects, with nodes that have
-// nothing but a kube-proxy, and a client on their link.
+// The first steps of docs/kubernetes-directors.md, done as they are written there: its commands,
+// its director's file, its values of the chart and its objects, with nodes that have only a
+// kube-proxy, and a client on their link.
 //
 //	client --- switch --- director
 //	                  --- pod1 (node1) pod2 (node2)
@@ -109,7 +109,7 @@ func TestWalkThrough(t *testing.T) {
 	}
 }
 
-// document is docs/kubernetes-directors.md up to its first steps, with other paths and addresses.
+// document is a section of a document, with other paths and addresses.
 type document struct {
 	t    *testing.T
 	file string
@@ -135,7 +135,7 @@ func newSection(t *testing.T, file, title string, replacer *strings.Replacer) *d
 	return &document{t, file, replacer.Replace(steps)}
 }
 
-// block returns the first one of a language that has this at the beginning of a line.
+// block returns the first code block of a language that has this at the beginning of a line.
 func (d *document) block(language, with string) string {
 	d.t.Helper()
 	for _, match := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(d.text, -1) {
@@ -147,7 +147,7 @@ func (d *document) block(language, with string) string {
 	return ""
 }
 
-// secret returns the keys of the controller's Secret, and the director's files that they are of.
+// secret returns the keys of the controller's Secret, each with the director's file that it holds.
 func (d *document) secret() map[string]string {
 	d.t.Helper()
 	files := map[string]string{}
@@ -160,7 +160,7 @@ func (d *document) secret() map[string]string {
 	return files
 }
 
-// asked returns the address that is asked in the end.
+// asked returns the address that the document asks in the end.
 func (d *document) asked() string {
 	d.t.Helper()
 	match := regexp.MustCompile(`curl http://([0-9.]+)/`).FindStringSubmatch(d.text)

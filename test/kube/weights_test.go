@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// waitForBackends waits until the director's service has these: NAME WEIGHT STATE, ...
+// waitForBackends waits until the director's service has these backends: NAME WEIGHT STATE, ...
 func (l *lab) waitForBackends(service, want string) {
 	l.t.Helper()
 	l.waitForService(service, "the backends "+want, func(s model.Service) bool {
@@ -26,8 +26,8 @@ func (l *lab) waitForBackends(service, want string) {
 	})
 }
 
-// Pods get the share that they are labelled with, as soon as they are; directors in a zone keep
-// to what is meant for it.
+// Pods get the share in their label as soon as they have it; directors in a zone use only the
+// endpoints meant for it.
 func TestWeightsAndZones(t *testing.T) {
 	l := newLab(t)
 	l.config = l.write("zone.yaml", "zone: east\nmtu: 1400\n"+l.read(l.config))

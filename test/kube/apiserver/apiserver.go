@@ -1,6 +1,6 @@
-// Package apiserver names what of Kubernetes the tests run, the API server, the controllers and
-// kube-proxy, which "make test-kubernetes" builds from this module. It is a module of its own: nothing of weir's
-// depends on Kubernetes' server.
+// Package apiserver names the programs of Kubernetes that the tests run: the API server, the
+// controllers and kube-proxy. "make test-kubernetes" builds them from this module. It is a separate
+// module: nothing in weir depends on Kubernetes' server.
 package apiserver
 
 import (

@@ -1,5 +1,5 @@
 // Package cluster runs a real control plane of Kubernetes on a host of a lab: etcd, the API server
-// and, where they are asked for, its controllers. Tests and benchmarks ask it by client-go.
+// and, on request, its controllers. Tests and benchmarks ask it by client-go.
 package cluster
 
 import (
@@ -36,17 +36,17 @@ const (
 	// addresses, too.
 	ServerURL = "https://127.0.0.1:6443"
 
-	// AdminToken is that of somebody who may do everything.
+	// AdminToken is the token of a user who may do everything.
 	AdminToken = "of-the-tests"
 )
 
-// errNotReady says that the API server does not say yet that it is ready.
+// errNotReady says that the API server does not yet report that it is ready.
 var errNotReady = errors.New("the API server is not ready")
 
-// Cluster is a control plane that runs. Who is asked there is found through the host's network.
+// Cluster is a control plane that runs. Clients reach it through the host's network.
 type Cluster struct {
 	Host *netlab.Host
-	Dir  string // of its files
+	Dir  string // of the cluster's files
 
 	Core         corev1client.CoreV1Interface
 	Discovery    discoveryv1client.DiscoveryV1Interface
@@ -59,7 +59,7 @@ type Cluster struct {
 	processes []*process.Process
 }
 
-// Start starts etcd and the API server, a program's path, and returns when they answer.
+// Start starts etcd and the API server, given its path, and returns when they answer.
 func Start(ctx context.Context, h *netlab.Host, apiserver string) (*Cluster, error) {
 	c := &Cluster{Host: h, Dir: filepath.Join(h.Dir(), "cluster"), apiserver: apiserver}
 	if err := c.files(); err != nil {
@@ -80,7 +80,7 @@ func Start(ctx context.Context, h *netlab.Host, apiserver string) (*Cluster, err
 	return c, c.server.Await(ctx, "be ready", c.Ready)
 }
 
-// files writes what the API server needs.
+// files writes the files that the API server needs.
 func (c *Cluster) files() error {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the cluster's directory: %w", err)
@@ -105,7 +105,7 @@ func (c *Cluster) StartStore() (err error) {
 	return err
 }
 
-// StopStore ends etcd as the loss of its host does. What it has stored stays.
+// StopStore ends etcd as if its host were lost. Its data stays.
 func (c *Cluster) StopStore() error { return c.store.Kill() }
 
 // StartServer starts the API server again, after [Cluster.StopServer].
@@ -119,10 +119,10 @@ func (c *Cluster) StartServer() (err error) {
 	return err
 }
 
-// StopServer ends the API server as the loss of its host does.
+// StopServer ends the API server as if its host were lost.
 func (c *Cluster) StopServer() error { return c.server.Kill() }
 
-// Ready asks by a request of its own, which knows nothing of an earlier API server.
+// Ready asks over a new connection, which is independent of an earlier API server.
 func (c *Cluster) Ready() error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: c.Host.DialContext, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	answer, err := client.Get(ServerURL + "/readyz")
@@ -136,7 +136,7 @@ func (c *Cluster) Ready() error {
 	return nil
 }
 
-// StartControllers starts the cluster's own controllers of these names, by the path of
+// StartControllers starts the cluster's own controllers of these names, given the path of
 // kube-controller-manager.
 func (c *Cluster) StartControllers(program string, names ...string) error {
 	kubeconfig, err := c.WriteKubeconfig("controllers", ServerURL, AdminToken)
@@ -156,7 +156,7 @@ func (c *Cluster) run(name, program string, args ...string) error {
 	return err
 }
 
-// Logs returns the ends of what its processes have said, for whoever looks for a fault.
+// Logs returns the ends of its processes' logs, for debugging.
 func (c *Cluster) Logs() string {
 	var all strings.Builder
 	for _, p := range append(slices.Clone(c.processes), c.store, c.server) {
@@ -168,8 +168,8 @@ func (c *Cluster) Logs() string {
 	return all.String()
 }
 
-// Write writes a file into the cluster's directory. Whoever reads it meanwhile has all of what was
-// or of what is in it.
+// Write writes a file into the cluster's directory. A concurrent reader gets the whole old or the
+// whole new content.
 func (c *Cluster) Write(name, text string) (path string, err error) {
 	path = filepath.Join(c.Dir, name)
 	err = os.WriteFile(path+".new", []byte(text), 0o600)
@@ -182,7 +182,7 @@ func (c *Cluster) Write(name, text string) (path string, err error) {
 	return path, nil
 }
 
-// WriteKubeconfig writes a file by which the holder of a token finds the API server.
+// WriteKubeconfig writes a kubeconfig for the API server with a token.
 func (c *Cluster) WriteKubeconfig(name, url, token string) (path string, err error) {
 	return c.Write(name+".kubeconfig", fmt.Sprintf(`apiVersion: v1
 kind: Config

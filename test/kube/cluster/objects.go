@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// patience bounds the wait for what the API server is to do by itself.
+// patience bounds the wait for what the API server does by itself.
 const patience = time.Minute
 
 // paths are where objects of a kind are made; %s is their namespace.
@@ -61,7 +61,8 @@ func Path(kind, namespace string) (string, error) {
 	return path, nil
 }
 
-// Make makes the object of a YAML text, and returns its kind and name; none, if it is no object.
+// Make makes the object of a YAML text, and returns its kind and name; both empty if the text is no
+// object.
 func (c *Cluster) Make(ctx context.Context, text string) (kind, name string, err error) {
 	var object struct {
 		Kind     string
@@ -78,13 +79,13 @@ func (c *Cluster) Make(ctx context.Context, text string) (kind, name string, err
 	if err != nil {
 		return object.Kind, object.Metadata.Name, err
 	}
-	// Strict: a field that is written wrongly is an error, not ignored.
+	// Strict: a misspelled field is an error, not ignored.
 	return object.Kind, object.Metadata.Name, c.Core.RESTClient().Post().AbsPath(path).Param("fieldValidation", "Strict").
 		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 }
 
-// MakeResources makes the custom resources known to the API server whose definitions are in a
-// directory, and returns when it serves them.
+// MakeResources installs the custom resource definitions of a directory in the API server, and
+// returns when it serves them.
 func (c *Cluster) MakeResources(ctx context.Context, directory string) error {
 	files, err := filepath.Glob(filepath.Join(directory, "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -109,7 +110,7 @@ func (c *Cluster) MakeResources(ctx context.Context, directory string) error {
 	return nil
 }
 
-// Until asks until nothing is wrong any more.
+// Until asks until there is no error.
 func Until(ctx context.Context, what string, wrong func() error) error {
 	for deadline := time.Now().Add(patience); ; {
 		err := wrong()

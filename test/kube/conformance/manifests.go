@@ -15,12 +15,12 @@ import (
 // notToWaitFor is the tests' own annotation of Gateways that need not become ready.
 const notToWaitFor = "gateway-api/skip-this-for-readiness"
 
-// manifests are the tests' own, but that nobody waits for Gateways to become ready that have no
-// listener of protocol TCP or UDP. They are there for tests of other profiles, or to be
-// refused, and all tests wait for all Gateways.
+// manifests are the tests' own, except that no test waits for Gateways without a TCP or UDP
+// listener to become ready. Those are for tests of other profiles, or to be refused, and all tests
+// would wait for all Gateways.
 type manifests struct{ fs.FS }
 
-// Open returns a file as it is to be.
+// Open returns a file with the annotations added.
 func (m manifests) Open(name string) (fs.File, error) {
 	text, err := fs.ReadFile(m.FS, name)
 	if err != nil || !strings.HasSuffix(name, ".yaml") {
@@ -32,13 +32,13 @@ func (m manifests) Open(name string) (fs.File, error) {
 	return fstest.MapFS{name: {Data: text}}.Open(name)
 }
 
-// excused returns a file of objects with the annotation where it is due.
+// excused returns a file's objects with the annotation where needed.
 func excused(text []byte) ([]byte, error) {
 	objects := bytes.Split(text, []byte("\n---\n"))
 	for i, one := range objects {
 		var g gatewayv1.Gateway
 		if err := yaml.Unmarshal(one, &g); err != nil {
-			continue // the tests read it themselves, and say what is wrong
+			continue // the tests read the object themselves, and report what is wrong
 		}
 		served := func(l gatewayv1.Listener) bool {
 			return l.Protocol == gatewayv1.TCPProtocolType || l.Protocol == gatewayv1.UDPProtocolType

@@ -1,6 +1,6 @@
-// Package conformance runs Gateway API's own tests of TCPRoutes and UDPRoutes against a
-// cluster in which weir's controller works. It is a module of its own: nothing of weir's
-// depends on them. test/kube builds and runs it in a lab.
+// Package conformance runs Gateway API's own tests of TCPRoutes and UDPRoutes against a cluster
+// with weir's controller. It is a separate module: nothing in weir depends on the tests. test/kube
+// builds and runs it in a lab.
 package conformance
 
 import (
@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
 )
 
-// The tests of the profiles that need a Gateway of HTTP or TLS, which weir has not: each of them
-// is run by TestUnsupported, and has to fail.
+// The tests of the profiles that need an HTTP or TLS Gateway, which weir lacks: TestUnsupported
+// runs each of them, and each must fail.
 var unsupported = strings.Fields(`
 GatewayInvalidRouteKind
 GatewayInvalidTLSConfiguration
@@ -51,7 +51,7 @@ func TestConformance(t *testing.T) {
 	conformance.RunConformanceWithOptions(t, o)
 }
 
-// TestUnsupported runs the tests that TestConformance leaves out, which have to fail.
+// TestUnsupported runs the tests that TestConformance leaves out; they must fail.
 func TestUnsupported(t *testing.T) {
 	o := options(t)
 	for _, test := range tests.ConformanceTests {
@@ -59,7 +59,7 @@ func TestUnsupported(t *testing.T) {
 			o.SkipTests = append(o.SkipTests, test.ShortName)
 		}
 	}
-	// What has not come in some seconds does not come.
+	// What has not happened within some seconds will not happen.
 	const soon = 5 * time.Second
 	o.TimeoutConfig.GatewayMustHaveCondition, o.TimeoutConfig.GatewayStatusMustHaveListeners, o.TimeoutConfig.GatewayListenersMustHaveConditions = soon, soon, soon
 	o.TimeoutConfig.LatestObservedGenerationSet, o.TimeoutConfig.DefaultTestTimeout, o.TimeoutConfig.GatewayMustHaveAddress = soon, soon, soon

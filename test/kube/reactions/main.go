@@ -1,7 +1,7 @@
-// Command reactions measures how quickly traffic follows what happens in a cluster: pods that become
-// ready or are told to end, Services, rolling updates. It prints a scenario of bench's record; "bench
-// run kubernetes" runs it. It is a program of its own because it has Kubernetes' client in it, which
-// bench is to be built without.
+// Command reactions measures how quickly traffic follows changes in a cluster: pods that become
+// ready or are told to end, Services, rolling updates. It prints a scenario of bench's record;
+// "bench run kubernetes" runs it. It is a separate program because it needs Kubernetes' client, and
+// bench is built without it.
 package main
 
 import (
@@ -47,8 +47,8 @@ type options struct {
 	definitions string
 }
 
-// own is the mode in which directors are of their own. Their file says what docs/kubernetes-directors.md
-// tells such directors to say; a DirectorGroup has its defaults.
+// own is the mode with directors of their own. Their file has the values that
+// docs/kubernetes-directors.md recommends for such directors; a DirectorGroup has its defaults.
 const (
 	own                    = "own"
 	ownNotice, ownCoalesce = 100 * time.Millisecond, 5 * time.Millisecond

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// What happens.
+// The measured changes, and their timing.
 const (
 	podReady      = "pod-ready"
 	podTerminates = "pod-terminating"
@@ -24,9 +24,9 @@ const (
 	preStop       = 3 * time.Second
 	knockEvery    = 2 * time.Millisecond
 	knockPatience = 250 * time.Millisecond
-	standing      = 4 // pods that are there all the while
+	standing      = 4 // pods that stay all the time
 	firstOfOthers = 20
-	startup       = 300 * time.Millisecond // what a pod takes until it is ready
+	startup       = 300 * time.Millisecond // how long a pod takes to become ready
 )
 
 // Quantities: delays from when something was written to the API server.
@@ -43,37 +43,37 @@ var (
 	madeLong = record.Quantity{Name: "long-requests", Unit: "request", Better: record.Neither}
 )
 
-// vip is the address of the Service that is measured, and edgeVIP that of the one that nodes join for,
+// vip is the address of the measured Service. edgeVIP is that of the Service for which nodes join,
 // which the DirectorGroup forwards in nat.
 var vip, edgeVIP = netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")
 
-// each is how much of everything is in a round.
+// each is how many of each change a round has.
 type each struct{ pods, services, nodes, rolled int }
 
 var perRound = each{pods: 8, services: 5, nodes: 2, rolled: standing}
 
-// measuring is a run.
+// measuring is one run.
 type measuring struct {
 	*site.Site
 	mode     string
 	into     *record.Scenario
 	perRound each
 	requests *site.Requests
-	pods     []*site.Pod // that stand
+	pods     []*site.Pod // that stay
 }
 
 func (m *measuring) add(subject string, q record.Quantity, value float64) {
 	m.into.Add(subject, nil, q, value)
 }
 
-// since writes down how long after something something else was; nothing, if that was never seen.
+// since records the time between two events; nothing if the second was never seen.
 func (m *measuring) since(subject string, q record.Quantity, from, to time.Time) {
 	if !to.IsZero() {
 		m.add(subject, q, max(0, to.Sub(from).Seconds()*1e3))
 	}
 }
 
-// all measures everything in rounds, after one of each that counts for nothing.
+// all measures everything in rounds, after a warm-up that is not counted.
 func (m *measuring) all(ctx context.Context, rounds int) error {
 	for i := range standing {
 		p, err := m.StartPod(ctx, m.Nodes[i%len(m.Nodes)], "web")
@@ -98,7 +98,7 @@ func (m *measuring) all(ctx context.Context, rounds int) error {
 		return err
 	}
 	counted := m.into
-	m.into = &record.Scenario{} // of what counts for nothing
+	m.into = &record.Scenario{} // for the warm-up
 	if err := m.round(ctx, each{pods: 2, services: 1, nodes: 1}); err != nil {
 		return fmt.Errorf("warm up: %w", err)
 	}
@@ -138,8 +138,8 @@ func (m *measuring) round(ctx context.Context, n each) error {
 	return m.roll(ctx, n.rolled)
 }
 
-// comesAndGoes measures how a pod gets its first request after it is ready, and its last one after it
-// was told to end.
+// comesAndGoes measures how soon a pod gets its first request after it is ready, and its last one
+// after it was told to end.
 func (m *measuring) comesAndGoes(ctx context.Context, n *site.Node) error {
 	m.requests.Forget()
 	p, err := m.StartPod(ctx, n, "web")
@@ -181,9 +181,10 @@ func (m *measuring) comesAndGoes(ctx context.Context, n *site.Node) error {
 	return p.End(ctx)
 }
 
-// starts is a pod's own time until it is ready. Without it the EndpointSlice controller is told of the
-// same pod again before it has read what it wrote, gives up for a second (its defaultSyncBackOff), and
-// that would be what is measured; kubelets ask pods once a second whether they are ready.
+// starts is a pod's own time until it is ready. Without it the EndpointSlice controller would hear
+// of the same pod again before it has read its own write, and back off for a second (its
+// defaultSyncBackOff), which would be measured instead. Kubelets ask pods once a second whether
+// they are ready.
 func starts(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -193,7 +194,7 @@ func starts(ctx context.Context) error {
 	}
 }
 
-// count writes down how many of the requests since the last time have failed.
+// count records how many of the requests since the last Forget have failed.
 func (m *measuring) count(subject string) {
 	all := m.requests.Since(time.Time{})
 	stories := m.requests.Failures(time.Time{})
@@ -204,7 +205,8 @@ func (m *measuring) count(subject string) {
 	m.add(subject, made, float64(len(all)))
 }
 
-// service measures how long after a Service was made it is reached from outside. Its pods are there.
+// service measures how soon after its creation a Service can be reached from outside. Its pods
+// exist already.
 func (m *measuring) service(ctx context.Context, at netip.Addr) error {
 	knocking, stop := context.WithCancel(ctx)
 	defer stop()

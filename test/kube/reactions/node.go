@@ -10,11 +10,11 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// groupEvery is how often requests are made to the Service that the DirectorGroup forwards.
+// groupEvery is the interval of requests to the DirectorGroup's Service.
 const groupEvery = 4 * time.Millisecond
 
-// group makes a DirectorGroup with all directors but one, its Service, and what delivers packets to
-// pods.
+// group makes a DirectorGroup with all directors except one, its Service, and the agents that
+// deliver packets to pods.
 func (m *measuring) group(ctx context.Context) error {
 	if err := m.MakeGroup(ctx); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (m *measuring) group(ctx context.Context) error {
 	return cluster.Until(ctx, "an answer from outside by the DirectorGroup", func() error { return m.Ask(ctx, edgeVIP).Err })
 }
 
-// nodeJoins measures how long after it was labelled a node forwards. Then it leaves.
+// nodeJoins measures how soon a node forwards after it was labeled. Then the node leaves.
 func (m *measuring) nodeJoins(ctx context.Context) error {
 	requests := site.Request(ctx, groupEvery, func(ctx context.Context) site.Answer { return m.Ask(ctx, edgeVIP) })
 	defer requests.Close()

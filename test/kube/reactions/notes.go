@@ -10,8 +10,7 @@ import (
 	"weir.io/weir/test/kube/site"
 )
 
-// inMode lets the DirectorGroup forward a Service in the mode, if it is not that of directors of their
-// own.
+// inMode lets the DirectorGroup forward a Service in the mode, unless directors of their own do.
 func (m *measuring) inMode(s *corev1.Service) {
 	if m.mode == own {
 		return
@@ -20,7 +19,7 @@ func (m *measuring) inMode(s *corev1.Service) {
 	metav1.SetMetaDataAnnotation(&s.ObjectMeta, "weir.io/mode", m.mode)
 }
 
-// ways is how many directors pods can tell apart: in full NAT they see these.
+// ways is how many directors pods can tell apart: in full NAT they see the directors.
 func (m *measuring) ways() int {
 	switch m.mode {
 	case own:
@@ -31,7 +30,7 @@ func (m *measuring) ways() int {
 	return 1
 }
 
-// notes writes down what is measured, with what the directors wait for as they say themselves.
+// notes records what is measured, with the waits that the directors themselves report.
 func (m *measuring) notes(ctx context.Context) error {
 	group, err := m.Edges[0].Waits(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/test/kube/cluster"
 )
 
-// Container is what a container of the chart's is started with.
+// Container is how one of the chart's containers is started.
 type Container struct {
 	Args         []string
 	Capabilities []string
@@ -31,8 +31,8 @@ type Agent struct {
 	First, Agent, Sidecar Container
 }
 
-// AgentOfChart is what the chart makes of it, as a test holds, with interfaces that answers leave
-// by to pods of the same node.
+// AgentOfChart is the chart's result, as a test checks, with the interfaces by which answers leave
+// to pods of the same node.
 var AgentOfChart = Agent{
 	First: Container{Args: []string{"node", "--agent-file=/var/lib/weir/agent.yaml", "--agent-socket=/run/weir/agent.sock", "--agent-reply-interface=veth*",
 		"--socket=", "--log-level=info", "--log-format=json", "--write-only"}},
@@ -42,8 +42,8 @@ var AgentOfChart = Agent{
 		"--socket=", "--log-level=info", "--log-format=json"}},
 }
 
-// StartAgent starts what delivers packets to a node's pods, as the node's kubelet starts the
-// containers of the chart's DaemonSet, and returns when the controller can know of it.
+// StartAgent starts the agent of a node and its sidecar, as the node's kubelet starts the
+// containers of the chart's DaemonSet, and returns when the controller can know of the agent.
 func (s *Site) StartAgent(ctx context.Context, n *Node) error {
 	token := cluster.AdminToken
 	if s.AgentToken != nil {
@@ -87,8 +87,8 @@ func (s *Site) StartAgent(ctx context.Context, n *Node) error {
 	})
 }
 
-// startContainer starts a container: its arguments, and root with its capabilities alone. What it
-// has below /var/lib/weir is in a directory of the node.
+// startContainer starts a container with its arguments, as root with only its capabilities. Its
+// /var/lib/weir is a directory of the node.
 func (s *Site) startContainer(n *Node, state, name, program string, c Container, more ...string) (*process.Process, error) {
 	here := strings.NewReplacer("/var/lib/weir", filepath.Join(n.host.Dir(), state), "/run/weir", filepath.Join(n.host.Dir(), "run"), "/sys/fs/bpf", n.host.BPFFS())
 	capabilities := "-all"
@@ -102,7 +102,7 @@ func (s *Site) startContainer(n *Node, state, name, program string, c Container,
 	return process.Start(n.host, name, "setpriv", append(args, more...)...)
 }
 
-// KillAgent ends a node's agent and its sidecar at once. What the agent has set up goes on.
+// KillAgent ends a node's agent and its sidecar at once. What the agent has set up keeps working.
 func (n *Node) KillAgent() error {
 	for _, p := range n.agent {
 		if err := p.Kill(); err != nil {

@@ -11,18 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Datagrams' ports: a Service's, and that of its pods.
+// Ports of datagrams: the Service's, and its pods'.
 const (
 	DatagramPort    = 53
 	podDatagramPort = 5353
 )
 
-// WithDatagrams gives a Service a port in UDP besides.
+// WithDatagrams gives a Service an additional UDP port.
 func WithDatagrams(s *corev1.Service) {
 	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "datagrams", Protocol: corev1.ProtocolUDP, Port: DatagramPort, TargetPort: intstr.FromInt32(podDatagramPort)})
 }
 
-// AnswerDatagrams begins to answer each datagram with the pod's name and whom it has seen, until
+// AnswerDatagrams answers each datagram with the pod's name and the client that it has seen, until
 // the returned function is called.
 func (p *Pod) AnswerDatagrams() (end func(), err error) {
 	conn, err := p.slot.host.ListenPacket("udp", fmt.Sprintf(":%d", podDatagramPort))
@@ -34,7 +34,7 @@ func (p *Pod) AnswerDatagrams() (end func(), err error) {
 		for {
 			_, from, err := conn.ReadFrom(buffer)
 			if err != nil {
-				return // it is closed
+				return // the socket is closed
 			}
 			_, _ = conn.WriteTo([]byte(p.Name+" "+from.String()), from)
 		}
@@ -42,7 +42,7 @@ func (p *Pod) AnswerDatagrams() (end func(), err error) {
 	return func() { conn.Close() }, nil
 }
 
-// AskDatagram sends one from outside, from a port of its own, and waits for its answer.
+// AskDatagram sends a datagram from outside, from a port of its own, and waits for its answer.
 func (s *Site) AskDatagram(ctx context.Context, vip netip.Addr) (a Answer) {
 	a.Began = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

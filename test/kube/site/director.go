@@ -18,7 +18,7 @@ import (
 type Director struct {
 	Name    string
 	Address netip.Addr
-	SNAT    netip.Addr // whom pods see in full NAT
+	SNAT    netip.Addr // the client that pods see in full NAT
 	Weir    *process.Weir
 
 	host *netlab.Host
@@ -56,8 +56,8 @@ func (s *Site) startDirectors() (err error) {
 	return nil
 }
 
-// directorsRun waits until all of them have handed a table to the kernel, and have sessions with the
-// router.
+// directorsRun waits until all directors have handed a table to the kernel, and have sessions with
+// the router.
 func (s *Site) directorsRun(ctx context.Context) error {
 	for _, d := range s.Directors {
 		if err := d.Weir.Runs(ctx); err != nil {
@@ -76,7 +76,7 @@ func (s *Site) directorsRun(ctx context.Context) error {
 	return nil
 }
 
-// frrText takes sessions of whoever is in the servers' network.
+// frrText accepts sessions of all hosts in the servers' network.
 const frrText = `
 router bgp 65000
  bgp router-id 10.1.0.1
@@ -102,15 +102,15 @@ func (s *Site) startRouter() error {
 	if err != nil {
 		return fmt.Errorf("start the router: %w", err)
 	}
-	// A router is a machine of its own: its daemons run before what else hosts of the lab do.
+	// A real router is a machine of its own: its daemons run before other processes of the lab.
 	if err := frr.Realtime(); err != nil {
 		return err
 	}
-	// Routes have their next hops in themselves, which are replaced in one step.
+	// Routes contain their next hops, so that these are replaced in one step.
 	return frr.Configure("no zebra nexthop kernel enable")
 }
 
-// NextHops returns where the router sends what is for a Service's address.
+// NextHops returns where the router sends packets to a Service's address.
 func (s *Site) NextHops(vip netip.Addr) ([]netip.Addr, error) {
 	return routerlab.NextHops(s.router, netip.PrefixFrom(vip, vip.BitLen()))
 }

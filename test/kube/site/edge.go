@@ -35,7 +35,7 @@ type DirectorPod struct {
 	First, Director, Sidecar Container
 }
 
-// DirectorOfChart is what the chart makes of it for the site's group, as a test holds.
+// DirectorOfChart is the chart's result for the site's group, as a test checks.
 var DirectorOfChart = DirectorPod{
 	First: Container{Args: []string{"node", "--group=edge", "--owner=kube", "--file=/var/lib/weir/weir.yaml", "--state=/var/lib/weir/state",
 		"--socket=/run/weir/director.sock", "--log-level=info", "--log-format=json", "--write-only"}},
@@ -49,13 +49,13 @@ func (s *Site) addEdge(i int) {
 	s.Edges = append(s.Edges, &Edge{Node: s.newNode(named("edge", i), edgeNumber+i, 200+i, s.options.EdgeSlots), site: s})
 }
 
-// The DirectorGroup's, and what its nodes and Services have to have.
+// The DirectorGroup's name, and the label that its nodes and Services must have.
 const (
 	edgeGroup = "edge"
 	edgeLabel = "example.org/edge"
 )
 
-// groupText is the DirectorGroup and its router. It does not forward what the other directors do.
+// groupText is the DirectorGroup and its router. It does not forward the other directors' Services.
 const groupText = `
 apiVersion: weir.io/v1alpha1
 kind: BGPPeer
@@ -81,9 +81,9 @@ NOTICEREPLIES  drain: 1s
 `
 
 // MakeGroup makes a DirectorGroup of as many directors as the site has edges. It forwards Services
-// that [ByEdge] was applied to, once edges [Edge.Join].
+// to which [ByEdge] was applied, once edges [Edge.Join].
 func (s *Site) MakeGroup(ctx context.Context) error {
-	notice := "" // what the API server gives it
+	notice := "" // the API server's default
 	if s.options.Notice > 0 {
 		notice = fmt.Sprintf("  notice: %s\n", s.options.Notice)
 	}
@@ -103,9 +103,9 @@ func (s *Site) MakeGroup(ctx context.Context) error {
 // ByEdge lets the site's DirectorGroup forward a Service.
 func ByEdge(s *corev1.Service) { metav1.SetMetaDataLabel(&s.ObjectMeta, edgeLabel, "true") }
 
-// Join labels the node, and does what the chart's DaemonSet and the node's kubelet do then, as far as
-// it is running programs: first the file, then the director and what stands beside it. It returns when
-// the label was begun to be written.
+// Join labels the node, and then runs the programs as the chart's DaemonSet and the node's kubelet
+// do: first the one that writes the file, then the director and its sidecar. It returns when
+// writing the label began.
 func (e *Edge) Join(ctx context.Context) (time.Time, error) {
 	began, err := e.label(ctx, `"true"`)
 	if err != nil {
@@ -146,11 +146,11 @@ func (e *Edge) state() string { return filepath.Join(e.host.Dir(), edgeState) }
 
 func (e *Edge) file() string { return filepath.Join(e.state(), "weir.yaml") }
 
-// Socket is that of its director.
+// Socket is the socket of the edge's director.
 func (e *Edge) Socket() string { return filepath.Join(e.host.Dir(), "run", "director.sock") }
 
-// Leave takes the label away, waits until the router sends a Service's packets elsewhere, and removes
-// all that was there of the director: the node is as it was before [Edge.Join].
+// Leave removes the label, waits until the router sends a Service's packets elsewhere, and removes
+// all of the director: the node is as it was before [Edge.Join].
 func (e *Edge) Leave(ctx context.Context, vip netip.Addr) error {
 	if err := e.Withdraw(ctx, vip); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (e *Edge) Leave(ctx context.Context, vip netip.Addr) error {
 	return e.stop(ctx)
 }
 
-// Withdraw takes the label away, and waits until the router sends a Service's packets elsewhere.
+// Withdraw removes the label, and waits until the router sends a Service's packets elsewhere.
 func (e *Edge) Withdraw(ctx context.Context, vip netip.Addr) error {
 	if _, err := e.label(ctx, "null"); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Follower remembers when EndpointSlices, as somebody sees them who watches the API server, said
-// something of a pod for the first time.
+// Follower remembers when EndpointSlices, as a watcher of the API server sees them, first said
+// something of a pod.
 type Follower struct {
 	mu    sync.Mutex
 	first map[state]time.Time
@@ -66,8 +66,8 @@ func (f *Follower) see(event watch.Event, now time.Time) {
 	}
 }
 
-// SliceSince returns since when a Service's EndpointSlices say that a pod is ready; or, with false,
-// that it terminates. It is zero while they do not.
+// SliceSince returns since when a Service's EndpointSlices have said that a pod is ready; or, with
+// false, that it terminates. It is zero while they do not.
 func (s *Site) SliceSince(service, pod string, ready bool) time.Time {
 	s.follower.mu.Lock()
 	defer s.follower.mu.Unlock()

@@ -22,11 +22,11 @@ type Node struct {
 	host        *netlab.Host
 	pods, pods6 netip.Prefix // their addresses
 	slots       []*slot
-	agent       []*process.Process // what delivers packets to its pods; none: nothing does
+	agent       []*process.Process // the agent and its sidecar; none: no agent runs
 	proxy       *process.Process   // nil: none runs
 }
 
-// slot is a network namespace in which one pod after the other may be.
+// slot is a network namespace for one pod after another.
 type slot struct {
 	host    *netlab.Host
 	address netip.Addr
@@ -39,18 +39,18 @@ func (s *Site) addNode(i int) {
 	s.Nodes = append(s.Nodes, s.newNode(named("node", i), nodeNumber+i, i+1, s.options.Slots))
 }
 
-// newNode makes one with a number on the switch, a network of pods, and room for so many of these.
+// newNode makes a node with a number on the switch, a network of pods, and room for this many pods.
 func (s *Site) newNode(name string, number, network, slots int) *Node {
 	n := &Node{Name: name, Address: address(number), Address6: address6(number), host: s.lab.Router(name)}
 	n.pods = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(network), 0}), 24)
 	n.pods6 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x02, 3: 0x44, 5: byte(network)}), 64)
 	s.plugIn(n.host, number)
-	mtu := 0 // an Ethernet's
+	mtu := 0 // Ethernet's default
 	if s.options.Overlay {
 		mtu = OverlayMTU
 	}
 	for k := range slots {
-		// Each pod has a cable of its own to the node: 4 addresses, of which it has the third.
+		// Each pod has a cable of its own to the node: 4 addresses; the pod has the third.
 		base := n.pods.Addr().As4()
 		base[3] = byte(4 * k)
 		gateway, pod := base, base
@@ -71,13 +71,13 @@ func (s *Site) newNode(name string, number, network, slots int) *Node {
 	return n
 }
 
-// routeTo lets a host know the way to the node's pods.
+// routeTo gives a host routes to the node's pods.
 func (n *Node) routeTo(h *netlab.Host) {
 	h.Route(n.pods.String(), n.Address.String())
 	h.Route(n.pods6.String(), n.Address6.String())
 }
 
-// register makes the node's object, as its kubelet does: ready.
+// register makes the node's object, as its kubelet does, in state ready.
 func (s *Site) register(ctx context.Context, n *Node) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{corev1.LabelHostname: n.Name}},
 		Spec: corev1.NodeSpec{PodCIDR: n.pods.String(), PodCIDRs: []string{n.pods.String(), n.pods6.String()}}}
@@ -93,7 +93,7 @@ func (s *Site) register(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// free takes the slot that has been free for the longest, as a network plugin gives out addresses.
+// free takes the least used free slot, as a network plugin hands out addresses.
 func (n *Node) free() (*slot, error) {
 	var best *slot
 	for _, s := range n.slots {

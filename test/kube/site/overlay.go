@@ -14,15 +14,15 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// OverlayMTU is what a VXLAN leaves of an Ethernet's 1500 bytes, and so the MTU of pods behind it.
+// OverlayMTU is what a VXLAN leaves of Ethernet's 1500 bytes, and so the MTU of pods behind it.
 const OverlayMTU = 1450
 
-// overlay is the name of each node's interface of it, as flannel's.
+// overlay is the name of each node's interface in the overlay, like flannel's.
 const overlay = "flannel.1"
 
-// joinOverlay lets each node reach the pods of the others through a VXLAN, which the kernels of both
-// nodes speak, in the place of routes: with a neighbour and a forwarding entry for each other node, as
-// network plugins write them.
+// joinOverlay lets each node reach the pods of the others through a VXLAN of their kernels, in
+// place of direct routes: with a neighbor and a forwarding entry for each other node, as network
+// plugins write them.
 func (s *Site) joinOverlay(ctx context.Context) error {
 	macs := map[*Node]string{}
 	for i, n := range s.AllNodes() {
@@ -59,10 +59,12 @@ func (s *Site) joinOverlay(ctx context.Context) error {
 	return nil
 }
 
-// OverlayAddress is the node's own in the overlay, as flannel gives it: the first of its pods'.
+// OverlayAddress is the node's own address in the overlay, as with flannel: the first of its pods'
+// network.
 func (n *Node) OverlayAddress() netip.Addr { return n.pods.Addr() }
 
-// OverlayAddress6 is that of IPv6: the last of the first 65,536, because the first is all routers'.
+// OverlayAddress6 is the IPv6 address: the last of the first 65,536, because the first is the
+// anycast address of routers.
 func (n *Node) OverlayAddress6() netip.Addr {
 	a := n.pods6.Addr().As16()
 	a[14], a[15] = 0xff, 0xff
@@ -118,11 +120,11 @@ func count(ctx context.Context, h *netlab.Host, name string) (int, error) {
 	return 0, fmt.Errorf("%s counts no %s", h.Name, name)
 }
 
-// Count returns a counter of the kernel's in the node's network, such as "Ip FragCreates" or
-// "Icmp InDestUnreachs" (/proc/net/snmp).
+// Count returns a kernel counter of the node's network, such as "Ip FragCreates" or "Icmp
+// InDestUnreachs" (/proc/net/snmp).
 func (n *Node) Count(ctx context.Context, name string) (int, error) { return count(ctx, n.host, name) }
 
-// ClientCount is the same of the client's.
+// ClientCount is the same for the client.
 func (s *Site) ClientCount(ctx context.Context, name string) (int, error) {
 	return count(ctx, s.client, name)
 }

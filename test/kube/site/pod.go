@@ -23,26 +23,25 @@ import (
 // PodPort is where pods listen.
 const PodPort = 8080
 
-// slowSize is what a long answer has of bytes, and slowRate how many of them come in a second.
+// slowSize is the bytes of a long answer, and slowRate how many of them come in a second.
 const slowSize, slowRate = 40 << 10, 20 << 10
 
-// heldSize is the same of an answer that is held for long.
+// heldSize is the bytes of an answer that is held for long.
 const heldSize = 2000 << 10
 
-// LargeSize is what a large request or answer has of bytes.
+// LargeSize is the bytes of a large request or answer.
 const LargeSize = 8 << 20
 
-// HeldAnswer is how long such a one takes, about: one that has to outlive that the API server is away.
+// HeldAnswer is about how long a held answer takes: it has to outlive an outage of the API server.
 const HeldAnswer = heldSize / slowRate * time.Second
 
-// LongAnswer is how long a long answer takes, about: one that has to outlive that its pod is told to
-// end.
+// LongAnswer is about how long a long answer takes: it has to go on while its pod is told to end.
 const LongAnswer = slowSize / slowRate * time.Second
 
 // grace is how long pods may take to end: the Deployment's terminationGracePeriodSeconds.
 const grace = int64(30)
 
-// Pod is one that runs.
+// Pod is a running pod.
 type Pod struct {
 	Name     string
 	Address  netip.Addr
@@ -55,8 +54,8 @@ type Pod struct {
 	nginx *process.Process
 }
 
-// StartPod makes a pod of a Service on a node, and does what its kubelet does until it runs: it is not
-// ready yet.
+// StartPod makes a pod of a Service on a node, and does what its kubelet does until the pod runs:
+// it is not ready yet.
 func (s *Site) StartPod(ctx context.Context, n *Node, app string) (*Pod, error) {
 	room, err := n.free()
 	if err != nil {
@@ -65,7 +64,7 @@ func (s *Site) StartPod(ctx context.Context, n *Node, app string) (*Pod, error) 
 	return s.startPod(ctx, &Pod{Address: room.address, Address6: room.six, Node: n, site: s, slot: room, port: PodPort}, app)
 }
 
-// StartHostPod makes one in its node's own network, whose addresses are the node's.
+// StartHostPod makes a pod in its node's own network, with the node's addresses.
 func (s *Site) StartHostPod(ctx context.Context, n *Node, app string, port int) (*Pod, error) {
 	return s.startPod(ctx, &Pod{Address: n.Address, Address6: n.Address6, Node: n, site: s, slot: &slot{host: n.host}, port: port}, app)
 }
@@ -133,7 +132,7 @@ func (p *Pod) serve(ctx context.Context) (err error) {
 	})
 }
 
-// zeros makes a file of so many bytes, which take no room.
+// zeros makes a sparse file of this many bytes.
 func zeros(path string, size int64) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -142,13 +141,13 @@ func zeros(path string, size int64) error {
 	return errors.Join(file.Truncate(size), file.Close())
 }
 
-// Ready writes that the pod is ready, and returns when that was begun.
+// Ready writes that the pod is ready, and returns when the write began.
 func (p *Pod) Ready(ctx context.Context) (time.Time, error) {
 	began := time.Now()
 	return began, p.status(ctx, corev1.ConditionTrue)
 }
 
-// NotReady writes that it is not ready.
+// NotReady writes that the pod is not ready.
 func (p *Pod) NotReady(ctx context.Context) error { return p.status(ctx, corev1.ConditionFalse) }
 
 // status writes the pod's status, as its kubelet does.
@@ -173,8 +172,8 @@ func (p *Pod) status(ctx context.Context, ready corev1.ConditionStatus) error {
 	return nil
 }
 
-// Delete tells the pod to end, as a Deployment does, and returns when that was begun. It goes on
-// until [Pod.End].
+// Delete tells the pod to end, as a Deployment does, and returns when the request began. The pod
+// works on until [Pod.End].
 func (p *Pod) Delete(ctx context.Context) (time.Time, error) {
 	began := time.Now()
 	if err := p.site.Core.Pods(Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil {
@@ -183,8 +182,8 @@ func (p *Pod) Delete(ctx context.Context) (time.Time, error) {
 	return began, nil
 }
 
-// End is what a kubelet does of a pod that was deleted, after its preStop hook: nginx is told to end
-// when it has answered what it was asked (SIGQUIT), and when it has ended, the object is taken out.
+// End does what a kubelet does with a deleted pod after its preStop hook: it tells nginx to end
+// after its open requests (SIGQUIT), and when nginx has ended, it removes the object.
 func (p *Pod) End(ctx context.Context) error {
 	if err := syscall.Kill(p.nginx.PID(), syscall.SIGQUIT); err != nil {
 		return fmt.Errorf("end pod %s: %w", p.Name, err)
@@ -195,7 +194,7 @@ func (p *Pod) End(ctx context.Context) error {
 	return p.remove(ctx)
 }
 
-// Die ends the pod and its connections at once, and takes its object out.
+// Die ends the pod and its connections at once, and removes its object.
 func (p *Pod) Die(ctx context.Context) error {
 	if err := p.nginx.Stop(); err != nil { // SIGINT: nginx's fast way to end
 		return err

@@ -16,35 +16,35 @@ import (
 	"weir.io/weir/test/kube/cluster"
 )
 
-// giveUp is after which time a request counts as failed.
+// giveUp is the time after which a request counts as failed.
 const giveUp = 5 * time.Second
 
-// Answer is what came of a request.
+// Answer is the result of a request.
 type Answer struct {
 	Began time.Time // before its connection was opened
 	Took  time.Duration
 	Pod   string
-	Seen  netip.Addr // whom the pod has seen
+	Seen  netip.Addr // the client that the pod has seen
 	Err   error
 }
 
 // Ask makes a request from outside, over a connection of its own.
 func (s *Site) Ask(ctx context.Context, vip netip.Addr) Answer { return s.ask(ctx, vip, "/", giveUp) }
 
-// AskLong makes one whose answer takes [LongAnswer].
+// AskLong makes a request whose answer takes [LongAnswer].
 func (s *Site) AskLong(ctx context.Context, vip netip.Addr) Answer {
 	return s.ask(ctx, vip, "/slow", LongAnswer+giveUp)
 }
 
-// AskHeld makes one whose answer takes [HeldAnswer].
+// AskHeld makes a request whose answer takes [HeldAnswer].
 func (s *Site) AskHeld(ctx context.Context, vip netip.Addr) Answer {
 	return s.ask(ctx, vip, "/held", HeldAnswer+giveUp)
 }
 
-// sizes are those of answers that are no pod's name, by their paths.
+// sizes are the sizes of answers other than a pod's name, by path.
 var sizes = map[string]int{"/slow": slowSize, "/held": heldSize, "/large": LargeSize}
 
-// sent are those of requests with a body, whose answer is the pod's name.
+// sent are the sizes of requests with a body, whose answer is the pod's name.
 var sent = map[string]int{"/count": LargeSize}
 
 // AskLarge makes a request with an answer of [LargeSize].
@@ -57,19 +57,19 @@ func (s *Site) SendLarge(ctx context.Context, vip netip.Addr) Answer {
 	return s.ask(ctx, vip, "/count", LargeTime)
 }
 
-// LargeTime is how long such a one may take.
+// LargeTime is how long a large request may take.
 const LargeTime = 30 * time.Second
 
 func (s *Site) ask(ctx context.Context, vip netip.Addr, path string, patience time.Duration) Answer {
 	return askFrom(ctx, s.client, netip.AddrPortFrom(vip, ServicePort), path, patience)
 }
 
-// AskPort makes one at any port.
+// AskPort makes a request to any port.
 func (s *Site) AskPort(ctx context.Context, at netip.AddrPort) Answer {
 	return askFrom(ctx, s.client, at, "/", giveUp)
 }
 
-// AskHeldPort makes one whose answer takes [HeldAnswer].
+// AskHeldPort makes a request to any port whose answer takes [HeldAnswer].
 func (s *Site) AskHeldPort(ctx context.Context, at netip.AddrPort) Answer {
 	return askFrom(ctx, s.client, at, "/held", HeldAnswer+giveUp)
 }
@@ -79,17 +79,17 @@ func (p *Pod) Ask(ctx context.Context, vip netip.Addr) Answer {
 	return p.AskPort(ctx, netip.AddrPortFrom(vip, ServicePort))
 }
 
-// AskPort makes one at any port.
+// AskPort makes a request from the pod to any port.
 func (p *Pod) AskPort(ctx context.Context, at netip.AddrPort) Answer {
 	return askFrom(ctx, p.slot.host, at, "/", giveUp)
 }
 
-// AskPort makes a request from the node itself, at any port.
+// AskPort makes a request from the node itself to any port.
 func (n *Node) AskPort(ctx context.Context, at netip.AddrPort) Answer {
 	return askFrom(ctx, n.host, at, "/", giveUp)
 }
 
-// AskHeldPort makes one whose answer takes [HeldAnswer].
+// AskHeldPort makes a request from the node whose answer takes [HeldAnswer].
 func (n *Node) AskHeldPort(ctx context.Context, at netip.AddrPort) Answer {
 	return askFrom(ctx, n.host, at, "/held", HeldAnswer+giveUp)
 }
@@ -145,17 +145,17 @@ func exchange(ctx context.Context, from *netlab.Host, at netip.AddrPort, path st
 	return nil
 }
 
-// Requests are made from outside at equal intervals, whatever becomes of those before.
+// Requests are made at equal intervals, whatever happens to earlier ones.
 type Requests struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
 	mu   sync.Mutex
-	open map[int]time.Time // when those began that have not ended
+	open map[int]time.Time // when each unfinished request began
 	all  []Answer
 }
 
-// Request begins to make them; ask is one of them.
+// Request starts requests at an interval; ask makes one.
 func Request(ctx context.Context, every time.Duration, ask func(ctx context.Context) Answer) *Requests {
 	ticking, stop := context.WithCancel(ctx)
 	r := &Requests{stop: stop, open: map[int]time.Time{}}
@@ -188,13 +188,13 @@ func (r *Requests) end(n int, a Answer) {
 	r.all = append(r.all, a)
 }
 
-// Close makes no more, and waits for those that are under way.
+// Close stops making requests, and waits for those under way.
 func (r *Requests) Close() {
 	r.stop()
 	r.running.Wait()
 }
 
-// Since returns those that have ended of what began since then, in the order in which they ended.
+// Since returns the finished requests that began since then, in the order in which they ended.
 func (r *Requests) Since(then time.Time) (list []Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,14 +206,14 @@ func (r *Requests) Since(then time.Time) (list []Answer) {
 	return list
 }
 
-// Forget forgets all that have ended.
+// Forget forgets all finished requests.
 func (r *Requests) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = nil
 }
 
-// first returns when the first answer came from a pod, by each of those whom pods have seen.
+// first returns when the first answer came from a pod, for each client that it has seen.
 func (r *Requests) first(pod string) map[netip.Addr]time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,9 +227,9 @@ func (r *Requests) first(pod string) map[netip.Addr]time.Time {
 	return first
 }
 
-// Served waits until a pod has answered requests that came by so many ways, of which pods see the last
-// part, a director's own address in full NAT; and returns when the first of each did: the earliest and
-// the latest.
+// Served waits until a pod has answered requests by this many ways, which pods tell apart by the
+// client that they see (a director's own address in full NAT). It returns when the first request of
+// each way was answered: the earliest and the latest.
 func (r *Requests) Served(ctx context.Context, pod string, ways int) (first, all time.Time, err error) {
 	err = cluster.Until(ctx, fmt.Sprintf("%s to answer by %d ways", pod, ways), func() error {
 		seen := r.first(pod)
@@ -250,8 +250,8 @@ func (r *Requests) Served(ctx context.Context, pod string, ways int) (first, all
 	return first, all, err
 }
 
-// Quiet waits until a pod has got no new connection for so long, while others have, and returns when
-// the last request began that it answered; zero, if it was before then.
+// Quiet waits until a pod has got no new connection for this long, while others have. It returns
+// when the last request that the pod answered began; zero if that was before then.
 func (r *Requests) Quiet(ctx context.Context, pod string, then time.Time, silence time.Duration) (last time.Time, err error) {
 	err = cluster.Until(ctx, pod+" to get no more connections", func() error {
 		r.mu.Lock()
@@ -266,7 +266,7 @@ func (r *Requests) Quiet(ctx context.Context, pod string, then time.Time, silenc
 		if last.After(since) {
 			since = last
 		}
-		// What began in the meantime has to have ended.
+		// Requests that began in the meantime must have ended.
 		for _, began := range r.open {
 			if began.Before(since.Add(silence)) {
 				return errNotYet
@@ -280,7 +280,7 @@ func (r *Requests) Quiet(ctx context.Context, pod string, then time.Time, silenc
 	return last, err
 }
 
-// Failures says of the requests that failed since then what became of them.
+// Failures tells what became of each request that failed since then.
 func (r *Requests) Failures(then time.Time) (list []string) {
 	for _, a := range r.Since(then) {
 		if a.Err != nil {
@@ -290,8 +290,8 @@ func (r *Requests) Failures(then time.Time) (list []string) {
 	return list
 }
 
-// By waits until somebody has brought a pod a request, whom pods see, a director's own address in
-// full NAT; and returns when the first was answered.
+// By waits until pods have answered a request of a client that they see (a director's own address
+// in full NAT), and returns when the first was answered.
 func (r *Requests) By(ctx context.Context, seen netip.Addr) (first time.Time, err error) {
 	err = cluster.Until(ctx, fmt.Sprintf("an answer to who comes by %s", seen), func() error {
 		r.mu.Lock()

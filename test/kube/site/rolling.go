@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Rolled is what came of requests while pods were replaced.
+// Rolled is the result of requests while pods were replaced.
 type Rolled struct {
-	Made, Failed int      // requests over a connection of their own each
+	Made, Failed int      // requests, each over its own connection
 	Long, Broken int      // answers that took [LongAnswer]
-	Stories      []string // of those that failed
+	Stories      []string // of failed requests
 }
 
-// Roll replaces pods of an app one after the other, as a Deployment does by default (one more, and none
-// too few): the next one is made when one is ready, and then an old one is deleted, which goes on for
-// preStop and ends what it has been asked. It returns the new ones.
+// Roll replaces pods of an app one after the other, as a Deployment does by default (one more, and
+// none too few): when a new pod is ready, an old one is deleted and the next is made. The old one
+// goes on for preStop and finishes its requests. Roll returns the new pods.
 func (s *Site) Roll(ctx context.Context, app string, old []*Pod, preStop time.Duration) ([]*Pod, error) {
 	var ending sync.WaitGroup
 	ended := make([]error, len(old))
@@ -56,8 +56,8 @@ func (p *Pod) endAfter(ctx context.Context, preStop time.Duration) error {
 	return nil
 }
 
-// Loaded does something while requests are made, and short and long ones go on a little before it and
-// after it; and says what came of them.
+// Loaded does something while short and long requests are made, which begin before it and end after
+// it, and returns their results.
 func Loaded(ctx context.Context, short, long *Requests, what func() error) (r Rolled, err error) {
 	began := time.Now()
 	if err := what(); err != nil {

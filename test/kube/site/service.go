@@ -17,7 +17,8 @@ import (
 // ServicePort is the port of all Services.
 const ServicePort = 80
 
-// MakeService makes a Service of the pods of an app, at an address, and returns when that was begun.
+// MakeService makes a Service of the pods of an app, at an address, and returns when the request
+// began.
 func (s *Site) MakeService(ctx context.Context, name, app string, at netip.Addr, change ...func(*corev1.Service)) (time.Time, error) {
 	class := Class
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"weir.io/addresses": at.String()}},
@@ -33,8 +34,8 @@ func (s *Site) MakeService(ctx context.Context, name, app string, at netip.Addr,
 	return began, nil
 }
 
-// DeleteService deletes a Service, and waits until the router has no route to its address and nobody
-// claims it.
+// DeleteService deletes a Service, and waits until the router has no route to its address and no
+// claim to it is left.
 func (s *Site) DeleteService(ctx context.Context, name string, at netip.Addr) error {
 	if err := s.Core.Services(Namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("delete Service %s: %w", name, err)
@@ -51,7 +52,7 @@ func (s *Site) DeleteService(ctx context.Context, name string, at netip.Addr) er
 	})
 }
 
-// HasAddress waits until the status of a Service says an address.
+// HasAddress waits until the status of a Service has an address.
 func (s *Site) HasAddress(ctx context.Context, name string, at netip.Addr) error {
 	return cluster.Until(ctx, fmt.Sprintf("Service %s to have %s in its status", name, at), func() error {
 		service, err := s.Core.Services(Namespace).Get(ctx, name, metav1.GetOptions{})

@@ -1,6 +1,6 @@
-// Package site is the lab with all of a cluster's network: a router that speaks BGP, directors, nodes
-// with pods behind them, a control plane of Kubernetes and weir's controller. Pods are hosts of the
-// lab with nginx, and the site writes of them what kubelets would.
+// Package site is the lab with a whole cluster's network: a router that speaks BGP, directors,
+// nodes with pods behind them, a control plane of Kubernetes and weir's controller. Pods are hosts
+// of the lab with nginx, and the site writes their status as kubelets would.
 package site
 
 import (
@@ -26,20 +26,20 @@ const (
 	// Namespace is where Services and pods are.
 	Namespace = "default"
 
-	// Class is that of Services that are weir's.
+	// Class is the class of weir's Services.
 	Class = "weir.io/weir"
 
-	// Owner is of the set that the controller writes.
+	// Owner is the owner of the controller's set.
 	Owner = "kube"
 )
 
-// Client is whom pods see in the modes in which they see the client.
+// Client is the client's address.
 var Client = netip.MustParseAddr("10.0.0.2")
 
-// Client6 is the same for IPv6.
+// Client6 is the client's IPv6 address.
 var Client6 = netip.MustParseAddr("fd00::2")
 
-// Addresses that Services have.
+// vips are the addresses for Services.
 const vips = `203.0.113.0/24, "2001:db8:1::/64"`
 
 // Host numbers in the servers' network.
@@ -51,7 +51,7 @@ const (
 	nodeNumber     = 51
 )
 
-// Programs are paths of what runs there.
+// Programs are the paths of the site's programs.
 type Programs struct {
 	APIServer, Controllers string // kube-apiserver, kube-controller-manager
 	Weir, WeirKube         string
@@ -66,12 +66,13 @@ type Options struct {
 	Slots       int // pods that may be on a node at a time
 	Edges       int // nodes that may be directors of a DirectorGroup
 	EdgeSlots   int // pods that may be on each of these
-	// OverlayBack makes replies to an overlay's addresses the only ones: each node has one there, and
-	// drops what comes by the overlay from where it does not answer by it. Directors send from these.
+	// OverlayBack lets replies go only to the overlay's addresses: each node has one there, and
+	// drops packets that come by the overlay from sources that are not routed there. Directors send
+	// from these addresses.
 	OverlayBack bool
-	Overlay     bool // nodes reach each other's pods through a VXLAN, and pods have what that leaves of the MTU
+	Overlay     bool // nodes reach each other's pods through a VXLAN, and pods have the MTU that it leaves
 
-	Notice                 time.Duration // of the DirectorGroup; 0: what the API server gives it
+	Notice                 time.Duration // of the DirectorGroup; 0: the API server's default
 	OwnCoalesce, OwnNotice time.Duration // of the directors of their own; 0: their defaults
 }
 
@@ -88,7 +89,7 @@ type Site struct {
 	Nodes     []*Node
 	Edges     []*Edge
 
-	AgentToken func(node string) (string, error) // of the sidecar of a node's agent; nil: it may do everything
+	AgentToken func(node string) (string, error) // for the sidecar of a node's agent; nil: the admin token
 
 	lab            *netlab.Lab
 	options        Options
@@ -161,7 +162,7 @@ func (s *Site) plugIn(h *netlab.Host, numbers ...int) {
 	h.Route("default", address6(routerNumber).String())
 }
 
-// addRoutes are those of a cluster whose network routes pods' addresses: each node has some.
+// addRoutes adds the routes of a cluster whose network routes pods' addresses: each node has some.
 func (s *Site) addRoutes() {
 	for _, n := range s.AllNodes() {
 		for _, d := range s.Directors {
@@ -186,7 +187,7 @@ func (s *Site) AllNodes() []*Node {
 
 func storeURL(port int) string { return fmt.Sprintf("http://%s:%d", address(controlNumber), port) }
 
-// startStore starts the etcd that the directors share: one member, as this lab loses none.
+// startStore starts the etcd that the directors share: one member, because this lab loses none.
 func (s *Site) startStore() (err error) {
 	s.store, err = process.Start(s.control, "directors-etcd", "etcd", "--name", "store", "--data-dir", filepath.Join(s.control.Dir(), "store"),
 		"--listen-client-urls", storeURL(2379), "--advertise-client-urls", storeURL(2379),
@@ -195,7 +196,7 @@ func (s *Site) startStore() (err error) {
 	return err
 }
 
-// startCluster starts the control plane, and makes what has to be there first.
+// startCluster starts the control plane, and makes the objects that must exist first.
 func (s *Site) startCluster(ctx context.Context) (err error) {
 	if s.Cluster, err = cluster.Start(ctx, s.control, s.options.Programs.APIServer); err != nil {
 		return err
@@ -255,10 +256,10 @@ func (s *Site) startController(ctx context.Context) error {
 	})
 }
 
-// errNotYet says that something has not come so far.
+// errNotYet says that something has not happened yet.
 var errNotYet = errors.New("not yet")
 
-// Logs returns the ends of what the processes have said, for whoever looks for a fault.
+// Logs returns the ends of the processes' logs, for debugging.
 func (s *Site) Logs() string {
 	var all strings.Builder
 	if s.Cluster != nil {

@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// Waits is what directors wait for on purpose, as they run.
+// Waits is how long running directors wait on purpose.
 type Waits struct{ Coalesce, Notice time.Duration }
 
-// Waits returns those of the directors of their own.
+// Waits returns the waits of directors of their own.
 func (d *Director) Waits(ctx context.Context) (Waits, error) {
 	c, err := api.NewClient(d.Weir.Socket).Config(ctx)
 	if err != nil {
@@ -24,8 +24,8 @@ func (d *Director) Waits(ctx context.Context) (Waits, error) {
 	return Waits{time.Duration(c.Coalesce), time.Duration(c.Notice)}, nil
 }
 
-// Waits returns those of the DirectorGroup, with what the API server and weir-kube node have given
-// where it says nothing.
+// Waits returns the waits of the DirectorGroup, including defaults of the API server and weir-kube
+// node.
 func (e *Edge) Waits(ctx context.Context) (w Waits, err error) {
 	c, err := api.NewClient(e.Socket()).Config(ctx)
 	if err != nil {
@@ -44,9 +44,9 @@ func (e *Edge) Waits(ctx context.Context) (w Waits, err error) {
 	return w, err
 }
 
-// SetSince returns when the directors had the first set after a time: those of their own as the
-// controller's log says, or all of the DirectorGroup's as their sidecars' say. It is zero, if they
-// have not.
+// SetSince returns when the directors had the first set after a time: directors of their own by the
+// controller's log, or all of the DirectorGroup's by their sidecars' logs. It is zero if they have
+// none.
 func (s *Site) SetSince(after time.Time) (last time.Time) {
 	if len(s.Directors) > 0 {
 		return said(s.weirKube, "the directors have another set", after)
@@ -66,8 +66,7 @@ func (s *Site) SetSince(after time.Time) (last time.Time) {
 	return last
 }
 
-// said returns when a process said something for the first time after a time, as its log, in text or
-// JSON, says.
+// said returns when a process first logged something after a time, in text or JSON.
 func said(p *process.Process, what string, after time.Time) time.Time {
 	for line := range strings.Lines(p.Log()) {
 		if !strings.Contains(line, what) {

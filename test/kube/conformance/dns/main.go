@@ -1,5 +1,5 @@
-// Command dns is CoreDNS with the plugins that the tests of Gateway API configure, in the
-// place of the image that they name.
+// Command dns is CoreDNS with the plugins that the tests of Gateway API configure, in place of the
+// image that they name.
 package main
 
 import (
