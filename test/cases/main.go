@@ -1,8 +1,8 @@
-// Command cases runs the tests of what attackers, operators and other people's bug reports have
-// found, and says of each fault whether it is right now.
+// Command cases runs the tests of faults that attackers, operators and bug reports have found, and
+// says of each fault whether it is fixed.
 //
-// cases.txt has a line for each: the number of the fault, the package and the test that shows what
-// is right, and what that is. A case whose test does not run is wrong.
+// cases.txt has a line for each fault: its number, the package and the test that shows the right
+// behavior, and what that is. A case whose test does not run counts as wrong.
 package main
 
 import (
@@ -31,7 +31,7 @@ type fault struct {
 	right  string // what is right
 }
 
-// read takes the lines of cases.txt: four columns, of which the last has blanks.
+// read parses the lines of cases.txt: four columns; the last may contain blanks.
 func read(text string) (faults []fault, err error) {
 	for n, line := range strings.Split(text, "\n") {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
@@ -114,7 +114,7 @@ func test(pkg string, faults []fault, verbose bool) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("test %s: %w", pkg, err)
 	}
-	_ = cmd.Wait() // each case says what failed
+	_ = cmd.Wait() // each case reports what failed
 	return outcomes, nil
 }
 

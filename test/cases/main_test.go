@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every test that a case names is there.
+// Every test that a case names exists.
 func TestCasesNameTests(t *testing.T) {
 	faults, err := read(list)
 	if err != nil {
