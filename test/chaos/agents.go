@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/test/chaos/schedule"
 )
 
-// startAgents starts one on every backend's host. They know the whole pool from
-// the beginning: agents are to be told of backends before directors are.
+// startAgents starts an agent on every backend's host. Agents know the whole pool from the
+// beginning: they must be told of backends before directors are.
 func (g *group) startAgents(ctx context.Context, pool schedule.Group) error {
 	if !g.mode.agent {
 		return nil
@@ -80,8 +80,8 @@ func (g *group) launchAgent(i int, v schedule.Version) (*process.Weir, error) {
 	return a, err
 }
 
-// agentAgain ends an agent's process and starts one of a version; what it left in
-// the kernel goes on.
+// agentAgain ends an agent's process and starts one of a version; what it left in the kernel keeps
+// working.
 func (g *group) agentAgain(ctx context.Context, i int, v schedule.Version) error {
 	g.mu.Lock()
 	a := g.agents[i]
@@ -97,7 +97,7 @@ func (g *group) agentAgain(ctx context.Context, i int, v schedule.Version) error
 	return a.Holds(ctx, netip.MustParseAddr(vip))
 }
 
-// agentSockets returns where the agents that run can be asked, by host.
+// agentSockets returns the sockets of the running agents, by host.
 func (g *group) agentSockets() map[string]string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,9 +15,8 @@ import (
 // binaries are the paths of the versions of weir.
 type binaries [schedule.Versions]string
 
-// findBinaries returns that of this version, where "make build" leaves it, and with
-// others those too, built from the sources in the working directory. remove deletes
-// what was built.
+// findBinaries returns this version's binary, where "make build" leaves it, and with others also
+// the other versions', built from the sources in the working directory. remove deletes those.
 func findBinaries(ctx context.Context, others bool) (list binaries, remove func() error, err error) {
 	remove = func() error { return nil }
 	if list[schedule.This], err = process.Binary(); err != nil || !others {

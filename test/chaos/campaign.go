@@ -16,12 +16,12 @@ type campaign struct {
 	options
 	modes   []mode
 	seeds   []uint64
-	compare bool // ends with a table, and what breaks is no failure
+	compare bool // ends with a table, and broken connections are no failure
 	json    bool
 	out     io.Writer
 }
 
-// jobs returns what each run is to do.
+// jobs returns the options of each run.
 func (c *campaign) jobs() []options {
 	var list []options
 	for _, seed := range c.seeds {
@@ -36,16 +36,16 @@ func (c *campaign) jobs() []options {
 	return list
 }
 
-// outcome is what became of one run.
+// outcome is the result of one run.
 type outcome struct {
 	Mode   string   `json:"mode"`
 	Seed   uint64   `json:"seed"`
 	Faults []string `json:"faults"` // none: it passed
-	report *report  // nil: it did not come to its end
+	report *report  // nil: the run did not finish
 }
 
-// run does all runs and says what was wrong with them. One that cannot be done does
-// not keep the others from being done.
+// run does all runs and returns what was wrong with them. A run that fails to work does not stop
+// the others.
 func (c *campaign) run(ctx context.Context) error {
 	jobs := c.jobs()
 	if slices.ContainsFunc(jobs, upgrades) {
@@ -67,7 +67,7 @@ func (c *campaign) run(ctx context.Context) error {
 	return verdict(done)
 }
 
-// each does one run after the other. Its error is why it could not go on.
+// each does one run after the other. Its error says why it could not continue.
 func (c *campaign) each(ctx context.Context, jobs []options, weir binaries) ([]outcome, error) {
 	var done []outcome
 	for i, o := range jobs {
@@ -89,7 +89,7 @@ func (c *campaign) each(ctx context.Context, jobs []options, weir binaries) ([]o
 	return done, nil
 }
 
-// judge says what was wrong with a run. What a comparison shows is no fault.
+// judge says what was wrong with a run. Broken connections in a comparison are no fault.
 func (c *campaign) judge(o options, r *report, err error) outcome {
 	result := outcome{Mode: o.mode.name, Seed: o.Seed, Faults: []string{}, report: r}
 	if err != nil {

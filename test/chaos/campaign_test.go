@@ -48,14 +48,14 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// whole is the report of a run that was hard enough, and broke so many.
+// whole is the report of a run that was hard enough, and broke this many connections.
 func whole(broken int) *report {
 	return &report{Mode: "gue", Seed: 1, Duration: fullRun.Seconds(), Concurrent: leastConnections, Events: leastEvents, DoubleChanges: leastDoubles,
 		OutlivedWindows: leastOutlived, Connections: 3000, Broken: broken, TCP: protocol{Connections: 2400, Broken: broken}, P99StallMS: 7}
 }
 
-// One run that breaks something, or that cannot be done, fails them all; the others
-// are reported nevertheless.
+// One run that breaks connections, or that cannot be done, fails the campaign; the others are still
+// reported.
 func TestVerdictOfSeveralRuns(t *testing.T) {
 	modes, err := findModes("gue")
 	if err != nil {

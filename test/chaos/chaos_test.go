@@ -19,7 +19,7 @@ import (
 	"weir.io/weir/test/version"
 )
 
-// build returns the versions of weir, those with the same ABI.
+// build returns the versions of weir with the same ABI.
 func build(t *testing.T) (list binaries) {
 	t.Helper()
 	list[schedule.This] = filepath.Join(t.TempDir(), "weir")
@@ -33,7 +33,7 @@ func build(t *testing.T) (list binaries) {
 	return list
 }
 
-// small is a run that a test has time for.
+// small is a run that is short enough for a test.
 func small(t *testing.T) options {
 	gue, err := findMode("gue")
 	if err != nil {
@@ -63,14 +63,13 @@ func director(kind schedule.Kind, i int) func(*schedule.Event) {
 	}
 }
 
-// Directors come, go, die and start again, and a backend dies: no ring changes, so
-// whoever has a connection still owns its slot on every director. Only the dead
-// backend's connections break.
+// Directors come, go, die and start again, and a backend dies: no ring changes, so the backend of a
+// connection still owns its slot on every director. Only the dead backend's connections break.
 func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	o := small(t)
 	o.binaries = build(t)
 	o.shared = true
-	o.flows, o.quics = 2*o.flows, 3*o.quics // so many that a third of the backends has some
+	o.flows, o.quics = 2*o.flows, 3*o.quics // enough for a third of the backends to have some
 	const dead = 2
 	events := script(o,
 		director(schedule.DirectorCrashed, 0),
@@ -139,7 +138,7 @@ func isOther(ctx context.Context, g *group) error {
 	}
 }
 
-// moved waits until QUIC clients have moved so often: when they do is a matter of chance.
+// moved waits until QUIC clients have moved this many times: they move at random.
 func moved(ctx context.Context, ledger *traffic.Ledger, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -151,8 +150,8 @@ func moved(ctx context.Context, ledger *traffic.Ledger, want int) error {
 	return nil
 }
 
-// The directors are told that a backend is gone which the harness knows to be there:
-// its connections break, and every one of them is reported with what is known of it.
+// The directors are told that a backend is gone, but the harness knows that it is there: its
+// connections break, and every one of them is reported with what is known of it.
 func TestWrongBackendIsReported(t *testing.T) {
 	o := small(t)
 	o.binaries = build(t)
@@ -221,7 +220,7 @@ func TestPlanIsTheSchedule(t *testing.T) {
 	}
 }
 
-// A director is not started again before it was stopped, however early that is to begin.
+// A director is not started again before it was stopped, however early its start would begin.
 func TestNobodyStartsBeforeHeStops(t *testing.T) {
 	for seed := range uint64(50) {
 		o := schedule.Options{Seed: seed, Duration: 2 * time.Minute, Directors: 4, Backends: 12, Members: storeMembers}

@@ -6,15 +6,15 @@ import (
 	"weir.io/weir/test/chaos/numbers"
 )
 
-// The settings of tcp_syncookies that have a name here.
+// Settings of tcp_syncookies.
 const (
 	cookiesBySeed = -1
 	cookiesUsual  = 1
 	cookiesAlways = 2
 )
 
-// cookies returns a run's tcp_syncookies: every tenth seed shows what happens where
-// no host remembers a SYN.
+// cookies returns a run's tcp_syncookies: every tenth seed shows what happens if no host remembers
+// a SYN.
 func cookies(set int, seed uint64) int {
 	switch {
 	case set != cookiesBySeed:
@@ -25,8 +25,8 @@ func cookies(set int, seed uint64) int {
 	return cookiesUsual
 }
 
-// tellApart gives every backend sequence numbers of its own where all SYNs are answered with
-// cookies: otherwise each would take those of the others for its own.
+// tellApart gives every backend its own sequence numbers if all SYNs are answered with cookies:
+// otherwise each would accept the others' cookies.
 func (h *harness) tellApart(ctx context.Context) error {
 	for i, b := range h.top.backends {
 		offset := h.numbersOf(i)
@@ -40,7 +40,7 @@ func (h *harness) tellApart(ctx context.Context) error {
 	return nil
 }
 
-// numbersOf is by how much clients see larger sequence numbers than a backend sends.
+// numbersOf is the offset that clients see on a backend's sequence numbers.
 func (h *harness) numbersOf(backend int) uint32 {
 	if h.syncookies != cookiesAlways {
 		return 0

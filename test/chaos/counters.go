@@ -10,15 +10,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// counters follows what directors and agents count of the packets that do not
-// simply go their way: drops, second chances, and the like.
+// counters follows how directors and agents count packets of unusual fate: drops, second chances,
+// and the like.
 type counters struct {
 	group   *group
 	samples []counterSample
 	last    map[string]map[string]uint64 // by host
 }
 
-// counterSample is what was counted since the one before, by host and reason.
+// counterSample is what was counted since the previous sample, by host and reason.
 type counterSample struct {
 	at    time.Time
 	grown map[string]map[string]uint64
@@ -42,7 +42,7 @@ func (c *counters) follow(ctx context.Context) {
 func (c *counters) sample(ctx context.Context) {
 	s := counterSample{at: time.Now(), grown: map[string]map[string]uint64{}}
 	for host, socket := range c.group.directorSockets() {
-		// One that is being ended does not answer; its next sample has it all.
+		// A director that is being ended does not answer; its next sample has everything.
 		if status, err := api.NewClient(socket).Status(ctx); err == nil {
 			c.note(s, host, slices.Concat(status.Reasons, asCounters(status.QUIC)))
 		}
@@ -55,7 +55,7 @@ func (c *counters) sample(ctx context.Context) {
 	c.samples = append(c.samples, s)
 }
 
-// asCounters are what directors found in connection IDs, among the reasons.
+// asCounters returns the counts of connection IDs as reasons.
 func asCounters(list []model.Tallied) []model.Counter {
 	var counters []model.Counter
 	for _, t := range list {
@@ -64,8 +64,8 @@ func asCounters(list []model.Tallied) []model.Counter {
 	return counters
 }
 
-// note adds what a host's counters have grown by. Counters that are less than they
-// were are those of a host that has begun again.
+// note adds the growth of a host's counters. Counters that have shrunk are those of a host that has
+// restarted.
 func (c *counters) note(s counterSample, host string, reasons []model.Counter) {
 	now, before := map[string]uint64{}, c.last[host]
 	_, again := c.last[host]
@@ -88,8 +88,8 @@ func (c *counters) note(s counterSample, host string, reasons []model.Counter) {
 	c.last[host] = now
 }
 
-// special reports whether a reason is one that ordinary traffic does not give. What
-// the agents refuse is special; that a host gets other packets is not.
+// special reports whether ordinary traffic does not cause a reason. What the agents refuse is
+// special; other packets that a host gets are not.
 func special(reason string) bool {
 	return strings.HasPrefix(reason, "drop_") || strings.HasPrefix(reason, "answer_") ||
 		slices.Contains([]string{"passed_on", "decap_last_resort", "pass_unknown_source", "pass_malformed", "forward_icmp_error", "quic_unknown", "quic_down"}, reason)
@@ -102,7 +102,7 @@ func (c *counters) between(from, until time.Time) map[string]uint64 {
 		return sum
 	}
 	for i, s := range c.samples {
-		// A sample has what happened since the one before.
+		// A sample has what happened since the previous one.
 		if s.at.Before(from) || i > 0 && c.samples[i-1].at.After(until) {
 			continue
 		}
@@ -115,7 +115,7 @@ func (c *counters) between(from, until time.Time) map[string]uint64 {
 	return sum
 }
 
-// totals returns what was counted by all hosts, by reason.
+// totals returns the counts of all hosts together, by reason.
 func (c *counters) totals() map[string]uint64 {
 	sum := map[string]uint64{}
 	if c == nil {

@@ -11,9 +11,9 @@ import (
 	"weir.io/weir/test/chaos/schedule"
 )
 
-// dnat is the rival that every Linux has: iptables chooses a backend at random, by
-// weight, for a connection's first packet, conntrack remembers it, and the director's
-// own address takes the client's place, so that replies come back to it.
+// dnat is the rival in every Linux: iptables chooses a random backend, by weight, for a
+// connection's first packet, conntrack remembers it, and the director's own address replaces the
+// client's, so that replies come back to the director.
 type dnat struct {
 	told
 	top     *topology
@@ -46,7 +46,7 @@ func (d *dnat) apply(ctx context.Context, now schedule.Group) error {
 	return nil
 }
 
-// stop forgets the rules and the connections, as a host does that goes down.
+// stop forgets the rules and the connections, like a host that goes down.
 func (d *dnat) stop(ctx context.Context, i int, _ bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,8 +76,8 @@ func (d *dnat) restore(ctx context.Context, i int, rules string) error {
 	return nil
 }
 
-// rules are those of a director in iptables-restore's format. Backends that drain
-// get no new connections; what conntrack remembers goes on.
+// rules are a director's rules in iptables-restore's format. Draining backends get no new
+// connections; those that conntrack remembers go on.
 func (d *dnat) rules(i int) string {
 	var text strings.Builder
 	text.WriteString("*nat\n")

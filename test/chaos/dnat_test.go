@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/test/chaos/schedule"
 )
 
-// A backend's rule is reached by what the rules before left over, so each chance is
-// of that.
+// Only packets that the earlier rules left reach a backend's rule, so its probability is relative
+// to those.
 func TestRivalSpreadsByWeight(t *testing.T) {
 	d := newDNAT(&topology{}, schedule.Group{Backends: []schedule.Backend{
 		{State: schedule.Active, Weight: 50}, {State: schedule.Draining, Weight: 100}, {State: schedule.Active, Weight: 100},

@@ -10,10 +10,10 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// numbers of IANA's, as in the IP header
+// protocols are IANA's numbers, as in the IP header.
 var protocols = map[string]uint8{"tcp": 6, "udp": 17, "quic": 17}
 
-// place is whom a connection's packets were for, as of a configuration.
+// place is the backend of a connection's packets by a configuration.
 type place struct {
 	Since  float64 `json:"since"` // seconds from the beginning
 	Slot   int     `json:"slot"`
@@ -21,8 +21,8 @@ type place struct {
 	Backup string  `json:"backup,omitempty"`
 }
 
-// explainer finds out where connections' packets went, as far as it can be known
-// from outside: by the rings of the configurations that the directors were told.
+// explainer finds out where connections' packets went, as far as that is known from outside: by the
+// rings of the configurations that the directors were told.
 type explainer struct {
 	group  *group // nil: without rings
 	begin  time.Time
@@ -32,12 +32,11 @@ type explainer struct {
 	ways   *ways
 }
 
-// around is how long before a break an event is still named with it.
+// around is how close to a break an event must be to be named with it.
 const around = 3 * time.Second
 
-// places returns whose the connection was when it was opened, and in every
-// configuration from when it was well for the last time until that moment. Those of QUIC
-// name their backend themselves.
+// places returns the owner of the connection's slot when it was opened, and in every configuration
+// from its last good moment until then. QUIC connections name their backend themselves.
 func (x *explainer) places(c traffic.Connection, at time.Time) []place {
 	list := []place{}
 	if x.group == nil || c.Protocol == "quic" {
@@ -91,8 +90,7 @@ func (x *explainer) place(number int, protocol string, client netip.AddrPort) pl
 	return place{}
 }
 
-// events returns what happened from a little before all was well for the last time
-// to the break.
+// events returns what happened from a little before the connection's last good moment to the break.
 func (x *explainer) events(b traffic.Break) []string { return x.around(b.Good, b.At) }
 
 // around returns what happened from a little before a time to a little after a moment.

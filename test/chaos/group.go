@@ -22,13 +22,13 @@ type group struct {
 	window   time.Duration
 	binaries binaries
 	store    *sharedStore // nil: each director has the services in its file
-	alone    bool         // directors do not tell each other what they remember
+	alone    bool         // directors do not tell each other of flows
 
 	agentConfig model.Config    // of every agent
-	agents      []*process.Weir // by backend; nil: one that is being replaced
-	client      *process.Weir   // the client's agent; nil: none, or it is being replaced
+	agents      []*process.Weir // by backend; nil: being replaced
+	client      *process.Weir   // the client's agent; nil: none, or being replaced
 	seeded      bool            // the store has a set
-	running     []*process.Weir // by director; nil: none, or one that is being ended
+	running     []*process.Weir // by director; nil: none, or being ended
 }
 
 func newGroup(top *topology, m mode, window time.Duration, weir binaries, store *sharedStore, first schedule.Group) *group {
@@ -62,8 +62,7 @@ func (g *group) directorConfig(i int, of schedule.Group) model.Config {
 	return c
 }
 
-// start starts a director with the configuration that holds, and waits until it
-// forwards.
+// start starts a director with the current configuration, and waits until it forwards.
 func (g *group) start(ctx context.Context, i int, v schedule.Version) error {
 	w, err := g.launch(i, v)
 	if err != nil {
@@ -84,7 +83,7 @@ func (g *group) start(ctx context.Context, i int, v schedule.Version) error {
 	})
 }
 
-// pollPause is how long to leave a director alone between two questions.
+// pollPause is the pause between two questions to a director.
 const pollPause = 20 * time.Millisecond
 
 // launch starts the process. From then on it is told of changes.
@@ -98,7 +97,7 @@ func (g *group) launch(i int, v schedule.Version) (*process.Weir, error) {
 	return w, err
 }
 
-// take returns a director's process to end it: nobody expects it to run any more.
+// take returns a director's process to end it: ended no longer expects it to run.
 func (g *group) take(i int) *process.Weir {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +106,7 @@ func (g *group) take(i int) *process.Weir {
 	return w
 }
 
-// forwards says which active backend a director does not forward to.
+// forwards returns an error that names an active backend to which a director does not forward.
 func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 	list, err := api.NewClient(w.Socket).Backends(ctx)
 	if err != nil {
@@ -131,8 +130,8 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 	return nil
 }
 
-// apply tells every director that runs what is so now: the store, or one file right
-// after the other.
+// apply tells every running director the new state: through the store, or by one file right after
+// the other.
 func (g *group) apply(ctx context.Context, now schedule.Group) error {
 	g.mu.Lock()
 	g.now = now
@@ -175,7 +174,7 @@ func (g *group) write(now schedule.Group) error {
 	return nil
 }
 
-// directorSockets returns where the directors that run can be asked, by name.
+// directorSockets returns the sockets of the running directors, by name.
 func (g *group) directorSockets() map[string]string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -192,7 +191,7 @@ func socketsOf(list []*process.Weir) map[string]string {
 	return sockets
 }
 
-// stop ends a director's process, and what it left in the kernel.
+// stop ends a director's process, and removes what it left in the kernel.
 func (g *group) stop(ctx context.Context, i int, killed bool) error {
 	w := g.take(i)
 	if err := end(w, killed); err != nil {
@@ -203,8 +202,7 @@ func (g *group) stop(ctx context.Context, i int, killed bool) error {
 	return err
 }
 
-// again ends a director's process and starts it again; what it left in the kernel
-// goes on.
+// again ends a director's process and starts it again; what it left in the kernel keeps working.
 func (g *group) again(ctx context.Context, i int, v schedule.Version, killed bool) error {
 	if err := end(g.take(i), killed); err != nil {
 		return err
@@ -219,7 +217,7 @@ func end(w *process.Weir, killed bool) error {
 	return w.Stop()
 }
 
-// ended returns an error if a process is gone that nobody ended.
+// ended returns an error if a process is gone that the run did not end.
 func (g *group) ended() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/bench/process"
 )
 
-// What makes packets late: the router sends those that have the mark by a device
-// that holds them for a moment, so that others overtake them.
+// What makes packets late: the router sends marked packets through a device that holds them for a
+// moment, so that others overtake them.
 const (
 	lateDevice = "late"
 	lateMark   = 1
@@ -60,8 +60,7 @@ func hold(device *os.File, rng *rand.Rand) {
 	}
 }
 
-// openTUN makes a device of the calling thread's host whose packets are read and
-// written as they are.
+// openTUN makes a device on the calling thread's host whose packets are read and written unchanged.
 func openTUN(name string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command chaos measures which connections break while directors and backends come,
-// go, die and change at the same time: thousands of TCP and QUIC connections and UDP
-// flows whose every byte is checked, through real weir processes in network namespaces.
+// Command chaos measures which connections break while directors and backends come, go, die and
+// change at the same time. It runs thousands of TCP and QUIC connections and UDP flows, with every
+// byte checked, through real weir processes in network namespaces.
 package main
 
 import (
@@ -63,7 +63,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if *store != "etcd" && *store != "file" {
 		return fmt.Errorf("unknown store %q; there are etcd and file", *store)
 	}
-	// The schedule is the same for all, so that they can be compared.
+	// The schedule is the same for all modes, so that they can be compared.
 	o.shared, o.Members = *store == "etcd", storeMembers
 	if err := o.check(flags.Args()); err != nil {
 		return err
@@ -74,7 +74,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return c.run(ctx)
 }
 
-// addFlags defines those that are the same for every run.
+// addFlags defines the flags that are the same for every run.
 func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.DurationVar(&o.Duration, "duration", 2*time.Minute, "how long events happen")
 	flags.DurationVar(&o.window, "drain-window", 10*time.Second, "the services' drain")
@@ -99,7 +99,7 @@ func given(flags *flag.FlagSet, name string) (is bool) {
 	return is
 }
 
-// check says what cannot be run.
+// check returns an error for options that cannot run.
 func (o *options) check(rest []string) error {
 	switch {
 	case len(rest) > 0:

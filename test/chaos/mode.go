@@ -12,11 +12,11 @@ import (
 type mode struct {
 	name string
 	weir model.Mode
-	// policy is that of the TCP service.
+	// policy is the policy of the TCP service.
 	policy model.Policy
 	snat   bool
-	agent  bool // weir agent is on the backends' hosts
-	// forgetful is a plain Maglev: no generation stays, and agents keep what they get.
+	agent  bool // weir agent runs on the backends' hosts
+	// forgetful is a plain Maglev: no old generation is kept, and agents pass no packets on.
 	forgetful bool
 	// redirects: the client's host has an agent, too.
 	redirects bool
@@ -24,7 +24,7 @@ type mode struct {
 	what      string
 }
 
-// modes are those that --mode takes.
+// modes are the modes that --mode accepts.
 var modes = []mode{
 	{name: "gue", weir: model.GUE, agent: true, what: "weir: GUE tunnels to agents"},
 	{name: "p2c", weir: model.GUE, policy: model.P2C, agent: true, what: "weir: the same, new TCP connections by load"},
@@ -46,7 +46,7 @@ func findMode(name string) (mode, error) {
 	return modes[i], nil
 }
 
-// findModes returns those of a list with commas.
+// findModes returns the modes of a comma-separated list.
 func findModes(names string) ([]mode, error) {
 	var list []mode
 	for name := range strings.SplitSeq(names, ",") {

@@ -19,13 +19,13 @@ type performed struct {
 	effect time.Time // when packets or directors were first told
 }
 
-// performer makes the events happen. What takes a director's process a while goes
-// on beside the events that follow, in order for each director.
+// performer makes the events happen. Slow work of a director's process runs beside the following
+// events, in order for each director.
 type performer struct {
 	mode    mode
 	top     *topology
 	group   forwarder
-	store   *sharedStore // nil: the directors share none
+	store   *sharedStore // nil: the directors share no store
 	servers []*traffic.Server
 	ledger  *traffic.Ledger
 	done    []performed
@@ -33,10 +33,10 @@ type performer struct {
 	tasks   []*task // the latest of each director, then of each backend's agent, and of the client's
 }
 
-// agentTask is where the tasks of a backend's agent are.
+// agentTask is the index of a backend's agent in tasks.
 func (p *performer) agentTask(backend int) int { return len(p.top.directors) + backend }
 
-// clientTask is where those of the client's agent are.
+// clientTask is the index of the client's agent in tasks.
 func (p *performer) clientTask() int { return p.agentTask(len(p.top.backends)) }
 
 func newPerformer(h *harness, servers []*traffic.Server) *performer {
@@ -47,8 +47,8 @@ func newPerformer(h *harness, servers []*traffic.Server) *performer {
 	return p
 }
 
-// What a network takes: to find out by BFD that a neighbour is gone (three packets,
-// 50 ms apart), and to stop sending to a director that has withdrawn its routes.
+// How long a network takes to find out by BFD that a neighbor is gone (three packets, 50 ms apart),
+// and to stop sending to a director that has withdrawn its routes.
 const (
 	failover = 200 * time.Millisecond
 	inFlight = 100 * time.Millisecond
@@ -65,8 +65,8 @@ type step struct {
 	schedule.Event
 }
 
-// steps are the events with their preparations: none comes before the director's event
-// before it, which may be its removal.
+// steps are the events with their preparations. No preparation comes before the director's previous
+// event, which may be its removal.
 func steps(events []schedule.Event) []step {
 	var list []step
 	free := map[int]time.Duration{}
@@ -83,7 +83,7 @@ func steps(events []schedule.Event) []step {
 	return list
 }
 
-// run performs the events at their times; one that is late does not wait.
+// run performs the events at their times; a late one happens at once.
 func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.Event) error {
 	for _, s := range steps(events) {
 		if !sleep(ctx, time.Until(begin.Add(s.at))) {
@@ -114,8 +114,8 @@ func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.
 	return nil
 }
 
-// happens reports whether there is what an event happens to. What has no process
-// loses nothing when one crashes, and has no other version of it.
+// happens reports whether the run has what a kind of event is about. A rival without processes has
+// no other versions, for example.
 func (p *performer) happens(k schedule.Kind) bool {
 	switch k {
 	case schedule.StoreMemberLost, schedule.StoreMemberBack:
@@ -174,7 +174,7 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 	return effect, nil
 }
 
-// bringUp makes a director forward that nobody sends to yet.
+// bringUp makes a director forward before the router sends to it.
 func (p *performer) bringUp(ctx context.Context, e schedule.Event) error {
 	if err := p.top.setDirector(e.Director, true); err != nil {
 		return err
@@ -189,10 +189,11 @@ func (p *performer) changeStore(e schedule.Event) error {
 	return p.store.kill(e.Member)
 }
 
-// killDirector takes a director's host: its cables go dead, the router finds out,
-// and nothing that it had in memory comes back.
+// killDirector kills a director's host: its cables go dead, the router finds out, and nothing that
+// it had in memory comes back.
 func (p *performer) killDirector(ctx context.Context, e schedule.Event) error {
-	// It may still be starting, and would wait in vain for what its host reaches.
+	// The director may still be starting, and would wait in vain for hosts that it can no longer
+	// reach.
 	p.tasks[e.Director].abandon()
 	if err := p.top.setDirector(e.Director, false); err != nil {
 		return err
@@ -202,7 +203,7 @@ func (p *performer) killDirector(ctx context.Context, e schedule.Event) error {
 	return p.top.announce(e.After.Announced)
 }
 
-// killBackends takes backends' hosts: nobody is told of their connections' end.
+// killBackends kills backends' hosts: no packet tells of their connections' end.
 func (p *performer) killBackends(e schedule.Event) error {
 	for _, i := range e.Backends {
 		p.ledger.Died(i)
@@ -215,8 +216,8 @@ func (p *performer) killBackends(e schedule.Event) error {
 	return nil
 }
 
-// change tells the directors of other backends, weights or another ring size.
-// Backends that come have their hosts up before; those that go die with it.
+// change tells the directors of other backends, weights or another ring size. New backends' hosts
+// are up before; those of removed backends end with the change.
 func (p *performer) change(ctx context.Context, e schedule.Event) error {
 	before := p.group.current()
 	var gone []int
@@ -241,7 +242,7 @@ func (p *performer) change(ctx context.Context, e schedule.Event) error {
 	return nil
 }
 
-// leave notes that a backend is removed, and with it what directors bring to it.
+// leave notes that a backend is removed, and with it the connections through directors.
 func (p *performer) leave(backend int) {
 	if p.mode.redirects {
 		p.ledger.Removed(backend)
@@ -259,8 +260,8 @@ func (p *performer) resetRemoved(backend int) {
 	p.servers[backend].Reset()
 }
 
-// doubles counts the changes of the directors that had one of the backends within
-// a second, each with one of its own.
+// doubles counts the directors' changes with a backends' change within a second, each paired with
+// another one.
 func (p *performer) doubles() int {
 	used, n := map[int]bool{}, 0
 	for _, d := range p.done {

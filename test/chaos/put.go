@@ -13,16 +13,16 @@ import (
 	"weir.io/weir/test/chaos/schedule"
 )
 
-// owner is whose set the services are in the store.
+// owner is the owner of the services' set in the store.
 const owner = "chaos"
 
-// putPatience is how long a change may wait for a director that takes it, and for
-// the store to have a leader.
+// putPatience is how long a change may wait for a director that accepts it, and for the store to
+// have a leader.
 const putPatience = 20 * time.Second
 
 var errNobodyRuns = errors.New("no director runs")
 
-// seed gives the store its first set, by the first director.
+// seed gives the store its first set, through the first director.
 func (g *group) seed(ctx context.Context) error {
 	if g.store == nil || g.seeded {
 		return nil
@@ -41,9 +41,9 @@ func putBy(ctx context.Context, w *process.Weir, text []byte) error {
 	return err
 }
 
-// put brings the services to the store by the first director that takes them. One that is
-// being ended does not, and where all are at once, the next one to run does. The same set
-// twice changes nothing, so a lost answer does no harm.
+// put writes the services to the store through the first director that accepts them. A director
+// that is being ended does not; if all are, the next one to run does. The same set twice changes
+// nothing, so a lost answer does no harm.
 func (g *group) put(ctx context.Context, now schedule.Group) error {
 	c := model.Config{Services: g.services(now)}
 	c.SetDefaults()

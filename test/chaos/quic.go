@@ -10,19 +10,18 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// The service, and the port at which nat backends have it.
+// The ports of the service, and of its nat backends.
 const (
 	quicPort = 443
 	natQUIC  = 4443
 )
 
-// quicIDs is what servers and directors agree on: server ID and nonce are one block of
-// AES.
+// quicIDs is the format of connection IDs: server ID and nonce are one AES block.
 var quicIDs = quiclb.Config{ID: 2, ServerIDLength: 3, NonceLength: 13, Key: []byte("chaos has no key")}
 
 func serverID(backend int) []byte { return []byte{0xc4, 0x60, byte(backend)} }
 
-// withoutQUIC says why a mode's run has no QUIC connections; empty: it has.
+// withoutQUIC says why a mode's run has no QUIC connections; empty: it has them.
 func (m mode) withoutQUIC() string {
 	switch {
 	case m.dnat:
@@ -35,12 +34,12 @@ func (m mode) withoutQUIC() string {
 	return ""
 }
 
-// declaredQUIC is what a service's directors are told of its connection IDs.
+// declaredQUIC is what directors are told of a service's connection IDs.
 func declaredQUIC() []model.QUICConfig {
 	return []model.QUICConfig{{ID: quicIDs.ID, NonceLength: uint8(quicIDs.NonceLength), Key: model.QUICKey(quicIDs.Key)}}
 }
 
-// serveQUIC runs a backend's QUIC server at the address that its packets come to.
+// serveQUIC runs a backend's QUIC server at the address to which its packets come.
 func (h *harness) serveQUIC(ctx context.Context, backend int, server *traffic.Server) error {
 	codec, err := quiclb.New(quicIDs)
 	if err != nil {
@@ -51,7 +50,7 @@ func (h *harness) serveQUIC(ctx context.Context, backend int, server *traffic.Se
 		at = netip.AddrPortFrom(lanAddress(natHost+backend), natQUIC)
 	}
 	b := h.top.backends[backend]
-	// The agent that brings the VIP starts later.
+	// The agent, which adds the VIP, starts later.
 	b.Sysctl("net.ipv4.ip_nonlocal_bind", "1")
 	if err := server.ServeQUIC(ctx, at.String(), codec, serverID(backend)); err != nil {
 		return fmt.Errorf("serve QUIC on %s: %w", b.Name, err)

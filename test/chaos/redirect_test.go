@@ -10,9 +10,9 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// What has been handed over goes on whatever becomes of directors and agents, and of its
-// backend too: one is drained and then removed, which ends what comes by directors and
-// nothing else. Nothing is excused, because no backend's host dies.
+// Handed over connections go on whatever happens to directors, agents and their backend. One
+// backend is drained and then removed, which ends only connections through directors. Nothing is
+// excused, because no backend's host dies.
 func TestHandedOverConnectionsGoOn(t *testing.T) {
 	o := small(t)
 	o.binaries = build(t)
@@ -21,7 +21,7 @@ func TestHandedOverConnectionsGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.progress = t.Output()
-	o.shared, o.patience = true, time.Minute // a busy machine is slow, and breaks nothing by that
+	o.shared, o.patience = true, time.Minute // a busy machine is slow, and that breaks nothing
 	o.Backends = 6
 	const leaves, comes = 0, 5
 	backend := func(i int, kind schedule.Kind, state schedule.State) func(*schedule.Event) {
@@ -58,7 +58,7 @@ func TestHandedOverConnectionsGoOn(t *testing.T) {
 	if r.Redirected.Connections < o.connections/2 {
 		t.Errorf("%d of %d TCP connections were handed over, want at least half of the %d that were open at first", r.Redirected.Connections, r.TCP.Connections, o.connections)
 	}
-	// Of five that are there at first, a fifth of them are the backend's, or more.
+	// Of the connections at first, at least a fifth belong to this one of five backends.
 	if r.Redirected.OutlivedRemoval < o.connections/10 {
 		t.Errorf("%d connections went on when backend%d was none any more, want at least %d", r.Redirected.OutlivedRemoval, leaves+1, o.connections/10)
 	}
@@ -79,7 +79,7 @@ func removed(ctx context.Context, h *harness, backend int) error {
 	return exchanged(ctx, h.ledger, 3*h.connections)
 }
 
-// exchanged waits for so many exchanges more.
+// exchanged waits for this many more exchanges.
 func exchanged(ctx context.Context, ledger *traffic.Ledger, want int) error {
 	want += ledger.Totals().Exchanges
 	for ledger.Totals().Exchanges < want {

@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// report is what a run found.
+// report is the result of a run.
 type report struct {
 	Mode        string  `json:"mode"`
 	Seed        uint64  `json:"seed"`
@@ -23,10 +23,10 @@ type report struct {
 	SynCookies  int     `json:"syncookies"`
 	// OnlyBackends says that nothing happened to directors.
 	OnlyBackends bool `json:"only_backends"`
-	// Rehash says that connections took another way when their clients sent again.
+	// Rehash says that connections took another path when their clients sent again.
 	Rehash bool `json:"rehash"`
 
-	Connections       int               `json:"connections"` // of every protocol, that were established
+	Connections       int               `json:"connections"` // established ones of every protocol
 	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
 	Events            int               `json:"events"`
 	DoubleChanges     int               `json:"double_changes"`
@@ -40,44 +40,44 @@ type report struct {
 	UDP               protocol          `json:"udp"`
 	QUIC              protocol          `json:"quic"`
 	QUICConnections   int               `json:"quic_connections"`
-	QUICLeftOut       string            `json:"quic_left_out,omitempty"` // why there are none
-	Migrations        int               `json:"migrations"`              // of QUIC clients to another address that worked
+	QUICLeftOut       string            `json:"quic_left_out,omitempty"` // why there are no QUIC connections
+	Migrations        int               `json:"migrations"`              // successful moves of QUIC clients to another address
 	FailedToOpen      int               `json:"failed_to_open"`          // attempts; never established, so never broken
 	Exchanges         int               `json:"exchanges"`
 	CheckedBytes      int               `json:"checked_bytes"`
-	Counters          map[string]uint64 `json:"counters"` // of weir's reasons, those that are no ordinary traffic's
+	Counters          map[string]uint64 `json:"counters"` // weir's reasons that ordinary traffic does not cause
 	Weather           felt              `json:"weather"`  // packets
 	BrokenConnections []broken          `json:"broken_connections"`
-	// MisdirectedPackets are the first of them.
+	// MisdirectedPackets are the first misdirected packets.
 	MisdirectedPackets []stray `json:"misdirected_packets"`
 }
 
-// stray is a packet that came to a host without its connection. Of QUIC only its
-// connection ID is known: who gave it out, and when.
+// stray is a packet that came to a host without its connection. Of a QUIC packet only its
+// connection ID is known: which server gave it out, and when.
 type stray struct {
-	At       float64           `json:"at"` // seconds from the beginning, as the others
+	At       float64           `json:"at"` // seconds from the beginning, like the others
 	Protocol string            `json:"protocol"`
 	Client   string            `json:"client,omitempty"`
 	Kind     string            `json:"kind,omitempty"`
-	Began    float64           `json:"began"`            // before its first packet; of QUIC: when the connection ID was given out
+	Began    float64           `json:"began"`            // before its first packet; QUIC: when the connection ID was given out
 	Opened   float64           `json:"opened,omitempty"` // when it was established
 	Backend  string            `json:"backend"`          // that has the connection
-	Answered []string          `json:"answered"`         // TCP: who answered its SYN
+	Answered []string          `json:"answered"`         // TCP: the backends that answered its SYN
 	CameTo   string            `json:"came_to"`
 	Events   []string          `json:"events"`             // around it
-	Director string            `json:"director,omitempty"` // as of broken ones, like what follows
+	Director string            `json:"director,omitempty"` // as in broken, like the next fields
 	Places   []place           `json:"places"`
 	Counters map[string]uint64 `json:"counters"`
 }
 
-// redirected is what became of TCP connections of which directors saw the SYN alone.
+// redirected is the result of TCP connections of which directors saw only the SYN.
 type redirected struct {
 	Connections     int `json:"connections"`
 	OutlivedRemoval int `json:"outlived_removal"` // of their backend
 	Broken          int `json:"broken"`
 }
 
-// protocol is what became of one protocol's connections.
+// protocol is the result of one protocol's connections.
 type protocol struct {
 	Connections       int `json:"connections"`
 	BrokenBackendDied int `json:"broken_backend_died"`
@@ -90,21 +90,21 @@ type broken struct {
 	Protocol   string            `json:"protocol"`
 	Client     string            `json:"client"`
 	Service    string            `json:"service"`
-	Backend    string            `json:"backend"` // empty: nobody had accepted it
+	Backend    string            `json:"backend"` // empty: no backend had accepted it
 	Redirected bool              `json:"redirected,omitempty"`
 	Kind       string            `json:"kind"`
 	Saw        string            `json:"saw"`
 	Detail     string            `json:"detail"`
-	Opened     float64           `json:"opened"` // seconds from the beginning, as the others
+	Opened     float64           `json:"opened"` // seconds from the beginning, like the others
 	LastGood   float64           `json:"last_good"`
 	At         float64           `json:"at"`
-	Events     []string          `json:"events"`   // by their distance to the break
-	Director   string            `json:"director"` // that the router sent its packets to then; empty: not known
-	Places     []place           `json:"places"`   // whose its packets were, as the directors were told
-	Counters   map[string]uint64 `json:"counters"` // of weir's reasons, within a second or so, by host
-	Accepted   []string          `json:"accepted"` // by whom
-	Answered   []string          `json:"answered"` // TCP: who answered its SYN
-	Resets     []string          `json:"resets"`   // by backends that have not got it
+	Events     []string          `json:"events"`   // with their distance to the break
+	Director   string            `json:"director"` // to which the router then sent its packets; empty: not known
+	Places     []place           `json:"places"`   // the backends of its packets, as the directors were told
+	Counters   map[string]uint64 `json:"counters"` // weir's reasons, within about a second, by host
+	Accepted   []string          `json:"accepted"` // the backends that accepted it
+	Answered   []string          `json:"answered"` // TCP: the backends that answered its SYN
+	Resets     []string          `json:"resets"`   // of backends that do not have it
 }
 
 func newReport(h *harness, p *performer, weather felt) *report {
@@ -150,7 +150,7 @@ func newStray(x *explainer, s traffic.Stray) stray {
 	return line
 }
 
-// whom names a backend that may not be known.
+// whom is the name of a backend that may not be known.
 func whom(backend int) string {
 	if backend < 0 {
 		return "one of the backends"
@@ -192,18 +192,18 @@ func servicePort(protocol string) int {
 	return map[string]int{"tcp": tcpPort, "udp": udpPort, "quic": quicPort}[protocol]
 }
 
-// What a run must have to say anything.
+// What a run must have to show anything.
 const (
 	leastConnections = 2000
 	leastEvents      = 100
 	leastDoubles     = 20
 	leastOutlived    = 0.5
-	// fullRun is how long a run must be that is held to the first three.
+	// fullRun is the length from which a run must have the first three.
 	fullRun = 2 * time.Minute
 )
 
-// faults returns what is wrong with the run, in a user's words: broken connections,
-// or too little to break them.
+// faults returns what is wrong with the run, in words for users: broken connections, or too little
+// to break them.
 func (r *report) faults() []string {
 	var list []string
 	if r.OutlivedWindows < leastOutlived && r.Broken == 0 {
@@ -217,7 +217,7 @@ func (r *report) faults() []string {
 		for _, least := range []struct {
 			what       string
 			got, least int
-			of         bool // such a run
+			of         bool // whether it applies to this run
 		}{{"concurrent connections", r.Concurrent, leastConnections, true}, {"events", r.Events, leastEvents, true},
 			{"double changes", r.DoubleChanges, leastDoubles, !r.OnlyBackends}} {
 			if least.of && least.got < least.least && r.Broken == 0 {

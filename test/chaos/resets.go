@@ -12,18 +12,18 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// Which packets of a port are looked at.
+// Which packets of a port a socket sees.
 const (
 	incoming = unix.PACKET_HOST
 	outgoing = unix.PACKET_OUTGOING
 )
 
-// nobody is whose resets are that arrive without telling who sent them.
+// nobody stands for the unknown sender of resets.
 const nobody = -1
 
-// watchAnswers tells the ledger of every TCP reset and SYN-ACK that a port sends or gets,
-// which are those of a backend, until the context ends. Clients see larger sequence numbers
-// than there are on that port, by the offset.
+// watchAnswers tells the ledger of every TCP reset and SYN-ACK of a backend that a port sends or
+// gets, until the context ends. Clients see sequence numbers that are larger by the offset than on
+// that port.
 func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, backend int, offset uint32, ledger *traffic.Ledger) error {
 	var fd int
 	err := port.Host.Do(func() (err error) {
@@ -54,7 +54,7 @@ func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, back
 // openAnswers makes a socket of the calling thread's host that gets the resets and SYN-ACKs
 // that the interface sends or gets.
 func openAnswers(ifindex int, direction uint32) (fd int, err error) {
-	// Bound first and given its protocol then: it must not see other ports.
+	// Bind sets the protocol: before that, the socket must not see other ports.
 	fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
@@ -64,7 +64,7 @@ func openAnswers(ifindex int, direction uint32) (fd int, err error) {
 		func() error {
 			return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, answerFilter(direction))
 		},
-		// Reads end, so that the context's end is noticed.
+		// Reads time out, so that the context's end is noticed.
 		func() error {
 			return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000})
 		},
@@ -78,7 +78,7 @@ func openAnswers(ifindex int, direction uint32) (fd int, err error) {
 	return fd, nil
 }
 
-// The flags of TCP that are looked at.
+// The TCP flags that the filter tests.
 const (
 	syn = 0x02
 	rst = 0x04
@@ -113,7 +113,8 @@ func answerFilter(direction uint32) *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// answer returns whom an IPv4 packet of TCP is from and for, its flags and its sequence number.
+// answer returns the sender and the receiver of an IPv4 TCP packet, its flags and its sequence
+// number.
 func answer(packet []byte) (from netip.Addr, client netip.AddrPort, flags byte, seq uint32, ok bool) {
 	const least = 20
 	if len(packet) < least {

@@ -14,33 +14,32 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// options say what to run.
+// options are the options of a run.
 type options struct {
 	schedule.Options
 	mode        mode
 	window      time.Duration // the services' drain
 	connections int           // TCP
 	flows       int           // UDP
-	quics       int           // QUIC connections, where the mode has them
+	quics       int           // QUIC connections, if the mode has them
 	weather     weather
 	syncookies  int           // net.ipv4.tcp_syncookies of every host
 	shared      bool          // the directors share an etcd
-	alone       bool          // the directors do not tell each other what they remember
+	alone       bool          // the directors do not tell each other of flows
 	rehash      bool          // the router chooses directors by the hash of the client's socket
 	binaries    binaries      // of weir
 	patience    time.Duration // how long a client waits for an answer
 	progress    io.Writer
-	// meanwhile, if there is one, is called when the events begin: tests let things
-	// go wrong there that nobody is to know of.
+	// meanwhile, if not nil, is called when the events begin: there tests cause faults that the
+	// harness does not know.
 	meanwhile func(ctx context.Context, h *harness) error
 }
 
-// windows is how many drain windows a connection must outlive to count as one that
-// has seen all there is to see.
+// windows is how many drain windows a connection must outlive to have seen everything.
 const windows = 5
 
-// patience is how long a client waits for an answer before it gives the connection
-// up: under loss TCP's retransmissions take a second or two at times.
+// patience is how long a client waits for an answer before it gives the connection up: under loss
+// TCP's retransmissions sometimes take a second or two.
 const patience = 15 * time.Second
 
 // harness is a run.
@@ -48,16 +47,16 @@ type harness struct {
 	options
 	top    *topology
 	group  forwarder
-	store  *sharedStore // nil: the directors share none
+	store  *sharedStore // nil: the directors share no store
 	ledger *traffic.Ledger
 	load   *traffic.Load
 	ways   *ways
-	counts *counters // nil: of no weir
+	counts *counters // nil: no weir runs
 	begin  time.Time
 	fewest int // connections at the same time, while events happened
 }
 
-// run performs events and returns what broke. Everything that it made is removed.
+// run performs events and returns what broke. It removes everything that it made.
 func run(ctx context.Context, o options, events []schedule.Event) (_ *report, err error) {
 	lab, err := netlab.New()
 	if err != nil {
@@ -110,10 +109,10 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 }
 
 func (o *options) say(format string, args ...any) {
-	fmt.Fprintf(o.progress, format+"\n", args...) // progress: if nobody sees it, so be it
+	fmt.Fprintf(o.progress, format+"\n", args...) // progress: errors do not matter
 }
 
-// serve runs the backends' servers and watches their resets.
+// serve runs the backends' servers and watches their answers.
 func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 	var servers []*traffic.Server
 	for i, b := range h.top.backends {
@@ -135,12 +134,11 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 	if !h.mode.hidesClients() {
 		return servers, h.top.lab.Err()
 	}
-	// Backends do not see the clients' addresses: resets are seen where they arrive.
+	// Backends do not see the clients' addresses: resets are watched where they arrive.
 	return servers, errors.Join(h.top.lab.Err(), watchAnswers(ctx, h.top.access.A, incoming, nobody, 0, h.ledger))
 }
 
-// start starts agents and directors, and lets the router know of those that are
-// announced.
+// start starts agents and directors, and lets the router send to the announced directors.
 func (h *harness) start(ctx context.Context) error {
 	first := schedule.Begin(h.Options)
 	h.say("starting %s, drain %s", h.mode.what, h.window)
@@ -204,7 +202,7 @@ func (h *harness) connect(ctx context.Context) error {
 	return nil
 }
 
-// perform lets the events happen, and the time pass that the run is to take.
+// perform lets the events happen, and waits until the run's time is over.
 func (h *harness) perform(ctx context.Context, p *performer, events []schedule.Event) error {
 	h.begin, h.fewest = time.Now(), h.ledger.Live()
 	watching, stop := context.WithCancel(ctx)

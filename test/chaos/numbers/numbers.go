@@ -1,7 +1,7 @@
-// Package numbers gives each host of a lab TCP sequence numbers that are its own. All hosts of a
-// lab are one kernel, which makes all SYN cookies with one secret; and a cookie may be
-// found good in any segment of a connection, if both ends have sent about as much. So each
-// host would take connections of the others for its own, as no two hosts of a network do.
+// Package numbers gives each host of a lab its own TCP sequence numbers. All hosts of a lab share
+// one kernel, which makes all SYN cookies with one secret. A cookie may be accepted in any segment
+// of a connection, if both ends have sent about the same amount. So each host would accept
+// connections of the others, as no two hosts of a real network do.
 package numbers
 
 import (
@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Apart lets the sequence numbers of the host at a cable be larger by an offset for all others
-// than for itself, until the context ends. The port is the cable's other end.
+// Apart makes others see the sequence numbers of the host at a cable larger by an offset, until the
+// context ends. The port is the cable's other end.
 func Apart(ctx context.Context, port *netlab.Port, offset uint32) (err error) {
 	defer func() {
 		if err != nil {

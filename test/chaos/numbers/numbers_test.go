@@ -44,7 +44,7 @@ func newNetwork(t *testing.T, offsets [2]uint32) *network {
 	return n
 }
 
-// goTo sends what the client has for the address to one of the hosts.
+// goTo routes the client's packets to the address to one of the hosts.
 func (n *network) goTo(host int) { n.client.Route(vip+"/32", "10.0.0.1"+strconv.Itoa(host+1)) }
 
 // listen listens on one of the hosts.
@@ -58,7 +58,7 @@ func (n *network) listen(t *testing.T, host int) *net.TCPListener {
 	return tcp
 }
 
-// open opens a connection to whoever listens there.
+// open opens a connection to the listener.
 func (n *network) open(t *testing.T, listener net.Listener) (client, server net.Conn) {
 	t.Helper()
 	client, err := n.client.DialContext(t.Context(), "tcp4", vip+":80")
@@ -73,9 +73,9 @@ func (n *network) open(t *testing.T, listener net.Listener) (client, server net.
 	return client, server
 }
 
-// TestForeignCookies: a connection that one host has opened with a cookie is none of another
-// host's, though their kernel is one. If their numbers are the same, it is: that is what
-// this is for.
+// TestForeignCookies: a connection that one host has opened with a cookie is not accepted by
+// another host, though they share a kernel. With the same numbers it is, which is why this package
+// exists.
 func TestForeignCookies(t *testing.T) {
 	for name, test := range map[string]struct {
 		offsets [2]uint32
@@ -89,7 +89,7 @@ func TestForeignCookies(t *testing.T) {
 			n := newNetwork(t, test.offsets)
 			other := n.listen(t, 1)
 			n.goTo(1)
-			n.open(t, other) // who has sent no cookie lately takes none
+			n.open(t, other) // a kernel that has sent no cookie lately accepts none
 			n.goTo(0)
 			client, _ := n.open(t, n.listen(t, 0))
 			n.goTo(1)
@@ -108,19 +108,19 @@ func TestForeignCookies(t *testing.T) {
 	}
 }
 
-// TestNumbersUnderLoss: both ends understand each other about what has been lost.
+// TestNumbersUnderLoss: both ends still agree about lost segments.
 func TestNumbersUnderLoss(t *testing.T) {
 	n := newNetwork(t, [2]uint32{0x9e3779b1, 0})
 	client, server := n.open(t, n.listen(t, 0))
 	_, err := process.Run(t.Context(), n.client, "nft", `table ip loss { chain in {
 		type filter hook input priority 0; tcp sport 80 numgen random mod 100 < 3 drop; }; }`)
 	must(t, err)
-	go func() { // too few are read if that fails
+	go func() { // if this fails, too few bytes are read
 		for err := error(nil); err == nil; {
 			_, err = server.Write(make([]byte, 1<<20))
 		}
 	}()
-	// Chance decides what is lost, and what of it is found out by acknowledgements.
+	// Chance decides which segments are lost, and which losses acknowledgments reveal.
 	must(t, client.SetReadDeadline(time.Now().Add(30*time.Second)))
 	for got := int64(0); got < 4<<20 || n.counter(t, "TCPSackRecovery") == 0; {
 		piece, err := io.CopyN(io.Discard, client, 1<<20)
@@ -135,7 +135,7 @@ func TestNumbersUnderLoss(t *testing.T) {
 	}
 }
 
-// counter reads one of the first host's of TCP (netstat(8)).
+// counter reads one of the first host's TCP counters (netstat(8)).
 func (n *network) counter(t *testing.T, name string) int {
 	t.Helper()
 	var text []byte
