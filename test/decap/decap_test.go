@@ -1,7 +1,7 @@
-// Package decap holds weir's tunnels against decapsulators that weir did not write:
-// the kernel's own ipip, sit, ip6tnl and fou.
+// Package decap tests weir's tunnels with decapsulators that are not weir's: the kernel's own ipip,
+// sit, ip6tnl and fou.
 //
-// Few kernels have all of them at hand: "make test-kernels" boots two that do.
+// Few kernels have all of them: "make test-kernels" boots two that do.
 package decap
 
 import (
@@ -28,7 +28,7 @@ import (
 
 const patience = 15 * time.Second
 
-// All packets are in these four tunnels, and each in IPIP and in GUE.
+// There are these four tunnels, each in IPIP and in GUE.
 var (
 	vips     = []netip.Addr{netip.MustParseAddr("10.80.0.1"), netip.MustParseAddr("fd00:80::1")}
 	backends = []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2")}
@@ -41,8 +41,8 @@ type tunnel struct {
 	vip     netip.Addr
 	backend netip.Addr
 	port    uint16
-	device  string // of the backend, that must see them
-	others  int    // candidates besides it, which GUE names to it
+	device  string // the backend's device that must see the packets
+	others  int    // other candidates, which GUE names to the backend
 }
 
 func (t tunnel) String() string {
@@ -78,12 +78,12 @@ func tunnels() []tunnel {
 	return all
 }
 
-// The VIPs are on the backend's lo, and only tunnels lead there:
+// The VIPs are on the backend's lo, and only tunnels reach them:
 //
 //	client 10.0.0.2 ---- 10.0.0.1 director 10.1.0.1 ---- 10.1.0.2 backend
 //	       fd00::2       fd00::1           fd00:1::1     fd00:1::2
 //
-// Replies are not weir's: the director's kernel routes them.
+// Replies do not pass weir: the director's kernel routes them.
 func TestKernelDecapsulates(t *testing.T) {
 	lab := netlab.ForTest(t)
 	client, director, backend := lab.Host("client"), lab.Router("director"), lab.Host("backend")
@@ -123,8 +123,8 @@ func TestKernelDecapsulates(t *testing.T) {
 	}
 }
 
-// addDecapsulators makes one device per pair of families, open to every sender, and
-// the port that unwraps GUE for them.
+// addDecapsulators makes one device per pair of families, open to every sender, and the port that
+// removes GUE for them.
 func addDecapsulators(t *testing.T, backend *netlab.Host) {
 	t.Helper()
 	local4, local6 := net.IP(backends[0].AsSlice()), net.IP(backends[1].AsSlice())
@@ -161,8 +161,8 @@ func addDecapsulators(t *testing.T, backend *netlab.Host) {
 	}
 }
 
-// openGUE is "ip fou add port PORT gue". netlink.FouAdd names an inner protocol of 0
-// too, which kernels refuse that check it.
+// openGUE is "ip fou add port PORT gue". netlink.FouAdd also sends an inner protocol of 0, which
+// some kernels refuse.
 func openGUE(family uint8, port uint16) error {
 	fou, err := netlink.GenlFamilyGet("fou")
 	if err != nil {
@@ -177,8 +177,7 @@ func openGUE(family uint8, port uint16) error {
 	return err
 }
 
-// services has one service per tunnel and protocol. The backend that is there owns
-// every slot.
+// services has one service per tunnel and protocol. The existing backend owns every slot.
 func services(tunnels []tunnel, mac model.MAC) []model.TableService {
 	var all []model.TableService
 	for _, tunnel := range tunnels {
@@ -197,7 +196,7 @@ func services(tunnels []tunnel, mac model.MAC) []model.TableService {
 	return all
 }
 
-// candidates are the backend, and others that there are not.
+// candidates are the backend, and others that do not exist.
 func candidates(tunnel tunnel, mac model.MAC) []model.TableBackend {
 	address, list := tunnel.backend, make([]model.TableBackend, tunnel.others+1)
 	for i := range list {
@@ -208,7 +207,7 @@ func candidates(tunnel tunnel, mac model.MAC) []model.TableBackend {
 	return list
 }
 
-// ring is one in which the first backend owns every slot, and all others follow.
+// ring is a ring in which the first backend owns every slot, and all others follow.
 func ring(others int) model.Ring {
 	slot, row := model.Slot{Owner: 0, Next: model.NoBackend}, model.CandidateList{Oldest: []uint8{0}}
 	for i := range others {
@@ -279,8 +278,8 @@ func echoStream(t *testing.T, client, backend *netlab.Host, address string) {
 	}
 }
 
-// echoDatagram sends datagrams of every length up to a small one, odd ones too, and a
-// large one, which must come back as they were.
+// echoDatagram sends datagrams of every length up to a small limit, odd ones too, and a large one.
+// They must come back unchanged.
 func echoDatagram(t *testing.T, client, backend *netlab.Host, address string) {
 	t.Helper()
 	server, err := backend.ListenPacket("udp", address)

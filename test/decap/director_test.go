@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// The director is a process of its own, because a datapath is for the network
-// namespace that its process runs in: this test's binary again, told by pinVariable.
+// The director is a separate process, because a datapath works in its process's network namespace.
+// pinVariable tells this test's binary to be the director.
 const pinVariable = "WEIR_TEST_DIRECTOR_PIN"
 
 func TestMain(m *testing.M) {
