@@ -1,7 +1,7 @@
 // Command frozen writes down what users, and other versions of weir, rely on: the instructions of
 // every function of the BPF programs, the maps and types that versions share, the API, the manual
-// pages, keys of files and of answers, names of metrics, and all texts. A change that is to keep
-// behavior as it is is made between two runs: their difference is empty, or the change explains it.
+// pages, keys of files and of answers, names of metrics, and all texts. Run it before and after a
+// change that must keep behavior: the difference is empty, or the change explains it.
 package main
 
 import (
@@ -42,7 +42,7 @@ func run(ctx context.Context, out, base string) error {
 	return compare(before, now, filepath.Join(out, "difference"))
 }
 
-// compare writes how two directories differ, and says of which files that is.
+// compare writes how two directories differ, and names the files.
 func compare(before, now, into string) error {
 	text, err := exec.Command("diff", "-ruN", before, now).Output()
 	var differs *exec.ExitError
@@ -80,7 +80,7 @@ func compare(before, now, into string) error {
 	return fmt.Errorf("both differ: see %s", into)
 }
 
-// writeCommit writes what a commit has, from a tree of its own.
+// writeCommit is write for a commit, from a worktree of its own.
 func writeCommit(ctx context.Context, commit, out string) (err error) {
 	dir, err := os.MkdirTemp("", "weir-frozen-")
 	if err != nil {
@@ -105,7 +105,7 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 	return nil
 }
 
-// write writes what a source tree, and the weir that is built from it, have.
+// write writes down a source tree, and the weir that is built from it.
 func write(ctx context.Context, tree, out string) (err error) {
 	if err := os.RemoveAll(out); err != nil {
 		return err
@@ -117,7 +117,7 @@ func write(ctx context.Context, tree, out string) (err error) {
 	if err := os.MkdirAll(filepath.Join(out, "man"), 0o755); err != nil {
 		return err
 	}
-	// Without a version's name, which pages would have.
+	// Without a version's name, which would be in the pages.
 	if err := command(ctx, tree, "go", "run", "-buildvcs=false", "./cmd/weir", "man", filepath.Join(out, "man")); err != nil {
 		return err
 	}

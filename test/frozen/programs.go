@@ -15,10 +15,10 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// product are the folders of what runs at users': programs and texts of others are not frozen.
+// product are the folders of what users run: programs and texts of other folders are not frozen.
 var product = []string{"cmd", "internal", "kube", "quiclb"}
 
-// laboratories are the folders of the product that users have nothing of.
+// laboratories are the folders of the product that users do not run.
 var laboratories = []string{"internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/memlab", "internal/packet", "internal/twin"}
 
 // writePrograms writes, for each object of BPF programs, its functions, and its maps and enums.
@@ -62,17 +62,18 @@ func eachFile(tree string, visit func(path string) error) error {
 	return nil
 }
 
-// functionsOf are how many instructions each function has, and which: not where in the sources.
+// functionsOf returns each function's instructions and their number, without their place in the
+// sources.
 func functionsOf(spec *ebpf.CollectionSpec) []byte {
 	functions := map[string][]string{}
 	for _, program := range spec.Programs {
 		name := ""
 		for i := range program.Instructions {
 			instruction := &program.Instructions[i]
-			if f := btf.FuncMetadata(instruction); f != nil { // with it a function begins
+			if f := btf.FuncMetadata(instruction); f != nil { // a function begins here
 				name = f.Name
 				if functions[name] != nil {
-					name = "" // another program has it, too
+					name = "" // another program has the function, too
 				} else {
 					functions[name] = []string{}
 				}
@@ -93,7 +94,7 @@ func functionsOf(spec *ebpf.CollectionSpec) []byte {
 	return text.Bytes()
 }
 
-// mapsOf are the maps with the layout of what is in them, and the enums.
+// mapsOf returns the maps with the layout of their content, and the enums.
 func mapsOf(spec *ebpf.CollectionSpec) []byte {
 	var text bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {

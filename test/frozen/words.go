@@ -16,11 +16,11 @@ import (
 
 var metricName = regexp.MustCompile(`^weir_[a-z0-9_]+$`)
 
-// words is what the sources of the product say to people and to other programs.
+// words are the texts of the product's sources for people and for other programs.
 type words struct{ texts, keys, metrics map[string]bool }
 
 // writeWords writes texts of two words and more, the keys of files and of answers, and the names of
-// metrics: each once, without where it is said, so that code may move.
+// metrics: each once, without its place, so that code may move.
 func writeWords(tree, out string) error {
 	w := words{map[string]bool{}, map[string]bool{}, map[string]bool{}}
 	err := eachFile(tree, func(path string) error {
