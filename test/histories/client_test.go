@@ -14,16 +14,16 @@ import (
 	"weir.io/weir/internal/twin"
 )
 
-// stage is how far a connection has come.
+// stage is the stage of a connection.
 type stage int
 
 const (
 	closed  stage = iota
 	asked         // a server has answered its SYN
 	open          // the server has it
-	halfWay       // the client has ended it, and so has the server, whose FIN is not acknowledged
+	halfWay       // both have ended it, and the server's FIN is not acknowledged
 	hangsUp       // the server has ended it, and the client has not
-	ended         // the server's kernel waits for what may be under way
+	ended         // the server's kernel waits for packets that may be under way
 )
 
 // client is a client's end of a connection, and what it knows of the server's.
@@ -36,11 +36,11 @@ type client struct {
 	host     *host
 	promised bool // its packets must come to its host
 	backup   bool // it was placed on a backup
-	cookie   bool // so it was opened
+	cookie   bool // it was opened with a cookie
 	conn     *net.TCPConn
 	syn      uint32
-	next     uint32 // the client's number
-	ack      uint32 // the server's
+	next     uint32 // the client's next sequence number
+	ack      uint32 // the server's next sequence number
 }
 
 func (c *client) id() twin.Connection { return connection(c.flow) }
@@ -59,7 +59,7 @@ func (c *client) sends(flags uint8, data string) bool {
 	return c.send(c, p, frame)
 }
 
-// forget ends a connection. Nothing is sent about it any more.
+// forget ends a connection. No more packets of it are sent.
 func (c *client) forget() {
 	if c.conn != nil {
 		abort(c.conn)
@@ -72,7 +72,7 @@ func (c *client) forget() {
 	*c = client{life: c.life}
 }
 
-// goOn lets the client do something.
+// goOn makes the client do something.
 func (c *client) goOn() {
 	c.Helper()
 	switch c.stage {
@@ -93,8 +93,8 @@ func (c *client) goOn() {
 	}
 }
 
-// begin sends the SYN of another connection, and perhaps again, when its answer was lost.
-// Which of two answers comes first is the network's choice.
+// begin sends the SYN of another connection, and perhaps again, as if its answer was lost. Which of
+// two answers comes first is random.
 func (c *client) begin() {
 	c.Helper()
 	c.flow = c.newFlow()
@@ -114,13 +114,13 @@ func (c *client) begin() {
 	}
 }
 
-// ask sends the SYN by some director.
+// ask sends the SYN by a random director.
 func (c *client) ask() (answer client, ok bool) {
 	c.Helper()
 	return c.askBy(c.directors[c.r.IntN(len(c.directors))])
 }
 
-// askBy sends the SYN by a director, and returns the connection as who answers has it.
+// askBy sends the SYN by a director, and returns the connection as the answering host has it.
 func (c *client) askBy(d *director) (answer client, ok bool) {
 	c.Helper()
 	s := &twin.Segment{Connection: c.id(), Flags: packet.SYN, Sequence: c.syn}
@@ -130,11 +130,11 @@ func (c *client) askBy(d *director) (answer client, ok bool) {
 	}
 	_, given := end.twin.Cookies[c.id()]
 	if _, has := end.twin.Sockets[c.id()]; given || has {
-		return answer, false // it was answered before, and answers again
+		return answer, false // the host has answered before, and answers again
 	}
 	answer = *c
 	answer.host, answer.revision = end, d.revision
-	answer.backend = netip.AddrPortFrom(path[0], 0) // as the service's have no port of their own
+	answer.backend = netip.AddrPortFrom(path[0], 0) // the service's backends have no port of their own
 	heard := end.hear(c, func(s segment) bool {
 		return s.Connection == c.id() && s.flags == packet.SYN|packet.ACK && s.ack == c.syn+1
 	})
@@ -148,7 +148,7 @@ func (c *client) askBy(d *director) (answer client, ok bool) {
 	return answer, true
 }
 
-// establish acknowledges the answer that has come.
+// establish acknowledges the answer.
 func (c *client) establish() {
 	c.Helper()
 	for _, r := range c.revisions[c.revision:] {
@@ -173,7 +173,7 @@ func (c *client) establish() {
 	}
 }
 
-// use does what is done with open connections: most of the time they are used.
+// use does something with an open connection: mostly it sends data.
 func (c *client) use() {
 	c.Helper()
 	switch c.r.IntN(20) {
@@ -191,7 +191,7 @@ func (c *client) use() {
 		c.stage = hangsUp
 	case 2:
 		if c.next == c.syn+1 {
-			return // a bare RST would be one for all who have got the SYN, too
+			return // a bare RST would also be valid for every host that has got the SYN
 		}
 		if c.sends([]uint8{packet.RST, packet.RST | packet.ACK}[c.r.IntN(2)], "") {
 			c.wants(unix.ECONNRESET)
@@ -199,7 +199,7 @@ func (c *client) use() {
 		}
 	case 3:
 		late := *c
-		_, _ = late.ask() // a SYN of it that comes late: the client refuses what is answered
+		_, _ = late.ask() // a late SYN of the connection: the client refuses the answer
 	case 4, 5, 6:
 		q := &twin.Quote{Connection: c.id(), Sequence: c.ack}
 		c.send(c, twin.Packet{Quote: q}, errorFrame(q))
@@ -223,7 +223,7 @@ func (c *client) talk() {
 	}
 }
 
-// wants waits for the server to see how the client has ended the connection.
+// wants waits until the server sees how the client has ended the connection.
 func (c *client) wants(want error) {
 	c.Helper()
 	c.must(c.conn.SetReadDeadline(time.Now().Add(patience)))
@@ -239,7 +239,7 @@ func (c *client) hearEnd() {
 	c.ack = c.host.hear(c, func(s segment) bool { return s.Connection == c.id() && s.flags&packet.FIN != 0 }).sequence + 1
 }
 
-// hangUp ends what the server has ended.
+// hangUp ends a connection that the server has ended.
 func (c *client) hangUp() {
 	c.Helper()
 	if !c.sends(packet.FIN|packet.ACK, "") {
@@ -250,7 +250,7 @@ func (c *client) hangUp() {
 	c.stage = ended
 }
 
-// repeat sends the FIN again, whose acknowledgement was lost.
+// repeat sends the FIN again, as if its acknowledgment was lost.
 func (c *client) repeat() {
 	c.Helper()
 	c.next--

@@ -18,7 +18,7 @@ import (
 
 const xdpDrop, xdpPass, xdpRedirect = 1, 2, 4
 
-// director is one of a group: a datapath with maps of its own.
+// director is a director of a group: a datapath with maps of its own.
 type director struct {
 	*datapath.Datapath
 	wire, pin string
@@ -27,13 +27,13 @@ type director struct {
 	revision int
 	unseen   map[netip.AddrPort]bool
 	planner  *engine.Planner
-	service  model.TableService        // what it was told
-	sent     map[model.Flow]netip.Addr // datagrams of these flows, since it knows something
+	service  model.TableService        // the service that it was told
+	sent     map[model.Flow]netip.Addr // where it has sent datagrams of these flows, since it was empty
 }
 
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// load begins a director that has no table yet.
+// load starts a director that has no table yet.
 func (d *director) load() (err error) {
 	d.program = nil
 	d.Datapath, err = datapath.Open(datapath.Options{Pin: d.pin, Log: silent,
@@ -45,10 +45,10 @@ func (d *director) close() error {
 	if d.Datapath == nil {
 		return nil
 	}
-	return errors.Join(d.program.Close(), d.Close()) // no program is closed
+	return errors.Join(d.program.Close(), d.Close()) // closing a nil program is fine
 }
 
-// begin takes from it all that it knows.
+// begin makes it forget everything.
 func (d *director) begin(t testing.TB) {
 	t.Helper()
 	d.set(t, model.Table{})
@@ -56,12 +56,12 @@ func (d *director) begin(t testing.TB) {
 	d.forget()
 }
 
-// forget is what a process that has ended does not know.
+// forget drops what a new process does not know.
 func (d *director) forget() {
 	d.unseen, d.planner = map[netip.AddrPort]bool{}, engine.NewPlanner()
 }
 
-// restart begins it anew: with what is pinned, or with nothing.
+// restart restarts it: with its pins, or with nothing.
 func (d *director) restart(t testing.TB, empty bool) {
 	t.Helper()
 	must(t, d.close())
@@ -91,8 +91,7 @@ func (d *director) set(t testing.TB, table model.Table) {
 	}
 }
 
-// attached is the program of a pinned link: the one that packets would meet. Whoever asks
-// closes it.
+// attached is the program of a pinned link: the one that packets would meet. The caller closes it.
 func attached(pin string) (*ebpf.Program, error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {

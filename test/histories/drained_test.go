@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/twin"
 )
 
-// testDrained: while all backends that are left drain, slots of the others are nobody's.
-// The director takes that as it is: what is theirs is dropped, and all else is served.
+// testDrained: while all remaining backends drain, slots of removed ones have no owner. The
+// director accepts that: it drops packets of those slots, and serves all others.
 func testDrained(t *testing.T, l *lab) {
 	h := newLife(t, l, tcp, rand.New(rand.NewPCG(42, 1)), &tally{})
 	h.service.Policy, h.service.Backends = model.Maglev, nil

@@ -12,13 +12,13 @@ var (
 	seeds = flag.Uint64("seeds", 0, "how many histories there are of each kind; 0: enough")
 )
 
-// enough histories show everything that they are for.
+// enough is how many histories show everything that they must.
 var enough = map[kind]uint64{tcp: 6, udp: 3, quic: 2}
 
-// TestHistories: whatever happens to a service, whichever director sees what of it, and
-// whatever its hosts have, the programs do what the twin says, and a packet of a connection
-// ends in the kernel that has it, with the exceptions of docs/consistency.md. So does a
-// datagram of a flow, and one of a connection of QUIC.
+// TestHistories: whatever happens to a service, whichever changes each director has seen, and
+// whatever its hosts have, the programs do what the twin says. A packet of a connection ends in the
+// kernel that has the connection, with the exceptions of docs/consistency.md. So do datagrams of a
+// UDP flow, and of a QUIC connection.
 func TestHistories(t *testing.T) {
 	l := newLab(t)
 	for number, of := range []kind{tcp, udp, quic} {
@@ -30,7 +30,7 @@ func TestHistories(t *testing.T) {
 		for seed := *first; seed < *first+histories; seed++ {
 			t.Run(fmt.Sprint(of, "/seed ", seed), func(t *testing.T) {
 				if newLife(t, l, of, rand.New(rand.NewPCG(41+uint64(number), seed)), all).run(30, 40) {
-					played++ // to its end: one that was too slow shows less
+					played++ // to the end: a history that was too slow shows less
 				}
 			})
 		}
@@ -44,7 +44,7 @@ func TestHistories(t *testing.T) {
 	t.Run("a SYN is sent again while its slot moves, without agents", func(t *testing.T) { testResentAlone(t, l) })
 }
 
-// suffices says whether everything has happened that is to be shown.
+// suffices reports whether everything has happened that must be shown.
 func (is *tally) suffices(of kind) bool {
 	switch {
 	case is.passed < is.walked/100 || is.walked < 1000 || is.opened < 100 || is.restarted == 0 || is.lost == 0:

@@ -22,8 +22,8 @@ import (
 
 const tcNext, tcRedirect = 0xffffffff, 7
 
-// host is a backend's: an agent that is attached as it would be, a server at each VIP, and
-// beside them what the twin says that its kernel has.
+// host is a backend's host: an attached agent, a server at each VIP, and beside them what the twin
+// says its kernel has.
 type host struct {
 	*netlab.Host
 	addresses map[netip.Addr]bool
@@ -31,16 +31,16 @@ type host struct {
 	attach    agent.Attach
 	pin       string
 	agent     *agent.Agent
-	xdp, tc   *ebpf.Program // xdp: nil where the agent has tc alone
-	street    int           // to and from clients: packets of the VIPs
+	xdp, tc   *ebpf.Program // xdp: nil if the agent has only tc
+	street    int           // interface to and from clients, for packets of the VIPs
 	listeners map[netip.Addr]*net.TCPListener
 	sockets   map[netip.Addr]*net.UDPConn
 	maps      map[string]*ebpf.Map // of the agent
-	cookies   bool                 // it answers every SYN with one
+	cookies   bool                 // the host answers every SYN with a cookie
 	twin      twin.Host
-	kept      map[model.Flow]time.Time // UDP's: when a datagram was kept last, by the history's clock
-	counted   map[string]uint64        // by the agent until now
-	counts    map[string]uint64        // that the twin expects since then
+	kept      map[model.Flow]time.Time // UDP: when a datagram was last kept, by the history's clock
+	counted   map[string]uint64        // the agent's counts so far
+	counts    map[string]uint64        // the counts that the twin expects since then
 }
 
 func newHost(t testing.TB, l *netlab.Lab, nobody *netlab.Host, number int, tc bool) *host {
@@ -85,12 +85,12 @@ func (h *host) load() error {
 	})
 }
 
-// close ends what load has begun.
+// close undoes load.
 func (h *host) close() {
 	if h.agent != nil {
 		_ = h.agent.Close()
 	}
-	_, _ = h.xdp.Close(), h.tc.Close() // nil is closed
+	_, _ = h.xdp.Close(), h.tc.Close() // closing nil is fine
 	for _, m := range h.maps {
 		_ = m.Close()
 	}
@@ -118,7 +118,7 @@ func mapsOf(program *ebpf.Program) (map[string]*ebpf.Map, error) {
 	return all, nil
 }
 
-// serve listens at the VIPs, which the agent has brought.
+// serve listens at the VIPs, which the agent has added.
 func (h *host) serve(t testing.TB) {
 	t.Helper()
 	for _, vip := range []netip.Addr{vip4, vip6} {
@@ -133,8 +133,8 @@ func (h *host) serve(t testing.TB) {
 	}
 }
 
-// openStreet makes the interface by which clients' packets come out of tunnels into the
-// kernel, and by which it answers. This process is at its other end.
+// openStreet makes the interface by which clients' packets from tunnels reach the kernel, and by
+// which it answers. This process is at its other end.
 func (h *host) openStreet(t testing.TB) {
 	t.Helper()
 	must(t, h.Do(func() (err error) {
@@ -167,7 +167,7 @@ func (h *host) openStreet(t testing.TB) {
 	t.Cleanup(func() { _ = unix.Close(h.street) })
 }
 
-// begin makes the host one that has no connection, and answers SYNs with cookies or not.
+// begin makes the host one without connections, which answers SYNs with cookies or not.
 func (h *host) begin(t testing.TB, cookies bool) {
 	t.Helper()
 	h.twin = twin.Host{
@@ -178,8 +178,8 @@ func (h *host) begin(t testing.TB, cookies bool) {
 	}
 	h.cookies, h.kept = cookies, map[model.Flow]time.Time{}
 	h.forgetQuestions(t)
-	// All hosts of the lab are one kernel, and so have one secret for their cookies: who does
-	// not answer with any takes none for its own either.
+	// All hosts of the lab share one kernel, and so one secret for their cookies: a host that does
+	// not answer with cookies accepts none either.
 	h.Sysctl("net.ipv4.tcp_syncookies", map[bool]string{false: "0", true: "2"}[cookies])
 	h.counted, h.counts = h.count(t), map[string]uint64{}
 }
@@ -209,8 +209,8 @@ func (h *host) checkCounts(t testing.TB) {
 	h.counted, h.counts = now, map[string]uint64{}
 }
 
-// judge runs the host's programs on a frame, as they would see it: the packet that goes up
-// the stack, or the frame that goes on to another host.
+// judge runs the host's programs on a frame. It returns the packet that goes up the stack, or the
+// frame that goes on to another host.
 func (h *host) judge(t testing.TB, frame []byte) (up []byte, on []byte) {
 	t.Helper()
 	must(t, h.Do(func() error {
@@ -238,7 +238,7 @@ func (h *host) judge(t testing.TB, frame []byte) (up []byte, on []byte) {
 	return up, on
 }
 
-// deliver gives the kernel a packet. What it has sent before nobody waits for any more.
+// deliver gives the kernel a packet, and discards what it has sent before.
 func (h *host) deliver(t testing.TB, packet []byte) {
 	t.Helper()
 	for b := make([]byte, 2048); ; {
@@ -269,7 +269,7 @@ func (h *host) hear(t testing.TB, wanted func(segment) bool) segment {
 	return segment{}
 }
 
-// accept is the server's end of a connection that the kernel has just got.
+// accept returns the server's end of a connection that the kernel has just accepted.
 func (h *host) accept(t testing.TB, c twin.Connection) *net.TCPConn {
 	t.Helper()
 	listener := h.listeners[c.VIP.Addr()]
@@ -286,7 +286,7 @@ func (h *host) accept(t testing.TB, c twin.Connection) *net.TCPConn {
 	}
 }
 
-// abort ends a connection at once and leaves nothing of it.
+// abort ends a connection at once and without a trace.
 func abort(conn *net.TCPConn) {
 	_ = conn.SetLinger(0)
 	_ = conn.Close()

@@ -34,13 +34,13 @@ var (
 	tunnels          = []netip.Prefix{netip.MustParsePrefix("10.99.0.0/26"), netip.MustParsePrefix("fd00:99::/64")}
 )
 
-// lab is directors, which are programs with their maps in this process's namespace, and
-// hosts in namespaces of their own with agents and real sockets. No packet is sent: a
-// program is run on it, and what comes out is given to the next program or to a kernel.
+// lab has directors, which are programs with their maps in this process's namespace, and hosts in
+// namespaces of their own with agents and real sockets. No packet is sent: a program runs on it,
+// and its output goes to the next program or to a kernel.
 //
 //	client's packet -> a director -> a host's programs -> the next host's -> ... -> kernel
 //
-// It outlives a history, because programs take a while to load.
+// A lab outlives a history, because programs take a while to load.
 type lab struct {
 	directors []*director
 	hosts     []*host
@@ -82,7 +82,7 @@ func newNobody(net *netlab.Lab) *netlab.Host {
 	return host
 }
 
-// together runs all at once: the verifier takes most of the time that they do.
+// together runs all at once: the verifier takes most of their time.
 func together(loads []func() error) error {
 	errs := make([]error, len(loads))
 	var all sync.WaitGroup
@@ -95,7 +95,7 @@ func together(loads []func() error) error {
 
 func wireName(number int) string { return fmt.Sprint("wire", number) }
 
-// wire gives each director an interface, and the way to all hosts.
+// wire gives each director an interface, and routes to all hosts.
 func (l *lab) wire(t testing.TB) {
 	t.Helper()
 	for number := range directorsIn {
@@ -129,7 +129,7 @@ func backendAddress(number int, six bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + number)})
 }
 
-// backends are the addresses of all who may ever be one.
+// backends are the addresses of all possible backends.
 func backends() (all []netip.Addr) {
 	for number := range backendsIn {
 		all = append(all, backendAddress(number, false), backendAddress(number, true))
@@ -137,7 +137,7 @@ func backends() (all []netip.Addr) {
 	return all
 }
 
-// agentConfig is what every agent knows: all who may ever be a backend.
+// agentConfig is every agent's configuration: it has all possible backends.
 func agentConfig() model.Config {
 	c := model.Config{Directors: tunnels}
 	for _, vip := range []netip.Addr{vip4, vip6} {

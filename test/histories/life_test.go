@@ -18,8 +18,8 @@ import (
 
 const drain = time.Minute
 
-// life is the random one of a service, of a group of directors that learn of it at
-// different moments, and of its connections. Its clock is not the kernels': it ends long
+// life is the random life of a service, of a group of directors that learn of its changes at
+// different moments, and of its connections. Its clock is not the kernels' clock: it ends long
 // before they forget anything.
 type life struct {
 	*lab
@@ -28,10 +28,10 @@ type life struct {
 	six         bool // tunnels are over IPv6
 	service     model.Service
 	log         model.Log
-	held        []uint64 // generations, by the plan that runs
+	held        []uint64 // generations, by the current plan
 	now         time.Time
 	pace        time.Duration // the longest step
-	calm        int           // so many times fewer changes
+	calm        int           // how many times fewer changes
 	notice      time.Duration // of a new generation
 	planner     *engine.Planner
 	evidence    engine.Evidence
@@ -40,7 +40,7 @@ type life struct {
 	rings       map[uint64]maglev.Generation // by number
 	clients     []*client                    // of TCP
 	speakers    []*speaker                   // of UDP
-	codec       *quiclb.Codec                // of QUIC; nil: it is none
+	codec       *quiclb.Codec                // of QUIC; nil: no QUIC
 	happened    int
 	expired     time.Time // when kernels begin to forget
 	conclusions *tally
@@ -56,26 +56,26 @@ func (r *revision) has(backend netip.AddrPort) bool {
 	return slices.ContainsFunc(r.service.Backends, func(b model.Backend) bool { return b.Endpoint() == backend })
 }
 
-// tally is what histories have shown.
+// tally counts what histories have shown.
 type tally struct {
-	walked      int // packets of connections that had to come to one host
-	passed      int // of these, that another host passed on
+	walked      int // packets of connections that had to reach one host
+	passed      int // of these, those that another host passed on
 	behind      int // packets by directors that did not know the connection's generation yet
-	misdirected int // of these, that came to another host
-	crowded     int // packets of a backup's connection that no row had room for
+	misdirected int // of these, those that came to another host
+	crowded     int // packets of a backup's connection for which no row had room
 	opened      int
-	cookies     int // connections that a cookie opened
+	cookies     int // connections opened by a cookie
 	resent      int // SYNs that came to a second host
 	rehashed    int // packets of services with two affinities
 	chosen      int // connections of p2c that the backup got
 	lost        int // connections whose backend was removed
 	restarted   int // directors
-	relayed     int // datagrams of QUIC to who is down for a director
+	relayed     int // QUIC datagrams to a backend that is down for a director
 	held        int // slots, by plans
-	lastResort  int // packets that were nobody's
+	lastResort  int // packets of no known connection
 }
 
-// kind is what clients speak.
+// kind is the protocol of the clients.
 type kind string
 
 const (
@@ -84,8 +84,8 @@ const (
 	quic kind = "QUIC"
 )
 
-// untilForgotten is how long kernels keep all that a history leaves with them: a handshake for 63 s,
-// TIME_WAIT for 60, and a cookie is good for a minute.
+// untilForgotten is how long kernels surely keep everything of a history: they keep a handshake for
+// 63 s, TIME_WAIT for 60 s, and accept a cookie for a minute.
 const untilForgotten = 45 * time.Second
 
 func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *life {
@@ -101,7 +101,7 @@ func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *l
 	h.service.RingSize = []uint32{53, 101, 211}[r.IntN(3)]
 	h.service.Affinity = model.Affinity(r.IntN(2))
 	h.service.Policy = []model.Policy{model.Maglev, model.P2C}[r.IntN(2)]
-	h.calm = []int{1, 1, 8}[r.IntN(3)] // changes of affinity wait for all others to be over
+	h.calm = []int{1, 1, 8}[r.IntN(3)] // a change of affinity waits until all others are over
 	if h.calm > 1 || protocol == model.UDP {
 		h.service.Policy = model.Maglev
 	}
@@ -134,7 +134,7 @@ func (h *life) add() {
 	}
 }
 
-// change is what people and controllers do.
+// change makes a random change, like people and controllers.
 func (h *life) change() {
 	s := &h.service
 	s.Backends = slices.Clone(s.Backends)
@@ -189,8 +189,8 @@ func (h *life) revise() {
 	}
 }
 
-// advance does what the keeper of the service's log does, who takes out of it what agents
-// report no connections of.
+// advance does what the keeper of the service's log does: it also removes generations without
+// reported connections.
 func (h *life) advance() {
 	held := history.Held{}
 	for _, number := range h.held {
@@ -207,7 +207,7 @@ func (h *life) advance() {
 
 func (h *life) logs(log model.Log) engine.Logs { return engine.Logs{h.service.ID(): log} }
 
-// asOf is the log as it is at a time for who learned of its newest generation at once.
+// asOf is the log at a time for a director that learned of its newest generation at once.
 func asOf(log model.Log, now time.Time) model.Log {
 	if len(log.Generations) > 0 {
 		log.Coming, _ = history.Coming(log, log.Generations[0].Since, now)
@@ -215,8 +215,8 @@ func asOf(log model.Log, now time.Time) model.Log {
 	return log
 }
 
-// apply lets directors come to later revisions, none more than two behind, lose and find
-// backends, and begin anew.
+// apply moves directors to later revisions, at most two behind, and lets them lose and find
+// backends, and restart.
 func (h *life) apply() {
 	newest := len(h.revisions) - 1
 	for _, d := range h.directors {
@@ -241,7 +241,7 @@ func (h *life) apply() {
 	}
 }
 
-// tell gives a director the table of its revision, as it sees it.
+// tell gives a director the table of its revision, with the health that it sees.
 func (h *life) tell(d *director) {
 	now, health := &h.revisions[d.revision], engine.Health{}
 	for endpoint, unseen := range d.unseen {
@@ -255,7 +255,7 @@ func (h *life) tell(d *director) {
 	d.tell(h, table)
 }
 
-// newFlow is one that hardly another connection has had: kernels remember some for a while.
+// newFlow is a flow that probably no earlier connection had: kernels remember some for a while.
 func (h *life) newFlow() model.Flow {
 	source := netip.AddrFrom4([4]byte{198, 18 + byte(h.r.IntN(2)), byte(h.r.IntN(256)), byte(h.r.IntN(256))})
 	if h.service.VIP.Is6() {
@@ -267,7 +267,7 @@ func (h *life) newFlow() model.Flow {
 		Protocol: uint8(h.service.Protocol)}
 }
 
-// report lets an agent say which connections its host has.
+// report makes an agent report the connections of its host.
 func (h *life) report(of netip.Addr) {
 	report := model.AgentReport{Backend: of, Taken: h.now}
 	for _, affinity := range model.Affinities {
@@ -287,7 +287,7 @@ func flowOf(c twin.Connection) model.Flow {
 	return model.Flow{Source: c.Client.Addr(), Destination: c.VIP.Addr(), SourcePort: c.Client.Port(), DestinationPort: c.VIP.Port(), Protocol: uint8(model.TCP)}
 }
 
-// run is a history of so many steps. It reports whether it came to its end.
+// run runs a history of this many steps. It reports whether it came to its end.
 func (h *life) run(steps, clients int) bool {
 	h.Helper()
 	defer func() {

@@ -1,5 +1,5 @@
-// Package histories lets the real programs of directors and of hosts live through random
-// histories together, packet by packet, beside the twin of both.
+// Package histories runs the real programs of directors and of hosts through random histories
+// together, packet by packet, beside the twin of both.
 package histories
 
 import (
@@ -16,8 +16,8 @@ import (
 // insideVariable holds the number of the process that has entered namespaces of its own.
 const insideVariable = "WEIR_TEST_HISTORIES_INSIDE"
 
-// The directors work in the network namespace of this process, so that is one of its own:
-// also that of a fuzzer's worker, which goes on with the files that it was given.
+// The directors work in the network namespace of this process, so it gets its own. So does a
+// fuzzer's worker, which keeps the files that it was given.
 func TestMain(m *testing.M) {
 	if os.Getenv(insideVariable) == strconv.Itoa(os.Getpid()) {
 		os.Exit(m.Run())
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// enter begins this program again, as the same process, in namespaces of its own.
+// enter starts this program again, as the same process, in namespaces of its own.
 func enter() error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {

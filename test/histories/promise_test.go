@@ -8,10 +8,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// promises says whether a connection that a director has placed is one that is found
-// again. An owner's is, and a backup's where rows have room for it (docs/consistency.md,
-// "Rows"): of these also one of a slot that is held and whose owner was removed. Where a
-// director sees owner and backup down somebody else gets it, of whom no row need know.
+// promises reports whether later packets must find a connection that a director has placed. They
+// find an owner's, and a backup's if rows have room for it (docs/consistency.md, "Rows"), even in a
+// held slot whose owner was removed. If a director sees owner and backup down, another backend gets
+// the connection, and rows need not name that one.
 func (h *life) promises(d *director, backend netip.AddrPort, f model.Flow) (promised, backup bool) {
 	row := d.service.Ring.Row(d.service.Ring.SlotOf(f.Hash(d.service.Salt, d.service.Affinity)))
 	now := &h.revisions[d.revision]
@@ -25,7 +25,7 @@ func (h *life) promises(d *director, backend netip.AddrPort, f model.Flow) (prom
 	return backup, backup
 }
 
-// owned says whether a backend owns a flow's slot in some generation of the log.
+// owned reports whether a backend owns a flow's slot in some generation of the log.
 func (h *life) owned(log model.Log, backend netip.AddrPort, f model.Flow) bool {
 	return slices.ContainsFunc(log.Generations, func(g model.Generation) bool {
 		slot := h.slot(&g, f)
@@ -33,7 +33,7 @@ func (h *life) owned(log model.Log, backend netip.AddrPort, f model.Flow) bool {
 	})
 }
 
-// backup is whose a flow's slot would be without its owner, by the newest generation.
+// backup is the owner of a flow's slot without its present owner, by the newest generation.
 func (h *life) backup(log model.Log, f model.Flow) netip.AddrPort {
 	for _, g := range log.Generations {
 		if len(g.Members) > 1 {
@@ -50,7 +50,7 @@ func (h *life) slot(g *model.Generation, f model.Flow) int {
 	return int(f.Hash(h.service.ID().Salt(), g.Affinity) >> 32 * uint64(g.Slots) >> 32)
 }
 
-// ring is a generation's, by itself.
+// ring is the ring of one generation alone.
 func (h *life) ring(g *model.Generation) maglev.Generation {
 	ring, known := h.rings[g.Number]
 	if !known {
@@ -64,7 +64,7 @@ func (h *life) ring(g *model.Generation) maglev.Generation {
 	return ring
 }
 
-// full says that a flow's rows may have had no room for somebody.
+// full reports whether a flow's rows may have had no room for some backend.
 func (h *life) full(d *director, f model.Flow) bool {
 	s, bound := &d.service, model.MaxCandidates
 	if h.six {

@@ -10,12 +10,12 @@ import (
 	"weir.io/weir/quiclb"
 )
 
-// quicConfig is not one that a text's first byte could be of.
+// quicConfig has an ID that the first byte of a test's text cannot have.
 var quicConfig = model.QUICConfig{ID: 5, NonceLength: 13, Key: model.QUICKey{1, 2, 3}}
 
 const serverIDLength = 3
 
-// serverID is an address's.
+// serverID is the server ID of an address.
 func serverID(a netip.Addr) []byte {
 	return append([]byte{7, 7}, a.AsSlice()[len(a.AsSlice())-1])
 }
@@ -37,7 +37,7 @@ func (s *speaker) newID(of netip.AddrPort) []byte {
 	return id
 }
 
-// named is the backend of a director's that the connection ID names; -1: it knows none.
+// named is the index of the director's backend that the connection ID names; -1: none.
 func (s *speaker) named(d *director) int {
 	if s.id == nil {
 		return -1
@@ -45,7 +45,8 @@ func (s *speaker) named(d *director) int {
 	return slices.IndexFunc(d.service.Backends, func(b model.TableBackend) bool { return b.Address == s.backend.Addr() })
 }
 
-// data is a datagram's: in QUIC what a short header begins with, and its connection ID.
+// data is the content of a datagram: with QUIC it begins with a short header's first byte and
+// connection ID.
 func (s *speaker) data() string {
 	text := fmt.Sprint("from ", s.flow.Source, ", port ", s.flow.SourcePort, ": ", s.r.Uint32())
 	if s.id == nil {

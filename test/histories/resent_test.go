@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/internal/twin"
 )
 
-// replace gives the service these backends, of which so many drain, and tells all directors.
+// replace gives the service these backends, the first of them draining, and tells all directors.
 func (h *life) replace(drain int, backends ...int) {
 	h.Helper()
 	h.service.Backends = nil
@@ -29,7 +29,7 @@ func (h *life) replace(drain int, backends ...int) {
 	h.tellAll(time.Second)
 }
 
-// tellAll tells all directors of the newest revision, as it is after a while.
+// tellAll tells all directors the newest revision, as it is after a while.
 func (h *life) tellAll(after time.Duration) {
 	h.Helper()
 	h.now = h.now.Add(after)
@@ -39,9 +39,9 @@ func (h *life) tellAll(after time.Duration) {
 	}
 }
 
-// testResent: when a SYN is sent again after its slot's owner has changed, two hosts answer
-// it. Whichever answer the client takes, by whichever director its packets go on: they come
-// to the host that has given it.
+// testResent: when a SYN is sent again after its slot's owner has changed, two hosts answer it.
+// Whichever answer the client takes, and whichever director gets its packets, they reach the host
+// that gave the answer.
 func testResent(t *testing.T, l *lab) {
 	h := newLife(t, l, tcp, rand.New(rand.NewPCG(43, 1)), &tally{})
 	h.service.Policy, h.notice = model.Maglev, 0
@@ -82,8 +82,8 @@ func testResent(t *testing.T, l *lab) {
 	}
 }
 
-// testResentAlone: without agents nobody could tell which of two hosts a client's packets are
-// for. So a SYN that is sent again goes where it went before, if that was during the notice of
+// testResentAlone: without agents nothing could tell to which of two hosts a client's packets
+// belong. So a SYN that is sent again goes where it first went, if that was during the notice of
 // the slot's new owner: slots remember flows from then on.
 func testResentAlone(t *testing.T, l *lab) {
 	h := newLife(t, l, tcp, rand.New(rand.NewPCG(44, 1)), &tally{})
@@ -130,7 +130,7 @@ func outerDestination(frame []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(frame[etherLength+24:]))
 }
 
-// onOneCPU keeps what follows on the CPU that it is on.
+// onOneCPU keeps what follows on one CPU.
 func onOneCPU(t *testing.T) (end func()) {
 	t.Helper()
 	runtime.LockOSThread()

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/twin"
 )
 
-// segment is what is read of TCP that a server sends.
+// segment is the part of a server's TCP segment that the tests read.
 type segment struct {
 	twin.Connection
 	flags         uint8
@@ -49,13 +49,13 @@ func connection(f model.Flow) twin.Connection {
 	return twin.Connection{Client: netip.AddrPortFrom(f.Source, f.SourcePort), VIP: netip.AddrPortFrom(f.Destination, f.DestinationPort)}
 }
 
-// segmentFrame is what a client sends.
+// segmentFrame is a client's frame.
 func segmentFrame(s *twin.Segment, data string) []byte {
 	return packet.Build(ether, ip(s.Client.Addr(), s.VIP.Addr()),
 		packet.TCPHeader{Src: s.Client.Port(), Dst: s.VIP.Port(), Flags: s.Flags, Seq: s.Sequence, Ack: s.Ack, Window: 65535}, packet.Text(data))
 }
 
-// errorFrame is what a router sends that cannot forward a server's packet.
+// errorFrame is the error of a router that cannot forward a server's packet.
 func errorFrame(q *twin.Quote) []byte {
 	client, vip := q.Client, q.VIP
 	quote := packet.Quote(8, ip(vip.Addr(), client.Addr()), packet.TCPHeader{Src: vip.Port(), Dst: client.Port(), Seq: q.Sequence})

@@ -19,18 +19,17 @@ import (
 type speaker struct {
 	*life
 	flow     model.Flow
-	host     *host // that has kept a datagram last; nil: none
+	host     *host // the last one to keep a datagram; nil: none
 	backend  netip.AddrPort
 	revision int    // of the director that placed it
 	id       []byte // QUIC's connection ID that the server has given out
 	sent     time.Time
 }
 
-// longest is how long a datagram may be on its way until ages are no more what they were.
+// longest is how long a datagram may take before ages have changed.
 const longest = 300 * time.Millisecond
 
-// fail ends the history: what a datagram met was not what it should have met, unless the
-// machine stood still meanwhile.
+// fail ends the history because of a wrong result, unless the machine stalled meanwhile.
 func (s *speaker) fail(format string, args ...any) {
 	s.Helper()
 	if took := time.Since(s.sent); took > longest {
@@ -39,7 +38,7 @@ func (s *speaker) fail(format string, args ...any) {
 	s.Fatalf("step %d: "+format, append([]any{s.happened}, args...)...)
 }
 
-// forget lets the flow be: nothing comes of it any more.
+// forget drops the flow: no more of its datagrams come.
 func (s *speaker) forget() {
 	for _, h := range s.hosts {
 		delete(h.kept, s.flow)
@@ -47,7 +46,7 @@ func (s *speaker) forget() {
 	*s = speaker{life: s.life}
 }
 
-// goOn sends some datagrams, of a flow that has begun or of another one.
+// goOn sends some datagrams, of the present flow or of a new one.
 func (s *speaker) goOn() {
 	s.Helper()
 	if s.host == nil || s.r.IntN(12) == 0 {
@@ -78,9 +77,9 @@ func (s *speaker) begin() {
 	}
 }
 
-// promises says whether the flow that has just begun is one that is found again. A backup's
-// is not where its slot has no list, and who has not learned of the log's last changes may
-// know somebody whom others do not name any more.
+// promises reports whether later datagrams must find the new flow. They need not find a backup's if
+// its slot has no list; and a director that has not learned of the log's last changes may know a
+// backend that others no longer name.
 func (s *speaker) promises() bool {
 	for _, r := range s.revisions[s.revision:] {
 		if !r.has(s.backend) || !s.owned(r.log, s.backend, s.flow) {
@@ -95,13 +94,13 @@ func (s *speaker) speak() {
 	s.Helper()
 	d := s.directors[s.r.IntN(len(s.directors))]
 	if s.id != nil && s.r.IntN(4) == 0 {
-		s.flow = s.newFlow() // the client has another address now
+		s.flow = s.newFlow() // the client now has another address
 	}
 	end, path := s.carry(d)
 	switch {
 	case end == nil:
 		return
-	case s.id != nil && s.named(d) < 0: // "QUIC": who does not know the backend goes by the ring
+	case s.id != nil && s.named(d) < 0: // "QUIC": a director that does not know the backend goes by the ring
 		s.conclusions.behind++
 		s.forget()
 		return
@@ -161,7 +160,7 @@ func (s *speaker) carry(d *director) (end *host, path []netip.Addr) {
 	}
 }
 
-// row is that of a datagram that a director sends to a backend.
+// row is the row of a datagram that a director sends to a backend.
 func (s *speaker) row(d *director, to, named int) *twin.DatagramRow {
 	s.Helper()
 	switch {
@@ -179,7 +178,7 @@ func (s *speaker) row(d *director, to, named int) *twin.DatagramRow {
 	return &twin.DatagramRow{Hops: []netip.Addr{s.backend.Addr()}, Claim: twin.Relay}
 }
 
-// checkGuess: whom a director asks first is a candidate, or who it has sent the flow to.
+// checkGuess: a director asks a candidate first, or the backend to which it has sent the flow.
 func (s *speaker) checkGuess(d *director, to int) {
 	s.Helper()
 	table := &d.service
@@ -205,13 +204,13 @@ func (s *speaker) expectDatagram(t tunnelled, from string, to netip.Addr, row *t
 	return s.at[t.to]
 }
 
-// onward is where a datagram goes on.
+// onward is where a datagram goes next.
 type onward struct {
 	to  netip.Addr
 	row twin.DatagramRow
 }
 
-// judge is what the twin says of a datagram, and what is counted.
+// judge returns the twin's verdict on a datagram, and counts it.
 func (s *speaker) judge(at *host, t tunnelled, row *twin.DatagramRow) (keeps bool, next onward) {
 	if row == nil {
 		at.counts["decap_gue"]++
@@ -234,8 +233,8 @@ func (s *speaker) judge(at *host, t tunnelled, row *twin.DatagramRow) (keeps boo
 	return keeps, onward{to, onto}
 }
 
-// ageOf is the age that kernels are told of something that was so long ago by the history's
-// clock: in the middle of what a row says in one number, so that a moment does not count.
+// ageOf is the age for kernels of something that was this long ago by the history's clock: in the
+// middle of a row's unit of time, so that a moment does not matter.
 func ageOf(ago time.Duration) time.Duration {
 	const unit = 1 << 30 * time.Nanosecond
 	if ago < unit {
@@ -259,12 +258,12 @@ func (h *host) age(t testing.TB, f model.Flow, now time.Time) {
 	must(t, h.maps["udp_flows"].Put(key, uint64(clock.Nano()-int64(ageOf(now.Sub(kept))))))
 }
 
-// forgetQuestions: by the kernel's clock histories follow each other too fast.
+// forgetQuestions deletes questions: by the kernel's clock histories follow each other too fast.
 func (h *host) forgetQuestions(t testing.TB) {
 	t.Helper()
 	for _, a := range backends() {
 		key := a.As16()
-		_ = h.maps["questions"].Delete(key[:]) // it may not be there
+		_ = h.maps["questions"].Delete(key[:]) // it may not exist
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 	gueLength   = 4
 )
 
-// tunnelled is a packet in GUE.
+// tunnelled is a GUE packet.
 type tunnelled struct {
 	from, to netip.Addr
 	private  []byte
@@ -23,7 +23,7 @@ type tunnelled struct {
 
 var errNoTunnel = errors.New("no packet in GUE")
 
-// readTunnel reads a frame with such a packet.
+// readTunnel reads a frame with a GUE packet.
 func readTunnel(frame []byte) (p tunnelled, err error) {
 	if len(frame) < etherLength+20 {
 		return p, errNoTunnel

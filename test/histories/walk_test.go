@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/twin"
 )
 
-// walk takes a client's frame from a director to the host whose kernel gets it; nil if the
-// director drops it. Every step must be the twin's.
+// walk takes a client's frame from a director to the host whose kernel gets it; nil if the director
+// drops it. Every step must match the twin's.
 func (h *life) walk(d *director, f model.Flow, p twin.Packet, frame []byte) (end *host, path []netip.Addr) {
 	h.Helper()
 	to, row := twin.Forward(&d.service, f)
@@ -76,7 +76,8 @@ func (h *life) expect(t tunnelled, from string, to model.TableBackend, row *twin
 	return h.at[t.to]
 }
 
-// mayChoose is whom p2c may choose besides the owner, by loads that the twin does not know.
+// mayChoose is the backend that p2c may choose besides the owner, by loads that the twin does not
+// know.
 func (h *life) mayChoose(d *director, f model.Flow, owner int) string {
 	s := &d.service
 	slot := s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity))
@@ -98,7 +99,7 @@ func (h *life) position(d *director, t tunnelled) int {
 	return -1
 }
 
-// note is what the agent counts, and remembers of cookies.
+// note records what the agent counts, and what it remembers of cookies.
 func (h *life) note(at *host, p twin.Packet, row *twin.Row, verdict twin.Verdict) {
 	switch verdict {
 	case twin.PassesOn:
@@ -115,18 +116,18 @@ func (h *life) note(at *host, p twin.Packet, row *twin.Row, verdict twin.Verdict
 	}
 }
 
-// send sends a client's packet by any director, and says whether it came to the host that
-// has the connection. It must, but for what docs/consistency.md excepts.
+// send sends a client's packet by any director, and reports whether it came to the host that has
+// the connection. It must, with the exceptions of docs/consistency.md.
 func (h *life) send(c *client, p twin.Packet, frame []byte) bool {
 	h.Helper()
 	d := h.directors[h.r.IntN(len(h.directors))]
 	end, path := h.walk(d, c.flow, p, frame)
 	if end == nil {
-		return false // this director sees no backend at all: what it gets is lost
+		return false // this director sees no backend at all: its packets are lost
 	}
 	if d.revision < c.revision {
-		// "Second chance", limits: who has not learned of a generation does not name those
-		// whom others have placed connections on by it.
+		// "Second chance", limits: a director that has not learned of a generation does not name
+		// the backends of connections that others placed by it.
 		h.conclusions.behind++
 		if end != c.host {
 			h.conclusions.misdirected++
@@ -138,7 +139,7 @@ func (h *life) send(c *client, p twin.Packet, frame []byte) bool {
 	}
 	full := h.full(d, c.flow)
 	if end != c.host && c.backup && full {
-		h.conclusions.crowded++ // "Rows": older generations' backups are there where there is room
+		h.conclusions.crowded++ // "Rows": they have older generations' backups only if there is room
 		return false
 	}
 	if end != c.host {
