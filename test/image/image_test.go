@@ -1,5 +1,5 @@
-// Package image runs the container images of weir and weir-kube as containers do: with the
-// capabilities that the chart gives and no others, on a root that cannot be written.
+// Package image runs the container images of weir and weir-kube as in a cluster: with only the
+// chart's capabilities, on a read-only root.
 package image
 
 import (
@@ -36,10 +36,10 @@ services:
   - {name: backend, address: 10.2.0.21}
 `
 
-// charts are what the chart renders with a director, and with an agent; test/kube holds them at that.
+// charts are the chart's rendered files with a director, and with an agent; test/kube checks them.
 var charts = map[string]string{"run": "groups", "agent": "agent"}
 
-// capabilities returns what the chart gives the container whose argument is a verb.
+// capabilities returns the chart's capabilities for the container whose argument is a verb.
 func capabilities(t *testing.T, verb string) string {
 	t.Helper()
 	text, err := os.ReadFile("../kube/testdata/chart/" + charts[verb] + ".golden.yaml")
@@ -53,7 +53,7 @@ func capabilities(t *testing.T, verb string) string {
 	return strings.ReplaceAll(string(match[1]), " ", "")
 }
 
-// An image is a program and nothing else, and is pulled by every node.
+// An image is only a program: every node pulls it.
 func TestImagesAreSmall(t *testing.T) {
 	const most = 60e6
 	for _, variable := range []string{"WEIR_IMAGE", "WEIR_KUBE_IMAGE"} {
@@ -73,8 +73,8 @@ func TestImagesAreSmall(t *testing.T) {
 	}
 }
 
-// The controller's image runs as nobody, with no capability, and without a cluster says what it
-// looks for.
+// The controller's image runs as user nobody, with no capability, and without a cluster says what
+// it looks for.
 func TestImageOfController(t *testing.T) {
 	archive := os.Getenv("WEIR_KUBE_IMAGE")
 	if archive == "" {
@@ -95,7 +95,7 @@ func TestImageOfController(t *testing.T) {
 	}
 }
 
-// Director and agent in containers forward what a client asks for, and go on when the
+// Director and agent in containers forward a client's requests. Forwarding goes on when the
 // director's container is removed: its datapath stays.
 //
 //	client --- switch --- director (container)
@@ -117,7 +117,7 @@ func TestImage(t *testing.T) {
 	}
 	p := newPodman(t, archive)
 	p.says(backend, "agent", "set sysctl net.ipv4.conf.all.arp_ignore to 1: ")
-	// A container may not write them.
+	// A container may not write sysctls.
 	backend.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
 	backend.Sysctl("net.ipv4.conf.all.arp_announce", "2")
 	p.run(backend, "agent")
@@ -145,7 +145,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// serve answers who asks.
+// serve answers clients.
 func serve(t *testing.T, h *netlab.Host) {
 	listener, err := h.Listen("tcp", ":80")
 	if err != nil {
@@ -173,7 +173,7 @@ func newPodman(t *testing.T, archive string) *podman {
 	}
 	p := &podman{t: t, flags: []string{"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "runroot"), "--tmpdir", filepath.Join(dir, "tmp"),
 		"--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"}}
-	// What looks after a container may write there for a moment yet.
+	// A container's monitor may still write there for a moment.
 	t.Cleanup(func() { p.waitFor("its store to go", func() error { return os.RemoveAll(dir) }) })
 	p.image = strings.TrimSpace(p.must("pull", "--quiet", "oci-archive:"+archive))
 	return p
@@ -201,7 +201,7 @@ func (p *podman) must(args ...string) string {
 	return out
 }
 
-// run starts a container of weir in a host's network, and returns what removes it.
+// run starts a container of weir in a host's network, and returns a function that removes it.
 func (p *podman) run(h *netlab.Host, verb string) (remove func()) {
 	p.t.Helper()
 	for _, dir := range []string{"etc", "run", "lib"} {
@@ -237,7 +237,7 @@ func (p *podman) run(h *netlab.Host, verb string) (remove func()) {
 	return remove
 }
 
-// alive says that a process is, whose number is in a file.
+// alive reports whether the process is alive whose number is in a file.
 func alive(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -249,7 +249,7 @@ func alive(file string) error {
 	return nil
 }
 
-// logged returns what the container in a host's network has logged.
+// logged returns the log of the container in a host's network.
 func (p *podman) logged(h *netlab.Host) string {
 	logs, err := exec.Command("podman", append(p.flags[:len(p.flags):len(p.flags)], "logs", h.Namespace())...).CombinedOutput()
 	if err != nil {
@@ -258,7 +258,7 @@ func (p *podman) logged(h *netlab.Host) string {
 	return string(logs)
 }
 
-// says runs a container that ends, and wants it to say why.
+// says runs a container that ends, and checks that it says why.
 func (p *podman) says(h *netlab.Host, verb, why string) {
 	p.t.Helper()
 	remove := p.run(h, verb)
@@ -271,7 +271,7 @@ func (p *podman) says(h *netlab.Host, verb, why string) {
 	remove()
 }
 
-// waitFor waits until nothing is wrong.
+// waitFor waits until there is no error.
 func (p *podman) waitFor(what string, wrong func() error) {
 	p.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // between two looks
