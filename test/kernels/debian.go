@@ -14,20 +14,20 @@ import (
 // kernel is an unpacked Debian kernel package.
 type kernel struct {
 	root    string // where it was unpacked
-	release string // as uname -r says it
+	release string // as in uname -r
 }
 
 func (k kernel) image() string { return filepath.Join(k.root, "boot", "vmlinuz-"+k.release) }
 
 // A flavor of Debian's kernels. The cloud one is a third of the usual size and has every network
-// module; only the usual one has 9p, by which a guest sees the files of its host.
+// module; only the usual one has 9p, by which a guest sees its host's files.
 const (
 	cloud = "-cloud-amd64-unsigned"
 	usual = "[0-9]-amd64-unsigned"
 )
 
-// fetch finds the newest kernel of a version ("6.1") in dir, else downloads it with
-// apt. It is only unpacked: nothing is installed on this machine.
+// fetch finds the newest kernel of a version ("6.1") in dir, or downloads it with apt. It is only
+// unpacked: nothing is installed on this machine.
 func fetch(dir, version, flavor string) (kernel, error) {
 	pattern := "linux-image-" + version + ".*" + flavor
 	found, err := filepath.Glob(filepath.Join(dir, pattern, "boot", "vmlinuz-*"))
@@ -65,7 +65,7 @@ func download(dir, version, flavor string) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	// apt downloads as a user of its own, which must be able to write here.
+	// apt downloads as its own user, which must be able to write here.
 	if err := os.Chmod(work, 0o777); err != nil {
 		return err
 	}

@@ -13,14 +13,14 @@ import (
 // binary is a compiled test package.
 type binary struct {
 	name string   // last element of its path
-	dir  string   // of its source; testdata comes from there
+	dir  string   // of its source, with testdata
 	path string   // of the test binary
 	args []string // flags of the test binary
 
-	command bool // it is a shell, and has no tests
+	command bool // it is a shell without tests
 }
 
-// inGuest is its directory's name in the guest: tests run in this order.
+// inGuest is its directory's name in the guest: tests run in order of these names.
 func (b binary) inGuest(position int) string { return fmt.Sprintf("%02d-%s", position, b.name) }
 
 // compile builds the tests, the guest's init and, for tests of weir as a process, weir into dir,
@@ -56,7 +56,7 @@ func (g guests) compile(dir string) ([]binary, error) {
 	return tests, nil
 }
 
-// places are where, on the host, the test's directory, its binary and weir are.
+// places are the host's paths of the test's directory, its binary and weir.
 func (b binary) places(payload string) (places []string, err error) {
 	for _, path := range []string{b.dir, b.path, filepath.Join(payload, "weir")} {
 		if path, err = filepath.Abs(path); err != nil {
@@ -76,9 +76,9 @@ func goTool(args ...string) error {
 	return nil
 }
 
-// pack writes the initramfs: /init, /modules in load order, and per test a directory
-// /tests/NAME with the binary, its arguments one to a line, and its testdata. A guest that sees the
-// host's files has there, instead of the binary, the places of its directory, of it and of weir.
+// pack writes the initramfs: /init, /modules in load order, and per test a directory /tests/NAME
+// with the binary, its arguments one to a line, and its testdata. A guest that sees the host's
+// files has the paths of the directory, the binary and weir there, instead of the binary.
 func (g guests) pack(path string, k kernel, tests []binary) (err error) {
 	order, err := loadOrder(k, g.modules())
 	if err != nil {
@@ -152,7 +152,7 @@ func (a *archive) file(name, path string) {
 	a.bytes(name, data)
 }
 
-// tree copies a directory; none is an empty one.
+// tree copies a directory; a missing one counts as empty.
 func (a *archive) tree(name, path string) {
 	a.directory(name)
 	entries, err := os.ReadDir(path)

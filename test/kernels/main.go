@@ -1,17 +1,17 @@
-// Command kernels runs weir's kernel tests on kernels other than this host's: it
-// boots Debian's under qemu, without KVM, with the compiled tests in an initramfs.
+// Command kernels runs weir's kernel tests on kernels other than this host's: it boots Debian's
+// kernels under qemu, without KVM, with the compiled tests in an initramfs.
 //
-// The guest is an amd64 machine with two CPUs and no disk and no network card. Its
-// init (test/kernels/guest) loads the modules, runs each test binary and says how it
-// ended; whatever else happens (a panic, silence, a kernel warning) is a failure.
+// The guest is an amd64 machine with two CPUs and no disk and no network card. Its init
+// (test/kernels/guest) loads the modules, runs each test binary and says how it ended; anything
+// else (a panic, silence, a kernel warning) is a failure.
 //
-// With -host the guest sees this host's files, so that tests of ./test find the programs that
-// they run; what they write is lost with the guest. There they have the devices that a host's
-// own kernel may lack: bonds, VLANs, VRFs and tunnels.
+// With -host the guest sees this host's files, so that tests of ./test find the programs that they
+// run; writes are lost with the guest. The guest has devices that a host's own kernel may lack:
+// bonds, VLANs, VRFs and tunnels.
 //
-// With -command the guest runs a command of a shell instead, in the directory where this program
-// is started, and with -instructions every instruction takes 1 ns of the guest's time: what a
-// command measures as nanoseconds are instructions then, and the same each time.
+// With -command the guest runs a shell command instead, in the directory where this program is
+// started. With -instructions every instruction takes 1 ns of the guest's time: nanoseconds that a
+// command measures are then instructions, and the same each time.
 package main
 
 import (
@@ -26,14 +26,14 @@ import (
 	"time"
 )
 
-// modules that the tests need; those that they depend on come by themselves.
+// modules are the modules that the tests need; their dependencies are added.
 var modules = []string{
 	"veth", "bridge", "8021q", "sch_ingress", "cls_bpf",
 	"ipip", "sit", "ip6_tunnel", "fou", "fou6",
 	"tcp_diag",
 }
 
-// hostModules are what guests that see the host's files have besides: those of 9p, and devices.
+// hostModules are additional modules for guests that see the host's files: 9p, and devices.
 var hostModules = []string{
 	"crc32c_generic", // libcrc32c finds no algorithm without it
 	"9p", "9pnet_virtio", "overlay",
@@ -42,15 +42,15 @@ var hostModules = []string{
 	"xt_tcpudp", "xt_conntrack", "act_bpf", "tls", "algif_hash",
 }
 
-// guests are what is booted, and what runs in it.
+// guests are the kernels to boot, and what runs in them.
 type guests struct {
 	dir      string
 	versions []string
 	packages []string
 	run      string
 	timeout  time.Duration
-	host     bool   // they see this host's files
-	command  string // is run instead of tests
+	host     bool   // guests see this host's files
+	command  string // runs instead of tests
 	counts   bool   // time is a count of instructions
 }
 
@@ -125,7 +125,7 @@ func (g guests) runAll() (tally, error) {
 	return total, errors.Join(errs...)
 }
 
-// test boots one kernel with the tests and counts what they say.
+// test boots one kernel with the tests and counts their results.
 func (g guests) test(version string, k kernel, tests []binary) (tally, error) {
 	initramfs := filepath.Join(g.dir, version+".cpio")
 	if err := g.pack(initramfs, k, tests); err != nil {

@@ -18,9 +18,9 @@ type module struct {
 	data []byte
 }
 
-// loadOrder returns the wanted modules and what they depend on, dependencies first.
-// Modules that are built into the kernel are left out. The package has no
-// modules.dep (depmod makes it on installation): each module names what it needs.
+// loadOrder returns the wanted modules and what they depend on, dependencies first. Modules that
+// are built into the kernel are left out. The package has no modules.dep (depmod makes it on
+// installation), but each module names its dependencies.
 func loadOrder(k kernel, wanted []string) ([]module, error) {
 	tree := filepath.Join(k.root, "lib", "modules", k.release)
 	files := map[string]string{}

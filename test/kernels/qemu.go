@@ -10,17 +10,16 @@ import (
 	"syscall"
 )
 
-// boot runs the guest until it powers itself off. Its first serial port is the
-// kernel's console and goes to the log file, its second carries what the tests print
-// and goes to line.
+// boot runs the guest until it powers itself off. Its first serial port is the kernel's console and
+// goes to the log file, its second carries the tests' output and goes to line.
 func (g guests) boot(k kernel, initramfs, log string, line func(string)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "2048",
 		"-kernel", k.image(), "-initrd", initramfs,
-		// A panic ends qemu instead of hanging it; an oops is one. A CPU is locked up after
-		// two minutes, not 20 s: the guest may be kept waiting by what else this host does.
+		// A panic ends qemu instead of hanging it; an oops is one. A CPU counts as locked up after
+		// two minutes, not 20 s: this host's other work may keep the guest waiting.
 		"-append", "console=ttyS0 loglevel=5 no_timer_check panic=-1 oops=panic watchdog_thresh=60 net.ifnames=0", "-no-reboot",
 		"-nic", "none", "-display", "none", "-monitor", "none",
 		"-serial", "file:"+log, "-serial", "stdio")
@@ -28,7 +27,7 @@ func (g guests) boot(k kernel, initramfs, log string, line func(string)) error {
 		qemu.Args = append(qemu.Args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
 	}
 	if g.counts {
-		// One CPU, or the CPUs' turns are in the time, too.
+		// One CPU: with more, the time includes the CPUs' turns.
 		qemu.Args = append(qemu.Args, "-icount", "shift=0,sleep=off", "-smp", "1")
 	}
 	qemu.Stderr = os.Stderr
@@ -55,7 +54,7 @@ func (g guests) boot(k kernel, initramfs, log string, line func(string)) error {
 	return complaints(log)
 }
 
-// complaints finds what a kernel says when a program has hurt it without killing it.
+// complaints finds a kernel's messages when a program has damaged it without a crash.
 func complaints(log string) error {
 	data, err := os.ReadFile(log)
 	if err != nil {

@@ -28,8 +28,8 @@ type result struct {
 	tally
 }
 
-// report reads what the guest prints: lines of "go test -v", and the init's own,
-// which begin with "guest: ". It prints on what is not simply a test that passes.
+// report reads what the guest prints: lines of "go test -v", and the init's own, which begin with
+// "guest: ". It prints everything except tests that simply pass.
 type report struct {
 	out     io.Writer
 	release string
@@ -94,8 +94,8 @@ func (r *report) total() tally {
 	return total
 }
 
-// verdict is nil only if the guest came to its end and every test binary ran, passed
-// tests and failed none.
+// verdict is nil only if the guest finished and every test binary ran, passed tests and failed
+// none.
 func (r *report) verdict(tests []binary) error {
 	var errs []error
 	for i, t := range tests {

@@ -10,7 +10,7 @@ import (
 func TestVerdict(t *testing.T) {
 	tests := []binary{{name: "one", dir: "./one"}, {name: "two", dir: "./two"}}
 	for _, test := range []struct {
-		name, output, want string // want: what the error says; none: it passes
+		name, output, want string // want: the error's text; empty: it passes
 	}{
 		{name: "both passed",
 			output: "--- PASS: TestA (0.00s)\nguest: exit 00-one 0\n    --- PASS: TestB/x (0.00s)\nguest: exit 01-two 0\nguest: done"},

@@ -1,6 +1,6 @@
-// Command guest is the init of the machines that test/kernels boots: it mounts what
-// the tests expect, loads the modules in the order of their names, runs every test
-// binary, says on the second serial port how each ended, and powers off.
+// Command guest is the init of the machines that test/kernels boots: it mounts what the tests
+// expect, loads the modules in the order of their names, runs every test binary, reports on the
+// second serial port how each ended, and powers off.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts in their order: device type and place.
+// mounts are file systems in order of mounting: type and place.
 var mounts = [][2]string{
 	{"devtmpfs", "/dev"},
 	{"proc", "/proc"},
@@ -30,7 +30,7 @@ var mounts = [][2]string{
 
 func main() {
 	if err := run(); err != nil {
-		// The kernel's console: the second port may be what is missing.
+		// This is the kernel's console: the second port may be missing.
 		fmt.Fprintln(os.Stderr, "guest:", err)
 	}
 	unix.Sync()
@@ -98,11 +98,11 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// hostRoot is where the host's files are, with what is written kept in memory.
+// hostRoot has the host's files; writes are kept in memory.
 const hostRoot = "/host"
 
-// mountHost makes the host's root, which qemu offers over 9p for reading, one that can be written
-// to, with this machine's own kernel in it.
+// mountHost makes the host's root, which qemu offers read-only over 9p, writable, with this
+// machine's own kernel file systems in it.
 func mountHost() error {
 	for _, dir := range []string{"/run/host", "/run/upper", "/run/work"} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -117,7 +117,7 @@ func mountHost() error {
 	}
 	for _, m := range mounts {
 		if m[1] == "/var" || m[1] == "/tmp" {
-			continue // the host's: programs have their data there, and a checkout may be there
+			continue // keep the host's: programs have their data there, and a checkout may be there
 		}
 		if err := unix.Mount(m[0], hostRoot+m[1], m[0], 0, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", hostRoot+m[1], err)
@@ -126,8 +126,8 @@ func mountHost() error {
 	return nil
 }
 
-// command is how a test is run: from the initramfs, or from the host's files, where it is in the
-// directory of its package and is told where weir is.
+// command is how a test runs: from the initramfs, or from the host's files, in its package's
+// directory and with the path of weir.
 func command(dir string, args []string) (*exec.Cmd, error) {
 	places, err := os.ReadFile(filepath.Join(dir, "host"))
 	if errors.Is(err, os.ErrNotExist) {
