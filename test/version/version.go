@@ -1,5 +1,5 @@
-// Package version builds weir as another version of it would be, for tests of
-// upgrades: with the maps that this one has, or with maps that look different.
+// Package version builds weir as another version of itself, for tests of upgrades: with the same
+// maps, or with different ones.
 package version
 
 import (
@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// otherABI makes the maps of another version: what is in them has other places, other
-// sizes, and there is one reason more. What is remembered of flows looks the same.
+// otherABI makes the maps of another version: fields have other places and sizes, and there is one
+// more reason. The flow memory looks the same.
 var otherABI = map[string][][2]string{"types.h": {
 	{"struct settings {\n", "struct settings {\n\t__u64 later;\n"},
 	{"\t__be16 port;\n\t__u8 protocol;\n\t__u8 pad;\n};\n\nstruct endpoint6 {", "\t__u8 protocol;\n\t__u8 pad;\n\t__be16 port;\n\t__u32 later;\n};\n\nstruct endpoint6 {"},
@@ -26,24 +26,23 @@ var otherABI = map[string][][2]string{"types.h": {
 	{"\tHOST_REASON_COUNT,", "\tHOST_DROP_LATER,\n\tHOST_REASON_COUNT,"},
 }}
 
-// generated are the packages that have programs, and how the files of each begin.
+// generated are the packages with programs, and the prefixes of their files.
 var generated = map[string][]string{"datapath": {"director", "check"}, "agent": {"host"}}
 
-// What the versions say that they are: weir status shows it.
+// The names of the versions, as weir status shows them.
 const (
 	SameABI  = "another-version"
 	OtherABI = "another-abi"
 )
 
-// BuildSameABI builds weir of the sources at root with the same programs and maps,
-// but another name, and returns the path of the binary, which it puts into dir.
+// BuildSameABI builds weir from the sources at root into dir, with the same programs and maps, but
+// another name. It returns the path of the binary.
 func BuildSameABI(ctx context.Context, root, dir string) (string, error) {
 	return build(ctx, root, filepath.Join(dir, "weir-"+SameABI), SameABI)
 }
 
-// BuildOtherABI builds weir of the sources at root with programs whose maps look
-// different, and returns the path of the binary, which it puts into dir. It takes
-// what "make generate" takes.
+// BuildOtherABI builds weir from the sources at root into dir, with programs whose maps look
+// different. It returns the path of the binary. It needs what "make generate" needs.
 func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 	sources := filepath.Join(dir, "bpf")
 	if err := os.CopyFS(sources, os.DirFS(filepath.Join(root, "bpf"))); err != nil {
@@ -54,7 +53,7 @@ func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 			return "", err
 		}
 	}
-	// The compiler of Go reads what is made of them in place of what this version has.
+	// The Go compiler reads these files in place of this version's.
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	for name, stems := range generated {
 		into, err := filepath.Abs(filepath.Join(root, "internal", name))
@@ -81,8 +80,8 @@ func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 	return build(ctx, root, filepath.Join(dir, "weir-"+OtherABI), OtherABI, "-overlay", list)
 }
 
-// build runs the compiler of Go, with the flags of the Makefile, so that most of what
-// it needs has been compiled.
+// build runs the Go compiler with the flags of the Makefile, so that most packages are already
+// compiled.
 func build(ctx context.Context, root, binary, name string, flags ...string) (string, error) {
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=" + name, "-o", binary}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/weir")...)
@@ -93,7 +92,7 @@ func build(ctx context.Context, root, binary, name string, flags ...string) (str
 	return binary, nil
 }
 
-// edit replaces texts in a file, each of which must be there once.
+// edit replaces texts in a file. Each must occur exactly once.
 func edit(path string, changes [][2]string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -112,8 +111,7 @@ func edit(path string, changes [][2]string) error {
 	return nil
 }
 
-// compile makes a package's objects and their Go side from other sources, as go generate
-// does.
+// compile makes a package's objects and their Go files from other sources, as go generate does.
 func compile(ctx context.Context, pkg, sources, into string) error {
 	data, err := os.ReadFile(filepath.Join(pkg, "generate.go"))
 	if err != nil {
