@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// mostSeeds bounds what one command line asks for.
+// mostSeeds bounds the seeds of one command line.
 const mostSeeds = 1000
 
-// parseSeeds reads a list of numbers and ranges. An empty one is the one seed.
+// parseSeeds reads a list of numbers and ranges. An empty list means the one seed.
 func parseSeeds(text string, one uint64) ([]uint64, error) {
 	if text == "" {
 		return []uint64{one}, nil

@@ -8,15 +8,15 @@ import (
 	"weir.io/weir/test/chaos/schedule"
 )
 
-// forgetAtOnce is the drain of a Maglev that forgets: the least that there is.
+// forgetAtOnce is the drain of a Maglev that forgets: the least possible one.
 const forgetAtOnce = time.Millisecond
 
-// listener is a service, apart from its backends.
+// listener is a service without its backends.
 type listener struct {
 	name        string
 	protocol    model.Protocol
 	port        uint16
-	backendPort uint16 // where backends are translated to
+	backendPort uint16 // the translated port of backends
 	quic        bool
 }
 

@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// storeHost is where the etcd is, in the servers' network.
+// storeHost is the etcd's host number in the servers' network.
 const storeHost = 5
 
 // storeMembers survive the loss of one.
@@ -23,7 +23,7 @@ type sharedStore struct {
 	members   []*process.Process
 }
 
-// startStore starts every member. Directors wait for them by themselves.
+// startStore starts every member. Directors themselves wait for them.
 func startStore(host *netlab.Host) (*sharedStore, error) {
 	s := &sharedStore{host: host, members: make([]*process.Process, storeMembers)}
 	for i := range storeMembers {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// summary is what several runs have shown together.
+// summary is the result of several runs together.
 type summary struct {
 	Runs              int       `json:"runs"`
 	Passed            int       `json:"passed"`
@@ -59,7 +59,7 @@ func (c *campaign) summarise(done []outcome) error {
 	return err
 }
 
-// column is one of a comparison's table.
+// column is a column of a comparison's table.
 type column struct {
 	title string
 	of    func(r *report) string
@@ -78,7 +78,7 @@ var columns = []column{
 	{"events", func(r *report) string { return strconv.Itoa(r.Events) }},
 }
 
-// ifQUIC returns a figure of a run that has QUIC connections.
+// ifQUIC returns a figure of QUIC connections, if the run has any.
 func ifQUIC(r *report, n int) string {
 	if r.QUICLeftOut != "" {
 		return "-"
@@ -86,7 +86,7 @@ func ifQUIC(r *report, n int) string {
 	return strconv.Itoa(n)
 }
 
-// printTable prints runs in Markdown. Those that came to no end have no figures.
+// printTable prints runs in Markdown. Unfinished runs have no figures.
 func printTable(w io.Writer, done []outcome) error {
 	several := slices.ContainsFunc(done, func(o outcome) bool { return o.Seed != done[0].Seed })
 	var text strings.Builder

@@ -5,14 +5,14 @@ import (
 	"errors"
 )
 
-// task is something that goes on beside the events.
+// task is work that goes on beside the events.
 type task struct {
 	done    chan struct{}
-	err     error // once done is closed
+	err     error // valid once done is closed
 	abandon context.CancelFunc
 }
 
-// errAbandoned is why a task ended whose director's host was taken meanwhile.
+// errAbandoned is the cause of a task's end if its director's host was killed meanwhile.
 var errAbandoned = errors.New("its host is gone")
 
 func finishedTask() *task {
@@ -21,8 +21,8 @@ func finishedTask() *task {
 	return t
 }
 
-// beside does something with a director's process when what was begun with it
-// before is done. Not after an error of that: it is the run's end.
+// beside does something with a director's process when its previous task is done. It does nothing
+// if that task failed, which ends the run.
 func (p *performer) beside(ctx context.Context, director int, do func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	before, t := p.tasks[director], &task{done: make(chan struct{}), abandon: func() { cancel(errAbandoned) }}

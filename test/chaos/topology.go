@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/test/chaos/schedule"
 )
 
-// The service, and the ports at which nat backends have it.
+// The service, and the ports of its nat backends.
 const (
 	vip     = "192.0.2.1"
 	tcpPort = 80
@@ -46,9 +46,9 @@ const (
 type topology struct {
 	lab       *netlab.Lab
 	client    *netlab.Host
-	access    *netlab.Link // of the client
+	access    *netlab.Link // the client's link
 	router    *netlab.Host
-	store     *netlab.Host // of the etcd
+	store     *netlab.Host // the etcd's host
 	directors []*directorHost
 	backends  []*backendHost
 	viaGroup  bool // replies from the nat addresses go through a director
@@ -71,7 +71,8 @@ func lanPrefix(host int) string { return lanAddress(host).String() + "/24" }
 
 func clientAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 2}) }
 
-// movedAddress is where the client's QUIC connections move to, and back.
+// movedAddress is the address to which the client's QUIC connections move, and from which they move
+// back.
 func movedAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 3}) }
 
 func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *topology {
@@ -95,8 +96,8 @@ func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *top
 	return t
 }
 
-// followSockets makes the router choose a connection's director by the hash that the
-// client's socket gives its packets. TCP takes another one when it sends again.
+// followSockets makes the router choose a connection's director by the hash that the client's
+// socket gives its packets. TCP takes another hash when it sends again.
 func (t *topology) followSockets() {
 	t.router.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
 }
@@ -105,7 +106,7 @@ func (t *topology) addDirector(i int, lan *netlab.Host) {
 	d := &directorHost{Host: t.lab.Router(fmt.Sprintf("director%d", i+1)), address: fmt.Sprintf("10.0.%d.2", i+1)}
 	d.up = t.lab.Link(t.router, d.Host, netlab.LinkOptions{XDP: true, Queues: schedule.MostQueues,
 		A: []string{fmt.Sprintf("10.0.%d.1/24", i+1)}, B: []string{d.address + "/24"}})
-	d.up.A.ReceiveXDP() // what a director translates goes back where it came from
+	d.up.A.ReceiveXDP() // translated packets of a director go back to where they came from
 	d.down = t.lab.Link(d.Host, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(directors + i), lanPrefix(snatHost + i)}})
 	d.Route("default", fmt.Sprintf("10.0.%d.1", i+1))
 	t.directors = append(t.directors, d)
@@ -148,7 +149,7 @@ func (t *topology) setDirector(i int, up bool) error {
 			return err
 		}
 	}
-	if up { // its route went with the cable
+	if up { // its route was lost with the cable
 		d.Route("default", fmt.Sprintf("10.0.%d.1", i+1))
 	}
 	return t.lab.Err()
@@ -165,20 +166,20 @@ func (t *topology) setBackend(i int, up bool) error {
 	return t.lab.Err()
 }
 
-// setQueues gives the router's ends so many queues to send by: the flows meet other
-// ones at the directors.
+// setQueues gives the router's ends this many transmit queues: flows then use other queues at the
+// directors.
 func (t *topology) setQueues(ctx context.Context, n int) error {
 	for _, d := range t.directors {
 		if _, err := process.Run(ctx, t.router, "ethtool", "-L", d.up.A.Name, "tx", fmt.Sprint(n)); err != nil &&
-			!strings.Contains(err.Error(), "no channel parameters changed") { // it has as many
+			!strings.Contains(err.Error(), "no channel parameters changed") { // it already has this many
 			return err
 		}
 	}
 	return nil
 }
 
-// blind makes a director lose sight of a backend, or see it again: the backend's
-// ARP does not reach it, and what it knew is forgotten.
+// blind makes a director lose sight of a backend, or see it again: the backend's ARP does not reach
+// it, and its neighbor entry is dropped.
 func (t *topology) blind(ctx context.Context, director, backend int, blind bool) error {
 	d, address := t.directors[director], lanAddress(backends+backend).String()
 	if t.viaGroup {
@@ -199,5 +200,5 @@ func (t *topology) blind(ctx context.Context, director, backend int, blind bool)
 	return err
 }
 
-// backendName is what a backend is called everywhere.
+// backendName is the name of a backend everywhere.
 func backendName(i int) string { return fmt.Sprintf("backend%d", i+1) }

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// ways asks the router by which director a connection's packets go, right after it
-// broke or one went astray: the kernel chooses by addresses and ports, as it does for the packets.
+// ways asks the router by which director a connection's packets go, right after it broke or a
+// packet went astray: for the answer the kernel chooses by addresses and ports, as for packets.
 type ways struct {
 	top   *topology
 	asked chan traffic.Connection
@@ -21,8 +21,8 @@ type ways struct {
 	directors map[uint64]string // by the connection's number
 }
 
-// mostAsked bounds how many wait to be asked about: a rival breaks a thousand
-// at once, and asking takes a process each.
+// mostAsked bounds how many questions wait: a rival breaks a thousand connections at once, and each
+// question takes a process.
 const mostAsked = 64
 
 func newWays(top *topology) *ways {
@@ -50,7 +50,7 @@ func (w *ways) about(c traffic.Connection) {
 	}
 }
 
-// follow answers until the context ends.
+// follow asks the questions until the context ends.
 func (w *ways) follow(ctx context.Context) {
 	for {
 		select {
@@ -85,8 +85,7 @@ func (w *ways) ask(ctx context.Context, c traffic.Connection) (string, error) {
 	return w.top.directors[i].Name, nil
 }
 
-// of returns the director that a connection's packets went by when it was asked about;
-// empty: not known.
+// of returns the director of a connection's packets at the time of the question; empty: not known.
 func (w *ways) of(id uint64) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

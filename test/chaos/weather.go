@@ -9,15 +9,15 @@ import (
 	"weir.io/weir/bench/process"
 )
 
-// weather is what the network does to packets by itself, in percent of them.
+// weather is what the network itself does to packets, in percent of them.
 type weather struct {
 	loss    int // of all packets between the client and the router
-	synAcks int // of SYN-ACKs, besides
-	late    int // of all packets: they are overtaken by others
+	synAcks int // of SYN-ACKs, in addition
+	late    int // of all packets: others overtake them
 }
 
-// set makes the router lose and hold packets from and to the client. The servers'
-// own network loses none: a tunnel's packet was lost before or was not.
+// set makes the router lose and hold packets from and to the client. The servers' own network loses
+// none: a packet is lost before it is in a tunnel, or not at all.
 func (w weather) set(ctx context.Context, t *topology, seed uint64) error {
 	if err := delay(ctx, t, seed); err != nil {
 		return err
@@ -39,11 +39,11 @@ func (w weather) set(ctx context.Context, t *topology, seed uint64) error {
 	return err
 }
 
-// felt is how many packets the weather has met.
+// felt is how many packets the weather has hit.
 type felt struct {
 	Lost        int `json:"lost"`
 	LostSynAcks int `json:"lost_syn_acks"`
-	Late        int `json:"late"` // and came after all
+	Late        int `json:"late"` // held back, and delivered later
 }
 
 var counted = regexp.MustCompile(`counter packets (\d+)`)
@@ -54,7 +54,7 @@ func feel(ctx context.Context, t *topology) (felt, error) {
 	if err != nil {
 		return felt{}, err
 	}
-	var n [5]int // in the order of the rules
+	var n [5]int // in order of the rules
 	matches := counted.FindAllStringSubmatch(out, -1)
 	if len(matches) != len(n) {
 		return felt{}, fmt.Errorf("nft lists %d counters, not %d:\n%s", len(matches), len(n), out)

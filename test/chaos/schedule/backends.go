@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// What the configuration takes.
+// The values of the configuration.
 var (
 	weights   = []uint16{50, 100, 200}
 	ringSizes = []uint32{2039, 1021, 4093, 1511}
 )
 
-// fewest is how many of the backends that stay are active at least.
+// fewest is the least number of active backends among those that stay.
 const fewest = 2
 
 func (m *maker) stays(i int) bool { return i < m.o.stay() }
 func (m *maker) goes(i int) bool  { return i >= m.o.stay() }
 
-// backends returns those in one of the states.
+// backends returns the backends in one of the states.
 func (m *maker) backends(which func(int) bool, states ...State) []int {
 	var list []int
 	for i, b := range m.group.Backends {
@@ -39,8 +39,7 @@ func (m *maker) set(backends []int, state State) {
 	}
 }
 
-// changeBackends makes one change of what the directors are told, of several
-// backends more often than of one.
+// changeBackends makes one change of the configuration, more often of several backends than of one.
 func (m *maker) changeBackends() bool {
 	return m.oneOf(
 		m.turn(BackendsAdded, m.absent, Active),
@@ -52,7 +51,7 @@ func (m *maker) changeBackends() bool {
 
 func (m *maker) several() int { return 1 + m.rng.IntN(3) }
 
-// absent are those that may come: their removal is old enough to have been noticed.
+// absent are the backends that may come: their removal is old enough to have been noticed.
 func (m *maker) absent() []int {
 	return slices.DeleteFunc(m.backends(m.goes, Absent), func(i int) bool {
 		return m.returns[i] > 0 && m.now-m.returns[i] < 2*time.Second
@@ -62,13 +61,13 @@ func (m *maker) absent() []int {
 func (m *maker) draining() []int { return m.backends(m.all, Draining) }
 func (m *maker) leaving() []int  { return m.backends(m.goes, Active, Draining) }
 
-// drainable leaves the fewest of those that stay.
+// drainable are the backends that may drain: the fewest of those that stay are left out.
 func (m *maker) drainable() []int {
 	stay := m.backends(m.stays, Active)
 	return append(m.pick(stay, len(stay)-min(fewest, len(stay))), m.backends(m.goes, Active)...)
 }
 
-// turn brings several of those that may into a state.
+// turn brings several of the possible backends into a state.
 func (m *maker) turn(kind Kind, which func() []int, to State) func() bool {
 	return func() bool {
 		chosen := m.pick(which(), m.several())
@@ -81,8 +80,8 @@ func (m *maker) turn(kind Kind, which func() []int, to State) func() bool {
 	}
 }
 
-// kill takes hosts without a word. They are removed from the configuration when
-// that has been noticed.
+// kill kills hosts without notice. They are removed from the configuration once that has been
+// noticed.
 func (m *maker) kill() bool {
 	chosen := m.pick(m.backends(m.goes, Active), 1+m.rng.IntN(2))
 	if len(chosen) == 0 {
@@ -94,7 +93,7 @@ func (m *maker) kill() bool {
 	return true
 }
 
-// mix adds, drains and returns at once.
+// mix adds, drains and returns backends at once.
 func (m *maker) mix() bool {
 	come, drain, back := m.pick(m.absent(), 2), m.pick(m.drainable(), 1), m.pick(m.draining(), 2)
 	if min(len(come), len(drain), len(back)) == 0 {

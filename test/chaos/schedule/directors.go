@@ -2,7 +2,7 @@ package schedule
 
 import "time"
 
-// directors returns those that are announced or not, and have rested.
+// directors returns the directors that are announced or not, and have rested.
 func (m *maker) directors(announced bool) []int {
 	var list []int
 	for i, is := range m.group.Announced {
@@ -23,8 +23,7 @@ func (m *maker) announced() int {
 	return n
 }
 
-// leave returns a director that may leave; none when it is the last but one, or of
-// two the last.
+// leave returns a director that may leave; none if only two are announced, or only one of two.
 func (m *maker) leave() []int {
 	if m.announced() <= min(2, m.o.Directors-1) {
 		return nil
@@ -58,13 +57,13 @@ func (m *maker) announce(kind Kind, directors []int, announced bool) bool {
 	return true
 }
 
-// disturbDirector makes one director do anything but come or go, or come or go.
+// disturbDirector does anything to a director, including making it come or go.
 func (m *maker) disturbDirector() bool {
 	return m.oneOf(m.changeDirectors, m.again(DirectorCrashed), m.again(DirectorRestarted), m.goBlind, m.changeQueues, m.loseMember,
 		m.upgradeDirector, m.upgradeAgent)
 }
 
-// again ends the process of a director, which starts again.
+// again ends the process of a director, and the process starts again.
 func (m *maker) again(kind Kind) func() bool {
 	return func() bool {
 		chosen := m.pick(m.directors(true), 1)
@@ -86,12 +85,12 @@ func (m *maker) goBlind() bool {
 	m.add(Event{Kind: DirectorBlind, Director: chosen[0], Backends: seen})
 	lasts := time.Second + time.Duration(m.rng.Int64N(int64(longBlind-time.Second)))
 	m.pending = append(m.pending, Event{At: m.now + lasts, Kind: DirectorSees, Director: chosen[0], Backends: seen})
-	// It does not leave before it sees again.
+	// The director does not leave before it sees again.
 	m.touched[chosen[0]] = m.now + lasts
 	return true
 }
 
-// MostQueues is how many queues a director's uplink may have.
+// MostQueues is how many queues a director's uplink has at most.
 const MostQueues = 4
 
 func (m *maker) changeQueues() bool {
@@ -100,7 +99,7 @@ func (m *maker) changeQueues() bool {
 	return true
 }
 
-// loseMember takes one member of the store for some seconds: the others go on.
+// loseMember removes one member of the store for some seconds: the others go on.
 func (m *maker) loseMember() bool {
 	if m.lost || m.o.Members < 3 {
 		return false

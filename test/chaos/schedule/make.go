@@ -11,14 +11,14 @@ type Options struct {
 	Seed      uint64
 	Duration  time.Duration
 	Directors int // in the pool
-	Backends  int // in the pool; the first two thirds of them are never removed nor killed
-	Members   int // of the store that the directors share; less than 3: none is lost
+	Backends  int // in the pool; the first two thirds are never removed or killed
+	Members   int // of the directors' shared store; less than 3: none is lost
 	// OnlyBackends leaves the directors, their queues and their store alone.
 	OnlyBackends bool
 }
 
-// What a schedule is like. The pauses leave a director the time to do as it was
-// told before it is told something else.
+// What a schedule is like. The pauses leave a director time to do as it was told before it is told
+// something else.
 const (
 	gap       = 1100 * time.Millisecond // between two moments, on average
 	quiet     = 4 * time.Second         // at the end
@@ -30,8 +30,8 @@ const (
 	longLost  = 8 * time.Second // a member of the store
 )
 
-// Begin returns the group before the first event: one director of three or more is
-// spare, and of the backends that come and go every other one is there.
+// Begin returns the group before the first event: one director of three or more is spare, and every
+// other one of the backends that come and go is there.
 func Begin(o Options) Group {
 	g := Group{RingSize: ringSizes[0], Queues: 1, DirectorVersions: make([]Version, o.Directors), AgentVersions: make([]Version, o.Backends)}
 	for i := range o.Directors {
@@ -47,8 +47,8 @@ func Begin(o Options) Group {
 	return g
 }
 
-// stay is how many backends are never removed nor killed: connections that outlive
-// drain windows need some.
+// stay is how many backends are never removed or killed: connections that outlive drain windows
+// need some.
 func (o Options) stay() int { return (2*o.Backends + 2) / 3 }
 
 // Make returns the events of a run, in the order of their times.
@@ -88,9 +88,9 @@ type maker struct {
 	events  []Event
 	touched []time.Duration // when each director had its last event
 	returns []time.Duration // when each backend was last removed
-	pending []Event         // what follows from earlier events
-	blind   bool            // a director is
-	lost    bool            // a member of the store is
+	pending []Event         // consequences of earlier events
+	blind   bool            // a director is blind
+	lost    bool            // a member of the store is lost
 }
 
 // add appends an event that has just been applied to the group.
@@ -103,7 +103,7 @@ func (m *maker) add(e Event) {
 	}
 }
 
-// due lets what follows from earlier events happen until a time.
+// due lets consequences of earlier events happen until a time.
 func (m *maker) due(until time.Duration) {
 	slices.SortStableFunc(m.pending, func(a, b Event) int { return int(a.At - b.At) })
 	for len(m.pending) > 0 && m.pending[0].At <= until {
@@ -125,8 +125,8 @@ func (m *maker) due(until time.Duration) {
 	}
 }
 
-// double makes a change of the directors and one of the backends within a second,
-// in either order. It reports whether a director may change now.
+// double makes a change of the directors and one of the backends within a second, in either order.
+// It returns false if no director may change now.
 func (m *maker) double() bool {
 	before := len(m.events)
 	backendsFirst := m.rng.IntN(2) == 0
@@ -152,7 +152,7 @@ func (m *maker) double() bool {
 	return true
 }
 
-// single makes one change, of the backends twice as often as of a director.
+// single makes one change: of the backends twice as often as of a director.
 func (m *maker) single() {
 	if m.rng.IntN(3) == 0 && m.disturbDirector() {
 		return
@@ -160,14 +160,14 @@ func (m *maker) single() {
 	m.changeBackends()
 }
 
-// pick returns n of the list, in any order; all when it has fewer.
+// pick returns n random elements of the list; all if it has fewer.
 func (m *maker) pick(list []int, n int) []int {
 	list = slices.Clone(list)
 	m.rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	return list[:min(n, len(list))]
 }
 
-// oneOf tries the choices in a random order until one can be made.
+// oneOf tries the choices in random order until one succeeds.
 func (m *maker) oneOf(choices ...func() bool) bool {
 	m.rng.Shuffle(len(choices), func(i, j int) { choices[i], choices[j] = choices[j], choices[i] })
 	for _, choice := range choices {

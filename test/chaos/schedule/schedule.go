@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// State is what a backend is.
+// State is the state of a backend.
 type State string
 
 // The states of a backend. A dead one is still in the configuration.
@@ -20,7 +20,7 @@ const (
 	Dead     State = "dead"
 )
 
-// Backend is one of the pool.
+// Backend is a backend of the pool.
 type Backend struct {
 	State  State
 	Weight uint16
@@ -33,7 +33,7 @@ type Group struct {
 	RingSize  uint32
 	Queues    int // of each director's uplink
 
-	DirectorVersions []Version // per director of the pool: what it runs, or will
+	DirectorVersions []Version // per director of the pool: what it runs, or will run
 	AgentVersions    []Version // per backend of the pool
 }
 
@@ -44,12 +44,12 @@ func (g Group) Clone() Group {
 	return g
 }
 
-// Kind is what happens.
+// Kind is the kind of an event.
 type Kind string
 
-// The kinds of events. Blind is one director alone that sees a backend no more,
-// Sees is its end. A crash kills the process, which starts again; a kill takes the
-// host. An upgrade replaces the process by one of another version, or of this again.
+// The kinds of events. Blind: only one director no longer sees a backend; Sees ends that. A crash
+// kills the process, which starts again; a kill takes the host. An upgrade replaces the process
+// with another version, or with this one again.
 const (
 	DirectorAdded     Kind = "director-added"
 	DirectorRemoved   Kind = "director-removed"
@@ -74,13 +74,13 @@ const (
 	RingResized      Kind = "ring-resized"
 )
 
-// OfDirectors reports whether the event is one of the directors' set: one that a
-// double change has.
+// OfDirectors reports whether the event changes the set of directors, as half of a double change
+// does.
 func (k Kind) OfDirectors() bool {
 	return k == DirectorAdded || k == DirectorRemoved || k == DirectorKilled
 }
 
-// OfBackends reports whether the event changes what the directors are told.
+// OfBackends reports whether the event changes the directors' configuration.
 func (k Kind) OfBackends() bool {
 	switch k {
 	case BackendsAdded, BackendsDrained, BackendsReturned, BackendsRemoved, BackendsKilled, BackendsMixed, WeightsChanged, RingResized:
@@ -89,21 +89,21 @@ func (k Kind) OfBackends() bool {
 	return false
 }
 
-// Event is one thing that happens.
+// Event is an event of a run.
 type Event struct {
 	At       time.Duration // since the beginning
 	Kind     Kind
-	Director int   // of the pool, if it is one director's
-	Backends []int // of the pool, if it is theirs
-	Member   int   // of the directors' store, if it is one of these
-	Double   bool  // meant to happen within a second with one of the other kind
-	After    Group // what is true then
+	Director int   // of the pool, if the event is about one director
+	Backends []int // of the pool, if the event is about backends
+	Member   int   // of the directors' store, if the event is about one
+	Double   bool  // within a second of an event of the other kind
+	After    Group // the group after the event
 }
 
-// OfOneDirector reports whether Director means something.
+// OfOneDirector reports whether the event is about Director.
 func (e Event) OfOneDirector() bool { return strings.HasPrefix(string(e.Kind), "director-") }
 
-// String says what happens in one line, without the time.
+// String describes the event in one line, without the time.
 func (e Event) String() string {
 	var b strings.Builder
 	b.WriteString(string(e.Kind))

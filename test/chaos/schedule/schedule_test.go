@@ -20,8 +20,8 @@ func TestSameSeedSameSchedule(t *testing.T) {
 	}
 }
 
-// Two minutes have what a run must have, of whatever seed: a hundred events, twenty
-// of them double changes, and every kind in one of a few seeds.
+// Two minutes of any seed have what a run must have: a hundred events, twenty of them double
+// changes. Every kind happens in some of a few seeds.
 func TestEnoughHappens(t *testing.T) {
 	kinds := map[Kind]int{}
 	for seed := range uint64(50) {
@@ -53,8 +53,8 @@ func TestEnoughHappens(t *testing.T) {
 	}
 }
 
-// Whatever happens, somebody forwards, somebody answers, and what happens to a
-// director or backend is possible in the state that it is in.
+// At all times some director forwards and some backend answers, and each event is possible in the
+// state of its director or backend.
 func TestEventsArePossible(t *testing.T) {
 	for seed := range uint64(200) {
 		o := options(seed)
@@ -103,7 +103,7 @@ func possible(o Options, before Group, e Event) error {
 	return nil
 }
 
-// Without its directors' events, a schedule has as many of the backends'.
+// A schedule without directors' events has the same number of backends' events instead.
 func TestOnlyBackends(t *testing.T) {
 	for seed := range uint64(50) {
 		o := options(seed)
@@ -124,8 +124,8 @@ func TestOnlyBackends(t *testing.T) {
 	}
 }
 
-// Every version has its turn with directors and agents, and in the end everything
-// that runs is this version again.
+// Every version has its turn on directors and agents, and in the end everything runs this version
+// again.
 func TestUpgradesGoBack(t *testing.T) {
 	turns := map[string]int{}
 	for seed := range uint64(50) {

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Version is which weir a director or an agent runs.
+// Version is the version of weir that a director or an agent runs.
 type Version int
 
-// The versions. All but the first are another one than the one that is measured.
+// The versions. All except the first differ from the measured one.
 const (
 	This     Version = iota
-	SameABI          // its programs and maps are the same
-	OtherABI         // its maps look different
+	SameABI          // with the same programs and maps
+	OtherABI         // with other maps
 	Versions         // how many there are
 )
 
-// String says it in an event's words.
+// String names the version in the words of events.
 func (v Version) String() string {
 	return [...]string{"to this version", "to a version with the same ABI", "to a version with another ABI"}[v]
 }
@@ -24,10 +24,10 @@ func (v Version) String() string {
 // other returns a version that is not this one.
 func (m *maker) other() Version { return SameABI + Version(m.rng.IntN(int(Versions-SameABI))) }
 
-// longOther is how long a director or an agent is another version at most.
+// longOther is how long a director or an agent runs another version at most.
 const longOther = 8 * time.Second
 
-// backAfter draws how long it is.
+// backAfter draws how long it runs another version.
 func (m *maker) backAfter() time.Duration {
 	return rest + time.Duration(m.rng.Int64N(int64(longOther-rest)))
 }
@@ -35,9 +35,8 @@ func (m *maker) backAfter() time.Duration {
 // mayUpgrade reports whether there is time left to go back.
 func (m *maker) mayUpgrade() bool { return m.now+longOther < m.o.Duration }
 
-// upgradeDirector replaces a director's process by one of another version, and some
-// seconds later by one of this version. A director that has gone by then comes back
-// as this version.
+// upgradeDirector replaces a director's process with another version, and some seconds later with
+// this version. A director that has gone by then comes back as this version.
 func (m *maker) upgradeDirector() bool {
 	chosen := m.pick(slices.DeleteFunc(m.directors(true), func(i int) bool { return m.group.DirectorVersions[i] != This }), 1)
 	if len(chosen) == 0 || !m.mayUpgrade() {
@@ -63,8 +62,8 @@ func (m *maker) upgradeAgent() bool {
 	return true
 }
 
-// downgrade applies the second half of an upgrade to the group. It reports whether
-// anything happens.
+// downgrade applies the second half of an upgrade to the group. It reports whether a process is
+// replaced.
 func (m *maker) downgrade(e Event) bool {
 	if e.Kind == AgentUpgraded {
 		m.group.AgentVersions[e.Backends[0]] = This

@@ -31,7 +31,7 @@ func (l *Ledger) open(c *Connection) {
 	}
 }
 
-// moved notes that a connection's client goes on from another address.
+// moved notes that a connection's client continues from another address.
 func (l *Ledger) moved(c *Connection, to netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *Ledger) failedToOpen() {
 	l.totals.FailedToOpen++
 }
 
-// neverAnswered notes a flow that nobody has answered.
+// neverAnswered notes a flow that no backend has answered.
 func (l *Ledger) neverAnswered(c *Connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +61,8 @@ func (l *Ledger) neverAnswered(c *Connection) {
 	delete(l.byID, c.ID)
 }
 
-// answered notes an answer that was what it should be, after the time that it took,
-// and returns an error if it came from somebody else than the ones before.
+// answered notes a correct answer and the time that it took, and returns an error if it came from
+// another backend than earlier answers.
 func (l *Ledger) answered(c *Connection, who Identity, took time.Duration, bytes int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +80,8 @@ func (l *Ledger) answered(c *Connection, who Identity, took time.Duration, bytes
 	return nil
 }
 
-// end notes that a connection is over, because of an error, or of its client's
-// will when there is none.
+// end notes that a connection is over: because of an error, or, if there is none, because its
+// client closed it.
 func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 	l.noteRedirected(c, err != nil)
 	delete(l.byID, c.ID)
 	if err == nil {
-		// What comes after the client's end is nobody's loss.
+		// Packets after the client's end are no loss.
 		if l.byPort[c.Client.Port()] == c {
 			delete(l.byPort, c.Client.Port())
 		}
@@ -118,7 +118,7 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 	}
 }
 
-// wrongData is what no death excuses.
+// wrongData is the fault that no death excuses.
 const wrongData = "wrong data"
 
 // classify says what a client saw.

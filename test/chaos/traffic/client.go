@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// pipe is what the ends of a connection talk through.
+// pipe is one end of a connection.
 type pipe interface {
 	io.ReadWriteCloser
 	SetDeadline(at time.Time) error
@@ -25,7 +25,7 @@ type client struct {
 	*Connection
 	load   *Load
 	conn   pipe
-	moves  *quicPipe // nil: it stays where it is
+	moves  *quicPipe // nil: the client does not move
 	kind   kind
 	rng    *rand.Rand
 	up     *Stream
@@ -57,7 +57,7 @@ func (l *Load) dialTCP(ctx context.Context) (dialled, error) {
 	return dialled{conn.(*net.TCPConn), conn.LocalAddr().(*net.TCPAddr).AddrPort(), began}, nil
 }
 
-// newClient notes a connection that has been opened.
+// newClient notes an opened connection, and returns its client.
 func (l *Load) newClient(d dialled, protocol string, k kind, rng *rand.Rand) *client {
 	id := l.Ledger.id()
 	c := &client{load: l, conn: d.pipe, kind: k, rng: rng, up: Up(id), down: Down(id), buffer: make([]byte, bufferSize),
@@ -66,8 +66,8 @@ func (l *Load) newClient(d dialled, protocol string, k kind, rng *rand.Rand) *cl
 	return c
 }
 
-// live keeps the connection busy until its life is over, the run is finished, or
-// it breaks. The last thing it does is an exchange: what broke silently is found.
+// live keeps the connection busy until its life is over, the run is finished, or it breaks. It ends
+// with an exchange, which finds a connection that broke silently.
 func (c *client) live(life time.Duration) {
 	defer c.conn.Close()
 	over := time.Now().Add(life)
@@ -85,7 +85,7 @@ func (c *client) live(life time.Duration) {
 	c.load.Ledger.end(c.Connection, c.load.Outlives, err)
 }
 
-// move goes on from another address.
+// move continues from another address.
 func (c *client) move() error {
 	to, err := c.moves.move(c.rng)
 	if err == nil {
@@ -117,8 +117,8 @@ func (c *client) exchange() error {
 	return c.load.Ledger.answered(c.Connection, a.from, time.Since(begin), int(r.up+r.down))
 }
 
-// idle waits for the next exchange, and sees when the connection is reset or closed
-// meanwhile. It reports whether the run is to be finished.
+// idle waits for the next exchange, and sees when the connection is reset or closed meanwhile. It
+// reports whether the run should finish.
 func (c *client) idle() (last bool, err error) {
 	c.mu.Lock()
 	select {
@@ -156,6 +156,6 @@ func (c *client) wake(after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.idling {
-		_ = c.conn.SetReadDeadline(time.Now().Add(after)) // closed: it is not idle any more
+		_ = c.conn.SetReadDeadline(time.Now().Add(after)) // an error means closed: no longer idle
 	}
 }

@@ -36,7 +36,7 @@ func (s *Server) serveDatagrams(ctx context.Context, address string) error {
 	return nil
 }
 
-// answerDatagram sends the flow's next bytes back if it was sent the flow's bytes.
+// answerDatagram sends the flow's next bytes back if the datagram has the flow's bytes.
 func (s *Server) answerDatagram(conn *net.UDPConn, datagram, control []byte, peer netip.AddrPort) {
 	if len(datagram) < requestSize {
 		return
@@ -45,7 +45,7 @@ func (s *Server) answerDatagram(conn *net.UDPConn, datagram, control []byte, pee
 	who := s.identity()
 	s.ledger.gotDatagram(r.id, who)
 	a := answer{id: r.id, from: who}
-	// A datagram's up has the number of the request, which is where its bytes begin.
+	// The up of a datagram's request is where its bytes begin in the stream.
 	up, down := Up(r.id), Down(r.id)
 	up.offset, down.offset = uint64(r.up), uint64(r.up)
 	if up.Check(datagram[requestSize:]) != nil {
@@ -60,14 +60,14 @@ func (s *Server) answerDatagram(conn *net.UDPConn, datagram, control []byte, pee
 	}
 	for _, m := range messages {
 		if m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO {
-			// ipi_addr: the header's destination.
+			// ipi_addr is the destination in the header.
 			source := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(m.Data[8:12])})
 			_, _, _ = conn.WriteMsgUDPAddrPort(out, source, peer) // lost like any datagram
 		}
 	}
 }
 
-// maxDatagram bounds what a datagram carries besides its header.
+// maxDatagram bounds the data of a datagram without its header.
 const maxDatagram = 1200
 
 func askForDestinations(conn *net.UDPConn) error {

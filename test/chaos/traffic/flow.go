@@ -16,7 +16,7 @@ type flow struct {
 	load   *Load
 	conn   net.Conn
 	rng    *rand.Rand
-	sent   uint32 // requests: every one has bytes of its own
+	sent   uint32 // requests: each has its own bytes
 	buffer []byte
 }
 
@@ -26,10 +26,10 @@ var (
 	flowSize  = sizes{16, maxDatagram}
 )
 
-// errNotAnswered says that no try of a datagram's was answered in time.
+// errNotAnswered says that a datagram was not answered in time.
 var errNotAnswered = errors.New("no answer")
 
-// flowTry is how long a datagram's answer may take before it is taken for lost.
+// flowTry is how long a datagram's answer may take before it counts as lost.
 const flowTry = 500 * time.Millisecond
 
 // keepFlow keeps one flow going: when it breaks, the next begins.
@@ -83,7 +83,7 @@ func (f *flow) exchange() error {
 	up.Fill(datagram[requestSize:])
 	begin := time.Now()
 	for time.Since(begin) < f.load.Patience {
-		// Refused, or no route for a moment: as if it were lost.
+		// An error (refused, or no route for a moment) counts as a loss.
 		_, _ = f.conn.Write(datagram)
 		a, n, err := f.await(r)
 		if errors.Is(err, errNotAnswered) {
@@ -97,8 +97,7 @@ func (f *flow) exchange() error {
 	return fmt.Errorf("%w: %w for %s", os.ErrDeadlineExceeded, errNotAnswered, f.load.Patience)
 }
 
-// await reads the answer to a request. Answers to the ones before may come late,
-// and twice.
+// await reads the answer to a request. Answers to earlier requests may come late, and twice.
 func (f *flow) await(r request) (answer, int, error) {
 	if err := f.conn.SetReadDeadline(time.Now().Add(flowTry)); err != nil {
 		return answer{}, 0, err

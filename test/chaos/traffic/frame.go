@@ -7,14 +7,14 @@ import (
 	"io"
 )
 
-// What a client can find out about a connection besides the errors of its socket.
+// Errors that a client can find in a connection, in addition to those of its socket.
 var (
 	ErrWrongData    = errors.New("wrong data")
 	ErrOtherBackend = errors.New("another backend answers")
 )
 
-// request is the header before the bytes that a client sends: whose they are, how
-// many, and how many it wants back.
+// request is the header before the bytes of a client: the connection, how many bytes follow, and
+// how many it wants back.
 type request struct {
 	id       uint64
 	up, down uint32
@@ -32,20 +32,20 @@ func parseRequest(p []byte) request {
 	return request{binary.BigEndian.Uint64(p), binary.BigEndian.Uint32(p[8:]), binary.BigEndian.Uint32(p[12:])}
 }
 
-// Identity is who answers: a backend, and which life of it.
+// Identity is the answering backend, and its life.
 type Identity struct {
 	Backend uint16
 	Life    uint16
 }
 
-// String returns the name that everybody has for the backend.
+// String returns the backend's name.
 func (i Identity) String() string { return fmt.Sprintf("backend%d", i.Backend+1) }
 
-// answer is the header before the bytes that a server sends.
+// answer is the header before the bytes of a server.
 type answer struct {
 	id     uint64
 	from   Identity
-	status uint32 // 0, or wrong when the server was not sent what it should have been
+	status uint32 // 0, or wrong if the server got wrong bytes
 }
 
 const (
@@ -65,10 +65,10 @@ func parseAnswer(p []byte) answer {
 		binary.BigEndian.Uint32(p[12:])}
 }
 
-// bufferSize is how much is read or written at once.
+// bufferSize is how many bytes are read or written at once.
 const bufferSize = 8 << 10
 
-// send writes a header and then so many bytes of a stream.
+// send writes a header and then this many bytes of a stream.
 func send(w io.Writer, buffer, header []byte, s *Stream, n int) error {
 	for begin := copy(buffer, header); n > 0 || begin > 0; begin = 0 {
 		part := buffer[:min(len(buffer), begin+n)]
@@ -81,7 +81,7 @@ func send(w io.Writer, buffer, header []byte, s *Stream, n int) error {
 	return nil
 }
 
-// receive reads so many bytes and checks that they are the stream's.
+// receive reads this many bytes and checks that they are the stream's.
 func receive(r io.Reader, buffer []byte, s *Stream, n int) error {
 	for n > 0 {
 		got, err := r.Read(buffer[:min(len(buffer), n)])

@@ -2,7 +2,7 @@ package traffic
 
 import "time"
 
-// histogram counts durations by millisecond; those of a minute or more together.
+// histogram counts durations by millisecond; those of a minute or more count together.
 type histogram struct {
 	counts [60001]int
 	total  int

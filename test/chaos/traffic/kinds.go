@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// sizes and pauses are ranges that values are drawn from.
+// sizes and pauses are ranges from which values are drawn.
 type (
 	sizes  struct{ least, most int }
 	pauses struct{ least, most time.Duration }
@@ -17,8 +17,8 @@ func (p pauses) draw(rng *rand.Rand) time.Duration {
 	return p.least + time.Duration(rng.Int64N(int64(p.most-p.least)+1))
 }
 
-// kind is what a connection does: how much it sends and gets, and how long it
-// pauses in between. life is zero where it stays until the run's end.
+// kind is what a connection does: how much it sends and gets, and how long it pauses in between.
+// life is zero if the connection stays until the run's end.
 type kind struct {
 	name  string
 	share int // of a hundred connections
@@ -28,8 +28,8 @@ type kind struct {
 	life  pauses
 }
 
-// kinds returns what the connections of a run do. An idle one is silent for up to
-// two drain windows: longer than any generation needs to leave a log.
+// kinds returns the kinds of a run's connections. An idle one is silent for up to two drain
+// windows: longer than any generation stays in a log.
 func kinds(window time.Duration) []kind {
 	return []kind{
 		{name: "idle", share: 35, up: sizes{16, 64}, down: sizes{16, 64}, pause: pauses{window / 2, 2 * window}},
@@ -42,8 +42,8 @@ func kinds(window time.Duration) []kind {
 	}
 }
 
-// kindOf returns the kind of the n-th of all connections, so that every hundred have
-// their shares.
+// kindOf returns the kind of the n-th connection, so that every hundred connections have the
+// shares.
 func kindOf(kinds []kind, n int) kind {
 	n = n * 37 % 100 // spread over the hundred
 	for _, k := range kinds {

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Ledger knows every connection of a run, who has it and how it ended, from both
-// of its ends.
+// Ledger knows every connection of a run, its backend and how it ended, from both of its ends.
 type Ledger struct {
 	client netip.Addr
 	vip    netip.Addr // zero: nothing is redirected
@@ -18,12 +17,12 @@ type Ledger struct {
 
 	mu        sync.Mutex
 	nextID    uint64
-	byPort    map[uint16]*Connection        // TCP: the latest of each port that was not closed in peace
+	byPort    map[uint16]*Connection        // TCP: the latest of each port, until its client closes it
 	byID      map[uint64]*Connection        // UDP
-	served    map[uint64]*remains           // TCP: what backends have of each connection
-	acceptors map[acceptedFrom][]acceptance // who accepted connections from there lately
-	answerers map[uint16][]synAck           // backends that answered SYNs of a port lately
-	lost      map[uint16]time.Time          // when the latest connection of a port ended whose backend had died
+	served    map[uint64]*remains           // TCP: the backends' end of each connection
+	acceptors map[acceptedFrom][]acceptance // latest backends that accepted connections from there
+	answerers map[uint16][]synAck           // latest backends that answered SYNs of a port
+	lost      map[uint16]time.Time          // end of a port's latest connection with a dead backend
 	names     map[string]name               // QUIC connection IDs that servers have given out
 	absences  map[int][]absence             // when backends were dead
 	live      int                           // TCP connections
@@ -39,7 +38,7 @@ type acceptedFrom struct {
 	client   netip.AddrPort
 }
 
-// acceptance is a server's word that it has a connection.
+// acceptance is a server's report that it has a connection.
 type acceptance struct {
 	who        Identity
 	at         time.Time
@@ -54,50 +53,50 @@ type synAck struct {
 	redirected bool
 }
 
-// absence is a time in which a backend was dead, or none.
+// absence is a time in which a backend was dead, or removed.
 type absence struct {
-	from, until time.Time // until: zero as long as it is
-	removed     bool      // it lives, and keeps what was redirected to it
+	from, until time.Time // until: zero while it lasts
+	removed     bool      // its host lives, and keeps redirected connections
 }
 
-// mostLately bounds what is kept of those who answered or accepted.
+// mostLately bounds the lists of backends that answered or accepted.
 const mostLately = 16
 
-// name is whose a QUIC connection ID is, and since when.
+// name is the backend of a QUIC connection ID, and since when.
 type name struct {
 	who Identity
 	at  time.Time
 }
 
-// Totals count connections, of each protocol apart.
+// Totals count connections, by protocol.
 type Totals struct {
-	TCP, UDP     int // that were established; of UDP: that got an answer
+	TCP, UDP     int // established ones; UDP: those that got an answer
 	QUIC         int
-	Moved        int // how often clients of QUIC went on from another address
+	Moved        int // how often QUIC clients continued from another address
 	FailedToOpen int // attempts that never became a connection
-	Outlived     int // TCP, that lived as long as the ledger was asked for
-	Redirected   int // TCP, that are over and had no director behind their SYN
-	// OutlivedRemoval are those of them that went on when their backend was none any more.
+	Outlived     int // TCP connections that lived as long as required
+	Redirected   int // TCP connections that are over and had no director after their SYN
+	// OutlivedRemoval are the redirected ones that went on after their backend's removal.
 	OutlivedRemoval int
-	Misdirected     int            // packets of live connections that came to a host that has not got them
-	Astray          map[string]int // these, by protocol
-	Exchanges       int            // requests that were answered and checked
-	Bytes           int            // that were checked, both ways
+	Misdirected     int            // packets of live connections that came to a host without them
+	Astray          map[string]int // misdirected packets, by protocol
+	Exchanges       int            // answered and checked requests
+	Bytes           int            // checked bytes, both ways
 }
 
-// Connection is one of TCP or QUIC, or a flow of UDP.
+// Connection is a TCP or QUIC connection, or a UDP flow.
 type Connection struct {
 	ID       uint64
 	Protocol string         // tcp, udp or quic
-	Kind     string         // what it does
+	Kind     string         // the name of its kind
 	Client   netip.AddrPort // the latest
 	Began    time.Time      // before the client's first packet
 	Opened   time.Time
-	Good     time.Time // when all was well with it for the last time
+	Good     time.Time // its last good moment
 
-	known  bool // who has it
+	known  bool // its backend is known
 	who    Identity
-	opened bool // who has been heard to have opened it, and no more
+	opened bool // only the backend that opened it is known
 	opener int
 	resets []Reset
 	ended  bool
@@ -109,20 +108,20 @@ type Reset struct {
 	Backend int
 }
 
-// Break is a connection's end that was not its client's will.
+// Break is a connection's end that its client did not want.
 type Break struct {
 	Connection
 	At      time.Time
-	Backend int // who had it, -1 if nobody is known
+	Backend int // the backend that had it, -1 if unknown
 	What    string
 	Detail  string
-	Resets  []Reset // that backends sent for it, as far as they were seen
+	Resets  []Reset // that backends were seen to send for it
 	Excused bool    // its backend was dead at the time, or died after it began
 	Ends    []int   // the backends that had accepted it
-	// Redirected says that it had no director behind its SYN.
+	// Redirected says that it had no director after its SYN.
 	Redirected bool
 
-	Answered []int // TCP: who answered its SYN
+	Answered []int // TCP: the backends that answered its SYN
 }
 
 // NewLedger returns an empty ledger of the client with that address.
@@ -131,23 +130,23 @@ func NewLedger(client netip.Addr) *Ledger {
 		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]synAck{}, lost: map[uint16]time.Time{}, names: map[string]name{}, absences: map[int][]absence{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
 }
 
-// OnBreak lets a function be called with every connection that breaks from now on.
-// It must not wait nor call the ledger.
+// OnBreak sets a function that is called with every connection that breaks from now on. It must not
+// wait or call the ledger.
 func (l *Ledger) OnBreak(f func(Break)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.broke = f
 }
 
-// OnStray lets a function be called with every packet that goes astray from now on.
-// It must not wait nor call the ledger.
+// OnStray sets a function that is called with every packet that goes astray from now on. It must
+// not wait or call the ledger.
 func (l *Ledger) OnStray(f func(Stray)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.astray = f
 }
 
-// Died notes that a backend dies or is no backend any more, and its connections with it.
+// Died notes that a backend dies or is removed, and its connections with it.
 func (l *Ledger) Died(backend int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,8 +155,8 @@ func (l *Ledger) Died(backend int) {
 	}
 }
 
-// Returned notes that a backend is one again. What began before has ended: also what a
-// director sent there that had not learned yet that it was gone.
+// Returned notes that a backend is back. Connections that began before have ended, also those from
+// a director that had not yet learned that the backend was gone.
 func (l *Ledger) Returned(backend int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,13 +181,13 @@ func (l *Ledger) Totals() Totals {
 	return totals
 }
 
-// Breaks returns the connections that broke so far, in the order in which they did.
+// Breaks returns the connections that broke so far, in order.
 func (l *Ledger) Breaks() []Break {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := make([]Break, len(l.broken))
 	for i, b := range l.broken {
-		// What backends sent may have been read after the client had seen it.
+		// The packets of backends may have been read after the client saw them.
 		list[i] = b
 		c := &b.Connection
 		if latest := l.byPort[b.Client.Port()]; latest != nil && latest.ID == b.ID {
@@ -201,34 +200,34 @@ func (l *Ledger) Breaks() []Break {
 	return list
 }
 
-// Stall returns how long the given share of all exchanges took at most.
+// Stall returns the longest time of the given share of all exchanges.
 func (l *Ledger) Stall(share float64) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stalls.quantile(share)
 }
 
-// diedSince reports whether a backend is dead, or was after that.
+// diedSince reports whether a backend is dead, or was dead after that time.
 func (l *Ledger) diedSince(backend int, since time.Time) bool {
 	return l.diedBetween(backend, since, time.Now(), false)
 }
 
-// diedBetween reports whether a backend was dead at some time between two, or none: what was
-// redirected ends with its host alone.
+// diedBetween reports whether a backend was dead or removed at some time between two. Only the end
+// of its host ends redirected connections.
 func (l *Ledger) diedBetween(backend int, since, until time.Time, redirected bool) bool {
 	return slices.ContainsFunc(l.absences[backend], func(a absence) bool {
 		return !(redirected && a.removed) && !a.from.After(until) && (a.until.IsZero() || a.until.After(since))
 	})
 }
 
-// dead reports whether a backend is.
+// dead reports whether a backend is dead.
 func (l *Ledger) dead(backend int) bool {
 	list := l.absences[backend]
 	return len(list) > 0 && list[len(list)-1].until.IsZero()
 }
 
-// excused reports whether whoever has a connection died after it began, and not after it
-// had ended. A client may have been answered by somebody who never accepted its connection.
+// excused reports whether a connection's backend died after the connection began and before it
+// ended. A client may have got answers of a backend that never accepted its connection.
 func (l *Ledger) excused(c *Connection, end time.Time) bool {
 	if backend := l.backend(c); backend >= 0 {
 		return l.diedBetween(backend, c.Began, end, l.isRedirected(c))
@@ -238,11 +237,11 @@ func (l *Ledger) excused(c *Connection, end time.Time) bool {
 		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedBetween(backend, c.Began, end, false) })
 }
 
-// readLate is how long after a SYN-ACK opened a connection it may be read where it was sent.
+// readLate is how long after a SYN-ACK opened a connection the watcher at its sender may read it.
 const readLate = 500 * time.Millisecond
 
-// whoAnswered are the backends that answered a connection's SYN, and not that of the one
-// that had its port before, or has it next.
+// whoAnswered are the backends that answered a connection's SYN, without those of the port's
+// previous and next connections.
 func (l *Ledger) whoAnswered(c *Connection) []int {
 	var list []int
 	for _, a := range l.answerers[c.Client.Port()] {
@@ -254,7 +253,7 @@ func (l *Ledger) whoAnswered(c *Connection) []int {
 	return list
 }
 
-// noteOpener notes who opened a connection that a packet acknowledges so much of.
+// noteOpener notes the backend that opened a connection, by the number that a packet acknowledges.
 func (l *Ledger) noteOpener(c *Connection, acknowledged uint32) {
 	for _, a := range l.answerers[c.Client.Port()] {
 		if a.seq+1 == acknowledged && a.at.After(c.Began) {
@@ -263,8 +262,7 @@ func (l *Ledger) noteOpener(c *Connection, acknowledged uint32) {
 	}
 }
 
-// backend returns who has a connection, as far as one of its ends has said so, or its
-// packets.
+// backend returns a connection's backend, if one of its ends or its packets have told it.
 func (l *Ledger) backend(c *Connection) int {
 	if c.known {
 		return int(c.who.Backend)
@@ -291,8 +289,8 @@ func (l *Ledger) ends(c *Connection) map[int]bool {
 	return ends
 }
 
-// accepted notes who has a client's connection, and at which address. With full NAT servers see a
-// director's address, and say nothing.
+// accepted notes the backend of a client's connection, and the address there. With full NAT servers
+// see a director's address, and tell nothing.
 func (l *Ledger) accepted(protocol string, client netip.AddrPort, at netip.Addr, who Identity) {
 	if _, own := l.clientPort(client); protocol == "tcp" && !own {
 		return
@@ -309,15 +307,15 @@ func (l *Ledger) clientPort(a netip.AddrPort) (uint16, bool) {
 	return a.Port(), a.Addr().Unmap() == l.client
 }
 
-// named notes a connection ID that a server gives out.
+// named notes a connection ID that a server issues.
 func (l *Ledger) named(id string, who Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.names[id] = name{who, time.Now()}
 }
 
-// gotQUIC notes whom a packet came to that has a connection ID. It is misdirected if
-// that is another backend's, which has lived since.
+// gotQUIC notes the backend to which a packet with a connection ID came. It is misdirected if the
+// ID belongs to another backend that has lived since.
 func (l *Ledger) gotQUIC(id string, who Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -331,9 +329,9 @@ func (l *Ledger) gotQUIC(id string, who Identity) {
 type Stray struct {
 	Connection
 	At       time.Time
-	Backend  int   // who has its connection, -1 if nobody is known
+	Backend  int   // of its connection, -1 if unknown
 	CameTo   int   // -1: some backend
-	Answered []int // TCP: who answered the connection's SYN
+	Answered []int // TCP: the backends that answered the connection's SYN
 }
 
 // mostStrays bounds how many misdirected packets are kept: rivals have thousands.
@@ -350,7 +348,7 @@ func (l *Ledger) misdirected(s Stray) {
 	}
 }
 
-// Strays returns the first of the packets that were misdirected.
+// Strays returns the first misdirected packets.
 func (l *Ledger) Strays() []Stray {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -372,15 +370,15 @@ func (l *Ledger) AnsweredBy(backend int, at netip.Addr, client netip.AddrPort, s
 // lately makes room for one more.
 func lately[T any](list []T) []T { return list[max(0, len(list)-mostLately+1):] }
 
-// stillUnderWay is how long packets of a connection may arrive after its end: the weather
-// holds some of them up, and clients send again.
+// stillUnderWay is how long packets of a connection may arrive after its end: the weather holds
+// some of them back, and clients send again.
 const stillUnderWay = time.Second
 
 // ResetBy notes that a backend sent a reset to a client's port; -1: some backend. Its sequence
-// number is what the packet that it answers acknowledges (RFC 9293, 3.10.7.1): of a connection
-// that nobody has accepted, that tells whose SYN-ACK the client has taken. If the
-// connection there is one that somebody else has, the packet that the reset answers came to
-// a host without that connection, unless the backend had accepted it, too, and ends its own end.
+// number is the one that the reset packet acknowledged (RFC 9293, 3.10.7.1): if no backend has
+// accepted the connection, that tells whose SYN-ACK the client has taken. If another backend has
+// the connection, the reset packet came to a host without that connection, unless this backend had
+// accepted it, too, and ends its own end.
 func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
 	port, own := l.clientPort(client)
 	if !own {
@@ -395,7 +393,7 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
 	if c == nil || l.backend(c) == backend || l.ends(c)[backend] || l.excused(c, time.Now()) {
 		return
 	}
-	// What answers the connection before it on the same port is nobody's loss.
+	// Answers to the port's previous connection are no loss.
 	if end, ended := l.lost[port]; ended && c.Began.Before(end.Add(stillUnderWay)) {
 		return
 	}
@@ -405,10 +403,10 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
 	}
 }
 
-// maxResets bounds what is kept of one connection.
+// maxResets bounds the resets that are kept of one connection.
 const maxResets = 8
 
-// gotDatagram notes whom a flow's datagram came to.
+// gotDatagram notes the backend to which a flow's datagram came.
 func (l *Ledger) gotDatagram(id uint64, who Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

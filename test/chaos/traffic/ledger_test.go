@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Who answered a SYN may be read after the connection has broken: that backend's death
-// before counts then, also when it has come back since, and no later one.
+// The ledger may learn which backend answered a SYN after the connection has broken. Then that
+// backend's death before the break counts, even if it has come back since, and no later death does.
 func TestAnswersReadLate(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	for name, c := range map[string]struct {
@@ -38,8 +38,8 @@ func TestAnswersReadLate(t *testing.T) {
 	}
 }
 
-// A reset is misdirected if it is for a connection that somebody else has, and its report
-// says who had answered.
+// A reset is misdirected if another backend has the connection, and its report says which backends
+// had answered.
 func TestStraysSayWhoAnswered(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	ledger := NewLedger(client.Addr())
@@ -70,12 +70,13 @@ func TestStraysSayWhoAnswered(t *testing.T) {
 	}
 }
 
-// Of several who answered, the one has a connection whose SYN-ACK the client acknowledges.
+// Of several backends that answered, the one whose SYN-ACK the client acknowledges has the
+// connection.
 func TestResetsTellWhoOpened(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	for name, c := range map[string]struct {
 		acknowledged uint32
-		want         int // packets misdirected
+		want         int // misdirected packets
 	}{"of the one that died": {301, 0}, "of the one that lives": {401, 1}, "of nobody": {501, 1}} {
 		ledger := NewLedger(client.Addr())
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
@@ -94,8 +95,8 @@ func TestResetsTellWhoOpened(t *testing.T) {
 	}
 }
 
-// A reset for a connection whose backend has died may come when its port has the next one
-// already: it tells nothing of that one, and later ones do.
+// A reset for a connection whose backend has died may come when its port already has the next
+// connection: it tells nothing of that one, but later resets do.
 func TestResetsOfTheConnectionBefore(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	ledger := NewLedger(client.Addr())
@@ -123,8 +124,8 @@ func TestResetsOfTheConnectionBefore(t *testing.T) {
 	}
 }
 
-// A connection's ends are at the backends that accepted it, and not at one that had the
-// connection that its port had before.
+// A connection's ends are at the backends that accepted it, and not at the backend of its port's
+// previous connection.
 func TestEnds(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	for name, c := range map[string]struct {
@@ -153,8 +154,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A packet of QUIC is misdirected whose connection ID is another backend's that has
-// lived since it gave that out.
+// A QUIC packet is misdirected if its connection ID belongs to another backend that has lived since
+// it issued the ID.
 func TestMisdirectedIsWhatNamesAnotherBackend(t *testing.T) {
 	ledger := NewLedger(netip.MustParseAddr("10.0.0.2"))
 	ledger.named("before", Identity{Backend: 3})

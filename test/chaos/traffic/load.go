@@ -1,5 +1,5 @@
-// Package traffic is the load of a chaos run: TCP and QUIC connections and UDP flows whose
-// every byte is checked at both ends, and the ledger of what became of them.
+// Package traffic is the load of a chaos run: TCP and QUIC connections and UDP flows whose every
+// byte is checked at both ends, and the ledger of their fate.
 package traffic
 
 import (
@@ -16,32 +16,31 @@ import (
 // Load is the clients of a run.
 type Load struct {
 	Client      *netlab.Host
-	Addresses   []netip.Addr   // of the client's: QUIC connections move between them
-	TCP, UDP    netip.AddrPort // where the services are
+	Addresses   []netip.Addr   // the client's: QUIC connections move between them
+	TCP, UDP    netip.AddrPort // of the services
 	QUIC        netip.AddrPort
 	Ledger      *Ledger
 	Connections int           // TCP, kept open at the same time
 	Flows       int           // UDP
 	QUICs       int           // QUIC connections; every second moves
 	Window      time.Duration // the services' drain
-	Outlives    time.Duration // what age a connection must come to
+	Outlives    time.Duration // the age that a connection must reach
 	Patience    time.Duration // how long a client waits for an answer
 	Seed        uint64
 
-	dialing chan struct{} // as many as may dial at once
+	dialing chan struct{} // bounds concurrent dials
 	finish  chan struct{} // closed: the last exchange
-	waiting atomic.Int64  // connections that have not been opened yet
+	waiting atomic.Int64  // connections that are not opened yet
 	clients sync.WaitGroup
 
 	mu   sync.Mutex
 	live map[*client]bool
 }
 
-// atOnce bounds how many connections are being opened: each takes a thread.
+// atOnce bounds how many connections are being opened at once: each takes a thread.
 const atOnce = 48
 
-// Start begins to open the connections and keeps them busy, whatever becomes of
-// them, until Finish.
+// Start begins to open the connections, keeps them busy and replaces ended ones, until Finish.
 func (l *Load) Start(ctx context.Context) {
 	l.dialing, l.finish = make(chan struct{}, atOnce), make(chan struct{})
 	l.live = map[*client]bool{}
@@ -60,7 +59,7 @@ func (l *Load) Start(ctx context.Context) {
 	}
 }
 
-// opener opens a connection, over and over again.
+// opener opens a connection, again and again.
 type opener func(ctx context.Context) (*client, error)
 
 func (l *Load) openTCP(k kind, rng *rand.Rand) opener {
@@ -87,7 +86,7 @@ func (l *Load) openQUIC(k kind, moves bool, rng *rand.Rand) opener {
 	}
 }
 
-// Waiting returns how many connections have not been opened for the first time.
+// Waiting returns how many connections have not yet been opened for the first time.
 func (l *Load) Waiting() int { return int(l.waiting.Load()) }
 
 // spread is the time within which the last exchanges begin.
@@ -131,7 +130,7 @@ func (l *Load) keep(ctx context.Context, open opener) {
 			first = false
 		}
 		l.note(c, true)
-		// Cancelled, the run counts nothing any more; sockets end with it.
+		// A canceled run counts nothing any more; its sockets end with it.
 		stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 		c.live(l.lifeOf(c.kind, c.rng))
 		stop()

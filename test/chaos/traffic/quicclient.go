@@ -14,21 +14,21 @@ import (
 	"github.com/quic-go/quic-go"
 )
 
-// quicProtocol is what clients and servers agree on in the handshake (ALPN).
+// quicProtocol is the protocol that clients and servers negotiate (ALPN).
 const quicProtocol = "weir-chaos"
 
-// quicIdle is how long a connection may be silent: as long as a run. What breaks is
-// found by its next exchange.
+// quicIdle is how long a connection may be silent: as long as a run. The next exchange finds a
+// broken connection.
 const quicIdle = 24 * time.Hour
 
-// moveShare is in how many pauses a connection that moves does so once, on average.
+// moveShare is the average number of pauses for each move of a moving connection.
 const moveShare = 3
 
 // errNotMoved says that a client's new address did not work.
 var errNotMoved = errors.New("the client's new address is not answered")
 
-// quicPipe is a QUIC connection's end at the client: one stream, whose packets leave
-// by a socket that another one may replace.
+// quicPipe is a QUIC connection's end at the client: one stream. Another socket may replace the one
+// by which its packets leave.
 type quicPipe struct {
 	*quic.Stream
 	load *Load
@@ -36,19 +36,19 @@ type quicPipe struct {
 
 	mu      sync.Mutex
 	closed  bool
-	sockets []quicSocket // that have been used
-	before  *quic.Path   // the one before the current; nil: none, or the first
+	sockets []quicSocket // all that have been used
+	before  *quic.Path   // the previous one; nil: none, or the first
 	current *quic.Path
 }
 
-// quicSocket is an address of the client's.
+// quicSocket is a socket at one of the client's addresses.
 type quicSocket struct {
 	*quic.Transport
 	socket net.PacketConn
 }
 
 func (s quicSocket) close() {
-	_ = s.Transport.Close() // what does not end now ends with the socket
+	_ = s.Transport.Close() // whatever does not end now ends with the socket
 	_ = s.socket.Close()
 }
 
@@ -86,8 +86,8 @@ func (l *Load) quicSocket(rng *rand.Rand) (quicSocket, error) {
 	return quicSocket{&quic.Transport{Conn: socket}, socket}, nil
 }
 
-// move goes on from another port, and maybe another address, as the client does that
-// changes networks, or whose NAT has forgotten it: what it had does not come back.
+// move continues from another port, and maybe another address, like a client that changes networks,
+// or whose NAT has forgotten it: it never returns to the old ones.
 func (q *quicPipe) move(rng *rand.Rand) (netip.AddrPort, error) {
 	socket, err := q.load.quicSocket(rng)
 	if err != nil {
@@ -108,8 +108,8 @@ func (q *quicPipe) move(rng *rand.Rand) (netip.AddrPort, error) {
 	if err := path.Switch(); err != nil {
 		return netip.AddrPort{}, fmt.Errorf("go on from %s: %w", socket.address(), err)
 	}
-	// Each path takes one of the few connection IDs that the server has given out. The
-	// last one may still be in use, the one before it is not.
+	// Each path takes one of the few connection IDs that the server has issued. The last path may
+	// still be in use, the one before it is not.
 	if q.before != nil {
 		_ = q.before.Close()
 	}
@@ -117,8 +117,8 @@ func (q *quicPipe) move(rng *rand.Rand) (netip.AddrPort, error) {
 	return socket.address(), nil
 }
 
-// keep notes a socket, to be closed with the connection. It reports whether that is
-// not closed already.
+// keep notes a socket, to be closed with the connection. It returns false if the connection is
+// closed already.
 func (q *quicPipe) keep(s quicSocket) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

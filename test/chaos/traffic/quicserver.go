@@ -19,8 +19,8 @@ import (
 	"weir.io/weir/quiclb"
 )
 
-// ServeQUIC answers QUIC connections at an address until the context ends, with
-// connection IDs that have the server ID.
+// ServeQUIC answers QUIC connections at an address until the context ends, with connection IDs that
+// contain the server ID.
 func (s *Server) ServeQUIC(ctx context.Context, address string, codec *quiclb.Codec, serverID []byte) error {
 	generator, err := quiclb.NewGenerator(codec, serverID)
 	if err != nil {
@@ -74,10 +74,10 @@ type quicEnd struct{ *quic.Conn }
 
 func (e quicEnd) Close() error { return e.CloseWithError(0, "") }
 
-// reset ends it with an error, because a host that is gone could not send a reset.
+// reset ends the connection with an error, because a host that is gone could not send a reset.
 func (e quicEnd) reset() { _ = e.CloseWithError(1, "this server is gone") }
 
-// selfSigned makes a certificate that nobody checks.
+// selfSigned makes a certificate that no client checks.
 func selfSigned() (tls.Certificate, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -91,14 +91,14 @@ func selfSigned() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, nil
 }
 
-// quicNames makes a server's connection IDs, and tells the ledger whose they are.
+// quicNames makes a server's connection IDs, and tells the ledger their backend.
 type quicNames struct {
 	*quiclb.Generator
 	length int
 	server *Server
 }
 
-// GenerateConnectionID returns one that was not there before.
+// GenerateConnectionID returns a new connection ID.
 func (n quicNames) GenerateConnectionID() (quic.ConnectionID, error) {
 	id, err := n.Generate()
 	if err != nil {
@@ -108,11 +108,11 @@ func (n quicNames) GenerateConnectionID() (quic.ConnectionID, error) {
 	return quic.ConnectionIDFromBytes(id), nil
 }
 
-// ConnectionIDLen returns how many bytes each of them has.
+// ConnectionIDLen returns how many bytes each connection ID has.
 func (n quicNames) ConnectionIDLen() int { return n.length }
 
-// quicWatch is a server's socket that tells the ledger of every packet that comes. It
-// has not got all of a UDP socket's methods, so that packets are read by ReadFrom.
+// quicWatch is a server's socket that tells the ledger of every incoming packet. It lacks some of a
+// UDP socket's methods, so that packets are read by ReadFrom.
 type quicWatch struct {
 	net.PacketConn
 	socket *net.UDPConn
@@ -138,9 +138,9 @@ func (w *quicWatch) SetReadBuffer(bytes int) error { return w.socket.SetReadBuff
 // SetWriteBuffer sets the size of its buffer.
 func (w *quicWatch) SetWriteBuffer(bytes int) error { return w.socket.SetWriteBuffer(bytes) }
 
-// connectionID returns the destination's in a packet of an established connection, or
-// of a handshake that the server has answered (RFC 9000, 17.2 and 17.3). In the packets
-// before it is the client's invention.
+// connectionID returns the destination connection ID in a packet of an established connection, or
+// of a handshake that the server has answered (RFC 9000, 17.2 and 17.3). In earlier packets the
+// client has made it up.
 func connectionID(p []byte, length int) []byte {
 	const (
 		long      = 0x80

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Redirects tells the ledger that connections are handed over: those that servers have at
-// another address than the VIP have no director, and outlive their backend's removal.
+// Redirects tells the ledger that connections are handed over: connections to another server
+// address than the VIP have no director, and outlive their backend's removal.
 func (l *Ledger) Redirects(vip netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.vip = vip
 }
 
-// Removed notes that a backend is none any more, for directors: what comes by them ends, and
-// what was handed over goes on.
+// Removed notes that directors no longer have a backend: connections through directors end, and
+// handed over ones go on.
 func (l *Ledger) Removed(backend int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,8 +29,7 @@ func (l *Ledger) redirected(protocol string, at netip.Addr) bool {
 	return protocol == "tcp" && l.vip.IsValid() && at.Unmap() != l.vip
 }
 
-// isRedirected reports whether a connection was handed over, as far as whoever has it has
-// said so.
+// isRedirected reports whether a connection was handed over, if its backend has told so.
 func (l *Ledger) isRedirected(c *Connection) bool {
 	backend := l.backend(c)
 	for _, a := range slices.Backward(l.acceptors[acceptedFrom{c.Protocol, c.Client}]) {
@@ -46,7 +45,7 @@ func (l *Ledger) isRedirected(c *Connection) bool {
 	return false
 }
 
-// noteRedirected counts a connection of TCP that was handed over and is over.
+// noteRedirected counts a finished TCP connection that was handed over.
 func (l *Ledger) noteRedirected(c *Connection, broken bool) {
 	if c.Protocol != "tcp" || !l.isRedirected(c) {
 		return

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Removal ends what directors bring to a backend. What was handed over has no director, so
-// only the end of the backend's host excuses it.
+// Removal ends connections through directors to a backend. Handed over connections have no
+// director, so only the end of the backend's host excuses their end.
 func TestRemovalEndsWhatDirectorsBring(t *testing.T) {
 	client, vip, own := netip.MustParseAddrPort("10.0.0.2:1234"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.1.0.51")
 	for name, c := range map[string]struct {
@@ -22,7 +22,7 @@ func TestRemovalEndsWhatDirectorsBring(t *testing.T) {
 		"handed over, died":          {own, func(l *Ledger) { l.Died(3) }, true},
 		"handed over, died, removed": {own, func(l *Ledger) { l.Died(3); l.Removed(3) }, true},
 	} {
-		for _, accepted := range []bool{true, false} { // or answered alone
+		for _, accepted := range []bool{true, false} { // or only answered
 			ledger := NewLedger(client.Addr())
 			ledger.Redirects(vip)
 			connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
@@ -31,7 +31,7 @@ func TestRemovalEndsWhatDirectorsBring(t *testing.T) {
 				ledger.accepted("tcp", client, c.at, Identity{Backend: 3})
 			} else {
 				ledger.AnsweredBy(3, c.at, client, 300)
-				ledger.ResetBy(3, client, 301) // it is the one that has opened it
+				ledger.ResetBy(3, client, 301) // shows that backend 3 has opened the connection
 			}
 			c.ends(ledger)
 			ledger.end(connection, 0, net.ErrClosed)
@@ -45,7 +45,7 @@ func TestRemovalEndsWhatDirectorsBring(t *testing.T) {
 	}
 }
 
-// What went on after a removal is counted when it is over, and what came later is not.
+// A connection that went on after a removal is counted when it is over; a later one is not.
 func TestOutlivesRemoval(t *testing.T) {
 	vip, own := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.1.0.51")
 	before, after := netip.MustParseAddrPort("10.0.0.2:1234"), netip.MustParseAddrPort("10.0.0.2:1235")

@@ -6,14 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// remains is the end of a TCP connection at a backend. When the client has given up a
-// broken one it goes, too: a rival breaks more than there may be descriptors.
+// remains is the end of a TCP connection at a backend. When the client has given up a broken
+// connection, it goes, too: a rival breaks more connections than there may be descriptors.
 type remains struct {
 	conn *net.TCPConn
 	id   uint64 // of the connection; 0: not known yet
 }
 
-// vanish closes it without a packet: its client's port may be another connection's by now.
+// vanish closes the connection without a packet: its client's port may already have another
+// connection.
 func (r *remains) vanish() {
 	if raw, err := r.conn.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
@@ -23,7 +24,7 @@ func (r *remains) vanish() {
 	_ = r.conn.Close()
 }
 
-// entered notes what a backend has of a connection.
+// entered notes a backend's end of a connection.
 func (l *Ledger) entered(id uint64, r *remains) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,7 +32,7 @@ func (l *Ledger) entered(id uint64, r *remains) {
 	l.served[id] = r
 }
 
-// left notes that it has it no more.
+// left notes that the backend's end is gone.
 func (l *Ledger) left(r *remains) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

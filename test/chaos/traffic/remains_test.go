@@ -17,7 +17,7 @@ func (p *pair) open() (n int) {
 	return n
 }
 
-// What clients give up is gone at the backend as well, although nobody can tell it.
+// Connections that clients give up are gone at the backend as well, although no packet can tell it.
 func TestNothingRemainsOfBroken(t *testing.T) {
 	p := newPair(t)
 	l := p.load(80)

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// Server is what runs on a backend's host: it checks what it is sent and answers.
-// It is in the process of the clients, so that both ends can be asked.
+// Server is the server on a backend's host: it checks the bytes that it gets and answers. It is in
+// the clients' process, so that the test can ask both ends.
 type Server struct {
 	host   *netlab.Host
 	ledger *Ledger
@@ -25,11 +25,11 @@ type Server struct {
 // end is a connection's end at a server.
 type end interface {
 	io.Closer
-	// reset ends the connection as its host's end would.
+	// reset ends the connection as the end of its host would.
 	reset()
 }
 
-// tcpEnd is one of TCP.
+// tcpEnd is a TCP connection's end.
 type tcpEnd struct{ *net.TCPConn }
 
 func (e tcpEnd) reset() {
@@ -62,14 +62,14 @@ func (s *Server) identity() Identity {
 	return s.who
 }
 
-// Reset ends every connection of the backend as its host's end would, and begins
-// its next life. With its links up, its clients are told by a reset.
+// Reset ends every connection of the backend as the end of its host would, and begins its next
+// life. If its links are up, its clients get a reset.
 func (s *Server) Reset() {
 	s.end(func(end) bool { return true })
 }
 
-// ResetRelayed does it with the connections that clients have to the VIP, and not with those
-// that were redirected to an address of the backend's own.
+// ResetRelayed does it only with clients' connections to the VIP, not with those that were
+// redirected to the backend's own address.
 func (s *Server) ResetRelayed(vip netip.Addr) {
 	s.end(func(e end) bool {
 		tcp, is := e.(tcpEnd)
@@ -77,7 +77,7 @@ func (s *Server) ResetRelayed(vip netip.Addr) {
 	})
 }
 
-// end ends those of the backend's connections that it is to, and begins its next life.
+// end ends the backend's connections that which selects, and begins its next life.
 func (s *Server) end(which func(end) bool) {
 	s.mu.Lock()
 	s.who.Life++
@@ -94,7 +94,7 @@ func (s *Server) end(which func(end) bool) {
 	}
 }
 
-// begin notes a connection, and returns who has it and what to call when it is over.
+// begin notes a connection, and returns its identity and a function to call when it is over.
 func (s *Server) begin(e end) (Identity, func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +131,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 	s.answer(conn, who, func(id uint64) { s.ledger.entered(id, rest) })
 }
 
-// answer answers requests, one after the other, until the connection is over or
-// sends what it should not. When it knows which connection it is it says so.
+// answer answers requests, one after the other, until the connection is over or has wrong bytes. It
+// calls known once it knows which connection it is.
 func (s *Server) answer(conn io.ReadWriter, who Identity, known func(id uint64)) {
 	buffer := make([]byte, bufferSize)
 	var up, down *Stream

@@ -5,21 +5,21 @@ import (
 	"fmt"
 )
 
-// Stream is an endless sequence of bytes that both ends of a connection can make:
-// a function of a seed. Bytes that are of another connection, of another place in
-// this one, or of the other direction, are told from those that belong there.
+// Stream is an endless sequence of bytes that both ends of a connection can make: a function of a
+// seed. Bytes of another connection, of another place in this one, or of the other direction,
+// differ from those that belong there.
 type Stream struct {
 	seed, offset uint64
 }
 
-// Up returns what the client of a connection sends.
+// Up returns the stream of a connection's client.
 func Up(id uint64) *Stream { return &Stream{seed: mix(2 * id)} }
 
-// Down returns what its server sends.
+// Down returns the stream of its server.
 func Down(id uint64) *Stream { return &Stream{seed: mix(2*id + 1)} }
 
-// mix is the finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable
-// pseudorandom number generators", OOPSLA 2014).
+// mix is the finalizer of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+// generators", OOPSLA 2014).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -46,7 +46,7 @@ func (s *Stream) Fill(p []byte) {
 	}
 }
 
-// Check returns an error if those are not the next bytes.
+// Check returns an error if p does not have the next bytes.
 func (s *Stream) Check(p []byte) error {
 	for len(p) > 0 {
 		within := s.offset % wordSize
@@ -68,7 +68,7 @@ func (s *Stream) Check(p []byte) error {
 	return nil
 }
 
-// advance goes on by so many bytes, and returns how many.
+// advance moves on by this many bytes, and returns how many.
 func (s *Stream) advance(n int) int {
 	s.offset += uint64(n)
 	return n

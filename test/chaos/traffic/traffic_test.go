@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/quiclb"
 )
 
-// client --- server, through a relay of the test's when one is asked for
+// client --- server, through the test's relay if there is one
 type pair struct {
 	client, server *netlab.Host
 	link           *netlab.Link
@@ -46,7 +46,7 @@ func (p *pair) load(port uint16) *Load {
 		Connections: 100, Flows: 10, QUICs: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 20 * time.Second, Seed: 1}
 }
 
-// known is how many connections are open whose backend the ledger knows.
+// known is how many open connections have a backend that the ledger knows.
 func (p *pair) known() (n int) {
 	p.ledger.mu.Lock()
 	defer p.ledger.mu.Unlock()
@@ -100,14 +100,14 @@ func TestNothingBreaksByItself(t *testing.T) {
 	}
 }
 
-// A backend's end excuses the loss of its connections; a reset of anybody else does
-// not, and is a packet that went astray.
+// A backend's end excuses the loss of its connections; a reset of another host does not, and is a
+// sign of a packet that went astray.
 func TestOnlyDeathExcuses(t *testing.T) {
 	for _, died := range []bool{false, true} {
 		p := newPair(t)
 		l := p.load(80)
 		l.Start(t.Context())
-		// All but the three in a hundred that are short.
+		// All except the three in a hundred that are short.
 		waitFor(t, "the server to have them", func() bool {
 			return l.Waiting() == 0 && p.known() >= 97 && p.ledger.Totals().UDP >= 10 && p.knownQUIC() >= 10
 		})
@@ -146,7 +146,7 @@ func TestMisdirectedIsWhatAnotherBackendResets(t *testing.T) {
 		t.Fatal(err)
 	}
 	ledger.ResetBy(3, client, 1)                                  // its own
-	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.2:999"), 1) // of no connection
+	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.2:999"), 1) // for no connection
 	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.9:1234"), 1)
 	if n := ledger.Totals().Misdirected; n != 0 {
 		t.Errorf("%d packets misdirected, want none", n)
@@ -164,12 +164,12 @@ func TestMisdirectedIsWhatAnotherBackendResets(t *testing.T) {
 	}
 }
 
-// A connection that nobody accepted had whoever answered its SYN: the loss is excused if
-// they all died after it began.
+// A connection that no backend accepted belonged to one that answered its SYN: the loss is excused
+// if all of those died after it began.
 func TestAnswerersExcuse(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	for name, c := range map[string]struct {
-		answered, dead, back []int // back: they return, after the connection began or before it
+		answered, dead, back []int // back: these return, after the connection began or before it
 		late, want           bool
 	}{
 		"nobody answered":           {nil, []int{3}, nil, false, false},
@@ -230,13 +230,13 @@ func TestConnectionIDOfAPacket(t *testing.T) {
 	}
 }
 
-// Every byte is checked at both ends: one that is not what was sent is found.
+// Every byte is checked at both ends: a changed one is found.
 func TestChangedBytesAreFound(t *testing.T) {
 	for _, direction := range []string{"up", "down"} {
 		p := newPair(t)
 		relay(t, p, direction == "up")
 		l := p.load(81)
-		l.Flows, l.QUICs, l.Patience = 0, 0, 5*time.Second // for those that the change has left without an answer
+		l.Flows, l.QUICs, l.Patience = 0, 0, 5*time.Second // for connections that the change has left without an answer
 		l.Start(t.Context())
 		waitFor(t, "a break", func() bool { return len(p.ledger.Breaks()) > 0 })
 		l.Finish()
@@ -246,8 +246,7 @@ func TestChangedBytesAreFound(t *testing.T) {
 	}
 }
 
-// relay passes connections to port 81 on to port 80, and changes the 200th byte of
-// each direction or of the other.
+// relay passes connections to port 81 on to port 80, and changes the 200th byte of one direction.
 func relay(t *testing.T, p *pair, up bool) {
 	t.Helper()
 	listener, err := p.server.Listen("tcp4", ":81")
