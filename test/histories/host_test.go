@@ -22,8 +22,8 @@ import (
 
 const tcNext, tcRedirect = 0xffffffff, 7
 
-// host is a backend's host: an attached agent, a server at each VIP, and beside them what the twin
-// says its kernel has.
+// host is a backend's host: an agent that is attached as in production, a server at each VIP, and
+// the twin's view of its kernel.
 type host struct {
 	*netlab.Host
 	addresses map[netip.Addr]bool

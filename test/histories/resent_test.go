@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/internal/twin"
 )
 
-// replace gives the service these backends, the first of them draining, and tells all directors.
+// replace gives the service these backends, of which the first ones drain, and tells all directors.
 func (h *life) replace(drain int, backends ...int) {
 	h.Helper()
 	h.service.Backends = nil

@@ -54,7 +54,7 @@ func TestNodesHopAndFail(t *testing.T) {
 		}
 	}
 
-	// All nodes get connections.
+	// All nodes get connections, and each has a pod.
 	l.deleteService("address")
 	l.deleteService("port")
 	waitFor(t, "all addresses to be released", func() bool { return l.claims() == "" })

@@ -22,7 +22,7 @@ type Ledger struct {
 	served    map[uint64]*remains           // TCP: the backends' end of each connection
 	acceptors map[acceptedFrom][]acceptance // latest backends that accepted connections from there
 	answerers map[uint16][]synAck           // latest backends that answered SYNs of a port
-	lost      map[uint16]time.Time          // end of a port's latest connection with a dead backend
+	lost      map[uint16]time.Time          // when a port's latest connection to a dead backend ended
 	names     map[string]name               // QUIC connection IDs that servers have given out
 	absences  map[int][]absence             // when backends were dead
 	live      int                           // TCP connections
@@ -375,9 +375,9 @@ func lately[T any](list []T) []T { return list[max(0, len(list)-mostLately+1):] 
 const stillUnderWay = time.Second
 
 // ResetBy notes that a backend sent a reset to a client's port; -1: some backend. Its sequence
-// number is the one that the reset packet acknowledged (RFC 9293, 3.10.7.1): if no backend has
-// accepted the connection, that tells whose SYN-ACK the client has taken. If another backend has
-// the connection, the reset packet came to a host without that connection, unless this backend had
+// number is what the rejected packet acknowledged (RFC 9293, 3.10.7.1): if no backend has accepted
+// the connection, that tells whose SYN-ACK the client has taken. If another backend has the
+// connection, the rejected packet came to a host without that connection, unless this backend had
 // accepted it, too, and ends its own end.
 func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
 	port, own := l.clientPort(client)
