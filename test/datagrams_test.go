@@ -64,7 +64,7 @@ func TestDatagramsOutliveChanges(t *testing.T) {
 }
 
 // Without the agents' memory flows go elsewhere: a director knows nothing of the flows that another
-// one placed while that did not see a backend.
+// one placed while the other did not see a backend.
 func TestDatagramsStrayWithoutMemory(t *testing.T) {
 	l := newDatagramLab(t, "  udp-flows: 0\n")
 	all := everyBackend(3)

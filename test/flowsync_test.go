@@ -75,7 +75,7 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 	})
 }
 
-// tellingLab has two directors of one group, the router uses the first one.
+// tellingLab has two directors of one group; the router uses the first one.
 type tellingLab struct {
 	flowsUnderTest
 	way       way

@@ -104,9 +104,9 @@ func (l *loadsLab) opened() map[string]int {
 	return all
 }
 
-// A backend with many connections, or a long accept queue, that come from elsewhere gets no new
-// ones while another has less to do. When reports stop, connections are placed in turn, and by load
-// again when reports are back. Open connections stay.
+// A backend with many connections, or a long accept queue, from other sources than this director
+// gets no new ones while another has less to do. When reports stop, connections are placed in turn,
+// and by load again when reports are back. Open connections stay.
 func TestReportedLoads(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []model.Policy{model.LeastConn, model.P2C} {

@@ -22,8 +22,8 @@ const (
 	freshToldAtOnce  = 65536 // to a director that is being told everything
 )
 
-// A director tells others of few flows of a flood, and of none whose flows never go on. Clients'
-// flows beside the flood are told anyway, and go on when the director is lost.
+// A director tells others of few flows of a flood, and of none if they never go on. Clients' flows
+// beside the flood are told anyway, and go on when the director is lost.
 //
 //	client --- router --- switch --- director, director2
 //	flooder ---            --- backend1, backend2, backend3
