@@ -12,11 +12,15 @@
 #define FLOW_STATES_GONE_ON                                                                        \
 	(FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_TWICE) | FLOW_STATE(FLOW_ANSWERED))
 
+/* Fresh flows of which this director has seen one packet that need not be the first: guesses. */
+#define FLOW_STATES_GUESSED (FLOW_STATE(FLOW_LEARNED) | FLOW_STATE(FLOW_ONCE))
+
 /*
  * Whether what was told takes the place of what this director remembers: a flow that is not
- * fresh prevails over a fresh one, and else the younger one counts. But a fresh flow that has
- * gone on here keeps its backend: another host may have sent the told packets in the client's
- * name. (A flow that an older version tells is fresh, because it may be of a flood.)
+ * fresh prevails over a fresh one, one that has gone on elsewhere over a guess, and else the
+ * younger one counts. But a fresh flow that has gone on here keeps its backend: another host may
+ * have sent the told packets in the client's name. (A flow that an older version tells is fresh,
+ * because it may be of a flood.)
  */
 static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
 					    const struct flow_entry *told)
@@ -32,6 +36,9 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 		return younger >= 0;
 	if (!flow_kept(word.state) && FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
 		return 0;
+	if (FLOW_STATES_GUESSED >> (word.state & 31) & 1 &&
+	    FLOW_STATES_GONE_ON >> (other.state & 31) & 1)
+		return 1;
 	return younger > 0;
 }
 
