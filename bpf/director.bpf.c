@@ -155,7 +155,7 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 }
 
 /* What a packet with SYN, an ICMP error or a later fragment is counted as. */
-static __always_inline enum reason forwarded_seldom(const struct packet *packet, enum reason reason)
+static __always_inline enum reason forwarded_rare(const struct packet *packet, enum reason reason)
 {
 	if (is_syn(packet))
 		count_opened(packet->backend);
@@ -187,7 +187,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	count_forwarded(packet->backend, packet);
 	/* One test for all rare cases: every test here costs every packet time. */
 	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
-		return forwarded_seldom(packet, reason);
+		return forwarded_rare(packet, reason);
 	return reason;
 }
 
@@ -239,7 +239,7 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 {
 	enum reason reason = CONTINUE;
 	struct ring_header *header;
-	__u32 ring, seldom;
+	__u32 ring, rare;
 	__u64 *first, hash;
 
 	first = bpf_map_lookup_elem(&rings, &service);
@@ -251,10 +251,10 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	seldom = (header->flags &
-		  (RING_SNAT | RING_QUIC | RING_REDIRECTED | RING_SOURCES | RING_KERNEL_SOURCES)) |
-		 (packet->flags & PACKET_FRAGMENT_FIRST);
-	if (unlikely(seldom)) {
+	rare = (header->flags &
+		(RING_SNAT | RING_QUIC | RING_REDIRECTED | RING_SOURCES | RING_KERNEL_SOURCES)) |
+	       (packet->flags & PACKET_FRAGMENT_FIRST);
+	if (unlikely(rare)) {
 		if (header->flags & RING_KERNEL_SOURCES &&
 		    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
 			leave_to_kernel(packet);
@@ -277,7 +277,7 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 	}
 	if (likely(packet->backend == NO_BACKEND && header->size))
 		packet->backend = pick(ctx, packet, ring, header, hash, backend);
-	if (unlikely(seldom || packet->backend == NO_BACKEND))
+	if (unlikely(rare || packet->backend == NO_BACKEND))
 		reason = place_otherwise(ctx, packet, ring, header, backend);
 	if (unlikely(reason != CONTINUE))
 		count_drop(service, packet);
@@ -398,7 +398,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 	return forward(ctx, packet, backend);
 }
 
-/* A packet that does not leave: some of those that nothing has dropped the kernel must not get. */
+/* A packet that does not leave. The kernel must not get some of those that pass to it: see refuse.h. */
 static __always_inline enum reason stay(struct xdp_md *ctx, const struct packet *packet,
 					enum reason reason)
 {

@@ -11,16 +11,16 @@
 /* Whether a frame is for the MAC address that a word of struct backend begins with. */
 static __always_inline int is_for(const struct ethhdr *ethernet, const void *word)
 {
-	return !((*(const __u64 *)ethernet ^ link_word(word)) << 16);
+	return !((*(const __u64 *)ethernet ^ link_word(word)) & MAC_MASK);
 }
 
-/* Whether a frame comes from the MAC address that a word of struct backend begins with. */
+/* Whether a frame comes from the MAC address that a word begins with: see link_word. */
 static __always_inline int is_from(const struct ethhdr *ethernet, __u64 word)
 {
 	/* Through a pointer to void: from h_source itself the compiler loads single bytes. */
 	const void *source = ethernet->h_source;
 
-	return !((*(const __u64 *)source ^ word) << 16);
+	return !((*(const __u64 *)source ^ word) & MAC_MASK);
 }
 
 static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 index)

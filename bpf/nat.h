@@ -297,8 +297,8 @@ static __noinline int answer_remembered(const struct packet *packet, const struc
 }
 
 /* Handles a reply that begins a connection, or is in fragments. */
-static __always_inline void reply_seldom(struct xdp_md *ctx, const struct packet *packet,
-					 const struct flow *to, __u32 index)
+static __always_inline void reply_rare(struct xdp_md *ctx, const struct packet *packet,
+				       const struct flow *to, __u32 index)
 {
 	const struct backend *backend = backend_at(index);
 
@@ -340,7 +340,7 @@ __noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
 			t.to.source_port = backend->vip_port;
 	}
 	if (unlikely(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_TCP_SYN)))
-		reply_seldom(ctx, packet, &t.to, index);
+		reply_rare(ctx, packet, &t.to, index);
 	return count_reply(packet, index, send_reply(ctx, packet, &t));
 }
 

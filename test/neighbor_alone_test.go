@@ -45,7 +45,7 @@ func TestOneDirectorAnswers(t *testing.T) {
 	known := func(mac string) {
 		t.Helper()
 		for _, vip := range []netip.Addr{four, six} {
-			waitFor(t, fmt.Sprintf("the client to know %v at %s", vip, mac), func() bool { return neighbourOf(t, client, vip) == mac })
+			waitFor(t, fmt.Sprintf("the client to know %v at %s", vip, mac), func() bool { return neighborOf(t, client, vip) == mac })
 		}
 	}
 	known(director.MAC.String())

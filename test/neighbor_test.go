@@ -230,7 +230,7 @@ func (l *neighborLab) settle(when string, want []int) {
 		counts := map[string]int{}
 		for _, vip := range neighborVIPs() {
 			mac, _ := l.asker.owner(vip)
-			if len(l.flows) > 0 && neighbourOf(l.t, l.client, vip) != mac {
+			if len(l.flows) > 0 && neighborOf(l.t, l.client, vip) != mac {
 				return false
 			}
 			counts[mac]++
@@ -249,8 +249,8 @@ func (l *neighborLab) settle(when string, want []int) {
 	l.goOn(when)
 }
 
-// neighbourOf returns the MAC address that a host's kernel has for an address on its link.
-func neighbourOf(t *testing.T, h *netlab.Host, address netip.Addr) string {
+// neighborOf returns the MAC address that a host's kernel has for an address on its link.
+func neighborOf(t *testing.T, h *netlab.Host, address netip.Addr) string {
 	t.Helper()
 	var entries []struct{ LLAddr string }
 	if err := json.Unmarshal([]byte(on(t, h, "ip", "-j", "neigh", "show", "to", address.String(), "dev", "eth0")), &entries); err != nil {

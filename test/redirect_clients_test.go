@@ -51,7 +51,7 @@ func TestRedirectedClients(t *testing.T) {
 	t.Run("the director's counters stand still", l.leavesDirectorAlone)
 	t.Run("tcpdump", l.isSeenOnTheWire)
 	t.Run("ports again", l.usesPortsAgain)
-	if n := l.event("client", "again") + l.event("neighbour", "again"); n != 0 {
+	if n := l.event("client", "again") + l.event("neighbor", "again"); n != 0 {
 		t.Errorf("%d SYNs were sent again", n)
 	}
 }

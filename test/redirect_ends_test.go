@@ -379,13 +379,13 @@ func nextNumber(t *testing.T, conn *net.TCPConn) (next uint32) {
 	return next
 }
 
-// forge sends a packet with the backend's source from the neighbour, which is not on the
+// forge sends a packet with the backend's source from the neighbor, which is not on the
 // connection's path.
 func (l *endsLab) forge(t *testing.T, b *bothEnds, tcp layers.TCP, number uint32) {
 	t.Helper()
 	from, to := lanAddress(backendHost, b.six), b.client.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	tcp.SrcPort, tcp.DstPort, tcp.Seq, tcp.Window = layers.TCPPort(l.service.port), layers.TCPPort(b.port), number, 500
-	sendSegment(t, l.neighbour, from, to, tcp)
+	sendSegment(t, l.neighbor, from, to, tcp)
 }
 
 // sendSegment sends a TCP packet with any source from a host.

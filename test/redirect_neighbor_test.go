@@ -9,7 +9,7 @@ import (
 
 // The kernel is asked for the neighbor of only a few of a connection's packets, and a changed
 // neighbor is noticed: a backend's host gets another MAC address while connections are open.
-func TestRedirectedPacketsFollowTheirNeighbour(t *testing.T) {
+func TestRedirectedPacketsFollowTheirNeighbor(t *testing.T) {
 	l := newEndsLab(t)
 	before := watch(t, l.client, link.Head())
 	var open []*bothEnds
@@ -22,7 +22,7 @@ func TestRedirectedPacketsFollowTheirNeighbour(t *testing.T) {
 			asked += n
 		}
 		if asked == 0 || asked >= first[0]/2 {
-			t.Errorf("the kernel was asked for the neighbour of %d of %d packets to %s", asked, first[0], c.client.RemoteAddr())
+			t.Errorf("the kernel was asked for the neighbor of %d of %d packets to %s", asked, first[0], c.client.RemoteAddr())
 		}
 		open = append(open, c)
 	}
@@ -35,7 +35,7 @@ func TestRedirectedPacketsFollowTheirNeighbour(t *testing.T) {
 		on(t, l.client, "ip", "neigh", "replace", lanAddress(backendHost, six).String(), "lladdr", mac, "dev", "eth0", "nud", "reachable")
 	}
 	for _, c := range open {
-		c.talk(t, fmt.Sprintf("with another neighbour, IPv6 %v", c.six))
+		c.talk(t, fmt.Sprintf("with another neighbor, IPv6 %v", c.six))
 		passes(t, "much to the server", c.client, c.server, 1<<20)
 	}
 }

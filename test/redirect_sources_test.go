@@ -20,7 +20,7 @@ import (
 //
 //	client --- router --- switch --- director
 //	                        |    --- backend1
-//	                    neighbour
+//	                    neighbor
 func TestSourceRangesOfRedirected(t *testing.T) {
 	service := func(callers ...int) redirectService {
 		return redirectService{number: 1, port: linesPort, fallback: "gue", backends: everyBackend(1), callers: callers}
@@ -37,7 +37,7 @@ func TestSourceRangesOfRedirected(t *testing.T) {
 		l.agents["backend1"].waitFor("have the ranges", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if conn, err := l.neighbour.DialContext(ctx, "tcp", netip.AddrPortFrom(lanAddress(backendHost, six), linesPort).String()); err == nil {
+			if conn, err := l.neighbor.DialContext(ctx, "tcp", netip.AddrPortFrom(lanAddress(backendHost, six), linesPort).String()); err == nil {
 				conn.Close()
 			}
 			return l.event("backend1", "outside") > outside
@@ -51,12 +51,12 @@ func TestSourceRangesOfRedirected(t *testing.T) {
 		l.bypasses(t, 1, func() { open[six] = l.talk(l.client, service().at(six)) })
 		l.talk(l.client, own)
 		dropped := l.reason("drop_source_range")
-		l.unanswered(l.neighbour, service().at(six), func() bool { return l.reason("drop_source_range") > dropped })
+		l.unanswered(l.neighbor, service().at(six), func() bool { return l.reason("drop_source_range") > dropped })
 		outside := l.event("backend1", "outside")
-		l.unanswered(l.neighbour, own, func() bool { return l.event("backend1", "outside") > outside })
+		l.unanswered(l.neighbor, own, func() bool { return l.event("backend1", "outside") > outside })
 		other := netip.AddrPortFrom(lanAddress(backendHost, six), memoryPort)
 		l.answerAt(l.backends[0], other)
-		l.talk(l.neighbour, other.String())
+		l.talk(l.neighbor, other.String())
 	}
 	// The programs keep doing so when the agent ends, and the next agent takes over.
 	agent := l.agents["backend1"]
@@ -65,11 +65,11 @@ func TestSourceRangesOfRedirected(t *testing.T) {
 		own := netip.AddrPortFrom(lanAddress(backendHost, false), linesPort).String()
 		l.talk(l.client, own)
 		before := 0
-		l.unanswered(l.neighbour, own, func() bool { before++; return before > 3 })
+		l.unanswered(l.neighbor, own, func() bool { before++; return before > 3 })
 		agent.start()
 		agent.ready()
 		outside := l.event("backend1", "outside")
-		l.unanswered(l.neighbour, own, func() bool { return l.event("backend1", "outside") > outside })
+		l.unanswered(l.neighbor, own, func() bool { return l.event("backend1", "outside") > outside })
 		l.talk(l.client, own)
 	}
 	// Open connections stop, too.

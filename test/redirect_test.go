@@ -22,14 +22,14 @@ import (
 //
 //	client --- router --- switch --- director
 //	                        |    --- backend1 ... backend3
-//	                    neighbour
+//	                    neighbor
 //
-// Client and neighbour have agents, the router has none.
+// Client and neighbor have agents, the router has none.
 type redirectLab struct {
 	*lab
-	neighbour *netlab.Host
-	daemon    *daemon            // the director's
-	agents    map[string]*daemon // by host
+	neighbor *netlab.Host
+	daemon   *daemon            // the director's
+	agents   map[string]*daemon // by host
 }
 
 // redirectService is one service of the lab, in both families.
@@ -79,7 +79,7 @@ func (s redirectService) text() string {
 	return b.String()
 }
 
-const neighbourHost = 41
+const neighborHost = 41
 
 func newRedirectLab(t *testing.T, services ...redirectService) *redirectLab {
 	t.Helper()
@@ -90,17 +90,17 @@ func newRedirectLab(t *testing.T, services ...redirectService) *redirectLab {
 func newNarrowLab(t *testing.T, s size, services ...redirectService) *redirectLab {
 	t.Helper()
 	l := &redirectLab{lab: newLab(t, s), agents: map[string]*daemon{}}
-	l.neighbour = l.Host("neighbour")
-	l.Link(l.neighbour, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(neighbourHost)})
+	l.neighbor = l.Host("neighbor")
+	l.Link(l.neighbor, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(neighborHost)})
 	for _, six := range []bool{false, true} {
-		l.neighbour.Route("default", lanAddress(routerHost, six).String())
-		l.neighbour.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], lanAddress(directorHost, six).String())
+		l.neighbor.Route("default", lanAddress(routerHost, six).String())
+		l.neighbor.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], lanAddress(directorHost, six).String())
 	}
 	var texts []string
 	for _, s := range services {
 		texts = append(texts, s.text())
 	}
-	for _, h := range append([]*netlab.Host{l.client, l.neighbour}, l.backends...) {
+	for _, h := range append([]*netlab.Host{l.client, l.neighbor}, l.backends...) {
 		l.agents[h.Name] = startDaemon(t, h, "agent", configText("", "eth0", texts...))
 	}
 	l.daemon = newDaemon(t, l.director, "run", configText(cmp.Or(s.uplinkName, "eth0"), "", texts...))
@@ -207,7 +207,7 @@ func TestRedirect(t *testing.T) {
 				}
 			})
 		})
-		for _, h := range []*netlab.Host{l.client, l.neighbour} {
+		for _, h := range []*netlab.Host{l.client, l.neighbor} {
 			name := fmt.Sprintf("%s, IPv%d: ", h.Name, map[bool]int{false: 4, true: 6}[six])
 			url := "http://" + netip.AddrPortFrom(redirectVIP(1, six), 80).String() + "/name"
 			t.Run(name+"curl", func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestRedirect(t *testing.T) {
 			})
 		}
 	})
-	if n := l.event("client", "again") + l.event("neighbour", "again"); n != 0 {
+	if n := l.event("client", "again") + l.event("neighbor", "again"); n != 0 {
 		t.Errorf("%d SYNs were sent again", n)
 	}
 }

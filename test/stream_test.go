@@ -64,7 +64,7 @@ func newStream(t *testing.T, l *lab) *stream {
 		out := l.Link(l.director, sink, netlab.LinkOptions{XDP: true, A: []string{own}})
 		for n := range streamBackends {
 			backend := v*streamBlock + n
-			l.director.Neighbour(out.A.Name, traffic.Backend(backend, false).String(), traffic.BackendMAC(backend))
+			l.director.Neighbor(out.A.Name, traffic.Backend(backend, false).String(), traffic.BackendMAC(backend))
 		}
 		one, err := traffic.NewSink(out.B, traffic.Arrival{Traffic: udp, Shape: to.shape, SNAT: to.way.snat, Backends: len(streamVIPs) * streamBlock})
 		if err != nil {

@@ -48,8 +48,8 @@ func TestSegments(t *testing.T) {
 				vip := way{mode: "l2dsr", inner6: six, outer6: six}.vip()
 				backend.Address("lo", fmt.Sprintf("%s/%d", vip, vip.BitLen()))
 				client.Route(fmt.Sprintf("%s/%d", vip, vip.BitLen()), lanAddress(directorHost, six).String())
-				client.Neighbour("eth0", lanAddress(directorHost, six).String(), directorPort.MAC)
-				backend.Neighbour("eth0", lanAddress(2, six).String(), clientPort.MAC)
+				client.Neighbor("eth0", lanAddress(directorHost, six).String(), directorPort.MAC)
+				backend.Neighbor("eth0", lanAddress(2, six).String(), clientPort.MAC)
 			}
 			startNginx(t, backend)
 			startDaemon(t, director, "run", "director: {interfaces: [eth0]}\nservices:\n"+

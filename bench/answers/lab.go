@@ -78,8 +78,8 @@ func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
 		link.B.ReceiveXDP()
 		for n := range clients {
 			if i == clientSide {
-				director.Neighbour(link.A.Name, clientAddress(true, n).String(), link.B.MAC)
-				director.Neighbour(link.A.Name, clientAddress(false, n).String(), link.B.MAC)
+				director.Neighbor(link.A.Name, clientAddress(true, n).String(), link.B.MAC)
+				director.Neighbor(link.A.Name, clientAddress(false, n).String(), link.B.MAC)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
 		B: []string{"10.1.255.1/16", "fd00:1::1:1/64"}})
 	for n := range backends * (len(Ways) + len(Handing)) {
 		for _, six := range []bool{false, true} {
-			director.Neighbour(cable.B.Name, traffic.Backend(n, six).String(), traffic.BackendMAC(n))
+			director.Neighbor(cable.B.Name, traffic.Backend(n, six).String(), traffic.BackendMAC(n))
 		}
 	}
 	return cable, lab.Err()

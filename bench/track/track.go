@@ -127,11 +127,11 @@ func (t *Track) connect() (to *netlab.Port) {
 	}
 	// No host answers on either side: neighbors are configured.
 	for _, gateway := range []string{"10.0.0.2", "fd00::2"} {
-		t.balancer.Neighbour(t.in.Name, gateway, t.from.A.MAC)
+		t.balancer.Neighbor(t.in.Name, gateway, t.from.A.MAC)
 		t.balancer.Route("default", gateway)
 	}
 	for n := range t.Backends {
-		t.balancer.Neighbour(t.out.Name, traffic.Backend(n, t.outer6()).String(), traffic.BackendMAC(n))
+		t.balancer.Neighbor(t.out.Name, traffic.Backend(n, t.outer6()).String(), traffic.BackendMAC(n))
 	}
 	return to
 }

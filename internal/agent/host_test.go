@@ -88,7 +88,7 @@ func TestVIPsOnLoopback(t *testing.T) {
 	}
 }
 
-// resolves asks the link for an address, by ARP or neighbour discovery.
+// resolves asks the link for an address, by ARP or neighbor discovery.
 func (s *street) resolves(t *testing.T, address netip.Addr) bool {
 	t.Helper()
 	found := false
@@ -169,7 +169,7 @@ func TestVIPsAreSilent(t *testing.T) {
 func (s *street) knows(t *testing.T, address netip.Addr) bool {
 	t.Helper()
 	known := false
-	do(t, s.client, "list neighbours", func() error {
+	do(t, s.client, "list neighbors", func() error {
 		list, err := netlink.NeighList(s.link.A.Index, netlink.FAMILY_V4)
 		known = slices.ContainsFunc(list, func(n netlink.Neigh) bool {
 			return n.IP.Equal(net.IP(address.AsSlice())) && n.State != unix.NUD_FAILED && len(n.HardwareAddr) > 0

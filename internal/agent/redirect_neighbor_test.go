@@ -35,12 +35,12 @@ func TestNeighborOfConnections(t *testing.T) {
 			}
 			h.check(c.asks(), c.taken())
 			if !isAsked() {
-				t.Fatal("nobody asks the kernel for the first packet's neighbour")
+				t.Fatal("nobody asks the kernel for the first packet's neighbor")
 			}
-			waitFor(t, "a neighbour to be known", func() bool { find(); return !isAsked() })
+			waitFor(t, "a neighbor to be known", func() bool { find(); return !isAsked() })
 			waitFor(t, "the kernel to be asked again", isAsked)
 			other := c // a new one each time: a SYN that is sent again does not ask
-			waitFor(t, "another connection to take the neighbour over", func() bool {
+			waitFor(t, "another connection to take the neighbor over", func() bool {
 				other.client = netip.AddrPortFrom(c.client.Addr(), other.client.Port()+1)
 				h.check(other.asks(), other.taken())
 				find()
@@ -55,7 +55,7 @@ func TestNeighborOfConnections(t *testing.T) {
 				"a silence":      func(way *redirectRedirectWay) { way.Seen -= uint64(2 * time.Second) },
 				"another device": func(way *redirectRedirectWay) { way.Ifindex++ },
 			} {
-				waitFor(t, "a neighbour to be known before "+what, func() bool {
+				waitFor(t, "a neighbor to be known before "+what, func() bool {
 					find()
 					was := h.changeWay(c, change)
 					empty(t, h.Neighbors)
@@ -71,7 +71,7 @@ func TestNeighborOfConnections(t *testing.T) {
 			find()
 			h.changeWay(c, func(way *redirectRedirectWay) {
 				if way.Neighbor != 0 {
-					t.Errorf("the neighbour of another device is %#x", way.Neighbor)
+					t.Errorf("the neighbor of another device is %#x", way.Neighbor)
 				}
 			})
 		})

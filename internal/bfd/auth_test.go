@@ -92,7 +92,7 @@ func TestSignatures(t *testing.T) {
 			now = now.Add(ms(300)) // twice the detection time
 			refuses("another password", signer(t, kind, 1, "Secret").sign(packet, nil), "another password")
 			if why := takes(here, signer(t, kind, 1, "secret").sign(packet, nil)); why != "" {
-				t.Errorf("a neighbour that has begun anew: %s", why)
+				t.Errorf("a neighbor that has begun anew: %s", why)
 			}
 		})
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Packets that do not name the session change nothing while those of the neighbour come, however
-// many there are and whatever they say; nor do they when the neighbour asks for much slower ones.
+// Packets that do not name the session change nothing while those of the neighbor come, however
+// many there are and whatever they say; nor do they when the neighbor asks for much slower ones.
 func TestStrangersEndNoSession(t *testing.T) {
 	for _, state := range []State{Down, AdminDown} {
 		t.Run(state.String(), func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestStrangersEndNoSession(t *testing.T) {
 	}
 }
 
-// A neighbour that sends nothing but such packets is believed when the detection time of its
+// A neighbor that sends nothing but such packets is believed when the detection time of its
 // others is over, and not earlier.
 func TestDoubtEnds(t *testing.T) {
 	for _, c := range []struct {
@@ -65,7 +65,7 @@ func TestDoubtEnds(t *testing.T) {
 				t.Errorf("the session is down by %v, and %d losses are counted, want %d", why, losses, c.losses)
 			}
 			if m.Remote().Mine != 77 {
-				t.Errorf("the neighbour is %d, not 77", m.Remote().Mine)
+				t.Errorf("the neighbor is %d, not 77", m.Remote().Mine)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 var fast = Timers{Tx: 50 * time.Millisecond, Rx: 50 * time.Millisecond, Multiplier: 3}
 
 // Every transition of RFC 5880 6.2 and 6.8.6, from each state by each that the
-// neighbour may be in.
+// neighbor may be in.
 func TestTransitions(t *testing.T) {
 	type outcome struct {
 		State
@@ -132,14 +132,14 @@ func TestLoss(t *testing.T) {
 		t.Errorf("found after %v, want 100 to 151 ms", took)
 	}
 	if a.diagnostic != DetectionExpired || a.Remote().Mine != 0 {
-		t.Errorf("%v, remote %+v; want that the time has expired and the neighbour is forgotten", a.diagnostic, a.Remote())
+		t.Errorf("%v, remote %+v; want that the time has expired and the neighbor is forgotten", a.diagnostic, a.Remote())
 	}
 	a.take()
 	p.run(10 * time.Second)
 	sent := a.take()
 	checkSpacing(t, sent[1:], slow, 3) // the first says that it is down
 	if last := sent[len(sent)-1]; last.Yours != 0 || last.State != Down || last.Poll {
-		t.Errorf("to a neighbour that is gone: %+v", last)
+		t.Errorf("to a neighbor that is gone: %+v", last)
 	}
 	b.dead = false
 	p.until(5*time.Second, Up, Up)
@@ -177,10 +177,10 @@ func TestHold(t *testing.T) {
 	p.run(2 * time.Second)
 	p.ends[0].Hold(p.now, ForwardingReset)
 	if took := p.until(time.Second, Down, Down); took > ms(3) {
-		t.Errorf("the neighbour heard of it after %v", took)
+		t.Errorf("the neighbor heard of it after %v", took)
 	}
 	if heard := p.ends[1].Remote(); heard.Diagnostic != ForwardingReset || p.ends[1].diagnostic != NeighborDown {
-		t.Errorf("the neighbour heard %v, and says %v", heard.Diagnostic, p.ends[1].diagnostic)
+		t.Errorf("the neighbor heard %v, and says %v", heard.Diagnostic, p.ends[1].diagnostic)
 	}
 	p.run(20 * time.Second)
 	if p.ends[0].state != Down || p.ends[1].state == Up {
@@ -197,10 +197,10 @@ func TestDisable(t *testing.T) {
 	p.ends[0].Disable(p.now)
 	p.until(ms(3), AdminDown, Down)
 	if p.ends[1].diagnostic != NeighborDown || p.ends[1].Remote().State != AdminDown {
-		t.Errorf("the neighbour takes it for %v", p.ends[1].diagnostic)
+		t.Errorf("the neighbor takes it for %v", p.ends[1].diagnostic)
 	}
 	if p.ends[0].Gone(p.now) {
-		t.Error("gone before the neighbour's time is over")
+		t.Error("gone before the neighbor's time is over")
 	}
 	p.run(3 * time.Second)
 	if !p.ends[0].Gone(p.now) {
@@ -208,7 +208,7 @@ func TestDisable(t *testing.T) {
 	}
 }
 
-// A neighbour that was started anew has another discriminator, and is Down.
+// A neighbor that was started anew has another discriminator, and is Down.
 func TestNeighborRestarts(t *testing.T) {
 	p := newPair(t, fast, fast)
 	p.until(5*time.Second, Up, Up)
@@ -216,15 +216,15 @@ func TestNeighborRestarts(t *testing.T) {
 	p.ends[1] = &end{Machine: NewMachine(p.now, 77, fast, rand.New(rand.NewPCG(5, 5))), delay: ms(1)}
 	p.until(ms(151), Down, Down)
 	if p.ends[0].diagnostic != NeighborDown {
-		t.Errorf("the neighbour is said to be lost: %v", p.ends[0].diagnostic)
+		t.Errorf("the neighbor is said to be lost: %v", p.ends[0].diagnostic)
 	}
 	p.until(5*time.Second, Up, Up)
 	if p.ends[0].Remote().Mine != 77 {
-		t.Errorf("the neighbour is %d, want 77", p.ends[0].Remote().Mine)
+		t.Errorf("the neighbor is %d, want 77", p.ends[0].Remote().Mine)
 	}
 }
 
-// Failures are counted: the neighbour is silent, or says Down, or this end is held. That one
+// Failures are counted: the neighbor is silent, or says Down, or this end is held. That one
 // end has switched the session off is none.
 func TestLosses(t *testing.T) {
 	now := time.Unix(1e9, 0)
@@ -237,9 +237,9 @@ func TestLosses(t *testing.T) {
 		last   Diagnostic
 	}{
 		"silence":                {func(m *Machine) { m.Advance(now.Add(time.Hour)) }, 1, DetectionExpired},
-		"the neighbour is down":  {func(m *Machine) { m.Receive(now, says(Down)) }, 1, NeighborDown},
+		"the neighbor is down":   {func(m *Machine) { m.Receive(now, says(Down)) }, 1, NeighborDown},
 		"held":                   {func(m *Machine) { m.Hold(now, PathDown) }, 1, PathDown},
-		"the neighbour ends it":  {func(m *Machine) { m.Receive(now, says(AdminDown)) }, 0, NoDiagnostic},
+		"the neighbor ends it":   {func(m *Machine) { m.Receive(now, says(AdminDown)) }, 0, NoDiagnostic},
 		"this end ends it":       {func(m *Machine) { m.Disable(now) }, 0, NoDiagnostic},
 		"it was not up any more": {func(m *Machine) { m.Receive(now, says(AdminDown)); m.Hold(now, PathDown) }, 0, NoDiagnostic},
 	} {

@@ -18,7 +18,7 @@ func TestPollSequence(t *testing.T) {
 		a.Set(p.now, Timers{ms(100), ms(50), 3})
 		p.run(ms(60))
 		if a.Interval() != ms(50) || !a.poll {
-			t.Errorf("sends every %v, polls %v; want 50 ms until the neighbour knows", a.Interval(), a.poll)
+			t.Errorf("sends every %v, polls %v; want 50 ms until the neighbor knows", a.Interval(), a.poll)
 		}
 		b.cut = false
 		p.run(ms(120))
@@ -26,7 +26,7 @@ func TestPollSequence(t *testing.T) {
 			t.Errorf("sends every %v, polls %v; want 100 ms after the poll", a.Interval(), a.poll)
 		}
 		if b.Detection() != ms(300) {
-			t.Errorf("the neighbour waits %v", b.Detection())
+			t.Errorf("the neighbor waits %v", b.Detection())
 		}
 	})
 	t.Run("faster", func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestPollSequence(t *testing.T) {
 		a.Set(p.now, Timers{ms(50), ms(20), 3})
 		p.run(ms(60))
 		if a.Detection() != ms(150) {
-			t.Errorf("waits %v, want 150 ms until the neighbour knows", a.Detection())
+			t.Errorf("waits %v, want 150 ms until the neighbor knows", a.Detection())
 		}
 		b.cut = false
 		b.Set(p.now, Timers{ms(20), ms(50), 3})
@@ -88,7 +88,7 @@ func TestFinal(t *testing.T) {
 }
 
 // What this end takes down it says once, and answers no Poll for a while: the answer would bring
-// the neighbour to Init before everybody there has seen that the session was Down.
+// the neighbor to Init before everybody there has seen that the session was Down.
 func TestDownIsLeftToBeSeen(t *testing.T) {
 	p := newPair(t, fast, fast)
 	p.until(5*time.Second, Up, Up)
@@ -157,7 +157,7 @@ func TestNeighborWantsNoPackets(t *testing.T) {
 	}
 }
 
-// In the neighbour's demand mode this end sends nothing without need; it never asks for
+// In the neighbor's demand mode this end sends nothing without need; it never asks for
 // demand mode itself.
 func TestDemand(t *testing.T) {
 	p := newPair(t, fast, fast)

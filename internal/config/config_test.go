@@ -287,7 +287,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestBFD checks which sessions the neighbours of both kinds ask for.
+// TestBFD checks which sessions the neighbors of both kinds ask for.
 func TestBFD(t *testing.T) {
 	c, err := config.Load("testdata/full.good.yaml")
 	if err != nil {

@@ -81,7 +81,7 @@ func (x *examination) vips(services []model.Service) {
 			x.fail(check, "run weir agent, or ip addr add "+netip.PrefixFrom(s.VIP, s.VIP.BitLen()).String()+" dev lo",
 				"is not on lo: this host drops packets for it")
 		case link != nil && link.Attrs().Flags&net.FlagLoopback == 0:
-			x.warn(check, "move it to lo", "is on %s: this host answers ARP and neighbour requests that are the directors'", link.Attrs().Name)
+			x.warn(check, "move it to lo", "is on %s: this host answers ARP and neighbor requests that are the directors'", link.Attrs().Name)
 		default:
 			held++
 		}

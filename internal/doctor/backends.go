@@ -28,7 +28,7 @@ type hop struct {
 // backends checks that every backend has a way and a next hop, and what is on the
 // ways.
 func (x *examination) backends() {
-	neighbours := x.neighbours()
+	neighbors := x.neighbors()
 	seen := make(map[netip.Addr]bool)
 	w := newWays()
 	bad, good := 0, 0
@@ -45,7 +45,7 @@ func (x *examination) backends() {
 			}
 			first := !seen[end]
 			seen[end] = true
-			found := backendProblem(s, b, end, way, problem, neighbours)
+			found := backendProblem(s, b, end, way, problem, neighbors)
 			switch {
 			case found == nil && first:
 				good++
@@ -66,7 +66,7 @@ func (x *examination) backends() {
 }
 
 // backendProblem says what keeps packets from a backend; nil: nothing.
-func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, problem string, neighbours map[netip.Addr]bool) *Finding {
+func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, problem string, neighbors map[netip.Addr]bool) *Finding {
 	check, via := "backend "+end.String(), end
 	if way.gateway.IsValid() {
 		via = way.gateway
@@ -80,7 +80,7 @@ func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, p
 		return &Finding{Fail, check,
 			fmt.Sprintf("is behind router %s, and service %s sends by l2dsr, which crosses none", way.gateway, s.Name),
 			"use ipip or gue, or give its mac"}
-	case !neighbours[via] && (!way.kernel || asItIs(s, b)):
+	case !neighbors[via] && (!way.kernel || asItIs(s, b)):
 		return &Finding{Warn, check, fmt.Sprintf("the MAC address of its next hop %s is not known: it gets no packets until it is", via),
 			fmt.Sprintf("ping %s, and see that %s reaches it", via, way.link.Attrs().Name)}
 	}
@@ -112,8 +112,8 @@ func (x *examination) way(to netip.Addr) (hop, string) {
 	return h, ""
 }
 
-// neighbours returns the addresses whose MAC the kernel knows.
-func (x *examination) neighbours() map[netip.Addr]bool {
+// neighbors returns the addresses whose MAC the kernel knows.
+func (x *examination) neighbors() map[netip.Addr]bool {
 	known := make(map[netip.Addr]bool)
 	list, err := netlink.NeighList(0, netlink.FAMILY_ALL)
 	if err != nil {

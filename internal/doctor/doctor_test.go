@@ -39,8 +39,8 @@ func newLab(t *testing.T) lab {
 		A: []string{"10.0.1.1/24"}, B: []string{"10.0.1.2/24", "10.0.1.3/24"}})
 	via := l.Link(director, router, netlab.LinkOptions{XDP: true, MTU: 1600, A: []string{"10.0.2.1/24"}, B: []string{"10.0.2.2/24"}})
 	director.Route("10.0.3.0/24", "10.0.2.2")
-	director.Neighbour("eth1", "10.0.1.2", to.B.MAC)
-	director.Neighbour("eth2", "10.0.2.2", via.B.MAC)
+	director.Neighbor("eth1", "10.0.1.2", to.B.MAC)
+	director.Neighbor("eth2", "10.0.2.2", via.B.MAC)
 	return lab{director, backend, to}
 }
 
@@ -163,7 +163,7 @@ func TestDirector(t *testing.T) {
 		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "10.0.1.2")})
 		want(t, found, "xdp eth0", doctor.OK, "attached in native mode", "")
 	})
-	t.Run("unknown neighbour", func(t *testing.T) {
+	t.Run("unknown neighbor", func(t *testing.T) {
 		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "10.0.1.3")})
 		want(t, found, "backend 10.0.1.3", doctor.Warn, "next hop 10.0.1.3 is not known", "ping 10.0.1.3")
 	})

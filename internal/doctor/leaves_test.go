@@ -89,7 +89,7 @@ func TestEgressWithoutXDP(t *testing.T) {
 				want(t, found, into.check, doctor.OK, "XDP cannot send into it "+into.what+": the kernel sends", "")
 				want(t, found, "peer eth0", doctor.OK, "takes what XDP sends", "")
 				if f, there := found["backend "+end.String()]; there {
-					t.Errorf("by %s the kernel finds the neighbour, and there is %+v", mode, f)
+					t.Errorf("by %s the kernel finds the neighbor, and there is %+v", mode, f)
 				}
 			}
 			for name, change := range map[string]func(*model.Service){
@@ -102,7 +102,7 @@ func TestEgressWithoutXDP(t *testing.T) {
 				found := examine(t, director, doctor.Options{Config: c})
 				want(t, found, into.check, doctor.Fail, "backend "+into.backend+", by l2dsr or with a configured mac or vlan, gets nothing", "")
 				if f, there := found["backend "+end.String()]; there == (name == "mac") {
-					t.Errorf("with %s its neighbour is not known, and there is %+v", name, f)
+					t.Errorf("with %s its neighbor is not known, and there is %+v", name, f)
 				}
 			}
 			c := config(model.L2DSR, into.backend)

@@ -26,7 +26,7 @@ func (x *examination) snat() {
 		index, here := x.addresses[a]
 		if !here {
 			x.warn(check, "ip addr add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev IFACE, or see that the backends' routes to it lead here",
-				"is on no interface of this host: nobody answers ARP and neighbour requests for it")
+				"is on no interface of this host: nobody answers ARP and neighbor requests for it")
 			continue
 		}
 		link := x.links[index]

@@ -254,10 +254,10 @@ func TestProbes(t *testing.T) {
 	t.Run("tcp, no route", func(t *testing.T) {
 		checkFailure(t, probing{how: tcp, to: "192.0.2.1:80"}.from(t, director, patience), Unreachable, "network is unreachable")
 	})
-	t.Run("tcp, no neighbour", func(t *testing.T) {
+	t.Run("tcp, no neighbor", func(t *testing.T) {
 		checkFailure(t, probing{how: tcp, to: "10.0.0.9:80"}.from(t, director, patience), Unreachable, "no route to host")
 	})
-	t.Run("icmp, no neighbour", func(t *testing.T) {
+	t.Run("icmp, no neighbor", func(t *testing.T) {
 		checkFailure(t, probing{how: icmp, to: "10.0.0.9:80"}.from(t, director, patience), Unreachable, "no route to host")
 	})
 }

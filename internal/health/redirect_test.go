@@ -61,7 +61,7 @@ func TestNobodyRedirects(t *testing.T) {
 	} {
 		var found *Failure
 		if err := director.Do(func() error {
-			// Neighbours answer in a moment, of a loaded machine a late one.
+			// Neighbors answer in a moment, of a loaded machine a late one.
 			for range 10 {
 				if found = askRedirect(t, &r, test.to); found == nil || found.Reason == test.reason {
 					break

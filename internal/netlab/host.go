@@ -218,8 +218,8 @@ func parseRoute(prefix string, nexthops []string) (*netlink.Route, error) {
 	return route, err
 }
 
-// Neighbour adds a permanent neighbor, so that no host has to ask for it.
-func (h *Host) Neighbour(dev, address string, mac net.HardwareAddr) {
+// Neighbor adds a permanent neighbor, so that no host has to ask for it.
+func (h *Host) Neighbor(dev, address string, mac net.HardwareAddr) {
 	h.lab.try(func() error {
 		link, err := h.nl.LinkByName(dev)
 		if err != nil {
@@ -227,5 +227,5 @@ func (h *Host) Neighbour(dev, address string, mac net.HardwareAddr) {
 		}
 		return h.nl.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
 			IP: net.ParseIP(address), HardwareAddr: mac})
-	}, "host %s: neighbour %s on %s", h.Name, address, dev)
+	}, "host %s: neighbor %s on %s", h.Name, address, dev)
 }

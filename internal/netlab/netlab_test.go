@@ -109,7 +109,7 @@ func TestSwitchCarriesTheFirstFrame(t *testing.T) {
 		lab.Link(a, b, LinkOptions{}) // or the interfaces' indexes would differ anyway
 		from := lab.Link(a, sw, LinkOptions{A: []string{"10.0.0.1/24"}}).A
 		to := lab.Link(b, sw, LinkOptions{A: []string{"10.0.0.2/24"}}).A
-		a.Neighbour(from.Name, "10.0.0.2", to.MAC)
+		a.Neighbor(from.Name, "10.0.0.2", to.MAC)
 		server, err := b.ListenPacket("udp", "10.0.0.2:7")
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestHostSettings(t *testing.T) {
 	a, b := lab.Host("a"), lab.Host("b")
 	link := lab.Link(a, b, LinkOptions{NameA: "uplink", XDP: true, Tagged: true, Queues: 2,
 		A: []string{"10.0.0.1/24"}, B: []string{"10.0.0.2/24"}})
-	a.Neighbour("uplink", "10.0.0.2", link.B.MAC)
+	a.Neighbor("uplink", "10.0.0.2", link.B.MAC)
 	a.Sysctl("net/ipv4/conf/uplink/arp_ignore", "1")
 	for _, probe := range []struct {
 		command []string

@@ -82,7 +82,7 @@ func TestDirectorGroupOnLink(t *testing.T) {
 		waitFor(t, "nobody to answer for "+vip, func() bool {
 			runOn(t, l.client, "ip", "neigh", "flush", "dev", "eth0")
 			_, err := l.ask(urlHost(vip))
-			return err != nil && l.neighbour(vip) == ""
+			return err != nil && l.neighbor(vip) == ""
 		})
 	}
 }
@@ -103,8 +103,8 @@ func (l *groupLab) owner(vip string, directors ...*labNode) *labNode {
 	return nil
 }
 
-// neighbour is the MAC address to which the client sends a VIP's packets; empty: unknown.
-func (l *groupLab) neighbour(vip string) string {
+// neighbor is the MAC address to which the client sends a VIP's packets; empty: unknown.
+func (l *groupLab) neighbor(vip string) string {
 	out, err := l.client.Command(l.t.Context(), "ip", "neigh", "show", "to", vip, "dev", "eth0").CombinedOutput()
 	if err != nil {
 		return err.Error()
@@ -121,7 +121,7 @@ func (l *groupLab) learns(vip string, n *labNode) {
 	l.t.Helper()
 	waitFor(l.t, fmt.Sprintf("the client to find %s at %s", vip, n.Name), func() bool {
 		_, err := l.ask(urlHost(vip))
-		return err == nil && l.neighbour(vip) == n.port.MAC.String()
+		return err == nil && l.neighbor(vip) == n.port.MAC.String()
 	})
 }
 
