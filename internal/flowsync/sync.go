@@ -29,16 +29,13 @@ type Memory interface {
 	HearResets(director netip.Addr, resets []model.ServiceResets)
 }
 
-// guestsMost is how many hosts may be connected or connecting: more than a group has directors.
-const guestsMost = 128
-
 // Sync is a director's part in the group.
 type Sync struct {
 	log         *slog.Logger
 	identities  Identities
 	certificate tls.Certificate
 	teller      teller
-	guests      chan struct{}
+	door        door
 	strangers   atomic.Uint64 // hosts that dialed and are not of the group
 
 	mu      sync.Mutex
@@ -59,7 +56,7 @@ func New(memory Memory, identities Identities, log *slog.Logger) (*Sync, error) 
 		return nil, err
 	}
 	return &Sync{
-		log: log, identities: identities, certificate: certificate, guests: make(chan struct{}, guestsMost),
+		log: log, identities: identities, certificate: certificate, door: door{waiting: map[netip.Addr][]net.Conn{}},
 		teller: teller{memory: memory, log: log, queues: map[*queue]bool{}}, stop: func() {},
 	}, nil
 }

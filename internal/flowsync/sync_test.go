@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -330,6 +331,50 @@ func TestOtherAddresses(t *testing.T) {
 	if s.Strangers() == 0 {
 		t.Error("it is not counted")
 	}
+}
+
+// TestSilentConnections: as many as one member's host holds, and that say nothing, keep neither
+// another director out nor the director of that host.
+func TestSilentConnections(t *testing.T) {
+	const host = 77 // other tests listen at no port of its address, and here many are used up
+	d, port := newDirectory(), freePort(t)
+	m, heard := newMemory(), newMemory()
+	m.learn(flowOf(1, model.FlowOpen))
+	s, other := start(t, d, m, 1), start(t, d, heard, 3)
+	s.Set([]netip.Addr{member(1)}, []netip.Addr{member(3), member(host)}, port)
+	silent := func() (conn net.Conn) {
+		eventually(t, "somebody listens", func() (there bool) {
+			var err error
+			conn, err = dial(host, 1, port)
+			return err == nil
+		})
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	const all = 200
+	first := silent()
+	for range all - 1 {
+		silent()
+	}
+	other.Set([]netip.Addr{member(3)}, []netip.Addr{member(1)}, port)
+	own := start(t, d, newMemory(), host)
+	raw, err := dial(host, 1, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	conn := tls.Client(raw, own.secure(func(shown string) bool { return shown == s.Fingerprint() }))
+	if err := conn.Handshake(); err != nil {
+		t.Fatalf("the director of that host is kept out: %v", err)
+	}
+	eventually(t, "both directors are told", func() bool {
+		return !s.Status()[1].Listens.IsZero() && heard.knows(flowOf(1, model.FlowOpen))
+	})
+	first.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := first.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the oldest silent connection still has a place: %v", err)
+	}
+	eventually(t, "those that are closed are counted as strangers'", func() bool { return s.Strangers() >= all-handshakesMost })
 }
 
 // TestSlowDirector: one that does not take what it is told gets everything again when it

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -197,45 +198,40 @@ func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 			pause(ctx, firstPause)
 			continue
 		}
-		if !s.isFromGroup(conn.RemoteAddr()) {
+		from, is := s.fromGroup(conn.RemoteAddr())
+		if !is {
 			s.strangers.Add(1)
 			conn.Close()
 			continue
 		}
-		select {
-		case s.guests <- struct{}{}:
-		default:
-			conn.Close() // more than a group has directors
-			continue
-		}
-		s.running.Go(func() {
-			defer func() { <-s.guests }()
-			s.entertain(ctx, conn)
-		})
+		known := s.door.enter(from, conn)
+		s.running.Go(func() { s.entertain(ctx, conn, known) })
 	}
 }
 
-// isFromGroup says whether a connection comes from another director's address: others are not worth
-// a handshake.
-func (s *Sync) isFromGroup(from net.Addr) bool {
+// fromGroup returns the address that a connection comes from, and whether it is another director's:
+// others are not worth a handshake.
+func (s *Sync) fromGroup(from net.Addr) (address netip.Addr, is bool) {
 	at, is := from.(*net.TCPAddr)
 	if !is {
-		return false
+		return netip.Addr{}, false
 	}
-	address := at.AddrPort().Addr().Unmap()
+	address = at.AddrPort().Addr().Unmap()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.peers, func(p *peer) bool { return p.address == address })
+	return address, slices.ContainsFunc(s.peers, func(p *peer) bool { return p.address == address })
 }
 
-// entertain tells a director that has dialed, if it is of the group.
-func (s *Sync) entertain(ctx context.Context, raw net.Conn) {
+// entertain tells a director that has dialed, if it is of the group. known is called when its
+// handshake has ended.
+func (s *Sync) entertain(ctx context.Context, raw net.Conn, known func()) {
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
 	defer raw.Close()
 	conn := tls.Server(raw, s.secure(func(fingerprint string) bool { return s.peerOf(fingerprint) != nil }))
 	hello, cancel := context.WithTimeout(ctx, handshakeTime)
 	err := conn.HandshakeContext(hello)
 	cancel()
+	known()
 	if err != nil {
 		s.strangers.Add(1)
 		s.log.Debug("refused who wants to be told of flows", "from", raw.RemoteAddr(), "error", err)
