@@ -18,7 +18,7 @@ var (
 	peerProblems = prometheus.NewDesc("weir_peer_problems_total",
 		"How often a director was too slow to be told what is new, so that it was told everything again, and how often it could not be understood (garbage).", []string{"director", "problem"}, nil)
 	strangers = prometheus.NewDesc("weir_peer_strangers_total",
-		"Connections of those who wanted to be told of flows, and did not dial from a director's address or could not show its certificate. A director that has just started may be among them for a moment.", nil, nil)
+		"Connections of those who wanted to be told of flows, and did not dial from a director's address, could not show its certificate, or gave way in the handshake to newer ones of the same address. A director that has just started may be among them for a moment.", nil, nil)
 )
 
 var ofPeers = []*prometheus.Desc{told, peerFlows, peerConnected, peerProblems, strangers}
