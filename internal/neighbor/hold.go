@@ -50,21 +50,23 @@ func (t *turn) hold(now time.Duration, where map[netip.Addr][]string, vips []net
 	t.tell("this director does not answer for VIPs any more", lost)
 }
 
+// someVIPs is how many VIPs a turn names in the log.
+const someVIPs = 8
+
 // tell logs some of the VIPs, and how many there are.
 func (t *turn) tell(what string, vips []netip.Addr) {
 	if len(vips) == 0 {
 		return
 	}
 	slices.SortFunc(vips, netip.Addr.Compare)
-	const some = 8
 	text := ""
-	for i, vip := range vips[:min(some, len(vips))] {
+	for i, vip := range vips[:min(someVIPs, len(vips))] {
 		if i > 0 {
 			text += " "
 		}
 		text += vip.String()
 	}
-	if more := len(vips) - some; more > 0 {
+	if more := len(vips) - someVIPs; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	t.log.Info(what, "vips", text)
@@ -73,6 +75,7 @@ func (t *turn) tell(what string, vips []netip.Addr) {
 // defend announces VIPs anew that other hosts have claimed, and remembers these hosts until no host
 // claims the VIP.
 func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
+	defended := 0
 	for vip, h := range t.holds {
 		if h.rival != nil && now >= h.rival.heard+contested {
 			h.rival = nil
@@ -92,7 +95,12 @@ func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
 		for _, a := range h.on {
 			a.due = now
 		}
-		t.log.Warn("another host says that a VIP of this director is its own", "vip", vip, "mac", with)
+		if defended++; defended <= someVIPs {
+			t.log.Warn("another host says that a VIP of this director is its own", "vip", vip, "mac", with)
+		}
+	}
+	if more := defended - someVIPs; more > 0 {
+		t.log.Warn("other hosts say the same of more VIPs", "vips", more)
 	}
 }
 

@@ -52,3 +52,29 @@ func TestRivalsAreAProblem(t *testing.T) {
 		t.Errorf("long after the last claim the problem is %q", got)
 	}
 }
+
+// However many claims are forged, they make a turn begin early once a second at most, and none is
+// forgotten.
+func TestClaimsWakeOnceASecond(t *testing.T) {
+	now := time.Hour
+	s := newSpeaker(nil, slog.New(slog.DiscardHandler), func() time.Duration { return now })
+	for second := range 3 {
+		wakes := 0
+		for i := range byte(100) {
+			vip := netip.AddrFrom4([4]byte{192, 0, 2, i})
+			s.conflicted(vip, mac{2, byte(second), 0, 0, 0, i})
+			select {
+			case <-s.wake:
+				wakes++
+			default:
+			}
+			if got := s.claimed[vip]; got != (mac{2, byte(second), 0, 0, 0, i}) {
+				t.Fatalf("the claim of %v is noted as %v's", vip, got)
+			}
+		}
+		if wakes != 1 {
+			t.Errorf("100 claims in a second make %d turns begin, want one", wakes)
+		}
+		now += time.Second
+	}
+}

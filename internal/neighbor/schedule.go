@@ -40,22 +40,23 @@ func spread(vip netip.Addr) byte {
 	return b[15]*167 + b[14]*59 + b[13]
 }
 
-// limiter allows that many events per second, and at once as many as in a tenth of a second.
+// limiter allows that many events per second, and a certain number at once.
 type limiter struct {
 	rate  float64
 	room  float64
+	most  float64 // at once
 	since time.Duration
 }
 
+// newLimiter allows as many events at once as in a tenth of a second.
 func newLimiter(rate uint32, now time.Duration) *limiter {
-	return &limiter{rate: float64(rate), room: burst(rate), since: now}
+	most := max(1, float64(rate)/10)
+	return &limiter{rate: float64(rate), room: most, most: most, since: now}
 }
-
-func burst(rate uint32) float64 { return max(1, float64(rate)/10) }
 
 // allow reports whether one more event is allowed now.
 func (l *limiter) allow(now time.Duration) bool {
-	l.room = min(l.room+(now-l.since).Seconds()*l.rate, burst(uint32(l.rate)))
+	l.room = min(l.room+(now-l.since).Seconds()*l.rate, l.most)
 	l.since = now
 	if l.room < 1 {
 		return false

@@ -47,6 +47,7 @@ type Speaker struct {
 	mu      sync.Mutex
 	set     want
 	claimed map[netip.Addr]mac // VIPs that another host has claimed since the last turn
+	alarms  *limiter           // of turns because of claims
 	problem string             // of the lease
 	last    model.NeighborStatus
 	counted []*station // of last
@@ -64,10 +65,15 @@ type want struct {
 // New returns a speaker that answers for nothing. Without join every VIP is its own.
 func New(join Join, log *slog.Logger) *Speaker {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Speaker{log: log, join: join, guard: &guard{clock: bootTime}, wake: make(chan struct{}, 1),
-		stop: cancel, ended: make(chan struct{}), claimed: map[netip.Addr]mac{}}
+	s := newSpeaker(join, log, bootTime)
+	s.stop = cancel
 	go s.run(ctx)
 	return s
+}
+
+func newSpeaker(join Join, log *slog.Logger, clock func() time.Duration) *Speaker {
+	return &Speaker{log: log, join: join, guard: &guard{clock: clock}, wake: make(chan struct{}, 1),
+		ended: make(chan struct{}), claimed: map[netip.Addr]mac{}, alarms: newLimiter(alarmsPerSecond, clock())}
 }
 
 // Set replaces the VIPs, which are in order, that this director can answer for, on the interfaces
@@ -121,12 +127,18 @@ func (s *Speaker) Status() model.NeighborStatus {
 	return status
 }
 
+// alarmsPerSecond is how many turns begin early because of claims: a forger can send any number, and
+// a turn looks at every VIP. Further claims wait for the next turn, which comes within a second.
+const alarmsPerSecond = 1
+
 // conflicted notes that another host has claimed a VIP.
 func (s *Speaker) conflicted(vip netip.Addr, with mac) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.claimed[vip] = with
-	s.mu.Unlock()
-	s.notify()
+	if s.alarms.allow(s.guard.clock()) {
+		s.notify()
+	}
 }
 
 // run takes turns until the context ends.

@@ -16,10 +16,6 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// answersPerSecond bounds the questions that are answered on one interface: a host asks at most
-// once a second, and less than twice a minute when it knows the answer.
-const answersPerSecond = 2000
-
 // station is a director on one interface.
 type station struct {
 	name     string
@@ -101,7 +97,7 @@ func (s *station) close() {
 // listen answers questions from a socket until it is closed.
 func (s *station) listen(socket *os.File) {
 	frame := make([]byte, 2048)
-	limit := newLimiter(answersPerSecond, s.guard.clock())
+	limit := newAskers(s.guard.clock())
 	for {
 		n, err := socket.Read(frame)
 		switch {
@@ -115,13 +111,14 @@ func (s *station) listen(socket *os.File) {
 			return
 		}
 		if h, ok := parse(frame[:n]); ok {
-			s.hear(socket, h, limit)
+			s.hear(socket, h, mac(frame[6:12]), limit)
 		}
 	}
 }
 
-// hear answers a question, and notes other hosts that claim a VIP.
-func (s *station) hear(socket *os.File, h heard, limit *limiter) {
+// hear answers a question of the host with that Ethernet address, and notes other hosts that claim a
+// VIP.
+func (s *station) hear(socket *os.File, h heard, asker mac, limit *askers) {
 	own := *s.own.Load()
 	if h.from == own {
 		return // one of this director's own frames that came back
@@ -133,7 +130,7 @@ func (s *station) hear(socket *os.File, h heard, limit *limiter) {
 		return
 	}
 	s.guard.send(s.name, h.asks, func() {
-		if !limit.allow(s.guard.clock()) {
+		if !limit.allow(asker, s.guard.clock()) {
 			s.limited.Add(1)
 			return
 		}

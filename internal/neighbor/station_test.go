@@ -1,11 +1,13 @@
 package neighbor
 
 import (
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,10 +28,15 @@ type wire struct {
 
 func newWire(t *testing.T) *wire {
 	t.Helper()
+	return newWireAt(t, bootTime)
+}
+
+func newWireAt(t *testing.T, clock func() time.Duration) *wire {
+	t.Helper()
 	lab := netlab.ForTest(t)
 	here, there := lab.Host("director"), lab.Host("neighbor")
 	w := &wire{t: t, link: lab.Link(here, there, netlab.LinkOptions{Tagged: false})}
-	g := &guard{clock: bootTime, until: forever}
+	g := &guard{clock: clock, until: forever}
 	g.set(map[string]map[netip.Addr]bool{"eth0": {vip4: true, vip6: true}})
 	w.station = &station{name: "eth0", log: slog.New(slog.DiscardHandler), guard: g, conflict: func(netip.Addr, mac) {}}
 	w.on(here, func() error {
@@ -114,14 +121,48 @@ func TestStationAnswers(t *testing.T) {
 // Floods are not answered as fast as they come.
 func TestStationIsLimited(t *testing.T) {
 	w := newWire(t)
-	frame := arpFrame(t, arpRequest, other4, vip4)
-	for range 5 * answersPerSecond / 10 {
-		w.send(frame)
-	}
-	for end := time.Now().Add(10 * time.Second); w.station.limited.Load() == 0; time.Sleep(time.Millisecond) { // between two looks
+	w.flood(arpFrame(t, arpRequest, other4, vip4))
+}
+
+// flood asks until something is not answered.
+func (w *wire) flood(question []byte) {
+	w.t.Helper()
+	for end := time.Now().Add(10 * time.Second); w.station.limited.Load() == 0; {
 		if time.Now().After(end) {
-			t.Fatal("all of a flood is answered")
+			w.t.Fatal("all of a flood is answered")
 		}
+		w.send(question)
+	}
+}
+
+// A flood from one address leaves the questions of others answered, and what all may ask together is
+// bounded. The clock stands still: no answer becomes possible again meanwhile.
+func TestFloodLeavesOthersAnswered(t *testing.T) {
+	w := newWireAt(t, func() time.Duration { return time.Hour })
+	question := arpFrame(t, arpRequest, other4, vip4)
+	w.flood(question)
+	answered := w.station.answered.Load()
+	other := slices.Clone(question)
+	other[11]++ // another host, which may say what it likes in the rest
+	for w.station.answered.Load() == answered {
+		w.send(other)
+		if w.station.limited.Load() > 100_000 {
+			t.Fatal("while one host asks too much, no other one is answered")
+		}
+	}
+	for i := range 1 << 16 {
+		binary.BigEndian.PutUint16(other[10:], uint16(i))
+		w.send(other)
+	}
+	limited := w.station.limited.Load()
+	for end := time.Now().Add(10 * time.Second); w.station.limited.Load() == limited; {
+		if time.Now().After(end) {
+			t.Fatal("all of a flood from many addresses is answered")
+		}
+		w.send(other)
+	}
+	if most := uint64(answersPerSecond/10 + 256*answersPerAsker); w.station.answered.Load() > most {
+		t.Errorf("%d questions are answered at once, want at most %d", w.station.answered.Load(), most)
 	}
 }
 
