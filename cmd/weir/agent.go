@@ -125,7 +125,11 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	if err := socket.open(); err != nil {
 		log.Warn("nobody can ask this agent yet", "error", err)
 	}
-	watching.Go(func() { watchAgent(ctx, d, reporting, events) })
+	examiner := newExaminer(examineAgent(d, o.interfaces))
+	if err := examiner.start(ctx, &watching); err != nil {
+		return err
+	}
+	watching.Go(func() { watchAgent(ctx, d, reporting, examiner, events) })
 	d.follow(ctx, changes)
 	cancel()
 	log.Info("agent ends; what it set up goes on until weir detach")
@@ -194,7 +198,7 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) {
 
 // watchAgent lists what is wrong with the host, and tells what happens with the agent's file, until
 // the context ends.
-func watchAgent(ctx context.Context, d *daemon, a meteredAgent, events *api.Events) {
+func watchAgent(ctx context.Context, d *daemon, a meteredAgent, examiner *examiner, events *api.Events) {
 	d.problems.Follow(func(changes []problems.Change) { events.Add(problemEvents(changes)...) })
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -207,7 +211,7 @@ func watchAgent(ctx context.Context, d *daemon, a meteredAgent, events *api.Even
 			d.reportIdle(idle)
 		}
 		host, interfaces := upkeepProblems(a.Upkeep())
-		d.problems.Replace(model.ProblemHost, host)
+		d.problems.Replace(model.ProblemHost, append(host, examiner.problems()...))
 		d.problems.Warn(model.ProblemReports, "", a.Untold())
 		d.problems.Warn(model.ProblemLoads, "sent", a.sender.Problem())
 		d.problems.Replace(model.ProblemInterface, interfaces)
@@ -216,6 +220,7 @@ func watchAgent(ctx context.Context, d *daemon, a meteredAgent, events *api.Even
 		}
 		if now := d.Info().Applied; !now.Equal(applied) {
 			applied = now
+			examiner.wake()
 			events.Add(api.Event{Kind: api.EventFile, Text: fmt.Sprintf("the agent's file was applied: it has %s", servicesText(len(d.Config().Services)))})
 		}
 		select {

@@ -64,7 +64,8 @@ func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doc
 	waits := progress{w: cmd.ErrOrStderr()}
 	defer waits.begin(func() string { return "examining this host" })()
 	findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
-	return slices.Concat(findings, doctor.Examine(options), examineProblems(cmd, sockets.director, sockets.agent))
+	findings = append(findings, doctor.Examine(options)...)
+	return append(findings, examineProblems(cmd, sockets, findings)...)
 }
 
 // readForDoctor reads the configuration; what is wrong with it is a finding. A file that was not

@@ -33,9 +33,17 @@ func examineAnswers(c *model.Config) []doctor.Finding {
 			findings = append(findings, finding(doctor.Fail, "put this host's address in director.group", "none of the addresses in director.group is this host's, so it answers for nothing"))
 		}
 	}
+	return append(findings, examineTaken(c)...)
+}
+
+// examineTaken looks for VIPs that the kernel answers for, too.
+func examineTaken(c *model.Config) (findings []doctor.Finding) {
+	if !c.Director.Neighbor.Given() {
+		return nil
+	}
 	for _, a := range vipsOnInterfaces(c.Services) {
-		findings = append(findings, finding(doctor.Fail, fmt.Sprintf("ip addr del %s dev %s", a.prefix, a.name),
-			"%s is an address of %s: the kernel answers for it whoever the owner is", a.prefix.Addr(), a.name))
+		findings = append(findings, doctor.Finding{Level: doctor.Fail, Check: "neighbor", Fix: fmt.Sprintf("ip addr del %s dev %s", a.prefix, a.name),
+			Text: fmt.Sprintf("%s is an address of %s: the kernel answers for it whoever the owner is", a.prefix.Addr(), a.name)})
 	}
 	return findings
 }

@@ -111,6 +111,9 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 		found = append(found, event)
 	}
 	w.state, w.tags = state, tags
+	if len(found) > 0 {
+		w.d.examiner.wake()
+	}
 	return found
 }
 

@@ -35,7 +35,7 @@ func (d *director) gather() {
 	d.problems.Warn(model.ProblemGroup, "listen", d.shares.problem())
 	d.problems.Replace(model.ProblemBackend, ofBackends(d.kernel.Unreachable(mostUnreachable)))
 	host, interfaces := upkeepProblems(d.hostStatus())
-	d.problems.Replace(model.ProblemHost, host)
+	d.problems.Replace(model.ProblemHost, append(host, d.examiner.problems()...))
 	d.problems.Replace(model.ProblemInterface, append(interfaces, ofInterfaces(d.kernel.Renamed())...))
 	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status()))
 	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.View(), d.bfd.fresh()))
@@ -246,10 +246,10 @@ func judge(list []model.Problem) error {
 	return nil
 }
 
-// examineProblems asks the director and the agent of this host what does not run. A process that
-// does not answer is no problem.
-func examineProblems(cmd *cobra.Command, director, agent string) (findings []doctor.Finding) {
-	for _, of := range []struct{ role, socket string }{{"director", director}, {"agent", agent}} {
+// examineProblems asks the director and the agent of this host what does not run, and leaves out
+// what doctor has found itself. A process that does not answer is no problem.
+func examineProblems(cmd *cobra.Command, sockets doctorSockets, own []doctor.Finding) (findings []doctor.Finding) {
+	for _, of := range []struct{ role, socket string }{{"director", sockets.director}, {"agent", sockets.agent}} {
 		list, err := askProblems(cmd, of.socket, of.role)
 		var problem *api.Problem
 		switch {
@@ -265,7 +265,9 @@ func examineProblems(cmd *cobra.Command, director, agent string) (findings []doc
 			findings = append(findings, doctor.Finding{Level: doctor.OK, Check: of.role, Text: fmt.Sprintf("the %s runs all that is asked for", of.role)})
 		}
 		for i := range list {
-			findings = append(findings, findingOf(of.role, &list[i]))
+			if !toldTwice(&list[i], own) {
+				findings = append(findings, findingOf(of.role, &list[i]))
+			}
 		}
 	}
 	return findings

@@ -82,14 +82,25 @@ func (h *host) problem(p *process, kind model.ProblemKind) (found model.Problem)
 // shownEverywhere reports each place that does not show a problem whose text has these words.
 func (h *host) shownEverywhere(kind model.ProblemKind, words string) {
 	h.t.Helper()
+	h.processShows(kind, words)
+	if out, status := h.doctorOfProcess(); status != exitFailed || !strings.Contains(out, "FAIL  director "+string(kind)) || !strings.Contains(out, words) {
+		h.t.Errorf("weir doctor ends with %d:\n%s", status, out)
+	}
+}
+
+// doctorOfProcess has doctor examine the host and ask the director.
+func (h *host) doctorOfProcess() (out string, status exitStatus) {
+	return h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs)
+}
+
+// processShows reports each place of the director that does not show such a problem.
+func (h *host) processShows(kind model.ProblemKind, words string) {
+	h.t.Helper()
 	if out, status := h.exits("status", "--socket", h.socket); status != exitProblems || !strings.Contains(out, words) {
 		h.t.Errorf("weir status ends with %d:\n%s", status, out)
 	}
 	if out, status := h.exits("status", "--alive", "--socket", h.socket); status != exitDone {
 		h.t.Errorf("weir status --alive ends with %d:\n%s", status, out)
-	}
-	if out, status := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); status != exitFailed || !strings.Contains(out, "FAIL  director "+string(kind)) || !strings.Contains(out, words) {
-		h.t.Errorf("weir doctor ends with %d:\n%s", status, out)
 	}
 	if body, want := h.scrapes(h.socket), fmt.Sprintf(`weir_problems{kind="%s",severity="error"} 1`, kind); !strings.Contains(body, want) {
 		h.t.Errorf("metrics do not say %s", want)
@@ -106,7 +117,7 @@ func (h *host) resolvedEverywhere(p *process, kind model.ProblemKind) {
 	if out, status := h.exits("status", "--socket", h.socket); status != exitDone {
 		h.t.Errorf("weir status ends with %d:\n%s", status, out)
 	}
-	if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, "ok    director  ") && !strings.Contains(out, "the director runs all that is asked for") {
+	if out, _ := h.doctorOfProcess(); !strings.Contains(out, "ok    director  ") && !strings.Contains(out, "the director runs all that is asked for") {
 		h.t.Errorf("weir doctor says:\n%s", out)
 	}
 	if body, want := h.scrapes(h.socket), fmt.Sprintf(`weir_problems{kind="%s",severity="error"} 0`, kind); !strings.Contains(body, want) {
@@ -155,7 +166,7 @@ func TestServiceWithoutOwnersIsShown(t *testing.T) {
 		if out, status := h.exits("status", "--socket", h.socket); status != exitDone || !strings.Contains(out, words) {
 			t.Errorf("weir status ends with %d:\n%s", status, out)
 		}
-		if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, words) {
+		if out, _ := h.doctorOfProcess(); !strings.Contains(out, words) {
 			t.Errorf("weir doctor says:\n%s", out)
 		}
 		if body := h.scrapes(h.socket); !strings.Contains(body, `weir_problems{kind="service",severity="warning"} 1`) {

@@ -172,6 +172,7 @@ type director struct {
 	presence   presence
 	remote     *api.Remote
 	host       atomic.Pointer[upkeep.Keeper] // of this host's parts that it owns
+	examiner   *examiner
 	gathering  sync.Mutex
 
 	checks  *datapath.Checks
@@ -305,6 +306,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 		d.keeper.Share(d.group.FollowViews(ctx))
 	}
 	d.keep = d.keepRunning
+	d.examiner = newExaminer(d.examineHost)
 	d.running, d.logs, d.healthy, d.preview = engine.Desired, engine.LogStatus, engine.HealthStatus, engine.Preview
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
@@ -320,6 +322,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 		if host := d.host.Load(); host != nil {
 			defer host.Forget() // something else should hold then
 		}
+		defer d.examiner.wake()
 		d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c.Director), d.presence.set(c.Director)))
 		return d.setFile(c)
 	}
@@ -350,6 +353,9 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 		return err
 	}
 	defer notices.Close()
+	if err := d.examiner.start(ctx, &running); err != nil {
+		return err
+	}
 	gate := &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
 	engine.Announce(gate) // not earlier: see begin
 	running.Go(func() { d.keeper.Run(ctx) })

@@ -58,7 +58,7 @@ func (x *examination) directors(services []model.Service) {
 		return s.Backends[0].MaxOverheadIn(&s) > 0
 	})
 	if tunnels && len(x.config.Directors) == 0 {
-		x.fail("directors", "name their addresses: directors: [10.0.0.0/24]", "directors is empty: the agent takes no tunnel from anybody")
+		x.known("directors", "name their addresses: directors: [10.0.0.0/24]", "directors is empty: the agent takes no tunnel from anybody")
 	}
 }
 
@@ -78,7 +78,7 @@ func (x *examination) vips(services []model.Service) {
 		case !here && len(x.config.Agent.Namespaces) > 0:
 			x.onward(check, s.VIP)
 		case !here:
-			x.fail(check, "run weir agent, or ip addr add "+netip.PrefixFrom(s.VIP, s.VIP.BitLen()).String()+" dev lo",
+			x.known(check, "run weir agent, or ip addr add "+netip.PrefixFrom(s.VIP, s.VIP.BitLen()).String()+" dev lo",
 				"is not on lo: this host drops packets for it")
 		case link != nil && link.Attrs().Flags&net.FlagLoopback == 0:
 			x.warn(check, "move it to lo", "is on %s: this host answers ARP and neighbor requests that are the directors'", link.Attrs().Name)
@@ -174,7 +174,7 @@ func (x *examination) arp(link netlink.Link, services []model.Service) {
 		case err != nil:
 			x.warn(check, "", "%v", err)
 		case value < key.least:
-			x.fail(check, "run weir agent, or sysctl -w net/ipv4/conf/"+name+"/"+key.name+"="+strconv.Itoa(key.least),
+			x.known(check, "run weir agent, or sysctl -w net/ipv4/conf/"+name+"/"+key.name+"="+strconv.Itoa(key.least),
 				"is %d: %s", value, key.wrong)
 		default:
 			x.ok(check, "is %d", value)

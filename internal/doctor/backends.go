@@ -33,6 +33,9 @@ func (x *examination) backends() {
 	w := newWays()
 	bad, good := 0, 0
 	for _, s := range x.config.Services {
+		if x.ctx.Err() != nil {
+			return
+		}
 		for _, b := range s.Backends {
 			end := b.ModeIn(s).TunnelEnd(b.Address, b.Host)
 			way, problem := x.way(end)
@@ -50,7 +53,7 @@ func (x *examination) backends() {
 			case found == nil && first:
 				good++
 			case found != nil:
-				if bad++; bad <= maxListed {
+				if bad++; bad <= maxListed && !x.running {
 					x.findings = append(x.findings, *found)
 				}
 			}
@@ -87,8 +90,26 @@ func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, p
 	return nil
 }
 
-// way asks the kernel for the route to an address.
+// route is the way to an address, or why there is none.
+type route struct {
+	hop
+	problem string
+}
+
+// way asks the kernel for the route to an address, once.
 func (x *examination) way(to netip.Addr) (hop, string) {
+	r, asked := x.routes[to]
+	if !asked {
+		r.hop, r.problem = x.ask(to)
+		x.routes[to] = r
+	}
+	return r.hop, r.problem
+}
+
+func (x *examination) ask(to netip.Addr) (hop, string) {
+	if err := x.ctx.Err(); err != nil {
+		return hop{}, err.Error()
+	}
 	routes, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(routes) == 0 {
 		return hop{}, fmt.Sprintf("there is no route to it (%v)", err)

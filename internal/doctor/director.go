@@ -14,7 +14,7 @@ import (
 func (x *examination) director() {
 	x.asked(privilege.Run)
 	if len(x.config.Director.Interfaces) == 0 {
-		x.fail("interfaces", "name those that clients' packets come in by", "director.interfaces is empty")
+		x.known("interfaces", "name those that clients' packets come in by", "director.interfaces is empty")
 	}
 	tagged := false
 	for _, s := range x.config.Services {

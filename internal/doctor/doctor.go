@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -55,16 +56,14 @@ type Options struct {
 // Examine returns what was found, in the order of the checks. It looks at the
 // network namespace of the calling thread.
 func Examine(o Options) []Finding {
-	x := &examination{config: o.Config, pinned: pinned(o.BPFFS), reached: map[string]bool{}}
+	x := newExamination(context.Background(), &o)
 	x.kernel()
 	x.capabilities()
 	x.bpf()
 	x.bpffs(o.BPFFS)
-	if o.Config == nil || !x.readHost() {
+	if o.Config == nil || !x.prepare() {
 		return x.findings
 	}
-	x.name()
-	x.sending = device.NewEgress(o.Config.Director.XDP == model.XDPGeneric)
 	director, agent := x.roles(o.Role)
 	if director {
 		x.director()
@@ -94,6 +93,8 @@ func Worst(findings []Finding) Level {
 
 // examination is one look at a host.
 type examination struct {
+	ctx       context.Context
+	running   bool // of a process that runs: see Running
 	config    *model.Config
 	pinned    map[string]bool // interfaces that a director has been attached to
 	findings  []Finding
@@ -101,6 +102,22 @@ type examination struct {
 	addresses map[netip.Addr]int // this host's, by interface
 	sending   *device.Egress     // the interfaces by which the director's packets leave by XDP
 	reached   map[string]bool    // interfaces by which full NAT's backends are reached and their replies taken
+	asking    map[string]bool    // interfaces on which full NAT's backends are, without a router: they ask there for its addresses
+	routes    map[netip.Addr]route
+}
+
+func newExamination(ctx context.Context, o *Options) *examination {
+	return &examination{ctx: ctx, config: o.Config, pinned: pinned(o.BPFFS), reached: map[string]bool{}, asking: map[string]bool{}, routes: map[netip.Addr]route{}}
+}
+
+// prepare reads what the checks of a configuration need.
+func (x *examination) prepare() bool {
+	if !x.readHost() {
+		return false
+	}
+	x.name()
+	x.sending = device.NewEgress(x.config.Director.XDP == model.XDPGeneric)
+	return true
 }
 
 func (x *examination) ok(check, format string, args ...any) {
@@ -113,6 +130,13 @@ func (x *examination) warn(check, fix, format string, args ...any) {
 
 func (x *examination) fail(check, fix, format string, args ...any) {
 	x.findings = append(x.findings, Finding{Fail, check, fmt.Sprintf(format, args...), fix})
+}
+
+// known is fail for what a running process finds itself.
+func (x *examination) known(check, fix, format string, args ...any) {
+	if !x.running {
+		x.fail(check, fix, format, args...)
+	}
 }
 
 // readHost reads interfaces and addresses, on which the other checks depend.

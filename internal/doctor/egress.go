@@ -13,7 +13,7 @@ import (
 // ways are the ways to backends that this host has.
 type ways struct {
 	links   map[string]netlink.Link // that packets leave by, by name
-	tunnels map[string]tunnel       // the longest outer header, by the link's name
+	largest map[string]outer        // the longest outer header, by the link's name
 	framed  map[string][]string     // backends whose frames leave as they are, by the link that they leave by
 	blind   map[string][]string     // nat backends whose replies no program sees, by link
 	routed  map[string][]string     // the same of those behind a router, whose replies may come by another
@@ -21,14 +21,14 @@ type ways struct {
 }
 
 func newWays() *ways {
-	return &ways{links: map[string]netlink.Link{}, tunnels: map[string]tunnel{},
+	return &ways{links: map[string]netlink.Link{}, largest: map[string]outer{},
 		framed: map[string][]string{}, blind: map[string][]string{}, routed: map[string][]string{}}
 }
 
-// tunnel is the longest outer header that leaves by an interface.
-type tunnel struct {
+// outer is the longest outer header that leaves by an interface.
+type outer struct {
 	mode     model.Mode
-	overhead int // the largest possible: the datapath leaves room for that
+	overhead int // the largest possible: the datapath leaves room for that; 0: there is none
 	mtu      int
 }
 
@@ -41,16 +41,17 @@ func (x *examination) note(w *ways, s model.Service, b model.Backend, way hop) {
 	}
 	name := way.link.Attrs().Name
 	w.links[name] = way.link
-	if overhead := b.MaxOverheadIn(&s); overhead > w.tunnels[name].overhead {
-		w.tunnels[name] = tunnel{mode, overhead, way.mtu}
+	if before, is := w.largest[name]; !is || b.MaxOverheadIn(&s) > before.overhead {
+		w.largest[name] = outer{mode, b.MaxOverheadIn(&s), way.mtu}
 	}
 	if asItIs(s, b) {
 		name := x.below(way.link).Attrs().Name
 		w.framed[name] = addName(w.framed[name], b.Name)
 	}
 	// Full NAT's replies go to an address of the director's: see snat.
-	if mode == model.NAT && s.SNAT && x.answersBy(way) {
-		x.reached[name] = true
+	if mode == model.NAT && s.SNAT {
+		x.reached[name] = x.reached[name] || x.answersBy(way)
+		x.asking[name] = x.asking[name] || !way.gateway.IsValid()
 	}
 	if mode != model.NAT || s.SNAT || x.attachable(way.link) {
 		return
@@ -120,7 +121,7 @@ func (x *examination) below(link netlink.Link) netlink.Link {
 
 // egress examines the ways to the backends.
 func (x *examination) egress(w *ways) {
-	x.tunnels(w)
+	x.sizes(w)
 	x.replies(w)
 	out := make(map[string]netlink.Link)
 	for _, link := range w.links {
@@ -155,24 +156,53 @@ func (x *examination) replies(w *ways) {
 	}
 }
 
-// tunnels checks that what clients send still fits with an outer header.
-func (x *examination) tunnels(w *ways) {
+// leastMTU is what IPv6 may rely on (RFC 8200, section 5).
+const leastMTU = 1280
+
+// sizes checks that what clients send still fits, with an outer header if there is one.
+func (x *examination) sizes(w *ways) {
 	clients := x.clientMTU(w)
-	for _, name := range sortedKeys(w.tunnels) {
-		t := w.tunnels[name]
-		room := t.mtu - t.overhead
-		check := "mtu " + name
-		switch {
-		case room < 1280:
-			x.fail(check, fmt.Sprintf("ip link set %s mtu %d", name, clients+t.overhead),
-				"%d leaves %d bytes for packets by %s, less than IPv6 may rely on", t.mtu, room, t.mode)
-		case room < clients:
-			x.warn(check, fmt.Sprintf("ip link set %s mtu %d, and on every link to the backends", name, clients+t.overhead),
-				"%d leaves %d bytes for packets by %s, and clients' may have %d: larger ones are answered with \"too big\"",
-				t.mtu, room, t.mode, clients)
-		default:
-			x.ok(check, "%d holds clients' packets of %d and the %d of %s", t.mtu, clients, t.overhead, t.mode)
+	for _, name := range x.config.Director.Interfaces {
+		link := x.link(name)
+		if _, checked := w.largest[name]; link != nil && !checked && link.Attrs().MTU < leastMTU {
+			x.fail("mtu "+name, fmt.Sprintf("ip link set %s mtu %d", name, internetMTU),
+				"%d is less than IPv6 may rely on: larger packets of clients do not come in", link.Attrs().MTU)
 		}
+	}
+	for _, name := range sortedKeys(w.largest) {
+		if of := w.largest[name]; of.overhead > 0 {
+			x.tunnels(name, of, clients)
+		} else {
+			x.bare(name, of, clients)
+		}
+	}
+}
+
+// tunnels is sizes for one interface by which tunneled packets leave.
+func (x *examination) tunnels(name string, of outer, clients int) {
+	room := of.mtu - of.overhead
+	check := "mtu " + name
+	switch {
+	case room < leastMTU:
+		x.fail(check, fmt.Sprintf("ip link set %s mtu %d", name, max(clients, leastMTU)+of.overhead),
+			"%d leaves %d bytes for packets by %s, less than IPv6 may rely on", of.mtu, room, of.mode)
+	case room < clients:
+		x.warn(check, fmt.Sprintf("ip link set %s mtu %d, and on every link to the backends", name, clients+of.overhead),
+			"%d leaves %d bytes for packets by %s, and clients' may have %d: larger ones are answered with \"too big\"",
+			of.mtu, room, of.mode, clients)
+	default:
+		x.ok(check, "%d holds clients' packets of %d and the %d of %s", of.mtu, clients, of.overhead, of.mode)
+	}
+}
+
+// bare is sizes for one interface by which packets leave without an outer header.
+func (x *examination) bare(name string, of outer, clients int) {
+	check, fix := "mtu "+name, fmt.Sprintf("ip link set %s mtu %d", name, max(clients, leastMTU))
+	switch {
+	case of.mtu < leastMTU:
+		x.fail(check, fix, "%d is less than IPv6 may rely on", of.mtu)
+	case of.mtu < clients:
+		x.warn(check, fix, "%d is less than clients' packets may have, %d: larger ones are answered with \"too big\"", of.mtu, clients)
 	}
 }
 

@@ -14,11 +14,12 @@ import (
 )
 
 // flowPort checks that the other directors of the group can be told of flows: that no other program
-// has the port, at those of the group's addresses that are this host's.
+// has the port, at those of the group's addresses that are this host's. A director that runs listens
+// there itself.
 func (x *examination) flowPort() {
 	d := &x.config.Director
 	port := d.FlowPortOrDefault()
-	if len(d.Group) < 2 || port == 0 || !d.Store.Etcd.Given() {
+	if x.running || len(d.Group) < 2 || port == 0 || !d.Store.Etcd.Given() {
 		return
 	}
 	for _, a := range d.Group {

@@ -25,8 +25,7 @@ func (x *examination) snat() {
 		check := "snat " + a.String()
 		index, here := x.addresses[a]
 		if !here {
-			x.warn(check, "ip addr add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev IFACE, or see that the backends' routes to it lead here",
-				"is on no interface of this host: nobody answers ARP and neighbor requests for it")
+			x.away(check, a)
 			continue
 		}
 		link := x.links[index]
@@ -36,6 +35,37 @@ func (x *examination) snat() {
 		}
 		x.unseen(check, a, link)
 	}
+}
+
+// away is about an address that no interface of this host has. Backends of its network, on a link
+// of this host, ask there who has it. Others reach it by their routes.
+func (x *examination) away(check string, a netip.Addr) {
+	if way, problem := x.way(a); problem == "" && way.local {
+		x.ok(check, "is local to this host by a route")
+		return
+	}
+	add := "ip addr add " + netip.PrefixFrom(a, a.BitLen()).String() + " dev "
+	for _, name := range sortedKeys(x.asking) {
+		if link := x.link(name); x.asking[name] && link != nil && inNetworkOf(link, a) && !answeredFor(link, a) {
+			x.fail(check, add+name, "is on no interface of this host: backends on %s ask for it by ARP or neighbor requests, and nobody answers", name)
+			return
+		}
+	}
+	x.warn(check, add+"IFACE, or see that the backends' routes to it lead here",
+		"is on no interface of this host: nobody answers ARP and neighbor requests for it")
+}
+
+// inNetworkOf says whether an interface has an address whose network has this one, too.
+func inNetworkOf(link netlink.Link, a netip.Addr) bool {
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	return err == nil && slices.ContainsFunc(addresses, func(of netlink.Addr) bool { return of.Contains(a.AsSlice()) })
+}
+
+// answeredFor says whether the kernel answers for an address of another host on an interface
+// (ip neighbor add proxy).
+func answeredFor(link netlink.Link, a netip.Addr) bool {
+	list, err := netlink.NeighProxyList(link.Attrs().Index, netlink.FAMILY_ALL)
+	return err == nil && slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.IP.Equal(a.AsSlice()) })
 }
 
 // answersBy says whether the director takes a backend's answers by the interface that it is reached

@@ -69,7 +69,7 @@ var ProblemKinds = []struct {
 	{ProblemStore, true, "the state cannot be read or written, or is lost"},
 	{ProblemDatapath, true, "the kernel does not take what is desired"},
 	{ProblemInterface, false, "an interface is missing, or the program cannot be attached to it"},
-	{ProblemHost, false, "somebody else changes what weir holds on the host"},
+	{ProblemHost, false, "somebody else changes what weir holds on the host, or the host lacks what the configuration needs: `weir doctor` examines the same"},
 	{ProblemRestart, true, "a change takes effect when the process starts again"},
 	{ProblemBGP, false, "a session with a router, or what is announced there"},
 	{ProblemBFD, false, "a session of BFD, or its process"},

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
+)
+
+// When a process examines its host.
+const (
+	examineEvery    = time.Minute
+	examineSettle   = 100 * time.Millisecond // after a notice: they come in crowds
+	examineLeast    = time.Second
+	examineShare    = 50              // a long one is followed by so many times as long without
+	examinePatience = 5 * time.Second // with one examination
+)
+
+// examiner examines the host of a process that runs as weir doctor does, one examination at a time:
+// a failure is a problem until it is not found any more.
+type examiner struct {
+	examine func(context.Context) ([]doctor.Finding, error)
+	every   time.Duration // without a notice
+	least   time.Duration // from the end of one examination to the next
+	woken   chan struct{}
+
+	mu    sync.Mutex
+	found []model.Problem
+}
+
+func newExaminer(examine func(context.Context) ([]doctor.Finding, error)) *examiner {
+	return &examiner{examine: examine, every: examineEvery, least: examineLeast, woken: make(chan struct{}, 1)}
+}
+
+// wake has the host examined soon: something else is asked of it.
+func (e *examiner) wake() {
+	select {
+	case e.woken <- struct{}{}:
+	default:
+	}
+}
+
+// problems are what the last examination has found.
+func (e *examiner) problems() []model.Problem {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.found)
+}
+
+// start examines the host until the context ends: when links and addresses change, and regularly.
+func (e *examiner) start(ctx context.Context, running *sync.WaitGroup) error {
+	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return err
+	}
+	running.Go(func() {
+		defer notices.Close()
+		e.run(ctx, notices.C())
+	})
+	return nil
+}
+
+func (e *examiner) run(ctx context.Context, notices <-chan struct{}) {
+	for {
+		if pause(ctx, max(e.least, examineShare*e.look(ctx))) != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(e.every):
+			continue
+		case <-e.woken:
+		case <-notices:
+		}
+		if pause(ctx, examineSettle) != nil {
+			return
+		}
+	}
+}
+
+// look examines the host once, and returns how long that took. What an examination cannot see stays
+// as it was.
+func (e *examiner) look(ctx context.Context) time.Duration {
+	began := time.Now()
+	limited, cancel := context.WithTimeout(ctx, examinePatience)
+	defer cancel()
+	findings, err := e.examine(limited)
+	if ctx.Err() != nil {
+		return 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.found = slices.DeleteFunc(e.found, func(p model.Problem) bool { return err == nil || p.Part == partExamination })
+	for i := range findings {
+		e.found = append(e.found, ofFinding(&findings[i]))
+	}
+	if err != nil {
+		p := model.Problem{Part: partExamination, Severity: model.SeverityWarning, Text: err.Error()}
+		if errors.Is(err, context.DeadlineExceeded) {
+			p.Text, p.Fix = fmt.Sprintf("this host cannot be examined within %v", examinePatience), "run weir doctor, which takes its time"
+		}
+		e.found = append(e.found, p)
+	}
+	return time.Since(began)
+}
+
+// examineHost examines a director's host for what it runs now.
+func (d *director) examineHost(ctx context.Context) ([]doctor.Finding, error) {
+	c := d.Config()
+	found, err := doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: filepath.Dir(d.info.Pin)})
+	if err != nil {
+		return nil, err
+	}
+	return append(found, examineTaken(&c)...), nil
+}
+
+// examineAgent returns a function that examines an agent's host. Parameter interfaces has those that
+// its command line names in place of the file's.
+func examineAgent(d *daemon, interfaces []string) func(context.Context) ([]doctor.Finding, error) {
+	return func(ctx context.Context) ([]doctor.Finding, error) {
+		c := d.Config()
+		if len(interfaces) > 0 {
+			c.Agent.Interfaces = interfaces
+		}
+		return doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Agent, BPFFS: filepath.Dir(d.info.Pin)})
+	}
+}
+
+// toldTwice says whether doctor has found a problem by itself that a process lists.
+func toldTwice(p *model.Problem, own []doctor.Finding) bool {
+	return p.Kind == model.ProblemHost && slices.ContainsFunc(own, func(f doctor.Finding) bool {
+		return f.Level == doctor.Fail && f.Check == p.Part && ofFinding(&f).Text == p.Text
+	})
+}
+
+// partExamination is about the examination itself.
+const partExamination = "examination"
+
+// ofFinding is the problem that a failure is.
+func ofFinding(f *doctor.Finding) model.Problem {
+	return model.Problem{Part: f.Check, Text: f.Check + ": " + f.Text, Fix: f.Fix}
+}

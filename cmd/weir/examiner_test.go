@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/model"
+)
+
+// What doctor calls a failure on the host of a director that runs is shown everywhere as soon as a
+// hand makes it so, once, until it is put right: an address of SNAT that is gone, an MTU that holds
+// no packets, a VIP that the kernel answers for.
+func TestFailuresOfTheHostAreShownEverywhere(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.run("ip", "addr", "add", "10.0.0.9/32", "dev", "eth0")
+	h.write("director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}, snat: {addresses: [10.0.0.9]}, neighbor: {interfaces: [{name: eth0, prefixes: [10.0.0.0/24]}]}}\nservices:\n" +
+		"- {name: web, vip: 10.0.0.80, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.0.0.2}]}\n" +
+		"- {name: far, vip: 10.0.0.81, protocol: tcp, port: 80, mode: ipip, backends: [{address: 10.0.0.2}]}\n")
+	p := h.start(`msg="director runs"`)
+	h.resolvedNow(p)
+	for _, hand := range []struct{ breaks, mends, part, text string }{
+		{"addr del 10.0.0.9/32 dev eth0", "addr add 10.0.0.9/32 dev eth0", "snat 10.0.0.9",
+			"is on no interface of this host: backends on eth0 ask for it by ARP or neighbor requests, and nobody answers"},
+		{"link set eth0 mtu 1200", "link set eth0 mtu 1500", "mtu eth0",
+			"1200 leaves 1180 bytes for packets by ipip, less than IPv6 may rely on"},
+		{"addr add 10.0.0.81/32 dev eth0", "addr del 10.0.0.81/32 dev eth0", "neighbor",
+			"10.0.0.81 is an address of eth0: the kernel answers for it whoever the owner is"},
+	} {
+		h.run("ip", strings.Fields(hand.breaks)...)
+		if got := h.problem(p, model.ProblemHost); got.Part != hand.part || got.Severity != model.SeverityError || got.Text != hand.part+": "+hand.text || got.Fix == "" {
+			t.Errorf("after ip %s the problem is %+v", hand.breaks, got)
+		}
+		h.processShows(model.ProblemHost, hand.text)
+		if out, status := h.doctorOfProcess(); status != exitFailed || strings.Count(out, hand.text) != 1 {
+			t.Errorf("after ip %s weir doctor does not say so once, and ends with %d:\n%s", hand.breaks, status, out)
+		}
+		h.run("ip", strings.Fields(hand.mends)...)
+		h.resolvedEverywhere(p, model.ProblemHost)
+	}
+	p.stop()
+}
+
+// An agent examines its host, too.
+func TestFailuresOfAnAgentsHostAreShown(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.run("ip", "route", "add", "default", "via", "10.0.0.2")
+	h.write("directors: [10.0.0.2]\nservices:\n- {name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, backends: [{address: 10.0.0.1}]}\n")
+	p := h.startVerb("agent", `msg="agent runs"`)
+	problems := func() []model.Problem {
+		status, err := api.NewClient(h.socket).AgentStatus(t.Context())
+		if err != nil {
+			return []model.Problem{{Text: err.Error()}}
+		}
+		return status.Problems
+	}
+	p.wait("have no problems", func() bool { return len(problems()) == 0 })
+	h.run("ip", "route", "replace", "default", "via", "10.0.0.3")
+	h.run("ip", "addr", "add", "10.9.0.1/32", "dev", "lo") // is looked at at once, which a route is not
+	const text = "nat route IPv4: replies go by default to 10.0.0.3 on eth0, which is none of directors: nobody translates them back, and all clients time out"
+	p.wait("say where replies go", func() bool {
+		list := problems()
+		return len(list) == 1 && list[0].Kind == model.ProblemHost && list[0].Part == "nat route IPv4" && list[0].Text == text
+	})
+	h.run("ip", "route", "replace", "default", "via", "10.0.0.2")
+	h.run("ip", "addr", "del", "10.9.0.1/32", "dev", "lo")
+	p.wait("have no problems any more", func() bool { return len(problems()) == 0 })
+	p.stop()
+}
+
+// The host is examined again and again, once at a time, and what an examination finds stays until
+// one is made that does not find it.
+func TestExaminations(t *testing.T) {
+	broken := doctor.Finding{Level: doctor.Fail, Check: "mtu eth0", Text: "600 is less than IPv6 may rely on", Fix: "ip link set eth0 mtu 1500"}
+	want := model.Problem{Part: "mtu eth0", Text: "mtu eth0: 600 is less than IPv6 may rely on", Fix: broken.Fix}
+	var findings []doctor.Finding
+	var err error
+	e := newExaminer(func(context.Context) ([]doctor.Finding, error) { return findings, err })
+	for _, step := range []struct {
+		what     string
+		findings []doctor.Finding
+		err      error
+		want     []model.Problem
+	}{
+		{"all is well", nil, nil, nil},
+		{"something is not", []doctor.Finding{broken}, nil, []model.Problem{want}},
+		{"the host cannot be examined", nil, errors.New("no memory"), []model.Problem{want, {Part: partExamination, Severity: model.SeverityWarning, Text: "no memory"}}},
+		{"nor in time", nil, fmt.Errorf("examine this host: %w", context.DeadlineExceeded),
+			[]model.Problem{want, {Part: partExamination, Severity: model.SeverityWarning, Text: "this host cannot be examined within 5s", Fix: "run weir doctor, which takes its time"}}},
+		{"it can again", []doctor.Finding{broken}, nil, []model.Problem{want}},
+		{"all is well again", nil, nil, nil},
+	} {
+		findings, err = step.findings, step.err
+		e.look(t.Context())
+		if diff := cmp.Diff(step.want, e.problems(), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("when %s, the problems are (-want +got):\n%s", step.what, diff)
+		}
+	}
+
+	looks := make(chan struct{})
+	e = newExaminer(func(context.Context) ([]doctor.Finding, error) { looks <- struct{}{}; return nil, nil })
+	e.every, e.least = time.Millisecond, 0
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { e.run(ctx, nil); close(ended) }()
+	for range 2 { // nobody has said that something has changed
+		<-looks
+	}
+	cancel()
+	for {
+		select {
+		case <-looks:
+		case <-ended:
+			return
+		}
+	}
+}
