@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// lostBy says what is lost with a damaged file of the state, by the beginning of its name.
+// lostBy says what is lost with a file of the state that cannot be used, by the beginning of its name.
 var lostBy = []struct{ file, lost string }{
 	{"file.json", "the logs of the file's services begin again, and connections that an earlier change has left on other backends may break"},
 	{string(store.RunningAgent), "the version of the file that ran last is not known"},
@@ -30,26 +30,26 @@ func (d *daemon) noteDamaged(list []*store.CorruptError) {
 	}
 }
 
-// lookAtDamaged lists the damaged files that are kept aside in the directory of the state, until an
-// operator has looked at them and removed them.
+// lookAtDamaged lists the files that could not be used and are kept aside in the directory of the
+// state, until an operator has looked at them and removed them.
 func (d *daemon) lookAtDamaged(dir string) {
 	d.mu.Lock()
 	known := d.damage
 	d.mu.Unlock()
 	var errs []error
-	for _, aside := range store.Aside(dir) {
-		err := known[aside]
+	for _, kept := range store.Aside(dir) {
+		err := known[kept.Path]
 		if err == nil {
-			err = fmt.Errorf("a state file was damaged, and is now %s", aside)
+			err = fmt.Errorf("a state file %s, and is now %s", kept.Was, kept.Path)
 		}
-		name := filepath.Base(aside)
+		name := filepath.Base(kept.Path)
 		for _, row := range lostBy {
 			if strings.HasPrefix(name, row.file) {
 				err = fmt.Errorf("%w: %s", err, row.lost)
 				break
 			}
 		}
-		errs = append(errs, problems.Fixed(err, "look at the file, and remove it: then this is over"))
+		errs = append(errs, problems.Fixed(err, kept.Fix))
 	}
 	d.problems.Warn(model.ProblemStore, "damaged", errors.Join(errs...))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,17 +12,28 @@ import (
 	"weir.io/weir/internal/problems"
 )
 
-// Damaged files of the state are shown, with what each one loses and where it is now, also after a
-// restart, until they are removed.
+// Files of the state that are damaged, of another version or cannot be read are shown, with what each
+// one loses and where it is now, also after a restart, until they are removed. They keep no director
+// from starting.
 func TestDamagedStateIsShown(t *testing.T) {
 	h := newHost(t)
 	state := h.beside("state")
 	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + state + "}}"
 	h.configure(head, "web")
 	h.start("director runs").kill()
-	files := []string{"file.json", "running", "overrides", "cli.before"}
-	for _, name := range files {
-		if err := os.WriteFile(filepath.Join(state, name), []byte("{\"half"), 0o600); err != nil {
+	write := func(text string) func(string) error {
+		return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
+	}
+	files := map[string]func(path string) error{ // by its second name
+		"file.json.unread-1":   func(path string) error { return os.MkdirAll(filepath.Join(path, "somebody's"), 0o700) },
+		"running.corrupt-1":    write("{\"half"),
+		"overrides.unread-1":   func(path string) error { return os.Symlink(path, path) }, // ELOOP, even for root
+		"app.before.corrupt-1": write("{\"half"),
+		"cli.before.format-1":  write(`{"format":7,"owner":"cli"}`),
+	}
+	for aside, put := range files {
+		path := filepath.Join(state, strings.TrimSuffix(aside, filepath.Ext(aside)))
+		if err := errors.Join(os.RemoveAll(path), put(path)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,17 +47,17 @@ func TestDamagedStateIsShown(t *testing.T) {
 					text += problem.Text + "\n"
 				}
 			}
-			for _, name := range files {
-				if !strings.Contains(text, filepath.Join(state, name)+".corrupt-1") {
+			for aside := range files {
+				if !strings.Contains(text, filepath.Join(state, aside)) {
 					return false
 				}
 			}
 			return strings.Contains(text, "the logs of the file's services begin again")
 		})
-		if out, code := h.exits("status", "--socket", h.socket); !strings.Contains(out, "file.json.corrupt-1") || code != 0 {
+		if out, code := h.exits("status", "--socket", h.socket); !strings.Contains(out, "file.json.unread-1") || code != 0 {
 			t.Errorf("%s, weir status ends with %d and says:\n%s", when, code, out)
 		}
-		if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, "warn  director store") || !strings.Contains(out, "file.json.corrupt-1") {
+		if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, "warn  director store") || !strings.Contains(out, "file.json.unread-1") {
 			t.Errorf("%s, weir doctor says:\n%s", when, out)
 		}
 		if out, _ := h.exits("events", "--last", "1000", "--socket", h.socket, "-o", "json"); !strings.Contains(out, "running.corrupt-1") {
@@ -54,8 +66,8 @@ func TestDamagedStateIsShown(t *testing.T) {
 		p.kill()
 	}
 	p := h.start("director runs")
-	for _, name := range files {
-		if err := os.Remove(filepath.Join(state, name) + ".corrupt-1"); err != nil {
+	for aside := range files {
+		if err := os.RemoveAll(filepath.Join(state, aside)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,6 +37,8 @@ func openStore(s model.Store, log *slog.Logger) (*store.File, error) {
 	dir := stateDirectory(s)
 	opened, err := store.OpenFile(dir, store.OwnerFile)
 	switch {
+	case errors.As(err, new(*store.CorruptError)):
+		return nil, err // it says what to do
 	case errors.Is(err, store.ErrInUse):
 		return nil, fmt.Errorf("%w; name another one in director.store.directory", err)
 	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):

@@ -62,6 +62,7 @@ func (d *director) statePart() upkeep.Part {
 	dir := stateDirectory(d.first.Store)
 	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {
 		d.lookAtDamaged(dir)
+		d.problems.Warn(model.ProblemStore, "in place", d.local.InPlace())
 		d.lookAtStrays()
 		amiss, gone := d.local.Amiss(), d.lookAtRan()
 		if amiss == "" && gone == "" {

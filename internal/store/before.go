@@ -48,6 +48,9 @@ func (f *File) keepBefore(owner string) error {
 		return nil
 	}
 	path := f.beforeFile(owner)
+	if err := f.clear(owner + beforeSuffix); err != nil {
+		return err
+	}
 	err := os.Link(filepath.Join(f.dir, owner+suffix), path)
 	if errors.Is(err, fs.ErrExist) { // an older process has left it
 		if err = os.Remove(path); err == nil {
@@ -68,7 +71,8 @@ func (f *File) keepBefore(owner string) error {
 	return nil
 }
 
-// readBefore reads the sets that ran before. A damaged one is moved aside: the newer set is there.
+// readBefore reads the sets that ran before. One that cannot be used is moved aside: the newer set is
+// there.
 func (f *File) readBefore() error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -82,9 +86,7 @@ func (f *File) readBefore() error {
 		path := filepath.Join(f.dir, entry.Name())
 		w, err := readSet(path, owner)
 		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
-			bad.Aside = keepAside(path)
-			bad.moveAside()
-			f.damaged = append(f.damaged, bad)
+			f.goWithout(bad)
 			continue
 		}
 		if err != nil {

@@ -26,27 +26,30 @@ type cachedRoot struct {
 func (c *cache) rootFile() string               { return filepath.Join(c.dir, "root.json") }
 func (c *cache) segmentFile(name string) string { return filepath.Join(c.dir, "segments", name) }
 
-// load returns the root and the segments of the group with that prefix; false: there are none. A
-// damaged file gives a *CorruptError, and the root is moved aside: the next load finds nothing.
+// load returns the root and the segments of the group with that prefix; false: there are none. A file
+// that cannot be used gives a *CorruptError, and the root is moved aside: the next load finds nothing.
 func (c *cache) load(prefix string) (r root, segments map[string]segment, found bool, err error) {
 	c.saved = map[string]bool{}
-	text, err := os.ReadFile(c.rootFile())
+	text, err := readState(c.rootFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return root{}, nil, false, nil
 	}
 	if err != nil {
-		return root{}, nil, false, fmt.Errorf("read the group's last known state: %w", err)
+		return root{}, nil, false, c.corrupt(c.rootFile(), nil, err)
 	}
 	var cached cachedRoot
 	if err := json.Unmarshal(text, &cached); err != nil {
 		return root{}, nil, false, c.corrupt(c.rootFile(), text, err)
 	}
-	if cached.Prefix != prefix || cached.Root.Format != format {
+	if cached.Prefix != prefix {
 		return root{}, nil, false, nil
+	}
+	if cached.Root.Format != format {
+		return root{}, nil, false, c.corrupt(c.rootFile(), text, &formatError{cached.Root.Format})
 	}
 	segments = map[string]segment{}
 	for name := range cached.Root.names() {
-		text, err := os.ReadFile(c.segmentFile(name))
+		text, err := readState(c.segmentFile(name))
 		if err != nil {
 			return root{}, nil, false, c.corrupt(c.segmentFile(name), nil, err)
 		}
@@ -62,6 +65,9 @@ func (c *cache) load(prefix string) (r root, segments map[string]segment, found 
 func (c *cache) corrupt(path string, text []byte, problem error) error {
 	c.saved = map[string]bool{}
 	bad := &CorruptError{File: path, Line: 1, Column: 1, Problem: problem}
+	if unread := (*CorruptError)(nil); errors.As(problem, &unread) {
+		bad = unread
+	}
 	if syntax := (*json.SyntaxError)(nil); errors.As(problem, &syntax) {
 		bad.Line, bad.Column = (&badText{offset: syntax.Offset - 1}).position(text)
 	}
@@ -70,7 +76,6 @@ func (c *cache) corrupt(path string, text []byte, problem error) error {
 			os.Remove(c.rootFile())
 		}
 	}
-	bad.Aside = keepAside(path)
 	bad.moveAside()
 	return bad
 }

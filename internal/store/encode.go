@@ -55,6 +55,7 @@ type badText struct {
 }
 
 func (e *badText) Error() string { return e.problem.Error() }
+func (e *badText) Unwrap() error { return e.problem }
 
 // position returns the line and column, from 1, of the error in the text.
 func (e *badText) position(text []byte) (line, column int) {
@@ -168,7 +169,7 @@ func (r *reader) version(v *int) error {
 		return err
 	}
 	if *v != format {
-		return r.at(at, fmt.Errorf("format %d was written by another version of weir; this one reads %d", *v, format))
+		return r.at(at, &formatError{*v})
 	}
 	return nil
 }

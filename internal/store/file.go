@@ -23,20 +23,21 @@ type File struct {
 
 	mu        sync.Mutex
 	state     State
-	before    map[string]Set      // sets that ran, of owners whose sets have not run since
-	overrides []byte              // as in their file
-	files     map[string]keptFile // what this process has in the directory, by name
+	before    map[string]Set           // sets that ran, of owners whose sets have not run since
+	overrides []byte                   // as in their file
+	files     map[string]keptFile      // what this process has in the directory, by name
+	stay      map[string]*CorruptError // files that could not be moved aside, by name
 	readers   broadcast
 }
 
 // ErrInUse is returned by OpenFile when another process has the directory open.
 var ErrInUse = errors.New("another process has the store open")
 
-// OpenFile opens the store in a directory, which it makes if there is none. A damaged file gives a
-// *CorruptError, and none of the files is touched: starting without it would forward without its
-// services. But the sets of some owners may be dispensable: their services are also written
-// elsewhere, and only their logs are lost. A damaged file of theirs is moved aside, and their set
-// is gone. Files that weir has not written, such as copies of a set, are left alone: see Strays.
+// OpenFile opens the store in a directory, which it makes if there is none. A file that cannot be
+// used gives a *CorruptError, and none of the files is touched: starting without it would forward
+// without its services. But the sets of some owners may be dispensable: their services are also
+// written elsewhere, and only their logs are lost. Such a file of theirs is moved aside, and their
+// set is gone. Files that weir has not written, such as copies of a set, are left alone: see Strays.
 func OpenFile(dir string, dispensable ...string) (*File, error) {
 	if err := makeDirectory(dir); err != nil {
 		return nil, err
@@ -50,7 +51,10 @@ func OpenFile(dir string, dispensable ...string) (*File, error) {
 		lock.Close()
 		return nil, err
 	}
-	f := &File{dir: dir, lock: lock, state: state, damaged: damaged, written: dispensable, before: map[string]Set{}, files: map[string]keptFile{}}
+	f := &File{dir: dir, lock: lock, state: state, written: dispensable, before: map[string]Set{}, files: map[string]keptFile{}, stay: map[string]*CorruptError{}}
+	for _, bad := range damaged {
+		f.goWithout(bad)
+	}
 	if err := f.readBefore(); err != nil {
 		lock.Close()
 		return nil, err
@@ -62,13 +66,33 @@ func OpenFile(dir string, dispensable ...string) (*File, error) {
 }
 
 // Damaged returns what was wrong with files that were moved aside.
-func (f *File) Damaged() []*CorruptError { return f.damaged }
+func (f *File) Damaged() []*CorruptError {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.damaged
+}
 
 // Close lets other processes open the directory.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lock.Close()
+}
+
+// Strays returns, in order, what is in the directory under a name like that of a set, and is none
+// of this process's sets: somebody else has put it there.
+func (f *File) Strays() (paths []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	entries, _ := os.ReadDir(f.dir) // a missing directory is reported elsewhere
+	for _, entry := range entries {
+		name := entry.Name()
+		_, known := f.files[name]
+		if strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, temporary) && !known {
+			paths = append(paths, filepath.Join(f.dir, name))
+		}
+	}
+	return paths
 }
 
 // Read returns the state.
@@ -166,6 +190,9 @@ func (f *File) write(owner string, revision uint64, set Set) error {
 	if err != nil {
 		return err
 	}
+	if err := f.clear(owner + suffix); err != nil {
+		return err
+	}
 	err = writeFile(filepath.Join(f.dir, owner+suffix), text)
 	if err == nil || errors.As(err, new(*unsyncedError)) {
 		f.note(owner+suffix, nil)
@@ -201,7 +228,7 @@ func lockDirectory(dir string) (*os.File, error) {
 		lock, err = os.Open(path) // the files can be read: a start goes on with them
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the store's lock: %w", err)
+		return nil, fmt.Errorf("open the store's lock: %w (it is an empty file, which weir makes: while no weir runs with this directory it may be removed)", err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
@@ -213,8 +240,9 @@ func lockDirectory(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// readDirectory reads every owner's file and removes what a power cut left. A copy of a set under
-// another name is no set, as long as the set itself is there.
+// readDirectory reads every owner's file and removes what a power cut left. Files of dispensable owners
+// that cannot be used are damaged. A copy of a set under another name is no set, as long as the set
+// itself is there.
 func readDirectory(dir string, dispensable []string) (State, []*CorruptError, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -225,27 +253,25 @@ func readDirectory(dir string, dispensable []string) (State, []*CorruptError, er
 	for _, entry := range entries {
 		name := entry.Name()
 		if strings.HasPrefix(name, temporary) {
-			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, syscall.EROFS) {
-				return State{}, nil, fmt.Errorf("remove an unfinished file: %w", err)
-			}
+			_ = os.Remove(filepath.Join(dir, name)) // a later write of it says why it cannot be made
 			continue
 		}
 		owner, is := strings.CutSuffix(name, suffix)
-		if !is || CheckOwner(owner) != nil || entry.IsDir() {
+		spare := slices.Contains(dispensable, owner)
+		if !is || CheckOwner(owner) != nil || entry.IsDir() && !spare {
 			continue // weir has not written it
 		}
-		path := filepath.Join(dir, name)
-		w, err := readSet(path, owner)
+		w, err := readSet(filepath.Join(dir, name), owner)
 		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
-			spare := slices.Contains(dispensable, owner)
-			if bad.copied != "" && !spare {
+			switch {
+			case spare:
+				damaged = append(damaged, bad)
+				continue
+			case bad.copied != "":
 				copies = append(copies, bad)
 				continue
 			}
-			if bad.Aside = keepAside(path); spare && bad.moveAside() {
-				damaged = append(damaged, bad)
-				continue
-			}
+			bad.keepAside()
 		}
 		if err != nil {
 			return State{}, nil, err
@@ -255,7 +281,7 @@ func readDirectory(dir string, dispensable []string) (State, []*CorruptError, er
 	}
 	for _, copied := range copies {
 		if _, has := state.Sets[copied.copied]; !has { // the set has lost its name
-			copied.Aside = keepAside(copied.File)
+			copied.keepAside()
 			return State{}, nil, copied
 		}
 	}

@@ -203,7 +203,7 @@ func TestDamagedFileIsRefusedWithItsPosition(t *testing.T) {
 		"unknown key":    {a + strings.Replace(good, "mode", "node", 1) + "\n]}", "cli.json:2:1: "},
 		"something else": {`[]`, "cli.json:1:1: "},
 		"other owner":    {strings.Replace(a, "cli", "kube", 1) + good + "\n]}", `it is the set of owner "kube"`},
-		"newer format":   {strings.Replace(a, "1", "2", 1) + good + "\n]}", "cli.json:1:11: the state file is damaged: format 2 was written by another version"},
+		"newer format":   {strings.Replace(a, "1", "2", 1) + good + "\n]}", "cli.json: the state file cannot be used: it has format 2, which another version of weir has written; this version reads format 1; start the version"},
 		"twice":          {a + good + "\n]}\n" + a + good + "\n]}", "cli.json:4:1: the state file is damaged: something follows the end"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,9 +216,18 @@ func TestDamagedFileIsRefusedWithItsPosition(t *testing.T) {
 				if !errors.As(err, &corrupt) || !strings.Contains(err.Error(), test.want) {
 					t.Fatalf("opened with %v, want %s", err, test.want)
 				}
+				if name == "newer format" {
+					if kept := readText(t, path); string(kept) != test.text || corrupt.Aside != "" {
+						t.Errorf("of another version's file %q is left, and its second name is %q", kept, corrupt.Aside)
+					}
+					continue
+				}
 				if kept := readText(t, corrupt.Aside); string(kept) != test.text {
 					t.Errorf("kept aside is %q, want what was there", kept)
 				}
+			}
+			if name == "newer format" {
+				return
 			}
 			if names, _ := filepath.Glob(filepath.Join(dir, "cli.json*")); len(names) != 2 {
 				t.Errorf("there are %q, want the file and its second name", names)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"weir.io/weir/internal/model"
@@ -14,28 +13,27 @@ import (
 // overridesFile has no suffix of sets.
 const overridesFile = "overrides"
 
-// Overrides returns what SaveOverrides has written. A damaged file is moved aside: see Damaged. If
-// that is not possible, it gives a *CorruptError.
+// Overrides returns what SaveOverrides has written. A file that cannot be used is moved aside: see
+// Damaged. If that is not possible, it gives a *CorruptError.
 func (f *File) Overrides() (list []model.BackendOverride, err error) {
 	path := filepath.Join(f.dir, overridesFile)
-	text, err := os.ReadFile(path)
+	text, err := readState(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the overrides: %w", err)
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		bad := &CorruptError{File: path, Line: 1, Column: 1, Problem: err}
-		bad.Aside = keepAside(path)
-		if !bad.moveAside() {
-			return nil, bad
+	if err == nil {
+		if wrong := json.Unmarshal(text, &list); wrong != nil {
+			err = &CorruptError{File: path, Line: 1, Column: 1, Problem: wrong}
 		}
-		f.damaged = append(f.damaged, bad)
-		return nil, nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if bad := (*CorruptError)(nil); errors.As(err, &bad) && f.goWithout(bad) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	f.overrides = text
 	f.note(overridesFile, nil)
 	return list, nil
@@ -56,7 +54,10 @@ func (f *File) SaveOverrides(list []model.BackendOverride) error {
 
 // writeOverrides writes the overrides. The lock is held.
 func (f *File) writeOverrides() error {
-	err := writeFile(filepath.Join(f.dir, overridesFile), f.overrides)
+	err := f.clear(overridesFile)
+	if err == nil {
+		err = writeFile(filepath.Join(f.dir, overridesFile), f.overrides)
+	}
 	f.note(overridesFile, err)
 	if err != nil {
 		return fmt.Errorf("keep the overrides: %w", err)

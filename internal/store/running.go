@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 )
 
@@ -42,22 +41,24 @@ func SaveRunning(dir string, name RunningName, r Running) error {
 	return nil
 }
 
-// LoadRunning returns what SaveRunning has written; false: nothing. A damaged file gives a
+// LoadRunning returns what SaveRunning has written; false: nothing. A file that cannot be used gives a
 // *CorruptError, and is moved aside.
 func LoadRunning(dir string, name RunningName) (r Running, found bool, err error) {
 	path := filepath.Join(dir, string(name))
-	text, err := os.ReadFile(path)
+	text, err := readState(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, false, nil
 	}
-	if err != nil {
-		return r, false, fmt.Errorf("read the file that ran: %w", err)
+	if err == nil {
+		if wrong := json.Unmarshal(text, &r); wrong != nil {
+			err = &CorruptError{File: path, Line: 1, Column: 1, Problem: wrong}
+		}
 	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		bad := &CorruptError{File: path, Line: 1, Column: 1, Problem: err}
-		bad.Aside = keepAside(path)
+	if bad := (*CorruptError)(nil); errors.As(err, &bad) {
 		bad.moveAside()
-		return Running{}, false, bad
+	}
+	if err != nil {
+		return Running{}, false, err
 	}
 	return r, true, nil
 }
