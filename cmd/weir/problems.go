@@ -30,6 +30,7 @@ func (d *director) gather() {
 	d.gathering.Lock()
 	defer d.gathering.Unlock()
 	d.problems.Report(model.ProblemAPI, "", d.remote.Problem())
+	d.problems.Warn(model.ProblemAPI, "refused", d.remote.Refused())
 	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
 	d.problems.Warn(model.ProblemHealth, "", d.checker.Prevented())
 	d.problems.Warn(model.ProblemGroup, "listen", d.shares.problem())

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"weir.io/weir/internal/model"
 )
 
 // adminToken may do everything.
@@ -94,5 +96,13 @@ func TestCommandsFromElsewhere(t *testing.T) {
 		if got := exitStatus(cmd.ProcessState.ExitCode()); got != c.status || !strings.Contains(string(out), c.says) {
 			t.Errorf("weir services with %q and %v ends with %d and says\n%s\nwant %d and %q", c.flags, c.environment, got, out, c.status, c.says)
 		}
+	}
+	got := h.problem(p, model.ProblemAPI)
+	if got.Part != "refused" || got.Severity != model.SeverityWarning || got.Fix == "" ||
+		!strings.HasPrefix(got.Text, `clients refuse the certificate in api.cert: 127.0.0.1 (asks for "127.0.0.1": `) {
+		t.Errorf("of the client that does not trust the certificate the director says %+v", got)
+	}
+	if body := h.scrapes(h.socket); !strings.Contains(body, `weir_api_refused_total{cause="certificate"} 1`) {
+		t.Error("metrics do not count the client that does not trust the certificate")
 	}
 }

@@ -197,6 +197,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	status.Peers, status.Strangers = d.shares.status()
 	status.Hooks = d.announcers.hooks.Status()
 	status.Neighbor = d.announcers.neighbor.Status()
+	status.Refused = d.remote.CountRefused()
 	left := d.keeper.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})

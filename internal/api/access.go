@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,8 +61,8 @@ func readAccess(c *model.API) (*access, error) {
 	return a, nil
 }
 
-// outdated says which certificates have expired, or are not valid yet: the API goes on with them,
-// and clients refuse it, or are refused.
+// outdated says which certificates have expired, are not valid yet, or are none of a server: the API
+// goes on with them, and clients refuse it, or are refused.
 func (a *access) outdated(c *model.API, now time.Time) error {
 	if a == nil || a.certificate == nil {
 		return nil
@@ -69,6 +70,9 @@ func (a *access) outdated(c *model.API, now time.Time) error {
 	var all []error
 	if err := model.Outdated(a.certificate.Leaf, now); err != nil {
 		all = append(all, fmt.Errorf("api.cert: %s: %w: clients refuse it", c.Cert, err))
+	}
+	if uses := a.certificate.Leaf.ExtKeyUsage; len(uses) > 0 && !slices.Contains(uses, x509.ExtKeyUsageServerAuth) && !slices.Contains(uses, x509.ExtKeyUsageAny) {
+		all = append(all, fmt.Errorf("api.cert: %s: the certificate is not for a server (extended key usage): clients refuse it", c.Cert))
 	}
 	if err := model.OutdatedCA(a.clientCAs, now); err != nil {
 		all = append(all, fmt.Errorf("api.client-ca: %s: %w: clients with certificates are refused", c.ClientCA, err))

@@ -28,10 +28,11 @@ const (
 // Remote answers over TCP: with TLS to callers that the configuration knows, and only on this host
 // to all that only read.
 type Remote struct {
-	server *Server
-	log    *slog.Logger
-	access atomic.Pointer[access]
-	limits *limits
+	server  *Server
+	log     *slog.Logger
+	access  atomic.Pointer[access]
+	limits  *limits
+	refused *refusals
 
 	mu        sync.Mutex
 	config    model.API
@@ -60,7 +61,7 @@ type served struct {
 // NewRemote returns a Remote that does not answer yet.
 func NewRemote(server *Server, log *slog.Logger) *Remote {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &Remote{server: server, log: log, limits: newLimits(), listeners: map[listening]*served{}, stop: stop,
+	r := &Remote{server: server, log: log, limits: newLimits(), refused: newRefusals(), listeners: map[listening]*served{}, stop: stop,
 		asked: map[*asking]struct{}{}}
 	r.tended.Go(func() { r.tend(ctx) })
 	return r
@@ -129,8 +130,9 @@ func (r *Remote) tellCrowds() {
 func (r *Remote) apply() error {
 	read, err := readAccess(&r.config)
 	if err == nil {
-		r.access.Store(read)
+		before := r.access.Swap(read)
 		r.endUnknown(read)
+		r.forgetRefused(before, read)
 	}
 	want := map[listening]bool{}
 	for _, at := range r.config.Listen {
@@ -167,6 +169,7 @@ func (r *Remote) begin(at listening) error {
 	server := &http.Server{
 		Handler:           http.HandlerFunc(handler),
 		ConnContext:       withGuest,
+		ConnState:         r.handshakes,
 		ReadHeaderTimeout: handshakeTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -211,6 +214,7 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	knows(request.Context(), known)
 	switch {
 	case !known:
+		r.refuses(request)
 		r.limits.stranger(request.Context(), request.RemoteAddr)
 		refuseStranger(w, "show the token or the certificate of one of api.clients")
 		return

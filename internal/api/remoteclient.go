@@ -40,7 +40,9 @@ func NewRemoteClient(o RemoteOptions) (*Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the client's certificate: %w", err)
 		}
-		t.TLSClientConfig.Certificates = []tls.Certificate{pair}
+		// It is shown even if the director does not name its CA: then the director says what is wrong
+		// with it. By Certificates it would not be shown, as if there were none.
+		t.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	where := u.Scheme + "://" + u.Host
 	c := &Client{where: where, base: where, http: http.Client{Transport: t,

@@ -25,6 +25,7 @@ type DatapathStatus struct {
 	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // which director answers for VIPs by ARP and NDP
 	Strangers  uint64            `json:"strangers"`         // hosts that asked for flows, and are no directors of the group
 	Probes     []Tallied         `json:"probes"`            // of backends' health, by their results
+	Refused    []Tallied         `json:"callers-refused"`   // callers of the API over TCP that were refused, by the cause
 	// RedirectProbes are the probes of whether connections can be redirected to backends, by their
 	// results.
 	RedirectProbes []Tallied `json:"redirect-probes,omitempty"`
