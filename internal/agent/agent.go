@@ -95,29 +95,32 @@ func Open(options Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.lockNamespace(options.Log); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
 	flows, err := openFlows(p.state(), spec, options.UDPFlows)
 	if err != nil {
-		_ = p.lock.Close()
+		_ = p.close()
 		return nil, err
 	}
 	pods, err := openPods(p.state(), spec)
 	if err != nil {
-		return nil, errors.Join(err, flows.giveUp(), p.lock.Close())
+		return nil, errors.Join(err, flows.giveUp(), p.close())
 	}
 	reasons, err := openReasons(p, spec)
 	if err != nil {
-		return nil, errors.Join(err, pods.giveUp(), flows.giveUp(), p.lock.Close())
+		return nil, errors.Join(err, pods.giveUp(), flows.giveUp(), p.close())
 	}
 	replacements := pods.replacements()
 	maps.Copy(replacements, flows.replacements())
 	maps.Copy(replacements, reasons.replacements())
 	objects, version, err := load(p, spec, replacements, options.Log)
 	if err != nil {
-		return nil, errors.Join(err, reasons.giveUp(), pods.giveUp(), flows.giveUp(), p.lock.Close())
+		return nil, errors.Join(err, reasons.giveUp(), pods.giveUp(), flows.giveUp(), p.close())
 	}
 	s, err := openSockets()
 	if err != nil {
-		return nil, errors.Join(err, objects.Close(), reasons.close(), pods.close(), flows.close(), p.lock.Close())
+		return nil, errors.Join(err, objects.Close(), reasons.close(), pods.close(), flows.close(), p.close())
 	}
 	a := &Agent{options: options, pins: p, links: newLinks(p.links()), version: version, objects: objects, flows: flows, pods: pods, reasonCounts: reasons, sockets: s, former: formerPeers{}}
 	tell := options.Tell
@@ -138,7 +141,7 @@ func (a *Agent) Close() error {
 	if a.redirector != nil {
 		_ = a.redirector.Close()
 	}
-	return errors.Join(a.links.close(), a.objects.Close(), a.reasonCounts.close(), a.pods.close(), a.flows.close(), a.pins.lock.Close())
+	return errors.Join(a.links.close(), a.objects.Close(), a.reasonCounts.close(), a.pods.close(), a.flows.close(), a.pins.close())
 }
 
 // Set makes the host do what the configuration says. Everything new is in place before anything old
@@ -334,7 +337,8 @@ func (a *Agent) attach(uplinks []uplink) error {
 }
 
 // Detach removes everything that agents of this pin directory left in the kernel: programs, maps,
-// and the VIPs on lo. Sysctls stay as they are, because other programs may need them by now. It
+// and the VIPs on lo, unless an agent with another pin directory runs in this network namespace: then
+// they are that one's. Sysctls stay as they are, because other programs may need them by now. It
 // refuses while an agent runs (ErrRunning). It is no error if nothing is there.
 func Detach(pin string) error {
 	if _, err := os.Stat(filepath.Join(pin, "agent")); errors.Is(err, os.ErrNotExist) {
@@ -344,8 +348,11 @@ func Detach(pin string) error {
 	if err != nil {
 		return err
 	}
-	defer p.lock.Close()
-	err = errors.Join(newLinks(p.links()).detachOthers(nil), releaseVIPs(nil))
+	defer p.close()
+	err = newLinks(p.links()).detachOthers(nil)
+	if p.lockNamespace(slog.New(slog.DiscardHandler)) == nil {
+		err = errors.Join(err, releaseVIPs(nil))
+	}
 	if err != nil {
 		return fmt.Errorf("detach agent: %w", err)
 	}

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,13 +18,14 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Where somebody removes the pins and starts a second agent, the first one leaves to it what that one
-// has pinned, and says so: else the second would take the first one's links for its own.
+// Where somebody removes the pins and starts a second agent in another network namespace, the first
+// one leaves to it what that one has pinned, and says so: else the second would take the first one's
+// links for its own.
 func TestTwoAgentsDoNotFight(t *testing.T) {
 	k := newKept(t, false, testConfig())
 	must(t, os.RemoveAll(k.a.pins.root))
 	var second *Agent
-	do(t, k.host, "start a second agent", func() (err error) {
+	do(t, k.client, "start a second agent", func() (err error) {
 		if second, err = Open(Options{Pin: k.host.BPFFS(), UDPFlows: testFlows, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			return err
 		}
@@ -44,6 +48,38 @@ func TestTwoAgentsDoNotFight(t *testing.T) {
 	}
 	if wrong := k.attached(t, hookXDP, "host_xdp"); wrong == "" {
 		t.Error("the first one's link is pinned in the second one's directory")
+	}
+}
+
+// A second agent of a network namespace does not start, also where it has pins of its own, and is told
+// which process is there. What an agent has left elsewhere can be removed meanwhile, and the VIPs stay
+// with the agent that runs.
+func TestOneAgentOfANamespace(t *testing.T) {
+	k := newKept(t, false, testConfig())
+	elsewhere := Options{Pin: k.client.BPFFS(), UDPFlows: testFlows, Log: slog.New(slog.DiscardHandler)}
+	do(t, k.client, "leave pins elsewhere", func() error {
+		a, err := Open(elsewhere)
+		if err != nil {
+			return err
+		}
+		return a.Close()
+	})
+	do(t, k.host, "start a second agent", func() error {
+		second, err := Open(elsewhere)
+		if err == nil {
+			defer second.Close()
+			return second.Set(model.Config{})
+		}
+		if !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", os.Getpid())) {
+			t.Errorf("it does not start: %v", err)
+		}
+		return Detach(elsewhere.Pin)
+	})
+	if _, err := os.Stat(filepath.Join(elsewhere.Pin, "agent")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what an agent has left elsewhere is not removed: %v", err)
+	}
+	if wrong := k.holdsAddress(t, vip4.String()); wrong != "" {
+		t.Error(wrong)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/nslock"
 )
 
 // ErrRunning says that another process is this host's agent.
@@ -25,8 +27,29 @@ var ErrNoBPFFS = errors.New("not on a BPF file system (mount -t bpf bpf /sys/fs/
 // hash of their ABI: what another version pinned is either the same or not looked at. Links are
 // named by hook and interface index.
 type pins struct {
-	root string
-	lock *os.File
+	root      string
+	lock      *os.File
+	namespace *nslock.Lock // nil: not taken
+}
+
+// close lets another agent begin.
+func (p *pins) close() error { return errors.Join(p.lock.Close(), p.namespace.Close()) }
+
+// namespaceLock is the name of the lock of an agent's network namespace.
+const namespaceLock = "agent"
+
+// lockNamespace keeps a second agent out of this network namespace, whose pins may be on a BPF file
+// system of its own: the VIPs on lo and the programs at the interfaces are the namespace's.
+func (p *pins) lockNamespace(log *slog.Logger) error {
+	lock, err := nslock.Take(namespaceLock)
+	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
+		return fmt.Errorf("%w: %w, perhaps with a --bpffs of its own: it has the VIPs on lo and the programs at the interfaces", ErrRunning, held)
+	}
+	if err != nil {
+		log.Warn("a second agent in this network namespace would not be kept out", "error", err)
+	}
+	p.namespace = lock
+	return nil
 }
 
 // openPins makes the directory and locks it: two agents would undo each other's

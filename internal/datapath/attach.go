@@ -342,13 +342,19 @@ func detachRest(pin string) error {
 // packet. It is no error if nothing is pinned.
 func Detach(pin string) error {
 	lock, err := lockPins(pin)
-	if errors.Is(err, os.ErrNotExist) {
-		return detachRest(pin)
-	}
-	if err != nil {
+	nothing := errors.Is(err, os.ErrNotExist)
+	if err != nil && !nothing {
 		return fmt.Errorf("detach: %w", err)
 	}
 	defer lock.Close()
+	sole, err := lockNamespace(pin)
+	if errors.Is(err, ErrRunning) {
+		return fmt.Errorf("detach: %w", err)
+	}
+	defer sole.Close()
+	if nothing {
+		return detachRest(pin)
+	}
 	links, err := filepath.Glob(filepath.Join(pin, linkPrefix+"*"))
 	if err != nil {
 		return err

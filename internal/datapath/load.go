@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/nslock"
 )
 
 // kernel is what is loaded: the program and its maps, and where they are pinned.
@@ -69,7 +71,7 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, err
 	}
 	if err := k.load(spec); err != nil {
-		return nil, errors.Join(err, k.lock.Close())
+		return nil, errors.Join(err, k.unlock())
 	}
 	if k.former, err = k.openFormer(); err != nil {
 		return nil, errors.Join(err, k.close())
@@ -151,7 +153,7 @@ func (k *kernel) close() error {
 	if k.snatTable != nil {
 		k.snatTable.Close()
 	}
-	return errors.Join(err, k.former.close(), k.directorMaps.Close(), k.lock.Close())
+	return errors.Join(err, k.former.close(), k.directorMaps.Close(), k.unlock())
 }
 
 // ErrRunning says that another process keeps the pinned datapath up to date.
@@ -172,6 +174,18 @@ func lockPins(pin string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", pin, err), lock.Close())
 	}
 	return lock, nil
+}
+
+// lockNamespace makes sure that only one process of this network namespace works with a pin directory
+// of that name, also where two of them have BPF file systems of their own: the device of checks is
+// named by it.
+func lockNamespace(pin string) (*nslock.Lock, error) {
+	name, _ := checkNames(pin)
+	lock, err := nslock.Take("director-" + name)
+	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
+		return nil, fmt.Errorf("%w: %w with pin directory %s, which is on another BPF file system: name another directory in --bpffs", ErrRunning, held, pin)
+	}
+	return lock, err
 }
 
 // size sets the maps' sizes from the limits. Where a map is not allocated ahead, its size costs

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"weir.io/weir/internal/nslock"
 )
 
 // What outlives the process is pinned in one directory. Every version knows these
@@ -35,9 +37,10 @@ const (
 
 // pins is that directory, as this version sees it.
 type pins struct {
-	pin    string   // Options.Pin
-	abi    string   // of this version with these limits
-	lock   *os.File // of pin
+	pin    string       // Options.Pin
+	abi    string       // of this version with these limits
+	lock   *os.File     // of pin
+	sole   *nslock.Lock // nil: not taken
 	state  map[string]string
 	former map[string]string // pins of counters in the format before: see carry.go
 	snat   string            // pin of full NAT's table
@@ -81,9 +84,20 @@ func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
 	if err := os.MkdirAll(p.statePin(""), 0o700); err != nil {
 		return nil, fmt.Errorf("make pin directory: %w", err)
 	}
-	p.lock, err = lockPins(o.Pin)
-	return p, err
+	if p.lock, err = lockPins(o.Pin); err != nil {
+		return nil, err
+	}
+	if p.sole, err = lockNamespace(o.Pin); errors.Is(err, ErrRunning) {
+		return nil, errors.Join(err, p.lock.Close())
+	}
+	if err != nil {
+		o.Log.Warn("a second director with this pin directory would not be kept out of this network namespace", "error", err)
+	}
+	return p, nil
 }
+
+// unlock lets another director begin.
+func (p *pins) unlock() error { return errors.Join(p.lock.Close(), p.sole.Close()) }
 
 func (p *pins) statePin(name string) string { return filepath.Join(p.pin, stateName, name) }
 

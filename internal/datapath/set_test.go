@@ -362,6 +362,43 @@ func TestOneProcessAtATime(t *testing.T) {
 	must(t, Detach("/sys/fs/bpf/weir"))
 }
 
+// TestOnePinDirectoryOfANamespace: a second director with a pin directory of the same name is kept out
+// of the network namespace also where that is another directory, and is told which process is there:
+// it would take the first one's device of checks for its own.
+func TestOnePinDirectoryOfANamespace(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	const pins = "/sys/fs/bpf/weir"
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	device, err := openCheckDevice(pins, 16)
+	must(t, err)
+	must(t, os.Rename(pins, pins+"-elsewhere"))
+	named := fmt.Sprintf("process %d ", os.Getpid())
+	if _, err := Open(Options{Pin: pins}); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), named) {
+		t.Errorf("a second director gets %v, want %v and %q", err, ErrRunning, named)
+	}
+	for _, what := range []string{"an empty pin directory", "no pin directory"} {
+		if err := Detach(pins); !errors.Is(err, ErrRunning) {
+			t.Errorf("detaching %s under a running director gets %v", what, err)
+		}
+		must(t, os.RemoveAll(pins))
+	}
+	if linkByName(device.name) == nil {
+		t.Error("the director's device of checks is gone")
+	}
+	must(t, device.close())
+	if other, err := Open(Options{Pin: pins + "-other"}); err != nil {
+		t.Errorf("a director with a pin directory of another name: %v", err)
+	} else {
+		must(t, other.Close())
+	}
+	must(t, d.Close())
+	next := openTest(t, model.Limits{})
+	must(t, next.Close())
+}
+
 func TestRefusedMemoryNamesTheLimits(t *testing.T) {
 	if !inNamespace(t) {
 		return
