@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,12 +82,17 @@ func (d *Datapath) detachOthers(interfaces []string, links []netlink.Link) error
 	if slices.Contains(links, nil) {
 		return nil
 	}
-	pins, err := filepath.Glob(d.kernel.linkPin("*"))
-	if err != nil {
-		return err
+	names := slices.Sorted(maps.Keys(d.attached))
+	if d.kernel.owns() { // what earlier processes have attached, too
+		pins, err := filepath.Glob(d.kernel.linkPin("*"))
+		if err != nil {
+			return err
+		}
+		for _, pin := range pins {
+			names = append(names, interfaceOfPin(pin, linkPrefix))
+		}
 	}
-	for _, pin := range pins {
-		name := interfaceOfPin(pin, linkPrefix)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		if slices.Contains(interfaces, name) {
 			continue
 		}
@@ -116,8 +122,10 @@ func (d *Datapath) detachFrom(interfaces []string) error {
 			a.close()
 			delete(d.attached, name)
 		}
-		if err := unpinLink(d.kernel.linkPin(name)); err != nil {
-			return fmt.Errorf("detach from %s: %w", name, err)
+		if d.kernel.owns() {
+			if err := unpinLink(d.kernel.linkPin(name)); err != nil {
+				return fmt.Errorf("detach from %s: %w", name, err)
+			}
 		}
 		d.log.Info("detached", "interface", name)
 	}
@@ -163,6 +171,9 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (came bool, err err
 	index := iface.Attrs().Index
 	if a := d.attached[name]; a != nil && a.index == index {
 		return false, nil
+	}
+	if !d.kernel.owns() {
+		return false, fmt.Errorf("pin link in %s: %w", d.kernel.pin, ErrRunning)
 	}
 	if err := d.renamePin(name, index); err != nil {
 		return false, err

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
@@ -52,9 +51,9 @@ func (d *Datapath) openSNAT(w *world) (func(), error) {
 	if err != nil || !found {
 		return func() {}, err
 	}
-	table, err := ebpf.LoadPinnedMap(d.kernel.snatPin(), nil)
-	if err != nil {
-		return nil, fmt.Errorf("open table of full NAT: %w", err)
+	table, err := d.kernel.usedSNAT()
+	if err != nil || table == nil {
+		return func() {}, err
 	}
 	w.snat, w.header = table, header
 	return func() { table.Close() }, nil

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
@@ -26,9 +25,9 @@ func (k *kernel) mapNAT() (*natMemory, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	table, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
-	if err != nil {
-		return nil, fmt.Errorf("open table of full NAT: %w", err)
+	table, err := k.usedSNAT()
+	if err != nil || table == nil {
+		return nil, err
 	}
 	defer table.Close()
 	memory, err := unix.Mmap(table.FD(), 0, int(table.MaxEntries())*snatBucketBytes, unix.PROT_READ, unix.MAP_SHARED)

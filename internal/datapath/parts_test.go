@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -182,6 +183,87 @@ func TestPartsAreRepaired(t *testing.T) {
 	if !next.kernel.adopted || next.services[keyOf(&next.table.Services[0])].index != index {
 		t.Error("the next process does not go on with what was pinned again")
 	}
+}
+
+// TestTakenPinsAreLeftAlone: what another director has pinned in the directory that was this one's
+// stays on its interfaces, whatever becomes of this one's interfaces; this one goes on, and says so.
+func TestTakenPinsAreLeftAlone(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	const pins = "/sys/fs/bpf/weir"
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
+	d := openTest(t, model.Limits{})
+	parts := d.Parts(nil)
+	table := natTable()
+	must(t, d.Set(table))
+	must(t, os.RemoveAll(pins))
+	must(t, os.MkdirAll(pins, 0o700))
+	lock, err := lockPins(pins) // as another director, of another network namespace, does
+	must(t, err)
+	wire1, err := net.InterfaceByName("wire1")
+	must(t, err)
+	theirs := map[string]link.Link{}
+	theirs["xdp-elsewhere"], err = link.AttachXDP(link.XDPOptions{Interface: wire1.Index, Program: passProgram(t, ebpf.XDP)})
+	must(t, err)
+	if l, err := link.AttachTCX(link.TCXOptions{Interface: wire1.Index, Program: passProgram(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXEgress}); err == nil {
+		theirs["undo-wire0"] = l // of the same name, on another interface
+	} else if !errors.Is(err, ebpf.ErrNotSupported) {
+		t.Fatal(err)
+	}
+	for name, l := range theirs {
+		must(t, l.Pin(pins+"/"+name))
+		must(t, l.Close())
+	}
+	taken := pinsBelow(t, pins)
+	same := func(when string) {
+		t.Helper()
+		if now := pinsBelow(t, pins); !slices.Equal(now, taken) {
+			t.Errorf("%s the other director's pins are %v, want %v", when, now, taken)
+		}
+	}
+	table.Services[0].Backends[0].Weight++
+	if err := d.Set(table); err != nil {
+		t.Errorf("a change of a backend: %v", err)
+	}
+	same("after it")
+	table.Interfaces = append([]string{"wire1"}, table.Interfaces...)
+	if err := d.Set(table); !errors.Is(err, ErrRunning) {
+		t.Errorf("a new interface: %v, want %v", err, ErrRunning)
+	}
+	same("after it")
+	table.Interfaces = nil
+	if err := d.Set(table); err != nil {
+		t.Errorf("no interface any more: %v", err)
+	}
+	same("after it")
+	if n := len(d.attached); n != 0 {
+		t.Errorf("the programs are on %d interfaces, want none", n)
+	}
+	d.hopsChanged()
+	same("after a look at the interfaces")
+	for _, p := range parts {
+		_ = repair(t, parts, p.Name) // it may be refused
+		same("after a repair of " + p.Name)
+	}
+	if found := differences(t, parts, "pins"); len(found) == 0 {
+		t.Error("it is not told that the pins are another director's")
+	}
+	must(t, lock.Close())
+	must(t, d.Set(natTable()))
+	if found := pinsBelow(t, pins); !slices.Contains(found, pins+"/xdp-wire0") {
+		t.Errorf("when the other director has ended, %v are pinned", found)
+	}
+}
+
+// passProgram lets every packet go on.
+func passProgram(t *testing.T, kind ebpf.ProgramType) *ebpf.Program {
+	t.Helper()
+	verdict := map[ebpf.ProgramType]int32{ebpf.XDP: 2, ebpf.SchedCLS: -1}[kind]
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: kind, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()}})
+	must(t, err)
+	t.Cleanup(func() { p.Close() })
+	return p
 }
 
 // TestChecksAreRepaired: what leads probes is of tables of which others think that they are theirs.

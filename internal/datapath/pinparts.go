@@ -106,20 +106,27 @@ func (k *kernel) statePins() []string {
 // lockAgain makes the directory and locks it, if it is not the one that was locked: the old lock is
 // of a directory that is gone, and would not keep a second director away.
 func (k *kernel) lockAgain() error {
+	if err := os.MkdirAll(k.pin, 0o700); err != nil {
+		return fmt.Errorf("make pin directory: %w", err)
+	}
+	if !k.locks() {
+		lock, err := lockPins(k.pin)
+		if err != nil {
+			return err
+		}
+		k.lock.Close() // its directory is gone
+		k.lock = lock
+	}
 	if err := os.MkdirAll(k.statePin(""), 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
-	if k.locks() {
-		return nil
-	}
-	lock, err := lockPins(k.pin)
-	if err != nil {
-		return err
-	}
-	k.lock.Close() // its directory is gone
-	k.lock = lock
 	return nil
 }
+
+// owns reports whether the pins that are there are this director's. If the directory is gone, it is
+// made and locked again. Otherwise another director may have taken it meanwhile, whose links are on
+// its interfaces: they must not be unpinned, nor get this one's programs.
+func (k *kernel) owns() bool { return k.locks() || k.lockAgain() == nil }
 
 // locks reports whether the directory that is there is the one that this process has locked.
 func (k *kernel) locks() bool {
@@ -163,8 +170,8 @@ func pinIfGone(m *ebpf.Map, path string) error {
 // holdSNAT keeps full NAT's table open while there is one: no other program can open it, and
 // without its pin all its connections would be gone.
 func (k *kernel) holdSNAT() error {
-	var number uint32
-	err := k.SnatTables.Lookup(uint32(0), &number)
+	var used ebpf.MapID
+	err := k.SnatTables.Lookup(uint32(0), &used)
 	if err != nil {
 		if k.snatTable != nil {
 			k.snatTable.Close()
@@ -181,6 +188,9 @@ func (k *kernel) holdSNAT() error {
 	}
 	if err != nil {
 		return fmt.Errorf("open table of full NAT: %w", err)
+	}
+	if !isMap(pinned, used) {
+		return pinned.Close() // another director's
 	}
 	if k.snatTable != nil {
 		k.snatTable.Close()

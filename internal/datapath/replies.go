@@ -22,7 +22,7 @@ func (d *Datapath) attachUndo(links []netlink.Link) error {
 		}
 		names = append(names, link.Attrs().Name)
 	}
-	return detachTC(undoHook, d.kernel.pin, names)
+	return d.detachTC(undoHook, names)
 }
 
 func (d *Datapath) attachUndoTo(link netlink.Link) error {
@@ -82,7 +82,7 @@ func (d *Datapath) attachReplies(replies, again bool) error {
 	if err := errors.Join(errs...); err != nil || !again && gone == 0 {
 		return err
 	}
-	return detachTC(replyHook, d.kernel.pin, interfaces)
+	return d.detachTC(replyHook, interfaces)
 }
 
 // beforeReplies attaches before a ring leads to backends that may answer. Before the first switch

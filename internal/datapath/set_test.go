@@ -375,9 +375,8 @@ func TestOnePinDirectoryOfANamespace(t *testing.T) {
 	device, err := openCheckDevice(pins, 16)
 	must(t, err)
 	must(t, os.Rename(pins, pins+"-elsewhere"))
-	named := fmt.Sprintf("process %d ", os.Getpid())
-	if _, err := Open(Options{Pin: pins}); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), named) {
-		t.Errorf("a second director gets %v, want %v and %q", err, ErrRunning, named)
+	if _, err := Open(Options{Pin: pins}); !errors.Is(err, ErrRunning) {
+		t.Errorf("a second director gets %v, want %v", err, ErrRunning)
 	}
 	for _, what := range []string{"an empty pin directory", "no pin directory"} {
 		if err := Detach(pins); !errors.Is(err, ErrRunning) {

@@ -110,7 +110,12 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 		return err
 	}
 	err := ignoreMissing("free table of full NAT", d.kernel.SnatTables.Delete(uint32(0)))
-	return errors.Join(err, os.Remove(d.kernel.snatPin()))
+	if d.kernel.owns() {
+		if gone := os.Remove(d.kernel.snatPin()); !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
 }
 
 // snatPin is where the table in use is pinned itself: opening it by the number in its outer map
@@ -136,8 +141,29 @@ func (k *kernel) keepSNAT() error {
 	return nil
 }
 
-// putSNAT switches the table in, and its pin after it.
+// putSNAT switches the table in, and its pin after it. Where another director has taken the pins, the
+// table is only held open.
 func (k *kernel) putSNAT(table *ebpf.Map) error {
+	held, err := table.Clone()
+	if err != nil {
+		return fmt.Errorf("hold table of full NAT: %w", err)
+	}
+	if k.owns() {
+		err = k.pinSNAT(table)
+	} else if err = k.SnatTables.Put(uint32(0), table); err != nil {
+		err = fmt.Errorf("switch table of full NAT: %w", err)
+	}
+	if err != nil {
+		return errors.Join(err, held.Close())
+	}
+	if k.snatTable != nil {
+		k.snatTable.Close()
+	}
+	k.snatTable = held
+	return nil
+}
+
+func (k *kernel) pinSNAT(table *ebpf.Map) error {
 	fresh := k.snatPin() + beside
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pin of an earlier table of full NAT: %w", err)
@@ -173,27 +199,46 @@ func loadSNAT(header directorSnatHeader) (*ebpf.Map, error) {
 	return table, nil
 }
 
-// snatHeader reads the header of the table that is in use, if there is one.
-func (k *kernel) snatHeader() (header directorSnatHeader, found bool, err error) {
-	table, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return header, false, nil
-	}
-	if err != nil {
-		return header, false, fmt.Errorf("open table of full NAT: %w", err)
-	}
-	defer table.Close()
-	info, err := table.Info()
-	if err != nil {
-		return header, false, fmt.Errorf("look at table of full NAT: %w", err)
-	}
+// usedSNAT opens the table that is in use; nil: there is none. What is pinned may be another table:
+// another director may have taken the pins, or a process was killed between switching and pinning.
+func (k *kernel) usedSNAT() (*ebpf.Map, error) {
 	var used ebpf.MapID
 	if err := k.SnatTables.Lookup(uint32(0), &used); err != nil {
-		return header, false, ignoreMissing("find table of full NAT", err)
+		return nil, ignoreMissing("find table of full NAT", err)
 	}
-	if id, ok := info.ID(); !ok || id != used {
-		return header, false, nil
+	if k.snatTable != nil && isMap(k.snatTable, used) {
+		return k.snatTable.Clone()
 	}
+	table, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open table of full NAT: %w", err)
+	}
+	if !isMap(table, used) {
+		return nil, table.Close()
+	}
+	return table, nil
+}
+
+// isMap reports whether a map has that number.
+func isMap(m *ebpf.Map, number ebpf.MapID) bool {
+	info, err := m.Info()
+	if err != nil {
+		return false
+	}
+	id, _ := info.ID()
+	return id == number
+}
+
+// snatHeader reads the header of the table that is in use, if there is one.
+func (k *kernel) snatHeader() (header directorSnatHeader, found bool, err error) {
+	table, err := k.usedSNAT()
+	if err != nil || table == nil {
+		return header, false, err
+	}
+	defer table.Close()
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&header)), snatBucketBytes)
 	if err := table.Lookup(uint32(0), bytes); err != nil {
 		return header, false, fmt.Errorf("read header of full NAT's table: %w", err)

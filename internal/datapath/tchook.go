@@ -51,8 +51,12 @@ func (h tcHook) pins(pin string) (map[string]string, error) {
 	return byName, nil
 }
 
-// attachTC attaches a program to an interface, in place of the one before.
+// attachTC attaches a program to an interface, in place of the one before. Where another director has
+// taken the pins it does nothing: Parts say what is missing.
 func (d *Datapath) attachTC(h tcHook, name string, index int, program *ebpf.Program) error {
+	if !d.kernel.owns() {
+		return nil
+	}
 	pin := filepath.Join(d.kernel.pin, h.pinPrefix+device.PinName(name))
 	if err := h.renamePin(d.kernel.pin, pin, index); err != nil {
 		return err
@@ -142,7 +146,15 @@ func (d *Datapath) adoptTC(pin string, index int, program *ebpf.Program) (bool, 
 	return true, nil
 }
 
-// detachTC takes the programs of a hook off all interfaces but some.
+// detachTC takes the programs of a hook off all interfaces but some, unless another director has taken
+// the pins.
+func (d *Datapath) detachTC(h tcHook, except []string) error {
+	if !d.kernel.owns() {
+		return nil
+	}
+	return detachTC(h, d.kernel.pin, except)
+}
+
 func detachTC(h tcHook, pin string, except []string) error {
 	pins, err := h.pins(pin)
 	if err != nil {
