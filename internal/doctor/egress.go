@@ -14,15 +14,15 @@ import (
 type ways struct {
 	links   map[string]netlink.Link // that packets leave by, by name
 	largest map[string]outer        // the longest outer header, by the link's name
-	framed  map[string][]string     // backends whose frames leave as they are, by the link that they leave by
-	blind   map[string][]string     // nat backends whose replies no program sees, by link
-	routed  map[string][]string     // the same of those behind a router, whose replies may come by another
+	framed  named                   // backends whose frames leave as they are, by the link that they leave by
+	blind   named                   // nat backends whose replies no program sees, by link
+	routed  named                   // the same of those behind a router, whose replies may come by another
 	nat     bool
 }
 
 func newWays() *ways {
 	return &ways{links: map[string]netlink.Link{}, largest: map[string]outer{},
-		framed: map[string][]string{}, blind: map[string][]string{}, routed: map[string][]string{}}
+		framed: named{}, blind: named{}, routed: named{}}
 }
 
 // outer is the longest outer header that leaves by an interface.
@@ -46,7 +46,7 @@ func (x *examination) note(w *ways, s model.Service, b model.Backend, way hop) {
 	}
 	if asItIs(s, b) {
 		name := x.below(way.link).Attrs().Name
-		w.framed[name] = addName(w.framed[name], b.Name)
+		w.framed.add(name, b.Name)
 	}
 	// Full NAT's replies go to an address of the director's: see snat.
 	if mode == model.NAT && s.SNAT {
@@ -57,9 +57,9 @@ func (x *examination) note(w *ways, s model.Service, b model.Backend, way hop) {
 		return
 	}
 	if way.gateway.IsValid() {
-		w.routed[name] = addName(w.routed[name], b.Name)
+		w.routed.add(name, b.Name)
 	} else {
-		w.blind[name] = addName(w.blind[name], b.Name)
+		w.blind.add(name, b.Name)
 	}
 }
 
@@ -69,20 +69,29 @@ func asItIs(s model.Service, b model.Backend) bool {
 	return b.ModeIn(s) == model.L2DSR || !b.MAC.IsZero() || b.VLAN != 0
 }
 
-// addName adds a backend that is not listed yet.
-func addName(list []string, name string) []string {
-	if slices.Contains(list, name) {
-		return list
-	}
-	return append(list, name)
+// named are backends by the links that lead to them. There may be thousands.
+type named map[string]*backendNames
+
+// backendNames are the names of several backends.
+type backendNames struct {
+	first string
+	all   map[string]bool
 }
 
-// some names the first of several.
-func some(backends []string) string {
-	if more := len(backends) - 1; more > 0 {
-		return fmt.Sprintf("%s and %d more", backends[0], more)
+// add adds a backend, if it is not there yet.
+func (n named) add(link, backend string) {
+	if n[link] == nil {
+		n[link] = &backendNames{backend, map[string]bool{}}
 	}
-	return backends[0]
+	n[link].all[backend] = true
+}
+
+// String names the first of them.
+func (n *backendNames) String() string {
+	if more := len(n.all) - 1; more > 0 {
+		return fmt.Sprintf("%s and %d more", n.first, more)
+	}
+	return n.first
 }
 
 // attachable reports whether the configuration has a program on the link, or where the link gets
@@ -144,15 +153,15 @@ func (x *examination) replies(w *ways) {
 	for _, name := range sortedKeys(w.blind) {
 		x.fail("nat "+name, "add "+name+" to director.interfaces",
 			"nat backend %s is reached through %s, which is not in director.interfaces: its replies are not translated back",
-			some(w.blind[name]), name)
+			w.blind[name], name)
 	}
 	for _, name := range sortedKeys(w.routed) {
-		if len(w.blind[name]) > 0 {
+		if w.blind[name] != nil {
 			continue
 		}
 		x.warn("nat "+name, "add "+name+" to director.interfaces, or see that replies come by another of them",
 			"nat backend %s is behind a router that is reached through %s, which is not in director.interfaces: replies that come by it are not translated back",
-			some(w.routed[name]), name)
+			w.routed[name], name)
 	}
 }
 

@@ -11,8 +11,8 @@ const peerFix = "ethtool -K PEER gro on, at its other end"
 // leaves checks that what the director sends gets out of an interface: by XDP, or if XDP cannot
 // send, by the kernel, which does not send frames as they are. framed are the backends behind it
 // that get such frames.
-func (x *examination) leaves(link netlink.Link, framed []string) {
-	unsure := len(framed) > 0 && x.sending.Sending(link) == device.Unknown
+func (x *examination) leaves(link netlink.Link, framed *backendNames) {
+	unsure := framed != nil && x.sending.Sending(link) == device.Unknown
 	switch {
 	case x.byKernel(link) && !unsure:
 		x.kernelSends(link, framed)
@@ -27,7 +27,7 @@ func (x *examination) byKernel(link netlink.Link) bool {
 }
 
 // kernelSends says what that means for the backends behind it.
-func (x *examination) kernelSends(link netlink.Link, framed []string) {
+func (x *examination) kernelSends(link netlink.Link, framed *backendNames) {
 	name, what, fix := link.Attrs().Name, link.Type(), "lead the routes to backends by an interface of director.interfaces, or use nat, ipip or gue without mac and vlan"
 	check := "egress " + name
 	if link.Type() == "veth" {
@@ -37,9 +37,9 @@ func (x *examination) kernelSends(link netlink.Link, framed []string) {
 			what = "a veth whose other end is in another namespace"
 		}
 	}
-	if len(framed) > 0 {
+	if framed != nil {
 		x.known(check, fix, "XDP cannot send into it (%s), and the kernel sends no frames as they are: "+
-			"backend %s, by l2dsr or with a configured mac or vlan, gets nothing, though it counts as forwarded", what, some(framed))
+			"backend %s, by l2dsr or with a configured mac or vlan, gets nothing, though it counts as forwarded", what, framed)
 		return
 	}
 	x.ok(check, "XDP cannot send into it (%s): the kernel sends what is forwarded there, which takes longer", what)
