@@ -32,7 +32,7 @@ func examineNeighbor(n *model.BGPNeighbor) doctor.Finding {
 		return doctor.Finding{Level: level, Check: "bgp", Text: fmt.Sprintf("neighbor %s: ", n.Name()) + fmt.Sprintf(format, args...), Fix: fix}
 	}
 	if err := bgp.CheckPassword(n); err != nil {
-		return bad(doctor.Fail, "put the password on the first line of a file that root can read", "%v", err)
+		return bad(doctor.Fail, passwordFix, "%v", err)
 	}
 	if on := n.On(); on != "" {
 		if err := linkLocalOn(on); err != nil {

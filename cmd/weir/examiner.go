@@ -114,8 +114,9 @@ func (e *examiner) look(ctx context.Context) time.Duration {
 	return time.Since(began)
 }
 
-// examineHost examines a director's host for what it runs now.
+// examineHost examines a director's host for what it runs now. It takes addresses that have come.
 func (d *director) examineHost(ctx context.Context) ([]doctor.Finding, error) {
+	d.joinGroupAgain()
 	c := d.Config()
 	found, err := doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: filepath.Dir(d.info.Pin)})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -124,4 +125,26 @@ func TestExaminations(t *testing.T) {
 			return
 		}
 	}
+}
+
+// A director that starts before its host has the address by which the group knows it says so, and
+// joins the group when the address comes.
+func TestAddressInTheGroupComesLater(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := etcdlab.New(t, etcdlab.Options{Members: 1, On: h.Do})
+	h.write("director: {interfaces: [eth0], group: [10.0.0.7, 10.0.0.8], store: {directory: " + h.beside("state") +
+		", etcd: {endpoints: [\"" + strings.Join(c.Endpoints, "\", \"") + "\"], prefix: " + c.Prefix + "}}}\nservices: []\n")
+	p := h.start("director runs")
+	if got := h.problem(p, model.ProblemHost); got.Part != "group" || got.Text != "group: director.group has no address of this host: fragments stay where they arrive" {
+		t.Errorf("the problem is %+v", got)
+	}
+	h.run("ip", "addr", "add", "10.0.0.7/24", "dev", "eth0")
+	p.wait("join the group by its address", func() bool {
+		directors, err := api.NewClient(h.socket).Directors(t.Context())
+		status := h.statusNow()
+		return err == nil && len(directors) == 1 && directors[0].Address.String() == "10.0.0.7" && len(status.Peers) == 1 && status.Peers[0].Director.String() == "10.0.0.8" &&
+			!h.lists(model.ProblemHost, "")
+	})
+	p.stop()
 }

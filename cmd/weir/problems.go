@@ -38,10 +38,11 @@ func (d *director) gather() {
 	host, interfaces := upkeepProblems(d.hostStatus())
 	d.problems.Replace(model.ProblemHost, append(host, d.examiner.problems()...))
 	d.problems.Replace(model.ProblemInterface, append(interfaces, ofInterfaces(d.kernel.Renamed())...))
-	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status()))
-	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.View(), d.bfd.fresh()))
+	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()
+	d.problems.Replace(model.ProblemBGP, append(ofBGP(sessions), bgpPasswords(&config.BGP, sessions)...))
+	d.problems.Replace(model.ProblemBFD, append(ofBFD(view, d.bfd.fresh()), bfdPasswords(&config, view)...))
 	d.problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
-	d.problems.Replace(model.ProblemService, append(withoutOwners(d.Config().Services, d.keeper.Log), ofCrowds(d.kernel.Crowded())...))
+	d.problems.Replace(model.ProblemService, append(withoutOwners(config.Services, d.keeper.Log), ofCrowds(d.kernel.Crowded())...))
 	d.problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
 }
 

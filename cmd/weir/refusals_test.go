@@ -190,6 +190,9 @@ func TestStateCannotBeWritten(t *testing.T) {
 			h.configure(head, "web")
 			p := h.start("director runs")
 			do(test.breaks(dir))
+			if name == "read-only" { // before anything is to be written
+				p.wait("see that its state cannot be written", func() bool { return h.lists(model.ProblemHost, dir+" cannot be written: read-only file system") })
+			}
 			if _, err := api.NewClient(h.socket).PutSet(t.Context(), "cli", api.SetText{Text: []byte(appSet)}, api.Condition{}); err == nil {
 				t.Error("a set is taken that cannot be stored")
 			}

@@ -173,6 +173,8 @@ type director struct {
 	remote     *api.Remote
 	host       atomic.Pointer[upkeep.Keeper] // of this host's parts that it owns
 	examiner   *examiner
+	grouping   sync.Mutex
+	grouped    model.Director // as the file has it, for its group
 	gathering  sync.Mutex
 
 	checks  *datapath.Checks
@@ -324,7 +326,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 			defer host.Forget() // something else should hold then
 		}
 		defer d.examiner.wake()
-		d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c.Director), d.presence.set(c.Director)))
+		d.joinGroup(c.Director)
 		return d.setFile(c)
 	}
 	var err error
@@ -333,6 +335,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 		return err
 	}
 	defer d.shares.close()
+	defer d.presence.close()
 	var running sync.WaitGroup
 	defer d.endAnnouncing() // the last: everything set until then is told
 	defer running.Wait()
@@ -354,9 +357,6 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 		return err
 	}
 	defer notices.Close()
-	if err := d.examiner.start(ctx, &running); err != nil {
-		return err
-	}
 	gate := &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
 	engine.Announce(gate) // not earlier: see begin
 	running.Go(func() { d.keeper.Run(ctx) })
@@ -383,8 +383,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	d.remote = api.NewRemote(server, d.log)
 	defer d.remote.Close()
 	d.openAPI(first.API)
-	d.problems.Report(model.ProblemGroup, "", d.presence.set(first.Director))
-	defer d.presence.close()
+	d.joinGroup(first.Director)
 	watch := d.watch(events)
 	running.Go(func() { watch(ctx) })
 	socket := &keptSocket{path: listener.Addr().String()}
@@ -394,6 +393,9 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	defer socket.wait()
 	d.keepHost(notices, events, gate, socket)
 	running.Go(func() { d.runHost(ctx, notices) })
+	if err := d.examiner.start(ctx, &running); err != nil {
+		return err
+	}
 	d.follow(ctx, changes)
 	cancel()
 	return nil
@@ -410,6 +412,25 @@ func (d *director) Info() api.Info {
 // openAPI opens the API at the configured address. The director forwards even if that fails.
 func (d *director) openAPI(c model.API) {
 	d.problems.Report(model.ProblemAPI, "", d.remote.Set(c))
+}
+
+// joinGroup lets the group know the director by those of its addresses that this host has now.
+func (d *director) joinGroup(c model.Director) {
+	d.grouping.Lock()
+	defer d.grouping.Unlock()
+	d.grouped = c
+	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c), d.presence.set(c)))
+}
+
+// joinGroupAgain does so when this host may have other addresses. A director without one stays in the
+// group by those that it had, which may come back.
+func (d *director) joinGroupAgain() {
+	d.grouping.Lock()
+	defer d.grouping.Unlock()
+	if own, _, err := divideGroup(d.grouped.Group); err != nil || len(own) == 0 {
+		return // the examination of the host says so
+	}
+	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(d.grouped), d.presence.set(d.grouped)))
 }
 
 // setFile makes a version of the file run. The engine lists what the kernel does not take.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -66,7 +69,7 @@ func (d *director) statePart() upkeep.Part {
 		d.lookAtStrays()
 		amiss, gone := d.local.Amiss(), d.lookAtRan()
 		if amiss == "" && gone == "" {
-			return nil, nil
+			return d.unwritable(dir), nil
 		}
 		found := strings.Trim(amiss+", "+gone, ", ")
 		return []upkeep.Difference{{What: dir, Found: "is not as it was written: " + found, Repair: func() error {
@@ -76,6 +79,16 @@ func (d *director) statePart() upkeep.Part {
 			return d.saveRanAgain()
 		}}}, nil
 	}}
+}
+
+// unwritable says whether the next change could not be written, while nothing is to be written now. A
+// write that has failed is listed as such.
+func (d *director) unwritable(dir string) []upkeep.Difference {
+	err := unix.Access(dir, unix.W_OK|unix.X_OK)
+	if err == nil || len(d.problems.Of(model.ProblemStore)) > 0 {
+		return nil
+	}
+	return []upkeep.Difference{{What: dir, Found: fmt.Sprintf("cannot be written: %v", err)}}
 }
 
 // ranPart is the same for an agent, which has no other state.
