@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -88,6 +89,31 @@ func (p *presence) directors(ctx context.Context) ([]model.DirectorRun, error) {
 	}
 	slices.SortStableFunc(all, func(a, b model.DirectorRun) int { return a.Address.Compare(b.Address) })
 	return all, nil
+}
+
+// grouped is the configuration by which the director is in its group.
+type grouped struct {
+	sync.Mutex
+	as model.Director
+}
+
+// joinGroup lets the group know the director by those of its addresses that this host has now.
+func (d *director) joinGroup(c model.Director) {
+	d.grouped.Lock()
+	defer d.grouped.Unlock()
+	d.grouped.as = c
+	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c), d.presence.set(c)))
+}
+
+// joinGroupAgain does so when this host may have other addresses. A director without one stays in the
+// group by those that it had, which may come back.
+func (d *director) joinGroupAgain() {
+	d.grouped.Lock()
+	defer d.grouped.Unlock()
+	if own, _, err := divideGroup(d.grouped.as.Group); err != nil || len(own) == 0 {
+		return // the examination of the host says so
+	}
+	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(d.grouped.as), d.presence.set(d.grouped.as)))
 }
 
 // whatRuns is what this director says about itself.

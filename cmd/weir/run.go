@@ -173,8 +173,7 @@ type director struct {
 	remote     *api.Remote
 	host       atomic.Pointer[upkeep.Keeper] // of this host's parts that it owns
 	examiner   *examiner
-	grouping   sync.Mutex
-	grouped    model.Director // as the file has it, for its group
+	grouped    grouped
 	gathering  sync.Mutex
 
 	checks  *datapath.Checks
@@ -412,25 +411,6 @@ func (d *director) Info() api.Info {
 // openAPI opens the API at the configured address. The director forwards even if that fails.
 func (d *director) openAPI(c model.API) {
 	d.problems.Report(model.ProblemAPI, "", d.remote.Set(c))
-}
-
-// joinGroup lets the group know the director by those of its addresses that this host has now.
-func (d *director) joinGroup(c model.Director) {
-	d.grouping.Lock()
-	defer d.grouping.Unlock()
-	d.grouped = c
-	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c), d.presence.set(c)))
-}
-
-// joinGroupAgain does so when this host may have other addresses. A director without one stays in the
-// group by those that it had, which may come back.
-func (d *director) joinGroupAgain() {
-	d.grouping.Lock()
-	defer d.grouping.Unlock()
-	if own, _, err := divideGroup(d.grouped.Group); err != nil || len(own) == 0 {
-		return // the examination of the host says so
-	}
-	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(d.grouped), d.presence.set(d.grouped)))
 }
 
 // setFile makes a version of the file run. The engine lists what the kernel does not take.
