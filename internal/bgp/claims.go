@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -106,24 +105,3 @@ type overheard struct{ replayed }
 
 // SetReadDeadline leaves the deadline as it is.
 func (*overheard) SetReadDeadline(time.Time) error { return nil }
-
-// untilAnother returns a context for a connection on which both sides have not agreed yet. It ends
-// when the neighbor opens another connection, which is the next one then: one that says nothing does
-// not keep the neighbor waiting. done has to be called when both sides have agreed, or will not.
-func (s *session) untilAnother(ctx context.Context) (opening context.Context, done func()) {
-	opening, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case again := <-s.incoming:
-			s.before = again
-			cancel(errReplaced)
-		case <-opening.Done():
-		}
-	}()
-	return opening, func() {
-		cancel(nil)
-		<-ended
-	}
-}

@@ -198,6 +198,27 @@ func (s *session) once(ctx context.Context, w *want) error {
 	return c.refuse(s.tell(ctx, c, w, peer))
 }
 
+// untilAnother returns a context for a connection on which both sides have not agreed yet. It ends
+// when the neighbor opens another connection, which is the next one then: one that says nothing does
+// not keep the neighbor waiting. done has to be called when both sides have agreed, or will not.
+func (s *session) untilAnother(ctx context.Context) (opening context.Context, done func()) {
+	opening, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case again := <-s.incoming:
+			s.before = again
+			cancel(errReplaced)
+		case <-opening.Done():
+		}
+	}()
+	return opening, func() {
+		cancel(nil)
+		<-ended
+	}
+}
+
 // wait waits while there must be no session, because this director would not forward what routers
 // send here, and says so.
 func (s *session) wait(ctx context.Context, w *want) error {
