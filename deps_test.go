@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"weir.io/weir/test/laboratories"
 )
 
 const module = "weir.io/weir/"
@@ -130,7 +132,8 @@ var mayImport = map[string][]string{
 	"bench/machine":      {"bench/record"},
 	"bench/report":       {"bench/record", "plot"},
 	"test/cases":         {},
-	"test/frozen":        {"ebpf"},
+	"test/frozen":        {"test/laboratories", "ebpf"},
+	"test/laboratories":  {},
 	"test/kernels":       {},
 	"test/kernels/guest": {"netlink", "sys"},
 
@@ -141,20 +144,17 @@ var mayImport = map[string][]string{
 
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
-var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/turns", "internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/memlab", "internal/packet", "internal/twin", "quiclb",
+var testsMayImport = append([]string{
+	"internal/model", "internal/maglev", "internal/turns", "quiclb",
 	"ebpf", "etcd", "go-cmp", "gonum", "gopacket", "netlink", "netns", "sys",
-}
+}, laboratories.Packages...)
 
-// testOnly are packages that must not end up in the program's director or agent:
-// only tests import them, and the demo and the benchmarks build labs with one.
-var testOnly = map[string][]string{
+// labUsers are the packages that import laboratories, which must not end up in the program's director
+// or agent: only tests import them, and the demo and the benchmarks build labs with one.
+var labUsers = map[string][]string{
 	"internal/netlab":    {"internal/routerlab", "internal/demo", "bench", "bench/answers", "bench/bulk", "bench/bypass", "bench/edge", "bench/process", "bench/program", "bench/queues", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic", "test/kube/cluster", "test/kube/reactions", "test/kube/site"},
 	"internal/packet":    {"bench/answers"},
-	"internal/etcdlab":   {},
-	"internal/memlab":    {},
 	"internal/routerlab": {"bench/edge", "internal/demo", "test/kube/site"},
-	"internal/twin":      {},
 }
 
 // goPackage is what these tests want to know of a package, as "go list -json" says it.
@@ -229,8 +229,7 @@ func TestLabIsNotInTheProduct(t *testing.T) {
 	for _, p := range packages(t) {
 		for _, i := range p.Imports {
 			name, _ := importName(i)
-			users, restricted := testOnly[name]
-			if restricted && !slices.Contains(users, p.path()) {
+			if slices.Contains(laboratories.Packages, name) && !slices.Contains(labUsers[name], p.path()) {
 				t.Errorf("%s imports %s, which is for tests", p.path(), name)
 			}
 		}

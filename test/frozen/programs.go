@@ -13,13 +13,12 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"weir.io/weir/test/laboratories"
 )
 
 // product are the folders of what users run: programs and texts of other folders are not frozen.
 var product = []string{"cmd", "internal", "kube", "quiclb"}
-
-// laboratories are the folders of the product that users do not run.
-var laboratories = []string{"internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/memlab", "internal/packet", "internal/twin"}
 
 // writePrograms writes, for each object of BPF programs, its functions, and its maps and enums.
 func writePrograms(tree, out string) error {
@@ -48,7 +47,7 @@ func eachFile(tree string, visit func(path string) error) error {
 			if !entry.IsDir() {
 				return visit(path)
 			}
-			for _, lab := range laboratories {
+			for _, lab := range laboratories.Packages {
 				if path == filepath.Join(tree, lab) {
 					return fs.SkipDir
 				}
