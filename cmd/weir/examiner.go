@@ -25,8 +25,10 @@ const (
 	examinePatience = 5 * time.Second // with one examination
 )
 
-// examiner examines the host of a process that runs as weir doctor does, one examination at a time:
-// a failure is a problem until it is not found any more.
+// examiner examines the host of a process that runs as weir doctor does, one examination at a time.
+// A failure is a problem when two examinations have found it, one after the other: an address that
+// is replaced is gone for a moment, and so is the route to a pod that the configuration still has.
+// It is over when one does not find it.
 type examiner struct {
 	examine func(context.Context) ([]doctor.Finding, error)
 	every   time.Duration // without a notice
@@ -34,6 +36,7 @@ type examiner struct {
 	woken   chan struct{}
 
 	mu    sync.Mutex
+	last  []model.Problem // what the last examination has found
 	found []model.Problem
 }
 
@@ -49,7 +52,7 @@ func (e *examiner) wake() {
 	}
 }
 
-// problems are what the last examination has found.
+// problems are what the last two examinations have found.
 func (e *examiner) problems() []model.Problem {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -101,10 +104,9 @@ func (e *examiner) look(ctx context.Context) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.found = slices.DeleteFunc(e.found, func(p model.Problem) bool { return err == nil || p.Part == partExamination })
-	for i := range findings {
-		e.found = append(e.found, ofFinding(&findings[i]))
-	}
-	if err != nil {
+	if err == nil {
+		e.compare(findings)
+	} else {
 		p := model.Problem{Part: partExamination, Severity: model.SeverityWarning, Text: err.Error()}
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.Text, p.Fix = fmt.Sprintf("this host cannot be examined within %v", examinePatience), "run weir doctor, which takes its time"
@@ -112,6 +114,22 @@ func (e *examiner) look(ctx context.Context) time.Duration {
 		e.found = append(e.found, p)
 	}
 	return time.Since(began)
+}
+
+// compare takes over what the last two examinations have found. What only one has found is looked for
+// soon. The mutex is held.
+func (e *examiner) compare(findings []doctor.Finding) {
+	before := e.last
+	e.last = make([]model.Problem, len(findings))
+	for i := range findings {
+		e.last[i] = ofFinding(&findings[i])
+		if slices.Contains(before, e.last[i]) {
+			e.found = append(e.found, e.last[i])
+		}
+	}
+	if len(e.found) < len(e.last) {
+		e.wake()
+	}
 }
 
 // examineHost examines a director's host for what it runs now. It takes addresses that have come.

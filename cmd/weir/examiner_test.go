@@ -29,25 +29,43 @@ func TestFailuresOfTheHostAreShownEverywhere(t *testing.T) {
 		"- {name: far, vip: 10.0.0.81, protocol: tcp, port: 80, mode: ipip, backends: [{address: 10.0.0.2}]}\n")
 	p := h.start(`msg="director runs"`)
 	h.resolvedNow(p)
-	for _, hand := range []struct{ breaks, mends, part, text string }{
+	hands := []struct{ breaks, mends, part, text string }{
+		{"link set eth0 mtu 1200", "link set eth0 mtu 1500", "mtu eth0", "1200 leaves 1180 bytes for packets by ipip, less than IPv6 may rely on"},
+		{"addr add 10.0.0.81/32 dev eth0", "addr del 10.0.0.81/32 dev eth0", "neighbor", "10.0.0.81 is an address of eth0: the kernel answers for it whoever the owner is"},
 		{"addr del 10.0.0.9/32 dev eth0", "addr add 10.0.0.9/32 dev eth0", "snat 10.0.0.9",
 			"is on no interface of this host: backends on eth0 ask for it by ARP or neighbor requests, and nobody answers"},
-		{"link set eth0 mtu 1200", "link set eth0 mtu 1500", "mtu eth0",
-			"1200 leaves 1180 bytes for packets by ipip, less than IPv6 may rely on"},
-		{"addr add 10.0.0.81/32 dev eth0", "addr del 10.0.0.81/32 dev eth0", "neighbor",
-			"10.0.0.81 is an address of eth0: the kernel answers for it whoever the owner is"},
-	} {
-		h.run("ip", strings.Fields(hand.breaks)...)
-		if got := h.problem(p, model.ProblemHost); got.Part != hand.part || got.Severity != model.SeverityError || got.Text != hand.part+": "+hand.text || got.Fix == "" {
-			t.Errorf("after ip %s the problem is %+v", hand.breaks, got)
-		}
-		h.processShows(model.ProblemHost, hand.text)
-		if out, status := h.doctorOfProcess(); status != exitFailed || strings.Count(out, hand.text) != 1 {
-			t.Errorf("after ip %s weir doctor does not say so once, and ends with %d:\n%s", hand.breaks, status, out)
-		}
-		h.run("ip", strings.Fields(hand.mends)...)
-		h.resolvedEverywhere(p, model.ProblemHost)
 	}
+	for _, hand := range hands {
+		h.run("ip", strings.Fields(hand.breaks)...)
+	}
+	var got []model.Problem
+	p.wait("list three problems", func() bool { got = h.statusNow().Problems; return len(got) == len(hands) })
+	status, code := h.exits("status", "--socket", h.socket)
+	events, _ := h.exits("events", "--last", "1000", "--socket", h.socket, "-o", "json")
+	found, examined := h.doctorOfProcess()
+	if code != exitProblems || examined != exitFailed {
+		t.Errorf("weir status ends with %d, and weir doctor with %d", code, examined)
+	}
+	for i, hand := range hands {
+		if got[i].Kind != model.ProblemHost || got[i].Part != hand.part || got[i].Severity != model.SeverityError || got[i].Text != hand.part+": "+hand.text || got[i].Fix == "" {
+			t.Errorf("after ip %s the problem is %+v", hand.breaks, got[i])
+		}
+		for name, out := range map[string]string{"weir status": status, "weir events": events, "weir doctor": found} {
+			if !strings.Contains(out, hand.text) {
+				t.Errorf("after ip %s, %s does not say so:\n%s", hand.breaks, name, out)
+			}
+		}
+		if strings.Count(found, hand.text) != 1 {
+			t.Errorf("after ip %s, weir doctor does not say so once:\n%s", hand.breaks, found)
+		}
+	}
+	if body := h.scrapes(h.socket); !strings.Contains(body, `weir_problems{kind="host",severity="error"} 3`) {
+		t.Error("metrics do not count the problems")
+	}
+	for _, hand := range hands {
+		h.run("ip", strings.Fields(hand.mends)...)
+	}
+	h.resolvedEverywhere(p, model.ProblemHost)
 	p.stop()
 }
 
@@ -86,6 +104,14 @@ func TestExaminations(t *testing.T) {
 	want := model.Problem{Part: "mtu eth0", Text: "mtu eth0: 600 is less than IPv6 may rely on", Fix: broken.Fix}
 	var findings []doctor.Finding
 	var err error
+	woken := func(e *examiner) bool {
+		select {
+		case <-e.woken:
+			return true
+		default:
+			return false
+		}
+	}
 	e := newExaminer(func(context.Context) ([]doctor.Finding, error) { return findings, err })
 	for _, step := range []struct {
 		what     string
@@ -94,7 +120,10 @@ func TestExaminations(t *testing.T) {
 		want     []model.Problem
 	}{
 		{"all is well", nil, nil, nil},
-		{"something is not", []doctor.Finding{broken}, nil, []model.Problem{want}},
+		{"something is not for a moment", []doctor.Finding{broken}, nil, nil},
+		{"it is again", nil, nil, nil},
+		{"something is not", []doctor.Finding{broken}, nil, nil},
+		{"it is still not", []doctor.Finding{broken}, nil, []model.Problem{want}},
 		{"the host cannot be examined", nil, errors.New("no memory"), []model.Problem{want, {Part: partExamination, Severity: model.SeverityWarning, Text: "no memory"}}},
 		{"nor in time", nil, fmt.Errorf("examine this host: %w", context.DeadlineExceeded),
 			[]model.Problem{want, {Part: partExamination, Severity: model.SeverityWarning, Text: "this host cannot be examined within 5s", Fix: "run weir doctor, which takes its time"}}},
@@ -105,6 +134,9 @@ func TestExaminations(t *testing.T) {
 		e.look(t.Context())
 		if diff := cmp.Diff(step.want, e.problems(), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("when %s, the problems are (-want +got):\n%s", step.what, diff)
+		}
+		if got, want := woken(e), step.err == nil && len(step.findings) > len(step.want); got != want {
+			t.Errorf("when %s, it is looked for again soon: %t, want %t", step.what, got, want)
 		}
 	}
 

@@ -82,20 +82,9 @@ func (h *host) problem(p *process, kind model.ProblemKind) (found model.Problem)
 // shownEverywhere reports each place that does not show a problem whose text has these words.
 func (h *host) shownEverywhere(kind model.ProblemKind, words string) {
 	h.t.Helper()
-	h.processShows(kind, words)
 	if out, status := h.doctorOfProcess(); status != exitFailed || !strings.Contains(out, "FAIL  director "+string(kind)) || !strings.Contains(out, words) {
 		h.t.Errorf("weir doctor ends with %d:\n%s", status, out)
 	}
-}
-
-// doctorOfProcess has doctor examine the host and ask the director.
-func (h *host) doctorOfProcess() (out string, status exitStatus) {
-	return h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs)
-}
-
-// processShows reports each place of the director that does not show such a problem.
-func (h *host) processShows(kind model.ProblemKind, words string) {
-	h.t.Helper()
 	if out, status := h.exits("status", "--socket", h.socket); status != exitProblems || !strings.Contains(out, words) {
 		h.t.Errorf("weir status ends with %d:\n%s", status, out)
 	}
@@ -108,6 +97,12 @@ func (h *host) processShows(kind model.ProblemKind, words string) {
 	if out, _ := h.exits("events", "--last", "1000", "--socket", h.socket, "-o", "json"); !strings.Contains(out, `"state": "raised"`) || !strings.Contains(out, words) {
 		h.t.Errorf("the events are:\n%s", out)
 	}
+}
+
+// doctorOfProcess has doctor examine the host and ask the director.
+func (h *host) doctorOfProcess() (out string, status exitStatus) {
+	h.t.Helper()
+	return h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs)
 }
 
 // resolvedEverywhere waits until nothing is wrong, and reports each place that does not show that.
