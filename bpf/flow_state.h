@@ -27,6 +27,11 @@
 	(FLOW_STATE(FLOW_CLOSING) | FLOW_STATE(FLOW_RESET) | FLOW_STATE(FLOW_PARTED) |             \
 	 FLOW_STATE(FLOW_CUT))
 
+/* Fresh flows that are more than attempts. (Of a guess it is not known yet.) */
+#define FLOW_STATES_OPEN                                                                           \
+	(FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_LEARNED) | FLOW_STATE(FLOW_TWICE) |              \
+	 FLOW_STATE(FLOW_TOLD) | FLOW_STATE(FLOW_TOLD_UDP))
+
 /* The first word of struct flow_entry. */
 union flow_word {
 	struct {
@@ -56,7 +61,7 @@ static __always_inline __u32 flow_timeout(__u8 state)
 {
 	if (state == FLOW_ESTABLISHED || state == FLOW_PROVED)
 		return SNAT_SECONDS(FLOW_TIMEOUT_ESTABLISHED);
-	if (state == FLOW_BEGUN || state == FLOW_LEARNED)
+	if (state == FLOW_BEGUN || state == FLOW_LEARNED || state == FLOW_TOLD)
 		return SNAT_SECONDS(FLOW_TIMEOUT_BEGUN);
 	if (state == FLOW_ACTIVE)
 		return SNAT_SECONDS(FLOW_TIMEOUT_UDP);
@@ -108,12 +113,15 @@ static __always_inline int flow_is_news(union flow_word before, union flow_word 
  * The same of a fresh flow, which may be of a flood: that it goes on, and that its client has ended
  * it. A connection is fresh for 2 s at least, and for as long as its client sends nothing more.
  * Another director that did not know it would guess its backend. Resets are counted (flowsync).
+ * That a flow goes on here is no news if the group knows it from the director that had it before.
  */
 static __always_inline int flow_is_fresh_news(union flow_word before, union flow_word now)
 {
 	const __u32 told = FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_TWICE) |
 			   FLOW_STATE(FLOW_PARTED);
 
+	if (before.state == FLOW_TOLD || before.state == FLOW_TOLD_UDP)
+		return now.state == FLOW_PARTED;
 	return now.state != before.state && told >> (now.state & 31) & 1;
 }
 
@@ -257,8 +265,8 @@ static __always_inline union flow_word flow_next_udp(union flow_word word, __u32
 	word.seen = now;
 	if (word.state == FLOW_ONCE)
 		word.state = FLOW_TWICE;
-	else if (word.state == FLOW_TWICE && flow_lasted(word, now))
-		word.state = FLOW_ACTIVE;
+	else if (word.state == FLOW_TWICE || word.state == FLOW_TOLD_UDP)
+		word.state = flow_lasted(word, now) ? FLOW_ACTIVE : FLOW_TWICE;
 	return word;
 }
 

@@ -215,7 +215,7 @@ static __always_inline __u32 flow_rank(const struct flow_entry *entry, const str
 		return 0;
 	if (age < SNAT_QUIET)
 		return FLOW_PLACE_BUSY;
-	if (word.state == FLOW_BEGUN || word.state == FLOW_LEARNED || word.state == FLOW_TWICE)
+	if (FLOW_STATES_OPEN >> (word.state & 31) & 1)
 		return flow_rank_begun(age);
 	return FLOW_PLACE_UNANSWERED + age * 2;
 }

@@ -31,6 +31,8 @@ enum flow_state {
 	FLOW_PROVED = 12,     /* proved. TCP: the client has acknowledged it */
 	FLOW_PARTED = 13,     /* fresh. TCP: the client has sent a FIN */
 	FLOW_CUT = 14,        /* fresh. TCP: the client has sent a RST */
+	FLOW_TOLD = 15, /* fresh. TCP: it has gone on at another director, with no packet here */
+	FLOW_TOLD_UDP = 16, /* the same of UDP */
 };
 
 /* How long a flow lives without packets, in seconds; for the sources see snat_state.h. */

@@ -8,19 +8,32 @@
 
 #include "flows.h"
 
-/* Fresh flows that have gone on, so that this director has not merely guessed their backend. */
+/* Fresh flows that have gone on here. */
 #define FLOW_STATES_GONE_ON                                                                        \
 	(FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_TWICE) | FLOW_STATE(FLOW_ANSWERED))
 
 /* Fresh flows of which this director has seen one packet that need not be the first: guesses. */
 #define FLOW_STATES_GUESSED (FLOW_STATE(FLOW_LEARNED) | FLOW_STATE(FLOW_ONCE))
 
+/* Fresh flows that have gone on elsewhere. */
+#define FLOW_STATES_TOLD (FLOW_STATE(FLOW_TOLD) | FLOW_STATE(FLOW_TOLD_UDP))
+
+/*
+ * Whether a fresh flow that was told takes the place of one that is not fresh: if the client has
+ * ended that one, and has been quiet since. Then a new connection has the same port.
+ */
+static __always_inline int telling_follows(union flow_word word, union flow_word told)
+{
+	return flow_over(word.state) && !flow_over(told.state) &&
+	       (__s32)(told.seen - word.seen) > SNAT_QUIET;
+}
+
 /*
  * Whether what was told takes the place of what this director remembers: a flow that is not
  * fresh prevails over a fresh one, one that has gone on elsewhere over a guess, and else the
- * younger one counts. But a fresh flow that has gone on here keeps its backend: another host may
- * have sent the told packets in the client's name. (A flow that an older version tells is fresh,
- * because it may be of a flood.)
+ * younger one counts: its client has used the port again. But a fresh flow that has gone on here
+ * keeps its backend: another host may have sent the told packets in the client's name. (A flow that
+ * an older version tells is fresh, because it may be of a flood.)
  */
 static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
 					    const struct flow_entry *told)
@@ -29,15 +42,15 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 	__s32 younger = other.seen - word.seen;
 
 	if (flow_kept(word.state) && !flow_kept(other.state))
-		return 0;
+		return telling_follows(word, other);
 	if (!flow_kept(word.state) && flow_kept(other.state))
 		return !flow_over(other.state);
 	if (own->backend == told->backend)
 		return younger >= 0;
-	if (!flow_kept(word.state) && FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
+	if (FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
 		return 0;
 	if (FLOW_STATES_GUESSED >> (word.state & 31) & 1 &&
-	    FLOW_STATES_GONE_ON >> (other.state & 31) & 1)
+	    FLOW_STATES_TOLD >> (other.state & 31) & 1)
 		return 1;
 	return younger > 0;
 }

@@ -196,6 +196,8 @@ const (
 	directorFlowStateFLOW_PROVED      directorFlowState = 12
 	directorFlowStateFLOW_PARTED      directorFlowState = 13
 	directorFlowStateFLOW_CUT         directorFlowState = 14
+	directorFlowStateFLOW_TOLD        directorFlowState = 15
+	directorFlowStateFLOW_TOLD_UDP    directorFlowState = 16
 )
 
 type directorFlowTag uint32

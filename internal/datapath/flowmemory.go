@@ -156,7 +156,7 @@ func flowTimeout(state directorFlowState) uint32 {
 		return 0
 	case directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_PROVED:
 		seconds = directorFlowTimeoutFLOW_TIMEOUT_ESTABLISHED
-	case directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_LEARNED:
+	case directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_LEARNED, directorFlowStateFLOW_TOLD:
 		seconds = directorFlowTimeoutFLOW_TIMEOUT_BEGUN
 	case directorFlowStateFLOW_ACTIVE:
 		seconds = directorFlowTimeoutFLOW_TIMEOUT_UDP

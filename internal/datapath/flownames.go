@@ -37,9 +37,9 @@ type flowMeaning struct {
 // meaningOf is the meaning of a value of enum flow_state.
 func meaningOf(state directorFlowState) flowMeaning {
 	switch state {
-	case directorFlowStateFLOW_SYN, directorFlowStateFLOW_ONCE:
+	case directorFlowStateFLOW_SYN, directorFlowStateFLOW_ONCE, directorFlowStateFLOW_LEARNED:
 		return flowMeaning{model.FreshFlow, model.FlowOpening}
-	case directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_LEARNED, directorFlowStateFLOW_ANSWERED, directorFlowStateFLOW_TWICE:
+	case directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_ANSWERED, directorFlowStateFLOW_TWICE, directorFlowStateFLOW_TOLD, directorFlowStateFLOW_TOLD_UDP:
 		return flowMeaning{model.FreshFlow, model.FlowOpen}
 	case directorFlowStateFLOW_PARTED:
 		return flowMeaning{model.FreshFlow, model.FlowClosing}
@@ -88,11 +88,11 @@ func flowState(f *model.RememberedFlow) directorFlowState {
 	case f.Service.Protocol != model.TCP && f.State != model.FlowOpen:
 		return 0
 	case f.Service.Protocol != model.TCP && fresh:
-		return directorFlowStateFLOW_TWICE
+		return directorFlowStateFLOW_TOLD_UDP
 	case f.Service.Protocol != model.TCP:
 		return directorFlowStateFLOW_ACTIVE
 	case f.State == model.FlowOpen && fresh:
-		return directorFlowStateFLOW_BEGUN
+		return directorFlowStateFLOW_TOLD
 	case f.State == model.FlowOpen && f.Class == model.ProvedFlow:
 		return directorFlowStateFLOW_PROVED
 	case f.State == model.FlowOpen:

@@ -165,7 +165,7 @@ func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, 
 	}
 	t.Hash = flowOf(s, &t.Entry).Hash(d.written.FlowSalt, model.AffinityFlow)
 	number := slotOf(s, header, &t.Entry)
-	goes := state == directorFlowStateFLOW_BEGUN || state == directorFlowStateFLOW_ESTABLISHED || state == directorFlowStateFLOW_PROVED
+	goes := state == directorFlowStateFLOW_TOLD || state == directorFlowStateFLOW_ESTABLISHED || state == directorFlowStateFLOW_PROVED
 	older = goes && age < now && d.isOfOlder(s, slots[number], b.index)
 	s.askFor(slots, number, b.index)
 	return t, older, directorToldOutcomeTOLD_NEW

@@ -46,7 +46,7 @@ const (
 	FlowOpen    RememberedState = 1 // TCP: more than SYNs; UDP: at least two datagrams
 	FlowClosing RememberedState = 2 // TCP: a FIN
 	FlowReset   RememberedState = 3 // TCP: a RST
-	FlowOpening RememberedState = 4 // TCP: nothing but SYNs; UDP: one datagram
+	FlowOpening RememberedState = 4 // TCP: nothing but SYNs, or one packet of a connection that this director did not know: its backend is a guess; UDP: one datagram
 )
 
 // ServiceResets is how many fresh flows of a service were reset by their clients in the last minute.
