@@ -134,46 +134,6 @@ func testFlowToldForged(t *testing.T) {
 	})
 }
 
-// A client uses a port again while others remember the connection before it. A director that was
-// told of that one alone takes over what it is told of the new one.
-func testFlowToldPortAgain(t *testing.T) {
-	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
-		const told, seen, ended, busy = clientPort, clientPort + 1, clientPort + 2, clientPort + 3
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 9), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 0, 9), directorToldOutcomeTOLD_OLDER, "two directors tell of one moment: the first one counts")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 0, 2), directorToldOutcomeTOLD_NEW, "the port is used again")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 5), directorToldOutcomeTOLD_OLDER, "the connection before it, told once more")
-		s.want(t, d, told, ackFlag, 0, "the new connection")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 0), directorToldOutcomeTOLD_OLDER, "the flow has gone on here")
-
-		s.wantTold(t, d, s.telling(t, d, seen, s.freshState(), 1, 5), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
-		s.want(t, d, seen, ackFlag, 1, "as was told")
-		if e := s.remembered(t, d)[seen]; e == nil || flowState(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, State: model.FlowOpen}) == directorFlowState(e.State) {
-			t.Errorf("remembered as %+v: one of its packets has come", e)
-		}
-		if s.protocol != model.TCP {
-			return
-		}
-		for _, port := range []uint16{ended, busy} {
-			s.sends(t, d, port, int(synFlag), int(ackFlag), int(ackFlag)|lasting, int(finFlag))
-		}
-		s.remembered(t, d)[ended].Seen -= 5
-		s.wantTold(t, d, s.telling(t, d, ended, s.freshState(), 1, 0), directorToldOutcomeTOLD_NEW, "the client has ended the connection before it")
-		s.want(t, d, ended, ackFlag, 1, "the new connection")
-		s.wantTold(t, d, s.telling(t, d, busy, s.freshState(), 1, 0), directorToldOutcomeTOLD_OLDER, "the client still acknowledges what it gets")
-	})
-}
-
-// A guess is told to nobody: it would be taken for a flow that has gone on.
-func TestGuessesAreNotTold(t *testing.T) {
-	for state := range directorFlowStateFLOW_TOLD_UDP + 1 {
-		guess := state == directorFlowStateFLOW_LEARNED || state == directorFlowStateFLOW_ONCE || state == directorFlowStateFLOW_SYN
-		if opens := meaningOf(state).state == model.FlowOpening; opens != guess {
-			t.Errorf("state %d is told as open: %v", state, !opens)
-		}
-	}
-}
-
 // The end of a flow is told, too, and makes room as it does for those who have seen it.
 func testFlowToldEnd(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
