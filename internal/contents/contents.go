@@ -27,6 +27,9 @@ type Map struct {
 	mend    func() error
 }
 
+// What is the name of the map's differences.
+func (m Map) What() string { return "map " + m.Name }
+
 // Mend makes the contents of the named map what they must be.
 func Mend(maps []Map, name string) error {
 	for _, m := range maps {
@@ -53,7 +56,7 @@ func (c *Comparison) Look(maps func() []Map, repair func(name string) error) (fo
 			return nil, err
 		}
 		if amiss+more > 0 {
-			found = append(found, upkeep.Difference{What: "map " + m.Name, Found: describe(amiss, more), Repair: func() error { return repair(m.Name) }})
+			found = append(found, upkeep.Difference{What: m.What(), Found: describe(amiss, more), Repair: func() error { return repair(m.Name) }})
 		}
 	}
 	c.next = time.Time{}

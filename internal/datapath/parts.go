@@ -33,7 +33,7 @@ func (d *Datapath) Parts(by By) []upkeep.Part {
 	return []upkeep.Part{
 		{Name: "interfaces", Look: d.whileItRuns(d.interfaceDifferences)},
 		{Name: "pins", Look: d.whileItRuns(d.pinDifferences)}, // before everything that is pinned
-		{Name: "tables", Look: d.whileItRuns(d.contentDifferences)},
+		{Name: "tables", Look: d.contentDifferences},
 		{Name: "xdp", Look: d.whileItRuns(func() ([]upkeep.Difference, error) { return d.xdpDifferences(by) })},
 		{Name: "tc", Look: d.whileItRuns(func() ([]upkeep.Difference, error) { return d.tcDifferences(by) })},
 		{Name: "sysctls", Look: d.whileItRuns(d.sysctlDifferences)},

@@ -185,6 +185,44 @@ func TestPartsAreRepaired(t *testing.T) {
 	}
 }
 
+// TestMapsAreComparedBesideChanges: changes that are made while the maps are compared are not taken for
+// differences, and what somebody has changed is found beside them.
+func TestMapsAreComparedBesideChanges(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
+	d := openTest(t, model.Limits{})
+	parts := d.Parts(nil)
+	many, few := tableOf(40, 2, 0), tableOf(3, 1, 0)
+	must(t, d.Set(few))
+	changed := make(chan error)
+	go func() {
+		var err error
+		for range 40 {
+			err = errors.Join(err, d.Set(many), d.Set(few))
+		}
+		changed <- err
+	}()
+	for looks := 0; ; looks++ {
+		select {
+		case err := <-changed:
+			must(t, err)
+			t.Logf("%d comparisons beside 80 changes", looks)
+			deleteFirst(t, d.kernel.Services4)
+			if found := differences(t, parts, "tables"); len(found) != 1 || found[0].What != "map services" {
+				t.Errorf("after a hand on the map it differs in %+v", found)
+			}
+			must(t, repair(t, parts, "tables"))
+			return
+		default:
+		}
+		if found := differences(t, parts, "tables"); len(found) > 0 {
+			t.Fatalf("a change is taken for a difference: %+v", found)
+		}
+	}
+}
+
 // TestTakenPinsAreLeftAlone: what another director has pinned in the directory that was this one's
 // stays on its interfaces, whatever becomes of this one's interfaces; this one goes on, and says so.
 func TestTakenPinsAreLeftAlone(t *testing.T) {
