@@ -111,13 +111,14 @@ static __always_inline void aes_add(struct aes_block *block, const struct aes_bl
 		block->columns[i] ^= key->columns[i];
 }
 
-static __noinline int aes_encrypt(__u32 keys, struct aes_block *block)
+/* Not static, as aes_decrypt: verified once. */
+__noinline int aes_encrypt(__u32 keys, struct aes_block *block)
 {
 	const struct aes_block *key = aes_key(keys, 0);
 	struct aes_block old;
 	const __u32 *c = old.columns;
 
-	if (!key)
+	if (!block || !key)
 		return 0;
 	aes_add(block, key);
 	for (__u32 round = 1; round <= AES_ROUNDS; round++) {
@@ -136,13 +137,13 @@ static __noinline int aes_encrypt(__u32 keys, struct aes_block *block)
 	return 1;
 }
 
-static __noinline int aes_decrypt(__u32 keys, struct aes_block *block)
+__noinline int aes_decrypt(__u32 keys, struct aes_block *block)
 {
 	const struct aes_block *key = aes_key(keys, AES_ROUNDS);
 	struct aes_block old;
 	const __u32 *c = old.columns;
 
-	if (!key)
+	if (!block || !key)
 		return 0;
 	aes_add(block, key);
 	for (__u32 round = 1; round <= AES_ROUNDS; round++) {

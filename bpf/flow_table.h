@@ -281,23 +281,23 @@ static __always_inline int flow_scan_bucket(const struct settings *settings, str
 
 /*
  * Remembers a flow's backend. Returns 0 if there was no place for it, else one more than
- * the place's number. The place's tag is still that of another flow.
+ * the place's number. The place's tag is still that of another flow. Not static: verified once.
  */
-static __noinline int insert_flow(const struct settings *settings, const struct flow *flow,
-				  __u64 hash, __u32 service, const struct flow_fresh *fresh)
+__noinline int insert_flow(const struct settings *settings, const struct flow *flow, __u64 hash,
+			   __u32 service, const struct flow_fresh *fresh)
 {
-	struct flow_bucket *bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
-	struct flow_scan scan = {
-		.bucket = bucket,
-		.flow = flow,
-		.service = service,
-		.now = snat_clock(),
-		.busy = ~(FLOW_STATES_KEPT & ~FLOW_STATE(FLOW_RESET)) >> (fresh->word.state & 31) &
-			FLOW_PLACE_BUSY,
-	};
-	union flow_word word, claimed = { .state = FLOW_CLAIMED }, ready = fresh->word;
+	struct flow_scan scan = { .flow = flow, .service = service, .now = snat_clock() };
+	union flow_word word, claimed = { .state = FLOW_CLAIMED }, ready;
+	struct flow_bucket *bucket;
 	struct flow_entry *entry;
 
+	if (!settings || !flow || !fresh)
+		return 0;
+	ready = fresh->word;
+	bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
+	scan.bucket = bucket;
+	scan.busy = ~(FLOW_STATES_KEPT & ~FLOW_STATE(FLOW_RESET)) >> (ready.state & 31) &
+		    FLOW_PLACE_BUSY;
 	if (!bucket || !flow_scan_bucket(settings, &scan))
 		return 0;
 	entry = &bucket->entries[scan.place % FLOW_WAYS];

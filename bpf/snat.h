@@ -223,13 +223,19 @@ static __always_inline __u32 find_local(struct packet *packet)
 	return found;
 }
 
-/* Which of this director's source addresses it is; SNAT_SOURCES_MAX: none. */
-static __noinline __u32 snat_address(const struct snat_header *header,
-				     const struct address *address, __u8 ipv6)
+/*
+ * Which of this director's source addresses it is; SNAT_SOURCES_MAX: none. Not static: verified
+ * once.
+ */
+__noinline __u32 snat_address(const struct snat_header *header, const struct address *address,
+			      __u8 ipv6)
 {
-	__u32 first = ipv6 ? header->addresses4 : 0;
-	__u32 count = ipv6 ? header->addresses6 : header->addresses4;
+	__u32 first, count;
 
+	if (!header || !address)
+		return SNAT_SOURCES_MAX;
+	first = ipv6 ? header->addresses4 : 0;
+	count = ipv6 ? header->addresses6 : header->addresses4;
 	for (__u32 i = 0; i < SNAT_SOURCES_MAX; i++) {
 		if (i - first < count && same_address(&header->sources[i], address))
 			return i;

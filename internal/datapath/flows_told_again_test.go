@@ -11,8 +11,10 @@ import (
 func testFlowToldPortAgain(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		const told, seen, ended, busy = clientPort, clientPort + 1, clientPort + 2, clientPort + 3
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 9), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 0, 9), directorToldOutcomeTOLD_OLDER, "two directors tell of one moment: the first one counts")
+		first := s.telling(t, d, told, s.freshState(), 1, 9)
+		s.wantTold(t, d, first, directorToldOutcomeTOLD_NEW, "nobody knew the flow")
+		first.Entry.Backend, first.Entry.Epoch = s.first, s.backends[0].epoch
+		s.wantTold(t, d, first, directorToldOutcomeTOLD_OLDER, "two directors tell of one moment: the first one counts")
 		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 0, 2), directorToldOutcomeTOLD_NEW, "the port is used again")
 		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 5), directorToldOutcomeTOLD_OLDER, "the connection before it, told once more")
 		s.want(t, d, told, ackFlag, 0, "the new connection")
