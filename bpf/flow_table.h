@@ -290,6 +290,7 @@ __noinline int insert_flow(const struct settings *settings, const struct flow *f
 	union flow_word word, claimed = { .state = FLOW_CLAIMED }, ready;
 	struct flow_bucket *bucket;
 	struct flow_entry *entry;
+	int place;
 
 	if (!settings || !flow || !fresh)
 		return 0;
@@ -313,7 +314,9 @@ __noinline int insert_flow(const struct settings *settings, const struct flow *f
 	entry->destination_port = flow->destination_port;
 	entry->next = fresh->next;
 	__sync_lock_test_and_set((__u64 *)entry, ready.word);
-	return 1 + scan.place % FLOW_WAYS;
+	place = 1 + scan.place % FLOW_WAYS;
+	barrier_var(place); /* as in flow_search */
+	return place;
 }
 
 /* Looks for a flow in the other CPUs' buckets. */

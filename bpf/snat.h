@@ -230,17 +230,18 @@ static __always_inline __u32 find_local(struct packet *packet)
 __noinline __u32 snat_address(const struct snat_header *header, const struct address *address,
 			      __u8 ipv6)
 {
-	__u32 first, count;
+	__u32 first, count, i;
 
 	if (!header || !address)
 		return SNAT_SOURCES_MAX;
 	first = ipv6 ? header->addresses4 : 0;
 	count = ipv6 ? header->addresses6 : header->addresses4;
-	for (__u32 i = 0; i < SNAT_SOURCES_MAX; i++) {
+	for (i = 0; i < SNAT_SOURCES_MAX; i++) {
 		if (i - first < count && same_address(&header->sources[i], address))
-			return i;
+			break;
 	}
-	return SNAT_SOURCES_MAX;
+	barrier_var(i); /* as in flow_search */
+	return i;
 }
 
 /* Whether a packet comes from a backend's address, and the network that it is in. */

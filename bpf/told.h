@@ -20,12 +20,16 @@
 
 /*
  * Whether a fresh flow that was told takes the place of one that is not fresh: if the client has
- * ended that one, and has been quiet since. Then a new connection has the same port.
+ * ended that one, and has been quiet since. Then a new connection has the same port. The quiet is
+ * that after which an ended flow gives way to any other one (flow_rank): a client that has sent a
+ * FIN may still acknowledge what it gets.
  */
 static __always_inline int telling_follows(union flow_word word, union flow_word told)
 {
+	__s32 quiet = word.state == FLOW_RESET ? SNAT_QUIET : FLOW_ENDED;
+
 	return flow_over(word.state) && !flow_over(told.state) &&
-	       (__s32)(told.seen - word.seen) > SNAT_QUIET;
+	       (__s32)(told.seen - word.seen) > quiet;
 }
 
 /*
@@ -53,6 +57,25 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 	    FLOW_STATES_TOLD >> (other.state & 31) & 1)
 		return 1;
 	return younger > 0;
+}
+
+/*
+ * What becomes of a flow that is remembered with the backend that was told. A flow that has gone on
+ * elsewhere stands for the next connection of its port where the one that is known here is over or
+ * has only begun. A guess stays one until its next packet comes: that is evidence (guess.h).
+ */
+static __always_inline union flow_word telling_renews(union flow_word word, union flow_word told)
+{
+	const __u32 stays = FLOW_STATES_GONE_ON | FLOW_STATES_GUESSED;
+
+	word.seen = told.seen;
+	if (flow_kept(told.state) || (flow_over(told.state) && !flow_kept(word.state))) {
+		word.state = told.state;
+	} else if (!flow_over(told.state) && !(stays >> (word.state & 31) & 1)) {
+		word.state = told.state;
+		word.since = told.since;
+	}
+	return word;
 }
 
 /* The flow where it is remembered, on this CPU or another one. */
@@ -143,10 +166,7 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 			if (!telling_prevails(entry, word, &told->entry))
 				return TOLD_OLDER;
 			if (entry->backend == told->entry.backend) {
-				next.seen = other.seen;
-				if (flow_kept(other.state) ||
-				    (flow_over(other.state) && !flow_kept(word.state)))
-					next.state = other.state;
+				next = telling_renews(word, other);
 				if (!flow_swap(entry, word, next))
 					return TOLD_OLDER;
 				if (told->entry.next)

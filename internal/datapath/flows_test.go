@@ -84,6 +84,7 @@ func testFlows(t *testing.T) {
 		{"told of what is known", testFlowToldOwn},
 		{"told of what has gone on", testFlowToldForged},
 		{"told of a port that is used again", testFlowToldPortAgain},
+		{"told of the same backend", testFlowToldSameBackend},
 		{"told of ends", testFlowToldEnd},
 		{"told under pressure", testFlowToldPressure},
 		{"told in a crowd", testFlowToldCrowded},

@@ -31,11 +31,44 @@ func testFlowToldPortAgain(t *testing.T) {
 		for _, port := range []uint16{ended, busy} {
 			s.sends(t, d, port, int(synFlag), int(ackFlag), int(ackFlag)|lasting, int(finFlag))
 		}
-		s.remembered(t, d)[ended].Seen -= 5
+		s.remembered(t, d)[ended].Seen -= 70
 		s.wantTold(t, d, s.telling(t, d, ended, s.freshState(), 1, 0), directorToldOutcomeTOLD_NEW, "the client has ended the connection before it")
 		s.want(t, d, ended, ackFlag, 1, "the new connection")
-		s.wantTold(t, d, s.telling(t, d, busy, s.freshState(), 1, 0), directorToldOutcomeTOLD_OLDER, "the client still acknowledges what it gets")
+		s.remembered(t, d)[busy].Seen -= 20
+		s.wantTold(t, d, s.telling(t, d, busy, s.freshState(), 1, 0), directorToldOutcomeTOLD_OLDER, "the client may still acknowledge what it gets")
 	})
+}
+
+// What becomes of a flow when a fresh one of the same backend is told: the next connection of its
+// port lives as long as any that has just begun.
+func testFlowToldSameBackend(t *testing.T) {
+	const syn, ack, fin, rst = int(synFlag), int(ackFlag), int(finFlag), int(rstFlag)
+	for _, test := range []struct {
+		name  string
+		flags []int
+		quiet uint32
+		want  directorFlowState
+	}{
+		{"closing", []int{syn, ack, ack | lasting, fin}, 70, directorFlowStateFLOW_TOLD},
+		{"closing a moment ago", []int{syn, ack, ack | lasting, fin}, 5, directorFlowStateFLOW_CLOSING},
+		{"reset", []int{syn, ack, ack | lasting, rst}, 5, directorFlowStateFLOW_TOLD},
+		{"parted", []int{syn, ack, fin}, 5, directorFlowStateFLOW_TOLD},
+		{"cut", []int{syn, ack, rst}, 5, directorFlowStateFLOW_TOLD},
+		{"opening", []int{syn}, 5, directorFlowStateFLOW_TOLD},
+		{"guessed", []int{ack}, 5, directorFlowStateFLOW_LEARNED},
+		{"gone on", []int{syn, ack}, 5, directorFlowStateFLOW_BEGUN},
+		{"sustained", []int{syn, ack, ack | lasting}, 5, directorFlowStateFLOW_ESTABLISHED},
+	} {
+		w, s := flowWorld(model.TCP, true)
+		d := loadTestDirector(t, w)
+		s.sends(t, d, clientPort, test.flags...)
+		entry := s.remembered(t, d)[clientPort]
+		entry.Seen -= test.quiet
+		d.take(t, s.telling(t, d, clientPort, s.freshState(), int(entry.Backend-s.first), 0))
+		if e := s.remembered(t, d)[clientPort]; e == nil || e.State != uint8(test.want) {
+			t.Errorf("%s: remembered as %+v, want state %d", test.name, e, test.want)
+		}
+	}
 }
 
 // A guess is told to nobody: it would be taken for a flow that has gone on.

@@ -10,10 +10,11 @@ import (
 )
 
 // The verifier gives up after a million instructions, which a small change can multiply, and takes
-// a second for each 400,000. So half of them must be left, on each kernel.
+// 0.3 s for 200,000. While a process of another format loads its program, no other director's flows
+// reach this host, and connections break. So a third of a million must be enough, on each kernel.
 func TestVerifierHasRoom(t *testing.T) {
 	t.Parallel()
-	const most = 500_000
+	const most = 333_333
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"director": loadDirector, "explain": loadObserved, "capture": loadCapture} {
 		spec, err := load()
 		must(t, err)
