@@ -76,7 +76,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	pin := pinDirectory(o.bpffs)
 	d := newDaemon(o.file, pin, log)
 	events := api.NewEvents()
-	socket := &keptSocket{path: o.socket}
+	socket := &keptSocket{path: o.socket, ctx: ctx}
 	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log,
 		Tell: tellUpkeep(events), Parts: []upkeep.Part{d.ranPart(), socket.part()}, Applied: d.noteAgain})
 	if err != nil {
@@ -126,9 +126,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		log.Warn("nobody can ask this agent yet", "error", err)
 	}
 	examiner := newExaminer(examineAgent(d, o.interfaces))
-	if err := examiner.start(ctx, &watching); err != nil {
-		return err
-	}
+	examiner.start(ctx, &watching, log)
 	watching.Go(func() { watchAgent(ctx, d, reporting, examiner, events) })
 	d.follow(ctx, changes)
 	cancel()

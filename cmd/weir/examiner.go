@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -60,16 +61,18 @@ func (e *examiner) problems() []model.Problem {
 }
 
 // start examines the host until the context ends: when links and addresses change, and regularly.
-func (e *examiner) start(ctx context.Context, running *sync.WaitGroup) error {
+// Where the kernel gives no notice of changes, only the latter.
+func (e *examiner) start(ctx context.Context, running *sync.WaitGroup, log *slog.Logger) {
 	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
-		return err
+		log.Warn("failures of this host are found within a minute, and not at once", "error", err)
+		running.Go(func() { e.run(ctx, nil) })
+		return
 	}
 	running.Go(func() {
 		defer notices.Close()
 		e.run(ctx, notices.C())
 	})
-	return nil
 }
 
 func (e *examiner) run(ctx context.Context, notices <-chan struct{}) {

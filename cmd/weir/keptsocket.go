@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ const partSocket = "socket"
 // if another process had it at the start. Connected clients stay connected.
 type keptSocket struct {
 	path string
+	ctx  context.Context // while it lasts the socket is made again
 
 	mu       sync.Mutex
 	serve    func(net.Listener) (wait func()) // nil: it does not answer yet
@@ -75,7 +77,7 @@ func (k *keptSocket) part() upkeep.Part { return upkeep.Part{Name: partSocket, L
 func (k *keptSocket) look() ([]upkeep.Difference, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.serve == nil {
+	if k.serve == nil || k.ctx.Err() != nil { // a server that ends removes its socket
 		return nil, nil
 	}
 	d := upkeep.Difference{What: k.path, Found: "is another process's", Repair: k.open}

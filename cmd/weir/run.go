@@ -385,16 +385,14 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	d.joinGroup(first.Director)
 	watch := d.watch(events)
 	running.Go(func() { watch(ctx) })
-	socket := &keptSocket{path: listener.Addr().String()}
+	socket := &keptSocket{path: listener.Addr().String(), ctx: ctx}
 	if err := socket.answer(listener, func(l net.Listener) (wait func()) { return d.serve(ctx, server, l) }); err != nil {
 		return err
 	}
 	defer socket.wait()
 	d.keepHost(notices, events, gate, socket)
 	running.Go(func() { d.runHost(ctx, notices) })
-	if err := d.examiner.start(ctx, &running); err != nil {
-		return err
-	}
+	d.examiner.start(ctx, &running, d.log)
 	d.follow(ctx, changes)
 	cancel()
 	return nil
