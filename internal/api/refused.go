@@ -31,7 +31,7 @@ const (
 var refusedCauses = []struct{ name, text, fix string }{
 	{refusedCertificate, "clients refuse the certificate in api.cert", "give it the names and addresses that clients ask by, and let a CA sign it that they trust"},
 	{refusedClientCertificate, "clients' certificates are refused by api.client-ca", "put the CA that has signed them into api.client-ca, or give the clients new certificates"},
-	{refusedUnknown, "clients show what is no client's of api.clients", "see that api.clients has their tokens and the names in their certificates"},
+	{refusedUnknown, "callers show a token or a certificate name that api.clients does not have", "see that api.clients has their tokens and the names in their certificates"},
 	{refusedNothing, "", ""},
 	{refusedHandshake, "", ""},
 }
@@ -52,7 +52,8 @@ type refusals struct {
 	more   map[string]time.Time // when an address was refused last that is not among the recent ones
 }
 
-// refused is an address that was refused for a cause.
+// refused is an address that was refused for a cause. What it showed or asked for is what came first:
+// the caller chooses that, and a problem whose text changes is told again each time.
 type refused struct {
 	from, what string
 	last       time.Time
@@ -75,7 +76,7 @@ func (r *refusals) note(cause, address, what string) {
 	at := slices.IndexFunc(list, func(one refused) bool { return one.from == from })
 	switch {
 	case at >= 0:
-		list[at].what, list[at].last = what, r.now()
+		list[at].last = r.now()
 	case len(list) < mostRefused:
 		r.recent[cause] = append(list, refused{from, what, r.now()})
 	default:
@@ -112,15 +113,15 @@ func (r *refusals) problem() error {
 		if cause.text == "" || len(r.recent[cause.name]) == 0 {
 			continue
 		}
-		var who []string
+		var from []string
 		for _, one := range r.recent[cause.name] {
-			who = append(who, one.from+" ("+one.what+")")
+			from = append(from, one.from+" ("+one.what+")")
 		}
-		slices.Sort(who)
+		slices.Sort(from)
 		if last, is := r.more[cause.name]; is && !old(last) {
-			who = append(who, "others")
+			from = append(from, "others")
 		}
-		all = append(all, &refusedError{cause.text + ": " + strings.Join(who, ", "), cause.fix})
+		all = append(all, &refusedError{cause.text + ": " + strings.Join(from, ", "), cause.fix})
 	}
 	return errors.Join(all...)
 }
@@ -161,7 +162,7 @@ func sameCertificate(a, b *tls.Certificate) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Leaf.Equal(b.Leaf)
 }
 
-// refuses notes a request of a caller that no client is.
+// refuses notes a request of an unknown caller.
 func (r *Remote) refuses(request *http.Request) {
 	cause, what := refusedNothing, ""
 	switch _, token, shown := shownToken(request); {
@@ -201,9 +202,9 @@ func causeOf(err error, asked string, a *access) (cause, what string) {
 	case errors.As(err, &own):
 		return refusedClientCertificate, whyUnverified(own)
 	case errors.As(err, &remote) && remote.Op == "remote error" && slices.Contains(certificateAlerts, remote.Err.Error()):
-		what = fmt.Sprintf("asks for %q: %v", asked, remote.Err)
+		what = fmt.Sprintf("asks for %.64q: %v", asked, remote.Err)
 		if a != nil && a.certificate != nil && a.certificate.Leaf.VerifyHostname(asked) != nil {
-			what = fmt.Sprintf("asks for %q, and it is for %s", asked, namesOf(a.certificate.Leaf))
+			what = fmt.Sprintf("asks for %.64q, and it is for %s", asked, namesOf(a.certificate.Leaf))
 		}
 		return refusedCertificate, what
 	}
@@ -236,7 +237,7 @@ func whyUnverified(err *tls.CertificateVerificationError) string {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return name + " has ended or has not begun"
 	}
-	return fmt.Sprintf("%s: %v", name, err.Err)
+	return fmt.Sprintf("%s: %.128v", name, err.Err) // the certificate may be quoted there
 }
 
 // namesOf are the names and addresses that a certificate is for.

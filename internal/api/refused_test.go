@@ -1,7 +1,9 @@
 package api
 
 import (
+	"crypto/tls"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +33,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	for port := range 5 {
 		r.note(refusedUnknown, fmt.Sprintf("10.0.0.1:%d", port), "a token")
 	}
-	const text = "clients show what is no client's of api.clients: "
+	const text = "callers show a token or a certificate name that api.clients does not have: "
 	says(text + "10.0.0.1 (a token), 10.0.0.2 (a token)")
 	now = now.Add(refusedLasts / 2)
 	says(text + "10.0.0.1 (a token)")
@@ -42,7 +44,9 @@ func TestRefusalsAreTold(t *testing.T) {
 	if got := len(r.recent[refusedUnknown]); got > mostRefused {
 		t.Errorf("%d addresses are remembered", got)
 	}
-	r.note(refusedCertificate, "10.0.0.3:1", `asks for "x": tls: bad certificate`)
+	for _, asked := range []string{"x", "y", "x"} { // the caller chooses the name
+		r.note(refusedCertificate, "10.0.0.3:1", fmt.Sprintf("asks for %q: tls: bad certificate", asked))
+	}
 	r.forget(refusedUnknown)
 	says(`clients refuse the certificate in api.cert: 10.0.0.3 (asks for "x": tls: bad certificate)`)
 	now = now.Add(refusedLasts)
@@ -51,7 +55,16 @@ func TestRefusalsAreTold(t *testing.T) {
 	for _, c := range r.tally() {
 		counts = append(counts, fmt.Sprintf("%s %d", c.Name, c.Count))
 	}
-	if got, want := strings.Join(counts, ", "), "certificate 1, client_certificate 0, unknown 10006, nothing_shown 1, handshake 1"; got != want {
+	if got, want := strings.Join(counts, ", "), "certificate 3, client_certificate 0, unknown 10006, nothing_shown 1, handshake 1"; got != want {
 		t.Errorf("it counts %s, want %s", got, want)
+	}
+}
+
+// What a caller chooses takes little of the text.
+func TestRefusalsAreBounded(t *testing.T) {
+	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(42)}
+	cause, what := causeOf(alert, strings.Repeat("a", 1<<16), nil)
+	if cause != refusedCertificate || !strings.Contains(what, "aaa") || len(what) > 200 {
+		t.Errorf("of %s it says %d characters: %.300s", cause, len(what), what)
 	}
 }

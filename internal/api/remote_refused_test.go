@@ -60,6 +60,8 @@ func TestRefusedCallersAreNamed(t *testing.T) {
 	r.wantRefused(t, "certificate", certificate+`(asks for "127.0.0.1": tls: bad certificate)`, func() {
 		_ = ask(at.String(), api.RemoteOptions{CA: other.path("ca.pem"), TokenFile: token})
 	})
+	r.issue(t, "director", "director") // renewed
+	r.set(t)
 	r.wantRefused(t, "certificate", certificate+`(asks for "localhost", and it is for 127.0.0.1)`, func() {
 		_ = ask(fmt.Sprintf("localhost:%d", at.Port()), api.RemoteOptions{CA: r.path("ca.pem"), TokenFile: token})
 	})
@@ -79,7 +81,7 @@ func TestRefusedCallersAreNamed(t *testing.T) {
 	if err := ask(at.String(), api.RemoteOptions{CA: r.path("ca.pem"), Cert: other.path("team.pem"), Key: other.path("team.key")}); err != nil {
 		t.Errorf("with the CA of the clients one is told %v", err)
 	}
-	r.wantRefused(t, "unknown", "clients show what is no client's of api.clients: 127.0.0.1 (a token)", func() {
+	r.wantRefused(t, "unknown", "callers show a token or a certificate name that api.clients does not have: 127.0.0.1 (a token)", func() {
 		r.asks(t, "Bearer none-0123456789abcdef", "GET", "/v1/services")
 	})
 	r.config.Clients = r.config.Clients[1:]
