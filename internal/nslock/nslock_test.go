@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/netlab"
 )
@@ -85,6 +88,32 @@ func TestOneProcessOfANamespace(t *testing.T) {
 	_ = other.Wait() // it was killed
 	do(here, free)
 	do(here, free)
+}
+
+// A process that has the name and does not listen yet, or no longer, holds the lock unless it ends
+// soon.
+func TestHolderThatDoesNotListen(t *testing.T) {
+	lab := netlab.ForTest(t)
+	err := lab.Host("here").Do(func() error {
+		socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if err := unix.Bind(socket, &unix.SockaddrUnix{Name: "@weir/test"}); err != nil {
+			return err
+		}
+		_, err = take("test", func() {})
+		var held *HeldError
+		if !errors.As(err, &held) || held.Process != os.Getpid() || held.Command == "" || held.Foreign() {
+			t.Errorf("the lock is taken, or its holder is another than %d: %v", os.Getpid(), err)
+		}
+		ends := sync.OnceFunc(func() { _ = unix.Close(socket) })
+		l, err := take("test", ends)
+		return errors.Join(err, l.Close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A process of another user may have the name, and is told from one that does weir's work.
