@@ -32,8 +32,8 @@ type pins struct {
 	namespace *nslock.Lock // nil: not taken
 }
 
-// close lets another agent begin.
-func (p *pins) close() error { return errors.Join(p.lock.Close(), p.namespace.Close()) }
+// close lets another agent begin, which takes the lock of the directory first.
+func (p *pins) close() error { return errors.Join(p.namespace.Close(), p.lock.Close()) }
 
 // namespaceLock is the name of the lock of an agent's network namespace.
 const namespaceLock = "agent"

@@ -83,7 +83,7 @@ func (d *Datapath) detachOthers(interfaces []string, links []netlink.Link) error
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(d.attached))
-	if d.kernel.owns() { // what earlier processes have attached, too
+	if d.kernel.ensureOwned() == nil { // what earlier processes have attached, too
 		pins, err := filepath.Glob(d.kernel.linkPin("*"))
 		if err != nil {
 			return err
@@ -122,7 +122,7 @@ func (d *Datapath) detachFrom(interfaces []string) error {
 			a.close()
 			delete(d.attached, name)
 		}
-		if d.kernel.owns() {
+		if d.kernel.ensureOwned() == nil {
 			if err := unpinLink(d.kernel.linkPin(name)); err != nil {
 				return fmt.Errorf("detach from %s: %w", name, err)
 			}
@@ -172,8 +172,8 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (came bool, err err
 	if a := d.attached[name]; a != nil && a.index == index {
 		return false, nil
 	}
-	if !d.kernel.owns() {
-		return false, fmt.Errorf("pin link in %s: %w", d.kernel.pin, ErrRunning)
+	if err := d.kernel.ensureOwned(); err != nil {
+		return false, fmt.Errorf("pin link: %w", err)
 	}
 	if err := d.renamePin(name, index); err != nil {
 		return false, err

@@ -123,10 +123,15 @@ func (k *kernel) lockAgain() error {
 	return nil
 }
 
-// owns reports whether the pins that are there are this director's. If the directory is gone, it is
-// made and locked again. Otherwise another director may have taken it meanwhile, whose links are on
-// its interfaces: they must not be unpinned, nor get this one's programs.
-func (k *kernel) owns() bool { return k.locks() || k.lockAgain() == nil }
+// ensureOwned sees to it that the pins that are there are this director's: if the directory is gone,
+// it is made and locked again. After an error another director may have taken it meanwhile, whose
+// links are on its interfaces: they must not be unpinned, nor get this one's programs.
+func (k *kernel) ensureOwned() error {
+	if k.locks() {
+		return nil
+	}
+	return k.lockAgain()
+}
 
 // locks reports whether the directory that is there is the one that this process has locked.
 func (k *kernel) locks() bool {

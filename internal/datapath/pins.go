@@ -96,8 +96,8 @@ func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
 	return p, nil
 }
 
-// unlock lets another director begin.
-func (p *pins) unlock() error { return errors.Join(p.lock.Close(), p.sole.Close()) }
+// unlock lets another director begin, which takes the lock of the directory first.
+func (p *pins) unlock() error { return errors.Join(p.sole.Close(), p.lock.Close()) }
 
 func (p *pins) statePin(name string) string { return filepath.Join(p.pin, stateName, name) }
 

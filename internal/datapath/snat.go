@@ -110,7 +110,7 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 		return err
 	}
 	err := ignoreMissing("free table of full NAT", d.kernel.SnatTables.Delete(uint32(0)))
-	if d.kernel.owns() {
+	if d.kernel.ensureOwned() == nil {
 		if gone := os.Remove(d.kernel.snatPin()); !errors.Is(gone, os.ErrNotExist) {
 			err = errors.Join(err, gone)
 		}
@@ -148,7 +148,7 @@ func (k *kernel) putSNAT(table *ebpf.Map) error {
 	if err != nil {
 		return fmt.Errorf("hold table of full NAT: %w", err)
 	}
-	if k.owns() {
+	if k.ensureOwned() == nil {
 		err = k.pinSNAT(table)
 	} else if err = k.SnatTables.Put(uint32(0), table); err != nil {
 		err = fmt.Errorf("switch table of full NAT: %w", err)

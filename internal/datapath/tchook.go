@@ -54,7 +54,7 @@ func (h tcHook) pins(pin string) (map[string]string, error) {
 // attachTC attaches a program to an interface, in place of the one before. Where another director has
 // taken the pins it does nothing: Parts say what is missing.
 func (d *Datapath) attachTC(h tcHook, name string, index int, program *ebpf.Program) error {
-	if !d.kernel.owns() {
+	if d.kernel.ensureOwned() != nil {
 		return nil
 	}
 	pin := filepath.Join(d.kernel.pin, h.pinPrefix+device.PinName(name))
@@ -149,7 +149,7 @@ func (d *Datapath) adoptTC(pin string, index int, program *ebpf.Program) (bool, 
 // detachTC takes the programs of a hook off all interfaces but some, unless another director has taken
 // the pins.
 func (d *Datapath) detachTC(h tcHook, except []string) error {
-	if !d.kernel.owns() {
+	if d.kernel.ensureOwned() != nil {
 		return nil
 	}
 	return detachTC(h, d.kernel.pin, except)
