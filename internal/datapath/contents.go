@@ -26,7 +26,7 @@ func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 	defer copied.close()
 	found, err := d.comparison.Look(func() []contents.Map { return d.copiedMaps(&copied) }, repair)
 	if errors.Is(err, ebpf.ErrIterationAborted) {
-		return nil, nil // changes have taken away too much meanwhile: the next look tries again
+		return nil, upkeep.ErrUnknown // changes have taken away too much meanwhile: the next look tries again
 	}
 	if err = errors.Join(err, copied.err); err != nil || len(found) == 0 {
 		return nil, err
@@ -49,17 +49,17 @@ func (d *Datapath) isSettled() bool { return d.whole && d.old.empty() && d.refus
 
 // copiedMaps copies what is to be compared; nil: nothing is. A map may be closed while it is read, so
 // it is opened once more.
-func (d *Datapath) copiedMaps(copied *mapCopies) (maps []contents.Map) {
+func (d *Datapath) copiedMaps(copied *mapCopies) (compared []contents.Map) {
 	_, _ = d.whileItRuns(func() ([]upkeep.Difference, error) {
 		if d.isSettled() {
-			maps = d.keptMaps(copied.open)
+			compared = d.keptMaps(copied.open)
 		}
 		return nil, nil
 	})()
 	if copied.err != nil {
 		return nil
 	}
-	return maps
+	return compared
 }
 
 // mapCopies are maps that were opened once more.

@@ -2,6 +2,7 @@ package upkeep
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,6 +54,9 @@ type thing struct {
 func (l *Ledger) Look(now time.Time, differences []Difference, failed error) []Event {
 	if l.things == nil {
 		l.things = map[string]*thing{}
+	}
+	if errors.Is(failed, ErrUnknown) {
+		return nil
 	}
 	if failed != nil {
 		return l.unread(now, failed)

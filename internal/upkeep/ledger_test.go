@@ -39,6 +39,18 @@ func TestErrorsAreBrief(t *testing.T) {
 	}
 }
 
+// A look that finds nothing out ends nothing: what fails goes on to fail.
+func TestUnknownChangesNothing(t *testing.T) {
+	var l Ledger
+	now := time.Now()
+	l.Look(now, []Difference{{What: "map", Found: "is empty", Repair: func() error { return errors.New("no") }}}, nil)
+	before := l.Status("tables")
+	events := l.Look(now.Add(time.Minute), nil, ErrUnknown)
+	if d := cmp.Diff(before, l.Status("tables")); d != "" || len(before.Problems) != 1 || len(events) > 0 {
+		t.Errorf("it tells %+v, and (- before, + now):\n%s", events, d)
+	}
+}
+
 // TestLedger plays a host with one thing for some minutes, which is looked at every second.
 func TestLedger(t *testing.T) {
 	for _, test := range []struct {

@@ -1,5 +1,7 @@
 package upkeep
 
+import "errors"
+
 // The parts whose problems have kinds of their own: those of the whole configuration, and of
 // interfaces and the programs at them.
 const (
@@ -8,11 +10,15 @@ const (
 	XDP           = "xdp"
 )
 
+// ErrUnknown says that it is not known this time what differs, and that the next look may know it: a
+// ledger leaves all as it is.
+var ErrUnknown = errors.New("not known yet what differs")
+
 // Part is one part of the host; its owner knows how it should be.
 type Part struct {
 	Name string // as in docs/upkeep.md
 	// Look returns what differs now from what should hold; nothing: all holds. It reads the
-	// host each time. An error says that the part could not be read.
+	// host each time. An error says that the part could not be read. ErrUnknown: only this time.
 	Look func() ([]Difference, error)
 }
 
