@@ -11,6 +11,13 @@ import (
 	"weir.io/weir/internal/store"
 )
 
+// Parts of problems with the store that last until an operator acts.
+const (
+	partDamaged = "damaged"
+	partStrays  = "strays"
+	partInPlace = "in place"
+)
+
 // lostBy says what is lost with a file of the state that cannot be used, by the beginning of its name.
 var lostBy = []struct{ file, lost string }{
 	{"file.json", "the logs of the file's services begin again, and connections that an earlier change has left on other backends may break"},
@@ -51,7 +58,7 @@ func (d *daemon) lookAtDamaged(dir string) {
 		}
 		errs = append(errs, problems.Fixed(err, kept.Fix))
 	}
-	d.problems.Warn(model.ProblemStore, "damaged", errors.Join(errs...))
+	d.problems.Warn(model.ProblemStore, partDamaged, errors.Join(errs...))
 }
 
 // lookAtStrays lists files that look like sets of this director and that it has not written.
@@ -61,5 +68,5 @@ func (d *director) lookAtStrays() {
 		err := fmt.Errorf("%s is none of the sets of this director: somebody else has put it there, and its services do not run", path)
 		errs = append(errs, problems.Fixed(err, "move it out of the directory: a start may take it for a set"))
 	}
-	d.problems.Warn(model.ProblemStore, "strays", errors.Join(errs...))
+	d.problems.Warn(model.ProblemStore, partStrays, errors.Join(errs...))
 }

@@ -189,10 +189,17 @@ func TestStateCannotBeWritten(t *testing.T) {
 			head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + dir + "}}"
 			h.configure(head, "web")
 			p := h.start("director runs")
-			do(test.breaks(dir))
-			if name == "read-only" { // before anything is to be written
+			if name == "read-only" { // before anything is to be written, and beside what an operator has to look at
+				aside := filepath.Join(dir, "running.corrupt-1")
+				do(os.WriteFile(aside, nil, 0o600))
+				p.wait("list what was damaged", func() bool { return h.lists(model.ProblemStore, aside) })
+				do(test.breaks(dir))
 				p.wait("see that its state cannot be written", func() bool { return h.lists(model.ProblemHost, dir+" cannot be written: read-only file system") })
+				do(test.mends(dir))
+				do(os.Remove(aside))
+				h.resolvedEverywhere(p, model.ProblemStore)
 			}
+			do(test.breaks(dir))
 			if _, err := api.NewClient(h.socket).PutSet(t.Context(), "cli", api.SetText{Text: []byte(appSet)}, api.Condition{}); err == nil {
 				t.Error("a set is taken that cannot be stored")
 			}

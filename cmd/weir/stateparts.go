@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -65,7 +67,7 @@ func (d *director) statePart() upkeep.Part {
 	dir := stateDirectory(d.first.Store)
 	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {
 		d.lookAtDamaged(dir)
-		d.problems.Warn(model.ProblemStore, "in place", d.local.InPlace())
+		d.problems.Warn(model.ProblemStore, partInPlace, d.local.InPlace())
 		d.lookAtStrays()
 		amiss, gone := d.local.Amiss(), d.lookAtRan()
 		if amiss == "" && gone == "" {
@@ -73,19 +75,22 @@ func (d *director) statePart() upkeep.Part {
 		}
 		found := strings.Trim(amiss+", "+gone, ", ")
 		return []upkeep.Difference{{What: dir, Found: "is not as it was written: " + found, Repair: func() error {
-			if err := d.local.WriteAgain(); err != nil {
-				return err // the directory may be another process's: nothing is written there
+			err := d.local.WriteAgain()
+			if errors.Is(err, store.ErrInUse) {
+				return err // the directory is another process's: nothing is written there
 			}
-			return d.saveRanAgain()
+			return errors.Join(err, d.saveRanAgain())
 		}}}, nil
 	}}
 }
 
 // unwritable says whether the next change could not be written, while nothing is to be written now. A
-// write that has failed is listed as such.
+// write that has failed is listed as such. What only an operator can end is about no write.
 func (d *director) unwritable(dir string) []upkeep.Difference {
 	err := unix.Access(dir, unix.W_OK|unix.X_OK)
-	if err == nil || len(d.problems.Of(model.ProblemStore)) > 0 {
+	if err == nil || slices.ContainsFunc(d.problems.Of(model.ProblemStore), func(p model.Problem) bool {
+		return !slices.Contains([]string{partDamaged, partStrays, partInPlace}, p.Part)
+	}) {
 		return nil
 	}
 	return []upkeep.Difference{{What: dir, Found: fmt.Sprintf("cannot be written: %v", err)}}

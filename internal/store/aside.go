@@ -71,6 +71,20 @@ func (e *CorruptError) moveAside() bool {
 	return e.moved
 }
 
+// giveWay moves a file aside that could not be moved before, if it is still there.
+func (e *CorruptError) giveWay() error {
+	if _, err := os.Lstat(e.File); !errors.Is(err, fs.ErrNotExist) && !e.moveAside() {
+		return fmt.Errorf("it is not overwritten, and cannot be moved aside: %w", e)
+	}
+	return nil
+}
+
+// wasMoved reports whether an error is about a file that was moved aside.
+func wasMoved(err error) bool {
+	bad := (*CorruptError)(nil)
+	return errors.As(err, &bad) && bad.moved
+}
+
 // secondNames are those that a file may get.
 func secondNames(path, mark string) (names []string) {
 	for n := 1; n < 100; n++ {
@@ -117,8 +131,8 @@ func (f *File) clear(name string) error {
 	if bad == nil {
 		return nil
 	}
-	if _, err := os.Lstat(bad.File); !errors.Is(err, fs.ErrNotExist) && !bad.moveAside() {
-		return fmt.Errorf("it is not overwritten, and cannot be moved aside: %w", bad)
+	if err := bad.giveWay(); err != nil {
+		return err
 	}
 	if bad.moved {
 		f.damaged = append(f.damaged, bad)

@@ -22,8 +22,8 @@ var unusable = map[string]struct {
 	"a loop of links": {markUnread, func(path string) error { return os.Symlink(path, path) }},
 }
 
-// What a start can do without keeps it from nothing, whatever is wrong with it: it is kept aside, and
-// its place is free again.
+// A start goes on without files that it can do without, whatever is wrong with them: they are kept
+// aside, and their places are free again.
 func TestStartGoesOnWithoutWhatItCannotUse(t *testing.T) {
 	for name, row := range unusable {
 		for _, file := range []string{"file.json", "cli.before", overridesFile, string(RunningDirector)} {
@@ -100,6 +100,44 @@ func TestWhatStaysInPlaceIsNotOverwritten(t *testing.T) {
 	update(t, f, change)
 	if kept := readText(t, path+markFormat+"7"); string(kept) != string(before) || f.InPlace() != nil {
 		t.Errorf("kept aside is %q, and it is told that %v", kept, f.InPlace())
+	}
+}
+
+// So it is with the file that runs and the group's last known state, whatever is wrong with them.
+func TestOtherStateInPlaceIsNotOverwritten(t *testing.T) {
+	dir := t.TempDir()
+	c := &cache{dir: filepath.Join(dir, "group")}
+	roots, segments := history(t, many(12))
+	if err := c.save("/weir", roots[0], segments); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := c.load("/weir"); err != nil {
+		t.Fatal(err)
+	}
+	for path, save := range map[string]func() error{
+		filepath.Join(dir, string(RunningDirector)): func() error { return SaveRunning(dir, RunningDirector, Running{File: "x"}) },
+		c.rootFile(): func() error {
+			if c.stays == nil {
+				_, _, _, _ = c.load("/weir") // as the start does; the error is that of the file
+			}
+			return c.save("/weir", roots[0], segments)
+		},
+	} {
+		before := "{half"
+		writeText(t, path, []byte(before))
+		for n := 1; n < 100; n++ { // no second name is free
+			writeText(t, fmt.Sprintf("%s%s%d", path, markDamaged, n), nil)
+		}
+		if err := save(); err == nil || !strings.Contains(err.Error(), "not overwritten") || string(readText(t, path)) != before {
+			t.Errorf("%s is overwritten: %v", path, err)
+		}
+		aside := path + markDamaged + "7"
+		if err := os.Remove(aside); err != nil {
+			t.Fatal(err)
+		}
+		if err := save(); err != nil || string(readText(t, path)) == before || string(readText(t, aside)) != before {
+			t.Errorf("%s is not kept aside, or its place is not free: %v", path, err)
+		}
 	}
 }
 

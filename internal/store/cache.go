@@ -15,6 +15,7 @@ import (
 type cache struct {
 	dir   string
 	saved map[string]bool // segments that are on the disk
+	stays *CorruptError   // what could not be moved aside
 }
 
 // cachedRoot says whose group's root it is: a director may be moved to another group.
@@ -76,13 +77,22 @@ func (c *cache) corrupt(path string, text []byte, problem error) error {
 			os.Remove(c.rootFile())
 		}
 	}
-	bad.moveAside()
+	if !bad.moveAside() {
+		c.stays = bad
+	}
 	return bad
 }
 
 // save writes a root, and those of its segments that are not on the disk. After a power cut there
-// is the earlier root or this one, with all of its segments.
+// is the earlier root or this one, with all of its segments. What could not be used and is still in
+// its place is not overwritten.
 func (c *cache) save(prefix string, r root, segments map[string]segment) error {
+	if c.stays != nil {
+		if err := c.stays.giveWay(); err != nil {
+			return err
+		}
+		c.stays = nil
+	}
 	if err := makeDirectory(filepath.Join(c.dir, "segments")); err != nil {
 		return err
 	}

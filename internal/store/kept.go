@@ -82,12 +82,13 @@ func (f *File) WriteAgain() error {
 		_ = f.lock.Close() // no process can find it any more
 		f.lock = lock
 	}
+	var errs []error
 	for _, name := range f.amiss() {
 		if err := f.writeAgain(name); err != nil && !errors.As(err, new(*unsyncedError)) {
-			return err
+			errs = append(errs, err) // the other files can be written all the same
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (f *File) writeAgain(name string) error {

@@ -134,3 +134,23 @@ func TestHeldChange(t *testing.T) {
 		t.Errorf("it comes back otherwise:\n%s", d)
 	}
 }
+
+// A file that cannot be written does not keep the others from being written again.
+func TestOneFileDoesNotHinderOthers(t *testing.T) {
+	dir := t.TempDir()
+	f := openFile(t, dir)
+	for i, owner := range []string{"app", "cli"} {
+		update(t, f, Replace(owner, []model.Service{service(owner, byte(i+1), 1)}, count))
+		if err := os.Remove(filepath.Join(dir, owner+suffix)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clear := obstruct(t, dir, "app.json")
+	if err := f.WriteAgain(); err == nil || f.Amiss() != "app.json is gone" {
+		t.Errorf("it says %v, and %q", err, f.Amiss())
+	}
+	clear()
+	if err := f.WriteAgain(); err != nil || f.Amiss() != "" {
+		t.Errorf("with room it says %v, %q", err, f.Amiss())
+	}
+}

@@ -26,7 +26,7 @@ const (
 )
 
 // SaveRunning writes Running into the directory of a process's state, which it makes if there is
-// none.
+// none. A file there that cannot be used is moved aside; if that is not possible, nothing is written.
 func SaveRunning(dir string, name RunningName, r Running) error {
 	if err := makeDirectory(dir); err != nil {
 		return fmt.Errorf("keep the file that runs: %w", err)
@@ -34,6 +34,9 @@ func SaveRunning(dir string, name RunningName, r Running) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the file that runs: %w", err)
+	}
+	if _, _, err := LoadRunning(dir, name); err != nil && !wasMoved(err) {
+		return fmt.Errorf("keep the file that runs: it is not overwritten: %w", err)
 	}
 	if err := writeFile(filepath.Join(dir, string(name)), append(text, '\n')); err != nil {
 		return fmt.Errorf("keep the file that runs: %w", err)
