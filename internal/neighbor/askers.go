@@ -14,7 +14,7 @@ const (
 
 // askers bounds the answers: each asker has a few of its own, and shares the others with all. So one
 // that asks without end leaves the rest answered. Askers are told apart by a hash of their Ethernet
-// address: who forges many addresses can use up everything, and that is bounded, too.
+// address: a host that forges many addresses can use up everything, and that is bounded, too.
 type askers struct {
 	seed   maphash.Seed // nobody can choose addresses that share another asker's place
 	own    [256]limiter
