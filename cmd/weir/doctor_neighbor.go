@@ -43,7 +43,7 @@ func examineTaken(c *model.Config) (findings []doctor.Finding) {
 	}
 	for _, a := range vipsOnInterfaces(c.Services) {
 		findings = append(findings, doctor.Finding{Level: doctor.Fail, Check: "neighbor", Fix: fmt.Sprintf("ip addr del %s dev %s", a.prefix, a.name),
-			Text: fmt.Sprintf("%s is an address of %s: the kernel answers for it whoever the owner is", a.prefix.Addr(), a.name)})
+			Text: fmt.Sprintf("%s is an address of %s: the kernel answers for it also when another director owns it", a.prefix.Addr(), a.name)})
 	}
 	return findings
 }

@@ -17,7 +17,7 @@ func TestDoctorLooksAtLinks(t *testing.T) {
 		{head: `director: {interfaces: [eth0], group: [10.0.0.7, 10.0.0.8], store: {etcd: {endpoints: ["http://10.0.0.9:2379"]}}, neighbor: {interfaces: [{name: eth0}]}}`, code: 1,
 			says: "FAIL neighbor none of the addresses in director.group is this host's, so it answers for nothing; fix: put this host's address in director.group"},
 		{head: "director: {interfaces: [eth0], neighbor: {interfaces: [{name: eth0}]}}", does: "203.0.113.1/32", code: 1,
-			says: "FAIL neighbor 203.0.113.1 is an address of eth0: the kernel answers for it whoever the owner is; fix: ip addr del 203.0.113.1/32 dev eth0"},
+			says: "FAIL neighbor 203.0.113.1 is an address of eth0: the kernel answers for it also when another director owns it; fix: ip addr del 203.0.113.1/32 dev eth0"},
 	} {
 		if test.does != "" {
 			h.Address("eth0", test.does)

@@ -31,7 +31,7 @@ func TestFailuresOfTheHostAreShownEverywhere(t *testing.T) {
 	h.resolvedNow(p)
 	hands := []struct{ breaks, mends, part, text string }{
 		{"link set eth0 mtu 1200", "link set eth0 mtu 1500", "mtu eth0", "1200 leaves 1180 bytes for packets by ipip, less than IPv6 may rely on"},
-		{"addr add 10.0.0.81/32 dev eth0", "addr del 10.0.0.81/32 dev eth0", "neighbor", "10.0.0.81 is an address of eth0: the kernel answers for it whoever the owner is"},
+		{"addr add 10.0.0.81/32 dev eth0", "addr del 10.0.0.81/32 dev eth0", "neighbor", "10.0.0.81 is an address of eth0: the kernel answers for it also when another director owns it"},
 		{"addr del 10.0.0.9/32 dev eth0", "addr add 10.0.0.9/32 dev eth0", "snat 10.0.0.9",
 			"is on no interface of this host: backends on eth0 ask for it by ARP or neighbor requests, and nobody answers"},
 	}
