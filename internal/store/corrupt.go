@@ -11,7 +11,7 @@ import (
 // CorruptError is a state file that cannot be used: it is damaged, another version of weir has
 // written it, or it cannot be read. Its content is kept. Where a start needs the file it stays in
 // place, so that every start refuses it; a damaged one also has a second name, so that it is not
-// lost with the first. Where a start can do without, it is moved aside.
+// lost with the first. Where a start can do without the file, it is moved aside.
 type CorruptError struct {
 	File         string
 	Line, Column int // from 1, of a damaged file

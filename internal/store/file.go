@@ -35,9 +35,9 @@ var ErrInUse = errors.New("another process has the store open")
 
 // OpenFile opens the store in a directory, which it makes if there is none. A file that cannot be
 // used gives a *CorruptError, and none of the files is touched: starting without it would forward
-// without its services. But the sets of some owners may be dispensable: their services are also
-// written elsewhere, and only their logs are lost. Such a file of theirs is moved aside, and their
-// set is gone. Files that weir has not written, such as copies of a set, are left alone: see Strays.
+// without its services. A dispensable owner's services are written elsewhere, too, and only its logs
+// are lost: its file is moved aside, and the start goes on without its set. Files that weir has not
+// written, such as copies of a set, are left alone: see Strays.
 func OpenFile(dir string, dispensable ...string) (*File, error) {
 	if err := makeDirectory(dir); err != nil {
 		return nil, err
