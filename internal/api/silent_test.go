@@ -34,12 +34,15 @@ func questions(c *api.Client) map[string]func(context.Context) error {
 
 // holdSocket is what the process of TestStoppedProcessIsNamed does: it has the socket.
 func holdSocket(path string) {
-	if _, err := net.Listen("unix", path); err != nil {
+	listener, err := net.Listen("unix", path)
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 	fmt.Println("listens")
-	select {}
+	// It must use the listener: the garbage collector closes one that nothing uses.
+	fmt.Println(http.Serve(listener, nil))
+	os.Exit(1)
 }
 
 const heldSocket = "WEIR_TEST_HELD_SOCKET"
