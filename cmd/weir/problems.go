@@ -34,10 +34,10 @@ func (d *director) gather() {
 	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
 	d.problems.Warn(model.ProblemHealth, "", d.checker.Prevented())
 	d.problems.Warn(model.ProblemGroup, "listen", d.shares.problem())
-	d.problems.Replace(model.ProblemBackend, ofBackends(d.kernel.Unreachable(mostUnreachable)))
+	d.problems.Replace(model.ProblemBackend, append(ofBackends(d.kernel.Unreachable(mostUnreachable)), ofMoved(d.kernel.Moved(mostUnreachable))...))
 	host, interfaces := upkeepProblems(d.hostStatus())
 	d.problems.Replace(model.ProblemHost, append(host, d.examiner.problems()...))
-	d.problems.Replace(model.ProblemInterface, append(interfaces, ofInterfaces(d.kernel.Renamed())...))
+	d.problems.Replace(model.ProblemInterface, slices.Concat(interfaces, ofInterfaces(d.kernel.Renamed()), ofLowered(d.kernel.Lowered())))
 	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()
 	d.problems.Replace(model.ProblemBGP, append(ofBGP(sessions), bgpPasswords(&config.BGP, sessions)...))
 	d.problems.Replace(model.ProblemBFD, append(ofBFD(view, d.bfd.fresh()), bfdPasswords(&config, view)...))
@@ -55,6 +55,27 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 	for i, b := range unreachable {
 		found[i] = model.Problem{Part: b.Service + "/" + b.Backend, Severity: model.SeverityWarning,
 			Text: fmt.Sprintf("backend %q of service %q gets no packets: %s", b.Backend, b.Service, b.Why)}
+	}
+	return found
+}
+
+// ofMoved are the problems of next hops whose MAC address has changed. Nobody may have meant that.
+func ofMoved(moved []model.MovedNeighbor) (found []model.Problem) {
+	for i := range moved {
+		m := &moved[i]
+		p := model.Problem{Part: m.Address.String(), Severity: model.SeverityWarning}
+		of := "backend " + m.Backends[0]
+		if more := len(m.Backends) - 1; more > 0 {
+			of += fmt.Sprintf(" and %d more", more)
+		}
+		if m.InTurn {
+			p.Text = fmt.Sprintf("two hosts have address %v on %s, %v and %v, and get packets for %s in turn", m.Address, m.Interface, m.Now, m.Before, of)
+			p.Fix = "find the host that should not have the address"
+		} else {
+			p.Text = fmt.Sprintf("packets for %s go to another host: address %v on %s has moved from %v to %v", of, m.Address, m.Interface, m.Before, m.Now)
+			p.Fix = "none, if that host was replaced; else find the one that has taken its address"
+		}
+		found = append(found, p)
 	}
 	return found
 }

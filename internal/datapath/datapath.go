@@ -42,6 +42,7 @@ type Datapath struct {
 	table          model.Table     // of the last Set
 	links          []netlink.Link  // of its interfaces; nil: it is not there
 	own            []string        // the names that these have now
+	highestMTU     map[int]int     // that these have had, by index
 	sysctls        map[sysctl]bool // that are to be kept
 	services       map[serviceKey]*service
 	placed         []*service // those of the table, in its order

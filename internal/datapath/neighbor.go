@@ -30,8 +30,11 @@ func (r *resolver) macOf(n neighbor) model.MAC {
 	if !r.managed[n] {
 		r.managed[n] = true
 		r.ask(n)
+		r.movements.leaveOut(r.managed)
 	}
-	return r.macs[n]
+	mac := r.macs[n]
+	r.movements.see(n, mac, time.Now())
+	return mac
 }
 
 // ask makes the kernel look for a neighbor now, and keep it.

@@ -44,6 +44,8 @@ type resolver struct {
 	managed map[neighbor]bool        // neighbors that the kernel keeps, or was asked to keep
 	doubts  map[neighbor]*time.Timer // neighbors that the kernel has given up, and that are asked again until then
 
+	movements movements // of next hops
+
 	events chan struct{} // one: something has changed
 }
 
@@ -52,7 +54,7 @@ func newResolver(log *slog.Logger, onward *onward, recheck time.Duration, change
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, stop: make(chan struct{}), doubts: map[neighbor]*time.Timer{},
+	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, stop: make(chan struct{}), doubts: map[neighbor]*time.Timer{}, movements: movements{of: map[neighbor]movement{}},
 		events: make(chan struct{}, 1)}
 	onward.again = r.tryOnward
 	r.outdated(true)

@@ -76,7 +76,7 @@ var ProblemKinds = []struct {
 	{ProblemNeighbor, false, "answers to ARP and NDP"},
 	{ProblemHook, false, "a hook has not taken which VIPs are up"},
 	{ProblemHealth, false, "checks cannot be made"},
-	{ProblemBackend, false, "there is no way to a backend: no route, no neighbor that answers, or an interface that cannot send to it"},
+	{ProblemBackend, false, "there is no way to a backend: no route, no neighbor that answers, or an interface that cannot send to it; or its address has moved to another host"},
 	{ProblemAPI, true, "the API is not open where the configuration says"},
 	{ProblemGroup, false, "the other directors of the group, or what is shared with them"},
 	{ProblemLoads, true, "reports of loads"},

@@ -178,6 +178,21 @@ type UnreachableBackend struct {
 	Why              string
 }
 
+// MovedNeighbor is a next hop whose MAC address has just changed: another host has its address.
+type MovedNeighbor struct {
+	Address     netip.Addr
+	Interface   string
+	Now, Before MAC
+	InTurn      bool     // it has had both several times: two hosts have the address
+	Backends    []string // that are reached by it, SERVICE/BACKEND
+}
+
+// LoweredMTU is an interface whose MTU is smaller than it was while the process has run.
+type LoweredMTU struct {
+	Interface   string
+	Now, Before int
+}
+
 // BackendStatus is one backend of one service as it is in the kernel.
 type BackendStatus struct {
 	Name      string       `json:"name"`
