@@ -46,6 +46,9 @@ const (
 	partViews   = "views"   // what probes find
 	partReports = "reports" // of connections, by agents
 
+	partNamesake = "namesake" // another director with this one's address
+	partClocks   = "clocks"   // of the group's directors
+
 	partCertificates = "etcd's certificates"
 )
 

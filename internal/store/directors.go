@@ -140,9 +140,9 @@ func (e *Etcd) watchFingerprints(ctx context.Context, f *Fingerprints, since int
 // and writes both again if etcd has lost them, until the context ends. After the process has ended
 // the keys are of no use, and disappear with their leases.
 func (e *Etcd) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fingerprint string) {
-	pause, life := firstPause, lease{seconds: livesFor}
+	pause, life, same := firstPause, lease{seconds: livesFor}, namesake{}
 	for said := false; ctx.Err() == nil; {
-		err := e.putFingerprint(ctx, &life, addresses, fingerprint)
+		over, err := e.putFingerprint(ctx, &life, addresses, fingerprint)
 		if err != nil {
 			if !said {
 				e.options.Log.Warn("the group's directors do not know this one yet", "error", err)
@@ -157,11 +157,47 @@ func (e *Etcd) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fing
 			e.options.warn(model.ProblemGroup, partFlows, "", nil)
 		}
 		said, pause = false, firstPause
+		e.options.warn(model.ProblemGroup, partNamesake, "two directors are one to the group", same.note(over))
 		wait(ctx, renewFingerprint)
 	}
 }
 
-func (e *Etcd) putFingerprint(ctx context.Context, life *lease, addresses []netip.Addr, fingerprint string) error {
+// namesake notices another process that says that it is the director with this one's address, such
+// as that of a copied host. This process's predecessor may have written once since it began.
+type namesake struct {
+	began   bool
+	written int        // how often in a row another fingerprint stood where this process's was written
+	address netip.Addr // where
+	quiet   int        // how often in a row none has
+}
+
+// Another process writes as often as this one.
+const (
+	namesakeAfter = 2
+	namesakeOver  = 3
+)
+
+// note takes the address over which another process has written, if any, and returns what is wrong.
+func (n *namesake) note(over netip.Addr) error {
+	switch {
+	case !over.IsValid():
+		if n.quiet++; n.quiet >= namesakeOver {
+			n.written = 0
+		}
+	case n.began:
+		n.quiet, n.address = 0, over
+		n.written++
+	}
+	n.began = true
+	if n.written < namesakeAfter {
+		return nil
+	}
+	return fmt.Errorf("another process also says that it is director %v: give each host its own address in director.group, for example where one is a copy of the other", n.address)
+}
+
+// putFingerprint writes what another process or etcd has changed, and returns the address over which
+// another process has written.
+func (e *Etcd) putFingerprint(ctx context.Context, life *lease, addresses []netip.Addr, fingerprint string) (over netip.Addr, err error) {
 	stays, err := e.renewLease(ctx)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		e.mu.Lock()
@@ -170,10 +206,10 @@ func (e *Etcd) putFingerprint(ctx context.Context, life *lease, addresses []neti
 		stays, err = e.renewLease(ctx)
 	}
 	if err != nil {
-		return err
+		return over, err
 	}
 	if err := e.prolong(ctx, life); err != nil {
-		return err
+		return over, err
 	}
 	for _, a := range addresses {
 		key := e.directorsKey() + a.String()
@@ -182,15 +218,20 @@ func (e *Etcd) putFingerprint(ctx context.Context, life *lease, addresses []neti
 			lease clientv3.LeaseID
 		}{{key, stays}, {key + livesKey, life.id}} {
 			same := []clientv3.Cmp{clientv3.Compare(clientv3.Value(one.key), "=", fingerprint), clientv3.Compare(clientv3.LeaseValue(one.key), "=", one.lease)}
-			_, err := e.transact(ctx, func(t clientv3.Txn) clientv3.Txn {
-				return t.If(same...).Else(clientv3.OpPut(one.key, fingerprint, clientv3.WithLease(one.lease)))
+			response, err := e.transact(ctx, func(t clientv3.Txn) clientv3.Txn {
+				return t.If(same...).Else(clientv3.OpPut(one.key, fingerprint, clientv3.WithLease(one.lease), clientv3.WithPrevKV()))
 			})
 			if err != nil {
-				return fmt.Errorf("write by what this director is known: %w", err)
+				return over, fmt.Errorf("write by what this director is known: %w", err)
+			}
+			if !response.Succeeded {
+				if before := response.Responses[0].GetResponsePut().GetPrevKv(); before != nil && string(before.Value) != fingerprint {
+					over = a
+				}
 			}
 		}
 	}
-	return nil
+	return over, nil
 }
 
 // lease is a lease of this process; the zero ID: none that is known to live.

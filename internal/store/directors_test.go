@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -127,4 +128,48 @@ func (c *cluster) writtenAgain(revision int64, prefix string, keys int) {
 		}
 		return err
 	})
+}
+
+// TestNamesakeIsListed: two directors with one address, such as a host and its copy, write their
+// fingerprints one over the other. A process whose predecessor has written last is none.
+func TestNamesakeIsListed(t *testing.T) {
+	c := newCluster(t, 1, false)
+	address := []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	type process struct {
+		*Etcd
+		life lease
+		same namesake
+		name string
+	}
+	open := func(name string) *process {
+		return &process{Etcd: c.open(), life: lease{seconds: livesFor}, name: name}
+	}
+	says := func(p *process) error {
+		t.Helper()
+		over, err := p.putFingerprint(t.Context(), &p.life, address, p.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.same.note(over)
+	}
+	before, one, copied := open("before"), open("one"), open("copied")
+	for _, p := range []*process{before, before, one, before, one, one} { // before writes once more at its end
+		if err := says(p); err != nil {
+			t.Errorf("the process %s, of one director, is said to have a namesake: %v", p.name, err)
+		}
+	}
+	for range 2 {
+		_, _ = says(copied), says(one)
+	}
+	for _, p := range []*process{copied, one} {
+		if err := says(p); err == nil || !strings.Contains(err.Error(), "10.0.0.2") {
+			t.Errorf("the process %s says of its namesake: %v, want its address", p.name, err)
+		}
+	}
+	for range namesakeOver {
+		_ = says(one)
+	}
+	if err := says(one); err != nil {
+		t.Errorf("after the copy has ended it is said: %v", err)
+	}
 }

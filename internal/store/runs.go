@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -27,14 +29,15 @@ const lookAtRun = renewFingerprint / 5
 // or etcd has lost it, until the context ends.
 func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() model.DirectorRun) {
 	pause, life, last, rest := firstPause, lease{seconds: livesFor}, "", 0
+	clocks := clocks{}
 	for ctx.Err() == nil {
-		text, err := json.Marshal(run())
+		is := run()
+		text, err := json.Marshal(is)
 		if err == nil && (string(text) != last || rest == 0) {
-			values := map[string]string{}
-			for _, a := range addresses {
-				values[e.directorsKey()+a.String()+runsSuffix] = string(text)
+			err = e.putRun(ctx, &life, addresses, is)
+			if err == nil && rest == 0 {
+				err = e.compareClocks(ctx, clocks, addresses)
 			}
-			err = e.putRun(ctx, &life, values)
 			last, rest = string(text), int(renewFingerprint/lookAtRun)
 		}
 		if err != nil {
@@ -50,38 +53,71 @@ func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() m
 	}
 }
 
-func (e *Etcd) putRun(ctx context.Context, life *lease, values map[string]string) error {
+// writtenRun is what a director has written about itself.
+type writtenRun struct {
+	model.DirectorRun
+
+	Clock time.Time `json:"clock,omitzero"` // of its host when it wrote; older versions do not say
+}
+
+func (e *Etcd) putRun(ctx context.Context, life *lease, addresses []netip.Addr, run model.DirectorRun) error {
 	if err := e.prolong(ctx, life); err != nil {
 		return err
 	}
-	for key, value := range values {
-		if _, err := e.commit(ctx, nil, clientv3.OpPut(key, value, clientv3.WithLease(life.id))); err != nil {
+	for _, a := range addresses {
+		text, err := json.Marshal(writtenRun{run, time.Now().UTC()})
+		if err != nil {
+			return fmt.Errorf("say what this director runs: %w", err)
+		}
+		key := e.directorsKey() + a.String() + runsSuffix
+		if _, err := e.commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(life.id))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+func (e *Etcd) compareClocks(ctx context.Context, c clocks, own []netip.Addr) error {
+	runs, err := e.writtenRuns(ctx)
+	if err != nil {
+		return err
+	}
+	e.options.warn(model.ProblemGroup, partClocks, "generations may leave the group's logs before their drain has passed", c.compare(runs, own, time.Now()))
+	return nil
+}
+
 // Runs returns what the group's directors say about themselves, by their addresses.
 func (e *Etcd) Runs(ctx context.Context) ([]model.DirectorRun, error) {
+	written, err := e.writtenRuns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	runs := make([]model.DirectorRun, len(written))
+	for i := range written {
+		runs[i] = written[i].DirectorRun
+	}
+	return runs, nil
+}
+
+func (e *Etcd) writtenRuns(ctx context.Context) ([]writtenRun, error) {
 	response, err := e.commit(ctx, nil, clientv3.OpGet(e.directorsKey(), clientv3.WithPrefix()))
 	if err != nil {
 		return nil, err
 	}
-	var runs []model.DirectorRun
+	var runs []writtenRun
 	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
 		address, is := strings.CutSuffix(strings.TrimPrefix(string(kv.Key), e.directorsKey()), runsSuffix)
 		a, err := netip.ParseAddr(address)
 		if !is || err != nil {
 			continue
 		}
-		run := model.DirectorRun{}
+		run := writtenRun{}
 		if err := json.Unmarshal(kv.Value, &run); err != nil {
 			run.Refused = "what it says about itself cannot be read: " + err.Error() // another version, perhaps
 		}
 		run.Address = a
 		runs = append(runs, run)
 	}
-	slices.SortFunc(runs, func(a, b model.DirectorRun) int { return a.Address.Compare(b.Address) })
+	slices.SortFunc(runs, func(a, b writtenRun) int { return a.Address.Compare(b.Address) })
 	return runs, nil
 }
