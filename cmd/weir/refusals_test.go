@@ -152,11 +152,16 @@ func TestTheWayIntoAGroup(t *testing.T) {
 	p.stop()
 }
 
-// A state directory that is full, or has become read-only, is shown everywhere; what runs keeps
-// running, also across a start, and the file runs when it can be stored.
+// A state directory that is full, has no inodes left, or has become read-only, is shown everywhere,
+// even before anything is to be written; what runs keeps running, also across a start, and the file
+// runs when it can be stored.
 func TestStateCannotBeWritten(t *testing.T) {
-	for name, test := range map[string]struct{ breaks, mends func(dir string) error }{
+	for name, test := range map[string]struct {
+		idle          string // what is said before anything is to be written
+		breaks, mends func(dir string) error
+	}{
 		"full": {
+			"its file system is full",
 			func(dir string) error {
 				err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600)
 				if !errors.Is(err, syscall.ENOSPC) {
@@ -166,7 +171,27 @@ func TestStateCannotBeWritten(t *testing.T) {
 			},
 			func(dir string) error { return os.Remove(filepath.Join(dir, "filler")) },
 		},
+		"no inodes": {
+			"its file system has no inode left",
+			func(dir string) error {
+				for i := 0; ; i++ {
+					if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("filler%d", i)), nil, 0o600); errors.Is(err, syscall.ENOSPC) {
+						return nil
+					} else if err != nil {
+						return err
+					}
+				}
+			},
+			func(dir string) error {
+				fillers, err := filepath.Glob(filepath.Join(dir, "filler*"))
+				for _, f := range fillers {
+					err = errors.Join(err, os.Remove(f))
+				}
+				return err
+			},
+		},
 		"read-only": {
+			"read-only file system",
 			func(dir string) error { // mounted on top: open files stay writable, and keep the mount from being made read-only in place
 				return errors.Join(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""),
 					syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""))
@@ -184,21 +209,20 @@ func TestStateCannotBeWritten(t *testing.T) {
 				}
 			}
 			do(os.Mkdir(dir, 0o700))
-			do(syscall.Mount("state", dir, "tmpfs", 0, "size=256k"))
+			do(syscall.Mount("state", dir, "tmpfs", 0, "size=256k,nr_inodes=60"))
 			t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 			head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + dir + "}}"
 			h.configure(head, "web")
 			p := h.start("director runs")
-			if name == "read-only" { // before anything is to be written, and beside what an operator has to look at
-				aside := filepath.Join(dir, "running.corrupt-1")
-				do(os.WriteFile(aside, nil, 0o600))
-				p.wait("list what was damaged", func() bool { return h.lists(model.ProblemStore, aside) })
-				do(test.breaks(dir))
-				p.wait("see that its state cannot be written", func() bool { return h.lists(model.ProblemHost, dir+" cannot be written: read-only file system") })
-				do(test.mends(dir))
-				do(os.Remove(aside))
-				h.resolvedEverywhere(p, model.ProblemStore)
-			}
+			// Before anything is to be written, and beside what an operator has to look at.
+			aside := filepath.Join(dir, "running.corrupt-1")
+			do(os.WriteFile(aside, nil, 0o600))
+			p.wait("list what was damaged", func() bool { return h.lists(model.ProblemStore, aside) })
+			do(test.breaks(dir))
+			p.wait("see that its state cannot be written", func() bool { return h.lists(model.ProblemHost, dir+" cannot be written: "+test.idle) })
+			do(test.mends(dir))
+			do(os.Remove(aside))
+			h.resolvedEverywhere(p, model.ProblemStore)
 			do(test.breaks(dir))
 			if _, err := api.NewClient(h.socket).PutSet(t.Context(), "cli", api.SetText{Text: []byte(appSet)}, api.Condition{}); err == nil {
 				t.Error("a set is taken that cannot be stored")

@@ -86,14 +86,38 @@ func (d *director) statePart() upkeep.Part {
 
 // unwritable says whether the next change could not be written, while nothing is to be written now. A
 // write that has failed is listed as such. What only an operator can end is about no write.
-func (d *director) unwritable(dir string) []upkeep.Difference {
-	err := unix.Access(dir, unix.W_OK|unix.X_OK)
+func (d *daemon) unwritable(dir string) []upkeep.Difference {
+	err := writable(dir)
 	if err == nil || slices.ContainsFunc(d.problems.Of(model.ProblemStore), func(p model.Problem) bool {
 		return !slices.Contains([]string{partDamaged, partStrays, partInPlace}, p.Part)
 	}) {
 		return nil
 	}
 	return []upkeep.Difference{{What: dir, Found: fmt.Sprintf("cannot be written: %v", err)}}
+}
+
+// writable returns why no file can be written in a directory: its rights, or a file system that is
+// full. One without inodes says that there is no space, though df shows some. A file system that
+// makes inodes as needed counts none.
+func writable(dir string) error {
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return err
+	}
+	var on unix.Statfs_t
+	if err := unix.Statfs(dir, &on); err != nil {
+		return err
+	}
+	free := on.Bavail
+	if os.Geteuid() == 0 {
+		free = on.Bfree
+	}
+	switch {
+	case on.Files > 0 && on.Ffree == 0:
+		return errors.New("its file system has no inode left (df -i): remove files there")
+	case on.Blocks > 0 && free == 0:
+		return errors.New("its file system is full")
+	}
+	return nil
 }
 
 // ranPart is the same for an agent, which has no other state.
@@ -103,7 +127,7 @@ func (d *daemon) ranPart() upkeep.Part {
 		d.lookAtDamaged(dir)
 		gone := d.lookAtRan()
 		if gone == "" {
-			return nil, nil
+			return d.unwritable(dir), nil
 		}
 		return []upkeep.Difference{{What: dir, Found: "is not as it was written: " + gone, Repair: d.saveRanAgain}}, nil
 	}}
