@@ -42,7 +42,9 @@ func (x *examination) agent() {
 	held := slices.DeleteFunc(slices.Clone(direct), func(s model.Service) bool { return s.Backends[0].Host.IsValid() })
 	x.vips(held)
 	x.pods()
-	for _, link := range x.uplinks(services) {
+	uplinks := x.uplinks(services)
+	x.socketsTranslated(held, uplinks)
+	for _, link := range uplinks {
 		x.xdp(link, hostProgram)
 		x.lro(link)
 		x.reversePath(link)

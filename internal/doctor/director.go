@@ -35,6 +35,7 @@ func (x *examination) director() {
 	x.services()
 	x.backends()
 	x.answers()
+	x.probesTranslated()
 	x.forwarding()
 	x.snat()
 	x.group()
