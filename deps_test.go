@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 	"internal/forecast":    {"internal/model", "internal/engine"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
 	"internal/datapath":    {"internal/model", "internal/contents", "internal/crowd", "internal/device", "internal/nslock", "internal/upkeep", "ebpf", "netlink", "sys"},
-	"internal/nslock":      {"sys"},
+	"internal/nslock":      {"internal/upkeep", "sys"},
 	"internal/flowsync":    {"internal/model"},
 	"internal/loads":       {"internal/model", "sys"},
 	"internal/logs":        {"cobra"},

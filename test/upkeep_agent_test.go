@@ -183,8 +183,9 @@ func keptRows() []keptRow {
 }
 
 // followedParts are the parts of an agent's host that it does not repair: it follows their changes.
-// TestAgentWaitsForInterfaces and TestAgentFollowsItsAddresses change them.
-var followedParts = []string{"configuration", "interfaces"}
+// TestAgentWaitsForInterfaces and TestAgentFollowsItsAddresses change them, and cmd/weir's
+// TestStrangerHasTheNameOfTheLock the lock.
+var followedParts = []string{"configuration", "interfaces", "lock"}
 
 // Each part that docs/upkeep.md lists for agents has a hand here, and no other.
 func TestEveryPartOfAnAgentHasAHand(t *testing.T) {

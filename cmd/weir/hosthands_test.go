@@ -206,8 +206,9 @@ func announcingHands(h *host) []hostHand {
 	}
 }
 
-// waitedParts are those that a director cannot repair: it uses what comes back.
-var waitedParts = []string{"interfaces", "vips"}
+// waitedParts are those that a director cannot repair: it uses what comes back. For the lock see
+// TestStrangerHasTheNameOfTheLock.
+var waitedParts = []string{"interfaces", "vips", "lock"}
 
 // TestHandsOnAnnouncing damages the process and the device that TestHandsOnTheHost lacks, and takes
 // away the only interface, as soon as the director answers and twice in a row.

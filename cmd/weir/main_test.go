@@ -25,6 +25,9 @@ var update = flag.Bool("update", false, "write the transcripts in testdata as th
 const asWeir = "WEIR_TEST_RUN"
 
 func TestMain(m *testing.M) {
+	if name := os.Getenv(asStranger); name != "" {
+		holdName(name)
+	}
 	if os.Getenv(asWeir) != "" {
 		main()
 	}

@@ -29,6 +29,9 @@ func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 			if p.State == model.UpkeepContested {
 				found.Fix = "end what changes it, or the need for it in the configuration"
 			}
+			if u.Part == upkeep.Lock { // all works without it
+				found.Severity, found.Fix = model.SeverityWarning, "end what holds that name: then it is taken within a second"
+			}
 			if u.Part == partPrograms && p.State == model.UpkeepWaiting { // perhaps it lets everything go on
 				found.Severity, found.Fix = model.SeverityWarning, "see that the other program lets tunnels go on (TCX_NEXT), or attach it behind the agent's"
 			}

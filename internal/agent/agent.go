@@ -95,7 +95,7 @@ func Open(options Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.lockNamespace(options.Log); err != nil {
+	if err := p.lockNamespace(); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
 	flows, err := openFlows(p.state(), spec, options.UDPFlows)
@@ -350,7 +350,7 @@ func Detach(pin string) error {
 	}
 	defer p.close()
 	err = newLinks(p.links()).detachOthers(nil)
-	if p.lockNamespace(slog.New(slog.DiscardHandler)) == nil {
+	if p.lockNamespace() == nil {
 		err = errors.Join(err, releaseVIPs(nil))
 	}
 	if err != nil {

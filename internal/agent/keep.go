@@ -32,6 +32,7 @@ const again = time.Second
 // quiet before there is a VIP that it could give away.
 func (a *Agent) parts() []upkeep.Part {
 	return slices.Concat([]upkeep.Part{
+		a.pins.namespace.Part(),
 		{Name: partPins, Look: a.locked(a.lookAtPins)},
 		{Name: partConfiguration, Look: a.locked(a.lookAtConfiguration)},
 		{Name: partTables, Look: a.locked(a.lookAtTables)},

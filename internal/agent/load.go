@@ -29,7 +29,7 @@ var ErrNoBPFFS = errors.New("not on a BPF file system (mount -t bpf bpf /sys/fs/
 type pins struct {
 	root      string
 	lock      *os.File
-	namespace *nslock.Lock // nil: not taken
+	namespace *nslock.Lock // one that was not taken is tried again
 }
 
 // close lets another agent begin, which takes the lock of the directory first.
@@ -39,16 +39,14 @@ func (p *pins) close() error { return errors.Join(p.namespace.Close(), p.lock.Cl
 const namespaceLock = "agent"
 
 // lockNamespace keeps a second agent out of this network namespace, whose pins may be on a BPF file
-// system of its own: the VIPs on lo and the programs at the interfaces are the namespace's.
-func (p *pins) lockNamespace(log *slog.Logger) error {
+// system of its own: the VIPs on lo and the programs at the interfaces are the namespace's. An agent
+// works without the lock: its part of the host tells of that.
+func (p *pins) lockNamespace() error {
 	lock, err := nslock.Take(namespaceLock)
-	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
-		return fmt.Errorf("%w: %w, perhaps with a --bpffs of its own: it has the VIPs on lo and the programs at the interfaces", ErrRunning, held)
-	}
-	if err != nil {
-		log.Warn("a second agent in this network namespace would not be kept out", "error", err)
-	}
 	p.namespace = lock
+	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
+		return fmt.Errorf("%w: %w, perhaps with a --bpffs of its own: it has the VIPs on lo and the programs at the interfaces: end that process, or let it do the work", ErrRunning, held)
+	}
 	return nil
 }
 

@@ -183,7 +183,7 @@ func lockNamespace(pin string) (*nslock.Lock, error) {
 	name, _ := checkNames(pin)
 	lock, err := nslock.Take("director-" + name)
 	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
-		return nil, fmt.Errorf("%w: %w with pin directory %s, which was removed or is on another BPF file system: end it, or name another directory in --bpffs", ErrRunning, held, pin)
+		return lock, fmt.Errorf("%w: %w, by which one director works with pin directory %s, also where that was removed or is on another BPF file system: end that process, or name another directory in --bpffs", ErrRunning, held, pin)
 	}
 	return lock, err
 }

@@ -31,6 +31,7 @@ var Groups = []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_TC, unix.RTNLGRP_IPV4_NETCON
 // Parts are the parts of this host that the datapath owns, as docs/upkeep.md lists them.
 func (d *Datapath) Parts(by By) []upkeep.Part {
 	return []upkeep.Part{
+		d.kernel.sole.Part(),
 		{Name: "interfaces", Look: d.whileItRuns(d.interfaceDifferences)},
 		{Name: "pins", Look: d.whileItRuns(d.pinDifferences)}, // before everything that is pinned
 		{Name: "tables", Look: d.contentDifferences},

@@ -40,7 +40,7 @@ type pins struct {
 	pin    string       // Options.Pin
 	abi    string       // of this version with these limits
 	lock   *os.File     // of pin
-	sole   *nslock.Lock // nil: not taken
+	sole   *nslock.Lock // of the network namespace; one that was not taken is tried again
 	state  map[string]string
 	former map[string]string // pins of counters in the format before: see carry.go
 	snat   string            // pin of full NAT's table
@@ -90,10 +90,7 @@ func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
 	if p.sole, err = lockNamespace(o.Pin); errors.Is(err, ErrRunning) {
 		return nil, errors.Join(err, p.lock.Close())
 	}
-	if err != nil {
-		o.Log.Warn("a second director with this pin directory would not be kept out of this network namespace", "error", err)
-	}
-	return p, nil
+	return p, nil // without the lock of the namespace a director works: Parts tells of it
 }
 
 // unlock lets another director begin, which takes the lock of the directory first.

@@ -3,7 +3,7 @@
 //
 // A lock is an abstract unix socket (unix(7)). Each network namespace has names of its own, and the
 // kernel frees a name when its process ends, however that ends. Every user can take such a name, so a
-// process of a user who could not do weir's work does not count as a holder.
+// process that could not do weir's work does not count as a holder.
 package nslock
 
 import (
@@ -14,35 +14,23 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/upkeep"
 )
 
-// Lock is held until Close, or the end of the process.
-type Lock struct{ socket net.Listener }
+// Lock is held until Close, or the end of the process, once it is taken.
+type Lock struct {
+	address *net.UnixAddr
 
-// HeldError says which process has a lock.
-type HeldError struct {
-	Process int    // its number; 0: it is in another PID namespace
-	Command string // its name; empty: not known
-	User    uint32
+	mu     sync.Mutex
+	socket net.Listener // nil: it is not taken
+	closed bool
+	silent error // which process has the name without listening, if it was looked for
 }
-
-// Error names the process.
-func (e *HeldError) Error() string {
-	switch {
-	case e.Process == 0:
-		return "a process of another PID namespace works in this network namespace"
-	case e.Command == "":
-		return fmt.Sprintf("process %d works in this network namespace", e.Process)
-	}
-	return fmt.Sprintf("process %d (%s) works in this network namespace", e.Process, e.Command)
-}
-
-// Foreign reports whether the process is of a user who is neither root nor this process's user: such
-// a process has only taken the name.
-func (e *HeldError) Foreign() bool { return e.User != 0 && e.User != uint32(os.Geteuid()) }
 
 // A process that has the name and takes no connection is beginning or ending: the name is tried again.
 const (
@@ -50,30 +38,76 @@ const (
 	pause    = 10 * time.Millisecond
 )
 
+// errSilent says that another process has the name and takes no connection.
+var errSilent = errors.New("the process that has the name does not answer")
+
 // Take takes the lock of that name in the network namespace of the calling thread. If another process
-// has it, the error is a *HeldError.
+// has it, the error is a *HeldError. A lock that could not be taken is returned, too: see Part.
 func Take(name string) (*Lock, error) {
 	return take(name, func() { time.Sleep(pause) })
 }
 
 // take waits between two attempts by a function.
 func take(name string, wait func()) (*Lock, error) {
-	address := &net.UnixAddr{Net: "unix", Name: "@weir/" + name}
+	l := &Lock{address: &net.UnixAddr{Net: "unix", Name: "@weir/" + name}}
 	for range attempts {
-		socket, err := net.ListenUnix("unix", address)
-		if err == nil {
-			go answer(socket)
-			return &Lock{socket}, nil
-		}
-		if !errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("lock the network namespace: %w", err)
-		}
-		if err := holder(address); !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN) {
-			return nil, err
+		err := l.try()
+		if !errors.Is(err, errSilent) {
+			return l, err
 		}
 		wait()
 	}
-	return nil, binder(address.Name)
+	l.silent = binder(l.address.Name)
+	return l, l.silent
+}
+
+// try takes the lock if nobody has it.
+func (l *Lock) try() error {
+	socket, err := net.ListenUnix("unix", l.address)
+	if err == nil {
+		go answer(socket)
+		l.socket = socket
+		return nil
+	}
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("lock the network namespace: %w", err)
+	}
+	err = holder(l.address)
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN) {
+		return errSilent
+	}
+	return err
+}
+
+// again tries once more to take a lock that could not be taken.
+func (l *Lock) again() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.socket != nil || l.closed {
+		return nil
+	}
+	err := l.try()
+	if !errors.Is(err, errSilent) {
+		l.silent = nil
+		return err
+	}
+	if l.silent == nil { // once: all processes' files are read for it
+		l.silent = binder(l.address.Name)
+	}
+	return l.silent
+}
+
+// Part is the part of the host that the lock is: one that could not be taken is tried again. Its
+// looks are made in the network namespace of the lock.
+func (l *Lock) Part() upkeep.Part {
+	return upkeep.Part{Name: upkeep.Lock, Look: func() ([]upkeep.Difference, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.socket != nil || l.closed {
+			return nil, nil
+		}
+		return []upkeep.Difference{{What: l.address.Name, Found: "is not held, so a second process would not be kept out of this network namespace", Repair: l.again}}, nil
+	}}
 }
 
 // answer takes connections until the lock is freed: those who ask get their answer from the kernel.
@@ -96,10 +130,14 @@ func (l *Lock) Close() error {
 	if l == nil {
 		return nil
 	}
-	if err := l.socket.Close(); !errors.Is(err, net.ErrClosed) {
-		return err
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	socket := l.socket
+	l.socket, l.closed = nil, true
+	if socket == nil {
+		return nil
 	}
-	return nil
+	return socket.Close()
 }
 
 // holder asks the kernel which process has taken the name.
@@ -118,15 +156,7 @@ func holder(address *net.UnixAddr) error {
 	if err := errors.Join(control, err); err != nil {
 		return fmt.Errorf("lock the network namespace: %w", err)
 	}
-	return heldBy(int(credentials.Pid), credentials.Uid)
-}
-
-func heldBy(process int, user uint32) *HeldError {
-	held := &HeldError{Process: process, User: user}
-	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", process)); err == nil {
-		held.Command = strings.TrimSpace(string(text))
-	}
-	return held
+	return heldBy(address.Name, int(credentials.Pid), credentials.Uid)
 }
 
 // binder finds the process that has bound a name without listening there, by its files: the kernel
@@ -135,16 +165,16 @@ func binder(name string) *HeldError {
 	text, _ := os.ReadFile("/proc/thread-self/net/unix") // proc(5): of the thread's network namespace
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Fields(line); len(fields) == 8 && fields[7] == name {
-			if held := opener("socket:[" + fields[6] + "]"); held != nil {
+			if held := opener(name, "socket:["+fields[6]+"]"); held != nil {
 				return held
 			}
 		}
 	}
-	return &HeldError{}
+	return &HeldError{Name: name, Able: true}
 }
 
 // opener returns a process that has a socket open; nil: none is found.
-func opener(socket string) *HeldError {
+func opener(name, socket string) *HeldError {
 	files, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is right
 	for _, file := range files {
 		if target, err := os.Readlink(file); err != nil || target != socket {
@@ -154,7 +184,7 @@ func opener(socket string) *HeldError {
 		var stat unix.Stat_t
 		number, err := strconv.Atoi(filepath.Base(process))
 		if errors.Join(err, unix.Stat(process, &stat)) == nil {
-			return heldBy(number, stat.Uid)
+			return heldBy(name, number, stat.Uid)
 		}
 	}
 	return nil

@@ -10,6 +10,9 @@ const (
 	XDP           = "xdp"
 )
 
+// Lock is the part that keeps a second process out of a network namespace: all works without it.
+const Lock = "lock"
+
 // ErrUnknown says that it is not known this time what differs, and that the next look may know it: a
 // ledger leaves all as it is.
 var ErrUnknown = errors.New("not known yet what differs")
