@@ -126,7 +126,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		log.Warn("nobody can ask this agent yet", "error", err)
 	}
 	examiner := newExaminer(examineAgent(d, o.interfaces))
-	examiner.start(ctx, &watching, log)
+	examiner.start(ctx, &watching)
 	watching.Go(func() { watchAgent(ctx, d, reporting, examiner, events) })
 	d.follow(ctx, changes)
 	cancel()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -32,6 +31,7 @@ const (
 // It is over when one does not find it.
 type examiner struct {
 	examine func(context.Context) ([]doctor.Finding, error)
+	listen  func() (*upkeep.Notices, error)
 	every   time.Duration // without a notice
 	least   time.Duration // from the end of one examination to the next
 	woken   chan struct{}
@@ -39,10 +39,11 @@ type examiner struct {
 	mu    sync.Mutex
 	last  []model.Problem // what the last examination has found
 	found []model.Problem
+	deaf  error // why the kernel's notices are not heard
 }
 
 func newExaminer(examine func(context.Context) ([]doctor.Finding, error)) *examiner {
-	return &examiner{examine: examine, every: examineEvery, least: examineLeast, woken: make(chan struct{}, 1)}
+	return &examiner{examine: examine, listen: listenToHost, every: examineEvery, least: examineLeast, woken: make(chan struct{}, 1)}
 }
 
 // wake has the host examined soon: something else is asked of it.
@@ -53,30 +54,41 @@ func (e *examiner) wake() {
 	}
 }
 
-// problems are what the last two examinations have found.
+// listenToHost hears when links and addresses change.
+func listenToHost() (*upkeep.Notices, error) {
+	return upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+}
+
+// problems are what the last two examinations have found, and what keeps the host from being examined
+// at once.
 func (e *examiner) problems() []model.Problem {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Clone(e.found)
+	found := slices.Clone(e.found)
+	if e.deaf != nil {
+		found = append(found, model.Problem{Part: partNotices, Severity: model.SeverityWarning,
+			Text: fmt.Sprintf("failures of this host are found within %v, and not at once: %v", e.every, e.deaf),
+			Fix:  "give the process more open files, and its user more inotify instances (sysctl fs.inotify.max_user_instances): it tries again with each examination"})
+	}
+	return found
 }
 
 // start examines the host until the context ends: when links and addresses change, and regularly.
-// Where the kernel gives no notice of changes, only the latter.
-func (e *examiner) start(ctx context.Context, running *sync.WaitGroup, log *slog.Logger) {
-	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
-	if err != nil {
-		log.Warn("failures of this host are found within a minute, and not at once", "error", err)
-		running.Go(func() { e.run(ctx, nil) })
-		return
-	}
-	running.Go(func() {
-		defer notices.Close()
-		e.run(ctx, notices.C())
-	})
+// Where the kernel gives no notice of changes, only the latter, until it does.
+func (e *examiner) start(ctx context.Context, running *sync.WaitGroup) {
+	running.Go(func() { e.run(ctx) })
 }
 
-func (e *examiner) run(ctx context.Context, notices <-chan struct{}) {
+func (e *examiner) run(ctx context.Context) {
+	var notices *upkeep.Notices
+	var heard <-chan struct{}
 	for {
+		if notices == nil {
+			if notices = e.hear(); notices != nil {
+				defer notices.Close()
+				heard = notices.C()
+			}
+		}
 		if pause(ctx, max(e.least, examineShare*e.look(ctx))) != nil {
 			return
 		}
@@ -86,12 +98,23 @@ func (e *examiner) run(ctx context.Context, notices <-chan struct{}) {
 		case <-time.After(e.every):
 			continue
 		case <-e.woken:
-		case <-notices:
+		case <-heard:
 		}
 		if pause(ctx, examineSettle) != nil {
 			return
 		}
 	}
+}
+
+// hear begins to hear notices; nil: that is not possible now.
+func (e *examiner) hear() *upkeep.Notices {
+	notices, err := e.listen()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.deaf = err; err != nil {
+		return nil
+	}
+	return notices
 }
 
 // look examines the host once, and returns how long that took. What an examination cannot see stays
@@ -165,8 +188,11 @@ func toldTwice(p *model.Problem, own []doctor.Finding) bool {
 	})
 }
 
-// partExamination is about the examination itself.
-const partExamination = "examination"
+// Parts that are about the examination itself.
+const (
+	partExamination = "examination"
+	partNotices     = "notices"
+)
 
 // ofFinding is the problem that a failure is.
 func ofFinding(f *doctor.Finding) model.Problem {

@@ -15,6 +15,7 @@ import (
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
 )
 
 // What doctor calls a failure on the host of a director that runs is shown everywhere as soon as a
@@ -145,9 +146,48 @@ func TestExaminations(t *testing.T) {
 	e.every, e.least = time.Millisecond, 0
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { e.run(ctx, nil); close(ended) }()
+	go func() { e.run(ctx); close(ended) }()
 	for range 2 { // nobody has said that something has changed
 		<-looks
+	}
+	cancel()
+	for {
+		select {
+		case <-looks:
+		case <-ended:
+			return
+		}
+	}
+}
+
+// While the kernel gives no notices of changes, that is a problem: it is over with the first examination
+// before which it gives them.
+func TestExaminationsWithoutNotices(t *testing.T) {
+	looks := make(chan struct{})
+	e := newExaminer(func(context.Context) ([]doctor.Finding, error) { looks <- struct{}{}; return nil, nil })
+	e.every, e.least = time.Millisecond, 0
+	refused := errors.New("watch files: too many open files")
+	answers := make(chan error)
+	e.listen = func() (*upkeep.Notices, error) {
+		if err := <-answers; err != nil {
+			return nil, err
+		}
+		return listenToHost()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { e.run(ctx); close(ended) }()
+	for _, answer := range []error{refused, refused, nil} {
+		answers <- answer
+		<-looks
+		found := e.problems()
+		if answer == nil && len(found) > 0 {
+			t.Errorf("notices are heard, and the problems are %+v", found)
+		}
+		if answer != nil && (len(found) != 1 || found[0].Part != partNotices || found[0].Severity != model.SeverityWarning ||
+			found[0].Text != "failures of this host are found within 1ms, and not at once: watch files: too many open files" || found[0].Fix == "") {
+			t.Errorf("no notices are heard, and the problems are %+v", found)
+		}
 	}
 	cancel()
 	for {

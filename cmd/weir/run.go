@@ -392,7 +392,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	defer socket.wait()
 	d.keepHost(notices, events, gate, socket)
 	running.Go(func() { d.runHost(ctx, notices) })
-	d.examiner.start(ctx, &running, d.log)
+	d.examiner.start(ctx, &running)
 	d.follow(ctx, changes)
 	cancel()
 	return nil
