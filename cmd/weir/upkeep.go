@@ -32,6 +32,9 @@ func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 			if u.Part == upkeep.Lock { // all works without it
 				found.Severity, found.Fix = model.SeverityWarning, "end what holds that name: then it is taken within a second"
 			}
+			if p.What == "" && p.State == model.UpkeepWaiting { // perhaps all is as it should be
+				found.Severity = model.SeverityWarning
+			}
 			if u.Part == partPrograms && p.State == model.UpkeepWaiting { // perhaps it lets everything go on
 				found.Severity, found.Fix = model.SeverityWarning, "see that the other program lets tunnels go on (TCX_NEXT), or attach it behind the agent's"
 			}

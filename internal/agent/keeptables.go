@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"fmt"
+
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/upkeep"
 )
@@ -11,8 +13,11 @@ const partTables = "tables"
 
 // lookAtTables compares what the maps have with what they must have.
 func (a *Agent) lookAtTables() ([]upkeep.Difference, error) {
+	if !a.given {
+		return nil, nil // it owns nothing yet
+	}
 	if !a.planned || a.problem != nil {
-		return nil, nil
+		return nil, fmt.Errorf("%w: what the file asks for does not run as a whole", upkeep.ErrUnknown)
 	}
 	return a.comparison.Look(a.compared, func(name string) error { return contents.Mend(a.compared(), name) })
 }

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -22,6 +23,9 @@ func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 	repair := func(name string) error {
 		return d.locked(func() error { return contents.Mend(d.keptMaps(itself), name) })()
 	}
+	if _, err := d.whileItRuns(d.unsettled)(); err != nil {
+		return nil, err
+	}
 	copied := mapCopies{}
 	defer copied.close()
 	found, err := d.comparison.Look(func() []contents.Map { return d.copiedMaps(&copied) }, repair)
@@ -32,8 +36,8 @@ func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 		return nil, err
 	}
 	return d.whileItRuns(func() ([]upkeep.Difference, error) {
-		if !d.isSettled() {
-			return nil, nil
+		if _, err := d.unsettled(); err != nil {
+			return nil, err
 		}
 		return d.comparison.Look(func() []contents.Map {
 			return slices.DeleteFunc(d.keptMaps(itself), func(m contents.Map) bool {
@@ -43,15 +47,20 @@ func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 	})()
 }
 
-// isSettled reports whether the maps have what this process has put there and nothing else: at first
-// what an earlier process left may be there, too.
-func (d *Datapath) isSettled() bool { return d.whole && d.old.empty() && d.refused.old == nil }
+// unsettled says that the maps cannot be compared yet, unless they have what this process has put there
+// and nothing else: at first what an earlier process left may be there, too.
+func (d *Datapath) unsettled() ([]upkeep.Difference, error) {
+	if d.whole && d.old.empty() && d.refused.old == nil {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%w: the last change has not succeeded as a whole, or entries of an earlier process are still there", upkeep.ErrUnknown)
+}
 
 // copiedMaps copies what is to be compared; nil: nothing is. A map may be closed while it is read, so
 // it is opened once more.
 func (d *Datapath) copiedMaps(copied *mapCopies) (compared []contents.Map) {
 	_, _ = d.whileItRuns(func() ([]upkeep.Difference, error) {
-		if d.isSettled() {
+		if _, copied.err = d.unsettled(); copied.err == nil {
 			compared = d.keptMaps(copied.open)
 		}
 		return nil, nil

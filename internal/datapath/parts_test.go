@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -183,6 +184,39 @@ func TestPartsAreRepaired(t *testing.T) {
 	if !next.kernel.adopted || next.services[keyOf(&next.table.Services[0])].index != index {
 		t.Error("the next process does not go on with what was pinned again")
 	}
+}
+
+// TestMapsAreNotComparedBeforeTheyAreSettled: while maps cannot be compared, it is not said that nothing
+// differs.
+func TestMapsAreNotComparedBeforeTheyAreSettled(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	table := tableOf(3, 1, 0)
+	must(t, d.Set(table))
+	parts := d.Parts(nil)
+	keeper := upkeep.New(slog.New(slog.DiscardHandler), func(upkeep.Event) {}, parts...)
+	unknown := func() bool {
+		keeper.Look()
+		i := slices.IndexFunc(keeper.Status(), func(u model.Upkeep) bool { return u.Part == "tables" })
+		return keeper.Status()[i].Unknown
+	}
+	if unknown() {
+		t.Error("after a change that has succeeded it is not known what differs")
+	}
+	d.mu.Lock()
+	d.whole = false // as after a change that has not
+	d.mu.Unlock()
+	if !unknown() {
+		t.Error("after a change that has not succeeded as a whole, nothing differs")
+	}
+	must(t, d.Set(table))
+	if unknown() {
+		t.Error("after the change has been made again it is not known what differs")
+	}
+	must(t, d.Set(model.Table{Interfaces: []string{"wire0"}}))
+	must(t, d.Close())
 }
 
 // TestMapsAreComparedBesideChanges: changes that are made while the maps are compared are not taken for

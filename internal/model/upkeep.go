@@ -7,6 +7,7 @@ type Upkeep struct {
 	Part     string          `json:"part"`               // as in docs/upkeep.md
 	Repairs  uint64          `json:"repairs"`            // since the process started
 	Problems []UpkeepProblem `json:"problems,omitempty"` // what does not hold now
+	Unknown  bool            `json:"unknown,omitempty" doc:"the last look could not compare the part yet: repairs and problems are those of earlier looks"`
 }
 
 // UpkeepProblem is one thing that should hold and does not.

@@ -34,6 +34,7 @@ const (
 type Ledger struct {
 	things  map[string]*thing
 	repairs uint64
+	unknown time.Time // since when it is not known what differs; zero: it is
 }
 
 // thing is what is remembered of one thing.
@@ -56,8 +57,9 @@ func (l *Ledger) Look(now time.Time, differences []Difference, failed error) []E
 		l.things = map[string]*thing{}
 	}
 	if errors.Is(failed, ErrUnknown) {
-		return nil
+		return l.unsure(now, failed)
 	}
+	l.unknown = time.Time{}
 	if failed != nil {
 		return l.unread(now, failed)
 	}
@@ -76,6 +78,17 @@ func (l *Ledger) Look(now time.Time, differences []Difference, failed error) []E
 		}
 	}
 	return events
+}
+
+// unsure leaves all as it is. That it lasts is told.
+func (l *Ledger) unsure(now time.Time, why error) []Event {
+	if l.unknown.IsZero() {
+		l.unknown = now
+	}
+	if now.Sub(l.unknown) < Window {
+		return nil
+	}
+	return l.turn(now, "", l.thing(""), model.UpkeepWaiting, Difference{Found: "could not be compared for " + Window.String() + ": " + brief(why.Error())}, nil)
 }
 
 func (l *Ledger) unread(now time.Time, failed error) []Event {
@@ -195,7 +208,7 @@ func (l *Ledger) Forget() {
 
 // Status returns what people should know of the part now, in order.
 func (l *Ledger) Status(part string) model.Upkeep {
-	s := model.Upkeep{Part: part, Repairs: l.repairs}
+	s := model.Upkeep{Part: part, Repairs: l.repairs, Unknown: !l.unknown.IsZero()}
 	for _, what := range slices.Sorted(maps.Keys(l.things)) {
 		t := l.things[what]
 		if t.state == "" {

@@ -39,15 +39,25 @@ func TestErrorsAreBrief(t *testing.T) {
 	}
 }
 
-// A look that finds nothing out ends nothing: what fails goes on to fail.
+// A look that finds nothing out ends nothing: what fails goes on to fail. Status does not claim to know
+// more, and says so when it lasts.
 func TestUnknownChangesNothing(t *testing.T) {
 	var l Ledger
 	now := time.Now()
 	l.Look(now, []Difference{{What: "map", Found: "is empty", Repair: func() error { return errors.New("no") }}}, nil)
 	before := l.Status("tables")
 	events := l.Look(now.Add(time.Minute), nil, ErrUnknown)
+	before.Unknown = true
 	if d := cmp.Diff(before, l.Status("tables")); d != "" || len(before.Problems) != 1 || len(events) > 0 {
 		t.Errorf("it tells %+v, and (- before, + now):\n%s", events, d)
+	}
+	why := fmt.Errorf("%w: a change is under way", ErrUnknown)
+	events = slices.Concat(l.Look(now.Add(time.Minute+Window), nil, why), l.Look(now.Add(time.Minute+2*Window), nil, why))
+	if len(events) != 1 || events[0].What != "" || events[0].State != model.UpkeepWaiting || events[0].Found != "could not be compared for 1m0s: not known yet what differs: a change is under way" {
+		t.Errorf("when it lasts, it tells %+v", events)
+	}
+	if events = l.Look(now.Add(time.Minute+3*Window), nil, nil); len(events) == 0 || l.Status("tables").Unknown || len(l.Status("tables").Problems) > 0 {
+		t.Errorf("when it is known, it tells %+v, and status has %+v", events, l.Status("tables"))
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 const Lock = "lock"
 
 // ErrUnknown says that it is not known this time what differs, and that the next look may know it: a
-// ledger leaves all as it is.
+// ledger leaves all as it is, and says so if that lasts for a Window.
 var ErrUnknown = errors.New("not known yet what differs")
 
 // Part is one part of the host; its owner knows how it should be.
