@@ -102,7 +102,7 @@ func (d *director) joinGroup(c model.Director) {
 	d.grouped.Lock()
 	defer d.grouped.Unlock()
 	d.grouped.as = c
-	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c), d.presence.set(c)))
+	d.joinAs(c)
 }
 
 // joinGroupAgain does so when this host may have other addresses. A director without one stays in the
@@ -113,7 +113,12 @@ func (d *director) joinGroupAgain() {
 	if own, _, err := divideGroup(d.grouped.as.Group); err != nil || len(own) == 0 {
 		return // the examination of the host says so
 	}
-	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(d.grouped.as), d.presence.set(d.grouped.as)))
+	d.joinAs(d.grouped.as)
+}
+
+// joinAs joins the group by a configuration. The mutex of grouped is held.
+func (d *director) joinAs(c model.Director) {
+	d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c), d.presence.set(c)))
 }
 
 // whatRuns is what this director says about itself.
