@@ -61,9 +61,6 @@ func (k *Keeper) Run(ctx context.Context, notices <-chan struct{}) {
 		case <-tick.C:
 		}
 		quiet = nil
-		if ctx.Err() != nil {
-			return
-		}
 		k.Look()
 	}
 }
