@@ -37,7 +37,7 @@ type Flow struct {
 	Backend netip.AddrPort `json:"backend" doc:"with port 0: the packet's own"`
 	Source  netip.AddrPort `json:"source,omitzero" doc:"full NAT: the director's address and port from which its packets come to the backend"`
 	Class   string         `json:"class" enum:"fresh,sustained,proved" doc:"how far what was seen of it shows that it is one; fresh: it gives way to others"`
-	State   string         `json:"state" enum:"opening,open,closing,reset"`
+	State   string         `json:"state" enum:"opening,open,closing,reset" doc:"opening: TCP: nothing but SYNs, or one packet of a connection that this director did not know, so that its backend is a guess (learned in docs/datapath.md); UDP: one datagram. open: it has gone on. closing: a FIN. reset: a RST"`
 	Idle    model.Duration `json:"idle,omitempty" doc:"since its last packet; none: about a second at most"`
 }
 
