@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
@@ -30,13 +27,8 @@ func examineState(s model.Store) []doctor.Finding {
 
 // examineDirectory says whether a director, which makes missing directories, could write there.
 func examineDirectory(dir string) doctor.Finding {
-	at := dir
-	err := unix.Access(at, unix.W_OK|unix.X_OK)
-	for err == unix.ENOENT && at != "/" {
-		at = filepath.Dir(at)
-		err = unix.Access(at, unix.W_OK|unix.X_OK)
-	}
-	if err != nil {
+	at := existing(dir)
+	if err := writable(at); err != nil {
 		return doctor.Finding{Level: doctor.Fail, Check: "state", Text: fmt.Sprintf("%s cannot be written: %v", at, err),
 			Fix: "make it writable, or name another directory in director.store.directory"}
 	}

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 // kill ends the process as a power cut does.
@@ -248,6 +250,41 @@ func TestStateCannotBeWritten(t *testing.T) {
 			p.stop()
 		})
 	}
+}
+
+// So it is with an agent's state directory that turns read-only while nothing is to be written there.
+func TestStateOfAnAgentCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.write("directors: [10.0.0.2]\nservices:\n- {name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: ipip, backends: [{address: 10.0.0.1}]}\n")
+	p := h.startVerb("agent", `msg="agent runs"`)
+	problems := func() []model.Problem {
+		status, err := api.NewClient(h.socket).AgentStatus(t.Context())
+		if err != nil {
+			return []model.Problem{{Text: err.Error()}}
+		}
+		return status.Problems
+	}
+	dir := filepath.Join(h.Dir(), "state")
+	p.wait("keep its file", func() bool {
+		_, err := os.Stat(filepath.Join(dir, string(store.RunningAgent)))
+		return err == nil && len(problems()) == 0
+	})
+	err := errors.Join(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""), syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unmount := sync.OnceValue(func() error { return syscall.Unmount(dir, syscall.MNT_DETACH) })
+	t.Cleanup(func() { _ = unmount() })
+	p.wait("see that its state cannot be written", func() bool {
+		found := problems()
+		return len(found) == 1 && found[0].Kind == model.ProblemHost && found[0].Part == partState && strings.Contains(found[0].Text, dir+" cannot be written: read-only file system")
+	})
+	if err := unmount(); err != nil {
+		t.Fatal(err)
+	}
+	p.wait("see that it can be written", func() bool { return len(problems()) == 0 })
+	p.stop()
 }
 
 // A file that the kernel refuses because its maps are too small is shown everywhere, and what ran

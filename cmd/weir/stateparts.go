@@ -87,13 +87,22 @@ func (d *director) statePart() upkeep.Part {
 // unwritable says whether the next change could not be written, while nothing is to be written now. A
 // write that has failed is listed as such. What only an operator can end is about no write.
 func (d *daemon) unwritable(dir string) []upkeep.Difference {
-	err := writable(dir)
+	at := existing(dir)
+	err := writable(at)
 	if err == nil || slices.ContainsFunc(d.problems.Of(model.ProblemStore), func(p model.Problem) bool {
 		return !slices.Contains([]string{partDamaged, partStrays, partInPlace}, p.Part)
 	}) {
 		return nil
 	}
-	return []upkeep.Difference{{What: dir, Found: fmt.Sprintf("cannot be written: %v", err)}}
+	return []upkeep.Difference{{What: at, Found: fmt.Sprintf("cannot be written: %v", err)}}
+}
+
+// existing returns the directory, or the one in which it would be made: a process makes missing ones.
+func existing(dir string) string {
+	for unix.Access(dir, unix.F_OK) == unix.ENOENT && dir != "/" {
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 // writable returns why no file can be written in a directory: its rights, or a file system that is
