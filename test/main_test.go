@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// weir is the path of the binary that the tests run, built once for all of them.
-var weir string
+// weir is the path of the binary that the tests run, and built the directory of those that are built
+// once for all of them: never that of the program to test, where they would stay if the tests are killed.
+var weir, built string
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -22,16 +23,16 @@ func TestMain(m *testing.M) {
 const builtWeir = "WEIR_BINARY"
 
 func run(m *testing.M) int {
+	var err error
+	if built, err = os.MkdirTemp("", "weir-test"); err != nil {
+		fmt.Fprintln(os.Stderr, "make directory for the binaries:", err)
+		return 1
+	}
+	defer os.RemoveAll(built)
 	if weir = os.Getenv(builtWeir); weir != "" {
 		return m.Run()
 	}
-	dir, err := os.MkdirTemp("", "weir-test")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "make directory for the binary:", err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	weir = filepath.Join(dir, "weir")
+	weir = filepath.Join(built, "weir")
 	if out, err := exec.Command("go", "build", "-o", weir, "../cmd/weir").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build weir: %v\n%s", err, out)
 		return 1

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +17,7 @@ import (
 )
 
 var buildOtherABI = sync.OnceValues(func() (string, error) {
-	return version.BuildOtherABI(context.Background(), "..", filepath.Dir(weir))
+	return version.BuildOtherABI(context.Background(), "..", built)
 })
 
 // otherABI returns the path of another version's binary, built once for all tests.
