@@ -35,6 +35,7 @@ type Etcd struct {
 	mu       sync.Mutex
 	segments map[string]segment // of the root that was last read
 	swept    bool               // the remains of interrupted changes are collected
+	left     map[string]bool    // segments that this process has left and that are not collected yet
 	lease    clientv3.LeaseID   // by which this process's reports live
 	sent     snapshot           // last, to the follower
 
@@ -233,11 +234,13 @@ func (e *Etcd) Update(ctx context.Context, change Change) (State, error) {
 		if err != nil {
 			return State{}, err
 		}
-		if done {
-			e.collect(ctx, from.root, to, switched)
-			next.Revision = to.Revision
-			return next, nil
+		if !done {
+			e.leave(namesOf(fresh)) // another writer may have deleted them already, and does so no more
+			continue
 		}
+		e.collect(ctx, from.root, to, switched)
+		next.Revision = to.Revision
+		return next, nil
 	}
 }
 

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -45,31 +47,80 @@ func (e *Etcd) upload(ctx context.Context, segments []segment) error {
 	return send()
 }
 
-// collect deletes the segments that a change has left without a root; after the first change of
-// this process also those of changes that were never finished. It succeeds only while the root is
-// the one that was switched to, and makes running changes begin again: they may rely on a deleted
-// segment. Segments that it cannot delete wait for the next process.
+// collectAttempts bounds how often segments are deleted again because another writer has switched the
+// root meanwhile.
+const collectAttempts = 16
+
+// collect deletes the segments that a change has left without a root, and those that earlier changes of
+// this process have left; after the first change of this process also those of changes that were never
+// finished. It deletes only what the current root does not name, and makes running changes begin again:
+// they may rely on a deleted segment. Segments that it cannot delete wait for the next change.
 func (e *Etcd) collect(ctx context.Context, from, to root, switched int64) {
+	garbage, err := e.garbage(ctx, from)
+	for attempt := 0; err == nil && attempt < collectAttempts; attempt++ {
+		for name := range to.names() {
+			delete(garbage, name)
+		}
+		var done bool
+		if done, err = e.discard(ctx, garbage, switched); done {
+			return
+		}
+		if err == nil {
+			to, switched, err = e.current(ctx)
+		}
+	}
+	e.leave(garbage)
+	e.options.Log.Debug("etcd keeps segments that nothing needs", "error", err)
+}
+
+// leave remembers segments that the next change collects.
+func (e *Etcd) leave(names map[string]bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.left == nil {
+		e.left = map[string]bool{}
+	}
+	maps.Copy(e.left, names)
+}
+
+// garbage returns the segments that may be without a root after the change of one.
+func (e *Etcd) garbage(ctx context.Context, from root) (map[string]bool, error) {
 	garbage := from.names()
 	e.mu.Lock()
 	sweep := !e.swept
-	e.swept = true
+	maps.Copy(garbage, e.left)
+	e.left = nil
 	e.mu.Unlock()
-	if sweep {
-		all, err := e.list(ctx)
-		if err != nil {
-			e.options.Log.Debug("etcd keeps segments that nothing needs", "error", err)
-			return
-		}
-		garbage = all
+	if !sweep {
+		return garbage, nil
 	}
-	for name := range to.names() {
-		delete(garbage, name)
+	all, err := e.list(ctx)
+	if err != nil {
+		return garbage, err
 	}
-	var names []string
-	for name := range garbage {
-		names = append(names, name)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.swept = true
+	return all, nil
+}
+
+// current returns the root, and when it was written.
+func (e *Etcd) current(ctx context.Context) (r root, switched int64, err error) {
+	response, err := e.commit(ctx, nil, clientv3.OpGet(e.rootKey()))
+	if err != nil {
+		return r, 0, err
 	}
+	var text []byte
+	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
+		text, switched = kv.Value, kv.ModRevision
+	}
+	r, err = readRoot(text)
+	return r, switched, err
+}
+
+// discard deletes segments, as long as the root is the one that was written then.
+func (e *Etcd) discard(ctx context.Context, segments map[string]bool, switched int64) (done bool, err error) {
+	names := slices.Collect(maps.Keys(segments))
 	for len(names) > 0 {
 		some := names[:min(requestOps-1, len(names))]
 		names = names[len(some):]
@@ -80,13 +131,18 @@ func (e *Etcd) collect(ctx context.Context, from, to root, switched int64) {
 		still := clientv3.Compare(clientv3.ModRevision(e.rootKey()), "=", switched)
 		response, err := e.commit(ctx, []clientv3.Cmp{still}, operations...)
 		if err != nil || !response.Succeeded {
-			e.mu.Lock()
-			e.swept = false
-			e.mu.Unlock()
-			e.options.Log.Debug("etcd keeps segments that nothing needs", "error", err)
-			return
+			return false, err
 		}
 	}
+	return true, nil
+}
+
+func namesOf(segments []segment) map[string]bool {
+	names := map[string]bool{}
+	for _, s := range segments {
+		names[s.name] = true
+	}
+	return names
 }
 
 // list returns the names of all segments in etcd.
