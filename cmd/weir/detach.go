@@ -38,7 +38,7 @@ func newDetach() *cobra.Command {
 			}
 			// The agent first: the director's part removes the directory of both.
 			before := whatIsLeft(pin)
-			err := errors.Join(agent.Detach(pin), datapath.Detach(pin), endBFD(socket))
+			err := errors.Join(agent.Detach(pin), detachDirector(pin, socket))
 			if err != nil {
 				return err
 			}
@@ -49,6 +49,14 @@ func newDetach() *cobra.Command {
 	addBPFFS(cmd, &bpffs)
 	addSocket(cmd, &socket)
 	return cmd
+}
+
+// detachDirector ends the process that answers routers by BFD only if forwarding has ended.
+func detachDirector(pin, socket string) error {
+	if err := datapath.Detach(pin); err != nil {
+		return err
+	}
+	return endBFD(socket)
 }
 
 // removal is what detach removes.

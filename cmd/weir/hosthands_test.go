@@ -252,7 +252,32 @@ func TestHandsOnAnnouncing(t *testing.T) {
 		h.run("ip", "link", "set", "far0", "up")
 		h.awaitAnswer("all is announced with one", func(s *api.Status) bool { return !waits("are not announced")(s) })
 	}
+	h.refusesToDetach(p)
 	h.stopWithBFD(p)
+}
+
+// refusesToDetach has a director that does not answer detached: that is refused, and changes nothing.
+func (h *host) refusesToDetach(p *process) {
+	h.t.Helper()
+	send := func(signal syscall.Signal) {
+		if err := p.cmd.Process.Signal(signal); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	before, err := bfd.Ask(h.t.Context(), bfd.Socket(h.socket))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	send(syscall.SIGSTOP)
+	defer send(syscall.SIGCONT)
+	pins := filepath.Join(h.bpffs, "weir")
+	got := h.fails("detach", "--bpffs", h.bpffs, "--socket", h.socket)
+	if !strings.Contains(got, fmt.Sprintf("process %d (", p.cmd.Process.Pid)) || !strings.Contains(got, "pin directory "+pins) {
+		h.t.Errorf("detaching under a director that does not answer ends with %q", got)
+	}
+	if after, err := bfd.Ask(h.t.Context(), bfd.Socket(h.socket)); err != nil || after.PID != before.PID {
+		h.t.Errorf("the process of BFD is not there any more: %v", err)
+	}
 }
 
 // stopWithBFD stops a director, and then the BFD process that outlives it and has its log open.

@@ -66,6 +66,12 @@ func openPins(pin string) (*pins, error) {
 		return nil, fmt.Errorf("pin directory %s: %w", pin, ErrNoBPFFS)
 	}
 	lock, err := lockDirectory(p.root)
+	if errors.Is(err, ErrRunning) { // the namespace's lock says which, if it is of this one
+		if running := p.lockNamespace(); running != nil {
+			err = running
+		}
+		return nil, errors.Join(err, p.namespace.Close())
+	}
 	if err != nil {
 		return nil, err
 	}

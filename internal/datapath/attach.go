@@ -355,7 +355,7 @@ func Detach(pin string) error {
 	lock, err := lockPins(pin)
 	nothing := errors.Is(err, os.ErrNotExist)
 	if err != nil && !nothing {
-		return fmt.Errorf("detach: %w", err)
+		return fmt.Errorf("detach: %w", named(pin, err))
 	}
 	defer lock.Close()
 	sole, err := lockNamespace(pin)

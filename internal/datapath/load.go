@@ -188,6 +188,18 @@ func lockNamespace(pin string) (*nslock.Lock, error) {
 	return lock, err
 }
 
+// named names the director that has locked a pin directory, if it is of this network namespace.
+func named(pin string, err error) error {
+	if !errors.Is(err, ErrRunning) {
+		return err
+	}
+	sole, running := lockNamespace(pin)
+	if errors.Is(running, ErrRunning) {
+		return running
+	}
+	return errors.Join(err, sole.Close())
+}
+
 // size sets the maps' sizes from the limits. Where a map is not allocated ahead, its size costs
 // little, and the limit is that of services and backends.
 func size(spec *ebpf.CollectionSpec, o Options) {

@@ -85,7 +85,7 @@ func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
 		return nil, fmt.Errorf("make pin directory: %w", err)
 	}
 	if p.lock, err = lockPins(o.Pin); err != nil {
-		return nil, err
+		return nil, named(o.Pin, err)
 	}
 	if p.sole, err = lockNamespace(o.Pin); errors.Is(err, ErrRunning) {
 		return nil, errors.Join(err, p.lock.Close())
