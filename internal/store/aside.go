@@ -18,28 +18,15 @@ type KeptAside struct {
 	Fix  string // what to do with it
 }
 
-// Marks are between a file's name and a number, in its second name.
-const (
-	markDamaged = ".corrupt-"
-	markFormat  = ".format-"
-	markUnread  = ".unread-"
-)
-
-var asides = []struct{ mark, was, fix string }{
-	{markDamaged, "was damaged", "look at the file, and remove it: then this is over"},
-	{markFormat, "was of another version of weir", "stop this version, give the file its name back and start the version that has written it; or remove the file: then this is over"},
-	{markUnread, "could not be read", "make the file readable, stop weir, and give the file its name back; or remove the file: then this is over"},
-}
-
 // Aside returns, in order, the files of a director's or an agent's state that could not be used:
 // they are kept until an operator moves them.
 func Aside(dir string) (kept []KeptAside) {
 	for _, in := range []string{dir, filepath.Join(dir, "group"), filepath.Join(dir, "group", "segments")} {
 		entries, _ := os.ReadDir(in) // a missing directory is reported elsewhere
 		for _, entry := range entries {
-			for _, row := range asides {
-				if strings.Contains(entry.Name(), row.mark) {
-					kept = append(kept, KeptAside{filepath.Join(in, entry.Name()), row.was, row.fix})
+			for _, of := range flaws {
+				if strings.Contains(entry.Name(), of.mark) {
+					kept = append(kept, KeptAside{filepath.Join(in, entry.Name()), of.was, of.fix})
 				}
 			}
 		}
@@ -49,7 +36,7 @@ func Aside(dir string) (kept []KeptAside) {
 
 // keepAside gives a damaged file, whose first name stays, a second one.
 func (e *CorruptError) keepAside() {
-	if e.mark() == markDamaged {
+	if e.flaw() == damagedFlaw {
 		e.Aside = keepAside(e.File)
 	}
 }
@@ -60,7 +47,7 @@ func (e *CorruptError) moveAside() bool {
 		e.moved = os.Remove(e.File) == nil
 		return e.moved
 	}
-	for _, aside := range secondNames(e.File, e.mark()) {
+	for _, aside := range secondNames(e.File, e.flaw().mark) {
 		if _, err := os.Lstat(aside); errors.Is(err, fs.ErrNotExist) { // this process alone makes such names
 			if e.moved = os.Rename(e.File, aside) == nil; e.moved {
 				e.Aside = aside
@@ -99,7 +86,7 @@ func keepAside(path string) string {
 	if err != nil {
 		return ""
 	}
-	for _, aside := range secondNames(path, markDamaged) {
+	for _, aside := range secondNames(path, damagedFlaw.mark) {
 		err := os.Link(path, aside)
 		if err == nil {
 			return aside

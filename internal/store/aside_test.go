@@ -16,10 +16,10 @@ var unusable = map[string]struct {
 	mark string
 	put  func(path string) error
 }{
-	"half a file":     {markDamaged, func(path string) error { return os.WriteFile(path, []byte("{\"format\":"), 0o600) }},
-	"another version": {markFormat, func(path string) error { return os.WriteFile(path, []byte("{\"format\":9,\"owner\":\"file\"}"), 0o600) }},
-	"a directory":     {markUnread, func(path string) error { return os.MkdirAll(filepath.Join(path, "somebody's"), 0o700) }},
-	"a loop of links": {markUnread, func(path string) error { return os.Symlink(path, path) }},
+	"half a file":     {damagedFlaw.mark, func(path string) error { return os.WriteFile(path, []byte("{\"format\":"), 0o600) }},
+	"another version": {formatFlaw.mark, func(path string) error { return os.WriteFile(path, []byte("{\"format\":9,\"owner\":\"file\"}"), 0o600) }},
+	"a directory":     {unreadFlaw.mark, func(path string) error { return os.MkdirAll(filepath.Join(path, "somebody's"), 0o700) }},
+	"a loop of links": {unreadFlaw.mark, func(path string) error { return os.Symlink(path, path) }},
 }
 
 // A start goes on without files that it can do without, whatever is wrong with them: they are kept
@@ -27,7 +27,7 @@ var unusable = map[string]struct {
 func TestStartGoesOnWithoutWhatItCannotUse(t *testing.T) {
 	for name, row := range unusable {
 		for _, file := range []string{"file.json", "cli.before", overridesFile, string(RunningDirector)} {
-			if row.mark == markFormat && !strings.Contains(file, ".") {
+			if row.mark == formatFlaw.mark && !strings.Contains(file, ".") {
 				continue // it has no format
 			}
 			t.Run(name+" as "+file, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestWhatStaysInPlaceIsNotOverwritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 1; n < 100; n++ { // no second name is free
-		writeText(t, fmt.Sprintf("%s%s%d", path, markFormat, n), nil)
+		writeText(t, fmt.Sprintf("%s%s%d", path, formatFlaw.mark, n), nil)
 	}
 	before := readText(t, path)
 	if f.goWithout(stays) || f.InPlace() == nil || !strings.Contains(f.InPlace().Error(), path) {
@@ -94,11 +94,11 @@ func TestWhatStaysInPlaceIsNotOverwritten(t *testing.T) {
 	if _, err := f.Update(t.Context(), change); err == nil || string(readText(t, path)) != string(before) {
 		t.Errorf("it is overwritten: %v", err)
 	}
-	if err := os.Remove(path + markFormat + "7"); err != nil {
+	if err := os.Remove(path + formatFlaw.mark + "7"); err != nil {
 		t.Fatal(err)
 	}
 	update(t, f, change)
-	if kept := readText(t, path+markFormat+"7"); string(kept) != string(before) || f.InPlace() != nil {
+	if kept := readText(t, path+formatFlaw.mark+"7"); string(kept) != string(before) || f.InPlace() != nil {
 		t.Errorf("kept aside is %q, and it is told that %v", kept, f.InPlace())
 	}
 }
@@ -126,12 +126,12 @@ func TestOtherStateInPlaceIsNotOverwritten(t *testing.T) {
 		before := "{half"
 		writeText(t, path, []byte(before))
 		for n := 1; n < 100; n++ { // no second name is free
-			writeText(t, fmt.Sprintf("%s%s%d", path, markDamaged, n), nil)
+			writeText(t, fmt.Sprintf("%s%s%d", path, damagedFlaw.mark, n), nil)
 		}
 		if err := save(); err == nil || !strings.Contains(err.Error(), "not overwritten") || string(readText(t, path)) != before {
 			t.Errorf("%s is overwritten: %v", path, err)
 		}
-		aside := path + markDamaged + "7"
+		aside := path + damagedFlaw.mark + "7"
 		if err := os.Remove(aside); err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestUnusableCacheIsMovedAside(t *testing.T) {
 				t.Fatal(err)
 			}
 			put := row.put
-			if row.mark == markFormat {
+			if row.mark == formatFlaw.mark {
 				later := roots[0]
 				later.Format = 9
 				put = func(string) error { return c.save("/weir", later, segments) }

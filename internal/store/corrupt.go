@@ -21,18 +21,6 @@ type CorruptError struct {
 	moved        bool   // the second name is the only one now
 }
 
-// formatError says that another version of weir has written a file.
-type formatError struct{ format int }
-
-func (e *formatError) Error() string {
-	return fmt.Sprintf("it has format %d, which another version of weir has written; this version reads format %d", e.format, format)
-}
-
-// unreadError says that a file cannot be read.
-type unreadError struct{ error }
-
-func (e *unreadError) Unwrap() error { return e.error }
-
 // readState reads a state file. One that is there and cannot be read gives a *CorruptError, unless
 // it is the process that lacks something.
 func readState(path string) ([]byte, error) {
@@ -50,20 +38,8 @@ func readState(path string) ([]byte, error) {
 
 // Error names the file, the place, and what to do.
 func (e *CorruptError) Error() string {
-	var text, remedy string
-	switch e.mark() {
-	case markUnread:
-		text = fmt.Sprintf("the state file cannot be read: %v", e.Problem)
-		remedy = "make it readable for weir, or remove it to begin without its services"
-	case markFormat:
-		text = fmt.Sprintf("%s: the state file cannot be used: %v", e.File, e.Problem)
-		remedy = "start the version that has written it, or move the file away to begin without its services"
-	default:
-		text = fmt.Sprintf("%s:%d:%d: the state file is damaged: %v", e.File, e.Line, e.Column, e.Problem)
-		if e.Aside != "" {
-			remedy = fmt.Sprintf("put a good copy in its place, or remove it to begin without its services (it stays as %s)", e.Aside)
-		}
-	}
+	of := e.flaw()
+	text, remedy := of.text(e), of.remedy(e)
 	if e.moved {
 		remedy = "it is now " + e.Aside
 	}
@@ -71,17 +47,6 @@ func (e *CorruptError) Error() string {
 		return text
 	}
 	return text + "; " + remedy
-}
-
-// mark says what is wrong with the file.
-func (e *CorruptError) mark() string {
-	switch {
-	case errors.As(e.Problem, new(*formatError)):
-		return markFormat
-	case errors.As(e.Problem, new(*unreadError)):
-		return markUnread
-	}
-	return markDamaged
 }
 
 // Unwrap returns the problem.
