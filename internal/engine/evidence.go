@@ -35,20 +35,15 @@ type Guesses interface {
 	LastGuess(id model.ServiceID) time.Time
 }
 
-const (
-	// maxAhead is how far an agent's clock may be ahead. That much of drain is lost for waiting for
-	// connections that are being opened.
-	maxAhead = 5 * time.Second
-	// silence is the time without a report after which an agent counts as silent.
-	silence = time.Minute
-)
+// silence is the time without a report after which an agent counts as silent.
+const silence = time.Minute
 
 // Renew sets the reports to judge by, by backend. While it is not known which reports exist,
 // nothing that agents could report leaves before max-drain.
 func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.reports, e.blind, e.latest = reports, !known, now.Add(maxAhead)
+	e.reports, e.blind, e.latest = reports, !known, now.Add(model.MostAhead)
 	e.before, e.rings = e.rings, map[digest]maglev.Generation{}
 }
 

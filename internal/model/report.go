@@ -10,6 +10,10 @@ import (
 	"time"
 )
 
+// MostAhead is how far the clock of an agent may be ahead of a director's: a report from later than
+// that says nothing. That much of drain is lost for waiting for connections that are being opened.
+const MostAhead = 5 * time.Second
+
 // AgentReport is what an agent says about the connections of one backend on its host.
 type AgentReport struct {
 	Backend netip.Addr `json:"backend"`

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -76,4 +77,28 @@ func TestClocksAreListed(t *testing.T) {
 	if text := listed.of(model.ProblemGroup, partClocks); !strings.Contains(text, "10.0.0.3") || !strings.Contains(text, "behind") {
 		t.Errorf("of a clock that is behind it is listed %q", text)
 	}
+}
+
+// TestReportsOfLaterTimesAreListed: directors judge no connections by the reports of an agent whose
+// clock is ahead, so they say why.
+func TestReportsOfLaterTimesAreListed(t *testing.T) {
+	c := newCluster(t, 1, false)
+	agent, director, listed := c.open(), c.open(), &listed{}
+	director.options.Warn = listed.warn
+	director.FollowReports(t.Context()).Latest(backends(1))
+	report := func(ahead time.Duration) {
+		t.Helper()
+		if err := agent.PutReports(t.Context(), []model.AgentReport{{Backend: netip.MustParseAddr("10.0.0.1"), Taken: time.Now().Add(ahead).UTC()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(3 * time.Hour)
+	eventually(t, "an agent's clock that is ahead is listed", func() error {
+		if text := listed.of(model.ProblemReports, ""); !strings.Contains(text, "10.0.0.1") || !strings.Contains(text, "clock of its host is more than 5s ahead") {
+			return fmt.Errorf("listed is %q", text)
+		}
+		return nil
+	})
+	report(0)
+	eventually(t, "it is over when the clock is right", func() error { return listed.none() })
 }

@@ -280,6 +280,7 @@ func (r *Reports) warn() {
 	}{
 		{r.latest.noRoom, fmt.Sprintf("all reports take as much memory as they may, %d bytes", mostReports)},
 		{r.latest.unread, "the report is wrong, or of another version of weir"},
+		{r.latest.ahead, fmt.Sprintf("the clock of its host is more than %v ahead of this one's: let both follow the same time servers", model.MostAhead)},
 	} {
 		if len(row.backends) == 0 {
 			continue
@@ -303,6 +304,7 @@ type heldReports struct {
 	bytes  int
 	noRoom map[netip.Addr]bool // backends whose reports have no room
 	unread map[netip.Addr]bool // backends whose reports could not be read
+	ahead  map[netip.Addr]bool // backends whose reports are of a later time than when they came
 }
 
 // put keeps a report in place of the one before, or one that says nothing if there is no room for
@@ -312,6 +314,9 @@ func (h *heldReports) put(report model.AgentReport) {
 	size := report.Size()
 	if report.Taken.IsZero() {
 		h.unread[report.Backend] = true
+	}
+	if time.Until(report.Taken) > model.MostAhead {
+		h.ahead[report.Backend] = true
 	}
 	if h.bytes+size > mostReports {
 		h.noRoom[report.Backend] = true
@@ -323,7 +328,7 @@ func (h *heldReports) put(report model.AgentReport) {
 }
 
 func newHeldReports() heldReports {
-	return heldReports{of: map[netip.Addr]model.AgentReport{}, noRoom: map[netip.Addr]bool{}, unread: map[netip.Addr]bool{}}
+	return heldReports{of: map[netip.Addr]model.AgentReport{}, noRoom: map[netip.Addr]bool{}, unread: map[netip.Addr]bool{}, ahead: map[netip.Addr]bool{}}
 }
 
 func (h *heldReports) remove(backend netip.Addr) {
@@ -332,6 +337,7 @@ func (h *heldReports) remove(backend netip.Addr) {
 		delete(h.of, backend)
 		delete(h.noRoom, backend)
 		delete(h.unread, backend)
+		delete(h.ahead, backend)
 	}
 }
 
