@@ -122,7 +122,7 @@ func writable(dir string) error {
 	}
 	switch {
 	case on.Files > 0 && on.Ffree == 0:
-		return errors.New("its file system has no inode left (df -i): remove files there")
+		return errors.New("its file system has no inode left (df -i)")
 	case on.Blocks > 0 && free == 0:
 		return errors.New("its file system is full")
 	}
