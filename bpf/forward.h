@@ -7,11 +7,20 @@
 #include "outer.h"
 #include "packet.h"
 #include "pick.h"
+#include "service.h"
 
 /* Whether a frame is for the MAC address that a word of struct backend begins with. */
 static __always_inline int is_for(const struct ethhdr *ethernet, const void *word)
 {
 	return !((*(const __u64 *)ethernet ^ link_word(word)) & MAC_MASK);
+}
+
+/* A MAC address as the key of a map: the first six bytes of the word. */
+static __always_inline __u64 mac_word(const void *mac)
+{
+	const __u16 *halves = mac;
+
+	return halves[0] | (__u64)halves[1] << 16 | (__u64)halves[2] << 32;
 }
 
 /* Whether a frame comes from the MAC address that a word begins with: see link_word. */
@@ -21,13 +30,6 @@ static __always_inline int is_from(const struct ethhdr *ethernet, __u64 word)
 	const void *source = ethernet->h_source;
 
 	return !((*(const __u64 *)source ^ word) & MAC_MASK);
-}
-
-static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 index)
-{
-	const struct backend *backend = backend_at(index);
-
-	return backend && backend->mode == MODE_L2DSR && is_for(ethernet, backend->mac);
 }
 
 /* The tag that is in the same word as the next hop's MAC address. */
@@ -99,75 +101,29 @@ static __always_inline __be16 ethertype(const struct packet *packet)
 	return packet->flow.ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 }
 
-/* A search for a frame's destination among the backends that a policy may have chosen. */
-struct turn_hunt {
-	__u64 destination;
-	__u32 turns;
-	__u32 found;
-};
-
-static long is_for_turn(__u32 number, struct turn_hunt *hunt)
-{
-	const struct backend *backend = backend_at(turn_at(hunt->turns, number));
-
-	if (!backend || backend->mode != MODE_L2DSR ||
-	    (hunt->destination ^ link_word(backend->mac)) & MAC_MASK)
-		return 0;
-	hunt->found = 1;
-	return 1;
-}
-
 /*
- * Whether a frame for this address is for any backend that the ring's policy may have chosen.
- * Not static, so that the compiler lays out the common path as it would without it.
+ * Whether the frame is for another host: a switch that does not know where a host is floods the
+ * frames for it to all. If every director sent them on, that would not end, because l2dsr leaves
+ * the TTL alone; and a director that has another table would give another backend the connection.
  */
-__noinline __u32 is_for_turns(__u64 destination, __u32 ring)
-{
-	const struct ring_header *header = ring_line_at(ring);
-	struct turn_hunt hunt = { .destination = destination };
-
-	if (!header || !header->turn_count)
-		return 0;
-	hunt.turns = ring + header->turns;
-	bpf_loop(header->turn_count, is_for_turn, &hunt, 0);
-	return hunt.found;
-}
-
-/*
- * Whether another director has sent the frame: a switch that does not know where a backend is
- * floods the frames for it to all. If every director sent them on, that would not end, because
- * l2dsr leaves the TTL alone; and another backend would reset the connection.
- */
-static __noinline int sent_already(struct xdp_md *ctx, const struct packet *packet,
-				   const struct backend *backend)
+static __noinline int is_for_another_host(struct xdp_md *ctx, const struct backend *backend)
 {
 	const struct ethhdr *ethernet = frame(ctx);
-	__u32 ring, owner, next;
-	struct candidates *list;
+	const struct settings *settings;
+	__u64 mac;
 
-	if (!packet || !backend || (void *)(ethernet + 1) > frame_end(ctx))
+	if (!backend || (void *)(ethernet + 1) > frame_end(ctx))
 		return 0;
 	if (is_for(ethernet, backend->mac))
 		return 1;
+	/* Backends are elsewhere: what comes here, another director has not sent to one. */
 	if (backend->ifindex != ctx->ingress_ifindex)
 		return 0;
-	ring = packet->ring;
-	owner = packet->slot.owner;
-	next = packet->slot.next;
-	if (is_for_turns(*(const __u64 *)ethernet, ring))
-		return 1;
-	if (is_for_backend(ethernet, owner))
-		return 1;
-	if (!(next & SLOT_LIST))
-		return is_for_backend(ethernet, next & ~SLOT_SETTLING);
-	list = ring_line_at(ring + (next & ~SLOT_LIST));
-	if (!list)
+	settings = get_settings();
+	if (!settings || !(settings->flags & SETTINGS_OWN_MACS))
 		return 0;
-	for (__u32 i = 0; i < RING_CANDIDATES_MAX - 1 && i < list->count; i++) {
-		if (is_for_backend(ethernet, list->index[i]))
-			return 1;
-	}
-	return 0;
+	mac = mac_word(ethernet->h_dest);
+	return !bpf_map_lookup_elem(&own_macs, &mac);
 }
 
 /* Writes the TTL, and corrects the checksum of an IPv4 header. */
@@ -219,7 +175,7 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 	if ((void *)(ethernet + 1) > frame_end(ctx))
 		return PASS_MALFORMED;
 	/* Mostly a frame is for the interface by which it leaves. */
-	if (unlikely(!is_for(ethernet, backend->source_mac)) && sent_already(ctx, packet, backend))
+	if (unlikely(!is_for(ethernet, backend->source_mac)) && is_for_another_host(ctx, backend))
 		return PASS_SENT_ALREADY;
 	if (unlikely(is_from(ethernet, next_hop))) {
 		if (!limit_hops(ctx, packet))

@@ -30,14 +30,6 @@
 /* Here for the last time: out and back three times. */
 #define GROUP_TRIPS_LAST 6
 
-/* The word of a MAC address that struct peer begins with, without what follows. */
-static __always_inline __u64 mac_word(const void *mac)
-{
-	const __u16 *halves = mac;
-
-	return halves[0] | (__u64)halves[1] << 16 | (__u64)halves[2] << 32;
-}
-
 /* Where the EtherType of the IP header is; NULL: there is none. */
 static __always_inline __be16 *ethertype_before(struct xdp_md *ctx, const struct packet *packet)
 {

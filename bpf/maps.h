@@ -301,6 +301,18 @@ struct {
 	__type(value, struct budget);
 } icmp_budgets SEC(".maps");
 
+/*
+ * The MAC addresses of this host, in the first six bytes of a word: only the keys matter. All of
+ * them are here if SETTINGS_OWN_MACS is set.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_MACS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+} own_macs SEC(".maps");
+
 /* The group: its other directors, by number, ... */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

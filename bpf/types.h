@@ -330,13 +330,17 @@ struct budget {
 };
 
 enum settings_flag {
-	SETTINGS_RANGES = 1 << 0,  /* some service has a port range or all ports */
-	SETTINGS_REPLIES = 1 << 1, /* some service is NAT: look replies up */
-	SETTINGS_GROUP = 1 << 2,   /* fragments may belong to another director */
-	SETTINGS_TELL = 1 << 3,    /* a program wants to know what is remembered of flows */
-	SETTINGS_MOVES = 1 << 4,   /* and it reads the whole memory: it may miss what moves */
-	SETTINGS_ASKS = 1 << 5,    /* some service asks to be redirected */
+	SETTINGS_RANGES = 1 << 0,   /* some service has a port range or all ports */
+	SETTINGS_REPLIES = 1 << 1,  /* some service is NAT: look replies up */
+	SETTINGS_GROUP = 1 << 2,    /* fragments may belong to another director */
+	SETTINGS_TELL = 1 << 3,     /* a program wants to know what is remembered of flows */
+	SETTINGS_MOVES = 1 << 4,    /* and it reads the whole memory: it may miss what moves */
+	SETTINGS_ASKS = 1 << 5,     /* some service asks to be redirected */
+	SETTINGS_OWN_MACS = 1 << 6, /* own_macs has all addresses of this host */
 };
+
+/* Addresses of a host that has more are not looked at. */
+#define OWN_MACS_MAX 4096
 
 /* What the program needs to know about this director; one element. */
 struct settings {

@@ -2,7 +2,6 @@ package test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
 	"weir.io/weir/internal/packet"
 )
@@ -223,18 +221,7 @@ func TestRouterAsAServer(t *testing.T) {
 // counted is how often the director has counted a reason.
 func (l *comebackLab) counted(reason string) uint64 {
 	l.t.Helper()
-	var status struct {
-		Reasons []model.Counter `json:"reasons"`
-	}
-	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.daemon.socket)), &status); err != nil {
-		l.t.Fatal(err)
-	}
-	for _, r := range status.Reasons {
-		if r.Name == reason {
-			return r.Packets
-		}
-	}
-	return 0
+	return l.daemon.counted(reason)
 }
 
 // TestUnservedPorts: a packet to a VIP that belongs to no service does not circle between the

@@ -35,6 +35,7 @@ const (
 	benchMapIcmpBudgets         = "icmp_budgets"
 	benchMapLoads               = "loads"
 	benchMapNextTurns           = "next_turns"
+	benchMapOwnMacs             = "own_macs"
 	benchMapPeerMacs            = "peer_macs"
 	benchMapPeers               = "peers"
 	benchMapQuicEvents          = "quic_events"
@@ -182,6 +183,7 @@ type benchMapSpecs struct {
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
+	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
@@ -285,6 +287,7 @@ type benchMaps struct {
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
+	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
@@ -327,6 +330,7 @@ func (m *benchMaps) Close() error {
 		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
+		m.OwnMacs,
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,

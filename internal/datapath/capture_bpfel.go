@@ -154,6 +154,7 @@ const (
 	captureMapIcmpBudgets         = "icmp_budgets"
 	captureMapLoads               = "loads"
 	captureMapNextTurns           = "next_turns"
+	captureMapOwnMacs             = "own_macs"
 	captureMapPeerMacs            = "peer_macs"
 	captureMapPeers               = "peers"
 	captureMapQuicEvents          = "quic_events"
@@ -296,6 +297,7 @@ type captureMapSpecs struct {
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
+	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
@@ -404,6 +406,7 @@ type captureMaps struct {
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
+	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
@@ -451,6 +454,7 @@ func (m *captureMaps) Close() error {
 		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
+		m.OwnMacs,
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,

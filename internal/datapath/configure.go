@@ -20,7 +20,11 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	if err != nil {
 		return err
 	}
-	settings.Flags = flags | group | d.tellFlag()
+	own, err := d.followOwnMACs()
+	if err != nil {
+		return err
+	}
+	settings.Flags = flags | group | own | d.tellFlag()
 	if err := d.openEgress(c); err != nil {
 		return err
 	}

@@ -103,6 +103,7 @@ func (d *Datapath) keptMaps(open func(*ebpf.Map) *ebpf.Map) []contents.Map {
 		bothFamilies("replies", open(k.Replies4), open(k.Replies6), d.have.replies, endpoint.v4, endpoint.v6, endpoint.is4),
 		contents.Whole("ask_backends", open(k.AskBackends), maps.Clone(d.have.asked)),
 		contents.Whole("backend_sources", open(k.BackendSources), d.refused.all()),
+		contents.Whole("own_macs", open(k.OwnMacs), d.wrote.own),
 	}
 }
 

@@ -74,7 +74,8 @@ type Datapath struct {
 	suspicions     suspicions
 	sweeper        *sweeper
 	group          group
-	wrote          groupMaps
+	wrote          hostMaps
+	unknownMACs    error               // why this host's MAC addresses are not known; nil: they are
 	outside        bool                // this host is not in the configured group
 	meets          map[netip.Addr]bool // directors that were logged as taking part in the group, or not
 	prober         *prober

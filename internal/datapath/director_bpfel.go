@@ -476,12 +476,13 @@ type directorSettings struct {
 type directorSettingsFlag uint32
 
 const (
-	directorSettingsFlagSETTINGS_RANGES  directorSettingsFlag = 1
-	directorSettingsFlagSETTINGS_REPLIES directorSettingsFlag = 2
-	directorSettingsFlagSETTINGS_GROUP   directorSettingsFlag = 4
-	directorSettingsFlagSETTINGS_TELL    directorSettingsFlag = 8
-	directorSettingsFlagSETTINGS_MOVES   directorSettingsFlag = 16
-	directorSettingsFlagSETTINGS_ASKS    directorSettingsFlag = 32
+	directorSettingsFlagSETTINGS_RANGES   directorSettingsFlag = 1
+	directorSettingsFlagSETTINGS_REPLIES  directorSettingsFlag = 2
+	directorSettingsFlagSETTINGS_GROUP    directorSettingsFlag = 4
+	directorSettingsFlagSETTINGS_TELL     directorSettingsFlag = 8
+	directorSettingsFlagSETTINGS_MOVES    directorSettingsFlag = 16
+	directorSettingsFlagSETTINGS_ASKS     directorSettingsFlag = 32
+	directorSettingsFlagSETTINGS_OWN_MACS directorSettingsFlag = 64
 )
 
 type directorSlot struct {
@@ -625,6 +626,7 @@ const (
 	directorMapIcmpBudgets         = "icmp_budgets"
 	directorMapLoads               = "loads"
 	directorMapNextTurns           = "next_turns"
+	directorMapOwnMacs             = "own_macs"
 	directorMapPeerMacs            = "peer_macs"
 	directorMapPeers               = "peers"
 	directorMapQuicEvents          = "quic_events"
@@ -758,6 +760,7 @@ type directorMapSpecs struct {
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
+	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
@@ -859,6 +862,7 @@ type directorMaps struct {
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
+	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
@@ -901,6 +905,7 @@ func (m *directorMaps) Close() error {
 		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
+		m.OwnMacs,
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,

@@ -8,8 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf"
-
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 )
 
@@ -31,8 +30,9 @@ type group struct {
 	divided bool         // the maps divide fragments among the directors that are there
 }
 
-// groupMaps is what this process has written of the group's maps; nil: nothing yet.
-type groupMaps struct {
+// hostMaps is what this process has written of this host and of the group; nil: nothing yet.
+type hostMaps struct {
+	own   map[uint64]uint8
 	peers []directorPeer
 	slots []directorGroupSlot
 }
@@ -146,38 +146,14 @@ func (d *Datapath) writePeers() error {
 			return fmt.Errorf("write directors of the group: %w", err)
 		}
 	}
-	if err := setAll(d.kernel.PeerMacs, macs); err != nil {
-		return err
+	if err := errors.Join(contents.Put(d.kernel.PeerMacs, macs), contents.Prune(d.kernel.PeerMacs, macs)); err != nil {
+		return fmt.Errorf("write addresses of the group's directors: %w", err)
 	}
 	d.wrote.peers = entries
 	return nil
 }
 
-// setAll makes a map have exactly these entries.
-func setAll(m *ebpf.Map, want map[uint64]uint32) error {
-	var gone []uint64
-	var key uint64
-	var value uint32
-	all := m.Iterate()
-	for all.Next(&key, &value) {
-		if want[key] == 0 {
-			gone = append(gone, key)
-		}
-	}
-	err := all.Err()
-	for key, value := range want {
-		err = errors.Join(err, m.Put(key, value))
-	}
-	for _, key := range gone {
-		err = errors.Join(err, ignoreMissing("forget the address of a director", m.Delete(key)))
-	}
-	if err != nil {
-		return fmt.Errorf("write addresses of the group's directors: %w", err)
-	}
-	return nil
-}
-
-// macWord is a MAC address as a key of peer_macs.
+// macWord is a MAC address as a key of peer_macs and own_macs.
 func macWord(mac model.MAC) uint64 {
 	var word [8]byte
 	copy(word[:], mac[:])

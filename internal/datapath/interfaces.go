@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"cmp"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -60,12 +61,16 @@ func (d *Datapath) takeInterfaces(names []string) {
 func (r *resolver) name(names []string, links []netlink.Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.named = map[string]int{}
+	named := map[string]int{}
 	for i, link := range links {
 		if link != nil {
-			r.named[names[i]] = link.Attrs().Index
+			named[names[i]] = link.Attrs().Index
 		}
 	}
+	if !maps.Equal(named, r.named) {
+		r.own = nil // the new interfaces may take frames for other addresses
+	}
+	r.named = named
 }
 
 // current are the names that these interfaces of the configuration have now, if they have been in a

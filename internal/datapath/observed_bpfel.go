@@ -106,6 +106,7 @@ const (
 	observedMapLoads               = "loads"
 	observedMapNextTurns           = "next_turns"
 	observedMapObserved            = "observed"
+	observedMapOwnMacs             = "own_macs"
 	observedMapPeerMacs            = "peer_macs"
 	observedMapPeers               = "peers"
 	observedMapQuicEvents          = "quic_events"
@@ -243,6 +244,7 @@ type observedMapSpecs struct {
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
 	Observed        *ebpf.MapSpec `ebpf:"observed"`
+	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
@@ -346,6 +348,7 @@ type observedMaps struct {
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
 	Observed        *ebpf.Map `ebpf:"observed"`
+	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
@@ -389,6 +392,7 @@ func (m *observedMaps) Close() error {
 		m.Loads,
 		m.NextTurns,
 		m.Observed,
+		m.OwnMacs,
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,

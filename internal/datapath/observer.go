@@ -15,7 +15,7 @@ import (
 var lent = map[string]bool{
 	directorMapServices4: true, directorMapServices6: true, directorMapFronts: true, directorMapRanges4: true, directorMapRanges6: true, directorMapSourceRanges: true,
 	directorMapRings: true, directorMapRingLines: true, directorMapBackends: true, directorMapReplies4: true, directorMapReplies6: true, directorMapAskBackends: true,
-	directorMapThisDirector: true, directorMapEgress: true, directorMapPeers: true, directorMapPeerMacs: true, directorMapGroupSlots: true,
+	directorMapThisDirector: true, directorMapEgress: true, directorMapPeers: true, directorMapPeerMacs: true, directorMapOwnMacs: true, directorMapGroupSlots: true,
 	directorMapBackendSources: true, sourceFilter: true,
 }
 

@@ -76,7 +76,7 @@ func (d *Datapath) interfaceDifferences() (found []upkeep.Difference, err error)
 			found = append(found, upkeep.Difference{What: name, Found: text})
 		}
 	}
-	return found, nil
+	return append(found, d.ownMACDifference()...), nil
 }
 
 // wrongWith says what is wrong with an interface of the table.

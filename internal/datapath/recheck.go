@@ -8,7 +8,7 @@ import (
 
 // recheckRoutes is how often routes are read again without news. The kernel does not report the
 // exceptions to its routes: path MTUs and redirects that other hosts have sent, and that end after
-// minutes.
+// minutes. Nor does it report MAC addresses that interfaces of other network namespaces add.
 const recheckRoutes = 5 * time.Second
 
 // recheckShare is how many times longer the pause is than the reading before it: a director may
@@ -20,7 +20,7 @@ func (r *resolver) readAgain() {
 	rest := r.recheck
 	for !r.wait(rest) {
 		began := time.Now()
-		if r.stale() {
+		if r.ownMACsDiffer() || r.stale() {
 			r.outdated(false)
 			r.tell()
 		}

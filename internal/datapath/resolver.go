@@ -38,6 +38,7 @@ type resolver struct {
 	vrf    int                        // that these interfaces are in; 0: none
 	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
 	macs   map[neighbor]model.MAC     // nil: to be read
+	own    map[uint64]uint8           // MAC addresses of this host; nil: to be read
 	// What has to be asked for again.
 	oldRoutes, oldNeighbors bool
 
@@ -114,6 +115,7 @@ func (r *resolver) listen() {
 		}
 		if err != nil {
 			news = true
+			r.forgetOwnMACs()
 			r.outdated(true)
 			if !errors.Is(err, unix.ENOBUFS) && !r.subscribeAgain(err) {
 				return
@@ -183,6 +185,9 @@ func (r *resolver) wait(d time.Duration) bool {
 // take reports whether a message changes how packets may leave.
 func (r *resolver) take(kind uint16, data []byte) bool {
 	if kind != unix.RTM_NEWNEIGH && kind != unix.RTM_DELNEIGH {
+		if kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK {
+			r.forgetOwnMACs()
+		}
 		r.outdated(kind == unix.RTM_DELLINK)
 		return true
 	}

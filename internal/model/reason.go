@@ -14,7 +14,7 @@ var reasons = map[string]string{
 	"pass_ttl_expired":       "its TTL has expired: the kernel answers",
 	"pass_local":             "the backend is this host",
 	"pass_reply_unrouted":    "a reply of a nat backend, translated: the kernel routes it",
-	"pass_sent_already":      "another director has sent it: it is addressed to the backend already, because a switch floods it, or two directors have sent it back and forth",
+	"pass_sent_already":      "another director has sent it: the frame is for another host, because a switch floods it, or two directors have sent it back and forth",
 	"pass_kernel_source":     "the service leaves packets from there to the kernel (kernel-sources)",
 	"forward_l2dsr":          "sent to the backend's MAC address",
 	"forward_ipip":           "sent to the backend in IPIP",

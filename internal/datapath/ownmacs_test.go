@@ -1,0 +1,108 @@
+package datapath
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/contents"
+	"weir.io/weir/internal/model"
+)
+
+// TestOwnMACs: the program knows the MAC addresses of all interfaces, and of all that an interface
+// takes frames for, and learns of others as they come and go.
+func TestOwnMACs(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
+	d := openOptions(t, Options{recheck: 20 * time.Millisecond})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	want := map[uint64]uint8{}
+	add := func(mac net.HardwareAddr) { want[macWord(model.MAC(mac))] = 1 }
+	for _, name := range []string{"wire0", "wire1"} {
+		link, err := netlink.LinkByName(name)
+		must(t, err)
+		add(link.Attrs().HardwareAddr)
+	}
+	knows := func(when string) {
+		t.Helper()
+		var have map[uint64]uint8
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			d.mu.Lock()
+			var err error
+			have, err = contents.Read[uint64, uint8](d.kernel.OwnMacs)
+			d.mu.Unlock()
+			must(t, err)
+			if maps.Equal(have, want) {
+				break
+			}
+		}
+		if !maps.Equal(have, want) {
+			t.Fatalf("%s it knows %x, want %x", when, have, want)
+		}
+		if settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) == 0 {
+			t.Fatalf("%s the program does not compare with them", when)
+		}
+	}
+	knows("at first")
+
+	// As macvlans of containers and keepalived do: no notice comes of it.
+	virtual := net.HardwareAddr{0, 0, 0x5e, 0, 1, 0x33}
+	entry := &netlink.Neigh{LinkIndex: wire(t).Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT, HardwareAddr: virtual}
+	must(t, netlink.NeighAppend(entry))
+	add(virtual)
+	knows("with an address that the interface takes frames for")
+	must(t, netlink.NeighDel(entry))
+	delete(want, macWord(model.MAC(virtual)))
+	knows("without it")
+
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "more0", HardwareAddr: virtual}, PeerName: "more1"}))
+	more, err := netlink.LinkByName("more1")
+	must(t, err)
+	add(virtual)
+	add(more.Attrs().HardwareAddr)
+	knows("with another interface")
+	must(t, netlink.LinkDel(more))
+	delete(want, macWord(model.MAC(virtual)))
+	delete(want, macWord(model.MAC(more.Attrs().HardwareAddr)))
+	knows("without it")
+}
+
+// TestTooManyMACs: what cannot be compared is said, and no packet is lost for it.
+func TestTooManyMACs(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	parts := d.Parts(nil)
+	if found := differences(t, parts, "interfaces"); len(found) > 0 {
+		t.Fatalf("it says %+v", found)
+	}
+	many := map[uint64]uint8{}
+	for i := range uint64(d.kernel.OwnMacs.MaxEntries()) {
+		many[i+1] = 1
+	}
+	d.hops.mu.Lock()
+	d.hops.own = many
+	d.hops.mu.Unlock()
+	must(t, d.Set(tableOf(1, 2, 0)))
+	if settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) != 0 {
+		t.Error("the program compares with addresses that it does not have")
+	}
+	if found := differences(t, parts, "interfaces"); len(found) != 1 || found[0].What != "MAC addresses" {
+		t.Errorf("it says %+v", found)
+	}
+	d.hops.forgetOwnMACs()
+	must(t, d.Set(tableOf(1, 1, 0)))
+	if found := differences(t, parts, "interfaces"); len(found) > 0 {
+		t.Errorf("it still says %+v", found)
+	}
+}
