@@ -157,17 +157,16 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 		.destination_port = told->entry.destination_port,
 	};
 	struct flow_entry *entry = find_told(settings, &flow, told);
-	union flow_word word, next, other = flow_read(&told->entry);
+	union flow_word word, other = flow_read(&told->entry);
 
 	if (entry) {
-		word = next = flow_read(entry);
+		word = flow_read(entry);
 		if (flow_live(word, snat_clock()) && flow_backend(entry, word) &&
 		    flow_matches(entry, &flow, told->entry.service)) {
 			if (!telling_prevails(entry, word, &told->entry))
 				return TOLD_OLDER;
 			if (entry->backend == told->entry.backend) {
-				next = telling_renews(word, other);
-				if (!flow_swap(entry, word, next))
+				if (!flow_swap(entry, word, telling_renews(word, other)))
 					return TOLD_OLDER;
 				if (told->entry.next)
 					entry->next = told->entry.next;

@@ -33,7 +33,7 @@ func TestOwnMACs(t *testing.T) {
 	knows := func(when string) {
 		t.Helper()
 		var have map[uint64]uint8
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks
 			d.mu.Lock()
 			var err error
 			have, err = contents.Read[uint64, uint8](d.kernel.OwnMacs)
