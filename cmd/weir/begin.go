@@ -23,36 +23,39 @@ const (
 	groupPatience = 3 * time.Second
 )
 
-// begin makes the first configuration run, with the sets of the group, and waits for the flows that
-// the group remembers. Packets come as soon as routers are told, and some earlier: a router that
-// kept its routes while a host was gone sends at once when the host is back. A director that had no
-// program before lets packets in when it knows their backends: a wrong guess breaks a connection,
-// and the director would tell it to the others.
-func (d *director) begin(ctx context.Context, first model.Config, text []byte) error {
+// begin makes the first configuration run, with the sets of the group, and returns how long admit may
+// wait for the flows that the group remembers.
+func (d *director) begin(ctx context.Context, first model.Config, text []byte) (patience time.Duration, err error) {
 	began, current := time.Now(), true
 	if d.group != nil {
 		patience := startPatience
 		if d.goesOn {
 			patience = goingOnPatience
 		}
-		var err error
 		if current, err = d.keeper.Join(ctx, d.group, patience); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if err := d.beginFile(first, text); err != nil {
-		return err
+		return 0, err
 	}
 	if err := d.shares.set(first.Director); err != nil {
-		return err
+		return 0, err
 	}
 	d.offer(first, text)
-	patience := groupPatience
 	if !current {
 		// The directors' fingerprints are in the group's etcd, too: while that does not answer, no
 		// director can tell anything.
-		patience = startPatience - time.Since(began)
+		return startPatience - time.Since(began), nil
 	}
+	return groupPatience, nil
+}
+
+// admit waits for the flows that the group remembers, and lets packets in. Packets come as soon as
+// routers are told, and some earlier: a router that kept its routes while a host was gone sends at
+// once when the host is back. A director that had no program before lets packets in when it knows
+// their backends: a wrong guess breaks a connection, and the director would tell it to the others.
+func (d *director) admit(ctx context.Context, first model.Config, text []byte, patience time.Duration) error {
 	d.shares.await(ctx, patience)
 	if err := ctx.Err(); err != nil {
 		return err

@@ -345,7 +345,13 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	running.Go(func() { d.loads.book.Run(ctx) })
 	running.Go(func() { engine.Run(ctx) })
 	running.Go(func() { d.bfd.Run(ctx) })
-	if err := d.begin(ctx, first, text); err != nil {
+	patience, err := d.begin(ctx, first, text)
+	if err == nil {
+		// An earlier process's datapath forwards meanwhile: by what the group wants now, like the others.
+		running.Go(func() { d.keeper.Run(ctx) })
+		err = d.admit(ctx, first, text, patience)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
@@ -358,7 +364,6 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	defer notices.Close()
 	gate := &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
 	engine.Announce(gate) // not earlier: see begin
-	running.Go(func() { d.keeper.Run(ctx) })
 	d.drain.begins = d.withdraw
 	d.drain.runs.Store(true)
 	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
