@@ -26,7 +26,6 @@ func testPolicies(t *testing.T) {
 		{"two, redirected", testTwoRedirected},
 		{"no place", testPolicyWithoutPlace},
 		{"redirected", testPolicyRedirected},
-		{"flooded", testPolicyFlooded},
 	} {
 		t.Run(test.name, test.run)
 	}
@@ -418,25 +417,6 @@ func testPolicyRedirected(t *testing.T) {
 				t.Errorf("SYN %d that asks went to backend %d, want %d", i, got, want)
 			}
 			s.want(t, d, clientPort, ackFlag, 0, "what falls back is the ring's")
-		}
-	}
-}
-
-// A frame that another director has sent to any of the backends is left alone.
-func testPolicyFlooded(t *testing.T) {
-	w, s := amongAll(model.Random, true, 40)
-	for i := range uint32(40) {
-		s.testService.ring.Turns = append(s.testService.ring.Turns, i)
-	}
-	d := loadTestDirector(t, w)
-	for i := range uint32(40) {
-		for _, flags := range []uint8{synFlag, ackFlag} {
-			frame := build(ip(s.client, s.vip), s.segment4(clientPort+uint16(i), servicePort, flags))
-			mac := backendMAC(s.first + i)
-			copy(frame, mac[:])
-			if action, _ := d.run(t, frame, 0); action != xdpPass {
-				t.Errorf("verdict %d of a frame that is for backend %d already, want it left alone", action, i)
-			}
 		}
 	}
 }

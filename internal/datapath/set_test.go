@@ -66,7 +66,7 @@ func buildWire(tb testing.TB) {
 	tb.Helper()
 	must(tb, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	must(tb, unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""))
-	must(tb, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wire0", MTU: 1500}, PeerName: "wire1"}))
+	must(tb, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wire0", MTU: 1500, HardwareAddr: ownMAC[:]}, PeerName: "wire1"}))
 	for _, name := range []string{"lo", "wire0", "wire1"} {
 		l, err := netlink.LinkByName(name)
 		must(tb, err)
