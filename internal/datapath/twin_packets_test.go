@@ -59,7 +59,6 @@ func (p *twinProgram) restart(*testing.T, *twin) {}
 
 func (p *twinProgram) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
 	t.Helper()
-	standStill(t, p.director.flowEntries(t))
 	onCPU(t, cpu, func() {
 		action, out := p.director.run(t, build(ip(f.Source, f.Destination), p.segment4(f.SourcePort, f.DestinationPort, flags), packet.Text("x")), 0)
 		backend = p.receiver(t, action, out)
@@ -114,21 +113,6 @@ func FuzzTwin(f *testing.F) {
 		h.run(t, len(data), func() bool { return len(data) > 0 })
 	})
 }
-
-// standStill keeps remembered flows from growing older: the twin has no clock, and on a busy machine a
-// few steps may take longer than some flows live without packets.
-func standStill(t testing.TB, entries []directorFlowEntry) {
-	t.Helper()
-	now := snatNow(t)
-	for i := range entries {
-		if e := &entries[i]; e.State > uint8(directorFlowStateFLOW_CLAIMED) {
-			e.Seen = now
-		}
-	}
-}
-
-// twinLimits is room for the flows of a history on each CPU, and no more: see standStill.
-func twinLimits() model.Limits { return model.Limits{Flows: 1024 * uint32(ebpf.MustPossibleCPU())} }
 
 // twinDatapath is the whole: Set, sweeps and restarts, in a namespace.
 type twinDatapath struct {
@@ -191,14 +175,13 @@ func (d *twinDatapath) sweep(*testing.T) { d.Datapath.sweep() }
 func (d *twinDatapath) restart(t *testing.T, m *twin) {
 	t.Helper()
 	must(t, d.Close())
-	d.Datapath = openTest(t, twinLimits())
+	d.Datapath = openTest(t, model.Limits{})
 	must(t, d.Set(d.tableOf(m)))
 	clear(m.clean) // what a process has swept, it has forgotten
 }
 
 func (d *twinDatapath) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
 	t.Helper()
-	standStill(t, d.flows.entries)
 	var l4 packet.Header = packet.TCPHeader{Src: f.SourcePort, Dst: f.DestinationPort, Flags: flags}
 	if model.Protocol(f.Protocol) == model.UDP {
 		l4 = packet.UDPHeader{Src: f.SourcePort, Dst: f.DestinationPort}
@@ -233,9 +216,8 @@ func TestTwinHistory(t *testing.T) {
 		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
 		h := &history{twin: newTwin(protocol, model.AffinityFlow, 7+seed, twinBackends, min(2, ebpf.MustPossibleCPU())),
 			original: d, destination: d.vip, choose: r.IntN}
-		d.Datapath = openTest(t, twinLimits())
+		d.Datapath = openTest(t, model.Limits{})
 		h.run(t, rounds(150), func() bool { return true })
-		standStill(t, d.flows.entries)
 		status := statusOf(t, d.Datapath).Flows
 		if want := h.remembers(); status.Remembered != want {
 			t.Errorf("seed %d: %d flows are remembered, want %d", seed, status.Remembered, want)
