@@ -22,14 +22,6 @@ static __always_inline int spend(struct budget *budget, __u64 second, __u32 rate
 	return budget->used++ < rate;
 }
 
-/* The same for what must leave the rest of the budget to others: what is refused does not count. */
-static __always_inline int spend_first(struct budget *budget, __u64 second, __u32 rate)
-{
-	if (budget && budget->second == second && budget->used >= rate)
-		return 0;
-	return spend(budget, second, rate);
-}
-
 /* The place of a source's own budget, behind the common one: of its /24, IPv6 its /48. */
 static __always_inline __u32 budget_of(const struct flow *flow, __u64 salt)
 {

@@ -125,16 +125,6 @@ static __always_inline int flow_is_fresh_news(union flow_word before, union flow
 	return now.state != before.state && told >> (now.state & 31) & 1;
 }
 
-/*
- * Whether a packet begins a TCP connection. The client repeats its SYN if the backend's answer is lost.
- * If that comes to another director, which has another owner for it, both backends answer, and the
- * connection ends if the client takes the answer of the first one.
- */
-static __always_inline int flow_begins(union flow_word before, union flow_word now)
-{
-	return now.state == FLOW_SYN && before.state != FLOW_SYN;
-}
-
 /* Whether a packet is the second of a TCP connection whose first one was a guess. */
 static __always_inline int flow_goes_on(union flow_word before, union flow_word now)
 {

@@ -92,9 +92,6 @@ enum flow_event {
  */
 #define FRESH_FLOWS_TOLD 16384
 
-/* How many of these may be SYNs alone: a flood of SYNs leaves the rest to flows that go on. */
-#define SYNS_TOLD (FRESH_FLOWS_TOLD / 4)
-
 /*
  * What another director of the group remembers of a flow, on its way into this director's
  * memory: the entry as it should be there, in this host's clock and indexes.

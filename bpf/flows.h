@@ -56,23 +56,12 @@ static __noinline int may_tell_fresh(const struct settings *settings, const stru
 			 settings);
 }
 
-/* The same of a SYN. */
-static __noinline int may_tell_syn(const struct settings *settings)
-{
-	__u64 second = bpf_ktime_get_ns() / 1000000000;
-	__u32 common = 0;
-
-	return spend_first(bpf_map_lookup_elem(&fresh_budgets, &common), second,
-			   SYNS_TOLD / settings->flow_cpus);
-}
-
 /* Whether the group should know how a packet has changed its flow. */
 static __always_inline int is_news(const struct settings *settings, const struct packet *packet,
 				   union flow_word before, union flow_word now, __u64 hash)
 {
 	return flow_is_news(before, now, hash) ||
-	       (flow_is_fresh_news(before, now) && may_tell_fresh(settings, packet)) ||
-	       (flow_begins(before, now) && may_tell_syn(settings));
+	       (flow_is_fresh_news(before, now) && may_tell_fresh(settings, packet));
 }
 
 /* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
@@ -215,25 +204,12 @@ static __always_inline int note_syn_ack(const struct settings *settings,
 	return 1;
 }
 
-/* Reports a flow that this CPU has just begun to remember. */
-static __always_inline void tell_placed(const struct settings *settings, __u64 hash, __u32 place)
-{
-	struct flow_bucket *bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
-	const struct flow_entry *entry;
-
-	if (!bucket)
-		return;
-	entry = &bucket->entries[place % FLOW_WAYS];
-	tell_flow(entry, flow_read(entry).word);
-}
-
 /* Remembers a placed flow if its packet may begin one. Returns 0 if there was no place for it. */
 static __noinline int remember_flow(const struct settings *settings, const struct packet *packet,
 				    __u64 hash, __u32 service, __u32 index)
 {
 	const struct backend *backend = backend_at(index);
 	struct flow_fresh fresh = { .backend = index };
-	const union flow_word nothing = {};
 	__u8 state = flow_first(packet);
 	__u32 place;
 
@@ -250,9 +226,6 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 	place = insert_flow(settings, &packet->flow, hash, service, &fresh);
 	if (place)
 		flow_put_tag(settings, hash, place - 1);
-	if (place && settings->flags & SETTINGS_TELL && flow_begins(nothing, fresh.word) &&
-	    may_tell_syn(settings))
-		tell_placed(settings, hash, place - 1);
 	count_flow(place ? FLOW_INSERTED : FLOW_REFUSED);
 	return place != 0;
 }

@@ -58,13 +58,9 @@ func meaningOf(state directorFlowState) flowMeaning {
 }
 
 // nameFlow describes an entry in names that all directors know; false: the entry is of no use,
-// because its backend or service is gone, or it has timed out, or it is a guess.
+// because its backend or service is gone, or it has timed out.
 func (d *Datapath) nameFlow(e *directorFlowEntry, now uint32) (model.RememberedFlow, bool) {
-	state := directorFlowState(e.State)
-	if state == directorFlowStateFLOW_LEARNED || state == directorFlowStateFLOW_ONCE {
-		return model.RememberedFlow{}, false
-	}
-	means := meaningOf(state)
+	means := meaningOf(directorFlowState(e.State))
 	s, backend := d.names.services[e.Service], d.names.backends[e.Backend]
 	if means.state == 0 || s == nil || !backend.IsValid() || !d.entries.live(e, now) {
 		return model.RememberedFlow{}, false
@@ -95,8 +91,6 @@ func flowState(f *model.RememberedFlow) directorFlowState {
 		return directorFlowStateFLOW_TOLD_UDP
 	case f.Service.Protocol != model.TCP:
 		return directorFlowStateFLOW_ACTIVE
-	case f.State == model.FlowOpening && fresh:
-		return directorFlowStateFLOW_SYN
 	case f.State == model.FlowOpen && fresh:
 		return directorFlowStateFLOW_TOLD
 	case f.State == model.FlowOpen && f.Class == model.ProvedFlow:

@@ -82,7 +82,6 @@ func testFlows(t *testing.T) {
 		{"share", testFlowShare},
 		{"told", testFlowTold},
 		{"told of what is known", testFlowToldOwn},
-		{"told of a SYN", testFlowToldSYN},
 		{"told of what has gone on", testFlowToldForged},
 		{"told of a port that is used again", testFlowToldPortAgain},
 		{"told of the same backend", testFlowToldSameBackend},

@@ -1,7 +1,6 @@
 package datapath
 
 import (
-	"net/netip"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -40,31 +39,6 @@ func testFlowToldPortAgain(t *testing.T) {
 	})
 }
 
-// A client repeats its SYN because the answer was lost, and the second one comes to another director:
-// it goes where the first one went. Another host's SYN moves no connection.
-func testFlowToldSYN(t *testing.T) {
-	w, s := flowWorld(model.TCP, true)
-	d := loadTestDirector(t, w)
-	const repeated, own, guessed, goesOn = clientPort, clientPort + 1, clientPort + 2, clientPort + 3
-	state := flowState(&model.RememberedFlow{Service: model.ServiceID{Protocol: model.TCP}, Class: model.FreshFlow, State: model.FlowOpening})
-	s.wantTold(t, d, s.telling(t, d, repeated, state, 1, 0), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
-	s.want(t, d, repeated, synFlag, 1, "where the first SYN went")
-	s.want(t, d, repeated, ackFlag, 1, "the connection")
-	if e := s.remembered(t, d)[repeated]; e == nil || e.State != uint8(directorFlowStateFLOW_BEGUN) {
-		t.Errorf("remembered as %+v, want as one that has begun", e)
-	}
-	s.want(t, d, own, synFlag, 0, "the owner")
-	s.wantTold(t, d, s.telling(t, d, own, state, 1, 3), directorToldOutcomeTOLD_OLDER, "this director has seen the younger SYN")
-	s.want(t, d, own, ackFlag, 0, "where the younger SYN went")
-	s.want(t, d, guessed, ackFlag, 2, "a guess")
-	s.wantTold(t, d, s.telling(t, d, guessed, state, 1, 9), directorToldOutcomeTOLD_OLDER, "the connection before it")
-	s.want(t, d, goesOn, synFlag, 0, "the owner")
-	s.want(t, d, goesOn, ackFlag, 0, "it goes on")
-	s.remembered(t, d)[goesOn].Seen -= 5
-	s.wantTold(t, d, s.telling(t, d, goesOn, state, 1, 0), directorToldOutcomeTOLD_OLDER, "another host may have sent it")
-	s.want(t, d, goesOn, ackFlag, 0, "it stays")
-}
-
 // What becomes of a flow when a fresh one of the same backend is told: the next connection of its
 // port lives as long as any that has just begun.
 func testFlowToldSameBackend(t *testing.T) {
@@ -97,34 +71,12 @@ func testFlowToldSameBackend(t *testing.T) {
 	}
 }
 
-// A guess is told to nobody: it would be taken for a flow whose SYN another director has placed.
+// A guess is told to nobody: it would be taken for a flow that has gone on.
 func TestGuessesAreNotTold(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
-	d := openTest(t, model.Limits{})
-	must(t, d.Set(tableOf(1, 1, 0)))
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.nameIndexes()
-	now, err := flowClock()
-	must(t, err)
-	var entry directorFlowEntry
-	for index, s := range d.names.services {
-		entry.Service, entry.Source = index, addressBytes(netip.MustParseAddr("10.9.9.9"))
-		entry.Backend = s.order[0].index
-	}
-	entry.Seen, entry.Epoch = now, d.entries.entries[entry.Backend].Epoch
 	for state := range directorFlowStateFLOW_TOLD_UDP + 1 {
-		entry.State = uint8(state)
-		flow, told := d.nameFlow(&entry, now)
-		guess := state <= directorFlowStateFLOW_CLAIMED || state == directorFlowStateFLOW_LEARNED || state == directorFlowStateFLOW_ONCE
-		if told == guess {
-			t.Errorf("a flow in state %d is told: %v", state, told)
-		}
-		if opens := told && flow.State == model.FlowOpening; opens != (state == directorFlowStateFLOW_SYN) {
-			t.Errorf("a flow in state %d is told as a SYN: %v", state, opens)
+		guess := state == directorFlowStateFLOW_LEARNED || state == directorFlowStateFLOW_ONCE || state == directorFlowStateFLOW_SYN
+		if opens := meaningOf(state).state == model.FlowOpening; opens != guess {
+			t.Errorf("state %d is told as open: %v", state, !opens)
 		}
 	}
 }

@@ -266,7 +266,7 @@ func testFlowNews(t *testing.T) {
 		older uint32 // the flow's last packet was so long ago
 		news  directorFlowState
 	}
-	const begins, begun, open, closing, reset, active = directorFlowStateFLOW_SYN, directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET, directorFlowStateFLOW_ACTIVE
+	const begun, open, closing, reset, active = directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET, directorFlowStateFLOW_ACTIVE
 	const syn, ack, fin, rst = int(synFlag), int(ackFlag), int(finFlag), int(rstFlag)
 	for _, test := range []struct {
 		name     string
@@ -274,14 +274,13 @@ func testFlowNews(t *testing.T) {
 		cpus     int // that get the packets in turns
 		steps    []step
 	}{
-		{"connection", model.TCP, 2, []step{{syn, 0, begins}, {ack, 0, begun}, {ack | lasting, 0, open}, {ack, 0, 0}, {ack, 1024, open},
+		{"connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {ack, 0, 0}, {ack, 1024, open},
 			{ack, 0, 0}, {fin, 0, closing}, {ack, 0, 0}, {ack, 32, closing}}},
 		{"guess", model.TCP, 2, []step{{ack, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {rst, 0, reset}, {rst, 0, 0}}},
-		{"repeated SYN", model.TCP, 1, []step{{syn, 0, begins}, {syn, 0, 0}, {ack, 0, begun}}},
-		{"attempt", model.TCP, 2, []step{{syn, 0, begins}, {rst, 0, 0}}},
-		{"short connection", model.TCP, 2, []step{{syn, 0, begins}, {ack, 0, begun}, {fin, 0, directorFlowStateFLOW_PARTED}, {rst, 0, 0}}},
+		{"attempt", model.TCP, 2, []step{{syn, 0, 0}, {rst, 0, 0}}},
+		{"short connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, begun}, {fin, 0, directorFlowStateFLOW_PARTED}, {rst, 0, 0}}},
 		{"flood", model.TCP, 1, []step{{fin, 0, 0}}},
-		{"same port", model.TCP, 1, []step{{syn, 0, begins}, {syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {fin, 0, closing}, {syn, 0, begins}, {ack, 0, begun}, {ack | lasting, 0, open}}},
+		{"same port", model.TCP, 1, []step{{syn, 0, 0}, {syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {fin, 0, closing}, {syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}}},
 		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, directorFlowStateFLOW_TWICE}, {lasting, 0, active}, {0, 0, 0}, {0, 64, active}, {0, 0, 0}}},
 	} {
 		for _, is4 := range []bool{true, false} {
@@ -318,7 +317,7 @@ func testFlowNews(t *testing.T) {
 		cpu   int
 		flags int
 		news  int
-	}{{0, syn, 1}, {1, ack, 1}, {0, ack | lasting, 1}, {0, ack, 0}, {1, ack, 1}, {1, ack, 0}, {0, fin, 1}, {1, ack, 1}} {
+	}{{0, syn, 0}, {1, ack, 1}, {0, ack | lasting, 1}, {0, ack, 0}, {1, ack, 1}, {1, ack, 0}, {0, fin, 1}, {1, ack, 1}} {
 		onCPU(t, step.cpu, func() { s.sends(t, d, clientPort, step.flags) })
 		if news := d.news(t); len(news) != step.news {
 			t.Errorf("step %d of a flow that moves: %d events, want %d", i, len(news), step.news)
@@ -378,8 +377,8 @@ func testFlowUntold(t *testing.T) {
 		s.want(t, d, clientPort, ackFlag, 0, "whether it is told or not")
 	}
 	untold = d.flowCount(t, directorFlowEventFLOW_UNTOLD) - untold
-	if news := len(d.news(t)); untold == 0 || uint64(news)+untold != times+3 { // its SYN, that it goes on, and that it lasts
-		t.Errorf("%d events were told and %d not, of %d", news, untold, times+3)
+	if news := len(d.news(t)); untold == 0 || uint64(news)+untold != times+2 { // it began, and lasts
+		t.Errorf("%d events were told and %d not, of %d", news, untold, times+2)
 	}
 	entry.Seen -= 1024
 	s.goes(t, d, clientPort, ackFlag)
@@ -395,15 +394,13 @@ type usedBudget struct {
 }
 
 // Fresh flows are told within a budget: when all sources have used up the common one, each network
-// has a few, and then none. SYNs alone have a quarter of it, and none of a network's. Flows that last
-// are told whatever fresh ones have used.
+// has a few, and then none. Flows that last are told whatever fresh ones have used.
 func testFreshBudget(t *testing.T) {
 	for _, row := range []struct {
 		name   string
-		used   uint32 // of each budget below
-		usedUp int    // budgets: the common one, and those of networks
-		told   int    // of a SYN, a flow that goes on, and one that lasts
-	}{{"nothing is used", 0, 1, 3}, {"a quarter is used", 16384 / 4, 1, 2}, {"the common budget is used up", 1 << 30, 1, 2}, {"all are used up", 1 << 30, 65, 1}} {
+		usedUp int // budgets: the common one, and those of networks
+		told   int
+	}{{"nothing is used", 0, 2}, {"the common budget is used up", 1, 2}, {"all are used up", 65, 1}} {
 		w, s := flowWorld(model.TCP, true)
 		w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
 		d := loadTestDirector(t, w)
@@ -412,7 +409,7 @@ func testFreshBudget(t *testing.T) {
 			d.news(t)
 			now, err := monotonic()
 			must(t, err)
-			full := slices.Repeat([]usedBudget{{second: uint64(now / time.Second), used: row.used}}, ebpf.MustPossibleCPU())
+			full := slices.Repeat([]usedBudget{{second: uint64(now / time.Second), used: 1 << 30}}, ebpf.MustPossibleCPU())
 			for i := range row.usedUp {
 				d.put(t, "fresh_budgets", uint32(i), full)
 			}
