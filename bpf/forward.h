@@ -122,6 +122,8 @@ static __noinline int is_for_another_host(struct xdp_md *ctx, const struct backe
 	settings = get_settings();
 	if (!settings || !(settings->flags & SETTINGS_OWN_MACS))
 		return 0;
+	if (ethernet->h_dest[0] & 1) /* for a group of hosts */
+		return 0;
 	mac = mac_word(ethernet->h_dest);
 	return !bpf_map_lookup_elem(&own_macs, &mac);
 }

@@ -28,11 +28,11 @@ const (
 func (d *director) begin(ctx context.Context, first model.Config, text []byte) (patience time.Duration, err error) {
 	began, current := time.Now(), true
 	if d.group != nil {
-		patience := startPatience
+		etcd := startPatience
 		if d.goesOn {
-			patience = goingOnPatience
+			etcd = goingOnPatience
 		}
-		if current, err = d.keeper.Join(ctx, d.group, patience); err != nil {
+		if current, err = d.keeper.Join(ctx, d.group, etcd); err != nil {
 			return 0, err
 		}
 	}

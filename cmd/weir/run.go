@@ -348,8 +348,11 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	patience, err := d.begin(ctx, first, text)
 	if err == nil {
 		// An earlier process's datapath forwards meanwhile: by what the group wants now, like the others.
+		d.keeper.KeepPast(true)
 		running.Go(func() { d.keeper.Run(ctx) })
-		err = d.admit(ctx, first, text, patience)
+		if err = d.admit(ctx, first, text, patience); err == nil {
+			d.keeper.KeepPast(false)
+		}
 	}
 	if err != nil {
 		if ctx.Err() != nil {

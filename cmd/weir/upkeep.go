@@ -32,6 +32,9 @@ func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 			if u.Part == upkeep.Lock { // all works without it
 				found.Severity, found.Fix = model.SeverityWarning, "end what holds that name: then it is taken within a second"
 			}
+			if u.Part == upkeep.Interfaces && p.What == upkeep.MACs {
+				found.Severity = model.SeverityWarning
+			}
 			if p.What == "" && p.State == model.UpkeepWaiting { // perhaps all is as it should be
 				found.Severity = model.SeverityWarning
 			}

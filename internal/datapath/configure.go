@@ -20,7 +20,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	if err != nil {
 		return err
 	}
-	own, err := d.followOwnMACs()
+	own, err := d.followOwnMACs(c.all)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func TestFloodedFrames(t *testing.T) {
 				{"the interface", egressMAC, false},
 				{"a virtual address", virtual, false},
 				{"another director's backend", elsewhere, true},
-				{"all hosts", broadcast, true},
+				{"all hosts", broadcast, false},
 			} {
 				want := uint32(xdpTX)
 				if known && c.other {

@@ -68,7 +68,7 @@ func (r *resolver) name(names []string, links []netlink.Link) {
 		}
 	}
 	if !maps.Equal(named, r.named) {
-		r.own = nil // the new interfaces may take frames for other addresses
+		r.own.forget() // the new interfaces may take frames for other addresses
 	}
 	r.named = named
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/contents"
@@ -19,13 +21,18 @@ import (
 
 // followOwnMACs brings own_macs up to date, and returns the flag of the settings that goes with it. If
 // the addresses are not known, frames for any address are this host's.
-func (d *Datapath) followOwnMACs() (flag uint32, err error) {
+func (d *Datapath) followOwnMACs(services []*service) (flag uint32, err error) {
+	d.unknownMACs = nil
+	if !useL2DSR(services) {
+		d.hops.ignoreHostMACs()
+		return 0, nil
+	}
 	own, err := d.hops.hostMACs()
 	if most := int(d.kernel.OwnMacs.MaxEntries()) / 2; err == nil && len(own) > most { // the old ones beside the new ones
 		err = fmt.Errorf("the host has %d MAC addresses, and weir compares at most %d", len(own), most)
 	}
-	d.unknownMACs = err
 	if err != nil {
+		d.unknownMACs = err
 		return 0, nil
 	}
 	if !maps.Equal(own, d.wrote.own) {
@@ -37,12 +44,32 @@ func (d *Datapath) followOwnMACs() (flag uint32, err error) {
 	return uint32(directorSettingsFlagSETTINGS_OWN_MACS), nil
 }
 
+// useL2DSR reports whether some backend gets packets by its MAC address.
+func useL2DSR(services []*service) bool {
+	return slices.ContainsFunc(services, func(s *service) bool {
+		return slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.L2DSR })
+	})
+}
+
 // ownMACDifference says that frames for other hosts are not recognized.
 func (d *Datapath) ownMACDifference() []upkeep.Difference {
 	if d.unknownMACs == nil {
 		return nil
 	}
-	return []upkeep.Difference{{What: "MAC addresses", Found: fmt.Sprintf("are not known, so l2dsr forwards frames that a switch floods for other hosts, too: %v", d.unknownMACs)}}
+	return []upkeep.Difference{{What: upkeep.MACs, Found: fmt.Sprintf("are not known, so l2dsr forwards frames that a switch floods for other hosts, too: %v", d.unknownMACs)}}
+}
+
+// hostMACs are the MAC addresses of a host, as the resolver knows them.
+type hostMACs struct {
+	wanted  bool             // something asks for them
+	known   map[uint64]uint8 // as keys of own_macs; nil: to be read
+	changes int              // how often they were to be read again
+}
+
+// forget makes the next question go to the kernel.
+func (m *hostMACs) forget() {
+	m.known = nil
+	m.changes++
 }
 
 // hostMACs returns the MAC addresses of all interfaces of this network namespace, as keys of own_macs,
@@ -50,36 +77,99 @@ func (d *Datapath) ownMACDifference() []upkeep.Difference {
 // container. It asks the kernel only after a change. The caller must not change the map.
 func (r *resolver) hostMACs() (map[uint64]uint8, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.own != nil {
-		return r.own, nil
+	r.own.wanted = true
+	known, changes, named := r.own.known, r.own.changes, maps.Clone(r.named)
+	r.mu.Unlock()
+	if known != nil {
+		return known, nil
 	}
-	own, err := r.readHostMACs()
+	own, err := r.readHostMACs(named)
 	if err != nil {
 		return nil, err
 	}
-	r.own = own
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.own.changes == changes { // otherwise there is news to come
+		r.own.known = own
+	}
 	return own, nil
 }
 
-// forgetOwnMACs makes hostMACs ask again.
-func (r *resolver) forgetOwnMACs() {
+// forgetHostMACs makes hostMACs ask again.
+func (r *resolver) forgetHostMACs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.own = nil
+	r.own.forget()
 }
 
-// readHostMACs asks the kernel.
-func (r *resolver) readHostMACs() (map[uint64]uint8, error) {
-	links, err := r.netlink.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+// ignoreHostMACs ends what hostMACs has begun.
+func (r *resolver) ignoreHostMACs() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.own.wanted {
+		r.own.wanted = false
+		r.own.forget()
 	}
-	// The forwarding database of an interface that is no bridge: addresses that its filter lets in.
-	taken, err := r.netlink.NeighList(0, unix.AF_BRIDGE)
-	if err != nil {
-		return nil, fmt.Errorf("list MAC addresses of interfaces: %w", err)
+}
+
+// ownMACsDiffer reports whether the host has other MAC addresses than those that are known. The
+// kernel does not report those of interfaces in other network namespaces.
+func (r *resolver) ownMACsDiffer() bool {
+	r.mu.Lock()
+	wanted, known, changes, named := r.own.wanted, r.own.known, r.own.changes, maps.Clone(r.named)
+	r.mu.Unlock()
+	if !wanted {
+		return false
 	}
+	own, err := r.readHostMACs(named)
+	if err != nil || known != nil && maps.Equal(own, known) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.own.changes == changes {
+		r.own.forget()
+	}
+	return true
+}
+
+// strictSocket is a socket for questions about one interface: only strict ones are answered for that
+// one alone (NETLINK_GET_STRICT_CHK).
+func strictSocket() (*nl.SocketHandle, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE) // to no group
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		socket.Close()
+		return nil, fmt.Errorf("ask netlink for strict answers: %w", err)
+	}
+	return &nl.SocketHandle{Socket: socket}, nil
+}
+
+// takenBy returns the forwarding database of an interface: of one that is no bridge, the addresses that
+// its filter lets in.
+func (r *resolver) takenBy(index int) (entries []*netlink.Neigh, err error) {
+	question := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+	question.AddData(&netlink.Ndmsg{Family: unix.AF_BRIDGE})
+	question.AddData(nl.NewRtAttr(netlink.NDA_IFINDEX, nl.Uint32Attr(uint32(index))))
+	question.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: r.strict}
+	messages, err := question.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		entry, err := netlink.NeighDeserialize(m)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}
+
+// readHostMACs asks the kernel. It does not need the lock.
+func (r *resolver) readHostMACs(named map[string]int) (map[uint64]uint8, error) {
 	own := map[uint64]uint8{}
 	add := func(address []byte) {
 		const group = 1 // of the first byte: a multicast address
@@ -87,30 +177,36 @@ func (r *resolver) readHostMACs() (map[uint64]uint8, error) {
 			own[macWord(model.MAC(address))] = 1
 		}
 	}
+	links, err := whole(r.netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
 	for _, link := range links {
 		add(link.Attrs().HardwareAddr)
 	}
-	ours := map[int]bool{}
-	for _, index := range r.named {
-		ours[index] = true
-	}
-	for _, entry := range taken {
-		if ours[entry.LinkIndex] && entry.Flags&netlink.NTF_SELF != 0 {
-			add(entry.HardwareAddr)
+	for name, index := range named {
+		taken, err := whole(func() ([]*netlink.Neigh, error) { return r.takenBy(index) })
+		if err != nil {
+			return nil, fmt.Errorf("list MAC addresses of %s: %w", name, err)
+		}
+		for _, entry := range taken {
+			if entry.LinkIndex == index && entry.Flags&netlink.NTF_SELF != 0 {
+				add(entry.HardwareAddr)
+			}
 		}
 	}
 	return own, nil
 }
 
-// ownMACsDiffer reports whether the host has other MAC addresses than those that are known. The
-// kernel does not report those of interfaces in other network namespaces.
-func (r *resolver) ownMACsDiffer() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	own, err := r.readHostMACs()
-	if err == nil && r.own != nil && maps.Equal(own, r.own) {
-		return false
+// readings is how often a list is read that changes meanwhile.
+const readings = 5
+
+// whole reads a list again if it has changed while it was read.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range readings {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
 	}
-	r.own = nil
-	return true
+	return all, err
 }

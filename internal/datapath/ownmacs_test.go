@@ -12,6 +12,7 @@ import (
 
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
 )
 
 // TestOwnMACs: the program knows the MAC addresses of all interfaces, and of all that an interface
@@ -74,6 +75,31 @@ func TestOwnMACs(t *testing.T) {
 	knows("without it")
 }
 
+// TestNobodyAsksForMACs: a director without l2dsr does not read the host's addresses.
+func TestNobodyAsksForMACs(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	asks := func() bool {
+		d.hops.mu.Lock()
+		defer d.hops.mu.Unlock()
+		return d.hops.own.known != nil
+	}
+	compares := func() bool {
+		return settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) != 0
+	}
+	if !asks() || !compares() {
+		t.Error("l2dsr does not compare")
+	}
+	must(t, d.Set(tunnelTable()))
+	if asks() || compares() || d.hops.ownMACsDiffer() {
+		t.Errorf("ipip reads addresses: %t, and compares: %t", asks(), compares())
+	}
+}
+
 // TestTooManyMACs: what cannot be compared is said, and no packet is lost for it.
 func TestTooManyMACs(t *testing.T) {
 	if !inNamespace(t) {
@@ -91,16 +117,16 @@ func TestTooManyMACs(t *testing.T) {
 		many[i+1] = 1
 	}
 	d.hops.mu.Lock()
-	d.hops.own = many
+	d.hops.own.known = many
 	d.hops.mu.Unlock()
 	must(t, d.Set(tableOf(1, 2, 0)))
 	if settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) != 0 {
 		t.Error("the program compares with addresses that it does not have")
 	}
-	if found := differences(t, parts, "interfaces"); len(found) != 1 || found[0].What != "MAC addresses" {
+	if found := differences(t, parts, "interfaces"); len(found) != 1 || found[0].What != upkeep.MACs {
 		t.Errorf("it says %+v", found)
 	}
-	d.hops.forgetOwnMACs()
+	d.hops.forgetHostMACs()
 	must(t, d.Set(tableOf(1, 1, 0)))
 	if found := differences(t, parts, "interfaces"); len(found) > 0 {
 		t.Errorf("it still says %+v", found)

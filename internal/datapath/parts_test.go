@@ -135,7 +135,7 @@ func TestPartsAreRepaired(t *testing.T) {
 		{"tables", "map replies", func() { deleteFirst(t, d.kernel.Replies4) }},
 		{"tables", "map ask_backends", func() { must(t, d.kernel.AskBackends.Put(directorAskBackend{Service: 5}, uint32(1))) }},
 		{"tables", "map backend_sources", func() { deleteFirst(t, d.kernel.BackendSources) }},
-		{"tables", "map own_macs", func() { deleteFirst(t, d.kernel.OwnMacs) }},
+		{"tables", "map own_macs", func() { must(t, d.kernel.OwnMacs.Put(uint64(7), uint8(1))) }},
 		{"tc", "wire0 egress", func() { detachLink(t, pins+"/undo-wire0") }},
 		{"tc", "wire1 ingress", func() { must(t, os.Remove(pins+"/reply-wire1")) }},
 		{"sysctls", "net.ipv4.conf.wire0.forwarding", func() {

@@ -23,8 +23,9 @@ const settle = 20 * time.Millisecond
 type resolver struct {
 	log     *slog.Logger
 	changed func()
-	recheck time.Duration   // between two readings of the routes
-	netlink *netlink.Handle // one socket for all questions
+	recheck time.Duration    // between two readings of the routes
+	netlink *netlink.Handle  // one socket for all questions
+	strict  *nl.SocketHandle // see strictSocket
 	stop    chan struct{}
 	done    sync.WaitGroup
 
@@ -38,7 +39,7 @@ type resolver struct {
 	vrf    int                        // that these interfaces are in; 0: none
 	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
 	macs   map[neighbor]model.MAC     // nil: to be read
-	own    map[uint64]uint8           // MAC addresses of this host; nil: to be read
+	own    hostMACs
 	// What has to be asked for again.
 	oldRoutes, oldNeighbors bool
 
@@ -55,13 +56,19 @@ func newResolver(log *slog.Logger, onward *onward, recheck time.Duration, change
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, stop: make(chan struct{}), doubts: map[neighbor]*time.Timer{}, movements: movements{of: map[neighbor]movement{}},
+	strict, err := strictSocket()
+	if err != nil {
+		handle.Close()
+		return nil, err
+	}
+	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, strict: strict, stop: make(chan struct{}), doubts: map[neighbor]*time.Timer{}, movements: movements{of: map[neighbor]movement{}},
 		events: make(chan struct{}, 1)}
 	onward.again = r.tryOnward
 	r.outdated(true)
 	r.forget()
 	if r.socket, err = subscribe(); err != nil {
 		handle.Close()
+		strict.Close()
 		return nil, err
 	}
 	r.done.Go(r.listen)
@@ -98,6 +105,7 @@ func (r *resolver) close() {
 	}
 	r.mu.Unlock()
 	r.netlink.Close()
+	r.strict.Close()
 }
 
 // listen turns messages into events. Routes, links and addresses are asked for again after any
@@ -115,7 +123,7 @@ func (r *resolver) listen() {
 		}
 		if err != nil {
 			news = true
-			r.forgetOwnMACs()
+			r.forgetHostMACs()
 			r.outdated(true)
 			if !errors.Is(err, unix.ENOBUFS) && !r.subscribeAgain(err) {
 				return
@@ -186,7 +194,7 @@ func (r *resolver) wait(d time.Duration) bool {
 func (r *resolver) take(kind uint16, data []byte) bool {
 	if kind != unix.RTM_NEWNEIGH && kind != unix.RTM_DELNEIGH {
 		if kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK {
-			r.forgetOwnMACs()
+			r.forgetHostMACs()
 		}
 		r.outdated(kind == unix.RTM_DELLINK)
 		return true

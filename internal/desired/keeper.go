@@ -53,6 +53,7 @@ type Keeper struct {
 	health   Health  // nil: there are no probes
 	common   *common // what the group finds; nil: the group does not share it
 	noting   sync.Mutex
+	keepPast bool // what ran before is not forgotten: the director does not let packets in yet
 	renewing sync.Mutex
 	renewed  time.Time           // when the evidence was renewed
 	asked    map[netip.Addr]bool // the backends that it is about

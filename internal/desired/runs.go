@@ -62,6 +62,14 @@ func (k *Keeper) run() bool {
 	return k.begun && k.instead == nil && k.handed == revisions{k.state.Revision, k.shared.Revision} && k.engine.Runs()
 }
 
+// KeepPast says whether what ran before is kept, although its successor runs: until packets are let in,
+// a start may still fail and the next one go on with it.
+func (k *Keeper) KeepPast(keep bool) {
+	k.noting.Lock()
+	defer k.noting.Unlock()
+	k.keepPast = keep
+}
+
 // noteRuns makes the stores forget what ran before when its successor runs, for this director's own
 // sets and the group's state. It is not for concurrent use.
 func (k *Keeper) noteRuns() {
@@ -73,7 +81,7 @@ func (k *Keeper) noteRuns() {
 		k.sharedErr = nil // the kernel has taken it by now
 	}
 	k.mu.Unlock()
-	if !runs || now == k.noted {
+	if !runs || k.keepPast || now == k.noted {
 		return
 	}
 	var errs [2]error

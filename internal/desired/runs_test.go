@@ -90,7 +90,12 @@ func TestStartGoesOnWithTheSetThatRan(t *testing.T) {
 		t.Errorf("the set is said to run: %v; what ran is forgotten: %v", runs, gone())
 	}
 	d.sink.makeRoom(4)
+	d.KeepPast(true)
 	until(t, "the newer set runs", func() bool { return d.forwards() == "web a b c" })
+	if d.noteRuns(); gone() {
+		t.Error("what ran before is forgotten before the start has succeeded")
+	}
+	d.KeepPast(false)
 	until(t, "what ran before it is forgotten", gone)
 }
 
