@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"weir.io/weir/internal/desired"
@@ -22,6 +23,22 @@ const (
 	// or distant directors are not worth a longer wait: what they tell later counts, too.
 	groupPatience = 3 * time.Second
 )
+
+// start makes the director forward, and lets packets in. While it waits for the other directors, an
+// earlier process's datapath may forward already: by what the group wants now, like the others.
+func (d *director) start(ctx context.Context, running *sync.WaitGroup, first model.Config, text []byte) error {
+	patience, err := d.begin(ctx, first, text)
+	if err != nil {
+		return err
+	}
+	d.keeper.KeepPast(true)
+	running.Go(func() { d.keeper.Run(ctx) })
+	if err := d.admit(ctx, first, text, patience); err != nil {
+		return err
+	}
+	d.keeper.KeepPast(false)
+	return nil
+}
 
 // begin makes the first configuration run, with the sets of the group, and returns how long admit may
 // wait for the flows that the group remembers.

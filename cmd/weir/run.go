@@ -345,16 +345,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	running.Go(func() { d.loads.book.Run(ctx) })
 	running.Go(func() { engine.Run(ctx) })
 	running.Go(func() { d.bfd.Run(ctx) })
-	patience, err := d.begin(ctx, first, text)
-	if err == nil {
-		// An earlier process's datapath forwards meanwhile: by what the group wants now, like the others.
-		d.keeper.KeepPast(true)
-		running.Go(func() { d.keeper.Run(ctx) })
-		if err = d.admit(ctx, first, text, patience); err == nil {
-			d.keeper.KeepPast(false)
-		}
-	}
-	if err != nil {
+	if err := d.start(ctx, &running, first, text); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
