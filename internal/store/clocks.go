@@ -20,9 +20,12 @@ type clock struct {
 }
 
 // A director's writing is read up to renewFingerprint after it was written, which looks as if its
-// clock was so much behind. One that is late once says nothing about a clock.
+// clock was so much behind. One that is late once says nothing about a clock. A clock that differs
+// by more than the first limit does so until it differs by no more than the second one: between
+// them, its writings of different ages would seem to end the difference and to begin it again.
 const (
 	mostApart    = 2 * renewFingerprint
+	apartAgain   = mostApart - renewFingerprint
 	clocksAgain  = 2
 	clockChanged = time.Minute // in what is told
 )
@@ -59,7 +62,11 @@ func (c clocks) compare(runs []writtenRun, own []netip.Addr, now time.Time) erro
 func (c *clock) see(wrote, now time.Time) {
 	c.wrote = wrote
 	ahead := wrote.Sub(now)
-	if ahead.Abs() <= mostApart {
+	limit := mostApart
+	if c.off >= clocksAgain {
+		limit = apartAgain
+	}
+	if ahead.Abs() <= limit {
 		c.off = 0
 		return
 	}

@@ -28,6 +28,10 @@ func TestClocksAreCompared(t *testing.T) {
 		{"hours ahead", []time.Duration{0, 3 * time.Hour, 3 * time.Hour}, "10.0.0.3 is 3h0m0s ahead"},
 		{"hours behind", []time.Duration{0, -3 * time.Hour, -3*time.Hour - 2*time.Second}, "10.0.0.3 is 3h0m0s behind"},
 		{"ahead by little", []time.Duration{0, mostApart + time.Second, mostApart + time.Second}, "10.0.0.3 is 11s ahead"},
+		{"ahead by less than is told at first", []time.Duration{0, mostApart, mostApart, mostApart}, ""},
+		{"behind, read late and at once", []time.Duration{0, -mostApart - time.Second, -mostApart - time.Second, -mostApart + 4*time.Second}, "10.0.0.3 is 11s behind"},
+		{"late once, and behind by less than is told at first", []time.Duration{0, -mostApart - time.Second, -mostApart, -mostApart - time.Second}, ""},
+		{"nearly right again, and read late", []time.Duration{0, -time.Hour, -time.Hour, -renewFingerprint}, ""},
 		{"set right again", []time.Duration{0, time.Hour, time.Hour, 0}, ""},
 	} {
 		c, got := clocks{}, ""
