@@ -73,7 +73,7 @@ func ofMoved(moved []model.MovedNeighbor) (found []model.Problem) {
 			p.Fix = "find the host that should not have the address"
 		} else {
 			p.Text = fmt.Sprintf("packets for %s go to another host: address %v on %s has moved from %v to %v", of, m.Address, m.Interface, m.Before, m.Now)
-			p.Fix = "none, if that host was replaced; else find the one that has taken its address"
+			p.Fix = "nothing, if that host was replaced or a router has taken over from another one; else find the host that has taken the address"
 		}
 		found = append(found, p)
 	}

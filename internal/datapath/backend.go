@@ -28,10 +28,12 @@ type backendKey struct {
 type backend struct {
 	index   uint32
 	desired model.TableBackend
-	slots   int    // that it owns
-	vlan    uint16 // tag of its next hop
-	answers int    // the interface by which its answers may come, as in nextHop
-	link    int    // the interface that its route leads into
+	slots   int       // that it owns
+	vlan    uint16    // tag of its next hop
+	answers int       // the interface by which its answers may come, as in nextHop
+	link    int       // the interface that its route leads into
+	via     neighbor  // whose MAC address its packets have; zero: not known yet, or none
+	mac     model.MAC // that via has had last
 }
 
 // backendEntries is the memory of the backends map: one store changes an entry, without a system

@@ -42,7 +42,8 @@ type Datapath struct {
 	table          model.Table     // of the last Set
 	links          []netlink.Link  // of its interfaces; nil: it is not there
 	own            []string        // the names that these have now
-	highestMTU     map[int]int     // that these have had, by index
+	mtus           map[int]mtus    // that these have had, by index
+	movements      movements       // of backends' next hops
 	sysctls        map[sysctl]bool // that are to be kept
 	services       map[serviceKey]*service
 	placed         []*service // those of the table, in its order

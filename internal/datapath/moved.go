@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"bytes"
-	"maps"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -15,7 +14,8 @@ import (
 // movedHolds is how long a move is told.
 const movedHolds = time.Minute
 
-// movements are what next hops' MAC addresses were. The resolver's lock is held.
+// movements are next hops whose MAC address has changed while a backend was reached by them. What a
+// host had before it was a next hop is not known: its address may have been another host's, rightly.
 type movements struct {
 	of   map[neighbor]movement
 	last time.Time // when one has moved
@@ -23,23 +23,36 @@ type movements struct {
 
 // movement is where a next hop is, and where it was.
 type movement struct {
-	now, before model.MAC // before is zero if it has not moved
+	now, before model.MAC
 	at          time.Time // of the last move
 	returned    bool      // it has moved to and fro: two hosts have its address
 }
 
-// see notes where a next hop is.
-func (m *movements) see(n neighbor, mac model.MAC, at time.Time) {
-	is, known := m.of[n]
+// follow notes where a backend's next hop is now.
+func (m *movements) follow(b *backend, hop nextHop, at time.Time) {
 	switch {
-	case mac.IsZero() || known && is.now == mac:
-		return
-	case !known:
-		m.of[n] = movement{now: mac}
+	case hop.via == neighbor{} && b.desired.MAC.IsZero(): // there is no way now
+	case hop.via != b.via:
+		b.via, b.mac = hop.via, hop.mac
+	case !hop.mac.IsZero() && hop.mac != b.mac: // it answers
+		if !b.mac.IsZero() {
+			m.see(b.via, b.mac, hop.mac, at)
+		}
+		b.mac = hop.mac
+	}
+}
+
+// see notes that a next hop has moved. Each backend that is reached by it says so.
+func (m *movements) see(n neighbor, from, to model.MAC, at time.Time) {
+	if at.Sub(m.last) >= movedHolds {
+		m.of = map[neighbor]movement{} // all of them are old
+	}
+	is, known := m.of[n]
+	if known && is.now == to {
 		return
 	}
-	recent := !is.before.IsZero() && at.Sub(is.at) < movedHolds
-	m.of[n] = movement{now: mac, before: is.now, at: at, returned: recent && (is.returned || mac == is.before)}
+	recent := known && at.Sub(is.at) < movedHolds
+	m.of[n] = movement{now: to, before: from, at: at, returned: recent && (is.returned || to == is.before)}
 	m.last = at
 }
 
@@ -50,19 +63,11 @@ func (m *movements) recent(now time.Time) map[neighbor]movement {
 		return found
 	}
 	for n, is := range m.of {
-		if !is.before.IsZero() && now.Sub(is.at) < movedHolds {
+		if now.Sub(is.at) < movedHolds {
 			found[n] = is
 		}
 	}
 	return found
-}
-
-// leaveOut forgets hosts that are no next hops any more, if there are many.
-func (m *movements) leaveOut(managed map[neighbor]bool) {
-	if len(m.of) <= 2*len(managed)+1024 {
-		return
-	}
-	maps.DeleteFunc(m.of, func(n neighbor, _ movement) bool { return !managed[n] })
 }
 
 // Moved returns at most that many of the next hops whose MAC address has changed in the last minute,
@@ -73,7 +78,7 @@ func (d *Datapath) Moved(most int) (found []model.MovedNeighbor) {
 	if d.entries.memory == nil {
 		return nil // closed
 	}
-	moves := d.hops.recentMoves()
+	moves := d.movements.recent(time.Now())
 	if len(moves) == 0 {
 		return nil
 	}
@@ -84,18 +89,17 @@ func (d *Datapath) Moved(most int) (found []model.MovedNeighbor) {
 			continue
 		}
 		for _, b := range of.order {
-			via := d.hops.routeTo(b.desired.TunnelEnd()).via
-			move, has := moves[via]
-			if !has || !b.desired.MAC.IsZero() {
+			move, has := moves[b.via]
+			if !has {
 				continue
 			}
-			at, known := by[via]
+			at, known := by[b.via]
 			if !known {
 				if len(found) == most {
 					continue
 				}
 				at = len(found)
-				by[via], found = at, append(found, d.movedNeighbor(via, move))
+				by[b.via], found = at, append(found, d.movedNeighbor(b.via, move))
 			}
 			found[at].Backends = append(found[at].Backends, s.Name+"/"+b.desired.Name)
 		}
@@ -108,11 +112,4 @@ func (d *Datapath) movedNeighbor(n neighbor, m movement) model.MovedNeighbor {
 		m.now, m.before = m.before, m.now // the same text, however often it moves
 	}
 	return model.MovedNeighbor{Address: n.address, Interface: d.hops.nameOf(n.ifindex), Now: m.now, Before: m.before, InTurn: m.returned}
-}
-
-// recentMoves are the moves that are to be told.
-func (r *resolver) recentMoves() map[neighbor]movement {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.movements.recent(time.Now())
 }

@@ -60,30 +60,73 @@ func TestMovedNeighborIsTold(t *testing.T) {
 	}
 }
 
-// TestMovesAreForgotten: a move is told for a while, and hosts that are no next hops any more take no
-// memory.
+// TestNewNextHopHasNotMoved: an address that no backend is reached by any more may become another
+// host's, and then a backend's.
+func TestNewNextHopHasNotMoved(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	backend, other := netip.MustParseAddr("10.0.0.11"), model.MAC{2, 0, 0, 0, 0, 0x66}
+	addNeighbor(t, backend)
+	d := openTest(t, model.Limits{})
+	sends := func(to model.MAC) {
+		t.Helper()
+		eventually(t, "packets go to "+to.String(), func() bool { return statusOf(t, d).Services[0].Backends[0].NextHop == to })
+	}
+	table := tableOf(1, 1, 0)
+	must(t, d.Set(table))
+	sends(neighborMAC(backend))
+	must(t, d.Set(model.Table{Interfaces: table.Interfaces}))
+	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: wire(t).Attrs().Index, IP: backend.AsSlice(), HardwareAddr: net.HardwareAddr(other[:]), State: netlink.NUD_PERMANENT}))
+	eventually(t, "the director knows the other host", func() bool {
+		hop, _ := d.hops.imagine(model.TableBackend{Address: backend, Mode: model.IPIP}, []string{"wire0"})
+		return hop.mac == other
+	})
+	must(t, d.Set(table))
+	sends(other)
+	if got := d.Moved(9); len(got) > 0 {
+		t.Errorf("it is told that %+v have moved", got)
+	}
+}
+
+// TestMovesAreForgotten: a move is told for a while, and takes no memory for long.
 func TestMovesAreForgotten(t *testing.T) {
 	t.Parallel()
-	m, now := movements{of: map[neighbor]movement{}}, time.Now()
+	m, now := movements{}, time.Now()
 	n := neighbor{1, netip.MustParseAddr("10.0.0.11")}
-	m.see(n, model.MAC{2, 1}, now)
-	m.see(n, model.MAC{}, now) // it does not answer
-	m.see(n, model.MAC{2, 2}, now)
-	if got := m.recent(now.Add(movedHolds - 1)); len(got) != 1 || got[n].before != (model.MAC{2, 1}) {
+	b, second := &backend{}, &backend{}
+	at := func(last byte, at time.Time) {
+		for _, of := range []*backend{b, second} {
+			hop := nextHop{via: n}
+			if last > 0 {
+				hop.mac = model.MAC{2, last}
+			}
+			m.follow(of, hop, at)
+		}
+	}
+	at(1, now)
+	at(0, now)                  // it does not answer
+	m.follow(b, nextHop{}, now) // its link is down
+	at(2, now)
+	if got := m.recent(now.Add(movedHolds - 1)); len(got) != 1 || got[n].before != (model.MAC{2, 1}) || got[n].returned {
 		t.Errorf("the move of a host that was away is told as %+v", got)
 	}
 	if got := m.recent(now.Add(movedHolds)); len(got) > 0 {
 		t.Errorf("after %v it is still told that %+v have moved", movedHolds, got)
 	}
-	m.see(n, model.MAC{2, 1}, now.Add(movedHolds))
-	if got := m.recent(now.Add(movedHolds)); got[n].returned {
-		t.Errorf("a host that came back after %v is taken for two", movedHolds)
+	at(1, now.Add(movedHolds))
+	if got := m.recent(now.Add(movedHolds)); len(got) != 1 || got[n].returned {
+		t.Errorf("a host that came back after %v is told as %+v", movedHolds, got)
+	}
+	m.follow(b, nextHop{via: neighbor{2, n.address}, mac: model.MAC{2, 3}}, now.Add(movedHolds))
+	if got := m.recent(now.Add(movedHolds)); len(got) != 1 {
+		t.Errorf("with another route of a backend it is told that %+v have moved", got)
 	}
 	for i := range 5000 {
-		m.see(neighbor{2 + i, n.address}, model.MAC{2, 1}, now)
-		m.leaveOut(map[neighbor]bool{n: true})
+		m.see(neighbor{3 + i, n.address}, model.MAC{2, 1}, model.MAC{2, 2}, now.Add(2*movedHolds))
 	}
-	if _, stays := m.of[n]; len(m.of) > 2000 || !stays {
-		t.Errorf("%d hosts are kept, of one next hop (there: %v)", len(m.of), stays)
+	m.see(n, model.MAC{2, 1}, model.MAC{2, 2}, now.Add(3*movedHolds))
+	if len(m.of) != 1 {
+		t.Errorf("%d moves are kept, of one that is told", len(m.of))
 	}
 }

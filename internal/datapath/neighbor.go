@@ -30,11 +30,8 @@ func (r *resolver) macOf(n neighbor) model.MAC {
 	if !r.managed[n] {
 		r.managed[n] = true
 		r.ask(n)
-		r.movements.leaveOut(r.managed)
 	}
-	mac := r.macs[n]
-	r.movements.see(n, mac, time.Now())
-	return mac
+	return r.macs[n]
 }
 
 // ask makes the kernel look for a neighbor now, and keep it.

@@ -21,6 +21,7 @@ type nextHop struct {
 	vlan    uint16 // tag to leave with
 	routed  bool   // into a network that the route leads to: a VLAN's, or by the kernel
 	mac     model.MAC
+	via     neighbor // that has this MAC address; zero: the address is not a neighbor's, or is configured
 	source  model.MAC
 	mtu     int
 	address netip.Addr // of this host, as the kernel would choose it
@@ -124,7 +125,7 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 		// would go round until its TTL ends. This happens when the backend's link is down and only
 		// the default route is left.
 	default:
-		hop.mac = macOf(way.via)
+		hop.mac, hop.via = macOf(way.via), way.via
 	}
 	if b.VLAN != 0 {
 		hop.vlan = b.VLAN

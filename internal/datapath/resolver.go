@@ -46,8 +46,6 @@ type resolver struct {
 	managed map[neighbor]bool        // neighbors that the kernel keeps, or was asked to keep
 	doubts  map[neighbor]*time.Timer // neighbors that the kernel has given up, and that are asked again until then
 
-	movements movements // of next hops
-
 	events chan struct{} // one: something has changed
 }
 
@@ -61,7 +59,7 @@ func newResolver(log *slog.Logger, onward *onward, recheck time.Duration, change
 		handle.Close()
 		return nil, err
 	}
-	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, strict: strict, stop: make(chan struct{}), doubts: map[neighbor]*time.Timer{}, movements: movements{of: map[neighbor]movement{}},
+	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, strict: strict, stop: make(chan struct{}), doubts: map[neighbor]*time.Timer{},
 		events: make(chan struct{}, 1)}
 	onward.again = r.tryOnward
 	r.outdated(true)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 	"unsafe"
 
 	"weir.io/weir/internal/model"
@@ -101,9 +102,11 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 func (d *Datapath) writeBackends(s *service) {
 	entries := make([]directorBackend, len(s.order))
 	var turning []uint32
+	now := time.Now()
 	for i, b := range s.order {
 		hop := d.hops.resolve(b.desired, d.own)
 		b.vlan, b.answers, b.link = hop.vlan, hop.answers, hop.link
+		d.movements.follow(b, hop, now)
 		entries[i] = d.suspect(b, entryOf(s.desired, s.index, b.desired, hop))
 		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
 			turning = append(turning, b.index)
