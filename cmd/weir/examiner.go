@@ -162,7 +162,7 @@ func (e *examiner) compare(findings []doctor.Finding) {
 func (d *director) examineHost(ctx context.Context) ([]doctor.Finding, error) {
 	d.joinGroupAgain()
 	c := d.Config()
-	found, err := doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: filepath.Dir(d.info.Pin)})
+	found, err := doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: filepath.Dir(d.info.Pin), Probes: d.checker.Connections})
 	if err != nil {
 		return nil, err
 	}

@@ -102,6 +102,27 @@ func TestFailuresOfAnAgentsHostAreShown(t *testing.T) {
 	p.stop()
 }
 
+// A director knows its health checks by their ports, so it says that NAT of its host turns them
+// elsewhere.
+func TestTranslatedProbesAreShown(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	listener, err := h.Listen("tcp", "10.0.0.1:8080") // the kernel forgets a refused connection at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	h.run("nft", "add table ip turn; add chain ip turn on { type nat hook output priority -100; }; add rule ip turn on ip daddr 10.0.0.2 tcp dport 80 dnat to 10.0.0.1:8080")
+	h.write("director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}\nservices:\n" +
+		"- {name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, health: {kind: tcp, interval: 100ms, timeout: 100ms}, backends: [{address: 10.0.0.2}]}\n")
+	p := h.start(`msg="director runs"`)
+	p.wait("say that its health checks are translated", func() bool {
+		h.run("ip", "addr", "replace", "10.9.0.1/32", "dev", "lo") // is looked at at once
+		return h.lists(model.ProblemHost, "health checks of web: are translated by this host to other addresses")
+	})
+	p.stop()
+}
+
 // The host is examined again and again, once at a time, and what an examination finds stays until
 // one is made that does not find it.
 func TestExaminations(t *testing.T) {

@@ -49,6 +49,9 @@ type Options struct {
 	Role   Role             // empty: Auto
 	BPFFS  string           // where the BPF file system is mounted
 	State  func() []Finding // looks at where a director keeps its state
+	// Probes are the connections of the last health checks of a director that runs, each from where
+	// and to where; nil: they are not known.
+	Probes func() map[[2]netip.AddrPort]bool
 	// Reports looks at where an agent reports the connections of these backends to.
 	Reports func(backends []netip.Addr) []Finding
 }
@@ -96,6 +99,7 @@ type examination struct {
 	ctx       context.Context
 	running   bool // of a process that runs: see Running
 	config    *model.Config
+	probes    func() map[[2]netip.AddrPort]bool
 	pinned    map[string]bool // interfaces that a director has been attached to
 	findings  []Finding
 	links     map[int]netlink.Link
@@ -107,7 +111,11 @@ type examination struct {
 }
 
 func newExamination(ctx context.Context, o *Options) *examination {
-	return &examination{ctx: ctx, config: o.Config, pinned: pinned(o.BPFFS), reached: map[string]bool{}, asking: map[string]bool{}, routes: map[netip.Addr]route{}}
+	probes := o.Probes
+	if probes == nil {
+		probes = func() map[[2]netip.AddrPort]bool { return nil }
+	}
+	return &examination{ctx: ctx, config: o.Config, probes: probes, pinned: pinned(o.BPFFS), reached: map[string]bool{}, asking: map[string]bool{}, routes: map[netip.Addr]route{}}
 }
 
 // prepare reads what the checks of a configuration need.

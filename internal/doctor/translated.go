@@ -2,12 +2,15 @@ package doctor
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -20,9 +23,21 @@ import (
 // iptables, ip_vs with conntrack, or of containers whose ports are published.
 type translation struct {
 	protocol model.Protocol
-	from     netip.Addr
+	from     netip.AddrPort
 	to       netip.AddrPort // that was asked for
 	instead  netip.AddrPort
+	probe    bool // it is a health check's
+}
+
+// compare puts health checks first.
+func (t translation) compare(o translation) int {
+	if t.probe != o.probe {
+		if t.probe {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(t.to.Compare(o.to), t.instead.Compare(o.instead))
 }
 
 // Of the kernel's connection tracking (include/uapi/linux/netfilter/nfnetlink_conntrack.h and
@@ -32,10 +47,16 @@ const (
 	ipsDstNAT    = 1 << 5 // the destination is translated
 )
 
-// translations calls a function for each connection that this host translates now, until that
-// returns false. Where connections are not tracked there are none, and the kernel is not asked,
-// because that would load its connection tracking.
-func translations(take func(translation) bool) error {
+// How much is read of a list of connections, which may have a million.
+const (
+	mostConnections    = 1 << 18
+	connectionPatience = time.Second // less than what a whole examination may take
+)
+
+// translations calls a function for each connection that this host translates now, until the context
+// ends or that many connections were read, which is an error. Where connections are not tracked
+// there are none, and the kernel is not asked, because that would load its connection tracking.
+func translations(ctx context.Context, most int, take func(translation)) error {
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	if count, bad := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || bad != nil || count == 0 {
 		return nil
@@ -44,10 +65,57 @@ func translations(take func(translation) bool) error {
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
 	request.AddData(nl.NewRtAttr(nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, ipsDstNAT)))
 	request.AddData(nl.NewRtAttr(ctStatusMask, binary.BigEndian.AppendUint32(nil, ipsDstNAT)))
-	return request.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
-		t, is := readTranslation(message)
-		return !is || take(t)
+	read := 0
+	return dump(ctx, request, func(message []byte) error {
+		if read++; read > most {
+			return fmt.Errorf("there are more than %d of them", most)
+		}
+		if t, is := readTranslation(message); is {
+			take(t)
+		}
+		return nil
 	})
+}
+
+// dump calls a function for each message that answers a request, until the context ends or that
+// returns an error. ExecuteIter of netlink would read all the rest before it returned.
+func dump(ctx context.Context, request *nl.NetlinkRequest, take func(message []byte) error) error {
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	if err := socket.SetReceiveTimeout(&unix.Timeval{Sec: int64(connectionPatience / time.Second)}); err != nil {
+		return err
+	}
+	if err := socket.Send(request); err != nil {
+		return err
+	}
+	for {
+		messages, from, err := socket.Receive()
+		if err != nil {
+			return err
+		}
+		if from.Pid != nl.PidKernel {
+			continue
+		}
+		for i := range messages {
+			m := &messages[i]
+			switch m.Header.Type {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				if len(m.Data) < 4 || binary.NativeEndian.Uint32(m.Data) == 0 {
+					return nil
+				}
+				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
+			}
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("there was no more time: %w", err)
+			}
+			if err := take(m.Data); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // readTranslation reads one connection; false: its destination is not translated.
@@ -59,11 +127,9 @@ func readTranslation(message []byte) (t translation, is bool) {
 	if status := top[nl.CTA_STATUS]; len(status) < 4 || binary.BigEndian.Uint32(status)&ipsDstNAT == 0 {
 		return t, false
 	}
-	var back netip.AddrPort
-	if t.protocol, back, t.to, is = readTuple(top[nl.CTA_TUPLE_ORIG]); !is {
+	if t.protocol, t.from, t.to, is = readTuple(top[nl.CTA_TUPLE_ORIG]); !is {
 		return t, false
 	}
-	t.from = back.Addr()
 	_, t.instead, _, is = readTuple(top[nl.CTA_TUPLE_REPLY])
 	return t, is && t.instead != t.to
 }
@@ -117,13 +183,33 @@ func (x *examination) probesTranslated() {
 			probed[to] = s
 		}
 	}
-	x.translated("health checks", len(probed) > 0, func(t translation) *model.Service {
-		if _, own := x.addresses[t.from]; !own {
+	if len(probed) == 0 {
+		return
+	}
+	const check, fix = "health checks", "leave out connections of this host in the rules of NAT that change their destination (nft list ruleset, iptables-save)"
+	probes := x.probes()
+	x.translated(check, func(t *translation) *model.Service {
+		if _, own := x.addresses[t.from.Addr()]; !own {
 			return nil
 		}
+		t.probe = probes[[2]netip.AddrPort{t.from, t.to}]
 		return probed[t.to]
-	}, "leave out connections of this host in the rules of NAT that change their destination (nft list ruleset, iptables-save)",
-		"are translated by this host, from %v to %v: they say nothing about its backends")
+	}, func(s *model.Service, t translation) {
+		if t.probe {
+			x.fail(check+" of "+s.Name, fix+x.suchAs(t), "are translated by this host to other addresses: they say nothing about its backends")
+			return
+		}
+		x.warn(check+" of "+s.Name, fix, "this host translates connections of its own from %v, which is checked, to %v: if it does so with health checks, they say nothing about the backends", t.to, t.instead)
+	})
+}
+
+// suchAs names a connection to a person. A running process leaves it out: the next examination may
+// see another connection, and another text or fix is another problem.
+func (x *examination) suchAs(t translation) string {
+	if x.running {
+		return ""
+	}
+	return fmt.Sprintf("; one leads from %v to %v", t.to, t.instead)
 }
 
 // socketsTranslated checks that the agent finds the sockets of connections: a packet of one that it
@@ -137,8 +223,12 @@ func (x *examination) socketsTranslated(services []model.Service, uplinks []netl
 		return s.Backends[0].ModeIn(s) != model.GUE || s.Protocol != model.TCP
 	})
 	asked, remote := map[int]int{}, map[int]bool{} // how many clients of a service were looked at, and whether one is on no link of guests
-	x.translated("sockets", len(services) > 0, func(t translation) *model.Service {
-		if _, own := x.addresses[t.from]; own || t.protocol != model.TCP {
+	if len(services) == 0 {
+		return
+	}
+	const check, fix = "sockets", "agent.sockets-elsewhere: true; or let the server listen on the VIP, and remove the rule of NAT (a published port of a container is one)"
+	x.translated(check, func(t *translation) *model.Service {
+		if _, own := x.addresses[t.from.Addr()]; own || t.protocol != model.TCP {
 			return nil
 		}
 		at := slices.IndexFunc(services, func(s model.Service) bool { return s.VIP == t.to.Addr() && s.Port.Contains(t.to.Port()) })
@@ -147,13 +237,14 @@ func (x *examination) socketsTranslated(services []model.Service, uplinks []netl
 		}
 		if !remote[at] {
 			asked[at]++
-			if remote[at] = !x.isGuest(t.from, uplinks); !remote[at] {
+			if remote[at] = !x.isGuest(t.from.Addr(), uplinks); !remote[at] {
 				return nil
 			}
 		}
 		return &services[at]
-	}, "agent.sockets-elsewhere: true; or let the server listen on the VIP, and remove the rule of NAT (a published port of a container is one)",
-		"are not found by the agent: this host translates connections from %v to %v, so it sends packets of open connections on to other hosts, which reset them")
+	}, func(s *model.Service, t translation) {
+		x.fail(check+" of "+s.Name, fix+x.suchAs(t), "are not found by the agent: this host translates connections to VIP %v, so it sends packets of open connections on to other hosts, which reset them", s.VIP)
+	})
 }
 
 // mostAsked bounds how often the kernel is asked for routes to the clients of one service.
@@ -173,35 +264,28 @@ func (x *examination) isGuest(a netip.Addr, uplinks []netlink.Link) bool {
 // may be for all.
 const mostTranslated = 20
 
-// translated fails for each service of which a connection is translated. It asks only if there may
-// be one. Of several connections it names always the same, because another text is another problem.
-func (x *examination) translated(check string, may bool, of func(translation) *model.Service, fix, format string) {
-	if !may {
-		return
-	}
-	found := map[string]translation{}
-	err := translations(func(t translation) bool {
-		if s := of(t); s != nil {
+// translated says of each service of which a connection is translated that it is. Of several
+// connections it takes always the same.
+func (x *examination) translated(check string, of func(*translation) *model.Service, say func(*model.Service, translation)) {
+	found, services := map[string]translation{}, map[string]*model.Service{}
+	ctx, cancel := context.WithTimeout(x.ctx, connectionPatience)
+	defer cancel()
+	err := translations(ctx, mostConnections, func(t translation) {
+		if s := of(&t); s != nil {
 			if first, has := found[s.Name]; !has || t.compare(first) < 0 {
-				found[s.Name] = t
+				found[s.Name], services[s.Name] = t, s
 			}
 		}
-		return x.ctx.Err() == nil
 	})
 	for i, name := range sortedKeys(found) {
 		if i < mostTranslated {
-			x.fail(check+" of "+name, fix, format, found[name].to, found[name].instead)
+			say(services[name], found[name])
 		}
 	}
 	switch {
-	case len(found) > 0:
 	case err != nil:
-		x.warn(check, "", "the kernel cannot be asked which connections this host translates: %v", err)
-	default:
+		x.warn(check, "", "not all connections that this host translates could be looked at: %v", err)
+	case len(found) == 0:
 		x.ok(check, "this host translates none of them now")
 	}
-}
-
-func (t translation) compare(o translation) int {
-	return cmp.Or(t.to.Compare(o.to), t.instead.Compare(o.instead))
 }

@@ -75,7 +75,8 @@ type result struct {
 	at      time.Time // when it ended; zero: no probe has ended
 	took    time.Duration
 	to      netip.AddrPort
-	failure *Failure // nil: the backend is healthy
+	from    netip.AddrPort // invalid: there was no connection
+	failure *Failure       // nil: the backend is healthy
 }
 
 // New returns a checker that has nothing to check.
@@ -252,6 +253,19 @@ func (c *Checker) States() map[model.Target]model.HealthState {
 		}
 	}
 	return states
+}
+
+// Connections are those of the last probe of each target, from where and to where.
+func (c *Checker) Connections() map[[2]netip.AddrPort]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := make(map[[2]netip.AddrPort]bool, len(c.targets))
+	for _, t := range c.targets {
+		if t.last.from.IsValid() {
+			found[[2]netip.AddrPort{t.last.from, t.last.to}] = true
+		}
+	}
+	return found
 }
 
 // Results returns the results of the last probes of every backend.

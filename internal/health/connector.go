@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"slices"
 	"syscall"
@@ -73,7 +74,19 @@ func (c *connector) start(ctx context.Context, a *attempt, kind prepare, said fu
 		c.end(d, err)
 		return
 	}
+	a.from = localOf(d.socket)
 	c.dials = append(c.dials, d)
+}
+
+// localOf is the end of a socket that is this host's; invalid: there is none.
+func localOf(socket int) netip.AddrPort {
+	switch a, _ := unix.Getsockname(socket); a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return netip.AddrPort{}
 }
 
 // open gives a dial its socket: a new one, or a spare that is as good.

@@ -43,6 +43,9 @@ func TestSocketsAreConnectedAgain(t *testing.T) {
 				}
 				if kind == model.CheckTCP { // the server sees nothing of the other kind
 					ports = append(ports, endedByReset(t, listener))
+					if want := netip.AddrPortFrom(to.Addr(), uint16(ports[len(ports)-1])); a.from != want {
+						t.Errorf("the probe is said to come from %v, want %v", a.from, want)
+					}
 				}
 			}
 			slices.Sort(ports)

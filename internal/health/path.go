@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -45,6 +46,7 @@ type attempt struct {
 	segment int // the longest TCP segment; 0: as the way has it
 	timeout time.Duration
 	at      step
+	from    netip.AddrPort // of its socket; invalid: it is not known
 }
 
 // onWay says whether the probe goes to the VIP.
@@ -87,7 +89,14 @@ func (a *attempt) dial(ctx context.Context, network, to string, more prepare) (n
 			}), err)
 		}
 	}
-	return d.DialContext(ctx, network, to)
+	conn, err := d.DialContext(ctx, network, to)
+	if err != nil {
+		return nil, err
+	}
+	if local, is := conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }); is {
+		a.from = netip.AddrPortFrom(local.AddrPort().Addr().Unmap(), local.AddrPort().Port())
+	}
+	return conn, nil
 }
 
 // connect makes a TCP connection that ends with the context, and by an RST: the end that closes
