@@ -20,12 +20,18 @@ import (
 const asStranger = "WEIR_TEST_STRANGER"
 
 func holdName(name string) {
-	if _, err := net.Listen("unix", name); err != nil {
+	listener, err := net.Listen("unix", name)
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 	fmt.Println(name)
-	select {}
+	// A process in which all goroutines wait for nothing ends, and a listener that nothing uses is closed.
+	for {
+		if conn, err := listener.Accept(); err == nil {
+			conn.Close()
+		}
+	}
 }
 
 // stranger starts a process of another program on the host that holds a name, and returns how to end it.

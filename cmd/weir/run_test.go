@@ -190,7 +190,11 @@ func (h *host) fails(args ...string) string {
 	var stderr bytes.Buffer
 	cmd := h.weir(args...)
 	cmd.Stderr = &stderr
-	if err := cmd.Run(); err == nil {
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	defer time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }).Stop()
+	if err := cmd.Wait(); err == nil {
 		h.t.Fatalf("weir %v succeeds", args)
 	}
 	for line := range strings.Lines(stderr.String()) {

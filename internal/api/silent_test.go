@@ -40,7 +40,7 @@ func holdSocket(path string) {
 		os.Exit(1)
 	}
 	fmt.Println("listens")
-	// It must use the listener: the garbage collector closes one that nothing uses.
+	// A process in which all goroutines wait for nothing ends, and a listener that nothing uses is closed.
 	fmt.Println(http.Serve(listener, nil))
 	os.Exit(1)
 }
