@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -33,27 +34,20 @@ func TestOwnMACs(t *testing.T) {
 	}
 	knows := func(when string) {
 		t.Helper()
-		var have map[uint64]uint8
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks
+		eventually(t, fmt.Sprintf("%s it knows %x", when, want), func() bool {
 			d.mu.Lock()
-			var err error
-			have, err = contents.Read[uint64, uint8](d.kernel.OwnMacs)
-			d.mu.Unlock()
+			defer d.mu.Unlock()
+			have, err := contents.Read[uint64, uint8](d.kernel.OwnMacs)
 			must(t, err)
-			if maps.Equal(have, want) {
-				break
-			}
-		}
-		if !maps.Equal(have, want) {
-			t.Fatalf("%s it knows %x, want %x", when, have, want)
-		}
+			return maps.Equal(have, want)
+		})
 		if settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) == 0 {
 			t.Fatalf("%s the program does not compare with them", when)
 		}
 	}
 	knows("at first")
 
-	// As macvlans of containers and keepalived do: no notice comes of it.
+	// As a macvlan in a container does: the kernel does not report it.
 	virtual := net.HardwareAddr{0, 0, 0x5e, 0, 1, 0x33}
 	entry := &netlink.Neigh{LinkIndex: wire(t).Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT, HardwareAddr: virtual}
 	must(t, netlink.NeighAppend(entry))
