@@ -18,8 +18,9 @@ import (
 
 // presence tells a group what this director runs.
 type presence struct {
-	group *store.Etcd // nil: there is no group to tell
-	run   func() model.DirectorRun
+	group    *store.Etcd // nil: there is no group to tell
+	run      func() model.DirectorRun
+	settings func() store.Settings
 
 	mu      sync.Mutex
 	own     []netip.Addr
@@ -45,7 +46,9 @@ func (p *presence) set(d model.Director) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.own, p.stop = own, cancel
 	if len(own) > 0 {
-		p.running.Go(func() { p.group.KeepRun(ctx, own, p.run) })
+		p.running.Go(func() {
+			p.group.KeepRun(ctx, own, func() (model.DirectorRun, store.Settings) { return p.run(), p.settings() })
+		})
 	}
 	return nil
 }
@@ -126,6 +129,20 @@ func (d *director) whatRuns() model.DirectorRun {
 	info := d.Info()
 	return model.DirectorRun{Version: info.Version, Started: info.Started.UTC(), Revision: d.keeper.Sets().Revision,
 		Services: len(d.Config().Services), Refused: info.Refused}
+}
+
+// settings returns a function that says what the other directors compare with their own. It is asked
+// every second, and makes fingerprints only when the file has changed.
+func (d *director) settings() func() store.Settings {
+	var of []model.Service
+	var known map[string]string
+	return func() store.Settings {
+		file := d.keeper.File()
+		if len(file.Services) == 0 || len(of) == 0 || &file.Services[0] != &of[0] {
+			known, of = store.PlacingOf(file.Services), file.Services
+		}
+		return store.SettingsOf(&file, known)
+	}
 }
 
 func newDirectors() *cobra.Command {

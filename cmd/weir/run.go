@@ -365,7 +365,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	defer end()
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
-	d.presence.group, d.presence.run = d.group, d.whatRuns
+	d.presence.group, d.presence.run, d.presence.settings = d.group, d.whatRuns, d.settings()
 	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.View, func() []model.Problem { return d.Info().Problems }))
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{planner: planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}, reading: api.NewReading()})

@@ -38,9 +38,9 @@ func TestClocksAreCompared(t *testing.T) {
 		for i, ahead := range test.ahead {
 			at := now.Add(time.Duration(i) * renewFingerprint)
 			runs := []writtenRun{
-				{model.DirectorRun{Address: own}, at.Add(-24 * time.Hour)},
-				{model.DirectorRun{Address: other}, at.Add(ahead)},
-				{model.DirectorRun{Address: netip.MustParseAddr("10.0.0.4")}, time.Time{}}, // an older version
+				{DirectorRun: model.DirectorRun{Address: own}, Clock: at.Add(-24 * time.Hour)},
+				{DirectorRun: model.DirectorRun{Address: other}, Clock: at.Add(ahead)},
+				{DirectorRun: model.DirectorRun{Address: netip.MustParseAddr("10.0.0.4")}}, // an older version
 			}
 			got = ""
 			if err := c.compare(runs, []netip.Addr{own}, at); err != nil {
@@ -64,7 +64,7 @@ func TestClocksAreListed(t *testing.T) {
 	one, two := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
 	compared, life := clocks{}, lease{seconds: livesFor}
 	for i := range clocksAgain + 1 {
-		if err := other.putRun(t.Context(), &life, []netip.Addr{two}, model.DirectorRun{}); err != nil {
+		if err := other.putRun(t.Context(), &life, writtenRun{Also: []netip.Addr{two}}); err != nil {
 			t.Fatal(err)
 		}
 		runs, err := director.writtenRuns(t.Context())
@@ -75,7 +75,7 @@ func TestClocksAreListed(t *testing.T) {
 			t.Errorf("after writing %d, an hour behind, it is said %v", i, err)
 		}
 	}
-	if err := director.compareClocks(t.Context(), compared, []netip.Addr{one}); err != nil {
+	if err := director.compare(t.Context(), compared, &settings{}, &writtenRun{Also: []netip.Addr{one}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := listed.of(model.ProblemGroup, partClocks); !strings.Contains(text, "10.0.0.3") || !strings.Contains(text, "behind") {

@@ -48,6 +48,7 @@ const (
 
 	partNamesake = "namesake" // another director with this one's address
 	partClocks   = "clocks"   // of the group's directors
+	partSettings = "settings" // of the group's directors
 
 	partCertificates = "etcd's certificates"
 )

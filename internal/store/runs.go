@@ -26,17 +26,18 @@ const runsSuffix = "/runs"
 const lookAtRun = renewFingerprint / 5
 
 // KeepRun writes what a director says about itself under its addresses, whenever that has changed
-// or etcd has lost it, until the context ends.
-func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() model.DirectorRun) {
+// or etcd has lost it, and compares it with what the others say, until the context ends.
+func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() (model.DirectorRun, Settings)) {
 	pause, life, last, rest := firstPause, lease{seconds: livesFor}, "", 0
-	clocks := clocks{}
+	clocks, settings := clocks{}, settings{}
 	for ctx.Err() == nil {
-		is := run()
+		is := writtenRun{Also: addresses}
+		is.DirectorRun, is.Settings = run()
 		text, err := json.Marshal(is)
 		if err == nil && (string(text) != last || rest == 0) {
-			err = e.putRun(ctx, &life, addresses, is)
+			err = e.putRun(ctx, &life, is)
 			if err == nil && rest == 0 {
-				err = e.compareClocks(ctx, clocks, addresses)
+				err = e.compare(ctx, clocks, &settings, &is)
 			}
 			last, rest = string(text), int(renewFingerprint/lookAtRun)
 		}
@@ -57,15 +58,20 @@ func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() m
 type writtenRun struct {
 	model.DirectorRun
 
-	Clock time.Time `json:"clock,omitzero"` // of its host when it wrote; older versions do not say
+	// Older versions do not say these.
+	Clock    time.Time    `json:"clock,omitzero"`      // of its host when it wrote
+	Also     []netip.Addr `json:"addresses,omitempty"` // all of the director's in the group
+	Settings Settings     `json:"settings,omitzero"`
 }
 
-func (e *Etcd) putRun(ctx context.Context, life *lease, addresses []netip.Addr, run model.DirectorRun) error {
+// putRun writes what a director says, under each of its addresses.
+func (e *Etcd) putRun(ctx context.Context, life *lease, run writtenRun) error {
 	if err := e.prolong(ctx, life); err != nil {
 		return err
 	}
-	for _, a := range addresses {
-		text, err := json.Marshal(writtenRun{run, time.Now().UTC()})
+	for _, a := range run.Also {
+		run.Clock = time.Now().UTC()
+		text, err := json.Marshal(run)
 		if err != nil {
 			return fmt.Errorf("say what this director runs: %w", err)
 		}
@@ -77,12 +83,16 @@ func (e *Etcd) putRun(ctx context.Context, life *lease, addresses []netip.Addr, 
 	return nil
 }
 
-func (e *Etcd) compareClocks(ctx context.Context, c clocks, own []netip.Addr) error {
+// compare lists what of the other directors does not go together with this one.
+func (e *Etcd) compare(ctx context.Context, c clocks, s *settings, own *writtenRun) error {
 	runs, err := e.writtenRuns(ctx)
 	if err != nil {
 		return err
 	}
-	e.options.warn(model.ProblemGroup, partClocks, "generations may leave the group's logs before their drain has passed", c.compare(runs, own, time.Now()))
+	e.options.warn(model.ProblemGroup, partClocks, "generations may leave the group's logs before their drain has passed", c.compare(runs, own.Also, time.Now()))
+	if found := s.compare(runs, own); e.options.Warn != nil {
+		e.options.Warn(model.ProblemGroup, partSettings, found)
+	}
 	return nil
 }
 

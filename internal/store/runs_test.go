@@ -21,7 +21,9 @@ func TestRunsAreRead(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		director.KeepRun(ctx, []netip.Addr{one, two}, func() model.DirectorRun { return model.DirectorRun{Version: "v1", Revision: revision.Load()} })
+		director.KeepRun(ctx, []netip.Addr{one, two}, func() (model.DirectorRun, Settings) {
+			return model.DirectorRun{Version: "v1", Revision: revision.Load()}, Settings{}
+		})
 	}()
 	says := func(want string) {
 		t.Helper()
