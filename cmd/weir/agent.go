@@ -212,7 +212,7 @@ func watchAgent(ctx context.Context, d *daemon, a meteredAgent, examiner *examin
 		d.problems.Replace(model.ProblemHost, append(host, examiner.problems()...))
 		d.problems.Warn(model.ProblemReports, "", a.Untold())
 		d.problems.Warn(model.ProblemLoads, "sent", a.sender.Problem())
-		d.problems.Replace(model.ProblemInterface, interfaces)
+		d.problems.Replace(model.ProblemInterface, append(interfaces, ofLowered(a.Lowered(), "weir agent")...))
 		if crowds, err := a.Crowded(); err == nil { // else the status says why, too
 			d.problems.Replace(model.ProblemService, ofCrowds(crowds))
 		}

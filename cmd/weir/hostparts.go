@@ -131,12 +131,12 @@ func ofInterfaces(renamed map[string]string) (found []model.Problem) {
 }
 
 // ofLowered are the problems of interfaces whose MTU has become smaller. A change by mistake and one
-// on purpose look the same, and only a restart says that it is meant.
-func ofLowered(lowered []model.LoweredMTU) (found []model.Problem) {
+// on purpose look the same, and only a restart of the process says that it is meant.
+func ofLowered(lowered []model.LoweredMTU, process string) (found []model.Problem) {
 	for _, l := range lowered {
 		found = append(found, model.Problem{Part: "mtu of " + l.Interface, Severity: model.SeverityWarning,
 			Text: fmt.Sprintf("the MTU of %s has become %d, and was %d: longer packets that hosts on its link send may be lost there without an answer", l.Interface, l.Now, l.Before),
-			Fix:  fmt.Sprintf("ip link set %s mtu %d; or, if it is meant, give all hosts on the link the same MTU and restart weir run, which loses no packet", l.Interface, l.Before)})
+			Fix:  fmt.Sprintf("ip link set %s mtu %d; or, if it is meant, give all hosts on the link the same MTU and restart %s, which loses no packet", l.Interface, l.Before, process)})
 	}
 	return found
 }

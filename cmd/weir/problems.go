@@ -37,7 +37,7 @@ func (d *director) gather() {
 	d.problems.Replace(model.ProblemBackend, append(ofBackends(d.kernel.Unreachable(mostUnreachable)), ofMoved(d.kernel.Moved(mostUnreachable))...))
 	host, interfaces := upkeepProblems(d.hostStatus())
 	d.problems.Replace(model.ProblemHost, append(host, d.examiner.problems()...))
-	d.problems.Replace(model.ProblemInterface, slices.Concat(interfaces, ofInterfaces(d.kernel.Renamed()), ofLowered(d.kernel.Lowered())))
+	d.problems.Replace(model.ProblemInterface, slices.Concat(interfaces, ofInterfaces(d.kernel.Renamed()), ofLowered(d.kernel.Lowered(), "weir run")))
 	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()
 	d.problems.Replace(model.ProblemBGP, append(ofBGP(sessions), bgpPasswords(&config.BGP, sessions)...))
 	d.problems.Replace(model.ProblemBFD, append(ofBFD(view, d.bfd.fresh()), bfdPasswords(&config, view)...))

@@ -76,6 +76,7 @@ type Agent struct {
 	crowds      crowds
 	counting    time.Duration // when flows of UDP are counted next
 	defaults    defaultRoutes
+	mtus        upkeep.MTUs // that the uplinks have had
 }
 
 // Open loads the programs and adopts what an earlier process left pinned. Until

@@ -6,6 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
 )
 
 // Status reads what the agent did from the kernel.
@@ -37,6 +38,18 @@ func (a *Agent) Status() (model.AgentStatus, error) {
 		status.Redirects, err = a.redirector.status()
 	}
 	return status, err
+}
+
+// Lowered are the interfaces at which tunnels come in and whose MTU has become smaller since this
+// process looked for the first time.
+func (a *Agent) Lowered() []model.LoweredMTU {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var now []upkeep.MTU
+	for _, u := range entrances(a.seen.uplinks) {
+		now = append(now, upkeep.MTU{Name: u.name, Index: u.index, MTU: u.mtu})
+	}
+	return a.mtus.Lowered(now)
 }
 
 func (a *Agent) services() ([]model.AgentService, error) {

@@ -14,6 +14,7 @@ import (
 
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
 )
 
 // Options say where and how large the datapath is.
@@ -42,7 +43,7 @@ type Datapath struct {
 	table          model.Table     // of the last Set
 	links          []netlink.Link  // of its interfaces; nil: it is not there
 	own            []string        // the names that these have now
-	mtus           map[int]mtus    // that these have had, by index
+	mtus           upkeep.MTUs     // that these have had
 	movements      movements       // of backends' next hops
 	sysctls        map[sysctl]bool // that are to be kept
 	services       map[serviceKey]*service
