@@ -9,7 +9,9 @@ import (
 
 // A director follows the MAC addresses of its next hops at once: a host may take an address over
 // from another one. If nobody has meant that, another host now gets clients' packets, and may answer
-// health checks, too. So each move is told, for a time.
+// health checks, too. So each move is told and counted. It is told for a time only, because a host
+// that was replaced looks the same. The director does not ask the link whether the former host still
+// has the address: the kernel would take its answer in, and send packets to it again.
 
 // movedHolds is how long a move is told.
 const movedHolds = time.Minute
@@ -17,8 +19,9 @@ const movedHolds = time.Minute
 // movements are next hops whose MAC address has changed while a backend was reached by them. What a
 // host had before it was a next hop is not known: its address may have been another host's, rightly.
 type movements struct {
-	of   map[neighbor]movement
-	last time.Time // when one has moved
+	of    map[neighbor]movement
+	last  time.Time // when one has moved
+	total uint64
 }
 
 // movement is where a next hop is, and where it was.
@@ -54,6 +57,7 @@ func (m *movements) see(n neighbor, from, to model.MAC, at time.Time) {
 	recent := known && at.Sub(is.at) < movedHolds
 	m.of[n] = movement{now: to, before: from, at: at, returned: recent && (is.returned || to == is.before)}
 	m.last = at
+	m.total++
 }
 
 // recent are the moves that are to be told.

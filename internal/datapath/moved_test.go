@@ -49,6 +49,9 @@ func TestMovedNeighborIsTold(t *testing.T) {
 	}
 	move(stranger)
 	told(stranger, neighborMAC(backend), false)
+	if got := statusOf(t, d).HopsMoved; got != 1 {
+		t.Errorf("after a move of a next hop of two backends %d are counted", got)
+	}
 	for range 2 {
 		move(neighborMAC(backend))
 		told(stranger, neighborMAC(backend), true)
@@ -57,6 +60,9 @@ func TestMovedNeighborIsTold(t *testing.T) {
 	}
 	if got := d.Moved(0); len(got) > 0 {
 		t.Errorf("none should be told, and %+v are", got)
+	}
+	if got := statusOf(t, d).HopsMoved; got != 5 {
+		t.Errorf("after five moves of a next hop %d are counted", got)
 	}
 }
 

@@ -27,6 +27,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		status.Reasons = append(status.Reasons, model.Counter{Name: name, Packets: t.packets, Bytes: t.bytes})
 	}
 	status.Interfaces = d.interfaceStatus()
+	status.HopsMoved = d.movements.total
 	flows, reset, err := d.flowStatus()
 	if err != nil {
 		return status, err

@@ -55,6 +55,8 @@ var (
 		"Generations that have left their service's log, by why: drained (nobody knew of connections, or others had no room), gone (none of their members is a backend any more), repeated (by a newer one, in a full log), max_drain. In a group each is counted by one director.", []string{"cause"}, nil)
 	refused = prometheus.NewDesc("weir_api_refused_total",
 		"Callers of the API over TCP that were refused, by the cause: certificate (they refuse api.cert), client_certificate (api.client-ca refuses theirs), unknown (of no client), nothing_shown (neither a token nor a certificate: so browsers begin), handshake (the connection ended in the handshake for another cause, such as another version of TLS).", []string{"cause"}, nil)
+	hopsMoved = prometheus.NewDesc("weir_next_hops_moved_total",
+		"How often the MAC address of a next hop to backends has changed: another host has its address, a replaced one or a stranger.", nil, nil)
 	agents = prometheus.NewDesc("weir_agents",
 		"Backends whose agents report their connections to the group, and those that did and are silent for more than a minute.", []string{"state"}, nil)
 	bytes = prometheus.NewDesc("weir_bytes_total",
@@ -68,7 +70,7 @@ type collector struct {
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{build, utilization, flows, natFlows, natPlaces, flowEvents, quic, asks, left, refused, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
+	for _, d := range []*prometheus.Desc{build, utilization, flows, natFlows, natPlaces, flowEvents, quic, asks, left, refused, hopsMoved, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
 		descriptions <- d
 	}
 	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofCaptures, ofNeighbors, ofLoads, ofUpkeep) {
@@ -117,6 +119,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	for _, e := range status.Refused {
 		values <- prometheus.MustNewConstMetric(refused, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
+	values <- prometheus.MustNewConstMetric(hopsMoved, prometheus.CounterValue, float64(status.HopsMoved))
 	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Reporting), "reporting")
 	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Silent), "silent")
 	collectServices(values, status.Services)

@@ -33,6 +33,8 @@ type DatapathStatus struct {
 	// of them; none: no probe takes it.
 	CheckPackets []Tallied   `json:"check-packets,omitempty"`
 	CPUs         []CPUStatus `json:"cpus"` // that run; none if the kernel does not let them be watched
+	// HopsMoved is how often a next hop of backends has got another MAC address.
+	HopsMoved uint64 `json:"next-hops-moved"`
 	// Upkeep is the state of each part of the host that the director maintains.
 	Upkeep []Upkeep `json:"upkeep,omitempty"`
 }
