@@ -49,6 +49,13 @@ func TestRunning(t *testing.T) {
 	grouped.Director.Group = []netip.Addr{netip.MustParseAddr("10.0.1.9")}
 	onDirector(grouped, "group", "director.group has no address of this host: fragments stay where they arrive")
 
+	if out, err := l.director.Command(t.Context(), "ip", "addr", "add", "2001:db8:1::1/64", "dev", "eth1", "nodad").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	setMTU(t, l.director, "eth1", 1310) // an outer header of IPv6 leaves less
+	onDirector(config(model.IPIP, "10.0.1.2"), "", "")
+	onDirector(config(model.IPIP, "2001:db8:1::2"), "mtu eth1", "1310 leaves 1270 bytes for packets by ipip, less than IPv6 may rely on")
+	onDirector(config(model.GUE, "2001:db8:1::2"), "mtu eth1", "1310 leaves 1174 bytes for packets by gue, less than IPv6 may rely on")
 	setMTU(t, l.director, "eth1", 1200)
 	onDirector(config(model.IPIP, "10.0.1.2"), "mtu eth1", "1200 leaves 1180 bytes for packets by ipip, less than IPv6 may rely on")
 	onDirector(config(model.L2DSR, "10.0.1.2"), "mtu eth1", "1200 is less than IPv6 may rely on")
