@@ -10,8 +10,8 @@ import (
 
 // twin is a director with one service, written a second time from docs/datapath.md
 // and docs/consistency.md: rows, flow memory and settling slots. Its memory has no
-// limit, no hash and no clock. Backends have numbers that no other one ever gets, and
-// candidates in its ring are such numbers.
+// limit, no hash and no clock (see history.level). Backends have numbers that no
+// other one ever gets, and candidates in its ring are such numbers.
 type twin struct {
 	protocol model.Protocol
 	affinity model.Affinity
@@ -22,6 +22,7 @@ type twin struct {
 	lives    []int                // how often it was taken out
 	settling []bool               // by slot
 	clean    []bool               // by slot: the last sweep saw no reason why
+	lasts    bool                 // a flow that goes on has done so for a while
 	known    []map[model.Flow]twinFlow
 }
 
@@ -35,8 +36,9 @@ type twinFlow struct {
 type twinState int
 
 const (
-	twinOpening twinState = iota // nothing but SYNs was seen
-	twinOpen
+	twinOpening   twinState = iota // nothing but SYNs was seen since the last SYN
+	twinOpen                       // fresh
+	twinSustained                  // a SYN does not begin it anew
 	twinClosing
 )
 
@@ -100,13 +102,13 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8, got int) int {
 	at, flow, known := m.find(cpu, f, syn)
 	if known && m.follows(flow, syn) {
 		next := flow
-		next.state = flow.after(m.protocol, flags)
+		next.state = m.after(flow.state, flags)
+		m.known[cpu][f] = next
 		if at != cpu {
 			delete(m.known[at], f)
-		} else if flow.state == twinOpening && next.state == twinOpen {
+		} else if flow.state == twinOpening && next.state != twinOpening {
 			m.forgetElsewhere(cpu, f)
 		}
-		m.known[cpu][f] = next
 		return int(flow.backend)
 	}
 	order := row
@@ -156,24 +158,12 @@ func (m *twin) older(f model.Flow) []uint32 {
 	return row
 }
 
-// expect is packet, where what got it decides between two answers: a flow of a backend
-// that is gone may have been pushed out of memory since, or not.
-func (m *twin) expect(cpu int, f model.Flow, flags uint8, got int) int {
-	before := make([]map[model.Flow]twinFlow, len(m.known))
-	gone := false
-	for i := range m.known {
-		before[i] = maps.Clone(m.known[i])
-		if flow, known := m.known[i][f]; known && !m.there(flow) {
-			gone = true
-			delete(before[i], f)
-		}
+// forgetGone forgets flows of backends that are gone and that the original does not have any more:
+// their places are free.
+func (m *twin) forgetGone(has func(cpu int, f model.Flow) bool) {
+	for cpu := range m.known {
+		maps.DeleteFunc(m.known[cpu], func(f model.Flow, flow twinFlow) bool { return !m.there(flow) && !has(cpu, f) })
 	}
-	want := m.packet(cpu, f, flags, got)
-	if want == got || !gone {
-		return want
-	}
-	m.known = before
-	return m.packet(cpu, f, flags, got)
 }
 
 // there says whether the flow's backend is configured, and has been ever since.
@@ -214,9 +204,10 @@ func (m *twin) find(cpu int, f model.Flow, syn bool) (at int, flow twinFlow, kno
 	return cpu, twinFlow{}, false
 }
 
+// forgetElsewhere forgets what other CPUs know of a flow and this one does not.
 func (m *twin) forgetElsewhere(cpu int, f model.Flow) {
 	for other := range m.known {
-		if other != cpu {
+		if flow := m.known[other][f]; other != cpu && (flow.backend != m.known[cpu][f].backend || !m.there(flow)) {
 			delete(m.known[other], f)
 		}
 	}
@@ -240,14 +231,16 @@ func firstState(protocol model.Protocol, flags uint8) twinState {
 	return twinOpen
 }
 
-// after is what a packet makes of a flow.
-func (flow twinFlow) after(protocol model.Protocol, flags uint8) twinState {
-	is := firstState(protocol, flags)
+// after is what a packet makes of a flow's state.
+func (m *twin) after(state twinState, flags uint8) twinState {
+	is := firstState(m.protocol, flags)
 	switch {
-	case is == twinOpening && flow.state != twinClosing:
-		return flow.state // sent again
-	case is == twinOpen && flow.state == twinClosing:
+	case is == twinOpening && state == twinSustained:
+		return twinSustained
+	case is == twinOpen && state == twinClosing:
 		return twinClosing // half closed
+	case is == twinOpen && state != twinOpening && m.lasts:
+		return twinSustained
 	}
 	return is
 }

@@ -27,9 +27,14 @@ func newTwinProgram(t testing.TB, protocol model.Protocol, affinity model.Affini
 	}
 	p := &twinProgram{scenario: scenario{testService: w.add(s)}}
 	p.director = loadTestDirector(t, w)
+	source := netip.MustParseAddr("203.0.113.9")
+	if !is4 {
+		source = netip.MustParseAddr("2001:db8:99::9")
+	}
 	return p, &history{
 		twin:        newTwin(protocol, affinity, s.salt, twinBackends, min(2, ebpf.MustPossibleCPU())),
 		original:    p,
+		source:      source,
 		destination: netip.AddrPortFrom(s.vip, servicePort),
 		hashed:      affinity,
 	}
@@ -57,6 +62,11 @@ func (p *twinProgram) sweep(t *testing.T) {
 
 func (p *twinProgram) restart(*testing.T, *twin) {}
 
+func (p *twinProgram) memory(t *testing.T) (all []directorFlowEntry, perCPU int) {
+	t.Helper()
+	return p.director.flowEntries(t), testFlowBuckets * int(flowWays)
+}
+
 func (p *twinProgram) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
 	t.Helper()
 	onCPU(t, cpu, func() {
@@ -73,7 +83,7 @@ func testFlowRandom(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
 		p, h := newTwinProgram(t, protocol, model.Affinity(r.IntN(2)), seed%4 < 2)
-		h.choose, h.invented = r.IntN, seed >= 4
+		h.choose, h.invented, h.twin.lasts = r.IntN, seed >= 4, seed%4 >= 2
 		refused := p.director.flowCount(t, directorFlowEventFLOW_REFUSED)
 		h.run(t, rounds(150), func() bool { return true })
 		if p.director.flowCount(t, directorFlowEventFLOW_REFUSED) != refused {
@@ -101,7 +111,7 @@ func FuzzTwin(f *testing.F) {
 		}
 		kind, data := data[0], data[1:]
 		_, h := newTwinProgram(t, []model.Protocol{model.TCP, model.UDP}[kind%2], model.Affinity(kind>>1%2), kind>>2%2 == 0)
-		h.invented = kind>>3%2 == 1
+		h.invented, h.twin.lasts = kind>>3%2 == 1, kind>>4%2 == 1
 		h.choose = func(n int) int {
 			if len(data) == 0 {
 				return 0
@@ -172,10 +182,18 @@ func placed(of *model.Ring, positions map[uint32]uint32) model.Ring {
 
 func (d *twinDatapath) sweep(*testing.T) { d.Datapath.sweep() }
 
+func (d *twinDatapath) memory(*testing.T) (all []directorFlowEntry, perCPU int) {
+	return d.flows.entries, int(d.written.FlowBuckets * flowWays)
+}
+
+// twinLimits is room for the flows of a history on each CPU, and no more: the test goes over all
+// of it for each packet.
+func twinLimits() model.Limits { return model.Limits{Flows: 1024 * uint32(ebpf.MustPossibleCPU())} }
+
 func (d *twinDatapath) restart(t *testing.T, m *twin) {
 	t.Helper()
 	must(t, d.Close())
-	d.Datapath = openTest(t, model.Limits{})
+	d.Datapath = openTest(t, twinLimits())
 	must(t, d.Set(d.tableOf(m)))
 	clear(m.clean) // what a process has swept, it has forgotten
 }
@@ -214,10 +232,14 @@ func TestTwinHistory(t *testing.T) {
 	for seed := range uint64(2) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
-		h := &history{twin: newTwin(protocol, model.AffinityFlow, 7+seed, twinBackends, min(2, ebpf.MustPossibleCPU())),
-			original: d, destination: d.vip, choose: r.IntN}
-		d.Datapath = openTest(t, model.Limits{})
+		m := newTwin(protocol, model.AffinityFlow, 7+seed, twinBackends, min(2, ebpf.MustPossibleCPU()))
+		m.lasts = true
+		h := &history{twin: m, original: d, destination: d.vip, choose: r.IntN,
+			// The next history finds the flows of this one's service, and has a service with its index.
+			source: netip.AddrFrom4([4]byte{203, 0, 113, byte(9 + seed)})}
+		d.Datapath = openTest(t, twinLimits())
 		h.run(t, rounds(150), func() bool { return true })
+		h.level(t)
 		status := statusOf(t, d.Datapath).Flows
 		if want := h.remembers(); status.Remembered != want {
 			t.Errorf("seed %d: %d flows are remembered, want %d", seed, status.Remembered, want)
