@@ -33,6 +33,37 @@ static __always_inline int telling_follows(union flow_word word, union flow_word
 }
 
 /*
+ * Whether an end that was told is of the connection that is remembered here, by the client's
+ * numbers: a client may have used the port again before others heard of the end.
+ */
+static __always_inline int telling_ends(const struct flow_entry *own, const struct flow_entry *told)
+{
+	return !own->next || !told->next || proof_near(told->next, own->next);
+}
+
+/*
+ * Whether a told fresh flow of another backend takes the place of a fresh one. In the second in
+ * which a client ends a connection it may use the port again. An end moves nothing but a guess: it
+ * may be of the connection before.
+ */
+static __always_inline int telling_moves(union flow_word word, union flow_word told)
+{
+	const __u32 ended = FLOW_STATES_GUESSED | FLOW_STATES_OVER;
+	__s32 younger = told.seen - word.seen;
+
+	if (FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
+		return 0;
+	if (flow_over(told.state))
+		return younger > 0 && ended >> (word.state & 31) & 1;
+	if (flow_over(word.state))
+		return younger >= 0;
+	if (FLOW_STATES_GUESSED >> (word.state & 31) & 1 &&
+	    FLOW_STATES_TOLD >> (told.state & 31) & 1)
+		return 1;
+	return younger > 0;
+}
+
+/*
  * Whether what was told takes the place of what this director remembers: a flow that is not
  * fresh prevails over a fresh one, one that has gone on elsewhere over a guess, and else the
  * younger one counts: its client has used the port again. But a fresh flow that has gone on here
@@ -50,13 +81,9 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 	if (!flow_kept(word.state) && flow_kept(other.state))
 		return !flow_over(other.state);
 	if (own->backend == told->backend)
-		return younger >= 0;
-	if (FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
-		return 0;
-	if (FLOW_STATES_GUESSED >> (word.state & 31) & 1 &&
-	    FLOW_STATES_TOLD >> (other.state & 31) & 1)
-		return 1;
-	return younger > 0;
+		return younger >= 0 && (flow_kept(word.state) || !flow_over(other.state) ||
+					telling_ends(own, told));
+	return flow_kept(word.state) ? younger > 0 : telling_moves(word, other);
 }
 
 /*
