@@ -135,3 +135,74 @@ func testPortUsedAgain(t *testing.T, p *directors) {
 		p.want(t, p.other, port, ack, second+30, backend, "it goes on")
 	}
 }
+
+// Somebody sends two packets in a client's name to each of two directors, which guess where they
+// belong and tell each other. That breaks no connection of that client for good: not one that begins
+// later, not one that a director has seen begin, and, once a connection lasts, not where the guesses
+// differ.
+func TestForgedGuessesDoNotLast(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	p := newDirectors(t)
+	onCPU(t, 0, func() { testForgedGuesses(t, p) })
+}
+
+func testForgedGuesses(t *testing.T, p *directors) {
+	const later, told, untold, differs = 21000, 21001, 21002, 21003
+	const real, forged = 1000, 1 << 30 // numbers of the client's segments, and of the others
+	const syn, ack = packet.SYN, packet.ACK
+	forge := func(port uint16, one, other int, why string) {
+		t.Helper()
+		for range 2 {
+			p.want(t, p.one, port, ack, forged, one, why)
+			p.want(t, p.other, port, ack, forged, other, why)
+		}
+	}
+	begins := func(port uint16, backend int, why string) {
+		t.Helper()
+		p.want(t, p.one, port, syn, real, backend, why)
+		p.want(t, p.one, port, ack, real+7, backend, why)
+	}
+	lasts := func(port uint16, backend int) {
+		t.Helper()
+		p.want(t, p.one, port, ack, real+13, backend, "it goes on")
+		for i := range p.one.flows.entries {
+			p.one.flows.entries[i].Since -= 3
+		}
+		p.want(t, p.one, port, ack, real+19, backend, "it goes on for a while")
+		p.tell(t, 0, 1)
+		p.want(t, p.other, port, ack, real+25, backend, "a connection that lasts is known")
+	}
+
+	forge(later, 2, 2, "a guess: the oldest owner")
+	p.tell(t, 0, 1)
+	p.tell(t, 1, 1)
+	begins(later, 2, "both directors know the port")
+	p.tell(t, 0, 1)
+	p.want(t, p.other, later, ack, real+7, 2, "the connection is where its SYN went")
+	lasts(later, 2)
+
+	begins(told, 0, "the owner")
+	p.tell(t, 0, 1)
+	forge(told, 0, 0, "both directors know the connection")
+	lasts(told, 0)
+
+	begins(untold, 0, "the owner")
+	forge(untold, 0, 2, "only one director knows the connection")
+	for i := range p.one.flows.entries {
+		p.one.flows.entries[i].Seen -= 5 // so that what the other director tells is younger
+	}
+	p.tell(t, 1, 1)
+	p.want(t, p.one, untold, ack, real+13, 0, "the connection has gone on here")
+	p.tell(t, 0, 1)
+	lasts(untold, 0)
+
+	p.set(t, nil, listedRing(0, 1, 2), listedRing(0, 2, 1))
+	forge(differs, 2, 1, "the directors differ about the oldest owner")
+	p.tell(t, 0, 1)
+	p.tell(t, 1, 1)
+	begins(differs, 2, "this director knows the port")
+	p.tell(t, 0, 1)
+	lasts(differs, 2)
+}
