@@ -112,12 +112,7 @@ func newTellingLab(t *testing.T, keys string) *tellingLab {
 		l.directors = append(l.directors, startDaemon(t, host, "run", text))
 	}
 	if keys == "" {
-		for i, d := range l.directors {
-			d.waitFor("tell and hear", func() bool {
-				peers := l.status(i).Peers
-				return len(peers) == 1 && !peers[0].Tells.IsZero() && !peers[0].Listens.IsZero()
-			})
-		}
+		l.meetAgain()
 	}
 	return l
 }

@@ -1,5 +1,5 @@
 // Package version builds weir as another version of itself, for tests of upgrades: with the same
-// maps, or with different ones.
+// maps, with different ones, or as it was at a commit.
 package version
 
 import (
@@ -78,6 +78,24 @@ func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 		return "", fmt.Errorf("write overlay: %w", err)
 	}
 	return build(ctx, root, filepath.Join(dir, "weir-"+OtherABI), OtherABI, "-overlay", list)
+}
+
+// BuildCommit builds weir as it was at a commit of the repository at root into dir. It returns the
+// path of the binary.
+func BuildCommit(ctx context.Context, root, dir, commit string) (string, error) {
+	sources, archive := filepath.Join(dir, "sources-"+commit), filepath.Join(dir, commit+".tar")
+	if err := os.MkdirAll(sources, 0o755); err != nil {
+		return "", fmt.Errorf("make a directory for sources: %w", err)
+	}
+	for _, args := range [][]string{
+		{"git", "-C", root, "archive", "--format=tar", "--output=" + archive, commit},
+		{"tar", "-C", sources, "-xf", archive},
+	} {
+		if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("unpack the sources of commit %s: %w\n%s", commit, err, out)
+		}
+	}
+	return build(ctx, sources, filepath.Join(dir, "weir-"+commit), commit)
 }
 
 // build runs the Go compiler with the flags of the Makefile, so that most packages are already
