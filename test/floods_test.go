@@ -158,7 +158,7 @@ func (l *floodLab) begin() {
 			l.dialTo("udp", "udp", l.udp)
 		}
 	}
-	// A flow that has not gone on for 2 s may belong to a flood (PROOF_LASTS in bpf/proof.h), and
+	// A flow that has not gone on for 2 s may belong to a flood (PROOF_LASTS in bpf/lib/proof.h), and
 	// the clock counts whole seconds.
 	began := time.Now()
 	l.running.waitFor("see flows that go on for a while", func() bool {

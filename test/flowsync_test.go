@@ -35,7 +35,7 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 			t.Errorf("%d of %d idle connections are broken", broken, of)
 		}
 		l.backendsChange()
-		// A flow that has not gone on for 2 s gives way to others (PROOF_LASTS in bpf/proof.h).
+		// A flow that has not gone on for 2 s gives way to others (PROOF_LASTS in bpf/lib/proof.h).
 		began := time.Now()
 		l.directors[0].waitFor("see flows that go on for a while", func() bool {
 			l.goOn("until they are known")

@@ -88,7 +88,7 @@ func overview(w io.Writer, r *record.Record) {
 func method(w io.Writer, r *record.Record, _ string) {
 	fmt.Fprintf(w, "## How it was simulated\n\n"+
 		"`bench/sim` simulates discrete events: requests arrive as a Poisson process, each at any of the directors, whose policy places it at once and for good on a server that serves in order of arrival. Directors' own round-robin has the servers in the same order for all of them, and each begins anywhere. Service times are drawn from a distribution of mean 1. Forwarding and networks take no time, and reports arrive when they are sent, by one server after the other, so differences between policies are what they would be at best. Its tests hold it against the theory of queues: M/M/1, M/D/1, M/G/1, M/M/c, E_n/M/1, two choices among infinitely many servers, the shorter of two queues, Little's law. "+
-		"`random` takes slots of weir's own rings, `p2c in gue` their owners and backups with the rule of [p2c.h](../bpf/p2c.h); what is about slots, and the order of turns, comes from the code that directors run.\n\n"+
+		"`random` takes slots of weir's own rings, `p2c in gue` their owners and backups with the rule of [p2c.h](../bpf/director/pick/p2c.h); what is about slots, and the order of turns, comes from the code that directors run.\n\n"+
 		"Each cell is the median of %d independent runs, with seeds from %d on, and in parentheses the middle half of them. All policies of a run see the same arrivals and service times. `-` was not simulated, or depends on nothing that is in that row.\n\n",
 		r.Settings.Rounds, r.Settings.Seed)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // director is the name of the program that is measured, and of the function that stands
-// for it in bpf/again.bpf.c.
+// for it in bench/bpf/again.bpf.c.
 const director = "director"
 
 // again calls a director on one packet repeatedly.

@@ -16,93 +16,56 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	benchMapAskBackends         = "ask_backends"
-	benchMapAskEvents           = "ask_events"
-	benchMapBackendCounters     = "backend_counters"
-	benchMapBackendOpened       = "backend_opened"
-	benchMapBackendSources      = "backend_sources"
-	benchMapBackends            = "backends"
-	benchMapEgress              = "egress"
-	benchMapFlowEvents          = "flow_events"
-	benchMapFlowTags            = "flow_tags"
-	benchMapFlowTellings        = "flow_tellings"
-	benchMapFlows               = "flows"
-	benchMapFragments           = "fragments"
-	benchMapFreshBudgets        = "fresh_budgets"
-	benchMapFronts              = "fronts"
-	benchMapGroupSlots          = "group_slots"
-	benchMapGuesses             = "guesses"
-	benchMapIcmpBudgets         = "icmp_budgets"
-	benchMapLoads               = "loads"
-	benchMapNextTurns           = "next_turns"
-	benchMapOwnMacs             = "own_macs"
-	benchMapPeerMacs            = "peer_macs"
-	benchMapPeers               = "peers"
-	benchMapQuicEvents          = "quic_events"
-	benchMapRanges4             = "ranges4"
-	benchMapRanges6             = "ranges6"
-	benchMapReasons             = "reasons"
-	benchMapReplies4            = "replies4"
-	benchMapReplies6            = "replies6"
-	benchMapRingLines           = "ring_lines"
-	benchMapRings               = "rings"
-	benchMapRowBuffer           = "row_buffer"
-	benchMapServiceDrops        = "service_drops"
-	benchMapServices4           = "services4"
-	benchMapServices6           = "services6"
-	benchMapSnatTables          = "snat_tables"
-	benchMapSourceRanges        = "source_ranges"
-	benchMapThisDirector        = "this_director"
-	benchMapToldFlows           = "told_flows"
-	benchMapWaitBudgets         = "wait_budgets"
-	benchProgBenchMove          = "bench_move"
-	benchProgBenchRestored      = "bench_restored"
-	benchProgBenchRewrite       = "bench_rewrite"
-	benchProgBenchSwap          = "bench_swap"
-	benchProgBenchTunnel        = "bench_tunnel"
-	benchProgBenchTx            = "bench_tx"
-	benchProgDirector           = "director"
-	benchProgTakeBareReply      = "take_bare_reply"
-	benchProgTakeReply          = "take_reply"
-	benchProgTakeTellings       = "take_tellings"
-	benchProgUndoNat            = "undo_nat"
-	benchVarBenchFront          = "bench_front"
-	benchVarBenchGrowth         = "bench_growth"
-	benchVarExportAffinity      = "export_affinity"
-	benchVarExportAskEvent      = "export_ask_event"
-	benchVarExportAskedState    = "export_asked_state"
-	benchVarExportBackendFlag   = "export_backend_flag"
-	benchVarExportBackendState  = "export_backend_state"
-	benchVarExportCandidates    = "export_candidates"
-	benchVarExportFlowEvent     = "export_flow_event"
-	benchVarExportFlowState     = "export_flow_state"
-	benchVarExportFlowTag       = "export_flow_tag"
-	benchVarExportFlowTimeout   = "export_flow_timeout"
-	benchVarExportFragmentPath  = "export_fragment_path"
-	benchVarExportGroupSlot     = "export_group_slot"
-	benchVarExportLoadScale     = "export_load_scale"
-	benchVarExportMode          = "export_mode"
-	benchVarExportPolicy        = "export_policy"
-	benchVarExportProbePriority = "export_probe_priority"
-	benchVarExportQuicAlgorithm = "export_quic_algorithm"
-	benchVarExportQuicConfig    = "export_quic_config"
-	benchVarExportQuicEvent     = "export_quic_event"
-	benchVarExportQuicServers   = "export_quic_servers"
-	benchVarExportReason        = "export_reason"
-	benchVarExportRevision      = "export_revision"
-	benchVarExportRingFlag      = "export_ring_flag"
-	benchVarExportRingHeader    = "export_ring_header"
-	benchVarExportRingLine      = "export_ring_line"
-	benchVarExportSettingsFlag  = "export_settings_flag"
-	benchVarExportSlot          = "export_slot"
-	benchVarExportSnatBucket    = "export_snat_bucket"
-	benchVarExportSnatFin       = "export_snat_fin"
-	benchVarExportSnatHeader    = "export_snat_header"
-	benchVarExportSnatProof     = "export_snat_proof"
-	benchVarExportSnatState     = "export_snat_state"
-	benchVarExportToldOutcome   = "export_told_outcome"
-	benchVarExportTurns         = "export_turns"
-	benchVarSourceFilter        = "source_filter"
+	benchMapAskBackends     = "ask_backends"
+	benchMapAskEvents       = "ask_events"
+	benchMapBackendCounters = "backend_counters"
+	benchMapBackendOpened   = "backend_opened"
+	benchMapBackendSources  = "backend_sources"
+	benchMapBackends        = "backends"
+	benchMapEgress          = "egress"
+	benchMapFlowEvents      = "flow_events"
+	benchMapFlowTags        = "flow_tags"
+	benchMapFlowTellings    = "flow_tellings"
+	benchMapFlows           = "flows"
+	benchMapFragments       = "fragments"
+	benchMapFreshBudgets    = "fresh_budgets"
+	benchMapFronts          = "fronts"
+	benchMapGroupSlots      = "group_slots"
+	benchMapGuesses         = "guesses"
+	benchMapIcmpBudgets     = "icmp_budgets"
+	benchMapLoads           = "loads"
+	benchMapNextTurns       = "next_turns"
+	benchMapOwnMacs         = "own_macs"
+	benchMapPeerMacs        = "peer_macs"
+	benchMapPeers           = "peers"
+	benchMapQuicEvents      = "quic_events"
+	benchMapRanges4         = "ranges4"
+	benchMapRanges6         = "ranges6"
+	benchMapReasons         = "reasons"
+	benchMapReplies4        = "replies4"
+	benchMapReplies6        = "replies6"
+	benchMapRingLines       = "ring_lines"
+	benchMapRings           = "rings"
+	benchMapRowBuffer       = "row_buffer"
+	benchMapServiceDrops    = "service_drops"
+	benchMapServices4       = "services4"
+	benchMapServices6       = "services6"
+	benchMapSnatTables      = "snat_tables"
+	benchMapSourceRanges    = "source_ranges"
+	benchMapThisDirector    = "this_director"
+	benchMapToldFlows       = "told_flows"
+	benchMapWaitBudgets     = "wait_budgets"
+	benchProgBenchMove      = "bench_move"
+	benchProgBenchRestored  = "bench_restored"
+	benchProgBenchRewrite   = "bench_rewrite"
+	benchProgBenchSwap      = "bench_swap"
+	benchProgBenchTunnel    = "bench_tunnel"
+	benchProgBenchTx        = "bench_tx"
+	benchProgDirector       = "director"
+	benchProgTakeTellings   = "take_tellings"
+	benchVarBenchFront      = "bench_front"
+	benchVarBenchGrowth     = "bench_growth"
+	benchVarSourceFilter    = "source_filter"
 )
 
 // loadBench returns the embedded CollectionSpec for bench.
@@ -154,10 +117,7 @@ type benchProgramSpecs struct {
 	BenchTunnel   *ebpf.ProgramSpec `ebpf:"bench_tunnel"`
 	BenchTx       *ebpf.ProgramSpec `ebpf:"bench_tx"`
 	Director      *ebpf.ProgramSpec `ebpf:"director"`
-	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
 	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
-	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
 // benchMapSpecs contains maps before they are loaded into the kernel.
@@ -209,43 +169,9 @@ type benchMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type benchVariableSpecs struct {
-	BenchFront          *ebpf.VariableSpec `ebpf:"bench_front"`
-	BenchGrowth         *ebpf.VariableSpec `ebpf:"bench_growth"`
-	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
-	ExportFlowEvent     *ebpf.VariableSpec `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.VariableSpec `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
-	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.VariableSpec `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.VariableSpec `ebpf:"export_reason"`
-	ExportRevision      *ebpf.VariableSpec `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.VariableSpec `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.VariableSpec `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.VariableSpec `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.VariableSpec `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.VariableSpec `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
-	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
+	BenchFront   *ebpf.VariableSpec `ebpf:"bench_front"`
+	BenchGrowth  *ebpf.VariableSpec `ebpf:"bench_growth"`
+	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // benchObjects contains all objects after they have been loaded into the kernel.
@@ -357,43 +283,9 @@ func (m *benchMaps) Close() error {
 //
 // It can be passed to loadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type benchVariables struct {
-	BenchFront          *ebpf.Variable `ebpf:"bench_front"`
-	BenchGrowth         *ebpf.Variable `ebpf:"bench_growth"`
-	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
-	ExportFlowEvent     *ebpf.Variable `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.Variable `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
-	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.Variable `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.Variable `ebpf:"export_reason"`
-	ExportRevision      *ebpf.Variable `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.Variable `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.Variable `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.Variable `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.Variable `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.Variable `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
-	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
+	BenchFront   *ebpf.Variable `ebpf:"bench_front"`
+	BenchGrowth  *ebpf.Variable `ebpf:"bench_growth"`
+	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // benchPrograms contains all programs after they have been loaded into the kernel.
@@ -407,10 +299,7 @@ type benchPrograms struct {
 	BenchTunnel   *ebpf.Program `ebpf:"bench_tunnel"`
 	BenchTx       *ebpf.Program `ebpf:"bench_tx"`
 	Director      *ebpf.Program `ebpf:"director"`
-	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.Program `ebpf:"take_reply"`
 	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
-	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
 }
 
 func (p *benchPrograms) Close() error {
@@ -422,10 +311,7 @@ func (p *benchPrograms) Close() error {
 		p.BenchTunnel,
 		p.BenchTx,
 		p.Director,
-		p.TakeBareReply,
-		p.TakeReply,
 		p.TakeTellings,
-		p.UndoNat,
 	)
 }
 

@@ -91,7 +91,7 @@ func constants(spec *ebpf.CollectionSpec, frame []byte, growth int) error {
 	return nil
 }
 
-// frontOf is the beginning of a packet, see bpf/restore.h.
+// frontOf is the beginning of a packet, see bench/bpf/restore.h.
 func frontOf(frame []byte) (front [10]uint64) {
 	for i := range front {
 		front[i] = binary.NativeEndian.Uint64(frame[8*i:])

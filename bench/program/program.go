@@ -2,7 +2,7 @@
 // established flow (BPF_PROG_TEST_RUN), beside programs that do the least that a forwarder can do.
 // The maps are those of a running director.
 //
-// A repeated run does not reset the packet, so every program restores it (bpf/bench.bpf.c). What
+// A repeated run does not reset the packet, so every program restores it (bench/bpf/bench.bpf.c). What
 // that costs is measured too, and subtracted.
 package program
 

@@ -36,7 +36,7 @@ type Subject struct {
 // and to restore a packet, one that was made longer and one that was not.
 var putBack = []Subject{{Way: "put back, tunnel"}, {Way: "put back"}}
 
-// calls is how often the director is called in one run, see bpf/again.bpf.c.
+// calls is how often the director is called in one run, see bench/bpf/again.bpf.c.
 const calls = 16
 
 // Versions is the programs of some versions, to be run in turns.

@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/maglev"
 )
 
-// The constants of bpf/p2c.h and bpf/load_types.h.
+// The constants of bpf/director/pick/p2c.h and bpf/abi/load_types.h.
 const (
 	ownerParts     = 8
 	backupParts    = 9
@@ -71,7 +71,7 @@ func (l *load) now(period uint32) uint32 {
 }
 
 // lessLoad reports whether the backup would have less load for its weight than the owner, even with
-// one more connection: the rule of has_less_load in bpf/p2c.h.
+// one more connection: the rule of has_less_load in bpf/director/pick/p2c.h.
 func lessLoad(backups, owners uint32, backupWeight, ownerWeight float64) bool {
 	return float64(owners)*backupWeight*ownerParts > float64(backups+loadConnection)*ownerWeight*backupParts
 }

@@ -159,7 +159,7 @@ func TestShortestIsShortest(t *testing.T) {
 // The second implementation here does what the program does.
 func TestP2CInGUEIsThePrograms(t *testing.T) {
 	text := ""
-	for _, file := range []string{"../../bpf/p2c.h", "../../bpf/load_types.h"} {
+	for _, file := range []string{"../../bpf/director/pick/p2c.h", "../../bpf/abi/load_types.h"} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

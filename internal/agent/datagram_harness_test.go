@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// The row of a datagram (bpf/row_types.h).
+// The row of a datagram (bpf/abi/row_types.h).
 const (
 	datagramRow = 0x55
 	rowReturned = 0x80

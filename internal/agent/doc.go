@@ -1,4 +1,4 @@
-// Package agent is weir on a backend's host. It puts bpf/host.bpf.c into the kernel,
+// Package agent is weir on a backend's host. It puts bpf/host/host.bpf.c into the kernel,
 // which unwraps what directors send, passes on what has no connection here, and
 // clamps the MSS of what VIPs offer, holds VIPs on the loopback interface, and sets
 // what Linux must be told so that the host neither answers nor announces them. It

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -output-suffix _test encap testdata/encap.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/x86_64-linux-gnu
+//go:generate ../../bpf/generate -output-suffix _test encap testdata/encap.bpf.c
 
 // way is how packets come to the host.
 type way struct {

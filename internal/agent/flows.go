@@ -24,7 +24,7 @@ type flowMemory struct {
 	fresh           bool // this process made it
 }
 
-// The maps of flows: those that are sustained (bpf/proof.h), and those that have just begun.
+// The maps of flows: those that are sustained (bpf/lib/proof.h), and those that have just begun.
 const (
 	flowsName = "udp_flows"
 	freshName = "udp_fresh"

@@ -281,45 +281,38 @@ type bpfRowHeader struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	bpfMapCookies               = "cookies"
-	bpfMapEndpoints             = "endpoints"
-	bpfMapNamespaces            = "namespaces"
-	bpfMapPeers                 = "peers"
-	bpfMapPodDatagrams          = "pod_datagrams"
-	bpfMapPodEnds               = "pod_ends"
-	bpfMapPodFlows              = "pod_flows"
-	bpfMapPodFragments          = "pod_fragments"
-	bpfMapPodNames              = "pod_names"
-	bpfMapPodOpening            = "pod_opening"
-	bpfMapPodQuotas             = "pod_quotas"
-	bpfMapPodVisits             = "pod_visits"
-	bpfMapPodsHere              = "pods_here"
-	bpfMapQuestions             = "questions"
-	bpfMapRanges                = "ranges"
-	bpfMapReasons               = "reasons"
-	bpfMapServiceNoPlace        = "service_no_place"
-	bpfMapServicePackets        = "service_packets"
-	bpfMapServiceRefusals       = "service_refusals"
-	bpfMapServices              = "services"
-	bpfMapSources               = "sources"
-	bpfMapTunnelEnds            = "tunnel_ends"
-	bpfMapUdpFlows              = "udp_flows"
-	bpfMapUdpFresh              = "udp_fresh"
-	bpfMapUdpQuotas             = "udp_quotas"
-	bpfProgHostAfterXdp         = "host_after_xdp"
-	bpfProgHostEgress           = "host_egress"
-	bpfProgHostIngress          = "host_ingress"
-	bpfProgHostXdp              = "host_xdp"
-	bpfVarExportHostPeerFlag    = "export_host_peer_flag"
-	bpfVarExportHostReason      = "export_host_reason"
-	bpfVarExportHostServiceFlag = "export_host_service_flag"
-	bpfVarExportHostSourceFlag  = "export_host_source_flag"
-	bpfVarExportPodSign         = "export_pod_sign"
-	bpfVarExportPodWayKind      = "export_pod_way_kind"
-	bpfVarExportRowHeader       = "export_row_header"
-	bpfVarReadsSockets          = "reads_sockets"
-	bpfVarRemembersFlows        = "remembers_flows"
-	bpfVarUdpRoom               = "udp_room"
+	bpfMapCookies         = "cookies"
+	bpfMapEndpoints       = "endpoints"
+	bpfMapNamespaces      = "namespaces"
+	bpfMapPeers           = "peers"
+	bpfMapPodDatagrams    = "pod_datagrams"
+	bpfMapPodEnds         = "pod_ends"
+	bpfMapPodFlows        = "pod_flows"
+	bpfMapPodFragments    = "pod_fragments"
+	bpfMapPodNames        = "pod_names"
+	bpfMapPodOpening      = "pod_opening"
+	bpfMapPodQuotas       = "pod_quotas"
+	bpfMapPodVisits       = "pod_visits"
+	bpfMapPodsHere        = "pods_here"
+	bpfMapQuestions       = "questions"
+	bpfMapRanges          = "ranges"
+	bpfMapReasons         = "reasons"
+	bpfMapServiceNoPlace  = "service_no_place"
+	bpfMapServicePackets  = "service_packets"
+	bpfMapServiceRefusals = "service_refusals"
+	bpfMapServices        = "services"
+	bpfMapSources         = "sources"
+	bpfMapTunnelEnds      = "tunnel_ends"
+	bpfMapUdpFlows        = "udp_flows"
+	bpfMapUdpFresh        = "udp_fresh"
+	bpfMapUdpQuotas       = "udp_quotas"
+	bpfProgHostAfterXdp   = "host_after_xdp"
+	bpfProgHostEgress     = "host_egress"
+	bpfProgHostIngress    = "host_ingress"
+	bpfProgHostXdp        = "host_xdp"
+	bpfVarReadsSockets    = "reads_sockets"
+	bpfVarRemembersFlows  = "remembers_flows"
+	bpfVarUdpRoom         = "udp_room"
 )
 
 // loadBpf returns the embedded CollectionSpec for bpf.
@@ -405,16 +398,9 @@ type bpfMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
-	ExportHostPeerFlag    *ebpf.VariableSpec `ebpf:"export_host_peer_flag"`
-	ExportHostReason      *ebpf.VariableSpec `ebpf:"export_host_reason"`
-	ExportHostServiceFlag *ebpf.VariableSpec `ebpf:"export_host_service_flag"`
-	ExportHostSourceFlag  *ebpf.VariableSpec `ebpf:"export_host_source_flag"`
-	ExportPodSign         *ebpf.VariableSpec `ebpf:"export_pod_sign"`
-	ExportPodWayKind      *ebpf.VariableSpec `ebpf:"export_pod_way_kind"`
-	ExportRowHeader       *ebpf.VariableSpec `ebpf:"export_row_header"`
-	ReadsSockets          *ebpf.VariableSpec `ebpf:"reads_sockets"`
-	RemembersFlows        *ebpf.VariableSpec `ebpf:"remembers_flows"`
-	UdpRoom               *ebpf.VariableSpec `ebpf:"udp_room"`
+	ReadsSockets   *ebpf.VariableSpec `ebpf:"reads_sockets"`
+	RemembersFlows *ebpf.VariableSpec `ebpf:"remembers_flows"`
+	UdpRoom        *ebpf.VariableSpec `ebpf:"udp_room"`
 }
 
 // bpfObjects contains all objects after they have been loaded into the kernel.
@@ -498,16 +484,9 @@ func (m *bpfMaps) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
-	ExportHostPeerFlag    *ebpf.Variable `ebpf:"export_host_peer_flag"`
-	ExportHostReason      *ebpf.Variable `ebpf:"export_host_reason"`
-	ExportHostServiceFlag *ebpf.Variable `ebpf:"export_host_service_flag"`
-	ExportHostSourceFlag  *ebpf.Variable `ebpf:"export_host_source_flag"`
-	ExportPodSign         *ebpf.Variable `ebpf:"export_pod_sign"`
-	ExportPodWayKind      *ebpf.Variable `ebpf:"export_pod_way_kind"`
-	ExportRowHeader       *ebpf.Variable `ebpf:"export_row_header"`
-	ReadsSockets          *ebpf.Variable `ebpf:"reads_sockets"`
-	RemembersFlows        *ebpf.Variable `ebpf:"remembers_flows"`
-	UdpRoom               *ebpf.Variable `ebpf:"udp_room"`
+	ReadsSockets   *ebpf.Variable `ebpf:"reads_sockets"`
+	RemembersFlows *ebpf.Variable `ebpf:"remembers_flows"`
+	UdpRoom        *ebpf.Variable `ebpf:"udp_room"`
 }
 
 // bpfPrograms contains all programs after they have been loaded into the kernel.

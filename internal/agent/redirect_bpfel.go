@@ -227,34 +227,29 @@ type redirectRedirectWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	redirectMapGuardSources              = "guard_sources"
-	redirectMapGuards                    = "guards"
-	redirectMapNeighbors                 = "neighbors"
-	redirectMapRedirectArriving          = "redirect_arriving"
-	redirectMapRedirectCounters          = "redirect_counters"
-	redirectMapRedirectDirects           = "redirect_directs"
-	redirectMapRedirectEchoes            = "redirect_echoes"
-	redirectMapRedirectEvents            = "redirect_events"
-	redirectMapRedirectHere              = "redirect_here"
-	redirectMapRedirectHolders           = "redirect_holders"
-	redirectMapRedirectLeaving           = "redirect_leaving"
-	redirectMapRedirectMemory            = "redirect_memory"
-	redirectMapRedirectNames             = "redirect_names"
-	redirectMapRedirectPorts             = "redirect_ports"
-	redirectMapRedirectPrefixes          = "redirect_prefixes"
-	redirectMapRedirectQuotas            = "redirect_quotas"
-	redirectMapRedirectServices          = "redirect_services"
-	redirectMapRedirectSyns              = "redirect_syns"
-	redirectMapRedirectVips              = "redirect_vips"
-	redirectProgRedirectArrive           = "redirect_arrive"
-	redirectProgRedirectLeave            = "redirect_leave"
-	redirectVarExportRedirectEnd         = "export_redirect_end"
-	redirectVarExportRedirectEvent       = "export_redirect_event"
-	redirectVarExportRedirectNumber      = "export_redirect_number"
-	redirectVarExportRedirectServiceFlag = "export_redirect_service_flag"
-	redirectVarExportRedirectSynState    = "export_redirect_syn_state"
-	redirectVarGuarded                   = "guarded"
-	redirectVarSentMark                  = "sent_mark"
+	redirectMapGuardSources     = "guard_sources"
+	redirectMapGuards           = "guards"
+	redirectMapNeighbors        = "neighbors"
+	redirectMapRedirectArriving = "redirect_arriving"
+	redirectMapRedirectCounters = "redirect_counters"
+	redirectMapRedirectDirects  = "redirect_directs"
+	redirectMapRedirectEchoes   = "redirect_echoes"
+	redirectMapRedirectEvents   = "redirect_events"
+	redirectMapRedirectHere     = "redirect_here"
+	redirectMapRedirectHolders  = "redirect_holders"
+	redirectMapRedirectLeaving  = "redirect_leaving"
+	redirectMapRedirectMemory   = "redirect_memory"
+	redirectMapRedirectNames    = "redirect_names"
+	redirectMapRedirectPorts    = "redirect_ports"
+	redirectMapRedirectPrefixes = "redirect_prefixes"
+	redirectMapRedirectQuotas   = "redirect_quotas"
+	redirectMapRedirectServices = "redirect_services"
+	redirectMapRedirectSyns     = "redirect_syns"
+	redirectMapRedirectVips     = "redirect_vips"
+	redirectProgRedirectArrive  = "redirect_arrive"
+	redirectProgRedirectLeave   = "redirect_leave"
+	redirectVarGuarded          = "guarded"
+	redirectVarSentMark         = "sent_mark"
 )
 
 // loadRedirect returns the embedded CollectionSpec for redirect.
@@ -332,13 +327,8 @@ type redirectMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type redirectVariableSpecs struct {
-	ExportRedirectEnd         *ebpf.VariableSpec `ebpf:"export_redirect_end"`
-	ExportRedirectEvent       *ebpf.VariableSpec `ebpf:"export_redirect_event"`
-	ExportRedirectNumber      *ebpf.VariableSpec `ebpf:"export_redirect_number"`
-	ExportRedirectServiceFlag *ebpf.VariableSpec `ebpf:"export_redirect_service_flag"`
-	ExportRedirectSynState    *ebpf.VariableSpec `ebpf:"export_redirect_syn_state"`
-	Guarded                   *ebpf.VariableSpec `ebpf:"guarded"`
-	SentMark                  *ebpf.VariableSpec `ebpf:"sent_mark"`
+	Guarded  *ebpf.VariableSpec `ebpf:"guarded"`
+	SentMark *ebpf.VariableSpec `ebpf:"sent_mark"`
 }
 
 // redirectObjects contains all objects after they have been loaded into the kernel.
@@ -410,13 +400,8 @@ func (m *redirectMaps) Close() error {
 //
 // It can be passed to loadRedirectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type redirectVariables struct {
-	ExportRedirectEnd         *ebpf.Variable `ebpf:"export_redirect_end"`
-	ExportRedirectEvent       *ebpf.Variable `ebpf:"export_redirect_event"`
-	ExportRedirectNumber      *ebpf.Variable `ebpf:"export_redirect_number"`
-	ExportRedirectServiceFlag *ebpf.Variable `ebpf:"export_redirect_service_flag"`
-	ExportRedirectSynState    *ebpf.Variable `ebpf:"export_redirect_syn_state"`
-	Guarded                   *ebpf.Variable `ebpf:"guarded"`
-	SentMark                  *ebpf.Variable `ebpf:"sent_mark"`
+	Guarded  *ebpf.Variable `ebpf:"guarded"`
+	SentMark *ebpf.Variable `ebpf:"sent_mark"`
 }
 
 // redirectPrograms contains all programs after they have been loaded into the kernel.

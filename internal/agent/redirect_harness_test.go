@@ -110,7 +110,7 @@ var (
 	})
 )
 
-const redirectSlots = 32768 // REDIRECT_SLOTS in bpf/redirect_types.h
+const redirectSlots = 32768 // REDIRECT_SLOTS in bpf/abi/redirect_types.h
 
 // emptySlots forgets what has not been answered.
 func (h *redirectHost) emptySlots(t testing.TB) {

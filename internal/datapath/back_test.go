@@ -13,7 +13,7 @@ import (
 func (d *testDirector) returning(t *testing.T, frame []byte) (verdict uint32, out []byte) {
 	t.Helper()
 	o := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64), Context: checkContext{Ifindex: wireNumber}}
-	verdict, err := d.Programs[directorProgTakeReply].Run(o)
+	verdict, err := d.Programs[natTCProgTakeReply].Run(o)
 	if err != nil {
 		t.Fatalf("run %d bytes: %v", len(frame), err)
 	}

@@ -130,93 +130,55 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	captureMapAskBackends         = "ask_backends"
-	captureMapAskEvents           = "ask_events"
-	captureMapBackendCounters     = "backend_counters"
-	captureMapBackendOpened       = "backend_opened"
-	captureMapBackendSources      = "backend_sources"
-	captureMapBackends            = "backends"
-	captureMapCaptureBudget       = "capture_budget"
-	captureMapCaptureCounted      = "capture_counted"
-	captureMapCaptureLease        = "capture_lease"
-	captureMapCaptureScratch      = "capture_scratch"
-	captureMapCaptured            = "captured"
-	captureMapEgress              = "egress"
-	captureMapFlowEvents          = "flow_events"
-	captureMapFlowTags            = "flow_tags"
-	captureMapFlowTellings        = "flow_tellings"
-	captureMapFlows               = "flows"
-	captureMapFragments           = "fragments"
-	captureMapFreshBudgets        = "fresh_budgets"
-	captureMapFronts              = "fronts"
-	captureMapGroupSlots          = "group_slots"
-	captureMapGuesses             = "guesses"
-	captureMapIcmpBudgets         = "icmp_budgets"
-	captureMapLoads               = "loads"
-	captureMapNextTurns           = "next_turns"
-	captureMapOwnMacs             = "own_macs"
-	captureMapPeerMacs            = "peer_macs"
-	captureMapPeers               = "peers"
-	captureMapQuicEvents          = "quic_events"
-	captureMapRanges4             = "ranges4"
-	captureMapRanges6             = "ranges6"
-	captureMapReasons             = "reasons"
-	captureMapReplies4            = "replies4"
-	captureMapReplies6            = "replies6"
-	captureMapRingLines           = "ring_lines"
-	captureMapRings               = "rings"
-	captureMapRowBuffer           = "row_buffer"
-	captureMapServiceDrops        = "service_drops"
-	captureMapServices4           = "services4"
-	captureMapServices6           = "services6"
-	captureMapSnatTables          = "snat_tables"
-	captureMapSourceRanges        = "source_ranges"
-	captureMapThisDirector        = "this_director"
-	captureMapToldFlows           = "told_flows"
-	captureMapWaitBudgets         = "wait_budgets"
-	captureProgCapture            = "capture"
-	captureProgDirector           = "director"
-	captureProgTakeBareReply      = "take_bare_reply"
-	captureProgTakeReply          = "take_reply"
-	captureProgTakeTellings       = "take_tellings"
-	captureProgUndoNat            = "undo_nat"
-	captureVarCaptureWant         = "capture_want"
-	captureVarExportAffinity      = "export_affinity"
-	captureVarExportAskEvent      = "export_ask_event"
-	captureVarExportAskedState    = "export_asked_state"
-	captureVarExportBackendFlag   = "export_backend_flag"
-	captureVarExportBackendState  = "export_backend_state"
-	captureVarExportCandidates    = "export_candidates"
-	captureVarExportCaptureSize   = "export_capture_size"
-	captureVarExportFlowEvent     = "export_flow_event"
-	captureVarExportFlowState     = "export_flow_state"
-	captureVarExportFlowTag       = "export_flow_tag"
-	captureVarExportFlowTimeout   = "export_flow_timeout"
-	captureVarExportFragmentPath  = "export_fragment_path"
-	captureVarExportGroupSlot     = "export_group_slot"
-	captureVarExportLoadScale     = "export_load_scale"
-	captureVarExportMode          = "export_mode"
-	captureVarExportPolicy        = "export_policy"
-	captureVarExportProbePriority = "export_probe_priority"
-	captureVarExportQuicAlgorithm = "export_quic_algorithm"
-	captureVarExportQuicConfig    = "export_quic_config"
-	captureVarExportQuicEvent     = "export_quic_event"
-	captureVarExportQuicServers   = "export_quic_servers"
-	captureVarExportReason        = "export_reason"
-	captureVarExportRevision      = "export_revision"
-	captureVarExportRingFlag      = "export_ring_flag"
-	captureVarExportRingHeader    = "export_ring_header"
-	captureVarExportRingLine      = "export_ring_line"
-	captureVarExportSettingsFlag  = "export_settings_flag"
-	captureVarExportSlot          = "export_slot"
-	captureVarExportSnatBucket    = "export_snat_bucket"
-	captureVarExportSnatFin       = "export_snat_fin"
-	captureVarExportSnatHeader    = "export_snat_header"
-	captureVarExportSnatProof     = "export_snat_proof"
-	captureVarExportSnatState     = "export_snat_state"
-	captureVarExportToldOutcome   = "export_told_outcome"
-	captureVarExportTurns         = "export_turns"
-	captureVarSourceFilter        = "source_filter"
+	captureMapAskBackends     = "ask_backends"
+	captureMapAskEvents       = "ask_events"
+	captureMapBackendCounters = "backend_counters"
+	captureMapBackendOpened   = "backend_opened"
+	captureMapBackendSources  = "backend_sources"
+	captureMapBackends        = "backends"
+	captureMapCaptureBudget   = "capture_budget"
+	captureMapCaptureCounted  = "capture_counted"
+	captureMapCaptureLease    = "capture_lease"
+	captureMapCaptureScratch  = "capture_scratch"
+	captureMapCaptured        = "captured"
+	captureMapEgress          = "egress"
+	captureMapFlowEvents      = "flow_events"
+	captureMapFlowTags        = "flow_tags"
+	captureMapFlowTellings    = "flow_tellings"
+	captureMapFlows           = "flows"
+	captureMapFragments       = "fragments"
+	captureMapFreshBudgets    = "fresh_budgets"
+	captureMapFronts          = "fronts"
+	captureMapGroupSlots      = "group_slots"
+	captureMapGuesses         = "guesses"
+	captureMapIcmpBudgets     = "icmp_budgets"
+	captureMapLoads           = "loads"
+	captureMapNextTurns       = "next_turns"
+	captureMapOwnMacs         = "own_macs"
+	captureMapPeerMacs        = "peer_macs"
+	captureMapPeers           = "peers"
+	captureMapQuicEvents      = "quic_events"
+	captureMapRanges4         = "ranges4"
+	captureMapRanges6         = "ranges6"
+	captureMapReasons         = "reasons"
+	captureMapReplies4        = "replies4"
+	captureMapReplies6        = "replies6"
+	captureMapRingLines       = "ring_lines"
+	captureMapRings           = "rings"
+	captureMapRowBuffer       = "row_buffer"
+	captureMapServiceDrops    = "service_drops"
+	captureMapServices4       = "services4"
+	captureMapServices6       = "services6"
+	captureMapSnatTables      = "snat_tables"
+	captureMapSourceRanges    = "source_ranges"
+	captureMapThisDirector    = "this_director"
+	captureMapToldFlows       = "told_flows"
+	captureMapWaitBudgets     = "wait_budgets"
+	captureProgCapture        = "capture"
+	captureProgDirector       = "director"
+	captureProgTakeTellings   = "take_tellings"
+	captureVarCaptureWant     = "capture_want"
+	captureVarSourceFilter    = "source_filter"
 )
 
 // loadCapture returns the embedded CollectionSpec for capture.
@@ -261,12 +223,9 @@ type captureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureProgramSpecs struct {
-	Capture       *ebpf.ProgramSpec `ebpf:"capture"`
-	Director      *ebpf.ProgramSpec `ebpf:"director"`
-	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
-	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
-	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	Capture      *ebpf.ProgramSpec `ebpf:"capture"`
+	Director     *ebpf.ProgramSpec `ebpf:"director"`
+	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
 
 // captureMapSpecs contains maps before they are loaded into the kernel.
@@ -323,43 +282,8 @@ type captureMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
-	CaptureWant         *ebpf.VariableSpec `ebpf:"capture_want"`
-	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
-	ExportCaptureSize   *ebpf.VariableSpec `ebpf:"export_capture_size"`
-	ExportFlowEvent     *ebpf.VariableSpec `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.VariableSpec `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
-	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.VariableSpec `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.VariableSpec `ebpf:"export_reason"`
-	ExportRevision      *ebpf.VariableSpec `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.VariableSpec `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.VariableSpec `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.VariableSpec `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.VariableSpec `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.VariableSpec `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
-	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
+	CaptureWant  *ebpf.VariableSpec `ebpf:"capture_want"`
+	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // captureObjects contains all objects after they have been loaded into the kernel.
@@ -481,65 +405,24 @@ func (m *captureMaps) Close() error {
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
-	CaptureWant         *ebpf.Variable `ebpf:"capture_want"`
-	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
-	ExportCaptureSize   *ebpf.Variable `ebpf:"export_capture_size"`
-	ExportFlowEvent     *ebpf.Variable `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.Variable `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
-	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.Variable `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.Variable `ebpf:"export_reason"`
-	ExportRevision      *ebpf.Variable `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.Variable `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.Variable `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.Variable `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.Variable `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.Variable `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
-	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
+	CaptureWant  *ebpf.Variable `ebpf:"capture_want"`
+	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // capturePrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type capturePrograms struct {
-	Capture       *ebpf.Program `ebpf:"capture"`
-	Director      *ebpf.Program `ebpf:"director"`
-	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.Program `ebpf:"take_reply"`
-	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
-	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
+	Capture      *ebpf.Program `ebpf:"capture"`
+	Director     *ebpf.Program `ebpf:"director"`
+	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
 }
 
 func (p *capturePrograms) Close() error {
 	return _CaptureClose(
 		p.Capture,
 		p.Director,
-		p.TakeBareReply,
-		p.TakeReply,
 		p.TakeTellings,
-		p.UndoNat,
 	)
 }
 

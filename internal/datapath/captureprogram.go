@@ -18,7 +18,6 @@ func captureSpec(o Options, filter captureCaptureFilter) (*ebpf.CollectionSpec, 
 	if err != nil {
 		return nil, fmt.Errorf("read capture program: %w", err)
 	}
-	delete(spec.Maps, ".bss")
 	spec.Variables = map[string]*ebpf.VariableSpec{captureVarCaptureWant: spec.Variables[captureVarCaptureWant]}
 	if err := spec.Variables[captureVarCaptureWant].Set(filter); err != nil {
 		return nil, fmt.Errorf("write the filter into the capture program: %w", err)

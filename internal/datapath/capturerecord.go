@@ -66,7 +66,7 @@ func readCaptured(raw []byte) (c captured, frames []byte, err error) {
 		return c, nil, fmt.Errorf("read the capture's ring: a record of %d bytes", len(raw))
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&layout)), start), raw)
-	// One structure, which both programs have: bpf/observe.h.
+	// One structure, which both programs have: bpf/director/observe/observe.h.
 	c = captured{*(*observedObservation)(unsafe.Pointer(&layout.Seen)), layout.Head}
 	if frames = raw[start:]; len(frames) < int(c.head.In)+int(c.head.Out) {
 		return c, nil, fmt.Errorf("read the capture's ring: frames of %d and %d bytes in %d", c.head.In, c.head.Out, len(frames))

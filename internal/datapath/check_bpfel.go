@@ -77,10 +77,9 @@ type checkCheckWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	checkMapCheckVerdicts      = "check_verdicts"
-	checkMapCheckWays          = "check_ways"
-	checkProgSendCheck         = "send_check"
-	checkVarExportCheckVerdict = "export_check_verdict"
+	checkMapCheckVerdicts = "check_verdicts"
+	checkMapCheckWays     = "check_ways"
+	checkProgSendCheck    = "send_check"
 )
 
 // loadCheck returns the embedded CollectionSpec for check.
@@ -140,7 +139,6 @@ type checkMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type checkVariableSpecs struct {
-	ExportCheckVerdict *ebpf.VariableSpec `ebpf:"export_check_verdict"`
 }
 
 // checkObjects contains all objects after they have been loaded into the kernel.
@@ -178,7 +176,6 @@ func (m *checkMaps) Close() error {
 //
 // It can be passed to loadCheckObjects or ebpf.CollectionSpec.LoadAndAssign.
 type checkVariables struct {
-	ExportCheckVerdict *ebpf.Variable `ebpf:"export_check_verdict"`
 }
 
 // checkPrograms contains all programs after they have been loaded into the kernel.

@@ -46,8 +46,6 @@ func openCheckDevice(pin string, limit uint32) (*checkDevice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the program of checks: %w", err)
 	}
-	delete(spec.Maps, ".bss")
-	clear(spec.Variables)
 	spec.Maps[checkMapCheckWays].MaxEntries = limit
 	d := &checkDevice{}
 	if d.names, err = enumNames(spec.Types, "check_verdict"); err != nil {

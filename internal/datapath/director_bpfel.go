@@ -607,85 +607,48 @@ type directorTurns struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	directorMapAskBackends         = "ask_backends"
-	directorMapAskEvents           = "ask_events"
-	directorMapBackendCounters     = "backend_counters"
-	directorMapBackendOpened       = "backend_opened"
-	directorMapBackendSources      = "backend_sources"
-	directorMapBackends            = "backends"
-	directorMapEgress              = "egress"
-	directorMapFlowEvents          = "flow_events"
-	directorMapFlowTags            = "flow_tags"
-	directorMapFlowTellings        = "flow_tellings"
-	directorMapFlows               = "flows"
-	directorMapFragments           = "fragments"
-	directorMapFreshBudgets        = "fresh_budgets"
-	directorMapFronts              = "fronts"
-	directorMapGroupSlots          = "group_slots"
-	directorMapGuesses             = "guesses"
-	directorMapIcmpBudgets         = "icmp_budgets"
-	directorMapLoads               = "loads"
-	directorMapNextTurns           = "next_turns"
-	directorMapOwnMacs             = "own_macs"
-	directorMapPeerMacs            = "peer_macs"
-	directorMapPeers               = "peers"
-	directorMapQuicEvents          = "quic_events"
-	directorMapRanges4             = "ranges4"
-	directorMapRanges6             = "ranges6"
-	directorMapReasons             = "reasons"
-	directorMapReplies4            = "replies4"
-	directorMapReplies6            = "replies6"
-	directorMapRingLines           = "ring_lines"
-	directorMapRings               = "rings"
-	directorMapRowBuffer           = "row_buffer"
-	directorMapServiceDrops        = "service_drops"
-	directorMapServices4           = "services4"
-	directorMapServices6           = "services6"
-	directorMapSnatTables          = "snat_tables"
-	directorMapSourceRanges        = "source_ranges"
-	directorMapThisDirector        = "this_director"
-	directorMapToldFlows           = "told_flows"
-	directorMapWaitBudgets         = "wait_budgets"
-	directorProgDirector           = "director"
-	directorProgTakeBareReply      = "take_bare_reply"
-	directorProgTakeReply          = "take_reply"
-	directorProgTakeTellings       = "take_tellings"
-	directorProgUndoNat            = "undo_nat"
-	directorVarExportAffinity      = "export_affinity"
-	directorVarExportAskEvent      = "export_ask_event"
-	directorVarExportAskedState    = "export_asked_state"
-	directorVarExportBackendFlag   = "export_backend_flag"
-	directorVarExportBackendState  = "export_backend_state"
-	directorVarExportCandidates    = "export_candidates"
-	directorVarExportFlowEvent     = "export_flow_event"
-	directorVarExportFlowState     = "export_flow_state"
-	directorVarExportFlowTag       = "export_flow_tag"
-	directorVarExportFlowTimeout   = "export_flow_timeout"
-	directorVarExportFragmentPath  = "export_fragment_path"
-	directorVarExportGroupSlot     = "export_group_slot"
-	directorVarExportLoadScale     = "export_load_scale"
-	directorVarExportMode          = "export_mode"
-	directorVarExportPolicy        = "export_policy"
-	directorVarExportProbePriority = "export_probe_priority"
-	directorVarExportQuicAlgorithm = "export_quic_algorithm"
-	directorVarExportQuicConfig    = "export_quic_config"
-	directorVarExportQuicEvent     = "export_quic_event"
-	directorVarExportQuicServers   = "export_quic_servers"
-	directorVarExportReason        = "export_reason"
-	directorVarExportRevision      = "export_revision"
-	directorVarExportRingFlag      = "export_ring_flag"
-	directorVarExportRingHeader    = "export_ring_header"
-	directorVarExportRingLine      = "export_ring_line"
-	directorVarExportSettingsFlag  = "export_settings_flag"
-	directorVarExportSlot          = "export_slot"
-	directorVarExportSnatBucket    = "export_snat_bucket"
-	directorVarExportSnatFin       = "export_snat_fin"
-	directorVarExportSnatHeader    = "export_snat_header"
-	directorVarExportSnatProof     = "export_snat_proof"
-	directorVarExportSnatState     = "export_snat_state"
-	directorVarExportToldOutcome   = "export_told_outcome"
-	directorVarExportTurns         = "export_turns"
-	directorVarSourceFilter        = "source_filter"
+	directorMapAskBackends     = "ask_backends"
+	directorMapAskEvents       = "ask_events"
+	directorMapBackendCounters = "backend_counters"
+	directorMapBackendOpened   = "backend_opened"
+	directorMapBackendSources  = "backend_sources"
+	directorMapBackends        = "backends"
+	directorMapEgress          = "egress"
+	directorMapFlowEvents      = "flow_events"
+	directorMapFlowTags        = "flow_tags"
+	directorMapFlowTellings    = "flow_tellings"
+	directorMapFlows           = "flows"
+	directorMapFragments       = "fragments"
+	directorMapFreshBudgets    = "fresh_budgets"
+	directorMapFronts          = "fronts"
+	directorMapGroupSlots      = "group_slots"
+	directorMapGuesses         = "guesses"
+	directorMapIcmpBudgets     = "icmp_budgets"
+	directorMapLoads           = "loads"
+	directorMapNextTurns       = "next_turns"
+	directorMapOwnMacs         = "own_macs"
+	directorMapPeerMacs        = "peer_macs"
+	directorMapPeers           = "peers"
+	directorMapQuicEvents      = "quic_events"
+	directorMapRanges4         = "ranges4"
+	directorMapRanges6         = "ranges6"
+	directorMapReasons         = "reasons"
+	directorMapReplies4        = "replies4"
+	directorMapReplies6        = "replies6"
+	directorMapRingLines       = "ring_lines"
+	directorMapRings           = "rings"
+	directorMapRowBuffer       = "row_buffer"
+	directorMapServiceDrops    = "service_drops"
+	directorMapServices4       = "services4"
+	directorMapServices6       = "services6"
+	directorMapSnatTables      = "snat_tables"
+	directorMapSourceRanges    = "source_ranges"
+	directorMapThisDirector    = "this_director"
+	directorMapToldFlows       = "told_flows"
+	directorMapWaitBudgets     = "wait_budgets"
+	directorProgDirector       = "director"
+	directorProgTakeTellings   = "take_tellings"
+	directorVarSourceFilter    = "source_filter"
 )
 
 // loadDirector returns the embedded CollectionSpec for director.
@@ -730,11 +693,8 @@ type directorSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorProgramSpecs struct {
-	Director      *ebpf.ProgramSpec `ebpf:"director"`
-	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
-	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
-	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	Director     *ebpf.ProgramSpec `ebpf:"director"`
+	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
 
 // directorMapSpecs contains maps before they are loaded into the kernel.
@@ -786,41 +746,7 @@ type directorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
-	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
-	ExportFlowEvent     *ebpf.VariableSpec `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.VariableSpec `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
-	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.VariableSpec `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.VariableSpec `ebpf:"export_reason"`
-	ExportRevision      *ebpf.VariableSpec `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.VariableSpec `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.VariableSpec `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.VariableSpec `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.VariableSpec `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.VariableSpec `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
-	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
+	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // directorObjects contains all objects after they have been loaded into the kernel.
@@ -932,61 +858,21 @@ func (m *directorMaps) Close() error {
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
-	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
-	ExportFlowEvent     *ebpf.Variable `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.Variable `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
-	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.Variable `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.Variable `ebpf:"export_reason"`
-	ExportRevision      *ebpf.Variable `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.Variable `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.Variable `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.Variable `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.Variable `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.Variable `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
-	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
+	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // directorPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorPrograms struct {
-	Director      *ebpf.Program `ebpf:"director"`
-	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.Program `ebpf:"take_reply"`
-	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
-	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
+	Director     *ebpf.Program `ebpf:"director"`
+	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
 }
 
 func (p *directorPrograms) Close() error {
 	return _DirectorClose(
 		p.Director,
-		p.TakeBareReply,
-		p.TakeReply,
 		p.TakeTellings,
-		p.UndoNat,
 	)
 }
 

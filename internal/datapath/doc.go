@@ -1,5 +1,5 @@
 // Package datapath puts a model.Table into the kernel: it loads, pins and
-// attaches bpf/director.bpf.c, switches its maps, keeps next hops fresh and
+// attaches bpf/director/director.bpf.c, switches its maps, keeps next hops fresh and
 // reads its counters. It outlives its process: what is pinned keeps forwarding,
 // and Open adopts it.
 //

@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What the harness knows, as the maps hold it: the second reading of bpf/types.h.
+// What the harness knows, as the maps hold it: the second reading of bpf/abi/types.h.
 
 // be16 and be32 are numbers in network order, as map keys and values have them.
 func be16(v uint16) uint16 {
@@ -227,7 +227,7 @@ func (d *testDirector) putSources(t testing.TB, s *testService) {
 // begin an IPv6 address, too, whose packets are forwarded: 2001:db8::.
 var testKernelSources = prefixes("10.77.0.0/24", "198.51.100.130", "2001:db8:c::4/126", "32.1.13.184")
 
-// encodeRing lays a ring out as bpf/types.h says: the header, the slots eight to
+// encodeRing lays a ring out as bpf/abi/types.h says: the header, the slots eight to
 // a line, the lists; what QUIC needs; the ring before, which is laid out alike.
 func encodeRing(s *testService) [][]byte {
 	lines := s.encodeRows(&s.ring, s.affinity)

@@ -28,7 +28,7 @@ func (d *Datapath) nameIndexes() {
 	}
 }
 
-// flowMeaning is what a state of flow memory means to others: see bpf/proof.h.
+// flowMeaning is what a state of flow memory means to others: see bpf/lib/proof.h.
 type flowMeaning struct {
 	class model.FlowClass
 	state model.RememberedState // 0: no flow has this state

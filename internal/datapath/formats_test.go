@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// TestFormatsHold: versions before the classes (bpf/proof.h), and after them, have flow memory
+// TestFormatsHold: versions before the classes (bpf/lib/proof.h), and after them, have flow memory
 // and full NAT's table in common. So the names of their formats, and the places of what both
 // write, stay what they are.
 func TestFormatsHold(t *testing.T) {

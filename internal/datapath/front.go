@@ -50,7 +50,7 @@ func (f *fronts) close() error {
 }
 
 // frontOf returns the key of an endpoint and its place, as find_front in
-// bpf/service.h computes them.
+// bpf/director/service.h computes them.
 func frontOf(e endpoint) (key directorFront, place uint32) {
 	address := addressBytes(e.address)
 	key.Address[0] = binary.NativeEndian.Uint64(address.Bytes[:8])

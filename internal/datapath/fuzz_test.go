@@ -39,7 +39,7 @@ func fuzzWorld(t testing.TB) (w *testWorld, seeds [][]byte) {
 }
 
 // FuzzDirector sends arbitrary frames through the program: whatever comes in,
-// what comes out keeps the contract of bpf/types.h.
+// what comes out keeps the contract of bpf/abi/types.h.
 func FuzzDirector(f *testing.F) {
 	w, seeds := fuzzWorld(f)
 	for _, frame := range seeds {

@@ -13,7 +13,7 @@ import (
 )
 
 // A connection that no director remembers is taken to be that of its slot's oldest owner. If it
-// goes on, that was right, and the program notes the time (bpf/guess.h): the service's log should
+// goes on, that was right, and the program notes the time (bpf/director/pick/inferred_owner.h): the service's log should
 // go on naming that owner, because there may be more such connections.
 
 // guesses has the last such time of each service, by its index, in the clock of flow memory; 0:

@@ -153,9 +153,9 @@ var sharedDirector *testDirector
 func loadTestDirector(t testing.TB, w *testWorld) *testDirector {
 	t.Helper()
 	if sharedDirector == nil {
-		spec, err := loadDirector()
+		spec, err := loadPrograms()
 		if err != nil {
-			t.Fatalf("load director.bpf.o: %v", err)
+			t.Fatalf("load the director's programs: %v", err)
 		}
 		sharedDirector = loadSpec(t, spec, "director")
 	}

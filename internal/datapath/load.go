@@ -84,13 +84,11 @@ func loadKernel(o Options) (*kernel, error) {
 
 // directorSpec is the program with its maps, as large as the limits say.
 func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
-	spec, err := loadDirector()
+	spec, err := loadPrograms()
 	if err != nil {
-		return nil, fmt.Errorf("read director program: %w", err)
+		return nil, err
 	}
-	// Variables only keep types in the BTF; nothing reads them.
-	delete(spec.Maps, ".bss")
-	clear(spec.Variables)
+	clear(spec.Variables) // that of the source filter is written as a map
 	size(spec, o)
 	for _, m := range spec.Maps {
 		if m.InnerMap != nil {
@@ -101,6 +99,20 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	if o.differs != nil {
 		o.differs(spec)
 	}
+	return spec, nil
+}
+
+// loadPrograms reads the director's program, and the tc programs that have its maps.
+func loadPrograms() (*ebpf.CollectionSpec, error) {
+	spec, err := loadDirector()
+	if err != nil {
+		return nil, fmt.Errorf("read director program: %w", err)
+	}
+	tc, err := loadNatTC()
+	if err != nil {
+		return nil, fmt.Errorf("read tc programs: %w", err)
+	}
+	maps.Copy(spec.Programs, tc.Programs)
 	return spec, nil
 }
 
@@ -134,9 +146,9 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 		return fmt.Errorf("assign maps: %w", err)
 	}
 	k.program = k.collection.Programs[directorProgDirector]
-	k.undo = k.collection.Programs[directorProgUndoNat]
-	k.takeReply = k.collection.Programs[directorProgTakeReply]
-	k.takeBareReply = k.collection.Programs[directorProgTakeBareReply]
+	k.undo = k.collection.Programs[natTCProgUndoNat]
+	k.takeReply = k.collection.Programs[natTCProgTakeReply]
+	k.takeBareReply = k.collection.Programs[natTCProgTakeBareReply]
 	k.take = k.collection.Programs[directorProgTakeTellings]
 	if err := k.keepSNAT(); err != nil {
 		return errors.Join(err, k.directorMaps.Close())
@@ -233,7 +245,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 }
 
 // enumNames are the names of an enum's values up to the one that counts them, in lower case. They
-// are the labels of metrics, and are written only in bpf/types.h.
+// are the labels of metrics, and are written only in bpf/abi/types.h.
 func enumNames(types *btf.Spec, name string) ([]string, error) {
 	var enum *btf.Enum
 	if err := types.TypeByName(name, &enum); err != nil {

@@ -67,7 +67,7 @@ func (t *natMemory) source(i int) netip.AddrPort {
 }
 
 // natTimeout is how long a flow of full NAT lives in a state, in the clock's units: snat_timeout in
-// bpf/snat_state.h.
+// bpf/director/nat/snat_state.h.
 func natTimeout(state directorSnatState) uint32 {
 	seconds := 60
 	switch state {

@@ -92,10 +92,10 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 // Timeouts are those of the program.
 func TestTimeoutsOfFullNAT(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../bpf/snat_state.h")
+	text, err := os.ReadFile("../../bpf/director/nat/snat_state.h")
 	must(t, err)
 	var seconds []string
-	for _, m := range regexp.MustCompile(`return SNAT_SECONDS\((\d+)\)`).FindAllSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`return FLOW_SECONDS\((\d+)\)`).FindAllSubmatch(text, -1) {
 		seconds = append(seconds, string(m[1]))
 	}
 	if !slices.Equal(seconds, []string{"7440", "300", "240", "30", "60"}) {

@@ -86,88 +86,50 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	observedMapAskBackends         = "ask_backends"
-	observedMapAskEvents           = "ask_events"
-	observedMapBackendCounters     = "backend_counters"
-	observedMapBackendOpened       = "backend_opened"
-	observedMapBackendSources      = "backend_sources"
-	observedMapBackends            = "backends"
-	observedMapEgress              = "egress"
-	observedMapFlowEvents          = "flow_events"
-	observedMapFlowTags            = "flow_tags"
-	observedMapFlowTellings        = "flow_tellings"
-	observedMapFlows               = "flows"
-	observedMapFragments           = "fragments"
-	observedMapFreshBudgets        = "fresh_budgets"
-	observedMapFronts              = "fronts"
-	observedMapGroupSlots          = "group_slots"
-	observedMapGuesses             = "guesses"
-	observedMapIcmpBudgets         = "icmp_budgets"
-	observedMapLoads               = "loads"
-	observedMapNextTurns           = "next_turns"
-	observedMapObserved            = "observed"
-	observedMapOwnMacs             = "own_macs"
-	observedMapPeerMacs            = "peer_macs"
-	observedMapPeers               = "peers"
-	observedMapQuicEvents          = "quic_events"
-	observedMapRanges4             = "ranges4"
-	observedMapRanges6             = "ranges6"
-	observedMapReasons             = "reasons"
-	observedMapReplies4            = "replies4"
-	observedMapReplies6            = "replies6"
-	observedMapRingLines           = "ring_lines"
-	observedMapRings               = "rings"
-	observedMapRowBuffer           = "row_buffer"
-	observedMapServiceDrops        = "service_drops"
-	observedMapServices4           = "services4"
-	observedMapServices6           = "services6"
-	observedMapSnatTables          = "snat_tables"
-	observedMapSourceRanges        = "source_ranges"
-	observedMapThisDirector        = "this_director"
-	observedMapToldFlows           = "told_flows"
-	observedMapWaitBudgets         = "wait_budgets"
-	observedProgDirector           = "director"
-	observedProgExplain            = "explain"
-	observedProgTakeBareReply      = "take_bare_reply"
-	observedProgTakeReply          = "take_reply"
-	observedProgTakeTellings       = "take_tellings"
-	observedProgUndoNat            = "undo_nat"
-	observedVarExportAffinity      = "export_affinity"
-	observedVarExportAskEvent      = "export_ask_event"
-	observedVarExportAskedState    = "export_asked_state"
-	observedVarExportBackendFlag   = "export_backend_flag"
-	observedVarExportBackendState  = "export_backend_state"
-	observedVarExportCandidates    = "export_candidates"
-	observedVarExportFlowEvent     = "export_flow_event"
-	observedVarExportFlowState     = "export_flow_state"
-	observedVarExportFlowTag       = "export_flow_tag"
-	observedVarExportFlowTimeout   = "export_flow_timeout"
-	observedVarExportFragmentPath  = "export_fragment_path"
-	observedVarExportGroupSlot     = "export_group_slot"
-	observedVarExportLoadScale     = "export_load_scale"
-	observedVarExportMode          = "export_mode"
-	observedVarExportPacketFlag    = "export_packet_flag"
-	observedVarExportPolicy        = "export_policy"
-	observedVarExportProbePriority = "export_probe_priority"
-	observedVarExportQuicAlgorithm = "export_quic_algorithm"
-	observedVarExportQuicConfig    = "export_quic_config"
-	observedVarExportQuicEvent     = "export_quic_event"
-	observedVarExportQuicServers   = "export_quic_servers"
-	observedVarExportReason        = "export_reason"
-	observedVarExportRevision      = "export_revision"
-	observedVarExportRingFlag      = "export_ring_flag"
-	observedVarExportRingHeader    = "export_ring_header"
-	observedVarExportRingLine      = "export_ring_line"
-	observedVarExportSettingsFlag  = "export_settings_flag"
-	observedVarExportSlot          = "export_slot"
-	observedVarExportSnatBucket    = "export_snat_bucket"
-	observedVarExportSnatFin       = "export_snat_fin"
-	observedVarExportSnatHeader    = "export_snat_header"
-	observedVarExportSnatProof     = "export_snat_proof"
-	observedVarExportSnatState     = "export_snat_state"
-	observedVarExportToldOutcome   = "export_told_outcome"
-	observedVarExportTurns         = "export_turns"
-	observedVarSourceFilter        = "source_filter"
+	observedMapAskBackends     = "ask_backends"
+	observedMapAskEvents       = "ask_events"
+	observedMapBackendCounters = "backend_counters"
+	observedMapBackendOpened   = "backend_opened"
+	observedMapBackendSources  = "backend_sources"
+	observedMapBackends        = "backends"
+	observedMapEgress          = "egress"
+	observedMapFlowEvents      = "flow_events"
+	observedMapFlowTags        = "flow_tags"
+	observedMapFlowTellings    = "flow_tellings"
+	observedMapFlows           = "flows"
+	observedMapFragments       = "fragments"
+	observedMapFreshBudgets    = "fresh_budgets"
+	observedMapFronts          = "fronts"
+	observedMapGroupSlots      = "group_slots"
+	observedMapGuesses         = "guesses"
+	observedMapIcmpBudgets     = "icmp_budgets"
+	observedMapLoads           = "loads"
+	observedMapNextTurns       = "next_turns"
+	observedMapObserved        = "observed"
+	observedMapOwnMacs         = "own_macs"
+	observedMapPeerMacs        = "peer_macs"
+	observedMapPeers           = "peers"
+	observedMapQuicEvents      = "quic_events"
+	observedMapRanges4         = "ranges4"
+	observedMapRanges6         = "ranges6"
+	observedMapReasons         = "reasons"
+	observedMapReplies4        = "replies4"
+	observedMapReplies6        = "replies6"
+	observedMapRingLines       = "ring_lines"
+	observedMapRings           = "rings"
+	observedMapRowBuffer       = "row_buffer"
+	observedMapServiceDrops    = "service_drops"
+	observedMapServices4       = "services4"
+	observedMapServices6       = "services6"
+	observedMapSnatTables      = "snat_tables"
+	observedMapSourceRanges    = "source_ranges"
+	observedMapThisDirector    = "this_director"
+	observedMapToldFlows       = "told_flows"
+	observedMapWaitBudgets     = "wait_budgets"
+	observedProgDirector       = "director"
+	observedProgExplain        = "explain"
+	observedProgTakeTellings   = "take_tellings"
+	observedVarSourceFilter    = "source_filter"
 )
 
 // loadObserved returns the embedded CollectionSpec for observed.
@@ -212,12 +174,9 @@ type observedSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedProgramSpecs struct {
-	Director      *ebpf.ProgramSpec `ebpf:"director"`
-	Explain       *ebpf.ProgramSpec `ebpf:"explain"`
-	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
-	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
-	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	Director     *ebpf.ProgramSpec `ebpf:"director"`
+	Explain      *ebpf.ProgramSpec `ebpf:"explain"`
+	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
 
 // observedMapSpecs contains maps before they are loaded into the kernel.
@@ -270,42 +229,7 @@ type observedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
-	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
-	ExportFlowEvent     *ebpf.VariableSpec `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.VariableSpec `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
-	ExportPacketFlag    *ebpf.VariableSpec `ebpf:"export_packet_flag"`
-	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.VariableSpec `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.VariableSpec `ebpf:"export_reason"`
-	ExportRevision      *ebpf.VariableSpec `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.VariableSpec `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.VariableSpec `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.VariableSpec `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.VariableSpec `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.VariableSpec `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
-	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
+	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // observedObjects contains all objects after they have been loaded into the kernel.
@@ -419,64 +343,23 @@ func (m *observedMaps) Close() error {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
-	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
-	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
-	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
-	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
-	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
-	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
-	ExportFlowEvent     *ebpf.Variable `ebpf:"export_flow_event"`
-	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
-	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
-	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
-	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
-	ExportGroupSlot     *ebpf.Variable `ebpf:"export_group_slot"`
-	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
-	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
-	ExportPacketFlag    *ebpf.Variable `ebpf:"export_packet_flag"`
-	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
-	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
-	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
-	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
-	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`
-	ExportQuicServers   *ebpf.Variable `ebpf:"export_quic_servers"`
-	ExportReason        *ebpf.Variable `ebpf:"export_reason"`
-	ExportRevision      *ebpf.Variable `ebpf:"export_revision"`
-	ExportRingFlag      *ebpf.Variable `ebpf:"export_ring_flag"`
-	ExportRingHeader    *ebpf.Variable `ebpf:"export_ring_header"`
-	ExportRingLine      *ebpf.Variable `ebpf:"export_ring_line"`
-	ExportSettingsFlag  *ebpf.Variable `ebpf:"export_settings_flag"`
-	ExportSlot          *ebpf.Variable `ebpf:"export_slot"`
-	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
-	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
-	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
-	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
-	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
-	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
-	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
-	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
+	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // observedPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedPrograms struct {
-	Director      *ebpf.Program `ebpf:"director"`
-	Explain       *ebpf.Program `ebpf:"explain"`
-	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
-	TakeReply     *ebpf.Program `ebpf:"take_reply"`
-	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
-	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
+	Director     *ebpf.Program `ebpf:"director"`
+	Explain      *ebpf.Program `ebpf:"explain"`
+	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
 }
 
 func (p *observedPrograms) Close() error {
 	return _ObservedClose(
 		p.Director,
 		p.Explain,
-		p.TakeBareReply,
-		p.TakeReply,
 		p.TakeTellings,
-		p.UndoNat,
 	)
 }
 

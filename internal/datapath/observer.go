@@ -59,8 +59,7 @@ func loadObserver(o Options, live map[string]*ebpf.Map) (_ *observer, err error)
 	if err != nil {
 		return nil, fmt.Errorf("read observed program: %w", err)
 	}
-	delete(spec.Maps, ".bss")
-	clear(spec.Variables)
+	clear(spec.Variables) // as in directorSpec
 	spec.Programs = map[string]*ebpf.ProgramSpec{observedProgExplain: spec.Programs[observedProgExplain]}
 	size(spec, o)
 	x := &observer{}

@@ -20,7 +20,7 @@ import (
 
 // onward is how packets leave by interfaces that XDP cannot send into, such as an overlay's or a
 // bridge. The director's program sends them into one end of a veth pair, and a program at the other
-// end makes the kernel find the neighbor and send them (bpf/onward.bpf.c). The pair is made when it
+// end makes the kernel find the neighbor and send them (bpf/small/onward.bpf.c). The pair is made when it
 // is first needed. Pinned programs use it even after their process ends, so it stays until the
 // datapath is detached, and the next process takes it over as it is.
 type onward struct {
@@ -195,8 +195,6 @@ func (o *onward) attach() error {
 	if err != nil {
 		return fmt.Errorf("read its program: %w", err)
 	}
-	delete(spec.Maps, ".bss")
-	clear(spec.Variables)
 	collection, err := ebpf.NewCollection(spec)
 	if err != nil {
 		return loadError(err)

@@ -22,8 +22,7 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	onwardProgSendOnward     = "send_onward"
-	onwardVarExportOnwardMac = "export_onward_mac"
+	onwardProgSendOnward = "send_onward"
 )
 
 // loadOnward returns the embedded CollectionSpec for onward.
@@ -81,7 +80,6 @@ type onwardMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type onwardVariableSpecs struct {
-	ExportOnwardMac *ebpf.VariableSpec `ebpf:"export_onward_mac"`
 }
 
 // onwardObjects contains all objects after they have been loaded into the kernel.
@@ -114,7 +112,6 @@ func (m *onwardMaps) Close() error {
 //
 // It can be passed to loadOnwardObjects or ebpf.CollectionSpec.LoadAndAssign.
 type onwardVariables struct {
-	ExportOnwardMac *ebpf.Variable `ebpf:"export_onward_mac"`
 }
 
 // onwardPrograms contains all programs after they have been loaded into the kernel.

@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// What segments make of flows, by table. All tables go by bpf/proof.h; a table that is not here
+// What segments make of flows, by table. All tables go by bpf/lib/proof.h; a table that is not here
 // has the same rows in its own package.
 
 // said is a segment, or that time goes by.

@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a ring has for QUIC, as in bpf/types.h.
+// What a ring has for QUIC, as in bpf/abi/types.h.
 const (
 	quicConfigs        = 7 // QUIC_CONFIGS
 	quicConfigLines    = 4 // QUIC_CONFIG_LINES
@@ -75,7 +75,7 @@ func fillQUIC(entries []quicEntry, salt uint64, buckets int) (table [][]quicEntr
 	return table, true
 }
 
-// quicBucket is quic_server's hash in bpf/quic.h.
+// quicBucket is quic_server's hash in bpf/director/pick/quic.h.
 func quicBucket(salt uint64, key [2]uint64) uint32 {
 	hash := (salt ^ key[0]) * 0x9e3779b97f4a7c15
 	hash ^= hash >> 32

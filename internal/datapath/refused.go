@@ -19,7 +19,7 @@ const (
 	sourceFilterBits = 15 // SOURCE_FILTER_BITS
 )
 
-// refusal is which addresses must not be clients (bpf/refuse.h): VIPs, and backends where they
+// refusal is which addresses must not be clients (bpf/director/refuse.h): VIPs, and backends where they
 // serve. A hash map has the backends. A filter of address hashes says which sources are worth a
 // look.
 type refusal struct {
@@ -73,7 +73,7 @@ func (r *refusal) close() error {
 	return nil
 }
 
-// sourceBit is an address's bit in the filter, as in_source_filter in bpf/refuse.h computes it.
+// sourceBit is an address's bit in the filter, as in_source_filter in bpf/director/refuse.h computes it.
 func sourceBit(a netip.Addr) uint32 {
 	bytes := addressBytes(a)
 	words := (*[4]uint32)(unsafe.Pointer(&bytes))

@@ -16,8 +16,8 @@ import (
 // name says what it was built from.
 const buildPrefix = "build-"
 
-// programNames are the programs of the object.
-var programNames = []string{directorProgDirector, directorProgUndoNat, directorProgTakeReply, directorProgTakeBareReply, directorProgTakeTellings}
+// programNames are the programs that one process loads together.
+var programNames = []string{directorProgDirector, natTCProgUndoNat, natTCProgTakeReply, natTCProgTakeBareReply, directorProgTakeTellings}
 
 // buildName names what the programs are built from, besides the maps.
 func buildName(o Options, spec *ebpf.CollectionSpec) string {
@@ -26,6 +26,7 @@ func buildName(o Options, spec *ebpf.CollectionSpec) string {
 	}
 	hash := sha256.New()
 	hash.Write(_DirectorBytes)
+	hash.Write(_NatTCBytes)
 	if m := spec.Maps[constants]; m != nil {
 		for _, content := range m.Contents {
 			if bytes, ok := content.Value.([]byte); ok {

@@ -25,7 +25,7 @@ var (
 const snatBucketSize = 16
 
 // putSNAT gives the director an empty table of these sources (IPv4 first), laid
-// out as bpf/snat_types.h says.
+// out as bpf/abi/snat_types.h says.
 func (d *testDirector) putSNAT(t testing.TB, sources []netip.Addr, ports model.PortRange) {
 	t.Helper()
 	header := directorSnatHeader{Salt: 0x5a17, PortsFirst: uint32(ports.First), Ports: uint32(ports.Last-ports.First) + 1}

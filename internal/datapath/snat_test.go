@@ -13,7 +13,7 @@ import (
 )
 
 // snatTimeouts are, in seconds, how long flows live without packets: the table of
-// bpf/snat.h, from its sources.
+// bpf/director/nat/snat.h, from its sources.
 var snatTimeouts = map[directorSnatState]uint64{
 	directorSnatStateSNAT_SYN:         60,   // nf_conntrack_tcp_timeout_syn_recv
 	directorSnatStateSNAT_ESTABLISHED: 7440, // RFC 5382, REQ-5
@@ -348,7 +348,7 @@ func testSNATConcurrent(t *testing.T) {
 			twice++
 		}
 	}
-	// Rare even where both CPUs do it on purpose, and harmless: see bpf/snat.h.
+	// Rare even where both CPUs do it on purpose, and harmless: see bpf/director/nat/snat.h.
 	if twice > flows/20 {
 		t.Errorf("%d of %d flows have two places", twice, flows)
 	}

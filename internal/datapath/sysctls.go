@@ -125,7 +125,7 @@ func ownsVIP(services []*service) bool {
 }
 
 // taggedReplies are the VLAN interfaces by which the kernel gets replies of nat: it has to route
-// packets that come with a tag (bpf/nat.h, find_route).
+// packets that come with a tag (bpf/director/nat/nat.h, find_route).
 func taggedReplies(services []*service) (names []string) {
 	seen, known := map[int]bool{}, map[uint32]string{}
 	for _, s := range services {

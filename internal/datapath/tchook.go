@@ -28,8 +28,8 @@ type tcHook struct {
 }
 
 // The hooks. Replies of nat backends on this host are translated where they leave the director's
-// interfaces (bpf/undo.h). Full NAT's replies are translated where they come in by other interfaces
-// that the director is told of (bpf/back.h). Both hooks are used only while some service is nat.
+// interfaces (bpf/director/nat/nat_tc_local.h). Full NAT's replies are translated where they come in by other interfaces
+// that the director is told of (bpf/director/nat/nat_tc_reply.h). Both hooks are used only while some service is nat.
 var (
 	undoHook  = tcHook{"undo-", "weir-undo-nat", ebpf.AttachTCXEgress, nil, netlink.HANDLE_MIN_EGRESS}
 	replyHook = tcHook{"reply-", "weir-take-reply", ebpf.AttachTCXIngress, link.Head(), netlink.HANDLE_MIN_INGRESS}

@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The twin of bpf/pick.h is [model.Flow], written a second time from
+// The twin of bpf/director/pick/ring.h is [model.Flow], written a second time from
 // docs/datapath.md, so that a slip in one of the two shows. It works on addresses
 // and numbers, never on the bytes of a frame.
 

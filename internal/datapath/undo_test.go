@@ -17,7 +17,7 @@ const tcxNext = ^uint32(0)
 func (d *testDirector) leaving(t *testing.T, frame []byte) []byte {
 	t.Helper()
 	o := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64)}
-	action, err := d.Programs[directorProgUndoNat].Run(o)
+	action, err := d.Programs[natTCProgUndoNat].Run(o)
 	if err != nil {
 		t.Fatalf("run %d bytes: %v", len(frame), err)
 	}

@@ -110,7 +110,7 @@ func flagsOf(h *layers.TCP) string {
 	return strings.Join(set, ",")
 }
 
-// row names the hosts that a packet's row has (bpf/row_types.h): four bytes, then their
+// row names the hosts that a packet's row has (bpf/abi/row_types.h): four bytes, then their
 // addresses, of the family that the length says.
 func row(private []byte) string {
 	if len(private) < 8 {

@@ -86,7 +86,7 @@ type handingSYN struct {
 }
 
 // redirectExperiment is the option's number among RFC 6994's experiments, and its length
-// (bpf/redirect_option.h).
+// (bpf/lib/redirect_option.h).
 const (
 	experiment         = 254
 	redirectExperiment = 0x5752
@@ -232,7 +232,7 @@ func attach(fd int, program []bpf.Instruction) error {
 }
 
 // takeAnswers prepares a socket that will listen for redirects. By its priority the director's
-// program knows that packets to it are no replies to clients (bpf/nat.h).
+// program knows that packets to it are no replies to clients (bpf/director/nat/nat.h).
 func takeAnswers(_, _ string, socket syscall.RawConn) (err error) {
 	failed := socket.Control(func(fd uintptr) {
 		if err = attach(int(fd), answersOnly); err == nil {

@@ -19,7 +19,7 @@ type Sink interface {
 	SetLoad(target model.Target, units uint32, lasts bool) bool
 }
 
-// UnitsPerConnection is LOAD_CONNECTION in bpf/load_types.h, and unitsMost is LOAD_MOST.
+// UnitsPerConnection is LOAD_CONNECTION in bpf/abi/load_types.h, and unitsMost is LOAD_MOST.
 const (
 	UnitsPerConnection = 16
 	unitsMost          = 1 << 30

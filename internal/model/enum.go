@@ -16,7 +16,7 @@ const (
 )
 
 // Mode is how a packet reaches its backend. The numbers are those of the BPF
-// programs (enum mode in bpf/types.h).
+// programs (enum mode in bpf/abi/types.h).
 type Mode uint8
 
 // The forwarding modes.

@@ -17,7 +17,7 @@ type Flow struct {
 }
 
 // Hash returns the flow's hash in a service. The upper half chooses the slot, the
-// lower half is the entropy of outer headers. It is hash_flow in bpf/pick.h: a
+// lower half is the entropy of outer headers. It is hash_flow in bpf/director/pick/ring.h: a
 // change here is a change there, and moves every connection.
 func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 	hash := salt

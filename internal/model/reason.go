@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// reasons say in words what the labels of enum reason in bpf/types.h mean.
+// reasons say in words what the labels of enum reason in bpf/abi/types.h mean.
 var reasons = map[string]string{
 	"pass_not_ip":            "neither IPv4 nor IPv6: the kernel gets it",
 	"pass_no_service":        "not for any service: the kernel gets it",

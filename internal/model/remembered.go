@@ -23,7 +23,7 @@ type NATFlow struct {
 }
 
 // FlowClass is how far what was seen of a flow shows that it is one, and not a packet that
-// somebody has made up: see bpf/proof.h.
+// somebody has made up: see bpf/lib/proof.h.
 type FlowClass uint8
 
 // The classes of flows.

@@ -11,7 +11,7 @@ const (
 )
 
 // A ring is made of lines of 64 bytes: a header, and the slots eight to a line
-// (bpf/types.h).
+// (bpf/abi/types.h).
 const (
 	ringLine     = 64
 	slotsPerLine = 8

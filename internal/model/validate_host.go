@@ -24,7 +24,7 @@ const (
 )
 
 // Full NAT uses ports by the bucket, and names its addresses in a header as large
-// as one (SNAT_SOURCES_MAX, SNAT_BUCKET in bpf/snat_types.h).
+// as one (SNAT_SOURCES_MAX, SNAT_BUCKET in bpf/abi/snat_types.h).
 const (
 	maxSNATAddresses = 62
 	minSNATPorts     = 16
@@ -198,7 +198,7 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// maxGroup is GROUP_MAX in bpf/types.h.
+// maxGroup is GROUP_MAX in bpf/abi/types.h.
 const maxGroup = 64
 
 // group checks the directors among which fragments are divided; ownAddresses()

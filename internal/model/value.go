@@ -77,7 +77,7 @@ func parsePort(s string) (uint16, error) {
 }
 
 // SegmentKind is the kind of a tenant's network. The numbers are those of enum
-// segment_kind in bpf/types.h.
+// segment_kind in bpf/abi/types.h.
 type SegmentKind uint8
 
 // The kinds of segment.

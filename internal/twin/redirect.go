@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Numbers of the redirect option (bpf/redirect_option.h), and of options that rule it out (IANA,
+// Numbers of the redirect option (bpf/lib/redirect_option.h), and of options that rule it out (IANA,
 // TCP parameters).
 const (
 	optionEnd, optionNOP, optionMSS = 0, 1, 2

@@ -14,13 +14,13 @@ import (
 
 // otherABI makes the maps of another version: fields have other places and sizes, and there is one
 // more reason. The flow memory looks the same.
-var otherABI = map[string][][2]string{"types.h": {
+var otherABI = map[string][][2]string{"abi/types.h": {
 	{"struct settings {\n", "struct settings {\n\t__u64 later;\n"},
 	{"\t__be16 port;\n\t__u8 protocol;\n\t__u8 pad;\n};\n\nstruct endpoint6 {", "\t__u8 protocol;\n\t__u8 pad;\n\t__be16 port;\n\t__u32 later;\n};\n\nstruct endpoint6 {"},
 	{"\tstruct address address;\n\t/* Of its service,", "\tstruct address vip;\n\t/* Of its service,"},
 	{"\tstruct address vip;\n\t__be16 port;     /* NAT, redirect", "\tstruct address address;\n\t__be16 port;     /* NAT, redirect"},
 	{"\tREASON_COUNT,", "\tDROP_LATER,\n\tREASON_COUNT,"},
-}, "host_types.h": {
+}, "abi/host_types.h": {
 	{"struct host_service {\n", "struct host_service {\n\t__u32 later;\n"},
 	{"\t__u32 service;\n\tstruct address address;\n", "\tstruct address address;\n\t__u32 service;\n"},
 	{"\tHOST_REASON_COUNT,", "\tHOST_DROP_LATER,\n\tHOST_REASON_COUNT,"},
@@ -137,19 +137,19 @@ func compile(ctx context.Context, pkg, sources, into string) error {
 	}
 	some := false
 	for line := range strings.Lines(string(data)) {
-		directive, found := strings.CutPrefix(line, "//go:generate go tool bpf2go ")
+		directive, found := strings.CutPrefix(line, "//go:generate ../../bpf/generate ")
 		if !found {
 			continue
 		}
 		some = true
-		args := []string{"tool", "bpf2go", "-output-dir", into}
+		args := []string{"-output-dir", into}
 		for _, arg := range strings.Fields(directive) {
 			if source, found := strings.CutPrefix(arg, "../../bpf/"); found {
 				arg = filepath.Join(sources, source)
 			}
 			args = append(args, arg)
 		}
-		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd := exec.CommandContext(ctx, filepath.Join(sources, "generate"), args...)
 		cmd.Dir, cmd.Env = pkg, append(os.Environ(), "GOPACKAGE="+filepath.Base(pkg))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("compile another version of %s (clang-19, llvm-19, libbpf-dev; make deps): %w\n%s", pkg, err, out)

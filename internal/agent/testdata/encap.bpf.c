@@ -15,7 +15,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../../../bpf/checksum.h"
+#include "lib/checksum.h"
 
 #define OUTER_MAX 64
 

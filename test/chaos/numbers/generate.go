@@ -1,3 +1,3 @@
 package numbers
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -no-global-types numbers ../../../bpf/numbers.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/x86_64-linux-gnu
+//go:generate ../../../bpf/generate -no-global-types numbers bpf/numbers.bpf.c

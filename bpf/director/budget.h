@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Limits what each CPU may do in a second. All sources share one budget, which the sources that
+ * send most use up; then each source has a small one of its own, by a keyed hash of its
+ * network. So one source, or one network of spoofed ones, leaves the others theirs.
+ */
+#pragma once
+
+#include <bpf/bpf_helpers.h>
+
+#include "abi/types.h"
+#include "lib/packet.h"
+
+static __always_inline int spend(struct budget *budget, __u64 second, __u32 rate)
+{
+	if (!budget)
+		return 0;
+	if (budget->second != second) {
+		budget->second = second;
+		budget->used = 0;
+	}
+	return budget->used++ < rate;
+}
+
+/* The place of a source's own budget, behind the common one: of its /24, IPv6 its /48. */
+static __always_inline __u32 budget_of(const struct flow *flow, __u64 salt)
+{
+	__u64 network = bpf_ntohl(ADDRESS_WORD(&flow->source, 0));
+
+	if (flow->ipv6)
+		network = network << 16 | bpf_ntohl(ADDRESS_WORD(&flow->source, 1)) >> 16;
+	else
+		network >>= 8;
+	return 1 + ((network ^ salt) * HASH_K1 >> (64 - BUDGET_SOURCES_BITS));
+}
+
+/* Whether the packet's source may have one more of what `budgets` limit. */
+static __always_inline int may_spend(void *budgets, const struct flow *flow, __u32 rate,
+				     const struct settings *settings)
+{
+	__u64 second = bpf_ktime_get_ns() / 1000000000;
+	__u32 common = 0, own;
+
+	if (spend(bpf_map_lookup_elem(budgets, &common), second, rate))
+		return 1;
+	own = budget_of(flow, settings->flow_salt);
+	return spend(bpf_map_lookup_elem(budgets, &own), second, rate >> BUDGET_SOURCES_BITS);
+}

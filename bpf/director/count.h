@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Every verdict goes through verdict(): one counter per reason, no packet without one. */
+#pragma once
+
+#include "director/maps.h"
+#include "lib/packet.h"
+
+static __always_inline void count(struct counter *counter, const struct packet *packet)
+{
+	if (!counter)
+		return;
+	counter->packets++;
+	counter->bytes += packet->length;
+}
+
+static __always_inline void count_drop(__u32 service, const struct packet *packet)
+{
+	count(bpf_map_lookup_elem(&service_drops, &service), packet);
+}
+
+static __always_inline void count_forwarded(__u32 backend, const struct packet *packet)
+{
+	count(bpf_map_lookup_elem(&backend_counters, &backend), packet);
+}
+
+static __always_inline void count_opened(__u32 backend)
+{
+	__u64 *opened = bpf_map_lookup_elem(&backend_opened, &backend);
+
+	if (opened)
+		(*opened)++;
+}
+
+/* Whether the packet, or an answer in its place, leaves this host. */
+static __always_inline int leaves(enum reason reason)
+{
+	return reason >= FORWARD_L2DSR && reason < DROP_NO_BACKEND;
+}
+
+static __always_inline int action(const struct packet *packet, enum reason reason)
+{
+	if (likely(leaves(reason)))
+		return packet->action;
+	return reason < FORWARD_L2DSR ? XDP_PASS : XDP_DROP;
+}
+
+static __always_inline int verdict(const struct packet *packet, enum reason reason)
+{
+	__u32 index = reason;
+
+	count(bpf_map_lookup_elem(&reasons, &index), packet);
+	return action(packet, reason);
+}

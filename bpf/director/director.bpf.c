@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The director. A packet is parsed, refused or admitted, given to a service's backend, and counted
+ * once, under one reason: bpf/README.md lists the calls. Packets that do not concern a VIP pass to
+ * the kernel untouched.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi/types.h"
+#include "director/maps.h"
+#include "lib/packet.h"
+#include "director/count.h"
+#include "director/service.h"
+#include "director/source.h"
+#include "director/pick/choose.h"
+#include "director/group/flow_import.h"
+#include "director/pick/quic.h"
+#include "director/forward/link.h"
+#include "director/forward/encap.h"
+#include "director/forward/icmp.h"
+#include "director/group/fragment.h"
+#include "director/group/group.h"
+#include "director/group/probe.h"
+#include "director/nat/ask.h"
+#include "director/nat/asked_reply.h"
+#include "director/nat/nat.h"
+#include "director/forward/redirect.h"
+#include "director/refuse.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* This host is the backend: the packet goes up its own stack. */
+static __always_inline enum reason deliver(struct packet *packet)
+{
+	packet->action = XDP_PASS;
+	return PASS_LOCAL;
+}
+
+/*
+ * The backend is a pod of this host: the packet is wrapped as for another host, but goes up
+ * the stack, where the host's agent takes it. So the frame keeps this host's own address.
+ */
+static __noinline enum reason forward_to_own_pod(struct xdp_md *ctx, struct packet *packet,
+						 const struct backend *backend, __u32 index)
+{
+	__u8 macs[2 * MAC_LENGTH];
+	enum reason reason;
+
+	if (!packet || !backend)
+		return DROP_NO_BACKEND;
+	if (bpf_xdp_load_bytes(ctx, 0, macs, sizeof(macs)))
+		return PASS_MALFORMED;
+	reason = backend->mode == MODE_GUE ? forward_with_row(ctx, packet, backend, index) :
+					     forward_encap(ctx, packet, backend, index);
+	if (packet->action == XDP_PASS && bpf_xdp_store_bytes(ctx, 0, macs, sizeof(macs)))
+		return DROP_NO_HEADROOM;
+	return reason;
+}
+
+/* NAT for a backend that is this host. In full NAT its flow is kept before the translation. */
+static __always_inline enum reason forward_nat_here(struct xdp_md *ctx, struct packet *packet,
+						    const struct backend *backend, __u32 index)
+{
+	enum reason kept = CONTINUE;
+
+	if (packet->snat && !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
+		kept = keep_local(ctx, packet, index);
+	return kept == CONTINUE ? forward_nat(ctx, packet, backend) : kept;
+}
+
+/* Backends that some packets do not reach by their mode. CONTINUE: this packet does. */
+static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct packet *packet,
+						     const struct backend *backend, __u32 index)
+{
+	if (backend->flags & BACKEND_LOCAL && backend->flags & BACKEND_POD)
+		return forward_to_own_pod(ctx, packet, backend, index);
+	if (backend->flags & BACKEND_LOCAL)
+		return backend->mode == MODE_NAT ? forward_nat_here(ctx, packet, backend, index) :
+						   deliver(packet);
+	if (backend->flags & BACKEND_ASKS)
+		return forward_asking(ctx, packet, backend);
+	if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
+		return CONTINUE;
+	return forward_redirect(ctx, packet, backend);
+}
+
+static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
+						   const struct backend *backend, __u32 index)
+{
+	enum reason reason;
+
+	if (unlikely(backend->flags & (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS))) {
+		reason = forward_otherwise(ctx, packet, backend, index);
+		if (reason != CONTINUE)
+			return reason;
+	}
+	if (unlikely(packet->length > backend->mtu))
+		return answer_too_big(ctx, packet, backend->mtu);
+	if (backend->mode == MODE_L2DSR)
+		return forward_l2dsr(ctx, packet, backend);
+	if (backend->mode == MODE_NAT)
+		return forward_nat(ctx, packet, backend);
+	return forward_encap(ctx, packet, backend, index);
+}
+
+/* What a packet with SYN, an ICMP error or a later fragment is counted as. */
+static __always_inline enum reason forwarded_rare(const struct packet *packet, enum reason reason)
+{
+	if (is_syn(packet))
+		count_opened(packet->backend);
+	if (reason == PASS_LOCAL || packet->flags & PACKET_TCP_SYN)
+		return reason;
+	return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;
+}
+
+static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet,
+					   struct backend *backend)
+{
+	enum reason reason = CONTINUE;
+
+	if (!backend) { /* a backend that pick has looked up is alive */
+		backend = backend_at(packet->backend);
+		if (unlikely(!backend || backend->state == BACKEND_FREE))
+			return DROP_NO_BACKEND;
+		/* A fragment's backend may have died since its first fragment. */
+		if (unlikely(!keeps(backend)))
+			reason = DROP_NO_BACKEND;
+	}
+	if (likely(reason == CONTINUE))
+		reason = forward_by_mode(ctx, packet, backend, packet->backend);
+	if (unlikely(reason < PASS_LOCAL || reason >= ANSWER_ECHO)) {
+		if (reason >= DROP_NO_BACKEND)
+			count_drop(backend->service, packet);
+		return reason;
+	}
+	count_forwarded(packet->backend, packet);
+	/* One test for all rare cases: every test here costs every packet time. */
+	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
+		return forwarded_rare(packet, reason);
+	return reason;
+}
+
+/* Whether the connection is handed over to the backend: then full NAT, too, has no flow of it. */
+static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet)
+{
+	const struct backend *backend;
+
+	if (!packet || !is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
+		return 0;
+	backend = backend_at(packet->backend);
+	return backend &&
+	       (backend->flags & (BACKEND_REDIRECT | BACKEND_LOCAL)) == BACKEND_REDIRECT &&
+	       asks_redirect(ctx, packet);
+}
+
+/* Rare cases after the choice of a backend: none is alive, full NAT, QUIC, fragments. */
+static __always_inline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet,
+						 __u32 ring, const struct ring_header *header,
+						 struct backend **backend)
+{
+	enum reason reason = CONTINUE;
+
+	if (packet->flags & PACKET_RELAYED)
+		name_quic(ctx, packet, ring, header);
+	if (packet->backend == NO_BACKEND) {
+		reason = DROP_NO_BACKEND;
+	} else if (header->flags & RING_SNAT && !packet->snat && !is_handed_over(ctx, packet)) {
+		reason = start_snat(packet);
+		*backend = NULL; /* another CPU may have begun the flow, with another backend */
+	}
+	if (reason == CONTINUE && packet->flags & PACKET_FRAGMENT_FIRST)
+		remember_fragment(packet, packet->backend, FRAGMENT_TO_BACKEND);
+	return reason;
+}
+
+/* Later fragments of a packet that the kernel gets must not be dropped as unknown. */
+static __always_inline enum reason leave_to_kernel(const struct packet *packet)
+{
+	if (packet->flags & PACKET_FRAGMENT_FIRST &&
+	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
+		remember_fragment(packet, NO_BACKEND, FRAGMENT_TO_KERNEL);
+	return PASS_NO_SERVICE;
+}
+
+/* A packet of a service: from here on it is weir's. Chooses its backend. */
+static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct packet *packet,
+						  __u32 service, struct backend **backend)
+{
+	enum reason reason = CONTINUE;
+	struct ring_header *header;
+	__u32 ring, rare;
+	__u64 *first, hash;
+
+	first = bpf_map_lookup_elem(&rings, &service);
+	if (!first)
+		return DROP_NO_BACKEND;
+	ring = *(volatile __u64 *)first; /* once: it may change */
+	header = ring_line_at(ring);
+	if (!header)
+		return DROP_NO_BACKEND;
+	hash = hash_flow(&packet->flow, header);
+	packet->hash = hash;
+	rare = (header->flags &
+		(RING_SNAT | RING_QUIC | RING_REDIRECTED | RING_SOURCES | RING_KERNEL_SOURCES)) |
+	       (packet->flags & PACKET_FRAGMENT_FIRST);
+	if (unlikely(rare)) {
+		if (header->flags & RING_KERNEL_SOURCES &&
+		    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
+			leave_to_kernel(packet);
+			return PASS_KERNEL_SOURCE;
+		}
+		if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources)) {
+			count_drop(service, packet);
+			return DROP_SOURCE_RANGE;
+		}
+		if (header->flags & RING_SNAT) {
+			note_numbers(ctx, packet);
+			packet->backend = find_snat(packet, SNAT_FIN_CLIENT);
+		}
+		if (header->flags & RING_QUIC)
+			packet->backend = find_quic(ctx, packet, ring, header);
+		if (header->flags & RING_REDIRECTED && is_syn(packet)) {
+			packet->ring = ring;
+			packet->backend = choose_redirected(ctx, packet);
+		}
+	}
+	if (likely(packet->backend == NO_BACKEND && header->size))
+		packet->backend = pick(ctx, packet, ring, header, hash, backend);
+	if (unlikely(rare || packet->backend == NO_BACKEND))
+		reason = choose_rarely(ctx, packet, ring, header, backend);
+	if (unlikely(reason != CONTINUE))
+		count_drop(service, packet);
+	return reason;
+}
+
+/* A later fragment has no ports: it goes where the first one went. */
+static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct packet *packet)
+{
+	struct fragment *first = find_fragment(packet);
+
+	if (!first || first->path == FRAGMENT_TO_PEER)
+		return is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6) ?
+			       DROP_FRAGMENT_UNKNOWN :
+			       PASS_NO_SERVICE;
+	if (first->path == FRAGMENT_TO_KERNEL)
+		return PASS_NO_SERVICE;
+	if (first->path == FRAGMENT_ECHO)
+		return send_echo(ctx, packet);
+	packet->hash = first->hash;
+	packet->snat = first->snat;
+	packet->backend = first->backend;
+	if (first->path == FRAGMENT_TO_CLIENT)
+		return follow_reply(ctx, packet, first->backend);
+	return CONTINUE;
+}
+
+/* No service has exactly this port: a range may have it. */
+static __always_inline __u32 find_other(const struct packet *packet)
+{
+	const struct settings *settings = get_settings();
+	__u32 *service;
+
+	if (!settings || !(settings->flags & SETTINGS_RANGES))
+		return NO_SERVICE;
+	service = find_range(&packet->flow, 0);
+	return service ? *service : NO_SERVICE;
+}
+
+/* A probe of another director, a reply of a NAT backend, or a packet that is not weir's. */
+static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet *packet)
+{
+	const struct settings *settings = get_settings();
+	enum reason reason = CONTINUE;
+
+	if (settings && settings->flags & SETTINGS_GROUP &&
+	    packet->flow.destination_port == bpf_htons(GUE_PORT))
+		reason = answer_probe(ctx, packet);
+	if (reason == CONTINUE && settings && settings->flags & SETTINGS_REPLIES)
+		reason = reply(ctx, packet);
+	return reason == CONTINUE ? leave_to_kernel(packet) : reason;
+}
+
+/* Prepares a fragment or an ICMP packet before its service is looked up. */
+static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *packet)
+{
+	enum reason reason = CONTINUE;
+
+	if (may_be_refused(&packet->flow))
+		reason = refuse(ctx, packet, NO_SERVICE);
+	/* Pings have no ports: all fragments of one come to the same director, and are answered. */
+	if (reason == CONTINUE && packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) &&
+	    (packet->request || !is_icmp(&packet->flow)))
+		reason = meet(ctx, packet);
+	if (reason != CONTINUE || !(packet->flags & PACKET_ICMP))
+		return reason;
+	reason = parse_icmp(ctx, packet);
+	return reason == PASS_NO_SERVICE ? leave_to_kernel(packet) : reason;
+}
+
+/* Drops a packet to a service whose source must not call it. */
+static __always_inline enum reason refuse_client(struct xdp_md *ctx, const struct packet *packet,
+						 __u32 service)
+{
+	enum reason reason = refuse(ctx, packet, service);
+
+	if (reason != CONTINUE)
+		count_drop(service, packet);
+	return reason;
+}
+
+static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *packet)
+{
+	enum reason reason = parse(ctx, packet);
+	struct backend *backend = NULL;
+	__u32 service, later = 0;
+
+	if (unlikely(reason != CONTINUE)) {
+		if (reason == PASS_NOT_IP)
+			reason = parse_from_peer(ctx, packet);
+		if (reason != CONTINUE)
+			return reason;
+	}
+	/* One test for all rare cases: every test here costs every packet time. */
+	if (unlikely(packet->flags &
+		     (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP))) {
+		reason = prepare(ctx, packet);
+		if (reason != CONTINUE)
+			return reason;
+		later = packet->flags & PACKET_FRAGMENT_LATER;
+	}
+	if (unlikely(later)) {
+		reason = follow_fragment(ctx, packet);
+	} else {
+		service = find_exact(&packet->flow);
+		if (unlikely(service == NO_SERVICE))
+			service = find_other(packet);
+		if (unlikely(service == NO_SERVICE))
+			return no_service(ctx, packet);
+		packet->service = service + 1;
+		if (unlikely(may_be_refused(&packet->flow)))
+			reason = refuse_client(ctx, packet, service);
+		if (likely(reason == CONTINUE))
+			reason = choose_backend(ctx, packet, service, &backend);
+	}
+	if (unlikely(reason != CONTINUE))
+		return reason;
+	return forward(ctx, packet, backend);
+}
+
+/* A packet that does not leave. The kernel must not get some of those that pass to it: see refuse.h. */
+static __always_inline enum reason stay(struct xdp_md *ctx, const struct packet *packet,
+					enum reason reason)
+{
+	if (reason >= PASS_NO_SERVICE && reason <= PASS_UNSUPPORTED)
+		return keep_from_kernel(ctx, packet, reason);
+	return reason;
+}
+
+SEC("xdp.frags")
+int director(struct xdp_md *ctx)
+{
+	struct packet packet = {};
+	enum reason reason = decide(ctx, &packet);
+
+	/* Packets that leave, which are most, pay for no test of those that do not. */
+	if (likely(leaves(reason)))
+		return verdict(&packet, reason);
+	return verdict(&packet, stay(ctx, &packet, reason));
+}
+
+/* Not run for packets: userspace runs it when other directors have told of flows. */
+SEC("syscall")
+int take_tellings(struct tellings *ctx)
+{
+	return bpf_loop(ctx->count, take_telling, NULL, 0);
+}

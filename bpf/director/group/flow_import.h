@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Takes over what another director of the group remembers of a flow, as if the flow's
+ * packets had come here. It runs beside packets, also on this CPU, which may come between
+ * any two of its steps: what they have written stays.
+ */
+#pragma once
+
+#include "director/pick/flows.h"
+
+/* Fresh flows that have gone on here. */
+#define FLOW_STATES_GONE_ON                                                                        \
+	(FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_TWICE) | FLOW_STATE(FLOW_ANSWERED))
+
+/* Fresh flows of which this director has seen one packet that need not be the first: guesses. */
+#define FLOW_STATES_GUESSED (FLOW_STATE(FLOW_LEARNED) | FLOW_STATE(FLOW_ONCE))
+
+/* Fresh flows that have gone on elsewhere. */
+#define FLOW_STATES_TOLD (FLOW_STATE(FLOW_TOLD) | FLOW_STATE(FLOW_TOLD_UDP))
+
+/*
+ * Whether a fresh flow that was told takes the place of one that is not fresh: if the client has
+ * ended that one, and has been quiet since. Then a new connection has the same port. The quiet is
+ * that after which an ended flow gives way to any other one (flow_rank): a client that has sent a
+ * FIN may still acknowledge what it gets.
+ */
+static __always_inline int telling_follows(union flow_word word, union flow_word told)
+{
+	__s32 quiet = word.state == FLOW_RESET ? SNAT_QUIET : FLOW_ENDED;
+
+	return flow_over(word.state) && !flow_over(told.state) &&
+	       (__s32)(told.seen - word.seen) > quiet;
+}
+
+/*
+ * Whether an end that was told is of the connection that is remembered here, by the client's
+ * numbers: a client may have used the port again before others heard of the end.
+ */
+static __always_inline int telling_ends(const struct flow_entry *own, const struct flow_entry *told)
+{
+	return !own->next || !told->next || proof_near(told->next, own->next);
+}
+
+/*
+ * Whether a told fresh flow of another backend takes the place of a fresh one. In the second in
+ * which a client ends a connection it may use the port again. An end moves nothing but a guess: it
+ * may be of the connection before.
+ */
+static __always_inline int telling_moves(union flow_word word, union flow_word told)
+{
+	const __u32 ended = FLOW_STATES_GUESSED | FLOW_STATES_OVER;
+	__s32 younger = told.seen - word.seen;
+
+	if (FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
+		return 0;
+	if (flow_over(told.state))
+		return younger > 0 && ended >> (word.state & 31) & 1;
+	if (flow_over(word.state))
+		return younger >= 0;
+	if (FLOW_STATES_GUESSED >> (word.state & 31) & 1 &&
+	    FLOW_STATES_TOLD >> (told.state & 31) & 1)
+		return 1;
+	return younger > 0;
+}
+
+/*
+ * Whether what was told takes the place of what this director remembers: a flow that is not
+ * fresh prevails over a fresh one, one that has gone on elsewhere over a guess, and else the
+ * younger one counts: its client has used the port again. But a fresh flow that has gone on here
+ * keeps its backend: another host may have sent the told packets in the client's name. (A flow that
+ * an older version tells is fresh, because it may be of a flood.)
+ */
+static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
+					    const struct flow_entry *told)
+{
+	union flow_word other = flow_read(told);
+	__s32 younger = other.seen - word.seen;
+
+	if (flow_kept(word.state) && !flow_kept(other.state))
+		return telling_follows(word, other);
+	if (!flow_kept(word.state) && flow_kept(other.state))
+		return !flow_over(other.state);
+	if (own->backend == told->backend)
+		return younger >= 0 && (flow_kept(word.state) || !flow_over(other.state) ||
+					telling_ends(own, told));
+	return flow_kept(word.state) ? younger > 0 : telling_moves(word, other);
+}
+
+/*
+ * What becomes of a flow that is remembered with the backend that was told. A flow that has gone on
+ * elsewhere stands for the next connection of its port where the one that is known here is over or
+ * has only begun. A guess stays one until its next packet comes: that is evidence (inferred_owner.h).
+ */
+static __always_inline union flow_word telling_renews(union flow_word word, union flow_word told)
+{
+	const __u32 stays = FLOW_STATES_GONE_ON | FLOW_STATES_GUESSED;
+
+	word.seen = told.seen;
+	if (flow_kept(told.state) || (flow_over(told.state) && !flow_kept(word.state))) {
+		word.state = told.state;
+	} else if (!flow_over(told.state) && !(stays >> (word.state & 31) & 1)) {
+		word.state = told.state;
+		word.since = told.since;
+	}
+	return word;
+}
+
+/* The flow where it is remembered, on this CPU or another one. */
+static __noinline struct flow_entry *find_told(const struct settings *settings,
+					       const struct flow *flow, const struct telling *told)
+{
+	__u32 own = bpf_get_smp_processor_id();
+	struct flow_bucket *bucket = flow_bucket(settings, told->hash, own);
+	struct flow_hunt hunt = {
+		.settings = settings,
+		.flow = flow,
+		.hash = told->hash,
+		.service = told->entry.service,
+		.now = flow_clock(),
+		.own = own,
+	};
+
+	if (!bucket)
+		return NULL;
+	hunt.way = flow_search(bucket, flow, told->entry.service, FLOW_EVERY_PLACE);
+	if (hunt.way >= FLOW_WAYS) {
+		bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
+		bucket = flow_bucket(settings, told->hash, hunt.cpu);
+	}
+	if (!bucket || hunt.way >= FLOW_WAYS)
+		return NULL;
+	return &bucket->entries[hunt.way];
+}
+
+/* If a packet of the flow has come meanwhile, what it has written stays, and the told one goes. */
+static __noinline int yield_told(const struct settings *settings, const struct flow *flow,
+				 const struct telling *told, __u32 place)
+{
+	struct flow_bucket *bucket = flow_bucket(settings, told->hash, bpf_get_smp_processor_id());
+	union flow_word word, nothing = {};
+	__u32 way;
+
+	place %= FLOW_WAYS;
+	if (!bucket)
+		return 0;
+	way = flow_search(bucket, flow, told->entry.service,
+			  FLOW_EVERY_PLACE & ~(0x80ULL << place * 8));
+	if (way >= FLOW_WAYS || !flow_live(flow_read(&bucket->entries[way]), flow_clock()))
+		return 0;
+	word = flow_read(&bucket->entries[place]);
+	nothing.turn = word.turn;
+	return flow_swap(&bucket->entries[place], word, nothing);
+}
+
+/* Writes a flow that is not remembered, or is remembered with another backend. */
+static __noinline enum told_outcome
+remember_told(const struct settings *settings, const struct flow *flow, const struct telling *told)
+{
+	const struct backend *backend = backend_at(told->entry.backend);
+	struct flow_fresh fresh = { .backend = told->entry.backend, .next = told->entry.next };
+	union flow_word word = flow_read(&told->entry);
+	__u32 place;
+
+	if (!backend || backend->state == BACKEND_FREE || backend->epoch != word.epoch)
+		return TOLD_GONE;
+	fresh.word = word;
+	place = insert_flow(settings, flow, told->hash, told->entry.service, &fresh);
+	if (!place)
+		return TOLD_REFUSED;
+	flow_put_tag(settings, told->hash, place - 1);
+	if (yield_told(settings, flow, told, place - 1))
+		return TOLD_OLDER;
+	forget_elsewhere(settings, flow, told->hash, told->entry.service, told->entry.backend);
+	return TOLD_NEW;
+}
+
+static __noinline enum told_outcome take_told(const struct settings *settings,
+					      const struct telling *told)
+{
+	/* All that flow memory compares: the hash and the service stand for the rest. */
+	struct flow flow = {
+		.source = told->entry.source,
+		.source_port = told->entry.source_port,
+		.destination_port = told->entry.destination_port,
+	};
+	struct flow_entry *entry = find_told(settings, &flow, told);
+	union flow_word word, other = flow_read(&told->entry);
+
+	if (entry) {
+		word = flow_read(entry);
+		if (flow_live(word, flow_clock()) && flow_backend(entry, word) &&
+		    flow_matches(entry, &flow, told->entry.service)) {
+			if (!telling_prevails(entry, word, &told->entry))
+				return TOLD_OLDER;
+			if (entry->backend == told->entry.backend) {
+				if (!flow_swap(entry, word, telling_renews(word, other)))
+					return TOLD_OLDER;
+				if (told->entry.next)
+					entry->next = told->entry.next;
+				return TOLD_AGAIN;
+			}
+		}
+	}
+	/* The end of a flow that is not known here. */
+	if (other.state == FLOW_RESET || other.state == FLOW_CUT)
+		return TOLD_OLDER;
+	return remember_told(settings, &flow, told);
+}
+
+static long take_telling(__u32 i, void *unused)
+{
+	struct telling *told = bpf_map_lookup_elem(&flow_tellings, &i);
+	const struct settings *settings = get_settings();
+
+	(void)unused;
+	if (!told || !settings)
+		return 1;
+	told->outcome = take_told(settings, told);
+	return 0;
+}

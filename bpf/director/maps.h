@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The director's maps. A size of one element here stands for none yet: the
+ * loader sets them from the configured limits before it creates a map.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi/flow_types.h"
+#include "abi/group_types.h"
+#include "abi/load_types.h"
+#include "abi/quic_types.h"
+#include "abi/snat_types.h"
+#include "abi/types.h"
+
+/* Values are indexes into rings: the memory of hash maps is reused at once, an index rests. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct endpoint4);
+	__type(value, __u32);
+} services4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct endpoint6);
+	__type(value, __u32);
+} services6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << FRONT_BITS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct front);
+} fronts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct range4);
+	__type(value, __u32);
+} ranges4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct range6);
+	__type(value, __u32);
+} ranges6 SEC(".maps");
+
+/* The prefixes of clients, for services that are not for all: only the keys matter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct source_range);
+	__type(value, __u8);
+} source_ranges SEC(".maps");
+
+/* Where backends serve: only the keys matter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct backend_source);
+	__type(value, __u8);
+} backend_sources SEC(".maps");
+
+/* The sources that have to be looked up: see refuse.h. A map, too, but read without a lookup. */
+__u64 source_filter[1 << (SOURCE_FILTER_BITS - 6)] SEC(".data.sources");
+
+/*
+ * By service: the line that its ring begins with, 0 for none. One store switches the ring.
+ * (Elements of an array take eight bytes at least.)
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} rings SEC(".maps");
+
+/* All rings, one after the other: the kernel inlines lookups in a plain array only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct ring_line);
+} ring_lines SEC(".maps");
+
+/* Mapped memory begins on a page, which puts each backend on one cache line. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct backend);
+} backends SEC(".maps");
+
+/* By backend, as above: apart from it, because only some policies write it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct load);
+} loads SEC(".maps");
+
+/* By service: apart from all else, because every new connection writes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct turn);
+} next_turns SEC(".maps");
+
+/* NAT: from a backend's address and port to its index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct endpoint4);
+	__type(value, __u32);
+} replies4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct endpoint6);
+	__type(value, __u32);
+} replies6 SEC(".maps");
+
+/* Full NAT: one table, made aside and switched in; its size is in its header. */
+struct snat_table {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct snat_bucket);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct snat_table);
+} snat_tables SEC(".maps");
+
+/* Flow memory: the buckets of one CPU after those of another. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_bucket);
+} flows SEC(".maps");
+
+/*
+ * A byte for each place of a bucket, which says of which flows it may be (see
+ * flow_table.h). Those of one bucket on all CPUs lie side by side, so that no CPU has
+ * to read 64 buckets to learn that none has a flow.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} flow_tags SEC(".maps");
+
+/* By service: when a guess was last found right, as seen in struct flow_entry: see inferred_owner.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} guesses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
+	__type(key, __u32);
+	__type(value, __u64);
+} flow_events SEC(".maps");
+
+/*
+ * What other directors of the group should know: struct flow_entry as it has become. It has
+ * room for 5,400 of them in the few milliseconds between two looks.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} told_flows SEC(".maps");
+
+/* What other directors have told: see flow_import.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TELLINGS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct telling);
+} flow_tellings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
+	__type(key, __u32);
+	__type(value, __u64);
+} quic_events SEC(".maps");
+
+/* Backends that may answer for one of their service that was asked to hand a connection over. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct ask_backend);
+	__type(value, __u32);
+} ask_backends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
+	__type(key, __u32);
+	__type(value, __u64);
+} ask_events SEC(".maps");
+
+/* Shared by all CPUs: a NIC spreads later fragments by addresses alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} this_director SEC(".maps");
+
+static __always_inline const struct settings *get_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&this_director, &zero);
+}
+
+/* Interfaces that packets may leave by: index to itself. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} egress SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
+	__type(key, __u32);
+	__type(value, struct counter);
+} reasons SEC(".maps");
+
+/* Forwarded, by backend of a service: a service's count is their sum. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counter);
+} backend_counters SEC(".maps");
+
+/*
+ * TCP connections that clients have opened, by backend of a service: SYNs that were
+ * forwarded. Apart from the counters, as most packets write nothing here.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} backend_opened SEC(".maps");
+
+/* Dropped, by service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counter);
+} service_drops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
+	__type(key, __u32);
+	__type(value, struct budget);
+} icmp_budgets SEC(".maps");
+
+/*
+ * The MAC addresses of this host, in the first six bytes of a word: only the keys matter. All of
+ * them are here if SETTINGS_OWN_MACS is set.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_MACS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+} own_macs SEC(".maps");
+
+/* The group: its other directors, by number, ... */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GROUP_MAX);
+	__type(key, __u32);
+	__type(value, struct peer);
+} peers SEC(".maps");
+
+/* ... the MAC addresses that they send from, in the first six bytes of a word, ... */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * GROUP_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} peer_macs SEC(".maps");
+
+/* ... and the fragments that are theirs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GROUP_SLOTS);
+	__type(key, __u32);
+	__type(value, struct group_slot);
+} group_slots SEC(".maps");
+
+/* Fragments that wait for their first one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
+	__type(key, __u32);
+	__type(value, struct budget);
+} wait_budgets SEC(".maps");
+
+/* Fresh flows that other directors are told of. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
+	__type(key, __u32);
+	__type(value, struct budget);
+} fresh_budgets SEC(".maps");
+
+_Static_assert(REASON_COUNT <= COUNTERS_ROOM && ASK_EVENT_COUNT <= COUNTERS_ROOM,
+	       "more than there is room for");
+_Static_assert(FLOW_EVENT_COUNT <= COUNTERS_ROOM && QUIC_EVENT_COUNT <= COUNTERS_ROOM,
+	       "more than there is room for");

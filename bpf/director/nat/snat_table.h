@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where a flow of full NAT is in the table, by its hash or by its number. The
+ * number says which address, protocol and port the flow has.
+ */
+#pragma once
+
+#include "director/maps.h"
+#include "director/nat/snat_state.h"
+#include "director/pick/ring.h"
+#include "lib/packet.h"
+
+#define SNAT_CHOICES 2
+#define SNAT_TRIES 3
+
+static __always_inline void *snat_table(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&snat_tables, &zero);
+}
+
+static __always_inline struct snat_header *snat_header(void *table)
+{
+	__u32 zero = 0;
+
+	return table ? bpf_map_lookup_elem(table, &zero) : NULL;
+}
+
+static __always_inline struct snat_bucket *snat_bucket(void *table, __u32 number)
+{
+	__u32 index = number / SNAT_BUCKET;
+
+	return index ? bpf_map_lookup_elem(table, &index) : NULL;
+}
+
+static __always_inline struct snat_flow *snat_flow(void *table, __u32 number)
+{
+	struct snat_bucket *bucket = snat_bucket(table, number);
+
+	return bucket ? &bucket->flows[number % SNAT_BUCKET] : NULL;
+}
+
+/* From (address, protocol, port) to the number of a flow; 0: the port is none of ours. */
+static __always_inline __u32 snat_number(const struct snat_header *header, __u32 address,
+					 __u8 protocol, __u16 port)
+{
+	__u32 offset = port - header->ports_first;
+
+	if (offset >= header->ports)
+		return 0;
+	return SNAT_BUCKET + (address * 2 + (protocol == IPPROTO_UDP)) * header->ports + offset;
+}
+
+/* And back. Returns 0 if there is no such flow. */
+static __always_inline int snat_source(__u32 number, struct flow *to)
+{
+	struct snat_header *header = snat_header(snat_table());
+	__u32 address, offset;
+
+	if (!header || !header->ports || number < SNAT_BUCKET)
+		return 0;
+	address = (number - SNAT_BUCKET) / header->ports / 2;
+	offset = (number - SNAT_BUCKET) % header->ports;
+	if (address >= SNAT_SOURCES_MAX)
+		return 0;
+	to->source = header->sources[address];
+	to->source_port = bpf_htons(header->ports_first + offset);
+	return 1;
+}
+
+/* The flow's 64 bits of hash: each half chooses one of its buckets. */
+static __always_inline __u64 snat_hash(const struct snat_header *header, const struct flow *flow)
+{
+	struct ring_header key = { .salt = header->salt, .affinity = AFFINITY_FLOW };
+
+	return hash_flow(flow, &key);
+}
+
+/* The number of the first flow in the bucket that is the flow's first or second choice; 0: there is none. */
+static __always_inline __u32 snat_choose(const struct snat_header *header, const struct flow *flow,
+					 __u64 hash, int choice)
+{
+	__u32 buckets = header->ports / SNAT_BUCKET;
+	__u32 addresses = flow->ipv6 ? header->addresses6 : header->addresses4;
+	__u32 chosen = slot_of(choice ? hash << 32 : hash, addresses * buckets);
+	__u32 address;
+
+	if (!buckets || !addresses)
+		return 0;
+	address = (flow->ipv6 ? header->addresses4 : 0) + chosen / buckets;
+	return snat_number(header, address, flow->protocol,
+			   header->ports_first + chosen % buckets * SNAT_BUCKET);
+}
+
+static __always_inline int snat_matches(const struct snat_flow *entry, const struct flow *flow,
+					__u32 hash)
+{
+	return entry->hash == hash && entry->client_port == flow->source_port &&
+	       entry->vip_port == flow->destination_port && entry->segment == flow->segment &&
+	       same_address(&entry->client, &flow->source) &&
+	       same_address(&entry->vip, &flow->destination);
+}
+
+/* Where in the bucket the flow is, live or not; SNAT_BUCKET: nowhere. As flow_search. */
+__noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow *flow, __u32 hash)
+{
+	if (!bucket || !flow)
+		return SNAT_BUCKET;
+	for (__u32 i = 0; i < SNAT_BUCKET; i++) {
+		const struct snat_flow *entry = &bucket->flows[i];
+
+		if (snat_read(entry).state != SNAT_FREE && snat_matches(entry, flow, hash))
+			return i;
+	}
+	return SNAT_BUCKET;
+}
+
+/* The flow's backend, if it is still the one that the flow began with. */
+static __always_inline const struct backend *snat_backend(const struct snat_flow *entry,
+							  union snat_word word)
+{
+	const struct backend *backend = backend_at(entry->backend);
+
+	if (!backend || backend->epoch != word.epoch || backend->state == BACKEND_FREE)
+		return NULL;
+	return backend;
+}
+
+/*
+ * Whether a client's packet may go on with this flow. A SYN on a flow that is over
+ * begins a new connection, which a draining backend does not get; see flow_usable.
+ */
+static __always_inline int snat_usable(const struct snat_flow *entry, union snat_word word,
+				       const struct packet *packet, __u32 now)
+{
+	const struct backend *backend;
+
+	if (!snat_live(word, now))
+		return 0;
+	backend = snat_backend(entry, word);
+	if (!backend || !keeps(backend))
+		return 0;
+	if (backend->state == BACKEND_SUSPECT)
+		return !is_syn(packet) && word.state != SNAT_ONE_WAY;
+	return backend->state == BACKEND_ACTIVE || !snat_over(word.state) || !is_syn(packet);
+}
+
+/* Notes a packet of the flow. Returns its backend; NO_BACKEND: the flow does not go on. */
+static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct packet *packet,
+				       __u32 hash, __u8 fin)
+{
+	__u32 now = flow_clock(), backend = NO_BACKEND;
+
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		union snat_word word = snat_read(entry);
+
+		if (!snat_matches(entry, &packet->flow, hash) ||
+		    !snat_usable(entry, word, packet, now))
+			return NO_BACKEND;
+		backend = entry->backend;
+		if (snat_follow(entry, packet, word.word, fin, now))
+			break;
+	}
+	return backend;
+}
+
+/*
+ * The backend of the flow whose client the packet->flow is from; its number goes
+ * into packet->snat. fin says which side has sent the packet.
+ */
+__noinline __u32 find_snat(struct packet *packet, __u8 fin)
+{
+	void *table = snat_table();
+	struct snat_header *header = snat_header(table);
+	__u64 hash;
+
+	if (!header || !packet)
+		return NO_BACKEND;
+	hash = snat_hash(header, &packet->flow);
+	for (int choice = 0; choice < SNAT_CHOICES; choice++) {
+		__u32 number = snat_choose(header, &packet->flow, hash, choice);
+		struct snat_bucket *bucket = snat_bucket(table, number);
+		__u32 position, backend;
+
+		if (!bucket)
+			return NO_BACKEND;
+		position = snat_search(bucket, &packet->flow, hash);
+		if (position >= SNAT_BUCKET)
+			continue;
+		/* The verifier knows no range of it, and forgets what was compared on the stack. */
+		barrier_var(position);
+		position %= SNAT_BUCKET;
+		backend = snat_keep(&bucket->flows[position], packet, hash, fin);
+		if (backend != NO_BACKEND) {
+			packet->snat = number + position;
+			return backend;
+		}
+	}
+	return NO_BACKEND;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The director while somebody captures: it takes the place of director() on the interfaces,
+ * with the same maps, and does the same by the same functions. Nothing of this is in the
+ * program that interfaces have otherwise.
+ */
+#include "director/director.bpf.c"
+
+#include "director/observe/capture.h"
+
+/* As in director.bpf.c: the reader needs these. */
+
+/* Not inlined: capture() has no more stack than director() may have (Linux 6.1). */
+__noinline int capture_packet(struct xdp_md *ctx, const struct packet *packet, enum reason reason)
+{
+	int action;
+
+	if (!packet)
+		return XDP_ABORTED;
+	reason = stay(ctx, packet, reason);
+	action = verdict(packet, reason);
+	end_capture(ctx, packet, reason, action);
+	return action;
+}
+
+SEC("xdp.frags")
+int capture(struct xdp_md *ctx)
+{
+	struct packet packet = {};
+
+	begin_capture(ctx);
+	return capture_packet(ctx, &packet, decide(ctx, &packet));
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The backend of a packet of a service: the slot's owner, what is remembered of the flow
+ * (flows.h), or the policy's choice for a new connection (policy.h).
+ */
+#pragma once
+
+#include "director/pick/flows.h"
+#include "director/pick/policy.h"
+#include "director/pick/ring.h"
+
+/*
+ * The index of the backend that the packet belongs to, or NO_BACKEND. If that was looked
+ * up, to see that it is alive, it is in `backend`, so that it need not be looked up again.
+ */
+static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u32 ring,
+				  const struct ring_header *header, __u64 hash,
+				  struct backend **backend)
+{
+	__u32 number = slot_of(hash, header->size);
+	struct slot *at = slot_at(ring, number);
+	struct backend *owner;
+	struct slot slot;
+
+	if (unlikely(!at))
+		return NO_BACKEND;
+	slot = *at; /* a copy: through the pointer it would be read again after each lookup */
+	packet->ring = ring;
+	packet->slot = slot;
+	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY) {
+		note_numbers(ctx, packet);
+		return pick_remembered(packet, ring, number);
+	}
+	if (unlikely(header->policy != POLICY_MAGLEV) && is_syn(packet))
+		return pick_by_policy(packet);
+	owner = backend_at(slot.owner);
+	if (likely(owner && alive(owner))) {
+		*backend = owner;
+		return slot.owner;
+	}
+	return next_candidate(ring, slot.next);
+}

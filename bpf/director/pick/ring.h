@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A ring: a flow's hash, its slot, and the candidates in the slot's row. The hash is computed
+ * the same way by weir's control plane and agents (internal/model, Flow); a change here is a
+ * change there, and moves every connection.
+ */
+#pragma once
+
+#include "director/maps.h"
+#include "director/segment.h"
+#include "lib/packet.h"
+
+static __always_inline __u64 hash_mix(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * HASH_K1;
+	return hash ^ hash >> 32;
+}
+
+static __always_inline __u64 hash_finish(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * HASH_K2;
+	hash ^= hash >> 29;
+	hash *= HASH_K3;
+	return hash ^ hash >> 32;
+}
+
+static __always_inline __u64 address_half(const struct address *address, int half)
+{
+	return (__u64)bpf_ntohl(ADDRESS_WORD(address, half * 2)) << 32 |
+	       bpf_ntohl(ADDRESS_WORD(address, half * 2 + 1));
+}
+
+/* The upper half chooses the slot, the lower half is entropy for outer headers. */
+static __always_inline __u64 hash_flow(const struct flow *flow, const struct ring_header *ring)
+{
+	__u64 ports = (__u64)bpf_ntohl(ports_of(flow)) << 32 |
+		      (flow->segment ^ (__u32)flow->protocol << 26);
+	__u64 hash = ring->salt;
+	int by_flow = ring->affinity == AFFINITY_FLOW;
+
+	if (flow->ipv6) {
+		hash = hash_mix(hash, address_half(&flow->source, 0));
+		hash = hash_mix(hash, address_half(&flow->source, 1));
+		if (by_flow) {
+			hash = hash_mix(hash, address_half(&flow->destination, 0));
+			hash = hash_mix(hash, address_half(&flow->destination, 1));
+		}
+	} else {
+		__u64 addresses = (__u64)bpf_ntohl(ADDRESS_WORD(&flow->source, 0)) << 32;
+
+		if (by_flow)
+			addresses |= bpf_ntohl(ADDRESS_WORD(&flow->destination, 0));
+		hash = hash_mix(hash, addresses);
+	}
+	return hash_finish(hash, by_flow ? ports : 0);
+}
+
+/* Maps the hash to 0..size-1 without a division. */
+static __always_inline __u32 slot_of(__u64 hash, __u32 size)
+{
+	return (hash >> 32) * size >> 32;
+}
+
+static __always_inline struct backend *backend_at(__u32 index)
+{
+	return bpf_map_lookup_elem(&backends, &index);
+}
+
+static __always_inline int alive(const struct backend *backend)
+{
+	return backend->state == BACKEND_ACTIVE || backend->state == BACKEND_DRAINING;
+}
+
+/* Whether it gets packets of connections that it has: a suspect may not be down at all. */
+static __always_inline int keeps(const struct backend *backend)
+{
+	return alive(backend) || backend->state == BACKEND_SUSPECT;
+}
+
+static __always_inline void *ring_line_at(__u32 line)
+{
+	return bpf_map_lookup_elem(&ring_lines, &line);
+}
+
+/* The candidate at a position in its row. */
+static __always_inline __u32 candidate_at(const struct candidates *list, __u32 position,
+					  __u32 owner)
+{
+	position %= RING_CANDIDATES_MAX;
+	/* The count is the word before the indexes, as the owner is the row's first. */
+	return position ? ((const __u32 *)list)[position] : owner;
+}
+
+/* A row's candidate, in the order in which candidates are likely to have an unknown connection. */
+static __always_inline __u32 candidate_by_age(const struct candidates *list, __u32 i, __u32 owner)
+{
+	return candidate_at(list, list->oldest[i], owner);
+}
+
+/* The owner is down: the first live one of the row's other candidates. */
+static __noinline __u32 next_candidate(__u32 ring, __u32 next)
+{
+	struct candidates *list;
+	struct backend *backend;
+
+	if (!(next & SLOT_LIST)) {
+		next &= ~SLOT_SETTLING;
+		backend = backend_at(next);
+		return backend && alive(backend) ? next : NO_BACKEND;
+	}
+	list = ring_line_at(ring + (next & ~SLOT_LIST));
+	if (!list)
+		return NO_BACKEND;
+	for (__u32 i = 0; i < RING_CANDIDATES_MAX - 1 && i < list->count; i++) {
+		backend = backend_at(list->index[i]);
+		if (backend && alive(backend))
+			return list->index[i];
+	}
+	return NO_BACKEND;
+}
+
+/* The backend of a turn; `turns` is the line at which the turns begin: see policy.h. */
+static __always_inline __u32 turn_at(__u32 turns, __u32 number)
+{
+	const struct turns *line = ring_line_at(turns + number / RING_TURNS_PER_LINE);
+
+	return line ? line->index[number % RING_TURNS_PER_LINE] : NO_BACKEND;
+}
+
+/* The first live candidate of the row. */
+static __always_inline __u32 first_candidate(__u32 ring, const struct slot *slot)
+{
+	const struct backend *owner = backend_at(slot->owner);
+
+	return owner && alive(owner) ? slot->owner : next_candidate(ring, slot->next);
+}
+
+static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
+{
+	struct slot *slots = ring_line_at(ring + RING_HEADER_LINES + number / RING_SLOTS_PER_LINE);
+
+	return slots ? &slots[number % RING_SLOTS_PER_LINE] : NULL;
+}

@@ -1,0 +1,199 @@
+package weir_test
+
+import (
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	includeLine = regexp.MustCompile(`(?m)^#include "(.*)"$`)
+	comment     = regexp.MustCompile(`(?s)/\*.*?\*/`)
+	// A definition begins a line with its type, ends one with ")", and "{" and "}" stand alone.
+	definition = regexp.MustCompile(`(?ms)^[a-z_][^;{}#]*?\b(\w+)\([^;{}]*?\)\n\{\n(.*?)^\}`)
+	prototype  = regexp.MustCompile(`(?m)^[a-z_][^;{}#=]*?\b(\w+)\([^;{}]*?\);$`)
+)
+
+// attributes look like functions in declarations.
+var attributes = []string{"__attribute__", "SEC", "_Static_assert", "__uint", "__type", "__array"}
+
+// mayInclude are the folders of bpf/ whose files each folder may include, besides its own.
+var mayInclude = map[string][]string{
+	"abi": {}, "lib": {"abi"}, "director": {"abi", "lib"}, "host": {"abi", "lib"}, "redirect": {"abi", "lib"}, "small": {"abi", "lib"},
+}
+
+// readBPF returns the text of each program and header of bpf/ without comments, by its path there.
+func readBPF(t *testing.T) map[string]string {
+	t.Helper()
+	text := map[string]string{}
+	for _, file := range tracked(t, ".h", ".bpf.c") {
+		if name, found := strings.CutPrefix(file, "bpf/"); found {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text[name] = comment.ReplaceAllString(string(data), "")
+		}
+	}
+	return text
+}
+
+func includesOf(text string) []string {
+	var files []string
+	for _, m := range includeLine.FindAllStringSubmatch(text, -1) {
+		files = append(files, m[1])
+	}
+	return files
+}
+
+// A folder of bpf/ says which programs its files may be part of.
+func TestProgramsIncludeWhatTheirFoldersMay(t *testing.T) {
+	for file, text := range readBPF(t) {
+		from, _, _ := strings.Cut(file, "/")
+		allowed, known := mayInclude[from]
+		if !known {
+			t.Errorf("bpf/%s is in no folder that this test knows", file)
+		}
+		for _, include := range includesOf(text) {
+			if to, _, _ := strings.Cut(include, "/"); to != from && !slices.Contains(allowed, to) {
+				t.Errorf("bpf/%s includes %s: files of %s may include %s", file, include, from, allowed)
+			}
+		}
+	}
+}
+
+// With no circle of includes and no prototypes, a function can only call what is defined above it, so
+// calls form no circle of files either. No header is left that no program includes.
+func TestProgramsFormNoCircle(t *testing.T) {
+	text := readBPF(t)
+	done := map[string]bool{}
+	var visit func(file string, way []string)
+	visit = func(file string, way []string) {
+		if slices.Contains(way, file) {
+			t.Errorf("a circle of includes: %s", strings.Join(append(way, file), " -> "))
+			return
+		}
+		if done[file] {
+			return
+		}
+		done[file] = true
+		if _, is := text[file]; !is {
+			t.Errorf("%s includes bpf/%s, which does not exist", way[len(way)-1], file)
+		}
+		for _, include := range includesOf(text[file]) {
+			visit(include, append(slices.Clone(way), file))
+		}
+	}
+	for file := range text {
+		if strings.HasSuffix(file, ".bpf.c") {
+			visit(file, nil)
+		}
+	}
+	for file, text := range text {
+		if !done[file] {
+			t.Errorf("no program includes bpf/%s", file)
+		}
+		for _, m := range prototype.FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(attributes, m[1]) {
+				t.Errorf("bpf/%s declares %s before it is defined: a call upwards", file, m[1])
+			}
+		}
+	}
+}
+
+// step is a line of a journey: a function, and the file that defines it.
+type step struct {
+	depth      int
+	name, file string
+}
+
+var stepLine = regexp.MustCompile(`^( *)(\w+) +([\w/]+\.(?:h|bpf\.c)) +\S.*$`)
+
+// readJourneys returns the journeys of bpf/README.md.
+func readJourneys(t *testing.T) [][]step {
+	t.Helper()
+	data, err := os.ReadFile("bpf/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var journeys [][]step
+	for i, block := range strings.Split(string(data), "```") {
+		if i%2 == 0 {
+			continue
+		}
+		var steps []step
+		for line := range strings.Lines(strings.Trim(block, "\n")) {
+			m := stepLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
+			if m == nil {
+				t.Fatalf("no step of a journey: %q", line)
+			}
+			steps = append(steps, step{len(m[1]) / 2, m[2], m[3]})
+		}
+		journeys = append(journeys, steps)
+	}
+	if len(journeys) < 6 {
+		t.Fatalf("there are %d journeys: those of the director, three of a host and two of a client are expected", len(journeys))
+	}
+	return journeys
+}
+
+// bodyOf returns the body of a function that a file defines.
+func bodyOf(text, name string) string {
+	for _, m := range definition.FindAllStringSubmatch(text, -1) {
+		if m[1] == name {
+			return m[2]
+		}
+	}
+	return ""
+}
+
+// Each step of a journey in bpf/README.md is a function of the file that the step names, and the
+// function a level above calls it, in the order of the steps.
+func TestJourneysAreAsTheProgramsGo(t *testing.T) {
+	text := readBPF(t)
+	for _, steps := range readJourneys(t) {
+		var above []step
+		var at []int // where the last step of a level was called in the body above it
+		for _, s := range steps {
+			if bodyOf(text[s.file], s.name) == "" {
+				t.Errorf("bpf/%s defines no function %s", s.file, s.name)
+			}
+			if s.depth > len(above) {
+				t.Fatalf("%s is more than one level below the step before it", s.name)
+			}
+			above, at = above[:s.depth], at[:min(len(at), s.depth)]
+			if s.depth > 0 {
+				caller := above[s.depth-1]
+				if len(at) < s.depth {
+					at = append(at, -1)
+				}
+				call := regexp.MustCompile(`\b` + s.name + `\(`).FindStringIndex(bodyOf(text[caller.file], caller.name))
+				switch {
+				case call == nil:
+					t.Errorf("%s in bpf/%s does not call %s", caller.name, caller.file, s.name)
+				case call[0] < at[s.depth-1]:
+					t.Errorf("%s in bpf/%s calls %s earlier than bpf/README.md says", caller.name, caller.file, s.name)
+				default:
+					at[s.depth-1] = call[0]
+				}
+			}
+			above = append(above, s)
+		}
+	}
+}
+
+// Each folder of bpf/ has a row in its README.
+func TestFoldersOfProgramsAreDocumented(t *testing.T) {
+	data, err := os.ReadFile("bpf/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file := range readBPF(t) {
+		if folder := "`" + path.Dir(file) + "/`"; !strings.Contains(string(data), folder) {
+			t.Errorf("bpf/README.md does not say what %s has", folder)
+		}
+	}
+}
