@@ -203,9 +203,9 @@ func TestTargetsAreDocumented(t *testing.T) {
 // Every reason that weir status may print stands in a document, by its name there.
 func TestReasonsAreDocumented(t *testing.T) {
 	for _, enum := range []struct{ name, prefix, header, document string }{
-		{"reason", "", "bpf/types.h", "docs/datapath.md"},
-		{"host_reason", "HOST_", "bpf/host_types.h", "docs/operations.md"},
-		{"redirect_event", "REDIRECT_", "bpf/redirect_types.h", "docs/redirect.md"},
+		{"reason", "", "bpf/abi/types.h", "docs/datapath.md"},
+		{"host_reason", "HOST_", "bpf/abi/host_types.h", "docs/operations.md"},
+		{"redirect_event", "REDIRECT_", "bpf/abi/redirect_types.h", "docs/redirect.md"},
 	} {
 		header, err := os.ReadFile(enum.header)
 		if err != nil {
@@ -238,6 +238,20 @@ func TestReasonsOfProbesAreDocumented(t *testing.T) {
 	for _, reason := range health.Reasons {
 		if !bytes.Contains(document, []byte("\n| `"+string(reason)+"` |")) {
 			t.Errorf("docs/health.md does not say what %s means", reason)
+		}
+	}
+}
+
+// Every page of docs/ is in its index.
+func TestPagesAreInTheIndex(t *testing.T) {
+	index, err := os.ReadFile("docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range tracked(t, ".md") {
+		name, found := strings.CutPrefix(page, "docs/")
+		if found && name != "README.md" && !bytes.Contains(index, []byte("]("+name+")")) {
+			t.Errorf("docs/README.md does not list %s", page)
 		}
 	}
 }

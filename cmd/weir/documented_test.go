@@ -232,6 +232,9 @@ func documentedCommands(t *testing.T) []shown {
 	}
 	commands := map[string]shown{}
 	for _, file := range append(files, "../../README.md") {
+		if filepath.Base(file) == "start.md" {
+			continue // TestStartPage in test/ runs that page as it is, with a director
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,49 @@
+package test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The commands of docs/start.md do what it says, one after the other, in mounts of their own.
+func TestStartPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/start.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := "set -eu\nmount -t tmpfs tmpfs /run\nmkdir /run/netns\nmount -t tmpfs tmpfs /var/lib\nmount -t bpf bpf /sys/fs/bpf\n"
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) < 8 {
+		t.Fatalf("docs/start.md has %d blocks of commands", len(blocks))
+	}
+	for i, block := range blocks {
+		script += "echo == block " + string(rune('0'+i)) + "\n" + block[1]
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "--kill-child", "--pid", "--fork", "bash", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(weir)+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		logs, _ := os.ReadFile(filepath.Join(dir, "director.log"))
+		t.Fatalf("docs/start.md: %v\n%s\ndirector.log:\n%s", err, out, logs)
+	}
+	answers := map[string][]string{}
+	for part := range strings.SplitSeq(string(out), "== block ") {
+		answers[part[:min(1, len(part))]] = regexp.MustCompile(`(?m)^from \w+$`).FindAllString(part, -1)
+	}
+	requests, drained, killed := answers["4"], answers["5"], answers["6"]
+	if both := strings.Join(requests, " "); len(requests) != 10 || !strings.Contains(both, "web1") || !strings.Contains(both, "web2") {
+		t.Errorf("ten requests got %q: both backends are expected", requests)
+	}
+	if len(drained) != 1 || drained[0] != "from web2" {
+		t.Errorf("while web1 drains a request gets %q", drained)
+	}
+	if len(killed) != 1 {
+		t.Errorf("after the process was killed a request gets %q", killed)
+	}
+}
