@@ -87,7 +87,7 @@ func (r *captureRun) name(records []captured, frames [][]byte) ([]model.Captured
 		return nil, os.ErrClosed
 	}
 	d.nameIndexes()
-	w := &world{rings: d.rings.memory, entries: d.entries.entries, services: d.names.services}
+	w := &snapshot{rings: d.rings.memory, entries: d.entries.entries, services: d.names.services}
 	packets := make([]model.CapturedPacket, len(records))
 	for i := range records {
 		c, frame := &records[i], frames[i]
@@ -113,7 +113,7 @@ func wallOffset() (int64, error) {
 }
 
 // nameCaptured names the service, the backend and the slot of a packet.
-func (w *world) nameCaptured(p *model.CapturedPacket, seen *observedPacket) {
+func (w *snapshot) nameCaptured(p *model.CapturedPacket, seen *observedPacket) {
 	var e model.Explanation
 	w.explainService(&e, seen)
 	if e.Service != nil {
@@ -138,7 +138,7 @@ func captureAddress(a netip.AddrPort) string {
 }
 
 // leaves is the interface that a packet left by.
-func (r *captureRun) leaves(w *world, p *model.CapturedPacket, c *captured) string {
+func (r *captureRun) leaves(w *snapshot, p *model.CapturedPacket, c *captured) string {
 	const tx, redirect = 3, 4
 	switch b := c.seen.Packet.Backend; {
 	case p.Action == tx:

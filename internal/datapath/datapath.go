@@ -168,7 +168,7 @@ func (d *Datapath) takeOver() (err error) {
 		return err
 	}
 	if !d.kernel.adopted {
-		d.entries.epochs(d.kernel.book.backends.records)
+		d.entries.epochs(d.kernel.records.backends.records)
 	}
 	if err := d.kernel.ThisDirector.Lookup(uint32(0), &d.written); err != nil {
 		return fmt.Errorf("read settings: %w", err)

@@ -36,7 +36,7 @@ func (d *Datapath) Explain(name string, frame []byte) (model.Explanation, error)
 		return model.Explanation{}, ErrNothingForwarded
 	}
 	d.nameIndexes()
-	w := &world{rings: d.rings.memory, entries: d.entries.entries, settings: d.written, services: d.names.services, live: d.kernel.all, onward: d.hops.onward}
+	w := &snapshot{rings: d.rings.memory, entries: d.entries.entries, settings: d.written, services: d.names.services, live: d.kernel.all, onward: d.hops.onward}
 	closeTable, err := d.openSNAT(w)
 	if err != nil {
 		return model.Explanation{}, err
@@ -45,8 +45,8 @@ func (d *Datapath) Explain(name string, frame []byte) (model.Explanation, error)
 	return w.explain(d.observer, name, frame)
 }
 
-// openSNAT gives a world full NAT's table.
-func (d *Datapath) openSNAT(w *world) (func(), error) {
+// openSNAT gives a snapshot full NAT's table.
+func (d *Datapath) openSNAT(w *snapshot) (func(), error) {
 	header, found, err := d.kernel.snatHeader()
 	if err != nil || !found {
 		return func() {}, err
@@ -60,7 +60,7 @@ func (d *Datapath) openSNAT(w *world) (func(), error) {
 }
 
 // explain runs a frame, and says what was found out on the way.
-func (w *world) explain(x *observer, name string, frame []byte) (model.Explanation, error) {
+func (w *snapshot) explain(x *observer, name string, frame []byte) (model.Explanation, error) {
 	e := model.Explanation{Interface: name, Frame: frame}
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -128,7 +128,7 @@ func tcpFlags(flags uint8) string {
 }
 
 // explainService names the service; for a later fragment or a reply, it is the backend's service.
-func (w *world) explainService(e *model.Explanation, p *observedPacket) {
+func (w *snapshot) explainService(e *model.Explanation, p *observedPacket) {
 	index := p.Service - 1
 	switch {
 	case p.Service != 0:
@@ -149,7 +149,7 @@ func (w *world) explainService(e *model.Explanation, p *observedPacket) {
 }
 
 // explainBackend is the backend with the way to it.
-func (w *world) explainBackend(p *observedPacket) *model.ExplainedBackend {
+func (w *snapshot) explainBackend(p *observedPacket) *model.ExplainedBackend {
 	if p.Backend == 0 || int(p.Backend) >= len(w.entries) {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (w *world) explainBackend(p *observedPacket) *model.ExplainedBackend {
 }
 
 // explainAsked says what the flow asks for after the program has seen the packet.
-func (w *world) explainAsked(x *observer, b *model.ExplainedBackend, p *observedPacket) error {
+func (w *snapshot) explainAsked(x *observer, b *model.ExplainedBackend, p *observedPacket) error {
 	const asks = uint8(directorBackendFlagBACKEND_ASKS)
 	if b == nil || b.Local || p.Snat < uint32(snatBucketPorts) || w.entries[p.Backend].Flags&asks == 0 {
 		return nil
@@ -187,7 +187,7 @@ func (w *world) explainAsked(x *observer, b *model.ExplainedBackend, p *observed
 }
 
 // explainMemory says what is remembered of a flow, and whether the packet follows it.
-func (w *world) explainMemory(x *observer, have copied, p *observedPacket) *model.ExplainedMemory {
+func (w *snapshot) explainMemory(x *observer, have copied, p *observedPacket) *model.ExplainedMemory {
 	e := w.remembered(have, p)
 	now, err := flowClock()
 	if e == nil || err != nil {
@@ -202,7 +202,7 @@ func (w *world) explainMemory(x *observer, have copied, p *observedPacket) *mode
 }
 
 // usable is flow_usable.
-func (w *world) usable(e *directorFlowEntry, p *observedPacket, now uint32) bool {
+func (w *snapshot) usable(e *directorFlowEntry, p *observedPacket, now uint32) bool {
 	entries := backendEntries{entries: w.entries}
 	if !entries.live(e, now) {
 		return false
@@ -228,7 +228,7 @@ func (p *observedPacket) opens() bool {
 }
 
 // chosen says what chose the backend, judging by what the program asked for.
-func (w *world) chosen(e *model.Explanation, p *observedPacket) model.Chosen {
+func (w *snapshot) chosen(e *model.Explanation, p *observedPacket) model.Chosen {
 	slot, header := w.slotOf(p)
 	switch {
 	case p.Backend == 0:
@@ -256,7 +256,7 @@ func (w *world) chosen(e *model.Explanation, p *observedPacket) model.Chosen {
 }
 
 // byPolicy says what chose the backend of a new connection, if the service's policy did.
-func (w *world) byPolicy(e *model.Explanation, p *observedPacket, header *directorRingHeader) model.Chosen {
+func (w *snapshot) byPolicy(e *model.Explanation, p *observedPacket, header *directorRingHeader) model.Chosen {
 	policy := model.Policy(header.Policy)
 	switch {
 	case !p.opens():
@@ -275,7 +275,7 @@ func (w *world) byPolicy(e *model.Explanation, p *observedPacket, header *direct
 const reasonRedirect = "forward_redirect"
 
 // leaves is the interface that a frame leaves by.
-func (w *world) leaves(e *model.Explanation, action int32, in netlink.Link, out []byte) string {
+func (w *snapshot) leaves(e *model.Explanation, action int32, in netlink.Link, out []byte) string {
 	const aborted, drop, pass, tx, redirect = 0, 1, 2, 3, 4
 	switch {
 	case action == tx:

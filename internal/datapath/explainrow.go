@@ -8,7 +8,7 @@ import (
 )
 
 // line is where a line of the rings is; nil: there is none.
-func (w *world) line(n uint32) unsafe.Pointer {
+func (w *snapshot) line(n uint32) unsafe.Pointer {
 	if at := uint64(n) * lineSize; n != 0 && at+lineSize <= uint64(len(w.rings)) {
 		return unsafe.Pointer(&w.rings[at])
 	}
@@ -18,7 +18,7 @@ func (w *world) line(n uint32) unsafe.Pointer {
 // slotOf is the slot that a packet has read of its ring, and the ring's header; nil: it asked no
 // ring. A packet that a policy redirected has not read its slot: for that one, slotOf is the slot
 // whose row the flow would have had.
-func (w *world) slotOf(p *observedPacket) (*directorSlot, *directorRingHeader) {
+func (w *snapshot) slotOf(p *observedPacket) (*directorSlot, *directorRingHeader) {
 	header := (*directorRingHeader)(w.line(p.Ring))
 	if header == nil {
 		return nil, nil
@@ -33,7 +33,7 @@ func (w *world) slotOf(p *observedPacket) (*directorSlot, *directorRingHeader) {
 }
 
 // slotIn is a copy of a flow's slot in a ring; nil: it has none.
-func (w *world) slotIn(ring uint32, header *directorRingHeader, f model.Flow) *directorSlot {
+func (w *snapshot) slotIn(ring uint32, header *directorRingHeader, f model.Flow) *directorSlot {
 	number := uint32(f.Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
 	slots := w.line(ring + headerLines + number/uint32(slotsPerLine))
 	if slots == nil {
@@ -44,7 +44,7 @@ func (w *world) slotIn(ring uint32, header *directorRingHeader, f model.Flow) *d
 }
 
 // listOf is the list of a slot; nil: it has none.
-func (w *world) listOf(ring uint32, slot *directorSlot) *directorCandidates {
+func (w *snapshot) listOf(ring uint32, slot *directorSlot) *directorCandidates {
 	if slot.Next&slotList == 0 {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (w *world) listOf(ring uint32, slot *directorSlot) *directorCandidates {
 }
 
 // rowOf are the backends of a slot in the order in which a new connection tries them.
-func (w *world) rowOf(ring uint32, slot *directorSlot) []uint32 {
+func (w *snapshot) rowOf(ring uint32, slot *directorSlot) []uint32 {
 	row := []uint32{slot.Owner}
 	if list := w.listOf(ring, slot); list != nil {
 		row = append(row, list.Index[:min(int(list.Count), len(list.Index))]...)
@@ -69,7 +69,7 @@ func (w *world) rowOf(ring uint32, slot *directorSlot) []uint32 {
 }
 
 // turnsOf are the backends among which the ring's policy chooses; nil: it does not choose.
-func (w *world) turnsOf(ring uint32, header *directorRingHeader) (all []uint32) {
+func (w *snapshot) turnsOf(ring uint32, header *directorRingHeader) (all []uint32) {
 	for i := range header.TurnCount {
 		line := (*directorTurns)(w.line(ring + header.Turns + i/uint32(turnsPerLine)))
 		if line == nil {
@@ -83,7 +83,7 @@ func (w *world) turnsOf(ring uint32, header *directorRingHeader) (all []uint32) 
 }
 
 // ages are the positions of a row in the order in which an unknown connection tries them.
-func (w *world) ages(ring uint32, slot *directorSlot, beyond bool) []uint8 {
+func (w *snapshot) ages(ring uint32, slot *directorSlot, beyond bool) []uint8 {
 	list := w.listOf(ring, slot)
 	switch {
 	case list == nil:
@@ -95,7 +95,7 @@ func (w *world) ages(ring uint32, slot *directorSlot, beyond bool) []uint8 {
 }
 
 // explainSlot names the row of a flow in a ring.
-func (w *world) explainSlot(ring uint32, slot *directorSlot, f model.Flow) *model.ExplainedSlot {
+func (w *snapshot) explainSlot(ring uint32, slot *directorSlot, f model.Flow) *model.ExplainedSlot {
 	header := (*directorRingHeader)(w.line(ring))
 	if header == nil || header.Size == 0 {
 		return nil
@@ -128,7 +128,7 @@ func beyondBorder(header *directorRingHeader, hash, number uint64) bool {
 
 // explainBefore is the slot in the ring before, for connections that are older than the
 // service's affinity.
-func (w *world) explainBefore(p *observedPacket, header *directorRingHeader) *model.ExplainedSlot {
+func (w *snapshot) explainBefore(p *observedPacket, header *directorRingHeader) *model.ExplainedSlot {
 	if header.Before == 0 {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (w *world) explainBefore(p *observedPacket, header *directorRingHeader) *mo
 }
 
 // nameOf names a backend by its index.
-func (w *world) nameOf(index uint32) (string, netip.AddrPort) {
+func (w *snapshot) nameOf(index uint32) (string, netip.AddrPort) {
 	entry := &w.entries[index]
 	address := netip.AddrPortFrom(addressOf(entry.Address, entry.Flags&uint8(directorBackendFlagBACKEND_IPV6) != 0), bigEndian16(entry.Port))
 	if s := w.services[entry.Service]; s != nil {

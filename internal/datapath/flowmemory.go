@@ -81,7 +81,7 @@ func (d *Datapath) layFlows() error {
 			return err
 		}
 	}
-	layout := &d.kernel.book.director.records[0]
+	layout := &d.kernel.records.director.records[0]
 	if d.kernel.kept[directorMapFlows] && !d.kernel.adopted {
 		d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt = layout.flowCPUs, layout.flowBuckets, layout.flowSalt
 	}
@@ -116,7 +116,7 @@ func (d *Datapath) tagAnything() error {
 
 // noteFlowLayout lets another version find what is remembered.
 func (d *Datapath) noteFlowLayout() {
-	layout := &d.kernel.book.director.records[0]
+	layout := &d.kernel.records.director.records[0]
 	layout.flowCPUs, layout.flowBuckets, layout.flowSalt = d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt
 }
 

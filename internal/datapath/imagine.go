@@ -72,7 +72,7 @@ func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.
 	if d.entries.memory == nil {
 		return model.Explanation{}, ErrNothingForwarded
 	}
-	w := &world{rings: m.lines, entries: m.entries, settings: m.settings, services: m.byIndex, loads: m.loads, live: d.kernel.all, onward: d.hops.onward}
+	w := &snapshot{rings: m.lines, entries: m.entries, settings: m.settings, services: m.byIndex, loads: m.loads, live: d.kernel.all, onward: d.hops.onward}
 	closeTable, err := d.imagineSNAT(w, &t)
 	if err != nil {
 		return model.Explanation{}, err
@@ -302,9 +302,9 @@ func (m *imagined) openEgress(own, live *ebpf.Map) error {
 	return nil
 }
 
-// imagineSNAT gives a world the table of full NAT that a table of services would have: the present
+// imagineSNAT gives a snapshot the table of full NAT that a table of services would have: the present
 // one, or one in which no flow has a port yet.
-func (d *Datapath) imagineSNAT(w *world, t *model.Table) (func(), error) {
+func (d *Datapath) imagineSNAT(w *snapshot, t *model.Table) (func(), error) {
 	if !usesSNAT(t) {
 		return func() {}, nil
 	}

@@ -16,13 +16,13 @@ import (
 // frees the rest.
 type leftovers struct {
 	lookups                                   // of maps that were adopted
-	services map[serviceKey]uint32            // by the book
+	services map[serviceKey]uint32            // by the index records
 	backends map[uint32]map[backendKey]uint32 // by service
 }
 
 func readLeftovers(k *kernel, limits model.Limits) (leftovers, error) {
 	l := leftovers{lookups: newLookups(0)}
-	l.services, l.backends = k.book.within(limits)
+	l.services, l.backends = k.records.within(limits)
 	if !k.adopted {
 		return l, nil
 	}
@@ -56,7 +56,7 @@ func (d *Datapath) Inherited() map[model.Target]bool {
 		id := model.ServiceID{Segment: model.SegmentOf(service.segment), VIP: service.vip, Protocol: service.protocol, Port: service.port}
 		for backend, index := range d.old.backends[index] {
 			target := model.Target{Service: id, Backend: netip.AddrPortFrom(backend.address, backend.port)}
-			if d.kernel.book.backends.records[index].health == wasWell {
+			if d.kernel.records.backends.records[index].health == wasWell {
 				well[target] = true
 			}
 			if d.entries.redirects(index) {

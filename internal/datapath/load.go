@@ -27,7 +27,7 @@ type kernel struct {
 
 	take       *ebpf.Program // what other directors remember of flows, into the memory
 	collection *ebpf.Collection
-	book       *book
+	records    *indexRecords
 	all        map[string]*ebpf.Map // of the collection that are pinned, by their names
 	reasons    []string             // names of enum reason, by number
 	flowEvents []string             // of enum flow_event
@@ -76,7 +76,7 @@ func loadKernel(o Options) (*kernel, error) {
 	if k.former, err = k.openFormer(); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
-	if k.book, err = openBook(k.pins, o.Limits); err != nil {
+	if k.records, err = openIndexRecords(k.pins, o.Limits); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
 	return k, nil
@@ -158,8 +158,8 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 
 func (k *kernel) close() error {
 	err := k.withdraw()
-	if k.book != nil {
-		err = errors.Join(err, k.book.close())
+	if k.records != nil {
+		err = errors.Join(err, k.records.close())
 	}
 	k.collection.Close() // programs; the maps were assigned
 	if k.snatTable != nil {

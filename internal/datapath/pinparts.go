@@ -155,7 +155,7 @@ func (k *kernel) pinProgramsAgain() error {
 }
 
 func (k *kernel) pinStateAgain() error {
-	errs := []error{k.book.pinAgain()}
+	errs := []error{k.records.pinAgain()}
 	for name, path := range k.state {
 		errs = append(errs, pinIfGone(k.all[name], path))
 	}

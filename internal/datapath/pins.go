@@ -111,7 +111,7 @@ func (p *pins) reusable(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error)
 		return nil, err
 	}
 	p.attached = attached
-	if p.runs(attached) && p.hasBook() {
+	if p.runs(attached) && p.hasIndexRecords() {
 		p.adopted = true
 		for name := range spec.Maps {
 			if name == constants {
@@ -294,7 +294,7 @@ func (k *kernel) publishState() error {
 		}
 		k.made = append(k.made, path)
 	}
-	return k.book.publish()
+	return k.records.publish()
 }
 
 func isLinkPin(name string) bool {

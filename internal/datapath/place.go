@@ -64,7 +64,7 @@ func (d *Datapath) placeService(c *change, desired *model.TableService, before *
 			if index, err = d.serviceIndexes.take(); err != nil {
 				return nil, err
 			}
-			d.kernel.book.addService(index, key)
+			d.kernel.records.addService(index, key)
 			d.guesses.forget(index)
 			if err := d.kernel.clearCounter(d.kernel.ServiceDrops, index); err != nil {
 				return nil, err
@@ -74,7 +74,7 @@ func (d *Datapath) placeService(c *change, desired *model.TableService, before *
 		if found {
 			s.ring = d.rings.of(index)
 			s.remembered = d.kernel.kept[directorMapFlows]
-			s.retired = d.kernel.book.retired(index)
+			s.retired = d.kernel.records.retired(index)
 		}
 		d.services[key] = s
 	}
@@ -135,7 +135,7 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 		entry := entryOf(of, s.index, desired, d.hops.resolve(desired, d.own))
 		switch {
 		case !found:
-			d.kernel.book.addBackend(index, s.index, key, desired.Mode, d.entries.nextEpoch(index))
+			d.kernel.records.addBackend(index, s.index, key, desired.Mode, d.entries.nextEpoch(index))
 			d.entries.create(index, entry)
 		case !d.entries.holds(index, entry):
 			d.entries.restore(index, entry) // in maps that were made anew
@@ -143,6 +143,6 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 		b = &backend{index: index, desired: desired}
 		s.backends[key] = b
 	}
-	d.kernel.book.note(b.index, &desired)
+	d.kernel.records.note(b.index, &desired)
 	return b, nil
 }

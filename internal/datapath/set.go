@@ -359,7 +359,7 @@ func (d *Datapath) retireBackends(s *service) {
 func (d *Datapath) retireCounters(s *service, backend uint32) {
 	if t, err := d.kernel.forwarded(backend); err == nil {
 		s.retired = s.retired.plus(t)
-		d.kernel.book.retire(s.index, s.retired)
+		d.kernel.records.retire(s.index, s.retired)
 	}
 }
 
@@ -397,7 +397,7 @@ func (d *Datapath) leaving(c *change, gone []*service) (leaving []uint32) {
 // retireService frees what a service has once no lookup finds it any more.
 func (d *Datapath) retireService(index uint32, ring run) {
 	d.rings.switchTo(index, ring, run{})
-	d.kernel.book.removeService(index)
+	d.kernel.records.removeService(index)
 	d.serviceIndexes.release(index)
 }
 
@@ -417,7 +417,7 @@ func (d *Datapath) retireLeftovers() {
 		if inUse[index] {
 			continue
 		}
-		if s := services[d.kernel.book.backends.records[index].service]; s != nil {
+		if s := services[d.kernel.records.backends.records[index].service]; s != nil {
 			d.retireCounters(s, index)
 		}
 		d.freeBackend(index)
@@ -427,7 +427,7 @@ func (d *Datapath) retireLeftovers() {
 			d.retireService(index, d.rings.of(index))
 		}
 	}
-	d.kernel.book.forgetBeyond(d.options.Limits)
+	d.kernel.records.forgetBeyond(d.options.Limits)
 	d.old = leftovers{lookups: newLookups(0)}
 }
 
@@ -435,6 +435,6 @@ func (d *Datapath) freeBackend(index uint32) {
 	d.entries.free(index)
 	d.loads.forget(index)
 	delete(d.suspicions.until, index)
-	d.kernel.book.removeBackend(index, d.entries.entries[index].Epoch)
+	d.kernel.records.removeBackend(index, d.entries.entries[index].Epoch)
 	d.backendIndexes.release(index)
 }

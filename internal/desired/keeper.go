@@ -48,15 +48,15 @@ type Keeper struct {
 	group    Group            // nil: the sets are not shared
 	news     <-chan store.State
 
-	evidence *engine.Evidence
-	reports  Reports // nil: agents have no way to report
-	health   Health  // nil: there are no probes
-	common   *common // what the group finds; nil: the group does not share it
-	noting   sync.Mutex
-	keepPast bool // what ran before is not forgotten: the director does not let packets in yet
-	renewing sync.Mutex
-	renewed  time.Time           // when the evidence was renewed
-	asked    map[netip.Addr]bool // the backends that it is about
+	evidence    *engine.Evidence
+	reports     Reports      // nil: agents have no way to report
+	health      Health       // nil: there are no probes
+	groupHealth *groupHealth // what the group finds; nil: the group does not share it
+	noting      sync.Mutex
+	keepPast    bool // what ran before is not forgotten: the director does not let packets in yet
+	renewing    sync.Mutex
+	renewed     time.Time           // when the evidence was renewed
+	asked       map[netip.Addr]bool // the backends that it is about
 
 	joined joined
 

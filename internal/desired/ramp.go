@@ -27,8 +27,8 @@ func (k *Keeper) Probe(h Health) { k.health = h }
 // find about it, has changed, and tells them what this director finds.
 func (k *Keeper) watch(ctx context.Context) {
 	var others <-chan struct{}
-	if k.common != nil {
-		others = k.common.views.Changed()
+	if k.groupHealth != nil {
+		others = k.groupHealth.views.Changed()
 	}
 	changed := k.health.Watch()
 	k.wake()
@@ -52,8 +52,8 @@ func (k *Keeper) finds(shared bool) func() map[model.Target]model.Found {
 	switch {
 	case !shared && k.health != nil:
 		return k.health.Found
-	case shared && k.common != nil:
-		return k.common.Found
+	case shared && k.groupHealth != nil:
+		return k.groupHealth.Found
 	}
 	return nil
 }

@@ -44,6 +44,15 @@ const (
 // it, so directors must remember it. With p2c it depends on the mode: [Service.AmongAll].
 func (p Policy) AmongAll() bool { return p == Random || p == RoundRobin || p == LeastConn }
 
+// AmongAll reports whether the service's policy places new connections on any backend. p2c does,
+// except in gue: there it chooses between the two that packets can name.
+func (s *Service) AmongAll() bool { return s.Policy.AmongAll() || s.Policy == P2C && s.Mode != GUE }
+
+// AmongAll is [Service.AmongAll], for the policy in the table: a p2c that has turns.
+func (s *TableService) AmongAll() bool {
+	return s.Policy.AmongAll() || s.Policy == P2C && len(s.Ring.Turns) > 0
+}
+
 // ByLoad reports whether the policy compares the loads of backends.
 func (p Policy) ByLoad() bool { return p == LeastConn || p == P2C }
 

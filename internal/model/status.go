@@ -248,6 +248,14 @@ type BackendHealth struct {
 	Failures int            `json:"failures,omitzero"` // in a row, of a backend that is still up
 }
 
+// View is what a director's probes have found about a service's backends. Backends about which it
+// knows nothing yet are not in it.
+type View struct {
+	ServiceID
+	Up   []netip.AddrPort `json:"up,omitempty"`
+	Down []netip.AddrPort `json:"down,omitempty"`
+}
+
 // ServiceHealth is how many of a service's backends are healthy, among those that would get
 // connections if all were healthy.
 type ServiceHealth struct {

@@ -22,12 +22,12 @@ type Views interface {
 
 // Share makes the shares of a group's backends change by what most of its directors find. It is
 // called before Join and Run, and needs Probe.
-func (k *Keeper) Share(v Views) { k.common = &common{views: v} }
+func (k *Keeper) Share(v Views) { k.groupHealth = &groupHealth{views: v} }
 
 // tell tells the others of the group what this director's probes find about services whose shares
 // depend on it.
 func (k *Keeper) tell() {
-	if k.common == nil {
+	if k.groupHealth == nil {
 		return
 	}
 	found := k.health.Found()
@@ -39,7 +39,7 @@ func (k *Keeper) tell() {
 			views = append(views, viewOf(&d.Service, found))
 		}
 	}
-	k.common.views.Tell(views)
+	k.groupHealth.views.Tell(views)
 }
 
 // viewOf returns what has been found about a service.
@@ -58,9 +58,9 @@ func viewOf(s *model.Service, found map[model.Target]model.Found) model.View {
 	return v
 }
 
-// common is what most directors of a group have found, among those that have found anything:
+// groupHealth is what most directors of a group have found, among those that have found anything:
 // nothing if they are evenly split.
-type common struct {
+type groupHealth struct {
 	views Views
 
 	mu   sync.Mutex
@@ -75,7 +75,7 @@ type seen struct {
 
 // Found returns what most directors have found, and for how long this one has known it. The
 // director that has known it longest writes the next step.
-func (c *common) Found() map[model.Target]model.Found {
+func (c *groupHealth) Found() map[model.Target]model.Found {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, last := time.Now(), c.seen

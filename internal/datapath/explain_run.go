@@ -20,8 +20,8 @@ import (
 // flow, for a flow of full NAT that this names, and for a flow of a backend on this host.
 const mostRounds = 6
 
-// world is what an observer runs in: the director's state, or an imagined one.
-type world struct {
+// snapshot is what an observer runs in: the director's state, or an imagined one.
+type snapshot struct {
 	rings    []byte            // all lines
 	entries  []directorBackend // by index
 	settings directorSettings
@@ -34,7 +34,7 @@ type world struct {
 }
 
 // ask runs a frame until the observer has everything that it asked for.
-func (w *world) ask(x *observer, frame []byte, ifindex int) (o observedObservation, out []byte, have copied, err error) {
+func (w *snapshot) ask(x *observer, frame []byte, ifindex int) (o observedObservation, out []byte, have copied, err error) {
 	have = copied{}
 	if w.snat != nil {
 		if err := w.lend(have, snatTable, keyOf32(0)); err != nil {
@@ -63,7 +63,7 @@ func (w *world) ask(x *observer, frame []byte, ifindex int) (o observedObservati
 }
 
 // lendFor copies what the program may ask for about a packet.
-func (w *world) lendFor(have copied, p *observedPacket) error {
+func (w *snapshot) lendFor(have copied, p *observedPacket) error {
 	var errs []error
 	lend := func(name, key string) { errs = append(errs, w.lend(have, name, key)) }
 	if p.has(observedPacketFlagPACKET_FRAGMENT_FIRST) || p.has(observedPacketFlagPACKET_FRAGMENT_LATER) {
@@ -89,7 +89,7 @@ func (w *world) lendFor(have copied, p *observedPacket) error {
 }
 
 // lendForPolicy copies what the service's policy decides by.
-func (w *world) lendForPolicy(have copied, p *observedPacket, slot *directorSlot, header *directorRingHeader, lend func(name, key string)) {
+func (w *snapshot) lendForPolicy(have copied, p *observedPacket, slot *directorSlot, header *directorRingHeader, lend func(name, key string)) {
 	var asked []uint32
 	switch model.Policy(header.Policy) {
 	case model.P2C:
@@ -109,14 +109,14 @@ func (w *world) lendForPolicy(have copied, p *observedPacket, slot *directorSlot
 }
 
 // distinctTurns returns each backend that has turns once.
-func (w *world) distinctTurns(ring uint32, header *directorRingHeader) []uint32 {
+func (w *snapshot) distinctTurns(ring uint32, header *directorRingHeader) []uint32 {
 	turns := slices.Clone(w.turnsOf(ring, header))
 	slices.Sort(turns)
 	return slices.Compact(turns)
 }
 
 // lendSNAT copies the buckets in which a flow of full NAT may be.
-func (w *world) lendSNAT(p *observedPacket, slot *directorSlot, lend func(name, key string)) {
+func (w *snapshot) lendSNAT(p *observedPacket, slot *directorSlot, lend func(name, key string)) {
 	bucket := func(number uint32) {
 		if number >= uint32(snatBucketPorts) {
 			lend(snatTable, keyOf32(number/uint32(snatBucketPorts)))
@@ -206,7 +206,7 @@ func (h *directorSnatHeader) source(number uint32, six bool) netip.AddrPort {
 // lendFlow copies what is remembered of a flow. The NIC chooses a packet's CPU by addresses and
 // ports, and only that CPU has the flow. So its bucket is copied as every CPU's, and the other
 // buckets are left out.
-func (w *world) lendFlow(have copied, p *observedPacket) error {
+func (w *snapshot) lendFlow(have copied, p *observedPacket) error {
 	f := p.flow()
 	hash := f.Hash(w.settings.FlowSalt, model.AffinityFlow)
 	bucket := uint32(hash >> 32 * uint64(w.settings.FlowBuckets) >> 32)
@@ -241,14 +241,14 @@ func (w *world) lendFlow(have copied, p *observedPacket) error {
 }
 
 // remembered is what lendFlow has found; nil if it found nothing.
-func (w *world) remembered(have copied, p *observedPacket) *directorFlowEntry {
+func (w *snapshot) remembered(have copied, p *observedPacket) *directorFlowEntry {
 	f := p.flow()
 	bucket := uint32(f.Hash(w.settings.FlowSalt, model.AffinityFlow) >> 32 * uint64(w.settings.FlowBuckets) >> 32)
 	return w.find(have[mapKey{directorMapFlows, keyOf32(bucket)}], f, p.Service-1)
 }
 
 // find is the flow's entry in a bucket: flow_search.
-func (w *world) find(bucket []byte, f model.Flow, service uint32) *directorFlowEntry {
+func (w *snapshot) find(bucket []byte, f model.Flow, service uint32) *directorFlowEntry {
 	if len(bucket) < int(unsafe.Sizeof(directorFlowBucket{})) {
 		return nil
 	}
@@ -264,7 +264,7 @@ func (w *world) find(bucket []byte, f model.Flow, service uint32) *directorFlowE
 }
 
 // lend copies an entry of the director's maps, unless it is copied already.
-func (w *world) lend(have copied, name, key string) error {
+func (w *snapshot) lend(have copied, name, key string) error {
 	at := mapKey{name, key}
 	if _, done := have[at]; done {
 		return nil

@@ -13,10 +13,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The book says what each index stands for, in a format that is the same in all versions.
+// Index records say what each index stands for, in a format that is the same in all versions.
 // Remembered flows and fragments name backends by their indexes. So another version, whose other
 // maps look different, has to give every service and backend the index that it had. No program
-// reads the book. A record is written before the kernel's maps have the index, and erased after;
+// reads the records. A record is written before the kernel's maps have the index, and erased after;
 // its first word is written last and erased first.
 //
 // The number at the end of a name is the format's: a version that needs another format takes
@@ -78,35 +78,35 @@ type directorRecord struct {
 	_           [48]byte
 }
 
-type book struct {
+type indexRecords struct {
 	pins     *pins
-	services bookMap[serviceRecord]
-	backends bookMap[backendRecord]
-	director bookMap[directorRecord]
+	services recordMap[serviceRecord]
+	backends recordMap[backendRecord]
+	director recordMap[directorRecord]
 }
 
-// bookMap is one array of the book in memory.
-type bookMap[T any] struct {
+// recordMap is one array of records in memory.
+type recordMap[T any] struct {
 	m       *ebpf.Map
 	memory  []byte
 	records []T
 	fresh   bool // not pinned yet
 }
 
-func openBook(p *pins, limits model.Limits) (*book, error) {
-	b := &book{pins: p}
+func openIndexRecords(p *pins, limits model.Limits) (*indexRecords, error) {
+	b := &indexRecords{pins: p}
 	err := errors.Join(
 		b.services.open(p.statePin(bookServices), limits.Services),
 		b.backends.open(p.statePin(bookBackends), limits.Backends+1), // index 0 is no backend
 		b.director.open(p.statePin(bookDirector), 1))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the book of indexes: %w", err), b.close())
+		return nil, errors.Join(fmt.Errorf("open the index records: %w", err), b.close())
 	}
 	return b, nil
 }
 
-// hasBook says whether there is a book.
-func (p *pins) hasBook() bool {
+// hasIndexRecords says whether there are any.
+func (p *pins) hasIndexRecords() bool {
 	for _, name := range []string{bookServices, bookBackends, bookDirector} {
 		if _, err := os.Stat(p.statePin(name)); err != nil {
 			return false
@@ -117,7 +117,7 @@ func (p *pins) hasBook() bool {
 
 // open opens what is pinned. If it is too small now, its records go to a larger map, which takes
 // its place in publish.
-func (b *bookMap[T]) open(path string, records uint32) error {
+func (b *recordMap[T]) open(path string, records uint32) error {
 	pinned, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return b.create(records)
@@ -139,7 +139,7 @@ func (b *bookMap[T]) open(path string, records uint32) error {
 	return small.close()
 }
 
-func (b *bookMap[T]) create(records uint32) error {
+func (b *recordMap[T]) create(records uint32) error {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(*new(T))), MaxEntries: records, Flags: unix.BPF_F_MMAPABLE,
 	})
@@ -153,29 +153,29 @@ func (b *bookMap[T]) create(records uint32) error {
 	return nil
 }
 
-func (b *bookMap[T]) use(m *ebpf.Map) error {
+func (b *recordMap[T]) use(m *ebpf.Map) error {
 	if m.Type() != ebpf.Array || m.ValueSize() != uint32(unsafe.Sizeof(*new(T))) {
-		return fmt.Errorf("%v of %d bytes is not the book's format", m.Type(), m.ValueSize())
+		return fmt.Errorf("%v of %d bytes is not the format of index records", m.Type(), m.ValueSize())
 	}
 	memory, err := mapArray(m)
 	if err != nil {
 		return err
 	}
-	*b = bookMap[T]{m: m, memory: memory, records: unsafe.Slice((*T)(unsafe.Pointer(&memory[0])), m.MaxEntries())}
+	*b = recordMap[T]{m: m, memory: memory, records: unsafe.Slice((*T)(unsafe.Pointer(&memory[0])), m.MaxEntries())}
 	return nil
 }
 
-func (b *bookMap[T]) close() error {
+func (b *recordMap[T]) close() error {
 	if b.m == nil {
 		return nil
 	}
 	err := errors.Join(unix.Munmap(b.memory), b.m.Close())
-	*b = bookMap[T]{}
+	*b = recordMap[T]{}
 	return err
 }
 
 // publish pins what is new, in place of what was too small.
-func (b *bookMap[T]) publish(path string) error {
+func (b *recordMap[T]) publish(path string) error {
 	if !b.fresh {
 		return nil
 	}
@@ -186,13 +186,13 @@ func (b *bookMap[T]) publish(path string) error {
 		return err
 	}
 	if err := os.Rename(path+beside, path); err != nil {
-		return fmt.Errorf("pin the book of indexes: %w", err)
+		return fmt.Errorf("pin the index records: %w", err)
 	}
 	b.fresh = false
 	return nil
 }
 
-func (b *book) publish() error {
+func (b *indexRecords) publish() error {
 	return errors.Join(
 		b.services.publish(b.pins.statePin(bookServices)),
 		b.backends.publish(b.pins.statePin(bookBackends)),
@@ -200,18 +200,18 @@ func (b *book) publish() error {
 }
 
 // pinAgain pins what is not pinned any more.
-func (b *book) pinAgain() error {
+func (b *indexRecords) pinAgain() error {
 	b.services.fresh = b.services.fresh || missing([]string{b.pins.statePin(bookServices)}) > 0
 	b.backends.fresh = b.backends.fresh || missing([]string{b.pins.statePin(bookBackends)}) > 0
 	b.director.fresh = b.director.fresh || missing([]string{b.pins.statePin(bookDirector)}) > 0
 	return b.publish()
 }
 
-func (b *book) close() error {
+func (b *indexRecords) close() error {
 	return errors.Join(b.services.close(), b.backends.close(), b.director.close())
 }
 
-func (b *book) addService(index uint32, key serviceKey) {
+func (b *indexRecords) addService(index uint32, key serviceKey) {
 	r := &b.services.records[index]
 	atomic.StoreUint32(&r.used, 0)
 	r.segment, r.protocol = key.segment, uint8(key.protocol)
@@ -223,18 +223,20 @@ func (b *book) addService(index uint32, key serviceKey) {
 
 // retire notes what was forwarded to a service's backends that are gone: the service's counters go
 // on from there in the next process.
-func (b *book) retire(index uint32, t tally) {
+func (b *indexRecords) retire(index uint32, t tally) {
 	b.services.records[index].retired = [3]uint64{t.packets, t.bytes, t.opened}
 }
 
-func (b *book) retired(index uint32) tally {
+func (b *indexRecords) retired(index uint32) tally {
 	r := b.services.records[index].retired
 	return tally{r[0], r[1], r[2]}
 }
 
-func (b *book) removeService(index uint32) { atomic.StoreUint32(&b.services.records[index].used, 0) }
+func (b *indexRecords) removeService(index uint32) {
+	atomic.StoreUint32(&b.services.records[index].used, 0)
+}
 
-func (b *book) addBackend(index, service uint32, key backendKey, mode model.Mode, epoch uint8) {
+func (b *indexRecords) addBackend(index, service uint32, key backendKey, mode model.Mode, epoch uint8) {
 	r := &b.backends.records[index]
 	atomic.StoreUint32(&r.used, 0)
 	r.service, r.port, r.mode = service, key.port, uint8(mode)
@@ -245,7 +247,7 @@ func (b *book) addBackend(index, service uint32, key backendKey, mode model.Mode
 
 // note records what may change of a backend: its mode, by which versions before this one tell
 // backends apart, and what probes say.
-func (b *book) note(index uint32, desired *model.TableBackend) {
+func (b *indexRecords) note(index uint32, desired *model.TableBackend) {
 	r := &b.backends.records[index]
 	r.mode, r.health = uint8(desired.Mode), wasWell
 	if desired.Unwell {
@@ -255,7 +257,7 @@ func (b *book) note(index uint32, desired *model.TableBackend) {
 
 // removeBackend erases the record except the epoch, so that the next backend with its index is not
 // mistaken for this one.
-func (b *book) removeBackend(index uint32, epoch uint8) {
+func (b *indexRecords) removeBackend(index uint32, epoch uint8) {
 	r := &b.backends.records[index]
 	atomic.StoreUint32(&r.used, 0)
 	r.epoch = epoch
@@ -263,7 +265,7 @@ func (b *book) removeBackend(index uint32, epoch uint8) {
 
 // within returns the records of services and backends whose indexes this process has room for.
 // Others count as new.
-func (b *book) within(limits model.Limits) (map[serviceKey]uint32, map[uint32]map[backendKey]uint32) {
+func (b *indexRecords) within(limits model.Limits) (map[serviceKey]uint32, map[uint32]map[backendKey]uint32) {
 	services, backends := map[serviceKey]uint32{}, map[uint32]map[backendKey]uint32{}
 	for i := range min(uint32(len(b.services.records)), limits.Services) {
 		if r := &b.services.records[i]; r.used != 0 {
@@ -284,7 +286,7 @@ func (b *book) within(limits model.Limits) (map[serviceKey]uint32, map[uint32]ma
 }
 
 // forgetBeyond erases the records that this process has no room for.
-func (b *book) forgetBeyond(limits model.Limits) {
+func (b *indexRecords) forgetBeyond(limits model.Limits) {
 	for i := limits.Services; i < uint32(len(b.services.records)); i++ {
 		b.removeService(i)
 	}

@@ -57,7 +57,7 @@ func TestMajorityLasts(t *testing.T) {
 		b := s.Backends[0].Endpoint()
 		up, down := model.View{ServiceID: s.ID(), Up: []netip.AddrPort{b}}, model.View{ServiceID: s.ID(), Down: []netip.AddrPort{b}}
 		views := &told{}
-		c := &common{views: views}
+		c := &groupHealth{views: views}
 		want := func(state model.HealthState, since time.Duration, list ...model.View) {
 			t.Helper()
 			views.views = list
