@@ -288,25 +288,21 @@ func (d *director) noteTaken(err error) {
 // earlier: the engine tries later ones again.
 func (d *director) run(ctx context.Context, first model.Config, text []byte, changes <-chan config.Change, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
-	engine := engine.New(d, d.log)
-	engine.Check(d.checker)
 	inherited := d.kernel.Inherited()
 	d.goesOn = len(inherited) > 0
-	engine.Inherit(inherited)
-	engine.Ways(d.kernel)
 	d.loads = newLoadReports(d.kernel, d.log)
-	engine.Loads(d.loads.book)
-	d.keeper = desired.New(d.local, engine, d.log)
-	d.keeper.Tell(keeperList{d})
-	d.keeper.Override(d.local)
-	d.noteDamaged(d.local.Damaged())
-	d.keeper.Remember(d.local)
-	d.keeper.Probe(d.checker)
-	d.keeper.Look(d.kernel)
-	if d.group != nil {
-		d.keeper.Hear(d.group.FollowReports(ctx))
-		d.keeper.Share(d.group.FollowViews(ctx))
+	engine := engine.New(engine.Deps{
+		Forwarder: d, Checker: d.checker, Inherited: inherited, Ways: d.kernel, Loads: d.loads.book, Log: d.log,
+	})
+	keeps := desired.Deps{
+		Local: d.local, Engine: engine, Problems: keeperList{d}, Overrides: d.local, Past: d.local,
+		Health: d.checker, Guesses: d.kernel, Log: d.log,
 	}
+	if d.group != nil {
+		keeps.Reports, keeps.Views = d.group.FollowReports(ctx), d.group.FollowViews(ctx)
+	}
+	d.keeper = desired.New(keeps)
+	d.noteDamaged(d.local.Damaged())
 	d.keep = d.keepRunning
 	d.examiner = newExaminer(d.examineHost)
 	d.running, d.logs, d.healthy, d.preview = engine.Desired, engine.LogStatus, engine.HealthStatus, engine.Preview

@@ -20,10 +20,6 @@ type Views interface {
 	Tell([]model.View)
 }
 
-// Share makes the shares of a group's backends change by what most of its directors find. It is
-// called before Join and Run, and needs Probe.
-func (k *Keeper) Share(v Views) { k.groupHealth = &groupHealth{views: v} }
-
 // tell tells the others of the group what this director's probes find about services whose shares
 // depend on it.
 func (k *Keeper) tell() {

@@ -51,8 +51,13 @@ func (m *member) run(own ...model.Service) error {
 	}
 	ctx, cancel := context.WithCancel(m.t.Context())
 	d := &director{sink: &sink{room: m.room}}
-	d.engine = engine.New(d.sink, log)
-	d.Keeper = New(local, d.engine, log)
+	d.engine = engine.New(engine.Deps{Forwarder: d.sink, Log: log})
+	m.list = &recorder{}
+	deps := Deps{Local: local, Engine: d.engine, Problems: m.list, Reports: group.FollowReports(ctx), Log: log}
+	if m.probes != nil {
+		deps.Health, deps.Views = m.probes, group.FollowViews(ctx)
+	}
+	d.Keeper = New(deps)
 	var running sync.WaitGroup
 	running.Go(func() { d.engine.Run(ctx) })
 	d.stop = sync.OnceFunc(func() {
@@ -62,13 +67,7 @@ func (m *member) run(own ...model.Service) error {
 		local.Close()
 	})
 	m.t.Cleanup(d.stop)
-	m.director, m.list = d, &recorder{}
-	d.Tell(m.list)
-	d.Hear(group.FollowReports(ctx))
-	if m.probes != nil {
-		d.Probe(m.probes)
-		d.Share(group.FollowViews(ctx))
-	}
+	m.director = d
 	if m.current, err = d.Join(ctx, group, m.grace); err != nil {
 		return err
 	}

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 // sightings is when the datapath has last seen a connection of an older owner's.
@@ -48,11 +50,24 @@ func (d *director) wantGenerations(t *testing.T, when string, want ...uint64) {
 	}
 }
 
+// inGuessingBubble runs a test with a director whose datapath sees connections when the test says so.
+func inGuessingBubble(t *testing.T, test func(t *testing.T, d *director, seen *sightings)) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		file, err := store.OpenFile(dir, store.OwnerFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := &sightings{}
+		d := startWith(t, file.Close, Deps{Local: file, Guesses: seen})
+		defer d.stop()
+		test(t, d, seen)
+	})
+}
+
 // A generation outlives drain while directors see connections of its owners.
 func TestLogsStayWhileConnectionsTurnUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, d *director, _ string) {
-		var seen sightings
-		d.Look(&seen)
+	inGuessingBubble(t, func(t *testing.T, d *director, seen *sightings) {
 		d.set(t, remembered(2))
 		pass(time.Second)
 		d.set(t, remembered(3))
@@ -83,9 +98,7 @@ func (noRoom) NoRoom()       {}
 
 // What stays because of what directors see makes room for what is new.
 func TestGenerationsLeaveWhereRowsHaveNoRoom(t *testing.T) {
-	inBubble(t, func(t *testing.T, d *director, _ string) {
-		var seen sightings
-		d.Look(&seen)
+	inGuessingBubble(t, func(t *testing.T, d *director, seen *sightings) {
 		d.set(t, remembered(2))
 		d.set(t, remembered(3))
 		pass(8 * time.Second)

@@ -37,6 +37,20 @@ type Engine interface {
 	Held(id model.ServiceID) history.Held
 }
 
+// moved are the channels of those that wait for a change of the logs.
+type moved struct {
+	tend, tendShared, place, watch, listen chan struct{}
+}
+
+func newMoved() moved {
+	wake := func() chan struct{} { return make(chan struct{}, 1) }
+	return moved{tend: wake(), tendShared: wake(), place: wake(), watch: wake(), listen: wake()}
+}
+
+func (m *moved) all() []chan struct{} {
+	return []chan struct{}{m.tend, m.tendShared, m.place, m.watch, m.listen}
+}
+
 // Keeper writes the logs.
 type Keeper struct {
 	local    Store // of this director alone
@@ -44,8 +58,8 @@ type Keeper struct {
 	problems Reporter
 	engine   Engine
 	log      *slog.Logger
-	moved    [5]chan struct{} // are sent to after each change of the logs
-	group    Group            // nil: the sets are not shared
+	moved    moved // is sent to after each change of the logs
+	group    Group // nil: the sets are not shared
 	news     <-chan store.State
 
 	evidence    *engine.Evidence
@@ -84,14 +98,45 @@ type Keeper struct {
 	left                     map[history.Cause]uint64 // generations that have left logs
 }
 
+// Deps are what a keeper works with. All but Local, Engine and Log may be nil.
+type Deps struct {
+	Local     Store // of this director alone
+	Engine    Engine
+	Problems  Reporter       // is told what does not run; for the file the part is empty, because the caller knows its name
+	Overrides Overrides      // keeps the overrides of the file's backends
+	Past      Past           // has what ran before: a start goes on with it if the kernel does not take the stored sets
+	Health    Health         // slow starts follow what probes find
+	Guesses   engine.Guesses // generations leave the logs by what the datapath sees, if no agents report
+	Reports   Reports        // generations leave the logs by agents' reports
+	Views     Views          // the shares of a group's backends follow what most of its directors find; needs Health
+	Log       *slog.Logger
+}
+
 // New returns a keeper of a director that has a store of its own: the set of its file
 // is in it, and, unless it joins a group, those of other owners.
-func New(local Store, e Engine, log *slog.Logger) *Keeper {
-	return &Keeper{
-		local: local, engine: e, log: log, problems: nobody{}, adopted: make(chan struct{}), evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
-		moved:   [5]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)},
+func New(deps Deps) *Keeper {
+	k := &Keeper{
+		local: deps.Local, engine: deps.Engine, problems: deps.Problems, past: deps.Past, health: deps.Health, reports: deps.Reports, log: deps.Log,
+		adopted: make(chan struct{}), evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
+		moved:   newMoved(),
 		learned: map[model.ServiceID]learned{},
 	}
+	if k.problems == nil {
+		k.problems = nobody{}
+	}
+	if deps.Overrides != nil {
+		k.takeOverrides(deps.Overrides)
+	}
+	if deps.Guesses != nil {
+		k.evidence.Look(deps.Guesses)
+	}
+	if deps.Reports != nil {
+		k.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
+	}
+	if deps.Views != nil {
+		k.groupHealth = &groupHealth{views: deps.Views}
+	}
+	return k
 }
 
 // SetFile makes the director forward by a valid version of its file, beside the sets. The first
@@ -242,7 +287,7 @@ func (e *PendingError) Error() string {
 func (e *PendingError) Unwrap() error { return e.Cause }
 
 func (k *Keeper) wake() {
-	for _, moved := range k.moved {
+	for _, moved := range k.moved.all() {
 		select {
 		case moved <- struct{}{}:
 		default:

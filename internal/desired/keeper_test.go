@@ -95,25 +95,23 @@ type director struct {
 func start(t *testing.T, dir string, local Store) *director {
 	t.Helper()
 	if local != nil {
-		return startWith(t, local, func() error { return nil }, nil)
+		return startWith(t, func() error { return nil }, Deps{Local: local})
 	}
 	file, err := store.OpenFile(dir, store.OwnerFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startWith(t, file, file.Close, nil)
+	return startWith(t, file.Close, Deps{Local: file})
 }
 
-// startWith starts a director with a store, and probes if there are any.
-func startWith(t *testing.T, local Store, closed func() error, probes Health) *director {
+// startWith starts a director with an engine of its own, and no log.
+func startWith(t *testing.T, closed func() error, deps Deps) *director {
 	d := &director{sink: &sink{}}
 	log := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(t.Context())
-	d.engine = engine.New(d.sink, log)
-	d.Keeper = New(local, d.engine, log)
-	if probes != nil {
-		d.Probe(probes)
-	}
+	d.engine = engine.New(engine.Deps{Forwarder: d.sink, Log: log})
+	deps.Engine, deps.Log = d.engine, log
+	d.Keeper = New(deps)
 	var running sync.WaitGroup
 	running.Go(func() { d.engine.Run(ctx) })
 	running.Go(func() { d.Keeper.Run(ctx) })

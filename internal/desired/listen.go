@@ -27,7 +27,7 @@ func (k *Keeper) listen(ctx context.Context) {
 			case <-time.After(signsPause):
 			case <-ctx.Done():
 			}
-		case <-k.moved[4]:
+		case <-k.moved.listen:
 		case <-follow.C:
 		case <-ctx.Done():
 		}

@@ -17,9 +17,8 @@ type Overrides interface {
 	Hold(context.Context, store.Change) (store.State, error)
 }
 
-// Override sets the store of the overrides of the file's backends. It is called after Tell, and
-// before Begin.
-func (k *Keeper) Override(in Overrides) {
+// takeOverrides reads the overrides that are kept.
+func (k *Keeper) takeOverrides(in Overrides) {
 	list, err := in.Overrides()
 	if err != nil {
 		err = fmt.Errorf("backends that were drained beside the file get connections again: %w", err)

@@ -16,9 +16,8 @@ func startOverriding(t *testing.T, dir string) (*director, *full) {
 		t.Fatal(err)
 	}
 	disk := &full{Store: file}
-	d := startWith(t, disk, file.Close, nil)
+	d := startWith(t, file.Close, Deps{Local: disk, Overrides: file})
 	t.Cleanup(d.stop)
-	d.Override(file)
 	return d, disk
 }
 

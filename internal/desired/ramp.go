@@ -20,9 +20,6 @@ type Health interface {
 	Watch() <-chan struct{}
 }
 
-// Probe makes slow starts follow what probes find. It is called before SetFile.
-func (k *Keeper) Probe(h Health) { k.health = h }
-
 // watch looks again for what is due when a backend's health, or what most of the group's directors
 // find about it, has changed, and tells them what this director finds.
 func (k *Keeper) watch(ctx context.Context) {
@@ -39,7 +36,7 @@ func (k *Keeper) watch(ctx context.Context) {
 			k.wake()
 		case <-others:
 			k.wake()
-		case <-k.moved[3]:
+		case <-k.moved.watch:
 		case <-ctx.Done():
 			return
 		}

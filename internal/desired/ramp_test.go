@@ -125,7 +125,7 @@ func startProbing(t *testing.T, dir string, probes *prober) *director {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startWith(t, file, file.Close, probes)
+	return startWith(t, file.Close, Deps{Local: file, Health: probes})
 }
 
 // What changes while backends start does not wait for them, and they go on.

@@ -20,10 +20,6 @@ type nobody struct{}
 func (nobody) Report(model.ProblemKind, string, error) {}
 func (nobody) Warn(model.ProblemKind, string, error)   {}
 
-// Tell sets the list that is told what does not run. It is called before Join and Begin. For the
-// file the part is empty: the caller knows its name.
-func (k *Keeper) Tell(r Reporter) { k.problems = r }
-
 // The parts of problems of kind store and set.
 const (
 	partGroup = "group" // the group's state

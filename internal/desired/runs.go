@@ -18,10 +18,6 @@ type Past interface {
 	Ran() error
 }
 
-// Remember makes a start go on with the sets that ran if the kernel does not take the stored ones.
-// It is called before Join and Begin.
-func (k *Keeper) Remember(past Past) { k.past = past }
-
 // revisions are those of a state of this director's own sets, and of a state of the group.
 type revisions struct{ own, shared uint64 }
 

@@ -19,9 +19,8 @@ func remembering(t *testing.T, dir string, room int) *director {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := startWith(t, file, file.Close, nil)
+	d := startWith(t, file.Close, Deps{Local: file, Past: file})
 	t.Cleanup(d.stop)
-	d.Remember(file)
 	d.sink.makeRoom(room)
 	return d
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -39,17 +38,6 @@ type Reports interface {
 	// Signs is sent to when there is a report with signs of strain, or the first one without any.
 	Signs() <-chan struct{}
 }
-
-// Hear makes generations leave the logs by the evidence of agents' reports. It is called before
-// Join and SetFile.
-func (k *Keeper) Hear(reports Reports) {
-	k.reports = reports
-	k.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
-}
-
-// Look makes generations leave the logs by the evidence of what the datapath sees, if no agents
-// report. It is called before Join and SetFile.
-func (k *Keeper) Look(guesses engine.Guesses) { k.evidence.Look(guesses) }
 
 // renew brings the evidence up to date, unless it was just renewed for the same backends.
 func (k *Keeper) renew() {
@@ -92,9 +80,9 @@ func (k *Keeper) Agents() model.ReporterStatus {
 // follows what the group writes, until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { k.whenDue(ctx, partLogs, leastPause, k.moved[0], k.due, k.tend) })
+	running.Go(func() { k.whenDue(ctx, partLogs, leastPause, k.moved.tend, k.due, k.tend) })
 	running.Go(func() { k.followRuns(ctx) })
-	running.Go(func() { k.whenDue(ctx, "coming generations", placePause, k.moved[2], k.dueToPlace, k.place) })
+	running.Go(func() { k.whenDue(ctx, "coming generations", placePause, k.moved.place, k.dueToPlace, k.place) })
 	if k.reports != nil && k.group != nil {
 		running.Go(func() { k.listen(ctx) })
 	}
@@ -102,7 +90,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		running.Go(func() { k.watch(ctx) })
 	}
 	if k.group != nil {
-		running.Go(func() { k.whenDue(ctx, "the group's logs", leastPause, k.moved[1], k.dueShared, k.tendShared) })
+		running.Go(func() { k.whenDue(ctx, "the group's logs", leastPause, k.moved.tendShared, k.dueShared, k.tendShared) })
 		k.noteRuns()
 		for s := range k.news {
 			k.adopt(s)

@@ -79,11 +79,27 @@ type request struct {
 	result  chan<- error
 }
 
+// Deps are what an engine works with. All but Forwarder and Log may be nil.
+type Deps struct {
+	Forwarder Forwarder
+	Checker   Checker // whose results the engine follows
+	// Inherited are the backends that an earlier process left healthy and in use. They stay so until
+	// as many probes have failed as it takes for any backend: a new process is no reason to believe
+	// the first failure.
+	Inherited map[model.Target]bool
+	Ways      Ways  // a new VIP's announcement waits until its packets can be forwarded
+	Loads     Loads // without loads, policies that go by them take turns
+	Log       *slog.Logger
+}
+
 // New returns an engine that does nothing before Run.
-func New(forwarder Forwarder, log *slog.Logger) *Engine {
+func New(deps Deps) *Engine {
 	return &Engine{
-		forwarder: forwarder,
-		log:       log,
+		forwarder: deps.Forwarder,
+		checker:   checker{Checker: deps.Checker, inherited: deps.Inherited},
+		waiting:   waiting{ways: deps.Ways},
+		loads:     loads{Loads: deps.Loads},
+		log:       deps.Log,
 		planner:   NewPlanner(),
 		held:      heldAt{},
 		moves:     map[model.ServiceID]tally{},
@@ -101,9 +117,6 @@ func (e *Engine) Announce(announcer Announcer) {
 	case <-e.stopped:
 	}
 }
-
-// Check makes the engine follow a checker's results. It is called before Run.
-func (e *Engine) Check(c Checker) { e.checker.Checker = c }
 
 // Run does what Apply asks for, until the context ends. It is called once. The
 // sinks keep what they have when it returns: forwarding goes on.

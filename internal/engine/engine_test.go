@@ -61,7 +61,7 @@ var errFull = errors.New("map is full")
 func start(t *testing.T, test func(t *testing.T, e *Engine, sink *recorder, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &recorder{}
-		e := New(sink, slog.New(slog.DiscardHandler))
+		e := New(Deps{Forwarder: sink, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ended := make(chan struct{})

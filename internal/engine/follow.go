@@ -73,11 +73,6 @@ func (c *checker) only(applied *request) {
 	}
 }
 
-// Inherit says which backends an earlier process left healthy and in use. They stay so until as
-// many probes have failed as it takes for any backend: a new process is no reason to believe the
-// first failure. It is called before the first Apply.
-func (e *Engine) Inherit(well map[model.Target]bool) { e.checker.inherited = well }
-
 // await returns when something is known about every backend, including whether connections can be
 // handed over to it, or when enough time has passed.
 func (c *checker) await(ctx context.Context) {

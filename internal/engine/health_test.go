@@ -233,10 +233,14 @@ func (s *stateSink) want(t *testing.T, when string, sets ...string) {
 }
 
 func startChecked(t *testing.T, test func(t *testing.T, e *Engine, sink *stateSink, f *finder)) {
+	startInheriting(t, nil, test)
+}
+
+// startInheriting is startChecked after a process that left these backends well.
+func startInheriting(t *testing.T, well map[model.Target]bool, test func(t *testing.T, e *Engine, sink *stateSink, f *finder)) {
 	synctest.Test(t, func(t *testing.T) {
 		sink, f := &stateSink{}, newFinder()
-		e := New(sink, slog.New(slog.DiscardHandler))
-		e.Check(f)
+		e := New(Deps{Forwarder: sink, Checker: f, Inherited: well, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -320,9 +324,9 @@ func TestFirstPlanDoesNotWaitForEver(t *testing.T) {
 // TestInheritedBackendsStay has backends that an earlier process has left well: nothing is known
 // of them yet, and they are neither waited for nor taken out.
 func TestInheritedBackendsStay(t *testing.T) {
-	startChecked(t, func(t *testing.T, e *Engine, sink *stateSink, f *finder) {
-		s, more := checkedWeb(3, 0), checkedWeb(5, 0)
-		e.Inherit(map[model.Target]bool{targetOf(&s, 0): true, targetOf(&s, 1): true, targetOf(&more, 4): true})
+	s, more := checkedWeb(3, 0), checkedWeb(5, 0)
+	well := map[model.Target]bool{targetOf(&s, 0): true, targetOf(&s, 1): true, targetOf(&more, 4): true}
+	startInheriting(t, well, func(t *testing.T, e *Engine, sink *stateSink, f *finder) {
 		f.find(targetOf(&s, 2), model.HealthDown)
 		begun := time.Now()
 		apply(t, e, s)

@@ -17,10 +17,6 @@ type Loads interface {
 	Changed() <-chan struct{}
 }
 
-// Loads makes the engine place connections without loads if none are known. It is called before
-// Run.
-func (e *Engine) Loads(l Loads) { e.loads.Loads = l }
-
 // loads are Loads, or none, and the turns of services without loads.
 type loads struct {
 	Loads

@@ -71,8 +71,7 @@ func (s *tables) last() (model.Table, int) {
 func TestDegradedServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink, loads := &tables{}, &reports{changed: make(chan struct{}, 1), degraded: map[model.ServiceID]bool{}}
-		e := New(sink, slog.New(slog.DiscardHandler))
-		e.Loads(loads)
+		e := New(Deps{Forwarder: sink, Loads: loads, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go e.Run(ctx)

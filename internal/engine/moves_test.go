@@ -144,7 +144,7 @@ func TestMovesOfServicesThatStay(t *testing.T) {
 func TestEngineCountsMoves(t *testing.T) {
 	var text strings.Builder
 	sink := &recorder{}
-	e := New(sink, slog.New(slog.NewTextHandler(&text, nil)))
+	e := New(Deps{Forwarder: sink, Log: slog.New(slog.NewTextHandler(&text, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {

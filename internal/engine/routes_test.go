@@ -145,7 +145,7 @@ func (a announces) Set(now model.Announcement) {
 func TestOrderOfSinks(t *testing.T) {
 	one, two := at("203.0.113.1", model.Active), at("203.0.113.2", model.Active)
 	s := &sinks{fail: errFull}
-	e := New(forwards{s}, slog.New(slog.DiscardHandler))
+	e := New(Deps{Forwarder: forwards{s}, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go e.Run(ctx)

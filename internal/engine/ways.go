@@ -33,10 +33,6 @@ type waiting struct {
 	pause time.Duration
 }
 
-// Ways makes a new VIP's announcement wait until its packets can be forwarded. It is called before
-// Run.
-func (e *Engine) Ways(w Ways) { e.waiting.ways = w }
-
 // announce tells what is forwarded now, as soon as it has ways.
 func (e *Engine) announce(next *model.Announcement) {
 	e.waiting.next, e.waiting.pause = next, firstLook

@@ -59,8 +59,7 @@ func TestNewRoutesWaitForWays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, l := &sinks{}, &lost{}
-				e := New(forwards{s}, slog.New(slog.DiscardHandler))
-				e.Ways(l)
+				e := New(Deps{Forwarder: forwards{s}, Ways: l, Log: slog.New(slog.DiscardHandler)})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go e.Run(ctx)
@@ -139,9 +138,9 @@ func (w *witness) Unreached() map[netip.Addr]bool {
 // What a sink has taken is said to run before anything waits for the sink again: whoever
 // reads its state meanwhile gets both of one plan.
 func TestWhatRunsIsSaidFirst(t *testing.T) {
-	e := New(forwards{&sinks{}}, slog.New(slog.DiscardHandler))
-	w := &witness{engine: e}
-	e.Ways(w)
+	w := &witness{}
+	e := New(Deps{Forwarder: forwards{&sinks{}}, Ways: w, Log: slog.New(slog.DiscardHandler)})
+	w.engine = e
 	go e.Run(t.Context())
 	for _, vips := range [][]string{{"203.0.113.1"}, {"203.0.113.1", "203.0.113.2"}} {
 		var services []model.Service
