@@ -4,20 +4,52 @@
 //
 // # Glossary
 //
-//   - Service: a VIP, protocol and port (or port range, or all ports) in a
-//     segment, with its backends.
-//   - Backend: a real server: name, address, weight, state.
-//   - Director: a host that receives the VIP's traffic and forwards it.
-//   - Group: the directors that announce the same VIPs and share one desired state.
-//   - Mode: how a packet reaches the backend.
-//   - Policy: how a new connection is placed.
+// What is balanced:
+//
+//   - Service: a VIP, protocol and port (or port range, or all ports) in a segment, with its backends.
+//   - VIP: the address that clients send to.
+//   - Backend: a real server of a service: name, address, weight, state.
 //   - Segment: a tenant's network; the same VIP may exist in several.
-//   - Ring: a service's Maglev lookup table; a slot of it has an owner and
-//     further candidates, together its row.
-//   - Agent: weir on a backend's host.
-//   - Check: how directors find out whether a service's backends are well; a probe
-//     is one question of it to one backend.
-//   - Load: what a director knows about how busy a backend is.
+//   - Mode: how a packet reaches the backend: l2dsr, ipip, gue, nat or redirect.
+//   - Fallback: the mode for connections of a redirect service that cannot be redirected.
+//   - Policy: how a backend is chosen for a new connection: maglev, random, round-robin, p2c or least-conn.
+//   - Pod: a backend in a network namespace of another host, which its host's agent reaches.
+//
+// Where it runs:
+//
+//   - Director: a host that receives the VIP's traffic and forwards it.
+//   - Agent: weir on a backend's host, or on a client's host for redirect.
+//   - Group: the directors that announce the same VIPs and share one desired state.
+//   - Set: the services of one owner in a director's store, beside those of its file.
+//   - Owner: of a set: the client of the API that may change it. Of a slot: the backend that gets its new flows.
+//   - Problem: something that was asked for and does not run; it is listed until it does.
+//   - Part: something of the host that weir owns and repairs, such as an address or a sysctl.
+//
+// How a backend is found:
+//
+//   - Flow: protocol, addresses and ports of a connection, or of datagrams.
+//   - Ring: a service's lookup table, by weighted Maglev; a flow's hash chooses a slot of it.
+//   - Row: the candidates of a slot, in order: the owner, its backup, and backends that may have older flows.
 //   - Generation: a version of a service's membership and weights.
 //   - Log: the generations that some connection may still need.
+//   - Flow memory: what a director remembers of flows whose backend the ring alone does not say.
+//   - Fresh, sustained, proved: how much of a flow has been seen: less than 2 s of it; 2 s in sequence, from one side; both sides with the right numbers.
+//   - Telling: what a director writes to the others of its group about a flow.
+//   - Second chance: an agent without a packet's connection sends the packet to the next host of its row.
+//   - Reason: what became of a packet; each packet counts once, under one.
+//
+// How backends are judged:
+//
+//   - Check: how directors find out whether a service's backends are well.
+//   - Probe: one question of a check to one backend.
+//   - Load: what a director knows about how busy a backend is.
+//   - Report: what an agent tells directors: load, or which backends still have connections of which generation.
+//   - Slow start: a backend that comes gets its share step by step.
+//
+// Four things are called drain:
+//
+//   - Draining: a backend's state: it keeps its connections and gets no new ones.
+//   - Drain time: services[].drain, how long flows of a generation that was replaced may still need it.
+//   - Drain of a backend: weir drain, which makes a backend draining beside the file.
+//   - Drain of a director: weir run --drain, which withdraws its routes before it ends.
 package model
