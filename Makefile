@@ -58,6 +58,11 @@ build: deps-build ## build bin/weir, one static binary
 	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
 		-o bin/weir ./cmd/weir >&2
 
+# A lab with real traffic, which users of weir do not run: it is not in bin/weir.
+.PHONY: build-demo
+build-demo: build ## build bin/weir-demo, the laboratory of make demo
+	@go build -trimpath -buildvcs=false -o bin/weir-demo ./cmd/weir-demo >&2
+
 .PHONY: build-kube
 build-kube: deps-build ## build bin/weir-kube, the controller for Kubernetes
 	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
@@ -175,9 +180,9 @@ test-gateway-conformance: deps-kubernetes gateway-conformance $(kubebin)/kube-ap
 		WEIR_GATEWAY_CONFORMANCE=$(gatewaybin) $(private) go test -timeout 40m -count 1 -run Conformance ./test/kube $(ARGS)
 
 .PHONY: demo
-demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
+demo: deps-demo build-demo ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
 	@.ci/deps frr || echo "without FRR the demo sets the router's routes by hand, and loses no director" >&2
-	@bin/weir demo $(ARGS)
+	@bin/weir-demo $(ARGS)
 
 .PHONY: chaos
 chaos: deps-chaos build ## count the connections that break while everything changes: ARGS="--seeds 1-10 --json"
@@ -255,7 +260,7 @@ web/node_modules/.package-lock.json: web/package-lock.json
 	@npm --prefix web ci --silent --ignore-scripts --no-audit --no-fund >&2
 
 .PHONY: test-web
-test-web: deps-web build web ## try the dashboard of a running demo in Chromium: SCREENSHOTS=/DIR takes pictures, too
+test-web: deps-web build-demo web ## try the dashboard of a running demo in Chromium: SCREENSHOTS=/DIR takes pictures, too
 	@cd web && WEIR=../bin/weir $(private) node --test test/dashboard.test.js
 	@cd web && WEIR=../bin/weir unshare --net -- $(private) node --test test/large.test.js
 

@@ -74,13 +74,8 @@ var testsMayImport = append([]string{
 	"cilium/ebpf", "etcd", "go-cmp", "gonum", "gopacket", "netlink", "netns", "x/sys",
 }, laboratories.Packages...)
 
-// labUsers are the packages that import laboratories, which must not end up in the program's director
-// or agent: only tests import them, and the demo and the benchmarks build labs with one.
-var labUsers = map[string][]string{
-	"internal/netlab":    {"internal/routerlab", "internal/demo", "bench", "bench/answers", "bench/bulk", "bench/bypass", "bench/edge", "bench/process", "bench/program", "bench/queues", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic", "test/kube/cluster", "test/kube/reactions", "test/kube/site"},
-	"internal/packet":    {"bench/answers"},
-	"internal/routerlab": {"bench/edge", "internal/demo", "test/kube/site"},
-}
+// products are the programs that users run.
+var products = []string{"./cmd/weir", "./cmd/weir-kube"}
 
 // goPackage is what these tests want to know of a package, as "go list -json" says it.
 type goPackage struct {
@@ -152,11 +147,15 @@ func (read tables) importName(importPath string) (name string, std bool) {
 }
 
 func TestLabIsNotInTheProduct(t *testing.T) {
-	for _, p := range packages(t) {
-		for _, i := range p.Imports {
-			name := strings.TrimPrefix(i, module)
-			if slices.Contains(laboratories.Packages, name) && !slices.Contains(labUsers[name], p.path()) {
-				t.Errorf("%s imports %s, which is for tests", p.path(), name)
+	for _, program := range products {
+		out, err := exec.Command("go", "list", "-deps", program).Output()
+		if err != nil {
+			t.Fatal("list what a program is made of:", err)
+		}
+		for dependency := range strings.Lines(string(out)) {
+			name, own := strings.CutPrefix(strings.TrimSpace(dependency), module)
+			if own && (slices.Contains(laboratories.Packages, name) || name == "internal/demo" || strings.HasPrefix(name, "bench") || strings.HasPrefix(name, "test/")) {
+				t.Errorf("%s has %s in it, which is for tests", program, name)
 			}
 		}
 	}

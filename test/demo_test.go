@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// "weir demo" shows every mode and family without a failure, and what traffic notices of the
+// weir-demo shows every mode and family without a failure, and what traffic notices of the
 // losses, and leaves nothing.
 func TestDemo(t *testing.T) {
-	cmd := exec.Command(weir, "demo", "--duration", "6s", "--json")
+	cmd := exec.Command(buildDemo(t), "--weir", weir, "--duration", "6s", "--json")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		t.Errorf("weir demo: %v\n%s", err, &stderr)
+		t.Errorf("weir-demo: %v\n%s", err, &stderr)
 	}
 	var report struct {
 		Requests, Failed int
@@ -71,10 +71,42 @@ func TestDemo(t *testing.T) {
 	wantNothingLeft(t, cmd.Process.Pid)
 }
 
+// buildDemo builds the program and returns its path.
+func buildDemo(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(built, "weir-demo")
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/weir-demo").CombinedOutput(); err != nil {
+		t.Fatalf("build weir-demo: %v\n%s", err, out)
+	}
+	return path
+}
+
+// A wrong command line is told from a demo in which something failed, and from a missing weir.
+func TestDemoComplains(t *testing.T) {
+	demo := buildDemo(t)
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--duration", "1s"}, 2, "--duration 1s is too short"},
+		{[]string{"now"}, 2, "takes no arguments"},
+		{[]string{"--wait"}, 2, "-wait"},
+		{[]string{"--weir", "/nowhere/weir"}, 1, "/nowhere/weir"},
+		{[]string{"--help"}, 0, "Usage: weir-demo"},
+	} {
+		cmd := exec.Command(demo, test.args...)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.says) {
+			t.Errorf("weir-demo %q ends with %d and says %q; %d and %q are expected", test.args, code, out, test.code, test.says)
+		}
+	}
+}
+
 // An interrupt ends the demo early, with a report of what it saw; one during the hold ends the
 // hold.
 func TestDemoIsInterrupted(t *testing.T) {
-	cmd := exec.Command(weir, "demo", "--duration", "60s", "--hold")
+	cmd := exec.Command(buildDemo(t), "--weir", weir, "--duration", "60s", "--hold")
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
 	stderr, err := cmd.StderrPipe()

@@ -37,8 +37,6 @@ var elsewhere = []struct {
 	{"run --drain", "drain_test.go", "TestDirectorDrains", []string{`"--drain"`}},
 	{"agent", "../../test/upgrade_test.go", "TestUpgradeLosesNothing", []string{`"agent"`}},
 	{"bfd", "../../test/bfd_test.go", "TestBFDOutlivesTheProcess", nil},
-	{"demo", "../../test/demo_test.go", "TestDemo", []string{`"demo"`}},
-	{"demo --hold", "../../test/demo_test.go", "TestDemoIsInterrupted", []string{`"demo"`, `"--hold"`}},
 	{"detach", "../../test/restart_test.go", "TestDetachRemovesEverything", []string{`"detach"`}},
 	{"doctor", "doctor_test.go", "TestDoctor", []string{`"doctor"`, `"-c"`}},
 	{"services --server", "remote_test.go", "TestCommandsFromElsewhere", []string{`"--server"`, `"--ca"`, `"--token-file"`}},

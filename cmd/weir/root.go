@@ -29,7 +29,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newUndrain(), newDetach(),
 		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
-		newDemo(), newDoctor(), newVersion(), newMan())
+		newDoctor(), newVersion(), newMan())
 	root.AddCommand(newCapture())
 	return root
 }

@@ -1,4 +1,4 @@
-// The demo's lab, held: "weir demo --hold" says where its dashboards and its hosts are.
+// The demo's lab, held: "weir-demo --hold" says where its dashboards and its hosts are.
 import { spawn, execFileSync } from "node:child_process";
 import { once } from "node:events";
 
@@ -12,7 +12,7 @@ export class Demo {
 
   constructor(weir) {
     this.#weir = weir;
-    this.#process = spawn(weir, ["demo", "--duration", "5s", "--hold"], { stdio: ["ignore", "ignore", "pipe"] });
+    this.#process = spawn(`${weir}-demo`, ["--duration", "5s", "--hold"], { stdio: ["ignore", "ignore", "pipe"] });
     this.#process.stderr.setEncoding("utf8").on("data", (text) => (this.#text += text));
   }
 
