@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What check.bpf.c and its loader have in common. */
+/* What check.bpf.c and its loader share. */
 #pragma once
 
 #include "abi/export.h"

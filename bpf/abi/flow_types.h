@@ -19,7 +19,7 @@
 enum flow_state {
 	FLOW_FREE = 0,
 	FLOW_CLAIMED = 1,     /* being written */
-	FLOW_SYN = 2,         /* fresh. TCP: nothing but SYNs */
+	FLOW_SYN = 2,         /* fresh. TCP: only SYNs */
 	FLOW_LEARNED = 3,     /* fresh. TCP: of a connection that began elsewhere */
 	FLOW_ONCE = 4,        /* fresh. UDP: one packet */
 	FLOW_ESTABLISHED = 5, /* sustained. TCP */
@@ -84,8 +84,8 @@ EXPORT_ENUM(flow_tag);
 enum flow_event {
 	FLOW_INSERTED = 0,
 	FLOW_REFUSED, /* every place of its bucket is taken, or its service has its share of them */
-	FLOW_MOVED,   /* from the CPU that had it: RSS sends it to another one now */
-	FLOW_UNTOLD,  /* what the group should know of it found no room: all is told anew */
+	FLOW_MOVED,   /* taken from another CPU: RSS sends its packets here now */
+	FLOW_UNTOLD,  /* no room to tell the group of it: all flows are told again */
 	FLOW_EVENT_COUNT,
 };
 EXPORT_ENUM(flow_event);
@@ -98,8 +98,8 @@ EXPORT_ENUM(flow_event);
 #define FRESH_FLOWS_TOLD 16384
 
 /*
- * What another director of the group remembers of a flow, on its way into this director's
- * memory: the entry as it should be there, in this host's clock and indexes.
+ * A flow that another director of the group remembers, on its way into this director's
+ * memory: the entry as it should be there, with this host's clock and indexes.
  */
 #define TELLINGS_MAX 512
 

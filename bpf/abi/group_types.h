@@ -21,8 +21,8 @@ struct peer {
 };
 
 /*
- * Which director a fragment belongs to, by the hash of what all fragments of its packet
- * have (group.h). The same on all directors that see the same ones of the group.
+ * The director that a fragment belongs to, by the hash of the fields that all fragments of its
+ * packet have (group.h). All directors that see the same members of the group agree on it.
  */
 #define GROUP_SLOTS 256
 

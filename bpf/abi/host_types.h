@@ -92,7 +92,7 @@ struct host_cookie {
 	__u32 acknowledgement;
 };
 
-/* What was asked of a host that is down for a director: ns of CLOCK_MONOTONIC. */
+/* Questions to a host that a director sees down: ns of CLOCK_MONOTONIC. */
 struct host_question {
 	__u64 since; /* since then there were questions all the time */
 	__u64 last;
@@ -105,7 +105,7 @@ struct host_question {
 #define HOST_PEERS_MAX 131072
 #define HOST_ENDPOINTS_MAX 1024
 
-/* Hosts of which it is known whether they answer. */
+/* Hosts to which questions are remembered. */
 #define HOST_QUESTIONS_MAX 1024
 
 /*
@@ -118,7 +118,7 @@ struct host_question {
 #define HOST_NAMESPACES_MAX 16
 
 enum host_service_flag {
-	/* Nothing is sent on: its sockets cannot be seen here. */
+	/* No packet is sent on: the service's sockets cannot be seen here. */
 	HOST_SERVICE_KEEPS_ALL = 1 << 0,
 	/* This host has pods of it and nothing else: the host itself does not have the VIP. */
 	HOST_SERVICE_PODS = 1 << 1,
@@ -170,7 +170,7 @@ enum host_reason {
 	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */
 	/* Appended, because counters outlive versions. Ingress: dropped. */
 	HOST_DROP_UNKNOWN_HOP,  /* it was to go on to a host that is no backend of the service */
-	HOST_DROP_INNER_SOURCE, /* from where no client of a VIP of this host is: see is_nobodys */
+	HOST_DROP_INNER_SOURCE, /* its source is no client's: see is_nobodys */
 	HOST_REASON_COUNT,
 };
 EXPORT_ENUM(host_reason);

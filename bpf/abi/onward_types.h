@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What onward.bpf.c and its loader have in common. */
+/* What onward.bpf.c and its loader share. */
 #pragma once
 
 #include <linux/types.h>

@@ -48,7 +48,7 @@ enum pod_sign {
 	POD_FIN_CLIENT = 1 << 0,
 	POD_FIN_POD = 1 << 1,
 	POD_RESET = 1 << 2,
-	/* TCP: by what only a pod with the connection sends; UDP: since the last turn. */
+	/* TCP: the pod has sent what only the connection's pod can; UDP: since the last turn. */
 	POD_ANSWERED = 1 << 3,
 	POD_SYN = 1 << 4,    /* TCP: it has begun with a SYN that came here */
 	POD_NUMBER = 1 << 5, /* TCP: of either way: the number is known, also if it is 0 */

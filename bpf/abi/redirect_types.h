@@ -9,8 +9,8 @@
 #include "abi/host_types.h"
 
 /*
- * Limits, all of them per host. A connection is in two maps, once by what the host's
- * sockets call it and once by what is on the wire.
+ * Limits, all of them per host. A connection is in two maps, once by the addresses
+ * of the host's socket and once by those on the wire.
  */
 #define REDIRECT_SERVICES_MAX 4096
 #define REDIRECT_PREFIXES_MAX 131072
@@ -39,7 +39,7 @@ struct redirect_service {
 	__u16 flags; /* enum redirect_service_flag */
 };
 
-/* What an option says of a VIP. */
+/* How an option names a VIP. */
 struct redirect_name {
 	__be32 tail; /* last 4 bytes */
 	__be16 port;
@@ -47,8 +47,8 @@ struct redirect_name {
 };
 
 /*
- * A backend of this host under the VIP that an option says. Without a name: under any VIP, by
- * which packets to other ports are told apart at once.
+ * A backend of this host under the VIP that an option names. Without a name: under any VIP,
+ * so that packets to other ports are told apart at once.
  */
 struct redirect_place {
 	struct host_endpoint here;
@@ -93,7 +93,7 @@ struct redirect_holder {
 	__u16 pad;
 };
 
-/* What is to be repeated in a SYN-ACK. */
+/* What a SYN-ACK has to repeat. */
 struct redirect_echo {
 	__u32 service;
 	__be32 tail;
@@ -110,8 +110,8 @@ struct redirect_echo_slot {
 };
 
 /*
- * An RST is noted only of what leaves: either side has reset the connection, and nothing
- * has left since.
+ * An RST is noted only for the direction that leaves: either side has reset the
+ * connection, and no packet has left since.
  */
 enum redirect_end {
 	REDIRECT_FIN = 1 << 0, /* has been seen in this direction */
@@ -161,7 +161,7 @@ enum redirect_event {
 	REDIRECT_TAKEN, /* the connection is the backend's */
 	REDIRECT_NOT_TAKEN, /* the VIP answered by itself, although it was asked: no director has handed the connection over */
 	REDIRECT_NOT_ASKED_FOR, /* no such SYN has left, or another one with the same ports since */
-	REDIRECT_FOREIGN,       /* from where the service has no backends */
+	REDIRECT_FOREIGN,       /* its source is in no prefix of the service's backends */
 	REDIRECT_FULL,          /* no place for one more connection */
 	/* On a client's host: an ICMP error about a packet of a redirected connection. */
 	REDIRECT_ERROR,

@@ -22,7 +22,7 @@
 enum snat_state {
 	SNAT_FREE = 0,
 	SNAT_CLAIMED = 1,     /* being written */
-	SNAT_SYN = 2,         /* fresh. TCP: the client has sent nothing but SYNs */
+	SNAT_SYN = 2,         /* fresh. TCP: the client has sent only SYNs */
 	SNAT_ESTABLISHED = 3, /* proved. TCP */
 	SNAT_CLOSING = 4,     /* was proved: one side has sent a FIN */
 	SNAT_CLOSED = 5,      /* was proved: both have */
@@ -44,11 +44,11 @@ enum asked_state {
 	ASKED_NOTHING = 0, /* no SYN has been looked at */
 	ASKED_PLAIN = 1,   /* no answer to the SYN redirects */
 	ASKED_OPEN = 2,    /* the SYN left with the option, and no other SYN has left */
-	ASKED_TAKEN = 3,   /* the host that answered has it: it is the flow's backend, at a port */
+	ASKED_TAKEN = 3,   /* the host that answered is the flow's backend, at a port */
 };
 EXPORT_ENUM(asked_state);
 
-/* TCP: which of a flow's numbers are known. UDP has there when the flow began. */
+/* TCP: which of a flow's numbers are known. For UDP the field says when the flow began. */
 enum snat_proof {
 	SNAT_KNOWS_CLIENT = 1 << 0,  /* PROOF_CLIENT */
 	SNAT_KNOWS_BACKEND = 1 << 1, /* PROOF_BACKEND */
@@ -126,7 +126,7 @@ enum ask_event {
 	ASK_NOT_TAKEN,     /* the backend that was asked has answered itself */
 	ASK_NOT_ASKED_FOR, /* no such SYN has left, or another one has since */
 	ASK_MISNAMED,      /* the answer names another backend than was asked */
-	ASK_FOREIGN,       /* it comes from where the service has no backend */
+	ASK_FOREIGN,       /* its source is no backend of the service */
 	ASK_EVENT_COUNT,
 };
 EXPORT_ENUM(ask_event);

@@ -135,7 +135,7 @@ enum ring_flag {
 	RING_SNAT = 1 << 0,   /* some backend is full NAT: flows have a place of their own */
 	RING_MEMORY = 1 << 1, /* slots may ask for flow memory: see struct flow_entry */
 	RING_QUIC = 1 << 2,   /* connection IDs may name the backend */
-	/* The policy places what is redirected, the ring the rest: that would not be remembered. */
+	/* The policy places only redirected connections: others would need flow memory. */
 	RING_REDIRECTED = 1 << 3,
 	RING_SOURCES = 1 << 4,        /* only some clients may come: see struct source_range */
 	RING_KERNEL_SOURCES = 1 << 5, /* packets from some addresses are left to the kernel */
@@ -334,8 +334,8 @@ struct fragment {
 };
 
 /*
- * What this CPU has used, in this second, of what it may do in one: the first is for all
- * sources, each one behind it for some of them: see budget.h.
+ * What this CPU has used of its budgets in this second: the first budget is for all
+ * sources, each other one for some of them: see budget.h.
  */
 #define BUDGET_SOURCES_BITS 6
 
@@ -350,7 +350,7 @@ enum settings_flag {
 	SETTINGS_REPLIES = 1 << 1,  /* some service is NAT: look replies up */
 	SETTINGS_GROUP = 1 << 2,    /* fragments may belong to another director */
 	SETTINGS_TELL = 1 << 3,     /* a program wants to know what is remembered of flows */
-	SETTINGS_MOVES = 1 << 4,    /* and it reads the whole memory: it may miss what moves */
+	SETTINGS_MOVES = 1 << 4,    /* and it reads the whole memory: it may miss flows that move */
 	SETTINGS_ASKS = 1 << 5,     /* some service asks to be redirected */
 	SETTINGS_OWN_MACS = 1 << 6, /* own_macs has all addresses of this host */
 };
@@ -432,7 +432,7 @@ enum reason {
 	DROP_REDIRECT_FAILED,  /* egress interface is not ready for XDP */
 	DROP_SOURCE_RANGE,     /* the service is for other clients */
 	DROP_SOURCE_VIP,       /* to a VIP, from a VIP: the answer would come here again */
-	DROP_SOURCE_BACKEND,   /* from where a backend of the service serves */
+	DROP_SOURCE_BACKEND,   /* its source is where a backend of the service serves */
 	DROP_SOURCE_INVALID,   /* to a VIP, from an address that no host has */
 	DROP_NO_SERVICE,  /* to a VIP, but of no service: the kernel would send it to a router */
 	DROP_ANSWER_LATE, /* from a VIP to this host, which has no such connection any more */

@@ -189,9 +189,9 @@ static __always_inline int is_late(struct xdp_md *ctx, const struct packet *pack
 }
 
 /*
- * Drops what the kernel must not get of the packets that are left to it: those that it would send
- * to a router because it does not have the VIP, and late answers. If the kernel has the VIP, it
- * may serve the packet itself.
+ * Drops packets that are left to the kernel and that it must not get: those that it would send to
+ * a router because it does not have the VIP, and late answers. If the kernel has the VIP, it may
+ * serve the packet itself.
  */
 __noinline enum reason keep_from_kernel(struct xdp_md *ctx, const struct packet *packet,
 					enum reason reason)

@@ -19,7 +19,7 @@
 
 /* Longer than any packet waits for the kernel. */
 #define COOKIE_MOMENT SECOND
-/* What a client may send before it gets an answer: a SYN-ACK's window is not scaled. */
+/* How much a client may send before it gets an answer: a SYN-ACK's window is not scaled. */
 #define COOKIE_WINDOW 0xffff
 
 static __always_inline void note_cookie(struct host_flow *flow, const struct tcphdr *tcp)
@@ -37,7 +37,7 @@ static __always_inline void note_cookie(struct host_flow *flow, const struct tcp
 		bpf_map_update_elem(&cookies, flow, &cookie, BPF_ANY);
 }
 
-/* Nothing but the SYN-ACK can have been acknowledged yet. A RST need not say what was. */
+/* Only the SYN-ACK can have been acknowledged yet. A RST need not acknowledge it. */
 static __always_inline int follows_cookie(struct host_flow *flow, const struct tcphdr *tcp)
 {
 	const struct host_cookie *cookie = bpf_map_lookup_elem(&cookies, flow);

@@ -22,13 +22,13 @@
 
 /* As long as an idle flow lives in a director's memory. */
 #define FLOW_TIMEOUT (FLOW_TIMEOUT_UDP * SECOND)
-/* A host that was lost cannot be back by then: no other host has got the flow meanwhile. */
+/* A lost host is not back within this time: so no other host has got the flow meanwhile. */
 #define FLOW_FRESH SECOND
 
 /* An age in a row: units of 2^30 ns, 1 is the youngest; 0: no host has the flow. */
 #define CLAIM_OLDEST 254
 
-/* What a host knows of a datagram that is not in it. */
+/* What a host knows about a datagram besides its contents. */
 struct datagram {
 	__u64 now;
 	__u64 age; /* of the last one of its flow that was kept here */

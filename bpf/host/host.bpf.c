@@ -182,8 +182,8 @@ static __always_inline int has_chance(const struct tunnel *t, const struct inner
 }
 
 /*
- * Packets go on only to backends of their service: else this host would send to any address for
- * everybody who can send from a source that it believes.
+ * Packets go on only to backends of their service. Otherwise anybody who can send from a source
+ * that this host believes could make it send to any address.
  */
 static __always_inline enum host_reason keep_known(enum host_reason reason,
 						   const struct chance *chance)
@@ -394,8 +394,8 @@ int host_ingress(struct __sk_buff *skb)
 }
 
 /*
- * Handles what host_xdp has left, among all that it has unwrapped or passed and counted. Only
- * these packets come as far as to a service in a tunnel to this host.
+ * Handles the packets that host_xdp has left. It sees all others, too, which host_xdp has
+ * unwrapped, or passed and counted; only those left are in a tunnel to this host's services.
  */
 SEC("tc")
 int host_after_xdp(struct __sk_buff *skb)

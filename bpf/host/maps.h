@@ -7,7 +7,7 @@
 
 #include "abi/host_types.h"
 
-/* Addresses of this host at which tunnels end, and the interface that has it; 0: lo. */
+/* Addresses of this host at which tunnels end, and the interface that has each; 0: lo. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, HOST_ENDPOINTS_MAX);

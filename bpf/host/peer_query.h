@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Hosts that are down for a director may be up all the same: a host asks them about
- * datagrams that no other host has. What has become of its questions says whether a host
- * is still there to answer.
+ * A host that a director sees down may still be up: another host asks it about datagrams
+ * that no other host has. Whether it answers these questions shows whether it is there.
  */
 #pragma once
 

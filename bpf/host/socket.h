@@ -117,8 +117,8 @@ static __always_inline int before(__u32 a, __u32 b)
 }
 
 /*
- * A connection that is only being opened: another one with the same addresses may have
- * been, or may be, elsewhere, so the packet must be about this one's SYN-ACK.
+ * A connection that is still being opened: another host may have, or have had, one
+ * with the same addresses, so the packet must be about this connection's SYN-ACK.
  */
 static __always_inline int of_request(struct bpf_sock *sk, const struct tcphdr *tcp)
 {
@@ -131,8 +131,8 @@ static __always_inline int of_request(struct bpf_sock *sk, const struct tcphdr *
 }
 
 /*
- * A connection that has ended here. What the client may still send of it is in its
- * window, or ends one byte before: a FIN that was not acknowledged, a keepalive.
+ * A connection that has ended here. The client's late segments are in its window,
+ * or end one byte before it: a FIN that was not acknowledged, a keepalive.
  */
 static __always_inline int of_time_wait(struct bpf_sock *sk, const struct tcphdr *tcp,
 					__u32 tcp_length)

@@ -36,9 +36,9 @@ static __always_inline __u16 checksum_update(__u16 checksum, __u64 removed, __u6
 
 /*
  * That equation assumes that something of what is summed is not zero, or 0 may come out where the
- * checksum is 0xffff. IP headers are never all zero, nor is what TCP, UDP and ICMPv6 sum with
- * their pseudo-header. An ICMP echo reply may be, and then only 0xffff is right; for anything else
- * both 0 and 0xffff are right, because they add up to the same.
+ * checksum is 0xffff. IP headers are never all zero, and neither is what TCP, UDP and ICMPv6
+ * sum with their pseudo-header. An ICMP echo reply may be all zero, and then only 0xffff is
+ * right; for anything else both 0 and 0xffff are right, because they add up to the same.
  */
 static __always_inline __u16 checksum_not_zero(__u16 checksum)
 {

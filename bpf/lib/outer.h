@@ -2,7 +2,7 @@
 /*
  * The headers that a packet gets on its way to a backend: Ethernet, IPIP (RFC 2003,
  * RFC 2473, RFC 4213) and GUE variant 0 (draft-ietf-intarea-gue-09), any family in any.
- * Nothing here knows of maps, nor which kind of program writes them.
+ * Nothing here depends on maps, or on the kind of program that writes the headers.
  */
 #pragma once
 

@@ -160,8 +160,8 @@ static __always_inline __u32 redirect_place(const struct tcp_options *o)
 }
 
 /*
- * Whether the option may be added, and will have room in the answer: that repeats what
- * it was offered, and has an MSS of its own.
+ * Whether the option may be added, and will have room in the answer: the answer
+ * repeats the options that it was offered, and has an MSS of its own.
  */
 static __always_inline int has_room(const struct tcp_options *o)
 {

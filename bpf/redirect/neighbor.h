@@ -18,7 +18,7 @@
 #define NEIGHBOR_BITS (8 * ETH_ALEN)
 #define NEIGHBORS_MAX 4096
 
-/* What routes are chosen by, except the DSCP: it is a connection's own only while it lives. */
+/* The fields that choose a route, except the DSCP, which a connection has only while it lives. */
 struct neighbor_place {
 	struct address client;
 	struct address backend;

@@ -235,9 +235,9 @@ static __always_inline int is_answered(const struct segment *s, const struct hos
 
 /*
  * Takes a connection over, if this host has asked for that: in a SYN of this client to
- * this VIP with the number that is acknowledged, which has not left again without the
- * option. A host that has not seen that SYN would have to guess its number, and be where
- * the service has backends.
+ * this VIP with the number that is acknowledged, and not sent again without the option.
+ * A forger that has not seen that SYN would have to guess its number, and send from a
+ * prefix of the service's backends.
  */
 static __always_inline enum redirect_event take(const struct segment *s,
 						const struct host_flow *arriving, __u32 index,
@@ -260,7 +260,7 @@ static __always_inline enum redirect_event take(const struct segment *s,
 }
 
 /*
- * The connection that a SYN-ACK that came is of, if a backend has it. Not inlined, as
+ * The connection of a SYN-ACK that came, if a backend has it. Not inlined, as
  * arrive_syn.
  */
 static __noinline struct redirect_way *arrive_answer(struct __sk_buff *skb, const struct segment *s)

@@ -181,9 +181,9 @@ static __always_inline __u16 echo_age(__u16 when, __u16 now)
 }
 
 /*
- * The place of what a flow's SYN with that number has left; else the place to use: that of the
- * oldest. SYNs of one flow with several numbers have a place each: all but one are strangers', who
- * know the client's port but not its number, and must not end what the client has begun.
+ * The place that a flow's SYN with that number has; else the place to use: that of the oldest.
+ * SYNs of one flow with several numbers have a place each: only one is the client's. The others
+ * are of strangers that know its port and not its number, and must not end what it has begun.
  * Without the lock, as find_syn.
  */
 static __noinline struct redirect_echo_slot *place_echo(const struct host_flow *flow,
@@ -227,7 +227,7 @@ static __always_inline void keep_echo(const struct host_flow *flow, __u32 sequen
 	bpf_spin_unlock(&kept->lock);
 }
 
-/* What is to be repeated in an answer to a SYN with that number; 0: nothing. */
+/* What an answer to a SYN with that number has to repeat; 0: nothing. */
 static __always_inline int find_echo(const struct host_flow *flow, __u32 sequence,
 				     struct redirect_echo *echo)
 {

@@ -19,12 +19,12 @@
 #define IPV6_EXTENSIONS_MAX 8
 
 /*
- * None of these maps is pinned: a program has those of the agent that has loaded it, which
- * fills them before it attaches the program.
+ * None of these maps is pinned: a program uses the maps of the agent that has loaded it,
+ * and the agent fills them before it attaches the program.
  */
 struct guard {
 	__u32 service;
-	__u32 set; /* of guard_sources: what is in it does not change while a guard names it */
+	__u32 set; /* of guard_sources: a set does not change while a guard names it */
 };
 
 /* As an LPM key: the sources that may call. */

@@ -20,7 +20,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* Places that an instance may have, one after the other. */
 #define INSTANCE_PLACES 8
 
-/* What a CPU is in; both at once where a softirq interrupts a thread between polls. */
+/* Where a CPU handles packets; both at once if a softirq interrupts a thread between polls. */
 enum packet_work {
 	IN_SOFTIRQ = 1,
 	IN_THREAD = 2,

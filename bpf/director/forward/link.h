@@ -113,7 +113,7 @@ static __always_inline __be16 ethertype(const struct packet *packet)
 /*
  * Whether the frame is for another host: a switch that does not know where a host is floods the
  * frames for it to all. If every director sent them on, that would not end, because l2dsr leaves
- * the TTL alone; and a director that has another table would give another backend the connection.
+ * the TTL alone; and a director with another table would give the connection to another backend.
  */
 static __noinline int is_for_another_host(struct xdp_md *ctx, const struct backend *backend)
 {
@@ -125,7 +125,7 @@ static __noinline int is_for_another_host(struct xdp_md *ctx, const struct backe
 		return 0;
 	if (is_for(ethernet, backend->mac))
 		return 1;
-	/* Backends are elsewhere: what comes here, another director has not sent to one. */
+	/* Backends are behind another interface: no director sends them frames by this one. */
 	if (backend->ifindex != ctx->ingress_ifindex)
 		return 0;
 	settings = get_settings();
@@ -163,8 +163,8 @@ static __always_inline int set_ttl(struct xdp_md *ctx, struct packet *packet, __
 
 /*
  * The backend is the host that the frame comes from: it also routes for the client, or it is a
- * director that has chosen this host. l2dsr leaves the TTL alone, so two that disagree would send
- * the packet back and forth for ever: it gets few hops. Returns 0 if it has none.
+ * director that has chosen this host. l2dsr leaves the TTL alone, so two directors that disagree
+ * would send the packet back and forth for ever: it gets few hops. Returns 0 if no hop is left.
  */
 static __noinline int limit_hops(struct xdp_md *ctx, struct packet *packet)
 {

@@ -77,7 +77,7 @@ option_in(struct xdp_md *ctx, const struct packet *packet, const struct tcp_opti
 	return (void *)option + REDIRECT_LENGTH > frame_end(ctx) ? NULL : option;
 }
 
-/* ASK_ASKED if a SYN may have the option, else what says no. Not static: verified once. */
+/* ASK_ASKED if a SYN may have the option, else the reason why not. Not static: verified once. */
 __noinline __u32 may_ask(struct xdp_md *ctx, const struct packet *packet)
 {
 	const struct redirect_option *option;

@@ -29,7 +29,7 @@ enum {
 	FAMILY_IPV6 = 10,
 };
 
-/* Sends to a backend, here or not, at a port, read where it is needed; 0: the packet's own. */
+/* Sends to a backend, on this host or another, at a port (read late); 0: the packet's own. */
 static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *packet,
 					    const struct backend *backend, const __be16 *port,
 					    int local)

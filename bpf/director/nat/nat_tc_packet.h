@@ -35,7 +35,7 @@ static __always_inline int parse_skb4(void *data, void *end, struct packet *pack
 	return 1;
 }
 
-/* Reads IPv6, of whose extension headers a host adds only the fragment's by itself. */
+/* Reads IPv6. A host adds only one extension header by itself: the fragment header. */
 static __always_inline int parse_skb6(void *data, void *end, struct packet *packet, __u32 l3)
 {
 	struct ipv6hdr *ip = data + l3;
@@ -114,8 +114,9 @@ static __always_inline int parse_skb_tcp(void *tcp, void *end, struct packet *pa
 }
 
 /*
- * Whether the length in the IP header covers what is read, and is no more than there is: the kernel
- * has not looked at it yet. It has in super-packets, of which the largest do not say their length.
+ * Whether the length in the IP header covers what is read, and is no more than there is: the
+ * kernel has not checked it yet. It has checked super-packets, and the largest of these do not
+ * state a length.
  */
 static __always_inline int is_complete(struct __sk_buff *skb, const struct packet *packet,
 				       __u32 read)

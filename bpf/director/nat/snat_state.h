@@ -99,8 +99,8 @@ static __always_inline __u32 snat_age(union snat_word word, __u32 now)
 }
 
 /*
- * Whether what began then, of which the lowest bits are kept, has lasted so long. Another CPU may
- * have written that a unit ahead of this CPU's clock.
+ * Whether `least` units have passed since `began`, a time of which the lowest bits are kept.
+ * Another CPU may have written it one unit ahead of this CPU's clock.
  */
 static __always_inline int snat_lasts(__u8 began, __u32 now, __u8 least)
 {
@@ -326,7 +326,7 @@ static __always_inline void snat_begin(struct snat_flow *flow, union snat_word b
 /* A segment of the client's: beside its signs. */
 #define SNAT_FROM_CLIENT (1U << 31)
 
-/* Keeps what a segment teaches of its flow's numbers, when the flow's word has changed. */
+/* Keeps the numbers that a segment teaches, once its flow's word has changed. */
 static __always_inline int snat_teach(struct snat_flow *flow, const struct packet *packet,
 				      __u64 was, __u64 is, __u32 signs)
 {

@@ -23,9 +23,9 @@
 #include "lib/packet.h"
 
 /*
- * How good a place is for a new flow, by the flow that is there. Flows that have sent nothing
- * but their beginning give way first, the quiet for longest before others. Flows that have
- * gone on come after them, the youngest first, because a flood is younger than the
+ * How good a place is for a new flow, by the flow that is there. Flows that have sent only
+ * their beginning give way first, those that were quiet longest before others. Flows that
+ * have gone on come after them, the youngest first, because a flood is younger than the
  * connections that were there before it; so none of these gives way while a flow in the
  * bucket is too young to do so. Only flows that were quiet for minutes give way before that.
  */

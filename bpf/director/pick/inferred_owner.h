@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A connection that is not remembered is taken for the oldest owner's. If it goes on, that
- * was right: a backend that does not have it would have reset it. So there are connections of
- * older owners of which no director has seen a packet yet, and perhaps more of them: the
- * service's log should go on naming these owners (internal/history).
+ * was right: a backend that does not have it would have reset it. So the older owners have
+ * connections of which no director had seen a packet, and may have more: the service's log
+ * should go on naming these owners (internal/history).
  */
 #pragma once
 
@@ -27,7 +27,7 @@ static __noinline int note_guess(const struct packet *packet, __u32 service, __u
 
 	if (!header || !last)
 		return 0;
-	/* With neither a list nor a ring before, the log has no other owner to name. */
+	/* Without a list and without an earlier ring, the log has no other owner to name. */
 	if (!(packet->slot.next & SLOT_LIST) && !header->before)
 		return 0;
 	/* Most guesses come in bursts, and all CPUs share the cache line. */

@@ -198,8 +198,8 @@ static __noinline __u32 find_quic(struct xdp_md *ctx, struct packet *packet, __u
 }
 
 /*
- * The packet's backend cannot be reached from here, but perhaps from the host that the packet
- * is sent to: the row names the host that keeps it all the same, as the owner of a slot of its own.
+ * This director cannot reach the packet's backend, but the host that gets the packet may: so the
+ * row still names the host that keeps the packet, as the owner of a slot of its own.
  */
 static __always_inline void name_quic(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				      const struct ring_header *header)

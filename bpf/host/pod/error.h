@@ -23,8 +23,8 @@ static __always_inline int read_error(struct __sk_buff *skb, struct pod_visit *v
 }
 
 /*
- * Addresses, ports and sequence number of what is quoted; the client is at the other end than
- * `local`.
+ * Addresses, ports and sequence number of the quoted packet; the client is at the end that is
+ * not `local`.
  */
 static __always_inline int name_quoted_flow(struct __sk_buff *skb, struct pod_visit *v,
 					    const struct address *source,

@@ -251,7 +251,7 @@ static __noinline void prove(struct pod_visit *v, const struct pod_way *way)
 
 /*
  * How far a client's FIN or RST may be from what the pod has acknowledged: one that is farther off
- * ends nothing, because its number is a guess (RFC 5961). What is sent again is before.
+ * ends nothing, because its number is a guess (RFC 5961). Retransmissions are before it.
  */
 #define POD_END_BEFORE (1 << 16)
 #define POD_END_AFTER (1 << 20)
@@ -274,9 +274,9 @@ static __always_inline int may_end(struct pod_visit *v, const struct pod_way *wa
 }
 
 /*
- * What may still be said of a connection that has ended: the client's segments may be this far
- * from what the pod has acknowledged, and may acknowledge, as errors may quote, this much of what
- * the pod has sent before its FIN.
+ * Packets of a connection that has ended: the client's segments may be this far from what the pod
+ * has acknowledged. They may acknowledge, and errors may quote, this much of what the pod sent
+ * before its FIN.
  */
 #define POD_ENDED_CLIENT (1 << 20)
 #define POD_ENDED_POD (1 << 26)
@@ -294,8 +294,8 @@ static __always_inline int is_unanswered(const struct pod_way *way, int opening)
 
 /*
  * Whether a client's segment that is no SYN is of this connection. A connection that goes on has
- * its addresses and ports for itself. While one is opened, or when it has ended, another host may
- * have another one with the same, whose SYN never came here: the numbers tell.
+ * its addresses and ports for itself. While it is opened, or after it has ended, another host may
+ * have a connection with the same ones, whose SYN never came here: the numbers tell the two apart.
  */
 static __always_inline int is_of(struct pod_visit *v, const struct pod_way *way, int opening)
 {
@@ -321,7 +321,7 @@ static __always_inline int is_of(struct pod_visit *v, const struct pod_way *way,
 	return !acknowledges || !(way->signs & POD_FIN_POD) || is_near_fin(way, acknowledgement);
 }
 
-/* The same for what an error quotes, which a pod has sent. After a RST no errors are needed. */
+/* The same for a pod's packet that an error quotes. After a RST no errors are needed. */
 static __always_inline int has_sent(const struct pod_visit *v, const struct pod_way *way,
 				    int opening)
 {
