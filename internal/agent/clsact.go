@@ -100,7 +100,7 @@ func hasFilters(index int) bool {
 	return false
 }
 
-// removeFilters removes the filters of all interfaces but some, by index.
+// removeFilters removes the filters of all interfaces except some, by index.
 func removeFilters(except map[string]bool) error {
 	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {

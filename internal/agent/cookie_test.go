@@ -42,8 +42,8 @@ func justNow(t testing.TB) uint64 { return monotonic(t) + uint64(time.Hour) }
 func longAgo(t testing.TB) uint64 { return monotonic(t) - uint64(time.Second) }
 
 // testBehindCookie: a cookie of the flow was acknowledged here, and no socket has come of
-// it yet. What the client has sent right behind that is here, too; but nothing that
-// another host's answer has led to, and not for long.
+// it yet. Segments that the client has sent right behind it belong here, too, for a short
+// time. Segments that follow another host's answer do not.
 func (r *second) testBehindCookie(t *testing.T, f *flow) {
 	cookie, known := r.noted(f.key())
 	if !known || cookie.Sequence != f.next || cookie.Acknowledgement != f.ack {

@@ -51,7 +51,7 @@ type step struct {
 	reason  bpfHostReason
 	to      netip.Addr // and where it goes, with this row
 	out     walked
-	noticed bool // every question to who sent it is answered
+	noticed bool // every question is answered to its sender
 }
 
 // talk is one flow of UDP at the wire.

@@ -143,8 +143,8 @@ func TestDatagramErrors(t *testing.T) {
 	}
 }
 
-// TestDatagramsWithoutServer: a host that a director sees down, and where nobody answers
-// datagrams, does not hold on to flows. Nor where sockets are not to be seen.
+// TestDatagramsWithoutServer: a host that a director sees down gives up its flows if no
+// socket answers their datagrams, or if its sockets cannot be seen.
 func TestDatagramsWithoutServer(t *testing.T) {
 	r := newSecond(t)
 	o := outers()[0]
@@ -275,8 +275,8 @@ func TestFlowsAreBounded(t *testing.T) {
 	}
 }
 
-// TestDatagramServersInNamespaces: who answers datagrams in a container is found as its
-// connections are.
+// TestDatagramServersInNamespaces: a server that answers datagrams in a container is
+// found as its connections are.
 func TestDatagramServersInNamespaces(t *testing.T) {
 	s := newStreet(t, true)
 	r := &second{testHost: newTestHost(t), wire: s.wire(t)}

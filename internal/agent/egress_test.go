@@ -19,7 +19,7 @@ const (
 	plainMSS6 = 1500 - 40 - 20
 )
 
-// egressRow is a packet that leaves. What comes out is the same with another MSS.
+// egressRow is a packet that leaves. The packet that comes out differs only in its MSS.
 type egressRow struct {
 	name   string
 	link   frame

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFlowsInUseOutliveAFlood: datagrams of clients that do not exist fill the memory many
-// times over. Of the flows of before, those that go on meanwhile are remembered all the
-// time, and those that pause are forgotten. What nobody remembers stays where it comes.
+// TestFlowsInUseOutliveAFlood: datagrams of clients that do not exist fill the memory many times
+// over. Of the flows of before, those that go on meanwhile are remembered all the time, and those
+// that pause are forgotten. Datagrams of flows that no host remembers stay where they arrive.
 //
 // All of it comes on one CPU, as what one RSS queue receives does: what a CPU put into the
 // memory last waits in a list of that CPU (kernel/bpf/bpf_lru_list.c) and is safe there

@@ -30,9 +30,8 @@ func callsTo(from, to netip.AddrPort) map[string]frame {
 	return calls
 }
 
-// What comes to a backend itself is let in from the source ranges of its service, and from
-// directors. Other ports, hosts without ranges, and answers to the host's own calls are not
-// asked about.
+// Packets to a backend itself are let in from the source ranges of its service, and from directors.
+// Other ports, hosts without ranges, and answers to the host's own calls are not asked about.
 func TestGuardedBackends(t *testing.T) {
 	for _, own := range []struct {
 		service            string

@@ -67,8 +67,8 @@ func TestSocketsElsewhere(t *testing.T) {
 	r.judge(t, r.flow(vip6).segment(packet.ACK, 2, 77, "data"), true)
 }
 
-// TestUnreadableSockets: where the kernel does not show its sockets, programs load
-// all the same, and keep everything.
+// TestUnreadableSockets: where the kernel does not show its sockets, programs still
+// load, and keep every packet.
 func TestUnreadableSockets(t *testing.T) {
 	spec, err := loadBpf()
 	if err != nil {

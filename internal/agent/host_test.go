@@ -136,7 +136,7 @@ func TestVIPsAreSilent(t *testing.T) {
 			t.Errorf("the host does not answer for %s", own)
 		}
 	}
-	// Nobody waits for seconds for those who do not answer. Who does has them.
+	// Questions that get no answer must not take seconds.
 	for _, family := range []string{"ipv4", "ipv6"} {
 		s.client.Sysctl("net."+family+".neigh.eth0.retrans_time_ms", "50")
 	}

@@ -59,7 +59,7 @@ func tunnels() []tunnel {
 	return list
 }
 
-// inners are packets that a director may send, and who counts them.
+// inners are packets that a director may send, and the service that counts them.
 func inners() []struct {
 	name, service string
 	headers       frame

@@ -172,7 +172,8 @@ func (k *kept) filters(t *testing.T) (names []string) {
 	return names
 }
 
-// spoil changes what maps have: one entry of each is gone, another one, or nobody's.
+// spoil changes what maps have: one entry of each is gone, is a different one, or
+// belongs to nothing.
 func (k *kept) spoil(t *testing.T) {
 	t.Helper()
 	m := &k.a.objects.bpfMaps
@@ -214,7 +215,7 @@ type handRow struct {
 	hand  func(t *testing.T, k *kept)
 	told  []string                           // of the look that follows; IF stands for the interface
 	wrong func(t *testing.T, k *kept) string // what does not hold, read by other means; empty: all does
-	by    string                             // begins what names who did it
+	by    string                             // begins the name of the process that did it
 }
 
 func rows() []handRow {
@@ -392,7 +393,7 @@ func (k *kept) try(t *testing.T, r handRow) {
 	}
 }
 
-// awaitNotice waits until the kernel has told who has changed anything.
+// awaitNotice waits until the kernel has told which process has changed anything.
 func (k *kept) awaitNotice(t *testing.T) {
 	t.Helper()
 	anybody := func(upkeep.Change) bool { return true }

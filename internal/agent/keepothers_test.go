@@ -18,9 +18,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Where somebody removes the pins and starts a second agent in another network namespace, the first
-// one leaves to it what that one has pinned, and says so: else the second would take the first one's
-// links for its own.
+// If somebody removes the pins and starts a second agent in another network namespace, the first
+// agent leaves the second one's pins alone, and says so: else the second agent would take the first
+// one's links for its own.
 func TestTwoAgentsDoNotFight(t *testing.T) {
 	k := newKept(t, false, testConfig())
 	must(t, os.RemoveAll(k.a.pins.root))

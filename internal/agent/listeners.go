@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What else sock_diag says of a listening socket (linux/inet_diag.h, linux/sock_diag.h): attributes
-// follow the answer, of which the drops are asked for.
+// More fields that sock_diag gives for a listening socket (linux/inet_diag.h,
+// linux/sock_diag.h). Attributes follow the answer: the agent asks for the one with the drops.
 const (
 	diagExtensions   = 2 // where they are in the request: a bit for each attribute, from 1
 	diagCookie       = 44

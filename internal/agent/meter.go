@@ -93,7 +93,7 @@ type watched struct {
 	namespaces []string
 }
 
-// end is where connections of a load are.
+// end is the ports at which an address has the connections of one load.
 type end struct {
 	ports model.PortRange
 	load  int

@@ -15,9 +15,9 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// A meter counts what is open and what waits, of each service by where its connections end. What
-// is only half there or closed by the server is not counted, and neither is what is another
-// service's.
+// A meter counts the open and the waiting connections of each service, by the address where they
+// end. It does not count connections that are half open or closed by the server, or those of
+// another service.
 func TestLoadsAreMeasured(t *testing.T) {
 	lab := netlab.ForTest(t)
 	host := lab.Host("host")

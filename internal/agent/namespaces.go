@@ -17,8 +17,8 @@ import (
 // namedNamespaces is where "ip netns" keeps its names.
 const namedNamespaces = "/run/netns"
 
-// elsewhere is what other network namespaces have of this host's connections: the numbers by which
-// this namespace's kernel knows them, and their addresses.
+// elsewhere is the other network namespaces that have connections of this host: their
+// numbers in this namespace, and their addresses.
 type elsewhere struct {
 	namespaces []uint32
 	addresses  map[netip.Addr]bool

@@ -95,7 +95,7 @@ func TestWhoServes(t *testing.T) {
 	}
 }
 
-// What is said to be why connections fall back is what programs count.
+// The reasons for which connections fall back are those that programs count.
 func TestFallbackCausesAreEvents(t *testing.T) {
 	names, err := redirectEventNames()
 	if err != nil {

@@ -88,9 +88,9 @@ func TestPodsProof(t *testing.T) {
 	}
 }
 
-// TestPodsAnswer: what a pod says of a connection whose SYN has not come to this host makes it the
-// host of all its segments if only who has the connection says it. Else those that acknowledge
-// what the pod has not sent go on to the next host.
+// TestPodsAnswer: if the pod sends a segment that only the end of a connection can send, this host
+// gets all segments of that connection, although its SYN has not come here. Else segments that
+// acknowledge bytes that the pod has not sent go on to the next host.
 func TestPodsAnswer(t *testing.T) {
 	const syn, ack, fin = packet.SYN, packet.ACK, packet.FIN
 	labs := podLabs(t)

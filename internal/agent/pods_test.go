@@ -118,7 +118,8 @@ func (p *podLab) testConnection(t *testing.T) {
 	c.leaves(t, "of the one before", build(frame{ether}, ended(p.second, c.from, packet.ACK, 902, 106, "")), others, nil)
 }
 
-// testPodCookie: nothing but a SYN-ACK and what acknowledges it; and a pod that speaks first.
+// testPodCookie: only a SYN-ACK and the segment that acknowledges it are seen; and a pod that
+// sends data first.
 func (p *podLab) testPodCookie(t *testing.T) {
 	c, before := p.talk(1101), p.established(t)
 	c.says(t, "SYN", podRow(1, p.here(p.first)), packet.SYN, 1, 0, decapPod, p.first)

@@ -25,9 +25,9 @@ type pressure struct {
 	read   func() (string, error)
 }
 
-// stalls is what is known of one file.
+// stalls is the last reading of one pressure file.
 type stalls struct {
-	total time.Duration // for which some task has waited, at the last look
+	total time.Duration // how long some task had waited, at the last look
 	at    time.Time     // of the last look; zero: there was none
 	share float64       // of the time between the last two looks
 }
@@ -127,8 +127,8 @@ func stalledIn(text string) (time.Duration, error) {
 	return 0, errors.New("read pressure: there is no total of some")
 }
 
-// seekEvery is how often a cgroup is looked for that is no longer in its place, or was not found: a
-// cgroup that this host does not show will not appear later.
+// seekEvery is how often the agent looks for a cgroup that has left its place or was not
+// found: a cgroup that this host does not show will not appear later.
 const seekEvery = time.Minute
 
 // readGroup reads the pressure of a cgroup. Its number is that of its directory's inode; a handle

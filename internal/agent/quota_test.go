@@ -114,7 +114,7 @@ func TestRedirectQuotasAreGivenBack(t *testing.T) {
 }
 
 // TestUDPQuotas: a flow of UDP that goes on stays if its service has room, and else goes on as one
-// that has just begun, until there is room. What found none is counted by service.
+// that has just begun, until there is room. Flows that found no room are counted by service.
 func TestUDPQuotas(t *testing.T) {
 	h := newTestHost(t)
 	o, four, six := outers()[0], talk{vip4, client4, 1000}, talk{vip6, client6, 1000}

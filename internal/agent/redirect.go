@@ -39,8 +39,8 @@ type redirector struct {
 // cannot be made again, so all versions that read the same format share one.
 const redirectDirectories = "redirect-"
 
-// formatEvents is how many events the format is named by. Events that were appended since are
-// counted where there was room, and their names change nothing for connections.
+// formatEvents is the number of events that goes into the format's name. Events that were appended
+// since are counted where there was room, and their names change nothing for connections.
 const formatEvents = 25
 
 // redirectFormat names what programs of two versions must agree about.

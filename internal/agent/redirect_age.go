@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long a redirected connection is remembered after its last packet, depending on what has been
-// seen of its end, and how often connections are looked at. The first two times are longer than
-// Linux keeps what is left of such connections. An open connection that is silent for a day has no
-// keep-alives (2 h by default), and may have lost its other end long ago.
+// How long a redirected connection is remembered after its last packet, depending on what
+// has been seen of its end, and how often connections are looked at. The first two times are
+// longer than Linux keeps the remains of such connections. An open connection that is silent
+// for a day has no keep-alives (2 h by default), and may have lost its other end long ago.
 const (
 	resetTimeout  = 10 * time.Second
 	closedTimeout = 2 * time.Minute

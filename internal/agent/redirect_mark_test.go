@@ -40,8 +40,8 @@ func (h *redirectHost) mark() (mark uint32) {
 	return mark
 }
 
-// What was sent to a backend has a mark, and is let go by it. The mark of another agent, or
-// what else the control bytes may have, stops nothing that has to be done.
+// A packet that was sent to a backend has a mark, by which it is let go. The mark of another
+// agent, or any other content of the control bytes, does not keep the program from its work.
 func TestSentMark(t *testing.T) {
 	spec, err := loadRedirect()
 	if err != nil {

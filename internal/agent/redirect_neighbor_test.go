@@ -11,9 +11,9 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// Whom the kernel has sent a packet to, those that follow go to for a while, and it is asked no
-// more. It is asked again after that, after a second in which nothing has left, and where
-// packets have to leave by another device.
+// When the kernel has sent a packet to a neighbor, later packets go there for a while, and the
+// kernel is not asked. It is asked again after that time, after a second in which no packet has
+// left, and when packets have to leave by another device.
 func TestNeighborOfConnections(t *testing.T) {
 	for _, c := range connections() {
 		t.Run(c.service, func(t *testing.T) {

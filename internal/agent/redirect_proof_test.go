@@ -14,7 +14,7 @@ import (
 // connections. Both sides' numbers wrap soon.
 const redirectClientISN, redirectBackendISN = 0xffffff00, 0xfffffff0
 
-// from says who has sent a segment.
+// from is the end that has sent a segment.
 type from int
 
 const (

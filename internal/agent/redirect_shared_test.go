@@ -39,8 +39,8 @@ func TestSharedBackends(t *testing.T) {
 	}
 }
 
-// A client's host that has forgotten who has a port, among many, does not let an answer for
-// another VIP take what is open, and does when that has ended.
+// A client's host that has forgotten which of many VIPs a port has called does not let an
+// answer for another VIP take an open connection, and does when that has ended.
 func TestForgottenHolder(t *testing.T) {
 	for name, pair := range sharing() {
 		first, same := pair[0], pair[1]

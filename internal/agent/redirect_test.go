@@ -76,7 +76,7 @@ func TestErrorsAboutRedirected(t *testing.T) {
 	}
 }
 
-// What makes a connection go as the service falls back.
+// The cases in which a connection falls back to the service's mode.
 func TestNotRedirected(t *testing.T) {
 	for _, c := range connections() {
 		to := func(h packet.TCPHeader, payload ...packet.Header) frame {

@@ -288,7 +288,7 @@ func TestLongReportIsShortened(t *testing.T) {
 	}
 }
 
-// What cannot be told is tried again, with no report made up meanwhile.
+// A report that cannot be written is tried again, and no other is made meanwhile.
 func TestReportAgain(t *testing.T) {
 	s := newStreet(t, true)
 	a := s.agent(t, AttachAuto)
@@ -326,7 +326,7 @@ func (f *failing) PutReports(_ context.Context, reports []model.AgentReport) err
 	return f.problem
 }
 
-// sameConnections reports whether two lists of reports differ in nothing but the time.
+// sameConnections reports whether two lists of reports differ only in the time.
 func sameConnections(a, b []model.AgentReport) bool {
 	return slices.EqualFunc(a, b, func(a, b model.AgentReport) bool {
 		return a.Backend == b.Backend && slices.EqualFunc(a.Services, b.Services, func(a, b model.ReportedService) bool {

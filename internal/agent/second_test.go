@@ -351,7 +351,7 @@ func (r *second) testTimeWait(t *testing.T, vip netip.Addr) {
 	r.judge(t, f.segment(packet.ACK, f.next-1<<29, 77, "of an earlier one"), false)
 }
 
-// testNoRow: without candidates there is nobody else who might have it.
+// testNoRow: without candidates no other host might have the connection.
 func (r *second) testNoRow(t *testing.T, vip netip.Addr) {
 	inner := r.flow(vip).segment(packet.ACK, 2, 77, "data")
 	for _, o := range outers() {

@@ -23,8 +23,8 @@ const (
 	rpFilter    = "rp_filter"    // 1: strict, 2: loose
 )
 
-// strict is the only value of rp_filter that drops packets of clients to which the way back is
-// another one.
+// strict is the only value of rp_filter that drops packets of clients whose route back
+// leads by another interface.
 const strict = 1
 
 // sysctl is a sysctl that the agent needs, of all interfaces or of one.

@@ -18,8 +18,8 @@ type wanted struct {
 // wanted returns the programs that an attachment has.
 func (a *attacher) wanted(at attachment) (list []wanted) {
 	if at.ingress == viaXDP {
-		// tc looks at what comes in by XDP, too. It is attached the way it is for packets that
-		// leave.
+		// Packets that come in by XDP go through tc, too. Its ingress program is attached
+		// in the same way as its egress program.
 		list = append(list, wanted{hookXDP, viaXDP, a.objects.HostXdp}, wanted{hookIngress, at.egress, a.objects.HostAfterXdp})
 	} else if at.ingress != "" {
 		list = append(list, wanted{hookIngress, at.ingress, a.objects.HostIngress})
@@ -33,7 +33,7 @@ func (a *attacher) wanted(at attachment) (list []wanted) {
 	return list
 }
 
-// wrong says what is wrong with a program that should be attached; empty: nothing is wrong.
+// wrong returns the fault of a program that should be attached; empty: it has none.
 func (a *attacher) wrong(u uplink, w wanted) (string, error) {
 	if w.via != viaClsact {
 		return a.links.holds(w.hook, u.index, w.program)

@@ -16,7 +16,7 @@ import (
 const zooLife = 40 * time.Second
 
 // zoo is connections in every state that a host can have them in, and the list of them
-// that the twin gets. What is in it the test has seen on the wire.
+// that the twin gets. The test has seen all of its content on the wire.
 type zoo struct {
 	*second
 	host     *twin.Host

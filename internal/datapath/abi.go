@@ -14,8 +14,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// innerTypes are the types that no map declares as its value but that are part of the ABI all the
-// same.
+// innerTypes are types that are part of the ABI although no map declares them as its value.
 var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
 	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "snat_proof", "asked_state", "ask_event", "quic_algorithm", "quic_event", "load_scale"}

@@ -27,7 +27,7 @@ func aesRoundKeys(key [aesBlockSize]byte) (keys [aesKeysSize]byte) {
 func aesDouble(b byte) byte { return b<<1 ^ b>>7*0x1b }
 
 // aesSubstitution is the table of SubBytes (FIPS 197, section 5.1.1): the inverse in the field,
-// then a sum of rotations. The powers of 3 and of its inverse run through all values but zero.
+// then a sum of rotations. The powers of 3 and of its inverse run through all values except zero.
 func aesSubstitution() (sbox [256]byte) {
 	power, inverse := byte(1), byte(1)
 	for range 255 {

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Whatever anybody on a link says that is no backend takes no memory, in however many names; what a
-// backend says is believed.
+// Claims of hosts that are no backends take no memory, however many names they use; the claims of a
+// backend are believed.
 func TestClaimsOfStrangers(t *testing.T) {
 	c, err := openClaims()
 	if err != nil {

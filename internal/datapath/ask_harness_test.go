@@ -27,8 +27,8 @@ type asker struct {
 	*testDirector
 }
 
-// newAsker has four backends: who is asked, another one, one of another VLAN, and one that
-// is this host. A second service has the backends of none of them.
+// newAsker has four backends: the one that is asked, another one, one of another VLAN, and
+// one that is this host. A second service has the backends of none of them.
 func newAsker(t *testing.T, is4 bool, change ...func(*testService)) *asker {
 	t.Helper()
 	s := testService{vip: vipAddress(is4, 1), protocol: model.TCP, port: singlePort(servicePort)}

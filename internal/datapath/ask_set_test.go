@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// askedIn is what the kernel knows of who may answer.
+// askedIn is the kernel's list of the backends that may answer.
 func askedIn(t *testing.T, d *Datapath) map[directorAskBackend]uint32 {
 	t.Helper()
 	all := map[directorAskBackend]uint32{}

@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// A connection that was taken goes directly to who has it, both ways.
+// A connection that was taken goes directly to the backend that has it, both ways.
 func testAskTaken(t *testing.T) {
 	onBoth(t, func(t *testing.T, is4 bool) {
 		a := newAsker(t, is4)
@@ -77,7 +77,7 @@ func (a *asker) takenFragments(t *testing.T, source, pod end) {
 func testAskAgain(t *testing.T) {
 	ends := map[string][]func(a *asker, source end) []packet.Header{
 		"closed": {
-			func(a *asker, source end) []packet.Header { // only who has the connection has data
+			func(a *asker, source end) []packet.Header { // only the backend that has the connection has data
 				return []packet.Header{ip(a.backends[1].address, source.address), packet.TCPHeader{Src: podPort, Dst: source.port, Seq: 78, Ack: askISN + 1, Flags: packet.ACK}, packet.Text("data")}
 			},
 			func(a *asker, _ end) []packet.Header {

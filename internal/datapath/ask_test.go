@@ -115,7 +115,7 @@ func (a *asker) frameRows(t *testing.T) {
 	}
 }
 
-// What is sent again, and who may answer.
+// SYNs that are sent again, and the backends that may answer.
 func testAskAnswers(t *testing.T) {
 	onBoth(t, func(t *testing.T, is4 bool) {
 		a := newAsker(t, is4)
@@ -183,7 +183,7 @@ func testAskDowngrade(t *testing.T) {
 	})
 }
 
-// Who was asked answers himself: nobody else does any more.
+// The backend that was asked answers by itself: no other backend may answer any more.
 func (a *asker) refusesAfterAnswer(t *testing.T) {
 	t.Helper()
 	source := a.begin(t, clientPort+1)

@@ -55,9 +55,9 @@ func interfaceOfPin(pin, prefix string) string {
 
 // attach makes the program run on exactly these interfaces, if packets need not be held. A link
 // that is pinned already gets the program in one step, so that every packet meets a program. An
-// interface that is not there, or does not take the program, is left to Parts. While one is not
-// there, interfaces that leave the table keep the program: a mistyped name must not take it off all
-// of them. After an error the program is where it was before.
+// interface that is not there, or does not take the program, is left to Parts. While an interface
+// of the table is missing, interfaces that leave the table keep the program: a mistyped name must
+// not take it off all of them. After an error the program is where it was before.
 func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 	var made []string
 	for i, name := range interfaces {
@@ -83,7 +83,7 @@ func (d *Datapath) detachOthers(interfaces []string, links []netlink.Link) error
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(d.attached))
-	if d.kernel.ensureOwned() == nil { // what earlier processes have attached, too
+	if d.kernel.ensureOwned() == nil { // links of earlier processes, too
 		pins, err := filepath.Glob(d.kernel.linkPin("*"))
 		if err != nil {
 			return err

@@ -15,9 +15,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// backendKey is what a backend's index stands for as long as it is used. It identifies the backend,
-// not its state nor the way to it: what is remembered of its flows stays true in another mode. Only
-// full NAT knows flows by itself.
+// backendKey is what a backend's index stands for as long as it is used. It identifies the
+// backend, and not its state or the way to it: what is remembered of its flows stays true
+// in another mode. Only full NAT knows flows by itself.
 type backendKey struct {
 	address netip.Addr
 	port    uint16

@@ -33,7 +33,7 @@ func newCaptureLab(t *testing.T) *captureLab {
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
 	addNeighbors(t, 6)
-	near := netip.MustParseAddr("10.0.0.77") // a client to whom replies find their way
+	near := netip.MustParseAddr("10.0.0.77") // a client that is a neighbor: replies can be sent to it
 	addNeighbor(t, near)
 	table := tableOf(4, 2, 0)
 	table.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: model.PortRange{First: 20000, Last: 20063}}
@@ -167,7 +167,7 @@ func (l *captureLab) check(name string, p *model.CapturedPacket, out []byte) {
 	}
 }
 
-// What a capture may take is bounded, and what is left out is counted.
+// A capture takes a bounded amount, and counts the packets that it leaves out.
 func TestCaptureBounds(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -211,7 +211,7 @@ func TestCaptureBounds(t *testing.T) {
 	r.Close()
 }
 
-// What cannot be captured is refused with the name of the field.
+// A capture that is not possible is refused with the name of the field.
 func TestCaptureRefused(t *testing.T) {
 	if !inNamespace(t) {
 		return

@@ -16,7 +16,7 @@ import (
 )
 
 // Checks lead health checks to backends by the way of clients' packets: to the VIP, in the headers
-// that the director's program would give them (bpf/small/check.bpf.c). They need nothing that is pinned,
+// that the director's program would give them (bpf/small/check.bpf.c). They need no pinned object
 // and no table: backends are checked before they are in one. Close removes what Set has made.
 type Checks struct {
 	hops  *resolver

@@ -44,7 +44,7 @@ func (d *Datapath) writeSettings(settings directorSettings) error {
 	return nil
 }
 
-// hopOf is the next hop of a backend, as the kernel has it.
+// hopOf is a backend's next hop in the form that the kernel's maps have.
 func (d *Datapath) hopOf(b model.TableBackend) nextHop {
 	return d.hops.resolve(b, d.own)
 }

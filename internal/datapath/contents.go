@@ -47,8 +47,8 @@ func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 	})()
 }
 
-// unsettled says that the maps cannot be compared yet, unless they have what this process has put there
-// and nothing else: at first what an earlier process left may be there, too.
+// unsettled says why the maps cannot be compared yet: they may still have entries that this
+// process has not put there, at first those of an earlier process.
 func (d *Datapath) unsettled() ([]upkeep.Difference, error) {
 	if d.whole && d.old.empty() && d.refused.old == nil {
 		return nil, nil

@@ -27,7 +27,7 @@ func TestResetFlowsAreCounted(t *testing.T) {
 	}
 }
 
-// What is counted in a second is what came between two counts, of backends that are in both.
+// The rate is made from the packets between two counts, of backends that are in both.
 func TestCountedSince(t *testing.T) {
 	id := model.ServiceID{VIP: netip.MustParseAddr("203.0.113.1"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}}
 	at := time.Now()

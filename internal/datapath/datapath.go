@@ -63,12 +63,12 @@ type Datapath struct {
 	guesses        guesses
 	resets         resets
 	crowds         crowds
-	comparison     contents.Comparison // of what the maps have
+	comparison     contents.Comparison // of the maps' contents
 	readers        *grace              // waits for running programs, which read all of these
 	attached       map[string]*attachment
 	takesReplies   map[string]int   // interfaces that full NAT's replies are taken from, by index; 0: not there
 	replaced       []replaced       // by the Set that runs
-	begun          bool             // the table has been placed, at least once
+	begun          bool             // a table has been placed at least once
 	holds          bool             // interfaces that do not have the program do not get it
 	written        directorSettings // that the kernel has
 	hops           *resolver
@@ -82,7 +82,7 @@ type Datapath struct {
 	meets          map[netip.Addr]bool // directors that were logged as taking part in the group, or not
 	prober         *prober
 	told           told
-	followers      int // of what becomes known of flows
+	followers      int // that are told what becomes known of flows
 	readings       int // of all that is remembered of flows
 	names          flowNames
 	closing        sync.Once

@@ -140,7 +140,8 @@ func (d *testDirector) putService(t testing.TB, s *testService) {
 	}
 }
 
-// putRefused writes who must not call a service: by hand, as all else.
+// putRefused writes the addresses that must not call a service: by hand, like the rest
+// of this file.
 func (d *testDirector) putRefused(t testing.TB, s *testService) {
 	t.Helper()
 	var filter [1 << sourceFilterBits / 64]uint64

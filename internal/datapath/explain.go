@@ -17,9 +17,9 @@ import (
 // ErrNothingForwarded says that there has been no Set yet.
 var ErrNothingForwarded = errors.New("nothing is forwarded yet")
 
-// Explain returns what would become of a frame that comes in by an interface, and why. The program
-// itself says so, run with a copy of what it remembers. Nothing changes by it. The first call loads
-// the program, which takes seconds.
+// Explain returns what the director would do with a frame that comes in by an interface, and why.
+// The program itself says so, run with a copy of what it remembers. Nothing changes by it. The
+// first call loads the program, which takes seconds.
 func (d *Datapath) Explain(name string, frame []byte) (model.Explanation, error) {
 	d.observing.Lock()
 	defer d.observing.Unlock()
@@ -95,7 +95,7 @@ func (w *snapshot) explain(x *observer, name string, frame []byte) (model.Explan
 	return e, nil
 }
 
-// explainFlow is nil for what the program does not look up.
+// explainFlow returns the flow by which the program looks the packet up; nil: it does not.
 func explainFlow(p *observedPacket) *model.ExplainedFlow {
 	if p.Flow.Protocol == 0 && p.Length == 0 {
 		return nil

@@ -26,8 +26,8 @@ import (
 // explainLimits keep the maps small enough to be read as a whole again and again.
 var explainLimits = model.Limits{Services: 64, Backends: 256, RingMemory: 4 << 20, Fragments: 64, Flows: 8192}
 
-// What Explain says of random packets of random histories is what the program then does
-// with them, and it leaves everything as it was.
+// The program does with random packets of random histories what Explain has said
+// before, and Explain changes nothing.
 func TestExplain(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -350,7 +350,8 @@ func ping(is4 bool) packet.Header {
 	return packet.ICMPv6Header{Type: packet.EchoRequest6, Rest: packet.EchoID(1, 2)}
 }
 
-// reply is what the one who gets an untagged TCP or UDP packet would answer; nil: it is another.
+// reply is the answer of the host that gets an untagged TCP or UDP packet; nil: the frame is
+// no such packet.
 func reply(frame []byte) []byte {
 	ethernet, rest := frame[:14], frame[14:]
 	var from, to netip.Addr

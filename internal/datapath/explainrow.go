@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// line is where a line of the rings is; nil: there is none.
+// line returns a pointer to a line of the rings; nil: there is no such line.
 func (w *snapshot) line(n uint32) unsafe.Pointer {
 	if at := uint64(n) * lineSize; n != 0 && at+lineSize <= uint64(len(w.rings)) {
 		return unsafe.Pointer(&w.rings[at])

@@ -13,7 +13,7 @@ import (
 )
 
 // flowWorld is a service with three l2dsr backends, all of whose flows are in one
-// slot: owner 0, then 1, then 2, who is the oldest owner.
+// slot: owner 0, then 1, then 2, the oldest owner.
 func flowWorld(protocol model.Protocol, is4 bool) (*testWorld, scenario) {
 	w := &testWorld{}
 	backends := make([]testBackend, 3)
@@ -223,7 +223,7 @@ func testFlowSuspect(t *testing.T) {
 		s.want(t, d, clientPort+2, ackFlag, udp(1), "an unknown connection may have begun before; a datagram may be a first")
 		begins := 0
 		if !tcp {
-			begins = 1 // the oldest but the suspect
+			begins = 1 // the oldest except the suspect one
 		}
 		s.want(t, d, clientPort+3, synFlag, begins, "a new one goes by the row")
 		s.setBackend(t, d, 2, active)
@@ -248,7 +248,7 @@ func testFlowSuspect(t *testing.T) {
 	})
 }
 
-// What has no ports of its own or is about a flow goes with it.
+// Packets without ports of their own, or about a flow, go with the flow.
 func testFlowErrorsAndFragments(t *testing.T) {
 	w, s := flowWorld(model.UDP, true)
 	d := loadTestDirector(t, w)
@@ -310,7 +310,7 @@ func testFlowMoves(t *testing.T) {
 		if s.protocol != model.TCP {
 			return
 		}
-		// What the first CPU still has of an old connection is gone when a new one stands.
+		// The first CPU's entry of an old connection is gone when a new one is established.
 		onCPU(t, 1, func() {
 			s.want(t, d, clientPort, synFlag, 0, "a new connection from the same port")
 			s.want(t, d, clientPort, ackFlag, 0, "it stands")

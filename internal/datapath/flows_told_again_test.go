@@ -39,7 +39,7 @@ func testFlowToldPortAgain(t *testing.T) {
 	})
 }
 
-// What becomes of a flow when a fresh one of the same backend is told: the next connection of its
+// A fresh flow of the same backend is told about a remembered one: the next connection of its
 // port lives as long as any that has just begun.
 func testFlowToldSameBackend(t *testing.T) {
 	const syn, ack, fin, rst = int(synFlag), int(ackFlag), int(finFlag), int(rstFlag)

@@ -66,7 +66,7 @@ func (s scenario) wantTold(t testing.TB, d *testDirector, telling directorTellin
 	}
 }
 
-// What was told decides as if the flow's packets had come here, on any CPU.
+// A told flow counts as if its packets had come here, on any CPU.
 func testFlowTold(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
@@ -84,7 +84,7 @@ func testFlowTold(t *testing.T) {
 	})
 }
 
-// What this director has seen itself and is younger stays, a guess and a mere SYN do not.
+// A younger flow that this director has seen itself stays, unless it is a guess or only a SYN.
 func testFlowToldOwn(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.want(t, d, clientPort, ackFlag, 2, "a guess")
@@ -111,8 +111,8 @@ func testFlowToldOwn(t *testing.T) {
 	s.want(t, d, clientPort, ackFlag, 1, "the connection stands where another director sent its SYN")
 }
 
-// What is told of a fresh flow never moves one that has gone on here: another host may have sent the
-// packets to another director in the client's name.
+// A told fresh flow never moves one that has gone on here: another host may have sent the packets
+// to another director in the client's name.
 func testFlowToldForged(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		first := int(synFlag)
@@ -134,7 +134,7 @@ func testFlowToldForged(t *testing.T) {
 	})
 }
 
-// The end of a flow is told, too, and makes room as it does for those who have seen it.
+// The end of a flow is told, too, and makes room as it does on directors that have seen it.
 func testFlowToldEnd(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
@@ -163,7 +163,7 @@ func testFlowToldEnd(t *testing.T) {
 	}
 }
 
-// What was told pushes out nothing that is established, and is refused by name.
+// A told flow pushes out no established one, and its refusal is counted by its reason.
 func testFlowToldPressure(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
@@ -331,7 +331,7 @@ func testFlowNews(t *testing.T) {
 	})
 }
 
-// Who waits for news is woken for the first one, and again when it has taken all.
+// A follower that waits for news is woken for the first one, and again when it has taken all.
 func testFlowNewsWakes(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
@@ -362,7 +362,7 @@ func testFlowNewsWakes(t *testing.T) {
 	}
 }
 
-// What finds no room in the ring is counted, and what comes later is told again.
+// Flows that find no room in the ring are counted, and later ones are told again.
 func testFlowUntold(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)

@@ -205,8 +205,8 @@ func TestNextHopObjectsAreFollowed(t *testing.T) {
 	}
 }
 
-// TestRoutesAreReadAgain: a path MTU that somebody on the way has told is an exception to a route,
-// of which the kernel tells nobody, neither when it comes nor when it ends.
+// TestRoutesAreReadAgain: a path MTU that a router has reported is an exception to a route. The
+// kernel sends no notice when such an exception comes or ends.
 func TestRoutesAreReadAgain(t *testing.T) {
 	if !inNamespace(t) {
 		return

@@ -62,8 +62,8 @@ func isForwarded(t *testing.T, d *Datapath, s *model.TableService) bool {
 	return destination(t, d, frame) != [6]byte(frame[:6])
 }
 
-// TestPlaceOfTheFrontRests: who comes first has the place until it is gone, and
-// nobody has it until packets that saw its key are gone, too.
+// TestPlaceOfTheFrontRests: the first key that comes has the place until it is
+// gone, and no key has it until packets that saw the first one are gone, too.
 func TestPlaceOfTheFrontRests(t *testing.T) {
 	clock := time.Unix(0, 0)
 	f := &fronts{places: make([]directorFront, 1<<frontBits), since: map[uint32]time.Time{}, now: func() time.Time { return clock }}

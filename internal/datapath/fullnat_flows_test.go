@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// How full NAT's table of flows lives: who gets a place, who keeps it, who loses it.
+// How full NAT's table of flows works: which flow gets a place, keeps it, or loses it.
 
 // snatCapacity is how many flows of one family and protocol there is room for.
 const snatCapacity = 2 * 64

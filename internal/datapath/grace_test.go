@@ -18,7 +18,7 @@ func TestSwapLosesNoPacket(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	// What the other end of the wire says by itself would be counted, too.
+	// Packets that the other end of the wire sends by itself would be counted, too.
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/wire1/disable_ipv6", []byte("1"), 0o644))
 	const backends = 8
 	var tables [2]model.Table

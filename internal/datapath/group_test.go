@@ -24,8 +24,8 @@ func groupOf(addresses []netip.Addr, own int, gone map[int]bool) (g group, numbe
 	return g, number
 }
 
-// All directors that see the same ones agree on every slot's owner; the slots are
-// shared evenly; and what a director leaves behind goes to those who were second.
+// All directors that see the same ones agree on every slot's owner; the slots are shared
+// evenly; and the slots of a director that leaves go to the second directors of the slots.
 func TestGroupDivides(t *testing.T) {
 	addresses := []netip.Addr{
 		netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("2001:db8::2"),
@@ -67,7 +67,7 @@ func TestGroupDivides(t *testing.T) {
 	}
 }
 
-// Whoever answers is there; whoever leaves three questions without an answer is not.
+// A director that answers is there; one that leaves three questions without an answer is not.
 func TestProberHearsAnswers(t *testing.T) {
 	changes := 0
 	p := &prober{log: slog.New(slog.DiscardHandler), changed: func() { changes++ }, secret: 42, others: map[netip.Addr]*probed{}, round: 5}
@@ -110,8 +110,8 @@ func TestProberHearsAnswers(t *testing.T) {
 	}
 }
 
-// Set writes how frames get to the other directors, and what fragments are theirs,
-// when it is known who answers. Here nobody does: the director keeps all.
+// Set writes how frames get to the other directors, and which fragments are theirs,
+// when it is known which directors answer. Here none does: the director keeps all.
 func TestSetWritesGroup(t *testing.T) {
 	if !inNamespace(t) {
 		return

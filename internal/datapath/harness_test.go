@@ -149,7 +149,7 @@ var mapSizes = map[string]uint32{
 // sharedDirector is loaded once: it takes a while, more so in an emulated guest.
 var sharedDirector *testDirector
 
-// loadTestDirector returns the program with nothing but the world in its maps.
+// loadTestDirector returns the program with only the world in its maps.
 func loadTestDirector(t testing.TB, w *testWorld) *testDirector {
 	t.Helper()
 	if sharedDirector == nil {
@@ -180,7 +180,7 @@ func loadSpec(t testing.TB, spec *ebpf.CollectionSpec, program string) *testDire
 		table: spec.Maps["snat_tables"].InnerMap, cpus: ebpf.MustPossibleCPU()}
 }
 
-// clear empties every map but the counters, of which only changes are looked at.
+// clear empties every map except the counters, of which only changes are looked at.
 func (d *testDirector) clear(t testing.TB) {
 	t.Helper()
 	for name, m := range d.Maps {

@@ -106,7 +106,7 @@ func (s *testService) others(f model.Flow, backend int) []uint32 {
 		return nil // nobody here has seen the owner down
 	}
 	if len(s.quic) > 0 && !slices.Contains(candidates, uint32(backend)) {
-		return nil // its connection ID names who has it
+		return nil // its connection ID names the backend that has it
 	}
 	down := func(c uint32) bool { return s.backends[c].state == directorBackendStateBACKEND_DOWN }
 	last := slices.DeleteFunc(slices.Clone(candidates), func(c uint32) bool { return !down(c) })

@@ -67,7 +67,7 @@ func (s scenario) errorRows() (rows []row) {
 			s.pass(e.name+", unknown flow", s.router(), e.header, packet.Quote(8, s.reply(otherPort)...)),
 			s.pass(e.name+", not from the VIP", ip(numbered(is4, 9, 1), vipAddress(is4, 0xfff)), e.header,
 				packet.Quote(8, ip(vipAddress(is4, 0xfff), s.client), l4(s.protocol, servicePort, clientPort))),
-			// Whoever sent it never saw a packet of this flow: errors go to the source.
+			// Its sender never saw a packet of this flow: errors go to the source.
 			s.pass(e.name+", sent elsewhere", ip(numbered(is4, 9, 1), vipAddress(is4, 0xfff)), e.header, packet.Quote(8, s.reply(servicePort)...)),
 			s.pass(e.name+", quotes GRE", s.router(), e.header, packet.Quote(8, withProtocol(ip(s.vip, s.client), 47), packet.Zeros(8))),
 			s.malformed(e.name+", quote cut", s.router(), e.header, packet.Quote(7, s.reply(servicePort)...)),
@@ -170,8 +170,8 @@ func testEcho(t *testing.T) {
 	loadTestDirector(t, w).check(t, rows)
 }
 
-// testEchoSums: whatever a ping says, its answer has a checksum that a receiver takes: of one that
-// says nothing but zeroes, too, of whose answer no part is anything else (RFC 1624 leaves that out).
+// testEchoSums: whatever a ping contains, its answer has a checksum that a receiver takes. That
+// includes a ping of zeroes, whose answer is all zero (RFC 1624 leaves that case out).
 func testEchoSums(t *testing.T) {
 	w := &testWorld{}
 	random := rand.New(rand.NewPCG(15, 1624))

@@ -16,8 +16,8 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// What is said of a table that is not set is what is said of it when it is, and nothing is
-// changed by saying it.
+// An explanation of a table that is only imagined equals the one after the table is set,
+// and changes nothing.
 func TestExplainWith(t *testing.T) {
 	if !inNamespace(t) {
 		return

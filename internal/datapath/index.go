@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// errNoIndex says that a limit is reached, perhaps only for a moment: what a Set takes out keeps
-// its index until what it brings is in place.
+// errNoIndex says that a limit is reached, perhaps only for a moment: the entries that a Set
+// takes out keep their indexes until its new entries are in place.
 var errNoIndex = errors.New("no index is free: director.limits must have room for what a change takes out and what it brings, together")
 
 // rest is how long an index stays unused after it was freed: longer than any

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// What comes from kernel sources is left to the kernel as it came, in every mode, whatever it is,
-// and whether the service is for them or not; all else is forwarded, or refused.
+// Packets from kernel sources are left to the kernel unchanged, in every mode, of every kind, and
+// whether or not the service is for them. All other packets are forwarded, or refused.
 func testKernelSourcesPass(t *testing.T) {
 	w := &testWorld{}
 	scenarios := append(w.scenarios(notFullNAT), w.scenarios(isFullNAT)...)

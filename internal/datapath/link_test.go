@@ -111,9 +111,9 @@ func testEgress(t *testing.T) {
 	d().check(t, rows)
 }
 
-// Where the driver leaves no room for an outer header the packet is dropped.
-// (The kernel takes more than 32 bytes of metadata, which is how the test uses
-// the headroom up, since 6.8.)
+// If the driver leaves no room for an outer header the packet is dropped. (The
+// kernel takes more than 32 bytes of metadata, which is how the test uses the
+// headroom up, since 6.8.)
 func testNoHeadroom(t *testing.T) {
 	version, err := features.LinuxVersionCode()
 	must(t, err)

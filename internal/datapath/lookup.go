@@ -173,8 +173,8 @@ func (d *Datapath) finds(c *change) bool {
 	})
 }
 
-// write puts in what is new or different, and notes it in have, which matches the kernel even after
-// an error.
+// write puts in the keys that are new or different, and notes them in have, which matches the
+// kernel even after an error.
 func (l *lookups) write(k *kernel, have lookups) error {
 	return errors.Join(
 		writeEndpoints("service", k.Services4, k.Services6, l.services, have.services),
@@ -183,7 +183,7 @@ func (l *lookups) write(k *kernel, have lookups) error {
 		writeAsked(k, l.asked, have.asked))
 }
 
-// remove takes out of the kernel, and of have, what is no longer wanted.
+// remove takes the keys that are no longer wanted out of the kernel and of have.
 func (l *lookups) remove(k *kernel, have lookups) error {
 	var errs []error
 	for e := range have.services {

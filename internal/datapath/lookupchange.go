@@ -68,10 +68,10 @@ func (d *Datapath) lookupPart(c *change) (added, gone lookups, is bool) {
 	return added, gone, len(gone.replies) == 0 || len(gone.replies) < len(d.have.replies)+len(added.replies)
 }
 
-// flags are the settings that what is wanted needs.
+// flags are the settings that the wanted keys need.
 func (l *lookupChange) flags() uint32 { return l.all.flags() | l.added.flags() }
 
-// write puts in what is new or different.
+// write puts in the keys that are new or different.
 func (l *lookupChange) write(k *kernel, have lookups) error {
 	if l.part {
 		return l.added.write(k, have)
@@ -79,7 +79,7 @@ func (l *lookupChange) write(k *kernel, have lookups) error {
 	return l.all.write(k, have)
 }
 
-// remove takes out what is no longer wanted, and updates what the kernel has.
+// remove takes out the keys that are no longer wanted, and updates the record of the kernel's.
 func (l *lookupChange) remove(d *Datapath) error {
 	if !l.part {
 		d.fronts.remove(d.have.services, l.all.services)

@@ -81,8 +81,8 @@ func (l *lookupLife) retire() {
 	maps.DeleteFunc(l.d.services, func(_ serviceKey, s *service) bool { return !slices.Contains(l.order, s) })
 }
 
-// What is written of a part that changes is what would be written of all, whatever comes and
-// goes, and no more than that; and it is a part nearly always where nobody shares backends.
+// A partial write has the same result as a full one, whatever changes, and writes no more
+// keys. Nearly all writes are partial if services share no backends.
 func TestLookupsOfWhatChanges(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {

@@ -16,8 +16,8 @@ import (
 // movedHolds is how long a move is told.
 const movedHolds = time.Minute
 
-// movements are next hops whose MAC address has changed while a backend was reached by them. What a
-// host had before it was a next hop is not known: its address may have been another host's, rightly.
+// movements are next hops whose MAC address has changed while a backend was reached by them.
+// Changes from before that are not known: another host may have had the address rightly.
 type movements struct {
 	of    map[neighbor]movement
 	last  time.Time // when one has moved

@@ -106,7 +106,7 @@ func (s scenario) undoErrors(t *testing.T, d *testDirector) {
 	}
 }
 
-// What is not IP, or where no service is NAT, is left alone.
+// A packet that is not IP is left alone, and so are all packets if no service is NAT.
 func testUndoLeavesOthers(t *testing.T) {
 	w := &testWorld{}
 	s := w.localScenarios(isPlainNAT)[0]

@@ -126,8 +126,8 @@ func (r *resolver) readNeighbors() {
 	}
 }
 
-// learn takes in what the kernel says of one neighbor, and reports whether that changes how packets
-// leave, or means that the kernel no longer keeps the neighbor: its garbage collection takes even
+// learn takes in the kernel's report of one neighbor, and says whether packets leave differently
+// now, or whether the kernel no longer keeps the neighbor: its garbage collection takes even
 // neighbors that it was asked to keep, while they do not answer. A neighbor that is only confirmed
 // changes nothing.
 func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {

@@ -17,9 +17,9 @@ type nextHop struct {
 	local   bool   // the address is this host's own
 	link    int    // the interface that the route leads into
 	answers int    // the interface by which answers to this host may come where XDP does not see them; 0: none
-	ifindex int    // the interface by which packets leave: what link is on, or what leads there
+	ifindex int    // the interface by which packets leave: the one that link is on, or that leads there
 	vlan    uint16 // tag to leave with
-	routed  bool   // into a network that the route leads to: a VLAN's, or by the kernel
+	routed  bool   // packets are routed into the network that the route leads to: a VLAN's, or by the kernel
 	mac     model.MAC
 	via     neighbor // that has this MAC address; zero: the address is not a neighbor's, or is configured
 	source  model.MAC

@@ -247,7 +247,7 @@ func (r *resolver) mendOnward() error {
 	o.index, o.ours, o.lost = 0, false, false
 	for _, name := range []string{o.otherEnd(), o.name} {
 		if linkByName(name) == nil {
-			break // it is made anew
+			break // the pair is made anew
 		}
 		if _, err := setQuietlyUp(name); err != nil {
 			return fmt.Errorf("set %s up: %w", name, err)

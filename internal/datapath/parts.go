@@ -15,7 +15,7 @@ import (
 // By says which process made a change of the host that matches, or nothing: upkeep.Notices.By.
 type By func(matches func(upkeep.Change) bool) string
 
-// ofLink says which process changed an interface, or what is attached to it.
+// ofLink finds the process that changed an interface or its attached programs.
 func (by By) ofLink(index int) string {
 	if by == nil {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// What is no service goes to the kernel as it is.
+// A packet of no service goes to the kernel unchanged.
 func testPassWhatIsNoService(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(func(wayTo) bool { return true })

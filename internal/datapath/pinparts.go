@@ -47,7 +47,7 @@ func (d *Datapath) pinDifferences() (found []upkeep.Difference, err error) {
 	return found, nil
 }
 
-// inDirectory makes a repair that works in the pin directory. If another director has taken the
+// inDirectory wraps a repair that works in the pin directory. If another director has taken the
 // directory meanwhile, it is left alone: that director uses what is pinned there.
 func (d *Datapath) inDirectory(repair func() error) func() error {
 	return d.locked(func() error {

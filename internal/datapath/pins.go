@@ -44,7 +44,7 @@ type pins struct {
 	state  map[string]string
 	former map[string]string // pins of counters in the format before: see carry.go
 	snat   string            // pin of full NAT's table
-	build  string            // what the programs are built from; "": they are not to be found again
+	build  string            // names what the programs are built from; "": no later process may take them over
 
 	attached map[ebpf.ProgramID]bool // when this process began
 
@@ -356,7 +356,7 @@ func (k *kernel) unpinAll() error {
 	return errors.Join(errs...)
 }
 
-// makeDirectory makes a directory with nothing but what fill pins there.
+// makeDirectory makes a directory that has only what fill pins there.
 func makeDirectory(dir string, fill func(dir string) error) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove pins of an interrupted start: %w", err)

@@ -13,7 +13,7 @@ type change struct {
 	came    bool       // some are new
 	// replied has the keys by which replies were found before, for changed services that have any.
 	replied map[*service]lookups
-	// whole says that the Set before has succeeded: what did not change is as it should be.
+	// whole says that the last Set has succeeded: all that has not changed since is in the kernel.
 	whole bool
 }
 

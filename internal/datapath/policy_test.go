@@ -50,7 +50,7 @@ func firstTurnOf(d *testDirector, turns int) int {
 	return int(d.world.abiSettings().FlowSalt % uint64(turns))
 }
 
-// New connections go to who is next, exactly; everything else follows its connection.
+// New connections go exactly to the next backend; everything else follows its connection.
 func testTurns(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		order := []uint32{0, 2, 1, 2, 0, 2, 1, 2, 0, 1, 2, 2, 0, 1, 2, 0, 1, 2, 1} // more than a line
@@ -73,7 +73,7 @@ func testTurns(t *testing.T) {
 	}
 }
 
-// Who is down, or only drains, is passed over; and where all are, the slot's row has it.
+// A backend that is down or drains is passed over; if all are, the slot's row has the connection.
 func testTurnsOfDown(t *testing.T) {
 	const down = directorBackendStateBACKEND_DOWN
 	order := []uint32{0, 1, 2}
@@ -312,7 +312,8 @@ func testTwoOfAll(t *testing.T) {
 	}
 }
 
-// Who is drawn is drawn by turns, so by weight: where loads say nothing that is who gets it.
+// Backends are drawn by turns, and so by weight: without loads, the first that is drawn gets
+// the connection.
 func testDrawsByWeight(t *testing.T) {
 	const connections = 4000
 	w, s := amongAll(model.P2C, true, 3, 0, 2, 1, 2)
@@ -331,8 +332,8 @@ func testDrawsByWeight(t *testing.T) {
 	})
 }
 
-// What is redirected goes to the better of two of all, and what falls back to gue to one of the
-// slot's two, which its packets name.
+// A redirected connection goes to the better of two of all backends. One that falls back to gue
+// goes to one of the slot's two, which its packets name.
 func testTwoRedirected(t *testing.T) {
 	const one = uint32(directorLoadScaleLOAD_CONNECTION)
 	for _, is4 := range []bool{true, false} {
@@ -373,7 +374,7 @@ func testPolicyWithoutPlace(t *testing.T) {
 		for i := range uint16(4 * places) {
 			got := s.goes(t, d, 1+i, synFlag)
 			switch got {
-			case 0: // the owner, who has no turn
+			case 0: // the owner, which has no turn
 				byRing++
 			default:
 				byTurn++
@@ -388,8 +389,8 @@ func testPolicyWithoutPlace(t *testing.T) {
 	})
 }
 
-// Without memory the policy places what is redirected, on who can be redirected to, and
-// everything else goes by the ring.
+// Without memory the policy places only redirected connections, on backends that can
+// take them, and everything else goes by the ring.
 func testPolicyRedirected(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		w, s := amongAll(model.RoundRobin, is4, 3, 0, 1, 2)

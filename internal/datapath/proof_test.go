@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// What segments make of flows, by table. All tables go by bpf/lib/proof.h; a table that is not here
-// has the same rows in its own package.
+// The states that segments lead flows to, by table. All tables go by bpf/lib/proof.h; a table that
+// is not here has the same rows in its own package.
 
 // said is a segment, or that time goes by.
 type said struct {

@@ -131,8 +131,8 @@ func (s scenario) relaying(backend int) scenario {
 	return s
 }
 
-// What names nobody is the ring's: other configurations' numbers, unknown server IDs,
-// connection IDs that are too short, backends that are down, and errors about a flow.
+// Packets that name no backend go by the ring: other configurations' numbers, unknown server
+// IDs, connection IDs that are too short, backends that are down, and errors about a flow.
 func testQUICUnroutable(t *testing.T) {
 	w := &testWorld{}
 	config := []model.QUICConfig{{ID: 2, NonceLength: 4}, {ID: 4, NonceLength: 4}}

@@ -151,7 +151,7 @@ func (q quicTwin) quicSeeds(t testing.TB) (payloads [][]byte) {
 }
 
 // Whatever comes to a service with quic, the program and its twin agree: packets that
-// name somebody, and the same with some bytes changed or cut off.
+// name a backend, and the same with some bytes changed or cut off.
 func testQUICTwin(t *testing.T) {
 	w := &testWorld{}
 	q := newQUICTwin(t, w.quicMixed())

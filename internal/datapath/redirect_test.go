@@ -63,7 +63,8 @@ func testRedirect(t *testing.T) {
 	}
 }
 
-// What is handed over has no flow in full NAT, and takes no port from those that have.
+// A connection that is handed over has no flow in full NAT, and takes no port from
+// those that have one.
 func testRedirectFullNAT(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		w, s, _ := snatWorld(is4)

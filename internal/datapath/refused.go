@@ -140,7 +140,7 @@ func (r *refusal) forget(was refusedBy, stay map[directorBackendSource]bool) err
 	return nil
 }
 
-// all are the places where backends serve.
+// all returns the places where backends serve.
 func (r *refusal) all() map[directorBackendSource]uint8 {
 	all := map[directorBackendSource]uint8{}
 	for _, by := range r.of {
@@ -151,7 +151,7 @@ func (r *refusal) all() map[directorBackendSource]uint8 {
 	return all
 }
 
-// clean takes out what the process before left of services that are gone.
+// clean takes out the entries that an earlier process left of services that are gone.
 func (r *refusal) clean() error {
 	if r.old == nil {
 		return nil

@@ -95,7 +95,7 @@ func flowFrom(source netip.Addr, s *testService) model.Flow {
 	return model.Flow{Segment: s.segment, Source: source, Destination: s.vip, SourcePort: clientPort, DestinationPort: servicePort, Protocol: uint8(s.protocol)}
 }
 
-// testRefusedOtherwise: pings, fragments and errors of whom nobody may be a client, too.
+// testRefusedOtherwise: pings, fragments and errors from addresses that cannot be clients, too.
 func testRefusedOtherwise(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		w, services := refusedWorld(is4, model.UDP)
@@ -119,7 +119,8 @@ func testRefusedOtherwise(t *testing.T) {
 		for _, piece := range pieces(7, to(vip), l4(model.UDP, servicePort, servicePort), packet.Zeros(600)) {
 			rows = append(rows, row{name: "fragment from a VIP", in: piece, reason: directorReasonDROP_SOURCE_VIP, action: xdpDrop})
 		}
-		// What is for nobody's VIP is the kernel's, wherever it comes from: this host may route it.
+		// A packet to an address that is no VIP is the kernel's, wherever it comes from: this host
+		// may route it.
 		rows = append(rows, row{name: "from a VIP to a client", in: build(ip(vip, clientOf(is4)), l4(model.UDP, servicePort, clientPort))}.passed(directorReasonPASS_NO_SERVICE))
 		t.Run(fmt.Sprintf("IPv4 %v", is4), func(t *testing.T) { d.check(t, rows) })
 	}

@@ -8,8 +8,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Flows are remembered where no agent knows better, or only for as long as its row names
-// who has them; and a ring that is to be made for that alone is made.
+// Flows are remembered where no agent knows better, or only for as long as their row
+// names the backend that has them; and a ring is made even if that is its only change.
 func TestWhatIsRemembered(t *testing.T) {
 	for _, test := range []struct {
 		protocol model.Protocol

@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// reported is where loads that agents report go. It has a lock of its own: a Set may take long, and
-// a load must be current.
+// reported is the place for the loads that agents report. It has a lock of its own: a Set
+// may take long, and a load must be current.
 type reported struct {
 	mu    sync.Mutex
 	index map[model.Target]uint32 // of backends whose loads some policy goes by

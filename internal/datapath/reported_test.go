@@ -26,8 +26,8 @@ func (l *loadsLife) report(t *testing.T, connections ...uint32) {
 	}
 }
 
-// What is reported is what connections are placed by, with those that were placed since; it does
-// not fade, and goes to no backend that is another one by now.
+// Connections are placed by the reported loads, plus the connections that were placed since.
+// Reported loads do not fade, and do not count for another backend that has the index by now.
 func TestReportedLoads(t *testing.T) {
 	if !inNamespace(t) {
 		return

@@ -23,8 +23,8 @@ func (e ringMemoryError) Error() string { return string(e) }
 // NoRoom says what kind of error this is.
 func (ringMemoryError) NoRoom() {}
 
-// errNoLines says that they are too large, perhaps only for a moment: what a Set replaces keeps its
-// lines until what it brings is in place.
+// errNoLines says that the rings are too large, perhaps only for a moment: the rings that a Set
+// replaces keep their lines until the new ones are in place.
 const errNoLines = ringMemoryError("no room for a ring: director.limits.ring-memory must have room for the rings that a change replaces and those that it brings, together")
 
 // run is a ring's place: consecutive lines. No lines: no ring.

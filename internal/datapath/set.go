@@ -14,11 +14,11 @@ import (
 )
 
 // Set makes the kernel forward what the table says. New state is built aside and switched in: new
-// backends, then rings, then services. What is gone is taken out in the opposite order. After an
-// error the kernel has some of both, and each service is consistent in itself; the next Set goes on
-// from there. The table's slices must not be written to afterwards.
+// backends, then rings, then services. Old state is taken out in the opposite order. After an error
+// the kernel has some of both, and each service is consistent in itself; the next Set goes on from
+// there. The table's slices must not be written to afterwards.
 //
-// What has not changed is only compared: most changes are of few services.
+// Services that have not changed are only compared: most changes are of few services.
 func (d *Datapath) Set(t model.Table) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -94,7 +94,7 @@ func (d *Datapath) turn(s *service, turning []uint32) {
 	}
 	image := d.rings.bytes(s.ring)
 	unsettle(image, func(owner uint32) bool { return slices.Contains(turning, owner) })
-	// What sweeps found before this says nothing about flows after it.
+	// Earlier sweeps say nothing about flows from now on.
 	s.settling, s.clean = countSettling(image), nil
 }
 

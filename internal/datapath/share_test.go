@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// Where there are several services, none has more than its share of a bucket, which those of its
-// flows have no part in whose backend is gone: they are free places.
+// If there are several services, none has more than its share of a bucket. Flows whose backend
+// is gone do not count: their places are free.
 
 func testSNATShare(t *testing.T) {
 	const share = 12

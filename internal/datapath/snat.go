@@ -122,7 +122,7 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 // would take CAP_SYS_ADMIN.
 func (k *kernel) snatPin() string { return k.pins.snat }
 
-// keepSNAT gives a program whose other maps were made anew the table of the program before.
+// keepSNAT gives the table of the earlier program to a program whose other maps were made anew.
 func (k *kernel) keepSNAT() error {
 	if k.adopted {
 		return nil

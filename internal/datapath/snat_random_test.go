@@ -108,7 +108,7 @@ func (f *twinFullFlow) hearSYN(from int, flags uint8, guessed bool, now uint32) 
 	}
 }
 
-// segment is one in sequence, or of somebody who has guessed.
+// segment is a segment in sequence, or one with a guessed number.
 func (w *twinFull) segment(from, to uint16, flags uint8, guessed, ofBackend bool) []packet.Header {
 	headers := w.numbered(from, to, flags, ofBackend)
 	if h, is := headers[0].(packet.TCPHeader); is && guessed {

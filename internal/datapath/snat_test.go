@@ -227,8 +227,8 @@ func fullBucket(t *testing.T) (d *testDirector, s scenario, more row) {
 	return d, s, more
 }
 
-// What gives way when every port is taken: flows that were never established or
-// that have ended, the oldest first, and none that was seen a moment ago.
+// The flows that give way when every port is taken: those that were never established
+// or that have ended, the oldest first, and none that was seen a moment ago.
 func testSNATEviction(t *testing.T) {
 	for _, test := range []struct {
 		name  string

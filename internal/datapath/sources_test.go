@@ -200,8 +200,8 @@ func textsOf(list []netip.Prefix) (texts []string) {
 	return texts
 }
 
-// While ranges change, who is in those before and after is always let in, and who is in
-// neither never is.
+// While ranges change, a client that is in the ranges before and after is always let
+// in, and one that is in neither never is.
 func TestSourceRangesChangeAtOnce(t *testing.T) {
 	if !inNamespace(t) {
 		return

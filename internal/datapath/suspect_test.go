@@ -35,7 +35,7 @@ func TestSuspect(t *testing.T) {
 	addNeighbor(t, address)
 	eventually(t, "it is back", func() bool { return state(0) == model.Active && state(1) == model.Active })
 
-	// What checks say counts alike, and comes by Set.
+	// The results of checks have the same effect, and come by Set.
 	table = tableOf(2, 1, 0)
 	table.Suspect, table.Services[0].Backends[0].State = time.Hour, model.Suspect
 	must(t, d.Set(table))

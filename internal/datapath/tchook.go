@@ -146,8 +146,8 @@ func (d *Datapath) adoptTC(pin string, index int, program *ebpf.Program) (bool, 
 	return true, nil
 }
 
-// detachTC takes the programs of a hook off all interfaces but some, unless another director has taken
-// the pins.
+// detachTC takes the programs of a hook off all interfaces except some, unless another
+// director has taken the pins.
 func (d *Datapath) detachTC(h tcHook, except []string) error {
 	if d.kernel.ensureOwned() != nil {
 		return nil
@@ -207,8 +207,8 @@ func putFilter(index int, parent uint32, program *ebpf.Program, name string) err
 	return nil
 }
 
-// removeFilters removes the filters of all interfaces but some. The queueing disciplines stay,
-// because other programs may use them.
+// removeFilters removes the filters of all interfaces except some. The queueing disciplines
+// stay, because other programs may use them.
 func (h tcHook) removeFilters(except []string) error {
 	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {

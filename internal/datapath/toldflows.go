@@ -22,7 +22,7 @@ const (
 	tellingsWait = 1 << 16 // at most
 )
 
-// told is how other directors' flows get into the memory, and what became of them.
+// told puts other directors' flows into the memory, and counts what became of them.
 type told struct {
 	memory   []byte
 	tellings []directorTelling // that the program reads

@@ -165,7 +165,7 @@ func testTooBigSources(t *testing.T) {
 			if greedy < rate || greedy > rate+rate/64 {
 				t.Errorf("whoever sends too much got %d answers in a second, want %d and its own %d", greedy, rate, rate/64)
 			}
-			// Whose hash is the greedy one's has nothing left.
+			// A network with the same hash as the greedy one has no budget left.
 			if served < others*3/4 {
 				t.Errorf("of %d other networks %d got an answer", others, served)
 			}

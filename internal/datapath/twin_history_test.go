@@ -158,7 +158,7 @@ func (h *history) applyRing(t *testing.T, ring model.Ring) {
 	h.original.set(t, h.twin)
 }
 
-// turns are those of who may own slots.
+// turns are those of the backends that may own slots.
 func (h *history) turns() []uint32 {
 	var weights [twinBackends]uint16
 	for number := range weights {

@@ -36,7 +36,7 @@ type twinFlow struct {
 type twinState int
 
 const (
-	twinOpening   twinState = iota // nothing but SYNs was seen since the last SYN
+	twinOpening   twinState = iota // only SYNs were seen since the last SYN
 	twinOpen                       // fresh
 	twinSustained                  // a SYN does not begin it anew
 	twinClosing
@@ -77,8 +77,9 @@ func (m *twin) policy() model.Policy {
 	return model.Maglev
 }
 
-// turn says who gets a new connection, if a policy decides: who got it, if it may be his turn.
-// Whose turn it is nobody else knows, and only that it is remembered is promised.
+// turn returns the backend that gets a new connection if a policy decides: the one that got
+// it, if it may be its turn. The twin cannot know whose turn it is: only that the choice is
+// remembered is promised.
 func (m *twin) turn(got int) (backend int, decided bool) {
 	active := slices.DeleteFunc(slices.Clone(m.ring.Turns), func(c uint32) bool { return m.states[c] != model.Active })
 	switch {

@@ -25,8 +25,8 @@ func (d *Datapath) Unreached() map[netip.Addr]bool {
 	return unreached
 }
 
-// Unreachable returns at most that many of the backends that are to get packets but to which there
-// is no way, with the reason.
+// Unreachable returns at most that many backends that should get packets and to which there
+// is no way, each with the reason.
 func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// routeFrom sets where routes are looked up: where packets come in, in the VRF of the first of the
-// director's interfaces, if that is in one. The lock is held.
+// routeFrom sets the VRF in which routes are looked up: that of the director's first
+// interface, where packets come in, if it is in one. The lock is held.
 func (r *resolver) routeFrom(interfaces []string) {
 	if r.from != nil && slices.Equal(r.from, interfaces) {
 		return

@@ -41,7 +41,8 @@ func TestForeignProgramIsNamed(t *testing.T) {
 	if got, want := on(), []string{"nowhere0 false ", "wire0 true native", "wire1 true native"}; !slices.Equal(got, want) {
 		t.Errorf("interfaces are %q, want %q", got, want)
 	}
-	// What leaves the table keeps the program as long as what came into it is not there.
+	// Interfaces that leave the table keep the program as long as an interface that came
+	// into it is missing.
 	table.Interfaces = []string{"nowhere0"}
 	must(t, d.Set(table))
 	if pins, _ := filepath.Glob("/sys/fs/bpf/weir/xdp-*"); len(pins) != 2 {
