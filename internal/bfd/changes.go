@@ -14,9 +14,9 @@ func (s *Speaker) say(event func(*slog.Logger)) {
 	}
 }
 
-// note remembers that a session's state has changed, and tells those who wait: also that it is no
-// longer held down, which its state shows only when the neighbor has been heard, up to a second
-// later.
+// note remembers that a session's state has changed, and wakes all readers that wait for
+// changes. The end of a hold is such a change, too: the state shows it only when the
+// neighbor has been heard, up to a second later.
 func (s *Speaker) note(now time.Time, session *session) {
 	if held := session.Held(); held != session.saidHeld {
 		session.saidHeld = held
@@ -43,7 +43,7 @@ func (s *Speaker) note(now time.Time, session *session) {
 	s.renew()
 }
 
-// renew tells those who wait for a change.
+// renew wakes the readers that wait for a change.
 func (s *Speaker) renew() {
 	fresh := make(chan struct{})
 	if old := s.changed.Swap(&fresh); old != nil {

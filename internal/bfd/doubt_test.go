@@ -30,8 +30,8 @@ func TestStrangersEndNoSession(t *testing.T) {
 	}
 }
 
-// A neighbor that sends nothing but such packets is believed when the detection time of its
-// others is over, and not earlier.
+// A neighbor that sends only such packets is believed when the detection time of its others
+// is over, and not earlier.
 func TestDoubtEnds(t *testing.T) {
 	for _, c := range []struct {
 		says   State

@@ -69,8 +69,8 @@ func TestRestartTime(t *testing.T) {
 	}
 }
 
-// Who waits for changes hears that a session is held down, and that it is not any more: BGP opens
-// no session meanwhile.
+// A reader that waits for changes learns that a session is held down, and when that ends: BGP
+// opens no session meanwhile.
 func TestHoldIsSaid(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	s := NewSpeaker(still{}, slog.New(slog.DiscardHandler))

@@ -143,7 +143,7 @@ func refuses(t *testing.T, socket string) {
 	}
 }
 
-// What a process says that has just begun can be read: no time is anything but zero yet.
+// The status of a process that has just begun can be read: all of its times are still zero.
 func TestFirstStatus(t *testing.T) {
 	now := time.Now()
 	fresh := newSession(now, model.BFDSession{Neighbor: netip.MustParseAddr("10.0.0.1")}, 7, rand.New(rand.NewPCG(1, 1)))

@@ -30,7 +30,7 @@ type Machine struct {
 	poll       bool          // packets carry Poll until one with Final comes
 	pollAgain  bool          // something that the current poll does not announce has changed
 	final      bool          // a Poll must be answered
-	changed    bool          // the neighbor has not been told of the last change
+	changed    bool          // no packet has told the neighbor of the last change
 	losses     uint64        // how often it went from Up to down, except when the neighbor switched it off
 	lastLoss   Diagnostic    // why, the last time
 	tx, rx     time.Duration // in force; announced ones may wait for the end of the poll

@@ -42,7 +42,7 @@ type session struct {
 	abandoned      bool   // no process has asked for it for its restart time
 	told           State  // the state that was last logged
 	why            Diagnostic
-	saidHeld       Diagnostic // the reason that those who wait for changes know
+	saidHeld       Diagnostic // the reason that readers of changes were last told
 }
 
 func newSession(now time.Time, want model.BFDSession, discriminator uint32, random *rand.Rand) *session {

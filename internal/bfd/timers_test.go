@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What 6.8.3 says of changes while the session is Up: each end may trust the other's
-// old promise until the poll has ended.
+// RFC 5880 6.8.3 about changes while the session is Up: each end may trust the
+// other's old promise until the poll has ended.
 func TestPollSequence(t *testing.T) {
 	p := newPair(t, fast, fast)
 	p.until(5*time.Second, Up, Up)
@@ -87,8 +87,8 @@ func TestFinal(t *testing.T) {
 	}
 }
 
-// What this end takes down it says once, and answers no Poll for a while: the answer would bring
-// the neighbor to Init before everybody there has seen that the session was Down.
+// When this end takes a session down it says so once, and answers no Poll for a while: the answer
+// would bring the neighbor to Init before its clients have seen that the session was Down.
 func TestDownIsLeftToBeSeen(t *testing.T) {
 	p := newPair(t, fast, fast)
 	p.until(5*time.Second, Up, Up)
@@ -146,7 +146,7 @@ func TestNeighborWantsNoPackets(t *testing.T) {
 	if sent, due := m.Due(now); !due || !sent.Final {
 		t.Errorf("a poll is answered by %v, %+v", due, sent)
 	}
-	// When it is gone, its wish is, too: who comes next shall hear this end.
+	// When the neighbor is gone, so is its wish: the next neighbor must hear this end.
 	now = now.Add(ms(150))
 	m.Advance(now)
 	if _, due := m.Due(now); !due || m.state != Down {

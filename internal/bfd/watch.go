@@ -37,7 +37,7 @@ type watcher struct {
 
 	mu    sync.Mutex
 	names []string
-	does  map[string]Forwarding // what it told last
+	does  map[string]Forwarding // the states that it told last
 }
 
 // follow sets the interfaces to look at, and tells their states. Nothing newer is told before it

@@ -51,8 +51,8 @@ func (c *claims) drop() {
 	}
 }
 
-// of takes what has been heard, and returns the neighbor's next connection, if it is one, or why it
-// is not; neither: another connection has come since.
+// of takes a claim that was heard, and returns the neighbor's next connection, or why the
+// claim is none. It returns neither if another connection has come since.
 func (c *claims) of(heard claim) (again net.Conn, err error) {
 	if heard.on != c.now {
 		return nil, nil

@@ -93,8 +93,8 @@ func TestPathOfOldNeighbors(t *testing.T) {
 	}
 }
 
-// What both sides could not agree on is said for as long as there is no session, also when the
-// neighbor does not talk any more.
+// A disagreement of both sides is reported for as long as there is no session, also when the
+// neighbor no longer answers.
 func TestDisagreementIsRemembered(t *testing.T) {
 	n := newNeighbor(t)
 	c, _ := n.accept()

@@ -32,7 +32,7 @@ type peer struct {
 	missing   string
 }
 
-// open begins a session: both sides say who they are and what they support, and agree.
+// open begins a session: both sides identify themselves, say what they support, and agree.
 func open(ctx context.Context, c *connection, w *want, restarted bool) (*peer, error) {
 	stop := c.interrupt(ctx)
 	defer stop()
@@ -71,9 +71,9 @@ func unlessEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// openMessage says who we are. A new process says that it has restarted, so that the neighbor does
-// not wait for it. It always says that forwarding went on: sessions are opened when the datapath
-// does what is announced, and the datapath does not need the process.
+// openMessage identifies this speaker. A new process says that it has restarted, so that the
+// neighbor does not wait for it. It always says that forwarding went on: sessions are opened
+// when the datapath does what is announced, and the datapath does not need the process.
 func openMessage(w *want, restarted bool) (*gobgp.BGPMessage, error) {
 	n := &w.neighbor
 	capabilities := []gobgp.ParameterCapabilityInterface{gobgp.NewCapRouteRefresh()}

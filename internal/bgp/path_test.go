@@ -74,8 +74,8 @@ func TestLostWay(t *testing.T) {
 	}
 }
 
-// What is no loss leaves the session alone: other sessions, one that never was up, one that
-// the neighbor has switched off, another process, or none that says anything.
+// Only a loss ends the session. These are no losses: changes of other sessions, a session
+// that never was up or that the neighbor has switched off, another process, or a silent one.
 func TestWayThatIsNotLost(t *testing.T) {
 	n, c := watched(t)
 	down := func(losses uint64) func(*model.BFDSessionStatus) {

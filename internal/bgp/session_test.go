@@ -33,8 +33,8 @@ func restart(t *testing.T, open *gobgp.BGPOpen) (restarted, forwards bool) {
 	return false, false
 }
 
-// A process that is new says that it has restarted, and one that lost a session does not;
-// that forwarding went on both say. What is told is complete, and says so at its end.
+// A new process says that it has restarted, and one that lost a session does not. Both say that
+// forwarding went on. The routes that they tell are complete, and end with an End-of-RIB marker.
 func TestSession(t *testing.T) {
 	n := newNeighbor(t, "192.0.2.1/32", "192.0.2.2/32")
 	c, open := n.establish(helper)
@@ -94,7 +94,8 @@ func (n *neighbor) ends(c *connection) string {
 	}
 }
 
-// The end of the process alone is said to nobody who keeps routes; every other end is.
+// A neighbor that keeps routes is not told when only the process ends; it is told of
+// every other end.
 func TestGoodbye(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(n *neighbor)
@@ -126,7 +127,7 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
-// What a director that drains tells: marked first, then withdrawn, and nothing any more.
+// The routes of a draining director: first marked, then withdrawn, and then none.
 func TestWithdraw(t *testing.T) {
 	n := newNeighbor(t, "192.0.2.1/32")
 	c, _ := n.establish(helper)
@@ -357,8 +358,8 @@ func (n *neighbor) dial(to string, messages ...*gobgp.BGPMessage) *connection {
 	}
 }
 
-// A passive neighbor that lost its side of a session opens another, which replaces the first. What
-// else its host connects for ends no session: to say nothing, or what suits none.
+// A passive neighbor that lost its side of a session opens another, which replaces the first. Other
+// connections of its host end no session: silent ones, or those with an OPEN that does not fit.
 func TestPassiveNeighborReplacesItsSession(t *testing.T) {
 	n, to := passive(t)
 	alive := gobgp.NewBGPKeepAliveMessage()

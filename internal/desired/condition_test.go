@@ -50,8 +50,8 @@ func TestConditions(t *testing.T) {
 	})
 }
 
-// Writers who all begin from the same set and come at the same time: one of them wins, and
-// the others are told, whether or not their changes would have been one. Each adds a backend
+// Several writers begin from the same set and put at the same time: one of them wins, and
+// the others are told, even if their changes would have been the same. Each adds a backend
 // to what it has read, and tries again until it is in: none is lost.
 func TestConcurrentWritersLoseNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
@@ -114,8 +114,8 @@ func TestInTurn(t *testing.T) {
 	}
 }
 
-// What was read without its keys can be written: they stay, also in a service that has
-// another place or name, and nobody gets another service's.
+// A set that was read without its keys can be written: the keys stay, also in a
+// service that has another place or name, and no service gets another one's keys.
 func TestHiddenKeysStay(t *testing.T) {
 	secret := model.QUICKey{1, 2, 3}
 	before := beside(2)

@@ -74,7 +74,7 @@ func TestGivenLogsStay(t *testing.T) {
 	})
 }
 
-// What others have is not given away, and the file is not given at all.
+// A given set must not take what other owners have, and the file cannot be given.
 func TestGivenSetsAreRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
 		d.set(t, web("a", 2))

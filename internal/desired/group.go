@@ -87,7 +87,7 @@ func (k *Keeper) adopt(s store.State) {
 	k.problems.Report(model.ProblemStore, partGroup, nil)
 	k.refused.shared = &s
 	err := k.apply()
-	if k.refused.shared == nil { // it is compatible: the error is another one, which is on the list
+	if k.refused.shared == nil { // the state is compatible: the error is another one, which is on the list
 		if k.sharedErr = err; err == nil {
 			k.log.Info("the group's state runs", "revision", s.Revision, "services", s.Count())
 		}
@@ -174,8 +174,8 @@ func (k *Keeper) putShared(owner string, l *ledger) (Change, error) {
 	return ChangeOf(before, after, owner).withMoves(before, after, owner), k.await(ctx, after.Revision)
 }
 
-// tendShared does what is due in the logs of the group's services. All directors do it, and the
-// first change leaves nothing to do for the others.
+// tendShared makes the changes that are due in the logs of the group's services. All directors
+// do so, and the first one leaves nothing to do for the others.
 func (k *Keeper) tendShared() error {
 	k.renew()
 	k.mu.Lock()

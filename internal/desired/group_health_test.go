@@ -22,7 +22,7 @@ func (v *told) Views() []model.View      { return v.views }
 func (v *told) Changed() <-chan struct{} { return v.changes }
 func (v *told) Tell([]model.View)        {}
 
-// What most directors find counts, and nothing where they are of two minds.
+// The finding of most directors counts, and none does if the directors are evenly split.
 func TestMajority(t *testing.T) {
 	s := slow(1)
 	b := s.Backends[0].Endpoint()

@@ -96,7 +96,7 @@ type noRoom struct{}
 func (noRoom) Error() string { return "no room" }
 func (noRoom) NoRoom()       {}
 
-// What stays because of what directors see makes room for what is new.
+// Generations that stay only because of what directors see make room for a new one.
 func TestGenerationsLeaveWhereRowsHaveNoRoom(t *testing.T) {
 	inGuessingBubble(t, func(t *testing.T, d *director, seen *sightings) {
 		d.set(t, remembered(2))

@@ -22,9 +22,8 @@ func setOf(set, services, backends int) []model.Document {
 	return list
 }
 
-// A set that is another one has its own services looked at, and not those of all others; that
-// its generations begin to place connections has none looked at. What contradicts another set is
-// found all the same.
+// When a set changes, only its own services are checked. When its generations begin to place
+// connections, no service is checked. A contradiction with another set is still found.
 func TestChangesCostWhatTheyChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
 		d.set(t, web("a", 2))

@@ -65,27 +65,27 @@ type Keeper struct {
 	evidence    *engine.Evidence
 	reports     Reports      // nil: agents have no way to report
 	health      Health       // nil: there are no probes
-	groupHealth *groupHealth // what the group finds; nil: the group does not share it
+	groupHealth *groupHealth // what the group's probes find; nil: the group does not share it
 	noting      sync.Mutex
 	keepPast    bool // what ran before is not forgotten: the director does not let packets in yet
 	renewing    sync.Mutex
 	renewed     time.Time           // when the evidence was renewed
-	asked       map[netip.Addr]bool // the backends that it is about
+	asked       map[netip.Addr]bool // the backends that the evidence is about
 
 	joined joined
 
 	mu                       sync.Mutex           // changes are checked against each other, and applied, one at a time
 	file                     model.Config         // with overrides
-	given                    model.Config         // as it was given
+	given                    model.Config         // the file without overrides
 	past                     Past                 // nil: what ran before is not kept
 	instead                  map[string]store.Set // this director's own sets, while a start tries what ran before
-	handed, noted            revisions            // what the engine was last given, and what is known to have run
+	handed, noted            revisions            // the state that the engine was last given, and the last one that is known to have run
 	overrides                []model.BackendOverride
 	overridesIn              Overrides // nil: there are none
 	begun                    bool      // there is a file
 	state                    store.State
 	shared                   store.State // the group's state
-	sharedErr                error       // why that, or a later one, is not what is forwarded
+	sharedErr                error       // why the director does not forward the group's state, or a later one
 	refused                  refused
 	ranBefore                *store.State  // the group's state in an earlier process; nil: it is not known
 	adopted                  chan struct{} // is closed when another state is adopted
@@ -98,13 +98,13 @@ type Keeper struct {
 	left                     map[history.Cause]uint64 // generations that have left logs
 }
 
-// Deps are what a keeper works with. All but Local, Engine and Log may be nil.
+// Deps are what a keeper works with. All except Local, Engine and Log may be nil.
 type Deps struct {
 	Local     Store // of this director alone
 	Engine    Engine
 	Problems  Reporter       // is told what does not run; for the file the part is empty, because the caller knows its name
 	Overrides Overrides      // keeps the overrides of the file's backends
-	Past      Past           // has what ran before: a start goes on with it if the kernel does not take the stored sets
+	Past      Past           // keeps what ran before: a start goes on with it if the kernel does not take the stored sets
 	Health    Health         // slow starts follow what probes find
 	Guesses   engine.Guesses // generations leave the logs by what the datapath sees, if no agents report
 	Reports   Reports        // generations leave the logs by agents' reports

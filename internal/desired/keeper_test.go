@@ -253,7 +253,7 @@ func TestLogsOutliveTheProcess(t *testing.T) {
 	})
 }
 
-// What holds slots goes on placing connections while no process runs.
+// A generation that holds slots goes on placing connections while no process runs.
 func TestHeldGenerationsOutliveTheProcess(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, dir string) {
 		crowded := func(turn int) model.Service { // each turn has owners of its own

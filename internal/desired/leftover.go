@@ -10,7 +10,7 @@ import (
 // leftoverError is a set that this director kept alone before it joined its group.
 type leftoverError struct{ owner string }
 
-// Error says what runs.
+// Error says which set runs.
 func (e *leftoverError) Error() string {
 	return fmt.Sprintf("owner %q has a set that is kept by this director alone, and runs here in the place of the group's", e.owner)
 }

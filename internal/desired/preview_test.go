@@ -10,8 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a set would make of a director is what it makes of it when it is put, and before that
-// nothing is changed.
+// A preview of a set equals its effect when it is put, and changes nothing.
 func TestPreview(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
 		d.set(t, web("file", 2))

@@ -15,13 +15,13 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// RefusedError is what is wrong with what was asked for. Nothing was changed.
+// RefusedError says why a request was refused. Nothing was changed.
 type RefusedError struct {
 	Refusals []Refusal
 	Conflict bool // it contradicts another owner's services
 }
 
-// Refusal is one problem of what was asked for.
+// Refusal is one problem of a request.
 type Refusal struct {
 	Owner string // the owner whose set the field is in; empty: the set that was put
 	With  string // the owner of the other set of a contradiction; empty: there is none
@@ -84,7 +84,7 @@ func (k *Keeper) PutPart(ctx context.Context, owner string, services []model.Ser
 func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (Change, error) {
 	try := p
 	if _, _, err := k.tryPut(ctx, owner, &try); err != nil {
-		return Change{}, err // before it replaces another one that waits
+		return Change{}, err // a wrong set must not replace another one that waits
 	}
 	k.mu.Lock()
 	wait := time.Duration(k.file.Coalesce)

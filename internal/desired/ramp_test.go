@@ -128,7 +128,7 @@ func startProbing(t *testing.T, dir string, probes *prober) *director {
 	return startWith(t, file.Close, Deps{Local: file, Health: probes})
 }
 
-// What changes while backends start does not wait for them, and they go on.
+// Other changes do not wait for backends that start slowly, and those go on.
 func TestChangesDuringASlowStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, dir string) {
 		d.stop()

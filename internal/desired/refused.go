@@ -27,8 +27,8 @@ const (
 	partLogs  = "logs"  // of this director's own sets
 )
 
-// refused is what was asked for and contradicts what runs. It is tried again when what runs
-// changes.
+// refused holds the file and the state that were asked for and contradict what runs. They
+// are tried again when what runs changes.
 type refused struct {
 	file   *model.Config
 	shared *store.State // of the group

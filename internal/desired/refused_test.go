@@ -57,8 +57,8 @@ func TestEmptySetOfOneDirectorDoesNotHideTheGroups(t *testing.T) {
 	}
 }
 
-// What one director kept alone goes on when it joins a group, and is said; applied to the group it
-// is the group's, with the log that its connections need.
+// A set that a director kept alone goes on when the director joins a group, and is reported. When
+// it is applied to the group it becomes the group's, with the log that its connections need.
 func TestSetOfOneDirectorGoesOnInAGroup(t *testing.T) {
 	c := etcdlab.New(t, etcdlab.Options{Members: 1})
 	group := newGroup(t, c, 2)

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Past has what ran, until what replaced it has run: a store.File.
+// Past keeps the sets that ran until their successors have run: a store.File.
 type Past interface {
 	// Before returns the sets that ran, of owners whose stored sets have not run yet.
 	Before() map[string]store.Set
@@ -18,10 +18,10 @@ type Past interface {
 	Ran() error
 }
 
-// revisions are those of a state of this director's own sets, and of a state of the group.
+// revisions are the revision of this director's own sets, and that of the group's state.
 type revisions struct{ own, shared uint64 }
 
-// runsPause is the time between two looks whether what was not taken at once runs by now.
+// runsPause is the time between two checks whether a change that was not taken at once runs by now.
 const runsPause = time.Second
 
 // followRuns notes what runs by now, until the context ends.
@@ -118,7 +118,7 @@ func (k *Keeper) beginAsItRan(c model.Config, ran *model.Config) bool {
 		for s := range states {
 			for n := range sets {
 				if f+s+n == 0 {
-					continue // that is what the kernel has refused
+					continue // the kernel has refused that state
 				}
 				k.tryInstead(states[s], sets[n])
 				if k.SetFile(files[f]) == nil {

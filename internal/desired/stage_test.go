@@ -80,7 +80,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// What cannot be divided comes with the last part, and nothing is in anybody's way.
+// Changes that cannot be divided come with the last part, and no part contradicts another set.
 func TestStagesOfWhatCannotBeDivided(t *testing.T) {
 	base := config(web("web", 3)).Services[0]
 	fixed := func(model.ServiceID) uint32 { return 1021 }

@@ -62,11 +62,11 @@ type Engine struct {
 	requests  chan request
 	stopped   chan struct{}
 	placing   map[model.ServiceID]*model.TableService // what the sinks took last
-	applied   request                                 // the same, as it was asked for
+	applied   request                                 // the request for it
 
 	mu      sync.Mutex
 	running model.Config
-	runs    bool // what Apply was last given runs
+	runs    bool // the sinks have taken the last request of Apply
 	report  Report
 	coming  Report // about the plan that a sink is taking, or took in part
 	held    heldAt // in the plan that runs, and in plans that a sink took in part
@@ -79,7 +79,7 @@ type request struct {
 	result  chan<- error
 }
 
-// Deps are what an engine works with. All but Forwarder and Log may be nil.
+// Deps are what an engine works with. All except Forwarder and Log may be nil.
 type Deps struct {
 	Forwarder Forwarder
 	Checker   Checker // whose results the engine follows
@@ -207,7 +207,7 @@ func (e *Engine) Apply(desired model.Config, logs Logs) error {
 	}
 }
 
-// Runs reports whether what Apply was given last is what the sinks have taken.
+// Runs reports whether the sinks have taken the last request of Apply.
 func (e *Engine) Runs() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -175,7 +175,7 @@ func (e *Evidence) ring(g *model.Generation) maglev.Generation {
 	return ring
 }
 
-// word is what a member's agent says about a service.
+// word is the report of a member's agent about a service.
 type word struct {
 	unknown bool // not known: there may be connections everywhere
 	report  *model.ReportedService

@@ -334,7 +334,7 @@ func TestTheLastWithMembersIsWhole(t *testing.T) {
 	if table, _ := Plan(config(s), Logs{s.ID(): log}, nil); !table.Services[0].Reported {
 		t.Error("the log keeps what agents report, and the table does not say so")
 	}
-	s.Backends = s.Backends[:1] // who drains is all there is
+	s.Backends = s.Backends[:1] // only the draining backend is left
 	for range 2 {
 		table, _ := Plan(config(s), Logs{s.ID(): log}, nil)
 		for slot := range table.Services[0].Ring.Slots {

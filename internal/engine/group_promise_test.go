@@ -51,7 +51,7 @@ func (g *group) segment(c *client, flags uint8) *twin.Segment {
 }
 
 // send sends a packet by some director, and checks that it comes to the host that has the
-// connection. It returns to whom it comes.
+// connection. It returns the backend that gets the packet.
 func (g *group) send(c *client, p twin.Packet) netip.Addr {
 	d := g.anyDirector()
 	to, path := g.walk(d, c.flow, p)

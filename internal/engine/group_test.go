@@ -69,7 +69,7 @@ type client struct {
 	dies     time.Time
 }
 
-// answer is a SYN-ACK, whom it is from, and by whom the SYN came there.
+// answer is a SYN-ACK, the host that it is from, and the director that sent the SYN there.
 type answer struct {
 	number           uint32
 	backend          netip.AddrPort
@@ -284,7 +284,7 @@ func (g *group) talk(c *client) {
 	}
 	flags := []uint8{packet.ACK, packet.ACK | packet.PSH, packet.RST | packet.ACK, packet.RST}[g.r.IntN(4)]
 	if c.next == c.syn+1 {
-		flags |= packet.ACK // a bare RST is one for all who have got the SYN, too
+		flags |= packet.ACK // a bare RST would also be valid for all other hosts that have got the SYN
 	}
 	p := twin.Packet{Segment: g.segment(c, flags)}
 	if g.r.IntN(4) == 0 {

@@ -63,7 +63,7 @@ func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost) *model.Che
 	}}
 }
 
-// serviceHealth is what health means for a service: the backends that it uses.
+// serviceHealth is the result of health for a service: the backends that it uses.
 type serviceHealth struct {
 	service *model.Service
 	known   Health

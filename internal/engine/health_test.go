@@ -52,14 +52,14 @@ func TestPanic(t *testing.T) {
 		{0, "dd", "dd", false, [3]int{0, 2, 0}},
 		{100, "ud", "aa", true, [3]int{1, 1, 0}},
 		{100, "uu", "aa", false, [3]int{2, 0, 0}},
-		// What is not known yet is left to the others, if there are any.
+		// A backend whose health is not known yet leaves its slots to the others, if there are any.
 		{50, "nnnn", "aaaa", false, [3]int{0, 0, 4}},
 		{50, "unnn", "addd", false, [3]int{1, 0, 3}},
 		{50, "udnn", "addd", false, [3]int{1, 1, 2}},
 		{50, "dnnn", "aaaa", true, [3]int{0, 1, 3}},
 		{0, "dnnn", "daaa", false, [3]int{0, 1, 3}},
 		{50, "xxxd", "aaad", false, [3]int{3, 1, 0}},
-		// What gets no connections does not count; it is left when it is down.
+		// A backend that gets no connections does not count; it is left when it is down.
 		{50, "uDDD", "addd", false, [3]int{1, 0, 0}},
 		{50, "u000", "addd", false, [3]int{1, 0, 0}},
 		{50, "ummm", "addd", false, [3]int{1, 0, 0}},

@@ -8,8 +8,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// known is what a service's memberships are made from, and the result: most services are in the
-// next plan as they were.
+// known is the input of a service's memberships, and the result: most services do not
+// change from one plan to the next.
 type known struct {
 	policy   model.Policy
 	mode     model.Mode

@@ -53,8 +53,8 @@ func makeOther(t *testing.T, field reflect.Value) {
 	}
 }
 
-// Whatever of a service or of its log is another one than in the last plan, also what comes
-// with a later version, a planner that remembers sees it.
+// A planner that remembers sees every change of a service or of its log since the last
+// plan, also in fields of later versions.
 func TestEveryFieldCounts(t *testing.T) {
 	now := time.Unix(1000, 0)
 	base := func() model.Service {

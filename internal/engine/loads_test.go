@@ -66,8 +66,8 @@ func (s *tables) last() (model.Table, int) {
 	return s.all[len(s.all)-1], len(s.all)
 }
 
-// Where no loads are reported least-conn is round-robin by weight, until there are some, and so
-// is p2c that chooses among all; that of gue stays.
+// Without reported loads, least-conn is round-robin by weight, and so is p2c among all
+// backends; p2c in gue stays.
 func TestDegradedServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink, loads := &tables{}, &reports{changed: make(chan struct{}, 1), degraded: map[model.ServiceID]bool{}}

@@ -90,7 +90,7 @@ func (l *lifeOfAService) change() {
 			s.Backends = slices.Delete(s.Backends, i, i+1)
 		}
 	case 4:
-		l.backends = l.r.IntN(40) // somebody who was here may come back
+		l.backends = l.r.IntN(40) // a backend that was here may come back
 		l.add()
 	case 5, 6:
 		s.Backends[i].State = model.Draining
@@ -122,7 +122,7 @@ func (l *lifeOfAService) advance() {
 	l.log = asOf(history.Announce(history.Advance(log, &l.service, l.now), log, l.notice), l.now)
 }
 
-// asOf is the log as it is at a time for who learned of its newest generation at once.
+// asOf is the log as it is at a time for a director that learned of its newest generation at once.
 func asOf(log model.Log, now time.Time) model.Log {
 	if len(log.Generations) > 0 {
 		log.Coming, _ = history.Coming(log, log.Generations[0].Since, now)
@@ -281,9 +281,8 @@ func rowOf(ring *model.Ring, hash uint32) []uint32 {
 	return append([]uint32{slot.Owner}, ring.Lists[slot.Next&^model.ListFlag].Next...)
 }
 
-// check looks for a connection's backend in its row. It is not looked for longer
-// than drain, nor after its backend was removed. One that was placed on a backup may
-// find no room.
+// check looks for a connection's backend in its row. It is not looked for when it is older than
+// drain, or when its backend was removed. One that was placed on a backup may find no room.
 func (l *lifeOfAService) check(s *model.TableService, connection placed, at time.Time, now, before int) {
 	is := func(b model.Backend) bool { return b.Endpoint() == connection.backend }
 	if l.now.Sub(at) >= livedDrain || !slices.ContainsFunc(l.service.Backends, is) {
@@ -298,8 +297,8 @@ func (l *lifeOfAService) check(s *model.TableService, connection placed, at time
 	}
 }
 
-// checkAlone compares the plan with that of a director that knows nothing but the log,
-// and checks the rows.
+// checkAlone compares the plan with that of a director that knows only the log, and
+// checks the rows.
 func (l *lifeOfAService) checkAlone(c model.Config, table model.Table, report Report) {
 	again, reportAgain := Plan(c, l.logs(), nil)
 	if !reflect.DeepEqual(table, again) || !reflect.DeepEqual(report, reportAgain) {
@@ -385,7 +384,7 @@ func TestRowsDependOnTheLogAlone(t *testing.T) {
 	}
 }
 
-// A log that is trimmed costs nothing but the rows of its service.
+// A log that is trimmed costs only the rows of its service.
 func TestTrimmedLogKeepsRings(t *testing.T) {
 	s, other := web(8), web(8)
 	other.Name, other.VIP = "other", netip.MustParseAddr("192.0.2.9")

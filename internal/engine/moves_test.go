@@ -28,14 +28,14 @@ func changed(s model.Service, changes ...func(s *model.Service)) []Services {
 	return all
 }
 
-// owner is who gets a new flow.
+// owner is the backend that gets a new flow.
 func owner(s *model.TableService, f model.Flow) netip.AddrPort {
 	slot := s.Ring.Slots[s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity))]
 	return endpoint(&s.Backends[slot.Owner])
 }
 
-// What is said to move is the share of new flows that go elsewhere: of 200,000 flows of as
-// many clients.
+// The reported move is the share of new flows that go to another backend: of 200,000 flows
+// of as many clients.
 func TestMoves(t *testing.T) {
 	weigh := func(i int, weight uint16) func(s *model.Service) {
 		return func(s *model.Service) { s.Backends[i].Weight = weight }

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Who learns of a generation within the notice names everybody whom others place
-// connections on by then.
+// A director that learns of a generation within the notice names all backends that
+// other directors place connections on by then.
 func TestNoticeIsForThoseWhoLag(t *testing.T) {
 	const lag, pace = 2, time.Second
 	strangers := func(notice time.Duration) (placed, unknown int) {
@@ -33,7 +33,7 @@ func TestNoticeIsForThoseWhoLag(t *testing.T) {
 				for slot := range now.Services[0].Ring.Slots {
 					row := late.Services[0].Ring.Row(slot)
 					if len(row)+2 > l.bound() {
-						continue // there was no room for those who come
+						continue // there was no room for the backends that come
 					}
 					placed++
 					if !slices.Contains(row, now.Services[0].Ring.Row(slot)[0]) {
@@ -64,7 +64,7 @@ func (l *lifeOfAService) addOrWeigh() {
 	b.Weight = uint16(l.r.IntN(5) * 50)
 }
 
-// Where the owner is removed nobody waits for his successor.
+// If the owner is removed, its successor places connections at once.
 func TestNoticeIsNotForTheDead(t *testing.T) {
 	before := web(3)
 	before.RingSize = 101

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Whoever the generations of a log place a flow on is in the row that a plan makes of the
-// log; the newest one's owner is its first candidate, as long as no slot is held.
+// Every backend that a log's generations place a flow on is in the row that a plan makes
+// of the log; the newest one's owner is its first candidate, as long as no slot is held.
 func TestPlacementsAreTheRows(t *testing.T) {
 	s := model.Service{Name: "s", VIP: netip.MustParseAddr("192.0.2.1"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.L2DSR, RingSize: 251}
 	var log model.Log

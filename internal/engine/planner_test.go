@@ -59,8 +59,8 @@ func TestMemoryChangesNoResult(t *testing.T) {
 	}
 }
 
-// What did not change is the same memory in the next table, which is quick to compare, and
-// what did is not: the last table is still in use.
+// Unchanged parts are the same memory in the next table, which is quick to compare.
+// Changed parts are not: the last table is still in use.
 func TestUnchangedBackendsAreShared(t *testing.T) {
 	services := func() []model.Service {
 		other := web(3)

@@ -8,8 +8,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What agents report counts while it is new, of backends that agents serve, by the affinity
-// that is asked for.
+// Reports count while they are new, for backends that agents serve, by the affinity that is
+// asked for.
 func TestReportsOf(t *testing.T) {
 	at := time.Unix(1_000_000, 0)
 	s := web(6)

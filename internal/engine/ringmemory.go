@@ -85,7 +85,7 @@ func (m *ringMemory) forget(d digest) {
 	}
 }
 
-// keep forgets all rings but those of these memberships: the plan is made.
+// keep forgets all rings except those of these memberships: the plan is made.
 func (m *ringMemory) keep(memberships []*membership) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -139,9 +139,9 @@ func (a announces) Set(now model.Announcement) {
 	a.note(text)
 }
 
-// What comes is forwarded before it is announced, and what goes is withdrawn before it is
-// not forwarded any more. Nobody is told anything before the first table is in the kernel,
-// nor before it is asked for; then everything.
+// A new VIP is forwarded before it is announced, and a removed one is withdrawn before
+// forwarding ends. Nobody is told anything before the first table is in the kernel, nor
+// before it is asked for; then everything.
 func TestOrderOfSinks(t *testing.T) {
 	one, two := at("203.0.113.1", model.Active), at("203.0.113.2", model.Active)
 	s := &sinks{fail: errFull}

@@ -64,7 +64,7 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// What comes has nobody before it, and what goes nobody after it.
+// A new service has no owners before the change, and a removed one none after it.
 func TestShiftsOfServicesThatComeAndGo(t *testing.T) {
 	one, other := changed(web(2))[0], web(3)
 	other.Port = model.PortRange{First: 443, Last: 443}
@@ -90,7 +90,7 @@ func TestShiftsOfServicesThatComeAndGo(t *testing.T) {
 	}
 }
 
-// Who owns a hash's slot is who gets a new flow of that hash.
+// The owner of a hash's slot gets new flows of that hash.
 func TestOwnerAt(t *testing.T) {
 	table := Shifts(changed(web(4))[0], Services{})[0].Before
 	at, r := OwnerAt(table), rand.New(rand.NewPCG(5, 6))

@@ -27,20 +27,20 @@ const (
 // are told, and a backend without a known way counts as down.
 type waiting struct {
 	ways  Ways                       // nil: no part waits
-	next  *model.Announcement        // what is told when nothing waits any more
-	since map[netip.Prefix]time.Time // of what waits
+	next  *model.Announcement        // the announcement that is told when nothing waits any more
+	since map[netip.Prefix]time.Time // since when each prefix waits
 	again <-chan time.Time           // when there is another look; nil: nothing waits
 	pause time.Duration
 }
 
-// announce tells what is forwarded now, as soon as it has ways.
+// announce tells which VIPs are forwarded now, as soon as their backends have ways.
 func (e *Engine) announce(next *model.Announcement) {
 	e.waiting.next, e.waiting.pause = next, firstLook
 	now := e.waiting.look(e.announced)
 	e.tell(&now)
 }
 
-// lookAgain tells what has waited for long enough.
+// lookAgain tells the prefixes that have waited for long enough.
 func (e *Engine) lookAgain() {
 	e.waiting.pause *= 2
 	now := e.waiting.look(e.announced)

@@ -34,8 +34,8 @@ func (l *lost) are(vips ...string) {
 	}
 }
 
-// What is new is told when there are ways for it, or has waited in vain; what is told
-// already waits for nothing, and the first time all is told at once.
+// A new VIP is told when its backends have ways, or after it has waited for long enough.
+// A VIP that is told already does not wait, and the first time all are told at once.
 func TestNewRoutesWaitForWays(t *testing.T) {
 	const a, b, c = "203.0.113.1", "203.0.113.2", "203.0.114.1"
 	up := func(vips ...string) model.Config {
@@ -135,8 +135,8 @@ func (w *witness) Unreached() map[netip.Addr]bool {
 	return nil
 }
 
-// What a sink has taken is said to run before anything waits for the sink again: whoever
-// reads its state meanwhile gets both of one plan.
+// A plan that a sink has taken is reported to run before the engine waits for the sink
+// again: a reader gets the state and the report of one plan.
 func TestWhatRunsIsSaidFirst(t *testing.T) {
 	w := &witness{}
 	e := New(Deps{Forwarder: forwards{&sinks{}}, Ways: w, Log: slog.New(slog.DiscardHandler)})

@@ -1,20 +1,19 @@
 // Package flowsync makes the directors of a group tell each other what they remember of
 // flows, so that it outlives each of them.
 //
-// Each director dials every other one, and hears from whom it has dialled: first all that
-// the other remembers, then what it learns, some milliseconds later. The connections are
+// Each director dials every other one, and the dialed director tells the dialing one: first
+// all that it remembers, then what it learns, some milliseconds later. The connections are
 // TCP under TLS 1.3. Both ends show the certificate that they have made when they started
 // and whose fingerprint they have written under their address where only directors can
-// write ([Identities]): who could tell flows could send them where they like.
+// write ([Identities]): a stranger that could tell flows could send them anywhere.
 //
-// The application protocol that TLS agrees on is "weir-flows/2": the number changes with
-// the format. A director also speaks "weir-flows/1" with one that knows no other. Flows
-// that are fresh (model.FlowClass) are told within a budget, because they may be of a flood, and
-// their receiver takes them for fresh ones, too. "weir-flows/1" does not say the class: what is
-// heard by it is fresh.
-// The one who dials sends nothing. The other one sends frames: the length of
-// what follows, 4 bytes; a kind, 1 byte; and, in frames of flows, one flow after the
-// other. Numbers are in network order.
+// The application protocol that TLS agrees on is "weir-flows/2": the number changes with the
+// format. A director also speaks "weir-flows/1" with one that knows no other. Flows that are
+// fresh (model.FlowClass) are told within a budget, because they may be of a flood, and their
+// receiver takes them for fresh ones, too. "weir-flows/1" does not say the class: what is heard
+// by it is fresh. The dialing director sends nothing. The other one sends frames: the length of
+// what follows, 4 bytes; a kind, 1 byte; and, in frames of flows, one flow after the other.
+// Numbers are in network order.
 //
 //	kind 1  flows
 //	kind 2  all that was remembered has been told, for the first time or again

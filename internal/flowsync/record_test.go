@@ -34,7 +34,7 @@ func as(f model.RememberedFlow, v version) model.RememberedFlow {
 	return f
 }
 
-// What is told in the version without classes may be of a flood, so it is fresh.
+// A flow that is told in the version without classes may be of a flood, so it is fresh.
 func TestFlowsAreReadAsWritten(t *testing.T) {
 	for _, v := range versions {
 		var b []byte

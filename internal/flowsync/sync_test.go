@@ -92,8 +92,8 @@ func TestNobodyIsThere(t *testing.T) {
 	}
 }
 
-// TestNoSignOfLife: of two directors that do not answer a start waits less for the one that
-// shows no life; one that answers is waited for all the same.
+// TestNoSignOfLife: of two directors that do not answer, a start waits less for the one
+// that shows no life. It waits for one that answers in any case.
 func TestNoSignOfLife(t *testing.T) {
 	port := freePort(t)
 	deaf(t, member(3), port)
@@ -145,8 +145,8 @@ func deaf(t *testing.T, at netip.Addr, port uint16) {
 	}
 }
 
-// TestStrangers: who has not written its fingerprint among the group's is neither told
-// nor heard.
+// TestStrangers: a process that has not written its fingerprint among the group's is
+// neither told nor heard.
 func TestStrangers(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
 	one, two := newMemory(), newMemory()
@@ -310,7 +310,7 @@ func dial(from, to byte, port uint16) (net.Conn, error) {
 	return d.Dial("tcp", netip.AddrPortFrom(member(to), port).String())
 }
 
-// TestOtherAddresses: who does not dial from a director's address is not spoken to.
+// TestOtherAddresses: a process that does not dial from a director's address gets no answer.
 func TestOtherAddresses(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
 	s := start(t, d, newMemory(), 1)
@@ -333,8 +333,8 @@ func TestOtherAddresses(t *testing.T) {
 	}
 }
 
-// TestSilentConnections: as many as one member's host holds, and that say nothing, keep neither
-// another director out nor the director of that host.
+// TestSilentConnections: the connections that one member's host holds in silence keep no
+// director out, not even the one on that host.
 func TestSilentConnections(t *testing.T) {
 	const host = 77 // other tests listen at no port of its address, and here many are used up
 	d, port := newDirectory(), freePort(t)

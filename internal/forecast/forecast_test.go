@@ -45,8 +45,8 @@ func with(s model.Service, change func(*model.Service)) *model.Service {
 	return &s
 }
 
-// Traffic goes with the slots: what a backend loses others get, none comes or goes on the
-// way, and who has twice the traffic of others for its slots gives twice as much.
+// Traffic goes with the slots: other backends get what one loses, no traffic is added or lost on
+// the way, and a backend that has twice the traffic of others for its slots gives twice as much.
 func TestTraffic(t *testing.T) {
 	before := service(model.GUE, 4)
 	rate := func(n float64) model.Rate { return model.Rate{Connections: n, Packets: 10 * n, Bytes: 1000 * n} }
@@ -102,7 +102,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// Who is down has no traffic to give: it is with who stands in for it.
+// A backend that is down has no traffic to give: the slots' backups have it.
 func TestTrafficOfBackendsThatAreDown(t *testing.T) {
 	before := service(model.IPIP, 3)
 	gone := before.Backends[0].Endpoint()
@@ -110,7 +110,7 @@ func TestTrafficOfBackendsThatAreDown(t *testing.T) {
 	c.Down = func(b netip.AddrPort) bool { return b == gone }
 	c.Seen = map[netip.AddrPort]model.Rate{before.Backends[1].Endpoint(): {Connections: 70}, before.Backends[2].Endpoint(): {Connections: 80}}
 	p := Of(c)
-	// Backups are who would own the slots without the owner: they do so already.
+	// Backups are the backends that would own the slots without the owner: they do so already.
 	if p.Moved == 0 || *p.Traffic > 0.1 || !p.Backends[2].Down || p.Backends[2].Before.Share != 0 {
 		t.Errorf("taking a dead backend out moves %d slots and %.3f of the traffic: %+v", p.Moved, *p.Traffic, p.Backends)
 	}
@@ -152,12 +152,13 @@ func TestOpen(t *testing.T) {
 	if removed.CountedBy != model.CountedByAgents || math.Abs(float64(*removed.Connections)-float64(gone)) > 0.05*float64(gone) {
 		t.Errorf("%d are at risk by %s, want about %d", *removed.Connections, removed.CountedBy, gone)
 	}
-	// Who has nothing left can be taken away.
+	// A backend that has no traffic left can be taken away.
 	reports[before.Backends[0].Endpoint()].Used = model.NewSlotSet(before.ReportRanges())
 	if p := Of(c); len(p.Risks) > 0 {
 		t.Errorf("of a backend without connections %+v is at risk", p.Risks)
 	}
-	// What one agent does not say nobody knows, and a full report says nothing.
+	// If one agent does not report, the number is unknown, and a report that is full
+	// gives no number.
 	delete(reports, before.Backends[1].Endpoint())
 	if p := Of(c); p.Open != nil {
 		t.Errorf("one agent says nothing, and %.3f of all open connections are said to move", *p.Open)
@@ -174,7 +175,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What ends, and when, is what the mode and the change say.
+// The mode and the change decide which connections end, and when.
 func TestRisks(t *testing.T) {
 	gue := model.GUE
 	for _, test := range []struct {
@@ -285,7 +286,8 @@ func TestRisksByTheLog(t *testing.T) {
 	}
 }
 
-// Who stops asking loses what others have taken, and nobody else does.
+// A service that stops asking for redirection loses the connections that other hosts have taken.
+// No other change does that.
 func TestStopsAsking(t *testing.T) {
 	before := service(model.NAT, 2)
 	before.SNAT, before.AskRedirect = true, true

@@ -49,7 +49,8 @@ func TestSourceRangesRisk(t *testing.T) {
 	}
 }
 
-// With a change of who gets the packets of kernel sources their open connections end.
+// When a service begins or ceases to leave some sources to the kernel, the open
+// connections of these sources end.
 func TestKernelSourcesRisk(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		for _, after := range []bool{false, true} {

@@ -71,8 +71,8 @@ func TestSocketsAreConnectedAgain(t *testing.T) {
 	}
 }
 
-// Sockets that were prepared for a way are made those of a way alike, and of no other; a mark and
-// an address stay with them. What is kept longest leaves first.
+// Sockets that were prepared for a way are adapted to an equivalent way, and to no other; a mark
+// and an address stay with them. The socket that was kept longest leaves first.
 func TestSocketsOfWaysAlikeAreConnectedAgain(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

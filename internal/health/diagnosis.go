@@ -15,7 +15,7 @@ import (
 // diagnosis is the result of more probes of a backend.
 type diagnosis struct {
 	of      Failure  // the failure that they were made for
-	failure *Failure // what it is; nil: the probes found nothing more
+	failure *Failure // the cause that they found; nil: they found none
 	at      time.Time
 	busy    bool // they are being made
 }

@@ -56,7 +56,7 @@ func failure(reason Reason, format string, args ...any) *Failure {
 	return &Failure{reason, fmt.Sprintf(format, args...)}
 }
 
-// step is what a probe is at when it fails.
+// step is what a probe does when it fails.
 type step struct {
 	doing  string // "to connect"
 	silent string // what it means if no answer comes, for people

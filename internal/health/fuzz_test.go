@@ -45,7 +45,7 @@ func FuzzSYNAnswer(f *testing.F) {
 	})
 }
 
-// FuzzRefusal: no ICMP message ends who reads it; one that refuses a tunnel quotes one.
+// FuzzRefusal: no ICMP message crashes its reader; one that refuses a tunnel quotes one.
 func FuzzRefusal(f *testing.F) {
 	f.Add(true, []byte{3, 3, 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 0x17, 0xc0, 0, 20, 0, 0})
 	f.Add(true, []byte{3, 2, 0, 0, 0, 0, 0, 0, 0x4f, 0, 0, 40, 0, 0, 0, 0, 64, 4, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2})
@@ -72,7 +72,7 @@ func FuzzRefusal(f *testing.F) {
 	})
 }
 
-// FuzzDNSAnswer: no answer ends who reads it; one that is well has a code that was asked for.
+// FuzzDNSAnswer: no answer crashes its reader; a good one has a code that was asked for.
 func FuzzDNSAnswer(f *testing.F) {
 	name := dnsmessage.MustNewName("weir.example.")
 	q := &query{question: dnsmessage.Question{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}, how: &model.HealthDNS{RCodes: []model.DNSCode{0, 3}}}

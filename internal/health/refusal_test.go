@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// What hosts say to tunnels that nobody takes, and what else they may say.
+// The answers of hosts to tunnels that no socket takes, and other ICMP messages.
 func TestRefusalsOfTunnels(t *testing.T) {
 	quote := func(version byte, protocol byte, port byte) []byte {
 		if version == 4 {

@@ -30,9 +30,10 @@ const mostBeforeOtherSlots = 4
 
 // Advance returns the log with a new generation if the service's membership, weights, policy, ring
 // size or affinity are no longer those of the newest one. The generation waits, and the log is
-// returned unchanged, while the log is full. Only its change of size and of affinity wait while the
-// log has more than two generations, with p2c more than one, rings of two sizes or two affinities.
-// [Current] says whether something waits. The passed log is not written to.
+// returned unchanged, while the log is full. A new size or affinity alone waits, and the rest of
+// the generation does not, while the log has more than two generations (with p2c: more than one),
+// rings of two sizes, or two affinities. [Current] says whether something waits. The passed log is
+// not written to.
 func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
 	next := nextOf(log, s)
 	if len(log.Generations) == 0 {

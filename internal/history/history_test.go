@@ -269,7 +269,7 @@ func TestWhoIsGoneStaysGone(t *testing.T) {
 	want(t, "all are new", trimmed(log, s, nil, nil, 0), 4)
 }
 
-// Who was away while the log was full must get a generation when there is room.
+// A backend that was away while the log was full must get a generation when there is room.
 func TestBackAfterAFullLog(t *testing.T) {
 	s := service(3)
 	all := s.Backends

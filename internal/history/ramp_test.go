@@ -125,7 +125,7 @@ func TestRampOfWhoFallsAgain(t *testing.T) {
 	r.want("nothing is known", "100 800", 5)
 }
 
-// Who comes and goes with others makes no more generations than they do.
+// A backend that comes and goes with others makes no more generations than they do.
 func TestRampOfMany(t *testing.T) {
 	r := newRamping(t, 6)
 	for _, i := range []int{0, 1, 2} {

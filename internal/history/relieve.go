@@ -14,8 +14,8 @@ const Silence = time.Minute
 // Relieve returns the strained backends that follow those of a log, by their agents' last reports,
 // and when that may next change if nothing else is reported: the zero time is never.
 //
-//   - A backend whose agent reports too much of something keeps one part less of its share, down to
-//     the service's floor: strain does not take a backend out, only checks do.
+//   - A backend whose agent reports too much strain of some kind keeps one part less of its share,
+//     down to the service's floor: strain does not take a backend out, only checks do.
 //   - A backend whose agent reports less than half of that, or nothing, gets a part back.
 //   - A part is only taken after a report that is younger than the last step: it must have seen the
 //     effect of that step. No share shrinks while so few are up that all are used.

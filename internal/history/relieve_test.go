@@ -124,8 +124,8 @@ func TestRelieve(t *testing.T) {
 	}
 }
 
-// Who is strained together with others makes no more generations than they do, and when all
-// are, nobody has less than the others.
+// Backends that are strained together make no more generations than one, and when all are
+// strained, none has less than the others.
 func TestRelieveMany(t *testing.T) {
 	r := newRelieving(t, 3)
 	for i := range 3 {

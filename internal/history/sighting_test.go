@@ -65,7 +65,7 @@ func TestSeenGenerationStays(t *testing.T) {
 }
 
 // Where the oldest generation has lost members, connections of its slots may be of the
-// owners of a newer one, up to one that has lost nobody.
+// owners of a newer one, up to one that has lost no member.
 func TestSeenGenerationsBehindTheGone(t *testing.T) {
 	s := service(4)
 	log := weights(model.Log{}, s, 0, 10, 20, 30)
@@ -85,7 +85,8 @@ func TestSeenGenerationsBehindTheGone(t *testing.T) {
 	want(t, "the others are gone, and one has come back", trimmed(log, s, nil, sights(time.Minute), 90*time.Second), 7)
 }
 
-// What waits because the log is full has to wait for drain alone, and a size for what is seen.
+// A generation that waits for room in the log waits only for drain. A new size waits for what
+// directors see.
 func TestSeenGenerationsMakeRoom(t *testing.T) {
 	s := service(3)
 	seen := sights(time.Hour)
@@ -116,8 +117,8 @@ func TestSeenGenerationsMakeRoom(t *testing.T) {
 	want(t, "a full log", trimmed(log, s, nil, sights(time.Hour), time.Hour+time.Second), 8, 7, 6, 5, 4, 3, 2)
 }
 
-// Where slots are held the oldest generation alone stays, and what places connections
-// until the notice of the newest is over holds nothing.
+// If slots are held only the oldest generation stays. A generation that places
+// connections until the newest one's notice is over holds no slots.
 func TestSeenGenerationsLeaveHeldSlots(t *testing.T) {
 	s := service(4)
 	log := weights(model.Log{}, s, 0, 10)

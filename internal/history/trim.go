@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Evidence is what agents report, and what directors see.
+// Evidence is the reports of agents, and the observations of directors.
 type Evidence interface {
 	// Reported reports whether agents report connections of the service at all. If none does, the
 	// clock alone decides.

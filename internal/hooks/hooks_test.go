@@ -126,8 +126,8 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// What fails is tried again until it has been taken; what it may have done half is undone; and
-// what it says is the problem.
+// A failed call is tried again until the hook has taken it; what the call may have half done
+// is undone; and its output is the problem.
 func TestFailures(t *testing.T) {
 	hook := script(t, "cat >>calls\nif [ -e broken ]; then echo; echo 'no route'; echo ' for you' >&2; exit 3; fi\n")
 	if err := os.WriteFile(beside(hook, "broken"), nil, 0o600); err != nil {

@@ -39,8 +39,8 @@ type keeper struct {
 	wake  chan struct{} // now has changed
 
 	known map[netip.Addr]bool // VIPs that the hook may have as up
-	took  wanted              // what it last took
-	began bool                // it has taken anything
+	took  wanted              // the state that the hook last took
+	began bool                // the hook has taken some state
 
 	mu     sync.Mutex
 	now    wanted

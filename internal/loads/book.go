@@ -45,7 +45,7 @@ type Book struct {
 	mu       sync.Mutex
 	on       bool // agents should report
 	services map[model.ServiceID]*service
-	agents   map[uint64]time.Time // by their numbers, without what differs between lines: until when they count as present
+	agents   map[uint64]time.Time // until when each agent counts as present, by its number without turnBits and lineBits
 }
 
 // service is a service that is placed by load.

@@ -34,8 +34,8 @@ const (
 	sourceRests = time.Minute
 )
 
-// The sockets' order in their group, which is what the program returns. It ends with 0 where it
-// reads what a datagram is too short for.
+// The sockets' order in their group, which is what the program returns. The program ends
+// with 0 if it reads past the end of a short datagram.
 const (
 	toOthers = 0
 	toKnown  = 1

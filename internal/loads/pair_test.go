@@ -250,8 +250,8 @@ func TestAgentAndDirectors(t *testing.T) {
 	}
 }
 
-// What a director said to an agent before it began anew is no news when somebody sends it again: the
-// agent goes on to report to the process of now.
+// An agent ignores a replayed answer of a director's earlier process: it goes on reporting to the
+// current process.
 func TestNumbersAreNotTakenAgain(t *testing.T) {
 	at := netip.MustParseAddr("127.0.0.1")
 	director, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
@@ -329,7 +329,7 @@ func TestDirectorWithTwoAddresses(t *testing.T) {
 	}
 }
 
-// What no agent sends is counted by what it is, and changes nothing.
+// Messages that no agent sends are counted by kind, and change nothing.
 func TestHostileMessages(t *testing.T) {
 	at := netip.MustParseAddr("127.0.0.1")
 	c := model.Config{Loads: model.Loads{KeyFile: writeKeys(t, filepath.Join(t.TempDir(), "keys"), ours), Port: freePort(t, at), To: []netip.Addr{at}}}

@@ -27,7 +27,7 @@ type Meter interface {
 type Sender struct {
 	meter Meter
 	log   *slog.Logger
-	agent uint64 // its number, without what differs between lines
+	agent uint64 // its number, without turnBits and lineBits
 
 	sent   atomic.Uint64 // messages
 	failed atomic.Uint64 // messages that could not be sent

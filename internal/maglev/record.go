@@ -4,7 +4,7 @@ package maglev
 // looked.
 type probes struct {
 	slots []uint32
-	ends  []uint32 // by turn: where its slots end
+	ends  []uint32 // by turn: the index in slots at which its slots end
 }
 
 // meetings are the same by slot: turns[starts[s]:starts[s+1]] are the turns at

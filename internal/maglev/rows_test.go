@@ -110,7 +110,7 @@ func both(log []Generation, numbers ...int) []Generation {
 	return log
 }
 
-// Where new connections go to backups, too, these are in later rows as owners are.
+// If new connections go to backups, too, later rows have these like owners.
 func TestRowOfBoth(t *testing.T) {
 	type row = []uint32
 	for name, test := range map[string]struct {
@@ -168,7 +168,7 @@ func TestRowOfBoth(t *testing.T) {
 	}
 }
 
-// Who may have a connection that nobody remembers: the oldest owner first.
+// The members that may have a connection that no director remembers: the oldest owner first.
 func TestOldestFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		log  []Generation
@@ -196,7 +196,7 @@ func TestOldestFirst(t *testing.T) {
 	}
 }
 
-// Where a slot has parts of two older ones, the flows of each part have an order of
+// If a slot has parts of two older slots, the flows of each part have an order of
 // their own: its owner first.
 func TestOldestOnBothSidesOfABorder(t *testing.T) {
 	log := []Generation{
@@ -261,8 +261,8 @@ func TestEqualListsAreStoredOnce(t *testing.T) {
 	}
 }
 
-// history is a log that changes, and who was first in which slot's row because of
-// which generation (by its number).
+// history is a log that changes, and which member was first in which slot's row
+// because of which generation (by its number).
 type history struct {
 	log     []Generation
 	numbers []int

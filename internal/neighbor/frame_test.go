@@ -170,7 +170,8 @@ func TestSolicitedNode(t *testing.T) {
 	}
 }
 
-// Whatever comes in, what is heard can be answered, and nothing else happens.
+// Each frame that is understood asks or claims something, each question can be
+// answered, and no frame does harm.
 func FuzzParse(f *testing.F) {
 	f.Add(announcements(vip4, ownMAC)[0])
 	f.Add(announcements(vip6, ownMAC)[0])

@@ -133,7 +133,7 @@ func (t *turn) announce(now time.Duration) time.Duration {
 			continue
 		}
 		if !one.pace(t.want.config.Rate, now) {
-			next = min(next, time.Second/20) // half of what may come at once
+			next = min(next, time.Second/20) // the time for half of the packets that may come at once
 			continue
 		}
 		if one.announce(d.vip) {

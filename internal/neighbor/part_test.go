@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a director gives up it does not answer for before the group knows it, whatever it
-// decides meanwhile: what it has asked for may be done already, and another one may answer.
+// A director does not answer for a VIP that it gives up before the group knows of that, whatever
+// it decides meanwhile: its request may be done already, and another director may answer.
 func TestGivenUpIsNotHeld(t *testing.T) {
 	p := &part{self: director(1), giving: map[netip.Addr]bool{}}
 	owns := func(owned ...netip.Addr) *model.NeighborGroup {

@@ -15,7 +15,7 @@ import (
 func director(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}) }
 func vip(n int) netip.Addr      { return netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}) }
 
-// group is a registry without leases: who is in members is there.
+// group is a registry without leases: the directors in members are there.
 type group struct {
 	members map[netip.Addr][]netip.Addr
 	owners  map[netip.Addr]netip.Addr
@@ -157,9 +157,9 @@ func TestPlanWaitsForSettling(t *testing.T) {
 	}
 }
 
-// Whatever the directors offer, and whoever is there, they come to an end at which every VIP
-// that somebody offers has an owner that does, and nobody has two more than another one who
-// could have one of them.
+// Whatever the directors offer, and whichever are there, they come to an end at which every
+// VIP that some director offers has an owner that offers it, and no director has two more
+// than another one that could have one of them.
 func TestPlanComesToAnEnd(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {

@@ -16,7 +16,7 @@ type announced struct {
 	due   time.Duration
 }
 
-// again begins anew.
+// again returns a VIP's announcements from the beginning.
 func again(now time.Duration) *announced { return &announced{since: now, due: now} }
 
 // next notes that the VIP was announced. After the last repeat it is announced regularly: a switch

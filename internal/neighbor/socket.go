@@ -26,7 +26,7 @@ var kinds = []struct {
 		jump(unix.BPF_JEQ, neighborAdvert, 0, jumpToDrop))},
 }
 
-// jumpToDrop stands for the distance to the last instruction but one.
+// jumpToDrop stands for the distance to the instruction before the last.
 const jumpToDrop = 255
 
 // The kernel's metadata of a packet (linux/filter.h).

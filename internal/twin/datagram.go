@@ -15,8 +15,8 @@ const (
 	oldestClaim  = 254
 )
 
-// Relay is the claim of a datagram whose first host has to send it to the only other one, which
-// keeps it.
+// Relay is the claim of a datagram that the first host has to send to the only other host,
+// which keeps it.
 const Relay = 255
 
 // DatagramRow has the other hosts that a datagram may belong to.
