@@ -31,7 +31,7 @@ func TestBrowserLogsIn(t *testing.T) {
 		{basic("dashboard", readToken+"x"), "GET", "/v1/services", 401},
 		{basic("dashboard", ""), "GET", "/v1/services", 401},
 		{basic("", readToken), "GET", "/v1/services", 401},
-		{basic("team", ""), "GET", "/v1/services", 401}, // who has a certificate alone
+		{basic("team", ""), "GET", "/v1/services", 401}, // a caller that has only a certificate
 		{basic("dashboard", "sha256:"+readToken), "GET", "/v1/services", 401},
 		{basic("dashboard", readToken), "GET", "/logout", 401},
 		{"Bearer " + readToken, "GET", "/logout", 404}, // there is nothing to forget
@@ -53,8 +53,9 @@ func TestBrowserLogsIn(t *testing.T) {
 	}
 }
 
-// What a page of another origin has a browser send is refused, whatever the browser is
-// believed by; a link to here may be followed, and programs say nothing of pages.
+// A request that a page of another origin makes a browser send is refused, whatever
+// the browser's credentials are. A link to the director may be followed, and programs
+// send no headers about pages.
 func TestPagesOfOthersMayNotAsk(t *testing.T) {
 	r := startRemote(t)
 	own := "https://" + r.config.Listen[0].String()
@@ -91,7 +92,7 @@ func TestPagesOfOthersMayNotAsk(t *testing.T) {
 	}
 }
 
-// Whom the files do not know any more hears the end of what does not end by itself.
+// When the files no longer have a client, its endless answers end.
 func TestReplacedTokensHearTheEnd(t *testing.T) {
 	r := startRemote(t)
 	replaced, err := api.NewRemoteClient(api.RemoteOptions{URL: "https://" + r.config.Listen[0].String(), CA: r.path("ca.pem"),

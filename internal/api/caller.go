@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Caller is who asks, and what they may.
+// Caller is the client of a request, and what it may do.
 type Caller struct {
 	Name  string
 	Role  model.Role
@@ -42,8 +42,8 @@ func callerOf(ctx context.Context) Caller {
 	return c
 }
 
-// refuse says why a caller may not do what needs a role, or returns nil. If it is about an owner's
-// set, owner is the one who may write it.
+// refuse says why a caller may not do what needs a role, or returns nil. If it is about an
+// owner's set, owner is the only owner that may write it.
 func (c Caller) refuse(needs model.Role, owner string, owned bool) *Problem {
 	if c.Role == "" {
 		return NewProblem(http.StatusUnauthorized, "nobody is named who asks")

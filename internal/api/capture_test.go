@@ -99,7 +99,7 @@ func receive[T any](t *testing.T, from <-chan T) (value T) {
 	return value
 }
 
-// What is refused is refused before the answer begins.
+// A capture is refused before the answer begins.
 func TestCaptureRefused(t *testing.T) {
 	d := newDirector()
 	server := api.NewServer(d, d, quiet())

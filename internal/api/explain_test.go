@@ -55,7 +55,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Who may only read asks about what there is, and who writes a set about that one.
+// A reader may ask about the current sets, and a writer also about a change of its own set.
 func TestExplainNeeds(t *testing.T) {
 	s := NewServer(nil, nil, slog.New(slog.DiscardHandler))
 	s.HandleExplain(func(context.Context, model.Question) (model.Explanation, error) { return model.Explanation{}, nil })

@@ -29,8 +29,7 @@ func (takesAll) Plan(context.Context, PlanRequest) (Plan, error) {
 	return Plan{SetChange: SetChange{Tag: "t"}}, nil
 }
 
-// Whatever is asked, the server itself is never at fault, and what it refuses it refuses by
-// a problem.
+// No request makes the server itself fail, and each refusal is a problem document.
 func FuzzRequest(f *testing.F) {
 	f.Add("GET", "/v1/sets/a", "", "", "", "")
 	f.Add("PUT", "/v1/sets/a", "", "application/json", `"x", "y"`, `{"services": []}`)
@@ -84,7 +83,7 @@ func FuzzTags(f *testing.F) {
 	})
 }
 
-// What is wrong with a file with a token is said without what is in it.
+// An error about a token's file does not quote the file.
 func FuzzTokenFile(f *testing.F) {
 	for _, text := range []string{"", "0123456789abcdef\n", "sha256:00", "sha256:" + strings.Repeat("ab", 32), "a\nb"} {
 		f.Add(text)

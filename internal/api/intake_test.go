@@ -39,7 +39,8 @@ func TestOneSetIsReadAtATime(t *testing.T) {
 	}
 }
 
-// What sets take together that are not applied yet is bounded. One alone is never too large.
+// The memory that sets take together before they are applied is bounded. One set alone is
+// never too large.
 func TestSetsThatAreNotApplied(t *testing.T) {
 	r := NewReading()
 	r.most = 100

@@ -51,7 +51,7 @@ func TestLargeAnswersOfOneClient(t *testing.T) {
 	}
 }
 
-// Whoever reads the detail alone is told which field is wrong and what would be right.
+// A client that reads only the detail is told which field is wrong and what would be right.
 func TestDetailNamesTheField(t *testing.T) {
 	server := newServer("weir", slog.New(slog.DiscardHandler))
 	server.HandleFlows(func(context.Context, FlowQuery) (Flows, error) { return Flows{}, nil })

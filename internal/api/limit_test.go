@@ -37,7 +37,7 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// Strangers who ask too often wait, and there is a bound on how many are remembered.
+// Strangers that ask too often wait, and there is a bound on how many are remembered.
 func TestStrangersAreBounded(t *testing.T) {
 	l := newLimits()
 	waits := false
@@ -55,8 +55,8 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 }
 
-// Who may begin some at once has to wait then, for no longer if it keeps asking, and nobody
-// else has to.
+// A client that has used up its operations has to wait, and not longer if it keeps
+// asking. No other client has to wait.
 func TestPaces(t *testing.T) {
 	p := newPaces(time.Hour, 3)
 	for n := range 3 {

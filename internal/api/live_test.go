@@ -143,8 +143,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// What has changed is told, and nothing else: of services, of those that are gone, and of
-// backends.
+// Only changes are told: of services, of those that are gone, and of backends.
 func TestLiveTellsChanges(t *testing.T) {
 	t.Parallel()
 	d, events := &moving{director: newDirector()}, api.NewEvents()
@@ -171,7 +170,7 @@ func TestLiveTellsChanges(t *testing.T) {
 	}
 }
 
-// The kernel is read once for all who listen, and not at all while nobody does.
+// The kernel is read once for all listeners, and not at all while there are none.
 func TestLiveReadsForAll(t *testing.T) {
 	t.Parallel()
 	d, events := &moving{director: newDirector()}, api.NewEvents()

@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The dashboard is told who has drained a backend beside the file, and when.
+// The dashboard is told which client has drained a backend beside the file, and when.
 func TestLiveBackendHasItsOverride(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	text, err := json.Marshal(liveBackend(&model.BackendStatus{Name: "a", State: model.Draining, Override: &model.Override{State: model.Draining, By: "ops", At: at}}))

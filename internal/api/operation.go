@@ -38,7 +38,7 @@ func newServer(title string, log *slog.Logger) *Server {
 	return s
 }
 
-// operation is something that can be asked, and who may ask it.
+// operation is a request that the API answers, and the role that it takes.
 type operation struct {
 	method, path string // the path without base
 	id           string // in clients that are made from the document

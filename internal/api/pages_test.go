@@ -33,7 +33,7 @@ func askPage(handler http.Handler, method, path string, header http.Header) *htt
 	return w.Result()
 }
 
-// The pages may use nothing but what the director serves, and what changes has another name.
+// The pages may use only files that the director serves, and a file that changes gets another name.
 func TestPages(t *testing.T) {
 	handler := newPages()
 	for _, want := range []struct{ path, kind, caching string }{
@@ -89,7 +89,7 @@ func TestPagesArePacked(t *testing.T) {
 	}
 }
 
-// What is not there is a problem document, as without pages.
+// A missing page is a problem document, as without pages.
 func TestPagesLeaveTheRestAlone(t *testing.T) {
 	handler := newPages()
 	for _, want := range []struct {

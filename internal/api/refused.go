@@ -17,7 +17,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Causes for which callers over TCP get no answer, or none but a refusal.
+// Causes for which callers over TCP get no answer, or only a refusal.
 const (
 	refusedCertificate       = "certificate"        // the caller refuses api.cert
 	refusedClientCertificate = "client_certificate" // the caller's certificate cannot be verified by api.client-ca
@@ -26,8 +26,8 @@ const (
 	refusedHandshake         = "handshake"          // the connection ended in the handshake, for another cause
 )
 
-// refusedCauses are all of them, and what is wrong if there are such callers. Those without a text
-// also come where all goes well.
+// refusedCauses are all causes, each with what is wrong if callers are refused for it.
+// Causes without a text also occur where all goes well.
 var refusedCauses = []struct{ name, text, fix string }{
 	{refusedCertificate, "clients refuse the certificate in api.cert", "give it the names and addresses that clients ask by, and let a CA sign it that they trust"},
 	{refusedClientCertificate, "clients' certificates are refused by api.client-ca", "put the CA that has signed them into api.client-ca, or give the clients new certificates"},
@@ -52,8 +52,9 @@ type refusals struct {
 	more   map[string]time.Time // when an address was refused last that is not among the recent ones
 }
 
-// refused is an address that was refused for a cause. What it showed or asked for is what came first:
-// the caller chooses that, and a problem whose text changes is told again each time.
+// refused is an address that was refused for a cause. It keeps only the first thing that
+// the address showed or asked for: the caller chooses that, and a problem whose text
+// changes is told again each time.
 type refused struct {
 	from, what string
 	last       time.Time
@@ -84,7 +85,7 @@ func (r *refusals) note(cause, address, what string) {
 	}
 }
 
-// forget begins anew with a cause: what has led to it is another now.
+// forget drops the callers that were refused for a cause, because its reason has changed.
 func (r *refusals) forget(cause string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -60,7 +60,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	}
 }
 
-// What a caller chooses takes little of the text.
+// The part of the text that a caller chooses is short.
 func TestRefusalsAreBounded(t *testing.T) {
 	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(42)}
 	cause, what := causeOf(alert, strings.Repeat("a", 1<<16), nil)

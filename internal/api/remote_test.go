@@ -244,7 +244,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// A certificate that has ended is what clients see, and so does who asks what is wrong.
+// An expired certificate is reported as a problem until it is renewed.
 func TestCertificateEnds(t *testing.T) {
 	r := startRemote(t)
 	if err := r.remote.Problem(); err != nil {
@@ -337,7 +337,7 @@ func TestReadOnlyListener(t *testing.T) {
 	}
 }
 
-// What is in the files, and in the configuration, changes while connections are made.
+// The files and the configuration change while connections are made.
 func TestRemoteFollowsItsConfiguration(t *testing.T) {
 	r := startRemote(t)
 	status := func(who string) int { return r.asks(t, who, "GET", "/v1/services").StatusCode }
@@ -352,7 +352,7 @@ func TestRemoteFollowsItsConfiguration(t *testing.T) {
 	if got := response.TLS.PeerCertificates[0].Subject.CommonName; got != "renewed" {
 		t.Errorf("the director shows the certificate of %s", got)
 	}
-	// What is wrong is said, and what was before goes on.
+	// Errors are reported, and the earlier configuration goes on.
 	for file, text := range map[string]string{"read": "short", "director.pem": "x"} {
 		before, err := os.ReadFile(r.path(file))
 		if err != nil {

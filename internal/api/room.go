@@ -57,7 +57,8 @@ func (r *room) Accept() (net.Conn, error) {
 	return g, nil
 }
 
-// take gives a connection its place, of which another one may have to go; false: there is none.
+// take gives a connection a place, for which another connection may have to go; false:
+// there is no place.
 func (r *room) take(g *guest) bool {
 	r.mu.Lock()
 	var goes *guest

@@ -62,8 +62,8 @@ func (h *holder) ask() (status int, err error) {
 	return response.StatusCode, err
 }
 
-// Strangers who hold as many connections as there may be keep nobody out who is known, and cut
-// nobody's answer. The unix socket and the other listener know nothing of it.
+// Strangers that hold as many connections as there may be keep no known client out, and cut no
+// answer short. The unix socket and the other listener know nothing of it.
 func TestStrangersHoldAllConnections(t *testing.T) {
 	r := startRemote(t)
 	at := r.config.Listen[0]
@@ -102,7 +102,7 @@ func TestStrangersHoldAllConnections(t *testing.T) {
 					return
 				}
 				t.Cleanup(func() { h.Close() })
-				_, _ = io.WriteString(h, begun) // who has to go hears the end of the connection
+				_, _ = io.WriteString(h, begun) // the client that has to go reads the end of the connection
 			})
 		}
 		holding.Wait()
@@ -149,8 +149,8 @@ func must(h *holder, err error) *holder {
 	return h
 }
 
-// Of what is for everybody on this host, connections on which nothing is answered have to go
-// first: who holds them all keeps nobody out.
+// At the address that is for everybody on this host, connections that wait for no answer
+// have to go first: a client that holds them all keeps no other out.
 func TestIdleConnectionsOfReadOnlyGo(t *testing.T) {
 	r := startRemote(t)
 	at := r.config.ReadOnly[0]

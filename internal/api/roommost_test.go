@@ -79,7 +79,7 @@ func TestRoomOfStrangers(t *testing.T) {
 		known bool
 		goes  bool
 	}{
-		{"127.0.0.2", true, false}, // a client's, who was here first
+		{"127.0.0.2", true, false}, // of a client that was here first
 		{"127.0.0.3", false, false},
 		{"127.0.0.4", false, true},
 		{"127.0.0.4", false, true},
@@ -97,7 +97,7 @@ func TestRoomOfStrangers(t *testing.T) {
 	}
 }
 
-// Who runs the director hears of it, once for as many as there were.
+// The log says once how many connections had to go.
 func TestCrowdsAreTold(t *testing.T) {
 	var text strings.Builder
 	v := newVisitors(t, 1)
@@ -113,7 +113,7 @@ func TestCrowdsAreTold(t *testing.T) {
 	}
 }
 
-// Where all are known the next one waits until one of them goes, and is not forgotten.
+// If all clients are known, the next one waits until one of them goes, and is not forgotten.
 func TestRoomOfClients(t *testing.T) {
 	v := newVisitors(t, 2)
 	_, first := v.come("127.0.0.2", true)

@@ -53,8 +53,8 @@ func init() {
 	}
 }
 
-// A process that is stopped has its socket still, and the kernel takes connections for it. Whoever
-// asks is told which process that is, and waits no longer.
+// A process that is stopped has its socket still, and the kernel takes connections for it. A
+// client is told which process that is, and does not wait longer.
 func TestStoppedProcessIsNamed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "run.sock")

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Whoever shows nothing, or what is nobody's, hears the same of every path and method: also
-// of those that there are not.
+// A caller without a valid credential gets the same answer for every path and method, even
+// for those that do not exist.
 func TestStrangersHearNothing(t *testing.T) {
 	r := startRemote(t)
 	text, err := r.server.Document()
@@ -42,8 +42,8 @@ func TestStrangersHearNothing(t *testing.T) {
 	}
 }
 
-// What net/http answers by itself says nothing: there is a status for what is no request that
-// anybody could be let ask, and 401 for all else.
+// The answers of net/http itself give nothing away: a malformed request has its status, and
+// every other request gets 401.
 func TestStrangersHearNothingElse(t *testing.T) {
 	r := startRemote(t)
 	config := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13}

@@ -33,8 +33,8 @@ func andMore(errs Errors) Errors {
 	return append(errs[:mostErrors:mostErrors], Error{Line: last, Problem: "there are more problems than these"})
 }
 
-// required lists the keys that a mapping must have, with what may be written there: guessing a port
-// or a mode would send traffic where it was not meant to go.
+// required lists the keys that a mapping must have, each with its possible values: a guessed port
+// or mode would send traffic to the wrong place.
 var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.Service](): {
 		{"name", "any text"},

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// lostPaths are the fields whose value could not be decoded. What the model says about a value in
-// their place is no problem of the file, and neither are its consequences.
+// lostPaths are the fields whose value could not be decoded. The model's problems with the values
+// in their place, and the consequences of these, are no problems of the file.
 type lostPaths []string
 
 func (l lostPaths) has(path string) bool { return slices.Contains(l, path) }

@@ -33,7 +33,7 @@ func TestParseSet(t *testing.T) {
 	}
 }
 
-// What the API writes in the place of a key can be put, and stands in no file.
+// The text that the API writes in the place of a key can be put, and is refused in a file.
 func TestHiddenKeysAreRefusedInFiles(t *testing.T) {
 	const text = "services:\n- name: q\n  vip: 203.0.113.1\n  protocol: udp\n  port: 443\n  mode: gue\n" +
 		"  quic: [{id: 0, nonce-length: 8, key: hidden}]\n  backends: [{address: 10.0.0.1, server-id: \"0102\"}]\n"
@@ -47,7 +47,7 @@ func TestHiddenKeysAreRefusedInFiles(t *testing.T) {
 	}
 }
 
-// What is a valid set is one still when it is written as it was understood, in JSON too.
+// A valid set is still valid when the parsed set is written again, in JSON too.
 func FuzzParseSet(f *testing.F) {
 	f.Add("services:\n" + setService)
 	f.Add(`{"services": [{"name": "\u00fc\ud83d\ude00", "vip": "2001:db8::1", "protocol": "udp", "port": "1-2", "mode": "gue", "backends": []}]}`)

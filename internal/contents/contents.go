@@ -135,7 +135,7 @@ func Put[K comparable, V any](m *ebpf.Map, want map[K]V) error {
 	return nil
 }
 
-// Prune removes all entries but those that are wanted.
+// Prune removes all entries except those that are wanted.
 func Prune[K comparable, V any](m *ebpf.Map, want map[K]V) error {
 	have, err := Read[K, V](m)
 	if err != nil {

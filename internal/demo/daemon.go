@@ -16,7 +16,7 @@ var errDaemonEnded = errors.New("process ended by itself")
 
 // daemon is a weir process on a host: a director or an agent.
 type daemon struct {
-	weir, verb string // what is run
+	weir, verb string // the program that is run
 	host       *netlab.Host
 	config     string // its file
 	log        string

@@ -38,7 +38,7 @@ func (x *examination) snat() {
 }
 
 // away is about an address that no interface of this host has. Backends of its network, on a link
-// of this host, ask there who has it. Others reach it by their routes.
+// of this host, ask on the link which host has it. Others reach it by their routes.
 func (x *examination) away(check string, a netip.Addr) {
 	if way, problem := x.way(a); problem == "" && way.local {
 		x.ok(check, "is local to this host by a route")

@@ -264,8 +264,8 @@ func (x *examination) isGuest(a netip.Addr, uplinks []netlink.Link) bool {
 // may be for all.
 const mostTranslated = 20
 
-// translated says of each service of which a connection is translated that it is. Of several
-// connections it takes always the same.
+// translated reports the services that have a translated connection. If a service
+// has several, it always reports the same connection.
 func (x *examination) translated(check string, of func(*translation) *model.Service, say func(*model.Service, translation)) {
 	found, services := map[string]translation{}, map[string]*model.Service{}
 	ctx, cancel := context.WithTimeout(x.ctx, connectionPatience)

@@ -104,7 +104,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// Whatever was decided is said: what a field has is in a step, in the order of the decisions.
+// Every decision is told: each field has its step, in the order of the decisions.
 func TestSteps(t *testing.T) {
 	a, b := netip.MustParseAddrPort("10.0.1.1:0"), netip.MustParseAddrPort("10.0.1.2:8080")
 	vip := netip.MustParseAddr("203.0.113.10")

@@ -11,13 +11,13 @@ type API struct {
 	Listen   []netip.AddrPort `json:"listen,omitempty"`    // with TLS, by clients only
 	Cert     string           `json:"cert,omitempty"`      // PEM files
 	Key      string           `json:"key,omitempty"`       //
-	ClientCA string           `json:"client-ca,omitempty"` // who may have signed clients' certificates
+	ClientCA string           `json:"client-ca,omitempty"` // the CA that may have signed clients' certificates
 	Clients  []APIClient      `json:"clients,omitempty"`
 	// ReadOnly are the addresses where every process of this host may ask, without TLS.
 	ReadOnly []netip.AddrPort `json:"read-only,omitempty"`
 }
 
-// APIClient is who may ask, and what.
+// APIClient is a client of the API, and what it may do.
 type APIClient struct {
 	Name        string `json:"name"`
 	Role        Role   `json:"role"`

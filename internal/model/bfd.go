@@ -212,14 +212,14 @@ type BFDStatus struct {
 // internal/bfd.
 type BFDSessionStatus struct {
 	Neighbor         netip.Addr `json:"neighbor"`
-	Source           netip.Addr `json:"source"` // as it was asked for; zero: the one that the host sends from
+	Source           netip.Addr `json:"source"` // the address that was asked for; zero: the host chooses it
 	Multihop         bool       `json:"multihop"`
 	State            string     `json:"state"`
 	Since            time.Time  `json:"since"`
 	Diagnostic       string     `json:"diagnostic"` // why the state is so
 	RemoteState      string     `json:"remote-state"`
 	RemoteDiagnostic string     `json:"remote-diagnostic"`
-	Interval         Duration   `json:"interval,omitzero"`    // between packets of this end, as agreed upon
+	Interval         Duration   `json:"interval,omitzero"`    // the agreed one between packets of this end
 	Detection        Duration   `json:"detection,omitzero"`   // how long the neighbor may be silent
 	Discriminator    uint32     `json:"discriminator"`        // this end's name for the session
 	Remote           uint32     `json:"remote-discriminator"` // the neighbor's; 0: the neighbor is not heard

@@ -166,7 +166,7 @@ type CaptureStatus struct {
 	Running       *CaptureRunning `json:"running,omitempty" doc:"the capture that runs; absent: none does"`
 }
 
-// CaptureRunning is a capture that runs, and who asked for it.
+// CaptureRunning is a capture that runs, and the client that asked for it.
 type CaptureRunning struct {
 	Client string    `json:"client" doc:"the name of who asked for it in api.clients, or local: by the unix socket"`
 	Since  time.Time `json:"since"`

@@ -21,8 +21,8 @@ func Outdated(c *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// OutdatedCA is Outdated for a CA's certificates in PEM: what is wrong with the last, if none of
-// them is valid.
+// OutdatedCA is Outdated for a CA's certificates in PEM: if none of them is valid, it says what
+// is wrong with the last one.
 func OutdatedCA(text []byte, now time.Time) (err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		c, wrong := x509.ParseCertificate(block.Bytes)

@@ -55,7 +55,7 @@ const (
 	StepPacketOut  Decision = "packet out"
 )
 
-// Outcome is what becomes of a packet: the beginning of a reason's label.
+// Outcome says what happens to a packet: it is the beginning of a reason's label.
 type Outcome string
 
 // The outcomes.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Who asks reads what was answered, also of a flow whose last packet was just now.
+// A client reads what the director answered, also about a flow whose last packet was just now.
 func TestExplanationJSON(t *testing.T) {
 	e := Explanation{Interface: "eth0", Frame: Hex{1}, Outcome: OutcomePass, Reason: "pass_local", Flow: &ExplainedFlow{},
 		Memory: &ExplainedMemory{State: "established"}, Backend: &ExplainedBackend{State: Active, Backend: netip.MustParseAddrPort("10.0.0.1:0")}}

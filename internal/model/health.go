@@ -23,9 +23,9 @@ type HealthCheck struct {
 	// SlowStart is how long a backend takes to reach its whole share after it came or was down; 0:
 	// it has its share at once.
 	SlowStart Duration    `json:"slow-start,omitzero"`
-	Passive   *Passive    `json:"passive,omitempty"` // nil: what agents report changes no share
+	Passive   *Passive    `json:"passive,omitempty"` // nil: agents' reports change no share
 	Port      uint16      `json:"port,omitempty"`    // that is probed; 0: the one that the backend serves
-	To        CheckTo     `json:"to,omitempty"`      // what is probed; empty: the VIP, where that can be
+	To        CheckTo     `json:"to,omitempty"`      // what is probed; empty: the VIP where that is possible
 	HTTP      *HealthHTTP `json:"http,omitempty"`    // kinds http and https
 	TLS       *HealthTLS  `json:"tls,omitempty"`     // kinds https, tls and grpc
 	GRPC      *HealthGRPC `json:"grpc,omitempty"`    // kind grpc

@@ -69,7 +69,7 @@ func TestDefaultsOfChecksAreNotShared(t *testing.T) {
 	}
 }
 
-// What did not come from a file may lack what a file gets as a default.
+// A configuration that did not come from a file may lack the defaults that a file gets.
 func TestChecksWithoutDefaults(t *testing.T) {
 	c := config()
 	c.Services[0].Health = &model.HealthCheck{Kind: model.CheckTCP}
@@ -81,7 +81,7 @@ func TestChecksWithoutDefaults(t *testing.T) {
 	}
 }
 
-// Who starts slowly is the group's affair where there is one.
+// In a group, all directors have to agree which backends start slowly.
 func TestSlowStartInAGroup(t *testing.T) {
 	for _, test := range []struct {
 		name  string

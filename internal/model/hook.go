@@ -40,19 +40,19 @@ type HookCall struct {
 	Event   HookEvent    `json:"event"`
 	Attempt int          `json:"attempt"` // 1, and more after calls that failed
 	Up      []netip.Addr `json:"up"`      // the VIPs that this director forwards
-	Came    []netip.Addr `json:"came"`    // those of them that the hook has not taken yet
-	Went    []netip.Addr `json:"went"`    // those that it was told of and that are no longer up
+	Came    []netip.Addr `json:"came"`    // VIPs among these that the hook has not taken yet
+	Went    []netip.Addr `json:"went"`    // VIPs that the hook was told of and that are no longer up
 }
 
 // HookStatus is what became of a hook's calls.
 type HookStatus struct {
 	Name     string    `json:"name"`
-	Current  bool      `json:"current"`            // it has taken what is up now
+	Current  bool      `json:"current"`            // the hook has taken the current state
 	Running  bool      `json:"running"`            // a call is under way
 	Up       int       `json:"up"`                 // VIPs that it is to be told
 	Calls    uint64    `json:"calls"`              // that have ended, since the director started
 	Failures uint64    `json:"failures"`           // those of them that failed
-	Took     time.Time `json:"took,omitzero"`      // when it took what it was told last
+	Took     time.Time `json:"took,omitzero"`      // when it took the last state that it was told
 	Problem  string    `json:"problem,omitempty"`  // of the last call, if that failed
 	NextTry  time.Time `json:"next-try,omitzero"`  // after a failure
 	Duration Duration  `json:"duration,omitempty"` // of the last call

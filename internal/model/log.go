@@ -51,10 +51,10 @@ type Log struct {
 	Coming int `json:"-"`
 }
 
-// Generation is a version of a service's membership and weights: the least from which a ring can be
-// made again.
+// Generation is a version of a service's membership and weights: just enough to make its
+// ring again.
 type Generation struct {
-	Number uint64    `json:"number"` // larger than those of all older ones
+	Number uint64    `json:"number"` // larger than the numbers of all older generations
 	Since  time.Time `json:"since"`  // when it became the newest, UTC
 	// From is when it first places connections, UTC; zero: when it became the newest. If
 	// generations between it and the next older one have left the log, it is when the oldest of

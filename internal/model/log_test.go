@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What is stored by one version of weir is read by the next: the form is fixed.
+// Each version of weir reads what the one before it has stored: the form is fixed.
 func TestLogIsStableJSON(t *testing.T) {
 	log := Log{Generations: []Generation{
 		{Number: 2, Since: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), From: time.Date(2026, 1, 2, 3, 4, 10, 6000, time.UTC), Slots: 1021, Members: []Member{

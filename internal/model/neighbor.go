@@ -8,12 +8,12 @@ import (
 // Neighbor is how a director answers for VIPs by ARP and NDP, on links where no router is told of
 // them. The zero value: it does not.
 type Neighbor struct {
-	Interfaces []NeighborInterface `json:"interfaces,omitempty"` // of the director's, where it does
+	Interfaces []NeighborInterface `json:"interfaces,omitempty"` // the director's interfaces where it answers
 	// Lease is how long a director of a group that is gone still has its VIPs.
 	Lease Duration `json:"lease,omitzero"`
 	// Settle is how long a director has to be there before VIPs move to it from a healthy one.
 	Settle  Duration `json:"settle,omitzero"`
-	Refresh Duration `json:"refresh,omitzero"` // between announcements of a VIP that nothing has happened to
+	Refresh Duration `json:"refresh,omitzero"` // between announcements of a VIP whose state has not changed
 	Rate    uint32   `json:"rate,omitempty"`   // announcements per second and interface at most
 }
 

@@ -47,7 +47,7 @@ type NeighborState string
 // The states of a VIP.
 const (
 	NeighborAnswers NeighborState = "answers" // this director
-	NeighborOther   NeighborState = "other"   // another one
+	NeighborOther   NeighborState = "other"   // another director
 	NeighborNobody  NeighborState = "nobody"
 )
 

@@ -31,8 +31,8 @@ type PlannedService struct {
 	Moved   int    `json:"moved" doc:"slots that have another owner than before"`
 	Held    int    `json:"held" doc:"slots that keep an older owner until their rows have room"`
 	Waits   bool   `json:"waits,omitempty" doc:"its other membership, ring size, affinity or policy waits until older generations have left its log"`
-	// Traffic is the share of the counted traffic whose like will go to other backends: open
-	// connections stay where they are.
+	// Traffic is the share of the counted traffic that would go to other backends after the
+	// change: open connections stay where they are.
 	Traffic *float64 `json:"traffic,omitempty" doc:"share, 0 to 1, of the traffic that was counted whose like will go to other backends; none: nothing was counted"`
 	Of      SeenIn   `json:"traffic-of,omitempty" enum:"connections,packets" doc:"what that is a share of"`
 	Seen    *Rate    `json:"seen,omitempty" doc:"what was counted, in a second"`
@@ -41,7 +41,8 @@ type PlannedService struct {
 	Open     *float64         `json:"open,omitempty" doc:"share, 0 to 1, of the open connections that agents report which are in slots that move; none: some agent does not report"`
 	Backends []PlannedBackend `json:"backends"`
 	Risks    []Risk           `json:"risks"`
-	// KeysGo says that a client that has read the service as it was before cannot put it again.
+	// KeysGo says that the change removes keys that clients cannot read: a client that has read
+	// the earlier service cannot put it again.
 	KeysGo bool `json:"keys-go,omitempty" doc:"keys of quic go that nobody can read: what the service was before cannot be put again without them"`
 }
 

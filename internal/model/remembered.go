@@ -22,8 +22,8 @@ type NATFlow struct {
 	Own netip.AddrPort // the director's address and port from which its packets come to the backend
 }
 
-// FlowClass is how far what was seen of a flow shows that it is one, and not a packet that
-// somebody has made up: see bpf/lib/proof.h.
+// FlowClass is how well the packets that were seen of a flow show that it is real, and not
+// forged: see bpf/lib/proof.h.
 type FlowClass uint8
 
 // The classes of flows.
@@ -46,7 +46,7 @@ const (
 	FlowOpen    RememberedState = 1 // TCP: more than SYNs; UDP: at least two datagrams
 	FlowClosing RememberedState = 2 // TCP: a FIN
 	FlowReset   RememberedState = 3 // TCP: a RST
-	FlowOpening RememberedState = 4 // TCP: nothing but SYNs, or one packet of a connection that this director did not know: its backend is a guess; UDP: one datagram
+	FlowOpening RememberedState = 4 // TCP: only SYNs, or one packet of a connection that this director did not know: its backend is a guess; UDP: one datagram
 )
 
 // ServiceResets is how many fresh flows of a service were reset by their clients in the last minute.

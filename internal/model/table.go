@@ -11,7 +11,7 @@ type Table struct {
 	Interfaces []string
 	// ReplyInterfaces are further interfaces, by which full NAT's replies come.
 	ReplyInterfaces []string
-	Directors       []netip.Prefix // where agents accept tunnels from
+	Directors       []netip.Prefix // agents accept tunnels from these addresses
 	TunnelSource    []netip.Prefix
 	SNAT            SNAT
 	ICMPRate        uint32

@@ -6,7 +6,7 @@ import "time"
 type Upkeep struct {
 	Part     string          `json:"part"`               // as in docs/upkeep.md
 	Repairs  uint64          `json:"repairs"`            // since the process started
-	Problems []UpkeepProblem `json:"problems,omitempty"` // what does not hold now
+	Problems []UpkeepProblem `json:"problems,omitempty"` // the things that do not hold now
 	Unknown  bool            `json:"unknown,omitempty" doc:"the last look could not compare the part yet: repairs and problems are those of earlier looks"`
 }
 
@@ -20,7 +20,7 @@ type UpkeepProblem struct {
 	Since time.Time   `json:"since"`           // when it came to this state
 }
 
-// UpkeepState is what became of a thing that did not hold.
+// UpkeepState says what happened to a thing that did not hold.
 type UpkeepState string
 
 // The states. The first two are told once and then over; a problem has one of the others.

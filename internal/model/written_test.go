@@ -42,7 +42,7 @@ func readWritten(text string) error {
 	return json.Unmarshal([]byte(text), &Document{})
 }
 
-// Whatever a report or document says, to read it takes memory by its length.
+// Whatever a report or document contains, reading it takes memory in proportion to its length.
 func FuzzWrittenMemory(f *testing.F) {
 	for _, text := range hostileTexts() {
 		f.Add(text[:min(len(text), 2000)])

@@ -67,9 +67,9 @@ func (c *Command) hosted(run func() ([]byte, error)) (out []byte, err error) {
 // Kill kills every process on the host, as a power cut does, and waits for their end.
 func (h *Host) Kill() error { return killIn([]string{filepath.Join(namespaceDir, h.Namespace())}) }
 
-// killIn kills every process but this one whose network namespace is one of
-// those files, and waits for their end. Found by their namespace, they need not
-// be our children nor have stayed in the process group of one.
+// killIn kills every process except this one whose network namespace is one of
+// those files, and waits for their end. Processes are found by their namespace:
+// they need not be our children, or in the process group of one.
 func killIn(namespaces []string) error {
 	ids := map[fileID]bool{}
 	for _, path := range namespaces {

@@ -70,9 +70,9 @@ func mayChangeNetwork(process int) (able, known bool) {
 	return false, false
 }
 
-// sameUserNamespace compares the user namespaces of a process and this one by their maps of users:
-// everybody may read these, while the link to the namespace takes CAP_SYS_PTRACE. Who makes a user
-// namespace without privileges cannot give it the map of another one.
+// sameUserNamespace compares the user namespaces of a process and this one by their maps of
+// users: everybody may read these, while the link to the namespace takes CAP_SYS_PTRACE. A
+// process without privileges that makes a user namespace cannot give it the map of another one.
 func sameUserNamespace(process int) bool {
 	its, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", process))
 	if err != nil {

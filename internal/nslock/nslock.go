@@ -61,7 +61,7 @@ func take(name string, wait func()) (*Lock, error) {
 	return l, l.silent
 }
 
-// try takes the lock if nobody has it.
+// try takes the lock if no process has it.
 func (l *Lock) try() error {
 	socket, err := net.ListenUnix("unix", l.address)
 	if err == nil {
@@ -110,7 +110,8 @@ func (l *Lock) Part() upkeep.Part {
 	}}
 }
 
-// answer takes connections until the lock is freed: those who ask get their answer from the kernel.
+// answer takes connections until the lock is freed: processes that ask get their answer
+// from the kernel.
 func answer(socket net.Listener) {
 	for {
 		conn, err := socket.Accept()

@@ -76,7 +76,7 @@ func ends(t *testing.T, other *exec.Cmd) {
 	_ = other.Wait() // it was killed
 }
 
-// heldOn is who holds the lock on a host.
+// heldOn is the process that holds the lock on a host.
 func heldOn(t *testing.T, h *netlab.Host) *HeldError {
 	t.Helper()
 	held := &HeldError{}

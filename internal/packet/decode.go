@@ -82,8 +82,8 @@ type gue struct{ layers.AGUEVar0 }
 
 func (g *gue) NextLayerType() gopacket.LayerType { return g.AGUEVar0.NextLayerType() }
 
-// extension decodes the IPv6 extension headers that gopacket's IPv6 decoder
-// leaves, all but the fragment header.
+// extension decodes the IPv6 extension headers that gopacket's IPv6 decoder leaves,
+// all except the fragment header.
 type extension struct{ layers.IPv6ExtensionSkipper }
 
 func (e *extension) LayerContents() []byte { return e.Contents }

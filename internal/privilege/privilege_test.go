@@ -59,7 +59,7 @@ func TestWhatIsDroppedStaysDropped(t *testing.T) {
 	}
 }
 
-// What a configuration asks for is required by its own key alone.
+// Each capability that a configuration asks for is required by its own key alone.
 func TestAsked(t *testing.T) {
 	checked := model.Service{Health: &model.HealthCheck{Kind: model.CheckHTTP}}
 	for _, c := range []struct {

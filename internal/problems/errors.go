@@ -7,13 +7,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// placed is an error that knows where the problem is.
+// placed is an error that names the place of its problem.
 type placed interface {
 	error
 	Place() model.Place
 }
 
-// fixable is an error that knows what to do about it.
+// fixable is an error that names a remedy.
 type fixable interface {
 	error
 	Fix() string

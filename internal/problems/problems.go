@@ -12,9 +12,8 @@
 //	list.Replace(model.ProblemHook, found)
 //
 // A kind is fed in one of these ways, not in both. The list logs when a problem begins and when
-// it is over, and tells those who follow it: its callers need not. A problem is the same as long
-// as its kind, part and text are: a text has no counters or times in it, or each look would be an
-// event.
+// it is over, and tells its followers: its callers need not. A problem is the same as long as its
+// kind, part and text are: a text has no counters or times in it, or each look would be an event.
 //
 // An error may say where the problem is, by a method Place, and what to do, by a method Fix. If an
 // error consists of several, by Unwrap() []error, and one of them has such a method, each is a
@@ -90,7 +89,7 @@ func (l *List) Replace(kind model.ProblemKind, found []model.Problem) {
 	l.tell(changes)
 }
 
-// All returns what there is, in the order of kinds, parts and what was found first.
+// All returns all problems, in the order of kinds, of parts, and of when they were found.
 func (l *List) All() []model.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()

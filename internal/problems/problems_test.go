@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/internal/problems"
 )
 
-// story is a list and what those who follow it hear.
+// story is a list of problems, and what its followers are told.
 type story struct {
 	*problems.List
 	heard []string
@@ -47,8 +47,8 @@ func (s *story) hears(t *testing.T, want ...string) {
 	s.heard = nil
 }
 
-// A problem is heard of once when it begins, also by those who follow later, and once when it is
-// over, however often somebody looks.
+// Followers are told of a problem once when it begins, or when they begin to follow, and once
+// when it is over, however often somebody looks.
 func TestBeginsAndEndsOnce(t *testing.T) {
 	s := newStory()
 	s.Report(model.ProblemInterface, "eth1", errors.New("is not there"))
@@ -77,7 +77,7 @@ func TestBeginsAndEndsOnce(t *testing.T) {
 	}
 }
 
-// What is not among all problems of a kind is over; other kinds stay.
+// A problem that is not among all problems of its kind is over; other kinds stay.
 func TestReplace(t *testing.T) {
 	s := newStory()
 	s.listen()

@@ -74,7 +74,7 @@ func TestStartGoesOnWithoutWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// What could not be moved aside is not overwritten later.
+// A file that could not be moved aside is not overwritten later.
 func TestWhatStaysInPlaceIsNotOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	f := openFile(t, dir)

@@ -15,7 +15,7 @@ import (
 type cache struct {
 	dir   string
 	saved map[string]bool // segments that are on the disk
-	stays *CorruptError   // what could not be moved aside
+	stays *CorruptError   // a file that could not be moved aside
 }
 
 // cachedRoot says whose group's root it is: a director may be moved to another group.

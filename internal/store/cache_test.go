@@ -98,7 +98,7 @@ func TestPowerCutLeavesTheCacheOld(t *testing.T) {
 		}
 		c.want(t, roots[0], segments)
 	}
-	// What a later process finds half written is not taken for whole.
+	// A later process does not take a half-written state for a whole one.
 	later := &cache{dir: c.dir}
 	if _, _, found, err := later.load("/weir"); !found || err != nil {
 		t.Fatal(found, err)

@@ -6,8 +6,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a writer has written for a change that another one was faster with is collected, too: also where
-// the others have collected before it came there, and where they are faster again while it collects.
+// Segments of a writer whose change came too late are collected, too: also if the other writers
+// have collected before they were written, and if others are faster again while the writer
+// collects.
 func TestEtcdCollectsWhatALateWriterLeft(t *testing.T) {
 	c := newCluster(t, 1, false)
 	late, quick := c.open(), c.open()

@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// What a director's process is known by comes to the others, stays when etcd is away, is
-// written again when etcd has lost it, and is replaced by that of the next process.
+// The fingerprint of a director's process comes to the others, stays when etcd is away,
+// is written again when etcd has lost it, and is replaced by that of the next process.
 func TestFingerprintsAreFollowed(t *testing.T) {
 	c := newCluster(t, 1, false)
 	director, other := c.open(), c.open()
@@ -51,7 +51,7 @@ func TestFingerprintsAreFollowed(t *testing.T) {
 	lives(two, true)
 	lives(netip.MustParseAddr("10.0.0.3"), false)
 
-	// What etcd loses is written again, at a moment that nobody here knows.
+	// The process writes lost data again at a moment that the test does not know.
 	lost := c.endLease(livesFor)
 	c.endLease(reportsLive)
 	c.writtenAgain(lost, director.directorsKey(), 4)

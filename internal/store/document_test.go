@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What versions wrote that knew of one affinity only means the service's; they read what
-// is written while a log has one.
+// A document of a version that knew only one affinity means the service's. Such a
+// version reads new documents while a log has one affinity.
 func TestAffinitiesOfADocument(t *testing.T) {
 	for name, test := range map[string]struct {
 		service     model.Affinity

@@ -32,7 +32,7 @@ func readEtcd(t *testing.T, e *Etcd) State {
 	return s
 }
 
-// What one director writes is what every other reads.
+// Every director reads what another one writes.
 func TestEtcdIsShared(t *testing.T) {
 	c := newCluster(t, 1, false)
 	one, other := c.open(), c.open()
@@ -209,7 +209,7 @@ func checkNoGarbage(t *testing.T, c *cluster, s State) {
 	}
 }
 
-// What a writer that died left is collected by the next one that changes anything.
+// The next writer that changes anything collects the segments of a writer that died.
 func TestEtcdCollectsWhatADeadWriterLeft(t *testing.T) {
 	c := newCluster(t, 1, false)
 	dead := c.open()
@@ -253,8 +253,8 @@ func TestEtcdWriterNoticesACollection(t *testing.T) {
 	}
 }
 
-// Every director that watches ends at the same revision, and nothing of etcd's
-// trouble reaches it but that changes wait.
+// Every director that watches ends at the same revision, and the only effect of
+// etcd's trouble is that changes wait.
 func TestEtcdMembersDie(t *testing.T) {
 	c := newCluster(t, 3, true)
 	one, other := c.open(), c.open()
@@ -305,7 +305,7 @@ func TestEtcdMembersDie(t *testing.T) {
 	applied(changed.Revision) // the other one may need longer to find etcd again
 }
 
-// Who has no password, or another group's, gets nothing.
+// A client without a password, or with another group's, gets nothing.
 func TestEtcdIsAuthenticated(t *testing.T) {
 	c := newCluster(t, 1, true)
 	put(t, c.open(), "cli", service("a", 1, 1))

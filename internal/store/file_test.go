@@ -51,7 +51,7 @@ func difference(want, got State) string {
 	return cmp.Diff(want, got, cmpopts.EquateComparable(model.Service{}.VIP, model.Member{}.Backend), cmpopts.EquateEmpty())
 }
 
-// What was written is what another process reads, all of it.
+// Another process reads all of what was written.
 func TestFileComesBack(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "weir")
 	f := openFile(t, dir)
@@ -243,8 +243,8 @@ func TestDamagedFileIsRefusedWithItsPosition(t *testing.T) {
 	}
 }
 
-// Where the services are written elsewhere, too, a damaged file costs only the logs: it
-// is out of the way, and the directory opens.
+// If the services are also written elsewhere, a damaged file costs only the logs: it is
+// moved aside, and the directory opens.
 func TestDamagedFileOfDispensableSetIsMovedAside(t *testing.T) {
 	dir := t.TempDir()
 	f := openFile(t, dir)

@@ -85,7 +85,7 @@ func (f *File) WriteAgain() error {
 	var errs []error
 	for _, name := range f.amiss() {
 		if err := f.writeAgain(name); err != nil && !errors.As(err, new(*unsyncedError)) {
-			errs = append(errs, err) // the other files can be written all the same
+			errs = append(errs, err) // the other files can still be written
 		}
 	}
 	return errors.Join(errs...)

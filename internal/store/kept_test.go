@@ -25,8 +25,8 @@ func obstruct(t *testing.T, dir, name string) (clear func()) {
 	}
 }
 
-// What somebody does to the directory of a process that runs is found, and put right by what the
-// process has in memory.
+// Changes that somebody makes in the directory of a running process are found, and put right
+// from the process's memory.
 func TestDirectoryIsWrittenAgain(t *testing.T) {
 	for name, row := range map[string]struct {
 		hand func(dir string) error

@@ -23,8 +23,8 @@ import (
 //	PREFIX/neighbor/members/ADDRESS  a director that is there, and the VIPs that it could answer for
 //	PREFIX/neighbor/owners/VIP       the address of the one director that does
 //
-// Both end with the director's lease. An owner's key is only ever made where there is none,
-// and deleted by its owner.
+// Both end with the director's lease. An owner's key is made only where there is none, and
+// deleted only by its owner.
 
 // Owners is a director's part in owning VIPs.
 type Owners struct {

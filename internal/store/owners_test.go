@@ -91,7 +91,7 @@ func said(g model.NeighborGroup) string {
 	return strings.Join(append(members, owners...), " ")
 }
 
-// Each VIP has one owner, who alone can give it up, and who loses it with its lease.
+// Each VIP has one owner, which alone can give it up, and which loses it with its lease.
 func TestOwners(t *testing.T) {
 	c := newCluster(t, 1, false)
 	one, two := c.member(t, firstMember), c.member(t, secondMember)
@@ -111,7 +111,8 @@ func TestOwners(t *testing.T) {
 	one.sees(both + " 2001:db8:1::10=10.0.0.2* 203.0.113.10=10.0.0.2*")
 	two.sees(both + " 2001:db8:1::10=10.0.0.2 203.0.113.10=10.0.0.2")
 
-	// What another one owns is neither taken nor given up, also by one who does not know.
+	// A VIP that another director owns is neither taken nor given up, also by a director
+	// that does not know of it.
 	two.move([]netip.Addr{vipA}, []netip.Addr{vipB})
 	two.sees(both + " 2001:db8:1::10=10.0.0.2 203.0.113.10=10.0.0.2")
 	one.move(nil, []netip.Addr{vipB})
@@ -119,7 +120,7 @@ func TestOwners(t *testing.T) {
 	two.move([]netip.Addr{vipA, vipB}, nil)
 	two.sees(both + " 2001:db8:1::10=2001:db8::3* 203.0.113.10=10.0.0.2")
 
-	// Who has no lease any more loses all, and knows it when it asks.
+	// A director that has no lease any more loses all VIPs, and knows it when it asks.
 	if _, err := c.client().Revoke(t.Context(), two.lease); err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +166,8 @@ func TestOwnersOutliveTheirProcess(t *testing.T) {
 	next.sees("10.0.0.2:[203.0.113.10]")
 }
 
-// Many VIPs move at once, and those that come later are followed by who was there before
-// etcd was away.
+// Many VIPs move at once, and directors that were there before etcd was away follow
+// those that come later.
 func TestManyOwners(t *testing.T) {
 	c := newCluster(t, 1, false)
 	one, two := c.member(t, firstMember), c.member(t, secondMember)

@@ -109,7 +109,7 @@ func (v *ownersView) replaced(self netip.Addr, process string) bool {
 	return has && !k.gone && k.member.Process != process
 }
 
-// group returns what the keys say to a process that has a lease.
+// group returns what the keys mean for a process that has a lease.
 func (v *ownersView) group(self netip.Addr, process string, lease clientv3.LeaseID) model.NeighborGroup {
 	if !v.changed {
 		return v.latest

@@ -57,7 +57,7 @@ func says(t *testing.T, r *Reports, want ...model.AgentReport) {
 	})
 }
 
-// What agents say comes to those who follow already and to those who begin to.
+// Agents' reports come to directors that follow already and to those that begin to.
 func TestReportsAreFollowed(t *testing.T) {
 	c := newCluster(t, 1, true)
 	agent, other, director := c.open(), c.open(), c.open()
@@ -113,8 +113,8 @@ func TestReportsEnd(t *testing.T) {
 	}
 }
 
-// Who says something that nobody can read may have connections anywhere, and is not
-// taken for one that says nothing.
+// An agent whose report cannot be read may have connections anywhere: it must not
+// count as an agent that does not report.
 func TestReportsThatCannotBeRead(t *testing.T) {
 	c := newCluster(t, 1, false)
 	listed := &listed{}
@@ -149,7 +149,7 @@ func TestReportsThatCannotBeRead(t *testing.T) {
 	eventually(t, "nothing is listed", func() error { return listed.none() })
 }
 
-// What is shared and cannot be, because etcd does not answer, is listed until it does.
+// Shared data that cannot be written, because etcd does not answer, is listed until etcd does.
 func TestSilentEtcdIsListed(t *testing.T) {
 	c := newCluster(t, 1, false)
 	listed := &listed{}

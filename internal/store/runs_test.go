@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a director says about itself is read by the others as it changes, and goes some time
-// after the process.
+// The other directors read each change of what a director says about itself, and it
+// disappears some time after the process.
 func TestRunsAreRead(t *testing.T) {
 	c := newCluster(t, 1, false)
 	director, other := c.open(), c.open()

@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Settings are what the directors of a group compare, each with those of the others, so that what
-// was copied or mistyped on one host does not go wrong unnoticed.
+// Settings are the values that each director of a group compares with those of the others, so
+// that a wrong copy or a typing error on one host is noticed.
 type Settings struct {
 	// Values are those of each setting that is given, by its name.
 	Values map[string][]string `json:"values,omitempty"`

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What directors find comes to all of them, their own too; what changes, goes or is lost is
-// written again, and what a director has found goes with it.
+// Directors' findings come to all directors, also to those that wrote them. Findings that
+// change, go or are lost are written again, and a director's findings go with the director.
 func TestViewsAreFollowed(t *testing.T) {
 	c := newCluster(t, 1, false)
 	one, two := c.open().FollowViews(t.Context()), c.open().FollowViews(t.Context())

@@ -52,7 +52,7 @@ func (k *Keeper) Run(ctx context.Context, notices <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-notices:
-			if quiet == nil { // never put off by another one
+			if quiet == nil { // a further notice does not put it off
 				quiet = time.After(settle)
 			}
 			continue

@@ -24,17 +24,17 @@ const (
 	LongestPause = 16 * time.Minute
 )
 
-// Ledger remembers what was repaired in one part, and decides what to repair. It is pure: callers
-// pass the time. A thing that differs is repaired, at most Most times within Window. Then it is
-// contested: it is left as it is until the other owner has stopped. That is so when the thing holds
-// for a whole Window: without weir, or after an attempt, one after each pause. Forget begins anew,
-// because something else should hold now.
+// Ledger remembers what was repaired in one part, and decides what to repair. It is pure:
+// callers pass the time. A thing that differs is repaired, at most Most times within Window.
+// Then it is contested: it is left as it is until the other owner has stopped. The owner has
+// stopped when the thing holds for a whole Window, by itself or after an attempt; there is one
+// attempt after each pause. Forget drops all of that, because something else should hold now.
 //
 // The zero value is ready.
 type Ledger struct {
 	things  map[string]*thing
 	repairs uint64
-	unknown time.Time // since when it is not known what differs; zero: it is
+	unknown time.Time // since when the differences are not known; zero: they are known
 }
 
 // thing is what is remembered of one thing.
@@ -80,7 +80,7 @@ func (l *Ledger) Look(now time.Time, differences []Difference, failed error) []E
 	return events
 }
 
-// unsure leaves all as it is. That it lasts is told.
+// unsure leaves all as it is, and tells people if that lasts.
 func (l *Ledger) unsure(now time.Time, why error) []Event {
 	if l.unknown.IsZero() {
 		l.unknown = now

@@ -48,7 +48,7 @@ func await(t *testing.T, n *Notices, what string) {
 	}
 }
 
-// TestHand takes an address away from a host, by another process, and sees who has done it.
+// TestHand takes an address away from a host, by another process, and finds that process.
 func TestHand(t *testing.T) {
 	h := netlab.ForTest(t).Host("host")
 	n := listen(t, h)
@@ -136,7 +136,7 @@ func TestRunLooks(t *testing.T) {
 	<-ended
 }
 
-// TestNoticesEnd: whoever closes them leaves nobody behind who listens.
+// TestNoticesEnd: after Close no goroutine listens.
 func TestNoticesEnd(t *testing.T) {
 	n, err := Listen(unix.RTNLGRP_LINK)
 	if err != nil {

@@ -10,13 +10,14 @@ const (
 	XDP           = "xdp"
 )
 
-// Lock is the part that keeps a second process out of a network namespace: all works without it.
+// Lock is the part that keeps a second process out of a network namespace: weir works without it.
 const Lock = "lock"
 
-// MACs is what of Interfaces is amiss if the host's MAC addresses are not known: packets go on.
+// MACs is the difference in part Interfaces when the host's MAC addresses are not known:
+// packets go on.
 const MACs = "MAC addresses"
 
-// ErrUnknown says that it is not known this time what differs, and that the next look may know it: a
+// ErrUnknown says that a look could not find the differences, and that the next one may: a
 // ledger leaves all as it is, and says so if that lasts for a Window.
 var ErrUnknown = errors.New("not known yet what differs")
 
