@@ -176,7 +176,7 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) {
 			return listedError{err}
 		}
 		err := a.Set(c)
-		d.problems.Report(model.ProblemLoads, "", a.sender.Set(&c)) // tunnels are unwrapped all the same
+		d.problems.Report(model.ProblemLoads, "", a.sender.Set(&c)) // tunnels are unwrapped without it, too
 		d.noteSet(err)
 		d.problems.Report(model.ProblemFile, d.info.File, nil) // it is right, whatever the kernel says
 		mu.Lock()

@@ -86,7 +86,7 @@ func TestApply(t *testing.T) {
 	p.stop()
 }
 
-// What apply says of the slots that move matches its dry run, and what the director does.
+// The slots that move according to apply match its dry run, and the director's ring.
 func TestApplySaysWhatMoves(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(filepath.Dir(h.file), "state")
@@ -176,7 +176,7 @@ func TestDamagedStateIsRefused(t *testing.T) {
 	}
 }
 
-// Where state is kept needs no configuration.
+// The state's directory is found without a configuration.
 func TestApplyWithoutConfiguredStore(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "mine")

@@ -143,7 +143,7 @@ func whyOf(b *model.BackendStatus) string {
 	return ""
 }
 
-// overrideText says who has overridden the state that the file gives to a backend, and when.
+// overrideText names the client that has overridden a backend's state in the file, and says when.
 func overrideText(o *model.Override) string {
 	return fmt.Sprintf("%s by %s at %s, beside the file: see weir undrain", o.State, o.By, o.At.Format(time.RFC3339))
 }

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/api"
 )
 
-// completionPatience is how long a shell waits for names: a user who presses Tab does not want to
-// wait longer.
+// completionPatience is how long a shell waits for names after a press of Tab: a longer wait is
+// worse than no names.
 const completionPatience = time.Second
 
 // addCompletion adds the command that writes shells' scripts, and sets the completions of flags and

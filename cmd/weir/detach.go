@@ -59,7 +59,7 @@ func detachDirector(pin, socket string) error {
 	return endBFD(socket)
 }
 
-// removal is what detach removes.
+// removal is the list of what detach removes.
 type removal struct {
 	Directory  string   `json:"directory"`  // of the pins
 	Interfaces []string `json:"interfaces"` // that the director was attached to

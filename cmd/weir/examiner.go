@@ -37,7 +37,7 @@ type examiner struct {
 	woken   chan struct{}
 
 	mu    sync.Mutex
-	last  []model.Problem // what the last examination has found
+	last  []model.Problem // the failures that the last examination has found
 	found []model.Problem
 	deaf  error // why the kernel's notices are not heard
 }

@@ -19,9 +19,9 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// What doctor calls a failure on the host of a director that runs is shown everywhere as soon as a
-// hand makes it so, once, until it is put right: an address of SNAT that is gone, an MTU that holds
-// no packets, a VIP that the kernel answers for.
+// A failure that doctor finds on the host of a running director is shown everywhere as soon as
+// somebody causes it, once, until it is put right: an address of SNAT that is gone, an MTU that
+// holds no packets, a VIP that the kernel answers for.
 func TestFailuresOfTheHostAreShownEverywhere(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

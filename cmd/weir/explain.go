@@ -229,7 +229,7 @@ func (d *director) explain(ctx context.Context, q model.Question) (model.Explana
 	return e, err
 }
 
-// nameOverrides says for candidates who has overridden the state that the file gives them.
+// nameOverrides names, for each candidate, the client that has overridden its state in the file.
 func (d *director) nameOverrides(e *model.Explanation) {
 	if e.Service == nil || e.Slot == nil {
 		return

@@ -65,9 +65,10 @@ func (h *host) stranger(name string, user uint32) (process int, end func()) {
 	return cmd.Process.Pid, end
 }
 
-// A stranger without weir's capabilities who has the name of a director's or an agent's lock keeps
-// neither from starting: it is shown everywhere until the lock is taken. One that could be weir, such as
-// root of a container with the host's network, is named by the error, which says what to do.
+// A stranger without weir's capabilities that has the name of a director's or an agent's lock keeps
+// neither from starting: it is shown everywhere until the lock is taken. One that could be weir,
+// such as root of a container with the host's network, is named by the error, which says what to
+// do.
 func TestStrangerHasTheNameOfTheLock(t *testing.T) {
 	for _, row := range []struct{ verb, name string }{{"run", "@weir/director-weir-"}, {"agent", "@weir/agent"}} {
 		t.Run(row.verb, func(t *testing.T) {

@@ -30,7 +30,8 @@ func (h *host) awaitState(p *process, service string, want model.BackendState) (
 }
 
 // A drained backend of the director's own file is draining at once, and across reloads, restarts
-// and kills. It is shown with who drained it and when, and gets connections again on request.
+// and kills. It is shown with the client that drained it and the time, and gets connections
+// again on request.
 func TestDrainBesideTheFile(t *testing.T) {
 	h := newHost(t)
 	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"

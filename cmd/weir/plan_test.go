@@ -184,8 +184,8 @@ func TestPlanCountsTraffic(t *testing.T) {
 	}
 }
 
-// What a plan says that a change takes is what it takes on the director; a change for which there
-// is no room is refused.
+// A change takes on the director what its plan says; a change for which there is no room is
+// refused.
 func TestPlanSaysWhatIsTaken(t *testing.T) {
 	h := newHost(t)
 	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0], limits: {services: 2, backends: 8}, store: {directory: "+h.beside("state")+"}}", "mine")

@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// keeperList is the list of problems for the keeper, which knows neither what the file is called
-// nor where sets are stored.
+// keeperList is the list of problems for the keeper, which does not know the file's name or
+// where sets are stored.
 type keeperList struct{ d *director }
 
 // Report lists what does not run.

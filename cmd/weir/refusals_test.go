@@ -130,7 +130,7 @@ func (h *host) resolvedNow(p *process) {
 }
 
 // The documented way into a group: start without etcd, apply an empty set, start with etcd and
-// apply. What is applied is forwarded.
+// apply. The applied sets are forwarded.
 func TestTheWayIntoAGroup(t *testing.T) {
 	h := newHost(t)
 	c := etcdlab.New(t, etcdlab.Options{Members: 1, On: h.Do})

@@ -252,7 +252,7 @@ func addStrain(s *model.ServiceStatus, id model.ServiceID, strained map[model.Ta
 	}
 }
 
-// addOverrides adds who has overridden the states of the file's backends.
+// addOverrides adds the clients that have overridden the states of the file's backends.
 func addOverrides(s *model.ServiceStatus, list []model.BackendOverride) {
 	for i := range s.Backends {
 		b := &s.Backends[i]

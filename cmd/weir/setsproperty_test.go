@@ -79,7 +79,7 @@ func randomSet(r *rand.Rand) wanted {
 }
 
 // GET returns what was put, byte for byte once defaults are filled in and keys hidden. Putting what
-// GET returned changes nothing, nor does a refused set.
+// GET returned changes nothing, and neither does a refused set.
 func TestPutThenGet(t *testing.T) {
 	const attempts, enough = 400, 60
 	h := newHost(t)

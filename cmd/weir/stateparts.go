@@ -84,8 +84,9 @@ func (d *director) statePart() upkeep.Part {
 	}}
 }
 
-// unwritable says whether the next change could not be written, while nothing is to be written now. A
-// write that has failed is listed as such. What only an operator can end is about no write.
+// unwritable says whether the next change could not be written, while nothing is to be written now.
+// A write that has failed is listed as such. Problems that only an operator can end are about no
+// write, and do not count.
 func (d *daemon) unwritable(dir string) []upkeep.Difference {
 	at := existing(dir)
 	err := writable(at)

@@ -10,9 +10,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What doctor calls a failure and no examination repeats while a director runs is a problem all the same,
-// of another kind, until it is over: strangers on the ports of flows and of BFD, and an etcd that does not
-// answer.
+// Some failures that doctor finds are not examined again while a director runs. They are problems
+// of another kind until they are over: strangers on the ports of flows and of BFD, and an etcd that
+// does not answer.
 func TestStrangersOnPortsAndALostEtcdAreProblems(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

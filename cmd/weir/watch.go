@@ -28,7 +28,7 @@ type watch struct {
 	resets   float64 // additional connections per second that are refused or reset
 	dropped  float64 // additional packets per second that no backend gets
 
-	saw func(text string) // is told what each look finds; nil: not wanted
+	saw func(text string) // is called with the result of each look; nil: nobody reads it
 
 	services map[string]bool
 	revision uint64 // that the group's directors should follow

@@ -20,7 +20,7 @@ import (
 type compiled struct {
 	written   v1alpha1.CompiledService // as the API server is to have it
 	documents []model.Document
-	input     wanted    // what the documents were made of
+	input     wanted    // the Service that the documents were made of
 	due       time.Time // when they are to be made again; zero: when the input changes
 	history   *group.History
 	object    int // the number of the DirectorSet that it is written in
@@ -64,7 +64,7 @@ type compiledGroup struct {
 	stays map[string]bool // Services of the group that are to move to a group that is held
 
 	wanted map[string]wanted
-	left   map[string]*compiled // Services that the group has just lost, perhaps to another one
+	left   map[string]*compiled // Services that the group has just lost, perhaps to another group
 }
 
 func newCompiledGroup(name string) *compiledGroup {

@@ -65,7 +65,7 @@ func (w *groupWriter) put(ctx context.Context, p *plan, now time.Time) (refused 
 		}
 	}
 	if err := errors.Join(w.write(ctx, p.read.groups), w.clear(ctx, p.read.allGroups)); err != nil {
-		w.stale = true // it is not known what the API server has
+		w.stale = true // the API server's state is not known
 		return refused, err
 	}
 	w.revision, w.refused = p.revision, refused

@@ -46,8 +46,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// What a claim says about the Services that share its address is read as it was written; if one
-// Service has the address alone, the parentRef says so.
+// The part of a claim about the Services that share its address is read as it was written; if
+// one Service has the address alone, the parentRef says so.
 func TestClaimText(t *testing.T) {
 	object := func() *networkingv1.IPAddress {
 		return &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1", ResourceVersion: "7"},

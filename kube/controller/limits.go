@@ -90,8 +90,8 @@ type limits struct {
 	others takes // taken by other owners, the file for one
 }
 
-// fit says which Services and Gateways have no room in directors or their namespaces' quotas: what
-// one asks for beyond these is no other's loss. Those that are forwarded and have not grown come
+// fit says which Services and Gateways have no room in directors or their namespaces' quotas: a
+// demand beyond these takes nothing from others. Those that are forwarded and have not grown come
 // first, then the others; among each, the oldest come first.
 func (p *plan) fit(quotas Quotas, file limits) {
 	spaces := map[*translate.DirectorGroup]*space{nil: {name: "director.limits.", names: takesNames, most: file.most, taken: file.others}}
@@ -140,8 +140,8 @@ func (p *plan) inOrder() []*wish {
 	return append(first, rest...)
 }
 
-// runs reports whether it had room when it took at least as much as now. If an earlier process gave
-// it room, its status says so.
+// runs reports whether the wish had room when it took at least as much as now. If an earlier
+// process gave it room, its status says so.
 func (w *wish) runs() bool {
 	if w.fitted != nil {
 		return w.takes().within(*w.fitted)

@@ -148,7 +148,7 @@ func TestOldestAreKept(t *testing.T) {
 	step("after a restart", "a/old: director.limits.services is 10, of which less is left than the 5 that it takes", "b/middle c/new")
 }
 
-// What others take of the directors is not available to Kubernetes.
+// Kubernetes does not get room in the directors that other owners take.
 func TestOthersTake(t *testing.T) {
 	s := newTenants(t)
 	s.has("a/a", 1, 2, 0)

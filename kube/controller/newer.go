@@ -10,9 +10,9 @@ import (
 )
 
 // A controller that was rolled back finds what the later version has written. Directors forward by
-// that, or by what they have read before, and connections depend on the histories in it. So a group
-// that this process cannot read in part is left as a whole as it is, until a later version leads
-// again, or an operator removes its DirectorSets, and with them the histories.
+// that, or by what they have read before, and connections depend on the histories in it. So if this
+// process cannot read some part of a group, it leaves the whole group as it is, until a later
+// version leads again, or an operator removes the group's DirectorSets and with them the histories.
 
 // newer is the reason of the event and of the condition that say that a group is left as it is.
 const newer = v1alpha1.ReasonNewer

@@ -32,7 +32,7 @@ type plan struct {
 
 	unsettled map[*wish]bool        // that may still need something done
 	others    map[pool.Service]bool // Services that were ours, and whose status still says so
-	left      []types.UID           // of Services that are gone, until what was said of them is forgotten
+	left      []types.UID           // keys of Services that are gone, until all reports about them are forgotten
 	release   []pool.Share          // once no director forwards them
 	view      *gateway.View
 	unsaid    unsaid           // of Gateway API's objects
@@ -131,7 +131,7 @@ func (p *plan) want(s *corev1.Service, not map[string]string) {
 // ask takes in what a Service or a Gateway wants.
 func (p *plan) ask(now wish, request pool.Request, problems []translate.Problem) {
 	name := now.name()
-	if w := p.byName[name]; w != nil && w.object().GetUID() != now.object().GetUID() { // another one of the same name
+	if w := p.byName[name]; w != nil && w.object().GetUID() != now.object().GetUID() { // another object of the same name
 		p.forget(name)
 	}
 	w := p.byName[name]
@@ -214,7 +214,7 @@ func (p *plan) without(taken map[pool.Share]string) {
 	}
 }
 
-// refuse notes what directors do not take.
+// refuse notes Services that directors do not take.
 func (p *plan) refuse(refusals []refusal) {
 	for w := range p.refused {
 		p.unsettled[w] = true

@@ -38,7 +38,7 @@ type What struct {
 	Labels    string // a selector
 	Fields    string // a selector
 	Indexers  cache.Indexers
-	Shrink    func(any) // removes from an object what nothing uses; nil: nothing
+	Shrink    func(any) // removes unused fields from an object; nil: none
 }
 
 // Informer returns an informer that follows the objects of a resource once it is run. Objects that
@@ -48,7 +48,7 @@ func Informer(client rest.Interface, resource string, of runtime.Object, what Wh
 		o.LabelSelector, o.FieldSelector = what.Labels, what.Fields
 	})
 	i := cache.NewSharedIndexInformer(patient(source, resource), of, 0, what.Indexers)
-	// Nothing uses the record of who has written which field, and it is half of the memory.
+	// Nothing uses the record of the writers of fields, and it takes half of the memory.
 	_ = i.SetTransform(func(o any) (any, error) {
 		if m, err := meta.Accessor(o); err == nil {
 			m.SetManagedFields(nil)

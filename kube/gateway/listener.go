@@ -41,7 +41,7 @@ var served = map[gatewayv1.ProtocolType]struct {
 
 func readListeners(g *gatewayv1.Gateway) []*Listener {
 	list := make([]*Listener, len(g.Spec.Listeners))
-	// All protocols but UDP run over TCP, and a TCP packet belongs to one listener.
+	// All protocols except UDP run over TCP, and a TCP packet belongs to one listener.
 	users := map[gatewayv1.PortNumber]int{}
 	for _, l := range g.Spec.Listeners {
 		if l.Protocol != gatewayv1.UDPProtocolType {

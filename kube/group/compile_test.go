@@ -86,8 +86,8 @@ func TestAdvanceKeepsHistoriesApart(t *testing.T) {
 	}
 }
 
-// What is written is what is read, and takes little room: also the longest history, of 1,000
-// backends that all change one by one.
+// A Service is read as it was written, and takes little room: also the longest history, of
+// 1,000 backends that all change one by one.
 func TestEncode(t *testing.T) {
 	var documents []model.Document
 	var h History

@@ -17,7 +17,7 @@ import (
 const Format = 1
 
 // ErrNewer says that a later version of weir has written something that this one cannot read. It is
-// not damaged, so nothing is to write it anew: connections depend on the histories in it.
+// not damaged, so nothing may overwrite it: connections depend on the histories in it.
 var ErrNewer = errors.New("was written by a newer version of weir")
 
 // readDocuments reads the text of a Service's documents. JSON that says more than this version

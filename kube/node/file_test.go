@@ -82,7 +82,7 @@ func TestFile(t *testing.T) {
 		t.Errorf("it speaks BGP as %+v", b)
 	}
 
-	// Who stands by has the same sessions, and announces nothing.
+	// A director that stands by has the same sessions, and announces nothing.
 	if text, err = file(g, peers[:1], &f, announced{vips: nil}, nil, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -126,9 +126,9 @@ func (b *beside) is(what string, ports, left int, lacks string) {
 	}
 }
 
-// A director is given node ports when it leaves to the kernel whom its file says, which other
-// changes do not show; where it does not do so for those who come, it is said, and what pods serve
-// goes on to be put.
+// A director is given node ports when it leaves the sources in its file to the kernel, which other
+// changes do not show. Where it does not do so for new sources, the node says so, and changed node
+// ports are still put.
 func TestGivenNodePorts(t *testing.T) {
 	b := newBeside(t)
 	b.answers.Store(false)
@@ -185,7 +185,8 @@ func TestNodePortsOfAnotherProcess(t *testing.T) {
 	b.is("it has what it had long ago", 0, 0, "")
 }
 
-// Whom the director leaves to the kernel stays in its file for as long as it may have node ports.
+// The sources that the director leaves to the kernel stay in its file for as long as it may have
+// node ports.
 func TestFileWhileThereAreNodePorts(t *testing.T) {
 	for _, test := range []struct {
 		what    string
@@ -233,7 +234,7 @@ func TestFileWhileThereAreNodePorts(t *testing.T) {
 	}
 }
 
-// One who is no director any more has none, and says so until it is one again.
+// A node that is no director any more has no node ports, and says so until it is a director again.
 func TestNodePortsOfStandby(t *testing.T) {
 	b := newBeside(t)
 	b.settles()

@@ -21,7 +21,7 @@ type lease struct {
 	name, of    string                // and the node, or the pod
 	label, says string                // a label's name, and the annotation
 	value       string                // of the label
-	known       *coordinationv1.Lease // as it was last written; nil: that is not known
+	known       *coordinationv1.Lease // the content that was last written; nil: it is not known
 	renewed     time.Time
 }
 

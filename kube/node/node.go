@@ -83,7 +83,7 @@ type Node struct {
 	tunnels    tunnels
 	ports      nodePorts // that the agent knows
 	ways       *looker
-	overlay    overlay // as it was last
+	overlay    overlay // in its last state
 	// forwarding is until when groups forward, by their names, as far as is known.
 	forwarding map[string]time.Time
 	said       string // the last problem, which is logged once

@@ -63,8 +63,8 @@ func (s *sets) nodePorts(addresses []netip.Addr) (is string, documents []model.D
 	return text.String(), documents
 }
 
-// takesNodePorts reports whether directors of the group should have node ports, and it is known
-// whom they leave to kube-proxy there.
+// takesNodePorts reports whether directors of the group should have node ports, and the sources
+// that they leave to kube-proxy there are known.
 func takesNodePorts(g *v1alpha1.DirectorGroup) bool {
 	return g.Spec.NodePorts != nil && len(g.Status.KernelSources) > 0
 }
@@ -148,8 +148,8 @@ func (d *director) putPorts(ctx context.Context, is string, documents []model.Do
 	return nil
 }
 
-// leaves returns whom the director's file leaves to the kernel at node ports. As long as the
-// director may have some, it never forgets them: it keeps the last ones.
+// leaves returns the sources that the director's file leaves to the kernel at node ports. As
+// long as the director may have some, it never forgets them: it keeps the last ones.
 func (n *Node) leaves(g *v1alpha1.DirectorGroup) []string {
 	switch {
 	case takesNodePorts(g):
@@ -160,8 +160,8 @@ func (n *Node) leaves(g *v1alpha1.DirectorGroup) []string {
 	return n.role.leaves
 }
 
-// leftBy returns whom an existing director's file leaves to the kernel; nil: none, or no file can
-// be read.
+// leftBy returns the sources that an existing director's file leaves to the kernel; nil: none, or
+// no file can be read.
 func leftBy(path string) (list []string) {
 	c, err := config.Load(path)
 	if err != nil {
@@ -173,8 +173,8 @@ func leftBy(path string) (list []string) {
 	return list
 }
 
-// readsFile says why the director does not leave to its kernel whom its file says. Reading the file
-// is not enough: it may be refused, or not applied yet.
+// readsFile says why the director does not leave the sources of its file to its kernel. Reading the
+// file is not enough: it may be refused, or not applied yet.
 func (n *Node) readsFile(ctx context.Context) error {
 	d := &n.director
 	if d.leaves != nil && slices.Equal(d.leaves, n.role.leaves) {

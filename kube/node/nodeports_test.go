@@ -68,7 +68,7 @@ shop/web/3@[fd00::2]:30080=tcp fd00::2:30080 [fd00:244:1::5]:8080 log 4 kernel t
 	if got := fmt.Sprint(s.vips()); got != "[203.0.113.1 2001:db8:1::1]" {
 		t.Errorf("hosts on the link may be told of %s", got)
 	}
-	// What it is made of says whether it is another one.
+	// The key depends on the revisions of the Services.
 	later := withNodePorts()
 	later.of.Revision++
 	s.decoded[d.of.Name] = later

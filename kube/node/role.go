@@ -23,11 +23,11 @@ const (
 type role struct {
 	state   state
 	known   bool
-	group   *v1alpha1.DirectorGroup // as it was last, when it is no more
+	group   *v1alpha1.DirectorGroup // its last version, when it no longer exists
 	drain   time.Duration
 	until   time.Time // while it drains
 	emptied bool      // its director has nothing of the group any more
-	leaves  []string  // whom that leaves to the kernel at node ports by its file
+	leaves  []string  // the sources that its director's file leaves to the kernel at node ports
 }
 
 // is takes in the current group; nil: it no longer exists. It reports whether the node has just

@@ -52,7 +52,7 @@ type decoded struct {
 	of        *v1alpha1.CompiledService
 	documents []model.Document
 	fronts    uint64 // of these
-	sum       uint64 // of them as they are written: a revision may have been another one's, where the controller knew of none
+	sum       uint64 // of their text: an equal revision may be of other documents, if the controller did not know of it
 	lost      bool   // its DirectorSet no longer exists
 }
 
@@ -258,15 +258,15 @@ type director struct {
 	prefix string // of the owners of its sets: kube
 	group  string
 	log    *slog.Logger
-	has    map[int][]decoded // what each set was last put with
-	ports  *string           // what node ports were last put with; empty: it has none; nil: it is not known
-	leaves []string          // whom it leaves to the kernel there, as it has said; nil: it is not known
+	has    map[int][]decoded // the Services that each set was last put with
+	ports  *string           // the key of the node ports that were last put; empty: it has none; nil: it is not known
+	leaves []string          // the sources that it says it leaves to the kernel there; nil: they are not known
 }
 
 // put makes the director forward these sets. It puts only changed sets. It returns why some are not
 // taken, by their numbers.
 func (d *director) put(ctx context.Context, all map[int][]decoded) (not map[int]error) {
-	// What shrinks first: a Service that has moved belongs to one.
+	// Sets that shrink come first: a Service that has moved must be in one set only.
 	for _, n := range slices.SortedFunc(maps.Keys(all), func(a, b int) int { return cmp.Or(cmp.Compare(len(all[a]), len(all[b])), cmp.Compare(a, b)) }) {
 		if had, known := d.has[n]; known && sameParts(had, all[n]) {
 			continue

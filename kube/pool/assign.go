@@ -82,7 +82,7 @@ type Claims map[netip.Addr]Holders
 type assigner struct {
 	*Book
 	chosen Claims                  // the claims, made or to be made, of addresses that it has given
-	claim  Claims                  // what is to be claimed, by holders in the order in which they can
+	claim  Claims                  // the addresses to claim, by holders in the order in which they can claim them
 	shared map[string][]netip.Addr // the shared addresses that it has given, by key
 	next   cursors
 	now    *result // the result of the request that it looks at

@@ -18,11 +18,11 @@ type Book struct {
 	claims   Claims
 	owned    map[Service][]netip.Addr // in order
 	byKey    map[string][]netip.Addr  // the addresses shared with the key, in order
-	next     cursors                  // where unclaimed addresses may be
+	next     cursors                  // where the search for unclaimed addresses begins
 
 	touched map[Service]bool // Services to be looked at
 	open    map[Service]bool // Services that have something to claim or to give back
-	lacking map[Service]bool // Services that do not have what they ask for
+	lacking map[Service]bool // Services that lack an address that they ask for
 	results map[Service]*kept
 
 	// Looked counts the requests and addresses that were looked at.
@@ -37,7 +37,7 @@ type ranked struct {
 // result is the outcome of a request while the request is looked at.
 type result struct {
 	of       [2]netip.Addr // one per family; invalid: none
-	problems []string      // what it does not get, and why
+	problems []string      // the addresses that it does not get, and why
 }
 
 // kept is the final outcome of a request.

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// A user who has asked for a time for which clients are to stay is told that none is counted.
+// A user who asks for a time for which clients are to stay is told that no time is counted.
 func TestAffinityTimeout(t *testing.T) {
 	for name, test := range map[string]struct {
 		affinity corev1.ServiceAffinity
