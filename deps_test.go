@@ -1,5 +1,5 @@
-// Package weir_test holds the rules of the house as tests: who may import whom, what
-// is documented, how long a file may be, and that what the documents say is true.
+// Package weir_test holds the rules of the house as tests: which package may import which,
+// what is documented, how long a file may be, and that what the documents say is true.
 package weir_test
 
 import (

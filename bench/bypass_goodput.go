@@ -15,7 +15,7 @@ import (
 
 var goodput = record.Quantity{Name: "goodput", Unit: "B/s", Better: record.Higher}
 
-// What every host's cable carries in each direction, several times less than the machine can carry.
+// The rate of every host's cable in each direction, several times less than the machine can carry.
 const (
 	linkRate       = 20_000_000 // bits per second
 	linkHosts      = 3          // clients, and as many servers

@@ -175,7 +175,7 @@ func scenarioNames() []string {
 	return names
 }
 
-// measure runs the scenarios one after the other. If one fails, the others run all the same; an
+// measure runs the scenarios one after the other. If one fails, the others still run; an
 // interruption drops the running one.
 func measure(ctx context.Context, r *record.Record, chosen []scenario, o *runOptions, progress io.Writer) error {
 	var problems []error

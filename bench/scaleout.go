@@ -15,8 +15,8 @@ import (
 
 var carried = record.Quantity{Name: "throughput", Unit: "B/s", Better: record.Higher}
 
-// What a director's cable carries, several times less than the machine can carry; and how many
-// samples' time one measurement takes, because the limit holds for averages.
+// The rate of a director's cable, several times less than the machine can carry; and the
+// number of samples in one measurement, because the limit holds for averages.
 const (
 	directorRate    = 50_000_000 // bits per second
 	scaleoutSamples = 8

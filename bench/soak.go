@@ -28,7 +28,7 @@ const leastSoak = time.Second
 // soakCycle is after how many changes everything is restored to the beginning, and looked at.
 const soakCycle = 5
 
-// What is looked at.
+// The resources that are watched.
 var (
 	ownMemory   = record.Quantity{Name: "memory", Unit: "B", Better: record.Lower}
 	liveHeap    = record.Quantity{Name: "heap", Unit: "B", Better: record.Lower}

@@ -17,8 +17,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// asker asks a link again and again who has some addresses, and notes which hosts claim them, asked
-// or not.
+// asker asks a link again and again which hosts have some addresses, and notes the hosts that claim
+// them, asked or not.
 type asker struct {
 	fd      int
 	port    *netlab.Port

@@ -193,8 +193,8 @@ func TestTwoDirectorsSpeakBFD(t *testing.T) {
 	b.both(oneHop4, "up")
 }
 
-// What keeps BFD from working is shown in events, status and metrics until it is over: here the
-// process is frozen, and does not answer.
+// A failure of BFD is shown in events, status and metrics until it is over: here the process is
+// frozen, and does not answer.
 func TestBFDProcessIsMissed(t *testing.T) {
 	t.Parallel()
 	b := newBFDLab(t)

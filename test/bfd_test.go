@@ -277,8 +277,8 @@ func (b *bfdLab) missed(neighbors ...string) {
 	}
 }
 
-// weir run is not the datapath: sessions outlive it when it is killed, stopped or replaced. Nor can
-// packets of other hosts end a session.
+// weir run is not the datapath: sessions outlive it when it is killed, stopped or replaced. Packets
+// of other hosts cannot end a session.
 func TestBFDOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	b := newBFDLab(t)

@@ -11,7 +11,7 @@ import (
 )
 
 // Several directors may run on one host, for different services: each has interfaces, a socket,
-// pins, a state and routers' sessions of its own. What happens to one does not affect the other.
+// pins, a state and routers' sessions of its own. A failure of one does not affect the other.
 //
 //	client --- router (FRR) --- switch --- eth0 director
 //	                |                  --- backend1

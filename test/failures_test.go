@@ -9,9 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What an operator's hand breaks on the director's host is a problem as soon as clients feel it, and
-// until the hand has put it back: an address of SNAT, for which the backend asks, and the MTU of the
-// uplink.
+// Damage that an operator does on the director's host is a problem as soon as clients feel it, and
+// until it is repaired: an address of SNAT, for which the backend asks, and the MTU of the uplink.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1

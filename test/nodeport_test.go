@@ -94,7 +94,7 @@ func TestNodePort(t *testing.T) {
 		t.Helper()
 		return on(t, from, "curl", "-sS", "--fail", "--max-time", "10", "http://"+nodePortAt(node, six)+"/name")
 	}
-	// Twenty coin tosses are all the same once in 500,000 times.
+	// Twenty coin tosses are all equal once in 500,000 times.
 	ofBoth := func(t *testing.T, from *netlab.Host, node int, six bool) {
 		t.Helper()
 		seen := map[string]bool{}

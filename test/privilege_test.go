@@ -29,7 +29,7 @@ var bits = map[string]uintptr{"CAP_BPF": unix.CAP_BPF, "CAP_NET_ADMIN": unix.CAP
 	"CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_SYS_NICE": unix.CAP_SYS_NICE,
 	"CAP_IPC_LOCK": unix.CAP_IPC_LOCK, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN}
 
-// ordinary gives the process an ordinary user, who owns its files, and those capabilities.
+// ordinary runs the process as an ordinary user that owns its files, with those capabilities.
 func (d *daemon) ordinary(gives ...string) {
 	d.t.Helper()
 	d.user, d.gives = &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}, nil

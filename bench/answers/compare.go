@@ -223,8 +223,8 @@ func (l *Lab) awaitCounted(ctx context.Context, number int, before uint64, reaso
 
 // mayBeOf says whether the ring that Go works out places the packet where the director does: on its
 // slot's first candidate that is up, or, with p2c and a packet that opens a connection, on the
-// owner's backup; or nowhere, if its source is in none of the service's ranges. What full NAT does
-// with a flow whose beginning it has not seen is no placement.
+// owner's backup; or nowhere, if its source is in none of the service's ranges. Full NAT's handling
+// of a flow whose beginning it has not seen is no placement.
 func mayBeOf(table *model.Table, s *sent, e *model.Explanation) bool {
 	at := slices.IndexFunc(table.Services, func(t model.TableService) bool { return t.Name == s.of.Name })
 	if at < 0 {

@@ -8,16 +8,16 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What a limited cable is like: its queue has room for all frames that are sent in a closed loop,
-// and up to a hundredth of a second without sending may be caught up on, because the kernel that
-// sends is not always there in time.
+// The properties of a limited cable: its queue has room for all frames that are sent in a closed
+// loop, and up to a hundredth of a second without sending may be caught up on, because the kernel
+// that sends is not always there in time.
 const (
 	catchUp = 100 // parts of a second
 	waiting = 8192
 )
 
-// limit lets both ends of a cable send at most that many bits per second. What an XDP program sends
-// back is not limited: except for headers, a director sends no more than it is sent.
+// limit lets both ends of a cable send at most that many bits per second. Packets that an XDP
+// program sends back are not limited: except for headers, a director sends no more than it is sent.
 func limit(link *netlab.Link, rate uint64) error {
 	for _, port := range []*netlab.Port{link.A, link.B} {
 		if err := port.Host.Do(func() error { return limitPort(port.Index, rate) }); err != nil {

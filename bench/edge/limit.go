@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// What a limited cable is like: its queue holds what it carries in a tenth of a second, as before a
+// The properties of a limited cable: its queue holds the frames of a tenth of a second, as before a
 // switch's port, and up to a hundredth of a second without sending may be caught up on, because the
 // kernel that sends is not always there in time.
 const (

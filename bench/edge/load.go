@@ -54,8 +54,8 @@ func (e *Edge) Flood(ctx context.Context, connections int) (stop func(), err err
 		}
 		tcp := conn.(*net.TCPConn)
 		open = append(open, tcp)
-		// What is under way at the end is useless, and would fill the cables in the next
-		// measurement.
+		// Packets under way at the end are useless, and would fill the cables in the
+		// next measurement.
 		if err := errors.Join(tcp.SetLinger(0), tcp.SetWriteBuffer(1<<16)); err != nil {
 			return nil, fmt.Errorf("prepare a connection: %w", err)
 		}

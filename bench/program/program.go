@@ -2,8 +2,8 @@
 // established flow (BPF_PROG_TEST_RUN), beside programs that do the least that a forwarder can do.
 // The maps are those of a running director.
 //
-// A repeated run does not reset the packet, so every program restores it (bench/bpf/bench.bpf.c). What
-// that costs is measured too, and subtracted.
+// A repeated run does not reset the packet, so every program restores it (bench/bpf/bench.bpf.c).
+// The cost of that is measured too, and subtracted.
 package program
 
 import (

@@ -16,8 +16,8 @@ import (
 )
 
 // NewFiles builds the lab with nginx as servers: each is a process with one file of that many
-// bytes, behind a link of its own. What a server sends waits for the link, in order. A link carries
-// a file's bytes, without any headers, in the service time.
+// bytes, behind a link of its own. A server's packets wait for the link, in order. A link carries a
+// file's bytes, without any headers, in the service time.
 func NewFiles(ctx context.Context, lab *netlab.Lab, servers, bytes int, service time.Duration) (*Lab, error) {
 	l, err := build(lab, servers)
 	if err != nil {

@@ -61,8 +61,8 @@ func joined(load float64) float64 {
 	return held / (2 * load) // Little's law
 }
 
-// With two servers, the shortest queue, least-conn that knows everything, and two choices are all
-// the same, and the same as the chain of their states.
+// With two servers, the shortest queue, least-conn that knows everything, and two choices are
+// equal, and equal to the chain of their states.
 func TestShortestOfTwoQueues(t *testing.T) {
 	const load = 0.7
 	truth := joined(load)

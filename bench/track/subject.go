@@ -26,7 +26,7 @@ func (s Subject) tunnels() bool { return s.shape == traffic.IPIP || s.shape == t
 // IsWeir is whether the subject is weir, in any mode.
 func (s Subject) IsWeir() bool { return s.shape != traffic.Bare && !s.dnat }
 
-// What weir is compared with.
+// The balancers that weir is compared with.
 var (
 	// Direct has no balancer: what source and sink take by themselves.
 	Direct = Subject{Name: "direct"}

@@ -54,7 +54,7 @@ func (t *Track) StartDirector(ctx context.Context) error {
 	return t.director.Forwards(ctx)
 }
 
-// StopDirector ends the process; packets are forwarded all the same.
+// StopDirector ends the process; packets are still forwarded.
 func (t *Track) StopDirector() error { return t.director.Stop() }
 
 // config is the director's configuration: every VIP is a service, with its backends in the set.

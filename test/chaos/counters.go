@@ -88,7 +88,7 @@ func (c *counters) note(s counterSample, host string, reasons []model.Counter) {
 	c.last[host] = now
 }
 
-// special reports whether ordinary traffic does not cause a reason. What the agents refuse is
+// special reports whether ordinary traffic does not cause a reason. A refusal of an agent is
 // special; other packets that a host gets are not.
 func special(reason string) bool {
 	return strings.HasPrefix(reason, "drop_") || strings.HasPrefix(reason, "answer_") ||

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/bench/process"
 )
 
-// What makes packets late: the router sends marked packets through a device that holds them for a
-// moment, so that others overtake them.
+// Late packets: the router sends marked packets through a device that holds them for a moment, so
+// that others overtake them.
 const (
 	lateDevice = "late"
 	lateMark   = 1

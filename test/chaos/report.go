@@ -150,7 +150,7 @@ func newStray(x *explainer, s traffic.Stray) stray {
 	return line
 }
 
-// whom is the name of a backend that may not be known.
+// whom is a backend's name; the backend may not be known.
 func whom(backend int) string {
 	if backend < 0 {
 		return "one of the backends"
@@ -192,7 +192,7 @@ func servicePort(protocol string) int {
 	return map[string]int{"tcp": tcpPort, "udp": udpPort, "quic": quicPort}[protocol]
 }
 
-// What a run must have to show anything.
+// The minimum that a run must reach to show anything.
 const (
 	leastConnections = 2000
 	leastEvents      = 100

@@ -47,7 +47,7 @@ func render(t *testing.T, args ...string) (string, error) {
 	return helm(t, append([]string{"template", "weir-kube", chart, "--namespace", "weir-system", "--kube-version", "1.33.0"}, args...)...)
 }
 
-// What the chart renders from values matches golden files, and helm lint finds no fault in the
+// The chart's output for some values matches golden files, and helm lint finds no fault in the
 // chart.
 func TestChart(t *testing.T) {
 	files, err := filepath.Glob("testdata/chart/*.values.yaml")

@@ -10,7 +10,7 @@ import (
 
 // A Service with a port in TCP and one in UDP: datagrams reach every pod, too, in nat and in gue,
 // and in both families. In gue pods see the client. A pod that has ended gets no more datagrams; in
-// nat, nor does one that is told to end.
+// nat, neither does one that is told to end.
 func TestDatagrams(t *testing.T) {
 	s := newPodSite(t)
 	ctx := t.Context()

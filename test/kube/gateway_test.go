@@ -124,8 +124,8 @@ func TestGatewayAddresses(t *testing.T) {
 		l.apply(fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s, namespace: default, annotations: {%s}}, spec: {gatewayClassName: weir, %s}}`, name, annotations, spec))
 	}
 
-	// A Gateway that wants a Service's address does not get it, nor an address of no pool, nor one
-	// of another type. Their status says so, and the first gets its address when it is free.
+	// A Gateway does not get a Service's address, an address of no pool, or an address of another
+	// type. Their status says so, and the first gets its address when it is free.
 	gateway("static", `addresses: [{value: 203.0.113.1}], listeners: [{name: a, port: 81, protocol: TCP}]`, "")
 	l.waitForSaid("gateways", "static", "!Programmed=AddressNotUsable Accepted=Accepted a:0")
 	gateway("stranger", `addresses: [{value: 198.51.100.1}], listeners: [{name: a, port: 81, protocol: TCP}]`, "")

@@ -15,7 +15,7 @@ import (
 // While all pods of a Service are replaced, no request fails and no long answer breaks.
 func TestRollingUpdate(t *testing.T) { rolls(t, newSite(t), true) }
 
-// Nor in gue straight to pods.
+// The same in gue, straight to pods.
 func TestRollingUpdateInGUE(t *testing.T) {
 	rolls(t, newPodSiteOf(t, site.Options{Slots: 6}), true, inMode("gue"), site.ByEdge)
 }

@@ -17,8 +17,7 @@ type Options struct {
 	OnlyBackends bool
 }
 
-// What a schedule is like. The pauses leave a director time to do as it was told before it is told
-// something else.
+// The shape of a schedule. The pauses leave a director time to follow one change before the next.
 const (
 	gap       = 1100 * time.Millisecond // between two moments, on average
 	quiet     = 4 * time.Second         // at the end

@@ -59,7 +59,7 @@ func TestUnsupported(t *testing.T) {
 			o.SkipTests = append(o.SkipTests, test.ShortName)
 		}
 	}
-	// What has not happened within some seconds will not happen.
+	// A change that has not happened within some seconds will not happen.
 	const soon = 5 * time.Second
 	o.TimeoutConfig.GatewayMustHaveCondition, o.TimeoutConfig.GatewayStatusMustHaveListeners, o.TimeoutConfig.GatewayListenersMustHaveConditions = soon, soon, soon
 	o.TimeoutConfig.LatestObservedGenerationSet, o.TimeoutConfig.DefaultTestTimeout, o.TimeoutConfig.GatewayMustHaveAddress = soon, soon, soon

@@ -102,7 +102,8 @@ func (s *Site) startContainer(n *Node, state, name, program string, c Container,
 	return process.Start(n.host, name, "setpriv", append(args, more...)...)
 }
 
-// KillAgent ends a node's agent and its sidecar at once. What the agent has set up keeps working.
+// KillAgent ends a node's agent and its sidecar at once. The agent's programs and addresses keep
+// working.
 func (n *Node) KillAgent() error {
 	for _, p := range n.agent {
 		if err := p.Kill(); err != nil {
