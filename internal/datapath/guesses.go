@@ -53,10 +53,10 @@ func (g *guesses) note(service, seen uint32) {
 	}
 }
 
-// LastGuess returns when this director last learned, from packets or from another director, of a
-// living connection of a TCP service that belongs to an older owner, and of which no director of
-// the group had seen a packet since its slot had several candidates. The time is never before
-// the moment at which this process began to look, because what happened before that is unknown.
+// LastGuess returns when this director last learned, from packets or from another director, that
+// an older owner of a TCP service's slot has a living connection of which no director of the
+// group had seen a packet since the slot had several candidates. The time is never before the
+// moment at which this process began to look, because what happened before that is unknown.
 func (d *Datapath) LastGuess(id model.ServiceID) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -219,7 +219,7 @@ type BFDSessionStatus struct {
 	Diagnostic       string     `json:"diagnostic"` // why the state is so
 	RemoteState      string     `json:"remote-state"`
 	RemoteDiagnostic string     `json:"remote-diagnostic"`
-	Interval         Duration   `json:"interval,omitzero"`    // the agreed one between packets of this end
+	Interval         Duration   `json:"interval,omitzero"`    // as agreed, between packets of this end
 	Detection        Duration   `json:"detection,omitzero"`   // how long the neighbor may be silent
 	Discriminator    uint32     `json:"discriminator"`        // this end's name for the session
 	Remote           uint32     `json:"remote-discriminator"` // the neighbor's; 0: the neighbor is not heard

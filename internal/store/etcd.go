@@ -21,7 +21,7 @@ import (
 //	PREFIX/directors/ADDRESS  by what certificate a director is known to the others
 //	PREFIX/directors/ADDRESS/runs  what it says about itself
 //	PREFIX/views/...          what directors' probes have found
-//	PREFIX/neighbor/... which director answers for which VIP, where there is no router
+//	PREFIX/neighbor/...       which director answers for which VIP, where there is no router
 //
 // A change writes the segments that are new and then switches the root in one transaction, which
 // succeeds only if no other director has switched it or deleted segments since the change began.

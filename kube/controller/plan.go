@@ -32,7 +32,7 @@ type plan struct {
 
 	unsettled map[*wish]bool        // that may still need something done
 	others    map[pool.Service]bool // Services that were ours, and whose status still says so
-	left      []types.UID           // keys of Services that are gone, until all reports about them are forgotten
+	left      []types.UID           // UIDs of Services that are gone, until all reports about them are forgotten
 	release   []pool.Share          // once no director forwards them
 	view      *gateway.View
 	unsaid    unsaid           // of Gateway API's objects
