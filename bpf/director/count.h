@@ -44,6 +44,10 @@ static __always_inline int action(const struct packet *packet, enum reason reaso
 	return reason < FORWARD_L2DSR ? XDP_PASS : XDP_DROP;
 }
 
+/*
+ * Counts the packet under its reason. A packet that leaves was counted for its backend, too, in
+ * forward().
+ */
 static __always_inline int verdict(const struct packet *packet, enum reason reason)
 {
 	__u32 index = reason;

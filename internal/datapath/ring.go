@@ -91,7 +91,7 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 		}
 	}
 	if alwaysAsks(s) {
-		settleAll(image)
+		flagAllSettling(image)
 	}
 	return image, nil
 }

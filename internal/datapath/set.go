@@ -241,9 +241,9 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 		}
 		carrySettling(image, d.rings.bytes(s.ring))
 	case s.remembered:
-		unsettle(image, func(uint32) bool { return true }) // the ring by which they were placed is not known
+		flagSettling(image, func(uint32) bool { return true }) // the ring by which they were placed is not known
 	}
-	unsettle(image, func(owner uint32) bool { return !alive(owner) })
+	flagSettling(image, func(owner uint32) bool { return !alive(owner) })
 	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
 	if s.desired.KernelSources {
 		header.Flags |= uint8(directorRingFlagRING_KERNEL_SOURCES)

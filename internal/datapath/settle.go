@@ -63,8 +63,8 @@ func carrySettling(fresh, before []byte) {
 	}
 }
 
-// settleAll flags the slots of a ring that always ask: see alwaysAsks.
-func settleAll(image []byte) {
+// flagAllSettling flags the slots of a ring that always ask: see alwaysAsks.
+func flagAllSettling(image []byte) {
 	slots, _ := ringSlots(image)
 	for i := range slots {
 		if slots[i].Next&slotList == 0 {
@@ -73,8 +73,8 @@ func settleAll(image []byte) {
 	}
 }
 
-// unsettle flags the slots of some owners, even in a ring that packets use.
-func unsettle(image []byte, of func(owner uint32) bool) {
+// flagSettling flags the slots of some owners, even in a ring that packets use.
+func flagSettling(image []byte, of func(owner uint32) bool) {
 	slots, header := ringSlots(image)
 	if header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
 		return
@@ -93,7 +93,7 @@ func (d *Datapath) turn(s *service, turning []uint32) {
 		return
 	}
 	image := d.rings.bytes(s.ring)
-	unsettle(image, func(owner uint32) bool { return slices.Contains(turning, owner) })
+	flagSettling(image, func(owner uint32) bool { return slices.Contains(turning, owner) })
 	// Earlier sweeps say nothing about flows from now on.
 	s.settling, s.clean = countSettling(image), nil
 }

@@ -210,7 +210,7 @@ func TestSettleOtherSlots(t *testing.T) {
 		return image
 	}
 	settling := ring(5, 0, model.L2DSR)
-	settleAll(settling)
+	flagAllSettling(settling)
 	for _, coming := range []struct {
 		before []byte
 		want   int

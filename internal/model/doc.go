@@ -28,8 +28,12 @@
 // How a backend is found:
 //
 //   - Flow: protocol, addresses and ports of a connection, or of datagrams.
-//   - Ring: a service's lookup table, by weighted Maglev; a flow's hash chooses a slot of it.
-//   - Row: the candidates of a slot, in order: the owner, its backup, and backends that may have older flows.
+//   - Ring: a service's lookup table, by weighted Maglev: a header, slots, and lists of candidates.
+//   - Slot: an entry of a ring; a flow's hash chooses it.
+//   - Row: the candidates of a slot, in order: the owner, its backup, and backends that may have older flows. In a GUE packet: the other hosts that may have the packet's flow.
+//   - Candidate: a backend of a row. The first candidate that is up gets the packet.
+//   - Backup: the candidate that takes over a slot when its owner is down.
+//   - Settling: a slot whose remembered flows may still be of another backend than its owner; its packets go on asking flow memory.
 //   - Generation: a version of a service's membership and weights.
 //   - Log: the generations that some connection may still need.
 //   - Flow memory: what a director remembers of flows whose backend the ring alone does not say.

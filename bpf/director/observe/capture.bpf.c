@@ -8,8 +8,6 @@
 
 #include "director/observe/capture.h"
 
-/* As in director.bpf.c: the reader needs these. */
-
 /* Not inlined: capture() has no more stack than director() may have (Linux 6.1). */
 __noinline int capture_packet(struct xdp_md *ctx, const struct packet *packet, enum reason reason)
 {

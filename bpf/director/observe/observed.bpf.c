@@ -7,8 +7,6 @@
 
 #include "director/observe/observe.h"
 
-/* As in director.bpf.c: the reader needs these. */
-
 /* Of the last packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
