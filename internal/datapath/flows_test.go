@@ -86,6 +86,7 @@ func testFlows(t *testing.T) {
 		{"told of a port that is used again", testFlowToldPortAgain},
 		{"told of the same backend", testFlowToldSameBackend},
 		{"told of ends", testFlowToldEnd},
+		{"told of numbers", testFlowToldNumbers},
 		{"told under pressure", testFlowToldPressure},
 		{"told in a crowd", testFlowToldCrowded},
 		{"told of backends that left", testFlowToldGone},

@@ -33,20 +33,26 @@ static __always_inline int telling_follows(union flow_word word, union flow_word
 }
 
 /*
- * Whether an end that was told is of the connection that is remembered here, by the client's
- * numbers: a client may have used the port again before others heard of the end.
+ * Whether a told flow is the connection that is remembered here, by the client's numbers: a client
+ * may have used the port again before others heard of the end. A number is known only of a flow
+ * whose packets come here: of a told one it is as old as the telling, and an answered one has the
+ * backend's.
  */
-static __always_inline int telling_ends(const struct flow_entry *own, const struct flow_entry *told)
+static __always_inline int is_same_connection(const struct flow_entry *own, union flow_word word,
+					      const struct flow_entry *told)
 {
-	return !own->next || !told->next || proof_near(told->next, own->next);
+	return word.state == FLOW_TOLD || word.state == FLOW_ANSWERED || !own->next ||
+	       !told->next || proof_near(told->next, own->next);
 }
 
 /*
  * Whether a told fresh flow of another backend takes the place of a fresh one. In the second in
- * which a client ends a connection it may use the port again. An end moves nothing but a guess: it
- * may be of the connection before.
+ * which a client ends a connection it may use the port again: its numbers say so. A told end takes
+ * the place only of a guess, or of a flow that is over, and only if it is younger: it may be of
+ * the connection before.
  */
-static __always_inline int telling_moves(union flow_word word, union flow_word told)
+static __always_inline int telling_moves(const struct flow_entry *own, union flow_word word,
+					 const struct flow_entry *other, union flow_word told)
 {
 	const __u32 ended = FLOW_STATES_GUESSED | FLOW_STATES_OVER;
 	__s32 younger = told.seen - word.seen;
@@ -56,7 +62,7 @@ static __always_inline int telling_moves(union flow_word word, union flow_word t
 	if (flow_over(told.state))
 		return younger > 0 && ended >> (word.state & 31) & 1;
 	if (flow_over(word.state))
-		return younger >= 0;
+		return younger > 0 || (!younger && !is_same_connection(own, word, other));
 	if (FLOW_STATES_GUESSED >> (word.state & 31) & 1 &&
 	    FLOW_STATES_TOLD >> (told.state & 31) & 1)
 		return 1;
@@ -82,8 +88,8 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 		return !flow_over(other.state);
 	if (own->backend == told->backend)
 		return younger >= 0 && (flow_kept(word.state) || !flow_over(other.state) ||
-					telling_ends(own, told));
-	return flow_kept(word.state) ? younger > 0 : telling_moves(word, other);
+					is_same_connection(own, word, told));
+	return flow_kept(word.state) ? younger > 0 : telling_moves(own, word, told, other);
 }
 
 /*
@@ -184,7 +190,7 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 		.destination_port = told->entry.destination_port,
 	};
 	struct flow_entry *entry = find_told(settings, &flow, told);
-	union flow_word word, other = flow_read(&told->entry);
+	union flow_word word, next, other = flow_read(&told->entry);
 
 	if (entry) {
 		word = flow_read(entry);
@@ -193,9 +199,11 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 			if (!telling_prevails(entry, word, &told->entry))
 				return TOLD_OLDER;
 			if (entry->backend == told->entry.backend) {
-				if (!flow_swap(entry, word, telling_renews(word, other)))
+				next = telling_renews(word, other);
+				if (!flow_swap(entry, word, next))
 					return TOLD_OLDER;
-				if (told->entry.next)
+				/* That of an answered flow is what its client has to acknowledge. */
+				if (told->entry.next && next.state != FLOW_ANSWERED)
 					entry->next = told->entry.next;
 				return TOLD_AGAIN;
 			}
