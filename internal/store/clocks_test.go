@@ -75,7 +75,7 @@ func TestClocksAreListed(t *testing.T) {
 			t.Errorf("after writing %d, an hour behind, it is said %v", i, err)
 		}
 	}
-	if err := director.compare(t.Context(), compared, &settings{}, &writtenRun{Also: []netip.Addr{one}}); err != nil {
+	if err := director.compare(t.Context(), compared, settings{}, &writtenRun{Also: []netip.Addr{one}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := listed.of(model.ProblemGroup, partClocks); !strings.Contains(text, "10.0.0.3") || !strings.Contains(text, "behind") {

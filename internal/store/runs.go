@@ -37,7 +37,7 @@ func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() (
 		if err == nil && (string(text) != last || rest == 0) {
 			err = e.putRun(ctx, &life, is)
 			if err == nil && rest == 0 {
-				err = e.compare(ctx, clocks, &settings, &is)
+				err = e.compare(ctx, clocks, settings, &is)
 			}
 			last, rest = string(text), int(renewFingerprint/lookAtRun)
 		}
@@ -84,7 +84,7 @@ func (e *Etcd) putRun(ctx context.Context, life *lease, run writtenRun) error {
 }
 
 // compare lists what of the other directors does not go together with this one.
-func (e *Etcd) compare(ctx context.Context, c clocks, s *settings, own *writtenRun) error {
+func (e *Etcd) compare(ctx context.Context, c clocks, s settings, own *writtenRun) error {
 	runs, err := e.writtenRuns(ctx)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"weir.io/weir/internal/model"
 )
@@ -93,13 +95,31 @@ func PlacingOf(list []model.Service) map[string]string {
 }
 
 // placing is a fingerprint of what decides which backend gets a connection, and how it gets there. A
-// backend that is drained or down on one director alone, and checks, are each director's own.
+// backend that is drained or down on one director alone, checks, and the way from a director to a
+// backend (next hop, tag and MTU) are each director's own. What means the same is written the same.
 func placing(s *model.Service) string {
 	of := *s
 	of.Name, of.Health, of.MinHealthy, of.Backends = "", nil, nil, slices.Clone(s.Backends)
+	of.SourceRanges, of.RedirectTo = sorted(s.SourceRanges), sorted(s.RedirectTo)
+	of.QUIC = slices.SortedFunc(slices.Values(s.QUIC), func(a, b model.QUICConfig) int { return cmp.Compare(a.ID, b.ID) })
+	if s.Mode == model.Redirect {
+		fallback := s.PacketMode()
+		of.Fallback = &fallback
+	} else {
+		of.Mode = 0 // the backends below have it
+	}
 	for i := range of.Backends {
 		b := &of.Backends[i]
-		b.Name, b.State, b.MTU = "", 0, 0
+		b.Name, b.State, b.MTU, b.MAC, b.VLAN = "", 0, 0, model.MAC{}, 0
+		if s.Mode != model.Redirect { // there only a backend without a mode of its own is redirected
+			mode := b.ModeIn(*s)
+			b.Mode = &mode
+		}
+		for id := range b.ServerID {
+			if !slices.ContainsFunc(s.QUIC, func(c model.QUICConfig) bool { return int(c.ID) == id }) {
+				b.ServerID[id] = "" // nobody reads it
+			}
+		}
 	}
 	slices.SortFunc(of.Backends, func(a, b model.Backend) int { return a.Endpoint().Compare(b.Endpoint()) })
 	text, err := json.Marshal(of)
@@ -110,29 +130,45 @@ func placing(s *model.Service) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// settings compares them. Two comparisons in a row have to find the same: directors do not read a
-// changed file at the same moment.
-type settings struct{ found []string } // by the last comparison
+// sorted returns prefixes in an order that does not depend on the file.
+func sorted(prefixes []netip.Prefix) []netip.Prefix {
+	return slices.Compact(slices.SortedFunc(slices.Values(prefixes), netip.Prefix.Compare))
+}
+
+// settings compares them. The same has to be found in two writings of a director: directors do not
+// read a changed file at the same moment, and a process that has ended writes nothing more. So what
+// this process, or the one before it, wrote by another address is not taken for another director's.
+type settings map[string]*finding // by the text that tells it
+
+// finding is what is wrong with another director's settings.
+type finding struct {
+	wrote time.Time // by that director's clock, what it was found in first
+	again bool      // a later writing has it, too
+}
 
 // compare takes what all directors have written, and returns what does not go together with this
 // one.
-func (s *settings) compare(runs []writtenRun, own *writtenRun) error {
-	before := s.found
-	s.found = nil
+func (s settings) compare(runs []writtenRun, own *writtenRun) error {
+	before := maps.Clone(s)
+	clear(s)
+	var certain []error
 	for i := range runs {
 		r := &runs[i]
-		if slices.Contains(own.Also, r.Address) || r.again(runs[:i]) || !r.Started.IsZero() && r.Started.Equal(own.Started) {
-			continue // the last: this process itself, by an address that it had in the group before
+		if slices.Contains(own.Also, r.Address) || r.again(runs[:i]) {
+			continue
 		}
 		if r.Version != own.Version {
 			r.Settings.Services = nil // the other version's fingerprints may be made of other fields
 		}
-		s.found = append(s.found, own.Settings.differ(r.Settings, r.Address)...)
-	}
-	var certain []error
-	for _, text := range s.found {
-		if slices.Contains(before, text) {
-			certain = append(certain, errors.New(text))
+		for _, text := range own.Settings.differ(r.Settings, r.Address) {
+			is := before[text]
+			if is == nil {
+				is = &finding{wrote: r.Clock}
+			}
+			if is.again = is.again || !is.wrote.Equal(r.Clock); is.again {
+				certain = append(certain, errors.New(text))
+			}
+			s[text] = is
 		}
 	}
 	return errors.Join(certain...)
@@ -164,7 +200,7 @@ func (s Settings) differ(other Settings, at netip.Addr) (found []string) {
 		}
 	}
 	if slices.Sort(others); len(others) > 0 {
-		found = append(found, fmt.Sprintf("director %v has other backends or settings for services of its file than this one, such as %s: connections break when they reach the other director. Put the group's services into sets (weir apply), or give both files the same", at, others[0]))
+		found = append(found, fmt.Sprintf("director %v has other backends or settings for services of its file than this one, such as %s: connections may break when they reach the other director. Put the group's services into sets (weir apply), or give both files the same", at, others[0]))
 	}
 	return found
 }
