@@ -64,6 +64,13 @@ func (o *EtcdOptions) warn(kind model.ProblemKind, part, consequence string, err
 	o.Warn(kind, part, err)
 }
 
+// over ends what is listed of parts of the group.
+func (o *EtcdOptions) over(parts ...string) {
+	for _, part := range parts {
+		o.warn(model.ProblemGroup, part, "", nil)
+	}
+}
+
 // How long one request may take, and how soon a connection that has died is noticed.
 const (
 	requestTimeout   = 5 * time.Second

@@ -141,10 +141,11 @@ func (e *Etcd) watchFingerprints(ctx context.Context, f *Fingerprints, since int
 // the keys are of no use, and disappear with their leases.
 func (e *Etcd) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fingerprint string) {
 	pause, life, same := firstPause, lease{seconds: livesFor}, namesake{}
+	defer e.options.over(partFlows, partNamesake) // nobody looks any more
 	for said := false; ctx.Err() == nil; {
 		over, err := e.putFingerprint(ctx, &life, addresses, fingerprint)
 		if err != nil {
-			if !said {
+			if !said && ctx.Err() == nil {
 				e.options.Log.Warn("the group's directors do not know this one yet", "error", err)
 				e.options.warn(model.ProblemGroup, partFlows, "the group's directors do not know this one, and share no flows with it", err)
 			}

@@ -26,10 +26,12 @@ const runsSuffix = "/runs"
 const lookAtRun = renewFingerprint / 5
 
 // KeepRun writes what a director says about itself under its addresses, whenever that has changed
-// or etcd has lost it, and compares it with what the others say, until the context ends.
+// or etcd has lost it, and compares it with what the others say, until the context ends. What it has listed ends then, too: nobody
+// compares any more.
 func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() (model.DirectorRun, Settings)) {
 	pause, life, last, rest := firstPause, lease{seconds: livesFor}, "", 0
 	clocks, settings := clocks{}, settings{}
+	defer e.options.over(partClocks, partSettings)
 	for ctx.Err() == nil {
 		is := writtenRun{Also: addresses}
 		is.DirectorRun, is.Settings = run()

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -52,4 +53,32 @@ func TestRunsAreRead(t *testing.T) {
 	<-done
 	c.endLease(livesFor)
 	says("")
+}
+
+// TestProblemsEndWithTheirRun: a director without an address in the group compares nothing with the
+// others, so what it has listed ends.
+func TestProblemsEndWithTheirRun(t *testing.T) {
+	c := newCluster(t, 1, false)
+	for _, test := range []struct {
+		name  string
+		parts []string
+		keep  func(e *Etcd, ctx context.Context)
+	}{
+		{"KeepRun", []string{partClocks, partSettings}, func(e *Etcd, ctx context.Context) {
+			e.KeepRun(ctx, nil, func() (model.DirectorRun, Settings) { return model.DirectorRun{}, Settings{} })
+		}},
+		{"KeepFingerprint", []string{partFlows, partNamesake}, func(e *Etcd, ctx context.Context) { e.KeepFingerprint(ctx, nil, "abc") }},
+	} {
+		e, listed := c.open(), &listed{}
+		e.options.Warn = listed.warn
+		for _, part := range test.parts {
+			listed.warn(model.ProblemGroup, part, errors.New("as found before"))
+		}
+		ctx, end := context.WithCancel(t.Context())
+		end()
+		test.keep(e, ctx)
+		if err := listed.none(); err != nil {
+			t.Errorf("after %s has ended: %v", test.name, err)
+		}
+	}
 }
