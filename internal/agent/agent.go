@@ -318,7 +318,7 @@ func (a *Agent) attach(uplinks []uplink) error {
 	var errs []error
 	for _, u := range uplinks {
 		at, err := how.attach(u)
-		if err != nil && u.replies && isGone(u) {
+		if err != nil && u.replies && isGone(u.index) {
 			continue
 		}
 		if err != nil {

@@ -225,7 +225,7 @@ func (a *Agent) lookAtPrograms() (found []upkeep.Difference, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if isGone(at.uplink) {
+			if isGone(at.uplink.index) {
 				continue // an interface that is gone is followed as such
 			}
 			if wrong == "" {

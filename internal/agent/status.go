@@ -49,7 +49,7 @@ func (a *Agent) Lowered() []model.LoweredMTU {
 	for _, u := range entrances(a.seen.uplinks) {
 		now = append(now, upkeep.MTU{Name: u.name, Index: u.index, MTU: u.mtu})
 	}
-	return a.mtus.Lowered(now)
+	return a.mtus.Lowered(now, isGone)
 }
 
 func (a *Agent) services() ([]model.AgentService, error) {

@@ -198,8 +198,8 @@ func matching(names []string) (found []netlink.Link, err error) {
 }
 
 // isGone reports whether an interface is no longer there, such as that of a pod that has ended.
-func isGone(u uplink) bool {
-	_, err := netlink.LinkByIndex(u.index)
+func isGone(index int) bool {
+	_, err := netlink.LinkByIndex(index)
 	return isNotFound(err)
 }
 

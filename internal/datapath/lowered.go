@@ -1,6 +1,10 @@
 package datapath
 
 import (
+	"errors"
+
+	"github.com/vishvananda/netlink"
+
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
@@ -16,5 +20,9 @@ func (d *Datapath) Lowered() []model.LoweredMTU {
 			now = append(now, upkeep.MTU{Name: link.Attrs().Name, Index: link.Attrs().Index, MTU: link.Attrs().MTU})
 		}
 	}
-	return d.mtus.Lowered(now)
+	return d.mtus.Lowered(now, func(index int) bool {
+		_, err := netlink.LinkByIndex(index)
+		var none netlink.LinkNotFoundError
+		return errors.As(err, &none)
+	})
 }

@@ -1,6 +1,11 @@
 package upkeep
 
-import "weir.io/weir/internal/model"
+import (
+	"maps"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
 
 // MTUs are those that interfaces have had since a process looked for the first time, by the indexes
 // of the interfaces.
@@ -18,8 +23,13 @@ type MTU struct {
 // time. Hosts on the link that still have the former one send longer packets, and most interfaces
 // drop those when they come in: no program sees them, so nobody is told that they are too big. Back
 // to the first MTU is no such change: a larger one was tried, and is taken back.
-func (m *MTUs) Lowered(now []MTU) (found []model.LoweredMTU) {
-	seen := MTUs{} // of those that are there
+//
+// An interface that is not looked at for a while, because its configuration or its name changes, is
+// known until the kernel has no such link any more, which gone says of its index.
+func (m *MTUs) Lowered(now []MTU, gone func(index int) bool) (found []model.LoweredMTU) {
+	if *m == nil {
+		*m = MTUs{}
+	}
 	for _, is := range now {
 		had, known := (*m)[is.Index]
 		if !known {
@@ -28,11 +38,13 @@ func (m *MTUs) Lowered(now []MTU) (found []model.LoweredMTU) {
 		if had.highest = max(had.highest, is.MTU); is.MTU == had.first {
 			had.highest = is.MTU
 		}
-		seen[is.Index] = had
+		(*m)[is.Index] = had
 		if is.MTU < had.highest {
 			found = append(found, model.LoweredMTU{Interface: is.Name, Now: is.MTU, Before: had.highest})
 		}
 	}
-	*m = seen
+	maps.DeleteFunc(*m, func(index int, _ heardMTUs) bool {
+		return !slices.ContainsFunc(now, func(is MTU) bool { return is.Index == index }) && gone(index)
+	})
 	return found
 }
