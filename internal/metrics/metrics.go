@@ -56,7 +56,7 @@ var (
 	refused = prometheus.NewDesc("weir_api_refused_total",
 		"Callers of the API over TCP that were refused, by the cause: certificate (they refuse api.cert), client_certificate (api.client-ca refuses theirs), unknown (of no client), nothing_shown (neither a token nor a certificate: so browsers begin), handshake (the connection ended in the handshake for another cause, such as another version of TLS).", []string{"cause"}, nil)
 	hopsMoved = prometheus.NewDesc("weir_next_hops_moved_total",
-		"How often the MAC address of a next hop to backends has changed: another host has its address, a replaced one or a stranger.", nil, nil)
+		"How often the MAC address of a next hop to backends has changed since the process started: another host has its address, a replaced one or a stranger.", nil, nil)
 	agents = prometheus.NewDesc("weir_agents",
 		"Backends whose agents report their connections to the group, and those that did and are silent for more than a minute.", []string{"state"}, nil)
 	bytes = prometheus.NewDesc("weir_bytes_total",
