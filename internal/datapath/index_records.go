@@ -22,14 +22,14 @@ import (
 // The number at the end of a name is the format's: a version that needs another format takes
 // another number.
 const (
-	bookServices = "services-1"
-	bookBackends = "backends-1"
-	bookDirector = "director-1"
+	recordServices = "services-1"
+	recordBackends = "backends-1"
+	recordDirector = "director-1"
 )
 
-func bookNames() []string {
+func recordNames() []string {
 	var names []string
-	for _, name := range []string{bookServices, bookBackends, bookDirector} {
+	for _, name := range []string{recordServices, recordBackends, recordDirector} {
 		names = append(names, name, name+beside)
 	}
 	return names
@@ -96,9 +96,9 @@ type recordMap[T any] struct {
 func openIndexRecords(p *pins, limits model.Limits) (*indexRecords, error) {
 	b := &indexRecords{pins: p}
 	err := errors.Join(
-		b.services.open(p.statePin(bookServices), limits.Services),
-		b.backends.open(p.statePin(bookBackends), limits.Backends+1), // index 0 is no backend
-		b.director.open(p.statePin(bookDirector), 1))
+		b.services.open(p.statePin(recordServices), limits.Services),
+		b.backends.open(p.statePin(recordBackends), limits.Backends+1), // index 0 is no backend
+		b.director.open(p.statePin(recordDirector), 1))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the index records: %w", err), b.close())
 	}
@@ -107,7 +107,7 @@ func openIndexRecords(p *pins, limits model.Limits) (*indexRecords, error) {
 
 // hasIndexRecords says whether there are any.
 func (p *pins) hasIndexRecords() bool {
-	for _, name := range []string{bookServices, bookBackends, bookDirector} {
+	for _, name := range []string{recordServices, recordBackends, recordDirector} {
 		if _, err := os.Stat(p.statePin(name)); err != nil {
 			return false
 		}
@@ -194,16 +194,16 @@ func (b *recordMap[T]) publish(path string) error {
 
 func (b *indexRecords) publish() error {
 	return errors.Join(
-		b.services.publish(b.pins.statePin(bookServices)),
-		b.backends.publish(b.pins.statePin(bookBackends)),
-		b.director.publish(b.pins.statePin(bookDirector)))
+		b.services.publish(b.pins.statePin(recordServices)),
+		b.backends.publish(b.pins.statePin(recordBackends)),
+		b.director.publish(b.pins.statePin(recordDirector)))
 }
 
 // pinAgain pins what is not pinned any more.
 func (b *indexRecords) pinAgain() error {
-	b.services.fresh = b.services.fresh || missing([]string{b.pins.statePin(bookServices)}) > 0
-	b.backends.fresh = b.backends.fresh || missing([]string{b.pins.statePin(bookBackends)}) > 0
-	b.director.fresh = b.director.fresh || missing([]string{b.pins.statePin(bookDirector)}) > 0
+	b.services.fresh = b.services.fresh || missing([]string{b.pins.statePin(recordServices)}) > 0
+	b.backends.fresh = b.backends.fresh || missing([]string{b.pins.statePin(recordBackends)}) > 0
+	b.director.fresh = b.director.fresh || missing([]string{b.pins.statePin(recordDirector)}) > 0
 	return b.publish()
 }
 

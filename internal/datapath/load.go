@@ -88,7 +88,7 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	clear(spec.Variables) // that of the source filter is written as a map
+	clear(spec.Variables) // source_filter is written through its map, not as a variable
 	size(spec, o)
 	for _, m := range spec.Maps {
 		if m.InnerMap != nil {
@@ -112,8 +112,33 @@ func loadPrograms() (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read tc programs: %w", err)
 	}
-	maps.Copy(spec.Programs, tc.Programs)
+	if err := addPrograms(spec, tc); err != nil {
+		return nil, fmt.Errorf("add tc programs: %w", err)
+	}
 	return spec, nil
+}
+
+// addPrograms adds another object's programs, which then use the maps of spec: maps are found by
+// their names, so each has to be the same in both. Constants are not: each object places its own.
+func addPrograms(spec, other *ebpf.CollectionSpec) error {
+	for name, theirs := range other.Maps {
+		ours, found := spec.Maps[name]
+		switch {
+		case name == constants:
+			return fmt.Errorf("they have constants (%s), which would be read from the director's", name)
+		case !found:
+			return fmt.Errorf("the director has no map %s", name)
+		case ours.Type != theirs.Type || ours.KeySize != theirs.KeySize || ours.ValueSize != theirs.ValueSize || ours.Flags != theirs.Flags:
+			return fmt.Errorf("map %s differs from the director's: %v, the director's is %v", name, theirs, ours)
+		}
+	}
+	for name, program := range other.Programs {
+		if spec.Programs[name] != nil {
+			return fmt.Errorf("the director has a program %s, too", name)
+		}
+		spec.Programs[name] = program
+	}
+	return nil
 }
 
 // load loads the program beside the one that runs, with the pinned maps or with new ones. If the

@@ -93,7 +93,7 @@ func (k *kernel) programPins() []string {
 }
 
 func (k *kernel) statePins() []string {
-	pins := pinsIn(k.statePin(""), []string{bookServices, bookBackends, bookDirector})
+	pins := pinsIn(k.statePin(""), []string{recordServices, recordBackends, recordDirector})
 	for _, path := range k.state {
 		pins = append(pins, path)
 	}

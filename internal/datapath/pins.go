@@ -315,7 +315,7 @@ func (k *kernel) tidy() error {
 	for _, path := range k.state {
 		own = append(own, filepath.Base(path))
 	}
-	own = append(own, bookNames()...)
+	own = append(own, recordNames()...)
 	errs := []error{
 		removeIn(k.pin, func(name string, directory bool) bool {
 			if !directory {
