@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	includeLine = regexp.MustCompile(`(?m)^#include "(.*)"$`)
+	includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s*(["<])([^">]+)[">]`)
 	comment     = regexp.MustCompile(`(?s)/\*.*?\*/`)
 	// A definition begins a line with its type, ends one with ")", and "{" and "}" stand alone.
 	definition = regexp.MustCompile(`(?ms)^[a-z_][^;{}#]*?\b(\w+)\([^;{}]*?\)\n\{\n(.*?)^\}`)
@@ -41,12 +41,30 @@ func readBPF(t *testing.T) map[string]string {
 	return text
 }
 
+// includesOf returns which files of bpf/ a text includes. In quotes it means one, in angle brackets
+// only if it is there.
 func includesOf(text string) []string {
 	var files []string
 	for _, m := range includeLine.FindAllStringSubmatch(text, -1) {
-		files = append(files, m[1])
+		_, err := os.Stat(path.Join("bpf", m[2]))
+		if m[1] == `"` || err == nil {
+			files = append(files, m[2])
+		}
 	}
 	return files
+}
+
+func TestIncludesAreFound(t *testing.T) {
+	text := `#include <linux/bpf.h>
+#include "lib/packet.h" /* why */
+#include <host/tunnel.h>
+# include "director/maps.h" // why
+	#include"abi/types.h"
+`
+	want := []string{"lib/packet.h", "host/tunnel.h", "director/maps.h", "abi/types.h"}
+	if got := includesOf(text); !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
 }
 
 // A folder of bpf/ says which programs its files may be part of.
@@ -185,7 +203,9 @@ func TestJourneysAreAsTheProgramsGo(t *testing.T) {
 	}
 }
 
-// Each folder of bpf/ has a row in its README.
+var folderRow = regexp.MustCompile("`([\\w/]+)/`")
+
+// Each folder of bpf/ has a row in its README, and each row's folders exist.
 func TestFoldersOfProgramsAreDocumented(t *testing.T) {
 	data, err := os.ReadFile("bpf/README.md")
 	if err != nil {
@@ -195,5 +215,21 @@ func TestFoldersOfProgramsAreDocumented(t *testing.T) {
 		if folder := "`" + path.Dir(file) + "/`"; !strings.Contains(string(data), folder) {
 			t.Errorf("bpf/README.md does not say what %s has", folder)
 		}
+	}
+	rows := 0
+	for line := range strings.Lines(string(data)) {
+		first, _, is := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		if !is || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for _, m := range folderRow.FindAllStringSubmatch(first, -1) {
+			rows++
+			if _, err := os.Stat(path.Join("bpf", m[1])); err != nil {
+				t.Errorf("bpf/README.md has a row of a folder that is gone: %v", err)
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("bpf/README.md has no row of a folder")
 	}
 }
