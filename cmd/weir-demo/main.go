@@ -15,9 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.io/weir/internal/demo"
+	"weir.io/weir/internal/logs"
 )
 
 const usage = `Usage: weir-demo [flags]
@@ -105,7 +104,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	}
 	settings := demo.Options{
 		Weir: weir, Duration: o.duration,
-		Progress: stderr, Terminal: isTerminal(stderr),
+		Progress: stderr, Terminal: logs.IsTerminal(stderr),
 		Done: func(r *demo.Report) error { return o.print(stdout, r) },
 	}
 	if o.hold {
@@ -128,13 +127,4 @@ func (o options) print(w io.Writer, r *demo.Report) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(r)
-}
-
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
 }

@@ -15,6 +15,7 @@ import (
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/explain"
+	"weir.io/weir/internal/logs"
 	"weir.io/weir/internal/model"
 )
 
@@ -102,7 +103,7 @@ func (o *captureOptions) check(cmd *cobra.Command) error {
 	if o.file != "" && cmd.Flags().Changed("output") {
 		return usagef("-w writes pcapng, and -o says what else is written: give one of the two")
 	}
-	if o.file == "-" && isTerminal(cmd.OutOrStdout()) {
+	if o.file == "-" && logs.IsTerminal(cmd.OutOrStdout()) {
 		return usagef("-w -: pcapng is nothing for a terminal: name a file, or give it to a program")
 	}
 	o.wanted.Duration = model.Duration(o.duration)

@@ -4,13 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/config"
 )
@@ -114,12 +112,3 @@ func printable(text string) string {
 
 // line writes a line outside the columns.
 func (t *table) line(text string) { fmt.Fprintln(t.w, text) }
-
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
-}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/logs"
 )
 
 // progressPatience is for how long a command may be silent; then it says what it waits for.
@@ -27,7 +28,7 @@ type progress struct {
 // begin says something about a wait each second, until the returned function is called. A wait
 // within another one is part of it.
 func (p *progress) begin(say func() string) (end func()) {
-	if p.w == nil || !isTerminal(p.w) {
+	if p.w == nil || !logs.IsTerminal(p.w) {
 		return func() {}
 	}
 	p.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/logs"
 	"weir.io/weir/internal/model"
 )
 
@@ -83,7 +84,7 @@ const (
 )
 
 func (o *topOptions) watch(ctx context.Context, client *api.Client, w io.Writer, names []string) error {
-	live := !o.once && o.out.format == "table" && isTerminal(w)
+	live := !o.once && o.out.format == "table" && logs.IsTerminal(w)
 	before, err := readTop(ctx, client, names)
 	if err != nil {
 		return err

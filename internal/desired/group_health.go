@@ -71,18 +71,18 @@ type seen struct {
 
 // Found returns what most directors have found, and for how long this one has known it. The
 // director that has known it longest writes the next step.
-func (c *groupHealth) Found() map[model.Target]model.Found {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, last := time.Now(), c.seen
-	c.seen = map[model.Target]seen{}
+func (g *groupHealth) Found() map[model.Target]model.Found {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now, last := time.Now(), g.seen
+	g.seen = map[model.Target]seen{}
 	found := map[model.Target]model.Found{}
-	for target, state := range majority(c.views.Views()) {
+	for target, state := range majority(g.views.Views()) {
 		s, known := last[target]
 		if !known || s.state != state {
 			s = seen{state, now}
 		}
-		c.seen[target], found[target] = s, model.Found{State: state, For: now.Sub(s.since)}
+		g.seen[target], found[target] = s, model.Found{State: state, For: now.Sub(s.since)}
 	}
 	return found
 }
