@@ -23,6 +23,8 @@ func TestStartPage(t *testing.T) {
 	for i, block := range blocks {
 		script += "echo == block " + string(rune('0'+i)) + "\n" + block[1]
 	}
+	// maps.debug and progs.debug are the kernel's.
+	script += "echo == block z\nfind /sys/fs/bpf /run/netns /var/lib . -mindepth 1 ! -name '*.debug' -printf 'left: %p\\n'\n"
 	dir := t.TempDir()
 	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "--kill-child", "--pid", "--fork", "bash", "-c", script)
 	cmd.Dir = dir
@@ -31,6 +33,9 @@ func TestStartPage(t *testing.T) {
 	if err != nil {
 		logs, _ := os.ReadFile(filepath.Join(dir, "director.log"))
 		t.Fatalf("docs/start.md: %v\n%s\ndirector.log:\n%s", err, out, logs)
+	}
+	if left := regexp.MustCompile(`(?m)^left: .*$`).FindAllString(string(out), -1); len(left) > 0 {
+		t.Errorf("after \"Remove it\" there are still\n%s", strings.Join(left, "\n"))
 	}
 	answers := map[string][]string{}
 	for part := range strings.SplitSeq(string(out), "== block ") {
