@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The director. A packet is parsed, refused or admitted, given to a service's backend, and counted
- * once, under one reason: bpf/README.md lists the calls. Packets that do not concern a VIP pass to
+ * once, under one reason: bpf/README.md lists the main calls. Packets that do not concern a VIP pass to
  * the kernel untouched.
  */
 #include <linux/bpf.h>

@@ -12,3 +12,18 @@ static __always_inline __u32 flow_clock(void)
 
 /* At least so many seconds, in units of that clock. */
 #define FLOW_SECONDS(s) ((__u32)(((s) * 1000000000ULL >> 30) + 1))
+
+/* The age of a quiet flow, in units of that clock: at least one whole unit has passed. */
+#define FLOW_QUIET 2
+#define SNAT_QUIET FLOW_QUIET /* as group/flow_import.h still calls it */
+
+/*
+ * Whether `least` units have passed since `began`, a time of which the lowest bits are kept.
+ * Another CPU may have written it one unit ahead of this CPU's clock.
+ */
+static __always_inline int flow_lasts(__u8 began, __u32 now, __u8 least)
+{
+	__u8 age = now - began;
+
+	return age >= least && age != (__u8)-1;
+}

@@ -10,7 +10,7 @@
  *
  * A packet without a connection here goes to the next host that may have it (second_chance.h, for UDP
  * datagram.h). XDP cannot find its way there, so such packets are left to host_after_xdp. So are
- * packets for pods of this host, whose destination becomes the pod (pod.h).
+ * packets for pods of this host, whose destination becomes the pod (host/pod/pod.h).
  *
  * Egress (host_egress) gives answers of pods the VIP's address (host/pod/reply.h), lowers the MSS that
  * a VIP offers in its SYNs and SYN-ACKs to what fits together with those headers, and counts the

@@ -28,7 +28,7 @@ static __always_inline __u32 snat_rank(const struct snat_flow *entry, union snat
 	if (!snat_live(word, now) || !snat_backend(entry, word))
 		return SNAT_PLACE_FREE;
 	if (snat_fresh(word.state) || snat_over(word.state))
-		return age >= SNAT_QUIET ? age : 0;
+		return age >= FLOW_QUIET ? age : 0;
 	return 0;
 }
 
@@ -104,7 +104,7 @@ static long snat_scan_own(__u32 i, struct snat_scan *scan)
 	age = snat_age(word, scan->now);
 	if (snat_matches(entry, &scan->packet->flow, scan->hash))
 		age = SNAT_PLACE_SAME;
-	else if (!(snat_fresh(word.state) || snat_over(word.state)) || age < SNAT_QUIET ||
+	else if (!(snat_fresh(word.state) || snat_over(word.state)) || age < FLOW_QUIET ||
 		 !snat_is_of(entry, word, scan->packet))
 		return 0;
 	if (age > scan->rank) {

@@ -11,9 +11,6 @@
 #include "director/segment.h"
 #include "lib/packet.h"
 
-/* The age of a quiet flow, in units of struct snat_flow: at least one whole unit has passed. */
-#define SNAT_QUIET 2
-
 /* The first word of struct snat_flow. */
 union snat_word {
 	struct {
@@ -98,17 +95,6 @@ static __always_inline __u32 snat_age(union snat_word word, __u32 now)
 	return (__s32)(now - word.seen) < 0 ? 0 : now - word.seen;
 }
 
-/*
- * Whether `least` units have passed since `began`, a time of which the lowest bits are kept.
- * Another CPU may have written it one unit ahead of this CPU's clock.
- */
-static __always_inline int snat_lasts(__u8 began, __u32 now, __u8 least)
-{
-	__u8 age = now - began;
-
-	return age >= least && age != (__u8)-1;
-}
-
 static __always_inline int snat_live(union snat_word word, __u32 now)
 {
 	return word.state > SNAT_CLAIMED && snat_age(word, now) <= snat_timeout(word.state);
@@ -167,7 +153,7 @@ __noinline __u32 snat_signs(const struct packet *packet, __u64 read, __u64 asked
 static __always_inline union snat_word snat_opens(union snat_word word, __u32 signs, __u32 now)
 {
 	int anew = word.state == SNAT_ANSWERED && signs & PROOF_ANEW &&
-		   snat_age(word, now) >= SNAT_QUIET;
+		   snat_age(word, now) >= FLOW_QUIET;
 
 	word.seen = now;
 	if (anew || snat_over(word.state)) {
@@ -220,7 +206,7 @@ static __always_inline union snat_word snat_next_tcp(union snat_word word, union
 		return snat_opens(word, signs, now);
 	if (word.state == SNAT_RESET && !(signs & PROOF_RESETS) &&
 	    !(signs & PROOF_GOES_ON && side == PROOF_CLIENT && word.proof & SNAT_HALVES &&
-	      snat_age(word, now) >= SNAT_QUIET))
+	      snat_age(word, now) >= FLOW_QUIET))
 		return word;
 	if (!signs)
 		return snat_unsaid(word, flags, now);
@@ -257,7 +243,7 @@ static __always_inline union snat_word snat_next_udp(union snat_word word, __u8 
 	if (side == PROOF_BACKEND) {
 		if (word.state == SNAT_ONE_WAY)
 			word.state = SNAT_TRIED;
-	} else if (word.state == SNAT_TRIED && snat_lasts(word.proof, now, SNAT_LASTS)) {
+	} else if (word.state == SNAT_TRIED && flow_lasts(word.proof, now, SNAT_LASTS)) {
 		word.state = SNAT_TWO_WAY;
 	}
 	return word;

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "abi/flow_types.h"
-#include "director/nat/snat_state.h"
+#include "director/flow_clock.h"
 #include "director/segment.h"
 #include "lib/packet.h"
 
@@ -145,7 +145,7 @@ static __always_inline int flow_live(union flow_word word, __u32 now)
 
 static __always_inline int flow_lasted(union flow_word word, __u32 now)
 {
-	return snat_lasts(word.since, now, FLOW_LASTS);
+	return flow_lasts(word.since, now, FLOW_LASTS);
 }
 
 /* The state after the first packet that was seen; FLOW_FREE: the packet begins no flow. */
@@ -241,7 +241,7 @@ static __always_inline union flow_word flow_next_tcp(union flow_word word, __u32
 	if (signs & PROOF_OPENS)
 		return flow_opens(word, now);
 	if (word.state == FLOW_RESET && !(signs & PROOF_RESETS) &&
-	    (!signs || flow_age(word, now) < SNAT_QUIET))
+	    (!signs || flow_age(word, now) < FLOW_QUIET))
 		return word;
 	if (!signs) {
 		if (flow_kept(word.state) && !(flags & (TCP_FIN | TCP_RST | TCP_SYN)))

@@ -213,7 +213,7 @@ static __always_inline __u32 flow_rank(const struct flow_entry *entry, const str
 		return age > FLOW_ENDED ? FLOW_PLACE_UNANSWERED + age * 2 : 0;
 	if (flow_kept(word.state) && word.state != FLOW_RESET)
 		return 0;
-	if (age < SNAT_QUIET)
+	if (age < FLOW_QUIET)
 		return FLOW_PLACE_BUSY;
 	if (FLOW_STATES_OPEN >> (word.state & 31) & 1)
 		return flow_rank_begun(age);

@@ -195,7 +195,7 @@ static __always_inline int note_syn_ack(const struct settings *settings,
 	} else if (word.state != FLOW_ANSWERED) {
 		return 0;
 	}
-	if (entry->backend != index || flow_age(word, hunt.now) >= SNAT_QUIET ||
+	if (entry->backend != index || flow_age(word, hunt.now) >= FLOW_QUIET ||
 	    !(proof_signs(&numbers, &segment) & PROOF_ANSWERS))
 		return 0;
 	next.state = FLOW_ANSWERED;
