@@ -15,7 +15,6 @@ static __always_inline __u32 flow_clock(void)
 
 /* The age of a quiet flow, in units of that clock: at least one whole unit has passed. */
 #define FLOW_QUIET 2
-#define SNAT_QUIET FLOW_QUIET /* as group/flow_import.h still calls it */
 
 /*
  * Whether `least` units have passed since `began`, a time of which the lowest bits are kept.

@@ -26,7 +26,7 @@
  */
 static __always_inline int telling_follows(union flow_word word, union flow_word told)
 {
-	__s32 quiet = word.state == FLOW_RESET ? SNAT_QUIET : FLOW_ENDED;
+	__s32 quiet = word.state == FLOW_RESET ? FLOW_QUIET : FLOW_ENDED;
 
 	return flow_over(word.state) && !flow_over(told.state) &&
 	       (__s32)(told.seen - word.seen) > quiet;
