@@ -90,8 +90,10 @@ func (l *tellingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPo
 	l.directors[1].waitFor("know what lasts, beside a flood", func() bool {
 		l.goOn("beside a flood")
 		// The flood's end may be a second later.
-		all, most := l.told().since(before).budget(monotonicSecond(l.t) - began + 2)
-		return l.kept(1) >= last && all > most+freshTold/8
+		seconds := monotonicSecond(l.t) - began
+		all, most := l.told().since(before).budget(seconds + 2)
+		// A slow host, or one with other work, sends no more flows than may be told.
+		return l.kept(1) >= last && (all > most+freshTold/8 || seconds > 20)
 	})
 	cancel()
 	l.must(<-ended)

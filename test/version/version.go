@@ -27,7 +27,7 @@ var otherABI = map[string][][2]string{"abi/types.h": {
 }}
 
 // generated are the packages with programs, and the prefixes of their files.
-var generated = map[string][]string{"datapath": {"director", "check"}, "agent": {"host"}}
+var generated = map[string][]string{"datapath": {"director", "nattc", "check"}, "agent": {"host"}}
 
 // The names of the versions, as weir status shows them.
 const (
