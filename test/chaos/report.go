@@ -138,8 +138,8 @@ func newStray(x *explainer, s traffic.Stray) stray {
 	if s.Good.IsZero() { // QUIC
 		s.Good = s.At
 	}
-	line := stray{At: x.seconds(s.At), Protocol: s.Protocol, Kind: s.Kind, Began: x.seconds(s.Began), Backend: whom(s.Backend), Answered: []string{},
-		CameTo: whom(s.CameTo), Events: x.around(s.Good, s.At), Places: []place{}, Counters: x.counts.between(s.At.Add(-samplePause), s.At.Add(samplePause))}
+	line := stray{At: x.seconds(s.At), Protocol: s.Protocol, Kind: s.Kind, Began: x.seconds(s.Began), Backend: backendText(s.Backend), Answered: []string{},
+		CameTo: backendText(s.CameTo), Events: x.around(s.Good, s.At), Places: []place{}, Counters: x.counts.between(s.At.Add(-samplePause), s.At.Add(samplePause))}
 	for _, backend := range s.Answered {
 		line.Answered = append(line.Answered, backendName(backend))
 	}
@@ -150,8 +150,8 @@ func newStray(x *explainer, s traffic.Stray) stray {
 	return line
 }
 
-// whom is a backend's name; the backend may not be known.
-func whom(backend int) string {
+// backendText names a backend, or says that it is not known which one it is.
+func backendText(backend int) string {
 	if backend < 0 {
 		return "one of the backends"
 	}
@@ -183,7 +183,7 @@ func (r *report) add(x *explainer, b traffic.Break) {
 		line.Backend = backendName(b.Backend)
 	}
 	for _, reset := range b.Resets {
-		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs %s", reset.At.Sub(b.At).Seconds(), whom(reset.Backend)))
+		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs %s", reset.At.Sub(b.At).Seconds(), backendText(reset.Backend)))
 	}
 	r.BrokenConnections = append(r.BrokenConnections, line)
 }
