@@ -229,7 +229,8 @@ format: deps-build deps-lint ## the same without static analysis, which takes lo
 	@for script in .ci/*; do bash -n "$$script"; done
 
 # Packages whose tests need neither root nor a lab, and take no more than seconds.
-checked := . $(addprefix ./internal/,config engine explain forecast history loads logs maglev metrics model packet problems turns twin) \
+checked := . ./lab/packet ./lab/twin \
+	$(addprefix ./internal/,config engine explain forecast history loads logs maglev metrics model problems turns) \
 	$(addprefix ./kube/,controller follow gateway group pool translate v1alpha1)
 
 .PHONY: check

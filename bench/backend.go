@@ -6,7 +6,7 @@ import (
 
 	"weir.io/weir/bench/bulk"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A backend's run time per byte that it received, and its two parts.

@@ -10,7 +10,7 @@ import (
 
 	"weir.io/weir/bench/bypass"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 var goodput = record.Quantity{Name: "goodput", Unit: "B/s", Better: record.Higher}

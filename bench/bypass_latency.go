@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/bench/bypass"
 	"weir.io/weir/bench/compare"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // How long requests take, also divided by their time without a balancer, and how many packets of

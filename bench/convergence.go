@@ -10,7 +10,7 @@ import (
 
 	"weir.io/weir/bench/edge"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Delays after a change, and what became of requests.

@@ -9,7 +9,7 @@ import (
 
 	"weir.io/weir/bench/answers"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // The findings of a comparison of answers.

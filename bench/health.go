@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // The share of a CPU that checks take, and their number.

@@ -8,7 +8,7 @@ import (
 
 	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/site"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Quantities of requests. The paper's figures 4.6 and 4.9 show the first, 4.7 shows latency.

@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // How much memory is used, and how long it takes to set up.

@@ -7,7 +7,7 @@ import (
 
 	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // runTime is a program's own time per packet.

@@ -10,7 +10,7 @@ import (
 
 	"weir.io/weir/bench/edge"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 var carried = record.Quantity{Name: "throughput", Unit: "B/s", Better: record.Higher}

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/bench/edge"
 	"weir.io/weir/bench/inside"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // soakTime is how long a soak lasts, and how often it changes something.

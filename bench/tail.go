@@ -12,7 +12,7 @@ import (
 
 	"weir.io/weir/bench/queues"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 var (

@@ -5,7 +5,7 @@ import (
 
 	"weir.io/weir/bench/queues"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // fileSize is the size of the paper's files.

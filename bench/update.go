@@ -20,7 +20,7 @@ import (
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // How long an update takes: the median and the 99th percentile.

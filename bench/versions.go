@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // beforeRows is the file that came with flow memory: a packet's cost is compared with the version

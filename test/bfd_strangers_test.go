@@ -11,7 +11,7 @@ import (
 
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // bfdAsked is a director's file with one neighbor, two hops away, and more keys.

@@ -18,7 +18,7 @@ import (
 
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // BFD with other projects' daemons, in the lab of lab_test.go: one hop from the director to the

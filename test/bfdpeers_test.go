@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // bfdSession is a session as both kinds of routers are configured with it.

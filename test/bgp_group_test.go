@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // A director that starts reads its sets, and the group's, before it tells routers anything: they

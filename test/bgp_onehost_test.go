@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Several directors may run on one host, for different services: each has interfaces, a socket,

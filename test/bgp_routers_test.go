@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // If all directors may connect to a route reflector that passes on all paths (add-path), the router

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // The ASes of the tests' routers and directors.

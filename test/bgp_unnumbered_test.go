@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // unnumbered is a lab in which the director has a link of its own to the router, with only the

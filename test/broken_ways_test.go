@@ -10,7 +10,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Probes take the path of clients' packets, and say what is wrong with it: the servers themselves

@@ -14,7 +14,7 @@ import (
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // daemon is a weir process on a host: "weir run" or "weir agent".

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // UDP flows in gue stay where they are, whatever happens and whichever director gets their

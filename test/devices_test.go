@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // device is a kind of uplink of a director. It is made of one cable or two, and has the director's

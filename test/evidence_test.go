@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/etcdlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Connections outlive several drains and changes if agents report them to the directors' etcd, and

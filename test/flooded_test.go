@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/packet"
 )
 
 // counted is how many packets ended in that way.

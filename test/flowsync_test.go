@@ -13,9 +13,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/etcdlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Without agents, connections outlive the director that saw them begin, and the generations in

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // fragmentLab is a group behind a router that chooses directors by ports for first fragments, and

@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/etcdlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A group shares its sets in an etcd, over TLS: what one director is given, both forward, and by

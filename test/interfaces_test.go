@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Packets leave by another interface than they came in on, and replies of nat the

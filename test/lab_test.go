@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Host numbers in the servers' network.

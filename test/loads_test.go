@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // loadsLab is a service whose connections are placed by a policy, and by agents' reports.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A director that is alone answers for VIPs in the networks of its interface, as long as they are

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/etcdlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // neighborWays are the services of these tests: four VIPs, in gue.

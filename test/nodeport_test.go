@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // nodePort is where each node of the lab takes connections, at its own address.

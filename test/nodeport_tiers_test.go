@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/twin"
 )
 
 // tiersLab is nodePortLab behind a director that forwards to the nodes:

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A client that reuses a port has its new connection on the pod that got the SYN, even if packets

@@ -22,7 +22,7 @@ import (
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/quiclb"
 )
 

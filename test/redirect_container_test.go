@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Containers behind their hosts' agents are redirected, as clients and as backends, like the hosts

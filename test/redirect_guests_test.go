@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Virtual machines are redirected, as clients and as backends, by their hosts' agents, whether the

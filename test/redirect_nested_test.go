@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // If a host's guests have agents of their own, beside the host's, each connection is taken over

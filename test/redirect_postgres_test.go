@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // postgresPort is the server's: directors redirect to another port than the VIP's.

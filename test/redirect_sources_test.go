@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A director sees only SYNs, and nothing of clients that call a backend at its own address. There

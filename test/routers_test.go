@@ -3,8 +3,8 @@ package test
 import (
 	"testing"
 
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // The routers' logs are shown when a test fails. Routers run at real-time priority: one that this

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // gueWays are the ways whose packets carry rows, in every pair of families.

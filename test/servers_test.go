@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // startNginx serves the host's files at port 80 of every address and takes uploads

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/etcdlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A backend that was down gets its share step by step, and no request fails meanwhile.

@@ -9,7 +9,7 @@ import (
 
 	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // streamVIPs are the modes of a stream's packets, one VIP each.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Large transfers complete both ways through every mode and family, from ordinary clients to

@@ -16,7 +16,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // agentLab is the smallest lab with an agent, whose host the tests damage:

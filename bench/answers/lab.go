@@ -21,7 +21,7 @@ import (
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Lab is a director between clients and backends, neither of which answers by itself:

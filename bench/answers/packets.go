@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // sent is a frame, and what decides its placement.

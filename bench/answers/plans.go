@@ -13,7 +13,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Planned is how far a director's plans were from what then happened.

@@ -14,7 +14,7 @@ import (
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // The CPUs of the backends, and of everything before them.

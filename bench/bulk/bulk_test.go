@@ -3,7 +3,7 @@ package bulk
 import (
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Every subject's bytes reach its backend, in segments of the same size, and the times of both

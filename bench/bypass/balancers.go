@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/bench/echo"
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // startWeir runs the director and the agents of the hosts that have one. All have the same file.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // answer sends back what comes to a host's port, until the lab is closed.

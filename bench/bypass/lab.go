@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/bench/echo"
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // The CPUs of clients with the balancers, and of servers. Each host receives in a kernel thread of

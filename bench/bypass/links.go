@@ -7,7 +7,7 @@ import (
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Links is a lab whose cables are the limit, all of them the same:

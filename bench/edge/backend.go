@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Backend is a server. It answers every connection with its name, counts what else comes on it, and

@@ -11,7 +11,7 @@ import (
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Director is one of the hosts that forward.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // The VIP, its port, and the client's address.

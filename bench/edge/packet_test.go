@@ -3,7 +3,7 @@ package edge
 import (
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 func TestRead(t *testing.T) {

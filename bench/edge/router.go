@@ -9,7 +9,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // frrText accepts sessions from any host in the servers' network. Its argument is the interval of

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // ErrEnded says that a process has ended without being told to.

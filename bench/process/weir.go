@@ -17,7 +17,7 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Binary returns the path of the weir that is measured: the one that "make build" makes, in the

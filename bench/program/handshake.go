@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A bucket of full NAT's table has 16 places, which are searched in turn: a packet's cost depends

@@ -7,7 +7,7 @@ import (
 
 	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // backends is how many each way has.

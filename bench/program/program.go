@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Way is a mode with all that it does to a packet.

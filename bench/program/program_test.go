@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Every way forwards its packet of both families and restores it; otherwise there is nothing to

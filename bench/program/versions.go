@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Version is a weir whose program is measured beside another's.

@@ -12,7 +12,7 @@ import (
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // NewFiles builds the lab with nginx as servers: each is a process with one file of that many

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Classes of a port: each server has one; other traffic is not limited.

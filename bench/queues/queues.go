@@ -13,7 +13,7 @@ import (
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Host numbers in the network. Servers have an address each.

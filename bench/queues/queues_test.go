@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A server answers one request at a time: if several come together, the last one waits for all

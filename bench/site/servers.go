@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // requestsPerConnection is what nginx allowed when the paper with these figures was written.

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Host numbers in the servers' network: the router, the balancers by their place in the list of

@@ -16,8 +16,8 @@ import (
 	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
 	"weir.io/weir/internal/utilization"
+	"weir.io/weir/lab/netlab"
 )
 
 // The CPUs of source and balancer.

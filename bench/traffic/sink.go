@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Shape is how packets were forwarded: where in a packet the backend is.

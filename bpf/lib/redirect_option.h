@@ -6,7 +6,7 @@
  * backend's host repeats it in the SYN-ACK. It is added at the end of the header, with
  * two NOPs, so that all options keep their alignment.
  *
- * internal/twin reads options the same way; a change here is a change there.
+ * lab/twin reads options the same way; a change here is a change there.
  */
 #pragma once
 

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"weir.io/weir/internal/demo"
 	"weir.io/weir/internal/logs"
+	"weir.io/weir/lab/demo"
 )
 
 const usage = `Usage: weir-demo [flags]

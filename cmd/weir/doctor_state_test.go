@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/doctor"
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // TestDoctorAsksWhereAgentsReport: doctor finds agents by their file: one that can report, one

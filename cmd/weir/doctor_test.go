@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/doctor"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // doctor examines the host and returns the exit status and what is printed.

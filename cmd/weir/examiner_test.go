@@ -14,9 +14,9 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/doctor"
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // A failure that doctor finds on the host of a running director is shown everywhere as soon as

@@ -11,7 +11,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"weir.io/weir/internal/explain"
-	"weir.io/weir/internal/memlab"
+	"weir.io/weir/lab/memlab"
 )
 
 // FuzzOpenCapture: packets of any capture file are read to its end or to an error, and each can be

@@ -6,8 +6,8 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
-	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/memlab"
 )
 
 // givenText is a set with logs as it is sent, with one service for each number of backends.

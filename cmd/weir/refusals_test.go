@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // kill ends the process as a power cut does.

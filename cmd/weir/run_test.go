@@ -21,7 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 const patience = time.Minute

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // Directors of a group that have the same address of SNAT, or other settings that must be the same,

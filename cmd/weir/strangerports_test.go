@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // Some failures that doctor finds are not examined again while a director runs. They are problems

@@ -8,8 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 func (f *flow) key() bpfHostFlow { return flowKey(f.connection()) }

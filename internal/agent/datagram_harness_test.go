@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // The row of a datagram (bpf/abi/row_types.h).

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // claimOf10 is what a host says that has kept a datagram ten units of time ago.

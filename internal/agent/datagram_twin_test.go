@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/twin"
 )
 
 // TestDatagramTwin runs random steps of datagrams through the programs and the twin.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // TestManyRoutes: what a router's host has of routes is not listed with each look at the host, and

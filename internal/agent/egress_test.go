@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // What testConfig's services may offer: the uplink's 1500 bytes without outer

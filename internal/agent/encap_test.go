@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/packet"
 )
 
 //go:generate ../../bpf/generate -output-suffix _test encap testdata/encap.bpf.c

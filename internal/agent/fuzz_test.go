@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // FuzzIngress gives any bytes to both programs. Whatever they are, both must come to

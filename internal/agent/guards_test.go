@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // callsTo are packets of a client to a backend's own address that a guard must see, whatever

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // TestSecondChanceHops: which host is next, and which rows are not followed.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // ingressRow is a frame and what becomes of it.

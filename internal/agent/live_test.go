@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // patience is how long a test waits for what must happen.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/packet"
 )
 
 // container is another network namespace of the host's, which has the VIPs:

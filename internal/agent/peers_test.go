@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 
 	"weir.io/weir/internal/contents"
 )

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // TestPodsOutliveAFlood: SYNs, and segments that pretend to be of a connection, of clients

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // podLab is a host with pods, and packets to them and from them: one combination of the

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // bothEnds are those of a packet.

@@ -11,7 +11,7 @@ import (
 
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // spoken is a segment of a client's, or of its pod's.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // goesOn sends a segment that another host may have the connection of, and must get.

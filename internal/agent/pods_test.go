@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 const (

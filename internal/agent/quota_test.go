@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // sharesOf reads a service's quota of a table, and that of all: what the agent has counted and

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // ending is what comes and leaves at the end of a connection, and how long it may be silent then.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // FuzzAnswer gives a client's host any answer to a SYN that asked. It is taken over if,

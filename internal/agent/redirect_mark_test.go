@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Where the control bytes are in struct __sk_buff (linux/bpf.h).

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // When the kernel has sent a packet to a neighbor, later packets go there for a while, and the

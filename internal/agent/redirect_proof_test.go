@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // The rows of segments of internal/datapath's proof, for what hosts remember of redirected

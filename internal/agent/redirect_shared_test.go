@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // sharing are two connections by the same port of a client to two VIPs of the same backends, of

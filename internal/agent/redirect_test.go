@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // The life of a redirected connection, in both families and with another port.

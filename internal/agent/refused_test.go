@@ -3,7 +3,7 @@ package agent
 import (
 	"net/netip"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // refused are frames that ingress does not unwrap.

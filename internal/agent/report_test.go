@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/packet"
 )
 
 // ends is one connection, as the host sees it.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/packet"
 )
 
 const tcRedirect = 7

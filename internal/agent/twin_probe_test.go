@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // chooser makes all choices of a random packet: a number below n.

@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // fate is what must become of a probe.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // zooLife is how long the sockets of a zoo are sure to stay as they are: the kernel

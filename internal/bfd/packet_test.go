@@ -9,7 +9,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"weir.io/weir/internal/memlab"
+	"weir.io/weir/lab/memlab"
 )
 
 // an example of a packet, as bytes

@@ -11,7 +11,7 @@ import (
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
-	"weir.io/weir/internal/memlab"
+	"weir.io/weir/lab/memlab"
 )
 
 // came is a connection on which these bytes have come, and then its end.

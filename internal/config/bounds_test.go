@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/memlab"
 )
 
 // What may be allocated to read a text, for each of its bytes, and whatever its length. A good one

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/memlab"
 )
 
 // Claims of hosts that are no backends take no memory, however many names they use; the claims of a

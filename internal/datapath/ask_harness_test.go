@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	optiontwin "weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	optiontwin "weir.io/weir/lab/twin"
 )
 
 // A service whose director asks, in its clients' place, to be redirected. Its backends are

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // A connection that was taken goes directly to the backend that has it, both ways.

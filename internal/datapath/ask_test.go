@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	optiontwin "weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	optiontwin "weir.io/weir/lab/twin"
 )
 
 // onBoth runs a test with each family.

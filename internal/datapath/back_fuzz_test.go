@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // testMutatedReplies: frames that nearly are full NAT's replies: what tc does not take it leaves as it is, and counts

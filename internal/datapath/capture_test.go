@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // captureLab is a datapath with a service of each kind that matters, and frames for them.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"weir.io/weir/internal/memlab"
+	"weir.io/weir/lab/memlab"
 )
 
 // FuzzReadCaptured: a record of the capture's ring is refused, or has the bytes that it says.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // checkBy is a check of port 80 of a VIP, at a backend that it leads to.

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // checkContext is struct __sk_buff up to what the programs read (linux/bpf.h).

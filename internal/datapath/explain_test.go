@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	optiontwin "weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	optiontwin "weir.io/weir/lab/twin"
 )
 
 // explainLimits keep the maps small enough to be read as a whole again and again.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // BenchmarkUnknownFlows runs packets of flows that nobody remembers against flow memory

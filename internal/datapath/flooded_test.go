@@ -3,7 +3,7 @@ package datapath
 import (
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // TestFloodedFrames: a switch shows a director what another one has sent to a backend, which this

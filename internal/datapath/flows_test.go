@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // flowWorld is a service with three l2dsr backends, all of whose flows are in one

@@ -8,7 +8,7 @@ import (
 
 	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // directors are two directors of a group beside each other, and what each of them tells.

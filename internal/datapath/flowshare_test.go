@@ -11,7 +11,7 @@ import (
 
 	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Two directors beside each other, on two interfaces, which tell each other of flows by

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 func settingsOf(t *testing.T, d *Datapath) (settings directorSettings) {

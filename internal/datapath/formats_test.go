@@ -5,7 +5,7 @@ import (
 	"unsafe"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // TestFormatsHold: versions before the classes (bpf/lib/proof.h), and after them, have flow memory

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // How full NAT's table of flows works: which flow gets a place, keeps it, or loses it.

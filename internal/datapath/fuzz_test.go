@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // fuzzWorld has services of every kind, and frames for and about them.

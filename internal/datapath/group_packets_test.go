@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Directors of the group by their numbers: two on the link that packets come in by,

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // wantGuess says whether a packet shows that there are connections of older owners.

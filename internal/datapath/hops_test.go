@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // carriesRow says whether a packet of flow f takes its row along: those of open

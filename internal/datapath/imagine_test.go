@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // An explanation of a table that is only imagined equals the one after the table is set,

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Packets from kernel sources are left to the kernel unchanged, in every mode, of every kind, and

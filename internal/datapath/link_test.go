@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf/features"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // One VIP in several segments, and backends in networks with and without tags:

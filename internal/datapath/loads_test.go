@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // loadsLife is a service that goes by loads, and what its backends' are.

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // tcxNext is what the program always returns: the packet goes on (linux/bpf.h).

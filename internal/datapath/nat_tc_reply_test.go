@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // returning sends a frame through the program that takes full NAT's replies, where it comes in.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Slots whose owner and backup were removed while all others drain are nobody's: that is no

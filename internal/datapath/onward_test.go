@@ -17,7 +17,7 @@ import (
 
 	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 const onwardPin = "/sys/fs/bpf/weir"

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // testOwnFlows: what a NAT backend sends to a program of the director's host is a reply to a

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // putLoads gives backends the loads that the service says, in a period that is far

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // testPods: what goes to a pod, of another host and of the director's own. There the packet

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // The states that segments lead flows to, by table. All tables go by bpf/lib/proof.h; a table that

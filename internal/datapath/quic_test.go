@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 	"weir.io/weir/quiclb"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // The program and its twin choose the same backend, outer source and source port

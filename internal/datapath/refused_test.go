@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // What comes back, or makes others that do: docs/datapath.md, "What comes back".

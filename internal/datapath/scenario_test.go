@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // scenario is one service of the matrix mode x VIP family x backend family x

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // sends runs a client's packet to the first service of tableOf through the program,

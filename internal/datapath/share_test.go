@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // If there are several services, none has more than its share of a bucket. Flows whose backend

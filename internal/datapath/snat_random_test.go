@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // The twin of full NAT's flows, written a second time: random packets of a few

@@ -3,7 +3,7 @@ package datapath
 import (
 	"testing"
 
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // The states of a TCP flow, by what each side sends. Capitals: the client.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // snatTimeouts are, in seconds, how long flows live without packets: the table of

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Packets of clients outside of a service's ranges are dropped in every mode, whatever they

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // A packet that would not fit its backend's path is answered with an ICMP error

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // Replies of NAT backends take the kernel's route: the clients' is through wire0

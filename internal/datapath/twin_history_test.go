@@ -9,8 +9,8 @@ import (
 
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
 	"weir.io/weir/internal/turns"
+	"weir.io/weir/lab/packet"
 )
 
 // twinBackends is how many backends a history has at most.

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // twin is a director with one service, written a second time from docs/datapath.md

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // twinProgram is the program by itself, whose maps are filled by hand, with the

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 // A UDP checksum that comes out as zero is written as all ones, because zero

@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // told are views that come from nowhere.

@@ -15,10 +15,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"weir.io/weir/internal/engine"
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/lab/etcdlab"
 )
 
 const patience = 60 * time.Second

@@ -3,7 +3,7 @@ package desired
 import (
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/lab/etcdlab"
 )
 
 func TestMain(m *testing.M) { etcdlab.Isolated(m) }

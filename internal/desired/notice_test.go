@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // All directors of a group name a new backend before one places connections on it, and

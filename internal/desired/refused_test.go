@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // kept are the services of a table.

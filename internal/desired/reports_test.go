@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // logOf returns the log of the group's only service.

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // remembering starts a director with a directory, of which the kernel has room for some services.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // TestConnectionsAreReadInPart: a host may have a million connections, and an examination has to end

@@ -16,7 +16,7 @@ import (
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // lab is one director between a client and two backends, one of them behind a

@@ -10,7 +10,7 @@ import (
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 func testFlowPort(t *testing.T, l lab) {

@@ -7,7 +7,7 @@ import (
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // What kube-proxy writes for a Service with an external IP that is the VIP 203.0.113.10, and one

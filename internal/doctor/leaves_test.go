@@ -11,7 +11,7 @@ import (
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // TestVethPeer looks at the director's own link whose other end takes what XDP sends, and at one

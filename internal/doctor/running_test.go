@@ -9,7 +9,7 @@ import (
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // running examines the host of a process that runs, and checks that it fails for one reason, or for

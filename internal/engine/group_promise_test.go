@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/twin"
 )
 
 // promises says whether a connection that a director has placed is one that is found

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // group is a group of directors in gue and the hosts behind them: the life of a service,

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
+	"weir.io/weir/lab/packet"
 )
 
 var to = model.MAC{0x02, 0, 0, 0, 0, 0xd1}

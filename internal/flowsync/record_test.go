@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/memlab"
 )
 
 // some are flows of all kinds.

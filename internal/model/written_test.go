@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/memlab"
+	"weir.io/weir/lab/memlab"
 )
 
 // Sets of slots and lists of nothing, which take little to write.

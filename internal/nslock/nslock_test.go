@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // taken is what the other process of the test says when it has the lock.

@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/lab/etcdlab"
 )
 
 const patience = 60 * time.Second

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // Files that are missing or are not what they should be are waited for: somebody renews them.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/memlab"
 )
 
 // Documents as stores have them.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/lab/etcdlab"
 )
 
 func TestMain(m *testing.M) {

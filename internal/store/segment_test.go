@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/memlab"
 )
 
 // A set of any size comes back from its segments, none of which is much longer than

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/memlab"
 	"weir.io/weir/kube/v1alpha1"
+	"weir.io/weir/lab/memlab"
 )
 
 // squeezed is a text as Encode compresses it.

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/config"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Full NAT sends from the first addresses of an overlay's interfaces, which may have one for each

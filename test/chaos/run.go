@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/test/chaos/schedule"
 	"weir.io/weir/test/chaos/traffic"
 )

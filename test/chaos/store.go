@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // storeHost is the etcd's host number in the servers' network.

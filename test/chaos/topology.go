@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/test/chaos/schedule"
 )
 

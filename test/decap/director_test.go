@@ -10,7 +10,7 @@ import (
 
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // The director is a separate process, because a datapath works in its process's network namespace.

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // testDrained: while all remaining backends drain, slots of removed ones have no owner. The

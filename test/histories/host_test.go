@@ -16,8 +16,8 @@ import (
 
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/twin"
 )
 
 const tcNext, tcRedirect = 0xffffffff, 7

@@ -14,7 +14,7 @@ import (
 
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 const (

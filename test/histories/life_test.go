@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/twin"
 	"weir.io/weir/quiclb"
 )
 

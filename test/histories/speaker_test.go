@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // speaker is a client of UDP with one flow at a time.

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/packet"
+	"weir.io/weir/lab/twin"
 )
 
 // walk takes a client's frame from a director to the host whose kernel gets it; nil if the director

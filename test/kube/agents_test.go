@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"weir.io/weir/internal/config"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Nodes that only have pods run an agent. The sidecar keeps its file: the services whose tunnels it

@@ -19,7 +19,7 @@ import (
 	discoveryv1client "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	control "weir.io/weir/test/kube/cluster"
 )
 

@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
 	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/v1alpha1"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 	control "weir.io/weir/test/kube/cluster"
 )
 

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
 	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/v1alpha1"
+	"weir.io/weir/lab/netlab"
 )
 
 // A user who may do everything writes into objects of the controller and the nodes. Directors keep

@@ -13,8 +13,8 @@ import (
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"weir.io/weir/internal/netlab"
 	"weir.io/weir/kube/v1alpha1"
+	"weir.io/weir/lab/netlab"
 )
 
 // leasesOf returns a client for a namespace's Leases with a kubeconfig's token.

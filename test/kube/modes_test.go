@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	control "weir.io/weir/test/kube/cluster"
 	"weir.io/weir/test/kube/site"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/test/kube/site"
 )
 

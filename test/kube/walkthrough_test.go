@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // The first steps of docs/kubernetes-directors.md, done as they are written there: its commands,

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Load is the clients of a run.

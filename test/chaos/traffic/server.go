@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Server is the server on a backend's host: it checks the bytes that it gets and answers. It is in

@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 const (

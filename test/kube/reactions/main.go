@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"weir.io/weir/bench/record"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/test/kube/site"
 )
 

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // Director is one of the hosts that forward.

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"weir.io/weir/bench/process"
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // OverlayMTU is what a VXLAN leaves of Ethernet's 1500 bytes, and so the MTU of pods behind it.

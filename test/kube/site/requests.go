@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/test/kube/cluster"
 )
 

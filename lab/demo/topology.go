@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 const (

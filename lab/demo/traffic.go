@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // A row's clients, in pairs: one of each pair keeps its connections through several edits, the

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // frrPrograms is the directory of the daemons of Debian's FRR.

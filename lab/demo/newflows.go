@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // How often a new flow is begun, and how long its one datagram may take to come back.

@@ -3,7 +3,7 @@ package routerlab
 import (
 	"path/filepath"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // GoBGP is gobgpd, which puts nothing into the kernel: a route reflector.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/twin"
+	"weir.io/weir/lab/twin"
 )
 
 // one is a host of a random group.

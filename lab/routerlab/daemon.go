@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // Daemon is a routing daemon in the foreground.

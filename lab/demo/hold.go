@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // dashboard is the address of a director's dashboard, on the director's host.

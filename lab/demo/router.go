@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // The ASes of the router and of the directors, and how fast BFD finds that the other end is lost:

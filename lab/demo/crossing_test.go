@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // client --- server, which has the first two rows' VIPs

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/routerlab"
 )
 
 // MinDuration is the shortest time in which every edit of the files can be made

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"time"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // patience is how long a client waits for an answer, through a retransmitted SYN

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // errDaemonEnded says that a weir process ended without being told to.

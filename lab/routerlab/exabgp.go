@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"weir.io/weir/internal/netlab"
+	"weir.io/weir/lab/netlab"
 )
 
 // ExaBGP writes down what it is told, and does nothing with it.
