@@ -175,7 +175,7 @@ gateway-conformance: deps-build ## build Gateway API's own tests, and the progra
 	@go test -C test/kube/conformance -c -trimpath -o $(gatewaybin)/suite . >&2
 
 .PHONY: test-gateway-conformance
-test-gateway-conformance: deps-kubernetes gateway-conformance $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager $(kubebin)/kube-proxy $(kubebin)/helm ## run Gateway API's own tests of TCPRoutes and UDPRoutes: ARGS=-update writes docs/gateway-api-conformance.yaml
+test-gateway-conformance: deps-kubernetes gateway-conformance $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager $(kubebin)/kube-proxy $(kubebin)/helm ## run Gateway API's own tests of TCPRoutes and UDPRoutes: ARGS=-update writes docs/results/gateway-api-conformance.yaml
 	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
 		WEIR_GATEWAY_CONFORMANCE=$(gatewaybin) $(private) go test -timeout 40m -count 1 -run Conformance ./test/kube $(ARGS)
 
@@ -209,7 +209,7 @@ bench: deps-bench build ## measure weir beside its alternatives, a quarter of an
 		$(private) bin/bench run $(SCENARIO) $(ARGS)
 
 .PHONY: simulate
-simulate: deps-build ## simulate policies and large sites, some minutes: ARGS="--docs" writes docs/policies.md
+simulate: deps-build ## simulate policies and large sites, some minutes: ARGS="--docs" writes docs/results/policies.md
 	@go build -trimpath -buildvcs=false -o bin/bench ./bench >&2
 	@bin/bench simulate $(ARGS)
 

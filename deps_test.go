@@ -18,7 +18,7 @@ import (
 
 const module = "weir.io/weir/"
 
-// tables are those of docs/architecture.md: the libraries by their names there, and the whole of what
+// tables are those of docs/internals/architecture.md: the libraries by their names there, and the whole of what
 // each package of weir may import besides the standard library. Packages of internal/ are named
 // without it.
 type tables struct {
@@ -34,7 +34,7 @@ var (
 // readTables reads them. A name in a row is a library's, a package's, or a package's of internal/.
 func readTables(t *testing.T) tables {
 	t.Helper()
-	text, err := os.ReadFile("docs/architecture.md")
+	text, err := os.ReadFile("docs/internals/architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func readTables(t *testing.T) tables {
 			case isPackage || read.libraries[name] != "":
 				read.mayImport[m[1]] = append(read.mayImport[m[1]], name)
 			default:
-				t.Errorf("docs/architecture.md: the row of %s names %q, which is neither a package nor a library there", m[1], name)
+				t.Errorf("docs/internals/architecture.md: the row of %s names %q, which is neither a package nor a library there", m[1], name)
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func TestImports(t *testing.T) {
 	for _, p := range packages(t) {
 		allowed, known := read.mayImport[p.path()]
 		if !known && len(p.GoFiles) > 0 {
-			t.Errorf("%s is not in the table of docs/architecture.md: add what it is for, and what it may import", p.path())
+			t.Errorf("%s is not in the table of docs/internals/architecture.md: add what it is for, and what it may import", p.path())
 			continue
 		}
 		read.checkImports(t, p.path(), p.Imports, allowed)
@@ -174,18 +174,18 @@ func TestTableHasNoDeadRows(t *testing.T) {
 		}
 		for _, name := range read.mayImport[p.path()] {
 			if !slices.ContainsFunc(p.Imports, func(i string) bool { is, _ := read.importName(i); return is == name }) {
-				t.Errorf("docs/architecture.md: the row of %s names %s, which it does not import", p.path(), name)
+				t.Errorf("docs/internals/architecture.md: the row of %s names %s, which it does not import", p.path(), name)
 			}
 		}
 	}
 	for row := range read.mayImport {
 		if !exists[row] {
-			t.Errorf("docs/architecture.md: there is no package %s", row)
+			t.Errorf("docs/internals/architecture.md: there is no package %s", row)
 		}
 	}
 	for name := range read.libraries {
 		if !used[name] {
-			t.Errorf("docs/architecture.md: no package imports %s", name)
+			t.Errorf("docs/internals/architecture.md: no package imports %s", name)
 		}
 	}
 }

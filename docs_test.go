@@ -203,9 +203,9 @@ func TestTargetsAreDocumented(t *testing.T) {
 // Every reason that weir status may print stands in a document, by its name there.
 func TestReasonsAreDocumented(t *testing.T) {
 	for _, enum := range []struct{ name, prefix, header, document string }{
-		{"reason", "", "bpf/abi/types.h", "docs/datapath.md"},
-		{"host_reason", "HOST_", "bpf/abi/host_types.h", "docs/operations.md"},
-		{"redirect_event", "REDIRECT_", "bpf/abi/redirect_types.h", "docs/redirect.md"},
+		{"reason", "", "bpf/abi/types.h", "docs/internals/datapath.md"},
+		{"host_reason", "HOST_", "bpf/abi/host_types.h", "docs/operate/operations.md"},
+		{"redirect_event", "REDIRECT_", "bpf/abi/redirect_types.h", "docs/internals/redirect.md"},
 	} {
 		header, err := os.ReadFile(enum.header)
 		if err != nil {
@@ -231,13 +231,13 @@ func TestReasonsAreDocumented(t *testing.T) {
 
 // Every reason for which a probe may fail stands in a document, by its name there.
 func TestReasonsOfProbesAreDocumented(t *testing.T) {
-	document, err := os.ReadFile("docs/health.md")
+	document, err := os.ReadFile("docs/operate/health.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, reason := range health.Reasons {
 		if !bytes.Contains(document, []byte("\n| `"+string(reason)+"` |")) {
-			t.Errorf("docs/health.md does not say what %s means", reason)
+			t.Errorf("docs/operate/health.md does not say what %s means", reason)
 		}
 	}
 }

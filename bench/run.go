@@ -18,7 +18,7 @@ import (
 
 const (
 	resultsDirectory = "bench/results"
-	document         = "docs/benchmarks.md"
+	document         = "docs/results/benchmarks.md"
 )
 
 // With these a complete run takes a quarter of an hour on two cores. At least five rounds are

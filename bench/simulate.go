@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	policiesDocument = "docs/policies.md"
+	policiesDocument = "docs/results/policies.md"
 	policiesRecord   = resultsDirectory + "/policies.json"
 )
 

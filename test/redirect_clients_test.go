@@ -201,7 +201,7 @@ func (l *redirectLab) isSeenOnTheWire(t *testing.T) {
 		}
 		_, _ = io.Copy(io.Discard, said)
 		_ = dump.Wait()
-		const option = "exp-5752" // RFC 6994's experiment of docs/datapath.md, as tcpdump prints it
+		const option = "exp-5752" // RFC 6994's experiment of docs/internals/datapath.md, as tcpdump prints it
 		for n, line := range wire {
 			asks, toVIP := strings.Contains(line, option), strings.Contains(line, vip.String()+".80:")
 			if begins := n < 2; asks != begins || toVIP != (n == 0) {

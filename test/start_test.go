@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-// The commands of docs/start.md do what it says, one after the other, in mounts of their own.
+// The commands of docs/start/ten-minutes.md do what it says, one after the other, in mounts of their own.
 func TestStartPage(t *testing.T) {
-	page, err := os.ReadFile("../docs/start.md")
+	page, err := os.ReadFile("../docs/start/ten-minutes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	script := "set -eu\nmount -t tmpfs tmpfs /run\nmkdir /run/netns\nmount -t tmpfs tmpfs /var/lib\nmount -t bpf bpf /sys/fs/bpf\n"
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) < 8 {
-		t.Fatalf("docs/start.md has %d blocks of commands", len(blocks))
+		t.Fatalf("docs/start/ten-minutes.md has %d blocks of commands", len(blocks))
 	}
 	for i, block := range blocks {
 		script += "echo == block " + string(rune('0'+i)) + "\n" + block[1]
@@ -32,7 +32,7 @@ func TestStartPage(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		logs, _ := os.ReadFile(filepath.Join(dir, "director.log"))
-		t.Fatalf("docs/start.md: %v\n%s\ndirector.log:\n%s", err, out, logs)
+		t.Fatalf("docs/start/ten-minutes.md: %v\n%s\ndirector.log:\n%s", err, out, logs)
 	}
 	if left := regexp.MustCompile(`(?m)^left: .*$`).FindAllString(string(out), -1); len(left) > 0 {
 		t.Errorf("after \"Remove it\" there are still\n%s", strings.Join(left, "\n"))

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How many fresh flows a director tells others of in a second (docs/datapath.md): all CPUs
+// How many fresh flows a director tells others of in a second (docs/internals/datapath.md): all CPUs
 // together, and beyond that each network of clients, as a share of that.
 const (
 	freshTold        = 16384

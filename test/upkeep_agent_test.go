@@ -187,17 +187,17 @@ func keptRows() []keptRow {
 // TestStrangerHasTheNameOfTheLock the lock.
 var followedParts = []string{"configuration", "interfaces", "lock"}
 
-// Each part that docs/upkeep.md lists for agents has a hand here, and no other.
+// Each part that docs/operate/upkeep.md lists for agents has a hand here, and no other.
 func TestEveryPartOfAnAgentHasAHand(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/upkeep.md")
+	page, err := os.ReadFile("../docs/operate/upkeep.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, _ := strings.Cut(string(page), "## Parts of an agent's host")
 	table, _, found := strings.Cut(table, "\n## ")
 	if !found {
-		t.Fatal("docs/upkeep.md has no such table")
+		t.Fatal("docs/operate/upkeep.md has no such table")
 	}
 	var documented []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|").FindAllStringSubmatch(table, -1) {

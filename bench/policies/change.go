@@ -131,5 +131,5 @@ func plan(planner *engine.Planner, s model.Service, log model.Log) (model.TableS
 }
 
 // ringBytes is what a ring takes in the program: lines of 64 bytes, one for the header,
-// one for eight slots, one for each list. docs/requirements.md has the sizes.
+// one for eight slots, one for each list. docs/start/requirements.md has the sizes.
 func ringBytes(r *model.Ring) uint64 { return 64 * uint64(1+(len(r.Slots)+7)/8+len(r.Lists)) }

@@ -12,7 +12,7 @@ import (
 
 var movesNotes = []string{
 	"computed by the code that directors run (the log, the ring, the rows), in rings of the default size; which backends are chosen differs from round to round",
-	"moved: the share of new connections that go to another backend than the same connection would have before. Open connections of backends that are still there stay: [consistency.md](consistency.md)",
+	"moved: the share of new connections that go to another backend than the same connection would have before. Open connections of backends that are still there stay: [consistency](../internals/consistency.md)",
 	"least: what must move, whoever places connections, so that shares follow weights. modulo: hash modulo the number of backends, without a ring; where backends are replaced each takes the number of one that went",
 	"shared: the share of slots whose connections may be of several backends after the change, until the generation before it has left the log. That is what a director has to remember flows of in modes without agents",
 	"halve 10 %: a tenth of the backends get half of their weight",

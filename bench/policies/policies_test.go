@@ -67,7 +67,7 @@ func TestSameSeedSameRecord(t *testing.T) {
 // writes it has not changed since. "bench simulate --docs routes" writes it anew, and simulates
 // almost nothing.
 func TestDocumentIsTheRecords(t *testing.T) {
-	const root, source, path = "../..", "bench/results/policies.json", "docs/policies.md"
+	const root, source, path = "../..", "bench/results/policies.json", "docs/results/policies.md"
 	r, err := record.Read(filepath.Join(root, source))
 	if err != nil {
 		t.Fatal(err)
@@ -100,13 +100,13 @@ func TestDocumentIsTheRecords(t *testing.T) {
 		t.Errorf("%s is not what %s gives: write it with \"bench simulate --docs routes\"", path, source)
 	}
 	if figures, there := figuresIn(t, made), figuresIn(t, root); !slices.Equal(figures, there) {
-		t.Errorf("the figures in docs/policies are %q, want %q", there, figures)
+		t.Errorf("the figures in docs/results/policies are %q, want %q", there, figures)
 	}
 }
 
 func figuresIn(t *testing.T, root string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "docs/policies/*"))
+	files, err := filepath.Glob(filepath.Join(root, "docs/results/policies/*"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // Package policies asks the simulator which policy to take, and weir's own rings what changes cost
 // in sizes for which no lab has the machines. It writes its findings as a record of scenarios, and
-// the document docs/policies.md from such a record.
+// the document docs/results/policies.md from such a record.
 package policies
 
 import (

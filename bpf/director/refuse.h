@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Packets that would come back, or make others that do: see "What comes back" in
- * docs/datapath.md. A host that answers a packet whose source is a VIP sends its answer to
+ * docs/internals/datapath.md. A host that answers a packet whose source is a VIP sends its answer to
  * the director again. A backend, at the port where it serves, answers what another backend
  * has answered. No host has a loopback or multicast address. The kernel, which does not
  * have a VIP, forwards packets that no service takes to a router that sends them back.

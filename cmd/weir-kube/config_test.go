@@ -53,15 +53,15 @@ func TestSettings(t *testing.T) {
 
 // The file that the document shows is one.
 func TestDocumentedSettingsLoad(t *testing.T) {
-	text, err := os.ReadFile("../../docs/kubernetes-reference.md")
+	text, err := os.ReadFile("../../docs/reference/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	match := regexp.MustCompile("(?ms)^```yaml\n(mode: .*?)^```$").FindSubmatch(text)
 	if match == nil {
-		t.Fatal("docs/kubernetes-reference.md shows no file of the controller's")
+		t.Fatal("docs/reference/kubernetes.md shows no file of the controller's")
 	}
-	if _, err := parseSettings("docs/kubernetes-reference.md", match[1]); err != nil {
+	if _, err := parseSettings("docs/reference/kubernetes.md", match[1]); err != nil {
 		t.Error(err)
 	}
 }

@@ -293,15 +293,15 @@ func (h *host) stopWithBFD(p *process) {
 	<-p.ended
 }
 
-// Each part that docs/upkeep.md lists for directors has a hand here, and no other.
+// Each part that docs/operate/upkeep.md lists for directors has a hand here, and no other.
 func TestEveryPartHasAHand(t *testing.T) {
-	page, err := os.ReadFile("../../docs/upkeep.md")
+	page, err := os.ReadFile("../../docs/operate/upkeep.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(page), "## Parts of a director's host")
 	if !found {
-		t.Fatal("docs/upkeep.md has no such table")
+		t.Fatal("docs/operate/upkeep.md has no such table")
 	}
 	var documented []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|").FindAllStringSubmatch(table, -1) {

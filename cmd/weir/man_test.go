@@ -64,16 +64,16 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-// TestExitStatuses: docs/commands.md says the same of each as the program's help.
+// TestExitStatuses: docs/reference/commands.md says the same of each as the program's help.
 func TestExitStatuses(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "commands.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "commands.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range exitStatuses {
 		row := fmt.Sprintf("| %d | %s |", s.status, s.meaning)
 		if !strings.Contains(strings.ReplaceAll(string(text), "`", ""), row) {
-			t.Errorf("docs/commands.md has no row %s", row)
+			t.Errorf("docs/reference/commands.md has no row %s", row)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// The parts of the host that an agent owns, by the names that docs/upkeep.md has.
+// The parts of the host that an agent owns, by the names that docs/operate/upkeep.md has.
 const (
 	partPins          = "pins"
 	partConfiguration = upkeep.Configuration

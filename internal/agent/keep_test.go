@@ -209,7 +209,7 @@ func (k *kept) spoiled(t *testing.T) (wrong string) {
 	return wrong
 }
 
-// handRow is a hand on one of the parts of the host, as docs/upkeep.md lists them.
+// handRow is a hand on one of the parts of the host, as docs/operate/upkeep.md lists them.
 type handRow struct {
 	name  string
 	hand  func(t *testing.T, k *kept)

@@ -61,7 +61,7 @@ type candidate struct {
 	pod  netip.AddrPort
 }
 
-// podRow writes the private data of GUE for pods, by docs/datapath.md.
+// podRow writes the private data of GUE for pods, by docs/internals/datapath.md.
 func podRow(next int, candidates ...candidate) []byte {
 	b := []byte{0x50, byte(len(candidates)), byte(next), 0}
 	for _, c := range candidates {

@@ -56,7 +56,7 @@ type Event struct {
 	Backends int       `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
 	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
 	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, of a part of the host (repaired), or of the problem: raised, resolved"`
-	Part     string    `json:"part,omitempty" doc:"of the host, as in docs/upkeep.md"`
+	Part     string    `json:"part,omitempty" doc:"of the host, as in docs/operate/upkeep.md"`
 	// Problem is what the event is about, of kind problem.
 	Problem *model.Problem `json:"problem,omitempty"`
 }

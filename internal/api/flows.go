@@ -37,7 +37,7 @@ type Flow struct {
 	Backend netip.AddrPort `json:"backend" doc:"with port 0: the packet's own"`
 	Source  netip.AddrPort `json:"source,omitzero" doc:"full NAT: the director's address and port from which its packets come to the backend"`
 	Class   string         `json:"class" enum:"fresh,sustained,proved" doc:"how far what was seen of it shows that it is one; fresh: it gives way to others"`
-	State   string         `json:"state" enum:"opening,open,closing,reset" doc:"opening: TCP: nothing but SYNs, or one packet of a connection that this director did not know, so that its backend is a guess (learned in docs/datapath.md); UDP: one datagram. open: it has gone on. closing: a FIN. reset: a RST"`
+	State   string         `json:"state" enum:"opening,open,closing,reset" doc:"opening: TCP: nothing but SYNs, or one packet of a connection that this director did not know, so that its backend is a guess (learned in docs/internals/datapath.md); UDP: one datagram. open: it has gone on. closing: a FIN. reset: a RST"`
 	Idle    model.Duration `json:"idle,omitempty" doc:"since its last packet; none: about a second at most"`
 }
 
@@ -57,7 +57,7 @@ func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error
 	}
 	type output struct{ Body Flows }
 	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable},
-		text: "Most flows are in none, but those of full NAT: the ring says where their packets go. See docs/consistency.md for which are."},
+		text: "Most flows are in none, but those of full NAT: the ring says where their packets go. See docs/internals/consistency.md for which are."},
 		func(ctx context.Context, in *input) (*output, error) {
 			flows, err := list(ctx, FlowQuery{Service: in.Service, Client: in.Client, Backend: in.Backend, Most: in.Limit})
 			flows.Flows = orEmpty(flows.Flows)

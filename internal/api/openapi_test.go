@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-var update = flag.Bool("update", false, "write docs/openapi.json as it is now")
+var update = flag.Bool("update", false, "write docs/reference/openapi.json as it is now")
 
 // The document in docs is the one that a director serves: clients are made from it.
 func TestDocument(t *testing.T) {
@@ -45,7 +45,7 @@ func TestDocument(t *testing.T) {
 			}
 		}
 	}
-	file := filepath.Join("..", "..", "docs", "openapi.json")
+	file := filepath.Join("..", "..", "docs", "reference", "openapi.json")
 	if *update {
 		if err := os.WriteFile(file, got, 0o644); err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// mostConnections is what docs/api.md says that each listener holds.
+// mostConnections is what docs/reference/api.md says that each listener holds.
 const mostConnections = 256
 
 // hangs is how long a client waits until it is sure to be kept out: shorter than what idle

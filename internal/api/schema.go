@@ -14,9 +14,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-const description = `What a running weir can be asked and told: see docs/api.md.
+const description = `What a running weir can be asked and told: see docs/reference/api.md.
 
-Fields have the names of the configuration file, and mean what docs/configuration.md says. ` +
+Fields have the names of the configuration file, and mean what docs/reference/configuration.md says. ` +
 	`An error is a problem document (RFC 9457) that names the fields it is about.`
 
 // securitySchemes are how a client authenticates over TCP. On the unix socket and on the read-only

@@ -277,7 +277,7 @@ func testGroupWaitRate(t *testing.T) {
 }
 
 // twinGroupSlot is the slot of a fragment, written a second time from
-// docs/datapath.md.
+// docs/internals/datapath.md.
 func twinGroupSlot(segment uint32, source, destination netip.Addr, id uint32, protocol uint8) uint32 {
 	mix := func(hash, word uint64) uint64 {
 		hash = (hash ^ word) * 0x9e3779b97f4a7c15

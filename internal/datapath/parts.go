@@ -28,7 +28,7 @@ func (by By) ofLink(index int) string {
 var Groups = []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_TC, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
 	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}
 
-// Parts are the parts of this host that the datapath owns, as docs/upkeep.md lists them.
+// Parts are the parts of this host that the datapath owns, as docs/operate/upkeep.md lists them.
 func (d *Datapath) Parts(by By) []upkeep.Part {
 	return []upkeep.Part{
 		d.kernel.sole.Part(),

@@ -18,7 +18,7 @@ type quicStage struct {
 	restart bool
 }
 
-// A key is replaced as docs/configuration.md says: while directors have both
+// A key is replaced as docs/reference/configuration.md says: while directors have both
 // configurations, connection IDs of both name their backend; those of one that is gone
 // go by the ring, and so do old server IDs. A restart changes nothing.
 func TestQUICRotation(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/lab/packet"
 )
 
-// What comes back, or makes others that do: docs/datapath.md, "What comes back".
+// What comes back, or makes others that do: docs/internals/datapath.md, "What comes back".
 
 // refusedWorld has services of one backend in each mode, and two VIPs without a backend: the
 // kernel has a route to one, and the other is its own.

@@ -8,8 +8,8 @@ import (
 	"weir.io/weir/lab/packet"
 )
 
-// twin is a director with one service, written a second time from docs/datapath.md
-// and docs/consistency.md: rows, flow memory and settling slots. Its memory has no
+// twin is a director with one service, written a second time from docs/internals/datapath.md
+// and docs/internals/consistency.md: rows, flow memory and settling slots. Its memory has no
 // limit, no hash and no clock (see history.level). Backends have numbers that no
 // other one ever gets, and candidates in its ring are such numbers.
 type twin struct {

@@ -7,7 +7,7 @@ import (
 )
 
 // The twin of bpf/director/pick/ring.h is [model.Flow], written a second time from
-// docs/datapath.md, so that a slip in one of the two shows. It works on addresses
+// docs/internals/datapath.md, so that a slip in one of the two shows. It works on addresses
 // and numbers, never on the bytes of a frame.
 
 // twinPlace is twinPick for a packet that opens a connection. With p2c it counts it.

@@ -10,7 +10,7 @@ import (
 )
 
 // risks are the reasons why connections may end, each with when they end and how it is found: the
-// reverse of what docs/consistency.md promises.
+// reverse of what docs/internals/consistency.md promises.
 var risks = []struct {
 	reason model.RiskReason
 	when   model.RiskWhen

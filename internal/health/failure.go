@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Reason is why a probe has failed. It is a label of metrics; docs/health.md says what
+// Reason is why a probe has failed. It is a label of metrics; docs/operate/health.md says what
 // an operator makes of each.
 type Reason string
 

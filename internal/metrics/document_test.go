@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md and testdata as they are now")
+var update = flag.Bool("update", false, "write docs/reference/metrics.md and testdata as they are now")
 
 // golden is the content of a file, which -update writes.
 func golden(t *testing.T, file, now string) string {
@@ -37,7 +37,7 @@ func golden(t *testing.T, file, now string) string {
 
 var sample = regexp.MustCompile(`^(\w+)(?:\{(.*)\})? `)
 
-// TestDocument: docs/metrics.md lists the metrics that scrapes have.
+// TestDocument: docs/reference/metrics.md lists the metrics that scrapes have.
 func TestDocument(t *testing.T) {
 	var now strings.Builder
 	for _, of := range []struct {
@@ -55,8 +55,8 @@ func TestDocument(t *testing.T) {
 		now.Write(preface)
 		document(&now, body)
 	}
-	if diff := cmp.Diff(golden(t, filepath.Join("..", "..", "docs", "metrics.md"), now.String()), now.String()); diff != "" {
-		t.Errorf("docs/metrics.md is of another version; write it with -update (-it +now):\n%s", diff)
+	if diff := cmp.Diff(golden(t, filepath.Join("..", "..", "docs", "reference", "metrics.md"), now.String()), now.String()); diff != "" {
+		t.Errorf("docs/reference/metrics.md is of another version; write it with -update (-it +now):\n%s", diff)
 	}
 }
 

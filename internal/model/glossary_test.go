@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/glossary.md")
+var update = flag.Bool("update", false, "write docs/reference/glossary.md")
 
 // glossary returns the page that says what the package comment says.
 func glossary(t *testing.T) string {
@@ -37,7 +37,7 @@ func glossary(t *testing.T) string {
 
 // The page and the package's comment are one list.
 func TestGlossary(t *testing.T) {
-	const path = "../../docs/glossary.md"
+	const path = "../../docs/reference/glossary.md"
 	want := glossary(t)
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -49,6 +49,6 @@ func TestGlossary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("docs/glossary.md is not what doc.go says: go test ./internal/model -run Glossary -update writes it")
+		t.Errorf("docs/reference/glossary.md is not what doc.go says: go test ./internal/model -run Glossary -update writes it")
 	}
 }

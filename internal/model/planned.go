@@ -112,7 +112,7 @@ const (
 // RiskReason is why connections are at risk.
 type RiskReason string
 
-// The reasons: see docs/plan.md.
+// The reasons: see docs/operate/plan.md.
 const (
 	RiskServiceRemoved RiskReason = "service-removed"
 	RiskBackendRemoved RiskReason = "backend-removed"

@@ -6,7 +6,7 @@ import (
 )
 
 // A backend with a host is a pod or container: packets reach it by the agent of its host,
-// which sends them on to the pod's address and port. See docs/datapath.md.
+// which sends them on to the pod's address and port. See docs/internals/datapath.md.
 
 // PodName tells the pods of a service on one host apart, on the wire between directors and agents:
 // both compute it from the pod's address and port (0: the packet's own). If two have the same name,

@@ -20,7 +20,7 @@ func TestPodName(t *testing.T) {
 	}
 }
 
-// TestOverheadOfPods adds up what docs/datapath.md says of the format: the outer header, UDP,
+// TestOverheadOfPods adds up what docs/internals/datapath.md says of the format: the outer header, UDP,
 // GUE, and then a row of all candidates, each with a pod's name.
 func TestOverheadOfPods(t *testing.T) {
 	for _, test := range []struct {

@@ -4,7 +4,7 @@ import "time"
 
 // Upkeep is the state of one part of the host that weir maintains.
 type Upkeep struct {
-	Part     string          `json:"part"`               // as in docs/upkeep.md
+	Part     string          `json:"part"`               // as in docs/operate/upkeep.md
 	Repairs  uint64          `json:"repairs"`            // since the process started
 	Problems []UpkeepProblem `json:"problems,omitempty"` // the things that do not hold now
 	Unknown  bool            `json:"unknown,omitempty" doc:"the last look could not compare the part yet: repairs and problems are those of earlier looks"`

@@ -92,7 +92,7 @@ func TestAsked(t *testing.T) {
 
 // The table of the documents is the one that the processes go by.
 func TestCapabilitiesAreDocumented(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "requirements.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "start", "requirements.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +108,6 @@ func TestCapabilitiesAreDocumented(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/requirements.md differs from what processes need (-need +document):\n%s", diff)
+		t.Errorf("docs/start/requirements.md differs from what processes need (-need +document):\n%s", diff)
 	}
 }

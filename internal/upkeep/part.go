@@ -23,7 +23,7 @@ var ErrUnknown = errors.New("not known yet what differs")
 
 // Part is one part of the host; its owner knows how it should be.
 type Part struct {
-	Name string // as in docs/upkeep.md
+	Name string // as in docs/operate/upkeep.md
 	// Look returns what differs now from what should hold; nothing: all holds. It reads the
 	// host each time. An error says that the part could not be read. ErrUnknown: only this time.
 	Look func() ([]Difference, error)

@@ -77,7 +77,7 @@ func (h *History) held(documents []model.Document) map[model.ServiceID]history.H
 // mostSlots bounds the slots of all generations of a log: rows are made only for logs within it.
 const mostSlots = 1 << 19
 
-// mostNamed is the least bound on the candidates in a row (docs/consistency.md).
+// mostNamed is the least bound on the candidates in a row (docs/internals/consistency.md).
 const mostNamed = 6
 
 // mayHold reports whether a row may be too long: the newest generation names two candidates in it,

@@ -10,7 +10,7 @@ import (
 // What Linux puts into a SYN and into the answer: MSS, SACK, timestamps, window scale.
 var linuxSYN = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7}
 
-// The option, byte by byte, as docs/datapath.md has it.
+// The option, byte by byte, as docs/internals/datapath.md has it.
 var (
 	openOption   = []byte{254, 10, 0x57, 0x52, 0, 0, 0, 0, 0, 0, 1, 1}
 	filledOption = []byte{254, 10, 0x57, 0x52, 192, 0, 2, 1, 0x01, 0xbb, 1, 1}

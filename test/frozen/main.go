@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -121,7 +122,10 @@ func write(ctx context.Context, tree, out string) (err error) {
 	if err := command(ctx, tree, "go", "run", "-buildvcs=false", "./cmd/weir", "man", filepath.Join(out, "man")); err != nil {
 		return err
 	}
-	api, err := os.ReadFile(filepath.Join(tree, "docs/openapi.json"))
+	api, err := os.ReadFile(filepath.Join(tree, "docs/reference/openapi.json"))
+	if errors.Is(err, fs.ErrNotExist) { // a commit of before docs had folders
+		api, err = os.ReadFile(filepath.Join(tree, "docs/openapi.json"))
+	}
 	if err != nil {
 		return fmt.Errorf("read the API: %w", err)
 	}

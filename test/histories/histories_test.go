@@ -17,7 +17,7 @@ var enough = map[kind]uint64{tcp: 6, udp: 3, quic: 2}
 
 // TestHistories: whatever happens to a service, whichever changes each director has seen, and
 // whatever its hosts have, the programs do what the twin says. A packet of a connection ends in the
-// kernel that has the connection, with the exceptions of docs/consistency.md. So do datagrams of a
+// kernel that has the connection, with the exceptions of docs/internals/consistency.md. So do datagrams of a
 // UDP flow, and of a QUIC connection.
 func TestHistories(t *testing.T) {
 	l := newLab(t)

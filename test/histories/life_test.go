@@ -183,7 +183,7 @@ func (h *life) revise() {
 	}
 	for _, c := range h.clients {
 		if c.stage != closed && !h.revisions[len(h.revisions)-1].has(c.backend) {
-			h.conclusions.lost++ // docs/consistency.md, "Rows": a backend takes its connections along
+			h.conclusions.lost++ // docs/internals/consistency.md, "Rows": a backend takes its connections along
 			c.forget()
 		}
 	}

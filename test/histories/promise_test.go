@@ -9,7 +9,7 @@ import (
 )
 
 // promises reports whether later packets must find a connection that a director has placed. They
-// find an owner's, and a backup's if rows have room for it (docs/consistency.md, "Rows"), even in a
+// find an owner's, and a backup's if rows have room for it (docs/internals/consistency.md, "Rows"), even in a
 // held slot whose owner was removed. If a director sees owner and backup down, another backend gets
 // the connection, and rows need not name that one.
 func (h *life) promises(d *director, backend netip.AddrPort, f model.Flow) (promised, backup bool) {

@@ -117,7 +117,7 @@ func (h *life) note(at *host, p twin.Packet, row *twin.Row, verdict twin.Verdict
 }
 
 // send sends a client's packet by any director, and reports whether it came to the host that has
-// the connection. It must, with the exceptions of docs/consistency.md.
+// the connection. It must, with the exceptions of docs/internals/consistency.md.
 func (h *life) send(c *client, p twin.Packet, frame []byte) bool {
 	h.Helper()
 	d := h.directors[h.r.IntN(len(h.directors))]

@@ -132,11 +132,11 @@ func stop(t *testing.T, cmd *netlab.Command) {
 
 var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// applyDocument creates the objects that docs/kubernetes*.md tell the reader to create, and returns
+// applyDocument creates the objects that docs/*/kubernetes*.md tell the reader to create, and returns
 // the kinds.
 func (c *cluster) applyDocument() (kinds map[string]int) {
 	c.t.Helper()
-	pages, err := filepath.Glob("../../docs/kubernetes*.md")
+	pages, err := filepath.Glob("../../docs/*/kubernetes*.md")
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // conformanceReport is the report of Gateway API's tests about weir.
-const conformanceReport = "../../docs/gateway-api-conformance.yaml"
+const conformanceReport = "../../docs/results/gateway-api-conformance.yaml"
 
 // conformance is a lab in which Gateway API's own tests run on the client. Kubernetes' own
 // controllers make pods of Deployments, and pods run the programs of the tests' images.

@@ -13,7 +13,7 @@ var (
 	aTest     = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z]+)\(`)
 )
 
-// docs/kubernetes-tests.md names the tests that show its claims, and each of them exists.
+// docs/results/kubernetes-tests.md names the tests that show its claims, and each of them exists.
 func TestNamedTestsAreThere(t *testing.T) {
 	var there []string
 	for _, where := range []string{"*_test.go", "../*_test.go", "../../internal/*/*_test.go", "../../kube/*/*_test.go", "../../cmd/*/*_test.go"} {
@@ -27,13 +27,13 @@ func TestNamedTestsAreThere(t *testing.T) {
 			}
 		}
 	}
-	named := namedTest.FindAllSubmatch(read(t, "../../docs/kubernetes-tests.md"), -1)
+	named := namedTest.FindAllSubmatch(read(t, "../../docs/results/kubernetes-tests.md"), -1)
 	if len(named) < 20 {
-		t.Errorf("docs/kubernetes-tests.md names %d tests", len(named))
+		t.Errorf("docs/results/kubernetes-tests.md names %d tests", len(named))
 	}
 	for _, found := range named {
 		if name := string(found[1]); !slices.Contains(there, name) {
-			t.Errorf("docs/kubernetes-tests.md names %s, which is not there", name)
+			t.Errorf("docs/results/kubernetes-tests.md names %s, which is not there", name)
 		}
 	}
 }

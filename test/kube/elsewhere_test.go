@@ -97,7 +97,7 @@ func (d *document) helmInstalls() (all [][]string) {
 // one, and returns the objects of the Services' cluster and of the nodes'.
 func (l *groupLab) installTwice(values []string, controllerToo bool) (ofServices, ofNodes map[string]string) {
 	l.t.Helper()
-	d := newSection(l.t, "kubernetes-groups.md", "Two clusters", strings.NewReplacer())
+	d := newSection(l.t, "operate/kubernetes-groups.md", "Two clusters", strings.NewReplacer())
 	installs := d.helmInstalls()
 	if len(installs) != 2 {
 		l.t.Fatalf("the document installs the chart %d times", len(installs))

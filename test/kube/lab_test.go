@@ -79,7 +79,7 @@ func newLab(t *testing.T, director ...string) *lab {
 	kinds := l.applyDocument()
 	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer", "GatewayClass", "Gateway", "TCPRoute"} {
 		if kinds[kind] == 0 {
-			t.Fatalf("docs/kubernetes*.md have no %s: %v", kind, kinds)
+			t.Fatalf("docs/*/kubernetes*.md have no %s: %v", kind, kinds)
 		}
 	}
 	// The tests do not use the document's examples.

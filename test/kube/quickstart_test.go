@@ -19,7 +19,7 @@ import (
 //	                  --- control
 func TestQuickStart(t *testing.T) {
 	needs(t, map[string]string{"kube-proxy in $WEIR_KUBE_PROXY": proxy})
-	d := newSection(t, "kubernetes.md", "Quick start", strings.NewReplacer())
+	d := newSection(t, "start/kubernetes.md", "Quick start", strings.NewReplacer())
 	d.labelsNodes("example.org/edge=true", "node-a", "node-b")
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(values, []byte(d.block("yaml", "image:")), 0o600); err != nil {

@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/lab/netlab"
 )
 
-// The first steps of docs/kubernetes-directors.md, done as they are written there: its commands,
+// The first steps of docs/operate/kubernetes-directors.md, done as they are written there: its commands,
 // its director's file, its values of the chart and its objects, with nodes that have only a
 // kube-proxy, and a client on their link.
 //
@@ -118,7 +118,7 @@ type document struct {
 
 func newDocument(t *testing.T, replacer *strings.Replacer) *document {
 	t.Helper()
-	return newSection(t, "kubernetes-directors.md", "From nothing to a reachable Service", replacer)
+	return newSection(t, "operate/kubernetes-directors.md", "From nothing to a reachable Service", replacer)
 }
 
 // newSection returns a section of a document.

@@ -96,7 +96,7 @@ env:
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
-  # docs/requirements.md says what each is for. It listens at no port below 1024, and peers with
+  # docs/start/requirements.md says what each is for. It listens at no port below 1024, and peers with
   # BFD may come at any time.
   capabilities: {drop: [ALL], add: [BPF, NET_ADMIN, PERFMON, NET_RAW, SYS_NICE, IPC_LOCK]}
 {{- with .values.resources }}

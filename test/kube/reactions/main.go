@@ -48,7 +48,7 @@ type options struct {
 }
 
 // own is the mode with directors of their own. Their file has the values that
-// docs/kubernetes-directors.md recommends for such directors; a DirectorGroup has its defaults.
+// docs/operate/kubernetes-directors.md recommends for such directors; a DirectorGroup has its defaults.
 const (
 	own                    = "own"
 	ownNotice, ownCoalesce = 100 * time.Millisecond, 5 * time.Millisecond

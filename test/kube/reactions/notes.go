@@ -43,7 +43,7 @@ func (m *measuring) notes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		directors = fmt.Sprintf("the directors are hosts of their own, a group that shares its services in an etcd of one member, with `notice: %s` and `coalesce: %s`, as docs/kubernetes-directors.md tells such directors to have; node-labelled is about a DirectorGroup beside them, with its defaults: `notice` is %s, and `coalesce` %s", w.Notice, w.Coalesce, group.Notice, group.Coalesce)
+		directors = fmt.Sprintf("the directors are hosts of their own, a group that shares its services in an etcd of one member, with `notice: %s` and `coalesce: %s`, as docs/operate/kubernetes-directors.md tells such directors to have; node-labelled is about a DirectorGroup beside them, with its defaults: `notice` is %s, and `coalesce` %s", w.Notice, w.Coalesce, group.Notice, group.Coalesce)
 	case "gue", "ipip":
 		directors += ". Each node with pods has an agent and its sidecar, as from the chart, too. Pods see the client, so `request-by-all` is `request`. The Service of node-labelled is in `nat`"
 	}
