@@ -10,10 +10,10 @@ import (
 	"slices"
 
 	"weir.io/weir/bench/compare"
-	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // beforeRows is the file that came with flow memory: a packet's cost is compared with the version

@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Lab is a director between clients and backends, neither of which answers by itself:

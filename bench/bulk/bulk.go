@@ -12,9 +12,9 @@ import (
 	"context"
 	"net/netip"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // The CPUs of the backends, and of everything before them.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 )
 
 // port is iperf3's, for its control connection and its data.

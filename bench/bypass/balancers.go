@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"weir.io/weir/bench/echo"
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // startWeir runs the director and the agents of the hosts that have one. All have the same file.

@@ -13,9 +13,9 @@ import (
 	"strconv"
 
 	"weir.io/weir/bench/echo"
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // The CPUs of clients with the balancers, and of servers. Each host receives in a kernel thread of

@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"strconv"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Links is a lab whose cables are the limit, all of them the same:

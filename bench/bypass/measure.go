@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"weir.io/weir/bench/echo"
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Result is the outcome of one measurement of a way.

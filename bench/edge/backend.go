@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Backend is a server. It answers every connection with its name, counts what else comes on it, and

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Director is one of the hosts that forward.

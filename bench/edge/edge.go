@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/lab/routerlab"
 )
 

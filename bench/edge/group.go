@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Ports of the etcd.

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/bfd"
+	"weir.io/weir/lab/process"
 )
 
 // Taken is the resources that a process uses.

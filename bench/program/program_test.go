@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Every way forwards its packet of both families and restores it; otherwise there is nothing to

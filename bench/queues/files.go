@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // NewFiles builds the lab with nginx as servers: each is a process with one file of that many

@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Classes of a port: each server has one; other traffic is not limited.

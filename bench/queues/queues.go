@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Host numbers in the network. Servers have an address each.

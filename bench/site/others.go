@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 )
 
 // startIptables spreads by random choice among the remaining rules, as kube-proxy does.

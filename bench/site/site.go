@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // Host numbers in the servers' network: the router, the balancers by their place in the list of

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/process"
 )
 
 // startWeir runs the director and its agents, with a service for every way through

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 )
 
 // ErrRequestsFailed says that not every request got its answer.

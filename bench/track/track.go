@@ -13,11 +13,11 @@ import (
 	"fmt"
 	"slices"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/utilization"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // The CPUs of source and balancer.

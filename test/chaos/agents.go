@@ -4,8 +4,8 @@ import (
 	"context"
 	"net/netip"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/chaos/schedule"
 )
 

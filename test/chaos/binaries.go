@@ -7,7 +7,7 @@ import (
 	"os"
 	"slices"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/chaos/schedule"
 	"weir.io/weir/test/version"
 )

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/chaos/schedule"
 )
 

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/chaos/schedule"
 )
 

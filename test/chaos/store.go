@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // storeHost is the etcd's host number in the servers' network.

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/chaos/schedule"
 )
 

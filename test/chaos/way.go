@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/chaos/traffic"
 )
 

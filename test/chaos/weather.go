@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strconv"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 )
 
 // weather is what the network itself does to packets, in percent of them.

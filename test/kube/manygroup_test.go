@@ -18,9 +18,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/v1alpha1"
+	"weir.io/weir/lab/process"
 )
 
 // costs is what each process that takes part in a change has used until now, and how much etcd has

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 const (

@@ -25,8 +25,8 @@ import (
 	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/kube/group"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/kube/cluster"
 )
 

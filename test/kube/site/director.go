@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/lab/routerlab"
 )
 

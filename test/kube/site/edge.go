@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 	"weir.io/weir/test/kube/cluster"
 )
 

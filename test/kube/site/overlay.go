@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // OverlayMTU is what a VXLAN leaves of Ethernet's 1500 bytes, and so the MTU of pods behind it.

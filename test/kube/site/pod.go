@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"weir.io/weir/bench/process"
+	"weir.io/weir/lab/process"
 )
 
 // PodPort is where pods listen.

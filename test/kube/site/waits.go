@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/kube/v1alpha1"
+	"weir.io/weir/lab/process"
 )
 
 // Waits is how long running directors wait on purpose.
