@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -79,54 +78,5 @@ func TestAnswers(t *testing.T) {
 	}
 	if Answers("node-z", directors, netip.MustParseAddr("203.0.113.1")) || Answers("", nil, netip.MustParseAddr("203.0.113.1")) {
 		t.Error("who is no director answers")
-	}
-}
-
-func TestPresence(t *testing.T) {
-	for _, p := range []Presence{
-		{Node: "node-a", Addresses: []string{"10.0.0.1", "2001:db8::1"}, Unfit: "it is cordoned"},
-		{Node: "ip-10-0-0-1.eu.example.org"},
-		{Node: "1"},
-	} {
-		got, err := ReadPresence("edge", LeaseName("edge", p.Node), p.String())
-		if fmt.Sprint(got) != fmt.Sprint(p) || err != nil {
-			t.Errorf("%s is read as %+v, %v", p, got, err)
-		}
-	}
-	// A sidecar of a later version says more.
-	if p, err := ReadPresence("edge", LeaseName("edge", "node-a"), `{"node": "node-a", "since": {"a": 1}, "taken": {"version": "7", "more": []}}`); err != nil || p.Node != "node-a" || p.Taken.Version != "7" {
-		t.Errorf("what a later version says is read as %+v, %v", p, err)
-	}
-	if p, err := ReadAgentPresence(`{"node": "node-a", "since": {"a": 1}}`); err != nil || p.Node != "node-a" {
-		t.Errorf("what an agent of a later version says is read as %+v, %v", p, err)
-	}
-	// A client that may write Leases may write nonsense into them.
-	for text, want := range map[string]string{
-		"":                      "unexpected end",
-		"{}":                    "is the name of no node",
-		"[]":                    "cannot unmarshal",
-		`{"node": 1}`:           "cannot unmarshal",
-		`{"node": "node-b"}`:    "has another Lease",
-		`{"node": "Node A"}`:    "is the name of no node",
-		`{"node": "../node-a"}`: "is the name of no node",
-		`{"node": "` + strings.Repeat("a", 254) + `"}`:                           "is the name of no node",
-		`{"node": "node-a", "addresses": ["here"]}`:                              "unable to parse IP",
-		`{"node": "node-a", "addresses": ["10.0.0.1/24"]}`:                       "unexpected character",
-		`{"node": "node-a", "addresses": ["10.0.0.1", "10.0.0.1"]}`:              "not one of a family",
-		`{"node": "node-a", "addresses": ["fd00::1", "fd00::2"]}`:                "not one of a family",
-		`{"node": "node-a", "addresses": ["0.0.0.0"]}`:                           "is not the address of a host",
-		`{"node": "node-a", "addresses": ["224.0.0.1"]}`:                         "is a multicast address",
-		`{"node": "node-a", "addresses": ["127.0.0.1"]}`:                         "is a loopback address",
-		`{"node": "node-a", "addresses": "10.0.0.1"}`:                            "cannot unmarshal",
-		`{"node": "node-a", "addresses": ["::ffff:10.0.0.1"]}`:                   "IPv6 clothing",
-		`{"node": "node-a", "addresses": ["fe80::1%eth0"]}`:                      "has a zone",
-		`{"node": "node-a", "addresses": ["` + strings.Repeat("1", 9999) + `"]}`: "unable to parse IP",
-	} {
-		if p, err := ReadPresence("edge", LeaseName("edge", "node-a"), text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.60q is read as %+v, %v, want %q", text, p, err, want)
-		}
-	}
-	if _, err := ReadPresence("core", LeaseName("edge", "node-a"), `{"node": "node-a"}`); err == nil {
-		t.Error("a Lease of one group is another one's")
 	}
 }

@@ -3,9 +3,12 @@ package group
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"regexp"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"weir.io/weir/internal/model"
 )
@@ -44,7 +47,9 @@ type Presence struct {
 func LeaseName(group, node string) string { return fmt.Sprintf("weir.%s.%s", group, node) }
 
 // String writes the presence as the annotation has it.
-func (p Presence) String() string {
+func (p Presence) String() string { return annotation(p) }
+
+func annotation(p any) string {
 	text, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // it has only texts
@@ -88,6 +93,73 @@ func ReadPresence(group, lease, text string) (p Presence, err error) {
 	}
 	if four > 1 || six > 1 {
 		return p, fmt.Errorf("annotation %s: has %d addresses, and not one of a family", AnnotationDirector, len(p.Addresses))
+	}
+	return p, nil
+}
+
+// Taken is how far a director is with what its group forwards.
+type Taken struct {
+	// Version is the newest resourceVersion of the group's DirectorSets that the director forwards
+	// by; empty: it forwards by none.
+	Version string `json:"version,omitempty"`
+	// Not says why some of the director's sets are not as the DirectorSets have them.
+	Not map[int32]string `json:"not,omitempty"`
+}
+
+// Lacks says why a director does not have a Service of one of its sets that was written in a
+// version of a DirectorSet; empty: it has it. A director that is too old to say what it has taken
+// is believed to have it.
+func (t *Taken) Lacks(set int32, version string) string {
+	if t == nil {
+		return ""
+	}
+	if why := t.Not[set]; why != "" {
+		return why
+	}
+	if t.Version == "" {
+		return "forwards nothing of the group yet"
+	}
+	if order, err := resourceversion.CompareResourceVersion(t.Version, version); err == nil && order < 0 {
+		return "has not said that it has it"
+	}
+	return ""
+}
+
+// Fronts hashes what a Service is reached at: its addresses, protocols and ports. A director that
+// forwards the Service forwards all of these; what changes behind them does not concern its
+// clients.
+func Fronts(documents []model.Document) uint64 {
+	h := fnv.New64a()
+	for i := range documents {
+		id := documents[i].Service.ID()
+		fmt.Fprintf(h, "%v %v %v\n", id.VIP, id.Protocol, id.Port)
+	}
+	return h.Sum64()
+}
+
+// AnnotationAgent is where the Lease of a node's agent says how it is: an AgentPresence in JSON. It
+// is renewed, and taken for silent, as a director's Lease is.
+const AnnotationAgent = "weir.io/agent"
+
+// AgentPresence is what a node says of its weir agent.
+type AgentPresence struct {
+	Node  string `json:"node"`            // its name
+	Unfit string `json:"unfit,omitempty"` // why it learns of no more pods, but keeps those it knows
+}
+
+// AgentLeaseName returns the name of a node's Lease. No name of a director's Lease begins so.
+func AgentLeaseName(node string) string { return "weir-agent." + node }
+
+// String writes the presence as the annotation has it.
+func (p AgentPresence) String() string { return annotation(p) }
+
+// ReadAgentPresence reads the annotation.
+func ReadAgentPresence(text string) (p AgentPresence, err error) {
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return p, fmt.Errorf("annotation %s: %w", AnnotationAgent, err)
+	}
+	if p.Node == "" {
+		return p, fmt.Errorf("annotation %s: names no node", AnnotationAgent)
 	}
 	return p, nil
 }

@@ -27,7 +27,8 @@ func (s Service) String() string {
 	return name
 }
 
-func (s Service) compare(other Service) int {
+// Compare orders by namespace, name and kind.
+func (s Service) Compare(other Service) int {
 	return cmp.Or(strings.Compare(s.Namespace, other.Namespace), strings.Compare(s.Name, other.Name), strings.Compare(s.Kind, other.Kind))
 }
 

@@ -174,7 +174,7 @@ func (b *Book) Assign() Change {
 	}
 	clear(b.touched)
 	slices.SortFunc(change.Release, func(a, b Share) int {
-		return cmp.Or(a.Address.Compare(b.Address), a.Service.compare(b.Service))
+		return cmp.Or(a.Address.Compare(b.Address), a.Service.Compare(b.Service))
 	})
 	return change
 }
@@ -200,7 +200,7 @@ func (b *Book) concerned() []ranked {
 		list = append(list, r)
 	}
 	slices.SortFunc(list, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(a.rank, b.rank), a.Service.compare(b.Service))
+		return cmp.Or(cmp.Compare(a.rank, b.rank), a.Service.Compare(b.Service))
 	})
 	return list
 }

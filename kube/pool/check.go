@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,11 +12,7 @@ func Check(pools []Pool) (errs model.FieldErrors) {
 	add := func(path, format string, args ...any) {
 		errs = append(errs, model.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
 	}
-	type part struct {
-		Range
-		path string
-	}
-	var parts []part
+	var all Used
 	names := map[string]int{}
 	for i, p := range pools {
 		path := fmt.Sprintf("pools[%d]", i)
@@ -31,17 +26,10 @@ func Check(pools []Pool) (errs model.FieldErrors) {
 			add(path+".addresses", "is required: a pool without addresses gives none")
 		}
 		for j, r := range p.Addresses {
-			parts = append(parts, part{r, fmt.Sprintf("%s.addresses[%d]", path, j)})
-		}
-	}
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
-	for i := 1; i < len(parts); i++ {
-		before, at := parts[i-1], parts[i]
-		if before.Contains(at.First) {
-			errs = append(errs, model.FieldError{Path: at.path, Other: before.path, Problem: fmt.Sprintf("%s and %s have addresses in common", at.Range, before.Range)})
-		}
-		if before.Last.Compare(at.Last) > 0 {
-			parts[i] = before // the earlier range may reach further
+			at := fmt.Sprintf("%s.addresses[%d]", path, j)
+			if other := all.add(r, at); other != nil {
+				errs = append(errs, model.FieldError{Path: at, Other: other.by, Problem: fmt.Sprintf("%s and %s have addresses in common", r, other.Range)})
+			}
 		}
 	}
 	return errs
@@ -52,30 +40,34 @@ type Used struct{ parts []used } // in the order of their addresses
 
 type used struct {
 	Range
-	pool string
+	by string
 }
 
 // Add adds a pool, unless the pool has an address twice, or one that an earlier pool has: the error
 // says which.
 func (u *Used) Add(p *Pool) error {
-	parts := slices.Clone(u.parts)
+	with := Used{slices.Clone(u.parts)}
 	for i, r := range p.Addresses {
-		at, _ := slices.BinarySearchFunc(parts, r, func(a used, b Range) int { return a.First.Compare(b.First) })
-		// Used ranges do not overlap, so only these two can overlap the new one.
-		for _, near := range []int{at - 1, at} {
-			if near < 0 || near >= len(parts) {
-				continue
+		if other := with.add(r, p.Name); other != nil {
+			whose := "pool " + other.by
+			if other.by == p.Name {
+				whose = "the same pool"
 			}
-			if other := parts[near]; other.Contains(r.First) || r.Contains(other.First) {
-				whose := "pool " + other.pool
-				if other.pool == p.Name {
-					whose = "the same pool"
-				}
-				return fmt.Errorf("addresses[%d]: %s has addresses in common with %s of %s", i, r, other.Range, whose)
-			}
+			return fmt.Errorf("addresses[%d]: %s has addresses in common with %s of %s", i, r, other.Range, whose)
 		}
-		parts = slices.Insert(parts, at, used{r, p.Name})
 	}
-	u.parts = parts
+	*u = with
+	return nil
+}
+
+// add adds a range, unless it has an address that another one has: that one is returned.
+func (u *Used) add(r Range, by string) *used {
+	at, _ := slices.BinarySearchFunc(u.parts, r, func(a used, b Range) int { return a.First.Compare(b.First) })
+	for _, near := range u.parts[max(at-1, 0):min(at+1, len(u.parts))] { // used ranges do not overlap, so no others can overlap the new one
+		if near.Contains(r.First) || r.Contains(near.First) {
+			return &near
+		}
+	}
+	u.parts = slices.Insert(u.parts, at, used{r, by})
 	return nil
 }
