@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"weir.io/weir/kube/pool"
@@ -32,7 +33,7 @@ func readGrants(list []*gatewayv1.ReferenceGrant) grants {
 		for _, from := range g.Spec.From {
 			for _, to := range g.Spec.To {
 				if from.Group == gatewayv1.GroupName && to.Group == "" && to.Kind == "Service" {
-					all[grant{string(from.Namespace), from.Kind, g.Namespace, string(or(to.Name, ""))}] = true
+					all[grant{string(from.Namespace), from.Kind, g.Namespace, string(ptr.Deref(to.Name, ""))}] = true
 				}
 			}
 		}
@@ -72,7 +73,7 @@ func (r *Route) resolveOne(c *Cluster, g grants, ref *gatewayv1.BackendRef) (to 
 	refuse := func(reason gatewayv1.RouteConditionReason, format string, args ...any) (backend, verdict) {
 		return backend{}, verdict{true, string(reason), fmt.Sprintf(format, args...)}
 	}
-	if group, kind := or(ref.Group, ""), or(ref.Kind, "Service"); group != "" || kind != "Service" {
+	if group, kind := ptr.Deref(ref.Group, ""), ptr.Deref(ref.Kind, "Service"); group != "" || kind != "Service" {
 		return refuse(gatewayv1.RouteReasonInvalidKind, "backend %s is a %s, and only Services can be", ref.Name, strings.Trim(string(kind)+"."+string(group), "."))
 	}
 	name := r.serviceOf(ref)
@@ -86,7 +87,7 @@ func (r *Route) resolveOne(c *Cluster, g grants, ref *gatewayv1.BackendRef) (to 
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
 		return refuse(gatewayv1.RouteReasonInvalidKind, "Service %s is of type ExternalName, which has no pods", name)
 	}
-	number, protocol := or(ref.Port, 0), corev1.ProtocolTCP
+	number, protocol := ptr.Deref(ref.Port, 0), corev1.ProtocolTCP
 	if r.Kind == UDPRoute {
 		protocol = corev1.ProtocolUDP
 	}
@@ -94,7 +95,7 @@ func (r *Route) resolveOne(c *Cluster, g grants, ref *gatewayv1.BackendRef) (to 
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
 		if p.Port == number && cmp.Or(p.Protocol, corev1.ProtocolTCP) == protocol {
-			return backend{service: s, port: p, name: r.nameOf(s), weight: or(ref.Weight, 1)}, bad
+			return backend{service: s, port: p, name: r.nameOf(s), weight: ptr.Deref(ref.Weight, 1)}, bad
 		}
 		others = others || p.Port == number
 	}
@@ -120,7 +121,7 @@ func (b *backend) reached(by translate.Target) bool {
 
 // serviceOf returns the name of the Service that a backend refers to, if it refers to a Service.
 func (r *Route) serviceOf(ref *gatewayv1.BackendRef) pool.Service {
-	return pool.Service{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.Of.GetNamespace()))), Name: string(ref.Name)}
+	return pool.Service{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.Of.GetNamespace()))), Name: string(ref.Name)}
 }
 
 // nameOf returns the prefix of the names of a Service's pods and nodes in the route.

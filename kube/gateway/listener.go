@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"weir.io/weir/internal/model"
@@ -83,7 +84,7 @@ func (l *Listener) readKinds(serves gatewayv1.Kind) {
 		return
 	}
 	for _, k := range l.Of.AllowedRoutes.Kinds {
-		if or(k.Group, group) == group && k.Kind == serves {
+		if ptr.Deref(k.Group, group) == group && k.Kind == serves {
 			if len(l.kinds) == 0 {
 				l.kinds = append(l.kinds, kind)
 			}
@@ -99,7 +100,7 @@ func (l *Listener) readNamespaces() {
 	if l.Of.AllowedRoutes != nil && l.Of.AllowedRoutes.Namespaces != nil {
 		allowed = *l.Of.AllowedRoutes.Namespaces
 	}
-	switch from := or(allowed.From, gatewayv1.NamespacesFromSame); from {
+	switch from := ptr.Deref(allowed.From, gatewayv1.NamespacesFromSame); from {
 	case gatewayv1.NamespacesFromAll:
 		l.namespaces = func(string, string, func(string) map[string]string) bool { return true }
 		return

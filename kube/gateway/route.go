@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"weir.io/weir/kube/pool"
@@ -70,10 +71,10 @@ func (r *Route) String() string {
 // attach attaches the route to the listeners of ours that it refers to and that take it.
 func (r *Route) attach(gateways map[pool.Service]*Gateway, labels func(string) map[string]string) {
 	for _, ref := range r.refs {
-		if or(ref.Group, gatewayv1.GroupName) != gatewayv1.GroupName || or(ref.Kind, pool.Gateway) != pool.Gateway {
+		if ptr.Deref(ref.Group, gatewayv1.GroupName) != gatewayv1.GroupName || ptr.Deref(ref.Kind, pool.Gateway) != pool.Gateway {
 			continue
 		}
-		namespace := string(or(ref.Namespace, gatewayv1.Namespace(r.Of.GetNamespace())))
+		namespace := string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.Of.GetNamespace())))
 		g := gateways[pool.Service{Kind: pool.Gateway, Namespace: namespace, Name: string(ref.Name)}]
 		if g == nil {
 			continue // another controller has to say what is wrong
@@ -86,7 +87,7 @@ func (r *Route) attachTo(g *Gateway, ref *gatewayv1.ParentReference, labels func
 	meant, attached := 0, 0
 	var why, second string
 	for _, l := range g.Listeners {
-		if or(ref.SectionName, l.Of.Name) != l.Of.Name || or(ref.Port, l.Of.Port) != l.Of.Port {
+		if ptr.Deref(ref.SectionName, l.Of.Name) != l.Of.Name || ptr.Deref(ref.Port, l.Of.Port) != l.Of.Port {
 			continue
 		}
 		meant++

@@ -43,29 +43,26 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 	if !g.Accepted() {
 		return nil, nil
 	}
-	switch {
-	case o.ByAgent() && o.NoAgents != "":
-		return nil, []translate.Problem{{Reason: translate.Unsupported, Message: fmt.Sprintf("mode %s to pods needs weir agent on their nodes, and %s", o.Mode, o.NoAgents)}}
-	case o.Mode != model.NAT && !o.ByAgent():
-		return nil, []translate.Problem{{Reason: translate.Unsupported, Message: fmt.Sprintf("Gateways are forwarded in mode nat, or to pods, and not in %s to nodes: these know addresses of Services alone", o.Mode)}}
+	why := o.LacksAgents()
+	if o.Mode != model.NAT && !o.ByAgent() {
+		why = fmt.Sprintf("Gateways are forwarded in mode nat, or to pods, and not in %s to nodes: these know addresses of Services alone", o.Mode)
 	}
-	var problems []translate.Problem
-	o, problems = o.InGUE()
+	if why != "" {
+		return nil, []translate.Problem{{Reason: translate.Unsupported, Message: why}}
+	}
+	o, problems := o.InGUE()
 	var list []model.Service
 	for _, l := range g.Listeners {
 		if l.wrong() || len(l.routes) == 0 || len(l.routes[0].to) == 0 {
 			continue
 		}
 		for _, vip := range addresses {
-			s := model.Service{Name: g.nameOf(l, vip), VIP: vip, Protocol: l.Protocol, Port: model.PortRange{First: uint16(l.Of.Port), Last: uint16(l.Of.Port)},
-				Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, Policy: o.Policy, Affinity: o.Affinity, Drain: o.Drain, MaxDrain: o.MaxDrain, MinHealthy: o.MinHealthy}
-			if l.Protocol == model.UDP {
-				s.Policy = model.Maglev // no datagram says that it begins a flow
-			}
 			to := slices.DeleteFunc(slices.Clone(l.routes[0].to), func(b backend) bool { return !b.reached(o.To()) })
 			if len(to) == 0 {
 				continue
 			}
+			// No name of a Service has as many parts.
+			s := o.Service(fmt.Sprintf("gateway/%s/%s", g.Of.Namespace, g.Of.Name), vip, l.Protocol, l.Of.Port)
 			var lacks []translate.Problem
 			s.Backends, lacks = backends(o, to, endpoints, pool.FamilyOf(vip), c)
 			problems = translate.AddNew(problems, lacks)
@@ -78,16 +75,6 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 		}
 	}
 	return list, problems
-}
-
-// nameOf names a service by what cannot change unless it becomes another service. No name of a
-// Service has as many parts.
-func (g *Gateway) nameOf(l *Listener, vip netip.Addr) string {
-	name := fmt.Sprintf("gateway/%s/%s/%d-%s", g.Of.Namespace, g.Of.Name, l.Of.Port, l.Protocol)
-	if vip.Is6() {
-		name += "-ipv6"
-	}
-	return name
 }
 
 // backends returns the pods or nodes of all Services of a route. A Service has its share however

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -59,10 +60,9 @@ func (g *Gateway) Status(before gatewayv1.GatewayStatus, o Outcome, now metav1.T
 		set(&status.Conditions, string(gatewayv1.GatewayConditionProgrammed), p.no, p.reason, p.message, generation, now)
 	}
 	if o.Unanswered == "" {
-		kind := gatewayv1.IPAddressType
 		status.Addresses = nil
 		for _, a := range o.Addresses {
-			status.Addresses = append(status.Addresses, gatewayv1.GatewayStatusAddress{Type: &kind, Value: a.String()})
+			status.Addresses = append(status.Addresses, gatewayv1.GatewayStatusAddress{Type: new(gatewayv1.IPAddressType), Value: a.String()})
 		}
 	}
 	status.Listeners = make([]gatewayv1.ListenerStatus, len(g.Listeners))
@@ -146,4 +146,43 @@ func (v *View) RouteStatus(r *Route, before gatewayv1.RouteStatus, now metav1.Ti
 		status.Parents = []gatewayv1.RouteParentStatus{} // the schema wants a list
 	}
 	return status
+}
+
+// Problems returns what a user has to know about a Gateway that cannot be served, or only in part.
+func (g *Gateway) Problems() (list []translate.Problem) {
+	if g.accepted.no {
+		list = append(list, problemOf("", g.accepted))
+	}
+	for _, l := range g.Listeners {
+		for _, v := range []verdict{l.accepted, l.resolved} {
+			if v.no {
+				list = append(list, problemOf(fmt.Sprintf("listener %s: ", l.Of.Name), v))
+			}
+		}
+	}
+	return list
+}
+
+// Problems returns what a user has to know about a route to Gateways of ours.
+func (v *View) Problems(r *Route) (list []translate.Problem) {
+	seen := map[translate.Problem]bool{}
+	add := func(p translate.Problem) {
+		if !seen[p] {
+			seen[p] = true
+			list = append(list, p)
+		}
+	}
+	for _, p := range r.parents {
+		if p.accepted.no {
+			add(problemOf(fmt.Sprintf("Gateway %s/%s: ", p.to.Of.Namespace, p.to.Of.Name), p.accepted))
+		}
+		if resolved := r.reached(v.cluster.Backends(p.to.Of)); resolved.no {
+			add(problemOf("", resolved))
+		}
+	}
+	return list
+}
+
+func problemOf(where string, v verdict) translate.Problem {
+	return translate.Problem{Reason: translate.Reason(v.reason), Message: where + v.message}
 }

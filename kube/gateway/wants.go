@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"weir.io/weir/kube/pool"
@@ -30,7 +31,7 @@ func readWants(g *gatewayv1.Gateway) wants {
 	empty := 0
 	for i, a := range g.Spec.Addresses {
 		where := fmt.Sprintf("spec.addresses[%d]", i)
-		if kind := or(a.Type, gatewayv1.IPAddressType); kind != gatewayv1.IPAddressType {
+		if kind := ptr.Deref(a.Type, gatewayv1.IPAddressType); kind != gatewayv1.IPAddressType {
 			w.unsupported = fmt.Sprintf("%s is of type %s, and only IPAddress can be", where, kind)
 			return w
 		}
@@ -81,7 +82,7 @@ func (g *Gateway) Request() (pool.Request, []translate.Problem) {
 	annotations := g.Of.Annotations
 	r := pool.Request{Service: g.Name(), Pool: annotations[translate.AnnotationPool], Key: annotations[translate.AnnotationSharing], With: translate.SharedWith(annotations)}
 	for _, a := range g.Of.Status.Addresses {
-		if had, err := netip.ParseAddr(a.Value); err == nil && or(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
+		if had, err := netip.ParseAddr(a.Value); err == nil && ptr.Deref(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
 			r.Had = append(r.Had, had)
 		}
 	}

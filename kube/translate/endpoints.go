@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/pool"
@@ -89,6 +90,39 @@ func keepToZone(list []endpoint, zone string) bool {
 	return true
 }
 
+// meantFor gives nodes the shares of the pods that are meant for them (hints.forNodes, which
+// trafficDistribution PreferSameNode leads to), and drains the other nodes. A client outside is on
+// no node, so such a hint does not say which pod it is to reach. But a node that gets its packets
+// hands them only to the pods that are meant for the node (kube-proxy, KEP-3015): if all nodes had
+// equal shares, pods would have unequal ones, and nodes without a pod would send packets on. As in
+// kube-proxy, hints count if all endpoints that get connections have them; and some node has to be
+// able to take the connections.
+func meantFor(list []model.Backend, found []endpoint) []model.Backend {
+	shares := map[string]int{}
+	for _, e := range found {
+		if e.draining {
+			continue
+		}
+		if len(e.nodes) == 0 {
+			return list
+		}
+		for _, n := range e.nodes {
+			shares[n.Name] += int(e.weight) / len(e.nodes)
+		}
+	}
+	if !slices.ContainsFunc(list, func(b model.Backend) bool { return b.State == model.Active && shares[b.Name] > 0 }) {
+		return list
+	}
+	for i := range list {
+		if share := shares[list[i].Name]; share > 0 {
+			list[i].Weight = uint16(min(share, maxWeight))
+		} else {
+			list[i].State = model.Draining
+		}
+	}
+	return list
+}
+
 func addressType(family pool.Family) discoveryv1.AddressType {
 	if family == pool.IPv6 {
 		return discoveryv1.AddressTypeIPv6
@@ -100,15 +134,7 @@ func addressType(family pool.Family) discoveryv1.AddressType {
 // may serve a named port at different numbers: then there is a slice for each.
 func portOf(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16, bool) {
 	for _, p := range slice.Ports {
-		protocol := corev1.ProtocolTCP
-		if p.Protocol != nil {
-			protocol = *p.Protocol
-		}
-		name := ""
-		if p.Name != nil {
-			name = *p.Name
-		}
-		if name == port.Name && protocol == cmp.Or(port.Protocol, corev1.ProtocolTCP) && p.Port != nil && 0 < *p.Port && *p.Port <= 65535 {
+		if ptr.Deref(p.Name, "") == port.Name && ptr.Deref(p.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP) && p.Port != nil && 0 < *p.Port && *p.Port <= 65535 {
 			return uint16(*p.Port), true
 		}
 	}
@@ -116,14 +142,8 @@ func portOf(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16,
 }
 
 func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, known bool) {
-	is := func(condition *bool, otherwise bool) bool {
-		if condition == nil {
-			return otherwise
-		}
-		return *condition
-	}
-	ready := is(e.Conditions.Ready, true)
-	serving, terminating := is(e.Conditions.Serving, ready), is(e.Conditions.Terminating, false)
+	ready := ptr.Deref(e.Conditions.Ready, true)
+	serving, terminating := ptr.Deref(e.Conditions.Serving, ready), ptr.Deref(e.Conditions.Terminating, false)
 	if len(e.Addresses) == 0 {
 		return none, false
 	}
@@ -131,15 +151,12 @@ func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, known bool
 	if err != nil {
 		return none, false
 	}
-	found := endpoint{at: netip.AddrPortFrom(a, port), weight: usualWeight, draining: !ready, idle: !ready && !(serving && terminating)}
+	found := endpoint{at: netip.AddrPortFrom(a, port), node: ptr.Deref(e.NodeName, ""), weight: usualWeight, draining: !ready, idle: !ready && !(serving && terminating)}
 	if e.Hints != nil {
 		found.hints, found.nodes = e.Hints.ForZones, e.Hints.ForNodes
 	}
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 		found.name = e.TargetRef.Name
-	}
-	if e.NodeName != nil {
-		found.node = *e.NodeName
 	}
 	return found, true
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/pool"
@@ -83,6 +84,15 @@ func (o Options) To() Target {
 // ByAgent reports whether the agents of pods' nodes deliver packets to them.
 func (o Options) ByAgent() bool {
 	return o.To() == Pods && (o.Mode == model.GUE || o.Mode == model.IPIP)
+}
+
+// LacksAgents says why the agents that deliver packets to pods do not know of these directors'
+// Services; empty: none is needed, or they do.
+func (o Options) LacksAgents() string {
+	if !o.ByAgent() || o.NoAgents == "" {
+		return ""
+	}
+	return fmt.Sprintf("mode %s to pods needs weir agent on their nodes, and %s", o.Mode, o.NoAgents)
 }
 
 // Check says why directors could not forward with these options, or nothing.
@@ -199,5 +209,7 @@ func SharedWith(annotations map[string]string) (list []string) {
 	return slices.Compact(list)
 }
 
-// Of returns a Service's name.
-func Of(s *corev1.Service) pool.Service { return pool.Service{Namespace: s.Namespace, Name: s.Name} }
+// Of returns the name of a Service, or of another object, as one.
+func Of(o metav1.Object) pool.Service {
+	return pool.Service{Namespace: o.GetNamespace(), Name: o.GetName()}
+}

@@ -58,11 +58,8 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 			continue
 		}
 		for _, vip := range addresses {
-			one := model.Service{MinHealthy: o.MinHealthy, Drain: o.Drain, MaxDrain: o.MaxDrain, Affinity: o.Affinity, Policy: o.Policy, Name: nameOf(s, port, vip, protocol), VIP: vip, Protocol: protocol,
-				Port: model.PortRange{First: uint16(port.Port), Last: uint16(port.Port)}, Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, SourceRanges: ranges[pool.FamilyOf(vip)]}
-			if protocol == model.UDP {
-				one.Policy = model.Maglev // no datagram says that it begins a flow
-			}
+			one := o.Service(Of(s).String(), vip, protocol, port.Port)
+			one.SourceRanges = ranges[pool.FamilyOf(vip)]
 			var lacks []Problem
 			one.Backends, lacks = Backends(o, s, port, slices, pool.FamilyOf(vip), c)
 			problems = AddNew(problems, lacks)
@@ -119,8 +116,8 @@ func AddNew(problems, more []Problem) []Problem {
 // refuses says why a Service cannot be forwarded as it asks to be, if any other way would give it
 // less than it relies on.
 func refuses(o Options, s *corev1.Service) string {
-	if o.ByAgent() && o.NoAgents != "" {
-		return fmt.Sprintf("mode %s to pods needs weir agent on their nodes, and %s", o.Mode, o.NoAgents)
+	if why := o.LacksAgents(); why != "" {
+		return why
 	}
 	if o.Mode != model.NAT || o.Backends != Nodes {
 		return ""
@@ -133,6 +130,18 @@ func refuses(o Options, s *corev1.Service) string {
 	return ""
 }
 
+// affinityProblems says how a Service's session affinity differs from what it asks for. Clients are
+// placed by their addresses, which no director remembers, so no time is counted: neither one after
+// which a client is placed anew, nor one for which it stays when backends change. The API server
+// fills in its default, which no user has asked for.
+func affinityProblems(s *corev1.Service) []Problem {
+	c := s.Spec.SessionAffinityConfig
+	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil || *c.ClientIP.TimeoutSeconds == corev1.DefaultClientIPServiceAffinitySeconds {
+		return nil
+	}
+	return problem(Unsupported, "spec.sessionAffinityConfig.clientIP.timeoutSeconds: %d s are not counted. A client's connections go to the backend that its address is placed on, for as long as the backends and their weights stay the same, also after that time; when some come or go, the next connections of some clients go to others, also before it", *c.ClientIP.TimeoutSeconds)
+}
+
 func protocolOf(p *corev1.ServicePort) (model.Protocol, bool) {
 	switch cmp.Or(p.Protocol, corev1.ProtocolTCP) {
 	case corev1.ProtocolTCP:
@@ -143,13 +152,18 @@ func protocolOf(p *corev1.ServicePort) (model.Protocol, bool) {
 	return 0, false
 }
 
-// nameOf names a service by what cannot change unless it becomes another service.
-func nameOf(s *corev1.Service, p *corev1.ServicePort, vip netip.Addr, protocol model.Protocol) string {
-	name := fmt.Sprintf("%s/%s/%d-%s", s.Namespace, s.Name, p.Port, protocol)
+// Service returns a service at a port of an address, without backends. Its name has what cannot
+// change unless it becomes another service.
+func (o Options) Service(owner string, vip netip.Addr, protocol model.Protocol, port int32) model.Service {
+	s := model.Service{Name: fmt.Sprintf("%s/%d-%s", owner, port, protocol), VIP: vip, Protocol: protocol, Port: model.PortRange{First: uint16(port), Last: uint16(port)},
+		Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, Policy: o.Policy, Affinity: o.Affinity, Drain: o.Drain, MaxDrain: o.MaxDrain, MinHealthy: o.MinHealthy}
 	if vip.Is6() {
-		name += "-ipv6"
+		s.Name += "-ipv6"
 	}
-	return name
+	if protocol == model.UDP {
+		s.Policy = model.Maglev // no datagram says that it begins a flow
+	}
+	return s
 }
 
 // nodes returns all nodes that any pod can be reached through.

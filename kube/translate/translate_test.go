@@ -18,8 +18,6 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // slice returns a slice of endpoints, each written as NAME@NODE=ADDRESS, with a mark behind it: !
 // is not ready, ~ terminates and still serves, x terminates and does not serve.
 func slice(family discoveryv1.AddressType, port string, number int32, endpoints ...string) *discoveryv1.EndpointSlice {
@@ -38,11 +36,11 @@ func slice(family discoveryv1.AddressType, port string, number int32, endpoints 
 		}
 		switch strings.TrimPrefix(text, plain) {
 		case "!":
-			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(false), Terminating: ptr(false)}
+			e.Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(false)}
 		case "~":
-			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)}
+			e.Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 		case "x":
-			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(false), Terminating: ptr(true)}
+			e.Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}
 		}
 		s.Endpoints = append(s.Endpoints, e)
 	}
@@ -287,5 +285,27 @@ func TestNodeOf(t *testing.T) {
 	n.Spec.Taints, n.DeletionTimestamp = nil, &metav1.Time{Time: time.Unix(1, 0)}
 	if got := translate.NodeOf(&n); !got.Leaving {
 		t.Errorf("a node that is deleted is %+v", got)
+	}
+}
+
+// A user who asks for a time for which clients are to stay is told that no time is counted.
+func TestAffinityTimeout(t *testing.T) {
+	for name, test := range map[string]struct {
+		affinity corev1.ServiceAffinity
+		seconds  int32
+		told     bool
+	}{"the default": {corev1.ServiceAffinityClientIP, 10800, false}, "less": {corev1.ServiceAffinityClientIP, 600, true}, "none": {corev1.ServiceAffinityNone, 600, false}} {
+		s := web(func(s *corev1.ServiceSpec) {
+			s.SessionAffinity = test.affinity
+			s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &test.seconds}}
+		})
+		services, problems := translate.Services(translate.Options{Mode: model.NAT, Backends: translate.Nodes}, s, nil, []netip.Addr{netip.MustParseAddr("203.0.113.1")}, translate.NewCluster(nodes))
+		told := false
+		for _, p := range problems {
+			told = told || p.Reason == translate.Unsupported && strings.Contains(p.Message, "timeoutSeconds: 600 s are not counted")
+		}
+		if told != test.told || len(services) != 1 || (services[0].Affinity == model.AffinitySourceIP) != (test.affinity == corev1.ServiceAffinityClientIP) {
+			t.Errorf("%s: the user is told: %v, %v; %+v", name, told, problems, services)
+		}
 	}
 }
