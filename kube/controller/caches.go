@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -46,13 +47,6 @@ type caches struct {
 	anyWeights bool
 }
 
-// custom says which of weir's custom resources a cluster has.
-type custom struct {
-	client rest.Interface // nil: none
-	// directors says that the cluster has those for directors, too: older definitions lack them.
-	directors bool
-}
-
 // byService is the index of EndpointSlices by their Service.
 const byService = "service"
 
@@ -83,7 +77,7 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 		return before.(*corev1.Pod).Labels[translate.LabelWeight] != after.(*corev1.Pod).Labels[translate.LabelWeight]
 	}
 	always := func(_, _ any) bool { return true }
-	err := errors.Join(tell(c.serving, always, func(o any) { noted.note(func(n *news) { n.services[nameOf(o)] = true }) }),
+	err := errors.Join(tell(c.serving, always, func(o any) { noted.note(func(n *news) { n.services[translate.Of(o.(metav1.Object))] = true }) }),
 		tell(c.slice, always, func(o any) { noted.note(func(n *news) { n.services[servedBy(o.(*discoveryv1.EndpointSlice))] = true }) }),
 		tell(c.node, nodes, func(any) { noted.note(func(n *news) { n.nodes = true }) }),
 		tell(c.address, always, func(o any) {
@@ -93,7 +87,7 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 		}))
 	if weighs {
 		c.weighted = informer(core.RESTClient(), "pods", translate.LabelWeight, &corev1.Pod{}, nil)
-		err = errors.Join(err, tell(c.weighted, weights, func(o any) { noted.note(func(n *news) { n.pods[nameOf(o)] = true }) }))
+		err = errors.Join(err, tell(c.weighted, weights, func(o any) { noted.note(func(n *news) { n.pods[translate.Of(o.(metav1.Object))] = true }) }))
 	}
 	c.namespace = informer(core.RESTClient(), "namespaces", "", &corev1.Namespace{}, nil)
 	namespaces := func(before, after any) bool {
@@ -127,11 +121,6 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 	_, agentErr := c.agent.AddEventHandler(heard.handler(func() { noted.note(func(n *news) { n.nodes = true }) }))
 	sets := func(any) { noted.note(func(n *news) { n.sets = true }) }
 	return c, errors.Join(err, agentErr, tell(c.group, specs, read), tell(c.peer, specs, read), tell(c.set, specs, sets))
-}
-
-func nameOf(o any) pool.Service {
-	m := o.(metav1.Object)
-	return pool.Service{Namespace: m.GetNamespace(), Name: m.GetName()}
 }
 
 // servedBy returns the Service that a slice belongs to.
@@ -180,10 +169,10 @@ func (c *caches) start(ctx context.Context) error {
 	return follow.Run(ctx, all...)
 }
 
-func (c *caches) services() []*corev1.Service { return list[corev1.Service](c.serving) }
+func (c *caches) services() []*corev1.Service { return follow.List[corev1.Service](c.serving) }
 
 func (c *caches) service(name pool.Service) *corev1.Service {
-	return one[corev1.Service](c.serving, name.String())
+	return follow.One[corev1.Service](c.serving, name.String())
 }
 
 // slices returns the EndpointSlices of a Service, with the weights of their Pods: the same objects
@@ -203,7 +192,7 @@ func (c *caches) slices(s *corev1.Service) []*discoveryv1.EndpointSlice {
 
 func (c *caches) nodes() []translate.Node {
 	var nodes []translate.Node
-	for _, n := range list[corev1.Node](c.node) {
+	for _, n := range follow.List[corev1.Node](c.node) {
 		nodes = append(nodes, translate.NodeOf(n))
 	}
 	slices.SortFunc(nodes, func(a, b translate.Node) int { return strings.Compare(a.Name, b.Name) })
@@ -222,12 +211,100 @@ func (c *caches) addresses() (list []netip.Addr) {
 
 // claim returns the holders of an address, as it was read.
 func (c *caches) claim(a netip.Addr) (none claim, read bool) {
-	if o := one[networkingv1.IPAddress](c.address, a.String()); o != nil {
+	if o := follow.One[networkingv1.IPAddress](c.address, a.String()); o != nil {
 		return claimOf(o), true
 	}
 	return none, false
 }
 
-func list[T any](i cache.SharedIndexInformer) []*T { return follow.List[T](i) }
+// news is what may have changed.
+type news struct {
+	services  map[pool.Service]bool // that changed, or whose EndpointSlices did
+	pods      map[pool.Service]bool // whose weights changed
+	addresses map[netip.Addr]bool   // that are or were claimed
+	nodes     bool
+	resources bool // custom resources, and namespaces, by whose labels they select
+	sets      bool // what is written for groups of directors
+	gateways  bool // objects of Gateway API, and namespaces
+	all       bool
+}
 
-func one[T any](i cache.SharedIndexInformer, key string) *T { return follow.One[T](i, key) }
+// changes collects news until it is taken. What has changed twice is reported once.
+type changes struct {
+	wake func() // called with each change
+
+	mu  sync.Mutex
+	got news
+}
+
+func newNews() news {
+	return news{services: map[pool.Service]bool{}, pods: map[pool.Service]bool{}, addresses: map[netip.Addr]bool{}}
+}
+
+func newChanges(wake func()) *changes { return &changes{wake: wake, got: newNews()} }
+
+// note adds to the news.
+func (c *changes) note(f func(*news)) {
+	c.mu.Lock()
+	f(&c.got)
+	c.mu.Unlock()
+	c.wake()
+}
+
+// take returns the news and forgets it.
+func (c *changes) take() news {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	got := c.got
+	c.got = newNews()
+	return got
+}
+
+// withWeights returns the slice with the weights of its Pods' labels.
+func (c *caches) withWeights(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	if !c.anyWeights { // as in most clusters
+		return s
+	}
+	with := translate.WithWeights(s, func(pod string) (string, bool) {
+		p := follow.One[corev1.Pod](c.weighted, s.Namespace+"/"+pod)
+		if p == nil {
+			return "", false
+		}
+		return p.Labels[translate.LabelWeight], true
+	})
+	if with == s {
+		delete(c.with, s.UID)
+		return s
+	}
+	if before := c.with[s.UID]; before.of == s && before.with.Annotations[translate.AnnotationWeights] == with.Annotations[translate.AnnotationWeights] {
+		return before.with
+	}
+	c.with[s.UID] = weightedSlice{s, with}
+	return with
+}
+
+// readWeights finds out whether any Pod has a weight. All slices with weights are made anew.
+func (c *caches) readWeights() {
+	c.anyWeights = c.weighted != nil && len(c.weighted.GetStore().ListKeys()) > 0
+	clear(c.with)
+}
+
+// weightedSlice is a slice with the weights of its Pods, and the slice that it was made from.
+type weightedSlice struct{ of, with *discoveryv1.EndpointSlice }
+
+// servedByPods returns the Services that some Pods serve.
+func (c *caches) servedByPods(pods map[pool.Service]bool) []pool.Service {
+	if len(pods) == 0 {
+		return nil
+	}
+	var of []pool.Service
+	for _, s := range follow.List[discoveryv1.EndpointSlice](c.slice) {
+		for i := range s.Endpoints {
+			if target := s.Endpoints[i].TargetRef; target != nil && target.Kind == "Pod" && pods[pool.Service{Namespace: s.Namespace, Name: target.Name}] {
+				of = append(of, servedBy(s))
+				break
+			}
+		}
+	}
+	return of
+}

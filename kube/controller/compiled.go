@@ -162,17 +162,7 @@ func mayClash(s *model.Service) bool { return s.Mode == model.NAT && !s.SNAT }
 // own addresses and ports, so only services that mayClash can be in each other's way.
 func clashes(parts []part) (refused []refusal) {
 	for len(parts) > 0 {
-		c := model.Config{Services: services(parts)}
-		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
-		c.SetDefaults()
-		var errs model.FieldErrors
-		errors.As(c.Validate(), &errs)
-		named := map[int]string{}
-		for _, e := range errs {
-			if i, found := serviceIn(e.Path); found && i < len(parts) && named[i] == "" {
-				named[i] = e.Problem
-			}
-		}
+		named := wrongOf(services(parts))
 		if len(named) == 0 {
 			return refused
 		}

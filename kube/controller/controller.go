@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
@@ -224,7 +225,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 func (c *Controller) put(ctx context.Context, p *plan, now time.Time) (refused []refusal, err error) {
 	if len(c.Directors) > 0 {
 		refused, err = c.set.put(ctx, p)
-		if whole := (*wholeError)(nil); errors.As(err, &whole) && c.set.countOthers(ctx) { // others have taken a part
+		if errors.Is(err, errWhole) && c.set.countOthers(ctx) { // others have taken a part
 			p.fit(c.Quotas, c.set.limits)
 			p.fitNodePorts()
 			refused, err = c.set.put(ctx, p)
@@ -256,7 +257,7 @@ func (c *Controller) look(now time.Time) {
 		}
 	}
 	if n.sets || n.all {
-		c.groups.follow(list[v1alpha1.DirectorSet](c.cache.set))
+		c.groups.follow(follow.List[v1alpha1.DirectorSet](c.cache.set))
 	}
 	if n.nodes || n.all || c.silent(now) {
 		p.setNodes(c.nodes(now))

@@ -7,14 +7,16 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 
+	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
@@ -28,7 +30,7 @@ type version struct {
 
 // listGroups lists DirectorGroups and BGPPeers.
 func (r *resources) listGroups(c *caches) {
-	r.allGroups, r.allPeers = list[v1alpha1.DirectorGroup](c.group), list[v1alpha1.BGPPeer](c.peer)
+	r.allGroups, r.allPeers = follow.List[v1alpha1.DirectorGroup](c.group), follow.List[v1alpha1.BGPPeer](c.peer)
 	slices.SortFunc(r.allGroups, func(a, b *v1alpha1.DirectorGroup) int {
 		return cmp.Or(cmp.Compare(b.Spec.Priority, a.Spec.Priority), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -86,7 +88,7 @@ func (r *resources) groupOf(o metav1.Object, namespaceOf func(metav1.Object) map
 
 // namespaceOf returns the labels of an object's namespace.
 func (c *Controller) namespaceOf(o metav1.Object) map[string]string {
-	if n := one[corev1.Namespace](c.cache.namespace, o.GetNamespace()); n != nil {
+	if n := follow.One[corev1.Namespace](c.cache.namespace, o.GetNamespace()); n != nil {
 		return n.Labels
 	}
 	return nil
@@ -103,7 +105,7 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 	for _, g := range r.groups {
 		// The status that was written last may not have been read yet.
 		before, known := c.chosen[g.Of.UID]
-		if now := one[v1alpha1.DirectorGroup](c.cache.group, g.Of.Name); !known && now != nil {
+		if now := follow.One[v1alpha1.DirectorGroup](c.cache.group, g.Of.Name); !known && now != nil {
 			for _, d := range now.Status.Directors {
 				before = append(before, d.Node)
 			}
@@ -129,7 +131,7 @@ const repaired = "Repaired"
 
 // tellOfGroup tells users what was wrong with a group, by an event on it.
 func (c *Controller) tellOfGroup(name, reason, text string) {
-	if g := one[v1alpha1.DirectorGroup](c.cache.group, name); g != nil {
+	if g := follow.One[v1alpha1.DirectorGroup](c.cache.group, name); g != nil {
 		of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: name, UID: g.UID}
 		c.events.events.Event(of, corev1.EventTypeWarning, reason, shortened(text))
 	}
@@ -176,15 +178,13 @@ func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 	var errs []error
 	r := p.read
 	for _, before := range r.allGroups {
-		if now := one[v1alpha1.DirectorGroup](c.cache.group, before.Name); now != nil && now.UID == before.UID {
-			before = now // its status may have changed
-		}
+		before = latest(c.cache.group, before)
 		after := before.DeepCopy()
 		condition := r.told[before.UID]
 		s, read := r.staff[before.Name]
 		if !read { // an unreadable group changes nothing else
 			meta.SetStatusCondition(&after.Status.Conditions, condition)
-			errs = append(errs, c.writeGroup(ctx, before, after))
+			errs = append(errs, c.writeStatus(ctx, v1alpha1.DirectorGroups, before.Status, after.Status, after))
 			continue
 		}
 		after.Status.Directors = nil
@@ -216,26 +216,60 @@ func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 			meta.RemoveStatusCondition(&after.Status.Conditions, ports.Type)
 		}
 		after.Status.KernelSources = (&translate.DirectorGroup{Of: before}).KernelSources(p.nodes)
-		errs = append(errs, c.writeGroup(ctx, before, after))
+		errs = append(errs, c.writeStatus(ctx, v1alpha1.DirectorGroups, before.Status, after.Status, after))
 	}
 	for _, before := range r.allPeers {
-		if now := one[v1alpha1.BGPPeer](c.cache.peer, before.Name); now != nil && now.UID == before.UID {
-			before = now
-		}
+		before = latest(c.cache.peer, before)
 		after := before.DeepCopy()
 		after.Status.Groups = r.peers[before.UID]
 		meta.SetStatusCondition(&after.Status.Conditions, r.told[before.UID])
 		meta.SetStatusCondition(&after.Status.Conditions, r.established(before))
-		if !equality.Semantic.DeepEqual(before.Status, after.Status) {
-			errs = append(errs, c.writeStatus(ctx, v1alpha1.BGPPeers, after, after))
-		}
+		errs = append(errs, c.writeStatus(ctx, v1alpha1.BGPPeers, before.Status, after.Status, after))
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Controller) writeGroup(ctx context.Context, before, after *v1alpha1.DirectorGroup) error {
-	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
+// latest returns an object as it was read last: its status may have changed.
+func latest[T any, P interface {
+	*T
+	metav1.Object
+}](i cache.SharedIndexInformer, before P) P {
+	if now := P(follow.One[T](i, key(before))); now != nil && now.GetUID() == before.GetUID() {
+		return now
 	}
-	return c.writeStatus(ctx, v1alpha1.DirectorGroups, after, after)
+	return before
+}
+
+// mostSaid is how many nodes a condition names with what is wrong.
+const mostSaid = 3
+
+// established returns the condition of a peer that says whether all nodes that are to speak with it
+// do, by what the nodes themselves say.
+func (r *resources) established(p *v1alpha1.BGPPeer) metav1.Condition {
+	speak := 0
+	var wrong []string
+	for _, s := range r.staff {
+		for _, c := range s.all {
+			why, told := c.Peers[p.Name]
+			switch {
+			case !told || c.Gone:
+			case why == "":
+				speak++
+			default:
+				wrong = append(wrong, c.Node+": "+why)
+			}
+		}
+	}
+	slices.Sort(wrong) // so that the order alone does not change the condition
+	condition := metav1.Condition{Type: v1alpha1.Established, ObservedGeneration: p.Generation}
+	switch {
+	case len(wrong) > 0:
+		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonDown
+		condition.Message = fmt.Sprintf("%d of %d nodes have no session with it: %s", len(wrong), len(wrong)+speak, strings.Join(wrong[:min(len(wrong), mostSaid)], "; "))
+	case speak > 0:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, v1alpha1.ReasonSpeaks, fmt.Sprintf("%d nodes have a session with it", speak)
+	default:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, v1alpha1.ReasonNobody, "no node has said that it speaks with it"
+	}
+	return condition
 }

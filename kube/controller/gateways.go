@@ -8,68 +8,19 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/gateway"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 )
-
-// The resources of Gateway API.
-const (
-	gatewayClasses  = "gatewayclasses"
-	gateways        = "gateways"
-	tcpRoutes       = "tcproutes"
-	udpRoutes       = "udproutes"
-	referenceGrants = "referencegrants"
-)
-
-// gatewaysOf returns a client of Gateway API's resources and which of them the cluster has, or nil
-// if it has no Gateways.
-func gatewaysOf(ctx context.Context, config *rest.Config) (rest.Interface, map[string]bool, error) {
-	scheme := runtime.NewScheme()
-	if err := gatewayv1.Install(scheme); err != nil {
-		return nil, nil, fmt.Errorf("name the resources of Gateway API: %w", err)
-	}
-	version := schema.GroupVersion(gatewayv1.GroupVersion)
-	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath = &version, "/apis"
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a client of the API server: %w", err)
-	}
-	text, err := client.Get().AbsPath("/apis", gatewayv1.GroupName, gatewayv1.GroupVersion.Version).Do(ctx).Raw()
-	if apierrors.IsNotFound(err) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("ask which resources there are of %s: %w", version, err)
-	}
-	var list metav1.APIResourceList
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, nil, fmt.Errorf("read which resources there are of %s: %w", version, err)
-	}
-	there := map[string]bool{}
-	for _, r := range list.APIResources {
-		there[r.Name] = true
-	}
-	if !there[gatewayClasses] || !there[gateways] {
-		return nil, nil, nil // half an installation counts as none
-	}
-	return client, there, nil
-}
 
 // followGateways follows the resources of Gateway API that the cluster has.
 func (c *Controller) followGateways() error {
@@ -159,11 +110,11 @@ func (c *Controller) gatewayCluster(p *plan) *gateway.Cluster {
 			}
 			return o.To()
 		},
-		Classes: list[gatewayv1.GatewayClass](c.cache.gatewayClass), Gateways: list[gatewayv1.Gateway](c.cache.gateway),
-		TCPRoutes: list[gatewayv1.TCPRoute](c.cache.tcpRoute), UDPRoutes: list[gatewayv1.UDPRoute](c.cache.udpRoute),
-		Grants: list[gatewayv1.ReferenceGrant](c.cache.grant),
+		Classes: follow.List[gatewayv1.GatewayClass](c.cache.gatewayClass), Gateways: follow.List[gatewayv1.Gateway](c.cache.gateway),
+		TCPRoutes: follow.List[gatewayv1.TCPRoute](c.cache.tcpRoute), UDPRoutes: follow.List[gatewayv1.UDPRoute](c.cache.udpRoute),
+		Grants: follow.List[gatewayv1.ReferenceGrant](c.cache.grant),
 		Namespace: func(name string) map[string]string {
-			if n := one[corev1.Namespace](c.cache.namespace, name); n != nil {
+			if n := follow.One[corev1.Namespace](c.cache.namespace, name); n != nil {
 				return n.Labels
 			}
 			return nil
@@ -182,8 +133,8 @@ func (c *Controller) judgeGateway(ctx context.Context, owner pool.Service) error
 	if err := json.Unmarshal(text, &now); err != nil {
 		return fmt.Errorf("read %s: %w", owner, err)
 	}
-	read := one[gatewayv1.Gateway](c.cache.gateway, key(&now))
-	class := one[gatewayv1.GatewayClass](c.cache.gatewayClass, string(now.Spec.GatewayClassName))
+	read := follow.One[gatewayv1.Gateway](c.cache.gateway, key(&now))
+	class := follow.One[gatewayv1.GatewayClass](c.cache.gatewayClass, string(now.Spec.GatewayClassName))
 	ours := class != nil && string(class.Spec.ControllerName) == c.Gateways && now.DeletionTimestamp == nil
 	if c.gateways == nil || ours && (read == nil || !gateway.SameWish(read, &now)) {
 		return errTooOld
@@ -198,10 +149,10 @@ func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 	var writes []func() error
 	if p.unsaid.classes {
 		for _, class := range p.view.Classes {
-			if is := one[gatewayv1.GatewayClass](c.cache.gatewayClass, class.Name); current(is, class) {
+			if is := follow.One[gatewayv1.GatewayClass](c.cache.gatewayClass, class.Name); current(is, class) {
 				after := is.DeepCopy()
 				after.Status = gateway.ClassStatus(is, now)
-				writes = append(writes, c.statusWrite(ctx, gatewayClasses, is.Status, after.Status, after, after))
+				writes = append(writes, c.statusWrite(ctx, gatewayClasses, is.Status, after.Status, after))
 			}
 		}
 	}
@@ -209,29 +160,21 @@ func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 		if w.gateway == nil {
 			continue
 		}
-		if is := one[gatewayv1.Gateway](c.cache.gateway, key(w.gateway.Of)); current(is, w.gateway.Of) {
+		if is := follow.One[gatewayv1.Gateway](c.cache.gateway, key(w.gateway.Of)); current(is, w.gateway.Of) {
 			after := is.DeepCopy()
 			after.Status = w.gateway.Status(is.Status, w.outcome(is, p.unsaid.unanswered), now)
-			writes = append(writes, w.telling(is, after, c.statusWrite(ctx, gateways, is.Status, after.Status, after, after)))
+			writes = append(writes, w.telling(is, after, c.statusWrite(ctx, gateways, is.Status, after.Status, after)))
 		}
 	}
 	for r := range p.unsaid.routes {
 		writes = append(writes, c.routeWrite(ctx, p.view, r, now))
 	}
-	var errs []error
-	var mu sync.Mutex
-	each(slices.DeleteFunc(writes, func(f func() error) bool { return f == nil }), func(f func() error) {
-		if err := f(); err != nil {
-			mu.Lock()
-			errs = append(errs, err)
-			mu.Unlock()
-		}
-	})
-	if len(errs) == 0 {
+	err := each(slices.DeleteFunc(writes, func(f func() error) bool { return f == nil }), func(f func() error) error { return f() })
+	if err == nil {
 		p.unsaid.classes = false
 		clear(p.unsaid.routes)
 	}
-	return joined(errs)
+	return err
 }
 
 // telling returns a write of a Gateway's status that also notes if the status names a new address,
@@ -253,22 +196,20 @@ func (w *wish) telling(before, after *gatewayv1.Gateway, write func() error) fun
 func (c *Controller) routeWrite(ctx context.Context, view *gateway.View, r *gateway.Route, now metav1.Time) func() error {
 	switch r.Kind {
 	case gateway.TCPRoute:
-		if is := one[gatewayv1.TCPRoute](c.cache.tcpRoute, key(r.Of)); current(is, r.Of) {
+		if is := follow.One[gatewayv1.TCPRoute](c.cache.tcpRoute, key(r.Of)); current(is, r.Of) {
 			after := is.DeepCopy()
 			after.Status.RouteStatus = view.RouteStatus(r, is.Status.RouteStatus, now)
-			return c.statusWrite(ctx, tcpRoutes, is.Status, after.Status, after, after)
+			return c.statusWrite(ctx, tcpRoutes, is.Status, after.Status, after)
 		}
 	case gateway.UDPRoute:
-		if is := one[gatewayv1.UDPRoute](c.cache.udpRoute, key(r.Of)); current(is, r.Of) {
+		if is := follow.One[gatewayv1.UDPRoute](c.cache.udpRoute, key(r.Of)); current(is, r.Of) {
 			after := is.DeepCopy()
 			after.Status.RouteStatus = view.RouteStatus(r, is.Status.RouteStatus, now)
-			return c.statusWrite(ctx, udpRoutes, is.Status, after.Status, after, after)
+			return c.statusWrite(ctx, udpRoutes, is.Status, after.Status, after)
 		}
 	}
 	return nil
 }
-
-func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 // current reports whether the object that was looked at is still the same, except for its status.
 func current[T any, P interface {
@@ -294,19 +235,11 @@ func (w *wish) outcome(is *gatewayv1.Gateway, unanswered string) gateway.Outcome
 	return o
 }
 
-// statusWrite returns a function that replaces the status of an object; nil: the status is the
-// same.
-func (c *Controller) statusWrite(ctx context.Context, resource string, before, after any, name metav1.Object, o runtime.Object) func() error {
+// statusWrite returns a function that replaces the status of an object; nil: the status is the same.
+// Others write to the same statuses: if one was faster, the write is tried again.
+func (c *Controller) statusWrite(ctx context.Context, resource string, before, after any, o object) func() error {
 	if equality.Semantic.DeepEqual(before, after) {
 		return nil
 	}
-	return func() error {
-		err := c.gateways.Put().Resource(resource).NamespaceIfScoped(name.GetNamespace(), name.GetNamespace() != "").
-			Name(name.GetName()).SubResource("status").Body(o).Do(ctx).Error()
-		if err == nil || apierrors.IsNotFound(err) {
-			return nil
-		}
-		// Others write to the same statuses: if one was faster, the write is tried again.
-		return fmt.Errorf("write the status of %s %s: %w", resource, key(name), err)
-	}
+	return func() error { return putStatus(ctx, c.gateways, resource, before, after, o) }
 }

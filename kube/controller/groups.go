@@ -178,8 +178,7 @@ func (w *groupWriter) write(ctx context.Context, groups []*translate.DirectorGro
 }
 
 func (w *groupWriter) writeObject(ctx context.Context, g *compiledGroup, number int, of *v1alpha1.DirectorGroup) error {
-	yes := true
-	object := g.object(number, metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: of.Name, UID: of.UID, Controller: &yes})
+	object := g.object(number, metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: of.Name, UID: of.UID, Controller: new(true)})
 	o := g.objects[number]
 	request := w.client.Put().Name(object.Name)
 	if o.of == nil {

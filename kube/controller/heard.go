@@ -9,6 +9,7 @@ import (
 
 	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/group"
+	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
 
@@ -34,7 +35,7 @@ func (h *heard) handler(changed func()) cache.ResourceEventHandler {
 		l := o.(*coordinationv1.Lease)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.at[keyOf(l)] = time.Now()
+		h.at[key(l)] = time.Now()
 		return l
 	}
 	says := func(l *coordinationv1.Lease) [2]string {
@@ -56,10 +57,8 @@ func (h *heard) handler(changed func()) cache.ResourceEventHandler {
 func (h *heard) last(lease *coordinationv1.Lease) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.at[keyOf(lease)]
+	return h.at[key(lease)]
 }
-
-func keyOf(l *coordinationv1.Lease) string { return l.Namespace + "/" + l.Name }
 
 // of identifies a group's Leases: a Lease in another namespace makes no director of the group.
 type of struct{ group, namespace string }
@@ -91,11 +90,11 @@ func (h *heard) presence(of string, l *coordinationv1.Lease) (group.Presence, ti
 	p, err := group.ReadPresence(of, l.Name, l.Annotations[group.AnnotationDirector])
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	key := keyOf(l)
+	at := key(l)
 	if err == nil {
-		h.said[key] = said{p, h.at[key]}
+		h.said[at] = said{p, h.at[at]}
 	}
-	last, is := h.said[key]
+	last, is := h.said[at]
 	return last.presence, last.at, is && l.Name == group.LeaseName(of, last.presence.Node)
 }
 
@@ -107,7 +106,43 @@ func (h *heard) forget(o any) {
 	if l, is := o.(*coordinationv1.Lease); is {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		delete(h.at, keyOf(l))
-		delete(h.said, keyOf(l))
+		delete(h.at, key(l))
+		delete(h.said, key(l))
 	}
+}
+
+// agents returns what is known about nodes' agents, by node name, and when the next agent becomes
+// silent if nothing is heard of it until then; the zero time: never. Leases of other namespaces do
+// not count.
+func (h *heard) agents(leases cache.SharedIndexInformer, namespace string, now time.Time) (by map[string]translate.Agent, next time.Time) {
+	by = map[string]translate.Agent{}
+	for _, l := range follow.List[coordinationv1.Lease](leases) {
+		p, err := group.ReadAgentPresence(l.Annotations[group.AnnotationAgent])
+		if err != nil || l.Namespace != namespace {
+			continue
+		}
+		silent := h.last(l).Add(group.Silence)
+		switch {
+		case p.Unfit != "" || !now.Before(silent):
+			by[p.Node] = translate.AgentSilent
+		default:
+			by[p.Node], next = translate.AgentRuns, sooner(next, silent)
+		}
+	}
+	return by, next
+}
+
+// nodes returns the existing nodes, with their agents.
+func (c *Controller) nodes(now time.Time) (nodes []translate.Node) {
+	agents, next := c.heard.agents(c.cache.agent, c.Namespace, now)
+	nodes, c.silence = c.cache.nodes(), next
+	for i := range nodes {
+		nodes[i].Agent = agents[nodes[i].Name]
+	}
+	return nodes
+}
+
+// silent reports whether some agent may not have been heard of for too long.
+func (c *Controller) silent(now time.Time) bool {
+	return !c.silence.IsZero() && !now.Before(c.silence)
 }

@@ -5,6 +5,13 @@ import (
 	"errors"
 	"maps"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"weir.io/weir/kube/follow"
+	"weir.io/weir/kube/v1alpha1"
 )
 
 // lookAgain is how often the controller looks which kinds of resources the cluster has: definitions
@@ -52,4 +59,49 @@ func (c *Controller) lookForKinds(ctx context.Context, end context.CancelCauseFu
 			return
 		}
 	}
+}
+
+// custom says which of weir's custom resources a cluster has.
+type custom struct {
+	client rest.Interface // nil: none
+	// directors says that the cluster has those for directors, too: older definitions lack them.
+	directors bool
+}
+
+// resourcesOf returns which of weir's custom resources the cluster has. Half an installation counts
+// as none.
+func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err error) {
+	client, err := follow.Resources(config)
+	if err != nil {
+		return none, err
+	}
+	there, err := follow.Served(ctx, client, v1alpha1.GroupVersion)
+	if err != nil || !there[v1alpha1.AddressPools] || !there[v1alpha1.ServicePolicies] {
+		return none, err
+	}
+	return custom{client: client, directors: there[v1alpha1.DirectorGroups] && there[v1alpha1.BGPPeers] && there[v1alpha1.DirectorSets]}, nil
+}
+
+// The resources of Gateway API.
+const (
+	gatewayClasses  = "gatewayclasses"
+	gateways        = "gateways"
+	tcpRoutes       = "tcproutes"
+	udpRoutes       = "udproutes"
+	referenceGrants = "referencegrants"
+)
+
+// gatewaysOf returns a client of Gateway API's resources and which of them the cluster has, or nil
+// if it has no Gateways. Half an installation counts as none.
+func gatewaysOf(ctx context.Context, config *rest.Config) (rest.Interface, map[string]bool, error) {
+	version := schema.GroupVersion(gatewayv1.GroupVersion)
+	client, err := follow.Client(config, version, gatewayv1.Install)
+	if err != nil {
+		return nil, nil, err
+	}
+	there, err := follow.Served(ctx, client, version)
+	if err != nil || !there[gatewayClasses] || !there[gateways] {
+		return nil, nil, err
+	}
+	return client, there, nil
 }

@@ -121,16 +121,15 @@ type claimed struct {
 // make claims addresses, several at a time.
 func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 	result := claimed{taken: map[pool.Share]string{}}
-	var errs []error
 	var mu sync.Mutex
-	each(slices.Collect(maps.Keys(claims)), func(address netip.Addr) {
+	result.err = each(slices.Collect(maps.Keys(claims)), func(address netip.Addr) error {
 		l.mu.Lock()
 		had := l.of(address)
 		l.mu.Unlock()
 		made, err := l.claim(ctx, address, claims[address], len(had) > 0)
 		if err == nil {
 			l.note(address, func() { l.made[address] = made })
-			return
+			return nil
 		}
 		var other *foreignError
 		isForeign := errors.As(err, &other)
@@ -139,6 +138,7 @@ func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 		}
 		mu.Lock()
 		defer mu.Unlock()
+		var errs []error
 		for _, h := range claims[address] {
 			// A Service that has the address already, and wants other ports of it, must not lose it
 			// because the API server does not answer.
@@ -147,8 +147,8 @@ func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 			}
 			errs = append(errs, fmt.Errorf("claim %s for %s: %w", address, h.Service, err))
 		}
+		return errors.Join(errs...)
 	})
-	result.err = joined(errs)
 	return result
 }
 
@@ -214,18 +214,15 @@ func (c *Controller) release(ctx context.Context, shares []pool.Share) error {
 			of[s.Address] = append(of[s.Address], s.Service)
 		}
 	}
-	var errs []error
-	var mu sync.Mutex
-	each(slices.Collect(maps.Keys(of)), func(a netip.Addr) {
+	return each(slices.Collect(maps.Keys(of)), func(a netip.Addr) error {
+		var errs []error
 		for _, owner := range of[a] { // one by one: each replaces what the one before has written
 			if err := c.releaseOne(ctx, a, owner); err != nil {
-				mu.Lock()
 				errs = append(errs, fmt.Errorf("release %s of %s: %w", a, owner, err))
-				mu.Unlock()
 			}
 		}
+		return errors.Join(errs...)
 	})
-	return joined(errs)
 }
 
 // known reports whether there is a claim of an address that was not released yet.

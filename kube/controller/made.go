@@ -129,17 +129,30 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 // valid gives services their defaults, and says what is wrong with the first one that no director
 // would take.
 func valid(services []model.Service) string {
+	wrong := wrongOf(services)
+	for i := range services {
+		if why := wrong[i]; why != "" {
+			return fmt.Sprintf("%s: %s", services[i].Name, why)
+		}
+	}
+	return ""
+}
+
+// wrongOf gives services their defaults, and returns what is wrong with some of them beside the
+// others, by their numbers. How much room directors have does not matter.
+func wrongOf(services []model.Service) map[int]string {
 	c := model.Config{Services: services}
 	c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
 	c.SetDefaults()
 	var errs model.FieldErrors
 	errors.As(c.Validate(), &errs)
+	wrong := map[int]string{}
 	for _, e := range errs {
-		if i, found := serviceIn(e.Path); found && i < len(services) {
-			return fmt.Sprintf("%s: %s", services[i].Name, e.Problem)
+		if i, found := serviceIn(e.Path); found && i < len(services) && wrong[i] == "" {
+			wrong[i] = e.Problem
 		}
 	}
-	return ""
+	return wrong
 }
 
 // part is a service for directors, and its wish.

@@ -83,10 +83,6 @@ const (
 	stages
 )
 
-func compareNames(a, b pool.Service) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
-}
-
 func newPlan() *plan {
 	return &plan{book: pool.NewBook(), byName: map[pool.Service]*wish{}, others: map[pool.Service]bool{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{}, ways: map[types.UID]*translate.Ways{},
 		view: &gateway.View{}, unsaid: unsaid{routes: map[*gateway.Route]bool{}}}
@@ -118,7 +114,7 @@ func (w *wish) object() metav1.Object {
 // byAge puts the oldest first.
 func byAge(a, b *wish) int {
 	x, y := a.object().GetCreationTimestamp(), b.object().GetCreationTimestamp()
-	return cmp.Or(x.Compare(y.Time), compareNames(a.name(), b.name()))
+	return cmp.Or(x.Compare(y.Time), a.name().Compare(b.name()))
 }
 
 // want takes in what a Service says, and which pools are not for it.

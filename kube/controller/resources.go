@@ -3,57 +3,22 @@ package controller
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
-
-// resourcesOf returns which of weir's custom resources the cluster has.
-func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err error) {
-	client, err := follow.Resources(config)
-	if err != nil {
-		return none, err
-	}
-	text, err := client.Get().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version).Do(ctx).Raw()
-	if apierrors.IsNotFound(err) {
-		return none, nil
-	}
-	if err != nil {
-		return none, fmt.Errorf("ask which resources there are of %s: %w", v1alpha1.GroupVersion, err)
-	}
-	var there metav1.APIResourceList
-	if err := json.Unmarshal(text, &there); err != nil {
-		return none, fmt.Errorf("read which resources there are of %s: %w", v1alpha1.GroupVersion, err)
-	}
-	has := func(resources ...string) bool { // half an installation counts as none
-		for _, resource := range resources {
-			if !slices.ContainsFunc(there.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
-				return false
-			}
-		}
-		return true
-	}
-	if !has(v1alpha1.AddressPools, v1alpha1.ServicePolicies) {
-		return none, nil
-	}
-	return custom{client: client, directors: has(v1alpha1.DirectorGroups, v1alpha1.BGPPeers, v1alpha1.DirectorSets)}, nil
-}
 
 // resources are the custom resources as they were read.
 type resources struct {
@@ -77,8 +42,8 @@ type resources struct {
 // readResources reads the custom resources and returns true, unless they are what the plan has read
 // already. An invalid one is not used, and its status says why; the others are used.
 func (c *Controller) readResources(p *plan) bool {
-	r := &resources{allPools: list[v1alpha1.AddressPool](c.cache.pool), all: list[v1alpha1.ServicePolicy](c.cache.policy),
-		namespaces: list[corev1.Namespace](c.cache.namespace), ready: map[metav1.Object]metav1.Condition{}}
+	r := &resources{allPools: follow.List[v1alpha1.AddressPool](c.cache.pool), all: follow.List[v1alpha1.ServicePolicy](c.cache.policy),
+		namespaces: follow.List[corev1.Namespace](c.cache.namespace), ready: map[metav1.Object]metav1.Condition{}}
 	slices.SortFunc(r.allPools, func(a, b *v1alpha1.AddressPool) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -208,30 +173,24 @@ func (c *Controller) writeResources(ctx context.Context, p *plan) error {
 			after.Status.Assigned = 0
 		}
 		meta.SetStatusCondition(&after.Status.Conditions, condition)
-		if !equality.Semantic.DeepEqual(before.Status, after.Status) {
-			errs = append(errs, c.writeStatus(ctx, v1alpha1.AddressPools, after, after))
-		}
+		errs = append(errs, c.writeStatus(ctx, v1alpha1.AddressPools, before.Status, after.Status, after))
 	}
 	for _, before := range read.all {
 		after := before.DeepCopy()
 		after.Status.Services = forwarded[before]
 		meta.SetStatusCondition(&after.Status.Conditions, read.ready[before])
-		if !equality.Semantic.DeepEqual(before.Status, after.Status) {
-			errs = append(errs, c.writeStatus(ctx, v1alpha1.ServicePolicies, after, after))
-		}
+		errs = append(errs, c.writeStatus(ctx, v1alpha1.ServicePolicies, before.Status, after.Status, after))
 	}
 	err := errors.Join(errs...)
 	p.recount = err != nil
 	return err
 }
 
-// writeStatus replaces the status of an object. If what was read of it is too old, nothing is lost:
-// the newer object is about to be read.
-func (c *Controller) writeStatus(ctx context.Context, resource string, name metav1.Object, o runtime.Object) error {
-	err := c.resources.client.Put().Resource(resource).NamespaceIfScoped(name.GetNamespace(), name.GetNamespace() != "").
-		Name(name.GetName()).SubResource("status").Body(o).Do(ctx).Error()
-	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil
+// writeStatus replaces the status of one of weir's own objects, unless it is the same. If what was
+// read of the object is too old, nothing is lost: the newer object is about to be read.
+func (c *Controller) writeStatus(ctx context.Context, resource string, before, after any, o object) error {
+	if err := putStatus(ctx, c.resources.client, resource, before, after, o); !apierrors.IsConflict(err) {
+		return err
 	}
-	return fmt.Errorf("write the status of %s %s: %w", resource, name.GetName(), err)
+	return nil
 }

@@ -46,13 +46,8 @@ type refusal struct {
 	why   string
 }
 
-// wholeError is the refusal of a set that names no service as its cause.
-type wholeError struct{ error }
-
-func (e *wholeError) Error() string {
-	return "the directors refuse the set as a whole: " + e.error.Error()
-}
-func (e *wholeError) Unwrap() error { return e.error }
+// errWhole is the refusal of a set that names no service as its cause.
+var errWhole = errors.New("the directors refuse the set as a whole")
 
 // put makes the set what the plan wants. Parts that clash with what others have are left out and
 // returned: they must not keep the rest from being forwarded.
@@ -82,7 +77,7 @@ func (w *setWriter) put(ctx context.Context, p *plan) (refused []refusal, err er
 			}
 		}
 		if len(named) == 0 {
-			return refused, &wholeError{err}
+			return refused, fmt.Errorf("%w: %w", errWhole, err)
 		}
 		rest, more := leaveOut(parts, named)
 		parts, refused = rest, append(refused, more...)

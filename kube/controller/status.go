@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"weir.io/weir/kube/translate"
 )
@@ -25,16 +27,7 @@ func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 		}
 	}
 	slices.SortFunc(list, byAge)
-	var errs []error
-	var mu sync.Mutex
-	each(list, func(w *wish) {
-		if err := c.tell(ctx, w); err != nil {
-			mu.Lock()
-			errs = append(errs, fmt.Errorf("write the status of %s: %w", w.name(), err))
-			mu.Unlock()
-		}
-	})
-	return joined(errs)
+	return each(list, func(w *wish) error { return c.tell(ctx, w) })
 }
 
 // tell writes one status. The watch of Services then reports it, and so the later version of the
@@ -46,8 +39,11 @@ func (c *Controller) tell(ctx context.Context, w *wish) error {
 	if apierrors.IsNotFound(err) {
 		return nil // the Service is gone, and its removal is about to be read
 	}
-	w.told = w.told || err == nil && isNews(changed.Status.LoadBalancer.Ingress, w.service.Status.LoadBalancer.Ingress)
-	return err
+	if err != nil {
+		return fmt.Errorf("write the status of %s: %w", w.name(), err)
+	}
+	w.told = w.told || isNews(changed.Status.LoadBalancer.Ingress, w.service.Status.LoadBalancer.Ingress)
+	return nil
 }
 
 // status returns the new status.
@@ -97,3 +93,25 @@ func (w *wish) ingress() []corev1.LoadBalancerIngress {
 	}
 	return list
 }
+
+// object is an object of a custom resource.
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// putStatus replaces the status of an object, unless it is the same.
+func putStatus(ctx context.Context, client rest.Interface, resource string, before, after any, o object) error {
+	if equality.Semantic.DeepEqual(before, after) {
+		return nil
+	}
+	err := client.Put().Resource(resource).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").
+		Name(o.GetName()).SubResource("status").Body(o).Do(ctx).Error()
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("write the status of %s %s: %w", resource, key(o), err)
+}
+
+// key returns the name of an object, behind its namespace if it has one, as caches have it.
+func key(o metav1.Object) string { return cache.MetaObjectToName(o).String() }

@@ -81,7 +81,7 @@ func TestAgents(t *testing.T) {
 		if err := store.GetStore().Add(l); err != nil {
 			t.Fatal(err)
 		}
-		h.at[keyOf(l)] = now.Add(-one.silent)
+		h.at[key(l)] = now.Add(-one.silent)
 	}
 	by, next := h.agents(store, "weir-system", now)
 	want := map[string]translate.Agent{"runs": translate.AgentRuns, "silent": translate.AgentSilent, "stopped": translate.AgentSilent}

@@ -4,11 +4,14 @@ package follow
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -18,18 +21,43 @@ import (
 
 // Resources returns a client of weir's custom resources.
 func Resources(config *rest.Config) (rest.Interface, error) {
+	return Client(config, v1alpha1.GroupVersion, v1alpha1.AddToScheme)
+}
+
+// Client returns a client of a group's custom resources in one version.
+func Client(config *rest.Config, version schema.GroupVersion, install func(*runtime.Scheme) error) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("name the custom resources: %w", err)
+	if err := install(scheme); err != nil {
+		return nil, fmt.Errorf("name the resources of %s: %w", version, err)
 	}
 	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath = &v1alpha1.GroupVersion, "/apis"
+	config.GroupVersion, config.APIPath = &version, "/apis"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
 	return client, nil
+}
+
+// Served returns which resources of a group the API server has in one version.
+func Served(ctx context.Context, client rest.Interface, version schema.GroupVersion) (map[string]bool, error) {
+	text, err := client.Get().AbsPath("/apis", version.Group, version.Version).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask which resources there are of %s: %w", version, err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("read which resources there are of %s: %w", version, err)
+	}
+	there := map[string]bool{}
+	for _, r := range list.APIResources {
+		there[r.Name] = true
+	}
+	return there, nil
 }
 
 // What says which objects of a resource are followed; the zero value is all of them.
