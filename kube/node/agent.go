@@ -1,9 +1,7 @@
 package node
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -15,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/group"
@@ -79,17 +76,11 @@ func agentFile(services []decoded, ports func(*decoded) []model.Document, from [
 			}
 		}
 	}
-	var text bytes.Buffer
-	text.WriteString("# Written by weir-kube node.\n")
-	encoder := json.NewEncoder(&text)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(map[string]any{"agent": agentOf(interfaces, replies), "directors": from, "services": mine}); err != nil {
-		return nil, fmt.Errorf("write the agent's file: %w", err)
-	}
-	if _, err := config.Parse("agent.yaml", text.Bytes()); err != nil {
+	text, err := written("agent.yaml", "Written by weir-kube node.", map[string]any{"agent": agentOf(interfaces, replies), "directors": from, "services": mine})
+	if err != nil {
 		return nil, fmt.Errorf("what the node's services are is no agent's file: %w", err)
 	}
-	return text.Bytes(), nil
+	return text, nil
 }
 
 func agentOf(interfaces, replies []string) map[string]any {

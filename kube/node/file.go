@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,26 +14,6 @@ import (
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
-
-// facts are the facts about a node, from its object, or a pod, from its environment.
-type facts struct {
-	Name     string
-	V4, V6   netip.Addr // towards backends and routers; the zero one: it has none
-	Labels   map[string]string
-	RouterID netip.Addr // of BGP
-	Unfit    string     // why it should not be a director; empty: it may be one
-	Overlay  overlay    // that pods' nodes answer by; the zero one: there is none
-	Pod      bool       // it is a pod: packets come by the detour, and native XDP's would be lost in the pod's veth
-}
-
-func (f *facts) addresses() (list []netip.Addr) {
-	for _, a := range []netip.Addr{f.V4, f.V6} {
-		if a.IsValid() {
-			list = append(list, a)
-		}
-	}
-	return list
-}
 
 // coalesce is the coalesce of the director's file: the controller and this sidecar, which gives the
 // director one set after the other, have already waited for changes that belong together.
@@ -48,7 +27,7 @@ type announced struct {
 }
 
 // file returns the configuration file of a node's director, which is checked, and leaves some to
-// the kernel at node ports. It is JSON, which is YAML.
+// the kernel at node ports.
 func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told announced, leaves []string, state string) ([]byte, error) {
 	director := map[string]any{"interfaces": g.Spec.Interfaces, "limits": limits(g.Spec.Limits)}
 	all := map[string]any{"coalesce": coalesce, "director": director, "services": []any{}}
@@ -74,17 +53,22 @@ func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told 
 	if b := speaker(g, peers, f, told); b != nil {
 		all["bgp"] = b
 	}
-	var text bytes.Buffer
-	text.WriteString("# Written by weir-kube node for DirectorGroup " + g.Name + ".\n")
-	encoder := json.NewEncoder(&text)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(all); err != nil {
-		return nil, fmt.Errorf("write the director's file: %w", err)
-	}
-	if _, err := config.Parse("weir.yaml", text.Bytes()); err != nil {
+	text, err := written("weir.yaml", "Written by weir-kube node for DirectorGroup "+g.Name+".", all)
+	if err != nil {
 		return nil, fmt.Errorf("what follows from DirectorGroup %s is no director's file: %w", g.Name, err)
 	}
-	return text.Bytes(), nil
+	return text, nil
+}
+
+// written returns a file as weir reads it, which is checked: a comment, and JSON, which is YAML.
+func written(name, comment string, content map[string]any) ([]byte, error) {
+	text, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	text = fmt.Appendf(nil, "# %s\n%s\n", comment, text)
+	_, err = config.Parse(name, text)
+	return text, err
 }
 
 func limits(l *v1alpha1.DirectorLimits) map[string]any {
@@ -117,7 +101,7 @@ func neighbor(g *v1alpha1.DirectorGroup, vips []netip.Addr) model.Neighbor {
 	return n
 }
 
-// speaker tells the peers that the group and the node have; nil: none. A standby node also keeps
+// speaker tells the peers; nil: none. A standby node also keeps
 // sessions with them, and tells them nothing: so it need not wait for sessions when its turn comes.
 func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told announced) *model.BGP {
 	if g.Spec.BGP == nil {
@@ -125,7 +109,7 @@ func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, to
 	}
 	b := &model.BGP{ASN: uint32(g.Spec.BGP.ASN), RouterID: f.RouterID}
 	for _, p := range peers {
-		if !p.Serves(g) || !p.Selects(f.Labels) || p.Valid(g.Spec.BGP.ASN) != nil {
+		if p.Valid(g.Spec.BGP.ASN) != nil {
 			continue
 		}
 		n := p.Neighbor
@@ -149,14 +133,6 @@ func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, to
 		}
 	}
 	return b
-}
-
-// routerID makes an almost unique ID from a name, for nodes without an IPv4 address.
-func routerID(name string) netip.Addr {
-	h := fnv.New32a()
-	h.Write([]byte(name)) // it never fails
-	x := h.Sum32()
-	return netip.AddrFrom4([4]byte{1 + byte(x>>24)%223, byte(x >> 16), byte(x >> 8), 1 + byte(x)%254})
 }
 
 // replace makes a text the file's, in one step.

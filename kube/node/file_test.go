@@ -14,7 +14,6 @@ import (
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
 
@@ -28,18 +27,13 @@ func nodeOf(change ...func(*corev1.Node)) *corev1.Node {
 	return n
 }
 
-func peerOf(t *testing.T, name string, change ...func(*v1alpha1.BGPPeerSpec)) *translate.BGPPeer {
-	t.Helper()
+func peerOf(name string, change ...func(*v1alpha1.BGPPeerSpec)) *v1alpha1.BGPPeer {
 	p := &v1alpha1.BGPPeer{Spec: v1alpha1.BGPPeerSpec{Address: "10.0.0.1", ASN: 65000, Port: 179}}
 	p.Name = name
 	for _, f := range change {
 		f(&p.Spec)
 	}
-	read, err := translate.ReadBGPPeer(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return read
+	return p
 }
 
 // The file that follows from a group and a node is one that a director reads, and says what
@@ -50,18 +44,18 @@ func TestFile(t *testing.T) {
 	g.Spec.Limits = &v1alpha1.DirectorLimits{Services: 100, Backends: 2000, RingMemory: 1 << 20, Flows: 4096}
 	interval, hold, pref := v1alpha1.Duration("50ms"), v1alpha1.Duration("30s"), int64(200)
 	f := factsOf("a", nodeOf(), g)
-	peers := []*translate.BGPPeer{
-		peerOf(t, "plain"),
-		peerOf(t, "full", func(s *v1alpha1.BGPPeerSpec) {
+	peers := peersOf([]*v1alpha1.BGPPeer{
+		peerOf("bare"),
+		peerOf("full", func(s *v1alpha1.BGPPeerSpec) {
 			s.Address, s.ASN, s.Port, s.BFD = "2001:db8::1", 65001, 1790, &v1alpha1.BGPPeerBFD{Interval: &interval, Multiplier: 5}
 			s.HoldTime, s.Families, s.Communities, s.LocalPref, s.PasswordSecret = &hold, []string{"ipv6"}, []string{"65000:100", "no-export"}, &pref, "tor"
 		}),
-		peerOf(t, "other-rack", func(s *v1alpha1.BGPPeerSpec) {
+		peerOf("other-rack", func(s *v1alpha1.BGPPeerSpec) {
 			s.Address, s.NodeSelector = "10.0.0.3", &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "r2"}}
 		}),
-		peerOf(t, "other-group", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.Groups = "10.0.0.4", []string{"inner"} }),
-		peerOf(t, "locked", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.PasswordSecret = "10.0.0.5", "unknown" }),
-	}
+		peerOf("other-group", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.Groups = "10.0.0.4", []string{"inner"} }),
+		peerOf("locked", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.PasswordSecret = "10.0.0.5", "unknown" }),
+	}, g, &f)
 	text, err := file(g, peers, &f, announced{active: true, passwords: map[string]string{"full": "/run/tor.password"}}, nil, "/var/lib/weir/state")
 	if err != nil {
 		t.Fatal(err)

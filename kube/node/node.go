@@ -277,19 +277,6 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 	}
 }
 
-// presence is what the controller is told about the node.
-func (n *Node) presence(g *v1alpha1.DirectorGroup, f *facts) group.Presence {
-	taken := n.taken.Taken
-	p := group.Presence{Node: n.Node, Unfit: f.Unfit, Taken: &taken, Peers: n.sessions.of, NodePorts: n.lacksPorts}
-	for _, a := range f.addresses() {
-		p.Addresses = append(p.Addresses, a.String())
-	}
-	if n.Pod == nil {
-		p.Ways = n.ways.look(g)
-	}
-	return p
-}
-
 // follow makes the director match the node's current role in the group.
 func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, asking)
@@ -367,25 +354,30 @@ func (n *Node) empty(ctx context.Context) error {
 
 // writeFile writes the director's file.
 func (n *Node) writeFile(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, told announced, now time.Time) error {
-	var peers []*translate.BGPPeer
-	var errs []error
-	for _, p := range follow.List[v1alpha1.BGPPeer](n.peer) {
-		read, err := translate.ReadBGPPeer(p)
-		if err != nil {
-			continue // the controller says so in its status
-		}
-		peers = append(peers, read)
-	}
-	slices.SortFunc(peers, func(a, b *translate.BGPPeer) int { return strings.Compare(a.Of.Name, b.Of.Name) })
-	var err error
-	if told.passwords, err = n.readPasswords(ctx, g, peers, f, now); err != nil {
-		errs = append(errs, err)
-	}
+	peers := n.peers(g, f)
+	passwords, passwordErr := n.readPasswords(ctx, peers, now)
+	told.passwords = passwords
 	text, err := file(g, peers, f, told, n.leaves(g), n.State)
 	if err == nil {
 		err = replace(n.File, text)
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(passwordErr, err)
+}
+
+func (n *Node) peers(g *v1alpha1.DirectorGroup, f *facts) []*translate.BGPPeer {
+	return peersOf(follow.List[v1alpha1.BGPPeer](n.peer), g, f)
+}
+
+// peersOf returns the peers that a node of a group has sessions with, in the order of their names.
+// The controller says in a peer's status why it cannot be read.
+func peersOf(list []*v1alpha1.BGPPeer, g *v1alpha1.DirectorGroup, f *facts) (peers []*translate.BGPPeer) {
+	for _, p := range list {
+		if read, err := translate.ReadBGPPeer(p); err == nil && read.Serves(g) && read.Selects(f.Labels) {
+			peers = append(peers, read)
+		}
+	}
+	slices.SortFunc(peers, func(a, b *translate.BGPPeer) int { return strings.Compare(a.Of.Name, b.Of.Name) })
+	return peers
 }
 
 // password is a peer's password that was read.
@@ -395,13 +387,13 @@ type password struct {
 	err  error // why the last read failed; the earlier password stays in use
 }
 
-// readPasswords returns the files of the passwords of peers that the node has sessions with.
-func (n *Node) readPasswords(ctx context.Context, g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, now time.Time) (map[string]string, error) {
+// readPasswords returns the files of peers' passwords.
+func (n *Node) readPasswords(ctx context.Context, peers []*translate.BGPPeer, now time.Time) (map[string]string, error) {
 	files := map[string]string{}
 	var errs []error
 	for _, p := range peers {
 		secret := p.Of.Spec.PasswordSecret
-		if secret == "" || !p.Serves(g) || !p.Selects(f.Labels) {
+		if secret == "" {
 			continue
 		}
 		known := n.passwords[secret]
