@@ -7,11 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"weir.io/weir/internal/logs"
 )
 
 // version is set by the linker.
@@ -47,4 +52,14 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "weir-kube:", err)
 		return 1
 	}
+}
+
+// logger returns a logger that logs as the flags say, including messages of the client library.
+func logger(f *logs.Flags, w io.Writer) (*slog.Logger, error) {
+	handler, err := f.Handler(w)
+	if err != nil {
+		return nil, err
+	}
+	klog.SetLogger(logr.FromSlogHandler(handler))
+	return slog.New(handler), nil
 }

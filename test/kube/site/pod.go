@@ -194,14 +194,6 @@ func (p *Pod) End(ctx context.Context) error {
 	return p.remove(ctx)
 }
 
-// Die ends the pod and its connections at once, and removes its object.
-func (p *Pod) Die(ctx context.Context) error {
-	if err := p.nginx.Stop(); err != nil { // SIGINT: nginx's fast way to end
-		return err
-	}
-	return p.remove(ctx)
-}
-
 func (p *Pod) remove(ctx context.Context) error {
 	now := int64(0)
 	err := p.site.Core.Pods(Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
