@@ -43,7 +43,7 @@ func (a *awaiting) written(version string) {
 func (a *awaiting) after(d time.Duration, taken ...string) {
 	var directors []group.Candidate
 	for i, version := range taken {
-		c := group.Candidate{Node: string(rune('a' + i))}
+		c := group.Candidate{Presence: group.Presence{Node: string(rune('a' + i))}}
 		if version != "-" {
 			c.Taken = &group.Taken{Version: version}
 			if why, is := strings.CutPrefix(version, "not:"); is {

@@ -76,19 +76,35 @@ func (c *Controller) readGroups(r *resources) {
 	}
 }
 
-// groupOf returns the group whose directors forward a Service or a Gateway; nil: the file's directors do.
-func (r *resources) groupOf(o metav1.Object, namespaceOf func(metav1.Object) map[string]string) *translate.DirectorGroup {
+// governs returns the group whose directors forward a Service or a Gateway, and the policy that it
+// has; nil: the file's directors do, and it has none.
+func (r *resources) governs(o metav1.Object, namespaceOf func(metav1.Object) map[string]string) (*translate.DirectorGroup, *translate.ServicePolicy) {
 	for _, g := range r.groups {
 		if g.Selects(o, namespaceOf(o)) {
-			return g
+			return g, g.Policies.For(o)
 		}
 	}
-	return nil
+	return nil, r.policies.For(o)
+}
+
+// optionsOf returns the options of what a group and a policy govern, over those of the file.
+func optionsOf(file translate.Options, g *translate.DirectorGroup, p *translate.ServicePolicy) translate.Options {
+	switch {
+	case p != nil:
+		return p.Options
+	case g != nil:
+		return g.Options
+	}
+	return file
 }
 
 // namespaceOf returns the labels of an object's namespace.
 func (c *Controller) namespaceOf(o metav1.Object) map[string]string {
-	if n := follow.One[corev1.Namespace](c.cache.namespace, o.GetNamespace()); n != nil {
+	return c.labelsOf(o.GetNamespace())
+}
+
+func (c *Controller) labelsOf(namespace string) map[string]string {
+	if n := follow.One[corev1.Namespace](c.cache.namespace, namespace); n != nil {
 		return n.Labels
 	}
 	return nil

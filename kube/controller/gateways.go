@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -101,25 +100,13 @@ func (p *plan) touch(s pool.Service) {
 func (c *Controller) gatewayCluster(p *plan) *gateway.Cluster {
 	return &gateway.Cluster{Controller: gatewayv1.GatewayController(c.Gateways),
 		Backends: func(g *gatewayv1.Gateway) translate.Target {
-			o, policies := c.Translate, p.read.policies
-			if group := p.read.groupOf(g, c.namespaceOf); group != nil {
-				o, policies = group.Options, group.Policies
-			}
-			if policy := policies.For(g); policy != nil {
-				o = policy.Options
-			}
-			return o.To()
+			group, policy := p.read.governs(g, c.namespaceOf)
+			return optionsOf(c.Translate, group, policy).To()
 		},
 		Classes: follow.List[gatewayv1.GatewayClass](c.cache.gatewayClass), Gateways: follow.List[gatewayv1.Gateway](c.cache.gateway),
 		TCPRoutes: follow.List[gatewayv1.TCPRoute](c.cache.tcpRoute), UDPRoutes: follow.List[gatewayv1.UDPRoute](c.cache.udpRoute),
-		Grants: follow.List[gatewayv1.ReferenceGrant](c.cache.grant),
-		Namespace: func(name string) map[string]string {
-			if n := follow.One[corev1.Namespace](c.cache.namespace, name); n != nil {
-				return n.Labels
-			}
-			return nil
-		},
-		Service: c.cache.service}
+		Grants:    follow.List[gatewayv1.ReferenceGrant](c.cache.grant),
+		Namespace: c.labelsOf, Service: c.cache.service}
 }
 
 // judgeGateway returns no error if the API server confirms what was read of a Gateway.

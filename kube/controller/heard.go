@@ -74,7 +74,7 @@ func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by 
 			continue // not a director's Lease
 		}
 		gone := at.Add(group.Silence)
-		c := group.Candidate{Node: p.Node, Addresses: p.Addresses, Unfit: p.Unfit, Taken: p.Taken, Gone: !now.Before(gone), Ways: p.Ways, Peers: p.Peers, NodePorts: p.NodePorts}
+		c := group.Candidate{Presence: p, Gone: !now.Before(gone)}
 		if !c.Gone {
 			next = sooner(next, gone)
 		}

@@ -60,15 +60,11 @@ func (i *inputs) endpoints() []*discoveryv1.EndpointSlice {
 // translate makes directors' services from Kubernetes' ones, where an input is new.
 func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice, namespaceOf func(metav1.Object) map[string]string) {
 	for w := range p.unsettled {
-		group, policies := p.read.groupOf(w.object(), namespaceOf), p.read.policies
-		if group != nil {
-			policies = group.Policies
-		}
+		group, policy := p.read.governs(w.object(), namespaceOf)
 		if group != w.group {
 			w.group, p.recount = group, true
 			p.revision++
 		}
-		policy := policies.For(w.object())
 		if policy != w.policy {
 			w.policy, p.recount = policy, true
 		}
@@ -90,12 +86,7 @@ func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*
 
 // make translates one Service or Gateway. It depends on nothing but these inputs.
 func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.Endpoints) {
-	if of.group != nil {
-		o = of.group.Options
-	}
-	if of.policy != nil {
-		o = of.policy.Options
-	}
+	o = optionsOf(o, of.group, of.policy)
 	o.Ways = of.ways
 	p.work.translated++
 	var services []model.Service

@@ -110,11 +110,11 @@ func TestNodePortsAreWritten(t *testing.T) {
 // The condition of a group says which directors do not have node ports, and why.
 func TestNodePortsCondition(t *testing.T) {
 	g := &v1alpha1.DirectorGroup{Spec: v1alpha1.DirectorGroupSpec{NodePorts: &v1alpha1.DirectorNodePorts{}}}
-	c, wanted := nodePortsOf(g, staff{directors: []group.Candidate{{Node: "a"}, {Node: "b"}}})
+	c, wanted := nodePortsOf(g, staff{directors: []group.Candidate{{Presence: group.Presence{Node: "a"}}, {Presence: group.Presence{Node: "b"}}}})
 	if !wanted || c.Status != "True" || c.Reason != v1alpha1.ReasonTaken {
 		t.Errorf("it says %+v, %v", c, wanted)
 	}
-	c, _ = nodePortsOf(g, staff{directors: []group.Candidate{{Node: "a"}, {Node: "b", NodePorts: "the node has no address"}}})
+	c, _ = nodePortsOf(g, staff{directors: []group.Candidate{{Presence: group.Presence{Node: "a"}}, {Presence: group.Presence{Node: "b", NodePorts: "the node has no address"}}}})
 	if c.Status != "False" || c.Reason != v1alpha1.ReasonNotTaken || c.Message != "1 of 2 directors have not all: b: the node has no address" {
 		t.Errorf("it says %+v", c)
 	}

@@ -21,7 +21,7 @@ func TestWays(t *testing.T) {
 	n1, n2 := translate.Place{Node: "n1"}, translate.Place{Node: "n2"}
 	a, b, c := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80"), netip.MustParseAddrPort("10.2.0.1:80")
 	says := func(node string, ways map[string]string) group.Candidate {
-		return group.Candidate{Node: node, Ways: ways}
+		return group.Candidate{Presence: group.Presence{Node: node, Ways: ways}}
 	}
 	var w *ways
 	for _, step := range []struct {

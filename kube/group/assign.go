@@ -7,20 +7,10 @@ import (
 	"slices"
 )
 
-// Candidate is a node that runs a director of the group.
+// Candidate is a node that runs a director of the group, by what it says of itself.
 type Candidate struct {
-	Node      string
-	Addresses []string // of the node, one per family
-	// Unfit says why the node is not to be a director: it is cordoned, for example. Empty: it may
-	// be one.
-	Unfit string
-	// Gone says that nothing has been heard of the node lately.
-	Gone bool
-	// Ways and Peers are as in the node's Presence.
-	Ways, Peers map[string]string
-	NodePorts   string
-	// Taken is what the node says that it has of the group; nil: it does not say.
-	Taken *Taken
+	Presence
+	Gone bool // nothing has been heard of the node lately
 }
 
 // Assign returns which nodes are the directors of a group that wants so many, in order, and how

@@ -30,7 +30,7 @@ func TestAssign(t *testing.T) {
 	} {
 		var candidates []Candidate
 		for text := range strings.FieldsSeq(test.candidates) {
-			c := Candidate{Node: strings.TrimLeft(text, "-!"), Gone: text[0] == '!'}
+			c := Candidate{Presence: Presence{Node: strings.TrimLeft(text, "-!")}, Gone: text[0] == '!'}
 			if text[0] == '-' {
 				c.Unfit = "it is cordoned"
 			}
