@@ -200,12 +200,19 @@ func TestTargetsAreDocumented(t *testing.T) {
 	}
 }
 
-// Every reason that weir status may print stands in a document, by its name there.
+// Every reason stands in the table of its kind: those that weir status may print, and those for which
+// a probe may fail.
 func TestReasonsAreDocumented(t *testing.T) {
-	for _, enum := range []struct{ name, prefix, header, document string }{
-		{"reason", "", "bpf/abi/types.h", "docs/internals/datapath.md"},
-		{"host_reason", "HOST_", "bpf/abi/host_types.h", "docs/operate/operations.md"},
-		{"redirect_event", "REDIRECT_", "bpf/abi/redirect_types.h", "docs/internals/redirect.md"},
+	const document = "docs/reference/reasons.md"
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string][]string{}
+	for _, enum := range []struct{ name, prefix, header, section string }{
+		{"reason", "", "bpf/abi/types.h", "Director"},
+		{"host_reason", "HOST_", "bpf/abi/host_types.h", "Agent"},
+		{"redirect_event", "REDIRECT_", "bpf/abi/redirect_types.h", "Redirection"},
 	} {
 		header, err := os.ReadFile(enum.header)
 		if err != nil {
@@ -216,28 +223,22 @@ func TestReasonsAreDocumented(t *testing.T) {
 		if !found {
 			t.Fatalf("%s has no enum %s", enum.header, enum.name)
 		}
-		document, err := os.ReadFile(enum.document)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, match := range regexp.MustCompile(`(?m)^\t`+enum.prefix+`([A-Z][A-Z0-9_]+)\b`).FindAllStringSubmatch(body, -1) {
-			reason := strings.ToLower(match[1])
-			if !strings.HasSuffix(reason, "_count") && !bytes.Contains(document, []byte("`"+reason+"`")) {
-				t.Errorf("%s does not say what %s means", enum.document, reason)
+			if reason := strings.ToLower(match[1]); !strings.HasSuffix(reason, "_count") {
+				names[enum.section] = append(names[enum.section], reason)
 			}
 		}
 	}
-}
-
-// Every reason for which a probe may fail stands in a document, by its name there.
-func TestReasonsOfProbesAreDocumented(t *testing.T) {
-	document, err := os.ReadFile("docs/operate/health.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, reason := range health.Reasons {
-		if !bytes.Contains(document, []byte("\n| `"+string(reason)+"` |")) {
-			t.Errorf("docs/operate/health.md does not say what %s means", reason)
+		names["Probes"] = append(names["Probes"], string(reason))
+	}
+	for section, reasons := range names {
+		_, rest, _ := strings.Cut(string(text), "\n## "+section+"\n")
+		table, _, _ := strings.Cut(rest, "\n## ")
+		for _, reason := range reasons {
+			if !regexp.MustCompile("(?m)^\\| [^|]*`" + reason + "`").MatchString(table) {
+				t.Errorf("%s, %s, does not say what %s means", document, section, reason)
+			}
 		}
 	}
 }

@@ -47,9 +47,9 @@ var guide = report.Guide{
 	},
 	Events: map[string][]string{"convergence": {routeDelay.Name, trafficDelay.Name, quietDelay.Name}, "kubernetes": {requestDelay.Name, lastDelay.Name}},
 	Reasons: map[string]string{
-		"goodput_vs_director_link":             "../internals/redirect.md#goodput",
-		"rr_p50_vs_direct":                     "../internals/redirect.md#latency",
-		"syn_vs_dnat":                          "../internals/redirect.md#syns-per-second",
-		"throughput_128x4000_vs_1x255_1mflows": "../internals/datapath.md#many-services-and-many-flows",
+		"goodput_vs_director_link":             "redirection.md#goodput",
+		"rr_p50_vs_direct":                     "redirection.md#latency",
+		"syn_vs_dnat":                          "redirection.md#syns-per-second",
+		"throughput_128x4000_vs_1x255_1mflows": "costs.md#many-services-and-many-flows",
 	},
 }

@@ -13,9 +13,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// docs/operate/problems.md and the API's document have every kind, with the same text.
+// docs/reference/problems.md and the API's document have every kind, with the same text.
 func TestProblemKindsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operate/problems.md")
+	text, err := os.ReadFile("../../docs/reference/problems.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func TestProblemKindsAreDocumented(t *testing.T) {
 	for _, row := range model.ProblemKinds {
 		kinds = append(kinds, string(row.Kind))
 		if line := fmt.Sprintf("\n| `%s` | %s |\n", row.Kind, row.About); !strings.Contains(string(text), line) {
-			t.Errorf("docs/operate/problems.md does not have:%s", line)
+			t.Errorf("docs/reference/problems.md does not have:%s", line)
 		}
 	}
 	field, _ := reflect.TypeFor[model.Problem]().FieldByName("Kind")

@@ -15,7 +15,7 @@ import (
 )
 
 // What outlives the process is pinned in one directory. Every version knows these
-// names, whatever is in the maps (docs/operate/operations.md, "Upgrade"):
+// names, whatever is in the maps (docs/operate/upgrade.md):
 //
 //	xdp-IFACE, undo-IFACE, reply-IFACE
 //	                        the links that hold the programs on their interfaces

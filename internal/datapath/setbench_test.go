@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a change of the table costs, and how large tables load. docs/internals/datapath.md
+// What a change of the table costs, and how large tables load. docs/results/costs.md
 // has the figures.
 
 // BenchmarkSet4096 changes the rings of 4,096 services at once.

@@ -65,7 +65,7 @@ type column struct {
 	of    func(r *report) string
 }
 
-// columns are those of the table in docs/internals/consistency.md.
+// columns are those of the table in docs/results/chaos.md.
 var columns = []column{
 	{"TCP connections", func(r *report) string { return strconv.Itoa(r.TCP.Connections) }},
 	{"broken", func(r *report) string { return strconv.Itoa(r.TCP.Broken) }},
