@@ -41,7 +41,8 @@ const latencyParts = 6
 const direct = "direct"
 
 var latencyNotes = []string{
-	"latency: 8 bytes are sent and come back, one request at a time, over one connection (RR) or over a connection each, whose opening is part of it and whose end is not (CRR). Client and server are one thread each that waits in system calls, on a CPU each and with a real-time priority, as nginx has. Each host receives in a kernel thread of its own (threaded NAPI), which has to be woken, as a machine is by its NIC; those of the balancers share the client's CPU. All hosts have a cable to one switch. Each round is six, of samples a sixth as long: the more often ways take turns, the less it matters what disturbs them for a while",
+	"latency: 8 bytes are sent and come back, one request at a time, over one connection (RR) or over a connection each, whose opening is part of it and whose end is not (CRR). Client and server are one thread each that waits in system calls, on a CPU each and with a real-time priority, as nginx has. Each host receives in a kernel thread of its own (threaded NAPI), which has to be woken, as a machine is by its NIC; those of the balancers share the client's CPU",
+	"latency: all hosts have a cable to one switch. Each round is six, of samples a sixth as long: the more often ways take turns, the less it matters what disturbs them for a while",
 	"Hosts have what their way needs: direct's no agent, the server of gue and ipip an agent that takes tunnels off, and weir-redirect's server one that echoes the option, with fallback nat, which needs nothing on a server. weir-redirect-gue is redirected to the server of gue and ipip, as where that is the fallback",
 	"p50-vs-direct, p99-vs-direct: the median of the ratios in each round, and the bounds between which the median of all rounds there could be is, but in one case of a hundred",
 	"packets-at-director: how many packets of each request a director has seen. With redirect it is the SYN alone",

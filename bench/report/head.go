@@ -13,7 +13,13 @@ import (
 // method explains what all tables have in common.
 const method = `## How it was measured
 
-Everything runs on one machine, in network namespaces that the harness makes and removes. A scenario measures all of its subjects once per round, one after the other, so that a slow moment of the machine meets all of them. A cell is the median of the rounds, and in parentheses the middle half of them (the 25th and the 75th percentile). Ratios are made within each round, and then the median of these ratios is taken: it is less noisy than the ratio of two medians, and it is what the checks judge. The reference is ` + "`redirect`" + ` (a program that only hands each frame on, to another interface), else ` + "`reflect`" + ` (one that sends it back where it came from), else ` + "`swap`" + ` (one that swaps the MAC addresses and does nothing else, run by itself), else ` + "`direct`" + ` (no balancer). A cost is the balancer's own time per packet, with what the generator and the sink take subtracted; a check in which one was not above 0 in some round is too noisy to tell anything, whatever its median. Absolute figures depend on the machine and on its moment; ratios travel better.
+Everything runs on one machine, in network namespaces that the harness makes and removes. A scenario measures all of its subjects once per round, one after the other, so that a slow moment of the machine meets all of them.
+
+A cell is the median of the rounds, and in parentheses the middle half of them (the 25th and the 75th percentile). Ratios are made within each round, and then the median of these ratios is taken: it is less noisy than the ratio of two medians, and it is what the checks judge.
+
+The reference is ` + "`redirect`" + ` (a program that only hands each frame on, to another interface), else ` + "`reflect`" + ` (one that sends it back where it came from), else ` + "`swap`" + ` (one that swaps the MAC addresses and does nothing else, run by itself), else ` + "`direct`" + ` (no balancer).
+
+A cost is the balancer's own time per packet, with what the generator and the sink take subtracted; a check in which one was not above 0 in some round is too noisy to tell anything, whatever its median. Absolute figures depend on the machine and on its moment; ratios travel better.
 
 A cell with ` + "`-`" + ` was not measured under these conditions, or the condition means nothing to that subject: what would say nothing new is left out, so that a run takes a quarter of an hour, and a reference has no ratio to itself. ` + "`n/a`" + ` is a value that a round lacks.
 
