@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/health"
+	"weir.io/weir/internal/model"
 )
 
 // block is a fenced block of a document.
@@ -51,6 +54,215 @@ func blocks(t *testing.T, languages ...string) []block {
 		}
 	}
 	return found
+}
+
+// paragraph is text between blank lines: of a list one item, of a table one cell.
+type paragraph struct {
+	file string
+	line int
+	text string
+}
+
+var item = regexp.MustCompile(`^([-*]|\d+\.) `)
+
+// paragraphs returns those of all documents, without their fenced blocks and headings.
+func paragraphs(t *testing.T) []paragraph {
+	t.Helper()
+	var found []paragraph
+	for _, file := range documents(t) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open, fence := false, false
+		for i, line := range strings.Split(string(text), "\n") {
+			line = strings.TrimSpace(line)
+			isFence := strings.HasPrefix(line, "```")
+			switch {
+			case fence || isFence || line == "" || strings.HasPrefix(line, "#"):
+				open, fence = false, fence != isFence
+			case strings.HasPrefix(line, "|"):
+				open = false
+				for _, cell := range strings.Split(strings.Trim(line, "|"), "|") {
+					found = append(found, paragraph{file, i + 1, cell})
+				}
+			case open && !item.MatchString(line):
+				found[len(found)-1].text += " " + line
+			default:
+				open = true
+				found = append(found, paragraph{file, i + 1, line})
+			}
+		}
+	}
+	return found
+}
+
+// A paragraph has one thought, which needs no more words than this.
+const mostWords = 120
+
+func TestParagraphsAreShort(t *testing.T) {
+	for _, p := range paragraphs(t) {
+		if n := len(strings.Fields(p.text)); n > mostWords {
+			t.Errorf("%s:%d: a paragraph of %d words, more than %d", p.file, p.line, n, mostWords)
+		}
+	}
+}
+
+var code = regexp.MustCompile("`([^`]+)`")
+
+// codes calls with each piece of code within sentences and tables.
+func codes(t *testing.T, each func(p paragraph, code string)) {
+	t.Helper()
+	for _, p := range paragraphs(t) {
+		for _, match := range code.FindAllStringSubmatch(p.text, -1) {
+			each(p, match[1])
+		}
+	}
+}
+
+var metricName = regexp.MustCompile(`\bweir_[a-z_]+\*?`)
+
+// Every metric that a document names is one that scrapes have.
+func TestNamedMetricsExist(t *testing.T) {
+	list, err := os.ReadFile("docs/reference/metrics.md") // which a test of internal/metrics compares with scrapes
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes(t, func(p paragraph, code string) {
+		for _, name := range metricName.FindAllString(code, -1) {
+			row := "\n| `" + name + "{"
+			if start, all := strings.CutSuffix(name, "*"); all {
+				row = "\n| `" + start
+			}
+			if !bytes.Contains(list, []byte(row)) && !bytes.Contains(list, []byte("\n| `"+name+"`")) {
+				t.Errorf("%s:%d: there is no metric %s", p.file, p.line, name)
+			}
+		}
+	})
+}
+
+// foreignFlags are those of other programs that documents name without their program.
+var foreignFlags = map[string]string{
+	"auto-compaction-retention": "etcd", "allowed-unsafe-sysctls": "kubelet", "cluster-cidr": "kube-proxy",
+	"random-fully": "iptables", "to-ports": "iptables", "network": "podman", "volume": "podman", "cap-drop": "podman",
+}
+
+var flagName = regexp.MustCompile(`(?:^|[ "])--([a-z][a-z0-9-]*)`)
+
+// Every flag that a document names is one of this repository's programs. (That a command has the
+// flags that it is shown with is what TestDocumentedCommandsExist finds.)
+func TestNamedFlagsExist(t *testing.T) {
+	var sources bytes.Buffer
+	for _, path := range tracked(t, ".go") {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources.Write(text)
+	}
+	codes(t, func(p paragraph, code string) {
+		if !strings.HasPrefix(code, "--") && !strings.HasPrefix(code, "make ") {
+			return
+		}
+		for _, match := range flagName.FindAllStringSubmatch(code, -1) {
+			name := match[1]
+			if foreignFlags[name] == "" && !bytes.Contains(sources.Bytes(), []byte(`"`+name+`"`)) {
+				t.Errorf("%s:%d: no program has --%s", p.file, p.line, name)
+			}
+		}
+	})
+}
+
+// keys adds the paths of a configuration's keys, such as .services.health.kind.
+func keys(of reflect.Type, path string, to map[string]bool) {
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+		of = of.Elem()
+	}
+	if of.Kind() != reflect.Struct || strings.Count(path, ".") > 8 {
+		return
+	}
+	for i := range of.NumField() {
+		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		if name == "" || name == "-" {
+			continue
+		}
+		to[path+"."+name] = true
+		keys(of.Field(i).Type, path+"."+name, to)
+	}
+}
+
+var (
+	keyName    = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|api|loads|services|limits|snat|store)(\[\])?(\.[a-z][a-z0-9-]*(\[\])?)+(: .*)?$`)
+	keyHeading = regexp.MustCompile("(?m)^##+ (?:`([a-z.\\[\\]]+)`|.*)")
+	keyRow     = regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|")
+)
+
+// Every key that a document names exists, and the page of keys has a row for each of its own: none
+// else, and none is missing.
+func TestNamedKeysExist(t *testing.T) {
+	known := map[string]bool{}
+	keys(reflect.TypeFor[model.Config](), "", known)
+	exists := func(key string) bool {
+		key, _, _ = strings.Cut(strings.ReplaceAll(key, "[]", ""), ":")
+		for k := range known {
+			if strings.HasSuffix(k, "."+key) {
+				return true
+			}
+		}
+		return false
+	}
+	codes(t, func(p paragraph, code string) {
+		// The chart has values, and programs files, that are called like keys.
+		if keyName.MatchString(code) && !strings.Contains(p.file, "kubernetes") && !strings.HasSuffix(code, ".c") && !exists(code) {
+			t.Errorf("%s:%d: there is no key %s", p.file, p.line, code)
+		}
+	})
+
+	const page = "docs/reference/configuration.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := maps.Clone(known)
+	headings := keyHeading.FindAllSubmatchIndex(text, -1)
+	for i, h := range headings {
+		end := len(text)
+		if i+1 < len(headings) {
+			end = headings[i+1][0]
+		}
+		if h[2] < 0 {
+			continue // about something else than a key
+		}
+		section := "." + strings.ReplaceAll(string(text[h[2]:h[3]]), "[]", "")
+		delete(missing, section)
+		for _, row := range keyRow.FindAllSubmatch(text[h[0]:end], -1) {
+			before := ""
+			for _, match := range code.FindAllSubmatch(row[1], -1) {
+				name := strings.ReplaceAll(string(match[1]), "[]", "")
+				if rest, of := strings.CutPrefix(name, "."); of { // store.ca .cert: the second one is store.cert
+					name = before[:strings.LastIndex(before, ".")+1] + rest
+				} else {
+					before = name
+				}
+				found := false
+				for k := range known {
+					if strings.HasPrefix(k, section+".") && strings.HasSuffix(k, "."+name) {
+						found = true
+						delete(missing, k)
+					}
+				}
+				if !found {
+					t.Errorf("%s, %s: there is no key %s", page, section, name)
+				}
+			}
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(missing)) {
+		t.Errorf("%s has no row for %s", page, k)
+	}
 }
 
 func fenced(file string, data []byte) []block {
