@@ -176,21 +176,20 @@ func TestNamedFlagsExist(t *testing.T) {
 	})
 }
 
-// keys adds the paths of a configuration's keys, such as .services.health.kind.
-func keys(of reflect.Type, path string, to map[string]bool) {
+// keys adds the paths of a configuration's keys, such as .services.health.kind, each with the field
+// that holds it: a type that several keys have, has the same fields for all of them.
+func keys(of reflect.Type, path string, to map[string]string) {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()
 	}
-	if of.Kind() != reflect.Struct || strings.Count(path, ".") > 8 {
+	if of.Kind() != reflect.Struct {
 		return
 	}
 	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-		if name == "" || name == "-" {
-			continue
+		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
+			to[path+"."+name] = of.String() + "." + of.Field(i).Name
+			keys(of.Field(i).Type, path+"."+name, to)
 		}
-		to[path+"."+name] = true
-		keys(of.Field(i).Type, path+"."+name, to)
 	}
 }
 
@@ -203,7 +202,7 @@ var (
 // Every key that a document names exists, and the page of keys has a row for each of its own: none
 // else, and none is missing.
 func TestNamedKeysExist(t *testing.T) {
-	known := map[string]bool{}
+	known := map[string]string{}
 	keys(reflect.TypeFor[model.Config](), "", known)
 	exists := func(key string) bool {
 		key, _, _ = strings.Cut(strings.ReplaceAll(key, "[]", ""), ":")
@@ -226,7 +225,10 @@ func TestNamedKeysExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	missing := maps.Clone(known)
+	missing := map[string]string{} // by field
+	for k, field := range known {
+		missing[field] = k
+	}
 	headings := keyHeading.FindAllSubmatchIndex(text, -1)
 	for i, h := range headings {
 		end := len(text)
@@ -237,7 +239,6 @@ func TestNamedKeysExist(t *testing.T) {
 			continue // about something else than a key
 		}
 		section := "." + strings.ReplaceAll(string(text[h[2]:h[3]]), "[]", "")
-		delete(missing, section)
 		for _, row := range keyRow.FindAllSubmatch(text[h[0]:end], -1) {
 			before := ""
 			for _, match := range code.FindAllSubmatch(row[1], -1) {
@@ -248,10 +249,10 @@ func TestNamedKeysExist(t *testing.T) {
 					before = name
 				}
 				found := false
-				for k := range known {
+				for k, field := range known {
 					if strings.HasPrefix(k, section+".") && strings.HasSuffix(k, "."+name) {
 						found = true
-						delete(missing, k)
+						delete(missing, field)
 					}
 				}
 				if !found {
@@ -260,8 +261,10 @@ func TestNamedKeysExist(t *testing.T) {
 			}
 		}
 	}
-	for _, k := range slices.Sorted(maps.Keys(missing)) {
-		t.Errorf("%s has no row for %s", page, k)
+	for field, k := range missing {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(known)), func(below string) bool { return strings.HasPrefix(below, k+".") }) {
+			t.Errorf("%s has no row for %s (%s)", page, k, field)
+		}
 	}
 }
 
