@@ -4,11 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,7 +14,6 @@ import (
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/health"
-	"weir.io/weir/internal/model"
 )
 
 // block is a fenced block of a document.
@@ -51,6 +48,25 @@ func blocks(t *testing.T, languages ...string) []block {
 					found = append(found, b)
 				}
 			}
+		}
+	}
+	return found
+}
+
+func fenced(file string, data []byte) []block {
+	var found []block
+	var open *block
+	scanner := bufio.NewScanner(bytes.NewReader(data))
+	for number := 1; scanner.Scan(); number++ {
+		fence, isFence := strings.CutPrefix(strings.TrimSpace(scanner.Text()), "```")
+		switch {
+		case isFence && open == nil:
+			open = &block{file: file, line: number, language: fence}
+		case isFence:
+			found = append(found, *open)
+			open = nil
+		case open != nil:
+			open.lines = append(open.lines, scanner.Text())
 		}
 	}
 	return found
@@ -106,185 +122,6 @@ func TestParagraphsAreShort(t *testing.T) {
 			t.Errorf("%s:%d: a paragraph of %d words, more than %d", p.file, p.line, n, mostWords)
 		}
 	}
-}
-
-var code = regexp.MustCompile("`([^`]+)`")
-
-// codes calls with each piece of code within sentences and tables.
-func codes(t *testing.T, each func(p paragraph, code string)) {
-	t.Helper()
-	for _, p := range paragraphs(t) {
-		for _, match := range code.FindAllStringSubmatch(p.text, -1) {
-			each(p, match[1])
-		}
-	}
-}
-
-var metricName = regexp.MustCompile(`\bweir_[a-z_]+\*?`)
-
-// Every metric that a document names is one that scrapes have.
-func TestNamedMetricsExist(t *testing.T) {
-	list, err := os.ReadFile("docs/reference/metrics.md") // which a test of internal/metrics compares with scrapes
-	if err != nil {
-		t.Fatal(err)
-	}
-	codes(t, func(p paragraph, code string) {
-		for _, name := range metricName.FindAllString(code, -1) {
-			row := "\n| `" + name + "{"
-			if start, all := strings.CutSuffix(name, "*"); all {
-				row = "\n| `" + start
-			}
-			if !bytes.Contains(list, []byte(row)) && !bytes.Contains(list, []byte("\n| `"+name+"`")) {
-				t.Errorf("%s:%d: there is no metric %s", p.file, p.line, name)
-			}
-		}
-	})
-}
-
-// foreignFlags are those of other programs that documents name without their program.
-var foreignFlags = map[string]string{
-	"auto-compaction-retention": "etcd", "allowed-unsafe-sysctls": "kubelet", "cluster-cidr": "kube-proxy",
-	"random-fully": "iptables", "to-ports": "iptables", "network": "podman", "volume": "podman", "cap-drop": "podman",
-}
-
-var flagName = regexp.MustCompile(`(?:^|[ "])--([a-z][a-z0-9-]*)`)
-
-// Every flag that a document names is one of this repository's programs. (That a command has the
-// flags that it is shown with is what TestDocumentedCommandsExist finds.)
-func TestNamedFlagsExist(t *testing.T) {
-	var sources bytes.Buffer
-	for _, path := range tracked(t, ".go") {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sources.Write(text)
-	}
-	codes(t, func(p paragraph, code string) {
-		if !strings.HasPrefix(code, "--") && !strings.HasPrefix(code, "make ") {
-			return
-		}
-		for _, match := range flagName.FindAllStringSubmatch(code, -1) {
-			name := match[1]
-			if foreignFlags[name] == "" && !bytes.Contains(sources.Bytes(), []byte(`"`+name+`"`)) {
-				t.Errorf("%s:%d: no program has --%s", p.file, p.line, name)
-			}
-		}
-	})
-}
-
-// keys adds the paths of a configuration's keys, such as .services.health.kind, each with the field
-// that holds it: a type that several keys have, has the same fields for all of them.
-func keys(of reflect.Type, path string, to map[string]string) {
-	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
-		of = of.Elem()
-	}
-	if of.Kind() != reflect.Struct {
-		return
-	}
-	for i := range of.NumField() {
-		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
-			to[path+"."+name] = of.String() + "." + of.Field(i).Name
-			keys(of.Field(i).Type, path+"."+name, to)
-		}
-	}
-}
-
-var (
-	keyName    = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|api|loads|services|limits|snat|store)(\[\])?(\.[a-z][a-z0-9-]*(\[\])?)+(: .*)?$`)
-	keyHeading = regexp.MustCompile("(?m)^##+ (?:`([a-z.\\[\\]]+)`|.*)")
-	keyRow     = regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|")
-)
-
-// Every key that a document names exists, and the page of keys has a row for each of its own: none
-// else, and none is missing.
-func TestNamedKeysExist(t *testing.T) {
-	known := map[string]string{}
-	keys(reflect.TypeFor[model.Config](), "", known)
-	exists := func(key string) bool {
-		key, _, _ = strings.Cut(strings.ReplaceAll(key, "[]", ""), ":")
-		for k := range known {
-			if strings.HasSuffix(k, "."+key) {
-				return true
-			}
-		}
-		return false
-	}
-	codes(t, func(p paragraph, code string) {
-		// The chart has values, and programs files, that are called like keys.
-		if keyName.MatchString(code) && !strings.Contains(p.file, "kubernetes") && !strings.HasSuffix(code, ".c") && !exists(code) {
-			t.Errorf("%s:%d: there is no key %s", p.file, p.line, code)
-		}
-	})
-
-	const page = "docs/reference/configuration.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	missing := map[string]string{} // by field
-	for k, field := range known {
-		missing[field] = k
-	}
-	headings := keyHeading.FindAllSubmatchIndex(text, -1)
-	for i, h := range headings {
-		end := len(text)
-		if i+1 < len(headings) {
-			end = headings[i+1][0]
-		}
-		if h[2] < 0 {
-			continue // about something else than a key
-		}
-		section := "." + strings.ReplaceAll(string(text[h[2]:h[3]]), "[]", "")
-		for _, row := range keyRow.FindAllSubmatch(text[h[0]:end], -1) {
-			before := ""
-			for _, match := range code.FindAllSubmatch(row[1], -1) {
-				name := strings.ReplaceAll(string(match[1]), "[]", "")
-				if rest, of := strings.CutPrefix(name, "."); of { // store.ca .cert: the second one is store.cert
-					name = before[:strings.LastIndex(before, ".")+1] + rest
-				} else {
-					before = name
-				}
-				found := false
-				for k, field := range known {
-					if strings.HasPrefix(k, section+".") && strings.HasSuffix(k, "."+name) {
-						found = true
-						delete(missing, field)
-					}
-				}
-				if !found {
-					t.Errorf("%s, %s: there is no key %s", page, section, name)
-				}
-			}
-		}
-	}
-	for field, k := range missing {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(known)), func(below string) bool { return strings.HasPrefix(below, k+".") }) {
-			t.Errorf("%s has no row for %s (%s)", page, k, field)
-		}
-	}
-}
-
-func fenced(file string, data []byte) []block {
-	var found []block
-	var open *block
-	scanner := bufio.NewScanner(bytes.NewReader(data))
-	for number := 1; scanner.Scan(); number++ {
-		fence, isFence := strings.CutPrefix(strings.TrimSpace(scanner.Text()), "```")
-		switch {
-		case isFence && open == nil:
-			open = &block{file: file, line: number, language: fence}
-		case isFence:
-			found = append(found, *open)
-			open = nil
-		case open != nil:
-			open.lines = append(open.lines, scanner.Text())
-		}
-	}
-	return found
 }
 
 var configKey = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|api|services):`)
