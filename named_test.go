@@ -144,6 +144,7 @@ func TestNamedKeysExist(t *testing.T) {
 			continue // about something else than a key
 		}
 		section := "." + strings.ReplaceAll(string(text[h[2]:h[3]]), "[]", "")
+		delete(missing, known[section]) // one without keys of its own has no row
 		for _, row := range keyRow.FindAllSubmatch(text[h[0]:end], -1) {
 			before := ""
 			for _, match := range code.FindAllSubmatch(row[1], -1) {
