@@ -13,39 +13,20 @@ import (
 )
 
 func newBackends() *cobra.Command {
-	var out output
-	var conn connection
 	cmd := &cobra.Command{
-		Use:               "backends [SERVICE...]",
-		Short:             "List the backends of a director's services",
-		ValidArgsFunction: conn.completeServices,
-		RunE: func(cmd *cobra.Command, names []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			backends, err := client.Backends(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if backends, err = ofServices(cmd.Context(), client, backends, names); err != nil {
-				return err
-			}
-			return out.write(cmd.OutOrStdout(), backends, func(t *table) { backendsTable(t, backends) })
-		},
+		Use:   "backends [SERVICE...]",
+		Short: "List the backends of a director's services",
 	}
-	out.add(cmd)
-	conn.add(cmd)
+	conn := asks(cmd, backendsOf, backendsTable)
+	cmd.ValidArgsFunction = conn.completeServices
 	return cmd
 }
 
-// ofServices keeps the backends of the named services; if none is named, of all.
-func ofServices(ctx context.Context, client *api.Client, backends []api.Backend, names []string) ([]api.Backend, error) {
-	if len(names) == 0 {
-		return backends, nil
+// backendsOf returns the backends of the named services; if none is named, of all.
+func backendsOf(ctx context.Context, client *api.Client, names []string) ([]api.Backend, error) {
+	backends, err := client.Backends(ctx)
+	if err != nil || len(names) == 0 {
+		return backends, err
 	}
 	services, err := client.Services(ctx)
 	if err != nil {

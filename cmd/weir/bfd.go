@@ -13,6 +13,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/bfd"
+	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/logs"
 	"weir.io/weir/internal/model"
@@ -55,7 +56,7 @@ func newBFD() *cobra.Command {
 func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
 	// The process goes on if the reader of its log is gone.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
-	if err := keepCapabilities(privilege.BFD, nil, log); err != nil {
+	if err := daemon.KeepCapabilities(privilege.BFD, nil, log); err != nil {
 		return err
 	}
 	listener, err := api.Listen(o.socket)
@@ -63,7 +64,7 @@ func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
 		return err
 	}
 	defer listener.Close()
-	watch, err := datapath.NewWatch(pinDirectory(o.bpffs))
+	watch, err := datapath.NewWatch(daemon.PinDirectory(o.bpffs))
 	if err != nil {
 		return err
 	}
@@ -142,13 +143,4 @@ func hopsText(multihop bool) string {
 		return "several"
 	}
 	return "one"
-}
-
-// endBFD ends a director's BFD process, if there is one.
-func endBFD(socket string) error {
-	err := bfd.Stop(bfd.Socket(socket))
-	if err != nil {
-		return fmt.Errorf("end the BFD process: %w", err)
-	}
-	return nil
 }

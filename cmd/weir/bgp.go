@@ -1,38 +1,25 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 )
 
 func newBGP() *cobra.Command {
-	var out output
-	var conn connection
 	cmd := &cobra.Command{
 		Use:   "bgp",
 		Short: "Show which routers a director tells what",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			status, err := client.BGP(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return out.write(cmd.OutOrStdout(), status, func(t *table) { bgpTable(t, status) })
-		},
 	}
-	out.add(cmd)
-	conn.add(cmd)
+	asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (model.BGPStatus, error) {
+		return client.BGP(ctx)
+	}, bgpTable)
 	return cmd
 }
 

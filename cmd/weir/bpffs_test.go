@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,22 +90,5 @@ func TestStartWithoutBPFFS(t *testing.T) {
 	h.start(`msg="director runs"`).stop()
 	if now := h.program(); now != before {
 		t.Errorf("eth0 has program %d after a start, and had %d", now, before)
-	}
-}
-
-// The error of a process that cannot open its tables names the remedy, even if a library kept only
-// the text of the kernel's error.
-func TestNotOpenedNamesTheRemedy(t *testing.T) {
-	for remedy, err := range map[string]error{
-		"LimitNOFILE=":            fmt.Errorf("load director program: can't clone map: can't dup fd: %v", unix.EMFILE),
-		"(LimitNOFILE=)":          fmt.Errorf("create map: %w", unix.EMFILE),
-		"MemoryMax=":              fmt.Errorf("create map: %w", unix.ENOMEM),
-		"remount,rw /sys/fs/bpf":  fmt.Errorf("pin: %w", unix.EROFS),
-		"the file system is full": fmt.Errorf("pin: %w", unix.ENOSPC),
-		"goes on":                 errors.New("something else"),
-	} {
-		if got := notOpened("/sys/fs/bpf/weir", err).Error(); !strings.Contains(got, remedy) {
-			t.Errorf("%v is said as %q, which does not name %q", err, got, remedy)
-		}
 	}
 }

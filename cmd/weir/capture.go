@@ -6,39 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
-	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/logs"
 	"weir.io/weir/internal/model"
 )
-
-// capture is the API's way to the datapath.
-func (d *director) capture(ctx context.Context, wanted model.Capture) (api.CaptureRun, error) {
-	c, err := d.kernel.StartCapture(ctx, api.CallerName(ctx), wanted)
-	var fields model.FieldErrors
-	switch {
-	case errors.As(err, &fields):
-		p := api.NewProblem(http.StatusUnprocessableEntity, err.Error())
-		for _, f := range fields {
-			p.Errors = append(p.Errors, api.FieldProblem{Field: f.Path, Detail: f.Problem})
-		}
-		return nil, p
-	case errors.Is(err, datapath.ErrCapturing):
-		return nil, api.NewProblem(http.StatusConflict, err.Error())
-	case errors.Is(err, datapath.ErrNothingForwarded):
-		return nil, api.NewProblem(http.StatusServiceUnavailable, err.Error())
-	case err != nil:
-		return nil, err
-	}
-	return c.Run, nil
-}
 
 type captureOptions struct {
 	out      output

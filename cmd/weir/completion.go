@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
 	"weir.io/weir/internal/api"
@@ -75,4 +78,32 @@ func (c *connection) offer(cmd *cobra.Command, ask func(context.Context, *api.Cl
 // completeFlag offers services' names for a flag.
 func (c *connection) completeFlag(cmd *cobra.Command, flag string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, c.completeServices)
+}
+
+// manSection is the section of commands for administrators.
+const manSection = "8"
+
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:   "man DIRECTORY",
+		Short: "Write the manual pages into a directory",
+		Long: "man writes a manual page for each command, weir.8 and weir-COMMAND.8. They say what\n" +
+			"--help says, of this very program. Their date is SOURCE_DATE_EPOCH where that is set.",
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return fmt.Errorf("make the directory of the manual pages: %w", err)
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true // else each build's pages differ by the day
+			header := &doc.GenManHeader{Section: manSection, Source: "weir " + version, Manual: "weir"}
+			if err := doc.GenManTree(root, header, args[0]); err != nil {
+				return fmt.Errorf("write the manual pages: %w", err)
+			}
+			return nil
+		},
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"strings"
 
@@ -68,4 +69,27 @@ func (c *connection) client() (*api.Client, error) {
 		return nil, usagef("--ca, --cert, --key and --token-file are for --server")
 	}
 	return c.progress.follows(api.NewClient(c.socket), c.socket), nil
+}
+
+// asks makes a command that asks a director, and prints the answer as a table or as --output says.
+func asks[T any](cmd *cobra.Command, ask func(ctx context.Context, client *api.Client, args []string) (T, error), print func(t *table, answer T)) *connection {
+	var out output
+	var conn connection
+	out.add(cmd)
+	conn.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := out.check(); err != nil {
+			return err
+		}
+		client, err := conn.client()
+		if err != nil {
+			return err
+		}
+		answer, err := ask(cmd.Context(), client, args)
+		if err != nil {
+			return err
+		}
+		return out.write(cmd.OutOrStdout(), answer, func(t *table) { print(t, answer) })
+	}
+	return &conn
 }

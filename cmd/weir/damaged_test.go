@@ -2,14 +2,12 @@ package main
 
 import (
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/problems"
 )
 
 // Files of the state that are damaged, of another version or cannot be read are shown, with what each
@@ -103,26 +101,4 @@ func TestStraysAreShown(t *testing.T) {
 	}
 	h.resolvedNow(p)
 	p.stop()
-}
-
-// The text of a version of the file that does not run is not kept as the one that ran, even if an
-// earlier version is tried again meanwhile, and runs.
-func TestTextThatDidNotRunIsNotKept(t *testing.T) {
-	kept := ""
-	d := &daemon{log: slog.New(slog.DiscardHandler), problems: problems.New(slog.New(slog.DiscardHandler)), keep: func(text []byte) { kept = string(text) }}
-	version := func(name string) (c model.Config) {
-		c.Services = []model.Service{{Name: name}}
-		return c
-	}
-	d.offer(version("ran"), []byte("ran"))
-	d.noteAgain(version("ran"), nil)
-	d.offer(version("refused"), []byte("refused"))
-	d.noteAgain(version("ran"), nil)
-	if kept != "ran" {
-		t.Errorf("%q is kept, and the version that runs is another", kept)
-	}
-	d.noteAgain(version("refused"), nil)
-	if kept != "refused" {
-		t.Errorf("the version that runs in the end is not kept, but %q", kept)
-	}
 }

@@ -10,8 +10,9 @@ import (
 
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/director"
 	"weir.io/weir/internal/privilege"
 )
 
@@ -29,16 +30,16 @@ func newDetach() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			if err := needCapabilities(privilege.Run, nil, nil); err != nil {
+			if err := daemon.NeedCapabilities(privilege.Run, nil, nil); err != nil {
 				return err
 			}
-			pin := pinDirectory(bpffs)
+			pin := daemon.PinDirectory(bpffs)
 			if err := notRunning(cmd, socket, pin); err != nil {
 				return err
 			}
 			// The agent first: the director's part removes the directory of both.
 			before := whatIsLeft(pin)
-			err := errors.Join(agent.Detach(pin), detachDirector(pin, socket))
+			err := errors.Join(agent.Detach(pin), director.Detach(pin, socket))
 			if err != nil {
 				return err
 			}
@@ -49,14 +50,6 @@ func newDetach() *cobra.Command {
 	addBPFFS(cmd, &bpffs)
 	addSocket(cmd, &socket)
 	return cmd
-}
-
-// detachDirector ends the process that answers routers by BFD only if forwarding has ended.
-func detachDirector(pin, socket string) error {
-	if err := datapath.Detach(pin); err != nil {
-		return err
-	}
-	return endBFD(socket)
 }
 
 // removal is the list of what detach removes.

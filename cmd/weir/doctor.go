@@ -8,12 +8,14 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/model"
 )
 
 // errUnhealthy says why doctor's exit status is 1; the findings say the rest.
@@ -113,4 +115,60 @@ func findingsTable(t *table, findings []doctor.Finding) {
 		}
 		t.row(level, f.Check, text)
 	}
+}
+
+// examineProblems asks the director and the agent of this host what does not run, and leaves out
+// what doctor has found itself. A process that does not answer is no problem.
+func examineProblems(cmd *cobra.Command, sockets doctorSockets, own []doctor.Finding) (findings []doctor.Finding) {
+	for _, of := range []struct{ role, socket string }{{"director", sockets.director}, {"agent", sockets.agent}} {
+		list, err := askProblems(cmd, of.socket, of.role)
+		var problem *api.Problem
+		switch {
+		case errors.Is(err, api.ErrSilent):
+			findings = append(findings, doctor.Finding{Level: doctor.Fail, Check: of.role, Text: fmt.Sprintf("the %s cannot be asked: %v", of.role, err),
+				Fix: "let it go on, or restart it: what it has set up goes on forwarding meanwhile"})
+			continue
+		case errors.Is(err, api.ErrUnreachable), errors.As(err, &problem):
+			continue
+		case err != nil:
+			findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: of.role, Text: fmt.Sprintf("the %s at %s cannot be asked: %v", of.role, of.socket, err)})
+		case len(list) == 0:
+			findings = append(findings, doctor.Finding{Level: doctor.OK, Check: of.role, Text: fmt.Sprintf("the %s runs all that is asked for", of.role)})
+		}
+		for i := range list {
+			if !toldTwice(&list[i], own) {
+				findings = append(findings, findingOf(of.role, &list[i]))
+			}
+		}
+	}
+	return findings
+}
+
+func askProblems(cmd *cobra.Command, socket, role string) ([]model.Problem, error) {
+	client := api.NewClient(socket)
+	if role == "agent" {
+		status, err := client.AgentStatus(cmd.Context())
+		return status.Problems, err
+	}
+	status, err := client.Status(cmd.Context())
+	return status.Problems, err
+}
+
+func findingOf(role string, p *model.Problem) doctor.Finding {
+	f := doctor.Finding{Level: doctor.Warn, Check: role + " " + string(p.Kind), Text: p.Text, Fix: p.Fix}
+	if p.Severity == model.SeverityError {
+		f.Level = doctor.Fail
+	}
+	if p.Stored != "" {
+		f.Text += "; the other is in " + p.Stored
+	}
+	f.Text += " (since " + p.Since.Format(time.RFC3339) + ")"
+	return f
+}
+
+// toldTwice says whether doctor has found a problem by itself that a process lists.
+func toldTwice(p *model.Problem, own []doctor.Finding) bool {
+	return p.Kind == model.ProblemHost && slices.ContainsFunc(own, func(f doctor.Finding) bool {
+		return f.Level == doctor.Fail && f.Check == p.Part && f.Problem().Text == p.Text
+	})
 }

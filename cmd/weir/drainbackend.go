@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/sets"
 )
 
 func newDrain() *cobra.Command {
@@ -26,8 +28,6 @@ func newUndrain() *cobra.Command {
 }
 
 func newDraining(verb, short, long string, state model.BackendState) *cobra.Command {
-	var out output
-	var conn connection
 	var d api.Drain
 	var undo bool
 	cmd := &cobra.Command{
@@ -35,39 +35,27 @@ func newDraining(verb, short, long string, state model.BackendState) *cobra.Comm
 		Short: short,
 		Long:  long,
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			d.Backend, d.State = args[0], state
-			if service, backend, both := strings.Cut(args[0], "/"); both {
-				if d.Service != "" && d.Service != service {
-					return usagef("%s names service %q, and --service %q", args[0], service, d.Service)
-				}
-				d.Service, d.Backend = service, backend
-			}
-			if undo {
-				d.State = model.Active
-			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			drained, err := client.Drain(cmd.Context(), d)
-			if err != nil {
-				return err
-			}
-			sayUnkept(cmd.ErrOrStderr(), drained)
-			return out.write(cmd.OutOrStdout(), drained, func(t *table) { drainedTable(t, drained) })
-		},
 	}
+	conn := asks(cmd, func(ctx context.Context, client *api.Client, args []string) ([]api.Drained, error) {
+		d.Backend, d.State = args[0], state
+		if service, backend, both := strings.Cut(args[0], "/"); both {
+			if d.Service != "" && d.Service != service {
+				return nil, usagef("%s names service %q, and --service %q", args[0], service, d.Service)
+			}
+			d.Service, d.Backend = service, backend
+		}
+		if undo {
+			d.State = model.Active
+		}
+		drained, err := client.Drain(ctx, d)
+		sayUnkept(cmd.ErrOrStderr(), drained)
+		return drained, err
+	}, drainedTable)
 	cmd.Flags().StringVar(&d.Service, "service", "", "of this `service` alone")
 	cmd.Flags().StringVar(&d.Owner, "owner", "", "of this owner's `set` alone; file: the director's own file")
 	if state != model.Active {
 		cmd.Flags().BoolVar(&undo, "undo", false, "as undrain: give it new connections again")
 	}
-	out.add(cmd)
-	conn.add(cmd)
 	conn.completeFlag(cmd, "service")
 	return cmd
 }
@@ -78,7 +66,7 @@ func drainedTable(t *table, drained []api.Drained) {
 		state := d.State.String()
 		switch {
 		case d.Fixed:
-			state += " (stays what it is: " + whyFixed(d.Owner) + ")"
+			state += " (stays what it is: " + sets.WhyFixed(d.Owner) + ")"
 		case d.Override != nil:
 			state += " (beside the file, until weir undrain)"
 		}

@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -18,7 +16,6 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
-	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -219,75 +216,38 @@ func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
 	return func() ([]byte, error) { frame, _, err := r.ReadPacketData(); return frame, err }, nil
 }
 
-// explain is the API's way to the datapath.
-func (d *director) explain(ctx context.Context, q model.Question) (model.Explanation, error) {
-	e, err := d.decide(ctx, q)
-	if err == nil {
-		d.nameOverrides(&e)
-		e.Steps = explain.Steps(&e)
-	}
-	return e, err
-}
-
-// nameOverrides names, for each candidate, the client that has overridden its state in the file.
-func (d *director) nameOverrides(e *model.Explanation) {
-	if e.Service == nil || e.Slot == nil {
-		return
-	}
-	list := d.keeper.Overridden()
-	for i := range e.Slot.Candidates {
-		c := &e.Slot.Candidates[i]
-		c.Override = overrideOf(list, e.Service.Name, c.Name)
+// explanationTable has a line for each decision.
+func explanationTable(t *table, e *model.Explanation) {
+	t.row("STEP", "DECISION")
+	before := model.Decision("")
+	for _, s := range explain.Steps(e) {
+		switch {
+		case s.Step == model.StepCandidate:
+			t.row(" "+string(s.Step), s.Says)
+		case s.Step == before:
+			t.row(" ", s.Says) // a further header of the packet
+		default:
+			t.row(s.Step, s.Says)
+		}
+		before = s.Step
 	}
 }
 
-// decide asks the datapath what it does with a packet.
-func (d *director) decide(ctx context.Context, q model.Question) (model.Explanation, error) {
-	unprocessable := func(err error) error { return api.NewProblem(http.StatusUnprocessableEntity, err.Error()) }
-	name, mac, err := d.kernel.Entrance(q.Interface, q.Source.Addr())
-	if err != nil {
-		return model.Explanation{}, unprocessable(err)
+// explanationsTable has a line for each packet of a file.
+func explanationsTable(t *table, all []model.Explanation) {
+	t.row("PACKET", "FLOW", "SERVICE", "BACKEND", "CHOSEN", "REASON", "LEAVES")
+	for i := range all {
+		e := &all[i]
+		var flow, service, backend string
+		if e.Flow != nil {
+			flow = explain.FlowText(e.Flow)
+		}
+		if e.Service != nil {
+			service = e.Service.Name
+		}
+		if e.Backend != nil {
+			backend = e.Backend.Name
+		}
+		t.row(i+1, flow, service, backend, e.Chosen, e.Reason, e.Leaves)
 	}
-	frame, err := explain.Build(&q, mac)
-	if err != nil {
-		return model.Explanation{}, unprocessable(err)
-	}
-	if q.With != nil {
-		return d.explainWith(ctx, &q, name, frame)
-	}
-	e, err := d.kernel.Explain(name, frame)
-	if err != nil || e.Service == nil {
-		return e, err
-	}
-	if log, is := d.keeper.Log(e.Service.ID); is {
-		explain.NameGenerations(&e, log, &d.placements)
-	}
-	return e, nil
-}
-
-// explainWith answers as if a set had been put.
-func (d *director) explainWith(ctx context.Context, q *model.Question, name string, frame []byte) (none model.Explanation, err error) {
-	if err := store.CheckOwner(q.With.Owner); err != nil {
-		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "with.owner", Detail: err.Error()})
-	}
-	text, err := json.Marshal(api.Set{Services: q.With.Services})
-	if err != nil {
-		return none, fmt.Errorf("read the set: %w", err)
-	}
-	services, err := parseSet(api.SetText{JSON: true, Text: text})
-	if err != nil {
-		return none, err
-	}
-	joint, logs, err := d.keeper.Preview(ctx, q.With.Owner, services)
-	if err != nil {
-		return none, worded(err)
-	}
-	e, err := d.kernel.ExplainWith(d.preview(joint, logs), name, frame)
-	if unfit := (*datapath.UnfitError)(nil); errors.As(err, &unfit) {
-		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "with.services", Detail: err.Error()})
-	}
-	if err == nil && e.Service != nil {
-		explain.NameGenerations(&e, logs[e.Service.ID], &d.placements)
-	}
-	return e, err
 }

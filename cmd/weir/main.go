@@ -6,9 +6,16 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
+	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/logs"
 )
 
 func main() {
@@ -35,4 +42,77 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	return int(statusOf(err))
+}
+
+const (
+	defaultConfig = "/etc/weir/weir.yaml"
+	defaultBPFFS  = "/sys/fs/bpf"
+)
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "weir",
+		Short:         "A layer-4 load balancer in XDP",
+		Long:          "weir is a layer-4 load balancer: run is a director, agent is what runs on the backends, and\nthe other commands ask and examine them.\n\n" + exitHelp(),
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetVersionTemplate(versionText())
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
+	})
+	root.AddCommand(
+		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newUndrain(), newDetach(),
+		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
+		newDoctor(), newVersion(), newMan())
+	root.AddCommand(newCapture())
+	return root
+}
+
+func addBPFFS(cmd *cobra.Command, bpffs *string) {
+	cmd.Flags().StringVar(bpffs, "bpffs", defaultBPFFS, "`directory` of the BPF file system, which keeps the datapath")
+}
+
+// logger returns a logger as the flags say; wrong flags are an error of the command line.
+func logger(f *logs.Flags, w io.Writer) (*slog.Logger, error) {
+	handler, err := f.Handler(w)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return slog.New(handler), nil
+}
+
+// version is set by the linker: -X main.version=v1.2.3.
+var version = "development"
+
+func newVersion() *cobra.Command {
+	var out output
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			about := versionInfo{version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			return out.write(cmd.OutOrStdout(), about, func(t *table) { t.line(strings.TrimSpace(versionText())) })
+		},
+	}
+	out.add(cmd)
+	return cmd
+}
+
+// versionInfo is what weir version prints.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func versionText() string {
+	return fmt.Sprintf("weir %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -134,7 +134,7 @@ func TestDrainWithoutRoom(t *testing.T) {
 		t.Fatalf("weir drain ends with %d:\n%s", status, out)
 	}
 	h.awaitState(p, "web", model.Draining)
-	if got := h.problem(p, model.ProblemHost); got.Part != partState || !strings.Contains(got.Text, "overrides is not written") {
+	if got := h.problem(p, model.ProblemHost); got.Part != "state" || !strings.Contains(got.Text, "overrides is not written") {
 		t.Errorf("the problem is %+v", got)
 	}
 	h.shownEverywhere(model.ProblemHost, "overrides is not written")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -39,8 +40,6 @@ func (f *setFlags) request() (r api.PlanRequest, err error) {
 }
 
 func newPlan() *cobra.Command {
-	var out output
-	var conn connection
 	var set setFlags
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
@@ -51,28 +50,15 @@ func newPlan() *cobra.Command {
 			"backends of the director's own file stay drained. What contradicts other sets is refused,\n" +
 			"as apply would be.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			request, err := set.request()
-			if err != nil {
-				return err
-			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			plan, err := client.Plan(cmd.Context(), request)
-			if err != nil {
-				return err
-			}
-			return out.write(cmd.OutOrStdout(), plan, func(t *table) { planTable(t, &plan) })
-		},
 	}
 	set.add(cmd)
-	out.add(cmd)
-	conn.add(cmd)
+	asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (none api.Plan, _ error) {
+		request, err := set.request()
+		if err != nil {
+			return none, err
+		}
+		return client.Plan(ctx, request)
+	}, func(t *table, p api.Plan) { planTable(t, &p) })
 	return cmd
 }
 

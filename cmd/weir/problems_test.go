@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"reflect"
@@ -11,6 +13,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // docs/reference/problems.md and the API's document have every kind, with the same text.
@@ -29,16 +32,6 @@ func TestProblemKindsAreDocumented(t *testing.T) {
 	field, _ := reflect.TypeFor[model.Problem]().FieldByName("Kind")
 	if got, want := field.Tag.Get("enum"), strings.Join(kinds, ","); got != want {
 		t.Errorf("the API says that kinds are %s, and they are %s", got, want)
-	}
-}
-
-// A service whose flows have no room is named, with what that means, for each of the tables.
-func TestCrowdedTablesAreExplained(t *testing.T) {
-	for _, table := range []string{model.FlowMemoryTable, model.NATTable, model.UDPFlowsTable, model.PodsTable, model.RedirectTable} {
-		found := ofCrowds([]model.CrowdedService{{Service: "web", Table: table, Flows: 7}})
-		if len(found) != 1 || found[0].Part != "web" || !strings.HasPrefix(found[0].Text, "service web: ") || len(found[0].Text) < 40 || found[0].Fix == "" {
-			t.Errorf("of %s it is said: %+v", table, found)
-		}
 	}
 }
 
@@ -174,4 +167,80 @@ func TestServiceWithoutOwnersIsShown(t *testing.T) {
 		h.configure(head, "web")
 		h.resolvedEverywhere(p, model.ProblemService)
 	}
+}
+
+// Directors of a group that have the same address of SNAT, or other settings that must be the same,
+// say so, until the files are put right.
+func TestSettingsOfTheGroupAreCompared(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := etcdlab.New(t, etcdlab.Options{Members: 1, Address: "10.0.0.1", On: h.Do})
+	second := *h
+	second.Host, second.bpffs = h.backend, h.backend.BPFFS()
+	second.socket, second.file = h.beside("second.sock"), h.beside("second.yaml")
+	text := func(state, snat, more, backend string) string {
+		return fmt.Sprintf("director: {interfaces: [eth0], group: [10.0.0.1, 10.0.0.2], snat: {addresses: [%s]}%s, store: {directory: %s, etcd: {endpoints: [\"%s\"], prefix: %s}}}\nservices:\n"+
+			"- {name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: %s}]}\n",
+			snat, more, h.beside(state), strings.Join(c.Endpoints, "\", \""), c.Prefix, backend)
+	}
+	h.write(text("state", "10.0.0.9", "", "10.0.0.3"))
+	second.write(text("state2", "10.0.0.9", ", flow-port: 7082", "10.0.0.4"))
+	p := h.start(`msg="director runs"`)
+	q := second.start(`msg="director runs"`)
+	say := func(p *process, h *host, other, here, there string) {
+		t.Helper()
+		for _, words := range []string{
+			"director " + other + " has the same director.snat.addresses as this one, 10.0.0.9",
+			"director " + other + " has director.flow-port " + there + ", and this one " + here,
+			"director " + other + " has other backends or settings for services of its file than this one, such as 203.0.113.1:80/tcp",
+		} {
+			p.wait("list that "+words, func() bool { return h.lists(model.ProblemGroup, words) })
+		}
+	}
+	say(p, h, "10.0.0.2", "6082", "7082")
+	say(q, &second, "10.0.0.1", "7082", "6082")
+	second.write(text("state2", "10.0.0.8", "", "10.0.0.3"))
+	p.wait("list none of it any more", func() bool { return !h.lists(model.ProblemGroup, "") })
+	q.wait("list none of it any more", func() bool { return !second.lists(model.ProblemGroup, "") })
+	q.stop()
+	p.stop()
+}
+
+// Some failures that doctor finds are not examined again while a director runs. They are problems
+// of another kind until they are over: strangers on the ports of flows and of BFD, and an etcd that
+// does not answer.
+func TestStrangersOnPortsAndALostEtcdAreProblems(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := etcdlab.New(t, etcdlab.Options{Members: 1, On: h.Do})
+	h.write("director: {interfaces: [eth0], group: [10.0.0.1, 10.0.0.8], store: {directory: " + h.beside("state") +
+		", etcd: {endpoints: [\"" + strings.Join(c.Endpoints, "\", \"") + "\"], prefix: " + c.Prefix + "}}}\n" +
+		"bgp: {asn: 64512, router-id: 10.0.0.1, neighbors: [{address: 10.0.0.2, asn: 64513, bfd: {}}]}\nservices: []\n")
+	var flows net.Listener
+	var packets net.PacketConn
+	h.onHost(func() (err error) {
+		flows, err = net.Listen("tcp4", ":6082")
+		var other error
+		packets, other = net.ListenPacket("udp4", ":3784")
+		return errors.Join(err, other)
+	})
+	p := h.start("director runs")
+	strangers := []struct {
+		kind model.ProblemKind
+		text string
+	}{{model.ProblemGroup, ":6082"}, {model.ProblemBFD, "UDP port 3784 is another process's"}}
+	for _, s := range strangers {
+		p.wait("list the stranger at "+s.text, func() bool { return h.lists(s.kind, s.text) })
+	}
+	if err := errors.Join(flows.Close(), packets.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range strangers {
+		p.wait("see that nobody is at "+s.text, func() bool { return !h.lists(s.kind, s.text) })
+	}
+	c.Kill(0)
+	p.wait("list that etcd does not answer", func() bool { return h.lists(model.ProblemGroup, "etcd") })
+	c.Start(0)
+	p.wait("see that etcd answers", func() bool { return !h.lists(model.ProblemGroup, "etcd") })
+	h.stopWithBFD(p)
 }

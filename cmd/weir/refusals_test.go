@@ -278,7 +278,7 @@ func TestStateOfAnAgentCannotBeWritten(t *testing.T) {
 	t.Cleanup(func() { _ = unmount() })
 	p.wait("see that its state cannot be written", func() bool {
 		found := problems()
-		return len(found) == 1 && found[0].Kind == model.ProblemHost && found[0].Part == partState && strings.Contains(found[0].Text, dir+" cannot be written: read-only file system")
+		return len(found) == 1 && found[0].Kind == model.ProblemHost && found[0].Part == "state" && strings.Contains(found[0].Text, dir+" cannot be written: read-only file system")
 	})
 	if err := unmount(); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,32 +14,18 @@ import (
 )
 
 func newServices() *cobra.Command {
-	var out output
-	var conn connection
 	cmd := &cobra.Command{
-		Use:               "services [SERVICE...]",
-		Short:             "List the services that a director forwards",
-		ValidArgsFunction: conn.completeServices,
-		RunE: func(cmd *cobra.Command, names []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			services, err := client.Services(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if services, err = named(services, names); err != nil {
-				return err
-			}
-			return out.write(cmd.OutOrStdout(), services, func(t *table) { servicesTable(t, services) })
-		},
+		Use:   "services [SERVICE...]",
+		Short: "List the services that a director forwards",
 	}
-	out.add(cmd)
-	conn.add(cmd)
+	conn := asks(cmd, func(ctx context.Context, client *api.Client, names []string) ([]model.ServiceStatus, error) {
+		services, err := client.Services(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return named(services, names)
+	}, servicesTable)
+	cmd.ValidArgsFunction = conn.completeServices
 	return cmd
 }
 

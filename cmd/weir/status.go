@@ -304,3 +304,83 @@ func reasonsTable(t *table, reasons []model.Counter) {
 		}
 	}
 }
+
+// neighborTable is left out if the director answers for no VIP itself.
+func neighborTable(t *table, s model.NeighborStatus) {
+	if len(s.Interfaces) == 0 {
+		return
+	}
+	t.line("")
+	if s.Director.IsValid() {
+		t.row("answers as", s.Director)
+	}
+	if s.Lease != "" {
+		t.row("lease of VIPs", s.Lease)
+	}
+	if s.Draining {
+		t.row("draining", "others answer for the VIPs")
+	}
+	if s.Problem != "" {
+		t.row("problem", s.Problem)
+	}
+	t.row("ANSWERS-ON", "MAC", "ANNOUNCED", "ANSWERED", "LIMITED", "CONFLICTS", "PROBLEM")
+	for _, i := range s.Interfaces {
+		t.row(i.Name, i.MAC, i.Announced, i.Answered, i.Limited, i.Conflicts, i.Problem)
+	}
+	t.line("")
+	t.row("VIP", "ANSWERS", "OWNER", "SINCE", "INTERFACES", "PROBLEM")
+	for _, v := range s.VIPs {
+		who, owner, since := "another director", "", ""
+		switch v.State {
+		case model.NeighborAnswers:
+			who, since = "this director", v.Since.Format(time.RFC3339)
+		case model.NeighborNobody:
+			who = "nobody"
+		}
+		if v.Owner.IsValid() {
+			owner = v.Owner.String()
+		}
+		t.row(v.VIP, who, owner, since, list(v.Interfaces), v.Problem)
+	}
+}
+
+// problemRows are left out if there are no problems.
+func problemRows(t *table, list []model.Problem) {
+	for i := range list {
+		p := &list[i]
+		what := string(p.Severity)
+		text := fmt.Sprintf("%s: %s", p.Kind, p.Text)
+		if p.Stored != "" {
+			text += "; the other is in " + p.Stored
+		}
+		if p.Fix != "" {
+			text += "; fix: " + p.Fix
+		}
+		t.row(what, fmt.Sprintf("%s (since %s)", text, p.Since.Format(time.RFC3339)))
+	}
+}
+
+// problemsError says why a command ends with exitProblems; what it printed says the rest.
+type problemsError struct{ count int }
+
+// Error counts the problems.
+func (e problemsError) Error() string {
+	if e.count == 1 {
+		return "1 thing that was asked for does not run: see the error line"
+	}
+	return fmt.Sprintf("%d things that were asked for do not run: see the error lines", e.count)
+}
+
+// judge returns an error if what was shown has problems.
+func judge(list []model.Problem) error {
+	count := 0
+	for i := range list {
+		if list[i].Severity == model.SeverityError {
+			count++
+		}
+	}
+	if count > 0 {
+		return problemsError{count}
+	}
+	return nil
+}

@@ -69,7 +69,7 @@ func newNeighborWith(t *testing.T, hold time.Duration, routes ...string) *neighb
 	n := &neighbor{t: t, listener: listener, log: &logBuffer{}}
 	n.config = model.BGPNeighbor{Address: loopback, ASN: theirAS, Port: uint16(listener.Addr().(*net.TCPAddr).Port),
 		HoldTime: model.Duration(hold), RestartTime: model.Duration(time.Minute), Families: []model.BGPFamily{model.BGPIPv4}}
-	n.speaker = New(slog.New(slog.NewTextHandler(n.log, nil)))
+	n.speaker = New(nil, slog.New(slog.NewTextHandler(n.log, nil)))
 	t.Cleanup(n.speaker.Close)
 	n.set(routes...)
 	return n

@@ -81,10 +81,6 @@ func (s *Speaker) resolved(n *model.BGPNeighbor) model.BGPNeighbor {
 	return at
 }
 
-// OnRouters sets a function that is called with the routers that are found on interfaces, whenever
-// they change. OnRouters is called once, before Set; the function must not call the speaker.
-func (s *Speaker) OnRouters(f func(map[string]netip.Addr)) { s.onRouters = f }
-
 // seek looks for a router until the context ends.
 func (s *Speaker) seek(ctx context.Context, d *discovery, name string) {
 	for ctx.Err() == nil {
@@ -211,8 +207,8 @@ func (s *Speaker) note(d *discovery, name string, router netip.Addr, problem err
 		routers[name] = d.address
 	}
 	s.mu.Unlock()
-	if s.onRouters != nil {
-		s.onRouters(maps.Clone(routers))
+	if s.meet != nil {
+		s.meet(maps.Clone(routers))
 	}
 }
 

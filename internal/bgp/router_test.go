@@ -22,14 +22,13 @@ func (w writer) Write(line []byte) (int, error) {
 // neighbor for BFD, with each packet: the one that was found first has its time to answer.
 func TestRoutersInTurns(t *testing.T) {
 	var found atomic.Int32
-	s := New(slog.New(slog.NewTextHandler(writer(func(line []byte) {
+	calls := make(chan map[string]netip.Addr, 1<<12)
+	s := New(func(routers map[string]netip.Addr) { calls <- routers }, slog.New(slog.NewTextHandler(writer(func(line []byte) {
 		if bytes.Contains(line, []byte("BGP router found")) {
 			found.Add(1)
 		}
 	}), nil)))
 	defer s.Close()
-	calls := make(chan map[string]netip.Addr, 1<<12)
-	s.OnRouters(func(routers map[string]netip.Addr) { calls <- routers })
 	const name = "not-there"
 	s.Set(model.BGP{ASN: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), Neighbors: []model.BGPNeighbor{{Interface: name, ASN: 64513}}}, nil)
 	s.mu.Lock()

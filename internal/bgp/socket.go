@@ -100,6 +100,9 @@ func newOptions(w *want) (options, error) {
 	return o, err
 }
 
+// PasswordFix is what to do when a password-file is wrong.
+const PasswordFix = "put the password on the first line of a file that root can read"
+
 // CheckPassword returns what is wrong with a neighbor's password-file.
 func CheckPassword(n *model.BGPNeighbor) error {
 	_, err := password(n)

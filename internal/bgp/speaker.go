@@ -34,7 +34,7 @@ type Speaker struct {
 	listeners map[netip.Addr]*listener
 
 	discoveries map[string]*discovery // by interface
-	onRouters   func(map[string]netip.Addr)
+	meet        func(map[string]netip.Addr)
 }
 
 // phase is how far a draining director has come.
@@ -46,9 +46,10 @@ const (
 	withdrawn
 )
 
-// New returns a speaker that has no neighbors.
-func New(log *slog.Logger) *Speaker {
-	return &Speaker{log: log, port: model.DefaultBGPPort, sessions: map[string]*session{}, listeners: map[netip.Addr]*listener{},
+// New returns a speaker that has no neighbors. Function meet, unless it is nil, is called with the
+// routers that are found on interfaces, whenever they change; it must not call the speaker.
+func New(meet func(map[string]netip.Addr), log *slog.Logger) *Speaker {
+	return &Speaker{log: log, meet: meet, port: model.DefaultBGPPort, sessions: map[string]*session{}, listeners: map[netip.Addr]*listener{},
 		discoveries: map[string]*discovery{}}
 }
 

@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -60,4 +62,30 @@ func (x *examination) answersOn(name string, vips []netip.Addr) {
 		}
 	}
 	x.ok(check, "rp_filter is %d: what comes from VIPs is let in", value)
+}
+
+// taken finds VIPs for which this director answers by ARP and NDP and which are addresses of an
+// interface, too: there the kernel answers for them. On lo they are for a backend, whose agent sees
+// to it that the kernel does not answer.
+func (x *examination) taken() {
+	if !x.config.Director.Neighbor.Given() {
+		return
+	}
+	vips := map[netip.Addr]bool{}
+	for i := range x.config.Services {
+		vips[x.config.Services[i].VIP] = true
+	}
+	interfaces, _ := net.Interfaces() // without a list nothing is found
+	for i := range interfaces {
+		if interfaces[i].Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addresses, _ := interfaces[i].Addrs()
+		for _, a := range addresses {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil && vips[prefix.Addr()] {
+				x.fail("neighbor", fmt.Sprintf("ip addr del %s dev %s", prefix, interfaces[i].Name),
+					"%s is an address of %s: the kernel answers for it also when another director owns it", prefix.Addr(), interfaces[i].Name)
+			}
+		}
+	}
 }

@@ -33,6 +33,11 @@ type Finding struct {
 	Fix   string `json:"fix,omitempty"`
 }
 
+// Problem is the problem that a failure is for a process that runs.
+func (f *Finding) Problem() model.Problem {
+	return model.Problem{Part: f.Check, Text: f.Check + ": " + f.Text, Fix: f.Fix}
+}
+
 // Role is what weir does on the host.
 type Role string
 

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// fakeBGP is what the transcripts' director says about its neighbors.
+func fakeBGP() model.BGPStatus {
+	med := uint32(5)
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return model.BGPStatus{
+		ASN: 65001, RouterID: netip.MustParseAddr("10.0.0.2"),
+		Neighbors: []model.BGPNeighborStatus{
+			{Address: netip.MustParseAddr("10.0.0.1"), ASN: 65000, State: model.SessionEstablished, Since: since,
+				RouterID: netip.MustParseAddr("10.0.0.1"), Local: netip.MustParseAddr("10.0.0.2"), HoldTime: model.Duration(3 * time.Second),
+				Families: []model.BGPFamily{model.BGPIPv4, model.BGPIPv6}, GracefulRestart: true, Announced: 2, BFD: "up", Losses: 1},
+			{Address: netip.MustParseAddr("2001:db8::1"), ASN: 65000, State: model.SessionConnecting, Since: since,
+				Families: []model.BGPFamily{}, Problem: "connect: connection refused"},
+		},
+		Routes: []model.RouteStatus{
+			{Prefix: netip.MustParsePrefix("203.0.113.10/32"), Neighbors: 1},
+			{Prefix: netip.MustParsePrefix("2001:db8:1::/64"), Neighbors: 1, Attributes: model.BGPAttributes{MED: &med, Prepend: 1,
+				Communities: []model.Community{{Parts: [3]uint32{65001, 100}}, {Parts: [3]uint32{65535, 0xff01}}}}},
+		},
+	}
+}
+
+// serveFakeBFD answers as the BFD process of the transcripts does.
+func serveFakeBFD(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "bfd.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	answer, err := json.Marshal(fakeBFD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			if _, err := bufio.NewReader(conn).ReadBytes('\n'); err == nil {
+				_, _ = conn.Write(append(answer, '\n'))
+			}
+			conn.Close()
+		}
+	}()
+	return socket
+}
+
+func fakeBFD() model.BFDStatus {
+	since, ms := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), model.Duration(time.Millisecond)
+	return model.BFDStatus{
+		Version: "v1.2.3", PID: 8, Started: since, Deadline: since.Add(time.Hour), Realtime: true, Late: ms,
+		Sessions: []model.BFDSessionStatus{
+			{Neighbor: netip.MustParseAddr("10.0.0.1"), Source: netip.MustParseAddr("10.0.0.2"), State: "up", Since: since, Diagnostic: "none",
+				RemoteState: "up", RemoteDiagnostic: "none", Interval: 50 * ms, Detection: 150 * ms, Discriminator: 7, Remote: 9,
+				Changes: 5, Losses: 1, LastLoss: "detection-expired", Sent: 100, Received: 99},
+			{Neighbor: netip.MustParseAddr("2001:db8::1"), Multihop: true, State: "down", Since: since, Diagnostic: "forwarding-reset",
+				RemoteState: "down", RemoteDiagnostic: "neighbor-down", Interval: 1000 * ms, Discriminator: 8, Held: "forwarding-reset",
+				Problem: "send: network is unreachable"},
+		},
+		Discards: []model.Tallied{{Name: "length"}, {Name: "ttl", Count: 3}},
+	}
+}
+
+// fakeNeighbor is what the transcripts' director says of the VIPs that it answers for.
+var fakeNeighbor = model.NeighborStatus{
+	Director: netip.MustParseAddr("10.0.0.2"), Lease: model.LeaseHeld, Taken: 4, Lost: 3,
+	Interfaces: []model.NeighborInterfaceStatus{
+		{Name: "eth0", MAC: "02:00:00:00:00:02", Announced: 14, Answered: 30, Limited: 1},
+		{Name: "eth1", Problem: "it is down, or has no carrier"},
+	},
+	VIPs: []model.NeighborVIP{
+		{VIP: netip.MustParseAddr("203.0.113.10"), State: model.NeighborAnswers, Owner: netip.MustParseAddr("10.0.0.2"),
+			Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Interfaces: []string{"eth0"}},
+		{VIP: netip.MustParseAddr("203.0.113.11"), State: model.NeighborOther, Owner: netip.MustParseAddr("10.0.0.3"), Interfaces: []string{"eth0"}},
+		{VIP: netip.MustParseAddr("2001:db8::53"), State: model.NeighborNobody, Interfaces: []string{},
+			Problem: "it is in no network of an interface of director.neighbor that works"},
+	},
+}

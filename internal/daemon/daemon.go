@@ -1,0 +1,238 @@
+// Package daemon is what weir run and weir agent have in common: a process that follows a file,
+// keeps the version of it that runs, examines its host, answers on a socket, and lists what does not
+// run of what was asked for.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
+	"weir.io/weir/internal/store"
+)
+
+// Daemon is a process that follows a file, and its status.
+type Daemon struct {
+	Problems *problems.List
+
+	log     *slog.Logger
+	state   string // the directory of its state
+	running store.RunningName
+	store   *store.File
+
+	mu      sync.Mutex
+	info    api.Info
+	ran     ranFile
+	offered offered
+}
+
+// Deps are what a daemon works with.
+type Deps struct {
+	Version string
+	File    string // that it follows
+	Pin     string // the directory of what it leaves in the kernel
+	State   string // the directory of its state, in which it keeps the version of the file that runs
+	Running store.RunningName
+	Lost    error       // why the version that ran last is not known, if one was kept
+	Store   *store.File // is in the same directory; nil: it has no more state than that version
+	Log     *slog.Logger
+}
+
+// offered is the last version of the file that should run, until it is kept.
+type offered struct {
+	config model.Config
+	text   []byte
+}
+
+// New returns a daemon that follows nothing yet.
+func New(deps Deps) *Daemon {
+	d := &Daemon{
+		Problems: problems.New(deps.Log), log: deps.Log, state: deps.State, running: deps.Running, store: deps.Store,
+		info: api.Info{
+			Version: deps.Version, PID: os.Getpid(), Started: time.Now().Truncate(time.Second), File: deps.File, Pin: deps.Pin,
+		},
+	}
+	d.Problems.Warn(model.ProblemStore, partRunning, deps.Lost)
+	return d
+}
+
+// File is the file that the process follows.
+func (d *Daemon) File() string { return d.info.File }
+
+// Pin is the directory of what the process leaves in the kernel.
+func (d *Daemon) Pin() string { return d.info.Pin }
+
+// Info returns what the process knows about itself.
+func (d *Daemon) Info() api.Info {
+	d.mu.Lock()
+	info := d.info
+	d.mu.Unlock()
+	info.Problems = d.Problems.All()
+	var refused []string
+	for _, p := range info.Problems {
+		if p.Severity == model.SeverityError && p.Kind.Refuses() {
+			refused = append(refused, p.Text)
+		}
+	}
+	info.Refused = strings.Join(refused, "\n")
+	return info
+}
+
+// NoteSet lists it if the kernel did not take a configuration, and else notes when it did.
+func (d *Daemon) NoteSet(err error) {
+	d.Problems.Report(model.ProblemDatapath, "", err)
+	if err != nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.info.Applied = time.Now().Truncate(time.Millisecond)
+}
+
+// NoteAgain does the same for a configuration that was tried again, and keeps it if it runs.
+func (d *Daemon) NoteAgain(c model.Config, err error) {
+	if d.NoteSet(err); err == nil {
+		d.KeepOffered(c)
+	}
+}
+
+// NoteRestart lists a change that takes effect when the process starts again.
+func (d *Daemon) NoteRestart(key string, changed bool) {
+	var err error
+	if changed {
+		err = problems.Fixed(errors.New(key+" is another than when the process started"), "start it again: then the change takes effect")
+	}
+	d.Problems.Warn(model.ProblemRestart, key, err)
+}
+
+// Follow applies every new version of the file until the context ends. A bad one changes nothing.
+// Its errors are listed until the next version, but for those that apply has Listed.
+func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply func(model.Config) error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case change, open := <-changes:
+			if !open {
+				return
+			}
+			d.change(change, apply)
+		}
+	}
+}
+
+func (d *Daemon) change(change config.Change, apply func(model.Config) error) {
+	err := change.Err
+	if errors.Is(err, fs.ErrNotExist) {
+		d.Problems.Report(model.ProblemFile, d.info.File, problems.Fixed(fmt.Errorf("there is no configuration any more, what was applied goes on: %w", err), "put it back: the process cannot start again without"))
+		return
+	}
+	if err == nil {
+		d.Offer(change.Config, change.Text)
+		err = apply(change.Config)
+	}
+	if errors.As(err, new(listedError)) {
+		return
+	}
+	d.Problems.Report(model.ProblemFile, d.info.File, err)
+	if err == nil {
+		d.KeepOffered(change.Config)
+		d.log.Info("configuration applied", "services", len(change.Config.Services))
+	}
+}
+
+type listedError struct{ error }
+
+// Unwrap returns what is wrong.
+func (e listedError) Unwrap() error { return e.error }
+
+// Listed marks an error that the part that has it puts on the list of problems itself.
+func Listed(err error) error { return listedError{err} }
+
+// Offer remembers the text of a version of the file that should run.
+func (d *Daemon) Offer(c model.Config, text []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.offered = offered{c, text}
+}
+
+// KeepOffered keeps that text, once, if that version is the one that runs: an earlier one may be
+// tried again, and run, while this one does not. A version without a text is kept already.
+func (d *Daemon) KeepOffered(runs model.Config) {
+	d.mu.Lock()
+	text := d.offered.text
+	keep := len(text) > 0 && reflect.DeepEqual(d.offered.config, runs)
+	if keep {
+		d.offered = offered{}
+	}
+	d.mu.Unlock()
+	if keep {
+		d.saveRunning(text)
+	}
+}
+
+// Serve answers on the listener until the context ends or the listener is closed. The function that it
+// returns waits for that.
+func (d *Daemon) Serve(ctx context.Context, server *api.Server, listener net.Listener) (wait func()) {
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := server.Serve(ctx, listener); err != nil && !errors.Is(err, net.ErrClosed) {
+			d.log.Error("API ended", "error", err)
+		}
+	})
+	return served.Wait
+}
+
+// FirstConfig begins to watch the file and reads it, in this order: no version is missed. The text
+// is returned even if the file is invalid.
+func FirstConfig(ctx context.Context, file string) (c model.Config, text []byte, changes <-chan config.Change, err error) {
+	changes, err = config.Watch(ctx, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil, nil, noFile(file)
+	}
+	if err != nil {
+		return c, nil, nil, fmt.Errorf("configuration: %w", err)
+	}
+	c, text, err = config.LoadText(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = noFile(file)
+	}
+	return c, text, changes, err
+}
+
+func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }
+
+// fieldError is a problem with a field of a file that was read, and runs.
+type fieldError struct {
+	text  string
+	place model.Place
+}
+
+// Error names the file, the line and the field.
+func (e *fieldError) Error() string {
+	if e.place.Line > 0 {
+		return fmt.Sprintf("%s:%d: %s: %s", e.place.File, e.place.Line, e.place.Field, e.text)
+	}
+	return fmt.Sprintf("%s: %s: %s", e.place.File, e.place.Field, e.text)
+}
+
+// Place returns the field's place in the file.
+func (e *fieldError) Place() model.Place { return e.place }
+
+// Placed returns an error about a field of the file, with its place.
+func (d *Daemon) Placed(field, text string) error {
+	file, _ := os.ReadFile(d.info.File)
+	return &fieldError{text, model.Place{File: d.info.File, Field: field, Line: config.Line(file, field)}}
+}

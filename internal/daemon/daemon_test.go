@@ -1,0 +1,100 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// The text of a version of the file that does not run is not kept as the one that ran, even if an
+// earlier version is tried again meanwhile, and runs.
+func TestTextThatDidNotRunIsNotKept(t *testing.T) {
+	dir := t.TempDir()
+	d := New(Deps{State: dir, Running: store.RunningDirector, Log: slog.New(slog.DiscardHandler)})
+	kept := func() string {
+		running, _, err := store.LoadRunning(dir, store.RunningDirector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return running.Text
+	}
+	version := func(name string) (c model.Config) {
+		c.Services = []model.Service{{Name: name}}
+		return c
+	}
+	d.Offer(version("ran"), []byte("ran"))
+	d.NoteAgain(version("ran"), nil)
+	d.Offer(version("refused"), []byte("refused"))
+	d.NoteAgain(version("ran"), nil)
+	if kept := kept(); kept != "ran" {
+		t.Errorf("%q is kept, and the version that runs is another", kept)
+	}
+	d.NoteAgain(version("refused"), nil)
+	if kept := kept(); kept != "refused" {
+		t.Errorf("the version that runs in the end is not kept, but %q", kept)
+	}
+}
+
+// The error of a process that cannot open its tables names the remedy, even if a library kept only
+// the text of the kernel's error.
+func TestNotOpenedNamesTheRemedy(t *testing.T) {
+	for remedy, err := range map[string]error{
+		"LimitNOFILE=":            fmt.Errorf("load director program: can't clone map: can't dup fd: %v", unix.EMFILE),
+		"(LimitNOFILE=)":          fmt.Errorf("create map: %w", unix.EMFILE),
+		"MemoryMax=":              fmt.Errorf("create map: %w", unix.ENOMEM),
+		"remount,rw /sys/fs/bpf":  fmt.Errorf("pin: %w", unix.EROFS),
+		"the file system is full": fmt.Errorf("pin: %w", unix.ENOSPC),
+		"goes on":                 errors.New("something else"),
+	} {
+		if got := NotOpened("/sys/fs/bpf/weir", err).Error(); !strings.Contains(got, remedy) {
+			t.Errorf("%v is said as %q, which does not name %q", err, got, remedy)
+		}
+	}
+}
+
+// A service whose flows have no room is named, with what that means, for each of the tables.
+func TestCrowdedTablesAreExplained(t *testing.T) {
+	for _, table := range []string{model.FlowMemoryTable, model.NATTable, model.UDPFlowsTable, model.PodsTable, model.RedirectTable} {
+		found := OfCrowds([]model.CrowdedService{{Service: "web", Table: table, Flows: 7}})
+		if len(found) != 1 || found[0].Part != "web" || !strings.HasPrefix(found[0].Text, "service web: ") || len(found[0].Text) < 40 || found[0].Fix == "" {
+			t.Errorf("of %s it is said: %+v", table, found)
+		}
+	}
+}
+
+// Some code tells every kind of problem: what fails there is not only in the log.
+func TestEveryKindOfProblemIsTold(t *testing.T) {
+	var code strings.Builder
+	files, err := filepath.Glob("../*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(text)
+	}
+	for _, row := range model.ProblemKinds {
+		name := "Problem" + strings.ToUpper(string(row.Kind[:1])) + string(row.Kind[1:])
+		if row.Kind == model.ProblemBGP || row.Kind == model.ProblemBFD || row.Kind == model.ProblemAPI {
+			name = "Problem" + strings.ToUpper(string(row.Kind))
+		}
+		if !strings.Contains(code.String(), "model."+name+",") {
+			t.Errorf("nobody tells problems of kind %s", row.Kind)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package director
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"weir.io/weir/internal/bgp"
+	"weir.io/weir/internal/hooks"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/neighbor"
+	"weir.io/weir/internal/store"
+	"weir.io/weir/internal/upkeep"
+)
+
+// announcers tell others which VIPs this director forwards.
+type announcers struct {
+	bgp      *bgp.Speaker
+	hooks    *hooks.Caller
+	neighbor *neighbor.Speaker
+}
+
+// Set is the engine's way to all announcers.
+func (a announcers) Set(now model.Announcement) {
+	a.bgp.Set(now.BGP, now.Routes)
+	a.hooks.Set(now.Hooks, now.VIPs)
+	a.neighbor.Set(now.Neighbor, now.Group, now.VIPs)
+}
+
+// neighborGroup lets the directors that share a store agree on which of them answers for which VIP.
+func neighborGroup(group *store.Etcd) neighbor.Join {
+	if group == nil {
+		return nil
+	}
+	return func(self netip.Addr, lease time.Duration, notify func()) neighbor.Registry {
+		return group.Owners(self, lease, notify)
+	}
+}
+
+// gate holds back what is announced while no interface has the director's program: packets that are
+// sent here then would go nowhere.
+type gate struct {
+	announcers
+	open func() bool
+
+	mu   sync.Mutex
+	last *model.Announcement // nil: there was none
+	told bool                // it was passed on, once
+	was  bool                // open, when it was passed on last
+}
+
+// Set is the engine's way to all announcers. They are not told that there is nothing before they
+// were told something: routers would forget what they keep from the process before.
+func (g *gate) Set(now model.Announcement) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = &now
+	g.pass(g.open())
+}
+
+// pass tells the announcers. The lock is held.
+func (g *gate) pass(open bool) {
+	g.was = open
+	if !open && !g.told {
+		return
+	}
+	now := *g.last
+	if !open {
+		now.Routes, now.VIPs = []model.Route{}, nil
+	}
+	g.told = true
+	g.announcers.Set(now)
+}
+
+// look opens and shuts the gate.
+func (g *gate) look() ([]upkeep.Difference, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last == nil {
+		return nil, nil
+	}
+	open := g.open()
+	if open != g.was {
+		g.pass(open)
+	}
+	if open || len(g.last.Routes) == 0 && len(g.last.VIPs) == 0 {
+		return nil, nil
+	}
+	return []upkeep.Difference{{What: "all", Found: "are not announced, because no interface has the director's program"}}, nil
+}
+
+// outlast makes the director go on for a while when it is told to end, for clients whose routers have
+// not turned away yet, if it is to drain. Until now it would have ended at once: stillRuns ends that,
+// and says whether it was not told meanwhile. A second signal ends the wait.
+func (d *Director) outlast(told context.Context, stillRuns func() bool) (stop func()) {
+	if d.drain <= 0 {
+		return func() {}
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	forget := func() bool { return false }
+	if stillRuns() {
+		forget = context.AfterFunc(told, func() {
+			d.forwardOn(signals)
+			d.end()
+		})
+	}
+	return func() {
+		forget()
+		signal.Stop(signals)
+	}
+}
+
+// forwardOn withdraws what is announced, and waits for the time of the drain.
+func (d *Director) forwardOn(signals <-chan os.Signal) {
+	d.log.Info("director drains: it forwards for a while, and then detaches", "wait", d.drain)
+	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), d.drain/2))
+	d.announcers.hooks.Withdraw()
+	d.announcers.neighbor.Withdraw()
+	end := time.NewTimer(d.drain)
+	defer end.Stop()
+	for range 2 { // the first is the one that began the drain
+		select {
+		case <-signals:
+		case <-d.ctx.Done():
+			return
+		case <-end.C:
+			d.over.Store(true)
+			return
+		}
+	}
+	d.log.Info("told again: the director does not wait")
+}
+
+// endAnnouncing ends the sessions with routers, and the calls of hooks. If forwarding goes on,
+// announcements stay. VIPs that this director answers for itself are given up: a process that does
+// not run cannot answer.
+func (d *Director) endAnnouncing() {
+	if !d.over.Load() {
+		d.announcers.bgp.Resume()
+	}
+	d.announcers.neighbor.Close()
+	d.announcers.hooks.Close()
+	d.announcers.bgp.Close()
+}

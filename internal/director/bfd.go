@@ -1,0 +1,276 @@
+package director
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"weir.io/weir/internal/bfd"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
+	"weir.io/weir/internal/upkeep"
+)
+
+// bfdKeeper gives the BFD process the sessions that match what the kernel has.
+type bfdKeeper struct {
+	*bfd.Keeper
+
+	seen atomic.Uint64 // faults of the process
+
+	mu         sync.Mutex
+	config     model.Config
+	routers    map[string]netip.Addr // that are known by their interface
+	wanted     []model.BFDSession    // by the configuration
+	interfaces []string              // that the program is attached to, or is about to be
+	admitted   bool                  // the program is attached
+	restarts   uint64                // of the process, that were told
+}
+
+func newBFDKeeper(deps Deps, tell func(model.BFDStatus)) *bfdKeeper {
+	socket := bfd.Socket(deps.Socket)
+	var starts bfdStarts
+	start := func() (<-chan error, error) {
+		if err := starts.allow(time.Now()); err != nil {
+			return nil, err
+		}
+		endOldBFD(filepath.Join(filepath.Dir(deps.Socket), "bfd.sock"), socket, deps.Log)
+		return startBFD(append(slices.Clone(deps.BFD), "--socket", socket))
+	}
+	return &bfdKeeper{Keeper: bfd.NewKeeper(socket, start, tell, deps.Log)}
+}
+
+// endOldBFD ends a process of a version in which all directors with sockets in one directory shared
+// one: it holds the ports that a new process needs. To routers that is no failure.
+func endOldBFD(shared, own string, log *slog.Logger) {
+	if shared == own {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := bfd.Ask(ctx, shared)
+	if err != nil || status.Socket != "" {
+		return // there is none, or it is the director's whose socket is director.sock
+	}
+	log.Warn("the BFD process of an older version is ended, which several directors may have had together", "version", status.Version, "pid", status.PID)
+	if err := bfd.Stop(shared); err != nil {
+		log.Error("the BFD process of an older version does not end", "error", err)
+	}
+}
+
+// startBFD starts a process that outlives this one: in a session of its own, so that no signal for
+// this process reaches it, and with only the capabilities that it needs.
+func startBFD(args []string) (ended <-chan error, err error) {
+	cmd := exec.Command(thisProgram(), args...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, AmbientCaps: privilege.HandOn(privilege.BFD)}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	over := make(chan error, 1)
+	go func() {
+		if err := cmd.Wait(); err != nil {
+			over <- err
+			return
+		}
+		over <- errors.New("exit status 0")
+	}()
+	return over, nil
+}
+
+// thisProgram is the path of the program that runs. It may have been removed or replaced since it
+// began, and the BFD process has to be of the same version: then the kernel's own link leads to it,
+// and only the process's name is another one.
+func thisProgram() string {
+	const link = "/proc/self/exe"
+	path, err := os.Executable()
+	if err != nil {
+		return link
+	}
+	there, err := os.Stat(path)
+	running, other := os.Stat(link)
+	if err == nil && other == nil && os.SameFile(there, running) {
+		return path
+	}
+	return link
+}
+
+// want takes the neighbors of a configuration.
+func (k *bfdKeeper) want(c *model.Config) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.config = *c
+	k.renew()
+}
+
+// meet takes the routers at the other ends of interfaces.
+func (k *bfdKeeper) meet(routers map[string]netip.Addr) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.routers = routers
+	k.renew()
+}
+
+// renew sets the sessions that the configuration and the found routers ask for. The mutex is held.
+func (k *bfdKeeper) renew() {
+	k.wanted = k.config.BFDSessions(k.routers)
+	if k.interfaces != nil {
+		k.set(k.interfaces)
+	}
+}
+
+// Sessions returns the status of all wanted sessions. For sessions that the process does not know,
+// or while it says nothing, only their neighbors are known, and why there is nothing more.
+func (k *bfdKeeper) Sessions() []model.BFDSessionStatus {
+	status, err := k.Status()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var sessions []model.BFDSessionStatus
+	for i := range k.wanted {
+		w := &k.wanted[i]
+		one := model.BFDSessionStatus{Neighbor: w.Neighbor, Source: w.Source, Multihop: w.Multihop}
+		if err != nil {
+			one.Problem = err.Error()
+		}
+		for _, s := range status.Sessions {
+			if s.Neighbor == w.Neighbor && s.Source == w.Source && s.Multihop == w.Multihop {
+				one = s
+				one.Problem = cmp.Or(lacks(w, &s, &status), s.Problem)
+			}
+		}
+		sessions = append(sessions, one)
+	}
+	return sessions
+}
+
+// View returns the status of BFD; nil if it is not configured.
+func (k *bfdKeeper) View() *model.BFDStatus {
+	sessions := k.Sessions()
+	if len(sessions) == 0 {
+		return nil
+	}
+	status, err := k.Status()
+	if status.Sessions = sessions; err != nil {
+		status.Problem = err.Error()
+	}
+	return &status
+}
+
+// fresh returns what was wrong with the process since the last call, if anything was: it may be
+// over before the next look.
+func (k *bfdKeeper) fresh() string {
+	n, last := k.Faults()
+	if k.seen.Swap(n) == n {
+		return ""
+	}
+	return last
+}
+
+// lacks says which requests a process does not fulfill because it is of an older version: the
+// process goes on when weir run is replaced.
+func lacks(want *model.BFDSession, has *model.BFDSessionStatus, process *model.BFDStatus) string {
+	lacking := ""
+	switch {
+	case want.Authentication != nil && has.Authentication != want.Authentication.Type:
+		lacking = "authentication"
+	case want.TTLSecurity != has.TTLSecurity:
+		lacking = "ttl-security"
+	default:
+		return ""
+	}
+	return fmt.Sprintf("the weir bfd that runs (version %s, process %d) does not know %s: end it by SIGTERM, and weir run starts its own", process.Version, process.PID, lacking)
+}
+
+// before makes the sessions stand for only those interfaces that have the program and will keep it:
+// the others are about to lose it, and that is no failure.
+func (k *bfdKeeper) before(interfaces []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if both := common(k.interfaces, interfaces); len(both) > 0 && len(both) < len(k.interfaces) {
+		k.set(both)
+	}
+}
+
+// after makes the sessions stand for the interfaces that have the program now.
+func (k *bfdKeeper) after(interfaces []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.interfaces = interfaces
+	k.set(interfaces)
+}
+
+// admit says that the program is attached to the interfaces of the last Set, and from now on to
+// those of each. A director that starts on a host without the program fills its maps first: until
+// then a session would stand for a datapath that is not there, be down for that, and tell its
+// router, and the router and BGP here would wait a second before they look again.
+func (k *bfdKeeper) admit() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.admitted = true
+	if k.interfaces != nil {
+		k.set(k.interfaces)
+	}
+}
+
+// set gives the sessions on, if the program gets packets. A session with only other interfaces
+// keeps them: it is down, and says so.
+func (k *bfdKeeper) set(interfaces []string) {
+	if !k.admitted {
+		return
+	}
+	sessions := slices.Clone(k.wanted)
+	for i := range sessions {
+		if kept := common(sessions[i].Interfaces, interfaces); len(kept) > 0 {
+			sessions[i].Interfaces = kept
+		}
+	}
+	k.Set(sessions)
+}
+
+// common returns the elements that are in both.
+func common(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return !slices.Contains(b, name) })
+}
+
+// A BFD process that ends again and again is restarted as often as a part of the host is repaired.
+const bfdMost, bfdWindow = upkeep.Most + 1, upkeep.Window
+
+// bfdStarts allows that many starts of a process.
+type bfdStarts struct{ at []time.Time }
+
+func (s *bfdStarts) allow(now time.Time) error {
+	for len(s.at) > 0 && now.Sub(s.at[0]) >= bfdWindow {
+		s.at = s.at[1:]
+	}
+	if len(s.at) >= bfdMost {
+		return fmt.Errorf("it has ended %d times within %v: it is left alone until a minute has passed", len(s.at), bfdWindow)
+	}
+	s.at = append(s.at, now)
+	return nil
+}
+
+// look says once that the process was started again. If it is not there, that is a problem of kind
+// bfd.
+func (k *bfdKeeper) look() ([]upkeep.Difference, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	again := k.Restarts()
+	switch {
+	case len(k.wanted) == 0 || !k.admitted:
+		k.restarts = again
+	case again != k.restarts:
+		k.restarts = again
+		return []upkeep.Difference{{What: "process", Found: "had ended", Repair: func() error { return nil }}}, nil
+	}
+	return nil, nil
+}

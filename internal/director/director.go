@@ -1,0 +1,448 @@
+// Package director is what weir run runs: it makes the parts of a director, gives each the others that
+// it needs, and follows the configuration file until it is told to end.
+package director
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/bfd"
+	"weir.io/weir/internal/bgp"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/daemon"
+	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/desired"
+	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/health"
+	"weir.io/weir/internal/hooks"
+	"weir.io/weir/internal/metrics"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/neighbor"
+	"weir.io/weir/internal/privilege"
+	"weir.io/weir/internal/problems"
+	"weir.io/weir/internal/sets"
+	"weir.io/weir/internal/store"
+	"weir.io/weir/internal/upkeep"
+	"weir.io/weir/web"
+)
+
+// Deps are what a director works with.
+type Deps struct {
+	Version string
+	File    string        // the configuration
+	BPFFS   string        // where the BPF file system is, or is mounted
+	Socket  string        // to answer on
+	Drain   time.Duration // how long it forwards when it was told to end, and then detaches; 0: it ends at once, and forwarding goes on
+	BFD     []string      // the arguments with which this program is the BFD process, but for its socket
+	Log     *slog.Logger
+}
+
+// Director is a daemon whose configuration the engine applies. All its parts are made by New, and none
+// is replaced.
+type Director struct {
+	*daemon.Daemon
+	log    *slog.Logger
+	socket string
+	drain  time.Duration
+	over   atomic.Bool // it has drained
+
+	ctx       context.Context // its life, which outlasts what Run is given by the drain
+	end       context.CancelFunc
+	closes    []func() // what New has opened, in this order
+	notClosed error    // why the kernel's part of it could not be closed
+
+	begins  beginning
+	first   model.Director // the configuration that the kernel's maps are made for
+	changes <-chan config.Change
+
+	listener   net.Listener
+	group      *store.Etcd // nil: this director does not share its sets
+	kernel     *datapath.Datapath
+	goesOn     bool // packets come to backends already, through what an earlier process left
+	checks     *datapath.Checks
+	checker    *health.Checker
+	announcers announcers
+	gate       *gate
+	bfd        *bfdKeeper
+	loads      loadReports
+	engine     *engine.Engine
+	keeper     *desired.Keeper
+	members    *membership
+	sets       *sets.Sets
+	placements engine.Placements // for explanations
+	gauge      gauge
+
+	server   *api.Server
+	remote   *api.Remote
+	unix     *daemon.Socket
+	events   *api.Events
+	examiner *daemon.Examiner
+	notices  *upkeep.Notices
+	host     *upkeep.Keeper // of this host's parts that it owns
+
+	gathering sync.Mutex
+}
+
+// New makes a director with all its parts. It takes what an earlier process left in the kernel, and
+// changes nothing there before Run. The order of what it opens matters:
+//   - privileges are dropped before anything is read from others;
+//   - the socket comes before the kernel: a process that is then refused must not change the datapath
+//     of a director that runs;
+//   - the stores come before the kernel, too: without them a director could not go on with it.
+func New(deps Deps) (_ *Director, err error) {
+	collectGarbage()
+	d := &Director{log: deps.Log, socket: deps.Socket, drain: deps.Drain}
+	d.ctx, d.end = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	lost, err := d.readFile(deps.File)
+	if err != nil {
+		return nil, err
+	}
+	if err := daemon.PrepareHost(deps.BPFFS, privilege.Run, &d.begins.file, d.log); err != nil {
+		return nil, err
+	}
+	if d.listener, err = api.Listen(deps.Socket); err != nil {
+		return nil, err
+	}
+	d.closeLater(func() { _ = d.listener.Close() })
+	local, err := openStore(d.first.Store)
+	if err != nil {
+		return nil, err
+	}
+	d.closeLater(func() { _ = local.Close() })
+	pin := daemon.PinDirectory(deps.BPFFS)
+	d.Daemon = daemon.New(daemon.Deps{
+		Version: deps.Version, File: deps.File, Pin: pin,
+		State: daemon.StateDirectory(d.first.Store), Running: store.RunningDirector, Lost: lost, Store: local, Log: d.log,
+	})
+	if d.group, err = openGroup(d.first.Store, d.Problems, d.log); err != nil {
+		return nil, err
+	}
+	if d.group != nil {
+		d.closeLater(func() { _ = d.group.Close() })
+	}
+	d.kernel, err = datapath.Open(datapath.Options{
+		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, Hold: true, Log: d.log,
+	})
+	if err != nil {
+		return nil, daemon.NotOpened(pin, err)
+	}
+	d.closeLater(func() { d.notClosed = errors.Join(d.notClosed, d.kernel.Close()) })
+	d.checks = d.kernel.Checks()
+	d.closeLater(func() { d.notClosed = errors.Join(d.notClosed, d.checks.Close()) })
+	d.checker = health.New(d.checks, d.log)
+	d.closeLater(d.checker.Close)
+	if err := d.join(deps, local); err != nil {
+		return nil, err
+	}
+	d.answer(deps.Version)
+	if d.notices, err = upkeep.Listen(datapath.Groups...); err != nil {
+		return nil, err
+	}
+	d.closeLater(d.notices.Close)
+	d.keepHost(deps)
+	return d, nil
+}
+
+// readFile reads the first version of the file. If that is refused, the director begins with the version
+// that ran last. It returns why that is lost, if one was kept.
+func (d *Director) readFile(file string) (lost, err error) {
+	b := &d.begins
+	b.file, b.text, d.changes, err = daemon.FirstConfig(d.ctx, file)
+	if err == nil {
+		if err = needInterfaces(b.file); err != nil {
+			err = fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	b.refused = err
+	b.ran, lost = daemon.LastRan(file, store.RunningDirector, b.text)
+	if b.refused != nil {
+		if b.ran == nil || d.changes == nil {
+			return nil, errors.Join(b.refused, lost)
+		}
+		b.file, b.text = *b.ran, nil
+	}
+	d.first = b.file.Director
+	return lost, nil
+}
+
+// join makes the parts that forward and announce, and lets each of them know the others.
+func (d *Director) join(deps Deps, local *store.File) (err error) {
+	var speaker *bgp.Speaker // tells BFD of routers, and is told by it of lost ones
+	d.bfd = newBFDKeeper(deps, func(status model.BFDStatus) { speaker.SetBFD(status) })
+	speaker = bgp.New(d.bfd.meet, d.log)
+	d.announcers = announcers{speaker, hooks.New(d.log), neighbor.New(neighborGroup(d.group), d.log)}
+	d.gate = &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
+	d.loads = newLoadReports(d.kernel, d.log)
+	inherited := d.kernel.Inherited()
+	d.goesOn = len(inherited) > 0
+	d.engine = engine.New(engine.Deps{
+		Forwarder: d, Checker: d.checker, Inherited: inherited, Ways: d.kernel, Loads: d.loads.book, Log: d.log,
+	})
+	keeps := desired.Deps{
+		Local: local, Engine: d.engine, Problems: keeperList{d}, Overrides: local, Past: local,
+		Health: d.checker, Guesses: d.kernel, Log: d.log,
+	}
+	if d.group != nil {
+		keeps.Reports, keeps.Views = d.group.FollowReports(d.ctx), d.group.FollowViews(d.ctx)
+	}
+	d.keeper = desired.New(keeps)
+	d.sets = sets.New(sets.Deps{Keeper: d.keeper, Kernel: d.kernel, Found: d.checker.Results, Limits: d.first.Limits})
+	if d.members, err = newMembership(d.ctx, d.kernel, d.group, d.whatRuns, d.settings(), d.log); err != nil {
+		return err
+	}
+	d.closeLater(d.members.close)
+	return nil
+}
+
+// answer makes the API.
+func (d *Director) answer(version string) {
+	d.events = api.NewEvents()
+	bgpStatus := d.announcers.bgp.Status
+	d.server = api.NewServer(d, d, d.log)
+	d.server.Handle("/metrics", metrics.Handler(version, d, bgpStatus, d.bfd.View, func() []model.Problem { return d.Info().Problems }))
+	d.server.HandleBGP(bgpStatus)
+	d.server.HandleSets(d.sets)
+	d.server.HandleExplain(d.explain)
+	d.server.HandleCapture(d.capture)
+	d.server.HandleFlows(d.flows)
+	d.server.HandleDirectors(d.members.directors)
+	d.server.HandleEvents(d.events)
+	d.server.HandleLive(api.LiveSources{Datapath: d, Daemon: d, BGP: bgpStatus, Directors: d.members.directors, Events: d.events})
+	d.server.HandleRing(d.ring)
+	d.server.HandlePages(web.Pages())
+	d.remote = api.NewRemote(d.server, d.log)
+	d.unix = daemon.NewSocket(d.ctx, d.socket)
+}
+
+// keepHost makes the keeper of this host's parts, and the examiner of the others.
+func (d *Director) keepHost(deps Deps) {
+	parts := append(d.kernel.Parts(d.notices.By), d.checks.Part(d.notices.By),
+		upkeep.Part{Name: "vips", Look: d.gate.look},
+		upkeep.Part{Name: "bfd", Look: d.bfd.look},
+		d.StatePart(), d.unix.Part())
+	d.host = upkeep.New(d.log, daemon.TellUpkeep(d.events), parts...)
+	d.examiner = daemon.NewExaminer(func(ctx context.Context) ([]doctor.Finding, error) {
+		d.Problems.Report(model.ProblemGroup, "", d.members.joinAgain()) // by addresses that have come
+		c := d.Config()
+		return doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: deps.BPFFS, Probes: d.checker.Connections})
+	})
+}
+
+// closeLater has something closed with the director.
+func (d *Director) closeLater(f func()) { d.closes = append(d.closes, f) }
+
+// close closes what New has opened, the last first.
+func (d *Director) close() {
+	d.end()
+	for _, f := range slices.Backward(d.closes) {
+		f()
+	}
+}
+
+// Run forwards, and follows the file, until the context ends, and the drain after it. It is called
+// once. Only an error of the first configuration ends it earlier: the engine tries later ones again.
+func (d *Director) Run(ctx context.Context) error {
+	err := d.run(ctx)
+	d.close()
+	if err = errors.Join(err, d.notClosed); err != nil {
+		return err
+	}
+	if !d.over.Load() {
+		d.log.Info("director ends; forwarding goes on until weir detach")
+		return nil
+	}
+	err = Detach(d.Pin(), d.socket)
+	if errors.Is(err, datapath.ErrRunning) {
+		d.log.Info("director ends; another one has taken over")
+		return nil
+	}
+	if err == nil {
+		d.log.Info("director ends, and forwarding with it")
+	}
+	return err
+}
+
+// Detach ends a director's forwarding, and after that the process that answers routers by BFD.
+func Detach(pin, socket string) error {
+	if err := datapath.Detach(pin); err != nil {
+		return err
+	}
+	if err := bfd.Stop(bfd.Socket(socket)); err != nil {
+		return fmt.Errorf("end the BFD process: %w", err)
+	}
+	return nil
+}
+
+// run begins in an order that others rely on: routers are told of VIPs when these are forwarded, not
+// earlier, and clients of the API are answered by a director that runs.
+func (d *Director) run(told context.Context) error {
+	stillRuns := context.AfterFunc(told, d.end) // there is nothing to drain yet
+	var running sync.WaitGroup
+	defer d.endAnnouncing() // the last: everything set until then is told
+	defer running.Wait()
+	defer d.end()
+	begins := d.begins
+	d.begins = beginning{} // it may be large, and is not needed after the start
+	services, remote := len(begins.file.Services), begins.file.API
+	d.bfd.want(&begins.file)
+	d.loads.set(&begins.file)
+	defer d.loads.receiver.Close()
+	running.Go(func() { d.loads.book.Run(d.ctx) })
+	running.Go(func() { d.engine.Run(d.ctx) })
+	running.Go(func() { d.bfd.Run(d.ctx) })
+	if err := d.start(&running, begins); err != nil {
+		if d.ctx.Err() != nil {
+			return nil // told to end before it began
+		}
+		return err
+	}
+	d.engine.Announce(d.gate)
+	defer d.outlast(told, stillRuns)()
+	d.log.Info("director runs", "config", d.File(), "services", services, "pin", d.Pin())
+	defer d.gauge.start(d.ctx, d.log)()
+	d.openAPI(remote)
+	defer d.remote.Close()
+	d.joinGroup(d.first)
+	watcher := watcher{d: d, events: d.events}
+	watcher.look() // before clients are answered: every later change is an event
+	running.Go(func() { watcher.run(d.ctx) })
+	if err := d.unix.Answer(d.listener, func(l net.Listener) (wait func()) { return d.Serve(d.ctx, d.server, l) }); err != nil {
+		d.end()
+		return err
+	}
+	defer d.unix.Wait()
+	d.host.Wake()
+	running.Go(func() { d.host.Run(d.ctx, d.notices.C()) })
+	running.Go(func() { d.examiner.Run(d.ctx) })
+	d.Follow(d.ctx, d.changes, d.apply)
+	d.end()
+	return nil
+}
+
+// Config returns the configuration that runs.
+func (d *Director) Config() model.Config { return d.engine.Desired() }
+
+// apply makes a later version of the file run.
+func (d *Director) apply(c model.Config) error {
+	if err := needInterfaces(c); err != nil {
+		return err
+	}
+	if err := daemon.NeedCapabilities(privilege.Run, &c, d.log); err != nil {
+		return fmt.Errorf("%w, and start it again", err) // it may have dropped them
+	}
+	d.warnOfRestart(c.Director)
+	d.bfd.want(&c)
+	d.openAPI(c.API)
+	d.loads.set(&c)
+	defer d.host.Forget() // something else should hold then
+	defer d.examiner.Wake()
+	d.joinGroup(c.Director)
+	err := d.keeper.SetFile(c)
+	if errors.As(err, new(*desired.PendingError)) || errors.As(err, new(*desired.RefusedError)) {
+		return daemon.Listed(err)
+	}
+	return err
+}
+
+// Set is the engine's way to the kernel.
+func (d *Director) Set(table model.Table) error {
+	d.bfd.before(table.Interfaces)
+	err := d.kernel.Set(table)
+	if err == nil {
+		d.bfd.after(table.Interfaces)
+	}
+	d.noteTaken(err)
+	return err
+}
+
+// noteTaken remembers whether the kernel took the desired state, and if not, the owners whose
+// stored sets do not run.
+func (d *Director) noteTaken(err error) {
+	if err != nil {
+		for _, owner := range d.keeper.Behind() {
+			err = fmt.Errorf("%w; the set of owner %q is stored and does not run", err, owner)
+		}
+	}
+	d.NoteSet(err)
+}
+
+// openAPI opens the API at the configured address. The director forwards even if that fails.
+func (d *Director) openAPI(c model.API) {
+	d.Problems.Report(model.ProblemAPI, "", d.remote.Set(c))
+}
+
+// needInterfaces refuses a file that would take the program off every interface: an agent's file,
+// or a key lost in an edit.
+func needInterfaces(c model.Config) error {
+	if len(c.Director.Interfaces) == 0 {
+		return errors.New("director.interfaces: is empty; name those that clients' packets come in by")
+	}
+	return nil
+}
+
+// warnOfRestart lists which changes wait for the next start.
+func (d *Director) warnOfRestart(now model.Director) {
+	first := &d.first
+	d.NoteRestart("director.limits", now.Limits != first.Limits)
+	d.NoteRestart("director.xdp", now.XDP != first.XDP)
+	d.NoteRestart("director.store", !reflect.DeepEqual(now.Store, first.Store))
+}
+
+// openStore opens a director's own store. Without a store the logs would be lost with the process,
+// and connections with them: so there always is one.
+func openStore(s model.Store) (*store.File, error) {
+	opened, err := store.OpenFile(daemon.StateDirectory(s), store.OwnerFile)
+	switch {
+	case errors.As(err, new(*store.CorruptError)):
+		return nil, err // it says what to do
+	case errors.Is(err, store.ErrInUse):
+		return nil, fmt.Errorf("%w; name another one in director.store.directory", err)
+	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
+		return nil, fmt.Errorf("%w; weir run keeps its state there: make it writable, or name another directory in director.store.directory", err)
+	}
+	return opened, err
+}
+
+// openGroup returns the store that a group shares, or nil if none is configured. It need
+// not answer yet.
+func openGroup(s model.Store, list *problems.List, log *slog.Logger) (*store.Etcd, error) {
+	if !s.Etcd.Given() {
+		return nil, nil
+	}
+	options := daemon.EtcdOptions(s.Etcd)
+	options.Cache, options.Log, options.Warn = filepath.Join(daemon.StateDirectory(s), "group"), log, list.Warn
+	return store.OpenEtcd(options)
+}
+
+// garbage is how much garbage a director may have before it is collected, in percent of the memory
+// in use. That memory is nearly all tables, which stay: with thousands of services hundreds of
+// megabytes, and by default there could be as much garbage. A change makes little garbage, so
+// collecting twice as often costs little, although its cost grows with the memory in use.
+const garbage = 50
+
+// collectGarbage sets that limit, unless the environment sets another one.
+func collectGarbage() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbage)
+	}
+}

@@ -1,0 +1,232 @@
+package director
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"weir.io/weir/internal/bfd"
+	"weir.io/weir/internal/bgp"
+	"weir.io/weir/internal/daemon"
+	"weir.io/weir/internal/model"
+)
+
+// gather lists what is wrong with those parts that say so when they are asked. Only one caller asks
+// at a time: else an earlier result could be listed after a later one, and problems would seem to
+// end and to begin again.
+func (d *Director) gather() {
+	d.gathering.Lock()
+	defer d.gathering.Unlock()
+	d.Problems.Report(model.ProblemAPI, "", d.remote.Problem())
+	d.Problems.Warn(model.ProblemAPI, "refused", d.remote.Refused())
+	d.Problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
+	d.Problems.Warn(model.ProblemHealth, "", d.checker.Prevented())
+	d.Problems.Warn(model.ProblemGroup, "listen", d.members.problem())
+	d.Problems.Replace(model.ProblemBackend, append(ofBackends(d.kernel.Unreachable(mostUnreachable)), ofMoved(d.kernel.Moved(mostUnreachable))...))
+	host, interfaces := daemon.UpkeepProblems(d.host.Status())
+	d.Problems.Replace(model.ProblemHost, append(host, d.examiner.Problems()...))
+	d.Problems.Replace(model.ProblemInterface, slices.Concat(interfaces, ofInterfaces(d.kernel.Renamed()), daemon.OfLowered(d.kernel.Lowered(), "weir run")))
+	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()
+	d.Problems.Replace(model.ProblemBGP, append(ofBGP(sessions), bgpPasswords(&config.BGP, sessions)...))
+	d.Problems.Replace(model.ProblemBFD, append(ofBFD(view, d.bfd.fresh()), bfdPasswords(&config, view)...))
+	d.Problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
+	d.Problems.Replace(model.ProblemService, append(withoutOwners(config.Services, d.keeper.Log), daemon.OfCrowds(d.kernel.Crowded())...))
+	d.Problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
+}
+
+// mostUnreachable bounds how many backends are listed: a link that is down may take thousands along.
+const mostUnreachable = 100
+
+// ofBackends are the problems of backends to which there is no way.
+func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
+	found := make([]model.Problem, len(unreachable))
+	for i, b := range unreachable {
+		found[i] = model.Problem{Part: b.Service + "/" + b.Backend, Severity: model.SeverityWarning,
+			Text: fmt.Sprintf("backend %q of service %q gets no packets: %s", b.Backend, b.Service, b.Why)}
+	}
+	return found
+}
+
+// ofMoved are the problems of next hops whose MAC address has changed. Nobody may have meant that.
+func ofMoved(moved []model.MovedNeighbor) (found []model.Problem) {
+	for i := range moved {
+		m := &moved[i]
+		p := model.Problem{Part: m.Address.String(), Severity: model.SeverityWarning}
+		of := "backend " + m.Backends[0]
+		if more := len(m.Backends) - 1; more > 0 {
+			of += fmt.Sprintf(" and %d more", more)
+		}
+		if m.InTurn {
+			p.Text = fmt.Sprintf("two hosts have address %v on %s, %v and %v, and get packets for %s in turn", m.Address, m.Interface, m.Now, m.Before, of)
+			p.Fix = "find the host that should not have the address"
+		} else {
+			p.Text = fmt.Sprintf("packets for %s go to another host: address %v on %s has moved from %v to %v", of, m.Address, m.Interface, m.Before, m.Now)
+			p.Fix = "nothing, if that host was replaced or a router has taken over from another one; else find the host that has taken the address"
+		}
+		found = append(found, p)
+	}
+	return found
+}
+
+// withoutOwners are the problems of services without a backend for new connections. A ring needs
+// owners, so the backends that last had a weight go on to get all new connections.
+func withoutOwners(services []model.Service, logOf func(model.ServiceID) (model.Log, bool)) (found []model.Problem) {
+	for i := range services {
+		s := &services[i]
+		if len(s.Backends) == 0 || slices.ContainsFunc(s.Backends, owns) {
+			continue
+		}
+		text := fmt.Sprintf("service %s: all backends are draining or of weight 0, and none has had a weight: new connections are dropped", s.Name)
+		log, _ := logOf(s.ID())
+		if slices.ContainsFunc(log.Generations, func(g model.Generation) bool { return len(g.Members) > 0 }) {
+			text = fmt.Sprintf("service %s: all backends are draining or of weight 0: those that were the last to have a weight get all new connections", s.Name)
+		}
+		found = append(found, model.Problem{Part: s.Name, Severity: model.SeverityWarning, Text: text,
+			Fix: "give a backend a weight, or remove the service"})
+	}
+	return found
+}
+
+// owns reports whether new connections should go to a backend.
+func owns(b model.Backend) bool { return b.State != model.Draining && b.Weight > 0 }
+
+// ofBGP are the problems of wanted sessions that do not exist or have a problem, and of addresses
+// where neighbors cannot connect. A problem of this host is an error; a neighbor may do something
+// on purpose.
+func ofBGP(s model.BGPStatus) (found []model.Problem) {
+	for _, l := range s.Listen {
+		if l.Problem != "" {
+			found = append(found, model.Problem{Part: l.Address.String(), Text: fmt.Sprintf("passive neighbors cannot connect to %v: %s", l.Address, l.Problem)})
+		}
+	}
+	for _, n := range s.Neighbors {
+		text := ""
+		switch {
+		case n.State != model.SessionEstablished && n.Problem == "":
+			text = fmt.Sprintf("there is no session with %s yet", n.Name())
+		case n.State != model.SessionEstablished:
+			text = fmt.Sprintf("there is no session with %s: %s", n.Name(), n.Problem)
+		case n.Problem != "":
+			text = fmt.Sprintf("the session with %s: %s", n.Name(), n.Problem)
+		default:
+			continue
+		}
+		severity := model.SeverityWarning
+		if n.Own {
+			severity = model.SeverityError
+		}
+		found = append(found, model.Problem{Part: n.Name(), Severity: severity, Text: text})
+	}
+	return found
+}
+
+// ofBFD are the problems of sessions that are not up, or not as configured, and of the process that
+// has them, even if that problem is over. view is nil if no sessions are wanted.
+func ofBFD(view *model.BFDStatus, fault string) (found []model.Problem) {
+	if view == nil {
+		return nil
+	}
+	if problem := cmp.Or(view.Problem, fault); problem != "" {
+		found = append(found, model.Problem{Text: "routers are not told when the datapath is lost: " + problem})
+	}
+	if view.Problem != "" {
+		return found // nothing is known about the sessions
+	}
+	for _, s := range view.Sessions {
+		severity, text := model.SeverityWarning, ""
+		switch {
+		case strings.HasPrefix(s.Problem, bfd.NotSent):
+			text = fmt.Sprintf("no packets can be sent to %v: %s", s.Neighbor, strings.TrimPrefix(s.Problem, bfd.NotSent))
+		case s.Problem != "":
+			severity, text = model.SeverityError, fmt.Sprintf("the session with %v: %s", s.Neighbor, s.Problem)
+		case s.State != bfd.Up.String() && s.Refused != "":
+			text = fmt.Sprintf("the session with %v is not up: %s", s.Neighbor, s.Refused)
+		case s.State != bfd.Up.String():
+			text = fmt.Sprintf("the session with %v is not up", s.Neighbor)
+		default:
+			continue
+		}
+		found = append(found, model.Problem{Part: s.Neighbor.String(), Severity: severity, Text: text})
+	}
+	return found
+}
+
+// ofHooks are the problems of hooks that have not taken what they are told.
+func ofHooks(hooks []model.HookStatus) (found []model.Problem) {
+	for _, h := range hooks {
+		if !h.Current && h.Problem != "" {
+			found = append(found, model.Problem{Part: h.Name, Text: fmt.Sprintf("hook %q has not taken which VIPs are up: %s", h.Name, h.Problem)})
+		}
+	}
+	return found
+}
+
+// ofNeighbor are the reasons why VIPs are not answered for by ARP and NDP.
+func ofNeighbor(s model.NeighborStatus) (found []model.Problem) {
+	if s.Problem != "" {
+		found = append(found, model.Problem{Text: s.Problem})
+	}
+	for _, i := range s.Interfaces {
+		if i.Problem != "" {
+			found = append(found, model.Problem{Part: i.Name, Text: fmt.Sprintf("no VIP is answered for on %s: %s", i.Name, i.Problem)})
+		}
+	}
+	for _, v := range s.VIPs {
+		if v.Problem != "" {
+			found = append(found, model.Problem{Part: v.VIP.String(), Severity: model.SeverityWarning, Text: fmt.Sprintf("%v: %s", v.VIP, v.Problem)})
+		}
+	}
+	return found
+}
+
+// ofInterfaces are the interfaces that the configuration knows by a former name: after the next
+// boot of the host they would not be found.
+func ofInterfaces(renamed map[string]string) (found []model.Problem) {
+	for name, now := range renamed {
+		found = append(found, model.Problem{Part: now, Severity: model.SeverityWarning,
+			Text: fmt.Sprintf("interface %s is called %s now", name, now), Fix: "name it so in director.interfaces"})
+	}
+	return found
+}
+
+// bgpPasswords are the problems of sessions that go on, and could not begin again: their password
+// cannot be read any more. A session that is not there says so itself.
+func bgpPasswords(c *model.BGP, s model.BGPStatus) (found []model.Problem) {
+	goesOn := map[string]bool{}
+	for _, n := range s.Neighbors {
+		goesOn[n.Name()] = n.State == model.SessionEstablished && n.Problem == ""
+	}
+	for i := range c.Neighbors {
+		n := &c.Neighbors[i]
+		if err := bgp.CheckPassword(n); err != nil && goesOn[n.Name()] {
+			found = append(found, notAgain(n.Name(), err))
+		}
+	}
+	return found
+}
+
+// bfdPasswords are the same of BFD. view is nil if no sessions are wanted.
+func bfdPasswords(c *model.Config, view *model.BFDStatus) (found []model.Problem) {
+	if view == nil {
+		return nil
+	}
+	goesOn := map[string]bool{}
+	for _, s := range view.Sessions {
+		goesOn[s.Neighbor.String()] = s.State == bfd.Up.String() && s.Problem == ""
+	}
+	for _, s := range c.BFDSessions(nil) {
+		if s.Authentication == nil || !goesOn[s.Neighbor.String()] {
+			continue
+		}
+		if err := bfd.CheckPassword(s.Authentication); err != nil {
+			found = append(found, notAgain(s.Neighbor.String(), err))
+		}
+	}
+	return found
+}
+
+func notAgain(neighbor string, err error) model.Problem {
+	return model.Problem{Part: neighbor, Severity: model.SeverityWarning, Fix: bgp.PasswordFix,
+		Text: fmt.Sprintf("the session with %s goes on, and cannot begin again: %v", neighbor, err)}
+}

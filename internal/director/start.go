@@ -1,0 +1,136 @@
+package director
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/desired"
+	"weir.io/weir/internal/model"
+)
+
+const (
+	// startPatience is how long a start waits for the group's etcd before it lets packets in and
+	// tells routers, by the last state that it knew.
+	startPatience = 5 * time.Second
+	// goingOnPatience is the same if an earlier process's datapath forwards by that state already:
+	// nothing is gained by waiting, and until this process forwards, its backends' health is not
+	// checked.
+	goingOnPatience = time.Second
+	// groupPatience is how long a start waits for the flows that the other directors remember. Dead
+	// or distant directors are not worth a longer wait: what they tell later counts, too.
+	groupPatience = 3 * time.Second
+)
+
+// beginning is what a director begins with. It has one version of the file, or two.
+type beginning struct {
+	file    model.Config  // the version that should run
+	text    []byte        // its text; nil: the file is refused, and this is the version that ran last
+	refused error         // why the file is refused
+	ran     *model.Config // the version that ran last; nil: it is not known
+}
+
+// start makes the director forward, and lets packets in. While it waits for the other directors, an
+// earlier process's datapath may forward already: by what the group wants now, like the others.
+func (d *Director) start(running *sync.WaitGroup, b beginning) error {
+	patience, err := d.begin(b)
+	if err != nil {
+		return err
+	}
+	d.keeper.KeepPast(true)
+	running.Go(func() { d.keeper.Run(d.ctx) })
+	if err := d.admit(b, patience); err != nil {
+		return err
+	}
+	d.keeper.KeepPast(false)
+	return nil
+}
+
+// begin makes the first configuration run, with the sets of the group, and returns how long admit may
+// wait for the flows that the group remembers.
+func (d *Director) begin(b beginning) (patience time.Duration, err error) {
+	began, current := time.Now(), true
+	if d.group != nil {
+		etcd := startPatience
+		if d.goesOn {
+			etcd = goingOnPatience
+		}
+		if current, err = d.keeper.Join(d.ctx, d.group, etcd); err != nil {
+			return 0, err
+		}
+	}
+	if err := d.beginFile(b); err != nil {
+		return 0, err
+	}
+	if err := d.members.shareFlows(b.file.Director); err != nil {
+		return 0, err
+	}
+	d.Offer(b.file, b.text)
+	if !current {
+		// The directors' fingerprints are in the group's etcd, too: while that does not answer, no
+		// director can tell anything.
+		return startPatience - time.Since(began), nil
+	}
+	return groupPatience, nil
+}
+
+// admit waits for the flows that the group remembers, and lets packets in. Packets come as soon as
+// routers are told, and some earlier: a router that kept its routes while a host was gone sends at
+// once when the host is back. A director that had no program before lets packets in when it knows
+// their backends: a wrong guess breaks a connection, and the director would tell it to the others.
+func (d *Director) admit(b beginning, patience time.Duration) error {
+	d.members.await(d.ctx, patience)
+	if err := d.ctx.Err(); err != nil {
+		return err
+	}
+	if err := d.kernel.Admit(); err != nil {
+		if err := d.goOnAttached(b, err); err != nil {
+			return err
+		}
+	}
+	d.keepWhatRuns()
+	d.bfd.admit()
+	return nil
+}
+
+// goOnAttached goes on with what ran if the program cannot be attached to all interfaces of the
+// first version of the file: that version is tried again. A director that never ran has nothing to
+// go on with.
+func (d *Director) goOnAttached(b beginning, why error) error {
+	if b.ran == nil {
+		return why
+	}
+	d.noteTaken(why)
+	for _, c := range []model.Config{*b.ran, b.file} {
+		if err := d.keeper.SetFile(c); err != nil && !errors.As(err, new(*desired.PendingError)) {
+			return d.located(err)
+		}
+	}
+	return nil
+}
+
+// beginFile makes the first version of the file run, or goes on with what ran before: see
+// desired.Begin.
+func (d *Director) beginFile(b beginning) error {
+	err := d.keeper.Begin(b.file, b.ran)
+	switch {
+	case errors.As(err, new(*desired.PendingError)):
+		return nil // it is listed and tried again; what is pinned goes on
+	case err != nil:
+		return d.located(err)
+	}
+	if b.refused != nil {
+		d.Problems.Report(model.ProblemFile, d.File(), b.refused)
+	}
+	used := d.keeper.File()
+	d.bfd.want(&used)
+	d.loads.set(&used)
+	return nil
+}
+
+// keepWhatRuns keeps the text of the last version of the file as soon as that runs.
+func (d *Director) keepWhatRuns() {
+	if file, runs := d.keeper.Running(); runs && len(d.Problems.Of(model.ProblemDatapath)) == 0 {
+		d.KeepOffered(file)
+	}
+}

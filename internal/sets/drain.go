@@ -1,0 +1,153 @@
+package sets
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// Drain gives backends another state: in the sets that have them, one after the other, and beside
+// the director's own file.
+func (s *Sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
+	state := s.keeper.Sets()
+	owners := state.Owners()
+	if d.Owner != "" {
+		owners = []string{d.Owner}
+	}
+	var all []api.Drained
+	for _, owner := range owners {
+		set := state.Sets[owner]
+		found, err := s.drainSet(ctx, owner, set, d)
+		if err != nil {
+			return nil, worded(err)
+		}
+		all = append(all, found...)
+	}
+	switch {
+	case len(all) == 0:
+		return nil, api.NewProblem(http.StatusNotFound, fmt.Sprintf("no set has a backend %q%s", d.Backend, ofService(d.Service)),
+			api.FieldProblem{Field: "backend", Detail: "there is none of this name or address"})
+	case !slices.ContainsFunc(all, func(d api.Drained) bool { return !d.Fixed }):
+		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s cannot be changed here: %s", d.Backend, ofService(d.Service), WhyFixed(all[0].Owner)),
+			api.FieldProblem{Field: "backend", Detail: WhyFixed(all[0].Owner)})
+	}
+	return all, nil
+}
+
+// WhyFixed says why the state of an owner's backend cannot change.
+func WhyFixed(owner string) string {
+	if owner == store.OwnerFile {
+		return "the director's file itself says that it is not active; change the file"
+	}
+	return fmt.Sprintf("the set of owner %q comes with its logs, which other directors have, too; change it where it comes from", owner)
+}
+
+// drainSet drains those backends of one owner that are meant.
+func (s *Sets) drainSet(ctx context.Context, owner string, set store.Set, d api.Drain) (found []api.Drained, err error) {
+	switch {
+	case owner == store.OwnerFile:
+		return s.drainFile(ctx, d)
+	case set.Given: // other directors would not learn of it
+		return drainIn(owner, true, set.Services(), d), nil
+	case len(drainIn(owner, false, set.Services(), d)) == 0:
+		return nil, nil
+	}
+	_, err = s.keeper.Edit(ctx, owner, func(services []model.Service) []model.Service {
+		found = drainIn(owner, false, services, d)
+		return drained(services, d)
+	})
+	return found, err
+}
+
+// drainFile drains backends of the director's own file beside the file. Backends that are not
+// active in the file itself stay as they are.
+func (s *Sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error) {
+	file, before := s.keeper.File(), s.keeper.Overridden()
+	found := drainIn(store.OwnerFile, false, file.Services, d)
+	if len(found) == 0 {
+		return nil, nil
+	}
+	var o *model.Override
+	if d.State != model.Active {
+		o = &model.Override{State: d.State, By: api.CallerUser(ctx), At: time.Now().UTC().Truncate(time.Second)}
+	}
+	unkept, err := s.keeper.SetOverrides(func(service *model.Service, b *model.Backend) bool {
+		return b.State == model.Active && means(d, service, b)
+	}, o)
+	after := s.keeper.Overridden()
+	for i := range found {
+		f := &found[i]
+		if f.Fixed = f.Before != model.Active; f.Fixed {
+			f.State = f.Before
+			continue
+		}
+		f.Override = OverrideOf(after, f.Service, f.Backend)
+		if unkept != nil {
+			f.Unkept = unkept.Error()
+		}
+		if was := OverrideOf(before, f.Service, f.Backend); was != nil {
+			f.Before = was.State
+		}
+	}
+	return found, err
+}
+
+// OverrideOf returns a backend's override; nil: there is none.
+func OverrideOf(list []model.BackendOverride, service, backend string) *model.Override {
+	for i := range list {
+		if o := &list[i]; o.Service == service && o.Backend == backend {
+			return &o.Override
+		}
+	}
+	return nil
+}
+
+func ofService(name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" of service %q", name)
+}
+
+// means reports whether a drain is about a backend.
+func means(d api.Drain, s *model.Service, b *model.Backend) bool {
+	return (d.Service == "" || d.Service == s.Name) && (d.Backend == b.Name || d.Backend == b.Address.String())
+}
+
+// drainIn lists the backends of services that a drain is about.
+func drainIn(owner string, fixed bool, services []model.Service, d api.Drain) (found []api.Drained) {
+	for i := range services {
+		s := &services[i]
+		for j := range s.Backends {
+			if b := &s.Backends[j]; means(d, s, b) {
+				one := api.Drained{Owner: owner, Service: s.Name, Backend: b.Name, Before: b.State, State: d.State, Fixed: fixed}
+				if one.Fixed {
+					one.State = b.State
+				}
+				found = append(found, one)
+			}
+		}
+	}
+	return found
+}
+
+// drained returns the services with the states that a drain asks for.
+func drained(services []model.Service, d api.Drain) []model.Service {
+	services = slices.Clone(services)
+	for i := range services {
+		s := &services[i]
+		s.Backends = slices.Clone(s.Backends)
+		for j := range s.Backends {
+			if b := &s.Backends[j]; means(d, s, b) {
+				b.State = d.State
+			}
+		}
+	}
+	return services
+}
