@@ -94,6 +94,7 @@ build/docs-venv/installed: docs/site/requirements.txt
 .PHONY: docs
 docs: build/docs-venv/installed ## build the documents as a site into build/site
 	@NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml >&2
+	@! grep --recursive --include='*.html' --extended-regexp '<(script|link|img|iframe)[^>]* (src|href)="?https?:' build/site >&2
 
 # How many requests are made up for each operation.
 EXAMPLES ?= 500
