@@ -2,6 +2,8 @@ package weir_test
 
 import (
 	"bytes"
+	"go/ast"
+	"go/parser"
 	"maps"
 	"os"
 	"reflect"
@@ -42,6 +44,34 @@ func TestNamedMetricsExist(t *testing.T) {
 			if !bytes.Contains(list, []byte(row)) && !bytes.Contains(list, []byte("\n| `"+name+"`")) {
 				t.Errorf("%s:%d: there is no metric %s", p.file, p.line, name)
 			}
+		}
+	})
+}
+
+var (
+	testName = regexp.MustCompile(`^(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
+	fileName = regexp.MustCompile(`^(?:bench|bpf|cmd|contrib|docs|internal|kube|lab|monitoring|quiclb|test|web)/[\w./-]*$`)
+)
+
+// Every test and file that a document names is there: what shows a claim, and where to look.
+func TestNamedTestsAndFilesExist(t *testing.T) {
+	there := map[string]bool{}
+	for _, path := range tracked(t, "_test.go") {
+		for _, decl := range parse(t, path, parser.SkipObjectResolution).Decls {
+			if f, is := decl.(*ast.FuncDecl); is {
+				there[f.Name.Name] = true
+			}
+		}
+	}
+	codes(t, func(p paragraph, code string) {
+		if name := testName.FindString(code); name != "" && !there[name] {
+			t.Errorf("%s:%d: there is no test %s", p.file, p.line, name)
+		}
+		if !fileName.MatchString(code) {
+			return
+		}
+		if _, err := os.Stat(code); err != nil {
+			t.Errorf("%s:%d: %v", p.file, p.line, err)
 		}
 	})
 }
