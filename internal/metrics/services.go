@@ -1,77 +1,144 @@
 package metrics
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"weir.io/weir/internal/model"
-)
+import "weir.io/weir/internal/model"
 
 // mostBackends is how many backends have metrics of their own: those of the first services
 // of the configuration. A scrape of more would take seconds, and so would each query of it.
 const mostBackends = 10_000
 
 var (
-	servicePackets     = logDesc("weir_service_packets_total", "Packets that were forwarded to backends of the service, also to those that are gone.")
-	serviceBytes       = logDesc("weir_service_bytes_total", "Bytes of the IP packets that were forwarded to backends of the service, as they came in.")
-	serviceConnections = logDesc("weir_service_connections_total", "TCP connections that clients have opened to the service: SYNs that were forwarded, those that were sent again, too.")
-	serviceDropped     = logDesc("weir_service_dropped_packets_total", "Packets of the service that no backend got. Their reasons are in weir_packets_total.")
-	serviceSlots       = logDesc("weir_service_slots", "Slots of the service's ring.")
+	servicePackets     = ofDirector.add("weir_service_packets_total", "Packets that were forwarded to backends of the service, also to those that are gone.", "service")
+	serviceBytes       = ofDirector.add("weir_service_bytes_total", "Bytes of the IP packets that were forwarded to backends of the service, as they came in.", "service")
+	serviceConnections = ofDirector.add("weir_service_connections_total", "TCP connections that clients have opened to the service: SYNs that were forwarded, those that were sent again, too.", "service")
+	serviceDropped     = ofDirector.add("weir_service_dropped_packets_total", "Packets of the service that no backend got. Their reasons are in weir_packets_total.", "service")
+	serviceSlots       = ofDirector.add("weir_service_slots", "Slots of the service's ring.", "service")
 
-	backendPackets     = backendDesc("weir_backend_packets_total", "Packets that were forwarded to the backend.")
-	backendBytes       = backendDesc("weir_backend_bytes_total", "Bytes of the IP packets that were forwarded to the backend, as they came in.")
-	backendConnections = backendDesc("weir_backend_connections_total", "TCP connections that clients have opened to the backend: SYNs that were forwarded, those that were sent again, too.")
-	backendSlots       = backendDesc("weir_backend_slots", "Slots of the service's ring that the backend owns: by all of them, what part of new connections it is to get.")
+	backendPackets     = ofDirector.add("weir_backend_packets_total", "Packets that were forwarded to the backend.", "service", "backend")
+	backendBytes       = ofDirector.add("weir_backend_bytes_total", "Bytes of the IP packets that were forwarded to the backend, as they came in.", "service", "backend")
+	backendConnections = ofDirector.add("weir_backend_connections_total", "TCP connections that clients have opened to the backend: SYNs that were forwarded, those that were sent again, too.", "service", "backend")
+	backendSlots       = ofDirector.add("weir_backend_slots", "Slots of the service's ring that the backend owns: by all of them, what part of new connections it is to get.", "service", "backend")
 
-	leftOut = prometheus.NewDesc("weir_backends_without_metrics",
-		"Backends that have no metrics of their own, because those of the first services of the configuration are 10,000 already.", nil, nil)
+	leftOut = ofDirector.add("weir_backends_without_metrics",
+		"Backends that have no metrics of their own, because those of the first services of the configuration are 10,000 already.")
+
+	generations      = ofDirector.add("weir_service_generations", "Generations in the service's log: versions of its membership that connections may still need.", "service")
+	oldestGeneration = ofDirector.add("weir_service_oldest_generation_timestamp_seconds", "When the oldest of them became the newest.", "service")
+	slotsShared      = ofDirector.add("weir_service_slots_shared", "Slots of the service that may have connections of several backends.", "service")
+	slotsHeld        = ofDirector.add("weir_service_slots_held", "Slots of the service that keep an older owner until their rows have room: changes come faster than drain lets go.", "service")
+	slotsKept        = ofDirector.add("weir_service_slots_kept", "Slots of older generations in which agents report connections, or do not say that there are none.", "service")
+	slotsMoved       = ofDirector.add("weir_service_slots_moved_total", "Slots of the service that got another owner, since the director started.", "service")
+
+	probes = ofDirector.add("weir_health_probes_total",
+		"Probes of backends' health, by what they said: ok, or why not.", "result")
+	checkPackets = ofDirector.add("weir_health_packets_total",
+		"Packets of probes that take the way of clients' packets, by what has become of them: check_sent; check_not_marked: none of theirs; check_no_way: its backend is not checked any more; check_not_ip; check_no_room: for outer headers.", "verdict")
+	healthy = ofDirector.add("weir_service_backends",
+		"Backends of the service that would get connections if they were healthy, by what the director's probes say: up, down, unknown.", "service", "health")
+	panics = ofDirector.add("weir_service_panic", "1 while so few of the service's backends are healthy that all of them are used.", "service")
+	probed = ofDirector.add("weir_backend_up",
+		"Whether the director's probes find the backend healthy. Backends that are not checked, or not yet, have none.", "service", "backend")
+	strain = ofDirector.add("weir_backend_strain",
+		"Connections in a second that the backend's host refuses, or has no room for in the accept queue (of UDP: datagrams in the receive buffer), by its agent's last report: of services with health.passive, where there are any.", "service", "backend", "sign")
+	strained = ofDirector.add("weir_backend_strained_share",
+		"What part of its share the backend keeps, of those that are strained.", "service", "backend")
+	redirectProbes = ofDirector.add("weir_redirect_probes_total",
+		"Probes of whether connections can be handed over to backends, by what they said: ok, or why not.", "result")
+	redirected = ofDirector.add("weir_backend_redirect",
+		"Whether connections are handed over to the backend, of services with mode redirect; 0: they go as the service falls back.", "service", "backend")
+
+	loadMessages = ofDirector.add("weir_load_messages_total",
+		"Messages at the port for reports of loads, since the director started, by what became of them: taken; short, foreign (none of weir's), unknown_key, forged, malformed; old_epoch (to the process before, or the first of an agent: it is told the number of this one); replayed (or overtaken by a later one).", "outcome")
+	loadAgents = ofDirector.add("weir_load_agents",
+		"Agents that report loads.")
+	loadBackends = ofDirector.add("weir_service_load_backends",
+		"Backends that may get connections of a service that is placed by load, by whether their load is known: reported, stale.", "service", "state")
+	loadDegraded = ofDirector.add("weir_service_load_degraded",
+		"1 while too few loads are reported, so that new connections are placed without: in turn, or with p2c of mode gue by what the director has opened itself.", "service")
+	loadDegradations = ofDirector.add("weir_service_load_degradations_total",
+		"How often it has become so, since the director started.", "service")
+	loadConnections = ofDirector.add("weir_backend_load_connections",
+		"Connections that the backend's server has open, by its agent's last report.", "service", "backend")
+	loadQueue = ofDirector.add("weir_backend_load_queue",
+		"Connections that wait in the accept queue of the backend's server, by its agent's last report.", "service", "backend")
+	loadPressure = ofDirector.add("weir_backend_load_pressure",
+		"Share of the time in which somebody waited for a CPU, of the backend's host or its server's cgroup, 0 to 1, by its agent's last report.", "service", "backend")
 )
 
-var ofServices = []*prometheus.Desc{servicePackets, serviceBytes, serviceConnections, serviceDropped, serviceSlots,
-	backendPackets, backendBytes, backendConnections, backendSlots, leftOut}
-
-func backendDesc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, []string{"service", "backend"}, nil)
-}
-
-// withMetrics returns how many services have metrics for each backend, and how many backends have
-// none.
-func withMetrics(services []model.ServiceStatus) (first, without int) {
-	for of := 0; first < len(services); first++ {
-		if of += len(services[first].Backends); of > mostBackends {
-			break
-		}
+// services collects the metrics of services, and those of each backend of the first services. Loads
+// have metrics only if agents have to report them.
+func (v values) services(status *model.DatapathStatus) {
+	v.tally(probes, status.Probes)
+	v.tally(checkPackets, status.CheckPackets)
+	v.tally(redirectProbes, status.RedirectProbes)
+	if status.Loads != nil {
+		v.tally(loadMessages, status.Loads.Messages)
+		v.gauge(loadAgents, float64(status.Loads.Agents))
 	}
-	for i := range services[first:] {
-		without += len(services[first+i].Backends)
-	}
-	return first, without
-}
-
-func collectServices(values chan<- prometheus.Metric, services []model.ServiceStatus) {
-	count := func(d *prometheus.Desc, n uint64, labels ...string) {
-		values <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
-	}
-	gauge := func(d *prometheus.Desc, n int, labels ...string) {
-		values <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
-	}
-	first, without := withMetrics(services)
-	gauge(leftOut, without)
-	for i := range services {
-		s := &services[i]
-		count(servicePackets, s.Packets, s.Name)
-		count(serviceBytes, s.Bytes, s.Name)
-		count(serviceConnections, s.Opened, s.Name)
-		count(serviceDropped, s.Dropped, s.Name)
-		gauge(serviceSlots, s.Slots, s.Name)
-		if i >= first {
+	backends, without := 0, 0
+	for i := range status.Services {
+		s := &status.Services[i]
+		v.service(s)
+		if backends += len(s.Backends); backends > mostBackends {
+			without += len(s.Backends)
 			continue
 		}
 		for j := range s.Backends {
-			b := &s.Backends[j]
-			count(backendPackets, b.Packets, s.Name, b.Name)
-			count(backendBytes, b.Bytes, s.Name, b.Name)
-			count(backendConnections, b.Opened, s.Name, b.Name)
-			gauge(backendSlots, b.Slots, s.Name, b.Name)
+			v.backend(s, &s.Backends[j])
 		}
+	}
+	v.gauge(leftOut, float64(without))
+}
+
+func (v values) service(s *model.ServiceStatus) {
+	v.count(servicePackets, s.Packets, s.Name)
+	v.count(serviceBytes, s.Bytes, s.Name)
+	v.count(serviceConnections, s.Opened, s.Name)
+	v.count(serviceDropped, s.Dropped, s.Name)
+	v.gauge(serviceSlots, float64(s.Slots), s.Name)
+	v.count(slotsMoved, s.Log.MovedTotal, s.Name)
+	v.gauge(generations, float64(s.Log.Generations), s.Name)
+	oldest := 0.0
+	if !s.Log.Oldest.IsZero() {
+		oldest = float64(s.Log.Oldest.UnixMilli()) / 1000
+	}
+	v.gauge(oldestGeneration, oldest, s.Name)
+	v.gauge(slotsShared, float64(s.Log.Shared), s.Name)
+	v.gauge(slotsHeld, float64(s.Log.Held), s.Name)
+	v.gauge(slotsKept, float64(s.Log.Kept), s.Name)
+	if h := s.Health; h != nil {
+		v.gauge(healthy, float64(h.Up), s.Name, string(model.HealthUp))
+		v.gauge(healthy, float64(h.Down), s.Name, string(model.HealthDown))
+		v.gauge(healthy, float64(h.Unknown), s.Name, string(model.HealthUnknown))
+		v.is(panics, h.Panic, s.Name)
+	}
+	if l := s.Loads; l != nil {
+		v.gauge(loadBackends, float64(l.Reported), s.Name, "reported")
+		v.gauge(loadBackends, float64(l.Stale), s.Name, "stale")
+		v.is(loadDegraded, l.Degraded, s.Name)
+		v.count(loadDegradations, l.Degradations, s.Name)
+	}
+}
+
+// backend leaves out a load that is stale.
+func (v values) backend(s *model.ServiceStatus, b *model.BackendStatus) {
+	v.count(backendPackets, b.Packets, s.Name, b.Name)
+	v.count(backendBytes, b.Bytes, s.Name, b.Name)
+	v.count(backendConnections, b.Opened, s.Name, b.Name)
+	v.gauge(backendSlots, float64(b.Slots), s.Name, b.Name)
+	if b.Health != nil && b.Health.State != model.HealthUnknown {
+		v.is(probed, b.Health.State == model.HealthUp, s.Name, b.Name)
+	}
+	if b.Strain != nil {
+		v.gauge(strain, b.Strain.Refused, s.Name, b.Name, "refused")
+		v.gauge(strain, b.Strain.Overflows, s.Name, b.Name, "overflows")
+		v.gauge(strained, float64(b.Strain.Parts)/model.ShareParts, s.Name, b.Name)
+	}
+	if b.Redirect != nil {
+		v.is(redirected, b.Redirect.Able, s.Name, b.Name)
+	}
+	if l := b.Load; l != nil && !l.Stale {
+		v.gauge(loadConnections, float64(l.Connections), s.Name, b.Name)
+		v.gauge(loadQueue, float64(l.Queue), s.Name, b.Name)
+		v.gauge(loadPressure, l.Pressure, s.Name, b.Name)
 	}
 }
