@@ -3,7 +3,11 @@ package api
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
+	"os/user"
+	"strconv"
+	"syscall"
 
 	"weir.io/weir/internal/model"
 )
@@ -55,4 +59,46 @@ func (c Caller) refuse(needs model.Role, owner string, owned bool) *Problem {
 		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s may write the set of owner %q, and this is about that of owner %q", c.Name, c.Owner, owner))
 	}
 	return nil
+}
+
+type peerKey struct{}
+
+// withPeer lets handlers say which user's process has a connection of a unix socket: it is a
+// server's ConnContext.
+func withPeer(ctx context.Context, conn net.Conn) context.Context {
+	if peer := peerOf(conn); peer != nil {
+		return context.WithValue(ctx, peerKey{}, *peer)
+	}
+	return ctx
+}
+
+// peerOf returns the process that made the socket at the other end, and its user; nil: not known. The
+// process is 0 if it is in another PID namespace.
+func peerOf(conn net.Conn) (peer *syscall.Ucred) {
+	local, is := conn.(*net.UnixConn)
+	if !is {
+		return nil
+	}
+	raw, err := local.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if found, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
+			peer = found
+		}
+	})
+	return peer
+}
+
+// localUser is the user of the process at the unix socket.
+func localUser(ctx context.Context) string {
+	peer, known := ctx.Value(peerKey{}).(syscall.Ucred)
+	if !known {
+		return localCaller
+	}
+	if u, err := user.LookupId(strconv.FormatUint(uint64(peer.Uid), 10)); err == nil {
+		return u.Username
+	}
+	return fmt.Sprintf("uid %d", peer.Uid)
 }

@@ -42,7 +42,7 @@ type captured struct{ Body model.Capture }
 
 // HandleCapture handles captures of packets. It is called before Serve.
 func (s *Server) HandleCapture(begin Capturer) {
-	begun := newPaces(captureEvery, captureBurst)
+	begun := newPaces(captureEvery, captureBurst, noBound)
 	line := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[model.CaptureMessage](), true, "")
 	handle(s, operation{method: http.MethodPost, path: "capture", id: "capture", summary: "Packets as they come and leave, with what became of each", needs: model.RoleAdmin,
 		text: "The answer is lines of JSON. The first says that it has begun, the last why it has ended; about once in a second one says what was left out. " +
@@ -59,7 +59,7 @@ func (s *Server) HandleCapture(begin Capturer) {
 			follow := context.AfterFunc(s.streams, end)
 			run, err := begin(life, in.Body)
 			if refused := (*Problem)(nil); !errors.As(err, &refused) {
-				begun.count(client) // loading a program was done, or tried
+				begun.take(client) // loading a program was done, or tried
 			}
 			if err != nil {
 				follow()
@@ -119,24 +119,13 @@ func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*m
 	}
 	waiting, answered, cancel := c.patience(ctx, clientTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(waiting, http.MethodPost, c.base+base+"capture", bytes.NewReader(body))
+	response, err := c.send(waiting, http.MethodPost, "capture", jsonHeader, body)
 	if err != nil {
-		return fmt.Errorf("ask for a capture: %w", err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if c.token != "" {
-		request.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	response, err := c.http.Do(request)
-	if err != nil {
-		return c.connectError(silence(waiting, err))
+		return err
 	}
 	defer response.Body.Close()
 	answered()
 	lines := json.NewDecoder(response.Body)
-	if response.StatusCode != http.StatusOK {
-		return c.problem(ctx, "capture", response, lines)
-	}
 	for {
 		var m model.CaptureMessage
 		switch err := lines.Decode(&m); {

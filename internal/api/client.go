@@ -3,6 +3,8 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +14,8 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -46,10 +50,13 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		dialer := net.Dialer{Timeout: dialTimeout}
 		conn, err := dialer.DialContext(ctx, "unix", socket)
-		if err == nil {
-			peer.Store(peerProcess(conn))
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		if other := peerOf(conn); other != nil {
+			peer.Store(other.Pid)
+		}
+		return conn, nil
 	}
 	return &Client{
 		where: socket, base: "http://weir", peer: peer,
@@ -133,6 +140,22 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 	}
 	ctx, _, cancel := c.patience(ctx, within)
 	defer cancel()
+	if c.While != nil {
+		defer c.While()()
+	}
+	response, err := c.send(ctx, method, what, header, body)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(response.Body, answerBytes)).Decode(value); err != nil {
+		return nil, c.readError(what, silence(ctx, err))
+	}
+	return response.Header, nil
+}
+
+// send sends a request within a context of patience, and returns the answer if that is good.
+func (c *Client) send(ctx context.Context, method, what string, header http.Header, body []byte) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.base+base+what, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask for %s: %w", what, err)
@@ -141,23 +164,28 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	if c.While != nil {
-		defer c.While()()
-	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, c.connectError(silence(ctx, err))
 	}
-	defer response.Body.Close()
-	answer := json.NewDecoder(io.LimitReader(response.Body, answerBytes))
 	if response.StatusCode != http.StatusOK {
-		return nil, c.problem(ctx, what, response, answer)
+		defer response.Body.Close()
+		return nil, c.problem(ctx, what, response, json.NewDecoder(io.LimitReader(response.Body, answerBytes)))
 	}
-	if err := answer.Decode(value); err != nil {
-		return nil, c.readError(what, silence(ctx, err))
-	}
-	return response.Header, nil
+	return response, nil
 }
+
+// post asks something about a value.
+func post[T any](ctx context.Context, c *Client, what string, about any) (answer T, err error) {
+	body, err := encode(about)
+	if err != nil {
+		return answer, err
+	}
+	_, err = c.ask(ctx, http.MethodPost, what, jsonHeader, body, &answer)
+	return answer, err
+}
+
+var jsonHeader = http.Header{"Content-Type": {"application/json"}}
 
 func encode(v any) ([]byte, error) {
 	body, err := json.Marshal(v)
@@ -230,4 +258,67 @@ func readProblem(response *http.Response, body *json.Decoder) error {
 		return &Problem{Title: response.Status, Status: response.StatusCode}
 	}
 	return problem
+}
+
+// RemoteOptions say how to ask a director over TCP.
+type RemoteOptions struct {
+	URL       string // https://HOST:PORT; http:// only on this host
+	CA        string // PEM: CAs that may have signed its certificate; empty: the system's CAs
+	Cert, Key string // PEM: of the client
+	TokenFile string
+}
+
+// NewRemoteClient returns a client of the director at a URL.
+func NewRemoteClient(o RemoteOptions) (*Client, error) {
+	u, err := url.Parse(o.URL)
+	secure := err == nil && u.Scheme == "https"
+	if err != nil || u.Host == "" || !secure && (u.Scheme != "http" || !ownName(u.Host)) || strings.Trim(u.Path, "/") != "" {
+		return nil, fmt.Errorf("%q is not https://HOST:PORT", o.URL)
+	}
+	t := &http.Transport{Proxy: nil, DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13}}
+	if o.CA != "" {
+		pem, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read who may have signed: %w", err)
+		}
+		if t.TLSClientConfig.RootCAs = x509.NewCertPool(); !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate in PEM", o.CA)
+		}
+	}
+	if o.Cert != "" || o.Key != "" {
+		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read the client's certificate: %w", err)
+		}
+		// It is shown even if the director does not name its CA: then the director says what is wrong
+		// with it. By Certificates it would not be shown, as if there were none.
+		t.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	}
+	where := u.Scheme + "://" + u.Host
+	c := &Client{where: where, base: where, http: http.Client{Transport: t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	if o.TokenFile != "" {
+		if c.token, err = readToken(o.TokenFile); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// readToken returns the token in a file. Its errors do not repeat the file's contents.
+func readToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	switch {
+	case token == "":
+		return "", fmt.Errorf("read the token: %s is empty", file)
+	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", fmt.Errorf("read the token: %s has more than one word", file)
+	case strings.HasPrefix(token, digestPrefix):
+		return "", fmt.Errorf("read the token: %s has its digest, by which a director knows it; who asks needs the token itself", file)
+	}
+	return token, nil
 }

@@ -55,11 +55,6 @@ func (s *Server) handleDrain() {
 }
 
 // Drain drains backends, or lets them get connections again.
-func (c *Client) Drain(ctx context.Context, d Drain) (drained []Drained, err error) {
-	body, err := encode(d)
-	if err != nil {
-		return nil, err
-	}
-	_, err = c.ask(ctx, http.MethodPost, "drain", http.Header{"Content-Type": {"application/json"}}, body, &drained)
-	return drained, err
+func (c *Client) Drain(ctx context.Context, d Drain) ([]Drained, error) {
+	return post[[]Drained](ctx, c, "drain", d)
 }

@@ -1,10 +1,14 @@
 package api
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -179,4 +183,45 @@ func (e *Events) tell(ctx context.Context, from uint64, follow bool, send sse.Se
 			}
 		}
 	}
+}
+
+// EventQuery is which events are asked for.
+type EventQuery struct {
+	Last   int  // how many past ones
+	Follow bool // and new ones, too
+}
+
+// Events calls take with each event, the oldest first, until it returns an error, the context or
+// the director ends, or there are no more.
+func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) error) error {
+	waiting, answered, cancel := c.patience(ctx, lookTimeout)
+	defer cancel()
+	response, err := c.send(waiting, http.MethodGet, fmt.Sprintf("events?last=%d&follow=%t", q.Last, q.Follow), nil, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	answered()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, is := strings.CutPrefix(lines.Text(), "data: ")
+		if !is {
+			continue
+		}
+		var event Event
+		if err := json.Unmarshal([]byte(data), &event); err != nil {
+			return fmt.Errorf("read an event: %w", err)
+		}
+		if err := take(event); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := lines.Err(); err != nil {
+		return c.readError("events", silence(waiting, err))
+	}
+	return nil
 }

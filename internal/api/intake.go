@@ -76,48 +76,29 @@ func (r *Reading) Do(ctx context.Context, read func() (size int, err error)) (re
 	}, nil
 }
 
-// bodies are those of large requests that have come, or are coming.
-type bodies struct {
-	mu   sync.Mutex
-	held int
-	of   map[string]int // by client; there are not more than the configuration has
-}
-
-// body is one of them.
+// body is that of a large request which comes, and takes its room from a quota.
 type body struct {
-	of     *bodies
+	of     *quota
 	client string
 	held   int
 }
 
 type bodyKey struct{}
 
-// begin notes that a client sends a body. It ends with the request.
-func (b *bodies) begin(client string) *body { return &body{of: b, client: client} }
+// newBodies returns the quota of all bodies that have come, or are coming.
+func newBodies() *quota { return newQuota(bodiesOfAll, setBytes+readAtLeast) }
 
 // take takes room for more of the body, and reports whether there is room.
 func (b *body) take(more int) bool {
-	b.of.mu.Lock()
-	defer b.of.mu.Unlock()
-	if b.of.held+more > bodiesOfAll || b.of.of[b.client]+more > setBytes+readAtLeast {
-		return false
+	taken, _ := b.of.take(b.client, more)
+	if taken {
+		b.held += more
 	}
-	if b.of.of == nil {
-		b.of.of = map[string]int{}
-	}
-	b.of.held += more
-	b.of.of[b.client] += more
-	b.held += more
-	return true
+	return taken
 }
 
 func (b *body) end() {
-	b.of.mu.Lock()
-	defer b.of.mu.Unlock()
-	b.of.held -= b.held
-	if b.of.of[b.client] -= b.held; b.of.of[b.client] == 0 {
-		delete(b.of.of, b.client)
-	}
+	b.of.give(b.client, b.held)
 	b.held = 0
 }
 

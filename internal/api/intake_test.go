@@ -78,9 +78,9 @@ func isBusy(t *testing.T, err error) {
 // Bodies take room as they come, and not as they are announced; one client's no more than one
 // set's, so that another one has room still.
 func TestBodiesAreBounded(t *testing.T) {
-	var all bodies
+	all := newBodies()
 	for range 4 {
-		b := all.begin("busy")
+		b := &body{of: all, client: "busy"}
 		if text, err := b.read(io.LimitReader(zeros{}, 1<<20)); err != nil || len(text) != 1<<20 {
 			t.Fatalf("a body of a MiB is %d bytes, %v", len(text), err)
 		}
@@ -88,20 +88,20 @@ func TestBodiesAreBounded(t *testing.T) {
 			t.Errorf("a body of a MiB takes %d", b.held)
 		}
 	}
-	last := all.begin("busy")
+	last := &body{of: all, client: "busy"}
 	if !last.take(setBytes - all.held) {
 		t.Fatal("there is no room for one set")
 	}
-	if _, err := all.begin("busy").read(zeros{}); err == nil {
+	if _, err := (&body{of: all, client: "busy"}).read(zeros{}); err == nil {
 		t.Error("one client has room for more than one set")
 	} else {
 		isBusy(t, err)
 	}
-	other := all.begin("calm")
+	other := &body{of: all, client: "calm"}
 	if _, err := other.read(strings.NewReader("{}")); err != nil {
 		t.Errorf("another client: %v", err)
 	}
-	if !other.take(setBytes/2) || all.begin("third").take(setBytes/2+1) {
+	if !other.take(setBytes/2) || (&body{of: all, client: "third"}).take(setBytes/2+1) {
 		t.Error("what all have together is not bounded")
 	}
 	last.end()
@@ -113,8 +113,8 @@ func TestBodiesAreBounded(t *testing.T) {
 
 // TestLongestBody: where nobody else sends, there is room for the longest set that may be sent.
 func TestLongestBody(t *testing.T) {
-	var all bodies
-	b := all.begin("alone")
+	all := newBodies()
+	b := &body{of: all, client: "alone"}
 	if text, err := b.read(io.LimitReader(zeros{}, setBytes)); err != nil || len(text) != setBytes {
 		t.Errorf("of a body of %d bytes %d are read: %v", setBytes, len(text), err)
 	}
@@ -129,7 +129,7 @@ func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 func TestNoRoomForABody(t *testing.T) {
 	s := newServer("test", slog.New(slog.DiscardHandler))
 	s.HandleSets(takesAll{})
-	full := s.bodies.begin("local")
+	full := &body{of: s.bodies, client: "local"}
 	full.take(setBytes)
 	put := func() *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPut, "/v1/sets/a", strings.NewReader(strings.Repeat(" ", 1<<16)))

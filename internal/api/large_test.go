@@ -13,7 +13,7 @@ import (
 // to wait itself.
 func TestLargeAnswersOfOneClient(t *testing.T) {
 	server := newServer("weir", slog.New(slog.DiscardHandler))
-	server.large.wait = 0
+	server.largeWait = 0
 	stuck, began := make(chan struct{}), make(chan struct{})
 	server.HandleFlows(func(_ context.Context, q FlowQuery) (Flows, error) {
 		if q.Service == "stuck" {

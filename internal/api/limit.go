@@ -26,87 +26,108 @@ const (
 	strangerPause = time.Second // before a stranger that has asked too often gets an answer
 )
 
-// limits are how often each has asked.
-type limits struct {
-	mu        sync.Mutex
-	callers   map[string]*rate.Limiter // there are not more than the configuration has
-	strangers map[string]*rate.Limiter
-}
-
-func newLimits() *limits {
-	return &limits{callers: map[string]*rate.Limiter{}, strangers: map[string]*rate.Limiter{}}
-}
-
-// caller reports whether a client may ask now.
-func (l *limits) caller(name string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.callers[name] == nil {
-		l.callers[name] = rate.NewLimiter(callerRate, callerBurst)
-	}
-	return l.callers[name].Allow()
-}
-
-// stranger makes an address that asks too often wait. When there are too many to remember, all
-// begin again.
-func (l *limits) stranger(ctx context.Context, address string) {
-	if l.may(address) {
-		return
-	}
-	pause := time.NewTimer(strangerPause)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
-	}
-}
-
-func (l *limits) may(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		host = address
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.strangers[host] == nil {
-		if len(l.strangers) >= mostStrangers {
-			clear(l.strangers)
-		}
-		l.strangers[host] = rate.NewLimiter(strangerRate, strangerBurst)
-	}
-	return l.strangers[host].Allow()
-}
-
-// paces are how often each client may do what costs the whole host work.
+// paces are how often each client, or stranger, may do something.
 type paces struct {
-	mu    sync.Mutex
-	every time.Duration
+	limit rate.Limit
 	burst int
-	of    map[string]*rate.Limiter // there are not more than the configuration has
+	most  int // how many are remembered: if there are more, all begin again
+
+	mu sync.Mutex
+	of map[string]*rate.Limiter
 }
 
-func newPaces(every time.Duration, burst int) *paces {
-	return &paces{every: every, burst: burst, of: map[string]*rate.Limiter{}}
+func newPaces(every time.Duration, burst, most int) *paces {
+	return &paces{limit: rate.Every(every), burst: burst, most: most, of: map[string]*rate.Limiter{}}
 }
+
+// noBound is for clients: there are not more clients than the configuration has.
+const noBound = math.MaxInt
+
+// take counts a request, and reports whether it may be made now.
+func (p *paces) take(name string) bool { return p.limiter(name).Allow() }
 
 // wait returns how long a client has to wait; 0: it may now. It does not count the request.
 func (p *paces) wait(name string) time.Duration {
 	if missing := 1 - p.limiter(name).Tokens(); missing > 0 {
-		return max(1, time.Duration(missing*float64(p.every)))
+		return max(1, time.Duration(missing/float64(p.limit)*float64(time.Second)))
 	}
 	return 0
 }
-
-// count counts a request of a client.
-func (p *paces) count(name string) { p.limiter(name).Allow() }
 
 func (p *paces) limiter(name string) *rate.Limiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.of[name] == nil {
-		p.of[name] = rate.NewLimiter(rate.Every(p.every), p.burst)
+		if len(p.of) >= p.most {
+			clear(p.of)
+		}
+		p.of[name] = rate.NewLimiter(p.limit, p.burst)
 	}
 	return p.of[name]
+}
+
+// How many large answers are made, or read by clients, at the same time: of all clients, and of
+// one. A client that does not read its answer keeps its place until the write times out.
+const (
+	largeAnswers   = 4
+	largeOfOneName = 2
+)
+
+// quota is how much of something all clients may have together, and each of them.
+type quota struct {
+	all, each int
+
+	mu   sync.Mutex
+	held int
+	of   map[string]int // by the client's name
+	left chan struct{}  // is closed when something is given back
+}
+
+func newQuota(all, each int) *quota {
+	return &quota{all: all, each: each, of: map[string]int{}, left: make(chan struct{})}
+}
+
+// take takes so much for a client. If there is not so much it returns a channel that is closed when
+// something is given back.
+func (q *quota) take(name string, n int) (taken bool, left <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.held+n > q.all || q.of[name]+n > q.each {
+		return false, q.left
+	}
+	q.held += n
+	q.of[name] += n
+	return true, nil
+}
+
+func (q *quota) give(name string, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.held -= n
+	if q.of[name] -= n; q.of[name] == 0 {
+		delete(q.of, name)
+	}
+	close(q.left)
+	q.left = make(chan struct{})
+}
+
+// wait takes one for a client, when there is one in time. An error is a Problem, or the context's.
+func (q *quota) wait(ctx context.Context, name string, patience time.Duration) error {
+	over := time.NewTimer(patience)
+	defer over.Stop()
+	for {
+		taken, left := q.take(name, 1)
+		if taken {
+			return nil
+		}
+		select {
+		case <-left:
+		case <-over.C:
+			return busy("other large answers are being made or read: ask again")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // tooSoon tells a client when to ask again.
@@ -130,4 +151,12 @@ func unreadable(err error) error {
 		return NewProblem(http.StatusRequestTimeout, "the body has not come in time")
 	}
 	return NewProblem(http.StatusBadRequest, "the body cannot be read: "+err.Error())
+}
+
+// hostOf returns an address without its port.
+func hostOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return address
 }

@@ -39,18 +39,18 @@ func TestRateLimit(t *testing.T) {
 
 // Strangers that ask too often wait, and there is a bound on how many are remembered.
 func TestStrangersAreBounded(t *testing.T) {
-	l := newLimits()
+	p := newPaces(time.Second/strangerRate, strangerBurst, mostStrangers)
 	waits := false
 	for n := 0; n < 100*strangerBurst && !waits; n++ {
-		waits = !l.may("192.0.2.1:1000")
+		waits = !p.take("192.0.2.1")
 	}
-	if !waits || !l.may("192.0.2.2:1000") {
+	if !waits || !p.take("192.0.2.2") {
 		t.Errorf("one who asks all the time waits: %v, and another one does, too", waits)
 	}
 	for n := range 3 * mostStrangers {
-		l.may(string(rune(n)) + ":1")
+		p.take(string(rune(n)))
 	}
-	if got := len(l.strangers); got > mostStrangers {
+	if got := len(p.of); got > mostStrangers {
 		t.Errorf("%d strangers are remembered, more than %d", got, mostStrangers)
 	}
 }
@@ -58,12 +58,12 @@ func TestStrangersAreBounded(t *testing.T) {
 // A client that has used up its operations has to wait, and not longer if it keeps
 // asking. No other client has to wait.
 func TestPaces(t *testing.T) {
-	p := newPaces(time.Hour, 3)
+	p := newPaces(time.Hour, 3, noBound)
 	for n := range 3 {
 		if wait := p.wait("busy"); wait != 0 {
 			t.Errorf("number %d has to wait %v", n, wait)
 		}
-		p.count("busy")
+		p.take("busy")
 	}
 	for range 1000 {
 		if wait := p.wait("busy"); wait <= 0 || wait > time.Hour {

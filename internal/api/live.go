@@ -147,24 +147,23 @@ func (l *live) frame(ctx context.Context, least time.Duration) (*liveFrame, []Li
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the datapath: %w", err)
 	}
-	now := newReading(time.Now(), status)
-	frame := &liveFrame{now: now, took: time.Since(begin)}
+	frame := &liveFrame{now: &reading{at: time.Now()}, took: time.Since(begin)}
 	if l.last != nil {
 		// The last reading, or if that was just now, the one before it.
-		if frame.before = l.last.now; now.at.Sub(frame.before.at) < rateSpan && l.last.before != nil {
+		if frame.before = l.last.now; frame.now.at.Sub(frame.before.at) < rateSpan && l.last.before != nil {
 			frame.before = l.last.before
 		}
 	}
+	frame.take(&status)
 	limits := l.Daemon.Config().Director.Limits
-	frame.director = liveDirector(l.Daemon.Info(), limits, &status)
-	frame.flows = LiveFlows{Remembered: status.Flows.Remembered, Most: limits.Flows, Settling: status.Flows.Settling}
-	frame.bgp = liveBGP(l.BGP())
-	frame.group = l.directors(ctx)
-	frame.make()
+	m := &frame.whole
+	m.Director = liveDirector(l.Daemon.Info(), limits, &status)
+	m.Flows = LiveFlows{Remembered: status.Flows.Remembered, Most: limits.Flows, Settling: status.Flows.Settling}
+	m.BGP, m.Group = liveBGP(l.BGP()), l.directors(ctx)
 	l.last = frame
-	if frame.point.Seconds > 0 {
+	if m.Seconds > 0 {
 		// Other goroutines still read the old list: it is not changed in place.
-		l.history = append(l.history[max(0, len(l.history)+1-mostHistory):len(l.history):len(l.history)], frame.point)
+		l.history = append(l.history[max(0, len(l.history)+1-mostHistory):len(l.history):len(l.history)], m.LivePoint)
 	}
 	return frame, l.history, nil
 }

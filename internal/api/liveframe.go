@@ -13,60 +13,33 @@ import (
 
 // reading is what the kernel said at one moment.
 type reading struct {
-	at      time.Time
-	status  model.DatapathStatus
-	places  map[string]int // of services in it, by name
-	reasons map[string]uint64
-}
-
-func newReading(at time.Time, status model.DatapathStatus) *reading {
-	r := &reading{at: at, status: status, places: make(map[string]int, len(status.Services)), reasons: make(map[string]uint64, len(status.Reasons))}
-	for i := range status.Services {
-		r.places[status.Services[i].Name] = i
-	}
-	for _, c := range status.Reasons {
-		r.reasons[c.Name] = c.Packets
-	}
-	return r
-}
-
-// service returns a service of that name; nil: there is none.
-func (r *reading) service(name string) *model.ServiceStatus {
-	if r == nil {
-		return nil
-	}
-	if i, there := r.places[name]; there {
-		return &r.status.Services[i]
-	}
-	return nil
+	at       time.Time
+	services map[string]*model.ServiceStatus // by name
+	reasons  map[string]uint64
 }
 
 // liveFrame is what listeners are told of one reading. It is never changed: many read it.
 type liveFrame struct {
-	now      *reading
-	before   *reading      // the start of rates; nil: there was none
-	took     time.Duration // the time that reading took
-	point    LivePoint
-	flows    LiveFlows
-	director *LiveDirector
-	group    *LiveGroup
-	bgp      *LiveBGP
-	reasons  []LiveReason
-	services []LiveService // in the order of their names
-	rates    map[string]LiveRate
-	troubled LiveTroubled
+	now    *reading
+	before *reading      // the start of rates; nil: there was none
+	took   time.Duration // the time that reading took
+	whole  LiveMessage   // without what depends on the listener
 }
 
 // dropsBegin begins the reasons for which packets are dropped.
 const dropsBegin = string(model.OutcomeDrop) + "_"
 
-// make works out what does not depend on the listener.
-func (f *liveFrame) make() {
-	f.point = LivePoint{Time: f.now.at.UTC().Truncate(time.Millisecond), Drops: map[string]float64{}}
+// take takes what the kernel said, of which rates begin with an earlier reading.
+func (f *liveFrame) take(status *model.DatapathStatus) {
+	f.now.services, f.now.reasons = make(map[string]*model.ServiceStatus, len(status.Services)), make(map[string]uint64, len(status.Reasons))
+	m := &f.whole
+	m.LivePoint = LivePoint{Time: f.now.at.UTC().Truncate(time.Millisecond), Drops: map[string]float64{}}
 	if f.before != nil {
-		f.point.Seconds = math.Round(1000*f.now.at.Sub(f.before.at).Seconds()) / 1000
+		m.Seconds = math.Round(1000*f.now.at.Sub(f.before.at).Seconds()) / 1000
 	}
-	for _, c := range f.now.status.Reasons {
+	m.CPUs, m.Rates, m.Troubled = orEmpty(status.CPUs), make(map[string]LiveRate, len(status.Services)), &LiveTroubled{Backends: []LiveTroubledBackend{}}
+	for _, c := range status.Reasons {
+		f.now.reasons[c.Name] = c.Packets
 		if c.Packets == 0 {
 			continue
 		}
@@ -75,22 +48,22 @@ func (f *liveFrame) make() {
 			r.Rate = f.perSecond(c.Packets, f.before.reasons[c.Name])
 		}
 		if strings.HasPrefix(c.Name, dropsBegin) && r.Rate > 0 {
-			f.point.Drops[c.Name] = r.Rate
-			f.point.Total.Dropped += r.Rate
+			m.Drops[c.Name] = r.Rate
+			m.Total.Dropped += r.Rate
 		}
-		f.reasons = append(f.reasons, r)
+		m.Reasons = append(m.Reasons, r)
 	}
-	f.rates = make(map[string]LiveRate, len(f.now.status.Services))
-	f.troubled.Backends = []LiveTroubledBackend{}
-	for i := range f.now.status.Services {
-		f.add(&f.now.status.Services[i])
+	for i := range status.Services {
+		f.now.services[status.Services[i].Name] = &status.Services[i]
+		f.add(&status.Services[i])
 	}
-	slices.SortFunc(f.services, func(a, b LiveService) int { return cmp.Compare(a.Name, b.Name) })
-	t := &f.point.Total
+	slices.SortFunc(m.Services, func(a, b LiveService) int { return cmp.Compare(a.Name, b.Name) })
+	t := &m.Total
 	t.Connections, t.Packets, t.Bytes, t.Dropped = rounded(t.Connections), rounded(t.Packets), rounded(t.Bytes), rounded(t.Dropped)
 }
 
 func (f *liveFrame) add(s *model.ServiceStatus) {
+	m := &f.whole
 	of := LiveService{Name: s.Name, Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port, Policy: s.Policy,
 		Slots: s.Slots, Backends: len(s.Backends), Generations: s.Log.Generations, Waits: s.Log.Waits, Moved: s.Log.Moved, Starting: s.Log.Starting}
 	if s.Health != nil {
@@ -105,35 +78,42 @@ func (f *liveFrame) add(s *model.ServiceStatus) {
 			of.Draining++
 		}
 		if b.State == model.Down || b.State == model.Suspect || b.Health != nil && b.Health.State == model.HealthDown {
-			f.troubled.Count++
-			if len(f.troubled.Backends) < mostTroubled {
-				f.troubled.Backends = append(f.troubled.Backends, LiveTroubledBackend{s.Name, liveBackend(b)})
+			m.Troubled.Count++
+			if len(m.Troubled.Backends) < mostTroubled {
+				m.Troubled.Backends = append(m.Troubled.Backends, LiveTroubledBackend{s.Name, liveBackend(b)})
 			}
 		}
 	}
-	f.services = append(f.services, of)
-	rate := f.rate(counted{s.Opened, s.Packets, s.Bytes, s.Dropped}, f.before.countedOf(s.Name))
-	f.rates[s.Name] = rate
-	t := &f.point.Total
+	m.Services = append(m.Services, of)
+	var rate LiveRate
+	if before := f.before.service(s.Name); before != nil {
+		rate = f.rate(ofService(s), ofService(before))
+	}
+	m.Rates[s.Name] = rate
+	t := &m.Total
 	t.Connections, t.Packets, t.Bytes = t.Connections+rate.Connections, t.Packets+rate.Packets, t.Bytes+rate.Bytes
+}
+
+// service returns a service of that name; nil: there was none.
+func (r *reading) service(name string) *model.ServiceStatus {
+	if r == nil {
+		return nil
+	}
+	return r.services[name]
 }
 
 // counted are the counters of a service or of a backend.
 type counted struct{ opened, packets, bytes, dropped uint64 }
 
-// countedOf returns a service's counters; nil: it was not there.
-func (r *reading) countedOf(name string) *counted {
-	s := r.service(name)
-	if s == nil {
-		return nil
-	}
-	return &counted{s.Opened, s.Packets, s.Bytes, s.Dropped}
+func ofService(s *model.ServiceStatus) counted {
+	return counted{s.Opened, s.Packets, s.Bytes, s.Dropped}
 }
+func ofBackend(b *model.BackendStatus) counted { return counted{b.Opened, b.Packets, b.Bytes, 0} }
 
-// rate returns the rate between two readings. A service or backend that is new, or whose counters
-// have shrunk, has no rate yet: all that it has counted may be old.
-func (f *liveFrame) rate(now counted, before *counted) LiveRate {
-	if before == nil || now.packets < before.packets || f.before == nil {
+// rate returns the rate between two readings. If counters have shrunk there is none yet: all that
+// they count may be old.
+func (f *liveFrame) rate(now, before counted) LiveRate {
+	if now.packets < before.packets {
 		return LiveRate{}
 	}
 	return LiveRate{Connections: f.perSecond(now.opened, before.opened), Packets: f.perSecond(now.packets, before.packets),
@@ -155,31 +135,26 @@ func rounded(n float64) float64 {
 
 // message returns what differs between this frame and one that was told; nil: none was told.
 func (f *liveFrame) message(told *liveFrame, service string) LiveMessage {
-	m := LiveMessage{Whole: told == nil, LivePoint: f.point, Flows: f.flows, CPUs: orEmpty(f.now.status.CPUs)}
-	if told == nil {
+	m := f.whole
+	if m.Whole = told == nil; m.Whole {
 		told = &liveFrame{}
 	}
-	if !reflect.DeepEqual(f.director, told.director) {
-		m.Director = f.director
-	}
-	if !reflect.DeepEqual(f.group, told.group) {
-		m.Group = f.group
-	}
-	if !reflect.DeepEqual(f.bgp, told.bgp) {
-		m.BGP = f.bgp
-	}
-	if !slices.Equal(f.reasons, told.reasons) {
-		m.Reasons = f.reasons
-	}
-	if m.Whole || !slices.Equal(f.troubled.Backends, told.troubled.Backends) || f.troubled.Count != told.troubled.Count {
-		m.Troubled = &f.troubled
-	}
-	m.Services, m.Gone = changedServices(f.services, told.services)
-	m.Rates = changedRates(f.rates, told.rates)
+	m.Director, m.Group, m.BGP = changed(m.Director, told.whole.Director), changed(m.Group, told.whole.Group), changed(m.BGP, told.whole.BGP)
+	m.Reasons, m.Troubled = changed(m.Reasons, told.whole.Reasons), changed(m.Troubled, told.whole.Troubled)
+	m.Services, m.Gone = changedServices(m.Services, told.whole.Services)
+	m.Rates = changedRates(m.Rates, told.whole.Rates)
 	if service != "" {
 		m.Detail = f.detail(told, service)
 	}
 	return m
+}
+
+// changed returns what there is now, or nothing if it was the same before.
+func changed[T any](now, before T) (none T) {
+	if reflect.DeepEqual(now, before) {
+		return none
+	}
+	return now
 }
 
 // changedServices compares lists that are in the order of names.
@@ -215,38 +190,39 @@ func changedRates(now, before map[string]LiveRate) map[string]LiveRate {
 
 // detail returns what is different in a service's backends.
 func (f *liveFrame) detail(told *liveFrame, name string) *LiveDetail {
-	backends, rates, there := f.backendsOf(name)
-	d := &LiveDetail{Service: name, Missing: !there, Backends: backends}
-	var before map[string]LiveRate
-	if told.now != nil {
-		var were []LiveBackend
-		if were, before, _ = told.backendsOf(name); slices.Equal(backends, were) {
-			d.Backends = nil
-		}
+	s := f.now.service(name)
+	if s == nil {
+		return &LiveDetail{Service: name, Missing: true}
 	}
-	d.Rates = changedRates(rates, before)
+	backends, rates := f.backends(s)
+	var were []LiveBackend
+	var before map[string]LiveRate
+	if old := told.now.service(name); old != nil {
+		were, before = told.backends(old)
+	}
+	d := &LiveDetail{Service: name, Backends: backends, Rates: changedRates(rates, before)}
+	if slices.Equal(backends, were) {
+		d.Backends = nil
+	}
 	return d
 }
 
-func (f *liveFrame) backendsOf(name string) (list []LiveBackend, rates map[string]LiveRate, there bool) {
-	s := f.now.service(name)
-	if s == nil {
-		return nil, nil, false
-	}
-	old, rates := map[string]counted{}, map[string]LiveRate{}
-	if before := f.before.service(name); before != nil {
-		for _, b := range before.Backends {
-			old[b.Name] = counted{b.Opened, b.Packets, b.Bytes, 0}
+func (f *liveFrame) backends(s *model.ServiceStatus) (list []LiveBackend, rates map[string]LiveRate) {
+	old := map[string]counted{}
+	rates = map[string]LiveRate{}
+	if before := f.before.service(s.Name); before != nil {
+		for i := range before.Backends {
+			old[before.Backends[i].Name] = ofBackend(&before.Backends[i])
 		}
 	}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		list = append(list, liveBackend(b))
 		if before, was := old[b.Name]; was {
-			rates[b.Name] = f.rate(counted{b.Opened, b.Packets, b.Bytes, 0}, &before)
+			rates[b.Name] = f.rate(ofBackend(b), before)
 		}
 	}
-	return list, rates, true
+	return list, rates
 }
 
 func liveBackend(b *model.BackendStatus) LiveBackend {
@@ -271,9 +247,6 @@ func liveDirector(info Info, limits model.Limits, d *model.DatapathStatus) *Live
 }
 
 func liveBGP(b model.BGPStatus) *LiveBGP {
-	of := &LiveBGP{ASN: b.ASN, Draining: b.Draining, Routes: len(b.Routes), Neighbors: orEmpty(b.Neighbors)}
-	for i := range of.Neighbors {
-		of.Neighbors[i].Families = orEmpty(of.Neighbors[i].Families)
-	}
-	return of
+	b = withLists(b)
+	return &LiveBGP{ASN: b.ASN, Draining: b.Draining, Routes: len(b.Routes), Neighbors: b.Neighbors}
 }

@@ -19,7 +19,7 @@ import (
 const base = "/v1/"
 
 func newServer(title string, log *slog.Logger) *Server {
-	s := &Server{mux: http.NewServeMux(), log: log, large: newLarge()}
+	s := &Server{mux: http.NewServeMux(), log: log, large: newQuota(largeAnswers, largeOfOneName), largeWait: turnWait, bodies: newBodies()}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.api = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -118,16 +118,16 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			return
 		}
 		if op.large {
-			end, err := s.large.begin(ctx.Context(), callerOf(ctx.Context()).Name)
-			if err != nil {
+			name := callerOf(ctx.Context()).Name
+			if err := s.large.wait(ctx.Context(), name, s.largeWait); err != nil {
 				ctx.SetHeader("Retry-After", seconds(turnAgain))
 				_ = huma.WriteErr(s.api, ctx, http.StatusServiceUnavailable, "", err)
 				return
 			}
-			defer end()
+			defer s.large.give(name, 1)
 		}
 		if op.body {
-			b := s.bodies.begin(callerOf(ctx.Context()).Name)
+			b := &body{of: s.bodies, client: callerOf(ctx.Context()).Name}
 			defer b.end()
 			ctx = huma.WithValue(ctx, bodyKey{}, b)
 		}

@@ -66,10 +66,7 @@ func newRefusals() *refusals {
 
 // note remembers a refusal. The address may have a port.
 func (r *refusals) note(cause, address, what string) {
-	from, _, err := net.SplitHostPort(address)
-	if err != nil {
-		from = address
-	}
+	from := hostOf(address)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts[cause]++
@@ -163,8 +160,8 @@ func sameCertificate(a, b *tls.Certificate) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Leaf.Equal(b.Leaf)
 }
 
-// refuses notes a request of an unknown caller.
-func (r *Remote) refuses(request *http.Request) {
+// noteUnknown notes a request of an unknown caller.
+func (r *Remote) noteUnknown(request *http.Request) {
 	cause, what := refusedNothing, ""
 	switch _, token, shown := shownToken(request); {
 	case shown && token != "":
@@ -175,9 +172,9 @@ func (r *Remote) refuses(request *http.Request) {
 	r.refused.note(cause, request.RemoteAddr, what)
 }
 
-// handshakes notes connections that have ended before the handshake was over. It is a server's
+// noteHandshake notes connections that have ended before the handshake was over. It is a server's
 // ConnState.
-func (r *Remote) handshakes(conn net.Conn, state http.ConnState) {
+func (r *Remote) noteHandshake(conn net.Conn, state http.ConnState) {
 	over, is := conn.(*tls.Conn)
 	if !is || state != http.StateClosed || over.ConnectionState().HandshakeComplete {
 		return
@@ -191,8 +188,7 @@ func askedFor(conn *tls.Conn) string {
 	if name := conn.ConnectionState().ServerName; name != "" {
 		return name
 	}
-	host, _, _ := net.SplitHostPort(conn.LocalAddr().String()) // it is one of TCP
-	return host
+	return hostOf(conn.LocalAddr().String())
 }
 
 // causeOf says why a handshake has failed. The text is the same each time.

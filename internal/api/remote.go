@@ -28,11 +28,12 @@ const (
 // Remote answers over TCP: with TLS to callers that the configuration knows, and only on this host
 // to all that only read.
 type Remote struct {
-	server  *Server
-	log     *slog.Logger
-	access  atomic.Pointer[access]
-	limits  *limits
-	refused *refusals
+	server    *Server
+	log       *slog.Logger
+	access    atomic.Pointer[access]
+	callers   *paces
+	strangers *paces // by their addresses
+	refused   *refusals
 
 	mu        sync.Mutex
 	config    model.API
@@ -40,10 +41,10 @@ type Remote struct {
 	listeners map[listening]*served
 	serving   sync.WaitGroup
 	stop      context.CancelFunc
-	tended    sync.WaitGroup
+	watching  sync.WaitGroup
 
-	askers sync.Mutex
-	asked  map[*asking]struct{} // by callers that the files know
+	activeMu sync.Mutex
+	active   map[*activeRequest]struct{} // by callers that the files know
 }
 
 // listening is one listener.
@@ -61,9 +62,10 @@ type served struct {
 // NewRemote returns a Remote that does not answer yet.
 func NewRemote(server *Server, log *slog.Logger) *Remote {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &Remote{server: server, log: log, limits: newLimits(), refused: newRefusals(), listeners: map[listening]*served{}, stop: stop,
-		asked: map[*asking]struct{}{}}
-	r.tended.Go(func() { r.tend(ctx) })
+	r := &Remote{server: server, log: log, callers: newPaces(time.Second/callerRate, callerBurst, noBound),
+		strangers: newPaces(time.Second/strangerRate, strangerBurst, mostStrangers), refused: newRefusals(), listeners: map[listening]*served{}, stop: stop,
+		active: map[*activeRequest]struct{}{}}
+	r.watching.Go(func() { r.watchFiles(ctx) })
 	return r
 }
 
@@ -86,7 +88,7 @@ func (r *Remote) Problem() error {
 // Close ends all connections.
 func (r *Remote) Close() {
 	r.stop()
-	r.tended.Wait()
+	r.watching.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for at := range r.listeners {
@@ -95,8 +97,8 @@ func (r *Remote) Close() {
 	r.serving.Wait()
 }
 
-// tend reads the files again from time to time: other programs renew certificates without notice.
-func (r *Remote) tend(ctx context.Context) {
+// watchFiles reads the files again from time to time: other programs renew certificates without notice.
+func (r *Remote) watchFiles(ctx context.Context) {
 	tick := time.NewTicker(lookAtFilesEvery)
 	defer tick.Stop()
 	for {
@@ -111,14 +113,14 @@ func (r *Remote) tend(ctx context.Context) {
 				r.log.Error("the API is not what the configuration says", "error", err)
 			}
 		}
-		r.tellCrowds()
+		r.logCrowds()
 		r.mu.Unlock()
 	}
 }
 
-// tellCrowds says at which listeners strangers hold all connections. It is called with the lock
+// logCrowds says at which listeners strangers hold all connections. It is called with the lock
 // held.
-func (r *Remote) tellCrowds() {
+func (r *Remote) logCrowds() {
 	for at, here := range r.listeners {
 		if went := here.room.crowd(); went > 0 {
 			r.log.Warn("strangers hold all connections of the API, and the oldest of theirs were ended", "address", at.at, "ended", went)
@@ -169,7 +171,7 @@ func (r *Remote) begin(at listening) error {
 	server := &http.Server{
 		Handler:           http.HandlerFunc(handler),
 		ConnContext:       withGuest,
-		ConnState:         r.handshakes,
+		ConnState:         r.noteHandshake,
 		ReadHeaderTimeout: handshakeTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -211,21 +213,21 @@ func (r *Remote) end(at listening) {
 // they ask.
 func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	caller, known := r.access.Load().caller(request)
-	knows(request.Context(), known)
+	markKnown(request.Context(), known)
 	switch {
 	case !known:
-		r.refuses(request)
-		r.limits.stranger(request.Context(), request.RemoteAddr)
+		r.noteUnknown(request)
+		r.slow(request)
 		refuseStranger(w, "show the token or the certificate of one of api.clients")
 		return
-	case leaves(request):
+	case logsOut(request):
 		refuseStranger(w, "the browser has forgotten whom it has asked as")
 		return
-	case !r.limits.caller(caller.Name):
+	case !r.callers.take(caller.Name):
 		tooMany(w)
 		return
 	}
-	if p := foreign(request); p != nil {
+	if p := crossSite(request); p != nil {
 		writeProblem(w, p)
 		return
 	}
@@ -233,13 +235,26 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 		w.Header().Set("Weir-Client", caller.Name) // so that the dashboard can offer to leave
 	}
 	ctx, end := context.WithCancel(withCaller(request.Context(), caller))
-	a := &asking{request, caller, end}
-	r.begins(a)
-	defer r.ends(a)
+	a := &activeRequest{request, caller, end}
+	r.track(a)
+	defer r.untrack(a)
 	if now, still := r.access.Load().caller(request); !still || now != caller {
 		end() // the files have changed in between
 	}
 	r.server.route(w, request.WithContext(ctx))
+}
+
+// slow makes a stranger wait that asks too often.
+func (r *Remote) slow(request *http.Request) {
+	if r.strangers.take(hostOf(request.RemoteAddr)) {
+		return
+	}
+	pause := time.NewTimer(strangerPause)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-request.Context().Done():
+	}
 }
 
 // readOnly answers callers on this host. These may be browsers that show other sites' pages: so
@@ -249,18 +264,18 @@ func (r *Remote) readOnly(w http.ResponseWriter, request *http.Request) {
 		writeProblem(w, NewProblem(http.StatusMisdirectedRequest, "ask by 127.0.0.1, [::1] or localhost"))
 		return
 	}
-	if p := foreign(request); p != nil {
+	if p := crossSite(request); p != nil {
 		writeProblem(w, p)
 		return
 	}
 	const name = "read-only"
-	if !r.limits.caller(name) {
+	if !r.callers.take(name) {
 		tooMany(w)
 		return
 	}
 	// All callers on this host are alike: only requests that are being answered are remembered.
-	knows(request.Context(), true)
-	defer knows(request.Context(), false)
+	markKnown(request.Context(), true)
+	defer markKnown(request.Context(), false)
 	r.server.route(w, request.WithContext(withCaller(request.Context(), Caller{Name: name, Role: model.RoleRead})))
 }
 
@@ -278,4 +293,78 @@ func ownName(host string) bool {
 func tooMany(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	writeProblem(w, NewProblem(http.StatusTooManyRequests, "ask less often"))
+}
+
+// challenges are what unknown callers are asked for. The second one makes a browser ask its user
+// for the name of one of api.clients, and for its token: so the dashboard needs no public page.
+var challenges = []string{"Bearer", `Basic realm="weir", charset="UTF-8"`}
+
+// logoutPath is where a browser forgets its name and token.
+const logoutPath = "/logout"
+
+// crossOrigin finds requests that change something, and that a page of another origin makes a
+// browser send.
+var crossOrigin = http.NewCrossOriginProtection()
+
+// crossSite says why a request is refused that a browser sends for another site's page, or returns
+// nil. A browser itself adds its password or certificate, even to requests that other pages cause.
+// The other page cannot read the answer, and yet the request would take effect. A link from there
+// that the user follows is allowed.
+func crossSite(r *http.Request) *Problem {
+	site := r.Header.Get("Sec-Fetch-Site")
+	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	if (site == "cross-site" || site == "same-site") && !follows || crossOrigin.Check(r) != nil {
+		return NewProblem(http.StatusForbidden, "a page of another origin asks, which may not")
+	}
+	return nil
+}
+
+// logsOut reports whether a user asks the browser to forget the name and token. It does so when it
+// gets 401 once more. It would show a certificate again.
+func logsOut(r *http.Request) bool {
+	_, _, byName := r.BasicAuth()
+	return byName && r.URL.Path == logoutPath
+}
+
+// refuseStranger tells a caller to authenticate.
+func refuseStranger(w http.ResponseWriter, detail string) {
+	for _, one := range challenges {
+		w.Header().Add("WWW-Authenticate", one)
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Connection", "close") // there are few connections for all
+	writeProblem(w, NewProblem(http.StatusUnauthorized, detail))
+}
+
+// activeRequest is a request that is being answered.
+type activeRequest struct {
+	request *http.Request
+	caller  Caller
+	end     func()
+}
+
+// track notes a request of a known caller.
+func (r *Remote) track(a *activeRequest) {
+	r.activeMu.Lock()
+	defer r.activeMu.Unlock()
+	r.active[a] = struct{}{}
+}
+
+func (r *Remote) untrack(a *activeRequest) {
+	a.end()
+	r.activeMu.Lock()
+	defer r.activeMu.Unlock()
+	delete(r.active, a)
+}
+
+// endUnknown ends the answers to callers that the files no longer know, or know as others: some
+// answers do not end by themselves.
+func (r *Remote) endUnknown(now *access) {
+	r.activeMu.Lock()
+	defer r.activeMu.Unlock()
+	for a := range r.active {
+		if caller, known := now.caller(a.request); !known || caller != a.caller {
+			a.end()
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -42,11 +43,7 @@ func (r *room) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-	if err != nil {
-		from = conn.RemoteAddr().String()
-	}
-	g := &guest{Conn: conn, room: r, from: from}
+	g := &guest{Conn: conn, room: r, from: hostOf(conn.RemoteAddr().String())}
 	for !r.take(g) {
 		select {
 		case <-r.left:
@@ -107,12 +104,7 @@ func (r *room) crowd() uint64 {
 
 // remove is called with the lock held.
 func (r *room) remove(g *guest) {
-	for i := range r.held {
-		if r.held[i] == g {
-			r.held = append(r.held[:i], r.held[i+1:]...)
-			return
-		}
-	}
+	r.held = slices.DeleteFunc(r.held, func(h *guest) bool { return h == g })
 }
 
 // Close ends listening, and the wait for room.
@@ -148,8 +140,8 @@ func withGuest(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// knows says whether a known client has the connection of a request.
-func knows(ctx context.Context, known bool) {
+// markKnown says whether a known client has the connection of a request.
+func markKnown(ctx context.Context, known bool) {
 	if g, is := ctx.Value(guestKey{}).(*guest); is {
 		g.known.Store(known)
 	}

@@ -102,12 +102,12 @@ func TestCrowdsAreTold(t *testing.T) {
 	var text strings.Builder
 	v := newVisitors(t, 1)
 	r := &Remote{log: slog.New(slog.NewTextHandler(&text, nil)), listeners: map[listening]*served{{at: netip.MustParseAddrPort("10.0.0.2:6083")}: {room: v.room}}}
-	r.tellCrowds()
+	r.logCrowds()
 	for range 3 {
 		v.come("127.0.0.2", false)
 	}
-	r.tellCrowds()
-	r.tellCrowds()
+	r.logCrowds()
+	r.logCrowds()
 	if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "address=10.0.0.2:6083 ended=2") {
 		t.Errorf("the log says %q", got)
 	}

@@ -31,10 +31,12 @@ type Server struct {
 	log      *slog.Logger
 	document func() ([]byte, error)
 	reading  sync.Mutex // one reader of every counter in the kernel is enough
-	large    *large     // large answers that are being made
-	bodies   bodies     // of large requests
+	bodies   *quota     // of large requests
 	sets     Sets       // nil: there are none, as in an agent
 	events   *Events    // nil: there are none
+
+	large     *quota        // large answers that are being made
+	largeWait time.Duration // for one of them
 
 	streams    context.Context // ends when endless answers must end
 	endStreams func()
@@ -69,13 +71,17 @@ func NewAgentServer(agent Agent, daemon Daemon, log *slog.Logger) *Server {
 // HandleBGP answers questions about what is announced. It is called before Serve.
 func (s *Server) HandleBGP(status func() model.BGPStatus) {
 	read(s, "bgp", "Which routers are told what", func(context.Context) (model.BGPStatus, error) {
-		b := status()
-		b.Neighbors, b.Routes = orEmpty(b.Neighbors), orEmpty(b.Routes)
-		for i := range b.Neighbors {
-			b.Neighbors[i].Families = orEmpty(b.Neighbors[i].Families)
-		}
-		return b, nil
+		return withLists(status()), nil
 	})
+}
+
+// withLists makes JSON say [] and not null.
+func withLists(b model.BGPStatus) model.BGPStatus {
+	b.Neighbors, b.Routes = orEmpty(b.Neighbors), orEmpty(b.Routes)
+	for i := range b.Neighbors {
+		b.Neighbors[i].Families = orEmpty(b.Neighbors[i].Families)
+	}
+	return b
 }
 
 // HandleDirectors answers which directors the group has, and what each runs. It is called

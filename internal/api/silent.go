@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -93,25 +91,6 @@ func (c *Client) readError(what string, err error) error {
 		return unreachableError{fmt.Errorf("%s answers about %s, and not as a weir director or agent does (%w)", c.where, what, err)}
 	}
 	return fmt.Errorf("read the answer about %s: %w", what, err)
-}
-
-// peerProcess returns the process that made the socket at the other end; 0: not known, as in
-// another PID namespace.
-func peerProcess(conn net.Conn) (pid int32) {
-	socket, is := conn.(*net.UnixConn)
-	if !is {
-		return 0
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
-			pid = peer.Pid
-		}
-	})
-	return pid
 }
 
 // isStopped reports whether a process is stopped, by a signal or a debugger (proc_pid_stat(5)).

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -9,6 +10,41 @@ import (
 
 	"weir.io/weir/internal/model"
 )
+
+// Explainer says what a director would do with a packet. An error that is a Problem has its
+// own status.
+type Explainer func(context.Context, model.Question) (model.Explanation, error)
+
+type question struct{ Body model.Question }
+
+type explanation struct{ Body model.Explanation }
+
+// HandleExplain lets clients ask about packets. It is called before Serve.
+func (s *Server) HandleExplain(explain Explainer) {
+	handle(s, operation{method: http.MethodPost, path: "explain", id: "explain-packet", summary: "What would become of a packet, and why", needs: model.RoleRead,
+		text:   "The director's program says so itself. Nothing is counted, remembered or sent. To suppose a set takes the right to put it.",
+		errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
+		func(ctx context.Context, in *question) (*explanation, error) {
+			if with := in.Body.With; with != nil {
+				if p := callerOf(ctx).refuse(model.RoleWrite, with.Owner, true); p != nil {
+					return nil, p
+				}
+			}
+			e, err := explain(ctx, in.Body)
+			for _, slot := range []*model.ExplainedSlot{e.Slot, e.Before} {
+				if slot != nil {
+					slot.Candidates = orEmpty(slot.Candidates)
+				}
+			}
+			e.Steps = orEmpty(e.Steps)
+			return &explanation{e}, err
+		})
+}
+
+// Explain asks what the director would do with a packet.
+func (c *Client) Explain(ctx context.Context, q model.Question) (model.Explanation, error) {
+	return post[model.Explanation](ctx, c, "explain", q)
+}
 
 // FlowQuery is which flows are asked for.
 type FlowQuery struct {
@@ -80,4 +116,38 @@ func (c *Client) Flows(ctx context.Context, q FlowQuery) (Flows, error) {
 		query.Set("limit", strconv.Itoa(q.Most))
 	}
 	return get[Flows](ctx, c, "flows?"+query.Encode())
+}
+
+// Ring is which backends own a service's slots.
+type Ring struct {
+	Service  string   `json:"service"`
+	Backends []string `json:"backends" doc:"their names, those that have lost slots with the last change too"`
+	Owners   []int    `json:"owners" doc:"for each slot its owner's place in backends; -1: nobody"`
+	// Compared says that the membership before the newest one is known, and of the same size:
+	// it leaves the service's log when no connection needs it any more.
+	Compared bool       `json:"compared" doc:"what has moved with the last change is known"`
+	Moved    []RingMove `json:"moved" doc:"slots that another one owned before the last change"`
+}
+
+// RingMove is a slot that has moved.
+type RingMove struct {
+	Slot int `json:"slot"`
+	From int `json:"from" doc:"who owned it: a place in backends; -1: nobody"`
+}
+
+// HandleRing lets clients look at a service's ring. It is called before Serve.
+func (s *Server) HandleRing(ring func(service string) (Ring, bool)) {
+	type input struct {
+		Service string `query:"service" required:"true" doc:"the service's name"`
+	}
+	type output struct{ Body Ring }
+	handle(s, operation{method: http.MethodGet, path: "ring", id: "get-ring", summary: "Who owns the slots of a service's ring, and what has moved", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable}},
+		func(_ context.Context, in *input) (*output, error) {
+			r, found := ring(in.Service)
+			if !found {
+				return nil, NewProblem(http.StatusNotFound, fmt.Sprintf("there is no service %q", in.Service))
+			}
+			r.Backends, r.Owners, r.Moved = orEmpty(r.Backends), orEmpty(r.Owners), orEmpty(r.Moved)
+			return &output{r}, nil
+		})
 }
