@@ -1,3 +1,9 @@
+// Package health finds out which backends answer. A [Checker] is told all checks to make
+// ([Checker.Set]), makes each again and again, and says what is known about every backend
+// ([Checker.States], [Checker.Results]).
+//
+// A probe is sent to a backend from this host, as if from a client; every director of a group does
+// so by itself. How probes get there is a [Path].
 package health
 
 import (
@@ -27,8 +33,8 @@ type Checker struct {
 	connector connector      // owned by the scheduler
 	redirects redirects
 
-	wake  chan struct{} // the schedule has changed
-	turns chan struct{} // a state has changed
+	wake         chan struct{} // the schedule has changed
+	stateChanges chan struct{} // a state has changed
 
 	mu      sync.Mutex
 	others  []chan struct{} // are sent to like turns
@@ -84,7 +90,7 @@ func New(path Path, log *slog.Logger) *Checker {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Checker{
 		path: path, log: log, begun: time.Now(), most: mostProbes(), ctx: ctx, stop: stop,
-		wake: make(chan struct{}, 1), turns: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), stateChanges: make(chan struct{}, 1),
 		targets: map[model.Target]*target{}, counts: map[outcome]uint64{},
 	}
 	c.scheduler.Go(c.run)
@@ -161,7 +167,7 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, du
 		t = &target{place: waitsNot, standing: begin(check.How, check.Serving, due)}
 		c.targets[check.Target] = t
 	} else {
-		t.standing.ask(check.How)
+		t.standing.recheck(check.How)
 	}
 	t.end()
 	t.check, t.probe, t.due = check, p, due
@@ -203,7 +209,7 @@ func sameProbe(a, b *model.HealthCheck) bool {
 }
 
 // Changed is sent to when a backend's state has changed since it was last received from.
-func (c *Checker) Changed() <-chan struct{} { return c.turns }
+func (c *Checker) Changed() <-chan struct{} { return c.stateChanges }
 
 // Watch returns a channel that is sent to like that of Changed, for another reader.
 func (c *Checker) Watch() <-chan struct{} {
@@ -221,10 +227,10 @@ func (c *Checker) Changes() uint64 {
 	return c.changes
 }
 
-// turned tells that a state has changed. The lock is held.
-func (c *Checker) turned() {
+// stateChanged tells that a state has changed. The lock is held.
+func (c *Checker) stateChanged() {
 	c.changes++
-	signal(c.turns)
+	signal(c.stateChanges)
 	for _, other := range c.others {
 		signal(other)
 	}

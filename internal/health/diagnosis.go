@@ -35,11 +35,11 @@ const (
 	shortSegment = 500
 )
 
-// better returns what a diagnosis says about a failure, and begins one if there is none. The lock
+// diagnosed returns what a diagnosis says about a failure, and begins one if there is none. The lock
 // is held.
-func (l *launch) better(a *attempt, f *Failure) *Failure {
+func (l *launch) diagnosed(a *attempt, f *Failure) *Failure {
 	t := l.target
-	if f == nil || !a.onWay() || (f.Reason != Timeout && f.Reason != Unreachable) {
+	if f == nil || !a.toVIP() || (f.Reason != Timeout && f.Reason != Unreachable) {
 		return f
 	}
 	known := t.diagnosis.of == *f && time.Since(t.diagnosis.at) < diagnosisHolds

@@ -31,12 +31,7 @@ type query struct {
 
 func (q *query) probe(ctx context.Context, a *attempt) error {
 	if a.check.Target.Service.Protocol == model.TCP {
-		conn, err := a.connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return q.ask(conn, streamed)
+		return overTCP(func(_ context.Context, conn net.Conn, _ *attempt) error { return q.ask(conn, streamed) })(ctx, a)
 	}
 	conn, err := a.datagrams(ctx)
 	if err != nil {

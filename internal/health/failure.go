@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -114,22 +115,16 @@ const mostDetail = 256
 
 // printable makes a detail safe for terminals and logs: backends can put text into it.
 func printable(detail string) string {
-	detail = strings.Map(func(r rune) rune {
+	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '.'
 		}
 		return r
 	}, strings.ToValidUTF8(detail[:min(len(detail), mostDetail)], "."))
-	return detail
 }
 
 func isOneOf(err error, targets ...error) bool {
-	for _, t := range targets {
-		if errors.Is(err, t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
 
 // bare returns the kernel's own error, without the addresses that messages have elsewhere.

@@ -21,32 +21,9 @@ func newGRPC(how *model.HealthCheck) (probe, error) {
 		call.ask.Service = how.GRPC.Service
 	}
 	if how.TLS == nil {
-		return func(ctx context.Context, a *attempt) error {
-			conn, err := a.connect(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			return call.on(ctx, conn, a)
-		}, nil
+		return overTCP(call.on), nil
 	}
-	config, err := tlsConfig(how)
-	if err != nil {
-		return nil, err
-	}
-	config.NextProtos = []string{"h2"}
-	return func(ctx context.Context, a *attempt) error {
-		conn, err := a.connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		secure, err := a.shake(ctx, conn, config)
-		if err != nil {
-			return err
-		}
-		return call.on(ctx, secure, a)
-	}, nil
+	return overTLS(how, call.on, "h2")
 }
 
 // healthCall is the call to every backend of a service.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -29,14 +28,7 @@ func newHTTP(how *model.HealthCheck) (probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, a *attempt) error {
-		conn, err := a.connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return ask.on(conn, a)
-	}, nil
+	return overTCP(ask.on), nil
 }
 
 // newHTTPS makes the same probe over TLS, in HTTP/1.1.
@@ -45,23 +37,7 @@ func newHTTPS(how *model.HealthCheck) (probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := tlsConfig(how)
-	if err != nil {
-		return nil, err
-	}
-	config.NextProtos = []string{"http/1.1"}
-	return func(ctx context.Context, a *attempt) error {
-		conn, err := a.connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		var secure *tls.Conn
-		if secure, err = a.shake(ctx, conn, config); err != nil {
-			return err
-		}
-		return ask.on(secure, a)
-	}, nil
+	return overTLS(how, ask.on, "http/1.1")
 }
 
 // request is the request to every backend of a service.
@@ -82,7 +58,7 @@ func newRequest(how *model.HealthHTTP) (*request, error) {
 }
 
 // on sends the request on a connection and judges the answer.
-func (r *request) on(conn net.Conn, a *attempt) error {
+func (r *request) on(_ context.Context, conn net.Conn, a *attempt) error {
 	q := &http.Request{
 		Method: r.how.Method, URL: r.url, Host: r.how.Host, ProtoMajor: 1, ProtoMinor: 1, Close: true,
 		Header: http.Header{"User-Agent": {"weir-health"}, "Accept": {"*/*"}},

@@ -97,10 +97,12 @@ func (l *launch) end(a *attempt, took time.Duration, err error) {
 		return
 	}
 	t.end()
-	r.failure = l.better(a, r.failure)
+	r.failure = l.diagnosed(a, r.failure)
 	t.last = r
 	l.judge(t)
-	t.due = latest(l.onGrid(l.begun.Add(t.pause()), time.Duration(t.check.How.Interval)), r.at)
+	if t.due = l.onGrid(l.begun.Add(t.pause()), time.Duration(t.check.How.Interval)); t.due.Before(r.at) {
+		t.due = r.at
+	}
 	l.queue.add(t)
 	if t.due.Before(l.armed) {
 		signal(l.wake)

@@ -49,8 +49,8 @@ type attempt struct {
 	from    netip.AddrPort // of its socket; invalid: it is not known
 }
 
-// onWay says whether the probe goes to the VIP.
-func (a *attempt) onWay() bool { return a.way.MTU != 0 }
+// toVIP says whether the probe goes to the VIP.
+func (a *attempt) toVIP() bool { return a.way.MTU != 0 }
 
 // prepares are the functions that prepare a probe's socket.
 func (a *attempt) prepares(more prepare) []prepare {

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -81,13 +82,6 @@ func (c *Checker) onGrid(at time.Time, interval time.Duration) time.Time {
 	return c.begun.Add(at.Sub(c.begun).Round(min(mostStep, interval/10)))
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // ownEvery is how often a failure of this host is logged.
 const ownEvery = time.Minute
 
@@ -130,12 +124,12 @@ func (c *Checker) judge(t *target) {
 	if !t.standing.note(f == nil, t.check.How, t.last.at) {
 		return
 	}
-	c.turned()
-	c.sayTurned(t, before)
+	c.stateChanged()
+	c.logChange(t, before)
 }
 
-// sayTurned logs that a target's state has changed.
-func (c *Checker) sayTurned(t *target, before model.HealthState) {
+// logChange logs that a target's state has changed.
+func (c *Checker) logChange(t *target, before model.HealthState) {
 	log := c.log.With("service", t.check.Service, "backend", t.check.Backend, "to", t.check.To)
 	down, again, up := "backend is down", "backend is up again", "backend is up"
 	if t.check.Redirect {
@@ -150,3 +144,51 @@ func (c *Checker) sayTurned(t *target, before model.HealthState) {
 		log.Debug(up)
 	}
 }
+
+// queue has the targets that wait for their next probe, the next one first.
+type queue []*target
+
+// waitsNot is the place of a target that is not in the queue.
+const waitsNot = -1
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
+}
+
+// Push implements [heap.Interface].
+func (q *queue) Push(x any) {
+	t := x.(*target)
+	t.place = len(*q)
+	*q = append(*q, t)
+}
+
+// Pop implements [heap.Interface].
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	t := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	t.place = waitsNot
+	return t
+}
+
+// add puts a target in, or to another place.
+func (q *queue) add(t *target) {
+	if t.place == waitsNot {
+		heap.Push(q, t)
+		return
+	}
+	heap.Fix(q, t.place)
+}
+
+// drop takes a target out if it is there.
+func (q *queue) drop(t *target) {
+	if t.place != waitsNot {
+		heap.Remove(q, t.place)
+	}
+}
+
+func (q *queue) first() *target { return heap.Pop(q).(*target) }

@@ -25,10 +25,10 @@ func begin(how *model.HealthCheck, serving bool, now time.Time) standing {
 	return s
 }
 
-// ask adapts the standing to a check that asks for something else than before. The state holds
+// recheck adapts the standing to a check that asks for something else than before. The state holds
 // until there is evidence against it; if the former check found the backend down, the first success
 // is enough.
-func (s *standing) ask(how *model.HealthCheck) {
+func (s *standing) recheck(how *model.HealthCheck) {
 	if s.state == model.HealthUnknown {
 		*s = begin(how, s.serving, s.since)
 		return
@@ -37,7 +37,7 @@ func (s *standing) ask(how *model.HealthCheck) {
 }
 
 // note counts a result, and says whether the state has changed.
-func (s *standing) note(ok bool, how *model.HealthCheck, now time.Time) (turned bool) {
+func (s *standing) note(ok bool, how *model.HealthCheck, now time.Time) (changed bool) {
 	next := s.state
 	if ok {
 		s.failures = 0

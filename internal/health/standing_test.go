@@ -41,14 +41,14 @@ func TestStanding(t *testing.T) {
 			for _, r := range test.results {
 				before := s
 				now = now.Add(time.Second)
-				turned := false
+				stateChanged := false
 				if r == '?' {
-					s.ask(how)
+					s.recheck(how)
 				} else {
-					turned = s.note(r == '+', how, now)
+					stateChanged = s.note(r == '+', how, now)
 				}
-				if turned != (s.state != before.state) || turned != (s.since == now) {
-					t.Errorf("from %+v to %+v it says turned %v", before, s, turned)
+				if stateChanged != (s.state != before.state) || stateChanged != (s.since == now) {
+					t.Errorf("from %+v to %+v it says turned %v", before, s, stateChanged)
 				}
 				states.WriteByte(map[model.HealthState]byte{model.HealthUp: 'u', model.HealthDown: 'd', model.HealthUnknown: 'n'}[s.state])
 			}
