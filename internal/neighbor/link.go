@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -93,12 +94,7 @@ func networksOf(l netlink.Link) ([]netip.Prefix, error) {
 
 // has reports whether hosts on the link look for an address there.
 func (l *link) has(vip netip.Addr) bool {
-	for _, p := range l.prefixes {
-		if p.Contains(vip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.prefixes, func(p netip.Prefix) bool { return p.Contains(vip) })
 }
 
 // same reports whether there is nothing new to tell hosts and switches on the link.
@@ -109,28 +105,23 @@ func (l *link) same(o *link) bool {
 // watchLinks puts an element into changed when something about interfaces or their addresses
 // changes, until done is closed.
 func watchLinks(changed chan<- struct{}, done <-chan struct{}) error {
-	notify := func() {
+	links, addresses := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
+	if err := netlink.LinkSubscribe(links, done); err != nil {
+		return fmt.Errorf("watch interfaces: %w", err)
+	}
+	go pass(links, changed)
+	if err := netlink.AddrSubscribe(addresses, done); err != nil {
+		return fmt.Errorf("watch addresses of interfaces: %w", err)
+	}
+	go pass(addresses, changed)
+	return nil
+}
+
+func pass[T any](updates <-chan T, changed chan<- struct{}) {
+	for range updates {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
 	}
-	links, addresses := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
-	if err := netlink.LinkSubscribe(links, done); err != nil {
-		return fmt.Errorf("watch interfaces: %w", err)
-	}
-	go func() {
-		for range links {
-			notify()
-		}
-	}()
-	if err := netlink.AddrSubscribe(addresses, done); err != nil {
-		return fmt.Errorf("watch addresses of interfaces: %w", err)
-	}
-	go func() {
-		for range addresses {
-			notify()
-		}
-	}()
-	return nil
 }

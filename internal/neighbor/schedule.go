@@ -1,8 +1,11 @@
 package neighbor
 
 import (
+	"hash/maphash"
 	"net/netip"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // repeats are the times of a VIP's announcements, from the first one on: frames get lost, and
@@ -40,27 +43,42 @@ func spread(vip netip.Addr) byte {
 	return b[15]*167 + b[14]*59 + b[13]
 }
 
-// limiter allows that many events per second, and a certain number at once.
-type limiter struct {
-	rate  float64
-	room  float64
-	most  float64 // at once
-	since time.Duration
-}
+// limiter allows so many events per second, by a speaker's clock.
+type limiter struct{ *rate.Limiter }
 
 // newLimiter allows as many events at once as in a tenth of a second.
-func newLimiter(rate uint32, now time.Duration) *limiter {
-	most := max(1, float64(rate)/10)
-	return &limiter{rate: float64(rate), room: most, most: most, since: now}
+func newLimiter(perSecond uint32) *limiter {
+	return &limiter{rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond/10)))}
 }
 
 // allow reports whether one more event is allowed now.
-func (l *limiter) allow(now time.Duration) bool {
-	l.room = min(l.room+(now-l.since).Seconds()*l.rate, l.most)
-	l.since = now
-	if l.room < 1 {
-		return false
+func (l *limiter) allow(now time.Duration) bool { return l.AllowN(time.Time{}.Add(now), 1) }
+
+// Answers per second on one interface and of one protocol. A host asks for a VIP at most once a
+// second, and less than twice a minute when it knows the answer; a router may ask for all VIPs.
+const (
+	answersPerSecond = 2000 // shared by all askers
+	answersPerAsker  = 16   // more, for one asker alone
+)
+
+// askers bounds the answers: each asker has a few of its own, and shares the others with all. So one
+// that asks without end leaves the rest answered. Askers are told apart by a hash of their Ethernet
+// address: a host that forges many addresses can use up everything, and that is bounded, too.
+type askers struct {
+	seed   maphash.Seed // nobody can choose addresses that share another asker's place
+	own    [256]limiter
+	shared *limiter
+}
+
+func newAskers() *askers {
+	a := &askers{seed: maphash.MakeSeed(), shared: newLimiter(answersPerSecond)}
+	for i := range a.own {
+		a.own[i] = limiter{rate.NewLimiter(answersPerAsker, answersPerAsker)}
 	}
-	l.room--
-	return true
+	return a
+}
+
+// allow reports whether one more question of an asker may be answered now.
+func (a *askers) allow(from mac, now time.Duration) bool {
+	return a.own[maphash.Bytes(a.seed, from[:])%uint64(len(a.own))].allow(now) || a.shared.allow(now)
 }

@@ -42,7 +42,7 @@ func TestAnnouncementsAreRepeated(t *testing.T) {
 }
 
 func TestLimiter(t *testing.T) {
-	l := newLimiter(100, 0)
+	l := newLimiter(100)
 	allowed := func(now time.Duration) (n int) {
 		for l.allow(now) {
 			n++
@@ -57,7 +57,7 @@ func TestLimiter(t *testing.T) {
 			t.Errorf("at %v %d are allowed, want %d", step.now, got, step.want)
 		}
 	}
-	if n := newLimiter(1, 0); !n.allow(0) || n.allow(0) {
+	if n := newLimiter(1); !n.allow(0) || n.allow(0) {
 		t.Error("one per second is not one at once")
 	}
 }

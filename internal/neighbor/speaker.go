@@ -1,3 +1,14 @@
+// Package neighbor answers for VIPs on links where no router is told of them: hosts on the link ask
+// by ARP (RFC 826) and NDP (RFC 4861) for a VIP, and get this director's address; hosts that have
+// another director's are told without asking.
+//
+// The VIPs are on no interface: packets for them are the datapath's. So the kernel does not answer,
+// and packet sockets behind XDP read the questions.
+//
+// In a group one director answers for each VIP; the group's [Registry] says which, until the
+// director's lease ends. A director looks at its own clock before every frame: one that cannot
+// prolong its lease is silent before it ends, and before another one can have the VIP. Which
+// director should have which VIP is a pure function of the registry ([plan]).
 package neighbor
 
 import (
@@ -73,7 +84,7 @@ func New(join Join, log *slog.Logger) *Speaker {
 
 func newSpeaker(join Join, log *slog.Logger, clock func() time.Duration) *Speaker {
 	return &Speaker{log: log, join: join, guard: &guard{clock: clock}, wake: make(chan struct{}, 1),
-		ended: make(chan struct{}), claimed: map[netip.Addr]mac{}, alarms: newLimiter(alarmsPerSecond, clock())}
+		ended: make(chan struct{}), claimed: map[netip.Addr]mac{}, alarms: newLimiter(alarmsPerSecond)}
 }
 
 // Set replaces the VIPs, which are in order, that this director can answer for, on the interfaces

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"weir.io/weir/internal/model"
 )
@@ -97,7 +98,7 @@ func (s *station) close() {
 // listen answers questions from a socket until it is closed.
 func (s *station) listen(socket *os.File) {
 	frame := make([]byte, 2048)
-	limit := newAskers(s.guard.clock())
+	limit := newAskers()
 	for {
 		n, err := socket.Read(frame)
 		switch {
@@ -141,9 +142,9 @@ func (s *station) hear(socket *os.File, h heard, asker mac, limit *askers) {
 }
 
 // pace reports whether one more VIP may be announced now.
-func (s *station) pace(rate uint32, now time.Duration) bool {
-	if s.pacer == nil || s.pacer.rate != float64(rate) {
-		s.pacer = newLimiter(rate, now)
+func (s *station) pace(perSecond uint32, now time.Duration) bool {
+	if s.pacer == nil || s.pacer.Limit() != rate.Limit(perSecond) {
+		s.pacer = newLimiter(perSecond)
 	}
 	return s.pacer.allow(now)
 }
