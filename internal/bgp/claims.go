@@ -15,7 +15,7 @@ type claims struct {
 	want  *want
 	now   *net.TCPConn // the one that is listened to; nil: none
 	heard chan claim
-	over  <-chan struct{}
+	ended <-chan struct{}
 }
 
 // claim is what has been heard on a connection.
@@ -26,7 +26,7 @@ type claim struct {
 }
 
 // errNoClaim says that a connection has changed nothing. It does not repeat what came on it: each
-// text is logged once.
+// text is seen once.
 var errNoClaim = errors.New("a second connection from its address has sent no OPEN that suits the session")
 
 // listen begins to listen to a connection instead of the one before.
@@ -38,7 +38,7 @@ func (c *claims) listen(conn *net.TCPConn) {
 		again, err := claimed(conn, c.want)
 		select {
 		case c.heard <- claim{conn, again, err}:
-		case <-c.over:
+		case <-c.ended:
 		}
 	}()
 }
@@ -81,13 +81,13 @@ func (c *claims) rest() net.Conn {
 
 // claimed waits for an OPEN that suits the session.
 func claimed(conn *net.TCPConn, w *want) (net.Conn, error) {
-	var said bytes.Buffer
-	c := &connection{&overheard{replayed{conn, io.TeeReader(conn, &said)}}}
+	var seen bytes.Buffer
+	c := &connection{&overheard{replayed{conn, io.TeeReader(conn, &seen)}}}
 	m, err := c.read(time.Time{})
 	if err == nil {
 		_, err = agree(w, m)
 	}
-	return &replayed{conn, io.MultiReader(&said, conn)}, err
+	return &replayed{conn, io.MultiReader(&seen, conn)}, err
 }
 
 // replayed is a connection that is read from another reader.

@@ -137,7 +137,7 @@ func (s *Speaker) accept(ctx context.Context, l *listener, a netip.Addr) error {
 		if err != nil {
 			return err
 		}
-		s.hand(l, conn.(*net.TCPConn))
+		s.assign(l, conn.(*net.TCPConn))
 	}
 }
 
@@ -207,8 +207,8 @@ func (s *Speaker) sign(l *listener, a netip.Addr) {
 	}
 }
 
-// hand gives a connection to the session that waits for it.
-func (s *Speaker) hand(l *listener, conn *net.TCPConn) {
+// assign gives a connection to the session that waits for it.
+func (s *Speaker) assign(l *listener, conn *net.TCPConn) {
 	from := addressOf(conn.RemoteAddr())
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,7 +54,7 @@ func TestPathOfOldNeighbors(t *testing.T) {
 		{large, true, 2, "[23456 23456 23456] [4200000001 4200000001 4200000001]"},
 	} {
 		w := &want{asn: c.asn, neighbor: model.BGPNeighbor{ASN: theirAS}}
-		path, whole := asPath(w, &peer{old: c.old}, telling{attributes: model.BGPAttributes{Prepend: c.prepend}})
+		path, whole := asPath(w, &peer{old: c.old}, advertisement{attributes: model.BGPAttributes{Prepend: c.prepend}})
 		var numbers, beside []uint32
 		for _, part := range path.(*gobgp.PathAttributeAsPath).Value {
 			numbers = append(numbers, part.GetAS()...)
@@ -69,7 +69,7 @@ func TestPathOfOldNeighbors(t *testing.T) {
 		}
 		prefixes := []gobgp.PathNLRI{{}}
 		prefixes[0].NLRI, _ = gobgp.NewIPAddrPrefix(prefix("192.0.2.1/32"))
-		text, err := announcement(w, &peer{old: c.old}, telling{family: model.BGPIPv4, nextHop: loopback, attributes: model.BGPAttributes{Prepend: c.prepend}}, prefixes).Serialize()
+		text, err := announcement(w, &peer{old: c.old}, advertisement{family: model.BGPIPv4, nextHop: loopback, attributes: model.BGPAttributes{Prepend: c.prepend}}, prefixes).Serialize()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -109,7 +109,7 @@ func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := hearRouters(conn); err != nil {
+	if err := listenForRouters(conn); err != nil {
 		return fmt.Errorf("listen for routers on %s: %w", name, systemError(err))
 	}
 	s.note(d, name, netip.Addr{}, nil)
@@ -149,7 +149,7 @@ func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error
 	}
 }
 
-func hearRouters(conn *ndp.Conn) error {
+func listenForRouters(conn *ndp.Conn) error {
 	var filter ipv6.ICMPFilter
 	filter.SetAll(true)
 	filter.Accept(ipv6.ICMPTypeRouterAdvertisement)

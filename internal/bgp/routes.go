@@ -20,15 +20,15 @@ const (
 	perMessage6 = 120
 )
 
-// telling is how routes with the same attributes are told to one neighbor.
-type telling struct {
+// advertisement is how routes with the same attributes are told to one neighbor.
+type advertisement struct {
 	family     model.BGPFamily
 	nextHop    netip.Addr
 	attributes model.BGPAttributes
 }
 
 // key says what neighbors know about a route, so that it is told again when that differs.
-func (t telling) key() string {
+func (t advertisement) key() string {
 	a := t.attributes
 	text := fmt.Sprintf("%s %v %d", t.nextHop, a.Communities, a.Prepend)
 	if a.LocalPref != nil {
@@ -40,9 +40,9 @@ func (t telling) key() string {
 	return text
 }
 
-// tellings returns what to tell the neighbor about each prefix.
-func tellings(w *want, p *peer, local netip.Addr) map[netip.Prefix]telling {
-	all := map[netip.Prefix]telling{}
+// advertisements returns what to tell the neighbor about each prefix.
+func advertisements(w *want, p *peer, local netip.Addr) map[netip.Prefix]advertisement {
+	all := map[netip.Prefix]advertisement{}
 	if w.phase == withdrawn {
 		return all
 	}
@@ -52,7 +52,7 @@ func tellings(w *want, p *peer, local netip.Addr) map[netip.Prefix]telling {
 		if !slices.Contains(p.families, family) {
 			continue
 		}
-		all[r.Prefix] = telling{family, nextHop(&w.neighbor, family, local), attributes(w, r)}
+		all[r.Prefix] = advertisement{family, nextHop(&w.neighbor, family, local), attributes(w, r)}
 	}
 	return all
 }
@@ -92,7 +92,7 @@ func attributes(w *want, r *model.Route) model.BGPAttributes {
 
 // changes returns the messages that change what the neighbor has been told (keys of tellings) to
 // what it should be told, and notes that. Withdrawals come first.
-func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefix]telling) []*gobgp.BGPMessage {
+func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefix]advertisement) []*gobgp.BGPMessage {
 	var messages []*gobgp.BGPMessage
 	gone := map[model.BGPFamily][]netip.Prefix{}
 	for prefix := range told {
@@ -108,7 +108,7 @@ func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefi
 		}
 	}
 	type group struct {
-		telling
+		advertisement
 		prefixes []netip.Prefix
 	}
 	groups := map[string]*group{}
@@ -120,14 +120,14 @@ func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefi
 		told[prefix] = key
 		of := string(t.family) + " " + key
 		if groups[of] == nil {
-			groups[of] = &group{telling: t}
+			groups[of] = &group{advertisement: t}
 		}
 		groups[of].prefixes = append(groups[of].prefixes, prefix)
 	}
 	for _, of := range slices.Sorted(maps.Keys(groups)) {
 		g := groups[of]
 		for some := range inMessages(g.family, g.prefixes) {
-			messages = append(messages, announcement(w, p, g.telling, some))
+			messages = append(messages, announcement(w, p, g.advertisement, some))
 		}
 	}
 	return messages
@@ -165,7 +165,7 @@ func withdrawal(family model.BGPFamily, prefixes []gobgp.PathNLRI) *gobgp.BGPMes
 }
 
 // announcement tells prefixes. Attributes are in the order of their numbers.
-func announcement(w *want, p *peer, t telling, prefixes []gobgp.PathNLRI) *gobgp.BGPMessage {
+func announcement(w *want, p *peer, t advertisement, prefixes []gobgp.PathNLRI) *gobgp.BGPMessage {
 	path, whole := asPath(w, p, t)
 	all := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), path}
 	classic := t.family == model.BGPIPv4 && t.nextHop.Is4()
@@ -199,7 +199,7 @@ func announcement(w *want, p *peer, t telling, prefixes []gobgp.PathNLRI) *gobgp
 
 // asPath returns the path of ASes. For neighbors that know only 16-bit numbers, if one in it is
 // larger, it also returns the whole path in AS4_PATH, which they pass on (RFC 6793 4.2.2).
-func asPath(w *want, p *peer, t telling) (path, whole gobgp.PathAttributeInterface) {
+func asPath(w *want, p *peer, t advertisement) (path, whole gobgp.PathAttributeInterface) {
 	if w.neighbor.ASN == w.asn {
 		return gobgp.NewPathAttributeAsPath(nil), nil
 	}

@@ -46,7 +46,7 @@ func TestChanges(t *testing.T) {
 				w.routes = append(w.routes, model.Route{Prefix: prefix(fmt.Sprintf("2001:db8:1::%x/128", i))})
 			}
 		}
-		now := tellings(w, p, local)
+		now := advertisements(w, p, local)
 		for _, m := range changes(w, p, told, now) {
 			text, err := m.Serialize()
 			if err != nil {
@@ -64,7 +64,7 @@ func TestChanges(t *testing.T) {
 		if !maps.Equal(has, want) {
 			t.Fatalf("the neighbor has %d routes, want %d", len(has), len(want))
 		}
-		if again := changes(w, p, told, tellings(w, p, local)); len(again) > 0 {
+		if again := changes(w, p, told, advertisements(w, p, local)); len(again) > 0 {
 			t.Fatalf("told the same again, the neighbor gets %d messages", len(again))
 		}
 	}

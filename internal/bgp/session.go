@@ -36,7 +36,7 @@ type session struct {
 	end      context.CancelCauseFunc
 	incoming chan *net.TCPConn // from a passive neighbor's address
 	before   net.Conn          // a connection that came during another one
-	said     map[string]bool   // problems that were logged since the last session
+	logged   map[string]bool   // problems that were logged since the last session
 	began    bool              // a session has been established since the process started
 
 	mu sync.Mutex
@@ -50,7 +50,7 @@ type session struct {
 
 func newSession(w *want, end context.CancelCauseFunc, log *slog.Logger) *session {
 	s := &session{wake: make(chan struct{}, 1), log: log, end: end,
-		incoming: make(chan *net.TCPConn, 1), said: map[string]bool{}}
+		incoming: make(chan *net.TCPConn, 1), logged: map[string]bool{}}
 	s.now.Store(w)
 	s.state(model.SessionConnecting)
 	return s
@@ -63,8 +63,8 @@ var errChanged = errors.New("its configuration has changed")
 // errBack says that a session that BFD has held back may be opened again.
 var errBack = errors.New("this director's datapath is back")
 
-// over returns why a connection that was made for one want does not suit the next.
-func over(before, next *want) error {
+// mismatch returns why a connection that was made for one want does not suit the next.
+func mismatch(before, next *want) error {
 	if err := next.path.lost(before.path); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func over(before, next *want) error {
 // set gives the session a new want: on the same connection, if possible.
 func (s *session) set(next *want) {
 	s.mu.Lock()
-	why := over(s.now.Swap(next), next)
+	why := mismatch(s.now.Swap(next), next)
 	again := s.again
 	s.mu.Unlock()
 	if why != nil && again != nil {
@@ -109,7 +109,7 @@ func (s *session) run(ctx context.Context) {
 	for pause := time.Duration(0); ctx.Err() == nil; {
 		began := time.Now()
 		attempt, w := s.attempt(ctx)
-		err := s.once(attempt, w)
+		err := s.connectOnce(attempt, w)
 		s.lost(ctx, err)
 		pause = after(err, time.Since(began), pause, w.neighbor.Passive)
 		if endedByBFD(err) {
@@ -168,8 +168,8 @@ func rest(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// once is one connection, from its beginning to its end.
-func (s *session) once(ctx context.Context, w *want) error {
+// connectOnce is one connection, from its beginning to its end.
+func (s *session) connectOnce(ctx context.Context, w *want) error {
 	if w.path.held != "" {
 		return s.wait(ctx, w)
 	}

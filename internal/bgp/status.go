@@ -33,7 +33,7 @@ func (s *Speaker) Status() model.BGPStatus {
 			continue
 		}
 		report := one.report(told)
-		if problem := s.keptOut(&s.config.Neighbors[i]); problem != "" && report.State != model.SessionEstablished {
+		if problem := s.whyNotConnected(&s.config.Neighbors[i]); problem != "" && report.State != model.SessionEstablished {
 			report.Problem, report.Own = problem, true
 		}
 		status.Neighbors = append(status.Neighbors, report)
@@ -44,8 +44,8 @@ func (s *Speaker) Status() model.BGPStatus {
 	return status
 }
 
-// keptOut says why a passive neighbor cannot connect; empty: it can. The mutex is held.
-func (s *Speaker) keptOut(n *model.BGPNeighbor) string {
+// whyNotConnected says why a passive neighbor cannot connect; empty: it can. The mutex is held.
+func (s *Speaker) whyNotConnected(n *model.BGPNeighbor) string {
 	if !n.Passive {
 		return ""
 	}
@@ -111,7 +111,7 @@ func (s *session) established(w *want, p *peer, conn net.Conn) {
 	s.status.Families, s.status.GracefulRestart = p.families, p.restarts
 	s.status.Local = addressOf(conn.LocalAddr())
 	s.status.Problem, s.status.Own, s.disagreement = p.missing, false, ""
-	clear(s.said)
+	clear(s.logged)
 	s.log.Info("BGP session established", "router-id", p.routerID, "hold-time", p.hold, "families", p.families, "graceful-restart", p.restarts)
 	if p.missing != "" {
 		s.log.Warn("BGP session lacks something", "problem", p.missing)
@@ -139,7 +139,7 @@ func (s *session) lost(ctx context.Context, err error) {
 	case was == model.SessionEstablished:
 		s.log.Warn("BGP session lost", "reason", err)
 	default:
-		s.say("no BGP session yet", err)
+		s.logOnce("no BGP session yet", err)
 	}
 }
 
@@ -162,19 +162,19 @@ func (s *session) problem(err error) {
 	s.mu.Lock()
 	s.status.Problem, s.status.Own = err.Error(), errors.As(err, new(local))
 	s.mu.Unlock()
-	s.say("no BGP session yet", err)
+	s.logOnce("no BGP session yet", err)
 }
 
-// say logs what follows from a problem, once between two sessions.
-func (s *session) say(what string, err error) {
-	if !s.said[err.Error()] && len(s.said) < 16 { // a neighbor may send any number of texts
-		s.said[err.Error()] = true
+// logOnce logs what follows from a problem, once between two sessions.
+func (s *session) logOnce(what string, err error) {
+	if !s.logged[err.Error()] && len(s.logged) < 16 { // a neighbor may send any number of texts
+		s.logged[err.Error()] = true
 		s.log.Warn(what, "reason", err)
 	}
 }
 
-// noteTold remembers what the neighbor has been told.
-func (s *session) noteTold(told map[netip.Prefix]string) {
+// noteAdvertised remembers what the neighbor has been told.
+func (s *session) noteAdvertised(told map[netip.Prefix]string) {
 	prefixes := make(map[netip.Prefix]bool, len(told))
 	for p := range told {
 		prefixes[p] = true

@@ -14,8 +14,8 @@ import (
 // 4724, section 5).
 var errReplaced = errors.New("it has opened another connection")
 
-// teller tells one neighbor routes on one connection.
-type teller struct {
+// advertiser tells one neighbor routes on one connection.
+type advertiser struct {
 	*connection
 	begun *want // what the session was opened for
 	peer  *peer
@@ -25,11 +25,11 @@ type teller struct {
 
 // tell keeps an established session until one side ends it. It returns why.
 func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) error {
-	t := &teller{c, w, p, map[netip.Prefix]string{}, addressOf(c.LocalAddr())}
-	over := make(chan struct{})
-	defer close(over)
-	heard := hear(c, p, over)
-	others := &claims{want: w, heard: make(chan claim), over: over}
+	t := &advertiser{c, w, p, map[netip.Prefix]string{}, addressOf(c.LocalAddr())}
+	ended := make(chan struct{})
+	defer close(ended)
+	heard := receive(c, p, ended)
+	others := &claims{want: w, heard: make(chan claim), ended: ended}
 	defer func() {
 		if other := others.rest(); other != nil {
 			s.before = other
@@ -64,7 +64,7 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 				return errReplaced
 			}
 			if why != nil {
-				s.say("BGP session goes on", why)
+				s.logOnce("BGP session goes on", why)
 			}
 		case <-s.wake:
 			err = t.update(s, false, patience())
@@ -82,12 +82,12 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 
 // update tells the neighbor what differs from what it knows, and after the first time that it has
 // told all routes (RFC 4724, section 2).
-func (t *teller) update(s *session, first bool, patience time.Duration) error {
+func (t *advertiser) update(s *session, first bool, patience time.Duration) error {
 	w := s.now.Load()
 	if !sameSession(w, t.begun) {
 		return nil // the context has ended
 	}
-	messages := changes(w, t.peer, t.told, tellings(w, t.peer, t.local))
+	messages := changes(w, t.peer, t.told, advertisements(w, t.peer, t.local))
 	if first {
 		for _, f := range t.peer.families {
 			messages = append(messages, gobgp.NewEndOfRib(families[f]))
@@ -99,7 +99,7 @@ func (t *teller) update(s *session, first bool, patience time.Duration) error {
 	if err := t.write(patience, messages...); err != nil {
 		return err
 	}
-	s.noteTold(t.told)
+	s.noteAdvertised(t.told)
 	return nil
 }
 
@@ -127,22 +127,22 @@ func goodbye(why error, p *peer) error {
 // heard is what a neighbor asks for, or why it is no longer heard.
 type heard struct{ err error }
 
-// hear reads until the connection ends, or the session is over. The neighbor's routes are not kept;
+// receive reads until the connection ends, or the session is over. The neighbor's routes are not kept;
 // that they came is a sign of life.
-func hear(c *connection, p *peer, over <-chan struct{}) <-chan heard {
+func receive(c *connection, p *peer, ended <-chan struct{}) <-chan heard {
 	news := make(chan heard)
 	go func() {
 		for {
 			m, err := c.read(time.Now().Add(p.hold))
 			if err == nil {
-				err = strange(m)
+				err = violation(m)
 			}
 			if err == nil && m.kind != gobgp.BGP_MSG_ROUTE_REFRESH {
 				continue
 			}
 			select {
 			case news <- heard{err}:
-			case <-over:
+			case <-ended:
 				return
 			}
 			if err != nil {
@@ -153,9 +153,9 @@ func hear(c *connection, p *peer, over <-chan struct{}) <-chan heard {
 	return news
 }
 
-// strange returns what is wrong with a message of an established session. For an UPDATE it only
+// violation returns what is wrong with a message of an established session. For an UPDATE it only
 // checks that its parts fit: they are not used.
-func strange(m message) error {
+func violation(m message) error {
 	switch m.kind {
 	case gobgp.BGP_MSG_OPEN:
 		return newFault(gobgp.BGP_ERROR_FSM_ERROR, 3, "it says who it is a second time")
