@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -164,4 +165,32 @@ func held(interfaces []string, does map[string]Forwarding) Diagnostic {
 		return PathDown
 	}
 	return NoDiagnostic
+}
+
+// status returns the state of the session.
+func (s *session) status() model.BFDSessionStatus {
+	state, why := s.State()
+	remote := s.Remote()
+	status := model.BFDSessionStatus{
+		Neighbor: s.want.Neighbor, Source: s.want.Source, Multihop: s.want.Multihop,
+		State: state.String(), Since: s.since, Diagnostic: why.String(),
+		RemoteState: remote.State.String(), RemoteDiagnostic: remote.Diagnostic.String(),
+		Interval: model.Duration(s.Interval()), Detection: model.Duration(s.Detection()),
+		Discriminator: s.Discriminator(), Remote: remote.Mine,
+		TTLSecurity: s.want.TTLSecurity, Changes: s.changes, Sent: s.left, Received: s.received,
+		Problem: cmp.Or(s.problem, s.guard.problem),
+	}
+	if s.guard.required {
+		status.Authentication = s.want.Authentication.Type
+	}
+	if state != Up {
+		status.Refused = s.refused
+	}
+	if held := s.Held(); held != NoDiagnostic {
+		status.Held = held.String()
+	}
+	if losses, last := s.Losses(); losses > 0 {
+		status.Losses, status.LastLoss = losses, last.String()
+	}
+	return status
 }

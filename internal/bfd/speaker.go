@@ -1,6 +1,26 @@
+// Package bfd tells routers within milliseconds that a director's datapath, or the
+// host it is on, is gone: Bidirectional Forwarding Detection in asynchronous mode
+// (RFC 5880) over one hop (RFC 5881) and over several (RFC 5883).
+//
+// From the bottom to the top:
+//
+//   - [Packet] is what is on the wire. [Parse] refuses what RFC 5880 6.8.6 says must
+//     be refused, and names the reason.
+//   - [Machine] is one session's state machine and timers. It is told the time and what was
+//     received, and says what to send: no clock, no socket.
+//   - [Speaker] owns the sockets and all machines in one goroutine, and watches the datapath: a
+//     session is held Down while the datapath that it stands for does not forward.
+//   - [Serve] lets other processes say over a unix socket which sessions they want, and see the
+//     sessions' state. [Keeper] is the other process's side: it starts the BFD process if none
+//     runs.
+//
+// The BFD process is not the control plane's process: it must go on while that one is replaced, and
+// must not wait for it. So once it has its sessions it does not need to be told anything more,
+// until their time is over.
 package bfd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -410,6 +430,31 @@ func (s *Speaker) close() {
 	}
 }
 
+// Status returns the state of the sessions, in the order of their neighbors.
+func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
+	status := model.BFDStatus{Sessions: []model.BFDSessionStatus{}}
+	err := s.ask(ctx, func() {
+		for _, session := range s.sessions {
+			one := session.status()
+			if problem := s.problems[session.receives]; problem != "" {
+				one.Problem = problem
+			}
+			status.Sessions = append(status.Sessions, one)
+		}
+		for why := Accepted + 1; why < discardReasons; why++ {
+			status.Discards = append(status.Discards, model.Tallied{Name: why.String(), Count: s.discards[why]})
+		}
+		status.Late = model.Duration(s.late)
+	})
+	if err != nil {
+		return model.BFDStatus{}, err
+	}
+	slices.SortFunc(status.Sessions, func(a, b model.BFDSessionStatus) int {
+		return cmp.Or(a.Neighbor.Compare(b.Neighbor), a.Source.Compare(b.Source), cmp.Compare(fmt.Sprint(a.Multihop), fmt.Sprint(b.Multihop)))
+	})
+	return status, nil
+}
+
 // ask runs f in the goroutine that owns the state, and waits for it.
 func (s *Speaker) ask(ctx context.Context, f func()) error {
 	done := make(chan struct{})
@@ -429,3 +474,96 @@ func (s *Speaker) request(ctx context.Context, f func()) {
 	case <-ctx.Done():
 	}
 }
+
+// noteForwarding takes the state of the interfaces.
+func (s *Speaker) noteForwarding(ctx context.Context, does map[string]Forwarding) {
+	s.request(ctx, func() {
+		s.does = does
+		s.look(time.Now())
+	})
+}
+
+// look holds the sessions down whose interfaces do not forward, and those that no process has asked
+// for in time: then no process answers for this director any more.
+func (s *Speaker) look(now time.Time) {
+	s.expiry = time.Time{}
+	for _, session := range s.sessions {
+		why := held(session.want.Interfaces, s.does)
+		switch end := s.renewed.Add(time.Duration(session.want.RestartTime)); {
+		case !now.Before(end):
+			why = ForwardingReset
+			s.abandon(session)
+		default:
+			session.abandoned = false
+			if s.expiry.IsZero() || end.Before(s.expiry) {
+				s.expiry = end
+			}
+		}
+		session.Hold(now, why)
+	}
+}
+
+// abandon says once that a session is taken down because no process asks for it.
+func (s *Speaker) abandon(session *session) {
+	if session.abandoned {
+		return
+	}
+	session.abandoned = true
+	neighbor, restart := session.want.Neighbor, session.want.RestartTime
+	s.say(func(log *slog.Logger) {
+		log.Warn("nobody has asked for a BFD session for its restart time: it is taken down", "neighbor", neighbor, "restart-time", restart)
+	})
+}
+
+// Look looks at the datapath now.
+func (s *Speaker) Look(ctx context.Context) {
+	s.watcher.check(func(does map[string]Forwarding) { s.noteForwarding(ctx, does) })
+}
+
+// say logs something, unless the reader of the log has stopped: that must not stop the sessions.
+func (s *Speaker) say(event func(*slog.Logger)) {
+	select {
+	case s.events <- event:
+	default:
+	}
+}
+
+// note remembers that a session's state has changed, and wakes all readers that wait for
+// changes. The end of a hold is such a change, too: the state shows it only when the
+// neighbor has been heard, up to a second later.
+func (s *Speaker) note(now time.Time, session *session) {
+	if held := session.Held(); held != session.saidHeld {
+		session.saidHeld = held
+		s.renew()
+	}
+	state, why := session.State()
+	if state == session.told && why == session.why {
+		return
+	}
+	neighbor, from, says, after := session.want.Neighbor, session.told, session.Remote().Diagnostic, now.Sub(session.since)
+	level := slog.LevelInfo
+	if from == Up {
+		level = slog.LevelWarn
+	}
+	s.say(func(log *slog.Logger) {
+		log.Log(context.Background(), level, "BFD session changed", "neighbor", neighbor, "from", from, "to", state, "why", why,
+			"neighbor-says", says, "after", after.Round(time.Millisecond))
+	})
+	if state != from {
+		session.since = now
+		session.changes++
+	}
+	session.told, session.why = state, why
+	s.renew()
+}
+
+// renew wakes the readers that wait for a change.
+func (s *Speaker) renew() {
+	fresh := make(chan struct{})
+	if old := s.changed.Swap(&fresh); old != nil {
+		close(*old)
+	}
+}
+
+// Changed returns a channel that is closed when the state of a session changes.
+func (s *Speaker) Changed() <-chan struct{} { return *s.changed.Load() }

@@ -16,12 +16,7 @@ const (
 var stateNames = [...]string{"admin-down", "down", "init", "up"}
 
 // String returns the name that JSON and metrics use.
-func (s State) String() string {
-	if int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return fmt.Sprintf("state(%d)", uint8(s))
-}
+func (s State) String() string { return nameOf(stateNames[:], "state", uint8(s)) }
 
 // Diagnostic is why a session last changed its state (RFC 5880 4.1, Diag).
 type Diagnostic uint8
@@ -43,12 +38,7 @@ var diagnosticNames = [...]string{"none", "detection-expired", "echo-failed", "n
 	"path-down", "concatenated-path-down", "administratively-down", "reverse-concatenated-path-down"}
 
 // String returns the name that JSON and metrics use.
-func (d Diagnostic) String() string {
-	if int(d) < len(diagnosticNames) {
-		return diagnosticNames[d]
-	}
-	return fmt.Sprintf("diagnostic(%d)", uint8(d))
-}
+func (d Diagnostic) String() string { return nameOf(diagnosticNames[:], "diagnostic", uint8(d)) }
 
 // Discard is why a packet changes nothing.
 type Discard uint8
@@ -74,9 +64,11 @@ var discardNames = [...]string{"accepted", "length", "version", "multiplier", "m
 	"state-without-session", "your-discriminator", "ttl", "unknown-peer", "authentication", "doubted"}
 
 // String returns the name that JSON and metrics use.
-func (d Discard) String() string {
-	if int(d) < len(discardNames) {
-		return discardNames[d]
+func (d Discard) String() string { return nameOf(discardNames[:], "discard", uint8(d)) }
+
+func nameOf(names []string, kind string, number uint8) string {
+	if int(number) < len(names) {
+		return names[number]
 	}
-	return fmt.Sprintf("discard(%d)", uint8(d))
+	return fmt.Sprintf("%s(%d)", kind, number)
 }

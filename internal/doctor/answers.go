@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -33,7 +34,7 @@ func (x *examination) answers() {
 			}
 		}
 	}
-	for _, name := range sortedKeys(vips) {
+	for _, name := range slices.Sorted(maps.Keys(vips)) {
 		x.answersOn(name, vips[name])
 	}
 }

@@ -1,11 +1,9 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -147,13 +145,4 @@ func (x *examination) neighbors() map[netip.Addr]bool {
 		}
 	}
 	return known
-}
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -143,19 +144,19 @@ func (x *examination) egress(w *ways) {
 			}
 		}
 	}
-	for _, name := range sortedKeys(out) {
+	for _, name := range slices.Sorted(maps.Keys(out)) {
 		x.leaves(out[name], w.framed[name])
 	}
 }
 
 // replies checks that nat backends' replies come in where a program sees them.
 func (x *examination) replies(w *ways) {
-	for _, name := range sortedKeys(w.blind) {
+	for _, name := range slices.Sorted(maps.Keys(w.blind)) {
 		x.fail("nat "+name, "add "+name+" to director.interfaces",
 			"nat backend %s is reached through %s, which is not in director.interfaces: its replies are not translated back",
 			w.blind[name], name)
 	}
-	for _, name := range sortedKeys(w.routed) {
+	for _, name := range slices.Sorted(maps.Keys(w.routed)) {
 		if w.blind[name] != nil {
 			continue
 		}
@@ -178,7 +179,7 @@ func (x *examination) sizes(w *ways) {
 				"%d is less than IPv6 may rely on: larger packets of clients do not come in", link.Attrs().MTU)
 		}
 	}
-	for _, name := range sortedKeys(w.largest) {
+	for _, name := range slices.Sorted(maps.Keys(w.largest)) {
 		if of := w.largest[name]; of.overhead > 0 {
 			x.tunnels(name, of, clients)
 		} else {

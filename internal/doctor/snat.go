@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -45,7 +46,7 @@ func (x *examination) away(check string, a netip.Addr) {
 		return
 	}
 	add := "ip addr add " + netip.PrefixFrom(a, a.BitLen()).String() + " dev "
-	for _, name := range sortedKeys(x.asking) {
+	for _, name := range slices.Sorted(maps.Keys(x.asking)) {
 		if link := x.link(name); x.asking[name] && link != nil && inNetworkOf(link, a) && !answeredFor(link, a) {
 			x.fail(check, add+name, "is on no interface of this host: backends on %s ask for it by ARP or neighbor requests, and nobody answers", name)
 			return

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -277,7 +278,7 @@ func (x *examination) translated(check string, of func(*translation) *model.Serv
 			}
 		}
 	})
-	for i, name := range sortedKeys(found) {
+	for i, name := range slices.Sorted(maps.Keys(found)) {
 		if i < mostTranslated {
 			say(services[name], found[name])
 		}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // Flags choose what a process writes to its log, and how. The zero value is what it writes without
@@ -38,4 +40,14 @@ func (f *Flags) Handler(w io.Writer) (slog.Handler, error) {
 		return slog.NewJSONHandler(w, options), nil
 	}
 	return nil, fmt.Errorf("unknown log format %q (one of json, text)", f.format)
+}
+
+// IsTerminal says whether a person may be reading what is written to w.
+func IsTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
 }

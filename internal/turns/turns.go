@@ -7,7 +7,11 @@
 // all weights. It is a pure function of its arguments: every director computes the same.
 package turns
 
-import "container/heap"
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+)
 
 // Order returns the member of each turn, as positions in weights, until the order begins again. A
 // member without weight has none. There are no more turns than most, unless there are more members:
@@ -68,7 +72,7 @@ func gcd(a, b int64) int64 {
 // rounded divides turns among weights, so that the largest remainders get what is left.
 func rounded(weights []int64, total, turns int64) (counts []int64, given int64) {
 	counts = make([]int64, len(weights))
-	left := remainders{}
+	var left []remainder
 	for i, w := range weights {
 		if w == 0 {
 			continue
@@ -79,9 +83,11 @@ func rounded(weights []int64, total, turns int64) (counts []int64, given int64) 
 			left = append(left, remainder{i, w * turns % total})
 		}
 	}
-	heap.Init(&left)
-	for given < turns && len(left) > 0 {
-		counts[heap.Pop(&left).(remainder).position]++
+	slices.SortFunc(left, func(a, b remainder) int {
+		return cmp.Or(cmp.Compare(b.left, a.left), cmp.Compare(a.position, b.position))
+	})
+	for _, r := range left[:min(int64(len(left)), max(0, turns-given))] {
+		counts[r.position]++
 		given++
 	}
 	return counts, given
@@ -131,4 +137,28 @@ func assign(members []member, total int64) []uint32 {
 		}
 	}
 	return order
+}
+
+// queue is a heap of members.
+type queue struct {
+	members []*member
+	less    func(a, b *member) bool
+}
+
+func (q *queue) Len() int           { return len(q.members) }
+func (q *queue) Less(i, j int) bool { return q.less(q.members[i], q.members[j]) }
+func (q *queue) Swap(i, j int)      { q.members[i], q.members[j] = q.members[j], q.members[i] }
+func (q *queue) Push(m any)         { q.members = append(q.members, m.(*member)) }
+
+func (q *queue) Pop() any {
+	last := len(q.members) - 1
+	m := q.members[last]
+	q.members = q.members[:last]
+	return m
+}
+
+// remainder is what a member's whole turns leave of its share.
+type remainder struct {
+	position int
+	left     int64
 }
