@@ -3,12 +3,15 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/goccy/go-yaml"
 
 	"weir.io/weir/internal/model"
 )
@@ -126,11 +129,7 @@ func Parse(name string, text []byte) (model.Config, error) {
 	if len(errs) == 0 {
 		return c, nil
 	}
-	for i := range errs {
-		errs[i].File = name
-	}
-	slices.SortStableFunc(errs, func(a, b Error) int { return a.Line - b.Line })
-	return model.Config{}, errs
+	return model.Config{}, named(name, errs)
 }
 
 // hiddenKeys refuses what the API writes in place of keys: for a file there is no earlier key.
@@ -170,4 +169,50 @@ func (d *document) invalid(err error) Errors {
 		errs = andMore(errs)
 	}
 	return errs
+}
+
+// Decode reads YAML text into a structure, by its json names, as strictly as Parse reads the
+// configuration: for the files of programs other than weir. validate says what is wrong with the
+// values, when all of them could be read. Wrong text gives Errors.
+func Decode(name string, text []byte, to any, validate func() model.FieldErrors) error {
+	doc, errs := newDocument(text, false)
+	if len(errs) == 0 {
+		errs = doc.decode(to, mostExpanded).errs
+	}
+	if len(errs) == 0 {
+		if wrong := validate(); len(wrong) > 0 {
+			errs = doc.invalid(wrong)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return named(name, errs)
+}
+
+// named adds the file's name to errors, and puts them in the order of lines.
+func named(name string, errs Errors) Errors {
+	for i := range errs {
+		errs[i].File = name
+	}
+	slices.SortStableFunc(errs, func(a, b Error) int { return a.Line - b.Line })
+	return errs
+}
+
+// Marshal writes a value as YAML under its json names. Parse reads what it writes of a
+// model.Config. It writes JSON first, because the YAML package leaves out addresses that are set:
+// it does not look at private fields to find out what is zero.
+func Marshal(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write JSON: %w", err)
+	}
+	var ordered any
+	if err := yaml.UnmarshalWithOptions(text, &ordered, yaml.UseOrderedMap()); err != nil {
+		return nil, fmt.Errorf("read JSON: %w", err)
+	}
+	if text, err = yaml.Marshal(ordered); err != nil {
+		return nil, fmt.Errorf("write YAML: %w", err)
+	}
+	return text, nil
 }

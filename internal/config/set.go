@@ -1,10 +1,6 @@
 package config
 
-import (
-	"slices"
-
-	"weir.io/weir/internal/model"
-)
+import "weir.io/weir/internal/model"
 
 // LoadSet reads an owner's services from a file that has no other key. An invalid one
 // gives Errors.
@@ -56,18 +52,7 @@ func ParseSet(name string, text []byte) ([]model.Service, error) {
 
 // validSet gives services their defaults, and says what is wrong with them for every director.
 func validSet(services []model.Service) ([]model.Service, error) {
-	c := model.Config{Services: services}
-	c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends,
-		RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
+	c := model.Config{Director: model.Director{Limits: model.MostLimits}, Services: services}
 	c.SetDefaults()
 	return c.Services, c.Validate()
-}
-
-// named adds the file's name to errors, and puts them in the order of lines.
-func named(name string, errs Errors) Errors {
-	for i := range errs {
-		errs[i].File = name
-	}
-	slices.SortStableFunc(errs, func(a, b Error) int { return a.Line - b.Line })
-	return errs
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -39,17 +40,8 @@ const (
 
 // SetDefaults fills in what is not given.
 func (c *Capture) SetDefaults() {
-	for _, f := range []struct {
-		to    *int
-		value int
-	}{{&c.Sample, 1}, {&c.Snap, CaptureSnap}, {&c.Packets, CapturePackets}, {&c.Rate, CaptureRate}} {
-		if *f.to == 0 {
-			*f.to = f.value
-		}
-	}
-	if c.Duration == 0 {
-		c.Duration = CaptureDuration
-	}
+	c.Sample, c.Snap, c.Packets = cmp.Or(c.Sample, 1), cmp.Or(c.Snap, CaptureSnap), cmp.Or(c.Packets, CapturePackets)
+	c.Rate, c.Duration = cmp.Or(c.Rate, CaptureRate), cmp.Or(c.Duration, CaptureDuration)
 }
 
 // CaptureProtocols are the protocols that can be asked for, with their numbers.

@@ -15,47 +15,6 @@ const (
 	UDP Protocol = 17
 )
 
-// Mode is how a packet reaches its backend. The numbers are those of the BPF
-// programs (enum mode in bpf/abi/types.h).
-type Mode uint8
-
-// The forwarding modes.
-const (
-	L2DSR    Mode = iota // rewrite the destination MAC; the backend answers directly
-	IPIP                 // add an outer IP header
-	GUE                  // add an outer IP, UDP and GUE header
-	NAT                  // rewrite the destination; replies come back through a director
-	Redirect             // hand the connection over at its SYN
-)
-
-// Policy is how a new connection is placed. The numbers are those of enum policy.
-type Policy uint8
-
-// The placement policies.
-const (
-	Maglev Policy = iota
-	Random
-	RoundRobin
-	LeastConn
-	P2C
-)
-
-// AmongAll reports whether a new connection may go to any backend. No row says which backend has
-// it, so directors must remember it. With p2c it depends on the mode: [Service.AmongAll].
-func (p Policy) AmongAll() bool { return p == Random || p == RoundRobin || p == LeastConn }
-
-// AmongAll reports whether the service's policy places new connections on any backend. p2c does,
-// except in gue: there it chooses between the two that packets can name.
-func (s *Service) AmongAll() bool { return s.Policy.AmongAll() || s.Policy == P2C && s.Mode != GUE }
-
-// AmongAll is [Service.AmongAll], for the policy in the table: a p2c that has turns.
-func (s *TableService) AmongAll() bool {
-	return s.Policy.AmongAll() || s.Policy == P2C && len(s.Ring.Turns) > 0
-}
-
-// ByLoad reports whether the policy compares the loads of backends.
-func (p Policy) ByLoad() bool { return p == LeastConn || p == P2C }
-
 // Affinity is which fields of a packet choose its slot. The numbers are those of enum affinity.
 type Affinity uint8
 
@@ -113,16 +72,15 @@ func (n names[T]) texts() []string {
 	return texts
 }
 
-func (n names[T]) parse(text []byte) (T, error) {
+// read sets a value by its name. The error lists the known ones.
+func (n names[T]) read(to *T, text []byte) error {
 	for _, e := range n.list {
 		if e.text == string(text) {
-			return e.value, nil
+			*to = e.value
+			return nil
 		}
 	}
-	var zero T
-	known := n.texts()
-	slices.Sort(known)
-	return zero, &UnknownName{n.kind, string(text), known, n.meant(string(text))}
+	return &UnknownName{n.kind, string(text), slices.Sorted(slices.Values(n.texts())), n.meant(string(text))}
 }
 
 // meant returns the name that a wrong name must mean, or nothing.
@@ -154,21 +112,6 @@ func (e *UnknownName) Error() string {
 // manual, Octavia's API or Kubernetes' Service.
 var (
 	protocolNames = names[Protocol]{kind: "protocol", list: []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
-	modeNames     = names[Mode]{
-		kind: "mode",
-		list: []name[Mode]{{L2DSR, "l2dsr"}, {IPIP, "ipip"}, {GUE, "gue"}, {NAT, "nat"}, {Redirect, "redirect"}},
-		elsewhere: map[string]string{"dr": "l2dsr", "dsr": "l2dsr", "gatewaying": "l2dsr",
-			"tun": "ipip", "tunnel": "ipip", "ipip6": "ipip", "l3dsr": "ipip",
-			"masq": "nat", "masquerading": "nat", "dnat": "nat"},
-	}
-	policyNames = names[Policy]{
-		kind: "policy",
-		list: []name[Policy]{{Maglev, "maglev"}, {Random, "random"}, {RoundRobin, "round-robin"},
-			{LeastConn, "least-conn"}, {P2C, "p2c"}},
-		elsewhere: map[string]string{"mh": "maglev", "hash": "maglev",
-			"rr": "round-robin", "wrr": "round-robin", "roundrobin": "round-robin", "round_robin": "round-robin",
-			"lc": "least-conn", "wlc": "least-conn", "leastconn": "least-conn", "least_connections": "least-conn"},
-	}
 	affinityNames = names[Affinity]{
 		kind:      "affinity",
 		list:      []name[Affinity]{{AffinityFlow, "flow"}, {AffinitySourceIP, "source-ip"}},
@@ -191,40 +134,7 @@ func (Protocol) Names() []string { return protocolNames.texts() }
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText reads the name; the error lists the known ones.
-func (p *Protocol) UnmarshalText(text []byte) (err error) {
-	*p, err = protocolNames.parse(text)
-	return err
-}
-
-// String returns the name that YAML, JSON and metrics use.
-func (m Mode) String() string { return modeNames.text(m) }
-
-// Names returns all names.
-func (Mode) Names() []string { return modeNames.texts() }
-
-// MarshalText writes the name that YAML, JSON and metrics use.
-func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
-
-// UnmarshalText reads the name; the error lists the known ones.
-func (m *Mode) UnmarshalText(text []byte) (err error) {
-	*m, err = modeNames.parse(text)
-	return err
-}
-
-// String returns the name that YAML, JSON and metrics use.
-func (p Policy) String() string { return policyNames.text(p) }
-
-// Names returns all names.
-func (Policy) Names() []string { return policyNames.texts() }
-
-// MarshalText writes the name that YAML, JSON and metrics use.
-func (p Policy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// UnmarshalText reads the name; the error lists the known ones.
-func (p *Policy) UnmarshalText(text []byte) (err error) {
-	*p, err = policyNames.parse(text)
-	return err
-}
+func (p *Protocol) UnmarshalText(text []byte) error { return protocolNames.read(p, text) }
 
 // String returns the name that YAML, JSON and metrics use.
 func (a Affinity) String() string { return affinityNames.text(a) }
@@ -236,10 +146,7 @@ func (Affinity) Names() []string { return affinityNames.texts() }
 func (a Affinity) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // UnmarshalText reads the name; the error lists the known ones.
-func (a *Affinity) UnmarshalText(text []byte) (err error) {
-	*a, err = affinityNames.parse(text)
-	return err
-}
+func (a *Affinity) UnmarshalText(text []byte) error { return affinityNames.read(a, text) }
 
 // Alive reports whether new packets go to the backend: it is neither down nor suspect.
 func (s BackendState) Alive() bool { return s == Active || s == Draining }
@@ -259,11 +166,10 @@ func (BackendState) Names() []string { return append(stateNames.texts(), suspect
 func (s BackendState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads the name; the error lists the known ones.
-func (s *BackendState) UnmarshalText(text []byte) (err error) {
+func (s *BackendState) UnmarshalText(text []byte) error {
 	if string(text) == suspect {
 		*s = Suspect
 		return nil
 	}
-	*s, err = stateNames.parse(text)
-	return err
+	return stateNames.read(s, text)
 }

@@ -1,9 +1,13 @@
 package model
 
 import (
+	"cmp"
+	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,10 +97,7 @@ var checkKindNames = names[CheckKind]{kind: "kind", list: []name[CheckKind]{
 	{CheckTLS, "tls"}, {CheckGRPC, "grpc"}, {CheckUDP, "udp"}, {CheckDNS, "dns"}, {CheckICMP, "icmp"}}}
 
 // UnmarshalText reads the name; the error lists the known ones.
-func (k *CheckKind) UnmarshalText(text []byte) (err error) {
-	*k, err = checkKindNames.parse(text)
-	return err
-}
+func (k *CheckKind) UnmarshalText(text []byte) error { return checkKindNames.read(k, text) }
 
 // Names returns all names.
 func (CheckKind) Names() []string { return checkKindNames.texts() }
@@ -113,10 +114,7 @@ const (
 var checkToNames = names[CheckTo]{kind: "target of checks", list: []name[CheckTo]{{CheckVIP, "vip"}, {CheckAddress, "address"}}}
 
 // UnmarshalText reads the name; the error lists the known ones.
-func (t *CheckTo) UnmarshalText(text []byte) (err error) {
-	*t, err = checkToNames.parse(text)
-	return err
-}
+func (t *CheckTo) UnmarshalText(text []byte) error { return checkToNames.read(t, text) }
 
 // Names returns all names.
 func (CheckTo) Names() []string { return checkToNames.texts() }
@@ -200,10 +198,7 @@ func (t DNSType) String() string { return dnsTypeNames.text(t) }
 func (t DNSType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText reads the name; the error lists the known ones.
-func (t *DNSType) UnmarshalText(text []byte) (err error) {
-	*t, err = dnsTypeNames.parse(text)
-	return err
-}
+func (t *DNSType) UnmarshalText(text []byte) error { return dnsTypeNames.read(t, text) }
 
 // String returns the code's name.
 func (c DNSCode) String() string { return dnsCodeNames.text(c) }
@@ -212,13 +207,24 @@ func (c DNSCode) String() string { return dnsCodeNames.text(c) }
 func (c DNSCode) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // UnmarshalText reads the name; the error lists the known ones.
-func (c *DNSCode) UnmarshalText(text []byte) (err error) {
-	*c, err = dnsCodeNames.parse(text)
-	return err
-}
+func (c *DNSCode) UnmarshalText(text []byte) error { return dnsCodeNames.read(c, text) }
 
 // Checked reports whether the service's backends are checked.
 func (s *Service) Checked() bool { return s.Health != nil && s.Health.Kind != CheckNone }
+
+// LeastHealthy returns how many backends must be left for the VIP to be announced.
+func (s *Service) LeastHealthy() uint32 {
+	if s.MinHealthy == nil {
+		return 1
+	}
+	return *s.MinHealthy
+}
+
+// TooFew reports whether so few backends are up that the checks are likelier to be wrong
+// than so many backends.
+func (s *Service) TooFew(up, down int) bool {
+	return s.Checked() && s.Health.Panic != nil && 100*up < int(*s.Health.Panic)*(up+down)
+}
 
 // ProbePort returns the port of a backend that checks are sent to, 0: none is known.
 func (s *Service) ProbePort(b *Backend) uint16 {
@@ -270,21 +276,9 @@ const (
 // withDefaults returns the check with all defaults. The check itself is not written to: other
 // services may share it.
 func (h HealthCheck) withDefaults() *HealthCheck {
-	if h.Interval == 0 {
-		h.Interval = DefaultHealthInterval
-	}
-	if h.Jitter == 0 {
-		h.Jitter = max(h.Interval/10, 1)
-	}
-	if h.Timeout == 0 {
-		h.Timeout = DefaultHealthTimeout
-	}
-	if h.Rise == 0 {
-		h.Rise = DefaultHealthRise
-	}
-	if h.Fall == 0 {
-		h.Fall = DefaultHealthFall
-	}
+	h.Interval, h.Timeout = cmp.Or(h.Interval, DefaultHealthInterval), cmp.Or(h.Timeout, DefaultHealthTimeout)
+	h.Jitter = cmp.Or(h.Jitter, max(h.Interval/10, 1))
+	h.Rise, h.Fall = cmp.Or(h.Rise, DefaultHealthRise), cmp.Or(h.Fall, DefaultHealthFall)
 	h.Passive = h.Passive.withDefaults()
 	if h.Panic == nil {
 		percent := uint8(DefaultHealthPanic)
@@ -304,12 +298,7 @@ func (h *HealthHTTP) withDefaults() *HealthHTTP {
 	if h != nil {
 		out = *h
 	}
-	if out.Method == "" {
-		out.Method = "GET"
-	}
-	if out.Path == "" {
-		out.Path = "/"
-	}
+	out.Method, out.Path = cmp.Or(out.Method, "GET"), cmp.Or(out.Path, "/")
 	if len(out.Status) == 0 {
 		out.Status = []StatusRange{{200, 299}}
 	}
@@ -321,81 +310,302 @@ func (h *HealthDNS) withDefaults() *HealthDNS {
 		return nil // it is required, and validation says so
 	}
 	out := *h
-	if out.Type == 0 {
-		out.Type = 1
-	}
+	out.Type = cmp.Or(out.Type, 1)
 	if len(out.RCodes) == 0 {
 		out.RCodes = []DNSCode{0}
 	}
 	return &out
 }
 
-// Target is a backend of a service, without the names of the two.
-type Target struct {
-	Service ServiceID
-	Backend netip.AddrPort
-	// Redirect says that the question is not whether the backend is healthy, but whether
-	// connections can be handed over to it.
-	Redirect bool
-}
-
-// Check is what to find out about a backend, and how.
-type Check struct {
-	Target
-	Service string         // name
-	Backend string         // name
-	To      netip.AddrPort // the backend's own address
-	Way     *CheckWay      // the way of the service's packets to it; nil: the probes do not take it
-	How     *HealthCheck   // with its defaults; not written to any more
-	// Serving says that the backend gets connections already: one failure is not enough
-	// to take it out when nothing else is known of it.
-	Serving bool
-}
-
-// CheckWay is the way of a service's packets from a director to a backend.
-type CheckWay struct {
-	*CheckHost
-	VIP     netip.Addr
-	Segment Segment
-	Backend TableBackend // its address, mode, MAC, VLAN and MTU
-}
-
-// CheckHost is the part that the ways of all checks share: see Director.
-type CheckHost struct {
-	Interfaces   []string
-	TunnelSource []netip.Prefix
-	Directors    []netip.Prefix
-}
-
-// FaultARP says that a backend answers ARP for the VIP.
-const FaultARP = "arp"
-
-// Way is how one probe gets to its backend.
-type Way struct {
-	To netip.AddrPort
-	// Prepare is called with the probe's socket before anything is sent from it; nil: the socket
-	// needs no preparation.
-	Prepare func(socket int) error
-	// Alike is equal for ways that prepare sockets alike, except for what Again does: Again adapts
-	// a socket that was prepared for one of them to this way. nil: a prepared socket is of no use
-	// to another way. Its type is comparable.
-	Alike any
-	Again func(socket int) error
-	// MTU is the largest packet that clients may send by this way; 0: clients' packets do not take
-	// it.
-	MTU int
-	// Fault is what is wrong with the backend already, and needs no probe; "": nothing.
-	Fault, Detail string
-	// Later says that the way is not known yet, but will be in a moment.
-	Later bool
-}
-
-// HealthState is what is known about a backend's health.
-type HealthState string
-
-// The states of health.
+// The bounds on checks. A probe costs both ends something, and a count in a row past 100
+// is a mistake.
 const (
-	HealthUnknown HealthState = "unknown" // no probe has ended yet
-	HealthUp      HealthState = "up"
-	HealthDown    HealthState = "down"
+	minHealthInterval = Duration(10 * time.Millisecond)
+	maxHealthInterval = Duration(time.Hour)
+	minHealthTimeout  = Duration(time.Millisecond)
+	maxHealthTimeout  = Duration(time.Minute)
+	minSlowStart      = Duration(time.Second)
+	maxSlowStart      = Duration(time.Hour)
+	minPassivePace    = Duration(time.Second)
+	maxPassivePace    = Duration(time.Hour)
+	maxPassiveRate    = 1_000_000
+	maxHealthCount    = 100
+	maxHealthText     = 1024 // bytes of what is sent, or looked for
 )
+
+// healthValidation is the validation of one service's check.
+type healthValidation struct {
+	*validation
+	service *Service
+	index   int
+}
+
+func (v *validation) health(i int) {
+	s := &v.config.Services[i]
+	if s.Health == nil {
+		return
+	}
+	h := healthValidation{v, s, i}
+	h.counts()
+	h.sections()
+	if !slices.ContainsFunc(checkKindNames.list, func(n name[CheckKind]) bool { return n.value == s.Health.Kind }) {
+		h.add("kind", "%q is not a kind of check", string(s.Health.Kind))
+		return
+	}
+	if s.Checked() && s.Health.Kind != CheckICMP {
+		h.port()
+	}
+	h.http()
+	h.tls()
+	h.texts()
+	h.dns()
+}
+
+func (h healthValidation) path(field string) string { return servicePath(h.index, "health."+field) }
+
+func (h healthValidation) add(field, format string, args ...any) {
+	h.errs.add(h.path(field), format, args...)
+}
+
+func (h healthValidation) counts() {
+	c := h.service.Health
+	h.duration("interval", c.Interval, minHealthInterval, maxHealthInterval)
+	h.duration("timeout", c.Timeout, minHealthTimeout, maxHealthTimeout)
+	if c.Jitter < 0 || c.Jitter > c.Interval/2 {
+		h.add("jitter", "%v is more than half of the interval, %v", c.Jitter, c.Interval)
+	}
+	if c.SlowStart != 0 {
+		h.duration("slow-start", c.SlowStart, minSlowStart, maxSlowStart)
+	}
+	if c.SlowStart != 0 && h.service.Checked() {
+		h.shared("slow-start")
+	}
+	h.passive()
+	h.limit(h.path("rise"), uint64(c.Rise), 1, maxHealthCount)
+	h.limit(h.path("fall"), uint64(c.Fall), 1, maxHealthCount)
+	if c.Panic != nil && *c.Panic > 100 {
+		h.add("panic", "%d is out of range 0 to 100", *c.Panic)
+	}
+}
+
+// duration checks a time. It writes the path only if that is wrong: there may be many services.
+func (h healthValidation) duration(field string, d, least, most Duration) {
+	if d < least || d > most {
+		h.add(field, "%v is not from %v to %v", d, least, most)
+	}
+}
+
+// shared refuses a field that changes weights if a group's directors would not do that together: rings
+// must depend only on what all directors share, and what one director finds out by itself is not shared.
+func (h healthValidation) shared(field string) {
+	d := &h.config.Director
+	switch {
+	case d.Store.Etcd.Given() && h.index >= h.own: // all directors of the group have it
+	case d.Store.Etcd.Given():
+		h.errs.addWithOther(h.path(field), "director.store.etcd", "needs a service that the group shares, in a set (weir apply): this one is this director's alone, which has a group")
+	case len(d.Group) > 0:
+		h.errs.addWithOther(h.path(field), "director.group", "needs director.store.etcd, and a service in a set there: directors of a group change weights together")
+	}
+}
+
+// passive also refuses what no agent would report: agents report through etcd, and only for gue.
+func (h healthValidation) passive() {
+	p := h.service.Health.Passive
+	if p == nil {
+		return
+	}
+	for field, rate := range map[string]*uint32{"refused": p.Refused, "overflows": p.Overflows} {
+		if rate != nil && *rate > maxPassiveRate {
+			h.add("passive."+field, "%d is out of range 0 to %d", *rate, maxPassiveRate)
+		}
+	}
+	if p.Floor < 1 || p.Floor > 99 {
+		h.add("passive.floor", "%d is out of range 1 to 99", p.Floor)
+	}
+	h.duration("passive.pace", p.Pace, minPassivePace, maxPassivePace)
+	switch d := &h.config.Director; {
+	case !h.service.Checked():
+	case h.service.PacketMode() != GUE:
+		h.errs.addWithOther(h.path("passive"), servicePath(h.index, "mode"), "is for mode gue, of whose backends agents report")
+	case len(d.Interfaces) > 0 && len(d.Group) == 0 && !d.Store.Etcd.Given():
+		h.add("passive", "needs director.store.etcd: agents report there")
+	default:
+		h.shared("passive")
+	}
+}
+
+// sections refuses keys of another kind of check: they are a mistake. A check that is switched off
+// may have any keys.
+func (h healthValidation) sections() {
+	c := h.service.Health
+	for _, section := range []struct {
+		name  string
+		given bool
+		of    []CheckKind
+	}{
+		{"http", c.HTTP != nil, []CheckKind{CheckHTTP, CheckHTTPS}},
+		{"tls", c.TLS != nil, []CheckKind{CheckHTTPS, CheckTLS, CheckGRPC}},
+		{"grpc", c.GRPC != nil, []CheckKind{CheckGRPC}},
+		{"udp", c.UDP != nil, []CheckKind{CheckUDP}},
+		{"dns", c.DNS != nil, []CheckKind{CheckDNS}},
+	} {
+		if !section.given || c.Kind == CheckNone || slices.Contains(section.of, c.Kind) {
+			continue
+		}
+		kinds := make([]string, len(section.of))
+		for n, kind := range section.of {
+			kinds[n] = string(kind)
+		}
+		h.errs.addWithOther(h.path(section.name), h.path("kind"), "is for kind %s, and this one is %s",
+			strings.Join(kinds, " or "), c.Kind)
+	}
+}
+
+// port checks that every backend has a port to probe.
+func (h healthValidation) port() {
+	s := h.service
+	for j := range s.Backends {
+		if s.ProbePort(&s.Backends[j]) == 0 {
+			h.errs.addWithOther(h.path("port"), servicePath(h.index, "port"),
+				"is required: the service has port %s, and a check goes to one", s.Port)
+			return
+		}
+	}
+}
+
+func (h healthValidation) http() {
+	c := h.service.Health.HTTP
+	if c == nil {
+		return
+	}
+	switch c.Method {
+	case "GET", "HEAD", "OPTIONS", "":
+	default:
+		h.add("http.method", "%q is not GET, HEAD or OPTIONS", c.Method)
+	}
+	if c.Path != "" && (c.Path[0] != '/' || notGraphic(c.Path)) {
+		h.add("http.path", "%q does not begin with / or has white space in it", c.Path)
+	}
+	if notGraphic(c.Host) || strings.ContainsAny(c.Host, "/@?#") {
+		h.add("http.host", "%q is not a name, with or without a port", c.Host)
+	}
+	for n, r := range c.Status {
+		if r.First < 100 || r.Last > 599 || r.Last < r.First {
+			h.add("http.status", "%d to %d, the range number %d, are not HTTP status codes", r.First, r.Last, n+1)
+		}
+	}
+	if c.Body != "" && c.Method == "HEAD" {
+		h.errs.addWithOther(h.path("http.body"), h.path("http.method"), "cannot be looked for: an answer to HEAD has no body")
+	}
+}
+
+// tls checks that a certificate can be verified: hardly any can be by an address alone.
+func (h healthValidation) tls() {
+	c := h.service.Health
+	if t := c.TLS; t != nil {
+		if notGraphic(t.Name) || strings.ContainsAny(t.Name, "/@?#*") {
+			h.add("tls.name", "%q is not a name", t.Name)
+		}
+		if t.CA != "" && t.SkipVerify {
+			h.errs.addWithOther(h.path("tls.ca"), h.path("tls.skip-verify"), "is not looked at with skip-verify")
+		}
+		if problem := caProblem(t.CA); problem != "" {
+			h.add("tls.ca", "%s", problem)
+		}
+	}
+	needs := c.Kind == CheckTLS || c.Kind == CheckHTTPS || c.Kind == CheckGRPC && c.TLS != nil
+	if needs && c.ServerName() == "" && (c.TLS == nil || !c.TLS.SkipVerify) {
+		h.add("tls.name", "is required: the name that the certificate has to be for; or tls.skip-verify: true")
+	}
+}
+
+// ServerName returns the name that a server is asked for in a TLS handshake.
+func (c *HealthCheck) ServerName() string {
+	if c.TLS != nil && c.TLS.Name != "" {
+		return c.TLS.Name
+	}
+	if c.HTTP == nil {
+		return ""
+	}
+	name, port, found := strings.Cut(c.HTTP.Host, ":")
+	if found && strings.Contains(port, ":") {
+		return "" // an IPv6 address
+	}
+	return name
+}
+
+func caProblem(text string) string {
+	rest, certificates := []byte(text), 0
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return "has a " + block.Type + ", and takes certificates only"
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return "has a certificate that cannot be read: " + err.Error()
+		}
+		certificates++
+	}
+	switch {
+	case text != "" && certificates == 0:
+		return "has no PEM certificate (-----BEGIN CERTIFICATE-----)"
+	case strings.TrimSpace(string(rest)) != "":
+		return "has something after its last certificate"
+	}
+	return ""
+}
+
+// texts bounds the texts that are sent to every backend, and looked for in its answers.
+func (h healthValidation) texts() {
+	c := h.service.Health
+	check := func(field string, length int) {
+		if length > maxHealthText {
+			h.add(field, "has %d bytes, more than %d", length, maxHealthText)
+		}
+	}
+	if c.HTTP != nil {
+		check("http.path", len(c.HTTP.Path))
+		check("http.host", len(c.HTTP.Host))
+		check("http.body", len(c.HTTP.Body))
+	}
+	if c.GRPC != nil {
+		check("grpc.service", len(c.GRPC.Service))
+	}
+	if c.UDP != nil {
+		check("udp.send", len(c.UDP.Send))
+		check("udp.expect", len(c.UDP.Expect))
+	}
+}
+
+func (h healthValidation) dns() {
+	c := h.service.Health
+	switch {
+	case c.DNS == nil && c.Kind == CheckDNS:
+		h.add("dns", "is required: a name that the server answers for (dns: {name: example.org})")
+	case c.DNS == nil:
+	case !isDNSName(c.DNS.Name):
+		h.add("dns.name", "%q is not a domain name", c.DNS.Name)
+	}
+}
+
+// isDNSName reports whether the text can be queried: labels of 1 to 63 bytes, 253 bytes in all (RFC
+// 1035, section 2.3.4), or the root.
+func isDNSName(text string) bool {
+	if text == "." {
+		return true
+	}
+	text = strings.TrimSuffix(text, ".")
+	for label := range strings.SplitSeq(text, ".") {
+		if label == "" || len(label) > 63 || notGraphic(label) {
+			return false
+		}
+	}
+	return len(text) <= 253
+}
+
+func notGraphic(text string) bool {
+	return strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsGraphic(r) || unicode.IsSpace(r) })
+}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -50,12 +51,7 @@ func (l *Loads) setDefaults() {
 	if l.IsZero() {
 		return
 	}
-	if l.Port == 0 {
-		l.Port = DefaultLoadPort
-	}
-	if l.Interval == 0 {
-		l.Interval = DefaultLoadInterval
-	}
+	l.Port, l.Interval = cmp.Or(l.Port, DefaultLoadPort), cmp.Or(l.Interval, DefaultLoadInterval)
 }
 
 // Load is what an agent says about a service on one backend, as of its last look.
@@ -90,4 +86,24 @@ type BackendLoad struct {
 	Pressure    float64 `json:"pressure"`    // share of the time in which some task waited for a CPU, 0 to 1
 	Age         float64 `json:"age"`         // seconds since the report
 	Stale       bool    `json:"stale"`       // too old to be used
+}
+
+// loads checks how loads are reported.
+func (v *validation) loads() {
+	l := &v.config.Loads
+	if l.IsZero() {
+		return
+	}
+	if !l.Given() {
+		v.errs.add("loads.key-file", "is required: who has its key is believed")
+	}
+	v.fromRoot("loads.key-file", l.KeyFile)
+	v.duration("loads.interval", l.Interval, minLoadInterval, maxLoadInterval)
+	if n := len(v.config.LoadDirectors()); n > maxLoadDirectors {
+		v.errs.add("loads.to", "%d directors to report to are more than %d", n, maxLoadDirectors)
+	}
+	v.hosts("loads.to", l.To)
+	if len(v.config.LoadDirectors()) == 0 {
+		v.errs.addWithOther("loads.to", "directors", "is required: directors has no single address that reports could be sent to")
+	}
 }

@@ -1,7 +1,10 @@
 package model
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -53,18 +56,8 @@ func (n *Neighbor) setDefaults() {
 	if !n.Given() {
 		return
 	}
-	if n.Lease == 0 {
-		n.Lease = DefaultNeighborLease
-	}
-	if n.Settle == 0 {
-		n.Settle = DefaultNeighborSettle
-	}
-	if n.Refresh == 0 {
-		n.Refresh = DefaultNeighborRefresh
-	}
-	if n.Rate == 0 {
-		n.Rate = DefaultNeighborRate
-	}
+	n.Lease, n.Settle = cmp.Or(n.Lease, DefaultNeighborLease), cmp.Or(n.Settle, DefaultNeighborSettle)
+	n.Refresh, n.Rate = cmp.Or(n.Refresh, DefaultNeighborRefresh), cmp.Or(n.Rate, DefaultNeighborRate)
 }
 
 // NeighborGroup is what the directors of a group have written about which director answers for
@@ -80,4 +73,118 @@ type NeighborGroup struct {
 type NeighborOwner struct {
 	Director netip.Addr
 	Mine     bool // it is this one, by its present lease
+}
+
+// NeighborStatus is which VIPs a director answers for by ARP and NDP, and which directors answer
+// for the others.
+type NeighborStatus struct {
+	Director   netip.Addr                `json:"director"` // by which the group knows this director; zero: it is alone
+	Draining   bool                      `json:"draining,omitempty"`
+	Lease      LeaseState                `json:"lease,omitempty"` // empty: alone, it needs none
+	Problem    string                    `json:"problem,omitempty"`
+	Interfaces []NeighborInterfaceStatus `json:"interfaces"`
+	VIPs       []NeighborVIP             `json:"vips"`
+	Taken      uint64                    `json:"taken"` // VIPs that came to be this director's, since it started
+	Lost       uint64                    `json:"lost"`  // VIPs that ceased to be
+}
+
+// IsZero reports whether the director answers nowhere.
+func (s NeighborStatus) IsZero() bool { return len(s.Interfaces) == 0 }
+
+// LeaseState is the state of the lease by which a director of a group answers.
+type LeaseState string
+
+// The states.
+const (
+	LeaseHeld LeaseState = "held"
+	LeaseNone LeaseState = "none" // etcd cannot be asked, or has not been yet: nothing is answered
+)
+
+// NeighborInterfaceStatus is a link that VIPs are on.
+type NeighborInterfaceStatus struct {
+	Name      string `json:"name"`
+	MAC       string `json:"mac,omitempty"`
+	Problem   string `json:"problem,omitempty"` // why no VIP is answered for there
+	Announced uint64 `json:"announced"`         // frames that nobody asked for
+	Answered  uint64 `json:"answered"`          // questions
+	Limited   uint64 `json:"limited"`           // questions that were not answered: there were too many
+	Conflicts uint64 `json:"conflicts"`         // frames of other hosts that claim a VIP of this director
+}
+
+// NeighborState is which director answers for a VIP.
+type NeighborState string
+
+// The states of a VIP.
+const (
+	NeighborAnswers NeighborState = "answers" // this director
+	NeighborOther   NeighborState = "other"   // another director
+	NeighborNobody  NeighborState = "nobody"
+)
+
+// NeighborStates are all of them.
+var NeighborStates = []NeighborState{NeighborAnswers, NeighborOther, NeighborNobody}
+
+// NeighborVIP is one VIP that is up, or has an owner.
+type NeighborVIP struct {
+	VIP        netip.Addr    `json:"vip"`
+	State      NeighborState `json:"state"`
+	Owner      netip.Addr    `json:"owner"`          // in a group
+	Since      time.Time     `json:"since,omitzero"` // this director answers
+	Interfaces []string      `json:"interfaces"`     // the interfaces where it would answer
+	Problem    string        `json:"problem,omitempty"`
+}
+
+// answering checks where a director answers for VIPs itself.
+func (v *validation) answering() {
+	n := &v.config.Director.Neighbor
+	if n.IsZero() {
+		return
+	}
+	const at = "director.neighbor"
+	if !n.Given() {
+		v.errs.add(at+".interfaces", "is required")
+	}
+	v.neighborInterfaces(at, n)
+	v.duration(at+".lease", n.Lease, MinNeighborLease, MaxNeighborLease)
+	if time.Duration(n.Lease)%time.Second != 0 {
+		v.errs.add(at+".lease", "%s is not a whole number of seconds, in which etcd counts", n.Lease)
+	}
+	v.duration(at+".settle", n.Settle, MinNeighborSettle, MaxNeighborSettle)
+	v.duration(at+".refresh", n.Refresh, MinNeighborRefresh, MaxNeighborRefresh)
+	if n.Rate != 0 {
+		v.limit(at+".rate", uint64(n.Rate), 1, MaxNeighborRate)
+	}
+	group, shared := v.config.Director.Group, v.config.Director.Store.Etcd.Given()
+	switch {
+	case shared && len(group) == 0:
+		v.errs.add(at, "needs director.group: by their addresses in it the directors of an etcd know who answers for a VIP")
+	case !shared && len(group) > 1:
+		v.errs.addWithOther(at, "director.group", "needs director.store.etcd: without it all directors of the group would answer for every VIP")
+	}
+}
+
+func (v *validation) neighborInterfaces(at string, n *Neighbor) {
+	names := make([]string, len(n.Interfaces))
+	for i := range n.Interfaces {
+		names[i] = n.Interfaces[i].Name
+	}
+	v.interfaces(at+".interfaces", names)
+	for i, name := range names {
+		path := fmt.Sprintf("%s.interfaces[%d]", at, i)
+		if !slices.Contains(v.config.Director.Interfaces, name) {
+			v.errs.addWithOther(path, "director.interfaces", "%q is none of the director's, so what comes by it is not forwarded", name)
+		}
+		seen := map[netip.Prefix]int{}
+		for j, p := range n.Interfaces[i].Prefixes {
+			here := fmt.Sprintf("%s.prefixes[%d]", path, j)
+			if problem := prefixProblem(p); problem != "" {
+				v.errs.add(here, "%s %s", prefixText(p), problem)
+				continue
+			}
+			if first, dup := seen[p]; dup {
+				v.errs.addWithOther(here, fmt.Sprintf("%s.prefixes[%d]", path, first), "%s is there twice", prefixText(p))
+			}
+			seen[p] = j
+		}
+	}
 }

@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -78,3 +79,79 @@ var fallbackCauses = map[string]string{
 // FallbackHost returns which host counts connections that fall back by an event of redirection,
 // "client" or "backend"; empty: none falls back by it.
 func FallbackHost(event string) string { return fallbackCauses[event] }
+
+// redirect checks that clients' connections can be handed over: that the option has room for the
+// backends, and that their hosts can be told apart.
+func (v *validation) redirect(i int) {
+	s := &v.config.Services[i]
+	if s.Mode != Redirect {
+		for _, key := range []struct {
+			name  string
+			given bool
+		}{{"fallback", s.Fallback != nil}, {"redirect-to", len(s.RedirectTo) > 0}, {"redirect-unprobed", s.RedirectUnprobed}} {
+			if key.given {
+				v.errs.addWithOther(servicePath(i, key.name), servicePath(i, "mode"), "is only for mode redirect, and this service is %s", s.Mode)
+			}
+		}
+		v.askRedirect(i)
+		return
+	}
+	if s.AskRedirect {
+		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "mode"), "is for mode nat, and this service is %s: it hands connections over by itself", s.Mode)
+	}
+	if s.Protocol == UDP {
+		v.errs.addWithOther(servicePath(i, "mode"), servicePath(i, "protocol"), "redirect is for protocol tcp, whose SYNs have options")
+	}
+	if !s.Port.Single() && s.Port.First <= s.Port.Last {
+		v.errs.addWithOther(servicePath(i, "mode"), servicePath(i, "port"), "redirect is for one port, not for %s", s.Port)
+	}
+	if s.Segment != (Segment{}) {
+		v.errs.addWithOther(servicePath(i, "mode"), servicePath(i, "segment"), "redirect is not available in segments yet, and this service is in %s", s.Segment)
+	}
+	if s.Fallback != nil {
+		if problem := packetModeProblem(*s.Fallback); problem != "" {
+			v.errs.add(servicePath(i, "fallback"), "%s", problem)
+		}
+	}
+	v.prefixes(servicePath(i, "redirect-to"), s.RedirectTo)
+	for j := range s.Backends {
+		v.redirectBackend(i, j)
+	}
+}
+
+// askRedirect checks that a service has flows that other directors may take over.
+func (v *validation) askRedirect(i int) {
+	s := &v.config.Services[i]
+	switch {
+	case !s.AskRedirect:
+	case s.Mode != NAT:
+		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "mode"), "is only for mode nat, and this service is %s", s.Mode)
+	case !s.SNAT:
+		v.errs.add(servicePath(i, "ask-redirect"), "needs snat: what answers in a backend's place has to answer to this director")
+	case s.Protocol == UDP:
+		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "protocol"), "is for protocol tcp, whose SYNs have options")
+	}
+}
+
+func (v *validation) redirectBackend(i, j int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	switch {
+	case !b.RedirectsIn(s) || !b.Address.IsValid() || !s.VIP.IsValid():
+	case v.otherFamily(i, j, "mode redirect"):
+	case len(s.RedirectTo) > 0 && !slices.ContainsFunc(s.RedirectTo, func(p netip.Prefix) bool { return p.IsValid() && p.Contains(b.Address) }):
+		v.errs.addWithOther(backendPath(i, j, "address"), servicePath(i, "redirect-to"),
+			"%s is in no prefix of redirect-to, so clients' hosts would refuse it", b.Address)
+	}
+}
+
+// packetModeProblem says why packets cannot use a mode, or nothing.
+func packetModeProblem(m Mode) string {
+	switch m {
+	case L2DSR, IPIP, GUE, NAT:
+		return ""
+	case Redirect:
+		return "redirect is a service's mode, and what is not redirected needs another one (l2dsr, ipip, gue or nat)"
+	}
+	return m.String() + " is not a mode (l2dsr, ipip, gue or nat)"
+}

@@ -1,13 +1,17 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unsafe"
 )
 
 // MostAhead is how far the clock of an agent may be ahead of a director's: a report from later than
@@ -139,4 +143,74 @@ func (r *AgentReport) Of(id ServiceID, affinity Affinity) *ReportedService {
 // IsAbout reports whether the report says anything about a service.
 func (r *AgentReport) IsAbout(id ServiceID) bool {
 	return slices.ContainsFunc(r.Services, func(s ReportedService) bool { return s.ServiceID == id })
+}
+
+// Bounds on texts that other programs may have written: what agents report, and documents. A few
+// bytes of text can stand for a large set of slots, or for an element of a list with all its
+// defaults.
+const (
+	mostSlotBytes = 16 << 20 // of sets of slots, in one text
+	objectBytes   = 16       // a text has at least so many bytes for each object or null in it
+	fewObjects    = 64       // or no more than these
+)
+
+// CheckObjects refuses a text, of documents or a report, that has more objects than weir writes in so
+// many bytes: each may stand for an element with all its defaults.
+func CheckObjects(text []byte) error {
+	objects := bytes.Count(text, []byte("{")) + bytes.Count(text, []byte("null"))
+	if most := fewObjects + len(text)/objectBytes; objects > most {
+		return fmt.Errorf("has %d objects in %d bytes, more than %d", objects, len(text), most)
+	}
+	return nil
+}
+
+// readSlotSets reads sets of slots, unless all of them together take more than they may; nil stays
+// nil.
+func readSlotSets(texts []*string) ([]*SlotSet, error) {
+	bytes := 0
+	for _, text := range texts {
+		if text == nil {
+			continue
+		}
+		size, _, _ := strings.Cut(*text, " ")
+		if n, err := strconv.Atoi(size); err == nil && n > 0 && n <= maxSlotSet {
+			bytes += n / 8
+		}
+		if bytes > mostSlotBytes {
+			return nil, fmt.Errorf("has sets of slots of more than %d bytes", mostSlotBytes)
+		}
+	}
+	sets := make([]*SlotSet, len(texts))
+	for i, text := range texts {
+		if text == nil {
+			continue
+		}
+		sets[i] = &SlotSet{}
+		if err := sets[i].UnmarshalText([]byte(*text)); err != nil {
+			return nil, err
+		}
+	}
+	return sets, nil
+}
+
+// SizeOf returns about how many bytes services take with their lists, without what aliases of a
+// text or other services may share, such as names.
+func SizeOf(services []Service) (bytes int) {
+	bytes = len(services) * int(unsafe.Sizeof(Service{}))
+	for i := range services {
+		s := &services[i]
+		bytes += len(s.Backends)*int(unsafe.Sizeof(Backend{})) + len(s.SourceRanges)*int(unsafe.Sizeof(s.SourceRanges[0]))
+	}
+	return bytes
+}
+
+// Size returns about how many bytes the report takes.
+func (r *AgentReport) Size() int {
+	size := int(unsafe.Sizeof(*r)) + len(r.Services)*int(unsafe.Sizeof(ReportedService{})) + len(r.Signals)*int(unsafe.Sizeof(Signal{}))
+	for i := range r.Services {
+		if used := r.Services[i].Used; used != nil {
+			size += used.Size() / 8
+		}
+	}
+	return size
 }

@@ -265,3 +265,66 @@ type ServiceHealth struct {
 	Unknown int       `json:"unknown"` // none of their probes has ended yet
 	Panic   bool      `json:"panic"`   // so few are up that all backends are used
 }
+
+// Override is a state that an operator has given to a backend of a director's own file, outside the
+// file.
+type Override struct {
+	State BackendState `json:"state"`
+	By    string       `json:"by" doc:"who: the user of a local process, or the name of a client"`
+	At    time.Time    `json:"at"`
+}
+
+// BackendOverride is an override with its backend. It ends when the file gives the backend another
+// address or a state other than active, or no longer has it.
+type BackendOverride struct {
+	Service  string     `json:"service"`
+	Backend  string     `json:"backend"`
+	Address  netip.Addr `json:"address"`
+	Override `json:",inline"`
+}
+
+// Of reports whether it is the override of a backend of a service.
+func (o *BackendOverride) Of(s *Service, b *Backend) bool {
+	return o.Service == s.Name && o.Backend == b.Name && o.Address == b.Address
+}
+
+// DirectorRun is what a director of a group says about itself.
+type DirectorRun struct {
+	Address  netip.Addr `json:"address,omitzero"` // in the group; zero: it is in none
+	Self     bool       `json:"self,omitempty"`   // it is the director that was asked
+	Version  string     `json:"version"`
+	Started  time.Time  `json:"started"`
+	Revision uint64     `json:"revision"`          // of the sets that it follows
+	Services int        `json:"services"`          // that it forwards, including those of its own file
+	Refused  string     `json:"refused,omitempty"` // why it does not do what the configuration asks for
+}
+
+// Upkeep is the state of one part of the host that weir maintains.
+type Upkeep struct {
+	Part     string          `json:"part"`               // as in docs/operate/upkeep.md
+	Repairs  uint64          `json:"repairs"`            // since the process started
+	Problems []UpkeepProblem `json:"problems,omitempty"` // the things that do not hold now
+	Unknown  bool            `json:"unknown,omitempty" doc:"the last look could not compare the part yet: repairs and problems are those of earlier looks"`
+}
+
+// UpkeepProblem is one thing that should hold and does not.
+type UpkeepProblem struct {
+	What  string      `json:"what,omitempty"` // empty: the whole part, which cannot be read
+	State UpkeepState `json:"state"`
+	Found string      `json:"found"`           // what is there instead
+	By    string      `json:"by,omitempty"`    // the process that changed it, if known
+	Error string      `json:"error,omitempty"` // why it cannot be repaired, or read
+	Since time.Time   `json:"since"`           // when it came to this state
+}
+
+// UpkeepState says what happened to a thing that did not hold.
+type UpkeepState string
+
+// The states. The first two are told once and then over; a problem has one of the others.
+const (
+	UpkeepRepaired  UpkeepState = "repaired"  // weir has put it right
+	UpkeepHolds     UpkeepState = "holds"     // a problem is over
+	UpkeepWaiting   UpkeepState = "waiting"   // weir cannot put it right, and waits for it
+	UpkeepFailing   UpkeepState = "failing"   // putting it right fails, and is tried again each second
+	UpkeepContested UpkeepState = "contested" // another program changes it back: weir has stopped
+)

@@ -1,11 +1,68 @@
 package model
 
 import (
+	"fmt"
+	"iter"
 	"net/netip"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
+
+// FieldError is one thing that is wrong with a Config.
+type FieldError struct {
+	Path    string // of the field, in the names of the file: services[3].backends[0].weight
+	Problem string // what is wrong with it, and what would be right
+	Other   string // path of the other field when two contradict each other, else empty
+}
+
+// Error returns the path and the problem on one line.
+func (e FieldError) Error() string { return e.Path + ": " + e.Problem }
+
+// FieldErrors is everything that is wrong with a Config.
+type FieldErrors []FieldError
+
+// Error returns one line per problem.
+func (e FieldErrors) Error() string {
+	lines := make([]string, len(e))
+	for i, f := range e {
+		lines[i] = f.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap lets errors.As find a FieldError.
+func (e FieldErrors) Unwrap() []error {
+	list := make([]error, len(e))
+	for i, f := range e {
+		list[i] = f
+	}
+	return list
+}
+
+// mostProblems bounds the problems that are listed for one configuration: a small text may have a
+// million services.
+const mostProblems = 1000
+
+func (e *FieldErrors) add(path, format string, args ...any) {
+	e.addWithOther(path, "", format, args...)
+}
+
+func (e *FieldErrors) addWithOther(path, other, format string, args ...any) {
+	if len(*e) >= mostProblems {
+		return
+	}
+	*e = append(*e, FieldError{Path: path, Other: other, Problem: fmt.Sprintf(format, args...)})
+}
+
+// servicePath and backendPath are called only once something is wrong: a
+// configuration may have a million backends.
+func servicePath(i int, field string) string { return fmt.Sprintf("services[%d].%s", i, field) }
+
+func backendPath(i, j int, field string) string {
+	return fmt.Sprintf("services[%d].backends[%d].%s", i, j, field)
+}
 
 // MaxNameLength bounds the names of services and backends, in bytes.
 const MaxNameLength = 253
@@ -26,7 +83,7 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v := validation{config: &c, own: own}
 	v.director()
 	v.agent()
-	v.directors()
+	v.prefixes("directors", c.Directors)
 	v.duration("coalesce", c.Coalesce, minCoalesce, maxCoalesce)
 	v.duration("notice", c.Notice, minNotice, maxNotice)
 	v.duration("suspect", c.Suspect, minSuspect, maxSuspect)
@@ -106,4 +163,147 @@ func family(a netip.Addr) string {
 		return "IPv4"
 	}
 	return "IPv6"
+}
+
+func (v *validation) limit(path string, value, low, high uint64) {
+	if value < low || value > high {
+		v.errs.add(path, "%d is out of range %d to %d", value, low, high)
+	}
+}
+
+func (v *validation) interfaces(path string, names []string) {
+	each(v, path, names, strconv.Quote, interfaceProblem)
+}
+
+// hosts checks addresses of hosts.
+func (v *validation) hosts(path string, list []netip.Addr) {
+	each(v, path, list, netip.Addr.String, func(a netip.Addr) string {
+		if problem := addressProblem(a); problem != "" {
+			return withAddress(a, problem)
+		}
+		return ""
+	})
+}
+
+// each checks the elements of a list: each by itself, and that none is there twice. Errors name an
+// element by its text.
+func each[T comparable](v *validation, path string, list []T, text, problem func(T) string) {
+	seen := make(map[T]int, len(list))
+	for i, one := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if wrong := problem(one); wrong != "" {
+			v.errs.add(at, "%s", wrong)
+			continue
+		}
+		if first, dup := seen[one]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("%s[%d]", path, first), "%s is named twice", text(one))
+			continue
+		}
+		seen[one] = i
+	}
+}
+
+func (v *validation) prefixes(path string, list []netip.Prefix) {
+	for i, p := range list {
+		if problem := prefixProblem(p); problem != "" {
+			v.errs.add(fmt.Sprintf("%s[%d]", path, i), "%s %s", prefixText(p), problem)
+		}
+	}
+}
+
+func covered(p netip.Prefix, by []netip.Prefix) bool {
+	for _, b := range by {
+		if b.IsValid() && b.Bits() <= p.Bits() && b.Contains(p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+func prefixProblem(p netip.Prefix) string {
+	switch {
+	case !p.IsValid():
+		return "is not an address or prefix"
+	case p.Bits() == 0:
+		return "is every address there is"
+	case p.Masked() != p:
+		return fmt.Sprintf("has bits beyond its length; write %s, or %s for one address", p.Masked(), p.Addr())
+	}
+	return addressProblem(p.Addr())
+}
+
+// prefixText writes one address without its length, as a file would have it.
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// interfaceProblem says why an interface cannot have a name, or nothing.
+func interfaceProblem(name string) string {
+	switch {
+	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n"):
+		return fmt.Sprintf("%q is not a name that an interface can have", name)
+	case len(name) > maxInterfaceName:
+		return fmt.Sprintf("%q is longer than the %d bytes of an interface name", name, maxInterfaceName)
+	}
+	return ""
+}
+
+// Nearest returns the known word that a misspelt one must mean; empty: none is that near.
+func Nearest(key string, known iter.Seq[string]) string {
+	best, least := "", 3
+	for candidate := range known {
+		limit := 1
+		if len(candidate) >= 8 {
+			limit = 2
+		}
+		n := typos(key, candidate)
+		if n <= limit && (n < least || n == least && candidate < best) {
+			best, least = candidate, n
+		}
+	}
+	return best
+}
+
+// typos counts the fewest changes that turn a into b: letters added, left out, replaced, or swapped
+// with the next one (optimal string alignment).
+func typos(a, b string) int {
+	if len(a) > len(b)+2 || len(b) > len(a)+2 {
+		return 3 // too far, however long
+	}
+	var before []int
+	last := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row := make([]int, len(b)+1)
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			replaced := last[j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
+			}
+			row[j] = min(replaced, last[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(b)]
+}
+
+// mostNamed is how many of a list a message names: a line of a log, or of a terminal, has room for
+// no more, and tables have all of them.
+const mostNamed = 5
+
+// Some writes the beginning of a list: "a, b, c, d, e and 495 more".
+func Some(names []string) string {
+	if more := len(names) - mostNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }

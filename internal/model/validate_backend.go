@@ -102,10 +102,22 @@ func (v *validation) backendNAT(i, j int) {
 	if mode == NAT && s.Segment.Kind == SegmentVLAN && s.Segment.ID > 0xfff && b.VLAN == 0 {
 		v.errs.add(backendPath(i, j, "mode"), "nat cannot leave with the two tags of %s; give the backend a vlan", s.Segment)
 	}
-	if mode == NAT && s.VIP.IsValid() && b.Address.IsValid() && s.VIP.Is4() != b.Address.Is4() {
-		v.errs.add(backendPath(i, j, "address"), "%s is %s and VIP %s is %s: mode nat cannot change the family",
-			b.Address, family(b.Address), s.VIP, family(s.VIP))
+	if mode == NAT {
+		v.otherFamily(i, j, "mode nat")
 	}
+}
+
+// otherFamily refuses a backend whose address is not of the VIP's family, which what forwards to it
+// cannot change.
+func (v *validation) otherFamily(i, j int, what string) bool {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	if !s.VIP.IsValid() || !b.Address.IsValid() || s.VIP.Is4() == b.Address.Is4() {
+		return false
+	}
+	v.errs.add(backendPath(i, j, "address"), "%s is %s and VIP %s is %s: %s cannot change the family",
+		b.Address, family(b.Address), s.VIP, family(s.VIP), what)
+	return true
 }
 
 // backendHost checks that the host's agent can deliver what comes to it. In nat packets go to the
@@ -129,10 +141,7 @@ func (v *validation) backendHost(i, j int) {
 	case len(s.QUIC) > 0:
 		v.errs.addWithOther(backendPath(i, j, "host"), servicePath(i, "quic"), "is not available with quic yet")
 	}
-	if s.VIP.IsValid() && b.Address.IsValid() && s.VIP.Is4() != b.Address.Is4() {
-		v.errs.add(backendPath(i, j, "address"), "%s is %s and VIP %s is %s: the agent of a host cannot change the family",
-			b.Address, family(b.Address), s.VIP, family(s.VIP))
-	}
+	v.otherFamily(i, j, "the agent of a host")
 }
 
 // backendMTU checks that the MTU of the path to a backend is at least what every link has, and for

@@ -1,10 +1,12 @@
 package model
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // PortRange is an inclusive range of ports. The zero value is all ports.
@@ -127,8 +129,8 @@ func (s *Segment) UnmarshalText(text []byte) error {
 		return nil
 	}
 	kindText, idText, found := strings.Cut(string(text), ":")
-	kind, err := segmentKindNames.parse([]byte(kindText))
-	if err != nil {
+	var kind SegmentKind
+	if err := segmentKindNames.read(&kind, []byte(kindText)); err != nil {
 		return err
 	}
 	if !found || kind == SegmentNone {
@@ -187,5 +189,44 @@ func (m *MAC) UnmarshalText(text []byte) error {
 		return fmt.Errorf("mac %q is not a unicast Ethernet address", text)
 	}
 	copy(m[:], a)
+	return nil
+}
+
+// Duration is a time.Duration that is written as text: 50ms, 60s, 24h. The zero value is none, and
+// is not written as text: where it has a meaning, it means that no duration was given.
+type Duration time.Duration
+
+// String returns "1m30s".
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText writes what String returns.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads a number with a unit, or several: 50ms, 1m30s.
+func (d *Duration) UnmarshalText(text []byte) error {
+	value, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a duration; write 500ms, 60s or 24h, say", text)
+	}
+	if value <= 0 {
+		return fmt.Errorf("%s is not a duration above 0", text)
+	}
+	*d = Duration(value)
+	return nil
+}
+
+// Hex is bytes whose text is hexadecimal, as of a frame.
+type Hex []byte
+
+// MarshalText returns two digits for each byte.
+func (h Hex) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h), nil }
+
+// UnmarshalText reads what MarshalText returns.
+func (h *Hex) UnmarshalText(text []byte) error {
+	bytes, err := hex.DecodeString(string(text))
+	if err != nil {
+		return fmt.Errorf("bytes in hexadecimal: %w", err)
+	}
+	*h = bytes
 	return nil
 }

@@ -133,7 +133,7 @@ func valid(services []model.Service) string {
 // others, by their numbers. How much room directors have does not matter.
 func wrongOf(services []model.Service) map[int]string {
 	c := model.Config{Services: services}
-	c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
+	c.Director.Limits = model.MostLimits
 	c.SetDefaults()
 	var errs model.FieldErrors
 	errors.As(c.Validate(), &errs)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -33,12 +34,7 @@ func (p *Passive) withDefaults() *Passive {
 			*rate = &least
 		}
 	}
-	if out.Floor == 0 {
-		out.Floor = DefaultPassiveFloor
-	}
-	if out.Pace == 0 {
-		out.Pace = DefaultPassivePace
-	}
+	out.Floor, out.Pace = cmp.Or(out.Floor, DefaultPassiveFloor), cmp.Or(out.Pace, DefaultPassivePace)
 	return &out
 }
 
@@ -96,3 +92,17 @@ func (l *Log) Share(b netip.AddrPort) uint32 {
 	}
 	return share
 }
+
+// StartSteps is how many steps a backend takes to its whole share. Backends hardly feel smaller
+// steps, and each step is a generation.
+const StartSteps = 8
+
+// Step is how far a backend has come on its way to its whole share.
+type Step struct {
+	Backend netip.AddrPort `json:"backend"`
+	Number  uint8          `json:"number"` // its share is so many of StartSteps parts: 1 to StartSteps-1
+	Since   time.Time      `json:"since"`  // UTC
+}
+
+// StartsSlowly reports whether the service's backends get their shares step by step.
+func (s *Service) StartsSlowly() bool { return s.Checked() && s.Health.SlowStart > 0 }

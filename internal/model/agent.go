@@ -1,6 +1,12 @@
 package model
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
 
 // AgentStatus is what the agent on a backend's host says about itself: every
 // number is read from the kernel when asked.
@@ -77,3 +83,45 @@ type AgentService struct {
 	// no room for it.
 	NoPlace uint64 `json:"no-place,omitempty"`
 }
+
+func (v *validation) agent() {
+	v.interfacePatterns("agent.interfaces", v.config.Agent.Interfaces)
+	v.interfacePatterns("agent.reply-interfaces", v.config.Agent.ReplyInterfaces)
+	v.namespaces()
+	v.prefixes("agent.guests", v.config.Agent.Guests)
+	v.agentStore()
+	if flows := v.config.Agent.UDPFlows; flows != nil && *flows != 0 {
+		v.limit("agent.udp-flows", uint64(*flows), MinUDPFlows, MaxUDPFlows)
+	}
+}
+
+// MaxNamespaces bounds Agent.Namespaces: all of them are searched for a packet whose connection is
+// in none.
+const MaxNamespaces = 16
+
+func (v *validation) namespaces() {
+	names := v.config.Agent.Namespaces
+	if len(names) > MaxNamespaces {
+		v.errs.add("agent.namespaces", "are %d, at most %d are looked at", len(names), MaxNamespaces)
+	}
+	each(v, "agent.namespaces", names, strconv.Quote, func(name string) string {
+		if name == "" || name == "." || name == ".." || !strings.HasPrefix(name, "/") && strings.Contains(name, "/") {
+			return strconv.Quote(name) + " is neither a name of ip netns nor a path from the root"
+		}
+		return ""
+	})
+}
+
+// interfacePatterns checks names of interfaces that may be patterns.
+func (v *validation) interfacePatterns(path string, names []string) {
+	v.interfaces(path, names)
+	for i, name := range names {
+		if _, err := filepath.Match(name, ""); err != nil {
+			v.errs.add(fmt.Sprintf("%s[%d]", path, i), "%q is no pattern: %v", name, err)
+		}
+	}
+}
+
+// IsInterfacePattern reports whether a name of interfaces is a pattern (path/filepath.Match), which
+// any number of interfaces may match, also none.
+func IsInterfacePattern(name string) bool { return strings.ContainsAny(name, `*?[\\`) }

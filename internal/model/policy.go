@@ -1,5 +1,54 @@
 package model
 
+// Policy is how a new connection is placed. The numbers are those of enum policy.
+type Policy uint8
+
+// The placement policies.
+const (
+	Maglev Policy = iota
+	Random
+	RoundRobin
+	LeastConn
+	P2C
+)
+
+// AmongAll reports whether a new connection may go to any backend. No row says which backend has
+// it, so directors must remember it. With p2c it depends on the mode: [Service.AmongAll].
+func (p Policy) AmongAll() bool { return p == Random || p == RoundRobin || p == LeastConn }
+
+// AmongAll reports whether the service's policy places new connections on any backend. p2c does,
+// except in gue: there it chooses between the two that packets can name.
+func (s *Service) AmongAll() bool { return s.Policy.AmongAll() || s.Policy == P2C && s.Mode != GUE }
+
+// AmongAll is [Service.AmongAll], for the policy in the table: a p2c that has turns.
+func (s *TableService) AmongAll() bool {
+	return s.Policy.AmongAll() || s.Policy == P2C && len(s.Ring.Turns) > 0
+}
+
+// ByLoad reports whether the policy compares the loads of backends.
+func (p Policy) ByLoad() bool { return p == LeastConn || p == P2C }
+
+var policyNames = names[Policy]{
+	kind: "policy",
+	list: []name[Policy]{{Maglev, "maglev"}, {Random, "random"}, {RoundRobin, "round-robin"},
+		{LeastConn, "least-conn"}, {P2C, "p2c"}},
+	elsewhere: map[string]string{"mh": "maglev", "hash": "maglev",
+		"rr": "round-robin", "wrr": "round-robin", "roundrobin": "round-robin", "round_robin": "round-robin",
+		"lc": "least-conn", "wlc": "least-conn", "leastconn": "least-conn", "least_connections": "least-conn"},
+}
+
+// String returns the name that YAML, JSON and metrics use.
+func (p Policy) String() string { return policyNames.text(p) }
+
+// Names returns all names.
+func (Policy) Names() []string { return policyNames.texts() }
+
+// MarshalText writes the name that YAML, JSON and metrics use.
+func (p Policy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads the name; the error lists the known ones.
+func (p *Policy) UnmarshalText(text []byte) error { return policyNames.read(p, text) }
+
 // policy checks that the service's policy exists, and can do what it promises.
 func (v *validation) policy(i int) {
 	switch s := &v.config.Services[i]; s.Policy {

@@ -1,0 +1,83 @@
+package model
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Target is a backend of a service, without the names of the two.
+type Target struct {
+	Service ServiceID
+	Backend netip.AddrPort
+	// Redirect says that the question is not whether the backend is healthy, but whether
+	// connections can be handed over to it.
+	Redirect bool
+}
+
+// Check is what to find out about a backend, and how.
+type Check struct {
+	Target
+	Service string         // name
+	Backend string         // name
+	To      netip.AddrPort // the backend's own address
+	Way     *CheckWay      // the way of the service's packets to it; nil: the probes do not take it
+	How     *HealthCheck   // with its defaults; not written to any more
+	// Serving says that the backend gets connections already: one failure is not enough
+	// to take it out when nothing else is known of it.
+	Serving bool
+}
+
+// CheckWay is the way of a service's packets from a director to a backend.
+type CheckWay struct {
+	*CheckHost
+	VIP     netip.Addr
+	Segment Segment
+	Backend TableBackend // its address, mode, MAC, VLAN and MTU
+}
+
+// CheckHost is the part that the ways of all checks share: see Director.
+type CheckHost struct {
+	Interfaces   []string
+	TunnelSource []netip.Prefix
+	Directors    []netip.Prefix
+}
+
+// FaultARP says that a backend answers ARP for the VIP.
+const FaultARP = "arp"
+
+// Way is how one probe gets to its backend.
+type Way struct {
+	To netip.AddrPort
+	// Prepare is called with the probe's socket before anything is sent from it; nil: the socket
+	// needs no preparation.
+	Prepare func(socket int) error
+	// Alike is equal for ways that prepare sockets alike, except for what Again does: Again adapts
+	// a socket that was prepared for one of them to this way. nil: a prepared socket is of no use
+	// to another way. Its type is comparable.
+	Alike any
+	Again func(socket int) error
+	// MTU is the largest packet that clients may send by this way; 0: clients' packets do not take
+	// it.
+	MTU int
+	// Fault is what is wrong with the backend already, and needs no probe; "": nothing.
+	Fault, Detail string
+	// Later says that the way is not known yet, but will be in a moment.
+	Later bool
+}
+
+// HealthState is what is known about a backend's health.
+type HealthState string
+
+// The states of health.
+const (
+	HealthUnknown HealthState = "unknown" // no probe has ended yet
+	HealthUp      HealthState = "up"
+	HealthDown    HealthState = "down"
+)
+
+// Found is what is known about a backend's health, and how long it has been so. The zero value is
+// nothing.
+type Found struct {
+	State HealthState
+	For   time.Duration
+}

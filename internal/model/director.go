@@ -1,0 +1,211 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The largest limits. An index of a backend has to leave room for flags, and larger limits have
+// never been tried.
+const (
+	MaxServices   = 65536
+	MaxBackends   = 1 << 20
+	MaxRingMemory = 64 << 30
+	MaxFragments  = 1 << 20
+	MinFlows      = 1024
+	MaxFlows      = 1 << 28
+	MinUDPFlows   = 1024
+	MaxUDPFlows   = 1 << 24
+
+	MaxSourceRanges = 1 << 20
+)
+
+// MostLimits bound services that no director's limits bound, or not yet.
+var MostLimits = Limits{Services: MaxServices, Backends: MaxBackends, RingMemory: MaxRingMemory, Fragments: MaxFragments, SourceRanges: MaxSourceRanges}
+
+// Full NAT uses ports by the bucket, and names its addresses in a header as large
+// as one (SNAT_SOURCES_MAX, SNAT_BUCKET in bpf/abi/snat_types.h).
+const (
+	maxSNATAddresses = 62
+	minSNATPorts     = 16
+)
+
+// maxInterfaceName is IFNAMSIZ - 1 (linux/if.h).
+const maxInterfaceName = 15
+
+// director checks what one director is told about itself.
+func (v *validation) director() {
+	d := &v.config.Director
+	v.interfaces("director.interfaces", d.Interfaces)
+	v.interfaces("director.reply-interfaces", d.ReplyInterfaces)
+	for i, name := range d.ReplyInterfaces {
+		if at := slices.Index(d.Interfaces, name); at >= 0 {
+			v.errs.addWithOther(fmt.Sprintf("director.reply-interfaces[%d]", i), fmt.Sprintf("director.interfaces[%d]", at),
+				"%q is one of director.interfaces, where replies are taken anyway", name)
+		}
+	}
+	switch d.XDP {
+	case XDPAuto, XDPNative, XDPGeneric:
+	default:
+		v.errs.add("director.xdp", "unknown xdp mode %q (one of auto, generic, native)", d.XDP)
+	}
+	v.tunnelSource()
+	v.snat()
+	v.group()
+	v.limit("director.limits.services", uint64(d.Limits.Services), 1, MaxServices)
+	v.limit("director.limits.backends", uint64(d.Limits.Backends), 1, MaxBackends)
+	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
+	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
+	v.limit("director.limits.flows", uint64(d.Limits.Flows), MinFlows, MaxFlows)
+	v.limit("director.limits.source-ranges", uint64(d.Limits.SourceRanges), 1, MaxSourceRanges)
+	v.prefixes("director.kernel-sources", d.KernelSources)
+	v.owners()
+	v.answering()
+	v.store()
+}
+
+// tunnelSource checks the outer source addresses, also against what agents
+// would accept: a source outside it loses every packet, silently.
+func (v *validation) tunnelSource() {
+	first := make(map[bool]int)
+	for i, p := range v.config.Director.TunnelSource {
+		at := fmt.Sprintf("director.tunnel-source[%d]", i)
+		if problem := prefixProblem(p); problem != "" {
+			v.errs.add(at, "%s %s", prefixText(p), problem)
+			continue
+		}
+		if j, dup := first[p.Addr().Is4()]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("director.tunnel-source[%d]", j),
+				"%s is the second %s prefix; one per family", p, family(p.Addr()))
+			continue
+		}
+		first[p.Addr().Is4()] = i
+		if len(v.config.Directors) > 0 && !covered(p, v.config.Directors) {
+			v.errs.addWithOther(at, "directors",
+				"%s is not inside any prefix of directors, so agents would drop what comes from it", p)
+		}
+	}
+}
+
+// maxGroup is GROUP_MAX in bpf/abi/types.h.
+const maxGroup = 64
+
+// group checks the directors among which fragments are divided; ownAddresses()
+// compares them with VIPs.
+func (v *validation) group() {
+	group := v.config.Director.Group
+	if len(group) > maxGroup {
+		v.errs.add("director.group", "%d are more than %d", len(group), maxGroup)
+	}
+	v.hosts("director.group", group)
+}
+
+// snat checks full NAT's source addresses by themselves; ownAddresses() compares
+// them with VIPs.
+func (v *validation) snat() {
+	s := &v.config.Director.SNAT
+	v.hosts("director.snat.addresses", s.Addresses)
+	if len(s.Addresses) > maxSNATAddresses {
+		v.errs.add("director.snat.addresses", "%d are more than %d", len(s.Addresses), maxSNATAddresses)
+	}
+	switch {
+	case s.Ports.First == 0 || s.Ports.Last < s.Ports.First:
+		v.errs.add("director.snat.ports", "%s is not a range of ports from 1 to 65535", s.Ports)
+	case int(s.Ports.Last)-int(s.Ports.First)+1 < minSNATPorts:
+		v.errs.add("director.snat.ports", "%s are fewer than %d ports", s.Ports, minSNATPorts)
+	}
+}
+
+// OwnerLimits bound how much of a director's limits one owner's set may take. Zero is no bound.
+type OwnerLimits struct {
+	Owner        string `json:"owner"`
+	Services     uint32 `json:"services,omitempty"`
+	Backends     uint32 `json:"backends,omitempty"` // counted once per service
+	RingMemory   uint64 `json:"ring-memory,omitempty"`
+	SourceRanges uint32 `json:"source-ranges,omitempty"`
+}
+
+// Taken is how much of a director's limits services take.
+type Taken struct{ Services, Backends, RingMemory, SourceRanges uint64 }
+
+// TakenBy counts what services take.
+func TakenBy(services []Service) (t Taken) {
+	t.Services, t.RingMemory = uint64(len(services)), Config{Services: services}.RingMemory()
+	for i := range services {
+		t.Backends += uint64(len(services[i].Backends))
+		t.SourceRanges += uint64(len(services[i].SourceRanges))
+	}
+	return t
+}
+
+// Of returns how much is taken of the limit of this name, as director.limits has it.
+func (t Taken) Of(limit string) uint64 {
+	return map[string]uint64{"services": t.Services, "backends": t.Backends, "ring-memory": t.RingMemory, "source-ranges": t.SourceRanges}[limit]
+}
+
+// Refuse says how an owner's services exceed the limits of its set, or nothing.
+func (l OwnerLimits) Refuse(services []Service) string {
+	taken := TakenBy(services)
+	for _, one := range []struct {
+		name string
+		most uint64
+	}{{"services", uint64(l.Services)}, {"backends", uint64(l.Backends)}, {"ring-memory", l.RingMemory}, {"source-ranges", uint64(l.SourceRanges)}} {
+		if got := taken.Of(one.name); one.most > 0 && got > one.most {
+			return fmt.Sprintf("owner %q may have %d %s by director.owners, and this set has %d", l.Owner, one.most, one.name, got)
+		}
+	}
+	return ""
+}
+
+// owners checks the owners whose sets have limits.
+func (v *validation) owners() {
+	first := map[string]int{}
+	for i, o := range v.config.Director.Owners {
+		path := fmt.Sprintf("director.owners[%d].owner", i)
+		if err := CheckOwner(o.Owner); err != nil {
+			v.errs.add(path, "%v", err)
+		}
+		if at, dup := first[o.Owner]; dup {
+			v.errs.addWithOther(path, fmt.Sprintf("director.owners[%d].owner", at), "%q is already that of director.owners[%d]", o.Owner, at)
+			continue
+		}
+		first[o.Owner] = i
+	}
+}
+
+// RingMemory returns the bytes that the rings of all services take.
+func (c Config) RingMemory() uint64 {
+	sizes := make(map[int]uint32) // of default rings, by backends
+	total := uint64(0)
+	for _, s := range c.Services {
+		size, n := s.RingSize, min(len(s.Backends), MaxRingSize/slotsPerBackend)
+		if size == 0 && sizes[n] == 0 {
+			sizes[n] = DefaultRingSize(n)
+		}
+		if size == 0 {
+			size = sizes[n]
+		}
+		total += ringMemory(size) + quicMemory(&s)
+	}
+	return total
+}
+
+// limits checks that the services fit in the memory that the director may take.
+func (v *validation) limits() {
+	l, taken := v.config.Director.Limits, TakenBy(v.config.Services)
+	taken.SourceRanges += uint64(len(v.config.Director.KernelSources))
+	for _, one := range []struct {
+		name       string
+		most       uint64
+		what, note string
+	}{
+		{"services", uint64(l.Services), "%d services are", ""},
+		{"backends", uint64(l.Backends), "%d backends are", " (a backend counts once per service)"},
+		{"source-ranges", uint64(l.SourceRanges), "%d source ranges are", ""},
+		{"ring-memory", l.RingMemory, "rings of %d bytes are", ""},
+	} {
+		if n, limit := taken.Of(one.name), "director.limits."+one.name; n > one.most {
+			v.errs.addWithOther("services", limit, one.what+" more than "+limit+", %d"+one.note, n, one.most)
+		}
+	}
+}
