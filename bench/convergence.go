@@ -44,7 +44,7 @@ const (
 var convergenceNotes = []string{
 	"an FRR router with the kernel's ECMP, 4 directors that speak BGP (hold time 3 s) and BFD (3 x 50 ms) with it, and 4 backends with agents, `gue`. All the while a client makes 500 requests per second, over a connection each",
 	"the directors are a group that shares its services and their logs in an etcd of one member; `coalesce` is the default, 50 ms, `notice` is 20 ms instead of 5 s, which is for directors that are behind, and `drain` of the service 1 s",
-	"clean changes come at random: a director is told to end (`--drain 500ms`) or started, a backend drains, and is taken out of the service, or is put into it. At least one of each stays. The services come by one director's API",
+	"clean changes come at random: a director is told to end (`--grace-period 500ms`) or started, a backend drains, and is taken out of the service, or is put into it. At least one of each stays. The services come by one director's API",
 	"route: from the change until the router's kernel sends to the directors that there are. traffic: until the last connection has gone where it should not, or the first where it should, by every director; after a loss, until the last request began that met it (its connection's first packet had to be sent again)",
 	"backend-add ends with the first connection that the last director sends there, which comes some 70 ms after it could, on average: 500 requests per second are 31 for each director and backend",
 	"director-start counts from the moment in which the director forwards; what comes before, a process that starts, a program that the kernel checks and the first checks of the backends, is `start`",

@@ -90,7 +90,7 @@ send-max = 16
 	neighbor := fill.Replace(`{address: "REFLECTOR", source: "SOURCE", asn: 65001, hold-time: 3s, families: [FAMILY], attributes: {local-pref: 333}}`)
 	l.direct(0, bgpText(directorHost, strings.ReplaceAll(neighbor, "SOURCE", first)), service)
 	waitRouted(t, l.router, prefix, "via "+first)
-	second := l.direct(1, bgpText(directorHost+1, strings.ReplaceAll(neighbor, "SOURCE", other)), service, "--drain", "1s")
+	second := l.direct(1, bgpText(directorHost+1, strings.ReplaceAll(neighbor, "SOURCE", other)), service, "--grace-period", "1s")
 	waitRouted(t, l.router, prefix, "via "+first+" "+other)
 	if out, err := reflector.Ask("global", "rib", "-a", family); err != nil || !strings.Contains(out, prefix) || !strings.Contains(out, "LocalPref: 333") {
 		t.Errorf("the reflector has not the route with the local preference of the configuration (%v):\n%s", err, out)

@@ -68,7 +68,7 @@ func TestRoutesFollowBackends(t *testing.T) {
 		return configText("eth0", "", service, stays) + bgp
 	}
 	prefix := w.vip().String() + "/32"
-	d := launchDaemon(t, l.director, "run", text(1, "active", "active"), "--drain", "10s")
+	d := launchDaemon(t, l.director, "run", text(1, "active", "active"), "--grace-period", "10s")
 	l.serve(stays)
 	d.ready()
 	// The kernel gets one route after the other.

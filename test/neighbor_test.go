@@ -125,7 +125,7 @@ func newNeighborLab(t *testing.T) *neighborLab {
 		"    - {name: eth0, prefixes: [192.0.2.0/24, \"2001:db8::/64\"]}\n" +
 		fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\nservices: []\n", strings.Join(etcd.Endpoints, `", "`))
 	for i, host := range l.hosts {
-		flags := [][]string{nil, {"--drain", "1h"}}[i]
+		flags := [][]string{nil, {"--grace-period", "1h"}}[i]
 		l.directors = append(l.directors, startDaemon(t, host, "run", l.text, flags...))
 	}
 	set := write(t, l.director, "set.yaml", "services:\n"+strings.Join(services, ""))

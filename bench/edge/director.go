@@ -65,7 +65,7 @@ func (d *Director) config() model.Config {
 // launch starts the director's process.
 func (d *Director) launch() (err error) {
 	d.Running = true
-	d.weir, err = process.StartDirectorWith(d.host, d.config(), "--drain", d.edge.drain.String())
+	d.weir, err = process.StartDirectorWith(d.host, d.config(), "--grace-period", d.edge.drain.String())
 	return err
 }
 

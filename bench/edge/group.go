@@ -71,7 +71,7 @@ func (e *Edge) services(all bool) []model.Service {
 
 func (e *Edge) service(name string, at netip.Addr, all bool) model.Service {
 	s := model.Service{Name: name, VIP: at, Protocol: model.TCP, Port: model.PortRange{First: port, Last: port}, Mode: model.GUE,
-		Drain: model.Duration(time.Second)}
+		Retention: model.Duration(time.Second)}
 	s.Health = &model.HealthCheck{Kind: model.CheckTCP, Interval: model.Duration(250 * time.Millisecond),
 		Timeout: model.Duration(200 * time.Millisecond), Fall: 2}
 	for _, b := range e.Backends {

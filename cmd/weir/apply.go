@@ -55,7 +55,7 @@ func newApply() *cobra.Command {
 			if count > 1 && !cmd.Flags().Changed("watch") {
 				w.time = defaultWatch
 			}
-			request, err := set.request()
+			request, err := set.request(cmd)
 			if err != nil {
 				return err
 			}

@@ -95,6 +95,10 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 	}
 	options.Reports = func(backends []netip.Addr) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
 	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
+	for _, key := range c.FormerKeys {
+		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "write " + key.Now,
+			Text: fmt.Sprintf("%s:%d: %v", file, key.Line, key)})
+	}
 	if info, err := os.Stat(file); err == nil && c.HasKey() && info.Mode().Perm()&othersRead != 0 {
 		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "chmod o= " + file,
 			Text: file + " has keys of services with quic, and everybody on this host can read it"})

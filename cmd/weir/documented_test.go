@@ -34,7 +34,7 @@ var elsewhere = []struct {
 }{
 	{"run", "../../test/restart_test.go", "TestRestartLosesNothing", nil}, // as all of the lab
 	{"run", "../../test/daemon_test.go", "", []string{`"-c"`, `"--bpffs"`, `"--socket"`}},
-	{"run --drain", "drain_test.go", "TestDirectorDrains", []string{`"--drain"`}},
+	{"run --grace-period", "drain_test.go", "TestDirectorDrains", []string{`"--grace-period"`}},
 	{"agent", "../../test/upgrade_test.go", "TestUpgradeLosesNothing", []string{`"agent"`}},
 	{"bfd", "../../test/bfd_test.go", "TestBFDOutlivesTheProcess", nil},
 	{"detach", "../../test/restart_test.go", "TestDetachRemovesEverything", []string{`"detach"`}},

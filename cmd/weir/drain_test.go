@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// With --drain, a director that is told to end works on for a while, and leaves nothing behind.
+// With --grace-period, a director that is told to end works on for a while, and leaves nothing behind.
 func TestDirectorDrains(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
-	p := h.start(`msg="director runs"`, "--drain", "5s")
+	p := h.start(`msg="director runs"`, "--grace-period", "5s")
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.waitLog(`msg="director drains: it forwards for a while, and then detaches" wait=5s`)
+	p.waitLog(`msg="director withdraws: it forwards for its grace period, and then detaches" wait=5s`)
 	h.configure(onEth0, "web", "mail")
 	p.waitLog(`msg="configuration applied" services=2`)
 	if err := <-p.ended; err != nil {
@@ -33,17 +33,17 @@ func TestDirectorDrains(t *testing.T) {
 func TestDirectorIsToldTwice(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
-	p := h.start(`msg="director runs"`, "--drain", "1h")
+	p := h.start(`msg="director runs"`, "--grace-period", "1h")
 	before := h.program()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.waitLog(`msg="director drains`)
+	p.waitLog(`msg="director withdraws`)
 	p.stop()
 	if got := h.program(); got != before || got == 0 {
 		t.Errorf("told twice, the director leaves program %d, before it was %d", got, before)
 	}
-	h.start(`msg="director runs"`, "--drain", "1ms").stop()
+	h.start(`msg="director runs"`, "--grace-period", "1ms").stop()
 	if got := h.program(); got != 0 {
 		t.Errorf("after the drain program %d is attached", got)
 	}

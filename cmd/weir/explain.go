@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -53,7 +52,7 @@ func newExplain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := o.suppose(questions); err != nil {
+			if err := o.suppose(cmd, questions); err != nil {
 				return err
 			}
 			client, err := o.conn.client()
@@ -147,14 +146,14 @@ func (o *explainOptions) questions(args []string) ([]model.Question, error) {
 }
 
 // suppose adds the supposed set.
-func (o *explainOptions) suppose(questions []model.Question) error {
+func (o *explainOptions) suppose(cmd *cobra.Command, questions []model.Question) error {
 	if o.set == "" {
 		return nil
 	}
 	if err := store.CheckOwner(o.owner); err != nil {
 		return usageError{err}
 	}
-	services, _, err := config.LoadSet(o.set)
+	services, _, err := loadSet(cmd, o.set)
 	if err != nil {
 		return err
 	}

@@ -28,15 +28,24 @@ func (f *setFlags) add(cmd *cobra.Command) {
 }
 
 // request reads the file.
-func (f *setFlags) request() (r api.PlanRequest, err error) {
+func (f *setFlags) request(cmd *cobra.Command) (r api.PlanRequest, err error) {
 	if err := store.CheckOwner(f.owner); err != nil {
 		return r, usageError{err}
 	}
 	if f.measure < 0 || f.measure > 10*time.Second || f.measure%time.Second != 0 {
 		return r, usagef("--measure %v is not a number of seconds from 0s to 10s", f.measure)
 	}
-	_, text, err := config.LoadSet(f.file)
+	_, text, err := loadSet(cmd, f.file)
 	return api.PlanRequest{Owner: f.owner, SetText: api.SetText{Text: text}, Measure: f.measure}, err
+}
+
+// loadSet reads the services in a file, and says which of its keys have former names.
+func loadSet(cmd *cobra.Command, file string) ([]model.Service, []byte, error) {
+	services, former, text, err := config.LoadSet(file)
+	for _, key := range former {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s:%d: %v\n", file, key.Line, key)
+	}
+	return services, text, err
 }
 
 func newPlan() *cobra.Command {
@@ -53,7 +62,7 @@ func newPlan() *cobra.Command {
 	}
 	set.add(cmd)
 	asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (none api.Plan, _ error) {
-		request, err := set.request()
+		request, err := set.request(cmd)
 		if err != nil {
 			return none, err
 		}

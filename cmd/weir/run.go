@@ -16,16 +16,16 @@ func newRun() *cobra.Command {
 		Short: "Run a director",
 		Long: "run forwards what the file says. It follows the file: a change is applied at once,\n" +
 			"or on SIGHUP; a bad file changes nothing and is logged. Forwarding goes on when the\n" +
-			"process ends, and the next one takes it over; weir detach ends it. With --drain,\n" +
-			"SIGTERM ends it too, after a while: a second SIGTERM ends only the process.",
+			"process ends, and the next one takes it over; weir detach ends it. With\n" +
+			"--grace-period, SIGTERM ends it too, after that time: a second SIGTERM ends only the process.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if deps.Log, err = logger(&log, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			if deps.Drain < 0 {
-				return usagef("--drain %v is less than nothing", deps.Drain)
+			if deps.GracePeriod < 0 {
+				return usagef("--grace-period %v is less than nothing", deps.GracePeriod)
 			}
 			deps.BFD = append([]string{"bfd", "--bpffs", deps.BPFFS}, log.Args()...)
 			d, err := director.New(deps)
@@ -37,7 +37,9 @@ func newRun() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&deps.File, "config", "c", defaultConfig, "configuration `file`")
 	cmd.Flags().StringVar(&deps.Socket, "socket", api.DefaultSocket, "unix `socket` to answer on")
-	cmd.Flags().DurationVar(&deps.Drain, "drain", 0, "on SIGTERM forward for this `time`, then detach; 0: end at once, forwarding goes on")
+	cmd.Flags().DurationVar(&deps.GracePeriod, "grace-period", 0, "on SIGTERM withdraw the VIPs, forward for this `time`, then detach; 0: end at once, forwarding goes on")
+	cmd.Flags().DurationVar(&deps.GracePeriod, "drain", 0, "")
+	_ = cmd.Flags().MarkDeprecated("drain", "it is called --grace-period now")
 	addBPFFS(cmd, &deps.BPFFS)
 	log.Add(cmd)
 	return cmd

@@ -37,7 +37,7 @@ func (a *Agent) Report(ctx context.Context, to Reporter, limit int) {
 	for ctx.Err() == nil {
 		err := r.once(ctx)
 		if err != nil && !r.failed && ctx.Err() == nil {
-			a.options.Log.Warn("directors do not learn of this host's connections; their logs keep generations until max-drain", "error", err)
+			a.options.Log.Warn("directors do not learn of this host's connections; their logs keep generations until max-retention", "error", err)
 		}
 		if err == nil && r.failed {
 			a.options.Log.Info("directors learn of this host's connections again")
@@ -67,7 +67,7 @@ func (a *Agent) noteUntold(err error, again bool) {
 	case err == nil:
 		a.untold = nil
 	case !again:
-		a.untold = fmt.Errorf("directors do not learn of this host's connections, their logs keep generations until max-drain: %w", err)
+		a.untold = fmt.Errorf("directors do not learn of this host's connections, their logs keep generations until max-retention: %w", err)
 	}
 }
 

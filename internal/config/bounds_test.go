@@ -146,7 +146,7 @@ func wide(services, backends int) []byte {
 		Services []model.Service `json:"services"`
 	}{make([]model.Service, services)}
 	for i := range set.Services {
-		s := fmt.Sprintf(`{"name":"s%d","vip":"203.0.%d.%d","protocol":"tcp","port":"443","mode":"ipip","drain":"1m0s","max-drain":"24h0m0s","backends":[]}`, i, i>>8, i&255)
+		s := fmt.Sprintf(`{"name":"s%d","vip":"203.0.%d.%d","protocol":"tcp","port":"443","mode":"ipip","retention":"1m0s","max-retention":"24h0m0s","backends":[]}`, i, i>>8, i&255)
 		if err := json.Unmarshal([]byte(s), &set.Services[i]); err != nil {
 			panic(err)
 		}

@@ -160,7 +160,7 @@ func (d *document) invalid(err error) Errors {
 	errs := make(Errors, len(fields))
 	for i, f := range fields {
 		line, _ := d.line(f.Path)
-		errs[i] = Error{Line: line, Path: f.Path, Problem: f.Problem, other: f.Other}
+		errs[i] = Error{Line: line, Path: d.asWritten(f.Path), Problem: f.Problem, other: d.asWritten(f.Other)}
 		if other, found := d.line(f.Other); found && other != line {
 			errs[i].Problem += fmt.Sprintf(" (line %d)", other)
 		}
@@ -215,4 +215,14 @@ func Marshal(v any) ([]byte, error) {
 		return nil, fmt.Errorf("write YAML: %w", err)
 	}
 	return text, nil
+}
+
+// asWritten returns a field's path with the name that the document has for it.
+func (d *document) asWritten(path string) string {
+	for _, key := range d.former {
+		if parent := key.Field[:strings.LastIndex(key.Field, ".")+1]; path == parent+key.Now {
+			return key.Field
+		}
+	}
+	return path
 }

@@ -63,15 +63,19 @@ func TestStored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := json.Marshal(c.Services)
+		stored := make([]model.StoredService, len(c.Services))
+		for i, s := range c.Services {
+			stored[i] = model.StoredService(s)
+		}
+		text, err := json.Marshal(stored)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var again []model.Service
+		var again []model.StoredService
 		if err := json.Unmarshal(text, &again); err != nil {
 			t.Fatalf("what weir wrote it does not read: %v\n%s", err, text)
 		}
-		if diff := cmp.Diff(c.Services, again, comparable); diff != "" {
+		if diff := cmp.Diff(stored, again, comparable); diff != "" {
 			t.Errorf("stored and read again, the services of %s differ (-first +again):\n%s", file, diff)
 		}
 	}
@@ -351,5 +355,27 @@ func TestNeighbor(t *testing.T) {
 	}
 	if none, err := config.Load("testdata/minimal.good.yaml"); err != nil || !none.Director.Neighbor.IsZero() {
 		t.Errorf("a file without neighbor has %+v (%v)", none.Director.Neighbor, err)
+	}
+}
+
+func TestFormerNamesAreRead(t *testing.T) {
+	text := func(retention, maxRetention string) []byte {
+		return fmt.Appendf(nil, "director: {interfaces: [eth0]}\nservices:\n- name: web\n  vip: 203.0.113.10\n  protocol: tcp\n  port: 443\n  mode: ipip\n  backends: []\n  %s: 5m\n  %s: 12h\n", retention, maxRetention)
+	}
+	now, err := config.Parse("now.yaml", text("retention", "max-retention"))
+	if err != nil || len(now.FormerKeys) > 0 {
+		t.Fatalf("%v, with former names %v", err, now.FormerKeys)
+	}
+	before, err := config.Parse("before.yaml", text("drain", "max-drain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []model.FormerKey{{Line: 9, Field: "services[0].drain", Now: "retention"}, {Line: 10, Field: "services[0].max-drain", Now: "max-retention"}}
+	if diff := cmp.Diff(want, before.FormerKeys); diff != "" {
+		t.Errorf("the former names (-want +got):\n%s", diff)
+	}
+	before.FormerKeys = nil
+	if diff := cmp.Diff(now, before, comparable); diff != "" {
+		t.Errorf("they mean something else (-now +before):\n%s", diff)
 	}
 }

@@ -63,10 +63,16 @@ var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.APIClient]():   {{"name", "of your choice"}, {"role", "read, write or admin"}},
 }
 
+// formerKeys are keys by the names that they had before, and their names today.
+var formerKeys = map[reflect.Type]map[string]string{
+	reflect.TypeFor[model.Service](): model.FormerServiceKeys,
+}
+
 // config decodes the document, sets defaults, and checks what could be decoded.
 func (d *document) config() (model.Config, Errors) {
 	var c model.Config
 	dec := d.decode(&c, mostExpanded)
+	c.FormerKeys = dec.former
 	// The zero range means the default there, so "all" would silently become the default.
 	if line, given := d.line("director.snat.ports"); given && c.Director.SNAT.Ports.All() && !dec.lost.has("director.snat.ports") {
 		dec.errs = append(dec.errs, Error{Line: line, Path: "director.snat.ports", Problem: "all is not a range; write 1024-65535, say"})
@@ -250,6 +256,14 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 			continue
 		}
 		seen[key] = lineOf(entry.Key)
+		if now, is := formerKeys[v.Type()][key]; is {
+			if slices.ContainsFunc(mapping.Values, func(e *ast.MappingValueNode) bool { return nameOf(e.Key) == now }) {
+				d.refuse(entry.Key, here, "is what %s was called before: give only %s", now, now)
+				continue
+			}
+			d.former = append(d.former, model.FormerKey{Line: lineOf(entry.Key), Field: here.String(), Now: now})
+			key = now
+		}
 		index, known := fields[key]
 		if !known {
 			meant[d.unknown(entry.Key, here, fields)] = true

@@ -7,12 +7,15 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"weir.io/weir/internal/model"
 )
 
 // document is the one YAML document of a file, and where its anchors are.
 type document struct {
 	root    *ast.MappingNode
 	anchors map[string]ast.Node
+	former  []model.FormerKey // that were decoded
 }
 
 // newDocument parses the text, of a set or of something else, and checks that it is one mapping.
@@ -122,7 +125,7 @@ func child(n ast.Node, key string) *ast.MappingValueNode {
 		return nil
 	}
 	for _, entry := range mapping.Values {
-		if nameOf(entry.Key) == key {
+		if name := nameOf(entry.Key); name == key || model.FormerServiceKeys[name] == key {
 			return entry
 		}
 	}

@@ -34,7 +34,7 @@ func (l lostPaths) standsAlone(path string) bool {
 }
 
 // alone are the fields whose problems depend on no other field, except those that they name.
-var alone = regexp.MustCompile(`\.(name|vip|segment|ring-size|drain|max-drain|address|mac|mtu)$`)
+var alone = regexp.MustCompile(`\.(name|vip|segment|ring-size|retention|max-retention|drain|max-drain|address|mac|mtu)$`)
 
 // surroundings are the service or the backend that a field is of.
 var surroundings = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?`)

@@ -9,7 +9,7 @@ import (
 )
 
 // written reads a set in the form that weir itself writes, {"services":[...]} with each service as
-// model.Service is written: weir's own programs are clients of directors, and their sets are the
+// model.Service or model.StoredService is written: weir's own programs are clients of directors, and their sets are the
 // large ones. It takes only the memory of the services, but a YAML tree of the same text takes a
 // hundred times its length. A text of any other form is not read.
 func written(text []byte) (services []model.Service, is bool) {
@@ -25,13 +25,17 @@ func written(text []byte) (services []model.Service, is bool) {
 		if decoder.Decode(&one) != nil {
 			return nil, false
 		}
-		var s model.Service
-		if json.Unmarshal(one, &s) != nil {
+		var stored model.StoredService
+		if json.Unmarshal(one, &stored) != nil {
 			return nil, false
 		}
+		s := model.Service(stored)
 		// The decoder accepts keys in capitals, repeated and unknown ones, and null; its result is
 		// right if it is written as the same text.
 		again, err := json.Marshal(&s)
+		if !bytes.Equal(again, one) && err == nil {
+			again, err = json.Marshal(stored)
+		}
 		if err != nil || !bytes.Equal(again, one) || bytes.Contains(one, []byte(":null")) {
 			return nil, false
 		}

@@ -161,8 +161,10 @@ func (e listedError) Unwrap() error { return e.error }
 // Listed marks an error that the part that has it puts on the list of problems itself.
 func Listed(err error) error { return listedError{err} }
 
-// Offer remembers the text of a version of the file that should run.
+// Offer remembers the text of a version of the file that should run, and lists its keys with former
+// names.
 func (d *Daemon) Offer(c model.Config, text []byte) {
+	d.Problems.Warn(model.ProblemFile, "former names", d.formerKeys(c.FormerKeys))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.offered = offered{c, text}
@@ -213,6 +215,18 @@ func FirstConfig(ctx context.Context, file string) (c model.Config, text []byte,
 }
 
 func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }
+
+// formerKeys is the warning of fields that the file has by former names; nil: it has none.
+func (d *Daemon) formerKeys(keys []model.FormerKey) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	k, text := keys[0], keys[0].String()
+	if len(keys) > 1 {
+		text += fmt.Sprintf(" (%d fields have former names)", len(keys))
+	}
+	return problems.Fixed(&fieldError{text, model.Place{File: d.info.File, Line: k.Line, Field: k.Field}}, "write "+k.Now)
+}
 
 // fieldError is a problem with a field of a file that was read, and runs.
 type fieldError struct {

@@ -72,7 +72,7 @@ func TestConcurrentWritersLoseNothing(t *testing.T) {
 					b.Address = netip.AddrFrom4([4]byte{10, 1, 0, byte(1 + i)})
 					services[0].Backends = append(slices.Clone(services[0].Backends), b)
 					c := config(services...)
-					c.Services[0].Drain = services[0].Drain
+					c.Services[0].Retention = services[0].Retention
 					_, err := d.Put(t.Context(), "cli", c.Services, Condition{Tags: []string{set.Tag()}})
 					if err == nil {
 						return

@@ -145,7 +145,7 @@ func agree(t *testing.T, members ...*member) model.Table {
 func shared(name string, last byte, n int) model.Service {
 	s := web(name, n)
 	s.VIP = netip.AddrFrom4([4]byte{203, 0, 113, last})
-	s.Drain = model.Duration(time.Hour)
+	s.Retention = model.Duration(time.Hour)
 	return s
 }
 
@@ -154,7 +154,7 @@ func put(t *testing.T, m *member, owner string, services ...model.Service) Chang
 	t.Helper()
 	c := config(services...)
 	for i := range services {
-		c.Services[i].Drain = services[i].Drain
+		c.Services[i].Retention = services[i].Retention
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -226,7 +226,7 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	short := shared("a", 1, 8)
 	put(t, group[0], "cli", short)
 	short.Backends = short.Backends[:7]
-	short.Drain = model.Duration(5 * time.Second) // until then etcd is dead
+	short.Retention = model.Duration(5 * time.Second) // until then etcd is dead
 	put(t, group[1], "cli", short)
 	before := agree(t, group[:2]...)
 	if len(before.Services[0].Ring.Lists) == 0 {

@@ -40,7 +40,7 @@ func config(services ...model.Service) model.Config {
 	c.SetDefaults()
 	c.Notice = model.Duration(50 * time.Millisecond)
 	for i := range c.Services {
-		c.Services[i].Drain = model.Duration(10 * time.Second)
+		c.Services[i].Retention = model.Duration(10 * time.Second)
 	}
 	return c
 }

@@ -12,7 +12,7 @@ func (k *Keeper) settle(l *ledger) {
 	for _, d := range l.left {
 		k.left[d.Cause]++
 		if d.Cause == history.Overdue {
-			k.log.Warn("a generation that agents report connections of, or are silent about, or that directors see some of, has left the log at max-drain",
+			k.log.Warn("a generation that agents report connections of, or are silent about, or that directors see some of, has left the log at max-retention",
 				"service", d.service, "generation", d.Number, "since", d.Since)
 		}
 	}

@@ -38,7 +38,7 @@ func TestGroupTrimsByReports(t *testing.T) {
 	defer agents.Close()
 
 	s := shared("a", 1, 3)
-	s.Drain = model.Duration(200 * time.Millisecond)
+	s.Retention = model.Duration(200 * time.Millisecond)
 	report := func(hashes ...uint64) {
 		t.Helper()
 		var reports []model.AgentReport
@@ -68,7 +68,7 @@ func TestGroupTrimsByReports(t *testing.T) {
 		return group[0].Agents().Reporting == 3 && group[1].Agents().Reporting == 3
 	})
 	drained := shared("a", 1, 3)
-	drained.Drain = s.Drain
+	drained.Retention = s.Retention
 	drained.Backends[0].State = model.Draining
 	put(t, group[1], "cli", drained)
 	until(t, "only the slot of the connection is kept", func() bool {
@@ -92,6 +92,6 @@ func TestGroupTrimsByReports(t *testing.T) {
 	})
 	agree(t, group...)
 	if n := group[0].Left()[history.Overdue] + group[1].Left()[history.Overdue]; n > 0 {
-		t.Errorf("%d generations left at max-drain", n)
+		t.Errorf("%d generations left at max-retention", n)
 	}
 }

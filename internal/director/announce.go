@@ -94,10 +94,10 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 }
 
 // outlast makes the director go on for a while when it is told to end, for clients whose routers have
-// not turned away yet, if it is to drain. Until now it would have ended at once: stillRuns ends that,
+// not turned away yet, if it has a grace period. Until now it would have ended at once: stillRuns ends that,
 // and says whether it was not told meanwhile. A second signal ends the wait.
 func (d *Director) outlast(told context.Context, stillRuns func() bool) (stop func()) {
-	if d.drain <= 0 {
+	if d.gracePeriod <= 0 {
 		return func() {}
 	}
 	signals := make(chan os.Signal, 2)
@@ -115,15 +115,15 @@ func (d *Director) outlast(told context.Context, stillRuns func() bool) (stop fu
 	}
 }
 
-// forwardOn withdraws what is announced, and waits for the time of the drain.
+// forwardOn withdraws what is announced, and waits for the grace period.
 func (d *Director) forwardOn(signals <-chan os.Signal) {
-	d.log.Info("director drains: it forwards for a while, and then detaches", "wait", d.drain)
-	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), d.drain/2))
+	d.log.Info("director withdraws: it forwards for its grace period, and then detaches", "wait", d.gracePeriod)
+	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), d.gracePeriod/2))
 	d.announcers.hooks.Withdraw()
 	d.announcers.neighbor.Withdraw()
-	end := time.NewTimer(d.drain)
+	end := time.NewTimer(d.gracePeriod)
 	defer end.Stop()
-	for range 2 { // the first is the one that began the drain
+	for range 2 { // the first is the one that began the grace period
 		select {
 		case <-signals:
 		case <-d.ctx.Done():

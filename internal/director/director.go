@@ -43,25 +43,25 @@ import (
 
 // Deps are what a director works with.
 type Deps struct {
-	Version string
-	File    string        // the configuration
-	BPFFS   string        // where the BPF file system is, or is mounted
-	Socket  string        // to answer on
-	Drain   time.Duration // how long it forwards when it was told to end, and then detaches; 0: it ends at once, and forwarding goes on
-	BFD     []string      // the arguments with which this program is the BFD process, but for its socket
-	Log     *slog.Logger
+	Version     string
+	File        string        // the configuration
+	BPFFS       string        // where the BPF file system is, or is mounted
+	Socket      string        // to answer on
+	GracePeriod time.Duration // how long it forwards when it was told to end, and then detaches; 0: it ends at once, and forwarding goes on
+	BFD         []string      // the arguments with which this program is the BFD process, but for its socket
+	Log         *slog.Logger
 }
 
 // Director is a daemon whose configuration the engine applies. All its parts are made by New, and none
 // is replaced.
 type Director struct {
 	*daemon.Daemon
-	log    *slog.Logger
-	socket string
-	drain  time.Duration
-	over   atomic.Bool // it has drained
+	log         *slog.Logger
+	socket      string
+	gracePeriod time.Duration
+	over        atomic.Bool // its grace period is over
 
-	ctx       context.Context // its life, which outlasts what Run is given by the drain
+	ctx       context.Context // its life, which outlasts what Run is given by the grace period
 	end       context.CancelFunc
 	closes    []func() // what New has opened, in this order
 	notClosed error    // why the kernel's part of it could not be closed
@@ -106,7 +106,7 @@ type Director struct {
 //   - the stores come before the kernel, too: without them a director could not go on with it.
 func New(deps Deps) (_ *Director, err error) {
 	collectGarbage()
-	d := &Director{log: deps.Log, socket: deps.Socket, drain: deps.Drain}
+	d := &Director{log: deps.Log, socket: deps.Socket, gracePeriod: deps.GracePeriod}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -259,7 +259,7 @@ func (d *Director) close() {
 	}
 }
 
-// Run forwards, and follows the file, until the context ends, and the drain after it. It is called
+// Run forwards, and follows the file, until the context ends, and the grace period after it. It is called
 // once. Only an error of the first configuration ends it earlier: the engine tries later ones again.
 func (d *Director) Run(ctx context.Context) error {
 	err := d.run(ctx)
@@ -296,7 +296,7 @@ func Detach(pin, socket string) error {
 // run begins in an order that others rely on: routers are told of VIPs when these are forwarded, not
 // earlier, and clients of the API are answered by a director that runs.
 func (d *Director) run(told context.Context) error {
-	stillRuns := context.AfterFunc(told, d.end) // there is nothing to drain yet
+	stillRuns := context.AfterFunc(told, d.end) // there is nothing to withdraw yet
 	var running sync.WaitGroup
 	defer d.endAnnouncing() // the last: everything set until then is told
 	defer running.Wait()

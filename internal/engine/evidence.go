@@ -16,7 +16,7 @@ import (
 // A backend without any report yet is judged as one without an agent: by the clock alone. So agents
 // can be set up to report one after the other, and a log never waits for an agent that cannot
 // report. An agent that has reported and stopped is different: its connections are unknown, and may
-// need everything, until max-drain.
+// need everything, until max-retention.
 type Evidence struct {
 	mu      sync.Mutex
 	blind   bool // there may be reports that this director has not seen yet
@@ -39,7 +39,7 @@ type Guesses interface {
 const silence = time.Minute
 
 // Renew sets the reports to judge by, by backend. While it is not known which reports exist,
-// nothing that agents could report leaves before max-drain.
+// nothing that agents could report leaves before max-retention.
 func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

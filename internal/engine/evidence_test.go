@@ -53,7 +53,7 @@ func (l *reportedLife) trim() {
 	log, left := history.Trim(l.log, &l.service, held, &l.evidence, l.now)
 	for _, d := range left {
 		if d.Cause == history.Overdue {
-			l.t.Fatalf("generation %d left at max-drain", d.Number)
+			l.t.Fatalf("generation %d left at max-retention", d.Number)
 		}
 	}
 	l.log = history.Advance(log, &l.service, l.now)
@@ -175,7 +175,7 @@ func TestConnectionsThatAreReportedKeepTheirBackend(t *testing.T) {
 func moved(t *testing.T, backends int) (s model.Service, log model.Log, at time.Time) {
 	t.Helper()
 	s = web(backends)
-	s.Mode, s.Drain = model.GUE, model.Duration(livedDrain)
+	s.Mode, s.Retention = model.GUE, model.Duration(livedDrain)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log = history.Advance(model.Log{}, &s, begin)
 	s.Backends[0].State = model.Draining
@@ -256,16 +256,16 @@ func TestWhatCountsAsEvidence(t *testing.T) {
 
 func TestMaxDrainEndsWhatAgentsReport(t *testing.T) {
 	s, log, at := moved(t, 3)
-	s.MaxDrain = model.Duration(time.Hour)
+	s.MaxRetention = model.Duration(time.Hour)
 	var e Evidence
 	e.Renew(reportsOf(model.AgentReport{Backend: s.Backends[0].Address}), true, at)
 	trimmed, _ := history.Trim(log, &s, nil, &e, at)
 	if due, want := history.Due(trimmed, &s, nil, &e, at), at.Add(-livedDrain+time.Hour); !due.Equal(want) {
-		t.Errorf("what a silent agent may need is due at %v, want max-drain: %v", due, want)
+		t.Errorf("what a silent agent may need is due at %v, want max-retention: %v", due, want)
 	}
 	_, left := history.Trim(trimmed, &s, nil, &e, at.Add(time.Hour))
 	if len(left) != 1 || left[0].Cause != history.Overdue {
-		t.Errorf("at max-drain there left %v, want the first generation, overdue", left)
+		t.Errorf("at max-retention there left %v, want the first generation, overdue", left)
 	}
 }
 

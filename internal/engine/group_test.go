@@ -133,7 +133,7 @@ func (g *group) revise() {
 	log, left := history.Trim(g.log, &g.service, held, &g.evidence, g.now)
 	for _, d := range left {
 		if d.Cause == history.Overdue {
-			g.t.Fatalf("generation %d left at max-drain", d.Number)
+			g.t.Fatalf("generation %d left at max-retention", d.Number)
 		}
 	}
 	g.log = asOf(history.Announce(history.Advance(log, &g.service, g.now), log, g.notice), g.now)

@@ -52,7 +52,7 @@ func newLife(t *testing.T, r *rand.Rand) *lifeOfAService {
 		planner: NewPlanner(), connections: map[placed]time.Time{},
 	}
 	l.service.Mode = []model.Mode{model.GUE, model.IPIP}[r.IntN(2)]
-	l.service.Drain = model.Duration(livedDrain)
+	l.service.Retention = model.Duration(livedDrain)
 	l.service.RingSize = []uint32{53, 101, 101, 0}[r.IntN(4)]
 	l.v6, l.pace = r.IntN(2) == 0, livedDrain/time.Duration(3+r.IntN(20))
 	l.notice = l.pace * time.Duration(r.IntN(4)) / 2

@@ -62,7 +62,7 @@ func TestLoadsOfWhoStartsSlowly(t *testing.T) {
 func TestConnectionsOfBackupsKeepGenerations(t *testing.T) {
 	s := web(3)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	at := begin.Add(s.DrainOrDefault())
+	at := begin.Add(s.RetentionOrDefault())
 	for _, test := range []struct {
 		older, newer model.Policy
 		kept         bool

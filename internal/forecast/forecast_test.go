@@ -254,7 +254,7 @@ func TestRemoved(t *testing.T) {
 }
 
 // How long a removed backend has drained is said, by the log, and slots that a shorter
-// max-drain lets go while agents report connections in them.
+// max-retention lets go while agents report connections in them.
 func TestRisksByTheLog(t *testing.T) {
 	now := time.Now()
 	before := service(model.GUE, 3)
@@ -278,10 +278,10 @@ func TestRisksByTheLog(t *testing.T) {
 		t.Errorf("removing a drained backend risks %+v", p.Risks)
 	}
 	for drain, want := range map[time.Duration]int{time.Hour: 1, 2 * time.Hour: 0} {
-		c = changeOf(&before, with(before, func(s *model.Service) { s.MaxDrain = model.Duration(drain) }))
+		c = changeOf(&before, with(before, func(s *model.Service) { s.MaxRetention = model.Duration(drain) }))
 		c.Now, c.WasLog = now, log
-		if p := Of(c); len(p.Risks) != want || want > 0 && p.Risks[0].Reason != model.RiskMaxDrain {
-			t.Errorf("a max-drain of %v risks %+v", drain, p.Risks)
+		if p := Of(c); len(p.Risks) != want || want > 0 && p.Risks[0].Reason != model.RiskMaxRetention {
+			t.Errorf("a max-retention of %v risks %+v", drain, p.Risks)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func TestStopsAsking(t *testing.T) {
 	}{
 		{func(s *model.Service) { s.AskRedirect = false }, true},
 		{func(s *model.Service) { s.AskRedirect, s.SNAT = false, false }, false}, // translation
-		{func(s *model.Service) { s.Drain = model.Duration(time.Hour) }, false},
+		{func(s *model.Service) { s.Retention = model.Duration(time.Hour) }, false},
 	} {
 		p := Of(changeOf(&before, with(before, test.change)))
 		if got := slices.ContainsFunc(p.Risks, func(r model.Risk) bool { return r.Reason == model.RiskAsks }); got != test.want {

@@ -28,7 +28,7 @@ var risks = []struct {
 	{model.RiskMemoryAlone, model.WhenDirectors, memoryAlone},
 	{model.RiskFullNAT, model.WhenDirectors, fullNAT},
 	{model.RiskNoNotice, model.WhenLate, noNotice},
-	{model.RiskMaxDrain, model.WhenOld, maxDrain},
+	{model.RiskMaxRetention, model.WhenOld, maxRetention},
 	{model.RiskQUIC, model.WhenApplied, quicKeys},
 	{model.RiskSourceRanges, model.WhenApplied, sourceRanges},
 	{model.RiskKernelSources, model.WhenApplied, kernelSources},
@@ -172,14 +172,14 @@ func affinity(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 	if c.Before == nil || c.After == nil || c.Before.Affinity == c.After.Affinity || !c.guessed() {
 		return model.Risk{}, false
 	}
-	return model.Risk{Text: fmt.Sprintf("another affinity gives every flow another slot: directors remember what sends a packet within %v, and no agent knows the rest", c.After.DrainOrDefault())}, true
+	return model.Risk{Text: fmt.Sprintf("another affinity gives every flow another slot: directors remember what sends a packet within %v, and no agent knows the rest", c.After.RetentionOrDefault())}, true
 }
 
 func noAgents(c *Change, p *model.PlannedService) (model.Risk, bool) {
 	if c.Before == nil || c.After == nil || p.Moved == 0 || c.Before.Affinity != c.After.Affinity || !c.guessed() {
 		return model.Risk{}, false
 	}
-	text := fmt.Sprintf("no agent knows the connections in the %d slots that move: directors remember those that send a packet while older generations stay, which is for %v at least", p.Moved, c.After.DrainOrDefault())
+	text := fmt.Sprintf("no agent knows the connections in the %d slots that move: directors remember those that send a packet while older generations stay, which is for %v at least", p.Moved, c.After.RetentionOrDefault())
 	if c.Group {
 		text += "; of those that a director which comes or goes meanwhile has seen last, and not told yet, some end, too"
 	}
@@ -218,20 +218,20 @@ func noNotice(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 	return model.Risk{Text: "another " + what + " has no notice: what other directors place by the one before, or by this one, while they do not agree is not found by all"}, what != ""
 }
 
-func maxDrain(c *Change, _ *model.PlannedService) (model.Risk, bool) {
-	if c.Before == nil || c.After == nil || c.After.MaxDrainOrDefault() >= c.Before.MaxDrainOrDefault() {
+func maxRetention(c *Change, _ *model.PlannedService) (model.Risk, bool) {
+	if c.Before == nil || c.After == nil || c.After.MaxRetentionOrDefault() >= c.Before.MaxRetentionOrDefault() {
 		return model.Risk{}, false
 	}
 	slots := 0
 	var replaced time.Time
 	for i := range c.WasLog.Generations {
 		g := &c.WasLog.Generations[i]
-		if i > 0 && g.Kept != nil && c.Now.Sub(replaced) > c.After.MaxDrainOrDefault() {
+		if i > 0 && g.Kept != nil && c.Now.Sub(replaced) > c.After.MaxRetentionOrDefault() {
 			slots += g.Kept.Count()
 		}
 		replaced = g.Places()
 	}
-	return model.Risk{Text: fmt.Sprintf("agents may have connections in %d slots of generations that are older than the new max-drain, and leave the log: they end when directors or backends change again", slots)}, slots > 0
+	return model.Risk{Text: fmt.Sprintf("agents may have connections in %d slots of generations that are older than the new max-retention, and leave the log: they end when directors or backends change again", slots)}, slots > 0
 }
 
 // keysGo reports whether the service has keys that it will not have: they are not shown, so no

@@ -105,7 +105,7 @@ func TestTrimWithoutAgents(t *testing.T) {
 	log = advanced(log, s, 10*time.Second)
 	s.Backends[0].Weight = 20
 	log = advanced(log, s, 20*time.Second)
-	s.Drain = model.Duration(30 * time.Second)
+	s.Retention = model.Duration(30 * time.Second)
 	want(t, "at once", trimmed(log, s, nil, nil, 20*time.Second), 3, 2, 1)
 	want(t, "before drain", trimmed(log, s, nil, nil, 39*time.Second), 3, 2, 1)
 	want(t, "after drain", trimmed(log, s, nil, nil, 40*time.Second), 3, 2)
@@ -118,7 +118,7 @@ func TestTrimWithoutAgents(t *testing.T) {
 	if due := Due(advanced(model.Log{}, s, 0), s, nil, nil, start); !due.IsZero() {
 		t.Errorf("the only generation leaves at %v", due)
 	}
-	s.Drain = 0
+	s.Retention = 0
 	want(t, "default drain", trimmed(log, s, nil, nil, 69*time.Second), 3, 2, 1)
 	want(t, "default drain", trimmed(log, s, nil, nil, 70*time.Second), 3, 2)
 }
@@ -140,7 +140,7 @@ func (r reported) Needed(_ *model.Service, g *model.Generation, _ []model.Genera
 
 func TestTrimByEvidence(t *testing.T) {
 	s := service(3)
-	s.Mode, s.MaxDrain = model.GUE, model.Duration(time.Hour)
+	s.Mode, s.MaxRetention = model.GUE, model.Duration(time.Hour)
 	log := advanced(model.Log{}, s, 0)
 	s.Backends[0].Weight = 50
 	log = advanced(log, s, 0)
@@ -161,9 +161,9 @@ func TestTrimByEvidence(t *testing.T) {
 	}
 	want(t, "agents report no more", trimmed(stay, s, nil, nil, 2*time.Minute), 3)
 	stay, left := Trim(log, s, nil, reported{1: 1}, start.Add(2*time.Hour))
-	want(t, "max-drain", numbers(stay), 3)
+	want(t, "max-retention", numbers(stay), 3)
 	if len(left) != 2 || left[0].Number != 2 || left[0].Cause != Drained || left[1].Number != 1 || left[1].Cause != Overdue {
-		t.Errorf("there left %v, want generation 2, drained, and 1 at max-drain", left)
+		t.Errorf("there left %v, want generation 2, drained, and 1 at max-retention", left)
 	}
 	s.Backends = s.Backends[:0]
 	if _, left := Trim(log, s, nil, nil, start); len(left) != 2 || left[0].Cause != Gone || left[1].Cause != Gone {
@@ -187,7 +187,7 @@ func TestReportsOfUDPCountLater(t *testing.T) {
 	want(t, "before the next drain", trimmed(told, s, nil, reported{}, 2*time.Minute-1), 2, 1)
 	want(t, "nobody needs it", trimmed(told, s, nil, reported{}, 2*time.Minute), 2)
 	want(t, "it is needed", trimmed(told, s, nil, reported{1: 1}, 2*time.Minute), 2, 1)
-	want(t, "at max-drain", trimmed(log, s, nil, reported{1: 1}, 24*time.Hour), 2)
+	want(t, "at max-retention", trimmed(log, s, nil, reported{1: 1}, 24*time.Hour), 2)
 
 	s.Backends[0].Weight = 20
 	next := advanced(told, s, 90*time.Second)

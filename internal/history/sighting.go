@@ -25,7 +25,7 @@ func newSighting(t *trimmer, log model.Log, held Held, now time.Time) sighting {
 	if last.IsZero() {
 		return sighting{}
 	}
-	seen := sighting{from: 1, end: last.Add(t.service.DrainOrDefault())}
+	seen := sighting{from: 1, end: last.Add(t.service.RetentionOrDefault())}
 	crowded := isCrowded(log, held, now)
 	for i := len(log.Generations) - 1; i > 0; i-- {
 		oldest := &log.Generations[i]

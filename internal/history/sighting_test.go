@@ -35,10 +35,10 @@ func wantDue(t *testing.T, log model.Log, s *model.Service, held Held, evidence 
 }
 
 // The oldest generation stays until no connection of it was seen for drain, or until
-// max-drain; those between it and the newest leave as they do when nobody looks.
+// max-retention; those between it and the newest leave as they do when nobody looks.
 func TestSeenGenerationStays(t *testing.T) {
 	s := service(3)
-	s.MaxDrain = model.Duration(time.Hour)
+	s.MaxRetention = model.Duration(time.Hour)
 	log := weights(model.Log{}, s, 0, 10, 20)
 	log = weights(log, s, 30*time.Second, 30)
 	want(t, "nobody looks", trimmed(log, s, nil, nil, 2*time.Minute), 3)
@@ -56,7 +56,7 @@ func TestSeenGenerationStays(t *testing.T) {
 	wantDue(t, stay, s, nil, sights(59*time.Minute+30*time.Second), 59*time.Minute, time.Hour)
 	_, left := Trim(stay, s, nil, sights(59*time.Minute+30*time.Second), start.Add(time.Hour))
 	if len(left) != 1 || left[0].Number != 1 || left[0].Cause != Overdue {
-		t.Errorf("there left %v, want generation 1 at max-drain", left)
+		t.Errorf("there left %v, want generation 1 at max-retention", left)
 	}
 	_, left = Trim(stay, s, nil, sights(0), start.Add(time.Hour))
 	if len(left) != 1 || left[0].Cause != Drained {

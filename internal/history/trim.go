@@ -34,7 +34,7 @@ type Cause string
 const (
 	Drained  Cause = "drained"   // it has not placed a connection for the service's drain, and none is known
 	Gone     Cause = "gone"      // none of its members is a backend any more
-	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it, or are silent, or directors see some
+	Overdue  Cause = "max_drain" // at max-retention, although agents report connections of it, or are silent, or directors see some
 	Repeated Cause = "repeated"  // a newer one has its ring, and there was no room
 )
 
@@ -54,10 +54,10 @@ type Departure struct {
 //   - at once, when none of their members is a backend any more;
 //   - when they have not placed a connection for the service's drain;
 //   - but if agents report connections of the service: from then on slot by slot, when the agents
-//     of its owner and of its backup report no connection there, and all that is left at max-drain.
+//     of its owner and of its backup report no connection there, and all that is left at max-retention.
 //     With UDP, directors send new flows to older owners, too, until a log keeps slots for what
 //     agents report: so at first it keeps all, and the generation has placed flows until then;
-//   - and not while directors see connections of the oldest (see sighting), up to max-drain.
+//   - and not while directors see connections of the oldest (see sighting), up to max-retention.
 //
 // The passed log is not written to.
 func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) (trimmed model.Log, left []Departure) {
@@ -231,8 +231,8 @@ func (t *trimmer) next(g *model.Generation) stay {
 	if placed.Before(g.Held) {
 		placed = g.Held
 	}
-	s.drained = placed.Add(t.service.DrainOrDefault())
-	s.overdue = replaced.Add(t.service.MaxDrainOrDefault())
+	s.drained = placed.Add(t.service.RetentionOrDefault())
+	s.overdue = replaced.Add(t.service.MaxRetentionOrDefault())
 	if s.overdue.Before(s.drained) {
 		s.overdue = s.drained
 	}

@@ -23,11 +23,11 @@ const DefaultEtcdPrefix = "/weir"
 
 // The defaults of times.
 const (
-	DefaultCoalesce = Duration(50 * time.Millisecond)
-	DefaultNotice   = Duration(5 * time.Second)
-	DefaultSuspect  = Duration(5 * time.Second)
-	DefaultDrain    = Duration(time.Minute)
-	DefaultMaxDrain = Duration(24 * time.Hour)
+	DefaultCoalesce     = Duration(50 * time.Millisecond)
+	DefaultNotice       = Duration(5 * time.Second)
+	DefaultSuspect      = Duration(5 * time.Second)
+	DefaultRetention    = Duration(time.Minute)
+	DefaultMaxRetention = Duration(24 * time.Hour)
 
 	DefaultHoldTime    = Duration(9 * time.Second)
 	DefaultRestartTime = Duration(2 * time.Minute)
@@ -86,8 +86,8 @@ func (c *Config) SetDefaults() {
 	c.BFD.setDefaults()
 	c.setHookDefaults()
 	for i := range c.Services {
-		c.Services[i].Drain = Duration(c.Services[i].DrainOrDefault())
-		c.Services[i].MaxDrain = Duration(c.Services[i].MaxDrainOrDefault())
+		c.Services[i].Retention = Duration(c.Services[i].RetentionOrDefault())
+		c.Services[i].MaxRetention = Duration(c.Services[i].MaxRetentionOrDefault())
 		if h := c.Services[i].Health; h != nil {
 			c.Services[i].Health = h.withDefaults()
 		}
@@ -109,20 +109,20 @@ func (d *Director) FlowPortOrDefault() uint16 {
 	return *d.FlowPort
 }
 
-// DrainOrDefault returns how long a generation stays in the log at least.
-func (s *Service) DrainOrDefault() time.Duration {
-	if s.Drain == 0 {
-		return time.Duration(DefaultDrain)
+// RetentionOrDefault returns how long a generation stays in the log at least.
+func (s *Service) RetentionOrDefault() time.Duration {
+	if s.Retention == 0 {
+		return time.Duration(DefaultRetention)
 	}
-	return time.Duration(s.Drain)
+	return time.Duration(s.Retention)
 }
 
-// MaxDrainOrDefault returns how long a generation stays in the log at most.
-func (s *Service) MaxDrainOrDefault() time.Duration {
-	if s.MaxDrain == 0 {
-		return max(time.Duration(DefaultMaxDrain), s.DrainOrDefault())
+// MaxRetentionOrDefault returns how long a generation stays in the log at most.
+func (s *Service) MaxRetentionOrDefault() time.Duration {
+	if s.MaxRetention == 0 {
+		return max(time.Duration(DefaultMaxRetention), s.RetentionOrDefault())
 	}
-	return time.Duration(s.MaxDrain)
+	return time.Duration(s.MaxRetention)
 }
 
 func (b *BGP) setDefaults() {

@@ -50,10 +50,10 @@
 //   - Report: what an agent tells directors: load, or which backends still have connections of which generation.
 //   - Slow start: a backend that comes gets its share step by step.
 //
-// Four things are called drain:
+// How something ends:
 //
 //   - Draining: a backend's state: it keeps its connections and gets no new ones.
-//   - Drain time: services[].drain, how long flows of a generation that was replaced may still need it.
-//   - Drain of a backend: weir drain, which makes a backend draining beside the file.
-//   - Drain of a director: weir run --drain, which withdraws its routes before it ends.
+//   - Drain: weir drain makes a backend draining beside the file, until weir undrain.
+//   - Retention: how long a generation that was replaced stays in the log, because flows may need it: services[].retention.
+//   - Grace period: how long a director that is told to end goes on forwarding after it has withdrawn its VIPs: weir run --grace-period.
 package model

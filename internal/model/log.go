@@ -107,8 +107,8 @@ type Document struct {
 
 // writtenDocument is a document as stores, and the clients that give directors their logs, have it.
 type writtenDocument struct {
-	Service Service `json:"service"`
-	Log     Log     `json:"log"`
+	Service StoredService `json:"service"`
+	Log     Log           `json:"log"`
 	// Affinities are those of the log's generations; none: all have the service's. So documents of
 	// older versions, which knew one affinity per service, are read correctly, and older versions
 	// can read new ones while all affinities are equal.
@@ -117,9 +117,9 @@ type writtenDocument struct {
 
 // readDocument is a written document that is read.
 type readDocument struct {
-	Service    Service    `json:"service"`
-	Log        readLog    `json:"log"`
-	Affinities []Affinity `json:"affinities"`
+	Service    StoredService `json:"service"`
+	Log        readLog       `json:"log"`
+	Affinities []Affinity    `json:"affinities"`
 }
 
 // readLog is a log that is read: its sets of slots are texts at first, so that their size can be
@@ -177,7 +177,7 @@ func (l *Log) UnmarshalJSON(text []byte) error {
 
 // MarshalJSON writes the document.
 func (d Document) MarshalJSON() ([]byte, error) {
-	w := writtenDocument{Service: d.Service, Log: d.Log}
+	w := writtenDocument{Service: StoredService(d.Service), Log: d.Log}
 	others := false
 	for _, g := range d.Log.Generations {
 		w.Affinities = append(w.Affinities, g.Affinity)
@@ -219,7 +219,7 @@ func (d *Document) UnmarshalJSON(text []byte) error {
 	for i := range w.Log.Generations {
 		w.Log.Generations[i].Members = exactly(w.Log.Generations[i].Members)
 	}
-	*d = Document{w.Service, w.Log}
+	*d = Document{Service(w.Service), w.Log}
 	return nil
 }
 

@@ -19,6 +19,8 @@ type Config struct {
 	API       API            `json:"api,omitzero"`        // the clients that may ask over TCP
 	Loads     Loads          `json:"loads,omitzero"`      // how agents report loads of backends to directors
 	Services  []Service      `json:"services"`
+
+	FormerKeys []FormerKey `json:"-"` // that the file has
 }
 
 // Director is what one director must know about itself.
@@ -149,13 +151,13 @@ type Service struct {
 	SNAT             bool `json:"snat,omitempty"` // with mode nat: full NAT
 	// AskRedirect makes directors with full NAT ask backends that are directors to hand connections
 	// over, in the place of clients.
-	AskRedirect bool         `json:"ask-redirect,omitempty"`
-	Policy      Policy       `json:"policy,omitzero"`
-	Affinity    Affinity     `json:"affinity,omitzero"`
-	RingSize    uint32       `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
-	Drain       Duration     `json:"drain,omitzero"`      // how long a generation stays in the log at least
-	MaxDrain    Duration     `json:"max-drain,omitzero"`  // and at most
-	QUIC        []QUICConfig `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
+	AskRedirect  bool         `json:"ask-redirect,omitempty"`
+	Policy       Policy       `json:"policy,omitzero"`
+	Affinity     Affinity     `json:"affinity,omitzero"`
+	RingSize     uint32       `json:"ring-size,omitempty"`    // slots, a prime; 0: by the number of backends
+	Retention    Duration     `json:"retention,omitzero"`     // how long a generation stays in the log at least
+	MaxRetention Duration     `json:"max-retention,omitzero"` // and at most
+	QUIC         []QUICConfig `json:"quic,omitempty"`         // with protocol udp: connection IDs that name the backend
 	// MinHealthy is how many backends must not be down for the VIP to be announced; nil: one.
 	MinHealthy *uint32      `json:"min-healthy,omitempty"`
 	Health     *HealthCheck `json:"health,omitempty"` // nil: backends are not checked

@@ -81,7 +81,7 @@ type PlannedLimit struct {
 
 // Risk is a reason why connections may end, and which ones.
 type Risk struct {
-	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,asks,tunnel,leaves-gue,affinity,no-agents,memory-alone,full-nat,no-notice,max-drain,quic,source-ranges,kernel-sources"`
+	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,asks,tunnel,leaves-gue,affinity,no-agents,memory-alone,full-nat,no-notice,max-retention,quic,source-ranges,kernel-sources"`
 	When     RiskWhen   `json:"when" enum:"at-once,if-idle,if-directors-change,if-a-director-is-late,if-not-ready,if-long" doc:"what has to happen for them to end"`
 	Text     string     `json:"text" doc:"the reason, for people"`
 	Backends []string   `json:"backends,omitempty" doc:"names of those whose connections they are; none: of any"`
@@ -129,7 +129,7 @@ const (
 	RiskMemoryAlone    RiskReason = "memory-alone"
 	RiskFullNAT        RiskReason = "full-nat"
 	RiskNoNotice       RiskReason = "no-notice"
-	RiskMaxDrain       RiskReason = "max-drain"
+	RiskMaxRetention   RiskReason = "max-retention"
 	RiskQUIC           RiskReason = "quic"
 	RiskSourceRanges   RiskReason = "source-ranges"
 	RiskKernelSources  RiskReason = "kernel-sources"

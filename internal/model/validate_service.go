@@ -44,7 +44,7 @@ func (v *validation) service(i int) {
 	v.quic(i)
 	v.health(i)
 	v.ringSize(i)
-	v.drain(i)
+	v.retention(i)
 	v.backends(i)
 }
 
@@ -126,23 +126,23 @@ func (v *validation) ringSize(i int) {
 
 // The bounds on times. Every generation in a log costs memory and work.
 const (
-	minDrain    = Duration(time.Millisecond)
-	maxDrain    = Duration(24 * time.Hour)
-	maxMaxDrain = Duration(30 * 24 * time.Hour)
-	minCoalesce = Duration(time.Millisecond)
-	maxCoalesce = Duration(10 * time.Second)
-	minNotice   = Duration(time.Millisecond)
-	maxNotice   = Duration(time.Minute)
-	minSuspect  = Duration(time.Millisecond)
-	maxSuspect  = Duration(time.Minute)
+	minRetention    = Duration(time.Millisecond)
+	maxRetention    = Duration(24 * time.Hour)
+	maxMaxRetention = Duration(30 * 24 * time.Hour)
+	minCoalesce     = Duration(time.Millisecond)
+	maxCoalesce     = Duration(10 * time.Second)
+	minNotice       = Duration(time.Millisecond)
+	maxNotice       = Duration(time.Minute)
+	minSuspect      = Duration(time.Millisecond)
+	maxSuspect      = Duration(time.Minute)
 )
 
-func (v *validation) drain(i int) {
+func (v *validation) retention(i int) {
 	s := &v.config.Services[i]
-	v.duration(servicePath(i, "drain"), s.Drain, minDrain, maxDrain)
-	v.duration(servicePath(i, "max-drain"), s.MaxDrain, minDrain, maxMaxDrain)
-	if s.Drain != 0 && s.MaxDrain != 0 && s.MaxDrain < s.Drain {
-		v.errs.addWithOther(servicePath(i, "max-drain"), servicePath(i, "drain"), "%v is shorter than drain, %v", s.MaxDrain, s.Drain)
+	v.duration(servicePath(i, "retention"), s.Retention, minRetention, maxRetention)
+	v.duration(servicePath(i, "max-retention"), s.MaxRetention, minRetention, maxMaxRetention)
+	if s.Retention != 0 && s.MaxRetention != 0 && s.MaxRetention < s.Retention {
+		v.errs.addWithOther(servicePath(i, "max-retention"), servicePath(i, "retention"), "%v is shorter than retention, %v", s.MaxRetention, s.Retention)
 	}
 }
 

@@ -132,7 +132,7 @@ func (e *Etcd) FollowReports(ctx context.Context) *Reports {
 			at, err := e.listReports(ctx, r)
 			if failed != (err != nil) && ctx.Err() == nil {
 				failed = err != nil
-				e.options.warn(model.ProblemReports, partReports, "agents' reports cannot be read, logs keep generations until max-drain", err)
+				e.options.warn(model.ProblemReports, partReports, "agents' reports cannot be read, logs keep generations until max-retention", err)
 			}
 			if err != nil {
 				e.options.Log.Debug("agents' reports cannot be read", "error", err)
@@ -286,7 +286,7 @@ func (r *Reports) warn() {
 			continue
 		}
 		first := slices.MinFunc(slices.Collect(maps.Keys(row.backends)), netip.Addr.Compare)
-		err := fmt.Errorf("agents' reports about backends (%v and perhaps others) are taken to say nothing, logs keep generations until max-drain: %s", first, row.why)
+		err := fmt.Errorf("agents' reports about backends (%v and perhaps others) are taken to say nothing, logs keep generations until max-retention: %s", first, row.why)
 		errs, text = append(errs, err), text+err.Error()
 	}
 	if text == r.warned {

@@ -122,7 +122,7 @@ func placing(s *model.Service) string {
 		}
 	}
 	slices.SortFunc(of.Backends, func(a, b model.Backend) int { return a.Endpoint().Compare(b.Endpoint()) })
-	text, err := json.Marshal(of)
+	text, err := json.Marshal(model.StoredService(of))
 	if err != nil {
 		return "" // it is not compared
 	}

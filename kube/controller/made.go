@@ -162,7 +162,7 @@ func (p *plan) parts() ([]part, error) {
 		}
 		if w.made.texts == nil {
 			for i := range w.made.services {
-				text, err := json.Marshal(&w.made.services[i])
+				text, err := json.Marshal((*model.StoredService)(&w.made.services[i]))
 				if err != nil {
 					return nil, fmt.Errorf("write service %s: %w", w.made.services[i].Name, err)
 				}

@@ -57,7 +57,7 @@ func TestValid(t *testing.T) {
 		if !strings.HasPrefix(why, test.want) || (test.want == "") != (why == "") {
 			t.Errorf("%s: %q is wrong, want %q", name, why, test.want)
 		}
-		if test.want == "" && len(list) > 0 && (list[0].Drain == 0 || list[0].MaxDrain == 0) {
+		if test.want == "" && len(list) > 0 && (list[0].Retention == 0 || list[0].MaxRetention == 0) {
 			t.Errorf("%s: it has no defaults: %+v", name, list[0])
 		}
 	}

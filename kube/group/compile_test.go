@@ -20,7 +20,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func service(vip string, backends int) model.Service {
 	s := model.Service{Name: "default/web/80-tcp", VIP: netip.MustParseAddr(vip), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.NAT, SNAT: true,
-		Drain: model.Duration(time.Minute), MaxDrain: model.Duration(time.Hour)}
+		Retention: model.Duration(time.Minute), MaxRetention: model.Duration(time.Hour)}
 	for i := range backends {
 		b := model.NewBackend()
 		b.Name, b.Address, b.Port = fmt.Sprintf("web-7d4b9c6f5d-%05d", i), netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8080

@@ -113,7 +113,7 @@ func TestServicePolicy(t *testing.T) {
 			if s.Health.HTTP != nil {
 				health += s.Health.HTTP.Path
 			}
-			got = append(got, fmt.Sprintf("%s %s %s %s %s %s", s.Mode, s.Policy, s.Affinity, s.Drain, s.MaxDrain, health))
+			got = append(got, fmt.Sprintf("%s %s %s %s %s %s", s.Mode, s.Policy, s.Affinity, s.Retention, s.MaxRetention, health))
 		}
 		if all := strings.Join(got, ", "); all != test.want {
 			t.Errorf("%s makes %s, want %s", test.spec, all, test.want)

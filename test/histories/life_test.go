@@ -97,7 +97,7 @@ func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *l
 	h := &life{lab: l, TB: t, r: r, service: service(vip, protocol), six: r.IntN(2) == 0, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		planner: engine.NewPlanner(), reports: map[netip.Addr]model.AgentReport{}, rings: map[uint64]maglev.Generation{},
 		expired: time.Now().Add(untilForgotten), conclusions: conclusions}
-	h.service.Drain = model.Duration(drain)
+	h.service.Retention = model.Duration(drain)
 	h.service.RingSize = []uint32{53, 101, 211}[r.IntN(3)]
 	h.service.Affinity = model.Affinity(r.IntN(2))
 	h.service.Policy = []model.Policy{model.Maglev, model.P2C}[r.IntN(2)]

@@ -121,14 +121,14 @@ func TestPoolsAndPolicies(t *testing.T) {
 
 	// A policy changes how the Services that it selects are forwarded, and no others.
 	l.makeResource(policyHead, "slow", "{selector: {matchLabels: {app: web}}, policy: round-robin, drain: 90s}")
-	l.waitForService("default/web/80-tcp", "policy round-robin", func(s model.Service) bool { return s.Policy == model.RoundRobin && s.Drain.String() == "1m30s" })
-	l.waitForService("default/dear/80-tcp", "policy maglev", func(s model.Service) bool { return s.Policy == model.Maglev && s.Drain == model.DefaultDrain })
+	l.waitForService("default/web/80-tcp", "policy round-robin", func(s model.Service) bool { return s.Policy == model.RoundRobin && s.Retention.String() == "1m30s" })
+	l.waitForService("default/dear/80-tcp", "policy maglev", func(s model.Service) bool { return s.Policy == model.Maglev && s.Retention == model.DefaultRetention })
 	l.waitForPolicy("slow", v1alpha1.ReasonInUse, 1)
 	l.reaches("203.0.113.1", "pod1", "pod2")
 	l.makeResource(policyHead, "tunnel", "{selector: {}, mode: l2dsr, priority: 9}")
 	l.waitForPolicy("tunnel", v1alpha1.ReasonInvalid, 0) // these backends are pods
 	l.deleteResource("servicepolicies", namespace, "slow")
-	l.waitForService("default/web/80-tcp", "policy maglev again", func(s model.Service) bool { return s.Policy == model.Maglev && s.Drain == model.DefaultDrain })
+	l.waitForService("default/web/80-tcp", "policy maglev again", func(s model.Service) bool { return s.Policy == model.Maglev && s.Retention == model.DefaultRetention })
 
 	// A pool that goes, or no longer selects a Service, takes no address away, and a pool that
 	// waited for its addresses is used.

@@ -86,7 +86,7 @@ args:
 - --config=/var/lib/weir/weir.yaml
 - --socket=/run/weir/director.sock
 - --bpffs={{ .root.Values.director.bpffs }}{{ with .pod }}/$(POD_NAME)
-- --drain={{ .drain }}s{{ end }}
+- --grace-period={{ .drain }}s{{ end }}
 - --log-level={{ .root.Values.logLevel }}
 - --log-format={{ .root.Values.logFormat }}
 {{- if .pod }}

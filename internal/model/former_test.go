@@ -1,0 +1,73 @@
+package model_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Directors of older versions read the same stores, and refuse keys that they do not know.
+func TestStoresHaveTheFormerNames(t *testing.T) {
+	d := model.Document{Service: model.Service{Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP, Backends: []model.Backend{},
+		Retention: model.Duration(time.Minute), MaxRetention: model.Duration(time.Hour)}}
+	text, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{`"drain":"1m0s"`, `"max-drain":"1h0m0s"`} {
+		if !strings.Contains(string(text), key) {
+			t.Errorf("%s does not have %s", text, key)
+		}
+	}
+	if strings.Contains(string(text), "retention") {
+		t.Errorf("%s has a key that older versions do not know", text)
+	}
+	now := strings.NewReplacer("max-drain", "max-retention", "drain", "retention").Replace(string(text))
+	for _, text := range []string{string(text), now} {
+		var read model.Document
+		if err := json.Unmarshal([]byte(text), &read); err != nil {
+			t.Errorf("%s is not read: %v", text, err)
+		} else if read.Service.Retention != d.Service.Retention || read.Service.MaxRetention != d.Service.MaxRetention {
+			t.Errorf("of %s are read %v and %v", text, read.Service.Retention, read.Service.MaxRetention)
+		}
+	}
+}
+
+// All fields but those with former names are stored by their own.
+func TestStoredServiceHasTheSameKeys(t *testing.T) {
+	keys := func(v any) map[string]bool {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(text, &fields); err != nil {
+			t.Fatal(err)
+		}
+		is := map[string]bool{}
+		for key := range fields {
+			is[key] = true
+		}
+		return is
+	}
+	least := uint32(1)
+	fallback := model.GUE
+	s := model.Service{Name: "web", Fallback: &fallback, SNAT: true, AskRedirect: true, RingSize: 7, MinHealthy: &least,
+		Retention: 1, MaxRetention: 2, KernelSources: true, RedirectUnprobed: true, QUIC: []model.QUICConfig{{}}, Health: &model.HealthCheck{}}
+	want := keys(s)
+	for before, now := range model.FormerServiceKeys {
+		if !want[now] {
+			t.Errorf("no service has the key %s", now)
+		}
+		delete(want, now)
+		want[before] = true
+	}
+	if got := keys(model.StoredService(s)); !reflect.DeepEqual(got, want) {
+		t.Errorf("stored are %v, want %v", got, want)
+	}
+}
