@@ -31,17 +31,39 @@ static __always_inline void count_opened(__u32 backend)
 		(*opened)++;
 }
 
+/*
+ * The classes of reasons. The enum has each class in one piece, in this order. Reasons are
+ * appended to it, because counters outlive versions: one that is no DROP is told apart here.
+ */
+
+/* Whether the kernel gets the packet untouched because weir did not look for its service. */
+static __always_inline int is_left_alone(enum reason reason)
+{
+	return reason >= PASS_NO_SERVICE && reason <= PASS_UNSUPPORTED;
+}
+
+/* Whether the packet went to its backend, on this host or another one, or back to a client. */
+static __always_inline int is_forwarded(enum reason reason)
+{
+	return reason >= PASS_LOCAL && reason < ANSWER_ECHO;
+}
+
 /* Whether the packet, or an answer in its place, leaves this host. */
 static __always_inline int leaves(enum reason reason)
 {
 	return reason >= FORWARD_L2DSR && reason < DROP_NO_BACKEND;
 }
 
+static __always_inline int is_dropped(enum reason reason)
+{
+	return reason >= DROP_NO_BACKEND;
+}
+
 static __always_inline int action(const struct packet *packet, enum reason reason)
 {
 	if (likely(leaves(reason)))
 		return packet->action;
-	return reason < FORWARD_L2DSR ? XDP_PASS : XDP_DROP;
+	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
 /*

@@ -80,8 +80,6 @@ static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct 
 						   deliver(packet);
 	if (backend->flags & BACKEND_ASKS)
 		return forward_asking(ctx, packet, backend);
-	if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
-		return CONTINUE;
 	return forward_redirect(ctx, packet, backend);
 }
 
@@ -129,8 +127,8 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	}
 	if (likely(reason == CONTINUE))
 		reason = forward_by_mode(ctx, packet, backend, packet->backend);
-	if (unlikely(reason < PASS_LOCAL || reason >= ANSWER_ECHO)) {
-		if (reason >= DROP_NO_BACKEND)
+	if (unlikely(!is_forwarded(reason))) {
+		if (is_dropped(reason))
 			count_drop(backend->service, packet);
 		return reason;
 	}
@@ -146,12 +144,10 @@ static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet)
 {
 	const struct backend *backend;
 
-	if (!packet || !is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
+	if (!packet)
 		return 0;
 	backend = backend_at(packet->backend);
-	return backend &&
-	       (backend->flags & (BACKEND_REDIRECT | BACKEND_LOCAL)) == BACKEND_REDIRECT &&
-	       asks_redirect(ctx, packet);
+	return backend && takes_over(backend) && asks_redirect(ctx, packet);
 }
 
 /* Rare cases after the choice of a backend: none is alive, full NAT, QUIC, fragments. */
@@ -352,7 +348,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 static __always_inline enum reason stay(struct xdp_md *ctx, const struct packet *packet,
 					enum reason reason)
 {
-	if (reason >= PASS_NO_SERVICE && reason <= PASS_UNSUPPORTED)
+	if (is_left_alone(reason))
 		return keep_from_kernel(ctx, packet, reason);
 	return reason;
 }

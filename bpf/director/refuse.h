@@ -50,21 +50,10 @@ static __always_inline int may_be_refused(const struct flow *flow)
 	return (__u8)(first + 32) <= 32 || first == 127 || in_source_filter(&flow->source, 0);
 }
 
-/* Unspecified, loopback, multicast, broadcast and mapped addresses: RFC 1122, 3.2.1.3; RFC 4291, 2.5 and 2.7. */
 static __always_inline int is_nobodys(const struct flow *flow)
 {
-	const struct address *source = &flow->source;
-	__u8 first = source->bytes[0];
-
-	if (!flow->ipv6)
-		return !first || first == 127 || (first >= 224 && first < 240) ||
-		       ADDRESS_WORD(source, 0) == 0xffffffff;
-	if (first == 0xff)
-		return 1;
-	if (ADDRESS_WORD(source, 0) | ADDRESS_WORD(source, 1))
-		return 0;
-	return ADDRESS_WORD(source, 2) == bpf_htonl(0xffff) ||
-	       (!ADDRESS_WORD(source, 2) && bpf_ntohl(ADDRESS_WORD(source, 3)) <= 1);
+	return flow->ipv6 ? is_nobodys6(&flow->source) :
+			    is_nobodys4(ADDRESS_WORD(&flow->source, 0));
 }
 
 /* Whether a backend of the service serves at the source's port; port 0: at the packet's own. */

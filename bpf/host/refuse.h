@@ -15,20 +15,11 @@ static __always_inline int is_vip(const struct inner *inner, const struct addres
 	return bpf_map_lookup_elem(&endpoints, &vip) != NULL;
 }
 
-/* Unspecified, loopback, multicast, broadcast and mapped addresses, as in refuse.h. */
 static __always_inline int is_nobodys(const struct inner *inner)
 {
 	const __be32 *words = (const __be32 *)inner->source.bytes;
-	__u8 first = inner->source.bytes[inner->ipv6 ? 0 : 12];
 
-	if (!inner->ipv6)
-		return !first || first == 127 || (first >= 224 && first < 240) ||
-		       words[3] == 0xffffffff;
-	if (first == 0xff)
-		return 1;
-	if (words[0] | words[1])
-		return 0;
-	return words[2] == bpf_htonl(0xffff) || (!words[2] && bpf_ntohl(words[3]) <= 1);
+	return inner->ipv6 ? is_nobodys6(&inner->source) : is_nobodys4(words[3]);
 }
 
 /*

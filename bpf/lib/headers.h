@@ -74,3 +74,23 @@ static __always_inline void map_address(struct address *to, __be32 address)
 	words[2] = bpf_htonl(0xffff);
 	words[3] = address;
 }
+
+/* Whether no host has an address: unspecified, loopback, multicast, broadcast (RFC 1122, 3.2.1.3). */
+static __always_inline int is_nobodys4(__be32 address)
+{
+	__u8 first = bpf_ntohl(address) >> 24;
+
+	return !first || first == 127 || (first >= 224 && first < 240) || address == 0xffffffff;
+}
+
+/* The same of IPv6 (RFC 4291, 2.5 and 2.7), and mapped addresses. */
+static __always_inline int is_nobodys6(const struct address *address)
+{
+	const __be32 *words = (const __be32 *)address->bytes;
+
+	if (address->bytes[0] == 0xff)
+		return 1;
+	if (words[0] | words[1])
+		return 0;
+	return words[2] == bpf_htonl(0xffff) || (!words[2] && bpf_ntohl(words[3]) <= 1);
+}

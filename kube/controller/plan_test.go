@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
@@ -80,7 +79,11 @@ func (m *many) all(t *testing.T) []part {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := json.Marshal(api.Set{Services: services(parts)})
+	stored := []model.StoredService{}
+	for _, s := range services(parts) {
+		stored = append(stored, model.StoredService(s))
+	}
+	want, err := json.Marshal(map[string]any{"services": stored})
 	if err != nil {
 		t.Fatal(err)
 	}

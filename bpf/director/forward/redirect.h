@@ -85,12 +85,20 @@ static __always_inline __u32 find_redirect(struct xdp_md *ctx, const struct pack
 	return walk_to_redirect(ctx, l4, length);
 }
 
-/* Whether a SYN asks: the place of its option is looked for once. */
+/* Whether a packet asks for redirection: a whole SYN with the option, which is looked for once. */
 static __always_inline int asks_redirect(struct xdp_md *ctx, struct packet *packet)
 {
+	if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
+		return 0;
 	if (!packet->redirect_at)
 		packet->redirect_at = find_redirect(ctx, packet);
 	return packet->redirect_at != REDIRECT_NOWHERE;
+}
+
+/* Whether a backend takes connections over. This host does not: it has the VIP itself. */
+static __always_inline int takes_over(const struct backend *backend)
+{
+	return (backend->flags & (BACKEND_REDIRECT | BACKEND_LOCAL)) == BACKEND_REDIRECT;
 }
 
 /* Decrements the TTL and changes the destination; the header's sum changes by the difference. */
@@ -148,7 +156,7 @@ static __always_inline int hand_over(struct xdp_md *ctx, const struct packet *pa
 	return 1;
 }
 
-/* Hands over and sends a SYN that asks for it. CONTINUE: the SYN does not ask. */
+/* Hands over and sends a packet that asks for it. CONTINUE: the packet does not ask. */
 __noinline enum reason forward_redirect(struct xdp_md *ctx, struct packet *packet,
 					const struct backend *backend)
 {

@@ -265,7 +265,7 @@ static __always_inline enum reason count_reply(struct packet *packet, __u32 inde
 {
 	const struct backend *backend = backend_at(index);
 
-	if (reason >= DROP_NO_BACKEND && backend)
+	if (is_dropped(reason) && backend)
 		count_drop(backend->service, packet);
 	packet->backend = index;
 	return reason;

@@ -197,7 +197,7 @@ __noinline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
 	const struct backend *backend;
 	__u32 chosen;
 
-	if (!packet || packet->flags & PACKET_FRAGMENT_FIRST || !asks_redirect(ctx, packet))
+	if (!packet || !asks_redirect(ctx, packet))
 		return NO_BACKEND;
 	header = ring_line_at(packet->ring);
 	if (!header)
@@ -206,9 +206,7 @@ __noinline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
 							choose_by_policy(packet);
 	backend = backend_at(chosen);
 	/* A connection to any other backend is not handed over: it would have to be remembered. */
-	if (!backend || !(backend->flags & BACKEND_REDIRECT) || backend->flags & BACKEND_LOCAL)
-		return NO_BACKEND;
-	return chosen;
+	return backend && takes_over(backend) ? chosen : NO_BACKEND;
 }
 
 /*
