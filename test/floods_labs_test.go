@@ -44,9 +44,14 @@ func fullNATFloodLab(t *testing.T) *floodLab {
 	return newFloodLab(t, w, serviceOf(w, "tcp", ""), serviceOf(w, "udp", ""))
 }
 
+// idleForLong retains generations for longer than the UDP flows are idle. A flow that sends a packet
+// between two floods is as new as a flood's to the directors, which find no room for it: only the
+// generation by which it was placed says where it is.
+const idleForLong = "  retention: 10m\n"
+
 func leastConnFloodLab(t *testing.T) *floodLab {
 	w := way{mode: "ipip"}
-	return newFloodLab(t, w, serviceOf(w, "tcp", "  policy: least-conn\n"), serviceOf(w, "udp", ""))
+	return newFloodLab(t, w, serviceOf(w, "tcp", "  policy: least-conn\n"), serviceOf(w, "udp", idleForLong))
 }
 
 func gueFloodLab(t *testing.T) *floodLab {
@@ -57,7 +62,7 @@ func gueFloodLab(t *testing.T) *floodLab {
 func sixFloodLab(w way, keys string) func(t *testing.T) *floodLab {
 	return func(t *testing.T) *floodLab {
 		t.Helper()
-		return newFloodLab(t, w, serviceOf(w, "tcp", keys), serviceOf(w, "udp", ""))
+		return newFloodLab(t, w, serviceOf(w, "tcp", keys), serviceOf(w, "udp", idleForLong))
 	}
 }
 
@@ -66,7 +71,8 @@ func podsFloodLab(t *testing.T) *floodLab {
 	pods := newPodLab(t, 0, 2, 1)
 	w := podWays[0]
 	services := func() []string {
-		return []string{pods.services("tcp", memoryPort)[0], pods.services("udp", memoryPort)[0]}
+		udp := strings.Replace(pods.services("udp", memoryPort)[0], "  backends:\n", idleForLong+"  backends:\n", 1)
+		return []string{pods.services("tcp", memoryPort)[0], udp}
 	}
 	for i, pod := range pods.pods {
 		pods.answerAt(pod, netip.AddrPortFrom(podAddress(pods.of[i], pods.numbers[i], false), podPort(pods.numbers[i], memoryPort)))
