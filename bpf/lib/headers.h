@@ -78,7 +78,7 @@ static __always_inline void map_address(struct address *to, __be32 address)
 /* Whether no host has an address: unspecified, loopback, multicast, broadcast (RFC 1122, 3.2.1.3). */
 static __always_inline int is_nobodys4(__be32 address)
 {
-	__u8 first = bpf_ntohl(address) >> 24;
+	__u8 first = *(const __u8 *)&address;
 
 	return !first || first == 127 || (first >= 224 && first < 240) || address == 0xffffffff;
 }
