@@ -43,7 +43,7 @@ func randomSet(r *rand.Rand) wanted {
 			s.Segment = model.Segment{Kind: model.SegmentVLAN, ID: uint32(1 + r.IntN(4094))}
 		}
 		if r.IntN(3) == 0 {
-			s.Drain = model.Duration(time.Duration(1+r.IntN(5000)) * time.Millisecond)
+			s.Retention = model.Duration(time.Duration(1+r.IntN(5000)) * time.Millisecond)
 		}
 		if r.IntN(3) == 0 {
 			least := uint32(r.IntN(3))
