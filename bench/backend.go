@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"weir.io/weir/bench/bulk"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // A backend's run time per byte that it received, and its two parts.

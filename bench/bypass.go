@@ -4,10 +4,10 @@ import (
 	"context"
 	"slices"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 // Mode redirect, with the cheapest and the dearest policy.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"weir.io/weir/bench/bypass"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 var goodput = record.Quantity{Name: "goodput", Unit: "B/s", Better: record.Higher}

@@ -10,8 +10,8 @@ import (
 
 	"weir.io/weir/bench/bypass"
 	"weir.io/weir/bench/compare"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // How long requests take, also divided by their time without a balancer, and how many packets of

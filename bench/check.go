@@ -2,9 +2,9 @@ package main
 
 import (
 	"weir.io/weir/bench/program"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
 )
 
 // check is a target that weir has set itself.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/bench/compare"
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 func newCompare() *cobra.Command {

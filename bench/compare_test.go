@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // written is the path of a record in which l2dsr and a reference take that long, a little longer in

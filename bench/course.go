@@ -7,8 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
+	"weir.io/weir/lab/record"
 )
 
 // loss is recorded only if there is any.

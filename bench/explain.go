@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"weir.io/weir/bench/answers"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // The findings of a comparison of answers.

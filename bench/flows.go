@@ -5,10 +5,10 @@ import (
 	"math"
 	"strconv"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 var flowCounts = []int{1, 1000, 10_000, 100_000, 1_000_000, 10_000_000}

@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // fewestSamples is the least number of samples whose later half can tell a trend from chance.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // samples is how many a soak of two hours takes, with five changes, a minute each, between two.

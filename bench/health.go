@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/record"
 )
 
 // The share of a CPU that checks take, and their number.

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/site"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // Quantities of requests. The paper's figures 4.6 and 4.9 show the first, 4.7 shows latency.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"strconv"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 var imixNotes = []string{

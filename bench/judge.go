@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // missingError says what a check lacks: a short run leaves things out.

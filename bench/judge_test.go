@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // costs is a scenario in which iptables and l2dsr cost that much in each round, with one flow and

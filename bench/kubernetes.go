@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // reactions is the program that measures, which contains Kubernetes' client; "make bench

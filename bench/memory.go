@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"weir.io/weir/bench/inside"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/record"
 )
 
 // How much memory is used, and how long it takes to set up.

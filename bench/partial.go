@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // lacks are the scenarios of a complete run that are missing in a record.

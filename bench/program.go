@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"weir.io/weir/bench/program"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // runTime is a program's own time per packet.

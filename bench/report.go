@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/report"
+	"weir.io/weir/lab/record"
 )
 
 func newReport() *cobra.Command {

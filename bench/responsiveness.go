@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"weir.io/weir/bench/edge"
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // responded is what backends received at a time, while the number of directors changed.

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strconv"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 // The frame lengths and the two services of the paper's table 2 (Lee et al., "High-

@@ -8,10 +8,10 @@ import (
 	"strconv"
 
 	"weir.io/weir/bench/compare"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 // rowModes are the modes in which a row has different costs: in gue a packet carries it, in the

@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // rowsOf is what rows records when every version takes that long, with some noise.

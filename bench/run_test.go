@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // pretend replaces the scenarios and the checks by made-up ones, which need neither

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"weir.io/weir/bench/edge"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 var carried = record.Quantity{Name: "throughput", Unit: "B/s", Better: record.Higher}

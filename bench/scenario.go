@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // scenario is one question to the machine. Each has a file of its own.

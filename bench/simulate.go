@@ -11,8 +11,8 @@ import (
 
 	"weir.io/weir/bench/machine"
 	"weir.io/weir/bench/policies"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/report"
+	"weir.io/weir/lab/record"
 )
 
 const (

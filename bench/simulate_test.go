@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 func TestSimulate(t *testing.T) {

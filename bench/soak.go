@@ -10,8 +10,8 @@ import (
 
 	"weir.io/weir/bench/edge"
 	"weir.io/weir/bench/inside"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // soakTime is how long a soak lasts, and how often it changes something.

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 // newFlows is how many flows begin before one of them comes again.

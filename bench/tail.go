@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"weir.io/weir/bench/queues"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 var (

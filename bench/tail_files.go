@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"weir.io/weir/bench/queues"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // fileSize is the size of the paper's files.

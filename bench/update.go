@@ -15,12 +15,12 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/bench/inside"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/record"
 )
 
 // How long an update takes: the median and the 99th percentile.

@@ -9,11 +9,11 @@ import (
 	"strconv"
 	"time"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/utilization"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 // What the sweep measures, all about the balancer's CPU except the first two.

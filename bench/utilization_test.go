@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 func TestStraightness(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 
 	"weir.io/weir/bench/compare"
 	"weir.io/weir/bench/program"
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/record"
 )
 
 // beforeRows is the file that came with flow memory: a packet's cost is compared with the version

@@ -52,7 +52,7 @@ type size struct {
 	vrf        string     // in which the director's own sockets are; empty: none
 }
 
-// lanAddress is an address in the servers' network. (bench/traffic's backends have
+// lanAddress is an address in the servers' network. (lab/traffic's backends have
 // 10.1.0.0/16.)
 func lanAddress(host int, six bool) netip.Addr {
 	if six {

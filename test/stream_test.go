@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/traffic"
 )
 
 // streamVIPs are the modes of a stream's packets, one VIP each.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // The made-up machine: every round has a speed of its own, which all subjects share.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // ErrNothingInCommon says that two records have no measurement that could be compared.

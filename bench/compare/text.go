@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // Print writes the result for people.

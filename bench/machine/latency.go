@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // line is how many bytes a cache fetches at once.

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // Describe returns what this machine is. Unknown fields stay empty.

@@ -1,8 +1,8 @@
 package policies
 
 import (
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/sim"
+	"weir.io/weir/lab/record"
 )
 
 // check is an expectation of the simulation: a ratio, round by round.

@@ -5,9 +5,9 @@ import (
 	"io"
 	"strings"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/report"
 	"weir.io/weir/bench/sim"
+	"weir.io/weir/lab/record"
 )
 
 // Document makes the document of a record, and its figures. source is the record's file. The text,

@@ -3,8 +3,8 @@ package policies
 import (
 	"strconv"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/sim"
+	"weir.io/weir/lab/record"
 )
 
 var latencyNotes = []string{

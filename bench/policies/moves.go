@@ -4,10 +4,10 @@ import (
 	"math/rand/v2"
 	"strconv"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
 )
 
 var movesNotes = []string{

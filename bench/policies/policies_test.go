@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/sim"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
 )
 
 func smoke(t *testing.T) *record.Record {

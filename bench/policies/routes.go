@@ -3,7 +3,7 @@ package policies
 import (
 	"strconv"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 var routesNotes = []string{

@@ -1,8 +1,8 @@
 package policies
 
 import (
-	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/sim"
+	"weir.io/weir/lab/record"
 )
 
 // Times are in mean service times. A bare number has no unit that could take a prefix.

@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/lab/record"
 )
 
 var stateNotes = []string{

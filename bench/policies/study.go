@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // Study is what to simulate, and how thoroughly.

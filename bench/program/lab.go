@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"strconv"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/traffic"
 )
 
 // backends is how many each way has.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/record"
 )
 
 // Way is a mode with all that it does to a packet.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/traffic"
 )
 
 // Version is a weir whose program is measured beside another's.

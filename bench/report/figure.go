@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // An axis is logarithmic if its largest value divided by the smallest reaches these ratios.

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // TestTimeIsEven: values that span a wide range are drawn on a logarithmic axis, except time.

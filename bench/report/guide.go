@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // Guide is the text of a document that is not in records: it is the same for all of them.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // method explains what all tables have in common.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // binsPerDecade is the resolution of a histogram: each bin is about half as long again as the one

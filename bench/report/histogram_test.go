@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 func TestBins(t *testing.T) {

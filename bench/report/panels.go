@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // How much a reader can tell apart in one figure.

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // Document is a markdown file and the figures that it shows.

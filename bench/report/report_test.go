@@ -19,7 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 var update = flag.Bool("update", false, "write the document in testdata as it is now")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // table is rows of words, for a terminal or for markdown.

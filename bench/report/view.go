@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // view is one quantity of a scenario, laid out: a row for each set of conditions, a

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 )
 
 // only returns the conditions with these names.

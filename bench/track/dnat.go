@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/traffic"
 )
 
 // startIptables has one rule per VIP for all of its backends, the cheapest there

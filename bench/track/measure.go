@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/utilization"
+	"weir.io/weir/lab/traffic"
 )
 
 // firstGuess is how many packets are sent to learn how many can be sent.

@@ -3,8 +3,8 @@ package track
 import (
 	"testing"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/traffic"
 )
 
 // However many slots are shared, every packet comes to its flow's backend, which the sink knows.

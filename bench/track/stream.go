@@ -3,8 +3,8 @@ package track
 import (
 	"fmt"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/traffic"
 )
 
 // Stream is traffic on a track. A track may have any number of streams, of which one sends at a

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/traffic"
 )
 
 const sampleLength = 20 * time.Millisecond

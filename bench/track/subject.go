@@ -3,8 +3,8 @@ package track
 import (
 	"context"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/traffic"
 )
 
 // Subject is what forwards packets.

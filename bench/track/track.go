@@ -13,11 +13,11 @@ import (
 	"fmt"
 	"slices"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/utilization"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/traffic"
 )
 
 // The CPUs of source and balancer.

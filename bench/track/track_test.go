@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/traffic"
 )
 
 // Every subject forwards every packet to its backend, on one core or two, to another network or

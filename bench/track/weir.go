@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/traffic"
 )
 
 // Where full NAT's source addresses begin: beyond the balancer's own addresses.

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"weir.io/weir/bench/record"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 	"weir.io/weir/test/kube/site"
 )
 

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"weir.io/weir/bench/record"
+	"weir.io/weir/lab/record"
 	"weir.io/weir/test/kube/cluster"
 	"weir.io/weir/test/kube/site"
 )
