@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"text/tabwriter"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"weir.io/weir/lab/record"
 )
@@ -105,4 +109,28 @@ func (s *session) sayRound(done int, took time.Duration) {
 		return
 	}
 	s.say("  round %d of %d, about %.0f s to go", done, s.settings.Rounds, took.Seconds()/float64(done)*float64(left))
+}
+
+func newList() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios, and the checks that each answers",
+		Args:  takes(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			for _, s := range scenarios {
+				what := s.what
+				if s.when != always {
+					what += " Only where it is named."
+				}
+				fmt.Fprintf(w, "%s\t%s\n", s.name, what)
+				for _, c := range slices.Concat(checks, alternates) {
+					if c.scenario == s.name {
+						fmt.Fprintf(w, "\t  %s %s %g%s: %s\n", c.name, c.relation, c.target, c.unit, c.what)
+					}
+				}
+			}
+			return w.Flush()
+		},
+	}
 }

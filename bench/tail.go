@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"weir.io/weir/bench/queues"
@@ -138,4 +140,65 @@ func (kind queueing) turnsToRandom(s *record.Scenario) (float64, error) {
 		}
 	}
 	return value, nil
+}
+
+// fileSize is the size of the paper's files.
+const fileSize = 8 << 10
+
+// files are nginx servers, which wait for their links.
+var files = queueing{
+	build: func(ctx context.Context, lab *netlab.Lab, servers int) (*queues.Lab, error) {
+		return queues.NewFiles(ctx, lab, servers, fileSize, tailService)
+	},
+	p50:  record.Quantity{Name: "files-p50", Unit: "ms", Better: record.Lower},
+	p99:  record.Quantity{Name: "files-p99", Unit: "ms", Better: record.Lower},
+	late: record.Quantity{Name: "files-late-p99", Unit: "ms", Better: record.Lower},
+	idle: record.Quantity{Name: "files-cpu-idle", Unit: "1", Better: record.Higher},
+
+	degraded: record.Quantity{Name: "files-degraded", Unit: "1", Better: record.Lower},
+}
+
+var fileNotes = []string{
+	"files: the same with 48 nginx of one worker each, which serve a file of 8 KiB over HTTP, and each of which has a link of its own (a class of HTB, one direction): what is sent waits there, frame by frame, so that the files of several connections take turns. The links are 2.6 Mbit/s, of which the 8 KiB take 25 ms; the other bytes of a connection, which a class's counter tells, take their time besides, and load 1 is that of all of them",
+	"files-late-p99, files-cpu-idle and files-degraded are late-p99, cpu-idle and degraded",
+}
+
+// coreTime is what the cores have done since the machine booted, in ticks. Time of programs that
+// give way to others (nice) also counts as idle.
+type coreTime struct{ idle, all uint64 }
+
+// cores reads it: the first line of /proc/stat (proc_stat(5)).
+func cores() (t coreTime, err error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return t, fmt.Errorf("what the cores do: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return parseCores(line)
+}
+
+func parseCores(line string) (t coreTime, err error) {
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return t, fmt.Errorf("what the cores do: /proc/stat begins with %q", line)
+	}
+	for i, field := range fields[1:9] { // user to steal; guests' time is in user's
+		n, err := strconv.ParseUint(field, 10, 64)
+		if err != nil {
+			return t, fmt.Errorf("what the cores do: %w", err)
+		}
+		t.all += n
+		if i == 1 || i == 3 || i == 4 { // nice, idle, and idle while something waits for a disk
+			t.idle += n
+		}
+	}
+	return t, nil
+}
+
+// idleSince is the share of the time that no program used, except those that give way.
+func (t coreTime) idleSince(before coreTime) float64 {
+	if t.all == before.all {
+		return 1
+	}
+	return float64(t.idle-before.idle) / float64(t.all-before.all)
 }

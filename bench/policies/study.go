@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"weir.io/weir/bench/sim"
 	"weir.io/weir/lab/record"
 )
 
@@ -104,4 +105,91 @@ func (s Study) Run(ctx context.Context, progress io.Writer) (*record.Record, err
 	}
 	r.Checks = Judge(r)
 	return r, nil
+}
+
+// Times are in mean service times. A bare number has no unit that could take a prefix.
+var (
+	p50  = record.Quantity{Name: "p50", Unit: "1", Better: record.Lower}
+	p99  = record.Quantity{Name: "p99", Unit: "1", Better: record.Lower}
+	p999 = record.Quantity{Name: "p99.9", Unit: "1", Better: record.Lower}
+)
+
+// smokeRequests is few: enough for some result.
+const smokeRequests = 400
+
+// simulate runs a cluster once per round, each with a seed of its own. In a round all
+// policies and conditions have the same seed.
+func (a *asking) simulate(c sim.Config, note func(*sim.Result)) error {
+	if a.settings.Smoke {
+		c.Warm, c.Count = smokeRequests, smokeRequests
+	}
+	for round := range a.settings.Rounds {
+		if err := a.context.Err(); err != nil {
+			return err
+		}
+		c.Seed = a.settings.Seed + uint64(round)
+		result, err := sim.Run(c)
+		if err != nil {
+			return err
+		}
+		*a.count += result.Events
+		note(result)
+	}
+	return nil
+}
+
+// once is the same scenario, in a single round if so is set.
+func (a *asking) once(so bool) *asking {
+	if so {
+		a = &asking{context: a.context, settings: a.settings, into: a.into, count: a.count}
+		a.settings.Rounds = 1
+	}
+	return a
+}
+
+// times records percentiles of request times.
+func (a *asking) times(c sim.Config, at record.Conditions, quantities ...record.Quantity) error {
+	shares := map[string]float64{p50.Name: 0.5, p99.Name: 0.99, p999.Name: 0.999}
+	return a.simulate(c, func(r *sim.Result) {
+		for _, q := range quantities {
+			a.into.Add(c.Policy, at, q, r.Percentile(shares[q.Name]))
+		}
+	})
+}
+
+// asksServers says whether a policy uses servers' reports.
+func asksServers(policy string) bool { return policy == sim.LeastConn || policy == sim.P2C }
+
+// check is an expectation of the simulation: a ratio, round by round.
+type check struct {
+	name, what string
+	scenario   string
+	quantity   record.Quantity
+	of, to     string // policies
+	at         record.Conditions
+	target     float64
+}
+
+var checks = []check{
+	{"sim_p99_round_robin_vs_random", "p99 of central round-robin to that of random, fixed service, load 0.8", "latency", p99,
+		sim.Central, sim.Random, record.Conditions{"service": "fixed", "load": "0.8"}, 0.5},
+	{"sim_p99_distributed_vs_random", "p99 of 16 directors' own round-robin to that of random, fixed service, load 0.8", "latency", p99,
+		sim.Distributed, sim.Random, record.Conditions{"service": "fixed", "load": "0.8"}, 1},
+	{"sim_p99_p2c_vs_random", "p99 of p2c to that of random, exponential service, load 0.8", "latency", p99,
+		sim.P2C, sim.Random, record.Conditions{"service": "exponential", "load": "0.8"}, 0.5},
+}
+
+// Judge compares the results with the expectations.
+func Judge(r *record.Record) []record.Check {
+	all := []record.Check{}
+	for _, c := range checks {
+		s := r.Scenario(c.scenario)
+		if s == nil {
+			continue
+		}
+		ratio := record.Median(record.Ratios(s.Find(c.of, c.at, c.quantity.Name), s.Find(c.to, c.at, c.quantity.Name)))
+		all = append(all, record.Check{Name: c.name, What: c.what, Value: record.Number(ratio), Unit: "1", Relation: "<=", Target: c.target,
+			OK: ratio <= c.target, Scenario: c.scenario, Quantity: c.quantity.Name})
+	}
+	return all
 }

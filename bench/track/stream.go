@@ -1,9 +1,12 @@
 package track
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/utilization"
 	"weir.io/weir/lab/traffic"
 )
 
@@ -63,4 +66,180 @@ func (s *Stream) Open() error {
 	}
 	s.opened = true
 	return nil
+}
+
+// firstGuess is how many packets are sent to learn how many can be sent.
+const firstGuess = 1 << 16
+
+// tries is how often a sample is tried when all of it was sent too soon.
+const tries = 20
+
+// late is how late a look may be: a busy machine does not wake threads in time.
+const late = 20 * time.Millisecond
+
+// Sample is one uninterrupted measurement.
+type Sample struct {
+	Sent     uint64
+	Received uint64
+	Bytes    uint64  // received, of frames without their checksum
+	Rate     float64 // packets per second that reached the sink
+	// Work is the work of the balancer's CPU, with a meter.
+	Work utilization.CPU
+}
+
+// Nanoseconds returns how long each packet that reached the sink took.
+func (s Sample) Nanoseconds() float64 { return 1e9 / s.Rate }
+
+// Lost returns the share of packets that did not arrive.
+func (s Sample) Lost() float64 { return 1 - float64(s.Received)/float64(s.Sent) }
+
+// Offered returns how many packets were sent per second.
+func (s Sample) Offered() float64 { return s.Rate / (1 - s.Lost()) }
+
+// Measure sends as much as possible for about that long, and looks at the sink at two moments in
+// between: the beginning and the end are not measured. A wrong packet is an error.
+func (s *Stream) Measure(length time.Duration) (Sample, error) {
+	if s.pace == 0 {
+		if _, err := s.measure(firstGuess, time.Millisecond); err != nil {
+			return Sample{}, err
+		}
+	}
+	for range tries {
+		// A tenth more, because sending must not end before the second look.
+		sample, err := s.measure(int(s.pace*length.Seconds()*1.1), length)
+		if err != nil || sample.Rate > 0 {
+			return sample, err
+		}
+	}
+	return Sample{}, s.tooSoon()
+}
+
+// MeasureAt does the same at a rate, in packets per second.
+func (s *Stream) MeasureAt(rate float64, length time.Duration) (Sample, error) {
+	if err := s.source.Pace(rate); err != nil {
+		return Sample{}, err
+	}
+	pace := s.pace
+	defer func() { s.pace = pace }()
+	for range tries {
+		sample, err := s.measure(int(rate*(length+length/10+late).Seconds()), length)
+		if err != nil || sample.Rate > 0 {
+			return sample, errors.Join(err, s.source.Pace(0))
+		}
+	}
+	return Sample{}, errors.Join(s.tooSoon(), s.source.Pace(0))
+}
+
+func (s *Stream) tooSoon() error {
+	return fmt.Errorf("%s: all of %d pieces were sent too soon", s.track.Subject.Name, tries)
+}
+
+// Measure measures all of the traffic, see [Stream.Measure].
+func (t *Track) Measure(length time.Duration) (Sample, error) { return t.main.Measure(length) }
+
+// MeasureAt does the same at a rate, see [Stream.MeasureAt].
+func (t *Track) MeasureAt(rate float64, length time.Duration) (Sample, error) {
+	return t.main.MeasureAt(rate, length)
+}
+
+// measure sends that many packets. The rate is 0 if they were too few to see it.
+func (s *Stream) measure(packets int, length time.Duration) (Sample, error) {
+	t := s.track
+	before, err := t.sink.Count()
+	if err != nil {
+		return Sample{}, fmt.Errorf("%s: %w", t.Subject.Name, err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := s.source.Send(packets)
+		sent <- err
+	}()
+	sample, err := t.watch(before.Packets, length, sent)
+	watched := time.Now()
+	if err := errors.Join(err, <-sent); err != nil {
+		return Sample{}, fmt.Errorf("%s: %w", t.Subject.Name, err)
+	}
+	s.learn(packets, sample.Rate, length, time.Since(watched))
+	after, err := t.settled()
+	if err != nil {
+		return Sample{}, fmt.Errorf("%s: %w", t.Subject.Name, err)
+	}
+	if after.Packets == before.Packets {
+		return Sample{}, fmt.Errorf("%s: none of %d packets arrived", t.Subject.Name, packets)
+	}
+	sample.Sent, sample.Received, sample.Bytes = uint64(packets), after.Packets-before.Packets, after.Bytes-before.Bytes
+	return sample, nil
+}
+
+// learn works out the pace from what was sent in a sample of that length and, if its rate was seen,
+// in the time after it.
+func (s *Stream) learn(packets int, rate float64, length, longer time.Duration) {
+	switch {
+	case rate == 0:
+		s.pace = 1.5 * float64(packets) / length.Seconds()
+	case !s.track.TwoCores && s.pace == 0:
+		s.pace = 1.3 * rate // the caches were cold
+	case !s.track.TwoCores:
+		s.pace = rate
+	case s.pace == 0 || longer > length:
+		// The source may be faster than what arrives, by an unknown amount: the kernel takes a
+		// while to end a run.
+		s.pace = max(rate, float64(packets)/(length+longer).Seconds())
+	}
+}
+
+// watch looks at the sink when packets arrive, and that long after. The rate is 0 if sending ended
+// before that time was over.
+func (t *Track) watch(before uint64, length time.Duration, sent chan error) (s Sample, err error) {
+	begin, err := t.look()
+	for err == nil && begin.arrived == before && len(sent) == 0 {
+		time.Sleep(100 * time.Microsecond) // between two looks
+		begin, err = t.look()
+	}
+	if err != nil {
+		return Sample{}, err
+	}
+	time.Sleep(length) // the measured time
+	end, err := t.look()
+	if err != nil {
+		return Sample{}, err
+	}
+	if len(sent) == 0 {
+		s.Rate = float64(end.arrived-begin.arrived) / end.at.Sub(begin.at).Seconds()
+	}
+	if t.Meter != nil {
+		s.Work = utilization.Between(begin.work, end.work)[BalancerCPU]
+	}
+	return s, nil
+}
+
+type look struct {
+	at      time.Time
+	arrived uint64
+	work    utilization.Reading // with a meter
+}
+
+func (t *Track) look() (l look, err error) {
+	if t.Meter != nil {
+		if l.work, err = t.Meter.Read(); err != nil {
+			return look{}, err
+		}
+	}
+	l.arrived, err = t.sink.Arrived()
+	l.at = time.Now()
+	return l, err
+}
+
+// settled returns what has arrived once nothing arrives any more.
+func (t *Track) settled() (traffic.Count, error) {
+	for last := uint64(0); ; time.Sleep(time.Millisecond) { // between two looks
+		now, err := t.look()
+		if err != nil {
+			return traffic.Count{}, err
+		}
+		if now.arrived == last {
+			return t.sink.Count()
+		}
+		last = now.arrived
+	}
 }

@@ -33,7 +33,12 @@
 package record
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
+	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -154,4 +159,147 @@ func (r *Record) Scenario(name string) *Scenario {
 		}
 	}
 	return nil
+}
+
+// Number is a value that may be missing: NaN, or infinite. JSON cannot express these, so they are
+// written as null, and null is read as NaN.
+type Number float64
+
+// Values are numbers, in the order of the rounds.
+type Values []float64
+
+// Finite is whether there is a value.
+func (n Number) Finite() bool {
+	return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0)
+}
+
+// MarshalJSON writes null for a missing value.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if !n.Finite() {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(n))
+}
+
+// UnmarshalJSON reads a number or null.
+func (n *Number) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		*n = Number(math.NaN())
+		return nil
+	}
+	return json.Unmarshal(data, (*float64)(n))
+}
+
+// MarshalJSON writes the numbers as a list, null for missing values.
+func (v Values) MarshalJSON() ([]byte, error) {
+	numbers := make([]Number, len(v))
+	for i, value := range v {
+		numbers[i] = Number(value)
+	}
+	return json.Marshal(numbers)
+}
+
+// UnmarshalJSON reads a list of numbers and nulls.
+func (v *Values) UnmarshalJSON(data []byte) error {
+	var numbers []Number
+	if err := json.Unmarshal(data, &numbers); err != nil {
+		return fmt.Errorf("rounds: %w", err)
+	}
+	*v = make(Values, len(numbers))
+	for i, number := range numbers {
+		(*v)[i] = float64(number)
+	}
+	return nil
+}
+
+// Median returns the middle of the values, NaN if there are none. It does not change them.
+func Median(values []float64) float64 {
+	return Quantile(values, 0.5)
+}
+
+// Quantile returns the value below which that part of the values is, interpolated linearly between
+// neighbors. It is NaN if there are none or one is missing: a median of the rounds that went well
+// would flatter.
+func Quantile(values []float64, part float64) float64 {
+	if len(values) == 0 || slices.ContainsFunc(values, math.IsNaN) {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	at := part * float64(len(sorted)-1)
+	below := int(at)
+	above := min(below+1, len(sorted)-1)
+	return sorted[below] + (at-float64(below))*(sorted[above]-sorted[below])
+}
+
+// Ratios divides round by round, which cancels the machine's slow moments: they affect both values
+// of a round. Rounds that only one measurement has are left out.
+func Ratios(of, to *Measurement) []float64 {
+	if of == nil || to == nil {
+		return nil
+	}
+	ratios := make([]float64, 0, len(of.Rounds))
+	for i := range min(len(of.Rounds), len(to.Rounds)) {
+		if to.Rounds[i] != 0 {
+			ratios = append(ratios, of.Rounds[i]/to.Rounds[i])
+		}
+	}
+	return ratios
+}
+
+// references are the subjects that the others are compared with, by the first one that a scenario
+// has: only handing the packet on, the least that a forwarder can do, and no balancer at all.
+var references = []string{"redirect", "reflect", "swap", "direct"}
+
+// References returns the subjects that others are compared with: the first one that a scenario has
+// counts.
+func References() []string { return slices.Clone(references) }
+
+// IsReference is whether others are compared with that subject.
+func IsReference(subject string) bool { return slices.Contains(references, subject) }
+
+// Reference returns the measurement that m is compared with: the same quantity under the same
+// conditions, or, where the reference knows fewer of them (a bare redirect has no backends), under
+// those that it shares. Nil if there is none.
+func (s *Scenario) Reference(m *Measurement) *Measurement {
+	if IsReference(m.Subject) {
+		return nil
+	}
+	for _, subject := range references {
+		if found := s.Nearest(subject, m.Conditions, m.Quantity.Name); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// Nearest returns that subject's measurement whose conditions are all among the given ones; if
+// there are several, the one with the most conditions; nil if there is none.
+func (s *Scenario) Nearest(subject string, at Conditions, quantity string) *Measurement {
+	var best *Measurement
+	for _, m := range s.Measurements {
+		if m.Subject == subject && m.Quantity.Name == quantity && m.Conditions.HoldIn(at) &&
+			(best == nil || len(m.Conditions) > len(best.Conditions)) {
+			best = m
+		}
+	}
+	return best
+}
+
+// HoldIn is whether all of these conditions are among the others.
+func (c Conditions) HoldIn(other Conditions) bool {
+	for key, value := range c {
+		if other[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// String writes the conditions in the order of their names: "flows=1 frame=64".
+func (c Conditions) String() string {
+	words := make([]string, 0, len(c))
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		words = append(words, key+"="+c[key])
+	}
+	return strings.Join(words, " ")
 }

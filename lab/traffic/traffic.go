@@ -1,11 +1,19 @@
+// Package traffic is the two ends of a benchmark: a [Source] that sends packets as fast as one CPU
+// can, or at a rate, and a [Sink] that counts them by backend and checks them. Both are XDP
+// programs (lab/traffic/bpf/traffic.bpf.c); the kernel returns the source's frames to it when the sink has
+// dropped them.
 package traffic
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
 
 	"weir.io/weir/internal/model"
 )
@@ -155,4 +163,38 @@ func words6(address netip.Addr) [4]uint32 {
 		words[i] = binary.BigEndian.Uint32(b[4*i:])
 	}
 	return words
+}
+
+//go:generate ../../bpf/generate -no-global-types -type arrival_shape -type arrival_problem -type arrival -type expectation -type evidence traffic bpf/traffic.bpf.c
+
+// load loads one program, and the maps that it uses, with these constants and sizes.
+func load(program string, constants map[string]any, sizes map[string]int, into any) error {
+	// Before Linux 5.11 this limits the memory of maps; without the right to lift it the loader
+	// says what is missing.
+	_ = rlimit.RemoveMemlock()
+	spec, err := loadTraffic()
+	if err != nil {
+		return fmt.Errorf("read the traffic programs: %w", err)
+	}
+	for name := range spec.Programs {
+		if name != program {
+			delete(spec.Programs, name)
+		}
+	}
+	for name, value := range constants {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	for name, size := range sizes {
+		spec.Maps[name].MaxEntries = uint32(max(size, 1))
+	}
+	if err := spec.LoadAndAssign(into, nil); err != nil {
+		var verifier *ebpf.VerifierError
+		if errors.As(err, &verifier) {
+			return fmt.Errorf("load %s: %+v", program, verifier)
+		}
+		return fmt.Errorf("load %s: %w", program, err)
+	}
+	return nil
 }
