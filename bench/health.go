@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"weir.io/weir/internal/api"
@@ -103,30 +100,20 @@ func newHealthLab(ctx context.Context, lab *netlab.Lab, n int) (*healthLab, erro
 	if err := lab.Err(); err != nil {
 		return nil, err
 	}
-	conf := filepath.Join(backends.Dir(), "nginx.conf")
-	text := strings.ReplaceAll(`
-daemon off; master_process off; user root; pid DIR/nginx.pid; error_log DIR/nginx.err;
+	if _, err := process.Nginx(ctx, backends, "nginx", netip.AddrPortFrom(netip.Addr{}, checkedPort), `master_process off;
 events { worker_connections 4096; }
-http { access_log off; server { listen 80 backlog=4096; return 200 "ok"; } }
-`, "DIR", backends.Dir())
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		return nil, fmt.Errorf("configure nginx: %w", err)
-	}
-	if _, err := process.Start(backends, "nginx", "nginx", "-e", "stderr", "-c", conf); err != nil {
+http { access_log off; server { listen 80 backlog=4096; return 200 "ok"; } }`); err != nil {
 		return nil, err
 	}
 	source := netip.MustParseAddr("10.0.0.1")
 	h.config.Directors = []netip.Prefix{netip.PrefixFrom(source, source.BitLen())}
 	h.config.Director.TunnelSource = h.config.Directors
 	h.config.Agent.Interfaces = []string{link.B.Name}
-	agent, err := process.StartAgent(backends, h.config, "auto")
-	if err != nil {
-		return nil, err
-	}
-	if err := agent.Holds(ctx, h.config.Services[0].VIP); err != nil {
+	if _, err := process.RunAgents(ctx, h.config, "auto", map[*netlab.Host][]netip.Addr{backends: {checkedVIP}}); err != nil {
 		return nil, err
 	}
 	h.config.Director.Interfaces = []string{link.A.Name}
+	var err error
 	if h.director, err = process.StartDirector(director, h.config); err != nil {
 		return nil, err
 	}
@@ -137,11 +124,13 @@ http { access_log off; server { listen 80 backlog=4096; return 200 "ok"; } }
 	return h, errors.Join(err, h.director.Forwards(ctx))
 }
 
+const checkedPort = 80
+
 var checkedVIP = netip.MustParseAddr("192.0.2.1")
 
 // manyBackends is a service with that many backends.
 func manyBackends(n int) model.Config {
-	s := model.Service{Name: "web", VIP: checkedVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.GUE}
+	s := process.Service("web", checkedVIP, checkedPort, model.GUE)
 	for i := range n {
 		b := model.NewBackend()
 		b.Name, b.Address = strconv.Itoa(i), netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(1 + i%250)})
@@ -170,10 +159,8 @@ func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 		return err
 	}
 	began := time.Now()
-	select {
-	case <-time.After(max(s.sample(), checkEvery)): // all backends are checked at least once
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := process.Sleep(ctx, max(s.sample(), checkEvery)); err != nil { // all backends are checked at least once
+		return err
 	}
 	after, err := h.used()
 	if err != nil {

@@ -243,10 +243,8 @@ func loadDirector(ctx context.Context, s *session, host *netlab.Host, size table
 	if s.settings.Smoke {
 		settle = 0
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(settle):
+	if err := process.Sleep(ctx, settle); err != nil {
+		return err
 	}
 	m, err := director.Memory()
 	if err != nil {

@@ -138,10 +138,7 @@ func (b *Bulk) startWeir(ctx context.Context) error {
 		if s.Routed {
 			continue
 		}
-		one := model.NewBackend()
-		one.Address = backendAddress(b.backends[s.Attach].number)
-		shared.Services = append(shared.Services, model.Service{Name: s.Name, VIP: s.address(), Protocol: model.TCP,
-			Port: model.PortRange{First: port, Last: port}, Mode: s.Mode, Backends: []model.Backend{one}})
+		shared.Services = append(shared.Services, process.Service(s.Name, s.address(), port, s.Mode, backendAddress(b.backends[s.Attach].number)))
 		vips[s.Attach] = append(vips[s.Attach], s.address())
 	}
 	for _, backend := range b.backends {
@@ -151,23 +148,12 @@ func (b *Bulk) startWeir(ctx context.Context) error {
 		if attach == "" {
 			continue
 		}
-		c := shared
-		c.Agent.Interfaces = []string{"eth0"}
-		agent, err := process.StartAgent(backend.host, c, attach)
-		if err != nil {
-			return err
-		}
-		if err := agent.Holds(ctx, vips[attach]...); err != nil {
+		if _, err := process.RunAgents(ctx, shared, attach, map[*netlab.Host][]netip.Addr{backend.host: vips[attach]}); err != nil {
 			return err
 		}
 	}
-	c := shared
-	c.Director.Interfaces = []string{"eth0"}
-	director, err := process.StartDirector(b.director, c)
-	if err != nil {
-		return err
-	}
-	return director.Forwards(ctx)
+	_, err := process.RunDirector(ctx, b.director, shared)
+	return err
 }
 
 // port is iperf3's, for its control connection and its data.
@@ -193,18 +179,8 @@ func (r Result) CPU() time.Duration { return r.NAPI + r.Server }
 func (b *Bulk) Measure(ctx context.Context, s Subject, bytes int) (Result, error) {
 	backend := b.backends[s.Attach]
 	at := s.address().String()
-	server, err := process.Start(backend.host, "iperf3", "taskset", "--cpu-list", strconv.Itoa(backendCPU),
-		"iperf3", "--server", "--bind", at)
-	if err != nil {
-		return Result{}, err
-	}
-	err = server.Await(ctx, "listen", func() error {
-		out, err := process.Run(ctx, backend.host, "ss", "-Hltn", "sport", "=", ":"+strconv.Itoa(port))
-		if err == nil && out == "" {
-			return errors.New("nobody listens")
-		}
-		return err
-	})
+	server, err := process.Serve(ctx, backend.host, "iperf3", netip.AddrPortFrom(s.address(), port),
+		"taskset", "--cpu-list", strconv.Itoa(backendCPU), "iperf3", "--server", "--bind", at)
 	if err != nil {
 		return Result{}, err
 	}

@@ -29,6 +29,9 @@ const (
 // port is the port of the servers and of the VIPs.
 const port = 7000
 
+// anywhere is the port at any of a host's addresses.
+var anywhere = netip.AddrPortFrom(netip.Addr{}, port)
+
 // Host numbers in the network.
 const (
 	plainClient = 1 + iota
@@ -177,21 +180,9 @@ func (l *Lab) servers() []*netlab.Host { return []*netlab.Host{l.server, l.agent
 
 func (l *Lab) startServers(ctx context.Context) error {
 	for _, h := range l.servers() {
-		p, err := process.Start(h, "echo", l.program, "echo-server", "--port", strconv.Itoa(port), "--cpu", strconv.Itoa(serverCPU))
-		if err != nil {
-			return err
-		}
-		if err := p.Await(ctx, "listen", func() error { return listens(ctx, h) }); err != nil {
+		if _, err := process.Serve(ctx, h, "echo", anywhere, l.program, "echo-server", "--port", strconv.Itoa(port), "--cpu", strconv.Itoa(serverCPU)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func listens(ctx context.Context, h *netlab.Host) error {
-	out, err := process.Run(ctx, h, "ss", "-Hltn", "sport", "=", ":"+strconv.Itoa(port))
-	if err == nil && out == "" {
-		return fmt.Errorf("nobody listens at port %d", port)
-	}
-	return err
 }

@@ -7,12 +7,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
@@ -25,11 +24,7 @@ import (
 //	                              --- server1 ... serverN
 //
 // All clients and servers have agents.
-type Links struct {
-	clients  []*netlab.Host
-	servers  []*netlab.Host
-	director *process.Weir
-}
+type Links struct{ clients, servers []*netlab.Host }
 
 // LinkWays are the ways of a client's requests to the servers, by the name of the mode.
 var LinkWays = []string{Handover, "gue", "ipip"}
@@ -43,14 +38,14 @@ const (
 	linkServer   = 40
 )
 
-func linkVIP(way string) netip.Addr {
-	for i, name := range LinkWays {
-		if name == way {
-			return vip(11 + i)
-		}
-	}
-	panic("no such way: " + way)
-}
+// A cable's queue has room for all frames that are sent in a closed loop, and up to a hundredth of a
+// second without sending may be caught up on, because the kernel that sends is not always in time.
+const (
+	waiting = 8192
+	catchUp = 100 // parts of a second
+)
+
+func linkVIP(way string) netip.Addr { return vip(11 + slices.Index(LinkWays, way)) }
 
 // NewLinks builds the lab with that many clients and as many servers, whose cables carry that many
 // bits per second in each direction. It returns when the director forwards.
@@ -63,7 +58,10 @@ func NewLinks(ctx context.Context, lab *netlab.Lab, hosts int, rate uint64) (*Li
 		if err := lab.Err(); err != nil {
 			return nil, err
 		}
-		return h, limit(link, rate)
+		// Packets that an XDP program sends back are not limited: except for headers, a director
+		// sends no more than it is sent.
+		whole := netlab.Class{Rate: rate, Burst: uint32(rate / 8 / catchUp)}
+		return h, errors.Join(link.A.Shape(waiting, whole), link.B.Shape(waiting, whole))
 	}
 	director, err := plug(lab.Router("director"), linkDirector)
 	if err != nil {
@@ -97,44 +95,28 @@ func (l *Links) start(ctx context.Context, director *netlab.Host) error {
 	shared := model.Config{Directors: []netip.Prefix{netip.PrefixFrom(address(linkDirector), 32)}}
 	var vips []netip.Addr
 	for _, way := range LinkWays {
-		s := model.Service{Name: way, VIP: linkVIP(way), Protocol: model.TCP, Port: model.PortRange{First: port, Last: port}, Mode: linkModes[way]}
+		s := process.Service(way, linkVIP(way), port, linkModes[way], l.serverAddresses()...)
 		if s.Mode == model.Redirect {
 			s.Policy = model.RoundRobin // each server must have as many of the few connections
 		}
-		for i := range l.servers {
-			b := model.NewBackend()
-			b.Address = address(linkServer + i)
-			s.Backends = append(s.Backends, b)
-		}
 		shared.Services, vips = append(shared.Services, s), append(vips, s.VIP)
 	}
-	shared.Agent.Interfaces = []string{"eth0"}
-	agents := map[*netlab.Host]*process.Weir{}
-	for _, hosts := range [][]*netlab.Host{l.servers, l.clients} {
-		for _, h := range hosts {
-			agent, err := process.StartAgent(h, shared, "auto")
-			if err != nil {
-				return err
-			}
-			agents[h] = agent
-		}
+	holds := map[*netlab.Host][]netip.Addr{}
+	for i := range l.servers {
+		holds[l.servers[i]], holds[l.clients[i]] = vips, nil
 	}
-	for _, h := range l.servers {
-		if err := agents[h].Holds(ctx, vips...); err != nil {
-			return err
-		}
-	}
-	for _, h := range l.clients {
-		if err := agents[h].Holds(ctx); err != nil {
-			return err
-		}
-	}
-	shared.Director.Interfaces = []string{"eth0"}
-	var err error
-	if l.director, err = process.StartDirector(director, shared); err != nil {
+	if _, err := process.RunAgents(ctx, shared, "auto", holds); err != nil {
 		return err
 	}
-	return l.director.Forwards(ctx)
+	_, err := process.RunDirector(ctx, director, shared)
+	return err
+}
+
+func (l *Links) serverAddresses() (all []netip.Addr) {
+	for i := range l.servers {
+		all = append(all, address(linkServer+i))
+	}
+	return all
 }
 
 // answer sends back what comes to a host's port, until the lab is closed.
@@ -151,16 +133,7 @@ func answer(h *netlab.Host) error {
 			}
 			go func() {
 				defer conn.Close()
-				buffer := make([]byte, 1<<16)
-				for {
-					n, err := conn.Read(buffer)
-					if err != nil {
-						return
-					}
-					if _, err := conn.Write(buffer[:n]); err != nil {
-						return
-					}
-				}
+				_, _ = io.Copy(conn, conn) // until the client ends it
 			}()
 		}
 	}()
@@ -273,43 +246,4 @@ func overOne(ctx context.Context, h *netlab.Host, to netip.AddrPort, load Load, 
 			return nil
 		}
 	}
-}
-
-// The properties of a limited cable: its queue has room for all frames that are sent in a closed
-// loop, and up to a hundredth of a second without sending may be caught up on, because the kernel
-// that sends is not always there in time.
-const (
-	catchUp = 100 // parts of a second
-	waiting = 8192
-)
-
-// limit lets both ends of a cable send at most that many bits per second. Packets that an XDP
-// program sends back are not limited: except for headers, a director sends no more than it is sent.
-func limit(link *netlab.Link, rate uint64) error {
-	for _, port := range []*netlab.Port{link.A, link.B} {
-		if err := port.Host.Do(func() error { return limitPort(port.Index, rate) }); err != nil {
-			return fmt.Errorf("limit the rate of a port of %s: %w", port.Host.Name, err)
-		}
-	}
-	return nil
-}
-
-func limitPort(index int, rate uint64) error {
-	link, err := netlink.LinkByIndex(index)
-	if err != nil {
-		return err
-	}
-	// The queue of a class is as long as the port's.
-	if err := netlink.LinkSetTxQLen(link, waiting); err != nil {
-		return err
-	}
-	root, all := netlink.MakeHandle(1, 0), netlink.MakeHandle(1, 1)
-	htb := netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Handle: root, Parent: netlink.HANDLE_ROOT})
-	htb.Defcls = 1
-	if err := netlink.QdiscAdd(htb); err != nil {
-		return err
-	}
-	burst := uint32(rate / 8 / catchUp)
-	return netlink.ClassAdd(netlink.NewHtbClass(netlink.ClassAttrs{LinkIndex: index, Handle: all, Parent: root},
-		netlink.HtbClassAttrs{Rate: rate, Ceil: rate, Buffer: burst, Cbuffer: burst}))
 }

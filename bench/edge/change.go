@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/lab/process"
 )
 
 // quiet is how long nothing must come until traffic counts as ended. longQuiet is the same if each
@@ -216,10 +217,8 @@ func (e *Edge) Kill(ctx context.Context, d *Director, pause time.Duration) error
 	if err := d.weir.Kill(); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(pause): // meanwhile the datapath is alone
+	if err := process.Sleep(ctx, pause); err != nil { // meanwhile the datapath is alone
+		return err
 	}
 	if err := e.Begin(ctx, d); err != nil {
 		return err

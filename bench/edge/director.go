@@ -36,7 +36,7 @@ func (e *Edge) addDirector(i int, rate uint64) error {
 	}
 	d.port = link.A
 	e.Directors = append(e.Directors, d)
-	e.seen.stations[macOf(d.port.MAC)] = station{name: d.Name, director: d}
+	e.seen.stations[mac(d.port.MAC)] = station{name: d.Name, director: d}
 	if rate == 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (d *Director) config() model.Config {
 // launch starts the director's process.
 func (d *Director) launch() (err error) {
 	d.Running = true
-	d.weir, err = process.StartDirectorWith(d.host, d.config(), "--grace-period", d.edge.drain.String())
+	d.weir, err = process.StartDirector(d.host, d.config(), "--grace-period", d.edge.drain.String())
 	return err
 }
 

@@ -79,7 +79,10 @@ func New(ctx context.Context, lab *netlab.Lab, o Options) (*Edge, error) {
 	e.client, e.router, e.lan = lab.Host("client"), lab.Router("router"), lab.Switch("switch")
 	lab.Link(e.client, e.router, netlab.LinkOptions{A: []string{clientAddress.String() + "/24"}, B: []string{"10.0.0.1/24"}})
 	up := lab.Link(e.router, e.lan, netlab.LinkOptions{XDP: true, A: []string{address(routerNumber).String() + "/16"}})
-	e.seen.stations[macOf(up.A.MAC)] = station{name: "router"}
+	if err := lab.Err(); err != nil {
+		return nil, err
+	}
+	e.seen.stations[mac(up.A.MAC)] = station{name: "router"}
 	e.client.Route("default", "10.0.0.1")
 	e.client.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
 	for i := range o.Directors {

@@ -73,8 +73,8 @@ func (e *Edge) services(all bool) []model.Service {
 }
 
 func (e *Edge) service(name string, at netip.Addr, all bool) model.Service {
-	s := model.Service{Name: name, VIP: at, Protocol: model.TCP, Port: model.PortRange{First: port, Last: port}, Mode: model.GUE,
-		Retention: model.Duration(time.Second)}
+	s := process.Service(name, at, port, model.GUE)
+	s.Retention = model.Duration(time.Second)
 	s.Health = &model.HealthCheck{Kind: model.CheckTCP, Interval: model.Duration(250 * time.Millisecond),
 		Timeout: model.Duration(200 * time.Millisecond), Fall: 2}
 	for _, b := range e.Backends {
@@ -115,19 +115,15 @@ func (e *Edge) Apply(ctx context.Context) error {
 // startAgents starts an agent on every backend: they know all backends from the beginning.
 func (e *Edge) startAgents(ctx context.Context) error {
 	c := model.Config{Directors: e.sources(), Services: e.services(true)}
-	c.Agent.Interfaces = []string{"eth0"}
+	holds := map[*netlab.Host][]netip.Addr{}
 	for _, b := range e.Backends {
-		var err error
-		if b.agent, err = process.StartAgent(b.host, c, "auto"); err != nil {
-			return fmt.Errorf("agent of %s: %w", b.Name, err)
-		}
+		holds[b.host] = []netip.Addr{vip}
 	}
+	agents, err := process.RunAgents(ctx, c, "auto", holds)
 	for _, b := range e.Backends {
-		if err := b.agent.Holds(ctx, vip); err != nil {
-			return err
-		}
+		b.agent = agents[b.host]
 	}
-	return nil
+	return err
 }
 
 // ActiveBackends is how many backends get new connections.
@@ -164,7 +160,7 @@ func (e *Edge) addBackend(i int) error {
 	}
 	b.port = link.A
 	e.Backends = append(e.Backends, b)
-	e.seen.stations[macOf(b.port.MAC)] = station{name: b.Name, backend: b}
+	e.seen.stations[mac(b.port.MAC)] = station{name: b.Name, backend: b}
 	return b.serve()
 }
 
@@ -176,11 +172,7 @@ func (b *Backend) Write(text []byte) (int, error) {
 
 // serve answers connections until the lab is closed.
 func (b *Backend) serve() error {
-	var listener net.Listener
-	err := b.host.Do(func() (err error) {
-		listener, err = net.Listen("tcp4", ":"+strconv.Itoa(port))
-		return err
-	})
+	listener, err := b.host.Listen("tcp4", ":"+strconv.Itoa(port))
 	if err != nil {
 		return fmt.Errorf("serve on %s: %w", b.Name, err)
 	}

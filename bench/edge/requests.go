@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"weir.io/weir/lab/process"
 )
 
 // How requests are made: one per interval, over a connection of its own, and given up after that
@@ -228,7 +230,7 @@ func (e *Edge) Load(ctx context.Context, connections int, duration time.Duration
 	}
 	defer stop()
 	began, before := time.Now(), e.Got()
-	if err := rest(ctx, duration); err != nil {
+	if err := process.Sleep(ctx, duration); err != nil {
 		return 0, err
 	}
 	return float64(e.Got()-before) / time.Since(began).Seconds(), nil
@@ -269,7 +271,7 @@ func (e *Edge) Flood(ctx context.Context, connections int) (stop func(), err err
 	for _, conn := range open {
 		running.Go(func() { fill(ctx, conn) })
 	}
-	return stop, rest(ctx, warmUp)
+	return stop, process.Sleep(ctx, warmUp)
 }
 
 // fill sends until the context ends.
@@ -279,16 +281,6 @@ func fill(ctx context.Context, conn net.Conn) {
 		if _, err := conn.Write(text); err != nil {
 			return
 		}
-	}
-}
-
-// rest waits.
-func rest(ctx context.Context, duration time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(duration): // the measurement's duration
-		return nil
 	}
 }
 

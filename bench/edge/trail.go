@@ -3,7 +3,6 @@ package edge
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -191,11 +190,6 @@ func (t *trail) name(m mac) string {
 
 // mac is a MAC address that can be compared.
 type mac [6]byte
-
-func macOf(address net.HardwareAddr) (m mac) {
-	copy(m[:], address)
-	return m
-}
 
 // sighting is a packet of a client's connection with the VIP, as seen on a cable.
 type sighting struct {

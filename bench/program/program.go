@@ -82,14 +82,11 @@ func New(ctx context.Context, lab *netlab.Lab, ipv6 bool) (_ *Bench, err error) 
 		return nil, err
 	}
 	b.port = cable.B
-	director, err := process.StartDirector(cable.B.Host, config(way, Ways))
+	director, err := process.RunDirector(ctx, cable.B.Host, config(way, Ways))
 	if err != nil {
 		return nil, err
 	}
 	b.closers = append(b.closers, director.Stop)
-	if err := director.Forwards(ctx); err != nil {
-		return nil, err
-	}
 	maps, err := pinned(director.Pin)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -176,41 +175,31 @@ func (l *Lab) start(ctx context.Context) error {
 		return err
 	}
 	for _, w := range Ways {
-		s := model.Service{Name: w.policy.String() + "-" + w.mode.String(), VIP: vip, Protocol: model.TCP,
-			Port: model.PortRange{First: w.port, Last: w.port}, Mode: w.mode, Policy: w.policy}
+		first := group
+		if w.mode == model.L2DSR {
+			first = single
+		}
+		var servers []netip.Addr
+		for i := range l.servers {
+			servers = append(servers, address(first+i))
+		}
+		s := process.Service(w.policy.String()+"-"+w.mode.String(), vip, w.port, w.mode, servers...)
+		s.Policy = w.policy
 		if w.mode == model.Redirect {
 			// A retransmitted SYN is not redirected, and its server does not have the VIP.
 			s.Fallback, s.SNAT = &relayed, true
 		}
-		for i := range l.servers {
-			b := model.NewBackend()
-			if b.Address = address(group + i); w.mode == model.L2DSR {
-				b.Address = address(single + i)
-			}
-			s.Backends = append(s.Backends, b)
-		}
 		c.Services = append(c.Services, s)
 	}
-	c.Agent.Interfaces = []string{"eth0"}
-	var agents []*process.Weir
-	for _, h := range append([]*netlab.Host{l.client}, l.groups...) {
-		agent, err := process.StartAgent(h, c, "auto")
-		if err != nil {
-			return err
-		}
-		agents = append(agents, agent)
+	holds := map[*netlab.Host][]netip.Addr{l.client: nil}
+	for _, h := range l.groups {
+		holds[h] = nil
 	}
-	for _, agent := range agents {
-		if err := agent.Holds(ctx); err != nil {
-			return err
-		}
-	}
-	c.Director.Interfaces = []string{"eth0"}
-	var err error
-	if l.director, err = process.StartDirector(l.balancer, c); err != nil {
+	_, err := process.RunAgents(ctx, c, "auto", holds)
+	if err != nil {
 		return err
 	}
-	if err := l.director.Forwards(ctx); err != nil {
+	if l.director, err = process.RunDirector(ctx, l.balancer, c); err != nil {
 		return err
 	}
 	_, err = l.awaitLoads(ctx)
@@ -244,12 +233,9 @@ const reportInterval = model.Duration(10 * time.Millisecond)
 // report makes agents tell the director their servers' loads.
 func (l *Lab) report(c *model.Config) error {
 	key := make([]byte, 32) // every host in the lab knows it
-	file := filepath.Join(l.balancer.Dir(), "loads.keys")
-	if err := os.WriteFile(file, []byte(hex.EncodeToString(key)+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write the key for reports of loads: %w", err)
-	}
+	file, err := process.Configure(l.balancer, "loads.keys", hex.EncodeToString(key))
 	c.Loads = model.Loads{KeyFile: file, Interval: reportInterval}
-	return nil
+	return errors.Join(err, os.Chmod(file, 0o600))
 }
 
 // awaitLoads returns when every policy that uses loads knows them. It returns how often services

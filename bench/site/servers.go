@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/process"
 )
 
 // requestsPerConnection is what nginx allowed when the paper with these figures was written.
@@ -25,33 +23,17 @@ func (s *Site) startServers(ctx context.Context) error {
 		fmt.Fprintf(&listen, "listen %d backlog=8192; ", natPort(n))
 	}
 	for _, h := range slices.Concat(s.servers, s.agents) {
-		text := fmt.Sprintf(`
-daemon off; master_process off; user root; pid DIR/nginx.pid; error_log DIR/nginx.err;
+		text := fmt.Sprintf(`master_process off;
 events { worker_connections 16384; }
 http {
-	access_log off; keepalive_requests %d; default_type text/plain;
-	client_body_temp_path DIR; proxy_temp_path DIR; fastcgi_temp_path DIR; uwsgi_temp_path DIR; scgi_temp_path DIR;
+	access_log off; keepalive_requests %d; default_type text/plain; %s
 	server { listen 80 backlog=8192; listen [::]:80 backlog=8192; %s location / { return 200 "%s"; } }
-}`, requestsPerConnection, &listen, h.Name)
-		conf, err := writeConf(h, "server.conf", text)
-		if err != nil {
-			return err
-		}
-		if err := start(ctx, h, "nginx", "nginx", "-e", "stderr", "-c", conf); err != nil {
+}`, requestsPerConnection, process.NginxTemporary, &listen, h.Name)
+		if _, err := process.Nginx(ctx, h, "nginx", webPort, text); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// writeConf writes a file of the host's. DIR in it becomes the host's directory.
-func writeConf(h *netlab.Host, name, text string) (string, error) {
-	path := filepath.Join(h.Dir(), name)
-	text = strings.ReplaceAll(text, "DIR", h.Dir()) + "\n"
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		return "", fmt.Errorf("configuration of %s: %w", h.Name, err)
-	}
-	return path, nil
 }
 
 // checkSpread asks every VIP until each of its servers, and no other, has answered: then

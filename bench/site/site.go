@@ -7,10 +7,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
-	"weir.io/weir/lab/process"
 )
 
 // Host numbers in the servers' network: the router, the balancers by their place in the list of
@@ -93,11 +93,7 @@ func (s *Site) connect() {
 		s.plugIn(s.balancers[name], balancerNumber+i+1)
 	}
 	s.balancers["weir"].Address("eth0", lanPrefixes(snatNumber)...)
-	largest := 0
-	for _, n := range s.sizes {
-		largest = max(largest, n)
-	}
-	for i := range largest {
+	for i := range slices.Max(s.sizes) {
 		server, agent := s.lab.Host(fmt.Sprintf("server%d", i+1)), s.lab.Host(fmt.Sprintf("agent%d", i+1))
 		s.servers, s.agents = append(s.servers, server), append(s.agents, agent)
 		s.plugIn(server, serverNumber+i+1)
@@ -111,12 +107,7 @@ func agentNumber(i int) int { return serverNumber + 128 + i + 1 }
 // returnAddress is the second address of the server at that place in the list: replies from it go
 // back through the balancer.
 func returnAddress(balancer string, i int, six bool) netip.Addr {
-	for number, name := range balancerNames {
-		if name == balancer {
-			return lanAddress(returnNumber+number<<8+i+1, six)
-		}
-	}
-	panic("no balancer is called " + balancer)
+	return lanAddress(returnNumber+slices.Index(balancerNames, balancer)<<8+i+1, six)
 }
 
 // plugIn connects a host to the switch. All cables are alike: XDP may run at any end.
@@ -163,30 +154,11 @@ func (s *Site) route() {
 	}
 }
 
+// webPort is where servers and balancers listen, at any of their addresses.
+var webPort = netip.AddrPortFrom(netip.Addr{}, 80)
+
 func (s *Site) balancerAddress(w *Way) netip.Addr {
-	for i, name := range balancerNames {
-		if name == w.balancer {
-			return lanAddress(balancerNumber+i+1, w.Six)
-		}
-	}
-	panic("no balancer is called " + w.balancer)
-}
-
-// start starts a server program on a host and waits until it listens at port 80.
-func start(ctx context.Context, h *netlab.Host, name, program string, args ...string) error {
-	p, err := process.Start(h, name, program, args...)
-	if err != nil {
-		return err
-	}
-	return p.Await(ctx, "listen", func() error { return listens(ctx, h) })
-}
-
-func listens(ctx context.Context, h *netlab.Host) error {
-	out, err := process.Run(ctx, h, "ss", "-Hltn", "sport", "=", ":80")
-	if err == nil && out == "" {
-		return fmt.Errorf("nobody listens at port 80")
-	}
-	return err
+	return lanAddress(balancerNumber+slices.Index(balancerNames, w.balancer)+1, w.Six)
 }
 
 // Way is a way for requests to reach the servers.
@@ -232,21 +204,16 @@ func (w *Way) Family() string {
 // VIP returns the address at which the way leads to that many servers. Each has its
 // own, so that nothing has to be changed between two measurements.
 func (w *Way) VIP(servers int) netip.Addr {
-	for i, other := range ways {
-		if other == w && w.Six {
-			return netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::%x", i+1, servers))
-		}
-		if other == w {
-			// For benchmarks (RFC 2544 appendix C.2.2).
-			return netip.AddrFrom4([4]byte{198, 18, byte(i + 1), byte(servers)})
-		}
+	number := slices.Index(ways, w) + 1
+	if w.Six {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::%x", number, servers))
 	}
-	panic("no such way: " + w.Name)
+	return netip.AddrFrom4([4]byte{198, 18, byte(number), byte(servers)}) // for benchmarks (RFC 2544 appendix C.2.2)
 }
 
 // URL returns the URL to ask for.
 func (w *Way) URL(servers int) string {
-	return "http://" + netip.AddrPortFrom(w.VIP(servers), 80).String() + "/"
+	return "http://" + netip.AddrPortFrom(w.VIP(servers), webPort.Port()).String() + "/"
 }
 
 // natPort is the port where servers listen for weir's nat service with that many of them: replies

@@ -47,7 +47,7 @@ end
 
 // Measure puts a load on a way. The error may be ErrRequestsFailed.
 func (s *Site) Measure(ctx context.Context, w *Way, load Load) (Result, error) {
-	script, err := writeConf(s.Client, "report.lua", report)
+	script, err := process.Configure(s.Client, "report.lua", report)
 	if err != nil {
 		return Result{}, err
 	}

@@ -42,22 +42,26 @@ type Weir struct {
 	older  bool // may not know every key
 }
 
-// StartDirector runs "weir run" on a host.
-func StartDirector(host *netlab.Host, c model.Config) (*Weir, error) {
-	binary, err := Binary()
-	if err != nil {
-		return nil, err
-	}
-	return StartDirectorAs(host, binary, c)
-}
-
-// StartDirectorWith runs "weir run" with additional flags.
-func StartDirectorWith(host *netlab.Host, c model.Config, flags ...string) (*Weir, error) {
+// StartDirector runs "weir run" on a host, with flags besides those that every lab needs.
+func StartDirector(host *netlab.Host, c model.Config, flags ...string) (*Weir, error) {
 	binary, err := Binary()
 	if err != nil {
 		return nil, err
 	}
 	return startWeir(host, &Weir{}, binary, "run", c, flags...)
+}
+
+// RunDirector runs "weir run" on a host, on its eth0 where the configuration names no interface, and
+// returns when it knows the way to every backend.
+func RunDirector(ctx context.Context, host *netlab.Host, c model.Config) (*Weir, error) {
+	if c.Director.Interfaces == nil {
+		c.Director.Interfaces = []string{"eth0"}
+	}
+	director, err := StartDirector(host, c)
+	if err != nil {
+		return nil, err
+	}
+	return director, director.Forwards(ctx)
 }
 
 // StartDirectorAs runs another binary of weir that knows the same configuration.
@@ -71,19 +75,45 @@ func StartOlderDirector(host *netlab.Host, binary string, c model.Config) (*Weir
 	return startWeir(host, &Weir{older: true}, binary, "run", c)
 }
 
-// StartAgent runs "weir agent" on a host. attach is how it catches packets: auto,
+// RunAgents runs "weir agent" on hosts, on their eth0 where the configuration names no interface,
+// and returns when each has the VIPs that it is to hold. attach is how agents catch packets: auto,
 // xdp or tc.
-func StartAgent(host *netlab.Host, c model.Config, attach string) (*Weir, error) {
+func RunAgents(ctx context.Context, c model.Config, attach string, holds map[*netlab.Host][]netip.Addr) (map[*netlab.Host]*Weir, error) {
+	if c.Agent.Interfaces == nil {
+		c.Agent.Interfaces = []string{"eth0"}
+	}
 	binary, err := Binary()
 	if err != nil {
 		return nil, err
 	}
-	return StartAgentAs(host, binary, c, attach)
+	agents := map[*netlab.Host]*Weir{}
+	for host := range holds {
+		if agents[host], err = StartAgentAs(host, binary, c, attach); err != nil {
+			return nil, fmt.Errorf("agent of %s: %w", host.Name, err)
+		}
+	}
+	for host, vips := range holds {
+		if err := agents[host].Holds(ctx, vips...); err != nil {
+			return nil, err
+		}
+	}
+	return agents, nil
 }
 
-// StartAgentAs runs another binary of weir that knows the same configuration.
+// StartAgentAs runs a binary of weir as "weir agent" on a host.
 func StartAgentAs(host *netlab.Host, binary string, c model.Config, attach string) (*Weir, error) {
 	return startWeir(host, &Weir{}, binary, "agent", c, "--attach", attach)
+}
+
+// Service is a TCP service of these backends, at one port.
+func Service(name string, vip netip.Addr, port uint16, mode model.Mode, backends ...netip.Addr) model.Service {
+	s := model.Service{Name: name, VIP: vip, Protocol: model.TCP, Port: model.PortRange{First: port, Last: port}, Mode: mode}
+	for _, address := range backends {
+		b := model.NewBackend()
+		b.Address = address
+		s.Backends = append(s.Backends, b)
+	}
+	return s
 }
 
 func startWeir(host *netlab.Host, w *Weir, binary, verb string, c model.Config, args ...string) (_ *Weir, err error) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
 )
 
@@ -42,7 +43,7 @@ func (s *Site) startNftables(ctx context.Context) error {
 		}
 	}
 	text := "table ip spread {\n\tchain prerouting {\n\t\ttype nat hook prerouting priority dstnat;\n" + rules.String() + "\t}\n}"
-	conf, err := writeConf(s.balancers["nftables"], "nftables.conf", text)
+	conf, err := process.Configure(s.balancers["nftables"], "nftables.conf", text)
 	if err != nil {
 		return err
 	}
@@ -72,17 +73,13 @@ func (s *Site) startNginx(ctx context.Context) error {
 			fmt.Fprintf(&spread, " }\n\tserver { listen %s:80 backlog=8192 reuseport; proxy_pass over%d; }\n", w.VIP(n), n)
 		}
 	}
-	conf, err := writeConf(s.balancers["nginx"], "balancer.conf", `
+	_, err := process.Nginx(ctx, s.balancers["nginx"], "nginx", webPort, `worker_processes auto;
 load_module /usr/lib/nginx/modules/ngx_stream_module.so;
-daemon off; user root; worker_processes auto; pid DIR/nginx.pid; error_log DIR/nginx.err;
 events { worker_connections 16384; }
 stream {
 	tcp_nodelay on;
 `+spread.String()+"}")
-	if err != nil {
-		return err
-	}
-	return start(ctx, s.balancers["nginx"], "nginx", "nginx", "-e", "stderr", "-c", conf)
+	return err
 }
 
 // startHAProxy spreads by HAProxy in TCP mode, by turns.
@@ -97,11 +94,12 @@ func (s *Site) startHAProxy(ctx context.Context) error {
 			}
 		}
 	}
-	conf, err := writeConf(s.balancers["haproxy"], "balancer.conf", text)
+	conf, err := process.Configure(s.balancers["haproxy"], "balancer.conf", text)
 	if err != nil {
 		return err
 	}
-	return start(ctx, s.balancers["haproxy"], "haproxy", "haproxy", "-db", "-f", conf)
+	_, err = process.Serve(ctx, s.balancers["haproxy"], "haproxy", webPort, "haproxy", "-db", "-f", conf)
+	return err
 }
 
 // startWeir runs the director and its agents, with a service for every way through
@@ -121,41 +119,27 @@ func (s *Site) startWeir(ctx context.Context) error {
 			}
 		}
 	}
-	agents := make([]*process.Weir, len(s.agents))
+	holds := map[*netlab.Host][]netip.Addr{}
 	for i, h := range s.agents {
-		c := shared
-		c.Agent.Interfaces = []string{"eth0"}
-		var err error
-		if agents[i], err = process.StartAgent(h, c, "auto"); err != nil {
-			return err
-		}
-	}
-	for i, agent := range agents {
-		var own []netip.Addr
 		for _, vip := range tunnelled {
 			if n := vip.AsSlice(); int(n[len(n)-1]) > i { // it has that many servers
-				own = append(own, vip)
+				holds[h] = append(holds[h], vip)
 			}
 		}
-		if err := agent.Holds(ctx, own...); err != nil {
-			return err
-		}
 	}
-	c := shared
-	c.Director.Interfaces = []string{"eth0"}
-	c.Director.TunnelSource = shared.Directors
-	c.Director.SNAT.Addresses = []netip.Addr{lanAddress(snatNumber, false), lanAddress(snatNumber, true)}
-	director, err := process.StartDirector(s.balancers["weir"], c)
-	if err != nil {
+	if _, err := process.RunAgents(ctx, shared, "auto", holds); err != nil {
 		return err
 	}
-	return director.Forwards(ctx)
+	shared.Director.TunnelSource = shared.Directors
+	shared.Director.SNAT.Addresses = []netip.Addr{lanAddress(snatNumber, false), lanAddress(snatNumber, true)}
+	_, err := process.RunDirector(ctx, s.balancers["weir"], shared)
+	return err
 }
 
 // service is one of weir's services, over the first n servers.
 func (s *Site) service(w *Way, n int) model.Service {
-	service := model.Service{Name: fmt.Sprintf("%s-%s-%d", w.Name, w.Family(), n), VIP: w.VIP(n), Protocol: model.TCP,
-		Port: model.PortRange{First: 80, Last: 80}, Mode: w.mode, SNAT: w.snat}
+	service := process.Service(fmt.Sprintf("%s-%s-%d", w.Name, w.Family(), n), w.VIP(n), webPort.Port(), w.mode)
+	service.SNAT = w.snat
 	for i := range n {
 		b := model.NewBackend()
 		switch {
