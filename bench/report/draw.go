@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
-	"io"
 	"math"
 	"strconv"
 
@@ -13,7 +12,6 @@ import (
 	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
@@ -49,25 +47,11 @@ func (f *figure) svg() ([]byte, error) {
 	if err := f.draw(draw.New(canvas)); err != nil {
 		return nil, err
 	}
-	data, err := written(canvas)
-	// A reader without these fonts gets others of the same width, not a serif font.
-	return bytes.ReplaceAll(data, []byte("font-family:Liberation Sans;"),
-		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")), err
-}
-
-// png draws the figure as PNG.
-func (f *figure) png() ([]byte, error) {
-	canvas := vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(110))
-	if err := f.draw(draw.New(canvas)); err != nil {
-		return nil, err
-	}
-	return written(vgimg.PngCanvas{Canvas: canvas})
-}
-
-func written(from io.WriterTo) ([]byte, error) {
 	var data bytes.Buffer
-	_, err := from.WriteTo(&data)
-	return data.Bytes(), err
+	_, err := canvas.WriteTo(&data)
+	// A reader without these fonts gets others of the same width, not a serif font.
+	return bytes.ReplaceAll(data.Bytes(), []byte("font-family:Liberation Sans;"),
+		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")), err
 }
 
 // draw draws the figure, with the legend to the right of it.

@@ -82,15 +82,14 @@ func (d *Document) scenario(w io.Writer, s *record.Scenario, guide Guide, direct
 }
 
 func (d *Document) draw(f *figure) error {
-	svg, errSVG := f.svg()
-	png, errPNG := f.png()
-	if err := errors.Join(errSVG, errPNG); err != nil {
+	svg, err := f.svg()
+	if err != nil {
 		return fmt.Errorf("draw %s: %w", f.title, err)
 	}
 	if _, found := d.figures[f.name+".svg"]; found {
 		return fmt.Errorf("two figures are called %s", f.name)
 	}
-	d.figures[f.name+".svg"], d.figures[f.name+".png"] = svg, png
+	d.figures[f.name+".svg"] = svg
 	return nil
 }
 
@@ -148,13 +147,12 @@ func (d *Document) Write(path string) error {
 			return err
 		}
 	}
-	old, err := filepath.Glob(filepath.Join(directory, "*"))
+	old, err := filepath.Glob(filepath.Join(directory, "*.svg"))
 	if err != nil {
 		return fmt.Errorf("list the figures: %w", err)
 	}
 	for _, file := range old {
-		_, wanted := d.figures[filepath.Base(file)]
-		if !wanted && slices.Contains([]string{".svg", ".png"}, filepath.Ext(file)) {
+		if _, wanted := d.figures[filepath.Base(file)]; !wanted {
 			if err := os.Remove(file); err != nil {
 				return fmt.Errorf("remove a figure of an earlier record: %w", err)
 			}
