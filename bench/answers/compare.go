@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/netlab"
 )
 
 // Result is what a comparison found.
@@ -50,22 +48,11 @@ func (r *Result) disagree(format string, args ...any) {
 // except for the kernel's random numbers and the clock.
 func (l *Lab) Compare(ctx context.Context, seed uint64, configurations, packetsEach int, progress func(done int)) (Result, error) {
 	// This does what a NIC does: a flow's packets come to one CPU, here that of the sender.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var before, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return Result{}, fmt.Errorf("read CPUs: %w", err)
+	free, err := netlab.OnCPU(0)
+	if err != nil {
+		return Result{}, err
 	}
-	for cpu := range 1024 {
-		if before.IsSet(cpu) {
-			one.Set(cpu)
-			break
-		}
-	}
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		return Result{}, fmt.Errorf("stay on one CPU: %w", err)
-	}
-	defer func() { _ = unix.SchedSetaffinity(0, &before) }()
+	defer free()
 	result := Result{Reasons: map[string]int{}}
 	r := rand.New(rand.NewPCG(seed, 7))
 	numbers, err := l.reasons(ctx)

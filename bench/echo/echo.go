@@ -12,14 +12,15 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"runtime"
 	"runtime/debug"
-	"slices"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // Length is the length of a request and of its answer.
@@ -40,20 +41,14 @@ type Result struct {
 }
 
 // alone gives the calling goroutine a thread and that thread a CPU. Neither the collector
-// interrupts it, nor processes without a real-time priority, if the user may set one.
+// interrupts it, nor processes without a real-time priority.
 func alone(cpu int) error {
-	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
-	var set unix.CPUSet
-	set.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("move to CPU %d: %w", cpu, err)
+	_, err := netlab.OnCPU(cpu)
+	if err == nil {
+		_, err = netlab.Urgent(Priority)
 	}
-	urgent := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: Priority}
-	if err := unix.SchedSetAttr(0, &urgent, 0); err != nil && !errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("take a real-time priority: %w", err)
-	}
-	return nil
+	return err
 }
 
 // Serve answers requests at a port, of one connection after the other, until it is killed.
@@ -122,12 +117,8 @@ func Ask(to netip.AddrPort, connections bool, duration time.Duration, cpu int) (
 			return Result{}, err
 		}
 	}
-	slices.Sort(times)
-	return Result{Requests: len(times), Connections: c.opened, P50: quantile(times, 50), P99: quantile(times, 99)}, nil
+	return Result{Requests: len(times), Connections: c.opened, P50: record.Rank(times, 50), P99: record.Rank(times, 99)}, nil
 }
-
-// quantile returns the least of the sorted times that is not less than that many percent of them.
-func quantile(times []int64, percent int) int64 { return times[(len(times)*percent+99)/100-1] }
 
 // client asks over one connection at a time.
 type client struct {

@@ -63,16 +63,3 @@ func free(t *testing.T) netip.AddrPort {
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
-
-func TestQuantile(t *testing.T) {
-	times := make([]int64, 200)
-	for i := range times {
-		times[i] = int64(i + 1)
-	}
-	if p50, p99 := quantile(times, 50), quantile(times, 99); p50 != 100 || p99 != 198 {
-		t.Errorf("p50 %d, p99 %d of 1 to 200, want 100 and 198", p50, p99)
-	}
-	if got := quantile([]int64{7}, 99); got != 7 {
-		t.Errorf("p99 of 7 alone is %d", got)
-	}
-}

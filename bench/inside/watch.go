@@ -18,6 +18,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/packet"
 )
 
 // ErrNotVisible says that a change did not show in time.
@@ -109,10 +112,10 @@ func Watch(ctx context.Context, program *ebpf.Program, vip netip.Addr, port uint
 // watchOn watches one CPU. Its thread is bound to the CPU and ends with the goroutine. It runs
 // before all processes there, as packets do.
 func watchOn(ctx context.Context, cpu int, program *ebpf.Program, clients *clients, before []MAC, ready func()) (time.Time, error) {
-	runtime.LockOSThread()
-	var set unix.CPUSet
-	set.Set(cpu)
-	err := errors.Join(unix.SchedSetaffinity(0, &set), goFirst())
+	_, err := netlab.OnCPU(cpu)
+	if err == nil {
+		_, err = netlab.Urgent(1)
+	}
 	ready()
 	if err != nil {
 		return time.Time{}, fmt.Errorf("go first on CPU %d: %w", cpu, err)
@@ -133,18 +136,6 @@ func watchOn(ctx context.Context, cpu int, program *ebpf.Program, clients *clien
 	}
 }
 
-// goFirst lets the thread run whenever it wants to. If it may not have a real-time priority
-// (CONFIG_RT_GROUP_SCHED, in a control group without real time) it gets the highest ordinary
-// priority, which still waits for the running thread's slice.
-func goFirst() error {
-	fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
-	err := unix.SchedSetAttr(0, &fifo, 0)
-	if errors.Is(err, unix.EPERM) {
-		err = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
-	}
-	return err
-}
-
 // nap lets the thread sleep in the kernel: Go's own timers run in threads that do not go first.
 func nap() {
 	_ = unix.Nanosleep(&unix.Timespec{Nsec: between.Nanoseconds()}, nil) // shorter if interrupted
@@ -162,34 +153,19 @@ type clients struct {
 // networks counts the clients' networks so far: a director may still know their connections.
 var networks atomic.Uint32
 
-const (
-	ethernetLen, ipLen, tcpLen = 14, 20, 20
-	tcpSYN                     = 1 << 1
-)
-
-// newClients returns clients of a network of their own. Checksums are absent: no host receives what
-// they send.
+// newClients returns clients of a network of their own. No host receives what they send.
 func newClients(vip netip.Addr, port uint16) *clients {
-	frame := make([]byte, 64)
-	binary.BigEndian.PutUint16(frame[12:], unix.ETH_P_IP)
-	h := frame[ethernetLen:]
-	h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_TCP
-	binary.BigEndian.PutUint16(h[2:], ipLen+tcpLen)
-	binary.BigEndian.PutUint32(h[12:], 10<<24|networks.Add(1)<<8&0xffff00)
-	destination := vip.As4()
-	copy(h[16:], destination[:])
-	t := h[ipLen:]
-	binary.BigEndian.PutUint16(t[2:], port)
-	t[12], t[13] = tcpLen/4<<4, tcpSYN
-	return &clients{frame: frame}
+	number := networks.Add(1)
+	return &clients{frame: packet.Build(packet.EthernetHeader{}, packet.IPv4Header{Src: netip.AddrFrom4([4]byte{10, byte(number >> 8), byte(number), 0}), Dst: vip},
+		packet.TCPHeader{Dst: port, Flags: packet.SYN})}
 }
 
 // connect begins the next connection, and returns where the program sends it. The frame itself is
 // not sent.
 func (c *clients) connect(program *ebpf.Program) (MAC, error) {
-	h := c.frame[ethernetLen:]
-	h[15] = byte(c.next >> 16)
-	binary.BigEndian.PutUint16(h[ipLen:], uint16(c.next))
+	const sourceByte, sourcePort = 14 + 15, 14 + 20 // behind Ethernet; checksums are not verified
+	c.frame[sourceByte] = byte(c.next >> 16)
+	binary.BigEndian.PutUint16(c.frame[sourcePort:], uint16(c.next))
 	c.next++
 	out := make([]byte, len(c.frame))
 	if _, err := program.Run(&ebpf.RunOptions{Data: c.frame, DataOut: out}); err != nil {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/record"
 )
 
 // Load is the clients' load on servers: requests that come as a Poisson process, whatever became of
@@ -67,11 +67,11 @@ type opener struct {
 }
 
 func open(to netip.AddrPort, load Load, answer int) (Result, error) {
-	restore, err := urgent()
+	free, err := netlab.Urgent(1)
 	if err != nil {
 		return Result{}, err
 	}
-	defer restore()
+	defer free()
 	o := &opener{load: load, to: &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, answer: answer,
 		random: rand.New(rand.NewPCG(load.Seed, 1)), open: map[int]*request{}}
 	if o.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -86,17 +86,10 @@ func open(to netip.AddrPort, load Load, answer int) (Result, error) {
 	if err := o.all(); err != nil {
 		return Result{}, err
 	}
-	slices.Sort(o.took)
-	slices.Sort(o.late)
 	if len(o.took) == 0 {
 		return Result{}, errors.New("no request was counted")
 	}
-	return Result{Requests: len(o.took), P50: quantile(o.took, 50), P99: quantile(o.took, 99), Late: quantile(o.late, 99)}, nil
-}
-
-// quantile returns the least of the sorted times that is not less than that many percent of them.
-func quantile(times []time.Duration, percent int) time.Duration {
-	return times[(len(times)*percent+99)/100-1]
+	return Result{Requests: len(o.took), P50: record.Rank(o.took, 50), P99: record.Rank(o.took, 99), Late: record.Rank(o.late, 99)}, nil
 }
 
 // all begins requests when they are due, and waits for the answers.

@@ -96,13 +96,3 @@ func (l *Lab) fallsBack(w *Way) error {
 	}
 	return nil
 }
-
-func TestQuantile(t *testing.T) {
-	times := make([]time.Duration, 200)
-	for i := range times {
-		times[i] = time.Duration(i + 1)
-	}
-	if p50, p99 := quantile(times, 50), quantile(times, 99); p50 != 100 || p99 != 198 {
-		t.Errorf("p50 %d, p99 %d of 1 to 200, want 100 and 198", p50, p99)
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -98,11 +97,11 @@ const longestWait = 50 * time.Millisecond
 
 // run serves until the servers are closed.
 func (s *servers) run() {
-	restore, err := urgent()
+	free, err := netlab.Urgent(1)
 	for err == nil {
 		select {
 		case <-s.done:
-			restore()
+			free()
 			s.ended <- nil
 			return
 		default:
@@ -172,20 +171,4 @@ func await(epoll int, events []unix.EpollEvent, wait time.Duration) (int, error)
 		return 0, fmt.Errorf("epoll: %w", err)
 	}
 	return max(n, 0), nil
-}
-
-// urgent gives the calling goroutine a thread with a real-time priority: clients and servers stand
-// for machines of their own, which other threads of this one must not delay.
-func urgent() (restore func(), err error) {
-	runtime.LockOSThread()
-	attr := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}
-	if err := unix.SchedSetAttr(0, &attr, 0); err != nil && !errors.Is(err, unix.EPERM) {
-		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("take a real-time priority: %w", err)
-	}
-	return func() {
-		if unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL}, 0) == nil {
-			runtime.UnlockOSThread() // otherwise the thread ends with its goroutine
-		}
-	}, nil
 }

@@ -67,6 +67,15 @@ func (c *Command) hosted(run func() ([]byte, error)) (out []byte, err error) {
 // Kill kills every process on the host, as a power cut does, and waits for their end.
 func (h *Host) Kill() error { return killIn([]string{filepath.Join(namespaceDir, h.Namespace())}) }
 
+// Processes returns the processes on the host except this one, whose threads come and go there.
+func (h *Host) Processes() ([]int, error) {
+	id, err := identify(filepath.Join(namespaceDir, h.Namespace()))
+	if err != nil {
+		return nil, fmt.Errorf("find namespace of %s: %w", h.Name, err)
+	}
+	return processesIn(map[fileID]bool{id: true}), nil
+}
+
 // killIn kills every process except this one whose network namespace is one of
 // those files, and waits for their end. Processes are found by their namespace:
 // they need not be our children, or in the process group of one.

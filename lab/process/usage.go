@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.io/weir/lab/netlab"
 )
 
@@ -19,7 +17,7 @@ func (p *Process) CPUTime() (time.Duration, error) { return CPUTimeOf(p.PID()) }
 
 // CPUTime returns how long the host's processes have run together.
 func CPUTime(host *netlab.Host) (time.Duration, error) {
-	pids, err := on(host)
+	pids, err := host.Processes()
 	if err != nil {
 		return 0, err
 	}
@@ -59,7 +57,7 @@ func CPUTimeOf(pid int) (time.Duration, error) {
 
 // Find returns the process on a host with that first argument.
 func Find(host *netlab.Host, argument string) (pid int, err error) {
-	pids, err := on(host)
+	pids, err := host.Processes()
 	if err != nil {
 		return 0, err
 	}
@@ -73,31 +71,6 @@ func Find(host *netlab.Host, argument string) (pid int, err error) {
 		}
 	}
 	return 0, fmt.Errorf("no process %q on %s", argument, host.Name)
-}
-
-// on returns the processes in the host's network namespace except this one, whose threads come and
-// go there.
-func on(host *netlab.Host) ([]int, error) {
-	var want unix.Stat_t
-	if err := unix.Stat(filepath.Join("/run/netns", host.Namespace()), &want); err != nil {
-		return nil, fmt.Errorf("find namespace of %s: %w", host.Name, err)
-	}
-	links, err := filepath.Glob("/proc/[0-9]*/ns/net")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, link := range links {
-		var stat unix.Stat_t
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(link))))
-		if err != nil || pid == os.Getpid() || unix.Stat(link, &stat) != nil {
-			continue
-		}
-		if stat.Dev == want.Dev && stat.Ino == want.Ino {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
 }
 
 // Memory is how much memory a process uses, in bytes.

@@ -33,6 +33,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -231,6 +232,13 @@ func Quantile(values []float64, part float64) float64 {
 	return sorted[below] + (at-float64(below))*(sorted[above]-sorted[below])
 }
 
+// Rank sorts the values, of which there must be one, and returns the least that is not less than that
+// many percent of them.
+func Rank[T cmp.Ordered](values []T, percent int) T {
+	slices.Sort(values)
+	return values[(len(values)*percent+99)/100-1]
+}
+
 // Ratios divides round by round, which cancels the machine's slow moments: they affect both values
 // of a round. Rounds that only one measurement has are left out.
 func Ratios(of, to *Measurement) []float64 {
@@ -295,11 +303,13 @@ func (c Conditions) HoldIn(other Conditions) bool {
 	return true
 }
 
-// String writes the conditions in the order of their names: "flows=1 frame=64".
-func (c Conditions) String() string {
-	words := make([]string, 0, len(c))
+// Words returns the conditions in the order of their names: flows=1, frame=64.
+func (c Conditions) Words() (words []string) {
 	for _, key := range slices.Sorted(maps.Keys(c)) {
 		words = append(words, key+"="+c[key])
 	}
-	return strings.Join(words, " ")
+	return words
 }
+
+// String writes the conditions: "flows=1 frame=64".
+func (c Conditions) String() string { return strings.Join(c.Words(), " ") }

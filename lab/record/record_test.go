@@ -59,6 +59,19 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
+func TestRank(t *testing.T) {
+	times := make([]int64, 200)
+	for i := range times {
+		times[i] = int64(200 - i)
+	}
+	if p50, p99 := Rank(times, 50), Rank(times, 99); p50 != 100 || p99 != 198 {
+		t.Errorf("p50 %d, p99 %d of 1 to 200, want 100 and 198", p50, p99)
+	}
+	if got := Rank([]int64{7}, 99); got != 7 {
+		t.Errorf("p99 of 7 alone is %d", got)
+	}
+}
+
 func TestRatiosAreRoundByRound(t *testing.T) {
 	of := &Measurement{Rounds: Values{10, 20, 30, 40}}
 	to := &Measurement{Rounds: Values{20, 40, 0}}

@@ -3,7 +3,6 @@ package traffic
 import (
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
 	"time"
 
@@ -94,7 +93,7 @@ func (s *Source) Pace(rate float64) error {
 // long as it must, or as its rate says. That includes work on the packets on the same CPU.
 func (s *Source) Send(packets int) (took time.Duration, err error) {
 	err = s.host.Do(func() error {
-		free, err := pin(s.cpu)
+		free, err := netlab.OnCPU(s.cpu)
 		if err != nil {
 			return err
 		}
@@ -130,22 +129,3 @@ func (s *Source) Frame() ([]byte, error) {
 
 // xdpRedirect is the verdict when a packet was made.
 const xdpRedirect = 4
-
-// pin keeps the calling thread, which is locked, on a CPU until the returned function
-// is called.
-func pin(cpu int) (free func(), err error) {
-	var before, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return nil, fmt.Errorf("which CPUs are allowed: %w", err)
-	}
-	one.Set(cpu)
-	runtime.LockOSThread()
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("move to CPU %d: %w", cpu, err)
-	}
-	return func() {
-		_ = unix.SchedSetaffinity(0, &before) // it worked before
-		runtime.UnlockOSThread()
-	}, nil
-}
