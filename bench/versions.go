@@ -14,6 +14,7 @@ import (
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
 	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/version"
 )
 
 // beforeRows is the file that came with flow memory: a packet's cost is compared with the version
@@ -32,9 +33,9 @@ const unprobedKey = `json:"redirect-unprobed`
 // run goes without it if the history does not have it.
 func (s *session) olderWeir(ctx context.Context, notes []string) (commit, path string, err error) {
 	if commit = s.base; commit == "" {
-		commit, err = process.Before(ctx, beforeRows)
+		commit, err = version.Before(ctx, beforeRows)
 	} else {
-		commit, err = process.Commit(ctx, commit)
+		commit, err = version.Commit(ctx, commit)
 	}
 	s.into.Notes = slices.Clone(notes)
 	if err != nil && s.settings.Smoke && s.base == "" {
@@ -45,7 +46,7 @@ func (s *session) olderWeir(ctx context.Context, notes []string) (commit, path s
 		return "", "", fmt.Errorf("%w; --base names another commit to compare with", err)
 	}
 	s.into.Notes = append(s.into.Notes, "before: commit "+commit+", built from the repository's history")
-	path, err = process.Older(ctx, commit)
+	path, err = version.Older(ctx, commit)
 	return commit, path, err
 }
 
@@ -108,11 +109,11 @@ func (s *session) versions(ctx context.Context) ([]program.Version, error) {
 	}
 	var versions []program.Version
 	if path != "" {
-		code, err := process.File(ctx, commit, object)
+		code, err := version.File(ctx, commit, object)
 		if err != nil {
 			return nil, err
 		}
-		model, err := process.File(ctx, commit, "internal/model/model.go")
+		model, err := version.File(ctx, commit, "internal/model/model.go")
 		hands := err == nil && bytes.Contains(model, []byte(unprobedKey))
 		versions = append(versions, program.Version{Name: "before", Object: code, Binary: path, Older: true, Hands: hands})
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/test/version"
+	"weir.io/weir/lab/version"
 )
 
 var buildOtherABI = sync.OnceValues(func() (string, error) {

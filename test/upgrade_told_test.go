@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/test/version"
+	"weir.io/weir/lab/version"
 )
 
 // beforeClasses is a commit before flows had classes (bpf/lib/proof.h), and before directors told each

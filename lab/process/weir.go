@@ -69,7 +69,7 @@ func StartDirectorAs(host *netlab.Host, binary string, c model.Config) (*Weir, e
 	return startWeir(host, &Weir{}, binary, "run", c)
 }
 
-// StartOlderDirector runs another version of weir, see [Older]. Its file has only what the
+// StartOlderDirector runs another version of weir. Its file has only what the
 // configuration says: that version may not know all of today's defaults.
 func StartOlderDirector(host *netlab.Host, binary string, c model.Config) (*Weir, error) {
 	return startWeir(host, &Weir{older: true}, binary, "run", c)

@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"weir.io/weir/lab/process"
+	"weir.io/weir/lab/version"
 	"weir.io/weir/test/chaos/schedule"
-	"weir.io/weir/test/version"
 )
 
 // binaries are the paths of the versions of weir.

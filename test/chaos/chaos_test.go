@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/lab/version"
 	"weir.io/weir/test/chaos/schedule"
 	"weir.io/weir/test/chaos/traffic"
-	"weir.io/weir/test/version"
 )
 
 // build returns the versions of weir with the same ABI.

@@ -1,5 +1,5 @@
-// Package version builds weir as another version of itself, for tests of upgrades: with the same
-// maps, with different ones, or as it was at a commit.
+// Package version builds weir as another version of itself, for tests of upgrades and for
+// comparisons: with the same maps, with different ones, or as it was at a commit.
 package version
 
 import (
@@ -103,7 +103,7 @@ func BuildCommit(ctx context.Context, root, dir, commit string) (string, error) 
 func build(ctx context.Context, root, binary, name string, flags ...string) (string, error) {
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=" + name, "-o", binary}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/weir")...)
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build weir as %s: %w\n%s", name, err, out)
 	}

@@ -1,4 +1,4 @@
-package process
+package version
 
 import (
 	"context"
@@ -55,31 +55,16 @@ func Older(ctx context.Context, commit string) (string, error) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	dir, err := os.MkdirTemp("", "weir-"+commit+"-")
+	// It is renamed when it is complete: the remains of an interrupted build must not be measured.
+	dir, err := os.MkdirTemp(filepath.Dir(path), "weir-"+commit+"-")
 	if err != nil {
 		return "", fmt.Errorf("build weir of %s: %w", commit, err)
 	}
-	err = build(ctx, commit, dir, path)
-	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
-		return "", fmt.Errorf("build weir of %s: %w", commit, err)
+	built, err := BuildCommit(ctx, ".", dir, commit)
+	if err == nil {
+		err = os.Rename(built, path)
 	}
-	return path, nil
-}
-
-func build(ctx context.Context, commit, dir, path string) error {
-	archive := filepath.Join(dir, "weir.tar")
-	if _, err := git(ctx, "archive", "--format=tar", "--output="+archive, commit); err != nil {
-		return err
-	}
-	if err := run(ctx, dir, "tar", "-xf", archive); err != nil {
-		return err
-	}
-	// The file is renamed when it is complete: the remains of an interrupted build must not be
-	// measured.
-	if err := run(ctx, dir, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path+".new", "./cmd/weir"); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return path, errors.Join(err, os.RemoveAll(dir))
 }
 
 func git(ctx context.Context, args ...string) (string, error) {
@@ -95,13 +80,4 @@ func output(ctx context.Context, args ...string) ([]byte, error) {
 		err = fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(string(exit.Stderr)))
 	}
 	return out, err
-}
-
-func run(ctx context.Context, dir, program string, args ...string) error {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(out)))
-	}
-	return nil
 }
