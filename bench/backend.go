@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"weir.io/weir/bench/bulk"
-	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/record"
 )
 
@@ -30,15 +29,9 @@ var backendNotes = []string{
 }
 
 func measureBackend(ctx context.Context, s *session) error {
-	s.into.Notes = backendNotes
-	lab, err := netlab.New()
+	b, err := inLab(ctx, s, bulk.New)
 	if err != nil {
 		return err
-	}
-	defer lab.Close()
-	b, err := bulk.New(ctx, lab)
-	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
 	}
 	var steps []func(context.Context) error
 	for _, subject := range bulk.Subjects {

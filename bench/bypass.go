@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/bench/bypass"
-	"weir.io/weir/bench/compare"
 	"weir.io/weir/bench/echo"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
@@ -36,18 +35,16 @@ var bypassNotes = slices.Concat([]string{
 
 // measureBypass measures connections that bypass the director.
 func measureBypass(ctx context.Context, s *session) error {
-	s.into.Notes = bypassNotes
 	if !s.settings.Smoke {
 		s.settings.Rounds = max(s.settings.Rounds, leastRounds)
 	}
-	if err := s.measureLatency(ctx); err != nil {
-		return err
-	}
-	if err := s.measureGoodput(ctx); err != nil {
-		return err
+	for _, part := range []func(context.Context) error{s.measureLatency, s.measureGoodput} {
+		if err := errors.Join(part(ctx), s.close()); err != nil { // its lab must not disturb the next part
+			return err
+		}
 	}
 	if s.withoutSYNs {
-		s.into.Notes = append(slices.Clone(s.into.Notes), "this run left the SYNs out (`--without-syns`), because something else ran on the machine that they would have disturbed: throughput and syn_vs_dnat are not of it")
+		s.note("this run left the SYNs out (`--without-syns`), because something else ran on the machine that they would have disturbed: throughput and syn_vs_dnat are not of it")
 		return nil
 	}
 	return s.measureHandover(ctx)
@@ -110,15 +107,10 @@ var latencyNotes = []string{
 }
 
 // measureLatency measures all ways in turns.
-func (s *session) measureLatency(ctx context.Context) (err error) {
-	lab, err := netlab.New()
+func (s *session) measureLatency(ctx context.Context) error {
+	l, err := inLab(ctx, s, bypass.New)
 	if err != nil {
 		return err
-	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
-	l, err := bypass.New(ctx, lab)
-	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
 	}
 	var steps []func(context.Context) error
 	for _, at := range []record.Conditions{rr, crr} {
@@ -186,7 +178,7 @@ func (s *session) costOfAgents(ctx context.Context, l *bypass.Lab, w *bypass.Way
 // compareTo records the ratio of two subjects, round by round, and its bounds.
 func (s *session) compareTo(to, of string, at record.Conditions, quantity, ratio record.Quantity) {
 	ratios := record.Ratios(s.into.Find(of, at, quantity.Name), s.into.Find(to, at, quantity.Name))
-	low, median, high := compare.Interval(ratios)
+	low, median, high := interval(ratios)
 	for bound, value := range map[string]float64{"lower": low, "median": median, "upper": high} {
 		bounded := maps.Clone(at)
 		bounded["bound"] = bound
@@ -197,17 +189,17 @@ func (s *session) compareTo(to, of string, at record.Conditions, quantity, ratio
 
 // toDirect is the latency of mode redirect divided by that without a balancer. If the director saw
 // more than the SYN of a connection, something else was measured.
-func toDirect(at record.Conditions, quantity record.Quantity) func(*record.Scenario) (float64, error) {
+func toDirect(at record.Conditions, quantity record.Quantity) value {
 	return func(s *record.Scenario) (float64, error) {
-		value, err := ratio(s, bypass.Handover, direct, at, quantity)
+		value, err := ratio(bypass.Handover, direct, at, quantity)(s)
 		if err != nil {
 			return value, err
 		}
-		seen := s.Find(bypass.Handover, at, atDirector.Name)
-		if seen == nil {
-			return math.NaN(), missingError{subject{bypass.Handover, at}, atDirector}
+		most, err := quantileOf(subject{bypass.Handover, at}, atDirector, 1)(s)
+		if err != nil {
+			return math.NaN(), err
 		}
-		if most := slices.Max(seen.Rounds); most > 1.01 {
+		if most > 1.01 {
 			return value, fmt.Errorf("the director saw %.2f packets of each request in some round: not all connections were redirected", most)
 		}
 		return value, nil
@@ -223,7 +215,7 @@ func betweenDirectAndDSR(s *record.Scenario) (float64, error) {
 	}
 	dsr := math.Inf(1)
 	for _, mode := range []string{"gue", "ipip"} {
-		value, err := ratio(s, mode, direct, crr, latency50)
+		value, err := ratio(mode, direct, crr, latency50)(s)
 		if err != nil {
 			return math.NaN(), err
 		}
@@ -258,15 +250,12 @@ var goodputNotes = []string{
 }
 
 // measureGoodput measures how much the director's cable matters.
-func (s *session) measureGoodput(ctx context.Context) (err error) {
-	lab, err := netlab.New()
+func (s *session) measureGoodput(ctx context.Context) error {
+	l, err := inLab(ctx, s, func(ctx context.Context, lab *netlab.Lab) (*bypass.Links, error) {
+		return bypass.NewLinks(ctx, lab, linkHosts, linkRate)
+	})
 	if err != nil {
 		return err
-	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
-	l, err := bypass.NewLinks(ctx, lab, linkHosts, linkRate)
-	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
 	}
 	sizes, settle, rounds := goodputSizes, goodputSettle, s.settings.Rounds
 	if s.settings.Smoke {
@@ -303,12 +292,14 @@ func ofSize(at record.Conditions, size int) record.Conditions {
 func mostGoodput(s *record.Scenario) (float64, error) {
 	most, problem := math.NaN(), error(nil)
 	for _, size := range goodputSizes {
-		value, err := reading(s, bypass.Handover, ofSize(rr, size), goodput)
+		value, err := reading(bypass.Handover, ofSize(rr, size), goodput)(s)
 		if err != nil {
 			problem = err // a short run has one size
 			continue
 		}
-		most = math.Max(value*8/linkRate, orLess(most))
+		if share := value * 8 / linkRate; !(most >= share) {
+			most = share
+		}
 	}
 	if math.IsNaN(most) {
 		return most, problem
@@ -316,20 +307,12 @@ func mostGoodput(s *record.Scenario) (float64, error) {
 	return most, nil
 }
 
-// orLess is a value, or less than all others if it is missing.
-func orLess(value float64) float64 {
-	if math.IsNaN(value) {
-		return math.Inf(-1)
-	}
-	return value
-}
-
 // newEcho and newAsk are the server and the client of labs, as processes of their own.
 func newEcho() *cobra.Command {
 	var port uint16
 	var cpu int
 	cmd := &cobra.Command{
-		Use: "echo-server", Short: "Answer requests of a lab", Hidden: true, Args: takes(0),
+		Use: "echo-server", Short: "Answer requests of a lab", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return echo.Serve(port, cpu) },
 	}
 	cmd.Flags().Uint16Var(&port, "port", 0, "where to listen")
@@ -343,7 +326,7 @@ func newAsk() *cobra.Command {
 	var duration time.Duration
 	var cpu int
 	cmd := &cobra.Command{
-		Use: "echo-client", Short: "Ask a server of a lab", Hidden: true, Args: takes(0),
+		Use: "echo-client", Short: "Ask a server of a lab", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, err := netip.ParseAddrPort(to)
 			if err != nil || !server.Addr().Is4() {

@@ -16,90 +16,64 @@ type check struct {
 	target   float64
 	scenario string // the one that has the measurements: without it the check is left out
 	quantity record.Quantity
-	// value returns what was reached. Its error says why the value tells nothing: it was not
-	// measured, or noise made it impossible.
-	value func(*record.Scenario) (float64, error)
+	value    value
 }
 
 // checks are all targets, in the order of the tables.
 var checks = []check{
 	{"throughput_64_vs_redirect", "l2dsr's packets per second with 64-byte frames, 1 VIP x 255 backends and 1,000 flows, to a bare redirect's", "", ">=", 0.80, "rfc2544", record.Throughput,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, l2dsr.Name, track.Redirect.Name, smallest(oneVIP, fewFlows).at(), record.Throughput)
-		}},
+		ratio(l2dsr.Name, track.Redirect.Name, smallest(oneVIP, fewFlows).at(), record.Throughput)},
 	{"throughput_128x4000_vs_1x255", "l2dsr's packets per second with 64-byte frames, 128 VIPs x 4,000 backends in all and 1,000 flows, to those with 1 VIP x 255 backends", "", ">=", 0.92, "rfc2544", record.Throughput,
-		func(s *record.Scenario) (float64, error) { return manyToOne(s, fewFlows) }},
+		manyToOne(fewFlows)},
 	{"throughput_128x4000_vs_1x255_1mflows", "l2dsr's packets per second with 64-byte frames, 128 VIPs x 4,000 backends in all and 1,000,000 flows, to those with 1 VIP x 255 backends", "", ">=", 0.80, "rfc2544", record.Throughput,
-		func(s *record.Scenario) (float64, error) { return manyToOne(s, manyFlows) }},
+		manyToOne(manyFlows)},
 	{"throughput_imix_vs_redirect", "l2dsr's packets per second of the simple IMIX, to a bare redirect's", "", ">=", 0.80, "imix", record.Throughput,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, l2dsr.Name, track.Redirect.Name, imixAt(fewFlows), record.Throughput)
-		}},
+		ratio(l2dsr.Name, track.Redirect.Name, imixAt(fewFlows), record.Throughput)},
 	{"throughput_imix_vs_redirect_on_link", "l2dsr's packets per second of the simple IMIX from a link of 5 Gbit/s, to a bare redirect's", "", ">=", 0.97, "imix", record.Throughput,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, l2dsr.Name, track.Redirect.Name, imixOnLink, record.Throughput)
-		}},
+		ratio(l2dsr.Name, track.Redirect.Name, imixOnLink, record.Throughput)},
 	{"cost_dnat_vs_weir_1flow", "iptables' own time per packet, to l2dsr's, 1 flow", "", ">=", 12, "flows", record.Cost,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, track.Iptables.Name, l2dsr.Name, flowsAt(1), record.Cost)
-		}},
+		ratio(track.Iptables.Name, l2dsr.Name, flowsAt(1), record.Cost)},
 	{"cost_dnat_vs_weir_1mflows", "iptables' own time per packet, to l2dsr's, 1,000,000 flows", "", ">=", 20, "flows", record.Cost,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, track.Iptables.Name, l2dsr.Name, flowsAt(manyFlows), record.Cost)
-		}},
-	{"cost_1mflows_vs_1flow", "weir's own time per packet with 1,000,000 flows, to that with 1: the worst of the modes that keep no state (l2dsr, ipip, gue, nat)", "", "<=", 1.5, "flows", record.Cost, flatness},
-	{"cost_ipv6_vs_ipv4", "weir's own time per packet of an IPv6 VIP, to that of an IPv4 VIP, with the same outer family: the worst mode", "", "<=", 1.25, "modes", record.Cost, ipv6Cost},
+		ratio(track.Iptables.Name, l2dsr.Name, flowsAt(manyFlows), record.Cost)},
+	{"cost_1mflows_vs_1flow", "weir's own time per packet with 1,000,000 flows, to that with 1: the worst of the modes that keep no state (l2dsr, ipip, gue, nat)", "", "<=", 1.5, "flows", record.Cost, flatness()},
+	{"cost_ipv6_vs_ipv4", "weir's own time per packet of an IPv6 VIP, to that of an IPv4 VIP, with the same outer family: the worst mode", "", "<=", 1.25, "modes", record.Cost, ipv6Cost()},
 	{"rows_unchanged", "weir's own time per packet where no slot is shared, to that of the version before flow memory: how far the 99 % interval of the median is from 1 in the worst mode (l2dsr, ipip, gue)", "", "<=", 0, "rows", toBefore, offBefore},
 	{"syn_vs_dnat", "SYNs per second of new flows through l2dsr, to those through iptables, one core", "", ">=", 6, "syn", record.Throughput,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, l2dsr.Name, track.Iptables.Name, record.Conditions{}, record.Throughput)
-		}},
+		ratio(l2dsr.Name, track.Iptables.Name, record.Conditions{}, record.Throughput)},
 	{"swap_lost", "packets lost in a round in which the ring is swapped up to 10 times per second, on one core", "", "<=", 0, "churn", lostPackets,
-		func(s *record.Scenario) (float64, error) { return worst(s, lostPackets, false) }},
+		withSwaps(lostPackets, false)},
 	{"swap_misdirected", "packets that came to a backend of neither the old ring nor the new one, in a round in which the ring is swapped up to 10 times per second", "", "<=", 0, "churn", misdirected,
-		func(s *record.Scenario) (float64, error) { return worst(s, misdirected, false, true) }},
+		withSwaps(misdirected, false, true)},
 	{"run_l2dsr_vs_macswap", "l2dsr's program alone, IPv4, to one that swaps MAC addresses", "", "<=", 5, "program", runTime,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, "l2dsr", program.Swap, modesAt(false), runTime)
-		}},
+		ratio("l2dsr", program.Swap, modesAt(false), runTime)},
 	{"run_ipip_vs_headmove", "ipip's program alone, IPv4, to one that moves the head and writes Ethernet", "", "<=", 5, "program", runTime,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, "ipip", program.Move, modesAt(false), runTime)
-		}},
+		ratio("ipip", program.Move, modesAt(false), runTime)},
 	{"run_gue_vs_headmove", "gue's program alone, IPv4, to one that moves the head and writes Ethernet", "", "<=", 7, "program", runTime,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, "gue", program.Move, modesAt(false), runTime)
-		}},
+		ratio("gue", program.Move, modesAt(false), runTime)},
 	{"run_nat_vs_macswap", "nat's program alone, IPv4, established flow, to one that swaps MAC addresses", "", "<=", 12, "program", runTime,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, "nat", program.Swap, modesAt(false), runTime)
-		}},
+		ratio("nat", program.Swap, modesAt(false), runTime)},
 	{"backend_cycles_gue_vs_direct", "a backend's CPU time per byte of bulk TCP behind the agent (gue, XDP), to that without", "", "<=", 1.3, "backend", backendTime,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, "gue-xdp", "direct", record.Conditions{}, backendTime)
-		}},
+		ratio("gue-xdp", "direct", record.Conditions{}, backendTime)},
 	{"update_visible_p99_ms", "time from a Set that changes one of 4,096 services until every CPU forwards by its new ring, 99th percentile", "ms", "<=", 5, "update", visible99,
-		func(s *record.Scenario) (float64, error) { return updateTime(s, 1, visible99) }},
+		updateTime(1, visible99)},
 	{"set_4096_services_ms", "how long a Set that changes all of 4,096 services takes, median", "ms", "<=", 500, "update", took50,
-		func(s *record.Scenario) (float64, error) { return updateTime(s, manyServices, took50) }},
+		updateTime(manyServices, took50)},
 	{"explain_disagreements", "packets of 100,000 random ones of which weir explain said something else than what the director then did, or than the ring that is worked out in Go", "", "<=", 0, "explain", disagreements,
-		func(s *record.Scenario) (float64, error) { return explained(s, disagreements) }},
+		explained(disagreements)},
 	{"explain_side_effects", "readings of all maps in which questions had changed something", "", "<=", 0, "explain", sideEffects,
-		func(s *record.Scenario) (float64, error) { return explained(s, sideEffects) }},
+		explained(sideEffects)},
 	{"plan_error_percent", "the largest difference between the share of flows that a plan said would move and the share that then moved, over 100 random changes, in percent of the flows", "%", "<=", 1, "explain", planError,
-		func(s *record.Scenario) (float64, error) { return explained(s, planError) }},
+		explained(planError)},
 	{"health_tcp_cpu", "CPU time of a director that checks 1,000 backends' own addresses by kind tcp once a second, of one CPU", "%", "<=", 5, "health", checkShare,
-		func(s *record.Scenario) (float64, error) {
-			return reading(s, string(model.CheckTCP), checked{to: model.CheckAddress}.at(), checkShare)
-		}},
+		reading(string(model.CheckTCP), checked{to: model.CheckAddress}.at(), checkShare)},
 	{"clean_update_p50_ms", "time from a clean change of the number of directors or backends until traffic has followed it, median", "ms", "<=", 100, "convergence", trafficDelay, cleanQuantile(0.5)},
 	{"clean_update_max_ms", "time from a clean change of the number of directors or backends until traffic has followed it, the longest", "ms", "<=", 1000, "convergence", trafficDelay, cleanQuantile(1)},
-	{"clean_failed_requests", "requests that failed in a round of clean changes, the most", "request", "<=", 0, "convergence", failed, quantileOf(cleanChanges, failed, 1)},
-	{"host_loss_bfd_p50_ms", "time from the loss of a director's host until the last request began that met it, with BFD (3 x 50 ms), median", "ms", "<=", 300, "convergence", trafficDelay, quantileOf(hostLost, trafficDelay, 0.5)},
-	{"host_loss_bfd_max_ms", "time from the loss of a director's host until the last request began that met it, with BFD (3 x 50 ms), the longest", "ms", "<=", 600, "convergence", trafficDelay, quantileOf(hostLost, trafficDelay, 1)},
-	{"host_loss_hold_max_ms", "time from the loss of a director's host until the last request began that met it, without BFD (hold time 3 s), the longest", "ms", "<=", 4000, "convergence", trafficDelay, quantileOf(hostLostHold, trafficDelay, 1)},
-	{"process_loss_failed_requests", "requests that failed in a round in which processes of directors are killed, the most", "request", "<=", 0, "convergence", failed, quantileOf(processLost, failed, 1)},
-	{"backend_death_to_quiet_p95_ms", "time from a backend's death until a director has sent it a client's packet for the last time, 95th percentile", "ms", "<=", 1000, "convergence", quietDelay, quantileOf(backendDies, quietDelay, 0.95)},
+	{"clean_failed_requests", "requests that failed in a round of clean changes, the most", "request", "<=", 0, "convergence", failed, delayOf(cleanChanges, failed, 1)},
+	{"host_loss_bfd_p50_ms", "time from the loss of a director's host until the last request began that met it, with BFD (3 x 50 ms), median", "ms", "<=", 300, "convergence", trafficDelay, delayOf(hostLost, trafficDelay, 0.5)},
+	{"host_loss_bfd_max_ms", "time from the loss of a director's host until the last request began that met it, with BFD (3 x 50 ms), the longest", "ms", "<=", 600, "convergence", trafficDelay, delayOf(hostLost, trafficDelay, 1)},
+	{"host_loss_hold_max_ms", "time from the loss of a director's host until the last request began that met it, without BFD (hold time 3 s), the longest", "ms", "<=", 4000, "convergence", trafficDelay, delayOf(hostLostHold, trafficDelay, 1)},
+	{"process_loss_failed_requests", "requests that failed in a round in which processes of directors are killed, the most", "request", "<=", 0, "convergence", failed, delayOf(processLost, failed, 1)},
+	{"backend_death_to_quiet_p95_ms", "time from a backend's death until a director has sent it a client's packet for the last time, 95th percentile", "ms", "<=", 1000, "convergence", quietDelay, delayOf(backendDies, quietDelay, 0.95)},
 	{"scaleout_4_vs_1", "payload per second through 4 directors, whose cables are the limit, to that through 1", "", ">=", 3.9, "scaleout", carried, scaleoutRatio},
 	{"rr_p50_vs_direct", "median latency of a request in an open connection that was redirected, to that without a balancer", "", "<=", 1.03, "bypass", latency50, toDirect(rr, latency50)},
 	{"rr_p99_vs_direct", "99th percentile of the latency of a request in an open connection that was redirected, to that without a balancer", "", "<=", 1.1, "bypass", latency99, toDirect(rr, latency99)},
@@ -110,29 +84,25 @@ var checks = []check{
 	{"soak_memory_growth", "own memory of the director, its BFD process or an agent, or the director's live heap, whichever has grown the most in a soak, by its trend (Theil-Sen), that of its later half, or a step that stays", "%", "<=", 20, "soak", ownMemory, worstGrowth(ownMemory, liveHeap)},
 	{"soak_handles_growth", "descriptors, goroutines, pins, bytes of maps or of rings, whichever have grown the most in a soak, by their trend (Theil-Sen), that of its later half, or a step that stays; by one is granularity, not growth", "%", "<=", 1, "soak", descriptors, worstGrowth(descriptors, goroutines, pinned, mapMemory, ringMemory)},
 	{"soak_failed_requests", "requests that failed in a soak", "request", "<=", 0, "soak", failed,
-		func(s *record.Scenario) (float64, error) { return reading(s, soakGroup, nil, failed) }},
-	{"pod_ready_to_request_p95_ms", "time from the status of a pod that says it is ready until it has answered a request from outside, 95th percentile", "ms", "<=", 200, "kubernetes", requestDelay, quantileOf(podReady, requestDelay, 0.95)},
-	{"pod_ready_to_request_max_ms", "time from the status of a pod that says it is ready until it has answered a request from outside, the longest", "ms", "<=", 1000, "kubernetes", requestDelay, quantileOf(podReady, requestDelay, 1)},
-	{"pod_terminating_to_quiet_p95_ms", "time from the deletion of a pod until the last request from outside began that it answered, 95th percentile", "ms", "<=", 200, "kubernetes", lastDelay, quantileOf(podTerminates, lastDelay, 0.95)},
-	{"pod_terminating_to_quiet_max_ms", "time from the deletion of a pod until the last request from outside began that it answered, the longest", "ms", "<=", 1000, "kubernetes", lastDelay, quantileOf(podTerminates, lastDelay, 1)},
-	{"service_to_forwarded_max_ms", "time from when a Service is made until it is answered outside, announced by BGP, the longest", "ms", "<=", 1000, "kubernetes", requestDelay, quantileOf(serviceMade, requestDelay, 1)},
-	{"node_to_forwarding_ms", "time from when a node gets the label of a DirectorGroup until it has brought a request from outside to a pod, with the images present, without a kubelet's own time, the longest", "ms", "<=", 3000, "kubernetes", requestDelay, quantileOf(nodeLabelled, requestDelay, 1)},
+		reading(soakGroup, nil, failed)},
+	{"pod_ready_to_request_p95_ms", "time from the status of a pod that says it is ready until it has answered a request from outside, 95th percentile", "ms", "<=", 200, "kubernetes", requestDelay, delayOf(podReady, requestDelay, 0.95)},
+	{"pod_ready_to_request_max_ms", "time from the status of a pod that says it is ready until it has answered a request from outside, the longest", "ms", "<=", 1000, "kubernetes", requestDelay, delayOf(podReady, requestDelay, 1)},
+	{"pod_terminating_to_quiet_p95_ms", "time from the deletion of a pod until the last request from outside began that it answered, 95th percentile", "ms", "<=", 200, "kubernetes", lastDelay, delayOf(podTerminates, lastDelay, 0.95)},
+	{"pod_terminating_to_quiet_max_ms", "time from the deletion of a pod until the last request from outside began that it answered, the longest", "ms", "<=", 1000, "kubernetes", lastDelay, delayOf(podTerminates, lastDelay, 1)},
+	{"service_to_forwarded_max_ms", "time from when a Service is made until it is answered outside, announced by BGP, the longest", "ms", "<=", 1000, "kubernetes", requestDelay, delayOf(serviceMade, requestDelay, 1)},
+	{"node_to_forwarding_ms", "time from when a node gets the label of a DirectorGroup until it has brought a request from outside to a pod, with the images present, without a kubelet's own time, the longest", "ms", "<=", 3000, "kubernetes", requestDelay, delayOf(nodeLabelled, requestDelay, 1)},
 	{"rolling_update_failed", "requests that failed, and long ones that broke, in a round in which all pods of a Service are replaced, the most", "request", "<=", 0, "kubernetes", failed, rolledFailures},
 	{"utilization_idle", "weir_datapath_utilization of the balancer's CPU without traffic", "", "<=", 0.05, "utilization", inUse,
-		func(s *record.Scenario) (float64, error) { return reading(s, exported, loadOf(0), inUse) }},
+		reading(exported, loadOf(0), inUse)},
 	{"utilization_at_first_loss", "weir_datapath_utilization of the balancer's CPU at the lowest rate that loses packets", "", ">=", 0.9, "utilization", atFirstLoss,
-		func(s *record.Scenario) (float64, error) {
-			return reading(s, exported, record.Conditions{}, atFirstLoss)
-		}},
+		reading(exported, record.Conditions{}, atFirstLoss)},
 	{"utilization_linearity_r2", "R² of the straight line through weir_datapath_utilization, from no load to the lowest rate that loses packets", "", ">=", 0.97, "utilization", linearity,
-		func(s *record.Scenario) (float64, error) { return reading(s, exported, record.Conditions{}, linearity) }},
+		reading(exported, record.Conditions{}, linearity)},
 }
 
 // alternates are checks of the same names that other scenarios answer, if the scenarios of checks
 // did not run.
 var alternates = []check{
 	{"syn_vs_dnat", "SYNs per second of new flows that the director hands over, mode redirect, to those through iptables, one core", "", ">=", 6, "bypass", record.Throughput,
-		func(s *record.Scenario) (float64, error) {
-			return ratio(s, handing.Name, track.Iptables.Name, record.Conditions{}, record.Throughput)
-		}},
+		ratio(handing.Name, track.Iptables.Name, record.Conditions{}, record.Throughput)},
 }

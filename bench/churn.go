@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -38,19 +36,18 @@ var churnNotes = []string{
 	"swaps: those that packets were seen to follow, per second from the first to the last of them",
 }
 
-func measureChurn(ctx context.Context, s *session) (err error) {
-	s.into.Notes = churnNotes
+func measureChurn(ctx context.Context, s *session) error {
 	way := traffic.Traffic{Protocol: model.TCP, Flows: fewFlows, VIPs: oneVIP.vips, Frames: []int{64}}
 	var steps []func(context.Context) error
 	for _, cores := range []int{1, 2} {
-		t, failure := track.Start(ctx, track.Options{Subject: l2dsr, Backends: oneVIP.backends, Traffic: way, TwoCores: cores == 2, Swaps: true})
-		if failure != nil {
-			return failure
+		t, err := track.Start(ctx, track.Options{Subject: l2dsr, Backends: oneVIP.backends, Traffic: way, TwoCores: cores == 2, Swaps: true})
+		if err != nil {
+			return err
 		}
-		defer func() { err = errors.Join(err, t.Close()) }()
-		stream, failure := t.Stream(way)
-		if failure != nil {
-			return failure
+		s.atEnd(t.Close)
+		stream, err := t.Stream(way)
+		if err != nil {
+			return err
 		}
 		steps = append(steps,
 			func(ctx context.Context) error { return s.churn(ctx, t, stream, 0) },
@@ -120,16 +117,11 @@ func churnAt(twoCores bool, interval time.Duration) record.Conditions {
 	return at
 }
 
-// worst is the largest of the rounds with swaps, on one core or on two.
-func worst(s *record.Scenario, quantity record.Quantity, cores ...bool) (float64, error) {
-	most := math.Inf(-1)
+// withSwaps is the largest of the rounds with swaps, on one core or on two.
+func withSwaps(quantity record.Quantity, cores ...bool) value {
+	var all []value
 	for _, two := range cores {
-		at := churnAt(two, swapInterval)
-		m := s.Find(l2dsr.Name, at, quantity.Name)
-		if m == nil {
-			return math.NaN(), missingError{subject{l2dsr.Name, at}, quantity}
-		}
-		most = max(most, slices.Max(m.Rounds))
+		all = append(all, quantileOf(subject{l2dsr.Name, churnAt(two, swapInterval)}, quantity, 1))
 	}
-	return most, nil
+	return largest(all...)
 }

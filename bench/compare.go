@@ -1,93 +1,134 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/perf/benchfmt"
+	"golang.org/x/perf/benchmath"
 
-	"weir.io/weir/bench/compare"
 	"weir.io/weir/lab/record"
 )
 
+// certainty is how sure a change, or the bounds of a median, must be: one in a hundred is by chance.
+const certainty = 0.99
+
 func newCompare() *cobra.Command {
-	var asJSON bool
-	var limit percentage
-	references := strings.Join(record.References(), ", ")
-	cmd := &cobra.Command{
-		Use:   "compare OLD.json NEW.json",
-		Short: "Say what got slower or faster by more than its noise",
-		Long: "compare looks at every measurement that both records have; there must be one. Where\n" +
-			"a scenario has a reference, the first of\n" +
-			references + ",\n" +
-			"it compares the per-round ratios to it: the machine may be slower today. A change\n" +
-			"counts when the Mann-Whitney test finds it at p <= 0.01 and the middle halves of the\n" +
-			"rounds lie apart. With --fail-if-slower what a reference itself measured is shown,\n" +
-			"and does not count: that is the machine's change.",
-		Args: takes(2),
+	return &cobra.Command{
+		Use:   "compare OLD.json NEW.json [-- FLAG...]",
+		Short: "Compare two records with benchstat",
+		Long: "compare hands the rounds of both records to benchstat (golang.org/x/perf), with flags of\n" +
+			"its own behind --: for example -filter '.name:flows'. Where a scenario has a reference,\n" +
+			"the first of " + strings.Join(record.References(), ", ") + ", it compares the ratios of each round\n" +
+			"to it, too: the machine may be slower today. What a reference itself measured tells\n" +
+			"of the machine alone.",
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			old, err := record.Read(args[0])
-			if err != nil {
+			old, errOld := record.Read(args[0])
+			new, errNew := record.Read(args[1])
+			if err := errors.Join(errOld, errNew); err != nil {
 				return err
 			}
-			new, err := record.Read(args[1])
-			if err != nil {
-				return err
+			for _, warning := range differences(old, new) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
-			result := compare.Records(old, new)
-			if err := printResult(cmd, result, asJSON); err != nil {
-				return err
-			}
-			if result.Compared == 0 {
-				return compare.ErrNothingInCommon
-			}
-			if !limit.given {
-				return nil
-			}
-			if _, left := result.Slower(limit.value); len(left) > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s of a reference (%s) got slower by more than %v: the machine did, and it does not count\n",
-					counted(len(left), "measurement"), references, &limit)
-			}
-			return result.NoneSlower(limit.value)
+			return benchstat(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), old, new, args[2:])
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
-	cmd.Flags().Var(&limit, "fail-if-slower", "exit with 1 when something got slower by more than this: 5, or 5%")
-	return cmd
 }
 
-// percentage is the value of a flag: 5 and 5% are the same.
-type percentage struct {
-	value float64
-	given bool
-}
-
-// Set reads a percentage that is not negative.
-func (p *percentage) Set(text string) error {
-	value, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(text, "%")), 64)
-	if err != nil || !(value >= 0) || !record.Number(value).Finite() {
-		return errors.New("not a percentage of 0 or more, such as 5 or 5%")
+// benchstat compares two records.
+func benchstat(ctx context.Context, out, problems io.Writer, old, new *record.Record, flags []string) (err error) {
+	directory, err := os.MkdirTemp("", "bench-compare-")
+	if err != nil {
+		return err
 	}
-	p.value, p.given = value, true
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	args := append([]string{"tool", "benchstat", "-alpha", fmt.Sprintf("%.2g", 1-certainty)}, flags...)
+	for name, r := range map[string]*record.Record{"old": old, "new": new} {
+		file, err := os.Create(filepath.Join(directory, name))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(writeRounds(file, r), file.Close()); err != nil {
+			return fmt.Errorf("write the rounds for benchstat: %w", err)
+		}
+	}
+	for _, name := range []string{"old", "new"} {
+		args = append(args, name+"="+filepath.Join(directory, name))
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Stdout, cmd.Stderr = out, problems
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("run benchstat: %w", err)
+	}
+	return nil
+}
+
+// writeRounds writes a record as Go's benchmarks are written: a line for each value of a round, and
+// beside it its ratio to the reference, if there is one.
+func writeRounds(w io.Writer, r *record.Record) error {
+	writer := benchfmt.NewWriter(w)
+	for _, s := range r.Scenarios {
+		for _, m := range s.Measurements {
+			name := s.Name + "/subject=" + m.Subject
+			for _, condition := range m.Conditions.Words() {
+				name += "/" + condition
+			}
+			reference := s.Reference(m)
+			for i, value := range m.Rounds {
+				if !record.Number(value).Finite() {
+					continue
+				}
+				values := []benchfmt.Value{{Value: value, Unit: unitOf(m.Quantity)}}
+				if reference != nil && i < len(reference.Rounds) && record.Number(value/reference.Rounds[i]).Finite() {
+					values = append(values, benchfmt.Value{Value: value / reference.Rounds[i], Unit: m.Quantity.Name + "-vs-" + reference.Subject})
+				}
+				line := &benchfmt.Result{Name: benchfmt.Name(strings.ReplaceAll(name, " ", "_")), Iters: 1, Values: values}
+				if err := writer.Write(line); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	return nil
 }
 
-func (p *percentage) String() string { return strconv.FormatFloat(p.value, 'g', -1, 64) + " %" }
+// unitOf names the quantity with its unit, as benchstat makes a table of each unit.
+func unitOf(q record.Quantity) string {
+	return strings.TrimSuffix(q.Name+"-"+strings.TrimPrefix(q.Unit, "1"), "-")
+}
 
-// Type is the name of the value in help.
-func (p *percentage) Type() string { return "percent" }
+// differences says what makes two records hard to compare.
+func differences(old, new *record.Record) (warnings []string) {
+	differ := func(what, old, new string) {
+		if old != new {
+			warnings = append(warnings, fmt.Sprintf("the %s differs: %s, then %s", what, old, new))
+		}
+	}
+	describe := func(m record.Machine) string { return fmt.Sprintf("%s with %d cores", m.CPU, m.Cores) }
+	differ("machine", describe(old.Machine), describe(new.Machine))
+	differ("kernel", old.Machine.Kernel, new.Machine.Kernel)
+	differ("JIT", fmt.Sprint(old.Machine.JIT), fmt.Sprint(new.Machine.JIT))
+	differ("sample", old.Settings.Sample.String(), new.Settings.Sample.String())
+	if old.Settings.Smoke || new.Settings.Smoke {
+		warnings = append(warnings, "one of the runs was a smoke run, whose figures mean nothing")
+	}
+	return warnings
+}
 
-func printResult(cmd *cobra.Command, result *compare.Result, asJSON bool) error {
-	if !asJSON {
-		return result.Print(cmd.OutOrStdout())
-	}
-	encoder := json.NewEncoder(cmd.OutOrStdout())
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(result); err != nil {
-		return fmt.Errorf("print the result: %w", err)
-	}
-	return nil
+// interval returns the median of the values and bounds that contain the median of the whole
+// population in 99 cases of 100. The bounds are order statistics, which assume nothing about the
+// distribution. At least eight values are needed for both bounds to be finite.
+func interval(values []float64) (low, median, high float64) {
+	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(slices.Clone(values), &benchmath.DefaultThresholds), certainty)
+	return s.Lo, s.Center, s.Hi
 }

@@ -57,23 +57,16 @@ var convergenceNotes = []string{
 	"every change is a value of its own, so a cell is the median of the changes, not of rounds; so is `failed`, of which a round has one",
 }
 
-func measureConvergence(ctx context.Context, s *session) (err error) {
-	s.into.Notes = convergenceNotes
-	lab, err := netlab.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
+func measureConvergence(ctx context.Context, s *session) error {
 	options := edge.Options{Directors: 4, Backends: 4, Drain: 500 * time.Millisecond}
 	clean, losses, deaths := cleanPerRound, lossPerRound, deathPerRound
 	if s.settings.Smoke {
 		options.Directors, options.Backends, clean, losses, deaths = 2, 2, 4, 1, 1
 	}
-	e, err := edge.New(ctx, lab, options)
+	e, err := inEdge(ctx, s, options)
 	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
 	r := e.Request(ctx)
 	defer r.Close()
 	changes := &changer{session: s, edge: e, requests: r, random: rand.New(rand.NewPCG(1, 2))}
@@ -86,10 +79,12 @@ func measureConvergence(ctx context.Context, s *session) (err error) {
 	if !s.settings.Smoke {
 		steps = append(steps, func(ctx context.Context) error { return changes.withoutBFD(ctx, losses) })
 	}
-	if err := s.inRounds(ctx, steps...); err != nil {
-		return err
-	}
-	return nil
+	return s.inRounds(ctx, steps...)
+}
+
+// inEdge builds the lab with those options.
+func inEdge(ctx context.Context, s *session, options edge.Options) (*edge.Edge, error) {
+	return inLab(ctx, s, func(ctx context.Context, lab *netlab.Lab) (*edge.Edge, error) { return edge.New(ctx, lab, options) })
 }
 
 // changer makes changes, and records what comes of them.
@@ -296,19 +291,13 @@ func cleanDelays(s *record.Scenario) ([]float64, error) {
 	return all, nil
 }
 
-// quantileOf is a part's quantile of the delays of one kind of change.
-func quantileOf(what string, quantity record.Quantity, part float64) func(*record.Scenario) (float64, error) {
-	return func(s *record.Scenario) (float64, error) {
-		m := s.Find(what, nil, quantity.Name)
-		if m == nil {
-			return math.NaN(), missingError{subject{what, nil}, quantity}
-		}
-		return record.Quantile(m.Rounds, part), nil
-	}
+// delayOf is that part's quantile of what one kind of change has.
+func delayOf(what string, quantity record.Quantity, part float64) value {
+	return quantileOf(subject{what, nil}, quantity, part)
 }
 
 // cleanQuantile is the same for all clean changes.
-func cleanQuantile(part float64) func(*record.Scenario) (float64, error) {
+func cleanQuantile(part float64) value {
 	return func(s *record.Scenario) (float64, error) {
 		all, err := cleanDelays(s)
 		if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,7 +18,6 @@ type course struct {
 	session *session
 	lanes   []*lane
 	tracks  map[string]*track.Track // lanes that differ in flows and frames share one
-	built   []*track.Track          // in order
 }
 
 // lane is a stream that is measured once per round.
@@ -49,12 +47,11 @@ func (c *course) add(o track.Options, at record.Conditions) *lane {
 }
 
 // run measures all lanes in rounds.
-func (c *course) run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, c.close()) }()
+func (c *course) run(ctx context.Context) error {
 	if err := c.build(ctx); err != nil {
 		return err
 	}
-	c.session.say("  %d streams on %d tracks", len(c.lanes), len(c.built))
+	c.session.say("  %d streams on %d tracks", len(c.lanes), len(c.tracks))
 	var steps []func(context.Context) error
 	for _, l := range c.lanes {
 		steps = append(steps, func(context.Context) error { return l.measure(c.session) })
@@ -94,7 +91,7 @@ func (c *course) build(ctx context.Context) (err error) {
 				delete(c.tracks, key)
 				return err
 			}
-			c.built = append(c.built, c.tracks[key])
+			c.session.atEnd(c.tracks[key].Close) // the last one first: each restores what it changed
 		}
 		if l.stream, err = c.tracks[key].Stream(l.Traffic); err != nil {
 			return err
@@ -123,13 +120,4 @@ func (l *lane) measure(s *session) (err error) {
 		l.lost = append(l.lost, l.last.Lost())
 	}
 	return nil
-}
-
-// close removes the tracks, the last one first: each restores what it changed.
-func (c *course) close() error {
-	var problems []error
-	for _, t := range slices.Backward(c.built) {
-		problems = append(problems, t.Close())
-	}
-	return errors.Join(problems...)
 }

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
 	"weir.io/weir/bench/answers"
-	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/record"
 )
 
@@ -40,18 +37,11 @@ const (
 	smokePlanChanges, smokePlanFlows                = 3, 1024
 )
 
-func measureExplain(ctx context.Context, s *session) (err error) {
-	s.into.Notes = explainNotes
-	lab, err := netlab.New()
+func measureExplain(ctx context.Context, s *session) error {
+	l, err := inLab(ctx, s, answers.New)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
-	l, err := answers.New(ctx, lab)
-	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
-	}
-	defer func() { err = errors.Join(err, l.Close()) }()
 	// There is only one round: another would send other packets, and take as long.
 	configurations, packets := explainConfigurations, explainPackets
 	changes, flows := planChanges, planFlows
@@ -96,6 +86,6 @@ func measureExplain(ctx context.Context, s *session) (err error) {
 }
 
 // explained is what was found in the only round.
-func explained(s *record.Scenario, quantity record.Quantity) (float64, error) {
-	return reading(s, explainSubject, record.Conditions{}, quantity)
+func explained(quantity record.Quantity) value {
+	return reading(explainSubject, record.Conditions{}, quantity)
 }

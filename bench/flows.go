@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"math"
 	"strconv"
 
 	"weir.io/weir/bench/track"
@@ -24,7 +23,6 @@ var flowsNotes = []string{
 }
 
 func measureFlows(ctx context.Context, s *session) error {
-	s.into.Notes = flowsNotes
 	counts := flowCounts
 	if s.settings.Smoke {
 		counts = []int{1, 1000}
@@ -47,14 +45,10 @@ func flowsAt(flows int) record.Conditions { return record.Conditions{"flows": st
 
 // flatness is the cost of a packet among 1 M flows divided by that of a single flow, in the mode
 // where it matters most.
-func flatness(s *record.Scenario) (float64, error) {
-	worst := math.Inf(-1)
+func flatness() value {
+	var all []value
 	for _, mode := range stateless {
-		value, err := ratioOf(s, subject{mode.Name, flowsAt(manyFlows)}, subject{mode.Name, flowsAt(1)}, record.Cost)
-		if err != nil {
-			return value, err
-		}
-		worst = max(worst, value)
+		all = append(all, ratioOf(subject{mode.Name, flowsAt(manyFlows)}, subject{mode.Name, flowsAt(1)}, record.Cost))
 	}
-	return worst, nil
+	return largest(all...)
 }

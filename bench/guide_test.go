@@ -37,15 +37,13 @@ var paper = regexp.MustCompile(`\b[Pp]aper\b|\bHNLB\b`)
 
 // Where figures are quoted, their source is named.
 func TestQuotedFiguresHaveASource(t *testing.T) {
-	for name, notes := range map[string][]string{"rfc2544": rfc2544Notes, "imix": imixNotes, "http": webNotes, "utilization": utilizationNotes,
-		"flows": flowsNotes, "rows": rowsNotes, "modes": modesNotes, "syn": synNotes, "churn": churnNotes, "program": programNotes, "versions": versionsNotes,
-		"backend": backendNotes, "convergence": convergenceNotes, "scaleout": scaleoutNotes, "soak": soakNotes, "bypass": bypassNotes, "tail": tailNotes, "update": updateNotes, "memory": memoryNotes, "explain": explainNotes, "health": healthNotes} {
-		quotes := paper.MatchString(strings.Join(notes, "\n"))
-		named := slices.ContainsFunc(guide.Remarks[name], func(remark string) bool {
+	for _, s := range scenarios {
+		quotes := paper.MatchString(strings.Join(s.notes, "\n"))
+		named := slices.ContainsFunc(guide.Remarks[s.name], func(remark string) bool {
 			return slices.ContainsFunc([]string{lee, takahashi, hnlb, kogias}, func(source string) bool { return strings.Contains(remark, source) })
 		})
 		if quotes != named {
-			t.Errorf("%s quotes a paper: %v; it is named: %v", name, quotes, named)
+			t.Errorf("%s quotes a paper: %v; it is named: %v", s.name, quotes, named)
 		}
 	}
 }

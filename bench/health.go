@@ -52,19 +52,13 @@ var healthNotes = []string{
 }
 
 func measureHealth(ctx context.Context, s *session) error {
-	s.into.Notes = healthNotes
 	n := checkedBackends
 	if s.settings.Smoke {
 		n = 20
 	}
-	lab, err := netlab.New()
+	h, err := inLab(ctx, s, func(ctx context.Context, lab *netlab.Lab) (*healthLab, error) { return newHealthLab(ctx, lab, n) })
 	if err != nil {
 		return err
-	}
-	defer lab.Close()
-	h, err := newHealthLab(ctx, lab, n)
-	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
 	}
 	var steps []func(context.Context) error
 	for _, c := range healthChecks {

@@ -43,20 +43,14 @@ var webNotes = []string{
 }
 
 func measureHTTP(ctx context.Context, s *session) error {
-	s.into.Notes = webNotes
-	lab, err := netlab.New()
-	if err != nil {
-		return err
-	}
-	defer lab.Close()
 	sizes := []int{1, 2, 4, 8}
 	if s.settings.Smoke {
 		sizes = []int{2}
 	}
 	s.say("  %d web servers behind %d ways", sizes[len(sizes)-1], len(site.Ways()))
-	lan, err := site.New(ctx, lab, sizes)
+	lan, err := inLab(ctx, s, func(ctx context.Context, lab *netlab.Lab) (*site.Site, error) { return site.New(ctx, lab, sizes) })
 	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
+		return err
 	}
 	var steps []func(context.Context) error
 	for _, kind := range connectionKinds {

@@ -34,7 +34,6 @@ func imixRate(speed float64) float64 {
 }
 
 func measureIMIX(ctx context.Context, s *session) error {
-	s.into.Notes = imixNotes
 	c := &course{session: s}
 	add := func(flows int, at record.Conditions, subjects ...track.Subject) (added []*lane) {
 		for _, subject := range subjects {

@@ -72,11 +72,9 @@ func (c check) met(value float64) bool {
 	return value >= c.target
 }
 
-// ratio is the median, over the rounds, of one subject's values divided by another's under the same
-// conditions.
-func ratio(s *record.Scenario, of, to string, at record.Conditions, quantity record.Quantity) (float64, error) {
-	return ratioOf(s, subject{of, at}, subject{to, at}, quantity)
-}
+// value returns what a scenario reached. Its error says why the value tells nothing: it was not
+// measured, or noise made it impossible.
+type value func(*record.Scenario) (float64, error)
 
 // subject is what was measured, under which conditions.
 type subject struct {
@@ -84,25 +82,42 @@ type subject struct {
 	at   record.Conditions
 }
 
+// find returns the measurement of a quantity. Its error may be a missingError.
+func (of subject) find(s *record.Scenario, quantity record.Quantity) (*record.Measurement, error) {
+	m := s.Find(of.name, of.at, quantity.Name)
+	if m == nil {
+		return nil, missingError{of, quantity}
+	}
+	return m, nil
+}
+
+// ratio is the median, over the rounds, of one subject's values divided by another's under the same
+// conditions.
+func ratio(of, to string, at record.Conditions, quantity record.Quantity) value {
+	return ratioOf(subject{of, at}, subject{to, at}, quantity)
+}
+
 // ratioOf is the same for different conditions. All values in ratios must be positive, as times and
 // rates are. A time that is a difference of two may be negative by noise, and chance would judge
 // its ratio: a negative one is below every limit.
-func ratioOf(s *record.Scenario, of, to subject, quantity record.Quantity) (float64, error) {
-	var both []*record.Measurement
-	for _, one := range []subject{of, to} {
-		m := s.Find(one.name, one.at, quantity.Name)
-		if m == nil {
-			return math.NaN(), missingError{one, quantity}
+func ratioOf(of, to subject, quantity record.Quantity) value {
+	return func(s *record.Scenario) (float64, error) {
+		var both []*record.Measurement
+		for _, one := range []subject{of, to} {
+			m, err := one.find(s, quantity)
+			if err != nil {
+				return math.NaN(), err
+			}
+			both = append(both, m)
 		}
-		both = append(both, m)
-	}
-	value := record.Median(record.Ratios(both[0], both[1]))
-	for _, m := range both {
-		if n := notPositive(m.Rounds); n > 0 {
-			return value, fmt.Errorf("%s of %s is not above 0 in %d of %d rounds", quantity.Name, m.Subject, n, len(m.Rounds))
+		median := record.Median(record.Ratios(both[0], both[1]))
+		for _, m := range both {
+			if n := notPositive(m.Rounds); n > 0 {
+				return median, fmt.Errorf("%s of %s is not above 0 in %d of %d rounds", quantity.Name, m.Subject, n, len(m.Rounds))
+			}
 		}
+		return median, nil
 	}
-	return value, nil
 }
 
 // notPositive counts the rounds whose value is not positive.
@@ -116,10 +131,32 @@ func notPositive(rounds record.Values) (n int) {
 }
 
 // reading is the median of one subject's values.
-func reading(s *record.Scenario, name string, at record.Conditions, quantity record.Quantity) (float64, error) {
-	m := s.Find(name, at, quantity.Name)
-	if m == nil {
-		return math.NaN(), missingError{subject{name, at}, quantity}
+func reading(name string, at record.Conditions, quantity record.Quantity) value {
+	return quantileOf(subject{name, at}, quantity, 0.5)
+}
+
+// quantileOf is the value below which that part of one subject's values is.
+func quantileOf(of subject, quantity record.Quantity, part float64) value {
+	return func(s *record.Scenario) (float64, error) {
+		m, err := of.find(s, quantity)
+		if err != nil {
+			return math.NaN(), err
+		}
+		return record.Quantile(m.Rounds, part), nil
 	}
-	return record.Median(m.Rounds), nil
+}
+
+// largest is the largest of some values.
+func largest(of ...value) value {
+	return func(s *record.Scenario) (float64, error) {
+		most := math.Inf(-1)
+		for _, one := range of {
+			reached, err := one(s)
+			if err != nil {
+				return reached, err
+			}
+			most = max(most, reached)
+		}
+		return most, nil
+	}
 }

@@ -84,8 +84,8 @@ func measureKubernetes(ctx context.Context, s *session) error {
 // rolledFailures is how many requests, long ones included, a rolling update broke in the worst
 // round.
 func rolledFailures(s *record.Scenario) (float64, error) {
-	short, err1 := quantileOf(rollingUpdate, failed, 1)(s)
-	long, err2 := quantileOf(rollingUpdate, broken, 1)(s)
+	short, err1 := delayOf(rollingUpdate, failed, 1)(s)
+	long, err2 := delayOf(rollingUpdate, broken, 1)(s)
 	if err := errors.Join(err1, err2); err != nil {
 		return math.NaN(), err
 	}

@@ -40,11 +40,8 @@ func newRoot() *cobra.Command {
 		Short:         "Measure weir beside its alternatives",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          unknownCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRun(), newList(), newCompare(), newReport(), newSimulate(), newEcho(), newAsk())
 	return root
 }

@@ -37,12 +37,10 @@ var memoryNotes = []string{
 }
 
 func measureMemory(ctx context.Context, s *session) error {
-	s.into.Notes = memoryNotes
-	lab, err := netlab.New()
+	lab, err := s.newLab()
 	if err != nil {
 		return err
 	}
-	defer lab.Close()
 	sizes := []tableSize{{1, 1}, {manyServices, 64}}
 	if s.settings.Smoke {
 		sizes[1] = tableSize{16, 4}

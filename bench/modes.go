@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"math"
 
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
@@ -28,7 +27,6 @@ func (s *session) families() []bool {
 }
 
 func measureModes(ctx context.Context, s *session) error {
-	s.into.Notes = modesNotes
 	c := &course{session: s}
 	for _, vip6 := range s.families() {
 		for _, subject := range modeSubjects {
@@ -51,17 +49,12 @@ func modesAt(vip6 bool) record.Conditions { return record.Conditions{"vip": fami
 
 // ipv6Cost is the cost of an IPv6 packet divided by that of an IPv4 packet, in the mode where it
 // matters most. A tunnel's own header is the same for both.
-func ipv6Cost(s *record.Scenario) (float64, error) {
-	worst := math.Inf(-1)
+func ipv6Cost() value {
+	var all []value
 	for _, mode := range modeSubjects {
-		if !mode.IsWeir() {
-			continue
+		if mode.IsWeir() {
+			all = append(all, ratioOf(subject{mode.Name, modesAt(true)}, subject{mode.Name, modesAt(false)}, record.Cost))
 		}
-		value, err := ratioOf(s, subject{mode.Name, modesAt(true)}, subject{mode.Name, modesAt(false)}, record.Cost)
-		if err != nil {
-			return value, err
-		}
-		worst = max(worst, value)
 	}
-	return worst, nil
+	return largest(all...)
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"weir.io/weir/bench/program"
-	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/record"
 )
 
@@ -24,24 +22,22 @@ var programNotes = []string{
 	"snat: the flow began with a SYN that nobody answered",
 }
 
-func measureProgram(ctx context.Context, s *session) (err error) {
-	s.into.Notes = programNotes
-	lab, err := netlab.New()
+func measureProgram(ctx context.Context, s *session) error {
+	lab, err := s.newLab()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
 	times := repeats
 	if s.settings.Smoke {
 		times = smokeRepeats
 	}
 	var steps []func(context.Context) error
 	for _, vip6 := range s.families() {
-		b, failure := program.New(ctx, lab, vip6)
-		if failure != nil {
-			return fmt.Errorf("%s: %w", familyNames[vip6], failure)
+		b, err := program.New(ctx, lab, vip6)
+		if err != nil {
+			return fmt.Errorf("%s: %w", familyNames[vip6], err)
 		}
-		defer func() { err = errors.Join(err, b.Close()) }()
+		s.atEnd(b.Close)
 		steps = append(steps, func(context.Context) error {
 			took, err := b.Measure(times)
 			if err != nil {

@@ -20,7 +20,7 @@ func newReport() *cobra.Command {
 			"in the record. One of a smoke run, of some scenarios or of a run in which something\n" +
 			"broke is written only where --out says: " + document + " is not replaced by less\n" +
 			"than a complete run, unless --out names it.",
-		Args: takes(1),
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("out") {
 				if err := placeFor(out); err != nil {

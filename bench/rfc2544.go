@@ -102,7 +102,6 @@ func (v variant) name(subject track.Subject) string {
 }
 
 func measureRFC2544(ctx context.Context, s *session) error {
-	s.into.Notes = rfc2544Notes
 	c := &course{session: s}
 	for _, v := range variants(s.settings.Smoke) {
 		for _, subject := range v.subjects() {
@@ -116,7 +115,7 @@ func measureRFC2544(ctx context.Context, s *session) error {
 // smallest is 64-byte frames of UDP, on one core.
 func smallest(s spread, flows int) variant { return variant{model.UDP, 64, flows, s, 1} }
 
-func manyToOne(s *record.Scenario, flows int) (float64, error) {
+func manyToOne(flows int) value {
 	many, one := smallest(manyVIPs, flows), smallest(oneVIP, flows)
-	return ratioOf(s, subject{many.name(l2dsr), many.at()}, subject{one.name(l2dsr), one.at()}, record.Throughput)
+	return ratioOf(subject{many.name(l2dsr), many.at()}, subject{one.name(l2dsr), one.at()}, record.Throughput)
 }

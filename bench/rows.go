@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 
-	"weir.io/weir/bench/compare"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/record"
@@ -39,7 +38,7 @@ var rowsNotes = []string{
 }
 
 func measureRows(ctx context.Context, s *session) error {
-	_, older, err := s.olderWeir(ctx, rowsNotes)
+	_, older, err := s.olderWeir(ctx)
 	if err != nil {
 		return err
 	}
@@ -109,7 +108,7 @@ func (s *session) compareRow(mode, called string, now, before record.Conditions)
 	for _, ratio := range ratios {
 		s.add(mode, now, toBefore, ratio)
 	}
-	low, median, high := compare.Interval(ratios)
+	low, median, high := interval(ratios)
 	s.add(mode, now, toBeforeLow, low)
 	s.add(mode, now, toBeforeHigh, high)
 	s.say("  %s, %s: %.3f of the cost before (%.3f to %.3f)", mode, called, median, low, high)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -50,6 +51,7 @@ func newRun() *cobra.Command {
 			"say of it; --strict is for those who want to know. When a scenario breaks the\n" +
 			"others still run; an interrupted run prints the scenarios that were done, and\n" +
 			"writes no file.",
+		ValidArgs: scenarioNames(), Args: cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd, names) },
 	}
 	flags := cmd.Flags()
@@ -68,10 +70,7 @@ func newRun() *cobra.Command {
 }
 
 func (o *runOptions) run(cmd *cobra.Command, names []string) error {
-	chosen, err := choose(names, o.settings.Smoke)
-	if err != nil {
-		return err
-	}
+	chosen := choose(names, o.settings.Smoke)
 	all := everything(chosen)
 	if err := o.settle(cmd, all); err != nil {
 		return err
@@ -142,19 +141,14 @@ func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 
 // choose returns the scenarios with these names, in the order of the list. Without names it returns
 // all except those that run only when named.
-func choose(names []string, smoke bool) ([]scenario, error) {
-	for _, name := range names {
-		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
-			return nil, fmt.Errorf("there is no scenario %q%s (see bench list)", name, didYouMean("", name, scenarioNames()))
-		}
-	}
+func choose(names []string, smoke bool) []scenario {
 	var chosen []scenario
 	for _, s := range scenarios {
 		if len(names) == 0 && (s.when == always || s.when == named && smoke) || slices.Contains(names, s.name) {
 			chosen = append(chosen, s)
 		}
 	}
-	return chosen, nil
+	return chosen
 }
 
 // everything reports whether all scenarios of a complete run are chosen.
@@ -180,10 +174,11 @@ func scenarioNames() []string {
 func measure(ctx context.Context, r *record.Record, chosen []scenario, o *runOptions, progress io.Writer) error {
 	var problems []error
 	for i, s := range chosen {
-		into := record.Scenario{Name: s.name, What: s.what, Measurements: []*record.Measurement{}}
+		into := record.Scenario{Name: s.name, What: s.what, Notes: slices.Clone(s.notes), Measurements: []*record.Measurement{}}
 		fmt.Fprintf(progress, "\n%s (%d of %d): %s\n", s.name, i+1, len(chosen), s.what)
 		began := time.Now()
-		err := s.run(ctx, &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, withoutSYNs: o.withoutSYNs, progress: progress})
+		session := &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, withoutSYNs: o.withoutSYNs, progress: progress}
+		err := errors.Join(s.run(ctx, session), session.close())
 		into.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
 		if ctx.Err() != nil {
 			// A stopped scenario's error tells nothing new, unless its clean-up failed, which is an
@@ -246,4 +241,20 @@ func (o *runOptions) strictly(r *record.Record, complete bool) error {
 		return nil
 	}
 	return fmt.Errorf("%s\n%w", record.Tally(counts), errors.Join(problems...))
+}
+
+// placeFor refuses a path to which no file can be written, before hours are spent on the file. It
+// makes no directory: it would make a misspelled one, too.
+func placeFor(path string) error {
+	if path == "" {
+		return nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("--out %s: is a directory; name a file in it", path)
+	}
+	directory := filepath.Dir(path)
+	if info, err := os.Stat(directory); err != nil || !info.IsDir() {
+		return fmt.Errorf("--out %s: there is no directory %s", path, directory)
+	}
+	return nil
 }

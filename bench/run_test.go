@@ -49,9 +49,7 @@ func failing(name string) scenario {
 // atMost is a check of a scenario's measurement.
 func atMost(name, scenario string, target float64) check {
 	return check{name: name, relation: "<=", target: target, scenario: scenario, unit: "ns", quantity: record.Cost,
-		value: func(s *record.Scenario) (float64, error) {
-			return reading(s, "l2dsr", record.Conditions{"frame": "64"}, record.Cost)
-		}}
+		value: reading("l2dsr", record.Conditions{"frame": "64"}, record.Cost)}
 }
 
 func run(t *testing.T, ctx context.Context, args ...string) (code int, stdout, stderr string) {
@@ -129,10 +127,6 @@ func TestRunWritesARecordAndADocument(t *testing.T) {
 	}
 	if again, err := os.ReadFile(document); err != nil || string(again) != before {
 		t.Errorf("the document of the same record differs (%v)", err)
-	}
-	out.Reset()
-	if code := execute(t.Context(), []string{"compare", files[0], files[0], "--fail-if-slower", "5"}, &out, &out); code != 0 {
-		t.Errorf("compared with itself, a record is slower: %s", &out)
 	}
 }
 
@@ -302,24 +296,20 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestMistakes(t *testing.T) {
-	pretend(t, []scenario{measuring("a", 1), measuring("tools", 1)})
+	pretend(t, []scenario{measuring("a", 1), measuring("b", 1)})
 	for _, test := range []struct{ args, want string }{
-		{"run nope", `bench: there is no scenario "nope" (see bench list)`},
-		{"run tlos", `bench: there is no scenario "tlos"; did you mean tools? (see bench list)`},
-		{"tools", `bench: there is no command "tools"; did you mean run tools? (see bench --help)`},
-		{"lst", `bench: there is no command "lst"; did you mean list? (see bench --help)`},
-		{"frobnicate", `bench: there is no command "frobnicate" (see bench --help)`},
-		{"list all", "bench: bench list: got 1 argument (see bench list --help)"},
+		{"run nope", `bench: invalid argument "nope" for "bench run"`},
+		{"frobnicate", `bench: unknown command "frobnicate" for "bench"`},
+		{"lst", "bench: unknown command \"lst\" for \"bench\"\n\nDid you mean this?\n\tlist\n"},
 		{"run --rounds 0", "bench: --rounds 0: there must be one at least"},
 		{"run --sample 10us", "bench: --sample 10µs is too short: less than the 30ms of a smoke run shows some subjects nothing"},
 		{"run a --out here/there/a.json", "bench: --out here/there/a.json: there is no directory here/there"},
 		{"run a --out .", "bench: --out .: is a directory; name a file in it"},
-		{"run --smok", "bench: unknown flag: --smok; did you mean --smoke? (see bench run --help)"},
 		{"report --out here/there/a.md none.json", "bench: --out here/there/a.md: there is no directory here/there"},
 		{"run a --docs", "bench: --docs writes docs/results/benchmarks.md, which has every scenario: name none to run all of them, or write another document with bench report --out"},
 		{"run --smoke --docs", "bench: --docs would put the figures of a smoke run, which mean nothing, into docs/results/benchmarks.md"},
-		{"run --speed", "bench: unknown flag: --speed (see bench run --help)"},
-		{"compare a.json", "bench: bench compare OLD.json NEW.json: got 1 argument (see bench compare --help)"},
+		{"run --speed", "bench: unknown flag: --speed"},
+		{"compare a.json", "bench: requires at least 2 arg(s), only received 1"},
 		{"report none.json", "bench: read a record: open none.json: no such file or directory"},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"weir.io/weir/bench/edge"
-	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/record"
 )
 
@@ -41,22 +40,15 @@ var scaleoutNotes = []string{
 	"the cables are the limit, on purpose: that several directors carry more, and evenly, is what is shown, not what one carries",
 }
 
-func measureScaleout(ctx context.Context, s *session) (err error) {
-	s.into.Notes = scaleoutNotes
-	lab, err := netlab.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
+func measureScaleout(ctx context.Context, s *session) error {
 	options := edge.Options{Directors: 4, Backends: 4, Drain: 500 * time.Millisecond, Rate: directorRate}
 	if s.settings.Smoke {
 		options.Directors, options.Backends = 2, 2
 	}
-	e, err := edge.New(ctx, lab, options)
+	e, err := inEdge(ctx, s, options)
 	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
 	if err := s.inRounds(ctx, func(ctx context.Context) error { return s.scale(ctx, e) }); err != nil {
 		return err
 	}
@@ -89,7 +81,7 @@ func directorsAt(n int) record.Conditions { return record.Conditions{"directors"
 
 // scaleoutRatio is what 4 directors carry divided by what 1 carries, which has to fill its cable.
 func scaleoutRatio(s *record.Scenario) (float64, error) {
-	value, err := ratioOf(s, subject{gueGroup, directorsAt(4)}, subject{gueGroup, directorsAt(1)}, carried)
+	value, err := ratioOf(subject{gueGroup, directorsAt(4)}, subject{gueGroup, directorsAt(1)}, carried)(s)
 	if err != nil {
 		return value, err
 	}

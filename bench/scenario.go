@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/record"
 )
 
@@ -17,7 +19,9 @@ import (
 type scenario struct {
 	name string
 	what string // one sentence
-	run  func(context.Context, *session) error
+	// notes are what a reader of the figures must know.
+	notes []string
+	run   func(context.Context, *session) error
 	// when it runs.
 	when
 }
@@ -36,28 +40,28 @@ const (
 
 // scenarios are all scenarios, in the order in which they run.
 var scenarios = []scenario{
-	{"rfc2544", "Packets per second by frame length, through every way to forward them.", measureRFC2544, always},
-	{"imix", "Packets per second of the simple Internet mix.", measureIMIX, always},
-	{"flows", "A packet's cost by the number of flows.", measureFlows, always},
-	{"modes", "A packet's cost in every mode and family.", measureModes, always},
-	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", measureRows, named},
-	{"syn", "Packets per second that begin a flow each.", measureSYN, always},
-	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn, always},
-	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram, always},
-	{"versions", "The director's program alone, beside that of an older version.", measureVersions, named},
-	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", measureHTTP, always},
-	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", measureBackend, always},
-	{"update", "How long a change takes until packets follow it.", measureUpdate, always},
-	{"convergence", "How long routers and traffic take to follow directors and backends that come and go.", measureConvergence, named},
-	{"scaleout", "What several directors behind a router carry.", measureScaleout, named},
-	{"bypass", "What connections that go by the director gain, and what handing them over costs.", measureBypass, named},
-	{"tail", "How long requests wait for servers by load, by policies in mode redirect and without memory.", measureTail, named},
-	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory, always},
-	{"health", "CPU time of checks of a thousand backends, once a second.", measureHealth, always},
-	{"explain", "Whether what a director says of packets is what it does with them, and asking changes nothing.", measureExplain, named},
-	{"utilization", "How the exported utilization of a CPU follows the offered load.", measureUtilization, always},
-	{"soak", "What hours of changes leave behind.", measureSoak, named},
-	{"kubernetes", "How long traffic takes to follow pods and Services of a real Kubernetes control plane.", measureKubernetes, apart},
+	{"rfc2544", "Packets per second by frame length, through every way to forward them.", rfc2544Notes, measureRFC2544, always},
+	{"imix", "Packets per second of the simple Internet mix.", imixNotes, measureIMIX, always},
+	{"flows", "A packet's cost by the number of flows.", flowsNotes, measureFlows, always},
+	{"modes", "A packet's cost in every mode and family.", modesNotes, measureModes, always},
+	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", rowsNotes, measureRows, named},
+	{"syn", "Packets per second that begin a flow each.", synNotes, measureSYN, always},
+	{"churn", "What a ring that is replaced ten times per second does to packets.", churnNotes, measureChurn, always},
+	{"program", "The director's program alone, beside the least that a forwarder can do.", programNotes, measureProgram, always},
+	{"versions", "The director's program alone, beside that of an older version.", versionsNotes, measureVersions, named},
+	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", webNotes, measureHTTP, always},
+	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", backendNotes, measureBackend, always},
+	{"update", "How long a change takes until packets follow it.", updateNotes, measureUpdate, always},
+	{"convergence", "How long routers and traffic take to follow directors and backends that come and go.", convergenceNotes, measureConvergence, named},
+	{"scaleout", "What several directors behind a router carry.", scaleoutNotes, measureScaleout, named},
+	{"bypass", "What connections that go by the director gain, and what handing them over costs.", bypassNotes, measureBypass, named},
+	{"tail", "How long requests wait for servers by load, by policies in mode redirect and without memory.", tailNotes, measureTail, named},
+	{"memory", "Bytes per service, backend and flow, and of the director's process.", memoryNotes, measureMemory, always},
+	{"health", "CPU time of checks of a thousand backends, once a second.", healthNotes, measureHealth, always},
+	{"explain", "Whether what a director says of packets is what it does with them, and asking changes nothing.", explainNotes, measureExplain, named},
+	{"utilization", "How the exported utilization of a CPU follows the offered load.", utilizationNotes, measureUtilization, always},
+	{"soak", "What hours of changes leave behind.", soakNotes, measureSoak, named},
+	{"kubernetes", "How long traffic takes to follow pods and Services of a real Kubernetes control plane.", nil, measureKubernetes, apart},
 }
 
 // session is what a scenario works with.
@@ -68,6 +72,51 @@ type session struct {
 	withoutSYNs bool      // of bypass
 	base        string    // the commit that rows and versions compare with; empty: the one before flow memory
 	progress    io.Writer // for people; the record is for machines
+	closers     []func() error
+}
+
+// atEnd closes something when the scenario has ended, or [session.close] is called: what came last
+// first.
+func (s *session) atEnd(closer func() error) { s.closers = append(s.closers, closer) }
+
+// close removes what a scenario, or a part of it, has built.
+func (s *session) close() error {
+	var errs []error
+	for _, closer := range slices.Backward(s.closers) {
+		errs = append(errs, closer())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
+
+// newLab makes a lab for the scenario.
+func (s *session) newLab() (*netlab.Lab, error) {
+	lab, err := netlab.New()
+	if err == nil {
+		s.atEnd(lab.Close)
+	}
+	return lab, err
+}
+
+// inLab builds what a scenario measures in a lab of its own. If it can be closed, it will be.
+func inLab[T any](ctx context.Context, s *session, build func(context.Context, *netlab.Lab) (T, error)) (T, error) {
+	lab, err := s.newLab()
+	if err != nil {
+		return *new(T), err
+	}
+	built, err := build(ctx, lab)
+	if err != nil {
+		return built, fmt.Errorf("build the lab: %w", err)
+	}
+	if c, is := any(built).(io.Closer); is {
+		s.atEnd(c.Close)
+	}
+	return built, nil
+}
+
+// note adds a note that only this run has.
+func (s *session) note(format string, args ...any) {
+	s.into.Notes = append(s.into.Notes, fmt.Sprintf(format, args...))
 }
 
 // say reports progress to the user.
@@ -115,7 +164,7 @@ func newList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the scenarios, and the checks that each answers",
-		Args:  takes(0),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 			for _, s := range scenarios {

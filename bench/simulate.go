@@ -36,6 +36,7 @@ func newSimulate() *cobra.Command {
 			"The same seed gives the same figures. Progress goes to stderr, the result to stdout.\n" +
 			"--docs writes " + policiesDocument + " and the record that it is made of; of some scenarios\n" +
 			"it replaces these, and takes the others from the record that is there.",
+		ValidArgs: policies.Names(), Args: cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd, names) },
 	}
 	flags := cmd.Flags()

@@ -27,10 +27,10 @@ func TestSimulate(t *testing.T) {
 
 func TestSimulateRefuses(t *testing.T) {
 	for says, args := range map[string][]string{
-		`no scenario "weather"`: {"weather"},
-		"--rounds 0":            {"--rounds", "0"},
-		"--docs would put":      {"--docs", "--smoke"},
-		"there is no directory": {"--smoke", "--out", "nowhere/file", "routes"},
+		`invalid argument "weather"`: {"weather"},
+		"--rounds 0":                 {"--rounds", "0"},
+		"--docs would put":           {"--docs", "--smoke"},
+		"there is no directory":      {"--smoke", "--out", "nowhere/file", "routes"},
 	} {
 		var out bytes.Buffer
 		if code := execute(t.Context(), append([]string{"simulate"}, args...), &out, &out); code != 1 || !strings.Contains(out.String(), says) {

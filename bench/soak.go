@@ -12,7 +12,6 @@ import (
 
 	"weir.io/weir/bench/edge"
 	"weir.io/weir/bench/inside"
-	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/record"
 )
 
@@ -59,22 +58,16 @@ var soakNotes = []string{
 	"growth: what the trend of all samples (Theil-Sen: the median of the slopes between any two) makes of the soak's duration, in per cent of their median; or that of their later half, for what begins late; or how far the least of the last quarter is above the least of the second, for what came once and stays: whichever is the most. A trend has to be one that chance does not make (Kendall, one side, 0.1 %), and what is counted has to have grown by more than one",
 }
 
-func measureSoak(ctx context.Context, s *session) (err error) {
-	s.into.Notes = append(slices.Clone(soakNotes), fmt.Sprintf("it lasted %v, with a change every %v", s.soak.duration, s.soak.every))
-	lab, err := netlab.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
+func measureSoak(ctx context.Context, s *session) error {
+	s.note("it lasted %v, with a change every %v", s.soak.duration, s.soak.every)
 	options := edge.Options{Directors: 4, Backends: 4, Others: 4, Drain: 500 * time.Millisecond, BFD: soakBFD}
 	if s.settings.Smoke {
 		options.Directors, options.Backends, options.Others = 2, 2, 1
 	}
-	e, err := edge.New(ctx, lab, options)
+	e, err := inEdge(ctx, s, options)
 	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
 	r := e.Request(ctx)
 	defer r.Close()
 	seed := uint64(time.Now().UnixNano())
@@ -262,7 +255,7 @@ func scoreVariance(values []float64) float64 {
 }
 
 // worstGrowth is the growth of the measurement of these quantities that has grown the most.
-func worstGrowth(quantities ...record.Quantity) func(*record.Scenario) (float64, error) {
+func worstGrowth(quantities ...record.Quantity) value {
 	return func(s *record.Scenario) (float64, error) {
 		most := math.NaN()
 		for _, m := range s.Measurements {

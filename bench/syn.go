@@ -19,7 +19,6 @@ var synNotes = []string{
 }
 
 func measureSYN(ctx context.Context, s *session) error {
-	s.into.Notes = synNotes
 	flows := newFlows
 	if s.settings.Smoke {
 		flows = manyFlows / 10

@@ -38,13 +38,13 @@ var tailLoads = []float64{0.3, 0.5, 0.7, 0.8, 0.9}
 // cores, not for servers.
 const leastIdle = 0.1
 
-var tailNotes = []string{
+var tailNotes = slices.Concat([]string{
 	"48 servers, each of which answers one request at a time, in the order in which connections came; a request takes 25 ms, by a timer: no core is busy with it. The paper's takes 1 ms of a core, of 48 cores; here 38,400 connections a second would make two cores the queue. The time is what is scaled: 25 ms are 1,536 connections a second at load 0.8, and the latencies are as many times longer",
 	"requests are a Poisson process: they come whatever became of those before them, each over a connection of its own, and latency is from when a request was to begin. load 1: all servers are busy all the time",
 	"dsr random: mode `l2dsr`, `maglev`, which chooses by a hash and remembers nothing; the others are mode `redirect` with policies `random`, `round-robin`, `p2c` and `least-conn`. The last two go by the loads that agents report as often as they may (docs/internals/loads.md): a twentieth of a CPU each. The servers of dsr are hosts of their own without agents, those of redirect are addresses of three hosts with one",
 	"cpu-idle is the share of the cores' time that nobody used who would not give way, late-p99 how much later than they should requests began: both say whether the machine was in the way. degraded is how often p2c or least-conn began to go in turn meanwhile, because reports were missing",
 	"the paper's figure 11 is of 48 servers like these; its round-robin has the lowest tail up to where all servers are busy",
-}
+}, fileNotes)
 
 // queueing is a kind of server, and its measured quantities.
 type queueing struct {
@@ -62,29 +62,22 @@ var timed = queueing{
 
 // measureTail measures how policies affect queues.
 func measureTail(ctx context.Context, s *session) error {
-	s.into.Notes = slices.Concat(tailNotes, fileNotes)
-	if err := s.measureQueues(ctx, timed); err != nil {
+	if err := errors.Join(s.measureQueues(ctx, timed), s.close()); err != nil {
 		return err
 	}
 	return s.measureQueues(ctx, files)
 }
 
 // measureQueues measures one kind of servers by all ways and loads.
-func (s *session) measureQueues(ctx context.Context, kind queueing) (err error) {
-	lab, err := netlab.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
+func (s *session) measureQueues(ctx context.Context, kind queueing) error {
 	servers, loads, settle := tailServers, tailLoads, tailSettle
 	if s.settings.Smoke {
 		servers, loads, settle = 4, []float64{0.5}, 0
 	}
-	l, err := kind.build(ctx, lab, servers)
+	l, err := inLab(ctx, s, func(ctx context.Context, lab *netlab.Lab) (*queues.Lab, error) { return kind.build(ctx, lab, servers) })
 	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, l.Close()) }()
 	// No garbage is collected during measurements: it would stop clients and servers.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	// And a thread that returns from a system call finds a free processor of Go's.
@@ -126,16 +119,16 @@ func tailAt(load string) record.Conditions { return record.Conditions{"load": lo
 // turnsToRandom is round-robin's tail divided by that of random placement.
 func (kind queueing) turnsToRandom(s *record.Scenario) (float64, error) {
 	at := tailAt(checkedLoad)
-	value, err := ratioOf(s, subject{queues.RoundRobin, at}, subject{queues.Random, at}, kind.p99)
+	value, err := ratio(queues.RoundRobin, queues.Random, at, kind.p99)(s)
 	if err != nil {
 		return value, err
 	}
 	for _, name := range []string{queues.RoundRobin, queues.Random} {
-		rounds := s.Find(name, at, kind.idle.Name)
-		if rounds == nil {
-			return value, missingError{subject{name, at}, kind.idle}
+		left, err := reading(name, at, kind.idle)(s)
+		if err != nil {
+			return value, err
 		}
-		if left := record.Median(rounds.Rounds); left < leastIdle {
+		if left < leastIdle {
 			return value, fmt.Errorf("%.0f %% of the cores' time were left with %s: requests waited for these", 100*left, name)
 		}
 	}

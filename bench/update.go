@@ -54,7 +54,6 @@ var updateNotes = []string{
 type updates struct{ one, all, small, large int }
 
 func measureUpdate(ctx context.Context, s *session) error {
-	s.into.Notes = updateNotes
 	n, many := updates{one: 100, all: 4, small: 10, large: 2}, manyServices
 	if s.settings.Smoke {
 		n, many = updates{2, 2, 2, 2}, 64
@@ -62,16 +61,10 @@ func measureUpdate(ctx context.Context, s *session) error {
 	// The watchers must not wait for a processor of Go's scheduler that Set or the collector has:
 	// packets do not either.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3 * runtime.NumCPU()))
-	lab, err := netlab.New()
+	u, err := inLab(ctx, s, func(ctx context.Context, lab *netlab.Lab) (*updater, error) { return newUpdater(ctx, lab, many) })
 	if err != nil {
 		return err
 	}
-	defer lab.Close()
-	u, err := newUpdater(ctx, lab, many)
-	if err != nil {
-		return fmt.Errorf("build the lab: %w", err)
-	}
-	defer u.close()
 	return s.inRounds(ctx,
 		func(ctx context.Context) error { return u.set(ctx, s, 1, n.one) },
 		func(ctx context.Context) error { return u.set(ctx, s, many, n.all) },
@@ -132,7 +125,8 @@ func (u *updater) open(pin string) error {
 	return u.host.Do(func() error { return u.datapath.Set(table) })
 }
 
-func (u *updater) close() error { return u.datapath.Close() }
+// Close closes the datapath.
+func (u *updater) Close() error { return u.datapath.Close() }
 
 // changing returns a configuration of that many services. The first ones, as many as changed says,
 // send to other backends in odd turns.
@@ -245,6 +239,6 @@ func watched(ctx context.Context, program *ebpf.Program, change func() error) (s
 }
 
 // updateTime is the median time of Set with that many of 4,096 services changed.
-func updateTime(s *record.Scenario, changed int, quantity record.Quantity) (float64, error) {
-	return reading(s, setSubject, record.Conditions{"services": strconv.Itoa(manyServices), "changed": strconv.Itoa(changed)}, quantity)
+func updateTime(changed int, quantity record.Quantity) value {
+	return reading(setSubject, record.Conditions{"services": strconv.Itoa(manyServices), "changed": strconv.Itoa(changed)}, quantity)
 }

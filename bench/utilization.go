@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"gonum.org/v1/gonum/stat"
+
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/utilization"
@@ -63,7 +65,6 @@ var utilizationNotes = []string{
 }
 
 func measureUtilization(ctx context.Context, s *session) error {
-	s.into.Notes = utilizationNotes
 	if err := measureItsCost(ctx, s); err != nil {
 		return fmt.Errorf("cost: %w", err)
 	}
@@ -250,7 +251,8 @@ func loadOf(n int) record.Conditions {
 }
 
 // conclude finds the first step that loses packets, and how straight the lines are up to there. If
-// no step does, it concludes nothing, and the checks have no value.
+// no step does, it concludes nothing, and the checks have no value. R² of the least-squares line, the
+// share of the variance that it explains, is the square of the correlation.
 func conclude(s *record.Scenario) {
 	last := firstLossy(s)
 	if last < 0 {
@@ -265,7 +267,7 @@ func conclude(s *record.Scenario) {
 			y = append(y, found(s, f.subject, loadOf(n), inUse))
 		}
 		s.Add(f.subject, nothing, atFirstLoss, y[last])
-		s.Add(f.subject, nothing, linearity, straightness(x, y))
+		s.Add(f.subject, nothing, linearity, math.Pow(stat.Correlation(x, y, nil), 2))
 	}
 }
 
@@ -282,21 +284,6 @@ func firstLossy(s *record.Scenario) int {
 
 // found is the median of a measurement, NaN if there is none.
 func found(s *record.Scenario, subject string, at record.Conditions, quantity record.Quantity) float64 {
-	value, _ := reading(s, subject, at, quantity)
+	value, _ := reading(subject, at, quantity)(s)
 	return value
-}
-
-// straightness is R² of the least-squares line through the points: the share of the variance of y
-// that the line explains.
-func straightness(x, y []float64) float64 {
-	n := float64(len(x))
-	var sx, sy, sxx, syy, sxy float64
-	for i := range x {
-		sx += x[i]
-		sy += y[i]
-		sxx += x[i] * x[i]
-		syy += y[i] * y[i]
-		sxy += x[i] * y[i]
-	}
-	return math.Pow(n*sxy-sx*sy, 2) / ((n*sxx - sx*sx) * (n*syy - sy*sy))
 }

@@ -7,23 +7,6 @@ import (
 	"weir.io/weir/lab/record"
 )
 
-func TestStraightness(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		x, y []float64
-		want float64
-	}{
-		{"a line", []float64{0, 1, 2, 3}, []float64{1, 3, 5, 7}, 1},
-		{"falling", []float64{0, 1, 2}, []float64{3, 2, 1}, 1},
-		{"a square", []float64{0, 1, 2, 3, 4}, []float64{0, 1, 4, 9, 16}, 1600. / 1740},
-		{"unrelated", []float64{0, 1, 2, 3}, []float64{1, -1, -1, 1}, 0},
-	} {
-		if got := straightness(test.x, test.y); math.Abs(got-test.want) > 1e-9 {
-			t.Errorf("%s: R² is %v, want %v", test.name, got, test.want)
-		}
-	}
-}
-
 // sweptScenario is a sweep in two rounds in which weir exports the load, and the product is its
 // square; from some step on it loses packets.
 func sweptScenario(lossy int) *record.Scenario {

@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 
-	"weir.io/weir/bench/compare"
 	"weir.io/weir/bench/program"
-	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
 	"weir.io/weir/lab/record"
 	"weir.io/weir/lab/version"
@@ -31,21 +28,20 @@ const unprobedKey = `json:"redirect-unprobed`
 
 // olderWeir returns the commit that is compared with, and the path of weir as it was then. A smoke
 // run goes without it if the history does not have it.
-func (s *session) olderWeir(ctx context.Context, notes []string) (commit, path string, err error) {
+func (s *session) olderWeir(ctx context.Context) (commit, path string, err error) {
 	if commit = s.base; commit == "" {
 		commit, err = version.Before(ctx, beforeRows)
 	} else {
 		commit, err = version.Commit(ctx, commit)
 	}
-	s.into.Notes = slices.Clone(notes)
 	if err != nil && s.settings.Smoke && s.base == "" {
-		s.into.Notes = append(s.into.Notes, "the version before was left out: "+err.Error())
+		s.note("the version before was left out: %v", err)
 		return "", "", nil
 	}
 	if err != nil {
 		return "", "", fmt.Errorf("%w; --base names another commit to compare with", err)
 	}
-	s.into.Notes = append(s.into.Notes, "before: commit "+commit+", built from the repository's history")
+	s.note("before: commit %s, built from the repository's history", commit)
 	path, err = version.Older(ctx, commit)
 	return commit, path, err
 }
@@ -72,7 +68,7 @@ var versionsNotes = []string{
 	"slowdown: to the version before, round by round; between slowdown-low and slowdown-high is the median of all rounds there could be, but in one case of a hundred",
 }
 
-func measureVersions(ctx context.Context, s *session) (err error) {
+func measureVersions(ctx context.Context, s *session) error {
 	versions, err := s.versions(ctx)
 	if err != nil {
 		return err
@@ -80,18 +76,17 @@ func measureVersions(ctx context.Context, s *session) (err error) {
 	if !s.settings.Smoke {
 		s.settings.Rounds = max(s.settings.Rounds, leastRounds)
 	}
-	lab, err := netlab.New()
+	lab, err := s.newLab()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
 	var steps []func(context.Context) error
 	for _, vip6 := range []bool{false, true} {
-		v, failure := program.NewVersions(ctx, lab, vip6, versions...)
-		if failure != nil {
-			return fmt.Errorf("%s: %w", familyNames[vip6], failure)
+		v, err := program.NewVersions(ctx, lab, vip6, versions...)
+		if err != nil {
+			return fmt.Errorf("%s: %w", familyNames[vip6], err)
 		}
-		defer func() { err = errors.Join(err, v.Close()) }()
+		s.atEnd(v.Close)
 		steps = append(steps, func(ctx context.Context) error { return s.measureVersions(ctx, v, vip6) })
 	}
 	if err := s.inRounds(ctx, steps...); err != nil {
@@ -103,7 +98,7 @@ func measureVersions(ctx context.Context, s *session) (err error) {
 
 // versions are the one before, if the history has it, and this one.
 func (s *session) versions(ctx context.Context) ([]program.Version, error) {
-	commit, path, err := s.olderWeir(ctx, versionsNotes)
+	commit, path, err := s.olderWeir(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +159,7 @@ func (s *session) compareVersions() {
 			continue
 		}
 		at := m.Conditions
-		low, median, high := compare.Interval(m.Rounds)
+		low, median, high := interval(m.Rounds)
 		s.add(m.Subject, at, slowdownLow, low)
 		s.add(m.Subject, at, slowdownHigh, high)
 		before := record.Conditions{"version": "before", "vip": at["vip"], "packets": at["packets"]}

@@ -143,13 +143,6 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestUnknownScenario(t *testing.T) {
-	_, err := Study{Settings: record.Settings{Rounds: 1}, Only: []string{"weather"}}.Run(t.Context(), io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "weather") {
-		t.Errorf("the error is %v", err)
-	}
-}
-
 // What must move: the shares of new backends, or those that others lose.
 func TestLeast(t *testing.T) {
 	want := map[string]float64{"add 1": 1.0 / 21, "remove 1": 1.0 / 20, "add 10 %": 2.0 / 22, "replace 10 %": 0.1, "drain 10 %": 0.1,
