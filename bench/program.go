@@ -31,15 +31,20 @@ func measureProgram(ctx context.Context, s *session) error {
 	if s.settings.Smoke {
 		times = smokeRepeats
 	}
+	this, err := thisVersion()
+	if err != nil {
+		return err
+	}
+	this.Hands = false // a SYN that hands over a connection is compared with no program
 	var steps []func(context.Context) error
 	for _, vip6 := range s.families() {
-		b, err := program.New(ctx, lab, vip6)
+		b, err := program.New(ctx, lab, vip6, this)
 		if err != nil {
 			return fmt.Errorf("%s: %w", familyNames[vip6], err)
 		}
 		s.atEnd(b.Close)
-		steps = append(steps, func(context.Context) error {
-			took, err := b.Measure(times)
+		steps = append(steps, func(ctx context.Context) error {
+			took, err := b.Measure(ctx, times)
 			if err != nil {
 				return fmt.Errorf("%s: %w", familyNames[vip6], err)
 			}

@@ -112,15 +112,21 @@ func (s *session) versions(ctx context.Context) ([]program.Version, error) {
 		hands := err == nil && bytes.Contains(model, []byte(unprobedKey))
 		versions = append(versions, program.Version{Name: "before", Object: code, Binary: path, Older: true, Hands: hands})
 	}
+	now, err := thisVersion()
+	return append(versions, now), err
+}
+
+// thisVersion is the weir that is measured.
+func thisVersion() (program.Version, error) {
 	binary, err := process.Binary()
 	if err != nil {
-		return nil, err
+		return program.Version{}, err
 	}
 	code, err := os.ReadFile(object)
 	if err != nil {
-		return nil, fmt.Errorf("read the director's program (the benchmarks run where the repository is): %w", err)
+		return program.Version{}, fmt.Errorf("read the director's program (the benchmarks run where the repository is): %w", err)
 	}
-	return append(versions, program.Version{Name: "now", Object: code, Binary: binary, Hands: true}), nil
+	return program.Version{Name: "now", Object: code, Binary: binary, Hands: true}, nil
 }
 
 // versionAt are conditions in which a subject's two versions differ only in "version".

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/bench/inside"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
@@ -64,14 +65,14 @@ var limits = model.Limits{Services: 64, Backends: 256, RingMemory: 4 << 20, Frag
 
 // New runs a director in a lab.
 func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
-	director, outside, inside := lab.Host("director"), lab.Host("clients"), lab.Host("backends")
-	for _, h := range []*netlab.Host{outside, inside} {
+	director, clientHost, backendHost := lab.Host("director"), lab.Host("clients"), lab.Host("backends")
+	for _, h := range []*netlab.Host{clientHost, backendHost} {
 		h.Sysctl("net.ipv6.conf.all.disable_ipv6", "1") // no multicast of its own
 		h.Sysctl("net.ipv6.conf.default.disable_ipv6", "1")
 	}
 	links := []*netlab.Link{
-		lab.Link(director, outside, netlab.LinkOptions{XDP: true, Tagged: true, A: []string{"10.8.255.1/16", "2001:db8:8::ffff/48"}}),
-		lab.Link(director, inside, netlab.LinkOptions{XDP: true, A: []string{"10.7.255.1/16", "2001:db8:7::ffff/48"}}),
+		lab.Link(director, clientHost, netlab.LinkOptions{XDP: true, Tagged: true, A: []string{"10.8.255.1/16", "2001:db8:8::ffff/48"}}),
+		lab.Link(director, backendHost, netlab.LinkOptions{XDP: true, A: []string{"10.7.255.1/16", "2001:db8:7::ffff/48"}}),
 	}
 	l := &Lab{}
 	for i, link := range links {
@@ -108,9 +109,11 @@ func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
 	if err := l.director.Runs(ctx); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	if l.state, err = openState(l.director.Pin); err != nil {
+	maps, err := inside.OpenMaps(l.director.Pin)
+	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	l.state = &state{l.director.Pin, maps}
 	return l, nil
 }
 
@@ -123,7 +126,7 @@ func (l *Lab) Close() error {
 		}
 	}
 	if l.state != nil {
-		errs = append(errs, l.state.close())
+		errs = append(errs, l.state.maps.Close())
 	}
 	if l.director != nil {
 		errs = append(errs, l.director.Stop())

@@ -11,36 +11,14 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/bench/inside"
 )
 
 // state is what a director's program remembers and counts: all of its maps.
 type state struct {
 	pin  string
-	maps map[string]*ebpf.Map
-}
-
-func openState(pin string) (*state, error) {
-	files, err := filepath.Glob(filepath.Join(pin, "maps-*", "*"))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("find the director's maps below %s: there are none", pin)
-	}
-	s := &state{pin: pin, maps: map[string]*ebpf.Map{}}
-	for _, file := range files {
-		m, err := ebpf.LoadPinnedMap(file, nil)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open the director's map %s: %w", filepath.Base(file), err), s.close())
-		}
-		s.maps[filepath.Base(file)] = m
-	}
-	return s, nil
-}
-
-func (s *state) close() error {
-	var errs []error
-	for _, m := range s.maps {
-		errs = append(errs, m.Close())
-	}
-	return errors.Join(errs...)
+	maps inside.Maps
 }
 
 // counted returns the packets of a reason, by its number.

@@ -14,6 +14,35 @@ var errNoMap = errors.New("no such map is pinned")
 
 var errNoID = errors.New("the kernel gives the map no number")
 
+// Maps are a director's maps, by their names.
+type Maps map[string]*ebpf.Map
+
+// OpenMaps opens all maps that only the director's own version can use, pinned in its directory.
+func OpenMaps(pin string) (Maps, error) {
+	files, err := filepath.Glob(filepath.Join(pin, "maps-*", "*"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("find the director's maps below %s: %w", pin, errors.Join(err, errNoMap))
+	}
+	maps := Maps{}
+	for _, file := range files {
+		m, err := ebpf.LoadPinnedMap(file, nil)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open the director's map %s: %w", filepath.Base(file), err), maps.Close())
+		}
+		maps[filepath.Base(file)] = m
+	}
+	return maps, nil
+}
+
+// Close closes the maps.
+func (maps Maps) Close() error {
+	var errs []error
+	for _, m := range maps {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
 // Memory returns the bytes that the kernel counts for all maps pinned in a director's
 // directory.
 func Memory(pin string) (uint64, error) {

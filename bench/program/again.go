@@ -8,27 +8,35 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"weir.io/weir/bench/inside"
 )
+
+//go:generate ../../bpf/generate -no-global-types again ../bpf/again.bpf.c
 
 // director is the name of the program that is measured, and of the function that stands
 // for it in bench/bpf/again.bpf.c.
 const director = "director"
 
-// again calls a director on one packet repeatedly.
-type again struct {
-	program
-	collection *ebpf.Collection
-}
+// again calls a director on one packet repeatedly. Without a director it has the programs of a [Bench],
+// too.
+type again struct{ collection *ebpf.Collection }
+
+// calling is the name of the program that calls the director.
+const calling = "again"
+
+func (a *again) named(name string) program { return program{a.collection.Programs[name]} }
 
 // newAgain loads the program that calls the director in the compiled object, with the maps of a
 // running director. Without an object it calls a function that does nothing.
-func newAgain(object []byte, maps map[string]*ebpf.Map) (*again, error) {
+func newAgain(object []byte, maps inside.Maps) (*again, error) {
 	spec, err := loadAgain()
 	if err != nil {
 		return nil, fmt.Errorf("read what calls the director: %w", err)
 	}
 	delete(spec.Programs, director) // it is part of the calling program
 	if object != nil {
+		spec.Programs = map[string]*ebpf.ProgramSpec{calling: spec.Programs[calling]}
 		if err := putInto(spec, object); err != nil {
 			return nil, err
 		}
@@ -37,7 +45,7 @@ func newAgain(object []byte, maps map[string]*ebpf.Map) (*again, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the director with what calls it: %w", err)
 	}
-	return &again{program{collection.Programs["again"]}, collection}, nil
+	return &again{collection}, nil
 }
 
 // putInto replaces the function that stands for the director, which is the last one, by the
@@ -51,7 +59,7 @@ func putInto(spec *ebpf.CollectionSpec, object []byte) error {
 	if from.Programs[director] == nil {
 		return fmt.Errorf("read the director's object: there is no program %q", director)
 	}
-	caller := spec.Programs["again"]
+	caller := spec.Programs[calling]
 	at := slices.IndexFunc(caller.Instructions, func(i asm.Instruction) bool { return i.Symbol() == director })
 	if at < 0 {
 		return errors.New("what calls the director has no function in its place")
@@ -80,10 +88,4 @@ func (a *again) set(to settings, frame []byte) error {
 	return errors.Join(variables["again_times"].Set(to.times), variables["again_tunnel"].Set(to.tunnel),
 		variables["again_growth"].Set(to.growth), variables["again_option"].Set(to.option),
 		variables["again_front"].Set(frontOf(frame)))
-}
-
-// Close forgets the program.
-func (a *again) Close() error {
-	a.collection.Close()
-	return nil
 }

@@ -17,6 +17,9 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	againProgAgain      = "again"
+	againProgMove       = "move"
+	againProgSwap       = "swap"
+	againProgTx         = "tx"
 	againVarAgainFront  = "again_front"
 	againVarAgainGrowth = "again_growth"
 	againVarAgainOption = "again_option"
@@ -67,6 +70,9 @@ type againSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type againProgramSpecs struct {
 	Again *ebpf.ProgramSpec `ebpf:"again"`
+	Move  *ebpf.ProgramSpec `ebpf:"move"`
+	Swap  *ebpf.ProgramSpec `ebpf:"swap"`
+	Tx    *ebpf.ProgramSpec `ebpf:"tx"`
 }
 
 // againMapSpecs contains maps before they are loaded into the kernel.
@@ -128,11 +134,17 @@ type againVariables struct {
 // It can be passed to loadAgainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type againPrograms struct {
 	Again *ebpf.Program `ebpf:"again"`
+	Move  *ebpf.Program `ebpf:"move"`
+	Swap  *ebpf.Program `ebpf:"swap"`
+	Tx    *ebpf.Program `ebpf:"tx"`
 }
 
 func (p *againPrograms) Close() error {
 	return _AgainClose(
 		p.Again,
+		p.Move,
+		p.Swap,
+		p.Tx,
 	)
 }
 

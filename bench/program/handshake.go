@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/bench/inside"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
@@ -25,7 +26,7 @@ const (
 // client's SYN, the backend's SYN-ACK, and the packet itself, which acknowledges that. It changes
 // the client's port in both frames until the flow is in the middle of its bucket. The spec must
 // contain the director, and the maps are those of the running one.
-func handshake(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, port *netlab.Port, syn, last []byte) error {
+func handshake(spec *ebpf.CollectionSpec, maps inside.Maps, port *netlab.Port, syn, last []byte) error {
 	for name := range spec.Programs {
 		if name != director {
 			delete(spec.Programs, name)

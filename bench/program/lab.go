@@ -61,31 +61,6 @@ func (w Way) outerIs6(vip6 bool) bool {
 	return vip6
 }
 
-// growth is how many bytes the way adds to a packet of an established connection of
-// TCP, in a ring in which every slot has a backup.
-func (w Way) growth() int {
-	grown, address := 0, 4
-	if w.outer6 {
-		address = 16
-	}
-	if w.tunnels() {
-		grown = map[bool]int{false: 20, true: 40}[w.outer6]
-	}
-	if w.mode == model.GUE {
-		grown += 8 + 4       // UDP, GUE
-		grown += 4 + address // the row: its header, the backup
-	}
-	return grown
-}
-
-// program is the name of the program that runs the way and restores its packet.
-func (w Way) program() string {
-	if w.tunnels() {
-		return "bench_tunnel"
-	}
-	return "bench_restored"
-}
-
 // frames returns a packet of each way.
 func frames(cable *netlab.Link, of traffic.Traffic) ([][]byte, error) {
 	source, err := traffic.NewSource(cable.A, cable.B.MAC, of, 0)

@@ -1,9 +1,9 @@
 // Package program measures the director's program by itself: repeatedly on one packet of an
-// established flow (BPF_PROG_TEST_RUN), beside programs that do the least that a forwarder can do.
-// The maps are those of a running director.
+// established flow (BPF_PROG_TEST_RUN), beside programs that do the least that a forwarder can do, or
+// beside that of another version. The maps are those of a running director.
 //
-// A repeated run does not reset the packet, so every program restores it (bench/bpf/bench.bpf.c).
-// The cost of that is measured too, and subtracted.
+// A repeated run does not reset the packet, so what calls the director restores it
+// (bench/bpf/again.bpf.c). The cost of that is measured too.
 package program
 
 import (
@@ -12,7 +12,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"time"
 	"unsafe"
@@ -20,9 +19,9 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/bench/inside"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
-	"weir.io/weir/lab/process"
 	"weir.io/weir/lab/record"
 )
 
@@ -57,108 +56,47 @@ const (
 // frameSize is the size of the packets, with FCS.
 const frameSize = 128
 
-// passes is how often each program has its turn in one measurement.
-const passes = 3
+// medianPasses is how often each program has its turn in one measurement of a [Bench].
+const medianPasses = 3
 
-// Bench is the programs, ready to run.
-type Bench struct {
-	port     *netlab.Port // where packets come in
-	programs []*timed
-	closers  []func() error
-}
+// tx is the program that does nothing but answer.
+const tx = "tx"
 
-// New runs a director on a host of the lab, in which each way has a service, and
-// loads the programs for packets of one family.
-func New(ctx context.Context, lab *netlab.Lab, ipv6 bool) (_ *Bench, err error) {
-	b := &Bench{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, b.Close())
-		}
-	}()
-	way := waysTraffic(ipv6)
-	cable, err := connect(lab, "", ipv6)
+// Bench is one version's program beside those that it is compared with.
+type Bench struct{ *Versions }
+
+// New runs a director of the version on a host of the lab, and loads its program for packets of one
+// family.
+func New(ctx context.Context, lab *netlab.Lab, ipv6 bool, version Version) (*Bench, error) {
+	v, err := NewVersions(ctx, lab, ipv6, version)
 	if err != nil {
 		return nil, err
 	}
-	b.port = cable.B
-	director, err := process.RunDirector(ctx, cable.B.Host, config(way, Ways))
-	if err != nil {
-		return nil, err
+	last := v.turns[len(v.turns)-1]
+	for _, name := range []string{tx, Swap, Move} {
+		v.turns = append(v.turns, &turn{running: last.running, frame: last.frame, subject: Subject{Way: name}, program: name})
 	}
-	b.closers = append(b.closers, director.Stop)
-	maps, err := pinned(director.Pin)
-	if err != nil {
-		return nil, err
-	}
-	defer closeAll(maps)
-	syns, packets, err := bothFrames(cable, way)
-	if err != nil {
-		return nil, err
-	}
-	return b, b.prepare(maps, syns, packets)
-}
-
-// prepare loads the programs, with a frame for each way.
-func (b *Bench) prepare(maps map[string]*ebpf.Map, syns, packets [][]byte) error {
-	for _, name := range []string{"bench_tx", "bench_swap", "bench_move", "bench_rewrite"} {
-		if err := b.load(name, name, maps, packets[0], 0); err != nil {
-			return err
-		}
-	}
-	for n, way := range Ways {
-		if way.snat {
-			spec, err := loadBench()
-			if err != nil {
-				return fmt.Errorf("read the programs: %w", err)
-			}
-			if err := handshake(spec, maps, b.port, syns[n], packets[n]); err != nil {
-				return fmt.Errorf("%s: begin a connection: %w", way.Name, err)
-			}
-		}
-		if err := b.load(way.Name, way.program(), maps, packets[n], way.growth()); err != nil {
-			return err
-		}
-		p := b.programs[len(b.programs)-1]
-		if err := p.leavesItsPacket(b.port, p.frame); err != nil {
-			return fmt.Errorf("%s: %w", way.Name, err)
-		}
-	}
-	return nil
-}
-
-// Close forgets the programs and ends the director.
-func (b *Bench) Close() error {
-	var problems []error
-	for _, p := range b.programs {
-		problems = append(problems, p.Close())
-	}
-	for _, c := range b.closers {
-		problems = append(problems, c())
-	}
-	return errors.Join(problems...)
+	return &Bench{v}, nil
 }
 
 // Measure returns how many nanoseconds per packet each way, and each program for comparison, takes,
-// by name. All run in turns; the results are medians.
-func (b *Bench) Measure(repeats int) (map[string]float64, error) {
-	took := map[string][]float64{}
-	for range passes {
-		for _, p := range b.programs {
-			r, err := p.run(b.port, p.frame, repeats)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", p.name, err)
-			}
-			took[p.name] = append(took[p.name], float64(r.took.Nanoseconds()))
-		}
+// by name. All run in turns; the results are medians. A run calls the director once: what the
+// kernel's harness takes is in the times of all of them.
+func (b *Bench) Measure(ctx context.Context, repeats int) (map[string]float64, error) {
+	took, err := b.times(ctx, medianPasses, repeats, 1)
+	if err != nil {
+		return nil, err
 	}
-	median := func(name string) float64 { return record.Median(took[name]) }
+	median := func(version, way string) float64 { return record.Median(took[Subject{Version: version, Way: way}]) }
+	harness := median("", tx)
 	// A move and its reversal do the same work twice, in addition to the bare program.
-	move, rewrite := (median("bench_move")-median("bench_tx"))/2, median("bench_rewrite")-median("bench_tx")
-	costs := map[string]float64{Swap: median("bench_swap"), Move: median("bench_tx") + move}
+	costs := map[string]float64{Swap: median("", Swap), Move: harness + (median("", Move)-harness)/2}
 	for _, way := range Ways {
-		undo := map[string]float64{"bench_tunnel": move, "bench_restored": rewrite}[way.program()]
-		costs[way.Name] = median(way.Name) - undo
+		back := putBack[1]
+		if way.tunnels() {
+			back = putBack[0]
+		}
+		costs[way.Name] = median(b.directors[0].Name, way.Name) - median("", back.Way) + harness
 	}
 	return costs, nil
 }
@@ -244,62 +182,8 @@ func (p program) leavesItsPacket(port *netlab.Port, frame []byte) error {
 	return nil
 }
 
-// timed is a program and the packet that it is run on.
-type timed struct {
-	program
-	name  string
-	frame []byte
-}
-
-// pinned opens all maps of a director.
-func pinned(pin string) (map[string]*ebpf.Map, error) {
-	files, err := filepath.Glob(filepath.Join(pin, "maps-*", "*"))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("find the director's maps below %s: there are none", pin)
-	}
-	maps := map[string]*ebpf.Map{}
-	for _, file := range files {
-		m, err := ebpf.LoadPinnedMap(file, nil)
-		if err != nil {
-			closeAll(maps)
-			return nil, fmt.Errorf("open the director's map %s: %w", filepath.Base(file), err)
-		}
-		maps[filepath.Base(file)] = m
-	}
-	return maps, nil
-}
-
-func closeAll(maps map[string]*ebpf.Map) {
-	for _, m := range maps {
-		_ = m.Close() // only read
-	}
-}
-
-// load loads a program with the director's maps, and with what it needs to restore this frame.
-func (b *Bench) load(name, called string, maps map[string]*ebpf.Map, frame []byte, growth int) error {
-	spec, err := loadBench()
-	if err != nil {
-		return fmt.Errorf("read the programs: %w", err)
-	}
-	for other := range spec.Programs {
-		if other != called {
-			delete(spec.Programs, other)
-		}
-	}
-	if err := constants(spec, frame, growth); err != nil {
-		return err
-	}
-	collection, err := loadWith(spec, maps)
-	if err != nil {
-		return fmt.Errorf("load %s: %w", called, err)
-	}
-	b.closers = append(b.closers, func() error { collection.Close(); return nil })
-	b.programs = append(b.programs, &timed{program{collection.DetachProgram(called)}, name, frame})
-	return nil
-}
-
 // loadWith loads the spec with a director's maps.
-func loadWith(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) (*ebpf.Collection, error) {
+func loadWith(spec *ebpf.CollectionSpec, maps inside.Maps) (*ebpf.Collection, error) {
 	replacements := map[string]*ebpf.Map{}
 	for name, m := range maps {
 		// The director's limits determine its maps' sizes.
@@ -314,16 +198,6 @@ func loadWith(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) (*ebpf.Colle
 		return nil, fmt.Errorf("%+v", verifier)
 	}
 	return collection, err
-}
-
-func constants(spec *ebpf.CollectionSpec, frame []byte, growth int) error {
-	if err := spec.Variables["bench_front"].Set(frontOf(frame)); err != nil {
-		return fmt.Errorf("set bench_front: %w", err)
-	}
-	if err := spec.Variables["bench_growth"].Set(uint32(growth)); err != nil {
-		return fmt.Errorf("set bench_growth: %w", err)
-	}
-	return nil
 }
 
 // frontOf is the beginning of a packet, see bench/bpf/restore.h.

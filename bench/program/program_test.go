@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -14,15 +15,15 @@ import (
 // Every way forwards its packet of both families and restores it; otherwise there is nothing to
 // measure.
 func TestMeasure(t *testing.T) {
-	t.Chdir("../..")
+	this := thisVersion(t)
 	for _, ipv6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ipv6=%t", ipv6), func(t *testing.T) {
-			b, err := New(context.Background(), netlab.ForTest(t), ipv6)
+			b, err := New(context.Background(), netlab.ForTest(t), ipv6, this)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer b.Close()
-			costs, err := b.Measure(1000)
+			costs, err := b.Measure(t.Context(), 1000)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -35,28 +36,9 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// A packet of no service is not taken for a forwarded one.
-func TestPacketsMustBeForwarded(t *testing.T) {
-	t.Chdir("../..")
-	b, err := New(context.Background(), netlab.ForTest(t), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	for _, p := range b.programs {
-		if p.name != "l2dsr" {
-			continue
-		}
-		p.frame[32]++ // of the destination
-		if err := p.leavesItsPacket(b.port, p.frame); err == nil {
-			t.Error("a packet to an address that is no VIP is taken for forwarded")
-		}
-	}
-}
-
-// Two identical versions run in turns, and a packet of an open connection leaves longer by its row
-// than the SYN that began it.
-func TestVersions(t *testing.T) {
+// thisVersion is weir as it was built last.
+func thisVersion(t *testing.T) Version {
+	t.Helper()
 	t.Chdir("../..")
 	object, err := os.ReadFile("internal/datapath/director_bpfel.o")
 	if err != nil {
@@ -66,7 +48,41 @@ func TestVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := NewVersions(t.Context(), netlab.ForTest(t), false, Version{Name: "a", Object: object, Binary: binary, Hands: true}, Version{Name: "b", Object: object, Binary: binary})
+	return Version{Name: "a", Object: object, Binary: binary}
+}
+
+// A packet of no service is not taken for a forwarded one.
+func TestPacketsMustBeForwarded(t *testing.T) {
+	b, err := New(context.Background(), netlab.ForTest(t), false, thisVersion(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.load(); err != nil {
+		t.Fatal(err)
+	}
+	defer b.unload()
+	for _, turn := range b.turns {
+		if turn.subject.Way != "l2dsr" {
+			continue
+		}
+		turn.frame[32]++ // of the destination
+		if err := turn.again.set(turn.settings, turn.frame); err != nil {
+			t.Fatal(err)
+		}
+		if err := turn.again.named(calling).leavesItsPacket(turn.port, turn.frame); !errors.Is(err, errNotForwarded) {
+			t.Errorf("a packet to an address that is no VIP: %v, want that it is not forwarded", err)
+		}
+	}
+}
+
+// Two identical versions run in turns, and a packet of an open connection leaves longer by its row
+// than the SYN that began it.
+func TestVersions(t *testing.T) {
+	first := thisVersion(t)
+	second := first
+	first.Hands, second.Name = true, "b"
+	v, err := NewVersions(t.Context(), netlab.ForTest(t), false, first, second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,14 +2,15 @@ package program
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/bench/inside"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/process"
@@ -50,7 +51,7 @@ type Versions struct {
 type running struct {
 	Version
 	port  *netlab.Port
-	maps  map[string]*ebpf.Map
+	maps  inside.Maps
 	again *again // loaded anew for each measurement
 }
 
@@ -58,6 +59,7 @@ type running struct {
 type turn struct {
 	*running
 	subject    Subject
+	program    string // that runs; empty: the one that calls the director
 	frame, syn []byte // syn: begins the connection, if the program must know it
 	option     uint32 // offset in the frame of what is filled in; 0: nothing is
 	settings   settings
@@ -81,7 +83,7 @@ func NewVersions(ctx context.Context, lab *netlab.Lab, ipv6 bool, versions ...Ve
 	nothing := &running{port: first.port}
 	v.directors = append(v.directors, nothing)
 	for n, subject := range putBack {
-		v.turns = append(v.turns, &turn{subject: subject, running: nothing, frame: first.frame, settings: settings{times: calls, tunnel: uint32(1 - n)}})
+		v.turns = append(v.turns, &turn{subject: subject, running: nothing, frame: first.frame, settings: settings{tunnel: uint32(1 - n)}})
 	}
 	return v, v.prepare()
 }
@@ -109,10 +111,10 @@ func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, versio
 		return err
 	}
 	r := &running{Version: version, port: cable.B}
-	if r.maps, err = pinned(director.Pin); err != nil {
+	if r.maps, err = inside.OpenMaps(director.Pin); err != nil {
 		return err
 	}
-	v.closers = append(v.closers, func() error { closeAll(r.maps); return nil })
+	v.closers = append(v.closers, r.maps.Close)
 	v.directors = append(v.directors, r)
 	syns, packets, err := bothFrames(cable, way)
 	if err != nil {
@@ -166,7 +168,7 @@ func (t *turn) prepare() error {
 	if err := t.again.set(settings{times: 1}, t.frame); err != nil {
 		return err
 	}
-	r, err := t.again.run(t.port, t.frame, 1)
+	r, err := t.again.named(calling).run(t.port, t.frame, 1)
 	if err != nil {
 		return err
 	}
@@ -175,7 +177,7 @@ func (t *turn) prepare() error {
 	if err := t.again.set(t.settings, t.frame); err != nil {
 		return err
 	}
-	return t.again.leavesItsPacket(t.port, t.frame)
+	return t.again.named(calling).leavesItsPacket(t.port, t.frame)
 }
 
 // begin begins the connection if the program must know it.
@@ -207,49 +209,59 @@ func (v *Versions) load() (err error) {
 func (v *Versions) unload() {
 	for _, r := range v.directors {
 		if r.again != nil {
-			r.again.Close()
+			r.again.collection.Close()
 		}
 		r.again = nil
 	}
 }
 
 // Least returns the least time that each subject took for a packet, in nanoseconds, over that many
-// passes. In each pass all subjects run that many times, in turns. The programs are loaded anew,
-// because their place in memory makes a difference.
+// passes.
 func (v *Versions) Least(ctx context.Context, passes, repeats int) (map[Subject]float64, error) {
+	took, err := v.times(ctx, passes, repeats, calls)
+	least := map[Subject]float64{}
+	for subject, all := range took {
+		least[subject] = slices.Min(all)
+	}
+	return least, err
+}
+
+// times returns how long each subject took for a packet, in nanoseconds, in each pass. In each pass
+// all subjects run that many times, in turns, with so many calls of the director in each run. The
+// programs are loaded anew, because their place in memory makes a difference.
+func (v *Versions) times(ctx context.Context, passes, repeats, calls int) (map[Subject][]float64, error) {
 	if err := v.load(); err != nil {
 		return nil, err
 	}
 	defer v.unload()
-	least := map[Subject]float64{}
+	all := map[Subject][]float64{}
 	for range passes {
 		for _, t := range v.turns {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			took, err := t.time(repeats)
+			took, err := t.time(repeats, calls)
 			if err != nil {
 				return nil, fmt.Errorf("version %s: %s: %w", t.Name, t.subject.Way, err)
 			}
-			if before, found := least[t.subject]; found {
-				took = math.Min(took, before)
-			}
-			least[t.subject] = took
+			all[t.subject] = append(all[t.subject], took)
 		}
 	}
-	return least, nil
+	return all, nil
 }
 
 // time runs a turn, and returns what one packet took.
-func (t *turn) time(repeats int) (float64, error) {
+func (t *turn) time(repeats, calls int) (float64, error) {
 	if err := t.begin(); err != nil {
 		return 0, err
 	}
-	if err := t.again.set(t.settings, t.frame); err != nil {
+	settings := t.settings
+	settings.times = uint32(calls)
+	if err := t.again.set(settings, t.frame); err != nil {
 		return 0, err
 	}
-	r, err := t.again.run(t.port, t.frame, max(1, repeats/calls))
-	return float64(r.took.Nanoseconds()) / calls, err
+	r, err := t.again.named(cmp.Or(t.program, calling)).run(t.port, t.frame, max(1, repeats/calls))
+	return float64(r.took.Nanoseconds()) / float64(calls), err
 }
 
 // Subjects returns all subjects, in the order of their turns.
