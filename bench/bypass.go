@@ -43,10 +43,6 @@ func measureBypass(ctx context.Context, s *session) error {
 			return err
 		}
 	}
-	if s.withoutSYNs {
-		s.note("this run left the SYNs out (`--without-syns`), because something else ran on the machine that they would have disturbed: throughput and syn_vs_dnat are not of it")
-		return nil
-	}
 	return s.measureHandover(ctx)
 }
 

@@ -31,12 +31,10 @@ const (
 )
 
 type runOptions struct {
-	settings     record.Settings
-	json, strict bool
-	docs         bool
-	out, base    string
-	soak         soakTime
-	withoutSYNs  bool
+	settings   record.Settings
+	json, docs bool
+	out, base  string
+	soak       soakTime
 }
 
 func newRun() *cobra.Command {
@@ -48,9 +46,8 @@ func newRun() *cobra.Command {
 			"stderr, the result to stdout. A run of all scenarios is also written to\n" +
 			resultsDirectory + "/DATE-COMMIT.json; one of some of them, or a smoke run, only with\n" +
 			"--out. The exit status is 0 when everything could be measured, whatever the checks\n" +
-			"say of it; --strict is for those who want to know. When a scenario breaks the\n" +
-			"others still run; an interrupted run prints the scenarios that were done, and\n" +
-			"writes no file.",
+			"say of it. When a scenario breaks the others still run; an interrupted run prints the\n" +
+			"scenarios that were done, and writes no file.",
 		ValidArgs: scenarioNames(), Args: cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd, names) },
 	}
@@ -62,10 +59,8 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
 	flags.DurationVar(&o.soak.duration, "duration", defaultSoak.duration, "how long soak lasts")
 	flags.DurationVar(&o.soak.every, "every", defaultSoak.every, "how often soak changes something")
-	flags.BoolVar(&o.withoutSYNs, "without-syns", false, "leave the SYNs out that bypass counts: sending them takes a core from whatever else runs")
 	flags.StringVar(&o.base, "base", "", "commit that rows and versions compare with, instead of the one before flow memory")
 	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
-	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is not met; what a run of some scenarios, or a smoke run, did not measure is left out")
 	return cmd
 }
 
@@ -80,9 +75,8 @@ func (o *runOptions) run(cmd *cobra.Command, names []string) error {
 		Format: record.Format, Started: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(ctx),
 		Machine: machine.Describe(ctx), Settings: o.settings, Scenarios: []record.Scenario{},
 	}
-	complete := all && !o.settings.Smoke
 	path := o.out
-	if path == "" && complete {
+	if path == "" && all && !o.settings.Smoke {
 		path = filepath.Join(resultsDirectory, r.FileName())
 	}
 	fmt.Fprintf(progress, "%s, %s, %v of each subject in each\n", counted(len(chosen), "scenario"), counted(o.settings.Rounds, "round"), o.settings.Sample)
@@ -95,7 +89,7 @@ func (o *runOptions) run(cmd *cobra.Command, names []string) error {
 		broken = errors.Join(broken, errors.New(document+" stays as it was: not every scenario could be measured"))
 		o.docs = false
 	}
-	return errors.Join(broken, o.publish(cmd, r, path), o.strictly(r, complete))
+	return errors.Join(broken, o.publish(cmd, r, path))
 }
 
 // counted is a number of things: 1 scenario, 2 scenarios.
@@ -177,7 +171,7 @@ func measure(ctx context.Context, r *record.Record, chosen []scenario, o *runOpt
 		into := record.Scenario{Name: s.name, What: s.what, Notes: slices.Clone(s.notes), Measurements: []*record.Measurement{}}
 		fmt.Fprintf(progress, "\n%s (%d of %d): %s\n", s.name, i+1, len(chosen), s.what)
 		began := time.Now()
-		session := &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, withoutSYNs: o.withoutSYNs, progress: progress}
+		session := &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, progress: progress}
 		err := errors.Join(s.run(ctx, session), session.close())
 		into.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
 		if ctx.Err() != nil {
@@ -223,24 +217,6 @@ func (o *runOptions) publish(cmd *cobra.Command, r *record.Record, path string) 
 		problems = append(problems, report.Text(cmd.OutOrStdout(), r))
 	}
 	return errors.Join(problems...)
-}
-
-// strictly is an error if a check is not met. Checks that a short run did not measure do not count
-// as missed.
-func (o *runOptions) strictly(r *record.Record, complete bool) error {
-	counts := slices.DeleteFunc(slices.Clone(r.Checks), func(c record.Check) bool {
-		return !complete && c.Verdict() == record.NotMeasured
-	})
-	var problems []error
-	for _, c := range counts {
-		if !c.OK {
-			problems = append(problems, fmt.Errorf("check %s: %s", c.Name, c.Verdict()))
-		}
-	}
-	if !o.strict || len(problems) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s\n%w", record.Tally(counts), errors.Join(problems...))
 }
 
 // placeFor refuses a path to which no file can be written, before hours are spent on the file. It

@@ -130,45 +130,6 @@ func TestRunWritesARecordAndADocument(t *testing.T) {
 	}
 }
 
-// lacking is a scenario that measures something other than its checks need.
-func lacking(name string) scenario {
-	return scenario{name: name, what: "It says little.", run: func(_ context.Context, s *session) error {
-		s.add("l2dsr", record.Conditions{"frame": "128"}, record.Cost, 1)
-		return nil
-	}}
-}
-
-// A short run does not miss the checks that it leaves out. A complete run has no excuse.
-func TestStrict(t *testing.T) {
-	pretend(t, []scenario{measuring("slow", 20), lacking("short"), measuring("quick", 5)},
-		atMost("slow_ns", "slow", 10), atMost("short_ns", "short", 10), atMost("quick_ns", "quick", 10))
-	for _, test := range []struct {
-		args string
-		code int
-		want []string
-	}{
-		{"--strict", 1, []string{"1 of 3 are met, 1 is missed, 1 is not measured", "check slow_ns: MISSED", "check short_ns: not measured"}},
-		{"--strict --smoke", 1, []string{"1 of 2 are met, 1 is missed\n", "check slow_ns: MISSED"}},
-		{"--strict slow", 1, []string{"0 of 1 is met, 1 is missed\n", "check slow_ns: MISSED"}},
-		{"--strict short quick", 0, nil},
-		{"--strict --smoke short", 0, nil},
-		{"slow", 0, nil},
-	} {
-		code, _, stderr := run(t, t.Context(), strings.Fields(test.args)...)
-		if code != test.code {
-			t.Errorf("%s: exit status %d, want %d: %s", test.args, code, test.code, stderr)
-		}
-		for _, want := range test.want {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("%s does not say %q: %s", test.args, want, stderr)
-			}
-		}
-		if slices.Contains(strings.Fields(test.args), "--smoke") && strings.Contains(stderr, "short_ns") {
-			t.Errorf("%s speaks of what a smoke run leaves out: %s", test.args, stderr)
-		}
-	}
-}
-
 // The document is written from an incomplete record only if the user says so.
 func TestReportOfAnIncompleteRun(t *testing.T) {
 	pretend(t, []scenario{failing("a"), measuring("b", 2), measuring("c", 3)}, atMost("b_ns", "b", 10))

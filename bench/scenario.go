@@ -66,13 +66,12 @@ var scenarios = []scenario{
 
 // session is what a scenario works with.
 type session struct {
-	settings    record.Settings
-	into        *record.Scenario
-	soak        soakTime
-	withoutSYNs bool      // of bypass
-	base        string    // the commit that rows and versions compare with; empty: the one before flow memory
-	progress    io.Writer // for people; the record is for machines
-	closers     []func() error
+	settings record.Settings
+	into     *record.Scenario
+	soak     soakTime
+	base     string    // the commit that rows and versions compare with; empty: the one before flow memory
+	progress io.Writer // for people; the record is for machines
+	closers  []func() error
 }
 
 // atEnd closes something when the scenario has ended, or [session.close] is called: what came last

@@ -22,9 +22,7 @@ const (
 
 type simulateOptions struct {
 	settings record.Settings
-	json     bool
 	docs     bool
-	out      string
 }
 
 func newSimulate() *cobra.Command {
@@ -40,11 +38,9 @@ func newSimulate() *cobra.Command {
 		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd, names) },
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.json, "json", false, "print the record as one JSON object instead of tables")
 	flags.IntVar(&o.settings.Rounds, "rounds", defaultRounds, "how often everything is simulated, with another seed each time")
 	flags.Uint64Var(&o.settings.Seed, "seed", 1, "the first seed")
 	flags.BoolVar(&o.settings.Smoke, "smoke", false, "only show that the simulator works: one short round of small clusters")
-	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
 	flags.BoolVar(&o.docs, "docs", false, "write "+policiesRecord+", "+policiesDocument+" and its figures")
 	return cmd
 }
@@ -53,41 +49,21 @@ func (o *simulateOptions) run(cmd *cobra.Command, names []string) error {
 	if o.settings.Smoke && !cmd.Flags().Changed("rounds") {
 		o.settings.Rounds = 1
 	}
-	if err := o.validate(); err != nil {
-		return err
-	}
-	r, err := policies.Study{Settings: o.settings, Only: names}.Run(cmd.Context(), cmd.ErrOrStderr())
-	if err != nil {
-		return err
-	}
-	r.Started, r.Commit = time.Now().UTC().Truncate(time.Second), machine.Commit(cmd.Context())
-	return o.publish(cmd, r, len(names) > 0)
-}
-
-func (o *simulateOptions) validate() error {
 	switch {
 	case o.settings.Rounds < 1:
 		return fmt.Errorf("--rounds %d: there must be one at least", o.settings.Rounds)
 	case o.docs && o.settings.Smoke:
 		return errors.New("--docs would put the figures of a smoke run, which mean nothing, into " + policiesDocument)
 	}
-	return placeFor(o.out)
-}
-
-// publish writes the record wherever it was asked for.
-func (o *simulateOptions) publish(cmd *cobra.Command, r *record.Record, some bool) error {
-	if o.out != "" {
-		if err := r.Write(o.out); err != nil {
-			return err
-		}
+	r, err := policies.Study{Settings: o.settings, Only: names}.Run(cmd.Context(), cmd.ErrOrStderr())
+	if err != nil {
+		return err
 	}
+	r.Started, r.Commit = time.Now().UTC().Truncate(time.Second), machine.Commit(cmd.Context())
 	if o.docs {
-		if err := writePolicies(cmd.ErrOrStderr(), r, some); err != nil {
+		if err := writePolicies(cmd.ErrOrStderr(), r, len(names) > 0); err != nil {
 			return err
 		}
-	}
-	if o.json {
-		return r.Encode(cmd.OutOrStdout())
 	}
 	return report.Text(cmd.OutOrStdout(), r)
 }

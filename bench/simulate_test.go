@@ -4,21 +4,17 @@ import (
 	"bytes"
 	"strings"
 	"testing"
-
-	"weir.io/weir/lab/record"
 )
 
 func TestSimulate(t *testing.T) {
 	var out, progress bytes.Buffer
-	if code := execute(t.Context(), []string{"simulate", "--smoke", "--json", "--seed", "5", "weights", "routes"}, &out, &progress); code != 0 {
+	if code := execute(t.Context(), []string{"simulate", "--smoke", "--seed", "5", "weights", "routes"}, &out, &progress); code != 0 {
 		t.Fatalf("exit status %d: %s", code, &progress)
 	}
-	r, err := record.Decode(out.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(r.Scenarios) != 2 || r.Scenario("weights") == nil || r.Settings.Seed != 5 || !r.Settings.Smoke {
-		t.Errorf("the record is %+v", r)
+	for _, want := range []string{"weights: p99", "routes: elsewhere"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q: %s", want, &out)
+		}
 	}
 	if !strings.Contains(progress.String(), "events per second") {
 		t.Errorf("it does not say how fast it was: %s", &progress)
@@ -30,7 +26,6 @@ func TestSimulateRefuses(t *testing.T) {
 		`invalid argument "weather"`: {"weather"},
 		"--rounds 0":                 {"--rounds", "0"},
 		"--docs would put":           {"--docs", "--smoke"},
-		"there is no directory":      {"--smoke", "--out", "nowhere/file", "routes"},
 	} {
 		var out bytes.Buffer
 		if code := execute(t.Context(), append([]string{"simulate"}, args...), &out, &out); code != 1 || !strings.Contains(out.String(), says) {
