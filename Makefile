@@ -129,6 +129,13 @@ test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 a
 
 # The devices that a host may have and this one's kernel may lack: bonds, VLANs, VRFs, bridges and
 # tunnels. Emulation takes some minutes, so it is not part of "make test".
+# The version that is upgraded from, and back to.
+FROM ?= v0.1.0
+
+.PHONY: test-upgrade
+test-upgrade: deps-test build ## upgrade under load from a commit to this version, and back, many times: FROM=v0.1.0
+	@WEIR_UPGRADE_FROM=$(FROM) $(private) go test ./test -count 1 -timeout 20m -run '^TestUpgradeLosesNothing$$' -v $(ARGS)
+
 .PHONY: test-guest
 test-guest: deps-test deps-kernels ## run the lab tests of devices in a guest with Debian's 6.12 kernel and this host's files (qemu)
 	@go run ./test/kernels -host -kernels 6.12 -packages ./test -run '^TestDevices' -timeout 60m $(ARGS)

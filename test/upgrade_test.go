@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +31,26 @@ func otherABI(t *testing.T) string {
 	return path
 }
 
+// upgradeFrom names a commit that is tried in the place of the version with different maps.
+const upgradeFrom = "WEIR_UPGRADE_FROM"
+
+// otherVersion returns the path of the version that replaces this one in TestUpgradeLosesNothing.
+func otherVersion(t *testing.T) string {
+	t.Helper()
+	commit := os.Getenv(upgradeFrom)
+	if commit == "" {
+		return otherABI(t)
+	}
+	path, err := version.BuildCommit(t.Context(), "..", built, commit)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // Another version with different maps replaces weir, director and agents, and is replaced again,
 // ended in good order or killed at any moment, while 100,000 packets per second and 1,000
 // connections go through all modes: no packet is lost, and no connection breaks. An earlier change
@@ -40,8 +61,7 @@ func otherABI(t *testing.T) string {
 //	client --- router --- switch --- director --- source, sink
 //	                             --- backend1, backend2
 func TestUpgradeLosesNothing(t *testing.T) {
-	other := otherABI(t)
-	versions := map[string]string{"this": weir, "other": other}
+	versions := map[string]string{"this": weir, "other": otherVersion(t)}
 	l := newLab(t, size{backends: 2})
 	packets := newStream(t, l)
 	var ways []way
@@ -52,7 +72,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 		list := packets.services()
 		for _, w := range ways {
 			s := w.service("tcp", "7", []backend{{number: 1}, {number: 2, weight: weight}})
-			if w.mode != "gue" { // in gue only the row knows the backend
+			if w.mode != "gue" { // in gue only the row knows the backend; all versions read this name of retention
 				s = strings.Replace(s, "  backends:", "  drain: 2s\n  backends:", 1)
 			}
 			list = append(list, s)
