@@ -68,7 +68,7 @@ func readTables(t *testing.T) tables {
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
 var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/turns", "quiclb",
+	"internal/model", "internal/maglev", "internal/turns", "internal/etcdclient", "internal/group", "quiclb",
 	"lab/etcdlab", "lab/memlab", "lab/netlab", "lab/packet", "lab/routerlab", "lab/twin",
 	"cilium/ebpf", "etcd", "go-cmp", "gonum", "gopacket", "netlink", "netns", "x/sys",
 }

@@ -124,7 +124,9 @@ func TestGroupSharesSets(t *testing.T) {
 	for i := range 3 {
 		etcd.Start(i)
 	}
-	directors[0].waitFor("find etcd again", func() bool { return strings.Contains(directors[0].logged(), "etcd is back") })
+	directors[0].waitFor("find etcd again", func() bool {
+		return strings.Contains(directors[0].logged(), `msg="problem is over" kind=group part=etcd `)
+	})
 	apply(directors[0], 3)
 	ports = 31000 // flows of the earlier ports may be remembered
 	if after := brings(); after[0] != after[1] || !strings.Contains(after[0], "backend3") {

@@ -19,9 +19,9 @@ import (
 	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/director"
 	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/neighbor"
-	"weir.io/weir/internal/store"
 )
 
 // examineBGP looks at what a session with each neighbor needs of this host. It asks no
@@ -191,7 +191,7 @@ func examineDirectory(dir string) doctor.Finding {
 // examineEtcd reads the group's state once, as a director does at its start.
 func examineEtcd(e model.Etcd) doctor.Finding {
 	fix := "see that its members run and that director.store.etcd is right: a director that starts now uses the group's last known state"
-	return askEtcd(e, fix, func(ctx context.Context, group *store.Etcd) (string, error) {
+	return askEtcd(e, fix, func(ctx context.Context, group *group.Group) (string, error) {
 		state, err := group.Read(ctx)
 		if err != nil {
 			return "", err
@@ -207,7 +207,7 @@ func examineReports(s model.AgentStore, backends []netip.Addr) []doctor.Finding 
 		return nil
 	}
 	fix := "see that its members run, that agent.store.etcd is right and that its user may write these keys: directors do not learn of this host's connections"
-	return []doctor.Finding{askEtcd(s.Etcd, fix, func(ctx context.Context, to *store.Etcd) (string, error) {
+	return []doctor.Finding{askEtcd(s.Etcd, fix, func(ctx context.Context, to *group.Group) (string, error) {
 		if len(backends) == 0 {
 			return "no backend of this host is of mode gue: there is nothing to report", to.MayReport(ctx, nil)
 		}
@@ -216,11 +216,11 @@ func examineReports(s model.AgentStore, backends []netip.Addr) []doctor.Finding 
 }
 
 // askEtcd asks etcd something once.
-func askEtcd(e model.Etcd, fix string, ask func(context.Context, *store.Etcd) (answer string, err error)) doctor.Finding {
+func askEtcd(e model.Etcd, fix string, ask func(context.Context, *group.Group) (answer string, err error)) doctor.Finding {
 	finding := doctor.Finding{Level: doctor.Fail, Check: "etcd", Fix: fix}
 	options := daemon.EtcdOptions(e)
 	options.Log = slog.New(slog.DiscardHandler)
-	group, err := store.OpenEtcd(options)
+	group, err := group.Open(options, "")
 	if err != nil {
 		finding.Text = err.Error()
 		return finding

@@ -150,7 +150,7 @@ func (o *explainOptions) suppose(cmd *cobra.Command, questions []model.Question)
 	if o.set == "" {
 		return nil
 	}
-	if err := store.CheckOwner(o.owner); err != nil {
+	if err := model.CheckOwner(o.owner); err != nil {
 		return usageError{err}
 	}
 	services, _, err := loadSet(cmd, o.set)

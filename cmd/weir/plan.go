@@ -29,7 +29,7 @@ func (f *setFlags) add(cmd *cobra.Command) {
 
 // request reads the file.
 func (f *setFlags) request(cmd *cobra.Command) (r api.PlanRequest, err error) {
-	if err := store.CheckOwner(f.owner); err != nil {
+	if err := model.CheckOwner(f.owner); err != nil {
 		return r, usageError{err}
 	}
 	if f.measure < 0 || f.measure > 10*time.Second || f.measure%time.Second != 0 {

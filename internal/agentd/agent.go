@@ -16,6 +16,7 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/loads"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
@@ -143,13 +144,13 @@ func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *
 	}
 	options := daemon.EtcdOptions(s.Etcd)
 	options.Log = log
-	to, err := store.OpenEtcd(options)
+	to, err := group.Open(options, "")
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { a.Report(ctx, to, store.MaxReport) })
+	running.Go(func() { a.Report(ctx, to, group.MaxReport) })
 	return func() {
 		cancel()
 		running.Wait()

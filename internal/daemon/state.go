@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/etcdclient"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/store"
@@ -35,8 +36,8 @@ func StateDirectory(s model.Store) string {
 }
 
 // EtcdOptions are the options of a store for what a configuration says of it.
-func EtcdOptions(e model.Etcd) store.EtcdOptions {
-	return store.EtcdOptions{Endpoints: e.Endpoints, Prefix: e.Prefix, CA: e.CA, Cert: e.Cert, Key: e.Key, Username: e.User, PasswordFile: e.PasswordFile}
+func EtcdOptions(e model.Etcd) etcdclient.Options {
+	return etcdclient.Options{Endpoints: e.Endpoints, Prefix: e.Prefix, CA: e.CA, Cert: e.Cert, Key: e.Key, Username: e.User, PasswordFile: e.PasswordFile}
 }
 
 // Parts of problems with the state.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/store"
 	"weir.io/weir/lab/etcdlab"
 )
 
@@ -132,11 +131,7 @@ func TestGroupRelievesBackends(t *testing.T) {
 		}
 		m.must()
 	}
-	agents, err := store.OpenEtcd(store.EtcdOptions{Endpoints: c.Endpoints, Prefix: c.Prefix, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer agents.Close()
+	agents := openGroup(t, c, "", slog.New(slog.DiscardHandler))
 	report := func(overflows float64) {
 		t.Helper()
 		var reports []model.AgentReport

@@ -15,6 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/etcdclient"
+	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -37,6 +39,17 @@ type member struct {
 	*director
 }
 
+// openGroup opens a group's store, until the test ends.
+func openGroup(t *testing.T, c *etcdlab.Cluster, cache string, log *slog.Logger) *group.Group {
+	t.Helper()
+	g, err := group.Open(etcdclient.Options{Endpoints: c.Endpoints, Prefix: c.Prefix, Log: log}, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
 // run starts it with a file that has these services of its own.
 func (m *member) run(own ...model.Service) error {
 	m.t.Helper()
@@ -45,10 +58,7 @@ func (m *member) run(own ...model.Service) error {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	group, err := store.OpenEtcd(store.EtcdOptions{Endpoints: m.cluster.Endpoints, Prefix: m.cluster.Prefix, Cache: m.dir + "/group", Log: log})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	group := openGroup(m.t, m.cluster, m.dir+"/group", log)
 	ctx, cancel := context.WithCancel(m.t.Context())
 	d := &director{sink: &sink{room: m.room}}
 	d.engine = engine.New(engine.Deps{Forwarder: d.sink, Log: log})
@@ -250,7 +260,7 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	short.Backends = short.Backends[:6]
-	if _, err := group[0].Put(ctx, "cli", config(short).Services, Condition{}); !errors.Is(err, store.ErrUnreachable) {
+	if _, err := group[0].Put(ctx, "cli", config(short).Services, Condition{}); !errors.Is(err, etcdclient.ErrUnreachable) {
 		t.Errorf("a set is put without etcd: %v", err)
 	}
 	pause := time.NewTimer(6 * time.Second) // longer than drain

@@ -7,7 +7,6 @@ import (
 
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/store"
 	"weir.io/weir/lab/etcdlab"
 )
 
@@ -31,11 +30,7 @@ func TestGroupTrimsByReports(t *testing.T) {
 	group := newGroup(t, c, 2)
 	group[0].must()
 	group[1].must()
-	agents, err := store.OpenEtcd(store.EtcdOptions{Endpoints: c.Endpoints, Prefix: c.Prefix, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer agents.Close()
+	agents := openGroup(t, c, "", slog.New(slog.DiscardHandler))
 
 	s := shared("a", 1, 3)
 	s.Retention = model.Duration(200 * time.Millisecond)

@@ -127,12 +127,7 @@ func TestRefusedStateOfTheGroupIsNotKept(t *testing.T) {
 		m.stop()
 	}
 	known := func() uint64 {
-		e, err := store.OpenEtcd(store.EtcdOptions{Endpoints: c.Endpoints, Prefix: c.Prefix, Cache: m.dir + "/group", Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
-		s, _, err := e.Cached()
+		s, _, err := openGroup(t, c, m.dir+"/group", slog.New(slog.DiscardHandler)).Cached()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"weir.io/weir/internal/bgp"
+	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/hooks"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/neighbor"
-	"weir.io/weir/internal/store"
 	"weir.io/weir/internal/upkeep"
 )
 
@@ -32,7 +32,7 @@ func (a announcers) Set(now model.Announcement) {
 }
 
 // neighborGroup lets the directors that share a store agree on which of them answers for which VIP.
-func neighborGroup(group *store.Etcd) neighbor.Join {
+func neighborGroup(group *group.Group) neighbor.Join {
 	if group == nil {
 		return nil
 	}

@@ -28,6 +28,7 @@ import (
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/health"
 	"weir.io/weir/internal/hooks"
 	"weir.io/weir/internal/metrics"
@@ -71,7 +72,7 @@ type Director struct {
 	changes <-chan config.Change
 
 	listener   net.Listener
-	group      *store.Etcd // nil: this director does not share its sets
+	group      *group.Group // nil: this director does not share its sets
 	kernel     *datapath.Datapath
 	goesOn     bool // packets come to backends already, through what an earlier process left
 	checks     *datapath.Checks
@@ -425,13 +426,13 @@ func openStore(s model.Store) (*store.File, error) {
 
 // openGroup returns the store that a group shares, or nil if none is configured. It need
 // not answer yet.
-func openGroup(s model.Store, list *problems.List, log *slog.Logger) (*store.Etcd, error) {
+func openGroup(s model.Store, list *problems.List, log *slog.Logger) (*group.Group, error) {
 	if !s.Etcd.Given() {
 		return nil, nil
 	}
 	options := daemon.EtcdOptions(s.Etcd)
-	options.Cache, options.Log, options.Warn = filepath.Join(daemon.StateDirectory(s), "group"), log, list.Warn
-	return store.OpenEtcd(options)
+	options.Log, options.Warn = log, list.Warn
+	return group.Open(options, filepath.Join(daemon.StateDirectory(s), "group"))
 }
 
 // garbage is how much garbage a director may have before it is collected, in percent of the memory

@@ -14,14 +14,14 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/flowsync"
+	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/store"
 )
 
 // membership is this director's part in its group. Directors know each other by the group's etcd: a
 // director without one shares nothing.
 type membership struct {
-	etcd  *store.Etcd // nil: there is none, and no sync
+	etcd  *group.Group // nil: there is none, and no sync
 	sync  *flowsync.Sync
 	about func() model.DirectorRun // what this director runs
 	log   *slog.Logger
@@ -34,7 +34,7 @@ type membership struct {
 	said bool
 }
 
-func newMembership(ctx context.Context, kernel *datapath.Datapath, etcd *store.Etcd, about func() model.DirectorRun, settings func() store.Settings, log *slog.Logger) (*membership, error) {
+func newMembership(ctx context.Context, kernel *datapath.Datapath, etcd *group.Group, about func() model.DirectorRun, settings func() group.Settings, log *slog.Logger) (*membership, error) {
 	m := &membership{etcd: etcd, about: about, log: log}
 	if etcd == nil {
 		return m, nil
@@ -45,7 +45,7 @@ func newMembership(ctx context.Context, kernel *datapath.Datapath, etcd *store.E
 	}
 	m.fingerprint.keep = func(ctx context.Context, own []netip.Addr) { etcd.KeepFingerprint(ctx, own, m.sync.Fingerprint()) }
 	m.run.keep = func(ctx context.Context, own []netip.Addr) {
-		etcd.KeepRun(ctx, own, func() (model.DirectorRun, store.Settings) { return about(), settings() })
+		etcd.KeepRun(ctx, own, func() (model.DirectorRun, group.Settings) { return about(), settings() })
 	}
 	return m, nil
 }
@@ -211,15 +211,15 @@ func (d *Director) whatRuns() model.DirectorRun {
 
 // settings returns a function that says what the other directors compare with their own. It is asked
 // every second, and makes fingerprints only when the file has changed.
-func (d *Director) settings() func() store.Settings {
+func (d *Director) settings() func() group.Settings {
 	var of []model.Service
 	var known map[string]string
-	return func() store.Settings {
+	return func() group.Settings {
 		file := d.keeper.File()
 		if len(file.Services) == 0 || len(of) == 0 || &file.Services[0] != &of[0] {
-			known, of = store.PlacingOf(file.Services), file.Services
+			known, of = group.PlacingOf(file.Services), file.Services
 		}
-		return store.SettingsOf(&file, known)
+		return group.SettingsOf(&file, known)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/etcdclient"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -67,7 +68,7 @@ func (s *Sets) Put(ctx context.Context, owner string, text api.SetText, when api
 }
 
 func (s *Sets) change(ctx context.Context, owner string, text api.SetText, do func([]model.Service) (desired.Change, error)) (none api.SetChange, err error) {
-	if err := store.CheckOwner(owner); err != nil {
+	if err := model.CheckOwner(owner); err != nil {
 		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "owner", Detail: err.Error()})
 	}
 	var services []model.Service
@@ -85,7 +86,7 @@ func (s *Sets) change(ctx context.Context, owner string, text api.SetText, do fu
 
 // Preview returns the configuration, with its logs, that would run if an owner put these services.
 func (s *Sets) Preview(ctx context.Context, owner string, services []model.Service) (none model.Config, _ engine.Logs, err error) {
-	if err := store.CheckOwner(owner); err != nil {
+	if err := model.CheckOwner(owner); err != nil {
 		return none, nil, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "with.owner", Detail: err.Error()})
 	}
 	text, err := json.Marshal(api.Set{Services: services})
@@ -108,7 +109,7 @@ func worded(err error) error {
 		return problemOf(refused)
 	case errors.Is(err, desired.ErrOtherSet):
 		return api.NewProblem(http.StatusPreconditionFailed, err.Error())
-	case errors.Is(err, store.ErrUnreachable):
+	case errors.Is(err, etcdclient.ErrUnreachable):
 		return api.NewProblem(http.StatusServiceUnavailable, "the group's sets can be neither read nor changed; what runs goes on: "+err.Error())
 	}
 	return err

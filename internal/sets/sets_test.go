@@ -9,7 +9,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/desired"
-	"weir.io/weir/internal/store"
+	"weir.io/weir/internal/etcdclient"
 )
 
 // The status says whose fault it is that a set was not put: a client may try again if the store did
@@ -20,7 +20,7 @@ func TestWhatKeepsASetFromBeingPut(t *testing.T) {
 		want int
 		says string
 	}{
-		{fmt.Errorf("ask etcd at https://10.0.0.9:2379: %w: deadline", store.ErrUnreachable), http.StatusServiceUnavailable, "https://10.0.0.9:2379"},
+		{fmt.Errorf("ask etcd at https://10.0.0.9:2379: %w: deadline", etcdclient.ErrUnreachable), http.StatusServiceUnavailable, "https://10.0.0.9:2379"},
 		{desired.ErrOtherSet, http.StatusPreconditionFailed, ""},
 		{&desired.RefusedError{Conflict: true}, http.StatusConflict, ""},
 		{&desired.RefusedError{}, http.StatusUnprocessableEntity, ""},

@@ -161,8 +161,8 @@ func TestDamagedCacheIsMovedAside(t *testing.T) {
 // A store that has lost everything does not take along what a director knows.
 func TestCacheOutlivesALostStore(t *testing.T) {
 	c := newCluster(t, 1, false)
-	c.options.Cache = filepath.Join(t.TempDir(), "group")
-	e := c.open()
+	cache := filepath.Join(t.TempDir(), "group")
+	e := c.openWith(c.options, cache)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	states := e.Watch(ctx)
@@ -179,7 +179,7 @@ func TestCacheOutlivesALostStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	got, found, err := c.open().Cached()
+	got, found, err := c.openWith(c.options, cache).Cached()
 	if err != nil || !found {
 		t.Fatalf("the next process finds a state: %v, %v", found, err)
 	}

@@ -11,7 +11,7 @@ import (
 // removed takes its log along.
 func Replace(owner string, services []model.Service, advance func(model.Log, model.Service) model.Log) Change {
 	return func(s State) (State, error) {
-		if err := CheckOwner(owner); err != nil {
+		if err := model.CheckOwner(owner); err != nil {
 			return State{}, err
 		}
 		logs := make(map[model.ServiceID]model.Log, len(s.Sets[owner].Documents))
@@ -31,7 +31,7 @@ func Replace(owner string, services []model.Service, advance func(model.Log, mod
 // logs that they have.
 func Give(owner string, documents []Document) Change {
 	return func(s State) (State, error) {
-		if err := CheckOwner(owner); err != nil {
+		if err := model.CheckOwner(owner); err != nil {
 			return State{}, err
 		}
 		next := s.with(owner, Set{Documents: documents, Given: true})
@@ -122,4 +122,13 @@ func (s State) check() error {
 	first := found[0]
 	first.Others = found[1:min(len(found), mostConflicts)]
 	return &first
+}
+
+// named returns "203.0.113.10 tcp port 443", with the segment if there is one.
+func named(id model.ServiceID) string {
+	text := fmt.Sprintf("%s %s port %s", id.VIP, id.Protocol, id.Port)
+	if id.Segment != (model.Segment{}) {
+		text += " in segment " + id.Segment.String()
+	}
+	return text
 }

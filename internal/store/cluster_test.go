@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"weir.io/weir/internal/etcdclient"
 	"weir.io/weir/lab/etcdlab"
 )
 
@@ -17,13 +18,13 @@ const patience = 60 * time.Second
 type cluster struct {
 	*etcdlab.Cluster
 	t       *testing.T
-	options EtcdOptions
+	options etcdclient.Options
 }
 
 func newCluster(t *testing.T, members int, secure bool) *cluster {
 	t.Helper()
 	c := etcdlab.New(t, etcdlab.Options{Members: members, Secure: secure, Password: secure})
-	return &cluster{c, t, EtcdOptions{
+	return &cluster{c, t, etcdclient.Options{
 		Endpoints: c.Endpoints, Prefix: c.Prefix, CA: c.CA, Cert: c.Cert, Key: c.Key, Username: c.Username, Password: c.Password,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}}
@@ -33,32 +34,20 @@ func (c *cluster) start(i int) { c.Start(i) }
 func (c *cluster) kill(i int)  { c.Kill(i) }
 
 // open returns a director's store.
-func (c *cluster) open() *Etcd {
+func (c *cluster) open() *Etcd { return c.openWith(c.options, "") }
+
+func (c *cluster) openWith(o etcdclient.Options, cache string) *Etcd {
 	c.t.Helper()
-	e, err := OpenEtcd(c.options)
+	client, err := etcdclient.New(o)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Cleanup(func() { e.Close() })
-	return e
+	c.t.Cleanup(func() { client.Close() })
+	return NewEtcd(client, cache)
 }
 
 // client returns a connection for what a store does not do.
 func (c *cluster) client() *clientv3.Client { return c.Client() }
-
-func eventually(t *testing.T, what string, try func() error) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("never: %s: %v", what, err)
-		}
-		time.Sleep(20 * time.Millisecond) // between two looks
-	}
-}
 
 // next returns the first state that a watch sends and that is wanted.
 func next(t *testing.T, states <-chan State, wanted func(State) bool) State {

@@ -6,10 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"weir.io/weir/internal/etcdclient"
+	"weir.io/weir/internal/model"
 )
 
 // Etcd is the store of a group of directors, in the etcd that they share. Its keys:
@@ -17,46 +24,29 @@ import (
 //	PREFIX/root               names the segments of every set
 //	PREFIX/segments/NAME/PART some documents, in parts that etcd takes
 //	PREFIX/collected          is written when segments are deleted
-//	PREFIX/evidence/ADDRESS   what an agent says about a backend's connections
-//	PREFIX/directors/ADDRESS  by what certificate a director is known to the others
-//	PREFIX/directors/ADDRESS/runs  what it says about itself
-//	PREFIX/views/...          what directors' probes have found
-//	PREFIX/neighbor/...       which director answers for which VIP, where there is no router
 //
 // A change writes the segments that are new and then switches the root in one transaction, which
 // succeeds only if no other director has switched it or deleted segments since the change began.
 type Etcd struct {
-	options EtcdOptions
-
-	connecting sync.Mutex
-	client     *clientv3.Client
-	closed     bool
+	client *etcdclient.Client
 
 	mu       sync.Mutex
 	segments map[string]segment // of the root that was last read
 	swept    bool               // the remains of interrupted changes are collected
 	left     map[string]bool    // segments that this process has left and that are not collected yet
-	lease    clientv3.LeaseID   // by which this process's reports live
 	sent     snapshot           // last, to the follower
 
 	cache *cache // nil: none; only Cached and Ran use it
 }
 
-// OpenEtcd returns the store in an etcd, which need not be reachable yet. The files with
-// certificates and the password need not exist yet, either: they are read when needed, again after
-// each error.
-func OpenEtcd(o EtcdOptions) (*Etcd, error) {
-	if len(o.Endpoints) == 0 {
-		return nil, errors.New("etcd has no endpoints")
+// NewEtcd returns the store in an etcd, which need not be reachable yet. dir has the last known state;
+// empty: none is kept.
+func NewEtcd(client *etcdclient.Client, dir string) *Etcd {
+	e := &Etcd{client: client, segments: map[string]segment{}}
+	if dir != "" {
+		e.cache = &cache{dir: dir}
 	}
-	if err := o.halfPair(); err != nil {
-		return nil, err
-	}
-	e := &Etcd{options: o, segments: map[string]segment{}}
-	if o.Cache != "" {
-		e.cache = &cache{dir: o.Cache}
-	}
-	return e, nil
+	return e
 }
 
 // Cached returns the last state that has run here, as an earlier process told Ran, if it is on this
@@ -66,7 +56,7 @@ func (e *Etcd) Cached() (s State, found bool, err error) {
 	if e.cache == nil {
 		return State{}, false, nil
 	}
-	r, segments, found, err := e.cache.load(e.options.Prefix)
+	r, segments, found, err := e.cache.load(e.client.Prefix)
 	if err != nil || !found {
 		return State{}, false, err
 	}
@@ -88,14 +78,15 @@ func (e *Etcd) Ran(revision uint64) error {
 	if e.cache == nil || revision == 0 || s.Revision != revision {
 		return nil
 	}
-	if err := e.cache.save(e.options.Prefix, s.root, s.segments); err != nil {
+	if err := e.cache.save(e.client.Prefix, s.root, s.segments); err != nil {
 		return fmt.Errorf("a start without etcd would not know the group's state: %w", err)
 	}
 	return nil
 }
-func (e *Etcd) rootKey() string      { return e.options.Prefix + "/root" }
-func (e *Etcd) collectedKey() string { return e.options.Prefix + "/collected" }
-func (e *Etcd) segmentsKey() string  { return e.options.Prefix + "/segments/" }
+
+func (e *Etcd) rootKey() string      { return e.client.Prefix + "/root" }
+func (e *Etcd) collectedKey() string { return e.client.Prefix + "/collected" }
+func (e *Etcd) segmentsKey() string  { return e.client.Prefix + "/segments/" }
 
 // parts returns the prefix of the keys of a segment's parts.
 func (e *Etcd) parts(name string) string { return e.segmentsKey() + name + "/" }
@@ -128,7 +119,7 @@ func (e *Etcd) read(ctx context.Context) (snapshot, error) {
 
 func (e *Etcd) tryRead(ctx context.Context) (snapshot, error) {
 	var s snapshot
-	response, err := e.commit(ctx, nil, clientv3.OpGet(e.rootKey()), clientv3.OpGet(e.collectedKey()))
+	response, err := e.client.Commit(ctx, nil, clientv3.OpGet(e.rootKey()), clientv3.OpGet(e.collectedKey()))
 	if err != nil {
 		return s, err
 	}
@@ -177,7 +168,7 @@ func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]se
 		for _, name := range names {
 			gets = append(gets, clientv3.OpGet(e.parts(name), clientv3.WithPrefix(), clientv3.WithRev(revision)))
 		}
-		response, err := e.commit(ctx, nil, gets...)
+		response, err := e.client.Commit(ctx, nil, gets...)
 		if err != nil {
 			return nil, err
 		}
@@ -201,6 +192,43 @@ func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]se
 	defer e.mu.Unlock()
 	e.segments = segments
 	return segments, nil
+}
+
+// The parts of the shared data whose problems are told here.
+const (
+	partEtcd         = "etcd" // the state
+	partCertificates = "etcd's certificates"
+)
+
+// Watch sends the state as soon as it can be read, and then every later one, except those that were
+// replaced before they were taken. While etcd cannot be reached nothing is sent. It ends with the
+// context.
+func (e *Etcd) Watch(ctx context.Context) <-chan State {
+	states := make(chan State, 1)
+	var last int64 = -1 // the root that was sent
+	list := func(ctx context.Context) (revision int64, err error) {
+		s, err := e.read(ctx)
+		if err != nil {
+			return 0, err
+		}
+		e.client.Problem(model.ProblemGroup, partCertificates, "the next connection to etcd fails", e.client.Outdated(time.Now()))
+		if s.switched != last {
+			e.mu.Lock()
+			e.sent = s
+			e.mu.Unlock()
+			replace(states, s.State)
+			last = s.switched
+		}
+		return s.at, nil
+	}
+	go func() {
+		defer close(states)
+		e.client.Follow(ctx, etcdclient.Followed{
+			Key: e.rootKey(), List: list, Take: func([]*clientv3.Event) (again bool) { return true },
+			Consequence: "etcd cannot be read, what runs goes on", Kind: model.ProblemGroup, Part: partEtcd,
+		})
+	}()
+	return states
 }
 
 // Update makes the change and returns the state that it led to. A change that changes nothing has
@@ -228,7 +256,7 @@ func (e *Etcd) Update(ctx context.Context, change Change) (State, error) {
 			return State{}, err
 		}
 		done, switched, err := e.switchRoot(ctx, from, to)
-		if errors.Is(err, ErrUnreachable) {
+		if errors.Is(err, etcdclient.ErrUnreachable) {
 			return State{}, fmt.Errorf("it may be stored all the same: %w", err)
 		}
 		if err != nil {
@@ -254,9 +282,158 @@ func (e *Etcd) switchRoot(ctx context.Context, from snapshot, to root) (done boo
 		clientv3.Compare(clientv3.ModRevision(e.rootKey()), "=", from.switched),
 		clientv3.Compare(clientv3.ModRevision(e.collectedKey()), "=", from.collected),
 	}
-	response, err := e.commit(ctx, unchanged, clientv3.OpPut(e.rootKey(), string(text)))
+	response, err := e.client.Commit(ctx, unchanged, clientv3.OpPut(e.rootKey(), string(text)))
 	if err != nil {
 		return false, 0, err
 	}
 	return response.Succeeded, response.Header.Revision, nil
+}
+
+// Bounds well below etcd's defaults: requests of 1.5 MiB (--max-request-bytes) with 128 operations
+// (--max-txn-ops).
+const (
+	partBytes    = 512 << 10
+	requestBytes = 1 << 20
+	requestOps   = 100
+)
+
+// upload writes segments. An existing segment is written again, which changes nothing: its name is
+// a digest of its content.
+func (e *Etcd) upload(ctx context.Context, segments []segment) error {
+	var puts []clientv3.Op
+	size := 0
+	send := func() error {
+		if len(puts) == 0 {
+			return nil
+		}
+		_, err := e.client.Commit(ctx, nil, puts...)
+		puts, size = nil, 0
+		return err
+	}
+	for _, s := range segments {
+		for part, text := 0, s.text; len(text) > 0; part++ {
+			piece := text[:min(partBytes, len(text))]
+			text = text[len(piece):]
+			if size+len(piece) > requestBytes || len(puts) == requestOps {
+				if err := send(); err != nil {
+					return err
+				}
+			}
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s%04d", e.parts(s.name), part), string(piece)))
+			size += len(piece)
+		}
+	}
+	return send()
+}
+
+// collectAttempts bounds how often segments are deleted again because another writer has switched the
+// root meanwhile.
+const collectAttempts = 16
+
+// collect deletes the segments that a change has left without a root, and those that earlier changes of
+// this process have left; after the first change of this process also those of changes that were never
+// finished. It deletes only what the current root does not name, and makes running changes begin again:
+// they may rely on a deleted segment. Segments that it cannot delete wait for the next change.
+func (e *Etcd) collect(ctx context.Context, from, to root, switched int64) {
+	garbage, err := e.garbage(ctx, from)
+	for attempt := 0; err == nil && attempt < collectAttempts; attempt++ {
+		for name := range to.names() {
+			delete(garbage, name)
+		}
+		var done bool
+		if done, err = e.discard(ctx, garbage, switched); done {
+			return
+		}
+		if err == nil {
+			to, switched, err = e.current(ctx)
+		}
+	}
+	e.leave(garbage)
+	e.client.Log.Debug("etcd keeps segments that nothing needs", "error", err)
+}
+
+// leave remembers segments that the next change collects.
+func (e *Etcd) leave(names map[string]bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.left == nil {
+		e.left = map[string]bool{}
+	}
+	maps.Copy(e.left, names)
+}
+
+// garbage returns the segments that may be without a root after the change of one.
+func (e *Etcd) garbage(ctx context.Context, from root) (map[string]bool, error) {
+	garbage := from.names()
+	e.mu.Lock()
+	sweep := !e.swept
+	maps.Copy(garbage, e.left)
+	e.left = nil
+	e.mu.Unlock()
+	if !sweep {
+		return garbage, nil
+	}
+	all, err := e.list(ctx)
+	if err != nil {
+		return garbage, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.swept = true
+	return all, nil
+}
+
+// current returns the root, and when it was written.
+func (e *Etcd) current(ctx context.Context) (r root, switched int64, err error) {
+	response, err := e.client.Commit(ctx, nil, clientv3.OpGet(e.rootKey()))
+	if err != nil {
+		return r, 0, err
+	}
+	var text []byte
+	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
+		text, switched = kv.Value, kv.ModRevision
+	}
+	r, err = readRoot(text)
+	return r, switched, err
+}
+
+// discard deletes segments, as long as the root is the one that was written then.
+func (e *Etcd) discard(ctx context.Context, segments map[string]bool, switched int64) (done bool, err error) {
+	names := slices.Collect(maps.Keys(segments))
+	for len(names) > 0 {
+		some := names[:min(requestOps-1, len(names))]
+		names = names[len(some):]
+		operations := []clientv3.Op{clientv3.OpPut(e.collectedKey(), "")}
+		for _, name := range some {
+			operations = append(operations, clientv3.OpDelete(e.parts(name), clientv3.WithPrefix()))
+		}
+		still := clientv3.Compare(clientv3.ModRevision(e.rootKey()), "=", switched)
+		response, err := e.client.Commit(ctx, []clientv3.Cmp{still}, operations...)
+		if err != nil || !response.Succeeded {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func namesOf(segments []segment) map[string]bool {
+	names := map[string]bool{}
+	for _, s := range segments {
+		names[s.name] = true
+	}
+	return names
+}
+
+// list returns the names of all segments in etcd.
+func (e *Etcd) list(ctx context.Context) (map[string]bool, error) {
+	response, err := e.client.Commit(ctx, nil, clientv3.OpGet(e.segmentsKey(), clientv3.WithPrefix(), clientv3.WithKeysOnly()))
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), e.segmentsKey()), "/")
+		names[name] = true
+	}
+	return names, nil
 }

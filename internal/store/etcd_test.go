@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"weir.io/weir/internal/etcdclient"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/etcdlab"
 )
@@ -268,7 +269,7 @@ func TestEtcdMembersDie(t *testing.T) {
 	put(t, one, "cli", service("a", 1, 1))
 	applied(1)
 	c.kill(0)
-	eventually(t, "a change with two of three members", func() error {
+	etcdlab.Eventually(t, "a change with two of three members", func() error {
 		_, err := other.Update(t.Context(), Replace("cli", []model.Service{service("a", 1, 2)}, func(model.Log, model.Service) model.Log { return model.Log{} }))
 		return err
 	})
@@ -298,7 +299,7 @@ func TestEtcdMembersDie(t *testing.T) {
 		t.Errorf("the etcd that is back has another state (-want +got):\n%s", diff)
 	}
 	var changed State
-	eventually(t, "a change after etcd is back", func() (err error) {
+	etcdlab.Eventually(t, "a change after etcd is back", func() (err error) {
 		changed, err = one.Update(t.Context(), Replace("kube", []model.Service{service("k", 5, 1)}, count))
 		return err
 	})
@@ -311,24 +312,20 @@ func TestEtcdIsAuthenticated(t *testing.T) {
 	put(t, c.open(), "cli", service("a", 1, 1))
 	other := etcdlab.New(t, etcdlab.Options{Members: 1, Secure: true}).CA
 	var asking sync.WaitGroup
-	for name, change := range map[string]func(*EtcdOptions){
-		"no password":    func(o *EtcdOptions) { o.Username, o.Password = "", "" },
-		"wrong password": func(o *EtcdOptions) { o.Password = "x" },
-		"other prefix":   func(o *EtcdOptions) { o.Prefix = "/weir/other" },
-		"unknown CA":     func(o *EtcdOptions) { o.CA = "" },
-		"no certificate": func(o *EtcdOptions) { o.Cert, o.Key = "", "" },
-		"another CA":     func(o *EtcdOptions) { o.CA = other },
-		"another name": func(o *EtcdOptions) {
+	for name, change := range map[string]func(*etcdclient.Options){
+		"no password":    func(o *etcdclient.Options) { o.Username, o.Password = "", "" },
+		"wrong password": func(o *etcdclient.Options) { o.Password = "x" },
+		"other prefix":   func(o *etcdclient.Options) { o.Prefix = "/weir/other" },
+		"unknown CA":     func(o *etcdclient.Options) { o.CA = "" },
+		"no certificate": func(o *etcdclient.Options) { o.Cert, o.Key = "", "" },
+		"another CA":     func(o *etcdclient.Options) { o.CA = other },
+		"another name": func(o *etcdclient.Options) {
 			o.Endpoints = []string{strings.Replace(o.Endpoints[0], "127.0.0.1", "localhost", 1)}
 		},
 	} {
 		options := c.options
 		change(&options)
-		e, err := OpenEtcd(options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := c.openWith(options, "")
 		asking.Go(func() {
 			if _, err := e.Read(t.Context()); err == nil {
 				t.Errorf("%s: the state is read", name)
@@ -336,51 +333,16 @@ func TestEtcdIsAuthenticated(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	for name, change := range map[string]func(*EtcdOptions){
-		"no endpoints": func(o *EtcdOptions) { o.Endpoints = nil },
-		"half a pair":  func(o *EtcdOptions) { o.Key = "" },
+	for name, change := range map[string]func(*etcdclient.Options){
+		"no endpoints": func(o *etcdclient.Options) { o.Endpoints = nil },
+		"half a pair":  func(o *etcdclient.Options) { o.Key = "" },
 	} {
 		options := c.options
 		change(&options)
-		if _, err := OpenEtcd(options); err == nil {
+		if _, err := etcdclient.New(options); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-}
-
-// A director whose token etcd does not know any more, as after a restart of etcd, gets
-// another one: whatever it asks first, and what it follows goes on.
-func TestEtcdForgetsTokens(t *testing.T) {
-	c := newCluster(t, 1, true)
-	root := c.options
-	root.Username, root.Password = "root", "of-the-tests"
-	admin, err := OpenEtcd(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close()
-	client, err := admin.connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader, agent, watcher := c.open(), c.open(), c.open()
-	report := []model.AgentReport{reportOf(1)}
-	states := watcher.Watch(t.Context())
-	next(t, states, func(State) bool { return true })
-	readEtcd(t, reader)
-	if err := agent.PutReports(t.Context(), report); err != nil {
-		t.Fatal(err)
-	}
-	// A new password, even the same, ends what the old one gave.
-	if _, err := client.UserChangePassword(t.Context(), c.Username, c.Password); err != nil {
-		t.Fatal(err)
-	}
-	readEtcd(t, reader)
-	if err := agent.PutReports(t.Context(), report); err != nil {
-		t.Errorf("a report with a forgotten token: %v", err)
-	}
-	put(t, reader, "cli", service("a", 1, 1))
-	next(t, states, func(s State) bool { return s.Revision == 1 })
 }
 
 // A director that was away for longer than etcd remembers gets the last state.

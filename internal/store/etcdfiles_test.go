@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"weir.io/weir/internal/etcdclient"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/etcdlab"
 )
@@ -20,30 +21,25 @@ func TestEtcdFilesMayComeLater(t *testing.T) {
 	dir := t.TempDir()
 	password := filepath.Join(dir, "password")
 	for name, test := range map[string]struct {
-		change func(o *EtcdOptions, file string)
+		change func(o *etcdclient.Options, file string)
 		text   string // that the file gets
 		says   string
 	}{
-		"CA":          {func(o *EtcdOptions, file string) { o.CA = file }, contentOf(t, c.options.CA), "read the CA of etcd"},
-		"certificate": {func(o *EtcdOptions, file string) { o.Cert = file }, contentOf(t, c.options.Cert), "read the client certificate for etcd"},
-		"key":         {func(o *EtcdOptions, file string) { o.Key = file }, contentOf(t, c.options.Key), "read the client certificate for etcd"},
-		"password":    {func(o *EtcdOptions, file string) { o.Password, o.PasswordFile = "", file }, c.Password + "\n", "read the password for etcd"},
+		"CA":          {func(o *etcdclient.Options, file string) { o.CA = file }, contentOf(t, c.options.CA), "read the CA of etcd"},
+		"certificate": {func(o *etcdclient.Options, file string) { o.Cert = file }, contentOf(t, c.options.Cert), "read the client certificate for etcd"},
+		"key":         {func(o *etcdclient.Options, file string) { o.Key = file }, contentOf(t, c.options.Key), "read the client certificate for etcd"},
+		"password":    {func(o *etcdclient.Options, file string) { o.Password, o.PasswordFile = "", file }, c.Password + "\n", "read the password for etcd"},
 	} {
 		options, file := c.options, password+"-"+name
 		test.change(&options, file)
-		e, err := OpenEtcd(options)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		defer e.Close()
+		e := c.openWith(options, "")
 		if _, err := e.Read(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("without its file the error is %v, want %q", err, test.says)
 		}
 		if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, name+" is used when its file is there", func() error {
+		etcdlab.Eventually(t, name+" is used when its file is there", func() error {
 			_, err := e.Read(t.Context())
 			return err
 		})
@@ -73,14 +69,14 @@ func TestEtcdGetsAnotherCA(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	soon, cancel := context.WithTimeout(t.Context(), firstPause)
+	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := e.Read(soon); err == nil {
 		t.Fatal("an etcd that is down is read")
 	}
 	c.Reissue(time.Hour)
 	c.start(0)
-	eventually(t, "a change with the new certificates", func() error {
+	etcdlab.Eventually(t, "a change with the new certificates", func() error {
 		_, err := e.Update(t.Context(), Replace("kube", []model.Service{service("k", 5, 1)}, count))
 		return err
 	})
@@ -93,7 +89,7 @@ func TestEtcdCertificateEnds(t *testing.T) {
 	// Without a password, for which each watch would make a connection.
 	c := &cluster{Cluster: etcdlab.New(t, etcdlab.Options{Members: 1, Secure: true}), t: t}
 	problems := make(chan error, 64)
-	c.options = EtcdOptions{Endpoints: c.Endpoints, Prefix: c.Prefix, CA: c.CA, Cert: c.Cert, Key: c.Key, Log: slog.New(slog.DiscardHandler),
+	c.options = etcdclient.Options{Endpoints: c.Endpoints, Prefix: c.Prefix, CA: c.CA, Cert: c.Cert, Key: c.Key, Log: slog.New(slog.DiscardHandler),
 		Warn: func(_ model.ProblemKind, part string, err error) {
 			if part == partCertificates {
 				problems <- err

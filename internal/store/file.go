@@ -2,15 +2,19 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
+
+	"weir.io/weir/internal/model"
 )
 
 // File is the store of one director: a directory with a file for each owner. Only
@@ -77,22 +81,6 @@ func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lock.Close()
-}
-
-// Strays returns, in order, what is in the directory under a name like that of a set, and is none
-// of this process's sets: somebody else has put it there.
-func (f *File) Strays() (paths []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	entries, _ := os.ReadDir(f.dir) // a missing directory is reported elsewhere
-	for _, entry := range entries {
-		name := entry.Name()
-		_, known := f.files[name]
-		if strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, temporary) && !known {
-			paths = append(paths, filepath.Join(f.dir, name))
-		}
-	}
-	return paths
 }
 
 // Read returns the state.
@@ -200,93 +188,180 @@ func (f *File) write(owner string, revision uint64, set Set) error {
 	return err
 }
 
-// suffix ends the names of the owners' files.
-const suffix = ".json"
+// beforeSuffix ends the names of files that have an owner's set that ran, as long as its
+// replacement has not run. Such a file is a second name of the set's former file: it costs no room.
+const beforeSuffix = ".before"
 
-// makeDirectory makes the directory, accessible only to its owner, and syncs it.
-func makeDirectory(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
+// Before returns, by owner, the sets that ran last and whose replacements have not run yet. A start
+// goes on with them if the kernel refuses the newer ones.
+func (f *File) Before() map[string]Set {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.before)
+}
+
+// Ran says that the state runs: earlier sets need no longer be kept.
+func (f *File) Ran() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for owner := range f.before {
+		if err := os.Remove(f.beforeFile(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove what ran before: %w", err))
+			continue
+		}
+		delete(f.before, owner)
+	}
+	return errors.Join(errs...)
+}
+
+func (f *File) beforeFile(owner string) string { return filepath.Join(f.dir, owner+beforeSuffix) }
+
+// keepBefore keeps an owner's set, which is about to be replaced, until its successor runs. If one
+// is kept already, that is the one that ran. Sets that are also written elsewhere are kept there.
+// The lock is held.
+func (f *File) keepBefore(owner string) error {
+	if _, kept := f.before[owner]; kept || slices.Contains(f.written, owner) {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the store's directory: %w", err)
+	path := f.beforeFile(owner)
+	if err := f.clear(owner + beforeSuffix); err != nil {
+		return err
 	}
-	if err := syncDirectory(filepath.Dir(filepath.Clean(dir))); err != nil {
-		return fmt.Errorf("make the store's directory: %w", err)
+	err := os.Link(filepath.Join(f.dir, owner+suffix), path)
+	if errors.Is(err, fs.ErrExist) { // an older process has left it
+		if err = os.Remove(path); err == nil {
+			err = os.Link(filepath.Join(f.dir, owner+suffix), path)
+		}
+	}
+	if err != nil { // there was no set, its file was removed, or the file system has no links
+		set := f.state.Sets[owner]
+		text, wrong := written{format, owner, f.state.Revision, set.Given, set.Documents}.encode()
+		if wrong != nil {
+			return wrong
+		}
+		if err := writeFile(path, text); err != nil && !errors.As(err, new(*unsyncedError)) {
+			return fmt.Errorf("keep what runs: %w", err)
+		}
+	}
+	f.before[owner] = f.state.Sets[owner]
+	return nil
+}
+
+// readBefore reads the sets that ran before. One that cannot be used is moved aside: the newer set is
+// there.
+func (f *File) readBefore() error {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return fmt.Errorf("find what ran before: %w", err)
+	}
+	for _, entry := range entries {
+		owner, is := strings.CutSuffix(entry.Name(), beforeSuffix)
+		if !is {
+			continue
+		}
+		path := filepath.Join(f.dir, entry.Name())
+		w, err := readSet(path, owner)
+		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
+			f.goWithout(bad)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		f.before[owner] = Set{Documents: w.Documents, Given: w.Given}
 	}
 	return nil
 }
 
-// lockFile has no suffix of sets.
-const lockFile = "lock"
+// overridesFile has no suffix of sets.
+const overridesFile = "overrides"
 
-// lockDirectory takes the lock that the kernel drops with the process, however it ends.
-func lockDirectory(dir string) (*os.File, error) {
-	path := filepath.Join(dir, lockFile)
-	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, syscall.EROFS) {
-		lock, err = os.Open(path) // the files can be read: a start goes on with them
+// Overrides returns what SaveOverrides has written. A file that cannot be used is moved aside: see
+// Damaged. If that is not possible, it gives a *CorruptError.
+func (f *File) Overrides() (list []model.BackendOverride, err error) {
+	text, err := readValue(filepath.Join(f.dir, overridesFile), &list)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if bad := (*CorruptError)(nil); errors.As(err, &bad) && f.goWithout(bad) {
+		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the store's lock: %w (it is an empty file, which weir makes: while no weir runs with this directory it may be removed)", err)
+		return nil, err
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return lock, nil
+	f.overrides = text
+	f.note(overridesFile, nil)
+	return list, nil
 }
 
-// readDirectory reads every owner's file and removes what a power cut left. Files of dispensable owners
-// that cannot be used are damaged. A copy of a set under another name is no set, as long as the set
-// itself is there.
-func readDirectory(dir string, dispensable []string) (State, []*CorruptError, error) {
-	entries, err := os.ReadDir(dir)
+// SaveOverrides replaces the overrides of backends of the director's file. If they cannot be
+// written they are remembered, and WriteAgain writes them.
+func (f *File) SaveOverrides(list []model.BackendOverride) error {
+	text, err := json.Marshal(list)
 	if err != nil {
-		return State{}, nil, fmt.Errorf("read the store's directory: %w", err)
+		return fmt.Errorf("encode the overrides: %w", err)
 	}
-	state := State{Sets: map[string]Set{}}
-	var damaged, copies []*CorruptError
-	for _, entry := range entries {
-		name := entry.Name()
-		if strings.HasPrefix(name, temporary) {
-			_ = os.Remove(filepath.Join(dir, name)) // a later write of it says why it cannot be made
-			continue
-		}
-		owner, is := strings.CutSuffix(name, suffix)
-		spare := slices.Contains(dispensable, owner)
-		if !is || CheckOwner(owner) != nil || entry.IsDir() && !spare {
-			continue // weir has not written it
-		}
-		w, err := readSet(filepath.Join(dir, name), owner)
-		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
-			switch {
-			case spare:
-				damaged = append(damaged, bad)
-				continue
-			case bad.copied != "":
-				copies = append(copies, bad)
-				continue
-			}
-			bad.keepAside()
-		}
-		if err != nil {
-			return State{}, nil, err
-		}
-		state.Sets[owner] = Set{Documents: w.Documents, Given: w.Given}
-		state.Revision = max(state.Revision, w.Revision)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.overrides = append(text, '\n')
+	return f.writeOverrides()
+}
+
+// writeOverrides writes the overrides. The lock is held.
+func (f *File) writeOverrides() error {
+	err := f.clear(overridesFile)
+	if err == nil {
+		err = writeFile(filepath.Join(f.dir, overridesFile), f.overrides)
 	}
-	for _, copied := range copies {
-		if _, has := state.Sets[copied.copied]; !has { // the set has lost its name
-			copied.keepAside()
-			return State{}, nil, copied
-		}
+	f.note(overridesFile, err)
+	if err != nil {
+		return fmt.Errorf("keep the overrides: %w", err)
 	}
-	if err := state.check(); err != nil {
-		return State{}, nil, fmt.Errorf("the files of %s contradict each other: %w", dir, err)
+	return nil
+}
+
+// broadcast sends states to watchers. A slow watcher misses states, never the last.
+type broadcast struct {
+	mu       sync.Mutex
+	channels map[chan State]bool
+}
+
+// add returns a channel that already has the first state. It is closed when the context ends.
+func (b *broadcast) add(ctx context.Context, first State) <-chan State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.channels == nil {
+		b.channels = map[chan State]bool{}
 	}
-	return state, damaged, nil
+	c := make(chan State, 1)
+	c <- first
+	b.channels[c] = true
+	context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.channels, c)
+		close(c)
+	})
+	return c
+}
+
+func (b *broadcast) send(s State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.channels {
+		replace(c, s)
+	}
+}
+
+// replace puts a state in a channel that holds one, in place of an earlier one that was not taken. Only
+// the channel's one sender calls it.
+func replace(states chan State, s State) {
+	select {
+	case <-states:
+	default:
+	}
+	states <- s
 }

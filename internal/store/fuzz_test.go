@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/memlab"
 )
 
@@ -24,56 +22,16 @@ var readBound = memlab.Bound{PerByte: 300, AtLeast: 64 << 20}
 // FuzzMemory: whatever is in etcd or a file, to read it takes memory by its length.
 func FuzzMemory(f *testing.F) {
 	f.Add([]byte(twoDocuments))
-	f.Add([]byte(`{"backend":"10.0.0.1","services":[{"used":"1048576 gaps "},{"used":"1048576 gaps "}]}`))
 	f.Add([]byte(`{"service":{"backends":[{},{},null]},"log":{"generations":[{"kept":"1048576 gaps "}]}}`))
 	f.Add([]byte(`{"format":1,"revision":1,"sets":{"a":["x","x"]}}`))
 	f.Add([]byte(`{"format":1,"owner":"config","revision":3,"documents":[` + "\n" + oneDocument + "\n]}\n"))
-	f.Add([]byte(`{"process":"a","vips":["192.0.2.1",""],"up":["192.0.2.1:80","",""]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		readBound.Check(t, 5*len(text), func() {
 			_, _ = newSegment(nameOf(text), text)
 			_, _ = decode(text)
 			_, _ = readRoot(text)
-			readView(map[string]model.View{}, "", text)
-			(&ownersView{keys: map[string]ownersKey{}, notify: func() {}}).put(membersKey+"a", text, 1, 0)
-			readReport(netip.MustParseAddr("10.0.0.1"), text)
 		})
 	})
-}
-
-// Reports of agents that write of all backends take no more than they may; the others say nothing.
-func TestManyReports(t *testing.T) {
-	backend, held, told := netip.MustParseAddr("10.0.0.0"), newHeldReports(), 0
-	services := strings.Repeat(`{"used":"1048576 gaps "},`, 100)
-	rooms := 0
-	for range 100 {
-		backend = backend.Next()
-		report := readReport(backend, []byte(`{"backend":"`+backend.String()+`","services":[`+services[:len(services)-1]+`]}`))
-		if len(report.Services) != 100 {
-			t.Fatalf("a report of 100 services is read as %+v", report)
-		}
-		if held.put(report); !held.noRoom[backend] {
-			rooms++
-		}
-		told += len(held.of[backend].Services)
-	}
-	if held.bytes > mostReports || len(held.of) != 100 || rooms < 20 || rooms > 60 || told != 100*rooms {
-		t.Errorf("%d bytes of %d reports are kept, %d of them as they are", held.bytes, len(held.of), rooms)
-	}
-	listed := &listed{}
-	r := &Reports{options: &EtcdOptions{Warn: listed.warn}, latest: held}
-	if r.warn(); !strings.Contains(listed.of(model.ProblemReports, ""), "take as much memory as they may") {
-		t.Errorf("that there is no room for reports is listed as %q", listed.of(model.ProblemReports, ""))
-	}
-	for b := range held.of {
-		held.remove(b)
-	}
-	if r.warn(); listed.of(model.ProblemReports, "") != "" {
-		t.Errorf("when there is room again, listed is %q", listed.of(model.ProblemReports, ""))
-	}
-	if held.bytes != 0 {
-		t.Errorf("%d bytes are kept of no reports", held.bytes)
-	}
 }
 
 // A segment that a root names many times would be that many times its documents.
@@ -159,25 +117,10 @@ func textOf(documents []Document) (text []byte, has bool) {
 	return text, true
 }
 
-// FuzzValues: whatever is a value in etcd, of another version or of somebody else, ends as
-// something that the rest of the director may believe.
-func FuzzValues(f *testing.F) {
-	backend := netip.MustParseAddr("10.0.0.1")
-	f.Add("10.0.0.1", []byte(`{"backend":"10.0.0.1","at":"2026-01-02T03:04:05Z","connections":{}}`))
-	f.Add("10.0.0.1", []byte(`{"backend":"10.0.0.2"}`))
-	f.Add("::ffff:10.0.0.1", []byte(`{`))
-	f.Add("x", []byte(`{"format":1,"revision":1,"sets":{"config":["a"],"x":null}}`))
-	f.Fuzz(func(t *testing.T, key string, text []byte) {
-		r := &Reports{prefix: "/weir/", latest: newHeldReports(), options: &EtcdOptions{}}
-		latest := newHeldReports()
-		r.read(&latest, map[netip.Addr]bool{backend: true}, "/weir/"+key, text)
-		for at, report := range latest.of {
-			if at != backend || report.Backend != backend || report.Check() != nil {
-				t.Fatalf("a report about %s is kept as one of %s: %+v (%v)", report.Backend, at, report, report.Check())
-			}
-		}
-		views := map[string]model.View{key: {}}
-		readView(views, key, text)
+// FuzzRoot: a root that is read is not whole without its segments.
+func FuzzRoot(f *testing.F) {
+	f.Add([]byte(`{"format":1,"revision":1,"sets":{"config":["a"],"x":null}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
 		if root, err := readRoot(text); err == nil {
 			if _, err := root.state(nil); err == nil && len(root.names()) > 0 {
 				t.Fatal("a root is whole without its segments")

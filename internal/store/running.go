@@ -48,14 +48,9 @@ func SaveRunning(dir string, name RunningName, r Running) error {
 // *CorruptError, and is moved aside.
 func LoadRunning(dir string, name RunningName) (r Running, found bool, err error) {
 	path := filepath.Join(dir, string(name))
-	text, err := readState(path)
+	_, err = readValue(path, &r)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, false, nil
-	}
-	if err == nil {
-		if wrong := json.Unmarshal(text, &r); wrong != nil {
-			err = &CorruptError{File: path, Line: 1, Column: 1, Problem: wrong}
-		}
 	}
 	if bad := (*CorruptError)(nil); errors.As(err, &bad) {
 		bad.moveAside()

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"weir.io/weir/internal/etcdclient"
 )
 
 // A group's state can be larger than what etcd takes at once (1.5 MB and 128
@@ -74,7 +76,7 @@ func nameOf(text []byte) string {
 
 // mostState is how many bytes the segments of a group's sets may have together: twice the largest set
 // that the API takes.
-const mostState = 256 << 20
+const mostState = etcdclient.MostAnswer
 
 // mostDocuments is how many bytes the documents of all sets may take when they are read, and those
 // of one segment: a few bytes of text may stand for many.

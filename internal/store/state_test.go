@@ -123,12 +123,12 @@ func TestConflictsNameBothOwners(t *testing.T) {
 
 func TestOwnerNames(t *testing.T) {
 	for _, good := range []string{"file", "cli", "0", "ci-pipeline_2.x", strings.Repeat("a", 63)} {
-		if err := CheckOwner(good); err != nil {
+		if err := model.CheckOwner(good); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, bad := range []string{"", "..", ".hidden", "a/b", "A", "é", "a b", "-x", "a\n", strings.Repeat("a", 64)} {
-		if CheckOwner(bad) == nil {
+		if model.CheckOwner(bad) == nil {
 			t.Errorf("%q is accepted as an owner", bad)
 		}
 		if _, err := Replace(bad, nil, count)(State{}); err == nil {

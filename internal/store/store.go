@@ -8,7 +8,9 @@
 package store
 
 import (
-	"fmt"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"iter"
 	"maps"
 	"reflect"
@@ -39,14 +41,11 @@ type Document = model.Document
 // takes the last result. It leaves Revision to the store, and does not change its argument.
 type Change func(State) (State, error)
 
-// named returns "203.0.113.10 tcp port 443", with the segment if there is one.
-func named(id model.ServiceID) string {
-	text := fmt.Sprintf("%s %s port %s", id.VIP, id.Protocol, id.Port)
-	if id.Segment != (model.Segment{}) {
-		text += " in segment " + id.Segment.String()
-	}
-	return text
-}
+// The owners as which weir itself writes.
+const (
+	OwnerFile = "file" // a director's own configuration file
+	OwnerCLI  = "cli"  // weir apply, without an owner
+)
 
 // Owners returns the owners of sets in the order of their names.
 func (s State) Owners() []string { return slices.Sorted(maps.Keys(s.Sets)) }
@@ -129,4 +128,33 @@ func changed(from, to State) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(owners))
+}
+
+// tagLength is how many characters of a digest make a tag: no two sets will share one.
+const tagLength = 32
+
+// Services returns the set's services, without their logs.
+func (s Set) Services() []model.Service {
+	services := make([]model.Service, len(s.Documents))
+	for i, d := range s.Documents {
+		services[i] = d.Service
+	}
+	return services
+}
+
+// Tag returns the tag of the set's services: see TagOf.
+func (s Set) Tag() string { return TagOf(s.Services()) }
+
+// TagOf returns a tag that differs for different services: the same services in the same order have
+// the same tag on every director of one version, whatever their logs are. The tag does not reveal
+// the services.
+func TagOf(services []model.Service) string {
+	digest := sha256.New()
+	encoder := json.NewEncoder(digest)
+	for i := range services {
+		if err := encoder.Encode(&services[i]); err != nil {
+			panic("a service cannot be written: " + err.Error()) // valid services can
+		}
+	}
+	return hex.EncodeToString(digest.Sum(nil))[:tagLength]
 }

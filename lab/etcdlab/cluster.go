@@ -138,16 +138,29 @@ func (c *Cluster) Kill(i int) {
 func (c *Cluster) ready() {
 	c.t.Helper()
 	client := c.Client()
-	for end := time.Now().Add(patience); ; {
+	Eventually(c.t, "etcd answers", func() error {
 		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+		defer cancel()
 		_, err := client.Get(ctx, c.Prefix)
-		cancel()
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, &c.members[0].log)
+		}
+		return err
+	})
+}
+
+// Eventually tries until there is no error.
+func Eventually(t *testing.T, what string, try func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		err := try()
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			c.t.Fatalf("etcd does not answer: %v\n%s", err, &c.members[0].log)
+			t.Fatalf("never: %s: %v", what, err)
 		}
+		time.Sleep(20 * time.Millisecond) // between two looks
 	}
 }
 

@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"context"
@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // The other directors read each change of what a director says about itself, and it
 // disappears some time after the process.
 func TestRunsAreRead(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	director, other := c.open(), c.open()
 	one, two := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::2")
 	var revision atomic.Uint64
@@ -28,7 +29,7 @@ func TestRunsAreRead(t *testing.T) {
 	}()
 	says := func(want string) {
 		t.Helper()
-		eventually(t, "what directors run is read", func() error {
+		etcdlab.Eventually(t, "what directors run is read", func() error {
 			runs, err := other.Runs(t.Context())
 			if err != nil {
 				return err
@@ -58,19 +59,19 @@ func TestRunsAreRead(t *testing.T) {
 // TestProblemsEndWithTheirRun: a director without an address in the group compares nothing with the
 // others, so what it has listed ends.
 func TestProblemsEndWithTheirRun(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	for _, test := range []struct {
 		name  string
 		parts []string
-		keep  func(e *Etcd, ctx context.Context)
+		keep  func(e *Group, ctx context.Context)
 	}{
-		{"KeepRun", []string{partClocks, partSettings}, func(e *Etcd, ctx context.Context) {
+		{"KeepRun", []string{partClocks, partSettings}, func(e *Group, ctx context.Context) {
 			e.KeepRun(ctx, nil, func() (model.DirectorRun, Settings) { return model.DirectorRun{}, Settings{} })
 		}},
-		{"KeepFingerprint", []string{partFlows, partNamesake}, func(e *Etcd, ctx context.Context) { e.KeepFingerprint(ctx, nil, "abc") }},
+		{"KeepFingerprint", []string{partFlows, partNamesake}, func(e *Group, ctx context.Context) { e.KeepFingerprint(ctx, nil, "abc") }},
 	} {
 		e, listed := c.open(), &listed{}
-		e.options.Warn = listed.warn
+		e.client.Warn = listed.warn
 		for _, part := range test.parts {
 			listed.warn(model.ProblemGroup, part, errors.New("as found before"))
 		}

@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // member is a director of a test's group.
@@ -93,7 +94,7 @@ func said(g model.NeighborGroup) string {
 
 // Each VIP has one owner, which alone can give it up, and which loses it with its lease.
 func TestOwners(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	one, two := c.member(t, firstMember), c.member(t, secondMember)
 	if err := one.Offer(t.Context(), []netip.Addr{vipA}); err == nil {
 		t.Error("without a lease something is offered")
@@ -121,7 +122,7 @@ func TestOwners(t *testing.T) {
 	two.sees(both + " 2001:db8:1::10=2001:db8::3* 203.0.113.10=10.0.0.2")
 
 	// A director that has no lease any more loses all VIPs, and knows it when it asks.
-	if _, err := c.client().Revoke(t.Context(), two.lease); err != nil {
+	if _, err := c.Client().Revoke(t.Context(), two.lease); err != nil {
 		t.Fatal(err)
 	}
 	one.sees("10.0.0.2:[203.0.113.10 2001:db8:1::10] 203.0.113.10=10.0.0.2*")
@@ -142,7 +143,7 @@ func TestOwners(t *testing.T) {
 // A process that begins while the lease of the one before it lives goes on with what that
 // answered for, and that one, if it is still there, does not.
 func TestOwnersOutliveTheirProcess(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	before := c.member(t, firstMember)
 	before.renew()
 	before.offer(vipA)
@@ -169,7 +170,7 @@ func TestOwnersOutliveTheirProcess(t *testing.T) {
 // Many VIPs move at once, and directors that were there before etcd was away follow
 // those that come later.
 func TestManyOwners(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	one, two := c.member(t, firstMember), c.member(t, secondMember)
 	one.renew()
 	var vips []netip.Addr
@@ -186,13 +187,13 @@ func TestManyOwners(t *testing.T) {
 			return nil
 		}
 	}
-	eventually(t, "the other one sees all", owns(two, 500))
-	c.kill(0)
-	c.start(0)
-	eventually(t, "the lease lives", func() error {
+	etcdlab.Eventually(t, "the other one sees all", owns(two, 500))
+	c.Kill(0)
+	c.Start(0)
+	etcdlab.Eventually(t, "the lease lives", func() error {
 		_, err := one.Renew(t.Context())
 		return err
 	})
 	one.move(nil, vips[:499])
-	eventually(t, "the other one sees what changed since", owns(two, 1))
+	etcdlab.Eventually(t, "the other one sees what changed since", owns(two, 1))
 }

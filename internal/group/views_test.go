@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"fmt"
@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // Directors' findings come to all directors, also to those that wrote them. Findings that
 // change, go or are lost are written again, and a director's findings go with the director.
 func TestViewsAreFollowed(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	one, two := c.open().FollowViews(t.Context()), c.open().FollowViews(t.Context())
 	view := func(vip string, up, down int) model.View {
 		v := model.View{ServiceID: model.ServiceID{VIP: netip.MustParseAddr(vip), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 90}}}
@@ -29,7 +30,7 @@ func TestViewsAreFollowed(t *testing.T) {
 	}
 	finds := func(what string, v *Views, want ...model.View) {
 		t.Helper()
-		eventually(t, what, func() error {
+		etcdlab.Eventually(t, what, func() error {
 			got := v.Views()
 			slices.SortFunc(got, func(a, b model.View) int {
 				if by := a.VIP.Compare(b.VIP); by != 0 {
@@ -53,13 +54,13 @@ func TestViewsAreFollowed(t *testing.T) {
 	one.Tell([]model.View{web})
 	finds("what has gone", two, fallen, web)
 
-	leases, err := c.client().Leases(t.Context())
+	leases, err := c.Client().Leases(t.Context())
 	if err != nil || len(leases.Leases) != 2 {
 		t.Fatalf("there are the leases %v, %v, want two", leases, err)
 	}
 	lost := int64(0)
 	for _, l := range leases.Leases {
-		response, err := c.client().Revoke(t.Context(), l.ID)
+		response, err := c.Client().Revoke(t.Context(), l.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +70,7 @@ func TestViewsAreFollowed(t *testing.T) {
 	}
 	c.writtenAgain(lost, c.Prefix+"/views/", 2)
 	finds("what is written again", one, fallen, web)
-	if _, err := c.client().Put(t.Context(), c.Prefix+"/views/0000000000000001/x", "{"); err != nil {
+	if _, err := c.Client().Put(t.Context(), c.Prefix+"/views/0000000000000001/x", "{"); err != nil {
 		t.Fatal(err)
 	}
 	two.Tell(nil)

@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"context"
@@ -9,18 +9,21 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"weir.io/weir/internal/etcdclient"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // The fingerprint of a director's process comes to the others, stays when etcd is away,
 // is written again when etcd has lost it, and is replaced by that of the next process.
 func TestFingerprintsAreFollowed(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	director, other := c.open(), c.open()
 	one, two := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::2")
 	seen := other.FollowFingerprints(t.Context())
 	says := func(a netip.Addr, want string) {
 		t.Helper()
-		eventually(t, "fingerprints are followed", func() error {
+		etcdlab.Eventually(t, "fingerprints are followed", func() error {
 			if got, known := seen.Fingerprint(a); !known || got != want {
 				return fmt.Errorf("of %v it is known %q (%v), want %q", a, got, known, want)
 			}
@@ -40,7 +43,7 @@ func TestFingerprintsAreFollowed(t *testing.T) {
 
 	lives := func(a netip.Addr, want bool) {
 		t.Helper()
-		eventually(t, "it is followed who lives", func() error {
+		etcdlab.Eventually(t, "it is followed who lives", func() error {
 			if got := seen.Lives(a); got != want {
 				return fmt.Errorf("%v lives: %v, want %v", a, got, want)
 			}
@@ -59,13 +62,13 @@ func TestFingerprintsAreFollowed(t *testing.T) {
 	lives(one, true)
 	lives(two, true)
 
-	c.kill(0)
+	c.Kill(0)
 	if got, known := seen.Fingerprint(one); !known || got != "abc" {
 		t.Errorf("without etcd it is known %q, %v", got, known)
 	}
 	end()
 	<-done
-	c.start(0)
+	c.Start(0)
 	// A director that has shown no life for some seconds, and none for days.
 	c.endLease(livesFor)
 	lives(one, false)
@@ -78,7 +81,7 @@ func TestFingerprintsAreFollowed(t *testing.T) {
 	go next.KeepFingerprint(second, []netip.Addr{one}, "def")
 	says(one, "def")
 	late := c.open().FollowFingerprints(t.Context())
-	eventually(t, "who comes later reads them", func() error {
+	etcdlab.Eventually(t, "who comes later reads them", func() error {
 		if got, known := late.Fingerprint(one); !known || got != "def" {
 			return fmt.Errorf("it is known %q, %v", got, known)
 		}
@@ -93,19 +96,19 @@ func TestFingerprintsAreFollowed(t *testing.T) {
 // without it.
 func (c *cluster) endLease(seconds int64) (revision int64) {
 	c.t.Helper()
-	leases, err := c.client().Leases(c.t.Context())
+	leases, err := c.Client().Leases(c.t.Context())
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	var ended int
 	for _, l := range leases.Leases {
-		state, err := c.client().TimeToLive(c.t.Context(), l.ID)
+		state, err := c.Client().TimeToLive(c.t.Context(), l.ID)
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		if state.GrantedTTL == seconds {
 			ended++
-			response, err := c.client().Revoke(c.t.Context(), l.ID)
+			response, err := c.Client().Revoke(c.t.Context(), l.ID)
 			if err != nil {
 				c.t.Fatal(err)
 			}
@@ -121,8 +124,8 @@ func (c *cluster) endLease(seconds int64) (revision int64) {
 // writtenAgain waits until there are so many keys, all of them made after a revision.
 func (c *cluster) writtenAgain(revision int64, prefix string, keys int) {
 	c.t.Helper()
-	eventually(c.t, "what was lost is written again", func() error {
-		found, err := c.client().Get(c.t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithMinCreateRev(revision+1))
+	etcdlab.Eventually(c.t, "what was lost is written again", func() error {
+		found, err := c.Client().Get(c.t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithMinCreateRev(revision+1))
 		if err == nil && len(found.Kvs) != keys {
 			err = fmt.Errorf("%d keys are new, want %d", len(found.Kvs), keys)
 		}
@@ -133,20 +136,21 @@ func (c *cluster) writtenAgain(revision int64, prefix string, keys int) {
 // TestNamesakeIsListed: two directors with one address, such as a host and its copy, write their
 // fingerprints one over the other. A process whose predecessor has written last is none.
 func TestNamesakeIsListed(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	address := []netip.Addr{netip.MustParseAddr("10.0.0.2")}
 	type process struct {
-		*Etcd
-		life lease
+		*Group
+		life *etcdclient.Lease
 		same namesake
 		name string
 	}
 	open := func(name string) *process {
-		return &process{Etcd: c.open(), life: lease{seconds: livesFor}, name: name}
+		g := c.open()
+		return &process{Group: g, life: g.newLife(), name: name}
 	}
 	says := func(p *process) error {
 		t.Helper()
-		over, err := p.putFingerprint(t.Context(), &p.life, address, p.name)
+		over, err := p.putFingerprint(t.Context(), p.life, address, p.name)
 		if err != nil {
 			t.Fatal(err)
 		}

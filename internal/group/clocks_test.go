@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 // TestClocksAreCompared: a director whose clock is hours off takes generations out of all directors'
@@ -58,13 +59,13 @@ func TestClocksAreCompared(t *testing.T) {
 
 // TestClocksAreListed: by what directors write in etcd.
 func TestClocksAreListed(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	director, other, listed := c.open(), c.open(), &listed{}
-	director.options.Warn = listed.warn
+	director.client.Warn = listed.warn
 	one, two := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
-	compared, life := clocks{}, lease{seconds: livesFor}
+	compared, life := clocks{}, other.newLife()
 	for i := range clocksAgain + 1 {
-		if err := other.putRun(t.Context(), &life, writtenRun{Also: []netip.Addr{two}}); err != nil {
+		if err := other.putRun(t.Context(), life, writtenRun{Also: []netip.Addr{two}}); err != nil {
 			t.Fatal(err)
 		}
 		runs, err := director.writtenRuns(t.Context())
@@ -86,9 +87,9 @@ func TestClocksAreListed(t *testing.T) {
 // TestReportsOfLaterTimesAreListed: directors judge no connections by the reports of an agent whose
 // clock is ahead, so they say why.
 func TestReportsOfLaterTimesAreListed(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	agent, director, listed := c.open(), c.open(), &listed{}
-	director.options.Warn = listed.warn
+	director.client.Warn = listed.warn
 	director.FollowReports(t.Context()).Latest(backends(1))
 	report := func(ahead time.Duration) {
 		t.Helper()
@@ -97,12 +98,12 @@ func TestReportsOfLaterTimesAreListed(t *testing.T) {
 		}
 	}
 	report(3 * time.Hour)
-	eventually(t, "an agent's clock that is ahead is listed", func() error {
+	etcdlab.Eventually(t, "an agent's clock that is ahead is listed", func() error {
 		if text := listed.of(model.ProblemReports, ""); !strings.Contains(text, "10.0.0.1") || !strings.Contains(text, "clock of its host is more than 5s ahead") {
 			return fmt.Errorf("listed is %q", text)
 		}
 		return nil
 	})
 	report(0)
-	eventually(t, "it is over when the clock is right", func() error { return listed.none() })
+	etcdlab.Eventually(t, "it is over when the clock is right", func() error { return listed.none() })
 }

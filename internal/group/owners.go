@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"context"
@@ -8,27 +8,53 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"weir.io/weir/internal/etcdclient"
 	"weir.io/weir/internal/model"
 )
 
-// Without a router, the directors of a group write beside the state which director answers for
-// which VIP:
-//
-//	PREFIX/neighbor/members/ADDRESS  a director that is there, and the VIPs that it could answer for
-//	PREFIX/neighbor/owners/VIP       the address of the one director that does
-//
-// Both end with the director's lease. An owner's key is made only where there is none, and
-// deleted only by its owner.
+// Keys below PREFIX/neighbor/. Both end with the director's lease. An owner's key is made only where
+// there is none, and deleted only by its owner.
+const (
+	membersKey = "members/" // ADDRESS: a director that is there, and the VIPs that it could answer for
+	ownersKey  = "owners/"  // VIP: the address of the one director that answers for it
+)
 
-// Owners is a director's part in owning VIPs.
+// ownersEntry is what one of these keys says.
+type ownersEntry struct {
+	member   ownersMember // of a member's key
+	director netip.Addr   // of an owner's key
+}
+
+// ownersMember is what a director writes about itself.
+type ownersMember struct {
+	Process string       `json:"process"`
+	VIPs    []netip.Addr `json:"vips"`
+}
+
+func readOwners(name string, value []byte) (e ownersEntry, err error) {
+	if strings.HasPrefix(name, membersKey) {
+		err = json.Unmarshal(value, &e.member)
+	} else {
+		e.director, err = netip.ParseAddr(string(value))
+	}
+	return e, err
+}
+
+// Owners is a director's part in owning VIPs: without a router, the directors of a group agree on which
+// of them answers for which VIP.
 type Owners struct {
-	etcd    *Etcd
+	client  *etcdclient.Client
+	prefix  string
+	keys    *etcdclient.Mirror[ownersEntry]
+	notify  func()
 	self    netip.Addr
 	ttl     time.Duration
 	process string // tells this process from another one that claims to be the same director
@@ -37,7 +63,6 @@ type Owners struct {
 
 	mu    sync.Mutex
 	lease clientv3.LeaseID // NoLease: none that is known to live
-	view  ownersView
 }
 
 // errReplaced says that another process has taken this director's place.
@@ -46,35 +71,65 @@ var errReplaced = errors.New("another process is this director by its address in
 // Owners begins to follow which director answers for which VIP, until Leave. notify is called when
 // something has changed. The director is known by its address, and counts as gone a time to live
 // after it last prolonged its lease.
-func (e *Etcd) Owners(self netip.Addr, ttl time.Duration, notify func()) *Owners {
+func (g *Group) Owners(self netip.Addr, ttl time.Duration, notify func()) *Owners {
 	ctx, cancel := context.WithCancel(context.Background())
-	o := &Owners{etcd: e, self: self, ttl: ttl, process: rand.Text(), stop: cancel,
-		view: ownersView{prefix: e.options.Prefix + "/neighbor/", keys: map[string]ownersKey{}, notify: notify}}
-	o.running.Go(func() { o.follow(ctx) })
+	o := &Owners{client: g.client, prefix: g.client.Prefix + "/neighbor/", notify: notify, self: self, ttl: ttl, process: rand.Text(), stop: cancel}
+	o.keys = etcdclient.NewMirror(g.client, o.prefix, readOwners, notify)
+	o.running.Go(func() { o.keys.Run(ctx, "who answers for which VIP cannot be read") })
 	return o
 }
 
 // Group returns what is known now.
 func (o *Owners) Group() model.NeighborGroup {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.view.group(o.self, o.process, o.lease)
+	own := o.lease
+	o.mu.Unlock()
+	g := model.NeighborGroup{Known: o.keys.Listed(), Members: map[netip.Addr][]netip.Addr{}, Owners: map[netip.Addr]model.NeighborOwner{}}
+	replaced := false
+	o.keys.All(func(name string, e ownersEntry, lease clientv3.LeaseID) {
+		kind, of, _ := strings.Cut(name, "/")
+		mine := own != clientv3.NoLease && lease == own
+		a, err := netip.ParseAddr(of)
+		switch {
+		case err != nil:
+		case kind+"/" == membersKey:
+			g.Members[a] = e.member.VIPs
+			if a == o.self {
+				replaced = e.member.Process != o.process
+				g.Joined = mine && !replaced
+			}
+		case kind+"/" == ownersKey:
+			g.Owners[a] = model.NeighborOwner{Director: e.director, Mine: mine}
+		}
+	})
+	if replaced { // the other process answers
+		for vip, owner := range g.Owners {
+			g.Owners[vip] = model.NeighborOwner{Director: owner.Director}
+		}
+	}
+	return g
+}
+
+// replaced reports whether another process has written what this director offers.
+func (o *Owners) replaced() bool {
+	e, has := o.keys.Get(membersKey + o.self.String())
+	return has && e.member.Process != o.process
 }
 
 // Renew prolongs the lease, or begins one, and returns how long it lasts from the call on. If the
 // lease of an ended earlier process still lives, this process takes it over with its VIPs.
 func (o *Owners) Renew(ctx context.Context) (time.Duration, error) {
-	client, err := o.etcd.connect()
+	client, err := o.client.Connect()
 	if err != nil {
 		return 0, err
 	}
 	o.mu.Lock()
-	lease, replaced := o.lease, o.view.replaced(o.self, o.process)
+	lease := o.lease
 	o.mu.Unlock()
 	if lease == clientv3.NoLease {
 		return o.begin(ctx, client)
 	}
-	if replaced {
+	if o.replaced() {
 		return 0, errReplaced
 	}
 	kept, err := client.KeepAliveOnce(ctx, lease)
@@ -123,12 +178,12 @@ func (o *Owners) begin(ctx context.Context, client *clientv3.Client) (time.Durat
 // have sets the current lease. VIPs owned by another lease are not owned.
 func (o *Owners) have(lease clientv3.LeaseID) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.lease = lease
-	o.view.change()
+	o.mu.Unlock()
+	o.notify()
 }
 
-func (o *Owners) member() string { return o.view.prefix + membersKey + o.self.String() }
+func (o *Owners) member() string { return o.prefix + membersKey + o.self.String() }
 
 // Offer says for which VIPs this director could answer, in order.
 func (o *Owners) Offer(ctx context.Context, vips []netip.Addr) error {
@@ -141,14 +196,14 @@ func (o *Owners) Offer(ctx context.Context, vips []netip.Addr) error {
 }
 
 func (o *Owners) connect() (*clientv3.Client, clientv3.LeaseID, error) {
-	client, err := o.etcd.connect()
+	client, err := o.client.Connect()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case err != nil:
 	case o.lease == clientv3.NoLease:
 		err = errors.New("there is no lease of VIPs yet")
-	case o.view.replaced(o.self, o.process):
+	case o.replaced():
 		err = errReplaced
 	}
 	return client, o.lease, err
@@ -164,9 +219,7 @@ func (o *Owners) putMember(ctx context.Context, client *clientv3.Client, m owner
 		return false, o.failed("offer VIPs to the group", err)
 	}
 	if response.Succeeded {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.view.put(o.member(), text, response.Header.Revision, lease)
+		o.keys.Wrote(o.member(), text, lease, response.Header.Revision)
 	}
 	return response.Succeeded, nil
 }
@@ -196,12 +249,12 @@ func (o *Owners) Move(ctx context.Context, claim, release []netip.Addr) error {
 	}
 	var moves []move
 	for _, vip := range release {
-		key := o.view.prefix + ownersOf + vip.String()
+		key := o.prefix + ownersKey + vip.String()
 		mine := clientv3.Compare(clientv3.LeaseValue(key), "=", lease)
 		moves = append(moves, move{key, clientv3.OpTxn([]clientv3.Cmp{mine}, []clientv3.Op{clientv3.OpDelete(key)}, []clientv3.Op{clientv3.OpGet(key)})})
 	}
 	for _, vip := range claim {
-		key := o.view.prefix + ownersOf + vip.String()
+		key := o.prefix + ownersKey + vip.String()
 		free := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
 		put := clientv3.OpPut(key, o.self.String(), clientv3.WithLease(lease))
 		moves = append(moves, move{key, clientv3.OpTxn([]clientv3.Cmp{free}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(key)})})
@@ -215,13 +268,24 @@ func (o *Owners) Move(ctx context.Context, claim, release []netip.Addr) error {
 		if err != nil {
 			return o.failed("move VIPs", err)
 		}
-		o.mu.Lock()
 		for i, one := range response.Responses {
-			o.view.moved(some[i].key, o.self.String(), lease, response.Header.Revision, one.GetResponseTxn())
+			o.moved(some[i].key, lease, response.Header.Revision, one.GetResponseTxn())
 		}
-		o.mu.Unlock()
 	}
 	return nil
+}
+
+// moved notes the result of an attempt to own a VIP, or to give it up.
+func (o *Owners) moved(key string, lease clientv3.LeaseID, revision int64, t *etcdserverpb.TxnResponse) {
+	switch one := t.Responses[0]; {
+	case one.GetResponsePut() != nil:
+		o.keys.Wrote(key, []byte(o.self.String()), lease, revision)
+	case one.GetResponseDeleteRange() != nil || len(one.GetResponseRange().GetKvs()) == 0:
+		o.keys.Gone(key, revision)
+	default:
+		kv := one.GetResponseRange().Kvs[0]
+		o.keys.Wrote(key, kv.Value, clientv3.LeaseID(kv.Lease), kv.ModRevision)
+	}
 }
 
 // Leave ends the lease, and with it this director's ownership of VIPs: at once if etcd can be
@@ -236,7 +300,7 @@ func (o *Owners) Leave(ctx context.Context) error {
 	if lease == clientv3.NoLease {
 		return nil
 	}
-	client, err := o.etcd.connect()
+	client, err := o.client.Connect()
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
 )
 
 func reportOf(last byte, used ...uint64) model.AgentReport {
-	s := service("web", 1, 2)
-	of := model.ReportedService{ServiceID: s.ID(), Affinity: model.AffinitySourceIP, Used: model.NewSlotSet(1 << 14)}
+	of := model.ReportedService{ServiceID: web.ID(), Affinity: model.AffinitySourceIP, Used: model.NewSlotSet(1 << 14)}
 	for _, hash := range used {
 		of.Note(hash)
 	}
@@ -40,7 +40,7 @@ func backends(last ...byte) map[netip.Addr]bool {
 // says waits until a follower has these reports about backends 1 to 4, and no others.
 func says(t *testing.T, r *Reports, want ...model.AgentReport) {
 	t.Helper()
-	eventually(t, "the reports are followed", func() error {
+	etcdlab.Eventually(t, "the reports are followed", func() error {
 		got, known := r.Latest(backends(1, 2, 3, 4))
 		if !known {
 			return errors.New("nothing is known yet")
@@ -59,14 +59,14 @@ func says(t *testing.T, r *Reports, want ...model.AgentReport) {
 
 // Agents' reports come to directors that follow already and to those that begin to.
 func TestReportsAreFollowed(t *testing.T) {
-	c := newCluster(t, 1, true)
+	c := newCluster(t, true)
 	agent, other, director := c.open(), c.open(), c.open()
-	put(t, director, "cli", service("a", 1, 2))
+	put(t, director, web)
 	first := director.FollowReports(t.Context())
 	says(t, first)
 	one, two := reportOf(1, 1<<40, 1<<63), reportOf(2)
 	for _, step := range []struct {
-		by   *Etcd
+		by   *Group
 		what []model.AgentReport
 		want []model.AgentReport
 	}{
@@ -80,22 +80,26 @@ func TestReportsAreFollowed(t *testing.T) {
 		says(t, first, step.want...)
 		says(t, c.open().FollowReports(t.Context()), step.want...)
 	}
-	if s := readEtcd(t, director); s.Revision != 1 {
-		t.Errorf("reports have changed the state: it has revision %d", s.Revision)
+	if s, err := director.Read(t.Context()); err != nil || s.Revision != 1 {
+		t.Errorf("reports have changed the state: it has revision %d (%v)", s.Revision, err)
 	}
 }
 
 // Reports live as long as their agents renew them, also through an etcd that has
 // forgotten about that.
 func TestReportsEnd(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	agent := c.open()
 	follower := c.open().FollowReports(t.Context())
 	if err := agent.PutReports(t.Context(), []model.AgentReport{reportOf(1)}); err != nil {
 		t.Fatal(err)
 	}
 	says(t, follower, reportOf(1))
-	if _, err := c.client().Revoke(t.Context(), agent.lease); err != nil {
+	lease, err := agent.stays.Renew(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Client().Revoke(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
 	says(t, follower)
@@ -103,11 +107,11 @@ func TestReportsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, follower, reportOf(1, 9))
-	leases, err := c.client().Leases(t.Context())
+	leases, err := c.Client().Leases(t.Context())
 	if err != nil || len(leases.Leases) != 1 {
 		t.Fatalf("etcd has the leases %v, error %v; want the agent's", leases, err)
 	}
-	left, err := c.client().TimeToLive(t.Context(), leases.Leases[0].ID, clientv3.WithAttachedKeys())
+	left, err := c.Client().TimeToLive(t.Context(), leases.Leases[0].ID, clientv3.WithAttachedKeys())
 	if err != nil || len(left.Keys) != 1 || left.GrantedTTL != reportsLive {
 		t.Errorf("the agent's lease is %v, error %v; want its report in it", left, err)
 	}
@@ -116,10 +120,10 @@ func TestReportsEnd(t *testing.T) {
 // An agent whose report cannot be read may have connections anywhere: it must not
 // count as an agent that does not report.
 func TestReportsThatCannotBeRead(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	listed := &listed{}
 	etcd := c.open()
-	etcd.options.Warn = listed.warn
+	etcd.client.Warn = listed.warn
 	follower := etcd.FollowReports(t.Context())
 	silent := func(last byte) model.AgentReport {
 		return model.AgentReport{Backend: netip.AddrFrom4([4]byte{10, 0, 0, last})}
@@ -131,31 +135,31 @@ func TestReportsThatCannotBeRead(t *testing.T) {
 		"10.0.0.4": `{"backend": "10.0.0.4", "services": [{"vip": "192.0.2.1", "protocol": "tcp", "port": "80", "used": "1000 gaps "}]}`,
 		"nobody":   "{}",
 	} {
-		if _, err := c.client().Put(t.Context(), c.Prefix+"/evidence/"+key, text); err != nil {
+		if _, err := c.Client().Put(t.Context(), c.Prefix+"/evidence/"+key, text); err != nil {
 			t.Fatal(err)
 		}
 	}
 	says(t, follower, silent(1), silent(2), silent(3), silent(4))
-	eventually(t, "they are listed", func() error {
+	etcdlab.Eventually(t, "they are listed", func() error {
 		if text := listed.of(model.ProblemReports, ""); !strings.Contains(text, "10.0.0.1") || !strings.Contains(text, "another version") {
 			return fmt.Errorf("listed is %q", text)
 		}
 		return nil
 	})
-	if _, err := c.client().Delete(t.Context(), c.Prefix+"/evidence/", clientv3.WithPrefix()); err != nil {
+	if _, err := c.Client().Delete(t.Context(), c.Prefix+"/evidence/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	says(t, follower)
-	eventually(t, "nothing is listed", func() error { return listed.none() })
+	etcdlab.Eventually(t, "nothing is listed", func() error { return listed.none() })
 }
 
 // Shared data that cannot be written, because etcd does not answer, is listed until etcd does.
 func TestSilentEtcdIsListed(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	listed := &listed{}
 	etcd := c.open()
-	etcd.options.Warn = listed.warn
-	c.kill(0)
+	etcd.client.Warn = listed.warn
+	c.Kill(0)
 	etcd.Watch(t.Context())
 	etcd.FollowReports(t.Context()).Latest(backends(1))
 	go etcd.KeepFingerprint(t.Context(), []netip.Addr{netip.MustParseAddr("10.0.0.1")}, "print")
@@ -164,16 +168,16 @@ func TestSilentEtcdIsListed(t *testing.T) {
 	for _, part := range []struct {
 		kind model.ProblemKind
 		name string
-	}{{model.ProblemGroup, partEtcd}, {model.ProblemReports, partReports}, {model.ProblemGroup, partFlows}, {model.ProblemGroup, partViews}} {
-		eventually(t, part.name+" is listed", func() error {
+	}{{model.ProblemGroup, "etcd"}, {model.ProblemReports, partReports}, {model.ProblemGroup, partFlows}, {model.ProblemGroup, partViews}} {
+		etcdlab.Eventually(t, part.name+" is listed", func() error {
 			if listed.of(part.kind, part.name) == "" {
 				return errors.New("it is not")
 			}
 			return nil
 		})
 	}
-	c.start(0)
-	eventually(t, "nothing is listed", func() error { return listed.none() })
+	c.Start(0)
+	etcdlab.Eventually(t, "nothing is listed", func() error { return listed.none() })
 }
 
 // listed are problems that were told.
@@ -211,15 +215,8 @@ func (l *listed) none() error {
 // An agent needs no more than to write its own backends' keys, and a user that may write
 // only these cannot speak for others.
 func TestAgentSpeaksForItself(t *testing.T) {
-	c := newCluster(t, 1, true)
-	root := c.options
-	root.Username, root.Password = "root", "of-the-tests"
-	admin, err := OpenEtcd(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close()
-	client, err := admin.connect()
+	c := newCluster(t, true)
+	client, err := c.openAs("root", "of-the-tests").client.Connect()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,13 +229,7 @@ func TestAgentSpeaksForItself(t *testing.T) {
 	if err := errors.Join(roleErr, grantErr, userErr, toErr); err != nil {
 		t.Fatal(err)
 	}
-	options := c.options
-	options.Username, options.Password = "agent1", "of-backend1"
-	agent, err := OpenEtcd(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer agent.Close()
+	agent := c.openAs("agent1", "of-backend1")
 	follower := c.open().FollowReports(t.Context())
 	for _, test := range []struct {
 		about []netip.Addr
@@ -267,7 +258,7 @@ func TestAgentSpeaksForItself(t *testing.T) {
 // Reports about addresses that are no backend's are not kept, however many there are. Once
 // it is one's, they are there, and nobody takes it for a backend without an agent before.
 func TestReportsOfStrangers(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	agents := c.open()
 	follower := c.open().FollowReports(t.Context())
 	says(t, follower)
@@ -301,7 +292,7 @@ func TestReportsOfStrangers(t *testing.T) {
 // While etcd does not say whether there is a report about a backend that is new, it has an
 // agent that may have connections anywhere.
 func TestReportsOfNewBackendsWithoutEtcd(t *testing.T) {
-	c := newCluster(t, 1, false)
+	c := newCluster(t, false)
 	follower := c.open().FollowReports(t.Context())
 	says(t, follower)
 	c.Kill(0)

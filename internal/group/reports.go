@@ -1,4 +1,4 @@
-package store
+package group
 
 import (
 	"context"
@@ -12,17 +12,11 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"weir.io/weir/internal/etcdclient"
 	"weir.io/weir/internal/model"
 )
-
-// Agents' reports about connections are beside the state, in their own keys:
-//
-//	PREFIX/evidence/ADDRESS of a backend
-//
-// They are no part of the state and not in its revisions: losing them loses no configuration.
 
 // reportsLive is how long a report stays in etcd when its agent does not renew it, in seconds.
 // Until then an absent agent is not taken for one that never reported; a host that is gone for good
@@ -36,23 +30,11 @@ const MaxReport = 1 << 20
 // backend: a report beyond the bound counts as one that says nothing.
 const mostReports = 512 << 20
 
-func (e *Etcd) evidenceKey() string { return e.options.Prefix + "/evidence/" }
+func (g *Group) evidenceKey() string { return g.client.Prefix + "/evidence/" }
 
 // PutReports writes an agent's reports, in place of its earlier ones about the same backends.
-func (e *Etcd) PutReports(ctx context.Context, reports []model.AgentReport) error {
-	for again := false; ; again = true {
-		err := e.putReports(ctx, reports)
-		if again || !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return err
-		}
-		e.mu.Lock()
-		e.lease = clientv3.NoLease // the lease has ended, or etcd has lost it
-		e.mu.Unlock()
-	}
-}
-
-func (e *Etcd) putReports(ctx context.Context, reports []model.AgentReport) error {
-	lease, err := e.renewLease(ctx)
+func (g *Group) PutReports(ctx context.Context, reports []model.AgentReport) error {
+	lease, err := g.stays.Renew(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,8 +43,8 @@ func (e *Etcd) putReports(ctx context.Context, reports []model.AgentReport) erro
 		if err != nil {
 			return fmt.Errorf("encode a report: %w", err)
 		}
-		key := e.evidenceKey() + reports[i].Backend.String()
-		if _, err := e.commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(lease))); err != nil {
+		key := g.evidenceKey() + reports[i].Backend.String()
+		if _, err := g.client.Commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(lease))); err != nil {
 			return err
 		}
 	}
@@ -70,46 +52,20 @@ func (e *Etcd) putReports(ctx context.Context, reports []model.AgentReport) erro
 }
 
 // MayReport asks whether etcd would take reports about these backends, and changes nothing.
-func (e *Etcd) MayReport(ctx context.Context, backends []netip.Addr) error {
+func (g *Group) MayReport(ctx context.Context, backends []netip.Addr) error {
 	var puts []clientv3.Op
 	for _, b := range backends {
-		puts = append(puts, clientv3.OpPut(e.evidenceKey()+b.String(), ""))
+		puts = append(puts, clientv3.OpPut(g.evidenceKey()+b.String(), ""))
 	}
 	// No comparison fails, so the other branch never runs, but etcd checks that it is allowed.
-	_, err := e.transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.Else(puts...) })
+	_, err := g.client.Transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.Else(puts...) })
 	return err
-}
-
-// renewLease renews and returns the lease by which this process's reports live.
-func (e *Etcd) renewLease(ctx context.Context) (clientv3.LeaseID, error) {
-	client, err := e.connect()
-	if err != nil {
-		return clientv3.NoLease, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	e.mu.Lock()
-	lease := e.lease
-	e.mu.Unlock()
-	if lease != clientv3.NoLease {
-		if _, err := client.KeepAliveOnce(ctx, lease); err != nil {
-			return lease, fmt.Errorf("ask etcd at %s to keep reports: %w", strings.Join(e.options.Endpoints, ", "), err)
-		}
-		return lease, nil
-	}
-	granted, err := client.Grant(ctx, reportsLive)
-	if err != nil {
-		return lease, fmt.Errorf("ask etcd at %s to take reports: %w", strings.Join(e.options.Endpoints, ", "), err)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lease = granted.ID
-	return e.lease, nil
 }
 
 // Reports are the reports of agents that a director follows: those about its own backends. A client
 // that may write reports may write many, about addresses that are no backends.
 type Reports struct {
+	client *etcdclient.Client
 	prefix string
 	again  chan struct{} // is sent to when the backends have changed
 	signs  chan struct{} // is sent to when signs of strain appear, or disappear
@@ -120,30 +76,15 @@ type Reports struct {
 	renewed  chan struct{}       // is closed when the reports are listed
 	latest   heldReports
 	warned   string // about reports that are not kept
-	options  *EtcdOptions
 }
 
 // FollowReports follows what agents say, until the context ends.
-func (e *Etcd) FollowReports(ctx context.Context) *Reports {
-	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), signs: make(chan struct{}, 1), renewed: make(chan struct{}), latest: newHeldReports(), options: &e.options}
-	go func() {
-		pause, failed := firstPause, false
-		for ctx.Err() == nil {
-			at, err := e.listReports(ctx, r)
-			if failed != (err != nil) && ctx.Err() == nil {
-				failed = err != nil
-				e.options.warn(model.ProblemReports, partReports, "agents' reports cannot be read, logs keep generations until max-retention", err)
-			}
-			if err != nil {
-				e.options.Log.Debug("agents' reports cannot be read", "error", err)
-				wait(ctx, pause)
-				pause = min(2*pause, lastPause)
-				continue
-			}
-			pause = firstPause
-			e.watchReports(ctx, r, at)
-		}
-	}()
+func (g *Group) FollowReports(ctx context.Context) *Reports {
+	r := &Reports{client: g.client, prefix: g.evidenceKey(), again: make(chan struct{}, 1), signs: make(chan struct{}, 1), renewed: make(chan struct{}), latest: newHeldReports()}
+	go g.client.Follow(ctx, etcdclient.Followed{
+		Key: r.prefix, Prefix: true, List: r.list, Take: r.take, Again: r.again,
+		Consequence: "agents' reports cannot be read, logs keep generations until max-retention", Kind: model.ProblemReports, Part: partReports,
+	})
 	return r
 }
 
@@ -161,10 +102,7 @@ func (r *Reports) Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]m
 	defer r.mu.Unlock()
 	r.backends = backends
 	if !r.covers(backends) {
-		select {
-		case r.again <- struct{}{}:
-		default:
-		}
+		signal(r.again)
 	}
 	patience := time.NewTimer(listPatience)
 	defer patience.Stop()
@@ -202,27 +140,24 @@ func (r *Reports) covers(backends map[netip.Addr]bool) bool {
 // readsAtOnce is how many keys one transaction reads: etcd takes 128, of 1.5 MiB each.
 const readsAtOnce = 16
 
-// listReports reads the reports about the backends and returns the revision of etcd up to which
-// they are complete.
-func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
-	select {
-	case <-r.again:
-	default:
-	}
+// list reads the reports about the backends, and returns the revision of etcd up to which they are
+// complete.
+func (r *Reports) list(ctx context.Context) (revision int64, err error) {
 	r.mu.Lock()
 	backends := r.backends
 	r.mu.Unlock()
-	response, err := e.commit(ctx, nil)
+	response, err := r.client.Commit(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
-	revision, latest, signs := response.Header.Revision, newHeldReports(), false
+	revision = response.Header.Revision
+	latest, signs := newHeldReports(), false
 	for some := range slices.Chunk(slices.Collect(maps.Keys(backends)), readsAtOnce) {
 		var reads []clientv3.Op
 		for _, b := range some {
 			reads = append(reads, clientv3.OpGet(r.prefix+b.String(), clientv3.WithRev(revision)))
 		}
-		response, err := e.commit(ctx, nil, reads...)
+		response, err := r.client.Commit(ctx, nil, reads...)
 		if err != nil {
 			return 0, err
 		}
@@ -293,9 +228,7 @@ func (r *Reports) warn() {
 		return
 	}
 	r.warned = text
-	if r.options.Warn != nil {
-		r.options.Warn(model.ProblemReports, "", errors.Join(errs...))
-	}
+	r.client.Problem(model.ProblemReports, "", "", errors.Join(errs...))
 }
 
 // heldReports are the last report about each backend, and the bytes that all of them take.
@@ -341,41 +274,28 @@ func (h *heldReports) remove(backend netip.Addr) {
 	}
 }
 
-// watchReports takes what agents write after a revision of etcd. It returns when it cannot go on,
-// when the backends have changed, and from time to time: a network can lose a watch without either
-// end noticing.
-func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
-	client, err := e.connect()
-	if err != nil {
-		return
+// take takes what agents write.
+func (r *Reports) take(events []*clientv3.Event) (again bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, event := range events {
+		if event.Type == clientv3.EventTypeDelete {
+			if backend, err := netip.ParseAddr(strings.TrimPrefix(string(event.Kv.Key), r.prefix)); err == nil {
+				r.latest.remove(backend)
+			}
+			continue
+		}
+		if r.read(&r.latest, r.listed, string(event.Kv.Key), event.Kv.Value) {
+			signal(r.signs)
+		}
 	}
-	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), lookAgain)
-	defer cancel()
-	go func() {
-		select {
-		case <-r.again:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	for response := range client.Watch(ctx, r.prefix, clientv3.WithPrefix(), clientv3.WithRev(since+1)) {
-		if response.Err() != nil {
-			wait(ctx, firstPause)
-			return
-		}
-		r.mu.Lock()
-		for _, event := range response.Events {
-			if event.Type == clientv3.EventTypeDelete {
-				if backend, err := netip.ParseAddr(strings.TrimPrefix(string(event.Kv.Key), r.prefix)); err == nil {
-					r.latest.remove(backend)
-				}
-				continue
-			}
-			if r.read(&r.latest, r.listed, string(event.Kv.Key), event.Kv.Value) {
-				signal(r.signs)
-			}
-		}
-		r.warn()
-		r.mu.Unlock()
+	r.warn()
+	return false
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
 	}
 }
