@@ -46,9 +46,9 @@ func (k *Keeper) refuses(owner string) string {
 }
 
 // giving returns the store's change that gives documents. The lock is held.
-func (k *Keeper) giving(owner string, documents []model.Document) *ledger {
+func (k *Keeper) giving(owner string, documents []model.Document) *logChange {
 	file := k.file
-	return k.newLedger(false, func(_ *ledger, s store.State) (store.State, error) {
+	return k.newLogChange(false, func(_ *logChange, s store.State) (store.State, error) {
 		next, err := store.Give(owner, documents)(s)
 		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) {
 			return next, refusalOf(conflict, owner, store.Set{Documents: documents}.Services())

@@ -30,17 +30,12 @@ type joinWork struct{ joins, validated int }
 // with reports whether these services of a file were joined last, with the rest of the file
 // unchanged.
 func (j *joined) with(c model.Config) bool {
-	if !sameSlice(c.Services, j.file.Services) {
+	if !model.SameMemory(c.Services, j.file.Services) {
 		return false
 	}
 	was := j.file
 	c.Services, was.Services = nil, nil
 	return reflect.DeepEqual(c, was)
-}
-
-// sameSlice reports whether two slices are the same memory.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // join returns the file's configuration with the services of the sets of other owners, if they are
@@ -51,7 +46,7 @@ func (j *joined) join(c model.Config, state store.State, changes string) (model.
 	sets := maps.Clone(state.Sets)
 	delete(sets, store.OwnerFile)
 	same := j.with(c)
-	if same && len(j.all.Services) > 0 && maps.EqualFunc(sets, j.sets, func(a store.Set, b []store.Document) bool { return sameSlice(a.Documents, b) }) {
+	if same && len(j.all.Services) > 0 && maps.EqualFunc(sets, j.sets, func(a store.Set, b []store.Document) bool { return model.SameMemory(a.Documents, b) }) {
 		return j.all, nil
 	}
 	known := func(owner string) bool {
@@ -59,7 +54,7 @@ func (j *joined) join(c model.Config, state store.State, changes string) (model.
 		if owner == store.OwnerFile {
 			return same
 		}
-		return same && is && sameSlice(was, sets[owner].Documents)
+		return same && is && model.SameMemory(was, sets[owner].Documents)
 	}
 	all, err := j.anew(c, state, changes, known)
 	if err == nil {

@@ -117,7 +117,7 @@ type Deps struct {
 func New(deps Deps) *Keeper {
 	k := &Keeper{
 		local: deps.Local, engine: deps.Engine, problems: deps.Problems, past: deps.Past, health: deps.Health, reports: deps.Reports, log: deps.Log,
-		adopted: make(chan struct{}), evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
+		adopted: make(chan struct{}), evidence: &engine.Evidence{Guesses: deps.Guesses}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
 		moved:   newMoved(),
 		learned: map[model.ServiceID]learned{},
 	}
@@ -126,9 +126,6 @@ func New(deps Deps) *Keeper {
 	}
 	if deps.Overrides != nil {
 		k.takeOverrides(deps.Overrides)
-	}
-	if deps.Guesses != nil {
-		k.evidence.Look(deps.Guesses)
 	}
 	if deps.Reports != nil {
 		k.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
@@ -218,7 +215,7 @@ func (k *Keeper) goOnUnstored(c model.Config) error {
 }
 
 // update writes a change. The director forwards by it even if the disk may lose it in a power cut.
-func (k *Keeper) update(where Store, l *ledger) (store.State, error) {
+func (k *Keeper) update(where Store, l *logChange) (store.State, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
 	defer cancel()
 	change := where.Update

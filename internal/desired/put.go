@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -59,14 +58,6 @@ func (e *RefusedError) Error() string {
 		lines[i] = r.Error()
 	}
 	return strings.Join(lines, "\n")
-}
-
-// Change is how a set changed: services by their names.
-type Change struct {
-	Revision                uint64 // of the state that has it
-	Tag                     string // of the set
-	Added, Changed, Removed []string
-	Moves                   []model.Move // what happens to the slots of changed services
 }
 
 // Put makes valid services the whole of an owner's set if the condition holds, and returns when
@@ -192,9 +183,9 @@ func (k *Keeper) put(owner string, puts []*proposal) (Change, error) {
 
 // replaceInTurn returns the change that makes an owner's puts, one after the other. It is refused
 // if its result contradicts the file or itself. It is called with the lock held.
-func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
+func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *logChange {
 	file := k.file
-	return k.newLedger(k.group != nil, func(l *ledger, s store.State) (store.State, error) {
+	return k.newLogChange(k.group != nil, func(l *logChange, s store.State) (store.State, error) {
 		set, had := s.Sets[owner]
 		if set.Given && slices.ContainsFunc(puts, func(p *proposal) bool { return p.edit != nil }) {
 			return s, given(owner)
@@ -246,46 +237,145 @@ func refusalBy(c *store.ConflictError, owner string, services []model.Service) R
 	return refusal
 }
 
-// ChangeOf lists what differs between two states of an owner's set.
-func ChangeOf(before, after store.State, owner string) Change {
-	change := Change{Revision: after.Revision, Tag: after.Sets[owner].Tag()}
-	was := map[model.ServiceID]model.Service{}
-	for _, d := range before.Sets[owner].Documents {
-		was[d.Service.ID()] = d.Service
-	}
-	for _, d := range after.Sets[owner].Documents {
-		old, had := was[d.Service.ID()]
-		switch {
-		case !had:
-			change.Added = append(change.Added, d.Service.Name)
-		case !reflect.DeepEqual(old, d.Service):
-			change.Changed = append(change.Changed, d.Service.Name)
-		}
-		delete(was, d.Service.ID())
-	}
-	for _, old := range was {
-		change.Removed = append(change.Removed, old.Name)
-	}
-	slices.Sort(change.Removed)
-	return change
+// Condition is what must hold for an owner's set before a Put replaces it. The zero value demands
+// nothing. It is judged inside the store's transaction, so one of two Puts for the same set is
+// refused.
+type Condition struct {
+	Tags []string // one of them is the set's: see store.TagOf
+	Some bool     // there is a set
+	None bool     // there is no set
 }
 
-// withMoves adds what happens to the slots of changed services.
-func (c Change) withMoves(before, after store.State, owner string) Change {
-	was := map[model.ServiceID]store.Document{}
-	for _, d := range before.Sets[owner].Documents {
-		was[d.Service.ID()] = d
+// ErrOtherSet is returned by Put when the set is not what its condition says.
+var ErrOtherSet = errors.New("the set is not the one that this was made for: somebody else has changed it; get it, and make the change again")
+
+// holds judges a set, which may be absent.
+func (c *Condition) holds(had bool, services []model.Service) bool {
+	switch {
+	case c.None && had, c.Some && !had:
+		return false
+	case len(c.Tags) == 0:
+		return true
 	}
-	from, to := engine.Services{Logs: engine.Logs{}}, engine.Services{Logs: engine.Logs{}}
-	for _, d := range after.Sets[owner].Documents {
-		id := d.Service.ID()
-		old, had := was[id]
-		if !had || reflect.DeepEqual(old.Service, d.Service) {
+	return had && slices.Contains(c.Tags, store.TagOf(services))
+}
+
+// proposal is one Put, or one Edit.
+type proposal struct {
+	services []model.Service
+	part     float64                               // of the way there from the current services; 0: all of it
+	edit     func([]model.Service) []model.Service // makes the services from the current ones; nil: they are given
+	when     Condition
+	err      error // its own error; an error of the result goes to all callers of the batch
+}
+
+// inTurn returns a set after puts that are made one after the other, each as if it were alone:
+// those whose condition does not hold change nothing.
+func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service, replaced bool) {
+	services = set.Services()
+	for _, p := range puts {
+		if p.err = nil; !p.when.holds(had, services) {
+			p.err = ErrOtherSet
 			continue
 		}
-		from.List, to.List = append(from.List, old.Service), append(to.List, d.Service)
-		from.Logs[id], to.Logs[id] = old.Log, d.Log
+		next, err := p.services, error(nil)
+		if p.edit != nil {
+			next = p.edit(services)
+		} else {
+			next, err = reveal(next, services)
+			if err == nil && p.part > 0 && p.part < 1 {
+				next = stage(services, next, p.part, slotsIn(set))
+			}
+		}
+		if p.err = err; err != nil || next == nil && p.edit != nil {
+			continue
+		}
+		services, had, replaced = next, true, true
 	}
-	c.Moves = engine.Moves(from, to)
-	return c
+	return services, replaced
+}
+
+// batch is the changes of one owner that come within a short time: only their result is applied, as
+// one generation, and all callers get its result.
+type batch struct {
+	puts   []*proposal // of a set
+	do     func() (Change, error)
+	done   chan struct{}
+	change Change
+	err    error
+}
+
+// coalesce lets an owner's change wait for others, as long as the first of them says. Each change
+// joins the batch in its turn, and says what to do for all that have joined.
+func (k *Keeper) coalesce(owner string, wait time.Duration, join func(*batch)) *batch {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b := k.waiting[owner]
+	if b == nil {
+		b = &batch{done: make(chan struct{})}
+		k.waiting[owner] = b
+		time.AfterFunc(wait, func() { k.flush(owner, b) })
+	}
+	join(b)
+	return b
+}
+
+func (k *Keeper) flush(owner string, b *batch) {
+	k.mu.Lock()
+	delete(k.waiting, owner) // from now on no change joins it
+	do := b.do
+	k.mu.Unlock()
+	b.change, b.err = do()
+	close(b.done)
+}
+
+// Edit replaces an owner's services by what edit returns for them: edit is called inside the
+// store's transaction, perhaps several times, with services that it must not change, and returns
+// others, or nil to change nothing.
+func (k *Keeper) Edit(ctx context.Context, owner string, edit func([]model.Service) []model.Service) (Change, error) {
+	return k.submit(ctx, owner, proposal{edit: edit})
+}
+
+// reveal returns services in which each hidden key is again the key that the same service has: so a
+// client can put what it got.
+func reveal(services, before []model.Service) ([]model.Service, error) {
+	hidden := func(s model.Service) bool {
+		return slices.ContainsFunc(s.QUIC, func(q model.QUICConfig) bool { return q.Key.Hidden() })
+	}
+	if !slices.ContainsFunc(services, hidden) {
+		return services, nil
+	}
+	keys := map[model.ServiceID]map[uint8]model.QUICKey{}
+	for i := range before {
+		for _, q := range before[i].QUIC {
+			id := before[i].ID()
+			if keys[id] == nil {
+				keys[id] = map[uint8]model.QUICKey{}
+			}
+			keys[id][q.ID] = q.Key
+		}
+	}
+	var refused RefusedError
+	services = slices.Clone(services)
+	for i := range services {
+		if !hidden(services[i]) {
+			continue
+		}
+		services[i].QUIC = slices.Clone(services[i].QUIC)
+		for n := range services[i].QUIC {
+			q := &services[i].QUIC[n]
+			if !q.Key.Hidden() {
+				continue
+			}
+			if q.Key = keys[services[i].ID()][q.ID]; q.Key.IsZero() {
+				refused.Refusals = append(refused.Refusals, Refusal{FieldError: model.FieldError{
+					Path:    fmt.Sprintf("services[%d].quic[%d].key", i, n),
+					Problem: "is what a key is written as that may not be seen, and the service has none to keep: give the key"}})
+			}
+		}
+	}
+	if len(refused.Refusals) > 0 {
+		return nil, &refused
+	}
+	return services, nil
 }

@@ -158,7 +158,7 @@ func orNone(parts []string) string {
 }
 
 // reshare returns a log with the shares that follow its earlier ones.
-func (l *ledger) reshare(log, before model.Log, s *model.Service) model.Log {
+func (l *logChange) reshare(log, before model.Log, s *model.Service) model.Log {
 	after, _ := l.known.shares(before, s)
 	if !sameShares(before, after) {
 		l.reshared = append(l.reshared, reshared{s.Name, before, after})

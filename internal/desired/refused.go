@@ -74,26 +74,31 @@ func (k *Keeper) Begin(c model.Config, ran *model.Config) error {
 	if !errors.As(err, new(*RefusedError)) {
 		return err
 	}
-	k.mu.Lock()
-	current, known := k.shared, k.ranBefore
-	k.mu.Unlock()
-	files := []model.Config{c}
-	if ran != nil {
-		files = append(files, *ran)
-	}
+	files, states := k.toTry(c, ran)
 	files = append(files, k.withStoredServices(c))
-	states := []store.State{current}
-	if known != nil && known.Revision != current.Revision {
-		states = append(states, *known)
-	}
 	for s := range states {
 		for f := range files {
 			if s+f > 0 && k.goesOn(states[s], files[f]) {
-				return k.begin(states[s], files[f], s > 0, f > 0, current, c, err)
+				return k.begin(states[s], files[f], s > 0, f > 0, states[0], c, err)
 			}
 		}
 	}
 	return err
+}
+
+// toTry returns what a start tries: this version of the file and the group's state, then those that
+// ran, if they are others.
+func (k *Keeper) toTry(c model.Config, ran *model.Config) (files []model.Config, states []store.State) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	files, states = []model.Config{c}, []store.State{k.shared}
+	if ran != nil {
+		files = append(files, *ran)
+	}
+	if k.ranBefore != nil && k.ranBefore.Revision != k.shared.Revision {
+		states = append(states, *k.ranBefore)
+	}
+	return files, states
 }
 
 // stored reports whether the file is stored.

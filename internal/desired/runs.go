@@ -98,22 +98,12 @@ func (k *Keeper) noteRuns() {
 // kernel take it: the sets, the group's state, the version of the file. It reports whether that
 // works.
 func (k *Keeper) beginAsItRan(c model.Config, ran *model.Config) bool {
-	k.mu.Lock()
-	current, known := k.shared, k.ranBefore
-	k.mu.Unlock()
-	files := []model.Config{c}
-	if ran != nil {
-		files = append(files, *ran)
-	}
-	states := []store.State{current}
-	if known != nil && known.Revision != current.Revision {
-		states = append(states, *known)
-	}
+	files, states := k.toTry(c, ran)
 	sets := []map[string]store.Set{nil}
 	if k.past != nil && len(k.past.Before()) > 0 {
 		sets = append(sets, k.past.Before())
 	}
-	defer k.tryInstead(current, nil)
+	defer k.tryInstead(states[0], nil)
 	for f := range files {
 		for s := range states {
 			for n := range sets {

@@ -11,6 +11,7 @@ import (
 
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 	"weir.io/weir/internal/store"
 )
 
@@ -104,7 +105,8 @@ func (k *Keeper) Run(ctx context.Context) {
 // fails, or leaves as much to do as before, it is tried again after longer and longer pauses, and
 // is on the list.
 func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, moved <-chan struct{}, due func() time.Time, do func() error) {
-	pause, failed := least, false
+	pauses, failed := retry.Backoff{First: least, Last: lastPause}, false
+	pause := pauses.Next()
 	for ctx.Err() == nil {
 		at := due()
 		var next <-chan time.Time
@@ -116,7 +118,8 @@ func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, 
 			return
 		case <-moved:
 			if !failed {
-				pause = least
+				pauses.Reset()
+				pause = pauses.Next()
 			}
 			continue
 		case <-next:
@@ -126,11 +129,10 @@ func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, 
 			k.problems.Report(model.ProblemStore, part, notUpToDate(err))
 		}
 		failed = err != nil
-		if failed || due().Equal(at) {
-			pause = min(2*pause, lastPause)
-		} else {
-			pause = least
+		if !failed && !due().Equal(at) {
+			pauses.Reset()
 		}
+		pause = pauses.Next()
 	}
 }
 
@@ -200,5 +202,46 @@ func (k *Keeper) tend() error {
 		return err
 	}
 	k.state = after
+	return k.apply()
+}
+
+// learned is when this director learned of a service's newest generation.
+type learned struct {
+	number uint64
+	at     time.Time
+}
+
+// asOf returns a log as it is at a time: its newest generations may place no connections yet. The
+// lock is held.
+func (k *Keeper) asOf(id model.ServiceID, log model.Log, now time.Time) model.Log {
+	if len(log.Generations) == 0 {
+		return log
+	}
+	if newest := log.Generations[0].Number; k.learned[id].number != newest {
+		k.learned[id] = learned{newest, now}
+	}
+	coming, next := history.Coming(log, k.learned[id].at, now)
+	log.Coming = coming
+	if coming > 0 && (k.placing.IsZero() || next.Before(k.placing)) {
+		k.placing = next
+	}
+	return log
+}
+
+// dueToPlace returns when a generation that is coming first places connections, or the
+// zero time.
+func (k *Keeper) dueToPlace() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.placing
+}
+
+// place lets generations place connections when their time has come.
+func (k *Keeper) place() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.placing.IsZero() || time.Now().Before(k.placing) {
+		return nil
+	}
 	return k.apply()
 }

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // Forwarder is the sink that forwards packets: the datapath.
@@ -123,10 +125,11 @@ func (e *Engine) Announce(announcer Announcer) {
 func (e *Engine) Run(ctx context.Context) {
 	defer close(e.stopped)
 	var (
-		wanted request
-		pause  time.Duration
-		next   <-chan time.Time // when the wanted plan is tried again
-		turn   <-chan time.Time // when changes of health are applied
+		wanted  request
+		retries = retry.Backoff{First: firstRetry, Last: lastRetry}
+		pause   time.Duration
+		next    <-chan time.Time // when the wanted plan is tried again
+		turn    <-chan time.Time // when changes of health are applied
 	)
 	for {
 		var (
@@ -145,7 +148,8 @@ func (e *Engine) Run(ctx context.Context) {
 			e.lookAgain()
 			continue
 		case wanted = <-e.requests:
-			caller, pause = wanted.result, 0
+			caller = wanted.result
+			retries.Reset()
 			e.noteAsked()
 			e.checker.follow(ctx, &wanted, &e.applied)
 			err = e.set(wanted)
@@ -169,7 +173,7 @@ func (e *Engine) Run(ctx context.Context) {
 		}
 		next = nil
 		if err != nil {
-			pause = min(max(2*pause, firstRetry), lastRetry)
+			pause = retries.Next()
 			next = time.After(pause)
 		} else {
 			e.checker.only(&wanted)
@@ -292,6 +296,28 @@ func (e *Engine) noteRuns(wanted request, report Report) {
 		slots, shared, held = slots+s.Slots, shared+s.Shared, held+s.Held
 	}
 	e.log.Debug("desired state runs", "services", len(report.Services), "slots", slots, "shared", shared, "held", held)
+}
+
+// heldAt has the generations that still place connections though newer ones have replaced them.
+type heldAt map[model.ServiceID]history.Held
+
+func (h heldAt) note(r Report) {
+	for _, s := range r.Services {
+		for _, number := range s.HeldAt {
+			if h[s.ID] == nil {
+				h[s.ID] = history.Held{}
+			}
+			h[s.ID][number] = true
+		}
+	}
+}
+
+// Held returns the generations of a service that still place connections though newer ones have
+// replaced them: in the plan that runs, and in later plans that a sink may have taken in part.
+func (e *Engine) Held(id model.ServiceID) history.Held {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.held[id])
 }
 
 // withdraw withdraws routes before their VIPs are no longer forwarded. A director that has

@@ -18,13 +18,14 @@ import (
 // report. An agent that has reported and stopped is different: its connections are unknown, and may
 // need everything, until max-retention.
 type Evidence struct {
+	Guesses Guesses // of this director; nil: it does not look. It is not changed
+
 	mu      sync.Mutex
 	blind   bool // there may be reports that this director has not seen yet
 	reports map[netip.Addr]model.AgentReport
 	latest  time.Time // the clock of a report from later than this is wrong
 	// rings that were asked for since Renew, and before it: one ring costs milliseconds.
 	rings, before map[digest]maglev.Generation
-	guesses       Guesses // nil: directors do not look
 	noRoom        bool
 }
 
@@ -47,13 +48,6 @@ func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, n
 	e.before, e.rings = e.rings, map[digest]maglev.Generation{}
 }
 
-// Look sets what directors see.
-func (e *Evidence) Look(guesses Guesses) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.guesses = guesses
-}
-
 // Crowd says whether the rows of all generations that may be needed have no room: then no
 // generation stays because of what directors see.
 func (e *Evidence) Crowd(noRoom bool) {
@@ -65,15 +59,12 @@ func (e *Evidence) Crowd(noRoom bool) {
 // Guessed returns when directors last saw a living connection of an older owner.
 func (e *Evidence) Guessed(s *model.Service) time.Time {
 	e.mu.Lock()
-	guesses := e.guesses
-	if e.noRoom || !isGuessed(s) {
-		guesses = nil
-	}
+	noRoom := e.noRoom
 	e.mu.Unlock()
-	if guesses == nil {
+	if e.Guesses == nil || noRoom || !isGuessed(s) {
 		return time.Time{}
 	}
-	return guesses.LastGuess(s.ID())
+	return e.Guesses.LastGuess(s.ID())
 }
 
 // isGuessed reports whether directors guess the backends of a service's unknown connections, and
@@ -258,4 +249,21 @@ func (n namers) name(slot, member uint32, backup bool) bool {
 		}
 	}
 	return false
+}
+
+// ReportsOf returns a function that says where agents have lately reported connections of a
+// service, as slots of an affinity; nil: the backend's agent has not reported. Reports of backends
+// in other modes do not count.
+func (e *Evidence) ReportsOf(s *model.Service, affinity model.Affinity, now time.Time) func(netip.AddrPort) *model.ReportedService {
+	e.mu.Lock()
+	reports, latest := e.reports, e.latest // which are no longer written to
+	e.mu.Unlock()
+	return func(b netip.AddrPort) *model.ReportedService {
+		is := func(o model.Backend) bool { return o.Endpoint() == b && counts(s, o) }
+		r, has := reports[b.Addr()]
+		if !has || now.Sub(r.Taken) > silence || r.Taken.After(latest) || !slices.ContainsFunc(s.Backends, is) {
+			return nil
+		}
+		return r.Of(s.ID(), affinity)
+	}
 }

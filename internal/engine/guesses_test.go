@@ -42,7 +42,7 @@ func TestWhereDirectorsGuess(t *testing.T) {
 		if got := e.Guessed(s); !got.IsZero() {
 			t.Errorf("%s: nobody looks, and a connection was seen at %v", name, got)
 		}
-		e.Look(lastGuess(at))
+		e.Guesses = lastGuess(at)
 		if got := e.Guessed(s); got.Equal(at) != test.want || got.IsZero() == test.want {
 			t.Errorf("%s: a connection was seen at %v, want at %v: %v", name, got, at, test.want)
 		}

@@ -57,7 +57,7 @@ func (k *known) learn(s *model.Service, given model.Log) {
 func (k *known) is(s *model.Service, given model.Log) bool {
 	if k.policy != s.Policy || k.mode != s.Mode || k.affinity != s.Affinity || k.ringSize != s.RingSize || k.shares != s.SharesChange() ||
 		len(k.backends) != len(s.Backends) || k.given.Coming != given.Coming ||
-		!same(k.given.Generations, given.Generations) || !same(k.given.Steps, given.Steps) || !same(k.given.Strained, given.Strained) {
+		!model.SameMemory(k.given.Generations, given.Generations) || !model.SameMemory(k.given.Steps, given.Steps) || !model.SameMemory(k.given.Strained, given.Strained) {
 		return false
 	}
 	for i := range s.Backends {
@@ -73,9 +73,4 @@ func (k *known) reportOf(s *model.Service) ServiceReport {
 	r := k.report
 	r.Name, r.ID = s.Name, s.ID()
 	return r
-}
-
-// same reports whether two slices are the same memory.
-func same[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

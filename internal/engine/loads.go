@@ -52,7 +52,7 @@ func (l *loads) degrade(table model.Table) model.Table {
 	own := false // the services are the planner's memory until one changes
 	for i := range table.Services {
 		s := &table.Services[i]
-		id := idOf(s)
+		id := s.ID()
 		if !s.Policy.ByLoad() || !s.AmongAll() || !l.Degraded(id) {
 			continue
 		}

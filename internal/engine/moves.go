@@ -15,6 +15,12 @@ type Services struct {
 	Logs Logs
 }
 
+// Add adds a service with its log.
+func (s *Services) Add(service model.Service, log model.Log) {
+	s.List = append(s.List, service)
+	s.Logs[service.ID()] = log
+}
+
 func (s Services) plan(p *Planner) (map[model.ServiceID]*model.TableService, Report) {
 	table, report := p.Plan(model.Config{Services: s.List}, s.Logs, nil)
 	return byID(table.Services), report
@@ -39,13 +45,9 @@ func byID(services []model.TableService) map[model.ServiceID]*model.TableService
 	all := make(map[model.ServiceID]*model.TableService, len(services))
 	for i := range services {
 		s := &services[i]
-		all[idOf(s)] = s
+		all[s.ID()] = s
 	}
 	return all
-}
-
-func idOf(s *model.TableService) model.ServiceID {
-	return model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
 }
 
 // slotsMoved returns how many slots of a service have another owner than before: the backend of new
@@ -85,17 +87,15 @@ func slotsMoved(before, after *model.TableService) int {
 // sameRing is quick where a plan has taken a ring from the one before.
 func sameRing(a, b *model.TableService) bool {
 	return &a.Ring.Slots[0] == &b.Ring.Slots[0] && a.Affinity == b.Affinity &&
-		slices.EqualFunc(a.Backends, b.Backends, func(x, y model.TableBackend) bool { return endpoint(&x) == endpoint(&y) })
+		slices.EqualFunc(a.Backends, b.Backends, func(x, y model.TableBackend) bool { return x.Endpoint() == y.Endpoint() })
 }
-
-func endpoint(b *model.TableBackend) netip.AddrPort { return netip.AddrPortFrom(b.Address, b.Port) }
 
 // ownersOf returns the owner of each slot, independent of its position among the backends.
 func ownersOf(s *model.TableService) []netip.AddrPort {
 	owners := make([]netip.AddrPort, len(s.Ring.Slots))
 	for i, slot := range s.Ring.Slots {
 		if slot.Owner != model.NoBackend {
-			owners[i] = endpoint(&s.Backends[slot.Owner])
+			owners[i] = s.Backends[slot.Owner].Endpoint()
 		}
 	}
 	return owners

@@ -31,7 +31,7 @@ func changed(s model.Service, changes ...func(s *model.Service)) []Services {
 // owner is the backend that gets a new flow.
 func owner(s *model.TableService, f model.Flow) netip.AddrPort {
 	slot := s.Ring.Slots[s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity))]
-	return endpoint(&s.Backends[slot.Owner])
+	return s.Backends[slot.Owner].Endpoint()
 }
 
 // The reported move is the share of new flows that go to another backend: of 200,000 flows

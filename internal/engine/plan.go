@@ -100,7 +100,7 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 		Reported:      history.Kept(log) > 0,
 		Backends:      before,
 	}
-	if id := s.ID(); was.Salt != 0 && id == idOf(was) {
+	if id := s.ID(); was.Salt != 0 && id == was.ID() {
 		t.Salt = was.Salt
 	} else {
 		t.Salt = id.Salt()

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 )
 
@@ -96,4 +97,31 @@ func (p *Planner) makeRows() map[digest]rows {
 		func(i int) rows { return memberships[i].makeRows(p.rings.of) })
 	p.rings.keep(memberships)
 	return made
+}
+
+// fewestToHold is the fewest generations of a log with which a row can be too long: the newest
+// names two candidates, and each older one two more if sizes differ or policies place connections
+// on backups, or four more if both.
+const fewestToHold = 3
+
+// HeldAt returns the generations that hold slots of services by their logs, whichever director
+// forwards by them.
+func HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
+	return NewPlanner().HeldAt(services, logs)
+}
+
+// HeldAt does so with the rings that the planner made last.
+func (p *Planner) HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
+	var long []model.Service
+	for i := range services {
+		if log := logs[services[i].ID()]; len(log.Generations) >= fewestToHold || log.Coming > 0 {
+			long = append(long, services[i])
+		}
+	}
+	held := heldAt{}
+	if len(long) > 0 {
+		_, report := p.Plan(model.Config{Services: long}, logs, nil)
+		held.note(report)
+	}
+	return held
 }

@@ -22,13 +22,13 @@ func Shifts(before, after Services) []Shift {
 	at := map[model.ServiceID]int{}
 	table, report := p.Plan(model.Config{Services: before.List}, before.Logs, nil)
 	for i := range table.Services {
-		id := idOf(&table.Services[i])
+		id := table.Services[i].ID()
 		at[id] = len(shifts)
 		shifts = append(shifts, Shift{ID: id, Before: &table.Services[i], Was: report.Services[i]})
 	}
 	table, report = p.Plan(model.Config{Services: after.List}, after.Logs, nil)
 	for i := range table.Services {
-		id := idOf(&table.Services[i])
+		id := table.Services[i].ID()
 		n, had := at[id]
 		if !had {
 			n, shifts = len(shifts), append(shifts, Shift{ID: id})
@@ -99,7 +99,7 @@ func live(s *model.TableService, down func(netip.AddrPort) bool) []netip.AddrPor
 	}
 	up := make([]bool, len(s.Backends))
 	for i := range s.Backends {
-		up[i] = s.Backends[i].State != model.Down && !down(endpoint(&s.Backends[i]))
+		up[i] = s.Backends[i].State != model.Down && !down(s.Backends[i].Endpoint())
 	}
 	owners := make([]netip.AddrPort, len(s.Ring.Slots))
 	for i, slot := range s.Ring.Slots {
@@ -111,7 +111,7 @@ func live(s *model.TableService, down func(netip.AddrPort) bool) []netip.AddrPor
 			}
 		}
 		if owner != model.NoBackend {
-			owners[i] = endpoint(&s.Backends[owner])
+			owners[i] = s.Backends[owner].Endpoint()
 		}
 	}
 	return owners

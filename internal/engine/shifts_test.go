@@ -96,7 +96,7 @@ func TestOwnerAt(t *testing.T) {
 	at, r := OwnerAt(table), rand.New(rand.NewPCG(5, 6))
 	for range 10_000 {
 		hash := r.Uint64()
-		want := endpoint(&table.Backends[table.Ring.Slots[table.Ring.SlotOf(hash)].Owner])
+		want := table.Backends[table.Ring.Slots[table.Ring.SlotOf(hash)].Owner].Endpoint()
 		if got := at(uint32(hash >> 32)); got != want {
 			t.Fatalf("hash %x is of %v, want %v", hash, got, want)
 		}

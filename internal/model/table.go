@@ -49,6 +49,11 @@ type TableService struct {
 	Before *RingBefore
 }
 
+// ID returns what tells the service from others.
+func (s *TableService) ID() ServiceID {
+	return ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
+}
+
 // RingBefore is the former ring of a service whose affinity has changed: it places connections that
 // are older than the change.
 type RingBefore struct {
@@ -77,6 +82,13 @@ type TableBackend struct {
 	Weight   uint16 // policies by load divide the load by it; 0: the load does not count
 	ServerID ServerIDs
 }
+
+// Endpoint returns the backend's address and port.
+func (b *TableBackend) Endpoint() netip.AddrPort { return netip.AddrPortFrom(b.Address, b.Port) }
+
+// SameMemory reports whether two slices are the same memory. Tables and logs are read only: then they
+// are equal, however long they are.
+func SameMemory[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // NoBackend in a Slot says that there is no such candidate.
 const NoBackend = ^uint32(0)

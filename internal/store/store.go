@@ -105,13 +105,7 @@ func (s State) with(owner string, set Set) State {
 
 // equal reports whether two sets are equal; that is quick if they are the same memory.
 func (s Set) equal(o Set) bool {
-	if len(s.Documents) != len(o.Documents) || s.Given != o.Given {
-		return false
-	}
-	if len(s.Documents) == 0 || &s.Documents[0] == &o.Documents[0] {
-		return true
-	}
-	return reflect.DeepEqual(s.Documents, o.Documents)
+	return s.Given == o.Given && (model.SameMemory(s.Documents, o.Documents) || reflect.DeepEqual(s.Documents, o.Documents))
 }
 
 // changed returns the owners whose sets differ between two states, in order.

@@ -1,13 +1,53 @@
 package desired
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"time"
 
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
+
+// signsPause is the least time between two looks at signs of strain.
+const signsPause = time.Second
+
+// listen looks again for what is due when agents report signs of strain.
+func (k *Keeper) listen(ctx context.Context) {
+	follow := time.NewTicker(reportsPause)
+	defer follow.Stop()
+	for ctx.Err() == nil {
+		if k.relieves() {
+			k.renew() // so that reports about new backends are listened to
+		}
+		select {
+		case <-k.reports.Signs():
+			k.renewing.Lock()
+			k.renewed = time.Time{}
+			k.renewing.Unlock()
+			k.renew()
+			k.wake()
+			retry.Sleep(ctx, signsPause)
+		case <-k.moved.listen:
+		case <-follow.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// relieves reports whether signs of strain change the shares of some service's backends.
+func (k *Keeper) relieves() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for d := range k.shared.All() {
+		if d.Service.Relieves() {
+			return true
+		}
+	}
+	return false
+}
 
 // Strained returns what agents report about backends of the group's services that are strained, or
 // show signs of it, and the result.

@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// ledger is a change of a store that writes logs. The store may make it several times: each time
+// logChange is a change of a store that writes logs. The store may make it several times: each time
 // begins anew, and the last one counts.
-type ledger struct {
-	make     func(*ledger, store.State) (store.State, error)
+type logChange struct {
+	make     func(*logChange, store.State) (store.State, error)
 	engine   Engine
 	evidence history.Evidence
 	know     func(store.State) knowledge
@@ -38,7 +38,7 @@ type departure struct {
 	history.Departure
 }
 
-func (l *ledger) change(s store.State) (store.State, error) {
+func (l *logChange) change(s store.State) (store.State, error) {
 	l.known, l.left, l.reshared = l.know(s), nil, nil
 	l.now = l.known.now
 	l.others = l.heldByOthers(s)
@@ -47,7 +47,7 @@ func (l *ledger) change(s store.State) (store.State, error) {
 
 // heldByOthers returns the generations that place connections by logs that other directors, or an
 // earlier process, have applied already: it makes rings for this.
-func (l *ledger) heldByOthers(s store.State) map[model.ServiceID]history.Held {
+func (l *logChange) heldByOthers(s store.State) map[model.ServiceID]history.Held {
 	var services []model.Service
 	logs := engine.Logs{}
 	for d := range s.All() {
@@ -61,7 +61,7 @@ func (l *ledger) heldByOthers(s store.State) map[model.ServiceID]history.Held {
 
 // held returns the generations that still place connections of a service, though newer ones have
 // replaced them.
-func (l *ledger) held(id model.ServiceID) history.Held {
+func (l *logChange) held(id model.ServiceID) history.Held {
 	held := history.Held{}
 	maps.Copy(held, l.engine.Held(id))
 	maps.Copy(held, l.others[id])
@@ -70,7 +70,7 @@ func (l *ledger) held(id model.ServiceID) history.Held {
 
 // successor returns the log of a service that replaces a document: generations that no connection
 // needs leave, and a generation of the new service is added.
-func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
+func (l *logChange) successor(before store.Document, s *model.Service) model.Log {
 	log, left := history.Trim(before.Log, s, l.held(before.Service.ID()), l.evidence, l.now)
 	log = l.reshare(log, before.Log, s)
 	next := history.Announce(history.Advance(log, s, l.now), log, l.notice)
@@ -85,11 +85,11 @@ func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 	return next
 }
 
-// newLedger returns a change of the store that the group shares, or of this director's own store.
+// newLogChange returns a change of the store that the group shares, or of this director's own store.
 // It is called with the lock held.
-func (k *Keeper) newLedger(shared bool, make func(*ledger, store.State) (store.State, error)) *ledger {
+func (k *Keeper) newLogChange(shared bool, make func(*logChange, store.State) (store.State, error)) *logChange {
 	know := func(s store.State) knowledge { return k.knows(s, shared) }
-	l := &ledger{engine: k.engine, evidence: k.evidence, know: know, applied: k.applied, make: make}
+	l := &logChange{engine: k.engine, evidence: k.evidence, know: know, applied: k.applied, make: make}
 	if shared {
 		l.notice = time.Duration(k.file.Notice)
 		own := k.state
@@ -100,14 +100,14 @@ func (k *Keeper) newLedger(shared bool, make func(*ledger, store.State) (store.S
 
 // replaceWith returns the change that makes services the whole of an owner's set. Like trim, it is
 // called with the lock held.
-func (k *Keeper) replaceWith(shared bool, owner string, services []model.Service) *ledger {
-	return k.newLedger(shared, func(l *ledger, s store.State) (store.State, error) {
+func (k *Keeper) replaceWith(shared bool, owner string, services []model.Service) *logChange {
+	return k.newLogChange(shared, func(l *logChange, s store.State) (store.State, error) {
 		return l.replace(s, owner, services)
 	})
 }
 
 // replace returns the state in which services are the whole of an owner's set.
-func (l *ledger) replace(s store.State, owner string, services []model.Service) (store.State, error) {
+func (l *logChange) replace(s store.State, owner string, services []model.Service) (store.State, error) {
 	documents := s.Sets[owner].Documents
 	if len(documents) == 0 && l.leftover != nil {
 		documents = l.leftover(owner)
@@ -124,8 +124,8 @@ func (l *ledger) replace(s store.State, owner string, services []model.Service) 
 // trim returns the change that brings logs up to date: those with a generation that is due to
 // leave, or keeps notably more than agents report, or with backends that should get other shares.
 // The second director to do it finds nothing to do.
-func (k *Keeper) trim(shared bool) *ledger {
-	return k.newLedger(shared, func(l *ledger, s store.State) (store.State, error) {
+func (k *Keeper) trim(shared bool) *logChange {
+	return k.newLogChange(shared, func(l *logChange, s store.State) (store.State, error) {
 		return store.Trim(func(log model.Log, s model.Service) model.Log {
 			due := history.Due(log, &s, l.held(s.ID()), l.evidence, l.now)
 			late := !due.IsZero() && !l.now.Before(due) || l.known.dueToStep(log, &s).Equal(l.now)
@@ -150,8 +150,40 @@ func awaitsReports(log model.Log, s *model.Service, evidence history.Evidence) b
 
 // sameLog is quick if both are the same log.
 func sameLog(a, b model.Log) bool {
-	if len(a.Generations) != len(b.Generations) {
-		return false
+	return model.SameMemory(a.Generations, b.Generations) || reflect.DeepEqual(a, b)
+}
+
+// settle counts what a change has taken out of the logs, warns if it was still needed, and logs
+// which backends start slowly or are strained. It is called with the lock held.
+func (k *Keeper) settle(l *logChange) {
+	for _, d := range l.left {
+		k.left[d.Cause]++
+		if d.Cause == history.Overdue {
+			k.log.Warn("a generation that agents report connections of, or are silent about, or that directors see some of, has left the log at max-retention",
+				"service", d.service, "generation", d.Number, "since", d.Since)
+		}
 	}
-	return len(a.Generations) == 0 || &a.Generations[0] == &b.Generations[0] || reflect.DeepEqual(a, b)
+	for _, s := range l.reshared {
+		if !sameSteps(s.before, s.after) {
+			k.log.Info("backends that start slowly have other shares", "service", s.service, "steps", s.starting())
+		}
+		if !sameStrain(s.before, s.after) {
+			k.log.Warn("backends that are strained have other shares", "service", s.service, "strained", s.strained())
+		}
+	}
+}
+
+// Left returns how many generations have left logs in changes that this keeper made, by the cause.
+// In a group one director counts each.
+func (k *Keeper) Left() map[history.Cause]uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.left)
+}
+
+// Revision returns the revision of the group's state that is followed, or 0.
+func (k *Keeper) Revision() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.shared.Revision
 }
