@@ -57,9 +57,9 @@ func finish(f []byte) []byte {
 	return f
 }
 
-// telling is a frame of some flows.
-type telling struct {
-	frame []byte
+// flowsFrame is a frame of some flows.
+type flowsFrame struct {
+	bytes []byte
 	flows int
 }
 
@@ -78,16 +78,16 @@ func fewFresh(flows []model.RememberedFlow, room *int) []model.RememberedFlow {
 	})
 }
 
-// tellingsOf puts flows into frames. Flows that open are not told. A receiver takes a fresh flow for
+// framesOf puts flows into frames. Flows that open are not told. A receiver takes a fresh flow for
 // a fresh one, too.
-func tellingsOf(flows []model.RememberedFlow, v version) (list []telling) {
+func framesOf(flows []model.RememberedFlow, v version) (list []flowsFrame) {
 	flows = slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool { return f.State == model.FlowOpening })
 	for some := range slices.Chunk(flows, flowsAtOnce) {
 		f := frame(frameFlows)
 		for i := range some {
 			f = appendFlow(f, &some[i], v)
 		}
-		list = append(list, telling{finish(f), len(some)})
+		list = append(list, flowsFrame{finish(f), len(some)})
 	}
 	return list
 }

@@ -8,10 +8,10 @@ import (
 
 // FuzzReadFrame: what a peer may send is refused, or read as one frame that would be written so.
 func FuzzReadFrame(f *testing.F) {
-	for _, t := range tellingsOf(some(), classed) {
-		f.Add(t.frame)
-		f.Add(append(frame(frameAll), t.frame...))
-		f.Add(t.frame[:len(t.frame)-1])
+	for _, sent := range framesOf(some(), classed) {
+		f.Add(sent.bytes)
+		f.Add(append(frame(frameAll), sent.bytes...))
+		f.Add(sent.bytes[:len(sent.bytes)-1])
 	}
 	f.Add(frameOfResets(counts()))
 	f.Add(frame(frameAlive))

@@ -72,11 +72,11 @@ func TestFewFreshFlowsAreTold(t *testing.T) {
 	for _, v := range versions {
 		room := 1
 		for _, want := range [][]model.RememberedFlow{{as(fresh, v), as(open, v)}, {as(open, v)}} {
-			list := tellingsOf(fewFresh([]model.RememberedFlow{fresh, open, fresh}, &room), v)
+			list := framesOf(fewFresh([]model.RememberedFlow{fresh, open, fresh}, &room), v)
 			if len(list) != 1 || list[0].flows != len(want) {
 				t.Fatalf("%s: %d frames, want one with %d flows", v.protocol(), len(list), len(want))
 			}
-			flows, err := readFlows(list[0].frame[headerLength+1:], v)
+			flows, err := readFlows(list[0].bytes[headerLength+1:], v)
 			if err != nil || !slices.Equal(flows, want) {
 				t.Errorf("%s: %+v is told, error %v", v.protocol(), flows, err)
 			}

@@ -34,8 +34,8 @@ type Sync struct {
 	log         *slog.Logger
 	identities  Identities
 	certificate tls.Certificate
-	teller      teller
-	door        door
+	publisher   publisher
+	handshakes  handshakes
 	strangers   atomic.Uint64 // hosts that dialed and are not of the group
 
 	mu      sync.Mutex
@@ -45,8 +45,8 @@ type Sync struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	listening sync.Mutex
-	deaf      map[netip.AddrPort]error // why this director cannot listen there
+	listening    sync.Mutex
+	notListening map[netip.AddrPort]error // why this director cannot listen there
 }
 
 // New makes a key for this process, and does not connect yet.
@@ -56,8 +56,8 @@ func New(memory Memory, identities Identities, log *slog.Logger) (*Sync, error) 
 		return nil, err
 	}
 	return &Sync{
-		log: log, identities: identities, certificate: certificate, door: door{waiting: map[netip.Addr][]net.Conn{}},
-		teller: teller{memory: memory, log: log, queues: map[*queue]bool{}}, stop: func() {},
+		log: log, identities: identities, certificate: certificate, handshakes: handshakes{waiting: map[netip.Addr][]net.Conn{}},
+		publisher: publisher{memory: memory, log: log, queues: map[*queue]bool{}}, stop: func() {},
 	}, nil
 }
 
@@ -88,7 +88,7 @@ func (s *Sync) Set(own, others []netip.Addr, port uint16) {
 		s.peers = append(s.peers, newPeer(a))
 	}
 	for _, p := range s.peers {
-		s.running.Go(func() { s.hear(ctx, p, port) })
+		s.running.Go(func() { s.subscribe(ctx, p, port) })
 	}
 	if len(others) == 0 {
 		return
@@ -121,7 +121,7 @@ func (s *Sync) Await(ctx context.Context) (missing []netip.Addr) {
 // Close ends all connections.
 func (s *Sync) Close() {
 	s.Set(nil, nil, 0)
-	s.teller.close()
+	s.publisher.close()
 }
 
 // peerOf is the director that has a certificate; nil: none of the group.
@@ -155,7 +155,7 @@ func (s *Sync) Strangers() uint64 { return s.strangers.Load() }
 type peer struct {
 	address netip.Addr
 	first   chan struct{} // is closed when it has told everything once, or has nothing to tell
-	knocks  chan struct{} // is sent to when it has dialed: it is there
+	dials   chan struct{} // is sent to when it has dialed: it is there
 
 	heard     atomic.Uint64 // flows
 	garbage   atomic.Uint64 // how often it could not be understood
@@ -163,18 +163,18 @@ type peer struct {
 	toldAll   atomic.Uint64 // how often it was told everything
 	dropped   atomic.Uint64 // how often it was too slow
 
-	mu        sync.Mutex
-	once      bool
-	hearsFrom time.Time // since when it tells this director; zero: it does not
-	hearing   net.Conn  // the connection by which it tells
-	hears     string    // the fingerprint that it has shown there
-	guest     net.Conn  // the connection by which it is told
-	told      time.Time // since when
-	problem   string
+	mu         sync.Mutex
+	once       bool
+	hearsFrom  time.Time // since when it tells this director; zero: it does not
+	hearing    net.Conn  // the connection by which it tells
+	hears      string    // the fingerprint that it has shown there
+	subscriber net.Conn  // the connection by which it is told
+	told       time.Time // since when
+	problem    string
 }
 
 func newPeer(address netip.Addr) *peer {
-	return &peer{address: address, first: make(chan struct{}), knocks: make(chan struct{}, 1)}
+	return &peer{address: address, first: make(chan struct{}), dials: make(chan struct{}, 1)}
 }
 
 func (p *peer) answered() {
@@ -199,23 +199,23 @@ func (p *peer) tells() {
 	p.hearsFrom, p.problem = time.Now().Truncate(time.Second), ""
 }
 
-// dialled notes the connection by which the peer tells.
-func (p *peer) dialled(conn net.Conn, fingerprint string) {
+// connected notes the connection by which the peer tells.
+func (p *peer) connected(conn net.Conn, fingerprint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hearing, p.hears = conn, fingerprint
 }
 
-// knock says that a process with this fingerprint is there. An earlier process will tell no more
+// dialed says that a process with this fingerprint is there. An earlier process will tell no more
 // than it has told.
-func (p *peer) knock(fingerprint string) {
+func (p *peer) dialed(fingerprint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.hearing != nil && p.hears != fingerprint {
 		p.hearing.Close()
 	}
 	select {
-	case p.knocks <- struct{}{}:
+	case p.dials <- struct{}{}:
 	default:
 	}
 }
@@ -231,15 +231,15 @@ func (p *peer) fail(err error) {
 func (p *peer) enter(conn net.Conn) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.guest != nil {
-		p.guest.Close()
+	if p.subscriber != nil {
+		p.subscriber.Close()
 	}
-	p.guest, p.told = conn, time.Now().Truncate(time.Second)
+	p.subscriber, p.told = conn, time.Now().Truncate(time.Second)
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.guest == conn {
-			p.guest, p.told = nil, time.Time{}
+		if p.subscriber == conn {
+			p.subscriber, p.told = nil, time.Time{}
 		}
 	}
 }

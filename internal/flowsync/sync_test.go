@@ -96,7 +96,7 @@ func TestNobodyIsThere(t *testing.T) {
 // that shows no life. It waits for one that answers in any case.
 func TestNoSignOfLife(t *testing.T) {
 	port := freePort(t)
-	deaf(t, member(3), port)
+	unresponsive(t, member(3), port)
 	remembers := newMemory()
 	remembers.learn(flowOf(1, model.FlowOpen))
 	d, hearsay := newDirectory(), newDirectory()
@@ -124,9 +124,9 @@ func TestNoSignOfLife(t *testing.T) {
 	}
 }
 
-// deaf makes an address one that answers no SYN, like a host that is gone: its queue of
+// unresponsive makes an address one that answers no SYN, like a host that is gone: its queue of
 // connections that nobody accepts is full.
-func deaf(t *testing.T, at netip.Addr, port uint16) {
+func unresponsive(t *testing.T, at netip.Addr, port uint16) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -184,31 +184,31 @@ func TestGarbage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, port := newDirectory(), freePort(t)
 			m := newMemory()
-			hearer, teller := start(t, d, m, 1), start(t, d, newMemory(), 2)
+			subscriber, publisher := start(t, d, m, 1), start(t, d, newMemory(), 2)
 			listener, err := net.Listen("tcp", netip.AddrPortFrom(member(2), port).String())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer listener.Close()
-			hearer.joinGroup(1, 2, port)
+			subscriber.joinGroup(1, 2, port)
 			for range 2 { // it dials again
 				raw, err := listener.Accept()
 				if err != nil {
 					t.Fatal(err)
 				}
-				conn := tls.Server(raw, teller.secure(func(shown string) bool { return shown == hearer.Fingerprint() }))
+				conn := tls.Server(raw, publisher.secure(func(shown string) bool { return shown == subscriber.Fingerprint() }))
 				if _, err := conn.Write(append(finish(appendFlow(frame(frameFlows), new(flowOf(1, model.FlowOpen)), classed)), garbage...)); err != nil {
 					t.Fatal(err)
 				}
 				conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 				if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
-					t.Errorf("the hearer says %d bytes", n)
+					t.Errorf("the subscriber says %d bytes", n)
 				} else if network, ok := err.(net.Error); ok && network.Timeout() {
-					t.Error("the hearer does not end the connection")
+					t.Error("the subscriber does not end the connection")
 				}
 				raw.Close()
 			}
-			eventually(t, "it is counted", func() bool { return hearer.Status()[0].Garbage >= 2 })
+			eventually(t, "it is counted", func() bool { return subscriber.Status()[0].Garbage >= 2 })
 			if !m.knows(flowOf(1, model.FlowOpen)) {
 				t.Error("what came before is lost")
 			}

@@ -126,7 +126,7 @@ func (b *Book) Follow(table []model.TableService) {
 		if !t.Policy.ByLoad() {
 			continue
 		}
-		id := model.ServiceID{Segment: t.Segment, VIP: t.VIP, Protocol: t.Protocol, Port: t.Port}
+		id := t.ID()
 		s := b.services[id]
 		if s == nil {
 			s = &service{id: id, degraded: true}
@@ -141,7 +141,7 @@ func (b *Book) Follow(table []model.TableService) {
 func (s *service) follow(backends []model.TableBackend) {
 	next := make(map[netip.AddrPort]*backend, len(backends))
 	for i := range backends {
-		at := netip.AddrPortFrom(backends[i].Address, backends[i].Port)
+		at := backends[i].Endpoint()
 		is := s.backends[at]
 		if is == nil {
 			is = &backend{}
@@ -293,4 +293,35 @@ func (b *Book) tell() {
 	case b.changed <- struct{}{}:
 	default:
 	}
+}
+
+// Agents returns how many agents report.
+func (b *Book) Agents() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.agents)
+}
+
+// Status returns a service's known loads, and what was reported about its backends; nil: it uses no
+// reports.
+func (b *Book) Status(id model.ServiceID) (*model.ServiceLoads, map[netip.AddrPort]*model.BackendLoad) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.services[id]
+	if s == nil || !b.on {
+		return nil, nil
+	}
+	now := b.clock()
+	s.count(now)
+	of := &model.ServiceLoads{Reported: s.fresh, Stale: s.stale, Degraded: s.degraded, Degradations: s.degradations}
+	backends := map[netip.AddrPort]*model.BackendLoad{}
+	for at, is := range s.backends {
+		if !is.heard.IsZero() {
+			backends[at] = &model.BackendLoad{
+				Connections: is.load.Connections, Queue: is.load.Queue, Pressure: is.load.Pressure,
+				Age: now.Sub(is.heard).Seconds(), Stale: !is.freshAt(now),
+			}
+		}
+	}
+	return of, backends
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // outcome is what becomes of a message.
@@ -77,22 +78,13 @@ func NewReceiver(take func(from uint64, interval time.Duration, loads []model.Lo
 func (r *Receiver) Set(c *model.Config) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
-	var next setting
-	if c.Loads.Given() {
-		all, err := readKeys(c.Loads.KeyFile)
-		if err != nil {
-			err = fmt.Errorf("loads.key-file: %w", err)
-			r.noteKeys(err)
-			return err
-		}
-		next.keys = all
-		for _, d := range c.LoadDirectors() {
-			next.directors = append(next.directors, netip.AddrPortFrom(d, c.Loads.Port))
-		}
-	}
-	r.noteKeys(nil)
-	if next.equal(&r.now) {
-		return nil
+	next, err := settingOf(c)
+	next.interval = 0 // each report says when the next one comes
+	r.mu.Lock()
+	r.badKeys = err
+	r.mu.Unlock()
+	if err != nil || next.equal(&r.now) {
+		return err
 	}
 	r.end()
 	r.now = next
@@ -136,7 +128,7 @@ func isLocal(a netip.Addr) bool {
 
 // listen hears at one address while it is this host's, until the context ends.
 func (r *Receiver) listen(ctx context.Context, at netip.AddrPort, by keys) {
-	for said := false; ctx.Err() == nil; pause(ctx, again) {
+	for said := false; ctx.Err() == nil; retry.Sleep(ctx, again) {
 		if !r.local(at.Addr()) {
 			r.note(at, errElsewhere)
 			continue
@@ -173,12 +165,6 @@ func (r *Receiver) note(at netip.AddrPort, err error) {
 	r.problems[at] = err
 }
 
-func (r *Receiver) noteKeys(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.badKeys = err
-}
-
 // Problem returns why the receiver does not work as configured, or nil.
 func (r *Receiver) Problem() error {
 	r.mu.Lock()
@@ -210,7 +196,7 @@ func (r *Receiver) hear(ctx context.Context, g *gate, conn *net.UDPConn, by keys
 			wrong, since = 0, since.Add(passed)
 		}
 		if wrong++; wrong >= wrongInSlice {
-			pause(ctx, slice-time.Since(since))
+			retry.Sleep(ctx, slice-time.Since(since))
 		}
 	}
 }

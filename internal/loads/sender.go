@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // Meter measures the loads of the backends on a host.
@@ -51,6 +52,21 @@ type setting struct {
 	directors []netip.AddrPort
 }
 
+// settingOf returns what a valid configuration says. It reads the file with keys.
+func settingOf(c *model.Config) (s setting, err error) {
+	if !c.Loads.Given() {
+		return s, nil
+	}
+	if s.keys, err = readKeys(c.Loads.KeyFile); err != nil {
+		return s, fmt.Errorf("loads.key-file: %w", err)
+	}
+	s.interval = time.Duration(c.Loads.Interval)
+	for _, d := range c.LoadDirectors() {
+		s.directors = append(s.directors, netip.AddrPortFrom(d, c.Loads.Port))
+	}
+	return s, nil
+}
+
 func (s *setting) equal(o *setting) bool {
 	return slices.Equal(s.keys, o.keys) && s.interval == o.interval && slices.Equal(s.directors, o.directors)
 }
@@ -72,22 +88,12 @@ func randomNumber() uint64 {
 func (s *Sender) Set(c *model.Config) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
-	var next setting
-	s.note(&s.badKeys, nil)
-	if c.Loads.Given() {
-		all, err := readKeys(c.Loads.KeyFile)
-		if err != nil {
-			err = fmt.Errorf("loads.key-file: %w", err)
-			s.note(&s.badKeys, err)
-			return err
-		}
-		next = setting{keys: all, interval: time.Duration(c.Loads.Interval)}
-		for _, d := range c.LoadDirectors() {
-			next.directors = append(next.directors, netip.AddrPortFrom(d, c.Loads.Port))
-		}
-	}
-	if next.equal(&s.now) {
-		return nil
+	next, err := settingOf(c)
+	s.mu.Lock()
+	s.badKeys = err
+	s.mu.Unlock()
+	if err != nil || next.equal(&s.now) {
+		return err
 	}
 	s.end()
 	s.now = next
@@ -149,7 +155,7 @@ func (s *Sender) report(ctx context.Context, interval time.Duration, lines []*li
 				}
 			}
 		}
-		if pause(ctx, next-time.Since(began)); ctx.Err() != nil {
+		if retry.Sleep(ctx, next-time.Since(began)); ctx.Err() != nil {
 			return
 		}
 	}
@@ -158,13 +164,6 @@ func (s *Sender) report(ctx context.Context, interval time.Duration, lines []*li
 // restFactor bounds measuring to a twentieth of a CPU: with very many connections reports are
 // rarer. A count is not reported twice, because directors add what they place meanwhile.
 const restFactor = 20
-
-// note keeps an error for the status.
-func (s *Sender) note(as *error, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*as = err
-}
 
 func (s *Sender) noteLook(interval time.Duration, err error) {
 	s.mu.Lock()
@@ -243,7 +242,7 @@ func (l *line) run(ctx context.Context) {
 		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(l.director))
 		if err != nil {
 			l.sender.log.Debug("no way to a director for reports of loads", "director", l.director, "error", err)
-			pause(ctx, again)
+			retry.Sleep(ctx, again)
 			continue
 		}
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -263,7 +262,7 @@ func (l *line) hear(ctx context.Context, conn *net.UDPConn) {
 		if err != nil {
 			// The port is closed (ICMP), or the socket's address is gone: a new socket may be
 			// better, and is no worse.
-			pause(ctx, again)
+			retry.Sleep(ctx, again)
 			return
 		}
 		m, _, err := decode(b[:n], l.keys)
@@ -290,11 +289,4 @@ func (l *line) send(m *message) {
 		return
 	}
 	l.sender.sent.Add(1)
-}
-
-func pause(ctx context.Context, wait time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(wait):
-	}
 }

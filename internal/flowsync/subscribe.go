@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"weir.io/weir/internal/retry"
 )
 
 const (
@@ -24,51 +26,51 @@ const (
 	soonPause  = 200 * time.Millisecond // at most, while a start waits for it
 )
 
-// hear dials a director and remembers what it tells, again and again.
-func (s *Sync) hear(ctx context.Context, p *peer, port uint16) {
-	wait := firstPause
+// subscribe dials a director and remembers what it tells, again and again.
+func (s *Sync) subscribe(ctx context.Context, p *peer, port uint16) {
+	backoff := retry.Backoff{First: firstPause, Last: lastPause}
 	for ctx.Err() == nil {
-		heard, err := s.hearOnce(ctx, p, port)
+		heard, err := s.subscribeOnce(ctx, p, port)
 		if ctx.Err() != nil {
 			return
 		}
 		if heard {
-			wait = firstPause
+			backoff.Reset()
 		}
 		// A director that is there, and does not take this one for one of the group yet, soon will.
 		var unreachable *net.OpError
-		if errors.As(err, &unreachable) && unreachable.Op == "dial" || errors.Is(err, errNobody) {
+		if errors.As(err, &unreachable) && unreachable.Op == "dial" || errors.Is(err, errNoFingerprint) {
 			p.answered()
 		}
 		p.fail(err)
 		s.log.Debug("director of the group tells nothing of flows", "director", p.address, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-p.knocks:
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, lastPause)
+		wait := backoff.Next()
 		if p.awaited() {
 			wait = min(wait, soonPause)
+		}
+		select {
+		case <-ctx.Done():
+		case <-p.dials:
+		case <-time.After(wait):
 		}
 	}
 }
 
-// errNobody says that a director has not written its fingerprint.
+// errNoFingerprint says that a director has not written its fingerprint.
 var (
-	errNobody  = errors.New("it has not said by which certificate it is known")
-	errUnknown = errors.New("it is not known yet who is who in the group")
+	errNoFingerprint = errors.New("it has not said by which certificate it is known")
+	errNotListed     = errors.New("it is not known yet who is who in the group")
 )
 
-// hearOnce hears one director until the connection ends; heard says that the director has told
+// subscribeOnce hears one director until the connection ends; heard says that the director has told
 // something.
-func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, err error) {
+func (s *Sync) subscribeOnce(ctx context.Context, p *peer, port uint16) (heard bool, err error) {
 	fingerprint, known := s.identities.Fingerprint(p.address)
 	switch {
 	case !known:
-		return false, errUnknown
+		return false, errNotListed
 	case fingerprint == "":
-		return false, errNobody
+		return false, errNoFingerprint
 	}
 	dialer := net.Dialer{Timeout: s.patience(p), KeepAlive: aliveEvery, LocalAddr: s.addressFor(p.address)}
 	raw, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.address.String(), strconv.Itoa(int(port))))
@@ -77,7 +79,7 @@ func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, 
 	}
 	defer raw.Close()
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
-	p.dialled(raw, fingerprint)
+	p.connected(raw, fingerprint)
 	conn := tls.Client(raw, s.secure(func(shown string) bool { return shown == fingerprint }))
 	hello, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
@@ -113,7 +115,7 @@ func (s *Sync) addressFor(other netip.Addr) net.Addr {
 func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) (heard bool, err error) {
 	spoken := versionOf(conn.ConnectionState().NegotiatedProtocol)
 	reader, buffer := bufio.NewReaderSize(conn, maxFrame), []byte(nil)
-	defer s.teller.memory.HearResets(p.address, nil)
+	defer s.publisher.memory.HearResets(p.address, nil)
 	for ctx.Err() == nil {
 		if err := raw.SetReadDeadline(time.Now().Add(silentTime)); err != nil {
 			return heard, err
@@ -138,7 +140,7 @@ func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) 
 				return heard, err
 			}
 			p.heard.Add(uint64(len(flows)))
-			if err := s.teller.memory.Remember(flows); err != nil {
+			if err := s.publisher.memory.Remember(flows); err != nil {
 				return heard, err
 			}
 		case frameResets:
@@ -150,7 +152,7 @@ func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) 
 				s.countGarbage(p, err)
 				return heard, err
 			}
-			s.teller.memory.HearResets(p.address, resets)
+			s.publisher.memory.HearResets(p.address, resets)
 		}
 	}
 	return heard, ctx.Err()
@@ -167,21 +169,14 @@ func (s *Sync) countGarbage(p *peer, err error) {
 	s.log.Warn("director of the group says what cannot be understood", "director", p.address, "error", err)
 }
 
-func pause(ctx context.Context, wait time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(wait):
-	}
-}
-
 // Problem says at which of this host's addresses directors of the group cannot dial it to hear of
 // flows; nil: at none.
 func (s *Sync) Problem() error {
 	s.listening.Lock()
 	defer s.listening.Unlock()
 	var errs []error
-	for _, at := range slices.SortedFunc(maps.Keys(s.deaf), netip.AddrPort.Compare) {
-		errs = append(errs, fmt.Errorf("directors of the group cannot tell this one of flows at %v: %w", at, s.deaf[at]))
+	for _, at := range slices.SortedFunc(maps.Keys(s.notListening), netip.AddrPort.Compare) {
+		errs = append(errs, fmt.Errorf("directors of the group cannot tell this one of flows at %v: %w", at, s.notListening[at]))
 	}
 	return errors.Join(errs...)
 }
@@ -190,11 +185,11 @@ func (s *Sync) Problem() error {
 func (s *Sync) noteListening(at netip.AddrPort, err error) {
 	s.listening.Lock()
 	defer s.listening.Unlock()
-	if delete(s.deaf, at); err != nil {
-		if s.deaf == nil {
-			s.deaf = map[netip.AddrPort]error{}
+	if delete(s.notListening, at); err != nil {
+		if s.notListening == nil {
+			s.notListening = map[netip.AddrPort]error{}
 		}
-		s.deaf[at] = err
+		s.notListening[at] = err
 	}
 }
 
@@ -209,7 +204,7 @@ func (s *Sync) listen(ctx context.Context, at netip.AddrPort) {
 				s.log.Error("directors of the group cannot be told of flows yet", "at", at, "error", err)
 			}
 			said = true
-			pause(ctx, lastPause)
+			retry.Sleep(ctx, lastPause)
 			continue
 		}
 		stop := context.AfterFunc(ctx, func() { listener.Close() })

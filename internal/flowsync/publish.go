@@ -10,9 +10,11 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 const (
@@ -21,8 +23,8 @@ const (
 	writeTime     = 10 * time.Second // for one frame
 )
 
-// teller tells all directors that have dialed. The memory is followed while there are any.
-type teller struct {
+// publisher tells all directors that have dialed. The memory is followed while there are any.
+type publisher struct {
 	memory Memory
 	log    *slog.Logger
 
@@ -35,7 +37,7 @@ type teller struct {
 
 // join makes a queue that gets everything. It begins with all that is remembered, as soon as
 // nothing can be missed between that and what is learned from then on.
-func (t *teller) join(q *queue) {
+func (t *publisher) join(q *queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.queues[q] = true
@@ -49,7 +51,7 @@ func (t *teller) join(q *queue) {
 	}
 }
 
-func (t *teller) leave(q *queue) {
+func (t *publisher) leave(q *queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.queues, q)
@@ -60,19 +62,19 @@ func (t *teller) leave(q *queue) {
 }
 
 // follow hands what the memory learns to all queues, until the context ends.
-func (t *teller) follow(ctx context.Context) {
+func (t *publisher) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := t.memory.FollowFlows(ctx, func(news []model.RememberedFlow, untold bool) { t.spread(ctx, news, untold) })
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		t.log.Error("tell the group what is learned of flows", "error", err)
-		pause(ctx, lastPause)
+		retry.Sleep(ctx, lastPause)
 	}
 }
 
-func (t *teller) spread(ctx context.Context, news []model.RememberedFlow, untold bool) {
-	tellings := map[version][]telling{classed: tellingsOf(news, classed)}
+func (t *publisher) spread(ctx context.Context, news []model.RememberedFlow, untold bool) {
+	frames := map[version][]flowsFrame{classed: framesOf(news, classed)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ctx.Err() != nil {
@@ -83,19 +85,19 @@ func (t *teller) spread(ctx context.Context, news []model.RememberedFlow, untold
 		if untold {
 			q.everything()
 		}
-		if _, made := tellings[q.version]; !made {
-			tellings[q.version] = tellingsOf(news, q.version)
+		if _, made := frames[q.version]; !made {
+			frames[q.version] = framesOf(news, q.version)
 		}
-		if some := tellings[q.version]; len(some) > 0 {
+		if some := frames[q.version]; len(some) > 0 {
 			q.add(some)
 		}
 	}
 }
 
-func (t *teller) close() { t.done.Wait() }
+func (t *publisher) close() { t.done.Wait() }
 
-// tell writes to a director that has dialed until that one goes or is too slow.
-func (t *teller) tell(ctx context.Context, conn *tls.Conn, p *peer) error {
+// publish writes to a director that has dialed until that one goes or is too slow.
+func (t *publisher) publish(ctx context.Context, conn *tls.Conn, p *peer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	q := newQueue(&p.dropped, versionOf(conn.ConnectionState().NegotiatedProtocol))
@@ -128,34 +130,34 @@ func (t *teller) tell(ctx context.Context, conn *tls.Conn, p *peer) error {
 }
 
 // empty tells all that is in the queue.
-func (t *teller) empty(q *queue, conn net.Conn, p *peer) error {
-	tellings, everything := q.take()
+func (t *publisher) empty(q *queue, conn net.Conn, p *peer) error {
+	frames, everything := q.take()
 	if everything {
-		if err := t.tellAll(conn, p, q.version); err != nil {
+		if err := t.publishAll(conn, p, q.version); err != nil {
 			return err
 		}
 	}
-	for _, telling := range tellings {
-		if err := write(conn, telling.frame); err != nil {
+	for _, f := range frames {
+		if err := write(conn, f.bytes); err != nil {
 			return err
 		}
-		p.toldFlows.Add(uint64(telling.flows))
+		p.toldFlows.Add(uint64(f.flows))
 	}
 	return nil
 }
 
-func (t *teller) tellAll(conn net.Conn, p *peer, v version) error {
+func (t *publisher) publishAll(conn net.Conn, p *peer, v version) error {
 	var broken error
 	room := mostFresh
 	if v == unclassed {
 		room = 0 // the other one would keep them as long as any
 	}
 	err := t.memory.RememberedFlows(func(some []model.RememberedFlow) bool {
-		for _, telling := range tellingsOf(fewFresh(some, &room), v) {
-			if broken = write(conn, telling.frame); broken != nil {
+		for _, f := range framesOf(fewFresh(some, &room), v) {
+			if broken = write(conn, f.bytes); broken != nil {
 				return false
 			}
-			p.toldFlows.Add(uint64(telling.flows))
+			p.toldFlows.Add(uint64(f.flows))
 		}
 		return true
 	})
@@ -195,7 +197,7 @@ func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 		}
 		if err != nil {
 			s.log.Warn("take in a director of the group", "error", err)
-			pause(ctx, firstPause)
+			retry.Sleep(ctx, firstPause)
 			continue
 		}
 		from, is := s.fromGroup(conn.RemoteAddr())
@@ -204,8 +206,8 @@ func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 			conn.Close()
 			continue
 		}
-		known := s.door.enter(from, conn)
-		s.running.Go(func() { s.entertain(ctx, conn, known) })
+		known := s.handshakes.enter(from, conn)
+		s.running.Go(func() { s.serve(ctx, conn, known) })
 	}
 }
 
@@ -222,9 +224,9 @@ func (s *Sync) fromGroup(from net.Addr) (address netip.Addr, is bool) {
 	return address, slices.ContainsFunc(s.peers, func(p *peer) bool { return p.address == address })
 }
 
-// entertain tells a director that has dialed, if it is of the group. known is called when its
+// serve tells a director that has dialed, if it is of the group. known is called when its
 // handshake has ended.
-func (s *Sync) entertain(ctx context.Context, raw net.Conn, known func()) {
+func (s *Sync) serve(ctx context.Context, raw net.Conn, known func()) {
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
 	defer raw.Close()
 	conn := tls.Server(raw, s.secure(func(fingerprint string) bool { return s.peerOf(fingerprint) != nil }))
@@ -242,12 +244,109 @@ func (s *Sync) entertain(ctx context.Context, raw net.Conn, known func()) {
 	if p == nil {
 		return // it has left the group meanwhile
 	}
-	p.knock(fingerprint)
+	p.dialed(fingerprint)
 	leave := p.enter(raw)
 	defer leave()
 	s.log.Info("director of the group is told of flows", "director", p.address)
-	err = s.teller.tell(ctx, conn, p)
+	err = s.publisher.publish(ctx, conn, p)
 	if ctx.Err() == nil {
 		s.log.Info("director of the group is not told of flows any more", "director", p.address, "error", err)
+	}
+}
+
+// queueMost is how many bytes may wait for a slow director.
+const queueMost = 8 << 20
+
+// queue is what to tell one director. When it has become too long it is dropped, and the director
+// is told everything again.
+type queue struct {
+	wake    chan struct{}  // is sent to when the queue has something
+	dropped *atomic.Uint64 // how often it has become too long
+	version version        // that the director understands
+
+	mu     sync.Mutex
+	frames []flowsFrame
+	bytes  int
+	again  bool
+}
+
+func newQueue(dropped *atomic.Uint64, v version) *queue {
+	return &queue{wake: make(chan struct{}, 1), dropped: dropped, version: v}
+}
+
+func (q *queue) add(frames []flowsFrame) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.again {
+		return // everything will be told anyway
+	}
+	for _, f := range frames {
+		q.bytes += len(f.bytes)
+	}
+	q.frames = append(q.frames, frames...)
+	if q.bytes > queueMost {
+		q.dropped.Add(1)
+		q.restart()
+	}
+	q.ring()
+}
+
+// everything makes the queue tell the director everything again.
+func (q *queue) everything() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.restart()
+	q.ring()
+}
+
+func (q *queue) restart() { q.frames, q.bytes, q.again = nil, 0, true }
+
+func (q *queue) ring() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the queue. What is added from now on comes after everything.
+func (q *queue) take() (frames []flowsFrame, everything bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	frames, everything = q.frames, q.again
+	q.frames, q.bytes, q.again = nil, 0, false
+	return frames, everything
+}
+
+// handshakesMost is how many connections of one address may be in their handshakes at once. A
+// director of the group has one; more come only from a process that has ended without a word, or
+// from somebody else on that host.
+const handshakesMost = 4
+
+// handshakes are the connections whose handshakes are under way. Each address has places of its own, so
+// connections that say nothing keep no other director out.
+type handshakes struct {
+	mu      sync.Mutex
+	waiting map[netip.Addr][]net.Conn // the oldest first
+}
+
+// enter notes a connection until leave is called. If its address has no place left, it takes that
+// of the oldest one, which is closed.
+func (h *handshakes) enter(from netip.Addr, conn net.Conn) (leave func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if list := h.waiting[from]; len(list) == handshakesMost {
+		list[0].Close()
+		h.waiting[from] = slices.Delete(list, 0, 1)
+	}
+	h.waiting[from] = append(h.waiting[from], conn)
+	return func() { h.leave(from, conn) }
+}
+
+func (h *handshakes) leave(from netip.Addr, conn net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting[from] = slices.DeleteFunc(h.waiting[from], func(c net.Conn) bool { return c == conn })
+	if len(h.waiting[from]) == 0 {
+		delete(h.waiting, from)
 	}
 }
