@@ -88,3 +88,91 @@ func (c *Codec) Length() int { return 1 + c.config.ServerIDLength + c.config.Non
 func (c *Codec) routes(cid []byte) bool {
 	return len(cid) >= c.Length() && cid[0]>>idShift == c.config.ID
 }
+
+// Encode returns the connection ID of a server and a nonce. Its first byte says how
+// many bytes follow. A nonce must not be used twice with one key and server; without
+// a key it must be random, for else it links the connection IDs of a client:
+// [Generator] sees to both.
+func (c *Codec) Encode(serverID, nonce []byte) ([]byte, error) {
+	if len(serverID) != c.config.ServerIDLength {
+		return nil, fmt.Errorf("a server ID of %d bytes is not one of %d", len(serverID), c.config.ServerIDLength)
+	}
+	if len(nonce) != c.config.NonceLength {
+		return nil, fmt.Errorf("a nonce of %d bytes is not one of %d", len(nonce), c.config.NonceLength)
+	}
+	cid := make([]byte, 1, c.Length())
+	cid[0] = c.config.ID<<idShift | byte(c.Length()-1)
+	cid = append(append(cid, serverID...), nonce...)
+	switch text := cid[1:]; {
+	case c.block == nil:
+	case len(text) == singlePass:
+		c.block.Encrypt(text, text)
+	default:
+		c.encryptFourPass(text)
+	}
+	return cid, nil
+}
+
+// Unroutable returns a random connection ID for a server that has no configuration:
+// load balancers do not look for a server in it. The draft asks for 8 bytes or more,
+// and the first byte can say no more than MaxLength follow.
+func Unroutable(length int) ([]byte, error) {
+	if length < 8 || length > 1+MaxLength {
+		return nil, fmt.Errorf("a connection ID of %d bytes is out of range 8 to %d", length, 1+MaxLength)
+	}
+	cid := randomBytes(length)
+	cid[0] = unroutable<<idShift | byte(length-1)
+	return cid, nil
+}
+
+// Decode returns the server ID in a connection ID, which may have more bytes than
+// the configuration needs: a server may append some of its own, and a short header
+// does not say where its connection ID ends. The error is ErrUnroutable.
+func (c *Codec) Decode(cid []byte) ([]byte, error) {
+	if !c.routes(cid) {
+		return nil, ErrUnroutable
+	}
+	text := make([]byte, c.Length()-1)
+	copy(text, cid[1:])
+	switch {
+	case c.block == nil:
+	case len(text) == singlePass:
+		c.block.Decrypt(text, text)
+	default:
+		c.decryptFourPass(text)
+	}
+	return text[:c.config.ServerIDLength], nil
+}
+
+// Codecs are the configurations in use at the same time, by their numbers.
+type Codecs [MaxID + 1]*Codec
+
+// NewCodecs checks configurations; no two may have the same number.
+func NewCodecs(configs ...Config) (*Codecs, error) {
+	all := new(Codecs)
+	for _, config := range configs {
+		codec, err := New(config)
+		if err != nil {
+			return nil, err
+		}
+		if all[config.ID] != nil {
+			return nil, fmt.Errorf("two configurations have ID %d", config.ID)
+		}
+		all[config.ID] = codec
+	}
+	return all, nil
+}
+
+// Decode returns the number of the configuration that a connection ID is of, and the
+// server ID. The error is ErrUnroutable.
+func (all *Codecs) Decode(cid []byte) (id uint8, serverID []byte, err error) {
+	if len(cid) == 0 {
+		return 0, nil, ErrUnroutable
+	}
+	id = cid[0] >> idShift
+	if id > MaxID || all[id] == nil {
+		return 0, nil, ErrUnroutable
+	}
+	serverID, err = all[id].Decode(cid)
+	return id, serverID, err
+}
