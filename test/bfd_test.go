@@ -1,7 +1,6 @@
 package test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -84,12 +83,8 @@ func bfdStatus(t *testing.T, h *netlab.Host) (s model.BFDStatus, err error) {
 }
 
 // bfdStatusAt is bfdStatus for one of several directors on a host.
-func bfdStatusAt(t *testing.T, h *netlab.Host, socket string) (s model.BFDStatus, err error) {
-	out, err := tryOn(t, h, weir, "bfd", "status", "-o", "json", "--socket", socket)
-	if err != nil {
-		return s, fmt.Errorf("%w: %s", err, out)
-	}
-	return s, json.Unmarshal([]byte(out), &s)
+func bfdStatusAt(t *testing.T, h *netlab.Host, socket string) (model.BFDStatus, error) {
+	return askWeir[model.BFDStatus](&daemon{t: t, host: h, socket: socket}, "bfd", "status")
 }
 
 // bfdProcess waits for a director's BFD process and returns its number.

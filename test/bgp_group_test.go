@@ -1,8 +1,6 @@
 package test
 
 import (
-	"fmt"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -24,14 +22,11 @@ func TestSetsAreAnnouncedFromTheStart(t *testing.T) {
 			l := newAnnouncing(t, 1, 1, frrText)
 			text := "director:\n  interfaces: [eth0]\n"
 			if shared {
-				host := l.Host("store")
-				l.attach(host, 51)
-				etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: lanAddress(51, false).String(), On: host.Do})
-				text += fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\n", strings.Join(etcd.Endpoints, `", "`))
+				_, store := l.startStore(etcdlab.Options{Members: 1})
+				text += store
 			}
 			d := startDaemon(t, l.director, "run", text+"services: []\n"+bgpText(directorHost))
-			set := write(t, l.director, "set.yaml", "services:\n"+w.service("tcp", "80", everyBackend(1)))
-			on(t, l.director, weir, "apply", "-f", set, "--socket", d.socket)
+			d.apply(w.service("tcp", "80", everyBackend(1)))
 			prefix := w.vip().String() + "/32"
 			waitRouted(t, l.router, prefix, "via 10.2.0.11")
 			changes := watchRoutes(t, l.router)

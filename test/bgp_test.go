@@ -91,24 +91,14 @@ func waitRouted(t *testing.T, h *netlab.Host, prefix, there string) {
 	})
 }
 
-// bgp asks a director what it announces, as a user does.
-func (d *daemon) bgp() (status model.BGPStatus) {
+// bgp asks a director what it announces.
+func (d *daemon) bgp() model.BGPStatus {
 	d.t.Helper()
-	status, err := d.tryBGP()
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return status
+	return mustAskWeir[model.BGPStatus](d, "bgp")
 }
 
 // tryBGP is bgp for a director that may not answer yet.
-func (d *daemon) tryBGP() (status model.BGPStatus, err error) {
-	out, err := tryOn(d.t, d.host, weir, "bgp", "-o", "json", "--socket", d.socket)
-	if err != nil {
-		return status, fmt.Errorf("weir bgp on %s: %w: %s", d.host.Name, err, out)
-	}
-	return status, json.Unmarshal([]byte(out), &status)
-}
+func (d *daemon) tryBGP() (model.BGPStatus, error) { return askWeir[model.BGPStatus](d, "bgp") }
 
 // announcing is a lab in which directors tell FRR on the router which VIPs they forward:
 //
@@ -133,14 +123,6 @@ func newAnnouncing(t *testing.T, backends, directors int, frr string) *announcin
 		l.frr = startFRR(t, l.router, routerlab.FRRConfig{BGP: frr})
 	}
 	return l
-}
-
-// attach gives a host an address in the servers' network.
-func (l *announcing) attach(h *netlab.Host, number int) {
-	l.Link(h, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(number)})
-	for _, six := range []bool{false, true} {
-		h.Route("default", lanAddress(routerHost, six).String())
-	}
 }
 
 // serve starts agents and web servers on the backends.

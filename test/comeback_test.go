@@ -57,37 +57,13 @@ func newComebackLab(t *testing.T) *comebackLab {
 	l.daemon = l.start(services...)
 	for i, vip := range l.vips {
 		if i%10 < 6 { // not nat
-			l.answer(l.backends[i%2], netip.AddrPortFrom(vip, 53))
+			echo(t, l.backends[i%2], netip.AddrPortFrom(vip, 53))
 		}
 	}
 	for i, at := range l.serves {
-		l.answer(l.backends[i%2], at)
+		echo(t, l.backends[i%2], at)
 	}
 	return l
-}
-
-// answer makes a host answer all datagrams at an address.
-func (l *comebackLab) answer(h *netlab.Host, at netip.AddrPort) {
-	l.t.Helper()
-	var socket *net.UDPConn
-	err := h.Do(func() (err error) {
-		socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-		return err
-	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(func() { socket.Close() })
-	go func() {
-		buffer := make([]byte, 2048)
-		for {
-			n, from, err := socket.ReadFromUDPAddrPort(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = socket.WriteToUDPAddrPort(buffer[:n], from) // a repeated question is answered again
-		}
-	}()
 }
 
 // inject sends one packet from a host, as it is.
@@ -187,7 +163,7 @@ func TestOnePacketMakesFew(t *testing.T) {
 		try("from where replies are taken", netip.AddrPortFrom(lanAddress(directorHost, vip.Is6()), 6080), vip)
 	}
 	for _, reason := range []string{"drop_source_vip", "drop_source_backend"} {
-		if l.counted(reason) == 0 {
+		if l.daemon.reason(reason) == 0 {
 			t.Errorf("no packet was dropped as %s", reason)
 		}
 	}
@@ -205,23 +181,17 @@ func TestRouterAsAServer(t *testing.T) {
 	}
 	l.daemon = l.start(services...)
 	for _, vip := range l.vips {
-		before := l.counted("forward_l2dsr")
+		before := l.daemon.reason("forward_l2dsr")
 		n := l.becomes(func() {
 			inject(t, l.client, ipFrom(l.clientAddress(vip), vip), packet.UDPHeader{Src: 4711, Dst: 53}, packet.Text("question"))
 		})
 		if n > few {
 			t.Errorf("one packet to %s became %d", vip, n)
 		}
-		if sent := l.counted("forward_l2dsr") - before; sent < 1 || sent > 3 {
+		if sent := l.daemon.reason("forward_l2dsr") - before; sent < 1 || sent > 3 {
 			t.Errorf("the director has sent a packet to %s %d times to the router that it came from, want 1 to 3", vip, sent)
 		}
 	}
-}
-
-// counted is how often the director has counted a reason.
-func (l *comebackLab) counted(reason string) uint64 {
-	l.t.Helper()
-	return l.daemon.counted(reason)
 }
 
 // TestUnservedPorts: a packet to a VIP that belongs to no service does not circle between the
@@ -240,7 +210,7 @@ func TestUnservedPorts(t *testing.T) {
 			}
 		}
 	}
-	if n := l.counted("drop_no_service"); n < uint64(2*len(l.vips)) {
+	if n := l.daemon.reason("drop_no_service"); n < uint64(2*len(l.vips)) {
 		t.Errorf("%d packets were dropped as drop_no_service, want %d", n, 2*len(l.vips))
 	}
 	vip := l.vips[0]
@@ -275,15 +245,15 @@ func TestProbesLeaveNothing(t *testing.T) {
 			"SYN-ACK":  {packet.TCPHeader{Src: 53, Dst: 54321, Flags: packet.SYN | packet.ACK, Window: 1024}},
 			"data":     {packet.TCPHeader{Src: 53, Dst: 54321, Flags: packet.ACK | packet.PSH, Window: 1024}, packet.Text("hello")},
 		} {
-			late := l.counted("drop_answer_late")
+			late := l.daemon.reason("drop_answer_late")
 			l.becomes(func() { inject(t, l.backends[0], append([]packet.Header{ipFrom(vip, to)}, headers...)...) })
-			if n := l.counted("drop_answer_late") - late; n != 1 {
+			if n := l.daemon.reason("drop_answer_late") - late; n != 1 {
 				t.Errorf("%s of %s: %d packets were dropped as drop_answer_late, want 1", name, vip, n)
 			}
 		}
 	}
 	for _, reason := range []string{"forward_l2dsr", "forward_icmp_error", "drop_source_backend"} {
-		if n := l.counted(reason); n > 0 {
+		if n := l.daemon.reason(reason); n > 0 {
 			t.Errorf("%d packets came back as %s", n, reason)
 		}
 	}

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
@@ -241,11 +243,66 @@ func (d *daemon) read() model.Config {
 	return c
 }
 
-// services asks the director for its services, as a user does.
-func (d *daemon) services() (services []model.ServiceStatus, err error) {
-	out, err := tryOn(d.t, d.host, weir, "services", "-o", "json", "--socket", d.socket)
+// apply gives a director, or its group, a set of services.
+func (d *daemon) apply(services ...string) {
+	d.t.Helper()
+	set := write(d.t, d.host, "set.yaml", "services:\n"+strings.Join(services, ""))
+	on(d.t, d.host, weir, "apply", "-f", set, "--socket", d.socket)
+}
+
+// askWeir asks a process as a user does, and decodes the answer.
+func askWeir[T any](d *daemon, command ...string) (answer T, err error) {
+	d.t.Helper()
+	out, err := tryOn(d.t, d.host, weir, append(command, "-o", "json", "--socket", d.socket)...)
 	if err != nil {
-		return nil, err
+		return answer, fmt.Errorf("weir %s on %s: %w: %s", command[0], d.host.Name, err, out)
 	}
-	return services, json.Unmarshal([]byte(out), &services)
+	return answer, json.Unmarshal([]byte(out), &answer)
+}
+
+// mustAskWeir is askWeir for a process that has to answer.
+func mustAskWeir[T any](d *daemon, command ...string) T {
+	d.t.Helper()
+	answer, err := askWeir[T](d, command...)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return answer
+}
+
+func (d *daemon) services() ([]model.ServiceStatus, error) {
+	return askWeir[[]model.ServiceStatus](d, "services")
+}
+
+func (d *daemon) backends() []api.Backend {
+	d.t.Helper()
+	return mustAskWeir[[]api.Backend](d, "backends")
+}
+
+// directors returns what each director of the group runs, and whether this is known of two directors.
+func (d *daemon) directors() (runs []model.DirectorRun, both bool) {
+	runs, err := askWeir[[]model.DirectorRun](d, "directors")
+	return runs, err == nil && len(runs) == 2
+}
+
+func (d *daemon) directorStatus() api.Status {
+	d.t.Helper()
+	return mustAskWeir[api.Status](d, "status", "--alive")
+}
+
+func (d *daemon) agentStatus() model.AgentStatus {
+	d.t.Helper()
+	return mustAskWeir[model.AgentStatus](d, "status", "--alive")
+}
+
+// reason is how many packets the director has counted under a reason.
+func (d *daemon) reason(name string) uint64 {
+	d.t.Helper()
+	for _, r := range d.directorStatus().Reasons {
+		if r.Name == name {
+			return r.Packets
+		}
+	}
+	d.t.Fatalf("there is no reason %s", name)
+	return 0
 }

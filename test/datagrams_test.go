@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/lab/netlab"
 )
 
 // UDP flows in gue stay where they are, whatever happens and whichever director gets their
@@ -97,34 +96,12 @@ func newDatagramLab(t *testing.T, key string) *datagramLab {
 	l := &datagramLab{chanceLab: newChanceLabOf(t, "udp", "1", key)}
 	for i, b := range l.backends {
 		for _, w := range gueWays {
-			nameDatagrams(t, b, netip.AddrPortFrom(w.vip(), linesPort), fmt.Sprintf("backend%d", i+1))
+			serveUDP(t, b, netip.AddrPortFrom(w.vip(), linesPort), func(datagram []byte) []byte {
+				return fmt.Appendf(nil, "%s backend%d", datagram, i+1)
+			})
 		}
 	}
 	return l
-}
-
-// nameDatagrams answers each datagram with itself and a name, from the address that
-// it was sent to.
-func nameDatagrams(t *testing.T, h *netlab.Host, at netip.AddrPort, name string) {
-	t.Helper()
-	conn, err := h.ListenPacket("udp", at.String())
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return // several ways share the VIP
-	}
-	if err != nil {
-		t.Fatalf("listen on %s: %v", h.Name, err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buffer := make([]byte, 2048)
-		for {
-			n, peer, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteTo(fmt.Appendf(nil, "%s %s", buffer[:n], name), peer)
-		}
-	}()
 }
 
 // startOther starts the second director with what the first has on disk.

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -85,10 +84,8 @@ const shortDrain = time.Second
 func newEvidenceLab(t *testing.T, reports bool) *evidenceLab {
 	t.Helper()
 	l := &evidenceLab{chanceLab: &chanceLab{lab: newLab(t, size{backends: 3})}, way: way{mode: "gue"}}
-	host := l.Host("store")
-	l.Link(host, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
-	etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: lanAddress(51, false).String(), On: host.Do})
-	l.store = fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\ndirectors: [", strings.Join(etcd.Endpoints, `", "`))
+	_, store := l.startStore(etcdlab.Options{Members: 1})
+	l.store = store + "directors: ["
 	for i, b := range l.backends {
 		text := configText("", "eth0", l.service(everyBackend(3)...))
 		if reports {
@@ -99,7 +96,7 @@ func newEvidenceLab(t *testing.T, reports bool) *evidenceLab {
 	}
 	l.running = startDaemon(t, l.director, "run", l.text(everyBackend(3)...))
 	if reports {
-		waitFor(t, "reports of all agents", func() bool { return l.agentsHeard(t) == 3 })
+		waitFor(t, "reports of all agents", func() bool { return l.agentsHeard() == 3 })
 	}
 	return l
 }
@@ -145,20 +142,20 @@ func (l *evidenceLab) log(t *testing.T) model.LogStatus {
 // sockets, a report, and a look at the report, each some seconds apart.
 func (l *evidenceLab) waitForReports(t *testing.T, because string, is func(model.LogStatus) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(90 * time.Second); !is(l.log(t)); time.Sleep(50 * time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatalf("%s, and the log is %+v", because, l.log(t))
+	var log model.LogStatus
+	defer func() {
+		if t.Failed() {
+			t.Logf("the log is %+v", log)
 		}
-	}
+	}()
+	netlab.WaitUpTo(t, 90*time.Second, "the log to show that "+because, func() bool {
+		log = l.log(t)
+		return is(log)
+	})
 }
 
-// agentsHeard asks the director how many backends have reported to it, as a user does.
-func (l *evidenceLab) agentsHeard(t *testing.T) int {
-	t.Helper()
-	out := on(t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.running.socket)
-	var status struct{ Agents model.ReporterStatus }
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		t.Fatal(err)
-	}
-	return status.Agents.Reporting
+// agentsHeard is how many backends have reported to the director.
+func (l *evidenceLab) agentsHeard() int {
+	l.t.Helper()
+	return l.running.directorStatus().Agents.Reporting
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 )
 
@@ -23,11 +22,7 @@ func TestFailuresOfTheHostAreProblems(t *testing.T) {
 		w.service("tcp", "80", everyBackend(1)), way{mode: "ipip"}.service("tcp", "81", everyBackend(1))))
 	snat := lanAddress(snatHost, false).String()
 	listed := func() (parts []string) {
-		status, err := api.NewClient(director.socket).Status(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range status.Problems {
+		for _, p := range director.directorStatus().Problems {
 			if p.Kind == model.ProblemHost && p.Severity == model.SeverityError {
 				parts = append(parts, p.Part)
 			}

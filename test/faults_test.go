@@ -63,17 +63,7 @@ func TestBrokenBackendsAreNamed(t *testing.T) {
 			return good, nil
 		}}))
 	}
-	idle := func(l net.Listener) {
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				conn.Close()
-			}
-		}()
-	}
+	idle := func(l net.Listener) { go accept(l, func(net.Conn) {}) }
 	deaf := func(l net.Listener) net.Listener { return &deafListener{l, &ill, t.Context().Done()} }
 	nothing := func() {}
 	port := func(i int) string { return fmt.Sprint(8001 + i) }

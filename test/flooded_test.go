@@ -1,32 +1,12 @@
 package test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"testing"
 
-	"weir.io/weir/internal/model"
-	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/packet"
 )
-
-// counted is how many packets ended in that way.
-func (d *daemon) counted(reason string) uint64 {
-	d.t.Helper()
-	var status struct {
-		Reasons []model.Counter `json:"reasons"`
-	}
-	if err := json.Unmarshal([]byte(on(d.t, d.host, weir, "status", "--alive", "-o", "json", "--socket", d.socket)), &status); err != nil {
-		d.t.Fatal(err)
-	}
-	for _, r := range status.Reasons {
-		if r.Name == reason {
-			return r.Packets
-		}
-	}
-	return 0
-}
 
 // TestFloodedFramesAreOfOthers: two directors in l2dsr are on one link, and one of them still has a
 // backend that is dead. The switch floods frames for that backend. The other director, which has
@@ -39,8 +19,7 @@ func (d *daemon) counted(reason string) uint64 {
 //	                             --- backend1
 func TestFloodedFramesAreOfOthers(t *testing.T) {
 	l := newLab(t, size{backends: 1})
-	other := l.Router("director2")
-	l.Link(other, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(otherDirector)})
+	other, _ := l.secondDirector()
 	vip := way{mode: "l2dsr"}.vip()
 	service := func(backend string) string {
 		return fmt.Sprintf("- {name: s, vip: %s, protocol: udp, port: 53, mode: l2dsr, backends: [%s]}\n", vip, backend)
@@ -53,7 +32,7 @@ func TestFloodedFramesAreOfOthers(t *testing.T) {
 	}
 	counted := func(reason string) (counts [2]uint64) {
 		for i, d := range daemons {
-			counts[i] = d.counted(reason)
+			counts[i] = d.reason(reason)
 		}
 		return counts
 	}

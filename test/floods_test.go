@@ -2,7 +2,6 @@ package test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -295,16 +294,11 @@ const manyRefused = 1000
 // crowded reports whether the director names a service of a protocol whose flows have no room.
 func (l *floodLab) crowded(protocol string) bool {
 	l.t.Helper()
-	var status struct{ Problems []model.Problem }
-	out := on(l.t, l.running.host, weir, "status", "--alive", "-o", "json", "--socket", l.running.socket)
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		l.t.Fatal(err)
-	}
 	services, err := l.running.services()
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return slices.ContainsFunc(status.Problems, func(p model.Problem) bool {
+	return slices.ContainsFunc(l.running.directorStatus().Problems, func(p model.Problem) bool {
 		return p.Kind == model.ProblemService && strings.Contains(p.Text, "no room") &&
 			slices.ContainsFunc(services, func(s model.ServiceStatus) bool {
 				return s.Name == p.Part && s.Protocol.String() == protocol
@@ -379,14 +373,7 @@ type floodLook struct {
 
 func (l *floodLab) look() (seen floodLook) {
 	l.t.Helper()
-	var status struct {
-		Flows   model.FlowStatus
-		Reasons []model.Counter
-	}
-	out := on(l.t, l.running.host, weir, "status", "--alive", "-o", "json", "--socket", l.running.socket)
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		l.t.Fatal(err)
-	}
+	status := l.running.directorStatus()
 	for _, e := range status.Flows.Events {
 		if e.Name == "flow_refused" {
 			seen.noRoom += e.Count

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/etcdlab"
 	"weir.io/weir/lab/netlab"
@@ -94,11 +94,8 @@ func newTellingLab(t *testing.T, keys string) *tellingLab {
 	t.Helper()
 	base := newLab(t, size{backends: 3})
 	l := &tellingLab{flowsUnderTest: flowsUnderTest{lab: base}, way: way{mode: "ipip"}, drain: tellingDrain}
-	second, store := l.Router("director2"), l.Host("store")
-	l.Link(second, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(otherDirector)})
-	second.Route("default", lanAddress(routerHost, false).String())
-	l.Link(store, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
-	etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: lanAddress(51, false).String(), On: store.Do})
+	second, _ := l.secondDirector()
+	_, store := l.startStore(etcdlab.Options{Members: 1})
 	group := fmt.Sprintf("[%s, %s]", lanAddress(directorHost, false), lanAddress(otherDirector, false))
 	for _, b := range l.backends {
 		text := configText("", "eth0", l.services(everyBackend(3)...)...)
@@ -107,8 +104,8 @@ func newTellingLab(t *testing.T, keys string) *tellingLab {
 	l.serveMemory(l.way)
 	l.hosts = []*netlab.Host{l.director, second}
 	for i, host := range l.hosts {
-		text := fmt.Sprintf("notice: 200ms\ndirector:\n  interfaces: [eth0]\n  tunnel-source: [%s]\n  group: %s\n%s  store:\n    etcd: {endpoints: [\"%s\"]}\nservices: []\n",
-			lanAddress(l.number(i), false), group, keys, strings.Join(etcd.Endpoints, `", "`))
+		text := fmt.Sprintf("notice: 200ms\ndirector:\n  interfaces: [eth0]\n  tunnel-source: [%s]\n  group: %s\n%s%sservices: []\n",
+			lanAddress(l.number(i), false), group, keys, store)
 		l.directors = append(l.directors, startDaemon(t, host, "run", text))
 	}
 	if keys == "" {
@@ -141,8 +138,7 @@ func (l *tellingLab) apply(by int, backends ...backend) {
 // give gives the group these backends, and returns when that director forwards to them.
 func (l *tellingLab) give(by int, backends ...backend) {
 	l.t.Helper()
-	file := write(l.t, l.hosts[by], "set.yaml", "services:\n"+strings.Join(l.services(backends...), ""))
-	on(l.t, l.hosts[by], weir, "apply", "-f", file, "--socket", l.directors[by].socket)
+	l.directors[by].apply(l.services(backends...)...)
 }
 
 // forwarded waits until all running directors forward to these backends.
@@ -356,16 +352,7 @@ func (l *tellingLab) attached(i int) (is bool) {
 	return is
 }
 
-type tellingStatus struct {
-	Flows model.FlowStatus
-	Peers []model.PeerStatus
-}
-
-func (l *tellingLab) status(i int) (status tellingStatus) {
+func (l *tellingLab) status(i int) api.Status {
 	l.t.Helper()
-	out := on(l.t, l.hosts[i], weir, "status", "--alive", "-o", "json", "--socket", l.directors[i].socket)
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		l.t.Fatal(err)
-	}
-	return status
+	return l.directors[i].directorStatus()
 }

@@ -3,7 +3,6 @@ package test
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
 
@@ -120,44 +118,13 @@ func (l *fragmentLab) found(number, others int) {
 	})
 }
 
-// reason is a director's counter.
-func (l *fragmentLab) reason(number int, name string) uint64 {
-	l.t.Helper()
-	d := l.daemons[number]
-	var status struct {
-		Reasons []model.Counter `json:"reasons"`
-	}
-	if err := json.Unmarshal([]byte(on(l.t, d.host, weir, "status", "--alive", "-o", "json", "--socket", d.socket)), &status); err != nil {
-		l.t.Fatal(err)
-	}
-	for _, r := range status.Reasons {
-		if r.Name == name {
-			return r.Packets
-		}
-	}
-	l.t.Fatalf("there is no reason %s", name)
-	return 0
-}
-
 // digest answers each datagram with its SHA-256 sum.
 func digest(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 	t.Helper()
-	conn, err := h.ListenPacket("udp", at.String())
-	if err != nil {
-		t.Fatalf("listen on %s: %v", h.Name, err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buffer := make([]byte, 1<<16)
-		for {
-			n, peer, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			sum := sha256.Sum256(buffer[:n])
-			_, _ = conn.WriteTo(sum[:], peer)
-		}
-	}()
+	serveUDP(t, h, at, func(datagram []byte) []byte {
+		sum := sha256.Sum256(datagram)
+		return sum[:]
+	})
 }
 
 // answered is how long to wait for an expected answer, also on a busy machine, and unanswered for
@@ -245,7 +212,7 @@ func TestFragmentsMeet(t *testing.T) {
 		}
 	})
 	for i := range l.directors {
-		if l.reason(i, "forward_fragment_owner") == 0 || l.reason(i, "forward_fragment_met") == 0 {
+		if l.daemons[i].reason("forward_fragment_owner") == 0 || l.daemons[i].reason("forward_fragment_met") == 0 {
 			t.Errorf("director %d has sent no fragments to others, or from others to others", i+1)
 		}
 	}

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -24,26 +23,20 @@ func TestGroupSharesSets(t *testing.T) {
 	t.Parallel()
 	w := way{mode: "l2dsr"}
 	l := newLab(t, size{backends: 3})
-	second, host := l.Router("director2"), l.Host("store")
-	l.Link(second, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(directorHost + 1)})
-	l.Link(host, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
-	second.Route("default", lanAddress(routerHost, false).String())
-	etcd := etcdlab.New(t, etcdlab.Options{Members: 3, Secure: true, Address: lanAddress(51, false).String(), On: host.Do})
-
-	set := func(backends int) string { return "services:\n" + w.service("tcp", "80", everyBackend(backends)) }
+	second, _ := l.secondDirector()
+	etcd, store := l.startStore(etcdlab.Options{Members: 3, Secure: true})
 	for _, b := range l.backends {
 		startDaemon(t, b, "agent", configText("", "eth0", w.service("tcp", "80", everyBackend(3))))
 		startNginx(t, b)
 	}
-	text := fmt.Sprintf("notice: 200ms\ndirector:\n  interfaces: [eth0]\n  group: [%s, %s]\n  flow-port: 0\n  store:\n    etcd: {endpoints: [\"%s\"], ca: %s, cert: %s, key: %s}\nservices: []\n",
-		lanAddress(directorHost, false), lanAddress(directorHost+1, false), strings.Join(etcd.Endpoints, `", "`), etcd.CA, etcd.Cert, etcd.Key)
+	text := fmt.Sprintf("notice: 200ms\ndirector:\n  interfaces: [eth0]\n  group: [%s, %s]\n  flow-port: 0\n%sservices: []\n",
+		lanAddress(directorHost, false), lanAddress(otherDirector, false), store)
 	directors := []*daemon{startDaemon(t, l.director, "run", text), startDaemon(t, second, "run", text)}
-	addresses := []string{lanAddress(directorHost, false).String(), lanAddress(directorHost+1, false).String()}
+	addresses := []string{lanAddress(directorHost, false).String(), lanAddress(otherDirector, false).String()}
 
 	apply := func(by *daemon, backends int) {
 		t.Helper()
-		file := write(t, by.host, "set.yaml", set(backends))
-		on(t, by.host, weir, "apply", "-f", file, "--socket", by.socket)
+		by.apply(w.service("tcp", "80", everyBackend(backends)))
 		for _, d := range directors {
 			// Until it places connections by the new set, it uses the previous one.
 			d.waitFor("forward the set", func() bool {
@@ -78,12 +71,8 @@ func TestGroupSharesSets(t *testing.T) {
 	// Each is asked for the group's directors, and both have the same revision.
 	for i, d := range directors {
 		d.waitFor("list the group's directors with what they run", func() bool {
-			out, err := d.host.Command(t.Context(), weir, "directors", "-o", "json", "--socket", d.socket).Output()
-			var runs []model.DirectorRun
-			if err != nil || json.Unmarshal(out, &runs) != nil || len(runs) != 2 {
-				return false
-			}
-			return runs[0].Revision == runs[1].Revision && runs[0].Revision > 0 && runs[i].Self && !runs[1-i].Self &&
+			runs, both := d.directors()
+			return both && runs[0].Revision == runs[1].Revision && runs[0].Revision > 0 && runs[i].Self && !runs[1-i].Self &&
 				runs[0].Address.String() == addresses[0] && runs[1].Address.String() == addresses[1] && runs[1-i].Services == 1
 		})
 	}

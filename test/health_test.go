@@ -1,7 +1,6 @@
 package test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 )
 
@@ -102,15 +100,6 @@ func rename(t *testing.T, from, to string) {
 	if err := os.Rename(from, to); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// backends asks the director for its backends, as a user does.
-func (d *daemon) backends() (backends []api.Backend) {
-	d.t.Helper()
-	if err := json.Unmarshal([]byte(on(d.t, d.host, weir, "backends", "-o", "json", "--socket", d.socket)), &backends); err != nil {
-		d.t.Fatal(err)
-	}
-	return backends
 }
 
 // waitHealth waits until the director's probes have found these states of the backends; "": not

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"weir.io/weir/lab/etcdlab"
 	"weir.io/weir/lab/netlab"
 )
 
@@ -18,6 +19,9 @@ const (
 	snatHost     = 16
 	backendHost  = 21
 	natHost      = 31
+	storeHost    = 51
+
+	otherDirector = directorHost + 1
 )
 
 // lab is what most tests run in:
@@ -121,6 +125,36 @@ func (l *lab) route(vips bool) {
 			b.RouteFrom(netip.PrefixFrom(own, own.BitLen()).String(), "default", director)
 		}
 	}
+}
+
+// attach connects a host to the servers' network.
+func (l *lab) attach(h *netlab.Host, number int) *netlab.Link {
+	link := l.Link(h, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(number)})
+	for _, six := range []bool{false, true} {
+		h.Route("default", lanAddress(routerHost, six).String())
+	}
+	return link
+}
+
+// secondDirector adds a host for another director.
+func (l *lab) secondDirector() (*netlab.Host, *netlab.Link) {
+	h := l.Router("director2")
+	return h, l.attach(h, otherDirector)
+}
+
+// startStore runs an etcd on a host of its own, and returns it with the key store by which directors
+// and agents know it.
+func (l *lab) startStore(o etcdlab.Options) (etcd *etcdlab.Cluster, key string) {
+	l.t.Helper()
+	host := l.Host("store")
+	l.attach(host, storeHost)
+	o.Address, o.On = lanAddress(storeHost, false).String(), host.Do
+	etcd = etcdlab.New(l.t, o)
+	key = fmt.Sprintf("  store:\n    etcd:\n      endpoints: [\"%s\"]\n", strings.Join(etcd.Endpoints, `", "`))
+	if o.Secure {
+		key += fmt.Sprintf("      ca: %s\n      cert: %s\n      key: %s\n", etcd.CA, etcd.Cert, etcd.Key)
+	}
+	return etcd, key
 }
 
 // configText returns a configuration with those services: a director's if interfaces of a director

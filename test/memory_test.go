@@ -120,57 +120,24 @@ func (l *lab) serveMemory(ways ...way) {
 // came.
 func (l *lab) answerAt(b *netlab.Host, at netip.AddrPort) {
 	l.t.Helper()
-	l.must(b.Do(func() error {
+	var listener net.Listener
+	l.must(b.Do(func() (err error) {
 		// No keepalives: a test alone decides what is sent, see dialTo.
 		quiet := net.ListenConfig{KeepAlive: -1}
-		listener, err := quiet.Listen(l.t.Context(), "tcp", at.String())
-		if err != nil {
-			return err
-		}
-		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-		if err != nil {
-			return errors.Join(err, listener.Close())
-		}
-		l.t.Cleanup(func() { listener.Close(); socket.Close() })
-		go answerLines(listener, b)
-		go answerDatagrams(socket, b)
-		return nil
+		listener, err = quiet.Listen(l.t.Context(), "tcp", at.String())
+		return err
 	}))
+	l.t.Cleanup(func() { listener.Close() })
+	go accept(listener, func(conn net.Conn) {
+		answerLines(conn, func(line string) string { return b.Name + " " + line })
+	})
+	serveUDP(l.t, b, at, func(datagram []byte) []byte { return append([]byte(b.Name+" "), datagram...) })
 }
 
 func (l *lab) must(err error) {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatal(err)
-	}
-}
-
-func answerLines(listener net.Listener, b *netlab.Host) {
-	for {
-		c, err := listener.Accept()
-		if err != nil {
-			return // the test has ended
-		}
-		go func() {
-			defer c.Close()
-			for lines := bufio.NewScanner(c); lines.Scan(); {
-				if _, err := fmt.Fprintf(c, "%s %s\n", b.Name, lines.Text()); err != nil {
-					return
-				}
-			}
-		}()
-	}
-}
-
-func answerDatagrams(socket *net.UDPConn, b *netlab.Host) {
-	buffer := make([]byte, 1500)
-	for {
-		n, from, err := socket.ReadFromUDPAddrPort(buffer)
-		if err != nil {
-			return // the test has ended
-		}
-		// A lost answer is asked for again.
-		_, _ = socket.WriteToUDPAddrPort(append([]byte(b.Name+" "), buffer[:n]...), from)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/etcdlab"
 	"weir.io/weir/lab/netlab"
@@ -102,10 +103,8 @@ func newNeighborLab(t *testing.T) *neighborLab {
 	l := &neighborLab{flowsUnderTest: flowsUnderTest{lab: base}}
 	base.client = l.Host("neighbor")
 	port := l.attachClient(base.client, 61)
-	second, store := l.Router("director2"), l.Host("store")
-	link := l.Link(second, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(otherDirector)})
-	l.Link(store, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
-	etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: lanAddress(51, false).String(), On: store.Do})
+	second, link := l.secondDirector()
+	_, store := l.startStore(etcdlab.Options{Members: 1})
 	var services []string
 	for _, w := range neighborWays {
 		services = append(services, w.service("tcp", fmt.Sprint(memoryPort), everyBackend(2)))
@@ -122,14 +121,12 @@ func newNeighborLab(t *testing.T) *neighborLab {
 	}
 	l.ports = []*netlab.Port{portOf(t, l.director), link.A}
 	l.text = both + "director:\n  interfaces: [eth0]\n  group: " + group + "\n  neighbor:\n    lease: 1m\n    settle: 100ms\n    interfaces:\n" +
-		"    - {name: eth0, prefixes: [192.0.2.0/24, \"2001:db8::/64\"]}\n" +
-		fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\nservices: []\n", strings.Join(etcd.Endpoints, `", "`))
+		"    - {name: eth0, prefixes: [192.0.2.0/24, \"2001:db8::/64\"]}\n" + store + "services: []\n"
 	for i, host := range l.hosts {
 		flags := [][]string{nil, {"--grace-period", "1h"}}[i]
 		l.directors = append(l.directors, startDaemon(t, host, "run", l.text, flags...))
 	}
-	set := write(t, l.director, "set.yaml", "services:\n"+strings.Join(services, ""))
-	on(t, l.director, weir, "apply", "-f", set, "--socket", l.directors[0].socket)
+	l.directors[0].apply(services...)
 	l.asker = newAsker(t, port, lanAddress(61, false), lanAddress(61, true), neighborVIPs())
 	return l
 }
@@ -184,11 +181,7 @@ func (l *neighborLab) tryStatus(i int) (model.NeighborStatus, error) {
 }
 
 func neighborStatus(d *daemon) (model.NeighborStatus, error) {
-	out, err := tryOn(d.t, d.host, weir, "status", "--alive", "-o", "json", "--socket", d.socket)
-	var status struct{ Neighbor model.NeighborStatus }
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &status)
-	}
+	status, err := askWeir[api.Status](d, "status", "--alive")
 	return status.Neighbor, err
 }
 

@@ -171,7 +171,7 @@ func TestNodePortSamePort(t *testing.T) {
 			conn = l.dialAddressFrom(t, six, port, nodePortAt(3, six))
 			pod = answers(t, conn, "keep-alive")
 		}
-		dropped := second.reason("drop_snat_clash")
+		dropped := second.daemon.reason("drop_snat_clash")
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		dialer := fromPort(port)
@@ -185,7 +185,7 @@ func TestNodePortSamePort(t *testing.T) {
 				return err
 			})
 		}()
-		waitFor(t, "the second node to drop the SYN", func() bool { return second.reason("drop_snat_clash") > dropped })
+		waitFor(t, "the second node to drop the SYN", func() bool { return second.daemon.reason("drop_snat_clash") > dropped })
 		stop()
 		if err := <-done; err == nil {
 			t.Error("two connections of one port to one pod are open")

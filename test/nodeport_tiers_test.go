@@ -3,7 +3,6 @@ package test
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/internal/api"
 	"weir.io/weir/lab/twin"
 )
 
@@ -66,11 +64,7 @@ func (l *tiersLab) url(vip int, six bool, path string) string {
 // askEvent is a counter of the first director.
 func (l *tiersLab) askEvent(name string) uint64 {
 	l.t.Helper()
-	var status api.Status
-	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.asks.socket)), &status); err != nil {
-		l.t.Fatal(err)
-	}
-	for _, e := range status.Asks {
+	for _, e := range l.asks.directorStatus().Asks {
 		if e.Name == "ask_"+name {
 			return e.Count
 		}

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -152,25 +151,12 @@ func (l *podLab) wantMoved(t *testing.T, s *session) {
 // serveUntilBye answers each line with the host's name.
 func serveUntilBye(t *testing.T, h *netlab.Host, port uint16) {
 	t.Helper()
-	listener, err := h.Listen("tcp", fmt.Sprintf(":%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
+	serveTCP(t, h, fmt.Sprintf(":%d", port), func(conn net.Conn) {
+		answerLines(conn, func(line string) string {
+			if line == bye {
+				return ""
 			}
-			go func() {
-				defer conn.Close()
-				for lines := bufio.NewScanner(conn); lines.Scan() && lines.Text() != bye; {
-					if _, err := fmt.Fprintln(conn, h.Name); err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
+			return h.Name
+		})
+	})
 }

@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -149,16 +150,9 @@ func wantNothingOn(t *testing.T, h *netlab.Host) {
 }
 
 // count is the sum of a reason over all agents.
-func (l *podLab) count(t *testing.T, reason string) (sum uint64) {
+func (l *podLab) count(t *testing.T, reason string) uint64 {
 	t.Helper()
-	for _, a := range l.agents {
-		for _, c := range a.agentStatus().Reasons {
-			if c.Name == reason {
-				sum += c.Packets
-			}
-		}
-	}
-	return sum
+	return countedBy(maps.Values(l.agents), reason)
 }
 
 // Pods are backends, in both modes and all families, though neither they nor their hosts have the
@@ -225,10 +219,8 @@ func TestPodsOutliveChanges(t *testing.T) {
 
 func outlivePods(t *testing.T, cookies string) {
 	l := newPodLab(t, 0, 2, 1)
-	other := l.Router("director2")
-	l.Link(other, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(otherDirector)})
+	other, _ := l.secondDirector()
 	for _, six := range []bool{false, true} {
-		other.Route("default", lanAddress(routerHost, six).String())
 		for i := range l.pods {
 			at := podAddress(l.of[i], l.numbers[i], six)
 			other.Route(netip.PrefixFrom(at, at.BitLen()).String(), l.host(l.of[i], six).String())

@@ -3,7 +3,6 @@ package test
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
 
@@ -122,29 +120,11 @@ func (l *redirectLab) waitRedirects(but string) {
 	})
 }
 
-// reason is a counter of the director.
-func (l *redirectLab) reason(name string) uint64 {
-	l.t.Helper()
-	var status struct {
-		Reasons []model.Counter `json:"reasons"`
-	}
-	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.daemon.socket)), &status); err != nil {
-		l.t.Fatal(err)
-	}
-	for _, r := range status.Reasons {
-		if r.Name == name {
-			return r.Packets
-		}
-	}
-	l.t.Fatalf("there is no reason %s", name)
-	return 0
-}
-
 // passing counts the services' packets at the director: SYNs whose connections it handed over, and
 // all others.
 func (l *redirectLab) passing() (handed, others uint64) {
 	l.t.Helper()
-	handed = l.reason("forward_redirect")
+	handed = l.daemon.reason("forward_redirect")
 	services, err := l.daemon.services()
 	if err != nil {
 		l.t.Fatal(err)

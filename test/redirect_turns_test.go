@@ -34,7 +34,7 @@ func (c turnsTest) run(t *testing.T) {
 	f := &flowsUnderTest{lab: l.lab}
 	for _, six := range []bool{false, true} {
 		to := netip.AddrPortFrom(redirectVIP(service.number, six), port)
-		handed, again := l.reason("forward_redirect"), l.event("client", "again")
+		handed, again := l.daemon.reason("forward_redirect"), l.event("client", "again")
 		opened := map[string]int{}
 		for range c.connections {
 			flow := f.connect(l, to)
@@ -43,7 +43,7 @@ func (c turnsTest) run(t *testing.T) {
 			flow.backend = backend
 			opened[backend]++
 		}
-		if n := l.reason("forward_redirect") - handed; n < uint64(c.connections) {
+		if n := l.daemon.reason("forward_redirect") - handed; n < uint64(c.connections) {
 			t.Errorf("%d SYNs of %d connections were handed over", n, c.connections)
 		}
 		c.judge(t, to, opened, int(l.event("client", "again")-again))

@@ -2,12 +2,13 @@ package test
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,17 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
 
 // gueWays are the ways whose packets carry rows, in every pair of families.
 var gueWays = []way{{mode: "gue"}, {mode: "gue", inner6: true, outer6: true}, {mode: "gue", inner6: true}, {mode: "gue", outer6: true}}
 
-const (
-	linesPort     = 7
-	otherDirector = directorHost + 1
-)
+const linesPort = 7
 
 // Open connections in gue stay where they are whatever happens to the ring, because the host that
 // gets a packet sends it on to the host that has the connection. They stay while backends drain and
@@ -89,11 +86,7 @@ func newChanceLab(t *testing.T, cookies, key string) *chanceLab {
 func newChanceLabOf(t *testing.T, protocol, cookies, key string) *chanceLab {
 	t.Helper()
 	l := &chanceLab{lab: newLab(t, size{backends: 3}), protocol: protocol, cookies: cookies}
-	l.other = l.Router("director2")
-	l.Link(l.other, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(otherDirector)})
-	for _, six := range []bool{false, true} {
-		l.other.Route("default", lanAddress(routerHost, six).String())
-	}
+	l.other, _ = l.secondDirector()
 	for _, b := range l.backends {
 		b.Sysctl("net.ipv4.tcp_syncookies", cookies)
 		text := configText("", "eth0", l.services(everyBackend(3)...)...)
@@ -234,7 +227,12 @@ func (l *chanceLab) count(t *testing.T, reason string, agents ...*daemon) (sum u
 	if len(agents) == 0 {
 		agents = l.agents
 	}
-	for _, a := range agents {
+	return countedBy(slices.Values(agents), reason)
+}
+
+// countedBy is the sum of a reason over agents.
+func countedBy(agents iter.Seq[*daemon], reason string) (sum uint64) {
+	for a := range agents {
 		for _, c := range a.agentStatus().Reasons {
 			if c.Name == reason {
 				sum += c.Packets
@@ -242,16 +240,6 @@ func (l *chanceLab) count(t *testing.T, reason string, agents ...*daemon) (sum u
 		}
 	}
 	return sum
-}
-
-// agentStatus asks the agent, as a user does.
-func (d *daemon) agentStatus() (status model.AgentStatus) {
-	d.t.Helper()
-	out := on(d.t, d.host, weir, "status", "--alive", "-o", "json", "--socket", d.socket)
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		d.t.Fatal(err)
-	}
-	return status
 }
 
 // lineServer answers each line of a connection with a name.
@@ -292,9 +280,5 @@ func serveLinesAt(t *testing.T, h *netlab.Host, port uint16, name string) *lineS
 
 func (s *lineServer) answer(conn net.Conn) {
 	defer conn.Close()
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		if _, err := fmt.Fprintln(conn, s.name); err != nil {
-			return
-		}
-	}
+	answerLines(conn, func(string) string { return s.name })
 }

@@ -1,9 +1,11 @@
 package test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -89,16 +91,68 @@ func startListening(t *testing.T, h *netlab.Host, sockets, at, name string, args
 	})
 }
 
-// waitFor polls a condition, because most things become true in milliseconds and none in a known
-// time. The limit claims nothing about how long it may take: a busy machine is slow.
-func waitFor(t *testing.T, what string, condition func() bool) {
+// serveTCP serves each connection that comes to a host's address, and closes it after that.
+func serveTCP(t *testing.T, h *netlab.Host, at string, serve func(net.Conn)) net.Listener {
 	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
+	listener, err := h.Listen("tcp", at)
+	if err != nil {
+		t.Fatalf("listen on %s: %v", h.Name, err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go accept(listener, serve)
+	return listener
+}
+
+// accept serves the connections of a listener until that is closed.
+func accept(listener net.Listener, serve func(net.Conn)) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			serve(conn)
+		}()
+	}
+}
+
+// answerLines answers each line of a connection, until there is no answer.
+func answerLines(conn net.Conn, answer func(line string) string) {
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		text := answer(lines.Text())
+		if text == "" {
+			return
+		}
+		if _, err := fmt.Fprintln(conn, text); err != nil {
+			return
 		}
 	}
 }
+
+// serveUDP answers each datagram that comes to a host's address, from that address. An answer may be
+// lost: then the client asks again.
+func serveUDP(t *testing.T, h *netlab.Host, at netip.AddrPort, answer func(datagram []byte) []byte) {
+	t.Helper()
+	conn, err := h.ListenPacket("udp", at.String())
+	if err != nil {
+		t.Fatalf("listen on %s: %v", h.Name, err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	largeBuffer(t, conn)
+	go func() {
+		buffer := make([]byte, 1<<16)
+		for {
+			n, peer, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteTo(answer(buffer[:n]), peer)
+		}
+	}()
+}
+
+var waitFor = netlab.WaitFor
 
 // on runs a command on a host and returns what it prints; the test ends if it
 // fails.

@@ -136,13 +136,9 @@ func newGroupLab(t *testing.T) *groupLab {
 func newGroupLabIn(t *testing.T, mode, more string) *groupLab {
 	t.Helper()
 	l := &groupLab{chanceLab: &chanceLab{lab: newLab(t, size{backends: 3})}}
-	second, host := l.Router("director2"), l.Host("store")
-	l.Link(second, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(directorHost + 1)})
-	l.Link(host, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
-	second.Route("default", lanAddress(routerHost, false).String())
-	etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: lanAddress(51, false).String(), On: host.Do})
-	store := fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\n", strings.Join(etcd.Endpoints, `", "`))
-	directors := fmt.Sprintf("directors: [%s, %s]\n", lanAddress(directorHost, false), lanAddress(directorHost+1, false))
+	second, _ := l.secondDirector()
+	_, store := l.startStore(etcdlab.Options{Members: 1})
+	directors := fmt.Sprintf("directors: [%s, %s]\n", lanAddress(directorHost, false), lanAddress(otherDirector, false))
 	for i, b := range l.backends {
 		text := "agent:\n  interfaces: [eth0]\n" + store + directors + "services:\n"
 		for _, protocol := range []string{"tcp", "udp"} {
@@ -160,9 +156,7 @@ func newGroupLabIn(t *testing.T, mode, more string) *groupLab {
 // apply gives the group these services.
 func (l *groupLab) apply(t *testing.T, services ...string) {
 	t.Helper()
-	d := l.directors[0]
-	file := write(t, d.host, "set.yaml", "services:\n"+strings.Join(services, ""))
-	on(t, d.host, weir, "apply", "-f", file, "--socket", d.socket)
+	l.directors[0].apply(services...)
 	for _, d := range l.directors {
 		d.waitFor("forward the set", func() bool {
 			now, err := d.services()
@@ -179,23 +173,9 @@ func (l *groupLab) by(director int) {
 // healthy makes a backend answer checks at a port.
 func (l *groupLab) healthy(t *testing.T, backend int, port uint16) net.Listener {
 	t.Helper()
-	listener, err := l.backends[backend].Listen("tcp", netip.AddrPortFrom(lanAddress(backendHost+backend, false), port).String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
 	// Forty probes a second fill the queue of a listener that does not accept, sooner than a test
 	// may end.
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			conn.Close()
-		}
-	}()
-	return listener
+	return serveTCP(t, l.backends[backend], netip.AddrPortFrom(lanAddress(backendHost+backend, false), port).String(), func(net.Conn) {})
 }
 
 // share is backend1's share of the slots at each director, in percent.

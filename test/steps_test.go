@@ -3,7 +3,6 @@ package test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/model"
 )
 
 // A change that is applied in steps to a group stops, and the group has its previous set again,
@@ -57,9 +55,8 @@ func TestGroupAppliesInSteps(t *testing.T) {
 			})
 		}
 		asked.waitFor("know that both directors follow the same revision", func() bool {
-			out, err := asked.host.Command(t.Context(), weir, "directors", "-o", "json", "--socket", asked.socket).Output()
-			var runs []model.DirectorRun
-			return err == nil && json.Unmarshal(out, &runs) == nil && len(runs) == 2 && runs[0].Revision == runs[1].Revision
+			runs, both := asked.directors()
+			return both && runs[0].Revision == runs[1].Revision
 		})
 	}
 
@@ -108,9 +105,8 @@ func (l *groupLab) knows(t *testing.T, director int, sessions []*session) {
 	t.Helper()
 	d := l.directors[director]
 	d.waitFor("know of connections that the other one has seen", func() bool {
-		out, err := d.host.Command(t.Context(), weir, "flows", "-o", "json", "--limit", "100000", "--socket", d.socket).Output()
-		var known api.Flows
-		if err != nil || json.Unmarshal(out, &known) != nil {
+		known, err := askWeir[api.Flows](d, "flows", "--limit", "100000")
+		if err != nil {
 			return false
 		}
 		open := map[string]bool{}

@@ -109,11 +109,9 @@ func TestOverloadedReceiverKeepsAPart(t *testing.T) {
 // every 15 s, and each step of a reduction waits for a report that has seen the previous step.
 func (l *groupLab) waitShare(t *testing.T, percent int) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); l.share() != [2]int{percent, percent}; time.Sleep(20 * time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatalf("the directors give backend1 %v %% of the slots, want %d", l.share(), percent)
-		}
-	}
+	netlab.WaitUpTo(t, 3*time.Minute, fmt.Sprintf("both directors to give backend1 %d %% of the slots", percent), func() bool {
+		return l.share() == [2]int{percent, percent}
+	})
 }
 
 // datagramReader is a UDP server.

@@ -12,48 +12,16 @@ import (
 	"weir.io/weir/lab/netlab"
 )
 
-// echo sends datagrams back. It listens at one address, so that it answers from
-// the one that was called.
+// echo sends datagrams back.
 func echo(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 	t.Helper()
-	conn, err := h.ListenPacket("udp", at.String())
-	if err != nil {
-		t.Fatalf("listen on %s: %v", h.Name, err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	largeBuffer(t, conn)
-	go func() {
-		buffer := make([]byte, 1<<16)
-		for {
-			n, peer, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteTo(buffer[:n], peer)
-		}
-	}()
+	serveUDP(t, h, at, func(datagram []byte) []byte { return datagram })
 }
 
 // echoStream sends back what comes in over TCP.
 func echoStream(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 	t.Helper()
-	listener, err := h.Listen("tcp", at.String())
-	if err != nil {
-		t.Fatalf("listen on %s: %v", h.Name, err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				_, _ = io.Copy(conn, conn)
-			}()
-		}
-	}()
+	serveTCP(t, h, at.String(), func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
 // exchange sends a datagram of that size and returns the size of the answer. It tries several

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -49,14 +48,9 @@ func newAgentLab(t *testing.T) *agentLab {
 	return l
 }
 
-// events asks the agent, as a user does.
-func (d *daemon) events() (events []api.Event) {
+func (d *daemon) events() []api.Event {
 	d.t.Helper()
-	out := on(d.t, d.host, weir, "events", "--last", "1000", "-o", "json", "--socket", d.socket)
-	if err := json.Unmarshal([]byte(out), &events); err != nil {
-		d.t.Fatal(err)
-	}
-	return events
+	return mustAskWeir[[]api.Event](d, "events", "--last", "1000")
 }
 
 // repairs counts the events of repairs of a part that name a thing.
@@ -124,11 +118,7 @@ func (l *agentLab) links() (names []string) {
 // uplinks are the interfaces that have the agent's programs.
 func (l *agentLab) uplinks() []model.AgentInterface {
 	l.t.Helper()
-	status, err := api.NewClient(l.agent.socket).AgentStatus(l.t.Context())
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return status.Interfaces
+	return l.agent.agentStatus().Interfaces
 }
 
 func keptRows() []keptRow {

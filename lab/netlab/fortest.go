@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,23 @@ type T interface {
 	Cleanup(func())
 	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
+}
+
+// WaitFor looks at a condition until it holds, because most things become true in milliseconds and
+// none in a known time. The limit claims nothing about how long it may take: a busy machine is slow.
+func WaitFor(t T, what string, condition func() bool) {
+	t.Helper()
+	WaitUpTo(t, time.Minute, what, condition)
+}
+
+// WaitUpTo is WaitFor with another limit.
+func WaitUpTo(t T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !condition(); time.Sleep(2 * time.Millisecond) { // between two looks
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
 }
 
 // ForTest makes a lab for a test: it ends the test at the first error, and goes

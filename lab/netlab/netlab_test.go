@@ -308,7 +308,7 @@ func TestCloseRemovesEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids[id] = true
-	waitFor(t, "two processes on the host", func() bool { return len(processesIn(ids)) == 2 })
+	WaitFor(t, "two processes on the host", func() bool { return len(processesIn(ids)) == 2 })
 	if err := lab.Close(); err != nil {
 		t.Fatalf("close: %v", err)
 	}
@@ -325,14 +325,5 @@ func TestCloseRemovesEverything(t *testing.T) {
 	}
 	if err := lab.Close(); err != nil {
 		t.Errorf("close twice: %v", err)
-	}
-}
-
-func waitFor(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(2 * time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
 	}
 }

@@ -70,14 +70,7 @@ func (p *pair) knownQUIC() (n int) {
 	return n
 }
 
-func waitFor(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
+var waitFor = netlab.WaitFor
 
 func TestNothingBreaksByItself(t *testing.T) {
 	p := newPair(t)
