@@ -1,6 +1,22 @@
+// Package agent is weir on a backend's host. It puts bpf/host/host.bpf.c into the kernel,
+// which unwraps what directors send, passes on what has no connection here, and
+// clamps the MSS of what VIPs offer, holds VIPs on the loopback interface, and sets
+// what Linux must be told so that the host neither answers nor announces them. It
+// outlives its process: what is pinned keeps working, and Open adopts it.
+//
+// Known limits:
+//
+//   - A process on this host that connects to one of its VIPs reaches this host:
+//     the VIP is on lo.
+//   - A host is in one segment: services that differ in their segment only are one
+//     service to it.
+//   - Sockets in other network namespaces are seen in those that are named, and found
+//     by the VIP only: see model.Agent.
+//   - Outer packets in fragments or with IP options are left to the kernel.
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,56 +29,53 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.io/weir/internal/contents"
+	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
 
-// Options are what an agent must know before it has a configuration.
-type Options struct {
+// Deps are what an agent needs of the process that runs it.
+type Deps struct {
 	Pin        string   // directory on a BPF file system, shared with a director
 	Interfaces []string // where tunnels come in; empty: the configuration says where
 	Attach     Attach   // empty: AttachAuto
 	UDPFlows   uint32   // how many flows are remembered; 0: every datagram stays where it arrives
 	Log        *slog.Logger
-
-	// Tell is called with what becomes of parts of the host that are not as they should be, unless
-	// it is nil. Parts are further parts that the agent's process owns.
-	Tell  func(upkeep.Event)
+	// Parts are further parts of the host that the agent's process owns.
 	Parts []upkeep.Part
-	// Applied is called each time that the agent has applied a configuration again by itself, with
-	// the reason why it does not run, or nil if it runs.
-	Applied func(model.Config, error)
+	// OnEvent is called with what becomes of parts of the host that are not as they should be, unless
+	// it is nil.
+	OnEvent func(upkeep.Event)
+	// OnApplied is called each time that the agent has applied a configuration again by itself, with
+	// the reason why it does not run, or nil if it runs; unless it is nil.
+	OnApplied func(model.Config, error)
+
+	noTCX bool             // behave as before Linux 6.6
+	now   func() time.Time // of upkeep; nil: time.Now
 }
 
 // Agent is this host's agent. It works on the network namespace of the thread
 // that calls it.
 type Agent struct {
-	options      Options
-	pins         *pins
-	version      string // of the maps' ABI
-	objects      *bpfObjects
-	flows        *udpMemory
-	pods         *podMemory
-	reasonCounts *reasonMemory
-	noTCX        bool // behave as before Linux 6.6
-	sockets      sockets
-	watched      atomic.Pointer[watched] // the backends whose loads are measured
+	*kernel
+	deps       Deps
+	sockets    sockets
+	notices    *upkeep.Notices
+	reconciler *upkeep.Reconciler
+	watched    atomic.Pointer[watched] // the backends whose loads are measured
 
-	keeper *upkeep.Keeper
-
-	telling sync.Mutex
-	untold  error // why directors do not learn of connections
-	blind   error // why they do not learn which servers drop datagrams
+	reporting     sync.Mutex
+	notReported   error // why directors do not learn of connections
+	noDropReports error // why they do not learn which servers drop datagrams
 
 	mu          sync.Mutex
-	closed      bool            // it owns nothing any more
-	notices     *upkeep.Notices // nil: Follow was not called
-	links       *links
-	redirector  *redirector // nil: nothing has been redirected here
-	given       bool        // there is a configuration
+	closed      bool // it owns nothing any more
+	given       bool // there is a configuration
 	config      model.Config
-	seen        facts // when the configuration was last applied, or tried
+	seen        host  // when the configuration was last applied, or tried
 	problem     error // why it does not run as a whole
 	tried       time.Time
 	planned     bool // what follows is what the host should have
@@ -73,7 +86,7 @@ type Agent struct {
 	uplinks     []uplink
 	attachments []attachment
 	idle        Idle
-	crowds      crowds
+	crowds      crowd.Watch[serviceInTable]
 	counting    time.Duration // when flows of UDP are counted next
 	defaults    defaultRoutes
 	mtus        upkeep.MTUs // that the uplinks have had
@@ -81,54 +94,26 @@ type Agent struct {
 
 // Open loads the programs and adopts what an earlier process left pinned. Until
 // Set is called nothing changes. Errors: ErrRunning, ErrNoBPFFS.
-func Open(options Options) (*Agent, error) {
-	if options.Attach == "" {
-		options.Attach = AttachAuto
-	}
-	if err := options.Attach.Validate(); err != nil {
+func Open(d Deps) (*Agent, error) {
+	d.Attach = cmp.Or(d.Attach, AttachAuto)
+	if err := d.Attach.Validate(); err != nil {
 		return nil, err
 	}
-	spec, err := loadBpf()
-	if err != nil {
-		return nil, fmt.Errorf("read programs: %w", err)
-	}
-	p, err := openPins(options.Pin)
+	k, err := openKernel(d.Pin, d.UDPFlows, d.Log)
 	if err != nil {
 		return nil, err
-	}
-	if err := p.lockNamespace(); err != nil {
-		return nil, errors.Join(err, p.close())
-	}
-	flows, err := openFlows(p.state(), spec, options.UDPFlows)
-	if err != nil {
-		_ = p.close()
-		return nil, err
-	}
-	pods, err := openPods(p.state(), spec)
-	if err != nil {
-		return nil, errors.Join(err, flows.giveUp(), p.close())
-	}
-	reasons, err := openReasons(p, spec)
-	if err != nil {
-		return nil, errors.Join(err, pods.giveUp(), flows.giveUp(), p.close())
-	}
-	replacements := pods.replacements()
-	maps.Copy(replacements, flows.replacements())
-	maps.Copy(replacements, reasons.replacements())
-	objects, version, err := load(p, spec, replacements, options.Log)
-	if err != nil {
-		return nil, errors.Join(err, reasons.giveUp(), pods.giveUp(), flows.giveUp(), p.close())
 	}
 	s, err := openSockets()
 	if err != nil {
-		return nil, errors.Join(err, objects.Close(), reasons.close(), pods.close(), flows.close(), p.close())
+		return nil, errors.Join(err, k.close())
 	}
-	a := &Agent{options: options, pins: p, links: newLinks(p.links()), version: version, objects: objects, flows: flows, pods: pods, reasonCounts: reasons, sockets: s, former: formerPeers{}}
-	tell := options.Tell
-	if tell == nil {
-		tell = func(upkeep.Event) {}
+	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_TC)
+	if err != nil {
+		s.close()
+		return nil, errors.Join(err, k.close())
 	}
-	a.keeper = upkeep.New(options.Log, tell, a.parts()...)
+	a := &Agent{kernel: k, deps: d, sockets: s, notices: notices, former: formerPeers{}}
+	a.reconciler = upkeep.New(upkeep.Deps{Log: d.Log, OnEvent: d.OnEvent, Now: d.now}, a.parts()...)
 	return a, nil
 }
 
@@ -138,11 +123,9 @@ func (a *Agent) Close() error {
 	a.mu.Lock() // a look of Follow may be under way
 	defer a.mu.Unlock()
 	a.closed = true
+	a.notices.Close()
 	a.sockets.close()
-	if a.redirector != nil {
-		_ = a.redirector.Close()
-	}
-	return errors.Join(a.links.close(), a.objects.Close(), a.reasonCounts.close(), a.pods.close(), a.flows.close(), a.pins.close())
+	return a.kernel.close()
 }
 
 // Set makes the host do what the configuration says. Everything new is in place before anything old
@@ -153,73 +136,73 @@ func (a *Agent) Set(config model.Config) error {
 	defer a.mu.Unlock()
 	a.config, a.given = config, true
 	a.defaults.forget()
-	a.keeper.Forget()
-	f, err := a.look()
+	a.reconciler.Forget()
+	h, err := a.look()
 	if err != nil {
 		a.problem, a.tried = err, time.Now()
 		return err
 	}
-	return a.try(f)
+	return a.try(h)
 }
 
 // try does what Set does, with the last configuration.
-func (a *Agent) try(f facts) error {
-	a.seen, a.tried = f, time.Now()
-	a.problem = a.set(f)
+func (a *Agent) try(h host) error {
+	a.seen, a.tried = h, time.Now()
+	a.problem = a.set(h)
 	return a.problem
 }
 
-func (a *Agent) set(f facts) error {
+func (a *Agent) set(h host) error {
 	if !a.pins.inPlace() {
 		if err := a.pinAllAgain(); err != nil {
 			return err
 		}
 	}
-	h := host{addresses: make(map[netip.Addr]bool, len(f.addresses)), mtu: smallestMTU(f.uplinks)}
-	for address := range f.addresses {
-		h.addresses[address] = true
-	}
-	h.holders = f.addresses
-	h.elsewhere = f.elsewhere
 	p, err := newPlan(a.config, h)
 	if err != nil {
 		return err
 	}
-	a.watched.Store(newWatched(a.config, func(at netip.Addr) bool { return h.addresses[at] || h.elsewhere.addresses[at] }))
-	if err := a.apply(p, f.uplinks); err != nil {
+	a.watched.Store(newWatched(a.config, func(at netip.Addr) bool { return h.has(at) || h.elsewhere.addresses[at] }))
+	if err := a.apply(p, h.uplinks); err != nil {
 		return err
 	}
-	a.noteIdle(p, h.addresses)
+	a.noteIdle(p, h)
 	return nil
 }
 
-// facts are what Set looks at besides its configuration.
-type facts struct {
-	addresses map[netip.Addr]int // of this host: index of the interface
+// host is what the kernel says about this host.
+type host struct {
+	addresses map[netip.Addr]int // index of the interface that has it
 	others    map[netip.Addr]int // these without VIPs on lo, which the agent manages, and without loopback's own
 	uplinks   []uplink
 	elsewhere elsewhere
 	waits     []wait // what is asked for and not there; not compared
 }
 
+func (h *host) has(address netip.Addr) bool { _, is := h.addresses[address]; return is }
+
 // equal says whether the same has to be done. What is waited for does not matter.
-func (f facts) equal(o facts) bool {
-	return maps.Equal(f.others, o.others) && slices.Equal(f.uplinks, o.uplinks) &&
-		maps.Equal(f.elsewhere.addresses, o.elsewhere.addresses) &&
-		slices.Equal(f.elsewhere.namespaces, o.elsewhere.namespaces)
+func (h *host) equal(o host) bool {
+	return maps.Equal(h.others, o.others) && slices.Equal(h.uplinks, o.uplinks) &&
+		maps.Equal(h.elsewhere.addresses, o.elsewhere.addresses) &&
+		slices.Equal(h.elsewhere.namespaces, o.elsewhere.namespaces)
 }
 
-func (a *Agent) look() (facts, error) {
+func (a *Agent) look() (host, error) {
 	at, err := addresses()
 	if err != nil {
-		return facts{}, err
+		return host{}, err
 	}
-	uplinks, waits, err := findUplinks(a.interfaces(a.config), a.config, at, a.wasUplink, func() ([]int, error) { return a.defaults.list(time.Now()) })
+	names := a.deps.Interfaces
+	if len(names) == 0 {
+		names = a.config.Agent.Interfaces
+	}
+	uplinks, waits, err := findUplinks(names, a.config, at, a.wasUplink, func() ([]int, error) { return a.defaults.list(time.Now()) })
 	if err != nil {
-		return facts{}, err
+		return host{}, err
 	}
-	elsewhere, err := findNamespaces(a.config.Agent.Namespaces, a.options.Log)
-	return facts{at, a.withoutVIPs(at), uplinks, elsewhere, waits}, err
+	elsewhere, err := findNamespaces(a.config.Agent.Namespaces, a.deps.Log)
+	return host{at, a.withoutVIPs(at), uplinks, elsewhere, waits}, err
 }
 
 func (a *Agent) withoutVIPs(at map[netip.Addr]int) map[netip.Addr]int {
@@ -235,13 +218,6 @@ func (a *Agent) withoutVIPs(at map[netip.Addr]int) map[netip.Addr]int {
 
 // wasUplink reports whether an interface has programs of the agent's.
 func (a *Agent) wasUplink(index int) bool { return a.links.has(index) || hasFilters(index) }
-
-func (a *Agent) interfaces(config model.Config) []string {
-	if len(a.options.Interfaces) > 0 {
-		return a.options.Interfaces
-	}
-	return config.Agent.Interfaces
-}
 
 func (a *Agent) apply(p plan, uplinks []uplink) error {
 	endpoints, err := readAll[bpfHostEndpoint](a.objects.Endpoints)
@@ -264,7 +240,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 	if err := a.redirect(p.redirects, in); err != nil {
 		return err
 	}
-	if err := raiseSysctls(neededSysctls(in, p.quiet()), a.options.Log); err != nil {
+	if err := raiseSysctls(neededSysctls(in, p.quiet()), a.deps.Log); err != nil {
 		return err
 	}
 	if err := holdVIPs(p.vips); err != nil {
@@ -277,13 +253,9 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		releaseVIPs(p.vips),
 		a.links.detachOthers(uplinks),
 		t.prune(&a.objects.bpfMaps, a.former),
-		a.flows.takeOver(),
-		a.pods.takeOver(),
-		a.reasonCounts.takeOver(),
+		a.takeOver(),
 		a.agePods(),
-		a.countDatagrams(),
-		forgetOtherFormats(a.pins.state()),
-		a.pins.removeOtherMaps(a.version))
+		a.countDatagrams())
 }
 
 // redirect prepares the maps of the programs of redirection. Once these are loaded they stay, for
@@ -303,8 +275,7 @@ func (a *Agent) redirect(list []redirect, uplinks []uplink) error {
 }
 
 func (a *Agent) attacher() *attacher {
-	return &attacher{links: a.links, objects: a.objects, redirector: a.redirector, how: a.options.Attach,
-		director: a.plan.director, serves: a.plan.serves(), noTCX: a.noTCX}
+	return &attacher{kernel: a.kernel, how: a.deps.Attach, director: a.plan.director, serves: a.plan.serves(), noTCX: a.deps.noTCX}
 }
 
 // attach attaches to the uplinks and logs where only the slower way was possible.
@@ -327,7 +298,7 @@ func (a *Agent) attach(uplinks []uplink) error {
 		}
 		a.attachments = append(a.attachments, at)
 		if at != before[u.index] {
-			log := a.options.Log.With("interface", u.name, "mtu", u.mtu, "ingress", at.ingress, "egress", at.egress, "redirect", at.redirect)
+			log := a.deps.Log.With("interface", u.name, "mtu", u.mtu, "ingress", at.ingress, "egress", at.egress, "redirect", at.redirect)
 			if at.noXDP != "" {
 				log = log.With("no-xdp", at.noXDP)
 			}
@@ -351,7 +322,7 @@ func Detach(pin string) error {
 	}
 	defer p.close()
 	err = newLinks(p.links()).detachOthers(nil)
-	if p.lockNamespace() == nil {
+	if p.other == nil {
 		err = errors.Join(err, releaseVIPs(nil))
 	}
 	if err != nil {

@@ -3,9 +3,14 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/upkeep"
 )
 
 // Attach is how packets that come in are caught.
@@ -55,14 +60,11 @@ type attachment struct {
 
 // attacher attaches programs to uplinks and keeps the links pinned.
 type attacher struct {
-	*links
-	objects  *bpfObjects
+	*kernel
 	how      Attach
 	director bool // this host is a director, too
 	serves   bool // tunnels come here
 	noTCX    bool // behave as before Linux 6.6
-
-	redirector *redirector // nil: nothing is redirected
 }
 
 // attach attaches to an uplink. A link that is attached already gets the program of this version in
@@ -103,7 +105,7 @@ func (a *attacher) attachReplies(u uplink) (attachment, error) {
 		return at, err
 	}
 	// Tunnels may have come in by this interface before.
-	return at, errors.Join(a.unpin(hookXDP, u.index), a.unpin(hookIngress, u.index), removeFilter(u, hookIngress))
+	return at, errors.Join(a.links.unpin(hookXDP, u.index), a.links.unpin(hookIngress, u.index), removeFilter(u, hookIngress))
 }
 
 // attachHost attaches the programs that unwrap tunnels.
@@ -128,7 +130,7 @@ func (a *attacher) attachHost(u uplink) (attachment, error) {
 		return at, err
 	}
 	if at.ingress != viaXDP {
-		if err := a.unpin(hookXDP, u.index); err != nil {
+		if err := a.links.unpin(hookXDP, u.index); err != nil {
 			return at, fmt.Errorf("detach from %s: %w", u.name, err)
 		}
 	}
@@ -140,7 +142,7 @@ func (a *attacher) attachHost(u uplink) (attachment, error) {
 func (a *attacher) detachHost(u uplink) error {
 	var errs []error
 	for _, hook := range []string{hookXDP, hookIngress, hookEgress} {
-		errs = append(errs, a.unpin(hook, u.index))
+		errs = append(errs, a.links.unpin(hook, u.index))
 	}
 	return errors.Join(append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))...)
 }
@@ -159,7 +161,7 @@ func (a *attacher) attachXDP(u uplink) error {
 	case a.how == AttachAuto && a.director:
 		return errDirector
 	}
-	if adopted, err := a.adopt(hookXDP, u.index, a.objects.HostXdp); adopted || err != nil {
+	if adopted, err := a.links.adopt(hookXDP, u.index, a.objects.HostXdp); adopted || err != nil {
 		return err
 	}
 	l, err := link.AttachXDP(link.XDPOptions{
@@ -168,16 +170,20 @@ func (a *attacher) attachXDP(u uplink) error {
 	if err != nil {
 		return explainXDP(err)
 	}
-	return a.pin(l, hookXDP, u.index)
+	return a.links.pin(l, hookXDP, u.index)
+}
+
+// tcxType is the type of a hook's links.
+func tcxType(hook string) ebpf.AttachType {
+	if leaves(hook) {
+		return ebpf.AttachTCXEgress
+	}
+	return ebpf.AttachTCXIngress
 }
 
 // attachTC attaches by tcx, or by clsact if there is no tcx.
 func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via string, err error) {
-	attach := ebpf.AttachTCXIngress
-	if leaves(hook) {
-		attach = ebpf.AttachTCXEgress
-	}
-	adopted, err := a.adopt(hook, u.index, program)
+	adopted, err := a.links.adopt(hook, u.index, program)
 	if err != nil {
 		return "", fmt.Errorf("update %s of %s: %w", hook, u.name, err)
 	}
@@ -187,16 +193,148 @@ func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via s
 	if a.noTCX {
 		return viaClsact, putFilter(u, hook, program)
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: u.index, Program: program, Attach: attach})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: u.index, Program: program, Attach: tcxType(hook)})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return viaClsact, putFilter(u, hook, program)
 	}
 	if err != nil {
 		return "", fmt.Errorf("attach tcx %s to %s: %w", hook, u.name, err)
 	}
-	if err := a.pin(l, hook, u.index); err != nil {
+	if err := a.links.pin(l, hook, u.index); err != nil {
 		return "", err
 	}
 	// A kernel that has tcx now may have had to use clsact before.
 	return viaTCX, removeFilter(u, hook)
+}
+
+// wanted is one program that an attachment has.
+type wanted struct {
+	hook, via string
+	program   *ebpf.Program
+}
+
+// wanted returns the programs that an attachment has.
+func (a *attacher) wanted(at attachment) (list []wanted) {
+	if at.ingress == viaXDP {
+		// Packets that come in by XDP go through tc, too. Its ingress program is attached
+		// in the same way as its egress program.
+		list = append(list, wanted{hookXDP, viaXDP, a.objects.HostXdp}, wanted{hookIngress, at.egress, a.objects.HostAfterXdp})
+	} else if at.ingress != "" {
+		list = append(list, wanted{hookIngress, at.ingress, a.objects.HostIngress})
+	}
+	if at.egress != "" {
+		list = append(list, wanted{hookEgress, at.egress, a.objects.HostEgress})
+	}
+	if at.redirect != "" && a.redirector != nil {
+		list = append(list, wanted{hookArrive, at.redirect, a.redirector.RedirectArrive}, wanted{hookLeave, at.redirect, a.redirector.RedirectLeave})
+	}
+	return list
+}
+
+// wrong returns the fault of a program that should be attached; empty: it has none.
+func (a *attacher) wrong(u uplink, w wanted) (string, error) {
+	if w.via != viaClsact {
+		return a.links.holds(w.hook, u.index, w.program)
+	}
+	return filterWrong(u, w.hook, w.program)
+}
+
+// filterWrong says what is wrong with a filter that should hold a program.
+func filterWrong(u uplink, hook string, program *ebpf.Program) (string, error) {
+	filters, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: u.index}}, filterParent(hook))
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
+		return "has no program: there is no clsact", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("list filters of %s: %w", u.name, err)
+	}
+	for _, f := range filters {
+		bpf, ok := f.(*netlink.BpfFilter)
+		if !ok || !isNamed(bpf.Name, hook) {
+			continue
+		}
+		if id, known := programID(program); known && int(id) != bpf.Id {
+			return "has " + describeProgram(ebpf.ProgramID(bpf.Id)), nil
+		}
+		return "", nil
+	}
+	return "has no program: the filter was removed", nil
+}
+
+// behind says which program of another owner sees packets before one of the agent's does, at a hook
+// of tcx; nil: none does. It may keep packets, or let them go on to the kernel without the agent:
+// that cannot be told. It has its place by right, so it is reported and left there.
+func (k *kernel) behind(at attachment, w wanted) (*upkeep.Difference, error) {
+	if w.via != viaTCX {
+		return nil, nil
+	}
+	list, err := link.QueryPrograms(link.QueryOptions{Target: at.index, Attach: tcxType(w.hook)})
+	if err != nil {
+		return nil, fmt.Errorf("list programs of %s: %w", at.name, err)
+	}
+	own, known := programID(w.program)
+	var others []ebpf.ProgramID
+	for _, p := range list.Programs {
+		if p.ID == own {
+			break
+		}
+		others = append(others, p.ID)
+	}
+	if !known || len(others) == 0 {
+		return nil, nil
+	}
+	ours, err := k.ownPrograms()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range others {
+		if !ours[id] {
+			return &upkeep.Difference{What: w.hook + " of " + at.name, Found: "is behind " + describeProgram(id) + ": what that one keeps never comes to the agent"}, nil
+		}
+	}
+	return nil, nil
+}
+
+// ownPrograms are the programs of this agent, and of a director on the same host.
+func (k *kernel) ownPrograms() (map[ebpf.ProgramID]bool, error) {
+	ours := map[ebpf.ProgramID]bool{}
+	programs := []*ebpf.Program{k.objects.HostXdp, k.objects.HostIngress, k.objects.HostAfterXdp, k.objects.HostEgress}
+	if k.redirector != nil {
+		programs = append(programs, k.redirector.RedirectArrive, k.redirector.RedirectLeave)
+	}
+	for _, p := range programs {
+		if id, known := programID(p); known {
+			ours[id] = true
+		}
+	}
+	pins, err := filepath.Glob(filepath.Join(filepath.Dir(k.pins.root), "programs-*", "*"))
+	if err != nil {
+		return nil, fmt.Errorf("find a director's programs: %w", err)
+	}
+	for _, pin := range pins {
+		p, err := ebpf.LoadPinnedProgram(pin, nil)
+		if err != nil {
+			continue // it is not a program, or is gone meanwhile
+		}
+		if id, known := programID(p); known {
+			ours[id] = true
+		}
+		if err := p.Close(); err != nil {
+			return nil, errors.Join(fmt.Errorf("close %s", pin), err)
+		}
+	}
+	return ours, nil
+}
+
+// explainXDP says what a refusal means.
+func explainXDP(err error) error {
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return errors.New("the driver has no XDP")
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return errors.New("another XDP program is attached")
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.E2BIG):
+		return fmt.Errorf("the driver refuses XDP with the interface's MTU or offloads: %w", err)
+	}
+	return err
 }

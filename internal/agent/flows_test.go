@@ -17,7 +17,7 @@ func TestFlowsOutliveAgents(t *testing.T) {
 	open := func(flows uint32) (a *Agent) {
 		t.Helper()
 		do(t, s.host, "start agent", func() (err error) {
-			if a, err = Open(Options{Pin: s.host.BPFFS(), UDPFlows: flows, Log: slog.New(slog.DiscardHandler)}); err != nil {
+			if a, err = Open(Deps{Pin: s.host.BPFFS(), UDPFlows: flows, Log: slog.New(slog.DiscardHandler)}); err != nil {
 				return err
 			}
 			return a.Set(testConfig())
@@ -49,10 +49,10 @@ func TestFlowsOutliveAgents(t *testing.T) {
 			}
 		}
 		note(a)
-		if got := a.flows.sustained.MaxEntries(); got != size {
+		if got := a.memory.flows.sustained.MaxEntries(); got != size {
 			t.Errorf("process %d has room for %d flows, want %d", i, got, size)
 		}
-		if got, want := a.flows.begun.MaxEntries(), freshFlows(size); got != want {
+		if got, want := a.memory.flows.begun.MaxEntries(), freshFlows(size); got != want {
 			t.Errorf("process %d has room for %d flows that have just begun, want %d", i, got, want)
 		}
 		if i == 1 {
@@ -89,7 +89,7 @@ func TestFlowsAreReported(t *testing.T) {
 	var a *Agent
 	open := func(flows uint32) {
 		do(t, s.host, "start agent", func() (err error) {
-			if a, err = Open(Options{Pin: s.host.BPFFS(), UDPFlows: flows, Log: slog.New(slog.DiscardHandler)}); err != nil {
+			if a, err = Open(Deps{Pin: s.host.BPFFS(), UDPFlows: flows, Log: slog.New(slog.DiscardHandler)}); err != nil {
 				return err
 			}
 			return a.Set(testConfig())
@@ -109,7 +109,7 @@ func TestFlowsAreReported(t *testing.T) {
 		}
 		return all
 	}
-	open(3 * flowsAtOnce)
+	open(3 * entriesAtOnce)
 	h := testHost{bpfObjects: a.objects}
 	young, old, six := w.talk(vip4), w.talk(vip4), w.talk(vip6)
 	h.remember(t, young, time.Duration(flowTimeout)-time.Minute)
@@ -127,18 +127,18 @@ func TestFlowsAreReported(t *testing.T) {
 			t.Errorf("of %s there are %d flows reported, want the one in slot %d", s.VIP, s.Used.Count(), slot)
 		}
 	}
-	for port := range uint16(flowsAtOnce + flowsAtOnce/2) {
+	for port := range uint16(entriesAtOnce + entriesAtOnce/2) {
 		h.remember(t, talk{vip4, young.client, 1024 + port}, 0)
 	}
 	flows := 0
 	do(t, s.host, "read flows", func() error {
-		return a.flows.alive(func(local, _ netip.AddrPort) {
+		return a.memory.flows.alive(func(local, _ netip.AddrPort) {
 			if local == netip.AddrPortFrom(vip4, talkPort) {
 				flows++
 			}
 		})
 	})
-	if least := flowsAtOnce + flowsAtOnce/2; flows < least {
+	if least := entriesAtOnce + entriesAtOnce/2; flows < least {
 		t.Errorf("%d flows are found, want at least %d", flows, least)
 	}
 	if err := a.Close(); err != nil {

@@ -131,5 +131,5 @@ func redirectsHere(ranges map[string][]netip.Prefix, directors []netip.Prefix) [
 	for i := range c.Services {
 		c.Services[i].SourceRanges = ranges[c.Services[i].Name]
 	}
-	return redirects(c, host{addresses: map[netip.Addr]bool{host4: true, host6: true}})
+	return redirects(c, host{addresses: map[netip.Addr]int{host4: loopbackIndex, host6: loopbackIndex}})
 }

@@ -89,7 +89,7 @@ type testHost struct {
 
 func newTestHost(t testing.TB) *testHost {
 	t.Helper()
-	p, err := newPlan(testConfig(), host{addresses: map[netip.Addr]bool{host4: true, host6: true}, mtu: uplinkMTU})
+	p, err := newPlan(testConfig(), host{addresses: map[netip.Addr]int{host4: loopbackIndex, host6: loopbackIndex}})
 	if err != nil {
 		t.Fatal(err)
 	}

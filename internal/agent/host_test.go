@@ -179,14 +179,7 @@ func (s *street) knows(t *testing.T, address netip.Addr) bool {
 	return known
 }
 
-func waitFor(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s", patience, what)
-		}
-	}
-}
+var waitFor = netlab.WaitFor
 
 // TestSysctls: what is strict becomes loose, what is higher already stays.
 func TestSysctls(t *testing.T) {
@@ -363,7 +356,7 @@ func TestRefresh(t *testing.T) {
 	do(t, s.host, "lower the MTU", func() error {
 		return netlink.LinkSetMTU(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: s.link.B.Index}}, 1400)
 	})
-	do(t, s.host, "look", func() error { a.keeper.Look(); return nil })
+	do(t, s.host, "look", func() error { a.reconciler.Look(); return nil })
 	for _, service := range s.status(t, a).Services {
 		if service.Name == "web4" && service.MSS != webMSS4-100 {
 			t.Errorf("the MSS is %d, want %d", service.MSS, webMSS4-100)
@@ -373,7 +366,7 @@ func TestRefresh(t *testing.T) {
 		return netlink.AddrDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: s.link.B.Index}},
 			&netlink.Addr{IPNet: &net.IPNet{IP: host4.AsSlice(), Mask: net.CIDRMask(24, 32)}})
 	})
-	do(t, s.host, "look", func() error { a.keeper.Look(); return nil })
+	do(t, s.host, "look", func() error { a.reconciler.Look(); return nil })
 	if got, want := s.status(t, a).VIPs, []netip.Addr{vip4, vip6, rangeVIP6}; !slices.Equal(got, want) {
 		t.Errorf("VIPs are %v, want %v: those with a backend here, of vip4 the one at %v", got, want, host6)
 	}
@@ -382,12 +375,12 @@ func TestRefresh(t *testing.T) {
 // TestRefusals: what an operator can get wrong has an error that says so.
 func TestRefusals(t *testing.T) {
 	s := newStreet(t, true)
-	options := Options{Pin: s.host.BPFFS(), Log: slog.New(slog.DiscardHandler)}
+	options := Deps{Pin: s.host.BPFFS(), Log: slog.New(slog.DiscardHandler)}
 	do(t, s.host, "try", func() error {
-		if _, err := Open(Options{Pin: t.TempDir(), Log: options.Log}); !errors.Is(err, ErrNoBPFFS) {
+		if _, err := Open(Deps{Pin: t.TempDir(), Log: options.Log}); !errors.Is(err, ErrNoBPFFS) {
 			t.Errorf("outside a BPF file system: error is %v", err)
 		}
-		if _, err := Open(Options{Pin: options.Pin, Attach: "magic", Log: options.Log}); err == nil {
+		if _, err := Open(Deps{Pin: options.Pin, Attach: "magic", Log: options.Log}); err == nil {
 			t.Error("an unknown way to attach is accepted")
 		}
 		a, err := Open(options)

@@ -75,7 +75,7 @@ func (l *links) adopt(hook string, index int, program *ebpf.Program) (bool, erro
 			return false, fmt.Errorf("switch program of link %s: %w", l.path(name), err)
 		}
 	}
-	return true, l.pinAgain(name)
+	return true, pinAgain(found, l.path(name))
 }
 
 // forget lets go of a link that is attached to nothing.
@@ -83,19 +83,6 @@ func (l *links) forget(name string) error {
 	found := l.open[name]
 	delete(l.open, name)
 	return errors.Join(found.Unpin(), found.Close())
-}
-
-// pinAgain pins a link that is held and whose pin was removed.
-func (l *links) pinAgain(name string) error {
-	if _, err := os.Lstat(l.path(name)); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	held := l.open[name]
-	// The library believes that the pin is there.
-	if err := errors.Join(held.Unpin(), held.Pin(l.path(name))); err != nil {
-		return fmt.Errorf("pin link again: %w", err)
-	}
-	return nil
 }
 
 // pin pins a new link and holds it.

@@ -50,7 +50,7 @@ func (s *street) agent(t *testing.T, attach Attach) *Agent {
 	t.Helper()
 	var a *Agent
 	err := s.host.Do(func() (err error) {
-		if a, err = Open(Options{Pin: s.host.BPFFS(), Attach: attach, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		if a, err = Open(Deps{Pin: s.host.BPFFS(), Attach: attach, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			return err
 		}
 		return a.Set(testConfig())
@@ -208,10 +208,9 @@ func (s *street) agentVia(t *testing.T, attach Attach, via string) *Agent {
 	}
 	var a *Agent
 	err := s.host.Do(func() (err error) {
-		if a, err = Open(Options{Pin: s.host.BPFFS(), Attach: attach, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		if a, err = Open(Deps{Pin: s.host.BPFFS(), Attach: attach, Log: slog.New(slog.DiscardHandler), noTCX: true}); err != nil {
 			return err
 		}
-		a.noTCX = true
 		return a.Set(testConfig())
 	})
 	if err != nil {

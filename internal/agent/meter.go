@@ -51,10 +51,7 @@ func (m *Meter) Loads() (loads []model.Load, took time.Duration, err error) {
 		return nil, 0, nil
 	}
 	count := newCount(watched)
-	if err := count.look(m.sockets); err != nil {
-		return nil, 0, err
-	}
-	if err := eachNamespace(watched.namespaces, count.look); err != nil {
+	if err := eachNamespace(m.sockets, watched.namespaces, count.look); err != nil {
 		return nil, 0, err
 	}
 	for i := range count.loads {

@@ -39,7 +39,7 @@ func TestLoadsAreMeasured(t *testing.T) {
 			service("elsewhere", vip, 81, model.IPIP, backend("10.0.1.12", 0)),
 		},
 	}
-	a := &Agent{options: Options{Log: slog.New(slog.DiscardHandler)}}
+	a := &Agent{deps: Deps{Log: slog.New(slog.DiscardHandler)}}
 	w := newWatched(config, func(a netip.Addr) bool { return a == at(own) })
 	a.watched.Store(w)
 	var m *Meter

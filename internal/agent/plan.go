@@ -1,20 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"weir.io/weir/internal/model"
 )
-
-// host is what the kernel says about this host.
-type host struct {
-	addresses map[netip.Addr]bool
-	holders   map[netip.Addr]int // index of the interface that has an address
-	mtu       int                // smallest of the uplinks
-	elsewhere elsewhere
-}
 
 // plan is what this host has to do: a pure function of the configuration and of
 // the host.
@@ -75,16 +68,16 @@ const loopbackIndex = 1
 func newPlan(config model.Config, h host) (plan, error) {
 	p := plan{position: make(map[identity]int), holders: make(map[netip.Addr]int), keepsAll: config.Agent.SocketsElsewhere, namespaces: h.elsewhere.namespaces}
 	for _, s := range config.Services {
-		ends := localEnds(s, h.addresses)
+		ends := localEnds(s, h)
 		if len(ends) == 0 {
 			continue
 		}
-		mss, err := largestMSS(s, h.mtu)
+		mss, err := largestMSS(s, smallestMTU(h.uplinks))
 		if err != nil {
 			return plan{}, fmt.Errorf("service %s: %w", s.Name, err)
 		}
 		p.ends = append(p.ends, ends...)
-		pods, podsOnly := localPods(s, h.addresses)
+		pods, podsOnly := localPods(s, h)
 		if !podsOnly && !h.elsewhere.addresses[s.VIP] {
 			p.vips = append(p.vips, s.VIP) // with the VIP on lo, packets would never get to that namespace
 		}
@@ -95,13 +88,13 @@ func newPlan(config model.Config, h host) (plan, error) {
 	p.redirects = redirects(config, h)
 	p.ends = sorted(p.ends)
 	for _, end := range p.ends {
-		if index := h.holders[end]; index != loopbackIndex {
+		if index := h.addresses[end]; index != loopbackIndex {
 			p.holders[end] = index
 		}
 	}
 	p.vips = sorted(p.vips)
 	p.sources = sources(config.Directors, p.services)
-	p.director = isDirector(config.Directors, h.addresses)
+	p.director = isDirector(config.Directors, h)
 	return p, nil
 }
 
@@ -111,10 +104,10 @@ func newPlan(config model.Config, h host) (plan, error) {
 func unwrapped(m model.Mode) bool { return m != model.NAT }
 
 // localEnds returns the addresses of the service's backends that are this host, or pods of it.
-func localEnds(s model.Service, addresses map[netip.Addr]bool) []netip.Addr {
+func localEnds(s model.Service, h host) []netip.Addr {
 	var ends []netip.Addr
 	for _, b := range s.Backends {
-		if at := hostOf(&b); unwrapped(b.ModeIn(s)) && addresses[at] {
+		if at := hostOf(&b); unwrapped(b.ModeIn(s)) && h.has(at) {
 			ends = append(ends, at)
 		}
 	}
@@ -199,8 +192,8 @@ func sources(directors []netip.Prefix, services []service) map[netip.Prefix]bpfH
 }
 
 // isDirector says whether tunnels may come from this host.
-func isDirector(directors []netip.Prefix, addresses map[netip.Addr]bool) bool {
-	for a := range addresses {
+func isDirector(directors []netip.Prefix, h host) bool {
+	for a := range h.addresses {
 		if slices.ContainsFunc(directors, func(d netip.Prefix) bool { return d.Contains(a) }) {
 			return true
 		}
@@ -211,4 +204,58 @@ func isDirector(directors []netip.Prefix, addresses map[netip.Addr]bool) bool {
 func sorted(addresses []netip.Addr) []netip.Addr {
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	return slices.Compact(addresses)
+}
+
+// pod is a backend that is not a host, but a pod or container of this host.
+type pod struct {
+	address netip.Addr
+	port    uint16 // 0: the packet's own
+	name    uint32 // by which directors call it
+}
+
+// localPods returns a service's pods on this host. only says that the service has no other backends
+// here.
+func localPods(s model.Service, h host) (pods []pod, only bool) {
+	only = true
+	for _, b := range s.Backends {
+		switch {
+		case !unwrapped(b.ModeIn(s)) || !h.has(hostOf(&b)):
+		case !b.Host.IsValid():
+			only = false
+		default:
+			at := b.PodIn(&s)
+			pods = append(pods, pod{at.Addr(), at.Port(), model.PodName(at)})
+		}
+	}
+	return samePods(pods), only
+}
+
+// samePods puts pods in order, each once.
+func samePods(pods []pod) []pod {
+	slices.SortFunc(pods, func(a, b pod) int {
+		return cmp.Or(a.address.Compare(b.address), cmp.Compare(a.port, b.port))
+	})
+	return slices.Compact(pods)
+}
+
+// serviceOf is the service that clients call at an address and port; nil: there is none. If several
+// match, it is the one with one port, as in the programs.
+func (p *plan) serviceOf(vip netip.AddrPort, protocol model.Protocol) (found *service) {
+	for i := range p.services {
+		s := &p.services[i]
+		if s.vip == vip.Addr() && s.protocol == protocol && s.port.Contains(vip.Port()) && (found == nil || s.port.Single()) {
+			found = s
+		}
+	}
+	return found
+}
+
+// has says whether the host has a pod for what a client sends to an address and port.
+func (p *plan) has(vip netip.AddrPort, protocol model.Protocol, at netip.AddrPort) bool {
+	return slices.ContainsFunc(p.services, func(s service) bool {
+		return s.vip == vip.Addr() && s.protocol == protocol && s.port.Contains(vip.Port()) &&
+			slices.ContainsFunc(s.pods, func(p pod) bool {
+				return p.address == at.Addr() && (p.port == 0 || p.port == at.Port())
+			})
+	})
 }

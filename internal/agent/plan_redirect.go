@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -47,7 +48,7 @@ func redirects(config model.Config, h host) []redirect {
 			if len(s.RedirectTo) == 0 {
 				r.prefixes = append(r.prefixes, netip.PrefixFrom(b.Address, b.Address.BitLen()))
 			}
-			if h.addresses[b.Address] || h.elsewhere.addresses[b.Address] || isGuest(b.Address, config.Agent.Guests) {
+			if h.has(b.Address) || h.elsewhere.addresses[b.Address] || isGuest(b.Address, config.Agent.Guests) {
 				r.here = append(r.here, at)
 			}
 		}
@@ -100,26 +101,15 @@ func newRedirectTables(list []redirect, known map[redirectHostEndpoint]uint32, l
 		services: map[uint32]redirectRedirectService{},
 		prefixes: map[redirectRedirectPrefix]uint32{},
 	}
-	used := map[uint32]bool{noService: true}
-	for _, index := range known {
-		used[index] = true
-	}
-	next := uint32(noService)
+	free := newIndexes(limit, maps.Values(known))
 	for i := range list {
 		index, found := known[redirectEndpoint(list[i].vip)]
-		if !found {
-			for used[next] {
-				next++
-			}
-			if next >= limit {
-				return redirectTables{}, fmt.Errorf("service %s: a host can be redirected from %d VIPs", list[i].name, limit-1)
-			}
-			index = next
-			used[index] = true
-			t.fresh = append(t.fresh, index)
+		if !found && !free.take(&index) {
+			return redirectTables{}, fmt.Errorf("service %s: a host can be redirected from %d VIPs", list[i].name, limit-1)
 		}
 		t.add(&list[i], index)
 	}
+	t.fresh = free.taken
 	return t, nil
 }
 

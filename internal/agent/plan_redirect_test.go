@@ -13,7 +13,7 @@ func TestRedirectPlan(t *testing.T) {
 	c.Services[1].RedirectTo = []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}
 	c.Agent.Guests = []netip.Prefix{netip.PrefixFrom(third6, 127).Masked()}
 	c.Services[0].SourceRanges, c.Directors = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32")}
-	list := redirects(c, host{addresses: map[netip.Addr]bool{host4: true}, elsewhere: elsewhere{addresses: map[netip.Addr]bool{peer4: true}}})
+	list := redirects(c, host{addresses: map[netip.Addr]int{host4: loopbackIndex}, elsewhere: elsewhere{addresses: map[netip.Addr]bool{peer4: true}}})
 	type want struct {
 		ambiguous bool
 		shared    bool
@@ -85,7 +85,7 @@ func TestWhoServes(t *testing.T) {
 		"nobody's":              {testConfig(), client4, true},
 		"a tunnelled backend's": {redirectConfig(), otherPeer4, true},
 	} {
-		p, err := newPlan(test.config, host{addresses: map[netip.Addr]bool{test.own: true}, mtu: 1500})
+		p, err := newPlan(test.config, host{addresses: map[netip.Addr]int{test.own: loopbackIndex}})
 		if err != nil {
 			t.Fatal(err)
 		}

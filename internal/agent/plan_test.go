@@ -11,7 +11,7 @@ import (
 )
 
 func TestPlan(t *testing.T) {
-	p, err := newPlan(testConfig(), host{addresses: map[netip.Addr]bool{host4: true, host6: true}, mtu: 1500})
+	p, err := newPlan(testConfig(), host{addresses: map[netip.Addr]int{host4: loopbackIndex, host6: loopbackIndex}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestPlanOfPods(t *testing.T) {
 	}
 	s := model.Service{Name: "s", VIP: vip4, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.GUE,
 		Backends: []model.Backend{at("10.244.1.6", "10.0.1.11"), at("10.244.1.5", "2001:db8:1::11"), at("10.244.2.9", "10.0.1.12")}}
-	h := host{addresses: map[netip.Addr]bool{host4: true, host6: true}, mtu: 1500}
+	h := host{addresses: map[netip.Addr]int{host4: loopbackIndex, host6: loopbackIndex}}
 	plain := s
 	plain.Port = model.PortRange{First: 443, Last: 443}
 	plain.Backends = []model.Backend{at("10.0.1.11", "")}
@@ -88,7 +88,7 @@ func TestPlanLeavesNATAlone(t *testing.T) {
 	c.Services = c.Services[:1]
 	nat := model.NAT
 	c.Services[0].Backends[0].Mode = &nat
-	p, err := newPlan(c, host{addresses: map[netip.Addr]bool{host4: true}, mtu: 1500})
+	p, err := newPlan(c, host{addresses: map[netip.Addr]int{host4: loopbackIndex}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestSegmentsMerge(t *testing.T) {
 	twin.Name, twin.Segment = "twin", model.Segment{Kind: model.SegmentVLAN, ID: 5}
 	twin.Backends = []model.Backend{{Address: host4}, {Address: otherPeer4}}
 	c.Services = []model.Service{c.Services[0], twin}
-	p, err := newPlan(c, host{addresses: map[netip.Addr]bool{host4: true}, mtu: 1500})
+	p, err := newPlan(c, host{addresses: map[netip.Addr]int{host4: loopbackIndex}})
 	if err != nil {
 		t.Fatal(err)
 	}

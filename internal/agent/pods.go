@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -15,13 +14,11 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// podMemory is the maps of flows between clients and pods of this host. Programs of every version
-// that reads the same format share them, because their content cannot be made again: they are
-// pinned in a directory named by the format.
+// podMemory is the maps of flows between clients and pods of this host, in a directory that is named
+// by their format.
 type podMemory struct {
-	opening, flows, datagrams *ebpf.Map
 	dir                       string
-	fresh                     bool // this process made it
+	opening, flows, datagrams *ebpf.Map
 }
 
 // podDirectories begin the names of directories with such maps in the agent's state.
@@ -30,81 +27,24 @@ const podDirectories = "pods-"
 // podMaps are the maps' names in the programs.
 var podMaps = []string{"pod_opening", "pod_flows", "pod_datagrams"}
 
-// openPods opens the memory that is pinned, or makes one.
-func openPods(state string, spec *ebpf.CollectionSpec) (*podMemory, error) {
-	hash := sha256.New()
+func (m *memory) openPods(spec *ebpf.CollectionSpec) error {
+	hash, p := sha256.New(), &m.pods
 	for _, name := range podMaps {
-		m := spec.Maps[name]
-		fmt.Fprintf(hash, "%s %v %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Key, m.Value)
+		s := spec.Maps[name]
+		fmt.Fprintf(hash, "%s %v %d %d %d %9v %9v\n", name, s.Type, s.KeySize, s.ValueSize, s.MaxEntries, s.Key, s.Value)
 	}
-	p := &podMemory{dir: filepath.Join(state, fmt.Sprintf("%s%x", podDirectories, hash.Sum(nil)[:8]))}
-	_, err := os.Stat(p.dir)
-	p.fresh = errors.Is(err, os.ErrNotExist)
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make directory for flows of pods: %w", err)
-	}
-	for i, m := range []**ebpf.Map{&p.opening, &p.flows, &p.datagrams} {
-		if *m, err = openPinned(filepath.Join(p.dir, podMaps[i]), spec.Maps[podMaps[i]]); err != nil {
-			return nil, errors.Join(fmt.Errorf("open memory of pods' flows: %w", err), p.giveUp())
+	p.dir = filepath.Join(m.dir, fmt.Sprintf("%s%x", podDirectories, hash.Sum(nil)[:8]))
+	for i, to := range []**ebpf.Map{&p.opening, &p.flows, &p.datagrams} {
+		opened, err := m.open(podMaps[i], filepath.Join(p.dir, podMaps[i]), spec.Maps[podMaps[i]])
+		if err != nil {
+			return err
 		}
+		*to = opened.Map
 	}
-	return p, nil
-}
-
-// openPinned opens a map that is pinned, or makes and pins one.
-func openPinned(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
-	m, err := ebpf.LoadPinnedMap(path, nil)
-	if !errors.Is(err, os.ErrNotExist) {
-		return m, err
-	}
-	if m, err = ebpf.NewMap(spec); err != nil {
-		return nil, err
-	}
-	if err := m.Pin(path); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	return m, nil
-}
-
-// replacements gives the programs these maps instead of some of their own.
-func (p *podMemory) replacements() map[string]*ebpf.Map {
-	return map[string]*ebpf.Map{podMaps[0]: p.opening, podMaps[1]: p.flows, podMaps[2]: p.datagrams}
+	return nil
 }
 
 func (p *podMemory) all() []*ebpf.Map { return []*ebpf.Map{p.opening, p.flows, p.datagrams} }
-
-// close ends this process's part: the memory stays.
-func (p *podMemory) close() error {
-	var errs []error
-	for _, m := range p.all() {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// giveUp removes a memory that this process made and no program uses.
-func (p *podMemory) giveUp() error {
-	err := p.close()
-	if p.fresh {
-		err = errors.Join(err, os.RemoveAll(p.dir))
-		_ = os.Remove(filepath.Dir(p.dir)) // only if it is empty
-	}
-	return err
-}
-
-// takeOver ends the memories of other formats: their programs no longer run, and this version
-// cannot read them.
-func (p *podMemory) takeOver() error {
-	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(p.dir), podDirectories+"*"))
-	for _, dir := range dirs {
-		if dir != p.dir {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}
-	return err
-}
 
 // How long a flow is remembered after its last packet: a TCP flow as long as a redirected
 // connection (see timeoutOf), one that is being opened as long as its SYN may be sent again, and a
@@ -137,7 +77,7 @@ func (p *podMemory) timeoutOf(m *ebpf.Map, protocol model.Protocol, signs uint8)
 func (p *podMemory) age(now time.Duration, has func(vip netip.AddrPort, protocol model.Protocol, pod netip.AddrPort) bool, stays func(bpfPodFlow)) error {
 	var errs []error
 	for _, m := range p.all() {
-		errs = append(errs, eachPodFlow(m, func(flow bpfPodFlow, way bpfPodWay) {
+		errs = append(errs, eachEntry(m, func(flow bpfPodFlow, way bpfPodWay) {
 			back := flow.turned(way)
 			var reply bpfPodWay
 			err := m.Lookup(back, &reply)
@@ -157,7 +97,7 @@ func (p *podMemory) age(now time.Duration, has func(vip netip.AddrPort, protocol
 				}
 				return
 			}
-			errs = append(errs, takeFlow(m, flow, way), takeFlow(m, back, reply))
+			errs = append(errs, removeFlow(m, flow, way.same), removeFlow(m, back, reply.same))
 		}))
 	}
 	return errors.Join(errs...)
@@ -174,58 +114,17 @@ func (f bpfPodFlow) end() netip.AddrPort { return flowEnd(f.Local, f.LocalPort) 
 
 func (w bpfPodWay) end() netip.AddrPort { return flowEnd(w.Address, w.Port) }
 
-// takeFlow removes a flow, unless another flow has its place by now.
-func takeFlow(m *ebpf.Map, flow bpfPodFlow, was bpfPodWay) error {
-	var is bpfPodWay
-	err := m.Lookup(flow, &is)
-	if err == nil && is.Seen == was.Seen && is.Address == was.Address && is.Port == was.Port {
-		err = m.Delete(flow)
-	}
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("take a flow out of %s: %w", m, err)
-	}
-	return nil
-}
-
-// eachPodFlow reads whole buckets of the map, so that flows that come and go do not make it miss
-// others.
-func eachPodFlow(m *ebpf.Map, found func(bpfPodFlow, bpfPodWay)) error {
-	flows, ways := make([]bpfPodFlow, flowsAtOnce), make([]bpfPodWay, flowsAtOnce)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := m.BatchLookup(&cursor, flows, ways, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("read flows in %s: %w", m, err)
-		}
-		for i := range n {
-			found(flows[i], ways[i])
-		}
-		if err != nil {
-			return nil // that was all
-		}
-	}
+// same reports whether an entry is still of the same flow, which has had no packet since.
+func (w bpfPodWay) same(is bpfPodWay) bool {
+	return is.Seen == w.Seen && is.Address == w.Address && is.Port == w.Port
 }
 
 // agePods removes flows that have ended, and counts the others for the services' quotas. The
 // agent's lock is held.
 func (a *Agent) agePods() error {
-	counts := map[uint32]bpfHostQuota{0: {}} // 0: all services
-	for _, s := range a.plan.services {
-		if len(s.pods) > 0 {
-			counts[a.tables.indexes[s.identity()]] = bpfHostQuota{}
-		}
-	}
-	count := func(index uint32) {
-		if of, is := counts[index]; is {
-			of.Counted++
-			counts[index] = of
-		}
-	}
-	err := a.pods.age(now(), a.plan.has, func(flow bpfPodFlow) {
-		count(0)
-		if s := a.plan.serviceOf(flow.end(), model.Protocol(flow.Protocol)); s != nil {
-			count(a.tables.indexes[s.identity()])
-		}
+	counts := a.newQuotas(func(s *service) bool { return len(s.pods) > 0 })
+	err := a.memory.pods.age(now(), a.plan.has, func(flow bpfPodFlow) {
+		counts.add(a.indexOf(flow.end(), model.Protocol(flow.Protocol)), 1)
 	})
 	return errors.Join(err, contents.Put(a.objects.PodQuotas, counts))
 }
@@ -258,7 +157,7 @@ func (a *Agent) podStatus() ([]model.AgentPod, error) {
 			}
 		}
 	}
-	return list, errors.Join(eachPodFlow(a.pods.flows, count), eachPodFlow(a.pods.datagrams, count))
+	return list, errors.Join(eachEntry(a.memory.pods.flows, count), eachEntry(a.memory.pods.datagrams, count))
 }
 
 // podPlace identifies a pod of a service. If several services have the same VIP and pod, one counts

@@ -159,7 +159,7 @@ func (p *podLab) memory() *podMemory {
 // established counts connections that no flood pushes out.
 func (p *podLab) established(t *testing.T) (n int) {
 	t.Helper()
-	if err := eachPodFlow(p.PodFlows, func(_ bpfPodFlow, way bpfPodWay) {
+	if err := eachEntry(p.PodFlows, func(_ bpfPodFlow, way bpfPodWay) {
 		if way.Kind == uint8(bpfPodWayKindPOD_ARRIVING) {
 			n++
 		}

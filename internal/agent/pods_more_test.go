@@ -182,7 +182,7 @@ func (p *podLab) testPodAges(t *testing.T) {
 			t.Errorf("%s: the connection is there after %v", name, c.lives)
 		}
 		for i, m := range memory.all() {
-			if err := eachPodFlow(m, func(f bpfPodFlow, w bpfPodWay) { t.Errorf("%s: %s has %v, %v", name, podMaps[i], f, w) }); name != "open" && err != nil {
+			if err := eachEntry(m, func(f bpfPodFlow, w bpfPodWay) { t.Errorf("%s: %s has %v, %v", name, podMaps[i], f, w) }); name != "open" && err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -160,7 +160,7 @@ func TestPodsEnds(t *testing.T) {
 			c.speak(t, says(row.flags, row.seq, 901))
 			const ends = uint8(bpfPodSignPOD_RESET | bpfPodSignPOD_FIN_CLIENT)
 			found := false
-			if err := eachPodFlow(m, func(flow bpfPodFlow, way bpfPodWay) {
+			if err := eachEntry(m, func(flow bpfPodFlow, way bpfPodWay) {
 				if flow.ClientPort != networkOrder(c.from.Port()) {
 					return
 				}

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
@@ -165,8 +163,8 @@ func TestUDPQuotas(t *testing.T) {
 		t.Error("there is room for one more, and the flow does not get it")
 	}
 
-	memory := func(m *ebpf.Map) *flowMemory { return &flowMemory{Map: m} }
-	a := &Agent{objects: h.bpfObjects, flows: &udpMemory{memory(h.UdpFlows), memory(h.UdpFresh)}, plan: h.plan, tables: tables{indexes: h.indexes}}
+	a := &Agent{kernel: &kernel{objects: h.bpfObjects, memory: &memory{flows: udpMemory{sharedMap{Map: h.UdpFlows}, sharedMap{Map: h.UdpFresh}}}},
+		plan: h.plan, tables: tables{indexes: h.indexes}}
 	old := talk{vip4, client4, 1001}.key()
 	if err := h.UdpFlows.Put(old, uint64(now())-flowTimeout); err != nil {
 		t.Fatal(err)
@@ -232,11 +230,11 @@ func TestPodQuotasAreGivenBack(t *testing.T) {
 // TestCrowds: the services whose flows find no place are named, those with the most first, and not
 // any more when a while has gone by in which all have found one.
 func TestCrowds(t *testing.T) {
-	of := func(service, table string) tableOf { return tableOf{service, table} }
-	c := crowds{}
+	of := func(service, table string) serviceInTable { return serviceInTable{service, table} }
+	var c crowd.Watch[serviceInTable]
 	at := time.Now()
 	names := func(at time.Time) (names []string) {
-		for _, s := range c.list(at) {
+		for _, s := range crowdedIn(&c, at) {
 			names = append(names, s.Table+": "+s.Service)
 		}
 		return names
@@ -252,9 +250,9 @@ func TestCrowds(t *testing.T) {
 			t.Errorf("%s: %q are named, want %q", what, got, want)
 		}
 	}
-	c.Take(map[tableOf]uint64{of("web", model.RedirectTable): 1000}, at)
+	c.Take(map[serviceInTable]uint64{of("web", model.RedirectTable): 1000}, at)
 	check("counted before the agent looked", at)
-	next := map[tableOf]uint64{of("web", model.RedirectTable): 1000 + crowd.From, of("few", model.RedirectTable): crowd.From - 1,
+	next := map[serviceInTable]uint64{of("web", model.RedirectTable): 1000 + crowd.From, of("few", model.RedirectTable): crowd.From - 1,
 		of("dns", model.UDPFlowsTable): 50, of("a", model.PodsTable): 20, of("b", model.PodsTable): 40, of("c", model.PodsTable): 30, of("d", model.PodsTable): 10}
 	c.Take(next, at)
 	want := []string{model.UDPFlowsTable + ": dns", model.PodsTable + ": b", model.PodsTable + ": c", model.PodsTable + ": a", model.RedirectTable + ": web"}

@@ -120,7 +120,7 @@ func TestReasonsOutliveVersions(t *testing.T) {
 	var a *Agent
 	for range 2 {
 		do(t, s.host, "start agent", func() (err error) {
-			if a, err = Open(Options{Pin: s.host.BPFFS(), Log: slog.New(slog.DiscardHandler)}); err != nil {
+			if a, err = Open(Deps{Pin: s.host.BPFFS(), Log: slog.New(slog.DiscardHandler)}); err != nil {
 				return err
 			}
 			wants(a, "before the switch")

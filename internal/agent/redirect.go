@@ -2,11 +2,9 @@ package agent
 
 import (
 	crand "crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -51,16 +49,7 @@ func redirectFormat(spec *ebpf.CollectionSpec) (string, error) {
 	}
 	first := *events
 	first.Values = append(slices.Clone(events.Values[:formatEvents]), btf.EnumValue{Name: "REDIRECT_EVENT_COUNT", Value: formatEvents})
-	hash := sha256.New()
-	fmt.Fprintf(hash, "%9v\n", &first)
-	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-		m := spec.Maps[name]
-		if isProgramsOwn(name) {
-			continue
-		}
-		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags, m.Key, m.Value)
-	}
-	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
+	return formatOf(spec, isProgramsOwn, &first), nil
 }
 
 // isProgramsOwn says whether each program has a map of that name of its own.
@@ -94,7 +83,7 @@ func openRedirector(state string) (*redirector, error) {
 	if err := spec.LoadAndAssign(r.redirectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}); err != nil {
 		return nil, fmt.Errorf("load programs of redirection (needs Linux 6.1): %w", err)
 	}
-	if err := r.begin(); err != nil {
+	if err := r.seed(); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
@@ -109,17 +98,17 @@ func markSent(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// The places of redirect_memory, which all programs that share the maps of connections share.
+// Indexes of redirect_memory, which all programs that share the maps of connections share.
 const (
 	remembered = uint32(redirectRedirectNumberREDIRECT_REMEMBERED)
 	foundEmpty = uint32(redirectRedirectNumberREDIRECT_FOUND_EMPTY)
-	seed       = uint32(redirectRedirectNumberREDIRECT_SEED)
+	seedIndex  = uint32(redirectRedirectNumberREDIRECT_SEED)
 )
 
-// begin initializes a memory that is new. Its seed is a secret of this host.
-func (r *redirector) begin() error {
+// seed initializes a memory that is new. Its seed is a secret of this host.
+func (r *redirector) seed() error {
 	var now uint64
-	if err := r.RedirectMemory.Lookup(seed, &now); err != nil {
+	if err := r.RedirectMemory.Lookup(seedIndex, &now); err != nil {
 		return fmt.Errorf("read the seed of redirection: %w", err)
 	}
 	if now != 0 {
@@ -127,7 +116,7 @@ func (r *redirector) begin() error {
 	}
 	random := make([]byte, 8)
 	_, _ = crand.Read(random) // it never fails
-	if err := errors.Join(r.RedirectMemory.Put(remembered, uint64(1)), r.RedirectMemory.Put(seed, binary.NativeEndian.Uint64(random)|1)); err != nil {
+	if err := errors.Join(r.RedirectMemory.Put(remembered, uint64(1)), r.RedirectMemory.Put(seedIndex, binary.NativeEndian.Uint64(random)|1)); err != nil {
 		return fmt.Errorf("begin with nothing that is redirected: %w", err)
 	}
 	return nil
@@ -149,13 +138,7 @@ func forgetOtherFormats(state string) error {
 	if err != nil {
 		return err
 	}
-	dirs, err := filepath.Glob(filepath.Join(state, redirectDirectories+"*"))
-	for _, dir := range dirs {
-		if filepath.Base(dir) != redirectDirectories+format {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}
-	return err
+	return removeOthers(filepath.Join(state, redirectDirectories+"*"), filepath.Join(state, redirectDirectories+format))
 }
 
 // set writes the list into the maps. Connections stay as they are.
@@ -171,14 +154,7 @@ func (r *redirector) set(list []redirect) error {
 	if err := r.clear(t.fresh); err != nil {
 		return err
 	}
-	// A SYN asks only when everything that its answer needs is there.
-	err = errors.Join(
-		contents.Put(r.RedirectServices, t.services),
-		contents.Put(r.RedirectPrefixes, t.prefixes),
-		contents.Put(r.RedirectNames, t.names),
-		contents.Put(r.RedirectHere, t.here),
-		contents.Put(r.RedirectVips, t.vips))
-	if err != nil {
+	if err := contents.PutAll(r.maps(&t)); err != nil {
 		return err
 	}
 	r.list, r.tables, r.indexes = list, t, make(map[netip.AddrPort]uint32, len(list))
@@ -188,11 +164,27 @@ func (r *redirector) set(list []redirect) error {
 	if err := errors.Join(r.guard(), r.count()); err != nil {
 		return err
 	}
-	return errors.Join(
-		contents.Prune(r.RedirectVips, t.vips),
-		contents.Prune(r.RedirectHere, t.here),
-		contents.Prune(r.RedirectNames, t.names),
-		contents.Prune(r.RedirectPrefixes, t.prefixes))
+	return contents.PruneAll(r.maps(&t))
+}
+
+// maps are those of these tables, in the order in which they are written: a SYN asks only when
+// everything that its answer needs is there.
+func (r *redirector) maps(t *redirectTables) []contents.Map {
+	return []contents.Map{
+		contents.Within("redirect_services", r.RedirectServices, t.services),
+		contents.Whole("redirect_prefixes", r.RedirectPrefixes, t.prefixes),
+		contents.Whole("redirect_names", r.RedirectNames, t.names),
+		contents.Whole("redirect_here", r.RedirectHere, t.here),
+		contents.Whole("redirect_vips", r.RedirectVips, t.vips),
+	}
+}
+
+// compared are all maps of redirection.
+func (r *redirector) compared() []contents.Map {
+	return slices.Concat(
+		[]contents.Map{contents.Whole("redirect_ports", r.RedirectPorts, r.ports)},
+		r.maps(&r.tables),
+		[]contents.Map{contents.Whole("guard_sources", r.GuardSources, r.guards.sources()), contents.Whole("guards", r.Guards, r.guards.at)})
 }
 
 // setPorts says which uplinks are ports of which bridges.
@@ -228,7 +220,7 @@ func (r *redirector) count() error {
 	for _, index := range r.indexes {
 		counts[index] = redirectHostQuota{}
 	}
-	err := eachConnection(r.RedirectLeaving, func(_ redirectHostFlow, way redirectRedirectWay) {
+	err := eachEntry(r.RedirectLeaving, func(_ redirectHostFlow, way redirectRedirectWay) {
 		for _, index := range []uint32{0, way.Service} { // 0: all services
 			of := counts[index]
 			of.Counted++
@@ -271,7 +263,7 @@ func (r *redirector) status() ([]model.AgentRedirect, error) {
 		return nil, err
 	}
 	connections := map[uint32]int{}
-	err = eachConnection(r.RedirectLeaving, func(_ redirectHostFlow, way redirectRedirectWay) { connections[way.Service]++ })
+	err = eachEntry(r.RedirectLeaving, func(_ redirectHostFlow, way redirectRedirectWay) { connections[way.Service]++ })
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,17 +52,17 @@ func (a *Agent) ageFlows(ctx context.Context) {
 			return
 		}
 		if err := a.agePods(); err != nil {
-			a.options.Log.Error("age flows of pods", "error", err)
+			a.deps.Log.Error("age flows of pods", "error", err)
 		}
 		if err := a.countDatagrams(); err != nil {
-			a.options.Log.Error("count UDP flows", "error", err)
+			a.deps.Log.Error("count UDP flows", "error", err)
 		}
 		if err := a.agePeers(); err != nil {
-			a.options.Log.Error("forget former backends", "error", err)
+			a.deps.Log.Error("forget former backends", "error", err)
 		}
 		if a.redirector != nil {
 			if err := a.redirector.age(now(), a.hasSocket); err != nil {
-				a.options.Log.Error("age redirected connections", "error", err)
+				a.deps.Log.Error("age redirected connections", "error", err)
 			}
 		}
 		a.mu.Unlock()
@@ -84,7 +83,7 @@ func now() time.Duration {
 func (a *Agent) hasSocket(client, vip netip.AddrPort) bool {
 	found, err := a.sockets.hasConnection(client, vip)
 	if err != nil {
-		a.options.Log.Debug("look whether a connection that was reset is open", "client", client, "vip", vip, "error", err)
+		a.deps.Log.Debug("look whether a connection that was reset is open", "client", client, "vip", vip, "error", err)
 	}
 	return found
 }
@@ -99,12 +98,12 @@ func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.Add
 		return fmt.Errorf("read how many connections were remembered: %w", err)
 	}
 	arriving := map[redirectHostFlow]redirectRedirectWay{}
-	if err := eachConnection(r.RedirectArriving, func(flow redirectHostFlow, way redirectRedirectWay) { arriving[flow] = way }); err != nil {
+	if err := eachEntry(r.RedirectArriving, func(flow redirectHostFlow, way redirectRedirectWay) { arriving[flow] = way }); err != nil {
 		return err
 	}
 	var errs []error
 	isEmpty := len(arriving) == 0
-	err := eachConnection(r.RedirectLeaving, func(flow redirectHostFlow, out redirectRedirectWay) {
+	err := eachEntry(r.RedirectLeaving, func(flow redirectHostFlow, out redirectRedirectWay) {
 		isEmpty = false
 		back := redirectHostFlow{Client: flow.Client, Vip: out.Peer, ClientPort: flow.ClientPort, VipPort: out.PeerPort}
 		in := arriving[back]
@@ -114,11 +113,11 @@ func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.Add
 		if idle <= timeout || timeout == resetTimeout && idle <= openTimeout && hasSocket(flow.client(), flow.vip()) {
 			return
 		}
-		errs = append(errs, take(r.RedirectLeaving, flow, out), take(r.RedirectArriving, back, in))
+		errs = append(errs, removeFlow(r.RedirectLeaving, flow, out.same), removeFlow(r.RedirectArriving, back, in.same))
 	})
 	for flow, way := range arriving {
 		if now-time.Duration(way.Seen) > resetTimeout {
-			errs = append(errs, take(r.RedirectArriving, flow, way))
+			errs = append(errs, removeFlow(r.RedirectArriving, flow, way.same))
 		}
 	}
 	errs = append(errs, r.count())
@@ -130,45 +129,11 @@ func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.Add
 	return errors.Join(append(errs, err)...)
 }
 
-func (f redirectHostFlow) client() netip.AddrPort { return endOf(f.Client, f.ClientPort) }
+func (f redirectHostFlow) client() netip.AddrPort { return flowEnd(bpfAddress(f.Client), f.ClientPort) }
 
-func (f redirectHostFlow) vip() netip.AddrPort { return endOf(f.Vip, f.VipPort) }
+func (f redirectHostFlow) vip() netip.AddrPort { return flowEnd(bpfAddress(f.Vip), f.VipPort) }
 
-func endOf(a redirectAddress, port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom16(a.Bytes).Unmap(), networkOrder(port))
-}
-
-// take removes a connection, unless another one has its place by now.
-func take(m *ebpf.Map, flow redirectHostFlow, was redirectRedirectWay) error {
-	var is redirectRedirectWay
-	err := m.Lookup(flow, &is)
-	if err == nil && is.Sequence == was.Sequence && is.Seen == was.Seen {
-		err = m.Delete(flow)
-	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("take a connection out of %s: %w", m, err)
-	}
-	return nil
-}
-
-// eachConnection reads whole buckets of the map, so that connections that come and go do not make
-// it miss others.
-func eachConnection(m *ebpf.Map, found func(redirectHostFlow, redirectRedirectWay)) error {
-	flows, ways := make([]redirectHostFlow, flowsAtOnce), make([]redirectRedirectWay, flowsAtOnce)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := m.BatchLookup(&cursor, flows, ways, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("read connections in %s: %w", m, err)
-		}
-		for i := range n {
-			found(flows[i], ways[i])
-		}
-		if err != nil {
-			return nil // that was all
-		}
-	}
+// same reports whether an entry is still of the same connection, which has had no packet since.
+func (w redirectRedirectWay) same(is redirectRedirectWay) bool {
+	return is.Sequence == w.Sequence && is.Seen == w.Seen
 }

@@ -183,15 +183,15 @@ func TestPlacesOfSYNs(t *testing.T) {
 func TestManyBeginAtOnce(t *testing.T) {
 	h := newRedirectHost(t)
 	var secret uint64
-	if err := h.RedirectMemory.Lookup(seed, &secret); err != nil {
+	if err := h.RedirectMemory.Lookup(seedIndex, &secret); err != nil {
 		t.Fatal(err)
 	}
 	// With this one some of the flows share their first place.
-	if err := h.RedirectMemory.Put(seed, uint64(1)); err != nil {
+	if err := h.RedirectMemory.Put(seedIndex, uint64(1)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := h.RedirectMemory.Put(seed, secret); err != nil {
+		if err := h.RedirectMemory.Put(seedIndex, secret); err != nil {
 			t.Error(err)
 		}
 	})

@@ -149,10 +149,10 @@ func loadTestRedirector(t testing.TB, spec *ebpf.CollectionSpec) *redirector {
 		}
 		t.Fatalf("load programs: %v", err)
 	}
-	if err := r.begin(); err != nil {
+	if err := r.seed(); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.set(redirects(redirectConfig(), host{addresses: map[netip.Addr]bool{host4: true, host6: true}})); err != nil {
+	if err := r.set(redirects(redirectConfig(), host{addresses: map[netip.Addr]int{host4: loopbackIndex, host6: loopbackIndex}})); err != nil {
 		t.Fatal(err)
 	}
 	return r

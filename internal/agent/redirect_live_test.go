@@ -20,10 +20,9 @@ func redirecting(t *testing.T, h *netlab.Host, clsact bool, config model.Config)
 	t.Helper()
 	var a *Agent
 	err := h.Do(func() (err error) {
-		if a, err = Open(Options{Pin: h.BPFFS(), Attach: AttachTC, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		if a, err = Open(Deps{Pin: h.BPFFS(), Attach: AttachTC, Log: slog.New(slog.DiscardHandler), noTCX: clsact}); err != nil {
 			return err
 		}
-		a.noTCX = clsact
 		return a.Set(config)
 	})
 	if err != nil {

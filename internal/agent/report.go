@@ -31,18 +31,18 @@ type Reporter interface {
 // report is no longer than limit bytes. A failure is logged once, and tried again; a report that is
 // not known to be true is not made.
 func (a *Agent) Report(ctx context.Context, to Reporter, limit int) {
-	r := reporting{agent: a, to: to, limit: limit}
+	r := reports{agent: a, to: to, limit: limit}
 	tick := time.NewTicker(lookAtSockets)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		err := r.once(ctx)
 		if err != nil && !r.failed && ctx.Err() == nil {
-			a.options.Log.Warn("directors do not learn of this host's connections; their logs keep generations until max-retention", "error", err)
+			a.deps.Log.Warn("directors do not learn of this host's connections; their logs keep generations until max-retention", "error", err)
 		}
 		if err == nil && r.failed {
-			a.options.Log.Info("directors learn of this host's connections again")
+			a.deps.Log.Info("directors learn of this host's connections again")
 		}
-		a.noteUntold(err, r.failed)
+		a.noteReport(err)
 		r.failed = err != nil
 		select {
 		case <-ctx.Done():
@@ -51,46 +51,45 @@ func (a *Agent) Report(ctx context.Context, to Reporter, limit int) {
 	}
 }
 
-// Untold says why directors do not learn of this host's connections, or not of all of them; nil:
-// they do, or are not to be told.
-func (a *Agent) Untold() error {
-	a.telling.Lock()
-	defer a.telling.Unlock()
-	return errors.Join(a.untold, a.blind)
+// NotReported says why directors do not learn of this host's connections, or not of all of them;
+// nil: they do, or are not to be told.
+func (a *Agent) NotReported() error {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	return errors.Join(a.notReported, a.noDropReports)
 }
 
-// noteUntold remembers the first reason of several failures in a row, so that they are one problem.
-func (a *Agent) noteUntold(err error, again bool) {
-	a.telling.Lock()
-	defer a.telling.Unlock()
-	switch {
-	case err == nil:
-		a.untold = nil
-	case !again:
-		a.untold = fmt.Errorf("directors do not learn of this host's connections, their logs keep generations until max-retention: %w", err)
+// noteReport remembers the first reason of several failures in a row, so that they are one problem.
+func (a *Agent) noteReport(err error) {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	if err == nil {
+		a.notReported = nil
+	} else if a.notReported == nil {
+		a.notReported = fmt.Errorf("directors do not learn of this host's connections, their logs keep generations until max-retention: %w", err)
 	}
 }
 
-// noteBlind remembers that this kernel cannot be asked for sockets that drop datagrams.
-func (a *Agent) noteBlind(err error) {
-	a.telling.Lock()
-	defer a.telling.Unlock()
-	a.blind = fmt.Errorf("directors do not learn which servers drop datagrams: %w", err)
+// noteNoDrops remembers that this kernel cannot be asked for sockets that drop datagrams.
+func (a *Agent) noteNoDrops(err error) {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	a.noDropReports = fmt.Errorf("directors do not learn which servers drop datagrams: %w", err)
 }
 
-// reporting is the state between two reports.
-type reporting struct {
+// reports is the state between two reports.
+type reports struct {
 	agent  *Agent
 	to     Reporter
 	limit  int
 	failed bool
 	seen   []model.AgentReport // when the sockets were last looked at
-	told   time.Time           // when the directors were told
+	sent   time.Time           // when there was the last report
 	strain strainMeter
-	signs  map[model.ServiceID]model.Signal // that the directors were told
+	signs  map[model.ServiceID]model.Signal // of the last report
 }
 
-func (r *reporting) once(ctx context.Context) error {
+func (r *reports) once(ctx context.Context) error {
 	now, err := r.agent.connections()
 	if err != nil {
 		r.seen = nil
@@ -104,8 +103,8 @@ func (r *reporting) once(ctx context.Context) error {
 	// listing before this one, the next is reported.
 	reports, joined := joinListings(now, r.seen)
 	r.seen = now
-	// The directors were told some time after a look, and looks are not quite on time.
-	due := time.Since(r.told) > reportEvery-lookAtSockets/2
+	// A report was sent some time after a look, and looks are not quite on time.
+	due := time.Since(r.sent) > reportEvery-lookAtSockets/2
 	if !joined || len(reports) == 0 || !due && !otherSigns(r.signs, signs) {
 		return nil
 	}
@@ -118,7 +117,7 @@ func (r *reporting) once(ctx context.Context) error {
 	if err := r.to.PutReports(ctx, reports); err != nil {
 		return fmt.Errorf("report connections: %w", err)
 	}
-	r.told, r.signs = time.Now(), signs
+	r.sent, r.signs = time.Now(), signs
 	return nil
 }
 
@@ -128,21 +127,21 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 	a.mu.Lock()
 	config, own := a.config, a.seen.addresses
 	a.mu.Unlock()
-	reports := emptyReports(config, own, a.flows.remembers(), time.Now().UTC())
+	reports := emptyReports(config, own, a.memory.flows.remembers(), time.Now().UTC())
 	t := newTally(reports)
 	tcp := func(local, remote netip.AddrPort) { t.note(model.TCP, local, remote) }
-	if err := a.sockets.connections(tcp); err != nil {
-		return nil, err
-	}
 	udp := func(local, remote netip.AddrPort) { t.note(model.UDP, local, remote) }
-	if err := a.flows.alive(udp); err != nil {
-		return nil, err
-	}
-	return reports, eachNamespace(config.Agent.Namespaces, func(s sockets) error { return s.connections(tcp) })
+	return reports, errors.Join(
+		eachNamespace(a.sockets, config.Agent.Namespaces, func(s sockets) error { return s.connections(tcp) }),
+		a.memory.flows.alive(udp))
 }
 
-// eachNamespace calls ask in each of these network namespaces whose container runs.
-func eachNamespace(names []string, ask func(sockets) error) error {
+// eachNamespace calls ask for the host's own network namespace, and each of these whose container
+// runs.
+func eachNamespace(own sockets, names []string, ask func(sockets) error) error {
+	if err := ask(own); err != nil {
+		return err
+	}
 	for _, name := range names {
 		there, err := openSocketsIn(name)
 		if errors.Is(err, fs.ErrNotExist) {

@@ -294,7 +294,7 @@ func TestReportAgain(t *testing.T) {
 	a := s.agent(t, AttachAuto)
 	defer s.detach(t, a)
 	fails := &failing{problem: errors.New("etcd is away")}
-	r := reporting{agent: a, to: fails, limit: 1 << 20}
+	r := reports{agent: a, to: fails, limit: 1 << 20}
 	for i, want := range []int{0, 1, 2} { // the first look has nothing to be compared with
 		err := r.once(t.Context())
 		if (err != nil) != (i > 0) || fails.asked != want {
@@ -307,7 +307,7 @@ func TestReportAgain(t *testing.T) {
 			t.Fatalf("look %d: error %v, and the directors were told %d times, want %d", i, err, fails.asked, want)
 		}
 	}
-	r.told = r.told.Add(-reportEvery + 100*time.Millisecond) // they were told a moment after the look
+	r.sent = r.sent.Add(-reportEvery + 100*time.Millisecond) // they were sent a moment after the look
 	if err := r.once(t.Context()); err != nil || fails.asked != 4 {
 		t.Fatalf("after %v: error %v, and the directors were told %d times, want 4", reportEvery, err, fails.asked)
 	}

@@ -16,7 +16,7 @@ type strainMeter struct {
 	last     time.Time
 	drops    map[[diagCookieLength]byte]uint32 // of sockets that serve all clients
 	refusals map[identity]uint64
-	blind    bool // the kernel does not list UDP sockets
+	noUDP    bool // the kernel does not list UDP sockets
 }
 
 // look returns the signs of strain since the last look; the first look returns none.
@@ -35,20 +35,17 @@ func (m *strainMeter) look(a *Agent, now time.Time) (map[model.ServiceID]model.S
 	var all []listener
 	list := func(s sockets) error {
 		note := func(l listener) { all = append(all, l) }
-		if err := s.listeners(note); err != nil || !datagrams || m.blind {
+		if err := s.listeners(note); err != nil || !datagrams || m.noUDP {
 			return err
 		}
 		err := s.receivers(note)
-		if m.blind = errors.Is(err, fs.ErrNotExist); m.blind {
-			a.noteBlind(err)
+		if m.noUDP = errors.Is(err, fs.ErrNotExist); m.noUDP {
+			a.noteNoDrops(err)
 			return nil
 		}
 		return err
 	}
-	if err := list(a.sockets); err != nil {
-		return nil, err
-	}
-	if err := eachNamespace(config.Agent.Namespaces, list); err != nil {
+	if err := eachNamespace(a.sockets, config.Agent.Namespaces, list); err != nil {
 		return nil, err
 	}
 	return m.measure(config.Services, refusals, all, now), nil
@@ -76,7 +73,7 @@ func (a *Agent) refusals() (map[identity]uint64, error) {
 // measure compares the present counts with the last ones.
 func (m *strainMeter) measure(services []model.Service, refusals map[identity]uint64, all []listener, now time.Time) map[model.ServiceID]model.Signal {
 	before, seconds := *m, now.Sub(m.last).Seconds()
-	*m = strainMeter{now, make(map[[diagCookieLength]byte]uint32, len(all)), refusals, before.blind}
+	*m = strainMeter{now, make(map[[diagCookieLength]byte]uint32, len(all)), refusals, before.noUDP}
 	for _, l := range all {
 		m.drops[l.cookie] = l.drops
 	}

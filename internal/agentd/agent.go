@@ -76,8 +76,8 @@ func Run(ctx context.Context, deps Deps) error {
 	})
 	events := api.NewEvents()
 	socket := daemon.NewSocket(ctx, deps.Socket)
-	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: deps.Interfaces, Attach: deps.Attach, UDPFlows: *first.Agent.UDPFlows, Log: log,
-		Tell: daemon.TellUpkeep(events), Parts: []upkeep.Part{d.StatePart(), socket.Part()}, Applied: d.NoteAgain})
+	a, err := agent.Open(agent.Deps{Pin: pin, Interfaces: deps.Interfaces, Attach: deps.Attach, UDPFlows: *first.Agent.UDPFlows, Log: log,
+		OnEvent: daemon.TellUpkeep(events), Parts: []upkeep.Part{d.StatePart(), socket.Part()}, OnApplied: d.NoteAgain})
 	if err != nil {
 		return daemon.NotOpened(pin, err)
 	}
@@ -104,9 +104,7 @@ func Run(ctx context.Context, deps Deps) error {
 	if refused != nil {
 		d.Problems.Report(model.ProblemFile, deps.File, refused)
 	}
-	if err := a.Follow(ctx); err != nil {
-		return err
-	}
+	a.Follow(ctx)
 	endReports, err := startReports(ctx, a, first.Agent.Store, log)
 	if err != nil {
 		return err
@@ -210,7 +208,7 @@ func (p *process) watch(ctx context.Context) {
 		}
 		host, interfaces := daemon.UpkeepProblems(p.agent.Upkeep())
 		p.Problems.Replace(model.ProblemHost, append(host, p.examiner.Problems()...))
-		p.Problems.Warn(model.ProblemReports, "", p.agent.Untold())
+		p.Problems.Warn(model.ProblemReports, "", p.agent.NotReported())
 		p.Problems.Warn(model.ProblemLoads, "sent", p.sender.Problem())
 		p.Problems.Replace(model.ProblemInterface, append(interfaces, daemon.OfLowered(p.agent.Lowered(), "weir agent")...))
 		if crowds, err := p.agent.Crowded(); err == nil { // else the status says why, too

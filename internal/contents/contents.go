@@ -6,6 +6,7 @@ package contents
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,11 +19,13 @@ import (
 // more, all are compared less often.
 const inSecond = 4096
 
-// Map is a map whose contents are compared.
+// Map is a map with what it must have.
 type Map struct {
 	Name    string
 	Kernel  []*ebpf.Map // one, or one for each family of addresses
 	Entries int
+	Put     func() error // writes what must be there
+	Prune   func() error // removes what must not be there
 	look    func() (amiss, more int, err error)
 	mend    func() error
 }
@@ -38,6 +41,24 @@ func Mend(maps []Map, name string) error {
 		}
 	}
 	return fmt.Errorf("there is no map %s any more", name)
+}
+
+// PutAll writes what must be in maps, in their order.
+func PutAll(maps []Map) error {
+	var errs []error
+	for _, m := range maps {
+		errs = append(errs, m.Put())
+	}
+	return errors.Join(errs...)
+}
+
+// PruneAll removes what must not be in maps, in the opposite order.
+func PruneAll(maps []Map) error {
+	var errs []error
+	for _, m := range slices.Backward(maps) {
+		errs = append(errs, m.Prune())
+	}
+	return errors.Join(errs...)
 }
 
 // Comparison is when maps are compared again. The zero value compares them at once.
@@ -77,18 +98,26 @@ func describe(amiss, more int) string {
 	return strings.Join(parts, ", ")
 }
 
+func newMap(name string, kernel []*ebpf.Map, entries int, look func() (amiss, more int, err error), put, prune func() error) Map {
+	mend := func() error { return errors.Join(put(), prune()) }
+	return Map{name, kernel, entries, put, prune, look, mend}
+}
+
 // Both joins the maps of both address families into one, with one name.
 func Both(four, six Map) Map {
-	return Map{four.Name, append(four.Kernel, six.Kernel...), four.Entries + six.Entries, func() (amiss, more int, err error) {
+	look := func() (amiss, more int, err error) {
 		amiss4, more4, err4 := four.look()
 		amiss6, more6, err6 := six.look()
 		return amiss4 + amiss6, more4 + more6, errors.Join(err4, err6)
-	}, func() error { return errors.Join(four.mend(), six.mend()) }}
+	}
+	return newMap(four.Name, append(four.Kernel, six.Kernel...), four.Entries+six.Entries, look,
+		func() error { return errors.Join(four.Put(), six.Put()) },
+		func() error { return errors.Join(four.Prune(), six.Prune()) })
 }
 
 // Within is a map that may have more entries than these, as an array has.
 func Within[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
-	return Map{name, []*ebpf.Map{m}, len(want), func() (amiss, more int, err error) {
+	look := func() (amiss, more int, err error) {
 		for key, value := range want {
 			var have V
 			switch err := m.Lookup(key, &have); {
@@ -101,12 +130,13 @@ func Within[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
 			}
 		}
 		return amiss, 0, nil
-	}, func() error { return Put(m, want) }}
+	}
+	return newMap(name, []*ebpf.Map{m}, len(want), look, func() error { return Put(m, want) }, func() error { return nil })
 }
 
 // Whole is a map that must have these entries and no others.
 func Whole[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
-	return Map{name, []*ebpf.Map{m}, len(want), func() (amiss, more int, err error) {
+	look := func() (amiss, more int, err error) {
 		have, err := Read[K, V](m)
 		if err != nil {
 			return 0, 0, err
@@ -122,7 +152,8 @@ func Whole[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
 			}
 		}
 		return amiss, more, nil
-	}, func() error { return errors.Join(Put(m, want), Prune(m, want)) }}
+	}
+	return newMap(name, []*ebpf.Map{m}, len(want), look, func() error { return Put(m, want) }, func() error { return Prune(m, want) })
 }
 
 // Put writes entries.

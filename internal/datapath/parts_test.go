@@ -197,7 +197,7 @@ func TestMapsAreNotComparedBeforeTheyAreSettled(t *testing.T) {
 	table := tableOf(3, 1, 0)
 	must(t, d.Set(table))
 	parts := d.Parts(nil)
-	keeper := upkeep.New(slog.New(slog.DiscardHandler), func(upkeep.Event) {}, parts...)
+	keeper := upkeep.New(upkeep.Deps{Log: slog.New(slog.DiscardHandler)}, parts...)
 	unknown := func() bool {
 		keeper.Look()
 		i := slices.IndexFunc(keeper.Status(), func(u model.Upkeep) bool { return u.Part == "tables" })

@@ -94,7 +94,7 @@ type Director struct {
 	events   *api.Events
 	examiner *daemon.Examiner
 	notices  *upkeep.Notices
-	host     *upkeep.Keeper // of this host's parts that it owns
+	host     *upkeep.Reconciler // of this host's parts that it owns
 
 	gathering sync.Mutex
 }
@@ -241,7 +241,7 @@ func (d *Director) keepHost(deps Deps) {
 		upkeep.Part{Name: "vips", Look: d.gate.look},
 		upkeep.Part{Name: "bfd", Look: d.bfd.look},
 		d.StatePart(), d.unix.Part())
-	d.host = upkeep.New(d.log, daemon.TellUpkeep(d.events), parts...)
+	d.host = upkeep.New(upkeep.Deps{Log: d.log, OnEvent: daemon.TellUpkeep(d.events)}, parts...)
 	d.examiner = daemon.NewExaminer(func(ctx context.Context) ([]doctor.Finding, error) {
 		d.Problems.Report(model.ProblemGroup, "", d.members.joinAgain()) // by addresses that have come
 		c := d.Config()

@@ -55,7 +55,7 @@ func TestHand(t *testing.T) {
 	address := netip.MustParseAddr("192.0.2.10")
 	gone := func(c Change) bool { return c.Type == unix.RTM_DELADDR && c.Address == address }
 	var events []Event
-	k := New(slog.New(slog.DiscardHandler), func(e Event) { events = append(events, e) }, Part{Name: "addresses", Look: func() ([]Difference, error) {
+	k := New(Deps{Log: slog.New(slog.DiscardHandler), OnEvent: func(e Event) { events = append(events, e) }}, Part{Name: "addresses", Look: func() ([]Difference, error) {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return nil, err
@@ -109,10 +109,10 @@ func TestFilesAreNoticed(t *testing.T) {
 	await(t, n, "a directory that goes")
 }
 
-// TestRunLooks has a keeper look by itself, without a notice, and when it is woken.
+// TestRunLooks has a reconciler look by itself, without a notice, and when it is woken.
 func TestRunLooks(t *testing.T) {
 	looks := make(chan struct{}, 1)
-	k := New(slog.New(slog.DiscardHandler), func(Event) {}, Part{Name: "nothing", Look: func() ([]Difference, error) {
+	k := New(Deps{Log: slog.New(slog.DiscardHandler)}, Part{Name: "nothing", Look: func() ([]Difference, error) {
 		select {
 		case looks <- struct{}{}:
 		default:

@@ -65,7 +65,7 @@ func newHost(t testing.TB, l *netlab.Lab, nobody *netlab.Host, number int, tc bo
 // load starts the agent, which attaches its programs.
 func (h *host) load() error {
 	return h.Do(func() (err error) {
-		if h.agent, err = agent.Open(agent.Options{Pin: h.pin, Interfaces: []string{h.uplink.Name}, Attach: h.attach, UDPFlows: 8 * model.MinUDPFlows, Log: silent}); err != nil {
+		if h.agent, err = agent.Open(agent.Deps{Pin: h.pin, Interfaces: []string{h.uplink.Name}, Attach: h.attach, UDPFlows: 8 * model.MinUDPFlows, Log: silent}); err != nil {
 			return err
 		}
 		if err := h.agent.Set(agentConfig()); err != nil {

@@ -2,15 +2,19 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
@@ -23,10 +27,13 @@ const (
 	partSysctls       = "sysctls"
 	partVIPs          = "vips"
 	partPrograms      = "programs"
+	// partTables is what the programs look things up in: services, their peers and pods, and what is
+	// redirected, as planned.
+	partTables = "tables"
 )
 
-// again is how long after a failed attempt a configuration is applied again.
-const again = time.Second
+// retryAfter is how long after a failed attempt a configuration is applied again.
+const retryAfter = time.Second
 
 // parts are in the order in which they depend on each other: programs are pinned, and ARP must be
 // quiet before there is a VIP that it could give away.
@@ -40,7 +47,7 @@ func (a *Agent) parts() []upkeep.Part {
 		{Name: partSysctls, Look: a.locked(a.lookAtSysctls)},
 		{Name: partVIPs, Look: a.locked(a.lookAtVIPs)},
 		{Name: partPrograms, Look: a.locked(a.lookAtPrograms)},
-	}, a.options.Parts)
+	}, a.deps.Parts)
 }
 
 // locked makes looks at a part, and its repairs, hold the lock of the agent.
@@ -70,47 +77,14 @@ func (a *Agent) locked(look func() ([]upkeep.Difference, error)) func() ([]upkee
 
 // Follow keeps the host as the configuration says until the context ends. It follows changes of the
 // host, and repairs what other programs have changed of the agent's parts.
-func (a *Agent) Follow(ctx context.Context) error {
-	if err := a.listen(ctx); err != nil {
-		return err
-	}
+func (a *Agent) Follow(ctx context.Context) {
 	go a.ageFlows(ctx)
-	go a.keeper.Run(ctx, a.notices.C())
-	a.keeper.Wake()
-	return nil
-}
-
-// listen subscribes to changes that the kernel reports, until the context ends.
-func (a *Agent) listen(ctx context.Context) error {
-	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_TC)
-	if err != nil {
-		return err
-	}
-	context.AfterFunc(ctx, notices.Close)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.notices = notices
-	return nil
+	go a.reconciler.Run(ctx, a.notices.C())
+	a.reconciler.Wake()
 }
 
 // Upkeep returns the state of each part of the host, as of the last look.
-func (a *Agent) Upkeep() []model.Upkeep { return a.keeper.Status() }
-
-// by names the process that made one of these changes, if that is known.
-func (a *Agent) by(matches func(upkeep.Change) bool) string {
-	if a.notices == nil {
-		return ""
-	}
-	return a.notices.By(matches)
-}
-
-// watch reports changes of files. Without it the next look finds them.
-func (a *Agent) watch(paths ...string) error {
-	if a.notices == nil {
-		return nil
-	}
-	return a.notices.Files(paths...)
-}
+func (a *Agent) Upkeep() []model.Upkeep { return a.reconciler.Status() }
 
 // lookAtConfiguration applies the configuration again if the host's addresses, interfaces or MTUs
 // have changed, or if it could not be applied.
@@ -118,20 +92,20 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 	if !a.given {
 		return nil, nil
 	}
-	f, err := a.look()
+	h, err := a.look()
 	if err != nil {
 		return nil, err
 	}
-	if a.problem == nil && f.equal(a.seen) {
-		a.seen.waits = f.waits
+	if a.problem == nil && h.equal(a.seen) {
+		a.seen.waits = h.waits
 		return nil, nil
 	}
 	before := a.problem
-	if before == nil || time.Since(a.tried) >= again {
-		_ = a.try(f) // a.problem keeps the error
+	if before == nil || time.Since(a.tried) >= retryAfter {
+		_ = a.try(h) // a.problem keeps the error
 	}
-	if (before != nil || a.problem != nil) && a.options.Applied != nil {
-		a.options.Applied(a.config, a.problem)
+	if (before != nil || a.problem != nil) && a.deps.OnApplied != nil {
+		a.deps.OnApplied(a.config, a.problem)
 	}
 	if a.problem == nil {
 		return nil, nil
@@ -157,7 +131,7 @@ func (a *Agent) lookAtSysctls() ([]upkeep.Difference, error) {
 	for i, s := range needed {
 		paths[i] = sysctlPath(s.conf, s.key)
 	}
-	if err := a.watch(paths...); err != nil {
+	if err := a.notices.Files(paths...); err != nil {
 		return nil, err
 	}
 	return sysctlDifferences(needed)
@@ -175,7 +149,7 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 	}
 	if lo.Attrs().Flags&net.FlagUp == 0 {
 		found = append(found, upkeep.Difference{What: lo.Attrs().Name, Found: "is down",
-			By:     a.by(func(c upkeep.Change) bool { return c.Type == unix.RTM_NEWLINK && c.Index == loopbackIndex }),
+			By:     a.notices.By(func(c upkeep.Change) bool { return c.Type == unix.RTM_NEWLINK && c.Index == loopbackIndex }),
 			Repair: func() error { _, err := loopback(); return err }})
 	}
 	has, err := listLoopback()
@@ -188,7 +162,7 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 	}
 	for _, vip := range a.plan.vips {
 		if wanted[vip] = true; !there[vip] {
-			found = append(found, upkeep.Difference{What: vip.String() + " on lo", Found: "is gone", By: a.by(deleted(vip)),
+			found = append(found, upkeep.Difference{What: vip.String() + " on lo", Found: "is gone", By: a.notices.By(deleted(vip)),
 				Repair: func() error { return a.holdAgain(vip) }})
 		}
 	}
@@ -238,7 +212,7 @@ func (a *Agent) lookAtPrograms() (found []upkeep.Difference, err error) {
 				}
 				continue
 			}
-			found = append(found, upkeep.Difference{What: w.hook + " of " + at.name, Found: wrong, By: a.by(detached(at.index)),
+			found = append(found, upkeep.Difference{What: w.hook + " of " + at.name, Found: wrong, By: a.notices.By(detached(at.index)),
 				Repair: func() error { return a.attachAgain(i, at.uplink) }})
 		}
 	}
@@ -255,14 +229,57 @@ func detached(index int) func(upkeep.Change) bool {
 // pin in a directory that another agent has taken meanwhile, which would take the programs for its
 // own.
 func (a *Agent) attachAgain(i int, u uplink) error {
-	if !a.pins.inPlace() {
-		if err := a.pins.again(); err != nil {
-			return err
-		}
+	if err := a.pins.take(); err != nil {
+		return err
 	}
 	at, err := a.attacher().attach(u)
 	if err == nil && i < len(a.attachments) && a.attachments[i].index == u.index {
 		a.attachments[i] = at
 	}
 	return err
+}
+
+// fewPins is up to how many lost pins are reported one by one.
+const fewPins = 3
+
+// lookAtPins compares what is pinned. Without their pins, maps and programs live on while the
+// process has them: nothing is lost if they are pinned again before it ends.
+func (a *Agent) lookAtPins() ([]upkeep.Difference, error) {
+	if err := a.notices.Files(a.pins.root, a.pins.links(), a.pins.state(), a.pins.maps(a.version)); err != nil {
+		return nil, err
+	}
+	if !a.pins.inPlace() {
+		return []upkeep.Difference{{What: a.pins.root, Found: "was removed", Repair: a.pinAllAgain}}, nil
+	}
+	var found []upkeep.Difference
+	pinned := a.pinned()
+	for _, path := range slices.Sorted(maps.Keys(pinned)) {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			found = append(found, upkeep.Difference{What: path, Found: "was removed", Repair: func() error { return pinAgain(pinned[path], path) }})
+		}
+	}
+	if len(found) > fewPins {
+		return []upkeep.Difference{{What: a.pins.root, Found: fmt.Sprintf("has lost the pins of %d maps", len(found)), Repair: a.pinAllAgain}}, nil
+	}
+	return found, nil
+}
+
+// lookAtTables compares what the maps have with what they must have.
+func (a *Agent) lookAtTables() ([]upkeep.Difference, error) {
+	if !a.given {
+		return nil, nil // it owns nothing yet
+	}
+	if !a.planned || a.problem != nil {
+		return nil, fmt.Errorf("%w: what the file asks for does not run as a whole", upkeep.ErrUnknown)
+	}
+	return a.comparison.Look(a.compared, func(name string) error { return contents.Mend(a.compared(), name) })
+}
+
+// compared are the maps, in the order in which they are written.
+func (a *Agent) compared() []contents.Map {
+	list := a.tables.maps(&a.objects.bpfMaps, a.former)
+	if a.redirector != nil {
+		list = append(list, a.redirector.compared()...)
+	}
+	return list
 }

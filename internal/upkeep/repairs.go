@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -24,16 +25,16 @@ const (
 	LongestPause = 16 * time.Minute
 )
 
-// Ledger remembers what was repaired in one part, and decides what to repair. It is pure:
+// repairs remembers what was repaired in one part, and decides what to repair. It is pure:
 // callers pass the time. A thing that differs is repaired, at most Most times within Window.
 // Then it is contested: it is left as it is until the other owner has stopped. The owner has
 // stopped when the thing holds for a whole Window, by itself or after an attempt; there is one
-// attempt after each pause. Forget drops all of that, because something else should hold now.
+// attempt after each pause. forget drops all of that, because something else should hold now.
 //
 // The zero value is ready.
-type Ledger struct {
+type repairs struct {
 	things  map[string]*thing
-	repairs uint64
+	count   uint64
 	unknown time.Time // since when the differences are not known; zero: they are known
 }
 
@@ -50,18 +51,18 @@ type thing struct {
 	holds   time.Time // since when a contested thing holds; zero: it does not
 }
 
-// Look takes what differs at a moment, repairs what may be repaired, and returns what people
+// look takes what differs at a moment, repairs what may be repaired, and returns what people
 // should be told. failed is why the part could not be read; then nothing is known of the rest.
-func (l *Ledger) Look(now time.Time, differences []Difference, failed error) []Event {
-	if l.things == nil {
-		l.things = map[string]*thing{}
+func (r *repairs) look(now time.Time, differences []Difference, failed error) []Event {
+	if r.things == nil {
+		r.things = map[string]*thing{}
 	}
 	if errors.Is(failed, ErrUnknown) {
-		return l.unsure(now, failed)
+		return r.unsure(now, failed)
 	}
-	l.unknown = time.Time{}
+	r.unknown = time.Time{}
 	if failed != nil {
-		return l.unread(now, failed)
+		return r.unread(now, failed)
 	}
 	var events []Event
 	differs := make(map[string]bool, len(differences))
@@ -70,42 +71,42 @@ func (l *Ledger) Look(now time.Time, differences []Difference, failed error) []E
 			continue
 		}
 		differs[d.What] = true
-		events = append(events, l.differs(now, d)...)
+		events = append(events, r.differs(now, d)...)
 	}
-	for _, what := range slices.Sorted(maps.Keys(l.things)) {
+	for _, what := range slices.Sorted(maps.Keys(r.things)) {
 		if !differs[what] {
-			events = append(events, l.same(now, what)...)
+			events = append(events, r.same(now, what)...)
 		}
 	}
 	return events
 }
 
 // unsure leaves all as it is, and tells people if that lasts.
-func (l *Ledger) unsure(now time.Time, why error) []Event {
-	if l.unknown.IsZero() {
-		l.unknown = now
+func (r *repairs) unsure(now time.Time, why error) []Event {
+	if r.unknown.IsZero() {
+		r.unknown = now
 	}
-	if now.Sub(l.unknown) < Window {
+	if now.Sub(r.unknown) < Window {
 		return nil
 	}
-	return l.turn(now, "", l.thing(""), model.UpkeepWaiting, Difference{Found: "could not be compared for " + Window.String() + ": " + brief(why.Error())}, nil)
+	return r.turn(now, "", r.thing(""), model.UpkeepWaiting, Difference{Found: "could not be compared for " + Window.String() + ": " + brief(why.Error())}, nil)
 }
 
-func (l *Ledger) unread(now time.Time, failed error) []Event {
-	return l.turn(now, "", l.thing(""), model.UpkeepFailing, Difference{Found: "cannot be read"}, failed)
+func (r *repairs) unread(now time.Time, failed error) []Event {
+	return r.turn(now, "", r.thing(""), model.UpkeepFailing, Difference{Found: "cannot be read"}, failed)
 }
 
-func (l *Ledger) thing(what string) *thing {
-	t := l.things[what]
+func (r *repairs) thing(what string) *thing {
+	t := r.things[what]
 	if t == nil {
 		t = &thing{}
-		l.things[what] = t
+		r.things[what] = t
 	}
 	return t
 }
 
 // turn notes a state that lasts, and tells it if it is another one than before.
-func (l *Ledger) turn(now time.Time, what string, t *thing, state model.UpkeepState, d Difference, err error) []Event {
+func (r *repairs) turn(now time.Time, what string, t *thing, state model.UpkeepState, d Difference, err error) []Event {
 	text := ""
 	if err != nil {
 		text = brief(err.Error())
@@ -123,34 +124,34 @@ func (l *Ledger) turn(now time.Time, what string, t *thing, state model.UpkeepSt
 }
 
 // differs decides about one thing that does not hold.
-func (l *Ledger) differs(now time.Time, d Difference) []Event {
-	t := l.thing(d.What)
+func (r *repairs) differs(now time.Time, d Difference) []Event {
+	t := r.thing(d.What)
 	t.forgetRepairs(now)
 	if d.Repair == nil {
-		return l.turn(now, d.What, t, model.UpkeepWaiting, d, nil)
+		return r.turn(now, d.What, t, model.UpkeepWaiting, d, nil)
 	}
 	if t.state == model.UpkeepContested {
-		return l.try(now, d, t)
+		return r.try(now, d, t)
 	}
 	if len(t.repairs) >= Most {
 		t.pause, t.next = Window, now.Add(Window)
-		return l.turn(now, d.What, t, model.UpkeepContested, d, nil)
+		return r.turn(now, d.What, t, model.UpkeepContested, d, nil)
 	}
 	if now.Before(t.next) {
 		return nil
 	}
 	if err := d.Repair(); err != nil {
 		t.next = now.Add(Again)
-		return l.turn(now, d.What, t, model.UpkeepFailing, d, err)
+		return r.turn(now, d.What, t, model.UpkeepFailing, d, err)
 	}
-	l.repaired(now, t)
+	r.repaired(now, t)
 	t.state, t.err, t.next = "", "", time.Time{}
 	return []Event{{What: d.What, State: model.UpkeepRepaired, Found: d.Found, By: d.By}}
 }
 
 // try repairs a contested thing when the pause is over, and tells nothing: it may not last. A
 // failure is told.
-func (l *Ledger) try(now time.Time, d Difference, t *thing) []Event {
+func (r *repairs) try(now time.Time, d Difference, t *thing) []Event {
 	t.found, t.by, t.holds = d.Found, cmp.Or(d.By, t.by), time.Time{}
 	if now.Before(t.next) {
 		return nil
@@ -159,20 +160,20 @@ func (l *Ledger) try(now time.Time, d Difference, t *thing) []Event {
 	t.next = now.Add(t.pause)
 	err := d.Repair()
 	if err == nil {
-		l.repaired(now, t)
+		r.repaired(now, t)
 		t.holds = now
 	}
-	return l.turn(now, d.What, t, model.UpkeepContested, d, err)
+	return r.turn(now, d.What, t, model.UpkeepContested, d, err)
 }
 
-func (l *Ledger) repaired(now time.Time, t *thing) {
+func (r *repairs) repaired(now time.Time, t *thing) {
 	t.repairs = append(t.repairs, now)
-	l.repairs++
+	r.count++
 }
 
 // same decides about one thing that holds.
-func (l *Ledger) same(now time.Time, what string) []Event {
-	t := l.things[what]
+func (r *repairs) same(now time.Time, what string) []Event {
+	t := r.things[what]
 	t.forgetRepairs(now)
 	if t.state == model.UpkeepContested {
 		if t.holds.IsZero() {
@@ -186,7 +187,7 @@ func (l *Ledger) same(now time.Time, what string) []Event {
 	found := t.found
 	t.state, t.found, t.err, t.by, t.next = "", "", "", "", time.Time{}
 	if len(t.repairs) == 0 || over == model.UpkeepContested {
-		delete(l.things, what)
+		delete(r.things, what)
 	}
 	if over == "" {
 		return nil
@@ -198,19 +199,19 @@ func (t *thing) forgetRepairs(now time.Time) {
 	t.repairs = slices.DeleteFunc(t.repairs, func(at time.Time) bool { return now.Sub(at) >= Window })
 }
 
-// Forget ends all contests, and forgets earlier repairs: something else should hold now.
-func (l *Ledger) Forget() {
-	maps.DeleteFunc(l.things, func(_ string, t *thing) bool {
+// forget ends all contests, and forgets earlier repairs: something else should hold now.
+func (r *repairs) forget() {
+	maps.DeleteFunc(r.things, func(_ string, t *thing) bool {
 		t.repairs, t.next = nil, time.Time{}
 		return t.state == "" || t.state == model.UpkeepContested
 	})
 }
 
-// Status returns what people should know of the part now, in order.
-func (l *Ledger) Status(part string) model.Upkeep {
-	s := model.Upkeep{Part: part, Repairs: l.repairs, Unknown: !l.unknown.IsZero()}
-	for _, what := range slices.Sorted(maps.Keys(l.things)) {
-		t := l.things[what]
+// status returns what people should know of the part now, in order.
+func (r *repairs) status(part string) model.Upkeep {
+	s := model.Upkeep{Part: part, Repairs: r.count, Unknown: !r.unknown.IsZero()}
+	for _, what := range slices.Sorted(maps.Keys(r.things)) {
+		t := r.things[what]
 		if t.state == "" {
 			continue
 		}
@@ -229,4 +230,64 @@ func brief(text string) string {
 		return text
 	}
 	return fmt.Sprintf("%s (and %d more)", first, strings.Count(rest, "\n")+1)
+}
+
+// Event is what has become of a thing that did not hold.
+type Event struct {
+	Part  string
+	What  string // empty: the whole part, which cannot be read
+	State model.UpkeepState
+	Found string // what was there instead
+	By    string // the process that changed it, if known
+	Error string // why it could not be repaired, or read
+}
+
+// Text says it for people.
+func (e Event) Text() string {
+	return Text(e.Part, &model.UpkeepProblem{What: e.What, State: e.State, Found: e.Found, By: e.By, Error: e.Error})
+}
+
+// Text says for people what is wrong with a thing of a part, or what became of it.
+func Text(part string, p *model.UpkeepProblem) string {
+	var text strings.Builder
+	text.WriteString(part + ": ")
+	if p.What != "" {
+		text.WriteString(p.What + " ")
+	}
+	if p.State == model.UpkeepHolds {
+		text.WriteString("is as it should be again")
+		return text.String()
+	}
+	text.WriteString(p.Found)
+	if p.By != "" {
+		text.WriteString(", changed by " + p.By)
+	}
+	switch p.State {
+	case model.UpkeepRepaired:
+		text.WriteString(": repaired")
+	case model.UpkeepWaiting:
+		text.WriteString(": weir waits for it")
+	case model.UpkeepFailing:
+		text.WriteString(": " + p.Error)
+	case model.UpkeepContested:
+		fmt.Fprintf(&text, ": repaired %d times within %v, and somebody changes it back: weir leaves it until that stops or the configuration changes", Most, Window)
+		if p.Error != "" {
+			text.WriteString("; the last repair failed: " + p.Error)
+		}
+	}
+	return text.String()
+}
+
+// log writes a repair as a warning: it undoes a change that was not asked for. Lasting problems are
+// logged by the list of problems.
+func (e Event) log(log *slog.Logger) {
+	log = log.With("part", e.Part, "what", e.What, "found", e.Found)
+	if e.By != "" {
+		log = log.With("by", e.By)
+	}
+	if e.State == model.UpkeepRepaired {
+		log.Warn("host repaired")
+		return
+	}
+	log.Debug("host is not repaired", "state", e.State, "error", e.Error)
 }

@@ -35,13 +35,9 @@ func newKept(t *testing.T, noTCX bool, config model.Config) *kept {
 	t.Helper()
 	k := &kept{street: newStreet(t, true), now: time.Unix(1e9, 0)}
 	do(t, k.host, "start agent", func() (err error) {
-		k.a, err = Open(Options{Pin: k.host.BPFFS(), UDPFlows: testFlows, Log: slog.New(slog.DiscardHandler), Tell: func(e upkeep.Event) { k.events = append(k.events, e) }})
+		k.a, err = Open(Deps{Pin: k.host.BPFFS(), UDPFlows: testFlows, Log: slog.New(slog.DiscardHandler), OnEvent: func(e upkeep.Event) { k.events = append(k.events, e) },
+			noTCX: noTCX, now: func() time.Time { return k.now }})
 		if err != nil {
-			return err
-		}
-		k.a.noTCX = noTCX
-		k.a.keeper.Clock(func() time.Time { return k.now })
-		if err := k.a.listen(t.Context()); err != nil {
 			return err
 		}
 		return k.a.Set(config)
@@ -54,7 +50,7 @@ func newKept(t *testing.T, noTCX bool, config model.Config) *kept {
 func (k *kept) look(t *testing.T) []string {
 	t.Helper()
 	k.events = nil
-	do(t, k.host, "look", func() error { k.a.keeper.Look(); return nil })
+	do(t, k.host, "look", func() error { k.a.reconciler.Look(); return nil })
 	var told []string
 	for _, e := range k.events {
 		told = append(told, e.Part+" "+string(e.State)+": "+e.What)
@@ -279,7 +275,7 @@ func rows() []handRow {
 		{name: "all pins removed", hand: func(t *testing.T, k *kept) { must(t, os.RemoveAll(k.a.pins.root)) },
 			told: []string{"pins repaired: ROOT"},
 			wrong: func(t *testing.T, k *kept) string {
-				return unpinned(k, filepath.Join(k.a.pins.maps(k.a.version), "services"), k.a.flows.sustained.path(), k.a.flows.begun.path(), k.a.reasonCounts.path, filepath.Join(k.a.pods.dir, podMaps[1])) +
+				return unpinned(k, filepath.Join(k.a.pins.maps(k.a.version), "services"), k.a.memory.flows.sustained.path, k.a.memory.flows.begun.path, k.a.memory.reasonCounts.path, filepath.Join(k.a.memory.pods.dir, podMaps[1])) +
 					k.attached(t, hookXDP, "host_xdp") + k.attached(t, hookIngress, "host_after_xdp") + k.attached(t, hookEgress, "host_egress")
 			}},
 	}
@@ -397,15 +393,11 @@ func (k *kept) try(t *testing.T, r handRow) {
 func (k *kept) awaitNotice(t *testing.T) {
 	t.Helper()
 	anybody := func(upkeep.Change) bool { return true }
-	for deadline := time.Now().Add(patience); k.a.by(anybody) == ""; time.Sleep(time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatal("the kernel does not tell who has changed anything")
-		}
-	}
+	waitFor(t, "the kernel to tell who has changed anything", func() bool { return k.a.notices.By(anybody) != "" })
 }
 
 func (k *kept) problems() (list []model.UpkeepProblem) {
-	for _, u := range k.a.keeper.Status() {
+	for _, u := range k.a.reconciler.Status() {
 		list = append(list, u.Problems...)
 	}
 	return list

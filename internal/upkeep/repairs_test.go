@@ -30,9 +30,9 @@ func TestErrorsAreBrief(t *testing.T) {
 		"pin a: no\npin b: no":              "pin a: no (and 1 more)",
 		"pin a: no\npin b: no\npin c: none": "pin a: no (and 2 more)",
 	} {
-		var l Ledger
+		var r repairs
 		repair := func() error { return errors.New(text) }
-		events := l.Look(time.Now(), []Difference{{What: "pins", Found: "are gone", Repair: repair}}, nil)
+		events := r.look(time.Now(), []Difference{{What: "pins", Found: "are gone", Repair: repair}}, nil)
 		if len(events) != 1 || events[0].Error != want {
 			t.Errorf("%q is told as %+v, want %q", text, events, want)
 		}
@@ -42,27 +42,27 @@ func TestErrorsAreBrief(t *testing.T) {
 // A look that finds nothing out ends nothing: what fails goes on to fail. Status does not claim to know
 // more, and says so when it lasts.
 func TestUnknownChangesNothing(t *testing.T) {
-	var l Ledger
+	var r repairs
 	now := time.Now()
-	l.Look(now, []Difference{{What: "map", Found: "is empty", Repair: func() error { return errors.New("no") }}}, nil)
-	before := l.Status("tables")
-	events := l.Look(now.Add(time.Minute), nil, ErrUnknown)
+	r.look(now, []Difference{{What: "map", Found: "is empty", Repair: func() error { return errors.New("no") }}}, nil)
+	before := r.status("tables")
+	events := r.look(now.Add(time.Minute), nil, ErrUnknown)
 	before.Unknown = true
-	if d := cmp.Diff(before, l.Status("tables")); d != "" || len(before.Problems) != 1 || len(events) > 0 {
+	if d := cmp.Diff(before, r.status("tables")); d != "" || len(before.Problems) != 1 || len(events) > 0 {
 		t.Errorf("it tells %+v, and (- before, + now):\n%s", events, d)
 	}
 	why := fmt.Errorf("%w: a change is under way", ErrUnknown)
-	events = slices.Concat(l.Look(now.Add(time.Minute+Window), nil, why), l.Look(now.Add(time.Minute+2*Window), nil, why))
+	events = slices.Concat(r.look(now.Add(time.Minute+Window), nil, why), r.look(now.Add(time.Minute+2*Window), nil, why))
 	if len(events) != 1 || events[0].What != "" || events[0].State != model.UpkeepWaiting || events[0].Found != "could not be compared for 1m0s: not known yet what differs: a change is under way" {
 		t.Errorf("when it lasts, it tells %+v", events)
 	}
-	if events = l.Look(now.Add(time.Minute+3*Window), nil, nil); len(events) == 0 || l.Status("tables").Unknown || len(l.Status("tables").Problems) > 0 {
-		t.Errorf("when it is known, it tells %+v, and status has %+v", events, l.Status("tables"))
+	if events = r.look(now.Add(time.Minute+3*Window), nil, nil); len(events) == 0 || r.status("tables").Unknown || len(r.status("tables").Problems) > 0 {
+		t.Errorf("when it is known, it tells %+v, and status has %+v", events, r.status("tables"))
 	}
 }
 
-// TestLedger plays a host with one thing for some minutes, which is looked at every second.
-func TestLedger(t *testing.T) {
+// TestRepairs plays a host with one thing for some minutes, which is looked at every second.
+func TestRepairs(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		breaks  hand // somebody takes the thing away
@@ -113,7 +113,7 @@ func TestLedger(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			is := func(h hand, second int) bool { return h != nil && h(second) }
-			var ledger Ledger
+			var r repairs
 			begin := time.Unix(1e9, 0)
 			broken, repairs, second := false, []int(nil), 0
 			var got []string
@@ -135,13 +135,13 @@ func TestLedger(t *testing.T) {
 					found = append(found, d)
 				}
 				if is(test.forget, second) {
-					ledger.Forget()
+					r.forget()
 				}
 				var failed error
 				if is(test.unread, second) {
 					failed = errors.New("unreadable")
 				}
-				for _, e := range ledger.Look(begin.Add(time.Duration(second)*time.Second), found, failed) {
+				for _, e := range r.look(begin.Add(time.Duration(second)*time.Second), found, failed) {
 					said := fmt.Sprintf("%d %s", second, e.State)
 					if e.Error != "" {
 						said += " " + e.Error
@@ -157,7 +157,7 @@ func TestLedger(t *testing.T) {
 					t.Errorf("%d repairs within %d s, want at most %d within %v: %v", Most+1, within, Most, Window, repairs)
 				}
 			}
-			status := ledger.Status("part")
+			status := r.status("part")
 			if status.Repairs != uint64(len(repairs)) {
 				t.Errorf("%d repairs are counted, there were %d", status.Repairs, len(repairs))
 			}
@@ -174,17 +174,17 @@ func TestLedger(t *testing.T) {
 
 // TestThingsAreApart has a fight about one thing, which must not keep another from repair.
 func TestThingsAreApart(t *testing.T) {
-	var ledger Ledger
+	var r repairs
 	repaired := map[string]int{}
 	repair := func(what string) Difference {
 		return Difference{What: what, Found: "is gone", Repair: func() error { repaired[what]++; return nil }}
 	}
 	now := time.Unix(1e9, 0)
 	for range 10 {
-		ledger.Look(now, []Difference{repair("contested")}, nil)
+		r.look(now, []Difference{repair("contested")}, nil)
 		now = now.Add(time.Second)
 	}
-	ledger.Look(now, []Difference{repair("contested"), repair("other")}, nil)
+	r.look(now, []Difference{repair("contested"), repair("other")}, nil)
 	if want := map[string]int{"contested": Most, "other": 1}; !cmp.Equal(repaired, want) {
 		t.Errorf("repaired %v, want %v", repaired, want)
 	}

@@ -19,22 +19,15 @@ func TestRefusedProgram(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		defer p.lock.Close()
+		defer p.close()
 		before := pinnedTree(t, p)
 		spec, err := loadBpf()
 		if err != nil {
 			return err
 		}
 		spec.Programs["host_egress"].Instructions = asm.Instructions{asm.Return()} // of what nobody has set
-		flows, err := openFlows(p.state(), spec, 4096)
-		if err != nil {
-			return err
-		}
-		if _, _, err := load(p, spec, flows.replacements(), slog.New(slog.DiscardHandler)); err == nil {
+		if _, err := load(p, spec, 4096, slog.New(slog.DiscardHandler)); err == nil {
 			t.Error("a program that returns nothing was loaded")
-		}
-		if err := flows.giveUp(); err != nil {
-			return err
 		}
 		if now := pinnedTree(t, p); !slices.Equal(now, before) {
 			t.Errorf("pinned is %q, want %q as before", now, before)
@@ -54,4 +47,23 @@ func pinnedTree(t *testing.T, p *pins) (paths []string) {
 		t.Error(err)
 	}
 	return paths
+}
+
+// TestClosedAgentOwnsNothing: an agent that was closed, and looks at its host a last time, leaves
+// the host and the lock of its pins to the next one.
+func TestClosedAgentOwnsNothing(t *testing.T) {
+	s := newStreet(t, true)
+	a := s.agent(t, AttachAuto)
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	do(t, s.host, "start another agent", func() error {
+		a.reconciler.Look()
+		next, err := Open(Deps{Pin: s.host.BPFFS(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return err
+		}
+		return next.Close()
+	})
+	do(t, s.host, "detach", func() error { return Detach(s.host.BPFFS()) })
 }

@@ -14,7 +14,7 @@ import (
 // TestSaysWhyIdle: a host whose backends need no agent is told so, one that has none, and one to
 // which no director may send.
 func TestSaysWhyIdle(t *testing.T) {
-	here := map[netip.Addr]bool{host4: true}
+	here := map[netip.Addr]int{host4: loopbackIndex}
 	director4, director6 := netip.MustParsePrefix("10.9.9.9/32"), netip.MustParsePrefix("fd00::9/128")
 	service := func(mode model.Mode, at, host netip.Addr) model.Service {
 		return model.Service{Name: "web", VIP: vip4, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: mode,
@@ -36,13 +36,13 @@ func TestSaysWhyIdle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			a := &Agent{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))},
+			a := &Agent{deps: Deps{Log: slog.New(slog.NewTextHandler(&log, nil))},
 				config: model.Config{Services: []model.Service{test.service}, Directors: test.directors}}
-			p, err := newPlan(a.config, host{addresses: here, mtu: uplinkMTU})
+			p, err := newPlan(a.config, host{addresses: here})
 			if err != nil {
 				t.Fatal(err)
 			}
-			a.noteIdle(p, here)
+			a.noteIdle(p, host{addresses: here})
 			if got := a.Idle(); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("it is idle by %+v, want %+v", got, test.want)
 			}
