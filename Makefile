@@ -18,6 +18,10 @@ export CGO_ENABLED := 0
 # compiled a second time.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
+# go.work lists weir's modules, and "work" stands for the packages of all of them. The programs that
+# tests need of Kubernetes are modules of their own, which no other module knows.
+outside := GOWORK=off go
+
 # What each job needs. The package golang is not here: .ci/deps looks for a Go first.
 deps_build    :=
 deps_demo     := iproute2
@@ -50,7 +54,7 @@ deps-%:
 
 .PHONY: generate
 generate: deps-build deps-generate ## compile bpf/ and write its Go side, which is committed
-	@go generate ./...
+	@go generate work
 
 # What make prints goes to stderr: the demo's JSON must be alone on stdout.
 .PHONY: build
@@ -66,7 +70,7 @@ build-demo: build ## build bin/weir-demo, the laboratory of make demo
 .PHONY: build-kube
 build-kube: deps-build ## build bin/weir-kube, the controller for Kubernetes
 	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
-		-o bin/weir-kube ./cmd/weir-kube >&2
+		-o bin/weir-kube ./kube/cmd/weir-kube >&2
 
 # In a mount namespace of its own with a bpffs of its own: the pins and named network
 # namespaces of the tests are not this host's, and none of them can stay behind.
@@ -109,7 +113,7 @@ contract: deps-test build venv ## try the API by its document, some minutes: EXA
 .PHONY: test
 test: deps-test build venv ## run every test, as root: pure, packet tables, lab
 	@status=0; $(private) go test -timeout 30m -parallel 4 $(ARGS) ./test || status=$$?; \
-	$(private) go test -timeout 30m -p 4 $(ARGS) ./internal/datapath $$(go list ./... | grep -v '/test$$') || status=$$?; \
+	$(private) go test -timeout 30m -p 4 $(ARGS) ./internal/datapath $$(go list work | grep -vx weir.io/weir/test) || status=$$?; \
 	exit $$status
 
 .PHONY: cases
@@ -160,32 +164,32 @@ instructions: deps-bench deps-kernels build ## count the instructions that a pac
 kubernetes := v1.36.3
 kubebin := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/kubernetes-$(kubernetes)
 
-$(kubebin)/%: test/kube/apiserver/go.mod
+$(kubebin)/%: kube/test/apiserver/go.mod
 	@mkdir -p $(@D)
-	@go build -C test/kube/apiserver -trimpath -buildvcs=false -o $@ \
+	@$(outside) build -C kube/test/apiserver -trimpath -buildvcs=false -o $@ \
 		-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(kubernetes)' k8s.io/kubernetes/cmd/$* >&2
 
-$(kubebin)/helm: test/kube/helm/go.mod
+$(kubebin)/helm: kube/test/helm/go.mod
 	@mkdir -p $(@D)
-	@go build -C test/kube/helm -trimpath -buildvcs=false -ldflags '-s -w' -o $@ helm.sh/helm/v4/cmd/helm >&2
+	@$(outside) build -C kube/test/helm -trimpath -buildvcs=false -ldflags '-s -w' -o $@ helm.sh/helm/v4/cmd/helm >&2
 
 .PHONY: test-kubernetes
 test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager $(kubebin)/kube-proxy $(kubebin)/helm ## run the tests with a real Kubernetes API server, which is built once: some minutes
 	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
-		$(private) go test -timeout 30m -count 1 $(ARGS) ./test/kube
+		$(private) go test -timeout 30m -count 1 $(ARGS) ./kube/test
 
 gatewaybin := $(dir $(kubebin))gateway-api
 
 .PHONY: gateway-conformance
 gateway-conformance: deps-build ## build Gateway API's own tests, and the programs that stand for their images
-	@go build -C test/kube/conformance -trimpath -buildvcs=false -o $(gatewaybin)/echo sigs.k8s.io/gateway-api/conformance/echo-basic >&2
-	@go build -C test/kube/conformance -trimpath -buildvcs=false -o $(gatewaybin)/dns ./dns >&2
-	@go test -C test/kube/conformance -c -trimpath -o $(gatewaybin)/suite . >&2
+	@$(outside) build -C kube/test/conformance -trimpath -buildvcs=false -o $(gatewaybin)/echo sigs.k8s.io/gateway-api/conformance/echo-basic >&2
+	@$(outside) build -C kube/test/conformance -trimpath -buildvcs=false -o $(gatewaybin)/dns ./dns >&2
+	@$(outside) test -C kube/test/conformance -c -trimpath -o $(gatewaybin)/suite . >&2
 
 .PHONY: test-gateway-conformance
 test-gateway-conformance: deps-kubernetes gateway-conformance $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager $(kubebin)/kube-proxy $(kubebin)/helm ## run Gateway API's own tests of TCPRoutes and UDPRoutes: ARGS=-update writes docs/results/gateway-api-conformance.yaml
 	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
-		WEIR_GATEWAY_CONFORMANCE=$(gatewaybin) $(private) go test -timeout 40m -count 1 -run Conformance ./test/kube $(ARGS)
+		WEIR_GATEWAY_CONFORMANCE=$(gatewaybin) $(private) go test -timeout 40m -count 1 -run Conformance ./kube/test $(ARGS)
 
 .PHONY: demo
 demo: deps-demo build-demo ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
@@ -208,7 +212,7 @@ endif
 
 .PHONY: bench-kubernetes
 bench-kubernetes: deps-build deps-kubernetes build-kube $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager ## build what the scenario kubernetes of make bench needs, some minutes once
-	@go build -trimpath -buildvcs=false -o bin/reactions ./test/kube/reactions >&2
+	@go build -trimpath -buildvcs=false -o bin/reactions ./kube/test/reactions >&2
 
 .PHONY: bench
 bench: deps-bench build ## measure weir beside its alternatives, a quarter of an hour: SCENARIO=flows ARGS="--json"
@@ -232,7 +236,7 @@ lint: format staticcheck ## check format, vet, static analysis and script syntax
 format: deps-build deps-lint ## the same without static analysis, which takes longest
 	@unformatted=$$(git ls-files -z '*.go' | xargs -0 gofmt -l); \
 		test -z "$$unformatted" || { echo "not gofmt's format: $$unformatted" >&2; exit 1; }
-	@go vet ./...
+	@go vet work
 	@git ls-files "*.c" "*.h" | xargs clang-format-19 --dry-run -Werror
 	@for script in .ci/*; do bash -n "$$script"; done
 
@@ -247,7 +251,7 @@ check: format ## what CI runs in seconds: format, vet, and the tests that need n
 
 .PHONY: staticcheck
 staticcheck: deps-build ## static analysis alone
-	@go tool staticcheck ./...
+	@go tool staticcheck work
 
 .PHONY: image
 image: build build-kube deps-image ## make build/weir.oci.tar and build/weir-kube.oci.tar, container images of these programs alone

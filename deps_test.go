@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const module = "weir.io/weir/"
@@ -74,7 +76,7 @@ var testsMayImport = []string{
 }
 
 // products are the programs that users run.
-var products = []string{"./cmd/weir", "./cmd/weir-kube"}
+var products = []string{"./cmd/weir", "./kube/cmd/weir-kube"}
 
 // goPackage is what these tests want to know of a package, as "go list -json" says it.
 type goPackage struct {
@@ -87,7 +89,7 @@ func (p goPackage) path() string { return strings.TrimPrefix(p.ImportPath, modul
 
 func packages(t *testing.T) []goPackage {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json", "./...").Output()
+	out, err := exec.Command("go", "list", "-json", "work").Output()
 	if err != nil {
 		t.Fatal("list the packages:", err)
 	}
@@ -112,13 +114,18 @@ func TestImports(t *testing.T) {
 			continue
 		}
 		read.checkImports(t, p.path(), p.Imports, allowed)
-		// Tests of the tree under test/ are about the whole and may use all of it.
-		if p.path() == "test" || strings.HasPrefix(p.path(), "test/") || p.ImportPath+"/" == module {
+		// Tests of these trees are about the whole and may use all of it.
+		if isTest(p.path()) || p.ImportPath+"/" == module {
 			continue
 		}
 		tests := slices.Concat(p.TestImports, p.XTestImports)
 		read.checkImports(t, "a test of "+p.path(), tests, slices.Concat(allowed, testsMayImport, []string{p.path()}))
 	}
+}
+
+// isTest reports whether a package is part of a tree that is for tests alone.
+func isTest(path string) bool {
+	return strings.HasPrefix(path+"/", "test/") || strings.HasPrefix(path+"/", "kube/test/")
 }
 
 func (read tables) checkImports(t *testing.T, who string, imports, allowed []string) {
@@ -153,7 +160,7 @@ func TestLabIsNotInTheProduct(t *testing.T) {
 		}
 		for dependency := range strings.Lines(string(out)) {
 			name, own := strings.CutPrefix(strings.TrimSpace(dependency), module)
-			if own && (strings.HasPrefix(name, "lab/") || strings.HasPrefix(name, "bench") || strings.HasPrefix(name, "test/")) {
+			if own && (strings.HasPrefix(name, "lab/") || strings.HasPrefix(name, "bench") || isTest(name)) {
 				t.Errorf("%s has %s in it, which is for tests", program, name)
 			}
 		}
@@ -198,5 +205,67 @@ func TestPackageNames(t *testing.T) {
 		if parent := path.Dir(p.path()); strings.HasPrefix(parent, "internal/") {
 			t.Errorf("%s: internal is flat", p.path())
 		}
+	}
+}
+
+// Each module of go.work says in its own go.mod what it is built of. What it requires directly is in
+// the table of libraries, except for weir's main module. Its versions are those that all modules have
+// together, so that a program is the same whether go.work is used or not.
+func TestModules(t *testing.T) {
+	var work struct{ Use []struct{ DiskPath string } }
+	goJSON(t, &work, "work", "edit", "-json")
+	read := readTables(t)
+	for _, use := range work.Use {
+		var file struct {
+			Require []struct {
+				Path     string
+				Indirect bool
+			}
+		}
+		goJSON(t, &file, "mod", "edit", "-json", path.Join(use.DiskPath, "go.mod"))
+		for _, r := range file.Require {
+			if isMain := r.Path+"/" == module && use.DiskPath != "."; !isMain && !r.Indirect && !read.hasLibrary(r.Path) {
+				t.Errorf("%s/go.mod requires %s, which is not in the libraries of the architecture's page", use.DiskPath, r.Path)
+			}
+		}
+		if alone, together := builtOf(t, use.DiskPath, "GOWORK=off"), builtOf(t, use.DiskPath); alone != together {
+			t.Errorf("%s is built of other versions alone than with the other modules; go work sync writes the latter into all of them (-alone +together):\n%s", use.DiskPath, cmp.Diff(alone, together))
+		}
+	}
+}
+
+// hasLibrary reports whether some library is a module, a package of it, or has it among others.
+func (read tables) hasLibrary(modulePath string) bool {
+	for _, library := range read.libraries {
+		if strings.HasPrefix(library+"/", modulePath+"/") || strings.HasPrefix(modulePath+"/", library+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// builtOf returns the other modules, with their versions, that the packages and tests in a folder
+// consist of.
+func builtOf(t *testing.T, folder string, environment ...string) string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "-test", "-f", "{{with .Module}}{{.Path}} {{.Version}}{{end}}", "./...")
+	cmd.Dir, cmd.Env = folder, append(os.Environ(), environment...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("list what %s is built of: %v", folder, err)
+	}
+	list := slices.DeleteFunc(strings.Split(string(out), "\n"), func(of string) bool { return strings.HasPrefix(of+"/", module) || strings.HasPrefix(of, strings.TrimSuffix(module, "/")+" ") })
+	slices.Sort(list)
+	return strings.Join(slices.Compact(list), "\n")
+}
+
+func goJSON(t *testing.T, into any, args ...string) {
+	t.Helper()
+	out, err := exec.Command("go", args...).Output()
+	if err == nil {
+		err = json.Unmarshal(out, into)
+	}
+	if err != nil {
+		t.Fatalf("go %s: %v", strings.Join(args, " "), err)
 	}
 }

@@ -32,7 +32,7 @@ const (
 // own, nat by directors of their own.
 const modeVariable = "WEIR_KUBE_MODE"
 
-// What is measured: see test/kube/reactions.
+// What is measured: see kube/test/reactions.
 const (
 	podReady      = "pod-ready"
 	podTerminates = "pod-terminating"

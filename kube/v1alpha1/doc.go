@@ -5,7 +5,7 @@
 // +groupName=weir.io
 package v1alpha1
 
-//go:generate go tool -modfile=../tools.mod controller-gen object crd paths=. output:crd:dir=../chart/crds
+//go:generate go tool controller-gen object crd paths=. output:crd:dir=../chart/crds
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

@@ -35,8 +35,9 @@ func writePrograms(tree, out string) error {
 	})
 }
 
-// formerLabs are the folders of older trees that lab/ has now.
-var formerLabs = []string{"internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/memlab", "internal/packet", "internal/twin"}
+// labs are folders of laboratories beside the product: Kubernetes', and those of older trees that lab/
+// has now.
+var labs = []string{"kube/test", "internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/memlab", "internal/packet", "internal/twin"}
 
 // eachFile visits the files of the product.
 func eachFile(tree string, visit func(path string) error) error {
@@ -48,7 +49,7 @@ func eachFile(tree string, visit func(path string) error) error {
 			if !entry.IsDir() {
 				return visit(path)
 			}
-			if slices.Contains(formerLabs, strings.TrimPrefix(path, tree+string(filepath.Separator))) {
+			if slices.Contains(labs, strings.TrimPrefix(path, tree+string(filepath.Separator))) {
 				return fs.SkipDir
 			}
 			return nil

@@ -36,13 +36,13 @@ services:
   - {name: backend, address: 10.2.0.21}
 `
 
-// charts are the chart's rendered files with a director, and with an agent; test/kube checks them.
+// charts are the chart's rendered files with a director, and with an agent; kube/test checks them.
 var charts = map[string]string{"run": "groups", "agent": "agent"}
 
 // capabilities returns the chart's capabilities for the container whose argument is a verb.
 func capabilities(t *testing.T, verb string) string {
 	t.Helper()
-	text, err := os.ReadFile("../kube/testdata/chart/" + charts[verb] + ".golden.yaml")
+	text, err := os.ReadFile("../../kube/test/testdata/chart/" + charts[verb] + ".golden.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
