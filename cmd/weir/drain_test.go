@@ -3,8 +3,12 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 )
 
 // With --grace-period, a director that is told to end works on for a while, and leaves nothing behind.
@@ -47,4 +51,144 @@ func TestDirectorIsToldTwice(t *testing.T) {
 	if got := h.program(); got != 0 {
 		t.Errorf("after the drain program %d is attached", got)
 	}
+}
+
+// awaitState waits until a backend of a service has a state, and returns it.
+func (h *host) awaitState(p *process, service string, want model.BackendState) (found api.Backend) {
+	h.t.Helper()
+	p.wait("make the backend of "+service+" "+want.String(), func() bool {
+		list, err := api.NewClient(h.socket).Backends(h.t.Context())
+		if err != nil {
+			return false
+		}
+		for _, b := range list {
+			if b.Service == service && b.State == want {
+				found = b
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// A drained backend of the director's own file is draining at once, and across reloads, restarts
+// and kills. It is shown with the client that drained it and the time, and gets connections
+// again on request.
+func TestDrainBesideTheFile(t *testing.T) {
+	h := newHost(t)
+	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"
+	h.configure(head, "web", "mail")
+	p := h.start("director runs")
+	h.awaitState(p, "web", model.Active)
+	if out, status := h.exits("drain", "web/10.0.0.2", "--socket", h.socket); status != exitDone || !strings.Contains(out, "draining (beside the file, until weir undrain)") {
+		t.Fatalf("weir drain ends with %d:\n%s", status, out)
+	}
+	drains := func(when string) {
+		t.Helper()
+		b := h.awaitState(p, "web", model.Draining)
+		if b.Override == nil || b.Override.By != "root" || b.Override.At.IsZero() {
+			t.Errorf("%s, the override is %+v", when, b.Override)
+		}
+		h.awaitState(p, "mail", model.Active)
+		for _, args := range [][]string{{"status", "--alive"}, {"backends"}, {"explain", "10.0.0.9:4321", "203.0.113.1:80/tcp"}} {
+			if out, _ := h.exits(append(args, "--socket", h.socket)...); !strings.Contains(out, "by root at ") {
+				t.Errorf("%s, weir %s prints\n%s", when, args[0], out)
+			}
+		}
+	}
+	drains("drained")
+	set := h.beside("set.yaml")
+	for _, text := range []string{appSet, "services: []"} {
+		text = strings.ReplaceAll(text, "203.0.113.10", "203.0.113.90")
+		if err := os.WriteFile(set, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, status := h.exits("plan", "-f", set, "--measure", "0s", "--socket", h.socket); status != exitDone || !strings.Contains(out, "GOES-ON") || !strings.Contains(out, "root") {
+			t.Errorf("weir plan of %q ends with %d, and does not show the drain:\n%s", text, status, out)
+		}
+	}
+	h.configure(head, "web", "mail", "more")
+	h.awaitState(p, "more", model.Active)
+	drains("reloaded")
+	p.kill()
+	p = h.start("director runs")
+	drains("killed and started")
+	if out, status := h.exits("undrain", "web/10.0.0.2", "--socket", h.socket); status != exitDone {
+		t.Fatalf("weir undrain ends with %d:\n%s", status, out)
+	}
+	if b := h.awaitState(p, "web", model.Active); b.Override != nil {
+		t.Errorf("undrained, the override is %+v", b.Override)
+	}
+	p.stop()
+}
+
+// The file ends an override when it sets another state itself, or no longer has the backend.
+func TestFileEndsOverrides(t *testing.T) {
+	h := newHost(t)
+	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}\n"
+	service := func(backend string) string {
+		return head + "services: [{name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: l2dsr, backends: [{name: a, address: 10.0.0.2" + backend + "}]}]\n"
+	}
+	h.write(service(""))
+	p := h.start("director runs")
+	for name, text := range map[string]string{
+		"another state":   service(", state: draining"),
+		"another address": strings.ReplaceAll(service(""), "10.0.0.2", "10.0.0.3"),
+		"another name":    strings.ReplaceAll(service(""), "name: a", "name: b"),
+		"no service":      head + "services: []\n",
+	} {
+		h.write(service(""))
+		p.wait("know the backend", func() bool {
+			list, err := api.NewClient(h.socket).Backends(t.Context())
+			return err == nil && len(list) == 1 && list[0].Name == "a" && list[0].Address.String() == "10.0.0.2" && list[0].State == model.Active
+		})
+		if out, status := h.exits("drain", "a", "--socket", h.socket); status != exitDone {
+			t.Fatalf("weir drain ends with %d:\n%s", status, out)
+		}
+		h.awaitState(p, "web", model.Draining)
+		h.write(text)
+		p.wait("end the override by "+name, func() bool { return len(h.status().Overrides) == 0 })
+		if name == "another state" {
+			out, status := h.exits("undrain", "a", "--socket", h.socket)
+			if status != exitRefused || !strings.Contains(out, "the director's file itself says that it is not active; change the file") {
+				t.Errorf("weir undrain ends with %d:\n%s", status, out)
+			}
+		}
+	}
+	p.stop()
+}
+
+// A backend is drained even if the state directory cannot be written: the answer says so, and a
+// problem shows it until it can be. From then on the drain outlives the process.
+func TestDrainWithoutRoom(t *testing.T) {
+	h := newHost(t)
+	state := h.beside("state")
+	h.write("coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + state + "}}\n" +
+		"services: [{name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: l2dsr, backends: [{address: 10.0.0.2}, {address: 10.0.0.1}]}]\n")
+	p := h.start("director runs")
+	h.awaitState(p, "web", model.Active)
+	for _, name := range []string{".new-overrides", ".new-file.json"} { // in the way of what is written
+		if err := os.MkdirAll(filepath.Join(state, name, "obstacle"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, status := h.exits("drain", "web/10.0.0.2", "--socket", h.socket); status != exitDone || !strings.Contains(out, "done until the director's process ends") {
+		t.Fatalf("weir drain ends with %d:\n%s", status, out)
+	}
+	h.awaitState(p, "web", model.Draining)
+	if got := h.problem(p, model.ProblemHost); got.Part != "state" || !strings.Contains(got.Text, "overrides is not written") {
+		t.Errorf("the problem is %+v", got)
+	}
+	h.shownEverywhere(model.ProblemHost, "overrides is not written")
+	for _, name := range []string{".new-overrides", ".new-file.json"} {
+		if err := os.RemoveAll(filepath.Join(state, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.resolvedEverywhere(p, model.ProblemHost)
+	p.kill()
+	p = h.start("director runs")
+	h.awaitState(p, "web", model.Draining)
+	p.stop()
 }

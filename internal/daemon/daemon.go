@@ -225,28 +225,34 @@ func (d *Daemon) formerKeys(keys []model.FormerKey) error {
 	if len(keys) > 1 {
 		text += fmt.Sprintf(" (%d fields have former names)", len(keys))
 	}
-	return problems.Fixed(&fieldError{text, model.Place{File: d.info.File, Line: k.Line, Field: k.Field}}, "write "+k.Now)
+	return problems.Fixed(&PlacedError{errors.New(k.Field + ": " + text), model.Place{File: d.info.File, Line: k.Line, Field: k.Field}}, "write "+k.Now)
 }
 
-// fieldError is a problem with a field of a file that was read, and runs.
-type fieldError struct {
-	text  string
-	place model.Place
+// PlacedError is an error that knows where that is which is wrong.
+type PlacedError struct {
+	Err error
+	At  model.Place
 }
 
-// Error names the file, the line and the field.
-func (e *fieldError) Error() string {
-	if e.place.Line > 0 {
-		return fmt.Sprintf("%s:%d: %s: %s", e.place.File, e.place.Line, e.place.Field, e.text)
+// Error begins with the file and the line, if they are known.
+func (e *PlacedError) Error() string {
+	switch {
+	case e.At.Line > 0:
+		return fmt.Sprintf("%s:%d: %v", e.At.File, e.At.Line, e.Err)
+	case e.At.File != "":
+		return fmt.Sprintf("%s: %v", e.At.File, e.Err)
 	}
-	return fmt.Sprintf("%s: %s: %s", e.place.File, e.place.Field, e.text)
+	return e.Err.Error()
 }
 
-// Place returns the field's place in the file.
-func (e *fieldError) Place() model.Place { return e.place }
+// Unwrap returns what is wrong.
+func (e *PlacedError) Unwrap() error { return e.Err }
+
+// Place returns where it is.
+func (e *PlacedError) Place() model.Place { return e.At }
 
 // Placed returns an error about a field of the file, with its place.
 func (d *Daemon) Placed(field, text string) error {
 	file, _ := os.ReadFile(d.info.File)
-	return &fieldError{text, model.Place{File: d.info.File, Field: field, Line: config.Line(file, field)}}
+	return &PlacedError{errors.New(field + ": " + text), model.Place{File: d.info.File, Field: field, Line: config.Line(file, field)}}
 }

@@ -155,11 +155,11 @@ func New(deps Deps) (_ *Director, err error) {
 	if err := d.join(deps, local); err != nil {
 		return nil, err
 	}
-	d.answer(deps.Version)
 	if d.notices, err = upkeep.Listen(datapath.Groups...); err != nil {
 		return nil, err
 	}
 	d.closeLater(d.notices.Close)
+	d.answer(deps.Version)
 	d.keepHost(deps)
 	return d, nil
 }
@@ -302,6 +302,7 @@ func (d *Director) run(told context.Context) error {
 	defer d.endAnnouncing() // the last: everything set until then is told
 	defer running.Wait()
 	defer d.end()
+	defer d.remote.Close()
 	begins := d.begins
 	d.begins = beginning{} // it may be large, and is not needed after the start
 	services, remote := len(begins.file.Services), begins.file.API
@@ -322,7 +323,6 @@ func (d *Director) run(told context.Context) error {
 	d.log.Info("director runs", "config", d.File(), "services", services, "pin", d.Pin())
 	defer d.gauge.start(d.ctx, d.log)()
 	d.openAPI(remote)
-	defer d.remote.Close()
 	d.joinGroup(d.first)
 	watcher := watcher{d: d, events: d.events}
 	watcher.look() // before clients are answered: every later change is an event

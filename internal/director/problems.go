@@ -2,14 +2,20 @@ package director
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/bgp"
+	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/daemon"
+	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 // gather lists what is wrong with those parts that say so when they are asked. Only one caller asks
@@ -229,4 +235,68 @@ func bfdPasswords(c *model.Config, view *model.BFDStatus) (found []model.Problem
 func notAgain(neighbor string, err error) model.Problem {
 	return model.Problem{Part: neighbor, Severity: model.SeverityWarning, Fix: bgp.PasswordFix,
 		Text: fmt.Sprintf("the session with %s goes on, and cannot begin again: %v", neighbor, err)}
+}
+
+// keeperList is the list of problems for the keeper, which does not know the file's name or
+// where sets are stored.
+type keeperList struct{ d *Director }
+
+// Report lists what does not run.
+func (l keeperList) Report(kind model.ProblemKind, part string, err error) {
+	l.d.Problems.Report(kind, l.part(kind, part), l.d.located(err))
+}
+
+// Warn lists what runs, but not in all of its parts.
+func (l keeperList) Warn(kind model.ProblemKind, part string, err error) {
+	l.d.Problems.Warn(kind, l.part(kind, part), l.d.located(err))
+}
+
+func (l keeperList) part(kind model.ProblemKind, part string) string {
+	if kind == model.ProblemFile {
+		return l.d.File()
+	}
+	return part
+}
+
+// located adds the places of a refusal's fields, and where the sets that they contradict are
+// stored.
+func (d *Director) located(err error) error {
+	var refused *desired.RefusedError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	text, _ := os.ReadFile(d.File())
+	var all []error
+	for _, r := range refused.Refusals {
+		all = append(all, &daemon.PlacedError{Err: r, At: d.placeOf(r, text)})
+	}
+	return errors.Join(all...)
+}
+
+// placeOf returns where the two sides of a refusal are: one in the file, whose text is given, the
+// other in an owner's set; or both in sets.
+func (d *Director) placeOf(r desired.Refusal, text []byte) model.Place {
+	at, inFile := model.Place{Field: r.Path, Owner: r.Owner}, r.Path
+	switch {
+	case r.Owner == "" || r.Owner == store.OwnerFile:
+		at.Owner = r.With
+	case r.With == store.OwnerFile:
+		inFile = r.Other
+	default:
+		at.Stored = d.storedIn(r.Owner)
+		return at
+	}
+	at.File, at.Line = d.File(), config.Line(text, inFile)
+	if at.Owner != "" && at.Owner != store.OwnerFile {
+		at.Stored = d.storedIn(at.Owner)
+	}
+	return at
+}
+
+// storedIn says where an owner's set is.
+func (d *Director) storedIn(owner string) string {
+	if e := d.first.Store.Etcd; d.group != nil {
+		return fmt.Sprintf("the etcd of %v, %s, owner %q", e.Endpoints, e.Prefix, owner)
+	}
+	return filepath.Join(daemon.StateDirectory(d.first.Store), owner+".json")
 }
