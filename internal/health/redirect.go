@@ -120,22 +120,8 @@ func (s *handingSYN) bytes() []byte {
 	b = binary.BigEndian.AppendUint32(append(b, 8, 10), s.time)  // RFC 7323
 	b = append(append(b, 0, 0, 0, 0, 1, 3, 3, 7), s.option()...) // RFC 7323
 	b[12] = byte(len(b) / 4 << 4)                                // in words
-	binary.BigEndian.PutUint16(b[16:], checksum(s.from, s.to, b))
+	binary.BigEndian.PutUint16(b[16:], model.Checksum(unix.IPPROTO_TCP, s.from.Addr(), s.to.Addr(), b))
 	return b
-}
-
-// checksum returns TCP's checksum of a segment whose checksum field is 0.
-func checksum(from, to netip.AddrPort, segment []byte) uint16 {
-	sum := uint32(unix.IPPROTO_TCP) + uint32(len(segment))
-	for _, part := range [][]byte{from.Addr().AsSlice(), to.Addr().AsSlice(), segment} {
-		for ; len(part) > 1; part = part[2:] {
-			sum += uint32(binary.BigEndian.Uint16(part))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // await reads until the answer comes.

@@ -52,6 +52,24 @@ func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 	return hash ^ hash>>32
 }
 
+// Checksum returns the checksum of what an IP packet has behind its header, with the pseudo-header of
+// its addresses (RFC 9293, RFC 4443); 0: it has the right one already.
+func Checksum(protocol uint8, source, destination netip.Addr, body []byte) uint16 {
+	sum := uint32(protocol) + uint32(len(body))
+	for _, part := range [][]byte{source.AsSlice(), destination.AsSlice(), body} {
+		for ; len(part) > 1; part = part[2:] {
+			sum += uint32(binary.BigEndian.Uint16(part))
+		}
+		if len(part) == 1 {
+			sum += uint32(part[0]) << 8
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
 // SlotOf returns the slot of a hash in a ring with that many slots.
 func (r *Ring) SlotOf(hash uint64) int {
 	return int(hash >> 32 * uint64(len(r.Slots)) >> 32)

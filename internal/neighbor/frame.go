@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+
+	"weir.io/weir/internal/model"
 )
 
 // Values in frames (linux/if_ether.h, RFC 826, RFC 4861).
@@ -92,7 +94,7 @@ func parseNDP(p []byte, from mac) (h heard, ok bool) {
 	}
 	source, destination := netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40]))
 	message := p[ipv6Length : ipv6Length+length]
-	if message[1] != 0 || checksum(source, destination, message) != 0 {
+	if message[1] != 0 || model.Checksum(protocolICMPv6, source, destination, message) != 0 {
 		return h, false
 	}
 	target := netip.AddrFrom16([16]byte(message[8:24]))
@@ -182,7 +184,7 @@ func advert(vip netip.Addr, own, to mac, destination netip.Addr, flags uint32) [
 	message = binary.BigEndian.AppendUint32(message, flags)
 	message = append(append(message, vip.AsSlice()...), optionTarget, 1)
 	message = append(message, own[:]...)
-	binary.BigEndian.PutUint16(message[2:], checksum(vip, destination, message))
+	binary.BigEndian.PutUint16(message[2:], model.Checksum(protocolICMPv6, vip, destination, message))
 
 	frame := ethernet(to, own, etherTypeIPv6, ipv6Length+len(message))
 	frame = append(frame, 6<<4, 0, 0, 0)
@@ -190,23 +192,6 @@ func advert(vip netip.Addr, own, to mac, destination netip.Addr, flags uint32) [
 	frame = append(frame, protocolICMPv6, hopLimit)
 	frame = append(append(frame, vip.AsSlice()...), destination.AsSlice()...)
 	return append(frame, message...)
-}
-
-// checksum is ICMPv6's (RFC 4443 2.3); 0 for a message that already has it.
-func checksum(source, destination netip.Addr, message []byte) uint16 {
-	sum := uint32(len(message)) + protocolICMPv6
-	for _, part := range [][]byte{source.AsSlice(), destination.AsSlice(), message} {
-		for ; len(part) > 1; part = part[2:] {
-			sum += uint32(binary.BigEndian.Uint16(part))
-		}
-		if len(part) == 1 {
-			sum += uint32(part[0]) << 8
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // solicitedNode is the group that all hosts with an address are in (RFC 4291 2.7.1).
