@@ -108,8 +108,11 @@ func (s *session) versions(ctx context.Context) ([]program.Version, error) {
 		if err != nil {
 			return nil, err
 		}
-		model, err := version.File(ctx, commit, "internal/model/model.go")
-		hands := err == nil && bytes.Contains(model, []byte(unprobedKey))
+		hands := false
+		for _, file := range []string{"internal/model/service.go", "internal/model/model.go"} { // where services are, or were
+			model, err := version.File(ctx, commit, file)
+			hands = hands || err == nil && bytes.Contains(model, []byte(unprobedKey))
+		}
 		versions = append(versions, program.Version{Name: "before", Object: code, Binary: path, Older: true, Hands: hands})
 	}
 	now, err := thisVersion()

@@ -8,6 +8,30 @@ import (
 	"strings"
 )
 
+// Agent is what the agent on a backend's host must know about its host.
+type Agent struct {
+	Interfaces []string `json:"interfaces,omitempty"` // where tunnels come in: names or patterns
+	// ReplyInterfaces are further interfaces, names or patterns, by which pods' answers leave: to
+	// pods of this host, and into an overlay.
+	ReplyInterfaces []string `json:"reply-interfaces,omitempty"`
+	// Namespaces are other network namespaces of this host in which connections to
+	// VIPs end: names of "ip netns", or paths.
+	Namespaces []string `json:"namespaces,omitempty"`
+	// Guests are the prefixes of backends that this host forwards to and that have no sockets on
+	// it, such as virtual machines: connections may be redirected to them.
+	Guests []netip.Prefix `json:"guests,omitempty"`
+	// SocketsElsewhere says that connections end where the agent does not see their sockets, so
+	// that it must not judge by sockets.
+	SocketsElsewhere bool `json:"sockets-elsewhere,omitempty"`
+	// UDPFlows is how many UDP flows the agent remembers, to know which datagrams belong to this
+	// host; 0: each datagram stays where it arrives. nil: the default.
+	UDPFlows *uint32    `json:"udp-flows,omitempty"`
+	Store    AgentStore `json:"store,omitzero"`
+}
+
+// DefaultUDPFlows is how many UDP flows an agent remembers by default.
+const DefaultUDPFlows = 1 << 16
+
 // AgentStatus is what the agent on a backend's host says about itself: every
 // number is read from the kernel when asked.
 type AgentStatus struct {
@@ -82,6 +106,14 @@ type AgentService struct {
 	// NoPlace are packets whose flow the agent would have remembered, but the service's quota had
 	// no room for it.
 	NoPlace uint64 `json:"no-place,omitempty"`
+}
+
+func (a *Agent) setDefaults() {
+	a.Store.Etcd.setDefaults()
+	if a.UDPFlows == nil {
+		flows := uint32(DefaultUDPFlows)
+		a.UDPFlows = &flows
+	}
 }
 
 func (v *validation) agent() {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -81,6 +82,41 @@ func (n *BGPNeighbor) KeepaliveOrDefault() time.Duration {
 	return time.Duration(n.Keepalive)
 }
 
+// The defaults of a neighbor's keys.
+const (
+	DefaultBGPPort     = 179
+	DefaultHoldTime    = Duration(9 * time.Second)
+	DefaultRestartTime = Duration(2 * time.Minute)
+)
+
+func (b *BGP) setDefaults() {
+	for i := range b.Neighbors {
+		b.Neighbors[i].setDefaults()
+	}
+	for i := range b.Prefixes {
+		b.Prefixes[i].Announce = cmp.Or(b.Prefixes[i].Announce, AnnounceHosts)
+	}
+	if b.Given() && b.Neighbors == nil {
+		b.Neighbors = []BGPNeighbor{}
+	}
+}
+
+func (n *BGPNeighbor) setDefaults() {
+	n.Port = cmp.Or(n.Port, DefaultBGPPort)
+	n.HoldTime = cmp.Or(n.HoldTime, DefaultHoldTime)
+	n.RestartTime = cmp.Or(n.RestartTime, DefaultRestartTime)
+	if len(n.Families) == 0 && n.On() != "" {
+		n.Families = []BGPFamily{BGPIPv4, BGPIPv6}
+	}
+	if len(n.Families) == 0 && n.Address.IsValid() {
+		n.Families = []BGPFamily{FamilyOf(n.Address)}
+	}
+	if n.BFD != nil {
+		timersOrDefaults(&n.BFD.Interval, &n.BFD.Multiplier)
+		n.BFD.Authentication.setDefaults()
+	}
+}
+
 // BGPAttributes are the attributes of routes.
 type BGPAttributes struct {
 	Communities []Community `json:"communities,omitempty"`
@@ -99,15 +135,9 @@ func (a BGPAttributes) IsZero() bool {
 func (a BGPAttributes) Over(b BGPAttributes) BGPAttributes {
 	both := append(append([]Community{}, a.Communities...), b.Communities...)
 	a.Communities = uniqueCommunities(both)
-	if a.LocalPref == nil {
-		a.LocalPref = b.LocalPref
-	}
-	if a.MED == nil {
-		a.MED = b.MED
-	}
-	if a.Prepend == 0 {
-		a.Prepend = b.Prepend
-	}
+	a.LocalPref = cmp.Or(a.LocalPref, b.LocalPref)
+	a.MED = cmp.Or(a.MED, b.MED)
+	a.Prepend = cmp.Or(a.Prepend, b.Prepend)
 	return a
 }
 

@@ -1,9 +1,112 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 )
+
+// Director is what one director must know about itself.
+type Director struct {
+	Interfaces []string `json:"interfaces"` // where clients' packets come in
+	// ReplyInterfaces are further interfaces, by which full NAT's replies come, and whose driver
+	// runs no program: those of overlays.
+	ReplyInterfaces []string       `json:"reply-interfaces,omitempty"`
+	XDP             XDPMode        `json:"xdp,omitempty"`           // how to attach; default auto
+	TunnelSource    []netip.Prefix `json:"tunnel-source,omitempty"` // outer source per family; default: the egress interface's address
+	SNAT            SNAT           `json:"snat"`
+	ICMPRate        uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
+	Limits          Limits         `json:"limits"`
+	Group           []netip.Addr   `json:"group,omitempty"` // of all directors of the group, including this one, on the link that they share
+	// FlowPort is the TCP port at which the group's directors tell each other what they remember of
+	// flows; 0: they do not. nil: the default.
+	FlowPort *uint16 `json:"flow-port,omitempty"`
+	// Neighbor is how the director answers for VIPs itself, where there is no router to tell.
+	Neighbor Neighbor `json:"neighbor,omitzero"`
+	// KernelSources are the sources whose packets it leaves to its kernel, for services with the
+	// key of the same name.
+	KernelSources []netip.Prefix `json:"kernel-sources,omitempty"`
+	// Owners bound the sets of some owners, when they are put.
+	Owners []OwnerLimits `json:"owners,omitempty"`
+	Store  Store         `json:"store,omitzero"`
+}
+
+// The defaults of a director's keys.
+const (
+	DefaultICMPRate     = 1000 // as Linux's net.ipv4.icmp_msgs_per_sec
+	DefaultServices     = 4096
+	DefaultBackends     = 65536
+	DefaultRingMemory   = 64 << 20
+	DefaultFragments    = 65536
+	DefaultFlows        = 1 << 20
+	DefaultFlowPort     = 6082
+	DefaultSourceRanges = 65536
+)
+
+// SNAT is where full NAT takes source addresses and ports from.
+type SNAT struct {
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Ports     PortRange    `json:"ports,omitzero"`
+}
+
+// Limits bound the kernel memory that a director may take. They are fixed when
+// the maps are made.
+type Limits struct {
+	Services   uint32 `json:"services,omitempty"`    // services
+	Backends   uint32 `json:"backends,omitempty"`    // backends, counted once per service
+	RingMemory uint64 `json:"ring-memory,omitempty"` // bytes of all rings, old and new
+	Fragments  uint32 `json:"fragments,omitempty"`   // fragmented packets under way
+	Flows      uint32 `json:"flows,omitempty"`       // flows that are remembered, on all CPUs together
+	// SourceRanges are the prefixes in source-ranges of all services together.
+	SourceRanges uint32 `json:"source-ranges,omitempty"`
+}
+
+// XDPMode is how the director's program is attached.
+type XDPMode string
+
+// The ways to attach.
+const (
+	XDPAuto    XDPMode = "auto"    // native, or generic where the driver has no XDP
+	XDPNative  XDPMode = "native"  // native or an error
+	XDPGeneric XDPMode = "generic" // generic: slow, but everywhere
+)
+
+// DefaultSNATPorts ends where Linux's default range of ephemeral ports begins
+// (net.ipv4.ip_local_port_range, 32768-60999): a connection that the director's
+// host itself opens from the same address can then never have a source port that
+// full NAT gave to a client's connection.
+var DefaultSNATPorts = PortRange{First: 1024, Last: 32767}
+
+// FlowPortOrDefault returns the port at which the group's directors tell each other of flows; 0:
+// they do not.
+func (d *Director) FlowPortOrDefault() uint16 {
+	if d.FlowPort == nil {
+		return DefaultFlowPort
+	}
+	return *d.FlowPort
+}
+
+func (d *Director) setDefaults() {
+	d.XDP = cmp.Or(d.XDP, XDPAuto)
+	d.ICMPRate = cmp.Or(d.ICMPRate, DefaultICMPRate)
+	d.SNAT.Ports = cmp.Or(d.SNAT.Ports, DefaultSNATPorts)
+	d.Limits.setDefaults()
+	d.Store.Etcd.setDefaults()
+	d.Neighbor.setDefaults()
+	if d.Interfaces == nil {
+		d.Interfaces = []string{}
+	}
+}
+
+func (l *Limits) setDefaults() {
+	l.Services = cmp.Or(l.Services, DefaultServices)
+	l.Backends = cmp.Or(l.Backends, DefaultBackends)
+	l.RingMemory = cmp.Or(l.RingMemory, DefaultRingMemory)
+	l.Fragments = cmp.Or(l.Fragments, DefaultFragments)
+	l.Flows = cmp.Or(l.Flows, DefaultFlows)
+	l.SourceRanges = cmp.Or(l.SourceRanges, DefaultSourceRanges)
+}
 
 // The largest limits. An index of a backend has to leave room for flags, and larger limits have
 // never been tried.
@@ -182,9 +285,7 @@ func (c Config) RingMemory() uint64 {
 		if size == 0 && sizes[n] == 0 {
 			sizes[n] = DefaultRingSize(n)
 		}
-		if size == 0 {
-			size = sizes[n]
-		}
+		size = cmp.Or(size, sizes[n])
 		total += ringMemory(size) + quicMemory(&s)
 	}
 	return total

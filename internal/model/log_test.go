@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -56,5 +57,46 @@ func TestServiceID(t *testing.T) {
 	}
 	if want := `{"segment":"vlan:7","vip":"192.0.2.1","protocol":"tcp","port":"80"}`; string(text) != want {
 		t.Errorf("the ID is written as %s, want %s", text, want)
+	}
+}
+
+// A log that is given has to be one that rings can be made of.
+func TestValidateDocuments(t *testing.T) {
+	at := func(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+	good := func() []Document {
+		b := NewBackend()
+		b.Address = netip.MustParseAddr("10.0.0.2")
+		return []Document{{Service: Service{Name: "a", VIP: netip.MustParseAddr("192.0.2.1"), Protocol: TCP, Port: PortRange{80, 80}, Mode: NAT, Backends: []Backend{b}},
+			Log: Log{Generations: []Generation{
+				{Number: 3, Slots: 1021, Members: []Member{{at("10.0.0.2:0"), 100}, {at("10.0.0.3:0"), 1}}},
+				{Number: 1, Slots: 1021, Members: []Member{{at("10.0.0.2:0"), 100}}, Kept: NewSlotSet(1021)}}}}}
+	}
+	documents := good()
+	if err := ValidateDocuments(documents); err != nil {
+		t.Fatal(err)
+	}
+	if documents[0].Service.Backends[0].Name != "10.0.0.2" {
+		t.Errorf("the defaults of %+v are not filled in", documents[0].Service)
+	}
+	const g = "documents[0].log.generations"
+	for want, spoil := range map[string]func(s *Service, l *Log){
+		"services[0].vip":                   func(s *Service, _ *Log) { s.VIP = netip.Addr{} },
+		g + ": is empty":                    func(_ *Service, l *Log) { l.Generations = nil },
+		g + "[1].number":                    func(_ *Service, l *Log) { l.Generations[1].Number = 3 },
+		g + "[0].number":                    func(_ *Service, l *Log) { l.Generations[0].Number = 0 },
+		g + "[0].slots: 1022":               func(_ *Service, l *Log) { l.Generations[0].Slots = 1022 },
+		g + "[1].slots: 0":                  func(_ *Service, l *Log) { l.Generations[1].Slots = 0 },
+		g + "[0].slots: 4294967291":         func(_ *Service, l *Log) { l.Generations[0].Slots = 4294967291 },
+		g + "[1].kept":                      func(_ *Service, l *Log) { l.Generations[1].Kept = NewSlotSet(1019) },
+		g + "[0].members: ":                 func(_ *Service, l *Log) { l.Generations[0].Members[0].Backend = at("10.0.0.4:0") },
+		g + "[0].members[1].backend: i":     func(_ *Service, l *Log) { l.Generations[0].Members[1].Backend = at("10.0.0.2:0") },
+		g + "[0].members[1].weight":         func(_ *Service, l *Log) { l.Generations[0].Members[1].Weight = 0 },
+		g + "[1].members[0].backend: is no": func(_ *Service, l *Log) { l.Generations[1].Members[0].Backend = netip.AddrPort{} },
+	} {
+		documents := good()
+		spoil(&documents[0].Service, &documents[0].Log)
+		if err := ValidateDocuments(documents); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("it is valid with error %v, want %s", err, want)
+		}
 	}
 }

@@ -144,3 +144,11 @@ func podCandidate(host netip.Addr) int { return host.BitLen()/8 + podNameLength 
 
 // podNameLength is the length of a pod's name.
 const podNameLength = 4
+
+func modeProblem(m Mode) string {
+	switch m {
+	case L2DSR, IPIP, GUE, NAT, Redirect:
+		return ""
+	}
+	return m.String() + " is not a mode (l2dsr, ipip, gue, nat or redirect)"
+}

@@ -6,6 +6,45 @@ import (
 	"strings"
 )
 
+// Store is where a director keeps sets of services, and the logs of all services.
+type Store struct {
+	Directory string `json:"directory,omitempty"` // empty: what the service manager says, or /var/lib/weir
+	Etcd      Etcd   `json:"etcd,omitzero"`       // zero: the sets are not shared
+}
+
+// Etcd is the store that a group of directors shares, and agents report to.
+type Etcd struct {
+	Endpoints    []string `json:"endpoints,omitempty"` // https://HOST:PORT, of every member
+	Prefix       string   `json:"prefix,omitempty"`    // of the group's keys
+	CA           string   `json:"ca,omitempty"`        // PEM files; none: the system's CAs, and no client certificate
+	Cert         string   `json:"cert,omitempty"`
+	Key          string   `json:"key,omitempty"`
+	User         string   `json:"user,omitempty"`
+	PasswordFile string   `json:"password-file,omitempty"`
+}
+
+// Given reports whether a group's store is configured.
+func (e Etcd) Given() bool { return len(e.Endpoints) > 0 }
+
+// IsZero reports whether only keys that have a default are given.
+func (e Etcd) IsZero() bool {
+	return !e.Given() && e.Prefix == "" && e.CA+e.Cert+e.Key+e.User+e.PasswordFile == ""
+}
+
+// AgentStore is where an agent reports connections to.
+type AgentStore struct {
+	Etcd Etcd `json:"etcd,omitzero"` // the directors'; zero: it does not report
+}
+
+// DefaultEtcdPrefix begins the keys of a group that gives no other.
+const DefaultEtcdPrefix = "/weir"
+
+func (e *Etcd) setDefaults() {
+	if e.Given() && e.Prefix == "" {
+		e.Prefix = DefaultEtcdPrefix
+	}
+}
+
 // store checks where a director keeps its state.
 func (v *validation) store() {
 	s := &v.config.Director.Store

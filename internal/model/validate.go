@@ -67,48 +67,6 @@ func backendPath(i, j int, field string) string {
 // MaxNameLength bounds the names of services and backends, in bytes.
 const MaxNameLength = 253
 
-// Validate returns everything that is wrong with the configuration as
-// FieldErrors, or nil. It expects defaults to be set (SetDefaults).
-func (c Config) Validate() error { return c.ValidateShared(len(c.Services)) }
-
-// ValidateShared does what Validate does, for a configuration whose first own services are this
-// director's; it shares the others with its group.
-func (c Config) ValidateShared(own int) error {
-	return c.ValidateChanged(own, func(int) bool { return false })
-}
-
-// ValidateChanged does what ValidateShared does, for services of which some are known to be valid
-// by themselves: they were valid in a configuration that differs from this one only in services.
-func (c Config) ValidateChanged(own int, known func(i int) bool) error {
-	v := validation{config: &c, own: own}
-	v.director()
-	v.agent()
-	v.prefixes("directors", c.Directors)
-	v.duration("coalesce", c.Coalesce, minCoalesce, maxCoalesce)
-	v.duration("notice", c.Notice, minNotice, maxNotice)
-	v.duration("suspect", c.Suspect, minSuspect, maxSuspect)
-	v.bgp()
-	v.bfd()
-	v.hooks()
-	v.api()
-	v.loads()
-	for i := range c.Services {
-		if !known(i) {
-			v.service(i)
-		}
-	}
-	v.serviceNames()
-	v.ports()
-	v.addresses()
-	v.ownAddresses()
-	v.replies()
-	v.limits()
-	if len(v.errs) == 0 {
-		return nil
-	}
-	return v.errs
-}
-
 // validation collects the problems of one configuration.
 type validation struct {
 	config *Config
@@ -163,6 +121,20 @@ func family(a netip.Addr) string {
 		return "IPv4"
 	}
 	return "IPv6"
+}
+
+// duration checks a time that is given.
+func (v *validation) duration(path string, d, least, most Duration) {
+	if d != 0 && (d < least || d > most) {
+		v.errs.add(path, "%v is not from %v to %v", d, least, most)
+	}
+}
+
+func withAddress(a netip.Addr, problem string) string {
+	if !a.IsValid() {
+		return problem
+	}
+	return a.String() + " " + problem
 }
 
 func (v *validation) limit(path string, value, low, high uint64) {

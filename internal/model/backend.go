@@ -1,6 +1,63 @@
 package model
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
+
+// Backend is a real server of a service.
+type Backend struct {
+	Name     string       `json:"name"`
+	Address  netip.Addr   `json:"address"`
+	Host     netip.Addr   `json:"host,omitzero"`  // the host whose agent delivers packets to the address, of a pod or container; zero: none
+	Port     uint16       `json:"port,omitempty"` // with mode nat, or to fall back to, or with a host; 0: the packet's own
+	Weight   uint16       `json:"weight"`         // share of new connections; 0: none
+	State    BackendState `json:"state"`
+	Mode     *Mode        `json:"mode,omitempty"`     // nil: the service's
+	MAC      MAC          `json:"mac,omitzero"`       // next hop; zero: resolved through the kernel's neighbors
+	VLAN     uint16       `json:"vlan,omitempty"`     // 802.1Q tag to leave with; 0: as the mode and segment say
+	MTU      uint16       `json:"mtu,omitempty"`      // of the path to it; 0: that of the egress interface
+	ServerID ServerIDs    `json:"server-id,omitzero"` // in a service with quic: the server IDs that name it in connection IDs
+}
+
+// DefaultWeight is the weight of a backend that gives none.
+const DefaultWeight = 100
+
+// ModeIn returns how packets that are not redirected reach the backend in a service: by its own
+// mode, else the service's.
+func (b Backend) ModeIn(s Service) Mode {
+	if b.Mode != nil {
+		return *b.Mode
+	}
+	return s.PacketMode()
+}
+
+// Endpoint returns what the backend is hashed by, its address and port: so no slot moves when it
+// gets another name.
+func (b Backend) Endpoint() netip.AddrPort {
+	return netip.AddrPortFrom(b.Address, b.Port)
+}
+
+// NewBackend returns a backend in which every key that has a default has it. It exists because of
+// the weight: 0 is a weight, so a missing one cannot be told from it afterwards.
+func NewBackend() Backend {
+	return Backend{Weight: DefaultWeight, State: Active}
+}
+
+func (b *Backend) setDefaults() {
+	if b.Name == "" && b.Address.IsValid() {
+		b.Name = b.Address.String()
+	}
+	b.State = cmp.Or(b.State, Active)
+}
+
+// The smallest IP packets that every link must carry (RFC 791, RFC 8200), and
+// the largest that jumbo links commonly do.
+const (
+	minMTU4 = 576
+	minMTU6 = 1280
+	maxMTU  = 9216
+)
 
 // backends checks the backends of one service, and that no two of them are the same: two with one
 // name could not be told apart, two with one address would get a double share that is not written
