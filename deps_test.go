@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -202,8 +201,8 @@ func TestPackageNames(t *testing.T) {
 		if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "types", "misc", "internal"}, p.Name) {
 			t.Errorf("%s: %q says nothing about what is in it", p.path(), p.Name)
 		}
-		if parent := path.Dir(p.path()); strings.HasPrefix(parent, "internal/") {
-			t.Errorf("%s: internal is flat", p.path())
+		if parts := strings.Split(p.path(), "/"); parts[0] == "internal" && len(parts) > 3 {
+			t.Errorf("%s: packages of internal have parts, and parts have none", p.path())
 		}
 	}
 }

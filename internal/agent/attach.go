@@ -241,7 +241,7 @@ func (a *attacher) wrong(u uplink, w wanted) (string, error) {
 
 // filterWrong says what is wrong with a filter that should hold a program.
 func filterWrong(u uplink, hook string, program *ebpf.Program) (string, error) {
-	filters, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: u.index}}, filterParent(hook))
+	filters, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: u.index}}, filterOf(hook).Parent)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return "has no program: there is no clsact", nil
 	}

@@ -323,7 +323,7 @@ func TestDetachLeavesNothing(t *testing.T) {
 					t.Error("an XDP program is still attached")
 				}
 				for _, hook := range []string{hookIngress, hookEgress} {
-					filters, _ := netlink.FilterList(link, filterParent(hook))
+					filters, _ := netlink.FilterList(link, filterOf(hook).Parent)
 					if len(filters) != 0 {
 						t.Errorf("filters are left at %s: %v", hook, filters)
 					}

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 )
@@ -313,5 +314,5 @@ func redirectEventNames() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read programs of redirection: %w", err)
 	}
-	return enumNames(spec, "redirect_event", "REDIRECT_", uint64(redirectRedirectEventREDIRECT_EVENT_COUNT))
+	return bpfload.EnumNames(spec.Types, "redirect_event", "REDIRECT_")
 }

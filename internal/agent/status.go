@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
@@ -115,22 +114,7 @@ func reasonNames() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read programs: %w", err)
 	}
-	return enumNames(spec, "host_reason", "HOST_", uint64(bpfHostReasonHOST_REASON_COUNT))
-}
-
-// enumNames returns the names of an enum by their numbers, except the one that counts them.
-func enumNames(spec *ebpf.CollectionSpec, name, prefix string, count uint64) ([]string, error) {
-	var enum *btf.Enum
-	if err := spec.Types.TypeByName(name, &enum); err != nil {
-		return nil, fmt.Errorf("find enum %s: %w", name, err)
-	}
-	names := make([]string, count)
-	for _, v := range enum.Values {
-		if v.Value != count {
-			names[v.Value] = strings.ToLower(strings.TrimPrefix(v.Name, prefix))
-		}
-	}
-	return names, nil
+	return bpfload.EnumNames(spec.Types, "host_reason", "HOST_")
 }
 
 // serviceInTable is a service whose flows are kept in a table.

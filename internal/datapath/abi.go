@@ -12,16 +12,14 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"weir.io/weir/internal/bpfload"
 )
 
 // innerTypes are types that are part of the ABI although no map declares them as its value.
 var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
 	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "snat_proof", "asked_state", "ask_event", "quic_algorithm", "quic_event", "load_scale"}
-
-// constants is the map of the program's constants. Each program has its own, and nothing else needs
-// it: it is neither pinned nor part of the ABI.
-const constants = ".rodata"
 
 // stateMaps are the maps whose content cannot be made again, with the types that define it besides
 // the types of their keys and values. Another version that has the same maps and types goes on with
@@ -60,7 +58,7 @@ func abiHash(spec *ebpf.CollectionSpec) (string, error) {
 	return hashed(func(w io.Writer) error {
 		errs := []error{writeRevision(w, spec, "REVISION_MAPS"), writeRevision(w, spec, "REVISION_STATE")}
 		for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-			if name == constants {
+			if name == bpfload.Constants {
 				continue
 			}
 			errs = append(errs, writeShape(w, spec.Maps[name]))

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 	optiontwin "weir.io/weir/lab/twin"
@@ -53,7 +55,7 @@ func askEvents(t testing.TB) []string {
 	t.Helper()
 	spec, err := loadDirector()
 	must(t, err)
-	names, err := enumNames(spec.Types, "ask_event")
+	names, err := bpfload.EnumNames(spec.Types, "ask_event", "")
 	must(t, err)
 	return names
 }
@@ -69,11 +71,11 @@ func (a *asker) events(t testing.TB) map[string]uint64 {
 	if askEventNames == nil {
 		askEventNames = askEvents(t)
 	}
-	list, err := tallies(a.Maps[directorMapAskEvents], askEventNames)
-	must(t, err)
 	out := map[string]uint64{}
-	for _, e := range list {
-		out[strings.TrimPrefix(e.Name, "ask_")] = e.Count
+	for i, name := range askEventNames {
+		count, err := readTally(a.Maps[directorMapAskEvents], uint32(i))
+		must(t, err)
+		out[strings.TrimPrefix(name, "ask_")] = count.packets
 	}
 	return out
 }
@@ -121,7 +123,7 @@ func (a *asker) sentTo(t *testing.T, port uint16, backend int, at uint16, header
 
 // goes is the row of a client's packet that goes to a backend at a port, as these headers.
 func (a *asker) goes(name string, port uint16, backend int, at uint16, in, out []packet.Header) row {
-	r := row{name: name, in: build(in...)}.forwarded(directorReasonFORWARD_NAT, a.testService, backend, nil)
+	r := row{name: name, in: build(in...)}.forwarded(abi.ReasonFORWARD_NAT, a.testService, backend, nil)
 	r.late = func(t *testing.T, _ []byte) []byte { return a.sentTo(t, port, backend, at, out) }
 	return r
 }
@@ -185,18 +187,18 @@ func (e askEcho) nops() []byte {
 // taken is the row of an echo on its way to the client.
 func (a *asker) taken(name string, e askEcho, port uint16) row {
 	out := translated(withOptions(e.headers(), e.nops()), a.vipEnd(), end{a.client, port}, 1)
-	return a.sent(name, directorReasonFORWARD_REPLY, e.frame(), out...)
+	return a.sent(name, abi.ReasonFORWARD_REPLY, e.frame(), out...)
 }
 
 // refused is the row of an answer that is nobody's.
 func (a *asker) refused(name string, e askEcho) row {
-	return row{name: name, in: e.frame()}.passed(directorReasonPASS_NO_SERVICE)
+	return row{name: name, in: e.frame()}.passed(abi.ReasonPASS_NO_SERVICE)
 }
 
 // asks is what is remembered of the flow from a client's port, without its time.
-func (a *asker) asks(t *testing.T, port uint16) directorSnatFlow {
+func (a *asker) asks(t *testing.T, port uint16) abi.SnatFlow {
 	t.Helper()
 	_, e := a.flowOf(t, a.testDirector, port)
 	e.Seen = 0
-	return e.directorSnatFlow
+	return e.SnatFlow
 }

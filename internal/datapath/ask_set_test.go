@@ -3,13 +3,14 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
 // askedIn is the kernel's list of the backends that may answer.
-func askedIn(t *testing.T, d *Datapath) map[directorAskBackend]uint32 {
+func askedIn(t *testing.T, d *Datapath) map[abi.AskBackend]uint32 {
 	t.Helper()
-	all := map[directorAskBackend]uint32{}
+	all := map[abi.AskBackend]uint32{}
 	must(t, readAsked(d.kernel, all))
 	return all
 }
@@ -20,7 +21,7 @@ func TestSetAsks(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	const asks, ranges = uint32(directorSettingsFlagSETTINGS_ASKS), uint32(directorSettingsFlagSETTINGS_RANGES)
+	const asks, ranges = uint32(abi.SettingsFlagSETTINGS_ASKS), uint32(abi.SettingsFlagSETTINGS_RANGES)
 	table := func(asks bool) model.Table {
 		t := fullNATTable(model.PortRange{First: 1024, Last: 2047}, "192.0.2.5")
 		for i := range t.Services[0].Backends {
@@ -36,8 +37,8 @@ func TestSetAsks(t *testing.T) {
 			t.Errorf("%s: %v may answer", when, all)
 		}
 		for key, index := range all {
-			entry := d.entries.entries[index]
-			if entry.Address != key.Address || entry.Service != key.Service || entry.Flags&uint8(directorBackendFlagBACKEND_ASKS) == 0 {
+			entry := d.entries.Entries[index]
+			if entry.Address != key.Address || entry.Service != key.Service || entry.Flags&uint8(abi.BackendFlagBACKEND_ASKS) == 0 {
 				t.Errorf("%s: for %v stands %+v", when, key, entry)
 			}
 		}

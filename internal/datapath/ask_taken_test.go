@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -27,7 +28,7 @@ func testAskTaken(t *testing.T) {
 		a.expect(t, "", a.goes("data", clientPort, 1, podPort, data, data),
 			a.goes("as large as fits", clientPort, 1, podPort, a.sized(1500), a.sized(1500)),
 			a.tooBig("does not fit", nil, a.sized(1501)),
-			a.sent("reply", directorReasonFORWARD_REPLY, build(back...), translated(back, a.vipEnd(), a.clientEnd(), 1)...),
+			a.sent("reply", abi.ReasonFORWARD_REPLY, build(back...), translated(back, a.vipEnd(), a.clientEnd(), 1)...),
 			a.pass("from another port of it", back[0], l4(model.TCP, podPort+1, source.port)),
 			a.pass("from who was asked", ip(a.backends[0].address, source.address), l4(model.TCP, backendPort, source.port)),
 			a.pass("from another backend", ip(a.backends[2].address, source.address), l4(model.TCP, podPort, source.port)))
@@ -51,8 +52,8 @@ func (a *asker) takenErrors(t *testing.T, source, pod end) {
 		about := a.data(30)
 		received, told := translated(about, source, pod, 1), translated(about, end{}, end{}, 1)
 		a.expect(t, "",
-			row{name: e.name + " to the backend", in: in}.forwarded(directorReasonFORWARD_ICMP_ERROR, a.testService, 1, out),
-			a.sent(e.name+" to the client", directorReasonFORWARD_ICMP_ERROR, build(ip(numbered(a.vip.Is4(), 9, 1), source.address), e.header, packet.Quote(1000, received...)),
+			row{name: e.name + " to the backend", in: in}.forwarded(abi.ReasonFORWARD_ICMP_ERROR, a.testService, 1, out),
+			a.sent(e.name+" to the client", abi.ReasonFORWARD_ICMP_ERROR, build(ip(numbered(a.vip.Is4(), 9, 1), source.address), e.header, packet.Quote(1000, received...)),
 				withTTL(ip(numbered(a.vip.Is4(), 9, 1), a.client), 56), e.header, packet.Quote(1000, told...)))
 	}
 }
@@ -63,9 +64,9 @@ func (a *asker) takenFragments(t *testing.T, source, pod end) {
 	answer := []packet.Header{ip(pod.address, source.address), l4(model.TCP, pod.port, source.port), packet.Zeros(600)}
 	back, client := pieces(2, answer...), pieces(2, translated(answer, a.vipEnd(), a.clientEnd(), 1)...)
 	for i := range in {
-		reason, reply := directorReasonFORWARD_FRAGMENT, directorReasonFORWARD_FRAGMENT
+		reason, reply := abi.ReasonFORWARD_FRAGMENT, abi.ReasonFORWARD_FRAGMENT
 		if i == 0 {
-			reason, reply = directorReasonFORWARD_NAT, directorReasonFORWARD_REPLY
+			reason, reply = abi.ReasonFORWARD_NAT, abi.ReasonFORWARD_REPLY
 		}
 		a.expect(t, "",
 			row{name: fmt.Sprintf("fragment %d", i), in: in[i]}.forwarded(reason, a.testService, 1, relinked(out[i], a.left(1))),
@@ -130,7 +131,7 @@ func testAskBackends(t *testing.T) {
 			e.from.address, e.segment = a.backends[2].address, 7
 			// A reply that came with a tag is the kernel's to route.
 			out := translated(withOptions(e.headers(), e.nops()), a.vipEnd(), a.clientEnd(), 0)
-			a.expect(t, "taken", row{name: "the echo", in: e.frame(), reason: directorReasonPASS_REPLY_UNROUTED, action: xdpPass,
+			a.expect(t, "taken", row{name: "the echo", in: e.frame(), reason: abi.ReasonPASS_REPLY_UNROUTED, action: xdpPass,
 				out: packet.Build(append([]packet.Header{arrived, packet.VLANTag{ID: 7}}, out...)...)})
 			data := a.data(3)
 			a.expect(t, "", a.goes("data", clientPort, 2, podPort, data, data))
@@ -138,13 +139,13 @@ func testAskBackends(t *testing.T) {
 		t.Run("taken away", func(t *testing.T) {
 			a := newAsker(t, is4)
 			a.expect(t, "taken", a.taken("the echo", a.echoTo(a.begin(t, clientPort)), clientPort))
-			a.setBackend(t, a.testDirector, 0, directorBackendStateBACKEND_DOWN)
+			a.setBackend(t, a.testDirector, 0, abi.BackendStateBACKEND_DOWN)
 			data := a.data(3)
 			a.expect(t, "", a.goes("who was asked is down", clientPort, 1, podPort, data, data))
 			entry := a.abiBackend(1)
 			entry.Epoch++
 			a.put(t, "backends", a.first+1, entry)
-			a.expect(t, "", row{name: "who has the connection is gone", in: build(data...)}.dropped(directorReasonDROP_SNAT_UNKNOWN, a.testService))
+			a.expect(t, "", row{name: "who has the connection is gone", in: build(data...)}.dropped(abi.ReasonDROP_SNAT_UNKNOWN, a.testService))
 		})
 		t.Run("this host", func(t *testing.T) {
 			a := newAsker(t, is4, func(s *testService) { s.ring.Slots = []model.Slot{{Owner: 3, Next: model.NoBackend}} })
@@ -168,7 +169,7 @@ func testAskBackends(t *testing.T) {
 			e := a.echoTo(f.source)
 			a.expect(t, "not_asked_for", a.refused("an echo", e))
 			e.from = a.backendEnd()
-			a.expect(t, "", a.sent("an option that is no echo", directorReasonFORWARD_REPLY, e.frame(), translated(e.headers(), a.vipEnd(), a.clientEnd(), 1)...))
+			a.expect(t, "", a.sent("an option that is no echo", abi.ReasonFORWARD_REPLY, e.frame(), translated(e.headers(), a.vipEnd(), a.clientEnd(), 1)...))
 		})
 	})
 }

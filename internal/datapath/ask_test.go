@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 	optiontwin "weir.io/weir/lab/twin"
@@ -80,7 +81,7 @@ func (a *asker) headerRows(t *testing.T, does func(string, []byte), first func(e
 	first("asked", "IP options", in, out)
 	last := a.syn(clientPort, linuxSYN)
 	last[0] = withTTL(last[0], 1)
-	a.expect(t, "", row{name: "TTL 1", in: build(last...)}.passed(directorReasonPASS_TTL_EXPIRED))
+	a.expect(t, "", row{name: "TTL 1", in: build(last...)}.passed(abi.ReasonPASS_TTL_EXPIRED))
 	does("after all that", linuxSYN)
 }
 
@@ -148,9 +149,9 @@ func testAskAnswers(t *testing.T) {
 		wrong("", "no SYN-ACK", func(e *askEcho) { e.flags = packet.ACK })
 		wrong("", "a SYN", func(e *askEcho) { e.flags = packet.SYN })
 		wrong("", "an RST", func(e *askEcho) { e.flags = packet.RST | packet.ACK })
-		a.setBackend(t, a.testDirector, 1, directorBackendStateBACKEND_DOWN)
+		a.setBackend(t, a.testDirector, 1, abi.BackendStateBACKEND_DOWN)
 		wrong("foreign", "of a backend that is down", func(*askEcho) {})
-		a.setBackend(t, a.testDirector, 1, directorBackendStateBACKEND_ACTIVE)
+		a.setBackend(t, a.testDirector, 1, abi.BackendStateBACKEND_ACTIVE)
 
 		again := a.syn(clientPort, linuxSYN)
 		a.expect(t, "again", a.goes("sent again", clientPort, 0, backendPort, again, again))
@@ -158,7 +159,7 @@ func testAskAnswers(t *testing.T) {
 		a.expect(t, "not_asked_for", a.refused("too late", a.echoTo(source)))
 		relayed := a.echoTo(source)
 		relayed.from, relayed.names = end{vip, backendPort}, netip.AddrPort{}
-		a.expect(t, "", a.sent("answer of who was asked", directorReasonFORWARD_REPLY, relayed.frame(),
+		a.expect(t, "", a.sent("answer of who was asked", abi.ReasonFORWARD_REPLY, relayed.frame(),
 			translated(relayed.headers(), a.vipEnd(), a.clientEnd(), 1)...))
 	})
 }
@@ -172,12 +173,12 @@ func testAskDowngrade(t *testing.T) {
 		own.from, own.names = end{a.backends[0].address, backendPort}, netip.AddrPort{}
 		headers := own.headers()
 		number := headers[1].(packet.TCPHeader)
-		number.Seq = uint32(directorAskedStateASKED_TAKEN) << 16
+		number.Seq = uint32(abi.AskedStateASKED_TAKEN) << 16
 		headers[1] = number
 		a.run(t, build(headers...), 0)
 		a.run(t, build(ip(a.client, a.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Seq: askISN + 1, Ack: number.Seq + 1, Flags: packet.ACK}), 0)
 		e := a.asks(t, clientPort)
-		if directorSnatState(e.State) != directorSnatStateSNAT_ESTABLISHED || directorAskedState(e.Asked.State) != directorAskedStateASKED_PLAIN {
+		if abi.SnatState(e.State) != abi.SnatStateSNAT_ESTABLISHED || abi.AskedState(e.Asked.State) != abi.AskedStateASKED_PLAIN {
 			t.Errorf("the flow has become %+v", e)
 		}
 	})
@@ -190,8 +191,8 @@ func (a *asker) refusesAfterAnswer(t *testing.T) {
 	own := a.echoTo(source)
 	own.from, own.names = end{a.backends[0].address, backendPort}, netip.AddrPort{}
 	client := end{a.client, clientPort + 1}
-	a.expect(t, "not_taken", a.sent("answers himself", directorReasonFORWARD_REPLY, own.frame(), translated(own.headers(), a.vipEnd(), client, 1)...))
-	a.expect(t, "", a.sent("and again", directorReasonFORWARD_REPLY, own.frame(), translated(own.headers(), a.vipEnd(), client, 1)...))
+	a.expect(t, "not_taken", a.sent("answers himself", abi.ReasonFORWARD_REPLY, own.frame(), translated(own.headers(), a.vipEnd(), client, 1)...))
+	a.expect(t, "", a.sent("and again", abi.ReasonFORWARD_REPLY, own.frame(), translated(own.headers(), a.vipEnd(), client, 1)...))
 	a.expect(t, "not_asked_for", a.refused("too late", a.echoTo(source)))
 	named := a.echoTo(source)
 	named.from = own.from

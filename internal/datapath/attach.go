@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/checks"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
@@ -201,8 +203,7 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (came bool, err err
 	}
 	d.note(name, &attachment{link: l, index: index, fresh: true})
 	// Some drivers send for XDP only where a program is attached, and no event says so.
-	d.hops.outdated(false)
-	d.hops.tell()
+	d.hops.Refresh()
 	return true, nil
 }
 
@@ -342,7 +343,7 @@ func unpinLink(pin string) error {
 
 // detachRest removes what is in the kernel besides XDP.
 func detachRest(pin string) error {
-	errs := []error{removeCheckDevice(pin), removeOnward(onwardName(pin))}
+	errs := []error{checks.RemoveDevice(pin), nexthop.RemoveOnward(nexthop.OnwardName(pin))}
 	for _, h := range tcHooks {
 		errs = append(errs, detachTC(h, pin, nil))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/datapath/observe"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -83,18 +84,21 @@ func (l *captureLab) run(program *ebpf.Program, frame []byte) (action uint32, ou
 	return action, o.DataOut
 }
 
-func (l *captureLab) start(wanted model.Capture) *captureRun {
+func (l *captureLab) start(wanted model.Capture) captureRun {
 	l.Helper()
 	c, err := l.d.StartCapture(context.Background(), "ops", wanted)
 	must(l.T, err)
-	return &captureRun{Capture: c}
+	return captureRun{c}
 }
 
+// captureRun is a capture that a test reads.
+type captureRun struct{ *observe.Capture }
+
 // rest reads all that is in the ring.
-func (r *captureRun) rest(t *testing.T) (all []model.CapturedPacket) {
+func (r captureRun) rest(t *testing.T) (all []model.CapturedPacket) {
 	t.Helper()
 	for {
-		batch, err := r.read()
+		batch, err := r.Read()
 		must(t, err)
 		if len(batch) == 0 {
 			return all
@@ -126,7 +130,7 @@ func TestCapture(t *testing.T) {
 		r := l.start(test.wanted)
 		var got []string
 		for _, name := range l.names {
-			_, out := l.run(r.program(), l.frames[name])
+			_, out := l.run(r.Program(), l.frames[name])
 			for _, p := range r.rest(t) {
 				got = append(got, name)
 				l.check(name, &p, out)
@@ -167,21 +171,39 @@ func (l *captureLab) check(name string, p *model.CapturedPacket, out []byte) {
 	}
 }
 
+// mapOf opens a map of a program by its name.
+func mapOf(t *testing.T, program *ebpf.Program, name string) *ebpf.Map {
+	t.Helper()
+	info, err := program.Info()
+	must(t, err)
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		must(t, err)
+		t.Cleanup(func() { m.Close() })
+		if about, err := m.Info(); err == nil && about.Name == name {
+			return m
+		}
+	}
+	t.Fatalf("the program has no map %s", name)
+	return nil
+}
+
 // A capture takes a bounded amount, and counts the packets that it leaves out.
 func TestCaptureBounds(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	l := newCaptureLab(t)
-	counts := func(r *captureRun) model.CaptureCounts {
+	counts := func(r captureRun) model.CaptureCounts {
 		t.Helper()
-		c, err := r.counts()
+		c, err := r.Counts()
 		must(t, err)
 		return *c
 	}
 	r := l.start(model.Capture{Rate: 1, Snap: 64})
 	for range 50 {
-		l.run(r.program(), l.frames["down"])
+		l.run(r.Program(), l.frames["down"])
 	}
 	taken := r.rest(t)
 	if c := counts(r); c.Matched != 50 || c.Limited == 0 || c.Lost != 0 || uint64(len(taken)) != c.Matched-c.Limited || len(taken) == 0 {
@@ -191,8 +213,8 @@ func TestCaptureBounds(t *testing.T) {
 		t.Errorf("of a frame of %d bytes %d are taken", p.InLength, len(p.In))
 	}
 	before := counts(r)
-	must(t, r.collection.Maps[captureMapCaptureLease].Put(uint32(0), uint64(1)))
-	l.run(r.program(), l.frames["down"])
+	must(t, mapOf(t, r.Program(), "capture_lease").Put(uint32(0), uint64(1)))
+	l.run(r.Program(), l.frames["down"])
 	if c := counts(r); c != before {
 		t.Errorf("nobody reads any more, and a packet is matched: %+v, before %+v", c, before)
 	}
@@ -202,7 +224,7 @@ func TestCaptureBounds(t *testing.T) {
 	r = l.start(model.Capture{Rate: model.MostCaptureRate, Snap: model.MostCaptureSnap})
 	frame := build(ip(client4, l.d.table.Services[3].VIP), packet.TCPHeader{Src: 1, Dst: 80, Flags: packet.SYN}, packet.Text(strings.Repeat("x", 1400)))
 	const sent = 8000
-	_, err := r.program().Run(&ebpf.RunOptions{Data: frame, Repeat: sent})
+	_, err := r.Program().Run(&ebpf.RunOptions{Data: frame, Repeat: sent})
 	must(t, err)
 	taken = r.rest(t)
 	if c := counts(r); c.Matched != sent || c.Lost == 0 || uint64(len(taken)) != c.Matched-c.Limited-c.Lost {
@@ -217,7 +239,7 @@ func TestCaptureRefused(t *testing.T) {
 		return
 	}
 	d := openTest(t, explainLimits)
-	if _, err := d.StartCapture(t.Context(), "ops", model.Capture{}); !errors.Is(err, ErrNothingForwarded) {
+	if _, err := d.StartCapture(t.Context(), "ops", model.Capture{}); !errors.Is(err, observe.ErrNothingForwarded) {
 		t.Errorf("before there is anything to capture: %v", err)
 	}
 	addNeighbors(t, 3)
@@ -260,7 +282,7 @@ func TestCaptureTakesThePlace(t *testing.T) {
 	c, err := d.StartCapture(ctx, "ops", model.Capture{})
 	must(t, err)
 	wantCapturing(t, c)
-	if _, err := d.StartCapture(t.Context(), "ops", model.Capture{}); !errors.Is(err, ErrCapturing) {
+	if _, err := d.StartCapture(t.Context(), "ops", model.Capture{}); !errors.Is(err, observe.ErrCapturing) {
 		t.Errorf("a second capture: %v", err)
 	}
 	status, err := d.Status()
@@ -293,7 +315,7 @@ func TestCaptureTakesThePlace(t *testing.T) {
 	must(t, err)
 	must(t, d.Close())
 	must(t, <-ended)
-	if len(messages) < 2 || messages[0].Began == nil || messages[len(messages)-1].Ended != captureEndedByDirector {
+	if len(messages) < 2 || messages[0].Began == nil || messages[len(messages)-1].Ended != observe.EndedByDirector {
 		t.Errorf("a capture whose director ends says %+v", messages)
 	}
 	if now := runningPrograms(t, "wire0")[0]; now != plain {
@@ -312,11 +334,10 @@ func TestCaptureIsTakenOver(t *testing.T) {
 	must(t, d.Set(tableOf(1, 2, 0)))
 	plain := runningPrograms(t, "wire0")[0]
 	for i, version := range []func(*ebpf.CollectionSpec){nil, otherABI} {
-		c, err := d.StartCapture(t.Context(), "ops", model.Capture{})
+		c, err := d.StartCapture(context.Background(), "ops", model.Capture{})
 		must(t, err)
 		backend := d.sends(t, packet.SYN)
-		c.stop()
-		d.capture = nil // so that nobody ends it
+		d.captures = d.newCaptures() // so that nobody ends it
 		kill(t, d)
 		wantCapturing(t, c)
 		d = openVersion(t, version)
@@ -337,9 +358,9 @@ func TestCaptureIsTakenOver(t *testing.T) {
 	}
 }
 
-func wantCapturing(t *testing.T, c *Capture) {
+func wantCapturing(t *testing.T, c *observe.Capture) {
 	t.Helper()
-	if own, err := idOf(c.program()); err != nil || !slices.Equal(runningPrograms(t, "wire0"), []ebpf.ProgramID{own}) {
+	if own, err := idOf(c.Program()); err != nil || !slices.Equal(runningPrograms(t, "wire0"), []ebpf.ProgramID{own}) {
 		t.Errorf("wire0 has program %v, error %v; want that which captures, %d", runningPrograms(t, "wire0"), err, own)
 	}
 }
@@ -378,14 +399,14 @@ func awaitRunning(t *testing.T, d *Datapath) {
 }
 
 // awaitCapture begins a capture when the one before has let go of everything.
-func awaitCapture(t *testing.T, d *Datapath) *Capture {
+func awaitCapture(t *testing.T, d *Datapath) *observe.Capture {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // between two looks
 		c, err := d.StartCapture(t.Context(), "ops", model.Capture{})
 		if err == nil {
 			return c
 		}
-		if !errors.Is(err, ErrCapturing) || time.Now().After(deadline) {
+		if !errors.Is(err, observe.ErrCapturing) || time.Now().After(deadline) {
 			t.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/model"
 )
 
@@ -28,7 +29,7 @@ func TestNumbersStay(t *testing.T) {
 		given[enum] = append(given[enum], name)
 	}
 	for _, former := range formerSizes {
-		names, err := enumNames(spec.Types, former.enum)
+		names, err := bpfload.EnumNames(spec.Types, former.enum, "")
 		must(t, err)
 		for i := range max(len(names), len(given[former.enum])) {
 			switch {

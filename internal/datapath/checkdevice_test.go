@@ -2,14 +2,15 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -46,7 +47,7 @@ func checkRules(t *testing.T) (n int) {
 	rules, err := netlink.RuleList(netlink.FAMILY_ALL)
 	must(t, err)
 	for _, r := range rules {
-		if r.Priority == checkPriority {
+		if r.Priority == 1 {
 			n++
 		}
 	}
@@ -58,10 +59,10 @@ func listenAtFarEnd(t *testing.T) func() []byte {
 	t.Helper()
 	far, err := netlink.LinkByName("wire1")
 	must(t, err)
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, int(bigEndian16(unix.ETH_P_ALL)))
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, int(abi.BigEndian16(unix.ETH_P_ALL)))
 	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	must(t, errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_ALL), Ifindex: far.Attrs().Index}),
+	must(t, errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: abi.BigEndian16(unix.ETH_P_ALL), Ifindex: far.Attrs().Index}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})))
 	return func() []byte {
 		buffer := make([]byte, 2048)
@@ -136,17 +137,19 @@ func TestCheckDevice(t *testing.T) {
 		}
 		mac := neighborMAC(l.check.To.Addr())
 		want := append([]packet.Checker{packet.Ether(mac, [6]byte(wire(t).Attrs().HardwareAddr))}, l.headers...)
-		want = append(want, packet.IP(own, l.check.Way.VIP, packet.TTL(checkHops)), packet.TCP(0, 80, packet.MSS(l.mss)), packet.Anything())
+		want = append(want, packet.IP(own, l.check.Way.VIP, packet.TTL(2)), packet.TCP(0, 80, packet.MSS(l.mss)), packet.Anything())
 		for packet.Match(next(), want...) != nil { // neighbors are asked for, too
 		}
 	}
-	for since, waits := range map[time.Duration]bool{-time.Hour: false, time.Hour: true} {
-		checks.mu.Lock()
-		checks.ways[silent.Target].since = time.Now().Add(since)
-		checks.mu.Unlock()
-		if way := checks.Way(&silent); way.To != silent.To || way.Later != waits {
-			t.Errorf("without a next hop that is asked for since %v the way is %+v", since, way)
-		}
+	for _, waits := range []bool{true, false} {
+		eventually(t, fmt.Sprintf("without a next hop a probe waits: %t", waits), func() bool {
+			if waits { // it has just come
+				checks.Set(all)
+				checks.Set(append(all, silent))
+			}
+			way := checks.Way(&silent)
+			return way.To == silent.To && way.Later == waits
+		})
 	}
 	checks.Set(all[1:])
 	if way := checks.Way(&all[0]); way.To != all[0].To {

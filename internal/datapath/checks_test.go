@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -28,11 +30,14 @@ const (
 // testChecks sends frames of sockets through the program that leads health checks, and
 // wants what the director's program makes of a client's frames.
 func testChecks(t *testing.T) {
-	spec, err := loadCheck()
+	spec, err := ebpf.LoadCollectionSpec("checks/check_bpfel.o")
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.Maps[checkMapCheckWays].MaxEntries = 64
+	verdicts, err := bpfload.EnumNames(spec.Types, "check_verdict", "CHECK_")
+	must(t, err)
+	ways := "check_ways"
+	spec.Maps[ways].MaxEntries = 64
 	c, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load check.bpf.o: %+v", err)
@@ -41,17 +46,17 @@ func testChecks(t *testing.T) {
 	run := func(t *testing.T, frame []byte, mark, number uint32) (uint32, []byte) {
 		t.Helper()
 		o := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: checkContext{Mark: mark, Priority: number}}
-		verdict, err := c.Programs[checkProgSendCheck].Run(o)
+		verdict, err := c.Programs["send_check"].Run(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return verdict, o.DataOut
 	}
-	counted := func(t *testing.T, want checkCheckVerdict, run func()) {
+	counted := func(t *testing.T, want string, run func()) {
 		t.Helper()
 		var before, after []uint64
 		for _, into := range []*[]uint64{&before, &after} {
-			if err := c.Maps[checkMapCheckVerdicts].Lookup(uint32(want), into); err != nil {
+			if err := c.Maps["check_verdicts"].Lookup(uint32(slices.Index(verdicts, want)), into); err != nil {
 				t.Fatal(err)
 			}
 			if into == &before {
@@ -59,7 +64,7 @@ func testChecks(t *testing.T) {
 			}
 		}
 		if sum(after) != sum(before)+1 {
-			t.Errorf("verdict %d was counted %d times, not once", want, sum(after)-sum(before))
+			t.Errorf("verdict %s was counted %d times, not once", want, sum(after)-sum(before))
 		}
 	}
 	number := uint32(0)
@@ -71,13 +76,13 @@ func testChecks(t *testing.T) {
 				}
 				number++
 				s := &testService{vip: vipAddress(inner4, 1), first: number, backends: []testBackend{{mode: mode, address: backendAddress(outer4, int(number)), ifindex: ingress}}}
-				if err := c.Maps[checkMapCheckWays].Put(number, checkEntry{To: s.abiBackend(0), Settings: (&testWorld{}).abiSettings()}); err != nil {
+				if err := c.Maps[ways].Put(number, checkEntry{To: s.abiBackend(0), Settings: (&testWorld{}).abiSettings()}); err != nil {
 					t.Fatal(err)
 				}
 				for _, header := range []packet.Header{packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN}, packet.UDPHeader{Src: clientPort, Dst: servicePort}} {
 					in := build(ip(clientOf(inner4), s.vip), header, packet.Text("odd"))
 					t.Run(fmt.Sprintf("%v to %v, %v, %T", mode, s.backends[0].address, s.vip, header), func(t *testing.T) {
-						counted(t, checkCheckVerdictCHECK_SENT, func() {
+						counted(t, "sent", func() {
 							verdict, out := run(t, in, 1, number)
 							if verdict != tcRedirect {
 								t.Fatalf("verdict %d", int32(verdict))
@@ -96,11 +101,11 @@ func testChecks(t *testing.T) {
 		frame        []byte
 		mark, number uint32
 		verdict      uint32
-		counted      checkCheckVerdict
+		counted      string
 	}{
-		{"nobody's way", frame, 1, 1000, tcShot, checkCheckVerdictCHECK_NO_WAY},
-		{"no mark", frame, 0, 1, tcUnspecified, checkCheckVerdictCHECK_NOT_MARKED},
-		{"not IP", arp, 1, 1, tcShot, checkCheckVerdictCHECK_NOT_IP},
+		{"nobody's way", frame, 1, 1000, tcShot, "no_way"},
+		{"no mark", frame, 0, 1, tcUnspecified, "not_marked"},
+		{"not IP", arp, 1, 1, tcShot, "not_ip"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			counted(t, row.counted, func() {

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 )
 
@@ -36,7 +37,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	return nil
 }
 
-func (d *Datapath) writeSettings(settings directorSettings) error {
+func (d *Datapath) writeSettings(settings abi.Settings) error {
 	if err := d.kernel.ThisDirector.Put(uint32(0), settings); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
@@ -45,21 +46,21 @@ func (d *Datapath) writeSettings(settings directorSettings) error {
 }
 
 // hopOf is a backend's next hop in the form that the kernel's maps have.
-func (d *Datapath) hopOf(b model.TableBackend) nextHop {
-	return d.hops.resolve(b, d.own)
+func (d *Datapath) hopOf(b model.TableBackend) nexthop.Hop {
+	return d.hops.Resolve(b, d.own)
 }
 
-func (d *Datapath) settings(services []*service, hopOf func(model.TableBackend) nextHop) directorSettings {
+func (d *Datapath) settings(services []*service, hopOf func(model.TableBackend) nexthop.Hop) abi.Settings {
 	// A family that has no source now, because there is no route, keeps the source that it had:
 	// without one, tunnels would come from any address.
 	settings := d.written
 	settings.IcmpRate, settings.LinkMtu, settings.WaitRate = d.table.ICMPRate, 0, waitRate
-	settings.FlowShare, settings.SnatShare = flowWays, uint32(snatBucketPorts)
+	settings.FlowShare, settings.SnatShare = flows.Ways, uint32(flows.BucketPorts)
 	if len(services) > 1 {
-		settings.FlowShare = flowWays * 3 / 4
+		settings.FlowShare = flows.Ways * 3 / 4
 	}
 	if fullNATs(&d.table) > 1 {
-		settings.SnatShare = uint32(snatBucketPorts) * 3 / 4
+		settings.SnatShare = uint32(flows.BucketPorts) * 3 / 4
 	}
 	for _, p := range d.tunnelSources(services, hopOf) {
 		setTunnelSource(&settings, p)
@@ -73,19 +74,19 @@ func (d *Datapath) settings(services []*service, hopOf func(model.TableBackend) 
 }
 
 // setTunnelSource is the source of tunnels in the family of a prefix.
-func setTunnelSource(settings *directorSettings, p netip.Prefix) {
+func setTunnelSource(settings *abi.Settings, p netip.Prefix) {
 	if p.Addr().Is4() {
-		settings.TunnelSource4 = bigEndianAddress(p.Masked().Addr())
-		settings.TunnelMask4 = bigEndianAddress(netmask(p))
+		settings.TunnelSource4 = abi.BigEndianAddress(p.Masked().Addr())
+		settings.TunnelMask4 = abi.BigEndianAddress(netmask(p))
 		return
 	}
-	settings.TunnelSource6 = addressBytes(p.Masked().Addr())
-	settings.TunnelMask6 = addressBytes(netmask(p))
+	settings.TunnelSource6 = abi.AddressBytes(p.Masked().Addr())
+	settings.TunnelMask6 = abi.AddressBytes(netmask(p))
 }
 
 // tunnelSources are the configured prefixes, and for a family without one the
 // address that this host has towards the first backend behind a tunnel.
-func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBackend) nextHop) []netip.Prefix {
+func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBackend) nexthop.Hop) []netip.Prefix {
 	sources := d.table.TunnelSource
 	var have4, have6 bool
 	for _, p := range sources {
@@ -103,7 +104,7 @@ func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBack
 			if !tunnels(b.desired.Mode) || is4 && have4 || !is4 && have6 {
 				continue
 			}
-			own := ownAddress(hopOf(b.desired), d.table.Directors)
+			own := nexthop.OwnAddress(hopOf(b.desired), d.table.Directors)
 			if !own.IsValid() {
 				continue
 			}
@@ -115,32 +116,6 @@ func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBack
 		}
 	}
 	return sources
-}
-
-// ownAddress is the address to send from: the kernel's choice for the route, or, if agents would
-// not accept that one, the first address on its interface that they accept.
-func ownAddress(hop nextHop, directors []netip.Prefix) netip.Addr {
-	accepted := func(a netip.Addr) bool {
-		return slices.ContainsFunc(directors, func(p netip.Prefix) bool { return p.Contains(a) })
-	}
-	if len(directors) == 0 || !hop.address.IsValid() || accepted(hop.address) {
-		return hop.address
-	}
-	link, err := netlink.LinkByIndex(hop.link)
-	if err != nil {
-		return hop.address
-	}
-	addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-	if err != nil {
-		return hop.address
-	}
-	for _, a := range addresses {
-		own, _ := netip.AddrFromSlice(a.IP)
-		if own = own.Unmap(); own.Is4() == hop.address.Is4() && accepted(own) {
-			return own
-		}
-	}
-	return hop.address
 }
 
 // netmask is the address with the prefix's bits set.
@@ -171,12 +146,12 @@ func (d *Datapath) openEgress(c *change) error {
 		}
 	}
 	for _, p := range d.group.peers {
-		need(uint32(p.hop.ifindex))
+		need(uint32(p.hop.Ifindex))
 	}
 	for _, s := range c.changed {
 		for _, b := range s.order {
-			need(d.entries.entries[b.index].Ifindex)
-			need(uint32(d.hops.resolve(b.desired, d.own).ifindex))
+			need(d.entries.Entries[b.index].Ifindex)
+			need(uint32(d.hops.Resolve(b.desired, d.own).Ifindex))
 		}
 	}
 	var index, itself uint32
@@ -215,7 +190,7 @@ func (d *Datapath) keepUsed(idle map[uint32]bool, services []*service) {
 			if len(idle) == 0 {
 				return
 			}
-			delete(idle, d.entries.entries[b.index].Ifindex)
+			delete(idle, d.entries.Entries[b.index].Ifindex)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -57,31 +56,5 @@ func TestMovedBackendIsAskedFor(t *testing.T) {
 				return statusOf(t, d).Services[i].Backends[0].NextHop == mac
 			})
 		}
-	}
-}
-
-// TestNeighborsAreNotFlooded: however many probes fail, a host is asked for once a second, and
-// fifty of them at most.
-func TestNeighborsAreNotFlooded(t *testing.T) {
-	var c confirmed
-	now := time.Unix(1000, 0)
-	asked := func(at time.Time) (count int) {
-		for range 3 {
-			for i := range 80 {
-				if c.allow(neighbor{2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}, at) {
-					count++
-				}
-			}
-		}
-		return count
-	}
-	if got := asked(now); got != confirmMost {
-		t.Errorf("80 hosts whose probes fail three times are asked for %d times at once, want %d", got, confirmMost)
-	}
-	if got := asked(now.Add(confirmEvery / 2)); got != 0 {
-		t.Errorf("half a second later they are asked for %d times, want 0", got)
-	}
-	if got := asked(now.Add(confirmEvery)); got != confirmMost {
-		t.Errorf("a second later they are asked for %d times, want %d", got, confirmMost)
 	}
 }

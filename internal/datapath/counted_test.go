@@ -6,21 +6,24 @@ import (
 	"testing"
 	"time"
 
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
 // Flows that clients have reset are counted for their services, as long as they are remembered.
 func TestResetFlowsAreCounted(t *testing.T) {
 	const now = 100_000
-	late := flowTimeout(directorFlowStateFLOW_RESET) + 1
-	flow := func(service uint32, state directorFlowState, age uint32) directorFlowEntry {
-		return directorFlowEntry{Service: service, State: uint8(state), Seen: now - age}
+	late := flows.Timeout(abi.FlowStateFLOW_RESET) + 1
+	flow := func(service uint32, state abi.FlowState, age uint32) abi.FlowEntry {
+		return abi.FlowEntry{Service: service, State: uint8(state), Seen: now - age}
 	}
-	d := Datapath{flows: &flowMemory{entries: []directorFlowEntry{
-		flow(3, directorFlowStateFLOW_RESET, 0), flow(3, directorFlowStateFLOW_RESET, 10), flow(3, directorFlowStateFLOW_RESET, late),
-		flow(4, directorFlowStateFLOW_RESET, 1), flow(4, directorFlowStateFLOW_ESTABLISHED, 1), flow(5, directorFlowStateFLOW_CLOSING, 1), {},
-	}}}
-	d.entries.entries = []directorBackend{{State: uint8(directorBackendStateBACKEND_ACTIVE)}}
+	d := Datapath{flows: flows.Memory{Memory: bpfload.Memory[abi.FlowEntry]{Entries: []abi.FlowEntry{
+		flow(3, abi.FlowStateFLOW_RESET, 0), flow(3, abi.FlowStateFLOW_RESET, 10), flow(3, abi.FlowStateFLOW_RESET, late),
+		flow(4, abi.FlowStateFLOW_RESET, 1), flow(4, abi.FlowStateFLOW_ESTABLISHED, 1), flow(5, abi.FlowStateFLOW_CLOSING, 1), {},
+	}}}}
+	d.entries.Entries = []abi.Backend{{State: uint8(abi.BackendStateBACKEND_ACTIVE)}}
 	remembered, _, reset := d.countFlows(now)
 	if remembered != 5 || !maps.Equal(reset, map[uint32]int{3: 2, 4: 1}) {
 		t.Errorf("%d flows are remembered, of them reset %v; want 5, of services 3 and 4 two and one", remembered, reset)

@@ -8,14 +8,16 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/datapath/abi"
 )
 
 // reading is every counter of the director at one moment, by map.
-type reading map[string][]directorCounter
+type reading map[string][]abi.Counter
 
 // labels name the counters of each map.
 var labels = map[string]func(int) string{
-	"reasons":          func(i int) string { return reasonName(directorReason(i)) },
+	"reasons":          func(i int) string { return reasonName(abi.Reason(i)) },
 	"backend_counters": func(i int) string { return fmt.Sprintf("backend %d", i) },
 	"service_drops":    func(i int) string { return fmt.Sprintf("drops of service %d", i) },
 }
@@ -26,12 +28,12 @@ func (d *testDirector) read(t testing.TB) reading {
 	for name := range labels {
 		m := d.Maps[name]
 		size := int(m.MaxEntries())
-		keys, values := make([]uint32, size), make([]directorCounter, size*d.cpus)
+		keys, values := make([]uint32, size), make([]abi.Counter, size*d.cpus)
 		var cursor ebpf.MapBatchCursor
 		if n, err := m.BatchLookup(&cursor, keys, values, nil); n < size {
 			t.Fatalf("read %s: %d of %d: %v", name, n, size, err)
 		}
-		sums := make([]directorCounter, size)
+		sums := make([]abi.Counter, size)
 		for i, key := range keys {
 			for _, v := range values[i*d.cpus : (i+1)*d.cpus] {
 				sums[key].Packets += v.Packets
@@ -44,7 +46,7 @@ func (d *testDirector) read(t testing.TB) reading {
 }
 
 // counts are counters by their names, without those that are zero.
-type counts map[string]directorCounter
+type counts map[string]abi.Counter
 
 // since returns what was counted after an earlier reading.
 func (r reading) since(before reading) counts {
@@ -52,7 +54,7 @@ func (r reading) since(before reading) counts {
 	for name, counters := range r {
 		for i, now := range counters {
 			if was := before[name][i]; now != was {
-				out[labels[name](i)] = directorCounter{Packets: now.Packets - was.Packets, Bytes: now.Bytes - was.Bytes}
+				out[labels[name](i)] = abi.Counter{Packets: now.Packets - was.Packets, Bytes: now.Bytes - was.Bytes}
 			}
 		}
 	}

@@ -1,7 +1,13 @@
+// Package datapath puts a model.Table into the kernel: it loads, pins and
+// attaches bpf/director/director.bpf.c, switches its maps, keeps next hops fresh and
+// reads its counters. It outlives its process: what is pinned keeps forwarding,
+// and Open adopts it.
+//
+// It works on the network namespace of its process: goroutines that only some
+// threads have taken elsewhere would ask the wrong kernel tables for next hops.
 package datapath
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,7 +18,12 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/contents"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
+	"weir.io/weir/internal/datapath/nexthop"
+	"weir.io/weir/internal/datapath/observe"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
@@ -27,7 +38,7 @@ type Options struct {
 
 	// differs makes the program that of another version, in tests.
 	differs func(*ebpf.CollectionSpec)
-	// recheck is how often routes are read again without news of a change; 0: recheckRoutes.
+	// recheck is how often routes are read again without news of a change; 0: every five seconds.
 	recheck time.Duration
 }
 
@@ -55,23 +66,23 @@ type Datapath struct {
 	backendIndexes *indexes
 	entries        backendEntries
 	rings          *ringMemory
-	fronts         *fronts
+	fronts         fronts
 	sources        *sources
 	refused        *refusal
-	loads          *loads
-	flows          *flowMemory
+	loads          loads
+	flows          flows.Memory
 	guesses        guesses
 	resets         resets
 	crowds         crowds
 	comparison     contents.Comparison // of the maps' contents
 	readers        *grace              // waits for running programs, which read all of these
 	attached       map[string]*attachment
-	takesReplies   map[string]int   // interfaces that full NAT's replies are taken from, by index; 0: not there
-	replaced       []replaced       // by the Set that runs
-	begun          bool             // a table has been placed at least once
-	holds          bool             // interfaces that do not have the program do not get it
-	written        directorSettings // that the kernel has
-	hops           *resolver
+	takesReplies   map[string]int // interfaces that full NAT's replies are taken from, by index; 0: not there
+	replaced       []replaced     // by the Set that runs
+	begun          bool           // a table has been placed at least once
+	holds          bool           // interfaces that do not have the program do not get it
+	written        abi.Settings   // that the kernel has
+	hops           *nexthop.Resolver
 	reported       reported
 	suspicions     suspicions
 	sweeper        *sweeper
@@ -87,14 +98,11 @@ type Datapath struct {
 	names          flowNames
 	closing        sync.Once
 
-	observing sync.Mutex // is taken before mu
-	observer  *observer  // nil: not used yet
+	observing sync.Mutex        // is taken before mu
+	observer  *observe.Observer // nil: not used yet
 
-	capturing sync.Mutex          // is held while there is a capture, and taken before mu
-	capture   *Capture            // nil: there is none
-	taken     model.CaptureStatus // by captures that have ended
-	ends      bool                // there will be no more captures
-	captures  *ebpf.Program       // that interfaces have in place of the director's; nil: they have the director's
+	captures  *observe.Captures
+	capturing *ebpf.Program // that interfaces have in place of the director's; nil: they have the director's
 }
 
 // Open loads the program and its maps, or adopts those that another process left pinned. Nothing
@@ -124,8 +132,10 @@ func Open(options Options) (*Datapath, error) {
 		backendIndexes: newIndexes(1, options.Limits.Backends),
 		attached:       map[string]*attachment{},
 		takesReplies:   map[string]int{},
+		fronts:         fronts{since: map[uint32]time.Time{}, now: time.Now},
 		holds:          options.Hold,
 	}
+	d.captures = d.newCaptures()
 	if err := d.takeOver(); err != nil {
 		return nil, errors.Join(err, d.unmap(), kernel.close())
 	}
@@ -134,33 +144,34 @@ func Open(options Options) (*Datapath, error) {
 
 // takeOver adopts what an earlier process left pinned, if there was one.
 func (d *Datapath) takeOver() (err error) {
-	if d.entries, err = mapBackends(d.kernel.Backends, d.options.Limits.Backends+1); err != nil {
+	if d.entries.Memory, err = bpfload.Map[abi.Backend](d.kernel.Backends); err != nil {
 		return err
 	}
 	if d.rings, err = mapRings(d.kernel.RingLines, d.kernel.Rings); err != nil {
 		return err
 	}
-	if d.fronts, err = mapFronts(d.kernel.Fronts); err != nil {
+	if d.fronts.Memory, err = bpfload.Map[abi.Front](d.kernel.Fronts); err != nil {
 		return err
 	}
-	if d.refused, err = openRefused(d.kernel); err != nil {
+	if d.refused, err = openRefused(d.kernel.BackendSources, d.kernel.all[abi.SourceFilter]); err != nil {
 		return err
 	}
 	if d.sources, err = readSources(d.kernel.SourceRanges); err != nil {
 		return err
 	}
-	if d.loads, err = mapLoads(d.kernel.Loads); err != nil {
+	if d.loads.Memory, err = bpfload.Map[abi.Load](d.kernel.Loads); err != nil {
 		return err
 	}
-	if d.flows, err = mapFlows(d.kernel.Flows); err != nil {
+	if d.flows.Memory, err = bpfload.Map[abi.FlowEntry](d.kernel.Flows); err != nil {
 		return err
 	}
-	if d.guesses, err = mapGuesses(d.kernel.Guesses); err != nil {
+	if d.guesses.Memory, err = bpfload.Map[uint64](d.kernel.Guesses); err != nil {
 		return err
 	}
-	if d.told, err = mapTellings(d.kernel.FlowTellings, len(d.kernel.told)); err != nil {
+	if d.told.Memory, err = bpfload.Map[abi.Telling](d.kernel.FlowTellings); err != nil {
 		return err
 	}
+	d.told.older, d.told.outcomes = make([]bool, len(d.told.Entries)), make([]uint64, len(d.kernel.told))
 	if d.readers, err = newGrace(); err != nil {
 		return err
 	}
@@ -168,7 +179,7 @@ func (d *Datapath) takeOver() (err error) {
 		return err
 	}
 	if !d.kernel.adopted {
-		d.entries.epochs(d.kernel.records.backends.records)
+		d.entries.epochs(d.kernel.records.backends.Entries)
 	}
 	if err := d.kernel.ThisDirector.Lookup(uint32(0), &d.written); err != nil {
 		return fmt.Errorf("read settings: %w", err)
@@ -180,7 +191,8 @@ func (d *Datapath) takeOver() (err error) {
 	d.serviceIndexes.occupy(d.old.serviceIndexes())
 	d.rings.occupy(d.old.serviceIndexes())
 	d.backendIndexes.occupy(d.old.backendIndexes())
-	if d.hops, err = newResolver(d.log, newOnward(d.options), cmp.Or(d.options.recheck, recheckRoutes), d.hopsChanged); err != nil {
+	d.hops, err = nexthop.New(nexthop.Deps{Log: d.log, Pin: d.options.Pin, Generic: d.options.Mode == model.XDPGeneric, Recheck: d.options.recheck, Changed: d.hopsChanged})
+	if err != nil {
 		return err
 	}
 	d.sweeper = startSweeper(d.sweep)
@@ -191,35 +203,29 @@ func (d *Datapath) takeOver() (err error) {
 // unmap lets go of the kernel's memory.
 func (d *Datapath) unmap() error {
 	d.endLoads()
-	err := d.entries.close()
+	var errs []error
 	if d.rings != nil {
-		err = errors.Join(err, d.rings.close())
+		errs = append(errs, d.rings.close())
 	}
 	if d.refused != nil {
-		err = errors.Join(err, d.refused.close())
-	}
-	if d.fronts != nil {
-		err = errors.Join(err, d.fronts.close())
-	}
-	if d.loads != nil {
-		err = errors.Join(err, d.loads.close())
-	}
-	if d.flows != nil {
-		err = errors.Join(err, d.flows.close())
+		errs = append(errs, d.refused.filter.Close())
 	}
 	if d.readers != nil {
-		err = errors.Join(err, d.readers.close())
+		errs = append(errs, d.readers.close())
 	}
-	return errors.Join(err, d.guesses.close(), d.told.close())
+	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.told.Close())...)
 }
+
+// closed says whether Close was called.
+func (d *Datapath) closed() bool { return d.entries.Bytes == nil }
 
 // Close lets go of the datapath, which goes on forwarding: what is pinned stays.
 func (d *Datapath) Close() error {
 	d.closing.Do(func() {
-		d.endCapture()
+		d.captures.End()
 		d.sweeper.close()
 		d.prober.close()
-		d.hops.close()
+		d.hops.Close()
 	})
 	d.observing.Lock()
 	defer d.observing.Unlock()
@@ -230,7 +236,7 @@ func (d *Datapath) Close() error {
 	}
 	var err error
 	if d.observer != nil {
-		err = d.observer.close()
+		err = d.observer.Close()
 	}
 	return errors.Join(err, d.unmap(), d.kernel.close())
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
@@ -22,14 +24,14 @@ func be16(v uint16) uint16 {
 func be32(b [4]byte) uint32 { return binary.NativeEndian.Uint32(b[:]) }
 
 // abiAddress is struct address.
-func abiAddress(a netip.Addr) (out directorAddress) {
+func abiAddress(a netip.Addr) (out abi.Address) {
 	if a.IsValid() {
 		copy(out.Bytes[:], a.AsSlice())
 	}
 	return out
 }
 
-func (w *testWorld) abiSettings() directorSettings {
+func (w *testWorld) abiSettings() abi.Settings {
 	s := w.settings
 	s.TunnelSource4 = be32(tunnel4.Addr().As4())
 	s.TunnelMask4 = be32([4]byte{255, 255, 255, 192})
@@ -43,27 +45,27 @@ func (w *testWorld) abiSettings() directorSettings {
 	if s.LinkMtu == 0 {
 		s.LinkMtu = linkMTU
 	}
-	s.FlowShare, s.SnatShare = cmp.Or(s.FlowShare, flowWays), cmp.Or(s.SnatShare, snatBucketSize)
+	s.FlowShare, s.SnatShare = cmp.Or(s.FlowShare, flows.Ways), cmp.Or(s.SnatShare, snatBucketSize)
 	s.FlowCpus, s.FlowBuckets, s.FlowSalt = uint32(ebpf.MustPossibleCPU()), testFlowBuckets, 0xf10f
 	for _, service := range w.services {
 		if !service.port.Single() {
-			s.Flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
+			s.Flags |= uint32(abi.SettingsFlagSETTINGS_RANGES)
 		}
 		for _, b := range service.backends {
 			if b.mode == model.NAT {
-				s.Flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
+				s.Flags |= uint32(abi.SettingsFlagSETTINGS_REPLIES)
 			}
 			if b.asks {
-				s.Flags |= uint32(directorSettingsFlagSETTINGS_ASKS | directorSettingsFlagSETTINGS_RANGES)
+				s.Flags |= uint32(abi.SettingsFlagSETTINGS_ASKS | abi.SettingsFlagSETTINGS_RANGES)
 			}
 		}
 	}
 	return s
 }
 
-func (s *testService) abiBackend(i int) directorBackend {
+func (s *testService) abiBackend(i int) abi.Backend {
 	b := s.backends[i]
-	out := directorBackend{
+	out := abi.Backend{
 		Mac: backendMAC(s.first + uint32(i)), SourceMac: egressMAC, Vlan: be16(b.vlan), Mtu: b.mtu, Ifindex: b.ifindex,
 		State: uint8(b.state), Mode: uint8(b.mode), Address: abiAddress(b.address), Vip: abiAddress(s.vip),
 		Port: be16(b.port), Service: s.index, Epoch: b.epoch,
@@ -72,17 +74,17 @@ func (s *testService) abiBackend(i int) directorBackend {
 		out.VipPort = be16(s.port.First)
 	}
 	if b.pod != 0 {
-		out.Vip = directorAddress{}
+		out.Vip = abi.Address{}
 		binary.BigEndian.PutUint32(out.Vip.Bytes[:], b.pod)
 	}
-	for flag, set := range map[directorBackendFlag]bool{
-		directorBackendFlagBACKEND_IPV6:      b.address.Is6(),
-		directorBackendFlagBACKEND_LOCAL:     b.local,
-		directorBackendFlagBACKEND_SNAT:      b.snat,
-		directorBackendFlagBACKEND_KEEP_TAGS: b.keepTags,
-		directorBackendFlagBACKEND_REDIRECT:  b.redirect,
-		directorBackendFlagBACKEND_POD:       b.pod != 0,
-		directorBackendFlagBACKEND_ASKS:      b.asks,
+	for flag, set := range map[abi.BackendFlag]bool{
+		abi.BackendFlagBACKEND_IPV6:      b.address.Is6(),
+		abi.BackendFlagBACKEND_LOCAL:     b.local,
+		abi.BackendFlagBACKEND_SNAT:      b.snat,
+		abi.BackendFlagBACKEND_KEEP_TAGS: b.keepTags,
+		abi.BackendFlagBACKEND_REDIRECT:  b.redirect,
+		abi.BackendFlagBACKEND_POD:       b.pod != 0,
+		abi.BackendFlagBACKEND_ASKS:      b.asks,
 	} {
 		if set {
 			out.Flags |= uint8(flag)
@@ -101,9 +103,9 @@ func icmpOf(a netip.Addr) uint8 {
 
 func endpointKey(segment model.Segment, a netip.Addr, protocol uint8, port uint16) any {
 	if a.Is4() {
-		return directorEndpoint4{Segment: segment.Key(), Address: be32(a.As4()), Protocol: protocol, Port: be16(port)}
+		return abi.Endpoint4{Segment: segment.Key(), Address: be32(a.As4()), Protocol: protocol, Port: be16(port)}
 	}
-	return directorEndpoint6{Segment: segment.Key(), Address: abiAddress(a), Protocol: protocol, Port: be16(port)}
+	return abi.Endpoint6{Segment: segment.Key(), Address: abiAddress(a), Protocol: protocol, Port: be16(port)}
 }
 
 // family picks the map for an address: services4 or services6.
@@ -131,10 +133,10 @@ func (d *testDirector) putService(t testing.TB, s *testService) {
 	for _, p := range portPrefixes(s.port) {
 		bits := uint32(80 + p.bits) // segment, address, protocol and padding are exact
 		if s.vip.Is4() {
-			d.put(t, "ranges4", directorRange4{PrefixLen: bits, Segment: s.segment.Key(), Address: be32(s.vip.As4()),
+			d.put(t, "ranges4", abi.Range4{PrefixLen: bits, Segment: s.segment.Key(), Address: be32(s.vip.As4()),
 				Protocol: uint8(s.protocol), Port: be16(p.port)}, s.index)
 		} else {
-			d.put(t, "ranges6", directorRange6{PrefixLen: bits + 96, Segment: s.segment.Key(), Address: abiAddress(s.vip),
+			d.put(t, "ranges6", abi.Range6{PrefixLen: bits + 96, Segment: s.segment.Key(), Address: abiAddress(s.vip),
 				Protocol: uint8(s.protocol), Port: be16(p.port)}, s.index)
 		}
 	}
@@ -145,7 +147,7 @@ func (d *testDirector) putService(t testing.TB, s *testService) {
 func (d *testDirector) putRefused(t testing.TB, s *testService) {
 	t.Helper()
 	var filter [1 << sourceFilterBits / 64]uint64
-	must(t, d.Maps[sourceFilter].Lookup(uint32(0), &filter))
+	must(t, d.Maps[abi.SourceFilter].Lookup(uint32(0), &filter))
 	mark := func(a netip.Addr) {
 		sum := uint32(0)
 		address := abiAddress(a)
@@ -161,9 +163,9 @@ func (d *testDirector) putRefused(t testing.TB, s *testService) {
 			continue
 		}
 		mark(b.address)
-		d.put(t, "backend_sources", directorBackendSource{Service: s.index, Address: abiAddress(b.address), Port: be16(s.backends[i].port)}, uint8(1))
+		d.put(t, "backend_sources", abi.BackendSource{Service: s.index, Address: abiAddress(b.address), Port: be16(s.backends[i].port)}, uint8(1))
 	}
-	d.put(t, sourceFilter, uint32(0), filter)
+	d.put(t, abi.SourceFilter, uint32(0), filter)
 }
 
 type portPrefix struct {
@@ -210,7 +212,7 @@ func (s *testService) sourceSet() uint32 { return 0x10000 + 3*s.index }
 func (d *testDirector) putSources(t testing.TB, s *testService) {
 	t.Helper()
 	for _, p := range s.sourceRanges {
-		d.put(t, "source_ranges", directorSourceRange{PrefixLen: uint32(32 + p.Bits()), Set: s.sourceSet(), Address: abiAddress(p.Addr())}, uint8(1))
+		d.put(t, "source_ranges", abi.SourceRange{PrefixLen: uint32(32 + p.Bits()), Set: s.sourceSet(), Address: abiAddress(p.Addr())}, uint8(1))
 	}
 	if !s.kernelSources {
 		return
@@ -220,7 +222,7 @@ func (d *testDirector) putSources(t testing.TB, s *testService) {
 		if p.Addr().Is6() {
 			set--
 		}
-		d.put(t, "source_ranges", directorSourceRange{PrefixLen: uint32(32 + p.Bits()), Set: set, Address: abiAddress(p.Addr())}, uint8(1))
+		d.put(t, "source_ranges", abi.SourceRange{PrefixLen: uint32(32 + p.Bits()), Set: set, Address: abiAddress(p.Addr())}, uint8(1))
 	}
 }
 
@@ -234,20 +236,20 @@ func encodeRing(s *testService) [][]byte {
 	lines := s.encodeRows(&s.ring, s.affinity)
 	for _, b := range s.backends {
 		if b.snat {
-			lines[0][22] |= byte(directorRingFlagRING_SNAT)
+			lines[0][22] |= byte(abi.RingFlagRING_SNAT)
 		}
 	}
 	if s.memory {
-		lines[0][22] |= byte(directorRingFlagRING_MEMORY)
+		lines[0][22] |= byte(abi.RingFlagRING_MEMORY)
 	}
 	if s.redirected {
-		lines[0][22] |= byte(directorRingFlagRING_REDIRECTED)
+		lines[0][22] |= byte(abi.RingFlagRING_REDIRECTED)
 	}
 	if s.kernelSources {
-		lines[0][22] |= byte(directorRingFlagRING_KERNEL_SOURCES)
+		lines[0][22] |= byte(abi.RingFlagRING_KERNEL_SOURCES)
 	}
 	if len(s.sourceRanges) > 0 {
-		lines[0][22] |= byte(directorRingFlagRING_SOURCES)
+		lines[0][22] |= byte(abi.RingFlagRING_SOURCES)
 		binary.NativeEndian.PutUint32(lines[0][48:], s.sourceSet())
 	}
 	if len(s.quic) > 0 {
@@ -343,10 +345,10 @@ func (d *testDirector) putReply(t testing.TB, s *testService, i int) {
 func (d *testDirector) putAsked(t testing.TB, s *testService, i int) {
 	t.Helper()
 	b, index := s.backends[i], s.first+uint32(i)
-	d.put(t, "ask_backends", directorAskBackend{Service: s.index, Address: abiAddress(b.address)}, index)
+	d.put(t, "ask_backends", abi.AskBackend{Service: s.index, Address: abiAddress(b.address)}, index)
 	if b.address.Is4() {
-		d.put(t, "ranges4", directorRange4{PrefixLen: 80, Segment: s.segment.Key(), Address: be32(b.address.As4()), Protocol: uint8(s.protocol), Reply: 1}, index)
+		d.put(t, "ranges4", abi.Range4{PrefixLen: 80, Segment: s.segment.Key(), Address: be32(b.address.As4()), Protocol: uint8(s.protocol), Reply: 1}, index)
 	} else {
-		d.put(t, "ranges6", directorRange6{PrefixLen: 80 + 96, Segment: s.segment.Key(), Address: abiAddress(b.address), Protocol: uint8(s.protocol), Reply: 1}, index)
+		d.put(t, "ranges6", abi.Range6{PrefixLen: 80 + 96, Segment: s.segment.Key(), Address: abiAddress(b.address), Protocol: uint8(s.protocol), Reply: 1}, index)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 	optiontwin "weir.io/weir/lab/twin"
@@ -403,7 +404,7 @@ func (x *explainRun) dump() map[string][]byte {
 		all[name] = dumpMap(x.T, name, m)
 	}
 	if table, err := ebpf.LoadPinnedMap(x.d.kernel.snatPin(), nil); err == nil {
-		all[snatTable] = dumpMap(x.T, snatTable, table)
+		all["snat_table"] = dumpMap(x.T, "snat_table", table)
 		table.Close()
 	}
 	return all
@@ -419,10 +420,10 @@ func dumpMap(t *testing.T, name string, m *ebpf.Map) []byte {
 		return slices.Clone(position[:8])
 	}
 	if m.Flags()&unix.BPF_F_MMAPABLE != 0 {
-		memory, err := mapArray(m)
+		memory, err := bpfload.Map[byte](m)
 		must(t, err)
-		defer unix.Munmap(memory)
-		return slices.Clone(memory)
+		defer memory.Close()
+		return slices.Clone(memory.Bytes)
 	}
 	var all []string
 	for key, err := m.NextKeyBytes(nil); key != nil || err != nil; key, err = m.NextKeyBytes(key) {

@@ -8,8 +8,9 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -32,14 +33,14 @@ func benchmarkUnknown(b *testing.B, cpus uint32, flags uint8) {
 	spec, err := loadDirector()
 	must(b, err)
 	before := mapSizes["flows"]
-	mapSizes["flows"], mapSizes["flow_tags"] = entries/flowWays, entries/flowWays
+	mapSizes["flows"], mapSizes["flow_tags"] = entries/flows.Ways, entries/flows.Ways
 	d := loadSpec(b, spec, "director")
 	mapSizes["flows"], mapSizes["flow_tags"] = before, before
 	defer d.Close()
 	w, s := flowWorld(model.TCP, true)
 	d.fill(b, w)
 	settings := d.world.abiSettings()
-	settings.FlowCpus, settings.FlowBuckets = cpus, entries/flowWays/cpus
+	settings.FlowCpus, settings.FlowBuckets = cpus, entries/flows.Ways/cpus
 	d.put(b, "this_director", uint32(0), settings)
 	d.occupy(b, s)
 	frame := build(ip(s.client, s.vip), s.segment4(0, servicePort, flags), packet.Text("x"))
@@ -58,17 +59,17 @@ func benchmarkUnknown(b *testing.B, cpus uint32, flags uint8) {
 
 // occupy fills all of flow memory with established flows.
 func (d *testDirector) occupy(b *testing.B, s scenario) {
-	now, err := flowClock()
+	now, err := flows.Clock()
 	must(b, err)
 	for i := range d.flowEntries(b) {
 		e := &d.flowEntries(b)[i]
-		e.Seen, e.State, e.Backend, e.Service = now, uint8(directorFlowStateFLOW_ESTABLISHED), s.first, s.index
+		e.Seen, e.State, e.Backend, e.Service = now, uint8(abi.FlowStateFLOW_ESTABLISHED), s.first, s.index
 		binary.NativeEndian.PutUint64((*[8]byte)(unsafe.Pointer(&e.Source))[:], rand.Uint64())
 	}
-	tags, err := mapArray(d.Maps["flow_tags"])
+	tags, err := bpfload.Map[uint8](d.Maps["flow_tags"])
 	must(b, err)
-	defer unix.Munmap(tags)
-	for i := range tags {
-		tags[i] = uint8(2 + rand.IntN(254))
+	defer tags.Close()
+	for i := range tags.Entries {
+		tags.Entries[i] = uint8(2 + rand.IntN(254))
 	}
 }

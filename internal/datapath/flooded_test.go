@@ -3,6 +3,8 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/lab/packet"
 )
 
@@ -22,11 +24,11 @@ func TestFloodedFrames(t *testing.T) {
 		}
 		_, backend := goes(egressMAC)
 		for _, known := range []bool{true, false} { // whether weir knows all addresses of this host
-			d.world.settings.Flags &^= uint32(directorSettingsFlagSETTINGS_OWN_MACS)
+			d.world.settings.Flags &^= uint32(abi.SettingsFlagSETTINGS_OWN_MACS)
 			if known {
-				d.world.settings.Flags |= uint32(directorSettingsFlagSETTINGS_OWN_MACS)
+				d.world.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_OWN_MACS)
 				for _, mac := range [][6]byte{egressMAC, virtual} {
-					d.put(t, "own_macs", macWord(mac), uint8(1))
+					d.put(t, "own_macs", nexthop.MACWord(mac), uint8(1))
 				}
 			}
 			d.put(t, "this_director", uint32(0), d.world.abiSettings())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -33,32 +34,32 @@ func testFlowEnds(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		flags []int
-		state directorFlowState
+		state abi.FlowState
 	}{
-		{"SYN", []int{syn}, directorFlowStateFLOW_SYN},
-		{"SYN twice", []int{syn, syn}, directorFlowStateFLOW_SYN},
-		{"begun", []int{syn, ack}, directorFlowStateFLOW_BEGUN},
-		{"begun, and goes on at once", []int{syn, ack, ack}, directorFlowStateFLOW_BEGUN},
-		{"sustained", []int{syn, ack, ack | lasting}, directorFlowStateFLOW_ESTABLISHED},
-		{"only SYNs, for long", []int{syn, syn | lasting, syn | lasting}, directorFlowStateFLOW_SYN},
-		{"PSH without ACK", []int{syn, 0x08 | lasting, 0x08 | lasting}, directorFlowStateFLOW_SYN},
-		{"SYN-ACK of a client", []int{syn, syn | ack | lasting}, directorFlowStateFLOW_SYN},
-		{"old SYN", []int{syn, ack, ack | lasting, syn}, directorFlowStateFLOW_ESTABLISHED},
-		{"SYN of a fresh one", []int{syn, ack, syn}, directorFlowStateFLOW_SYN},
-		{"learned", []int{ack}, directorFlowStateFLOW_LEARNED},
-		{"learned twice", []int{ack, ack}, directorFlowStateFLOW_BEGUN},
-		{"learned and sustained", []int{ack, ack | lasting}, directorFlowStateFLOW_ESTABLISHED},
-		{"learned by its FIN", []int{fin}, directorFlowStateFLOW_PARTED},
-		{"FIN of a fresh one", []int{syn, ack, fin}, directorFlowStateFLOW_PARTED},
-		{"FIN of a fresh one, and more", []int{syn, ack, fin, ack | lasting}, directorFlowStateFLOW_PARTED},
-		{"FIN", []int{syn, ack, ack | lasting, fin}, directorFlowStateFLOW_CLOSING},
-		{"half closed", []int{syn, ack, ack | lasting, fin, ack}, directorFlowStateFLOW_CLOSING},
-		{"RST of a fresh one", []int{syn, ack, rst}, directorFlowStateFLOW_CUT},
-		{"RST", []int{syn, ack, ack | lasting, rst}, directorFlowStateFLOW_RESET},
-		{"under way after RST", []int{syn, ack, ack | lasting, rst, ack}, directorFlowStateFLOW_RESET},
-		{"new after FIN", []int{syn, ack, ack | lasting, fin, syn}, directorFlowStateFLOW_SYN},
-		{"new after RST", []int{syn, ack, ack | lasting, rst, syn, ack}, directorFlowStateFLOW_BEGUN},
-		{"new after RST of a fresh one", []int{syn, ack, rst, syn, ack}, directorFlowStateFLOW_BEGUN},
+		{"SYN", []int{syn}, abi.FlowStateFLOW_SYN},
+		{"SYN twice", []int{syn, syn}, abi.FlowStateFLOW_SYN},
+		{"begun", []int{syn, ack}, abi.FlowStateFLOW_BEGUN},
+		{"begun, and goes on at once", []int{syn, ack, ack}, abi.FlowStateFLOW_BEGUN},
+		{"sustained", []int{syn, ack, ack | lasting}, abi.FlowStateFLOW_ESTABLISHED},
+		{"only SYNs, for long", []int{syn, syn | lasting, syn | lasting}, abi.FlowStateFLOW_SYN},
+		{"PSH without ACK", []int{syn, 0x08 | lasting, 0x08 | lasting}, abi.FlowStateFLOW_SYN},
+		{"SYN-ACK of a client", []int{syn, syn | ack | lasting}, abi.FlowStateFLOW_SYN},
+		{"old SYN", []int{syn, ack, ack | lasting, syn}, abi.FlowStateFLOW_ESTABLISHED},
+		{"SYN of a fresh one", []int{syn, ack, syn}, abi.FlowStateFLOW_SYN},
+		{"learned", []int{ack}, abi.FlowStateFLOW_LEARNED},
+		{"learned twice", []int{ack, ack}, abi.FlowStateFLOW_BEGUN},
+		{"learned and sustained", []int{ack, ack | lasting}, abi.FlowStateFLOW_ESTABLISHED},
+		{"learned by its FIN", []int{fin}, abi.FlowStateFLOW_PARTED},
+		{"FIN of a fresh one", []int{syn, ack, fin}, abi.FlowStateFLOW_PARTED},
+		{"FIN of a fresh one, and more", []int{syn, ack, fin, ack | lasting}, abi.FlowStateFLOW_PARTED},
+		{"FIN", []int{syn, ack, ack | lasting, fin}, abi.FlowStateFLOW_CLOSING},
+		{"half closed", []int{syn, ack, ack | lasting, fin, ack}, abi.FlowStateFLOW_CLOSING},
+		{"RST of a fresh one", []int{syn, ack, rst}, abi.FlowStateFLOW_CUT},
+		{"RST", []int{syn, ack, ack | lasting, rst}, abi.FlowStateFLOW_RESET},
+		{"under way after RST", []int{syn, ack, ack | lasting, rst, ack}, abi.FlowStateFLOW_RESET},
+		{"new after FIN", []int{syn, ack, ack | lasting, fin, syn}, abi.FlowStateFLOW_SYN},
+		{"new after RST", []int{syn, ack, ack | lasting, rst, syn, ack}, abi.FlowStateFLOW_BEGUN},
+		{"new after RST of a fresh one", []int{syn, ack, rst, syn, ack}, abi.FlowStateFLOW_BEGUN},
 	} {
 		w, s := flowWorld(model.TCP, true)
 		d := loadTestDirector(t, w)
@@ -72,11 +73,11 @@ func testFlowEnds(t *testing.T) {
 	s.sends(t, d, clientPort, ack, ack|lasting, rst)
 	s.remembered(t, d)[clientPort].Seen -= 3
 	s.want(t, d, clientPort, ackFlag, 2, "a RST that was not for real")
-	if e := s.remembered(t, d)[clientPort]; e.State != uint8(directorFlowStateFLOW_ESTABLISHED) {
+	if e := s.remembered(t, d)[clientPort]; e.State != uint8(abi.FlowStateFLOW_ESTABLISHED) {
 		t.Errorf("state %d after packets that go on after a RST", e.State)
 	}
 	s.goes(t, d, clientPort, finFlag)
-	s.setBackend(t, d, 2, directorBackendStateBACKEND_DRAINING)
+	s.setBackend(t, d, 2, abi.BackendStateBACKEND_DRAINING)
 	s.want(t, d, clientPort, ackFlag, 2, "the end of a connection, draining")
 	s.want(t, d, clientPort, synFlag, 0, "a new connection is not for a draining backend")
 }

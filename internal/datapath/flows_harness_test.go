@@ -3,26 +3,27 @@ package datapath
 import (
 	"runtime"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 )
 
 // testFlowBuckets is how many buckets of flow memory each CPU has in packet tests.
 const testFlowBuckets = 64
 
 // flowEntries are all entries of flow memory, as they are in the kernel.
-func (d *testDirector) flowEntries(t testing.TB) []directorFlowEntry {
+func (d *testDirector) flowEntries(t testing.TB) []abi.FlowEntry {
 	t.Helper()
-	if d.flowMemory == nil {
-		m, err := mapArray(d.Maps["flows"])
+	if d.flowMemory.Entries == nil {
+		m, err := bpfload.Map[abi.FlowEntry](d.Maps["flows"])
 		if err != nil {
-			t.Fatalf("map flow memory: %v", err)
+			t.Fatal(err)
 		}
 		d.flowMemory = m
 	}
-	n := len(d.flowMemory) / int(unsafe.Sizeof(directorFlowEntry{}))
-	return unsafe.Slice((*directorFlowEntry)(unsafe.Pointer(&d.flowMemory[0])), n)
+	return d.flowMemory.Entries
 }
 
 func (d *testDirector) forgetFlows(t testing.TB) {
@@ -31,12 +32,12 @@ func (d *testDirector) forgetFlows(t testing.TB) {
 }
 
 // remembered are the flows that are remembered of a service, by the client's port.
-func (s *testService) remembered(t testing.TB, d *testDirector) map[uint16]*directorFlowEntry {
+func (s *testService) remembered(t testing.TB, d *testDirector) map[uint16]*abi.FlowEntry {
 	t.Helper()
-	out := map[uint16]*directorFlowEntry{}
+	out := map[uint16]*abi.FlowEntry{}
 	entries := d.flowEntries(t)
 	for i := range entries {
-		if e := &entries[i]; e.State > uint8(directorFlowStateFLOW_CLAIMED) && e.Service == s.index {
+		if e := &entries[i]; e.State > uint8(abi.FlowStateFLOW_CLAIMED) && e.Service == s.index {
 			port := be16(e.SourcePort)
 			if out[port] != nil {
 				t.Fatalf("the flow from port %d is remembered twice", port)
@@ -48,7 +49,7 @@ func (s *testService) remembered(t testing.TB, d *testDirector) map[uint16]*dire
 }
 
 // flowCount is how often something has happened to flow memory.
-func (d *testDirector) flowCount(t testing.TB, event directorFlowEvent) (sum uint64) {
+func (d *testDirector) flowCount(t testing.TB, event abi.FlowEvent) (sum uint64) {
 	t.Helper()
 	var perCPU []uint64
 	if err := d.Maps["flow_events"].Lookup(uint32(event), &perCPU); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -147,7 +148,7 @@ func testFlowUnknown(t *testing.T) {
 		s.setRing(t, d, listedRing(2, 1, 0))
 		s.want(t, d, clientPort, ackFlag, 2, "it is known now")
 		s.want(t, d, clientPort+1, ackFlag, 0, "the oldest owner of another ring")
-		s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
+		s.setBackend(t, d, 0, abi.BackendStateBACKEND_DOWN)
 		s.want(t, d, clientPort+2, ackFlag, 1, "the oldest that is alive")
 	})
 	w, s := flowWorld(model.TCP, true)
@@ -162,13 +163,13 @@ func testFlowBegins(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
 	s.want(t, d, clientPort, synFlag, 0, "the owner")
-	s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
+	s.setBackend(t, d, 0, abi.BackendStateBACKEND_DOWN)
 	s.want(t, d, clientPort+1, synFlag, 1, "the next, as the owner is down")
-	s.setBackend(t, d, 0, directorBackendStateBACKEND_ACTIVE)
+	s.setBackend(t, d, 0, abi.BackendStateBACKEND_ACTIVE)
 	s.want(t, d, clientPort+1, ackFlag, 1, "it stays when the owner is back")
-	s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
-	s.setBackend(t, d, 1, directorBackendStateBACKEND_DOWN)
-	s.setBackend(t, d, 2, directorBackendStateBACKEND_DOWN)
+	s.setBackend(t, d, 0, abi.BackendStateBACKEND_DOWN)
+	s.setBackend(t, d, 1, abi.BackendStateBACKEND_DOWN)
+	s.setBackend(t, d, 2, abi.BackendStateBACKEND_DOWN)
 	s.want(t, d, clientPort+2, synFlag, -1, "nobody is alive")
 	s.want(t, d, clientPort+3, ackFlag, -1, "nobody is alive")
 }
@@ -179,9 +180,9 @@ func testFlowSettling(t *testing.T) {
 		s.settling = true
 		s.setRing(t, d, model.Ring{Slots: []model.Slot{{Owner: 1, Next: 2}}})
 		s.want(t, d, clientPort, ackFlag, 1, "the owner")
-		s.setBackend(t, d, 1, directorBackendStateBACKEND_DOWN)
+		s.setBackend(t, d, 1, abi.BackendStateBACKEND_DOWN)
 		s.want(t, d, clientPort+1, ackFlag, 2, "the backup")
-		s.setBackend(t, d, 1, directorBackendStateBACKEND_ACTIVE)
+		s.setBackend(t, d, 1, abi.BackendStateBACKEND_ACTIVE)
 		s.want(t, d, clientPort+1, ackFlag, 2, "it stays")
 	})
 }
@@ -190,11 +191,11 @@ func testFlowSettling(t *testing.T) {
 func testFlowBackends(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.want(t, d, clientPort, ackFlag, 2, "the oldest")
-		s.setBackend(t, d, 2, directorBackendStateBACKEND_DRAINING)
+		s.setBackend(t, d, 2, abi.BackendStateBACKEND_DRAINING)
 		s.want(t, d, clientPort, ackFlag, 2, "draining")
-		s.setBackend(t, d, 2, directorBackendStateBACKEND_DOWN)
+		s.setBackend(t, d, 2, abi.BackendStateBACKEND_DOWN)
 		s.want(t, d, clientPort, ackFlag, 0, "down: the first of the row")
-		s.setBackend(t, d, 2, directorBackendStateBACKEND_ACTIVE)
+		s.setBackend(t, d, 2, abi.BackendStateBACKEND_ACTIVE)
 		s.want(t, d, clientPort, ackFlag, 0, "and there it stays")
 		entry := s.abiBackend(0)
 		entry.Epoch++
@@ -206,7 +207,7 @@ func testFlowBackends(t *testing.T) {
 
 // A suspect keeps the connections that it has or may have, and begins none.
 func testFlowSuspect(t *testing.T) {
-	const active, suspect, down = directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_SUSPECT, directorBackendStateBACKEND_DOWN
+	const active, suspect, down = abi.BackendStateBACKEND_ACTIVE, abi.BackendStateBACKEND_SUSPECT, abi.BackendStateBACKEND_DOWN
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		tcp := s.protocol == model.TCP
 		udp := func(otherwise int) int {
@@ -299,9 +300,9 @@ func testFlowMoves(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.want(t, d, clientPort, ackFlag, 2, "learned")
 		s.setRing(t, d, listedRing(0, 2, 1))
-		moved := d.flowCount(t, directorFlowEventFLOW_MOVED)
+		moved := d.flowCount(t, abi.FlowEventFLOW_MOVED)
 		onCPU(t, 1, func() { s.want(t, d, clientPort, ackFlag, 2, "on another CPU") })
-		if n := d.flowCount(t, directorFlowEventFLOW_MOVED) - moved; n != 1 {
+		if n := d.flowCount(t, abi.FlowEventFLOW_MOVED) - moved; n != 1 {
 			t.Errorf("%d flows moved, want 1", n)
 		}
 		if n := len(s.remembered(t, d)); n != 1 { // remembered fails if it is there twice
@@ -340,7 +341,7 @@ func floodFlows(t *testing.T, flags uint8, flood int) {
 	for i := range uint16(established) {
 		s.sends(t, d, clientPort+i, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 	}
-	inserted, refused := d.flowCount(t, directorFlowEventFLOW_INSERTED), d.flowCount(t, directorFlowEventFLOW_REFUSED)
+	inserted, refused := d.flowCount(t, abi.FlowEventFLOW_INSERTED), d.flowCount(t, abi.FlowEventFLOW_REFUSED)
 	frame := build(ip(s.client, s.vip), s.segment4(0, servicePort, flags))
 	for i := range flood {
 		binary.BigEndian.PutUint32(frame[26:], 0x64000000+uint32(i)) // from everywhere; nobody checks sums
@@ -349,8 +350,8 @@ func floodFlows(t *testing.T, flags uint8, flood int) {
 			t.Fatalf("packet %d: verdict %d, %v", i, action, err)
 		}
 	}
-	inserted = d.flowCount(t, directorFlowEventFLOW_INSERTED) - inserted
-	refused = d.flowCount(t, directorFlowEventFLOW_REFUSED) - refused
+	inserted = d.flowCount(t, abi.FlowEventFLOW_INSERTED) - inserted
+	refused = d.flowCount(t, abi.FlowEventFLOW_REFUSED) - refused
 	want := uint64(flood)
 	if flags&packet.RST != 0 {
 		want = 0 // nothing is remembered of what ends
@@ -367,10 +368,10 @@ func floodFlows(t *testing.T, flags uint8, flood int) {
 		return
 	}
 	for i := range uint16(established) {
-		refused, owner := d.flowCount(t, directorFlowEventFLOW_REFUSED), 2
+		refused, owner := d.flowCount(t, abi.FlowEventFLOW_REFUSED), 2
 		port := clientPort + established + i
 		got := s.goes(t, d, port, synFlag)
-		if d.flowCount(t, directorFlowEventFLOW_REFUSED) == refused {
+		if d.flowCount(t, abi.FlowEventFLOW_REFUSED) == refused {
 			owner = 1
 		}
 		if got != owner {

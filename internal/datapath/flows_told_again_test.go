@@ -3,6 +3,8 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
@@ -12,17 +14,17 @@ func testFlowToldPortAgain(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		const told, seen, ended, busy = clientPort, clientPort + 1, clientPort + 2, clientPort + 3
 		first := s.telling(t, d, told, s.freshState(), 1, 9)
-		s.wantTold(t, d, first, directorToldOutcomeTOLD_NEW, "nobody knew the flow")
+		s.wantTold(t, d, first, abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
 		first.Entry.Backend, first.Entry.Epoch = s.first, s.backends[0].epoch
-		s.wantTold(t, d, first, directorToldOutcomeTOLD_OLDER, "two directors tell of one moment: the first one counts")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 0, 2), directorToldOutcomeTOLD_NEW, "the port is used again")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 5), directorToldOutcomeTOLD_OLDER, "the connection before it, told once more")
+		s.wantTold(t, d, first, abi.ToldOutcomeTOLD_OLDER, "two directors tell of one moment: the first one counts")
+		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 0, 2), abi.ToldOutcomeTOLD_NEW, "the port is used again")
+		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 5), abi.ToldOutcomeTOLD_OLDER, "the connection before it, told once more")
 		s.want(t, d, told, ackFlag, 0, "the new connection")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 0), directorToldOutcomeTOLD_OLDER, "the flow has gone on here")
+		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the flow has gone on here")
 
-		s.wantTold(t, d, s.telling(t, d, seen, s.freshState(), 1, 5), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
+		s.wantTold(t, d, s.telling(t, d, seen, s.freshState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
 		s.want(t, d, seen, ackFlag, 1, "as was told")
-		if e := s.remembered(t, d)[seen]; e == nil || flowState(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, State: model.FlowOpen}) == directorFlowState(e.State) {
+		if e := s.remembered(t, d)[seen]; e == nil || flows.StateOf(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, State: model.FlowOpen}) == abi.FlowState(e.State) {
 			t.Errorf("remembered as %+v: one of its packets has come", e)
 		}
 		if s.protocol != model.TCP {
@@ -32,10 +34,10 @@ func testFlowToldPortAgain(t *testing.T) {
 			s.sends(t, d, port, int(synFlag), int(ackFlag), int(ackFlag)|lasting, int(finFlag))
 		}
 		s.remembered(t, d)[ended].Seen -= 70
-		s.wantTold(t, d, s.telling(t, d, ended, s.freshState(), 1, 0), directorToldOutcomeTOLD_NEW, "the client has ended the connection before it")
+		s.wantTold(t, d, s.telling(t, d, ended, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_NEW, "the client has ended the connection before it")
 		s.want(t, d, ended, ackFlag, 1, "the new connection")
 		s.remembered(t, d)[busy].Seen -= 20
-		s.wantTold(t, d, s.telling(t, d, busy, s.freshState(), 1, 0), directorToldOutcomeTOLD_OLDER, "the client may still acknowledge what it gets")
+		s.wantTold(t, d, s.telling(t, d, busy, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the client may still acknowledge what it gets")
 	})
 }
 
@@ -47,17 +49,17 @@ func testFlowToldSameBackend(t *testing.T) {
 		name  string
 		flags []int
 		quiet uint32
-		want  directorFlowState
+		want  abi.FlowState
 	}{
-		{"closing", []int{syn, ack, ack | lasting, fin}, 70, directorFlowStateFLOW_TOLD},
-		{"closing a moment ago", []int{syn, ack, ack | lasting, fin}, 5, directorFlowStateFLOW_CLOSING},
-		{"reset", []int{syn, ack, ack | lasting, rst}, 5, directorFlowStateFLOW_TOLD},
-		{"parted", []int{syn, ack, fin}, 5, directorFlowStateFLOW_TOLD},
-		{"cut", []int{syn, ack, rst}, 5, directorFlowStateFLOW_TOLD},
-		{"opening", []int{syn}, 5, directorFlowStateFLOW_TOLD},
-		{"guessed", []int{ack}, 5, directorFlowStateFLOW_LEARNED},
-		{"gone on", []int{syn, ack}, 5, directorFlowStateFLOW_BEGUN},
-		{"sustained", []int{syn, ack, ack | lasting}, 5, directorFlowStateFLOW_ESTABLISHED},
+		{"closing", []int{syn, ack, ack | lasting, fin}, 70, abi.FlowStateFLOW_TOLD},
+		{"closing a moment ago", []int{syn, ack, ack | lasting, fin}, 5, abi.FlowStateFLOW_CLOSING},
+		{"reset", []int{syn, ack, ack | lasting, rst}, 5, abi.FlowStateFLOW_TOLD},
+		{"parted", []int{syn, ack, fin}, 5, abi.FlowStateFLOW_TOLD},
+		{"cut", []int{syn, ack, rst}, 5, abi.FlowStateFLOW_TOLD},
+		{"opening", []int{syn}, 5, abi.FlowStateFLOW_TOLD},
+		{"guessed", []int{ack}, 5, abi.FlowStateFLOW_LEARNED},
+		{"gone on", []int{syn, ack}, 5, abi.FlowStateFLOW_BEGUN},
+		{"sustained", []int{syn, ack, ack | lasting}, 5, abi.FlowStateFLOW_ESTABLISHED},
 	} {
 		w, s := flowWorld(model.TCP, true)
 		d := loadTestDirector(t, w)
@@ -73,9 +75,9 @@ func testFlowToldSameBackend(t *testing.T) {
 
 // A guess is told to nobody: it would be taken for a flow that has gone on.
 func TestGuessesAreNotTold(t *testing.T) {
-	for state := range directorFlowStateFLOW_TOLD_UDP + 1 {
-		guess := state == directorFlowStateFLOW_LEARNED || state == directorFlowStateFLOW_ONCE || state == directorFlowStateFLOW_SYN
-		if opens := meaningOf(state).state == model.FlowOpening; opens != guess {
+	for state := range abi.FlowStateFLOW_TOLD_UDP + 1 {
+		guess := state == abi.FlowStateFLOW_LEARNED || state == abi.FlowStateFLOW_ONCE || state == abi.FlowStateFLOW_SYN
+		if opens := flows.MeaningOf(state).State == model.FlowOpening; opens != guess {
 			t.Errorf("state %d is told as open: %v", state, !opens)
 		}
 	}

@@ -3,6 +3,7 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -12,42 +13,42 @@ func testFlowToldNumbers(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
 	const first, far = 1000, 1 << 30
-	const over, answered = directorFlowStateFLOW_PARTED, directorFlowStateFLOW_ANSWERED
-	tell := func(port uint16, state directorFlowState, backend int, next uint32, want directorToldOutcome, why string) {
+	const over, answered = abi.FlowStateFLOW_PARTED, abi.FlowStateFLOW_ANSWERED
+	tell := func(port uint16, state abi.FlowState, backend int, next uint32, want abi.ToldOutcome, why string) {
 		t.Helper()
 		telling := s.telling(t, d, port, state, backend, 0)
 		telling.Entry.Next = next
 		s.wantTold(t, d, telling, want, why)
 	}
-	has := func(port uint16, state directorFlowState, next uint32, why string) {
+	has := func(port uint16, state abi.FlowState, next uint32, why string) {
 		t.Helper()
 		if e := s.remembered(t, d)[port]; e == nil || e.State != uint8(state) || e.Next != next {
 			t.Errorf("port %d is remembered as %+v, want state %d and number %d: %s", port, e, state, next, why)
 		}
 	}
-	put := func(port uint16, state directorFlowState, next uint32) {
+	put := func(port uint16, state abi.FlowState, next uint32) {
 		t.Helper()
 		s.want(t, d, port, synFlag, 0, "the owner")
 		e := s.remembered(t, d)[port]
 		e.Seen, e.State, e.Next = snatNow(t), uint8(state), next
 	}
 
-	tell(clientPort, s.freshState(), 1, first, directorToldOutcomeTOLD_NEW, "nobody knew the flow")
-	tell(clientPort, over, 1, first+2<<20, directorToldOutcomeTOLD_AGAIN, "its client has sent 2 MiB and ended it")
+	tell(clientPort, s.freshState(), 1, first, abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
+	tell(clientPort, over, 1, first+2<<20, abi.ToldOutcomeTOLD_AGAIN, "its client has sent 2 MiB and ended it")
 	has(clientPort, over, first+2<<20, "the number of a told flow is as old as the telling")
 
-	put(clientPort+1, directorFlowStateFLOW_BEGUN, far)
-	tell(clientPort+1, over, 0, first, directorToldOutcomeTOLD_OLDER, "the end of the connection before")
-	has(clientPort+1, directorFlowStateFLOW_BEGUN, far, "another connection goes on")
-	tell(clientPort+1, over, 0, far+20, directorToldOutcomeTOLD_AGAIN, "its own end")
+	put(clientPort+1, abi.FlowStateFLOW_BEGUN, far)
+	tell(clientPort+1, over, 0, first, abi.ToldOutcomeTOLD_OLDER, "the end of the connection before")
+	has(clientPort+1, abi.FlowStateFLOW_BEGUN, far, "another connection goes on")
+	tell(clientPort+1, over, 0, far+20, abi.ToldOutcomeTOLD_AGAIN, "its own end")
 
 	put(clientPort+2, answered, far)
-	tell(clientPort+2, s.freshState(), 0, first, directorToldOutcomeTOLD_AGAIN, "it goes on elsewhere")
+	tell(clientPort+2, s.freshState(), 0, first, abi.ToldOutcomeTOLD_AGAIN, "it goes on elsewhere")
 	has(clientPort+2, answered, far, "the number is the one that the client has to acknowledge")
-	tell(clientPort+2, over, 0, first, directorToldOutcomeTOLD_AGAIN, "its end: the client's number is not known here")
+	tell(clientPort+2, over, 0, first, abi.ToldOutcomeTOLD_AGAIN, "its end: the client's number is not known here")
 	has(clientPort+2, over, first, "it has ended")
 
 	put(clientPort+3, over, first)
-	tell(clientPort+3, s.freshState(), 1, first+100, directorToldOutcomeTOLD_OLDER, "the same connection, of which another director guesses wrong")
-	tell(clientPort+3, s.freshState(), 1, far, directorToldOutcomeTOLD_NEW, "the client has used its port again")
+	tell(clientPort+3, s.freshState(), 1, first+100, abi.ToldOutcomeTOLD_OLDER, "the same connection, of which another director guesses wrong")
+	tell(clientPort+3, s.freshState(), 1, far, abi.ToldOutcomeTOLD_NEW, "the client has used its port again")
 }

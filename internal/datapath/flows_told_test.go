@@ -11,17 +11,19 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
 // telling is what another director remembers of the flow from a client's port: of a
 // backend, and how long ago it has seen a packet, in units of the entry.
-func (s scenario) telling(t testing.TB, d *testDirector, port uint16, state directorFlowState, backend int, age uint32) directorTelling {
+func (s scenario) telling(t testing.TB, d *testDirector, port uint16, state abi.FlowState, backend int, age uint32) abi.Telling {
 	t.Helper()
 	settings := d.world.abiSettings()
 	flow := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol), SourcePort: port, DestinationPort: servicePort}
-	return directorTelling{
-		Entry: directorFlowEntry{
+	return abi.Telling{
+		Entry: abi.FlowEntry{
 			Seen: snatNow(t) - age, State: uint8(state), Epoch: s.backends[backend].epoch, Backend: s.first + uint32(backend), Service: s.index,
 			Source: abiAddress(s.client), SourcePort: be16(port), DestinationPort: be16(servicePort),
 		},
@@ -30,36 +32,36 @@ func (s scenario) telling(t testing.TB, d *testDirector, port uint16, state dire
 }
 
 // open is the state in which a flow of the service is told while it lasts.
-func (s scenario) openState() directorFlowState {
-	return flowState(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, Class: model.SustainedFlow, State: model.FlowOpen})
+func (s scenario) openState() abi.FlowState {
+	return flows.StateOf(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, Class: model.SustainedFlow, State: model.FlowOpen})
 }
 
 // freshState is the same of a flow that is fresh.
-func (s scenario) freshState() directorFlowState {
-	return flowState(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, Class: model.FreshFlow, State: model.FlowOpen})
+func (s scenario) freshState() abi.FlowState {
+	return flows.StateOf(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, Class: model.FreshFlow, State: model.FlowOpen})
 }
 
 // take runs the program over what was told, and returns what became of it.
-func (d *testDirector) take(t testing.TB, tellings ...directorTelling) []directorToldOutcome {
+func (d *testDirector) take(t testing.TB, tellings ...abi.Telling) []abi.ToldOutcome {
 	t.Helper()
 	for i, telling := range tellings {
 		d.put(t, "flow_tellings", uint32(i), telling)
 	}
-	if _, err := d.Programs["take_tellings"].Run(&ebpf.RunOptions{Context: directorTellings{Count: uint32(len(tellings))}}); err != nil {
+	if _, err := d.Programs["take_tellings"].Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(len(tellings))}}); err != nil {
 		t.Fatalf("run take_tellings: %v", err)
 	}
-	outcomes := make([]directorToldOutcome, len(tellings))
+	outcomes := make([]abi.ToldOutcome, len(tellings))
 	for i := range tellings {
-		var after directorTelling
+		var after abi.Telling
 		if err := d.Maps["flow_tellings"].Lookup(uint32(i), &after); err != nil {
 			t.Fatal(err)
 		}
-		outcomes[i] = directorToldOutcome(after.Outcome)
+		outcomes[i] = abi.ToldOutcome(after.Outcome)
 	}
 	return outcomes
 }
 
-func (s scenario) wantTold(t testing.TB, d *testDirector, telling directorTelling, want directorToldOutcome, why string) {
+func (s scenario) wantTold(t testing.TB, d *testDirector, telling abi.Telling, want abi.ToldOutcome, why string) {
 	t.Helper()
 	if got := d.take(t, telling)[0]; got != want {
 		t.Errorf("%s %v: outcome %d, want %d: %s", s.name, s.vip, got, want, why)
@@ -69,17 +71,17 @@ func (s scenario) wantTold(t testing.TB, d *testDirector, telling directorTellin
 // A told flow counts as if its packets had come here, on any CPU.
 func testFlowTold(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
 		s.want(t, d, clientPort, ackFlag, 1, "as another director has told")
 		s.want(t, d, clientPort, synFlag, 1, "also a SYN again")
 		s.want(t, d, clientPort+1, ackFlag, 2, "nobody has told anything of it")
 		s.setRing(t, d, listedRing(2, 0))
 		onCPU(t, 1, func() { s.want(t, d, clientPort, ackFlag, 1, "on another CPU") })
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), directorToldOutcomeTOLD_AGAIN, "of a flow on another CPU")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), abi.ToldOutcomeTOLD_AGAIN, "of a flow on another CPU")
 		if n := len(s.remembered(t, d)); n != 2 { // remembered fails if it is there twice
 			t.Errorf("%d flows are remembered, want 2", n)
 		}
-		s.setBackend(t, d, 1, directorBackendStateBACKEND_DOWN)
+		s.setBackend(t, d, 1, abi.BackendStateBACKEND_DOWN)
 		s.want(t, d, clientPort, ackFlag, 2, "its backend is down: the first of the row")
 	})
 }
@@ -88,18 +90,18 @@ func testFlowTold(t *testing.T) {
 func testFlowToldOwn(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.want(t, d, clientPort, ackFlag, 2, "a guess")
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 9), directorToldOutcomeTOLD_NEW, "a guess is younger, and less")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 9), abi.ToldOutcomeTOLD_NEW, "a guess is younger, and less")
 		s.want(t, d, clientPort, ackFlag, 1, "as was told")
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 9), directorToldOutcomeTOLD_OLDER, "a packet has come since")
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 0), directorToldOutcomeTOLD_OLDER, "a packet has come in this second, too")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 9), abi.ToldOutcomeTOLD_OLDER, "a packet has come since")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 0), abi.ToldOutcomeTOLD_OLDER, "a packet has come in this second, too")
 		s.want(t, d, clientPort, ackFlag, 1, "as it was seen")
 		s.remembered(t, d)[clientPort].Seen -= 5
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 2), directorToldOutcomeTOLD_NEW, "another director has seen it later")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 2), abi.ToldOutcomeTOLD_NEW, "another director has seen it later")
 		onCPU(t, 1, func() {
 			s.want(t, d, clientPort, ackFlag, 0, "as was told")
 			s.remembered(t, d)[clientPort].Seen -= 5
 		})
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 2, 2), directorToldOutcomeTOLD_NEW, "later than on another CPU")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 2, 2), abi.ToldOutcomeTOLD_NEW, "later than on another CPU")
 		if e := s.remembered(t, d)[clientPort]; e == nil || e.Backend != s.first+2 {
 			t.Errorf("remembered as %+v, want backend %d alone", e, s.first+2)
 		}
@@ -107,7 +109,7 @@ func testFlowToldOwn(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
 	s.want(t, d, clientPort, synFlag, 0, "the owner")
-	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 3), directorToldOutcomeTOLD_NEW, "a SYN alone is no connection")
+	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 3), abi.ToldOutcomeTOLD_NEW, "a SYN alone is no connection")
 	s.want(t, d, clientPort, ackFlag, 1, "the connection stands where another director sent its SYN")
 }
 
@@ -123,13 +125,13 @@ func testFlowToldForged(t *testing.T) {
 		entry := s.remembered(t, d)[clientPort]
 		entry.Seen -= 5
 		backend := entry.Backend
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.freshState(), 1, 0), directorToldOutcomeTOLD_OLDER, "the flow has gone on here")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the flow has gone on here")
 		if e := s.remembered(t, d)[clientPort]; e == nil || e.Backend != backend {
 			t.Errorf("remembered as %+v, want backend %d", e, backend)
 		}
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), directorToldOutcomeTOLD_NEW, "a flow that is not fresh prevails")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), abi.ToldOutcomeTOLD_NEW, "a flow that is not fresh prevails")
 		s.want(t, d, clientPort+1, ackFlag, 2, "a guess")
-		s.wantTold(t, d, s.telling(t, d, clientPort+1, s.freshState(), 1, 2), directorToldOutcomeTOLD_NEW, "a guess counts less than a flow that has gone on, which is older")
+		s.wantTold(t, d, s.telling(t, d, clientPort+1, s.freshState(), 1, 2), abi.ToldOutcomeTOLD_NEW, "a guess counts less than a flow that has gone on, which is older")
 		s.want(t, d, clientPort+1, ackFlag, 1, "as was told")
 	})
 }
@@ -138,26 +140,26 @@ func testFlowToldForged(t *testing.T) {
 func testFlowToldEnd(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
-	const closing, reset = directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET
-	state := func(port uint16, want directorFlowState, why string) {
+	const closing, reset = abi.FlowStateFLOW_CLOSING, abi.FlowStateFLOW_RESET
+	state := func(port uint16, want abi.FlowState, why string) {
 		t.Helper()
 		if e := s.remembered(t, d)[port]; e == nil || e.State != uint8(want) {
 			t.Errorf("remembered as %+v, want state %d: %s", e, want, why)
 		}
 	}
-	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
-	s.wantTold(t, d, s.telling(t, d, clientPort, closing, 1, 0), directorToldOutcomeTOLD_AGAIN, "its end")
+	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
+	s.wantTold(t, d, s.telling(t, d, clientPort, closing, 1, 0), abi.ToldOutcomeTOLD_AGAIN, "its end")
 	state(clientPort, closing, "it has ended")
-	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 4), directorToldOutcomeTOLD_OLDER, "what was before the end")
+	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 4), abi.ToldOutcomeTOLD_OLDER, "what was before the end")
 	state(clientPort, closing, "an end is not taken back by what is older")
-	s.wantTold(t, d, s.telling(t, d, clientPort, reset, 1, 0), directorToldOutcomeTOLD_AGAIN, "a RST")
+	s.wantTold(t, d, s.telling(t, d, clientPort, reset, 1, 0), abi.ToldOutcomeTOLD_AGAIN, "a RST")
 	state(clientPort, reset, "it was reset")
-	s.wantTold(t, d, s.telling(t, d, clientPort+1, closing, 1, 0), directorToldOutcomeTOLD_NEW, "what is half closed may go on for long")
+	s.wantTold(t, d, s.telling(t, d, clientPort+1, closing, 1, 0), abi.ToldOutcomeTOLD_NEW, "what is half closed may go on for long")
 	s.want(t, d, clientPort+1, ackFlag, 1, "as was told")
-	s.wantTold(t, d, s.telling(t, d, clientPort+2, reset, 1, 0), directorToldOutcomeTOLD_OLDER, "a RST of an unknown flow")
+	s.wantTold(t, d, s.telling(t, d, clientPort+2, reset, 1, 0), abi.ToldOutcomeTOLD_OLDER, "a RST of an unknown flow")
 	s.want(t, d, clientPort+3, synFlag, 0, "a new connection from the same port")
-	s.wantTold(t, d, s.telling(t, d, clientPort+3, closing, 0, 0), directorToldOutcomeTOLD_OLDER, "the end of the one before it")
-	state(clientPort+3, directorFlowStateFLOW_SYN, "another one has begun")
+	s.wantTold(t, d, s.telling(t, d, clientPort+3, closing, 0, 0), abi.ToldOutcomeTOLD_OLDER, "the end of the one before it")
+	state(clientPort+3, abi.FlowStateFLOW_SYN, "another one has begun")
 	if n := len(s.remembered(t, d)); n != 3 {
 		t.Errorf("%d flows are remembered, want 3", n)
 	}
@@ -171,9 +173,9 @@ func testFlowToldPressure(t *testing.T) {
 	for i := range uint16(established) {
 		s.sends(t, d, clientPort+i, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 	}
-	outcomes := map[directorToldOutcome]int{}
+	outcomes := map[abi.ToldOutcome]int{}
 	for first := range uint16(8) {
-		var tellings []directorTelling
+		var tellings []abi.Telling
 		for i := range uint16(512) {
 			tellings = append(tellings, s.telling(t, d, 1000+first*512+i, s.openState(), 1, 0))
 		}
@@ -181,7 +183,7 @@ func testFlowToldPressure(t *testing.T) {
 			outcomes[outcome]++
 		}
 	}
-	if outcomes[directorToldOutcomeTOLD_REFUSED] == 0 || outcomes[directorToldOutcomeTOLD_NEW] == 0 || len(outcomes) != 2 {
+	if outcomes[abi.ToldOutcomeTOLD_REFUSED] == 0 || outcomes[abi.ToldOutcomeTOLD_NEW] == 0 || len(outcomes) != 2 {
 		t.Errorf("outcomes %v, want some new and some refused", outcomes)
 	}
 	s.setRing(t, d, listedRing(2, 0, 1))
@@ -195,10 +197,10 @@ func testFlowToldPressure(t *testing.T) {
 func testFlowToldCrowded(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
-	outcomes := map[directorToldOutcome]int{}
-	tell := func(first, flows uint16, state directorFlowState) {
+	outcomes := map[abi.ToldOutcome]int{}
+	tell := func(first, flows uint16, state abi.FlowState) {
 		t.Helper()
-		var tellings []directorTelling
+		var tellings []abi.Telling
 		for i := range flows {
 			tellings = append(tellings, s.telling(t, d, first+i, state, 1, 0))
 		}
@@ -207,15 +209,15 @@ func testFlowToldCrowded(t *testing.T) {
 		}
 	}
 	for first := range uint16(8) {
-		tell(1000+first*512, 512, directorFlowStateFLOW_BEGUN)
+		tell(1000+first*512, 512, abi.FlowStateFLOW_BEGUN)
 	}
-	if outcomes[directorToldOutcomeTOLD_REFUSED] == 0 {
+	if outcomes[abi.ToldOutcomeTOLD_REFUSED] == 0 {
 		t.Errorf("outcomes %v: no place is taken by a fresh flow of just now", outcomes)
 	}
 	clear(outcomes)
 	const established = 40
 	tell(clientPort, established, s.openState())
-	if outcomes[directorToldOutcomeTOLD_NEW] != established {
+	if outcomes[abi.ToldOutcomeTOLD_NEW] != established {
 		t.Errorf("outcomes %v, want all %d new", outcomes, established)
 	}
 	for i := range uint16(established) {
@@ -228,9 +230,9 @@ func testFlowToldGone(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		telling := s.telling(t, d, clientPort, s.openState(), 1, 0)
 		telling.Entry.Epoch++
-		s.wantTold(t, d, telling, directorToldOutcomeTOLD_GONE, "the index is another backend's")
+		s.wantTold(t, d, telling, abi.ToldOutcomeTOLD_GONE, "the index is another backend's")
 		telling.Entry.Backend = 9999
-		s.wantTold(t, d, telling, directorToldOutcomeTOLD_GONE, "no backend has this index")
+		s.wantTold(t, d, telling, abi.ToldOutcomeTOLD_GONE, "no backend has this index")
 		if n := len(s.remembered(t, d)); n != 0 {
 			t.Errorf("%d flows are remembered", n)
 		}
@@ -239,7 +241,7 @@ func testFlowToldGone(t *testing.T) {
 }
 
 // news reads what the program has written for the other directors.
-func (d *testDirector) news(t testing.TB) (list []directorFlowEntry) {
+func (d *testDirector) news(t testing.TB) (list []abi.FlowEntry) {
 	t.Helper()
 	reader, err := ringbuf.NewReader(d.Maps["told_flows"])
 	if err != nil {
@@ -255,7 +257,7 @@ func (d *testDirector) news(t testing.TB) (list []directorFlowEntry) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, *(*directorFlowEntry)(unsafe.Pointer(&record.RawSample[0])))
+		list = append(list, *(*abi.FlowEntry)(unsafe.Pointer(&record.RawSample[0])))
 	}
 }
 
@@ -264,9 +266,9 @@ func testFlowNews(t *testing.T) {
 	type step struct {
 		flags int
 		older uint32 // the flow's last packet was so long ago
-		news  directorFlowState
+		news  abi.FlowState
 	}
-	const begun, open, closing, reset, active = directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET, directorFlowStateFLOW_ACTIVE
+	const begun, open, closing, reset, active = abi.FlowStateFLOW_BEGUN, abi.FlowStateFLOW_ESTABLISHED, abi.FlowStateFLOW_CLOSING, abi.FlowStateFLOW_RESET, abi.FlowStateFLOW_ACTIVE
 	const syn, ack, fin, rst = int(synFlag), int(ackFlag), int(finFlag), int(rstFlag)
 	for _, test := range []struct {
 		name     string
@@ -278,14 +280,14 @@ func testFlowNews(t *testing.T) {
 			{ack, 0, 0}, {fin, 0, closing}, {ack, 0, 0}, {ack, 32, closing}}},
 		{"guess", model.TCP, 2, []step{{ack, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {rst, 0, reset}, {rst, 0, 0}}},
 		{"attempt", model.TCP, 2, []step{{syn, 0, 0}, {rst, 0, 0}}},
-		{"short connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, begun}, {fin, 0, directorFlowStateFLOW_PARTED}, {rst, 0, 0}}},
+		{"short connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, begun}, {fin, 0, abi.FlowStateFLOW_PARTED}, {rst, 0, 0}}},
 		{"flood", model.TCP, 1, []step{{fin, 0, 0}}},
 		{"same port", model.TCP, 1, []step{{syn, 0, 0}, {syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {fin, 0, closing}, {syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}}},
-		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, directorFlowStateFLOW_TWICE}, {lasting, 0, active}, {0, 0, 0}, {0, 64, active}, {0, 0, 0}}},
+		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, abi.FlowStateFLOW_TWICE}, {lasting, 0, active}, {0, 0, 0}, {0, 64, active}, {0, 0, 0}}},
 	} {
 		for _, is4 := range []bool{true, false} {
 			w, s := flowWorld(test.protocol, is4)
-			w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+			w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
 			d := loadTestDirector(t, w)
 			d.news(t)
 			for i, step := range test.steps {
@@ -311,7 +313,7 @@ func testFlowNews(t *testing.T) {
 	}
 	// While all is read, what moves is news: it may be in none of the places that are looked at.
 	w, s := flowWorld(model.TCP, true)
-	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL | directorSettingsFlagSETTINGS_MOVES)
+	w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_TELL | abi.SettingsFlagSETTINGS_MOVES)
 	d := loadTestDirector(t, w)
 	for i, step := range []struct {
 		cpu   int
@@ -334,7 +336,7 @@ func testFlowNews(t *testing.T) {
 // A follower that waits for news is woken for the first one, and again when it has taken all.
 func testFlowNewsWakes(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
-	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+	w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
 	d := loadTestDirector(t, w)
 	d.news(t)
 	reader, err := ringbuf.NewReader(d.Maps["told_flows"])
@@ -365,10 +367,10 @@ func testFlowNewsWakes(t *testing.T) {
 // Flows that find no room in the ring are counted, and later ones are told again.
 func testFlowUntold(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
-	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+	w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
 	d := loadTestDirector(t, w)
 	d.news(t)
-	untold := d.flowCount(t, directorFlowEventFLOW_UNTOLD)
+	untold := d.flowCount(t, abi.FlowEventFLOW_UNTOLD)
 	s.sends(t, d, clientPort, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 	const times = 6000
 	entry := s.remembered(t, d)[clientPort]
@@ -376,7 +378,7 @@ func testFlowUntold(t *testing.T) {
 		entry.Seen -= 1024
 		s.want(t, d, clientPort, ackFlag, 0, "whether it is told or not")
 	}
-	untold = d.flowCount(t, directorFlowEventFLOW_UNTOLD) - untold
+	untold = d.flowCount(t, abi.FlowEventFLOW_UNTOLD) - untold
 	if news := len(d.news(t)); untold == 0 || uint64(news)+untold != times+2 { // it began, and lasts
 		t.Errorf("%d events were told and %d not, of %d", news, untold, times+2)
 	}
@@ -402,19 +404,19 @@ func testFreshBudget(t *testing.T) {
 		told   int
 	}{{"nothing is used", 0, 2}, {"the common budget is used up", 1, 2}, {"all are used up", 65, 1}} {
 		w, s := flowWorld(model.TCP, true)
-		w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+		w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
 		d := loadTestDirector(t, w)
 		port := uint16(clientPort)
 		for again := true; again; port++ { // in another second nothing is used
 			d.news(t)
-			now, err := monotonic()
+			now, err := flows.Monotonic()
 			must(t, err)
 			full := slices.Repeat([]usedBudget{{second: uint64(now / time.Second), used: 1 << 30}}, ebpf.MustPossibleCPU())
 			for i := range row.usedUp {
 				d.put(t, "fresh_budgets", uint32(i), full)
 			}
 			s.sends(t, d, port, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
-			then, err := monotonic()
+			then, err := flows.Monotonic()
 			must(t, err)
 			if again = then/time.Second != now/time.Second; again {
 				continue

@@ -120,8 +120,8 @@ func testPortUsedAgain(t *testing.T, p *directors) {
 	p.set(t, []int{0}, listedRing(1, 0, 2))
 	p.want(t, p.other, known, syn, second, 1, "the backend drains, and the connection before has ended")
 	p.want(t, p.other, moved, syn, second, 1, "the owner")
-	for i := range p.other.flows.entries {
-		p.other.flows.entries[i].Seen-- // so that the ends seem to be younger, as another host's clock may show it
+	for i := range p.other.flows.Entries {
+		p.other.flows.Entries[i].Seen-- // so that the ends seem to be younger, as another host's clock may show it
 	}
 	must(t, p.other.Remember(ends))
 	for i, backend := range []int{1, 0, 1, 0} {
@@ -167,8 +167,8 @@ func testForgedGuesses(t *testing.T, p *directors) {
 	lasts := func(port uint16, backend int) {
 		t.Helper()
 		p.want(t, p.one, port, ack, real+13, backend, "it goes on")
-		for i := range p.one.flows.entries {
-			p.one.flows.entries[i].Since -= 3
+		for i := range p.one.flows.Entries {
+			p.one.flows.Entries[i].Since -= 3
 		}
 		p.want(t, p.one, port, ack, real+19, backend, "it goes on for a while")
 		p.tell(t, 0, 1)
@@ -190,8 +190,8 @@ func testForgedGuesses(t *testing.T, p *directors) {
 
 	begins(untold, 0, "the owner")
 	forge(untold, 0, 2, "only one director knows the connection")
-	for i := range p.one.flows.entries {
-		p.one.flows.entries[i].Seen -= 5 // so that what the other director tells is younger
+	for i := range p.one.flows.Entries {
+		p.one.flows.Entries[i].Seen -= 5 // so that what the other director tells is younger
 	}
 	p.tell(t, 1, 1)
 	p.want(t, p.one, untold, ack, real+13, 0, "the connection has gone on here")

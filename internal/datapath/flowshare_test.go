@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
@@ -82,7 +83,7 @@ func follow(t *testing.T, d *Datapath) (read func() []model.RememberedFlow) {
 	}
 }
 
-func (d *Datapath) outcome(t *testing.T, outcome directorToldOutcome) uint64 {
+func (d *Datapath) outcome(t *testing.T, outcome abi.ToldOutcome) uint64 {
 	t.Helper()
 	return statusOf(t, d).Flows.Told[outcome].Count
 }
@@ -92,8 +93,8 @@ func (d *Datapath) goesOn(t *testing.T, port uint16, flags uint8) (to model.MAC)
 	t.Helper()
 	d.sendsFrom(t, port, flags)
 	d.sendsFrom(t, port, packet.ACK)
-	for i := range d.flows.entries {
-		d.flows.entries[i].Since -= 3
+	for i := range d.flows.Entries {
+		d.flows.Entries[i].Since -= 3
 	}
 	return d.sendsFrom(t, port, packet.ACK)
 }
@@ -134,7 +135,7 @@ func testFlowsAreShared(t *testing.T) {
 	set(2)
 	isTrue(t, other.sendsFrom(t, told, packet.ACK) == backend, "the other director knows where the connection is")
 	owner := other.sendsFrom(t, untold, packet.ACK)
-	if n := other.outcome(t, directorToldOutcomeTOLD_NEW); n != 1 {
+	if n := other.outcome(t, abi.ToldOutcomeTOLD_NEW); n != 1 {
 		t.Errorf("%d flows are new to the other director, want 1", n)
 	}
 	// A director that knows nothing has no slot that asks, until it is told.
@@ -179,11 +180,11 @@ func TestToldFlowsWait(t *testing.T) {
 	}
 	must(t, d.Remember([]model.RememberedFlow{flow}))
 	must(t, d.Set(shareTable("wire0", 2, 0, false)))
-	if n := d.outcome(t, directorToldOutcomeTOLD_WAITS); n != 1 {
+	if n := d.outcome(t, abi.ToldOutcomeTOLD_WAITS); n != 1 {
 		t.Errorf("%d flows wait, want 1", n)
 	}
 	must(t, d.Set(shareTable("wire0", 3, 0, false)))
-	if n := d.outcome(t, directorToldOutcomeTOLD_NEW); n != 1 {
+	if n := d.outcome(t, abi.ToldOutcomeTOLD_NEW); n != 1 {
 		t.Fatalf("%d flows are remembered that waited for their backend, want 1", n)
 	}
 	onCPU(t, 0, func() {
@@ -194,7 +195,7 @@ func TestToldFlowsWait(t *testing.T) {
 	must(t, d.Remember([]model.RememberedFlow{stranger}))
 	d.told.waiting[0].since = d.told.waiting[0].since.Add(-tellingWaits)
 	must(t, d.Set(shareTable("wire0", 3, 0, false)))
-	if n := d.outcome(t, directorToldOutcomeTOLD_UNKNOWN); n != 1 || len(d.told.waiting) != 0 {
+	if n := d.outcome(t, abi.ToldOutcomeTOLD_UNKNOWN); n != 1 || len(d.told.waiting) != 0 {
 		t.Errorf("%d flows of an unknown backend were given up and %d wait, want 1 and 0", n, len(d.told.waiting))
 	}
 	var many []model.RememberedFlow
@@ -203,13 +204,13 @@ func TestToldFlowsWait(t *testing.T) {
 		many = append(many, stranger)
 	}
 	must(t, d.Remember(many))
-	if n := d.outcome(t, directorToldOutcomeTOLD_UNKNOWN); n != 11 || len(d.told.waiting) != tellingsWait {
+	if n := d.outcome(t, abi.ToldOutcomeTOLD_UNKNOWN); n != 11 || len(d.told.waiting) != tellingsWait {
 		t.Errorf("%d flows were given up and %d wait, want 11 and %d", n, len(d.told.waiting), tellingsWait)
 	}
 	broken := flow
 	broken.Source = netip.MustParseAddrPort("[2001:db8::1]:5")
 	must(t, d.Remember([]model.RememberedFlow{broken}))
-	if n := d.outcome(t, directorToldOutcomeTOLD_UNKNOWN); n != 12 {
+	if n := d.outcome(t, abi.ToldOutcomeTOLD_UNKNOWN); n != 12 {
 		t.Errorf("a flow of two families was taken: %d were given up, want 12", n)
 	}
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
 
-func settingsOf(t *testing.T, d *Datapath) (settings directorSettings) {
+func settingsOf(t *testing.T, d *Datapath) (settings abi.Settings) {
 	t.Helper()
 	must(t, d.kernel.ThisDirector.Lookup(uint32(0), &settings))
 	return settings
@@ -104,7 +105,7 @@ func TestTunnelSourceStays(t *testing.T) {
 	}
 	must(t, d.Set(table))
 	want := settingsOf(t, d).TunnelSource4
-	if first := bigEndianAddress(netip.MustParseAddr("10.7.0.1")); want != first {
+	if first := abi.BigEndianAddress(netip.MustParseAddr("10.7.0.1")); want != first {
 		t.Fatalf("tunnels come from %#x, want the address towards the first service's backend, %#x", want, first)
 	}
 	for range 20 {

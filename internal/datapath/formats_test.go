@@ -4,6 +4,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -21,8 +22,8 @@ func TestFormatsHold(t *testing.T) {
 	if flows != "7248a15afff91a2a" || snat != "f48e15cb1978682d" {
 		t.Errorf("the formats of flow memory and full NAT's table are named %s and %s", flows, snat)
 	}
-	var e directorFlowEntry
-	var f directorSnatFlow
+	var e abi.FlowEntry
+	var f abi.SnatFlow
 	for _, field := range []struct {
 		name     string
 		at, want uintptr
@@ -58,7 +59,7 @@ func TestFormatsHold(t *testing.T) {
 }
 
 // asBefore is an entry as a version without classes leaves it.
-func asBefore(e *directorFlowEntry, state directorFlowState) {
+func asBefore(e *abi.FlowEntry, state abi.FlowState) {
 	e.State, e.Since, e.Next = uint8(state), 0, 0
 }
 
@@ -78,9 +79,9 @@ func testFlowsOfBefore(t *testing.T) {
 	must(t, d.Set(tableOf(1, 3, 1))) // its slots settle
 	backend := d.sends(t, packet.SYN)
 	d.sends(t, packet.ACK)
-	for i := range d.flows.entries {
-		if e := &d.flows.entries[i]; e.State > uint8(directorFlowStateFLOW_CLAIMED) {
-			asBefore(e, directorFlowStateFLOW_ESTABLISHED)
+	for i := range d.flows.Entries {
+		if e := &d.flows.Entries[i]; e.State > uint8(abi.FlowStateFLOW_CLAIMED) {
+			asBefore(e, abi.FlowStateFLOW_ESTABLISHED)
 		}
 	}
 	must(t, d.Close())
@@ -107,20 +108,20 @@ func testFlowsOfBefore(t *testing.T) {
 // Full NAT goes on with flows that a version without numbers has left, whatever they had come
 // to, and learns their numbers.
 func testSNATOfBefore(t *testing.T) {
-	for state, want := range map[directorSnatState]directorSnatState{
-		directorSnatStateSNAT_SYN:         directorSnatStateSNAT_ESTABLISHED, // its SYN-ACK came in time of that version
-		directorSnatStateSNAT_ESTABLISHED: directorSnatStateSNAT_ESTABLISHED,
-		directorSnatStateSNAT_CLOSING:     directorSnatStateSNAT_CLOSING,
+	for state, want := range map[abi.SnatState]abi.SnatState{
+		abi.SnatStateSNAT_SYN:         abi.SnatStateSNAT_ESTABLISHED, // its SYN-ACK came in time of that version
+		abi.SnatStateSNAT_ESTABLISHED: abi.SnatStateSNAT_ESTABLISHED,
+		abi.SnatStateSNAT_CLOSING:     abi.SnatStateSNAT_CLOSING,
 	} {
 		w, s, _ := snatWorld(true)
 		d := loadTestDirector(t, w)
 		s.says(t, d, clientPort, packet.SYN)
 		at, e := s.flowOf(t, d, clientPort)
-		e.State, e.Proof, e.Asked = uint8(state), 0, directorSnatAsked{}
-		if state == directorSnatStateSNAT_CLOSING {
+		e.State, e.Proof, e.Asked = uint8(state), 0, abi.SnatAsked{}
+		if state == abi.SnatStateSNAT_CLOSING {
 			e.Fins = twinBackend
 		}
-		d.setFlow(t, at, e.directorSnatFlow)
+		d.setFlow(t, at, e.SnatFlow)
 		s.says(t, d, clientPort, packet.ACK)
 		s.hears(t, d, clientPort, packet.ACK)
 		if got := s.state(t, d, clientPort); got != want {

@@ -3,6 +3,7 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -30,7 +31,7 @@ func (s scenario) forwardRows() []row {
 	}
 	last := s.forward("TTL 1", s.flow(), 0, withTTL(to, 1), from)
 	if s.backends[0].mode == model.NAT { // which routes
-		last = row{name: "TTL 1", in: last.in}.passed(directorReasonPASS_TTL_EXPIRED)
+		last = row{name: "TTL 1", in: last.in}.passed(abi.ReasonPASS_TTL_EXPIRED)
 	}
 	rows = append(rows, last)
 	if s.protocol == model.TCP {
@@ -47,12 +48,12 @@ func (s scenario) forwardRows() []row {
 	}
 	if s.backends[0].mode == model.L2DSR {
 		sent := s.forward("", s.flow(), 0, s.data(100)...)
-		rows = append(rows, row{name: "flooded by a switch", in: sent.out, backend: sent.backend}.passed(directorReasonPASS_SENT_ALREADY))
+		rows = append(rows, row{name: "flooded by a switch", in: sent.out, backend: sent.backend}.passed(abi.ReasonPASS_SENT_ALREADY))
 		for arrives, leaves := range map[uint8]uint8{64: 3, 3: 2, 2: 1} {
 			rows = append(rows, s.forward("from the backend", s.flow(), 0, withTTL(to, leaves), from).from(sent.out[:6], withTTL(to, arrives), from))
 		}
 		rows = append(rows, s.forward("from the backend, for the fourth time", s.flow(), 0, to, from).
-			from(sent.out[:6], withTTL(to, 1), from).passed(directorReasonPASS_SENT_ALREADY))
+			from(sent.out[:6], withTTL(to, 1), from).passed(abi.ReasonPASS_SENT_ALREADY))
 	}
 	return append(rows, s.optionRows()...)
 }

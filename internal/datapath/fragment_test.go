@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -30,29 +31,29 @@ func pieces(id uint32, headers ...packet.Header) [][]byte {
 
 func (s scenario) fragmentRows(id uint32) []row {
 	// follows is the row of a fragment, sent after those before it.
-	follows := func(name string, reason directorReason, frame []byte, before ...[]byte) row {
+	follows := func(name string, reason abi.Reason, frame []byte, before ...[]byte) row {
 		inner := packet.Bytes(frame[14:])
 		r := row{name: name, in: frame, before: before}
 		return r.forwarded(reason, s.testService, 0, s.leaves(s.flow(), 0, inner))
 	}
 	forward := s.forward("", s.flow(), 0, s.data(0)...).reason
 	one, two, three := pieces(id+1, s.data(600)...), pieces(id+2, s.data(600)...), pieces(id+3, s.data(600)...)
-	unknown := row{name: "later without first", in: two[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)
-	otherID := row{name: "later of another packet", in: two[2], before: one[:1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)
+	unknown := row{name: "later without first", in: two[1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil)
+	otherID := row{name: "later of another packet", in: two[2], before: one[:1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil)
 	foreign := pieces(id+4, ip(s.client, vipAddress(s.vip.Is4(), 0xfff)), l4(s.protocol, clientPort, servicePort), packet.Zeros(600))
-	elsewhere := row{name: "later, no VIP", in: foreign[1]}.passed(directorReasonPASS_NO_SERVICE)
+	elsewhere := row{name: "later, no VIP", in: foreign[1]}.passed(abi.ReasonPASS_NO_SERVICE)
 	tagged := row{name: "later in another segment", before: one[:1],
 		in: append(append(packet.Build(packet.EthernetHeader{Dst: ownMAC, Src: clientMAC, Type: packet.EtherTypeVLAN}), 0, 7), one[1][12:]...)}
 	closed := pieces(id+5, ip(s.client, s.vip), l4(s.protocol, clientPort, otherPort), packet.Zeros(600))
 	rows := []row{
 		follows("first", forward, one[0]),
-		follows("second", directorReasonFORWARD_FRAGMENT, one[1]),
-		follows("last", directorReasonFORWARD_FRAGMENT, one[2]),
+		follows("second", abi.ReasonFORWARD_FRAGMENT, one[1]),
+		follows("last", abi.ReasonFORWARD_FRAGMENT, one[2]),
 		unknown, otherID, elsewhere,
-		tagged.passed(directorReasonPASS_NO_SERVICE),
-		follows("last before second", directorReasonFORWARD_FRAGMENT, three[2], three[0]),
-		row{name: "first to no service", in: closed[0]}.passed(directorReasonPASS_NO_SERVICE),
-		row{name: "later to no service", in: closed[1]}.passed(directorReasonPASS_NO_SERVICE),
+		tagged.passed(abi.ReasonPASS_NO_SERVICE),
+		follows("last before second", abi.ReasonFORWARD_FRAGMENT, three[2], three[0]),
+		row{name: "first to no service", in: closed[0]}.passed(abi.ReasonPASS_NO_SERVICE),
+		row{name: "later to no service", in: closed[1]}.passed(abi.ReasonPASS_NO_SERVICE),
 	}
 	return append(rows, s.pingRows(id+6)...)
 }
@@ -67,13 +68,13 @@ func (s scenario) pingRows(id uint32) []row {
 		back = four
 	}
 	answer := packet.Fragments(id, 256, append([]packet.Header{packet.EthernetHeader{Dst: clientMAC, Src: ownMAC}}, echo(is4, false, back, 600)...)...)
-	rows := []row{row{name: "later of an echo, before its first", in: ping[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)}
+	rows := []row{row{name: "later of an echo, before its first", in: ping[1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil)}
 	for _, i := range []int{0, 2, 1} {
-		rows = append(rows, row{name: fmt.Sprintf("piece %d of an echo", i), in: ping[i]}.answered(directorReasonANSWER_ECHO, answer[i]))
+		rows = append(rows, row{name: fmt.Sprintf("piece %d of an echo", i), in: ping[i]}.answered(abi.ReasonANSWER_ECHO, answer[i]))
 	}
 	e := icmpErrors(is4)[0]
 	split := pieces(id+1000, s.router(), e.header, packet.Quote(1000, s.reply(servicePort)...), packet.Zeros(600))
-	return append(rows, row{name: "first of an error", in: split[0]}.passed(directorReasonPASS_NO_SERVICE))
+	return append(rows, row{name: "first of an error", in: split[0]}.passed(abi.ReasonPASS_NO_SERVICE))
 }
 
 // An entry is good for as long as a receiver waits, not longer.
@@ -84,10 +85,10 @@ func testFragmentEntryExpires(t *testing.T) {
 	d := loadTestDirector(t, w)
 	frames := pieces(5, s.data(600)...)
 	d.check(t, []row{
-		{name: "first", in: frames[0], reason: directorReasonFORWARD_L2DSR, action: xdpTX, backend: 1, out: s.leaves(s.flow(), 0, packet.Bytes(frames[0][14:]))},
+		{name: "first", in: frames[0], reason: abi.ReasonFORWARD_L2DSR, action: xdpTX, backend: 1, out: s.leaves(s.flow(), 0, packet.Bytes(frames[0][14:]))},
 	})
-	var key directorFragmentKey
-	var value directorFragment
+	var key abi.FragmentKey
+	var value abi.Fragment
 	if !d.Maps["fragments"].Iterate().Next(&key, &value) {
 		t.Fatal("the first fragment left no entry")
 	}
@@ -97,9 +98,9 @@ func testFragmentEntryExpires(t *testing.T) {
 	reused := s.abiBackend(0)
 	reused.Epoch++
 	d.put(t, "backends", s.first, reused)
-	d.check(t, []row{row{name: "later, its backend's index is another's", in: frames[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)})
+	d.check(t, []row{row{name: "later, its backend's index is another's", in: frames[1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil)})
 	d.put(t, "backends", s.first, s.abiBackend(0))
 	value.Expires = 1
 	d.put(t, "fragments", key, value)
-	d.check(t, []row{row{name: "later, after the entry's time", in: frames[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)})
+	d.check(t, []row{row{name: "later, after the entry's time", in: frames[1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil)})
 }

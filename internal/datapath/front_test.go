@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -66,7 +68,7 @@ func isForwarded(t *testing.T, d *Datapath, s *model.TableService) bool {
 // gone, and no key has it until packets that saw the first one are gone, too.
 func TestPlaceOfTheFrontRests(t *testing.T) {
 	clock := time.Unix(0, 0)
-	f := &fronts{places: make([]directorFront, 1<<frontBits), since: map[uint32]time.Time{}, now: func() time.Time { return clock }}
+	f := &fronts{Memory: bpfload.Memory[abi.Front]{Entries: make([]abi.Front, 1<<frontBits)}, since: map[uint32]time.Time{}, now: func() time.Time { return clock }}
 	first := endpoint{address: netip.MustParseAddr("192.0.2.1"), protocol: 6, port: 80}
 	key, place := frontOf(first)
 	second := first
@@ -77,11 +79,11 @@ func TestPlaceOfTheFrontRests(t *testing.T) {
 		}
 	}
 	secondKey, _ := frontOf(second)
-	has := func(want directorFront, service uint64) {
+	has := func(want abi.Front, service uint64) {
 		t.Helper()
 		want.Service = service
-		if f.places[place] != want {
-			t.Fatalf("the place has %+v, want %+v", f.places[place], want)
+		if f.Entries[place] != want {
+			t.Fatalf("the place has %+v, want %+v", f.Entries[place], want)
 		}
 	}
 	f.add(map[endpoint]uint32{first: 0})

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -28,15 +29,15 @@ func testFullTable(t *testing.T) {
 			d.establishAll(t)
 			d.ageAll(t, 10)
 			fresh := row{name: "new flow when all are established", in: build(s.opening(60000)...)}
-			d.check(t, []row{fresh.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+			d.check(t, []row{fresh.dropped(abi.ReasonDROP_SNAT_FULL, s.testService)})
 			for port, source := range s.sources(t, d) {
 				data := []packet.Header{ip(s.client, s.vip), l4(s.protocol, port, servicePort), packet.Zeros(3)}
 				answer := translated(s.back(source, 3), end{}, end{}, 0)
 				back := translated(answer, s.vipEnd(), end{s.client, port}, 1)
 				d.check(t, []row{
-					row{name: fmt.Sprintf("port %d", port), in: build(data...)}.forwarded(directorReasonFORWARD_NAT, s.testService, 0,
+					row{name: fmt.Sprintf("port %d", port), in: build(data...)}.forwarded(abi.ReasonFORWARD_NAT, s.testService, 0,
 						packet.Build(append([]packet.Header{s.left(0)}, translated(data, source, s.backendEnd(), 1)...)...)),
-					s.sent(fmt.Sprintf("reply to port %d", port), directorReasonFORWARD_REPLY, build(answer...), back...),
+					s.sent(fmt.Sprintf("reply to port %d", port), abi.ReasonFORWARD_REPLY, build(answer...), back...),
 				})
 			}
 		})
@@ -90,10 +91,10 @@ func (s scenario) sources(t *testing.T, d *testDirector) map[uint16]end {
 func (d *testDirector) establishAll(t *testing.T) {
 	t.Helper()
 	for at, e := range d.flows(t) {
-		if e.State = uint8(directorSnatStateSNAT_ESTABLISHED); (at/64)%2 == 1 {
-			e.State = uint8(directorSnatStateSNAT_TWO_WAY)
+		if e.State = uint8(abi.SnatStateSNAT_ESTABLISHED); (at/64)%2 == 1 {
+			e.State = uint8(abi.SnatStateSNAT_TWO_WAY)
 		}
-		d.setFlow(t, at, e.directorSnatFlow)
+		d.setFlow(t, at, e.SnatFlow)
 	}
 }
 
@@ -102,7 +103,7 @@ func (d *testDirector) ageAll(t *testing.T, age uint32) {
 	t.Helper()
 	for at, e := range d.flows(t) {
 		e.Seen = snatNow(t) - age
-		d.setFlow(t, at, e.directorSnatFlow)
+		d.setFlow(t, at, e.SnatFlow)
 	}
 }
 
@@ -120,9 +121,9 @@ func testReplacedFlows(t *testing.T) {
 	scenarios := w.scenarios(isFullNAT)
 	d := loadTestDirector(t, w)
 	for _, s := range scenarios {
-		states := map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_SYN, directorSnatStateSNAT_ANSWERED, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET}, "kept": {directorSnatStateSNAT_ESTABLISHED, directorSnatStateSNAT_CLOSING}}
+		states := map[string][]abi.SnatState{"replaceable": {abi.SnatStateSNAT_SYN, abi.SnatStateSNAT_ANSWERED, abi.SnatStateSNAT_CLOSED, abi.SnatStateSNAT_RESET}, "kept": {abi.SnatStateSNAT_ESTABLISHED, abi.SnatStateSNAT_CLOSING}}
 		if s.protocol == model.UDP {
-			states = map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_ONE_WAY, directorSnatStateSNAT_TRIED}, "kept": {directorSnatStateSNAT_TWO_WAY}}
+			states = map[string][]abi.SnatState{"replaceable": {abi.SnatStateSNAT_ONE_WAY, abi.SnatStateSNAT_TRIED}, "kept": {abi.SnatStateSNAT_TWO_WAY}}
 		}
 		for kind, list := range states {
 			for _, state := range list {
@@ -132,7 +133,7 @@ func testReplacedFlows(t *testing.T) {
 					for _, age := range []uint32{0, 4} {
 						for at, e := range d.flows(t) {
 							e.State, e.Seen = uint8(state), snatNow(t)-age
-							d.setFlow(t, at, e.directorSnatFlow)
+							d.setFlow(t, at, e.SnatFlow)
 						}
 						action, _ := d.run(t, build(s.opening(50000)...), 0)
 						if forwarded := action == xdpTX; forwarded != (kind == "replaceable" && age > 0) {
@@ -149,14 +150,14 @@ func testReplacedFlows(t *testing.T) {
 type step struct {
 	fromBackend bool
 	flags       uint8
-	want        directorSnatState
+	want        abi.SnatState
 }
 
 // The states of a flow.
 func testFlowStates(t *testing.T) {
 	const syn, ack, fin, rst = packet.SYN, packet.ACK, packet.FIN, packet.RST
-	const opening, answered, established, closing, closed, reset = directorSnatStateSNAT_SYN, directorSnatStateSNAT_ANSWERED, directorSnatStateSNAT_ESTABLISHED,
-		directorSnatStateSNAT_CLOSING, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET
+	const opening, answered, established, closing, closed, reset = abi.SnatStateSNAT_SYN, abi.SnatStateSNAT_ANSWERED, abi.SnatStateSNAT_ESTABLISHED,
+		abi.SnatStateSNAT_CLOSING, abi.SnatStateSNAT_CLOSED, abi.SnatStateSNAT_RESET
 	w := &testWorld{}
 	scenarios := w.scenarios(isFullNAT)
 	d := loadTestDirector(t, w)
@@ -190,7 +191,7 @@ func testFlowStates(t *testing.T) {
 						d.run(t, frame, 0)
 					}
 					_, e := s.flowOf(t, d, clientPort)
-					if directorSnatState(e.State) != step.want || i > 0 && e.source != source {
+					if abi.SnatState(e.State) != step.want || i > 0 && e.source != source {
 						t.Fatalf("step %d: state %d from %v, want %d from %v", i, e.State, e.source, step.want, source)
 					}
 					source = e.source
@@ -206,23 +207,23 @@ func testFlowStates(t *testing.T) {
 func (s scenario) datagramStates(t *testing.T, d *testDirector) {
 	d.run(t, build(s.data(1)...), 0)
 	_, e := s.flowOf(t, d, clientPort)
-	if got := directorSnatState(e.State); got != directorSnatStateSNAT_ONE_WAY {
+	if got := abi.SnatState(e.State); got != abi.SnatStateSNAT_ONE_WAY {
 		t.Errorf("after the first datagram: state %d", got)
 	}
 	d.run(t, build(s.back(e.source, 1)...), 0)
 	d.run(t, build(s.data(1)...), 0)
 	at, e := s.flowOf(t, d, clientPort)
-	if directorSnatState(e.State) != directorSnatStateSNAT_TRIED {
+	if abi.SnatState(e.State) != abi.SnatStateSNAT_TRIED {
 		t.Errorf("after the answer and one more: state %d", e.State)
 	}
 	e.Proof -= 3 // it has gone on for a while
-	d.setFlow(t, at, e.directorSnatFlow)
+	d.setFlow(t, at, e.SnatFlow)
 	d.run(t, build(s.back(e.source, 1)...), 0)
-	if _, e = s.flowOf(t, d, clientPort); directorSnatState(e.State) != directorSnatStateSNAT_TRIED {
+	if _, e = s.flowOf(t, d, clientPort); abi.SnatState(e.State) != abi.SnatStateSNAT_TRIED {
 		t.Errorf("the backend alone goes on: state %d", e.State)
 	}
 	d.run(t, build(s.data(1)...), 0)
-	if _, e = s.flowOf(t, d, clientPort); directorSnatState(e.State) != directorSnatStateSNAT_TWO_WAY {
+	if _, e = s.flowOf(t, d, clientPort); abi.SnatState(e.State) != abi.SnatStateSNAT_TWO_WAY {
 		t.Errorf("both have gone on: state %d", e.State)
 	}
 }
@@ -232,14 +233,14 @@ func testFlowTimeouts(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(isFullNAT)
 	d := loadTestDirector(t, w)
-	seconds := map[directorSnatState]float64{
-		directorSnatStateSNAT_SYN: 60, directorSnatStateSNAT_ESTABLISHED: 7440, directorSnatStateSNAT_CLOSING: 240,
-		directorSnatStateSNAT_CLOSED: 60, directorSnatStateSNAT_RESET: 60,
-		directorSnatStateSNAT_ONE_WAY: 30, directorSnatStateSNAT_TWO_WAY: 300, directorSnatStateSNAT_ANSWERED: 60, directorSnatStateSNAT_TRIED: 30,
+	seconds := map[abi.SnatState]float64{
+		abi.SnatStateSNAT_SYN: 60, abi.SnatStateSNAT_ESTABLISHED: 7440, abi.SnatStateSNAT_CLOSING: 240,
+		abi.SnatStateSNAT_CLOSED: 60, abi.SnatStateSNAT_RESET: 60,
+		abi.SnatStateSNAT_ONE_WAY: 30, abi.SnatStateSNAT_TWO_WAY: 300, abi.SnatStateSNAT_ANSWERED: 60, abi.SnatStateSNAT_TRIED: 30,
 	}
 	for _, s := range scenarios {
 		for state, after := range seconds {
-			isUDP := state == directorSnatStateSNAT_ONE_WAY || state == directorSnatStateSNAT_TWO_WAY || state == directorSnatStateSNAT_TRIED
+			isUDP := state == abi.SnatStateSNAT_ONE_WAY || state == abi.SnatStateSNAT_TWO_WAY || state == abi.SnatStateSNAT_TRIED
 			if isUDP != (s.protocol == model.UDP) {
 				continue
 			}
@@ -254,18 +255,18 @@ func testFlowTimeouts(t *testing.T) {
 }
 
 // checkAge: after so long a reply still reaches the client, or does not.
-func (s scenario) checkAge(t *testing.T, d *testDirector, state directorSnatState, age uint32, alive bool) {
+func (s scenario) checkAge(t *testing.T, d *testDirector, state abi.SnatState, age uint32, alive bool) {
 	t.Helper()
 	d.putSNAT(t, snatSources, snatPorts)
 	d.run(t, build(s.opening(clientPort)...), 0)
 	at, e := s.flowOf(t, d, clientPort)
 	e.State, e.Seen = uint8(state), snatNow(t)-age
-	d.setFlow(t, at, e.directorSnatFlow)
+	d.setFlow(t, at, e.SnatFlow)
 	before := d.read(t)
 	d.run(t, build(s.back(e.source, 1)...), 0)
 	counted := d.read(t).since(before)
 	// No route and no neighbor are needed: what matters is whose packet it is.
-	_, foreign := counted[reasonName(directorReasonPASS_NO_SERVICE)]
+	_, foreign := counted[reasonName(abi.ReasonPASS_NO_SERVICE)]
 	if foreign == alive {
 		t.Errorf("state %d quiet for %d: reply counted as %s", state, age, counted)
 	}
@@ -288,13 +289,13 @@ func testFlowsAndBackends(t *testing.T) {
 			if _, other := s.flowOf(t, d, clientPort+1); other.Backend != s.testService.first+1 {
 				t.Errorf("a new flow went to backend %d, want %d", other.Backend, s.testService.first+1)
 			}
-			s.backends[0].state = directorBackendStateBACKEND_DRAINING
+			s.backends[0].state = abi.BackendStateBACKEND_DRAINING
 			d.put(t, "backends", s.testService.first, s.abiBackend(0))
 			d.check(t, []row{s.fullForward("backend drains", d, s.data(3)...)})
-			s.backends[0].state = directorBackendStateBACKEND_DOWN
+			s.backends[0].state = abi.BackendStateBACKEND_DOWN
 			d.put(t, "backends", s.testService.first, s.abiBackend(0))
 			s.checkLost(t, d, e)
-			s.backends[0].state = directorBackendStateBACKEND_ACTIVE
+			s.backends[0].state = abi.BackendStateBACKEND_ACTIVE
 			reused := s.abiBackend(0)
 			reused.Epoch++
 			d.put(t, "backends", s.testService.first, reused)
@@ -308,7 +309,7 @@ func (s scenario) checkLost(t *testing.T, d *testDirector, e flowEntry) {
 	t.Helper()
 	if s.protocol == model.TCP {
 		lost := row{name: "backend is down", in: build(s.data(3)...)}
-		d.check(t, []row{lost.dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService)})
+		d.check(t, []row{lost.dropped(abi.ReasonDROP_SNAT_UNKNOWN, s.testService)})
 		return
 	}
 	d.run(t, build(s.data(3)...), 0)
@@ -331,7 +332,7 @@ func testNoSource(t *testing.T) {
 		for _, s := range scenarios {
 			if s.vip.Is4() == is4 {
 				full := row{name: s.name, in: build(s.opening(clientPort)...)}
-				d.check(t, []row{full.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+				d.check(t, []row{full.dropped(abi.ReasonDROP_SNAT_FULL, s.testService)})
 			}
 		}
 	}

@@ -7,13 +7,14 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
 
 // flowEntry is one flow of full NAT as it is in the kernel.
 type flowEntry struct {
-	directorSnatFlow
+	abi.SnatFlow
 	source end // that it was given
 }
 
@@ -23,7 +24,7 @@ func (d *testDirector) flows(t testing.TB) map[int]flowEntry {
 	ports := int(snatPorts.Last-snatPorts.First) + 1
 	out := map[int]flowEntry{}
 	for bucket := 1; bucket < int(d.snat.MaxEntries()); bucket++ {
-		var entries directorSnatBucket
+		var entries abi.SnatBucket
 		must(t, d.snat.Lookup(uint32(bucket), &entries))
 		for i, e := range entries.Flows {
 			at := (bucket-1)*snatBucketSize + i
@@ -37,9 +38,9 @@ func (d *testDirector) flows(t testing.TB) map[int]flowEntry {
 }
 
 // setFlow writes one entry.
-func (d *testDirector) setFlow(t testing.TB, at int, e directorSnatFlow) {
+func (d *testDirector) setFlow(t testing.TB, at int, e abi.SnatFlow) {
 	t.Helper()
-	var entries directorSnatBucket
+	var entries abi.SnatBucket
 	bucket := uint32(at/snatBucketSize + 1)
 	must(t, d.snat.Lookup(bucket, &entries))
 	entries.Flows[at%snatBucketSize] = e
@@ -110,11 +111,11 @@ func (s scenario) unknownRows() (rows []row) {
 	}
 	for name, flags := range map[string]uint8{"ACK": packet.ACK, "SYN-ACK": packet.SYN | packet.ACK, "RST": packet.RST, "FIN": packet.FIN | packet.ACK} {
 		in := build(ip(s.client, s.vip), packet.TCPHeader{Src: clientPort + 1, Dst: servicePort, Flags: flags})
-		rows = append(rows, row{name: name + " of no flow", in: in}.dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService))
+		rows = append(rows, row{name: name + " of no flow", in: in}.dropped(abi.ReasonDROP_SNAT_UNKNOWN, s.testService))
 	}
 	e := icmpErrors(s.vip.Is4())[0]
 	about := row{name: "error about no flow", in: build(s.router(), e.header, packet.Quote(8, s.reply(servicePort)...))}
-	return append(rows, about.dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService))
+	return append(rows, about.dropped(abi.ReasonDROP_SNAT_UNKNOWN, s.testService))
 }
 
 // sourceEnd is the n-th port of the first source address.
@@ -127,7 +128,7 @@ func (s scenario) sourceEnd(n uint16) end {
 
 // fullForward is the row of a client's packet that leaves from its flow's source.
 func (s scenario) fullForward(name string, d *testDirector, headers ...packet.Header) row {
-	r := row{name: name, in: build(headers...)}.forwarded(directorReasonFORWARD_NAT, s.testService, 0, nil)
+	r := row{name: name, in: build(headers...)}.forwarded(abi.ReasonFORWARD_NAT, s.testService, 0, nil)
 	r.late = func(t *testing.T, _ []byte) []byte {
 		_, e := s.flowOf(t, d, clientPort)
 		return packet.Build(append([]packet.Header{s.left(0)}, translated(headers, e.source, s.backendEnd(), 1)...)...)
@@ -141,7 +142,7 @@ func (s scenario) fullForwardRows(d *testDirector) []row {
 		s.fullForward("data", d, s.data(100)...),
 		s.fullForward("odd payload", d, to, from, packet.Text("odd")),
 		s.fullForward("largest that fits", d, s.sized(1500)...),
-		row{name: "TTL 1", in: build(withTTL(to, 1), from)}.passed(directorReasonPASS_TTL_EXPIRED),
+		row{name: "TTL 1", in: build(withTTL(to, 1), from)}.passed(abi.ReasonPASS_TTL_EXPIRED),
 		s.tooBig("does not fit", nil, s.sized(1501)),
 	}
 	if s.vip.Is4() {
@@ -164,14 +165,14 @@ func (s scenario) clientEnd() end { return end{s.client, clientPort} }
 func (s scenario) fullReplyRows(source end) []row {
 	answer := s.back(source, 100)
 	reply := func(name string, headers ...packet.Header) row {
-		return s.sent(name, directorReasonFORWARD_REPLY, build(headers...), translated(headers, s.vipEnd(), s.clientEnd(), 1)...)
+		return s.sent(name, abi.ReasonFORWARD_REPLY, build(headers...), translated(headers, s.vipEnd(), s.clientEnd(), 1)...)
 	}
 	last := []packet.Header{withTTL(answer[0], 1), answer[1]}
 	told := scenario{testService: &testService{vip: source.address}, client: s.backendEnd().address}
 	return []row{
 		reply("reply", answer...),
 		reply("odd reply", answer[0], answer[1], packet.Text("odd")),
-		{name: "reply with TTL 1", in: build(last...), reason: directorReasonPASS_REPLY_UNROUTED, action: xdpPass,
+		{name: "reply with TTL 1", in: build(last...), reason: abi.ReasonPASS_REPLY_UNROUTED, action: xdpPass,
 			out: build(translated(last, s.vipEnd(), s.clientEnd(), 0)...)},
 		told.tooBig("reply that does not fit", nil, s.back(source, 1600)),
 		s.pass("from another port", answer[0], l4(s.protocol, otherPort, source.port)),
@@ -192,13 +193,13 @@ func (s scenario) fullErrorRows(source end) (rows []row) {
 			original := translated(s.reply(servicePort), s.backendEnd(), source, 0)
 			out := packet.Build(s.left(0), withTTL(ip(source.address, s.backendEnd().address), 56), e.header, packet.Quote(quoted, original...))
 			rows = append(rows, row{name: fmt.Sprintf("%s to the backend, %d bytes", e.name, quoted), in: in}.
-				forwarded(directorReasonFORWARD_ICMP_ERROR, s.testService, 0, out))
+				forwarded(abi.ReasonFORWARD_ICMP_ERROR, s.testService, 0, out))
 
 			about := s.data(30)
 			received := translated(about, source, s.backendEnd(), 1)
 			told := translated(about, end{}, end{}, 1)
 			for from, as := range map[netip.Addr]netip.Addr{s.backendEnd().address: s.vip, router: router} {
-				rows = append(rows, s.sent(fmt.Sprintf("%s from %v, %d bytes", e.name, from, quoted), directorReasonFORWARD_ICMP_ERROR,
+				rows = append(rows, s.sent(fmt.Sprintf("%s from %v, %d bytes", e.name, from, quoted), abi.ReasonFORWARD_ICMP_ERROR,
 					build(ip(from, source.address), e.header, packet.Quote(quoted, received...)),
 					withTTL(ip(as, s.client), 56), e.header, packet.Quote(quoted, told...)))
 			}
@@ -211,9 +212,9 @@ func (s scenario) fullFragmentRows(id uint32, source end) (rows []row) {
 	in, out := pieces(id, s.data(600)...), pieces(id, translated(s.data(600), source, s.backendEnd(), 1)...)
 	back, client := pieces(id+1, s.back(source, 600)...), pieces(id+1, translated(s.back(source, 600), s.vipEnd(), s.clientEnd(), 1)...)
 	for i := range in {
-		reason, reply := directorReasonFORWARD_FRAGMENT, directorReasonFORWARD_FRAGMENT
+		reason, reply := abi.ReasonFORWARD_FRAGMENT, abi.ReasonFORWARD_FRAGMENT
 		if i == 0 {
-			reason, reply = directorReasonFORWARD_NAT, directorReasonFORWARD_REPLY
+			reason, reply = abi.ReasonFORWARD_NAT, abi.ReasonFORWARD_REPLY
 		}
 		rows = append(rows,
 			row{name: fmt.Sprintf("fragment %d", i), in: in[i]}.forwarded(reason, s.testService, 0, relinked(out[i], s.left(0))),

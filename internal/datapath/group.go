@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"weir.io/weir/internal/contents"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 )
 
@@ -19,7 +21,7 @@ const waitRate = 10000
 // peer is another director of the group and the way to it.
 type peer struct {
 	address netip.Addr
-	hop     nextHop
+	hop     nexthop.Hop
 	there   bool // it answers, and how frames get to it is known
 }
 
@@ -33,8 +35,8 @@ type group struct {
 // hostMaps is what this process has written of this host and of the group; nil: nothing yet.
 type hostMaps struct {
 	own   map[uint64]uint8
-	peers []directorPeer
-	slots []directorGroupSlot
+	peers []abi.Peer
+	slots []abi.GroupSlot
 }
 
 // readGroup looks up the configured directors: which one this is, and how frames get to the others.
@@ -44,8 +46,8 @@ func (d *Datapath) readGroup() group {
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	for _, a := range slices.Compact(addresses) {
 		// As for an l2dsr backend: on a shared link, or not at all.
-		hop := d.hops.resolve(model.TableBackend{Address: a, Mode: model.L2DSR}, d.own)
-		if hop.local {
+		hop := d.hops.Resolve(model.TableBackend{Address: a, Mode: model.L2DSR}, d.own)
+		if hop.Local {
 			g.own = append(g.own, a)
 			continue
 		}
@@ -58,7 +60,7 @@ func (d *Datapath) readGroup() group {
 // with them. What an earlier process has written stays until it is known which directors answer.
 func (d *Datapath) followGroup() (flag uint32, err error) {
 	d.group = d.readGroup()
-	on := uint32(directorSettingsFlagSETTINGS_GROUP)
+	on := uint32(abi.SettingsFlagSETTINGS_GROUP)
 	if len(d.group.own) == 0 || len(d.group.peers) == 0 {
 		if len(d.group.own) == 0 && len(d.group.peers) > 0 && !d.outside {
 			d.log.Warn("director.group has no address of this host: fragments stay where they arrive", "group", d.table.Group)
@@ -84,7 +86,7 @@ func (d *Datapath) followGroup() (flag uint32, err error) {
 	}
 	for i := range d.group.peers {
 		p := &d.group.peers[i]
-		p.there = answers[p.address] && !p.hop.mac.IsZero()
+		p.there = answers[p.address] && !p.hop.MAC.IsZero()
 	}
 	if err := d.writeSlots(); err != nil {
 		return 0, err
@@ -129,14 +131,14 @@ func (d *Datapath) awaitGroup() {
 // them are known.
 func (d *Datapath) writePeers() error {
 	macs := map[uint64]uint32{}
-	entries := make([]directorPeer, d.kernel.Peers.MaxEntries()) // the first entry is no director's
+	entries := make([]abi.Peer, d.kernel.Peers.MaxEntries()) // the first entry is no director's
 	for i, p := range d.group.peers {
-		if p.hop.mac.IsZero() {
+		if p.hop.MAC.IsZero() {
 			continue
 		}
-		macs[macWord(p.hop.mac)] = uint32(i + 1)
-		entries[i+1] = directorPeer{Mac: p.hop.mac, SourceMac: p.hop.source,
-			Mtu: uint16(max(0, min(0xffff, p.hop.mtu))), Ifindex: uint32(p.hop.ifindex)}
+		macs[nexthop.MACWord(p.hop.MAC)] = uint32(i + 1)
+		entries[i+1] = abi.Peer{Mac: p.hop.MAC, SourceMac: p.hop.Source,
+			Mtu: uint16(max(0, min(0xffff, p.hop.MTU))), Ifindex: uint32(p.hop.Ifindex)}
 	}
 	if slices.Equal(entries, d.wrote.peers) {
 		return nil
@@ -151,13 +153,6 @@ func (d *Datapath) writePeers() error {
 	}
 	d.wrote.peers = entries
 	return nil
-}
-
-// macWord is a MAC address as a key of peer_macs and own_macs.
-func macWord(mac model.MAC) uint64 {
-	var word [8]byte
-	copy(word[:], mac[:])
-	return binary.LittleEndian.Uint64(word[:])
 }
 
 func (d *Datapath) writeSlots() error {
@@ -180,8 +175,8 @@ const groupSlots = 256
 // divide gives each slot to the director that ranks highest in it, of those that are there: all
 // directors that see the same ones agree, and when one goes or comes only its own slots change
 // (rendezvous hashing; Thaler and Ravishankar 1998).
-func (g *group) divide() []directorGroupSlot {
-	slots := make([]directorGroupSlot, groupSlots)
+func (g *group) divide() []abi.GroupSlot {
+	slots := make([]abi.GroupSlot, groupSlots)
 	for slot := range slots {
 		var first, second uint32 // numbers; 0 is this director
 		best := uint64(0)        // of this director
@@ -197,7 +192,7 @@ func (g *group) divide() []directorGroupSlot {
 		if next > best {
 			first, second = second, 0
 		}
-		slots[slot] = directorGroupSlot{Owner: first, Second: second}
+		slots[slot] = abi.GroupSlot{Owner: first, Second: second}
 	}
 	return slots
 }
@@ -220,13 +215,13 @@ func rank(a netip.Addr, slot int) uint64 {
 func (d *Datapath) groupChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.entries.memory == nil || !d.begun {
+	if d.closed() || !d.begun {
 		return
 	}
 	flag, err := d.followGroup()
 	if err == nil {
 		settings := d.written
-		settings.Flags = settings.Flags&^uint32(directorSettingsFlagSETTINGS_GROUP) | flag
+		settings.Flags = settings.Flags&^uint32(abi.SettingsFlagSETTINGS_GROUP) | flag
 		err = d.writeSettings(settings)
 	}
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -34,7 +36,7 @@ func peerMAC(number int) [6]byte { return [6]byte{2, 0, 0, 0, 7, byte(number)} }
 func (d *testDirector) putGroup(t testing.TB, owner, second uint32) {
 	t.Helper()
 	for number := groupPeer; number < groupGone; number++ {
-		p := directorPeer{Mac: peerMAC(number), SourceMac: ownMAC, Mtu: 1500, Ifindex: ingress}
+		p := abi.Peer{Mac: peerMAC(number), SourceMac: ownMAC, Mtu: 1500, Ifindex: ingress}
 		switch number {
 		case groupBeside:
 			p.Ifindex = otherEgress
@@ -42,15 +44,15 @@ func (d *testDirector) putGroup(t testing.TB, owner, second uint32) {
 			p.Mtu = 200
 		}
 		d.put(t, "peers", uint32(number), p)
-		d.put(t, "peer_macs", macWord(peerMAC(number)), uint32(number))
+		d.put(t, "peer_macs", nexthop.MACWord(peerMAC(number)), uint32(number))
 	}
 	for slot := range uint32(groupSlots) {
-		d.put(t, "group_slots", slot, directorGroupSlot{Owner: owner, Second: second})
+		d.put(t, "group_slots", slot, abi.GroupSlot{Owner: owner, Second: second})
 	}
 }
 
 func groupWorld() *testWorld {
-	return &testWorld{settings: directorSettings{Flags: uint32(directorSettingsFlagSETTINGS_GROUP), WaitRate: 1 << 30}}
+	return &testWorld{settings: abi.Settings{Flags: uint32(abi.SettingsFlagSETTINGS_GROUP), WaitRate: 1 << 30}}
 }
 
 // withTrips is a packet whose TTL counts how often it was sent between directors: it
@@ -81,7 +83,7 @@ func testGroup(t *testing.T) {
 				d.putGroup(t, to[0], to[1])
 				one := pieces(id+60+to[0], s.data(600)...)
 				d.check(t, []row{
-					row{name: name, in: one[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil),
+					row{name: name, in: one[1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil),
 					s.fragment(name+", first", one[0], s.data(600)),
 				})
 			}
@@ -97,7 +99,7 @@ func (s scenario) fragment(name string, in []byte, headers []packet.Header) row 
 	reason := s.forward("", s.flow(), 0, s.data(0)...).reason
 	at := fragmentOffset(in) / 256
 	if at > 0 {
-		reason = directorReasonFORWARD_FRAGMENT
+		reason = abi.ReasonFORWARD_FRAGMENT
 	}
 	if s.backends[0].mode != model.NAT {
 		return r.forwarded(reason, s.testService, 0, s.leaves(s.flow(), 0, packet.Bytes(pieces[at][14:])))
@@ -133,7 +135,7 @@ func fragmentOffset(frame []byte) int {
 func (s scenario) groupAwayRows(id uint32) []row {
 	in, sent := pieces(id, s.data(600)...), pieces(id, withTrips(s.data(600), 0)...)
 	away := func(name string, i int) row {
-		return row{name: name, in: in[i]}.answered(directorReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupPeer), ownMAC, groupMeet, sent[i]))
+		return row{name: name, in: in[i]}.answered(abi.ReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupPeer), ownMAC, groupMeet, sent[i]))
 	}
 	tag := packet.VLANTag{Priority: 5, Type: binary.BigEndian.Uint16(in[1][12:])}
 	tagged := away("with a priority tag", 1)
@@ -144,8 +146,8 @@ func (s scenario) groupAwayRows(id uint32) []row {
 	return []row{
 		away("first goes to its owner", 0), away("second goes to its owner", 1), away("last goes to its owner", 2), tagged,
 		s.forward("whole packet", s.flow(), 0, s.data(600)...),
-		row{name: "first, no VIP", in: elsewhere[0]}.passed(directorReasonPASS_NO_SERVICE),
-		row{name: "later, no VIP", in: elsewhere[1]}.passed(directorReasonPASS_NO_SERVICE),
+		row{name: "first, no VIP", in: elsewhere[0]}.passed(abi.ReasonPASS_NO_SERVICE),
+		row{name: "later, no VIP", in: elsewhere[1]}.passed(abi.ReasonPASS_NO_SERVICE),
 	}
 }
 
@@ -155,7 +157,7 @@ func (s scenario) groupOwnRows(id uint32) []row {
 	return []row{
 		s.fragment("own first", known[0], s.data(600)),
 		s.fragment("own second", known[1], s.data(600)),
-		row{name: "own later, before its first", in: unknown[2]}.answered(directorReasonFORWARD_FRAGMENT_WAITS,
+		row{name: "own later, before its first", in: unknown[2]}.answered(abi.ReasonFORWARD_FRAGMENT_WAITS,
 			between(peerMAC(groupSecond), ownMAC, groupMeet, waits[2])),
 		s.fragment("own first, after a later one", unknown[0], s.data(600)),
 		s.fragment("the later one", unknown[2], s.data(600)),
@@ -171,7 +173,7 @@ func (s scenario) groupArrivedRows(id uint32) (rows []row) {
 	}
 	// meets is sent on to the director that has the first fragment.
 	meets := func(name string, from int, id uint32, i int, to [6]byte) row {
-		return arrive(name, groupMeet, from, all(id, 0)[i]).answered(directorReasonFORWARD_FRAGMENT_MET, between(to, ownMAC, groupTake, all(id, 0)[i]))
+		return arrive(name, groupMeet, from, all(id, 0)[i]).answered(abi.ReasonFORWARD_FRAGMENT_MET, between(to, ownMAC, groupTake, all(id, 0)[i]))
 	}
 	taken := func(name string, etherType uint16, id uint32, i int, trips uint8) row {
 		r := s.fragment(name, all(id, 0)[i], withTrips(s.data(600), 0))
@@ -180,7 +182,7 @@ func (s scenario) groupArrivedRows(id uint32) (rows []row) {
 		return r
 	}
 	waits := func(name string, id uint32, trips uint8) row {
-		return arrive(name, groupMeet, groupPeer, all(id, trips)[1]).answered(directorReasonFORWARD_FRAGMENT_WAITS,
+		return arrive(name, groupMeet, groupPeer, all(id, trips)[1]).answered(abi.ReasonFORWARD_FRAGMENT_WAITS,
 			between(peerMAC(groupPeer), ownMAC, groupMeet, all(id, trips+1)[1]))
 	}
 	rows = append(rows,
@@ -188,15 +190,15 @@ func (s scenario) groupArrivedRows(id uint32) (rows []row) {
 		meets("later goes to the director of the first", groupSecond, id, 1, peerMAC(groupPeer)),
 		meets("later goes back", groupPeer, id, 2, peerMAC(groupPeer)),
 		row{name: "later from the router goes to the director of the first", in: pieces(id, s.data(600)...)[2]}.
-			answered(directorReasonFORWARD_FRAGMENT_MET, between(peerMAC(groupPeer), ownMAC, groupTake, all(id, 0)[2])),
-		arrive("later, taken but unknown", groupTake, groupPeer, all(id, 0)[1]).dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil),
+			answered(abi.ReasonFORWARD_FRAGMENT_MET, between(peerMAC(groupPeer), ownMAC, groupTake, all(id, 0)[2])),
+		arrive("later, taken but unknown", groupTake, groupPeer, all(id, 0)[1]).dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil),
 		taken("first, taken", groupTake, id+1, 0, 0), taken("later, taken", groupTake, id+1, 2, 0),
 		taken("later, at its owner that has the first", groupMeet, id+1, 1, 6))
 	for trips := range uint8(6) {
 		rows = append(rows, waits(fmt.Sprintf("before its first, trip %d", trips), id+2, trips))
 	}
-	rows = append(rows, arrive("before its first, the last time", groupMeet, groupPeer, all(id+2, 6)[1]).dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil),
-		arrive("sent more often than any", groupMeet, groupPeer, all(id+1, 7)[1]).dropped(directorReasonDROP_FRAGMENT_ASTRAY, nil),
+	rows = append(rows, arrive("before its first, the last time", groupMeet, groupPeer, all(id+2, 6)[1]).dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil),
+		arrive("sent more often than any", groupMeet, groupPeer, all(id+1, 7)[1]).dropped(abi.ReasonDROP_FRAGMENT_ASTRAY, nil),
 		waits("waits here, though its first is here", id+1, 1), waits("waits here for the last time", id+1, 5))
 	if s.backends[0].mode != model.NAT { // which would answer that its TTL is over
 		low := append([]packet.Header{withTTL(s.data(600)[0], 1)}, s.data(600)[1:]...)
@@ -219,12 +221,12 @@ func (s scenario) groupAstrayRows(id uint32) []row {
 	flooded := between(peerMAC(groupSecond), peerMAC(groupPeer), groupMeet, pieces(id, s.data(600)...)[0])
 	arp := packet.Build(packet.EthernetHeader{Dst: ownMAC, Src: peerMAC(groupPeer), Type: packet.EtherTypeARP}, packet.Zeros(46))
 	return []row{
-		row{name: "a whole packet", in: between(ownMAC, peerMAC(groupPeer), groupTake, whole), bytes: &length}.dropped(directorReasonDROP_FRAGMENT_ASTRAY, nil),
+		row{name: "a whole packet", in: between(ownMAC, peerMAC(groupPeer), groupTake, whole), bytes: &length}.dropped(abi.ReasonDROP_FRAGMENT_ASTRAY, nil),
 		{name: "first of an echo, taken", in: between(ownMAC, peerMAC(groupPeer), groupTake, ping[0]), bytes: &pinged,
-			reason: directorReasonPASS_NO_SERVICE, action: xdpPass, out: restored},
-		{name: "for another director, flooded", in: flooded, reason: directorReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
-		{name: "from nobody of the group", in: stranger, reason: directorReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
-		{name: "from a director, and not IP", in: arp, reason: directorReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
+			reason: abi.ReasonPASS_NO_SERVICE, action: xdpPass, out: restored},
+		{name: "for another director, flooded", in: flooded, reason: abi.ReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
+		{name: "from nobody of the group", in: stranger, reason: abi.ReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
+		{name: "from a director, and not IP", in: arp, reason: abi.ReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
 	}
 }
 
@@ -237,7 +239,7 @@ func testGroupLinks(t *testing.T) {
 		id := uint32(i * 10)
 		in, sent := pieces(id, s.data(600)...), pieces(id, withTrips(s.data(600), 0)...)
 		d.putGroup(t, groupBeside, groupSelf)
-		beside := row{name: s.name + ", another link", in: in[0]}.answered(directorReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupBeside), ownMAC, groupMeet, sent[0]))
+		beside := row{name: s.name + ", another link", in: in[0]}.answered(abi.ReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupBeside), ownMAC, groupMeet, sent[0]))
 		beside.action = xdpRedirect
 		d.check(t, []row{beside})
 		d.putGroup(t, groupNarrow, groupSelf)
@@ -247,7 +249,7 @@ func testGroupLinks(t *testing.T) {
 				t.Errorf("the answer says that %d bytes fit, want 200", mtu)
 			}
 			return out
-		}}.answered(directorReasonANSWER_TOO_BIG, nil)})
+		}}.answered(abi.ReasonANSWER_TOO_BIG, nil)})
 	}
 }
 
@@ -270,8 +272,8 @@ func testGroupWaitRate(t *testing.T) {
 		frame := pieces(uint32(i), withTrips(s.data(600), 2)...)[1]
 		bytes := ipLength(frame)
 		d.check(t, []row{
-			row{name: s.name + ", here", in: pieces(uint32(i), s.data(600)...)[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil),
-			row{name: s.name + ", from a director", in: between(ownMAC, peerMAC(groupPeer), groupMeet, frame), bytes: &bytes}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil),
+			row{name: s.name + ", here", in: pieces(uint32(i), s.data(600)...)[1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil),
+			row{name: s.name + ", from a director", in: between(ownMAC, peerMAC(groupPeer), groupMeet, frame), bytes: &bytes}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil),
 		})
 	}
 }
@@ -329,13 +331,13 @@ func testGroupTwin(t *testing.T) {
 		}
 		slot := twinGroupSlot(0, s.client, s.vip, number, uint8(s.protocol))
 		seen[slot] = true
-		d.put(t, "group_slots", slot, directorGroupSlot{Owner: groupSecond})
+		d.put(t, "group_slots", slot, abi.GroupSlot{Owner: groupSecond})
 		for _, frame := range pieces(id, s.data(600)...) {
 			if _, out := d.run(t, frame, 0); [6]byte(out[:6]) != peerMAC(groupSecond) {
 				t.Fatalf("a fragment from %s with ID %#x is not of slot %d: it went to %x", s.client, id, slot, out[:6])
 			}
 		}
-		d.put(t, "group_slots", slot, directorGroupSlot{Owner: groupPeer})
+		d.put(t, "group_slots", slot, abi.GroupSlot{Owner: groupPeer})
 	}
 	if len(seen) < 100 {
 		t.Errorf("200 packets have %d of 256 slots", len(seen))
@@ -363,12 +365,12 @@ func testGroupProbes(t *testing.T) {
 		other := append([]byte{}, question(42, 7)...)
 		other[7]++
 		d.check(t, []row{
-			row{name: "probe", in: probe(asker, probePort, question(42, 7))}.answered(directorReasonANSWER_PROBE, answer),
-			row{name: "probe of another director, flooded", in: probe(packet.EthernetHeader{Dst: peerMAC(groupSecond), Src: peerMAC(groupPeer)}, probePort, question(42, 7))}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "probe of a stranger", in: probe(arrived, probePort, question(42, 7))}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "to another port", in: probe(asker, probePort+1, question(42, 7))}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "not a probe", in: probe(asker, probePort, other)}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "cut short", in: probe(asker, probePort, question(42, 7)[:7])}.passed(directorReasonPASS_NO_SERVICE),
+			row{name: "probe", in: probe(asker, probePort, question(42, 7))}.answered(abi.ReasonANSWER_PROBE, answer),
+			row{name: "probe of another director, flooded", in: probe(packet.EthernetHeader{Dst: peerMAC(groupSecond), Src: peerMAC(groupPeer)}, probePort, question(42, 7))}.passed(abi.ReasonPASS_NO_SERVICE),
+			row{name: "probe of a stranger", in: probe(arrived, probePort, question(42, 7))}.passed(abi.ReasonPASS_NO_SERVICE),
+			row{name: "to another port", in: probe(asker, probePort+1, question(42, 7))}.passed(abi.ReasonPASS_NO_SERVICE),
+			row{name: "not a probe", in: probe(asker, probePort, other)}.passed(abi.ReasonPASS_NO_SERVICE),
+			row{name: "cut short", in: probe(asker, probePort, question(42, 7)[:7])}.passed(abi.ReasonPASS_NO_SERVICE),
 		})
 	}
 }

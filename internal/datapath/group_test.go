@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 )
 
@@ -123,31 +125,31 @@ func TestSetWritesGroup(t *testing.T) {
 	table.Group = []netip.Addr{far, beside, own}
 	must(t, d.Set(table))
 	on := func() bool {
-		return settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_GROUP) != 0
+		return settingsOf(t, d).Flags&uint32(abi.SettingsFlagSETTINGS_GROUP) != 0
 	}
 	for deadline := time.Now().Add(20 * time.Second); !on(); time.Sleep(5 * time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
 			t.Fatal("waited in vain for the group")
 		}
 	}
-	var p directorPeer
+	var p abi.Peer
 	must(t, d.kernel.Peers.Lookup(uint32(1), &p))
 	if p.Mac != neighborMAC(beside) || p.Mtu != 1500 || p.Ifindex == 0 {
 		t.Errorf("director 1 is %+v, want the neighbor's MAC", p)
 	}
 	must(t, d.kernel.Peers.Lookup(uint32(2), &p))
-	if p != (directorPeer{}) {
+	if p != (abi.Peer{}) {
 		t.Errorf("director 2, which is on no link of this host, is %+v", p)
 	}
 	var number uint32
-	must(t, d.kernel.PeerMacs.Lookup(macWord(neighborMAC(beside)), &number))
+	must(t, d.kernel.PeerMacs.Lookup(nexthop.MACWord(neighborMAC(beside)), &number))
 	if number != 1 {
 		t.Errorf("the neighbor's MAC is of director %d", number)
 	}
 	slots := func() (owned map[uint32]int) {
 		owned = map[uint32]int{}
 		for slot := range uint32(groupSlots) {
-			var entry directorGroupSlot
+			var entry abi.GroupSlot
 			must(t, d.kernel.GroupSlots.Lookup(slot, &entry))
 			owned[entry.Owner]++
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -43,7 +44,7 @@ func testFlowGuessed(t *testing.T) {
 		s.wantGuess(t, d, clientPort+4, ackFlag, false, "anybody can send one packet")
 		onCPU(t, 1, func() { s.wantGuess(t, d, clientPort+4, ackFlag, true, "it goes on on another CPU") })
 
-		const down, suspect = directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_SUSPECT
+		const down, suspect = abi.BackendStateBACKEND_DOWN, abi.BackendStateBACKEND_SUSPECT
 		s.setBackend(t, d, 2, down)
 		s.wantGuess(t, d, clientPort+5, ackFlag, false, "anybody can send one packet")
 		s.wantGuess(t, d, clientPort+5, ackFlag, true, "the next owner's")
@@ -54,7 +55,7 @@ func testFlowGuessed(t *testing.T) {
 		s.wantGuess(t, d, clientPort+7, ackFlag, false, "anybody can send one packet")
 		s.wantGuess(t, d, clientPort+7, ackFlag, false, "it is an owner's who may be there")
 		s.setBackend(t, d, 0, down)
-		s.setBackend(t, d, 1, directorBackendStateBACKEND_ACTIVE)
+		s.setBackend(t, d, 1, abi.BackendStateBACKEND_ACTIVE)
 		s.wantGuess(t, d, clientPort+8, ackFlag, false, "anybody can send one packet")
 		s.wantGuess(t, d, clientPort+8, ackFlag, false, "it is his who stands in for the owner")
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -16,7 +18,7 @@ import (
 // testWorld is everything a director is told.
 type testWorld struct {
 	services []*testService
-	settings directorSettings
+	settings abi.Settings
 	silent   bool // no budget for ICMP errors
 }
 
@@ -54,7 +56,7 @@ type testBackend struct {
 	snat     bool
 	address  netip.Addr
 	port     uint16
-	state    directorBackendState
+	state    abi.BackendState
 	vlan     uint16
 	keepTags bool
 	redirect bool
@@ -105,7 +107,7 @@ func (w *testWorld) add(s testService) *testService {
 	for i := range s.backends {
 		b := &s.backends[i]
 		if b.state == 0 && !b.gone {
-			b.state = directorBackendStateBACKEND_ACTIVE
+			b.state = abi.BackendStateBACKEND_ACTIVE
 		}
 		if b.mtu == 0 {
 			b.mtu = 1500
@@ -136,7 +138,7 @@ type testDirector struct {
 	world   *testWorld
 	cpus    int
 	// flow memory, once it was looked at
-	flowMemory []byte
+	flowMemory bpfload.Memory[abi.FlowEntry]
 }
 
 // mapSizes are enough for every test.
@@ -204,16 +206,16 @@ func (d *testDirector) clear(t testing.TB) {
 	for _, s := range d.world.services {
 		d.put(t, "rings", s.index, uint64(0))
 		d.put(t, "guesses", s.index, uint64(0))
-		d.put(t, "next_turns", s.index, directorTurn{})
+		d.put(t, "next_turns", s.index, abi.Turn{})
 		for i := range s.backends {
-			d.put(t, "backends", s.first+uint32(i), directorBackend{})
+			d.put(t, "backends", s.first+uint32(i), abi.Backend{})
 		}
 	}
 	for _, place := range d.places {
-		d.put(t, "fronts", place, directorFront{})
+		d.put(t, "fronts", place, abi.Front{})
 	}
 	d.forgetFlows(t)
-	d.put(t, sourceFilter, uint32(0), [1 << sourceFilterBits / 64]uint64{})
+	d.put(t, abi.SourceFilter, uint32(0), [1 << sourceFilterBits / 64]uint64{})
 	d.world, d.lines, d.places = nil, 1, nil
 }
 
@@ -269,5 +271,13 @@ func (d *testDirector) run(t testing.TB, frame []byte, metadata int) (action uin
 
 // xdpContext is the kernel's struct xdp_md.
 type xdpContext struct {
+	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
+}
+
+// mostGrowth is more bytes than any mode adds to a frame.
+const mostGrowth = 512
+
+// testContext is the kernel's struct xdp_md.
+type testContext struct {
 	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
 }

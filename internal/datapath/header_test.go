@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -27,7 +28,7 @@ func testHeaders(t *testing.T) {
 func (s scenario) chainRows() (rows []row) {
 	unsupported := func(name string, headers ...packet.Header) {
 		headers = append([]packet.Header{ip(s.client, s.vip)}, headers...)
-		rows = append(rows, row{name: name, in: build(headers...)}.passed(directorReasonPASS_UNSUPPORTED))
+		rows = append(rows, row{name: name, in: build(headers...)}.passed(abi.ReasonPASS_UNSUPPORTED))
 	}
 	from := l4(s.protocol, clientPort, servicePort)
 	options := packet.ExtensionHeader{Kind: packet.DestOptions}

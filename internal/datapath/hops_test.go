@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -56,7 +57,7 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 		if count < most {
 			hops = append(hops, s.backends[c].address.AsSlice()...)
 			count++
-			if s.backends[c].state == directorBackendStateBACKEND_DOWN {
+			if s.backends[c].state == abi.BackendStateBACKEND_DOWN {
 				below++
 			}
 		}
@@ -108,7 +109,7 @@ func (s *testService) others(f model.Flow, backend int) []uint32 {
 	if len(s.quic) > 0 && !slices.Contains(candidates, uint32(backend)) {
 		return nil // its connection ID names the backend that has it
 	}
-	down := func(c uint32) bool { return s.backends[c].state == directorBackendStateBACKEND_DOWN }
+	down := func(c uint32) bool { return s.backends[c].state == abi.BackendStateBACKEND_DOWN }
 	last := slices.DeleteFunc(slices.Clone(candidates), func(c uint32) bool { return !down(c) })
 	candidates = append(slices.DeleteFunc(candidates, down), last...)
 	to := s.backends[backend]
@@ -144,7 +145,7 @@ func testRows(t *testing.T) { checkRows(t, false) }
 func testRowsOfPods(t *testing.T) { checkRows(t, true) }
 
 func checkRows(t *testing.T, pods bool) {
-	const down, free = directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
+	const down, free = abi.BackendStateBACKEND_DOWN, abi.BackendStateBACKEND_FREE
 	pair := model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}}}
 	lone := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.NoBackend}}}
 	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: []model.CandidateList{candidateList(1, 2, 3, 4, 5, 6, 7)}}
@@ -239,7 +240,7 @@ func checkRows(t *testing.T, pods bool) {
 // rememberedRows are those of datagrams that do not go to the first live candidate, because
 // the director remembers their flow, or takes it for one of the oldest.
 func rememberedRows(w *testWorld) (rows []row) {
-	const down = directorBackendStateBACKEND_DOWN
+	const down = abi.BackendStateBACKEND_DOWN
 	mixed := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}},
 		Lists: []model.CandidateList{{Next: []uint32{1, 2, 3}, Oldest: []uint8{2, 0, 3, 1}}}}
 	for _, over4 := range []bool{true, false} {

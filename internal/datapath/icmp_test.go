@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -60,7 +61,7 @@ func (s scenario) errorRows() (rows []row) {
 		for _, quoted := range []int{8, 20, 1000} {
 			r := s.forward(fmt.Sprintf("%s, %d bytes", e.name, quoted), s.flow(), 0,
 				s.router(), e.header, packet.Quote(quoted, s.reply(servicePort)...))
-			r.reason = directorReasonFORWARD_ICMP_ERROR
+			r.reason = abi.ReasonFORWARD_ICMP_ERROR
 			rows = append(rows, r)
 		}
 		rows = append(rows,
@@ -83,7 +84,7 @@ func (s scenario) quoteRows() []row {
 	e, from := icmpErrors(s.vip.Is4())[0], l4(s.protocol, servicePort, clientPort)
 	row := func(name string, headers ...packet.Header) row {
 		r := s.forward(name, s.flow(), 0, s.router(), e.header, packet.Bytes(packet.Build(headers...)))
-		r.reason = directorReasonFORWARD_ICMP_ERROR
+		r.reason = abi.ReasonFORWARD_ICMP_ERROR
 		return r
 	}
 	if s.vip.Is4() {
@@ -122,12 +123,12 @@ func (s scenario) notErrorRows() []row {
 
 // pass is the row of a packet that the kernel gets.
 func (s scenario) pass(name string, headers ...packet.Header) row {
-	return row{name: name, in: build(headers...)}.passed(directorReasonPASS_NO_SERVICE)
+	return row{name: name, in: build(headers...)}.passed(abi.ReasonPASS_NO_SERVICE)
 }
 
 // malformed is the row of a packet that cannot be read.
 func (s scenario) malformed(name string, headers ...packet.Header) row {
-	return row{name: name, in: build(headers...)}.passed(directorReasonPASS_MALFORMED)
+	return row{name: name, in: build(headers...)}.passed(abi.ReasonPASS_MALFORMED)
 }
 
 // padded adds what looks like the rest of the packet, but is behind its end.
@@ -157,15 +158,15 @@ func testEcho(t *testing.T) {
 				rows = append(rows, row{
 					name: fmt.Sprintf("%v, %d bytes", vipAddress(is4, n), size),
 					in:   packet.Build(append(request, echo(is4, true, ip(client, vipAddress(is4, n)), size)...)...),
-				}.answered(directorReasonANSWER_ECHO, packet.Build(append(answer, echo(is4, false, withTTL(ip(vipAddress(is4, n), client), 64), size)...)...)))
+				}.answered(abi.ReasonANSWER_ECHO, packet.Build(append(answer, echo(is4, false, withTTL(ip(vipAddress(is4, n), client), 64), size)...)...)))
 			}
 		}
 		elsewhere := build(echo(is4, true, ip(client, vipAddress(is4, 9)), 8)...)
 		otherSegment := build(echo(is4, true, ip(client, vipAddress(is4, 2)), 8)...)
 		rows = append(rows,
-			row{name: "no VIP", in: elsewhere}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "VIP of another segment", in: otherSegment}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "other code", in: build(ip(client, vip), strangeEcho(is4))}.passed(directorReasonPASS_NO_SERVICE))
+			row{name: "no VIP", in: elsewhere}.passed(abi.ReasonPASS_NO_SERVICE),
+			row{name: "VIP of another segment", in: otherSegment}.passed(abi.ReasonPASS_NO_SERVICE),
+			row{name: "other code", in: build(ip(client, vip), strangeEcho(is4))}.passed(abi.ReasonPASS_NO_SERVICE))
 	}
 	loadTestDirector(t, w).check(t, rows)
 }
@@ -234,7 +235,7 @@ func testEchoOptions(t *testing.T) {
 	for name, chain := range chains {
 		request, answer := echo(false, true, ip(client6, vipAddress(false, 1)), 56), echo(false, false, withTTL(ip(vipAddress(false, 1), client6), 64), 56)
 		rows = append(rows, row{name: name, in: build(slices.Insert(request, 1, chain...)...)}.
-			answered(directorReasonANSWER_ECHO, packet.Build(append([]packet.Header{back}, slices.Insert(answer, 1, chain...)...)...)))
+			answered(abi.ReasonANSWER_ECHO, packet.Build(append([]packet.Header{back}, slices.Insert(answer, 1, chain...)...)...)))
 	}
 	options := func(h packet.Header) packet.Header {
 		four := h.(packet.IPv4Header)
@@ -242,7 +243,7 @@ func testEchoOptions(t *testing.T) {
 		return four
 	}
 	rows = append(rows, row{name: "IPv4 options", in: build(echo(true, true, options(ip(client4, vipAddress(true, 1))), 56)...)}.
-		answered(directorReasonANSWER_ECHO, packet.Build(append([]packet.Header{back}, echo(true, false, options(withTTL(ip(vipAddress(true, 1), client4), 64)), 56)...)...)))
+		answered(abi.ReasonANSWER_ECHO, packet.Build(append([]packet.Header{back}, echo(true, false, options(withTTL(ip(vipAddress(true, 1), client4), 64)), 56)...)...)))
 	loadTestDirector(t, w).check(t, rows)
 }
 

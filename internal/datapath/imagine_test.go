@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/datapath/observe"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -179,7 +180,7 @@ func TestExplainWithRefuses(t *testing.T) {
 		return
 	}
 	d := openTest(t, explainLimits)
-	if _, err := d.ExplainWith(tableOf(1, 1, 0), "wire0", make([]byte, 60)); !errors.Is(err, ErrNothingForwarded) {
+	if _, err := d.ExplainWith(tableOf(1, 1, 0), "wire0", make([]byte, 60)); !errors.Is(err, observe.ErrNothingForwarded) {
 		t.Errorf("before anything is forwarded: %v", err)
 	}
 	must(t, d.Set(tableOf(1, 1, 0)))

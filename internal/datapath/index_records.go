@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -87,10 +89,9 @@ type indexRecords struct {
 
 // recordMap is one array of records in memory.
 type recordMap[T any] struct {
-	m       *ebpf.Map
-	memory  []byte
-	records []T
-	fresh   bool // not pinned yet
+	bpfload.Memory[T]
+	m     *ebpf.Map
+	fresh bool // not pinned yet
 }
 
 func openIndexRecords(p *pins, limits model.Limits) (*indexRecords, error) {
@@ -135,7 +136,7 @@ func (b *recordMap[T]) open(path string, records uint32) error {
 	if err := b.create(records); err != nil {
 		return errors.Join(err, small.close())
 	}
-	copy(b.records, small.records)
+	copy(b.Entries, small.Entries)
 	return small.close()
 }
 
@@ -157,19 +158,18 @@ func (b *recordMap[T]) use(m *ebpf.Map) error {
 	if m.Type() != ebpf.Array || m.ValueSize() != uint32(unsafe.Sizeof(*new(T))) {
 		return fmt.Errorf("%v of %d bytes is not the format of index records", m.Type(), m.ValueSize())
 	}
-	memory, err := mapArray(m)
-	if err != nil {
-		return err
+	memory, err := bpfload.Map[T](m)
+	if err == nil {
+		*b = recordMap[T]{Memory: memory, m: m}
 	}
-	*b = recordMap[T]{m: m, memory: memory, records: unsafe.Slice((*T)(unsafe.Pointer(&memory[0])), m.MaxEntries())}
-	return nil
+	return err
 }
 
 func (b *recordMap[T]) close() error {
 	if b.m == nil {
 		return nil
 	}
-	err := errors.Join(unix.Munmap(b.memory), b.m.Close())
+	err := errors.Join(b.Close(), b.m.Close())
 	*b = recordMap[T]{}
 	return err
 }
@@ -212,11 +212,11 @@ func (b *indexRecords) close() error {
 }
 
 func (b *indexRecords) addService(index uint32, key serviceKey) {
-	r := &b.services.records[index]
+	r := &b.services.Entries[index]
 	atomic.StoreUint32(&r.used, 0)
 	r.segment, r.protocol = key.segment, uint8(key.protocol)
 	r.first, r.last = key.port.First, key.port.Last
-	r.vip, r.ipv6 = addressBytes(key.vip).Bytes, truth(key.vip.Is6())
+	r.vip, r.ipv6 = abi.AddressBytes(key.vip).Bytes, truth(key.vip.Is6())
 	r.retired = [3]uint64{}
 	atomic.StoreUint32(&r.used, 1)
 }
@@ -224,31 +224,31 @@ func (b *indexRecords) addService(index uint32, key serviceKey) {
 // retire notes what was forwarded to a service's backends that are gone: the service's counters go
 // on from there in the next process.
 func (b *indexRecords) retire(index uint32, t tally) {
-	b.services.records[index].retired = [3]uint64{t.packets, t.bytes, t.opened}
+	b.services.Entries[index].retired = [3]uint64{t.packets, t.bytes, t.opened}
 }
 
 func (b *indexRecords) retired(index uint32) tally {
-	r := b.services.records[index].retired
+	r := b.services.Entries[index].retired
 	return tally{r[0], r[1], r[2]}
 }
 
 func (b *indexRecords) removeService(index uint32) {
-	atomic.StoreUint32(&b.services.records[index].used, 0)
+	atomic.StoreUint32(&b.services.Entries[index].used, 0)
 }
 
 func (b *indexRecords) addBackend(index, service uint32, key backendKey, mode model.Mode, epoch uint8) {
-	r := &b.backends.records[index]
+	r := &b.backends.Entries[index]
 	atomic.StoreUint32(&r.used, 0)
 	r.service, r.port, r.mode = service, key.port, uint8(mode)
 	r.snat, r.ipv6, r.epoch = truth(key.snat), truth(key.address.Is6()), epoch
-	r.address, r.health = addressBytes(key.address).Bytes, notSaid
+	r.address, r.health = abi.AddressBytes(key.address).Bytes, notSaid
 	atomic.StoreUint32(&r.used, 1)
 }
 
 // note records what may change of a backend: its mode, by which versions before this one tell
 // backends apart, and what probes say.
 func (b *indexRecords) note(index uint32, desired *model.TableBackend) {
-	r := &b.backends.records[index]
+	r := &b.backends.Entries[index]
 	r.mode, r.health = uint8(desired.Mode), wasWell
 	if desired.Unwell {
 		r.health = wasUnwell
@@ -258,7 +258,7 @@ func (b *indexRecords) note(index uint32, desired *model.TableBackend) {
 // removeBackend erases the record except the epoch, so that the next backend with its index is not
 // mistaken for this one.
 func (b *indexRecords) removeBackend(index uint32, epoch uint8) {
-	r := &b.backends.records[index]
+	r := &b.backends.Entries[index]
 	atomic.StoreUint32(&r.used, 0)
 	r.epoch = epoch
 }
@@ -267,13 +267,13 @@ func (b *indexRecords) removeBackend(index uint32, epoch uint8) {
 // Others count as new.
 func (b *indexRecords) within(limits model.Limits) (map[serviceKey]uint32, map[uint32]map[backendKey]uint32) {
 	services, backends := map[serviceKey]uint32{}, map[uint32]map[backendKey]uint32{}
-	for i := range min(uint32(len(b.services.records)), limits.Services) {
-		if r := &b.services.records[i]; r.used != 0 {
+	for i := range min(uint32(len(b.services.Entries)), limits.Services) {
+		if r := &b.services.Entries[i]; r.used != 0 {
 			services[r.key()] = i
 		}
 	}
-	for i := uint32(1); i < min(uint32(len(b.backends.records)), limits.Backends+1); i++ {
-		r := &b.backends.records[i]
+	for i := uint32(1); i < min(uint32(len(b.backends.Entries)), limits.Backends+1); i++ {
+		r := &b.backends.Entries[i]
 		if r.used == 0 {
 			continue
 		}
@@ -287,21 +287,21 @@ func (b *indexRecords) within(limits model.Limits) (map[serviceKey]uint32, map[u
 
 // forgetBeyond erases the records that this process has no room for.
 func (b *indexRecords) forgetBeyond(limits model.Limits) {
-	for i := limits.Services; i < uint32(len(b.services.records)); i++ {
+	for i := limits.Services; i < uint32(len(b.services.Entries)); i++ {
 		b.removeService(i)
 	}
-	for i := limits.Backends + 1; i < uint32(len(b.backends.records)); i++ {
-		b.removeBackend(i, b.backends.records[i].epoch)
+	for i := limits.Backends + 1; i < uint32(len(b.backends.Entries)); i++ {
+		b.removeBackend(i, b.backends.Entries[i].epoch)
 	}
 }
 
 func (r *serviceRecord) key() serviceKey {
-	return serviceKey{segment: r.segment, vip: addressOf(directorAddress{Bytes: r.vip}, r.ipv6 != 0),
+	return serviceKey{segment: r.segment, vip: abi.AddressOf(abi.Address{Bytes: r.vip}, r.ipv6 != 0),
 		protocol: model.Protocol(r.protocol), port: model.PortRange{First: r.first, Last: r.last}}
 }
 
 func (r *backendRecord) key() backendKey {
-	return backendKey{address: addressOf(directorAddress{Bytes: r.address}, r.ipv6 != 0), port: r.port,
+	return backendKey{address: abi.AddressOf(abi.Address{Bytes: r.address}, r.ipv6 != 0), port: r.port,
 		snat: r.snat != 0}
 }
 

@@ -2,13 +2,19 @@ package datapath
 
 import (
 	"cmp"
-	"maps"
+	"errors"
+	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/datapath/nexthop"
+	"weir.io/weir/internal/datapath/observe"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
 )
 
 // A table names the director's interfaces as the configuration does: by their names, or by other
@@ -23,7 +29,7 @@ func (d *Datapath) findInterfaces(names []string) []netlink.Link {
 	links := make([]netlink.Link, len(names))
 	found := map[int]bool{}
 	for i, name := range names {
-		if links[i] = linkByName(name); links[i] != nil {
+		if links[i] = device.ByName(name); links[i] != nil {
 			found[links[i].Attrs().Index] = true
 		}
 	}
@@ -53,50 +59,8 @@ func (d *Datapath) attachedIndex(name string) int {
 // takeInterfaces looks the interfaces of the table up again.
 func (d *Datapath) takeInterfaces(names []string) {
 	d.links = d.findInterfaces(names)
-	d.own = currentNames(names, d.links)
-	d.hops.name(names, d.links)
-}
-
-// name remembers which interfaces the names of a table stand for.
-func (r *resolver) name(names []string, links []netlink.Link) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	named := map[string]int{}
-	for i, link := range links {
-		if link != nil {
-			named[names[i]] = link.Attrs().Index
-		}
-	}
-	if !maps.Equal(named, r.named) {
-		r.own.forget() // the new interfaces may take frames for other addresses
-	}
-	r.named = named
-}
-
-// current are the names that these interfaces of the configuration have now, if they have been in a
-// table.
-func (r *resolver) current(names []string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	links := make([]netlink.Link, len(names))
-	for i, name := range names {
-		if index := r.named[name]; index != 0 {
-			links[i] = r.link(index)
-		}
-	}
-	return currentNames(names, links)
-}
-
-// currentNames are the names that interfaces have now; those that are not there keep the names
-// under which they are awaited.
-func currentNames(names []string, links []netlink.Link) []string {
-	current := slices.Clone(names)
-	for i, link := range links {
-		if link != nil {
-			current[i] = link.Attrs().Name
-		}
-	}
-	return current
+	d.own = nexthop.NamesOf(names, d.links)
+	d.hops.NameInterfaces(names, d.links)
 }
 
 // attachedBy is the interface with the program that has that name now, or in the table; nil: there
@@ -105,7 +69,7 @@ func (d *Datapath) attachedBy(name string) *attachment {
 	if a := d.attached[name]; a != nil {
 		return a
 	}
-	link := linkByName(name)
+	link := device.ByName(name)
 	if link == nil {
 		return nil
 	}
@@ -181,11 +145,57 @@ func (d *Datapath) Attached() (count int) {
 	return len(on)
 }
 
-// linkByName returns nil for a link that is not there.
-func linkByName(name string) netlink.Link {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return nil
+// Lowered are the interfaces whose MTU has become smaller since this process looked for the first
+// time.
+func (d *Datapath) Lowered() []model.LoweredMTU {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var now []upkeep.MTU
+	for _, link := range d.links {
+		if link != nil {
+			now = append(now, upkeep.MTU{Name: link.Attrs().Name, Index: link.Attrs().Index, MTU: link.Attrs().MTU})
+		}
 	}
-	return link
+	return d.mtus.Lowered(now, func(index int) bool {
+		_, err := netlink.LinkByIndex(index)
+		var none netlink.LinkNotFoundError
+		return errors.As(err, &none)
+	})
+}
+
+// Entrance returns the interface by which packets from an address come in, as far as routes tell,
+// and its MAC address: of the director's interfaces the one that leads to the address, else the
+// first. If name is not empty, it names the interface.
+func (d *Datapath) Entrance(name string, from netip.Addr) (string, model.MAC, error) {
+	d.mu.Lock()
+	links := slices.DeleteFunc(slices.Clone(d.links), func(l netlink.Link) bool { return l == nil })
+	own, begun := d.own, d.begun
+	d.mu.Unlock()
+	if !begun || len(own) == 0 {
+		return "", model.MAC{}, observe.ErrNothingForwarded
+	}
+	if len(links) == 0 {
+		return "", model.MAC{}, fmt.Errorf("none of the director's interfaces is there (%v)", own)
+	}
+	link, wanted := links[0], 0
+	switch {
+	case name != "":
+		given := device.ByName(name)
+		if given == nil {
+			return "", model.MAC{}, fmt.Errorf("interface %s: is not there; the director's are %v", name, own)
+		}
+		wanted = given.Attrs().Index
+	case from.IsValid():
+		wanted = d.hops.RouteTo(from).Hop.Ifindex
+	}
+	at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == wanted })
+	switch {
+	case at >= 0:
+		link = links[at]
+	case name != "":
+		return "", model.MAC{}, fmt.Errorf("interface %s: is none of the director's (%v)", name, own)
+	}
+	var mac model.MAC
+	copy(mac[:], link.Attrs().HardwareAddr)
+	return link.Attrs().Name, mac, nil
 }

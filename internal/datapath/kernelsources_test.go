@@ -6,6 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -30,8 +31,8 @@ func testKernelSourcesPass(t *testing.T) {
 	outside := some
 	outside.client = netip.MustParseAddr("198.51.100.131")
 	d.check(t, []row{
-		row{name: "in no range, the kernel's", in: build(some.data(5)...)}.passed(directorReasonPASS_KERNEL_SOURCE),
-		row{name: "in no range", in: build(outside.data(5)...)}.dropped(directorReasonDROP_SOURCE_RANGE, some.testService),
+		row{name: "in no range, the kernel's", in: build(some.data(5)...)}.passed(abi.ReasonPASS_KERNEL_SOURCE),
+		row{name: "in no range", in: build(outside.data(5)...)}.dropped(abi.ReasonDROP_SOURCE_RANGE, some.testService),
 		others.forward("of a service that leaves nothing", others.flow(), 0, others.data(5)...),
 	})
 }
@@ -48,7 +49,7 @@ func (s scenario) ofKernel() scenario {
 func (s scenario) kernelRows(id uint32) []row {
 	of := s.ofKernel()
 	passed := func(name string, frame []byte) row {
-		return row{name: name, in: frame}.passed(directorReasonPASS_KERNEL_SOURCE)
+		return row{name: name, in: frame}.passed(abi.ReasonPASS_KERNEL_SOURCE)
 	}
 	rows := []row{
 		passed("the kernel's", build(of.data(5)...)),
@@ -59,7 +60,7 @@ func (s scenario) kernelRows(id uint32) []row {
 	}
 	pieces := pieces(id+95, of.data(600)...)
 	rows = append(rows, passed("first fragment", pieces[0]),
-		row{name: "later fragment", in: pieces[1], before: pieces[:1]}.passed(directorReasonPASS_NO_SERVICE))
+		row{name: "later fragment", in: pieces[1], before: pieces[:1]}.passed(abi.ReasonPASS_NO_SERVICE))
 	e := icmpErrors(s.vip.Is4())[0]
 	return append(rows, passed("error about its flow", build(s.router(), e.header, packet.Quote(8, of.reply(servicePort)...))))
 }

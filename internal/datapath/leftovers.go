@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -56,7 +57,7 @@ func (d *Datapath) Inherited() map[model.Target]bool {
 		id := model.ServiceID{Segment: model.SegmentOf(service.segment), VIP: service.vip, Protocol: service.protocol, Port: service.port}
 		for backend, index := range d.old.backends[index] {
 			target := model.Target{Service: id, Backend: netip.AddrPortFrom(backend.address, backend.port)}
-			if d.kernel.records.backends.records[index].health == wasWell {
+			if d.kernel.records.backends.Entries[index].health == wasWell {
 				well[target] = true
 			}
 			if d.entries.redirects(index) {
@@ -83,25 +84,25 @@ func (l *leftovers) backendIndexes() []uint32 {
 }
 
 func readEndpoints(map4, map6 *ebpf.Map, into map[endpoint]uint32) error {
-	var key4 directorEndpoint4
-	var key6 directorEndpoint6
+	var key4 abi.Endpoint4
+	var key6 abi.Endpoint6
 	var index uint32
 	all := map4.Iterate()
 	for all.Next(&key4, &index) {
-		into[endpoint{key4.Segment, address4(key4.Address), key4.Protocol, bigEndian16(key4.Port)}] = index
+		into[endpoint{key4.Segment, abi.Address4(key4.Address), key4.Protocol, abi.BigEndian16(key4.Port)}] = index
 	}
 	if err := all.Err(); err != nil {
 		return err
 	}
 	all = map6.Iterate()
 	for all.Next(&key6, &index) {
-		into[endpoint{key6.Segment, addressOf(key6.Address, true), key6.Protocol, bigEndian16(key6.Port)}] = index
+		into[endpoint{key6.Segment, abi.AddressOf(key6.Address, true), key6.Protocol, abi.BigEndian16(key6.Port)}] = index
 	}
 	return all.Err()
 }
 
-func readAsked(k *kernel, into map[directorAskBackend]uint32) error {
-	var key directorAskBackend
+func readAsked(k *kernel, into map[abi.AskBackend]uint32) error {
+	var key abi.AskBackend
 	var index uint32
 	all := k.AskBackends.Iterate()
 	for all.Next(&key, &index) {
@@ -111,12 +112,12 @@ func readAsked(k *kernel, into map[directorAskBackend]uint32) error {
 }
 
 func readPrefixes(k *kernel, into map[prefix]uint32) error {
-	var key4 directorRange4
-	var key6 directorRange6
+	var key4 abi.Range4
+	var key6 abi.Range6
 	var index uint32
 	all := k.Ranges4.Iterate()
 	for all.Next(&key4, &index) {
-		e := endpoint{key4.Segment, address4(key4.Address), key4.Protocol, bigEndian16(key4.Port)}
+		e := endpoint{key4.Segment, abi.Address4(key4.Address), key4.Protocol, abi.BigEndian16(key4.Port)}
 		into[prefix{e, key4.PrefixLen - fixedBits4, key4.Reply}] = index
 	}
 	if err := all.Err(); err != nil {
@@ -124,7 +125,7 @@ func readPrefixes(k *kernel, into map[prefix]uint32) error {
 	}
 	all = k.Ranges6.Iterate()
 	for all.Next(&key6, &index) {
-		e := endpoint{key6.Segment, addressOf(key6.Address, true), key6.Protocol, bigEndian16(key6.Port)}
+		e := endpoint{key6.Segment, abi.AddressOf(key6.Address, true), key6.Protocol, abi.BigEndian16(key6.Port)}
 		into[prefix{e, key6.PrefixLen - fixedBits6, key6.Reply}] = index
 	}
 	return all.Err()

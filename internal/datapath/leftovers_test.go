@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -51,7 +52,7 @@ func TestStaleEntryIsNotAdopted(t *testing.T) {
 	table.Services = table.Services[1:]
 	must(t, second.Set(table))
 	for _, b := range second.services[keyOf(&table.Services[0])].order {
-		if vip := addressOf(second.entries.entries[b.index].Vip, false); vip != table.Services[0].VIP {
+		if vip := abi.AddressOf(second.entries.Entries[b.index].Vip, false); vip != table.Services[0].VIP {
 			t.Errorf("backend %s has the VIP %s, want %s", b.desired.Name, vip, table.Services[0].VIP)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cilium/ebpf/features"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -106,7 +107,7 @@ func testEgress(t *testing.T) {
 		other, none := add(otherEgress), add(noEgress)
 		rows = append(rows,
 			other.forward(way.name+", another interface", other.flow(), 0, other.data(9)...),
-			row{name: way.name + ", no such interface", in: build(none.data(9)...)}.dropped(directorReasonDROP_REDIRECT_FAILED, none.testService))
+			row{name: way.name + ", no such interface", in: build(none.data(9)...)}.dropped(abi.ReasonDROP_REDIRECT_FAILED, none.testService))
 	}
 	d().check(t, rows)
 }
@@ -118,14 +119,14 @@ func testNoHeadroom(t *testing.T) {
 	version, err := features.LinuxVersionCode()
 	must(t, err)
 	if version < 6<<16|8<<8 {
-		reached(directorReasonDROP_NO_HEADROOM, "not on this kernel")
+		reached(abi.ReasonDROP_NO_HEADROOM, "not on this kernel")
 		t.Skip("this kernel is older than 6.8 and has no way to use the headroom up")
 	}
 	w := &testWorld{}
 	var rows []row
 	for _, s := range w.scenarios(func(way wayTo) bool { return way.mode == model.IPIP || way.mode == model.GUE }) {
 		full := row{name: s.name, in: build(s.data(9)...), metadata: 212}
-		rows = append(rows, full.dropped(directorReasonDROP_NO_HEADROOM, s.testService))
+		rows = append(rows, full.dropped(abi.ReasonDROP_NO_HEADROOM, s.testService))
 	}
 	loadTestDirector(t, w).check(t, rows)
 }

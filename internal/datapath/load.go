@@ -1,18 +1,22 @@
 package datapath
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/checks"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/nslock"
 )
 
@@ -52,19 +56,19 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, err
 	}
 	k := &kernel{kept: map[string]bool{}}
-	if k.reasons, err = enumNames(spec.Types, "reason"); err != nil {
+	if k.reasons, err = bpfload.EnumNames(spec.Types, "reason", ""); err != nil {
 		return nil, err
 	}
-	if k.flowEvents, err = enumNames(spec.Types, "flow_event"); err != nil {
+	if k.flowEvents, err = bpfload.EnumNames(spec.Types, "flow_event", ""); err != nil {
 		return nil, err
 	}
-	if k.quicEvents, err = enumNames(spec.Types, "quic_event"); err != nil {
+	if k.quicEvents, err = bpfload.EnumNames(spec.Types, "quic_event", ""); err != nil {
 		return nil, err
 	}
-	if k.askEvents, err = enumNames(spec.Types, "ask_event"); err != nil {
+	if k.askEvents, err = bpfload.EnumNames(spec.Types, "ask_event", ""); err != nil {
 		return nil, err
 	}
-	if k.told, err = enumNames(spec.Types, "told_outcome"); err != nil {
+	if k.told, err = bpfload.EnumNames(spec.Types, "told_outcome", ""); err != nil {
 		return nil, err
 	}
 	if k.pins, err = openPins(o, spec); err != nil {
@@ -89,7 +93,13 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	clear(spec.Variables) // source_filter is written through its map, not as a variable
-	size(spec, o)
+	o.shape(spec)
+	return spec, nil
+}
+
+// shape gives the maps of a program the form that all programs with these maps agree about.
+func (o Options) shape(spec *ebpf.CollectionSpec) {
+	o.size(spec)
 	for _, m := range spec.Maps {
 		if m.InnerMap != nil {
 			// Tables are made without BTF: 6.1 wants them and their template alike.
@@ -99,7 +109,6 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	if o.differs != nil {
 		o.differs(spec)
 	}
-	return spec, nil
 }
 
 // loadPrograms reads the director's program, and the tc programs that have its maps.
@@ -124,7 +133,7 @@ func addPrograms(spec, other *ebpf.CollectionSpec) error {
 	for name, theirs := range other.Maps {
 		ours, found := spec.Maps[name]
 		switch {
-		case name == constants:
+		case name == bpfload.Constants:
 			return fmt.Errorf("they have constants (%s), which would be read from the director's", name)
 		case !found:
 			return fmt.Errorf("the director has no map %s", name)
@@ -152,7 +161,7 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	programs := k.loaded(k.attached)
 	if programs != nil {
 		spec.Programs = nil
-		delete(spec.Maps, constants)
+		delete(spec.Maps, bpfload.Constants)
 	}
 	k.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: pinned})
 	for name, m := range pinned {
@@ -161,11 +170,11 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	}
 	if err != nil {
 		closeAll(programs)
-		return loadError(err)
+		return bpfload.Error(err)
 	}
 	maps.Copy(k.collection.Programs, programs)
 	k.all = maps.Clone(k.collection.Maps)
-	delete(k.all, constants)
+	delete(k.all, bpfload.Constants)
 	if err := k.collection.Assign(&k.directorMaps); err != nil {
 		k.collection.Close()
 		return fmt.Errorf("assign maps: %w", err)
@@ -217,7 +226,7 @@ func lockPins(pin string) (*os.File, error) {
 // of that name, also where two of them have BPF file systems of their own: the device of checks is
 // named by it.
 func lockNamespace(pin string) (*nslock.Lock, error) {
-	name, _ := checkNames(pin)
+	name, _ := checks.Names(pin)
 	lock, err := nslock.Take("director-" + name)
 	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
 		return lock, fmt.Errorf("%w: %w, by which one director works with pin directory %s, also where that was removed or is on another BPF file system: end that process, or name another directory in --bpffs", ErrRunning, held, pin)
@@ -239,7 +248,7 @@ func named(pin string, err error) error {
 
 // size sets the maps' sizes from the limits. Where a map is not allocated ahead, its size costs
 // little, and the limit is that of services and backends.
-func size(spec *ebpf.CollectionSpec, o Options) {
+func (o Options) size(spec *ebpf.CollectionSpec) {
 	services, backends := o.Limits.Services, o.Limits.Backends
 	for name, entries := range map[string]uint32{
 		directorMapServices4:       2 * services, // a VIP takes one more than its services
@@ -248,7 +257,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapRanges6:         32 * (services + backends), // of a service, and of each backend's replies
 		directorMapSourceRanges:    2 * o.Limits.SourceRanges,  // those before and after a Set
 		directorMapRings:           services,
-		directorMapRingLines:       1 + uint32(o.Limits.RingMemory/lineSize), // line 0 is no ring's
+		directorMapRingLines:       1 + uint32(o.Limits.RingMemory/abi.LineSize), // line 0 is no ring's
 		directorMapServiceDrops:    services,
 		directorMapBackends:        backends + 1, // index 0 is no backend's
 		directorMapBackendCounters: backends + 1,
@@ -261,42 +270,12 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapBackendSources:  2 * backends,
 		directorMapFragments:       o.Limits.Fragments,
 		directorMapGuesses:         services,
-		directorMapFlows:           max(1, o.Limits.Flows/flowWays),
-		directorMapFlowTags:        max(1, o.Limits.Flows/flowWays),
+		directorMapFlows:           max(1, o.Limits.Flows/flows.Ways),
+		directorMapFlowTags:        max(1, o.Limits.Flows/flows.Ways),
 		directorMapEgress:          1024,
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
-}
-
-// enumNames are the names of an enum's values up to the one that counts them, in lower case. They
-// are the labels of metrics, and are written only in bpf/abi/types.h.
-func enumNames(types *btf.Spec, name string) ([]string, error) {
-	var enum *btf.Enum
-	if err := types.TypeByName(name, &enum); err != nil {
-		return nil, fmt.Errorf("find enum %s: %w", name, err)
-	}
-	var names []string
-	for _, v := range enum.Values {
-		if strings.HasSuffix(v.Name, "_COUNT") {
-			return names, nil
-		}
-		names = append(names, strings.ToLower(v.Name))
-	}
-	return names, nil
-}
-
-// enumValues are the names of all of an enum's values, in lower case and without a prefix.
-func enumValues(types *btf.Spec, name, prefix string) (map[uint32]string, error) {
-	var enum *btf.Enum
-	if err := types.TypeByName(name, &enum); err != nil {
-		return nil, fmt.Errorf("find enum %s: %w", name, err)
-	}
-	values := map[uint32]string{}
-	for _, v := range enum.Values {
-		values[uint32(v.Value)] = strings.ToLower(strings.TrimPrefix(v.Name, prefix))
-	}
-	return values, nil
 }
 
 // minKernel is the oldest kernel that weir is tested on.
@@ -336,18 +315,73 @@ func checkBPFFS(pin string) error {
 	}
 }
 
-// loadError says what a refused program or map most likely means.
-func loadError(err error) error {
-	var verifier *ebpf.VerifierError
-	switch {
-	case errors.As(err, &verifier):
-		return fmt.Errorf("load director program: the kernel's verifier refuses it: %w", err)
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("load director program: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: %w", err)
-	case errors.Is(err, unix.ENOSYS):
-		return fmt.Errorf("load director program: this kernel has no BPF (CONFIG_BPF_SYSCALL): %w", err)
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
-		return fmt.Errorf("create maps: the kernel refuses their memory; lower director.limits (services, backends, ring-memory, fragments, flows): %w", err)
+// The kernel takes seconds to verify the program. A process that starts again finds it loaded, and
+// until it has it, forwards what the group wanted before. So it takes over a program that was built
+// from the same bytes.
+
+// buildPrefix begins the second name under which the director's program is pinned: the rest of that
+// name says what it was built from.
+const buildPrefix = "build-"
+
+// programNames are the programs that one process loads together.
+var programNames = []string{directorProgDirector, natTCProgUndoNat, natTCProgTakeReply, natTCProgTakeBareReply, directorProgTakeTellings}
+
+// buildName names what the programs are built from, besides the maps.
+func buildName(o Options, spec *ebpf.CollectionSpec) string {
+	if o.differs != nil {
+		return "" // it cannot be told how
 	}
-	return fmt.Errorf("load director program: %w", err)
+	hash := sha256.New()
+	hash.Write(_DirectorBytes)
+	hash.Write(_NatTCBytes)
+	if m := spec.Maps[bpfload.Constants]; m != nil {
+		for _, content := range m.Contents {
+			if bytes, ok := content.Value.([]byte); ok {
+				hash.Write(bytes)
+			}
+		}
+	}
+	return buildPrefix + hex.EncodeToString(hash.Sum(nil)[:16])
+}
+
+// loaded opens the programs that were built from the same bytes for the same maps, if they are
+// attached; nil: there are none.
+func (p *pins) loaded(attached map[ebpf.ProgramID]bool) map[string]*ebpf.Program {
+	if p.build == "" || !p.adopted {
+		return nil
+	}
+	for _, dir := range []string{p.programsDir() + beside, p.programsDir()} {
+		id, err := pinnedProgramID(filepath.Join(dir, p.build))
+		if err != nil || !attached[id] {
+			continue
+		}
+		programs := map[string]*ebpf.Program{}
+		for _, name := range programNames {
+			program, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
+			if err != nil {
+				closeAll(programs)
+				break
+			}
+			programs[name] = program
+		}
+		if len(programs) == len(programNames) {
+			return programs
+		}
+	}
+	return nil
+}
+
+func closeAll(programs map[string]*ebpf.Program) {
+	for name, program := range programs {
+		program.Close()
+		delete(programs, name)
+	}
+}
+
+// pinBuild says what the program in a directory was built from.
+func (k *kernel) pinBuild(dir string) error {
+	if k.build == "" {
+		return nil
+	}
+	return pinClone(k.program, filepath.Join(dir, k.build))
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/bpfload"
 )
 
 // Programs of a second object are refused if they would read the director's maps as something else.
@@ -16,7 +18,7 @@ func TestProgramsOfTwoObjectsShareEqualMaps(t *testing.T) {
 	}{
 		{"as they are", func(*ebpf.CollectionSpec) {}, ""},
 		{"constants", func(tc *ebpf.CollectionSpec) {
-			tc.Maps[constants] = &ebpf.MapSpec{Name: constants, Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: 1}
+			tc.Maps[bpfload.Constants] = &ebpf.MapSpec{Name: bpfload.Constants, Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: 1}
 		}, "constants"},
 		{"a map of their own", func(tc *ebpf.CollectionSpec) {
 			tc.Maps["own"] = &ebpf.MapSpec{Name: "own", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}

@@ -3,6 +3,7 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -30,7 +31,7 @@ func (l *loadsLife) give(t *testing.T, connections ...uint32) {
 	t.Helper()
 	for i, n := range connections {
 		// In a period that is ahead nothing is halved while the test runs.
-		load := directorLoad{Opened: n * uint32(directorLoadScaleLOAD_CONNECTION), Period: nowPeriod(t) + 1<<20, Weight: l.loads.entries[l.index(i)].Weight}
+		load := abi.Load{Opened: n * uint32(abi.LoadScaleLOAD_CONNECTION), Period: nowPeriod(t) + 1<<20, Weight: l.loads.Entries[l.index(i)].Weight}
 		must(t, l.kernel.Loads.Put(l.index(i), load))
 	}
 }
@@ -38,8 +39,8 @@ func (l *loadsLife) give(t *testing.T, connections ...uint32) {
 func (l *loadsLife) want(t *testing.T, what string, connections ...uint32) {
 	t.Helper()
 	for i, n := range connections {
-		if got := l.loads.entries[l.index(i)].Opened; got != n*uint32(directorLoadScaleLOAD_CONNECTION) {
-			t.Errorf("%s: backend %d has a load of %d/%d connections, want %d", what, i, got, directorLoadScaleLOAD_CONNECTION, n)
+		if got := l.loads.Entries[l.index(i)].Opened; got != n*uint32(abi.LoadScaleLOAD_CONNECTION) {
+			t.Errorf("%s: backend %d has a load of %d/%d connections, want %d", what, i, got, abi.LoadScaleLOAD_CONNECTION, n)
 		}
 	}
 }
@@ -47,7 +48,7 @@ func (l *loadsLife) want(t *testing.T, what string, connections ...uint32) {
 func (l *loadsLife) wantWeights(t *testing.T, what string, weights ...uint32) {
 	t.Helper()
 	for i, w := range weights {
-		if got := l.loads.entries[l.index(i)].Weight; got != w {
+		if got := l.loads.Entries[l.index(i)].Weight; got != w {
 			t.Errorf("%s: the load of backend %d is divided by %d, want %d", what, i, got, w)
 		}
 	}
@@ -121,7 +122,7 @@ func TestLoadsOfWhoComes(t *testing.T) {
 	gone := l.index(4)
 	l.Backends = all
 	l.set(t)
-	if load := l.loads.entries[gone]; load != (directorLoad{}) {
+	if load := l.loads.Entries[gone]; load != (abi.Load{}) {
 		t.Errorf("a backend that is gone has left %+v", load)
 	}
 }
@@ -151,7 +152,7 @@ func TestLoadsAreCounted(t *testing.T) {
 	l.give(t, 0, 0)
 	l.open(t, 400)
 	counted := func(backend int) uint32 {
-		return l.loads.entries[l.index(backend)].Opened / uint32(directorLoadScaleLOAD_CONNECTION)
+		return l.loads.Entries[l.index(backend)].Opened / uint32(abi.LoadScaleLOAD_CONNECTION)
 	}
 	first, second := counted(0), counted(1)
 	// All slots are the first one's. It has 9/8 of the second one's load by weight in the end.

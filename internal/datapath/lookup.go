@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -18,7 +19,7 @@ type lookups struct {
 	ranges   map[prefix]uint32   // VIP and ports -> service; backend and ports -> backend
 	replies  map[endpoint]uint32 // backend and port -> backend
 	// of services that ask to be redirected: service and a backend's address -> backend
-	asked map[directorAskBackend]uint32
+	asked map[abi.AskBackend]uint32
 	// keys in replies that are of several backends
 	shared map[endpoint]bool
 }
@@ -27,7 +28,7 @@ type lookups struct {
 const vipOnly = ^uint32(0)
 
 func newLookups(services int) lookups {
-	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}, map[directorAskBackend]uint32{}, map[endpoint]bool{}}
+	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}, map[abi.AskBackend]uint32{}, map[endpoint]bool{}}
 }
 
 // lookupsOf has the keys of all services. Nested ranges may have prefixes in common: the narrowest
@@ -108,7 +109,7 @@ func (l *lookups) addReplies(s *service, b *backend) {
 
 // addAsked lets a backend answer, from any port, for the others that are asked.
 func (l *lookups) addAsked(s *service, b *backend, e endpoint) {
-	key := directorAskBackend{Service: s.index, Address: addressBytes(b.desired.Address)}
+	key := abi.AskBackend{Service: s.index, Address: abi.AddressBytes(b.desired.Address)}
 	if _, known := l.asked[key]; !known {
 		l.asked[key] = b.index
 	}
@@ -137,13 +138,13 @@ func replySegment(s *service, b *backend) uint32 {
 func (l *lookups) flags() uint32 {
 	var flags uint32
 	if len(l.ranges) > 0 {
-		flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
+		flags |= uint32(abi.SettingsFlagSETTINGS_RANGES)
 	}
 	if l.haveReplies() {
-		flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
+		flags |= uint32(abi.SettingsFlagSETTINGS_REPLIES)
 	}
 	if len(l.asked) > 0 {
-		flags |= uint32(directorSettingsFlagSETTINGS_ASKS)
+		flags |= uint32(abi.SettingsFlagSETTINGS_ASKS)
 	}
 	return flags
 }
@@ -255,7 +256,7 @@ func writePrefixes(k *kernel, want, have map[prefix]uint32) error {
 	return nil
 }
 
-func writeAsked(k *kernel, want, have map[directorAskBackend]uint32) error {
+func writeAsked(k *kernel, want, have map[abi.AskBackend]uint32) error {
 	for a, index := range want {
 		if old, known := have[a]; known && old == index {
 			continue
@@ -293,4 +294,98 @@ func ignoreMissing(step string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", step, err)
+}
+
+// lookupChange is what a table changes of the keys by which the kernel finds services and replies.
+// Most tables change few of many keys: then only that part is written.
+type lookupChange struct {
+	all         lookups // that are wanted; for a part, those that the kernel has
+	part        bool
+	added, gone lookups // of a part
+}
+
+// lookupsFor returns how the keys change.
+func (d *Datapath) lookupsFor(c *change) lookupChange {
+	if d.finds(c) {
+		return lookupChange{all: d.have, part: true}
+	}
+	if added, gone, is := d.lookupPart(c); is {
+		return lookupChange{all: d.have, part: true, added: added, gone: gone}
+	}
+	return lookupChange{all: lookupsOf(c.all)}
+}
+
+// lookupPart returns which keys come and go, if the changed services alone decide that: no service
+// has gone, and none of their keys is another service's, or a range of ports.
+func (d *Datapath) lookupPart(c *change) (added, gone lookups, is bool) {
+	if !c.whole || len(d.services) > len(c.all) || !d.old.empty() {
+		return added, gone, false
+	}
+	added, gone = newLookups(0), newLookups(0)
+	for _, s := range c.changed {
+		now, before := newLookups(0), c.replied[s]
+		now.add(s)
+		if len(now.ranges)+len(now.asked)+len(before.ranges)+len(before.asked) > 0 || len(now.shared) > 0 {
+			return added, gone, false
+		}
+		for e, index := range now.services {
+			has, known := d.have.services[e]
+			if known && has != index {
+				return added, gone, false
+			}
+			if !known {
+				added.services[e] = index
+			}
+		}
+		for e, index := range now.replies {
+			has, known := d.have.replies[e]
+			_, twice := added.replies[e]
+			if old, had := before.replies[e]; had && old == index && has == index {
+				continue
+			}
+			if known || twice {
+				return added, gone, false
+			}
+			added.replies[e] = index
+		}
+		for e, index := range before.replies {
+			if _, stays := now.replies[e]; stays {
+				continue
+			}
+			if d.have.shared[e] || d.have.replies[e] != index {
+				return added, gone, false
+			}
+			gone.replies[e] = index
+		}
+	}
+	// If no replies remain, programs have to be taken off interfaces.
+	return added, gone, len(gone.replies) == 0 || len(gone.replies) < len(d.have.replies)+len(added.replies)
+}
+
+// flags are the settings that the wanted keys need.
+func (l *lookupChange) flags() uint32 { return l.all.flags() | l.added.flags() }
+
+// write puts in the keys that are new or different.
+func (l *lookupChange) write(k *kernel, have lookups) error {
+	if l.part {
+		return l.added.write(k, have)
+	}
+	return l.all.write(k, have)
+}
+
+// remove takes out the keys that are no longer wanted, and updates the record of the kernel's.
+func (l *lookupChange) remove(d *Datapath) error {
+	if !l.part {
+		d.fronts.remove(d.have.services, l.all.services)
+		if err := l.all.remove(d.kernel, d.have); err != nil {
+			return err
+		}
+		d.have = l.all
+		return nil
+	}
+	var errs []error
+	for e := range l.gone.replies {
+		errs = append(errs, forget(d.have.replies, e, deleteEndpoint(d.kernel.Replies4, d.kernel.Replies6, e)))
+	}
+	return errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 )
 
@@ -85,8 +86,8 @@ func TestNewNextHopHasNotMoved(t *testing.T) {
 	must(t, d.Set(model.Table{Interfaces: table.Interfaces}))
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: wire(t).Attrs().Index, IP: backend.AsSlice(), HardwareAddr: net.HardwareAddr(other[:]), State: netlink.NUD_PERMANENT}))
 	eventually(t, "the director knows the other host", func() bool {
-		hop, _ := d.hops.imagine(model.TableBackend{Address: backend, Mode: model.IPIP}, []string{"wire0"})
-		return hop.mac == other
+		hop, _ := d.hops.Imagine(model.TableBackend{Address: backend, Mode: model.IPIP}, []string{"wire0"})
+		return hop.MAC == other
 	})
 	must(t, d.Set(table))
 	sends(other)
@@ -99,20 +100,20 @@ func TestNewNextHopHasNotMoved(t *testing.T) {
 func TestMovesAreForgotten(t *testing.T) {
 	t.Parallel()
 	m, now := movements{}, time.Now()
-	n := neighbor{1, netip.MustParseAddr("10.0.0.11")}
+	n := nexthop.Neighbor{Ifindex: 1, Address: netip.MustParseAddr("10.0.0.11")}
 	b, second := &backend{}, &backend{}
 	at := func(last byte, at time.Time) {
 		for _, of := range []*backend{b, second} {
-			hop := nextHop{via: n}
+			hop := nexthop.Hop{Via: n}
 			if last > 0 {
-				hop.mac = model.MAC{2, last}
+				hop.MAC = model.MAC{2, last}
 			}
 			m.follow(of, hop, at)
 		}
 	}
 	at(1, now)
-	at(0, now)                  // it does not answer
-	m.follow(b, nextHop{}, now) // its link is down
+	at(0, now)                      // it does not answer
+	m.follow(b, nexthop.Hop{}, now) // its link is down
 	at(2, now)
 	if got := m.recent(now.Add(movedHolds - 1)); len(got) != 1 || got[n].before != (model.MAC{2, 1}) || got[n].returned {
 		t.Errorf("the move of a host that was away is told as %+v", got)
@@ -124,12 +125,12 @@ func TestMovesAreForgotten(t *testing.T) {
 	if got := m.recent(now.Add(movedHolds)); len(got) != 1 || got[n].returned {
 		t.Errorf("a host that came back after %v is told as %+v", movedHolds, got)
 	}
-	m.follow(b, nextHop{via: neighbor{2, n.address}, mac: model.MAC{2, 3}}, now.Add(movedHolds))
+	m.follow(b, nexthop.Hop{Via: nexthop.Neighbor{Ifindex: 2, Address: n.Address}, MAC: model.MAC{2, 3}}, now.Add(movedHolds))
 	if got := m.recent(now.Add(movedHolds)); len(got) != 1 {
 		t.Errorf("with another route of a backend it is told that %+v have moved", got)
 	}
 	for i := range 5000 {
-		m.see(neighbor{3 + i, n.address}, model.MAC{2, 1}, model.MAC{2, 2}, now.Add(2*movedHolds))
+		m.see(nexthop.Neighbor{Ifindex: 3 + i, Address: n.Address}, model.MAC{2, 1}, model.MAC{2, 2}, now.Add(2*movedHolds))
 	}
 	m.see(n, model.MAC{2, 1}, model.MAC{2, 2}, now.Add(3*movedHolds))
 	if len(m.of) != 1 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -48,7 +49,7 @@ func (d *testDirector) checkLeaving(t *testing.T, name string, in, want []byte) 
 		}
 		counted := counts{}
 		if string(in) != string(want) {
-			counted[reasonName(directorReasonFORWARD_REPLY)] = directorCounter{Packets: 1, Bytes: uint64(len(in) - 14)}
+			counted[reasonName(abi.ReasonFORWARD_REPLY)] = abi.Counter{Packets: 1, Bytes: uint64(len(in) - 14)}
 		}
 		if got := d.read(t).since(before); got.String() != counted.String() {
 			t.Errorf("counted %s\nwant    %s", got, counted)
@@ -118,7 +119,7 @@ func testUndoLeavesOthers(t *testing.T) {
 		packet.Equal(t, d.leaving(t, reply[:length]), reply[:length])
 	}
 	settings := w.abiSettings()
-	settings.Flags &^= uint32(directorSettingsFlagSETTINGS_REPLIES)
+	settings.Flags &^= uint32(abi.SettingsFlagSETTINGS_REPLIES)
 	d.put(t, "this_director", uint32(0), settings)
 	packet.Equal(t, d.leaving(t, reply), reply)
 }
@@ -142,7 +143,7 @@ func testUndoFullNAT(t *testing.T) {
 					port := clientPort + uint16(n)
 					headers := []packet.Header{ip(s.client, s.vip), s.segment4(port, servicePort, flags), packet.Text("client")}
 					in := row{name: fmt.Sprintf("%v, round %d, service %d", protocol, round, n), in: build(headers...),
-						reason: directorReasonPASS_LOCAL, action: xdpPass, backend: s.first, out: build(translated(headers, end{}, s.backendEnd(), 0)...)}
+						reason: abi.ReasonPASS_LOCAL, action: xdpPass, backend: s.first, out: build(translated(headers, end{}, s.backendEnd(), 0)...)}
 					d.check(t, []row{in})
 					answer := []packet.Header{ip(s.backendEnd().address, s.client), s.segment4(backendPort, port, flags|packet.ACK), packet.Text("server")}
 					d.checkLeaving(t, in.name+", reply", build(answer...), build(translated(answer, s.vipEnd(), end{}, 0)...))
@@ -151,7 +152,7 @@ func testUndoFullNAT(t *testing.T) {
 			// The client's own port cannot be open to two of them at once.
 			clash := services[1]
 			headers := []packet.Header{ip(clash.client, clash.vip), clash.segment4(clientPort, servicePort, packet.SYN), packet.Text("client")}
-			d.check(t, []row{row{name: "port in use", in: build(headers...)}.dropped(directorReasonDROP_SNAT_CLASH, clash.testService)})
+			d.check(t, []row{row{name: "port in use", in: build(headers...)}.dropped(abi.ReasonDROP_SNAT_CLASH, clash.testService)})
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -29,7 +30,7 @@ func (d *testDirector) checkReturning(t *testing.T, r row) {
 		verdict, out := d.returning(t, r.in)
 		counted, want, as := counts{}, r.in, tcxNext
 		if r.out != nil {
-			counted[reasonName(r.reason)] = directorCounter{Packets: 1, Bytes: uint64(len(r.in) - 14)}
+			counted[reasonName(r.reason)] = abi.Counter{Packets: 1, Bytes: uint64(len(r.in) - 14)}
 			want = append(append([]byte{}, r.in[:14]...), r.out[14:]...)
 		}
 		if r.action == xdpRedirect {
@@ -60,13 +61,13 @@ func testTakeReply(t *testing.T) {
 			for _, r := range s.fullReplyRows(e.source) {
 				if r.name == "reply that does not fit" { // the kernel sees to it
 					headers := s.back(e.source, 1600)
-					r.in, r.reason, r.action = build(headers...), directorReasonPASS_REPLY_UNROUTED, xdpPass
+					r.in, r.reason, r.action = build(headers...), abi.ReasonPASS_REPLY_UNROUTED, xdpPass
 					r.out = build(translated(headers, s.vipEnd(), s.clientEnd(), 0)...)
 				}
 				d.checkReturning(t, r)
 			}
 			for _, r := range s.fullErrorRows(e.source) {
-				if r.reason == directorReasonFORWARD_ICMP_ERROR && r.backend == 0 {
+				if r.reason == abi.ReasonFORWARD_ICMP_ERROR && r.backend == 0 {
 					d.checkReturning(t, r)
 				}
 			}
@@ -91,7 +92,7 @@ func testTakeReply(t *testing.T) {
 	}
 	s := scenarios[0]
 	settings := w.abiSettings()
-	settings.Flags &^= uint32(directorSettingsFlagSETTINGS_REPLIES)
+	settings.Flags &^= uint32(abi.SettingsFlagSETTINGS_REPLIES)
 	d.put(t, "this_director", uint32(0), settings)
 	d.checkReturning(t, row{name: "no service is nat", in: build(s.back(s.sourceEnd(0), 10)...)})
 }

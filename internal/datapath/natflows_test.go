@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/crowd"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
@@ -39,21 +41,21 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 	must(t, err)
 	defer memory.Close()
 	now := snatNow(t)
-	write := func(number int, service int, state directorSnatState, age uint32) {
+	write := func(number int, service int, state abi.SnatState, age uint32) {
 		s := d.services[keyOf(&table.Services[service])]
-		e := directorSnatFlow{Seen: now - age, State: uint8(state), Backend: s.order[1].index, Epoch: d.entries.entries[s.order[1].index].Epoch,
-			Client: addressBytes(netip.MustParseAddr("198.51.100.7")), ClientPort: uint16(0x3930), Vip: addressBytes(s.key.vip), VipPort: uint16(0x5000)}
-		var bucket directorSnatBucket
-		index := uint32(1 + number/snatBucketPorts)
+		e := abi.SnatFlow{Seen: now - age, State: uint8(state), Backend: s.order[1].index, Epoch: d.entries.Entries[s.order[1].index].Epoch,
+			Client: abi.AddressBytes(netip.MustParseAddr("198.51.100.7")), ClientPort: uint16(0x3930), Vip: abi.AddressBytes(s.key.vip), VipPort: uint16(0x5000)}
+		var bucket abi.SnatBucket
+		index := uint32(1 + number/flows.BucketPorts)
 		must(t, memory.Lookup(index, &bucket))
-		bucket.Flows[number%snatBucketPorts] = e
+		bucket.Flows[number%flows.BucketPorts] = e
 		must(t, memory.Update(index, &bucket, ebpf.UpdateAny))
 	}
-	write(3, 0, directorSnatStateSNAT_ESTABLISHED, 100)
-	write(1024+40, 1, directorSnatStateSNAT_ONE_WAY, 2)
-	write(50, 1, directorSnatStateSNAT_SYN, 2)
-	write(51, 1, directorSnatStateSNAT_SYN, 200) // it has run out
-	write(52, 0, directorSnatStateSNAT_CLAIMED, 0)
+	write(3, 0, abi.SnatStateSNAT_ESTABLISHED, 100)
+	write(1024+40, 1, abi.SnatStateSNAT_ONE_WAY, 2)
+	write(50, 1, abi.SnatStateSNAT_SYN, 2)
+	write(51, 1, abi.SnatStateSNAT_SYN, 200) // it has run out
+	write(52, 0, abi.SnatStateSNAT_CLAIMED, 0)
 	var got []model.NATFlow
 	must(t, d.NATFlows(func(some []model.NATFlow) bool { got = append(got, some...); return true }))
 	if len(got) != 3 {
@@ -82,7 +84,7 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 	must(t, writeTally(d.kernel.ServiceDrops, d.services[keyOf(&table.Services[0])].index, tally{packets: 1 << 20}))
 	read := time.Now()
 	d.crowded(read)
-	must(t, writeTally(d.kernel.all[directorMapReasons], uint32(directorReasonDROP_SNAT_FULL), tally{packets: 1000}))
+	must(t, writeTally(d.kernel.all[directorMapReasons], uint32(abi.ReasonDROP_SNAT_FULL), tally{packets: 1000}))
 	crowds := d.crowded(read.Add(crowd.Every))
 	if len(crowds) != 1 || crowds[0] != (model.CrowdedService{Service: table.Services[1].Name, Table: model.NATTable, Flows: 2}) {
 		t.Errorf("full NAT's table is full, and named are %+v", crowds)

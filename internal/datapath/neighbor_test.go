@@ -1,7 +1,6 @@
 package datapath
 
 import (
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -63,33 +61,6 @@ func TestLostNeighborIsAskedForAgain(t *testing.T) {
 	eventually(t, "the kernel keeps the neighbor again", kept)
 }
 
-// TestLostNeighborIsNews: also while its address is not known, as nobody else
-// would ask again.
-func TestLostNeighborIsNews(t *testing.T) {
-	t.Parallel()
-	r := &resolver{macs: map[neighbor]model.MAC{}, managed: map[neighbor]bool{}}
-	entry := &netlink.Neigh{LinkIndex: 2, IP: net.IPv4(10, 0, 0, 9), State: netlink.NUD_FAILED, FlagsExt: netlink.NTF_EXT_MANAGED}
-	if r.learn(unix.RTM_NEWNEIGH, entry) {
-		t.Error("a neighbor that still does not answer is news")
-	}
-	if !r.learn(unix.RTM_DELNEIGH, entry) {
-		t.Error("the loss of a neighbor that the kernel was asked to keep is not news")
-	}
-}
-
-// TestGoneNeighborsTakeNoMemory: whoever is on a link can have any number.
-func TestGoneNeighborsTakeNoMemory(t *testing.T) {
-	t.Parallel()
-	r := &resolver{macs: map[neighbor]model.MAC{}, managed: map[neighbor]bool{}}
-	entry := &netlink.Neigh{LinkIndex: 2, IP: net.IPv4(10, 0, 0, 9), State: netlink.NUD_REACHABLE, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
-	if !r.learn(unix.RTM_NEWNEIGH, entry) || len(r.macs) != 1 {
-		t.Errorf("a new neighbor is not known: %v", r.macs)
-	}
-	if !r.learn(unix.RTM_DELNEIGH, entry) || len(r.macs) != 0 || len(r.managed) != 0 {
-		t.Errorf("a neighbor that is gone left %v and %v", r.macs, r.managed)
-	}
-}
-
 // TestNeighborAnswersTheSecondTime: the kernel gives up a neighbor a second after it asked
 // for the last time, also one that has come back meanwhile. It is asked again before it
 // counts as lost; and is lost if it does not answer then either.
@@ -140,32 +111,6 @@ func TestNeighborAnswersTheSecondTime(t *testing.T) {
 	eventually(t, "the neighbor is lost", func() bool { return state() == model.Down })
 	there()
 	eventually(t, "the neighbor is back", func() bool { return state() == model.Active })
-}
-
-// TestAnswerThatNobodyHasRead: the time in which a neighbor may answer again is over, and it has
-// answered, but this process has not read that yet.
-func TestAnswerThatNobodyHasRead(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	address := netip.MustParseAddr("10.0.0.11")
-	r := &resolver{log: slog.New(slog.DiscardHandler), macs: map[neighbor]model.MAC{}, managed: map[neighbor]bool{},
-		doubts: map[neighbor]*time.Timer{}, events: make(chan struct{}, 1)}
-	n := neighbor{wire(t).Attrs().Index, address}
-	for _, answered := range []bool{true, false} {
-		r.macs[n], r.doubts[n] = neighborMAC(address), time.NewTimer(time.Hour)
-		want := model.MAC{}
-		if answered {
-			want = neighborMAC(address)
-			addNeighbor(t, address)
-		} else {
-			removeNeighbor(t, address)
-		}
-		r.lose(n)
-		if got := r.macs[n]; got != want || len(r.doubts) > 0 {
-			t.Errorf("of a neighbor that has answered (%v) %v is known, and there are %d doubts", answered, got, len(r.doubts))
-		}
-	}
 }
 
 // farEnd moves the wire's other end to a namespace of its own, and returns what makes changes

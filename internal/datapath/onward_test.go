@@ -11,11 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
-	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -59,7 +60,7 @@ func ipipTo(addresses ...netip.Addr) model.Table {
 // pair returns the end that a director sends into; nil: there is none.
 func pair(t *testing.T) netlink.Link {
 	t.Helper()
-	link, err := netlink.LinkByName(onwardName(onwardPin))
+	link, err := netlink.LinkByName(nexthop.OnwardName(onwardPin))
 	if none := (netlink.LinkNotFoundError{}); errors.As(err, &none) {
 		return nil
 	}
@@ -70,12 +71,12 @@ func pair(t *testing.T) netlink.Link {
 // filterOf returns the number of the program at a pair's other end; 0: it has none.
 func filterOf(t *testing.T) int {
 	t.Helper()
-	end, err := netlink.LinkByName(onwardName(onwardPin) + "-x")
+	end, err := netlink.LinkByName(nexthop.OnwardName(onwardPin) + "-x")
 	must(t, err)
 	filters, err := netlink.FilterList(end, netlink.HANDLE_MIN_INGRESS)
 	must(t, err)
 	for _, f := range filters {
-		if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == onwardFilterName {
+		if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == "weir-onward" {
 			return bpf.Id
 		}
 	}
@@ -92,7 +93,7 @@ func leavesByKernel(t *testing.T, d *Datapath, backend int, by string) bool {
 	}
 	b := statusOf(t, d).Services[0].Backends[backend]
 	d.mu.Lock()
-	entry := d.entries.entries[d.services[keyOf(&d.table.Services[0])].order[backend].index]
+	entry := d.entries.Entries[d.services[keyOf(&d.table.Services[0])].order[backend].index]
 	d.mu.Unlock()
 	return b.State == model.Active && b.Interface == by && b.ByKernel && b.NextHop.IsZero() &&
 		entry.Ifindex == uint32(ends.Attrs().Index) && slices.Contains(egressOf(t, d), entry.Ifindex)
@@ -151,7 +152,7 @@ func TestOnwardHalfMade(t *testing.T) {
 		return
 	}
 	addOverlay(t)
-	half := netlink.NewVeth(netlink.LinkAttrs{Name: onwardName(onwardPin)})
+	half := netlink.NewVeth(netlink.LinkAttrs{Name: nexthop.OnwardName(onwardPin)})
 	half.PeerName = half.Name + "-x"
 	must(t, netlink.LinkAdd(half))
 	before := pair(t).Attrs().Index
@@ -173,7 +174,7 @@ func TestOnwardDeleted(t *testing.T) {
 	addOverlay(t)
 	d := openTest(t, model.Limits{})
 	must(t, d.Set(ipipTo(onOverlay)))
-	for _, end := range []string{onwardName(onwardPin), onwardName(onwardPin) + "-x"} {
+	for _, end := range []string{nexthop.OnwardName(onwardPin), nexthop.OnwardName(onwardPin) + "-x"} {
 		was := pair(t).Attrs().Index
 		link, err := netlink.LinkByName(end)
 		must(t, err)
@@ -237,50 +238,6 @@ func TestOnwardTakesNoFrames(t *testing.T) {
 	}
 }
 
-// TestOnwardVLAN: packets leave by the interface that a VLAN is on, with a tag, if XDP can send
-// into that, and else by the VLAN's own, to which the kernel adds the tag. Not every kernel has VLAN
-// interfaces: routes here lead into others, and only what the resolver remembers says that they are.
-func TestOnwardVLAN(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	ready := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ready"}, PeerName: "coalesces"}
-	must(t, netlink.LinkAdd(ready))
-	must(t, device.SetEthtool("coalesces", unix.ETHTOOL_SGRO, 1))
-	for _, name := range []string{"coalesces", "ready"} {
-		_, err := setQuietlyUp(name)
-		must(t, err)
-	}
-	tagged := addLink(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "tagged"}}, "10.244.0.1/24")
-	bridge := addLink(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "bridge"}})
-	on, err := netlink.LinkByName("ready")
-	must(t, err)
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	must(t, err)
-	t.Cleanup(handle.Close)
-	mac := neighborMAC(onOverlay)
-	for _, c := range []struct {
-		on     netlink.Link
-		kernel bool
-	}{{on, false}, {bridge, true}} {
-		attrs := *tagged.Attrs()
-		attrs.ParentIndex = c.on.Attrs().Index
-		r := &resolver{log: slog.New(slog.DiscardHandler), onward: newOnward(Options{Pin: onwardPin, Log: slog.New(slog.DiscardHandler)}), netlink: handle,
-			links:  map[int]netlink.Link{attrs.Index: &netlink.Vlan{LinkAttrs: attrs, VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}},
-			routes: map[netip.Addr]route{}}
-		hop := r.hopOf(model.TableBackend{Address: onOverlay, Mode: model.IPIP}, []string{"wire0"}, func(neighbor) model.MAC { return mac }, r.onward.hop)
-		if !c.kernel && (hop.ifindex != c.on.Attrs().Index || hop.vlan != 7 || hop.mac != mac || pair(t) != nil) {
-			t.Errorf("by a VLAN on %s packets leave by %+v", c.on.Attrs().Name, hop)
-		}
-		if !c.kernel {
-			continue
-		}
-		if made := pair(t); made == nil || hop.ifindex != made.Attrs().Index || hop.vlan != 0 || int(hop.mac[5]) != attrs.Index {
-			t.Errorf("by a VLAN on %s packets leave by %+v, and the pair is %+v", c.on.Attrs().Name, hop, made)
-		}
-	}
-}
-
 // TestOnwardTunnelSource: where the kernel's choice of an address is none that agents accept, it is
 // another one of the interface that the route leads into, not of the pair's.
 func TestOnwardTunnelSource(t *testing.T) {
@@ -295,7 +252,7 @@ func TestOnwardTunnelSource(t *testing.T) {
 	table := ipipTo(onOverlay)
 	table.Directors = []netip.Prefix{netip.MustParsePrefix("10.243.0.0/24")}
 	must(t, d.Set(table))
-	if got, want := settingsOf(t, d).TunnelSource4, bigEndianAddress(netip.MustParseAddr("10.243.0.1")); got != want {
+	if got, want := settingsOf(t, d).TunnelSource4, abi.BigEndianAddress(netip.MustParseAddr("10.243.0.1")); got != want {
 		t.Errorf("tunnels come from %x, want %x", got, want)
 	}
 }
@@ -341,7 +298,7 @@ func TestOnwardRefused(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("end%s up %t", c.end, c.up), func(t *testing.T) {
 			log := &heard{}
-			taken := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: onwardName(onwardPin) + c.end}}
+			taken := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: nexthop.OnwardName(onwardPin) + c.end}}
 			must(t, netlink.LinkAdd(taken))
 			if c.up {
 				must(t, netlink.LinkSetUp(taken))
@@ -352,8 +309,7 @@ func TestOnwardRefused(t *testing.T) {
 			near, other := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.244.0.8")
 			addNeighbor(t, near)
 			must(t, d.Set(ipipTo(near, onOverlay)))
-			d.hops.tryOnward() // as it does by itself
-			d.hopsChanged()
+			time.Sleep(1200 * time.Millisecond) // it tries again a second later
 			must(t, d.Set(ipipTo(near, onOverlay, other)))
 			for i, want := range []model.BackendState{model.Active, model.Down, model.Down} {
 				if b := statusOf(t, d).Services[0].Backends[i]; b.State != want {

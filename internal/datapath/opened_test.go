@@ -3,6 +3,7 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -24,7 +25,7 @@ func testOpened(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(notFullNAT)
 	dead := w.add(testService{vip: vipAddress(true, 99), protocol: model.TCP, port: singlePort(servicePort),
-		backends: []testBackend{{mode: model.GUE, address: backendAddress(true, 9), state: directorBackendStateBACKEND_DOWN}}})
+		backends: []testBackend{{mode: model.GUE, address: backendAddress(true, 9), state: abi.BackendStateBACKEND_DOWN}}})
 	scenarios = append(scenarios, scenario{client: client4, testService: dead})
 	d := loadTestDirector(t, w)
 	for _, s := range scenarios {

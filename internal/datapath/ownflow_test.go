@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -30,7 +31,7 @@ func testOwnFlows(t *testing.T) {
 				s.unrouted("to nobody who did", nil, to(port^1, 10)),
 			}
 			for _, piece := range pieces(uint32(i), to(port, 600)...) {
-				rows = append(rows, row{name: "fragment", in: piece}.passed(directorReasonPASS_NO_SERVICE))
+				rows = append(rows, row{name: "fragment", in: piece}.passed(abi.ReasonPASS_NO_SERVICE))
 			}
 			d.check(t, rows)
 		})

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/contents"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
@@ -26,7 +28,7 @@ func TestOwnMACs(t *testing.T) {
 	d := openOptions(t, Options{recheck: 20 * time.Millisecond})
 	must(t, d.Set(tableOf(1, 1, 0)))
 	want := map[uint64]uint8{}
-	add := func(mac net.HardwareAddr) { want[macWord(model.MAC(mac))] = 1 }
+	add := func(mac net.HardwareAddr) { want[nexthop.MACWord(model.MAC(mac))] = 1 }
 	for _, name := range []string{"wire0", "wire1"} {
 		link, err := netlink.LinkByName(name)
 		must(t, err)
@@ -41,7 +43,7 @@ func TestOwnMACs(t *testing.T) {
 			must(t, err)
 			return maps.Equal(have, want)
 		})
-		if settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) == 0 {
+		if settingsOf(t, d).Flags&uint32(abi.SettingsFlagSETTINGS_OWN_MACS) == 0 {
 			t.Fatalf("%s the program does not compare with them", when)
 		}
 	}
@@ -54,7 +56,7 @@ func TestOwnMACs(t *testing.T) {
 	add(virtual)
 	knows("with an address that the interface takes frames for")
 	must(t, netlink.NeighDel(entry))
-	delete(want, macWord(model.MAC(virtual)))
+	delete(want, nexthop.MACWord(model.MAC(virtual)))
 	knows("without it")
 
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "more0", HardwareAddr: virtual}, PeerName: "more1"}))
@@ -64,33 +66,28 @@ func TestOwnMACs(t *testing.T) {
 	add(more.Attrs().HardwareAddr)
 	knows("with another interface")
 	must(t, netlink.LinkDel(more))
-	delete(want, macWord(model.MAC(virtual)))
-	delete(want, macWord(model.MAC(more.Attrs().HardwareAddr)))
+	delete(want, nexthop.MACWord(model.MAC(virtual)))
+	delete(want, nexthop.MACWord(model.MAC(more.Attrs().HardwareAddr)))
 	knows("without it")
 }
 
-// TestNobodyAsksForMACs: a director without l2dsr does not read the host's addresses.
-func TestNobodyAsksForMACs(t *testing.T) {
+// TestNobodyComparesMACs: a director without l2dsr does not compare with the host's addresses.
+func TestNobodyComparesMACs(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
 	d := openTest(t, model.Limits{})
 	must(t, d.Set(tableOf(1, 1, 0)))
-	asks := func() bool {
-		d.hops.mu.Lock()
-		defer d.hops.mu.Unlock()
-		return d.hops.own.known != nil
-	}
 	compares := func() bool {
-		return settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) != 0
+		return settingsOf(t, d).Flags&uint32(abi.SettingsFlagSETTINGS_OWN_MACS) != 0
 	}
-	if !asks() || !compares() {
+	if !compares() {
 		t.Error("l2dsr does not compare")
 	}
 	must(t, d.Set(tunnelTable()))
-	if asks() || compares() || d.hops.ownMACsDiffer() {
-		t.Errorf("ipip reads addresses: %t, and compares: %t", asks(), compares())
+	if compares() {
+		t.Error("ipip compares")
 	}
 }
 
@@ -100,29 +97,30 @@ func TestTooManyMACs(t *testing.T) {
 		return
 	}
 	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))
-	d := openTest(t, model.Limits{})
+	d := openOptions(t, Options{recheck: 20 * time.Millisecond})
 	must(t, d.Set(tableOf(1, 1, 0)))
 	parts := d.Parts(nil)
 	if found := differences(t, parts, "interfaces"); len(found) > 0 {
 		t.Fatalf("it says %+v", found)
 	}
-	many := map[uint64]uint8{}
-	for i := range uint64(d.kernel.OwnMacs.MaxEntries()) {
-		many[i+1] = 1
+	taken := func(change func(*netlink.Neigh) error) {
+		for i := range int(d.kernel.OwnMacs.MaxEntries()) / 2 {
+			mac := net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}
+			must(t, change(&netlink.Neigh{LinkIndex: wire(t).Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT, HardwareAddr: mac}))
+		}
 	}
-	d.hops.mu.Lock()
-	d.hops.own.known = many
-	d.hops.mu.Unlock()
-	must(t, d.Set(tableOf(1, 2, 0)))
-	if settingsOf(t, d).Flags&uint32(directorSettingsFlagSETTINGS_OWN_MACS) != 0 {
-		t.Error("the program compares with addresses that it does not have")
+	taken(netlink.NeighAppend)
+	unknown := func(want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("it says that addresses are not known: %t", want), func() bool {
+			found := differences(t, parts, "interfaces")
+			return len(found) == 1 && found[0].What == upkeep.MACs && want || len(found) == 0 && !want
+		})
+		if compares := settingsOf(t, d).Flags&uint32(abi.SettingsFlagSETTINGS_OWN_MACS) != 0; compares == want {
+			t.Errorf("the program compares: %t", compares)
+		}
 	}
-	if found := differences(t, parts, "interfaces"); len(found) != 1 || found[0].What != upkeep.MACs {
-		t.Errorf("it says %+v", found)
-	}
-	d.hops.forgetHostMACs()
-	must(t, d.Set(tableOf(1, 1, 0)))
-	if found := differences(t, parts, "interfaces"); len(found) > 0 {
-		t.Errorf("it still says %+v", found)
-	}
+	unknown(true)
+	taken(netlink.NeighDel)
+	unknown(false)
 }

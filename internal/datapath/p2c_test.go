@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -14,7 +15,7 @@ import (
 func (d *testDirector) putLoads(t testing.TB, s *testService) {
 	t.Helper()
 	for i, b := range s.backends {
-		d.put(t, "loads", s.first+uint32(i), directorLoad{Opened: b.opened, Period: nowPeriod(t) + 1<<20, Weight: b.weight})
+		d.put(t, "loads", s.first+uint32(i), abi.Load{Opened: b.opened, Period: nowPeriod(t) + 1<<20, Weight: b.weight})
 	}
 }
 
@@ -27,7 +28,7 @@ func nowPeriod(t testing.TB) uint32 {
 	return period
 }
 
-func (d *testDirector) load(t testing.TB, index uint32) (load directorLoad) {
+func (d *testDirector) load(t testing.TB, index uint32) (load abi.Load) {
 	t.Helper()
 	must(t, d.Maps["loads"].Lookup(index, &load))
 	return load
@@ -46,7 +47,7 @@ type p2cCase struct {
 func loaded(connections ...uint32) func(b []testBackend) {
 	return func(b []testBackend) {
 		for i, n := range connections {
-			b[i].opened = n * uint32(directorLoadScaleLOAD_CONNECTION)
+			b[i].opened = n * uint32(abi.LoadScaleLOAD_CONNECTION)
 		}
 	}
 }
@@ -57,7 +58,7 @@ func with(first, second func(b []testBackend)) func(b []testBackend) {
 }
 
 func p2cCases() []p2cCase {
-	const down, draining, free = directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_DRAINING, directorBackendStateBACKEND_FREE
+	const down, draining, free = abi.BackendStateBACKEND_DOWN, abi.BackendStateBACKEND_DRAINING, abi.BackendStateBACKEND_FREE
 	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: []model.CandidateList{candidateList(2, 1)}}
 	fixed := model.Ring{Slots: list.Slots, Lists: []model.CandidateList{candidateList(2, 1)}}
 	fixed.Lists[0].Fixed = true
@@ -143,7 +144,7 @@ func testP2C(t *testing.T) {
 		for i, b := range o.backends {
 			want := b.opened
 			if i == o.want {
-				want += uint32(directorLoadScaleLOAD_CONNECTION)
+				want += uint32(abi.LoadScaleLOAD_CONNECTION)
 			}
 			if got := d.load(t, o.first+uint32(i)).Opened; got != want {
 				t.Errorf("%s: backend %d has a load of %d, want %d", o.row.name, i, got, want)
@@ -155,7 +156,7 @@ func testP2C(t *testing.T) {
 // testLoadPeriods: loads are halved for each period that has passed, are never so large
 // that a number overflows, and go by the clock alone.
 func testLoadPeriods(t *testing.T) {
-	const one, most = uint32(directorLoadScaleLOAD_CONNECTION), uint32(directorLoadScaleLOAD_MOST)
+	const one, most = uint32(abi.LoadScaleLOAD_CONNECTION), uint32(abi.LoadScaleLOAD_MOST)
 	w := &testWorld{}
 	s := scenario{client: client4, testService: w.add(testService{vip: vipAddress(true, 1), protocol: model.TCP, port: singlePort(servicePort),
 		policy:   model.P2C,
@@ -163,26 +164,26 @@ func testLoadPeriods(t *testing.T) {
 	d := loadTestDirector(t, w)
 	for _, c := range []struct {
 		name         string
-		owner, other directorLoad // periods: before now
+		owner, other abi.Load // periods: before now
 		want         int
 		after        uint32 // load of the one that it goes to
 	}{
-		{"this period", directorLoad{Opened: 10 * one}, directorLoad{Opened: 5 * one}, 1, 6 * one},
-		{"older is less", directorLoad{Opened: 10 * one, Period: 1}, directorLoad{Opened: 5 * one}, 0, 6 * one},
-		{"both older", directorLoad{Opened: 40 * one, Period: 3}, directorLoad{Opened: 40 * one, Period: 4}, 1, 5*one/2 + one},
-		{"less than a connection is left", directorLoad{Opened: one, Period: 1}, directorLoad{}, 0, one/2 + one},
-		{"forgotten", directorLoad{Opened: most, Period: 31}, directorLoad{}, 0, one},
-		{"long ago", directorLoad{Opened: most, Period: 40}, directorLoad{}, 0, one},
-		{"never", directorLoad{Opened: 0, Period: nowPeriod(t)}, directorLoad{Opened: 0, Period: nowPeriod(t)}, 0, one},
-		{"at the bound", directorLoad{Opened: most}, directorLoad{Opened: most}, 0, most},
-		{"a clock that is behind", directorLoad{Opened: 10 * one, Period: math.MaxUint32}, directorLoad{Opened: 5 * one, Period: math.MaxUint32}, 1, 6 * one},
+		{"this period", abi.Load{Opened: 10 * one}, abi.Load{Opened: 5 * one}, 1, 6 * one},
+		{"older is less", abi.Load{Opened: 10 * one, Period: 1}, abi.Load{Opened: 5 * one}, 0, 6 * one},
+		{"both older", abi.Load{Opened: 40 * one, Period: 3}, abi.Load{Opened: 40 * one, Period: 4}, 1, 5*one/2 + one},
+		{"less than a connection is left", abi.Load{Opened: one, Period: 1}, abi.Load{}, 0, one/2 + one},
+		{"forgotten", abi.Load{Opened: most, Period: 31}, abi.Load{}, 0, one},
+		{"long ago", abi.Load{Opened: most, Period: 40}, abi.Load{}, 0, one},
+		{"never", abi.Load{Opened: 0, Period: nowPeriod(t)}, abi.Load{Opened: 0, Period: nowPeriod(t)}, 0, one},
+		{"at the bound", abi.Load{Opened: most}, abi.Load{Opened: most}, 0, most},
+		{"a clock that is behind", abi.Load{Opened: 10 * one, Period: math.MaxUint32}, abi.Load{Opened: 5 * one, Period: math.MaxUint32}, 1, 6 * one},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			syn := s.forward(c.name, s.flow(), c.want, ip(s.client, s.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN})
 			// A period may end between the first line and the last one: then again.
 			for {
 				now := nowPeriod(t)
-				for i, load := range []directorLoad{c.owner, c.other} {
+				for i, load := range []abi.Load{c.owner, c.other} {
 					load.Period, load.Weight = now-load.Period, 100
 					d.put(t, "loads", s.first+uint32(i), load)
 				}

@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -19,6 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/checks"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
@@ -130,10 +131,10 @@ func TestPartsAreRepaired(t *testing.T) {
 			must(t, l.Update(other))
 		}},
 		{"tables", "map services", func() { deleteFirst(t, d.kernel.Services4) }},
-		{"tables", "map services", func() { must(t, d.kernel.Services4.Put(directorEndpoint4{Port: 77}, uint32(1))) }},
-		{"tables", "map ranges", func() { must(t, d.kernel.Ranges4.Put(directorRange4{PrefixLen: fixedBits4}, uint32(1))) }},
+		{"tables", "map services", func() { must(t, d.kernel.Services4.Put(abi.Endpoint4{Port: 77}, uint32(1))) }},
+		{"tables", "map ranges", func() { must(t, d.kernel.Ranges4.Put(abi.Range4{PrefixLen: fixedBits4}, uint32(1))) }},
 		{"tables", "map replies", func() { deleteFirst(t, d.kernel.Replies4) }},
-		{"tables", "map ask_backends", func() { must(t, d.kernel.AskBackends.Put(directorAskBackend{Service: 5}, uint32(1))) }},
+		{"tables", "map ask_backends", func() { must(t, d.kernel.AskBackends.Put(abi.AskBackend{Service: 5}, uint32(1))) }},
 		{"tables", "map backend_sources", func() { deleteFirst(t, d.kernel.BackendSources) }},
 		{"tables", "map own_macs", func() { must(t, d.kernel.OwnMacs.Put(uint64(7), uint8(1))) }},
 		{"tc", "wire0 egress", func() { detachLink(t, pins+"/undo-wire0") }},
@@ -352,10 +353,8 @@ func TestChecksAreRepaired(t *testing.T) {
 	if found := differences(t, parts, "checks"); len(found) > 0 {
 		t.Errorf("before anything is checked part checks differs in %+v", found)
 	}
-	if !c.open() {
-		t.Fatal("there is no device")
-	}
-	name := c.device.name
+	c.Set([]model.Check{checkBy(model.L2DSR, "198.51.100.1", "10.0.0.11")})
+	name, _ := checks.Names("/sys/fs/bpf/weir")
 	ip := func(args ...string) {
 		t.Helper()
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
@@ -363,7 +362,7 @@ func TestChecksAreRepaired(t *testing.T) {
 		}
 	}
 	for what, hand := range map[string]func(){
-		"rules":  func() { ip("rule", "del", "pref", fmt.Sprint(checkPriority)) },
+		"rules":  func() { ip("rule", "del", "pref", "1") },
 		"routes": func() { ip("route", "flush", "table", "all", "dev", name) },
 		"down":   func() { ip("link", "set", name, "down") },
 		"device": func() { ip("link", "del", name) },

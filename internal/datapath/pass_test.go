@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -37,7 +38,7 @@ func (s scenario) passRows() []row {
 		s.pass("ESP", withProtocol(ip(s.client, s.vip), 50), packet.Zeros(20)),
 		s.pass("no next header", withProtocol(ip(s.client, s.vip), packet.NoNextHeader)),
 		s.pass("the other family's ICMP", withProtocol(ip(s.client, s.vip), icmpOf(clientOf(!is4))), packet.Bytes{8, 0, 0, 0, 0, 0, 0, 0}),
-		tagged.passed(directorReasonPASS_NO_SERVICE),
+		tagged.passed(abi.ReasonPASS_NO_SERVICE),
 	}
 }
 
@@ -68,12 +69,12 @@ func testPassWhatIsNotIP(t *testing.T) {
 	var rows []row
 	for name, frame := range frames {
 		none := uint64(0)
-		rows = append(rows, row{name: name, in: frame, bytes: &none}.passed(directorReasonPASS_NOT_IP))
+		rows = append(rows, row{name: name, in: frame, bytes: &none}.passed(abi.ReasonPASS_NOT_IP))
 	}
 	neighbor := build(withTTL(ip(client6, vipAddress(false, 2)), 255), packet.ICMPv6Header{Type: packet.NeighborSolicitation}, packet.Zeros(16))
-	rows = append(rows, row{name: "neighbor solicitation", in: neighbor}.passed(directorReasonPASS_NO_SERVICE))
+	rows = append(rows, row{name: "neighbor solicitation", in: neighbor}.passed(abi.ReasonPASS_NO_SERVICE))
 	multicast := build(packet.IPv4Header{Src: client4, Dst: numbered(true, 224, 1), Protocol: 2, TTL: 1, Options: []byte{148, 4, 0, 0}}, packet.Zeros(8))
-	rows = append(rows, row{name: "IGMP", in: multicast}.passed(directorReasonPASS_NO_SERVICE))
+	rows = append(rows, row{name: "IGMP", in: multicast}.passed(abi.ReasonPASS_NO_SERVICE))
 	d.check(t, rows)
 }
 
@@ -100,7 +101,7 @@ func (s scenario) truncatedRows() (rows []row) {
 		if length := ipLength(frame); isIP(frame[link:]) && int(length) <= len(frame)-link {
 			bytes = length
 		}
-		return row{name: name, in: frame, bytes: &bytes}.passed(directorReasonPASS_MALFORMED)
+		return row{name: name, in: frame, bytes: &bytes}.passed(abi.ReasonPASS_MALFORMED)
 	}
 	for length := link; length < len(whole); length++ {
 		rows = append(rows, cut(fmt.Sprintf("frame of %d bytes", length), whole[:length:length]))

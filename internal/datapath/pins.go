@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/nslock"
 )
 
@@ -34,6 +35,11 @@ const (
 	beside         = "-new"
 	linkPrefix     = "xdp-"
 )
+
+// captureName is the name of the program that captures.
+const captureName = "capture"
+
+func (p *pins) capturePin() string { return filepath.Join(p.programsDir(), captureName) }
 
 // pins is that directory, as this version sees it.
 type pins struct {
@@ -114,7 +120,7 @@ func (p *pins) reusable(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error)
 	if p.runs(attached) && p.hasIndexRecords() {
 		p.adopted = true
 		for name := range spec.Maps {
-			if name == constants {
+			if name == bpfload.Constants {
 				continue
 			}
 			path := filepath.Join(p.mapsDir(), pinName(name))
@@ -167,7 +173,7 @@ func (p *pins) attachedPrograms() (map[ebpf.ProgramID]bool, error) {
 // countCaptures counts a director as attached if a capture of its own has its place: the capture
 // has the same maps. A process that is killed during a capture leaves that.
 func (p *pins) countCaptures(attached map[ebpf.ProgramID]bool) error {
-	captures, err := filepath.Glob(filepath.Join(p.pin, programsPrefix+"*", captureProgCapture))
+	captures, err := filepath.Glob(filepath.Join(p.pin, programsPrefix+"*", captureName))
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 				}
 			}
 		}
-		entry := entryOf(of, s.index, desired, d.hops.resolve(desired, d.own))
+		entry := entryOf(of, s.index, desired, d.hops.Resolve(desired, d.own))
 		switch {
 		case !found:
 			d.kernel.records.addBackend(index, s.index, key, desired.Mode, d.entries.nextEpoch(index))

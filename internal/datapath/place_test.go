@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -170,13 +171,13 @@ func (d *Datapath) differsFrom(t *testing.T, table *model.Table) (wrong []string
 		for j, b := range want.Backends {
 			key := backendKey{b.Address, b.Port, b.SNAT}
 			distinct[key], index[j] = true, s.backends[key].index
-			hop := d.hops.resolve(b, table.Interfaces)
-			got, entry := d.entries.entries[index[j]], entryOf(want, s.index, b, hop)
+			hop := d.hops.Resolve(b, table.Interfaces)
+			got, entry := d.entries.Entries[index[j]], entryOf(want, s.index, b, hop)
 			entry.Epoch, entry.State = got.Epoch, got.State // of suspects, and of what is down
-			if got != entry && got.State != uint8(directorBackendStateBACKEND_SUSPECT) {
+			if got != entry && got.State != uint8(abi.BackendStateBACKEND_SUSPECT) {
 				say("%s, %s is %+v, want %+v", want.Name, b.Name, got, entry)
 			}
-			if alive := aliveIn(got.State); alive != (b.State.Alive() && !hop.mac.IsZero()) {
+			if alive := aliveIn(got.State); alive != (b.State.Alive() && !hop.MAC.IsZero()) {
 				say("%s, %s is alive: %t, and is desired %s", want.Name, b.Name, alive, b.State)
 			}
 			egress[got.Ifindex] = true
@@ -204,8 +205,8 @@ func (d *Datapath) differsFrom(t *testing.T, table *model.Table) (wrong []string
 	if !maps.Equal(kernel.services, lookups.services) || !maps.Equal(kernel.replies, lookups.replies) || !maps.Equal(kernel.ranges, lookups.ranges) {
 		say("lookups are %v, want %v", kernel, lookups)
 	}
-	for place := range d.fronts.places {
-		if p := &d.fronts.places[place]; p.Service != 0 && !slices.ContainsFunc(all, func(s *service) bool {
+	for place := range d.fronts.Entries {
+		if p := &d.fronts.Entries[place]; p.Service != 0 && !slices.ContainsFunc(all, func(s *service) bool {
 			key, _ := frontOf(endpoint{s.key.segment, s.key.vip, uint8(s.key.protocol), s.key.port.First})
 			return s.key.port.Single() && uint64(s.index)+1 == p.Service && key.Address == p.Address && key.Key == p.Key
 		}) {
@@ -217,7 +218,7 @@ func (d *Datapath) differsFrom(t *testing.T, table *model.Table) (wrong []string
 	if slices.Sort(open); !slices.Equal(open, want) {
 		say("packets may leave by %v, want %v", open, want)
 	}
-	if flags := lookups.flags(); d.written.Flags&^uint32(directorSettingsFlagSETTINGS_OWN_MACS) != flags {
+	if flags := lookups.flags(); d.written.Flags&^uint32(abi.SettingsFlagSETTINGS_OWN_MACS) != flags {
 		say("flags are %x, want %x", d.written.Flags, flags)
 	}
 	return wrong
@@ -237,7 +238,7 @@ func TestFrontFillsUp(t *testing.T) {
 	must(t, d.Set(table))
 	place := func() uint64 {
 		_, at := frontOf(endpoint{0, table.Services[0].VIP, uint8(model.TCP), 80})
-		return d.fronts.places[at].Service
+		return d.fronts.Entries[at].Service
 	}
 	without := table
 	without.Services = table.Services[1:]

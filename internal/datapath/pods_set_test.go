@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -21,19 +22,19 @@ func TestSetPods(t *testing.T) {
 		addNeighbor(t, a)
 	}
 	d := openTest(t, model.Limits{})
-	set := func(mode model.Mode, at netip.Addr) directorBackend {
+	set := func(mode model.Mode, at netip.Addr) abi.Backend {
 		t.Helper()
 		table := tableOf(1, 1, 0)
 		b := &table.Services[0].Backends[0]
 		b.Address, b.Port, b.Host, b.Mode = pod.Addr(), pod.Port(), at, mode
 		must(t, d.Set(table))
 		for _, s := range d.services {
-			return d.entries.entries[s.order[0].index]
+			return d.entries.Entries[s.order[0].index]
 		}
-		return directorBackend{}
+		return abi.Backend{}
 	}
-	name := func(e directorBackend) uint32 { return binary.BigEndian.Uint32(e.Vip.Bytes[:]) }
-	const local, pods = uint8(directorBackendFlagBACKEND_LOCAL), uint8(directorBackendFlagBACKEND_POD)
+	name := func(e abi.Backend) uint32 { return binary.BigEndian.Uint32(e.Vip.Bytes[:]) }
+	const local, pods = uint8(abi.BackendFlagBACKEND_LOCAL), uint8(abi.BackendFlagBACKEND_POD)
 	for _, c := range []struct {
 		what  string
 		mode  model.Mode
@@ -50,7 +51,7 @@ func TestSetPods(t *testing.T) {
 		{"of this host, by ipip", model.IPIP, own, pod.Addr(), model.MAC{}, pods | local, 0xffff - 20},
 	} {
 		e := set(c.mode, c.host)
-		if e.Address != addressBytes(c.to) || model.MAC(e.Mac) != c.mac || e.Flags != c.flags || e.Mtu != c.mtu || e.State != uint8(directorBackendStateBACKEND_ACTIVE) || bigEndian16(e.Port) != pod.Port() {
+		if e.Address != abi.AddressBytes(c.to) || model.MAC(e.Mac) != c.mac || e.Flags != c.flags || e.Mtu != c.mtu || e.State != uint8(abi.BackendStateBACKEND_ACTIVE) || abi.BigEndian16(e.Port) != pod.Port() {
 			t.Errorf("%s: the entry is %+v", c.what, e)
 		}
 		if got := name(e); got != model.PodName(pod) {

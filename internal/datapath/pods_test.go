@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -32,7 +33,7 @@ func testPods(t *testing.T) {
 						s.forward(name+", SYN", s.flow(), 0, to, packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN}),
 						s.forward(name+", error", s.flow(), 0, error4...),
 					}
-					list[2].reason = directorReasonFORWARD_ICMP_ERROR
+					list[2].reason = abi.ReasonFORWARD_ICMP_ERROR
 					if local {
 						for i := range list {
 							list[i].action = xdpPass

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -75,7 +77,7 @@ func testTurns(t *testing.T) {
 
 // A backend that is down or drains is passed over; if all are, the slot's row has the connection.
 func testTurnsOfDown(t *testing.T) {
-	const down = directorBackendStateBACKEND_DOWN
+	const down = abi.BackendStateBACKEND_DOWN
 	order := []uint32{0, 1, 2}
 	w, s := amongAll(model.RoundRobin, true, 3, order...)
 	d := loadTestDirector(t, w)
@@ -88,7 +90,7 @@ func testTurnsOfDown(t *testing.T) {
 		if got[0] != 15 || got[2] != 15 {
 			t.Errorf("30 connections while backend 1 is down: %v, want 15 for 0 and 2 each: its turns are left out", got)
 		}
-		s.setBackend(t, d, 2, directorBackendStateBACKEND_DRAINING)
+		s.setBackend(t, d, 2, abi.BackendStateBACKEND_DRAINING)
 		for i := range uint16(5) {
 			s.want(t, d, clientPort+100+i, synFlag, 0, "it is the only one that gets new connections")
 		}
@@ -103,7 +105,7 @@ func testTurnsOfDown(t *testing.T) {
 		s.want(t, d, stays, synFlag, 0, "its backend is down: a SYN takes a turn")
 		s.setBackend(t, d, 0, down)
 		s.want(t, d, clientPort+200, synFlag, -1, "all are down")
-		s.setBackend(t, d, 1, directorBackendStateBACKEND_DRAINING)
+		s.setBackend(t, d, 1, abi.BackendStateBACKEND_DRAINING)
 		s.want(t, d, clientPort+201, synFlag, 1, "nobody whose turn it is: the row's first that is alive")
 	})
 }
@@ -184,14 +186,14 @@ func testRandom(t *testing.T) {
 			}
 		}
 		share("all are up", [3]int{1000, 1000, 2000})
-		s.setBackend(t, d, 2, directorBackendStateBACKEND_DOWN)
+		s.setBackend(t, d, 2, abi.BackendStateBACKEND_DOWN)
 		share("one is down", [3]int{2000, 2000, 0})
 	})
 }
 
 // The least load for its weight, also with one connection more.
 func testLeast(t *testing.T) {
-	const one = uint32(directorLoadScaleLOAD_CONNECTION)
+	const one = uint32(abi.LoadScaleLOAD_CONNECTION)
 	for _, c := range []struct {
 		name    string
 		loads   [4]uint32 // in connections
@@ -216,7 +218,7 @@ func testLeast(t *testing.T) {
 		d := loadTestDirector(t, w)
 		onCPU(t, 0, func() {
 			if c.down >= 0 {
-				s.setBackend(t, d, c.down, directorBackendStateBACKEND_DOWN)
+				s.setBackend(t, d, c.down, abi.BackendStateBACKEND_DOWN)
 			}
 			d.putLoads(t, s.testService)
 			got := s.goes(t, d, clientPort, synFlag)
@@ -225,7 +227,7 @@ func testLeast(t *testing.T) {
 			}
 			for i := range s.backends {
 				want := c.loads[i] * one
-				if i == got && c.weights[i] > 0 && want < uint32(directorLoadScaleLOAD_MOST) {
+				if i == got && c.weights[i] > 0 && want < uint32(abi.LoadScaleLOAD_MOST) {
 					want += one
 				}
 				if load := d.load(t, s.first+uint32(i)).Opened; load != want {
@@ -264,7 +266,7 @@ func testLeastOfMany(t *testing.T) {
 // Of two that are drawn the one with less load for its weight, also with one connection more:
 // of two in all that is the better, and of three never the worst.
 func testTwoOfAll(t *testing.T) {
-	const one, down = uint32(directorLoadScaleLOAD_CONNECTION), directorBackendStateBACKEND_DOWN
+	const one, down = uint32(abi.LoadScaleLOAD_CONNECTION), abi.BackendStateBACKEND_DOWN
 	for _, c := range []struct {
 		name    string
 		turns   []uint32
@@ -302,7 +304,7 @@ func testTwoOfAll(t *testing.T) {
 					if !slices.Contains(c.want, got) {
 						t.Errorf("%s: loads %v by weights %v: it went to %d, want %v", c.name, c.loads, c.weights, got, c.want)
 					}
-					if want := min(s.backends[got].opened+one, uint32(directorLoadScaleLOAD_MOST)); d.load(t, s.first+uint32(got)).Opened != want && c.loads[got] < 1<<26-9 {
+					if want := min(s.backends[got].opened+one, uint32(abi.LoadScaleLOAD_MOST)); d.load(t, s.first+uint32(got)).Opened != want && c.loads[got] < 1<<26-9 {
 						t.Errorf("%s: the load of who got it is %d, want %d", c.name, d.load(t, s.first+uint32(got)).Opened, want)
 					}
 					s.want(t, d, clientPort+i, ackFlag, got, "the connection goes on")
@@ -335,7 +337,7 @@ func testDrawsByWeight(t *testing.T) {
 // A redirected connection goes to the better of two of all backends. One that falls back to gue
 // goes to one of the slot's two, which its packets name.
 func testTwoRedirected(t *testing.T) {
-	const one = uint32(directorLoadScaleLOAD_CONNECTION)
+	const one = uint32(abi.LoadScaleLOAD_CONNECTION)
 	for _, is4 := range []bool{true, false} {
 		w, s := amongAll(model.P2C, is4, 4, 2, 3)
 		s.testService.memory, s.testService.settling, s.testService.redirected = false, false, true
@@ -369,8 +371,8 @@ func testPolicyWithoutPlace(t *testing.T) {
 	w, s := amongAll(model.RoundRobin, true, 3, 1, 2)
 	d := loadTestDirector(t, w)
 	onCPU(t, 0, func() {
-		refused := d.flowCount(t, directorFlowEventFLOW_REFUSED)
-		byRing, byTurn, places := 0, 0, testFlowBuckets*int(flowWays)
+		refused := d.flowCount(t, abi.FlowEventFLOW_REFUSED)
+		byRing, byTurn, places := 0, 0, testFlowBuckets*int(flows.Ways)
 		for i := range uint16(4 * places) {
 			got := s.goes(t, d, 1+i, synFlag)
 			switch got {
@@ -381,7 +383,7 @@ func testPolicyWithoutPlace(t *testing.T) {
 			}
 			s.want(t, d, 1+i, ackFlag, got, "the connection goes on")
 		}
-		refused = d.flowCount(t, directorFlowEventFLOW_REFUSED) - refused
+		refused = d.flowCount(t, abi.FlowEventFLOW_REFUSED) - refused
 		if byRing == 0 || byTurn > places || refused != 2*uint64(byRing) {
 			t.Errorf("%d connections were placed by the ring and %d in turn, with %d places; %d packets were refused one, want all of the former's",
 				byRing, byTurn, places, refused)

@@ -3,6 +3,8 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -129,10 +131,10 @@ func testProof(t *testing.T) {
 			}
 			_, e := s.flowOf(t, d, clientPort)
 			class, over := asProved, false
-			switch directorSnatState(e.State) {
-			case directorSnatStateSNAT_SYN, directorSnatStateSNAT_ANSWERED:
+			switch abi.SnatState(e.State) {
+			case abi.SnatStateSNAT_SYN, abi.SnatStateSNAT_ANSWERED:
 				class = asFresh
-			case directorSnatStateSNAT_CLOSING, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET:
+			case abi.SnatStateSNAT_CLOSING, abi.SnatStateSNAT_CLOSED, abi.SnatStateSNAT_RESET:
 				over = true
 			}
 			if class != row.both || over != row.bothOver {
@@ -165,13 +167,13 @@ func testProof(t *testing.T) {
 				if e == nil {
 					t.Fatal("nothing is remembered")
 				}
-				means := meaningOf(directorFlowState(e.State))
-				over := means.state == model.FlowClosing || means.state == model.FlowReset
-				if over && means.class == asSustained {
-					means.class = want // it was what it was
+				means := flows.MeaningOf(abi.FlowState(e.State))
+				over := means.State == model.FlowClosing || means.State == model.FlowReset
+				if over && means.Class == asSustained {
+					means.Class = want // it was what it was
 				}
-				if means.class != want || over != row.oneSideOver {
-					t.Errorf("%s, over: %v (state %d), want %s, %v", means.class, over, e.State, want, row.oneSideOver)
+				if means.Class != want || over != row.oneSideOver {
+					t.Errorf("%s, over: %v (state %d), want %s, %v", means.Class, over, e.State, want, row.oneSideOver)
 				}
 			})
 		}

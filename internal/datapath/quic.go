@@ -2,8 +2,10 @@ package datapath
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"unsafe"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -12,7 +14,7 @@ const (
 	quicConfigs        = 7 // QUIC_CONFIGS
 	quicConfigLines    = 4 // QUIC_CONFIG_LINES
 	quicProbes         = 4 // QUIC_PROBES
-	quicServersPerLine = len(directorQuicServers{}.Backends)
+	quicServersPerLine = len(abi.QuicServers{}.Backends)
 	aesBlockSize       = 16
 )
 
@@ -96,16 +98,16 @@ func quicLines(s *model.TableService) int {
 // writeQUIC writes the configurations and the table, and returns its lines.
 func writeQUIC(lines []byte, s *model.TableService, index []uint32) uint32 {
 	for _, c := range s.QUIC {
-		at := lines[int(c.ID)*quicConfigLines*lineSize:]
-		*(*directorQuicConfig)(unsafe.Pointer(&at[0])) = quicConfigOf(c, serverIDLength(s, c.ID))
+		at := lines[int(c.ID)*quicConfigLines*abi.LineSize:]
+		*(*abi.QuicConfig)(unsafe.Pointer(&at[0])) = quicConfigOf(c, serverIDLength(s, c.ID))
 		if !c.Key.IsZero() {
 			keys := aesRoundKeys(c.Key)
-			copy(at[lineSize:], keys[:])
+			copy(at[abi.LineSize:], keys[:])
 		}
 	}
 	table := quicTable(s)
 	for i, bucket := range table {
-		line := (*directorQuicServers)(unsafe.Pointer(&lines[(quicConfigs*quicConfigLines+i)*lineSize]))
+		line := (*abi.QuicServers)(unsafe.Pointer(&lines[(quicConfigs*quicConfigLines+i)*abi.LineSize]))
 		for j, e := range bucket {
 			line.Keys[j], line.Backends[j] = e.key, index[e.position]
 		}
@@ -143,19 +145,19 @@ func quicStatus(s *model.TableService) (list []model.QUICStatus) {
 }
 
 // quicConfigOf says how a connection ID is cut in halves and which part of it is the server ID.
-func quicConfigOf(c model.QUICConfig, serverIDLength int) directorQuicConfig {
+func quicConfigOf(c model.QUICConfig, serverIDLength int) abi.QuicConfig {
 	length := serverIDLength + int(c.NonceLength)
-	out := directorQuicConfig{Length: uint8(length), LastPass: 1, ServerId: byteMask(serverIDLength)}
+	out := abi.QuicConfig{Length: uint8(length), LastPass: 1, ServerId: byteMask(serverIDLength)}
 	switch encryptionOf(c, serverIDLength) {
 	case model.Plaintext:
-		out.Algorithm = uint8(directorQuicAlgorithmQUIC_PLAINTEXT)
+		out.Algorithm = uint8(abi.QuicAlgorithmQUIC_PLAINTEXT)
 		out.Left = byteMask(min(length, aesBlockSize))
 	case model.SinglePass:
-		out.Algorithm = uint8(directorQuicAlgorithmQUIC_SINGLE_PASS)
+		out.Algorithm = uint8(abi.QuicAlgorithmQUIC_SINGLE_PASS)
 		out.Left = byteMask(length)
 	case model.FourPass:
 		half := (length + 1) / 2
-		out.Algorithm = uint8(directorQuicAlgorithmQUIC_FOUR_PASS)
+		out.Algorithm = uint8(abi.QuicAlgorithmQUIC_FOUR_PASS)
 		out.RightAt = uint8(length - half)
 		out.Left, out.Right = byteMask(half), byteMask(half)
 		if length%2 == 1 {
@@ -175,4 +177,48 @@ func byteMask(n int) (mask [2]uint64) {
 		mask[i/8] |= 0xff << (8 * (i % 8))
 	}
 	return mask
+}
+
+// aesKeysSize is the size of the eleven round keys of AES-128, in bytes.
+const aesKeysSize = 11 * aesBlockSize
+
+// aesRoundKeys expands a key (FIPS 197, section 5.2). crypto/aes does not export this.
+func aesRoundKeys(key [aesBlockSize]byte) (keys [aesKeysSize]byte) {
+	sbox := aesSubstitution()
+	copy(keys[:], key[:])
+	constant := byte(1)
+	for i := len(key); i < len(keys); i += 4 {
+		word := [4]byte(keys[i-4 : i])
+		if i%len(key) == 0 {
+			word = [4]byte{sbox[word[1]] ^ constant, sbox[word[2]], sbox[word[3]], sbox[word[0]]}
+			constant = aesDouble(constant)
+		}
+		for j := range word {
+			keys[i+j] = keys[i+j-len(key)] ^ word[j]
+		}
+	}
+	return keys
+}
+
+// aesDouble multiplies by x in the field of AES.
+func aesDouble(b byte) byte { return b<<1 ^ b>>7*0x1b }
+
+// aesSubstitution is the table of SubBytes (FIPS 197, section 5.1.1): the inverse in the field,
+// then a sum of rotations. The powers of 3 and of its inverse run through all values except zero.
+func aesSubstitution() (sbox [256]byte) {
+	power, inverse := byte(1), byte(1)
+	for range 255 {
+		power ^= aesDouble(power)
+		inverse ^= inverse << 1
+		inverse ^= inverse << 2
+		inverse ^= inverse << 4
+		inverse ^= inverse >> 7 * 0x09
+		sum := inverse
+		for n := 1; n <= 4; n++ {
+			sum ^= bits.RotateLeft8(inverse, n)
+		}
+		sbox[power] = sum ^ 0x63
+	}
+	sbox[0] = 0x63
+	return sbox
 }

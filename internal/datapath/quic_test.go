@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 	"weir.io/weir/quiclb"
@@ -23,12 +24,12 @@ func encodeQUIC(s *testService, header []byte, first int) (lines [][]byte) {
 		table.Backends = append(table.Backends, model.TableBackend{ServerID: b.serverID})
 		index = append(index, s.first+uint32(i))
 	}
-	image := make([]byte, quicLines(&table)*lineSize)
+	image := make([]byte, quicLines(&table)*abi.LineSize)
 	buckets := writeQUIC(image, &table, index)
-	header[22] |= byte(directorRingFlagRING_QUIC)
+	header[22] |= byte(abi.RingFlagRING_QUIC)
 	binary.NativeEndian.PutUint32(header[24:], uint32(first))
 	binary.NativeEndian.PutUint32(header[28:], buckets)
-	for line := range slices.Chunk(image, lineSize) {
+	for line := range slices.Chunk(image, abi.LineSize) {
 		lines = append(lines, line)
 	}
 	return lines
@@ -137,16 +138,16 @@ func testQUICUnroutable(t *testing.T) {
 	w := &testWorld{}
 	config := []model.QUICConfig{{ID: 2, NonceLength: 4}, {ID: 4, NonceLength: 4}}
 	s := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
-	s.backends[2].state = directorBackendStateBACKEND_DOWN
+	s.backends[2].state = abi.BackendStateBACKEND_DOWN
 	s.backends[1].serverID[4] = "zyx"
 	plain := w.quicService(nil, quicIDs("abc", "xyz")...)
 	backed := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
 	backed.ring.Slots[0].Next = 1
 	dead := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
 	dead.ring.Slots[0].Next = 1
-	dead.backends[2].state = directorBackendStateBACKEND_DOWN
+	dead.backends[2].state = abi.BackendStateBACKEND_DOWN
 	elsewhere := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
-	elsewhere.backends[2].state, elsewhere.backends[2].mode = directorBackendStateBACKEND_DOWN, model.IPIP
+	elsewhere.backends[2].state, elsewhere.backends[2].mode = abi.BackendStateBACKEND_DOWN, model.IPIP
 	cid := func(number byte, id string) []byte { return append([]byte{number<<5 | 7}, id+"1234"...) }
 	var rows []row
 	for _, long := range []bool{false, true} {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 	"weir.io/weir/quiclb"
@@ -20,7 +21,7 @@ func (w *testWorld) quicMixed() scenario {
 		model.ServerIDs{0: "abc", 1: "rst", 2: "ABC", 5: "0123456789"},
 		model.ServerIDs{0: "xyz", 1: "uvw", 2: "XYZ", 5: "9876543210"},
 		model.ServerIDs{0: "ddd", 1: "eee", 2: "fff", 5: "dddddddddd"})
-	s.backends[2].state = directorBackendStateBACKEND_DOWN
+	s.backends[2].state = abi.BackendStateBACKEND_DOWN
 	return s
 }
 
@@ -51,8 +52,8 @@ func newQUICTwin(t testing.TB, s scenario) quicTwin {
 
 // ask returns the backend that the packet is for, 0 being the ring's too, and what its
 // connection ID said.
-func (q quicTwin) ask(payload []byte) (backend int, event directorQuicEvent) {
-	const other = directorQuicEventQUIC_OTHER
+func (q quicTwin) ask(payload []byte) (backend int, event abi.QuicEvent) {
+	const other = abi.QuicEventQUIC_OTHER
 	if len(payload) < 6 {
 		return 0, other
 	}
@@ -74,13 +75,13 @@ func (q quicTwin) ask(payload []byte) (backend int, event directorQuicEvent) {
 	}
 	for i, b := range q.backends {
 		if b.serverID[number] == model.ServerID(id) {
-			if b.state == directorBackendStateBACKEND_DOWN {
-				return 0, directorQuicEventQUIC_DOWN
+			if b.state == abi.BackendStateBACKEND_DOWN {
+				return 0, abi.QuicEventQUIC_DOWN
 			}
-			return i, directorQuicEventQUIC_FOUND
+			return i, abi.QuicEventQUIC_FOUND
 		}
 	}
-	return 0, directorQuicEventQUIC_UNKNOWN
+	return 0, abi.QuicEventQUIC_UNKNOWN
 }
 
 // rightAt is where the right half of what follows the first byte begins.
@@ -100,7 +101,7 @@ func (q quicTwin) check(t *testing.T, d *testDirector, payload []byte) {
 	before := d.quicCounts(t)
 	_, out := d.run(t, build(ip(q.client, q.vip), l4(model.UDP, clientPort, servicePort), packet.Bytes(payload)), 0)
 	for i, n := range d.quicCounts(t) {
-		if want := before[i] + truth64(directorQuicEvent(i) == event); n != want {
+		if want := before[i] + truth64(abi.QuicEvent(i) == event); n != want {
 			t.Errorf("%x: quic event %d counts %d, want %d (the twin has %v)", payload, i, n, want, event)
 		}
 	}

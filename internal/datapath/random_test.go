@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -43,9 +44,9 @@ func (d *testDirector) kill(t *testing.T, r *rand.Rand) {
 	}
 }
 
-func randomState(r *rand.Rand) directorBackendState {
-	return []directorBackendState{directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_DRAINING,
-		directorBackendStateBACKEND_DOWN}[r.IntN(3)]
+func randomState(r *rand.Rand) abi.BackendState {
+	return []abi.BackendState{abi.BackendStateBACKEND_ACTIVE, abi.BackendStateBACKEND_DRAINING,
+		abi.BackendStateBACKEND_DOWN}[r.IntN(3)]
 }
 
 func randomService(r *rand.Rand, n int) testService {
@@ -133,18 +134,18 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 	}
 	frame := packet.Build(append(in, headers...)...)
 	if isNobodys(s.client) {
-		return row{name: name, in: frame}.dropped(directorReasonDROP_SOURCE_INVALID, service)
+		return row{name: name, in: frame}.dropped(abi.ReasonDROP_SOURCE_INVALID, service)
 	}
 	within := func(p netip.Prefix) bool { return p.Contains(s.client) }
 	if s.kernelSources && slices.ContainsFunc(testKernelSources, within) {
-		return row{name: name, in: frame}.passed(directorReasonPASS_KERNEL_SOURCE)
+		return row{name: name, in: frame}.passed(abi.ReasonPASS_KERNEL_SOURCE)
 	}
 	if len(s.sourceRanges) > 0 && !slices.ContainsFunc(s.sourceRanges, within) {
-		return row{name: name, in: frame}.dropped(directorReasonDROP_SOURCE_RANGE, service)
+		return row{name: name, in: frame}.dropped(abi.ReasonDROP_SOURCE_RANGE, service)
 	}
 	backend, alive := pick(service, f)
 	if !alive {
-		return row{name: name, in: frame}.dropped(directorReasonDROP_NO_BACKEND, service)
+		return row{name: name, in: frame}.dropped(abi.ReasonDROP_NO_BACKEND, service)
 	}
 	out := s.forward(name, f, backend, headers...)
 	out.in = frame

@@ -3,6 +3,7 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/model"
 )
 
@@ -10,7 +11,7 @@ import (
 func TestReasonsHaveTexts(t *testing.T) {
 	spec, err := loadDirector()
 	must(t, err)
-	names, err := enumNames(spec.Types, "reason")
+	names, err := bpfload.EnumNames(spec.Types, "reason", "")
 	must(t, err)
 	for _, name := range names {
 		if model.ReasonText(name) == "" {

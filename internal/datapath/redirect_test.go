@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 	optiontwin "weir.io/weir/lab/twin"
@@ -49,7 +50,7 @@ func (s scenario) redirected(name string, to packet.Header, between []packet.Hea
 		link = append(link, packet.VLANTag{ID: b.vlan})
 	}
 	out := slices.Concat(link, translated(slices.Concat([]packet.Header{to}, between, []packet.Header{filled}), end{}, end{b.address, b.port}, 1))
-	return row{name: name, in: build(headers...)}.forwarded(directorReasonFORWARD_REDIRECT, s.testService, 0, packet.Build(out...))
+	return row{name: name, in: build(headers...)}.forwarded(abi.ReasonFORWARD_REDIRECT, s.testService, 0, packet.Build(out...))
 }
 
 func testRedirect(t *testing.T) {
@@ -91,7 +92,7 @@ func (s scenario) redirectRows() []row {
 		s.redirected("no room left", to, nil, syn(asking(slices.Concat(linuxSYN, []byte{1, 1, 1, 1, 1, 1, 1, 1})...))),
 		s.redirected("NOPs before it", to, nil, syn(slices.Concat([]byte{1, 1}, asking()[:10]))),
 		s.redirected("TTL 2", withTTL(to, 2), nil, syn(asking())),
-		row{name: "TTL 1", in: build(withTTL(to, 1), syn(asking()))}.passed(directorReasonPASS_TTL_EXPIRED),
+		row{name: "TTL 1", in: build(withTTL(to, 1), syn(asking()))}.passed(abi.ReasonPASS_TTL_EXPIRED),
 	}
 	if four, is4 := to.(packet.IPv4Header); is4 {
 		four.Options = []byte{1, 1, 1, 0}
@@ -140,12 +141,12 @@ func testNotRedirected(t *testing.T) {
 	local := w.add(testService{vip: vipAddress(true, 900), protocol: model.TCP, port: singlePort(servicePort),
 		backends: []testBackend{{mode: model.GUE, address: backendAddress(true, 900), local: true, redirect: true}}})
 	dead := w.add(testService{vip: vipAddress(true, 901), protocol: model.TCP, port: singlePort(servicePort),
-		backends: []testBackend{{mode: model.GUE, address: backendAddress(true, 901), state: directorBackendStateBACKEND_DOWN, redirect: true}}})
+		backends: []testBackend{{mode: model.GUE, address: backendAddress(true, 901), state: abi.BackendStateBACKEND_DOWN, redirect: true}}})
 	d := loadTestDirector(t, w)
 	toLocal := build(ip(client4, local.vip), syn(asking()))
 	d.check(t, []row{
-		{name: "this host's", in: toLocal, reason: directorReasonPASS_LOCAL, action: xdpPass, backend: local.first},
-		row{name: "nobody's", in: build(ip(client4, dead.vip), syn(asking()))}.dropped(directorReasonDROP_NO_BACKEND, dead),
+		{name: "this host's", in: toLocal, reason: abi.ReasonPASS_LOCAL, action: xdpPass, backend: local.first},
+		row{name: "nobody's", in: build(ip(client4, dead.vip), syn(asking()))}.dropped(abi.ReasonDROP_NO_BACKEND, dead),
 	})
 	for i, s := range scenarios {
 		// The first one has the TCP header and no more, as a SYN without data would.
@@ -172,9 +173,9 @@ func testRedirectTwin(t *testing.T) {
 	asked := 0
 	for i := range 4000 {
 		options := randomOptions(random)
-		want, name := directorReasonFORWARD_L2DSR, fmt.Sprintf("%d: %x", i, options)
+		want, name := abi.ReasonFORWARD_L2DSR, fmt.Sprintf("%d: %x", i, options)
 		if optiontwin.ReadRedirect(options).Asks() {
-			want = directorReasonFORWARD_REDIRECT
+			want = abi.ReasonFORWARD_REDIRECT
 			asked++
 		}
 		before := d.read(t)

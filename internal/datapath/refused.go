@@ -10,82 +10,63 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 )
 
-// sourceFilter is the section of SOURCE_FILTER_BITS; the section is a map.
-const (
-	sourceFilter     = ".data.sources"
-	sourceFilterBits = 15 // SOURCE_FILTER_BITS
-)
+const sourceFilterBits = 15 // SOURCE_FILTER_BITS
 
 // refusal is which addresses must not be clients (bpf/director/refuse.h): VIPs, and backends where they
 // serve. A hash map has the backends. A filter of address hashes says which sources are worth a
 // look.
 type refusal struct {
 	kernel *ebpf.Map
-	memory []byte // of the filter
-	filter []uint64
+	filter bpfload.Memory[uint64]
 	counts []uint32 // how many addresses each bit stands for
 	of     map[uint32]refusedBy
-	old    map[directorBackendSource]bool // of the process before, until all services are known
+	old    map[abi.BackendSource]bool // of the process before, until all services are known
 }
 
 // refusedBy is what one service adds.
 type refusedBy struct {
 	bits []uint32
-	keys map[directorBackendSource]bool
+	keys map[abi.BackendSource]bool
 }
 
-// openRefused finds out what an earlier process left.
-func openRefused(k *kernel) (*refusal, error) {
-	memory, err := mapArray(k.all[sourceFilter])
+// openRefused finds out what an earlier process left in these maps.
+func openRefused(keys, filterMap *ebpf.Map) (*refusal, error) {
+	filter, err := bpfload.Map[uint64](filterMap)
 	if err != nil {
-		return nil, fmt.Errorf("map filter of sources into memory: %w", err)
+		return nil, err
 	}
-	r := &refusal{kernel: k.BackendSources, memory: memory, filter: filterIn(memory),
-		counts: make([]uint32, 1<<sourceFilterBits), of: map[uint32]refusedBy{}, old: map[directorBackendSource]bool{}}
-	var key directorBackendSource
+	r := &refusal{kernel: keys, filter: filter,
+		counts: make([]uint32, 1<<sourceFilterBits), of: map[uint32]refusedBy{}, old: map[abi.BackendSource]bool{}}
+	var key abi.BackendSource
 	var there uint8
 	all := r.kernel.Iterate()
 	for all.Next(&key, &there) {
 		r.old[key] = true
 	}
 	if err := all.Err(); err != nil {
-		return nil, errors.Join(fmt.Errorf("read where backends serve: %w", err), r.close())
+		return nil, errors.Join(fmt.Errorf("read where backends serve: %w", err), r.filter.Close())
 	}
 	return r, nil
 }
 
-func filterIn(memory []byte) []uint64 {
-	return unsafe.Slice((*uint64)(unsafe.Pointer(&memory[0])), 1<<sourceFilterBits/64)
-}
-
-func (r *refusal) close() error {
-	if r.memory == nil {
-		return nil
-	}
-	err := unix.Munmap(r.memory)
-	r.memory, r.filter = nil, nil
-	if err != nil {
-		return fmt.Errorf("unmap filter of sources: %w", err)
-	}
-	return nil
-}
-
 // sourceBit is an address's bit in the filter, as in_source_filter in bpf/director/refuse.h computes it.
 func sourceBit(a netip.Addr) uint32 {
-	bytes := addressBytes(a)
+	bytes := abi.AddressBytes(a)
 	words := (*[4]uint32)(unsafe.Pointer(&bytes))
 	return (words[0] ^ words[1] ^ words[2] ^ words[3]) * 0x9e3779b1 >> (32 - sourceFilterBits)
 }
 
 // refusedOf is what a service adds: its VIP, and where its backends serve.
 func refusedOf(s *service) refusedBy {
-	by := refusedBy{bits: []uint32{sourceBit(s.key.vip)}, keys: make(map[directorBackendSource]bool, len(s.order))}
+	by := refusedBy{bits: []uint32{sourceBit(s.key.vip)}, keys: make(map[abi.BackendSource]bool, len(s.order))}
 	for _, b := range s.order {
 		by.bits = append(by.bits, sourceBit(b.desired.Address))
-		by.keys[directorBackendSource{Service: s.index, Address: addressBytes(b.desired.Address), Port: bigEndian16(b.desired.Port)}] = true
+		by.keys[abi.BackendSource{Service: s.index, Address: abi.AddressBytes(b.desired.Address), Port: abi.BigEndian16(b.desired.Port)}] = true
 	}
 	return by
 }
@@ -105,7 +86,7 @@ func (r *refusal) set(changed []*service) error {
 		}
 		for _, bit := range is.bits {
 			if r.counts[bit]++; r.counts[bit] == 1 {
-				atomic.OrUint64(&r.filter[bit/64], 1<<(bit%64))
+				atomic.OrUint64(&r.filter.Entries[bit/64], 1<<(bit%64))
 			}
 		}
 		r.of[s.index] = refusedBy{bits: is.bits, keys: maps.Clone(is.keys)}
@@ -123,10 +104,10 @@ func (r *refusal) leave(index uint32) error {
 	return r.forget(was, nil)
 }
 
-func (r *refusal) forget(was refusedBy, stay map[directorBackendSource]bool) error {
+func (r *refusal) forget(was refusedBy, stay map[abi.BackendSource]bool) error {
 	for _, bit := range was.bits {
 		if r.counts[bit]--; r.counts[bit] == 0 {
-			atomic.AndUint64(&r.filter[bit/64], ^(uint64(1) << (bit % 64)))
+			atomic.AndUint64(&r.filter.Entries[bit/64], ^(uint64(1) << (bit % 64)))
 		}
 	}
 	for key := range was.keys {
@@ -141,8 +122,8 @@ func (r *refusal) forget(was refusedBy, stay map[directorBackendSource]bool) err
 }
 
 // all returns the places where backends serve.
-func (r *refusal) all() map[directorBackendSource]uint8 {
-	all := map[directorBackendSource]uint8{}
+func (r *refusal) all() map[abi.BackendSource]uint8 {
+	all := map[abi.BackendSource]uint8{}
 	for _, by := range r.of {
 		for key := range by.keys {
 			all[key] = 1
@@ -164,38 +145,14 @@ func (r *refusal) clean() error {
 		}
 	}
 	r.old = nil
-	for i := range r.filter {
+	for i := range r.filter.Entries {
 		word := uint64(0)
 		for bit := range 64 {
 			if r.counts[64*i+bit] > 0 {
 				word |= 1 << bit
 			}
 		}
-		atomic.StoreUint64(&r.filter[i], word)
-	}
-	return nil
-}
-
-// writeRefused writes what services add into an observer's maps.
-func writeRefused(services []*service, keys, filter *ebpf.Map) error {
-	memory, err := mapArray(filter)
-	if err != nil {
-		return fmt.Errorf("map filter of sources into memory: %w", err)
-	}
-	words := filterIn(memory)
-	for _, s := range services {
-		by := refusedOf(s)
-		for key := range by.keys {
-			if err := keys.Put(key, uint8(1)); err != nil {
-				return errors.Join(fmt.Errorf("write where backends serve: %w", err), unix.Munmap(memory))
-			}
-		}
-		for _, bit := range by.bits {
-			words[bit/64] |= 1 << (bit % 64)
-		}
-	}
-	if err := unix.Munmap(memory); err != nil {
-		return fmt.Errorf("unmap filter of sources: %w", err)
+		atomic.StoreUint64(&r.filter.Entries[i], word)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -65,19 +66,19 @@ func refusedRows(is4 bool, protocol model.Protocol, services []*testService) (ro
 		from := func(source netip.Addr, port uint16) []byte {
 			return build(ip(source, s.vip), l4(protocol, port, servicePort), packet.Text("an answer to an answer"))
 		}
-		add := func(reason directorReason, name string, source netip.Addr, port uint16) {
+		add := func(reason abi.Reason, name string, source netip.Addr, port uint16) {
 			rows = append(rows, row{name: fmt.Sprintf("service %d, %s", i, name), in: from(source, port)}.dropped(reason, s))
 		}
 		serves := s.backends[0].port
 		if serves == 0 {
 			serves = servicePort
 		}
-		add(directorReasonDROP_SOURCE_VIP, "its own VIP", s.vip, clientPort)
-		add(directorReasonDROP_SOURCE_VIP, "land", s.vip, servicePort)
-		add(directorReasonDROP_SOURCE_VIP, "another VIP", services[(i+1)%len(services)].vip, servicePort)
-		add(directorReasonDROP_SOURCE_BACKEND, "its backend", s.backends[0].address, serves)
+		add(abi.ReasonDROP_SOURCE_VIP, "its own VIP", s.vip, clientPort)
+		add(abi.ReasonDROP_SOURCE_VIP, "land", s.vip, servicePort)
+		add(abi.ReasonDROP_SOURCE_VIP, "another VIP", services[(i+1)%len(services)].vip, servicePort)
+		add(abi.ReasonDROP_SOURCE_BACKEND, "its backend", s.backends[0].address, serves)
 		for _, source := range nobody {
-			add(directorReasonDROP_SOURCE_INVALID, source.String(), source, clientPort)
+			add(abi.ReasonDROP_SOURCE_INVALID, source.String(), source, clientPort)
 		}
 		if s.backends[0].mode != model.L2DSR {
 			continue // the others' headers are others' tests
@@ -85,7 +86,7 @@ func refusedRows(is4 bool, protocol model.Protocol, services []*testService) (ro
 		for _, source := range append(somebody, s.backends[0].address, services[1].backends[0].address) {
 			f := flowFrom(source, s)
 			rows = append(rows, row{name: "passes from " + source.String(), in: from(source, clientPort)}.
-				forwarded(directorReasonFORWARD_L2DSR, s, 0, s.leaves(f, 0, ip(source, s.vip), l4(protocol, clientPort, servicePort), packet.Text("an answer to an answer"))))
+				forwarded(abi.ReasonFORWARD_L2DSR, s, 0, s.leaves(f, 0, ip(source, s.vip), l4(protocol, clientPort, servicePort), packet.Text("an answer to an answer"))))
 		}
 	}
 	return rows
@@ -104,24 +105,24 @@ func testRefusedOtherwise(t *testing.T) {
 		s, vip := services[0], services[1].vip
 		nobody, _ := nobodys(is4)
 		to := func(source netip.Addr) packet.Header { return ip(source, s.vip) }
-		plain := func(name string, reason directorReason, headers ...packet.Header) row {
+		plain := func(name string, reason abi.Reason, headers ...packet.Header) row {
 			return row{name: name, in: build(headers...), reason: reason, action: xdpDrop}
 		}
 		rows := []row{
-			plain("ping from a VIP", directorReasonDROP_SOURCE_VIP, echo(is4, true, to(vip), 8)...),
-			plain("ping from nobody", directorReasonDROP_SOURCE_INVALID, echo(is4, true, to(nobody[3]), 8)...),
-			plain("echo reply from a VIP", directorReasonDROP_SOURCE_VIP, echo(is4, false, to(vip), 8)...),
-			plain("error from a VIP", directorReasonDROP_SOURCE_VIP, to(vip), icmpErrors(is4)[1].header,
+			plain("ping from a VIP", abi.ReasonDROP_SOURCE_VIP, echo(is4, true, to(vip), 8)...),
+			plain("ping from nobody", abi.ReasonDROP_SOURCE_INVALID, echo(is4, true, to(nobody[3]), 8)...),
+			plain("echo reply from a VIP", abi.ReasonDROP_SOURCE_VIP, echo(is4, false, to(vip), 8)...),
+			plain("error from a VIP", abi.ReasonDROP_SOURCE_VIP, to(vip), icmpErrors(is4)[1].header,
 				packet.Quote(8, ip(s.vip, clientOf(is4)), l4(model.UDP, servicePort, clientPort))),
 			row{name: "error about what a VIP was sent", in: build(ip(numbered(is4, 9, 1), s.vip), icmpErrors(is4)[1].header,
-				packet.Quote(8, ip(s.vip, vip), l4(model.UDP, servicePort, clientPort)))}.dropped(directorReasonDROP_SOURCE_VIP, s),
+				packet.Quote(8, ip(s.vip, vip), l4(model.UDP, servicePort, clientPort)))}.dropped(abi.ReasonDROP_SOURCE_VIP, s),
 		}
 		for _, piece := range pieces(7, to(vip), l4(model.UDP, servicePort, servicePort), packet.Zeros(600)) {
-			rows = append(rows, row{name: "fragment from a VIP", in: piece, reason: directorReasonDROP_SOURCE_VIP, action: xdpDrop})
+			rows = append(rows, row{name: "fragment from a VIP", in: piece, reason: abi.ReasonDROP_SOURCE_VIP, action: xdpDrop})
 		}
 		// A packet to an address that is no VIP is the kernel's, wherever it comes from: this host
 		// may route it.
-		rows = append(rows, row{name: "from a VIP to a client", in: build(ip(vip, clientOf(is4)), l4(model.UDP, servicePort, clientPort))}.passed(directorReasonPASS_NO_SERVICE))
+		rows = append(rows, row{name: "from a VIP to a client", in: build(ip(vip, clientOf(is4)), l4(model.UDP, servicePort, clientPort))}.passed(abi.ReasonPASS_NO_SERVICE))
 		t.Run(fmt.Sprintf("IPv4 %v", is4), func(t *testing.T) { d.check(t, rows) })
 	}
 }
@@ -136,7 +137,7 @@ func testHostsThatAreVIPs(t *testing.T) {
 		there := w.add(testService{vip: other, protocol: model.UDP, port: singlePort(30053), backends: []testBackend{{address: backendAddress(is4, 0x30)}}})
 		here := w.add(testService{vip: own, protocol: model.UDP, port: singlePort(30053), backends: []testBackend{{address: backendAddress(is4, 0x31)}}})
 		ranged := w.add(testService{vip: other, protocol: model.UDP, port: model.PortRange{First: 31000, Last: 31999}, backends: []testBackend{{}}})
-		w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
+		w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_RANGES)
 		d := loadTestDirector(t, w)
 		to := func(port uint16) []packet.Header {
 			return []packet.Header{ip(other, own), l4(model.UDP, port, 30053), packet.Text("from one host to another")}
@@ -145,11 +146,11 @@ func testHostsThatAreVIPs(t *testing.T) {
 		ping := echo(is4, true, ip(other, own), 8)
 		answer := echo(is4, false, withTTL(ip(own, other), 64), 8)
 		rows := []row{
-			row{name: "from the other host", in: build(to(clientPort)...)}.forwarded(directorReasonFORWARD_L2DSR, here, 0, here.leaves(f, 0, to(clientPort)...)),
-			row{name: "from the other host's service", in: build(to(there.port.First)...)}.dropped(directorReasonDROP_SOURCE_VIP, here),
-			row{name: "from the other host's range of ports", in: build(to(ranged.port.First + 5)...)}.dropped(directorReasonDROP_SOURCE_VIP, here),
-			row{name: "ping", in: build(ping...)}.answered(directorReasonANSWER_ECHO, packet.Build(append([]packet.Header{packet.EthernetHeader{Dst: clientMAC, Src: ownMAC}}, answer...)...)),
-			row{name: "fragment", in: pieces(11, ip(other, own), l4(model.UDP, clientPort, 4789), packet.Zeros(600))[0]}.passed(directorReasonPASS_NO_SERVICE),
+			row{name: "from the other host", in: build(to(clientPort)...)}.forwarded(abi.ReasonFORWARD_L2DSR, here, 0, here.leaves(f, 0, to(clientPort)...)),
+			row{name: "from the other host's service", in: build(to(there.port.First)...)}.dropped(abi.ReasonDROP_SOURCE_VIP, here),
+			row{name: "from the other host's range of ports", in: build(to(ranged.port.First + 5)...)}.dropped(abi.ReasonDROP_SOURCE_VIP, here),
+			row{name: "ping", in: build(ping...)}.answered(abi.ReasonANSWER_ECHO, packet.Build(append([]packet.Header{packet.EthernetHeader{Dst: clientMAC, Src: ownMAC}}, answer...)...)),
+			row{name: "fragment", in: pieces(11, ip(other, own), l4(model.UDP, clientPort, 4789), packet.Zeros(600))[0]}.passed(abi.ReasonPASS_NO_SERVICE),
 		}
 		t.Run(fmt.Sprintf("IPv4 %v", is4), func(t *testing.T) { d.check(t, rows) })
 	}
@@ -166,11 +167,11 @@ func testKeptFromKernel(t *testing.T) {
 		w.add(testService{vip: own, protocol: model.TCP, port: singlePort(servicePort), backends: []testBackend{{}}})
 		d := loadTestDirector(t, w)
 		var rows []row
-		add := func(name string, kept bool, passed directorReason, frames ...[]byte) {
+		add := func(name string, kept bool, passed abi.Reason, frames ...[]byte) {
 			for _, frame := range frames {
 				r := row{name: name, in: frame}.passed(passed)
 				if kept {
-					r = row{name: name, in: frame, reason: directorReasonDROP_NO_SERVICE, action: xdpDrop}
+					r = row{name: name, in: frame, reason: abi.ReasonDROP_NO_SERVICE, action: xdpDrop}
 				}
 				rows = append(rows, r)
 			}
@@ -179,18 +180,18 @@ func testKeptFromKernel(t *testing.T) {
 			from := ip(clientOf(is4), to)
 			name := func(what string) string { return fmt.Sprintf("%s to %s", what, to) }
 			for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
-				add(name(protocol.String()), kept, directorReasonPASS_NO_SERVICE, build(from, l4(protocol, clientPort, otherPort)))
+				add(name(protocol.String()), kept, abi.ReasonPASS_NO_SERVICE, build(from, l4(protocol, clientPort, otherPort)))
 			}
-			add(name("GRE"), kept, directorReasonPASS_NO_SERVICE, build(withProtocol(from, 47), packet.Zeros(8)))
-			add(name("echo reply"), kept, directorReasonPASS_NO_SERVICE, build(echo(is4, false, from, 8)...))
-			add(name("cut TCP"), kept, directorReasonPASS_MALFORMED, build(withProtocol(from, packet.ProtocolTCP), packet.Zeros(8)))
-			add(name("fragment"), kept, directorReasonPASS_NO_SERVICE, pieces(9, from, l4(model.UDP, clientPort, otherPort), packet.Zeros(600))[0])
+			add(name("GRE"), kept, abi.ReasonPASS_NO_SERVICE, build(withProtocol(from, 47), packet.Zeros(8)))
+			add(name("echo reply"), kept, abi.ReasonPASS_NO_SERVICE, build(echo(is4, false, from, 8)...))
+			add(name("cut TCP"), kept, abi.ReasonPASS_MALFORMED, build(withProtocol(from, packet.ProtocolTCP), packet.Zeros(8)))
+			add(name("fragment"), kept, abi.ReasonPASS_NO_SERVICE, pieces(9, from, l4(model.UDP, clientPort, otherPort), packet.Zeros(600))[0])
 		}
 		t.Run(fmt.Sprintf("IPv4 %v", is4), func(t *testing.T) {
 			d.check(t, rows)
 			forwarding(t, is4, false)
 			defer forwarding(t, is4, true)
-			d.check(t, []row{{name: "forwarding off", in: build(ip(clientOf(is4), vip), l4(model.UDP, clientPort, otherPort)), reason: directorReasonPASS_NO_SERVICE, action: xdpPass}})
+			d.check(t, []row{{name: "forwarding off", in: build(ip(clientOf(is4), vip), l4(model.UDP, clientPort, otherPort)), reason: abi.ReasonPASS_NO_SERVICE, action: xdpPass}})
 		})
 	}
 }
@@ -236,10 +237,10 @@ func testLateAnswers(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s, IPv4 %v", protocol, is4), func(t *testing.T) {
 				d.check(t, []row{
-					row{name: "to who called the VIP", in: answer(port)}.passed(directorReasonPASS_NO_SERVICE),
-					{name: "to who does not any more", in: answer(port ^ 1), reason: directorReasonDROP_ANSWER_LATE, action: xdpDrop},
-					row{name: "through this host", in: build(ip(vip, clientOf(is4)), l4(protocol, servicePort, port^1))}.passed(directorReasonPASS_NO_SERVICE),
-					row{name: "of no VIP", in: build(ip(vipAddress(is4, 0xfcff), own), l4(protocol, servicePort, port^1))}.passed(directorReasonPASS_NO_SERVICE),
+					row{name: "to who called the VIP", in: answer(port)}.passed(abi.ReasonPASS_NO_SERVICE),
+					{name: "to who does not any more", in: answer(port ^ 1), reason: abi.ReasonDROP_ANSWER_LATE, action: xdpDrop},
+					row{name: "through this host", in: build(ip(vip, clientOf(is4)), l4(protocol, servicePort, port^1))}.passed(abi.ReasonPASS_NO_SERVICE),
+					row{name: "of no VIP", in: build(ip(vipAddress(is4, 0xfcff), own), l4(protocol, servicePort, port^1))}.passed(abi.ReasonPASS_NO_SERVICE),
 				})
 			})
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -32,8 +33,8 @@ func TestWhatIsRemembered(t *testing.T) {
 		}
 		image, err := buildRing(nil, &s, 1, index)
 		must(t, err)
-		header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
-		if got := header.Flags&uint8(directorRingFlagRING_MEMORY) != 0; got != test.want {
+		header := (*abi.RingHeader)(unsafe.Pointer(&image[0]))
+		if got := header.Flags&uint8(abi.RingFlagRING_MEMORY) != 0; got != test.want {
 			t.Errorf("%s: flows are remembered: %v, want %v", fmt.Sprint(test.protocol, test.modes, " reported ", test.reported), got, test.want)
 		}
 		other := s

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -20,7 +21,7 @@ func (l *loadsLife) target(backend int) model.Target {
 func (l *loadsLife) report(t *testing.T, connections ...uint32) {
 	t.Helper()
 	for i, n := range connections {
-		if !l.SetLoad(l.target(i), n*uint32(directorLoadScaleLOAD_CONNECTION), true) {
+		if !l.SetLoad(l.target(i), n*uint32(abi.LoadScaleLOAD_CONNECTION), true) {
 			t.Errorf("nobody asks for the load of backend %d", i)
 		}
 	}
@@ -47,7 +48,7 @@ func TestReportedLoads(t *testing.T) {
 	l.report(t, 5, 13, 13)
 	l.openFrom(t, 21000, 4)
 	l.want(t, "the next report", 9, 13, 13)
-	if got, now := l.loads.entries[l.index(0)].Period, nowPeriod(t); got != now+1 {
+	if got, now := l.loads.Entries[l.index(0)].Period, nowPeriod(t); got != now+1 {
 		t.Errorf("a load that was reported is of period %d while it is %d: it is halved", got, now)
 	}
 
@@ -58,8 +59,8 @@ func TestReportedLoads(t *testing.T) {
 	l.want(t, "degraded", 7, 8, 9)
 	l.openFrom(t, 22000, 30)
 	l.want(t, "placed in turn", 7, 8, 9)
-	l.SetLoad(l.target(0), 4*uint32(directorLoadScaleLOAD_CONNECTION), false)
-	if got, now := l.loads.entries[l.index(0)].Period, nowPeriod(t); got > now {
+	l.SetLoad(l.target(0), 4*uint32(abi.LoadScaleLOAD_CONNECTION), false)
+	if got, now := l.loads.Entries[l.index(0)].Period, nowPeriod(t); got > now {
 		t.Errorf("a load that is to fade is of period %d while it is %d", got, now)
 	}
 

@@ -4,17 +4,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
-)
-
-// lineSize is sizeof(struct ring_line).
-const lineSize = 64
-
-const (
-	headerLines  = 1
-	turnsPerLine = lineSize / 4
-	slotsPerLine = lineSize / int(unsafe.Sizeof(directorSlot{}))
-	slotList     = uint32(1) << 31 // SLOT_LIST
 )
 
 // ringImage is a ring as the kernel holds it: header, slots, lists.
@@ -26,19 +17,19 @@ func ringBytes(s *model.TableService) uint64 {
 	if s.Before != nil {
 		lines += ringLines(&s.Before.Ring)
 	}
-	return uint64(lines) * lineSize
+	return uint64(lines) * abi.LineSize
 }
 
 // firstList is the line at which a ring's lists begin.
 func firstList(r *model.Ring) int {
-	return headerLines + (len(r.Slots)+slotsPerLine-1)/slotsPerLine
+	return abi.HeaderLines + (len(r.Slots)+abi.SlotsPerLine-1)/abi.SlotsPerLine
 }
 
 // firstTurn is the line at which a ring's turns begin.
 func firstTurn(r *model.Ring) int { return firstList(r) + len(r.Lists) }
 
 func ringLines(r *model.Ring) int {
-	return firstTurn(r) + (len(r.Turns)+turnsPerLine-1)/turnsPerLine
+	return firstTurn(r) + (len(r.Turns)+abi.TurnsPerLine-1)/abi.TurnsPerLine
 }
 
 // firstBefore is the line at which the ring before begins.
@@ -62,29 +53,29 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 	clear(image)
 
 	header := newHeader(image, s, service, s.Affinity, &s.Ring)
-	header.Lines = uint32(size / lineSize)
+	header.Lines = uint32(size / abi.LineSize)
 	for _, b := range s.Backends {
 		if b.Mode == model.NAT && b.SNAT {
-			header.Flags |= uint8(directorRingFlagRING_SNAT)
+			header.Flags |= uint8(abi.RingFlagRING_SNAT)
 			continue
 		}
 		if remembers(s, b.Mode) {
-			header.Flags |= uint8(directorRingFlagRING_MEMORY)
+			header.Flags |= uint8(abi.RingFlagRING_MEMORY)
 		} else if s.AmongAll() {
-			header.Flags |= uint8(directorRingFlagRING_REDIRECTED)
+			header.Flags |= uint8(abi.RingFlagRING_REDIRECTED)
 		}
 	}
 	if err := writeRows(image, s, &s.Ring, index); err != nil {
 		return nil, err
 	}
 	if len(s.QUIC) > 0 {
-		header.Flags |= uint8(directorRingFlagRING_QUIC)
+		header.Flags |= uint8(abi.RingFlagRING_QUIC)
 		header.Quic = uint32(ringLines(&s.Ring))
-		header.QuicBuckets = writeQUIC(image[int(header.Quic)*lineSize:], s, index)
+		header.QuicBuckets = writeQUIC(image[int(header.Quic)*abi.LineSize:], s, index)
 	}
 	if s.Before != nil {
 		header.Before = uint32(firstBefore(s))
-		before := image[int(header.Before)*lineSize:]
+		before := image[int(header.Before)*abi.LineSize:]
 		newHeader(before, s, service, s.Before.Affinity, &s.Before.Ring)
 		if err := writeRows(before, s, &s.Before.Ring, index); err != nil {
 			return nil, err
@@ -100,8 +91,8 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 // the same: there is a ring before, or any slot's flow may be any backend's.
 func alwaysAsks(s *model.TableService) bool { return s.Before != nil || s.AmongAll() }
 
-func newHeader(image []byte, s *model.TableService, service uint32, affinity model.Affinity, r *model.Ring) *directorRingHeader {
-	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
+func newHeader(image []byte, s *model.TableService, service uint32, affinity model.Affinity, r *model.Ring) *abi.RingHeader {
+	header := (*abi.RingHeader)(unsafe.Pointer(&image[0]))
 	header.Size = uint32(len(r.Slots))
 	header.Service = service
 	header.Lines = uint32(ringLines(r))
@@ -116,7 +107,7 @@ func newHeader(image []byte, s *model.TableService, service uint32, affinity mod
 func writeRows(image []byte, s *model.TableService, r *model.Ring, index []uint32) error {
 	firstList := firstList(r)
 	if len(r.Slots) > 0 {
-		slots := unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), len(r.Slots))
+		slots := unsafe.Slice((*abi.Slot)(unsafe.Pointer(&image[abi.HeaderLines*abi.LineSize])), len(r.Slots))
 		for i, slot := range r.Slots {
 			if slot.Owner == model.NoBackend {
 				continue // index 0 is no backend
@@ -128,14 +119,14 @@ func writeRows(image []byte, s *model.TableService, r *model.Ring, index []uint3
 			switch {
 			case slot.Next == model.NoBackend:
 			case slot.Next&model.ListFlag != 0:
-				slots[i].Next = slotList | (uint32(firstList) + slot.Next&^model.ListFlag)
+				slots[i].Next = abi.SlotList | (uint32(firstList) + slot.Next&^model.ListFlag)
 			default:
 				slots[i].Next = index[slot.Next]
 			}
 		}
 	}
 	for i, list := range r.Lists {
-		line := (*directorCandidates)(unsafe.Pointer(&image[(firstList+i)*lineSize]))
+		line := (*abi.Candidates)(unsafe.Pointer(&image[(firstList+i)*abi.LineSize]))
 		if len(list.Next) > len(line.Index) {
 			return fmt.Errorf("service %s: a row has %d candidates after its owner, at most %d fit", s.Name, len(list.Next), len(line.Index))
 		}
@@ -164,9 +155,9 @@ func writeTurns(image []byte, r *model.Ring, index []uint32) {
 	if len(r.Turns) == 0 {
 		return
 	}
-	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
+	header := (*abi.RingHeader)(unsafe.Pointer(&image[0]))
 	header.Turns, header.TurnCount = uint32(firstTurn(r)), uint32(len(r.Turns))
-	turns := unsafe.Slice((*uint32)(unsafe.Pointer(&image[firstTurn(r)*lineSize])), len(r.Turns))
+	turns := unsafe.Slice((*uint32)(unsafe.Pointer(&image[firstTurn(r)*abi.LineSize])), len(r.Turns))
 	for i, position := range r.Turns {
 		turns[i] = index[position]
 	}

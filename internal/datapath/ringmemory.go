@@ -3,14 +3,15 @@ package datapath
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 )
 
 // ringMemoryError says that rings are larger than their memory. It implements engine.NoRoom:
@@ -36,10 +37,9 @@ func (r run) end() uint32 { return r.first + r.lines }
 // begins. A ring is written where no packet looks and switched in by one store:
 // neither takes a system call.
 type ringMemory struct {
-	memory []byte   // of map ring_lines
-	begins []byte   // of map rings
-	first  []uint64 // begins, by the index of the service
-	free   []run    // in order; adjacent ones are merged
+	lines  bpfload.Memory[byte]   // of map ring_lines
+	begins bpfload.Memory[uint64] // of map rings: first lines, by the index of the service
+	free   []run                  // in order; adjacent ones are merged
 	tired  []tiredRun
 	now    func() time.Time
 }
@@ -51,52 +51,28 @@ type tiredRun struct {
 }
 
 func mapRings(lines, begins *ebpf.Map) (*ringMemory, error) {
-	memory, err := mapArray(lines)
-	if err != nil {
-		return nil, fmt.Errorf("map rings into memory: %w", err)
-	}
-	first, err := mapArray(begins)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("map rings into memory: %w", err), unix.Munmap(memory))
-	}
-	return &ringMemory{
-		memory: memory,
-		begins: first,
-		first:  unsafe.Slice((*uint64)(unsafe.Pointer(&first[0])), begins.MaxEntries()),
-		free:   []run{{1, lines.MaxEntries() - 1}}, // line 0 is no ring's
-		now:    time.Now,
-	}, nil
+	m := &ringMemory{free: []run{{1, lines.MaxEntries() - 1}}, now: time.Now} // line 0 is no ring's
+	var err, err2 error
+	m.lines, err = bpfload.Map[byte](lines)
+	m.begins, err2 = bpfload.Map[uint64](begins)
+	return m, errors.Join(err, err2)
 }
 
-func mapArray(m *ebpf.Map) ([]byte, error) {
-	return unix.Mmap(m.FD(), 0, int(m.MaxEntries())*int(m.ValueSize()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-}
-
-func (m *ringMemory) close() error {
-	if m.memory == nil {
-		return nil
-	}
-	err := errors.Join(unix.Munmap(m.memory), unix.Munmap(m.begins))
-	m.memory, m.begins, m.first = nil, nil, nil
-	if err != nil {
-		return fmt.Errorf("unmap rings: %w", err)
-	}
-	return nil
-}
+func (m *ringMemory) close() error { return errors.Join(m.lines.Close(), m.begins.Close()) }
 
 // bytes are the bytes of the lines.
 func (m *ringMemory) bytes(r run) []byte {
-	return m.memory[uint64(r.first)*lineSize : uint64(r.end())*lineSize]
+	return m.lines.Bytes[uint64(r.first)*abi.LineSize : uint64(r.end())*abi.LineSize]
 }
 
 // of returns a service's ring. What an earlier process left may be damaged: a ring that is not
 // inside the memory counts as none, and is written anew.
 func (m *ringMemory) of(service uint32) run {
-	first, lines := m.first[service], uint64(len(m.memory)/lineSize)
+	first, lines := m.begins.Entries[service], uint64(len(m.lines.Bytes)/abi.LineSize)
 	if first == 0 || first >= lines {
 		return run{}
 	}
-	header := (*directorRingHeader)(unsafe.Pointer(&m.memory[first*lineSize]))
+	header := (*abi.RingHeader)(unsafe.Pointer(&m.lines.Bytes[first*abi.LineSize]))
 	if uint64(header.Lines) > lines-first {
 		return run{}
 	}
@@ -141,7 +117,7 @@ func (m *ringMemory) take(lines uint32) (run, error) {
 
 // switchTo makes a service use a ring, and lets go of the one that it had.
 func (m *ringMemory) switchTo(service uint32, old, next run) {
-	atomic.StoreUint64(&m.first[service], uint64(next.first))
+	atomic.StoreUint64(&m.begins.Entries[service], uint64(next.first))
 	if old.lines > 0 {
 		m.tired = append(m.tired, tiredRun{old, m.now()})
 	}

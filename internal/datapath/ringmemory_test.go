@@ -8,12 +8,14 @@ import (
 	"time"
 	"unsafe"
 
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
 // runsOf is a memory of so many lines, besides nobody's, for so many services.
 func runsOf(lines uint32, services int) *ringMemory {
-	return &ringMemory{memory: make([]byte, (lines+1)*lineSize), first: make([]uint64, services), free: []run{{1, lines}}, now: time.Now}
+	return &ringMemory{lines: bpfload.Memory[byte]{Bytes: make([]byte, (lines+1)*abi.LineSize)}, begins: bpfload.Memory[uint64]{Entries: make([]uint64, services)}, free: []run{{1, lines}}, now: time.Now}
 }
 
 // TestLinesBelongToOneRing: whatever is taken and freed, no line is in two rings or
@@ -109,10 +111,10 @@ func TestLinesRunOut(t *testing.T) {
 // reason to read beyond the memory.
 func TestDamagedRingIsNone(t *testing.T) {
 	m := runsOf(10, 4)
-	header := func(line int) *directorRingHeader {
-		return (*directorRingHeader)(unsafe.Pointer(&m.memory[line*lineSize]))
+	header := func(line int) *abi.RingHeader {
+		return (*abi.RingHeader)(unsafe.Pointer(&m.lines.Bytes[line*abi.LineSize]))
 	}
-	m.first = []uint64{11, 1 << 40, 3, 8}
+	m.begins.Entries = []uint64{11, 1 << 40, 3, 8}
 	header(3).Lines, header(8).Lines = 9, 3
 	for service, want := range []run{{}, {}, {}, {8, 3}} {
 		if got := m.of(uint32(service)); got != want {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/lab/packet"
 )
 
@@ -27,7 +28,7 @@ type row struct {
 	before   [][]byte // frames that the director saw earlier
 	in       []byte
 	metadata int // bytes of headroom that are taken
-	reason   directorReason
+	reason   abi.Reason
 	action   uint32
 	out      []byte                                // nil: unchanged, or dropped
 	late     func(t *testing.T, out []byte) []byte // what out must be, where only the program can choose it
@@ -37,7 +38,7 @@ type row struct {
 }
 
 // forwarded says that the packet left for a backend of a service.
-func (r row) forwarded(reason directorReason, s *testService, backend int, out []byte) row {
+func (r row) forwarded(reason abi.Reason, s *testService, backend int, out []byte) row {
 	r.reason, r.action, r.out, r.backend = reason, xdpTX, out, s.first+uint32(backend)
 	if s.backends[backend].ifindex == otherEgress {
 		r.action = xdpRedirect
@@ -46,19 +47,19 @@ func (r row) forwarded(reason directorReason, s *testService, backend int, out [
 }
 
 // dropped says that a service's packet was dropped.
-func (r row) dropped(reason directorReason, s *testService) row {
+func (r row) dropped(reason abi.Reason, s *testService) row {
 	r.reason, r.action, r.drops = reason, xdpDrop, s
 	return r
 }
 
 // answered says that the director answered.
-func (r row) answered(reason directorReason, out []byte) row {
+func (r row) answered(reason abi.Reason, out []byte) row {
 	r.reason, r.action, r.out = reason, xdpTX, out
 	return r
 }
 
 // passed says that the kernel got the frame as it was.
-func (r row) passed(reason directorReason) row {
+func (r row) passed(reason abi.Reason) row {
 	r.reason, r.action, r.out = reason, xdpPass, nil
 	return r
 }
@@ -66,14 +67,14 @@ func (r row) passed(reason directorReason) row {
 // hit remembers which reasons some row was about.
 var hit struct {
 	sync.Mutex
-	reasons map[directorReason]string
+	reasons map[abi.Reason]string
 }
 
-func reached(reason directorReason, where string) {
+func reached(reason abi.Reason, where string) {
 	hit.Lock()
 	defer hit.Unlock()
 	if hit.reasons == nil {
-		hit.reasons = map[directorReason]string{}
+		hit.reasons = map[abi.Reason]string{}
 	}
 	hit.reasons[reason] = where
 }
@@ -127,7 +128,7 @@ func (r row) checkOut(t *testing.T, out []byte) {
 
 // counts is the whole change of all counters that the row says.
 func (r row) counts() counts {
-	one := directorCounter{Packets: 1, Bytes: ipLength(r.in)}
+	one := abi.Counter{Packets: 1, Bytes: ipLength(r.in)}
 	if r.bytes != nil {
 		one.Bytes = *r.bytes
 	}
@@ -162,7 +163,7 @@ func ipLength(frame []byte) uint64 {
 }
 
 // reasonNames are those of enum reason, from the program's own BTF.
-var reasonNames = sync.OnceValue(func() map[directorReason]string {
+var reasonNames = sync.OnceValue(func() map[abi.Reason]string {
 	spec, err := loadDirector()
 	if err != nil {
 		panic(err)
@@ -171,13 +172,13 @@ var reasonNames = sync.OnceValue(func() map[directorReason]string {
 	if err := spec.Types.TypeByName("reason", &enum); err != nil {
 		panic(err)
 	}
-	names := map[directorReason]string{}
+	names := map[abi.Reason]string{}
 	for _, v := range enum.Values {
 		if v.Name != "REASON_COUNT" {
-			names[directorReason(v.Value)] = v.Name
+			names[abi.Reason(v.Value)] = v.Name
 		}
 	}
 	return names
 })
 
-func reasonName(r directorReason) string { return reasonNames()[r] }
+func reasonName(r abi.Reason) string { return reasonNames()[r] }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -149,11 +150,11 @@ func build(headers ...packet.Header) []byte {
 
 // forward is the row of a packet of flow f that goes to a backend.
 func (s scenario) forward(name string, f model.Flow, backend int, headers ...packet.Header) row {
-	reason := map[model.Mode]directorReason{
-		model.L2DSR: directorReasonFORWARD_L2DSR,
-		model.IPIP:  directorReasonFORWARD_IPIP,
-		model.GUE:   directorReasonFORWARD_GUE,
-		model.NAT:   directorReasonFORWARD_NAT,
+	reason := map[model.Mode]abi.Reason{
+		model.L2DSR: abi.ReasonFORWARD_L2DSR,
+		model.IPIP:  abi.ReasonFORWARD_IPIP,
+		model.GUE:   abi.ReasonFORWARD_GUE,
+		model.NAT:   abi.ReasonFORWARD_NAT,
 	}[s.backends[backend].mode]
 	return row{name: name, in: build(headers...)}.forwarded(reason, s.testService, backend, s.leaves(f, backend, headers...))
 }

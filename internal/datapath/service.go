@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -110,12 +111,12 @@ type endpoint struct {
 
 func (e endpoint) is4() bool { return e.address.Is4() }
 
-func (e endpoint) v4() directorEndpoint4 {
-	return directorEndpoint4{Segment: e.segment, Address: bigEndianAddress(e.address), Port: bigEndian16(e.port), Protocol: e.protocol}
+func (e endpoint) v4() abi.Endpoint4 {
+	return abi.Endpoint4{Segment: e.segment, Address: abi.BigEndianAddress(e.address), Port: abi.BigEndian16(e.port), Protocol: e.protocol}
 }
 
-func (e endpoint) v6() directorEndpoint6 {
-	return directorEndpoint6{Segment: e.segment, Address: addressBytes(e.address), Port: bigEndian16(e.port), Protocol: e.protocol}
+func (e endpoint) v6() abi.Endpoint6 {
+	return abi.Endpoint6{Segment: e.segment, Address: abi.AddressBytes(e.address), Port: abi.BigEndian16(e.port), Protocol: e.protocol}
 }
 
 // vipEndpoint says that the address is a VIP, whatever the port.
@@ -143,14 +144,14 @@ const (
 
 func (p prefix) is4() bool { return p.address.Is4() }
 
-func (p prefix) v4() directorRange4 {
-	return directorRange4{PrefixLen: fixedBits4 + p.bits, Segment: p.segment, Address: bigEndianAddress(p.address),
-		Protocol: p.protocol, Reply: p.reply, Port: bigEndian16(p.port)}
+func (p prefix) v4() abi.Range4 {
+	return abi.Range4{PrefixLen: fixedBits4 + p.bits, Segment: p.segment, Address: abi.BigEndianAddress(p.address),
+		Protocol: p.protocol, Reply: p.reply, Port: abi.BigEndian16(p.port)}
 }
 
-func (p prefix) v6() directorRange6 {
-	return directorRange6{PrefixLen: fixedBits6 + p.bits, Segment: p.segment, Address: addressBytes(p.address),
-		Protocol: p.protocol, Reply: p.reply, Port: bigEndian16(p.port)}
+func (p prefix) v6() abi.Range6 {
+	return abi.Range6{PrefixLen: fixedBits6 + p.bits, Segment: p.segment, Address: abi.AddressBytes(p.address),
+		Protocol: p.protocol, Reply: p.reply, Port: abi.BigEndian16(p.port)}
 }
 
 // width is how many ports the service has.

@@ -2,14 +2,12 @@ package datapath
 
 import (
 	"encoding/binary"
-	"fmt"
 	"maps"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 )
 
 // frontBits is FRONT_BITS: places of the front are so many bits of a key's hash.
@@ -18,44 +16,18 @@ const frontBits = 15
 // fronts is the front of the services' hash maps (struct front): each key has one place, and the
 // first key that comes has it. Changes are stores, without a system call.
 type fronts struct {
-	memory []byte
-	places []directorFront
-	since  map[uint32]time.Time // when a place was cleared: a packet may still look at it
-	now    func() time.Time
-}
-
-func mapFronts(m *ebpf.Map) (*fronts, error) {
-	memory, err := mapArray(m)
-	if err != nil {
-		return nil, fmt.Errorf("map front of services into memory: %w", err)
-	}
-	return &fronts{
-		memory: memory,
-		places: unsafe.Slice((*directorFront)(unsafe.Pointer(&memory[0])), m.MaxEntries()),
-		since:  map[uint32]time.Time{},
-		now:    time.Now,
-	}, nil
-}
-
-func (f *fronts) close() error {
-	if f.memory == nil {
-		return nil
-	}
-	err := unix.Munmap(f.memory)
-	f.memory, f.places = nil, nil
-	if err != nil {
-		return fmt.Errorf("unmap front of services: %w", err)
-	}
-	return nil
+	bpfload.Memory[abi.Front]
+	since map[uint32]time.Time // when a place was cleared: a packet may still look at it
+	now   func() time.Time
 }
 
 // frontOf returns the key of an endpoint and its place, as find_front in
 // bpf/director/service.h computes them.
-func frontOf(e endpoint) (key directorFront, place uint32) {
-	address := addressBytes(e.address)
+func frontOf(e endpoint) (key abi.Front, place uint32) {
+	address := abi.AddressBytes(e.address)
 	key.Address[0] = binary.NativeEndian.Uint64(address.Bytes[:8])
 	key.Address[1] = binary.NativeEndian.Uint64(address.Bytes[8:])
-	key.Key = uint64(e.segment) | uint64(bigEndian16(e.port))<<32 | uint64(e.protocol)<<48
+	key.Key = uint64(e.segment) | uint64(abi.BigEndian16(e.port))<<32 | uint64(e.protocol)<<48
 	if e.address.Is6() {
 		key.Key |= 1 << 56
 	}
@@ -71,7 +43,7 @@ func (f *fronts) add(services map[endpoint]uint32) {
 			continue
 		}
 		key, at := frontOf(e)
-		place := &f.places[at]
+		place := &f.Entries[at]
 		switch {
 		case place.Service == 0:
 			if _, rests := f.since[at]; rests {
@@ -92,7 +64,7 @@ func (f *fronts) remove(have, wanted map[endpoint]uint32) {
 			continue
 		}
 		key, at := frontOf(e)
-		place := &f.places[at]
+		place := &f.Entries[at]
 		if place.Service != 0 && place.Address == key.Address && place.Key == key.Key {
 			atomic.StoreUint64(&place.Service, 0)
 			f.since[at] = f.now()

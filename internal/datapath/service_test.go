@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -68,8 +69,8 @@ func candidateList(next ...uint32) model.CandidateList {
 
 // A slot whose owner is down belongs to the next live candidate of its row.
 func testDeadBackends(t *testing.T) {
-	const active, draining, down, free = directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_DRAINING,
-		directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
+	const active, draining, down, free = abi.BackendStateBACKEND_ACTIVE, abi.BackendStateBACKEND_DRAINING,
+		abi.BackendStateBACKEND_DOWN, abi.BackendStateBACKEND_FREE
 	pair := model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}}}
 	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: []model.CandidateList{candidateList(1, 2, 3, 4, 5, 6, 7)}}
 	second := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag | 1}}, Lists: []model.CandidateList{candidateList(3), candidateList(2, 1)}}
@@ -80,45 +81,45 @@ func testDeadBackends(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		ring   model.Ring
-		states []directorBackendState
+		states []abi.BackendState
 		want   int // -1: dropped
 	}{
-		{"owner is alive", pair, []directorBackendState{active, active}, 0},
-		{"owner drains", pair, []directorBackendState{draining, active}, 0},
-		{"owner is down", pair, []directorBackendState{down, active}, 1},
-		{"owner is gone", pair, []directorBackendState{free, active}, 1},
-		{"owner is down, backup drains", pair, []directorBackendState{down, draining}, 1},
-		{"both are down", pair, []directorBackendState{down, down}, -1},
-		{"no backup", lone, []directorBackendState{down}, -1},
-		{"nobody's slot", nobodys, []directorBackendState{active}, -1},
-		{"list: owner is alive", list, []directorBackendState{active, active, active, active, active, active, active, active}, 0},
-		{"list: first", list, []directorBackendState{down, active, active, active, active, active, active, active}, 1},
-		{"list: third", list, []directorBackendState{down, down, down, active, active, active, active, active}, 3},
-		{"list: last", list, []directorBackendState{down, down, down, down, down, free, down, active}, 7},
-		{"list: none", list, []directorBackendState{down, down, down, down, down, down, down, down}, -1},
-		{"second list", second, []directorBackendState{down, active, active, active}, 2},
-		{"second list: its last", second, []directorBackendState{down, active, down, active}, 1},
-		{"second list: none", second, []directorBackendState{down, down, down, active}, -1},
+		{"owner is alive", pair, []abi.BackendState{active, active}, 0},
+		{"owner drains", pair, []abi.BackendState{draining, active}, 0},
+		{"owner is down", pair, []abi.BackendState{down, active}, 1},
+		{"owner is gone", pair, []abi.BackendState{free, active}, 1},
+		{"owner is down, backup drains", pair, []abi.BackendState{down, draining}, 1},
+		{"both are down", pair, []abi.BackendState{down, down}, -1},
+		{"no backup", lone, []abi.BackendState{down}, -1},
+		{"nobody's slot", nobodys, []abi.BackendState{active}, -1},
+		{"list: owner is alive", list, []abi.BackendState{active, active, active, active, active, active, active, active}, 0},
+		{"list: first", list, []abi.BackendState{down, active, active, active, active, active, active, active}, 1},
+		{"list: third", list, []abi.BackendState{down, down, down, active, active, active, active, active}, 3},
+		{"list: last", list, []abi.BackendState{down, down, down, down, down, free, down, active}, 7},
+		{"list: none", list, []abi.BackendState{down, down, down, down, down, down, down, down}, -1},
+		{"second list", second, []abi.BackendState{down, active, active, active}, 2},
+		{"second list: its last", second, []abi.BackendState{down, active, down, active}, 1},
+		{"second list: none", second, []abi.BackendState{down, down, down, active}, -1},
 	} {
 		for _, is4 := range []bool{true, false} {
 			rows = append(rows, w.deadRow(fmt.Sprintf("%s, %v", c.name, is4), is4, c.ring, c.states, c.want))
 		}
 	}
 	empty := scenario{client: client4, testService: w.add(testService{vip: vipAddress(true, len(w.services)), protocol: model.TCP, port: singlePort(servicePort), noRing: true})}
-	rows = append(rows, row{name: "no backends", in: build(empty.data(5)...)}.dropped(directorReasonDROP_NO_BACKEND, empty.testService))
+	rows = append(rows, row{name: "no backends", in: build(empty.data(5)...)}.dropped(abi.ReasonDROP_NO_BACKEND, empty.testService))
 	d := loadTestDirector(t, w)
 	d.check(t, rows)
 }
 
-func (w *testWorld) deadRow(name string, is4 bool, ring model.Ring, states []directorBackendState, want int) row {
+func (w *testWorld) deadRow(name string, is4 bool, ring model.Ring, states []abi.BackendState, want int) row {
 	backends := make([]testBackend, len(states))
 	for i, state := range states {
-		backends[i] = testBackend{mode: model.IPIP, address: backendAddress(is4, i+1), state: state, gone: state == directorBackendStateBACKEND_FREE}
+		backends[i] = testBackend{mode: model.IPIP, address: backendAddress(is4, i+1), state: state, gone: state == abi.BackendStateBACKEND_FREE}
 	}
 	s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, len(w.services)), protocol: model.TCP,
 		port: singlePort(servicePort), ring: ring, backends: backends})}
 	if want < 0 {
-		return row{name: name, in: build(s.data(5)...)}.dropped(directorReasonDROP_NO_BACKEND, s.testService)
+		return row{name: name, in: build(s.data(5)...)}.dropped(abi.ReasonDROP_NO_BACKEND, s.testService)
 	}
 	return s.forward(name, s.flow(), want, s.data(5)...)
 }
@@ -131,9 +132,9 @@ func testFragmentOfDeadBackend(t *testing.T) {
 	d := loadTestDirector(t, w)
 	frames := pieces(8, s.data(600)...)
 	d.run(t, frames[0], 0)
-	s.backends[0].state = directorBackendStateBACKEND_DOWN
+	s.backends[0].state = abi.BackendStateBACKEND_DOWN
 	d.put(t, "backends", s.first, s.abiBackend(0))
-	d.check(t, []row{row{name: "later", in: frames[1]}.dropped(directorReasonDROP_NO_BACKEND, s.testService)})
+	d.check(t, []row{row{name: "later", in: frames[1]}.dropped(abi.ReasonDROP_NO_BACKEND, s.testService)})
 }
 
 // With affinity source-ip one client's connections stay together; the outer
@@ -177,7 +178,7 @@ func testLocalBackend(t *testing.T) {
 			s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, len(w.services)), protocol: model.TCP,
 				port: singlePort(servicePort), backends: []testBackend{{mode: mode, address: backendAddress(is4, 1), local: true}}})}
 			for _, size := range []int{100, 4000} {
-				r := row{name: fmt.Sprintf("%v, %s, %d bytes", s.vip, mode, size), in: build(s.sized(size)...)}.passed(directorReasonPASS_LOCAL)
+				r := row{name: fmt.Sprintf("%v, %s, %d bytes", s.vip, mode, size), in: build(s.sized(size)...)}.passed(abi.ReasonPASS_LOCAL)
 				r.backend = s.first
 				rows = append(rows, r)
 			}

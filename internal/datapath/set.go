@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -100,12 +101,12 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 
 // writeBackends brings the service's entries up to date: state and next hop.
 func (d *Datapath) writeBackends(s *service) {
-	entries := make([]directorBackend, len(s.order))
+	entries := make([]abi.Backend, len(s.order))
 	var turning []uint32
 	now := time.Now()
 	for i, b := range s.order {
-		hop := d.hops.resolve(b.desired, d.own)
-		b.vlan, b.answers, b.link = hop.vlan, hop.answers, hop.link
+		hop := d.hops.Resolve(b.desired, d.own)
+		b.vlan, b.answers, b.link = hop.VLAN, hop.Answers, hop.Link
 		d.movements.follow(b, hop, now)
 		entries[i] = d.suspect(b, entryOf(s.desired, s.index, b.desired, hop))
 		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
@@ -130,7 +131,7 @@ func (d *Datapath) hopsChanged() {
 	defer d.mu.Unlock()
 	// Before the first Set nothing may change: what an earlier process has set goes on, and this
 	// process does not know its table.
-	if d.entries.memory == nil || !d.begun {
+	if d.closed() || !d.begun {
 		return
 	}
 	d.takeInterfaces(d.table.Interfaces)
@@ -206,7 +207,7 @@ func (d *Datapath) switchRings(want []*service) error {
 			}
 		}
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
-			next, err := d.rings.take(uint32(len(image) / lineSize))
+			next, err := d.rings.take(uint32(len(image) / abi.LineSize))
 			if err != nil {
 				return fmt.Errorf("service %s: %w", s.desired.Name, err)
 			}
@@ -244,12 +245,12 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 		flagSettling(image, func(uint32) bool { return true }) // the ring by which they were placed is not known
 	}
 	flagSettling(image, func(owner uint32) bool { return !alive(owner) })
-	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
+	header := (*abi.RingHeader)(unsafe.Pointer(&image[0]))
 	if s.desired.KernelSources {
-		header.Flags |= uint8(directorRingFlagRING_KERNEL_SOURCES)
+		header.Flags |= uint8(abi.RingFlagRING_KERNEL_SOURCES)
 	}
 	if ranges := s.desired.SourceRanges; len(ranges) > 0 {
-		header.Flags |= uint8(directorRingFlagRING_SOURCES)
+		header.Flags |= uint8(abi.RingFlagRING_SOURCES)
 		header.Sources = d.sources.setFor(s.index, d.ringOf(s), ranges)
 	}
 	return image, nil
@@ -417,7 +418,7 @@ func (d *Datapath) retireLeftovers() {
 		if inUse[index] {
 			continue
 		}
-		if s := services[d.kernel.records.backends.records[index].service]; s != nil {
+		if s := services[d.kernel.records.backends.Entries[index].service]; s != nil {
 			d.retireCounters(s, index)
 		}
 		d.freeBackend(index)
@@ -435,6 +436,6 @@ func (d *Datapath) freeBackend(index uint32) {
 	d.entries.free(index)
 	d.loads.forget(index)
 	delete(d.suspicions.until, index)
-	d.kernel.records.removeBackend(index, d.entries.entries[index].Epoch)
+	d.kernel.records.removeBackend(index, d.entries.Entries[index].Epoch)
 	d.backendIndexes.release(index)
 }

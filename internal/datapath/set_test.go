@@ -19,6 +19,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/checks"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
 
@@ -262,12 +265,12 @@ func TestRestartWithOtherLimits(t *testing.T) {
 	}
 }
 
-func countOnce(tb testing.TB, packets, bytes uint64) []directorCounter {
+func countOnce(tb testing.TB, packets, bytes uint64) []abi.Counter {
 	tb.Helper()
 	cpus, err := ebpf.PossibleCPU()
 	must(tb, err)
-	perCPU := make([]directorCounter, cpus)
-	perCPU[0] = directorCounter{Packets: packets, Bytes: bytes}
+	perCPU := make([]abi.Counter, cpus)
+	perCPU[0] = abi.Counter{Packets: packets, Bytes: bytes}
 	return perCPU
 }
 
@@ -283,8 +286,8 @@ func placesOf(d *Datapath) map[string]uint32 {
 }
 
 func entriesInUse(d *Datapath) (n int) {
-	for _, e := range d.entries.entries {
-		if e.State != uint8(directorBackendStateBACKEND_FREE) {
+	for _, e := range d.entries.Entries {
+		if e.State != uint8(abi.BackendStateBACKEND_FREE) {
 			n++
 		}
 	}
@@ -372,8 +375,8 @@ func TestOnePinDirectoryOfANamespace(t *testing.T) {
 	const pins = "/sys/fs/bpf/weir"
 	d := openTest(t, model.Limits{})
 	must(t, d.Set(tableOf(1, 1, 0)))
-	device, err := openCheckDevice(pins, 16)
-	must(t, err)
+	ways := d.Checks()
+	ways.Set([]model.Check{checkBy(model.L2DSR, "198.51.100.1", "10.0.0.11")})
 	must(t, os.Rename(pins, pins+"-elsewhere"))
 	if _, err := Open(Options{Pin: pins}); !errors.Is(err, ErrRunning) {
 		t.Errorf("a second director gets %v, want %v", err, ErrRunning)
@@ -384,10 +387,10 @@ func TestOnePinDirectoryOfANamespace(t *testing.T) {
 		}
 		must(t, os.RemoveAll(pins))
 	}
-	if linkByName(device.name) == nil {
+	if name, _ := checks.Names(pins); device.ByName(name) == nil {
 		t.Error("the director's device of checks is gone")
 	}
-	must(t, device.close())
+	must(t, ways.Close())
 	if other, err := Open(Options{Pin: pins + "-other"}); err != nil {
 		t.Errorf("a director with a pin directory of another name: %v", err)
 	} else {

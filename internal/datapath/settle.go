@@ -6,6 +6,8 @@ import (
 	"time"
 	"unsafe"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
@@ -16,29 +18,27 @@ import (
 // sweeps in a row have found no such flow. Two, because a flow that moves to another CPU during a
 // sweep may be seen in neither place.
 
-const slotSettling = uint32(1) << 30 // SLOT_SETTLING
-
 // sweepEvery is the time between two sweeps.
 const sweepEvery = 5 * time.Second
 
 // ringSlots are the slots of a ring in memory, and its header, which says whether its flows are
 // remembered.
-func ringSlots(image []byte) (slots []directorSlot, header *directorRingHeader) {
-	header = (*directorRingHeader)(unsafe.Pointer(&image[0]))
-	room := (len(image) - headerLines*lineSize) / int(unsafe.Sizeof(directorSlot{}))
+func ringSlots(image []byte) (slots []abi.Slot, header *abi.RingHeader) {
+	header = (*abi.RingHeader)(unsafe.Pointer(&image[0]))
+	room := (len(image) - abi.HeaderLines*abi.LineSize) / int(unsafe.Sizeof(abi.Slot{}))
 	if header.Size == 0 || int64(header.Size) > int64(room) {
 		return nil, header
 	}
-	return unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), header.Size), header
+	return unsafe.Slice((*abi.Slot)(unsafe.Pointer(&image[abi.HeaderLines*abi.LineSize])), header.Size), header
 }
 
 // carryMemory lets a TCP service that changes to gue go on asking for remembered flows that no row
 // names.
 func carryMemory(fresh, before []byte) {
-	const memory, full = uint8(directorRingFlagRING_MEMORY), uint8(directorRingFlagRING_SNAT)
+	const memory, full = uint8(abi.RingFlagRING_MEMORY), uint8(abi.RingFlagRING_SNAT)
 	_, header := ringSlots(fresh)
 	old, was := ringSlots(before)
-	asks := func(s directorSlot) bool { return s.Next&(slotList|slotSettling) != 0 }
+	asks := func(s abi.Slot) bool { return s.Next&(abi.SlotList|abi.SlotSettling) != 0 }
 	if was.Flags&memory != 0 && header.Flags&full == 0 && slices.ContainsFunc(old, asks) {
 		header.Flags |= memory
 	}
@@ -48,17 +48,17 @@ func carryMemory(fresh, before []byte) {
 func carrySettling(fresh, before []byte) {
 	slots, header := ringSlots(fresh)
 	old, was := ringSlots(before)
-	if header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
+	if header.Flags&uint8(abi.RingFlagRING_MEMORY) == 0 {
 		return
 	}
 	// The same flows have other slots: any of them may have been another backend's.
 	moved := len(slots) != len(old) || header.Affinity != was.Affinity || header.Salt != was.Salt || was.Before != 0
 	for i := range slots {
-		if slots[i].Next&slotList != 0 {
+		if slots[i].Next&abi.SlotList != 0 {
 			continue
 		}
-		if moved || old[i].Next&(slotList|slotSettling) != 0 || old[i].Owner != slots[i].Owner {
-			slots[i].Next |= slotSettling
+		if moved || old[i].Next&(abi.SlotList|abi.SlotSettling) != 0 || old[i].Owner != slots[i].Owner {
+			slots[i].Next |= abi.SlotSettling
 		}
 	}
 }
@@ -67,8 +67,8 @@ func carrySettling(fresh, before []byte) {
 func flagAllSettling(image []byte) {
 	slots, _ := ringSlots(image)
 	for i := range slots {
-		if slots[i].Next&slotList == 0 {
-			slots[i].Next |= slotSettling
+		if slots[i].Next&abi.SlotList == 0 {
+			slots[i].Next |= abi.SlotSettling
 		}
 	}
 }
@@ -76,12 +76,12 @@ func flagAllSettling(image []byte) {
 // flagSettling flags the slots of some owners, even in a ring that packets use.
 func flagSettling(image []byte, of func(owner uint32) bool) {
 	slots, header := ringSlots(image)
-	if header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
+	if header.Flags&uint8(abi.RingFlagRING_MEMORY) == 0 {
 		return
 	}
 	for i := range slots {
-		if slots[i].Next&(slotList|slotSettling) == 0 && of(slots[i].Owner) {
-			atomic.OrUint32(&slots[i].Next, slotSettling)
+		if slots[i].Next&(abi.SlotList|abi.SlotSettling) == 0 && of(slots[i].Owner) {
+			atomic.OrUint32(&slots[i].Next, abi.SlotSettling)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (d *Datapath) turn(s *service, turning []uint32) {
 func countSettling(image []byte) (n int) {
 	slots, _ := ringSlots(image)
 	for i := range slots {
-		if slots[i].Next&(slotList|slotSettling) == slotSettling {
+		if slots[i].Next&(abi.SlotList|abi.SlotSettling) == abi.SlotSettling {
 			n++
 		}
 	}
@@ -118,10 +118,10 @@ func (d *Datapath) sweep() {
 			settling[s.index] = s
 		}
 	}
-	if len(settling) == 0 || d.flows.entries == nil {
+	if len(settling) == 0 || d.flows.Entries == nil {
 		return
 	}
-	now, err := flowClock()
+	now, err := flows.Clock()
 	if err != nil {
 		d.log.Error("sweep flow memory", "error", err)
 		return
@@ -134,10 +134,10 @@ func (d *Datapath) sweep() {
 			needed[s][i] = !d.entries.alive(slots[i].Owner)
 		}
 	}
-	for i := range d.flows.entries {
-		flow := d.flows.entries[i]
+	for i := range d.flows.Entries {
+		flow := d.flows.Entries[i]
 		s := settling[flow.Service]
-		if s == nil || !d.entries.live(&flow, now) {
+		if s == nil || !flows.Live(d.entries.Entries, &flow, now) {
 			continue
 		}
 		slots, header := ringSlots(d.rings.bytes(s.ring))
@@ -158,8 +158,8 @@ func (d *Datapath) settled(s *service, needed []bool) {
 		s.clean = make([]bool, len(slots))
 	}
 	for i := range slots {
-		if slots[i].Next&(slotList|slotSettling) == slotSettling && s.clean[i] && !needed[i] {
-			atomic.AndUint32(&slots[i].Next, ^slotSettling)
+		if slots[i].Next&(abi.SlotList|abi.SlotSettling) == abi.SlotSettling && s.clean[i] && !needed[i] {
+			atomic.AndUint32(&slots[i].Next, ^abi.SlotSettling)
 			s.settling--
 		}
 		s.clean[i] = !needed[i]
@@ -167,15 +167,15 @@ func (d *Datapath) settled(s *service, needed []bool) {
 }
 
 // slotOf is the slot of a remembered flow in the service's ring.
-func slotOf(s *service, header *directorRingHeader, flow *directorFlowEntry) uint32 {
+func slotOf(s *service, header *abi.RingHeader, flow *abi.FlowEntry) uint32 {
 	return uint32(flowOf(s, flow).Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
 }
 
 // flowOf is a remembered flow in the form that hashes take.
-func flowOf(s *service, flow *directorFlowEntry) model.Flow {
+func flowOf(s *service, flow *abi.FlowEntry) model.Flow {
 	return model.Flow{
-		Segment: s.desired.Segment, Source: addressOf(flow.Source, s.key.vip.Is6()), Destination: s.key.vip,
-		Protocol: uint8(s.key.protocol), SourcePort: bigEndian16(flow.SourcePort), DestinationPort: bigEndian16(flow.DestinationPort),
+		Segment: s.desired.Segment, Source: abi.AddressOf(flow.Source, s.key.vip.Is6()), Destination: s.key.vip,
+		Protocol: uint8(s.key.protocol), SourcePort: abi.BigEndian16(flow.SourcePort), DestinationPort: abi.BigEndian16(flow.DestinationPort),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -63,7 +64,7 @@ func testSettle(t *testing.T) {
 	settling(1, "one flow is not its slot's owner's")
 	must(t, d.Set(tableOf(1, 3, 2)))
 	settling(1, "the same ring again")
-	if status := statusOf(t, d).Flows; status.Remembered != 1 || status.Events[directorFlowEventFLOW_INSERTED].Count != 1 {
+	if status := statusOf(t, d).Flows; status.Remembered != 1 || status.Events[abi.FlowEventFLOW_INSERTED].Count != 1 {
 		t.Errorf("status is %+v, want 1 flow", status)
 	}
 
@@ -74,8 +75,8 @@ func testSettle(t *testing.T) {
 	if to := d.sends(t, packet.ACK); to != first {
 		t.Errorf("the connection went from %v to %v after a restart", first, to)
 	}
-	for i := range d.flows.entries {
-		d.flows.entries[i].Seen -= 8000 // past the longest timeout
+	for i := range d.flows.Entries {
+		d.flows.Entries[i].Seen -= 8000 // past the longest timeout
 	}
 	d.sweep()
 	d.sweep()
@@ -109,7 +110,7 @@ func testSettleOwnerTurns(t *testing.T) {
 	must(t, d.Set(table))
 	owner := d.sends(t, packet.SYN)
 	position := slices.IndexFunc(d.services[keyOf(&table.Services[0])].order, func(b *backend) bool {
-		return model.MAC(d.entries.entries[b.index].Mac) == owner
+		return model.MAC(d.entries.Entries[b.index].Mac) == owner
 	})
 	is := func(state model.BackendState) {
 		t.Helper()
@@ -149,8 +150,8 @@ func testSettleOwnerTurns(t *testing.T) {
 		t.Errorf("the connection went from %v to %v after a restart", backup, to)
 	}
 	d.sends(t, packet.RST)
-	for i := range d.flows.entries {
-		d.flows.entries[i].Seen -= 100 // past the timeout after a RST
+	for i := range d.flows.Entries {
+		d.flows.Entries[i].Seen -= 100 // past the timeout after a RST
 	}
 	d.sweep()
 	d.sweep()

@@ -3,6 +3,8 @@ package datapath
 import (
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -20,7 +22,7 @@ func testSNATShare(t *testing.T) {
 		s.establish(t, d, clientPort+i)
 	}
 	more := row{name: "one more", in: build(ip(s.client, s.vip), s.segment4(clientPort+share, servicePort, packet.SYN))}
-	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+	d.check(t, []row{more.dropped(abi.ReasonDROP_SNAT_FULL, s.testService)})
 	d.replaceBackends(t, s.testService)
 	for i := range uint16(share) {
 		if s.says(t, d, clientPort+share+i, packet.SYN) != xdpTX {
@@ -55,7 +57,7 @@ func testSNATShares(t *testing.T) {
 	}
 	for _, s := range []scenario{first, second, third} {
 		more := row{name: "one more", in: build(ip(s.client, s.vip), s.segment4(clientPort+share, servicePort, packet.SYN))}
-		d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+		d.check(t, []row{more.dropped(abi.ReasonDROP_SNAT_FULL, s.testService)})
 	}
 	if third.says(t, d, clientPort, packet.ACK) != xdpTX {
 		t.Error("a connection of before does not go on beside services that have all other places")
@@ -70,15 +72,15 @@ func testFlowShare(t *testing.T) {
 	now := snatNow(t)
 	entries := d.flowEntries(t)
 	for i := range uint32(len(entries)) {
-		if i%flowWays < share {
-			entries[i] = directorFlowEntry{State: uint8(directorFlowStateFLOW_PROVED), Seen: now, Epoch: s.backends[0].epoch,
+		if i%flows.Ways < share {
+			entries[i] = abi.FlowEntry{State: uint8(abi.FlowStateFLOW_PROVED), Seen: now, Epoch: s.backends[0].epoch,
 				Backend: s.first, Service: s.index, SourcePort: uint16(i)}
 		}
 	}
 	inserts := func(port uint16) uint64 {
-		before := d.flowCount(t, directorFlowEventFLOW_INSERTED)
+		before := d.flowCount(t, abi.FlowEventFLOW_INSERTED)
 		s.goes(t, d, port, synFlag)
-		return d.flowCount(t, directorFlowEventFLOW_INSERTED) - before
+		return d.flowCount(t, abi.FlowEventFLOW_INSERTED) - before
 	}
 	if inserts(clientPort) != 0 {
 		t.Error("a service has more than its share")
@@ -93,7 +95,7 @@ func testFlowShare(t *testing.T) {
 func (d *testDirector) replaceBackends(t *testing.T, s *testService) {
 	t.Helper()
 	for i := range uint32(len(s.backends)) {
-		var entry directorBackend
+		var entry abi.Backend
 		if err := d.Maps["backends"].Lookup(s.first+i, &entry); err != nil {
 			t.Fatalf("read backend %d: %v", i, err)
 		}

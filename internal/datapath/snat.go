@@ -4,22 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"slices"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
-)
-
-// Ports are used in buckets; the header is as large as one (SNAT_BUCKET).
-const (
-	snatBucketPorts = len(directorSnatBucket{}.Flows)
-	snatBucketBytes = int(unsafe.Sizeof(directorSnatBucket{}))
-	snatSourcesMax  = len(directorSnatHeader{}.Sources) // SNAT_SOURCES_MAX
 )
 
 // usesSNAT reports whether some backend needs full NAT's table.
@@ -38,34 +30,6 @@ func fullNATs(t *model.Table) (n int) {
 	return n
 }
 
-// snatLayout is the header of the table for these addresses and ports, except for its salt.
-// Left-over ports that do not fill a bucket are not used.
-func snatLayout(s model.SNAT) (directorSnatHeader, error) {
-	var header directorSnatHeader
-	ports := s.Ports
-	if ports.All() {
-		ports = model.DefaultSNATPorts
-	}
-	header.PortsFirst = uint32(ports.First)
-	header.Ports = (uint32(ports.Last-ports.First) + 1) / uint32(snatBucketPorts) * uint32(snatBucketPorts)
-	switch {
-	case len(s.Addresses) > snatSourcesMax:
-		return header, fmt.Errorf("%d addresses in director.snat.addresses are more than %d", len(s.Addresses), snatSourcesMax)
-	case header.Ports == 0:
-		return header, fmt.Errorf("director.snat.ports %s are fewer than %d ports", ports, snatBucketPorts)
-	}
-	sources := slices.SortedStableFunc(slices.Values(s.Addresses), func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	for i, a := range sources {
-		header.Sources[i] = addressBytes(a)
-		if a.Is4() {
-			header.Addresses4++
-		} else {
-			header.Addresses6++
-		}
-	}
-	return header, nil
-}
-
 // switchSNAT makes sure that full NAT has its table before a ring needs it. A flow's place in the
 // table is its address and port. So other addresses or ports need another table, and the flows of
 // the one before end.
@@ -73,7 +37,7 @@ func (d *Datapath) switchSNAT(t *model.Table) error {
 	if !usesSNAT(t) {
 		return nil
 	}
-	want, err := snatLayout(t.SNAT)
+	want, err := flows.LayoutOf(t.SNAT)
 	if err != nil {
 		return err
 	}
@@ -86,7 +50,7 @@ func (d *Datapath) switchSNAT(t *model.Table) error {
 		return nil
 	}
 	want.Salt = rand.Uint64()
-	table, err := loadSNAT(want)
+	table, err := flows.NewNAT(want)
 	if err != nil {
 		return err
 	}
@@ -180,25 +144,6 @@ func (k *kernel) pinSNAT(table *ebpf.Map) error {
 	return nil
 }
 
-// loadSNAT makes an empty table: the kernel's memory is zero, and a flow of zeros is free.
-func loadSNAT(header directorSnatHeader) (*ebpf.Map, error) {
-	buckets := 2 * (header.Addresses4 + header.Addresses6) * header.Ports / uint32(snatBucketPorts)
-	table, err := ebpf.NewMap(&ebpf.MapSpec{
-		Type:       ebpf.Array,
-		KeySize:    4,
-		ValueSize:  uint32(snatBucketBytes),
-		MaxEntries: 1 + buckets,
-		Flags:      unix.BPF_F_INNER_MAP | unix.BPF_F_MMAPABLE,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("create table of full NAT (%d bytes): %w", (1+int(buckets))*snatBucketBytes, err)
-	}
-	if err := table.Put(uint32(0), unsafe.Slice((*byte)(unsafe.Pointer(&header)), snatBucketBytes)); err != nil {
-		return nil, errors.Join(fmt.Errorf("write header of full NAT's table: %w", err), table.Close())
-	}
-	return table, nil
-}
-
 // usedSNAT opens the table that is in use; nil: there is none. What is pinned may be another table:
 // another director may have taken the pins, or a process was killed between switching and pinning.
 func (k *kernel) usedSNAT() (*ebpf.Map, error) {
@@ -233,18 +178,15 @@ func isMap(m *ebpf.Map, number ebpf.MapID) bool {
 }
 
 // snatHeader reads the header of the table that is in use, if there is one.
-func (k *kernel) snatHeader() (header directorSnatHeader, found bool, err error) {
+func (k *kernel) snatHeader() (header flows.Layout, found bool, err error) {
 	table, err := k.usedSNAT()
 	if err != nil || table == nil {
 		return header, false, err
 	}
 	defer table.Close()
-	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&header)), snatBucketBytes)
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&header)), flows.BucketBytes)
 	if err := table.Lookup(uint32(0), bytes); err != nil {
 		return header, false, fmt.Errorf("read header of full NAT's table: %w", err)
 	}
 	return header, true, nil
 }
-
-// The header must fill a bucket.
-var _ [snatBucketBytes]byte = [unsafe.Sizeof(directorSnatHeader{})]byte{}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -28,7 +29,7 @@ const snatBucketSize = 16
 // out as bpf/abi/snat_types.h says.
 func (d *testDirector) putSNAT(t testing.TB, sources []netip.Addr, ports model.PortRange) {
 	t.Helper()
-	header := directorSnatHeader{Salt: 0x5a17, PortsFirst: uint32(ports.First), Ports: uint32(ports.Last-ports.First) + 1}
+	header := abi.SnatHeader{Salt: 0x5a17, PortsFirst: uint32(ports.First), Ports: uint32(ports.Last-ports.First) + 1}
 	for i, a := range sources {
 		header.Sources[i] = abiAddress(a)
 		if a.Is4() {

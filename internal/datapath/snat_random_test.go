@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -19,7 +20,7 @@ type twinFull struct {
 }
 
 type twinFullFlow struct {
-	state directorSnatState
+	state abi.SnatState
 	fins  int
 	seen  uint32
 	began uint32
@@ -41,18 +42,18 @@ func (f *twinFullFlow) live(now uint32) bool { return now-f.seen <= lifetime(f.s
 func (f *twinFullFlow) unclear(now uint32) bool {
 	age := now - f.seen
 	return age+1 >= lifetime(f.state) && age <= lifetime(f.state)+1 ||
-		f.state == directorSnatStateSNAT_RESET && age <= 2 && age > 0 ||
-		f.state == directorSnatStateSNAT_TRIED && (now-f.began == 2 || now-f.began == 3)
+		f.state == abi.SnatStateSNAT_RESET && age <= 2 && age > 0 ||
+		f.state == abi.SnatStateSNAT_TRIED && (now-f.began == 2 || now-f.began == 3)
 }
 
 func (f *twinFullFlow) over() bool {
-	return f.state == directorSnatStateSNAT_CLOSED || f.state == directorSnatStateSNAT_RESET
+	return f.state == abi.SnatStateSNAT_CLOSED || f.state == abi.SnatStateSNAT_RESET
 }
 
 // fresh says that somebody may have made it up.
 func (f *twinFullFlow) fresh() bool {
 	switch f.state {
-	case directorSnatStateSNAT_SYN, directorSnatStateSNAT_ANSWERED, directorSnatStateSNAT_ONE_WAY, directorSnatStateSNAT_TRIED:
+	case abi.SnatStateSNAT_SYN, abi.SnatStateSNAT_ANSWERED, abi.SnatStateSNAT_ONE_WAY, abi.SnatStateSNAT_TRIED:
 		return true
 	}
 	return false
@@ -63,10 +64,10 @@ func (f *twinFullFlow) hear(from int, protocol model.Protocol, flags uint8, gues
 	if protocol == model.UDP {
 		f.seen = now
 		switch {
-		case from == twinBackend && f.state == directorSnatStateSNAT_ONE_WAY:
-			f.state = directorSnatStateSNAT_TRIED
-		case from == twinClient && f.state == directorSnatStateSNAT_TRIED && now-f.began >= 3:
-			f.state = directorSnatStateSNAT_TWO_WAY
+		case from == twinBackend && f.state == abi.SnatStateSNAT_ONE_WAY:
+			f.state = abi.SnatStateSNAT_TRIED
+		case from == twinClient && f.state == abi.SnatStateSNAT_TRIED && now-f.began >= 3:
+			f.state = abi.SnatStateSNAT_TWO_WAY
 		}
 		return
 	}
@@ -76,23 +77,23 @@ func (f *twinFullFlow) hear(from int, protocol model.Protocol, flags uint8, gues
 	}
 	// While the backend has not answered nobody knows its number.
 	if guessed && (from == twinClient || f.answered) {
-		if !f.fresh() && f.state != directorSnatStateSNAT_RESET && flags&(packet.RST|packet.FIN) == 0 {
+		if !f.fresh() && f.state != abi.SnatStateSNAT_RESET && flags&(packet.RST|packet.FIN) == 0 {
 			f.seen = now
 		}
 		return
 	}
 	switch {
 	case flags&packet.RST != 0:
-		f.seen, f.state = now, directorSnatStateSNAT_RESET
-	case f.state == directorSnatStateSNAT_RESET && (from == twinBackend || now-f.seen < 2 || !f.proved):
-	case f.fresh() && (f.state != directorSnatStateSNAT_ANSWERED || from == twinBackend):
+		f.seen, f.state = now, abi.SnatStateSNAT_RESET
+	case f.state == abi.SnatStateSNAT_RESET && (from == twinBackend || now-f.seen < 2 || !f.proved):
+	case f.fresh() && (f.state != abi.SnatStateSNAT_ANSWERED || from == twinBackend):
 	default:
 		f.seen, f.proved = now, true
 		if flags&packet.FIN != 0 {
 			f.fins |= from
 		}
-		f.state = map[int]directorSnatState{0: directorSnatStateSNAT_ESTABLISHED, twinClient: directorSnatStateSNAT_CLOSING,
-			twinBackend: directorSnatStateSNAT_CLOSING, twinClient | twinBackend: directorSnatStateSNAT_CLOSED}[f.fins]
+		f.state = map[int]abi.SnatState{0: abi.SnatStateSNAT_ESTABLISHED, twinClient: abi.SnatStateSNAT_CLOSING,
+			twinBackend: abi.SnatStateSNAT_CLOSING, twinClient | twinBackend: abi.SnatStateSNAT_CLOSED}[f.fins]
 	}
 }
 
@@ -101,10 +102,10 @@ func (f *twinFullFlow) hearSYN(from int, flags uint8, guessed bool, now uint32) 
 	case from == twinClient && flags&packet.ACK == 0:
 		f.seen = now
 		if f.over() {
-			*f = twinFullFlow{state: directorSnatStateSNAT_SYN, seen: now, began: now, backend: f.backend, epoch: f.epoch, source: f.source}
+			*f = twinFullFlow{state: abi.SnatStateSNAT_SYN, seen: now, began: now, backend: f.backend, epoch: f.epoch, source: f.source}
 		}
 	case from == twinBackend && flags&packet.ACK != 0 && !guessed && f.fresh():
-		f.seen, f.state, f.answered = now, directorSnatStateSNAT_ANSWERED, true
+		f.seen, f.state, f.answered = now, abi.SnatStateSNAT_ANSWERED, true
 	}
 }
 
@@ -125,9 +126,9 @@ func (w *twinFull) known(port uint16, flags uint8, now uint32) *twinFullFlow {
 		return nil
 	}
 	state := w.backends[f.backend].state
-	opens := w.protocol == model.TCP && flags == packet.SYN || f.state == directorSnatStateSNAT_ONE_WAY
-	if state == directorBackendStateBACKEND_DOWN || state == directorBackendStateBACKEND_SUSPECT && opens ||
-		state == directorBackendStateBACKEND_DRAINING && f.over() && w.protocol == model.TCP && flags == packet.SYN {
+	opens := w.protocol == model.TCP && flags == packet.SYN || f.state == abi.SnatStateSNAT_ONE_WAY
+	if state == abi.BackendStateBACKEND_DOWN || state == abi.BackendStateBACKEND_SUSPECT && opens ||
+		state == abi.BackendStateBACKEND_DRAINING && f.over() && w.protocol == model.TCP && flags == packet.SYN {
 		return nil
 	}
 	return f
@@ -152,9 +153,9 @@ func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint
 			}
 			return
 		}
-		f = &twinFullFlow{state: directorSnatStateSNAT_SYN, backend: uint32(picked), epoch: w.epochs[picked]}
+		f = &twinFullFlow{state: abi.SnatStateSNAT_SYN, backend: uint32(picked), epoch: w.epochs[picked]}
 		if w.protocol == model.UDP {
-			f.state = directorSnatStateSNAT_ONE_WAY
+			f.state = abi.SnatStateSNAT_ONE_WAY
 		}
 		_, e := w.flowOf(t, d, port)
 		f.source = e.source
@@ -174,7 +175,7 @@ func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint
 // same checks that the program has come to the same state.
 func (w *twinFull) same(t *testing.T, d *testDirector, port uint16, f *twinFullFlow) {
 	t.Helper()
-	if _, e := w.flowOf(t, d, port); directorSnatState(e.State) != f.state {
+	if _, e := w.flowOf(t, d, port); abi.SnatState(e.State) != f.state {
 		t.Fatalf("port %d: the program has state %d, want %d: %+v", port, e.State, f.state, f)
 	}
 }
@@ -221,7 +222,7 @@ func (w *twinFull) elapse(t *testing.T, d *testDirector, units uint32) {
 		if w.protocol == model.UDP {
 			e.Proof -= uint8(units)
 		}
-		d.setFlow(t, at, e.directorSnatFlow)
+		d.setFlow(t, at, e.SnatFlow)
 	}
 	for _, f := range w.flows {
 		f.seen -= units
@@ -229,7 +230,7 @@ func (w *twinFull) elapse(t *testing.T, d *testDirector, units uint32) {
 	}
 }
 
-func (w *twinFull) change(t *testing.T, d *testDirector, i int, state directorBackendState, epoch uint8) {
+func (w *twinFull) change(t *testing.T, d *testDirector, i int, state abi.BackendState, epoch uint8) {
 	t.Helper()
 	w.backends[i].state, w.epochs[i] = state, epoch
 	entry := w.abiBackend(i)
@@ -240,8 +241,8 @@ func (w *twinFull) change(t *testing.T, d *testDirector, i int, state directorBa
 func testSNATRandom(t *testing.T) {
 	flags := []uint8{packet.SYN, packet.SYN, packet.ACK, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}
 	answers := []uint8{packet.SYN, packet.SYN | packet.ACK, packet.SYN | packet.ACK, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}
-	states := []directorBackendState{directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_ACTIVE,
-		directorBackendStateBACKEND_DRAINING, directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_SUSPECT}
+	states := []abi.BackendState{abi.BackendStateBACKEND_ACTIVE, abi.BackendStateBACKEND_ACTIVE,
+		abi.BackendStateBACKEND_DRAINING, abi.BackendStateBACKEND_DOWN, abi.BackendStateBACKEND_SUSPECT}
 	ages := []uint32{1, 4, 20, 40, 100, 400, 8000}
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -266,7 +267,7 @@ func testSNATRandom(t *testing.T) {
 				w.change(t, d, i, states[random.IntN(len(states))], w.epochs[i])
 			default:
 				i := random.IntN(2)
-				w.change(t, d, i, directorBackendStateBACKEND_ACTIVE, w.epochs[i]+1)
+				w.change(t, d, i, abi.BackendStateBACKEND_ACTIVE, w.epochs[i]+1)
 			}
 			if t.Failed() {
 				t.Fatalf("with seed %d", seed)

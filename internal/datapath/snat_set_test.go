@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
@@ -29,7 +31,7 @@ func fullNATTable(ports model.PortRange, sources ...string) model.Table {
 	return t
 }
 
-func headerOf(t *testing.T, d *Datapath) (directorSnatHeader, bool) {
+func headerOf(t *testing.T, d *Datapath) (flows.Layout, bool) {
 	t.Helper()
 	header, found, err := d.kernel.snatHeader()
 	must(t, err)
@@ -51,7 +53,7 @@ func TestSetSwitchesFullNAT(t *testing.T) {
 	must(t, d.Set(table))
 	first, _ := headerOf(t, d)
 	if first.PortsFirst != 1024 || first.Ports != 31744 || first.Addresses4 != 2 || first.Addresses6 != 1 ||
-		first.Sources[0] != addressBytes(table.SNAT.Addresses[1]) || first.Sources[2] != addressBytes(table.SNAT.Addresses[0]) {
+		first.Sources[0] != abi.AddressBytes(table.SNAT.Addresses[1]) || first.Sources[2] != abi.AddressBytes(table.SNAT.Addresses[0]) {
 		t.Errorf("header is ports %d and %d, addresses %d and %d, %v; want 31744 ports from 1024, IPv4 first",
 			first.PortsFirst, first.Ports, first.Addresses4, first.Addresses6, first.Sources[:3])
 	}
@@ -150,7 +152,7 @@ func undoFilters(t *testing.T) (n int) {
 	}
 	must(t, err)
 	for _, f := range list {
-		if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == undoHook.filter {
+		if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == undoHook.Name {
 			n++
 		}
 	}
@@ -199,12 +201,12 @@ func TestUndoByFilter(t *testing.T) {
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
 	for range 2 {
-		must(t, putFilter(wire.Attrs().Index, netlink.HANDLE_MIN_EGRESS, d.kernel.undo, undoHook.filter))
+		must(t, undoHook.Put(wire.Attrs().Index, d.kernel.undo.FD()))
 		if n := undoFilters(t); n != 1 {
 			t.Errorf("%d filters, want 1", n)
 		}
 	}
-	must(t, undoHook.removeFilters([]string{"wire0"}))
+	must(t, d.detachTC(undoHook, []string{"wire0"}))
 	if n := undoFilters(t); n != 1 {
 		t.Errorf("%d filters are left of the one to keep", n)
 	}

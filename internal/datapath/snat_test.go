@@ -8,26 +8,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
 
 // snatTimeouts are, in seconds, how long flows live without packets: the table of
 // bpf/director/nat/snat.h, from its sources.
-var snatTimeouts = map[directorSnatState]uint64{
-	directorSnatStateSNAT_SYN:         60,   // nf_conntrack_tcp_timeout_syn_recv
-	directorSnatStateSNAT_ESTABLISHED: 7440, // RFC 5382, REQ-5
-	directorSnatStateSNAT_CLOSING:     240,  // RFC 5382, REQ-5
-	directorSnatStateSNAT_CLOSED:      60,   // Linux's TIME_WAIT
-	directorSnatStateSNAT_RESET:       60,
-	directorSnatStateSNAT_ANSWERED:    60,
-	directorSnatStateSNAT_ONE_WAY:     30, // nf_conntrack_udp_timeout
-	directorSnatStateSNAT_TRIED:       30,
-	directorSnatStateSNAT_TWO_WAY:     300, // RFC 4787, REQ-5
+var snatTimeouts = map[abi.SnatState]uint64{
+	abi.SnatStateSNAT_SYN:         60,   // nf_conntrack_tcp_timeout_syn_recv
+	abi.SnatStateSNAT_ESTABLISHED: 7440, // RFC 5382, REQ-5
+	abi.SnatStateSNAT_CLOSING:     240,  // RFC 5382, REQ-5
+	abi.SnatStateSNAT_CLOSED:      60,   // Linux's TIME_WAIT
+	abi.SnatStateSNAT_RESET:       60,
+	abi.SnatStateSNAT_ANSWERED:    60,
+	abi.SnatStateSNAT_ONE_WAY:     30, // nf_conntrack_udp_timeout
+	abi.SnatStateSNAT_TRIED:       30,
+	abi.SnatStateSNAT_TWO_WAY:     300, // RFC 4787, REQ-5
 }
 
 // lifetime is the timeout in units of struct snat_flow.
-func lifetime(state directorSnatState) uint32 { return uint32(snatTimeouts[state]*1e9>>30) + 1 }
+func lifetime(state abi.SnatState) uint32 { return uint32(snatTimeouts[state]*1e9>>30) + 1 }
 
 // snatWorld is one full NAT service of each protocol, with two backends each.
 func snatWorld(is4 bool) (w *testWorld, tcp, udp scenario) {
@@ -72,7 +73,7 @@ func (s scenario) establish(t testing.TB, d *testDirector, port uint16) {
 	}
 	s.hears(t, d, port, packet.SYN|packet.ACK)
 	s.says(t, d, port, packet.ACK)
-	if state := s.state(t, d, port); s.protocol == model.TCP && state != directorSnatStateSNAT_ESTABLISHED {
+	if state := s.state(t, d, port); s.protocol == model.TCP && state != abi.SnatStateSNAT_ESTABLISHED {
 		t.Fatalf("a connection that both sides have opened has state %d", state)
 	}
 }
@@ -100,10 +101,10 @@ func (s scenario) segment4(from, to uint16, flags uint8) packet.Header {
 	return packet.TCPHeader{Src: from, Dst: to, Flags: flags}
 }
 
-func (s scenario) state(t testing.TB, d *testDirector, port uint16) directorSnatState {
+func (s scenario) state(t testing.TB, d *testDirector, port uint16) abi.SnatState {
 	t.Helper()
 	_, e := s.flowOf(t, d, port)
-	return directorSnatState(e.State)
+	return abi.SnatState(e.State)
 }
 
 // age makes a flow look as if its last packet was that long ago.
@@ -111,7 +112,7 @@ func (s scenario) age(t testing.TB, d *testDirector, port uint16, units uint32) 
 	t.Helper()
 	at, e := s.flowOf(t, d, port)
 	e.Seen = snatNow(t) - units
-	d.setFlow(t, at, e.directorSnatFlow)
+	d.setFlow(t, at, e.SnatFlow)
 }
 
 // An index that stands for another backend than when the flow began.
@@ -128,7 +129,7 @@ func testSNATEpoch(t *testing.T) {
 		rows := []row{s.pass("reply", ip(b.address, old.source.address), s.segment4(b.port, old.source.port, packet.ACK))}
 		if s.protocol == model.TCP {
 			rows = append(rows, row{name: "client", in: build(ip(s.client, s.vip), s.segment4(clientPort, servicePort, packet.ACK))}.
-				dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService))
+				dropped(abi.ReasonDROP_SNAT_UNKNOWN, s.testService))
 		}
 		d.check(t, rows)
 		s.says(t, d, clientPort, packet.SYN)
@@ -139,7 +140,7 @@ func testSNATEpoch(t *testing.T) {
 }
 
 // setBackend changes the state of a backend, as health and the operator do.
-func (s scenario) setBackend(t testing.TB, d *testDirector, i int, state directorBackendState) {
+func (s scenario) setBackend(t testing.TB, d *testDirector, i int, state abi.BackendState) {
 	t.Helper()
 	s.backends[i].state = state
 	d.put(t, "backends", s.first+uint32(i), s.abiBackend(i))
@@ -165,7 +166,7 @@ func testSNATStays(t *testing.T) {
 			s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
 			d.putRing(t, s.testService)
 			on("another owner", 0)
-			s.setBackend(t, d, 0, directorBackendStateBACKEND_DRAINING)
+			s.setBackend(t, d, 0, abi.BackendStateBACKEND_DRAINING)
 			on("draining", 0)
 			s.ring.Slots = nil
 			d.putRing(t, s.testService)
@@ -177,13 +178,13 @@ func testSNATStays(t *testing.T) {
 				t.Error("a new flow went to the backend that drains")
 			}
 
-			s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
+			s.setBackend(t, d, 0, abi.BackendStateBACKEND_DOWN)
 			if s.protocol == model.UDP {
 				on("down", 1)
 			} else if action := s.says(t, d, clientPort, packet.ACK); action != xdpDrop {
 				t.Errorf("packet to a backend that is down: verdict %d", action)
 			}
-			s.setBackend(t, d, 0, directorBackendStateBACKEND_ACTIVE)
+			s.setBackend(t, d, 0, abi.BackendStateBACKEND_ACTIVE)
 			if s.protocol == model.TCP {
 				on("up again", 0)
 			} else {
@@ -201,7 +202,7 @@ func testSNATReusedPortLeavesDrainingBackend(t *testing.T) {
 	s.establish(t, d, clientPort)
 	s.says(t, d, clientPort, packet.FIN|packet.ACK)
 	s.hears(t, d, clientPort, packet.FIN|packet.ACK)
-	s.setBackend(t, d, 0, directorBackendStateBACKEND_DRAINING)
+	s.setBackend(t, d, 0, abi.BackendStateBACKEND_DRAINING)
 	s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
 	d.putRing(t, s.testService)
 	s.says(t, d, clientPort, packet.ACK)
@@ -232,23 +233,23 @@ func fullBucket(t *testing.T) (d *testDirector, s scenario, more row) {
 func testSNATEviction(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		state directorSnatState
+		state abi.SnatState
 		age   uint32
 		gives bool
 	}{
-		{"SYN of this moment", directorSnatStateSNAT_SYN, 0, false},
-		{"old SYN", directorSnatStateSNAT_SYN, 3, true},
-		{"ended this moment", directorSnatStateSNAT_CLOSED, 0, false},
-		{"ended", directorSnatStateSNAT_CLOSED, 3, true},
-		{"reset", directorSnatStateSNAT_RESET, 3, true},
-		{"half closed", directorSnatStateSNAT_CLOSING, 100, false},
-		{"established, idle", directorSnatStateSNAT_ESTABLISHED, 6000, false},
-		{"established, expired", directorSnatStateSNAT_ESTABLISHED, 8000, true},
-		{"answered this moment", directorSnatStateSNAT_ANSWERED, 0, false},
-		{"answered, and not acknowledged", directorSnatStateSNAT_ANSWERED, 3, true},
-		{"one way", directorSnatStateSNAT_ONE_WAY, 3, true},
-		{"both ways, for a moment", directorSnatStateSNAT_TRIED, 3, true},
-		{"two way", directorSnatStateSNAT_TWO_WAY, 100, false},
+		{"SYN of this moment", abi.SnatStateSNAT_SYN, 0, false},
+		{"old SYN", abi.SnatStateSNAT_SYN, 3, true},
+		{"ended this moment", abi.SnatStateSNAT_CLOSED, 0, false},
+		{"ended", abi.SnatStateSNAT_CLOSED, 3, true},
+		{"reset", abi.SnatStateSNAT_RESET, 3, true},
+		{"half closed", abi.SnatStateSNAT_CLOSING, 100, false},
+		{"established, idle", abi.SnatStateSNAT_ESTABLISHED, 6000, false},
+		{"established, expired", abi.SnatStateSNAT_ESTABLISHED, 8000, true},
+		{"answered this moment", abi.SnatStateSNAT_ANSWERED, 0, false},
+		{"answered, and not acknowledged", abi.SnatStateSNAT_ANSWERED, 3, true},
+		{"one way", abi.SnatStateSNAT_ONE_WAY, 3, true},
+		{"both ways, for a moment", abi.SnatStateSNAT_TRIED, 3, true},
+		{"two way", abi.SnatStateSNAT_TWO_WAY, 100, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d, s, more := fullBucket(t)
@@ -259,11 +260,11 @@ func testSNATEviction(t *testing.T) {
 					age += 5
 				}
 				e.State, e.Seen = uint8(test.state), snatNow(t)-age
-				d.setFlow(t, at, e.directorSnatFlow)
+				d.setFlow(t, at, e.SnatFlow)
 			}
 			_, gone := s.flowOf(t, d, older)
 			if !test.gives {
-				d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+				d.check(t, []row{more.dropped(abi.ReasonDROP_SNAT_FULL, s.testService)})
 				return
 			}
 			if s.says(t, d, clientPort+snatBucketSize, packet.SYN) != xdpTX {
@@ -295,7 +296,7 @@ func testSNATFlood(t *testing.T) {
 		if i%500 == 0 { // time goes by
 			for at, e := range d.flows(t) {
 				e.Seen -= 3
-				d.setFlow(t, at, e.directorSnatFlow)
+				d.setFlow(t, at, e.SnatFlow)
 			}
 		}
 	}

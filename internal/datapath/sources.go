@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/datapath/abi"
 )
 
 // sources are the source ranges of services in the kernel, in sets. A ring names its service's set,
@@ -28,7 +28,7 @@ const sourceBits = 32
 // them.
 func readSources(m *ebpf.Map) (*sources, error) {
 	s := &sources{kernel: m, sets: map[uint32]map[netip.Prefix]bool{}, left: map[uint32]bool{}}
-	var key directorSourceRange
+	var key abi.SourceRange
 	var there uint8
 	all := m.Iterate()
 	for all.Next(&key, &there) {
@@ -43,13 +43,13 @@ func readSources(m *ebpf.Map) (*sources, error) {
 
 // prefixOf is a key's prefix. It need not say the family: keys of IPv4 have nothing behind their
 // fourth byte, and no more bits than that.
-func prefixOf(key *directorSourceRange) netip.Prefix {
+func prefixOf(key *abi.SourceRange) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(key.Address.Bytes), int(key.PrefixLen)-sourceBits)
 }
 
 // sourceKey is the key of a prefix in a set.
-func sourceKey(set uint32, p netip.Prefix) directorSourceRange {
-	return directorSourceRange{PrefixLen: sourceBits + uint32(p.Bits()), Set: set, Address: addressBytes(p.Addr())}
+func sourceKey(set uint32, p netip.Prefix) abi.SourceRange {
+	return abi.SourceRange{PrefixLen: sourceBits + uint32(p.Bits()), Set: set, Address: abi.AddressBytes(p.Addr())}
 }
 
 func (s *sources) note(set uint32, p netip.Prefix) {
@@ -88,8 +88,8 @@ func namedSet(ring ringImage) (uint32, bool) {
 	if len(ring) == 0 {
 		return 0, false
 	}
-	header := (*directorRingHeader)(unsafe.Pointer(&ring[0]))
-	return header.Sources, header.Flags&uint8(directorRingFlagRING_SOURCES) != 0
+	header := (*abi.RingHeader)(unsafe.Pointer(&ring[0]))
+	return header.Sources, header.Flags&uint8(abi.RingFlagRING_SOURCES) != 0
 }
 
 // write fills a set before a ring names it. The set has other prefixes than these only if a change
@@ -210,13 +210,4 @@ func (s *sources) leaveToKernel(list []netip.Prefix) error {
 		}
 	}
 	return nil
-}
-
-// explainSource says whether a service is for a client; nil: it is for all clients.
-func explainSource(s *model.TableService, client netip.Addr) *model.ExplainedSource {
-	if len(s.SourceRanges) == 0 {
-		return nil
-	}
-	within, _ := model.SourceRange(s.SourceRanges, client)
-	return &model.ExplainedSource{Range: within, Of: len(s.SourceRanges)}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -43,9 +44,9 @@ func testSourceRanges(t *testing.T) {
 	}
 	out := wide.outside()
 	d.check(t, []row{
-		row{name: "a range of ports in a VLAN", in: tagged(out, 77)}.dropped(directorReasonDROP_SOURCE_RANGE, out.testService),
-		row{name: "nobody's, outside", in: build(empty.outside().data(5)...)}.dropped(directorReasonDROP_SOURCE_RANGE, empty.testService),
-		row{name: "nobody's, inside", in: build(empty.data(5)...)}.dropped(directorReasonDROP_NO_BACKEND, empty.testService),
+		row{name: "a range of ports in a VLAN", in: tagged(out, 77)}.dropped(abi.ReasonDROP_SOURCE_RANGE, out.testService),
+		row{name: "nobody's, outside", in: build(empty.outside().data(5)...)}.dropped(abi.ReasonDROP_SOURCE_RANGE, empty.testService),
+		row{name: "nobody's, inside", in: build(empty.data(5)...)}.dropped(abi.ReasonDROP_NO_BACKEND, empty.testService),
 		everybody.forward("every address", everybody.flow(), 0, everybody.data(5)...),
 	})
 	if action, _ := d.run(t, tagged(wide, 77), 0); action != xdpTX {
@@ -85,7 +86,7 @@ func (s scenario) sourceRows(id uint32) []row {
 // refusedRows are packets of a client that is not let in.
 func (s scenario) refusedRows(id uint32) []row {
 	refused := func(name string, frame []byte) row {
-		return row{name: name, in: frame}.dropped(directorReasonDROP_SOURCE_RANGE, s.testService)
+		return row{name: name, in: frame}.dropped(abi.ReasonDROP_SOURCE_RANGE, s.testService)
 	}
 	rows := []row{
 		refused("outside", build(s.data(5)...)),
@@ -96,7 +97,7 @@ func (s scenario) refusedRows(id uint32) []row {
 		rows = append(rows, refused("SYN", build(ip(s.client, s.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN})))
 	}
 	pieces := pieces(id+90, s.data(600)...)
-	later := row{name: "later fragment", in: pieces[1], before: pieces[:1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)
+	later := row{name: "later fragment", in: pieces[1], before: pieces[:1]}.dropped(abi.ReasonDROP_FRAGMENT_UNKNOWN, nil)
 	e := icmpErrors(s.vip.Is4())[0]
 	return append(rows, refused("first fragment", pieces[0]), later,
 		refused("error about its flow", build(s.router(), e.header, packet.Quote(8, s.reply(servicePort)...))))
@@ -131,7 +132,7 @@ func (d *Datapath) wantSources(t *testing.T, what string, want map[string]bool) 
 // sourcesInKernel counts what the map has.
 func (d *Datapath) sourcesInKernel(t *testing.T) (n int) {
 	t.Helper()
-	var key directorSourceRange
+	var key abi.SourceRange
 	var there uint8
 	all := d.kernel.SourceRanges.Iterate()
 	for all.Next(&key, &there) {

@@ -2,10 +2,10 @@ package datapath
 
 import (
 	"fmt"
+	"net/netip"
+	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
-
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -39,7 +39,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 	if status.Asks, err = d.kernel.events(directorMapAskEvents, d.kernel.askEvents); err != nil {
 		return status, fmt.Errorf("read events of asking: %w", err)
 	}
-	if status.Capture, err = d.captureStatus(); err != nil {
+	if status.Capture, err = d.captures.Status(); err != nil {
 		return status, err
 	}
 	names := map[uint32]string{}
@@ -57,7 +57,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 			service.Reset += int(told.Flows)
 		}
 		status.Services = append(status.Services, service)
-		status.RingMemory += uint64(s.ring.lines) * lineSize
+		status.RingMemory += uint64(s.ring.lines) * abi.LineSize
 	}
 	return status, nil
 }
@@ -87,104 +87,104 @@ func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.Ser
 }
 
 func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally, names map[uint32]string) model.BackendStatus {
-	entry := d.entries.entries[b.index]
+	entry := d.entries.Entries[b.index]
 	mode := desired.Mode
 	if desired.Redirect {
 		mode = model.Redirect
 	}
-	hop, by, kernel := d.hops.onward.wayOf(&entry, names)
+	hop, by, kernel := d.hops.Leaves(entry.Ifindex, entry.Mac, names)
 	return model.BackendStatus{
 		Name: desired.Name, Address: desired.Address, Host: desired.Host, Mode: mode, State: model.BackendState(entry.State),
-		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
+		Local:     entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0,
 		Interface: by, NextHop: hop, ByKernel: kernel, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,
 		ServerID: desired.ServerID, Port: desired.Port, Unreachable: d.whyUnreachable(b),
 	}
 }
 
-// interfaceName asks the kernel once for each interface.
-func interfaceName(index uint32, names map[uint32]string) string {
-	if index == 0 {
-		return ""
-	}
-	name, known := names[index]
-	if !known {
-		if link, err := netlink.LinkByIndex(int(index)); err == nil {
-			name = link.Attrs().Name
+// Service returns the service of that name as the kernel was last set to it; false: there is none.
+// It must only be read.
+func (d *Datapath) Service(name string) (model.TableService, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.table.Services {
+		if d.table.Services[i].Name == name {
+			return d.table.Services[i], true
 		}
-		names[index] = name
 	}
-	return name
+	return model.TableService{}, false
 }
 
-// counter sums one element of a per-CPU counter map.
-func (k *kernel) counter(m *ebpf.Map, index uint32) (tally, error) {
-	return readTally(m, index)
+// Counted is what has been forwarded to the backends of some services until a moment.
+type Counted struct {
+	at  time.Time
+	all map[model.Target]tally
 }
 
-// forwarded is what has been forwarded to a backend, by its index.
-func (k *kernel) forwarded(index uint32) (tally, error) {
-	t, err := k.counter(k.BackendCounters, index)
-	if err != nil {
-		return t, err
-	}
-	var perCPU []uint64
-	if err := k.BackendOpened.Lookup(index, &perCPU); err != nil {
-		return t, fmt.Errorf("read counter %d of connections: %w", index, err)
-	}
-	for _, n := range perCPU {
-		t.opened += n
-	}
-	return t, nil
-}
-
-// events are how often each event of an enum has happened.
-func (k *kernel) events(name string, names []string) (list []model.Tallied, err error) {
-	for i, event := range names {
-		t, err := k.counted(name, uint32(i))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", event, err)
+// Count reads what has been forwarded to the backends of the services that are asked for.
+func (d *Datapath) Count(which func(model.ServiceID) bool) (Counted, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := Counted{at: time.Now(), all: map[model.Target]tally{}}
+	for i := range d.table.Services {
+		t := &d.table.Services[i]
+		id := model.ServiceID{Segment: t.Segment, VIP: t.VIP, Protocol: t.Protocol, Port: t.Port}
+		s := d.services[keyOf(t)]
+		if s == nil || !which(id) {
+			continue
 		}
-		list = append(list, model.Tallied{Name: event, Count: t.packets})
-	}
-	return list, nil
-}
-
-// tallies sums the elements of a per-CPU map that counts events.
-func tallies(m *ebpf.Map, names []string) (list []model.Tallied, err error) {
-	for i, name := range names {
-		var perCPU []uint64
-		if err := m.Lookup(uint32(i), &perCPU); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+		for n, b := range s.order {
+			now, err := d.kernel.forwarded(b.index)
+			if err != nil {
+				return c, err
+			}
+			desired := &s.desired.Backends[n]
+			c.all[model.Target{Service: id, Backend: netip.AddrPortFrom(desired.Address, desired.Port)}] = now
 		}
-		t := model.Tallied{Name: name}
-		for _, n := range perCPU {
-			t.Count += n
+	}
+	return c, nil
+}
+
+// Since returns how much was forwarded per second since an earlier count, to the backends of each
+// service that are in both counts.
+func (c Counted) Since(before Counted) map[model.ServiceID]map[netip.AddrPort]model.Rate {
+	seconds := c.at.Sub(before.at).Seconds()
+	rates := map[model.ServiceID]map[netip.AddrPort]model.Rate{}
+	for target, now := range c.all {
+		old, had := before.all[target]
+		if !had || now.packets < old.packets || seconds <= 0 {
+			continue // the backend came meanwhile, perhaps in the place of another
 		}
-		list = append(list, t)
+		of := rates[target.Service]
+		if of == nil {
+			of = map[netip.AddrPort]model.Rate{}
+			rates[target.Service] = of
+		}
+		of[target.Backend] = model.Rate{Connections: float64(now.opened-min(old.opened, now.opened)) / seconds,
+			Packets: float64(now.packets-old.packets) / seconds, Bytes: float64(now.bytes-min(old.bytes, now.bytes)) / seconds}
 	}
-	return list, nil
+	return rates
 }
 
-// clearCounter makes an index's counter start at zero for the next holder of the index.
-func (k *kernel) clearCounter(m *ebpf.Map, index uint32) error {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return fmt.Errorf("count CPUs: %w", err)
+// Takes is what tables take of this host's memory for BPF, as limits count it.
+type Takes struct{ Services, Backends, RingMemory, SourceRanges uint64 }
+
+// Taken returns what the services that are in the kernel take.
+func (d *Datapath) Taken() Takes {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var t Takes
+	for i := range d.table.Services {
+		if s := d.services[keyOf(&d.table.Services[i])]; s != nil {
+			t.Services++
+			t.Backends += uint64(len(s.order))
+			t.RingMemory += uint64(s.ring.lines) * abi.LineSize
+			t.SourceRanges += uint64(len(s.desired.SourceRanges))
+		}
 	}
-	if err := m.Put(index, make([]directorCounter, cpus)); err != nil {
-		return fmt.Errorf("clear counter %d: %w", index, err)
-	}
-	return nil
+	return t
 }
 
-// clearForwarded does the same for the counters of a backend.
-func (k *kernel) clearForwarded(index uint32) error {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return fmt.Errorf("count CPUs: %w", err)
-	}
-	if err := k.BackendOpened.Put(index, make([]uint64, cpus)); err != nil {
-		return fmt.Errorf("clear counter %d of connections: %w", index, err)
-	}
-	return k.clearCounter(k.BackendCounters, index)
+// TakesOf returns what a service takes.
+func TakesOf(s *model.TableService) Takes {
+	return Takes{1, uint64(len(s.Backends)), ringBytes(s), uint64(len(s.SourceRanges))}
 }

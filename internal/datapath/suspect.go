@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -21,9 +22,9 @@ type suspicions struct {
 }
 
 // suspect is a backend's entry as it should be now, given the entry that it would have otherwise.
-func (d *Datapath) suspect(b *backend, entry directorBackend) directorBackend {
-	const down, suspect = uint8(directorBackendStateBACKEND_DOWN), uint8(directorBackendStateBACKEND_SUSPECT)
-	stored := &d.entries.entries[b.index]
+func (d *Datapath) suspect(b *backend, entry abi.Backend) abi.Backend {
+	const down, suspect = uint8(abi.BackendStateBACKEND_DOWN), uint8(abi.BackendStateBACKEND_SUSPECT)
+	stored := &d.entries.Entries[b.index]
 	lost := (entry.State == down || entry.State == suspect) && b.desired.State != model.Down
 	if lost && b.desired.Mode != model.GUE && (aliveIn(stored.State) || stored.State == suspect) {
 		if d.suspicions.holds(b.index, d.table.Suspect) {
@@ -40,12 +41,12 @@ func (d *Datapath) suspect(b *backend, entry directorBackend) directorBackend {
 
 // suspected is the entry of a suspect: packets take the way that they took before, if no other is
 // known.
-func suspected(stored, entry directorBackend) directorBackend {
-	if entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) == 0 && model.MAC(entry.Mac).IsZero() {
+func suspected(stored, entry abi.Backend) abi.Backend {
+	if entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) == 0 && model.MAC(entry.Mac).IsZero() {
 		entry.Mac, entry.Vlan, entry.SourceMac = stored.Mac, stored.Vlan, stored.SourceMac
 		entry.Mtu, entry.Ifindex = stored.Mtu, stored.Ifindex
 	}
-	entry.State = uint8(directorBackendStateBACKEND_SUSPECT)
+	entry.State = uint8(abi.BackendStateBACKEND_SUSPECT)
 	return entry
 }
 
@@ -85,7 +86,7 @@ func (d *Datapath) awaitSuspects() {
 func (d *Datapath) condemn() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.entries.memory == nil {
+	if d.closed() {
 		return // closed
 	}
 	now := time.Now()

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
@@ -25,7 +27,7 @@ type sysctl struct {
 // have replies: switching forwarding on for IPv6 makes the kernel forget default routes that it has
 // from advertisements, on any interface.
 func (d *Datapath) wantedSysctls(flags uint32, services []*service) (wanted []sysctl) {
-	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) == 0 {
+	if flags&uint32(abi.SettingsFlagSETTINGS_REPLIES) == 0 {
 		return nil
 	}
 	replies4, replies6, owns := haveReplies(services, true), haveReplies(services, false), ownsVIP(services)
@@ -134,7 +136,7 @@ func taggedReplies(services []*service) (names []string) {
 				continue
 			}
 			seen[b.link] = true
-			if name := interfaceName(uint32(b.link), known); name != "" {
+			if name := device.NameOf(uint32(b.link), known); name != "" {
 				names = append(names, name)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -39,7 +40,7 @@ func (s scenario) tooBigRows() (rows []row) {
 		rows = append(rows, s.tooBig("without DF", nil, append([]packet.Header{four}, free[1:]...)))
 	}
 	super := row{name: "longer than any link's MTU", in: build(s.sized(9001)...)}
-	return append(rows, super.dropped(directorReasonDROP_SUPER_FRAME, s.testService))
+	return append(rows, super.dropped(abi.ReasonDROP_SUPER_FRAME, s.testService))
 }
 
 // tooBig is the row of a packet that is answered; tags go back as they came.
@@ -54,7 +55,7 @@ func (s scenario) tooBig(name string, tags, headers []packet.Header) row {
 		answer = append(answer, packet.IPv6Header{Src: s.vip, Dst: s.client, HopLimit: 64},
 			packet.ICMPv6Header{Type: packet.PacketTooBig, Rest: 1500}, packet.Bytes(inner[:1232]))
 	}
-	return row{name: name, in: in}.answered(directorReasonANSWER_TOO_BIG, packet.Build(answer...))
+	return row{name: name, in: in}.answered(abi.ReasonANSWER_TOO_BIG, packet.Build(answer...))
 }
 
 // Without a budget nothing is answered; and never an error about an error.
@@ -67,8 +68,8 @@ func testTooBigLimited(t *testing.T) {
 		about := row{name: s.name + ", an error", in: build(s.router(), icmpErrors(s.vip.Is4())[0].header,
 			packet.Quote(1600, append(s.reply(servicePort), packet.Zeros(1600))...))}
 		d.check(t, []row{
-			limited.dropped(directorReasonDROP_TOO_BIG_LIMITED, s.testService),
-			about.dropped(directorReasonDROP_TOO_BIG_LIMITED, s.testService),
+			limited.dropped(abi.ReasonDROP_TOO_BIG_LIMITED, s.testService),
+			about.dropped(abi.ReasonDROP_TOO_BIG_LIMITED, s.testService),
 		})
 	}
 }
@@ -82,7 +83,7 @@ func testTooBigRate(t *testing.T) {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		t.Fatalf("stay on one CPU: %v", err)
 	}
-	w := &testWorld{settings: directorSettings{IcmpRate: rate}}
+	w := &testWorld{settings: abi.Settings{IcmpRate: rate}}
 	s := scenario{testService: w.add(testService{vip: vipAddress(true, 1), protocol: 6, port: singlePort(servicePort),
 		backends: []testBackend{{}}}), client: client4}
 	d := loadTestDirector(t, w)
@@ -133,7 +134,7 @@ func testTooBigSources(t *testing.T) {
 	one.Set(0)
 	must(t, unix.SchedSetaffinity(0, &one))
 	for _, is4 := range []bool{true, false} {
-		w := &testWorld{settings: directorSettings{IcmpRate: rate, FlowSalt: 4711}}
+		w := &testWorld{settings: abi.Settings{IcmpRate: rate, FlowSalt: 4711}}
 		s := scenario{testService: w.add(testService{vip: vipAddress(is4, 1), protocol: model.TCP, port: singlePort(servicePort),
 			backends: []testBackend{{}}}), client: clientOf(is4)}
 		d := loadTestDirector(t, w)

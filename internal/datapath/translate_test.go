@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -56,7 +57,7 @@ func (s scenario) vipEnd() end     { return end{s.vip, servicePort} }
 func (s scenario) backendEnd() end { return end{s.backends[0].address, s.backends[0].port} }
 
 // sent is the row of a reply that goes to the client as these headers.
-func (s scenario) sent(name string, reason directorReason, in []byte, headers ...packet.Header) row {
+func (s scenario) sent(name string, reason abi.Reason, in []byte, headers ...packet.Header) row {
 	out := packet.Build(append([]packet.Header{routed(s.client)}, headers...)...)
 	return row{name: name, in: in, reason: reason, action: xdpRedirect, out: out}
 }
@@ -84,7 +85,7 @@ func testReplies(t *testing.T) {
 
 func (s scenario) replyRows() []row {
 	reply := func(name string, headers ...packet.Header) row {
-		return s.sent(name, directorReasonFORWARD_REPLY, build(headers...), translated(headers, s.vipEnd(), end{}, 1)...)
+		return s.sent(name, abi.ReasonFORWARD_REPLY, build(headers...), translated(headers, s.vipEnd(), end{}, 1)...)
 	}
 	answer := s.answer(s.client, 100)
 	rows := []row{
@@ -93,7 +94,7 @@ func (s scenario) replyRows() []row {
 		reply("odd payload", answer[0], answer[1], packet.Text("odd")),
 		reply("as large as fits", s.answer(s.client, 1500-len(packet.Build(s.answer(s.client, 0)...)))...),
 		reply("TTL 2", withTTL(answer[0], 2), answer[1]),
-		row{name: "TTL 1", in: build(withTTL(answer[0], 1), answer[1])}.passed(directorReasonPASS_TTL_EXPIRED),
+		row{name: "TTL 1", in: build(withTTL(answer[0], 1), answer[1])}.passed(abi.ReasonPASS_TTL_EXPIRED),
 		s.pass("from another port", answer[0], l4(s.protocol, otherPort, clientPort)),
 		s.pass("from another host", ip(backendAddress(s.vip.Is4(), 0xfff), s.client), answer[1]),
 	}
@@ -124,7 +125,7 @@ func (s scenario) unrouted(name string, tags, headers []packet.Header) row {
 	link := append([]packet.Header{arrived}, tags...)
 	in := packet.Build(append(link, headers...)...)
 	out := packet.Build(append(link, translated(headers, s.vipEnd(), end{}, 0)...)...)
-	return row{name: name, in: in, reason: directorReasonPASS_REPLY_UNROUTED, action: xdpPass, out: out}
+	return row{name: name, in: in, reason: abi.ReasonPASS_REPLY_UNROUTED, action: xdpPass, out: out}
 }
 
 func (s scenario) unroutedRows() []row {
@@ -142,9 +143,9 @@ func (s scenario) replyFragmentRows(id uint32) []row {
 	in, out := pieces(id, s.answer(s.client, 600)...), pieces(id, translated(s.answer(s.client, 600), s.vipEnd(), end{}, 1)...)
 	var rows []row
 	for i := range in {
-		reason := directorReasonFORWARD_FRAGMENT
+		reason := abi.ReasonFORWARD_FRAGMENT
 		if i == 0 {
-			reason = directorReasonFORWARD_REPLY
+			reason = abi.ReasonFORWARD_REPLY
 		}
 		rows = append(rows, row{name: fmt.Sprintf("fragment %d", i), in: in[i], reason: reason, action: xdpRedirect, out: relinked(out[i], routed(s.client))})
 	}
@@ -166,7 +167,7 @@ func (s scenario) replyErrorRows() (rows []row) {
 				if from != router {
 					as = s.vip
 				}
-				rows = append(rows, s.sent(fmt.Sprintf("%s from %v, %d bytes", e.name, from, quoted), directorReasonFORWARD_ICMP_ERROR,
+				rows = append(rows, s.sent(fmt.Sprintf("%s from %v, %d bytes", e.name, from, quoted), abi.ReasonFORWARD_ICMP_ERROR,
 					build(ip(from, s.client), e.header, packet.Quote(quoted, received...)),
 					withTTL(ip(as, s.client), 56), e.header, packet.Quote(quoted, told...)))
 			}
@@ -187,7 +188,7 @@ func testNATErrors(t *testing.T) {
 			for _, quoted := range []int{8, 20, 1000} {
 				original := translated(s.reply(servicePort), s.backendEnd(), end{}, 0)
 				r := row{name: fmt.Sprintf("%s, %d bytes", e.name, quoted), in: build(s.router(), e.header, packet.Quote(quoted, s.reply(servicePort)...))}
-				rows = append(rows, r.forwarded(directorReasonFORWARD_ICMP_ERROR, s.testService, 0, packet.Build(s.left(0),
+				rows = append(rows, r.forwarded(abi.ReasonFORWARD_ICMP_ERROR, s.testService, 0, packet.Build(s.left(0),
 					translated([]packet.Header{s.router()}, end{}, s.backendEnd(), 1)[0], e.header, packet.Quote(quoted, original...))))
 			}
 		}
@@ -204,9 +205,9 @@ func testNATFragments(t *testing.T) {
 		in, out := pieces(uint32(i), s.data(600)...), pieces(uint32(i), translated(s.data(600), end{}, s.backendEnd(), 1)...)
 		var rows []row
 		for j := range in {
-			reason := directorReasonFORWARD_FRAGMENT
+			reason := abi.ReasonFORWARD_FRAGMENT
 			if j == 0 {
-				reason = directorReasonFORWARD_NAT
+				reason = abi.ReasonFORWARD_NAT
 			}
 			rows = append(rows, row{name: fmt.Sprintf("fragment %d", j), in: in[j]}.forwarded(reason, s.testService, 0, relinked(out[j], s.left(0))))
 		}
@@ -235,7 +236,7 @@ func testNATVariants(t *testing.T) {
 			rows = append(rows, r)
 		}
 		local := add(testBackend{port: backendPort, local: true}, singlePort(servicePort), model.Segment{})
-		here := row{name: "this host", in: build(local.data(9)...), reason: directorReasonPASS_LOCAL, action: xdpPass, backend: local.first,
+		here := row{name: "this host", in: build(local.data(9)...), reason: abi.ReasonPASS_LOCAL, action: xdpPass, backend: local.first,
 			out: build(translated(local.data(9), end{}, local.backendEnd(), 0)...)}
 		rows = append(rows, here)
 	}

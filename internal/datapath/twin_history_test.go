@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/turns"
@@ -22,7 +23,7 @@ type original interface {
 	sweep(t *testing.T)
 	restart(t *testing.T, m *twin)
 	send(t *testing.T, cpu int, f model.Flow, flags uint8) int // a packet: the number of its backend; -1: dropped
-	memory(t *testing.T) (all []directorFlowEntry, perCPU int) // of flows
+	memory(t *testing.T) (all []abi.FlowEntry, perCPU int)     // of flows
 }
 
 // history is what happens to a service: its backends come and go, drain, get other
@@ -290,7 +291,7 @@ func (h *history) level(t *testing.T) {
 	has := map[place]bool{}
 	entries, perCPU := h.memory(t)
 	for i := range entries {
-		if e := &entries[i]; e.State > uint8(directorFlowStateFLOW_CLAIMED) && e.Source == addressBytes(h.source) {
+		if e := &entries[i]; e.State > uint8(abi.FlowStateFLOW_CLAIMED) && e.Source == abi.AddressBytes(h.source) {
 			e.Seen, e.Since = now, since
 			has[place{i / perCPU, be16(e.SourcePort)}] = true
 		}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -44,7 +46,7 @@ func (p *twinProgram) set(t *testing.T, m *twin) {
 	t.Helper()
 	for number, state := range m.states {
 		b := &p.backends[number]
-		b.state, b.gone, b.epoch = directorBackendState(state), state == 0, uint8(m.lives[number])
+		b.state, b.gone, b.epoch = abi.BackendState(state), state == 0, uint8(m.lives[number])
 		p.director.put(t, "backends", p.first+uint32(number), p.abiBackend(number))
 	}
 	p.affinity, p.ring, p.before, p.settles, p.policy = m.affinity, m.ring, m.before, m.settling, m.policy()
@@ -62,9 +64,9 @@ func (p *twinProgram) sweep(t *testing.T) {
 
 func (p *twinProgram) restart(*testing.T, *twin) {}
 
-func (p *twinProgram) memory(t *testing.T) (all []directorFlowEntry, perCPU int) {
+func (p *twinProgram) memory(t *testing.T) (all []abi.FlowEntry, perCPU int) {
 	t.Helper()
-	return p.director.flowEntries(t), testFlowBuckets * int(flowWays)
+	return p.director.flowEntries(t), testFlowBuckets * int(flows.Ways)
 }
 
 func (p *twinProgram) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
@@ -84,9 +86,9 @@ func testFlowRandom(t *testing.T) {
 		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
 		p, h := newTwinProgram(t, protocol, model.Affinity(r.IntN(2)), seed%4 < 2)
 		h.choose, h.invented, h.twin.lasts = r.IntN, seed >= 4, seed%4 >= 2
-		refused := p.director.flowCount(t, directorFlowEventFLOW_REFUSED)
+		refused := p.director.flowCount(t, abi.FlowEventFLOW_REFUSED)
 		h.run(t, rounds(150), func() bool { return true })
-		if p.director.flowCount(t, directorFlowEventFLOW_REFUSED) != refused {
+		if p.director.flowCount(t, abi.FlowEventFLOW_REFUSED) != refused {
 			t.Errorf("seed %d: flows were refused: the twin cannot know", seed)
 		}
 		if t.Failed() {
@@ -182,8 +184,8 @@ func placed(of *model.Ring, positions map[uint32]uint32) model.Ring {
 
 func (d *twinDatapath) sweep(*testing.T) { d.Datapath.sweep() }
 
-func (d *twinDatapath) memory(*testing.T) (all []directorFlowEntry, perCPU int) {
-	return d.flows.entries, int(d.written.FlowBuckets * flowWays)
+func (d *twinDatapath) memory(*testing.T) (all []abi.FlowEntry, perCPU int) {
+	return d.flows.Entries, int(d.written.FlowBuckets * flows.Ways)
 }
 
 // twinLimits is room for the flows of a history on each CPU, and no more: the test goes over all

@@ -3,6 +3,7 @@ package datapath
 import (
 	"math/big"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
@@ -32,7 +33,7 @@ const twinConnection = 16 // units of load
 // have it, and would still have less than eight ninths of the owner's load, by weight.
 func (b *testBackend) lessLoaded(owner *testBackend) bool {
 	gue := b.mode == model.GUE && owner.mode == model.GUE && b.address.Is4() == owner.address.Is4()
-	if !gue || b.local || owner.local || b.gone || b.state != directorBackendStateBACKEND_ACTIVE || b.weight == 0 || owner.weight == 0 {
+	if !gue || b.local || owner.local || b.gone || b.state != abi.BackendStateBACKEND_ACTIVE || b.weight == 0 || owner.weight == 0 {
 		return false
 	}
 	its := big.NewRat(int64(b.opened)+twinConnection, int64(b.weight))
@@ -48,7 +49,7 @@ func twinPick(s *testService, f model.Flow) (int, bool) {
 	}
 	for _, c := range s.ring.Row(s.ring.SlotOf(f.Hash(s.salt, s.affinity))) {
 		state := s.backends[c].state
-		if state == directorBackendStateBACKEND_ACTIVE || state == directorBackendStateBACKEND_DRAINING {
+		if state == abi.BackendStateBACKEND_ACTIVE || state == abi.BackendStateBACKEND_DRAINING {
 			return int(c), true
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -210,13 +211,13 @@ func TestIndexesOfOtherABIAreNotReused(t *testing.T) {
 	first := openVersion(t, nil)
 	must(t, first.Set(tableOf(1, 4, 0)))
 	gone := first.services[keyOf(&first.table.Services[0])].order[3].index
-	epoch := first.entries.entries[gone].Epoch
+	epoch := first.entries.Entries[gone].Epoch
 	must(t, first.Set(tableOf(1, 3, 0)))
 	must(t, first.Close())
 	second := openVersion(t, otherABI)
 	must(t, second.Set(tableOf(1, 3, 0)))
 	must(t, second.Set(tableOf(2, 3, 0)))
-	if e := second.entries.entries[gone]; e.State == uint8(directorBackendStateBACKEND_FREE) || e.Epoch <= epoch {
+	if e := second.entries.Entries[gone]; e.State == uint8(abi.BackendStateBACKEND_FREE) || e.Epoch <= epoch {
 		t.Errorf("index %d is used again (state %d) with epoch %d, want one after %d", gone, e.State, e.Epoch, epoch)
 	}
 }
@@ -416,7 +417,7 @@ func TestUntaggedFlowsAreFound(t *testing.T) {
 			t.Errorf("on another CPU the connection went from %v to %v", backend, to)
 		}
 	})
-	if moved := statusOf(t, d).Flows.Events[directorFlowEventFLOW_MOVED].Count; moved != 1 {
+	if moved := statusOf(t, d).Flows.Events[abi.FlowEventFLOW_MOVED].Count; moved != 1 {
 		t.Errorf("%d flows moved, want 1", moved)
 	}
 }

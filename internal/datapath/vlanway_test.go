@@ -1,39 +1,28 @@
 package datapath
 
 import (
-	"log/slog"
+	"cmp"
 	"net/netip"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 )
-
-// Not every kernel has VLAN interfaces: what a resolver has read of links and routes is given.
-func resolverOf(links map[int]netlink.Link, routes map[netip.Addr]route) *resolver {
-	log := slog.New(slog.DiscardHandler)
-	return &resolver{log: log, onward: newOnward(Options{Pin: "/sys/fs/bpf/weir", Log: log}), links: links, routes: routes}
-}
 
 // A backend of a service in a VLAN segment is sent to in the network in which its neighbor was
 // found: that of the VLAN interface that the route leads by, else the segment's.
 func TestTagOfTheWay(t *testing.T) {
-	if !inNamespace(t) {
-		return
+	t.Parallel()
+	const at = 7
+	// By the interface that the route leads by: its own number, that of a VLAN, or of one by 802.1ad.
+	hops := map[int]nexthop.Hop{
+		at:  {Ifindex: at},
+		100: {Ifindex: at, VLAN: 100, Routed: true},
+		200: {Ifindex: at, VLAN: 200, Routed: true},
+		201: {Ifindex: 201, Routed: true},
 	}
-	card := wire(t)
-	at := card.Attrs().Index
-	vlanOn := func(index, id int, protocol netlink.VlanProtocol) netlink.Link {
-		return &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Index: index, ParentIndex: at, EncapType: "ether", MTU: 1500}, VlanId: id, VlanProtocol: protocol}
-	}
-	links := map[int]netlink.Link{
-		at:  card,
-		100: vlanOn(100, 100, netlink.VLAN_PROTOCOL_8021Q),
-		200: vlanOn(200, 200, netlink.VLAN_PROTOCOL_8021Q),
-		201: vlanOn(201, 201, netlink.VLAN_PROTOCOL_8021AD),
-	}
-	keeps := uint8(directorBackendFlagBACKEND_KEEP_TAGS)
+	keeps := uint8(abi.BackendFlagBACKEND_KEEP_TAGS)
 	for _, test := range []struct {
 		name    string
 		segment string
@@ -61,16 +50,14 @@ func TestTagOfTheWay(t *testing.T) {
 		var segment model.Segment
 		must(t, segment.UnmarshalText([]byte(test.segment)))
 		address := netip.MustParseAddr("10.0.0.11")
-		way := route{via: neighbor{test.by, address}}
-		r := resolverOf(links, nil)
-		way.hop.leaveBy(links[test.by], r.link)
-		r.routes = map[netip.Addr]route{address: way}
 		b := model.TableBackend{Address: address, Mode: test.mode, State: model.Active, VLAN: test.vlan}
-		hop := r.hopOf(b, []string{"wire0"}, func(neighbor) model.MAC { return neighborMAC(address) }, r.onward.hopBy)
+		hop := hops[test.by]
+		hop.MAC = neighborMAC(address)
+		hop.VLAN = cmp.Or(test.vlan, hop.VLAN)
 		entry := entryOf(&model.TableService{VIP: netip.MustParseAddr("198.51.100.1"), Segment: segment}, 1, b, hop)
-		if int(entry.Ifindex) != test.ifindex || bigEndian16(entry.Vlan) != test.tag || entry.Flags&keeps != test.flags {
+		if int(entry.Ifindex) != test.ifindex || abi.BigEndian16(entry.Vlan) != test.tag || entry.Flags&keeps != test.flags {
 			t.Errorf("%s: packets leave by %d with tag %d and flags %#x, want %d, %d, %#x", test.name,
-				entry.Ifindex, bigEndian16(entry.Vlan), entry.Flags&keeps, test.ifindex, test.tag, test.flags)
+				entry.Ifindex, abi.BigEndian16(entry.Vlan), entry.Flags&keeps, test.ifindex, test.tag, test.flags)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/datapath/observe"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/sets"
@@ -89,9 +90,9 @@ func (d *Director) capture(ctx context.Context, wanted model.Capture) (api.Captu
 			p.Errors = append(p.Errors, api.FieldProblem{Field: f.Path, Detail: f.Problem})
 		}
 		return nil, p
-	case errors.Is(err, datapath.ErrCapturing):
+	case errors.Is(err, observe.ErrCapturing):
 		return nil, api.NewProblem(http.StatusConflict, err.Error())
-	case errors.Is(err, datapath.ErrNothingForwarded):
+	case errors.Is(err, observe.ErrNothingForwarded):
 		return nil, api.NewProblem(http.StatusServiceUnavailable, err.Error())
 	case err != nil:
 		return nil, err

@@ -25,6 +25,7 @@ import (
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/datapath/checks"
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/engine"
@@ -75,7 +76,7 @@ type Director struct {
 	group      *group.Group // nil: this director does not share its sets
 	kernel     *datapath.Datapath
 	goesOn     bool // packets come to backends already, through what an earlier process left
-	checks     *datapath.Checks
+	checks     *checks.Ways
 	checker    *health.Checker
 	announcers announcers
 	gate       *gate

@@ -87,6 +87,18 @@ func (n *Notices) Files(paths ...string) error {
 	return errors.Join(append(errs, controlled)...)
 }
 
+// By says which process made a change of the host that matches, or nothing: Notices.By. Nil knows of
+// none.
+type By func(matches func(Change) bool) string
+
+// OfLink finds the process that changed an interface or its attached programs.
+func (by By) OfLink(index int) string {
+	if by == nil {
+		return ""
+	}
+	return by(func(c Change) bool { return c.Index == index })
+}
+
 // By names the process that made the newest matching change, as far as it is known.
 func (n *Notices) By(matches func(Change) bool) string {
 	n.mu.Lock()

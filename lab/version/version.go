@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -27,7 +28,7 @@ var otherABI = map[string][][2]string{"abi/types.h": {
 }}
 
 // generated are the packages with programs, and the prefixes of their files.
-var generated = map[string][]string{"datapath": {"director", "nattc", "check"}, "agent": {"host"}}
+var generated = map[string][]string{"datapath": {"director", "nattc", "checks/check"}, "datapath/abi": {"abi"}, "agent": {"host"}}
 
 // The names of the versions, as weir status shows them.
 const (
@@ -64,8 +65,9 @@ func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 			return "", err
 		}
 		for _, stem := range stems {
-			for _, suffix := range []string{"_bpfel.go", "_bpfel.o"} {
-				overlay.Replace[filepath.Join(into, stem+suffix)] = filepath.Join(dir, stem+suffix)
+			overlay.Replace[filepath.Join(into, stem+"_bpfel.go")] = filepath.Join(dir, filepath.Base(stem)+"_bpfel.go")
+			if object := filepath.Join(into, stem+"_bpfel.o"); exists(object) {
+				overlay.Replace[object] = filepath.Join(dir, filepath.Base(stem)+"_bpfel.o")
 			}
 		}
 	}
@@ -129,30 +131,45 @@ func edit(path string, changes [][2]string) error {
 	return nil
 }
 
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// directives are those that make objects, or types alone; ownFolder is where one writes to.
+var ownFolder = regexp.MustCompile(`-output-dir \S+ `)
+
+var directives = regexp.MustCompile(`(?m)^//go:generate ((?:\.\./)+bpf/)(generate|types) (.*)$`)
+
 // compile makes a package's objects and their Go files from other sources, as go generate does.
 func compile(ctx context.Context, pkg, sources, into string) error {
-	data, err := os.ReadFile(filepath.Join(pkg, "generate.go"))
+	files, err := filepath.Glob(filepath.Join(pkg, "*.go"))
 	if err != nil {
-		return fmt.Errorf("find out how to generate: %w", err)
+		return err
 	}
 	some := false
-	for line := range strings.Lines(string(data)) {
-		directive, found := strings.CutPrefix(line, "//go:generate ../../bpf/generate ")
-		if !found {
-			continue
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("find out how to generate: %w", err)
 		}
-		some = true
-		args := []string{"-output-dir", into}
-		for _, arg := range strings.Fields(directive) {
-			if source, found := strings.CutPrefix(arg, "../../bpf/"); found {
-				arg = filepath.Join(sources, source)
+		for _, directive := range directives.FindAllStringSubmatch(string(data), -1) {
+			some = true
+			script, args := directive[2], []string{}
+			if script == "generate" {
+				args = append(args, "-output-dir", into)
 			}
-			args = append(args, arg)
-		}
-		cmd := exec.CommandContext(ctx, filepath.Join(sources, "generate"), args...)
-		cmd.Dir, cmd.Env = pkg, append(os.Environ(), "GOPACKAGE="+filepath.Base(pkg))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("compile another version of %s (clang-19, llvm-19, libbpf-dev; make deps): %w\n%s", pkg, err, out)
+			for _, arg := range strings.Fields(ownFolder.ReplaceAllString(directive[3], "")) {
+				if source, found := strings.CutPrefix(arg, directive[1]); found {
+					arg = filepath.Join(sources, source)
+				}
+				args = append(args, arg)
+			}
+			cmd := exec.CommandContext(ctx, filepath.Join(sources, script), args...)
+			cmd.Dir, cmd.Env = pkg, append(os.Environ(), "GOPACKAGE="+filepath.Base(pkg), "OUTPUT_DIR="+into)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("compile another version of %s (clang-19, llvm-19, libbpf-dev; make deps): %w\n%s", pkg, err, out)
+			}
 		}
 	}
 	if !some {

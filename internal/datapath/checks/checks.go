@@ -1,0 +1,252 @@
+// Package checks leads health checks to backends by the way of clients' packets, and asks links for
+// backends that do not answer, or that answer for VIPs.
+package checks
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/datapath/nexthop"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
+)
+
+// Deps is what Ways work with.
+type Deps struct {
+	Log   *slog.Logger
+	Hops  *nexthop.Resolver
+	Pin   string // the datapath's directory, after which the device is named
+	Limit uint32 // of ways
+	// Entry is a way as the program knows it: struct check_way, which must be comparable.
+	Entry func(way *model.CheckWay, hop nexthop.Hop) (any, error)
+}
+
+// EntrySize is the size of struct check_way.
+const EntrySize = unsafe.Sizeof(checkCheckWay{})
+
+// Ways lead health checks to backends by the way of clients' packets: to the VIP, in the headers
+// that the director's program would give them (bpf/small/check.bpf.c). They need no pinned object
+// and no table: backends are checked before they are in one. Close removes what Set has made.
+type Ways struct {
+	Deps
+
+	mu        sync.Mutex
+	device    *checkDevice // nil: it was not needed yet, or cannot be made
+	claims    *claims      // nil: they were not needed yet
+	confirmed confirmed
+	problem   string // why there is no device, as it was logged last
+	ways      map[model.Target]*checkWay
+	last      wayNumber // the number that was given last
+}
+
+// checkWay is the way to one backend.
+type checkWay struct {
+	number wayNumber // in the kernel; no other way ever has the same
+	since  time.Time
+	from   netip.Addr
+	entry  any // as the kernel has it
+	way    model.Way
+}
+
+// New makes no device yet.
+func New(deps Deps) *Ways { return &Ways{Deps: deps, ways: map[model.Target]*checkWay{}} }
+
+// Set makes ways for these checks and forgets all others. A check without a way of its own goes to
+// the backend's address.
+func (c *Ways) Set(checks []model.Check) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wanted, vips := map[model.Target]bool{}, map[netip.Addr]bool{}
+	for i := range checks {
+		check := &checks[i]
+		if check.Way == nil || !c.open() {
+			continue
+		}
+		wanted[check.Target], vips[check.Way.VIP] = true, true
+		if c.ways[check.Target] == nil {
+			c.last++
+			c.ways[check.Target] = &checkWay{number: c.last, since: time.Now()}
+		}
+		c.Hops.Resolve(check.Way.Backend, c.Hops.CurrentNames(check.Way.Interfaces)) // so that the kernel looks for the neighbor now
+	}
+	for target, w := range c.ways {
+		if !wanted[target] {
+			delete(c.ways, target)
+			_ = c.device.ways.Delete(w.number) // it may not have been written yet
+		}
+	}
+	if c.claims != nil {
+		c.claims.forget(func(vip netip.Addr) bool { return vips[vip] })
+	}
+}
+
+// open makes the device when it is first needed, and says whether there is one.
+func (c *Ways) open() bool {
+	if c.device != nil {
+		return true
+	}
+	if err := c.make(); err != nil {
+		if c.problem != err.Error() {
+			c.Log.Error("health checks do not take the way of clients' packets, but go to backends' own addresses", "error", err)
+		}
+		c.problem = err.Error()
+		return false
+	}
+	c.problem = ""
+	return true
+}
+
+func (c *Ways) make() (err error) {
+	if c.claims == nil {
+		if c.claims, err = openClaims(); err != nil {
+			return err
+		}
+	}
+	c.device, err = openCheckDevice(c.Pin, c.Limit)
+	return err
+}
+
+// Close removes the device. All checks must have ended before.
+func (c *Ways) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	if c.device != nil {
+		err = c.device.close()
+	}
+	if c.claims != nil {
+		err = errors.Join(err, c.claims.close())
+	}
+	c.device, c.claims, c.ways = nil, nil, map[model.Target]*checkWay{}
+	return err
+}
+
+// Sent returns what has become of packets on their way, by the names of enum check_verdict.
+func (c *Ways) Sent() ([]model.Tallied, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.device == nil {
+		return nil, nil
+	}
+	return tallies(c.device.verdicts, c.device.names)
+}
+
+// firstHop is how long a new way waits for the kernel to find its next hop.
+const firstHop = 200 * time.Millisecond
+
+// Way returns how the next probe of a check gets to its backend. It goes to the backend's own
+// address where packets do not leave this host, or where the next hop is not known: then the kernel
+// looks for the next hop, and what it finds decides the probe.
+func (c *Ways) Way(check *model.Check) model.Way {
+	direct := model.Way{To: check.To}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.ways[check.Target]
+	if check.Way == nil || w == nil {
+		return direct
+	}
+	hop := c.Hops.Resolve(check.Way.Backend, c.Hops.CurrentNames(check.Way.Interfaces))
+	if hop.Local || c.Hops.IsOwn(check.Way.VIP) || leavesSegment(check.Way, hop) {
+		return direct
+	}
+	if hop.MAC.IsZero() || hop.Ifindex == 0 {
+		direct.Later = time.Since(w.since) < firstHop
+		return direct
+	}
+	if c.isClaimed(check.Way, hop) {
+		direct.Fault = model.FaultARP
+		direct.Detail = fmt.Sprintf("%v answers ARP for %v: raise arp_ignore there", check.Way.Backend.Address, check.Way.VIP)
+		return direct
+	}
+	if err := c.lead(w, check, hop); err != nil {
+		c.Log.Error("lead a health check", "backend", check.Backend, "error", err)
+		return direct
+	}
+	return w.way
+}
+
+// isClaimed says whether a backend answers ARP for the VIP, if the VIP is on the backend's link.
+func (c *Ways) isClaimed(way *model.CheckWay, hop nexthop.Hop) bool {
+	if !way.VIP.Is4() {
+		return false
+	}
+	link, own, on := c.Hops.LinkOf(way.VIP)
+	return on && c.claims.by(hop.MAC, nexthop.Neighbor{Ifindex: link, Address: way.VIP}, own)
+}
+
+// leavesSegment says that this host has no address in the backend's network from which to probe it.
+func leavesSegment(way *model.CheckWay, hop nexthop.Hop) bool {
+	return way.Backend.Mode == model.L2DSR && way.Segment != (model.Segment{}) && hop.VLAN == 0
+}
+
+// lead writes the way if it differs from what it should be.
+func (c *Ways) lead(w *checkWay, check *model.Check, hop nexthop.Hop) error {
+	entry, err := c.Entry(check.Way, hop)
+	if err != nil {
+		return err
+	}
+	to := netip.AddrPortFrom(check.Way.VIP, check.To.Port())
+	from := c.Hops.AddressFor(check.Way.Backend.Address, to.Addr().Is6())
+	if entry == w.entry && from == w.from && to == w.way.To {
+		return nil
+	}
+	if err := c.device.ways.Update(w.number, entry, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("write way %d: %w", w.number, err)
+	}
+	mtu := hop.MTU - check.Way.Backend.Mode.Overhead(check.Way.Backend.Address)
+	w.entry, w.from = entry, from
+	alike := checkSocket{mark: c.device.mark, from: from, mtu: mtu, six: to.Addr().Is6(), tcp: check.Target.Service.Protocol == model.TCP}
+	number := w.number
+	w.way = model.Way{To: to, MTU: mtu, Alike: alike,
+		Prepare: func(fd int) error { return alike.prepare(fd, number) },
+		Again:   func(fd int) error { return alike.again(fd, number) }}
+	return nil
+}
+
+// Part is the part of this host that leads health checks by the way of clients' packets.
+func (c *Ways) Part(by upkeep.By) upkeep.Part {
+	return upkeep.Part{Name: "checks", Look: func() ([]upkeep.Difference, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.device == nil {
+			return nil, nil
+		}
+		text, index := c.device.problem()
+		if text == "" {
+			return nil, nil
+		}
+		return []upkeep.Difference{{What: c.device.name, Found: text, By: by.OfLink(index), Repair: c.mend}}, nil
+	}}
+}
+
+func (c *Ways) mend() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.device == nil {
+		return nil // closed meanwhile
+	}
+	return c.device.mend(c.Pin)
+}
+
+// tallies sums the elements of a per-CPU map that counts events.
+func tallies(m *ebpf.Map, names []string) (list []model.Tallied, err error) {
+	for i, name := range names {
+		var perCPU []uint64
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		t := model.Tallied{Name: name}
+		for _, n := range perCPU {
+			t.Count += n
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}

@@ -1,0 +1,215 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
+	"weir.io/weir/internal/model"
+)
+
+// The program writes what it learns of flows into a ring. The kernel wakes the process for the
+// first flow after the ring was emptied. Then the process leaves the ring alone for flowNewsEvery,
+// because at 20,000 new connections per second it would be woken for many of them. What finds the
+// ring full is not told, and is counted: then everything that is remembered has to be told again.
+const (
+	flowNewsEvery = 4 * time.Millisecond
+	untoldEvery   = time.Second
+)
+
+// flowsAtOnce is how many flows are handed out at a time, at most. newsAtOnce is the same for new
+// flows: more than the ring has room for.
+const (
+	flowsAtOnce = 512
+	newsAtOnce  = 1 << 13
+)
+
+// FollowFlows hands out what becomes known of flows, some at a time, until the context ends. untold
+// says that something before it may be missing. The first call says so, too, because the program
+// tells nothing while there are no followers. To have all of it, call RememberedFlows then.
+func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, untold bool)) error {
+	reader, err := ringbuf.NewReader(d.kernel.ToldFlows)
+	if err != nil {
+		return fmt.Errorf("open the ring of what flows become: %w", err)
+	}
+	defer reader.Close()
+	defer context.AfterFunc(ctx, func() { reader.Close() })()
+	lost, err := d.untold()
+	if err != nil {
+		return err
+	}
+	if err := d.tell(&d.followers, 1); err != nil {
+		return err
+	}
+	take(nil, true)
+	return errors.Join(d.follow(ctx, reader, lost, take), d.tell(&d.followers, -1))
+}
+
+// follow hands out what comes, and checks from time to time whether more has gone untold than was
+// lost before.
+func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news []model.RememberedFlow, untold bool)) error {
+	count := time.Now().Add(untoldEvery)
+	for ctx.Err() == nil {
+		reader.SetDeadline(count)
+		news, err := d.readNews(reader)
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		switch {
+		case errors.Is(err, ringbuf.ErrClosed) && ctx.Err() != nil:
+			return nil
+		case err != nil && !late:
+			return err
+		case len(news) > 0:
+			take(news, false)
+		}
+		if late || time.Now().After(count) {
+			count = time.Now().Add(untoldEvery)
+			now, err := d.untold()
+			if err != nil {
+				return err
+			}
+			if now != lost {
+				lost = now
+				take(nil, true)
+			}
+		}
+		if !late {
+			select {
+			case <-ctx.Done():
+			case <-time.After(flowNewsEvery):
+			}
+		}
+	}
+	return nil
+}
+
+// readNews waits until there is something in the ring, and takes it.
+func (d *Datapath) readNews(reader *ringbuf.Reader) ([]model.RememberedFlow, error) {
+	var entries []abi.FlowEntry
+	for record, more := (ringbuf.Record{}), true; more && len(entries) < newsAtOnce; more = record.Remaining > 0 {
+		if err := reader.ReadInto(&record); err != nil {
+			return nil, fmt.Errorf("read what flows have become: %w", err)
+		}
+		if len(record.RawSample) >= int(unsafe.Sizeof(abi.FlowEntry{})) {
+			entries = append(entries, *(*abi.FlowEntry)(unsafe.Pointer(&record.RawSample[0])))
+		}
+	}
+	return d.nameFlows(entries)
+}
+
+// nameFlows leaves out flows that other directors cannot use.
+func (d *Datapath) nameFlows(entries []abi.FlowEntry) ([]model.RememberedFlow, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, err := flows.Clock()
+	if err != nil || d.closed() {
+		return nil, err
+	}
+	d.nameIndexes()
+	list := make([]model.RememberedFlow, 0, len(entries))
+	for i := range entries {
+		if flow, useful := d.nameFlow(&entries[i], now); useful {
+			list = append(list, flow)
+		}
+	}
+	return list, nil
+}
+
+// RememberedFlows hands out everything that is remembered of flows that have begun, some at a time,
+// for as long as take returns true. A flow that moves to another CPU meanwhile may be in none of
+// the places that are read, so followers are told of each such move.
+func (d *Datapath) RememberedFlows(take func(some []model.RememberedFlow) bool) error {
+	if err := d.tell(&d.readings, 1); err != nil {
+		return err
+	}
+	return errors.Join(d.readAll(take), d.tell(&d.readings, -1))
+}
+
+func (d *Datapath) readAll(take func(some []model.RememberedFlow) bool) error {
+	const atOnce = 1 << 14 // entries, most of them free: a Set need not wait long
+	for first, more := 0, true; more; first += atOnce {
+		var entries []abi.FlowEntry
+		entries, more = d.readFlows(first, first+atOnce)
+		named, err := d.nameFlows(entries)
+		if err != nil {
+			return err
+		}
+		for some := range slices.Chunk(named, flowsAtOnce) {
+			if !take(some) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// readFlows copies the entries of some places.
+func (d *Datapath) readFlows(from, to int) (entries []abi.FlowEntry, more bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.flows.Entries == nil { // the datapath is closed
+		return nil, false
+	}
+	for i := from; i < min(to, len(d.flows.Entries)); i++ {
+		if entry, there := d.flows.Read(i); there {
+			entries = append(entries, entry)
+		}
+	}
+	return entries, to < len(d.flows.Entries)
+}
+
+// tell makes the program write down what it learns while there are followers, and what moves while
+// there are readings. The caller adds one to the number of either, or takes one from it. Packets on
+// their way go by the old flags until this returns.
+func (d *Datapath) tell(who *int, more int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	*who += more
+	if d.closed() || !d.begun {
+		return nil // the next Set writes them
+	}
+	settings := d.written
+	settings.Flags = settings.Flags&^tellFlags | d.tellFlag()
+	if settings.Flags == d.written.Flags {
+		return nil
+	}
+	err := d.writeSettings(settings)
+	if err == nil && more > 0 {
+		err = d.readers.wait()
+	}
+	if err != nil && more > 0 {
+		*who -= more // a caller that gets an error does not follow or read
+	}
+	return err
+}
+
+const tellFlags = uint32(abi.SettingsFlagSETTINGS_TELL | abi.SettingsFlagSETTINGS_MOVES)
+
+func (d *Datapath) tellFlag() (flags uint32) {
+	if d.followers > 0 {
+		flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
+	}
+	if d.readings > 0 {
+		flags |= uint32(abi.SettingsFlagSETTINGS_MOVES)
+	}
+	return flags
+}
+
+// untold counts what found no room in the ring.
+func (d *Datapath) untold() (sum uint64, err error) {
+	var perCPU []uint64
+	if err := d.kernel.FlowEvents.Lookup(uint32(abi.FlowEventFLOW_UNTOLD), &perCPU); err != nil {
+		return 0, fmt.Errorf("count what was not told of flows: %w", err)
+	}
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, nil
+}

@@ -1,0 +1,189 @@
+package datapath
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
+	"weir.io/weir/internal/model"
+)
+
+// Other directors may tell of flows of a service or a backend that this one does not know yet:
+// these wait for the next Sets, but not for long.
+const (
+	tellingWaits = 10 * time.Second
+	tellingsWait = 1 << 16 // at most
+)
+
+// told puts other directors' flows into the memory, and counts what became of them.
+type told struct {
+	bpfload.Memory[abi.Telling] // that the program reads
+
+	older    []bool        // by telling: whether it would tell of an older owner's flow
+	outcomes []uint64      // by enum told_outcome
+	waiting  []waitingFlow // the oldest first
+	cpu      uint32        // the CPU that took the last ones
+}
+
+type waitingFlow struct {
+	model.RememberedFlow
+	since time.Time
+}
+
+func (t *told) tallies(names []string) (list []model.Tallied) {
+	for i, name := range names {
+		list = append(list, model.Tallied{Name: name, Count: t.outcomes[i]})
+	}
+	return list
+}
+
+// Remember takes over what other directors remember of flows, as if the packets had come here. That
+// includes flows of services and backends that a Set brings a moment later.
+func (d *Datapath) Remember(list []model.RememberedFlow) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() {
+		return nil
+	}
+	waiting := make([]waitingFlow, len(list))
+	for i, now := 0, time.Now(); i < len(list); i++ {
+		waiting[i] = waitingFlow{list[i], now}
+	}
+	err := d.remember(waiting, func(w waitingFlow) {
+		d.told.outcomes[abi.ToldOutcomeTOLD_WAITS]++
+		d.told.waiting = append(d.told.waiting, w)
+	})
+	d.dropWaiting()
+	return err
+}
+
+// rememberWaiting tries flows again that a Set may have made room for.
+func (d *Datapath) rememberWaiting() error {
+	if len(d.told.waiting) == 0 {
+		return nil
+	}
+	waiting := d.told.waiting
+	d.told.waiting = nil
+	err := d.remember(waiting, func(w waitingFlow) { d.told.waiting = append(d.told.waiting, w) })
+	d.dropWaiting()
+	return err
+}
+
+// dropWaiting gives up flows that have waited too long, or are too many.
+func (d *Datapath) dropWaiting() {
+	late := time.Now().Add(-tellingWaits)
+	drop := max(0, len(d.told.waiting)-tellingsWait)
+	for drop < len(d.told.waiting) && d.told.waiting[drop].since.Before(late) {
+		drop++
+	}
+	d.told.outcomes[abi.ToldOutcomeTOLD_UNKNOWN] += uint64(drop)
+	d.told.waiting = slices.Delete(d.told.waiting, 0, drop)
+}
+
+// remember hands flows to the program. Flows of unknown services or backends go to wait.
+func (d *Datapath) remember(list []waitingFlow, wait func(waitingFlow)) error {
+	now, err := flows.Clock()
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(list, len(d.told.Entries)) {
+		count := 0
+		for i := range some {
+			telling, older, outcome := d.tellingOf(&some[i], now)
+			switch {
+			case outcome == abi.ToldOutcomeTOLD_WAITS:
+				wait(some[i])
+			case outcome != abi.ToldOutcomeTOLD_NEW:
+				d.told.outcomes[outcome]++
+			default:
+				d.told.Entries[count], d.told.older[count] = telling, older
+				count++
+			}
+		}
+		if err := d.runTellings(count); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellingOf translates a flow into this director's indexes, and says whether it is an open TCP flow
+// of an older owner. The outcome is TOLD_NEW if the program is to look at it.
+func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t abi.Telling, older bool, outcome abi.ToldOutcome) {
+	key := keyOfID(flow.Service)
+	s := d.services[key]
+	state := flows.StateOf(&flow.RememberedFlow)
+	if s == nil {
+		return t, false, abi.ToldOutcomeTOLD_WAITS
+	}
+	b := s.backends[backendKey{address: flow.Backend.Addr(), port: flow.Backend.Port()}]
+	if b == nil {
+		return t, false, abi.ToldOutcomeTOLD_WAITS
+	}
+	if state == 0 || flow.Source.Addr().Is4() != key.vip.Is4() {
+		return t, false, abi.ToldOutcomeTOLD_UNKNOWN
+	}
+	if s.ring.lines == 0 {
+		return t, false, abi.ToldOutcomeTOLD_UNUSED
+	}
+	slots, header := ringSlots(d.rings.bytes(s.ring))
+	if len(slots) == 0 || header.Flags&uint8(abi.RingFlagRING_MEMORY) == 0 {
+		return t, false, abi.ToldOutcomeTOLD_UNUSED
+	}
+	age := flow.Age + uint32(time.Since(flow.since)>>30)
+	t.Entry = abi.FlowEntry{
+		Seen: now - age, State: uint8(state), Since: uint8(now), Epoch: d.entries.Entries[b.index].Epoch, Backend: b.index, Service: s.index, Next: flow.Next,
+		Source: abi.AddressBytes(flow.Source.Addr()), SourcePort: abi.BigEndian16(flow.Source.Port()), DestinationPort: abi.BigEndian16(flow.Port),
+	}
+	t.Hash = flowOf(s, &t.Entry).Hash(d.written.FlowSalt, model.AffinityFlow)
+	number := slotOf(s, header, &t.Entry)
+	goes := state == abi.FlowStateFLOW_TOLD || state == abi.FlowStateFLOW_ESTABLISHED || state == abi.FlowStateFLOW_PROVED
+	older = goes && age < now && d.isOfOlder(s, slots[number], b.index)
+	s.askFor(slots, number, b.index)
+	return t, older, abi.ToldOutcomeTOLD_NEW
+}
+
+// askFor makes a slot ask flow memory if it is about to have a flow of a backend other than its
+// owner.
+func (s *service) askFor(slots []abi.Slot, number, backend uint32) {
+	if number < uint32(len(s.clean)) {
+		s.clean[number] = false
+	}
+	if slots[number].Next&(abi.SlotList|abi.SlotSettling) == 0 && slots[number].Owner != backend {
+		atomic.OrUint32(&slots[number].Next, abi.SlotSettling)
+		s.settling++
+	}
+}
+
+// runTellings runs the program over the first tellings. A CPU fills only its own part of the
+// memory, so CPUs take turns.
+func (d *Datapath) runTellings(count int) error {
+	if count == 0 {
+		return nil
+	}
+	d.told.cpu = (d.told.cpu + 1) % d.written.FlowCpus
+	err := flows.OnOneCPU(int(d.told.cpu), func() error {
+		_, err := d.kernel.take.Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(count)}})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("remember what other directors tell of flows: %w", err)
+	}
+	for i := range d.told.Entries[:count] {
+		outcome := d.told.Entries[i].Outcome
+		if int(outcome) >= len(d.told.outcomes) {
+			return fmt.Errorf("remember what other directors tell of flows: the program says %d", outcome)
+		}
+		d.told.outcomes[outcome]++
+		if entry := &d.told.Entries[i].Entry; d.told.older[i] && abi.ToldOutcome(outcome) == abi.ToldOutcomeTOLD_NEW {
+			d.guesses.note(entry.Service, entry.Seen)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
+)
+
+// lent are the maps that the program only reads: an observer shares them with the program that
+// forwards.
+var lent = map[string]bool{
+	observedMapServices4: true, observedMapServices6: true, observedMapFronts: true, observedMapRanges4: true, observedMapRanges6: true, observedMapSourceRanges: true,
+	observedMapRings: true, observedMapRingLines: true, observedMapBackends: true, observedMapReplies4: true, observedMapReplies6: true, observedMapAskBackends: true,
+	observedMapThisDirector: true, observedMapEgress: true, observedMapPeers: true, observedMapPeerMacs: true, observedMapOwnMacs: true, observedMapGroupSlots: true,
+	observedMapBackendSources: true, abi.SourceFilter: true,
+}
+
+// sparse are the maps that the program reads and writes, and that decide about packets. An observer
+// has its own: hash maps with copies of the entries that a packet may ask for. The program does not
+// see the difference.
+var sparse = map[string]uint32{ // how many entries each has
+	observedMapFlows: 1024, observedMapFlowTags: 1024, observedMapLoads: 1 << 16, observedMapFragments: 64, observedMapNextTurns: 1,
+}
+
+// counted are the maps that decide about nothing, with their size in an observer; 0: the usual
+// size. Nothing is counted where an entry is missing.
+var counted = map[string]uint32{
+	observedMapReasons: 0, observedMapFlowEvents: 0, observedMapQuicEvents: 0, observedMapAskEvents: 0, observedMapRowBuffer: 0, observedMapFlowTellings: 1,
+	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
+}
+
+// budgets are how much this CPU may still do in this second. They are copied as they are.
+var budgets = []string{observedMapIcmpBudgets, observedMapWaitBudgets, observedMapFreshBudgets}
+
+// snatEntries limits how many buckets of full NAT's table one packet may ask for.
+const snatEntries = 64
+
+// Observer is the director's program a second time, to ask what it would do with a packet. It reads
+// what the first one reads, and writes only to maps of its own.
+type Observer struct {
+	collection *ebpf.Collection
+	program    *ebpf.Program
+	snat       *ebpf.Map // full NAT's table: some of its buckets
+	hasSNAT    bool      // the program finds it
+	reasons    []string
+	flowStates map[uint32]string
+	snatStates map[uint32]string
+	asked      map[uint32]string // of enum asked_state
+}
+
+// Load loads the program beside these maps. Maps of lent that are missing there are the observer's
+// own, as large as size makes them.
+func Load(size func(*ebpf.CollectionSpec), live map[string]*ebpf.Map) (_ *Observer, err error) {
+	spec, err := loadObserved()
+	if err != nil {
+		return nil, fmt.Errorf("read observed program: %w", err)
+	}
+	clear(spec.Variables) // as the director's
+	spec.Programs = map[string]*ebpf.ProgramSpec{observedProgExplain: spec.Programs[observedProgExplain]}
+	size(spec)
+	x := &Observer{}
+	if x.reasons, err = bpfload.EnumNames(spec.Types, "reason", ""); err != nil {
+		return nil, err
+	}
+	if x.flowStates, err = enumValues(spec.Types, "flow_state", "FLOW_"); err != nil {
+		return nil, err
+	}
+	if x.snatStates, err = enumValues(spec.Types, "snat_state", "SNAT_"); err != nil {
+		return nil, err
+	}
+	if x.asked, err = enumValues(spec.Types, "asked_state", "ASKED_"); err != nil {
+		return nil, err
+	}
+	replacements, err := divide(spec, live)
+	if err != nil {
+		return nil, err
+	}
+	if x.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
+		return nil, bpfload.Error(err)
+	}
+	x.program = x.collection.Programs[observedProgExplain]
+	if x.snat, err = ebpf.NewMap(spec.Maps[observedMapSnatTables].InnerMap); err != nil {
+		return nil, errors.Join(fmt.Errorf("create observer's table of full NAT: %w", err), x.Close())
+	}
+	return x, nil
+}
+
+// divide returns the maps that the observer shares, and makes the others its own.
+func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*ebpf.Map, error) {
+	shared := map[string]*ebpf.Map{}
+	for name, m := range spec.Maps {
+		entries, isSparse := sparse[name]
+		small, isCounted := counted[name]
+		switch {
+		case lent[name]:
+			if live[name] != nil {
+				shared[name] = live[name]
+			}
+		case isSparse:
+			m.Type, m.Flags, m.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, entries
+		case isCounted:
+			if small > 0 {
+				m.MaxEntries = small
+			}
+		case name == observedMapSnatTables:
+			inner := m.InnerMap.Copy()
+			inner.Type, inner.Flags, inner.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, snatEntries
+			inner.Key, inner.Value = nil, nil
+			m.InnerMap = inner
+		case slices.Contains(budgets, name), name == bpfload.Constants:
+		default:
+			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
+		}
+	}
+	return shared, nil
+}
+
+// Maps are the maps that the program has.
+func (x *Observer) Maps() map[string]*ebpf.Map { return x.collection.Maps }
+
+// Close unloads the program.
+func (x *Observer) Close() error {
+	x.collection.Close()
+	if x.snat == nil {
+		return nil
+	}
+	return x.snat.Close()
+}
+
+// run sends a frame through the program.
+func (x *Observer) run(frame []byte, ifindex int) (o observedObservation, out []byte, err error) {
+	options := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+mostGrowth),
+		Context: &testContext{DataEnd: uint32(len(frame)), Ingress: uint32(ifindex)}}
+	if _, err = x.program.Run(options); err != nil {
+		return o, nil, fmt.Errorf("run the program on a frame of %d bytes: %w", len(frame), err)
+	}
+	if err = x.collection.Maps[observedMapObserved].Lookup(uint32(0), &o); err != nil {
+		return o, nil, fmt.Errorf("read what the program found out: %w", err)
+	}
+	return o, options.DataOut, nil
+}
+
+// mostGrowth is more bytes than any mode adds to a frame.
+const mostGrowth = 512
+
+// testContext is the kernel's struct xdp_md.
+type testContext struct {
+	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
+}
+
+// copyBudgets brings the budgets up to date.
+func (x *Observer) copyBudgets(live map[string]*ebpf.Map) error {
+	for _, name := range budgets {
+		for i := range live[name].MaxEntries() {
+			var all []abi.Budget
+			if err := live[name].Lookup(i, &all); err != nil {
+				return fmt.Errorf("read %s: %w", name, err)
+			}
+			if err := x.collection.Maps[name].Put(i, all); err != nil {
+				return fmt.Errorf("copy %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// offerSNAT lets the program find full NAT's table, or none. It writes only if that changes
+// something, because a write to a map of maps waits for a grace period.
+func (x *Observer) offerSNAT(there bool) error {
+	if x.hasSNAT == there {
+		return nil
+	}
+	tables := x.collection.Maps[observedMapSnatTables]
+	if there {
+		if err := tables.Put(uint32(0), x.snat); err != nil {
+			return fmt.Errorf("give the observer a table of full NAT: %w", err)
+		}
+	} else if err := tables.Delete(uint32(0)); err != nil {
+		return fmt.Errorf("take the observer's table of full NAT: %w", err)
+	}
+	x.hasSNAT = there
+	return nil
+}
+
+// copied are entries of live maps, by map and key; nil where there is no entry.
+type copied map[mapKey][]byte
+
+// mapKey is a map and a key of it, as bytes. snatTable stands for full NAT's table.
+type mapKey struct{ name, key string }
+
+const snatTable = "snat_table"
+
+func (x *Observer) mapOf(name string) *ebpf.Map {
+	if name == snatTable {
+		return x.snat
+	}
+	return x.collection.Maps[name]
+}
+
+// remember makes these entries everything that the program remembers.
+func (x *Observer) remember(entries copied) error {
+	for name := range maps.Keys(sparse) {
+		if err := empty(x.mapOf(name)); err != nil {
+			return fmt.Errorf("empty %s: %w", name, err)
+		}
+	}
+	if err := empty(x.snat); err != nil {
+		return fmt.Errorf("empty table of full NAT: %w", err)
+	}
+	for at, value := range entries {
+		if value == nil {
+			continue
+		}
+		if err := x.mapOf(at.name).Put([]byte(at.key), value); err != nil {
+			return fmt.Errorf("copy an entry of %s: %w", at.name, err)
+		}
+	}
+	return nil
+}
+
+// empty removes all entries of a hash map.
+func empty(m *ebpf.Map) error {
+	for {
+		key, err := m.NextKeyBytes(nil)
+		if err != nil || key == nil {
+			return err
+		}
+		if err := m.Delete(key); err != nil {
+			return err
+		}
+	}
+}
+
+// enumValues are the names of all of an enum's values, in lower case and without a prefix.
+func enumValues(types *btf.Spec, name, prefix string) (map[uint32]string, error) {
+	var enum *btf.Enum
+	if err := types.TypeByName(name, &enum); err != nil {
+		return nil, fmt.Errorf("find enum %s: %w", name, err)
+	}
+	values := map[uint32]string{}
+	for _, v := range enum.Values {
+		values[uint32(v.Value)] = strings.ToLower(strings.TrimPrefix(v.Name, prefix))
+	}
+	return values, nil
+}

@@ -1,0 +1,419 @@
+package observe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
+	"weir.io/weir/internal/model"
+)
+
+// Only a run of the program shows what a packet needs from a director's memory. So an observer runs
+// it with what is known, and again for as long as a run asks for more.
+
+// mostRounds is more than any packet needs: it asks for its flow, for what is remembered of the
+// flow, for a flow of full NAT that this names, and for a flow of a backend on this host.
+const mostRounds = 6
+
+// Snapshot is what an observer runs in: the director's state, or an imagined one.
+type Snapshot struct {
+	Rings    []byte        // all lines
+	Backends []abi.Backend // by index
+	Settings abi.Settings
+	Services map[uint32]Service // by index
+	Live     map[string]*ebpf.Map
+	SNAT     *ebpf.Map // full NAT's table; nil: there is none
+	Header   flows.Layout
+	Loads    map[uint32]abi.Load // in place of the live ones; nil: there are none
+	// Leaves says how packets leave for a backend: nexthop.Resolver.Leaves.
+	Leaves func(ifindex uint32, mac model.MAC, names map[uint32]string) (hop model.MAC, by string, kernel bool)
+}
+
+// Service is a service with the indexes of its backends.
+type Service struct {
+	*model.TableService
+	Indexes []uint32 // in the order of Backends
+}
+
+// ask runs a frame until the observer has everything that it asked for.
+func (w *Snapshot) ask(x *Observer, frame []byte, ifindex int) (o observedObservation, out []byte, have copied, err error) {
+	have = copied{}
+	if w.SNAT != nil {
+		if err := w.lend(have, snatTable, keyOf32(0)); err != nil {
+			return o, nil, nil, err
+		}
+	}
+	if err := errors.Join(x.offerSNAT(w.SNAT != nil), x.copyBudgets(w.Live)); err != nil {
+		return o, nil, nil, err
+	}
+	for range mostRounds {
+		if err := x.remember(have); err != nil {
+			return o, nil, nil, err
+		}
+		if o, out, err = x.run(frame, ifindex); err != nil {
+			return o, nil, nil, err
+		}
+		before := len(have)
+		if err := w.lendFor(have, &o.Packet); err != nil {
+			return o, nil, nil, err
+		}
+		if len(have) == before {
+			return o, out, have, nil
+		}
+	}
+	return o, nil, nil, fmt.Errorf("the program asks for something else each of %d times", mostRounds)
+}
+
+// lendFor copies what the program may ask for about a packet.
+func (w *Snapshot) lendFor(have copied, p *observedPacket) error {
+	var errs []error
+	lend := func(name, key string) { errs = append(errs, w.lend(have, name, key)) }
+	if p.has(observedPacketFlagPACKET_FRAGMENT_FIRST) || p.has(observedPacketFlagPACKET_FRAGMENT_LATER) {
+		key := p.fragmentKey()
+		lend(observedMapFragments, key)
+		if first := have[mapKey{observedMapFragments, key}]; first != nil {
+			if number := (*abi.Fragment)(unsafe.Pointer(&first[0])).Snat; number >= uint32(flows.BucketPorts) {
+				lend(snatTable, keyOf32(number/uint32(flows.BucketPorts)))
+			}
+		}
+	}
+	slot, header := w.slotOf(p)
+	if slot != nil {
+		w.lendForPolicy(have, p, slot, header, lend)
+	}
+	if header != nil && header.Flags&uint8(abi.RingFlagRING_MEMORY) != 0 {
+		errs = append(errs, w.lendFlow(have, p))
+	}
+	if w.SNAT != nil {
+		w.lendSNAT(p, slot, lend)
+	}
+	return errors.Join(errs...)
+}
+
+// lendForPolicy copies what the service's policy decides by.
+func (w *Snapshot) lendForPolicy(have copied, p *observedPacket, slot *abi.Slot, header *abi.RingHeader, lend func(name, key string)) {
+	var asked []uint32
+	switch model.Policy(header.Policy) {
+	case model.P2C:
+		asked = append(w.rowOf(p.Ring, slot), w.distinctTurns(p.Ring, header)...)
+	case model.LeastConn:
+		asked = w.distinctTurns(p.Ring, header)
+	case model.RoundRobin:
+		lend(observedMapNextTurns, keyOf32(header.Service))
+	}
+	for _, index := range asked[:min(len(asked), int(sparse[observedMapLoads]))] {
+		if load, imagined := w.Loads[index]; imagined {
+			have[mapKey{observedMapLoads, keyOf32(index)}] = valueOf(&load)
+			continue
+		}
+		lend(observedMapLoads, keyOf32(index))
+	}
+}
+
+// distinctTurns returns each backend that has turns once.
+func (w *Snapshot) distinctTurns(ring uint32, header *abi.RingHeader) []uint32 {
+	turns := slices.Clone(w.turnsOf(ring, header))
+	slices.Sort(turns)
+	return slices.Compact(turns)
+}
+
+// lendSNAT copies the buckets in which a flow of full NAT may be.
+func (w *Snapshot) lendSNAT(p *observedPacket, slot *abi.Slot, lend func(name, key string)) {
+	bucket := func(number uint32) {
+		if number >= uint32(flows.BucketPorts) {
+			lend(snatTable, keyOf32(number/uint32(flows.BucketPorts)))
+		}
+	}
+	f := p.flow()
+	for _, number := range w.Header.Choices(f) {
+		bucket(number)
+	}
+	bucket(w.Header.ReplyTo(f))
+	bucket(p.Snat)
+	if slot == nil {
+		return
+	}
+	// A backend on this host has another flow: see keep_local.
+	for _, index := range w.rowOf(p.Ring, slot) {
+		b := &w.Backends[index]
+		if b.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) == 0 || b.Flags&uint8(abi.BackendFlagBACKEND_SNAT) == 0 {
+			continue
+		}
+		to := f
+		to.Destination = abi.AddressOf(b.Address, f.Destination.Is6())
+		if b.Port != 0 {
+			to.DestinationPort = abi.BigEndian16(b.Port)
+		}
+		for _, number := range w.Header.Choices(to) {
+			bucket(number)
+		}
+	}
+}
+
+// lendFlow copies what is remembered of a flow. The NIC chooses a packet's CPU by addresses and
+// ports, and only that CPU has the flow. So its bucket is copied as every CPU's, and the other
+// buckets are left out.
+func (w *Snapshot) lendFlow(have copied, p *observedPacket) error {
+	f := p.flow()
+	hash := f.Hash(w.Settings.FlowSalt, model.AffinityFlow)
+	bucket := uint32(hash >> 32 * uint64(w.Settings.FlowBuckets) >> 32)
+	if _, done := have[mapKey{observedMapFlows, keyOf32(bucket)}]; done {
+		return nil
+	}
+	var youngest *abi.FlowEntry
+	var its []byte
+	var tags []byte
+	for cpu := range w.Settings.FlowCpus {
+		value, err := readEntry(w.Live[observedMapFlows], keyOf32(cpu*w.Settings.FlowBuckets+bucket))
+		if err != nil {
+			return fmt.Errorf("read flow memory: %w", err)
+		}
+		e := w.find(value, f, p.Service-1)
+		if e == nil || youngest != nil && int32(e.Seen-youngest.Seen) <= 0 {
+			continue
+		}
+		youngest, its = e, value
+		if tags, err = readEntry(w.Live[observedMapFlowTags], keyOf32(bucket*w.Settings.FlowCpus+cpu)); err != nil {
+			return fmt.Errorf("read tags of flow memory: %w", err)
+		}
+	}
+	if its == nil { // an empty place for the flow, which a policy asks for before it chooses
+		its = make([]byte, unsafe.Sizeof(abi.FlowBucket{}))
+	}
+	for cpu := range w.Settings.FlowCpus {
+		have[mapKey{observedMapFlows, keyOf32(cpu*w.Settings.FlowBuckets + bucket)}] = its
+		have[mapKey{observedMapFlowTags, keyOf32(bucket*w.Settings.FlowCpus + cpu)}] = tags
+	}
+	return nil
+}
+
+// remembered is what lendFlow has found; nil if it found nothing.
+func (w *Snapshot) remembered(have copied, p *observedPacket) *abi.FlowEntry {
+	f := p.flow()
+	bucket := uint32(f.Hash(w.Settings.FlowSalt, model.AffinityFlow) >> 32 * uint64(w.Settings.FlowBuckets) >> 32)
+	return w.find(have[mapKey{observedMapFlows, keyOf32(bucket)}], f, p.Service-1)
+}
+
+// find is the flow's entry in a bucket: flow_search.
+func (w *Snapshot) find(bucket []byte, f model.Flow, service uint32) *abi.FlowEntry {
+	if len(bucket) < int(unsafe.Sizeof(abi.FlowBucket{})) {
+		return nil
+	}
+	b := (*abi.FlowBucket)(unsafe.Pointer(&bucket[0]))
+	for i := range b.Entries {
+		e := (*abi.FlowEntry)(unsafe.Pointer(&b.Entries[i]))
+		if e.State > uint8(abi.FlowStateFLOW_CLAIMED) && e.Service == service && e.Source == abi.AddressBytes(f.Source) &&
+			e.SourcePort == abi.BigEndian16(f.SourcePort) && e.DestinationPort == abi.BigEndian16(f.DestinationPort) {
+			return e
+		}
+	}
+	return nil
+}
+
+// lend copies an entry of the director's maps, unless it is copied already.
+func (w *Snapshot) lend(have copied, name, key string) error {
+	at := mapKey{name, key}
+	if _, done := have[at]; done {
+		return nil
+	}
+	from := w.Live[name]
+	if name == snatTable {
+		from = w.SNAT
+	}
+	value, err := readEntry(from, key)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	have[at] = value
+	return nil
+}
+
+// readEntry reads an entry as it is in the kernel; nil: there is none.
+func readEntry(m *ebpf.Map, key string) ([]byte, error) {
+	value, err := m.LookupBytes([]byte(key))
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	return value, err
+}
+
+// valueOf is a copy of a value as it is in the kernel.
+func valueOf[T any](v *T) []byte {
+	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)))
+}
+
+func keyOf32(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
+
+func (p *observedPacket) has(flag observedPacketFlag) bool { return p.Flags&uint8(flag) != 0 }
+
+// flow is the packet's flow, as the program looks it up.
+func (p *observedPacket) flow() model.Flow {
+	six := p.Flow.Ipv6 != 0
+	return model.Flow{
+		Segment: model.SegmentOf(p.Flow.Segment),
+		Source:  abi.AddressOf(abi.Address{Bytes: p.Flow.Source.Bytes}, six), Destination: abi.AddressOf(abi.Address{Bytes: p.Flow.Destination.Bytes}, six),
+		SourcePort: abi.BigEndian16(p.Flow.SourcePort), DestinationPort: abi.BigEndian16(p.Flow.DestinationPort), Protocol: p.Flow.Protocol,
+	}
+}
+
+func (p *observedPacket) fragmentKey() string {
+	key := abi.FragmentKey{Segment: p.Flow.Segment, Id: p.FragmentId, Source: abi.Address{Bytes: p.Flow.Source.Bytes},
+		Destination: abi.Address{Bytes: p.Flow.Destination.Bytes}, Protocol: p.Flow.Protocol, Ipv6: p.Flow.Ipv6}
+	return string(unsafe.Slice((*byte)(unsafe.Pointer(&key)), unsafe.Sizeof(key)))
+}
+
+// line returns a pointer to a line of the rings; nil: there is no such line.
+func (w *Snapshot) line(n uint32) unsafe.Pointer {
+	if at := uint64(n) * abi.LineSize; n != 0 && at+abi.LineSize <= uint64(len(w.Rings)) {
+		return unsafe.Pointer(&w.Rings[at])
+	}
+	return nil
+}
+
+// slotOf is the slot that a packet has read of its ring, and the ring's header; nil: it asked no
+// ring. A packet that a policy redirected has not read its slot: for that one, slotOf is the slot
+// whose row the flow would have had.
+func (w *Snapshot) slotOf(p *observedPacket) (*abi.Slot, *abi.RingHeader) {
+	header := (*abi.RingHeader)(w.line(p.Ring))
+	if header == nil {
+		return nil, nil
+	}
+	slot := abi.Slot{Owner: p.Slot.Owner, Next: p.Slot.Next}
+	if slot == (abi.Slot{}) && header.Size > 0 {
+		if there := w.slotIn(p.Ring, header, p.flow()); there != nil {
+			slot = *there
+		}
+	}
+	return &slot, header
+}
+
+// slotIn is a copy of a flow's slot in a ring; nil: it has none.
+func (w *Snapshot) slotIn(ring uint32, header *abi.RingHeader, f model.Flow) *abi.Slot {
+	number := uint32(f.Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
+	slots := w.line(ring + abi.HeaderLines + number/uint32(abi.SlotsPerLine))
+	if slots == nil {
+		return nil
+	}
+	slot := (*[abi.SlotsPerLine]abi.Slot)(slots)[number%uint32(abi.SlotsPerLine)]
+	return &slot
+}
+
+// listOf is the list of a slot; nil: it has none.
+func (w *Snapshot) listOf(ring uint32, slot *abi.Slot) *abi.Candidates {
+	if slot.Next&abi.SlotList == 0 {
+		return nil
+	}
+	return (*abi.Candidates)(w.line(ring + slot.Next&^abi.SlotList))
+}
+
+// rowOf are the backends of a slot in the order in which a new connection tries them.
+func (w *Snapshot) rowOf(ring uint32, slot *abi.Slot) []uint32 {
+	row := []uint32{slot.Owner}
+	if list := w.listOf(ring, slot); list != nil {
+		row = append(row, list.Index[:min(int(list.Count), len(list.Index))]...)
+	} else if next := slot.Next &^ (abi.SlotList | abi.SlotSettling); next != 0 {
+		row = append(row, next)
+	}
+	kept := row[:0]
+	for _, index := range row {
+		if index != 0 && int(index) < len(w.Backends) {
+			kept = append(kept, index)
+		}
+	}
+	return kept
+}
+
+// turnsOf are the backends among which the ring's policy chooses; nil: it does not choose.
+func (w *Snapshot) turnsOf(ring uint32, header *abi.RingHeader) (all []uint32) {
+	for i := range header.TurnCount {
+		line := (*abi.Turns)(w.line(ring + header.Turns + i/uint32(abi.TurnsPerLine)))
+		if line == nil {
+			return all
+		}
+		if index := line.Index[i%uint32(abi.TurnsPerLine)]; int(index) < len(w.Backends) {
+			all = append(all, index)
+		}
+	}
+	return all
+}
+
+// ages are the positions of a row in the order in which an unknown connection tries them.
+func (w *Snapshot) ages(ring uint32, slot *abi.Slot, beyond bool) []uint8 {
+	list := w.listOf(ring, slot)
+	switch {
+	case list == nil:
+		return []uint8{0, 1}
+	case beyond:
+		return list.Beyond[:min(int(list.Count)+1, len(list.Beyond))]
+	}
+	return list.Oldest[:min(int(list.Count)+1, len(list.Oldest))]
+}
+
+// explainSlot names the row of a flow in a ring.
+func (w *Snapshot) explainSlot(ring uint32, slot *abi.Slot, f model.Flow) *model.ExplainedSlot {
+	header := (*abi.RingHeader)(w.line(ring))
+	if header == nil || header.Size == 0 {
+		return nil
+	}
+	hash := f.Hash(header.Salt, model.Affinity(header.Affinity))
+	number := hash >> 32 * uint64(header.Size) >> 32
+	e := &model.ExplainedSlot{Number: int(number), Of: int(header.Size), Settling: slot.Next&(abi.SlotList|abi.SlotSettling) == abi.SlotSettling}
+	ages := w.ages(ring, slot, beyondBorder(header, hash>>32, number))
+	for position, index := range w.rowOf(ring, slot) {
+		c := model.ExplainedCandidate{State: model.BackendState(w.Backends[index].State)}
+		c.Name, c.Backend = w.nameOf(index)
+		for age, at := range ages {
+			if int(at) == position {
+				c.Age = age
+			}
+		}
+		e.Candidates = append(e.Candidates, c)
+	}
+	return e
+}
+
+// beyondBorder is beyond_border.
+func beyondBorder(header *abi.RingHeader, hash, number uint64) bool {
+	if header.Older == 0 {
+		return false
+	}
+	first := (number<<32 + uint64(header.Size) - 1) / uint64(header.Size)
+	return hash*uint64(header.Older)>>32 != first*uint64(header.Older)>>32
+}
+
+// explainBefore is the slot in the ring before, for connections that are older than the
+// service's affinity.
+func (w *Snapshot) explainBefore(p *observedPacket, header *abi.RingHeader) *model.ExplainedSlot {
+	if header.Before == 0 {
+		return nil
+	}
+	ring := p.Ring + header.Before
+	before := (*abi.RingHeader)(w.line(ring))
+	if before == nil || before.Size == 0 {
+		return nil
+	}
+	f := p.flow()
+	slot := w.slotIn(ring, before, f)
+	if slot == nil {
+		return nil
+	}
+	return w.explainSlot(ring, slot, f)
+}
+
+// nameOf names a backend by its index.
+func (w *Snapshot) nameOf(index uint32) (string, netip.AddrPort) {
+	entry := &w.Backends[index]
+	address := netip.AddrPortFrom(abi.AddressOf(entry.Address, entry.Flags&uint8(abi.BackendFlagBACKEND_IPV6) != 0), abi.BigEndian16(entry.Port))
+	s := w.Services[entry.Service]
+	if i := slices.Index(s.Indexes, index); i >= 0 {
+		return s.Backends[i].Name, netip.AddrPortFrom(s.Backends[i].Address, s.Backends[i].Port)
+	}
+	return "", address
+}
