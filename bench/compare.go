@@ -26,7 +26,8 @@ func newCompare() *cobra.Command {
 		Use:   "compare OLD.json NEW.json [-- FLAG...]",
 		Short: "Compare two records with benchstat",
 		Long: "compare hands the rounds of both records to benchstat (golang.org/x/perf), with flags of\n" +
-			"its own behind --: for example -filter '.name:flows'. Where a scenario has a reference,\n" +
+			"its own behind --: for example -filter '.name:flows'. What it marks with ~ did not change\n" +
+			"by more than its noise (Mann-Whitney, p <= 0.01). Where a scenario has a reference,\n" +
 			"the first of " + strings.Join(record.References(), ", ") + ", it compares the ratios of each round\n" +
 			"to it, too: the machine may be slower today. What a reference itself measured tells\n" +
 			"of the machine alone.",

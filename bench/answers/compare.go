@@ -22,7 +22,6 @@ type Result struct {
 	Disagreements int
 	SideEffects   int // readings of all maps that questions had changed
 	Placed        int // packets whose backend was worked out in Go, too
-	Readings      int
 	Reasons       map[string]int
 	Examples      []string // a few of what was wrong
 }
@@ -109,7 +108,6 @@ func (l *Lab) explain(ctx context.Context, s *sent) (model.Explanation, error) {
 // director itself changes its maps now and then, when it sweeps them: only what changes every time
 // comes from the questions.
 func (l *Lab) askOnly(ctx context.Context, p *packets, result *Result) error {
-	result.Readings++
 	const tries = 3
 	var changed []string
 	for range tries {

@@ -116,14 +116,3 @@ func (s Service) draw(random *rand.Rand) float64 {
 	}
 	return 1
 }
-
-// SecondMoment returns the mean of the square of a service time.
-func (s Service) SecondMoment() float64 {
-	switch s {
-	case Exponential:
-		return 2
-	case Bimodal:
-		return bimodalPart*bimodalShort*bimodalShort + (1-bimodalPart)*bimodalLong*bimodalLong
-	}
-	return 1
-}
