@@ -221,7 +221,7 @@ func TestModules(t *testing.T) {
 				Indirect bool
 			}
 		}
-		goJSON(t, &file, "mod", "edit", "-json", path.Join(use.DiskPath, "go.mod"))
+		goJSON(t, &file, "mod", "edit", "-json", use.DiskPath+"/go.mod")
 		for _, r := range file.Require {
 			if isMain := r.Path+"/" == module && use.DiskPath != "."; !isMain && !r.Indirect && !read.hasLibrary(r.Path) {
 				t.Errorf("%s/go.mod requires %s, which is not in the libraries of the architecture's page", use.DiskPath, r.Path)
