@@ -210,9 +210,9 @@ func (p *process) watch(ctx context.Context) {
 		p.Problems.Replace(model.ProblemHost, append(host, p.examiner.Problems()...))
 		p.Problems.Warn(model.ProblemReports, "", p.agent.NotReported())
 		p.Problems.Warn(model.ProblemLoads, "sent", p.sender.Problem())
-		p.Problems.Replace(model.ProblemInterface, append(interfaces, daemon.OfLowered(p.agent.Lowered(), "weir agent")...))
+		p.Problems.Replace(model.ProblemInterface, append(interfaces, daemon.MTUProblems(p.agent.Lowered(), "weir agent")...))
 		if crowds, err := p.agent.Crowded(); err == nil { // else the status says why, too
-			p.Problems.Replace(model.ProblemService, daemon.OfCrowds(crowds))
+			p.Problems.Replace(model.ProblemService, daemon.CrowdProblems(crowds))
 		}
 		if now := p.Info().Applied; !now.Equal(applied) {
 			applied = now

@@ -90,7 +90,7 @@ func (d *Daemon) Info() api.Info {
 	return info
 }
 
-// NoteSet lists it if the kernel did not take a configuration, and else notes when it did.
+// NoteSet lists the error if the kernel did not take a configuration, and notes the time if it did.
 func (d *Daemon) NoteSet(err error) {
 	d.Problems.Report(model.ProblemDatapath, "", err)
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *Daemon) NoteSet(err error) {
 	d.info.Applied = time.Now().Truncate(time.Millisecond)
 }
 
-// NoteAgain does the same for a configuration that was tried again, and keeps it if it runs.
+// NoteAgain does the same for a configuration that was tried again, and keeps its text if it runs.
 func (d *Daemon) NoteAgain(c model.Config, err error) {
 	if d.NoteSet(err); err == nil {
 		d.KeepOffered(c)
@@ -118,7 +118,7 @@ func (d *Daemon) NoteRestart(key string, changed bool) {
 }
 
 // Follow applies every new version of the file until the context ends. A bad one changes nothing.
-// Its errors are listed until the next version, but for those that apply has Listed.
+// Its errors are listed until the next version, except those that apply marks as Listed.
 func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply func(model.Config) error) {
 	for {
 		select {
@@ -228,7 +228,7 @@ func (d *Daemon) formerKeys(keys []model.FormerKey) error {
 	return problems.Fixed(&PlacedError{errors.New(k.Field + ": " + text), model.Place{File: d.info.File, Line: k.Line, Field: k.Field}}, "write "+k.Now)
 }
 
-// PlacedError is an error that knows where that is which is wrong.
+// PlacedError is an error with its place: in a file, or in the set of an owner.
 type PlacedError struct {
 	Err error
 	At  model.Place
@@ -248,7 +248,7 @@ func (e *PlacedError) Error() string {
 // Unwrap returns what is wrong.
 func (e *PlacedError) Unwrap() error { return e.Err }
 
-// Place returns where it is.
+// Place returns the error's place.
 func (e *PlacedError) Place() model.Place { return e.At }
 
 // Placed returns an error about a field of the file, with its place.

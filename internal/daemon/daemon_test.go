@@ -64,7 +64,7 @@ func TestNotOpenedNamesTheRemedy(t *testing.T) {
 // A service whose flows have no room is named, with what that means, for each of the tables.
 func TestCrowdedTablesAreExplained(t *testing.T) {
 	for _, table := range []string{model.FlowMemoryTable, model.NATTable, model.UDPFlowsTable, model.PodsTable, model.RedirectTable} {
-		found := OfCrowds([]model.CrowdedService{{Service: "web", Table: table, Flows: 7}})
+		found := CrowdProblems([]model.CrowdedService{{Service: "web", Table: table, Flows: 7}})
 		if len(found) != 1 || found[0].Part != "web" || !strings.HasPrefix(found[0].Text, "service web: ") || len(found[0].Text) < 40 || found[0].Fix == "" {
 			t.Errorf("of %s it is said: %+v", table, found)
 		}

@@ -46,7 +46,7 @@ func NewExaminer(examine func(context.Context) ([]doctor.Finding, error)) *Exami
 	return &Examiner{examine: examine, listen: listenToHost, every: examineEvery, least: examineLeast, woken: make(chan struct{}, 1)}
 }
 
-// Wake has the host examined soon: something else is asked of it.
+// Wake has the host examined soon, because the configuration has changed.
 func (e *Examiner) Wake() {
 	select {
 	case e.woken <- struct{}{}:
@@ -73,8 +73,8 @@ func (e *Examiner) Problems() []model.Problem {
 	return found
 }
 
-// Run examines the host until the context ends: when links and addresses change, and regularly.
-// Where the kernel gives no notice of changes, only the latter, until it does.
+// Run examines the host until the context ends: regularly, and when links and addresses change, if the
+// kernel gives notice of that.
 func (e *Examiner) Run(ctx context.Context) {
 	var notices *upkeep.Notices
 	var heard <-chan struct{}
@@ -113,8 +113,8 @@ func (e *Examiner) hear() *upkeep.Notices {
 	return notices
 }
 
-// look examines the host once, and returns how long that took. What an examination cannot see stays
-// as it was.
+// look examines the host once, and returns how long that took. If the host cannot be examined, the
+// failures of the examination before stay.
 func (e *Examiner) look(ctx context.Context) time.Duration {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, examinePatience)

@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// TellUpkeep returns a function that tells a process's listeners that a part of the host was
-// repaired. A failed repair is a problem, and told as one.
+// TellUpkeep returns a function that makes events of repaired parts of the host. A failed repair is a
+// problem, which has events of its own.
 func TellUpkeep(events *api.Events) func(upkeep.Event) {
 	return func(e upkeep.Event) {
 		if e.State == model.UpkeepRepaired {
@@ -55,9 +55,9 @@ func UpkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 	return host, interfaces
 }
 
-// OfLowered are the problems of interfaces whose MTU has become smaller. A change by mistake and one
+// MTUProblems are the problems of interfaces whose MTU has become smaller. A change by mistake and one
 // on purpose look the same, and only a restart of the process says that it is meant.
-func OfLowered(lowered []model.LoweredMTU, process string) (found []model.Problem) {
+func MTUProblems(lowered []model.LoweredMTU, process string) (found []model.Problem) {
 	for _, l := range lowered {
 		found = append(found, model.Problem{Part: "mtu of " + l.Interface, Severity: model.SeverityWarning,
 			Text: fmt.Sprintf("the MTU of %s has become %d, and was %d: longer packets that hosts on its link send may be lost there without an answer", l.Interface, l.Now, l.Before),
@@ -66,9 +66,9 @@ func OfLowered(lowered []model.LoweredMTU, process string) (found []model.Proble
 	return found
 }
 
-// OfCrowds are the problems of services whose flows fill a table. They have no numbers, which
+// CrowdProblems are the problems of services whose flows fill a table. They have no numbers, which
 // change all the time.
-func OfCrowds(crowds []model.CrowdedService) (found []model.Problem) {
+func CrowdProblems(crowds []model.CrowdedService) (found []model.Problem) {
 	for _, c := range crowds {
 		of := tablesCrowded[c.Table]
 		found = append(found, model.Problem{Part: c.Service, Severity: model.SeverityWarning, Text: fmt.Sprintf("service %s: %s", c.Service, of.text), Fix: of.fix})

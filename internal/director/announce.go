@@ -53,8 +53,8 @@ type gate struct {
 	was  bool                // open, when it was passed on last
 }
 
-// Set is the engine's way to all announcers. They are not told that there is nothing before they
-// were told something: routers would forget what they keep from the process before.
+// Set is the engine's way to all announcers. Before the first announcement, none is withdrawn: routers
+// would forget the routes that they keep from the process before.
 func (g *gate) Set(now model.Announcement) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,10 +93,10 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 	return []upkeep.Difference{{What: "all", Found: "are not announced, because no interface has the director's program"}}, nil
 }
 
-// outlast makes the director go on for a while when it is told to end, for clients whose routers have
-// not turned away yet, if it has a grace period. Until now it would have ended at once: stillRuns ends that,
-// and says whether it was not told meanwhile. A second signal ends the wait.
-func (d *Director) outlast(told context.Context, stillRuns func() bool) (stop func()) {
+// endAfterGrace lets the director forward for its grace period when it is told to stop, for clients
+// whose routers have not turned away yet. Until now it would have ended at once: stillRuns cancels
+// that, and is false if the director was told already. A second signal ends the wait.
+func (d *Director) endAfterGrace(stop context.Context, stillRuns func() bool) (release func()) {
 	if d.gracePeriod <= 0 {
 		return func() {}
 	}
@@ -104,8 +104,8 @@ func (d *Director) outlast(told context.Context, stillRuns func() bool) (stop fu
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	forget := func() bool { return false }
 	if stillRuns() {
-		forget = context.AfterFunc(told, func() {
-			d.forwardOn(signals)
+		forget = context.AfterFunc(stop, func() {
+			d.forwardForGrace(signals)
 			d.end()
 		})
 	}
@@ -115,8 +115,8 @@ func (d *Director) outlast(told context.Context, stillRuns func() bool) (stop fu
 	}
 }
 
-// forwardOn withdraws what is announced, and waits for the grace period.
-func (d *Director) forwardOn(signals <-chan os.Signal) {
+// forwardForGrace withdraws what is announced, and waits for the grace period.
+func (d *Director) forwardForGrace(signals <-chan os.Signal) {
 	d.log.Info("director withdraws: it forwards for its grace period, and then detaches", "wait", d.gracePeriod)
 	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), d.gracePeriod/2))
 	d.announcers.hooks.Withdraw()
@@ -136,10 +136,10 @@ func (d *Director) forwardOn(signals <-chan os.Signal) {
 	d.log.Info("told again: the director does not wait")
 }
 
-// endAnnouncing ends the sessions with routers, and the calls of hooks. If forwarding goes on,
+// closeAnnouncers ends the sessions with routers, and the calls of hooks. If forwarding goes on,
 // announcements stay. VIPs that this director answers for itself are given up: a process that does
 // not run cannot answer.
-func (d *Director) endAnnouncing() {
+func (d *Director) closeAnnouncers() {
 	if !d.over.Load() {
 		d.announcers.bgp.Resume()
 	}

@@ -105,16 +105,16 @@ func thisProgram() string {
 	return link
 }
 
-// want takes the neighbors of a configuration.
-func (k *bfdKeeper) want(c *model.Config) {
+// configure takes the neighbors of a configuration.
+func (k *bfdKeeper) configure(c *model.Config) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.config = *c
 	k.renew()
 }
 
-// meet takes the routers at the other ends of interfaces.
-func (k *bfdKeeper) meet(routers map[string]netip.Addr) {
+// setRouters takes the routers at the other ends of interfaces.
+func (k *bfdKeeper) setRouters(routers map[string]netip.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.routers = routers
@@ -145,7 +145,7 @@ func (k *bfdKeeper) Sessions() []model.BFDSessionStatus {
 		for _, s := range status.Sessions {
 			if s.Neighbor == w.Neighbor && s.Source == w.Source && s.Multihop == w.Multihop {
 				one = s
-				one.Problem = cmp.Or(lacks(w, &s, &status), s.Problem)
+				one.Problem = cmp.Or(missingFeature(w, &s, &status), s.Problem)
 			}
 		}
 		sessions = append(sessions, one)
@@ -166,9 +166,9 @@ func (k *bfdKeeper) View() *model.BFDStatus {
 	return &status
 }
 
-// fresh returns what was wrong with the process since the last call, if anything was: it may be
+// newFault returns what was wrong with the process since the last call, if anything was: it may be
 // over before the next look.
-func (k *bfdKeeper) fresh() string {
+func (k *bfdKeeper) newFault() string {
 	n, last := k.Faults()
 	if k.seen.Swap(n) == n {
 		return ""
@@ -176,9 +176,9 @@ func (k *bfdKeeper) fresh() string {
 	return last
 }
 
-// lacks says which requests a process does not fulfill because it is of an older version: the
+// missingFeature says which request a process does not fulfill because it is of an older version: the
 // process goes on when weir run is replaced.
-func lacks(want *model.BFDSession, has *model.BFDSessionStatus, process *model.BFDStatus) string {
+func missingFeature(want *model.BFDSession, has *model.BFDSessionStatus, process *model.BFDStatus) string {
 	lacking := ""
 	switch {
 	case want.Authentication != nil && has.Authentication != want.Authentication.Type:
@@ -191,9 +191,9 @@ func lacks(want *model.BFDSession, has *model.BFDSessionStatus, process *model.B
 	return fmt.Sprintf("the weir bfd that runs (version %s, process %d) does not know %s: end it by SIGTERM, and weir run starts its own", process.Version, process.PID, lacking)
 }
 
-// before makes the sessions stand for only those interfaces that have the program and will keep it:
+// beforeSet makes the sessions stand for only those interfaces that have the program and will keep it:
 // the others are about to lose it, and that is no failure.
-func (k *bfdKeeper) before(interfaces []string) {
+func (k *bfdKeeper) beforeSet(interfaces []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if both := common(k.interfaces, interfaces); len(both) > 0 && len(both) < len(k.interfaces) {
@@ -201,8 +201,8 @@ func (k *bfdKeeper) before(interfaces []string) {
 	}
 }
 
-// after makes the sessions stand for the interfaces that have the program now.
-func (k *bfdKeeper) after(interfaces []string) {
+// afterSet makes the sessions stand for the interfaces that have the program now.
+func (k *bfdKeeper) afterSet(interfaces []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.interfaces = interfaces
@@ -222,8 +222,8 @@ func (k *bfdKeeper) admit() {
 	}
 }
 
-// set gives the sessions on, if the program gets packets. A session with only other interfaces
-// keeps them: it is down, and says so.
+// set sets the sessions of the BFD process, if the program gets packets. A session that has only other
+// interfaces keeps them: it is down, and says so.
 func (k *bfdKeeper) set(interfaces []string) {
 	if !k.admitted {
 		return
@@ -237,7 +237,7 @@ func (k *bfdKeeper) set(interfaces []string) {
 	k.Set(sessions)
 }
 
-// common returns the elements that are in both.
+// common returns the elements of a that are in b, too.
 func common(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return !slices.Contains(b, name) })
 }

@@ -29,9 +29,9 @@ func TestBFDBeginsWithTheProgram(t *testing.T) {
 		go k.Run(ctx)
 		c := model.Config{BGP: model.BGP{Neighbors: []model.BGPNeighbor{{Address: netip.MustParseAddr("10.0.0.1"), BFD: &model.BGPNeighborBFD{}}}}}
 		for range 2 { // the engine may set again meanwhile, and the file may change
-			k.want(&c)
-			k.before([]string{"eth0"})
-			k.after([]string{"eth0", "eth1"})
+			k.configure(&c)
+			k.beforeSet([]string{"eth0"})
+			k.afterSet([]string{"eth0", "eth1"})
 		}
 		time.Sleep(time.Minute) // fake time
 		synctest.Wait()

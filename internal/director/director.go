@@ -187,11 +187,11 @@ func (d *Director) readFile(file string) (lost, err error) {
 	return lost, nil
 }
 
-// join makes the parts that forward and announce, and lets each of them know the others.
+// join makes the parts that forward and announce, and gives each of them the others that it needs.
 func (d *Director) join(deps Deps, local *store.File) (err error) {
 	var speaker *bgp.Speaker // tells BFD of routers, and is told by it of lost ones
 	d.bfd = newBFDKeeper(deps, func(status model.BFDStatus) { speaker.SetBFD(status) })
-	speaker = bgp.New(d.bfd.meet, d.log)
+	speaker = bgp.New(d.bfd.setRouters, d.log)
 	d.announcers = announcers{speaker, hooks.New(d.log), neighbor.New(neighborGroup(d.group), d.log)}
 	d.gate = &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
 	d.loads = newLoadReports(d.kernel, d.log)
@@ -250,7 +250,7 @@ func (d *Director) keepHost(deps Deps) {
 	})
 }
 
-// closeLater has something closed with the director.
+// closeLater makes close call a function.
 func (d *Director) closeLater(f func()) { d.closes = append(d.closes, f) }
 
 // close closes what New has opened, the last first.
@@ -295,19 +295,19 @@ func Detach(pin, socket string) error {
 	return nil
 }
 
-// run begins in an order that others rely on: routers are told of VIPs when these are forwarded, not
-// earlier, and clients of the API are answered by a director that runs.
-func (d *Director) run(told context.Context) error {
-	stillRuns := context.AfterFunc(told, d.end) // there is nothing to withdraw yet
+// run starts the parts in an order that others rely on: the datapath forwards before routers learn of
+// VIPs, and the director runs before clients of the API are answered.
+func (d *Director) run(stop context.Context) error {
+	stillRuns := context.AfterFunc(stop, d.end) // there is nothing to withdraw yet
 	var running sync.WaitGroup
-	defer d.endAnnouncing() // the last: everything set until then is told
+	defer d.closeAnnouncers() // the last: everything set until then is told
 	defer running.Wait()
 	defer d.end()
 	defer d.remote.Close()
 	begins := d.begins
 	d.begins = beginning{} // it may be large, and is not needed after the start
 	services, remote := len(begins.file.Services), begins.file.API
-	d.bfd.want(&begins.file)
+	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
 	defer d.loads.receiver.Close()
 	running.Go(func() { d.loads.book.Run(d.ctx) })
@@ -320,7 +320,7 @@ func (d *Director) run(told context.Context) error {
 		return err
 	}
 	d.engine.Announce(d.gate)
-	defer d.outlast(told, stillRuns)()
+	defer d.endAfterGrace(stop, stillRuns)()
 	d.log.Info("director runs", "config", d.File(), "services", services, "pin", d.Pin())
 	defer d.gauge.start(d.ctx, d.log)()
 	d.openAPI(remote)
@@ -353,7 +353,7 @@ func (d *Director) apply(c model.Config) error {
 		return fmt.Errorf("%w, and start it again", err) // it may have dropped them
 	}
 	d.warnOfRestart(c.Director)
-	d.bfd.want(&c)
+	d.bfd.configure(&c)
 	d.openAPI(c.API)
 	d.loads.set(&c)
 	defer d.host.Forget() // something else should hold then
@@ -368,10 +368,10 @@ func (d *Director) apply(c model.Config) error {
 
 // Set is the engine's way to the kernel.
 func (d *Director) Set(table model.Table) error {
-	d.bfd.before(table.Interfaces)
+	d.bfd.beforeSet(table.Interfaces)
 	err := d.kernel.Set(table)
 	if err == nil {
-		d.bfd.after(table.Interfaces)
+		d.bfd.afterSet(table.Interfaces)
 	}
 	d.noteTaken(err)
 	return err

@@ -44,7 +44,7 @@ func changesText(before, after store.State, owner string) string {
 	return ": " + strings.Join(parts, "; ")
 }
 
-// run looks until the context ends. The first look is made before.
+// run looks until the context ends. Its caller makes the first look.
 func (w *watcher) run(ctx context.Context) {
 	d, events := w.d, w.events
 	d.Problems.Follow(func(changes []problems.Change) { events.Add(daemon.ProblemEvents(changes)...) })
@@ -144,7 +144,7 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 		}
 		found = append(found, event)
 	}
-	return fewer(found)
+	return mergeEvents(found)
 }
 
 // redirectEvent is about a backend to which connections are handed over again, or no longer.
@@ -207,8 +207,8 @@ type alike struct {
 	service, state string
 }
 
-// fewer makes one event of events that are alike, if there are more than people read.
-func fewer(events []api.Event) []api.Event {
+// mergeEvents makes one event of events that are alike, if there are more than people read.
+func mergeEvents(events []api.Event) []api.Event {
 	if len(events) <= mostOfOneLook {
 		return events
 	}
@@ -224,15 +224,15 @@ func fewer(events []api.Event) []api.Event {
 	var list []api.Event
 	for i, key := range order {
 		if left := order[i:]; len(list) == mostOfOneLook-1 && len(left) > 1 {
-			return append(list, ofMoreServices(left, of))
+			return append(list, mergeServices(left, of))
 		}
-		list = append(list, together(key, of[key]))
+		list = append(list, mergeAlike(key, of[key]))
 	}
 	return list
 }
 
-// together makes one event of many.
-func together(key alike, events []api.Event) api.Event {
+// mergeAlike makes one event of many.
+func mergeAlike(key alike, events []api.Event) api.Event {
 	if len(events) == 1 {
 		return events[0]
 	}
@@ -251,8 +251,8 @@ func together(key alike, events []api.Event) api.Event {
 		Text: fmt.Sprintf("%d backends of service %s %s: %s", len(events), key.service, is, model.Some(names))}
 }
 
-// ofMoreServices is one event for all that have no room.
-func ofMoreServices(left []alike, of map[alike][]api.Event) api.Event {
+// mergeServices is one event for all that have no room.
+func mergeServices(left []alike, of map[alike][]api.Event) api.Event {
 	e := api.Event{Kind: api.EventHealth}
 	services := map[string]bool{}
 	var names []string

@@ -22,11 +22,11 @@ func downs(services, backends int) (events []api.Event) {
 
 // Few events stay as they are; many are merged into few, which count all backends.
 func TestManyBackendsAreFewEvents(t *testing.T) {
-	if got := fewer(downs(4, 5)); len(got) != 20 || got[19].Backend != "b4" {
+	if got := mergeEvents(downs(4, 5)); len(got) != 20 || got[19].Backend != "b4" {
 		t.Errorf("20 events become %d", len(got))
 	}
 	for _, test := range []struct{ services, backends, events int }{{1, 21, 1}, {1, 500, 1}, {3, 500, 3}, {20, 25, 20}, {21, 1, 20}, {500, 1, 20}, {1000, 50, 20}} {
-		got := fewer(downs(test.services, test.backends))
+		got := mergeEvents(downs(test.services, test.backends))
 		if len(got) != test.events {
 			t.Errorf("%d backends of each of %d services are %d events, want %d", test.backends, test.services, len(got), test.events)
 		}
@@ -39,17 +39,17 @@ func TestManyBackendsAreFewEvents(t *testing.T) {
 			t.Errorf("%d backends of each of %d services are %d bytes about %d of them, error %v", test.backends, test.services, len(text), count, err)
 		}
 	}
-	if got := fewer(downs(1, 500))[0]; got.Text != "500 backends of service s0 are down: b0, b1, b2, b3, b4 and 495 more" || got.State != "down" || got.Service != "s0" || got.Backends != 500 {
+	if got := mergeEvents(downs(1, 500))[0]; got.Text != "500 backends of service s0 are down: b0, b1, b2, b3, b4 and 495 more" || got.State != "down" || got.Service != "s0" || got.Backends != 500 {
 		t.Errorf("500 backends of a service are %+v", got)
 	}
-	if got := fewer(downs(500, 1))[19].Text; got != "481 backends of 481 more services have changed, too: of s19, s20, s21, s22, s23 and 476 more" {
+	if got := mergeEvents(downs(500, 1))[19].Text; got != "481 backends of 481 more services have changed, too: of s19, s20, s21, s22, s23 and 476 more" {
 		t.Errorf("of 500 services the last event says %q", got)
 	}
 	mixed := downs(1, 30)
 	for i := range mixed[:10] {
 		mixed[i].Kind = api.EventRedirect
 	}
-	if got := fewer(mixed); len(got) != 2 || !strings.HasPrefix(got[0].Text, "10 backends of service s0 cannot be redirected to: b0") || got[1].Backends != 20 {
+	if got := mergeEvents(mixed); len(got) != 2 || !strings.HasPrefix(got[0].Text, "10 backends of service s0 cannot be redirected to: b0") || got[1].Backends != 20 {
 		t.Errorf("two kinds are %+v", got)
 	}
 }

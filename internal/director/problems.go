@@ -18,9 +18,9 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// gather lists what is wrong with those parts that say so when they are asked. Only one caller asks
-// at a time: else an earlier result could be listed after a later one, and problems would seem to
-// end and to begin again.
+// gather lists the problems of those parts that do not list them themselves. Callers take turns: else
+// an earlier result could be listed after a later one, and problems would seem to end and to begin
+// again.
 func (d *Director) gather() {
 	d.gathering.Lock()
 	defer d.gathering.Unlock()
@@ -29,23 +29,23 @@ func (d *Director) gather() {
 	d.Problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
 	d.Problems.Warn(model.ProblemHealth, "", d.checker.Prevented())
 	d.Problems.Warn(model.ProblemGroup, "listen", d.members.problem())
-	d.Problems.Replace(model.ProblemBackend, append(ofBackends(d.kernel.Unreachable(mostUnreachable)), ofMoved(d.kernel.Moved(mostUnreachable))...))
+	d.Problems.Replace(model.ProblemBackend, append(unreachableProblems(d.kernel.Unreachable(mostUnreachable)), movedProblems(d.kernel.Moved(mostUnreachable))...))
 	host, interfaces := daemon.UpkeepProblems(d.host.Status())
 	d.Problems.Replace(model.ProblemHost, append(host, d.examiner.Problems()...))
-	d.Problems.Replace(model.ProblemInterface, slices.Concat(interfaces, ofInterfaces(d.kernel.Renamed()), daemon.OfLowered(d.kernel.Lowered(), "weir run")))
+	d.Problems.Replace(model.ProblemInterface, slices.Concat(interfaces, renamedProblems(d.kernel.Renamed()), daemon.MTUProblems(d.kernel.Lowered(), "weir run")))
 	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()
-	d.Problems.Replace(model.ProblemBGP, append(ofBGP(sessions), bgpPasswords(&config.BGP, sessions)...))
-	d.Problems.Replace(model.ProblemBFD, append(ofBFD(view, d.bfd.fresh()), bfdPasswords(&config, view)...))
-	d.Problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
-	d.Problems.Replace(model.ProblemService, append(withoutOwners(config.Services, d.keeper.Log), daemon.OfCrowds(d.kernel.Crowded())...))
-	d.Problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
+	d.Problems.Replace(model.ProblemBGP, append(bgpProblems(sessions), bgpPasswordProblems(&config.BGP, sessions)...))
+	d.Problems.Replace(model.ProblemBFD, append(bfdProblems(view, d.bfd.newFault()), bfdPasswordProblems(&config, view)...))
+	d.Problems.Replace(model.ProblemHook, hookProblems(d.announcers.hooks.Status()))
+	d.Problems.Replace(model.ProblemService, append(ownerlessProblems(config.Services, d.keeper.Log), daemon.CrowdProblems(d.kernel.Crowded())...))
+	d.Problems.Replace(model.ProblemNeighbor, neighborProblems(d.announcers.neighbor.Status()))
 }
 
 // mostUnreachable bounds how many backends are listed: a link that is down may take thousands along.
 const mostUnreachable = 100
 
-// ofBackends are the problems of backends to which there is no way.
-func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
+// unreachableProblems are the problems of backends to which there is no way.
+func unreachableProblems(unreachable []model.UnreachableBackend) []model.Problem {
 	found := make([]model.Problem, len(unreachable))
 	for i, b := range unreachable {
 		found[i] = model.Problem{Part: b.Service + "/" + b.Backend, Severity: model.SeverityWarning,
@@ -54,8 +54,8 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 	return found
 }
 
-// ofMoved are the problems of next hops whose MAC address has changed. Nobody may have meant that.
-func ofMoved(moved []model.MovedNeighbor) (found []model.Problem) {
+// movedProblems are the problems of next hops whose MAC address has changed. Nobody may have meant that.
+func movedProblems(moved []model.MovedNeighbor) (found []model.Problem) {
 	for i := range moved {
 		m := &moved[i]
 		p := model.Problem{Part: m.Address.String(), Severity: model.SeverityWarning}
@@ -75,9 +75,9 @@ func ofMoved(moved []model.MovedNeighbor) (found []model.Problem) {
 	return found
 }
 
-// withoutOwners are the problems of services without a backend for new connections. A ring needs
+// ownerlessProblems are the problems of services without a backend for new connections. A ring needs
 // owners, so the backends that last had a weight go on to get all new connections.
-func withoutOwners(services []model.Service, logOf func(model.ServiceID) (model.Log, bool)) (found []model.Problem) {
+func ownerlessProblems(services []model.Service, logOf func(model.ServiceID) (model.Log, bool)) (found []model.Problem) {
 	for i := range services {
 		s := &services[i]
 		if len(s.Backends) == 0 || slices.ContainsFunc(s.Backends, owns) {
@@ -97,10 +97,10 @@ func withoutOwners(services []model.Service, logOf func(model.ServiceID) (model.
 // owns reports whether new connections should go to a backend.
 func owns(b model.Backend) bool { return b.State != model.Draining && b.Weight > 0 }
 
-// ofBGP are the problems of wanted sessions that do not exist or have a problem, and of addresses
+// bgpProblems are the problems of wanted sessions that do not exist or have a problem, and of addresses
 // where neighbors cannot connect. A problem of this host is an error; a neighbor may do something
 // on purpose.
-func ofBGP(s model.BGPStatus) (found []model.Problem) {
+func bgpProblems(s model.BGPStatus) (found []model.Problem) {
 	for _, l := range s.Listen {
 		if l.Problem != "" {
 			found = append(found, model.Problem{Part: l.Address.String(), Text: fmt.Sprintf("passive neighbors cannot connect to %v: %s", l.Address, l.Problem)})
@@ -127,9 +127,9 @@ func ofBGP(s model.BGPStatus) (found []model.Problem) {
 	return found
 }
 
-// ofBFD are the problems of sessions that are not up, or not as configured, and of the process that
+// bfdProblems are the problems of sessions that are not up, or not as configured, and of the process that
 // has them, even if that problem is over. view is nil if no sessions are wanted.
-func ofBFD(view *model.BFDStatus, fault string) (found []model.Problem) {
+func bfdProblems(view *model.BFDStatus, fault string) (found []model.Problem) {
 	if view == nil {
 		return nil
 	}
@@ -158,8 +158,8 @@ func ofBFD(view *model.BFDStatus, fault string) (found []model.Problem) {
 	return found
 }
 
-// ofHooks are the problems of hooks that have not taken what they are told.
-func ofHooks(hooks []model.HookStatus) (found []model.Problem) {
+// hookProblems are the problems of hooks that have not taken the current VIPs.
+func hookProblems(hooks []model.HookStatus) (found []model.Problem) {
 	for _, h := range hooks {
 		if !h.Current && h.Problem != "" {
 			found = append(found, model.Problem{Part: h.Name, Text: fmt.Sprintf("hook %q has not taken which VIPs are up: %s", h.Name, h.Problem)})
@@ -168,8 +168,8 @@ func ofHooks(hooks []model.HookStatus) (found []model.Problem) {
 	return found
 }
 
-// ofNeighbor are the reasons why VIPs are not answered for by ARP and NDP.
-func ofNeighbor(s model.NeighborStatus) (found []model.Problem) {
+// neighborProblems are the reasons why VIPs are not answered for by ARP and NDP.
+func neighborProblems(s model.NeighborStatus) (found []model.Problem) {
 	if s.Problem != "" {
 		found = append(found, model.Problem{Text: s.Problem})
 	}
@@ -186,9 +186,9 @@ func ofNeighbor(s model.NeighborStatus) (found []model.Problem) {
 	return found
 }
 
-// ofInterfaces are the interfaces that the configuration knows by a former name: after the next
+// renamedProblems are the interfaces that the configuration knows by a former name: after the next
 // boot of the host they would not be found.
-func ofInterfaces(renamed map[string]string) (found []model.Problem) {
+func renamedProblems(renamed map[string]string) (found []model.Problem) {
 	for name, now := range renamed {
 		found = append(found, model.Problem{Part: now, Severity: model.SeverityWarning,
 			Text: fmt.Sprintf("interface %s is called %s now", name, now), Fix: "name it so in director.interfaces"})
@@ -196,9 +196,9 @@ func ofInterfaces(renamed map[string]string) (found []model.Problem) {
 	return found
 }
 
-// bgpPasswords are the problems of sessions that go on, and could not begin again: their password
+// bgpPasswordProblems are the problems of sessions that go on, and could not begin again: their password
 // cannot be read any more. A session that is not there says so itself.
-func bgpPasswords(c *model.BGP, s model.BGPStatus) (found []model.Problem) {
+func bgpPasswordProblems(c *model.BGP, s model.BGPStatus) (found []model.Problem) {
 	goesOn := map[string]bool{}
 	for _, n := range s.Neighbors {
 		goesOn[n.Name()] = n.State == model.SessionEstablished && n.Problem == ""
@@ -212,8 +212,8 @@ func bgpPasswords(c *model.BGP, s model.BGPStatus) (found []model.Problem) {
 	return found
 }
 
-// bfdPasswords are the same of BFD. view is nil if no sessions are wanted.
-func bfdPasswords(c *model.Config, view *model.BFDStatus) (found []model.Problem) {
+// bfdPasswordProblems are the same of BFD. view is nil if no sessions are wanted.
+func bfdPasswordProblems(c *model.Config, view *model.BFDStatus) (found []model.Problem) {
 	if view == nil {
 		return nil
 	}

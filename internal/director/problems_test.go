@@ -37,8 +37,8 @@ func TestLostPasswordsAreProblems(t *testing.T) {
 			bgp, session = model.SessionEstablished, bfd.Up
 		}
 		for kind, found := range map[string][]model.Problem{
-			"BGP": bgpPasswords(&c.BGP, model.BGPStatus{Neighbors: []model.BGPNeighborStatus{{Address: neighbor, State: bgp}, {Address: c.BGP.Neighbors[1].Address, State: bgp}}}),
-			"BFD": bfdPasswords(&c, &model.BFDStatus{Sessions: []model.BFDSessionStatus{{Neighbor: neighbor, State: session.String()}}}),
+			"BGP": bgpPasswordProblems(&c.BGP, model.BGPStatus{Neighbors: []model.BGPNeighborStatus{{Address: neighbor, State: bgp}, {Address: c.BGP.Neighbors[1].Address, State: bgp}}}),
+			"BFD": bfdPasswordProblems(&c, &model.BFDStatus{Sessions: []model.BFDSessionStatus{{Neighbor: neighbor, State: session.String()}}}),
 		} {
 			if (len(found) == 1) != test.want || test.want && (found[0].Part != "10.0.0.2" || !strings.HasPrefix(found[0].Text, "the session with 10.0.0.2 goes on, and cannot begin again: ")) {
 				t.Errorf("%s, session there: %t, file %q: it lists %+v", kind, test.up, test.text, found)

@@ -22,7 +22,7 @@ const (
 	groupPatience = 3 * time.Second
 )
 
-// beginning is what a director begins with. It has one version of the file, or two.
+// beginning is what a director begins with.
 type beginning struct {
 	file    model.Config  // the version that should run
 	text    []byte        // its text; nil: the file is refused, and this is the version that ran last
@@ -68,7 +68,7 @@ func (d *Director) begin(b beginning) (patience time.Duration, err error) {
 	d.Offer(b.file, b.text)
 	if !current {
 		// The directors' fingerprints are in the group's etcd, too: while that does not answer, no
-		// director can tell anything.
+		// director can send its flows.
 		return startPatience - time.Since(began), nil
 	}
 	return groupPatience, nil
@@ -77,7 +77,7 @@ func (d *Director) begin(b beginning) (patience time.Duration, err error) {
 // admit waits for the flows that the group remembers, and lets packets in. Packets come as soon as
 // routers are told, and some earlier: a router that kept its routes while a host was gone sends at
 // once when the host is back. A director that had no program before lets packets in when it knows
-// their backends: a wrong guess breaks a connection, and the director would tell it to the others.
+// their backends: a wrong guess breaks a connection, and the other directors would take it over.
 func (d *Director) admit(b beginning, patience time.Duration) error {
 	d.members.await(d.ctx, patience)
 	if err := d.ctx.Err(); err != nil {
@@ -123,7 +123,7 @@ func (d *Director) beginFile(b beginning) error {
 		d.Problems.Report(model.ProblemFile, d.File(), b.refused)
 	}
 	used := d.keeper.File()
-	d.bfd.want(&used)
+	d.bfd.configure(&used)
 	d.loads.set(&used)
 	return nil
 }
