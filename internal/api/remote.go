@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // Bounds on what strangers can take.
@@ -246,14 +247,8 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 
 // slow makes a stranger wait that asks too often.
 func (r *Remote) slow(request *http.Request) {
-	if r.strangers.take(hostOf(request.RemoteAddr)) {
-		return
-	}
-	pause := time.NewTimer(strangerPause)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-request.Context().Done():
+	if !r.strangers.take(hostOf(request.RemoteAddr)) {
+		retry.Sleep(request.Context(), strangerPause)
 	}
 }
 

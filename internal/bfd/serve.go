@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // Request is what one line of the control socket asks for. Each is answered by a line with a
@@ -114,10 +115,7 @@ func (s *Server) accept(ctx context.Context, listener net.Listener, all *sync.Wa
 		}
 		if err != nil { // out of descriptors, say
 			s.log.Error("accept on the BFD socket", "error", err)
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
+			retry.Sleep(ctx, time.Second)
 			continue
 		}
 		all.Go(func() {

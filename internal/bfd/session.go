@@ -98,15 +98,15 @@ func (s *session) on(index int) {
 	}
 }
 
-// retry is how long after an error a socket is tried again.
-const retry = time.Second
+// tryAgain is how long after an error a socket is tried again.
+const tryAgain = time.Second
 
 // open makes the sender, unless that has just failed.
 func (s *session) open(now time.Time, random *rand.Rand) bool {
 	if s.sender != nil {
 		return true
 	}
-	if !s.tried.IsZero() && now.Sub(s.tried) < retry {
+	if !s.tried.IsZero() && now.Sub(s.tried) < tryAgain {
 		return false
 	}
 	s.tried = now

@@ -134,7 +134,7 @@ func (s *Speaker) turn() {
 		s.receive(r)
 	}
 	now := time.Now()
-	if len(s.problems) > 0 && now.Sub(s.tried) >= retry {
+	if len(s.problems) > 0 && now.Sub(s.tried) >= tryAgain {
 		s.listen(now)
 	}
 	if !s.expiry.IsZero() && !now.Before(s.expiry) {
@@ -157,7 +157,7 @@ func (s *Speaker) turn() {
 
 // next is when the next turn is due at the latest.
 func (s *Speaker) next(now time.Time) time.Time {
-	next := now.Add(retry)
+	next := now.Add(tryAgain)
 	if !s.expiry.IsZero() && s.expiry.Before(next) {
 		next = s.expiry
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/retry"
 )
 
 // listener accepts the connections of passive neighbors at one address.
@@ -102,11 +104,7 @@ func (s *Speaker) serve(ctx context.Context, l *listener, a netip.Addr) {
 		}
 		l.problem, l.socket = problem, nil
 		s.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(lastPause):
-		}
+		retry.Sleep(ctx, lastPause)
 	}
 }
 

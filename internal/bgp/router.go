@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // The times for finding the router on an interface, and for being found by it. RFC 4861 has longer
@@ -89,10 +90,7 @@ func (s *Speaker) seek(ctx context.Context, d *discovery, name string) {
 			return
 		}
 		s.note(d, name, netip.Addr{}, err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		retry.Sleep(ctx, time.Second)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // The pauses between connections: the first, the longest if the neighbor is not reached, and the
@@ -160,12 +161,7 @@ func rest(ctx context.Context, pause time.Duration) {
 	if pause == 0 {
 		return
 	}
-	wait := time.NewTimer(pause + rand.N(pause/4))
-	defer wait.Stop()
-	select {
-	case <-ctx.Done():
-	case <-wait.C:
-	}
+	retry.Sleep(ctx, pause+rand.N(pause/4))
 }
 
 // connectOnce is one connection, from its beginning to its end.

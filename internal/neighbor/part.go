@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // part is a director's part in its group.
@@ -22,7 +23,7 @@ type part struct {
 
 	giving map[netip.Addr]bool // VIPs that were given up, until the group confirms it
 	busy   atomic.Bool         // a write is under way
-	pause  time.Duration       // after a failed attempt; owned by the writer
+	pauses retry.Backoff       // after failed writes; owned by the writer
 }
 
 // The bounds of the pause after a failed write.
@@ -40,7 +41,8 @@ const leavePatience = 2 * time.Second
 
 func (t *turn) newPart(ctx context.Context, self netip.Addr, lease time.Duration) *part {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &part{Speaker: t.Speaker, self: self, stop: cancel, giving: map[netip.Addr]bool{}}
+	p := &part{Speaker: t.Speaker, self: self, stop: cancel, giving: map[netip.Addr]bool{},
+		pauses: retry.Backoff{First: firstPause, Last: lastPause}}
 	p.guard.allow(0)
 	p.registry = t.join(self, lease, p.notify)
 	p.running.Go(func() { p.renew(ctx, lease) })
@@ -72,8 +74,8 @@ func (p *part) renew(ctx context.Context, lease time.Duration) {
 				p.notify()
 			}
 		}
-		wait(ctx, pause-min(pause, p.guard.clock()-began))
-		wait(ctx, firstPause)
+		retry.Sleep(ctx, pause-min(pause, p.guard.clock()-began))
+		retry.Sleep(ctx, firstPause)
 	}
 }
 
@@ -94,13 +96,6 @@ func (p *part) note(ctx context.Context, problem string) {
 
 // minPatience is the least time that etcd has for an answer: it writes to its disk first.
 const minPatience = 500 * time.Millisecond
-
-func wait(ctx context.Context, pause time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause):
-	}
-}
 
 // keep returns the VIPs that this director goes on answering for, and those that it gives up. It does
 // not answer for those again, whatever is decided later, until the group knows it: another director may
@@ -127,13 +122,14 @@ func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []n
 	}
 	p.running.Go(func() {
 		err := p.tell(ctx, offer, offers, d)
-		p.pause = min(max(2*p.pause, firstPause), lastPause)
 		if err == nil {
-			p.pause = 0
-		} else if ctx.Err() == nil {
-			p.log.Debug("the group cannot be told who answers for VIPs", "error", err)
+			p.pauses.Reset()
+		} else {
+			if ctx.Err() == nil {
+				p.log.Debug("the group cannot be told who answers for VIPs", "error", err)
+			}
+			retry.Sleep(ctx, p.pauses.Next())
 		}
-		wait(ctx, p.pause)
 		p.busy.Store(false)
 		p.notify()
 	})
