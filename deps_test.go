@@ -253,7 +253,9 @@ func builtOf(t *testing.T, folder string, environment ...string) string {
 	if err != nil {
 		t.Fatalf("list what %s is built of: %v", folder, err)
 	}
-	list := slices.DeleteFunc(strings.Split(string(out), "\n"), func(of string) bool { return strings.HasPrefix(of+"/", module) || strings.HasPrefix(of, strings.TrimSuffix(module, "/")+" ") })
+	list := slices.DeleteFunc(strings.Split(string(out), "\n"), func(of string) bool {
+		return strings.HasPrefix(of+"/", module) || strings.HasPrefix(of, strings.TrimSuffix(module, "/")+" ")
+	})
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), "\n")
 }
