@@ -24,9 +24,8 @@ type Evidence struct {
 	blind   bool // there may be reports that this director has not seen yet
 	reports map[netip.Addr]model.AgentReport
 	latest  time.Time // the clock of a report from later than this is wrong
-	// rings that were asked for since Renew, and before it: one ring costs milliseconds.
-	rings, before map[digest]maglev.Generation
-	noRoom        bool
+	rings   recentRings
+	noRoom  bool
 }
 
 // Guesses is what the datapath sees of connections that no director remembers.
@@ -45,7 +44,7 @@ func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, n
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.reports, e.blind, e.latest = reports, !known, now.Add(model.MostAhead)
-	e.before, e.rings = e.rings, map[digest]maglev.Generation{}
+	e.rings.age()
 }
 
 // Crowd says whether the rows of all generations that may be needed have no room: then no
@@ -112,7 +111,7 @@ func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.G
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	needed := model.NewSlotSet(int(g.Slots))
-	ring := e.ring(g)
+	ring := e.rings.of(g)
 	if len(ring.Owners) == 0 {
 		return needed
 	}
@@ -149,21 +148,6 @@ func (e *Evidence) Heard(s *model.Service) func(netip.AddrPort) model.Heard {
 		}
 		return h
 	}
-}
-
-func (e *Evidence) ring(g *model.Generation) maglev.Generation {
-	key := ringDigest(g)
-	ring, known := e.rings[key]
-	if !known {
-		if ring, known = e.before[key]; !known {
-			ring = makeRing(g)
-		}
-		if e.rings == nil {
-			e.rings = map[digest]maglev.Generation{}
-		}
-		e.rings[key] = ring
-	}
-	return ring
 }
 
 // word is the report of a member's agent about a service.
@@ -229,7 +213,7 @@ func (e *Evidence) namers(g *model.Generation, newer []model.Generation) namers 
 				positions[j] = uint32(at)
 			}
 		}
-		all = append(all, namer{e.ring(n), placesOnBackups(n), n.Kept, positions})
+		all = append(all, namer{e.rings.of(n), placesOnBackups(n), n.Kept, positions})
 	}
 	return all
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"weir.io/weir/internal/maglev"
+	"weir.io/weir/internal/model"
 )
 
 // memory holds only the values that were asked for last time: it is bounded by what is in use.
@@ -60,6 +61,28 @@ func inParallel(n int, do func(i int)) {
 		})
 	}
 	workers.Wait()
+}
+
+// recentRings are the rings that were asked for lately: one costs milliseconds.
+type recentRings struct{ now, before map[digest]maglev.Generation }
+
+// age forgets the rings that were not asked for since the call before.
+func (r *recentRings) age() { r.now, r.before = nil, r.now }
+
+func (r *recentRings) of(g *model.Generation) maglev.Generation {
+	key := ringDigest(g)
+	ring, known := r.now[key]
+	if known {
+		return ring
+	}
+	if ring, known = r.before[key]; !known {
+		ring = makeRing(g)
+	}
+	if r.now == nil {
+		r.now = map[digest]maglev.Generation{}
+	}
+	r.now[key] = ring
+	return ring
 }
 
 // mostRingSlots bounds the slots of the rings that a planner remembers, of 8 bytes each. Rings are

@@ -16,7 +16,7 @@ const mostPlacements = 64
 // milliseconds, and is for concurrent use. The zero value is ready.
 type Placements struct {
 	mu    sync.Mutex
-	rings map[digest]maglev.Generation
+	rings recentRings
 }
 
 // Of returns the backend on which a generation of a service's log places a flow, and its backup;
@@ -47,17 +47,10 @@ func (p *Placements) Of(g *model.Generation, f model.Flow, salt uint64, places b
 func (p *Placements) ring(g *model.Generation) maglev.Generation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := ringDigest(g)
-	ring, known := p.rings[key]
-	if known {
-		return ring
+	if len(p.rings.now) >= mostPlacements/2 {
+		p.rings.age()
 	}
-	if p.rings == nil || len(p.rings) >= mostPlacements {
-		p.rings = map[digest]maglev.Generation{}
-	}
-	ring = makeRing(g)
-	p.rings[key] = ring
-	return ring
+	return p.rings.of(g)
 }
 
 // Owners returns the owner of each slot of a generation's ring; invalid: it has none.
