@@ -56,7 +56,7 @@ func (s *Server) planSet(ctx context.Context, in *planSet) (*plannedSet, error) 
 	if err != nil {
 		return nil, err
 	}
-	p.SetChange.fill()
+	fill(&p.SetChange)
 	p.Services, p.Limits = orEmpty(p.Services), orEmpty(p.Limits)
 	for i := range p.Services {
 		p.Services[i].Backends, p.Services[i].Risks = orEmpty(p.Services[i].Backends), orEmpty(p.Services[i].Risks)

@@ -52,12 +52,11 @@ type SetText struct {
 	Part float64 // of the way there from the current set; 0: all of it
 }
 
-// Condition is what must hold for a set before it is replaced. The zero value demands nothing.
-type Condition struct {
-	Tags []string // one of them is the set's
-	Some bool     // there is a set
-	None bool     // there is no set
-}
+// Condition and SetChange are sent with sets, and answered to them.
+type (
+	Condition = model.SetCondition
+	SetChange = model.SetChange
+)
 
 // Set is what one owner wants. GET returns it in the form in which it is put.
 type Set struct {
@@ -73,17 +72,6 @@ type SetInfo struct {
 	Services int    `json:"services"`
 	ETag     string `json:"etag" doc:"for If-Match"`
 	Fixed    bool   `json:"fixed,omitempty" doc:"it is the director's own file, and can only be got"`
-}
-
-// SetChange is how a set changed: services by their names, in order.
-type SetChange struct {
-	Revision uint64   `json:"revision"` // of the state that has it
-	Tag      string   `json:"-"`        // of the set
-	Added    []string `json:"added"`
-	Changed  []string `json:"changed"`
-	Removed  []string `json:"removed"`
-	// Moves are what happens to the slots of changed services.
-	Moves []model.Move `json:"moves"`
 }
 
 // OwnerPath is whose set a request is about.
@@ -202,12 +190,12 @@ func answerChange(c SetChange, err error) (*changedSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.fill()
+	fill(&c)
 	return &changedSet{ETag: strconv.Quote(c.Tag), Body: c}, nil
 }
 
 // fill makes JSON say [] and not null.
-func (c *SetChange) fill() {
+func fill(c *SetChange) {
 	c.Added, c.Changed, c.Removed, c.Moves = orEmpty(c.Added), orEmpty(c.Changed), orEmpty(c.Removed), orEmpty(c.Moves)
 }
 

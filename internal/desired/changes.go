@@ -13,14 +13,6 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Change is how a set changed: services by their names.
-type Change struct {
-	Revision                uint64 // of the state that has it
-	Tag                     string // of the set
-	Added, Changed, Removed []string
-	Moves                   []model.Move // what happens to the slots of changed services
-}
-
 // changedService is a service before and after a change of its set; nil: it does not exist.
 type changedService struct{ before, after *store.Document }
 
@@ -48,8 +40,8 @@ func differences(before, after store.Set) (list []changedService) {
 }
 
 // ChangeOf lists what differs between two states of an owner's set.
-func ChangeOf(before, after store.State, owner string) Change {
-	change := Change{Revision: after.Revision, Tag: after.Sets[owner].Tag()}
+func ChangeOf(before, after store.State, owner string) model.SetChange {
+	change := model.SetChange{Revision: after.Revision, Tag: after.Sets[owner].Tag()}
 	for _, s := range differences(before.Sets[owner], after.Sets[owner]) {
 		switch {
 		case s.before == nil:
@@ -64,8 +56,9 @@ func ChangeOf(before, after store.State, owner string) Change {
 	return change
 }
 
-// withMoves adds what happens to the slots of changed services.
-func (c Change) withMoves(before, after store.State, owner string) Change {
+// changeWithMoves is ChangeOf with what happens to the slots of changed services.
+func changeWithMoves(before, after store.State, owner string) model.SetChange {
+	c := ChangeOf(before, after, owner)
 	from, to := engine.Services{Logs: engine.Logs{}}, engine.Services{Logs: engine.Logs{}}
 	for _, s := range differences(before.Sets[owner], after.Sets[owner]) {
 		if s.before != nil && s.after != nil {
@@ -79,7 +72,7 @@ func (c Change) withMoves(before, after store.State, owner string) Change {
 
 // Planned says what a put would change.
 type Planned struct {
-	Change
+	model.SetChange
 	Base     string // tag of the current set; "": there is none
 	Group    bool   // other directors would apply it, too
 	Services []PlannedService
@@ -100,7 +93,7 @@ func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Servic
 	if err != nil {
 		return Planned{}, err
 	}
-	planned := Planned{Change: ChangeOf(before, after, owner), Group: k.group != nil}
+	planned := Planned{SetChange: ChangeOf(before, after, owner), Group: k.group != nil}
 	if set, had := before.Sets[owner]; had {
 		planned.Base = set.Tag()
 	}

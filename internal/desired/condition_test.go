@@ -24,21 +24,23 @@ func beside(n int) []model.Service {
 func TestConditions(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
 		d.set(t, web("a", 2))
-		put := func(n int, when Condition) (Change, error) { return d.Put(t.Context(), "cli", beside(n), when) }
-		if _, err := put(2, Condition{Some: true}); !errors.Is(err, ErrOtherSet) {
+		put := func(n int, when model.SetCondition) (model.SetChange, error) {
+			return d.Put(t.Context(), "cli", beside(n), when)
+		}
+		if _, err := put(2, model.SetCondition{Some: true}); !errors.Is(err, ErrOtherSet) {
 			t.Errorf("a set that there is not is replaced: %v", err)
 		}
-		first, err := put(2, Condition{None: true})
+		first, err := put(2, model.SetCondition{None: true})
 		if err != nil || first.Tag != store.TagOf(beside(2)) {
 			t.Fatalf("the first set: %+v, %v", first, err)
 		}
 		for _, test := range []struct {
-			when Condition
+			when model.SetCondition
 			good bool
 		}{
-			{Condition{None: true}, false}, {Condition{Tags: []string{"x"}}, false},
-			{Condition{Tags: []string{"x", first.Tag}}, true}, {Condition{Tags: []string{first.Tag}}, false},
-			{Condition{Some: true}, true}, {Condition{}, true},
+			{model.SetCondition{None: true}, false}, {model.SetCondition{Tags: []string{"x"}}, false},
+			{model.SetCondition{Tags: []string{"x", first.Tag}}, true}, {model.SetCondition{Tags: []string{first.Tag}}, false},
+			{model.SetCondition{Some: true}, true}, {model.SetCondition{}, true},
 		} {
 			if _, err := put(3, test.when); (err == nil) != test.good || err != nil && !errors.Is(err, ErrOtherSet) {
 				t.Errorf("a put with %+v gives %v", test.when, err)
@@ -57,7 +59,7 @@ func TestConcurrentWritersLoseNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
 		d.set(t, web("a", 2))
 		const writers = 12
-		if _, err := d.Put(t.Context(), "cli", beside(1), Condition{}); err != nil {
+		if _, err := d.Put(t.Context(), "cli", beside(1), model.SetCondition{}); err != nil {
 			t.Fatal(err)
 		}
 		var refused int
@@ -73,7 +75,7 @@ func TestConcurrentWritersLoseNothing(t *testing.T) {
 					services[0].Backends = append(slices.Clone(services[0].Backends), b)
 					c := config(services...)
 					c.Services[0].Retention = services[0].Retention
-					_, err := d.Put(t.Context(), "cli", c.Services, Condition{Tags: []string{set.Tag()}})
+					_, err := d.Put(t.Context(), "cli", c.Services, model.SetCondition{Tags: []string{set.Tag()}})
 					if err == nil {
 						return
 					}
@@ -99,8 +101,10 @@ func TestConcurrentWritersLoseNothing(t *testing.T) {
 func TestInTurn(t *testing.T) {
 	one, two, three := beside(1), beside(2), beside(3)
 	set := store.Set{Documents: []store.Document{{Service: one[0]}}}
-	tag := func(services []model.Service) Condition { return Condition{Tags: []string{store.TagOf(services)}} }
-	puts := []*proposal{{services: two, when: tag(one)}, {services: three, when: tag(one)}, {services: three, when: tag(two)}, {services: one, when: Condition{None: true}}}
+	tag := func(services []model.Service) model.SetCondition {
+		return model.SetCondition{Tags: []string{store.TagOf(services)}}
+	}
+	puts := []*proposal{{services: two, when: tag(one)}, {services: three, when: tag(one)}, {services: three, when: tag(two)}, {services: one, when: model.SetCondition{None: true}}}
 	services, replaced := inTurn(set, true, puts)
 	var errs []string
 	for _, p := range puts {

@@ -13,16 +13,16 @@ import (
 // forwarded. Their logs are used unchanged until the next are given: the client that gives them
 // writes them for several directors. The sets that a group's directors share in a store have logs
 // of the group, so none can be given for them.
-func (k *Keeper) Give(_ context.Context, owner string, documents []model.Document) (Change, error) {
+func (k *Keeper) Give(_ context.Context, owner string, documents []model.Document) (model.SetChange, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if why := k.refuses(owner); why != "" {
-		return Change{}, &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner, FieldError: model.FieldError{Problem: why}}}}
+		return model.SetChange{}, &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner, FieldError: model.FieldError{Problem: why}}}}
 	}
 	before := k.state
 	after, err := k.update(k.local, k.giving(owner, documents))
 	if err != nil {
-		return Change{}, err
+		return model.SetChange{}, err
 	}
 	k.state = after
 	if after.Revision == before.Revision {

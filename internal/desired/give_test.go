@@ -64,7 +64,7 @@ func TestGivenLogsStay(t *testing.T) {
 			t.Errorf("after that the log is %+v", log)
 		}
 		// An ordinary set takes it over, and its logs with it.
-		if _, err := next.Put(t.Context(), "kube.edge.0", beside(4), Condition{}); err != nil {
+		if _, err := next.Put(t.Context(), "kube.edge.0", beside(4), model.SetCondition{}); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Hour)

@@ -154,7 +154,7 @@ func (k *Keeper) with(shared store.State) store.State {
 
 // putShared is put for a set that the group shares. No lock is held while etcd is asked: what other
 // directors write meanwhile is applied, and the change is made again from it.
-func (k *Keeper) putShared(owner string, l *logChange) (Change, error) {
+func (k *Keeper) putShared(owner string, l *logChange) (model.SetChange, error) {
 	k.mu.Lock()
 	before := k.shared
 	k.mu.Unlock()
@@ -162,16 +162,16 @@ func (k *Keeper) putShared(owner string, l *logChange) (Change, error) {
 	defer cancel()
 	after, err := k.group.Update(ctx, l.change)
 	if err != nil {
-		return Change{}, err
+		return model.SetChange{}, err
 	}
 	k.mu.Lock()
 	k.settle(l)
 	k.mu.Unlock()
 	k.log.Info("set stored", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
 	if err := k.giveUp(owner, after.Revision); err != nil {
-		return Change{}, err
+		return model.SetChange{}, err
 	}
-	return ChangeOf(before, after, owner).withMoves(before, after, owner), k.await(ctx, after.Revision)
+	return changeWithMoves(before, after, owner), k.await(ctx, after.Revision)
 }
 
 // tendShared makes the changes that are due in the logs of the group's services. All directors

@@ -160,7 +160,7 @@ func shared(name string, last byte, n int) model.Service {
 }
 
 // put puts a set, again if etcd loses its leader meanwhile.
-func put(t *testing.T, m *member, owner string, services ...model.Service) Change {
+func put(t *testing.T, m *member, owner string, services ...model.Service) model.SetChange {
 	t.Helper()
 	c := config(services...)
 	for i := range services {
@@ -169,7 +169,7 @@ func put(t *testing.T, m *member, owner string, services ...model.Service) Chang
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
-		change, err := m.Put(ctx, owner, c.Services, Condition{})
+		change, err := m.Put(ctx, owner, c.Services, model.SetCondition{})
 		if err == nil {
 			return change
 		}
@@ -260,7 +260,7 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	short.Backends = short.Backends[:6]
-	if _, err := group[0].Put(ctx, "cli", config(short).Services, Condition{}); !errors.Is(err, etcdclient.ErrUnreachable) {
+	if _, err := group[0].Put(ctx, "cli", config(short).Services, model.SetCondition{}); !errors.Is(err, etcdclient.ErrUnreachable) {
 		t.Errorf("a set is put without etcd: %v", err)
 	}
 	pause := time.NewTimer(6 * time.Second) // longer than drain
@@ -348,7 +348,7 @@ func TestGroupAndFilesThatDoNotGoTogether(t *testing.T) {
 	if got := group[1].table().Services; len(got) != 1 || got[0].Name != "mine" {
 		t.Errorf("the second director forwards %d services", len(got))
 	}
-	if _, err := group[1].Put(t.Context(), "kube", config(own).Services, Condition{}); err == nil {
+	if _, err := group[1].Put(t.Context(), "kube", config(own).Services, model.SetCondition{}); err == nil {
 		t.Error("a set is put by a director whose file has the same service")
 	}
 	if err := group[1].SetFile(config()); err != nil {

@@ -148,23 +148,23 @@ func (k *Keeper) SetFile(c model.Config) error {
 		return err
 	}
 	b := k.coalesce(store.OwnerFile, time.Duration(c.Coalesce), func(b *batch) {
-		b.do = func() (Change, error) { return k.setFile(c) }
+		b.do = func() (model.SetChange, error) { return k.setFile(c) }
 	})
 	<-b.done
 	return b.err
 }
 
-func (k *Keeper) setFile(c model.Config) (Change, error) {
+func (k *Keeper) setFile(c model.Config) (model.SetChange, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before, err := k.local.Read(context.Background())
 	if err != nil {
-		return Change{}, err
+		return model.SetChange{}, err
 	}
 	k.state = before
 	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
 		k.refuseFile(c, err)
-		return Change{}, err
+		return model.SetChange{}, err
 	}
 	change, err := k.storeFile(c)
 	if k.unstored == nil {
@@ -176,7 +176,7 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 
 // storeFile makes the director forward by a version of the file that is compatible with the sets,
 // with its overrides. The lock is held.
-func (k *Keeper) storeFile(c model.Config) (Change, error) {
+func (k *Keeper) storeFile(c model.Config) (model.SetChange, error) {
 	given, before := c, k.state
 	overrides := lasting(k.overrides, &c)
 	c.Services = overriding(c.Services, overrides)
@@ -187,7 +187,7 @@ func (k *Keeper) storeFile(c model.Config) (Change, error) {
 	if err != nil {
 		k.unstored = &given
 		k.wake()
-		return Change{}, errors.Join(&PendingError{err}, k.goOnUnstored(given))
+		return model.SetChange{}, errors.Join(&PendingError{err}, k.goOnUnstored(given))
 	}
 	k.file, k.given, k.begun, k.unstored = c, given, true, nil
 	if len(overrides) < len(k.overrides) {

@@ -292,12 +292,12 @@ func TestHeldGenerationsOutliveTheProcess(t *testing.T) {
 func TestSetsGoTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, dir string) {
 		d.set(t, web("a", 2))
-		if _, err := d.Put(t.Context(), "cli", config(web("b", 2)).Services, Condition{}); err == nil || !strings.Contains(err.Error(), `owner "file"`) {
+		if _, err := d.Put(t.Context(), "cli", config(web("b", 2)).Services, model.SetCondition{}); err == nil || !strings.Contains(err.Error(), `owner "file"`) {
 			t.Errorf("a set with the file's service: %v", err)
 		}
 		b := web("b", 2)
 		b.VIP = netip.MustParseAddr("192.0.2.2")
-		change, err := d.Put(t.Context(), "cli", config(b).Services, Condition{})
+		change, err := d.Put(t.Context(), "cli", config(b).Services, model.SetCondition{})
 		if err != nil || !slices.Equal(change.Added, []string{"b"}) {
 			t.Fatalf("put: %+v, %v", change, err)
 		}
@@ -306,7 +306,7 @@ func TestSetsGoTogether(t *testing.T) {
 			t.Errorf("a file with a set's service: %v", err)
 		}
 		d.sink.want(t, "a", "a b")
-		if _, err := d.Put(t.Context(), store.OwnerFile, nil, Condition{}); err == nil {
+		if _, err := d.Put(t.Context(), store.OwnerFile, nil, model.SetCondition{}); err == nil {
 			t.Error("somebody may take the file's place")
 		}
 		d.stop()

@@ -39,7 +39,7 @@ func TestDrainOutlivesRefusedFile(t *testing.T) {
 	d.set(t, web("old", 2))
 	other := web("app", 1)
 	other.VIP = other.VIP.Next()
-	if _, err := d.Put(t.Context(), "cli", config(other).Services, Condition{}); err != nil {
+	if _, err := d.Put(t.Context(), "cli", config(other).Services, model.SetCondition{}); err != nil {
 		t.Fatal(err)
 	}
 	d.drainFirst(t)

@@ -14,7 +14,7 @@ import (
 func TestPutPart(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
 		d.set(t, web("a", 2))
-		first, err := d.Put(t.Context(), "cli", beside(2), Condition{None: true})
+		first, err := d.Put(t.Context(), "cli", beside(2), model.SetCondition{None: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,11 +31,11 @@ func TestPutPart(t *testing.T) {
 			if s.Before == nil || s.After == nil || s.Shift.Before == nil || s.Shift.After == nil || s.Moved() == 0 || s.Moved() != plan.Moves[0].Moved || s.Reported(s.Before.Service.Backends[0].Endpoint()) != nil {
 				t.Errorf("of the service it is planned %+v", s)
 			}
-			change, err := d.PutPart(t.Context(), "cli", beside(3), part, Condition{Tags: []string{tag}})
+			change, err := d.PutPart(t.Context(), "cli", beside(3), part, model.SetCondition{Tags: []string{tag}})
 			if err != nil || change.Tag != plan.Tag || change.Moves[0] != plan.Moves[0] {
-				t.Fatalf("part %d is planned as %+v, and made as %+v: %v", i+1, plan.Change, change, err)
+				t.Fatalf("part %d is planned as %+v, and made as %+v: %v", i+1, plan.SetChange, change, err)
 			}
-			if _, err := d.PutPart(t.Context(), "cli", beside(1), part, Condition{Tags: []string{tag}}); !errors.Is(err, ErrOtherSet) {
+			if _, err := d.PutPart(t.Context(), "cli", beside(1), part, model.SetCondition{Tags: []string{tag}}); !errors.Is(err, ErrOtherSet) {
 				t.Errorf("who has an older set makes a part of another way: %v", err)
 			}
 			tag = change.Tag
@@ -50,7 +50,7 @@ func TestPutPart(t *testing.T) {
 func TestPlanNamesAllConflicts(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *director, _ string) {
 		d.set(t, web("a", 2))
-		if _, err := d.Put(t.Context(), "other", beside(2), Condition{}); err != nil {
+		if _, err := d.Put(t.Context(), "other", beside(2), model.SetCondition{}); err != nil {
 			t.Fatal(err)
 		}
 		theirs, file, free := beside(1)[0], web("mine", 1), web("b", 1)
@@ -82,7 +82,7 @@ func TestPlanOfWhatComesAndGoes(t *testing.T) {
 			s.Port = model.PortRange{First: port, Last: port}
 			return config(s).Services[0]
 		}
-		if _, err := d.Put(t.Context(), "cli", []model.Service{named("goes", 1, 2), named("stays", 2, 2), named("changes", 3, 2)}, Condition{}); err != nil {
+		if _, err := d.Put(t.Context(), "cli", []model.Service{named("goes", 1, 2), named("stays", 2, 2), named("changes", 3, 2)}, model.SetCondition{}); err != nil {
 			t.Fatal(err)
 		}
 		plan, err := d.Plan(t.Context(), "cli", []model.Service{named("comes", 4, 2), named("changes", 3, 3), named("stays", 2, 2)}, 1)

@@ -30,7 +30,7 @@ func TestPreview(t *testing.T) {
 			if len(d.sink.sets) != before {
 				t.Fatal("looking at a set forwarded it")
 			}
-			if _, err := d.Put(t.Context(), "cli", other(n), Condition{}); err != nil {
+			if _, err := d.Put(t.Context(), "cli", other(n), model.SetCondition{}); err != nil {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(d.sink.last, would) {

@@ -63,34 +63,34 @@ func (e *RefusedError) Error() string {
 // Put makes valid services the whole of an owner's set if the condition holds, and returns when
 // they are forwarded. Puts of one owner that come within the file's coalesce are one change, made
 // in the order in which they came.
-func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service, when Condition) (Change, error) {
+func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service, when model.SetCondition) (model.SetChange, error) {
 	return k.PutPart(ctx, owner, services, 1, when)
 }
 
 // PutPart does what Put does, for a part of the way from the current set to these services.
-func (k *Keeper) PutPart(ctx context.Context, owner string, services []model.Service, part float64, when Condition) (Change, error) {
+func (k *Keeper) PutPart(ctx context.Context, owner string, services []model.Service, part float64, when model.SetCondition) (model.SetChange, error) {
 	return k.submit(ctx, owner, proposal{services: services, part: part, when: when})
 }
 
-func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (Change, error) {
+func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (model.SetChange, error) {
 	try := p
 	if _, _, err := k.tryPut(ctx, owner, &try); err != nil {
-		return Change{}, err // a wrong set must not replace another one that waits
+		return model.SetChange{}, err // a wrong set must not replace another one that waits
 	}
 	k.mu.Lock()
 	wait := time.Duration(k.file.Coalesce)
 	k.mu.Unlock()
 	b := k.coalesce(owner, wait, func(b *batch) {
 		b.puts = append(b.puts, &p)
-		b.do = func() (Change, error) { return k.put(owner, b.puts) }
+		b.do = func() (model.SetChange, error) { return k.put(owner, b.puts) }
 	})
 	select {
 	case <-b.done:
 	case <-ctx.Done():
-		return Change{}, ctx.Err()
+		return model.SetChange{}, ctx.Err()
 	}
 	if p.err != nil {
-		return Change{}, p.err
+		return model.SetChange{}, p.err
 	}
 	return b.change, b.err
 }
@@ -158,7 +158,7 @@ func (k *Keeper) tryPut(ctx context.Context, owner string, p *proposal) (before,
 	return before, after, err
 }
 
-func (k *Keeper) put(owner string, puts []*proposal) (Change, error) {
+func (k *Keeper) put(owner string, puts []*proposal) (model.SetChange, error) {
 	k.mu.Lock()
 	l := k.replaceInTurn(owner, puts)
 	if k.group != nil {
@@ -169,10 +169,10 @@ func (k *Keeper) put(owner string, puts []*proposal) (Change, error) {
 	before := k.state
 	after, err := k.update(k.local, l)
 	if err != nil {
-		return Change{}, err
+		return model.SetChange{}, err
 	}
 	k.state = after
-	change := ChangeOf(before, after, owner).withMoves(before, after, owner)
+	change := changeWithMoves(before, after, owner)
 	err = k.apply()
 	if err == nil {
 		k.log.Info("set applied", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
@@ -237,20 +237,12 @@ func refusalBy(c *store.ConflictError, owner string, services []model.Service) R
 	return refusal
 }
 
-// Condition is what must hold for an owner's set before a Put replaces it. The zero value demands
-// nothing. It is judged inside the store's transaction, so one of two Puts for the same set is
-// refused.
-type Condition struct {
-	Tags []string // one of them is the set's: see store.TagOf
-	Some bool     // there is a set
-	None bool     // there is no set
-}
-
 // ErrOtherSet is returned by Put when the set is not what its condition says.
 var ErrOtherSet = errors.New("the set is not the one that this was made for: somebody else has changed it; get it, and make the change again")
 
-// holds judges a set, which may be absent.
-func (c *Condition) holds(had bool, services []model.Service) bool {
+// holds judges a set, which may be absent, inside the store's transaction: so one of two Puts for the
+// same set is refused.
+func holds(c *model.SetCondition, had bool, services []model.Service) bool {
 	switch {
 	case c.None && had, c.Some && !had:
 		return false
@@ -265,7 +257,7 @@ type proposal struct {
 	services []model.Service
 	part     float64                               // of the way there from the current services; 0: all of it
 	edit     func([]model.Service) []model.Service // makes the services from the current ones; nil: they are given
-	when     Condition
+	when     model.SetCondition
 	err      error // its own error; an error of the result goes to all callers of the batch
 }
 
@@ -274,7 +266,7 @@ type proposal struct {
 func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service, replaced bool) {
 	services = set.Services()
 	for _, p := range puts {
-		if p.err = nil; !p.when.holds(had, services) {
+		if p.err = nil; !holds(&p.when, had, services) {
 			p.err = ErrOtherSet
 			continue
 		}
@@ -299,9 +291,9 @@ func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service
 // one generation, and all callers get its result.
 type batch struct {
 	puts   []*proposal // of a set
-	do     func() (Change, error)
+	do     func() (model.SetChange, error)
 	done   chan struct{}
-	change Change
+	change model.SetChange
 	err    error
 }
 
@@ -332,7 +324,7 @@ func (k *Keeper) flush(owner string, b *batch) {
 // Edit replaces an owner's services by what edit returns for them: edit is called inside the
 // store's transaction, perhaps several times, with services that it must not change, and returns
 // others, or nil to change nothing.
-func (k *Keeper) Edit(ctx context.Context, owner string, edit func([]model.Service) []model.Service) (Change, error) {
+func (k *Keeper) Edit(ctx context.Context, owner string, edit func([]model.Service) []model.Service) (model.SetChange, error) {
 	return k.submit(ctx, owner, proposal{edit: edit})
 }
 

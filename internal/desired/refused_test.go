@@ -37,7 +37,7 @@ func TestEmptySetOfOneDirectorDoesNotHideTheGroups(t *testing.T) {
 	alone := start(t, m.dir, nil)
 	alone.set(t)
 	for _, services := range [][]model.Service{config(shared("a", 1, 1)).Services, nil} {
-		if _, err := alone.Put(t.Context(), "cli", services, Condition{}); err != nil {
+		if _, err := alone.Put(t.Context(), "cli", services, model.SetCondition{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,7 +66,7 @@ func TestSetOfOneDirectorGoesOnInAGroup(t *testing.T) {
 	alone := start(t, m.dir, nil)
 	alone.set(t)
 	for _, n := range []int{3, 2} {
-		if _, err := alone.Put(t.Context(), "cli", config(shared("a", 1, n)).Services, Condition{}); err != nil {
+		if _, err := alone.Put(t.Context(), "cli", config(shared("a", 1, n)).Services, model.SetCondition{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,7 +134,7 @@ func TestRefusedFileIsTriedAgain(t *testing.T) {
 	d.set(t, web("old", 1))
 	other := web("app", 1)
 	other.VIP = other.VIP.Next()
-	if _, err := d.Put(t.Context(), "cli", config(other).Services, Condition{}); err != nil {
+	if _, err := d.Put(t.Context(), "cli", config(other).Services, model.SetCondition{}); err != nil {
 		t.Fatal(err)
 	}
 	conflicting := config(web("old", 1), other)
@@ -161,7 +161,7 @@ func TestRefusedFileIsTriedAgain(t *testing.T) {
 	if got := kept(d.sink.last); got != "old app" {
 		t.Errorf("what is forwarded is %q", got)
 	}
-	if _, err := d.Put(t.Context(), "cli", nil, Condition{}); err != nil {
+	if _, err := d.Put(t.Context(), "cli", nil, model.SetCondition{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the file runs", func() bool { return len(d.File().Services) == 2 && len(d.Sets().Sets[store.OwnerFile].Documents) == 2 })

@@ -56,21 +56,21 @@ func TestStartGoesOnWithTheSetThatRan(t *testing.T) {
 	dir := t.TempDir()
 	d := remembering(t, dir, 3)
 	d.set(t, web("web", 1))
-	if _, err := d.Put(t.Context(), "cli", apps(2), Condition{}); err != nil {
+	if _, err := d.Put(t.Context(), "cli", apps(2), model.SetCondition{}); err != nil {
 		t.Fatal(err)
 	}
 	before := filepath.Join(dir, "cli.before")
 	gone := func() bool { _, err := os.Stat(before); return os.IsNotExist(err) }
 	until(t, "what ran before the set is forgotten", gone)
 	for range 2 { // the second one is no set that ran, either
-		if _, err := d.Put(t.Context(), "cli", apps(4), Condition{}); !errors.As(err, new(*PendingError)) {
+		if _, err := d.Put(t.Context(), "cli", apps(4), model.SetCondition{}); !errors.As(err, new(*PendingError)) {
 			t.Fatalf("a set that the kernel refuses is put with %v", err)
 		}
-		if _, err := d.Put(t.Context(), "cli", apps(3), Condition{}); !errors.As(err, new(*PendingError)) {
+		if _, err := d.Put(t.Context(), "cli", apps(3), model.SetCondition{}); !errors.As(err, new(*PendingError)) {
 			t.Fatalf("a set that the kernel refuses is put with %v", err)
 		}
 	}
-	if _, err := d.Put(t.Context(), "other", nil, Condition{}); !errors.As(err, new(*PendingError)) {
+	if _, err := d.Put(t.Context(), "other", nil, model.SetCondition{}); !errors.As(err, new(*PendingError)) {
 		t.Fatalf("another owner's set is put with %v", err)
 	}
 	d.stop()

@@ -49,6 +49,25 @@ func (c *APIClient) WritesTo() string {
 // maxOwner bounds an owner's name, in bytes: it is a part of file names and keys.
 const maxOwner = 63
 
+// SetChange is how a set changed: services by their names, in order.
+type SetChange struct {
+	Revision uint64   `json:"revision"` // of the state that has it
+	Tag      string   `json:"-"`        // of the set
+	Added    []string `json:"added"`
+	Changed  []string `json:"changed"`
+	Removed  []string `json:"removed"`
+	// Moves are what happens to the slots of changed services.
+	Moves []Move `json:"moves"`
+}
+
+// SetCondition is what must hold for an owner's set before it is replaced. The zero value demands
+// nothing.
+type SetCondition struct {
+	Tags []string // one of them is the set's
+	Some bool     // there is a set
+	None bool     // there is no set
+}
+
 // CheckOwner says what is wrong with the name of a set's owner, or nothing. Names become file names
 // and keys: lower case letters, digits, and - . _ after the first.
 func CheckOwner(owner string) error {

@@ -16,9 +16,9 @@ import (
 // Plan says what Put would change, by what the datapath counts and remembers, and by what probes find.
 func (s *Sets) Plan(ctx context.Context, r api.PlanRequest) (none api.Plan, err error) {
 	var planned desired.Planned
-	change, err := s.change(ctx, r.Owner, r.SetText, func(services []model.Service) (desired.Change, error) {
+	change, err := s.change(ctx, r.Owner, r.SetText, func(services []model.Service) (api.SetChange, error) {
 		planned, err = s.keeper.Plan(ctx, r.Owner, services, r.Part)
-		return planned.Change, err
+		return planned.SetChange, err
 	})
 	if err != nil {
 		return none, err

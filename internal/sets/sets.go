@@ -62,12 +62,12 @@ func (s *Sets) Get(owner string) (api.Set, bool) {
 
 // Put makes a set run, beside the file and the other sets.
 func (s *Sets) Put(ctx context.Context, owner string, text api.SetText, when api.Condition) (api.SetChange, error) {
-	return s.change(ctx, owner, text, func(services []model.Service) (desired.Change, error) {
-		return s.keeper.PutPart(ctx, owner, services, text.Part, desired.Condition(when))
+	return s.change(ctx, owner, text, func(services []model.Service) (api.SetChange, error) {
+		return s.keeper.PutPart(ctx, owner, services, text.Part, when)
 	})
 }
 
-func (s *Sets) change(ctx context.Context, owner string, text api.SetText, do func([]model.Service) (desired.Change, error)) (none api.SetChange, err error) {
+func (s *Sets) change(ctx context.Context, owner string, text api.SetText, do func([]model.Service) (api.SetChange, error)) (none api.SetChange, err error) {
 	if err := model.CheckOwner(owner); err != nil {
 		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "owner", Detail: err.Error()})
 	}
@@ -81,7 +81,7 @@ func (s *Sets) change(ctx context.Context, owner string, text api.SetText, do fu
 	}
 	defer release()
 	change, err := do(services)
-	return api.SetChange(change), worded(err)
+	return change, worded(err)
 }
 
 // Preview returns the configuration, with its logs, that would run if an owner put these services.
@@ -198,5 +198,5 @@ func (s *Sets) Give(ctx context.Context, owner string, text []byte) (none api.Se
 	if err == nil {
 		s.given.keep(owner, set)
 	}
-	return api.SetChange(change), worded(err)
+	return change, worded(err)
 }
