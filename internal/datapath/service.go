@@ -54,7 +54,7 @@ type service struct {
 func sameService(a, b *model.TableService) bool {
 	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Reported == b.Reported &&
 		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && slices.Equal(a.SourceRanges, b.SourceRanges) && a.KernelSources == b.KernelSources && a.Policy == b.Policy && a.Affinity == b.Affinity &&
-		(sameSlice(a.Backends, b.Backends) || slices.Equal(a.Backends, b.Backends))
+		(model.SameMemory(a.Backends, b.Backends) || slices.Equal(a.Backends, b.Backends))
 }
 
 // tunnels says whether packets get to backends of a mode inside packets of this host's own.
@@ -71,7 +71,7 @@ func tunnelsTo(backends []model.TableBackend) (over [2]bool) {
 }
 
 func sameRing(a, b *model.Ring) bool {
-	return sameSlice(a.Slots, b.Slots) && sameSlice(a.Lists, b.Lists) && sameSlice(a.Turns, b.Turns) && a.Older == b.Older
+	return model.SameMemory(a.Slots, b.Slots) && model.SameMemory(a.Lists, b.Lists) && model.SameMemory(a.Turns, b.Turns) && a.Older == b.Older
 }
 
 func sameBefore(a, b *model.RingBefore) bool {
@@ -79,10 +79,6 @@ func sameBefore(a, b *model.RingBefore) bool {
 		return a == b
 	}
 	return a.Affinity == b.Affinity && sameRing(&a.Ring, &b.Ring)
-}
-
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // tally is a counter summed over CPUs.

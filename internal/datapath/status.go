@@ -127,7 +127,7 @@ func (d *Datapath) Count(which func(model.ServiceID) bool) (Counted, error) {
 	c := Counted{at: time.Now(), all: map[model.Target]tally{}}
 	for i := range d.table.Services {
 		t := &d.table.Services[i]
-		id := model.ServiceID{Segment: t.Segment, VIP: t.VIP, Protocol: t.Protocol, Port: t.Port}
+		id := t.ID()
 		s := d.services[keyOf(t)]
 		if s == nil || !which(id) {
 			continue
@@ -137,8 +137,7 @@ func (d *Datapath) Count(which func(model.ServiceID) bool) (Counted, error) {
 			if err != nil {
 				return c, err
 			}
-			desired := &s.desired.Backends[n]
-			c.all[model.Target{Service: id, Backend: netip.AddrPortFrom(desired.Address, desired.Port)}] = now
+			c.all[model.Target{Service: id, Backend: s.desired.Backends[n].Endpoint()}] = now
 		}
 	}
 	return c, nil

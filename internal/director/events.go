@@ -80,7 +80,7 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 	tags := map[string]string{}
 	for _, owner := range state.Owners() {
 		set := state.Sets[owner]
-		if old, had := before[owner]; had && sameDocuments(old, set) {
+		if old, had := before[owner]; had && model.SameMemory(old.Documents, set.Documents) {
 			tags[owner] = w.tags[owner]
 			continue
 		}
@@ -98,11 +98,6 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 		w.d.examiner.Wake()
 	}
 	return found
-}
-
-// sameDocuments is true for a set and itself.
-func sameDocuments(a, b store.Set) bool {
-	return len(a.Documents) == len(b.Documents) && (len(a.Documents) == 0 || &a.Documents[0] == &b.Documents[0])
 }
 
 // lookAtHealth compares states only when one may have changed: there may be many.
