@@ -168,35 +168,26 @@ func writeTally(m *ebpf.Map, index uint32, t tally) error {
 	if err != nil {
 		return fmt.Errorf("count CPUs: %w", err)
 	}
+	var perCPU any
 	if m.ValueSize() == 8 {
-		perCPU := make([]uint64, cpus)
-		perCPU[0] = t.packets
-		return m.Put(index, perCPU)
+		counts := make([]uint64, cpus)
+		counts[0], perCPU = t.packets, counts
+	} else {
+		counts := make([]abi.Counter, cpus)
+		counts[0], perCPU = abi.Counter{Packets: t.packets, Bytes: t.bytes}, counts
 	}
-	perCPU := make([]abi.Counter, cpus)
-	perCPU[0] = abi.Counter{Packets: t.packets, Bytes: t.bytes}
-	return m.Put(index, perCPU)
-}
-
-// counter sums one element of a per-CPU counter map.
-func (k *kernel) counter(m *ebpf.Map, index uint32) (tally, error) {
-	return readTally(m, index)
+	if err := m.Put(index, perCPU); err != nil {
+		return fmt.Errorf("write counter %d: %w", index, err)
+	}
+	return nil
 }
 
 // forwarded is what has been forwarded to a backend, by its index.
 func (k *kernel) forwarded(index uint32) (tally, error) {
-	t, err := k.counter(k.BackendCounters, index)
-	if err != nil {
-		return t, err
-	}
-	var perCPU []uint64
-	if err := k.BackendOpened.Lookup(index, &perCPU); err != nil {
-		return t, fmt.Errorf("read counter %d of connections: %w", index, err)
-	}
-	for _, n := range perCPU {
-		t.opened += n
-	}
-	return t, nil
+	t, err := readTally(k.BackendCounters, index)
+	opened, err2 := readTally(k.BackendOpened, index)
+	t.opened = opened.packets
+	return t, errors.Join(err, err2)
 }
 
 // events are how often each event of an enum has happened.
@@ -211,26 +202,7 @@ func (k *kernel) events(name string, names []string) (list []model.Tallied, err 
 	return list, nil
 }
 
-// clearCounter makes an index's counter start at zero for the next holder of the index.
-func (k *kernel) clearCounter(m *ebpf.Map, index uint32) error {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return fmt.Errorf("count CPUs: %w", err)
-	}
-	if err := m.Put(index, make([]abi.Counter, cpus)); err != nil {
-		return fmt.Errorf("clear counter %d: %w", index, err)
-	}
-	return nil
-}
-
-// clearForwarded does the same for the counters of a backend.
+// clearForwarded makes an index's counters start at zero for the next backend with the index.
 func (k *kernel) clearForwarded(index uint32) error {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return fmt.Errorf("count CPUs: %w", err)
-	}
-	if err := k.BackendOpened.Put(index, make([]uint64, cpus)); err != nil {
-		return fmt.Errorf("clear counter %d of connections: %w", index, err)
-	}
-	return k.clearCounter(k.BackendCounters, index)
+	return errors.Join(writeTally(k.BackendOpened, index, tally{}), writeTally(k.BackendCounters, index, tally{}))
 }

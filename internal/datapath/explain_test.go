@@ -390,7 +390,7 @@ func echoOf(tcp []byte, from, asked end) []byte {
 func (x *explainRun) counters() map[string]uint64 {
 	all := map[string]uint64{}
 	for i, name := range x.d.kernel.reasons {
-		c, err := x.d.kernel.counter(x.d.kernel.Reasons, uint32(i))
+		c, err := readTally(x.d.kernel.Reasons, uint32(i))
 		must(x.T, err)
 		all[name] = c.packets
 	}

@@ -203,13 +203,7 @@ func (d *Datapath) tellFlag() (flags uint32) {
 }
 
 // untold counts what found no room in the ring.
-func (d *Datapath) untold() (sum uint64, err error) {
-	var perCPU []uint64
-	if err := d.kernel.FlowEvents.Lookup(uint32(abi.FlowEventFLOW_UNTOLD), &perCPU); err != nil {
-		return 0, fmt.Errorf("count what was not told of flows: %w", err)
-	}
-	for _, n := range perCPU {
-		sum += n
-	}
-	return sum, nil
+func (d *Datapath) untold() (uint64, error) {
+	t, err := readTally(d.kernel.FlowEvents, uint32(abi.FlowEventFLOW_UNTOLD))
+	return t.packets, err
 }

@@ -66,7 +66,7 @@ func (d *Datapath) placeService(c *change, desired *model.TableService, before *
 			}
 			d.kernel.records.addService(index, key)
 			d.guesses.forget(index)
-			if err := d.kernel.clearCounter(d.kernel.ServiceDrops, index); err != nil {
+			if err := writeTally(d.kernel.ServiceDrops, index, tally{}); err != nil {
 				return nil, err
 			}
 		}

@@ -68,7 +68,7 @@ func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.Ser
 		Port: s.desired.Port, Mode: s.desired.Mode, Policy: s.desired.Policy, Slots: len(s.desired.Ring.Slots), QUIC: quicStatus(s.desired),
 		SourceRanges: s.desired.SourceRanges,
 	}
-	dropped, err := d.kernel.counter(d.kernel.ServiceDrops, s.index)
+	dropped, err := readTally(d.kernel.ServiceDrops, s.index)
 	if err != nil {
 		return status, err
 	}
