@@ -169,15 +169,7 @@ func (l *neighborLab) open() {
 
 func (l *neighborLab) status(i int) model.NeighborStatus {
 	l.t.Helper()
-	status, err := l.tryStatus(i)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return status
-}
-
-func (l *neighborLab) tryStatus(i int) (model.NeighborStatus, error) {
-	return neighborStatus(l.directors[i])
+	return l.directors[i].directorStatus().Neighbor
 }
 
 func neighborStatus(d *daemon) (model.NeighborStatus, error) {
@@ -232,7 +224,7 @@ func (l *neighborLab) settle(when string, want []int) {
 			if counts[l.ports[i].MAC.String()] != want[i] {
 				return false
 			}
-			status, err := l.tryStatus(i)
+			status, err := neighborStatus(l.directors[i])
 			if want[i] > 0 && (err != nil || answersFor(status) != want[i]) {
 				return false
 			}
@@ -270,7 +262,7 @@ func (l *neighborLab) shortLease() {
 	for i, d := range l.directors {
 		d.edit(strings.Replace(l.text, "lease: 1m", "lease: 2s", 1))
 		d.waitFor("apply the shorter lease", func() bool {
-			status, err := l.tryStatus(i)
+			status, err := neighborStatus(l.directors[i])
 			return err == nil && strings.Contains(d.logged(), "configuration applied") && status.Lease == model.LeaseHeld && answersFor(status) > 0
 		})
 	}
