@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/upkeep"
 )
 
@@ -41,7 +45,10 @@ const (
 	hookLeave   = "leave"
 )
 
-var hooks = []string{hookXDP, hookIngress, hookEgress, hookArrive, hookLeave}
+var (
+	hooks   = []string{hookXDP, hookIngress, hookEgress, hookArrive, hookLeave}
+	tcHooks = hooks[1:]
+)
 
 // The ways that AgentInterface names.
 const (
@@ -105,7 +112,7 @@ func (a *attacher) attachReplies(u uplink) (attachment, error) {
 		return at, err
 	}
 	// Tunnels may have come in by this interface before.
-	return at, errors.Join(a.links.unpin(hookXDP, u.index), a.links.unpin(hookIngress, u.index), removeFilter(u, hookIngress))
+	return at, errors.Join(a.links.unpin(hookXDP, u.index), a.links.unpin(hookIngress, u.index), filterOf(hookIngress).Remove(u.index))
 }
 
 // attachHost attaches the programs that unwrap tunnels.
@@ -144,7 +151,7 @@ func (a *attacher) detachHost(u uplink) error {
 	for _, hook := range []string{hookXDP, hookIngress, hookEgress} {
 		errs = append(errs, a.links.unpin(hook, u.index))
 	}
-	return errors.Join(append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))...)
+	return errors.Join(append(errs, filterOf(hookIngress).Remove(u.index), filterOf(hookEgress).Remove(u.index))...)
 }
 
 // An interface has room for one XDP program. If this host is a director, that is the director's
@@ -204,7 +211,55 @@ func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via s
 		return "", err
 	}
 	// A kernel that has tcx now may have had to use clsact before.
-	return viaTCX, removeFilter(u, hook)
+	return viaTCX, filterOf(hook).Remove(u.index)
+}
+
+// Before Linux 6.6 there is no tcx: filters hold the programs.
+const (
+	filterPrefix     = "weir-host-"
+	redirectPriority = device.FilterPriority + 1 // after the others: a packet that redirection sends away is gone
+)
+
+// leaves says whether the hook is for packets that leave.
+func leaves(hook string) bool { return hook == hookEgress || hook == hookLeave }
+
+func filterOf(hook string) device.Filter {
+	f := device.Filter{Name: filterPrefix + hook, Parent: netlink.HANDLE_MIN_INGRESS}
+	if leaves(hook) {
+		f.Parent = netlink.HANDLE_MIN_EGRESS
+	}
+	if hook == hookArrive || hook == hookLeave {
+		f.Priority = redirectPriority
+	}
+	return f
+}
+
+func allFilters() (all []device.Filter) {
+	for _, hook := range tcHooks {
+		all = append(all, filterOf(hook))
+	}
+	return all
+}
+
+// putFilter attaches the program, or replaces the one that is attached.
+func putFilter(u uplink, hook string, program *ebpf.Program) error {
+	if err := filterOf(hook).Put(u.index, program.FD()); err != nil {
+		return fmt.Errorf("attach to %s: %w", u.name, err)
+	}
+	return nil
+}
+
+// isNamed says whether a filter is a hook's. The kernel may append to the name.
+func isNamed(name, hook string) bool { return strings.HasPrefix(name, filterPrefix+hook) }
+
+// hasFilters reports whether an interface has filters of the agent's.
+func hasFilters(index int) bool {
+	return slices.ContainsFunc(allFilters(), func(f device.Filter) bool { return f.IsOn(index) })
+}
+
+// removeFilters removes the filters of all interfaces except some, by index.
+func removeFilters(except map[string]bool) error {
+	return device.RemoveFilters(allFilters(), func(index int) bool { return except[strconv.Itoa(index)] })
 }
 
 // wanted is one program that an attachment has.

@@ -86,7 +86,7 @@ func wrap(t *testing.T, port *netlab.Port, w way) func() {
 		t.Fatalf("attach director made by hand: %v", err)
 	}
 	return func() {
-		if err := port.Host.Do(func() error { return removeFilter(u, hookEgress) }); err != nil {
+		if err := port.Host.Do(func() error { return filterOf(hookEgress).Remove(u.index) }); err != nil {
 			t.Errorf("detach director made by hand: %v", err)
 		}
 		_ = objects.Close()
