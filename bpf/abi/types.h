@@ -393,7 +393,7 @@ struct counter {
  * label of its metric. The prefix says what became of the packet.
  */
 enum reason {
-	/* Left to the kernel, untouched. */
+	/* Left to the kernel: untouched, but for PASS_LOCAL in mode nat and PASS_REPLY_UNROUTED. */
 	PASS_NOT_IP = 0,
 	PASS_NO_SERVICE,
 	PASS_MALFORMED,      /* a header is cut short or contradicts itself */

@@ -42,7 +42,10 @@ static __always_inline int is_left_alone(enum reason reason)
 	return reason >= PASS_NO_SERVICE && reason <= PASS_UNSUPPORTED;
 }
 
-/* Whether the packet went to its backend, on this host or another one, or back to a client. */
+/*
+ * Whether the packet went to its backend, on this host or another one, or back to a client: or
+ * would have, PASS_SENT_ALREADY.
+ */
 static __always_inline int is_forwarded(enum reason reason)
 {
 	return reason >= PASS_LOCAL && reason < ANSWER_ECHO;
@@ -66,10 +69,7 @@ static __always_inline int action(const struct packet *packet, enum reason reaso
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
-/*
- * Counts the packet under its reason. A packet that leaves was counted for its backend, too, in
- * forward().
- */
+/* Counts the packet under its reason. One for a backend was counted for that, too, in forward(). */
 static __always_inline int verdict(const struct packet *packet, enum reason reason)
 {
 	__u32 index = reason;

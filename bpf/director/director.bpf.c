@@ -132,6 +132,8 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 			count_drop(backend->service, packet);
 		return reason;
 	}
+	if (unlikely(reason == PASS_SENT_ALREADY))
+		return reason;
 	count_forwarded(packet->backend, packet);
 	/* One test for all rare cases: every test here costs every packet time. */
 	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
@@ -147,7 +149,7 @@ static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet)
 	if (!packet)
 		return 0;
 	backend = backend_at(packet->backend);
-	return backend && takes_over(backend) && asks_redirect(ctx, packet);
+	return backend && hands_over(ctx, packet, backend);
 }
 
 /* Rare cases after the choice of a backend: none is alive, full NAT, QUIC, fragments. */

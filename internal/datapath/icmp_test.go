@@ -63,6 +63,9 @@ func (s scenario) errorRows() (rows []row) {
 				s.router(), e.header, packet.Quote(quoted, s.reply(servicePort)...))
 			r.reason = abi.ReasonFORWARD_ICMP_ERROR
 			rows = append(rows, r)
+			if s.backends[0].mode == model.L2DSR {
+				rows = append(rows, sentAlready(r.name+", flooded by a switch", r.out))
+			}
 		}
 		rows = append(rows,
 			s.pass(e.name+", unknown flow", s.router(), e.header, packet.Quote(8, s.reply(otherPort)...)),

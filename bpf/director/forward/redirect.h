@@ -101,6 +101,13 @@ static __always_inline int takes_over(const struct backend *backend)
 	return (backend->flags & (BACKEND_REDIRECT | BACKEND_LOCAL)) == BACKEND_REDIRECT;
 }
 
+/* Whether the packet's connection is handed over to the backend. */
+static __always_inline int hands_over(struct xdp_md *ctx, struct packet *packet,
+				      const struct backend *backend)
+{
+	return takes_over(backend) && asks_redirect(ctx, packet);
+}
+
 /* Decrements the TTL and changes the destination; the header's sum changes by the difference. */
 static __always_inline void readdress4(struct iphdr *ip, __be32 was, __be32 is)
 {
@@ -156,7 +163,7 @@ static __always_inline int hand_over(struct xdp_md *ctx, const struct packet *pa
 	return 1;
 }
 
-/* Hands over and sends a packet that asks for it. CONTINUE: the packet does not ask. */
+/* Sends a packet whose connection is handed over. CONTINUE: it is not. */
 __noinline enum reason forward_redirect(struct xdp_md *ctx, struct packet *packet,
 					const struct backend *backend)
 {
@@ -164,7 +171,7 @@ __noinline enum reason forward_redirect(struct xdp_md *ctx, struct packet *packe
 
 	if (!packet || !backend)
 		return PASS_MALFORMED;
-	if (!asks_redirect(ctx, packet))
+	if (!hands_over(ctx, packet, backend))
 		return CONTINUE;
 	if (packet->ttl <= 1)
 		return PASS_TTL_EXPIRED;
