@@ -58,6 +58,12 @@ func newSchemas() huma.Registry {
 	writtenAs[statusText](r, reflect.TypeFor[model.StatusRange]())
 	writtenAs[keyText](r, reflect.TypeFor[model.QUICKey]())
 	writtenAs[serverIDs](r, reflect.TypeFor[model.ServerIDs]())
+	service := r.SchemaFromRef(r.Schema(reflect.TypeFor[model.Service](), true, "").Ref)
+	for before, now := range model.FormerServiceKeys {
+		former := *service.Properties[now]
+		former.Deprecated, former.Description = true, "the former name of "+now
+		service.Properties[before] = &former
+	}
 	return r
 }
 

@@ -159,10 +159,11 @@ func (d *document) invalid(err error) Errors {
 	fields = fields[:min(len(fields), mostErrors)]
 	errs := make(Errors, len(fields))
 	for i, f := range fields {
-		line, _ := d.line(f.Path)
-		errs[i] = Error{Line: line, Path: d.asWritten(f.Path), Problem: f.Problem, other: d.asWritten(f.Other)}
-		if other, found := d.line(f.Other); found && other != line {
-			errs[i].Problem += fmt.Sprintf(" (line %d)", other)
+		at, _ := d.find(f.Path)
+		other, found := d.find(f.Other)
+		errs[i] = Error{Line: at.line, Path: at.path, Problem: f.Problem, other: other.path}
+		if found && other.line != at.line {
+			errs[i].Problem += fmt.Sprintf(" (line %d)", other.line)
 		}
 	}
 	if full {
@@ -215,14 +216,4 @@ func Marshal(v any) ([]byte, error) {
 		return nil, fmt.Errorf("write YAML: %w", err)
 	}
 	return text, nil
-}
-
-// asWritten returns a field's path with the name that the document has for it.
-func (d *document) asWritten(path string) string {
-	for _, key := range d.former {
-		if parent := key.Field[:strings.LastIndex(key.Field, ".")+1]; path == parent+key.Now {
-			return key.Field
-		}
-	}
-	return path
 }

@@ -262,7 +262,9 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 				d.refuse(entry.Key, here, "is what %s was called before: give only %s", now, now)
 				continue
 			}
-			d.former = append(d.former, model.FormerKey{Line: lineOf(entry.Key), Field: here.String(), Now: now})
+			if len(d.former) < mostErrors {
+				d.former = append(d.former, model.FormerKey{Line: lineOf(entry.Key), Field: here.String(), Now: now})
+			}
 			key = now
 		}
 		index, known := fields[key]

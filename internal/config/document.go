@@ -15,7 +15,7 @@ import (
 type document struct {
 	root    *ast.MappingNode
 	anchors map[string]ast.Node
-	former  []model.FormerKey // that were decoded
+	former  []model.FormerKey // that were decoded: the first ones
 }
 
 // newDocument parses the text, of a set or of something else, and checks that it is one mapping.
@@ -89,21 +89,39 @@ func nameOf(n ast.Node) string {
 	return n.GetToken().Value
 }
 
-// line returns the line of the field with this path, and whether there is one;
-// else the line of the innermost field around it.
+// place is where a field is: its line, and its path with the keys as the document writes them.
+type place struct {
+	line int
+	path string
+}
+
+// line returns the line of the field with this path, and whether there is one; else the line of the
+// innermost field around it.
 func (d *document) line(path string) (line int, found bool) {
+	at, found := d.find(path)
+	return at.line, found
+}
+
+// find does the same for a field's place.
+func (d *document) find(path string) (at place, found bool) {
+	at.path = path
 	if path == "" || d.root == nil {
-		return 0, false
+		return at, false
 	}
 	var node ast.Node = d.root
-	line = lineOf(d.root)
-	for _, key := range strings.Split(path, ".") {
-		key, indexes, _ := strings.Cut(key, "[")
+	at.line = lineOf(d.root)
+	keys := strings.Split(path, ".")
+	for i, part := range keys {
+		key, indexes, _ := strings.Cut(part, "[")
 		entry := child(d.follow(node), key)
 		if entry == nil {
-			return line, false
+			return at, false
 		}
-		node, line = entry.Value, lineOf(entry.Key)
+		if written := nameOf(entry.Key); written != key {
+			keys[i] = written + part[len(key):]
+			at.path = strings.Join(keys, ".")
+		}
+		node, at.line = entry.Value, lineOf(entry.Key)
 		for index := range strings.SplitSeq(strings.TrimSuffix(indexes, "]"), "][") {
 			if index == "" {
 				continue
@@ -111,12 +129,12 @@ func (d *document) line(path string) (line int, found bool) {
 			list, ok := d.follow(node).(*ast.SequenceNode)
 			i, err := strconv.Atoi(index)
 			if !ok || err != nil || i >= len(list.Values) {
-				return line, false
+				return at, false
 			}
-			node, line = list.Values[i], lineOf(list.Values[i])
+			node, at.line = list.Values[i], lineOf(list.Values[i])
 		}
 	}
-	return line, true
+	return at, true
 }
 
 func child(n ast.Node, key string) *ast.MappingValueNode {

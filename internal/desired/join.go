@@ -35,6 +35,7 @@ func (j *joined) with(c model.Config) bool {
 	}
 	was := j.file
 	c.Services, was.Services = nil, nil
+	c.FormerKeys, was.FormerKeys = nil, nil // only lines of the file
 	return reflect.DeepEqual(c, was)
 }
 

@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"encoding/json"
+	"net/netip"
+)
 
 // Explanation is what a director would do with a packet, and every decision on the way.
 type Explanation struct {
@@ -201,4 +204,16 @@ type Question struct {
 type QuestionSet struct {
 	Owner    string    `json:"owner"`
 	Services []Service `json:"services"`
+}
+
+// MarshalJSON writes the services as earlier versions read them.
+func (s QuestionSet) MarshalJSON() ([]byte, error) {
+	stored := make([]StoredService, len(s.Services))
+	for i := range s.Services {
+		stored[i] = StoredService(s.Services[i])
+	}
+	return json.Marshal(struct {
+		Owner    string          `json:"owner"`
+		Services []StoredService `json:"services"`
+	}{s.Owner, stored})
 }

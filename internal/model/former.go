@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// FormerServiceKeys are keys of a service by the names that versions before v0.1.0 had for them, and
-// their names today. Files and sets may still have them.
+// FormerServiceKeys are keys of a service by the names that earlier versions have for them, and their
+// names today. Files and sets may have either.
 var FormerServiceKeys = map[string]string{"drain": "retention", "max-drain": "max-retention"}
 
 // FormerKey is a field that a file has by a former name.
@@ -25,23 +25,28 @@ func (k FormerKey) String() string {
 }
 
 // StoredService is a service as stores have it, and as weir's own programs send it: with the former
-// keys, because directors of older versions read the same stores, and know no others.
+// keys, because directors of earlier versions read the same stores, and know no others.
 type StoredService Service
 
-// storedService has the fields of Service in their order, with the former keys.
-var storedService = func() reflect.Type {
+// storedService has the fields of Service, in their order, by the former keys. readService has
+// those, and after them the fields of these keys by their names today.
+var storedService, readService = func() (stored, read reflect.Type) {
 	former := map[string]string{}
 	for before, now := range FormerServiceKeys {
 		former[now] = before
 	}
 	fields := reflect.VisibleFields(reflect.TypeFor[Service]())
+	var now []reflect.StructField
 	for i := range fields {
 		name, options, _ := strings.Cut(fields[i].Tag.Get("json"), ",")
 		if before, is := former[name]; is {
+			again := fields[i]
+			again.Name += "Now"
+			now = append(now, again)
 			fields[i].Tag = reflect.StructTag(`json:"` + before + "," + options + `"`)
 		}
 	}
-	return reflect.StructOf(fields)
+	return reflect.StructOf(fields), reflect.StructOf(append(fields[:len(fields):len(fields)], now...))
 }()
 
 // MarshalJSON writes the service with the former keys.
@@ -49,19 +54,42 @@ func (s StoredService) MarshalJSON() ([]byte, error) {
 	return json.Marshal(reflect.ValueOf(s).Convert(storedService).Interface())
 }
 
-// UnmarshalJSON reads a service with the former keys, or with today's, and with no unknown ones.
+// UnmarshalJSON reads a service by the former keys, or by today's, and no unknown ones.
 func (s *StoredService) UnmarshalJSON(text []byte) error {
-	read := reflect.New(storedService)
-	for _, now := range FormerServiceKeys {
-		if bytes.Contains(text, []byte(`"`+now+`"`)) {
-			read = reflect.New(reflect.TypeFor[Service]())
+	return (*Service)(s).read(text, true)
+}
+
+// UnmarshalJSON reads the same, but passes over unknown keys: those of later versions.
+func (s *Service) UnmarshalJSON(text []byte) error { return s.read(text, false) }
+
+func (s *Service) read(text []byte, strict bool) error {
+	read := reflect.New(readService)
+	if !strict {
+		if err := json.Unmarshal(text, read.Interface()); err != nil {
+			return err
+		}
+	} else {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(read.Interface()); err != nil {
+			return err
 		}
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(read.Interface()); err != nil {
-		return err
+	to := reflect.ValueOf(s).Elem()
+	for i := range to.NumField() {
+		to.Field(i).Set(read.Elem().Field(i))
 	}
-	*s = read.Elem().Convert(reflect.TypeFor[StoredService]()).Interface().(StoredService)
+	for i := to.NumField(); i < read.Elem().NumField(); i++ {
+		now, field := read.Elem().Field(i), readService.Field(i)
+		if now.IsZero() {
+			continue
+		}
+		before := to.FieldByName(strings.TrimSuffix(field.Name, "Now"))
+		if !before.IsZero() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			return fmt.Errorf("%s is given by its former name, too", name)
+		}
+		before.Set(now)
+	}
 	return nil
 }

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -35,6 +36,41 @@ func TestStoresHaveTheFormerNames(t *testing.T) {
 		} else if read.Service.Retention != d.Service.Retention || read.Service.MaxRetention != d.Service.MaxRetention {
 			t.Errorf("of %s are read %v and %v", text, read.Service.Retention, read.Service.MaxRetention)
 		}
+	}
+}
+
+// What a service says elsewhere is no key: names of services and backends are anybody's choice.
+func TestStoredServicesComeBack(t *testing.T) {
+	least := uint32(1)
+	for _, name := range []string{"retention", "drain", `"max-retention":`, "web"} {
+		s := model.Service{Name: name, VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP, MinHealthy: &least,
+			Retention: model.Duration(time.Minute), MaxRetention: model.Duration(time.Hour),
+			Backends: []model.Backend{{Name: name, Address: netip.MustParseAddr("10.0.0.1"), State: model.Active}},
+			Health:   &model.HealthCheck{Kind: model.CheckHTTP, HTTP: &model.HealthHTTP{Host: name}}}
+		for written, v := range map[string]any{"by the former keys": model.StoredService(s), "by today's": s} {
+			text, err := json.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var stored model.StoredService
+			var sent model.Service
+			if err := errors.Join(json.Unmarshal(text, &stored), json.Unmarshal(text, &sent)); err != nil {
+				t.Errorf("written %s, %s is not read: %v", written, text, err)
+			}
+			if !reflect.DeepEqual(model.Service(stored), s) || !reflect.DeepEqual(sent, s) {
+				t.Errorf("written %s, %s is read as %+v and %+v", written, text, stored, sent)
+			}
+		}
+	}
+	var s model.Service
+	if err := json.Unmarshal([]byte(`{"name":"web","retention":"1m","drain":"1m"}`), &s); err == nil {
+		t.Error("a service with both names of a key is accepted")
+	}
+	if err := json.Unmarshal([]byte(`{"name":"web","drain":"1m","max-retention":"1h","key-of-a-later-version":1}`), &s); err != nil || s.Retention != model.Duration(time.Minute) || s.MaxRetention != model.Duration(time.Hour) {
+		t.Errorf("a service of mixed names is %+v: %v", s, err)
+	}
+	if err := json.Unmarshal([]byte(`{"name":"web","key-of-a-later-version":1}`), new(model.StoredService)); err == nil {
+		t.Error("a stored service with an unknown key is accepted")
 	}
 }
 

@@ -146,7 +146,7 @@ func TagOf(services []model.Service) string {
 	digest := sha256.New()
 	encoder := json.NewEncoder(digest)
 	for i := range services {
-		if err := encoder.Encode(&services[i]); err != nil {
+		if err := encoder.Encode((*model.StoredService)(&services[i])); err != nil {
 			panic("a service cannot be written: " + err.Error()) // valid services can
 		}
 	}
