@@ -64,7 +64,10 @@ func inParallel(n int, do func(i int)) {
 }
 
 // recentRings are the rings that were asked for lately: one costs milliseconds.
-type recentRings struct{ now, before map[digest]maglev.Generation }
+type recentRings struct {
+	most        int // if they are more, all but those that were asked for last are forgotten; 0: no bound
+	now, before map[digest]maglev.Generation
+}
 
 // age forgets the rings that were not asked for since the call before.
 func (r *recentRings) age() { r.now, r.before = nil, r.now }
@@ -77,6 +80,9 @@ func (r *recentRings) of(g *model.Generation) maglev.Generation {
 	}
 	if ring, known = r.before[key]; !known {
 		ring = makeRing(g)
+	}
+	if r.most > 0 && len(r.now) >= r.most {
+		r.age()
 	}
 	if r.now == nil {
 		r.now = map[digest]maglev.Generation{}

@@ -9,7 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// mostPlacements is how many rings Placements keeps: enough for a few services.
+// mostPlacements is how many of the rings that were asked for last Placements keeps at least, and half
+// of how many it keeps at most: enough for a few services.
 const mostPlacements = 64
 
 // Placements says on which backends generations place flows. It remembers rings, which cost
@@ -47,9 +48,7 @@ func (p *Placements) Of(g *model.Generation, f model.Flow, salt uint64, places b
 func (p *Placements) ring(g *model.Generation) maglev.Generation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.rings.now) >= mostPlacements/2 {
-		p.rings.age()
-	}
+	p.rings.most = mostPlacements
 	return p.rings.of(g)
 }
 

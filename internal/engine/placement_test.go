@@ -43,3 +43,33 @@ func TestPlacementsAreTheRows(t *testing.T) {
 		}
 	}
 }
+
+// No ring is made again as long as there are no more than mostPlacements, nor when one more comes.
+func TestPlacementsKeepRings(t *testing.T) {
+	var placements Placements
+	ring := func(n int) *uint32 {
+		g := &model.Generation{Slots: 11, Members: []model.Member{{Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), 0), Weight: 1}}}
+		return &placements.ring(g).Owners[0]
+	}
+	first := map[int]*uint32{}
+	for n := range mostPlacements {
+		first[n] = ring(n)
+	}
+	for n := range mostPlacements {
+		if ring(n) != first[n] {
+			t.Errorf("ring %d of %d was made again", n, mostPlacements)
+		}
+	}
+	ring(mostPlacements)
+	for n := range mostPlacements {
+		if ring(n) != first[n] {
+			t.Errorf("ring %d was made again after one more had come", n)
+		}
+	}
+	for n := range 200 {
+		ring(n)
+	}
+	if has := len(placements.rings.now) + len(placements.rings.before); has > 2*mostPlacements {
+		t.Errorf("%d rings are kept", has)
+	}
+}

@@ -20,14 +20,28 @@ type Lease struct {
 }
 
 // NewLease returns a lease that etcd does not know yet, and that keeps keys for so many seconds after
-// the last Renew. Errors say what should be kept.
+// it was last used. Errors say what should be kept.
 func (c *Client) NewLease(seconds int64, what string) *Lease {
 	return &Lease{client: c, seconds: seconds, what: what}
 }
 
-// Renew prolongs the lease, and returns it. If there is none, or etcd has lost it, it is a new one:
+// Use prolongs the lease, and has keys written under it. If etcd loses the lease before they are,
+// they are written once more, under a new one.
+func (l *Lease) Use(ctx context.Context, write func(clientv3.LeaseID) error) error {
+	for again := false; ; again = true {
+		id, err := l.renew(ctx)
+		if err != nil {
+			return err
+		}
+		if err = write(id); again || !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return err
+		}
+	}
+}
+
+// renew prolongs the lease, and returns it. If there is none, or etcd has lost it, it is a new one:
 // there are no keys under it yet.
-func (l *Lease) Renew(ctx context.Context) (clientv3.LeaseID, error) {
+func (l *Lease) renew(ctx context.Context) (clientv3.LeaseID, error) {
 	client, err := l.client.Connect()
 	if err != nil {
 		return clientv3.NoLease, err

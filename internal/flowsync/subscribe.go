@@ -28,7 +28,7 @@ const (
 
 // subscribe dials a director and remembers what it tells, again and again.
 func (s *Sync) subscribe(ctx context.Context, p *peer, port uint16) {
-	backoff := retry.Backoff{First: firstPause, Last: lastPause}
+	backoff := retry.Backoff{First: firstPause}
 	for ctx.Err() == nil {
 		heard, err := s.subscribeOnce(ctx, p, port)
 		if ctx.Err() != nil {
@@ -44,16 +44,22 @@ func (s *Sync) subscribe(ctx context.Context, p *peer, port uint16) {
 		}
 		p.fail(err)
 		s.log.Debug("director of the group tells nothing of flows", "director", p.address, "error", err)
-		wait := backoff.Next()
-		if p.awaited() {
-			wait = min(wait, soonPause)
-		}
 		select {
 		case <-ctx.Done():
 		case <-p.dials:
-		case <-time.After(wait):
+		case <-time.After(p.nextPause(&backoff)):
 		}
 	}
+}
+
+// nextPause is how long to wait before the director is dialed again. While a start waits for it the
+// pause stays short, and grows from there when the start no longer waits.
+func (p *peer) nextPause(backoff *retry.Backoff) time.Duration {
+	backoff.Last = lastPause
+	if p.awaited() {
+		backoff.Last = soonPause
+	}
+	return backoff.Next()
 }
 
 // errNoFingerprint says that a director has not written its fingerprint.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
 )
 
 // TestDirectorsTellEachOther: what was remembered before they met, what is learned then,
@@ -428,5 +429,27 @@ func TestSlowDirector(t *testing.T) {
 	}
 	if s.Status()[0].Everything < 2 {
 		t.Errorf("the slow director was told everything %d times", s.Status()[0].Everything)
+	}
+}
+
+// A start dials a director often while it waits for it, and the pauses grow from there when it no
+// longer waits.
+func TestPausesGrowFromThoseOfAStart(t *testing.T) {
+	p, backoff := newPeer(member(2)), retry.Backoff{First: firstPause}
+	pauses := func(n int) (last time.Duration) {
+		for range n {
+			last = p.nextPause(&backoff)
+		}
+		return last
+	}
+	if got := pauses(20); got != soonPause {
+		t.Errorf("a start pauses %v, want %v", got, soonPause)
+	}
+	p.answered()
+	if got := pauses(1); got > 2*soonPause {
+		t.Errorf("the first pause that no start waits for is %v, after %v", got, soonPause)
+	}
+	if got := pauses(20); got != lastPause {
+		t.Errorf("the pauses grow to %v, want %v", got, lastPause)
 	}
 }

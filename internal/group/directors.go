@@ -125,32 +125,31 @@ func (n *namesake) note(over netip.Addr) error {
 // putFingerprint writes what another process or etcd has changed, and returns the address over which
 // another process has written.
 func (g *Group) putFingerprint(ctx context.Context, life *etcdclient.Lease, addresses []netip.Addr, fingerprint string) (over netip.Addr, err error) {
-	stays, err := g.stays.Renew(ctx)
-	if err != nil {
-		return over, err
-	}
-	lives, err := life.Renew(ctx)
-	if err != nil {
-		return over, err
-	}
-	for _, a := range addresses {
-		key := g.directorsKey() + a.String()
-		for _, one := range []struct {
-			key   string
-			lease clientv3.LeaseID
-		}{{key, stays}, {key + livesKey, lives}} {
-			same := []clientv3.Cmp{clientv3.Compare(clientv3.Value(one.key), "=", fingerprint), clientv3.Compare(clientv3.LeaseValue(one.key), "=", one.lease)}
-			response, err := g.client.Transact(ctx, func(t clientv3.Txn) clientv3.Txn {
-				return t.If(same...).Else(clientv3.OpPut(one.key, fingerprint, clientv3.WithLease(one.lease), clientv3.WithPrevKV()))
-			})
-			if err != nil {
-				return over, fmt.Errorf("write by what this director is known: %w", err)
-			}
-			if !response.Succeeded {
+	for _, one := range []struct {
+		lease  *etcdclient.Lease
+		suffix string
+	}{{g.stays, ""}, {life, livesKey}} {
+		err := one.lease.Use(ctx, func(lease clientv3.LeaseID) error {
+			for _, a := range addresses {
+				key := g.directorsKey() + a.String() + one.suffix
+				same := []clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "=", fingerprint), clientv3.Compare(clientv3.LeaseValue(key), "=", lease)}
+				response, err := g.client.Transact(ctx, func(t clientv3.Txn) clientv3.Txn {
+					return t.If(same...).Else(clientv3.OpPut(key, fingerprint, clientv3.WithLease(lease), clientv3.WithPrevKV()))
+				})
+				if err != nil {
+					return fmt.Errorf("write by what this director is known: %w", err)
+				}
+				if response.Succeeded {
+					continue
+				}
 				if before := response.Responses[0].GetResponsePut().GetPrevKv(); before != nil && string(before.Value) != fingerprint {
 					over = a
 				}
 			}
+			return nil
+		})
+		if err != nil {
+			return over, err
 		}
 	}
 	return over, nil

@@ -34,21 +34,19 @@ func (g *Group) evidenceKey() string { return g.client.Prefix + "/evidence/" }
 
 // PutReports writes an agent's reports, in place of its earlier ones about the same backends.
 func (g *Group) PutReports(ctx context.Context, reports []model.AgentReport) error {
-	lease, err := g.stays.Renew(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range reports {
-		text, err := json.Marshal(&reports[i])
-		if err != nil {
-			return fmt.Errorf("encode a report: %w", err)
+	return g.stays.Use(ctx, func(lease clientv3.LeaseID) error {
+		for i := range reports {
+			text, err := json.Marshal(&reports[i])
+			if err != nil {
+				return fmt.Errorf("encode a report: %w", err)
+			}
+			key := g.evidenceKey() + reports[i].Backend.String()
+			if _, err := g.client.Commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(lease))); err != nil {
+				return err
+			}
 		}
-		key := g.evidenceKey() + reports[i].Backend.String()
-		if _, err := g.client.Commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(lease))); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // MayReport asks whether etcd would take reports about these backends, and changes nothing.

@@ -95,11 +95,11 @@ func TestReportsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, follower, reportOf(1))
-	lease, err := agent.stays.Renew(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	revoke := func(lease clientv3.LeaseID) error {
+		_, err := c.Client().Revoke(t.Context(), lease)
+		return err
 	}
-	if _, err := c.Client().Revoke(t.Context(), lease); err != nil {
+	if err := agent.stays.Use(t.Context(), revoke); err != nil {
 		t.Fatal(err)
 	}
 	says(t, follower)
@@ -114,6 +114,25 @@ func TestReportsEnd(t *testing.T) {
 	left, err := c.Client().TimeToLive(t.Context(), leases.Leases[0].ID, clientv3.WithAttachedKeys())
 	if err != nil || len(left.Keys) != 1 || left.GrantedTTL != reportsLive {
 		t.Errorf("the agent's lease is %v, error %v; want its report in it", left, err)
+	}
+}
+
+// etcd may lose a lease after it has prolonged it, and before the keys are written.
+func TestLeaseIsLostWhileItIsUsed(t *testing.T) {
+	c := newCluster(t, false)
+	agent := c.open()
+	times := 0
+	write := func(lease clientv3.LeaseID) error {
+		if times++; times == 1 {
+			if _, err := c.Client().Revoke(t.Context(), lease); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := agent.client.Commit(t.Context(), nil, clientv3.OpPut(agent.evidenceKey()+"key", "text", clientv3.WithLease(lease)))
+		return err
+	}
+	if err := agent.stays.Use(t.Context(), write); err != nil || times != 2 {
+		t.Errorf("the key was written %d times, error %v; want a second time, under another lease", times, err)
 	}
 }
 

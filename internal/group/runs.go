@@ -67,22 +67,20 @@ type writtenRun struct {
 
 // putRun writes what a director says, under each of its addresses.
 func (g *Group) putRun(ctx context.Context, life *etcdclient.Lease, run writtenRun) error {
-	lease, err := life.Renew(ctx)
-	if err != nil {
-		return err
-	}
-	for _, a := range run.Also {
-		run.Clock = time.Now().UTC()
-		text, err := json.Marshal(run)
-		if err != nil {
-			return fmt.Errorf("say what this director runs: %w", err)
+	return life.Use(ctx, func(lease clientv3.LeaseID) error {
+		for _, a := range run.Also {
+			run.Clock = time.Now().UTC()
+			text, err := json.Marshal(run)
+			if err != nil {
+				return fmt.Errorf("say what this director runs: %w", err)
+			}
+			key := g.directorsKey() + a.String() + runsSuffix
+			if _, err := g.client.Commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(lease))); err != nil {
+				return err
+			}
 		}
-		key := g.directorsKey() + a.String() + runsSuffix
-		if _, err := g.client.Commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(lease))); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // compare lists what of the other directors does not go together with this one.

@@ -112,20 +112,18 @@ func (v *Views) write(ctx context.Context) error {
 	if len(wanted) == 0 && len(v.written) == 0 {
 		return nil // and no lease is needed
 	}
-	lease, err := v.lease.Renew(ctx)
-	if err != nil {
-		return err
-	}
-	if lease != v.under {
-		v.under, v.written = lease, nil
-	}
-	for some := range slices.Chunk(v.changes(wanted), writesAtOnce) {
-		if _, err := v.client.Commit(ctx, nil, some...); err != nil {
-			return fmt.Errorf("write what health checks find: %w", err)
+	return v.lease.Use(ctx, func(lease clientv3.LeaseID) error {
+		if lease != v.under {
+			v.under, v.written = lease, nil
 		}
-	}
-	v.written = wanted
-	return nil
+		for some := range slices.Chunk(v.changes(wanted), writesAtOnce) {
+			if _, err := v.client.Commit(ctx, nil, some...); err != nil {
+				return fmt.Errorf("write what health checks find: %w", err)
+			}
+		}
+		v.written = wanted
+		return nil
+	})
 }
 
 // changes returns the operations that turn the written keys into the wanted ones. Until they are
