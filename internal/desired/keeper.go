@@ -1,6 +1,30 @@
 // Package desired makes a director forward what is desired: the services of its own file and those
 // of the sets in its store, each with its log of generations. A log is written before anything is
 // forwarded by it, so that this process's successor, or another director, continues it.
+//
+// Changes come in:
+//
+//   - keeper.go: the keeper, what it works with, and how it stores the file and hands all to the engine
+//   - coalesce.go: changes of the file, or of one set, that come together are one
+//   - put.go, give.go: clients replace an owner's set; by Give they bring its logs, too
+//   - stage.go: a set that is a part of the way to another one
+//   - override.go: overrides of the file's backends
+//   - group.go: the sets that a group of directors shares
+//
+// They are checked and written:
+//
+//   - join.go: the file and all sets as one configuration
+//   - logchange.go: one change of a store, with the logs of its services
+//   - changes.go: what differs between two versions of a set
+//   - refused.go: what contradicts the rest, and is tried again when that changes
+//   - runs.go: which versions the engine forwards by, so that a start can go back to the last of them
+//
+// And the logs change by themselves:
+//
+//   - tend.go: generations begin to place connections, and leave when no connection needs them
+//   - ramp.go: the steps of backends that start slowly
+//   - strain.go: a look at once when agents report signs of strain
+//   - group_health.go: shares that follow what most of a group's directors find
 package desired
 
 import (
@@ -134,24 +158,6 @@ func New(deps Deps) *Keeper {
 		k.groupHealth = &groupHealth{views: deps.Views}
 	}
 	return k
-}
-
-// SetFile makes the director forward by a valid version of its file, beside the sets. The first
-// version is applied at once, later ones after the time that they give as coalesce: if several come
-// meanwhile, the last is applied.
-func (k *Keeper) SetFile(c model.Config) error {
-	k.mu.Lock()
-	first := !k.begun
-	k.mu.Unlock()
-	if first {
-		_, err := k.setFile(c)
-		return err
-	}
-	b := k.coalesce(store.OwnerFile, time.Duration(c.Coalesce), func(b *batch) {
-		b.do = func() (model.SetChange, error) { return k.setFile(c) }
-	})
-	<-b.done
-	return b.err
 }
 
 func (k *Keeper) setFile(c model.Config) (model.SetChange, error) {

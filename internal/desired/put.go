@@ -287,40 +287,6 @@ func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service
 	return services, replaced
 }
 
-// batch is the changes of one owner that come within a short time: only their result is applied, as
-// one generation, and all callers get its result.
-type batch struct {
-	puts   []*proposal // of a set
-	do     func() (model.SetChange, error)
-	done   chan struct{}
-	change model.SetChange
-	err    error
-}
-
-// coalesce lets an owner's change wait for others, as long as the first of them says. Each change
-// joins the batch in its turn, and says what to do for all that have joined.
-func (k *Keeper) coalesce(owner string, wait time.Duration, join func(*batch)) *batch {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	b := k.waiting[owner]
-	if b == nil {
-		b = &batch{done: make(chan struct{})}
-		k.waiting[owner] = b
-		time.AfterFunc(wait, func() { k.flush(owner, b) })
-	}
-	join(b)
-	return b
-}
-
-func (k *Keeper) flush(owner string, b *batch) {
-	k.mu.Lock()
-	delete(k.waiting, owner) // from now on no change joins it
-	do := b.do
-	k.mu.Unlock()
-	b.change, b.err = do()
-	close(b.done)
-}
-
 // Edit replaces an owner's services by what edit returns for them: edit is called inside the
 // store's transaction, perhaps several times, with services that it must not change, and returns
 // others, or nil to change nothing.
