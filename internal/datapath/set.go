@@ -23,58 +23,72 @@ import (
 func (d *Datapath) Set(t model.Table) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// Before anything is written: a table that has no room must change nothing.
 	if err := d.checkLimits(&t); err != nil {
 		return err
 	}
 	d.table, d.names = t, flowNames{}
-	d.takeInterfaces(t.Interfaces)
-	c, err := d.place(&d.table)
+	d.takeInterfaces(t.Interfaces) // next hops are told by them from those of the host's other interfaces
+	c, err := d.place(&d.table)    // everything below writes to indexes
 	if err != nil {
 		return err
 	}
 	d.begun = true
+	// New entries before the rings that name them. Their next hops also say which interfaces and
+	// addresses configure has to write.
 	for _, s := range c.changed {
 		d.writeBackends(s)
 	}
 	d.awaitSuspects()
+	// Full NAT's table before a ring needs it.
 	if err := d.switchSNAT(&d.table); err != nil {
 		return err
 	}
+	// For the next rings: what leads to a new backend needs its interface open and its tunnel's
+	// source. The flags are still those of the lookups that packets find.
 	if err := d.configure(&c, d.have.flags()); err != nil {
 		return err
 	}
+	// Who must not call a service is known before packets find it.
 	if err := d.sources.leaveToKernel(d.table.KernelSources); err != nil {
 		return err
 	}
 	if err := d.refused.set(c.changed); err != nil {
 		return err
 	}
+	// What takes replies, before a ring leads to backends that may answer.
 	if err := d.beforeReplies(); err != nil {
 		return err
 	}
 	if err := d.switchRings(c.changed); err != nil {
 		return err
 	}
-	d.awaitGroup()
+	d.awaitGroup() // fragments go on as they did when the program takes another version's place
+	// After writeBackends: by which key a reply is found depends on the next hop's VLAN.
 	lookups := d.lookupsFor(&c)
+	// For the next lookups: before they are there the program needs their flags, beside those of the
+	// lookups that go only in retire. It also takes up which directors have answered by now.
 	if err := d.configure(&c, lookups.flags()|d.have.flags()); err != nil {
 		return err
 	}
+	// After the rings: a service that packets find has one.
 	if err := d.addLookups(&lookups); err != nil {
 		return err
 	}
+	// After all maps are filled: from here on this process's program forwards.
 	if err := d.switchPrograms(t.Interfaces, d.links, lookups.all.haveReplies()); err != nil {
 		return err
 	}
+	// After that no program uses what earlier versions have left.
 	if err := d.kernel.tidy(); err != nil {
 		return err
 	}
-	d.publishLoads(&c)
+	d.publishLoads(&c) // before retire frees the indexes of backends that go
 	if err := d.retire(&c, &lookups); err != nil {
 		return err
 	}
 	d.whole = true
-	return d.rememberWaiting()
+	return d.rememberWaiting() // flows that had no room may have some now
 }
 
 // checkLimits refuses a table that the maps have no room for. The error names the limit.
@@ -321,6 +335,7 @@ func (d *Datapath) retire(c *change, l *lookupChange) error {
 	if err := d.dropSNAT(&d.table); err != nil {
 		return err
 	}
+	// Once more: what only the lookups that are gone needed is switched off.
 	return d.configure(c, d.have.flags())
 }
 
