@@ -128,12 +128,12 @@ type step struct {
 	name, file string
 }
 
-var stepLine = regexp.MustCompile(`^( *)(\w+) +([\w/]+\.(?:h|bpf\.c)) +\S.*$`)
+var stepLine = regexp.MustCompile(`^( *)([\w.]+) +([\w/]+\.(?:h|bpf\.c|go)) +\S.*$`)
 
-// readJourneys returns the journeys of bpf/README.md.
-func readJourneys(t *testing.T) [][]step {
+// readJourneys returns the journeys of a document: its blocks of code in which some line is a step.
+func readJourneys(t *testing.T, document string) [][]step {
 	t.Helper()
-	data, err := os.ReadFile("bpf/README.md")
+	data, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,19 +143,61 @@ func readJourneys(t *testing.T) [][]step {
 			continue
 		}
 		var steps []step
+		wrong := ""
 		for line := range strings.Lines(strings.Trim(block, "\n")) {
-			m := stepLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
-			if m == nil {
-				t.Fatalf("no step of a journey: %q", line)
+			if m := stepLine.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
+				steps = append(steps, step{len(m[1]) / 2, m[2], m[3]})
+			} else {
+				wrong = line
 			}
-			steps = append(steps, step{len(m[1]) / 2, m[2], m[3]})
 		}
-		journeys = append(journeys, steps)
-	}
-	if len(journeys) < 6 {
-		t.Fatalf("there are %d journeys: those of the director, three of a host and two of a client are expected", len(journeys))
+		switch {
+		case len(steps) == 0:
+		case wrong != "":
+			t.Fatalf("%s: no step of a journey: %q", document, wrong)
+		default:
+			journeys = append(journeys, steps)
+		}
 	}
 	return journeys
+}
+
+// checkJourneys compares journeys of a document with the code: each step is a function of the file
+// that the step names, and the function a level above calls it, in the order of the steps. callsOf
+// returns the names of the functions that a function calls, in their order, and whether its file
+// defines it.
+func checkJourneys(t *testing.T, document string, journeys [][]step, callsOf func(step) ([]string, bool)) {
+	t.Helper()
+	for _, steps := range journeys {
+		var above []step
+		var at []int // behind the call of the last step of a level, among the calls of the one above it
+		for _, s := range steps {
+			if _, defined := callsOf(s); !defined {
+				t.Errorf("%s defines no function %s, which %s names", s.file, s.name, document)
+			}
+			if s.depth > len(above) {
+				t.Fatalf("%s: %s is more than one level below the step before it", document, s.name)
+			}
+			above, at = above[:s.depth], at[:min(len(at), s.depth)]
+			if s.depth > 0 {
+				caller, called := above[s.depth-1], s.name[strings.LastIndex(s.name, ".")+1:]
+				if len(at) < s.depth {
+					at = append(at, 0)
+				}
+				calls, _ := callsOf(caller)
+				next := slices.Index(calls[at[s.depth-1]:], called)
+				switch {
+				case next >= 0:
+					at[s.depth-1] += next + 1
+				case slices.Contains(calls, called):
+					t.Errorf("%s in %s calls %s earlier than %s says", caller.name, caller.file, called, document)
+				default:
+					t.Errorf("%s in %s does not call %s, as %s says", caller.name, caller.file, called, document)
+				}
+			}
+			above = append(above, s)
+		}
+	}
 }
 
 // bodyOf returns the body of a function that a file defines.
@@ -168,39 +210,22 @@ func bodyOf(text, name string) string {
 	return ""
 }
 
-// Each step of a journey in bpf/README.md is a function of the file that the step names, and the
-// function a level above calls it, in the order of the steps.
+var call = regexp.MustCompile(`\b(\w+)\(`)
+
+// The journeys of packets in bpf/README.md are as the programs go.
 func TestJourneysAreAsTheProgramsGo(t *testing.T) {
 	text := readBPF(t)
-	for _, steps := range readJourneys(t) {
-		var above []step
-		var at []int // where the last step of a level was called in the body above it
-		for _, s := range steps {
-			if bodyOf(text[s.file], s.name) == "" {
-				t.Errorf("bpf/%s defines no function %s", s.file, s.name)
-			}
-			if s.depth > len(above) {
-				t.Fatalf("%s is more than one level below the step before it", s.name)
-			}
-			above, at = above[:s.depth], at[:min(len(at), s.depth)]
-			if s.depth > 0 {
-				caller := above[s.depth-1]
-				if len(at) < s.depth {
-					at = append(at, -1)
-				}
-				call := regexp.MustCompile(`\b` + s.name + `\(`).FindStringIndex(bodyOf(text[caller.file], caller.name))
-				switch {
-				case call == nil:
-					t.Errorf("%s in bpf/%s does not call %s", caller.name, caller.file, s.name)
-				case call[0] < at[s.depth-1]:
-					t.Errorf("%s in bpf/%s calls %s earlier than bpf/README.md says", caller.name, caller.file, s.name)
-				default:
-					at[s.depth-1] = call[0]
-				}
-			}
-			above = append(above, s)
-		}
+	journeys := readJourneys(t, "bpf/README.md")
+	if len(journeys) < 6 {
+		t.Fatalf("there are %d journeys: those of the director, three of a host and two of a client are expected", len(journeys))
 	}
+	checkJourneys(t, "bpf/README.md", journeys, func(s step) (calls []string, defined bool) {
+		body := bodyOf(text[s.file], s.name)
+		for _, m := range call.FindAllStringSubmatch(body, -1) {
+			calls = append(calls, m[1])
+		}
+		return calls, body != ""
+	})
 }
 
 var folderRow = regexp.MustCompile("`([\\w/]+)/`")

@@ -109,7 +109,7 @@ func TestImports(t *testing.T) {
 	for _, p := range packages(t) {
 		allowed, known := read.mayImport[p.path()]
 		if !known && len(p.GoFiles) > 0 {
-			t.Errorf("%s is not in the table of docs/internals/architecture.md: add what it is for, and what it may import", p.path())
+			t.Errorf("%s is in no table of docs/internals/architecture.md: add what it is for, and what it may import", p.path())
 			continue
 		}
 		read.checkImports(t, p.path(), p.Imports, allowed)
