@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,6 +91,38 @@ func TestFileThatConflictsWithASet(t *testing.T) {
 	h.put("cli", "services: []")
 	h.resolvedEverywhere(p, model.ProblemFile)
 	h.runs("when the set is gone", "web", "app")
+	p.stop()
+}
+
+// What else a file says changes with its services: not while it is refused, and as soon as it is not.
+func TestRefusedFileChangesNothingElse(t *testing.T) {
+	h := newHost(t)
+	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"
+	h.configure(head, "web")
+	p := h.start("director runs")
+	h.put("cli", appSet)
+	h.configure(head+"\napi: {read-only: [\"127.0.0.1:6084\"]}", "web", "app")
+	answers := func() bool {
+		return h.Do(func() error {
+			c, err := net.Dial("tcp", "127.0.0.1:6084")
+			if err == nil {
+				c.Close()
+			}
+			return err
+		}) == nil
+	}
+	h.problem(p, model.ProblemFile)
+	if answers() {
+		t.Error("the API of a refused file answers")
+	}
+	p.kill()
+	p = h.start("director runs")
+	h.problem(p, model.ProblemFile)
+	if answers() {
+		t.Error("after a start with it, the API of a refused file answers")
+	}
+	h.put("cli", "services: []")
+	p.wait("answer as the file says, which is not refused any more", answers)
 	p.stop()
 }
 

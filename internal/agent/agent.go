@@ -55,6 +55,8 @@ type Deps struct {
 
 	noTCX bool             // behave as before Linux 6.6
 	now   func() time.Time // of upkeep; nil: time.Now
+	// listen makes the notices of upkeep; nil: listenToHost.
+	listen func() (*upkeep.Notices, error)
 }
 
 // Agent is this host's agent. It works on the network namespace of the thread
@@ -63,7 +65,7 @@ type Agent struct {
 	*kernel
 	deps       Deps
 	sockets    sockets
-	notices    *upkeep.Notices
+	notices    *upkeep.Hearing
 	reconciler *upkeep.Reconciler
 	watched    atomic.Pointer[watched] // the backends whose loads are measured
 
@@ -107,14 +109,18 @@ func Open(d Deps) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, k.close())
 	}
-	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_TC)
-	if err != nil {
-		s.close()
-		return nil, errors.Join(err, k.close())
+	if d.listen == nil {
+		d.listen = listenToHost
 	}
-	a := &Agent{kernel: k, deps: d, sockets: s, notices: notices, former: formerPeers{}}
+	a := &Agent{kernel: k, deps: d, sockets: s, notices: upkeep.Hear(d.listen), former: formerPeers{}}
+	a.notices.C() // those of this thread's network namespace
 	a.reconciler = upkeep.New(upkeep.Deps{Log: d.Log, OnEvent: d.OnEvent, Now: d.now}, a.parts()...)
 	return a, nil
+}
+
+// listenToHost hears what changes of the parts that the agent keeps.
+func listenToHost() (*upkeep.Notices, error) {
+	return upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_TC)
 }
 
 // Close ends the process's part. The programs go on as they were set, and VIPs and sysctls stay:

@@ -3,8 +3,12 @@ package agent
 import (
 	"log/slog"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
 )
@@ -158,4 +162,34 @@ func decapped(status model.AgentStatus) uint64 {
 		}
 	}
 	return 0
+}
+
+// A memory of another size that cannot be opened does not keep the others from being copied.
+func TestFlowsAreCopiedBesideWhatCannotBeOpened(t *testing.T) {
+	s := newStreet(t, true)
+	var a *Agent
+	do(t, s.host, "start agent", func() (err error) {
+		a, err = Open(Deps{Pin: s.host.BPFFS(), UDPFlows: 4096, Log: slog.New(slog.DiscardHandler)})
+		return err
+	})
+	defer s.detach(t, a)
+	h := testHost{bpfObjects: a.objects}
+	h.remember(t, (&second{wire: s.wire(t)}).talk(vip6), time.Minute)
+	from := a.memory.flows.sustained
+	of := strings.TrimSuffix(from.path, "4096")
+	if err := os.Mkdir(of+"1", 0o700); err != nil { // is found first, and is no map
+		t.Fatal(err)
+	}
+	defer os.Remove(of + "1")
+	larger, err := ebpf.NewMap(&ebpf.MapSpec{Type: from.Type(), KeySize: from.KeySize(), ValueSize: from.ValueSize(), MaxEntries: 8192, Flags: from.Flags()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer larger.Close()
+	if err := (sharedMap{Map: larger, path: of + "8192"}).copyOthers(); err == nil || !strings.Contains(err.Error(), of+"1") {
+		t.Errorf("what cannot be opened is told as %v", err)
+	}
+	if err := larger.NextKey(nil, new(bpfHostFlow)); err != nil {
+		t.Errorf("the flows of the other memory are not copied: %v", err)
+	}
 }

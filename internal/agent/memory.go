@@ -192,7 +192,8 @@ func (s sharedMap) copyOthers() error {
 		}
 		other, opened := ebpf.LoadPinnedMap(path, nil)
 		if opened != nil {
-			return fmt.Errorf("open memory of UDP flows %s: %w", path, opened)
+			err = errors.Join(err, fmt.Errorf("open memory of UDP flows %s: %w", path, opened))
+			continue
 		}
 		err = errors.Join(err, s.copy(other), other.Close())
 	}

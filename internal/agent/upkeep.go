@@ -79,9 +79,13 @@ func (a *Agent) locked(look func() ([]upkeep.Difference, error)) func() ([]upkee
 // host, and repairs what other programs have changed of the agent's parts.
 func (a *Agent) Follow(ctx context.Context) {
 	go a.ageFlows(ctx)
-	go a.reconciler.Run(ctx, a.notices.C())
+	go a.reconciler.Run(ctx, a.notices)
 	a.reconciler.Wake()
 }
+
+// NotNoticed says why the kernel gives no notice of changes of the host, which are then found later, or
+// returns nil.
+func (a *Agent) NotNoticed() error { return a.notices.Problem() }
 
 // Upkeep returns the state of each part of the host, as of the last look.
 func (a *Agent) Upkeep() []model.Upkeep { return a.reconciler.Status() }

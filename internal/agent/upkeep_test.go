@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -401,4 +403,37 @@ func (k *kept) problems() (list []model.UpkeepProblem) {
 		list = append(list, u.Problems...)
 	}
 	return list
+}
+
+// A host that has no notices to give is kept by the regular looks, and the agent says so until it
+// hears them.
+func TestAgentWithoutNotices(t *testing.T) {
+	s := newStreet(t, true)
+	refused := errors.New("watch files: too many open files")
+	var gives atomic.Bool
+	var a *Agent
+	do(t, s.host, "start agent", func() (err error) {
+		a, err = Open(Deps{Pin: s.host.BPFFS(), UDPFlows: testFlows, Log: slog.New(slog.DiscardHandler), listen: func() (*upkeep.Notices, error) {
+			if !gives.Load() {
+				return nil, refused
+			}
+			return listenToHost()
+		}})
+		if err != nil {
+			return err
+		}
+		return a.Set(testConfig())
+	})
+	defer s.detach(t, a)
+	do(t, s.host, "look", func() error { a.reconciler.Look(); return nil })
+	for _, part := range a.Upkeep() {
+		if len(part.Problems) > 0 {
+			t.Errorf("without notices, part %s is %+v", part.Part, part.Problems)
+		}
+	}
+	if err := a.NotNoticed(); !errors.Is(err, refused) {
+		t.Errorf("the kernel gives no notices, and the agent says %v", err)
+	}
+	gives.Store(true)
+	waitFor(t, "the agent to hear notices", func() bool { a.notices.C(); return a.NotNoticed() == nil })
 }

@@ -206,7 +206,7 @@ func (p *process) watch(ctx context.Context) {
 			looked, idle = true, now
 			p.reportIdle(idle)
 		}
-		host, interfaces := daemon.UpkeepProblems(p.agent.Upkeep())
+		host, interfaces := daemon.UpkeepProblems(p.agent.Upkeep(), p.agent.NotNoticed())
 		p.Problems.Replace(model.ProblemHost, append(host, p.examiner.Problems()...))
 		p.Problems.Warn(model.ProblemReports, "", p.agent.NotReported())
 		p.Problems.Warn(model.ProblemLoads, "sent", p.sender.Problem())

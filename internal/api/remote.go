@@ -86,7 +86,7 @@ func (r *Remote) Problem() error {
 	return errors.Join(r.problem, r.access.Load().outdated(&r.config, time.Now()))
 }
 
-// Close ends all connections.
+// Close ends all connections. Closing it again does nothing.
 func (r *Remote) Close() {
 	r.stop()
 	r.watching.Wait()

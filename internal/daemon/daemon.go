@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -135,12 +136,15 @@ func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply
 
 func (d *Daemon) change(change config.Change, apply func(model.Config) error) {
 	err := change.Err
+	if err != nil {
+		d.warnOfFormerKeys(nil) // which of them the file has now is not known
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		d.Problems.Report(model.ProblemFile, d.info.File, problems.Fixed(fmt.Errorf("there is no configuration any more, what was applied goes on: %w", err), "put it back: the process cannot start again without"))
 		return
 	}
 	if err == nil {
-		d.Offer(change.Config, change.Text)
+		d.Offer(change.Config, change.Text) // before it is applied: it may be kept as soon as it runs
 		err = apply(change.Config)
 	}
 	if errors.As(err, new(listedError)) {
@@ -162,9 +166,15 @@ func (e listedError) Unwrap() error { return e.error }
 func Listed(err error) error { return listedError{err} }
 
 // Offer remembers the text of a version of the file that should run, and lists its keys with former
-// names.
+// names. Without a text it is the version that was kept: the file has other lines now.
 func (d *Daemon) Offer(c model.Config, text []byte) {
-	d.Problems.Warn(model.ProblemFile, "former names", d.formerKeys(c.FormerKeys))
+	keys := slices.Clone(c.FormerKeys)
+	for i := range keys {
+		if text == nil {
+			keys[i].Line = 0
+		}
+	}
+	d.warnOfFormerKeys(keys)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.offered = offered{c, text}
@@ -216,16 +226,18 @@ func FirstConfig(ctx context.Context, file string) (c model.Config, text []byte,
 
 func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }
 
-// formerKeys is the warning of fields that the file has by former names; nil: it has none.
-func (d *Daemon) formerKeys(keys []model.FormerKey) error {
-	if len(keys) == 0 {
-		return nil
+// warnOfFormerKeys lists the fields that the file has by former names; none: it has no such fields.
+func (d *Daemon) warnOfFormerKeys(keys []model.FormerKey) {
+	var warning error
+	if len(keys) > 0 {
+		k := keys[0]
+		text := fmt.Sprintf("%s: is called %s now; the former name is still read", k.Field, k.Now)
+		if len(keys) > 1 {
+			text += fmt.Sprintf(" (%d fields have former names)", len(keys))
+		}
+		warning = problems.Fixed(&PlacedError{errors.New(text), model.Place{File: d.info.File, Line: k.Line, Field: k.Field}}, "write "+k.Now)
 	}
-	k, text := keys[0], keys[0].String()
-	if len(keys) > 1 {
-		text += fmt.Sprintf(" (%d fields have former names)", len(keys))
-	}
-	return problems.Fixed(&PlacedError{errors.New(k.Field + ": " + text), model.Place{File: d.info.File, Line: k.Line, Field: k.Field}}, "write "+k.Now)
+	d.Problems.Warn(model.ProblemFile, "former names", warning)
 }
 
 // PlacedError is an error with its place: in a file, or in the set of an owner.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -96,5 +97,36 @@ func TestEveryKindOfProblemIsTold(t *testing.T) {
 		if !strings.Contains(code.String(), "model."+name+",") {
 			t.Errorf("nobody tells problems of kind %s", row.Kind)
 		}
+	}
+}
+
+// The warning of former names says each field once, and a line only of the text that the file has: not
+// if the version that was kept runs instead, and nothing when a bad version has come.
+func TestFormerNamesAreWarnedOfByTheFileThatIs(t *testing.T) {
+	d := New(Deps{File: "weir.yaml", State: t.TempDir(), Running: store.RunningDirector, Log: slog.New(slog.DiscardHandler)})
+	version := model.Config{FormerKeys: []model.FormerKey{{Line: 7, Field: "services[0].drain", Now: "retention"}}}
+	const says = "services[0].drain: is called retention now; the former name is still read"
+	for _, step := range []struct {
+		what string
+		do   func()
+		want string
+	}{
+		{"it is offered", func() { d.Offer(version, []byte("text")) }, "weir.yaml:7: " + says},
+		{"the kept version runs", func() { d.Offer(version, nil) }, "weir.yaml: " + says},
+		{"a bad version comes", func() { d.change(config.Change{Err: errors.New("bad")}, nil) }, ""},
+	} {
+		step.do()
+		got := ""
+		for _, p := range d.Problems.Of(model.ProblemFile) {
+			if p.Part == "former names" {
+				got = p.Text
+			}
+		}
+		if got != step.want {
+			t.Errorf("when %s, the warning is %q, want %q", step.what, got, step.want)
+		}
+	}
+	if version.FormerKeys[0].Line != 7 {
+		t.Error("the version itself has lost its lines")
 	}
 }

@@ -30,7 +30,7 @@ const (
 // It is over when one does not find it.
 type Examiner struct {
 	examine func(context.Context) ([]doctor.Finding, error)
-	listen  func() (*upkeep.Notices, error)
+	notices *upkeep.Hearing
 	every   time.Duration // without a notice
 	least   time.Duration // from the end of one examination to the next
 	woken   chan struct{}
@@ -38,12 +38,11 @@ type Examiner struct {
 	mu    sync.Mutex
 	last  []model.Problem // the failures that the last examination has found
 	found []model.Problem
-	deaf  error // why the kernel's notices are not heard
 }
 
 // NewExaminer returns an examiner that examines by a function.
 func NewExaminer(examine func(context.Context) ([]doctor.Finding, error)) *Examiner {
-	return &Examiner{examine: examine, listen: listenToHost, every: examineEvery, least: examineLeast, woken: make(chan struct{}, 1)}
+	return &Examiner{examine: examine, notices: upkeep.Hear(listenToHost), every: examineEvery, least: examineLeast, woken: make(chan struct{}, 1)}
 }
 
 // Wake has the host examined soon, because the configuration has changed.
@@ -65,26 +64,26 @@ func (e *Examiner) Problems() []model.Problem {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	found := slices.Clone(e.found)
-	if e.deaf != nil {
-		found = append(found, model.Problem{Part: partNotices, Severity: model.SeverityWarning,
-			Text: fmt.Sprintf("failures of this host are found within %v, and not at once: %v", e.every, e.deaf),
-			Fix:  "give the process more open files, and its user more inotify instances (sysctl fs.inotify.max_user_instances): it tries again with each examination"})
+	return append(found, deafProblems(partNotices, "failures of this host", e.every, e.notices.Problem())...)
+}
+
+// deafProblems are the problems if the kernel gives no notices; nil: it does. Then something is found
+// late.
+func deafProblems(part, what string, within time.Duration, deaf error) []model.Problem {
+	if deaf == nil {
+		return nil
 	}
-	return found
+	return []model.Problem{{Part: part, Severity: model.SeverityWarning,
+		Text: fmt.Sprintf("%s are found within %v, and not at once: %v", what, within, deaf),
+		Fix:  "give the process more open files, and its user more inotify instances (sysctl fs.inotify.max_user_instances): it tries again within that time"}}
 }
 
 // Run examines the host until the context ends: regularly, and when links and addresses change, if the
 // kernel gives notice of that.
 func (e *Examiner) Run(ctx context.Context) {
-	var notices *upkeep.Notices
-	var heard <-chan struct{}
+	defer e.notices.Close()
 	for {
-		if notices == nil {
-			if notices = e.hear(); notices != nil {
-				defer notices.Close()
-				heard = notices.C()
-			}
-		}
+		heard := e.notices.C()
 		if !pause(ctx, max(e.least, examineShare*e.look(ctx))) {
 			return
 		}
@@ -100,17 +99,6 @@ func (e *Examiner) Run(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// hear begins to hear notices; nil: that is not possible now.
-func (e *Examiner) hear() *upkeep.Notices {
-	notices, err := e.listen()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.deaf = err; err != nil {
-		return nil
-	}
-	return notices
 }
 
 // look examines the host once, and returns how long that took. If the host cannot be examined, the
@@ -154,7 +142,7 @@ func (e *Examiner) compare(findings []doctor.Finding) {
 	}
 }
 
-// Parts that are about the examination itself.
+// The parts that are about the examination itself.
 const (
 	partExamination = "examination"
 	partNotices     = "notices"

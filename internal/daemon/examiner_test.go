@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,24 +85,26 @@ func TestExaminationsWithoutNotices(t *testing.T) {
 	e := NewExaminer(func(context.Context) ([]doctor.Finding, error) { looks <- struct{}{}; return nil, nil })
 	e.every, e.least = time.Millisecond, 0
 	refused := errors.New("watch files: too many open files")
-	answers := make(chan error)
-	e.listen = func() (*upkeep.Notices, error) {
-		if err := <-answers; err != nil {
-			return nil, err
+	var answer atomic.Value
+	e.notices = upkeep.Hear(func() (*upkeep.Notices, error) {
+		if answer.Load() == "refused" {
+			return nil, refused
 		}
 		return listenToHost()
-	}
+	})
+	answer.Store("refused")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { e.Run(ctx); close(ended) }()
-	for _, answer := range []error{refused, refused, nil} {
-		answers <- answer
+	for _, now := range []string{"refused", "heard"} {
+		answer.Store(now)
+		<-looks // it may have asked before
 		<-looks
 		found := e.Problems()
-		if answer == nil && len(found) > 0 {
+		if now == "heard" && len(found) > 0 {
 			t.Errorf("notices are heard, and the problems are %+v", found)
 		}
-		if answer != nil && (len(found) != 1 || found[0].Part != partNotices || found[0].Severity != model.SeverityWarning ||
+		if now == "refused" && (len(found) != 1 || found[0].Part != partNotices || found[0].Severity != model.SeverityWarning ||
 			found[0].Text != "failures of this host are found within 1ms, and not at once: watch files: too many open files" || found[0].Fix == "") {
 			t.Errorf("no notices are heard, and the problems are %+v", found)
 		}

@@ -20,9 +20,10 @@ func TellUpkeep(events *api.Events) func(upkeep.Event) {
 	}
 }
 
-// UpkeepProblems are the problems to list. The code that applies a configuration lists that it does
-// not run.
-func UpkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
+// UpkeepProblems are the problems to list, of parts of the host and of the notices that say when they
+// change: deaf is why there are none. The code that applies a configuration lists that it does not run.
+func UpkeepProblems(parts []model.Upkeep, deaf error) (host, interfaces []model.Problem) {
+	host = deafProblems("notices of upkeep", "changes of what this process keeps on this host", upkeep.Interval, deaf)
 	for i := range parts {
 		u := &parts[i]
 		for _, p := range u.Problems {

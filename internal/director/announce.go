@@ -93,26 +93,38 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 	return []upkeep.Difference{{What: "all", Found: "are not announced, because no interface has the director's program"}}, nil
 }
 
+// hearSignals begins to hear the signals that tell the director to end: the second one ends its grace
+// period.
+func hearSignals() (signals chan os.Signal, forget func()) {
+	signals = make(chan os.Signal, 1)
+	signal.Notify(signals, endSignals...)
+	return signals, func() { signal.Stop(signals) }
+}
+
+var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
+
+// forgetFirst empties the channel of the signal that began the grace period. That signal may be under way
+// to several channels, and have reached this one last: Notify waits until it has reached all.
+func forgetFirst(signals chan os.Signal) {
+	signal.Notify(signals, endSignals...)
+	select {
+	case <-signals:
+	default:
+	}
+}
+
 // endAfterGrace lets the director forward for its grace period when it is told to stop, for clients
 // whose routers have not turned away yet. Until now it would have ended at once: stillRuns cancels
 // that, and is false if the director was told already. A second signal ends the wait.
-func (d *Director) endAfterGrace(stop context.Context, stillRuns func() bool) (release func()) {
-	if d.gracePeriod <= 0 {
-		return func() {}
+func (d *Director) endAfterGrace(stop context.Context, stillRuns func() bool, signals chan os.Signal) (release func() bool) {
+	if d.gracePeriod <= 0 || !stillRuns() {
+		return func() bool { return false }
 	}
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	forget := func() bool { return false }
-	if stillRuns() {
-		forget = context.AfterFunc(stop, func() {
-			d.forwardForGrace(signals)
-			d.end()
-		})
-	}
-	return func() {
-		forget()
-		signal.Stop(signals)
-	}
+	return context.AfterFunc(stop, func() {
+		forgetFirst(signals)
+		d.forwardForGrace(signals)
+		d.end()
+	})
 }
 
 // forwardForGrace withdraws what is announced, and waits for the grace period.
@@ -121,19 +133,13 @@ func (d *Director) forwardForGrace(signals <-chan os.Signal) {
 	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), d.gracePeriod/2))
 	d.announcers.hooks.Withdraw()
 	d.announcers.neighbor.Withdraw()
-	end := time.NewTimer(d.gracePeriod)
-	defer end.Stop()
-	for range 2 { // the first is the one that began the grace period
-		select {
-		case <-signals:
-		case <-d.ctx.Done():
-			return
-		case <-end.C:
-			d.over.Store(true)
-			return
-		}
+	select {
+	case <-signals:
+		d.log.Info("told again: the director does not wait")
+	case <-d.ctx.Done():
+	case <-time.After(d.gracePeriod):
+		d.over.Store(true)
 	}
-	d.log.Info("told again: the director does not wait")
 }
 
 // closeAnnouncers ends the sessions with routers, and the calls of hooks. If forwarding goes on,

@@ -66,7 +66,7 @@ type Director struct {
 	ctx       context.Context // its life, which outlasts what Run is given by the grace period
 	end       context.CancelFunc
 	closes    []func() // what New has opened, in this order
-	notClosed error    // why the kernel's part of it could not be closed
+	notClosed error    // why the kernel's part of it could not be closed, or detached
 
 	begins  beginning
 	first   model.Director // the configuration that the kernel's maps are made for
@@ -94,10 +94,13 @@ type Director struct {
 	unix     *daemon.Socket
 	events   *api.Events
 	examiner *daemon.Examiner
-	notices  *upkeep.Notices
+	notices  *upkeep.Hearing
 	host     *upkeep.Reconciler // of this host's parts that it owns
 
 	gathering sync.Mutex
+
+	applying sync.Mutex    // one version of the file at a time
+	refused  *model.Config // the last version, if the keeper has refused it, and tries it again
 }
 
 // New makes a director with all its parts. It takes what an earlier process left in the kernel, and
@@ -142,6 +145,7 @@ func New(deps Deps) (_ *Director, err error) {
 	if d.group != nil {
 		d.closeLater(func() { _ = d.group.Close() })
 	}
+	d.closeLater(d.detachAfterGrace)
 	d.kernel, err = datapath.Open(datapath.Options{
 		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, Hold: true, Log: d.log,
 	})
@@ -156,9 +160,7 @@ func New(deps Deps) (_ *Director, err error) {
 	if err := d.join(deps, local); err != nil {
 		return nil, err
 	}
-	if d.notices, err = upkeep.Listen(datapath.Groups...); err != nil {
-		return nil, err
-	}
+	d.notices = upkeep.Hear(func() (*upkeep.Notices, error) { return upkeep.Listen(datapath.Groups...) })
 	d.closeLater(d.notices.Close)
 	d.answer(deps.Version)
 	d.keepHost(deps)
@@ -209,7 +211,7 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 	}
 	d.keeper = desired.New(keeps)
 	d.sets = sets.New(sets.Deps{Keeper: d.keeper, Kernel: d.kernel, Found: d.checker.Results, Limits: d.first.Limits})
-	if d.members, err = newMembership(d.ctx, d.kernel, d.group, d.whatRuns, d.settings(), d.log); err != nil {
+	if d.members, err = newMembership(d.ctx, d.kernel, d.group, d.whatRuns, d.settings(), d.Problems, d.log); err != nil {
 		return err
 	}
 	d.closeLater(d.members.close)
@@ -233,6 +235,7 @@ func (d *Director) answer(version string) {
 	d.server.HandleRing(d.ring)
 	d.server.HandlePages(web.Pages())
 	d.remote = api.NewRemote(d.server, d.log)
+	d.closeLater(d.remote.Close) // if run has not
 	d.unix = daemon.NewSocket(d.ctx, d.socket)
 }
 
@@ -244,7 +247,7 @@ func (d *Director) keepHost(deps Deps) {
 		d.StatePart(), d.unix.Part())
 	d.host = upkeep.New(upkeep.Deps{Log: d.log, OnEvent: daemon.TellUpkeep(d.events)}, parts...)
 	d.examiner = daemon.NewExaminer(func(ctx context.Context) ([]doctor.Finding, error) {
-		d.Problems.Report(model.ProblemGroup, "", d.members.joinAgain()) // by addresses that have come
+		d.members.joinAgain() // by addresses that have come
 		c := d.Config()
 		return doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: deps.BPFFS, Probes: d.checker.Connections})
 	})
@@ -266,22 +269,28 @@ func (d *Director) close() {
 func (d *Director) Run(ctx context.Context) error {
 	err := d.run(ctx)
 	d.close()
-	if err = errors.Join(err, d.notClosed); err != nil {
-		return err
-	}
-	if !d.over.Load() {
+	err = errors.Join(err, d.notClosed)
+	if err == nil && !d.over.Load() {
 		d.log.Info("director ends; forwarding goes on until weir detach")
-		return nil
-	}
-	err = Detach(d.Pin(), d.socket)
-	if errors.Is(err, datapath.ErrRunning) {
-		d.log.Info("director ends; another one has taken over")
-		return nil
-	}
-	if err == nil {
-		d.log.Info("director ends, and forwarding with it")
 	}
 	return err
+}
+
+// detachAfterGrace ends forwarding if the grace period is over. The kernel's part is closed by then, and
+// the store is not: with the same store no other process starts meanwhile, whose BFD process would be
+// ended here.
+func (d *Director) detachAfterGrace() {
+	if !d.over.Load() || d.notClosed != nil {
+		return
+	}
+	switch err := Detach(d.Pin(), d.socket); {
+	case errors.Is(err, datapath.ErrRunning):
+		d.log.Info("director ends; another one has taken over")
+	case err != nil:
+		d.notClosed = err
+	default:
+		d.log.Info("director ends, and forwarding with it")
+	}
 }
 
 // Detach ends a director's forwarding, and after that the process that answers routers by BFD.
@@ -298,33 +307,40 @@ func Detach(pin, socket string) error {
 // run starts the parts in an order that others rely on: the datapath forwards before routers learn of
 // VIPs, and the director runs before clients of the API are answered.
 func (d *Director) run(stop context.Context) error {
+	signals, forget := hearSignals() // before stop is looked at: each later one is heard
+	defer forget()
+	if stop.Err() != nil {
+		d.end() // it was told while New made it, and the parts do not begin
+	}
 	stillRuns := context.AfterFunc(stop, d.end) // there is nothing to withdraw yet
 	var running sync.WaitGroup
 	defer d.closeAnnouncers() // the last: everything set until then is told
 	defer running.Wait()
 	defer d.end()
-	defer d.remote.Close()
 	begins := d.begins
 	d.begins = beginning{} // it may be large, and is not needed after the start
-	services, remote := len(begins.file.Services), begins.file.API
+	// Both have the file before it runs: the engine sets the kernel and BFD's sessions together, and reports
+	// of loads may come at once. beginFile sets them again if another version runs.
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
 	defer d.loads.receiver.Close()
 	running.Go(func() { d.loads.book.Run(d.ctx) })
-	running.Go(func() { d.engine.Run(d.ctx) })
+	running.Go(func() { d.engine.Run(d.ctx) }) // start applies by it, and waits for it
 	running.Go(func() { d.bfd.Run(d.ctx) })
-	if err := d.start(&running, begins); err != nil {
+	used, err := d.start(&running, begins)
+	if err != nil {
 		if d.ctx.Err() != nil {
 			return nil // told to end before it began
 		}
 		return err
 	}
 	d.engine.Announce(d.gate)
-	defer d.endAfterGrace(stop, stillRuns)()
-	d.log.Info("director runs", "config", d.File(), "services", services, "pin", d.Pin())
+	defer d.endAfterGrace(stop, stillRuns, signals)()
+	d.log.Info("director runs", "config", d.File(), "services", len(used.Services), "pin", d.Pin())
 	defer d.gauge.start(d.ctx, d.log)()
-	d.openAPI(remote)
-	d.joinGroup(d.first)
+	defer d.remote.Close() // before the gauge and the receiver, which it reads
+	d.openAPI(used.API)
+	d.members.join(used.Director)
 	watcher := watcher{d: d, events: d.events}
 	watcher.look() // before clients are answered: every later change is an event
 	running.Go(func() { watcher.run(d.ctx) })
@@ -334,7 +350,7 @@ func (d *Director) run(stop context.Context) error {
 	}
 	defer d.unix.Wait()
 	d.host.Wake()
-	running.Go(func() { d.host.Run(d.ctx, d.notices.C()) })
+	running.Go(func() { d.host.Run(d.ctx, d.notices) })
 	running.Go(func() { d.examiner.Run(d.ctx) })
 	d.Follow(d.ctx, d.changes, d.apply)
 	d.end()
@@ -353,17 +369,52 @@ func (d *Director) apply(c model.Config) error {
 		return fmt.Errorf("%w, and start it again", err) // it may have dropped them
 	}
 	d.warnOfRestart(c.Director)
-	d.bfd.configure(&c)
-	d.openAPI(c.API)
-	d.loads.set(&c)
 	defer d.host.Forget() // something else should hold then
 	defer d.examiner.Wake()
-	d.joinGroup(c.Director)
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	// A session that the file no longer has goes before its interface loses the program: routers would
+	// take that for a failure. All else follows when the file is not refused: a refused one changes nothing.
+	d.bfd.configure(&c)
 	err := d.keeper.SetFile(c)
-	if errors.As(err, new(*desired.PendingError)) || errors.As(err, new(*desired.RefusedError)) {
+	pending, refused := errors.As(err, new(*desired.PendingError)), errors.As(err, new(*desired.RefusedError))
+	d.refused = nil
+	if err == nil || pending {
+		d.follow(&c)
+	} else {
+		goesOn := d.keeper.File()
+		d.bfd.configure(&goesOn)
+		if refused {
+			d.refused = &c
+		}
+	}
+	if pending || refused {
 		return daemon.Listed(err)
 	}
 	return err
+}
+
+// follow makes the parts that the keeper does not know follow a version of the file.
+func (d *Director) follow(c *model.Config) {
+	d.bfd.configure(c)
+	d.openAPI(c.API)
+	d.loads.set(c)
+	d.members.join(c.Director)
+}
+
+// followLate does so with a version that the keeper has refused, and has taken by now.
+func (d *Director) followLate() {
+	if !d.applying.TryLock() {
+		return // a later version comes, which may take long
+	}
+	defer d.applying.Unlock()
+	if d.refused == nil {
+		return
+	}
+	if c := d.keeper.File(); reflect.DeepEqual(c, *d.refused) {
+		d.refused = nil
+		d.follow(&c)
+	}
 }
 
 // Set is the engine's way to the kernel.

@@ -64,6 +64,7 @@ func (w *watcher) run(ctx context.Context) {
 }
 
 func (w *watcher) look() []api.Event {
+	w.d.followLate()
 	w.d.gather()
 	w.d.keepWhatRuns()
 	return append(append(w.lookAtSets(), w.lookAtHealth()...), w.lookAtBGP()...)

@@ -16,6 +16,7 @@ import (
 	"weir.io/weir/internal/flowsync"
 	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
 )
 
 // membership is this director's part in its group. Directors know each other by the group's etcd: a
@@ -24,6 +25,7 @@ type membership struct {
 	etcd  *group.Group // nil: there is none, and no sync
 	sync  *flowsync.Sync
 	about func() model.DirectorRun // what this director runs
+	list  *problems.List
 	log   *slog.Logger
 
 	// What etcd has about this director.
@@ -34,8 +36,8 @@ type membership struct {
 	said bool
 }
 
-func newMembership(ctx context.Context, kernel *datapath.Datapath, etcd *group.Group, about func() model.DirectorRun, settings func() group.Settings, log *slog.Logger) (*membership, error) {
-	m := &membership{etcd: etcd, about: about, log: log}
+func newMembership(ctx context.Context, kernel *datapath.Datapath, etcd *group.Group, about func() model.DirectorRun, settings func() group.Settings, list *problems.List, log *slog.Logger) (*membership, error) {
+	m := &membership{etcd: etcd, about: about, list: list, log: log}
 	if etcd == nil {
 		return m, nil
 	}
@@ -58,23 +60,24 @@ func (m *membership) shareFlows(c model.Director) error {
 }
 
 // join also lets the group know what the director runs, by those of its addresses that this host has
-// now.
-func (m *membership) join(c model.Director) error {
+// now. It lists why the director cannot join the group. The lock is held until then: an earlier attempt
+// must not be listed after a later one.
+func (m *membership) join(c model.Director) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.as = c
-	return m.joinAs(c, true)
+	m.list.Report(model.ProblemGroup, "", m.joinAs(c, true))
 }
 
 // joinAgain does so when this host may have other addresses. A director without one stays in the group
-// by those that it had, which may come back.
-func (m *membership) joinAgain() error {
+// by those that it had, which may come back: nothing is tried then, and what is listed stays.
+func (m *membership) joinAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if own, _, err := DivideGroup(m.as.Group); err != nil || len(own) == 0 {
-		return err // without an address, the examination of the host says so
+	if own, _, err := DivideGroup(m.as.Group); err == nil && len(own) == 0 {
+		return // the examination of the host says so
 	}
-	return m.joinAs(m.as, true)
+	m.list.Report(model.ProblemGroup, "", m.joinAs(m.as, true))
 }
 
 func (m *membership) joinAs(c model.Director, runs bool) error {
@@ -195,11 +198,6 @@ func (m *membership) directors(ctx context.Context) ([]model.DirectorRun, error)
 	}
 	slices.SortStableFunc(all, func(a, b model.DirectorRun) int { return a.Address.Compare(b.Address) })
 	return all, nil
-}
-
-// joinGroup lists it if the director cannot join the group.
-func (d *Director) joinGroup(c model.Director) {
-	d.Problems.Report(model.ProblemGroup, "", d.members.join(c))
 }
 
 // whatRuns is what this director says about itself.

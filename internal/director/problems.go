@@ -30,7 +30,7 @@ func (d *Director) gather() {
 	d.Problems.Warn(model.ProblemHealth, "", d.checker.Prevented())
 	d.Problems.Warn(model.ProblemGroup, "listen", d.members.problem())
 	d.Problems.Replace(model.ProblemBackend, append(unreachableProblems(d.kernel.Unreachable(mostUnreachable)), movedProblems(d.kernel.Moved(mostUnreachable))...))
-	host, interfaces := daemon.UpkeepProblems(d.host.Status())
+	host, interfaces := daemon.UpkeepProblems(d.host.Status(), d.notices.Problem())
 	d.Problems.Replace(model.ProblemHost, append(host, d.examiner.Problems()...))
 	d.Problems.Replace(model.ProblemInterface, slices.Concat(interfaces, renamedProblems(d.kernel.Renamed()), daemon.MTUProblems(d.kernel.Lowered(), "weir run")))
 	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()

@@ -2,6 +2,7 @@ package director
 
 import (
 	"errors"
+	"reflect"
 	"sync"
 	"time"
 
@@ -31,19 +32,29 @@ type beginning struct {
 }
 
 // start makes the director forward, and lets packets in. While it waits for the other directors, an
-// earlier process's datapath may forward already: by what the group wants now, like the others.
-func (d *Director) start(running *sync.WaitGroup, b beginning) error {
+// earlier process's datapath may forward already: by what the group wants now, like the others. It
+// returns the version of the file that the director goes on with.
+func (d *Director) start(running *sync.WaitGroup, b beginning) (used model.Config, err error) {
 	patience, err := d.begin(b)
 	if err != nil {
-		return err
+		return used, err
 	}
-	d.keeper.KeepPast(true)
+	d.keeper.KeepPast(true) // before Run, which forgets what ran as soon as its successor does
 	running.Go(func() { d.keeper.Run(d.ctx) })
 	if err := d.admit(b, patience); err != nil {
-		return err
+		return used, err
 	}
 	d.keeper.KeepPast(false)
-	return nil
+	return d.used(b), nil
+}
+
+// used is the version of the file that the director goes on with, although it may not be stored or run
+// yet.
+func (d *Director) used(b beginning) model.Config {
+	if d.refused != nil {
+		return d.keeper.File()
+	}
+	return b.file
 }
 
 // begin makes the first configuration run, with the sets of the group, and returns how long admit may
@@ -62,10 +73,10 @@ func (d *Director) begin(b beginning) (patience time.Duration, err error) {
 	if err := d.beginFile(b); err != nil {
 		return 0, err
 	}
-	if err := d.members.shareFlows(b.file.Director); err != nil {
+	if err := d.members.shareFlows(d.used(b).Director); err != nil {
 		return 0, err
 	}
-	d.Offer(b.file, b.text)
+	d.Offer(b.file, b.text) // it is kept by keepWhatRuns, which admit calls when packets are let in
 	if !current {
 		// The directors' fingerprints are in the group's etcd, too: while that does not answer, no
 		// director can send its flows.
@@ -125,6 +136,9 @@ func (d *Director) beginFile(b beginning) error {
 	used := d.keeper.File()
 	d.bfd.configure(&used)
 	d.loads.set(&used)
+	if !reflect.DeepEqual(used, b.file) {
+		d.refused = &b.file
+	}
 	return nil
 }
 

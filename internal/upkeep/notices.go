@@ -87,6 +87,72 @@ func (n *Notices) Files(paths ...string) error {
 	return errors.Join(append(errs, controlled)...)
 }
 
+// Hearing has the notices as soon as the kernel gives them: a user may have no more inotify instances, or
+// the process no more files. Until then the regular looks must do.
+type Hearing struct {
+	listen func() (*Notices, error)
+
+	mu      sync.Mutex
+	notices *Notices // nil: there are none yet
+	deaf    error    // why
+	closed  bool
+}
+
+// Hear returns a Hearing that begins to listen, by a function, when C is called first.
+func Hear(listen func() (*Notices, error)) *Hearing { return &Hearing{listen: listen} }
+
+// C has one when something may have changed since it was last read. While there are no notices it is
+// nil, and each call tries again to listen.
+func (h *Hearing) C() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.notices == nil && !h.closed {
+		h.notices, h.deaf = h.listen()
+	}
+	if h.notices == nil {
+		return nil
+	}
+	return h.notices.C()
+}
+
+// Problem says why there are no notices, or returns nil.
+func (h *Hearing) Problem() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.deaf
+}
+
+// Close ends it for good.
+func (h *Hearing) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed = true; h.notices != nil {
+		h.notices.Close()
+	}
+}
+
+// Files makes changes of these files notices, too, if there are any: see Notices.Files.
+func (h *Hearing) Files(paths ...string) error {
+	if n := h.now(); n != nil {
+		return n.Files(paths...)
+	}
+	return nil
+}
+
+// By names the process that made the newest matching change: see Notices.By.
+func (h *Hearing) By(matches func(Change) bool) string {
+	if n := h.now(); n != nil {
+		return n.By(matches)
+	}
+	return ""
+}
+
+func (h *Hearing) now() *Notices {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.notices
+}
+
 // By says which process made a change of the host that matches, or nothing: Notices.By. Nil knows of
 // none.
 type By func(matches func(Change) bool) string

@@ -2,6 +2,7 @@ package upkeep
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -123,7 +124,7 @@ func TestRunLooks(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		k.Run(ctx, nil)
+		k.Run(ctx, Hear(func() (*Notices, error) { return nil, errors.New("too many open files") }))
 	}()
 	for range 2 {
 		select {
@@ -150,4 +151,38 @@ func TestNoticesEnd(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatalf("somebody listens %v after Close", patience)
 	}
+}
+
+// Notices that the kernel refuses at first are heard as soon as it gives them, and not after Close.
+func TestNoticesComeLater(t *testing.T) {
+	refused := errors.New("too many open files")
+	h := Hear(func() (*Notices, error) {
+		if refused != nil {
+			return nil, refused
+		}
+		return Listen(unix.RTNLGRP_LINK)
+	})
+	if h.C() != nil || !errors.Is(h.Problem(), refused) || h.Files("/proc/none") != nil || h.By(func(Change) bool { return true }) != "" {
+		t.Errorf("without notices, the problem is %v", h.Problem())
+	}
+	refused = nil
+	if h.C() == nil || h.Problem() != nil {
+		t.Errorf("there are notices, and they are not heard: %v", h.Problem())
+	}
+	watched := t.TempDir()
+	if err := h.Files(watched); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(watched, "new"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-h.C():
+	case <-time.After(patience):
+		t.Errorf("a new file is no notice within %v", patience)
+	}
+	h.Close()
+	h = Hear(func() (*Notices, error) { t.Error("a closed one listens"); return nil, refused })
+	h.Close()
+	h.C()
 }

@@ -58,7 +58,7 @@ type Difference struct {
 // without one. The kernel does not tell of every change.
 const (
 	settle   = 100 * time.Millisecond
-	interval = time.Second
+	Interval = time.Second
 )
 
 // Deps are what a Reconciler needs.
@@ -94,16 +94,16 @@ func New(d Deps, parts ...Part) *Reconciler {
 	return r
 }
 
-// Run looks after the parts until the context ends: when there is a notice, and every second.
-func (r *Reconciler) Run(ctx context.Context, notices <-chan struct{}) {
-	tick := time.NewTicker(interval)
+// Run looks after the parts until the context ends: when there is a notice, and every Interval.
+func (r *Reconciler) Run(ctx context.Context, notices *Hearing) {
+	tick := time.NewTicker(Interval)
 	defer tick.Stop()
 	var quiet <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-notices:
+		case <-notices.C():
 			if quiet == nil { // a further notice does not put it off
 				quiet = time.After(settle)
 			}

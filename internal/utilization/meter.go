@@ -60,6 +60,11 @@ func (m *Meter) Start() error {
 func (m *Meter) Stop() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.stop()
+}
+
+// stop does so. The lock is held.
+func (m *Meter) stop() error {
 	if m.links == nil {
 		return nil
 	}
@@ -126,9 +131,11 @@ func (m *Meter) detach() error {
 	return errors.Join(errs...)
 }
 
-// Close ends the counting.
+// Close ends the counting. A later Read is an error.
 func (m *Meter) Close() error {
-	if err := errors.Join(m.Stop(), m.kernel.Close()); err != nil {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := errors.Join(m.stop(), m.kernel.Close()); err != nil {
 		return fmt.Errorf("close the meter of utilization: %w", err)
 	}
 	return nil
