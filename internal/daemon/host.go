@@ -58,10 +58,20 @@ func KeepCapabilities(process privilege.Process, c *model.Config, log *slog.Logg
 	return err
 }
 
+// usualBPFFS is where hosts mount the BPF file system. No directory can be made there before that.
+const usualBPFFS = "/sys/fs/bpf"
+
+// mountBPFFS makes a directory on the BPF file system, which it mounts there, or at the usual place
+// around it, if it is not mounted.
 func mountBPFFS(path string) error {
 	var fs unix.Statfs_t
 	err := unix.Statfs(path, &fs)
 	if errors.Is(err, unix.ENOENT) {
+		if strings.HasPrefix(filepath.Clean(path), usualBPFFS+"/") {
+			if err := mountBPFFS(usualBPFFS); err != nil {
+				return err
+			}
+		}
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return fmt.Errorf("make a directory for the BPF file system: %w", err)
 		}
@@ -73,7 +83,19 @@ func mountBPFFS(path string) error {
 	if fs.Type == unix.BPF_FS_MAGIC {
 		return nil
 	}
-	if err := nothingIn(path); err != nil {
+	// Director and agents that start at the same moment must not hide each other's mount.
+	dir, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	if err := unix.Statfs(path, &fs); err != nil || fs.Type == unix.BPF_FS_MAGIC {
+		return err
+	}
+	if err := nothingIn(path, dir); err != nil {
 		return err
 	}
 	err = unix.Mount("bpf", path, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
@@ -89,12 +111,7 @@ func mountBPFFS(path string) error {
 }
 
 // nothingIn refuses a directory that is not empty: a mount would hide its contents.
-func nothingIn(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
-	}
-	defer dir.Close()
+func nothingIn(path string, dir *os.File) error {
 	if names, err := dir.Readdirnames(1); err == nil {
 		return fmt.Errorf("--bpffs %s is no BPF file system, and has %q and perhaps more in it, which would be hidden if one were mounted there: name an empty directory, or one on a BPF file system", path, names[0])
 	} else if !errors.Is(err, io.EOF) {

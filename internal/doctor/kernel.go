@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -106,7 +107,11 @@ func (x *examination) bpffs(path string) {
 	var fs unix.Statfs_t
 	err := unix.Statfs(path, &fs)
 	if err != nil || fs.Type != unix.BPF_FS_MAGIC {
-		x.warn("bpffs", "weir run mounts it; by hand: mount -t bpf bpf "+path, "no BPF file system at %s", path)
+		at := path
+		if strings.HasPrefix(filepath.Clean(path), "/sys/fs/bpf/") {
+			at = "/sys/fs/bpf" // no directory can be made there before that
+		}
+		x.warn("bpffs", "weir run mounts it; by hand: mount -t bpf bpf "+at, "no BPF file system at %s", path)
 		return
 	}
 	x.ok("bpffs", "mounted at %s", path)
