@@ -346,7 +346,9 @@ func (d *decoder) fieldsOf(t reflect.Type) map[string]int {
 	fields := make(map[string]int, t.NumField())
 	for i := range t.NumField() {
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		fields[name] = i
+		if name != "-" {
+			fields[name] = i
+		}
 	}
 	d.fields[t] = fields
 	return fields

@@ -118,6 +118,9 @@ func (g guests) pack(path string, k kernel, tests []binary) (err error) {
 		}
 		a.file(dir+"/test", t.path)
 		a.tree(dir+"/testdata", filepath.Join(t.dir, "testdata"))
+		if err := a.programs(dir, t.dir); err != nil {
+			return err
+		}
 	}
 	a.close()
 	if a.err != nil {
@@ -139,6 +142,27 @@ const (
 	modeDirectory  = 0o040755
 	modeExecutable = 0o100755
 )
+
+// programs writes the compiled BPF programs of a package, and of those below it, which tests load.
+func (a *archive) programs(name, dir string) error {
+	for _, pattern := range []string{"*_bpfel.o", "*/*_bpfel.o"} {
+		paths, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return fmt.Errorf("list BPF programs: %w", err)
+		}
+		for _, path := range paths {
+			below, err := filepath.Rel(dir, path)
+			if err != nil {
+				return fmt.Errorf("place of a BPF program: %w", err)
+			}
+			if parent := filepath.Dir(below); parent != "." {
+				a.directory(name + "/" + parent)
+			}
+			a.file(name+"/"+below, path)
+		}
+	}
+	return nil
+}
 
 func (a *archive) directory(name string) { a.entry(name, modeDirectory, nil) }
 
