@@ -335,7 +335,7 @@ func newAsk() *cobra.Command {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "", "whom to ask, address:port")
+	cmd.Flags().StringVar(&to, "to", "", "the server to ask, address:port")
 	cmd.Flags().BoolVar(&connections, "connections", false, "open a connection for each request")
 	cmd.Flags().DurationVar(&duration, "for", time.Second, "how long to ask")
 	cmd.Flags().IntVar(&cpu, "cpu", 0, "where to run")

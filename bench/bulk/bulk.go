@@ -159,8 +159,8 @@ func (b *Bulk) startWeir(ctx context.Context) error {
 // port is iperf3's, for its control connection and its data.
 const port = 5201
 
-// window bounds the bytes that iperf3 does not count: it stops reading when the client says that it
-// has sent everything, but the bytes in buffers then have already taken time.
+// window bounds the bytes that iperf3 does not count. It stops reading when the client says that all
+// is sent. The bytes in buffers have taken time by then, and are not read.
 const window = "1M"
 
 // Result is what one transfer cost the backend.

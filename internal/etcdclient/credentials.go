@@ -40,7 +40,7 @@ func (o Options) halfPair() error {
 }
 
 // renewed secures each connection with the current contents of the files: the CA can be renewed
-// during operation, too, but the client itself reads it only once.
+// while the process runs. The client reads it only once.
 type renewed struct {
 	credentials.TransportCredentials
 	options Options

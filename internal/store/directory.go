@@ -109,8 +109,8 @@ func readDirectory(dir string, dispensable []string) (State, []*CorruptError, er
 // what a power cut left of a change that did not happen.
 const temporary = ".new-"
 
-// unsyncedError is returned when a file is in place but the directory could not be synced: the
-// change is there, but a power cut may still undo it.
+// unsyncedError says that a file is in place and its directory could not be synced. The change is
+// there; a power cut may undo it.
 type unsyncedError struct{ cause error }
 
 func (e *unsyncedError) Error() string { return "write the state's directory: " + e.cause.Error() }
