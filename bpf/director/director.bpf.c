@@ -218,7 +218,9 @@ static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct pac
 		}
 		if (header->flags & RING_QUIC)
 			packet->backend = find_quic(ctx, packet, ring, header);
-		if (header->flags & RING_REDIRECTED && is_syn(packet)) {
+		/* Full NAT's SYN may come again: then its backend is known. */
+		if (header->flags & RING_REDIRECTED && is_syn(packet) &&
+		    packet->backend == NO_BACKEND) {
 			packet->ring = ring;
 			packet->backend = choose_redirected(ctx, packet);
 		}

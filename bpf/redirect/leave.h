@@ -131,8 +131,10 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 	state = event == REDIRECT_ASKED ? REDIRECT_SYN_ASKED : REDIRECT_SYN_PLAIN;
 	if (!keep_syn(&flow, s->sequence, state) && event == REDIRECT_ASKED)
 		event = REDIRECT_NO_PLACE;
-	if (event == REDIRECT_ASKED && !add_option(skb, s, 0, 0))
+	if (event == REDIRECT_ASKED && !add_option(skb, s, 0, 0)) {
 		event = REDIRECT_ADD_FAILED;
+		exchange_syn(&flow, s->sequence, REDIRECT_SYN_PLAIN); /* so it leaves without */
+	}
 	note(index, event);
 	return TC_ACT_UNSPEC;
 }

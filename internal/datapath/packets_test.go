@@ -69,6 +69,7 @@ func TestPackets(t *testing.T) {
 		{"nat replies to this host", testOwnFlows},
 		{"redirect", testRedirect},
 		{"redirect with full NAT", testRedirectFullNAT},
+		{"redirect with full NAT, again", testRedirectFullNATAgain},
 		{"not redirected", testNotRedirected},
 		{"redirect, twin", testRedirectTwin},
 		{"asking", testAsk},

@@ -28,6 +28,7 @@ func testPolicies(t *testing.T) {
 		{"two, redirected", testTwoRedirected},
 		{"no place", testPolicyWithoutPlace},
 		{"redirected", testPolicyRedirected},
+		{"loads are those of the receivers", testLoadsOfReceivers},
 	} {
 		t.Run(test.name, test.run)
 	}
@@ -227,7 +228,7 @@ func testLeast(t *testing.T) {
 			}
 			for i := range s.backends {
 				want := c.loads[i] * one
-				if i == got && c.weights[i] > 0 && want < uint32(abi.LoadScaleLOAD_MOST) {
+				if i == got && want < uint32(abi.LoadScaleLOAD_MOST) {
 					want += one
 				}
 				if load := d.load(t, s.first+uint32(i)).Opened; load != want {
@@ -420,6 +421,52 @@ func testPolicyRedirected(t *testing.T) {
 				t.Errorf("SYN %d that asks went to backend %d, want %d", i, got, want)
 			}
 			s.want(t, d, clientPort, ackFlag, 0, "what falls back is the ring's")
+		}
+	}
+}
+
+// A backend that the policy chooses may not get the connection: it cannot take over a redirected one,
+// or flow memory has no place. The load is that of the backend which gets it.
+func testLoadsOfReceivers(t *testing.T) {
+	asks := func(uint16) packet.TCPHeader { return syn(asking(linuxSYN...)) }
+	opens := func(port uint16) packet.TCPHeader {
+		return packet.TCPHeader{Src: port, Dst: servicePort, Flags: packet.SYN}
+	}
+	for _, c := range []struct {
+		name        string
+		policy      model.Policy
+		redirected  bool
+		header      func(port uint16) packet.TCPHeader
+		connections int
+	}{
+		{"p2c, refused by redirection", model.P2C, true, asks, 3},
+		{"least-conn, refused by redirection", model.LeastConn, true, asks, 3},
+		{"p2c, no place", model.P2C, false, opens, 4 * testFlowBuckets * int(flows.Ways)},
+		{"least-conn, no place", model.LeastConn, false, opens, 4 * testFlowBuckets * int(flows.Ways)},
+	} {
+		w, s := amongAll(c.policy, true, 4, 2, 3)
+		if c.redirected {
+			s.testService.memory, s.testService.settling, s.testService.redirected = false, false, true
+			for i := range s.backends {
+				s.backends[i].mode = model.GUE
+			}
+			s.backends[0].redirect = true // it has no turn
+		}
+		d := loadTestDirector(t, w)
+		d.putLoads(t, s.testService)
+		var want, got [4]uint32
+		for i := range c.connections {
+			action, out := d.run(t, build(ip(s.client, s.vip), c.header(uint16(1+i))), 0)
+			want[s.receiver(t, action, out)]++
+		}
+		for i := range got {
+			got[i] = d.load(t, s.first+uint32(i)).Opened / uint32(abi.LoadScaleLOAD_CONNECTION)
+		}
+		if want[0]+want[1] == 0 {
+			t.Errorf("%s: the policy's choice got all: %v", c.name, want)
+		}
+		if got != want {
+			t.Errorf("%s: backends have loads of %v connections, and got %v", c.name, got, want)
 		}
 	}
 }

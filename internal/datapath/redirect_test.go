@@ -84,6 +84,31 @@ func testRedirectFullNAT(t *testing.T) {
 	}
 }
 
+// The client's SYN comes again, and the policy's turn is now a backend that takes connections over: the
+// connection stays where full NAT has begun it.
+func testRedirectFullNATAgain(t *testing.T) {
+	for _, is4 := range []bool{true, false} {
+		w, s, _ := snatWorld(is4)
+		s.testService.policy, s.testService.redirected = model.RoundRobin, true
+		s.backends[0].mode, s.backends[0].snat, s.backends[0].redirect = model.GUE, false, true
+		s.testService.ring = model.Ring{Slots: []model.Slot{{Owner: 1, Next: 0}}, Turns: []uint32{0, 1}}
+		d := loadTestDirector(t, w)
+		frame := build(ip(s.client, s.vip), syn(asking(linuxSYN...)))
+		if firstTurnOf(d, 2) == 0 {
+			d.run(t, build(ip(s.client, s.vip), packet.TCPHeader{Src: clientPort + 1, Dst: servicePort, Flags: packet.SYN, Options: asking()}), 0)
+		}
+		for _, try := range []string{"first", "second"} {
+			action, out := d.run(t, frame, 0)
+			if got := s.receiver(t, action, out); got != 1 {
+				t.Errorf("%s: the %s SYN went to backend %d, want 1", s.name, try, got)
+			}
+		}
+		if n := len(d.flows(t)); n != 1 {
+			t.Errorf("%s: %d flows, want one", s.name, n)
+		}
+	}
+}
+
 func (s scenario) redirectRows() []row {
 	to := ip(s.client, s.vip)
 	rows := []row{

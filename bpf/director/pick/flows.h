@@ -356,6 +356,8 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		return found;
 	if (!remember_flow(settings, packet, hash, service, found) && is_syn(packet))
 		found = place_unremembered(packet, ring, header, number, found);
+	if (is_syn(packet))
+		load_open(header, found);
 	if (moved == FLOW_GONE)
 		forget_elsewhere(settings, &packet->flow, hash, service, found);
 	return found;

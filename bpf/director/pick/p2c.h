@@ -49,13 +49,21 @@ static __always_inline __u32 load_now(struct load *load, __u32 period)
 	return now.opened;
 }
 
-/* One connection more. Added and not stored: no CPU loses what another one counts. */
-static __always_inline void load_open(__u32 index, __u32 period)
+/*
+ * One connection more for a backend, if the ring's policy compares loads. Added and not stored: no
+ * CPU loses what another one counts. Called for the backend that gets the connection, which may be
+ * another one than the policy's choice.
+ */
+static __noinline int load_open(const struct ring_header *header, __u32 index)
 {
-	struct load *load = load_at(index);
+	struct load *load;
 
-	if (load && load_now(load, period) < LOAD_MOST)
+	if (header->policy != POLICY_P2C && header->policy != POLICY_LEAST_CONN)
+		return 0;
+	load = load_at(index);
+	if (load && load_now(load, bpf_ktime_get_ns() >> LOAD_PERIOD) < LOAD_MOST)
 		__sync_fetch_and_add((__u64 *)load, LOAD_CONNECTION);
+	return 0;
 }
 
 /*
@@ -115,7 +123,5 @@ __noinline __u32 pick_less_loaded(struct packet *packet)
 		if (other && may_share(owner, other) && has_less_load(backup, chosen, period))
 			chosen = backup;
 	}
-	if (chosen != NO_BACKEND)
-		load_open(chosen, period);
 	return chosen;
 }

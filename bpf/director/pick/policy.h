@@ -121,8 +121,6 @@ static __noinline __u32 pick_least(__u32 ring, const struct ring_header *header)
 	least.first = slot_of((__u64)bpf_get_prandom_u32() << 32, least.count);
 	bpf_loop(least.count < LEAST_COMPARED ? least.count : LEAST_COMPARED, compare_load, &least,
 		 0);
-	if (least.index != NO_BACKEND)
-		load_open(least.index, least.period);
 	return least.index;
 }
 
@@ -161,8 +159,6 @@ static __noinline __u32 pick_of_two(__u32 ring, const struct ring_header *header
 			chosen = index;
 		break;
 	}
-	if (chosen != NO_BACKEND)
-		load_open(chosen, period);
 	return chosen;
 }
 
@@ -206,7 +202,10 @@ __noinline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
 							choose_by_policy(packet);
 	backend = backend_at(chosen);
 	/* A connection to any other backend is not handed over: it would have to be remembered. */
-	return backend && takes_over(backend) ? chosen : NO_BACKEND;
+	if (!backend || !takes_over(backend))
+		return NO_BACKEND;
+	load_open(header, chosen);
+	return chosen;
 }
 
 /*
@@ -227,6 +226,10 @@ __noinline __u32 pick_by_policy(struct packet *packet)
 		chosen = choose_by_policy(packet);
 	/* What is not redirected goes by gue: its packets name both backends of the slot. */
 	else if (header->policy == POLICY_P2C)
-		return pick_less_loaded(packet);
-	return chosen != NO_BACKEND ? chosen : first_candidate(packet->ring, &packet->slot);
+		chosen = pick_less_loaded(packet);
+	if (chosen == NO_BACKEND)
+		chosen = first_candidate(packet->ring, &packet->slot);
+	if (chosen != NO_BACKEND)
+		load_open(header, chosen);
+	return chosen;
 }
