@@ -133,20 +133,16 @@ func netmask(p netip.Prefix) netip.Addr {
 // before it puts the new one in, and packets in between would be lost. The kernel itself removes an
 // interface that goes, even if one with its number comes back.
 func (d *Datapath) openEgress(c *change) error {
-	want := map[uint32]bool{}
-	for _, link := range d.links {
-		if link != nil {
-			want[uint32(link.Attrs().Index)] = true
-		}
+	open, err := d.egress()
+	if err != nil {
+		return err
 	}
+	want := d.neededEgress()
 	last := uint32(0)
 	need := func(index uint32) {
 		if index != last { // thousands of backends are mostly behind the same one
 			want[index], last = true, index
 		}
-	}
-	for _, p := range d.group.peers {
-		need(uint32(p.hop.Ifindex))
 	}
 	for _, s := range c.changed {
 		for _, b := range s.order {
@@ -154,32 +150,64 @@ func (d *Datapath) openEgress(c *change) error {
 			need(uint32(d.hops.Resolve(b.desired, d.own).Ifindex))
 		}
 	}
-	var index, itself uint32
-	idle := map[uint32]bool{}
-	all := d.kernel.Egress.Iterate()
-	for all.Next(&index, &itself) {
-		if !want[index] {
-			idle[index] = true
-		}
-		delete(want, index)
-	}
-	if err := all.Err(); err != nil {
-		return fmt.Errorf("read interfaces for forwarding: %w", err)
-	}
-	delete(want, 0)
 	for index := range want {
+		if open[index] || index == 0 {
+			continue
+		}
 		// EINVAL: the interface is gone, and an event about it is on its way.
 		if err := d.kernel.Egress.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
 		}
 	}
-	d.keepUsed(idle, c.all)
+	return nil
+}
+
+// closeEgress ends that for interfaces with no backend behind them. No ring may name a backend that
+// was behind one.
+func (d *Datapath) closeEgress(services []*service) error {
+	idle, err := d.egress()
+	if err != nil {
+		return err
+	}
+	for index := range d.neededEgress() {
+		delete(idle, index)
+	}
+	d.keepUsed(idle, services)
 	for index := range idle {
 		if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(index)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// egress are the interfaces by which packets may leave.
+func (d *Datapath) egress() (map[uint32]bool, error) {
+	open := map[uint32]bool{}
+	var index, itself uint32
+	all := d.kernel.Egress.Iterate()
+	for all.Next(&index, &itself) {
+		open[index] = true
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("read interfaces for forwarding: %w", err)
+	}
+	return open, nil
+}
+
+// neededEgress are those that are needed whatever backends there are: the director's own, and those
+// that lead to other directors.
+func (d *Datapath) neededEgress() map[uint32]bool {
+	need := map[uint32]bool{}
+	for _, link := range d.links {
+		if link != nil {
+			need[uint32(link.Attrs().Index)] = true
+		}
+	}
+	for _, p := range d.group.peers {
+		need[uint32(p.hop.Ifindex)] = true
+	}
+	return need
 }
 
 // keepUsed takes the interfaces that some backend is behind out of idle. It stops when idle is

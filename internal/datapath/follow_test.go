@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -130,6 +131,39 @@ func TestEgressIsOpenedAgain(t *testing.T) {
 	d.hopsChanged()
 	if n := egressOf(t, d); !slices.Equal(n, []uint32{index}) {
 		t.Errorf("packets may leave by %v, want wire0 (%d)", n, index)
+	}
+}
+
+// TestEgressStaysForRings: until the rings are switched they name the backends before, so packets may
+// leave to where only those are.
+func TestEgressStaysForRings(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other0"}, PeerName: "other1"}))
+	other := device.ByName("other0")
+	must(t, netlink.LinkSetUp(other))
+	address, err := netlink.ParseAddr("10.9.0.1/24")
+	must(t, err)
+	must(t, netlink.AddrAdd(other, address))
+	d := openTest(t, model.Limits{})
+	table := tableOf(1, 1, 0)
+	table.Services[0].Backends[0].Address, table.Services[0].Backends[0].Mode = netip.MustParseAddr("10.9.0.2"), model.IPIP
+	must(t, d.Set(table))
+	both := egressOf(t, d)
+	if len(both) != 2 {
+		t.Fatalf("packets may leave by %v, want wire0 and where the kernel sends to other0", both)
+	}
+	next := tableOf(1, 1, 0)
+	c, err := d.place(&next)
+	must(t, err)
+	must(t, d.configure(&c, d.have.flags()))
+	if got := egressOf(t, d); !slices.Equal(got, both) {
+		t.Errorf("while rings name the backend packets may leave by %v, want %v", got, both)
+	}
+	must(t, d.Set(next))
+	if got, want := egressOf(t, d), []uint32{uint32(wire(t).Attrs().Index)}; !slices.Equal(got, want) {
+		t.Errorf("when none does packets may leave by %v, want %v", got, want)
 	}
 }
 

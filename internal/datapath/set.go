@@ -159,7 +159,7 @@ func (d *Datapath) hopsChanged() {
 	}
 	d.awaitSuspects()
 	err = errors.Join(err, d.attachReplies(d.have.haveReplies(), false))
-	if err = errors.Join(err, d.followReplies(services), d.configure(&all, d.have.flags())); err != nil {
+	if err = errors.Join(err, d.followReplies(services), d.configure(&all, d.have.flags()), d.closeEgress(services)); err != nil {
 		d.log.Error("follow changed routes", "error", err)
 		d.whole = false // the next Set looks at everything
 	}
@@ -336,7 +336,10 @@ func (d *Datapath) retire(c *change, l *lookupChange) error {
 		return err
 	}
 	// Once more: what only the lookups that are gone needed is switched off.
-	return d.configure(c, d.have.flags())
+	if err := d.configure(c, d.have.flags()); err != nil {
+		return err
+	}
+	return d.closeEgress(c.all)
 }
 
 // gone are the services that are no longer in the table.
