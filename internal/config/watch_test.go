@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -208,4 +210,58 @@ func TestWatchNamesMissingDirectory(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "none: no such file") {
 		t.Errorf("error %v does not name the missing directory", err)
 	}
+}
+
+// A neighbor in the same directory that writes all the time does not keep the file from being read.
+func TestWatchBesideABusyFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "weir.yaml")
+	write(t, file, text("first"))
+	changes := watch(t, file)
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for ctx.Err() == nil {
+			os.WriteFile(filepath.Join(dir, "busy.log"), nil, 0o644)
+			time.Sleep(time.Millisecond) // less than the directory must be quiet
+		}
+	})
+	defer busy.Wait()
+	defer cancel()
+	write(t, file, text("second"))
+	wantService(t, changes, "second")
+}
+
+// A user namespace has its own limit of inotify instances: none here, until the test gives it one.
+func TestWatchWithoutInotify(t *testing.T) {
+	const instances = "/proc/sys/user/max_inotify_instances"
+	if os.Getenv("WEIR_WITHOUT_INOTIFY") == "" {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), "WEIR_WITHOUT_INOTIFY=1")
+		ids := []syscall.SysProcIDMap{{HostID: 0, Size: 1}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v:\n%s", err, out)
+		}
+		return
+	}
+	if err := os.WriteFile(instances, []byte("0"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, file, text("first"))
+	changes := watch(t, file)
+	if c := <-changes; c.Unwatched == nil || c.Err != nil {
+		t.Fatalf("Unwatched %v, error %v; want a reason and none", c.Unwatched, c.Err)
+	}
+	write(t, file, text("second"))
+	wantService(t, changes, "second")
+	if err := os.WriteFile(instances, []byte("8"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if c := <-changes; c.Unwatched != nil || c.Err != nil {
+		t.Fatalf("Unwatched %v, error %v; want neither", c.Unwatched, c.Err)
+	}
+	write(t, file, text("third"))
+	wantService(t, changes, "third")
 }

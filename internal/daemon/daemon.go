@@ -118,7 +118,8 @@ func (d *Daemon) NoteRestart(key string, changed bool) {
 	d.Problems.Warn(model.ProblemRestart, key, err)
 }
 
-// Follow applies every new version of the file until the context ends. A bad one changes nothing.
+// Follow applies every new version of the file until the context ends. Of those that come within a
+// version's coalesce only the last is applied. A bad one changes nothing.
 // Its errors are listed until the next version, except those that apply marks as Listed.
 func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply func(model.Config) error) {
 	for {
@@ -129,12 +130,43 @@ func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply
 			if !open {
 				return
 			}
-			d.change(change, apply)
+			for _, c := range last(ctx, change, changes) {
+				d.change(c, apply)
+			}
+		}
+	}
+}
+
+// last waits for versions that come after this one, as long as it says, and returns the last that can
+// be applied, followed by what is wrong with a later one.
+func last(ctx context.Context, change config.Change, changes <-chan config.Change) []config.Change {
+	if change.Err != nil {
+		return []config.Change{change}
+	}
+	good := change
+	wait := time.After(time.Duration(change.Config.Coalesce))
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wait:
+			if change.Err != nil {
+				return []config.Change{good, change}
+			}
+			return []config.Change{good}
+		case c, open := <-changes:
+			if !open {
+				return nil
+			}
+			if change = c; c.Err == nil {
+				good = c
+			}
 		}
 	}
 }
 
 func (d *Daemon) change(change config.Change, apply func(model.Config) error) {
+	d.Problems.Warn(model.ProblemFile, "unwatched", unwatched(change.Unwatched))
 	err := change.Err
 	if err != nil {
 		d.warnOfFormerKeys(nil) // which of them the file has now is not known
@@ -155,6 +187,14 @@ func (d *Daemon) change(change config.Change, apply func(model.Config) error) {
 		d.KeepOffered(change.Config)
 		d.log.Info("configuration applied", "services", len(change.Config.Services))
 	}
+}
+
+func unwatched(why error) error {
+	if why == nil {
+		return nil
+	}
+	return problems.Fixed(fmt.Errorf("its directory cannot be watched, so the file is read every second: %w", why),
+		"raise the sysctls fs.inotify.max_user_instances and max_user_watches, or let weir read the directory")
 }
 
 type listedError struct{ error }

@@ -6,8 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -128,5 +131,52 @@ func TestFormerNamesAreWarnedOfByTheFileThatIs(t *testing.T) {
 	}
 	if version.FormerKeys[0].Line != 7 {
 		t.Error("the version itself has lost its lines")
+	}
+}
+
+// Versions that come within the first one's coalesce are one change. A bad one among them is listed, and
+// keeps none of the others from being applied.
+func TestVersionsThatComeTogetherAreOneChange(t *testing.T) {
+	const coalesce = model.Duration(50 * time.Millisecond)
+	good := func(name string) config.Change {
+		return config.Change{Config: model.Config{Coalesce: coalesce, Services: []model.Service{{Name: name}}}}
+	}
+	bad := config.Change{Err: errors.New("bad")}
+	for _, test := range []struct {
+		name    string
+		come    []config.Change
+		applied []string
+		problem bool
+	}{
+		{"one", []config.Change{good("a")}, []string{"a"}, false},
+		{"several", []config.Change{good("a"), good("b"), good("c")}, []string{"c"}, false},
+		{"a bad one last", []config.Change{good("a"), good("b"), bad}, []string{"b"}, true},
+		{"a bad one between", []config.Change{good("a"), bad, good("b")}, []string{"b"}, false},
+		{"only a bad one", []config.Change{bad}, nil, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := New(Deps{File: "weir.yaml", State: t.TempDir(), Running: store.RunningDirector, Log: slog.New(slog.DiscardHandler)})
+				changes := make(chan config.Change)
+				var applied []string
+				go d.Follow(t.Context(), changes, func(c model.Config) error {
+					applied = append(applied, c.Services[0].Name)
+					time.Sleep(time.Second) // in fake time: the engine is busy
+					return nil
+				})
+				for _, c := range test.come {
+					changes <- c
+				}
+				time.Sleep(time.Minute) // in fake time: all is applied by then
+				synctest.Wait()
+				if !slices.Equal(applied, test.applied) {
+					t.Errorf("applied %q, want %q", applied, test.applied)
+				}
+				if got := len(d.Problems.Of(model.ProblemFile)) > 0; got != test.problem {
+					t.Errorf("a problem is listed: %v, want %v", got, test.problem)
+				}
+				close(changes)
+			})
+		})
 	}
 }

@@ -5,7 +5,7 @@
 // Changes come in:
 //
 //   - keeper.go: the keeper, what it works with, and how it stores the file and hands all to the engine
-//   - coalesce.go: changes of the file, or of one set, that come together are one
+//   - coalesce.go: changes of one set that come together are one
 //   - put.go, give.go: clients replace an owner's set; by Give they bring its logs, too
 //   - stage.go: a set that is a part of the way to another one
 //   - override.go: overrides of the file's backends
@@ -160,30 +160,31 @@ func New(deps Deps) *Keeper {
 	return k
 }
 
-func (k *Keeper) setFile(c model.Config) (model.SetChange, error) {
+// SetFile makes the director forward by a valid version of its file, beside the sets.
+func (k *Keeper) SetFile(c model.Config) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before, err := k.local.Read(context.Background())
 	if err != nil {
-		return model.SetChange{}, err
+		return err
 	}
 	k.state = before
 	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
 		k.refuseFile(c, err)
-		return model.SetChange{}, err
+		return err
 	}
-	change, err := k.storeFile(c)
+	err = k.storeFile(c)
 	if k.unstored == nil {
 		k.refused.file = nil
 		k.problems.Report(model.ProblemFile, "", nil)
 	}
-	return change, err
+	return err
 }
 
 // storeFile makes the director forward by a version of the file that is compatible with the sets,
 // with its overrides. The lock is held.
-func (k *Keeper) storeFile(c model.Config) (model.SetChange, error) {
-	given, before := c, k.state
+func (k *Keeper) storeFile(c model.Config) error {
+	given := c
 	overrides := lasting(k.overrides, &c)
 	c.Services = overriding(c.Services, overrides)
 	var err error
@@ -193,7 +194,7 @@ func (k *Keeper) storeFile(c model.Config) (model.SetChange, error) {
 	if err != nil {
 		k.unstored = &given
 		k.wake()
-		return model.SetChange{}, errors.Join(&PendingError{err}, k.goOnUnstored(given))
+		return errors.Join(&PendingError{err}, k.goOnUnstored(given))
 	}
 	k.file, k.given, k.begun, k.unstored = c, given, true, nil
 	if len(overrides) < len(k.overrides) {
@@ -201,7 +202,7 @@ func (k *Keeper) storeFile(c model.Config) (model.SetChange, error) {
 		_ = k.overridesIn.SaveOverrides(overrides) // a failure is reported, and writing is tried again
 		k.problems.Report(model.ProblemStore, "overrides", nil)
 	}
-	return ChangeOf(before, k.state, store.OwnerFile), k.apply()
+	return k.apply()
 }
 
 // goOnUnstored begins with the stored services if the file cannot be stored: they ran before. The

@@ -105,7 +105,7 @@ func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o
 	k.hold = true // draining a backend cannot wait for room on a disk
 	defer func() { k.hold = false }()
 	later := k.unstored
-	_, err = k.storeFile(k.given)
+	err = k.storeFile(k.given)
 	if later != nil { // a version that is not stored yet is tried again
 		k.unstored = later
 		k.wake()

@@ -77,13 +77,7 @@ func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (model.Se
 	if _, _, err := k.tryPut(ctx, owner, &try); err != nil {
 		return model.SetChange{}, err // a wrong set must not replace another one that waits
 	}
-	k.mu.Lock()
-	wait := time.Duration(k.file.Coalesce)
-	k.mu.Unlock()
-	b := k.coalesce(owner, wait, func(b *batch) {
-		b.puts = append(b.puts, &p)
-		b.do = func() (model.SetChange, error) { return k.put(owner, b.puts) }
-	})
+	b := k.coalesce(owner, &p)
 	select {
 	case <-b.done:
 	case <-ctx.Done():

@@ -187,7 +187,7 @@ func (k *Keeper) tend() error {
 	file := k.unstored
 	k.mu.Unlock()
 	if file != nil {
-		_, err := k.setFile(*file)
+		err := k.SetFile(*file)
 		if errors.As(err, new(*RefusedError)) {
 			return nil // it is listed as a problem
 		}

@@ -139,6 +139,9 @@ func (d *Director) beginFile(b beginning) error {
 	if !reflect.DeepEqual(used, b.file) {
 		d.refused = &b.file
 	}
+	if d.refused != nil || b.refused != nil {
+		d.log.Warn("an earlier version of the configuration runs: the file's is refused", "config", d.File())
+	}
 	return nil
 }
 
