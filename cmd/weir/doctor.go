@@ -67,7 +67,7 @@ func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doc
 	defer waits.begin(func() string { return "examining this host" })()
 	findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
 	findings = append(findings, doctor.Examine(options)...)
-	return append(findings, examineProblems(cmd, sockets, findings)...)
+	return append(findings, examineProblems(cmd, sockets, options.BPFFS, findings)...)
 }
 
 // readForDoctor reads the configuration; what is wrong with it is a finding. A file that was not
@@ -122,8 +122,9 @@ func findingsTable(t *table, findings []doctor.Finding) {
 }
 
 // examineProblems asks the director and the agent of this host what does not run, and leaves out
-// what doctor has found itself. A process that does not answer is no problem.
-func examineProblems(cmd *cobra.Command, sockets doctorSockets, own []doctor.Finding) (findings []doctor.Finding) {
+// what doctor has found itself. A process that does not run is a problem if one has run: what that one
+// has set up still forwards.
+func examineProblems(cmd *cobra.Command, sockets doctorSockets, bpffs string, own []doctor.Finding) (findings []doctor.Finding) {
 	for _, of := range []struct{ role, socket string }{{"director", sockets.director}, {"agent", sockets.agent}} {
 		list, err := askProblems(cmd, of.socket, of.role)
 		var problem *api.Problem
@@ -132,7 +133,14 @@ func examineProblems(cmd *cobra.Command, sockets doctorSockets, own []doctor.Fin
 			findings = append(findings, doctor.Finding{Level: doctor.Fail, Check: of.role, Text: fmt.Sprintf("the %s cannot be asked: %v", of.role, err),
 				Fix: "let it go on, or restart it: what it has set up goes on forwarding meanwhile"})
 			continue
-		case errors.Is(err, api.ErrUnreachable), errors.As(err, &problem):
+		case errors.Is(err, api.ErrUnreachable):
+			if doctor.Attached(bpffs, of.role) {
+				findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: of.role,
+					Text: fmt.Sprintf("no %s answers at %s, and an earlier one's programs are attached: they handle packets as they did, whatever changes", of.role, of.socket),
+					Fix:  "start it; if it listens elsewhere, name its socket; if it is to end, weir detach"})
+			}
+			continue
+		case errors.As(err, &problem):
 			continue
 		case err != nil:
 			findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: of.role, Text: fmt.Sprintf("the %s at %s cannot be asked: %v", of.role, of.socket, err)})

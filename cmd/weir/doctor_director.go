@@ -181,11 +181,16 @@ func examineState(s model.Store) []doctor.Finding {
 
 // examineDirectory says whether a director, which makes missing directories, could write there.
 func examineDirectory(dir string) doctor.Finding {
-	if at, err := daemon.CheckDirectory(dir); err != nil {
+	at, err := daemon.CheckDirectory(dir)
+	if err != nil {
 		return doctor.Finding{Level: doctor.Fail, Check: "state", Text: fmt.Sprintf("%s cannot be written: %v", at, err),
 			Fix: "make it writable, or name another directory in director.store.directory"}
 	}
-	return doctor.Finding{Level: doctor.OK, Check: "state", Text: dir}
+	text := dir
+	if at != dir {
+		text += " does not exist; weir run makes it"
+	}
+	return doctor.Finding{Level: doctor.OK, Check: "state", Text: text}
 }
 
 // examineEtcd reads the group's state once, as a director does at its start.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,21 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("exit status %d, want 0 where an interface is named by another name of its", code)
 		}
 		wantLines(t, out, "ok interface eth0 is up, MTU 1500")
+	})
+	t.Run("ended", func(t *testing.T) {
+		h.configure(onEth0, "web")
+		dir := t.TempDir()
+		for _, pin := range []string{"weir/xdp-eth0", "weir/agent/links/eth0"} {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, pin)), 0o755), os.WriteFile(filepath.Join(dir, pin), nil, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		socket := filepath.Join(dir, "none.sock")
+		_, out, _ := h.doctor("--bpffs", dir, "--socket", socket, "--agent-socket", socket)
+		for _, line := range []string{"warn director no director", "warn agent no agent"} {
+			wantLines(t, out, line+" answers at "+socket+", and an earlier one's programs are attached: they handle packets as they did, whatever changes; "+
+				"fix: start it; if it listens elsewhere, name its socket; if it is to end, weir detach")
+		}
 	})
 	t.Run("bad file", func(t *testing.T) {
 		if err := os.WriteFile(h.file, []byte("service: []\n"), 0o644); err != nil {

@@ -52,6 +52,16 @@ func pinned(bpffs string) map[string]bool {
 	return names
 }
 
+// Attached says whether a director, or an agent, has left programs on interfaces: while it runs, and
+// after it until weir detach.
+func Attached(bpffs, role string) bool {
+	if role == string(Agent) {
+		pins, _ := filepath.Glob(filepath.Join(bpffs, "weir", "agent", "links", "*")) // the pattern is not bad
+		return len(pins) > 0
+	}
+	return len(pinned(bpffs)) > 0
+}
+
 // exists checks that an interface is there and up.
 func (x *examination) exists(name string) netlink.Link {
 	check := "interface " + name
