@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -28,13 +29,19 @@ type Drained struct {
 	Unkept   string          `json:"unkept,omitempty" doc:"why it does not outlive the director's process, if it does not: the state directory cannot be written"`
 }
 
+type drainInput struct{ Body Drain }
+
+// attributes say in the log what is drained, and whether it is: weir undrain asks here, too.
+func (in *drainInput) attributes() []any {
+	return []any{"backend", in.Body.Backend, "state", cmp.Or(in.Body.State, model.Draining)}
+}
+
 func (s *Server) handleDrain() {
-	type input struct{ Body Drain }
 	type output struct{ Body []Drained }
 	handle(s, operation{method: http.MethodPost, path: "drain", id: "drain", summary: "Drain backends, or end that", needs: model.RoleWrite,
 		text: "Every backend of that name or address gets the state: in the sets themselves, so that it lasts until the set's owner puts another; and beside the director's own file, until the same is asked for with state active, or the file says otherwise. " +
 			"A draining backend keeps its connections and gets no new ones.", errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
-		func(ctx context.Context, in *input) (*output, error) {
+		func(ctx context.Context, in *drainInput) (*output, error) {
 			d := in.Body
 			if d.State == 0 {
 				d.State = model.Draining

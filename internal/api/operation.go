@@ -70,7 +70,11 @@ func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O,
 	huma.Register(s.api, s.operation(op), func(ctx context.Context, in *I) (*O, error) {
 		out, err := do(ctx, in)
 		if op.needs != model.RoleRead {
-			s.log.Info("a client has asked for something", "operation", op.id, "client", callerOf(ctx).Name, "status", statusOfError(err))
+			attributes := []any{"operation", op.id, "client", callerOf(ctx).Name, "status", statusOfError(err)}
+			if what, ok := any(in).(interface{ attributes() []any }); ok {
+				attributes = append(attributes, what.attributes()...)
+			}
+			s.log.Info("a client has asked for something", attributes...)
 		}
 		if err == nil {
 			return out, nil

@@ -79,6 +79,9 @@ type OwnerPath struct {
 	Owner string `path:"owner" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$" doc:"whose set"`
 }
 
+// attributes say in the log whose set a client has asked to change.
+func (o *OwnerPath) attributes() []any { return []any{"owner", o.Owner} }
+
 // setBody is a sent set. The library would first read it into a map, which takes ten times the
 // memory; and errors must be the same as those of the file's reader.
 type setBody struct{ text SetText }
