@@ -80,7 +80,7 @@ static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct 
 						   deliver(packet);
 	if (backend->flags & BACKEND_ASKS)
 		return forward_asking(ctx, packet, backend);
-	return forward_redirect(ctx, packet, backend);
+	return takes_over(backend) ? forward_redirect(ctx, packet, backend) : CONTINUE;
 }
 
 static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,

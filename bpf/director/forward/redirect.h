@@ -88,10 +88,11 @@ static __always_inline __u32 find_redirect(struct xdp_md *ctx, const struct pack
 /* Whether a packet asks for redirection: a whole SYN with the option, which is looked for once. */
 static __always_inline int asks_redirect(struct xdp_md *ctx, struct packet *packet)
 {
-	if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
-		return 0;
-	if (!packet->redirect_at)
+	if (!packet->redirect_at) {
+		if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
+			return 0;
 		packet->redirect_at = find_redirect(ctx, packet);
+	}
 	return packet->redirect_at != REDIRECT_NOWHERE;
 }
 
@@ -163,7 +164,7 @@ static __always_inline int hand_over(struct xdp_md *ctx, const struct packet *pa
 	return 1;
 }
 
-/* Sends a packet whose connection is handed over. CONTINUE: it is not. */
+/* Sends a packet to a backend that takes its connection over. CONTINUE: it does not ask for that. */
 __noinline enum reason forward_redirect(struct xdp_md *ctx, struct packet *packet,
 					const struct backend *backend)
 {
@@ -171,7 +172,7 @@ __noinline enum reason forward_redirect(struct xdp_md *ctx, struct packet *packe
 
 	if (!packet || !backend)
 		return PASS_MALFORMED;
-	if (!hands_over(ctx, packet, backend))
+	if (!asks_redirect(ctx, packet))
 		return CONTINUE;
 	if (packet->ttl <= 1)
 		return PASS_TTL_EXPIRED;

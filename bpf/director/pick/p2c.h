@@ -54,16 +54,19 @@ static __always_inline __u32 load_now(struct load *load, __u32 period)
  * CPU loses what another one counts. Called for the backend that gets the connection, which may be
  * another one than the policy's choice.
  */
-static __noinline int load_open(const struct ring_header *header, __u32 index)
+static __noinline int count_load(__u32 index)
 {
-	struct load *load;
+	struct load *load = load_at(index);
 
-	if (header->policy != POLICY_P2C && header->policy != POLICY_LEAST_CONN)
-		return 0;
-	load = load_at(index);
 	if (load && load_now(load, bpf_ktime_get_ns() >> LOAD_PERIOD) < LOAD_MOST)
 		__sync_fetch_and_add((__u64 *)load, LOAD_CONNECTION);
 	return 0;
+}
+
+static __always_inline void load_open(const struct ring_header *header, __u32 index)
+{
+	if (header->policy == POLICY_P2C || header->policy == POLICY_LEAST_CONN)
+		count_load(index);
 }
 
 /*
