@@ -39,10 +39,6 @@ func backendsOf(ctx context.Context, client *api.Client, names []string) ([]api.
 }
 
 func backendsTable(t *table, backends []api.Backend) {
-	slots := make(map[string]int)
-	for _, b := range backends {
-		slots[b.Service] += b.Slots
-	}
 	t.head("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
 		onlyWide+"INTERFACE", onlyWide+"NEXT-HOP", onlyWide+"MTU", onlyWide+"LOAD", onlyWide+"REDIRECT", onlyWide+"SINCE", "WHY")
 	for _, b := range backends {
@@ -52,7 +48,7 @@ func backendsTable(t *table, backends []api.Backend) {
 		} else if b.ByKernel {
 			hop = "kernel"
 		}
-		t.row(b.Service, b.Name, endOf(&b.BackendStatus), b.Mode, b.State, share(b, slots[b.Service]), b.Opened, b.Packets, b.Bytes, healthOf(b.Health),
+		t.row(b.Service, b.Name, endOf(&b.BackendStatus), b.Mode, b.State, share(&b.BackendStatus), b.Opened, b.Packets, b.Bytes, healthOf(b.Health),
 			where, hop, b.MTU, loadOf(b.Load), redirectOf(b.Redirect), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
 }
@@ -141,14 +137,10 @@ func strainOf(s *model.BackendStrain) string {
 	return text
 }
 
-// share is which part of new connections a backend gets. Those of a backend that is down go to the
-// backups of its slots.
-func share(b api.Backend, of int) string {
-	switch {
-	case of == 0:
-		return ""
-	case !b.State.Alive() && b.Slots > 0:
-		return "backups"
+// share is which part of new connections a backend gets.
+func share(b *model.BackendStatus) string {
+	if b.Share == nil {
+		return "by load"
 	}
-	return fmt.Sprintf("%.1f%%", 100*float64(b.Slots)/float64(of))
+	return percent(*b.Share)
 }

@@ -116,15 +116,15 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 			Backends: []model.BackendStatus{
 				{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Mode: model.IPIP, State: model.Active, Interface: "eth1",
 					Load:    &model.BackendLoad{Connections: 310, Queue: 12, Pressure: 0.25},
-					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Packets: 80, Bytes: 42000,
+					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Share: new(1.0), Packets: 80, Bytes: 42000,
 					Health: &model.BackendHealth{Kind: model.CheckHTTP, State: model.HealthUp, Since: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC),
 						Probed: time.Date(2026, 1, 2, 3, 6, 0, 0, time.UTC), Took: model.Duration(850 * time.Microsecond)}},
 				{Name: "b", Address: netip.MustParseAddr("10.0.1.2"), Mode: model.IPIP, State: model.Down, Interface: "eth1",
-					MTU: 1500, Slots: 340, Packets: 40, Bytes: 22000, Port: 8080,
+					MTU: 1500, Slots: 340, Share: new(0.0), Packets: 40, Bytes: 22000, Port: 8080,
 					Health: &model.BackendHealth{Kind: model.CheckHTTP, State: model.HealthDown, Since: time.Date(2026, 1, 2, 3, 5, 7, 0, time.UTC),
 						Probed: time.Date(2026, 1, 2, 3, 6, 0, 0, time.UTC), Took: model.Duration(time.Millisecond),
 						Reason: "status", Detail: "GET / was answered with 500 Internal Server Error"}},
-				{Name: "here", Address: netip.MustParseAddr("10.0.0.1"), Mode: model.L2DSR, State: model.Draining, Local: true, MTU: 65535},
+				{Name: "here", Address: netip.MustParseAddr("10.0.0.1"), Mode: model.L2DSR, State: model.Draining, Local: true, MTU: 65535, Share: new(0.0)},
 			},
 		}, {
 			Name: "dns", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 7}, VIP: netip.MustParseAddr("2001:db8::53"),

@@ -63,7 +63,7 @@ func newDirector() *director {
 				Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 10, Bytes: 1000,
 				Backends: []model.BackendStatus{
 					{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Mode: model.IPIP, State: model.Active,
-						Interface: "eth0", NextHop: model.MAC{2, 0, 0, 0, 0, 1}, MTU: 1480, Slots: 1021, Packets: 10, Bytes: 1000},
+						Interface: "eth0", NextHop: model.MAC{2, 0, 0, 0, 0, 1}, MTU: 1480, Slots: 1021, Share: new(1.0), Packets: 10, Bytes: 1000},
 					{Name: "b", Address: netip.MustParseAddr("2001:db8::1"), Mode: model.GUE, State: model.Down},
 				},
 			}, {Name: "dns", VIP: netip.MustParseAddr("2001:db8::53"), Protocol: model.UDP}},

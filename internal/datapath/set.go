@@ -159,7 +159,11 @@ func (d *Datapath) hopsChanged() {
 	}
 	d.awaitSuspects()
 	err = errors.Join(err, d.attachReplies(d.have.haveReplies(), false))
-	if err = errors.Join(err, d.followReplies(services), d.configure(&all, d.have.flags()), d.closeEgress(services)); err != nil {
+	err = errors.Join(err, d.followReplies(services), d.configure(&all, d.have.flags()))
+	if d.whole { // else rings may name backends that are no longer wanted
+		err = errors.Join(err, d.closeEgress(services))
+	}
+	if err != nil {
 		d.log.Error("follow changed routes", "error", err)
 		d.whole = false // the next Set looks at everything
 	}

@@ -3,6 +3,7 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/datapath/abi"
@@ -83,7 +84,40 @@ func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.Ser
 		status.Backends = append(status.Backends, d.backendStatus(b, s.desired.Backends[i], t, names))
 	}
 	status.Packets, status.Bytes, status.Opened = total.packets, total.bytes, total.opened
+	fillShares(s.desired, status.Backends)
 	return status, nil
+}
+
+// fillShares says which part of new connections each backend gets as the states are now.
+func fillShares(t *model.TableService, backends []model.BackendStatus) {
+	if t.Policy.ByLoad() {
+		return
+	}
+	up := func(b uint32) bool { return backends[b].State.Alive() }
+	gets, of := make([]int, len(backends)), len(t.Ring.Slots)
+	if t.Policy == model.RoundRobin && len(t.Ring.Turns) > 0 {
+		of = 0
+		for _, b := range t.Ring.Turns {
+			if backends[b].State == model.Active {
+				gets[b]++
+				of++
+			}
+		}
+	} else if slices.ContainsFunc(backends, func(b model.BackendStatus) bool { return b.Slots > 0 && !b.State.Alive() }) {
+		for _, slot := range t.Ring.Slots {
+			if b := t.Ring.Receiver(slot, up); b != model.NoBackend {
+				gets[b]++
+			}
+		}
+	} else {
+		for i := range backends {
+			gets[i] = backends[i].Slots
+		}
+	}
+	for i := range backends {
+		share := float64(gets[i]) / float64(max(of, 1))
+		backends[i].Share = &share
+	}
 }
 
 func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally, names map[uint32]string) model.BackendStatus {

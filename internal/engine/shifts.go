@@ -2,7 +2,6 @@ package engine
 
 import (
 	"net/netip"
-	"slices"
 
 	"weir.io/weir/internal/model"
 )
@@ -103,12 +102,9 @@ func live(s *model.TableService, down func(netip.AddrPort) bool) []netip.AddrPor
 	}
 	owners := make([]netip.AddrPort, len(s.Ring.Slots))
 	for i, slot := range s.Ring.Slots {
-		owner := slot.Owner // the owner stays if all are down: probes are not believed, or no backend gets it
-		if owner != model.NoBackend && !up[owner] {
-			row := s.Ring.Row(i)
-			if first := slices.IndexFunc(row, func(b uint32) bool { return up[b] }); first >= 0 {
-				owner = row[first]
-			}
+		owner := s.Ring.Receiver(slot, func(b uint32) bool { return up[b] })
+		if owner == model.NoBackend {
+			owner = slot.Owner // it stays if all are down: probes are not believed, or no backend gets it
 		}
 		if owner != model.NoBackend {
 			owners[i] = s.Backends[owner].Endpoint()

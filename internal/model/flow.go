@@ -89,6 +89,21 @@ func (r *Ring) Row(slot int) []uint32 {
 	return row
 }
 
+// Receiver is the backend that gets a new connection in a slot, if no policy places it elsewhere: the
+// first of the slot's row that is up. NoBackend: none is.
+func (r *Ring) Receiver(s Slot, up func(uint32) bool) uint32 {
+	next := []uint32{s.Owner, s.Next}
+	if s.Next != NoBackend && s.Next&ListFlag != 0 {
+		next = append(next[:1], r.Lists[s.Next&^ListFlag].Next...)
+	}
+	for _, b := range next {
+		if b != NoBackend && up(b) {
+			return b
+		}
+	}
+	return NoBackend
+}
+
 // RememberedFlow is what a director remembers of a flow, in words that mean the same on
 // all directors of its group: the flow's service and backend by what packets name them,
 // and not by a director's indexes.

@@ -209,13 +209,16 @@ type BackendStatus struct {
 	// cannot.
 	ByKernel bool `json:"by-kernel,omitempty"`
 	// Unreachable says why there is no way to it; empty: there is one.
-	Unreachable string    `json:"unreachable,omitempty"`
-	MTU         uint16    `json:"mtu"`   // largest IP packet before encapsulation
-	Slots       int       `json:"slots"` // that it owns
-	Packets     uint64    `json:"packets"`
-	Bytes       uint64    `json:"bytes"`
-	Opened      uint64    `json:"opened"` // TCP connections: SYNs that were forwarded, including those sent again
-	ServerID    ServerIDs `json:"server-id,omitzero"`
+	Unreachable string `json:"unreachable,omitempty"`
+	MTU         uint16 `json:"mtu"`   // largest IP packet before encapsulation
+	Slots       int    `json:"slots"` // that it owns
+	// Share is its part of new connections, by the ring or the turns, and by which backends are up. Nil:
+	// the policy compares loads.
+	Share    *float64  `json:"share,omitempty"`
+	Packets  uint64    `json:"packets"`
+	Bytes    uint64    `json:"bytes"`
+	Opened   uint64    `json:"opened"` // TCP connections: SYNs that were forwarded, including those sent again
+	ServerID ServerIDs `json:"server-id,omitzero"`
 
 	Port   uint16         `json:"port,omitempty"`   // with mode nat or a host; 0: the packet's own
 	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked
