@@ -115,6 +115,7 @@ func newApply() *cobra.Command {
 	w.add(cmd)
 	out.add(cmd)
 	conn.add(cmd)
+	conn.completeOwnerFlag(cmd)
 	return cmd
 }
 

@@ -40,7 +40,7 @@ func completeByKind(cmd *cobra.Command, f *pflag.Flag) {
 	case kind == "directory":
 		offer(cobra.ShellCompDirectiveFilterDirs)
 	case f.Name == "output":
-		offer(cobra.ShellCompDirectiveNoFileComp, "table", "json", "yaml")
+		offer(cobra.ShellCompDirectiveNoFileComp, "table", "wide", "json", "yaml")
 	case f.Name == "log-format":
 		offer(cobra.ShellCompDirectiveNoFileComp, "text", "json")
 	case f.Name == "log-level":
@@ -55,6 +55,29 @@ func (c *connection) completeServices(cmd *cobra.Command, _ []string, _ string) 
 		names := make([]string, len(services))
 		for i, s := range services {
 			names[i] = s.Name + "\t" + s.VIP.String()
+		}
+		return names
+	})
+}
+
+// completeBackends offers the names of backends, each once, as SERVICE/BACKEND where the service is not
+// given by --service.
+func (c *connection) completeBackends(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	service, _ := cmd.Flags().GetString("service") // every command that completes backends has the flag
+	return c.offer(cmd, func(ctx context.Context, client *api.Client) []string {
+		backends, _ := client.Backends(ctx) // without an answer nothing is offered
+		var names []string
+		for _, b := range backends {
+			about := fmt.Sprintf("%s, %s", endOf(&b.BackendStatus), b.State)
+			switch service {
+			case "":
+				names = append(names, b.Service+"/"+b.Name+"\t"+about)
+			case b.Service:
+				names = append(names, b.Name+"\t"+about)
+			}
 		}
 		return names
 	})
@@ -78,6 +101,13 @@ func (c *connection) offer(cmd *cobra.Command, ask func(context.Context, *api.Cl
 // completeFlag offers services' names for a flag.
 func (c *connection) completeFlag(cmd *cobra.Command, flag string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, c.completeServices)
+}
+
+// completeOwnerFlag offers the owners of sets for --owner.
+func (c *connection) completeOwnerFlag(cmd *cobra.Command) {
+	_ = cmd.RegisterFlagCompletionFunc("owner", func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return c.completeOwners(cmd, nil, typed)
+	})
 }
 
 // manSection is the section of commands for administrators.

@@ -14,6 +14,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
 )
@@ -55,6 +56,7 @@ func newDoctor() *cobra.Command {
 	cmd.Flags().StringVar(&sockets.director, "socket", api.DefaultSocket, "unix `socket` of the director that is asked what does not run")
 	cmd.Flags().StringVar(&sockets.agent, "agent-socket", api.DefaultAgentSocket, "the same of the agent")
 	addBPFFS(cmd, &bpffs)
+	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{string(doctor.Auto), string(doctor.Director), string(doctor.Agent)}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -94,7 +96,7 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 		return slices.Concat(examineState(c.Director.Store), examineBGP(&c.BGP), examineBFD(&c), examineAnswers(&c))
 	}
 	options.Reports = func(backends []netip.Addr) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
-	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
+	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: file + ": " + daemon.ServicesText(len(c.Services))}}
 	for _, key := range c.FormerKeys {
 		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "write " + key.Now,
 			Text: fmt.Sprintf("%s:%d: %v", file, key.Line, key)})

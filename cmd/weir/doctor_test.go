@@ -55,7 +55,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("exit status %d, %q", code, stderr)
 		}
 		wantLines(t, out,
-			"ok config "+h.file+": 1 services",
+			"ok config "+h.file+": 1 service",
 			"ok interface eth0 is up, MTU 1500",
 			"warn backend 10.0.0.2 the MAC address of its next hop 10.0.0.2 is not known: it gets no packets until it is; "+
 				"fix: ping 10.0.0.2, and see that eth0 reaches it")

@@ -57,6 +57,8 @@ func newDraining(verb, short, long string, state model.BackendState) *cobra.Comm
 		cmd.Flags().BoolVar(&undo, "undo", false, "as undrain: give it new connections again")
 	}
 	conn.completeFlag(cmd, "service")
+	conn.completeOwnerFlag(cmd)
+	cmd.ValidArgsFunction = conn.completeBackends
 	return cmd
 }
 

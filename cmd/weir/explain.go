@@ -81,6 +81,7 @@ func newExplain() *cobra.Command {
 	flags.StringVar(&o.owner, "owner", store.OwnerCLI, "with --set: `name` of the set's owner")
 	o.out.add(cmd)
 	o.conn.add(cmd)
+	o.conn.completeOwnerFlag(cmd)
 	return cmd
 }
 

@@ -61,13 +61,14 @@ func newPlan() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	set.add(cmd)
-	asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (none api.Plan, _ error) {
+	conn := asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (none api.Plan, _ error) {
 		request, err := set.request(cmd)
 		if err != nil {
 			return none, err
 		}
 		return client.Plan(ctx, request)
 	}, func(t *table, p api.Plan) { planTable(t, &p) })
+	conn.completeOwnerFlag(cmd)
 	return cmd
 }
 

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/model"
 )
 
@@ -82,7 +82,7 @@ func (c *connection) completeOwners(cmd *cobra.Command, args []string, _ string)
 		sets, _ := client.Sets(ctx) // without an answer nothing is offered
 		var names []string
 		for _, s := range sets {
-			names = append(names, fmt.Sprintf("%s\t%d services", s.Owner, s.Services))
+			names = append(names, s.Owner+"\t"+daemon.ServicesText(s.Services))
 		}
 		slices.Sort(names)
 		return names
