@@ -98,21 +98,21 @@ func freePort(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// keeper keeps sets of anybody.
-type keeper struct{}
+// anySets keeps sets of anybody.
+type anySets struct{}
 
-func (keeper) List() []api.SetInfo { return nil }
-func (keeper) Get(string) (api.Set, bool) {
+func (anySets) List() []api.SetInfo { return nil }
+func (anySets) Get(string) (api.Set, bool) {
 	return api.Set{Tag: "t"}, true
 }
-func (keeper) Put(context.Context, string, api.SetText, api.Condition) (api.SetChange, error) {
+func (anySets) Put(context.Context, string, api.SetText, api.Condition) (api.SetChange, error) {
 	return api.SetChange{Tag: "t"}, nil
 }
-func (keeper) Documents(string) ([]model.Document, bool) { return nil, true }
-func (keeper) Give(context.Context, string, []byte) (api.SetChange, error) {
+func (anySets) Documents(string) ([]model.Document, bool) { return nil, true }
+func (anySets) Give(context.Context, string, []byte) (api.SetChange, error) {
 	return api.SetChange{Tag: "t"}, nil
 }
-func (keeper) Plan(context.Context, api.PlanRequest) (api.Plan, error) {
+func (anySets) Plan(context.Context, api.PlanRequest) (api.Plan, error) {
 	return api.Plan{SetChange: api.SetChange{Tag: "t"}}, nil
 }
 
@@ -136,7 +136,7 @@ func startRemote(t *testing.T) *remote {
 	a.issue(t, "stranger", "stranger.example.org")
 	d := newDirector()
 	server := api.NewServer(d, d, quiet())
-	server.HandleSets(keeper{})
+	server.HandleSets(anySets{})
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
 	server.HandleCapture(endless(make(chan string, 1)))
 	server.HandleExplain(func(context.Context, model.Question) (model.Explanation, error) { return model.Explanation{}, nil })
@@ -419,6 +419,6 @@ func TestRemoteClient(t *testing.T) {
 	}
 }
 
-func (keeper) Drain(_ context.Context, d api.Drain) ([]api.Drained, error) {
+func (anySets) Drain(_ context.Context, d api.Drain) ([]api.Drained, error) {
 	return []api.Drained{{Owner: d.Owner, Backend: d.Backend, Before: model.Active, State: d.State}}, nil
 }

@@ -11,7 +11,7 @@
 //   - [Speaker] owns the sockets and all machines in one goroutine, and watches the datapath: a
 //     session is held Down while the datapath that it stands for does not forward.
 //   - [Serve] lets other processes say over a unix socket which sessions they want, and see the
-//     sessions' state. [Keeper] is the other process's side: it starts the BFD process if none
+//     sessions' state. [Supervisor] is the other process's side: it starts the BFD process if none
 //     runs.
 //
 // The BFD process is not the control plane's process: it must go on while that one is replaced, and

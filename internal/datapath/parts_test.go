@@ -198,11 +198,11 @@ func TestMapsAreNotComparedBeforeTheyAreSettled(t *testing.T) {
 	table := tableOf(3, 1, 0)
 	must(t, d.Set(table))
 	parts := d.Parts(nil)
-	keeper := upkeep.New(upkeep.Deps{Log: slog.New(slog.DiscardHandler)}, parts...)
+	reconciler := upkeep.New(upkeep.Deps{Log: slog.New(slog.DiscardHandler)}, parts...)
 	unknown := func() bool {
-		keeper.Look()
-		i := slices.IndexFunc(keeper.Status(), func(u model.Upkeep) bool { return u.Part == "tables" })
-		return keeper.Status()[i].Unknown
+		reconciler.Look()
+		i := slices.IndexFunc(reconciler.Status(), func(u model.Upkeep) bool { return u.Part == "tables" })
+		return reconciler.Status()[i].Unknown
 	}
 	if unknown() {
 		t.Error("after a change that has succeeded it is not known what differs")

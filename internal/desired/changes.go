@@ -88,23 +88,23 @@ type PlannedService struct {
 }
 
 // Plan says what PutPart would change.
-func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Service, part float64) (Planned, error) {
-	before, after, err := k.tryPut(ctx, owner, &proposal{services: services, part: part})
+func (c *Controller) Plan(ctx context.Context, owner string, services []model.Service, part float64) (Planned, error) {
+	before, after, err := c.tryPut(ctx, owner, &proposal{services: services, part: part})
 	if err != nil {
 		return Planned{}, err
 	}
-	planned := Planned{SetChange: ChangeOf(before, after, owner), Group: k.group != nil}
+	planned := Planned{SetChange: ChangeOf(before, after, owner), Group: c.group != nil}
 	if set, had := before.Sets[owner]; had {
 		planned.Base = set.Tag()
 	}
 	planned.Services = plannedOf(before.Sets[owner], after.Sets[owner])
-	k.renew()
+	c.renew()
 	now := time.Now()
 	for i := range planned.Services {
 		p := &planned.Services[i]
 		p.Reported = func(netip.AddrPort) *model.ReportedService { return nil }
 		if p.Before != nil {
-			p.Reported = k.evidence.ReportsOf(&p.Before.Service, p.Shift.Before.Affinity, now)
+			p.Reported = c.evidence.ReportsOf(&p.Before.Service, p.Shift.Before.Affinity, now)
 		}
 		if p.Before != nil && p.After != nil {
 			planned.Moves = append(planned.Moves, model.Move{Service: p.Is.Name, Slots: p.Is.Slots, Moved: p.Moved(), Held: p.Is.Held})

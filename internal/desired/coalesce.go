@@ -16,23 +16,23 @@ type batch struct {
 }
 
 // coalesce lets an owner's change wait for others, which join it in the order in which they come.
-func (k *Keeper) coalesce(owner string, p *proposal) *batch {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	b := k.waiting[owner]
+func (c *Controller) coalesce(owner string, p *proposal) *batch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := c.waiting[owner]
 	if b == nil {
 		b = &batch{done: make(chan struct{})}
-		k.waiting[owner] = b
-		time.AfterFunc(time.Duration(k.file.Coalesce), func() { k.flush(owner, b) })
+		c.waiting[owner] = b
+		time.AfterFunc(time.Duration(c.file.Coalesce), func() { c.flush(owner, b) })
 	}
 	b.puts = append(b.puts, p)
 	return b
 }
 
-func (k *Keeper) flush(owner string, b *batch) {
-	k.mu.Lock()
-	delete(k.waiting, owner) // from now on no change joins it
-	k.mu.Unlock()
-	b.change, b.err = k.put(owner, b.puts)
+func (c *Controller) flush(owner string, b *batch) {
+	c.mu.Lock()
+	delete(c.waiting, owner) // from now on no change joins it
+	c.mu.Unlock()
+	b.change, b.err = c.put(owner, b.puts)
 	close(b.done)
 }

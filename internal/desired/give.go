@@ -13,48 +13,48 @@ import (
 // forwarded. Their logs are used unchanged until the next are given: the client that gives them
 // writes them for several directors. The sets that a group's directors share in a store have logs
 // of the group, so none can be given for them.
-func (k *Keeper) Give(_ context.Context, owner string, documents []model.Document) (model.SetChange, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if why := k.refuses(owner); why != "" {
+func (c *Controller) Give(_ context.Context, owner string, documents []model.Document) (model.SetChange, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if why := c.refuses(owner); why != "" {
 		return model.SetChange{}, &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner, FieldError: model.FieldError{Problem: why}}}}
 	}
-	before := k.state
-	after, err := k.update(k.local, k.giving(owner, documents))
+	before := c.state
+	after, err := c.update(c.local, c.giving(owner, documents))
 	if err != nil {
 		return model.SetChange{}, err
 	}
-	k.state = after
+	c.state = after
 	if after.Revision == before.Revision {
 		return ChangeOf(before, after, owner), nil // it runs already, or is tried again
 	}
 	change := ChangeOf(before, after, owner)
-	if err = k.apply(); err == nil {
-		k.log.Info("set applied", "owner", owner, "services", len(documents), "revision", after.Revision, "logs", "given")
+	if err = c.apply(); err == nil {
+		c.log.Info("set applied", "owner", owner, "services", len(documents), "revision", after.Revision, "logs", "given")
 	}
 	return change, err
 }
 
-func (k *Keeper) refuses(owner string) string {
+func (c *Controller) refuses(owner string) string {
 	switch {
 	case owner == store.OwnerFile:
 		return "is the director's own file: change that"
-	case k.group != nil:
+	case c.group != nil:
 		return "the group's directors write the logs of its sets: put the set without logs"
 	}
 	return ""
 }
 
 // giving returns the store's change that gives documents. The lock is held.
-func (k *Keeper) giving(owner string, documents []model.Document) *logChange {
-	file := k.file
-	return k.newLogChange(false, func(_ *logChange, s store.State) (store.State, error) {
+func (c *Controller) giving(owner string, documents []model.Document) *logChange {
+	file := c.file
+	return c.newLogChange(false, func(_ *logChange, s store.State) (store.State, error) {
 		next, err := store.Give(owner, documents)(s)
 		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) {
 			return next, refusalOf(conflict, owner, store.Set{Documents: documents}.Services())
 		}
 		if err == nil {
-			_, err = k.joined.join(file, next, owner)
+			_, err = c.joined.join(file, next, owner)
 		}
 		if err == nil {
 			err = beyond(file, owner, store.Set{Documents: documents}.Services())

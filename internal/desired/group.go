@@ -27,8 +27,8 @@ type Group interface {
 // within the patience. If there is neither it waits: forwarding without the sets would be wrong. It
 // is called before SetFile. The context is that of Run, which follows the store's state when the
 // store is back.
-func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (current bool, err error) {
-	mine, err := k.local.Read(ctx)
+func (c *Controller) Join(ctx context.Context, g Group, patience time.Duration) (current bool, err error) {
+	mine, err := c.local.Read(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -36,35 +36,35 @@ func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (cur
 	if err != nil {
 		err = fmt.Errorf("the group's last known state is lost: %w", err)
 	}
-	k.problems.Warn(model.ProblemStore, partGroup+"'s last known state", err)
-	k.mu.Lock()
-	k.group, k.news, k.state = g, g.Watch(ctx), mine
+	c.problems.Warn(model.ProblemStore, partGroup+"'s last known state", err)
+	c.mu.Lock()
+	c.group, c.news, c.state = g, g.Watch(ctx), mine
 	if found {
-		k.ranBefore = &known
+		c.ranBefore = &known
 	}
-	k.tellLeftovers()
-	k.mu.Unlock()
+	c.reportLeftovers()
+	c.mu.Unlock()
 	over := time.NewTimer(patience)
 	defer over.Stop()
 	for {
 		select {
-		case s, open := <-k.news:
+		case s, open := <-c.news:
 			if !open {
 				return false, ctx.Err()
 			}
 			if lost(known, s) {
-				k.problems.Report(model.ProblemStore, partGroup, errStoreIsEmpty)
+				c.problems.Report(model.ProblemStore, partGroup, errStoreIsEmpty)
 				s = known
 			}
-			k.shared = s
+			c.shared = s
 			return true, nil
 		case <-over.C:
 			if found {
-				k.log.Warn("etcd does not answer: the group's last known state is used", "revision", known.Revision)
-				k.shared = known
+				c.log.Warn("etcd does not answer: the group's last known state is used", "revision", known.Revision)
+				c.shared = known
 				return false, nil
 			}
-			k.log.Warn("etcd does not answer, and no state of the group is known here: waiting; what is pinned goes on forwarding")
+			c.log.Warn("etcd does not answer, and no state of the group is known here: waiting; what is pinned goes on forwarding")
 		}
 	}
 }
@@ -77,40 +77,40 @@ var errStoreIsEmpty = errors.New("the group's store is empty, and was not: what 
 func lost(before, after store.State) bool { return before.Revision > 0 && after.Revision == 0 }
 
 // adopt makes the director forward by the group's state, if that is compatible with the rest.
-func (k *Keeper) adopt(s store.State) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if lost(k.shared, s) {
-		k.problems.Report(model.ProblemStore, partGroup, errStoreIsEmpty)
+func (c *Controller) adopt(s store.State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if lost(c.shared, s) {
+		c.problems.Report(model.ProblemStore, partGroup, errStoreIsEmpty)
 		return
 	}
-	k.problems.Report(model.ProblemStore, partGroup, nil)
-	k.refused.shared = &s
-	err := k.apply()
-	if k.refused.shared == nil { // the state is compatible: the error is another one, which is on the list
-		if k.sharedErr = err; err == nil {
-			k.log.Info("the group's state runs", "revision", s.Revision, "services", s.Count())
+	c.problems.Report(model.ProblemStore, partGroup, nil)
+	c.refused.shared = &s
+	err := c.apply()
+	if c.refused.shared == nil { // the state is compatible: the error is another one, which is on the list
+		if c.sharedErr = err; err == nil {
+			c.log.Info("the group's state runs", "revision", s.Revision, "services", s.Count())
 		}
-		k.tryFileAgain()
+		c.tryFileAgain()
 	}
-	close(k.adopted)
-	k.adopted = make(chan struct{})
+	close(c.adopted)
+	c.adopted = make(chan struct{})
 }
 
 // heard is the group's revision that was last heard of, also if it is refused. The lock is held.
-func (k *Keeper) heard() uint64 {
-	if k.refused.shared != nil {
-		return k.refused.shared.Revision
+func (c *Controller) heard() uint64 {
+	if c.refused.shared != nil {
+		return c.refused.shared.Revision
 	}
-	return k.shared.Revision
+	return c.shared.Revision
 }
 
 // await returns when the director forwards by a revision of the group, or why it does not.
-func (k *Keeper) await(ctx context.Context, revision uint64) error {
+func (c *Controller) await(ctx context.Context, revision uint64) error {
 	for {
-		k.mu.Lock()
-		there, err, next := k.heard() >= revision, k.sharedErr, k.adopted
-		k.mu.Unlock()
+		c.mu.Lock()
+		there, err, next := c.heard() >= revision, c.sharedErr, c.adopted
+		c.mu.Unlock()
 		if there {
 			return err
 		}
@@ -123,29 +123,29 @@ func (k *Keeper) await(ctx context.Context, revision uint64) error {
 }
 
 // Problem returns why the director does not forward by the group's state, or nil.
-func (k *Keeper) Problem() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.sharedErr
+func (c *Controller) Problem() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sharedErr
 }
 
 // everything is the state of all sets, this director's and the group's.
-func (k *Keeper) everything() store.State { return k.with(k.shared) }
+func (c *Controller) everything() store.State { return c.with(c.shared) }
 
 // with is the same with another state of the group. A director of a group has as its own sets the
 // file's, and what is left from before it joined.
-func (k *Keeper) with(shared store.State) store.State {
+func (c *Controller) with(shared store.State) store.State {
 	all := store.State{Sets: maps.Clone(shared.Sets)}
 	if all.Sets == nil {
 		all.Sets = map[string]store.Set{}
 	}
-	for owner, set := range k.state.Sets {
-		if k.group == nil || owner == store.OwnerFile || k.isLeftover(owner) {
+	for owner, set := range c.state.Sets {
+		if c.group == nil || owner == store.OwnerFile || c.isLeftover(owner) {
 			all.Sets[owner] = set
 		}
 	}
-	for owner, set := range k.instead {
-		if k.group == nil || owner == store.OwnerFile || k.isLeftover(owner) {
+	for owner, set := range c.instead {
+		if c.group == nil || owner == store.OwnerFile || c.isLeftover(owner) {
 			all.Sets[owner] = set
 		}
 	}
@@ -154,41 +154,41 @@ func (k *Keeper) with(shared store.State) store.State {
 
 // putShared is put for a set that the group shares. No lock is held while etcd is asked: what other
 // directors write meanwhile is applied, and the change is made again from it.
-func (k *Keeper) putShared(owner string, l *logChange) (model.SetChange, error) {
-	k.mu.Lock()
-	before := k.shared
-	k.mu.Unlock()
+func (c *Controller) putShared(owner string, l *logChange) (model.SetChange, error) {
+	c.mu.Lock()
+	before := c.shared
+	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
 	defer cancel()
-	after, err := k.group.Update(ctx, l.change)
+	after, err := c.group.Update(ctx, l.change)
 	if err != nil {
 		return model.SetChange{}, err
 	}
-	k.mu.Lock()
-	k.settle(l)
-	k.mu.Unlock()
-	k.log.Info("set stored", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
-	if err := k.giveUp(owner, after.Revision); err != nil {
+	c.mu.Lock()
+	c.settle(l)
+	c.mu.Unlock()
+	c.log.Info("set stored", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
+	if err := c.giveUp(owner, after.Revision); err != nil {
 		return model.SetChange{}, err
 	}
-	return changeWithMoves(before, after, owner), k.await(ctx, after.Revision)
+	return changeWithMoves(before, after, owner), c.await(ctx, after.Revision)
 }
 
 // tendShared makes the changes that are due in the logs of the group's services. All directors
 // do so, and the first one leaves nothing to do for the others.
-func (k *Keeper) tendShared() error {
-	k.renew()
-	k.mu.Lock()
-	k.comparedShared = time.Now()
-	l := k.trim(true)
-	k.mu.Unlock()
+func (c *Controller) tendShared() error {
+	c.renew()
+	c.mu.Lock()
+	c.comparedShared = time.Now()
+	l := c.trim(true)
+	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
 	defer cancel()
-	_, err := k.group.Update(ctx, l.change)
+	_, err := c.group.Update(ctx, l.change)
 	if err == nil {
-		k.mu.Lock()
-		k.settle(l)
-		k.mu.Unlock()
+		c.mu.Lock()
+		c.settle(l)
+		c.mu.Unlock()
 	}
 	return err
 }
@@ -211,39 +211,39 @@ func (e *leftoverError) Place() model.Place { return model.Place{Owner: e.owner}
 
 // isLeftover reports whether a set of this director's own store is one from before it joined a
 // group. An empty one does not count: it does not hide the group's.
-func (k *Keeper) isLeftover(owner string) bool {
-	return k.group != nil && owner != store.OwnerFile && len(k.state.Sets[owner].Documents) > 0
+func (c *Controller) isLeftover(owner string) bool {
+	return c.group != nil && owner != store.OwnerFile && len(c.state.Sets[owner].Documents) > 0
 }
 
-// tellLeftovers lists the leftover sets as problems. The lock is held.
-func (k *Keeper) tellLeftovers() {
-	for _, owner := range k.state.Owners() {
+// reportLeftovers lists the leftover sets as problems. The lock is held.
+func (c *Controller) reportLeftovers() {
+	for _, owner := range c.state.Owners() {
 		var err error
-		if k.isLeftover(owner) {
+		if c.isLeftover(owner) {
 			err = &leftoverError{owner}
 		}
 		if owner != store.OwnerFile {
-			k.problems.Report(model.ProblemStore, owner, err)
+			c.problems.Report(model.ProblemStore, owner, err)
 		}
 	}
 }
 
 // giveUp empties a set from before this director joined its group: the group has the owner's set
 // now, at this revision.
-func (k *Keeper) giveUp(owner string, revision uint64) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.isLeftover(owner) {
+func (c *Controller) giveUp(owner string, revision uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.isLeftover(owner) {
 		return nil
 	}
-	after, err := k.update(k.local, k.replaceWith(false, owner, nil))
+	after, err := c.update(c.local, c.replaceWith(false, owner, nil))
 	if err != nil {
 		return fmt.Errorf("empty the set that this director has kept alone: %w", err)
 	}
-	k.state = after
-	k.tellLeftovers()
-	if k.shared.Revision >= revision {
-		return k.apply()
+	c.state = after
+	c.reportLeftovers()
+	if c.shared.Revision >= revision {
+		return c.apply()
 	}
 	return nil // the new state is applied with it
 }

@@ -15,27 +15,27 @@ type Views interface {
 	Views() []model.View
 	// Changed is sent to when a view has changed.
 	Changed() <-chan struct{}
-	// Tell replaces the views that the others are told as this director's. It does not wait for
+	// Report replaces the views that the others read as this director's. It does not wait for
 	// them.
-	Tell([]model.View)
+	Report([]model.View)
 }
 
-// tell tells the others of the group what this director's probes find about services whose shares
-// depend on it.
-func (k *Keeper) tell() {
-	if k.groupHealth == nil {
+// reportView reports to the others of the group what this director's probes find about services
+// whose shares depend on it.
+func (c *Controller) reportView() {
+	if c.groupHealth == nil {
 		return
 	}
-	found := k.health.Found()
+	found := c.health.Found()
 	var views []model.View
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for d := range k.shared.All() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d := range c.shared.All() {
 		if d.Service.SharesChange() {
 			views = append(views, viewOf(&d.Service, found))
 		}
 	}
-	k.groupHealth.views.Tell(views)
+	c.groupHealth.views.Report(views)
 }
 
 // viewOf returns what has been found about a service.

@@ -11,15 +11,15 @@ import (
 	"weir.io/weir/lab/etcdlab"
 )
 
-// told are views that come from nowhere.
-type told struct {
+// fixedViews are views that the test sets.
+type fixedViews struct {
 	views   []model.View
 	changes chan struct{}
 }
 
-func (v *told) Views() []model.View      { return v.views }
-func (v *told) Changed() <-chan struct{} { return v.changes }
-func (v *told) Tell([]model.View)        {}
+func (v *fixedViews) Views() []model.View      { return v.views }
+func (v *fixedViews) Changed() <-chan struct{} { return v.changes }
+func (v *fixedViews) Report([]model.View)      {}
 
 // The finding of most directors counts, and none does if the directors are evenly split.
 func TestMajority(t *testing.T) {
@@ -55,7 +55,7 @@ func TestMajorityLasts(t *testing.T) {
 		s := slow(1)
 		b := s.Backends[0].Endpoint()
 		up, down := model.View{ServiceID: s.ID(), Up: []netip.AddrPort{b}}, model.View{ServiceID: s.ID(), Down: []netip.AddrPort{b}}
-		views := &told{}
+		views := &fixedViews{}
 		c := &groupHealth{views: views}
 		want := func(state model.HealthState, since time.Duration, list ...model.View) {
 			t.Helper()

@@ -67,7 +67,7 @@ func (m *member) run(own ...model.Service) error {
 	if m.probes != nil {
 		deps.Health, deps.Views = m.probes, group.FollowViews(ctx)
 	}
-	d.Keeper = New(deps)
+	d.Controller = New(deps)
 	var running sync.WaitGroup
 	running.Go(func() { d.engine.Run(ctx) })
 	d.stop = sync.OnceFunc(func() {
@@ -86,10 +86,10 @@ func (m *member) run(own ...model.Service) error {
 	if m.notice != 0 {
 		file.Notice = m.notice
 	}
-	if err := d.Begin(file, nil); err != nil {
+	if err := d.Start(file, nil); err != nil {
 		return err
 	}
-	running.Go(func() { d.Keeper.Run(ctx) })
+	running.Go(func() { d.Controller.Run(ctx) })
 	return nil
 }
 
@@ -136,7 +136,7 @@ func agree(t *testing.T, members ...*member) model.Table {
 	t.Helper()
 	until(t, "the directors have the same revision, and place connections by it", func() bool {
 		for _, m := range members {
-			if m.revision() != members[0].revision() || !m.dueToPlace().IsZero() {
+			if m.revision() != members[0].revision() || !m.dueToAssign().IsZero() {
 				return false
 			}
 		}

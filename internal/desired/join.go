@@ -111,7 +111,7 @@ func (j *joined) anew(c model.Config, state store.State, changes string, valid f
 		refused.Refusals[n] = Refusal{FieldError: model.FieldError{Path: f.Path, Problem: f.Problem}}
 		r := &refused.Refusals[n]
 		if limit, is := strings.CutPrefix(f.Other, "director.limits."); is && f.Path == "services" {
-			r.Problem += takers(services, owners, limit)
+			r.Problem += receivers(services, owners, limit)
 		}
 		i, of := serviceIndex(f.Path)
 		j, with := serviceIndex(f.Other)
@@ -145,22 +145,22 @@ func serviceIndex(path string) (i int, is bool) {
 	return i, n == 1 && err == nil
 }
 
-// takers says how much of a limit each owner takes, the most first.
-func takers(services []model.Service, owners []string, limit string) string {
+// receivers says how much of a limit each owner takes, the most first.
+func receivers(services []model.Service, owners []string, limit string) string {
 	of := map[string]uint64{}
 	for i, owner := range owners {
 		of[owner] += model.TakenBy(services[i : i+1]).Of(limit)
 	}
 	names := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
 	var list []string
-	for _, owner := range names[:min(len(names), mostTakers)] {
+	for _, owner := range names[:min(len(names), mostReceivers)] {
 		list = append(list, fmt.Sprintf("owner %q has %d", owner, of[owner]))
 	}
 	return ": " + strings.Join(list, ", ")
 }
 
-// mostTakers is how many owners that take of a limit are named.
-const mostTakers = 5
+// mostReceivers is how many owners that take of a limit are named.
+const mostReceivers = 5
 
 // beyond says how an owner's services exceed what director.owners lets it have. It is asked only
 // when they are put: what runs goes on when the limit shrinks.

@@ -87,12 +87,12 @@ func (l *logChange) successor(before store.Document, s *model.Service) model.Log
 
 // newLogChange returns a change of the store that the group shares, or of this director's own store.
 // It is called with the lock held.
-func (k *Keeper) newLogChange(shared bool, make func(*logChange, store.State) (store.State, error)) *logChange {
-	know := func(s store.State) knowledge { return k.knows(s, shared) }
-	l := &logChange{engine: k.engine, evidence: k.evidence, know: know, applied: k.applied, make: make}
+func (c *Controller) newLogChange(shared bool, make func(*logChange, store.State) (store.State, error)) *logChange {
+	know := func(s store.State) knowledge { return c.knows(s, shared) }
+	l := &logChange{engine: c.engine, evidence: c.evidence, know: know, applied: c.applied, make: make}
 	if shared {
-		l.notice = time.Duration(k.file.Notice)
-		own := k.state
+		l.notice = time.Duration(c.file.Notice)
+		own := c.state
 		l.leftover = func(owner string) []store.Document { return own.Sets[owner].Documents }
 	}
 	return l
@@ -100,8 +100,8 @@ func (k *Keeper) newLogChange(shared bool, make func(*logChange, store.State) (s
 
 // replaceWith returns the change that makes services the whole of an owner's set. Like trim, it is
 // called with the lock held.
-func (k *Keeper) replaceWith(shared bool, owner string, services []model.Service) *logChange {
-	return k.newLogChange(shared, func(l *logChange, s store.State) (store.State, error) {
+func (c *Controller) replaceWith(shared bool, owner string, services []model.Service) *logChange {
+	return c.newLogChange(shared, func(l *logChange, s store.State) (store.State, error) {
 		return l.replace(s, owner, services)
 	})
 }
@@ -124,8 +124,8 @@ func (l *logChange) replace(s store.State, owner string, services []model.Servic
 // trim returns the change that brings logs up to date: those with a generation that is due to
 // leave, or keeps notably more than agents report, or with backends that should get other shares.
 // The second director to do it finds nothing to do.
-func (k *Keeper) trim(shared bool) *logChange {
-	return k.newLogChange(shared, func(l *logChange, s store.State) (store.State, error) {
+func (c *Controller) trim(shared bool) *logChange {
+	return c.newLogChange(shared, func(l *logChange, s store.State) (store.State, error) {
 		return store.Trim(func(log model.Log, s model.Service) model.Log {
 			due := history.Due(log, &s, l.held(s.ID()), l.evidence, l.now)
 			late := !due.IsZero() && !l.now.Before(due) || l.known.dueToStep(log, &s).Equal(l.now)
@@ -155,35 +155,35 @@ func sameLog(a, b model.Log) bool {
 
 // settle counts what a change has taken out of the logs, warns if it was still needed, and logs
 // which backends start slowly or are strained. It is called with the lock held.
-func (k *Keeper) settle(l *logChange) {
+func (c *Controller) settle(l *logChange) {
 	for _, d := range l.left {
-		k.left[d.Cause]++
+		c.left[d.Cause]++
 		if d.Cause == history.Overdue {
-			k.log.Warn("a generation that agents report connections of, or are silent about, or that directors see some of, has left the log at max-retention",
+			c.log.Warn("a generation that agents report connections of, or are silent about, or that directors see some of, has left the log at max-retention",
 				"service", d.service, "generation", d.Number, "since", d.Since)
 		}
 	}
 	for _, s := range l.reshared {
 		if !sameSteps(s.before, s.after) {
-			k.log.Info("backends that start slowly have other shares", "service", s.service, "steps", s.starting())
+			c.log.Info("backends that start slowly have other shares", "service", s.service, "steps", s.starting())
 		}
 		if !sameStrain(s.before, s.after) {
-			k.log.Warn("backends that are strained have other shares", "service", s.service, "strained", s.strained())
+			c.log.Warn("backends that are strained have other shares", "service", s.service, "strained", s.strained())
 		}
 	}
 }
 
-// Left returns how many generations have left logs in changes that this keeper made, by the cause.
+// Left returns how many generations have left logs in changes that this controller made, by the cause.
 // In a group one director counts each.
-func (k *Keeper) Left() map[history.Cause]uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return maps.Clone(k.left)
+func (c *Controller) Left() map[history.Cause]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.left)
 }
 
 // Revision returns the revision of the group's state that is followed, or 0.
-func (k *Keeper) Revision() uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.shared.Revision
+func (c *Controller) Revision() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shared.Revision
 }

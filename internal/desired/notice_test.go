@@ -26,7 +26,7 @@ func TestNewBackendsAreAnnounced(t *testing.T) {
 	const newcomer = 3
 	for i, m := range group {
 		until(t, "a director knows the new backend", func() bool { return len(m.table().Services) > 0 && len(m.table().Services[0].Backends) == newcomer+1 })
-		due, ring := m.dueToPlace(), m.table().Services[0].Ring
+		due, ring := m.dueToAssign(), m.table().Services[0].Ring
 		if time.Since(began) >= time.Duration(group[0].notice) {
 			break // there is nothing more to see
 		}

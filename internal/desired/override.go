@@ -17,21 +17,21 @@ type Overrides interface {
 	Hold(context.Context, store.Change) (store.State, error)
 }
 
-// takeOverrides reads the overrides that are kept.
-func (k *Keeper) takeOverrides(in Overrides) {
+// readOverrides reads the overrides that are kept.
+func (c *Controller) readOverrides(in Overrides) {
 	list, err := in.Overrides()
 	if err != nil {
 		err = fmt.Errorf("backends that were drained beside the file get connections again: %w", err)
 	}
-	k.problems.Report(model.ProblemStore, "overrides", err)
-	k.overridesIn, k.overrides = in, list
+	c.problems.Report(model.ProblemStore, "overrides", err)
+	c.overridesIn, c.overrides = in, list
 }
 
 // Overridden returns all overrides.
-func (k *Keeper) Overridden() []model.BackendOverride {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Clone(k.overrides)
+func (c *Controller) Overridden() []model.BackendOverride {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.overrides)
 }
 
 // lasting returns those overrides that a version of the file does not end.
@@ -78,37 +78,37 @@ func overriding(services []model.Service, list []model.BackendOverride) []model.
 // SetOverrides gives these states to backends of the file that runs, in place of all earlier
 // overrides of these backends: afterwards each has the override, or none if that is nil. It returns
 // when that is forwarded. Unkept says why it lasts no longer than this process, if it does not.
-func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o *model.Override) (unkept, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (c *Controller) SetOverrides(means func(*model.Service, *model.Backend) bool, o *model.Override) (unkept, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var next []model.BackendOverride
-	for i := range k.given.Services {
-		s := &k.given.Services[i]
+	for i := range c.given.Services {
+		s := &c.given.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			switch at := slices.IndexFunc(k.overrides, func(was model.BackendOverride) bool { return was.Of(s, b) }); {
+			switch at := slices.IndexFunc(c.overrides, func(was model.BackendOverride) bool { return was.Of(s, b) }); {
 			case !means(s, b):
 				if at >= 0 {
-					next = append(next, k.overrides[at])
+					next = append(next, c.overrides[at])
 				}
-			case o != nil && at >= 0 && k.overrides[at].State == o.State:
-				next = append(next, k.overrides[at]) // it stays the first client's
+			case o != nil && at >= 0 && c.overrides[at].State == o.State:
+				next = append(next, c.overrides[at]) // it stays the first client's
 			case o != nil:
 				next = append(next, model.BackendOverride{Service: s.Name, Backend: b.Name, Address: b.Address, Override: *o})
 			}
 		}
 	}
-	if unkept = k.overridesIn.SaveOverrides(next); unkept == nil { // those that could not be read are replaced
-		k.problems.Report(model.ProblemStore, "overrides", nil)
+	if unkept = c.overridesIn.SaveOverrides(next); unkept == nil { // those that could not be read are replaced
+		c.problems.Report(model.ProblemStore, "overrides", nil)
 	}
-	k.overrides = next
-	k.hold = true // draining a backend cannot wait for room on a disk
-	defer func() { k.hold = false }()
-	later := k.unstored
-	err = k.storeFile(k.given)
+	c.overrides = next
+	c.hold = true // draining a backend cannot wait for room on a disk
+	defer func() { c.hold = false }()
+	later := c.unstored
+	err = c.storeFile(c.given)
 	if later != nil { // a version that is not stored yet is tried again
-		k.unstored = later
-		k.wake()
+		c.unstored = later
+		c.wake()
 	}
 	return unkept, err
 }

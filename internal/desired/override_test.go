@@ -45,7 +45,7 @@ func TestDrainOutlivesRefusedFile(t *testing.T) {
 	d.drainFirst(t)
 	d.stop()
 	d, _ = startOverriding(t, dir)
-	if err := d.Begin(config(web("old", 2), other), nil); err != nil {
+	if err := d.Start(config(web("old", 2), other), nil); err != nil {
 		t.Fatalf("what ran before does not go on: %v", err)
 	}
 	if n := len(d.Overridden()); n != 1 {

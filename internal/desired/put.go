@@ -63,21 +63,21 @@ func (e *RefusedError) Error() string {
 // Put makes valid services the whole of an owner's set if the condition holds, and returns when
 // they are forwarded. Puts of one owner that come within the file's coalesce are one change, made
 // in the order in which they came.
-func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service, when model.SetCondition) (model.SetChange, error) {
-	return k.PutPart(ctx, owner, services, 1, when)
+func (c *Controller) Put(ctx context.Context, owner string, services []model.Service, when model.SetCondition) (model.SetChange, error) {
+	return c.PutPart(ctx, owner, services, 1, when)
 }
 
 // PutPart does what Put does, for a part of the way from the current set to these services.
-func (k *Keeper) PutPart(ctx context.Context, owner string, services []model.Service, part float64, when model.SetCondition) (model.SetChange, error) {
-	return k.submit(ctx, owner, proposal{services: services, part: part, when: when})
+func (c *Controller) PutPart(ctx context.Context, owner string, services []model.Service, part float64, when model.SetCondition) (model.SetChange, error) {
+	return c.submit(ctx, owner, proposal{services: services, part: part, when: when})
 }
 
-func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (model.SetChange, error) {
+func (c *Controller) submit(ctx context.Context, owner string, p proposal) (model.SetChange, error) {
 	try := p
-	if _, _, err := k.tryPut(ctx, owner, &try); err != nil {
+	if _, _, err := c.tryPut(ctx, owner, &try); err != nil {
 		return model.SetChange{}, err // a wrong set must not replace another one that waits
 	}
-	b := k.coalesce(owner, &p)
+	b := c.coalesce(owner, &p)
 	select {
 	case <-b.done:
 	case <-ctx.Done():
@@ -91,16 +91,16 @@ func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (model.Se
 
 // Preview returns the configuration and the logs by which a director would forward if these
 // services were an owner's set. It changes nothing.
-func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Service) (model.Config, engine.Logs, error) {
-	_, after, err := k.tryPut(ctx, owner, &proposal{services: services})
+func (c *Controller) Preview(ctx context.Context, owner string, services []model.Service) (model.Config, engine.Logs, error) {
+	_, after, err := c.tryPut(ctx, owner, &proposal{services: services})
 	if err != nil {
 		return model.Config{}, nil, err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	all := k.everything()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.everything()
 	all.Sets[owner] = after.Sets[owner]
-	joint, err := k.joined.join(k.file, all, owner)
+	joint, err := c.joined.join(c.file, all, owner)
 	if err != nil {
 		return model.Config{}, nil, err
 	}
@@ -108,7 +108,7 @@ func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Ser
 	for d := range all.All() {
 		id, log := d.Service.ID(), d.Log
 		learned := now
-		if known, is := k.learned[id]; is && len(log.Generations) > 0 && known.number == log.Generations[0].Number {
+		if known, is := c.learned[id]; is && len(log.Generations) > 0 && known.number == log.Generations[0].Number {
 			learned = known.at
 		}
 		log.Coming, _ = history.Coming(log, learned, now)
@@ -118,30 +118,30 @@ func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Ser
 }
 
 // Sets returns what is forwarded, or should be: the sets of all owners and the file's.
-func (k *Keeper) Sets() store.State {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	all := k.everything()
-	all.Revision = k.state.Revision
-	if k.group != nil {
-		all.Revision = k.shared.Revision
+func (c *Controller) Sets() store.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.everything()
+	all.Revision = c.state.Revision
+	if c.group != nil {
+		all.Revision = c.shared.Revision
 	}
 	return all
 }
 
 // tryPut returns the state before and after a put.
-func (k *Keeper) tryPut(ctx context.Context, owner string, p *proposal) (before, after store.State, err error) {
+func (c *Controller) tryPut(ctx context.Context, owner string, p *proposal) (before, after store.State, err error) {
 	if owner == store.OwnerFile {
 		return before, after, &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner,
 			FieldError: model.FieldError{Problem: "is the director's own file: change that"}}}}
 	}
-	k.mu.Lock()
-	l := k.replaceInTurn(owner, []*proposal{p})
-	where := k.local
-	if k.group != nil {
-		where = k.group
+	c.mu.Lock()
+	l := c.replaceInTurn(owner, []*proposal{p})
+	where := c.local
+	if c.group != nil {
+		where = c.group
 	}
-	k.mu.Unlock()
+	c.mu.Unlock()
 	if before, err = where.Read(ctx); err != nil {
 		return before, after, err
 	}
@@ -152,34 +152,34 @@ func (k *Keeper) tryPut(ctx context.Context, owner string, p *proposal) (before,
 	return before, after, err
 }
 
-func (k *Keeper) put(owner string, puts []*proposal) (model.SetChange, error) {
-	k.mu.Lock()
-	l := k.replaceInTurn(owner, puts)
-	if k.group != nil {
-		k.mu.Unlock()
-		return k.putShared(owner, l)
+func (c *Controller) put(owner string, puts []*proposal) (model.SetChange, error) {
+	c.mu.Lock()
+	l := c.replaceInTurn(owner, puts)
+	if c.group != nil {
+		c.mu.Unlock()
+		return c.putShared(owner, l)
 	}
-	defer k.mu.Unlock()
-	before := k.state
-	after, err := k.update(k.local, l)
+	defer c.mu.Unlock()
+	before := c.state
+	after, err := c.update(c.local, l)
 	if err != nil {
 		return model.SetChange{}, err
 	}
-	k.state = after
+	c.state = after
 	change := changeWithMoves(before, after, owner)
-	err = k.apply()
+	err = c.apply()
 	if err == nil {
-		k.log.Info("set applied", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
+		c.log.Info("set applied", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
 	}
-	k.tryFileAgain()
+	c.tryFileAgain()
 	return change, err
 }
 
 // replaceInTurn returns the change that makes an owner's puts, one after the other. It is refused
 // if its result contradicts the file or itself. It is called with the lock held.
-func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *logChange {
-	file := k.file
-	return k.newLogChange(k.group != nil, func(l *logChange, s store.State) (store.State, error) {
+func (c *Controller) replaceInTurn(owner string, puts []*proposal) *logChange {
+	file := c.file
+	return c.newLogChange(c.group != nil, func(l *logChange, s store.State) (store.State, error) {
 		set, had := s.Sets[owner]
 		if set.Given && slices.ContainsFunc(puts, func(p *proposal) bool { return p.edit != nil }) {
 			return s, given(owner)
@@ -193,7 +193,7 @@ func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *logChange {
 			return next, refusalOf(conflict, owner, services)
 		}
 		if err == nil {
-			_, err = k.joined.join(file, next, owner)
+			_, err = c.joined.join(file, next, owner)
 		}
 		if err == nil {
 			err = beyond(file, owner, services)
@@ -284,8 +284,8 @@ func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service
 // Edit replaces an owner's services by what edit returns for them: edit is called inside the
 // store's transaction, perhaps several times, with services that it must not change, and returns
 // others, or nil to change nothing.
-func (k *Keeper) Edit(ctx context.Context, owner string, edit func([]model.Service) []model.Service) (model.SetChange, error) {
-	return k.submit(ctx, owner, proposal{edit: edit})
+func (c *Controller) Edit(ctx context.Context, owner string, edit func([]model.Service) []model.Service) (model.SetChange, error) {
+	return c.submit(ctx, owner, proposal{edit: edit})
 }
 
 // reveal returns services in which each hidden key is again the key that the same service has: so a

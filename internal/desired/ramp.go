@@ -22,21 +22,21 @@ type Health interface {
 
 // watch looks again for what is due when a backend's health, or what most of the group's directors
 // find about it, has changed, and tells them what this director finds.
-func (k *Keeper) watch(ctx context.Context) {
+func (c *Controller) watch(ctx context.Context) {
 	var others <-chan struct{}
-	if k.groupHealth != nil {
-		others = k.groupHealth.views.Changed()
+	if c.groupHealth != nil {
+		others = c.groupHealth.views.Changed()
 	}
-	changed := k.health.Watch()
-	k.wake()
+	changed := c.health.Watch()
+	c.wake()
 	for {
-		k.tell()
+		c.reportView()
 		select {
 		case <-changed:
-			k.wake()
+			c.wake()
 		case <-others:
-			k.wake()
-		case <-k.moved.watch:
+			c.wake()
+		case <-c.moved.watch:
 		case <-ctx.Done():
 			return
 		}
@@ -45,12 +45,12 @@ func (k *Keeper) watch(ctx context.Context) {
 
 // finds returns the source of backends' health: for the group's services most of its directors, for
 // others this director; nil: there is none.
-func (k *Keeper) finds(shared bool) func() map[model.Target]model.Found {
+func (c *Controller) finds(shared bool) func() map[model.Target]model.Found {
 	switch {
-	case !shared && k.health != nil:
-		return k.health.Found
-	case shared && k.groupHealth != nil:
-		return k.groupHealth.Found
+	case !shared && c.health != nil:
+		return c.health.Found
+	case shared && c.groupHealth != nil:
+		return c.groupHealth.Found
 	}
 	return nil
 }
@@ -77,10 +77,10 @@ type knowledge struct {
 
 // knows returns what is known about backends now: those of the group's services, or of this
 // director's own.
-func (k *Keeper) knows(s store.State, shared bool) knowledge {
-	is := knowledge{now: time.Now(), found: foundBy(k.finds(shared), s)}
+func (c *Controller) knows(s store.State, shared bool) knowledge {
+	is := knowledge{now: time.Now(), found: foundBy(c.finds(shared), s)}
 	if shared {
-		is.heard = k.evidence.Heard
+		is.heard = c.evidence.Heard
 	}
 	return is
 }

@@ -155,7 +155,7 @@ func TestRefusedFileIsTriedAgain(t *testing.T) {
 	if err := d.SetFile(conflicting); err == nil {
 		t.Error("the file goes together with the set")
 	}
-	if err := d.Begin(conflicting, nil); err != nil {
+	if err := d.Start(conflicting, nil); err != nil {
 		t.Fatalf("what ran before does not go on: %v", err)
 	}
 	if got := kept(d.sink.last); got != "old app" {

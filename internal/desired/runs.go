@@ -25,7 +25,7 @@ type revisions struct{ own, shared uint64 }
 const runsPause = time.Second
 
 // followRuns notes what runs by now, until the context ends.
-func (k *Keeper) followRuns(ctx context.Context) {
+func (c *Controller) followRuns(ctx context.Context) {
 	tick := time.NewTicker(runsPause)
 	defer tick.Stop()
 	for {
@@ -33,85 +33,85 @@ func (k *Keeper) followRuns(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			k.noteRuns()
+			c.noteRuns()
 		}
 	}
 }
 
 // Running returns the version of the file that is followed, and whether it runs, with all sets.
-func (k *Keeper) Running() (file model.Config, runs bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.given, k.run()
+func (c *Controller) Running() (file model.Config, runs bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.given, c.run()
 }
 
 // Behind returns the owners whose stored sets do not run: their sets that ran before are kept.
-func (k *Keeper) Behind() []string {
-	if k.past == nil {
+func (c *Controller) Behind() []string {
+	if c.past == nil {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(k.past.Before()))
+	return slices.Sorted(maps.Keys(c.past.Before()))
 }
 
 // run reports whether the kernel has taken what is stored. The lock is held.
-func (k *Keeper) run() bool {
-	return k.begun && k.instead == nil && k.handed == revisions{k.state.Revision, k.shared.Revision} && k.engine.Runs()
+func (c *Controller) run() bool {
+	return c.begun && c.instead == nil && c.handed == revisions{c.state.Revision, c.shared.Revision} && c.engine.Runs()
 }
 
 // KeepPast says whether what ran before is kept, although its successor runs: until packets are let in,
 // a start may still fail and the next one go on with it.
-func (k *Keeper) KeepPast(keep bool) {
-	k.noting.Lock()
-	defer k.noting.Unlock()
-	k.keepPast = keep
+func (c *Controller) KeepPast(keep bool) {
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	c.keepPast = keep
 }
 
 // noteRuns makes the stores forget what ran before when its successor runs, for this director's own
 // sets and the group's state. It is not for concurrent use.
-func (k *Keeper) noteRuns() {
-	k.noting.Lock()
-	defer k.noting.Unlock()
-	k.mu.Lock()
-	now, runs := k.handed, k.run()
-	if runs && k.refused.shared == nil {
-		k.sharedErr = nil // the kernel has taken it by now
+func (c *Controller) noteRuns() {
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	c.mu.Lock()
+	now, runs := c.handed, c.run()
+	if runs && c.refused.shared == nil {
+		c.sharedErr = nil // the kernel has taken it by now
 	}
-	k.mu.Unlock()
-	if !runs || k.keepPast || now == k.noted {
+	c.mu.Unlock()
+	if !runs || c.keepPast || now == c.noted {
 		return
 	}
 	var errs [2]error
-	if k.past != nil {
-		errs[0] = k.past.Ran()
-		k.problems.Warn(model.ProblemStore, "what ran before", errs[0])
+	if c.past != nil {
+		errs[0] = c.past.Ran()
+		c.problems.Warn(model.ProblemStore, "what ran before", errs[0])
 	}
-	if k.group != nil {
-		errs[1] = k.group.Ran(now.shared)
-		k.problems.Warn(model.ProblemStore, partGroup+"'s last known state", errs[1])
+	if c.group != nil {
+		errs[1] = c.group.Ran(now.shared)
+		c.problems.Warn(model.ProblemStore, partGroup+"'s last known state", errs[1])
 	}
 	if errs[0] == nil && errs[1] == nil {
-		k.noted = now
+		c.noted = now
 	}
 }
 
-// beginAsItRan makes the director forward by what ran before, or by as much of it as makes the
+// startAsItRan makes the director forward by what ran before, or by as much of it as makes the
 // kernel take it: the sets, the group's state, the version of the file. It reports whether that
 // works.
-func (k *Keeper) beginAsItRan(c model.Config, ran *model.Config) bool {
-	files, states := k.toTry(c, ran)
+func (c *Controller) startAsItRan(config model.Config, ran *model.Config) bool {
+	files, states := c.toTry(config, ran)
 	sets := []map[string]store.Set{nil}
-	if k.past != nil && len(k.past.Before()) > 0 {
-		sets = append(sets, k.past.Before())
+	if c.past != nil && len(c.past.Before()) > 0 {
+		sets = append(sets, c.past.Before())
 	}
-	defer k.tryInstead(states[0], nil)
+	defer c.tryInstead(states[0], nil)
 	for f := range files {
 		for s := range states {
 			for n := range sets {
 				if f+s+n == 0 {
 					continue // the kernel has refused that state
 				}
-				k.tryInstead(states[s], sets[n])
-				if k.SetFile(files[f]) == nil {
+				c.tryInstead(states[s], sets[n])
+				if c.SetFile(files[f]) == nil {
 					return true
 				}
 			}
@@ -121,8 +121,8 @@ func (k *Keeper) beginAsItRan(c model.Config, ran *model.Config) bool {
 }
 
 // tryInstead makes these the sets that are tried.
-func (k *Keeper) tryInstead(shared store.State, own map[string]store.Set) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.shared, k.instead = shared, own
+func (c *Controller) tryInstead(shared store.State, own map[string]store.Set) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shared, c.instead = shared, own
 }

@@ -76,7 +76,7 @@ func TestStartGoesOnWithTheSetThatRan(t *testing.T) {
 	d.stop()
 
 	d = remembering(t, dir, 3)
-	if err := d.Begin(config(web("web", 1)), nil); !errors.As(err, new(*PendingError)) {
+	if err := d.Start(config(web("web", 1)), nil); !errors.As(err, new(*PendingError)) {
 		t.Errorf("the set that the kernel refuses is said to be %v", err)
 	}
 	if got := d.forwards(); got != "web a b" {

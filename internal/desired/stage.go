@@ -30,7 +30,7 @@ func stage(before, after []model.Service, part float64, slots func(model.Service
 		switch old := was[next.ID()]; {
 		case old != nil:
 			list = append(list, stageOf(old, next, part, slots(next.ID())))
-		case !claims(before, next):
+		case !conflicts(before, next):
 			list = append(list, *next)
 		}
 	}
@@ -42,9 +42,9 @@ func stage(before, after []model.Service, part float64, slots func(model.Service
 	return list
 }
 
-// claims reports whether one of the services may have the name, or the VIP and protocol, that a new
+// conflicts reports whether one of the services may have the name, or the VIP and protocol, that a new
 // one wants.
-func claims(services []model.Service, next *model.Service) bool {
+func conflicts(services []model.Service, next *model.Service) bool {
 	for i := range services {
 		s := &services[i]
 		if s.Name == next.Name || s.VIP == next.VIP && s.Protocol == next.Protocol && s.Segment == next.Segment {

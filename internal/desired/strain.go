@@ -15,22 +15,22 @@ import (
 const signsPause = time.Second
 
 // listen looks again for what is due when agents report signs of strain.
-func (k *Keeper) listen(ctx context.Context) {
+func (c *Controller) listen(ctx context.Context) {
 	follow := time.NewTicker(reportsPause)
 	defer follow.Stop()
 	for ctx.Err() == nil {
-		if k.relieves() {
-			k.renew() // so that reports about new backends are listened to
+		if c.relieves() {
+			c.renew() // so that reports about new backends are listened to
 		}
 		select {
-		case <-k.reports.Signs():
-			k.renewing.Lock()
-			k.renewed = time.Time{}
-			k.renewing.Unlock()
-			k.renew()
-			k.wake()
+		case <-c.reports.Signs():
+			c.renewing.Lock()
+			c.renewed = time.Time{}
+			c.renewing.Unlock()
+			c.renew()
+			c.wake()
 			retry.Sleep(ctx, signsPause)
-		case <-k.moved.listen:
+		case <-c.moved.listen:
 		case <-follow.C:
 		case <-ctx.Done():
 		}
@@ -38,10 +38,10 @@ func (k *Keeper) listen(ctx context.Context) {
 }
 
 // relieves reports whether signs of strain change the shares of some service's backends.
-func (k *Keeper) relieves() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for d := range k.shared.All() {
+func (c *Controller) relieves() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d := range c.shared.All() {
 		if d.Service.Relieves() {
 			return true
 		}
@@ -51,16 +51,16 @@ func (k *Keeper) relieves() bool {
 
 // Strained returns what agents report about backends of the group's services that are strained, or
 // show signs of it, and the result.
-func (k *Keeper) Strained() map[model.Target]model.BackendStrain {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (c *Controller) Strained() map[model.Target]model.BackendStrain {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	all := map[model.Target]model.BackendStrain{}
-	for d := range k.shared.All() {
+	for d := range c.shared.All() {
 		s := &d.Service
 		if !s.Relieves() {
 			continue
 		}
-		heard := k.evidence.Heard(s)
+		heard := c.evidence.Heard(s)
 		for i := range s.Backends {
 			b := s.Backends[i].Endpoint()
 			sign, is := heard(b), model.BackendStrain{Parts: model.ShareParts}

@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// leastPause is the shortest time before the keeper looks again for generations to take out of the
+// leastPause is the shortest time before the controller looks again for generations to take out of the
 // logs: those of many services leave together. After errors it waits longer each time, up to
 // lastPause.
 const (
@@ -23,9 +23,9 @@ const (
 	lastPause  = 10 * time.Second
 )
 
-// placePause is the same for generations that begin to place connections: those of many services
+// assignPause is the same for generations that begin to place connections: those of many services
 // begin at about the same time, and a notice may be as short as that.
-const placePause = 10 * time.Millisecond
+const assignPause = 10 * time.Millisecond
 
 // reportsPause is how often the logs are compared with what agents report, by each
 // director.
@@ -41,27 +41,27 @@ type Reports interface {
 }
 
 // renew brings the evidence up to date, unless it was just renewed for the same backends.
-func (k *Keeper) renew() {
-	k.renewing.Lock()
-	defer k.renewing.Unlock()
-	if k.reports == nil {
+func (c *Controller) renew() {
+	c.renewing.Lock()
+	defer c.renewing.Unlock()
+	if c.reports == nil {
 		return
 	}
-	now, backends := time.Now(), k.backends()
-	if now.Sub(k.renewed) < reportsPause && maps.Equal(backends, k.asked) {
+	now, backends := time.Now(), c.backends()
+	if now.Sub(c.renewed) < reportsPause && maps.Equal(backends, c.evidenceOf) {
 		return
 	}
-	latest, known := k.reports.Latest(backends)
-	k.evidence.Renew(latest, known, now)
-	k.renewed, k.asked = now, backends
+	latest, known := c.reports.Latest(backends)
+	c.evidence.Renew(latest, known, now)
+	c.renewed, c.evidenceOf = now, backends
 }
 
 // backends returns the addresses of all backends in mode gue.
-func (k *Keeper) backends() map[netip.Addr]bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (c *Controller) backends() map[netip.Addr]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	all := map[netip.Addr]bool{}
-	for d := range k.everything().All() {
+	for d := range c.everything().All() {
 		for _, b := range d.Service.Backends {
 			if b.ModeIn(d.Service) == model.GUE {
 				all[b.Address] = true
@@ -72,30 +72,30 @@ func (k *Keeper) backends() map[netip.Addr]bool {
 }
 
 // Agents says how many backends are reported on.
-func (k *Keeper) Agents() model.ReporterStatus {
-	k.renew()
-	return k.evidence.Status(time.Now())
+func (c *Controller) Agents() model.ReporterStatus {
+	c.renew()
+	return c.evidence.Status(time.Now())
 }
 
 // Run takes generations out of the logs in time, adds those that wait for room or for a store, and
 // follows what the group writes, until the context ends.
-func (k *Keeper) Run(ctx context.Context) {
+func (c *Controller) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { k.whenDue(ctx, partLogs, leastPause, k.moved.tend, k.due, k.tend) })
-	running.Go(func() { k.followRuns(ctx) })
-	running.Go(func() { k.whenDue(ctx, "coming generations", placePause, k.moved.place, k.dueToPlace, k.place) })
-	if k.reports != nil && k.group != nil {
-		running.Go(func() { k.listen(ctx) })
+	running.Go(func() { c.whenDue(ctx, partLogs, leastPause, c.moved.tend, c.due, c.tend) })
+	running.Go(func() { c.followRuns(ctx) })
+	running.Go(func() { c.whenDue(ctx, "coming generations", assignPause, c.moved.assign, c.dueToAssign, c.assign) })
+	if c.reports != nil && c.group != nil {
+		running.Go(func() { c.listen(ctx) })
 	}
-	if k.health != nil {
-		running.Go(func() { k.watch(ctx) })
+	if c.health != nil {
+		running.Go(func() { c.watch(ctx) })
 	}
-	if k.group != nil {
-		running.Go(func() { k.whenDue(ctx, "the group's logs", leastPause, k.moved.tendShared, k.dueShared, k.tendShared) })
-		k.noteRuns()
-		for s := range k.news {
-			k.adopt(s)
-			k.noteRuns()
+	if c.group != nil {
+		running.Go(func() { c.whenDue(ctx, "the group's logs", leastPause, c.moved.tendShared, c.dueShared, c.tendShared) })
+		c.noteRuns()
+		for s := range c.news {
+			c.adopt(s)
+			c.noteRuns()
 		}
 	}
 	running.Wait()
@@ -104,7 +104,7 @@ func (k *Keeper) Run(ctx context.Context) {
 // whenDue does something when it is due, and again no sooner than after the least pause. If it
 // fails, or leaves as much to do as before, it is tried again after longer and longer pauses, and
 // is on the list.
-func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, moved <-chan struct{}, due func() time.Time, do func() error) {
+func (c *Controller) whenDue(ctx context.Context, part string, least time.Duration, moved <-chan struct{}, due func() time.Time, do func() error) {
 	pauses, failed := retry.Backoff{First: least, Last: lastPause}, false
 	pause := pauses.Next()
 	for ctx.Err() == nil {
@@ -126,7 +126,7 @@ func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, 
 		}
 		err := do()
 		if ctx.Err() == nil && !errors.As(err, new(*PendingError)) { // the engine lists that, as the kernel's problem
-			k.problems.Report(model.ProblemStore, part, notUpToDate(err))
+			c.problems.Report(model.ProblemStore, part, notUpToDate(err))
 		}
 		failed = err != nil
 		if !failed && !due().Equal(at) {
@@ -146,8 +146,8 @@ func notUpToDate(err error) error {
 // firstDue returns when a generation, or slots of one, may first leave one of the logs, or a
 // backend that starts slowly gets another share, or the zero time. compared is when the logs were
 // last compared with agents' reports; they are the group's or this director's own.
-func (k *Keeper) firstDue(s store.State, compared time.Time, shared bool) time.Time {
-	known := k.knows(s, shared)
+func (c *Controller) firstDue(s store.State, compared time.Time, shared bool) time.Time {
+	known := c.knows(s, shared)
 	var first time.Time
 	note := func(due time.Time) {
 		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
@@ -155,9 +155,9 @@ func (k *Keeper) firstDue(s store.State, compared time.Time, shared bool) time.T
 		}
 	}
 	for d := range s.Tended().All() {
-		note(history.Due(d.Log, &d.Service, k.engine.Held(d.Service.ID()), k.evidence, known.now))
+		note(history.Due(d.Log, &d.Service, c.engine.Held(d.Service.ID()), c.evidence, known.now))
 		note(known.dueToStep(d.Log, &d.Service))
-		if awaitsReports(d.Log, &d.Service, k.evidence) {
+		if awaitsReports(d.Log, &d.Service, c.evidence) {
 			note(compared.Add(reportsPause))
 		}
 	}
@@ -165,44 +165,44 @@ func (k *Keeper) firstDue(s store.State, compared time.Time, shared bool) time.T
 }
 
 // due returns when tend has something to do next, or the zero time.
-func (k *Keeper) due() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.unstored != nil {
+func (c *Controller) due() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unstored != nil {
 		return time.Now()
 	}
-	return k.firstDue(k.state, k.compared, false)
+	return c.firstDue(c.state, c.compared, false)
 }
 
 // dueShared returns when tendShared has something to do next, or the zero time.
-func (k *Keeper) dueShared() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.firstDue(k.shared, k.comparedShared, true)
+func (c *Controller) dueShared() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.firstDue(c.shared, c.comparedShared, true)
 }
 
 // tend does what is due in this director's own store.
-func (k *Keeper) tend() error {
-	k.mu.Lock()
-	file := k.unstored
-	k.mu.Unlock()
+func (c *Controller) tend() error {
+	c.mu.Lock()
+	file := c.unstored
+	c.mu.Unlock()
 	if file != nil {
-		err := k.SetFile(*file)
+		err := c.SetFile(*file)
 		if errors.As(err, new(*RefusedError)) {
 			return nil // it is listed as a problem
 		}
 		return err
 	}
-	k.renew()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.compared = time.Now()
-	after, err := k.update(k.local, k.trim(false))
-	if err != nil || after.Revision == k.state.Revision {
+	c.renew()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.compared = time.Now()
+	after, err := c.update(c.local, c.trim(false))
+	if err != nil || after.Revision == c.state.Revision {
 		return err
 	}
-	k.state = after
-	return k.apply()
+	c.state = after
+	return c.apply()
 }
 
 // learned is when this director learned of a service's newest generation.
@@ -213,35 +213,35 @@ type learned struct {
 
 // asOf returns a log as it is at a time: its newest generations may place no connections yet. The
 // lock is held.
-func (k *Keeper) asOf(id model.ServiceID, log model.Log, now time.Time) model.Log {
+func (c *Controller) asOf(id model.ServiceID, log model.Log, now time.Time) model.Log {
 	if len(log.Generations) == 0 {
 		return log
 	}
-	if newest := log.Generations[0].Number; k.learned[id].number != newest {
-		k.learned[id] = learned{newest, now}
+	if newest := log.Generations[0].Number; c.learned[id].number != newest {
+		c.learned[id] = learned{newest, now}
 	}
-	coming, next := history.Coming(log, k.learned[id].at, now)
+	coming, next := history.Coming(log, c.learned[id].at, now)
 	log.Coming = coming
-	if coming > 0 && (k.placing.IsZero() || next.Before(k.placing)) {
-		k.placing = next
+	if coming > 0 && (c.placing.IsZero() || next.Before(c.placing)) {
+		c.placing = next
 	}
 	return log
 }
 
-// dueToPlace returns when a generation that is coming first places connections, or the
+// dueToAssign returns when a generation that is coming first places connections, or the
 // zero time.
-func (k *Keeper) dueToPlace() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.placing
+func (c *Controller) dueToAssign() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.placing
 }
 
-// place lets generations place connections when their time has come.
-func (k *Keeper) place() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.placing.IsZero() || time.Now().Before(k.placing) {
+// assign lets generations place connections when their time has come.
+func (c *Controller) assign() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.placing.IsZero() || time.Now().Before(c.placing) {
 		return nil
 	}
-	return k.apply()
+	return c.apply()
 }

@@ -32,7 +32,7 @@ func (d *Director) nameOverrides(e *model.Explanation) {
 	if e.Service == nil || e.Slot == nil {
 		return
 	}
-	list := d.keeper.Overridden()
+	list := d.controller.Overridden()
 	for i := range e.Slot.Candidates {
 		c := &e.Slot.Candidates[i]
 		c.Override = sets.OverrideOf(list, e.Service.Name, c.Name)
@@ -57,7 +57,7 @@ func (d *Director) decide(ctx context.Context, q model.Question) (model.Explanat
 	if err != nil || e.Service == nil {
 		return e, err
 	}
-	if log, is := d.keeper.Log(e.Service.ID); is {
+	if log, is := d.controller.Log(e.Service.ID); is {
 		explain.NameGenerations(&e, log, &d.placements)
 	}
 	return e, nil
@@ -164,7 +164,7 @@ func (d *Director) ring(name string) (api.Ring, bool) {
 		return api.Ring{}, false
 	}
 	id := model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
-	log, _ := d.keeper.Log(id)
+	log, _ := d.controller.Log(id)
 	var before []netip.AddrPort
 	// Coming generations place nothing yet; the ring is that of the next older one.
 	if place := log.Coming + 1; place < len(log.Generations) {

@@ -22,9 +22,9 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// bfdKeeper gives the BFD process the sessions that match what the kernel has.
-type bfdKeeper struct {
-	*bfd.Keeper
+// bfdSupervisor gives the BFD process the sessions that match what the kernel has.
+type bfdSupervisor struct {
+	*bfd.Supervisor
 
 	seen atomic.Uint64 // faults of the process
 
@@ -37,7 +37,7 @@ type bfdKeeper struct {
 	restarts   uint64                // of the process, that were told
 }
 
-func newBFDKeeper(deps Deps, tell func(model.BFDStatus)) *bfdKeeper {
+func newBFDSupervisor(deps Deps, report func(model.BFDStatus)) *bfdSupervisor {
 	socket := bfd.Socket(deps.Socket)
 	var starts bfdStarts
 	start := func() (<-chan error, error) {
@@ -47,7 +47,7 @@ func newBFDKeeper(deps Deps, tell func(model.BFDStatus)) *bfdKeeper {
 		endOldBFD(filepath.Join(filepath.Dir(deps.Socket), "bfd.sock"), socket, deps.Log)
 		return startBFD(append(slices.Clone(deps.BFD), "--socket", socket))
 	}
-	return &bfdKeeper{Keeper: bfd.NewKeeper(socket, start, tell, deps.Log)}
+	return &bfdSupervisor{Supervisor: bfd.NewSupervisor(socket, start, report, deps.Log)}
 }
 
 // endOldBFD ends a process of a version in which all directors with sockets in one directory shared
@@ -106,46 +106,46 @@ func thisProgram() string {
 }
 
 // configure takes the neighbors of a configuration.
-func (k *bfdKeeper) configure(c *model.Config) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.config = *c
-	k.renew()
+func (s *bfdSupervisor) configure(c *model.Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config = *c
+	s.renew()
 }
 
 // setRouters takes the routers at the other ends of interfaces.
-func (k *bfdKeeper) setRouters(routers map[string]netip.Addr) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.routers = routers
-	k.renew()
+func (s *bfdSupervisor) setRouters(routers map[string]netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.routers = routers
+	s.renew()
 }
 
 // renew sets the sessions that the configuration and the found routers ask for. The mutex is held.
-func (k *bfdKeeper) renew() {
-	k.wanted = k.config.BFDSessions(k.routers)
-	if k.interfaces != nil {
-		k.set(k.interfaces)
+func (s *bfdSupervisor) renew() {
+	s.wanted = s.config.BFDSessions(s.routers)
+	if s.interfaces != nil {
+		s.set(s.interfaces)
 	}
 }
 
 // Sessions returns the status of all wanted sessions. For sessions that the process does not know,
 // or while it says nothing, only their neighbors are known, and why there is nothing more.
-func (k *bfdKeeper) Sessions() []model.BFDSessionStatus {
-	status, err := k.Status()
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (s *bfdSupervisor) Sessions() []model.BFDSessionStatus {
+	status, err := s.Status()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var sessions []model.BFDSessionStatus
-	for i := range k.wanted {
-		w := &k.wanted[i]
+	for i := range s.wanted {
+		w := &s.wanted[i]
 		one := model.BFDSessionStatus{Neighbor: w.Neighbor, Source: w.Source, Multihop: w.Multihop}
 		if err != nil {
 			one.Problem = err.Error()
 		}
-		for _, s := range status.Sessions {
-			if s.Neighbor == w.Neighbor && s.Source == w.Source && s.Multihop == w.Multihop {
-				one = s
-				one.Problem = cmp.Or(missingFeature(w, &s, &status), s.Problem)
+		for _, session := range status.Sessions {
+			if session.Neighbor == w.Neighbor && session.Source == w.Source && session.Multihop == w.Multihop {
+				one = session
+				one.Problem = cmp.Or(missingFeature(w, &session, &status), session.Problem)
 			}
 		}
 		sessions = append(sessions, one)
@@ -154,12 +154,12 @@ func (k *bfdKeeper) Sessions() []model.BFDSessionStatus {
 }
 
 // View returns the status of BFD; nil if it is not configured.
-func (k *bfdKeeper) View() *model.BFDStatus {
-	sessions := k.Sessions()
+func (s *bfdSupervisor) View() *model.BFDStatus {
+	sessions := s.Sessions()
 	if len(sessions) == 0 {
 		return nil
 	}
-	status, err := k.Status()
+	status, err := s.Status()
 	if status.Sessions = sessions; err != nil {
 		status.Problem = err.Error()
 	}
@@ -168,9 +168,9 @@ func (k *bfdKeeper) View() *model.BFDStatus {
 
 // newFault returns what was wrong with the process since the last call, if anything was: it may be
 // over before the next look.
-func (k *bfdKeeper) newFault() string {
-	n, last := k.Faults()
-	if k.seen.Swap(n) == n {
+func (s *bfdSupervisor) newFault() string {
+	n, last := s.Faults()
+	if s.seen.Swap(n) == n {
 		return ""
 	}
 	return last
@@ -193,48 +193,48 @@ func missingFeature(want *model.BFDSession, has *model.BFDSessionStatus, process
 
 // beforeSet makes the sessions stand for only those interfaces that have the program and will keep it:
 // the others are about to lose it, and that is no failure.
-func (k *bfdKeeper) beforeSet(interfaces []string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if both := common(k.interfaces, interfaces); len(both) > 0 && len(both) < len(k.interfaces) {
-		k.set(both)
+func (s *bfdSupervisor) beforeSet(interfaces []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if both := common(s.interfaces, interfaces); len(both) > 0 && len(both) < len(s.interfaces) {
+		s.set(both)
 	}
 }
 
 // afterSet makes the sessions stand for the interfaces that have the program now.
-func (k *bfdKeeper) afterSet(interfaces []string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.interfaces = interfaces
-	k.set(interfaces)
+func (s *bfdSupervisor) afterSet(interfaces []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.interfaces = interfaces
+	s.set(interfaces)
 }
 
 // admit says that the program is attached to the interfaces of the last Set, and from now on to
 // those of each. A director that starts on a host without the program fills its maps first: until
 // then a session would stand for a datapath that is not there, be down for that, and tell its
 // router, and the router and BGP here would wait a second before they look again.
-func (k *bfdKeeper) admit() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.admitted = true
-	if k.interfaces != nil {
-		k.set(k.interfaces)
+func (s *bfdSupervisor) admit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.admitted = true
+	if s.interfaces != nil {
+		s.set(s.interfaces)
 	}
 }
 
 // set sets the sessions of the BFD process, if the program gets packets. A session that has only other
 // interfaces keeps them: it is down, and says so.
-func (k *bfdKeeper) set(interfaces []string) {
-	if !k.admitted {
+func (s *bfdSupervisor) set(interfaces []string) {
+	if !s.admitted {
 		return
 	}
-	sessions := slices.Clone(k.wanted)
+	sessions := slices.Clone(s.wanted)
 	for i := range sessions {
 		if kept := common(sessions[i].Interfaces, interfaces); len(kept) > 0 {
 			sessions[i].Interfaces = kept
 		}
 	}
-	k.Set(sessions)
+	s.Set(sessions)
 }
 
 // common returns the elements of a that are in b, too.
@@ -261,15 +261,15 @@ func (s *bfdStarts) allow(now time.Time) error {
 
 // look says once that the process was started again. If it is not there, that is a problem of kind
 // bfd.
-func (k *bfdKeeper) look() ([]upkeep.Difference, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	again := k.Restarts()
+func (s *bfdSupervisor) look() ([]upkeep.Difference, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	again := s.Restarts()
 	switch {
-	case len(k.wanted) == 0 || !k.admitted:
-		k.restarts = again
-	case again != k.restarts:
-		k.restarts = again
+	case len(s.wanted) == 0 || !s.admitted:
+		s.restarts = again
+	case again != s.restarts:
+		s.restarts = again
 		return []upkeep.Difference{{What: "process", Found: "had ended", Repair: func() error { return nil }}}, nil
 	}
 	return nil, nil

@@ -24,7 +24,7 @@ func TestBFDBeginsWithTheProgram(t *testing.T) {
 			started++
 			return nil, errors.New("this is a test")
 		}
-		k := &bfdKeeper{Keeper: bfd.NewKeeper(socket, start, func(model.BFDStatus) {}, slog.New(slog.DiscardHandler))}
+		k := &bfdSupervisor{Supervisor: bfd.NewSupervisor(socket, start, func(model.BFDStatus) {}, slog.New(slog.DiscardHandler))}
 		ctx, cancel := context.WithCancel(t.Context())
 		go k.Run(ctx)
 		c := model.Config{BGP: model.BGP{Neighbors: []model.BGPNeighbor{{Address: netip.MustParseAddr("10.0.0.1"), BFD: &model.BGPNeighborBFD{}}}}}

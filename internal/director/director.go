@@ -80,10 +80,10 @@ type Director struct {
 	checker    *health.Checker
 	announcers announcers
 	gate       *gate
-	bfd        *bfdKeeper
+	bfd        *bfdSupervisor
 	loads      loadReports
 	engine     *engine.Engine
-	keeper     *desired.Keeper
+	controller *desired.Controller
 	members    *membership
 	sets       *sets.Sets
 	placements engine.Placements // for explanations
@@ -100,7 +100,7 @@ type Director struct {
 	gathering sync.Mutex
 
 	applying sync.Mutex    // one version of the file at a time
-	refused  *model.Config // the last version, if the keeper has refused it, and tries it again
+	refused  *model.Config // the last version, if the controller has refused it, and tries it again
 }
 
 // New makes a director with all its parts. It takes what an earlier process left in the kernel, and
@@ -192,7 +192,7 @@ func (d *Director) readFile(file string) (lost, err error) {
 // join makes the parts that forward and announce, and gives each of them the others that it needs.
 func (d *Director) join(deps Deps, local *store.File) (err error) {
 	var speaker *bgp.Speaker // tells BFD of routers, and is told by it of lost ones
-	d.bfd = newBFDKeeper(deps, func(status model.BFDStatus) { speaker.SetBFD(status) })
+	d.bfd = newBFDSupervisor(deps, func(status model.BFDStatus) { speaker.SetBFD(status) })
 	speaker = bgp.New(d.bfd.setRouters, d.log)
 	d.announcers = announcers{speaker, hooks.New(d.log), neighbor.New(neighborGroup(d.group), d.log)}
 	d.gate = &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
@@ -203,14 +203,14 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 		Forwarder: d, Checker: d.checker, Inherited: inherited, Ways: d.kernel, Loads: d.loads.book, Log: d.log,
 	})
 	keeps := desired.Deps{
-		Local: local, Engine: d.engine, Problems: keeperList{d}, Overrides: local, Past: local,
+		Local: local, Engine: d.engine, Problems: controllerProblems{d}, Overrides: local, Past: local,
 		Health: d.checker, Guesses: d.kernel, Log: d.log,
 	}
 	if d.group != nil {
 		keeps.Reports, keeps.Views = d.group.FollowReports(d.ctx), d.group.FollowViews(d.ctx)
 	}
-	d.keeper = desired.New(keeps)
-	d.sets = sets.New(sets.Deps{Keeper: d.keeper, Kernel: d.kernel, Found: d.checker.Results, Limits: d.first.Limits})
+	d.controller = desired.New(keeps)
+	d.sets = sets.New(sets.Deps{Controller: d.controller, Kernel: d.kernel, Found: d.checker.Results, Limits: d.first.Limits})
 	if d.members, err = newMembership(d.ctx, d.kernel, d.group, d.whatRuns, d.settings(), d.Problems, d.log); err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (d *Director) answer(version string) {
 	d.unix = daemon.NewSocket(d.ctx, d.socket)
 }
 
-// keepHost makes the keeper of this host's parts, and the examiner of the others.
+// keepHost makes the reconciler of this host's parts, and the examiner of the others.
 func (d *Director) keepHost(deps Deps) {
 	parts := append(d.kernel.Parts(d.notices.By), d.checks.Part(d.notices.By),
 		upkeep.Part{Name: "vips", Look: d.gate.look},
@@ -376,13 +376,13 @@ func (d *Director) apply(c model.Config) error {
 	// A session that the file no longer has goes before its interface loses the program: routers would
 	// take that for a failure. All else follows when the file is not refused: a refused one changes nothing.
 	d.bfd.configure(&c)
-	err := d.keeper.SetFile(c)
+	err := d.controller.SetFile(c)
 	pending, refused := errors.As(err, new(*desired.PendingError)), errors.As(err, new(*desired.RefusedError))
 	d.refused = nil
 	if err == nil || pending {
 		d.follow(&c)
 	} else {
-		goesOn := d.keeper.File()
+		goesOn := d.controller.File()
 		d.bfd.configure(&goesOn)
 		if refused {
 			d.refused = &c
@@ -394,7 +394,7 @@ func (d *Director) apply(c model.Config) error {
 	return err
 }
 
-// follow makes the parts that the keeper does not know follow a version of the file.
+// follow makes the parts that the controller does not know follow a version of the file.
 func (d *Director) follow(c *model.Config) {
 	d.bfd.configure(c)
 	d.openAPI(c.API)
@@ -402,7 +402,7 @@ func (d *Director) follow(c *model.Config) {
 	d.members.join(c.Director)
 }
 
-// followLate does so with a version that the keeper has refused, and has taken by now.
+// followLate does so with a version that the controller has refused, and has taken by now.
 func (d *Director) followLate() {
 	if !d.applying.TryLock() {
 		return // a later version comes, which may take long
@@ -411,7 +411,7 @@ func (d *Director) followLate() {
 	if d.refused == nil {
 		return
 	}
-	if c := d.keeper.File(); reflect.DeepEqual(c, *d.refused) {
+	if c := d.controller.File(); reflect.DeepEqual(c, *d.refused) {
 		d.refused = nil
 		d.follow(&c)
 	}
@@ -432,7 +432,7 @@ func (d *Director) Set(table model.Table) error {
 // stored sets do not run.
 func (d *Director) noteTaken(err error) {
 	if err != nil {
-		for _, owner := range d.keeper.Behind() {
+		for _, owner := range d.controller.Behind() {
 			err = fmt.Errorf("%w; the set of owner %q is stored and does not run", err, owner)
 		}
 	}

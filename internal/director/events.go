@@ -72,7 +72,7 @@ func (w *watcher) look() []api.Event {
 
 // lookAtSets compares services only when the state is a new one: often only its logs have changed.
 func (w *watcher) lookAtSets() (found []api.Event) {
-	state := w.d.keeper.Sets()
+	state := w.d.controller.Sets()
 	if w.tags != nil && state.Revision == w.state.Revision {
 		return nil
 	}

@@ -203,7 +203,7 @@ func (m *membership) directors(ctx context.Context) ([]model.DirectorRun, error)
 // whatRuns is what this director says about itself.
 func (d *Director) whatRuns() model.DirectorRun {
 	info := d.Info()
-	return model.DirectorRun{Version: info.Version, Started: info.Started.UTC(), Revision: d.keeper.Sets().Revision,
+	return model.DirectorRun{Version: info.Version, Started: info.Started.UTC(), Revision: d.controller.Sets().Revision,
 		Services: len(d.Config().Services), Refused: info.Refused}
 }
 
@@ -213,7 +213,7 @@ func (d *Director) settings() func() group.Settings {
 	var of []model.Service
 	var known map[string]string
 	return func() group.Settings {
-		file := d.keeper.File()
+		file := d.controller.File()
 		if len(file.Services) == 0 || len(of) == 0 || &file.Services[0] != &of[0] {
 			known, of = group.PlacingOf(file.Services), file.Services
 		}

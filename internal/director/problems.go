@@ -37,7 +37,7 @@ func (d *Director) gather() {
 	d.Problems.Replace(model.ProblemBGP, append(bgpProblems(sessions), bgpPasswordProblems(&config.BGP, sessions)...))
 	d.Problems.Replace(model.ProblemBFD, append(bfdProblems(view, d.bfd.newFault()), bfdPasswordProblems(&config, view)...))
 	d.Problems.Replace(model.ProblemHook, hookProblems(d.announcers.hooks.Status()))
-	d.Problems.Replace(model.ProblemService, append(ownerlessProblems(config.Services, d.keeper.Log), daemon.CrowdProblems(d.kernel.Crowded())...))
+	d.Problems.Replace(model.ProblemService, append(ownerlessProblems(config.Services, d.controller.Log), daemon.CrowdProblems(d.kernel.Crowded())...))
 	d.Problems.Replace(model.ProblemNeighbor, neighborProblems(d.announcers.neighbor.Status()))
 }
 
@@ -237,21 +237,21 @@ func notAgain(neighbor string, err error) model.Problem {
 		Text: fmt.Sprintf("the session with %s goes on, and cannot begin again: %v", neighbor, err)}
 }
 
-// keeperList is the list of problems for the keeper, which does not know the file's name or
+// controllerProblems is the list of problems for the controller, which does not know the file's name or
 // where sets are stored.
-type keeperList struct{ d *Director }
+type controllerProblems struct{ d *Director }
 
 // Report lists what does not run.
-func (l keeperList) Report(kind model.ProblemKind, part string, err error) {
+func (l controllerProblems) Report(kind model.ProblemKind, part string, err error) {
 	l.d.Problems.Report(kind, l.part(kind, part), l.d.located(err))
 }
 
 // Warn lists what runs, but not in all of its parts.
-func (l keeperList) Warn(kind model.ProblemKind, part string, err error) {
+func (l controllerProblems) Warn(kind model.ProblemKind, part string, err error) {
 	l.d.Problems.Warn(kind, l.part(kind, part), l.d.located(err))
 }
 
-func (l keeperList) part(kind model.ProblemKind, part string) string {
+func (l controllerProblems) part(kind model.ProblemKind, part string) string {
 	if kind == model.ProblemFile {
 		return l.d.File()
 	}

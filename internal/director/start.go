@@ -39,12 +39,12 @@ func (d *Director) start(running *sync.WaitGroup, b beginning) (used model.Confi
 	if err != nil {
 		return used, err
 	}
-	d.keeper.KeepPast(true) // before Run, which forgets what ran as soon as its successor does
-	running.Go(func() { d.keeper.Run(d.ctx) })
+	d.controller.KeepPast(true) // before Run, which forgets what ran as soon as its successor does
+	running.Go(func() { d.controller.Run(d.ctx) })
 	if err := d.admit(b, patience); err != nil {
 		return used, err
 	}
-	d.keeper.KeepPast(false)
+	d.controller.KeepPast(false)
 	return d.used(b), nil
 }
 
@@ -52,7 +52,7 @@ func (d *Director) start(running *sync.WaitGroup, b beginning) (used model.Confi
 // yet.
 func (d *Director) used(b beginning) model.Config {
 	if d.refused != nil {
-		return d.keeper.File()
+		return d.controller.File()
 	}
 	return b.file
 }
@@ -66,7 +66,7 @@ func (d *Director) begin(b beginning) (patience time.Duration, err error) {
 		if d.goesOn {
 			etcd = goingOnPatience
 		}
-		if current, err = d.keeper.Join(d.ctx, d.group, etcd); err != nil {
+		if current, err = d.controller.Join(d.ctx, d.group, etcd); err != nil {
 			return 0, err
 		}
 	}
@@ -113,7 +113,7 @@ func (d *Director) goOnAttached(b beginning, why error) error {
 	}
 	d.noteTaken(why)
 	for _, c := range []model.Config{*b.ran, b.file} {
-		if err := d.keeper.SetFile(c); err != nil && !errors.As(err, new(*desired.PendingError)) {
+		if err := d.controller.SetFile(c); err != nil && !errors.As(err, new(*desired.PendingError)) {
 			return d.located(err)
 		}
 	}
@@ -123,7 +123,7 @@ func (d *Director) goOnAttached(b beginning, why error) error {
 // beginFile makes the first version of the file run, or goes on with what ran before: see
 // desired.Begin.
 func (d *Director) beginFile(b beginning) error {
-	err := d.keeper.Begin(b.file, b.ran)
+	err := d.controller.Start(b.file, b.ran)
 	switch {
 	case errors.As(err, new(*desired.PendingError)):
 		return nil // it is listed and tried again; what is pinned goes on
@@ -133,7 +133,7 @@ func (d *Director) beginFile(b beginning) error {
 	if b.refused != nil {
 		d.Problems.Report(model.ProblemFile, d.File(), b.refused)
 	}
-	used := d.keeper.File()
+	used := d.controller.File()
 	d.bfd.configure(&used)
 	d.loads.set(&used)
 	if !reflect.DeepEqual(used, b.file) {
@@ -147,7 +147,7 @@ func (d *Director) beginFile(b beginning) error {
 
 // keepWhatRuns keeps the text of the last version of the file as soon as that runs.
 func (d *Director) keepWhatRuns() {
-	if file, runs := d.keeper.Running(); runs && len(d.Problems.Of(model.ProblemDatapath)) == 0 {
+	if file, runs := d.controller.Running(); runs && len(d.Problems.Of(model.ProblemDatapath)) == 0 {
 		d.KeepOffered(file)
 	}
 }

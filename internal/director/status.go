@@ -26,12 +26,12 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 	maps.Copy(logs, d.engine.LogStatus()) // of services that came meanwhile; those that left are there already
 	status.CPUs = d.gauge.cpus()
 	status.Upkeep = d.host.Status()
-	status.Agents = d.keeper.Agents()
+	status.Agents = d.controller.Agents()
 	status.Peers, status.Strangers = d.members.status()
 	status.Hooks = d.announcers.hooks.Status()
 	status.Neighbor = d.announcers.neighbor.Status()
 	status.Refused = d.remote.CountRefused()
-	left := d.keeper.Left()
+	left := d.controller.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})
 	}
@@ -39,8 +39,8 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 	if status.CheckPackets, err = d.checks.Sent(); err != nil {
 		return status, fmt.Errorf("read what became of health checks: %w", err)
 	}
-	overrides := d.keeper.Overridden()
-	found, healthy, strained := d.checker.Results(), d.engine.HealthStatus(), d.keeper.Strained()
+	overrides := d.controller.Overridden()
+	found, healthy, strained := d.checker.Results(), d.engine.HealthStatus(), d.controller.Strained()
 	for i := range status.Services {
 		s := &status.Services[i]
 		id := model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
@@ -98,7 +98,7 @@ func addOverrides(s *model.ServiceStatus, list []model.BackendOverride) {
 func (d *Director) Info() api.Info {
 	d.gather()
 	info := d.Daemon.Info()
-	info.Revision = d.keeper.Revision()
+	info.Revision = d.controller.Revision()
 	return info
 }
 

@@ -112,7 +112,7 @@ func (l *lifeOfAService) change() {
 
 func (l *lifeOfAService) logs() Logs { return Logs{l.service.ID(): l.log} }
 
-// advance does what a keeper of logs does between two plans.
+// advance does what the controller of desired state does to the logs between two plans.
 func (l *lifeOfAService) advance() {
 	held := history.Held{}
 	for _, number := range l.held {

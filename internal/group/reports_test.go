@@ -183,7 +183,7 @@ func TestSilentEtcdIsListed(t *testing.T) {
 	etcd.FollowReports(t.Context()).Latest(backends(1))
 	go etcd.KeepFingerprint(t.Context(), []netip.Addr{netip.MustParseAddr("10.0.0.1")}, "print")
 	views := etcd.FollowViews(t.Context())
-	views.Tell([]model.View{{ServiceID: reportOf(1).Services[0].ServiceID}})
+	views.Report([]model.View{{ServiceID: reportOf(1).Services[0].ServiceID}})
 	for _, part := range []struct {
 		kind model.ProblemKind
 		name string

@@ -31,11 +31,11 @@ const writesAtOnce = 100
 // shares depend on them. A director's views live by its process's lease: they do not outlive it for
 // long. Only directors may write there.
 type Views struct {
-	client *etcdclient.Client
-	prefix string
-	views  *etcdclient.Mirror[model.View]
-	told   chan struct{} // is sent to when there is something new to tell
-	news   chan struct{} // is sent to when some director's view has changed
+	client   *etcdclient.Client
+	prefix   string
+	views    *etcdclient.Mirror[model.View]
+	reported chan struct{} // is sent to when there is something new to tell
+	news     chan struct{} // is sent to when some director's view has changed
 
 	lease   *etcdclient.Lease
 	under   clientv3.LeaseID  // that the following are written under
@@ -48,7 +48,7 @@ type Views struct {
 // FollowViews follows what directors find, and tells them this director's views, until the context
 // ends.
 func (g *Group) FollowViews(ctx context.Context) *Views {
-	v := &Views{client: g.client, prefix: g.client.Prefix + "/views/", lease: g.client.NewLease(viewsLive, "what health checks find"), told: make(chan struct{}, 1), news: make(chan struct{}, 1)}
+	v := &Views{client: g.client, prefix: g.client.Prefix + "/views/", lease: g.client.NewLease(viewsLive, "what health checks find"), reported: make(chan struct{}, 1), news: make(chan struct{}, 1)}
 	v.views = etcdclient.NewMirror(g.client, v.prefix, readView, func() { signal(v.news) })
 	go v.client.Repeat(ctx, etcdclient.Task{
 		Try: v.write, Rest: v.rest,
@@ -73,8 +73,8 @@ func (v *Views) Views() (all []model.View) {
 	return all
 }
 
-// Tell replaces this director's views. They are written later, and at most once a second.
-func (v *Views) Tell(views []model.View) {
+// Report replaces this director's views. They are written later, and at most once a second.
+func (v *Views) Report(views []model.View) {
 	wanted := make(map[string]string, len(views))
 	for i := range views {
 		id := &views[i].ServiceID
@@ -90,7 +90,7 @@ func (v *Views) Tell(views []model.View) {
 	v.wanted = wanted
 	v.mu.Unlock()
 	if !same {
-		signal(v.told)
+		signal(v.reported)
 	}
 }
 
@@ -98,7 +98,7 @@ func (v *Views) Tell(views []model.View) {
 func (v *Views) rest(ctx context.Context) {
 	retry.Sleep(ctx, viewsPause)
 	select {
-	case <-v.told:
+	case <-v.reported:
 	case <-time.After(renewViews - viewsPause):
 	case <-ctx.Done():
 	}

@@ -45,13 +45,13 @@ func TestViewsAreFollowed(t *testing.T) {
 		})
 	}
 	web, dns := view("192.0.2.1", 3, 0), view("2001:db8::1", 1, 1)
-	one.Tell([]model.View{web, dns})
+	one.Report([]model.View{web, dns})
 	finds("the other director", two, web, dns)
 	finds("itself", one, web, dns)
 	fallen := view("192.0.2.1", 2, 1)
-	two.Tell([]model.View{fallen})
+	two.Report([]model.View{fallen})
 	finds("both", one, fallen, web, dns)
-	one.Tell([]model.View{web})
+	one.Report([]model.View{web})
 	finds("what has gone", two, fallen, web)
 
 	leases, err := c.Client().Leases(t.Context())
@@ -73,6 +73,6 @@ func TestViewsAreFollowed(t *testing.T) {
 	if _, err := c.Client().Put(t.Context(), c.Prefix+"/views/0000000000000001/x", "{"); err != nil {
 		t.Fatal(err)
 	}
-	two.Tell(nil)
+	two.Report(nil)
 	finds("no view that cannot be read", one, web)
 }

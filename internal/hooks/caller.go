@@ -18,17 +18,17 @@ type Caller struct {
 	log     *slog.Logger
 	running sync.WaitGroup
 
-	mu       sync.Mutex
-	hooks    []model.Hook
-	vips     []netip.Addr
-	draining bool
-	closed   bool
-	keepers  map[string]*keeper // by the hook's name
+	mu        sync.Mutex
+	hooks     []model.Hook
+	vips      []netip.Addr
+	draining  bool
+	closed    bool
+	notifiers map[string]*notifier // by the hook's name
 }
 
 // New returns a caller that has no hooks.
 func New(log *slog.Logger) *Caller {
-	return &Caller{log: log, keepers: map[string]*keeper{}}
+	return &Caller{log: log, notifiers: map[string]*notifier{}}
 }
 
 // Set replaces the hooks, and the VIPs that they are told. It does not wait: hooks are called in
@@ -58,7 +58,7 @@ func (c *Caller) Withdraw() {
 func (c *Caller) Close() {
 	c.mu.Lock()
 	c.closed = true
-	for _, k := range c.keepers {
+	for _, k := range c.notifiers {
 		k.end()
 	}
 	c.mu.Unlock()
@@ -71,14 +71,14 @@ func (c *Caller) Status() []model.HookStatus {
 	defer c.mu.Unlock()
 	var list []model.HookStatus
 	for i := range c.hooks {
-		if k := c.keepers[c.hooks[i].Name]; k != nil {
+		if k := c.notifiers[c.hooks[i].Name]; k != nil {
 			list = append(list, k.report())
 		}
 	}
 	return list
 }
 
-// reconcile starts and ends keepers as set. The mutex is held.
+// reconcile starts and ends notifiers as set. The mutex is held.
 func (c *Caller) reconcile() {
 	now := wanted{vips: c.vips, draining: c.draining}
 	if c.draining {
@@ -88,30 +88,30 @@ func (c *Caller) reconcile() {
 	for i := range c.hooks {
 		hook := c.hooks[i]
 		stays[hook.Name] = true
-		k := c.keepers[hook.Name]
+		k := c.notifiers[hook.Name]
 		switch {
 		case k == nil:
-			k = c.begin(hook, now, nil)
+			k = c.start(hook, now, nil)
 		case !reflect.DeepEqual(k.hook, hook):
 			k.end()
-			k = c.begin(hook, now, k)
+			k = c.start(hook, now, k)
 		}
 		k.set(now)
 	}
-	for name, k := range c.keepers {
+	for name, k := range c.notifiers {
 		if !stays[name] {
 			k.end()
-			delete(c.keepers, name)
+			delete(c.notifiers, name)
 		}
 	}
 }
 
-// begin starts a hook's keeper after the earlier one has ended: a hook is never called twice at
+// start starts a hook's notifier after the earlier one has ended: a hook is never called twice at
 // once.
-func (c *Caller) begin(hook model.Hook, now wanted, before *keeper) *keeper {
+func (c *Caller) start(hook model.Hook, now wanted, before *notifier) *notifier {
 	ctx, cancel := context.WithCancel(context.Background())
-	k := newKeeper(hook, now, cancel, c.log.With("hook", hook.Name))
-	c.keepers[hook.Name] = k
+	k := newNotifier(hook, now, cancel, c.log.With("hook", hook.Name))
+	c.notifiers[hook.Name] = k
 	c.running.Go(func() {
 		defer close(k.ended)
 		if before != nil {

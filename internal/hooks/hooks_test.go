@@ -134,11 +134,11 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCaller(t)
-	k := newKeeper(hook, wanted{vips: vips("203.0.113.1")}, func() {}, c.log)
+	k := newNotifier(hook, wanted{vips: vips("203.0.113.1")}, func() {}, c.log)
 	k.pause = time.Millisecond
 	k.hook = hook
 	c.mu.Lock()
-	c.hooks, c.vips, c.keepers["cloud"] = []model.Hook{hook}, vips("203.0.113.1"), k
+	c.hooks, c.vips, c.notifiers["cloud"] = []model.Hook{hook}, vips("203.0.113.1"), k
 	c.mu.Unlock()
 	c.running.Go(func() { defer close(k.ended); k.run(t.Context()) })
 	waitFor(t, "three failures", func() bool { return c.Status()[0].Failures >= 3 })
@@ -166,7 +166,7 @@ func TestFailures(t *testing.T) {
 }
 
 func TestPauses(t *testing.T) {
-	k := newKeeper(model.Hook{}, wanted{}, func() {}, nil)
+	k := newNotifier(model.Hook{}, wanted{}, func() {}, nil)
 	var got []string
 	for _, attempts := range []int{1, 2, 3, 6, 7, 1000} {
 		got = append(got, k.after(attempts).String())

@@ -15,7 +15,7 @@ import (
 // Drain gives backends another state: in the sets that have them, one after the other, and beside
 // the director's own file.
 func (s *Sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
-	state := s.keeper.Sets()
+	state := s.controller.Sets()
 	owners := state.Owners()
 	if d.Owner != "" {
 		owners = []string{d.Owner}
@@ -58,7 +58,7 @@ func (s *Sets) drainSet(ctx context.Context, owner string, set store.Set, d api.
 	case len(drainIn(owner, false, set.Services(), d)) == 0:
 		return nil, nil
 	}
-	_, err = s.keeper.Edit(ctx, owner, func(services []model.Service) []model.Service {
+	_, err = s.controller.Edit(ctx, owner, func(services []model.Service) []model.Service {
 		found = drainIn(owner, false, services, d)
 		return drained(services, d)
 	})
@@ -68,7 +68,7 @@ func (s *Sets) drainSet(ctx context.Context, owner string, set store.Set, d api.
 // drainFile drains backends of the director's own file beside the file. Backends that are not
 // active in the file itself stay as they are.
 func (s *Sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error) {
-	file, before := s.keeper.File(), s.keeper.Overridden()
+	file, before := s.controller.File(), s.controller.Overridden()
 	found := drainIn(store.OwnerFile, false, file.Services, d)
 	if len(found) == 0 {
 		return nil, nil
@@ -77,10 +77,10 @@ func (s *Sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error
 	if d.State != model.Active {
 		o = &model.Override{State: d.State, By: api.CallerUser(ctx), At: time.Now().UTC().Truncate(time.Second)}
 	}
-	unkept, err := s.keeper.SetOverrides(func(service *model.Service, b *model.Backend) bool {
+	unkept, err := s.controller.SetOverrides(func(service *model.Service, b *model.Backend) bool {
 		return b.State == model.Active && means(d, service, b)
 	}, o)
-	after := s.keeper.Overridden()
+	after := s.controller.Overridden()
 	for i := range found {
 		f := &found[i]
 		if f.Fixed = f.Before != model.Active; f.Fixed {

@@ -17,13 +17,13 @@ import (
 func (s *Sets) Plan(ctx context.Context, r api.PlanRequest) (none api.Plan, err error) {
 	var planned desired.Planned
 	change, err := s.change(ctx, r.Owner, r.SetText, func(services []model.Service) (api.SetChange, error) {
-		planned, err = s.keeper.Plan(ctx, r.Owner, services, r.Part)
+		planned, err = s.controller.Plan(ctx, r.Owner, services, r.Part)
 		return planned.SetChange, err
 	})
 	if err != nil {
 		return none, err
 	}
-	plan := api.Plan{SetChange: change, Base: planned.Base, Limits: s.limitsOf(planned.Services), Overrides: s.keeper.Overridden()}
+	plan := api.Plan{SetChange: change, Base: planned.Base, Limits: s.limitsOf(planned.Services), Overrides: s.controller.Overridden()}
 	known, err := s.observe(ctx, planned.Services, r.Measure)
 	if err != nil {
 		return none, err

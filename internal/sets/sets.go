@@ -21,30 +21,30 @@ import (
 
 // Deps are what Sets works with.
 type Deps struct {
-	Keeper *desired.Keeper
-	Kernel *datapath.Datapath
-	Found  func() map[model.Target]model.BackendHealth // what probes find
-	Limits model.Limits                                // of the maps, which were made when the director started
+	Controller *desired.Controller
+	Kernel     *datapath.Datapath
+	Found      func() map[model.Target]model.BackendHealth // what probes find
+	Limits     model.Limits                                // of the maps, which were made when the director started
 }
 
 // Sets are the sets of a director's store.
 type Sets struct {
-	keeper  *desired.Keeper
-	kernel  *datapath.Datapath
-	found   func() map[model.Target]model.BackendHealth
-	limits  model.Limits
-	given   given
-	reading *api.Reading
+	controller *desired.Controller
+	kernel     *datapath.Datapath
+	found      func() map[model.Target]model.BackendHealth
+	limits     model.Limits
+	given      given
+	reading    *api.Reading
 }
 
-// New returns the sets of a keeper.
+// New returns the sets of a controller.
 func New(deps Deps) *Sets {
-	return &Sets{keeper: deps.Keeper, kernel: deps.Kernel, found: deps.Found, limits: deps.Limits, reading: api.NewReading()}
+	return &Sets{controller: deps.Controller, kernel: deps.Kernel, found: deps.Found, limits: deps.Limits, reading: api.NewReading()}
 }
 
 // List returns all sets, including the file's.
 func (s *Sets) List() []api.SetInfo {
-	state := s.keeper.Sets()
+	state := s.controller.Sets()
 	var list []api.SetInfo
 	for _, owner := range state.Owners() {
 		set := state.Sets[owner]
@@ -55,7 +55,7 @@ func (s *Sets) List() []api.SetInfo {
 
 // Get returns an owner's set.
 func (s *Sets) Get(owner string) (api.Set, bool) {
-	state := s.keeper.Sets()
+	state := s.controller.Sets()
 	set, found := state.Sets[owner]
 	return api.Set{Services: set.Services(), Tag: set.Tag(), Revision: state.Revision}, found
 }
@@ -63,7 +63,7 @@ func (s *Sets) Get(owner string) (api.Set, bool) {
 // Put makes a set run, beside the file and the other sets.
 func (s *Sets) Put(ctx context.Context, owner string, text api.SetText, when api.Condition) (api.SetChange, error) {
 	return s.change(ctx, owner, text, func(services []model.Service) (api.SetChange, error) {
-		return s.keeper.PutPart(ctx, owner, services, text.Part, when)
+		return s.controller.PutPart(ctx, owner, services, text.Part, when)
 	})
 }
 
@@ -96,7 +96,7 @@ func (s *Sets) Preview(ctx context.Context, owner string, services []model.Servi
 	if services, err = parseSet(api.SetText{JSON: true, Text: text}); err != nil {
 		return none, nil, err
 	}
-	joint, logs, err := s.keeper.Preview(ctx, owner, services)
+	joint, logs, err := s.controller.Preview(ctx, owner, services)
 	return joint, logs, worded(err)
 }
 
@@ -163,7 +163,7 @@ func problemOf(refused *desired.RefusedError) *api.Problem {
 
 // Documents returns an owner's set with its logs.
 func (s *Sets) Documents(owner string) ([]model.Document, bool) {
-	set, found := s.keeper.Sets().Sets[owner]
+	set, found := s.controller.Sets().Sets[owner]
 	return set.Documents, found
 }
 
@@ -194,7 +194,7 @@ func (s *Sets) Give(ctx context.Context, owner string, text []byte) (none api.Se
 	if err != nil {
 		return none, err
 	}
-	change, err := s.keeper.Give(ctx, owner, set.documents)
+	change, err := s.controller.Give(ctx, owner, set.documents)
 	if err == nil {
 		s.given.keep(owner, set)
 	}

@@ -189,8 +189,8 @@ func (h *life) revise() {
 	}
 }
 
-// advance does what the keeper of the service's log does: it also removes generations without
-// reported connections.
+// advance does what the controller of desired state does to the service's log: it also removes
+// generations without reported connections.
 func (h *life) advance() {
 	held := history.Held{}
 	for _, number := range h.held {

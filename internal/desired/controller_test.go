@@ -86,7 +86,7 @@ func (s *sink) want(t *testing.T, sets ...string) {
 
 // director is the part of weir run that is tested here, on a directory.
 type director struct {
-	*Keeper
+	*Controller
 	sink   *sink
 	engine *engine.Engine
 	stop   func()
@@ -111,10 +111,10 @@ func startWith(t *testing.T, closed func() error, deps Deps) *director {
 	ctx, cancel := context.WithCancel(t.Context())
 	d.engine = engine.New(engine.Deps{Forwarder: d.sink, Log: log})
 	deps.Engine, deps.Log = d.engine, log
-	d.Keeper = New(deps)
+	d.Controller = New(deps)
 	var running sync.WaitGroup
 	running.Go(func() { d.engine.Run(ctx) })
-	running.Go(func() { d.Keeper.Run(ctx) })
+	running.Go(func() { d.Controller.Run(ctx) })
 	d.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()

@@ -18,7 +18,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// process stands for the process that a keeper starts: the same server, in this one.
+// process stands for the process that a supervisor starts: the same server, in this one.
 type process struct {
 	t      *testing.T
 	socket string
@@ -57,12 +57,12 @@ func (p *process) last() (starts int, kill context.CancelFunc, ended <-chan stru
 	return p.starts, p.kill, p.ended
 }
 
-// A keeper starts a process where none answers, also when one that did is gone, tells it the
+// A supervisor starts a process where none answers, also when one that did is gone, tells it the
 // sessions, hands on what it says, and ends it when there are none any more.
-func TestKeeper(t *testing.T) {
+func TestSupervisor(t *testing.T) {
 	p := &process{t: t, socket: filepath.Join(t.TempDir(), "bfd.sock")}
 	told := make(chan model.BFDStatus, 1024)
-	k := NewKeeper(p.socket, p.start, func(s model.BFDStatus) { told <- s }, slog.New(slog.DiscardHandler))
+	k := NewSupervisor(p.socket, p.start, func(s model.BFDStatus) { told <- s }, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -78,7 +78,7 @@ func TestKeeper(t *testing.T) {
 					return
 				}
 			case <-patience:
-				t.Fatalf("waited in vain for the keeper to hear %s", what)
+				t.Fatalf("waited in vain for the supervisor to hear %s", what)
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func TestKeeper(t *testing.T) {
 	hears("nothing more", nothing)
 	<-ended
 	if status, err := k.Status(); err != nil || status.PID != 0 {
-		t.Errorf("without sessions, the keeper knows of %+v (%v)", status, err)
+		t.Errorf("without sessions, the supervisor knows of %+v (%v)", status, err)
 	}
 	if err := Stop(p.socket); err != nil {
 		t.Error("stop a process that is not there:", err)
@@ -153,7 +153,7 @@ func TestFirstStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := read(bufio.NewReader(bytes.NewReader(append(line, '\n')))); err != nil {
-			t.Errorf("a keeper cannot read %s: %v", line, err)
+			t.Errorf("a supervisor cannot read %s: %v", line, err)
 		}
 	}
 }

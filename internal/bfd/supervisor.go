@@ -19,7 +19,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Times of a keeper.
+// Times of a supervisor.
 const (
 	// heartbeat is how often the BFD process is told that nothing has changed.
 	heartbeat = time.Second
@@ -29,11 +29,11 @@ const (
 	startup = 5 * time.Second
 )
 
-// Keeper keeps a BFD process running, and gives it the sessions that it should have.
-type Keeper struct {
+// Supervisor keeps a BFD process running, and gives it the sessions that it should have.
+type Supervisor struct {
 	socket string
 	start  func() (ended <-chan error, err error)
-	tell   func(model.BFDStatus)
+	report func(model.BFDStatus)
 	log    *slog.Logger
 
 	mu      sync.Mutex
@@ -48,124 +48,124 @@ type Keeper struct {
 	changed chan struct{} // one element: wanted has changed
 }
 
-// NewKeeper makes a keeper of the process that answers on the socket; start starts one, and returns
+// NewSupervisor makes a supervisor of the process that answers on the socket; start starts one, and returns
 // a channel that gets how it ended. tell gets what the process says about itself whenever a session
 // changes, and the zero status when it says nothing more.
-func NewKeeper(socket string, start func() (ended <-chan error, err error), tell func(model.BFDStatus), log *slog.Logger) *Keeper {
-	return &Keeper{socket: socket, start: start, tell: tell, log: log, changed: make(chan struct{}, 1)}
+func NewSupervisor(socket string, start func() (ended <-chan error, err error), report func(model.BFDStatus), log *slog.Logger) *Supervisor {
+	return &Supervisor{socket: socket, start: start, report: report, log: log, changed: make(chan struct{}, 1)}
 }
 
 // Set replaces the sessions. Each lasts for its restart time after the last sign of life of this
 // process. Without sessions no process is needed.
-func (k *Keeper) Set(sessions []model.BFDSession) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.known = true
+func (s *Supervisor) Set(sessions []model.BFDSession) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = true
 	if len(sessions) == 0 {
-		k.last = 0
+		s.last = 0
 	}
-	k.wanted = Request{Sessions: append([]model.BFDSession{}, sessions...), End: len(sessions) == 0}
+	s.wanted = Request{Sessions: append([]model.BFDSession{}, sessions...), End: len(sessions) == 0}
 	select {
-	case k.changed <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
 // Status returns what the process said last, and what is wrong with it.
-func (k *Keeper) Status() (model.BFDStatus, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.status, k.err
+func (s *Supervisor) Status() (model.BFDStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status, s.err
 }
 
 // Faults returns how often something was wrong with the process, and what it was the last time:
 // even if it lasted for less than the time between two looks at Status.
-func (k *Keeper) Faults() (n uint64, last string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.faults, k.fault
+func (s *Supervisor) Faults() (n uint64, last string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults, s.fault
 }
 
 // Restarts returns how often another process has replaced one that ended by itself.
-func (k *Keeper) Restarts() uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.again
+func (s *Supervisor) Restarts() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.again
 }
 
 // Run keeps the process running until the context ends, and then leaves it alone.
-func (k *Keeper) Run(ctx context.Context) {
+func (s *Supervisor) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		k.mu.Lock()
-		wanted, known := k.wanted, k.known
-		k.mu.Unlock()
+		s.mu.Lock()
+		wanted, known := s.wanted, s.known
+		s.mu.Unlock()
 		var err error
 		began := time.Now()
 		if known {
-			err = k.attend(ctx, wanted)
+			err = s.attend(ctx, wanted)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		k.note(err)
+		s.note(err)
 		if err != nil && time.Since(began) > heartbeat {
 			continue // it worked until now: there is no reason to wait
 		}
 		select {
 		case <-ctx.Done():
-		case <-k.changed:
+		case <-s.changed:
 		case <-time.After(heartbeat):
 		}
 	}
 }
 
-func (k *Keeper) note(err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err != nil && (k.err == nil || k.err.Error() != err.Error()) {
-		k.log.Error("BFD is not as it should be", "error", err)
-		k.faults++
-		k.fault = err.Error()
+func (s *Supervisor) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
+		s.log.Error("BFD is not as it should be", "error", err)
+		s.faults++
+		s.fault = err.Error()
 	}
-	if err == nil && k.err != nil {
-		k.log.Info("BFD is as it should be again")
+	if err == nil && s.err != nil {
+		s.log.Info("BFD is as it should be again")
 	}
-	k.err = err
+	s.err = err
 }
 
 // attend tells the process the wanted sessions until that fails, or none are wanted.
-func (k *Keeper) attend(ctx context.Context, wanted Request) error {
-	conn, err := net.Dial("unix", k.socket)
+func (s *Supervisor) attend(ctx context.Context, wanted Request) error {
+	conn, err := net.Dial("unix", s.socket)
 	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 	switch {
 	case absent && wanted.End:
 		return nil
 	case absent:
-		if conn, err = k.startAndDial(ctx); err != nil {
+		if conn, err = s.startAndDial(ctx); err != nil {
 			return err
 		}
 	case err != nil:
 		return fmt.Errorf("talk to the BFD process: %w", err)
 	}
 	var listening sync.WaitGroup
-	defer k.noteStatus(model.BFDStatus{})
+	defer s.noteStatus(model.BFDStatus{})
 	defer listening.Wait() // it tells all of this conversation before the next begins
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	lost := make(chan error, 1)
-	listening.Go(func() { lost <- k.listen(conn) })
+	listening.Go(func() { lost <- s.listen(conn) })
 	for {
-		k.mu.Lock()
-		wanted = k.wanted
-		k.mu.Unlock()
+		s.mu.Lock()
+		wanted = s.wanted
+		s.mu.Unlock()
 		if err := ask(conn, wanted); err != nil {
 			return err
 		}
 		beat := time.NewTimer(heartbeat)
 		select {
 		case <-beat.C:
-		case <-k.changed:
+		case <-s.changed:
 		case err := <-lost:
 			beat.Stop()
 			if wanted.End || ctx.Err() != nil {
@@ -178,13 +178,13 @@ func (k *Keeper) attend(ctx context.Context, wanted Request) error {
 }
 
 // startAndDial starts the process and waits until it answers.
-func (k *Keeper) startAndDial(ctx context.Context) (net.Conn, error) {
-	ended, err := k.start()
+func (s *Supervisor) startAndDial(ctx context.Context) (net.Conn, error) {
+	ended, err := s.start()
 	if err != nil {
 		return nil, fmt.Errorf("start the BFD process: %w", err)
 	}
 	for deadline := time.Now().Add(startup); ; {
-		conn, err := net.Dial("unix", k.socket)
+		conn, err := net.Dial("unix", s.socket)
 		if err == nil {
 			return conn, nil
 		}
@@ -217,7 +217,7 @@ func ask(conn net.Conn, r Request) error {
 }
 
 // listen reads what the process says until it says nothing more.
-func (k *Keeper) listen(conn net.Conn) error {
+func (s *Supervisor) listen(conn net.Conn) error {
 	lines := bufio.NewReader(conn)
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -227,22 +227,22 @@ func (k *Keeper) listen(conn net.Conn) error {
 		if err != nil {
 			return fmt.Errorf("the BFD process does not answer: %w", err)
 		}
-		k.noteStatus(status)
-		k.note(nil)
+		s.noteStatus(status)
+		s.note(nil)
 	}
 }
 
-func (k *Keeper) noteStatus(status model.BFDStatus) {
-	k.mu.Lock()
-	k.status = status
-	if status.PID != 0 && !k.wanted.End {
-		if k.last != 0 && k.last != status.PID {
-			k.again++
+func (s *Supervisor) noteStatus(status model.BFDStatus) {
+	s.mu.Lock()
+	s.status = status
+	if status.PID != 0 && !s.wanted.End {
+		if s.last != 0 && s.last != status.PID {
+			s.again++
 		}
-		k.last = status.PID
+		s.last = status.PID
 	}
-	k.mu.Unlock()
-	k.tell(status)
+	s.mu.Unlock()
+	s.report(status)
 }
 
 func read(lines *bufio.Reader) (status model.BFDStatus, err error) {

@@ -4,7 +4,7 @@
 //
 // Changes come in:
 //
-//   - keeper.go: the keeper, what it works with, and how it stores the file and hands all to the engine
+//   - controller.go: the controller, what it works with, and how it stores the file and hands all to the engine
 //   - coalesce.go: changes of one set that come together are one
 //   - put.go, give.go: clients replace an owner's set; by Give they bring its logs, too
 //   - stage.go: a set that is a part of the way to another one
@@ -63,20 +63,20 @@ type Engine interface {
 
 // moved are the channels of those that wait for a change of the logs.
 type moved struct {
-	tend, tendShared, place, watch, listen chan struct{}
+	tend, tendShared, assign, watch, listen chan struct{}
 }
 
 func newMoved() moved {
 	wake := func() chan struct{} { return make(chan struct{}, 1) }
-	return moved{tend: wake(), tendShared: wake(), place: wake(), watch: wake(), listen: wake()}
+	return moved{tend: wake(), tendShared: wake(), assign: wake(), watch: wake(), listen: wake()}
 }
 
 func (m *moved) all() []chan struct{} {
-	return []chan struct{}{m.tend, m.tendShared, m.place, m.watch, m.listen}
+	return []chan struct{}{m.tend, m.tendShared, m.assign, m.watch, m.listen}
 }
 
-// Keeper writes the logs.
-type Keeper struct {
+// Controller makes the director forward what is desired, and writes the logs.
+type Controller struct {
 	local    Store // of this director alone
 	hold     bool  // a change is made there even if it cannot be written
 	problems Reporter
@@ -94,7 +94,7 @@ type Keeper struct {
 	keepPast    bool // what ran before is not forgotten: the director does not let packets in yet
 	renewing    sync.Mutex
 	renewed     time.Time           // when the evidence was renewed
-	asked       map[netip.Addr]bool // the backends that the evidence is about
+	evidenceOf  map[netip.Addr]bool // the backends that the evidence is about
 
 	joined joined
 
@@ -122,7 +122,7 @@ type Keeper struct {
 	left                     map[history.Cause]uint64 // generations that have left logs
 }
 
-// Deps are what a keeper works with. All except Local, Engine and Log may be nil.
+// Deps are what a controller works with. All except Local, Engine and Log may be nil.
 type Deps struct {
 	Local     Store // of this director alone
 	Engine    Engine
@@ -136,107 +136,107 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// New returns a keeper of a director that has a store of its own: the set of its file
+// New returns a controller of a director that has a store of its own: the set of its file
 // is in it, and, unless it joins a group, those of other owners.
-func New(deps Deps) *Keeper {
-	k := &Keeper{
+func New(deps Deps) *Controller {
+	c := &Controller{
 		local: deps.Local, engine: deps.Engine, problems: deps.Problems, past: deps.Past, health: deps.Health, reports: deps.Reports, log: deps.Log,
 		adopted: make(chan struct{}), evidence: &engine.Evidence{Guesses: deps.Guesses}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
 		moved:   newMoved(),
 		learned: map[model.ServiceID]learned{},
 	}
-	if k.problems == nil {
-		k.problems = nobody{}
+	if c.problems == nil {
+		c.problems = nobody{}
 	}
 	if deps.Overrides != nil {
-		k.takeOverrides(deps.Overrides)
+		c.readOverrides(deps.Overrides)
 	}
 	if deps.Reports != nil {
-		k.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
+		c.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
 	}
 	if deps.Views != nil {
-		k.groupHealth = &groupHealth{views: deps.Views}
+		c.groupHealth = &groupHealth{views: deps.Views}
 	}
-	return k
+	return c
 }
 
 // SetFile makes the director forward by a valid version of its file, beside the sets.
-func (k *Keeper) SetFile(c model.Config) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	before, err := k.local.Read(context.Background())
+func (c *Controller) SetFile(config model.Config) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, err := c.local.Read(context.Background())
 	if err != nil {
 		return err
 	}
-	k.state = before
-	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
-		k.refuseFile(c, err)
+	c.state = before
+	if _, err := c.joined.join(config, c.everything(), store.OwnerFile); err != nil {
+		c.refuseFile(config, err)
 		return err
 	}
-	err = k.storeFile(c)
-	if k.unstored == nil {
-		k.refused.file = nil
-		k.problems.Report(model.ProblemFile, "", nil)
+	err = c.storeFile(config)
+	if c.unstored == nil {
+		c.refused.file = nil
+		c.problems.Report(model.ProblemFile, "", nil)
 	}
 	return err
 }
 
 // storeFile makes the director forward by a version of the file that is compatible with the sets,
 // with its overrides. The lock is held.
-func (k *Keeper) storeFile(c model.Config) error {
-	given := c
-	overrides := lasting(k.overrides, &c)
-	c.Services = overriding(c.Services, overrides)
+func (c *Controller) storeFile(config model.Config) error {
+	given := config
+	overrides := lasting(c.overrides, &config)
+	config.Services = overriding(config.Services, overrides)
 	var err error
 	// Until it is stored, the file is what is tried again; what runs goes on.
-	k.state, err = k.update(k.local, k.replaceWith(false, store.OwnerFile, c.Services))
-	k.problems.Report(model.ProblemStore, partFile, err)
+	c.state, err = c.update(c.local, c.replaceWith(false, store.OwnerFile, config.Services))
+	c.problems.Report(model.ProblemStore, partFile, err)
 	if err != nil {
-		k.unstored = &given
-		k.wake()
-		return errors.Join(&PendingError{err}, k.goOnUnstored(given))
+		c.unstored = &given
+		c.wake()
+		return errors.Join(&PendingError{err}, c.goOnUnstored(given))
 	}
-	k.file, k.given, k.begun, k.unstored = c, given, true, nil
-	if len(overrides) < len(k.overrides) {
-		k.overrides = overrides
-		_ = k.overridesIn.SaveOverrides(overrides) // a failure is reported, and writing is tried again
-		k.problems.Report(model.ProblemStore, "overrides", nil)
+	c.file, c.given, c.begun, c.unstored = config, given, true, nil
+	if len(overrides) < len(c.overrides) {
+		c.overrides = overrides
+		_ = c.overridesIn.SaveOverrides(overrides) // a failure is reported, and writing is tried again
+		c.problems.Report(model.ProblemStore, "overrides", nil)
 	}
-	return k.apply()
+	return c.apply()
 }
 
 // goOnUnstored begins with the stored services if the file cannot be stored: they ran before. The
 // rest of the file is not stored anyway. The lock is held.
-func (k *Keeper) goOnUnstored(c model.Config) error {
-	if k.begun {
+func (c *Controller) goOnUnstored(config model.Config) error {
+	if c.begun {
 		return nil // what runs goes on
 	}
-	c.Services = k.state.Sets[store.OwnerFile].Services()
-	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
+	config.Services = c.state.Sets[store.OwnerFile].Services()
+	if _, err := c.joined.join(config, c.everything(), store.OwnerFile); err != nil {
 		return err
 	}
-	given := c
-	given.Services = k.storedServices()
-	k.file, k.given, k.begun = c, given, true
-	return k.apply()
+	given := config
+	given.Services = c.storedServices()
+	c.file, c.given, c.begun = config, given, true
+	return c.apply()
 }
 
 // update writes a change. The director forwards by it even if the disk may lose it in a power cut.
-func (k *Keeper) update(where Store, l *logChange) (store.State, error) {
+func (c *Controller) update(where Store, l *logChange) (store.State, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
 	defer cancel()
 	change := where.Update
-	if k.hold && where == k.local {
-		change = k.overridesIn.Hold
+	if c.hold && where == c.local {
+		change = c.overridesIn.Hold
 	}
 	state, err := change(ctx, l.change)
 	if err != nil && state.Sets == nil {
-		return k.state, err
+		return c.state, err
 	}
-	if where == k.local {
-		k.problems.Warn(model.ProblemStore, "", unsynced(err))
+	if where == c.local {
+		c.problems.Warn(model.ProblemStore, "", unsynced(err))
 	}
-	k.settle(l)
+	c.settle(l)
 	return state, nil
 }
 
@@ -253,27 +253,27 @@ func unsynced(err error) error {
 const updateTimeout = 30 * time.Second
 
 // apply hands what is desired to the engine.
-func (k *Keeper) apply() error {
-	k.takeShared()
-	all := k.everything()
-	joint, err := k.joined.join(k.file, all, "")
-	k.problems.Report(model.ProblemSet, "", err)
+func (c *Controller) apply() error {
+	c.adoptRefused()
+	all := c.everything()
+	joint, err := c.joined.join(c.file, all, "")
+	c.problems.Report(model.ProblemSet, "", err)
 	if err != nil {
 		return err
 	}
 	logs, now := engine.Logs{}, time.Now()
-	k.placing = time.Time{}
+	c.placing = time.Time{}
 	for d := range all.All() {
-		logs[d.Service.ID()] = k.asOf(d.Service.ID(), d.Log, now)
+		logs[d.Service.ID()] = c.asOf(d.Service.ID(), d.Log, now)
 	}
-	maps.DeleteFunc(k.learned, func(id model.ServiceID, _ learned) bool { _, is := logs[id]; return !is })
-	k.applied = logs
-	k.wake()
-	err = k.engine.Apply(joint, logs)
-	k.handed = revisions{k.state.Revision, k.shared.Revision}
-	k.evidence.Crowd(errors.As(err, new(engine.NoRoom)))
+	maps.DeleteFunc(c.learned, func(id model.ServiceID, _ learned) bool { _, is := logs[id]; return !is })
+	c.applied = logs
+	c.wake()
+	err = c.engine.Apply(joint, logs)
+	c.handed = revisions{c.state.Revision, c.shared.Revision}
+	c.evidence.Crowd(errors.As(err, new(engine.NoRoom)))
 	if err != nil {
-		k.wake() // perhaps some generations can leave now
+		c.wake() // perhaps some generations can leave now
 		return &PendingError{err}
 	}
 	return nil
@@ -290,8 +290,8 @@ func (e *PendingError) Error() string {
 // Unwrap returns the cause.
 func (e *PendingError) Unwrap() error { return e.Cause }
 
-func (k *Keeper) wake() {
-	for _, moved := range k.moved.all() {
+func (c *Controller) wake() {
+	for _, moved := range c.moved.all() {
 		select {
 		case moved <- struct{}{}:
 		default:
@@ -300,9 +300,9 @@ func (k *Keeper) wake() {
 }
 
 // Log returns the log by which a service is forwarded; false: there is none.
-func (k *Keeper) Log(id model.ServiceID) (model.Log, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	log, is := k.applied[id]
+func (c *Controller) Log(id model.ServiceID) (model.Log, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	log, is := c.applied[id]
 	return log, is
 }
