@@ -200,7 +200,7 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 	inherited := d.kernel.Inherited()
 	d.goesOn = len(inherited) > 0
 	d.engine = engine.New(engine.Deps{
-		Forwarder: d, Checker: d.checker, Inherited: inherited, Ways: d.kernel, Loads: d.loads.book, Log: d.log,
+		Forwarder: d, Checker: d.checker, Inherited: inherited, Ways: d.kernel, Loads: d.loads.aggregator, Log: d.log,
 	})
 	keeps := desired.Deps{
 		Local: local, Engine: d.engine, Problems: controllerProblems{d}, Overrides: local, Past: local,
@@ -324,7 +324,7 @@ func (d *Director) run(stop context.Context) error {
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
 	defer d.loads.receiver.Close()
-	running.Go(func() { d.loads.book.Run(d.ctx) })
+	running.Go(func() { d.loads.aggregator.Run(d.ctx) })
 	running.Go(func() { d.engine.Run(d.ctx) }) // start applies by it, and waits for it
 	running.Go(func() { d.bfd.Run(d.ctx) })
 	used, err := d.start(&running, begins)

@@ -104,20 +104,20 @@ func (d *Director) Info() api.Info {
 
 // loadReports are agents' reports of loads, and a director's use of them.
 type loadReports struct {
-	book     *loads.Book
-	receiver *loads.Receiver
+	aggregator *loads.Aggregator
+	receiver   *loads.Receiver
 }
 
 func newLoadReports(to loads.Sink, log *slog.Logger) loadReports {
-	book := loads.NewBook(to, log)
-	return loadReports{book, loads.NewReceiver(book.Take, log)}
+	aggregator := loads.NewAggregator(to, log)
+	return loadReports{aggregator, loads.NewReceiver(aggregator.Add, log)}
 }
 
 // set follows the configuration. A director that cannot receive reports still forwards: services
 // that would use them do without. The receiver tells what is wrong.
 func (l loadReports) set(c *model.Config) {
 	_ = l.receiver.Set(c)
-	l.book.Expect(c.Loads.Given())
+	l.aggregator.Expect(c.Loads.Given())
 }
 
 // add adds to a status what was reported. Without a configuration of loads it adds nothing.
@@ -126,11 +126,11 @@ func (l loadReports) add(status *model.DatapathStatus, c *model.Config) {
 		return
 	}
 	heard := l.receiver.Status()
-	heard.Agents = l.book.Agents()
+	heard.Agents = l.aggregator.Agents()
 	status.Loads = &heard
 	for i := range status.Services {
 		s := &status.Services[i]
-		of, backends := l.book.Status(model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port})
+		of, backends := l.aggregator.Status(model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port})
 		s.Loads = of
 		for j := range s.Backends {
 			b := &s.Backends[j]

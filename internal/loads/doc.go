@@ -1,6 +1,6 @@
 // Package loads carries the loads of backends from their hosts' agents to directors, some ten to a
 // hundred times a second: how many connections a server has open, how many of them wait for it, and
-// how busy its CPUs are. [Sender] is the agent's part, [Receiver] the director's; [Book] is what a
+// how busy its CPUs are. [Sender] is the agent's part, [Receiver] the director's; [Aggregator] is what a
 // director makes of it.
 //
 // Reports are UDP, at most 1,200 bytes, so that no path has to fragment them. Each is complete: the

@@ -135,7 +135,7 @@ func TestFlood(t *testing.T) {
 				}
 			}
 			say()
-			await(t, "the agent is believed", func() bool { return r.counted(taken) == 1 })
+			await(t, "the agent is believed", func() bool { return r.counted(accepted) == 1 })
 			forgery := func(director uint64) []byte {
 				m := message{kind: kindReport, agent: 8 << lineBits, director: director, sequence: 1}
 				text := m.encode(&ours)
@@ -169,7 +169,7 @@ func TestFlood(t *testing.T) {
 			for range 100 {
 				said := sequence + 1
 				say()
-				await(t, "a report comes through the flood", func() bool { return r.counted(taken) == said })
+				await(t, "a report comes through the flood", func() bool { return r.counted(accepted) == said })
 			}
 		})
 	}
@@ -362,12 +362,12 @@ func TestHostileMessages(t *testing.T) {
 	}
 	m.director = answer.director
 	good := m.encode(&ours)
-	send(good, taken, 1)
+	send(good, accepted, 1)
 	send(good, replayed, 1)
 	m.sequence--
 	send(m.encode(&ours), replayed, 1)
 	m.sequence += 2
-	send(m.encode(&ours), taken, 1)
+	send(m.encode(&ours), accepted, 1)
 	m.director++
 	m.sequence++
 	send(m.encode(&ours), oldEpoch, 1)
@@ -386,10 +386,10 @@ func TestHostileMessages(t *testing.T) {
 		_, _ = conn.Write(good[:len(good)-7])
 	}
 	await(t, "after a flood an agent is heard", func() bool {
-		before := r.counted(taken)
+		before := r.counted(accepted)
 		m.sequence++
 		_, _ = conn.Write(m.encode(&ours))
-		return r.counted(taken) > before
+		return r.counted(accepted) > before
 	})
 }
 
@@ -407,7 +407,7 @@ func TestMoreAgentsThanAreRemembered(t *testing.T) {
 		if first == nil {
 			first = b
 		}
-		if what, _ := r.hearOne(b, keys{ours}); what != taken {
+		if what, _ := r.hearOne(b, keys{ours}); what != accepted {
 			t.Fatalf("message of agent %d is %s", agent, outcomeNames[what])
 		}
 	}

@@ -20,7 +20,7 @@ import (
 type outcome int
 
 const (
-	taken     outcome = iota
+	accepted  outcome = iota
 	short             // than any message
 	foreign           // no message about loads
 	unknown           // by a key that is not known
@@ -47,9 +47,9 @@ const agentsMost = 1 << 14
 
 // Receiver is a director's part: it hears what agents report.
 type Receiver struct {
-	log   *slog.Logger
-	take  func(from uint64, interval time.Duration, loads []model.Load)
-	local func(netip.Addr) bool
+	log     *slog.Logger
+	deliver func(from uint64, interval time.Duration, loads []model.Load)
+	local   func(netip.Addr) bool
 
 	counts [outcomes]atomic.Uint64
 
@@ -70,7 +70,7 @@ type Receiver struct {
 // NewReceiver returns a receiver that hears nothing before Set. take is called with what agents
 // say, and their numbers.
 func NewReceiver(take func(from uint64, interval time.Duration, loads []model.Load), log *slog.Logger) *Receiver {
-	return &Receiver{log: log, take: take, local: isLocal, number: randomNumber(), sequences: map[uint64]uint64{}, stop: func() {}}
+	return &Receiver{log: log, deliver: take, local: isLocal, number: randomNumber(), sequences: map[uint64]uint64{}, stop: func() {}}
 }
 
 // Set makes the receiver hear what a valid configuration says. The file with keys is read again.
@@ -186,7 +186,7 @@ func (r *Receiver) hear(ctx context.Context, g *gate, conn *net.UDPConn, by keys
 		if answer != nil {
 			_, _ = conn.WriteToUDPAddrPort(answer, from) // it is sent again when it is asked for again
 		}
-		if what == taken {
+		if what == accepted {
 			if err := g.believe(from.Addr(), r.own(), time.Now()); err != nil {
 				r.log.Warn("an agent's reports are not kept apart from others", "agent", from, "error", err)
 			}
@@ -236,8 +236,8 @@ func (r *Receiver) hearOne(b []byte, by keys) (what outcome, answer []byte) {
 		r.number, r.sequences = randomNumber(), map[uint64]uint64{}
 	}
 	r.sequences[m.agent] = m.sequence
-	r.take(m.agent, m.interval, m.loads)
-	return taken, nil
+	r.deliver(m.agent, m.interval, m.loads)
+	return accepted, nil
 }
 
 // Status says where reports come to, and what became of them.

@@ -23,9 +23,9 @@ func (s sink) SetLoad(target model.Target, units uint32, lasts bool) bool {
 	return true
 }
 
-// library is a book of one service, and a clock that stands still.
+// library is an aggregator of one service, and a clock that stands still.
 type library struct {
-	*Book
+	*Aggregator
 	sink
 	now     time.Time
 	service model.TableService
@@ -35,7 +35,7 @@ const vip = "192.0.2.1"
 
 func newLibrary(weights ...uint16) *library {
 	l := &library{sink: sink{}, now: time.Unix(1_800_000_000, 0)}
-	l.Book = NewBook(l.sink, slog.New(slog.DiscardHandler))
+	l.Aggregator = NewAggregator(l.sink, slog.New(slog.DiscardHandler))
 	l.clock = func() time.Time { return l.now }
 	id := target(vip, 80, "10.0.0.1:0").Service
 	l.service = model.TableService{Name: "web", VIP: id.VIP, Protocol: id.Protocol, Port: id.Port, Policy: model.LeastConn}
@@ -53,7 +53,7 @@ func (l *library) backend(i int) netip.AddrPort {
 
 // report is what the agent of a backend says, 100 ms before it says it again.
 func (l *library) report(i int, connections uint32) {
-	l.Take(uint64(i+1)<<(turnBits+lineBits), 100*time.Millisecond, []model.Load{{Target: target(vip, 80, l.backend(i).String()), Connections: connections}})
+	l.Add(uint64(i+1)<<(turnBits+lineBits), 100*time.Millisecond, []model.Load{{Target: target(vip, 80, l.backend(i).String()), Connections: connections}})
 }
 
 func (l *library) pass(d time.Duration) {
@@ -89,7 +89,7 @@ func (l *library) changed() bool {
 	}
 }
 
-func TestBook(t *testing.T) {
+func TestAggregator(t *testing.T) {
 	l := newLibrary(100, 100, 200, 100)
 	l.changed()
 	l.want(t, "nothing is reported yet", true)

@@ -34,9 +34,9 @@ const (
 	restsFor   = time.Second
 )
 
-// Book has the loads of the backends of services that are placed by load, and says whether enough
+// Aggregator has the loads of the backends of services that are placed by load, and says whether enough
 // of them are known.
-type Book struct {
+type Aggregator struct {
 	sink    Sink
 	log     *slog.Logger
 	changed chan struct{}
@@ -67,14 +67,14 @@ type backend struct {
 	until  time.Time // the load counts
 }
 
-// NewBook returns an empty book, which needs Run.
-func NewBook(sink Sink, log *slog.Logger) *Book {
-	return &Book{sink: sink, log: log, changed: make(chan struct{}, 1), clock: time.Now,
+// NewAggregator returns an empty aggregator, which needs Run.
+func NewAggregator(sink Sink, log *slog.Logger) *Aggregator {
+	return &Aggregator{sink: sink, log: log, changed: make(chan struct{}, 1), clock: time.Now,
 		services: map[model.ServiceID]*service{}, agents: map[uint64]time.Time{}}
 }
 
 // Run notices when reports stop, until the context ends.
-func (b *Book) Run(ctx context.Context) {
+func (a *Aggregator) Run(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -82,44 +82,44 @@ func (b *Book) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			b.look()
+			a.look()
 		}
 	}
 }
 
 // Changed is sent to when what Degraded returns has changed.
-func (b *Book) Changed() <-chan struct{} { return b.changed }
+func (a *Aggregator) Changed() <-chan struct{} { return a.changed }
 
 // Degraded reports whether a service that is placed by load has too few reports.
-func (b *Book) Degraded(id model.ServiceID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.services[id]
-	return b.on && s != nil && s.degraded
+func (a *Aggregator) Degraded(id model.ServiceID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.services[id]
+	return a.on && s != nil && s.degraded
 }
 
 // Expect says whether agents should report at all. If not, nothing is degraded: connections are
 // placed by what this director itself has opened.
-func (b *Book) Expect(on bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.on == on {
+func (a *Aggregator) Expect(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.on == on {
 		return
 	}
-	b.on = on
-	for _, s := range b.services {
+	a.on = on
+	for _, s := range a.services {
 		if !on && !s.degraded {
-			b.level(s)
+			a.level(s)
 		}
 		s.degraded, s.since = true, time.Time{}
 	}
-	b.tell()
+	a.notify()
 }
 
 // Follow replaces the services. A new one has no reports yet.
-func (b *Book) Follow(table []model.TableService) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (a *Aggregator) Follow(table []model.TableService) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	next := map[model.ServiceID]*service{}
 	for i := range table {
 		t := &table[i]
@@ -127,7 +127,7 @@ func (b *Book) Follow(table []model.TableService) {
 			continue
 		}
 		id := t.ID()
-		s := b.services[id]
+		s := a.services[id]
 		if s == nil {
 			s = &service{id: id, degraded: true}
 		}
@@ -135,7 +135,7 @@ func (b *Book) Follow(table []model.TableService) {
 		s.follow(t.Backends)
 		next[id] = s
 	}
-	b.services = next
+	a.services = next
 }
 
 func (s *service) follow(backends []model.TableBackend) {
@@ -155,22 +155,22 @@ func (s *service) follow(backends []model.TableBackend) {
 	s.backends = next
 }
 
-// Take takes what an agent says, and should say again after an interval.
-func (b *Book) Take(from uint64, interval time.Duration, loads []model.Load) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.clock()
+// Add takes what an agent says, and should say again after an interval.
+func (a *Aggregator) Add(from uint64, interval time.Duration, loads []model.Load) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.clock()
 	until := now.Add(max(staleAfter*interval, staleLeast))
-	b.agents[from>>(turnBits+lineBits)] = until
+	a.agents[from>>(turnBits+lineBits)] = until
 	for _, l := range loads {
-		s := b.services[l.Service]
+		s := a.services[l.Service]
 		if s == nil || s.backends[l.Backend] == nil {
 			continue // the agent's file is older, or newer; or the service asks for no loads
 		}
 		is := s.backends[l.Backend]
 		is.load, is.heard, is.until = l, now, until
-		if b.on && !s.degraded {
-			b.sink.SetLoad(l.Target, units(&l), true)
+		if a.on && !s.degraded {
+			a.sink.SetLoad(l.Target, units(&l), true)
 		}
 	}
 }
@@ -184,40 +184,40 @@ func units(l *model.Load) uint32 {
 }
 
 // look finds out which services have enough reports now.
-func (b *Book) look() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.clock()
-	for from, until := range b.agents {
+func (a *Aggregator) look() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.clock()
+	for from, until := range a.agents {
 		if now.After(until) {
-			delete(b.agents, from)
+			delete(a.agents, from)
 		}
 	}
-	if !b.on {
+	if !a.on {
 		return
 	}
 	told := false
-	for _, s := range b.services {
+	for _, s := range a.services {
 		s.count(now)
 		enough := s.fresh > 0 && s.fresh >= s.stale
 		switch {
 		case !s.degraded && !enough:
 			s.degraded, s.since = true, now
 			s.degradations++
-			b.level(s)
-			b.log.Warn("too few loads are reported: connections are placed without", "service", s.name, "reported", s.fresh, "stale", s.stale)
+			a.level(s)
+			a.log.Warn("too few loads are reported: connections are placed without", "service", s.name, "reported", s.fresh, "stale", s.stale)
 			told = true
 		case s.degraded && enough && now.Sub(s.since) >= restsFor:
 			s.degraded, s.since = false, now
-			b.put(s, now)
-			b.log.Info("connections are placed by reported loads", "service", s.name, "reported", s.fresh, "stale", s.stale)
+			a.put(s, now)
+			a.log.Info("connections are placed by reported loads", "service", s.name, "reported", s.fresh, "stale", s.stale)
 			told = true
 		case !s.degraded && s.stale > 0:
-			b.fill(s, now)
+			a.fill(s, now)
 		}
 	}
 	if told {
-		b.tell()
+		a.notify()
 	}
 }
 
@@ -237,33 +237,33 @@ func (s *service) count(now time.Time) {
 func (b *backend) freshAt(now time.Time) bool { return !b.heard.IsZero() && !now.After(b.until) }
 
 // put sets all loads as they are known now.
-func (b *Book) put(s *service, now time.Time) {
+func (a *Aggregator) put(s *service, now time.Time) {
 	for at, is := range s.backends {
 		if is.freshAt(now) {
-			b.sink.SetLoad(model.Target{Service: s.id, Backend: at}, units(&is.load), true)
+			a.sink.SetLoad(model.Target{Service: s.id, Backend: at}, units(&is.load), true)
 		}
 	}
-	b.fill(s, now)
+	a.fill(s, now)
 }
 
 // fill gives backends without reports a load like those of the others, so that they get about their
 // share.
-func (b *Book) fill(s *service, now time.Time) {
+func (a *Aggregator) fill(s *service, now time.Time) {
 	mean := s.perWeight(func(is *backend) bool { return is.freshAt(now) })
 	for at, is := range s.backends {
 		if is.weight > 0 && !is.freshAt(now) {
-			b.sink.SetLoad(model.Target{Service: s.id, Backend: at}, is.part(mean), true)
+			a.sink.SetLoad(model.Target{Service: s.id, Backend: at}, is.part(mean), true)
 		}
 	}
 }
 
 // level makes all loads alike: none is known any more. They fade, and then only what this director
 // opens itself is compared.
-func (b *Book) level(s *service) {
+func (a *Aggregator) level(s *service) {
 	mean := s.perWeight(func(is *backend) bool { return !is.heard.IsZero() })
 	for at, is := range s.backends {
 		if is.weight > 0 {
-			b.sink.SetLoad(model.Target{Service: s.id, Backend: at}, is.part(mean), false)
+			a.sink.SetLoad(model.Target{Service: s.id, Backend: at}, is.part(mean), false)
 		}
 	}
 }
@@ -287,31 +287,31 @@ func (b *backend) part(perWeight float64) uint32 {
 	return uint32(min(math.Round(perWeight*float64(b.weight)), unitsMost))
 }
 
-// tell says that something has changed. The lock is held.
-func (b *Book) tell() {
+// notify says that something has changed. The lock is held.
+func (a *Aggregator) notify() {
 	select {
-	case b.changed <- struct{}{}:
+	case a.changed <- struct{}{}:
 	default:
 	}
 }
 
 // Agents returns how many agents report.
-func (b *Book) Agents() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.agents)
+func (a *Aggregator) Agents() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.agents)
 }
 
 // Status returns a service's known loads, and what was reported about its backends; nil: it uses no
 // reports.
-func (b *Book) Status(id model.ServiceID) (*model.ServiceLoads, map[netip.AddrPort]*model.BackendLoad) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.services[id]
-	if s == nil || !b.on {
+func (a *Aggregator) Status(id model.ServiceID) (*model.ServiceLoads, map[netip.AddrPort]*model.BackendLoad) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.services[id]
+	if s == nil || !a.on {
 		return nil, nil
 	}
-	now := b.clock()
+	now := a.clock()
 	s.count(now)
 	of := &model.ServiceLoads{Reported: s.fresh, Stale: s.stale, Degraded: s.degraded, Degradations: s.degradations}
 	backends := map[netip.AddrPort]*model.BackendLoad{}
