@@ -70,7 +70,7 @@ type Controller struct {
 	cache   *caches
 	changes *changes
 	queue   workqueue.TypedRateLimitingInterface[struct{}]
-	claims  *ledger
+	claims  *claimWriter
 	plan    *plan
 	set     setWriter
 	groups  *groupWriter
@@ -117,7 +117,7 @@ func (c *Controller) run(ctx context.Context) error {
 	}
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: events.Events("")})
 	c.events = newReporter(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-kube", Host: c.Identity}))
-	c.claims = newLedger(c.addresses)
+	c.claims = newClaimWriter(c.addresses)
 	c.plan = newPlan()
 	c.set = setWriter{directors: c.Directors, owner: c.Owner, log: c.log}
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](firstRetry, lastRetry))
@@ -296,7 +296,7 @@ func (c *Controller) look(now time.Time) {
 		c.claims.see(a, claim, read)
 	}
 	for a, holders := range c.claims.news(now) {
-		p.book.Claim(a, holders)
+		p.allocations.Claim(a, holders)
 	}
 }
 

@@ -21,14 +21,14 @@ import (
 // plan is what is wanted. It is kept from pass to pass; a pass looks only at Services that a change
 // may concern.
 type plan struct {
-	book    *pool.Book
-	byName  map[pool.Service]*wish
-	of      []*wish // the oldest first
-	nodes   []translate.Node
-	cluster *translate.Cluster
-	read    *resources
-	ways    map[types.UID]*translate.Ways // by group
-	allSeen time.Time                     // when everything was last looked at
+	allocations *pool.Allocations
+	byName      map[pool.Service]*wish
+	of          []*wish // the oldest first
+	nodes       []translate.Node
+	cluster     *translate.Cluster
+	read        *resources
+	ways        map[types.UID]*translate.Ways // by group
+	allSeen     time.Time                     // when everything was last looked at
 
 	unsettled map[*wish]bool        // that may still need something done
 	others    map[pool.Service]bool // Services that were ours, and whose status still says so
@@ -84,7 +84,7 @@ const (
 )
 
 func newPlan() *plan {
-	return &plan{book: pool.NewBook(), byName: map[pool.Service]*wish{}, others: map[pool.Service]bool{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{}, ways: map[types.UID]*translate.Ways{},
+	return &plan{allocations: pool.NewAllocations(), byName: map[pool.Service]*wish{}, others: map[pool.Service]bool{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{}, ways: map[types.UID]*translate.Ways{},
 		view: &gateway.View{}, unsaid: unsaid{routes: map[*gateway.Route]bool{}}}
 }
 
@@ -137,7 +137,7 @@ func (p *plan) ask(now wish, request pool.Request, problems []translate.Problem)
 		p.of, p.byName[name] = slices.Insert(p.of, at, w), w
 	}
 	w.service, w.gateway, w.problems[asking] = now.service, now.gateway, problems
-	p.book.Request(now.object().GetCreationTimestamp().Unix(), request)
+	p.allocations.Request(now.object().GetCreationTimestamp().Unix(), request)
 	p.unsettled[w] = true
 }
 
@@ -155,7 +155,7 @@ func (p *plan) forget(name pool.Service) {
 	delete(p.refused, w)
 	delete(p.waiting, w)
 	delete(p.over, w)
-	p.book.Forget(name)
+	p.allocations.Forget(name)
 	p.left = append(p.left, w.object().GetUID())
 	p.recount = true
 	p.revision++
@@ -178,13 +178,13 @@ func (p *plan) setNodes(nodes []translate.Node) {
 
 // assign gives addresses, and returns what has to be claimed for that.
 func (p *plan) assign() pool.Claims {
-	change := p.book.Assign()
+	change := p.allocations.Assign()
 	p.release = change.Release
 	for _, s := range change.Services {
 		p.unsettled[p.byName[s]], p.recount = true, true
 	}
 	for w := range p.unsettled {
-		addresses, lacks := p.book.Of(w.name())
+		addresses, lacks := p.allocations.Of(w.name())
 		w.addresses, w.problems[assigning], w.problems[claiming] = addresses, nil, nil
 		for _, text := range lacks {
 			w.problem(assigning, translate.NoAddress, "%s", text)

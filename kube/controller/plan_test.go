@@ -37,7 +37,7 @@ func newMany(tb testing.TB) *many {
 		tb.Fatal(err)
 	}
 	m := &many{plan: newPlan(), slices: map[*corev1.Service][]*discoveryv1.EndpointSlice{}, options: translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Pods}}
-	m.book.Pools([]pool.Pool{{Name: "public", Addresses: []pool.Range{r}}})
+	m.allocations.Pools([]pool.Pool{{Name: "public", Addresses: []pool.Range{r}}})
 	for i := range manyServices {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("s", i), UID: types.UID(fmt.Sprint(i))},
 			Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30080}}}}
@@ -64,7 +64,7 @@ func sliceOf(service, endpoints int) *discoveryv1.EndpointSlice {
 func (m *many) pass(tb testing.TB) {
 	tb.Helper()
 	for x, holders := range m.assign() {
-		m.book.Claim(x, holders)
+		m.allocations.Claim(x, holders)
 	}
 	m.translate(m.options, func(s *corev1.Service) []*discoveryv1.EndpointSlice { return m.slices[s] }, func(metav1.Object) map[string]string { return nil })
 	m.refuse(nil)
@@ -112,7 +112,7 @@ func TestPlanLooksAtWhatChanges(t *testing.T) {
 		translated int
 		revisions  uint64
 	}{{"one endpoint more", endpointsPerSlot + 1, 1, 1}, {"a slice that is written anew", endpointsPerSlot + 1, 1, 0}, {"nothing", 0, 0, 0}} {
-		m.work, m.book.Looked = work{}, 0
+		m.work, m.allocations.Looked = work{}, 0
 		revision := m.revision
 		if test.endpoints > 0 {
 			m.slices[changed] = []*discoveryv1.EndpointSlice{sliceOf(1234, test.endpoints)}
@@ -120,8 +120,8 @@ func TestPlanLooksAtWhatChanges(t *testing.T) {
 		m.want(changed, nil)
 		m.pass(t)
 		m.all(t)
-		if m.work.translated != test.translated || m.work.written != int(test.revisions) || m.revision-revision != test.revisions || m.book.Looked > 10 {
-			t.Errorf("%s: %d Services are translated and %d written, %d revisions more, %d looks for addresses", test.what, m.work.translated, m.work.written, m.revision-revision, m.book.Looked)
+		if m.work.translated != test.translated || m.work.written != int(test.revisions) || m.revision-revision != test.revisions || m.allocations.Looked > 10 {
+			t.Errorf("%s: %d Services are translated and %d written, %d revisions more, %d looks for addresses", test.what, m.work.translated, m.work.written, m.revision-revision, m.allocations.Looked)
 		}
 		for _, w := range m.of {
 			if w.service != changed && &w.made.services[0] != before[w] {

@@ -69,7 +69,7 @@ func (c *Controller) readResources(p *plan) bool {
 	c.readGroups(r)
 	p.read, p.recount = r, true
 	p.revision++
-	p.book.Pools(r.pools)
+	p.allocations.Pools(r.pools)
 	return true
 }
 

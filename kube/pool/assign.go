@@ -81,7 +81,7 @@ type Claims map[netip.Addr]Holders
 
 // assigner chooses addresses for some requests, by what is claimed and what it has chosen before.
 type assigner struct {
-	*Book
+	*Allocations
 	chosen Claims                  // the claims, made or to be made, of addresses that it has given
 	claim  Claims                  // the addresses to claim, by holders in the order in which they can claim them
 	shared map[string][]netip.Addr // the shared addresses that it has given, by key
@@ -118,13 +118,13 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 		if why := a.may(r, wanted); why != "" {
 			return a.problem(r, "the address %s that it asks for %s", wanted, why)
 		}
-		return a.take(r, wanted)
+		return a.assign(r, wanted)
 	}
 	if kept, found := a.kept(r, family); found {
 		if !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.Has(kept) }) {
 			a.problem(r, "it keeps %s, which no pool has any more; delete the %s to free it", kept, cmp.Or(r.Kind, "Service"))
 		}
-		return a.take(r, kept)
+		return a.assign(r, kept)
 	}
 	for _, x := range a.owned[r.Service] {
 		if why := a.holders(x).Refuse(r.holder()); FamilyOf(x) == family && why != "" {
@@ -133,11 +133,11 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 	}
 	for _, had := range r.Had {
 		if FamilyOf(had) == family && a.may(r, had) == "" {
-			return a.take(r, had)
+			return a.assign(r, had)
 		}
 	}
 	if shared, found := a.joins(r, family); found {
-		return a.take(r, shared)
+		return a.assign(r, shared)
 	}
 	var asked []string
 	for i := range a.pools {
@@ -147,7 +147,7 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 		}
 		asked = append(asked, p.Name)
 		if free, found := a.free(i, family); found {
-			return a.take(r, free)
+			return a.assign(r, free)
 		}
 	}
 	switch {

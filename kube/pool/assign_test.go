@@ -79,7 +79,7 @@ type assignment struct {
 
 // assign assigns addresses at once; the requests' order is their rank.
 func assign(pools []pool.Pool, claims pool.Claims, requests []pool.Request) assignment {
-	b := pool.NewBook()
+	b := pool.NewAllocations()
 	b.Pools(pools)
 	for x, holders := range claims {
 		b.Claim(x, holders)
@@ -90,8 +90,8 @@ func assign(pools []pool.Pool, claims pool.Claims, requests []pool.Request) assi
 	return read(b, b.Assign(), requests)
 }
 
-// read returns what a book says of all requests.
-func read(b *pool.Book, change pool.Change, requests []pool.Request) assignment {
+// read returns what allocations say of all requests.
+func read(b *pool.Allocations, change pool.Change, requests []pool.Request) assignment {
 	a := assignment{Change: change, Of: map[pool.Service][]netip.Addr{}, Problems: map[pool.Service][]string{}}
 	for _, r := range requests {
 		of, problems := b.Of(r.Service)

@@ -29,8 +29,8 @@ func anything(random *rand.Rand, s pool.Service) pool.Request {
 	return r
 }
 
-// told tells a book what there is, in any order.
-func told(b *pool.Book, claims pool.Claims, requests []pool.Request) {
+// told tells allocations what there is, in any order.
+func told(b *pool.Allocations, claims pool.Claims, requests []pool.Request) {
 	for i := range 12 {
 		s := pool.Service{Namespace: "x", Name: fmt.Sprint(i)}
 		if !slices.ContainsFunc(requests, func(r pool.Request) bool { return r.Service == s }) {
@@ -51,7 +51,7 @@ func told(b *pool.Book, claims pool.Claims, requests []pool.Request) {
 // Whatever Services come, go and ask for something, and in whatever order claims and releases
 // become true: two Services that do not share an address never have the same one, two never have
 // the same port of one, no address is lost, and a Service's address does not change unless it asks
-// for another. A book that is told of changes says the same as a book that is told everything anew.
+// for another. Allocations that are told of changes say the same as those that are told everything anew.
 func TestAssignOverRandomHistories(t *testing.T) {
 	pools := []pool.Pool{{Name: "a", Addresses: ranges(t, "203.0.113.0/29", "2001:db8::/125")}, {Name: "b", Addresses: ranges(t, "198.51.100.0/30"), OnRequest: true}}
 	shared := 0
@@ -60,8 +60,8 @@ func TestAssignOverRandomHistories(t *testing.T) {
 		claims := pool.Claims{}
 		requests := map[pool.Service]pool.Request{}
 		before := map[pool.Service][]netip.Addr{}
-		book := pool.NewBook()
-		book.Pools(pools)
+		allocations := pool.NewAllocations()
+		allocations.Pools(pools)
 		for range 60 {
 			s := pool.Service{Namespace: "x", Name: fmt.Sprint(random.IntN(12))}
 			if delete(requests, s); random.IntN(4) > 0 {
@@ -74,9 +74,9 @@ func TestAssignOverRandomHistories(t *testing.T) {
 				list = append(list, r)
 			}
 			a := assign(pools, claims, list)
-			told(book, claims, list)
-			b := read(book, book.Assign(), list)
-			a.Services, b.Services = nil, nil // a book that is told everything anew names all
+			told(allocations, claims, list)
+			b := read(allocations, allocations.Assign(), list)
+			a.Services, b.Services = nil, nil // allocations that are told everything anew name all
 			if want, got := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b); got != want {
 				t.Fatalf("seed %d: who is told of changes says\n%s\nand who is told all anew\n%s", seed, got, want)
 			}

@@ -135,8 +135,8 @@ func (a *assigner) joins(r Request, family Family) (none netip.Addr, found bool)
 	return none, false
 }
 
-// take gives the address to the Service, to be claimed if need be.
-func (a *assigner) take(r Request, x netip.Addr) netip.Addr {
+// assign gives the address to the Service, to be claimed if need be.
+func (a *assigner) assign(r Request, x netip.Addr) netip.Addr {
 	h := r.holder()
 	if has, is := a.holders(x).Of(r.Service); is && has.Same(h) {
 		return x

@@ -8,11 +8,11 @@ import (
 	"slices"
 )
 
-// Book assigns addresses as pools, claims and requests change. A Service keeps what it has claimed,
-// unless it asks for something else: also an address that no pool has any more, because another
-// address would break its clients. The book's answers are the same as if it were told everything
-// anew, but it looks only at Services that a change may concern.
-type Book struct {
+// Allocations are which Service has which address. They follow pools, claims and requests as these
+// change. A Service keeps what it has claimed, unless it requests something else: also an address
+// that no pool has any more, because another address would break its clients. The answers are the
+// same as if everything were given anew, but only Services that a change may concern are looked at.
+type Allocations struct {
 	pools    []Pool
 	requests map[Service]ranked
 	claims   Claims
@@ -58,14 +58,14 @@ type Change struct {
 	Release []Share
 }
 
-// NewBook returns a book without pools, claims and requests.
-func NewBook() *Book {
-	return &Book{requests: map[Service]ranked{}, claims: Claims{}, owned: map[Service][]netip.Addr{}, byKey: map[string][]netip.Addr{},
+// NewAllocations returns allocations without pools, claims and requests.
+func NewAllocations() *Allocations {
+	return &Allocations{requests: map[Service]ranked{}, claims: Claims{}, owned: map[Service][]netip.Addr{}, byKey: map[string][]netip.Addr{},
 		touched: map[Service]bool{}, open: map[Service]bool{}, lacking: map[Service]bool{}, results: map[Service]*kept{}}
 }
 
 // Pools says which pools there are, in the order in which addresses are taken from them.
-func (b *Book) Pools(pools []Pool) {
+func (b *Allocations) Pools(pools []Pool) {
 	if reflect.DeepEqual(pools, b.pools) {
 		return
 	}
@@ -77,7 +77,7 @@ func (b *Book) Pools(pools []Pool) {
 
 // Request says what a Service wants. If several want the same address, the one with the lowest rank
 // gets it, and among equal ranks the first by name.
-func (b *Book) Request(rank int64, r Request) {
+func (b *Allocations) Request(rank int64, r Request) {
 	if before, is := b.requests[r.Service]; is && before.rank == rank && reflect.DeepEqual(before.Request, r) {
 		return
 	}
@@ -86,7 +86,7 @@ func (b *Book) Request(rank int64, r Request) {
 }
 
 // Forget says that a Service wants nothing any more.
-func (b *Book) Forget(s Service) {
+func (b *Allocations) Forget(s Service) {
 	if _, is := b.requests[s]; is {
 		delete(b.requests, s)
 		b.touched[s] = true
@@ -94,7 +94,7 @@ func (b *Book) Forget(s Service) {
 }
 
 // Claim says which Services hold an address; none: it is free.
-func (b *Book) Claim(x netip.Addr, now Holders) {
+func (b *Allocations) Claim(x netip.Addr, now Holders) {
 	before := b.claims[x]
 	if slices.EqualFunc(before, now, Holder.Same) {
 		return
@@ -137,7 +137,7 @@ func remove[K comparable](of map[K][]netip.Addr, key K, x netip.Addr) {
 
 // Of returns the addresses that a Service has by the last Assign, in the order of its families, and
 // what is wrong. Some of the addresses may have to be claimed first.
-func (b *Book) Of(s Service) (addresses []netip.Addr, problems []string) {
+func (b *Allocations) Of(s Service) (addresses []netip.Addr, problems []string) {
 	if r := b.results[s]; r != nil {
 		return slices.Clone(r.of), r.problems
 	}
@@ -145,14 +145,14 @@ func (b *Book) Of(s Service) (addresses []netip.Addr, problems []string) {
 }
 
 // Assign chooses addresses for all that lack some, after what has been said since the last one.
-func (b *Book) Assign() Change {
+func (b *Allocations) Assign() Change {
 	list := b.concerned()
 	for i := range b.pools { // pass claimed addresses once for all requests
 		for _, family := range []Family{IPv4, IPv6} {
 			b.next.first(b.pools, i, family, func(x netip.Addr) bool { return b.has(b.claims, x) })
 		}
 	}
-	a := &assigner{Book: b, chosen: Claims{}, claim: Claims{}, shared: map[string][]netip.Addr{}, next: slices.Clone(b.next)}
+	a := &assigner{Allocations: b, chosen: Claims{}, claim: Claims{}, shared: map[string][]netip.Addr{}, next: slices.Clone(b.next)}
 	results, done := make([]result, len(list)), make([][2]bool, len(list))
 	// First the requests without a free choice, so that no free choice takes their address.
 	for _, free := range []bool{false, true} {
@@ -179,14 +179,14 @@ func (b *Book) Assign() Change {
 	return change
 }
 
-func (b *Book) has(claims Claims, x netip.Addr) bool {
+func (b *Allocations) has(claims Claims, x netip.Addr) bool {
 	b.Looked++
 	return len(claims[x]) > 0
 }
 
 // concerned returns the requests that are to be looked at, in order. A request whose Service is
 // gone asks for nothing, and may have something to give back.
-func (b *Book) concerned() []ranked {
+func (b *Allocations) concerned() []ranked {
 	if len(b.touched) > 0 { // Services that lack something may get it now
 		maps.Copy(b.touched, b.lacking)
 	}
@@ -206,7 +206,7 @@ func (b *Book) concerned() []ranked {
 }
 
 // note keeps the outcome of a request, and adds it to the change.
-func (b *Book) note(r Request, now *result, change *Change) {
+func (b *Allocations) note(r Request, now *result, change *Change) {
 	var of []netip.Addr
 	for _, x := range now.of {
 		if x.IsValid() {

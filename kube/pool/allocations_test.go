@@ -12,9 +12,9 @@ import (
 // The cost of a change does not grow with the number of Services: 5,000 that come one by one are
 // looked at once each, and for one that goes and comes again an address is found without a look at
 // all others.
-func TestBookLooksAtWhatChanges(t *testing.T) {
+func TestAllocationsLookAtWhatChanges(t *testing.T) {
 	const many = 5000
-	b := pool.NewBook()
+	b := pool.NewAllocations()
 	b.Pools([]pool.Pool{{Name: "public", Addresses: ranges(t, "10.64.0.0/16", "2001:db8::/112")}})
 	claim := func(change pool.Change) {
 		for x, holders := range change.Claim {

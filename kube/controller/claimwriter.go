@@ -23,15 +23,15 @@ import (
 // managedBy is the value of the label ipaddress.kubernetes.io/managed-by of weir's claims.
 const managedBy = "weir.io"
 
-// forget is how long the ledger remembers that an address belongs to another holder.
+// forget is how long the claim writer remembers that an address belongs to another holder.
 const forget = time.Minute
 
-// ledger has the holders of each address. An address is claimed by an object of kind IPAddress with
+// claimWriter has the holders of each address. An address is claimed by an object of kind IPAddress with
 // the address as its name: there can be only one, and only a process that has read it can replace
 // it. So two processes never give an address to two Services that cannot share it, whatever they
-// have not seen of each other. The ledger remembers what this process has written and not yet read
+// have not seen of each other. The claim writer remembers what this process has written and not yet read
 // back.
-type ledger struct {
+type claimWriter struct {
 	client networkingv1client.IPAddressInterface
 
 	mu      sync.Mutex
@@ -47,68 +47,68 @@ type foreign struct {
 	until time.Time
 }
 
-func newLedger(client networkingv1client.IPAddressInterface) *ledger {
-	return &ledger{client: client, seen: map[netip.Addr]claim{}, made: map[netip.Addr]claim{}, gone: map[netip.Addr]bool{},
+func newClaimWriter(client networkingv1client.IPAddressInterface) *claimWriter {
+	return &claimWriter{client: client, seen: map[netip.Addr]claim{}, made: map[netip.Addr]claim{}, gone: map[netip.Addr]bool{},
 		foreign: map[netip.Addr]foreign{}, changed: map[netip.Addr]bool{}}
 }
 
 // see takes in the claim that was read for an address; without read there is none.
-func (l *ledger) see(a netip.Addr, c claim, read bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.changed[a] = true
+func (w *claimWriter) see(a netip.Addr, c claim, read bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.changed[a] = true
 	if !read {
-		delete(l.seen, a)
-		delete(l.gone, a)
+		delete(w.seen, a)
+		delete(w.gone, a)
 		return
 	}
-	l.seen[a] = c
-	if m, is := l.made[a]; is && !c.before(m) {
-		delete(l.made, a)
+	w.seen[a] = c
+	if m, is := w.made[a]; is && !c.before(m) {
+		delete(w.made, a)
 	}
-	if f, is := l.foreign[a]; is && !c.before(f.claim) {
-		delete(l.foreign, a)
+	if f, is := w.foreign[a]; is && !c.before(f.claim) {
+		delete(w.foreign, a)
 	}
 }
 
 // news returns the addresses whose holders may have changed since it was last called.
-func (l *ledger) news(now time.Time) map[netip.Addr]pool.Holders {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for a, f := range l.foreign {
+func (w *claimWriter) news(now time.Time) map[netip.Addr]pool.Holders {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a, f := range w.foreign {
 		if now.After(f.until) {
-			delete(l.foreign, a)
-			l.changed[a] = true
+			delete(w.foreign, a)
+			w.changed[a] = true
 		}
 	}
-	news := make(map[netip.Addr]pool.Holders, len(l.changed))
-	for a := range l.changed {
-		news[a] = l.of(a)
+	news := make(map[netip.Addr]pool.Holders, len(w.changed))
+	for a := range w.changed {
+		news[a] = w.of(a)
 	}
-	clear(l.changed)
+	clear(w.changed)
 	return news
 }
 
 // of returns the holders of an address. A released claim that is still read has an empty holder: the
 // address is taken, but will soon be free.
-func (l *ledger) of(a netip.Addr) pool.Holders {
-	if made, is := l.made[a]; is {
+func (w *claimWriter) of(a netip.Addr) pool.Holders {
+	if made, is := w.made[a]; is {
 		return made.holders
 	}
-	if f, is := l.foreign[a]; is {
+	if f, is := w.foreign[a]; is {
 		return f.holders
 	}
-	if l.gone[a] {
+	if w.gone[a] {
 		return pool.Holders{{}}
 	}
-	return l.seen[a].holders
+	return w.seen[a].holders
 }
 
 // note changes what is remembered about an address.
-func (l *ledger) note(a netip.Addr, f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.changed[a] = true
+func (w *claimWriter) note(a netip.Addr, f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.changed[a] = true
 	f()
 }
 
@@ -119,22 +119,22 @@ type claimed struct {
 }
 
 // make claims addresses, several at a time.
-func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
+func (w *claimWriter) make(ctx context.Context, claims pool.Claims) claimed {
 	result := claimed{taken: map[pool.Share]string{}}
 	var mu sync.Mutex
 	result.err = each(slices.Collect(maps.Keys(claims)), func(address netip.Addr) error {
-		l.mu.Lock()
-		had := l.of(address)
-		l.mu.Unlock()
-		made, err := l.claim(ctx, address, claims[address], len(had) > 0)
+		w.mu.Lock()
+		had := w.of(address)
+		w.mu.Unlock()
+		made, err := w.claim(ctx, address, claims[address], len(had) > 0)
 		if err == nil {
-			l.note(address, func() { l.made[address] = made })
+			w.note(address, func() { w.made[address] = made })
 			return nil
 		}
 		var other *foreignError
 		isForeign := errors.As(err, &other)
 		if isForeign {
-			l.note(address, func() { l.foreign[address] = foreign{claim: other.claim, until: time.Now().Add(forget)} })
+			w.note(address, func() { w.foreign[address] = foreign{claim: other.claim, until: time.Now().Add(forget)} })
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -154,7 +154,7 @@ func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 
 // claim makes or changes the object that names the holders of an address. If an object says the same
 // already, this process or an earlier one made it.
-func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Holders, known bool) (none claim, err error) {
+func (w *claimWriter) claim(ctx context.Context, address netip.Addr, holders pool.Holders, known bool) (none claim, err error) {
 	if !known {
 		a := &networkingv1.IPAddress{
 			ObjectMeta: metav1.ObjectMeta{Name: address.String(), Labels: map[string]string{networkingv1.LabelManagedBy: managedBy}},
@@ -163,7 +163,7 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 		if err := write(a, holders); err != nil {
 			return none, err
 		}
-		made, err := l.client.Create(ctx, a, metav1.CreateOptions{})
+		made, err := w.client.Create(ctx, a, metav1.CreateOptions{})
 		if err == nil {
 			return claim{holders: holders, version: made.ResourceVersion}, nil
 		}
@@ -171,7 +171,7 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 			return none, err
 		}
 	}
-	there, err := l.client.Get(ctx, address.String(), metav1.GetOptions{})
+	there, err := w.client.Get(ctx, address.String(), metav1.GetOptions{})
 	if err != nil {
 		return none, err
 	}
@@ -188,17 +188,17 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 	case !changed && (!unlabelled || has.newer):
 		return has, nil
 	}
-	return l.replace(ctx, there, want)
+	return w.replace(ctx, there, want)
 }
 
 // replace writes the holders of an address, unless its object has changed since it was read.
-func (l *ledger) replace(ctx context.Context, there *networkingv1.IPAddress, holders pool.Holders) (none claim, err error) {
+func (w *claimWriter) replace(ctx context.Context, there *networkingv1.IPAddress, holders pool.Holders) (none claim, err error) {
 	there = there.DeepCopy()
 	metav1.SetMetaDataLabel(&there.ObjectMeta, networkingv1.LabelManagedBy, managedBy)
 	if err := write(there, holders); err != nil {
 		return none, err
 	}
-	made, err := l.client.Update(ctx, there, metav1.UpdateOptions{})
+	made, err := w.client.Update(ctx, there, metav1.UpdateOptions{})
 	if err != nil {
 		return none, err
 	}
@@ -226,11 +226,11 @@ func (c *Controller) release(ctx context.Context, shares []pool.Share) error {
 }
 
 // known reports whether there is a claim of an address that was not released yet.
-func (l *ledger) known(a netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, read := l.seen[a]
-	return read && !l.gone[a]
+func (w *claimWriter) known(a netip.Addr) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, read := w.seen[a]
+	return read && !w.gone[a]
 }
 
 func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Service) error {

@@ -16,7 +16,7 @@ import (
 
 // A claim that was written counts before it is read; a released address has an empty holder until
 // the release is read.
-func TestLedger(t *testing.T) {
+func TestClaimWriter(t *testing.T) {
 	a, b, c := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("203.0.113.3")
 	web, shop, now := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "x", Name: "shop"}, time.Unix(1e9, 0)
 	holders := func(s ...pool.Service) (list pool.Holders) {
@@ -25,7 +25,7 @@ func TestLedger(t *testing.T) {
 		}
 		return list
 	}
-	l := newLedger(nil)
+	l := newClaimWriter(nil)
 	l.note(a, func() { l.made[a] = claim{holders: holders(web), version: "5"} })
 	l.note(b, func() { l.gone[b] = true })
 	l.note(c, func() { l.foreign[c] = foreign{claim{holders: holders(shop), version: "4"}, now.Add(time.Hour)} })
