@@ -40,7 +40,7 @@ func small(t *testing.T) options {
 		t.Fatal(err)
 	}
 	return options{Options: schedule.Options{Seed: 1, Duration: 6 * time.Second, Directors: 3, Backends: 4}, mode: gue,
-		window: time.Second, connections: 200, flows: 20, quics: 12, weather: weather{loss: 1, synAcks: 5, late: 1}, syncookies: 1,
+		retention: time.Second, connections: 200, flows: 20, quics: 12, weather: weather{loss: 1, synAcks: 5, late: 1}, syncookies: 1,
 		patience: 8 * time.Second, progress: io.Discard}
 }
 
@@ -90,7 +90,7 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 		},
 	)
 	o.meanwhile = func(ctx context.Context, h *harness) error {
-		return errors.Join(isOther(ctx, h.group.(*group)), moved(ctx, h.ledger, o.quics))
+		return errors.Join(isOther(ctx, h.group.(*group)), moved(ctx, h.tracker, o.quics))
 	}
 	r, err := run(t.Context(), o, events)
 	if err != nil {
@@ -116,7 +116,7 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 		t.Errorf("the weather was too good: %+v", r.Weather)
 	}
 	if r.OutlivedWindows < 0.3 {
-		t.Errorf("%.0f %% of the connections outlived %d windows, want about half: a third died with the backend", 100*r.OutlivedWindows, windows)
+		t.Errorf("%.0f %% of the connections outlived %d retentions, want about half: a third died with the backend", 100*r.OutlivedWindows, retentions)
 	}
 }
 
@@ -139,12 +139,12 @@ func isOther(ctx context.Context, g *group) error {
 }
 
 // moved waits until QUIC clients have moved this many times: they move at random.
-func moved(ctx context.Context, ledger *traffic.Ledger, want int) error {
+func moved(ctx context.Context, tracker *traffic.Tracker, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for ledger.Totals().Moved < want {
+	for tracker.Totals().Moved < want {
 		if !sleep(ctx, pollPause) {
-			return fmt.Errorf("QUIC clients moved %d times, want %d", ledger.Totals().Moved, want)
+			return fmt.Errorf("QUIC clients moved %d times, want %d", tracker.Totals().Moved, want)
 		}
 	}
 	return nil
@@ -190,7 +190,7 @@ func TestUsageErrors(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"--mode teleport", `unknown mode "teleport"; there are gue`},
 		{"--duration 1s", "too short"},
-		{"--drain-window 1ms", "too short"},
+		{"--retention 1ms", "too short"},
 		{"--directors 1", "2 to"},
 		{"--backends 1000", "4 to"},
 		{"--connections 0", "1 to"},

@@ -17,12 +17,12 @@ import (
 // group is the weir processes of a run.
 type group struct {
 	told
-	top      *topology
-	mode     mode
-	window   time.Duration
-	binaries binaries
-	store    *sharedStore // nil: each director has the services in its file
-	alone    bool         // directors do not tell each other of flows
+	top       *topology
+	mode      mode
+	retention time.Duration
+	binaries  binaries
+	store     *sharedStore // nil: each director has the services in its file
+	alone     bool         // directors do not tell each other of flows
 
 	agentConfig model.Config    // of every agent
 	agents      []*process.Weir // by backend; nil: being replaced
@@ -31,8 +31,8 @@ type group struct {
 	running     []*process.Weir // by director; nil: none, or being ended
 }
 
-func newGroup(top *topology, m mode, window time.Duration, weir binaries, store *sharedStore, first schedule.Group) *group {
-	return &group{told: begin(first), top: top, mode: m, window: window, binaries: weir, store: store, running: make([]*process.Weir, len(top.directors))}
+func newGroup(top *topology, m mode, retention time.Duration, weir binaries, store *sharedStore, first schedule.Group) *group {
+	return &group{told: begin(first), top: top, mode: m, retention: retention, binaries: weir, store: store, running: make([]*process.Weir, len(top.directors))}
 }
 
 func (g *group) sources() []netip.Prefix {

@@ -77,7 +77,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 // addFlags defines the flags that are the same for every run.
 func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.DurationVar(&o.Duration, "duration", 2*time.Minute, "how long events happen")
-	flags.DurationVar(&o.window, "drain-window", 10*time.Second, "the services' drain")
+	flags.DurationVar(&o.retention, "retention", 10*time.Second, "the services' retention")
 	flags.IntVar(&o.Directors, "directors", 4, "directors in the pool")
 	flags.IntVar(&o.Backends, "backends", 12, "backends in the pool")
 	flags.BoolVar(&o.OnlyBackends, "only-backends", false, "nothing happens to directors")
@@ -106,8 +106,8 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	case o.Duration < shortest:
 		return fmt.Errorf("--duration %s is too short: at least %s", o.Duration, shortest)
-	case o.window < time.Second:
-		return fmt.Errorf("--drain-window %s is too short: at least 1s", o.window)
+	case o.retention < time.Second:
+		return fmt.Errorf("--retention %s is too short: at least 1s", o.retention)
 	case o.Directors < 2 || o.Directors > mostDirectors:
 		return fmt.Errorf("--directors %d: 2 to %d", o.Directors, mostDirectors)
 	case o.Backends < 4 || o.Backends > mostBackends:

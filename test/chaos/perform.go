@@ -27,7 +27,7 @@ type performer struct {
 	group   forwarder
 	store   *sharedStore // nil: the directors share no store
 	servers []*traffic.Server
-	ledger  *traffic.Ledger
+	tracker *traffic.Tracker
 	done    []performed
 	say     func(format string, args ...any)
 	tasks   []*task // the latest of each director, then of each backend's agent, and of the client's
@@ -40,7 +40,7 @@ func (p *performer) agentTask(backend int) int { return len(p.top.directors) + b
 func (p *performer) clientTask() int { return p.agentTask(len(p.top.backends)) }
 
 func newPerformer(h *harness, servers []*traffic.Server) *performer {
-	p := &performer{mode: h.mode, top: h.top, group: h.group, store: h.store, servers: servers, ledger: h.ledger, say: h.say}
+	p := &performer{mode: h.mode, top: h.top, group: h.group, store: h.store, servers: servers, tracker: h.tracker, say: h.say}
 	for range p.clientTask() + 1 {
 		p.tasks = append(p.tasks, finishedTask())
 	}
@@ -206,7 +206,7 @@ func (p *performer) killDirector(ctx context.Context, e schedule.Event) error {
 // killBackends kills backends' hosts: no packet tells of their connections' end.
 func (p *performer) killBackends(e schedule.Event) error {
 	for _, i := range e.Backends {
-		p.ledger.Died(i)
+		p.tracker.Died(i)
 		if err := p.top.setBackend(i, false); err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (p *performer) change(ctx context.Context, e schedule.Event) error {
 			if err := p.top.setBackend(i, true); err != nil {
 				return err
 			}
-			p.ledger.Returned(i)
+			p.tracker.Returned(i)
 		case was != schedule.Absent && b.State == schedule.Absent:
 			p.leave(i)
 			gone = append(gone, i)
@@ -245,10 +245,10 @@ func (p *performer) change(ctx context.Context, e schedule.Event) error {
 // leave notes that a backend is removed, and with it the connections through directors.
 func (p *performer) leave(backend int) {
 	if p.mode.redirects {
-		p.ledger.Removed(backend)
+		p.tracker.Removed(backend)
 		return
 	}
-	p.ledger.Died(backend)
+	p.tracker.Died(backend)
 }
 
 // resetRemoved ends the connections that end with a backend's removal.

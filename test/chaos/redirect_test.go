@@ -76,15 +76,15 @@ func removed(ctx context.Context, h *harness, backend int) error {
 			return fmt.Errorf("backend%d was not removed", backend+1)
 		}
 	}
-	return exchanged(ctx, h.ledger, 3*h.connections)
+	return exchanged(ctx, h.tracker, 3*h.connections)
 }
 
 // exchanged waits for this many more exchanges.
-func exchanged(ctx context.Context, ledger *traffic.Ledger, want int) error {
-	want += ledger.Totals().Exchanges
-	for ledger.Totals().Exchanges < want {
+func exchanged(ctx context.Context, tracker *traffic.Tracker, want int) error {
+	want += tracker.Totals().Exchanges
+	for tracker.Totals().Exchanges < want {
 		if !sleep(ctx, pollPause) {
-			return fmt.Errorf("%d exchanges, want %d", ledger.Totals().Exchanges, want)
+			return fmt.Errorf("%d exchanges, want %d", tracker.Totals().Exchanges, want)
 		}
 	}
 	return nil

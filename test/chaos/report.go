@@ -14,13 +14,13 @@ import (
 
 // report is the result of a run.
 type report struct {
-	Mode        string  `json:"mode"`
-	Seed        uint64  `json:"seed"`
-	Duration    float64 `json:"duration"`     // seconds
-	DrainWindow float64 `json:"drain_window"` // seconds
-	Directors   int     `json:"directors"`
-	Backends    int     `json:"backends"`
-	SynCookies  int     `json:"syncookies"`
+	Mode       string  `json:"mode"`
+	Seed       uint64  `json:"seed"`
+	Duration   float64 `json:"duration"`  // seconds
+	Retention  float64 `json:"retention"` // seconds
+	Directors  int     `json:"directors"`
+	Backends   int     `json:"backends"`
+	SynCookies int     `json:"syncookies"`
 	// OnlyBackends says that nothing happened to directors.
 	OnlyBackends bool `json:"only_backends"`
 	// Rehash says that connections took another path when their clients sent again.
@@ -30,7 +30,7 @@ type report struct {
 	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
 	Events            int               `json:"events"`
 	DoubleChanges     int               `json:"double_changes"`
-	OutlivedWindows   float64           `json:"outlived_windows"`     // share of the TCP connections that lived for five windows
+	OutlivedWindows   float64           `json:"outlived_windows"`     // share of the TCP connections that lived for five retentions
 	Redirected        *redirected       `json:"redirected,omitempty"` // with mode redirect: TCP connections that were handed over
 	BrokenBackendDied int               `json:"broken_backend_died"`
 	Broken            int               `json:"broken"` // of every protocol
@@ -108,11 +108,11 @@ type broken struct {
 }
 
 func newReport(h *harness, p *performer, weather felt) *report {
-	totals := h.ledger.Totals()
-	r := &report{Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), DrainWindow: h.window.Seconds(),
+	totals := h.tracker.Totals()
+	r := &report{Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), Retention: h.retention.Seconds(),
 		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies, OnlyBackends: h.OnlyBackends, Rehash: h.rehash,
 		Connections: totals.TCP + totals.UDP + totals.QUIC, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
-		Misdirected: totals.Misdirected, P99StallMS: h.ledger.Stall(0.99).Milliseconds(),
+		Misdirected: totals.Misdirected, P99StallMS: h.tracker.Stall(0.99).Milliseconds(),
 		TCP: protocol{Connections: totals.TCP, Misdirected: totals.Astray["tcp"]}, UDP: protocol{Connections: totals.UDP, Misdirected: totals.Astray["udp"]},
 		QUIC: protocol{Connections: totals.QUIC, Misdirected: totals.Astray["quic"]}, QUICConnections: totals.QUIC, QUICLeftOut: h.mode.withoutQUIC(), Migrations: totals.Moved,
 		Weather: weather, Counters: h.counts.totals(), FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
@@ -124,11 +124,11 @@ func newReport(h *harness, p *performer, weather felt) *report {
 	}
 	weirs, _ := h.group.(*group)
 	x := &explainer{group: weirs, begin: h.begin, tables: map[int]model.Table{}, done: p.done, counts: h.counts, ways: h.ways}
-	for _, b := range h.ledger.Breaks() {
+	for _, b := range h.tracker.Breaks() {
 		r.add(x, b)
 	}
 	r.MisdirectedPackets = []stray{}
-	for _, s := range h.ledger.Strays() {
+	for _, s := range h.tracker.Strays() {
 		r.MisdirectedPackets = append(r.MisdirectedPackets, newStray(x, s))
 	}
 	return r
@@ -207,8 +207,8 @@ const (
 func (r *report) faults() []string {
 	var list []string
 	if r.OutlivedWindows < leastOutlived && r.Broken == 0 {
-		list = append(list, fmt.Sprintf("%.0f %% of the connections outlived %d drain windows, less than %.0f %%: the run shows nothing",
-			100*r.OutlivedWindows, windows, 100*leastOutlived))
+		list = append(list, fmt.Sprintf("%.0f %% of the connections outlived %d retentions, less than %.0f %%: the run shows nothing",
+			100*r.OutlivedWindows, retentions, 100*leastOutlived))
 	}
 	if r.Redirected != nil && 2*r.Redirected.Connections < r.TCP.Connections {
 		list = append(list, fmt.Sprintf("%d of %d TCP connections were handed over, less than half: the run shows nothing", r.Redirected.Connections, r.TCP.Connections))
@@ -250,7 +250,7 @@ func (r *report) print(w io.Writer) error {
 			_, err = fmt.Fprintf(w, format+"\n", args...)
 		}
 	}
-	line("mode %s, seed %d, %.0f s, drain window %.0f s, %d directors, %d backends", r.Mode, r.Seed, r.Duration, r.DrainWindow, r.Directors, r.Backends)
+	line("mode %s, seed %d, %.0f s, retention %.0f s, %d directors, %d backends", r.Mode, r.Seed, r.Duration, r.Retention, r.Directors, r.Backends)
 	line("%8d connections (%d TCP, %d UDP, %d QUIC), never fewer than %d of TCP at once", r.Connections, r.TCP.Connections, r.UDP.Connections, r.QUICConnections, r.Concurrent)
 	if r.QUICLeftOut == "" {
 		line("%8d times a QUIC client went on from another address", r.Migrations)
@@ -258,7 +258,7 @@ func (r *report) print(w io.Writer) error {
 		line("         no QUIC: %s", r.QUICLeftOut)
 	}
 	line("%8d events, %d double changes", r.Events, r.DoubleChanges)
-	line("%7.0f%% of the TCP connections outlived %d drain windows", 100*r.OutlivedWindows, windows)
+	line("%7.0f%% of the TCP connections outlived %d retentions", 100*r.OutlivedWindows, retentions)
 	if of := r.Redirected; of != nil {
 		line("%8d TCP connections were handed over, %d of them went on after their backend's removal, %d broke", of.Connections, of.OutlivedRemoval, of.Broken)
 	}

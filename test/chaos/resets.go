@@ -21,10 +21,10 @@ const (
 // nobody stands for the unknown sender of resets.
 const nobody = -1
 
-// watchAnswers tells the ledger of every TCP reset and SYN-ACK of a backend that a port sends or
+// watchAnswers tells the tracker of every TCP reset and SYN-ACK of a backend that a port sends or
 // gets, until the context ends. Clients see sequence numbers that are larger by the offset than on
 // that port.
-func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, backend int, offset uint32, ledger *traffic.Ledger) error {
+func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, backend int, offset uint32, tracker *traffic.Tracker) error {
 	var fd int
 	err := port.Host.Do(func() (err error) {
 		fd, err = openAnswers(port.Index, direction)
@@ -42,9 +42,9 @@ func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, back
 			switch {
 			case err != nil || !ok:
 			case flags&rst != 0:
-				ledger.ResetBy(backend, client, seq+offset)
+				tracker.ResetBy(backend, client, seq+offset)
 			case backend != nobody:
-				ledger.AnsweredBy(backend, from, client, seq+offset)
+				tracker.AnsweredBy(backend, from, client, seq+offset)
 			}
 		}
 	}()

@@ -18,7 +18,7 @@ import (
 type options struct {
 	schedule.Options
 	mode        mode
-	window      time.Duration // the services' drain
+	retention   time.Duration // the services' retention
 	connections int           // TCP
 	flows       int           // UDP
 	quics       int           // QUIC connections, if the mode has them
@@ -35,8 +35,8 @@ type options struct {
 	meanwhile func(ctx context.Context, h *harness) error
 }
 
-// windows is how many drain windows a connection must outlive to have seen everything.
-const windows = 5
+// retentions is how many retentions a connection must outlive to have seen everything.
+const retentions = 5
 
 // patience is how long a client waits for an answer before it gives the connection up: under loss
 // TCP's retransmissions sometimes take a second or two.
@@ -45,15 +45,15 @@ const patience = 15 * time.Second
 // harness is a run.
 type harness struct {
 	options
-	top    *topology
-	group  forwarder
-	store  *sharedStore // nil: the directors share no store
-	ledger *traffic.Ledger
-	load   *traffic.Load
-	ways   *ways
-	counts *counters // nil: no weir runs
-	begin  time.Time
-	fewest int // connections at the same time, while events happened
+	top     *topology
+	group   forwarder
+	store   *sharedStore // nil: the directors share no store
+	tracker *traffic.Tracker
+	load    *traffic.Load
+	ways    *ways
+	counts  *counters // nil: no weir runs
+	begin   time.Time
+	fewest  int // connections at the same time, while events happened
 }
 
 // run performs events and returns what broke. It removes everything that it made.
@@ -65,7 +65,7 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	defer func() { err = errors.Join(err, lab.Close()) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	h := &harness{options: o, ledger: traffic.NewLedger(clientAddress())}
+	h := &harness{options: o, tracker: traffic.NewTracker(clientAddress())}
 	h.say("building a client, a router, %d directors and %d backends", o.Directors, o.Backends)
 	h.top = newTopology(lab, o.Directors, o.Backends, o.mode.viaGroup())
 	if o.rehash {
@@ -80,10 +80,10 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	}
 	h.ways = newWays(h.top)
 	if h.mode.redirects {
-		h.ledger.Redirects(netip.MustParseAddr(vip))
+		h.tracker.Redirects(netip.MustParseAddr(vip))
 	}
-	h.ledger.OnBreak(h.ways.broke)
-	h.ledger.OnStray(h.ways.astray)
+	h.tracker.OnBreak(h.ways.broke)
+	h.tracker.OnStray(h.ways.astray)
 	go h.ways.follow(ctx)
 	servers, err := h.serve(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 	var servers []*traffic.Server
 	for i, b := range h.top.backends {
 		ports := func(own, nat int) []string { return []string{fmt.Sprintf(":%d", own), fmt.Sprintf(":%d", nat)} }
-		s, err := traffic.Serve(ctx, b.Host, i, ports(tcpPort, natTCP), ports(udpPort, natUDP), h.ledger)
+		s, err := traffic.Serve(ctx, b.Host, i, ports(tcpPort, natTCP), ports(udpPort, natUDP), h.tracker)
 		if err != nil {
 			return nil, fmt.Errorf("serve on %s: %w", b.Name, err)
 		}
@@ -127,7 +127,7 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 			}
 		}
 		servers = append(servers, s)
-		if err := watchAnswers(ctx, b.link.A, outgoing, i, h.numbersOf(i), h.ledger); err != nil {
+		if err := watchAnswers(ctx, b.link.A, outgoing, i, h.numbersOf(i), h.tracker); err != nil {
 			return nil, err
 		}
 	}
@@ -135,13 +135,13 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 		return servers, h.top.lab.Err()
 	}
 	// Backends do not see the clients' addresses: resets are watched where they arrive.
-	return servers, errors.Join(h.top.lab.Err(), watchAnswers(ctx, h.top.access.A, incoming, nobody, 0, h.ledger))
+	return servers, errors.Join(h.top.lab.Err(), watchAnswers(ctx, h.top.access.A, incoming, nobody, 0, h.tracker))
 }
 
 // start starts agents and directors, and lets the router send to the announced directors.
 func (h *harness) start(ctx context.Context) error {
 	first := schedule.Begin(h.Options)
-	h.say("starting %s, drain %s", h.mode.what, h.window)
+	h.say("starting %s, retention %s", h.mode.what, h.retention)
 	if err := h.startForwarder(ctx, first); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (h *harness) startForwarder(ctx context.Context, first schedule.Group) erro
 			return err
 		}
 	}
-	g := newGroup(h.top, h.mode, h.window, h.binaries, h.store, first)
+	g := newGroup(h.top, h.mode, h.retention, h.binaries, h.store, first)
 	g.alone = h.alone
 	h.group, h.counts = g, &counters{group: g}
 	return g.startAgents(ctx, first)
@@ -183,7 +183,7 @@ func (h *harness) connect(ctx context.Context) error {
 	address := netip.MustParseAddr(vip)
 	h.load = &traffic.Load{Client: h.top.client, Addresses: []netip.Addr{clientAddress(), movedAddress()},
 		TCP: netip.AddrPortFrom(address, tcpPort), UDP: netip.AddrPortFrom(address, udpPort), QUIC: netip.AddrPortFrom(address, quicPort),
-		Ledger: h.ledger, Connections: h.connections, Flows: h.flows, Window: h.window, Outlives: windows * h.window,
+		Tracker: h.tracker, Connections: h.connections, Flows: h.flows, Window: h.retention, Outlives: retentions * h.retention,
 		Patience: h.patience, Seed: h.Seed}
 	if h.mode.withoutQUIC() == "" {
 		h.load.QUICs = h.quics
@@ -204,13 +204,13 @@ func (h *harness) connect(ctx context.Context) error {
 
 // perform lets the events happen, and waits until the run's time is over.
 func (h *harness) perform(ctx context.Context, p *performer, events []schedule.Event) error {
-	h.begin, h.fewest = time.Now(), h.ledger.Live()
+	h.begin, h.fewest = time.Now(), h.tracker.Live()
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	var watched sync.WaitGroup
 	watched.Go(func() {
 		for sleep(watching, 100*time.Millisecond) {
-			h.fewest = min(h.fewest, h.ledger.Live())
+			h.fewest = min(h.fewest, h.tracker.Live())
 		}
 	})
 	if h.counts != nil {

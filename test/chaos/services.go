@@ -37,7 +37,7 @@ func (g *group) services(of schedule.Group) []model.Service {
 
 func (g *group) service(l listener, of schedule.Group) model.Service {
 	s := model.Service{Name: l.name, VIP: netip.MustParseAddr(vip), Protocol: l.protocol, Port: model.PortRange{First: l.port, Last: l.port},
-		Mode: g.mode.of(l.protocol), SNAT: g.mode.snat, RingSize: of.RingSize, Retention: model.Duration(g.window)}
+		Mode: g.mode.of(l.protocol), SNAT: g.mode.snat, RingSize: of.RingSize, Retention: model.Duration(g.retention)}
 	if l.protocol == model.TCP {
 		s.Policy = g.mode.policy
 	}

@@ -46,7 +46,7 @@ func Begin(o Options) Group {
 	return g
 }
 
-// stay is how many backends are never removed or killed: connections that outlive drain windows
+// stay is how many backends are never removed or killed: connections that outlive retentions
 // need some.
 func (o Options) stay() int { return (2*o.Backends + 2) / 3 }
 

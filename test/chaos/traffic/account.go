@@ -14,106 +14,106 @@ import (
 )
 
 // open notes a connection that has been established.
-func (l *Ledger) open(c *Connection) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Tracker) open(c *Connection) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	c.Opened = time.Now()
 	c.Good = c.Opened
 	switch c.Protocol {
 	case "udp":
-		l.byID[c.ID] = c
+		t.byID[c.ID] = c
 	case "quic":
-		l.totals.QUIC++
+		t.totals.QUIC++
 	default:
-		l.totals.TCP++
-		l.live++
-		l.byPort[c.Client.Port()] = c
+		t.totals.TCP++
+		t.live++
+		t.byPort[c.Client.Port()] = c
 	}
 }
 
 // moved notes that a connection's client continues from another address.
-func (l *Ledger) moved(c *Connection, to netip.AddrPort) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Tracker) moved(c *Connection, to netip.AddrPort) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	c.Client = to
-	l.totals.Moved++
+	t.totals.Moved++
 }
 
 // id returns a number that no other connection has.
-func (l *Ledger) id() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.nextID++
-	return l.nextID
+func (t *Tracker) id() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.nextID++
+	return t.nextID
 }
 
-func (l *Ledger) failedToOpen() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.totals.FailedToOpen++
+func (t *Tracker) failedToOpen() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.totals.FailedToOpen++
 }
 
 // neverAnswered notes a flow that no backend has answered.
-func (l *Ledger) neverAnswered(c *Connection) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.totals.FailedToOpen++
-	delete(l.byID, c.ID)
+func (t *Tracker) neverAnswered(c *Connection) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.totals.FailedToOpen++
+	delete(t.byID, c.ID)
 }
 
 // answered notes a correct answer and the time that it took, and returns an error if it came from
 // another backend than earlier answers.
-func (l *Ledger) answered(c *Connection, who Identity, took time.Duration, bytes int) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Tracker) answered(c *Connection, who Identity, took time.Duration, bytes int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if c.known && c.who != who {
 		return ErrOtherBackend
 	}
 	if !c.known && c.Protocol == "udp" {
 		c.Opened = time.Now()
-		l.totals.UDP++
+		t.totals.UDP++
 	}
 	c.known, c.who, c.Good = true, who, time.Now()
-	l.totals.Exchanges++
-	l.totals.Bytes += bytes
-	l.stalls.add(took)
+	t.totals.Exchanges++
+	t.totals.Bytes += bytes
+	t.stalls.add(took)
 	return nil
 }
 
 // end notes that a connection is over: because of an error, or, if there is none, because its
 // client closed it.
-func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Tracker) end(c *Connection, outlives time.Duration, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if c.ended {
 		return
 	}
 	c.ended = true
 	if c.Protocol == "tcp" {
-		l.live--
+		t.live--
 		if time.Since(c.Opened) >= outlives {
-			l.totals.Outlived++
+			t.totals.Outlived++
 		}
 	}
-	l.noteRedirected(c, err != nil)
-	delete(l.byID, c.ID)
+	t.noteRedirected(c, err != nil)
+	delete(t.byID, c.ID)
 	if err == nil {
 		// Packets after the client's end are no loss.
-		if l.byPort[c.Client.Port()] == c {
-			delete(l.byPort, c.Client.Port())
+		if t.byPort[c.Client.Port()] == c {
+			delete(t.byPort, c.Client.Port())
 		}
 		return
 	}
 	what, now := classify(err), time.Now()
-	excused := l.excused(c, now)
+	excused := t.excused(c, now)
 	if c.Protocol == "tcp" && excused {
-		l.lost[c.Client.Port()] = now
+		t.lost[c.Client.Port()] = now
 	}
-	b := Break{Connection: *c, At: now, Backend: l.backend(c), What: what,
-		Detail: err.Error(), Resets: c.resets, Excused: what != wrongData && excused, Redirected: l.isRedirected(c), Ends: slices.Sorted(maps.Keys(l.ends(c)))}
-	l.broken = append(l.broken, b)
-	l.broke(b)
-	if rest := l.served[c.ID]; rest != nil {
+	b := Break{Connection: *c, At: now, Backend: t.backend(c), What: what,
+		Detail: err.Error(), Resets: c.resets, Excused: what != wrongData && excused, Redirected: t.isRedirected(c), Ends: slices.Sorted(maps.Keys(t.ends(c)))}
+	t.broken = append(t.broken, b)
+	t.broke(b)
+	if rest := t.served[c.ID]; rest != nil {
 		rest.vanish()
 	}
 }

@@ -59,10 +59,10 @@ func (l *Load) dialTCP(ctx context.Context) (dialled, error) {
 
 // newClient notes an opened connection, and returns its client.
 func (l *Load) newClient(d dialled, protocol string, k kind, rng *rand.Rand) *client {
-	id := l.Ledger.id()
+	id := l.Tracker.id()
 	c := &client{load: l, conn: d.pipe, kind: k, rng: rng, up: Up(id), down: Down(id), buffer: make([]byte, bufferSize),
 		Connection: &Connection{ID: id, Protocol: protocol, Kind: k.name, Began: d.began, Client: d.from}}
-	l.Ledger.open(c.Connection)
+	l.Tracker.open(c.Connection)
 	return c
 }
 
@@ -82,14 +82,14 @@ func (c *client) live(life time.Duration) {
 			err = c.exchange()
 		}
 	}
-	c.load.Ledger.end(c.Connection, c.load.Outlives, err)
+	c.load.Tracker.end(c.Connection, c.load.Outlives, err)
 }
 
 // move continues from another address.
 func (c *client) move() error {
 	to, err := c.moves.move(c.rng)
 	if err == nil {
-		c.load.Ledger.moved(c.Connection, to)
+		c.load.Tracker.moved(c.Connection, to)
 	}
 	return err
 }
@@ -114,7 +114,7 @@ func (c *client) exchange() error {
 	if err := receive(c.conn, c.buffer, c.down, int(r.down)); err != nil {
 		return err
 	}
-	return c.load.Ledger.answered(c.Connection, a.from, time.Since(begin), int(r.up+r.down))
+	return c.load.Tracker.answered(c.Connection, a.from, time.Since(begin), int(r.up+r.down))
 }
 
 // idle waits for the next exchange, and sees when the connection is reset or closed meanwhile. It

@@ -43,7 +43,7 @@ func (s *Server) answerDatagram(conn *net.UDPConn, datagram, control []byte, pee
 	}
 	r := parseRequest(datagram)
 	who := s.identity()
-	s.ledger.gotDatagram(r.id, who)
+	s.tracker.gotDatagram(r.id, who)
 	a := answer{id: r.id, from: who}
 	// The up of a datagram's request is where its bytes begin in the stream.
 	up, down := Up(r.id), Down(r.id)

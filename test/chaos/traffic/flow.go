@@ -38,7 +38,7 @@ func (l *Load) keepFlow(ctx context.Context, rng *rand.Rand) {
 	for !l.finishing(ctx) {
 		f, err := l.openFlow(ctx, rng)
 		if err != nil {
-			l.Ledger.failedToOpen()
+			l.Tracker.failedToOpen()
 			l.pause(ctx, 100*time.Millisecond)
 			continue
 		}
@@ -54,9 +54,9 @@ func (l *Load) keepFlow(ctx context.Context, rng *rand.Rand) {
 		stop()
 		f.conn.Close()
 		if f.known || err == nil {
-			l.Ledger.end(f.Connection, l.Outlives, err)
+			l.Tracker.end(f.Connection, l.Outlives, err)
 		} else {
-			l.Ledger.neverAnswered(f.Connection)
+			l.Tracker.neverAnswered(f.Connection)
 		}
 	}
 }
@@ -67,8 +67,8 @@ func (l *Load) openFlow(ctx context.Context, rng *rand.Rand) (*flow, error) {
 		return nil, err
 	}
 	f := &flow{load: l, conn: conn, rng: rng, buffer: make([]byte, 2048),
-		Connection: &Connection{ID: l.Ledger.id(), Protocol: "udp", Kind: "datagrams", Began: time.Now(), Client: conn.LocalAddr().(*net.UDPAddr).AddrPort()}}
-	l.Ledger.open(f.Connection)
+		Connection: &Connection{ID: l.Tracker.id(), Protocol: "udp", Kind: "datagrams", Began: time.Now(), Client: conn.LocalAddr().(*net.UDPAddr).AddrPort()}}
+	l.Tracker.open(f.Connection)
 	return f, nil
 }
 
@@ -92,7 +92,7 @@ func (f *flow) exchange() error {
 		if err != nil {
 			return err
 		}
-		return f.load.Ledger.answered(f.Connection, a.from, time.Since(begin), len(datagram)+n-requestSize-answerSize)
+		return f.load.Tracker.answered(f.Connection, a.from, time.Since(begin), len(datagram)+n-requestSize-answerSize)
 	}
 	return fmt.Errorf("%w: %w for %s", os.ErrDeadlineExceeded, errNotAnswered, f.load.Patience)
 }

@@ -1,5 +1,5 @@
 // Package traffic is the load of a chaos run: TCP and QUIC connections and UDP flows whose every
-// byte is checked at both ends, and the ledger of their fate.
+// byte is checked at both ends, and the tracker of their fate.
 package traffic
 
 import (
@@ -19,7 +19,7 @@ type Load struct {
 	Addresses   []netip.Addr   // the client's: QUIC connections move between them
 	TCP, UDP    netip.AddrPort // of the services
 	QUIC        netip.AddrPort
-	Ledger      *Ledger
+	Tracker     *Tracker
 	Connections int           // TCP, kept open at the same time
 	Flows       int           // UDP
 	QUICs       int           // QUIC connections; every second moves
@@ -121,7 +121,7 @@ func (l *Load) keep(ctx context.Context, open opener) {
 	for !l.finishing(ctx) {
 		c, err := open(ctx)
 		if err != nil {
-			l.Ledger.failedToOpen()
+			l.Tracker.failedToOpen()
 			l.pause(ctx, 100*time.Millisecond)
 			continue
 		}

@@ -63,7 +63,7 @@ func (s *Server) ServeQUIC(ctx context.Context, address string, codec *quiclb.Co
 func (s *Server) converseQUIC(conn *quic.Conn) {
 	who, done := s.begin(quicEnd{conn})
 	defer done()
-	s.ledger.accepted("quic", conn.RemoteAddr().(*net.UDPAddr).AddrPort(), netip.Addr{}, who)
+	s.tracker.accepted("quic", conn.RemoteAddr().(*net.UDPAddr).AddrPort(), netip.Addr{}, who)
 	if stream, err := conn.AcceptStream(conn.Context()); err == nil {
 		s.answer(stream, who, func(uint64) {})
 	}
@@ -91,7 +91,7 @@ func selfSigned() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, nil
 }
 
-// quicNames makes a server's connection IDs, and tells the ledger their backend.
+// quicNames makes a server's connection IDs, and tells the tracker their backend.
 type quicNames struct {
 	*quiclb.Generator
 	length int
@@ -104,14 +104,14 @@ func (n quicNames) GenerateConnectionID() (quic.ConnectionID, error) {
 	if err != nil {
 		return quic.ConnectionID{}, err
 	}
-	n.server.ledger.named(string(id), n.server.identity())
+	n.server.tracker.named(string(id), n.server.identity())
 	return quic.ConnectionIDFromBytes(id), nil
 }
 
 // ConnectionIDLen returns how many bytes each connection ID has.
 func (n quicNames) ConnectionIDLen() int { return n.length }
 
-// quicWatch is a server's socket that tells the ledger of every incoming packet. It lacks some of a
+// quicWatch is a server's socket that tells the tracker of every incoming packet. It lacks some of a
 // UDP socket's methods, so that packets are read by ReadFrom.
 type quicWatch struct {
 	net.PacketConn
@@ -124,7 +124,7 @@ type quicWatch struct {
 func (w *quicWatch) ReadFrom(p []byte) (int, net.Addr, error) {
 	n, from, err := w.PacketConn.ReadFrom(p)
 	if id := connectionID(p[:n], w.length); id != nil {
-		w.server.ledger.gotQUIC(string(id), w.server.identity())
+		w.server.tracker.gotQUIC(string(id), w.server.identity())
 	}
 	return n, from, err
 }

@@ -25,18 +25,18 @@ func (r *remains) vanish() {
 }
 
 // entered notes a backend's end of a connection.
-func (l *Ledger) entered(id uint64, r *remains) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Tracker) entered(id uint64, r *remains) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	r.id = id
-	l.served[id] = r
+	t.served[id] = r
 }
 
 // left notes that the backend's end is gone.
-func (l *Ledger) left(r *remains) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.served[r.id] == r {
-		delete(l.served, r.id)
+func (t *Tracker) left(r *remains) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.served[r.id] == r {
+		delete(t.served, r.id)
 	}
 }

@@ -27,8 +27,8 @@ func TestNothingRemainsOfBroken(t *testing.T) {
 	if err := p.link.A.SetUp(false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the clients to give up, and the server", func() bool { return len(p.ledger.Breaks()) >= 97 && p.open() == 0 })
-	if strays := p.ledger.Strays(); len(strays) > 0 {
+	waitFor(t, "the clients to give up, and the server", func() bool { return len(p.tracker.Breaks()) >= 97 && p.open() == 0 })
+	if strays := p.tracker.Strays(); len(strays) > 0 {
 		t.Errorf("packets went astray: %v", strays)
 	}
 }

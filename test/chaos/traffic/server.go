@@ -14,8 +14,8 @@ import (
 // Server is the server on a backend's host: it checks the bytes that it gets and answers. It is in
 // the clients' process, so that the test can ask both ends.
 type Server struct {
-	host   *netlab.Host
-	ledger *Ledger
+	host    *netlab.Host
+	tracker *Tracker
 
 	mu          sync.Mutex
 	who         Identity
@@ -38,8 +38,8 @@ func (e tcpEnd) reset() {
 }
 
 // Serve answers on the host's ports until the context ends.
-func Serve(ctx context.Context, host *netlab.Host, number int, tcp, udp []string, ledger *Ledger) (*Server, error) {
-	s := &Server{host: host, ledger: ledger, who: Identity{Backend: uint16(number)}, connections: map[end]bool{}}
+func Serve(ctx context.Context, host *netlab.Host, number int, tcp, udp []string, tracker *Tracker) (*Server, error) {
+	s := &Server{host: host, tracker: tracker, who: Identity{Backend: uint16(number)}, connections: map[end]bool{}}
 	for _, address := range tcp {
 		listener, err := host.Listen("tcp4", address)
 		if err != nil {
@@ -125,10 +125,10 @@ func (s *Server) converse(conn *net.TCPConn) {
 	who, done := s.begin(tcpEnd{conn})
 	defer done()
 	at := conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr()
-	s.ledger.accepted("tcp", conn.RemoteAddr().(*net.TCPAddr).AddrPort(), at, who)
+	s.tracker.accepted("tcp", conn.RemoteAddr().(*net.TCPAddr).AddrPort(), at, who)
 	rest := &remains{conn: conn}
-	defer s.ledger.left(rest)
-	s.answer(conn, who, func(id uint64) { s.ledger.entered(id, rest) })
+	defer s.tracker.left(rest)
+	s.answer(conn, who, func(id uint64) { s.tracker.entered(id, rest) })
 }
 
 // answer answers requests, one after the other, until the connection is over or has wrong bytes. It

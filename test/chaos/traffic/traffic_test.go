@@ -16,17 +16,17 @@ import (
 type pair struct {
 	client, server *netlab.Host
 	link           *netlab.Link
-	ledger         *Ledger
+	tracker        *Tracker
 	serving        *Server
 }
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	lab := netlab.ForTest(t)
-	p := &pair{client: lab.Host("client"), server: lab.Host("server"), ledger: NewLedger(netip.MustParseAddr("10.0.0.2"))}
+	p := &pair{client: lab.Host("client"), server: lab.Host("server"), tracker: NewTracker(netip.MustParseAddr("10.0.0.2"))}
 	p.link = lab.Link(p.client, p.server, netlab.LinkOptions{A: []string{"10.0.0.2/24", "10.0.0.3/24"}, B: []string{"10.0.0.1/24"}})
 	var err error
-	if p.serving, err = Serve(t.Context(), p.server, 3, []string{":80"}, []string{":7"}, p.ledger); err != nil {
+	if p.serving, err = Serve(t.Context(), p.server, 3, []string{":80"}, []string{":7"}, p.tracker); err != nil {
 		t.Fatal(err)
 	}
 	codec, err := quiclb.New(quiclb.Config{ServerIDLength: 1, NonceLength: 8})
@@ -42,16 +42,16 @@ func newPair(t *testing.T) *pair {
 func (p *pair) load(port uint16) *Load {
 	at := netip.MustParseAddr("10.0.0.1")
 	return &Load{Client: p.client, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")},
-		TCP: netip.AddrPortFrom(at, port), UDP: netip.AddrPortFrom(at, 7), QUIC: netip.AddrPortFrom(at, 443), Ledger: p.ledger,
+		TCP: netip.AddrPortFrom(at, port), UDP: netip.AddrPortFrom(at, 7), QUIC: netip.AddrPortFrom(at, 443), Tracker: p.tracker,
 		Connections: 100, Flows: 10, QUICs: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 20 * time.Second, Seed: 1}
 }
 
-// known is how many open connections have a backend that the ledger knows.
+// known is how many open connections have a backend that the tracker knows.
 func (p *pair) known() (n int) {
-	p.ledger.mu.Lock()
-	defer p.ledger.mu.Unlock()
-	for _, c := range p.ledger.byPort {
-		if p.ledger.backend(c) == 3 {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	for _, c := range p.tracker.byPort {
+		if p.tracker.backend(c) == 3 {
 			n++
 		}
 	}
@@ -60,9 +60,9 @@ func (p *pair) known() (n int) {
 
 // knownQUIC is how many QUIC connections the server has accepted.
 func (p *pair) knownQUIC() (n int) {
-	p.ledger.mu.Lock()
-	defer p.ledger.mu.Unlock()
-	for from := range p.ledger.acceptors {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	for from := range p.tracker.acceptors {
 		if from.protocol == "quic" {
 			n++
 		}
@@ -76,19 +76,19 @@ func TestNothingBreaksByItself(t *testing.T) {
 	p := newPair(t)
 	l := p.load(80)
 	l.Start(t.Context())
-	waitFor(t, "every connection to be open", func() bool { return l.Waiting() == 0 && p.ledger.Live() >= 97 })
-	waitFor(t, "some traffic", func() bool { return p.ledger.Totals().Exchanges > 500 && p.ledger.Totals().Moved > 20 })
+	waitFor(t, "every connection to be open", func() bool { return l.Waiting() == 0 && p.tracker.Live() >= 97 })
+	waitFor(t, "some traffic", func() bool { return p.tracker.Totals().Exchanges > 500 && p.tracker.Totals().Moved > 20 })
 	begin := time.Now()
 	waitFor(t, "the connections to be old", func() bool { return time.Since(begin) > l.Outlives })
 	l.Finish()
-	totals := p.ledger.Totals()
-	if breaks := p.ledger.Breaks(); len(breaks) > 0 {
+	totals := p.tracker.Totals()
+	if breaks := p.tracker.Breaks(); len(breaks) > 0 {
 		t.Errorf("%d connections broke, first %+v", len(breaks), breaks[0])
 	}
-	if totals.TCP < 100 || totals.UDP < 10 || totals.QUIC < 10 || totals.FailedToOpen > 0 || totals.Misdirected > 0 || totals.Outlived < 97 || p.ledger.Live() != 0 {
-		t.Errorf("%+v with %d left", totals, p.ledger.Live())
+	if totals.TCP < 100 || totals.UDP < 10 || totals.QUIC < 10 || totals.FailedToOpen > 0 || totals.Misdirected > 0 || totals.Outlived < 97 || p.tracker.Live() != 0 {
+		t.Errorf("%+v with %d left", totals, p.tracker.Live())
 	}
-	if stall := p.ledger.Stall(0.5); stall <= 0 || stall > l.Patience {
+	if stall := p.tracker.Stall(0.5); stall <= 0 || stall > l.Patience {
 		t.Errorf("half of the exchanges took at most %s", stall)
 	}
 }
@@ -102,16 +102,16 @@ func TestOnlyDeathExcuses(t *testing.T) {
 		l.Start(t.Context())
 		// All except the three in a hundred that are short.
 		waitFor(t, "the server to have them", func() bool {
-			return l.Waiting() == 0 && p.known() >= 97 && p.ledger.Totals().UDP >= 10 && p.knownQUIC() >= 10
+			return l.Waiting() == 0 && p.known() >= 97 && p.tracker.Totals().UDP >= 10 && p.knownQUIC() >= 10
 		})
 		if died {
-			p.ledger.Died(3)
+			p.tracker.Died(3)
 		}
 		p.serving.Reset()
-		waitFor(t, "the clients to see it", func() bool { return len(p.ledger.Breaks()) >= 110 })
+		waitFor(t, "the clients to see it", func() bool { return len(p.tracker.Breaks()) >= 110 })
 		l.Finish()
 		tcp, udp, quic := 0, 0, 0
-		for _, b := range p.ledger.Breaks() {
+		for _, b := range p.tracker.Breaks() {
 			if b.Excused != died || b.Backend != 3 {
 				t.Fatalf("died: %v; got %+v", died, b)
 			}
@@ -131,28 +131,28 @@ func TestOnlyDeathExcuses(t *testing.T) {
 }
 
 func TestMisdirectedIsWhatAnotherBackendResets(t *testing.T) {
-	ledger := NewLedger(netip.MustParseAddr("10.0.0.2"))
+	tracker := NewTracker(netip.MustParseAddr("10.0.0.2"))
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	c := &Connection{ID: 1, Protocol: "tcp", Client: client}
-	ledger.open(c)
-	if err := ledger.answered(c, Identity{Backend: 3}, 0, 0); err != nil {
+	tracker.open(c)
+	if err := tracker.answered(c, Identity{Backend: 3}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	ledger.ResetBy(3, client, 1)                                  // its own
-	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.2:999"), 1) // for no connection
-	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.9:1234"), 1)
-	if n := ledger.Totals().Misdirected; n != 0 {
+	tracker.ResetBy(3, client, 1)                                  // its own
+	tracker.ResetBy(4, netip.MustParseAddrPort("10.0.0.2:999"), 1) // for no connection
+	tracker.ResetBy(4, netip.MustParseAddrPort("10.0.0.9:1234"), 1)
+	if n := tracker.Totals().Misdirected; n != 0 {
 		t.Errorf("%d packets misdirected, want none", n)
 	}
-	ledger.ResetBy(4, client, 1)
-	if n := ledger.Totals().Misdirected; n != 1 {
+	tracker.ResetBy(4, client, 1)
+	if n := tracker.Totals().Misdirected; n != 1 {
 		t.Errorf("%d packets misdirected, want 1", n)
 	}
-	ledger.end(c, 0, net.ErrClosed)
-	if b := ledger.Breaks(); len(b) != 1 || len(b[0].Resets) != 1 || b[0].Resets[0].Backend != 4 {
+	tracker.end(c, 0, net.ErrClosed)
+	if b := tracker.Breaks(); len(b) != 1 || len(b[0].Resets) != 1 || b[0].Resets[0].Backend != 4 {
 		t.Errorf("the break does not name who reset it: %+v", b)
 	}
-	if err := ledger.answered(c, Identity{Backend: 4}, 0, 0); !errors.Is(err, ErrOtherBackend) {
+	if err := tracker.answered(c, Identity{Backend: 4}, 0, 0); !errors.Is(err, ErrOtherBackend) {
 		t.Errorf("an answer of another backend: %v", err)
 	}
 }
@@ -174,32 +174,32 @@ func TestAnswerersExcuse(t *testing.T) {
 		"one that came back":        {[]int{3}, []int{3}, []int{3}, false, true},
 		"it began after the return": {[]int{3}, []int{3}, []int{3}, true, false},
 	} {
-		ledger := NewLedger(client.Addr())
+		tracker := NewTracker(client.Addr())
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client}
 		if !c.late {
 			connection.Began = time.Now()
 		}
 		for _, backend := range c.dead {
-			ledger.Died(backend)
+			tracker.Died(backend)
 		}
 		for _, backend := range c.back {
-			ledger.Returned(backend)
+			tracker.Returned(backend)
 		}
 		if c.late {
 			connection.Began = time.Now()
 		}
 		for _, backend := range c.answered {
-			ledger.AnsweredBy(backend, client.Addr(), client, 100*uint32(backend))
+			tracker.AnsweredBy(backend, client.Addr(), client, 100*uint32(backend))
 		}
-		ledger.open(connection)
-		ledger.end(connection, 0, net.ErrClosed)
-		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused != c.want {
+		tracker.open(connection)
+		tracker.end(connection, 0, net.ErrClosed)
+		if b := tracker.Breaks(); len(b) != 1 || b[0].Excused != c.want {
 			t.Errorf("%s: %+v, want excused %v", name, b, c.want)
 		}
 		next := &Connection{ID: 2, Protocol: "tcp", Client: client, Began: time.Now()}
-		ledger.open(next)
-		ledger.end(next, 0, net.ErrClosed)
-		if ledger.Breaks()[1].Excused {
+		tracker.open(next)
+		tracker.end(next, 0, net.ErrClosed)
+		if tracker.Breaks()[1].Excused {
 			t.Errorf("%s: the next connection of the port is excused, too", name)
 		}
 	}
@@ -231,9 +231,9 @@ func TestChangedBytesAreFound(t *testing.T) {
 		l := p.load(81)
 		l.Flows, l.QUICs, l.Patience = 0, 0, 5*time.Second // for connections that the change has left without an answer
 		l.Start(t.Context())
-		waitFor(t, "a break", func() bool { return len(p.ledger.Breaks()) > 0 })
+		waitFor(t, "a break", func() bool { return len(p.tracker.Breaks()) > 0 })
 		l.Finish()
-		if b := p.ledger.Breaks()[0]; b.What != "wrong data" || b.Excused || !strings.Contains(b.Detail, "wrong data") {
+		if b := p.tracker.Breaks()[0]; b.What != "wrong data" || b.Excused || !strings.Contains(b.Detail, "wrong data") {
 			t.Errorf("%s: a changed byte was seen as %+v", direction, b)
 		}
 	}

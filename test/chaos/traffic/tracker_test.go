@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// The ledger may learn which backend answered a SYN after the connection has broken. Then that
+// The tracker may learn which backend answered a SYN after the connection has broken. Then that
 // backend's death before the break counts, even if it has come back since, and no later death does.
 func TestAnswersReadLate(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	for name, c := range map[string]struct {
-		before, after func(*Ledger)
+		before, after func(*Tracker)
 		want          bool
 	}{
-		"dead before":              {func(l *Ledger) { l.Died(3) }, func(*Ledger) {}, true},
-		"dead before, and back":    {func(l *Ledger) { l.Died(3) }, func(l *Ledger) { l.Returned(3) }, true},
-		"dead afterwards":          {func(*Ledger) {}, func(l *Ledger) { l.Died(3) }, false},
-		"dead afterwards and back": {func(*Ledger) {}, func(l *Ledger) { l.Died(3); l.Returned(3) }, false},
+		"dead before":              {func(l *Tracker) { l.Died(3) }, func(*Tracker) {}, true},
+		"dead before, and back":    {func(l *Tracker) { l.Died(3) }, func(l *Tracker) { l.Returned(3) }, true},
+		"dead afterwards":          {func(*Tracker) {}, func(l *Tracker) { l.Died(3) }, false},
+		"dead afterwards and back": {func(*Tracker) {}, func(l *Tracker) { l.Died(3); l.Returned(3) }, false},
 	} {
-		ledger := NewLedger(client.Addr())
+		tracker := NewTracker(client.Addr())
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
-		c.before(ledger)
-		ledger.open(connection)
-		ledger.end(connection, 0, net.ErrClosed)
-		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused {
+		c.before(tracker)
+		tracker.open(connection)
+		tracker.end(connection, 0, net.ErrClosed)
+		if b := tracker.Breaks(); len(b) != 1 || b[0].Excused {
 			t.Errorf("%s: excused before anybody is known to have answered: %+v", name, b)
 		}
-		ledger.AnsweredBy(3, client.Addr(), client, 300)
-		c.after(ledger)
-		if b := ledger.Breaks(); b[0].Excused != c.want {
+		tracker.AnsweredBy(3, client.Addr(), client, 300)
+		c.after(tracker)
+		if b := tracker.Breaks(); b[0].Excused != c.want {
 			t.Errorf("%s: excused %v, want %v", name, b[0].Excused, c.want)
 		}
 	}
@@ -42,26 +42,26 @@ func TestAnswersReadLate(t *testing.T) {
 // had answered.
 func TestStraysSayWhoAnswered(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
-	ledger := NewLedger(client.Addr())
+	tracker := NewTracker(client.Addr())
 	var told []Stray
-	ledger.OnStray(func(s Stray) { told = append(told, s) })
+	tracker.OnStray(func(s Stray) { told = append(told, s) })
 	began := time.Now()
-	ledger.AnsweredBy(4, client.Addr(), client, 100*uint32(4))
-	ledger.AnsweredBy(3, client.Addr(), client, 100*uint32(3))
-	ledger.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: began})
-	ledger.accepted("tcp", client, client.Addr(), Identity{Backend: 4})
-	ledger.ResetBy(4, client, 1)
+	tracker.AnsweredBy(4, client.Addr(), client, 100*uint32(4))
+	tracker.AnsweredBy(3, client.Addr(), client, 100*uint32(3))
+	tracker.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: began})
+	tracker.accepted("tcp", client, client.Addr(), Identity{Backend: 4})
+	tracker.ResetBy(4, client, 1)
 	if len(told) != 0 {
 		t.Errorf("a reset of the backend that has the connection is misdirected: %+v", told)
 	}
-	ledger.accepted("tcp", client, client.Addr(), Identity{Backend: 6})
-	ledger.accepted("tcp", client, client.Addr(), Identity{Backend: 4})
-	ledger.ResetBy(6, client, 1)
+	tracker.accepted("tcp", client, client.Addr(), Identity{Backend: 6})
+	tracker.accepted("tcp", client, client.Addr(), Identity{Backend: 4})
+	tracker.ResetBy(6, client, 1)
 	if len(told) != 0 {
 		t.Errorf("a reset of a backend that has accepted the connection, too, is misdirected: %+v", told)
 	}
-	ledger.ResetBy(5, client, 1)
-	list := ledger.Strays()
+	tracker.ResetBy(5, client, 1)
+	list := tracker.Strays()
 	if len(list) != 1 || !reflect.DeepEqual(list, told) {
 		t.Fatalf("strays %+v, and told of %+v", list, told)
 	}
@@ -78,18 +78,18 @@ func TestResetsTellWhoOpened(t *testing.T) {
 		acknowledged uint32
 		want         int // misdirected packets
 	}{"of the one that died": {301, 0}, "of the one that lives": {401, 1}, "of nobody": {501, 1}} {
-		ledger := NewLedger(client.Addr())
+		tracker := NewTracker(client.Addr())
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
-		ledger.AnsweredBy(3, client.Addr(), client, 300)
-		ledger.Died(3)
-		ledger.AnsweredBy(4, client.Addr(), client, 400)
-		ledger.open(connection)
-		ledger.ResetBy(5, client, c.acknowledged)
-		ledger.end(connection, 0, net.ErrClosed)
-		if n := ledger.Totals().Misdirected; n != c.want {
+		tracker.AnsweredBy(3, client.Addr(), client, 300)
+		tracker.Died(3)
+		tracker.AnsweredBy(4, client.Addr(), client, 400)
+		tracker.open(connection)
+		tracker.ResetBy(5, client, c.acknowledged)
+		tracker.end(connection, 0, net.ErrClosed)
+		if n := tracker.Totals().Misdirected; n != c.want {
 			t.Errorf("%s: %d packets misdirected, want %d", name, n, c.want)
 		}
-		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused != (c.want == 0) {
+		if b := tracker.Breaks(); len(b) != 1 || b[0].Excused != (c.want == 0) {
 			t.Errorf("%s: %+v", name, b)
 		}
 	}
@@ -99,27 +99,27 @@ func TestResetsTellWhoOpened(t *testing.T) {
 // connection: it tells nothing of that one, but later resets do.
 func TestResetsOfTheConnectionBefore(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
-	ledger := NewLedger(client.Addr())
+	tracker := NewTracker(client.Addr())
 	before := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now().Add(-readLate)}
-	ledger.answerers[client.Port()] = []synAck{{3, 300, before.Began.Add(time.Millisecond), false}}
-	ledger.open(before)
+	tracker.answerers[client.Port()] = []synAck{{3, 300, before.Began.Add(time.Millisecond), false}}
+	tracker.open(before)
 	before.Opened = before.Opened.Add(-readLate)
-	ledger.Died(3)
+	tracker.Died(3)
 	next := &Connection{ID: 2, Protocol: "tcp", Client: client, Began: time.Now()}
-	ledger.AnsweredBy(4, client.Addr(), client, 100*uint32(4))
-	ledger.end(before, 0, net.ErrClosed)
-	ledger.open(next)
-	ledger.ResetBy(5, client, 1)
-	if n := ledger.Totals().Misdirected; n != 0 {
+	tracker.AnsweredBy(4, client.Addr(), client, 100*uint32(4))
+	tracker.end(before, 0, net.ErrClosed)
+	tracker.open(next)
+	tracker.ResetBy(5, client, 1)
+	if n := tracker.Totals().Misdirected; n != 0 {
 		t.Errorf("%d packets misdirected, want none: they were of the connection before", n)
 	}
-	if got := ledger.whoAnswered(next); !slices.Equal(got, []int{4}) {
+	if got := tracker.whoAnswered(next); !slices.Equal(got, []int{4}) {
 		t.Errorf("%v answered the next connection, want backend 4", got)
 	}
 	later := &Connection{ID: 3, Protocol: "tcp", Client: client, Began: time.Now().Add(stillUnderWay)}
-	ledger.open(later)
-	ledger.ResetBy(5, client, 1)
-	if n := ledger.Totals().Misdirected; n != 1 {
+	tracker.open(later)
+	tracker.ResetBy(5, client, 1)
+	if n := tracker.Totals().Misdirected; n != 1 {
 		t.Errorf("%d packets of a later connection misdirected, want 1", n)
 	}
 }
@@ -138,17 +138,17 @@ func TestEnds(t *testing.T) {
 		"two":                 {nil, []uint16{4, 3}, []int{3, 4}},
 		"another one, before": {[]uint16{4}, []uint16{3}, []int{3}},
 	} {
-		ledger := NewLedger(client.Addr())
+		tracker := NewTracker(client.Addr())
 		for _, backend := range c.before {
-			ledger.accepted("tcp", client, client.Addr(), Identity{Backend: backend})
+			tracker.accepted("tcp", client, client.Addr(), Identity{Backend: backend})
 		}
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
 		for _, backend := range c.accepted {
-			ledger.accepted("tcp", client, client.Addr(), Identity{Backend: backend})
+			tracker.accepted("tcp", client, client.Addr(), Identity{Backend: backend})
 		}
-		ledger.open(connection)
-		ledger.end(connection, 0, net.ErrClosed)
-		if b := ledger.Breaks(); len(b) != 1 || !slices.Equal(b[0].Ends, c.want) {
+		tracker.open(connection)
+		tracker.end(connection, 0, net.ErrClosed)
+		if b := tracker.Breaks(); len(b) != 1 || !slices.Equal(b[0].Ends, c.want) {
 			t.Errorf("%s: %+v, want ends at %v", name, b, c.want)
 		}
 	}
@@ -157,17 +157,17 @@ func TestEnds(t *testing.T) {
 // A QUIC packet is misdirected if its connection ID belongs to another backend that has lived since
 // it issued the ID.
 func TestMisdirectedIsWhatNamesAnotherBackend(t *testing.T) {
-	ledger := NewLedger(netip.MustParseAddr("10.0.0.2"))
-	ledger.named("before", Identity{Backend: 3})
-	ledger.gotQUIC("before", Identity{Backend: 3})
-	ledger.gotQUIC("nobody's", Identity{Backend: 4})
-	if n := ledger.Totals().Misdirected; n != 0 {
+	tracker := NewTracker(netip.MustParseAddr("10.0.0.2"))
+	tracker.named("before", Identity{Backend: 3})
+	tracker.gotQUIC("before", Identity{Backend: 3})
+	tracker.gotQUIC("nobody's", Identity{Backend: 4})
+	if n := tracker.Totals().Misdirected; n != 0 {
 		t.Errorf("%d packets misdirected, want none", n)
 	}
-	ledger.gotQUIC("before", Identity{Backend: 4})
-	ledger.Died(3)
-	ledger.gotQUIC("before", Identity{Backend: 4})
-	if totals := ledger.Totals(); totals.Misdirected != 1 || totals.Astray["quic"] != 1 {
+	tracker.gotQUIC("before", Identity{Backend: 4})
+	tracker.Died(3)
+	tracker.gotQUIC("before", Identity{Backend: 4})
+	if totals := tracker.Totals(); totals.Misdirected != 1 || totals.Astray["quic"] != 1 {
 		t.Errorf("%d packets misdirected %v, want the one of before the death", totals.Misdirected, totals.Astray)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Ledger knows every connection of a run, its backend and how it ended, from both of its ends.
-type Ledger struct {
+// Tracker knows every connection of a run, its backend and how it ended, from both of its ends.
+type Tracker struct {
 	client netip.Addr
 	vip    netip.Addr // zero: nothing is redirected
 	broke  func(Break)
@@ -124,117 +124,117 @@ type Break struct {
 	Answered []int // TCP: the backends that answered its SYN
 }
 
-// NewLedger returns an empty ledger of the client with that address.
-func NewLedger(client netip.Addr) *Ledger {
-	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{}, served: map[uint64]*remains{},
+// NewTracker returns an empty tracker of the client with that address.
+func NewTracker(client netip.Addr) *Tracker {
+	return &Tracker{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{}, served: map[uint64]*remains{},
 		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]synAck{}, lost: map[uint16]time.Time{}, names: map[string]name{}, absences: map[int][]absence{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
 }
 
 // OnBreak sets a function that is called with every connection that breaks from now on. It must not
-// wait or call the ledger.
-func (l *Ledger) OnBreak(f func(Break)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.broke = f
+// wait or call the tracker.
+func (t *Tracker) OnBreak(f func(Break)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broke = f
 }
 
 // OnStray sets a function that is called with every packet that goes astray from now on. It must
-// not wait or call the ledger.
-func (l *Ledger) OnStray(f func(Stray)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.astray = f
+// not wait or call the tracker.
+func (t *Tracker) OnStray(f func(Stray)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.astray = f
 }
 
 // Died notes that a backend dies or is removed, and its connections with it.
-func (l *Ledger) Died(backend int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.dead(backend) {
-		l.absences[backend] = append(l.absences[backend], absence{from: time.Now()})
+func (t *Tracker) Died(backend int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.dead(backend) {
+		t.absences[backend] = append(t.absences[backend], absence{from: time.Now()})
 	}
 }
 
 // Returned notes that a backend is back. Connections that began before have ended, also those from
 // a director that had not yet learned that the backend was gone.
-func (l *Ledger) Returned(backend int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if list := l.absences[backend]; l.dead(backend) {
+func (t *Tracker) Returned(backend int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if list := t.absences[backend]; t.dead(backend) {
 		list[len(list)-1].until = time.Now()
 	}
 }
 
 // Live returns how many TCP connections are established.
-func (l *Ledger) Live() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.live
+func (t *Tracker) Live() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.live
 }
 
 // Totals returns the counts so far.
-func (l *Ledger) Totals() Totals {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	totals := l.totals
-	totals.Astray = maps.Clone(l.totals.Astray)
+func (t *Tracker) Totals() Totals {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	totals := t.totals
+	totals.Astray = maps.Clone(t.totals.Astray)
 	return totals
 }
 
 // Breaks returns the connections that broke so far, in order.
-func (l *Ledger) Breaks() []Break {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := make([]Break, len(l.broken))
-	for i, b := range l.broken {
+func (t *Tracker) Breaks() []Break {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := make([]Break, len(t.broken))
+	for i, b := range t.broken {
 		// The packets of backends may have been read after the client saw them.
 		list[i] = b
 		c := &b.Connection
-		if latest := l.byPort[b.Client.Port()]; latest != nil && latest.ID == b.ID {
+		if latest := t.byPort[b.Client.Port()]; latest != nil && latest.ID == b.ID {
 			c = latest
 			list[i].Resets = c.resets
 		}
-		list[i].Answered = l.whoAnswered(c)
-		list[i].Excused = b.Excused || b.What != wrongData && b.Backend < 0 && l.excused(c, b.At)
+		list[i].Answered = t.whoAnswered(c)
+		list[i].Excused = b.Excused || b.What != wrongData && b.Backend < 0 && t.excused(c, b.At)
 	}
 	return list
 }
 
 // Stall returns the longest time of the given share of all exchanges.
-func (l *Ledger) Stall(share float64) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stalls.quantile(share)
+func (t *Tracker) Stall(share float64) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stalls.quantile(share)
 }
 
 // diedSince reports whether a backend is dead, or was dead after that time.
-func (l *Ledger) diedSince(backend int, since time.Time) bool {
-	return l.diedBetween(backend, since, time.Now(), false)
+func (t *Tracker) diedSince(backend int, since time.Time) bool {
+	return t.diedBetween(backend, since, time.Now(), false)
 }
 
 // diedBetween reports whether a backend was dead or removed at some time between two. Only the end
 // of its host ends redirected connections.
-func (l *Ledger) diedBetween(backend int, since, until time.Time, redirected bool) bool {
-	return slices.ContainsFunc(l.absences[backend], func(a absence) bool {
+func (t *Tracker) diedBetween(backend int, since, until time.Time, redirected bool) bool {
+	return slices.ContainsFunc(t.absences[backend], func(a absence) bool {
 		return !(redirected && a.removed) && !a.from.After(until) && (a.until.IsZero() || a.until.After(since))
 	})
 }
 
 // dead reports whether a backend is dead.
-func (l *Ledger) dead(backend int) bool {
-	list := l.absences[backend]
+func (t *Tracker) dead(backend int) bool {
+	list := t.absences[backend]
 	return len(list) > 0 && list[len(list)-1].until.IsZero()
 }
 
 // excused reports whether a connection's backend died after the connection began and before it
 // ended. A client may have got answers of a backend that never accepted its connection.
-func (l *Ledger) excused(c *Connection, end time.Time) bool {
-	if backend := l.backend(c); backend >= 0 {
-		return l.diedBetween(backend, c.Began, end, l.isRedirected(c))
+func (t *Tracker) excused(c *Connection, end time.Time) bool {
+	if backend := t.backend(c); backend >= 0 {
+		return t.diedBetween(backend, c.Began, end, t.isRedirected(c))
 	}
-	answered := l.whoAnswered(c)
+	answered := t.whoAnswered(c)
 	return len(answered) > 0 &&
-		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedBetween(backend, c.Began, end, false) })
+		!slices.ContainsFunc(answered, func(backend int) bool { return !t.diedBetween(backend, c.Began, end, false) })
 }
 
 // readLate is how long after a SYN-ACK opened a connection the watcher at its sender may read it.
@@ -242,9 +242,9 @@ const readLate = 500 * time.Millisecond
 
 // whoAnswered are the backends that answered a connection's SYN, without those of the port's
 // previous and next connections.
-func (l *Ledger) whoAnswered(c *Connection) []int {
+func (t *Tracker) whoAnswered(c *Connection) []int {
 	var list []int
-	for _, a := range l.answerers[c.Client.Port()] {
+	for _, a := range t.answerers[c.Client.Port()] {
 		late := !c.Opened.IsZero() && a.at.After(c.Opened.Add(readLate))
 		if c.Protocol == "tcp" && a.at.After(c.Began) && !late && !slices.Contains(list, a.backend) {
 			list = append(list, a.backend)
@@ -254,8 +254,8 @@ func (l *Ledger) whoAnswered(c *Connection) []int {
 }
 
 // noteOpener notes the backend that opened a connection, by the number that a packet acknowledges.
-func (l *Ledger) noteOpener(c *Connection, acknowledged uint32) {
-	for _, a := range l.answerers[c.Client.Port()] {
+func (t *Tracker) noteOpener(c *Connection, acknowledged uint32) {
+	for _, a := range t.answerers[c.Client.Port()] {
 		if a.seq+1 == acknowledged && a.at.After(c.Began) {
 			c.opened, c.opener = true, a.backend
 		}
@@ -263,11 +263,11 @@ func (l *Ledger) noteOpener(c *Connection, acknowledged uint32) {
 }
 
 // backend returns a connection's backend, if one of its ends or its packets have told it.
-func (l *Ledger) backend(c *Connection) int {
+func (t *Tracker) backend(c *Connection) int {
 	if c.known {
 		return int(c.who.Backend)
 	}
-	for _, a := range slices.Backward(l.acceptors[acceptedFrom{c.Protocol, c.Client}]) {
+	for _, a := range slices.Backward(t.acceptors[acceptedFrom{c.Protocol, c.Client}]) {
 		if a.at.After(c.Began) {
 			return int(a.who.Backend)
 		}
@@ -279,9 +279,9 @@ func (l *Ledger) backend(c *Connection) int {
 }
 
 // ends are the backends that have accepted a connection.
-func (l *Ledger) ends(c *Connection) map[int]bool {
+func (t *Tracker) ends(c *Connection) map[int]bool {
 	ends := map[int]bool{}
-	for _, a := range l.acceptors[acceptedFrom{c.Protocol, c.Client}] {
+	for _, a := range t.acceptors[acceptedFrom{c.Protocol, c.Client}] {
 		if a.at.After(c.Began) {
 			ends[int(a.who.Backend)] = true
 		}
@@ -291,37 +291,37 @@ func (l *Ledger) ends(c *Connection) map[int]bool {
 
 // accepted notes the backend of a client's connection, and the address there. With full NAT servers
 // see a director's address, and tell nothing.
-func (l *Ledger) accepted(protocol string, client netip.AddrPort, at netip.Addr, who Identity) {
-	if _, own := l.clientPort(client); protocol == "tcp" && !own {
+func (t *Tracker) accepted(protocol string, client netip.AddrPort, at netip.Addr, who Identity) {
+	if _, own := t.clientPort(client); protocol == "tcp" && !own {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	from := acceptedFrom{protocol, netip.AddrPortFrom(client.Addr().Unmap(), client.Port())}
-	l.acceptors[from] = append(lately(l.acceptors[from]), acceptance{who, time.Now(), l.redirected(protocol, at)})
+	t.acceptors[from] = append(lately(t.acceptors[from]), acceptance{who, time.Now(), t.redirected(protocol, at)})
 }
 
 // clientPort returns a port if it is a client's own: with full NAT the server sees
 // the director's.
-func (l *Ledger) clientPort(a netip.AddrPort) (uint16, bool) {
-	return a.Port(), a.Addr().Unmap() == l.client
+func (t *Tracker) clientPort(a netip.AddrPort) (uint16, bool) {
+	return a.Port(), a.Addr().Unmap() == t.client
 }
 
 // named notes a connection ID that a server issues.
-func (l *Ledger) named(id string, who Identity) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.names[id] = name{who, time.Now()}
+func (t *Tracker) named(id string, who Identity) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.names[id] = name{who, time.Now()}
 }
 
 // gotQUIC notes the backend to which a packet with a connection ID came. It is misdirected if the
 // ID belongs to another backend that has lived since.
-func (l *Ledger) gotQUIC(id string, who Identity) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, known := l.names[id]
-	if known && n.who.Backend != who.Backend && !l.diedSince(int(n.who.Backend), n.at) {
-		l.misdirected(Stray{Connection: Connection{Protocol: "quic", Began: n.at}, Backend: int(n.who.Backend), CameTo: int(who.Backend)})
+func (t *Tracker) gotQUIC(id string, who Identity) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, known := t.names[id]
+	if known && n.who.Backend != who.Backend && !t.diedSince(int(n.who.Backend), n.at) {
+		t.misdirected(Stray{Connection: Connection{Protocol: "quic", Began: n.at}, Backend: int(n.who.Backend), CameTo: int(who.Backend)})
 	}
 }
 
@@ -338,33 +338,33 @@ type Stray struct {
 const mostStrays = 100
 
 // misdirected counts a packet.
-func (l *Ledger) misdirected(s Stray) {
-	l.totals.Misdirected++
-	l.totals.Astray[s.Protocol]++
-	if len(l.strays) < mostStrays {
+func (t *Tracker) misdirected(s Stray) {
+	t.totals.Misdirected++
+	t.totals.Astray[s.Protocol]++
+	if len(t.strays) < mostStrays {
 		s.At = time.Now()
-		l.strays = append(l.strays, s)
-		l.astray(s)
+		t.strays = append(t.strays, s)
+		t.astray(s)
 	}
 }
 
 // Strays returns the first misdirected packets.
-func (l *Ledger) Strays() []Stray {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.strays)
+func (t *Tracker) Strays() []Stray {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.strays)
 }
 
 // AnsweredBy notes that a backend answered the SYN of a client's port from one of its
 // addresses, with its own sequence number.
-func (l *Ledger) AnsweredBy(backend int, at netip.Addr, client netip.AddrPort, seq uint32) {
-	port, own := l.clientPort(client)
+func (t *Tracker) AnsweredBy(backend int, at netip.Addr, client netip.AddrPort, seq uint32) {
+	port, own := t.clientPort(client)
 	if !own {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.answerers[port] = append(lately(l.answerers[port]), synAck{backend, seq, time.Now(), l.redirected("tcp", at)})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.answerers[port] = append(lately(t.answerers[port]), synAck{backend, seq, time.Now(), t.redirected("tcp", at)})
 }
 
 // lately makes room for one more.
@@ -379,25 +379,25 @@ const stillUnderWay = time.Second
 // the connection, that tells whose SYN-ACK the client has taken. If another backend has the
 // connection, the rejected packet came to a host without that connection, unless this backend had
 // accepted it, too, and ends its own end.
-func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
-	port, own := l.clientPort(client)
+func (t *Tracker) ResetBy(backend int, client netip.AddrPort, seq uint32) {
+	port, own := t.clientPort(client)
 	if !own {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.byPort[port]
-	if c != nil && l.backend(c) < 0 {
-		l.noteOpener(c, seq)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byPort[port]
+	if c != nil && t.backend(c) < 0 {
+		t.noteOpener(c, seq)
 	}
-	if c == nil || l.backend(c) == backend || l.ends(c)[backend] || l.excused(c, time.Now()) {
+	if c == nil || t.backend(c) == backend || t.ends(c)[backend] || t.excused(c, time.Now()) {
 		return
 	}
 	// Answers to the port's previous connection are no loss.
-	if end, ended := l.lost[port]; ended && c.Began.Before(end.Add(stillUnderWay)) {
+	if end, ended := t.lost[port]; ended && c.Began.Before(end.Add(stillUnderWay)) {
 		return
 	}
-	l.misdirected(Stray{Connection: *c, Backend: l.backend(c), CameTo: backend, Answered: l.whoAnswered(c)})
+	t.misdirected(Stray{Connection: *c, Backend: t.backend(c), CameTo: backend, Answered: t.whoAnswered(c)})
 	if len(c.resets) < maxResets {
 		c.resets = append(c.resets, Reset{time.Now(), backend})
 	}
@@ -407,11 +407,11 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
 const maxResets = 8
 
 // gotDatagram notes the backend to which a flow's datagram came.
-func (l *Ledger) gotDatagram(id uint64, who Identity) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.byID[id]
-	if c != nil && c.known && c.who != who && !l.diedSince(int(c.who.Backend), c.Began) {
-		l.misdirected(Stray{Connection: *c, Backend: int(c.who.Backend), CameTo: int(who.Backend)})
+func (t *Tracker) gotDatagram(id uint64, who Identity) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byID[id]
+	if c != nil && c.known && c.who != who && !t.diedSince(int(c.who.Backend), c.Began) {
+		t.misdirected(Stray{Connection: *c, Backend: int(c.who.Backend), CameTo: int(who.Backend)})
 	}
 }
