@@ -37,8 +37,8 @@ type Machine struct {
 
 	remote          Packet        // the last packet; zero before the first, or long after the last
 	heard           time.Time     // when that was; zero: never
-	claim           Packet        // the last packet since then that is in doubt; see doubts
-	claimed         time.Time     // when that was; zero: there is none
+	doubtful        Packet        // the last packet since then that is in doubt; see doubts
+	doubtfulAt      time.Time     // when that was; zero: there is none
 	sent            time.Time     // when the last packet was sent
 	next            time.Time     // when the next packet is due, if they are sent periodically
 	wait            time.Duration // what next was computed from
@@ -82,10 +82,10 @@ func (m *Machine) Discriminator() uint32 { return m.local }
 func (m *Machine) Receive(now time.Time, p Packet) Discard {
 	p.Auth = nil // it is a part of the receiver's buffer
 	if m.doubts(p) {
-		m.claim, m.claimed = p, now
+		m.doubtful, m.doubtfulAt = p, now
 		return DiscardDoubted
 	}
-	m.remote, m.heard, m.claimed = p, now, time.Time{}
+	m.remote, m.heard, m.doubtfulAt = p, now, time.Time{}
 	if p.Final && m.poll {
 		m.endPoll()
 	}
@@ -233,7 +233,7 @@ func (m *Machine) Advance(now time.Time) {
 	if m.heard.IsZero() || now.Sub(m.heard) < m.Detection() {
 		return
 	}
-	if !m.claimed.IsZero() {
+	if !m.doubtfulAt.IsZero() {
 		m.believe(now)
 		return
 	}
@@ -250,8 +250,8 @@ func (m *Machine) Advance(now time.Time) {
 // was Down before. A packet that says that the session is switched off counts as silence, which is
 // a failure: else a host that knows two addresses could hide a real failure.
 func (m *Machine) believe(now time.Time) {
-	unsaid := m.state == Up && m.claim.State == AdminDown
-	m.remote, m.heard, m.claimed = m.claim, m.claimed, time.Time{}
+	unsaid := m.state == Up && m.doubtful.State == AdminDown
+	m.remote, m.heard, m.doubtfulAt = m.doubtful, m.doubtfulAt, time.Time{}
 	m.poll, m.pollAgain = false, false // the poll was for another session
 	m.enter(Down, NeighborDown)
 	if unsaid {
@@ -268,7 +268,7 @@ func (m *Machine) believe(now time.Time) {
 // demand mode, must not silence this end for good.
 func (m *Machine) forget() {
 	m.remote = Packet{State: Down, RequiredRx: time.Microsecond} // bfd.RemoteMinRxInterval begins as 1 (6.8.1)
-	m.heard, m.claimed = time.Time{}, time.Time{}
+	m.heard, m.doubtfulAt = time.Time{}, time.Time{}
 	m.poll, m.pollAgain = false, false
 }
 

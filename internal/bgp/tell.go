@@ -29,7 +29,7 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 	ended := make(chan struct{})
 	defer close(ended)
 	heard := receive(c, p, ended)
-	others := &claims{want: w, heard: make(chan claim), ended: ended}
+	others := &reconnects{want: w, heard: make(chan reconnect), ended: ended}
 	defer func() {
 		if other := others.rest(); other != nil {
 			s.before = other

@@ -22,43 +22,43 @@ func (v *validation) serviceNames() {
 	}
 }
 
-// place is an address and protocol in a segment.
-type place struct {
+// portSpace is an address and protocol in a segment.
+type portSpace struct {
 	segment  Segment
 	address  netip.Addr
 	protocol Protocol
 }
 
-func (p place) compare(o place) int {
+func (p portSpace) compare(o portSpace) int {
 	return cmp.Or(cmp.Compare(p.segment.Key(), o.segment.Key()), p.address.Compare(o.address),
 		cmp.Compare(p.protocol, o.protocol))
 }
 
-// claim is a range of ports at a place, and the service that has it.
-type claim struct {
-	place
+// portSpan is a range of ports of a port space, and the service that has it.
+type portSpan struct {
+	portSpace
 	first, last      int
 	service, backend int
 }
 
-func newClaim(at place, r PortRange) claim {
+func newPortSpan(at portSpace, r PortRange) portSpan {
 	if r.All() {
-		return claim{place: at, first: 0, last: 65535}
+		return portSpan{portSpace: at, first: 0, last: 65535}
 	}
-	return claim{place: at, first: int(r.First), last: int(r.Last)}
+	return portSpan{portSpace: at, first: int(r.First), last: int(r.Last)}
 }
 
-func (c claim) contains(o claim) bool { return c.first <= o.first && o.last <= c.last }
+func (c portSpan) contains(o portSpan) bool { return c.first <= o.first && o.last <= c.last }
 
-// sweep calls clash for claims that share a port of a place: for each, with the
+// sweep calls clash for spans that share a port of a port space: for each, with the
 // smallest of those that begin before it.
-func sweep(claims []claim, clash func(outer, inner claim)) {
-	slices.SortStableFunc(claims, func(a, b claim) int {
-		return cmp.Or(a.compare(b.place), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
+func sweep(spans []portSpan, clash func(outer, inner portSpan)) {
+	slices.SortStableFunc(spans, func(a, b portSpan) int {
+		return cmp.Or(a.compare(b.portSpace), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
 	})
-	var open []claim
-	for _, c := range claims {
-		for n := len(open); n > 0 && (open[n-1].place != c.place || open[n-1].last < c.first); n-- {
+	var open []portSpan
+	for _, c := range spans {
+		for n := len(open); n > 0 && (open[n-1].portSpace != c.portSpace || open[n-1].last < c.first); n-- {
 			open = open[:n-1]
 		}
 		if len(open) > 0 {
@@ -71,22 +71,22 @@ func sweep(claims []claim, clash func(outer, inner claim)) {
 // ports checks that every packet has one service. The most specific of nested ranges wins; equal
 // ranges, and those that overlap in part, have no winner.
 func (v *validation) ports() {
-	var claims []claim
+	var spans []portSpan
 	for i, s := range v.config.Services {
 		if s.VIP.IsValid() && s.Port.First <= s.Port.Last {
-			c := newClaim(place{s.Segment, s.VIP, s.Protocol}, s.Port)
+			c := newPortSpan(portSpace{s.Segment, s.VIP, s.Protocol}, s.Port)
 			c.service = i
-			claims = append(claims, c)
+			spans = append(spans, c)
 		}
 	}
-	sweep(claims, func(outer, inner claim) {
+	sweep(spans, func(outer, inner portSpan) {
 		if !outer.contains(inner) || inner.contains(outer) {
 			v.portsOverlap(outer, inner)
 		}
 	})
 }
 
-func (v *validation) portsOverlap(a, b claim) {
+func (v *validation) portsOverlap(a, b portSpan) {
 	if a.service > b.service {
 		a, b = b, a
 	}
@@ -233,7 +233,7 @@ func (v *validation) ownAddresses() {
 // at an address and port whose replies are translated: its own replies would be translated, too.
 // Several VIPs whose connections are redirected may have the same backends.
 func (v *validation) replies() {
-	var claims []claim
+	var spans []portSpan
 	for i := range v.config.Services {
 		s := &v.config.Services[i]
 		for j := range s.Backends {
@@ -241,19 +241,19 @@ func (v *validation) replies() {
 			if !s.repliesBy(b) && !b.RedirectsIn(s) || !b.Address.IsValid() {
 				continue
 			}
-			c := newClaim(place{b.segmentIn(s), b.Address, s.Protocol}, b.portsIn(s))
+			c := newPortSpan(portSpace{b.segmentIn(s), b.Address, s.Protocol}, b.portsIn(s))
 			c.service, c.backend = i, j
-			claims = append(claims, c)
+			spans = append(spans, c)
 		}
 	}
-	sweep(claims, v.repliesClash)
+	sweep(spans, v.repliesClash)
 }
 
 // repliesBy reports whether directors translate what a backend sends, by its address and port
 // alone.
 func (s *Service) repliesBy(b *Backend) bool { return b.ModeIn(*s) == NAT && !s.SNAT }
 
-func (v *validation) repliesClash(a, b claim) {
+func (v *validation) repliesClash(a, b portSpan) {
 	if a.service == b.service {
 		return // already said: the backend is there twice
 	}
@@ -282,8 +282,8 @@ func (v *validation) repliesClash(a, b claim) {
 		second.Backends[b.backend].Address, second.Protocol, portsText(a, b), first.Name, second.Name)
 }
 
-// portsText names the ports that two claims share.
-func portsText(a, b claim) string {
+// portsText names the ports that two spans share.
+func portsText(a, b portSpan) string {
 	first, last := max(a.first, b.first), min(a.last, b.last)
 	if first == 0 {
 		return PortRange{}.String()

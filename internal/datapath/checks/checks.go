@@ -39,7 +39,7 @@ type Ways struct {
 
 	mu        sync.Mutex
 	device    *checkDevice // nil: it was not needed yet, or cannot be made
-	claims    *claims      // nil: they were not needed yet
+	bindings  *bindings    // nil: they were not needed yet
 	confirmed confirmed
 	problem   string // why there is no device, as it was logged last
 	ways      map[model.Target]*checkWay
@@ -82,8 +82,8 @@ func (c *Ways) Set(checks []model.Check) {
 			_ = c.device.ways.Delete(w.number) // it may not have been written yet
 		}
 	}
-	if c.claims != nil {
-		c.claims.forget(func(vip netip.Addr) bool { return vips[vip] })
+	if c.bindings != nil {
+		c.bindings.forget(func(vip netip.Addr) bool { return vips[vip] })
 	}
 }
 
@@ -104,8 +104,8 @@ func (c *Ways) open() bool {
 }
 
 func (c *Ways) make() (err error) {
-	if c.claims == nil {
-		if c.claims, err = openClaims(); err != nil {
+	if c.bindings == nil {
+		if c.bindings, err = openBindings(); err != nil {
 			return err
 		}
 	}
@@ -121,10 +121,10 @@ func (c *Ways) Close() error {
 	if c.device != nil {
 		err = c.device.close()
 	}
-	if c.claims != nil {
-		err = errors.Join(err, c.claims.close())
+	if c.bindings != nil {
+		err = errors.Join(err, c.bindings.close())
 	}
-	c.device, c.claims, c.ways = nil, nil, map[model.Target]*checkWay{}
+	c.device, c.bindings, c.ways = nil, nil, map[model.Target]*checkWay{}
 	return err
 }
 
@@ -160,7 +160,7 @@ func (c *Ways) Way(check *model.Check) model.Way {
 		direct.Later = time.Since(w.since) < firstHop
 		return direct
 	}
-	if c.isClaimed(check.Way, hop) {
+	if c.answersARP(check.Way, hop) {
 		direct.Fault = model.FaultARP
 		direct.Detail = fmt.Sprintf("%v answers ARP for %v: raise arp_ignore there", check.Way.Backend.Address, check.Way.VIP)
 		return direct
@@ -172,13 +172,13 @@ func (c *Ways) Way(check *model.Check) model.Way {
 	return w.way
 }
 
-// isClaimed says whether a backend answers ARP for the VIP, if the VIP is on the backend's link.
-func (c *Ways) isClaimed(way *model.CheckWay, hop nexthop.Hop) bool {
+// answersARP says whether a backend answers ARP for the VIP, if the VIP is on the backend's link.
+func (c *Ways) answersARP(way *model.CheckWay, hop nexthop.Hop) bool {
 	if !way.VIP.Is4() {
 		return false
 	}
 	link, own, on := c.Hops.LinkOf(way.VIP)
-	return on && c.claims.by(hop.MAC, nexthop.Neighbor{Ifindex: link, Address: way.VIP}, own)
+	return on && c.bindings.by(hop.MAC, nexthop.Neighbor{Ifindex: link, Address: way.VIP}, own)
 }
 
 // leavesSegment says that this host has no address in the backend's network from which to probe it.

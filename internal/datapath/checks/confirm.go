@@ -69,13 +69,13 @@ func (c *Ways) confirm(n nexthop.Neighbor, own nexthop.Hop) error {
 	if n.Address.Is6() {
 		return solicit(n, own.Source)
 	}
-	if c.claims == nil {
+	if c.bindings == nil {
 		var err error
-		if c.claims, err = openClaims(); err != nil {
+		if c.bindings, err = openBindings(); err != nil {
 			return err
 		}
 	}
-	return c.claims.ask(n, own)
+	return c.bindings.query(n, own)
 }
 
 // solicit sends a neighbor solicitation (RFC 4861, 4.3).

@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/lab/memlab"
 )
 
-// Claims of hosts that are no backends take no memory, however many names they use; the claims of a
+// Bindings of hosts that are no backends take no memory, however many names they use; the bindings of a
 // backend are believed.
-func TestClaimsOfStrangers(t *testing.T) {
-	c, err := openClaims()
+func TestBindingsOfStrangers(t *testing.T) {
+	c, err := openBindings()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestClaimsOfStrangers(t *testing.T) {
 		t.Error("a backend that says that it has the VIP is not believed")
 	}
 	c.mu.Lock()
-	c.leaveOut(time.Now().Add(2 * claimKept))
+	c.leaveOut(time.Now().Add(2 * bindingKept))
 	left := len(c.said)
 	c.mu.Unlock()
 	if left > 0 {

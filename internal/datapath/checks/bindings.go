@@ -21,28 +21,28 @@ import (
 // directors now and then, because a host that asks believes the last answer. Only asking shows it.
 // IPv6 needs no question: Linux answers only for addresses of the interface that was asked.
 const (
-	claimEvery = 10 * time.Second // between two questions about a VIP
-	claimHolds = 3 * claimEvery   // how long an answer is believed
-	claimKept  = 10 * time.Minute // how long a claim that no check asks about is kept
+	bindingEvery = 10 * time.Second // between two questions about a VIP
+	bindingHolds = 3 * bindingEvery // how long an answer is believed
+	bindingKept  = 10 * time.Minute // how long a binding that no check asks about is kept
 )
 
-// claims asks links which hosts have VIPs, and keeps which of the backends there say that they do.
+// bindings asks links which hosts have VIPs, and keeps which of the backends there say that they do.
 // It keeps nothing of other hosts: any host on a link can say anything, under any number of names.
-type claims struct {
+type bindings struct {
 	file *os.File // a packet socket
 	raw  syscall.RawConn
 	done sync.WaitGroup
 
-	mu    sync.Mutex
-	asked map[nexthop.Neighbor]time.Time
-	said  map[claim]*saying
+	mu      sync.Mutex
+	queried map[nexthop.Neighbor]time.Time
+	said    map[binding]*saying
 }
 
-// saying is when a claim was last asked about, and when it was last made; zero: never.
-type saying struct{ asked, heard time.Time }
+// saying is when a binding was last asked about, and when it was last made; zero: never.
+type saying struct{ queried, heard time.Time }
 
-// claim is a VIP on a link, and the MAC address of the host that says that it has the VIP.
-type claim struct {
+// binding is a VIP on a link, and the MAC address of the host that says that it has the VIP.
+type binding struct {
 	nexthop.Neighbor
 	by model.MAC
 }
@@ -55,13 +55,13 @@ const (
 	arpReply   = 2
 )
 
-// openClaims starts to listen, on all links.
-func openClaims() (*claims, error) {
+// openBindings starts to listen, on all links.
+func openBindings() (*bindings, error) {
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a socket for ARP: %w", err)
 	}
-	c := &claims{file: os.NewFile(uintptr(socket), "arp"), asked: map[nexthop.Neighbor]time.Time{}, said: map[claim]*saying{}}
+	c := &bindings{file: os.NewFile(uintptr(socket), "arp"), queried: map[nexthop.Neighbor]time.Time{}, said: map[binding]*saying{}}
 	c.raw, err = c.file.SyscallConn()
 	if err == nil {
 		err = hearReplies(socket)
@@ -86,14 +86,14 @@ func hearReplies(socket int) error {
 		unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: abi.BigEndian16(unix.ETH_P_ARP)}))
 }
 
-func (c *claims) close() error {
+func (c *bindings) close() error {
 	err := c.file.Close()
 	c.done.Wait()
 	return err
 }
 
 // listen keeps what replies say until the socket is closed.
-func (c *claims) listen() {
+func (c *bindings) listen() {
 	var packet [arpLength]byte
 	for {
 		var n int
@@ -113,49 +113,49 @@ func (c *claims) listen() {
 }
 
 // hear keeps a reply in which a backend says that it has a VIP.
-func (c *claims) hear(packet []byte, ifindex int) {
+func (c *bindings) hear(packet []byte, ifindex int) {
 	if len(packet) < arpLength || string(packet[:len(arpKind)]) != arpKind {
 		return
 	}
 	sender := netip.AddrFrom4([4]byte(packet[14:18]))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.said[claim{nexthop.Neighbor{Ifindex: ifindex, Address: sender}, model.MAC(packet[8:14])}]; s != nil {
+	if s := c.said[binding{nexthop.Neighbor{Ifindex: ifindex, Address: sender}, model.MAC(packet[8:14])}]; s != nil {
 		s.heard = time.Now()
 	}
 }
 
 // by says whether a backend has said that it has a VIP, and asks for the VIP now and then.
-func (c *claims) by(mac model.MAC, vip nexthop.Neighbor, own nexthop.Hop) bool {
+func (c *bindings) by(mac model.MAC, vip nexthop.Neighbor, own nexthop.Hop) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	s := c.said[claim{vip, mac}]
+	s := c.said[binding{vip, mac}]
 	if s == nil {
 		s = &saying{}
-		c.said[claim{vip, mac}] = s
+		c.said[binding{vip, mac}] = s
 	}
-	s.asked = now
-	if now.Sub(c.asked[vip]) > claimEvery {
-		c.asked[vip] = now
+	s.queried = now
+	if now.Sub(c.queried[vip]) > bindingEvery {
+		c.queried[vip] = now
 		c.leaveOut(now)
-		_ = c.ask(vip, own) // on an error, the next request does as well
+		_ = c.query(vip, own) // on an error, the next request does as well
 	}
-	return now.Sub(s.heard) < claimHolds
+	return now.Sub(s.heard) < bindingHolds
 }
 
-// leaveOut drops claims that are not asked about any more: those of MAC addresses that backends had
+// leaveOut drops bindings that are not asked about any more: those of MAC addresses that backends had
 // before. The lock is held.
-func (c *claims) leaveOut(now time.Time) {
+func (c *bindings) leaveOut(now time.Time) {
 	for one, s := range c.said {
-		if now.Sub(s.asked) > claimKept {
+		if now.Sub(s.queried) > bindingKept {
 			delete(c.said, one)
 		}
 	}
 }
 
-// ask broadcasts a request on the link.
-func (c *claims) ask(vip nexthop.Neighbor, own nexthop.Hop) error {
+// query broadcasts a request on the link.
+func (c *bindings) query(vip nexthop.Neighbor, own nexthop.Hop) error {
 	packet := []byte(arpKind)
 	packet = binary.BigEndian.AppendUint16(packet, arpRequest)
 	packet = append(append(packet, own.Source[:]...), own.Address.AsSlice()...)
@@ -171,12 +171,12 @@ func (c *claims) ask(vip nexthop.Neighbor, own nexthop.Hop) error {
 }
 
 // forget drops what is known of VIPs that are not asked for any more.
-func (c *claims) forget(asked func(vip netip.Addr) bool) {
+func (c *bindings) forget(asked func(vip netip.Addr) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for vip := range c.asked {
+	for vip := range c.queried {
 		if !asked(vip.Address) {
-			delete(c.asked, vip)
+			delete(c.queried, vip)
 		}
 	}
 	for one := range c.said {

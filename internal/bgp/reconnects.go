@@ -8,58 +8,58 @@ import (
 	"time"
 )
 
-// claims are connections from a passive neighbor's address while its session is established. Any
+// reconnects are connections from a passive neighbor's address while its session is established. Any
 // process on the neighbor's host can open one, and any host behind its address. Only with an OPEN
 // that suits the session does the neighbor say that it has lost its side (RFC 4724, section 5).
-type claims struct {
+type reconnects struct {
 	want  *want
 	now   *net.TCPConn // the one that is listened to; nil: none
-	heard chan claim
+	heard chan reconnect
 	ended <-chan struct{}
 }
 
-// claim is what has been heard on a connection.
-type claim struct {
+// reconnect is what has been heard on a connection.
+type reconnect struct {
 	on    *net.TCPConn
 	again net.Conn // the connection, on which all of that is read again
 	err   error    // why it does not end the session
 }
 
-// errNoClaim says that a connection has changed nothing. It does not repeat what came on it: each
+// errNoReconnect says that a connection has changed nothing. It does not repeat what came on it: each
 // text is seen once.
-var errNoClaim = errors.New("a second connection from its address has sent no OPEN that suits the session")
+var errNoReconnect = errors.New("a second connection from its address has sent no OPEN that suits the session")
 
 // listen begins to listen to a connection instead of the one before.
-func (c *claims) listen(conn *net.TCPConn) {
+func (c *reconnects) listen(conn *net.TCPConn) {
 	c.drop()
 	c.now = conn
 	_ = conn.SetReadDeadline(time.Now().Add(openPatience))
 	go func() {
-		again, err := claimed(conn, c.want)
+		again, err := awaitOpen(conn, c.want)
 		select {
-		case c.heard <- claim{conn, again, err}:
+		case c.heard <- reconnect{conn, again, err}:
 		case <-c.ended:
 		}
 	}()
 }
 
 // drop closes the connection that is listened to.
-func (c *claims) drop() {
+func (c *reconnects) drop() {
 	if c.now != nil {
 		_ = c.now.Close()
 		c.now = nil
 	}
 }
 
-// of takes a claim that was heard, and returns the neighbor's next connection, or why the
-// claim is none. It returns neither if another connection has come since.
-func (c *claims) of(heard claim) (again net.Conn, err error) {
+// of takes what was heard on a connection, and returns the neighbor's next connection, or why it
+// is none. It returns neither if another connection has come since.
+func (c *reconnects) of(heard reconnect) (again net.Conn, err error) {
 	if heard.on != c.now {
 		return nil, nil
 	}
 	if heard.err != nil {
 		c.drop()
-		return nil, errNoClaim
+		return nil, errNoReconnect
 	}
 	c.now = nil
 	return heard.again, nil
@@ -67,7 +67,7 @@ func (c *claims) of(heard claim) (again net.Conn, err error) {
 
 // rest returns the connection that is listened to: it is the next one when the session has ended
 // for another reason. nil: there is none.
-func (c *claims) rest() net.Conn {
+func (c *reconnects) rest() net.Conn {
 	if c.now == nil {
 		return nil
 	}
@@ -79,8 +79,8 @@ func (c *claims) rest() net.Conn {
 	}
 }
 
-// claimed waits for an OPEN that suits the session.
-func claimed(conn *net.TCPConn, w *want) (net.Conn, error) {
+// awaitOpen waits for an OPEN that suits the session.
+func awaitOpen(conn *net.TCPConn, w *want) (net.Conn, error) {
 	var seen bytes.Buffer
 	c := &connection{&overheard{replayed{conn, io.TeeReader(conn, &seen)}}}
 	m, err := c.read(time.Time{})
