@@ -11,7 +11,7 @@ import (
 // differ, and connections that one of them has placed would break at the other one.
 func TestStartFollowsTheGroup(t *testing.T) {
 	t.Parallel()
-	l := newTellingLab(t, "")
+	l := newSharingLab(t, "")
 	l.apply(0, everyBackend(3)...)
 	starts := l.directors[1]
 	starts.end(syscall.SIGTERM)

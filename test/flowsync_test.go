@@ -19,18 +19,18 @@ import (
 )
 
 // Without agents, connections outlive the director that saw them begin, and the generations in
-// which they began: the directors of a group tell each other what they remember. Connections of
+// which they began: the directors of a group share what they remember. Connections of
 // which no director has seen a packet survive too, as long as others like them turn up at any
-// director. If telling is off, connections break. Both parts run in parallel, each in a lab of its
+// director. If sharing is off, connections break. Both parts run in parallel, each in a lab of its
 // own.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
 //	                             --- store (etcd)
 func TestFlowsOutliveDirectors(t *testing.T) {
-	t.Run("told", func(t *testing.T) {
+	t.Run("shared", func(t *testing.T) {
 		t.Parallel()
-		l := newTellingLab(t, "")
+		l := newSharingLab(t, "")
 		if broken, of := l.idle(true); broken > 0 {
 			t.Errorf("%d of %d idle connections are broken", broken, of)
 		}
@@ -41,25 +41,25 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 			l.goOn("until they are known")
 			return time.Since(began) > 5*time.Second
 		})
-		told := l.kept(0)
-		if told == 0 {
+		shared := l.kept(0)
+		if shared == 0 {
 			t.Fatal("no flow is sustained: this test shows nothing")
 		}
-		l.directors[1].waitFor("know what the other one knows", func() bool { return l.kept(1) >= told })
+		l.directors[1].waitFor("know what the other one knows", func() bool { return l.kept(1) >= shared })
 		l.begins()
 		l.lose(0)
 		l.goOn("with another director")
-		// The same the other way round, with a restarted director: it was told everything before it
+		// The same the other way round, with a restarted director: it got everything before it
 		// said that it runs.
 		l.revive(0)
 		l.apply(0, backend{number: 1}, backend{number: 2, weight: 300}, backend{number: 3})
 		l.goOn("with other weights")
 		l.lose(1)
-		l.goOn("with the first director, which knows of flows what it was told")
+		l.goOn("with the first director, which knows of flows what was shared")
 	})
-	t.Run("not told", func(t *testing.T) {
+	t.Run("not shared", func(t *testing.T) {
 		t.Parallel()
-		l := newTellingLab(t, "  flow-port: 0\n")
+		l := newSharingLab(t, "  flow-port: 0\n")
 		broken, of := l.idle(false)
 		t.Logf("%d of %d idle connections are broken", broken, of)
 		if broken == 0 {
@@ -76,7 +76,7 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 }
 
 // tellingLab has two directors of one group; the router uses the first one.
-type tellingLab struct {
+type sharingLab struct {
 	flowsUnderTest
 	way       way
 	keys      string // of the TCP service
@@ -88,12 +88,12 @@ type tellingLab struct {
 
 // tellingDrain is the drain of the services: all flows have to send something within it, also on a
 // busy machine.
-const tellingDrain = 2 * time.Second
+const sharingRetention = 2 * time.Second
 
-func newTellingLab(t *testing.T, keys string) *tellingLab {
+func newSharingLab(t *testing.T, keys string) *sharingLab {
 	t.Helper()
 	base := newLab(t, size{backends: 3})
-	l := &tellingLab{flowsUnderTest: flowsUnderTest{lab: base}, way: way{mode: "ipip"}, drain: tellingDrain}
+	l := &sharingLab{flowsUnderTest: flowsUnderTest{lab: base}, way: way{mode: "ipip"}, drain: sharingRetention}
 	second, _ := l.secondDirector()
 	_, store := l.startStore(etcdlab.Options{Members: 1})
 	group := fmt.Sprintf("[%s, %s]", lanAddress(directorHost, false), lanAddress(otherDirector, false))
@@ -114,9 +114,9 @@ func newTellingLab(t *testing.T, keys string) *tellingLab {
 	return l
 }
 
-func (l *tellingLab) number(i int) int { return []int{directorHost, otherDirector}[i] }
+func (l *sharingLab) number(i int) int { return []int{directorHost, otherDirector}[i] }
 
-func (l *tellingLab) services(backends ...backend) (list []string) {
+func (l *sharingLab) services(backends ...backend) (list []string) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		text := l.way.service(protocol, fmt.Sprint(memoryPort), backends)
 		keys := fmt.Sprintf("  drain: %v\n  ring-size: 251\n  backends:\n", l.drain)
@@ -129,20 +129,20 @@ func (l *tellingLab) services(backends ...backend) (list []string) {
 }
 
 // apply gives the group these backends, and waits until all running directors forward to them.
-func (l *tellingLab) apply(by int, backends ...backend) {
+func (l *sharingLab) apply(by int, backends ...backend) {
 	l.t.Helper()
 	l.give(by, backends...)
 	l.forwarded(backends...)
 }
 
 // give gives the group these backends, and returns when that director forwards to them.
-func (l *tellingLab) give(by int, backends ...backend) {
+func (l *sharingLab) give(by int, backends ...backend) {
 	l.t.Helper()
 	l.directors[by].apply(l.services(backends...)...)
 }
 
 // forwarded waits until all running directors forward to these backends.
-func (l *tellingLab) forwarded(backends ...backend) {
+func (l *sharingLab) forwarded(backends ...backend) {
 	l.t.Helper()
 	for i, d := range l.directors {
 		if l.lost[i] {
@@ -166,7 +166,7 @@ func (l *tellingLab) forwarded(backends ...backend) {
 
 // backendsChange opens flows and changes the backends until only memory knows the backend of each
 // flow.
-func (l *tellingLab) backendsChange() {
+func (l *sharingLab) backendsChange() {
 	l.t.Helper()
 	l.apply(0, everyBackend(3)...)
 	for range 40 {
@@ -191,9 +191,9 @@ func (l *tellingLab) backendsChange() {
 }
 
 // begins opens connections that have had one request each when the first director is lost. They
-// belong to backend3, which has their slots since the last change: a director that is not told of
+// belong to backend3, which has their slots since the last change: a director that does not import
 // them would guess the previous backend.
-func (l *tellingLab) begins() {
+func (l *sharingLab) begins() {
 	l.t.Helper()
 	l.drain = time.Minute // the previous generation must stay
 	l.apply(0, backend{number: 1}, backend{number: 2}, backend{number: 3, weight: 300})
@@ -220,7 +220,7 @@ func (l *tellingLab) begins() {
 // for two drains; otherwise all are silent until their generation has left. It returns how many of
 // the silent ones are broken. The router sends all packets to the first director, and the other one
 // takes generations out of the log, too.
-func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
+func (l *sharingLab) idle(twoDrains bool) (broken, of int) {
 	l.t.Helper()
 	for number := range 3 {
 		l.meet(l.hosts[0], l.way.address(number+1))
@@ -238,7 +238,7 @@ func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
 	moved := time.Now()
 	turn := time.NewTicker(250 * time.Millisecond)
 	defer turn.Stop()
-	for !l.directors[1].generations(1) && (!twoDrains || time.Since(moved) < 2*tellingDrain) {
+	for !l.directors[1].generations(1) && (!twoDrains || time.Since(moved) < 2*sharingRetention) {
 		<-turn.C
 		if twoDrains {
 			l.must(l.nextOf(&l.flows))
@@ -254,7 +254,7 @@ func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
 
 // meet makes one host know the MAC address of another, whose slots then do not settle when it
 // becomes a backend.
-func (l *tellingLab) meet(a *netlab.Host, b netip.Addr) {
+func (l *sharingLab) meet(a *netlab.Host, b netip.Addr) {
 	l.t.Helper()
 	l.must(a.Do(func() error {
 		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(b, 1).String(), 10*time.Second)
@@ -269,7 +269,7 @@ func (l *tellingLab) meet(a *netlab.Host, b netip.Addr) {
 }
 
 // nextOf lets the first of some flows go on, and removes it from them.
-func (l *tellingLab) nextOf(flows *[]*flowUnderTest) error {
+func (l *sharingLab) nextOf(flows *[]*flowUnderTest) error {
 	if len(*flows) == 1 {
 		return errors.New("there are too few connections")
 	}
@@ -283,7 +283,7 @@ func (l *tellingLab) nextOf(flows *[]*flowUnderTest) error {
 }
 
 // broken lets all flows go on, and counts those that do not.
-func (l *tellingLab) broken() (n int) {
+func (l *sharingLab) broken() (n int) {
 	for _, flow := range l.flows {
 		if backend, err := flow.ask(); err != nil || backend != flow.backend {
 			n++
@@ -293,7 +293,7 @@ func (l *tellingLab) broken() (n int) {
 }
 
 // lose ends a director as if its host were lost, and routes all packets to the other one.
-func (l *tellingLab) lose(i int) {
+func (l *sharingLab) lose(i int) {
 	l.t.Helper()
 	l.directors[i].end(syscall.SIGKILL)
 	on(l.t, l.hosts[i], "ip", "link", "set", "eth0", "down")
@@ -302,9 +302,9 @@ func (l *tellingLab) lose(i int) {
 }
 
 // revive starts a lost director, on a host that has forgotten everything except its disk. The other
-// director is slow to tell what it remembers: until then no packet may reach the program, which
+// director is slow to share what it remembers: until then no packet may reach the program, which
 // would have to guess.
-func (l *tellingLab) revive(i int) {
+func (l *sharingLab) revive(i int) {
 	l.t.Helper()
 	host, other := l.hosts[i], l.directors[1-i]
 	on(l.t, host, weir, "detach", "--bpffs", host.BPFFS())
@@ -316,7 +316,7 @@ func (l *tellingLab) revive(i int) {
 		return on(l.t, host, "ss", "-Htn", "state", "established", "dst", lanAddress(l.number(1-i), false).String(), "dport", "=", ":6082") != ""
 	})
 	if l.attached(i) {
-		l.t.Error("a director lets packets in before the other one has told what it remembers")
+		l.t.Error("a director lets packets in before the other one has shared what it remembers")
 	}
 	l.must(other.cmd.Process.Signal(syscall.SIGCONT))
 	l.router.Route("192.0.2.0/24", lanAddress(l.number(i), false).String())
@@ -327,19 +327,19 @@ func (l *tellingLab) revive(i int) {
 		return err == nil
 	})
 	l.lost[i] = false
-	if got, told := l.kept(i), l.kept(1-i); got < told {
-		l.t.Errorf("a director that runs remembers %d flows, and the other one %d", got, told)
+	if got, shared := l.kept(i), l.kept(1-i); got < shared {
+		l.t.Errorf("a director that runs remembers %d flows, and the other one %d", got, shared)
 	}
 }
 
 // kept is how many flows a director remembers that are not fresh.
-func (l *tellingLab) kept(i int) int {
+func (l *sharingLab) kept(i int) int {
 	flows := l.status(i).Flows
 	return flows.Remembered - flows.Fresh
 }
 
 // attached reports whether a director's program gets packets.
-func (l *tellingLab) attached(i int) (is bool) {
+func (l *sharingLab) attached(i int) (is bool) {
 	l.t.Helper()
 	l.must(l.hosts[i].Do(func() error {
 		link, err := netlink.LinkByName("eth0")
@@ -352,7 +352,7 @@ func (l *tellingLab) attached(i int) (is bool) {
 	return is
 }
 
-func (l *tellingLab) status(i int) api.Status {
+func (l *sharingLab) status(i int) api.Status {
 	l.t.Helper()
 	return l.directors[i].directorStatus()
 }

@@ -77,7 +77,7 @@ func TestGroupAppliesInSteps(t *testing.T) {
 			t.Fatalf("after the way back %s has a connection of %s", got, s.backend)
 		}
 	}
-	l.knows(t, 1, sessions) // this director is told of flows a moment after the other one sees them
+	l.knows(t, 1, sessions) // this director imports flows a moment after the other one sees them
 	l.stay(t, sessions, "by each director after the way back")
 	l.by(1)
 	for range 6 {

@@ -89,9 +89,9 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		NAT:        &model.NATStatus{Flows: 9, Fresh: 4, Places: 4096},
 		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
 			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}},
-			Told: []model.Tallied{{Name: "told_new", Count: 30}, {Name: "told_older"}}},
+			Imported: []model.Tallied{{Name: "told_new", Count: 30}, {Name: "told_older"}}},
 		Peers: []model.PeerStatus{
-			{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Listens: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC), Heard: 30, Told: 12, Everything: 1},
+			{Director: netip.MustParseAddr("10.0.0.3"), Shares: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Listens: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC), Heard: 30, Shared: 12, Everything: 1},
 			{Director: netip.MustParseAddr("10.0.0.4"), Heard: 3, Problem: "dial tcp 10.0.0.4:6082: connect: connection refused"}},
 		Hooks: []model.HookStatus{
 			{Name: "cloud-route", Current: true, Up: 3, Calls: 4, Failures: 1, Took: time.Date(2026, 1, 2, 3, 4, 8, 0, time.UTC), Duration: model.Duration(250 * time.Millisecond)},

@@ -92,7 +92,7 @@ func statusTable(t *table, s api.Status) {
 			t.row("flows "+strings.TrimPrefix(e.Name, "flow_"), e.Count)
 		}
 	}
-	for _, e := range s.Flows.Told {
+	for _, e := range s.Flows.Imported {
 		if e.Count > 0 {
 			t.row("flows "+strings.Replace(e.Name, "_", ", ", 1), e.Count)
 		}
@@ -194,7 +194,7 @@ func peersTable(t *table, peers []model.PeerStatus) {
 	t.line("")
 	t.row("DIRECTOR", "TELLS-SINCE", "FLOWS", "IS-TOLD-SINCE", "FLOWS", "SLOW", "GARBAGE", "PROBLEM")
 	for _, p := range peers {
-		t.row(p.Director, since(p.Tells), p.Heard, since(p.Listens), p.Told, p.Slow, p.Garbage, p.Problem)
+		t.row(p.Director, since(p.Shares), p.Heard, since(p.Listens), p.Shared, p.Slow, p.Garbage, p.Problem)
 	}
 }
 

@@ -139,7 +139,7 @@ func TestWatchJudges(t *testing.T) {
 		"resets":        {0, func(s *model.ServiceStatus) { s.Reset += 200 }, "3.3 connections in a second are refused or reset more than before: more than 2"},
 		"told": {0, func(s *model.ServiceStatus) {
 			s.Reset += 200
-			s.ResetTold = []model.ResetsTold{{Director: netip.MustParseAddr("10.0.0.3"), Flows: 120}}
+			s.ResetsShared = []model.ResetsTold{{Director: netip.MustParseAddr("10.0.0.3"), Flows: 120}}
 		}, "more than 2; of these are counted 2.0 by director 10.0.0.3"},
 		"refused":        {0, func(s *model.ServiceStatus) { s.Backends[0].Strain = &model.BackendStrain{Refused: 1.5, Overflows: 1} }, "2.5 connections"},
 		"as many drops":  {0, func(s *model.ServiceStatus) { s.Dropped += 10 }, ""},

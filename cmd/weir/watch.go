@@ -130,7 +130,7 @@ func (w *watch) readingOf(services []model.ServiceStatus, now time.Time) reading
 		}
 		r.dropped += s.Dropped
 		r.resets += float64(s.Reset) / resetsRemembered.Seconds()
-		for _, t := range s.ResetTold {
+		for _, t := range s.ResetsShared {
 			r.told[t.Director] += float64(t.Flows) / resetsRemembered.Seconds()
 		}
 		if s.Log.Coming > 0 {

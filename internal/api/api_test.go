@@ -54,7 +54,7 @@ func newDirector() *director {
 			Agents:     model.ReporterStatus{Reporting: 4, Silent: 1},
 			Neighbor: model.NeighborStatus{Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", MAC: "02:00:00:00:00:01", Announced: 2}},
 				VIPs: []model.NeighborVIP{{VIP: netip.MustParseAddr("203.0.113.10"), State: model.NeighborAnswers, Since: time.Unix(1767323100, 0).UTC(), Interfaces: []string{"eth0"}}}},
-			Peers:     []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Unix(1767323100, 0).UTC(), Heard: 5, Told: 6, Problem: "none"}},
+			Peers:     []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Shares: time.Unix(1767323100, 0).UTC(), Heard: 5, Shared: 6, Problem: "none"}},
 			Strangers: 3,
 			Probes:    []model.Tallied{{Name: "ok", Count: 8}},
 			CPUs:      []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}},

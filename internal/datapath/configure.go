@@ -25,7 +25,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	if err != nil {
 		return err
 	}
-	settings.Flags = flags | group | own | d.tellFlag()
+	settings.Flags = flags | group | own | d.shareFlag()
 	if err := d.openEgress(c); err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ type Datapath struct {
 	outside        bool                // this host is not in the configured group
 	meets          map[netip.Addr]bool // directors that were logged as taking part in the group, or not
 	prober         *prober
-	told           told
+	imports        flowImport
 	followers      int // that are told what becomes known of flows
 	readings       int // of all that is remembered of flows
 	names          flowNames
@@ -168,10 +168,10 @@ func (d *Datapath) takeOver() (err error) {
 	if d.guesses.Memory, err = bpfload.Map[uint64](d.kernel.Guesses); err != nil {
 		return err
 	}
-	if d.told.Memory, err = bpfload.Map[abi.Telling](d.kernel.FlowTellings); err != nil {
+	if d.imports.Memory, err = bpfload.Map[abi.Telling](d.kernel.FlowTellings); err != nil {
 		return err
 	}
-	d.told.older, d.told.outcomes = make([]bool, len(d.told.Entries)), make([]uint64, len(d.kernel.told))
+	d.imports.older, d.imports.outcomes = make([]bool, len(d.imports.Entries)), make([]uint64, len(d.kernel.importOutcomes))
 	if d.readers, err = newGrace(); err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
 	}
-	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.told.Close())...)
+	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close())...)
 }
 
 // closed says whether Close was called.

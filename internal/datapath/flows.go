@@ -99,7 +99,7 @@ func (d *Datapath) flowStatus() (status model.FlowStatus, reset map[uint32]int, 
 	if status.Events, err = d.kernel.events(directorMapFlowEvents, d.kernel.flowEvents); err != nil {
 		return status, nil, fmt.Errorf("read flow events: %w", err)
 	}
-	status.Told = d.told.tallies(d.kernel.told)
+	status.Imported = d.imports.tallies(d.kernel.importOutcomes)
 	return status, reset, nil
 }
 
@@ -107,7 +107,7 @@ func (d *Datapath) flowStatus() (status model.FlowStatus, reset map[uint32]int, 
 // the group ask for them.
 const resetsEvery = 5 * time.Second
 
-// resets are the resets of fresh flows. Other directors are told only how many there were.
+// resets are the resets of fresh flows. Directors share only how many there were.
 type resets struct {
 	own   []model.ServiceResets
 	read  time.Time
@@ -116,14 +116,14 @@ type resets struct {
 
 // heardOf is how many resets other directors say that they have seen of a service, in the order of
 // the directors.
-func (r *resets) heardOf(key serviceKey) (told []model.ResetsTold) {
+func (r *resets) heardOf(key serviceKey) (imported []model.ResetsTold) {
 	for director, counts := range r.heard {
 		if n := counts[key]; n > 0 {
-			told = append(told, model.ResetsTold{Director: director, Flows: n})
+			imported = append(imported, model.ResetsTold{Director: director, Flows: n})
 		}
 	}
-	slices.SortFunc(told, func(a, b model.ResetsTold) int { return a.Director.Compare(b.Director) })
-	return told
+	slices.SortFunc(imported, func(a, b model.ResetsTold) int { return a.Director.Compare(b.Director) })
+	return imported
 }
 
 // FreshResets returns how many fresh flows were reset in the last minute, for services that had

@@ -19,10 +19,10 @@ import (
 // The program writes what it learns of flows into a ring. The kernel wakes the process for the
 // first flow after the ring was emptied. Then the process leaves the ring alone for flowNewsEvery,
 // because at 20,000 new connections per second it would be woken for many of them. What finds the
-// ring full is not told, and is counted: then everything that is remembered has to be told again.
+// ring full is not shared, and is counted: then everything that is remembered has to be shared again.
 const (
 	flowNewsEvery = 4 * time.Millisecond
-	untoldEvery   = time.Second
+	unsharedEvery = time.Second
 )
 
 // flowsAtOnce is how many flows are handed out at a time, at most. newsAtOnce is the same for new
@@ -32,31 +32,31 @@ const (
 	newsAtOnce  = 1 << 13
 )
 
-// FollowFlows hands out what becomes known of flows, some at a time, until the context ends. untold
+// FollowFlows hands out what becomes known of flows, some at a time, until the context ends. unshared
 // says that something before it may be missing. The first call says so, too, because the program
-// tells nothing while there are no followers. To have all of it, call RememberedFlows then.
-func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, untold bool)) error {
+// shares nothing while there are no followers. To have all of it, call RememberedFlows then.
+func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, unshared bool)) error {
 	reader, err := ringbuf.NewReader(d.kernel.ToldFlows)
 	if err != nil {
 		return fmt.Errorf("open the ring of what flows become: %w", err)
 	}
 	defer reader.Close()
 	defer context.AfterFunc(ctx, func() { reader.Close() })()
-	lost, err := d.untold()
+	lost, err := d.unshared()
 	if err != nil {
 		return err
 	}
-	if err := d.tell(&d.followers, 1); err != nil {
+	if err := d.share(&d.followers, 1); err != nil {
 		return err
 	}
 	take(nil, true)
-	return errors.Join(d.follow(ctx, reader, lost, take), d.tell(&d.followers, -1))
+	return errors.Join(d.follow(ctx, reader, lost, take), d.share(&d.followers, -1))
 }
 
-// follow hands out what comes, and checks from time to time whether more has gone untold than was
+// follow hands out what comes, and checks from time to time whether more has gone unshared than was
 // lost before.
-func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news []model.RememberedFlow, untold bool)) error {
-	count := time.Now().Add(untoldEvery)
+func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news []model.RememberedFlow, unshared bool)) error {
+	count := time.Now().Add(unsharedEvery)
 	for ctx.Err() == nil {
 		reader.SetDeadline(count)
 		news, err := d.readNews(reader)
@@ -70,8 +70,8 @@ func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint
 			take(news, false)
 		}
 		if late || time.Now().After(count) {
-			count = time.Now().Add(untoldEvery)
-			now, err := d.untold()
+			count = time.Now().Add(unsharedEvery)
+			now, err := d.unshared()
 			if err != nil {
 				return err
 			}
@@ -124,12 +124,12 @@ func (d *Datapath) nameFlows(entries []abi.FlowEntry) ([]model.RememberedFlow, e
 
 // RememberedFlows hands out everything that is remembered of flows that have begun, some at a time,
 // for as long as take returns true. A flow that moves to another CPU meanwhile may be in none of
-// the places that are read, so followers are told of each such move.
+// the places that are read, so followers get each such move.
 func (d *Datapath) RememberedFlows(take func(some []model.RememberedFlow) bool) error {
-	if err := d.tell(&d.readings, 1); err != nil {
+	if err := d.share(&d.readings, 1); err != nil {
 		return err
 	}
-	return errors.Join(d.readAll(take), d.tell(&d.readings, -1))
+	return errors.Join(d.readAll(take), d.share(&d.readings, -1))
 }
 
 func (d *Datapath) readAll(take func(some []model.RememberedFlow) bool) error {
@@ -165,10 +165,10 @@ func (d *Datapath) readFlows(from, to int) (entries []abi.FlowEntry, more bool) 
 	return entries, to < len(d.flows.Entries)
 }
 
-// tell makes the program write down what it learns while there are followers, and what moves while
+// share makes the program write down what it learns while there are followers, and what moves while
 // there are readings. The caller adds one to the number of either, or takes one from it. Packets on
 // their way go by the old flags until this returns.
-func (d *Datapath) tell(who *int, more int) error {
+func (d *Datapath) share(who *int, more int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	*who += more
@@ -176,7 +176,7 @@ func (d *Datapath) tell(who *int, more int) error {
 		return nil // the next Set writes them
 	}
 	settings := d.written
-	settings.Flags = settings.Flags&^tellFlags | d.tellFlag()
+	settings.Flags = settings.Flags&^shareFlags | d.shareFlag()
 	if settings.Flags == d.written.Flags {
 		return nil
 	}
@@ -190,9 +190,9 @@ func (d *Datapath) tell(who *int, more int) error {
 	return err
 }
 
-const tellFlags = uint32(abi.SettingsFlagSETTINGS_TELL | abi.SettingsFlagSETTINGS_MOVES)
+const shareFlags = uint32(abi.SettingsFlagSETTINGS_TELL | abi.SettingsFlagSETTINGS_MOVES)
 
-func (d *Datapath) tellFlag() (flags uint32) {
+func (d *Datapath) shareFlag() (flags uint32) {
 	if d.followers > 0 {
 		flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
 	}
@@ -202,8 +202,8 @@ func (d *Datapath) tellFlag() (flags uint32) {
 	return flags
 }
 
-// untold counts what found no room in the ring.
-func (d *Datapath) untold() (uint64, error) {
+// unshared counts what found no room in the ring.
+func (d *Datapath) unshared() (uint64, error) {
 	t, err := readTally(d.kernel.FlowEvents, uint32(abi.FlowEventFLOW_UNTOLD))
 	return t.packets, err
 }

@@ -14,18 +14,18 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Other directors may tell of flows of a service or a backend that this one does not know yet:
+// Other directors may share flows of a service or a backend that this one does not know yet:
 // these wait for the next Sets, but not for long.
 const (
-	tellingWaits = 10 * time.Second
-	tellingsWait = 1 << 16 // at most
+	importWaits = 10 * time.Second
+	mostWaiting = 1 << 16 // at most
 )
 
-// told puts other directors' flows into the memory, and counts what became of them.
-type told struct {
+// flowImport puts other directors' flows into the memory, and counts what became of them.
+type flowImport struct {
 	bpfload.Memory[abi.Telling] // that the program reads
 
-	older    []bool        // by telling: whether it would tell of an older owner's flow
+	older    []bool        // by record: whether it is of an older owner's flow
 	outcomes []uint64      // by enum told_outcome
 	waiting  []waitingFlow // the oldest first
 	cpu      uint32        // the CPU that took the last ones
@@ -36,7 +36,7 @@ type waitingFlow struct {
 	since time.Time
 }
 
-func (t *told) tallies(names []string) (list []model.Tallied) {
+func (t *flowImport) tallies(names []string) (list []model.Tallied) {
 	for i, name := range names {
 		list = append(list, model.Tallied{Name: name, Count: t.outcomes[i]})
 	}
@@ -56,8 +56,8 @@ func (d *Datapath) Remember(list []model.RememberedFlow) error {
 		waiting[i] = waitingFlow{list[i], now}
 	}
 	err := d.remember(waiting, func(w waitingFlow) {
-		d.told.outcomes[abi.ToldOutcomeTOLD_WAITS]++
-		d.told.waiting = append(d.told.waiting, w)
+		d.imports.outcomes[abi.ToldOutcomeTOLD_WAITS]++
+		d.imports.waiting = append(d.imports.waiting, w)
 	})
 	d.dropWaiting()
 	return err
@@ -65,25 +65,25 @@ func (d *Datapath) Remember(list []model.RememberedFlow) error {
 
 // rememberWaiting tries flows again that a Set may have made room for.
 func (d *Datapath) rememberWaiting() error {
-	if len(d.told.waiting) == 0 {
+	if len(d.imports.waiting) == 0 {
 		return nil
 	}
-	waiting := d.told.waiting
-	d.told.waiting = nil
-	err := d.remember(waiting, func(w waitingFlow) { d.told.waiting = append(d.told.waiting, w) })
+	waiting := d.imports.waiting
+	d.imports.waiting = nil
+	err := d.remember(waiting, func(w waitingFlow) { d.imports.waiting = append(d.imports.waiting, w) })
 	d.dropWaiting()
 	return err
 }
 
 // dropWaiting gives up flows that have waited too long, or are too many.
 func (d *Datapath) dropWaiting() {
-	late := time.Now().Add(-tellingWaits)
-	drop := max(0, len(d.told.waiting)-tellingsWait)
-	for drop < len(d.told.waiting) && d.told.waiting[drop].since.Before(late) {
+	late := time.Now().Add(-importWaits)
+	drop := max(0, len(d.imports.waiting)-mostWaiting)
+	for drop < len(d.imports.waiting) && d.imports.waiting[drop].since.Before(late) {
 		drop++
 	}
-	d.told.outcomes[abi.ToldOutcomeTOLD_UNKNOWN] += uint64(drop)
-	d.told.waiting = slices.Delete(d.told.waiting, 0, drop)
+	d.imports.outcomes[abi.ToldOutcomeTOLD_UNKNOWN] += uint64(drop)
+	d.imports.waiting = slices.Delete(d.imports.waiting, 0, drop)
 }
 
 // remember hands flows to the program. Flows of unknown services or backends go to wait.
@@ -92,21 +92,21 @@ func (d *Datapath) remember(list []waitingFlow, wait func(waitingFlow)) error {
 	if err != nil {
 		return err
 	}
-	for some := range slices.Chunk(list, len(d.told.Entries)) {
+	for some := range slices.Chunk(list, len(d.imports.Entries)) {
 		count := 0
 		for i := range some {
-			telling, older, outcome := d.tellingOf(&some[i], now)
+			record, older, outcome := d.recordOf(&some[i], now)
 			switch {
 			case outcome == abi.ToldOutcomeTOLD_WAITS:
 				wait(some[i])
 			case outcome != abi.ToldOutcomeTOLD_NEW:
-				d.told.outcomes[outcome]++
+				d.imports.outcomes[outcome]++
 			default:
-				d.told.Entries[count], d.told.older[count] = telling, older
+				d.imports.Entries[count], d.imports.older[count] = record, older
 				count++
 			}
 		}
-		if err := d.runTellings(count); err != nil {
+		if err := d.runImport(count); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (d *Datapath) remember(list []waitingFlow, wait func(waitingFlow)) error {
 
 // tellingOf translates a flow into this director's indexes, and says whether it is an open TCP flow
 // of an older owner. The outcome is TOLD_NEW if the program is to look at it.
-func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t abi.Telling, older bool, outcome abi.ToldOutcome) {
+func (d *Datapath) recordOf(flow *waitingFlow, now uint32) (t abi.Telling, older bool, outcome abi.ToldOutcome) {
 	key := keyOfID(flow.Service)
 	s := d.services[key]
 	state := flows.StateOf(&flow.RememberedFlow)
@@ -161,27 +161,27 @@ func (s *service) askFor(slots []abi.Slot, number, backend uint32) {
 	}
 }
 
-// runTellings runs the program over the first tellings. A CPU fills only its own part of the
+// runImport runs the program over the first records. A CPU fills only its own part of the
 // memory, so CPUs take turns.
-func (d *Datapath) runTellings(count int) error {
+func (d *Datapath) runImport(count int) error {
 	if count == 0 {
 		return nil
 	}
-	d.told.cpu = (d.told.cpu + 1) % d.written.FlowCpus
-	err := flows.OnOneCPU(int(d.told.cpu), func() error {
-		_, err := d.kernel.take.Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(count)}})
+	d.imports.cpu = (d.imports.cpu + 1) % d.written.FlowCpus
+	err := flows.OnOneCPU(int(d.imports.cpu), func() error {
+		_, err := d.kernel.importFlows.Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(count)}})
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("remember what other directors tell of flows: %w", err)
+		return fmt.Errorf("import what other directors share of flows: %w", err)
 	}
-	for i := range d.told.Entries[:count] {
-		outcome := d.told.Entries[i].Outcome
-		if int(outcome) >= len(d.told.outcomes) {
-			return fmt.Errorf("remember what other directors tell of flows: the program says %d", outcome)
+	for i := range d.imports.Entries[:count] {
+		outcome := d.imports.Entries[i].Outcome
+		if int(outcome) >= len(d.imports.outcomes) {
+			return fmt.Errorf("import what other directors share of flows: the program says %d", outcome)
 		}
-		d.told.outcomes[outcome]++
-		if entry := &d.told.Entries[i].Entry; d.told.older[i] && abi.ToldOutcome(outcome) == abi.ToldOutcomeTOLD_NEW {
+		d.imports.outcomes[outcome]++
+		if entry := &d.imports.Entries[i].Entry; d.imports.older[i] && abi.ToldOutcome(outcome) == abi.ToldOutcomeTOLD_NEW {
 			d.guesses.note(entry.Service, entry.Seen)
 		}
 	}

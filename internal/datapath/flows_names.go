@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Directors use names when they tell each other of flows, because their indexes differ.
+// Directors use names when they share flows, because their indexes differ.
 
 // flowNames is what indexes stand for. It is made when it is first
 // needed after a Set.

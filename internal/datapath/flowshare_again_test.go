@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/lab/packet"
 )
 
-// directors are two directors of a group beside each other, and what each of them tells.
+// directors are two directors of a group beside each other, and what each of them shares.
 type directors struct {
 	one, other *Datapath
 	news       [2]func() []model.RememberedFlow
@@ -44,20 +44,20 @@ func (p *directors) set(t *testing.T, draining []int, rings ...model.Ring) {
 	}
 }
 
-// learned waits until a director has told so many flows more, which the other one has not heard.
+// learned waits until a director has shared so many flows more, which the other one has not heard.
 func (p *directors) learned(t *testing.T, from, flows int) []model.RememberedFlow {
 	t.Helper()
-	eventually(t, "the director tells", func() bool { return len(p.news[from]()) >= p.heard[from]+flows })
+	eventually(t, "the director shares", func() bool { return len(p.news[from]()) >= p.heard[from]+flows })
 	some := p.news[from]()[p.heard[from]:]
 	if len(some) != flows {
-		t.Fatalf("director %d tells %+v, want %d flows", from, some, flows)
+		t.Fatalf("director %d shares %+v, want %d flows", from, some, flows)
 	}
 	p.heard[from] += flows
 	return some
 }
 
-// tell lets one director hear the next flows that the other one tells.
-func (p *directors) tell(t *testing.T, from, flows int) {
+// share lets one director import the next flows that the other one shares.
+func (p *directors) share(t *testing.T, from, flows int) {
 	t.Helper()
 	must(t, []*Datapath{p.other, p.one}[from].Remember(p.learned(t, from, flows)))
 }
@@ -101,7 +101,7 @@ func testPortUsedAgain(t *testing.T, p *directors) {
 	for _, port := range []uint16{known, late, begun} {
 		p.want(t, p.one, port, syn, first, 0, "the owner")
 		p.want(t, p.one, port, ack, first+7, 0, "it goes on")
-		p.tell(t, 0, 1)
+		p.share(t, 0, 1)
 	}
 	p.want(t, p.one, moved, syn, first, 0, "the owner")
 	p.want(t, p.one, moved, ack, first+7, 0, "it goes on")
@@ -109,14 +109,14 @@ func testPortUsedAgain(t *testing.T, p *directors) {
 	for _, port := range []uint16{known, late, moved, begun} {
 		p.want(t, p.one, port, fin, first+13, 0, "it ends")
 		if port == known {
-			p.tell(t, 0, 1)
+			p.share(t, 0, 1)
 		}
 	}
 	ends := p.learned(t, 0, 3)
 	p.want(t, p.other, late, syn, second, 0, "nobody has said that the connection before has ended")
 	p.want(t, p.other, begun, syn, second, 0, "nobody has said that the connection before has ended")
 	p.want(t, p.other, begun, ack, second+7, 0, "it goes on")
-	p.tell(t, 1, 1)
+	p.share(t, 1, 1)
 	p.set(t, []int{0}, listedRing(1, 0, 2))
 	p.want(t, p.other, known, syn, second, 1, "the backend drains, and the connection before has ended")
 	p.want(t, p.other, moved, syn, second, 1, "the owner")
@@ -129,15 +129,15 @@ func testPortUsedAgain(t *testing.T, p *directors) {
 		p.want(t, p.other, port, ack, second+7, backend, "it goes on")
 		p.want(t, p.other, port, syn, second, backend, "a SYN that is sent again")
 		p.want(t, p.other, port, ack, second+7, backend, "it goes on")
-		p.tell(t, 1, []int{2, 2, 2, 1}[i]) // of one, the beginning was told before
-		p.want(t, p.one, port, ack, second+20, backend, "the other director has told of it")
+		p.share(t, 1, []int{2, 2, 2, 1}[i]) // of one, the beginning was shared before
+		p.want(t, p.one, port, ack, second+20, backend, "the other director has shared it")
 		p.want(t, p.one, port, syn, second, backend, "a SYN that is sent again")
 		p.want(t, p.other, port, ack, second+30, backend, "it goes on")
 	}
 }
 
 // Somebody sends two packets in a client's name to each of two directors, which guess where they
-// belong and tell each other. That breaks no connection of that client for good: not one that begins
+// belong and share them. That breaks no connection of that client for good: not one that begins
 // later, not one that a director has seen begin, and, once a connection lasts, not where the guesses
 // differ.
 func TestForgedGuessesDoNotLast(t *testing.T) {
@@ -149,7 +149,7 @@ func TestForgedGuessesDoNotLast(t *testing.T) {
 }
 
 func testForgedGuesses(t *testing.T, p *directors) {
-	const later, told, untold, differs = 21000, 21001, 21002, 21003
+	const later, shared, unshared, differs = 21000, 21001, 21002, 21003
 	const real, forged = 1000, 1 << 30 // numbers of the client's segments, and of the others
 	const syn, ack = packet.SYN, packet.ACK
 	forge := func(port uint16, one, other int, why string) {
@@ -171,38 +171,38 @@ func testForgedGuesses(t *testing.T, p *directors) {
 			p.one.flows.Entries[i].Since -= 3
 		}
 		p.want(t, p.one, port, ack, real+19, backend, "it goes on for a while")
-		p.tell(t, 0, 1)
+		p.share(t, 0, 1)
 		p.want(t, p.other, port, ack, real+25, backend, "a connection that lasts is known")
 	}
 
 	forge(later, 2, 2, "a guess: the oldest owner")
-	p.tell(t, 0, 1)
-	p.tell(t, 1, 1)
+	p.share(t, 0, 1)
+	p.share(t, 1, 1)
 	begins(later, 2, "both directors know the port")
-	p.tell(t, 0, 1)
+	p.share(t, 0, 1)
 	p.want(t, p.other, later, ack, real+7, 2, "the connection is where its SYN went")
 	lasts(later, 2)
 
-	begins(told, 0, "the owner")
-	p.tell(t, 0, 1)
-	forge(told, 0, 0, "both directors know the connection")
-	lasts(told, 0)
+	begins(shared, 0, "the owner")
+	p.share(t, 0, 1)
+	forge(shared, 0, 0, "both directors know the connection")
+	lasts(shared, 0)
 
-	begins(untold, 0, "the owner")
-	forge(untold, 0, 2, "only one director knows the connection")
+	begins(unshared, 0, "the owner")
+	forge(unshared, 0, 2, "only one director knows the connection")
 	for i := range p.one.flows.Entries {
-		p.one.flows.Entries[i].Seen -= 5 // so that what the other director tells is younger
+		p.one.flows.Entries[i].Seen -= 5 // so that what the other director shares is younger
 	}
-	p.tell(t, 1, 1)
-	p.want(t, p.one, untold, ack, real+13, 0, "the connection has gone on here")
-	p.tell(t, 0, 1)
-	lasts(untold, 0)
+	p.share(t, 1, 1)
+	p.want(t, p.one, unshared, ack, real+13, 0, "the connection has gone on here")
+	p.share(t, 0, 1)
+	lasts(unshared, 0)
 
 	p.set(t, nil, listedRing(0, 1, 2), listedRing(0, 2, 1))
 	forge(differs, 2, 1, "the directors differ about the oldest owner")
-	p.tell(t, 0, 1)
-	p.tell(t, 1, 1)
+	p.share(t, 0, 1)
+	p.share(t, 1, 1)
 	begins(differs, 2, "this director knows the port")
-	p.tell(t, 0, 1)
+	p.share(t, 0, 1)
 	lasts(differs, 2)
 }

@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/lab/packet"
 )
 
-// Two directors beside each other, on two interfaces, which tell each other of flows by
+// Two directors beside each other, on two interfaces, which share flows by
 // hand: what internal/flowsync does over a network.
 
 func openShare(t *testing.T, pin string) *Datapath {
@@ -49,7 +49,7 @@ func (d *Datapath) sendsFrom(t *testing.T, port uint16, flags uint8) (to model.M
 	return to
 }
 
-// follow collects what a director tells. It can be read as soon as the program tells.
+// follow collects what a director shares. It can be read as soon as the program shares.
 func follow(t *testing.T, d *Datapath) (read func() []model.RememberedFlow) {
 	t.Helper()
 	var mu sync.Mutex
@@ -58,11 +58,11 @@ func follow(t *testing.T, d *Datapath) (read func() []model.RememberedFlow) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() {
-		err := d.FollowFlows(ctx, func(news []model.RememberedFlow, untold bool) {
+		err := d.FollowFlows(ctx, func(news []model.RememberedFlow, unshared bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, news...)
-			if untold {
+			if unshared {
 				begun++
 			}
 		})
@@ -71,7 +71,7 @@ func follow(t *testing.T, d *Datapath) (read func() []model.RememberedFlow) {
 		}
 	})
 	t.Cleanup(func() { cancel(); done.Wait() })
-	eventually(t, "the program tells", func() bool {
+	eventually(t, "the program shares", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return begun == 1
@@ -85,7 +85,7 @@ func follow(t *testing.T, d *Datapath) (read func() []model.RememberedFlow) {
 
 func (d *Datapath) outcome(t *testing.T, outcome abi.ToldOutcome) uint64 {
 	t.Helper()
-	return statusOf(t, d).Flows.Told[outcome].Count
+	return statusOf(t, d).Flows.Imported[outcome].Count
 }
 
 // goesOn sends a packet of a connection, and another one when it has gone on for PROOF_LASTS.
@@ -118,45 +118,45 @@ func testFlowsAreShared(t *testing.T) {
 	set(0)
 	set(1) // its slots settle
 	news := follow(t, one)
-	const told, untold = 20000, 20001
-	backend := one.sendsFrom(t, told, packet.SYN)
-	isTrue(t, one.goesOn(t, told, packet.ACK) == backend, "the connection stays")
-	eventually(t, "the connection is told, first as a fresh one", func() bool { return len(news()) > 1 })
+	const shared, unshared = 20000, 20001
+	backend := one.sendsFrom(t, shared, packet.SYN)
+	isTrue(t, one.goesOn(t, shared, packet.ACK) == backend, "the connection stays")
+	eventually(t, "the connection is shared, first as a fresh one", func() bool { return len(news()) > 1 })
 	isTrue(t, news()[0].Class == model.FreshFlow, "the connection is fresh at first")
 	flow := news()[1]
 	want := model.RememberedFlow{
 		Service: model.ServiceID{VIP: netip.MustParseAddr("198.51.0.0"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
-		Backend: flow.Backend, Source: netip.AddrPortFrom(client4, told), Port: 80, Class: model.SustainedFlow, State: model.FlowOpen, Next: flow.Next,
+		Backend: flow.Backend, Source: netip.AddrPortFrom(client4, shared), Port: 80, Class: model.SustainedFlow, State: model.FlowOpen, Next: flow.Next,
 	}
 	if flow.Age = 0; flow != want || flow.Next == 0 || neighborMAC(flow.Backend.Addr()) != backend {
-		t.Errorf("told %+v, want %+v with the backend at %v", flow, want, backend)
+		t.Errorf("shared %+v, want %+v with the backend at %v", flow, want, backend)
 	}
 	must(t, other.Remember(news()))
 	set(2)
-	isTrue(t, other.sendsFrom(t, told, packet.ACK) == backend, "the other director knows where the connection is")
-	owner := other.sendsFrom(t, untold, packet.ACK)
+	isTrue(t, other.sendsFrom(t, shared, packet.ACK) == backend, "the other director knows where the connection is")
+	owner := other.sendsFrom(t, unshared, packet.ACK)
 	if n := other.outcome(t, abi.ToldOutcomeTOLD_NEW); n != 1 {
 		t.Errorf("%d flows are new to the other director, want 1", n)
 	}
-	// A director that knows nothing has no slot that asks, until it is told.
+	// A director that knows nothing has no slot that asks, until it imports some.
 	must(t, other.Close())
 	must(t, Detach("/sys/fs/bpf/other"))
 	fresh := openShare(t, "fresh")
 	must(t, fresh.Set(shareTable("wire1", 3, 2, true)))
-	isTrue(t, fresh.sendsFrom(t, told, packet.ACK) != backend, "a director that has not been told goes by the ring")
-	isTrue(t, fresh.sendsFrom(t, untold, packet.ACK) == owner, "as for any connection")
+	isTrue(t, fresh.sendsFrom(t, shared, packet.ACK) != backend, "a director that has imported nothing goes by the ring")
+	isTrue(t, fresh.sendsFrom(t, unshared, packet.ACK) == owner, "as for any connection")
 	must(t, one.RememberedFlows(func(some []model.RememberedFlow) bool {
 		must(t, fresh.Remember(some))
 		return true
 	}))
-	isTrue(t, fresh.sendsFrom(t, told, packet.ACK) == backend, "a director that was told everything knows")
+	isTrue(t, fresh.sendsFrom(t, shared, packet.ACK) == backend, "a director that has imported everything knows")
 	if status := statusOf(t, fresh).Flows; status.Settling != 1 || status.Remembered != 1 {
 		t.Errorf("status is %+v, want one flow, and one slot that settles", status)
 	}
 	fresh.sweep()
 	fresh.sweep()
-	isTrue(t, fresh.sendsFrom(t, told, packet.ACK) == backend, "the slot asks for as long as it must")
-	testGuessesAreTold(t, one, fresh, news)
+	isTrue(t, fresh.sendsFrom(t, shared, packet.ACK) == backend, "the slot asks for as long as it must")
+	testGuessesAreShared(t, one, fresh, news)
 }
 
 func isTrue(t *testing.T, holds bool, what string) {
@@ -166,9 +166,9 @@ func isTrue(t *testing.T, holds bool, what string) {
 	}
 }
 
-// TestToldFlowsWait: a flow of a service or of a backend that is not known yet is
+// TestImportedFlowsWait: a flow of a service or of a backend that is not known yet is
 // remembered when a Set brings it, and is given up later.
-func TestToldFlowsWait(t *testing.T) {
+func TestImportedFlowsWait(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
@@ -188,24 +188,24 @@ func TestToldFlowsWait(t *testing.T) {
 		t.Fatalf("%d flows are remembered that waited for their backend, want 1", n)
 	}
 	onCPU(t, 0, func() {
-		isTrue(t, d.sendsFrom(t, 20000, packet.ACK) == neighborMAC(flow.Backend.Addr()), "it goes where it was told")
+		isTrue(t, d.sendsFrom(t, 20000, packet.ACK) == neighborMAC(flow.Backend.Addr()), "it goes where it was imported to")
 	})
 	stranger := flow
 	stranger.Backend = netip.MustParseAddrPort("10.0.0.99:0")
 	must(t, d.Remember([]model.RememberedFlow{stranger}))
-	d.told.waiting[0].since = d.told.waiting[0].since.Add(-tellingWaits)
+	d.imports.waiting[0].since = d.imports.waiting[0].since.Add(-importWaits)
 	must(t, d.Set(shareTable("wire0", 3, 0, false)))
-	if n := d.outcome(t, abi.ToldOutcomeTOLD_UNKNOWN); n != 1 || len(d.told.waiting) != 0 {
-		t.Errorf("%d flows of an unknown backend were given up and %d wait, want 1 and 0", n, len(d.told.waiting))
+	if n := d.outcome(t, abi.ToldOutcomeTOLD_UNKNOWN); n != 1 || len(d.imports.waiting) != 0 {
+		t.Errorf("%d flows of an unknown backend were given up and %d wait, want 1 and 0", n, len(d.imports.waiting))
 	}
 	var many []model.RememberedFlow
-	for i := range tellingsWait + 10 {
+	for i := range mostWaiting + 10 {
 		stranger.Source = netip.AddrPortFrom(netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}), 1)
 		many = append(many, stranger)
 	}
 	must(t, d.Remember(many))
-	if n := d.outcome(t, abi.ToldOutcomeTOLD_UNKNOWN); n != 11 || len(d.told.waiting) != tellingsWait {
-		t.Errorf("%d flows were given up and %d wait, want 11 and %d", n, len(d.told.waiting), tellingsWait)
+	if n := d.outcome(t, abi.ToldOutcomeTOLD_UNKNOWN); n != 11 || len(d.imports.waiting) != mostWaiting {
+		t.Errorf("%d flows were given up and %d wait, want 11 and %d", n, len(d.imports.waiting), mostWaiting)
 	}
 	broken := flow
 	broken.Source = netip.MustParseAddrPort("[2001:db8::1]:5")

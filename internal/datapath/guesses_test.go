@@ -85,7 +85,7 @@ func testGuessedBefore(t *testing.T) {
 	s.wantGuess(t, d, clientPort+1, ackFlag, false, "the same owner")
 }
 
-// testResetsAreCounted: flows that are reset while they are fresh are told as a number, and add
+// testResetsAreCounted: flows that are reset while they are fresh are shared as a number, and add
 // up with what the other director has seen.
 func testResetsAreCounted(t *testing.T, one, other *Datapath) {
 	id := model.ServiceID{VIP: netip.MustParseAddr("198.51.0.0"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}}
@@ -119,16 +119,16 @@ func testResetsAreCounted(t *testing.T, one, other *Datapath) {
 	status, err := other.Status()
 	must(t, err)
 	isTrue(t, slices.ContainsFunc(status.Services, func(s model.ServiceStatus) bool {
-		return slices.Equal(s.ResetTold, []model.ResetsTold{{Director: director, Flows: 3}})
-	}), "it is said which director has told of them")
+		return slices.Equal(s.ResetsShared, []model.ResetsTold{{Director: director, Flows: 3}})
+	}), "it is said which director has shared them")
 	other.HearResets(director, nil)
 	_, ended := count(other)
 	isTrue(t, ended == before, "one that says nothing any more has seen nothing")
 }
 
 // testGuessesAreTold: what one director sees of older owners' connections the other one is
-// told, and nothing else. Neither has seen any before.
-func testGuessesAreTold(t *testing.T, one, other *Datapath, news func() []model.RememberedFlow) {
+// shared, and nothing else. Neither has seen any before.
+func testGuessesAreShared(t *testing.T, one, other *Datapath, news func() []model.RememberedFlow) {
 	id := model.ServiceID{VIP: netip.MustParseAddr("198.51.0.0"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}}
 	nobody := id
 	nobody.Port.First--
@@ -143,12 +143,12 @@ func testGuessesAreTold(t *testing.T, one, other *Datapath, news func() []model.
 	}
 	before := len(news())
 	one.goesOn(t, 30000, packet.SYN)
-	eventually(t, "a connection that begins is told, and once it has lasted", func() bool { return len(news()) == before+2 })
+	eventually(t, "a connection that begins is shared, and once it has lasted", func() bool { return len(news()) == before+2 })
 	must(t, other.Remember(news()[before:]))
 	isTrue(t, one.LastGuess(id).Equal(one.opened) && other.LastGuess(id).Equal(other.opened), "it shows nothing")
 	one.goesOn(t, 30001, packet.ACK)
 	isTrue(t, one.LastGuess(id).After(one.opened), "the oldest owner's has gone on")
-	eventually(t, "it is told as evidence, and once it has lasted", func() bool { return len(news()) == before+4 })
+	eventually(t, "it is shared as evidence, and once it has lasted", func() bool { return len(news()) == before+4 })
 	flow := news()[before+2]
 	isTrue(t, flow.Class == model.FreshFlow && news()[before+3].Class == model.SustainedFlow, "the evidence is of a fresh flow")
 	old := flow

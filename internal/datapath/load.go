@@ -29,18 +29,18 @@ type kernel struct {
 	// Take full NAT's replies from interfaces with and without Ethernet.
 	takeReply, takeBareReply *ebpf.Program
 
-	take       *ebpf.Program // what other directors remember of flows, into the memory
-	collection *ebpf.Collection
-	records    *indexRecords
-	all        map[string]*ebpf.Map // of the collection that are pinned, by their names
-	reasons    []string             // names of enum reason, by number
-	flowEvents []string             // of enum flow_event
-	quicEvents []string             // of enum quic_event
-	askEvents  []string             // of enum ask_event
-	told       []string             // of enum told_outcome
-	kept       map[string]bool      // maps whose content an earlier process has made
-	snatTable  *ebpf.Map            // full NAT's, while there is one; nil: there is none, or it was not looked for yet
-	former     formerCounts         // what an earlier version has counted in another format
+	importFlows    *ebpf.Program // what other directors remember of flows, into the memory
+	collection     *ebpf.Collection
+	records        *indexRecords
+	all            map[string]*ebpf.Map // of the collection that are pinned, by their names
+	reasons        []string             // names of enum reason, by number
+	flowEvents     []string             // of enum flow_event
+	quicEvents     []string             // of enum quic_event
+	askEvents      []string             // of enum ask_event
+	importOutcomes []string             // of enum told_outcome
+	kept           map[string]bool      // maps whose content an earlier process has made
+	snatTable      *ebpf.Map            // full NAT's, while there is one; nil: there is none, or it was not looked for yet
+	former         formerCounts         // what an earlier version has counted in another format
 }
 
 func loadKernel(o Options) (*kernel, error) {
@@ -68,7 +68,7 @@ func loadKernel(o Options) (*kernel, error) {
 	if k.askEvents, err = bpfload.EnumNames(spec.Types, "ask_event", ""); err != nil {
 		return nil, err
 	}
-	if k.told, err = bpfload.EnumNames(spec.Types, "told_outcome", ""); err != nil {
+	if k.importOutcomes, err = bpfload.EnumNames(spec.Types, "told_outcome", ""); err != nil {
 		return nil, err
 	}
 	if k.pins, err = openPins(o, spec); err != nil {
@@ -183,7 +183,7 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	k.undo = k.collection.Programs[natTCProgUndoNat]
 	k.takeReply = k.collection.Programs[natTCProgTakeReply]
 	k.takeBareReply = k.collection.Programs[natTCProgTakeBareReply]
-	k.take = k.collection.Programs[directorProgTakeTellings]
+	k.importFlows = k.collection.Programs[directorProgTakeTellings]
 	if err := k.keepSNAT(); err != nil {
 		return errors.Join(err, k.directorMaps.Close())
 	}

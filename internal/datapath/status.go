@@ -53,9 +53,9 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		if err != nil {
 			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
-		service.Reset, service.ResetTold = reset[s.index], d.resets.heardOf(s.key)
-		for _, told := range service.ResetTold {
-			service.Reset += int(told.Flows)
+		service.Reset, service.ResetsShared = reset[s.index], d.resets.heardOf(s.key)
+		for _, imported := range service.ResetsShared {
+			service.Reset += int(imported.Flows)
 		}
 		status.Services = append(status.Services, service)
 		status.RingMemory += uint64(s.ring.lines) * abi.LineSize

@@ -52,7 +52,7 @@ func newMembership(ctx context.Context, kernel *datapath.Datapath, etcd *group.G
 	return m, nil
 }
 
-// shareFlows lets the group's directors tell each other the flows that they remember.
+// shareFlows lets the group's directors share the flows that they remember.
 func (m *membership) shareFlows(c model.Director) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +104,7 @@ func (m *membership) joinAs(c model.Director, runs bool) error {
 	return nil
 }
 
-// await gives the other directors time to tell the flows that they remember.
+// await gives the other directors time to share the flows that they remember.
 func (m *membership) await(ctx context.Context, patience time.Duration) {
 	if m.sync == nil {
 		return
@@ -112,7 +112,7 @@ func (m *membership) await(ctx context.Context, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if missing := m.sync.Await(ctx); len(missing) > 0 {
-		m.log.Warn("directors of the group have not told yet what they remember of flows", "directors", missing)
+		m.log.Warn("directors of the group have not shared yet what they remember of flows", "directors", missing)
 	}
 }
 
@@ -123,7 +123,7 @@ func (m *membership) status() (peers []model.PeerStatus, strangers uint64) {
 	return m.sync.Status(), m.sync.Strangers()
 }
 
-// problem says why directors of the group cannot tell this one of flows.
+// problem says why directors of the group cannot share flows with this one.
 func (m *membership) problem() error {
 	if m.sync == nil {
 		return nil

@@ -1,22 +1,22 @@
-// Package flowsync makes the directors of a group tell each other what they remember of
+// Package flowsync makes the directors of a group share what they remember of
 // flows, so that it outlives each of them.
 //
-// Each director dials every other one, and the dialed director tells the dialing one: first
+// Each director dials every other one, and the dialed director shares with the dialing one: first
 // all that it remembers, then what it learns, some milliseconds later. The connections are
 // TCP under TLS 1.3. Both ends show the certificate that they have made when they started
 // and whose fingerprint they have written under their address where only directors can
-// write ([Identities]): a stranger that could tell flows could send them anywhere.
+// write ([Identities]): a stranger that could share flows could send them anywhere.
 //
 // The application protocol that TLS agrees on is "weir-flows/2": the number changes with the
 // format. A director also speaks "weir-flows/1" with one that knows no other. Flows that are
-// fresh (model.FlowClass) are told within a budget, because they may be of a flood, and their
+// fresh (model.FlowClass) are shared within a budget, because they may be of a flood, and their
 // receiver takes them for fresh ones, too. "weir-flows/1" does not say the class: what is heard
 // by it is fresh. The dialing director sends nothing. The other one sends frames: the length of
 // what follows, 4 bytes; a kind, 1 byte; and, in frames of flows, one flow after the other.
 // Numbers are in network order.
 //
 //	kind 1  flows
-//	kind 2  all that was remembered has been told, for the first time or again
+//	kind 2  all that was remembered has been shared, for the first time or again
 //	kind 3  nothing, so that it is known that somebody is there
 //	kind 4  not in weir-flows/1: how many fresh flows of each service were reset in the last
 //	        minute; in place of kind 3, and of what kind 4 said before

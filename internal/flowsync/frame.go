@@ -63,11 +63,11 @@ type flowsFrame struct {
 	flows int
 }
 
-// mostFresh is how many fresh flows are told of all that is remembered: of a flood there may be as
+// mostFresh is how many fresh flows are shared of all that is remembered: of a flood there may be as
 // many as there is room for.
 const mostFresh = 1 << 16
 
-// fewFresh leaves out fresh flows that are more than so many, and counts those that are told.
+// fewFresh leaves out fresh flows that are more than so many, and counts those that are shared.
 func fewFresh(flows []model.RememberedFlow, room *int) []model.RememberedFlow {
 	return slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool {
 		if f.Class != model.FreshFlow || f.State == model.FlowOpening {
@@ -78,7 +78,7 @@ func fewFresh(flows []model.RememberedFlow, room *int) []model.RememberedFlow {
 	})
 }
 
-// framesOf puts flows into frames. Flows that open are not told. A receiver takes a fresh flow for
+// framesOf puts flows into frames. Flows that open are not shared. A receiver takes a fresh flow for
 // a fresh one, too.
 func framesOf(flows []model.RememberedFlow, v version) (list []flowsFrame) {
 	flows = slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool { return f.State == model.FlowOpening })

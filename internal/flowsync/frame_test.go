@@ -20,7 +20,7 @@ func FuzzReadFrame(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1})
 	f.Add(finish(append(frame(frameAll), 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		toldBound.Check(t, len(b), func() {
+		sharedBound.Check(t, len(b), func() {
 			var buffer []byte
 			for rest := bytes.NewReader(b); ; {
 				if _, _, err := readFrame(rest, &buffer); err != nil {

@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// memory is flow memory without a kernel: what it learns it tells, what it is told it keeps.
+// memory is flow memory without a kernel: what it learns it shares, what it imports it keeps.
 type memory struct {
 	mu        sync.Mutex
 	flows     map[netip.AddrPort]model.RememberedFlow

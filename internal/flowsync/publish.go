@@ -23,7 +23,7 @@ const (
 	writeTime     = 10 * time.Second // for one frame
 )
 
-// publisher tells all directors that have dialed. The memory is followed while there are any.
+// publisher shares flows with all directors that have dialed. The memory is followed while there are any.
 type publisher struct {
 	memory Memory
 	log    *slog.Logger
@@ -64,16 +64,16 @@ func (t *publisher) leave(q *queue) {
 // follow hands what the memory learns to all queues, until the context ends.
 func (t *publisher) follow(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := t.memory.FollowFlows(ctx, func(news []model.RememberedFlow, untold bool) { t.spread(ctx, news, untold) })
+		err := t.memory.FollowFlows(ctx, func(news []model.RememberedFlow, unshared bool) { t.spread(ctx, news, unshared) })
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		t.log.Error("tell the group what is learned of flows", "error", err)
+		t.log.Error("share with the group what is learned of flows", "error", err)
 		retry.Sleep(ctx, lastPause)
 	}
 }
 
-func (t *publisher) spread(ctx context.Context, news []model.RememberedFlow, untold bool) {
+func (t *publisher) spread(ctx context.Context, news []model.RememberedFlow, unshared bool) {
 	frames := map[version][]flowsFrame{classed: framesOf(news, classed)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +82,7 @@ func (t *publisher) spread(ctx context.Context, news []model.RememberedFlow, unt
 	}
 	t.begun = true
 	for q := range t.queues {
-		if untold {
+		if unshared {
 			q.everything()
 		}
 		if _, made := frames[q.version]; !made {
@@ -106,7 +106,7 @@ func (t *publisher) publish(ctx context.Context, conn *tls.Conn, p *peer) error 
 	go func() { cancel(awaitEnd(conn)) }()
 	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
-	counted := false // it was told of resets
+	counted := false // counts of resets were shared with it
 	for {
 		select {
 		case <-ctx.Done():
@@ -129,9 +129,9 @@ func (t *publisher) publish(ctx context.Context, conn *tls.Conn, p *peer) error 
 	}
 }
 
-// empty tells all that is in the queue.
+// empty shares all that is in the queue.
 func (t *publisher) empty(q *queue, conn net.Conn, p *peer) error {
-	frames, everything := q.take()
+	frames, everything := q.popAll()
 	if everything {
 		if err := t.publishAll(conn, p, q.version); err != nil {
 			return err
@@ -141,7 +141,7 @@ func (t *publisher) empty(q *queue, conn net.Conn, p *peer) error {
 		if err := write(conn, f.bytes); err != nil {
 			return err
 		}
-		p.toldFlows.Add(uint64(f.flows))
+		p.sharedFlows.Add(uint64(f.flows))
 	}
 	return nil
 }
@@ -157,14 +157,14 @@ func (t *publisher) publishAll(conn net.Conn, p *peer, v version) error {
 			if broken = write(conn, f.bytes); broken != nil {
 				return false
 			}
-			p.toldFlows.Add(uint64(f.flows))
+			p.sharedFlows.Add(uint64(f.flows))
 		}
 		return true
 	})
 	if err = errors.Join(err, broken); err != nil {
 		return err
 	}
-	p.toldAll.Add(1)
+	p.sharedAll.Add(1)
 	return write(conn, frame(frameAll))
 }
 
@@ -224,7 +224,7 @@ func (s *Sync) fromGroup(from net.Addr) (address netip.Addr, is bool) {
 	return address, slices.ContainsFunc(s.peers, func(p *peer) bool { return p.address == address })
 }
 
-// serve tells a director that has dialed, if it is of the group. known is called when its
+// serve shares flows with a director that has dialed, if it is of the group. known is called when its
 // handshake has ended.
 func (s *Sync) serve(ctx context.Context, raw net.Conn, known func()) {
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
@@ -236,7 +236,7 @@ func (s *Sync) serve(ctx context.Context, raw net.Conn, known func()) {
 	known()
 	if err != nil {
 		s.strangers.Add(1)
-		s.log.Debug("refused who wants to be told of flows", "from", raw.RemoteAddr(), "error", err)
+		s.log.Debug("refused a stranger that asks for flows", "from", raw.RemoteAddr(), "error", err)
 		return
 	}
 	fingerprint := fingerprintOf(conn.ConnectionState().PeerCertificates[0].Raw)
@@ -247,18 +247,18 @@ func (s *Sync) serve(ctx context.Context, raw net.Conn, known func()) {
 	p.dialed(fingerprint)
 	leave := p.enter(raw)
 	defer leave()
-	s.log.Info("director of the group is told of flows", "director", p.address)
+	s.log.Info("flows are shared with a director of the group", "director", p.address)
 	err = s.publisher.publish(ctx, conn, p)
 	if ctx.Err() == nil {
-		s.log.Info("director of the group is not told of flows any more", "director", p.address, "error", err)
+		s.log.Info("flows are no longer shared with a director of the group", "director", p.address, "error", err)
 	}
 }
 
 // queueMost is how many bytes may wait for a slow director.
 const queueMost = 8 << 20
 
-// queue is what to tell one director. When it has become too long it is dropped, and the director
-// is told everything again.
+// queue is what to share with one director. When it has become too long it is dropped, and the director
+// gets everything again.
 type queue struct {
 	wake    chan struct{}  // is sent to when the queue has something
 	dropped *atomic.Uint64 // how often it has become too long
@@ -278,7 +278,7 @@ func (q *queue) add(frames []flowsFrame) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.again {
-		return // everything will be told anyway
+		return // everything will be shared anyway
 	}
 	for _, f := range frames {
 		q.bytes += len(f.bytes)
@@ -291,7 +291,7 @@ func (q *queue) add(frames []flowsFrame) {
 	q.ring()
 }
 
-// everything makes the queue tell the director everything again.
+// everything makes the queue share everything with the director again.
 func (q *queue) everything() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -309,7 +309,7 @@ func (q *queue) ring() {
 }
 
 // take empties the queue. What is added from now on comes after everything.
-func (q *queue) take() (frames []flowsFrame, everything bool) {
+func (q *queue) popAll() (frames []flowsFrame, everything bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	frames, everything = q.frames, q.again

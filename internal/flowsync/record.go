@@ -111,7 +111,7 @@ func check(f *model.RememberedFlow, flags, known uint8) error {
 	return checkService(&f.Service)
 }
 
-// checkService says what is wrong with a told service.
+// checkService says what is wrong with a shared service.
 func checkService(s *model.ServiceID) error {
 	switch {
 	case s.Segment.Kind > segmentKinds || s.Segment.Kind == model.SegmentNone && s.Segment.ID != 0:

@@ -26,7 +26,7 @@ func some() []model.RememberedFlow {
 // versions are those that are spoken.
 var versions = []version{unclassed, classed}
 
-// as is a flow as a version can tell it.
+// as is a flow as a version can share it.
 func as(f model.RememberedFlow, v version) model.RememberedFlow {
 	if v == unclassed {
 		f.Class, f.Next = model.FreshFlow, 0
@@ -34,7 +34,7 @@ func as(f model.RememberedFlow, v version) model.RememberedFlow {
 	return f
 }
 
-// A flow that is told in the version without classes may be of a flood, so it is fresh.
+// A flow that is shared in the version without classes may be of a flood, so it is fresh.
 func TestFlowsAreReadAsWritten(t *testing.T) {
 	for _, v := range versions {
 		var b []byte
@@ -64,9 +64,9 @@ func TestFlowsAreReadAsWritten(t *testing.T) {
 	}
 }
 
-// TestFewFreshFlowsAreTold: of all that is remembered, flows that may be of a flood are told as long
+// TestFewFreshFlowsAreShared: of all that is remembered, flows that may be of a flood are shared as long
 // as they are few, and all others.
-func TestFewFreshFlowsAreTold(t *testing.T) {
+func TestFewFreshFlowsAreShared(t *testing.T) {
 	fresh, open := flowOf(1, model.FlowOpen), flowOf(2, model.FlowOpen)
 	fresh.Class = model.FreshFlow
 	for _, v := range versions {
@@ -78,7 +78,7 @@ func TestFewFreshFlowsAreTold(t *testing.T) {
 			}
 			flows, err := readFlows(list[0].bytes[headerLength+1:], v)
 			if err != nil || !slices.Equal(flows, want) {
-				t.Errorf("%s: %+v is told, error %v", v.protocol(), flows, err)
+				t.Errorf("%s: %+v is shared, error %v", v.protocol(), flows, err)
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func TestFewFreshFlowsAreTold(t *testing.T) {
 
 // toldBound is what may be allocated to read what a peer sends: a flow takes some ten times what it
 // has on the wire while the list of a frame grows, and a frame's buffer is as long as any frame.
-var toldBound = memlab.Bound{PerByte: 40, AtLeast: 1 << 20}
+var sharedBound = memlab.Bound{PerByte: 40, AtLeast: 1 << 20}
 
 // counts are of services of all kinds.
 func counts() []model.ServiceResets {
@@ -122,7 +122,7 @@ func FuzzReadResets(f *testing.F) {
 	f.Add(all)
 	f.Add(all[:len(all)-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		toldBound.Check(t, len(b), func() { _, _ = readResets(b) })
+		sharedBound.Check(t, len(b), func() { _, _ = readResets(b) })
 		list, err := readResets(b)
 		if err != nil {
 			return
@@ -152,7 +152,7 @@ func FuzzReadFlows(f *testing.F) {
 		}
 		var flows []model.RememberedFlow
 		var err error
-		toldBound.Check(t, len(b), func() { flows, err = readFlows(b, v) })
+		sharedBound.Check(t, len(b), func() { flows, err = readFlows(b, v) })
 		if err != nil {
 			return
 		}

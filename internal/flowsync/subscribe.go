@@ -26,7 +26,7 @@ const (
 	soonPause  = 200 * time.Millisecond // at most, while a start waits for it
 )
 
-// subscribe dials a director and remembers what it tells, again and again.
+// subscribe dials a director and remembers what it shares, again and again.
 func (s *Sync) subscribe(ctx context.Context, p *peer, port uint16) {
 	backoff := retry.Backoff{First: firstPause}
 	for ctx.Err() == nil {
@@ -43,7 +43,7 @@ func (s *Sync) subscribe(ctx context.Context, p *peer, port uint16) {
 			p.answered()
 		}
 		p.fail(err)
-		s.log.Debug("director of the group tells nothing of flows", "director", p.address, "error", err)
+		s.log.Debug("director of the group shares no flows", "director", p.address, "error", err)
 		select {
 		case <-ctx.Done():
 		case <-p.dials:
@@ -68,7 +68,7 @@ var (
 	errNotListed     = errors.New("it is not known yet who is who in the group")
 )
 
-// subscribeOnce hears one director until the connection ends; heard says that the director has told
+// subscribeOnce hears one director until the connection ends; heard says that the director has shared
 // something.
 func (s *Sync) subscribeOnce(ctx context.Context, p *peer, port uint16) (heard bool, err error) {
 	fingerprint, known := s.identities.Fingerprint(p.address)
@@ -133,8 +133,8 @@ func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) 
 		}
 		if !heard {
 			heard = true
-			p.tells()
-			s.log.Info("director of the group tells of flows", "director", p.address)
+			p.noteShares()
+			s.log.Info("director of the group shares flows", "director", p.address)
 		}
 		switch kind {
 		case frameAll:
@@ -182,7 +182,7 @@ func (s *Sync) Problem() error {
 	defer s.listening.Unlock()
 	var errs []error
 	for _, at := range slices.SortedFunc(maps.Keys(s.notListening), netip.AddrPort.Compare) {
-		errs = append(errs, fmt.Errorf("directors of the group cannot tell this one of flows at %v: %w", at, s.notListening[at]))
+		errs = append(errs, fmt.Errorf("directors of the group cannot share flows with this one at %v: %w", at, s.notListening[at]))
 	}
 	return errors.Join(errs...)
 }
@@ -207,7 +207,7 @@ func (s *Sync) listen(ctx context.Context, at netip.AddrPort) {
 		s.noteListening(at, err)
 		if err != nil {
 			if !said {
-				s.log.Error("directors of the group cannot be told of flows yet", "at", at, "error", err)
+				s.log.Error("flows cannot be shared with directors of the group yet", "at", at, "error", err)
 			}
 			said = true
 			retry.Sleep(ctx, lastPause)

@@ -16,12 +16,12 @@ import (
 
 // Memory is a director's memory of flows.
 type Memory interface {
-	// FollowFlows hands out flows as they become known, until the context ends. untold says that
+	// FollowFlows hands out flows as they become known, until the context ends. unshared says that
 	// something may be missing before them, as before the first call.
-	FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, untold bool)) error
+	FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, unshared bool)) error
 	// RememberedFlows hands out all flows, some at a time, while take returns true.
 	RememberedFlows(take func(some []model.RememberedFlow) bool) error
-	// Remember takes over what another director has told.
+	// Remember takes over what another director has shared.
 	Remember(flows []model.RememberedFlow) error
 	// FreshResets returns how many fresh flows of each service were reset in the last minute.
 	FreshResets() []model.ServiceResets
@@ -98,8 +98,8 @@ func (s *Sync) Set(own, others []netip.Addr, port uint16) {
 	}
 }
 
-// Await waits until every other director has told all that it remembers, or has shown that it has
-// nothing to tell, or the context ends. It returns the directors that are missing then.
+// Await waits until every other director has shared all that it remembers, or has shown that it has
+// nothing to share, or the context ends. It returns the directors that are missing then.
 func (s *Sync) Await(ctx context.Context) (missing []netip.Addr) {
 	s.mu.Lock()
 	peers := s.peers
@@ -154,23 +154,23 @@ func (s *Sync) Strangers() uint64 { return s.strangers.Load() }
 // peer is another director of the group.
 type peer struct {
 	address netip.Addr
-	first   chan struct{} // is closed when it has told everything once, or has nothing to tell
+	first   chan struct{} // is closed when it has shared everything once, or has nothing to share
 	dials   chan struct{} // is sent to when it has dialed: it is there
 
-	heard     atomic.Uint64 // flows
-	garbage   atomic.Uint64 // how often it could not be understood
-	toldFlows atomic.Uint64
-	toldAll   atomic.Uint64 // how often it was told everything
-	dropped   atomic.Uint64 // how often it was too slow
+	heard       atomic.Uint64 // flows
+	garbage     atomic.Uint64 // how often it could not be understood
+	sharedFlows atomic.Uint64
+	sharedAll   atomic.Uint64 // how often everything was shared with it
+	dropped     atomic.Uint64 // how often it was too slow
 
-	mu         sync.Mutex
-	once       bool
-	hearsFrom  time.Time // since when it tells this director; zero: it does not
-	hearing    net.Conn  // the connection by which it tells
-	hears      string    // the fingerprint that it has shown there
-	subscriber net.Conn  // the connection by which it is told
-	told       time.Time // since when
-	problem    string
+	mu          sync.Mutex
+	once        bool
+	hearsFrom   time.Time // since when it shares flows with this director; zero: it does not
+	hearing     net.Conn  // the connection by which it shares
+	hears       string    // the fingerprint that it has shown there
+	subscriber  net.Conn  // the connection by which flows are shared with it
+	sharedSince time.Time // since when
+	problem     string
 }
 
 func newPeer(address netip.Addr) *peer {
@@ -186,28 +186,28 @@ func (p *peer) answered() {
 	}
 }
 
-// awaited says that the peer has not told everything yet, as far as that is known.
+// awaited says that the peer has not shared everything yet, as far as that is known.
 func (p *peer) awaited() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.once
 }
 
-func (p *peer) tells() {
+func (p *peer) noteShares() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hearsFrom, p.problem = time.Now().Truncate(time.Second), ""
 }
 
-// connected notes the connection by which the peer tells.
+// connected notes the connection by which the peer shares.
 func (p *peer) connected(conn net.Conn, fingerprint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hearing, p.hears = conn, fingerprint
 }
 
-// dialed says that a process with this fingerprint is there. An earlier process will tell no more
-// than it has told.
+// dialed says that a process with this fingerprint is there. An earlier process will share no more
+// than it has shared.
 func (p *peer) dialed(fingerprint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +226,7 @@ func (p *peer) fail(err error) {
 	p.hearsFrom, p.hearing, p.problem = time.Time{}, nil, err.Error()
 }
 
-// enter notes the connection by which the peer is told. An earlier connection is of a process that
+// enter notes the connection by which flows are shared with the peer. An earlier connection is of a process that
 // has ended, and is closed.
 func (p *peer) enter(conn net.Conn) (leave func()) {
 	p.mu.Lock()
@@ -234,12 +234,12 @@ func (p *peer) enter(conn net.Conn) (leave func()) {
 	if p.subscriber != nil {
 		p.subscriber.Close()
 	}
-	p.subscriber, p.told = conn, time.Now().Truncate(time.Second)
+	p.subscriber, p.sharedSince = conn, time.Now().Truncate(time.Second)
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.subscriber == conn {
-			p.subscriber, p.told = nil, time.Time{}
+			p.subscriber, p.sharedSince = nil, time.Time{}
 		}
 	}
 }
@@ -248,7 +248,7 @@ func (p *peer) status() model.PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return model.PeerStatus{
-		Director: p.address, Tells: p.hearsFrom, Listens: p.told, Heard: p.heard.Load(), Told: p.toldFlows.Load(),
-		Everything: p.toldAll.Load(), Slow: p.dropped.Load(), Garbage: p.garbage.Load(), Problem: p.problem,
+		Director: p.address, Shares: p.hearsFrom, Listens: p.sharedSince, Heard: p.heard.Load(), Shared: p.sharedFlows.Load(),
+		Everything: p.sharedAll.Load(), Slow: p.dropped.Load(), Garbage: p.garbage.Load(), Problem: p.problem,
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"weir.io/weir/internal/retry"
 )
 
-// TestDirectorsTellEachOther: what was remembered before they met, what is learned then,
+// TestDirectorsShareFlows: what was remembered before they met, what is learned then,
 // both ways; and again when one of them is another process.
-func TestDirectorsTellEachOther(t *testing.T) {
+func TestDirectorsShareFlows(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
 	one, two := newMemory(), newMemory()
 	for i := range uint16(2000) {
@@ -31,7 +31,7 @@ func TestDirectorsTellEachOther(t *testing.T) {
 	first.joinGroup(1, 2, port)
 	second.joinGroup(2, 2, port)
 	if missing := await(t, second); len(missing) > 0 {
-		t.Fatalf("%v have not told all that they remember", missing)
+		t.Fatalf("%v have not shared all that they remember", missing)
 	}
 	eventually(t, "the second director knows everything", func() bool {
 		for i := range uint16(2000) {
@@ -42,14 +42,14 @@ func TestDirectorsTellEachOther(t *testing.T) {
 		return true
 	})
 	eventually(t, "the first director knows everything", func() bool { return one.knows(flowOf(5000, model.FlowOpen)) })
-	eventually(t, "both are told", func() bool { return !first.Status()[0].Listens.IsZero() && !second.Status()[0].Listens.IsZero() })
+	eventually(t, "flows are shared with both", func() bool { return !first.Status()[0].Listens.IsZero() && !second.Status()[0].Listens.IsZero() })
 	one.learn(flowOf(6000, model.FlowOpen), flowOf(1, model.FlowClosing))
 	two.learn(flowOf(6001, model.FlowReset))
-	eventually(t, "what is learned is told", func() bool {
+	eventually(t, "what is learned is shared", func() bool {
 		return two.knows(flowOf(6000, model.FlowOpen)) && two.knows(flowOf(1, model.FlowClosing)) && one.knows(flowOf(6001, model.FlowReset))
 	})
 	status := second.Status()[0]
-	if status.Director != member(1) || status.Tells.IsZero() || status.Heard < 2002 || status.Garbage != 0 || status.Slow != 0 || status.Problem != "" {
+	if status.Director != member(1) || status.Shares.IsZero() || status.Heard < 2002 || status.Garbage != 0 || status.Slow != 0 || status.Problem != "" {
 		t.Errorf("the status is %+v", status)
 	}
 
@@ -57,11 +57,11 @@ func TestDirectorsTellEachOther(t *testing.T) {
 	hears := func(want []model.ServiceResets) func() bool {
 		return func() bool { return slices.Equal(two.hears(member(1)), want) }
 	}
-	eventually(t, "counts of resets are told", hears(counts()))
+	eventually(t, "counts of resets are shared", hears(counts()))
 	one.count()
-	eventually(t, "that there are no more is told, too", hears(nil))
+	eventually(t, "that there are no more is shared, too", hears(nil))
 	one.count(counts()...)
-	eventually(t, "counts are told again", hears(counts()))
+	eventually(t, "counts are shared again", hears(counts()))
 
 	second.Close()
 	if got := two.hears(member(1)); got != nil {
@@ -70,11 +70,11 @@ func TestDirectorsTellEachOther(t *testing.T) {
 	three := newMemory()
 	again := start(t, d, three, 2)
 	again.joinGroup(2, 2, port)
-	eventually(t, "another process is told everything", func() bool {
+	eventually(t, "another process gets everything", func() bool {
 		return three.knows(flowOf(6000, model.FlowOpen)) && three.knows(flowOf(6001, model.FlowReset))
 	})
 	three.learn(flowOf(7000, model.FlowOpen))
-	eventually(t, "and tells", func() bool { return one.knows(flowOf(7000, model.FlowOpen)) })
+	eventually(t, "and shares", func() bool { return one.knows(flowOf(7000, model.FlowOpen)) })
 }
 
 // TestNobodyIsThere: a start does not wait for directors that are dead.
@@ -87,7 +87,7 @@ func TestNobodyIsThere(t *testing.T) {
 		t.Errorf("%v are waited for", missing)
 	}
 	for _, p := range s.Status() {
-		if p.Problem == "" || !p.Tells.IsZero() {
+		if p.Problem == "" || !p.Shares.IsZero() {
 			t.Errorf("the status is %+v, want a problem", p)
 		}
 	}
@@ -147,7 +147,7 @@ func unresponsive(t *testing.T, at netip.Addr, port uint16) {
 }
 
 // TestStrangers: a process that has not written its fingerprint among the group's is
-// neither told nor heard.
+// neither served nor heard.
 func TestStrangers(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
 	one, two := newMemory(), newMemory()
@@ -162,10 +162,10 @@ func TestStrangers(t *testing.T) {
 		return strings.Contains(first.Status()[0].Problem, errStranger.Error())
 	})
 	if one.knows(flowOf(2, model.FlowOpen)) || two.knows(flowOf(1, model.FlowOpen)) {
-		t.Error("a stranger is told of flows, or heard")
+		t.Error("a stranger gets flows, or is heard")
 	}
 	d.write(member(2), stranger.Fingerprint())
-	eventually(t, "one that has written its fingerprint is told and heard", func() bool {
+	eventually(t, "one that has written its fingerprint is served and heard", func() bool {
 		return one.knows(flowOf(2, model.FlowOpen)) && two.knows(flowOf(1, model.FlowOpen))
 	})
 }
@@ -217,7 +217,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestOlderVersion: one that knows no classes is told what it understands.
+// TestOlderVersion: one that knows no classes gets what it understands.
 func TestOlderVersion(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
 	m := newMemory()
@@ -239,7 +239,7 @@ func TestOlderVersion(t *testing.T) {
 	})
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
-	var told []model.RememberedFlow
+	var shared []model.RememberedFlow
 	var buffer []byte
 	for {
 		kind, content, err := readFrame(conn, &buffer)
@@ -251,16 +251,16 @@ func TestOlderVersion(t *testing.T) {
 		}
 		flows, err := readFlows(content, unclassed)
 		if err != nil {
-			t.Fatalf("it is told what it does not understand: %v", err)
+			t.Fatalf("it gets what it does not understand: %v", err)
 		}
-		told = append(told, flows...)
+		shared = append(shared, flows...)
 	}
-	if len(told) != 1 || told[0] != as(flowOf(1, model.FlowOpen), unclassed) {
-		t.Errorf("it is told %+v", told)
+	if len(shared) != 1 || shared[0] != as(flowOf(1, model.FlowOpen), unclassed) {
+		t.Errorf("it gets %+v", shared)
 	}
 }
 
-// TestVersions: directors of another format are neither told nor heard.
+// TestVersions: directors of another format are neither served nor heard.
 func TestVersions(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
 	m := newMemory()
@@ -281,7 +281,7 @@ func TestVersions(t *testing.T) {
 		})
 		conn.SetDeadline(time.Now().Add(20 * time.Second))
 		if n, err := io.ReadFull(conn, make([]byte, 5)); err == nil || n > 0 {
-			t.Errorf("one who speaks %q was told %d bytes", protocols, n)
+			t.Errorf("one that speaks %q got %d bytes", protocols, n)
 		}
 		conn.Close()
 		eventually(t, "it is refused", func() bool { return s.Strangers() > before })
@@ -325,7 +325,7 @@ func TestOtherAddresses(t *testing.T) {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
-		t.Errorf("a stranger is told %d bytes, %v", n, err)
+		t.Errorf("a stranger gets %d bytes, %v", n, err)
 	} else if network, is := err.(net.Error); is && network.Timeout() {
 		t.Error("a stranger is kept")
 	}
@@ -368,7 +368,7 @@ func TestSilentConnections(t *testing.T) {
 	if err := conn.Handshake(); err != nil {
 		t.Fatalf("the director of that host is kept out: %v", err)
 	}
-	eventually(t, "both directors are told", func() bool {
+	eventually(t, "flows are shared with both directors", func() bool {
 		return !s.Status()[1].Listens.IsZero() && heard.knows(flowOf(1, model.FlowOpen))
 	})
 	first.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -378,7 +378,7 @@ func TestSilentConnections(t *testing.T) {
 	eventually(t, "those that are closed are counted as strangers'", func() bool { return s.Strangers() >= all-handshakesMost })
 }
 
-// TestSlowDirector: one that does not take what it is told gets everything again when it
+// TestSlowDirector: one that does not take what is shared gets everything again when it
 // does, and nobody waits for it.
 func TestSlowDirector(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
@@ -386,7 +386,7 @@ func TestSlowDirector(t *testing.T) {
 	s, slow, third := start(t, d, m, 1), start(t, d, newMemory(), 2), start(t, d, quick, 3)
 	s.joinGroup(1, 3, port)
 	third.joinGroup(3, 3, port)
-	eventually(t, "the third director is told", func() bool { return !s.Status()[1].Listens.IsZero() })
+	eventually(t, "the third director gets flows", func() bool { return !s.Status()[1].Listens.IsZero() })
 	raw, err := dial(2, 1, port)
 	if err != nil {
 		t.Fatal(err)
@@ -396,7 +396,7 @@ func TestSlowDirector(t *testing.T) {
 	if err := conn.Handshake(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the slow director is told", func() bool { return !s.Status()[0].Listens.IsZero() })
+	eventually(t, "the slow director gets flows", func() bool { return !s.Status()[0].Listens.IsZero() })
 	for round := 0; s.Status()[0].Slow == 0; round++ {
 		if round > 100 {
 			t.Fatal("nothing is too much for a director that does not read")
@@ -408,10 +408,10 @@ func TestSlowDirector(t *testing.T) {
 		m.learn(flows...)
 	}
 	m.learn(flowOf(60000, model.FlowOpen))
-	eventually(t, "the third director is told all the same", func() bool { return quick.knows(flowOf(60000, model.FlowOpen)) })
+	eventually(t, "the third director gets them all the same", func() bool { return quick.knows(flowOf(60000, model.FlowOpen)) })
 	var buffer []byte
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
-	for told := false; !told; {
+	for shared := false; !shared; {
 		kind, content, err := readFrame(conn, &buffer)
 		if err != nil {
 			t.Fatal(err)
@@ -424,11 +424,11 @@ func TestSlowDirector(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range flows {
-			told = told || f == flowOf(60000, model.FlowOpen)
+			shared = shared || f == flowOf(60000, model.FlowOpen)
 		}
 	}
 	if s.Status()[0].Everything < 2 {
-		t.Errorf("the slow director was told everything %d times", s.Status()[0].Everything)
+		t.Errorf("the slow director got everything %d times", s.Status()[0].Everything)
 	}
 }
 

@@ -5,7 +5,7 @@ import "weir.io/weir/internal/model"
 // The metrics of those that a director talks to: the other directors of its group, routers, and hosts
 // on the link.
 var (
-	told = ofDirector.add("weir_flows_told_total",
+	importedFlows = ofDirector.add("weir_flows_told_total",
 		"Flows that other directors have told, by what became of them.", "outcome")
 	peerFlows = ofDirector.add("weir_peer_flows_total",
 		"Flows that went between this director and another one, by direction: heard, told.", "director", "direction")
@@ -38,15 +38,15 @@ var (
 )
 
 func (v values) peers(status *model.DatapathStatus) {
-	v.tally(told, status.Flows.Told)
+	v.tally(importedFlows, status.Flows.Imported)
 	v.count(strangers, status.Strangers)
 	for _, p := range status.Peers {
 		director := p.Director.String()
 		v.count(peerFlows, p.Heard, director, "heard")
-		v.count(peerFlows, p.Told, director, "told")
+		v.count(peerFlows, p.Shared, director, "told")
 		v.count(peerProblems, p.Slow, director, "slow")
 		v.count(peerProblems, p.Garbage, director, "garbage")
-		v.is(peerConnected, !p.Tells.IsZero(), director, "heard")
+		v.is(peerConnected, !p.Shares.IsZero(), director, "heard")
 		v.is(peerConnected, !p.Listens.IsZero(), director, "told")
 	}
 }

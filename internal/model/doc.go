@@ -38,7 +38,7 @@
 //   - Log: the generations that some connection may still need.
 //   - Flow memory: what a director remembers of flows whose backend the ring alone does not say.
 //   - Fresh, sustained, proved: how much of a flow has been seen: less than 2 s of it; 2 s in sequence, from one side; both sides with the right numbers.
-//   - Telling: what a director writes to the others of its group about a flow.
+//   - Share, import: a director shares a flow with the others of its group, and they import it. Programs, maps and counters call this tell and told.
 //   - Second chance: an agent without a packet's connection sends the packet to the next host of its row.
 //   - Reason: what became of a packet; each packet counts once, under one.
 //

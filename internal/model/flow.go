@@ -130,7 +130,7 @@ type FlowClass uint8
 
 // The classes of flows.
 const (
-	FreshFlow     FlowClass = 0 // it may be one of a flood: it gives way to others, and of few directors tell each other
+	FreshFlow     FlowClass = 0 // it may be one of a flood: it gives way to others, and directors share few of them
 	SustainedFlow FlowClass = 1 // one side of it was seen to go on for a while
 	ProvedFlow    FlowClass = 2 // both sides have sent what only they can
 )
@@ -143,7 +143,7 @@ func (c FlowClass) String() string {
 // RememberedState is how far a flow has come, by what its client has sent.
 type RememberedState uint8
 
-// The states of flows. One that opens is not told.
+// The states of flows. One that opens is not shared.
 const (
 	FlowOpen    RememberedState = 1 // TCP: more than SYNs; UDP: at least two datagrams
 	FlowClosing RememberedState = 2 // TCP: a FIN

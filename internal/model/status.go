@@ -51,7 +51,7 @@ type FlowStatus struct {
 	Fresh      int       `json:"fresh"`      // those of them that may be of a flood, and give way to others
 	Settling   int       `json:"settling"`   // slots without candidates other than owner and backup, whose flows may be of several backends
 	Events     []Tallied `json:"events"`     // every event, in the order of enum flow_event
-	Told       []Tallied `json:"told"`       // what became of flows that other directors have told, in the order of enum told_outcome
+	Imported   []Tallied `json:"told"`       // what became of flows that other directors have shared, in the order of enum told_outcome
 }
 
 // NATStatus is how full full NAT's flow table is.
@@ -64,14 +64,14 @@ type NATStatus struct {
 // PeerStatus is the state of another director of the group, as to the flows that both remember.
 type PeerStatus struct {
 	Director   netip.Addr `json:"director"`
-	Tells      time.Time  `json:"tells,omitzero"`    // since when it tells this director; zero: it does not
-	Listens    time.Time  `json:"listens,omitzero"`  // since when this director tells it
-	Heard      uint64     `json:"heard"`             // flows that it has told
-	Told       uint64     `json:"told"`              // flows that it was told
-	Everything uint64     `json:"everything"`        // times that it was told all remembered flows
+	Shares     time.Time  `json:"tells,omitzero"`    // since when it shares flows with this director; zero: it does not
+	Listens    time.Time  `json:"listens,omitzero"`  // since when this director shares flows with it
+	Heard      uint64     `json:"heard"`             // flows that it has shared
+	Shared     uint64     `json:"told"`              // flows that were shared with it
+	Everything uint64     `json:"everything"`        // times that it got all remembered flows
 	Slow       uint64     `json:"slow"`              // times that it was, because it was too slow for new flows
 	Garbage    uint64     `json:"garbage"`           // times that it could not be understood
-	Problem    string     `json:"problem,omitempty"` // why it does not tell
+	Problem    string     `json:"problem,omitempty"` // why it shares none
 }
 
 // Tallied is how often an event has happened.
@@ -129,14 +129,14 @@ type ServiceStatus struct {
 	// Reset counts the TCP flows whose clients have sent a RST in the last minute: remembered ones,
 	// and those that were fresh at other directors of the group.
 	Reset int `json:"reset" doc:"flows whose client has sent a RST in the last minute: those that are remembered, and what other directors of the group count of fresh ones"`
-	// ResetTold counts those of them that other directors of the group have told.
-	ResetTold []ResetsTold    `json:"reset-told,omitempty" doc:"which of these other directors of the group count, by director"`
-	Loads     *ServiceLoads   `json:"loads,omitempty"` // nil: its policy uses no reported loads
-	Backends  []BackendStatus `json:"backends"`
+	// ResetsShared counts those of them that other directors of the group have shared.
+	ResetsShared []ResetsTold    `json:"reset-told,omitempty" doc:"which of these other directors of the group count, by director"`
+	Loads        *ServiceLoads   `json:"loads,omitempty"` // nil: its policy uses no reported loads
+	Backends     []BackendStatus `json:"backends"`
 }
 
 // ResetsTold is how many fresh flows were reset in the last minute, as another director of the
-// group says.
+// group says. The name is that of the API's schema.
 type ResetsTold struct {
 	Director netip.Addr `json:"director"`
 	Flows    uint32     `json:"flows"`

@@ -80,8 +80,8 @@ func MeaningOf(state abi.FlowState) Meaning {
 	return Meaning{}
 }
 
-// StateOf is the state of a flow that another director told; 0: there is none. What an older
-// version tells counts as fresh, because it may be part of a flood.
+// StateOf is the state of a flow that another director shares; 0: there is none. What an older
+// version shares counts as fresh, because it may be part of a flood.
 func StateOf(f *model.RememberedFlow) abi.FlowState {
 	fresh := f.Class == model.FreshFlow
 	switch {

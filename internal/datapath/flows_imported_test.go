@@ -16,9 +16,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// telling is what another director remembers of the flow from a client's port: of a
+// record is what another director remembers of the flow from a client's port: of a
 // backend, and how long ago it has seen a packet, in units of the entry.
-func (s scenario) telling(t testing.TB, d *testDirector, port uint16, state abi.FlowState, backend int, age uint32) abi.Telling {
+func (s scenario) record(t testing.TB, d *testDirector, port uint16, state abi.FlowState, backend int, age uint32) abi.Telling {
 	t.Helper()
 	settings := d.world.abiSettings()
 	flow := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol), SourcePort: port, DestinationPort: servicePort}
@@ -31,7 +31,7 @@ func (s scenario) telling(t testing.TB, d *testDirector, port uint16, state abi.
 	}
 }
 
-// open is the state in which a flow of the service is told while it lasts.
+// open is the state in which a flow of the service is shared while it lasts.
 func (s scenario) openState() abi.FlowState {
 	return flows.StateOf(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, Class: model.SustainedFlow, State: model.FlowOpen})
 }
@@ -41,17 +41,17 @@ func (s scenario) freshState() abi.FlowState {
 	return flows.StateOf(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, Class: model.FreshFlow, State: model.FlowOpen})
 }
 
-// take runs the program over what was told, and returns what became of it.
-func (d *testDirector) take(t testing.TB, tellings ...abi.Telling) []abi.ToldOutcome {
+// importAll runs the program over what was shared, and returns what became of it.
+func (d *testDirector) importAll(t testing.TB, records ...abi.Telling) []abi.ToldOutcome {
 	t.Helper()
-	for i, telling := range tellings {
-		d.put(t, "flow_tellings", uint32(i), telling)
+	for i, record := range records {
+		d.put(t, "flow_tellings", uint32(i), record)
 	}
-	if _, err := d.Programs["take_tellings"].Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(len(tellings))}}); err != nil {
+	if _, err := d.Programs["take_tellings"].Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(len(records))}}); err != nil {
 		t.Fatalf("run take_tellings: %v", err)
 	}
-	outcomes := make([]abi.ToldOutcome, len(tellings))
-	for i := range tellings {
+	outcomes := make([]abi.ToldOutcome, len(records))
+	for i := range records {
 		var after abi.Telling
 		if err := d.Maps["flow_tellings"].Lookup(uint32(i), &after); err != nil {
 			t.Fatal(err)
@@ -61,23 +61,23 @@ func (d *testDirector) take(t testing.TB, tellings ...abi.Telling) []abi.ToldOut
 	return outcomes
 }
 
-func (s scenario) wantTold(t testing.TB, d *testDirector, telling abi.Telling, want abi.ToldOutcome, why string) {
+func (s scenario) wantImported(t testing.TB, d *testDirector, record abi.Telling, want abi.ToldOutcome, why string) {
 	t.Helper()
-	if got := d.take(t, telling)[0]; got != want {
+	if got := d.importAll(t, record)[0]; got != want {
 		t.Errorf("%s %v: outcome %d, want %d: %s", s.name, s.vip, got, want, why)
 	}
 }
 
-// A told flow counts as if its packets had come here, on any CPU.
-func testFlowTold(t *testing.T) {
+// An imported flow counts as if its packets had come here, on any CPU.
+func testFlowImported(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
-		s.want(t, d, clientPort, ackFlag, 1, "as another director has told")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
+		s.want(t, d, clientPort, ackFlag, 1, "as another director has shared")
 		s.want(t, d, clientPort, synFlag, 1, "also a SYN again")
-		s.want(t, d, clientPort+1, ackFlag, 2, "nobody has told anything of it")
+		s.want(t, d, clientPort+1, ackFlag, 2, "nobody has shared anything of it")
 		s.setRing(t, d, listedRing(2, 0))
 		onCPU(t, 1, func() { s.want(t, d, clientPort, ackFlag, 1, "on another CPU") })
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), abi.ToldOutcomeTOLD_AGAIN, "of a flow on another CPU")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 1, 0), abi.ToldOutcomeTOLD_AGAIN, "of a flow on another CPU")
 		if n := len(s.remembered(t, d)); n != 2 { // remembered fails if it is there twice
 			t.Errorf("%d flows are remembered, want 2", n)
 		}
@@ -87,21 +87,21 @@ func testFlowTold(t *testing.T) {
 }
 
 // A younger flow that this director has seen itself stays, unless it is a guess or only a SYN.
-func testFlowToldOwn(t *testing.T) {
+func testFlowImportedOwn(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.want(t, d, clientPort, ackFlag, 2, "a guess")
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 9), abi.ToldOutcomeTOLD_NEW, "a guess is younger, and less")
-		s.want(t, d, clientPort, ackFlag, 1, "as was told")
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 9), abi.ToldOutcomeTOLD_OLDER, "a packet has come since")
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 0), abi.ToldOutcomeTOLD_OLDER, "a packet has come in this second, too")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 1, 9), abi.ToldOutcomeTOLD_NEW, "a guess is younger, and less")
+		s.want(t, d, clientPort, ackFlag, 1, "as was shared")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 0, 9), abi.ToldOutcomeTOLD_OLDER, "a packet has come since")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 0, 0), abi.ToldOutcomeTOLD_OLDER, "a packet has come in this second, too")
 		s.want(t, d, clientPort, ackFlag, 1, "as it was seen")
 		s.remembered(t, d)[clientPort].Seen -= 5
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 2), abi.ToldOutcomeTOLD_NEW, "another director has seen it later")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 0, 2), abi.ToldOutcomeTOLD_NEW, "another director has seen it later")
 		onCPU(t, 1, func() {
-			s.want(t, d, clientPort, ackFlag, 0, "as was told")
+			s.want(t, d, clientPort, ackFlag, 0, "as was shared")
 			s.remembered(t, d)[clientPort].Seen -= 5
 		})
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 2, 2), abi.ToldOutcomeTOLD_NEW, "later than on another CPU")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 2, 2), abi.ToldOutcomeTOLD_NEW, "later than on another CPU")
 		if e := s.remembered(t, d)[clientPort]; e == nil || e.Backend != s.first+2 {
 			t.Errorf("remembered as %+v, want backend %d alone", e, s.first+2)
 		}
@@ -109,13 +109,13 @@ func testFlowToldOwn(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
 	s.want(t, d, clientPort, synFlag, 0, "the owner")
-	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 3), abi.ToldOutcomeTOLD_NEW, "a SYN alone is no connection")
+	s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 1, 3), abi.ToldOutcomeTOLD_NEW, "a SYN alone is no connection")
 	s.want(t, d, clientPort, ackFlag, 1, "the connection stands where another director sent its SYN")
 }
 
-// A told fresh flow never moves one that has gone on here: another host may have sent the packets
+// An imported fresh flow never moves one that has gone on here: another host may have sent the packets
 // to another director in the client's name.
-func testFlowToldForged(t *testing.T) {
+func testFlowImportedForged(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		first := int(synFlag)
 		if s.protocol == model.UDP {
@@ -125,19 +125,19 @@ func testFlowToldForged(t *testing.T) {
 		entry := s.remembered(t, d)[clientPort]
 		entry.Seen -= 5
 		backend := entry.Backend
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the flow has gone on here")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the flow has gone on here")
 		if e := s.remembered(t, d)[clientPort]; e == nil || e.Backend != backend {
 			t.Errorf("remembered as %+v, want backend %d", e, backend)
 		}
-		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), abi.ToldOutcomeTOLD_NEW, "a flow that is not fresh prevails")
+		s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 1, 0), abi.ToldOutcomeTOLD_NEW, "a flow that is not fresh prevails")
 		s.want(t, d, clientPort+1, ackFlag, 2, "a guess")
-		s.wantTold(t, d, s.telling(t, d, clientPort+1, s.freshState(), 1, 2), abi.ToldOutcomeTOLD_NEW, "a guess counts less than a flow that has gone on, which is older")
-		s.want(t, d, clientPort+1, ackFlag, 1, "as was told")
+		s.wantImported(t, d, s.record(t, d, clientPort+1, s.freshState(), 1, 2), abi.ToldOutcomeTOLD_NEW, "a guess counts less than a flow that has gone on, which is older")
+		s.want(t, d, clientPort+1, ackFlag, 1, "as was shared")
 	})
 }
 
-// The end of a flow is told, too, and makes room as it does on directors that have seen it.
-func testFlowToldEnd(t *testing.T) {
+// The end of a flow is shared, too, and makes room as it does on directors that have seen it.
+func testFlowImportedEnd(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
 	const closing, reset = abi.FlowStateFLOW_CLOSING, abi.FlowStateFLOW_RESET
@@ -147,26 +147,26 @@ func testFlowToldEnd(t *testing.T) {
 			t.Errorf("remembered as %+v, want state %d: %s", e, want, why)
 		}
 	}
-	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
-	s.wantTold(t, d, s.telling(t, d, clientPort, closing, 1, 0), abi.ToldOutcomeTOLD_AGAIN, "its end")
+	s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
+	s.wantImported(t, d, s.record(t, d, clientPort, closing, 1, 0), abi.ToldOutcomeTOLD_AGAIN, "its end")
 	state(clientPort, closing, "it has ended")
-	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 4), abi.ToldOutcomeTOLD_OLDER, "what was before the end")
+	s.wantImported(t, d, s.record(t, d, clientPort, s.openState(), 1, 4), abi.ToldOutcomeTOLD_OLDER, "what was before the end")
 	state(clientPort, closing, "an end is not taken back by what is older")
-	s.wantTold(t, d, s.telling(t, d, clientPort, reset, 1, 0), abi.ToldOutcomeTOLD_AGAIN, "a RST")
+	s.wantImported(t, d, s.record(t, d, clientPort, reset, 1, 0), abi.ToldOutcomeTOLD_AGAIN, "a RST")
 	state(clientPort, reset, "it was reset")
-	s.wantTold(t, d, s.telling(t, d, clientPort+1, closing, 1, 0), abi.ToldOutcomeTOLD_NEW, "what is half closed may go on for long")
-	s.want(t, d, clientPort+1, ackFlag, 1, "as was told")
-	s.wantTold(t, d, s.telling(t, d, clientPort+2, reset, 1, 0), abi.ToldOutcomeTOLD_OLDER, "a RST of an unknown flow")
+	s.wantImported(t, d, s.record(t, d, clientPort+1, closing, 1, 0), abi.ToldOutcomeTOLD_NEW, "what is half closed may go on for long")
+	s.want(t, d, clientPort+1, ackFlag, 1, "as was shared")
+	s.wantImported(t, d, s.record(t, d, clientPort+2, reset, 1, 0), abi.ToldOutcomeTOLD_OLDER, "a RST of an unknown flow")
 	s.want(t, d, clientPort+3, synFlag, 0, "a new connection from the same port")
-	s.wantTold(t, d, s.telling(t, d, clientPort+3, closing, 0, 0), abi.ToldOutcomeTOLD_OLDER, "the end of the one before it")
+	s.wantImported(t, d, s.record(t, d, clientPort+3, closing, 0, 0), abi.ToldOutcomeTOLD_OLDER, "the end of the one before it")
 	state(clientPort+3, abi.FlowStateFLOW_SYN, "another one has begun")
 	if n := len(s.remembered(t, d)); n != 3 {
 		t.Errorf("%d flows are remembered, want 3", n)
 	}
 }
 
-// A told flow pushes out no established one, and its refusal is counted by its reason.
-func testFlowToldPressure(t *testing.T) {
+// An imported flow pushes out no established one, and its refusal is counted by its reason.
+func testFlowImportedPressure(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
 	const established = 40
@@ -175,11 +175,11 @@ func testFlowToldPressure(t *testing.T) {
 	}
 	outcomes := map[abi.ToldOutcome]int{}
 	for first := range uint16(8) {
-		var tellings []abi.Telling
+		var records []abi.Telling
 		for i := range uint16(512) {
-			tellings = append(tellings, s.telling(t, d, 1000+first*512+i, s.openState(), 1, 0))
+			records = append(records, s.record(t, d, 1000+first*512+i, s.openState(), 1, 0))
 		}
-		for _, outcome := range d.take(t, tellings...) {
+		for _, outcome := range d.importAll(t, records...) {
 			outcomes[outcome]++
 		}
 	}
@@ -188,51 +188,51 @@ func testFlowToldPressure(t *testing.T) {
 	}
 	s.setRing(t, d, listedRing(2, 0, 1))
 	for i := range uint16(established) {
-		s.want(t, d, clientPort+i, ackFlag, 0, "established before the others were told")
+		s.want(t, d, clientPort+i, ackFlag, 0, "established before the others were imported")
 	}
 }
 
-// A told flow that is not fresh gets the place of a fresh one, also where a flood has just taken
+// An imported flow that is not fresh gets the place of a fresh one, also where a flood has just taken
 // them all.
-func testFlowToldCrowded(t *testing.T) {
+func testFlowImportedCrowded(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
 	outcomes := map[abi.ToldOutcome]int{}
-	tell := func(first, flows uint16, state abi.FlowState) {
+	importAll := func(first, flows uint16, state abi.FlowState) {
 		t.Helper()
-		var tellings []abi.Telling
+		var records []abi.Telling
 		for i := range flows {
-			tellings = append(tellings, s.telling(t, d, first+i, state, 1, 0))
+			records = append(records, s.record(t, d, first+i, state, 1, 0))
 		}
-		for _, outcome := range d.take(t, tellings...) {
+		for _, outcome := range d.importAll(t, records...) {
 			outcomes[outcome]++
 		}
 	}
 	for first := range uint16(8) {
-		tell(1000+first*512, 512, abi.FlowStateFLOW_BEGUN)
+		importAll(1000+first*512, 512, abi.FlowStateFLOW_BEGUN)
 	}
 	if outcomes[abi.ToldOutcomeTOLD_REFUSED] == 0 {
 		t.Errorf("outcomes %v: no place is taken by a fresh flow of just now", outcomes)
 	}
 	clear(outcomes)
 	const established = 40
-	tell(clientPort, established, s.openState())
+	importAll(clientPort, established, s.openState())
 	if outcomes[abi.ToldOutcomeTOLD_NEW] != established {
 		t.Errorf("outcomes %v, want all %d new", outcomes, established)
 	}
 	for i := range uint16(established) {
-		s.want(t, d, clientPort+i, ackFlag, 1, "as another director has told")
+		s.want(t, d, clientPort+i, ackFlag, 1, "as another director has shared")
 	}
 }
 
 // A backend that has left meanwhile is remembered for nothing.
-func testFlowToldGone(t *testing.T) {
+func testFlowImportedGone(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
-		telling := s.telling(t, d, clientPort, s.openState(), 1, 0)
-		telling.Entry.Epoch++
-		s.wantTold(t, d, telling, abi.ToldOutcomeTOLD_GONE, "the index is another backend's")
-		telling.Entry.Backend = 9999
-		s.wantTold(t, d, telling, abi.ToldOutcomeTOLD_GONE, "no backend has this index")
+		record := s.record(t, d, clientPort, s.openState(), 1, 0)
+		record.Entry.Epoch++
+		s.wantImported(t, d, record, abi.ToldOutcomeTOLD_GONE, "the index is another backend's")
+		record.Entry.Backend = 9999
+		s.wantImported(t, d, record, abi.ToldOutcomeTOLD_GONE, "no backend has this index")
 		if n := len(s.remembered(t, d)); n != 0 {
 			t.Errorf("%d flows are remembered", n)
 		}
@@ -306,7 +306,7 @@ func testFlowNews(t *testing.T) {
 				got := news[0]
 				got.Turn, want.Turn = 0, 0
 				if got != want || got.State != uint8(step.news) {
-					t.Errorf("%s, step %d: told %+v, remembered %+v, want state %d", test.name, i, got, want, step.news)
+					t.Errorf("%s, step %d: shared %+v, remembered %+v, want state %d", test.name, i, got, want, step.news)
 				}
 			}
 		}
@@ -328,7 +328,7 @@ func testFlowNews(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.sends(t, d, clientPort, int(ackFlag), int(ackFlag), int(ackFlag)|lasting)
 		if news := d.news(t); len(news) > 0 {
-			t.Errorf("nobody wants to know, and %d events are told", len(news))
+			t.Errorf("nobody wants to know, and %d events are shared", len(news))
 		}
 	})
 }
@@ -364,28 +364,28 @@ func testFlowNewsWakes(t *testing.T) {
 	}
 }
 
-// Flows that find no room in the ring are counted, and later ones are told again.
-func testFlowUntold(t *testing.T) {
+// Flows that find no room in the ring are counted, and later ones are shared again.
+func testFlowUnshared(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
 	d := loadTestDirector(t, w)
 	d.news(t)
-	untold := d.flowCount(t, abi.FlowEventFLOW_UNTOLD)
+	unshared := d.flowCount(t, abi.FlowEventFLOW_UNTOLD)
 	s.sends(t, d, clientPort, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 	const times = 6000
 	entry := s.remembered(t, d)[clientPort]
 	for range times {
 		entry.Seen -= 1024
-		s.want(t, d, clientPort, ackFlag, 0, "whether it is told or not")
+		s.want(t, d, clientPort, ackFlag, 0, "whether it is shared or not")
 	}
-	untold = d.flowCount(t, abi.FlowEventFLOW_UNTOLD) - untold
-	if news := len(d.news(t)); untold == 0 || uint64(news)+untold != times+2 { // it began, and lasts
-		t.Errorf("%d events were told and %d not, of %d", news, untold, times+2)
+	unshared = d.flowCount(t, abi.FlowEventFLOW_UNTOLD) - unshared
+	if news := len(d.news(t)); unshared == 0 || uint64(news)+unshared != times+2 { // it began, and lasts
+		t.Errorf("%d events were shared and %d not, of %d", news, unshared, times+2)
 	}
 	entry.Seen -= 1024
 	s.goes(t, d, clientPort, ackFlag)
 	if news := len(d.news(t)); news != 1 {
-		t.Errorf("%d events were told when there was room again, want 1", news)
+		t.Errorf("%d events were shared when there was room again, want 1", news)
 	}
 }
 
@@ -395,13 +395,13 @@ type usedBudget struct {
 	used, _ uint32
 }
 
-// Fresh flows are told within a budget: when all sources have used up the common one, each network
-// has a few, and then none. Flows that last are told whatever fresh ones have used.
+// Fresh flows are shared within a budget: when all sources have used up the common one, each network
+// has a few, and then none. Flows that last are shared whatever fresh ones have used.
 func testFreshBudget(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		usedUp int // budgets: the common one, and those of networks
-		told   int
+		shared int
 	}{{"nothing is used", 0, 2}, {"the common budget is used up", 1, 2}, {"all are used up", 65, 1}} {
 		w, s := flowWorld(model.TCP, true)
 		w.settings.Flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
@@ -421,8 +421,8 @@ func testFreshBudget(t *testing.T) {
 			if again = then/time.Second != now/time.Second; again {
 				continue
 			}
-			if n := len(d.news(t)); n != row.told {
-				t.Errorf("%s: %d events are told, want %d", row.name, n, row.told)
+			if n := len(d.news(t)); n != row.shared {
+				t.Errorf("%s: %d events are shared, want %d", row.name, n, row.shared)
 			}
 		}
 	}

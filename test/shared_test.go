@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How many fresh flows a director tells others of in a second (docs/internals/datapath.md): all CPUs
+// How many fresh flows a director shares in a second (docs/internals/datapath.md): all CPUs
 // together, and beyond that each network of clients, as a share of that.
 const (
-	freshTold        = 16384
-	freshToldNetwork = 64
-	freshToldAtOnce  = 65536 // to a director that is being told everything
+	freshShared        = 16384
+	freshSharedNetwork = 64
+	freshSharedAtOnce  = 65536 // to a director that is importing everything
 )
 
-// A director tells others of few flows of a flood, and of none if they never go on. Clients' flows
-// beside the flood are told anyway, and go on when the director is lost.
+// A director shares few flows of a flood, and of none if they never go on. Clients' flows
+// beside the flood are shared anyway, and go on when the director is lost.
 //
 //	client --- router --- switch --- director, director2
 //	flooder ---            --- backend1, backend2, backend3
 //	                       --- store (etcd)
 //
-// It does not run beside other tests: the flood needs a core to send more flows than may be told.
-func TestFloodIsToldWithinABudget(t *testing.T) {
-	l := newTellingLab(t, "")
+// It does not run beside other tests: the flood needs a core to send more flows than may be shared.
+func TestFloodIsSharedWithinABudget(t *testing.T) {
+	l := newSharingLab(t, "")
 	l.keys, l.drain = "  policy: least-conn\n", time.Minute
 	l.apply(0, everyBackend(3)...)
 	l.apply(0, heavyBackends...) // since then datagrams are remembered, too
@@ -41,7 +41,7 @@ func TestFloodIsToldWithinABudget(t *testing.T) {
 		on(t, b, "ip", "route", "add", "blackhole", floodSources.String())
 	}
 	to := netip.AddrPortFrom(l.way.vip(), memoryPort)
-	before := l.told()
+	before := l.shared()
 	goesOn := slices.IndexFunc(floodModes, func(m floodMode) bool { return m.name == "synack" })
 	for i, mode := range floodModes {
 		if i != goesOn {
@@ -53,8 +53,8 @@ func TestFloodIsToldWithinABudget(t *testing.T) {
 	}
 	l.goOn("before a flood that goes on")
 	l.directors[1].waitFor("know of connections that begin", func() bool { return l.status(1).Flows.Remembered >= len(l.flows) })
-	if told := l.told().since(before); told.flows > told.besides(len(l.flows)) {
-		t.Errorf("%d flows are told, and %d are none of a flood that never goes on", told.flows, len(l.flows))
+	if shared := l.shared().since(before); shared.flows > shared.besides(len(l.flows)) {
+		t.Errorf("%d flows are shared, and %d are none of a flood that never goes on", shared.flows, len(l.flows))
 	}
 	l.floodThatGoesOn(f, floodModes[goesOn], to)
 	l.lose(0)
@@ -62,27 +62,27 @@ func TestFloodIsToldWithinABudget(t *testing.T) {
 }
 
 // floodOf sends a flood whose flows the director remembers.
-func (l *tellingLab) floodOf(f *flooder, mode floodMode, to netip.AddrPort) {
+func (l *sharingLab) floodOf(f *flooder, mode floodMode, to netip.AddrPort) {
 	l.t.Helper()
-	before, _ := l.told().budget(0)
+	before, _ := l.shared().budget(0)
 	_, err := f.send(mode, to, 300*time.Millisecond)
 	l.must(err)
 	l.directors[0].waitFor("remember flows of the flood "+mode.name, func() bool {
-		now, _ := l.told().budget(0)
+		now, _ := l.shared().budget(0)
 		return now > before+1000
 	})
 }
 
 // floodThatGoesOn floods until there were more flows than the budget allows, and until connections
-// that go on meanwhile are sustained at both directors. Then it judges what was told.
-func (l *tellingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPort) {
+// that go on meanwhile are sustained at both directors. Then it judges what was shared.
+func (l *sharingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPort) {
 	l.t.Helper()
 	// One network and, mostly, one CPU have the smallest budget.
-	f.from, f.rate = netip.PrefixFrom(floodSources.Addr(), 24), 3*freshTold
+	f.from, f.rate = netip.PrefixFrom(floodSources.Addr(), 24), 3*freshShared
 	last := len(l.flows) - 1
 	silent := l.flows[last:]
 	l.flows = l.flows[:last]
-	before := l.told()
+	before := l.shared()
 	began := monotonicSecond(l.t)
 	ctx, cancel := context.WithCancel(l.t.Context())
 	defer cancel()
@@ -91,28 +91,28 @@ func (l *tellingLab) floodThatGoesOn(f *flooder, mode floodMode, to netip.AddrPo
 	l.directors[1].waitFor("know what lasts, beside a flood", func() bool {
 		l.goOn("beside a flood")
 		// The flood's end may be a second later.
-		all, most := l.told().since(before).budget(monotonicSecond(l.t) - began + 2)
-		return l.kept(1) >= last && all > most+freshTold/8
+		all, most := l.shared().since(before).budget(monotonicSecond(l.t) - began + 2)
+		return l.kept(1) >= last && all > most+freshShared/8
 	})
 	cancel()
 	l.must(<-ended)
-	flooded := l.told().since(before)
+	flooded := l.shared().since(before)
 	seconds := monotonicSecond(l.t) - began + 1
 	all, most := flooded.budget(seconds)
-	// This flow is told after all of the flood.
+	// This flow is shared after all of the flood.
 	l.flows = append(l.flows, silent...)
 	l.directors[1].waitFor("know what lasts, after a flood", func() bool {
 		l.goOn("after a flood")
 		return l.kept(1) > last
 	})
-	now := l.told().since(before)
+	now := l.shared().since(before)
 	most += now.besides(len(l.flows))
-	l.t.Logf("of %d flows of a flood in %d seconds %d are told, at most %d", all, seconds, now.flows, most)
+	l.t.Logf("of %d flows of a flood in %d seconds %d are shared, at most %d", all, seconds, now.flows, most)
 	if now.flows > most {
-		l.t.Errorf("%d flows are told, and the budget allows of %d", now.flows, most)
+		l.t.Errorf("%d flows are shared, and the budget allows of %d", now.flows, most)
 	}
 	if now.flows < most/4 {
-		l.t.Errorf("%d flows are told, and the budget is not used up: this test shows nothing", now.flows)
+		l.t.Errorf("%d flows are shared, and the budget is not used up: this test shows nothing", now.flows)
 	}
 }
 
@@ -151,17 +151,17 @@ func monotonicSecond(t *testing.T) uint64 {
 	return uint64(now.Sec)
 }
 
-// telling is what the first director has told the other one, and how many flows it could tell.
-type telling struct {
-	flows      uint64   // told
-	everything uint64   // how often everything was told
+// sharing is what the first director has shared with the other one, and how many flows it could share.
+type sharing struct {
+	flows      uint64   // shared
+	everything uint64   // how often everything was shared
 	begun      []uint64 // flows that each CPU has begun to remember
 }
 
-func (l *tellingLab) told() telling {
+func (l *sharingLab) shared() sharing {
 	l.t.Helper()
 	peer := l.status(0).Peers[0]
-	now := telling{flows: peer.Told, everything: peer.Everything}
+	now := sharing{flows: peer.Shared, everything: peer.Everything}
 	files, err := filepath.Glob(filepath.Join(l.hosts[0].BPFFS(), "weir", "*", "flow_events"))
 	if err != nil || len(files) != 1 {
 		l.t.Fatalf("flow_events is pinned at %q: %v", files, err)
@@ -179,7 +179,7 @@ func (l *tellingLab) told() telling {
 	return now
 }
 
-func (t telling) since(before telling) telling {
+func (t sharing) since(before sharing) sharing {
 	t.flows -= before.flows
 	t.everything -= before.everything
 	t.begun = slices.Clone(t.begun)
@@ -189,18 +189,18 @@ func (t telling) since(before telling) telling {
 	return t
 }
 
-// besides is how often this many flows may be told besides a flood: each when it has begun and when
+// besides is how often this many flows may be shared besides a flood: each when it has begun and when
 // it lasts, and everything once more.
-func (t telling) besides(flows int) uint64 {
-	return 2*uint64(flows) + t.everything*freshToldAtOnce
+func (t sharing) besides(flows int) uint64 {
+	return 2*uint64(flows) + t.everything*freshSharedAtOnce
 }
 
-// budget is how many flows have begun, and how many of them may be told in this many seconds.
-func (t telling) budget(seconds uint64) (all, most uint64) {
-	share := uint64(freshTold / runtime.NumCPU())
+// budget is how many flows have begun, and how many of them may be shared in this many seconds.
+func (t sharing) budget(seconds uint64) (all, most uint64) {
+	share := uint64(freshShared / runtime.NumCPU())
 	for _, begun := range t.begun {
 		all += begun
-		most += min(begun, seconds*(share+share/freshToldNetwork))
+		most += min(begun, seconds*(share+share/freshSharedNetwork))
 	}
 	return all, most
 }

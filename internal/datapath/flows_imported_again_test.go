@@ -9,21 +9,21 @@ import (
 )
 
 // A client uses a port again while others remember the connection before it. A director that was
-// told of that one alone takes over what it is told of the new one.
-func testFlowToldPortAgain(t *testing.T) {
+// knows of that one alone imports what is shared of the new one.
+func testFlowImportedPortAgain(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
-		const told, seen, ended, busy = clientPort, clientPort + 1, clientPort + 2, clientPort + 3
-		first := s.telling(t, d, told, s.freshState(), 1, 9)
-		s.wantTold(t, d, first, abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
+		const imported, seen, ended, busy = clientPort, clientPort + 1, clientPort + 2, clientPort + 3
+		first := s.record(t, d, imported, s.freshState(), 1, 9)
+		s.wantImported(t, d, first, abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
 		first.Entry.Backend, first.Entry.Epoch = s.first, s.backends[0].epoch
-		s.wantTold(t, d, first, abi.ToldOutcomeTOLD_OLDER, "two directors tell of one moment: the first one counts")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 0, 2), abi.ToldOutcomeTOLD_NEW, "the port is used again")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 5), abi.ToldOutcomeTOLD_OLDER, "the connection before it, told once more")
-		s.want(t, d, told, ackFlag, 0, "the new connection")
-		s.wantTold(t, d, s.telling(t, d, told, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the flow has gone on here")
+		s.wantImported(t, d, first, abi.ToldOutcomeTOLD_OLDER, "two directors share one moment: the first one counts")
+		s.wantImported(t, d, s.record(t, d, imported, s.freshState(), 0, 2), abi.ToldOutcomeTOLD_NEW, "the port is used again")
+		s.wantImported(t, d, s.record(t, d, imported, s.freshState(), 1, 5), abi.ToldOutcomeTOLD_OLDER, "the connection before it, shared once more")
+		s.want(t, d, imported, ackFlag, 0, "the new connection")
+		s.wantImported(t, d, s.record(t, d, imported, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the flow has gone on here")
 
-		s.wantTold(t, d, s.telling(t, d, seen, s.freshState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
-		s.want(t, d, seen, ackFlag, 1, "as was told")
+		s.wantImported(t, d, s.record(t, d, seen, s.freshState(), 1, 5), abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")
+		s.want(t, d, seen, ackFlag, 1, "as was shared")
 		if e := s.remembered(t, d)[seen]; e == nil || flows.StateOf(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, State: model.FlowOpen}) == abi.FlowState(e.State) {
 			t.Errorf("remembered as %+v: one of its packets has come", e)
 		}
@@ -34,16 +34,16 @@ func testFlowToldPortAgain(t *testing.T) {
 			s.sends(t, d, port, int(synFlag), int(ackFlag), int(ackFlag)|lasting, int(finFlag))
 		}
 		s.remembered(t, d)[ended].Seen -= 70
-		s.wantTold(t, d, s.telling(t, d, ended, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_NEW, "the client has ended the connection before it")
+		s.wantImported(t, d, s.record(t, d, ended, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_NEW, "the client has ended the connection before it")
 		s.want(t, d, ended, ackFlag, 1, "the new connection")
 		s.remembered(t, d)[busy].Seen -= 20
-		s.wantTold(t, d, s.telling(t, d, busy, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the client may still acknowledge what it gets")
+		s.wantImported(t, d, s.record(t, d, busy, s.freshState(), 1, 0), abi.ToldOutcomeTOLD_OLDER, "the client may still acknowledge what it gets")
 	})
 }
 
-// A fresh flow of the same backend is told about a remembered one: the next connection of its
+// A fresh flow of the same backend is shared about a remembered one: the next connection of its
 // port lives as long as any that has just begun.
-func testFlowToldSameBackend(t *testing.T) {
+func testFlowImportedSameBackend(t *testing.T) {
 	const syn, ack, fin, rst = int(synFlag), int(ackFlag), int(finFlag), int(rstFlag)
 	for _, test := range []struct {
 		name  string
@@ -66,19 +66,19 @@ func testFlowToldSameBackend(t *testing.T) {
 		s.sends(t, d, clientPort, test.flags...)
 		entry := s.remembered(t, d)[clientPort]
 		entry.Seen -= test.quiet
-		d.take(t, s.telling(t, d, clientPort, s.freshState(), int(entry.Backend-s.first), 0))
+		d.importAll(t, s.record(t, d, clientPort, s.freshState(), int(entry.Backend-s.first), 0))
 		if e := s.remembered(t, d)[clientPort]; e == nil || e.State != uint8(test.want) {
 			t.Errorf("%s: remembered as %+v, want state %d", test.name, e, test.want)
 		}
 	}
 }
 
-// A guess is told to nobody: it would be taken for a flow that has gone on.
-func TestGuessesAreNotTold(t *testing.T) {
+// A guess is shared with nobody: it would be taken for a flow that has gone on.
+func TestGuessesAreNotShared(t *testing.T) {
 	for state := range abi.FlowStateFLOW_TOLD_UDP + 1 {
 		guess := state == abi.FlowStateFLOW_LEARNED || state == abi.FlowStateFLOW_ONCE || state == abi.FlowStateFLOW_SYN
 		if opens := flows.MeaningOf(state).State == model.FlowOpening; opens != guess {
-			t.Errorf("state %d is told as open: %v", state, !opens)
+			t.Errorf("state %d is shared as open: %v", state, !opens)
 		}
 	}
 }
