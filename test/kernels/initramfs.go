@@ -114,6 +114,9 @@ func (g guests) pack(path string, k kernel, tests []binary) (err error) {
 				return err
 			}
 			a.bytes(dir+"/host", []byte(strings.Join(places, "\n")))
+			if g.systemd {
+				a.bytes(dir+"/systemd", nil)
+			}
 			continue
 		}
 		a.file(dir+"/test", t.path)

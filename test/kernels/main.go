@@ -10,7 +10,7 @@
 // bonds, VLANs, VRFs and tunnels.
 //
 // With -command the guest runs a shell command instead, in the directory where this program is
-// started. With -instructions every instruction takes 1 ns of the guest's time: nanoseconds that a
+// started. With -systemd systemd is the guest's init, and what runs is a service. With -instructions every instruction takes 1 ns of the guest's time: nanoseconds that a
 // command measures are then instructions, and the same each time.
 package main
 
@@ -51,6 +51,7 @@ type guests struct {
 	timeout  time.Duration
 	host     bool   // guests see this host's files
 	command  string // runs instead of tests
+	systemd  bool   // is the guests' init
 	counts   bool   // time is a count of instructions
 }
 
@@ -76,14 +77,19 @@ func main() {
 	timeout := flag.Duration("timeout", 15*time.Minute, "longest time that one kernel may take")
 	host := flag.Bool("host", false, "let the guest see this host's files, without changing them")
 	command := flag.String("command", "", "run this shell `command` instead of tests; needs -host")
+	systemd := flag.Bool("systemd", false, "have systemd as the guest's init; needs -host")
 	counts := flag.Bool("instructions", false, "let each instruction take 1 ns of the guest's time")
 	flag.Parse()
 	if *command != "" && !*host {
 		fmt.Fprintln(os.Stderr, "-command needs -host: a guest by itself has no shell")
 		os.Exit(2)
 	}
+	if *systemd && !*host {
+		fmt.Fprintln(os.Stderr, "-systemd needs -host: a guest by itself has no systemd")
+		os.Exit(2)
+	}
 
-	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), *run, *timeout, *host, *command, *counts}.runAll()
+	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), *run, *timeout, *host, *command, *systemd, *counts}.runAll()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		total.failed = max(total.failed, 1)

@@ -64,6 +64,9 @@ func run() error {
 			return err
 		}
 	}
+	if _, err := os.Stat(filepath.Join(tests[0], "systemd")); err == nil {
+		return becomeSystemd(tests[0])
+	}
 	for _, dir := range tests {
 		fmt.Fprintf(port, "guest: exit %s %d\n", filepath.Base(dir), runTest(dir, port))
 	}
@@ -149,6 +152,74 @@ func command(dir string, args []string) (*exec.Cmd, error) {
 	test.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/tmp",
 		"WEIR_BINARY=" + lines[2], "WEIR_DEVICES=all"}
 	return test, nil
+}
+
+// unit runs the tests as a service of systemd, and says how they ended. The machine ends with them, if
+// they have not ended it: so they are stopped as what the network is for others, after those.
+const unit = `[Unit]
+Description=the tests
+Wants=network.target
+Before=network.target
+[Service]
+WorkingDirectory=%s
+Environment=%s
+ExecStart=%s
+ExecStopPost=/bin/sh -c 'echo "guest: exit %s $${EXIT_STATUS:--1}"; echo "guest: done"; systemctl --no-block poweroff'
+StandardOutput=file:/dev/ttyS1
+StandardError=inherit
+KillMode=mixed
+KillSignal=SIGUSR1
+TimeoutStopSec=infinity
+`
+
+// masked are units of the host that this machine does without: each takes seconds in an emulator.
+var masked = []string{
+	"systemd-binfmt.service", "systemd-firstboot.service", "systemd-journal-flush.service", "systemd-machine-id-commit.service",
+	"systemd-modules-load.service", "systemd-pcrphase.service", "systemd-pcrphase-sysinit.service", "systemd-pstore.service", "systemd-random-seed.service",
+	"systemd-repart.service", "systemd-timesyncd.service", "systemd-tmpfiles-setup.service", "systemd-tmpfiles-setup-dev.service", "systemd-update-utmp.service",
+	"kmod-static-nodes.service", "proc-sys-fs-binfmt_misc.automount", "dev-hugepages.mount", "dev-mqueue.mount",
+	"sys-fs-fuse-connections.mount", "sys-kernel-config.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
+	"timers.target", "paths.target", "cryptsetup.target", "integritysetup.target", "veritysetup.target", "dbus.socket", "dbus.service",
+}
+
+// becomeSystemd goes on as systemd on the host's files, with the tests as the only service that is wanted.
+// It returns only errors.
+func becomeSystemd(dir string) error {
+	args, err := os.ReadFile(filepath.Join(dir, "args"))
+	if err != nil {
+		return err
+	}
+	test, err := command(dir, strings.Split(string(args), "\n"))
+	if err != nil {
+		return err
+	}
+	units := filepath.Join(hostRoot, "run", "systemd", "system")
+	if err := os.MkdirAll(units, 0o755); err != nil {
+		return err
+	}
+	for _, name := range masked {
+		if err := os.Symlink("/dev/null", filepath.Join(units, name)); err != nil {
+			return err
+		}
+	}
+	// By these systemd would take the machine for a container, because the host is one.
+	for _, name := range []string{".dockerenv", "run/.containerenv", "run/systemd/container"} {
+		if err := os.Remove(filepath.Join(hostRoot, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	var line strings.Builder
+	for _, word := range test.Args {
+		fmt.Fprintf(&line, " %q", strings.NewReplacer("$", "$$", "%", "%%").Replace(word))
+	}
+	text := fmt.Sprintf(unit, test.Dir, strings.Join(append(test.Env, "WEIR_SYSTEMD=1"), " "), line.String(), filepath.Base(dir))
+	if err := os.WriteFile(filepath.Join(units, "guest.service"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Chdir(hostRoot), unix.Mount(".", "/", "", unix.MS_MOVE, ""), unix.Chroot("."), os.Chdir("/")); err != nil {
+		return fmt.Errorf("make the host's files the root: %w", err)
+	}
+	return unix.Exec("/lib/systemd/systemd", []string{"systemd", "--unit=guest.service", "--show-status=no"}, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TERM=dumb"})
 }
 
 // runTest returns the exit status of a test binary, -1 when it did not start.
