@@ -76,6 +76,7 @@ func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
 	}
 	speaker := bfd.NewSpeaker(watched{watch}, log)
 	log.Info("BFD process runs", "socket", o.socket, "pid", os.Getpid())
+	daemon.NotifyReady(log) // weir run looks for the socket
 	bfd.NewServer(speaker, about, log).Run(cmd.Context(), listener)
 	log.Info("BFD process ends")
 	return nil

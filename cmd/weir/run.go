@@ -1,6 +1,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
@@ -24,8 +26,10 @@ func newRun() *cobra.Command {
 			if deps.Log, err = logger(&log, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			if deps.GracePeriod < 0 {
-				return usagef("--grace-period %v is less than nothing", deps.GracePeriod)
+			for flag, period := range map[string]time.Duration{"grace-period": deps.GracePeriod, "shutdown-grace-period": deps.ShutdownGracePeriod} {
+				if period < 0 {
+					return usagef("--%s %v is less than nothing", flag, period)
+				}
 			}
 			deps.BFD = append([]string{"bfd", "--bpffs", deps.BPFFS}, log.Args()...)
 			d, err := director.New(deps)
@@ -38,6 +42,7 @@ func newRun() *cobra.Command {
 	cmd.Flags().StringVarP(&deps.File, "config", "c", defaultConfig, "configuration `file`")
 	cmd.Flags().StringVar(&deps.Socket, "socket", api.DefaultSocket, "unix `socket` to answer on")
 	cmd.Flags().DurationVar(&deps.GracePeriod, "grace-period", 0, "on SIGTERM withdraw the VIPs, forward for this `time`, then detach; 0: end at once, forwarding goes on")
+	cmd.Flags().DurationVar(&deps.ShutdownGracePeriod, "shutdown-grace-period", 5*time.Second, "the same if SIGUSR1 came first, which says that the host shuts down")
 	cmd.Flags().DurationVar(&deps.GracePeriod, "drain", 0, "")
 	_ = cmd.Flags().MarkDeprecated("drain", "it is called --grace-period now")
 	addBPFFS(cmd, &deps.BPFFS)

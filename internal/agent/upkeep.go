@@ -87,6 +87,9 @@ func (a *Agent) Follow(ctx context.Context) {
 // returns nil.
 func (a *Agent) NotNoticed() error { return a.notices.Problem() }
 
+// Alive waits until the agent is done with looking at its host, and ready to look again.
+func (a *Agent) Alive(ctx context.Context) error { return a.reconciler.Alive(ctx) }
+
 // Upkeep returns the state of each part of the host, as of the last look.
 func (a *Agent) Upkeep() []model.Upkeep { return a.reconciler.Status() }
 

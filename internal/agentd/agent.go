@@ -129,7 +129,9 @@ func Run(ctx context.Context, deps Deps) error {
 	}
 	watching.Go(func() { p.examiner.Run(ctx) })
 	watching.Go(func() { p.watch(ctx) })
+	d.Ready(ctx, a.Alive)
 	d.Follow(ctx, changes, p.apply)
+	d.Stopping("ends; what it set up goes on until weir detach")
 	cancel()
 	log.Info("agent ends; what it set up goes on until weir detach")
 	return nil
@@ -220,6 +222,7 @@ func (p *process) watch(ctx context.Context) {
 			p.examiner.Wake()
 			p.events.Add(api.Event{Kind: api.EventFile, Text: fmt.Sprintf("the agent's file was applied: it has %s", daemon.ServicesText(len(p.Config().Services)))})
 		}
+		p.Say("unwraps and redirects for " + daemon.ServicesText(len(p.Config().Services)))
 		select {
 		case <-ctx.Done():
 			return

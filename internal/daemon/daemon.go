@@ -29,6 +29,7 @@ type Daemon struct {
 	Problems *problems.List
 
 	log     *slog.Logger
+	manager serviceManager
 	state   string // the directory of its state
 	running store.RunningName
 	store   *store.File
@@ -60,7 +61,7 @@ type offered struct {
 // New returns a daemon that follows nothing yet.
 func New(deps Deps) *Daemon {
 	d := &Daemon{
-		Problems: problems.New(deps.Log), log: deps.Log, state: deps.State, running: deps.Running, store: deps.Store,
+		Problems: problems.New(deps.Log), log: deps.Log, manager: serviceManager{log: deps.Log}, state: deps.State, running: deps.Running, store: deps.Store,
 		info: api.Info{
 			Version: deps.Version, PID: os.Getpid(), Started: time.Now().Truncate(time.Second), File: deps.File, Pin: deps.Pin,
 		},
@@ -130,9 +131,11 @@ func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply
 			if !open {
 				return
 			}
+			over := d.manager.reloads()
 			for _, c := range last(ctx, change, changes) {
 				d.change(c, apply)
 			}
+			over()
 		}
 	}
 }

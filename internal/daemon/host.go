@@ -38,7 +38,8 @@ func NeedCapabilities(process privilege.Process, c *model.Config, log *slog.Logg
 	var missing []string
 	for _, n := range privilege.Missing(process, c) {
 		if n.Optional {
-			log.Warn("capability missing, it works without", "capability", n.Capability, "for", n.For)
+			// Of those that are handed on, weir bfd warns itself: it may have them from elsewhere.
+			log.Debug("capability missing, it works without", "capability", n.Capability, "for", n.For)
 			continue
 		}
 		missing = append(missing, n.String())

@@ -2,6 +2,7 @@ package director
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -94,11 +95,15 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 }
 
 // hearSignals begins to hear the signals that tell the director to end: the second one ends its grace
-// period.
-func hearSignals() (signals chan os.Signal, forget func()) {
+// period. SIGUSR1 before them says that the host shuts down.
+func (d *Director) hearSignals() (signals chan os.Signal, forget func()) {
 	signals = make(chan os.Signal, 1)
 	signal.Notify(signals, endSignals...)
-	return signals, func() { signal.Stop(signals) }
+	signal.Notify(d.shutdown, syscall.SIGUSR1)
+	return signals, func() {
+		signal.Stop(signals)
+		signal.Stop(d.shutdown)
+	}
 }
 
 var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
@@ -117,27 +122,41 @@ func forgetFirst(signals chan os.Signal) {
 // whose routers have not turned away yet. Until now it would have ended at once: stillRuns cancels
 // that, and is false if the director was told already. A second signal ends the wait.
 func (d *Director) endAfterGrace(stop context.Context, stillRuns func() bool, signals chan os.Signal) (release func() bool) {
-	if d.gracePeriod <= 0 || !stillRuns() {
+	if !stillRuns() {
 		return func() bool { return false }
 	}
 	return context.AfterFunc(stop, func() {
 		forgetFirst(signals)
-		d.forwardForGrace(signals)
+		if grace := d.grace(); grace > 0 {
+			d.forwardForGrace(signals, grace)
+		}
 		d.end()
 	})
 }
 
+// grace is how long the director, which was told to end, still forwards. Routers must not keep the
+// routes to a host that shuts down as they do to one whose next process comes at once.
+func (d *Director) grace() time.Duration {
+	select {
+	case <-d.shutdown:
+		return max(d.gracePeriod, d.atShutdown)
+	default:
+		return d.gracePeriod
+	}
+}
+
 // forwardForGrace withdraws what is announced, and waits for the grace period.
-func (d *Director) forwardForGrace(signals <-chan os.Signal) {
-	d.log.Info("director withdraws: it forwards for its grace period, and then detaches", "wait", d.gracePeriod)
-	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), d.gracePeriod/2))
+func (d *Director) forwardForGrace(signals <-chan os.Signal, grace time.Duration) {
+	d.log.Info("director withdraws: it forwards for its grace period, and then detaches", "wait", grace)
+	d.Stopping(fmt.Sprintf("has withdrawn, forwards for %v and then detaches", grace))
+	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), grace/2))
 	d.announcers.hooks.Withdraw()
 	d.announcers.neighbor.Withdraw()
 	select {
 	case <-signals:
 		d.log.Info("told again: the director does not wait")
 	case <-d.ctx.Done():
-	case <-time.After(d.gracePeriod):
+	case <-time.After(grace):
 		d.over.Store(true)
 	}
 }

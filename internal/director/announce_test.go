@@ -1,6 +1,7 @@
 package director
 
 import (
+	"os"
 	"os/signal"
 	"syscall"
 	"testing"
@@ -11,7 +12,7 @@ import (
 // listen, and the next one does.
 func TestSecondSignalEndsTheGracePeriod(t *testing.T) {
 	const patience = 10 * time.Second
-	signals, forget := hearSignals()
+	signals, forget := (&Director{shutdown: make(chan os.Signal, 1)}).hearSignals()
 	defer forget()
 	tell := func() {
 		if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {

@@ -50,8 +50,10 @@ type Deps struct {
 	BPFFS       string        // where the BPF file system is, or is mounted
 	Socket      string        // to answer on
 	GracePeriod time.Duration // how long it forwards when it was told to end, and then detaches; 0: it ends at once, and forwarding goes on
-	BFD         []string      // the arguments with which this program is the BFD process, but for its socket
-	Log         *slog.Logger
+	// ShutdownGracePeriod is the same if it was told before, by SIGUSR1, that the host shuts down.
+	ShutdownGracePeriod time.Duration
+	BFD                 []string // the arguments with which this program is the BFD process, but for its socket
+	Log                 *slog.Logger
 }
 
 // Director is a daemon whose configuration the engine applies. All its parts are made by New, and none
@@ -61,7 +63,9 @@ type Director struct {
 	log         *slog.Logger
 	socket      string
 	gracePeriod time.Duration
-	over        atomic.Bool // its grace period is over
+	atShutdown  time.Duration
+	shutdown    chan os.Signal // has SIGUSR1 if the host shuts down
+	over        atomic.Bool    // its grace period is over
 
 	ctx       context.Context // its life, which outlasts what Run is given by the grace period
 	end       context.CancelFunc
@@ -111,7 +115,7 @@ type Director struct {
 //   - the stores come before the kernel, too: without them a director could not go on with it.
 func New(deps Deps) (_ *Director, err error) {
 	collectGarbage()
-	d := &Director{log: deps.Log, socket: deps.Socket, gracePeriod: deps.GracePeriod}
+	d := &Director{log: deps.Log, socket: deps.Socket, gracePeriod: deps.GracePeriod, atShutdown: deps.ShutdownGracePeriod, shutdown: make(chan os.Signal, 1)}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -307,7 +311,7 @@ func Detach(pin, socket string) error {
 // run starts the parts in an order that others rely on: the datapath forwards before routers learn of
 // VIPs, and the director runs before clients of the API are answered.
 func (d *Director) run(stop context.Context) error {
-	signals, forget := hearSignals() // before stop is looked at: each later one is heard
+	signals, forget := d.hearSignals() // before stop is looked at: each later one is heard
 	defer forget()
 	if stop.Err() != nil {
 		d.end() // it was told while New made it, and the parts do not begin
@@ -352,7 +356,9 @@ func (d *Director) run(stop context.Context) error {
 	d.host.Wake()
 	running.Go(func() { d.host.Run(d.ctx, d.notices) })
 	running.Go(func() { d.examiner.Run(d.ctx) })
+	d.Ready(d.ctx, d.engine.Alive)
 	d.Follow(d.ctx, d.changes, d.apply)
+	d.Stopping("ends")
 	d.end()
 	return nil
 }

@@ -67,6 +67,7 @@ func (w *watcher) look() []api.Event {
 	w.d.followLate()
 	w.d.gather()
 	w.d.keepWhatRuns()
+	w.d.say()
 	return append(append(w.lookAtSets(), w.lookAtHealth()...), w.lookAtBGP()...)
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/loads"
 	"weir.io/weir/internal/model"
@@ -92,6 +93,15 @@ func addOverrides(s *model.ServiceStatus, list []model.BackendOverride) {
 			b.Override = o
 		}
 	}
+}
+
+// say tells the service manager what the director does.
+func (d *Director) say() {
+	does := "forwards " + daemon.ServicesText(len(d.Config().Services))
+	if d.kernel.Attached() == 0 {
+		does = "forwards nothing: no interface has the director's program"
+	}
+	d.Say(does)
 }
 
 // Info also says which state of the group is followed, and what does not run now.

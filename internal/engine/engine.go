@@ -63,6 +63,7 @@ type Engine struct {
 	planner   *Planner
 	requests  chan request
 	stopped   chan struct{}
+	alive     chan struct{}                           // Run sends between two things that it does
 	placing   map[model.ServiceID]*model.TableService // what the sinks took last
 	applied   request                                 // the request for it
 
@@ -108,6 +109,7 @@ func New(deps Deps) *Engine {
 		begin:     make(chan Announcer),
 		requests:  make(chan request),
 		stopped:   make(chan struct{}),
+		alive:     make(chan struct{}),
 	}
 }
 
@@ -117,6 +119,16 @@ func (e *Engine) Announce(announcer Announcer) {
 	select {
 	case e.begin <- announcer:
 	case <-e.stopped:
+	}
+}
+
+// Alive waits until Run is done with what it does, and ready for more.
+func (e *Engine) Alive(ctx context.Context) error {
+	select {
+	case <-e.alive:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -146,6 +158,8 @@ func (e *Engine) Run(ctx context.Context) {
 			continue
 		case <-e.waiting.again:
 			e.lookAgain()
+			continue
+		case e.alive <- struct{}{}:
 			continue
 		case wanted = <-e.requests:
 			caller = wanted.result

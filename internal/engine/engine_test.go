@@ -102,6 +102,31 @@ func TestApply(t *testing.T) {
 	})
 }
 
+// An engine whose sink hangs is not alive until that goes on.
+func TestAliveIfNothingHangs(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		alive := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return e.Alive(ctx)
+		}
+		if err := alive(); err != nil {
+			t.Errorf("an engine with nothing to do is not alive: %v", err)
+		}
+		goOn := make(chan struct{})
+		sink.during = func() { <-goOn }
+		go func() { _ = e.Apply(named("a"), nil) }()
+		synctest.Wait()
+		if err := alive(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("an engine that hangs says %v", err)
+		}
+		close(goOn)
+		if err := alive(); err != nil {
+			t.Errorf("an engine that goes on is not alive: %v", err)
+		}
+	})
+}
+
 func TestFailedSetIsTriedAgain(t *testing.T) {
 	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
 		if err := e.Apply(named("a"), nil); err != nil {

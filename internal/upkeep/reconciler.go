@@ -74,6 +74,7 @@ type Reconciler struct {
 	forget atomic.Bool
 	status atomic.Pointer[[]model.Upkeep]
 	wake   chan struct{}
+	alive  chan struct{} // Run sends between two looks
 
 	mu      sync.Mutex // one look at a time
 	parts   []Part
@@ -89,7 +90,7 @@ func New(d Deps, parts ...Part) *Reconciler {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	r := &Reconciler{deps: d, parts: parts, repairs: make([]repairs, len(parts)), wake: make(chan struct{}, 1)}
+	r := &Reconciler{deps: d, parts: parts, repairs: make([]repairs, len(parts)), wake: make(chan struct{}, 1), alive: make(chan struct{})}
 	r.note()
 	return r
 }
@@ -108,12 +109,24 @@ func (r *Reconciler) Run(ctx context.Context, notices *Hearing) {
 				quiet = time.After(settle)
 			}
 			continue
+		case r.alive <- struct{}{}:
+			continue
 		case <-r.wake:
 		case <-quiet:
 		case <-tick.C:
 		}
 		quiet = nil
 		r.Look()
+	}
+}
+
+// Alive waits until Run is done with what it does, and ready for more.
+func (r *Reconciler) Alive(ctx context.Context) error {
+	select {
+	case <-r.alive:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -1,10 +1,13 @@
 package upkeep
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -209,4 +212,33 @@ func TestText(t *testing.T) {
 			t.Errorf("%+v reads\n%s\nwant\n%s", test.event, got, test.want)
 		}
 	}
+}
+
+// A Reconciler is not alive while it looks at a part that hangs.
+func TestAliveIfNoLookHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		r := New(Deps{Log: slog.New(slog.DiscardHandler)}, Part{Name: "hangs", Look: func() ([]Difference, error) { <-goOn; return nil, nil }})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		deaf := Hear(func() (*Notices, error) { return nil, errors.New("no notices") })
+		go r.Run(ctx, deaf)
+		alive := func() error {
+			limited, done := context.WithTimeout(ctx, Interval/2)
+			defer done()
+			return r.Alive(limited)
+		}
+		if err := alive(); err != nil {
+			t.Errorf("before its first look it is not alive: %v", err)
+		}
+		r.Wake()
+		synctest.Wait()
+		if err := alive(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("while a look hangs, it says %v", err)
+		}
+		close(goOn)
+		if err := alive(); err != nil {
+			t.Errorf("after the look it is not alive: %v", err)
+		}
+	})
 }

@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
+
+	"weir.io/weir/internal/model"
+)
+
+// serviceManager is what has started the process, if it wants to be told how the process is
+// (sd_notify(3)); without NOTIFY_SOCKET nobody is told.
+type serviceManager struct {
+	log *slog.Logger
+
+	mu       sync.Mutex
+	ready    bool
+	stopping bool
+	status   string // that it was told last
+}
+
+// NotifyReady tells the service manager, if there is one, that a process does its work.
+func NotifyReady(log *slog.Logger) { (&serviceManager{log: log}).tell(sd.SdNotifyReady) }
+
+// tell sends lines of the protocol.
+func (m *serviceManager) tell(lines ...string) {
+	if _, err := sd.SdNotify(false, strings.Join(lines, "\n")); err != nil {
+		m.log.Warn("the service manager is not told how this process is", "error", err)
+	}
+}
+
+// say tells in one line how the process is, if that has changed.
+func (m *serviceManager) say(status string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if status != m.status && !m.stopping {
+		m.status = status
+		m.tell("STATUS=" + status)
+	}
+}
+
+// reloads reports a version of the file that is about to be applied, and returns what reports that this
+// is over. Before the process is ready, neither is reported: systemd would take it for the start's end.
+func (m *serviceManager) reloads() (over func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ready || m.stopping {
+		return func() {}
+	}
+	m.tell(sd.SdNotifyReloading, sd.SdNotifyMonotonicUsec())
+	return func() { m.tell(sd.SdNotifyReady) }
+}
+
+// Ready tells the service manager that the process does its work. From then on the manager hears that
+// this is still so, as often as it wants to, as long as alive returns no error.
+func (d *Daemon) Ready(ctx context.Context, alive func(context.Context) error) {
+	m := &d.manager
+	m.mu.Lock()
+	m.ready = true
+	m.tell(sd.SdNotifyReady)
+	m.mu.Unlock()
+	interval, err := sd.SdWatchdogEnabled(false)
+	if err != nil {
+		m.log.Warn("the service manager's watchdog is not fed", "error", err)
+	}
+	if interval > 0 {
+		go m.feed(ctx, interval/feedings, alive)
+	}
+}
+
+// feedings is how often the watchdog is fed within the time after which it bites.
+const feedings = 4
+
+// feed feeds the watchdog until the context ends. While alive waits, it is not fed.
+func (m *serviceManager) feed(ctx context.Context, every time.Duration, alive func(context.Context) error) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for alive(ctx) == nil {
+		m.tell(sd.SdNotifyWatchdog)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Say tells the service manager in one line what the process does, and its problems.
+func (d *Daemon) Say(does string) {
+	list := d.Problems.All()
+	if len(list) > 0 {
+		does += fmt.Sprintf("; %s: %s", countProblems(list), strings.Join(strings.Fields(list[0].Text), " "))
+	}
+	d.manager.say(does)
+}
+
+func countProblems(list []model.Problem) string {
+	if len(list) == 1 {
+		return "1 problem"
+	}
+	return fmt.Sprintf("%d problems", len(list))
+}
+
+// Stopping tells the service manager that the process ends, and why that takes time.
+func (d *Daemon) Stopping(why string) {
+	m := &d.manager
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopping = true
+	m.tell(sd.SdNotifyStopping, "STATUS="+why)
+}
