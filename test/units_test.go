@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Under systemd's units, as root with only the units' capabilities and with only their own
-// directories writable, a director and agents forward, check, remember their state and can restart.
+// With only the capabilities of systemd's units, and with only their own directories writable, a director
+// and agents forward, check, remember their state and can restart. TestSystemd tries all bounds, in a guest.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
@@ -49,7 +49,7 @@ func TestUnitsLetDoAllThatIsNeeded(t *testing.T) {
 	forwards()
 	for _, warning := range []string{"ermi", "read-only", "level=ERROR"} {
 		for line := range strings.Lines(director.logged()) {
-			if strings.Contains(line, warning) {
+			if strings.Contains(line, warning) && !strings.Contains(line, "BFD may be late") { // weir-bfd.service is not here
 				t.Errorf("the unit's director logs: %s", line)
 			}
 		}
