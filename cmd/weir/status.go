@@ -69,6 +69,7 @@ func newStatus() *cobra.Command {
 
 func infoTable(t *table, info api.Info) {
 	t.row("version", info.Version)
+	t.row("host", info.Host)
 	t.row("process", fmt.Sprintf("%d, since %s", info.PID, info.Started.Format(time.RFC3339)))
 	t.row("configuration", fmt.Sprintf("%s, applied %s", info.File, info.Applied.Format(time.RFC3339)))
 	problemRows(t, info.Problems)

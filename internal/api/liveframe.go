@@ -78,10 +78,7 @@ func (f *liveFrame) add(s *model.ServiceStatus) {
 			of.Draining++
 		}
 		if b.State == model.Down || b.State == model.Suspect || b.Health != nil && b.Health.State == model.HealthDown {
-			m.Troubled.Count++
-			if len(m.Troubled.Backends) < mostTroubled {
-				m.Troubled.Backends = append(m.Troubled.Backends, LiveTroubledBackend{s.Name, liveBackend(b)})
-			}
+			m.Troubled.add(s.Name, liveBackend(b))
 		}
 	}
 	m.Services = append(m.Services, of)
@@ -223,6 +220,21 @@ func (f *liveFrame) backends(s *model.ServiceStatus) (list []LiveBackend, rates 
 		}
 	}
 	return list, rates
+}
+
+// add puts a backend that has the same trouble in several services, which is mostly that of its host,
+// on the list once.
+func (t *LiveTroubled) add(service string, b LiveBackend) {
+	t.Count++
+	for i := range t.Backends {
+		if same := &t.Backends[i]; same.Address == b.Address && same.State == b.State && same.Health == b.Health && same.Reason == b.Reason {
+			same.Services++
+			return
+		}
+	}
+	if len(t.Backends) < mostTroubled {
+		t.Backends = append(t.Backends, LiveTroubledBackend{service, 1, b})
+	}
 }
 
 func liveBackend(b *model.BackendStatus) LiveBackend {

@@ -125,12 +125,13 @@ type LiveBackend struct {
 // LiveTroubled are backends that do not get what they should.
 type LiveTroubled struct {
 	Count    int                   `json:"count"`
-	Backends []LiveTroubledBackend `json:"backends" doc:"some of them, at most 50"`
+	Backends []LiveTroubledBackend `json:"backends" doc:"some of them, at most 50, those of one address with the same trouble once"`
 }
 
 // LiveTroubledBackend is one backend of LiveTroubled.
 type LiveTroubledBackend struct {
-	Service     string `json:"service"`
+	Service     string `json:"service" doc:"one of those that have it"`
+	Services    int    `json:"services" doc:"how many have it, with the same trouble"`
 	LiveBackend `json:",inline"`
 }
 

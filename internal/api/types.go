@@ -44,6 +44,7 @@ const (
 // Info is what a director's or agent's process knows about itself.
 type Info struct {
 	Version string    `json:"version"`
+	Host    string    `json:"host"` // name of the host, as the kernel has it
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
 	Pin     string    `json:"pin"`     // directory of the pinned programs and maps, which go on without the process

@@ -60,10 +60,11 @@ type offered struct {
 
 // New returns a daemon that follows nothing yet.
 func New(deps Deps) *Daemon {
+	host, _ := os.Hostname() // a host without a name has none here
 	d := &Daemon{
 		Problems: problems.New(deps.Log), log: deps.Log, manager: serviceManager{log: deps.Log}, state: deps.State, running: deps.Running, store: deps.Store,
 		info: api.Info{
-			Version: deps.Version, PID: os.Getpid(), Started: time.Now().Truncate(time.Second), File: deps.File, Pin: deps.Pin,
+			Version: deps.Version, Host: host, PID: os.Getpid(), Started: time.Now().Truncate(time.Second), File: deps.File, Pin: deps.Pin,
 		},
 	}
 	d.Problems.Warn(model.ProblemStore, partRunning, deps.Lost)

@@ -24,6 +24,7 @@ const pages: readonly { path: string; title: string; make(): Page }[] = [
 
 let current: Page | null = null;
 let drawing = 0;
+let title = "";
 const live = new Live(draw);
 
 /** Shows what has changed, once for each picture that the screen shows. */
@@ -35,6 +36,9 @@ function draw(): void {
     const head = byId("verdict");
     text(head, words);
     attribute(head, "class", `badge ${tone}`);
+    const host = live.director?.host ?? "";
+    text(byId("host"), host);
+    document.title = [title, host, "weir"].filter((part) => part !== "").join(" - ");
     const link = byId("link");
     attribute(link, "class", live.fresh ? "fresh" : "stale");
     text(link, live.fresh ? `live ${clock(live.last?.time ?? "")}` : stale());
@@ -55,8 +59,7 @@ function route(first: boolean): void {
   if (page === undefined) return;
   current?.close?.();
   current = service === "" ? page.make() : new ServicePage(service);
-  const title = service === "" ? page.title : service;
-  document.title = `${title} - weir`;
+  title = service === "" ? page.title : service;
   const main = byId("main");
   main.replaceChildren(el("h1", {}, title), current.element);
   for (const anchor of byId("nav").querySelectorAll("a")) {

@@ -28,7 +28,7 @@ export class RingPicture {
   private readonly table = new Table<Owner>({
     caption: "Who owns the slots",
     columns: [
-      { title: "Owner", cell: (o) => o.name, sort: (o) => o.name },
+      { title: "Owner", cell: (o) => ({ text: o.name, swatch: colourOf(o.place, false) }), sort: (o) => o.name },
       { title: "Slots", cell: (o) => String(o.slots), sort: (o) => o.slots, number: true },
       { title: "Share", cell: (o) => ({ text: percent(share(o.slots, this.ring?.owners.length ?? 0), 2), bar: { part: share(o.slots, this.ring?.owners.length ?? 0) } }), sort: (o) => o.slots, number: true },
       { title: "Gained", cell: (o) => (this.ring?.compared ? String(o.gained) : "-"), sort: (o) => o.gained, number: true },

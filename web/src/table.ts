@@ -6,6 +6,7 @@ import type { Tone } from "./verdict";
 export interface Cell {
   text: string;
   tone?: Tone; // a badge of this colour
+  swatch?: string; // a colour that stands before the text, as in a picture's legend
   href?: string;
   bar?: { part: number; mark?: number }; // from 0 to 1: how long, and where a mark is
   title?: string;
@@ -186,13 +187,14 @@ function newCell<Row>(column: Column<Row>, i: number): HTMLElement {
 
 /** Makes a cell show something. What is in it is made again only when it is of another kind. */
 function fill(td: HTMLElement, cell: Cell): void {
-  const kind = cell.bar !== undefined ? "bar" : cell.href !== undefined ? "link" : cell.tone !== undefined ? "badge" : "text";
+  const kind = cell.bar !== undefined ? "bar" : cell.href !== undefined ? "link" : cell.tone !== undefined ? "badge" : cell.swatch !== undefined ? "swatch" : "text";
   if (td.dataset.kind !== kind) {
     td.dataset.kind = kind;
     td.replaceChildren();
     if (kind === "bar") td.append(el("span", { class: "bar" }, el("span", { class: "part" }), el("span", { class: "mark" })), el("span"));
     if (kind === "link") td.append(el("a"));
     if (kind === "badge") td.append(el("span"));
+    if (kind === "swatch") td.append(el("span", { class: "swatch", "aria-hidden": "true" }), el("span"));
   }
   const inner = kind === "text" ? td : td.lastElementChild;
   if (inner === null) return;
@@ -201,6 +203,7 @@ function fill(td: HTMLElement, cell: Cell): void {
   if (kind === "badge") attribute(inner, "class", `badge ${cell.tone}`);
   attribute(td, "title", cell.title ?? null);
   if (cell.bar !== undefined) fillBar(td, cell.bar);
+  if (kind === "swatch") (td.firstElementChild as HTMLElement).style.background = cell.swatch ?? "";
 }
 
 function fillBar(td: HTMLElement, bar: { part: number; mark?: number }): void {

@@ -29,7 +29,10 @@ export function findings(live: Live): Finding[] {
     if (s.waits) warn.push({ tone: "warn", text: `${s.name}: a change waits for room in its log`, href });
   }
   if (live.troubled.count > 0) {
-    bad.push({ tone: "bad", text: `${plural(live.troubled.count, "backend")} of services down`, href: "#/" });
+    const [first] = live.troubled.backends;
+    const alone = first !== undefined && live.troubled.backends.length === 1;
+    const what = alone ? `${first.name} (${endpoint(first.address, first.port)}) is down in ${plural(live.troubled.count, "service")}` : `${plural(live.troubled.count, "backend")} of services down`;
+    bad.push({ tone: "bad", text: what, href: "#/" });
   }
   for (const n of live.bgp?.neighbors ?? []) {
     if (n.state !== "established") bad.push({ tone: "bad", text: `BGP with ${n.address} is ${n.state}${n.problem ? ": " + n.problem : ""}`, href: "#/network" });

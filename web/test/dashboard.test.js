@@ -92,6 +92,8 @@ describe("the dashboard", () => {
       return seen.size;
     });
     assert.equal(colours, 3);
+    const legend = await page.locator(".ring .swatch").evaluateAll((list) => new Set(list.map((e) => e.style.background)).size);
+    assert.equal(legend, 3, "the table beside it says whose each colour is");
     quiet();
   });
 
@@ -148,6 +150,7 @@ describe("the dashboard", () => {
       if (flags === "syn") await picture("explain");
     }
     quiet();
+    assert.notEqual(await page.locator("#vips option").count(), 0, "VIPs are offered");
     await page.getByLabel("Destination").fill("nowhere");
     await page.getByRole("button", { name: "Explain" }).click();
     await page.locator("section[aria-label=Answer] .finding.bad").waitFor();
@@ -172,6 +175,9 @@ describe("the dashboard", () => {
           assert.deepEqual(serious.map((v) => `${v.id}: ${v.help}: ${v.nodes.map((n) => n.html).slice(0, 3).join(" ")}`), [], hash);
           const wide = await on.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
           assert.ok(wide <= 0, `${hash} is ${wide} pixels wider than the screen`);
+          const rows = await on.evaluate(() => new Set([...document.querySelectorAll("header > *:not([hidden])")].filter((e) => e.offsetParent !== null)
+            .map((e) => Math.round((e.getBoundingClientRect().top + e.getBoundingClientRect().bottom) / 20))).size);
+          if (device === "phone") assert.equal(rows, 1, `${hash}: what the head shows stands in ${rows} rows`);
           if (hash === "#/" || hash.includes(service)) await picture(`${hash === "#/" ? "overview" : "service"}-${scheme}-${device}`, on);
         }
         await on.close();

@@ -1,10 +1,17 @@
 import type { components } from "../openapi";
 import { el, text } from "../dom";
-import { plural } from "../format";
+import { endpoint, plural } from "../format";
+import type { Live } from "../live";
 import type { Page } from "../page";
 
 type Explanation = components["schemas"]["Explanation"];
 type Problem = components["schemas"]["Problem"];
+
+/** Offered for a service of all ports. */
+const anyPort = 80;
+
+/** A browser's list of more than that helps nobody. */
+const mostOffered = 500;
 
 const tones: Record<string, string> = { drop: "bad", forward: "good", answer: "good", pass: "off" };
 
@@ -14,6 +21,8 @@ export class ExplainPage implements Page {
   private readonly form = el("form", { class: "explain" });
   private readonly answer = el("section", { "aria-live": "polite", "aria-label": "Answer" });
   private readonly button = el("button", { type: "submit" }, "Explain");
+  private readonly vips = el("datalist", { id: "vips" });
+  private offered = "";
 
   constructor() {
     this.form.append(
@@ -29,11 +38,17 @@ export class ExplainPage implements Page {
       event.preventDefault();
       void this.ask();
     });
+    this.form.querySelector("#destination")?.setAttribute("list", "vips");
+    this.form.append(this.vips);
     this.element.append(el("p", {}, "The director runs its own program on such a packet, and says each decision. Nothing is counted, remembered or sent."), this.form, this.answer);
   }
 
-  update(): void {
-    // What was asked stands until something else is.
+  /** What was asked stands until something else is; only the VIPs that are offered change. */
+  update(live: Live): void {
+    const offered = [...live.services.values()].map((s) => endpoint(s.vip, Number.parseInt(String(s.port), 10) || anyPort)).sort().slice(0, mostOffered);
+    if (offered.join() === this.offered) return;
+    this.offered = offered.join();
+    this.vips.replaceChildren(...offered.map((value) => el("option", { value })));
   }
 
   private async ask(): Promise<void> {

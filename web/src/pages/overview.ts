@@ -20,7 +20,7 @@ export class OverviewPage implements Page {
     caption: "Backends that are down",
     columns: [
       { title: "Backend", cell: (b) => ({ text: b.name, href: "#/services/" + encodeURIComponent(b.service) }), sort: (b) => b.name },
-      { title: "Service", cell: (b) => b.service, sort: (b) => b.service },
+      { title: "Service", cell: (b) => (b.services > 1 ? `${b.service} and ${plural(b.services - 1, "more")}` : b.service), sort: (b) => b.service },
       { title: "Address", cell: (b) => endpoint(b.address, b.port) },
       { title: "State", cell: (b) => stateOf(b.state) },
       { title: "Health", cell: (b) => healthOf(b.health) },
@@ -50,7 +50,7 @@ export class OverviewPage implements Page {
     this.list.hidden = found.length === 0;
     this.tiles.update(tilesOf(live));
     this.troubled.update(live.troubled.backends);
-    const more = live.troubled.count - live.troubled.backends.length;
+    const more = live.troubled.count - live.troubled.backends.reduce((sum, b) => sum + b.services, 0);
     text(this.some, more > 0 ? `and ${plural(more, "more")}, on the pages of their services` : "");
     this.packets.update(live.points, [
       { label: "forwarded", value: (p) => p.total.packets ?? 0 },
