@@ -185,7 +185,7 @@ func TestExplainWithRefuses(t *testing.T) {
 	}
 	must(t, d.Set(tableOf(1, 1, 0)))
 	_, err := d.ExplainWith(tableOf(65, 1, 0), "wire0", make([]byte, 60))
-	if unfit := (*UnfitError)(nil); !errors.As(err, &unfit) || err.Error() != "65 services are more than director.limits.services (64)" {
+	if unfit := (*UnfitError)(nil); !errors.As(err, &unfit) || err.Error() != "65 services are more than director.limits.services, 64" {
 		t.Errorf("65 services of 64: %v", err)
 	}
 }

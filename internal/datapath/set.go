@@ -93,24 +93,18 @@ func (d *Datapath) Set(t model.Table) error {
 
 // checkLimits refuses a table that the maps have no room for. The error names the limit.
 func (d *Datapath) checkLimits(t *model.Table) error {
-	limits := d.options.Limits
-	backends, ranges, memory := 0, len(t.KernelSources), uint64(0)
+	taken := model.Taken{SourceRanges: uint64(len(t.KernelSources))}
 	for i := range t.Services {
-		backends += len(t.Services[i].Backends)
-		ranges += len(t.Services[i].SourceRanges)
-		memory += ringBytes(&t.Services[i])
+		taken.Add(TakesOf(&t.Services[i]))
 	}
+	exceeded := d.options.Limits.Refuse(taken)
 	switch {
-	case len(t.Services) > int(limits.Services):
-		return fmt.Errorf("%d services are more than director.limits.services (%d)", len(t.Services), limits.Services)
-	case backends > int(limits.Backends):
-		return fmt.Errorf("%d backends of all services are more than director.limits.backends (%d)", backends, limits.Backends)
-	case ranges > int(limits.SourceRanges):
-		return fmt.Errorf("%d source ranges of all services are more than director.limits.source-ranges (%d)", ranges, limits.SourceRanges)
-	case memory > limits.RingMemory:
-		return ringMemoryError(fmt.Sprintf("rings of %d bytes are more than director.limits.ring-memory (%d)", memory, limits.RingMemory))
+	case len(exceeded) == 0:
+		return nil
+	case exceeded[0].Other == "director.limits.ring-memory":
+		return ringMemoryError(exceeded[0].Problem)
 	}
-	return nil
+	return errors.New(exceeded[0].Problem)
 }
 
 // writeBackends brings the service's entries up to date: state and next hop.

@@ -310,9 +310,9 @@ func TestLimitsAreNamed(t *testing.T) {
 	}
 	d := openTest(t, model.Limits{Services: 4, Backends: 8, RingMemory: 1 << 20})
 	for want, table := range map[string]model.Table{
-		"5 services are more than director.limits.services (4)":                      tableOf(5, 1, 0),
-		"9 backends of all services are more than director.limits.backends (8)":      tableOf(3, 3, 0),
-		"rings of 1310784 bytes are more than director.limits.ring-memory (1048576)": bigRing(1, 163840),
+		"5 services are more than director.limits.services, 4":                                     tableOf(5, 1, 0),
+		"9 backends are more than director.limits.backends, 8 (a backend counts once per service)": tableOf(3, 3, 0),
+		"rings of 1310784 bytes are more than director.limits.ring-memory, 1048576":                bigRing(1, 163840),
 	} {
 		if err := d.Set(table); err == nil || err.Error() != want {
 			t.Errorf("error is %v, want %s", err, want)

@@ -185,7 +185,7 @@ func TestSourceRangesSet(t *testing.T) {
 	for i := range smallLimits.SourceRanges + 1 {
 		many.Services[i%3].SourceRanges = append(many.Services[i%3].SourceRanges, netip.PrefixFrom(numbered(true, 1, int(i)), 32))
 	}
-	if err := d.Set(many); err == nil || !strings.Contains(err.Error(), "17 source ranges of all services are more than director.limits.source-ranges (16)") {
+	if err := d.Set(many); err == nil || !strings.Contains(err.Error(), "17 source ranges are more than director.limits.source-ranges, 16") {
 		t.Errorf("more ranges than there is room for: %v", err)
 	}
 	d.wantSources(t, "after what is refused", both)

@@ -198,14 +198,11 @@ func (c Counted) Since(before Counted) map[model.ServiceID]map[netip.AddrPort]mo
 	return rates
 }
 
-// Takes is what tables take of this host's memory for BPF, as limits count it.
-type Takes struct{ Services, Backends, RingMemory, SourceRanges uint64 }
-
 // Taken returns what the services that are in the kernel take.
-func (d *Datapath) Taken() Takes {
+func (d *Datapath) Taken() model.Taken {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var t Takes
+	var t model.Taken
 	for i := range d.table.Services {
 		if s := d.services[keyOf(&d.table.Services[i])]; s != nil {
 			t.Services++
@@ -218,6 +215,6 @@ func (d *Datapath) Taken() Takes {
 }
 
 // TakesOf returns what a service takes.
-func TakesOf(s *model.TableService) Takes {
-	return Takes{1, uint64(len(s.Backends)), ringBytes(s), uint64(len(s.SourceRanges))}
+func TakesOf(s *model.TableService) model.Taken {
+	return model.Taken{Services: 1, Backends: uint64(len(s.Backends)), RingMemory: ringBytes(s), SourceRanges: uint64(len(s.SourceRanges))}
 }

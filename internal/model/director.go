@@ -241,6 +241,14 @@ func TakenBy(services []Service) (t Taken) {
 	return t
 }
 
+// Add adds what others take.
+func (t *Taken) Add(more Taken) {
+	t.Services += more.Services
+	t.Backends += more.Backends
+	t.RingMemory += more.RingMemory
+	t.SourceRanges += more.SourceRanges
+}
+
 // Of returns how much is taken of the limit of this name, as director.limits has it.
 func (t Taken) Of(limit string) uint64 {
 	return map[string]uint64{"services": t.Services, "backends": t.Backends, "ring-memory": t.RingMemory, "source-ranges": t.SourceRanges}[limit]
@@ -291,10 +299,8 @@ func (c Config) RingMemory() uint64 {
 	return total
 }
 
-// limits checks that the services fit in the memory that the director may take.
-func (v *validation) limits() {
-	l, taken := v.config.Director.Limits, TakenBy(v.config.Services)
-	taken.SourceRanges += uint64(len(v.config.Director.KernelSources))
+// Refuse returns which limits are exceeded, and by how much.
+func (l Limits) Refuse(t Taken) (errs FieldErrors) {
 	for _, one := range []struct {
 		name       string
 		most       uint64
@@ -305,8 +311,16 @@ func (v *validation) limits() {
 		{"source-ranges", uint64(l.SourceRanges), "%d source ranges are", ""},
 		{"ring-memory", l.RingMemory, "rings of %d bytes are", ""},
 	} {
-		if n, limit := taken.Of(one.name), "director.limits."+one.name; n > one.most {
-			v.errs.addWithOther("services", limit, one.what+" more than "+limit+", %d"+one.note, n, one.most)
+		if n, limit := t.Of(one.name), "director.limits."+one.name; n > one.most {
+			errs.addWithOther("services", limit, one.what+" more than "+limit+", %d"+one.note, n, one.most)
 		}
 	}
+	return errs
+}
+
+// limits checks that the services fit in the memory that the director may take.
+func (v *validation) limits() {
+	taken := TakenBy(v.config.Services)
+	taken.SourceRanges += uint64(len(v.config.Director.KernelSources))
+	v.errs = append(v.errs, v.config.Director.Limits.Refuse(taken)...)
 }

@@ -123,10 +123,7 @@ func (s *Sets) limitsOf(services []desired.PlannedService) []model.PlannedLimit 
 		}
 		if s := services[i].Shift.After; s != nil {
 			takes := datapath.TakesOf(s)
-			after.Services += takes.Services
-			after.Backends += takes.Backends
-			after.RingMemory += takes.RingMemory
-			after.SourceRanges += takes.SourceRanges
+			after.Add(takes)
 			peak.RingMemory += takes.RingMemory
 		}
 	}
