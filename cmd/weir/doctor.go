@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -101,14 +100,12 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "write " + key.Now,
 			Text: fmt.Sprintf("%s:%d: %v", file, key.Line, key)})
 	}
-	if info, err := os.Stat(file); err == nil && c.HasKey() && info.Mode().Perm()&othersRead != 0 {
-		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "chmod o= " + file,
-			Text: file + " has keys of services with quic, and everybody on this host can read it"})
+	for _, e := range config.Exposed(file, &c) {
+		at := config.Error{File: file, Path: e.Path, Problem: e.Problem}
+		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Text: at.Error(), Fix: e.Fix})
 	}
 	return findings
 }
-
-const othersRead fs.FileMode = 0o004
 
 func findingsTable(t *table, findings []doctor.Finding) {
 	for _, f := range findings {

@@ -59,9 +59,6 @@ func examineNeighbor(n *model.BGPNeighbor) doctor.Finding {
 	if err != nil {
 		return bad(doctor.Fail, "add a route, or see that bgp.neighbors has the right address and source", "%v", err)
 	}
-	if info, err := os.Stat(n.PasswordFile); err == nil && info.Mode().Perm()&othersRead != 0 {
-		return bad(doctor.Warn, "chmod o= "+n.PasswordFile, "everybody on this host can read its password in %s", n.PasswordFile)
-	}
 	return doctor.Finding{Level: doctor.OK, Check: "bgp", Text: fmt.Sprintf("neighbor %s, AS %d, from %s", n.Name(), n.ASN, local)}
 }
 
@@ -129,9 +126,6 @@ func examineWay(s *model.BFDSession) []doctor.Finding {
 	if a := s.Authentication; a != nil {
 		if err := bfd.CheckPassword(a); err != nil {
 			return found(doctor.Fail, "put the key on the first line of a file that root can read", "%v", err)
-		}
-		if info, err := os.Stat(a.PasswordFile); err == nil && info.Mode().Perm()&othersRead != 0 {
-			return found(doctor.Warn, "chmod o= "+a.PasswordFile, "everybody on this host can read its key in %s", a.PasswordFile)
 		}
 		return nil
 	}

@@ -32,7 +32,7 @@ func TestDoctorLooksAtNeighbors(t *testing.T) {
 		{"address: 10.0.0.2", 0o600, 0, "ok bgp neighbor 10.0.0.2, AS 65000, from 10.0.0.1"},
 		{"address: 10.0.0.2, source: 10.0.0.1, password-file: " + secret, 0o600, 0, "ok bgp neighbor 10.0.0.2, AS 65000, from 10.0.0.1"},
 		{"address: 10.0.0.2, password-file: " + secret, 0o644, 0,
-			"warn bgp neighbor 10.0.0.2: everybody on this host can read its password in " + secret + "; fix: chmod o= " + secret},
+			"warn config " + h.file + ": bgp.neighbors[0].password-file: everybody on this host can read " + secret + "; fix: chmod o= " + secret},
 		{"address: 10.9.0.2", 0o600, 1, "FAIL bgp neighbor 10.9.0.2: dial udp 10.9.0.2:179: connect: network is unreachable; " +
 			"fix: add a route, or see that bgp.neighbors has the right address and source"},
 		{"address: 10.0.0.2, source: 10.0.0.9", 0o600, 1, "FAIL bgp neighbor 10.0.0.2: dial udp 10.0.0.9:0->10.0.0.2:179: bind: cannot assign requested address; " +
@@ -75,7 +75,7 @@ func TestDoctorLooksAtBFD(t *testing.T) {
 		says     string
 	}{
 		{"multihop: true", 0o600, 0, "warn bfd neighbor 10.0.0.2: over several hops, packets in its name may come from anywhere; fix: give it ttl-security or authentication"},
-		{fmt.Sprintf(authentication, secret), 0o644, 0, "warn bfd neighbor 10.0.0.2: everybody on this host can read its key in " + secret + "; fix: chmod o= " + secret},
+		{fmt.Sprintf(authentication, secret), 0o644, 0, "warn config " + h.file + ": bfd.neighbors[0].authentication.password-file: everybody on this host can read " + secret + "; fix: chmod o= " + secret},
 		{fmt.Sprintf(authentication, "/nowhere"), 0o600, 1, "FAIL bfd neighbor 10.0.0.2: authentication: password-file: open /nowhere: no such file or directory; " +
 			"fix: put the key on the first line of a file that root can read"},
 	} {

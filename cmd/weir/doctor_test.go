@@ -64,7 +64,7 @@ func TestDoctor(t *testing.T) {
 		text := "director: {interfaces: [eth0]}\nservices:\n" +
 			"- {name: h3, vip: 203.0.113.10, protocol: udp, port: 443, mode: gue, backends: [],\n" +
 			"   quic: [{id: 0, nonce-length: 13, key: 8f95f09245765f80256934e50c66207f}]}\n"
-		warning := "warn config " + h.file + " has keys of services with quic, and everybody on this host can read it; fix: chmod o= " + h.file
+		warning := "warn config " + h.file + ": has keys of services with quic, and everybody on this host can read it; fix: chmod o= " + h.file
 		if err := errors.Join(os.WriteFile(h.file, []byte(text), 0o644), os.Chmod(h.file, 0o644)); err != nil {
 			t.Fatal(err)
 		}

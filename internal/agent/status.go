@@ -206,7 +206,7 @@ func (a *Agent) Idle() Idle {
 func (a *Agent) noteIdle(p plan, h host) {
 	a.idle = Idle{}
 	if len(p.services) > 0 {
-		a.idle.NoDirector = withoutDirector(p.ends, a.config.Directors)
+		a.idle.NoDirector = model.WithoutDirector(p.ends, a.config.Directors)
 		return
 	}
 	if len(p.redirects) > 0 {
@@ -225,14 +225,4 @@ func (a *Agent) noteIdle(p plan, h host) {
 		return
 	}
 	a.idle.NoBackend = !pods
-}
-
-// withoutDirector returns the ends of tunnels whose family no director has.
-func withoutDirector(ends []netip.Addr, directors []netip.Prefix) (without []netip.Addr) {
-	for _, end := range ends {
-		if !slices.ContainsFunc(directors, func(d netip.Prefix) bool { return d.Addr().Is4() == end.Is4() }) {
-			without = append(without, end)
-		}
-	}
-	return without
 }

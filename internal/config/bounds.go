@@ -34,9 +34,9 @@ const (
 	mostSetTokens = 1 << 20
 )
 
-// parse makes the tree of a text that keeps the bounds. The text of a set comes from clients of the
+// parseTree makes the tree of a text that keeps the bounds. The text of a set comes from clients of the
 // API, and has further bounds.
-func parse(text []byte, set bool) (*ast.File, Errors) {
+func parseTree(text []byte, set bool) (*ast.File, Errors) {
 	if set {
 		if wrong := looseSet(text); wrong != "" {
 			return nil, Errors{{Problem: wrong}}

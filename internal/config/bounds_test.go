@@ -223,11 +223,11 @@ func TestCommentsAreNoValues(t *testing.T) {
 	for i := range mostMissing + 1 {
 		fmt.Fprintf(&text, "# of team %d\n- name: s%d\n  backends:\n# - address: 192.0.2.1\n\n# this one only\n  - address: 192.0.2.2\n", i, i)
 	}
-	if _, errs := parse([]byte(text.String()), false); len(errs) > 0 {
+	if _, errs := parseTree([]byte(text.String()), false); len(errs) > 0 {
 		t.Errorf("a file with comments is refused: %v", errs)
 	}
 	nothing := "services:\n" + strings.Repeat("- a:\n  # nothing\n", mostMissing+2)
-	if _, errs := parse([]byte(nothing), false); len(errs) != 1 || !strings.Contains(errs[0].Problem, "missing") {
+	if _, errs := parseTree([]byte(nothing), false); len(errs) != 1 || !strings.Contains(errs[0].Problem, "missing") {
 		t.Errorf("values that are missing before comments are refused as %v", errs)
 	}
 }

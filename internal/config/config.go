@@ -26,19 +26,29 @@ type Error struct {
 	Line    int    // 0: the file as a whole
 	Path    string // of the field, such as services[1].backends[0].weight; empty: no field
 	Problem string
+	Fix     string // the value or the key to write in place of what is there, or a command; empty: it is not that simple
+	Warning bool   // it can run, and is likely a mistake
 	other   string // the path of a field that it is in conflict with
 }
 
-// Error returns "weir.yaml:12: services[1].backends[0].weight: what is wrong".
+// Error returns "weir.yaml:12: services[1].backends[0].weight: what is wrong", and what to do about it if
+// the problem does not say so itself.
 func (e Error) Error() string {
 	text := e.File + ": "
 	if e.Line > 0 {
 		text = fmt.Sprintf("%s:%d: ", e.File, e.Line)
 	}
+	if e.Warning {
+		text += "warning: "
+	}
 	if e.Path != "" {
 		text += e.Path + ": "
 	}
-	return text + e.Problem
+	text += e.Problem
+	if !strings.Contains(e.Problem, e.Fix) {
+		text += "; fix: " + e.Fix
+	}
+	return text
 }
 
 // Place returns where in the file the problem is.
@@ -105,12 +115,16 @@ func read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	return readFrom(path, f)
+}
+
+func readFrom(name string, from io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(from, MaxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	if len(text) > MaxSize {
-		return nil, Errors{{File: path, Problem: fmt.Sprintf("is larger than %d bytes", MaxSize)}}
+		return nil, Errors{{File: name, Problem: fmt.Sprintf("is larger than %d bytes", MaxSize)}}
 	}
 	return text, nil
 }
@@ -118,18 +132,20 @@ func read(path string) ([]byte, error) {
 // Parse reads a configuration from YAML text (JSON is YAML too). The name stands
 // for the file in errors. The result has its defaults set and is valid.
 func Parse(name string, text []byte) (model.Config, error) {
-	doc, errs := newDocument(text, false)
-	var c model.Config
-	if len(errs) == 0 {
-		c, errs = doc.config()
-	}
-	if len(errs) == 0 {
-		errs = doc.hiddenKeys(c.Services)
-	}
+	_, c, errs := parse(text)
 	if len(errs) == 0 {
 		return c, nil
 	}
 	return model.Config{}, named(name, errs)
+}
+
+// parse also returns the document, if the text is one.
+func parse(text []byte) (doc *document, c model.Config, errs Errors) {
+	if doc, errs = newDocument(text, false); len(errs) > 0 {
+		return nil, c, errs
+	}
+	c, errs = doc.config()
+	return doc, c, append(errs, doc.hiddenKeys(c.Services)...)
 }
 
 // hiddenKeys refuses what the API writes in place of keys: for a file there is no earlier key.
@@ -161,7 +177,7 @@ func (d *document) invalid(err error) Errors {
 	for i, f := range fields {
 		at, _ := d.find(f.Path)
 		other, found := d.find(f.Other)
-		errs[i] = Error{Line: at.line, Path: at.path, Problem: f.Problem, other: other.path}
+		errs[i] = Error{Line: at.line, Path: at.path, Problem: f.Problem, Fix: f.Fix, other: other.path}
 		if found && other.line != at.line {
 			errs[i].Problem += fmt.Sprintf(" (line %d)", other.line)
 		}

@@ -64,6 +64,14 @@ var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.APIClient]():   {{"name", "of your choice"}, {"role", "read, write or admin"}},
 }
 
+// Required returns the keys that a mapping of a type must have.
+func Required(t reflect.Type) (keys []string) {
+	for _, key := range required[t] {
+		keys = append(keys, key[0])
+	}
+	return keys
+}
+
 // formerKeys are keys by the names that they had before, and their names today.
 var formerKeys = map[reflect.Type]map[string]string{
 	reflect.TypeFor[model.Service](): model.FormerServiceKeys,
@@ -140,6 +148,13 @@ func (d *decoder) refuse(n ast.Node, at *path, format string, args ...any) {
 		return
 	}
 	d.errs = append(d.errs, Error{Line: lineOf(n), Path: at.String(), Problem: fmt.Sprintf(format, args...)})
+}
+
+// fix says what to write in the place of what the last error is about.
+func (d *decoder) fix(text string) {
+	if !d.full {
+		d.errs[len(d.errs)-1].Fix = text
+	}
 }
 
 // value decodes a node into v.
@@ -269,7 +284,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 		}
 		index, known := fields[key]
 		if !known {
-			meant[d.unknown(entry.Key, here, fields)] = true
+			meant[d.unknown(entry.Key, here, v.Type())] = true
 			continue
 		}
 		if isNull(entry.Value) {
@@ -312,10 +327,12 @@ func (d *decoder) serverIDs(n ast.Node, ids *model.ServerIDs, at *path) {
 }
 
 // unknown refuses a key, and returns the one that it must have meant, if any.
-func (d *decoder) unknown(key ast.Node, at *path, fields map[string]int) (meant string) {
-	known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
-	if meant = model.Nearest(at.key, maps.Keys(fields)); meant != "" {
+func (d *decoder) unknown(key ast.Node, at *path, t reflect.Type) (meant string) {
+	names := slices.Sorted(maps.Keys(d.fieldsOf(t)))
+	known := strings.Join(names, ", ")
+	if meant = model.Meant(t.Name(), at.key, slices.Values(names)); meant != "" {
 		d.refuse(key, at, "unknown key; did you mean %s? (known here: %s)", meant, known)
+		d.fix(meant)
 		if !d.full {
 			d.lost = append(d.lost, (&path{parent: at.parent, key: meant}).String())
 		}
@@ -361,33 +378,36 @@ type lostPaths []string
 func (l lostPaths) has(path string) bool { return slices.Contains(l, path) }
 
 // without keeps the errors that do not depend on the lost values: those of other services, of other
-// backends, and of fields that are checked alone. A value that is lost outside services may matter
-// to any of them.
+// backends, of other keys of the file, and of fields that are checked alone. An error that depends on
+// several keys of the file names all of them.
 func (l lostPaths) without(errs Errors) Errors {
 	for _, lost := range l {
 		around := surroundings.FindString(lost)
-		if around == "" {
-			return nil
-		}
 		errs = slices.DeleteFunc(errs, func(e Error) bool {
-			return (inside(e.Path, around) || inside(e.other, around)) && !(l.standsAlone(e.Path) && l.standsAlone(e.other))
+			return (inside(e.Path, around) || inside(e.other, around)) && !l.standsAlone(e)
 		})
 	}
 	return errs
 }
 
-// standsAlone reports whether a field's problem follows from its own value, which is not lost.
-func (l lostPaths) standsAlone(path string) bool {
-	return path == "" || alone.MatchString(path) && !l.has(path)
+// standsAlone reports whether a problem follows from nothing but the fields that it names, which are not lost.
+func (l lostPaths) standsAlone(e Error) bool {
+	if slices.ContainsFunc(l, func(lost string) bool { return inside(e.Path, lost) || inside(e.other, lost) }) {
+		return false
+	}
+	return alone.MatchString(e.Path) && (e.other == "" || pairs.MatchString(e.Path) && pairs.MatchString(e.other))
 }
 
-// alone are the fields whose problems depend on no other field, except those that they name.
-var alone = regexp.MustCompile(`\.(name|vip|segment|ring-size|retention|max-retention|drain|max-drain|address|mac|mtu)$`)
+// alone are the fields of services and backends whose own problems depend on no other field; pairs are
+// those whose problems with each other do not, either.
+var alone = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?\.(name|vip|segment|ring-size|retention|max-retention|drain|max-drain|address|mac|mtu)$`)
 
-// surroundings are the service or the backend that a field is of.
-var surroundings = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?`)
+var pairs = regexp.MustCompile(`\.(name|retention|max-retention|drain|max-drain)$`)
+
+// surroundings are the service or the backend that a field is of, or the key of the file.
+var surroundings = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?|^[^.\[]*`)
 
 func inside(path, around string) bool {
 	rest, found := strings.CutPrefix(path, around)
-	return found && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	return found && (around == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
 }

@@ -24,7 +24,7 @@ func newDocument(text []byte, set bool) (*document, Errors) {
 	if wrong := checkText(text); wrong != nil {
 		return nil, Errors{*wrong}
 	}
-	file, errs := parse(text, set)
+	file, errs := parseTree(text, set)
 	if len(errs) > 0 {
 		return nil, errs
 	}

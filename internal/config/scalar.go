@@ -40,6 +40,9 @@ func (d *decoder) text(n ast.Node, to encoding.TextUnmarshaler, at *path) {
 	}
 	if err := unmarshalText(text, to); err != nil {
 		d.fail(n, at, "%v", err)
+		if unknown := (*model.UnknownName)(nil); errors.As(err, &unknown) {
+			d.fix(unknown.Meant)
+		}
 	}
 }
 

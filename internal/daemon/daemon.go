@@ -275,7 +275,7 @@ func (d *Daemon) warnOfFormerKeys(keys []model.FormerKey) {
 	var warning error
 	if len(keys) > 0 {
 		k := keys[0]
-		text := fmt.Sprintf("%s: is called %s now; the former name is still read", k.Field, k.Now)
+		text := k.Field + ": " + k.Problem()
 		if len(keys) > 1 {
 			text += fmt.Sprintf(" (%d fields have former names)", len(keys))
 		}

@@ -450,11 +450,10 @@ func (d *Director) openAPI(c model.API) {
 	d.Problems.Report(model.ProblemAPI, "", d.remote.Set(c))
 }
 
-// needInterfaces refuses a file that would take the program off every interface: an agent's file,
-// or a key lost in an edit.
+// needInterfaces refuses a file that would take the program off every interface.
 func needInterfaces(c model.Config) error {
-	if len(c.Director.Interfaces) == 0 {
-		return errors.New("director.interfaces: is empty; name those that clients' packets come in by")
+	if lacks := c.Needs(model.Roles{Director: true}); len(lacks) > 0 {
+		return lacks
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func movedProblems(moved []model.MovedNeighbor) (found []model.Problem) {
 func ownerlessProblems(services []model.Service, logOf func(model.ServiceID) (model.Log, bool)) (found []model.Problem) {
 	for i := range services {
 		s := &services[i]
-		if len(s.Backends) == 0 || slices.ContainsFunc(s.Backends, owns) {
+		if !s.Ownerless() {
 			continue
 		}
 		text := fmt.Sprintf("service %s: all backends are draining or of weight 0, and none has had a weight: new connections are dropped", s.Name)
@@ -93,9 +93,6 @@ func ownerlessProblems(services []model.Service, logOf func(model.ServiceID) (mo
 	}
 	return found
 }
-
-// owns reports whether new connections should go to a backend.
-func owns(b model.Backend) bool { return b.State != model.Draining && b.Weight > 0 }
 
 // bgpProblems are the problems of wanted sessions that do not exist or have a problem, and of addresses
 // where neighbors cannot connect. A problem of this host is an error; a neighbor may do something

@@ -89,6 +89,12 @@ const (
 	MeticulousKeyedSHA1 BFDAuthenticationType = "meticulous-keyed-sha1"
 )
 
+var bfdAuthenticationNames = names[BFDAuthenticationType]{kind: "type", list: []name[BFDAuthenticationType]{
+	{KeyedMD5, "keyed-md5"}, {MeticulousKeyedMD5, "meticulous-keyed-md5"}, {KeyedSHA1, "keyed-sha1"}, {MeticulousKeyedSHA1, "meticulous-keyed-sha1"}}}
+
+// Names returns all names.
+func (BFDAuthenticationType) Names() []string { return bfdAuthenticationNames.texts() }
+
 // The default of a key of authentication.
 const (
 	DefaultBFDAuthenticationType       = MeticulousKeyedSHA1
@@ -341,11 +347,7 @@ func (v *validation) bfdProof(at string, multihop bool, security uint8, a *BFDAu
 		return
 	}
 	at += ".authentication"
-	switch a.Type {
-	case KeyedMD5, MeticulousKeyedMD5, KeyedSHA1, MeticulousKeyedSHA1:
-	default:
-		v.errs.add(at+".type", "unknown type %q (one of %s, %s, %s, %s)", a.Type, KeyedMD5, KeyedSHA1, MeticulousKeyedMD5, MeticulousKeyedSHA1)
-	}
+	oneOf(v, at+".type", bfdAuthenticationNames, a.Type)
 	v.fromRoot(at+".password-file", a.PasswordFile)
 }
 

@@ -158,6 +158,11 @@ const (
 	AnnounceNothing Announce = "nothing" // none of it
 )
 
+var announceNames = names[Announce]{kind: "announcement", list: []name[Announce]{{AnnounceHosts, "hosts"}, {AnnouncePrefix, "prefix"}, {AnnounceNothing, "nothing"}}}
+
+// Names returns all names.
+func (Announce) Names() []string { return announceNames.texts() }
+
 // BGPFamily is an address family of routes.
 type BGPFamily string
 
@@ -166,6 +171,11 @@ const (
 	BGPIPv4 BGPFamily = "ipv4"
 	BGPIPv6 BGPFamily = "ipv6"
 )
+
+var bgpFamilyNames = names[BGPFamily]{kind: "family", list: []name[BGPFamily]{{BGPIPv4, "ipv4"}, {BGPIPv6, "ipv6"}}}
+
+// Names returns all names.
+func (BGPFamily) Names() []string { return bgpFamilyNames.texts() }
 
 // FamilyOf returns the family of routes to an address.
 func FamilyOf(a netip.Addr) BGPFamily {
@@ -495,10 +505,9 @@ func (v *validation) neighborFamilies(i int, n *BGPNeighbor) {
 	}
 	for j, family := range n.Families {
 		path := neighborPath(i, fmt.Sprintf("families[%d]", j))
+		oneOf(v, path, bgpFamilyNames, family)
 		_, hasNextHop := nextHops[family]
 		switch _, dup := seen[family]; {
-		case family != BGPIPv4 && family != BGPIPv6:
-			v.errs.add(path, "unknown family %q (one of ipv4, ipv6)", family)
 		case dup:
 			v.errs.add(path, "%s is there twice", family)
 		case family == BGPIPv6 && n.Address.Is4() && !hasNextHop:
@@ -542,11 +551,7 @@ func (v *validation) bgpPrefixes() {
 			v.errs.addWithOther(at+".prefix", fmt.Sprintf("bgp.prefixes[%d].prefix", first), "%s is there twice", p.Prefix)
 		}
 		seen[p.Prefix] = i
-		switch p.Announce {
-		case AnnounceHosts, AnnouncePrefix, AnnounceNothing:
-		default:
-			v.errs.add(at+".announce", "unknown announcement %q (one of hosts, nothing, prefix)", p.Announce)
-		}
+		oneOf(v, at+".announce", announceNames, p.Announce)
 		v.attributes(at+".attributes", &p.Attributes)
 	}
 }

@@ -72,6 +72,11 @@ const (
 	XDPGeneric XDPMode = "generic" // generic: slow, but everywhere
 )
 
+var xdpModeNames = names[XDPMode]{kind: "xdp mode", list: []name[XDPMode]{{XDPAuto, "auto"}, {XDPNative, "native"}, {XDPGeneric, "generic"}}}
+
+// Names returns all names.
+func (XDPMode) Names() []string { return xdpModeNames.texts() }
+
 // DefaultSNATPorts ends where Linux's default range of ephemeral ports begins
 // (net.ipv4.ip_local_port_range, 32768-60999): a connection that the director's
 // host itself opens from the same address can then never have a source port that
@@ -147,11 +152,7 @@ func (v *validation) director() {
 				"%q is one of director.interfaces, where replies are taken anyway", name)
 		}
 	}
-	switch d.XDP {
-	case XDPAuto, XDPNative, XDPGeneric:
-	default:
-		v.errs.add("director.xdp", "unknown xdp mode %q (one of auto, generic, native)", d.XDP)
-	}
+	oneOf(v, "director.xdp", xdpModeNames, d.XDP)
 	v.tunnelSource()
 	v.snat()
 	v.group()

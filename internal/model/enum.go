@@ -46,8 +46,6 @@ const suspect = "suspect"
 type names[T comparable] struct {
 	kind string
 	list []name[T]
-	// The names that other balancers use, in lower case, with weir's name for each.
-	elsewhere map[string]string
 }
 
 type name[T comparable] struct {
@@ -80,16 +78,12 @@ func (n names[T]) read(to *T, text []byte) error {
 			return nil
 		}
 	}
-	return &UnknownName{n.kind, string(text), slices.Sorted(slices.Values(n.texts())), n.meant(string(text))}
+	return n.unknown(string(text))
 }
 
-// meant returns the name that a wrong name must mean, or nothing.
-func (n names[T]) meant(text string) string {
-	text = strings.ToLower(text)
-	if ours, ok := n.elsewhere[text]; ok {
-		return ours
-	}
-	return Nearest(text, slices.Values(n.texts()))
+func (n names[T]) unknown(text string) *UnknownName {
+	known := slices.Sorted(slices.Values(n.texts()))
+	return &UnknownName{n.kind, text, known, Meant(n.kind, text, slices.Values(known))}
 }
 
 // UnknownName says that a text is none of an enum's names: a mistake, or a name that a later
@@ -108,20 +102,10 @@ func (e *UnknownName) Error() string {
 	return fmt.Sprintf("unknown %s %q (one of %s)", e.Kind, e.Name, strings.Join(e.Known, ", "))
 }
 
-// The words of other balancers are from ipvsadm(8), keepalived.conf(5), HAProxy's configuration
-// manual, Octavia's API or Kubernetes' Service.
 var (
 	protocolNames = names[Protocol]{kind: "protocol", list: []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
-	affinityNames = names[Affinity]{
-		kind:      "affinity",
-		list:      []name[Affinity]{{AffinityFlow, "flow"}, {AffinitySourceIP, "source-ip"}},
-		elsewhere: map[string]string{"none": "flow", "source": "source-ip", "source_ip": "source-ip", "clientip": "source-ip", "sh": "source-ip"},
-	}
-	stateNames = names[BackendState]{
-		kind:      "state",
-		list:      []name[BackendState]{{Active, "active"}, {Draining, "draining"}, {Down, "down"}},
-		elsewhere: map[string]string{"up": "active", "enabled": "active", "ready": "active", "drain": "draining", "disabled": "down", "maint": "down"},
-	}
+	affinityNames = names[Affinity]{kind: "affinity", list: []name[Affinity]{{AffinityFlow, "flow"}, {AffinitySourceIP, "source-ip"}}}
+	stateNames    = names[BackendState]{kind: "state", list: []name[BackendState]{{Active, "active"}, {Draining, "draining"}, {Down, "down"}}}
 )
 
 // String returns the name that YAML, JSON and metrics use.

@@ -21,7 +21,12 @@ type FormerKey struct {
 
 // String says which name to write.
 func (k FormerKey) String() string {
-	return fmt.Sprintf("%s is called %s now; the former name is still read", k.Field, k.Now)
+	return k.Field + " " + k.Problem()
+}
+
+// Problem says it without the field.
+func (k FormerKey) Problem() string {
+	return fmt.Sprintf("is called %s now; the former name is still read", k.Now)
 }
 
 // StoredService is a service as stores have it, and as weir's own programs send it: with the former

@@ -209,6 +209,12 @@ func (c DNSCode) MarshalText() ([]byte, error) { return []byte(c.String()), nil 
 // UnmarshalText reads the name; the error lists the known ones.
 func (c *DNSCode) UnmarshalText(text []byte) error { return dnsCodeNames.read(c, text) }
 
+// Names returns all names.
+func (DNSType) Names() []string { return dnsTypeNames.texts() }
+
+// Names returns all names.
+func (DNSCode) Names() []string { return dnsCodeNames.texts() }
+
 // Checked reports whether the service's backends are checked.
 func (s *Service) Checked() bool { return s.Health != nil && s.Health.Kind != CheckNone }
 
@@ -428,7 +434,7 @@ func (h healthValidation) passive() {
 	case h.service.PacketMode() != GUE:
 		h.errs.addWithOther(h.path("passive"), servicePath(h.index, "mode"), "is for mode gue, of whose backends agents report")
 	case len(d.Interfaces) > 0 && len(d.Group) == 0 && !d.Store.Etcd.Given():
-		h.add("passive", "needs director.store.etcd: agents report there")
+		h.errs.addWithOther(h.path("passive"), "director.store.etcd", "needs director.store.etcd: agents report there")
 	default:
 		h.shared("passive")
 	}

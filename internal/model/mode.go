@@ -18,13 +18,7 @@ const (
 	Redirect             // hand the connection over at its SYN
 )
 
-var modeNames = names[Mode]{
-	kind: "mode",
-	list: []name[Mode]{{L2DSR, "l2dsr"}, {IPIP, "ipip"}, {GUE, "gue"}, {NAT, "nat"}, {Redirect, "redirect"}},
-	elsewhere: map[string]string{"dr": "l2dsr", "dsr": "l2dsr", "gatewaying": "l2dsr",
-		"tun": "ipip", "tunnel": "ipip", "ipip6": "ipip", "l3dsr": "ipip",
-		"masq": "nat", "masquerading": "nat", "dnat": "nat"},
-}
+var modeNames = names[Mode]{kind: "mode", list: []name[Mode]{{L2DSR, "l2dsr"}, {IPIP, "ipip"}, {GUE, "gue"}, {NAT, "nat"}, {Redirect, "redirect"}}}
 
 // String returns the name that YAML, JSON and metrics use.
 func (m Mode) String() string { return modeNames.text(m) }

@@ -28,14 +28,8 @@ func (s *TableService) AmongAll() bool {
 // ByLoad reports whether the policy compares the loads of backends.
 func (p Policy) ByLoad() bool { return p == LeastConn || p == P2C }
 
-var policyNames = names[Policy]{
-	kind: "policy",
-	list: []name[Policy]{{Maglev, "maglev"}, {Random, "random"}, {RoundRobin, "round-robin"},
-		{LeastConn, "least-conn"}, {P2C, "p2c"}},
-	elsewhere: map[string]string{"mh": "maglev", "hash": "maglev",
-		"rr": "round-robin", "wrr": "round-robin", "roundrobin": "round-robin", "round_robin": "round-robin",
-		"lc": "least-conn", "wlc": "least-conn", "leastconn": "least-conn", "least_connections": "least-conn"},
-}
+var policyNames = names[Policy]{kind: "policy", list: []name[Policy]{{Maglev, "maglev"}, {Random, "random"},
+	{RoundRobin, "round-robin"}, {LeastConn, "least-conn"}, {P2C, "p2c"}}}
 
 // String returns the name that YAML, JSON and metrics use.
 func (p Policy) String() string { return policyNames.text(p) }

@@ -175,6 +175,7 @@ func (v *validation) ringSize(i int) {
 		v.errs.add(servicePath(i, "ring-size"), "%d is larger than the largest ring, %d", size, MaxRingSize)
 	case !isPrime(size):
 		v.errs.add(servicePath(i, "ring-size"), "%d is not a prime; the next one is %d", size, nextPrime(size))
+		v.errs.fix(fmt.Sprint(nextPrime(size)))
 	case int(size) < len(s.Backends):
 		v.errs.add(servicePath(i, "ring-size"), "%d slots are too few for %d backends", size, len(s.Backends))
 	}

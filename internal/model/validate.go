@@ -2,8 +2,8 @@ package model
 
 import (
 	"fmt"
-	"iter"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -15,6 +15,7 @@ type FieldError struct {
 	Path    string // of the field, in the names of the file: services[3].backends[0].weight
 	Problem string // what is wrong with it, and what would be right
 	Other   string // path of the other field when two contradict each other, else empty
+	Fix     string // what the problem says to write in the field's place; empty: that is not one value
 }
 
 // Error returns the path and the problem on one line.
@@ -54,6 +55,13 @@ func (e *FieldErrors) addWithOther(path, other, format string, args ...any) {
 		return
 	}
 	*e = append(*e, FieldError{Path: path, Other: other, Problem: fmt.Sprintf(format, args...)})
+}
+
+// fix says what to write in the place of the field that was added last.
+func (e FieldErrors) fix(text string) {
+	if len(e) > 0 && len(e) < mostProblems {
+		e[len(e)-1].Fix = text
+	}
 }
 
 // servicePath and backendPath are called only once something is wrong: a
@@ -135,6 +143,15 @@ func withAddress(a netip.Addr, problem string) string {
 		return problem
 	}
 	return a.String() + " " + problem
+}
+
+// oneOf checks a value that must be one of those that have names.
+func oneOf[T comparable](v *validation, path string, n names[T], value T) {
+	if !slices.ContainsFunc(n.list, func(known name[T]) bool { return known.value == value }) {
+		wrong := n.unknown(fmt.Sprint(value))
+		v.errs.add(path, "%v", wrong)
+		v.errs.fix(wrong.Meant)
+	}
 }
 
 func (v *validation) limit(path string, value, low, high uint64) {
@@ -221,51 +238,6 @@ func interfaceProblem(name string) string {
 		return fmt.Sprintf("%q is longer than the %d bytes of an interface name", name, maxInterfaceName)
 	}
 	return ""
-}
-
-// Nearest returns the known word that a misspelt one must mean; empty: none is that near.
-func Nearest(key string, known iter.Seq[string]) string {
-	best, least := "", 3
-	for candidate := range known {
-		limit := 1
-		if len(candidate) >= 8 {
-			limit = 2
-		}
-		n := typos(key, candidate)
-		if n <= limit && (n < least || n == least && candidate < best) {
-			best, least = candidate, n
-		}
-	}
-	return best
-}
-
-// typos counts the fewest changes that turn a into b: letters added, left out, replaced, or swapped
-// with the next one (optimal string alignment).
-func typos(a, b string) int {
-	if len(a) > len(b)+2 || len(b) > len(a)+2 {
-		return 3 // too far, however long
-	}
-	var before []int
-	last := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row := make([]int, len(b)+1)
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			replaced := last[j-1]
-			if a[i-1] != b[j-1] {
-				replaced++
-			}
-			row[j] = min(replaced, last[j]+1, row[j-1]+1)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last = last, row
-	}
-	return last[len(b)]
 }
 
 // mostNamed is how many of a list a message names: a line of a log, or of a terminal, has room for

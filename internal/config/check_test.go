@@ -1,0 +1,182 @@
+package config_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+)
+
+func check(t *testing.T, name, text string, roles model.Roles) config.Checked {
+	t.Helper()
+	checked, err := config.Check(name, strings.NewReader(text), roles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return checked
+}
+
+// A check refuses the files that a director refuses, with the same words, and no others.
+func TestCheckSaysWhatLoadSays(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no files:", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var says config.Errors
+		for _, e := range check(t, file, string(text), model.Roles{}).Errors {
+			if !e.Warning {
+				says = append(says, e)
+			}
+		}
+		if _, err = config.Load(file); err == nil && len(says) > 0 || err != nil && err.Error() != says.Error() {
+			t.Errorf("a check of %s says\n%v\nand a director\n%v", file, says, err)
+		}
+	}
+}
+
+const checkedService = "services:\n- name: web\n  vip: 203.0.113.10\n  protocol: tcp\n  port: 443\n  mode: gue\n  backends:\n  - {address: 10.0.1.11}\n"
+
+// What a check says of a file that is valid, and for what it takes the file.
+func TestCheckWarns(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := errors.Join(os.WriteFile(key, nil, 0o600), os.Chmod(key, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	director := "director: {interfaces: [eth0]}\n"
+	draining := strings.Replace(checkedService, "10.0.1.11}", "10.0.1.11, state: draining}\n  - {address: 10.0.1.12, weight: 0}", 1)
+	for name, test := range map[string]struct {
+		text  string
+		roles model.Roles
+		is    string
+		says  string
+	}{
+		"a director":     {director + checkedService, model.Roles{}, "director", ""},
+		"an agent":       {"directors: [10.0.0.2]\n" + checkedService, model.Roles{}, "agent", ""},
+		"both":           {director + "directors: [10.0.0.2]\n" + checkedService, model.Roles{}, "director and agent", ""},
+		"asked as one":   {director + checkedService, model.Roles{Director: true}, "director", ""},
+		"no interfaces":  {"directors: [10.0.0.2]\n" + checkedService, model.Roles{Director: true}, "director", "f:1: director.interfaces: is empty; name those that clients' packets come in by"},
+		"none is active": {director + draining, model.Roles{}, "director", "f:8: warning: services[0].backends: are all draining or of weight 0: none is for new connections"},
+		"no directors": {checkedService, model.Roles{}, "agent",
+			"f:8: warning: services[0].backends[0].address: directors has no address of the family of 10.0.1.11, so its agent would drop what comes there by gue"},
+		"a former name": {director + strings.Replace(checkedService, "  backends", "  drain: 5m\n  backends", 1), model.Roles{}, "director",
+			"f:8: warning: services[0].drain: is called retention now; the former name is still read"},
+		"a key for all": {director + "loads: {to: [10.0.0.2], key-file: " + key + "}\n" + checkedService, model.Roles{}, "director",
+			"f:2: warning: loads.key-file: everybody on this host can read " + key + "; fix: chmod o= " + key},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checked := check(t, "f", test.text, test.roles)
+			var says []string
+			for _, e := range checked.Errors {
+				says = append(says, e.Error())
+			}
+			if got := strings.Join(says, "\n"); got != test.says || checked.Roles.String() != test.is {
+				t.Errorf("it is for %v, and a check says\n%s\nwant %s, and\n%s", checked.Roles, got, test.is, test.says)
+			}
+		})
+	}
+}
+
+// Words of other balancers, misspelt ones and former ones are answered with what to write.
+func TestFixes(t *testing.T) {
+	for text, want := range map[string]string{
+		strings.Replace(checkedService, "gue", "TUN", 1):                                       "ipip",
+		strings.Replace(checkedService, "gue", "dr", 1):                                        "l2dsr",
+		strings.Replace(checkedService, "mode: gue", "mode: gue\n  policy: wlc", 1):            "least-conn",
+		strings.Replace(checkedService, "mode: gue", "mode: gue\n  lb_algo: rr", 1):            "policy",
+		strings.Replace(checkedService, "  backends:", "  real_servers:", 1):                   "backends",
+		strings.Replace(checkedService, "mode: gue", "mode: gue\n  ring-size: 1000", 1):        "1009",
+		"director: {interfaces: [eth0], xdp: skb}\n" + checkedService:                          "generic",
+		strings.Replace(checkedService, "  backends", "  health: {kind: PING}\n  backends", 1): "icmp",
+	} {
+		errs := check(t, "f", text, model.Roles{Agent: true}).Errors
+		if len(errs) == 0 || errs[0].Fix != want || !strings.Contains(errs[0].Problem, want) {
+			t.Errorf("%s\nis answered with %+v, want the fix %s", text, errs, want)
+		}
+	}
+}
+
+// A wrong value in one key of the file hides no problem in another one.
+func TestOneCheckFindsProblemsOfAllKeys(t *testing.T) {
+	text := "director: {interfaces: [eth0], xdp: skb, icmp-rate: many}\ncoalesce: soon\n" + strings.Replace(checkedService, "mode: gue", "mode: gue\n  ring-size: 1000", 1) +
+		"bgp: {asn: 65001, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.1, asn: 65000, ttl: 2, ttl-security: 1}]}\n"
+	var fields []string
+	for _, e := range check(t, "f", text, model.Roles{}).Errors {
+		fields = append(fields, e.Path)
+	}
+	if got, want := strings.Join(fields, " "), "director.icmp-rate coalesce services[0].ring-size bgp.neighbors[0].ttl-security"; got != want {
+		t.Errorf("problems of %s, want %s", got, want)
+	}
+}
+
+// A value that cannot be read is a problem, and what would follow from the value in its place is none:
+// for every value of every good file.
+func TestLostValuesHaveNoConsequences(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.good.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no good files:", err)
+	}
+	for _, file := range files {
+		c, err := config.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(c) // all values, in their strictest form
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document any
+		if err := json.Unmarshal(text, &document); err != nil {
+			t.Fatal(err)
+		}
+		eachValue(document, "", func(path string, set func(any), value any) {
+			set([]any{map[string]any{"lost": true}, 1}) // nothing is written so
+			lost, err := json.Marshal(document)
+			set(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			errs := check(t, file, string(lost), model.Roles{Agent: true}).Errors
+			if len(errs) == 0 {
+				t.Errorf("%s: %s cannot be read, and nothing is said", file, path)
+			}
+			for _, e := range errs {
+				if !strings.HasPrefix(e.Path, path) && !e.Warning {
+					t.Errorf("%s: %s cannot be read, and it is said: %v", file, path, e)
+				}
+			}
+		})
+	}
+}
+
+// eachValue visits the values in a document that are neither mappings nor lists.
+func eachValue(value any, path string, visit func(path string, set func(any), value any)) {
+	each := func(value any, path string, set func(any)) {
+		switch value.(type) {
+		case map[string]any, []any:
+			eachValue(value, path, visit)
+		default:
+			visit(path, set, value)
+		}
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		for key, of := range value {
+			each(of, strings.TrimPrefix(path+"."+key, "."), func(to any) { value[key] = to })
+		}
+	case []any:
+		for i, of := range value {
+			each(of, fmt.Sprintf("%s[%d]", path, i), func(to any) { value[i] = to })
+		}
+	}
+}

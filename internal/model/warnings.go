@@ -1,0 +1,108 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Roles are what a configuration is for.
+type Roles struct{ Director, Agent bool }
+
+// String names the roles.
+func (r Roles) String() string {
+	switch {
+	case r.Director && r.Agent:
+		return "director and agent"
+	case r.Director:
+		return "director"
+	case r.Agent:
+		return "agent"
+	}
+	return "no role"
+}
+
+// Needs returns what a role needs and a valid configuration lacks.
+func (c *Config) Needs(roles Roles) (errs FieldErrors) {
+	if roles.Director && len(c.Director.Interfaces) == 0 { // an agent's file, or a key lost in an edit
+		errs.add("director.interfaces", "is empty; name those that clients' packets come in by")
+	}
+	return errs
+}
+
+// Warnings returns what a valid configuration says that can run, and is likely a mistake.
+func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
+	for i := range c.Services {
+		s := &c.Services[i]
+		if s.Ownerless() {
+			errs.add(servicePath(i, "backends"), "are all draining or of weight 0: none is for new connections")
+		}
+		if !roles.Agent {
+			continue
+		}
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			mode := b.ModeIn(*s)
+			if end := mode.TunnelEnd(b.Address, b.Host); (mode == IPIP || mode == GUE) && len(WithoutDirector([]netip.Addr{end}, c.Directors)) > 0 {
+				errs.addWithOther(backendPath(i, j, "address"), "directors", "directors has no address of the family of %s, so its agent would drop what comes there by %s", end, mode)
+				break // the others of the service are likely the same
+			}
+		}
+	}
+	return errs
+}
+
+// Ownerless reports whether none of the service's backends is for new connections.
+func (s *Service) Ownerless() bool {
+	return len(s.Backends) > 0 && !slices.ContainsFunc(s.Backends, func(b Backend) bool { return b.State != Draining && b.Weight > 0 })
+}
+
+// WithoutDirector returns the ends of tunnels whose family no director has.
+func WithoutDirector(ends []netip.Addr, directors []netip.Prefix) (without []netip.Addr) {
+	for _, end := range ends {
+		if !slices.ContainsFunc(directors, func(d netip.Prefix) bool { return d.Addr().Is4() == end.Is4() }) {
+			without = append(without, end)
+		}
+	}
+	return without
+}
+
+// SecretFile is a file with a key, a password or a token.
+type SecretFile struct{ Field, Path string }
+
+// SecretFiles returns those that the configuration names.
+func (c *Config) SecretFiles() (files []SecretFile) {
+	add := func(path, format string, args ...any) {
+		if path != "" {
+			files = append(files, SecretFile{fmt.Sprintf(format, args...), path})
+		}
+	}
+	for _, e := range []struct {
+		at   string
+		etcd *Etcd
+	}{{"director.store.etcd", &c.Director.Store.Etcd}, {"agent.store.etcd", &c.Agent.Store.Etcd}} {
+		add(e.etcd.Key, "%s.key", e.at)
+		add(e.etcd.PasswordFile, "%s.password-file", e.at)
+	}
+	for i := range c.BGP.Neighbors {
+		n := &c.BGP.Neighbors[i]
+		add(n.PasswordFile, "bgp.neighbors[%d].password-file", i)
+		if n.BFD != nil && n.BFD.Authentication != nil {
+			add(n.BFD.Authentication.PasswordFile, "bgp.neighbors[%d].bfd.authentication.password-file", i)
+		}
+	}
+	for i := range c.BFD.Neighbors {
+		if a := c.BFD.Neighbors[i].Authentication; a != nil {
+			add(a.PasswordFile, "bfd.neighbors[%d].authentication.password-file", i)
+		}
+	}
+	for i := range c.Hooks {
+		add(c.Hooks[i].TokenFile, "hooks[%d].token-file", i)
+	}
+	add(c.API.Key, "api.key")
+	for i := range c.API.Clients {
+		add(c.API.Clients[i].TokenFile, "api.clients[%d].token-file", i)
+	}
+	add(c.Loads.KeyFile, "loads.key-file")
+	return files
+}
