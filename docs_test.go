@@ -127,9 +127,9 @@ func TestParagraphsAreShort(t *testing.T) {
 var configKey = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|api|services):`)
 
 // A block whose first key is one of the configuration's is a file that a reader will
-// copy: it must load as it stands.
+// copy: it must load as it stands, and be right by the schema.
 func TestDocumentedConfigurationsLoad(t *testing.T) {
-	loaded := 0
+	loaded, schema := 0, schemaOf(t)
 	for _, b := range blocks(t, "yaml") {
 		text := strings.Join(b.lines, "\n") + "\n"
 		first := ""
@@ -145,6 +145,9 @@ func TestDocumentedConfigurationsLoad(t *testing.T) {
 		loaded++
 		if _, err := config.Parse(b.String(), []byte(text)); err != nil {
 			t.Error(err)
+		}
+		if err := valid(t, schema, []byte(text)); err != nil {
+			t.Errorf("%s is wrong by the schema: %v", &b, err)
 		}
 	}
 	if loaded == 0 {

@@ -131,8 +131,70 @@ func keys(of reflect.Type, path string, to map[string]string) {
 var (
 	keyName    = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|api|loads|services|limits|snat|store)(\[\])?(\.[a-z][a-z0-9-]*(\[\])?)+(: .*)?$`)
 	keyHeading = regexp.MustCompile("(?m)^##+ (?:`([a-z.\\[\\]]+)`|.*)")
-	keyRow     = regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|")
+	keyRow     = regexp.MustCompile("(?m)^\\| (`[^|]*`) \\| ([^|\n]*) \\| ([^|\n]*) ?\\|$")
 )
+
+// keyPage is the page of keys.
+const keyPage = "docs/reference/configuration.md"
+
+// describedKeys is a row of the page of keys, or a section about one key: of this section, with these
+// names, what they mean and their default. A section is its own row, without names.
+type describedKeys struct {
+	section       string
+	names         []string
+	means, absent string
+}
+
+// keyRows reads the page of keys.
+func keyRows(t *testing.T) (rows []describedKeys) {
+	t.Helper()
+	text, err := os.ReadFile(keyPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := keyHeading.FindAllSubmatchIndex(text, -1)
+	for i, h := range headings {
+		end := len(text)
+		if i+1 < len(headings) {
+			end = headings[i+1][0]
+		}
+		if h[2] < 0 {
+			continue // about something else than a key
+		}
+		section := "." + strings.ReplaceAll(string(text[h[2]:h[3]]), "[]", "")
+		_, below, _ := strings.Cut(string(text[h[0]:end]), "\n")
+		means, _, _ := strings.Cut(strings.TrimSpace(below), "\n")
+		rows = append(rows, describedKeys{section: section, names: []string{""}, means: means})
+		for _, row := range keyRow.FindAllSubmatch(text[h[0]:end], -1) {
+			described := describedKeys{section: section, means: string(row[2]), absent: string(row[3])}
+			before := ""
+			for _, match := range code.FindAllSubmatch(row[1], -1) {
+				name := strings.ReplaceAll(string(match[1]), "[]", "")
+				if rest, of := strings.CutPrefix(name, "."); of { // store.ca .cert: the second one is store.cert
+					name = before[:strings.LastIndex(before, ".")+1] + rest
+				} else {
+					before = name
+				}
+				described.names = append(described.names, name)
+			}
+			rows = append(rows, described)
+		}
+	}
+	return rows
+}
+
+// paths returns the known keys that a row may be about.
+func (d *describedKeys) paths(known map[string]string, name string) (paths []string) {
+	if name == "" {
+		return []string{d.section}
+	}
+	for k := range known {
+		if strings.HasPrefix(k, d.section+".") && strings.HasSuffix(k, "."+name) {
+			paths = append(paths, k)
+		}
+	}
+	return paths
+}
 
 // Every key that a document names exists, and the page of keys has a row for each of its own: none
 // else, and none is missing.
@@ -156,51 +218,24 @@ func TestNamedKeysExist(t *testing.T) {
 		}
 	})
 
-	const page = "docs/reference/configuration.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
 	missing := map[string]string{} // by field
 	for k, field := range known {
 		missing[field] = k
 	}
-	headings := keyHeading.FindAllSubmatchIndex(text, -1)
-	for i, h := range headings {
-		end := len(text)
-		if i+1 < len(headings) {
-			end = headings[i+1][0]
-		}
-		if h[2] < 0 {
-			continue // about something else than a key
-		}
-		section := "." + strings.ReplaceAll(string(text[h[2]:h[3]]), "[]", "")
-		delete(missing, known[section]) // one without keys of its own has no row
-		for _, row := range keyRow.FindAllSubmatch(text[h[0]:end], -1) {
-			before := ""
-			for _, match := range code.FindAllSubmatch(row[1], -1) {
-				name := strings.ReplaceAll(string(match[1]), "[]", "")
-				if rest, of := strings.CutPrefix(name, "."); of { // store.ca .cert: the second one is store.cert
-					name = before[:strings.LastIndex(before, ".")+1] + rest
-				} else {
-					before = name
-				}
-				found := false
-				for k, field := range known {
-					if strings.HasPrefix(k, section+".") && strings.HasSuffix(k, "."+name) {
-						found = true
-						delete(missing, field)
-					}
-				}
-				if !found {
-					t.Errorf("%s, %s: there is no key %s", page, section, name)
-				}
+	for _, row := range keyRows(t) {
+		for _, name := range row.names {
+			paths := row.paths(known, name)
+			if len(paths) == 0 {
+				t.Errorf("%s, %s: there is no key %s", keyPage, row.section, name)
+			}
+			for _, k := range paths {
+				delete(missing, known[k])
 			}
 		}
 	}
 	for field, k := range missing {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(known)), func(below string) bool { return strings.HasPrefix(below, k+".") }) {
-			t.Errorf("%s has no row for %s (%s)", page, k, field)
+			t.Errorf("%s has no row for %s (%s)", keyPage, k, field)
 		}
 	}
 }

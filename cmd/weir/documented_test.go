@@ -198,9 +198,13 @@ func inReadersDirectory(t *testing.T, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file, err := os.ReadFile("testdata/check/good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir(t.TempDir())
-	for _, name := range []string{"set.yaml", "new.yaml"} {
-		if err := os.WriteFile(name, set, 0o644); err != nil {
+	for name, text := range map[string][]byte{"set.yaml": set, "new.yaml": set, "weir.yaml": file} {
+		if err := os.WriteFile(name, text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

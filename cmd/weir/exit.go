@@ -31,7 +31,7 @@ var exitStatuses = []struct {
 	meaning string
 }{
 	{exitDone, "it is done"},
-	{exitFailed, "it could not be done; or what was examined is not well (doctor)"},
+	{exitFailed, "it could not be done; or what was examined is not well (check, doctor)"},
 	{exitUsage, "the command line is wrong: nothing was tried"},
 	{exitUnreachable, "nobody could be asked: no process answers there, another kind of process does, or the way there is not safe"},
 	{exitRefused, "the director refused what it was asked: it is wrong, in conflict with another set, or the caller may not"},

@@ -65,7 +65,7 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newUndrain(), newDetach(),
+		newRun(), newAgent(), newCheck(), newPlan(), newApply(), newDrain(), newUndrain(), newDetach(),
 		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
 		newDoctor(), newVersion(), newMan())
 	root.AddCommand(newCapture())

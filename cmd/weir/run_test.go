@@ -374,7 +374,26 @@ func TestDirectorCannotStart(t *testing.T) {
 func TestDirectorWithoutCapabilities(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
-	self := filepath.Join(t.TempDir(), "weir") // where an ordinary user can run it
+	self := programForAll(t)
+	if err := os.Chmod(filepath.Dir(filepath.Dir(h.file)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"run", "-c", h.file}, {"detach"}} {
+		cmd := h.Command(t.Context(), self, append(args, "--socket", h.socket, "--bpffs", h.bpffs)...)
+		cmd.Env = append(cmd.Env, asWeir+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		want := "weir: CAP_BPF (programs and maps), CAP_NET_ADMIN (XDP on interfaces, next hops, routes, sysctls under /proc/sys/net), CAP_PERFMON (programs that compute with pointers, and tracepoints for the CPUs' utilization) missing: run as root, or give the process these capabilities\n"
+		if err == nil || string(out) != want {
+			t.Errorf("%s without capabilities: %v\n%swant\n%s", args[0], err, out, want)
+		}
+	}
+}
+
+// programForAll returns the test binary's path, where an ordinary user can run it.
+func programForAll(t *testing.T) string {
+	t.Helper()
+	self := filepath.Join(t.TempDir(), "weir")
 	program, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -390,19 +409,7 @@ func TestDirectorWithoutCapabilities(t *testing.T) {
 	if err := os.WriteFile(self, program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(filepath.Dir(filepath.Dir(h.file)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"run", "-c", h.file}, {"detach"}} {
-		cmd := h.Command(t.Context(), self, append(args, "--socket", h.socket, "--bpffs", h.bpffs)...)
-		cmd.Env = append(cmd.Env, asWeir+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, err := cmd.CombinedOutput()
-		want := "weir: CAP_BPF (programs and maps), CAP_NET_ADMIN (XDP on interfaces, next hops, routes, sysctls under /proc/sys/net), CAP_PERFMON (programs that compute with pointers, and tracepoints for the CPUs' utilization) missing: run as root, or give the process these capabilities\n"
-		if err == nil || string(out) != want {
-			t.Errorf("%s without capabilities: %v\n%swant\n%s", args[0], err, out, want)
-		}
-	}
+	return self
 }
 
 // occupy attaches a foreign XDP program to an interface.

@@ -25,7 +25,7 @@ func newServer(title string, log *slog.Logger) *Server {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI:    "3.1.0",
 			Info:       &huma.Info{Title: title, Version: strings.Trim(base, "/"), Description: description},
-			Components: &huma.Components{Schemas: newSchemas(), SecuritySchemes: securitySchemes},
+			Components: &huma.Components{Schemas: NewSchemas(schemaPrefix), SecuritySchemes: securitySchemes},
 			Security:   []map[string][]string{{"token": {}}, {"name": {}}, {"certificate": {}}},
 		},
 		Formats:       huma.DefaultFormats,

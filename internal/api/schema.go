@@ -33,9 +33,10 @@ var schemaNames = map[reflect.Type]string{reflect.TypeFor[Backend](): "ServiceBa
 
 const schemaPrefix = "#/components/schemas/"
 
-// newSchemas returns a registry that knows how weir's own types are written.
-func newSchemas() huma.Registry {
-	r := huma.NewMapRegistry(schemaPrefix, func(t reflect.Type, hint string) string {
+// NewSchemas returns a registry that knows how weir's own types are written in JSON and YAML. A reference
+// to a type is its name behind the prefix.
+func NewSchemas(prefix string) huma.Registry {
+	r := huma.NewMapRegistry(prefix, func(t reflect.Type, hint string) string {
 		for t.Kind() == reflect.Pointer {
 			t = t.Elem()
 		}
@@ -52,6 +53,12 @@ func newSchemas() huma.Registry {
 	writtenAs[enum[model.CheckKind]](r, reflect.TypeFor[model.CheckKind]())
 	writtenAs[enum[model.CheckTo]](r, reflect.TypeFor[model.CheckTo]())
 	writtenAs[enum[model.Role]](r, reflect.TypeFor[model.Role]())
+	writtenAs[enum[model.DNSType]](r, reflect.TypeFor[model.DNSType]())
+	writtenAs[enumList[model.DNSCode]](r, reflect.TypeFor[[]model.DNSCode]()) // else it would be taken for bytes
+	writtenAs[enum[model.XDPMode]](r, reflect.TypeFor[model.XDPMode]())
+	writtenAs[enum[model.Announce]](r, reflect.TypeFor[model.Announce]())
+	writtenAs[enum[model.BGPFamily]](r, reflect.TypeFor[model.BGPFamily]())
+	writtenAs[enum[model.BFDAuthenticationType]](r, reflect.TypeFor[model.BFDAuthenticationType]())
 	writtenAs[addressText](r, reflect.TypeFor[netip.Addr]())
 	writtenAs[durationText](r, reflect.TypeFor[model.Duration]())
 	writtenAs[portsText](r, reflect.TypeFor[model.PortRange]())
@@ -82,6 +89,14 @@ func (enum[T]) Schema(huma.Registry) *huma.Schema {
 		s.Enum = append(s.Enum, name)
 	}
 	return s
+}
+
+// enumList is a list of them.
+type enumList[T interface{ Names() []string }] struct{}
+
+// Schema lists the names.
+func (enumList[T]) Schema(r huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeArray, Items: enum[T]{}.Schema(r)}
 }
 
 type (
@@ -144,7 +159,7 @@ func (s *Server) openAPI() ([]byte, error) {
 	for name, schema := range schemas.Map() {
 		t := schemas.TypeFromRef(schemaPrefix + name)
 		schema.Required = slices.DeleteFunc(schema.Required, func(field string) bool { return slices.Contains(mayLack[t], field) })
-		boundNumbers(t, schema)
+		BoundNumbers(t, schema)
 		boundTexts(t, schema)
 	}
 	text, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
@@ -154,8 +169,8 @@ func (s *Server) openAPI() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// boundNumbers gives unsigned numbers the bounds that their types have.
-func boundNumbers(t reflect.Type, schema *huma.Schema) {
+// BoundNumbers gives unsigned numbers the bounds that their types have.
+func BoundNumbers(t reflect.Type, schema *huma.Schema) {
 	for _, field := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		of, kind := schema.Properties[name], field.Type
