@@ -269,6 +269,36 @@ func formatOf(spec *ebpf.CollectionSpec, except func(name string) bool, types ..
 	return fmt.Sprintf("%x", hash.Sum(nil)[:8])
 }
 
+// Build names the agent's programs by the objects that they are loaded from.
+func Build() string {
+	objects := sha256.New()
+	objects.Write(_BpfBytes)
+	objects.Write(_RedirectBytes)
+	return fmt.Sprintf("%x", objects.Sum(nil)[:16])
+}
+
+// Formats returns the formats that are part of pins' names, by what the pins are called without
+// them.
+func Formats() (map[string]string, error) {
+	host, err := loadBpf()
+	if err != nil {
+		return nil, fmt.Errorf("read programs: %w", err)
+	}
+	redirection, err := loadRedirect()
+	if err != nil {
+		return nil, fmt.Errorf("read programs of redirection: %w", err)
+	}
+	redirect, err := redirectFormat(redirection)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{
+		"maps":                                  abi(host),
+		strings.TrimSuffix(podDirectories, "-"): podFormat(host),
+		strings.TrimSuffix(redirectDirectories, "-"): redirect,
+	}, nil
+}
+
 // load loads the programs with the maps that are pinned, or pins new ones.
 func load(p *pins, spec *ebpf.CollectionSpec, flows uint32, log *slog.Logger) (*kernel, error) {
 	memory, err := openMemory(p, spec, flows)

@@ -27,13 +27,19 @@ const podDirectories = "pods-"
 // podMaps are the maps' names in the programs.
 var podMaps = []string{"pod_opening", "pod_flows", "pod_datagrams"}
 
-func (m *memory) openPods(spec *ebpf.CollectionSpec) error {
-	hash, p := sha256.New(), &m.pods
+// podFormat names what programs of two versions must agree about.
+func podFormat(spec *ebpf.CollectionSpec) string {
+	hash := sha256.New()
 	for _, name := range podMaps {
 		s := spec.Maps[name]
 		fmt.Fprintf(hash, "%s %v %d %d %d %9v %9v\n", name, s.Type, s.KeySize, s.ValueSize, s.MaxEntries, s.Key, s.Value)
 	}
-	p.dir = filepath.Join(m.dir, fmt.Sprintf("%s%x", podDirectories, hash.Sum(nil)[:8]))
+	return fmt.Sprintf("%x", hash.Sum(nil)[:8])
+}
+
+func (m *memory) openPods(spec *ebpf.CollectionSpec) error {
+	p := &m.pods
+	p.dir = filepath.Join(m.dir, podDirectories+podFormat(spec))
 	for i, to := range []**ebpf.Map{&p.opening, &p.flows, &p.datagrams} {
 		opened, err := m.open(podMaps[i], filepath.Join(p.dir, podMaps[i]), spec.Maps[podMaps[i]])
 		if err != nil {

@@ -9,11 +9,13 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
 	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/model"
 )
 
 // innerTypes are types that are part of the ABI although no map declares them as its value.
@@ -51,6 +53,34 @@ var (
 	//go:embed formats/snat_table.txt
 	snatFormat string
 )
+
+// Formats returns the formats that are part of pins' names, by what the pins are called without
+// them. Limits are part of most.
+func Formats(limits model.Limits) (map[string]string, error) {
+	spec, err := directorSpec(Options{Limits: limits})
+	if err != nil {
+		return nil, err
+	}
+	formats := map[string]string{}
+	for name, of := range map[string]func() (string, error){
+		strings.TrimSuffix(mapsPrefix, "-"): func() (string, error) { return abiHash(spec) },
+		snatPin:                             func() (string, error) { return snatHash(spec) },
+	} {
+		if formats[name], err = of(); err != nil {
+			return nil, err
+		}
+	}
+	for name := range stateMaps {
+		if formats[name], err = stateHash(spec, name); err != nil {
+			return nil, err
+		}
+	}
+	for _, record := range []string{recordServices, recordBackends, recordDirector} {
+		name, format, _ := strings.Cut(record, "-")
+		formats[name] = format
+	}
+	return formats, nil
+}
 
 // abiHash names what a program and its maps must agree on: the kinds and sizes of the maps, the
 // layout of everything in them, and the numbers of enum values.

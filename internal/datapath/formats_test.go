@@ -1,6 +1,8 @@
 package datapath
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -132,5 +134,29 @@ func testSNATOfBefore(t *testing.T) {
 		if got := s.state(t, d, clientPort); got != want {
 			t.Errorf("a RST of somebody who guesses has made state %d of %d", got, want)
 		}
+	}
+}
+
+// TestFormatsAreThoseOfPins: what weir version says of formats is in the names of what is pinned.
+func TestFormatsAreThoseOfPins(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 2, 0)))
+	formats, err := Formats(d.options.Limits)
+	must(t, err)
+	pinned := map[string]bool{filepath.Base(d.kernel.snat): true} // it is pinned when a service needs it
+	must(t, filepath.WalkDir(d.options.Pin, func(path string, _ os.DirEntry, err error) error {
+		pinned[filepath.Base(path)] = true
+		return err
+	}))
+	for name, format := range formats {
+		if !pinned[name+"-"+format] {
+			t.Errorf("nothing is pinned as %s-%s", name, format)
+		}
+	}
+	if len(formats) < 10 {
+		t.Errorf("there are only %d formats", len(formats))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"maps"
 	"os"
 	"path/filepath"
@@ -331,18 +332,27 @@ func buildName(o Options, spec *ebpf.CollectionSpec) string {
 	if o.differs != nil {
 		return "" // it cannot be told how
 	}
-	hash := sha256.New()
-	hash.Write(_DirectorBytes)
-	hash.Write(_NatTCBytes)
+	built := builtFrom()
 	if m := spec.Maps[bpfload.Constants]; m != nil {
 		for _, content := range m.Contents {
 			if bytes, ok := content.Value.([]byte); ok {
-				hash.Write(bytes)
+				built.Write(bytes)
 			}
 		}
 	}
-	return buildPrefix + hex.EncodeToString(hash.Sum(nil)[:16])
+	return buildPrefix + hex.EncodeToString(built.Sum(nil)[:16])
 }
+
+// builtFrom hashes the objects whose programs are attached to interfaces.
+func builtFrom() hash.Hash {
+	objects := sha256.New()
+	objects.Write(_DirectorBytes)
+	objects.Write(_NatTCBytes)
+	return objects
+}
+
+// Build names the director's programs by the objects that they are loaded from.
+func Build() string { return hex.EncodeToString(builtFrom().Sum(nil)[:16]) }
 
 // loaded opens the programs that were built from the same bytes for the same maps, if they are
 // attached; nil: there are none.

@@ -34,6 +34,7 @@ const (
 	stateName      = "state"
 	beside         = "-new"
 	linkPrefix     = "xdp-"
+	snatPin        = "snat_table"
 )
 
 // captureName is the name of the program that captures.
@@ -86,7 +87,7 @@ func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.snat = p.statePin("snat_table-" + format)
+	p.snat = p.statePin(snatPin + "-" + format)
 	if err := os.MkdirAll(p.statePin(""), 0o700); err != nil {
 		return nil, fmt.Errorf("make pin directory: %w", err)
 	}

@@ -18,8 +18,9 @@ const (
 	classed   version = 2
 )
 
-// protocols are what TLS agrees on, the one that is liked best first.
-var protocols = []string{classed.protocol(), unclassed.protocol()}
+// Protocols are the formats of flows, as TLS names them when two directors agree on one: the one that
+// is preferred first.
+func Protocols() []string { return []string{classed.protocol(), unclassed.protocol()} }
 
 func (v version) protocol() string { return fmt.Sprintf("weir-flows/%d", v) }
 

@@ -57,7 +57,7 @@ var errStranger = errors.New("the certificate is not that of a director of the g
 // verification to this function.
 func (s *Sync) secure(accepts func(fingerprint string) bool) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: protocols, Certificates: []tls.Certificate{s.certificate},
+		MinVersion: tls.VersionTLS13, NextProtos: Protocols(), Certificates: []tls.Certificate{s.certificate},
 		ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true, SessionTicketsDisabled: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 || !accepts(fingerprintOf(state.PeerCertificates[0].Raw)) {
@@ -65,7 +65,7 @@ func (s *Sync) secure(accepts func(fingerprint string) bool) *tls.Config {
 			}
 			// TLS gives a client no error if the server has agreed on none of its protocols.
 			if versionOf(state.NegotiatedProtocol) == 0 {
-				return fmt.Errorf("the other end speaks none of %s", strings.Join(protocols, ", "))
+				return fmt.Errorf("the other end speaks none of %s", strings.Join(Protocols(), ", "))
 			}
 			return nil
 		},

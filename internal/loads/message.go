@@ -11,9 +11,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-const (
-	version = 1
+// Version is that of the messages' format. Messages of another version are not read.
+const Version = 1
 
+const (
 	kindReport = 1
 	kindNumber = 2 // a director says its number
 
@@ -59,7 +60,7 @@ var (
 // encode writes a message with no more loads than loadsAtOnce.
 func (m *message) encode(k *key) []byte {
 	b := make([]byte, 0, longest)
-	b = append(b, 'W', 'L', version, m.kind)
+	b = append(b, 'W', 'L', Version, m.kind)
 	b = append(b, k.id[:]...)
 	b = binary.BigEndian.AppendUint64(b, m.agent)
 	b = binary.BigEndian.AppendUint64(b, m.director)
@@ -111,7 +112,7 @@ func decode(b []byte, keys keys) (m message, by *key, err error) {
 	if !by.made(text, mac) {
 		return m, nil, errForged
 	}
-	if b[2] != version {
+	if b[2] != Version {
 		return m, nil, fmt.Errorf("%w: it is version %d of the format", errMalformed, b[2])
 	}
 	m = message{kind: b[3], agent: binary.BigEndian.Uint64(b[8:]), director: binary.BigEndian.Uint64(b[directorAt:])}

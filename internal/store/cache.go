@@ -45,7 +45,7 @@ func (c *cache) load(prefix string) (r root, segments map[string]segment, found 
 	if cached.Prefix != prefix {
 		return root{}, nil, false, nil
 	}
-	if cached.Root.Format != format {
+	if cached.Root.Format != Format {
 		return root{}, nil, false, c.corrupt(c.rootFile(), text, &formatError{cached.Root.Format})
 	}
 	segments = map[string]segment{}

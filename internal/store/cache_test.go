@@ -18,7 +18,7 @@ import (
 func history(t *testing.T, sets ...[]model.Service) (roots []root, segments map[string]segment) {
 	t.Helper()
 	segments = map[string]segment{}
-	from, state := root{Format: format, Sets: map[string][]string{}}, State{}
+	from, state := root{Format: Format, Sets: map[string][]string{}}, State{}
 	for _, services := range sets {
 		next := must(t, state, Replace("cli", services, count))
 		to, fresh, err := from.follow(next, []string{"cli"})

@@ -8,9 +8,9 @@ import (
 	"io"
 )
 
-// format is the version of what is written. A change that an older weir would
+// Format is the version of what is written, to files and to etcd. A change that an older weir would
 // misread gets another number, which it refuses.
-const format = 1
+const Format = 1
 
 // written is an owner's set as a file has it.
 type written struct {
@@ -168,7 +168,7 @@ func (r *reader) version(v *int) error {
 	if err := r.value(v); err != nil {
 		return err
 	}
-	if *v != format {
+	if *v != Format {
 		return r.at(at, &formatError{*v})
 	}
 	return nil

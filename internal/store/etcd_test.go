@@ -124,7 +124,7 @@ func TestEtcdRefusesWhatItCannotRead(t *testing.T) {
 		t.Fatalf("there are segments %v, error %v", segments, err)
 	}
 	key, text := string(segments.Kvs[0].Key), string(segments.Kvs[0].Value)
-	root := fmt.Sprintf(`{"format":%d,"revision":9,"sets":{}}`, format+1)
+	root := fmt.Sprintf(`{"format":%d,"revision":9,"sets":{}}`, Format+1)
 	for name, test := range map[string]struct{ key, value, want string }{
 		"an altered segment": {key, strings.Replace(text, "203", "204", 1), nameProblem},
 		"a newer format":     {e.rootKey(), root, "written by another version"},

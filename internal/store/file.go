@@ -174,7 +174,7 @@ func sameServices(a, b Set) bool {
 }
 
 func (f *File) write(owner string, revision uint64, set Set) error {
-	text, err := written{format, owner, revision, set.Given, set.Documents}.encode()
+	text, err := written{Format, owner, revision, set.Given, set.Documents}.encode()
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (f *File) keepBefore(owner string) error {
 	}
 	if err != nil { // there was no set, its file was removed, or the file system has no links
 		set := f.state.Sets[owner]
-		text, wrong := written{format, owner, f.state.Revision, set.Given, set.Documents}.encode()
+		text, wrong := written{Format, owner, f.state.Revision, set.Given, set.Documents}.encode()
 		if wrong != nil {
 			return wrong
 		}

@@ -160,7 +160,7 @@ func (r root) state(segments map[string]segment) (State, error) {
 
 // readRoot reads a root; no text is the empty state.
 func readRoot(text []byte) (root, error) {
-	r := root{Format: format, Sets: map[string][]string{}}
+	r := root{Format: Format, Sets: map[string][]string{}}
 	if text == nil {
 		return r, nil
 	}
@@ -170,8 +170,8 @@ func readRoot(text []byte) (root, error) {
 	if err := r.check(); err != nil {
 		return root{}, fmt.Errorf("read the root: %w", err)
 	}
-	if r.Format != format {
-		return root{}, fmt.Errorf("read the root: format %d was written by another version of weir; this one reads %d", r.Format, format)
+	if r.Format != Format {
+		return root{}, fmt.Errorf("read the root: format %d was written by another version of weir; this one reads %d", r.Format, Format)
 	}
 	return r, nil
 }
@@ -179,7 +179,7 @@ func readRoot(text []byte) (root, error) {
 // follow returns the root after a change of these owners' sets, and the segments that the earlier
 // root does not have.
 func (r root) follow(next State, owners []string) (root, []segment, error) {
-	to := root{Format: format, Revision: r.Revision + 1, Sets: map[string][]string{}}
+	to := root{Format: Format, Revision: r.Revision + 1, Sets: map[string][]string{}}
 	for owner, names := range r.Sets {
 		to.Sets[owner] = names
 	}

@@ -152,7 +152,7 @@ func (e *CorruptError) flaw() *flaw {
 type formatError struct{ format int }
 
 func (e *formatError) Error() string {
-	return fmt.Sprintf("it has format %d, which another version of weir has written; this version reads format %d", e.format, format)
+	return fmt.Sprintf("it has format %d, which another version of weir has written; this version reads format %d", e.format, Format)
 }
 
 // unreadError says that a file cannot be read.

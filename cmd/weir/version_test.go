@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/store"
+)
+
+// TestVersion: the table and the JSON say which version, commit and formats these are.
+func TestVersion(t *testing.T) {
+	var table, text bytes.Buffer
+	if code := execute(t.Context(), []string{"version"}, &table, os.Stderr); code != 0 {
+		t.Fatalf("weir version ends with %d", code)
+	}
+	if code := execute(t.Context(), []string{"version", "-o", "json"}, &text, os.Stderr); code != 0 {
+		t.Fatalf("weir version -o json ends with %d", code)
+	}
+	var about versionInfo
+	if err := json.Unmarshal(text.Bytes(), &about); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(table.String(), "weir "+version+" go1.") || about.Version != version || about.Commit != commit {
+		t.Errorf("version %s of commit %s says:\n%s%s", version, commit, table.String(), text.String())
+	}
+	if f := about.Formats; f.Store != store.Format || len(f.Flows) == 0 || f.Loads == 0 || f.Director["maps"] == "" || f.Agent["maps"] == "" {
+		t.Errorf("formats are missing: %+v", f)
+	}
+	if about.Programs.Director == about.Programs.Agent || len(about.Programs.Agent) != 32 {
+		t.Errorf("the programs are %+v", about.Programs)
+	}
+	for _, name := range []string{about.Commit, about.Programs.Director, about.Programs.Agent, about.Formats.Director["snat_table"], about.Formats.Agent["redirect"]} {
+		if !strings.Contains(table.String(), name) {
+			t.Errorf("the table does not have %s:\n%s", name, table.String())
+		}
+	}
+}
