@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
 	"weir.io/weir/internal/api"
@@ -22,6 +20,14 @@ const completionPatience = time.Second
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Short = "Write the script by which a shell completes commands"
+			cmd.Long = "completion writes a script for a shell. It completes commands, flags and the names of the\n" +
+				"director's services. A package of weir has installed those of bash, zsh and fish already.\n\n" +
+				"  weir completion bash >/etc/bash_completion.d/weir"
+		}
+	}
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	walk(root, func(cmd *cobra.Command) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { completeByKind(cmd, f) })
@@ -108,32 +114,4 @@ func (c *connection) completeOwnerFlag(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("owner", func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		return c.completeOwners(cmd, nil, typed)
 	})
-}
-
-// manSection is the section of commands for administrators.
-const manSection = "8"
-
-func newMan() *cobra.Command {
-	return &cobra.Command{
-		Use:   "man DIRECTORY",
-		Short: "Write the manual pages into a directory",
-		Long: "man writes a manual page for each command, weir.8 and weir-COMMAND.8. They say what\n" +
-			"--help says, of this very program. Their date is SOURCE_DATE_EPOCH where that is set.",
-		Args: cobra.ExactArgs(1),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveFilterDirs
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return fmt.Errorf("make the directory of the manual pages: %w", err)
-			}
-			root := cmd.Root()
-			root.DisableAutoGenTag = true // else each build's pages differ by the day
-			header := &doc.GenManHeader{Section: manSection, Source: "weir " + version, Manual: "weir"}
-			if err := doc.GenManTree(root, header, args[0]); err != nil {
-				return fmt.Errorf("write the manual pages: %w", err)
-			}
-			return nil
-		},
-	}
 }

@@ -13,8 +13,9 @@ import (
 )
 
 // TestManualPages: there is a page for every command that is not hidden, with all of its
-// flags, and two builds write the same.
+// flags, and two builds of one commit write the same.
 func TestManualPages(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	pages := t.TempDir()
 	if code := execute(t.Context(), []string{"man", pages}, io.Discard, os.Stderr); code != 0 {
 		t.Fatalf("weir man ends with %d", code)
@@ -26,23 +27,48 @@ func TestManualPages(t *testing.T) {
 			return
 		}
 		count++
-		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".8"
+		name := manName(cmd) + ".1"
 		text, err := os.ReadFile(filepath.Join(pages, name))
 		if err != nil {
 			t.Error(err)
 			return
 		}
+		plain := strings.ReplaceAll(string(text), `\-`, "-")
+		if !strings.Contains(plain, " 1 2023-11-14 ") {
+			t.Errorf("%s does not have the date of SOURCE_DATE_EPOCH", name)
+		}
 		for _, flag := range strings.Fields(cmd.LocalFlags().FlagUsages()) {
-			if name, is := strings.CutPrefix(flag, "--"); is && !strings.Contains(strings.ReplaceAll(string(text), `\-`, "-"), "--"+name) {
+			if flag, is := strings.CutPrefix(flag, "--"); is && !strings.Contains(plain, "--"+flag) {
 				t.Errorf("%s has nothing about --%s", name, flag)
 			}
 		}
+		if strings.Contains(plain, "=false") || strings.Contains(plain, `=""`) {
+			t.Errorf("%s says of flags what a reader cannot type", name)
+		}
 	})
-	if written, _ := filepath.Glob(filepath.Join(pages, "*.8")); len(written) < count || count < 15 {
+	if written, _ := filepath.Glob(filepath.Join(pages, "*.1")); len(written) < count || count < 15 {
 		t.Errorf("%d pages are there for %d commands", len(written), count)
 	}
-	if text, err := os.ReadFile(filepath.Join(pages, "weir.8")); err != nil || !strings.Contains(string(text), "Exit status") {
-		t.Errorf("weir.8 does not say what commands end with (%v)", err)
+	if text, err := os.ReadFile(filepath.Join(pages, "weir.1")); err != nil || !strings.Contains(string(text), "Exit status") {
+		t.Errorf("weir.1 does not say what commands end with (%v)", err)
+	}
+	t.Setenv("SOURCE_DATE_EPOCH", "yesterday")
+	var complaint strings.Builder
+	if code := execute(t.Context(), []string{"man", pages}, io.Discard, &complaint); code != int(exitFailed) || !strings.Contains(complaint.String(), `SOURCE_DATE_EPOCH: "yesterday"`) {
+		t.Errorf("with a date that is none it ends with %d: %s", code, complaint.String())
+	}
+}
+
+// TestRoff: text stays text, whatever it has that man(7) would read as a request or an escape.
+func TestRoff(t *testing.T) {
+	for text, want := range map[string]string{
+		".TH at the beginning": `\&.TH at the beginning`,
+		"'quoted'":             `\&'quoted'`,
+		`a \n, --flag`:         `a \en, \-\-flag`,
+	} {
+		if got := roff(text); got != want {
+			t.Errorf("%q is written as %q, not %q", text, got, want)
+		}
 	}
 }
 
