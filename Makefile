@@ -9,7 +9,13 @@ MAKEFLAGS += --no-print-directory
 # Flags for the program behind a target: make demo ARGS="--duration 10s --json"
 ARGS ?=
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Where "make install" installs: below DESTDIR, which packagers set.
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+about := $(shell .ci/version)
+VERSION := $(word 1,$(about))
+linked := -s -w -X main.version=$(VERSION) -X main.commit=$(word 2,$(about))
 
 # A Go that .ci/deps had to fetch comes first; the usual places come last, for sudo.
 export PATH := $(CURDIR)/build/go/bin:$(PATH):/usr/local/go/bin
@@ -35,6 +41,8 @@ deps_lint     := clang-format-19
 deps_kubernetes := iproute2 etcd-server nftables nginx-light frr
 deps_kernels  := qemu-system-x86 xz-utils
 deps_image    := buildah
+deps_release  := buildah xz-utils
+deps_test-release := lintian rpm qemu-user-static man-db openssh-client
 deps_podman   := podman runc iproute2
 deps_debug    := bpftool
 deps_web      := chromium frr iproute2 openssl
@@ -59,7 +67,7 @@ generate: deps-build deps-generate ## compile bpf/ and write its Go side, which 
 # What make prints goes to stderr: the demo's JSON must be alone on stdout.
 .PHONY: build
 build: deps-build ## build bin/weir, one static binary
-	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
+	@go build -trimpath -buildvcs=false -ldflags '$(linked)' \
 		-o bin/weir ./cmd/weir >&2
 
 # A lab with real traffic, which users of weir do not run: it is not in bin/weir.
@@ -69,7 +77,7 @@ build-demo: build ## build bin/weir-demo, the laboratory of make demo
 
 .PHONY: build-kube
 build-kube: deps-build ## build bin/weir-kube, the controller for Kubernetes
-	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
+	@go build -trimpath -buildvcs=false -ldflags '$(linked)' \
 		-o bin/weir-kube ./kube/cmd/weir-kube >&2
 
 # In a mount namespace of its own with a bpffs of its own: the pins and named network
@@ -259,8 +267,36 @@ staticcheck: deps-build ## static analysis alone
 
 .PHONY: image
 image: build build-kube deps-image ## make build/weir.oci.tar and build/weir-kube.oci.tar, container images of these programs alone
-	@.ci/image weir Containerfile "$(VERSION)"
-	@.ci/image weir-kube kube/Containerfile "$(VERSION)"
+	@.ci/image weir Containerfile build/weir.oci.tar "$$(go env GOARCH)=bin/weir"
+	@.ci/image weir-kube kube/Containerfile build/weir-kube.oci.tar "$$(go env GOARCH)=bin/weir-kube"
+
+.PHONY: install
+install: build ## install bin/weir with units, manual pages and completions: PREFIX=/usr DESTDIR=/tmp/root
+	@.ci/install bin/weir bin/weir "$(PREFIX)" "$(DESTDIR)"
+
+.PHONY: uninstall
+uninstall: ## remove what "make install" installs, with the same PREFIX and DESTDIR
+	@list=$$(mktemp -d); trap 'rm -rf "$$list"' EXIT; .ci/install bin/weir bin/weir "$(PREFIX)" "$$list"; \
+		cd "$$list"; find . -type f -printf '%P\0' | xargs -0 -I {} rm -f "$(DESTDIR)/{}"
+
+# Tools that only a release needs are a module of their own, for the same reason as Kubernetes'.
+releasebin := $(dir $(kubebin))release
+
+$(releasebin)/nfpm $(releasebin)/cyclonedx-gomod: release/go.mod
+	@mkdir -p $(@D)
+	@$(outside) build -C release -trimpath -buildvcs=false -ldflags '-s -w' -o $(@D)/ \
+		github.com/goreleaser/nfpm/v2/cmd/nfpm github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod >&2
+
+release-tools := $(releasebin)/nfpm $(releasebin)/cyclonedx-gomod $(kubebin)/helm
+
+.PHONY: release
+release: deps-build deps-release $(release-tools) ## make what people install in dist/, the same bytes each time: SIGN_KEY=FILE signs it
+	@.ci/release $(releasebin) $(kubebin)/helm dist
+
+# It makes the release twice, the second time without what the first one has compiled.
+.PHONY: test-release
+test-release: deps-build deps-release deps-test-release $(release-tools) ## make the release of HEAD twice, compare the bytes, and try what is in it: some minutes
+	@WEIR_RELEASE_TOOLS=$(releasebin) WEIR_HELM=$(kubebin)/helm go test ./test/release -count 1 -timeout 60m $(ARGS)
 
 # Not part of "make test", which would install a container runtime.
 .PHONY: test-image
@@ -283,4 +319,4 @@ test-web: deps-web build-demo web ## try the dashboard of a running demo in Chro
 
 .PHONY: clean
 clean: ## remove what was built
-	@rm -rf bin build web/node_modules
+	@rm -rf bin build dist web/node_modules
