@@ -276,8 +276,7 @@ install: build ## install bin/weir with units, manual pages and completions: PRE
 
 .PHONY: uninstall
 uninstall: ## remove what "make install" installs, with the same PREFIX and DESTDIR
-	@list=$$(mktemp -d); trap 'rm -rf "$$list"' EXIT; .ci/install bin/weir bin/weir "$(PREFIX)" "$$list"; \
-		cd "$$list"; find . -type f -printf '%P\0' | xargs -0 -I {} rm -f "$(DESTDIR)/{}"
+	@.ci/install --remove bin/weir bin/weir "$(PREFIX)" "$(DESTDIR)"
 
 # Tools that only a release needs are a module of their own, for the same reason as Kubernetes'.
 releasebin := $(dir $(kubebin))release

@@ -1,0 +1,427 @@
+// Package release tries what a version is released as. Two builds of it take minutes, and so does the
+// rest of make test-release; the tests that go without them are part of make test.
+package release
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/config"
+)
+
+var update = flag.Bool("update", false, "write the lists of the packages' files to testdata, to be looked at")
+
+// root is the repository's.
+const root = "../.."
+
+func command(t *testing.T, dir string, environment []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), environment...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String()
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The file VERSION has a section in CHANGELOG.md, of which release notes are made.
+func TestChangelogHasVersion(t *testing.T) {
+	version := strings.TrimSpace(read(t, root+"/VERSION"))
+	changelog := read(t, root+"/CHANGELOG.md")
+	if !strings.Contains(changelog, "\n## "+version+"\n") && !strings.Contains(changelog, "\n## "+version+" ") {
+		t.Errorf("CHANGELOG.md has no section ## %s", version)
+	}
+}
+
+// Sources without git say the version and the commit that they are of; a tag is the version; and a
+// version that is none is refused.
+func TestVersionOfSources(t *testing.T) {
+	dir := t.TempDir()
+	command(t, root, nil, "sh", "-c", `git archive HEAD | tar -x -C "$1"`, "sh", dir)
+	head := strings.TrimSpace(command(t, root, nil, "git", "log", "-1", "--format=%H %ct"))
+	version := strings.TrimSpace(read(t, filepath.Join(dir, "VERSION")))
+	said := func() string { return strings.TrimSpace(command(t, dir, nil, ".ci/version")) }
+	if got, want := said(), version+" "+head; got != want {
+		t.Errorf("sources without git are %q, not %q", got, want)
+	}
+	git := func(args ...string) {
+		command(t, dir, nil, "git", append([]string{"-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main"}, args...)...)
+	}
+	git("init", "--quiet")
+	git("add", "VERSION")
+	git("commit", "--quiet", "--message", "begin")
+	commit := strings.TrimSpace(command(t, dir, nil, "git", "log", "-1", "--format=%H %ct"))
+	if got, want := said(), version+" "+commit; got != want {
+		t.Errorf("a commit without a tag is %q, not %q", got, want)
+	}
+	git("tag", "v7.8.9-rc.1")
+	if got, want := said(), "7.8.9-rc.1 "+commit; got != want {
+		t.Errorf("a commit with a tag is %q, not %q", got, want)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "VERSION"), []byte("1.2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := said(); !strings.HasSuffix(strings.Fields(got)[1], "-changed") {
+		t.Errorf("files that differ from the commit are %q", got)
+	}
+	git("tag", "--delete", "v7.8.9-rc.1")
+	if out, err := exec.Command(filepath.Join(dir, ".ci/version")).CombinedOutput(); err == nil || !strings.Contains(string(out), "1.2 is not MAJOR.MINOR.PATCH") {
+		t.Errorf("version 1.2 is taken: %v %s", err, out)
+	}
+}
+
+// The example that packages bring is a file that weir takes.
+func TestExample(t *testing.T) {
+	path := root + "/contrib/weir.yaml.example"
+	c, err := config.Parse(path, []byte(read(t, path)))
+	if err != nil || len(c.Services) != 1 || len(c.Director.Interfaces) == 0 || len(c.Agent.Interfaces) == 0 {
+		t.Errorf("the example is read as %+v, %v", c, err)
+	}
+}
+
+// The BPF objects in the binaries are for little-endian machines, so others are told to the builder.
+func TestBigEndianIsRefused(t *testing.T) {
+	for architecture, refused := range map[string]bool{"s390x": true, "ppc64": true, "mips64": true, "amd64": false, "arm64": false, "riscv64": false} {
+		cmd := exec.Command("go", "list", "-e", "-f", "{{.GoFiles}}", "./internal/bpfload")
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "GOOS=linux", "GOARCH="+architecture)
+		out, err := cmd.Output()
+		if err != nil || strings.Contains(string(out), "bigendian.go") != refused {
+			t.Errorf("for %s %s is compiled, %v", architecture, out, err)
+		}
+	}
+}
+
+// What make install installs is gone after make uninstall, with what the operator has written left.
+func TestInstall(t *testing.T) {
+	weir := os.Getenv("WEIR_BINARY")
+	if weir == "" {
+		weir = filepath.Join(t.TempDir(), "weir")
+		command(t, root, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-buildvcs=false", "-o", weir, "./cmd/weir")
+	}
+	for _, prefix := range []string{"/usr/local", "/opt/weir"} {
+		to := t.TempDir()
+		command(t, root, nil, ".ci/install", weir, weir, prefix, to)
+		for path, part := range map[string]string{
+			"/lib/systemd/system/weir.service":           "ExecStart=" + prefix + "/bin/weir run ",
+			"/lib/systemd/system/weir-agent.service":     "ExecStart=" + prefix + "/bin/weir agent ",
+			"/share/man/man1/weir-run.1":                 ".SH SYNOPSIS",
+			"/share/man/man5/weir.yaml.5":                "tunnel-source",
+			"/share/bash-completion/completions/weir":    "__complete",
+			"/share/zsh/site-functions/_weir":            "#compdef weir",
+			"/share/fish/vendor_completions.d/weir.fish": "complete -c weir",
+		} {
+			if !strings.Contains(strings.ReplaceAll(read(t, to+prefix+path), `\-`, "-"), part) {
+				t.Errorf("%s%s does not have %q", prefix, path, part)
+			}
+		}
+		kept := to + "/etc/weir/weir.yaml"
+		if err := os.WriteFile(kept, []byte("services: []\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		command(t, root, nil, ".ci/install", "--remove", weir, weir, prefix, to)
+		if left := files(t, to); len(left) != 1 || left[0] != "etc/weir/weir.yaml" {
+			t.Errorf("after uninstall are left: %q", left)
+		}
+	}
+}
+
+func files(t *testing.T, dir string) (paths []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			relative, _ := filepath.Rel(dir, path)
+			paths = append(paths, relative)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// release is one in a directory.
+type release struct {
+	dir     string
+	version string
+}
+
+func (r release) path(format string) string {
+	return filepath.Join(r.dir, strings.ReplaceAll(format, "VERSION", r.version))
+}
+
+// The release of HEAD is the same, byte for byte, of clones in two folders, one after the other, in
+// other time zones, and without what has been compiled for the first one. What is in it works.
+func TestRelease(t *testing.T) {
+	if os.Getenv("WEIR_RELEASE_TOOLS") == "" {
+		t.Skip("make test-release runs it")
+	}
+	key := filepath.Join(t.TempDir(), "key")
+	command(t, "", nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key)
+	source, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := func(folder string, environment ...string) release {
+		clone := filepath.Join(t.TempDir(), folder)
+		command(t, "", nil, "git", "clone", "--quiet", "--no-local", source, clone)
+		command(t, clone, append(environment, "SIGN_KEY="+key), ".ci/release", os.Getenv("WEIR_RELEASE_TOOLS"), os.Getenv("WEIR_HELM"), "dist")
+		return release{filepath.Join(clone, "dist"), strings.TrimSpace(read(t, filepath.Join(clone, "VERSION")))}
+	}
+	first := build("first", "TZ=Asia/Tokyo")
+	second := build("another-folder/of-the-second", "TZ=America/New_York", "GOCACHE="+t.TempDir())
+	names := files(t, first.dir)
+	if other := files(t, second.dir); !slices.Equal(names, other) {
+		t.Fatalf("one release has %q, the other one %q", names, other)
+	}
+	for _, name := range names {
+		if read(t, filepath.Join(first.dir, name)) != read(t, filepath.Join(second.dir, name)) {
+			t.Errorf("%s is not the same in both", name)
+		}
+	}
+	t.Run("sums", func(t *testing.T) { checkSums(t, first, key) })
+	t.Run("sources", func(t *testing.T) { checkSources(t, first) })
+	t.Run("binaries", func(t *testing.T) { checkBinaries(t, first) })
+	t.Run("packages", func(t *testing.T) { checkPackages(t, first) })
+	t.Run("images", func(t *testing.T) { checkImages(t, first) })
+	t.Run("chart", func(t *testing.T) { checkChart(t, first) })
+}
+
+// checkSums verifies the release as docs/operate/install.md says.
+func checkSums(t *testing.T, r release, key string) {
+	signers := filepath.Join(t.TempDir(), "signers")
+	if err := os.WriteFile(signers, []byte("weir "+read(t, key+".pub")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	verify := `ssh-keygen -Y verify -f "$1" -I weir -n weir-release -s SHA256SUMS.sig <SHA256SUMS && sha256sum --check --strict --quiet SHA256SUMS`
+	command(t, r.dir, nil, "sh", "-c", verify, "sh", signers)
+	sums := read(t, r.path("SHA256SUMS"))
+	for _, name := range files(t, r.dir) {
+		if !strings.HasPrefix(name, "SHA256SUMS") && !strings.Contains(sums, "  "+name+"\n") {
+			t.Errorf("SHA256SUMS does not have %s", name)
+		}
+	}
+}
+
+// checkSources builds the binary from the archive of the sources, which has no git.
+func checkSources(t *testing.T, r release) {
+	dir := t.TempDir()
+	command(t, dir, nil, "tar", "-xzf", r.path("weir-VERSION.src.tar.gz"))
+	dir = filepath.Join(dir, "weir-"+r.version)
+	command(t, dir, nil, "make", "build")
+	architecture := strings.TrimSpace(command(t, dir, nil, "go", "env", "GOARCH"))
+	if read(t, dir+"/bin/weir") != read(t, r.path("weir-VERSION-linux-"+architecture)) {
+		t.Error("make build of the sources makes another binary than the release has")
+	}
+}
+
+// checkBinaries runs them, those for arm64 emulated.
+func checkBinaries(t *testing.T, r release) {
+	programs := map[string]string{}
+	for architecture, emulator := range map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static"} {
+		weir := r.path("weir-VERSION-linux-" + architecture)
+		var about struct {
+			Version, Platform string
+			Programs          map[string]string
+		}
+		if err := json.Unmarshal([]byte(command(t, "", nil, emulator, weir, "version", "-o", "json")), &about); err != nil {
+			t.Fatal(err)
+		}
+		if about.Version != r.version || about.Platform != "linux/"+architecture {
+			t.Errorf("weir for %s says %+v", architecture, about)
+		}
+		programs[architecture] = fmt.Sprint(about.Programs)
+		if help := command(t, "", nil, emulator, weir, "run", "--help"); !strings.Contains(help, "--config") {
+			t.Errorf("weir run --help for %s prints %s", architecture, help)
+		}
+		if out := command(t, "", nil, emulator, r.path("weir-kube-VERSION-linux-"+architecture), "--version"); !strings.Contains(out, r.version) {
+			t.Errorf("weir-kube --version for %s prints %s", architecture, out)
+		}
+		for _, program := range []string{"weir", "weir-kube"} {
+			if kind := command(t, "", nil, "file", "--brief", r.path(program+"-VERSION-linux-"+architecture)); !strings.Contains(kind, "statically linked") {
+				t.Errorf("%s for %s is %s", program, architecture, kind)
+			}
+			var bill struct {
+				Metadata struct {
+					Component struct{ Name, Version string }
+				}
+				Components []struct{ Purl string }
+			}
+			if err := json.Unmarshal([]byte(read(t, r.path(program+"-VERSION-linux-"+architecture+".cdx.json"))), &bill); err != nil {
+				t.Fatal(err)
+			}
+			has := slices.ContainsFunc(bill.Components, func(c struct{ Purl string }) bool {
+				return strings.HasPrefix(c.Purl, "pkg:golang/github.com/spf13/cobra@v")
+			})
+			if !has || bill.Metadata.Component.Version != "v"+r.version {
+				t.Errorf("the bill of materials of %s for %s is of %+v, and has cobra: %v", program, architecture, bill.Metadata, has)
+			}
+		}
+	}
+	if programs["amd64"] != programs["arm64"] {
+		t.Errorf("the BPF programs differ: %v", programs)
+	}
+}
+
+// checkPackages compares what packages install with testdata, has lintian look, and reads every page
+// of the manual.
+func checkPackages(t *testing.T, r release) {
+	for _, architecture := range [][2]string{{"amd64", "x86_64"}, {"arm64", "aarch64"}} {
+		deb, rpm := r.path("weir_VERSION-1_"+architecture[0]+".deb"), r.path("weir-VERSION-1."+architecture[1]+".rpm")
+		list := command(t, "", nil, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t -v --numeric-owner | awk '{print $1, $2, $6, $7, $8}'`, "sh", deb)
+		golden(t, "deb.txt", list+"conffiles: "+command(t, "", nil, "dpkg-deb", "--info", deb, "conffiles"))
+		golden(t, "rpm.txt", command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", `[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES} %{FILEFLAGS:fflags}\n]`))
+		command(t, "", nil, "lintian", "--allow-root", "--fail-on", "error,warning", deb)
+		unpacked := t.TempDir()
+		command(t, "", nil, "dpkg-deb", "--extract", deb, unpacked)
+		if read(t, unpacked+"/usr/bin/weir") != read(t, r.path("weir-VERSION-linux-"+architecture[0])) {
+			t.Errorf("%s has another binary", deb)
+		}
+		pages, err := filepath.Glob(unpacked + "/usr/share/man/man?/*.gz")
+		if err != nil || len(pages) < 20 {
+			t.Fatalf("there are %d pages, %v", len(pages), err)
+		}
+		out, err := exec.Command("man", append([]string{"--warnings", "--encoding=utf8", "--local-file"}, pages...)...).CombinedOutput()
+		if err != nil || bytes.Contains(out, []byte("warning:")) || bytes.Contains(out, []byte("Auto generated")) {
+			t.Errorf("man: %v\n%s", err, out)
+		}
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := read(t, path); got != want {
+		t.Errorf("the package has other files than %s (look, then -update):\n%s", path, got)
+	}
+}
+
+// checkImages reads the archives: an index of an image for each architecture, whose one program is
+// that of the release.
+func checkImages(t *testing.T, r release) {
+	for _, program := range []string{"weir", "weir-kube"} {
+		content := unpack(t, []byte(read(t, r.path(program+"-VERSION.oci.tar"))))
+		var top, list ociIndex
+		content.json(t, "index.json", &top)
+		if len(top.Manifests) != 1 {
+			t.Fatalf("%s: the archive has %d images", program, len(top.Manifests))
+		}
+		content.json(t, top.Manifests[0].blob(), &list)
+		var architectures []string
+		for _, m := range list.Manifests {
+			architectures = append(architectures, m.Platform.OS+"/"+m.Platform.Architecture)
+			var manifest struct {
+				Config descriptor
+				Layers []descriptor
+			}
+			content.json(t, m.blob(), &manifest)
+			var image struct {
+				Architecture string
+				Config       struct{ Labels map[string]string }
+			}
+			content.json(t, manifest.Config.blob(), &image)
+			labels := image.Config.Labels
+			if image.Architecture != m.Platform.Architecture || labels["org.opencontainers.image.version"] != r.version || len(labels["org.opencontainers.image.revision"]) != 40 || labels["org.opencontainers.image.licenses"] == "" {
+				t.Errorf("%s for %s is labeled %v", program, m.Platform.Architecture, labels)
+			}
+			has := map[string][]byte{}
+			for _, layer := range manifest.Layers {
+				for name, file := range unpack(t, content[layer.blob()]) {
+					has[name] = file
+				}
+			}
+			if len(has) != 2 || string(has[program]) != read(t, r.path(program+"-VERSION-linux-"+image.Architecture)) {
+				t.Errorf("%s for %s has %d files, or another program", program, image.Architecture, len(has))
+			}
+		}
+		if slices.Sort(architectures); !slices.Equal(architectures, []string{"linux/amd64", "linux/arm64"}) {
+			t.Errorf("%s is for %q", program, architectures)
+		}
+	}
+}
+
+type descriptor struct {
+	Digest   string
+	Platform struct{ OS, Architecture string }
+}
+
+func (d descriptor) blob() string { return "blobs/" + strings.ReplaceAll(d.Digest, ":", "/") }
+
+type ociIndex struct{ Manifests []descriptor }
+
+// archived is the files of an archive, by their names.
+type archived map[string][]byte
+
+func (a archived) json(t *testing.T, name string, into any) {
+	t.Helper()
+	if err := json.Unmarshal(a[name], into); err != nil {
+		t.Fatalf("read %s of the archive: %v", name, err)
+	}
+}
+
+func unpack(t *testing.T, data []byte) archived {
+	t.Helper()
+	var reader io.Reader = bytes.NewReader(data)
+	if compressed, err := gzip.NewReader(bytes.NewReader(data)); err == nil {
+		reader = compressed
+	}
+	found := archived{}
+	for r := tar.NewReader(reader); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err == nil && header.Typeflag == tar.TypeReg {
+			found[strings.TrimPrefix(header.Name, "./")], err = io.ReadAll(r)
+		}
+		if err != nil {
+			t.Fatal("read an archive:", err)
+		}
+	}
+}
+
+// checkChart has helm look at the chart, whose images are those of the release.
+func checkChart(t *testing.T, r release) {
+	helm, chart := os.Getenv("WEIR_HELM"), r.path("weir-kube-chart-VERSION.tgz")
+	environment := []string{"HOME=" + t.TempDir()}
+	set := []string{"--set", "image.repository=registry.example.org/weir-kube"}
+	command(t, "", environment, helm, append([]string{"lint", "--strict", "--quiet", chart}, set...)...)
+	about := command(t, "", environment, helm, "show", "chart", chart)
+	for _, line := range []string{"version: " + r.version, "appVersion: " + r.version} {
+		if !slices.Contains(strings.Split(about, "\n"), line) {
+			t.Errorf("the chart does not say %s:\n%s", line, about)
+		}
+	}
+	rendered := command(t, "", environment, helm, append([]string{"template", "weir-kube", chart, "--kube-version", "1.33.0"}, set...)...)
+	if image := "registry.example.org/weir-kube:" + r.version; !strings.Contains(rendered, image) {
+		t.Errorf("the chart does not run %s", image)
+	}
+}
