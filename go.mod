@@ -4,6 +4,7 @@ go 1.26.0
 
 ignore (
 	./build
+	./dist
 	./web/node_modules
 )
 
