@@ -28,7 +28,7 @@ const ofSystemd = "WEIR_SYSTEMD"
 //	                                   --- backend1
 func TestSystemd(t *testing.T) {
 	if os.Getenv(ofSystemd) == "" {
-		t.Skipf("it installs and purges weir, and reboots: make test-systemd runs it in a guest (%s is not set)", ofSystemd)
+		t.Skipf("it installs and purges weir, and reboots: make test-systemd runs it under a systemd of its own (%s is not set)", ofSystemd)
 	}
 	reboots := make(chan os.Signal, 1)
 	signal.Notify(reboots, syscall.SIGUSR1) // of SIGTERM the lab would end
@@ -47,6 +47,7 @@ func TestSystemd(t *testing.T) {
 	u.run("all that a director and an agent do is let", u.allIsLet)
 	u.run("nothing is lost", u.nothingIsLost)
 	u.run("other network namespaces", u.namespaces)
+	u.run("a late interface", u.lateInterface)
 	u.run("a director is purged", u.directorIsPurged)
 	u.dpkg("--install", u.packages["1.0.0"])
 	u.enable("weir-agent", "weir")
@@ -423,6 +424,32 @@ func (u *units) namespaces(t *testing.T) {
 	u.write(u.text())
 	u.do("systemctl", "restart", "weir-agent")
 	u.whole()
+}
+
+// lateInterface starts the director before its interface is there.
+func (u *units) lateInterface(t *testing.T) {
+	u.write(strings.Replace(u.text(), "interfaces: [eth0]", "interfaces: [late0]", 1))
+	u.do("systemctl", "restart", "weir")
+	waits := func(want bool) {
+		t.Helper()
+		waitFor(t, fmt.Sprintf("systemd to show that weir waits for an interface: %t", want), func() bool {
+			return strings.Contains(u.show("weir", "StatusText"), "late0 is not there: weir waits for it") == want
+		})
+	}
+	waits(true)
+	started := u.show("weir", "MainPID")
+	on(t, u.director.host, "ip", "link", "add", "late0", "type", "veth", "peer", "name", "late1")
+	for _, name := range []string{"late0", "late1"} {
+		on(t, u.director.host, "ip", "link", "set", name, "up")
+	}
+	waits(false)
+	if now := u.show("weir", "MainPID"); now != started {
+		t.Errorf("weir has not waited for the interface: process %s, then %s", started, now)
+	}
+	u.write(u.text())
+	u.do("systemctl", "reload", "weir")
+	u.whole()
+	on(t, u.director.host, "ip", "link", "delete", "late0")
 }
 
 func (u *units) directorIsPurged(t *testing.T) {

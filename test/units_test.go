@@ -10,7 +10,7 @@ import (
 )
 
 // With only the capabilities of systemd's units, and with only their own directories writable, a director
-// and agents forward, check, remember their state and can restart. TestSystemd tries all bounds, in a guest.
+// and agents forward, check, remember their state and can restart. TestSystemd tries all bounds.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2

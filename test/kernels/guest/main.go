@@ -29,6 +29,10 @@ var mounts = [][2]string{
 }
 
 func main() {
+	if len(os.Args) == 2 {
+		fmt.Fprintln(os.Stderr, "guest:", contain(os.Args[1]))
+		os.Exit(1)
+	}
 	if err := run(); err != nil {
 		// This is the kernel's console: the second port may be missing.
 		fmt.Fprintln(os.Stderr, "guest:", err)
@@ -102,7 +106,7 @@ func loopbackUp() error {
 }
 
 // hostRoot has the host's files; writes are kept in memory.
-const hostRoot = "/host"
+var hostRoot = "/host"
 
 // mountHost makes the host's root, which qemu offers read-only over 9p, writable, with this
 // machine's own kernel file systems in it.
@@ -184,7 +188,7 @@ var masked = []string{
 
 // becomeSystemd goes on as systemd on the host's files, with the tests as the only service that is wanted.
 // It returns only errors.
-func becomeSystemd(dir string) error {
+func becomeSystemd(dir string, environment ...string) error {
 	args, err := os.ReadFile(filepath.Join(dir, "args"))
 	if err != nil {
 		return err
@@ -219,7 +223,7 @@ func becomeSystemd(dir string) error {
 	if err := errors.Join(os.Chdir(hostRoot), unix.Mount(".", "/", "", unix.MS_MOVE, ""), unix.Chroot("."), os.Chdir("/")); err != nil {
 		return fmt.Errorf("make the host's files the root: %w", err)
 	}
-	return unix.Exec("/lib/systemd/systemd", []string{"systemd", "--unit=guest.service", "--show-status=no"}, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TERM=dumb"})
+	return unix.Exec("/lib/systemd/systemd", []string{"systemd", "--unit=guest.service", "--show-status=no"}, append(environment, "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TERM=dumb"))
 }
 
 // runTest returns the exit status of a test binary, -1 when it did not start.
