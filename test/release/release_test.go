@@ -257,6 +257,13 @@ func checkBinaries(t *testing.T, r release) {
 		if help := command(t, "", nil, emulator, weir, "run", "--help"); !strings.Contains(help, "--config") {
 			t.Errorf("weir run --help for %s prints %s", architecture, help)
 		}
+		example, err := filepath.Abs(root + "/contrib/weir.yaml.example")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := command(t, "", nil, emulator, weir, "check", example); !strings.Contains(out, ": ok") {
+			t.Errorf("weir check for %s prints %s", architecture, out)
+		}
 		if out := command(t, "", nil, emulator, r.path("weir-kube-VERSION-linux-"+architecture), "--version"); !strings.Contains(out, r.version) {
 			t.Errorf("weir-kube --version for %s prints %s", architecture, out)
 		}
@@ -291,9 +298,10 @@ func checkBinaries(t *testing.T, r release) {
 func checkPackages(t *testing.T, r release) {
 	for _, architecture := range [][2]string{{"amd64", "x86_64"}, {"arm64", "aarch64"}} {
 		deb, rpm := r.path("weir_VERSION-1_"+architecture[0]+".deb"), r.path("weir-VERSION-1."+architecture[1]+".rpm")
-		list := command(t, "", nil, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t -v --numeric-owner | awk '{print $1, $2, $6, $7, $8}'`, "sh", deb)
+		list := command(t, "", nil, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t -v --numeric-owner | awk '{print $1, $2, $6}'`, "sh", deb)
 		golden(t, "deb.txt", list+"conffiles: "+command(t, "", nil, "dpkg-deb", "--info", deb, "conffiles"))
-		golden(t, "rpm.txt", command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", `[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES} %{FILEFLAGS:fflags}\n]`))
+		golden(t, "rpm.txt", command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", `[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES}\n]`)+
+			"configuration: "+command(t, "", nil, "rpm", "--query", "--package", "--configfiles", rpm))
 		command(t, "", nil, "lintian", "--allow-root", "--fail-on", "error,warning", deb)
 		unpacked := t.TempDir()
 		command(t, "", nil, "dpkg-deb", "--extract", deb, unpacked)
