@@ -33,7 +33,7 @@ func TestSystemd(t *testing.T) {
 	reboots := make(chan os.Signal, 1)
 	signal.Notify(reboots, syscall.SIGUSR1) // of SIGTERM the lab would end
 	l := newAnnouncing(t, 1, 1, "")
-	l.frr = startFRR(t, l.router, routerlab.FRRConfig{BGP: frrBFD(), BFD: "bfd\n"})
+	l.frr = startFRR(t, l.router, routerlab.FRRConfig{BGP: strings.Replace(frrBFD(), "bfd 5 300 300", "bfd 20 1000 1000", 1), BFD: "bfd\n"})
 	u := newUnits(t, l)
 	defer u.explain()
 
@@ -107,7 +107,7 @@ func (u *units) text(more ...string) string {
 		u.stream.service("tcp", "7", everyBackend(1)), u.stream.service("udp", "7", everyBackend(1)),
 		u.checked.service("tcp", "80", everyBackend(1)) + "  health: {kind: http, http: {path: /name}, interval: 1s, panic: 0}\n",
 	}
-	neighbor := fmt.Sprintf("{address: %s, asn: %d, hold-time: 3m, restart-time: 5m, keep-when-silent: true, %s}", lanAddress(routerHost, false), routerAS, patientBFD)
+	neighbor := fmt.Sprintf("{address: %s, asn: %d, hold-time: 3m, restart-time: 5m, keep-when-silent: true, bfd: {interval: 1s, multiplier: 20}}", lanAddress(routerHost, false), routerAS) // a guest may stand still for seconds
 	return configText("eth0", "eth0", append(services, more...)...) + bgpText(directorHost, neighbor) +
 		fmt.Sprintf("hooks:\n- {name: cloud, exec: [/bin/sh, -c, \"cat >>%s\"]}\n", u.calls)
 }
