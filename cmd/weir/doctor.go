@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,9 @@ func newDoctor() *cobra.Command {
 			default:
 				return usagef("unknown role %q (one of agent, auto, director)", role)
 			}
+			if socket := os.Getenv("WEIR_SOCKET"); socket != "" && !cmd.Flags().Changed("socket") {
+				sockets.director = socket // as for the commands that ask a director
+			}
 			findings := examine(cmd, file, sockets, options)
 			err := out.write(cmd.OutOrStdout(), findings, func(t *table) { findingsTable(t, findings) })
 			if err == nil && doctor.Worst(findings) == doctor.Fail {
@@ -68,7 +72,7 @@ func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doc
 	defer waits.begin(func() string { return "examining this host" })()
 	findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
 	findings = append(findings, doctor.Examine(options)...)
-	return append(findings, examineProblems(cmd, sockets, options.BPFFS, findings)...)
+	return append(findings, examineProblems(cmd, sockets, &options, findings)...)
 }
 
 // readForDoctor reads the configuration; what is wrong with it is a finding. A file that was not
@@ -123,7 +127,7 @@ func findingsTable(t *table, findings []doctor.Finding) {
 // examineProblems asks the director and the agent of this host what does not run, and leaves out
 // what doctor has found itself. A process that does not run is a problem if one has run: what that one
 // has set up still forwards.
-func examineProblems(cmd *cobra.Command, sockets doctorSockets, bpffs string, own []doctor.Finding) (findings []doctor.Finding) {
+func examineProblems(cmd *cobra.Command, sockets doctorSockets, options *doctor.Options, own []doctor.Finding) (findings []doctor.Finding) {
 	for _, of := range []struct{ role, socket string }{{"director", sockets.director}, {"agent", sockets.agent}} {
 		list, err := askProblems(cmd, of.socket, of.role)
 		var problem *api.Problem
@@ -133,8 +137,12 @@ func examineProblems(cmd *cobra.Command, sockets doctorSockets, bpffs string, ow
 				Fix: "let it go on, or restart it: what it has set up goes on forwarding meanwhile"})
 			continue
 		case errors.Is(err, api.ErrUnreachable):
-			if doctor.Attached(bpffs, of.role) {
-				findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: of.role,
+			if doctor.Attached(options.BPFFS, of.role) {
+				level := doctor.Warn
+				if of.role == string(doctor.Director) && options.Config != nil && len(options.Config.Director.Interfaces) > 0 {
+					level = doctor.Fail // the file asks for it
+				}
+				findings = append(findings, doctor.Finding{Level: level, Check: of.role,
 					Text: fmt.Sprintf("no %s answers at %s, and an earlier one's programs are attached: they handle packets as they did, whatever changes", of.role, of.socket),
 					Fix:  "start it; if it listens elsewhere, name its socket; if it is to end, weir detach"})
 			}

@@ -112,8 +112,12 @@ func TestDoctor(t *testing.T) {
 			}
 		}
 		socket := filepath.Join(dir, "none.sock")
-		_, out, _ := h.doctor("--bpffs", dir, "--socket", socket, "--agent-socket", socket)
-		for _, line := range []string{"warn director no director", "warn agent no agent"} {
+		t.Setenv("WEIR_SOCKET", socket)
+		code, out, _ := h.doctor("--bpffs", dir, "--agent-socket", socket)
+		if code != 1 {
+			t.Errorf("exit status %d, want 1: the file asks for a director", code)
+		}
+		for _, line := range []string{"FAIL director no director", "warn agent no agent"} {
 			wantLines(t, out, line+" answers at "+socket+", and an earlier one's programs are attached: they handle packets as they did, whatever changes; "+
 				"fix: start it; if it listens elsewhere, name its socket; if it is to end, weir detach")
 		}
