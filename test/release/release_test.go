@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"weir.io/weir/internal/config"
 )
 
@@ -328,7 +330,7 @@ func golden(t *testing.T, name, got string) {
 		}
 	}
 	if want := read(t, path); got != want {
-		t.Errorf("the package has other files than %s (look, then -update):\n%s", path, got)
+		t.Errorf("the package has other files than %s (look, then -update):\n%s", path, cmp.Diff(want, got))
 	}
 }
 
