@@ -68,7 +68,7 @@ type bfddPeer struct {
 }
 
 func (b *bfdd) peer(remote string) (found bfddPeer) {
-	out, err := b.Ask("show bfd peers json")
+	out, err := b.Query("show bfd peers json")
 	if err != nil {
 		return found
 	}
@@ -90,7 +90,7 @@ func (b *bfdd) state(remote string) string {
 
 // losses returns how often the session was lost.
 func (b *bfdd) losses(remote string) int {
-	out, err := b.Ask("show bfd peers counters json")
+	out, err := b.Query("show bfd peers counters json")
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func birdBFD(t *testing.T, h *netlab.Host, sessions []bfdSession) bfdPeer {
 }
 
 func (b *bird) state(remote string) string {
-	out, err := b.Ask("show bfd sessions")
+	out, err := b.Query("show bfd sessions")
 	if err != nil {
 		return ""
 	}

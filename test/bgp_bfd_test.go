@@ -39,7 +39,7 @@ func TestRoutesStandForTheDatapath(t *testing.T) {
 			return
 		}
 		status, err := bfdStatus(t, d.host)
-		peers, err2 := l.frr.Ask("show bfd peers")
+		peers, err2 := l.frr.Query("show bfd peers")
 		t.Logf("weir bfd says %+v (%v)\nbfdd says %s (%v)\nweir logged:\n%s", status, err, peers, err2, d.logged())
 	}()
 	both, one := "via 10.2.0.11 10.2.0.12", "via 10.2.0.11"

@@ -52,14 +52,14 @@ neighbor 10.2.0.11 {
 	d := l.direct(0, bgp(65001, "{address: 10.2.0.1, asn: 65000, hold-time: 9s}"), service)
 	defer func() {
 		if t.Failed() {
-			out, _ := bird.Ask("show protocols all director")
+			out, _ := bird.Query("show protocols all director")
 			updates, _ := exa.Updates()
 			t.Logf("BIRD says %s\nExaBGP was told %s\nweir says %+v", out, updates, d.bgp())
 		}
 	}()
 	waitRouted(t, l.router, prefix, "via 10.2.0.11")
 	l.answers("of a router with old numbers", w)
-	out, err := bird.Ask("show route all " + prefix)
+	out, err := bird.Query("show route all " + prefix)
 	if err != nil || !strings.Contains(out, "BGP.as_path: 65001") {
 		t.Errorf("BIRD has the route (%v):\n%s", err, out)
 	}

@@ -92,7 +92,7 @@ send-max = 16
 	waitRouted(t, l.router, prefix, "via "+first)
 	second := l.direct(1, bgpText(directorHost+1, strings.ReplaceAll(neighbor, "SOURCE", other)), service, "--grace-period", "1s")
 	waitRouted(t, l.router, prefix, "via "+first+" "+other)
-	if out, err := reflector.Ask("global", "rib", "-a", family); err != nil || !strings.Contains(out, prefix) || !strings.Contains(out, "LocalPref: 333") {
+	if out, err := reflector.Query("global", "rib", "-a", family); err != nil || !strings.Contains(out, prefix) || !strings.Contains(out, "LocalPref: 333") {
 		t.Errorf("the reflector has not the route with the local preference of the configuration (%v):\n%s", err, out)
 	}
 	l.answers("through the reflector's routes", w)
@@ -153,7 +153,7 @@ protocol bgp directors {
 	second.end(syscall.SIGKILL)
 	// If both happen at the same moment, BIRD may miss the second.
 	waitFor(t, "the router to keep the route for a restart", func() bool {
-		out, err := router.Ask("show protocols all")
+		out, err := router.Query("show protocols all")
 		return err == nil && strings.Contains(out, "graceful restart active")
 	})
 	takeProgramOff(t, second)

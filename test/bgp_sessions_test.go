@@ -24,7 +24,7 @@ type path struct {
 // paths returns what FRR knows of a prefix; nil if there is no path.
 func (l *announcing) paths(family, prefix string) []path {
 	l.t.Helper()
-	out, err := l.frr.Ask("show bgp " + family + " unicast " + prefix + " json")
+	out, err := l.frr.Query("show bgp " + family + " unicast " + prefix + " json")
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -278,7 +278,7 @@ func outlive(t *testing.T, l *announcing, stays, leaves *daemon, w way) {
 func (l *announcing) waitSession(what string, director netip.Addr, want bool) {
 	l.t.Helper()
 	waitFor(l.t, "the router to "+what, func() bool {
-		out, err := l.frr.Ask("show bgp ipv4 unicast summary json")
+		out, err := l.frr.Query("show bgp ipv4 unicast summary json")
 		if err != nil {
 			l.t.Fatal(err)
 		}

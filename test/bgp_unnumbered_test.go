@@ -103,9 +103,9 @@ router bgp 65000
 	d := u.direct(services, "interface: "+u.link.B.Name)
 	defer func() {
 		if t.Failed() {
-			out, _ := frr.Ask("show bgp summary")
-			neighbors, _ := frr.Ask("show bgp neighbors")
-			peers, _ := frr.Ask("show bfd peers")
+			out, _ := frr.Query("show bgp summary")
+			neighbors, _ := frr.Query("show bgp neighbors")
+			peers, _ := frr.Query("show bfd peers")
 			t.Logf("FRR says %s\n%s\n%s\nweir says %+v\nand logged:\n%s", out, neighbors, peers, d.bgp(), d.logged())
 		}
 	}()
@@ -166,8 +166,8 @@ protocol bgp director {
 	d := u.direct(service, fmt.Sprintf(`address: "%s%%%s"`, there, u.link.B.Name))
 	defer func() {
 		if t.Failed() {
-			out, _ := router.Ask("show protocols all director")
-			sessions, _ := router.Ask("show bfd sessions")
+			out, _ := router.Query("show protocols all director")
+			sessions, _ := router.Query("show bfd sessions")
 			t.Logf("BIRD says %s\n%s\nweir says %+v\nand logged:\n%s", out, sessions, d.bgp(), d.logged())
 		}
 	}()

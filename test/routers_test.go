@@ -40,7 +40,7 @@ func startBIRD(t *testing.T, h *netlab.Host, config string) *routerlab.BIRD {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			protocols, _ := router.Ask("show", "protocols", "all")
+			protocols, _ := router.Query("show", "protocols", "all")
 			t.Logf("BIRD on %s said:\n%s\n%s", h.Name, router.Log(), protocols)
 		}
 	})

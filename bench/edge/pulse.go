@@ -65,7 +65,7 @@ func (e *Edge) Pulse(ctx context.Context) (p Pulse, err error) {
 		return p, err
 	}
 	p.Rings = status.RingMemory
-	spoken, err := bfd.Ask(ctx, bfd.Socket(d.weir.Socket))
+	spoken, err := bfd.Query(ctx, bfd.Socket(d.weir.Socket))
 	if err != nil {
 		return p, err
 	}

@@ -106,7 +106,7 @@ func newBFDStatus() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			status, err := bfd.Ask(cmd.Context(), socket)
+			status, err := bfd.Query(cmd.Context(), socket)
 			if err != nil {
 				return err
 			}

@@ -184,7 +184,7 @@ func (h *host) awaitAnswer(claim string, holds func(s *api.Status) bool) {
 func announcingHands(h *host) []hostHand {
 	return []hostHand{
 		{"bfd", func() {
-			status, err := bfd.Ask(h.t.Context(), bfd.Socket(h.socket))
+			status, err := bfd.Query(h.t.Context(), bfd.Socket(h.socket))
 			if err == nil {
 				err = syscall.Kill(status.PID, syscall.SIGKILL)
 			}
@@ -224,7 +224,7 @@ func TestHandsOnAnnouncing(t *testing.T) {
 		"services: [{name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.5.0.2}]}]\n")
 	p := h.start(`msg="director runs"`)
 	h.awaitAnswer("the BFD process answers", func(*api.Status) bool {
-		_, err := bfd.Ask(t.Context(), bfd.Socket(h.socket))
+		_, err := bfd.Query(t.Context(), bfd.Socket(h.socket))
 		return err == nil
 	})
 	for _, hand := range announcingHands(h) {
@@ -264,7 +264,7 @@ func (h *host) refusesToDetach(p *process) {
 			h.t.Fatal(err)
 		}
 	}
-	before, err := bfd.Ask(h.t.Context(), bfd.Socket(h.socket))
+	before, err := bfd.Query(h.t.Context(), bfd.Socket(h.socket))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func (h *host) refusesToDetach(p *process) {
 	if !strings.Contains(got, fmt.Sprintf("process %d (", p.cmd.Process.Pid)) || !strings.Contains(got, "pin directory "+pins) {
 		h.t.Errorf("detaching under a director that does not answer ends with %q", got)
 	}
-	if after, err := bfd.Ask(h.t.Context(), bfd.Socket(h.socket)); err != nil || after.PID != before.PID {
+	if after, err := bfd.Query(h.t.Context(), bfd.Socket(h.socket)); err != nil || after.PID != before.PID {
 		h.t.Errorf("the process of BFD is not there any more: %v", err)
 	}
 }
@@ -384,7 +384,7 @@ func TestBFDProcessOfAReplacedProgram(t *testing.T) {
 	h.binary = ""
 	process := func() (pid int) {
 		h.awaitAnswer("the BFD process answers", func(*api.Status) bool {
-			status, err := bfd.Ask(t.Context(), bfd.Socket(h.socket))
+			status, err := bfd.Query(t.Context(), bfd.Socket(h.socket))
 			pid = status.PID
 			return err == nil
 		})

@@ -253,7 +253,7 @@ func (s *Speaker) Set(ctx context.Context, sessions []model.BFDSession) error {
 	}
 	slices.Sort(names)
 	return s.watcher.follow(slices.Compact(names), func(does map[string]Forwarding) error {
-		return s.ask(ctx, func() { s.set(time.Now(), sessions, found, does) })
+		return s.inLoop(ctx, func() { s.set(time.Now(), sessions, found, does) })
 	})
 }
 
@@ -433,7 +433,7 @@ func (s *Speaker) close() {
 // Status returns the state of the sessions, in the order of their neighbors.
 func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
 	status := model.BFDStatus{Sessions: []model.BFDSessionStatus{}}
-	err := s.ask(ctx, func() {
+	err := s.inLoop(ctx, func() {
 		for _, session := range s.sessions {
 			one := session.status()
 			if problem := s.problems[session.receives]; problem != "" {
@@ -455,8 +455,8 @@ func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
 	return status, nil
 }
 
-// ask runs f in the goroutine that owns the state, and waits for it.
-func (s *Speaker) ask(ctx context.Context, f func()) error {
+// inLoop runs f in the goroutine that owns the state, and waits for it.
+func (s *Speaker) inLoop(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	s.request(ctx, func() { f(); close(done) })
 	select {

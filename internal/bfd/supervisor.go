@@ -159,7 +159,7 @@ func (s *Supervisor) attend(ctx context.Context, wanted Request) error {
 		s.mu.Lock()
 		wanted = s.wanted
 		s.mu.Unlock()
-		if err := ask(conn, wanted); err != nil {
+		if err := writeRequest(conn, wanted); err != nil {
 			return err
 		}
 		beat := time.NewTimer(heartbeat)
@@ -201,8 +201,8 @@ func (s *Supervisor) startAndDial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// ask writes one request.
-func ask(conn net.Conn, r Request) error {
+// writeRequest writes one request.
+func writeRequest(conn net.Conn, r Request) error {
 	line, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -269,11 +269,11 @@ func Socket(director string) string {
 	return dir + strings.TrimSuffix(name, ".sock") + "-bfd.sock"
 }
 
-// ErrNobody is returned by Ask if there is no BFD process.
+// ErrNobody is returned by Query if there is no BFD process.
 var ErrNobody = errors.New("nobody speaks BFD on")
 
-// Ask returns the status of the process that answers on the socket.
-func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
+// Query returns the status of the process that answers on the socket.
+func Query(ctx context.Context, socket string) (model.BFDStatus, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
@@ -285,7 +285,7 @@ func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := ask(conn, Request{}); err != nil {
+	if err := writeRequest(conn, Request{}); err != nil {
 		return model.BFDStatus{}, err
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -293,7 +293,7 @@ func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
 	}
 	status, err := read(bufio.NewReader(conn))
 	if err != nil {
-		return status, fmt.Errorf("ask the BFD process on %s: %w", socket, err)
+		return status, fmt.Errorf("query the BFD process on %s: %w", socket, err)
 	}
 	return status, nil
 }
@@ -309,5 +309,5 @@ func Stop(socket string) error {
 		return err
 	}
 	defer conn.Close()
-	return ask(conn, Request{End: true})
+	return writeRequest(conn, Request{End: true})
 }

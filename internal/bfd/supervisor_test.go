@@ -98,7 +98,7 @@ func TestSupervisor(t *testing.T) {
 	hears("of one session", sessions(1))
 	k.Set(want(2))
 	hears("of two", sessions(2))
-	status, err := Ask(ctx, p.socket)
+	status, err := Query(ctx, p.socket)
 	if err != nil || !sessions(2)(status) || time.Until(status.Deadline) < 50*time.Minute || status.Version != "test" {
 		t.Errorf("to somebody else the process says %+v (%v)", status, err)
 	}

@@ -58,7 +58,7 @@ func endOldBFD(shared, own string, log *slog.Logger) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	status, err := bfd.Ask(ctx, shared)
+	status, err := bfd.Query(ctx, shared)
 	if err != nil || status.Socket != "" {
 		return // there is none, or it is the director's whose socket is director.sock
 	}

@@ -17,7 +17,7 @@ import (
 
 // agent examines a backend's host.
 func (x *examination) agent() {
-	x.asked(privilege.Agent)
+	x.needed(privilege.Agent)
 	services := x.localServices()
 	if len(services) == 0 {
 		x.warn("backend", "ip addr, and the backends' addresses in the file", "no address of this host is a backend's")

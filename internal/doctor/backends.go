@@ -98,13 +98,13 @@ type route struct {
 func (x *examination) way(to netip.Addr) (hop, string) {
 	r, asked := x.routes[to]
 	if !asked {
-		r.hop, r.problem = x.ask(to)
+		r.hop, r.problem = x.query(to)
 		x.routes[to] = r
 	}
 	return r.hop, r.problem
 }
 
-func (x *examination) ask(to netip.Addr) (hop, string) {
+func (x *examination) query(to netip.Addr) (hop, string) {
 	if err := x.ctx.Err(); err != nil {
 		return hop{}, err.Error()
 	}

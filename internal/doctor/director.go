@@ -12,7 +12,7 @@ import (
 
 // director examines a director's host.
 func (x *examination) director() {
-	x.asked(privilege.Run)
+	x.needed(privilege.Run)
 	if len(x.config.Director.Interfaces) == 0 {
 		x.known("interfaces", "name those that clients' packets come in by", "director.interfaces is empty")
 	}

@@ -36,7 +36,7 @@ func (x *examination) kernel() {
 }
 
 // capabilities examines this process for what every director and every agent needs, which is the
-// same. The needs of their configuration are examined with the rest of it: see asked.
+// same. The needs of their configuration are examined with the rest of it: see needed.
 func (x *examination) capabilities() {
 	missing := privilege.Missing(privilege.Run, nil)
 	for _, n := range missing {
@@ -54,8 +54,8 @@ func (x *examination) capabilities() {
 	x.ok("capabilities", "%s", strings.Join(names, ", "))
 }
 
-// asked examines this process for what a configuration asks of a director or an agent.
-func (x *examination) asked(process privilege.Process) {
+// needed examines whether this process has what a configuration needs of a director or an agent.
+func (x *examination) needed(process privilege.Process) {
 	for _, n := range privilege.Missing(process, x.config) {
 		if !n.Always() {
 			x.lacks(n)

@@ -55,7 +55,7 @@ func kept(have *cap.Set, p Process, c *model.Config) (now, later []cap.Value) {
 			if standsFor(n.value) && has(have, cap.SYS_ADMIN) && !slices.Contains(now, cap.SYS_ADMIN) {
 				now = append(now, cap.SYS_ADMIN)
 			}
-		case n.ifAsked && n.AskedBy(c) == "":
+		case n.ifNeeded && n.NeededBy(c) == "":
 		case n.handedOn:
 			later = append(later, n.value)
 		default:

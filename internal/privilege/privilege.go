@@ -35,12 +35,12 @@ type Need struct {
 	Optional bool
 
 	value cap.Value
-	// asked returns which of the configuration's keys needs it, "" if none does; nil: every
+	// neededBy returns which of the configuration's keys needs it, "" if none does; nil: every
 	// configuration needs it.
-	asked func(*model.Config) string
-	// ifAsked says that the process keeps it only if its first configuration asks for it: it is too
+	neededBy func(*model.Config) string
+	// ifNeeded says that the process keeps it only if its first configuration needs it: it is too
 	// powerful to be kept for a later one.
-	ifAsked bool
+	ifNeeded bool
 	// handedOn says that the process has it for another one that it starts, and not for itself.
 	handedOn bool
 }
@@ -51,14 +51,14 @@ var needs = []Need{
 	{Process: Run, value: cap.BPF, For: "programs and maps"},
 	{Process: Run, value: cap.NET_ADMIN, For: "XDP on interfaces, next hops, routes, sysctls under /proc/sys/net"},
 	{Process: Run, value: cap.PERFMON, For: "programs that compute with pointers, and tracepoints for the CPUs' utilization"},
-	{Process: Run, value: cap.NET_RAW, For: "ARP, NDP, ICMP and SYNs that are not the kernel's own", asked: asksForRaw},
-	{Process: Run, value: cap.NET_BIND_SERVICE, For: "ports below 1024", asked: asksForPort},
-	{Process: Run, value: cap.SYS_NICE, For: "real-time priority of weir bfd", asked: asksForBFD, Optional: true, handedOn: true},
-	{Process: Run, value: cap.IPC_LOCK, For: "keeping weir bfd's memory from being paged out", asked: asksForBFD, Optional: true, handedOn: true},
+	{Process: Run, value: cap.NET_RAW, For: "ARP, NDP, ICMP and SYNs that are not the kernel's own", neededBy: rawNeededBy},
+	{Process: Run, value: cap.NET_BIND_SERVICE, For: "ports below 1024", neededBy: portNeededBy},
+	{Process: Run, value: cap.SYS_NICE, For: "real-time priority of weir bfd", neededBy: bfdNeededBy, Optional: true, handedOn: true},
+	{Process: Run, value: cap.IPC_LOCK, For: "keeping weir bfd's memory from being paged out", neededBy: bfdNeededBy, Optional: true, handedOn: true},
 	{Process: Agent, value: cap.BPF, For: "programs and maps"},
 	{Process: Agent, value: cap.NET_ADMIN, For: "programs on interfaces, VIPs on lo, sysctls under /proc/sys/net"},
 	{Process: Agent, value: cap.PERFMON, For: "programs that compute with pointers, and read the kernel's sockets"},
-	{Process: Agent, value: cap.SYS_ADMIN, For: "entering other network namespaces", asked: asksForNamespaces, ifAsked: true},
+	{Process: Agent, value: cap.SYS_ADMIN, For: "entering other network namespaces", neededBy: namespacesNeededBy, ifNeeded: true},
 	{Process: BFD, value: cap.SYS_NICE, For: "real-time priority", Optional: true},
 	{Process: BFD, value: cap.IPC_LOCK, For: "keeping its memory from being paged out", Optional: true},
 }
@@ -81,7 +81,7 @@ func Missing(p Process, c *model.Config) []Need {
 	var missing []Need
 	for _, n := range Needs(p) {
 		if !n.Always() {
-			key := n.AskedBy(c)
+			key := n.NeededBy(c)
 			if key == "" {
 				continue
 			}
@@ -104,23 +104,23 @@ func has(s *cap.Set, v cap.Value) bool {
 func standsFor(v cap.Value) bool { return v == cap.BPF || v == cap.PERFMON }
 
 // Always reports whether every configuration needs it.
-func (n Need) Always() bool { return n.asked == nil }
+func (n Need) Always() bool { return n.neededBy == nil }
 
-// AskedBy returns which key of a configuration needs it, "" if none does, or every
+// NeededBy returns which key of a configuration needs it, "" if none does, or every
 // configuration. Nil is one without keys.
-func (n Need) AskedBy(c *model.Config) string {
-	if n.asked == nil || c == nil {
+func (n Need) NeededBy(c *model.Config) string {
+	if n.neededBy == nil || c == nil {
 		return ""
 	}
-	return n.asked(c)
+	return n.neededBy(c)
 }
 
 // String says what is missing, and what for.
 func (n Need) String() string { return fmt.Sprintf("%s (%s)", n.Capability, n.For) }
 
-// asksForRaw looks for what sends and receives packets itself. Checks of all kinds ask on links
+// rawNeededBy returns the key of what sends and receives packets itself. Checks of all kinds ask on links
 // which host has a VIP, and those of kind icmp send echo requests; probes of redirection are SYNs.
-func asksForRaw(c *model.Config) string {
+func rawNeededBy(c *model.Config) string {
 	if len(c.Director.Neighbor.Interfaces) > 0 {
 		return "director.neighbor"
 	}
@@ -140,8 +140,8 @@ func asksForRaw(c *model.Config) string {
 	return ""
 }
 
-// asksForPort looks for ports that need a privilege.
-func asksForPort(c *model.Config) string {
+// portNeededBy returns the key of ports that need a privilege.
+func portNeededBy(c *model.Config) string {
 	first := firstFreePort()
 	if len(c.BGP.Listen) > 0 && model.DefaultBGPPort < first {
 		return "bgp.listen"
@@ -168,14 +168,14 @@ func firstFreePort() uint16 {
 	return uint16(port)
 }
 
-func asksForBFD(c *model.Config) string {
+func bfdNeededBy(c *model.Config) string {
 	if c.AsksForBFD() {
 		return "bfd"
 	}
 	return ""
 }
 
-func asksForNamespaces(c *model.Config) string {
+func namespacesNeededBy(c *model.Config) string {
 	if len(c.Agent.Namespaces) > 0 {
 		return "agent.namespaces"
 	}

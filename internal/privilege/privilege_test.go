@@ -80,7 +80,7 @@ func TestAsked(t *testing.T) {
 	} {
 		var got []string
 		for _, n := range privilege.Needs(c.process) {
-			if key := n.AskedBy(&c.config); key != "" {
+			if key := n.NeededBy(&c.config); key != "" {
 				got = append(got, n.Capability+" "+key)
 			}
 		}

@@ -36,7 +36,7 @@ func TestUnits(t *testing.T) {
 		}
 		namespaces := model.Config{Agent: model.Agent{Namespaces: []string{"x"}}}
 		for _, n := range privilege.Needs(process) {
-			if n.AskedBy(&namespaces) != "agent.namespaces" && !slices.Contains(handedOn, n.Capability) {
+			if n.NeededBy(&namespaces) != "agent.namespaces" && !slices.Contains(handedOn, n.Capability) {
 				want = append(want, n.Capability)
 			}
 		}

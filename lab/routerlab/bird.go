@@ -24,12 +24,12 @@ func StartBIRD(h *netlab.Host, config string) (*BIRD, error) {
 		return nil, err
 	}
 	return b, b.until("answer", func() bool {
-		_, err := b.Ask("show status")
+		_, err := b.Query("show status")
 		return err == nil
 	})
 }
 
-// Ask returns what birdc prints for a command.
-func (b *BIRD) Ask(command ...string) (string, error) {
+// Query returns what birdc prints for a command.
+func (b *BIRD) Query(command ...string) (string, error) {
 	return output(b.host, "birdc", append([]string{"-r", "-s", b.socket}, command...)...)
 }

@@ -61,7 +61,7 @@ func (f *FRR) startBFDD() (err error) {
 		return err
 	}
 	return f.BFDD.until("answer", func() bool {
-		_, err := f.Ask("show bfd peers json")
+		_, err := f.Query("show bfd peers json")
 		return err == nil
 	})
 }
@@ -72,7 +72,7 @@ func (f *FRR) StartBGPD() (err error) {
 		return err
 	}
 	return f.BGPD.until("answer", func() bool {
-		_, err := f.Ask("show bgp summary json")
+		_, err := f.Query("show bgp summary json")
 		return err == nil
 	})
 }
@@ -104,8 +104,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// Ask returns what vtysh prints for a command.
-func (f *FRR) Ask(command string) (string, error) {
+// Query returns what vtysh prints for a command.
+func (f *FRR) Query(command string) (string, error) {
 	return output(f.host, "vtysh", "--vty_socket", f.dir, "-c", command)
 }
 

@@ -23,10 +23,10 @@ func StartGoBGP(h *netlab.Host, config string) (*GoBGP, error) {
 		return nil, err
 	}
 	return g, g.until("answer", func() bool {
-		_, err := g.Ask("neighbor")
+		_, err := g.Query("neighbor")
 		return err == nil
 	})
 }
 
-// Ask returns what the gobgp command prints.
-func (g *GoBGP) Ask(args ...string) (string, error) { return output(g.host, "gobgp", args...) }
+// Query returns what the gobgp command prints.
+func (g *GoBGP) Query(args ...string) (string, error) { return output(g.host, "gobgp", args...) }

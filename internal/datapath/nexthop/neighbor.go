@@ -29,17 +29,17 @@ func (r *Resolver) macOf(n Neighbor) model.MAC {
 	}
 	if !r.managed[n] {
 		r.managed[n] = true
-		r.ask(n)
+		r.solicit(n)
 	}
 	return r.macs[n]
 }
 
-// ask makes the kernel look for a neighbor now, and keep it.
-func (r *Resolver) ask(n Neighbor) {
+// solicit makes the kernel look for a neighbor now, and keep it.
+func (r *Resolver) solicit(n Neighbor) {
 	err := r.netlink.NeighSet(&netlink.Neigh{LinkIndex: n.Ifindex, Family: familyOf(n.Address), IP: n.Address.AsSlice(),
 		State: netlink.NUD_NONE, FlagsExt: netlink.NTF_EXT_MANAGED})
 	if err != nil {
-		r.log.Warn("ask for neighbor", "address", n.Address, "interface", n.Ifindex, "error", err)
+		r.log.Warn("solicit neighbor", "address", n.Address, "interface", n.Ifindex, "error", err)
 	}
 }
 
@@ -56,7 +56,7 @@ func (r *Resolver) doubt(n Neighbor) bool {
 	}
 	if r.doubts[n] == nil {
 		r.doubts[n] = time.AfterFunc(secondAnswer, func() { r.lose(n) })
-		r.ask(n)
+		r.solicit(n)
 	}
 	return true
 }
