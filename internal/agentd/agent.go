@@ -78,7 +78,7 @@ func Run(ctx context.Context, deps Deps) error {
 	events := api.NewEvents()
 	socket := daemon.NewSocket(ctx, deps.Socket)
 	a, err := agent.Open(agent.Deps{Pin: pin, Interfaces: deps.Interfaces, Attach: deps.Attach, UDPFlows: *first.Agent.UDPFlows, Log: log,
-		OnEvent: daemon.TellUpkeep(events), Parts: []upkeep.Part{d.StatePart(), socket.Part()}, OnApplied: d.NoteAgain})
+		OnEvent: daemon.ReportUpkeep(events), Parts: []upkeep.Part{d.StatePart(), socket.Part()}, OnApplied: d.NoteAgain})
 	if err != nil {
 		return daemon.NotOpened(pin, err)
 	}

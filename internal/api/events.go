@@ -153,13 +153,13 @@ func (s *Server) HandleEvents(events *Events) {
 		if err != nil {
 			from = events.before(in.Last)
 		}
-		events.tell(ctx, from, in.Follow, send)
+		events.stream(ctx, from, in.Follow, send)
 	})
 }
 
-// tell sends the events after a number, and all that follow, until the client is gone; or only the
+// stream sends the events after a number, and all that follow, until the client is gone; or only the
 // existing ones.
-func (e *Events) tell(ctx context.Context, from uint64, follow bool, send sse.Sender) {
+func (e *Events) stream(ctx context.Context, from uint64, follow bool, send sse.Sender) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {

@@ -30,7 +30,7 @@ const (
 	mostTroubled = 50
 	mostHistory  = 900 // readings
 	firstEvents  = 100
-	mostTold     = 100 // events in one message
+	mostSent     = 100 // events in one message
 )
 
 // LiveSources are the sources of a director's live view.
@@ -64,8 +64,8 @@ func (s *Server) HandleLive(sources LiveSources) {
 	op := s.endless(operation{method: http.MethodGet, path: "live", id: "get-live", summary: "What the director does now, as server-sent events", needs: model.RoleRead,
 		text: "The answer does not end. The first message has all that there is, and about each second another one has what is different. It is what the dashboard shows."})
 	sse.Register(s.api, op, map[string]any{"message": LiveMessage{}}, func(ctx context.Context, in *input, send sse.Sender) {
-		if err := l.tell(ctx, in.Service, send); err != nil {
-			s.log.Error("read what is told live", "error", err)
+		if err := l.stream(ctx, in.Service, send); err != nil {
+			s.log.Error("read what is streamed live", "error", err)
 		}
 	})
 }
@@ -88,9 +88,9 @@ func (s *Server) endless(of operation) huma.Operation {
 	return op
 }
 
-// tell sends messages until the client is gone, or the director ends.
-func (l *live) tell(ctx context.Context, service string, send sse.Sender) error {
-	var told *liveFrame
+// stream sends messages until the client is gone, or the director ends.
+func (l *live) stream(ctx context.Context, service string, send sse.Sender) error {
+	var sent *liveFrame
 	from, least := l.Events.before(firstEvents), rateSpan
 	for {
 		frame, history, err := l.frame(ctx, least)
@@ -98,15 +98,15 @@ func (l *live) tell(ctx context.Context, service string, send sse.Sender) error 
 			return err
 		}
 		events, news := l.Events.after(from)
-		message := frame.message(told, service)
-		if len(events) > mostTold {
-			events = events[:mostTold] // the rest is in the next message
+		message := frame.message(sent, service)
+		if len(events) > mostSent {
+			events = events[:mostSent] // the rest is in the next message
 		}
 		message.Events = events
-		if told == nil {
+		if sent == nil {
 			message.History = history
 		}
-		if frame != told || len(events) > 0 {
+		if frame != sent || len(events) > 0 {
 			if send.Data(message) != nil {
 				return nil // the client has gone
 			}
@@ -114,7 +114,7 @@ func (l *live) tell(ctx context.Context, service string, send sse.Sender) error 
 		for _, event := range events {
 			from = event.ID
 		}
-		told = frame
+		sent = frame
 		if news == nil {
 			return nil
 		}

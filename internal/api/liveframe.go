@@ -18,7 +18,7 @@ type reading struct {
 	reasons  map[string]uint64
 }
 
-// liveFrame is what listeners are told of one reading. It is never changed: many read it.
+// liveFrame is what is sent to listeners of one reading. It is never changed: many read it.
 type liveFrame struct {
 	now    *reading
 	before *reading      // the start of rates; nil: there was none
@@ -121,7 +121,7 @@ func (f *liveFrame) perSecond(now, before uint64) float64 {
 	return rounded(float64(now-min(now, before)) / f.now.at.Sub(f.before.at).Seconds())
 }
 
-// rounded rounds a rate to what can be seen: so less has to be told.
+// rounded rounds a rate to what can be seen: so less has to be sent.
 func rounded(n float64) float64 {
 	if n < 100 {
 		return math.Round(10*n) / 10
@@ -130,18 +130,18 @@ func rounded(n float64) float64 {
 	return math.Round(math.Round(n/unit) * unit)
 }
 
-// message returns what differs between this frame and one that was told; nil: none was told.
-func (f *liveFrame) message(told *liveFrame, service string) LiveMessage {
+// message returns what differs between this frame and one that was sent; nil: none was sent.
+func (f *liveFrame) message(sent *liveFrame, service string) LiveMessage {
 	m := f.whole
-	if m.Whole = told == nil; m.Whole {
-		told = &liveFrame{}
+	if m.Whole = sent == nil; m.Whole {
+		sent = &liveFrame{}
 	}
-	m.Director, m.Group, m.BGP = changed(m.Director, told.whole.Director), changed(m.Group, told.whole.Group), changed(m.BGP, told.whole.BGP)
-	m.Reasons, m.Troubled = changed(m.Reasons, told.whole.Reasons), changed(m.Troubled, told.whole.Troubled)
-	m.Services, m.Gone = changedServices(m.Services, told.whole.Services)
-	m.Rates = changedRates(m.Rates, told.whole.Rates)
+	m.Director, m.Group, m.BGP = changed(m.Director, sent.whole.Director), changed(m.Group, sent.whole.Group), changed(m.BGP, sent.whole.BGP)
+	m.Reasons, m.Troubled = changed(m.Reasons, sent.whole.Reasons), changed(m.Troubled, sent.whole.Troubled)
+	m.Services, m.Gone = changedServices(m.Services, sent.whole.Services)
+	m.Rates = changedRates(m.Rates, sent.whole.Rates)
 	if service != "" {
-		m.Detail = f.detail(told, service)
+		m.Detail = f.detail(sent, service)
 	}
 	return m
 }
@@ -186,7 +186,7 @@ func changedRates(now, before map[string]LiveRate) map[string]LiveRate {
 }
 
 // detail returns what is different in a service's backends.
-func (f *liveFrame) detail(told *liveFrame, name string) *LiveDetail {
+func (f *liveFrame) detail(sent *liveFrame, name string) *LiveDetail {
 	s := f.now.service(name)
 	if s == nil {
 		return &LiveDetail{Service: name, Missing: true}
@@ -194,8 +194,8 @@ func (f *liveFrame) detail(told *liveFrame, name string) *LiveDetail {
 	backends, rates := f.backends(s)
 	var were []LiveBackend
 	var before map[string]LiveRate
-	if old := told.now.service(name); old != nil {
-		were, before = told.backends(old)
+	if old := sent.now.service(name); old != nil {
+		were, before = sent.backends(old)
 	}
 	d := &LiveDetail{Service: name, Backends: backends, Rates: changedRates(rates, before)}
 	if slices.Equal(backends, were) {

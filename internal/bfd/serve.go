@@ -162,7 +162,7 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) {
 		case <-changed:
 		}
 		changed = s.speaker.Changed()
-		if err := s.tell(ctx, conn); err != nil {
+		if err := s.sendStatus(ctx, conn); err != nil {
 			return
 		}
 	}
@@ -191,8 +191,8 @@ func (s *Server) do(ctx context.Context, r Request) {
 	}
 }
 
-// tell writes the status.
-func (s *Server) tell(ctx context.Context, conn net.Conn) error {
+// sendStatus writes the status.
+func (s *Server) sendStatus(ctx context.Context, conn net.Conn) error {
 	status, err := s.speaker.Status(ctx)
 	if err != nil {
 		return err

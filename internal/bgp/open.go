@@ -107,7 +107,7 @@ func as16(asn uint32) uint16 {
 	return uint16(asn)
 }
 
-// wantsNextHop6 reports whether IPv4 routes are told over IPv6 without an IPv4 next hop.
+// wantsNextHop6 reports whether IPv4 routes are advertised over IPv6 without an IPv4 next hop.
 func wantsNextHop6(n *model.BGPNeighbor) bool {
 	has4 := slices.ContainsFunc(n.NextHop, netip.Addr.Is4)
 	return n.Address.Is6() && slices.Contains(n.Families, model.BGPIPv4) && !has4

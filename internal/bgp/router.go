@@ -126,7 +126,7 @@ func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error
 				return fmt.Errorf("there is no interface %s any more, or it is another one", name)
 			}
 			sent, soon = time.Now(), false
-			tell(conn, link, !settled)
+			advertiseSelf(conn, link, !settled)
 			continue
 		}
 		if err := conn.SetReadDeadline(sent.Add(wait)); err != nil {
@@ -156,12 +156,12 @@ func listenForRouters(conn *ndp.Conn) error {
 		conn.SetControlMessage(ipv6.FlagHopLimit, true))
 }
 
-// tell advertises this director, as a router that is no default router, and asks for other routers.
+// advertiseSelf advertises this director, as a router that is no default router, and solicits other routers.
 // A packet that cannot be sent, as on a link that is down, is sent later.
-func tell(conn *ndp.Conn, link *net.Interface, ask bool) {
+func advertiseSelf(conn *ndp.Conn, link *net.Interface, solicit bool) {
 	own := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: link.HardwareAddr}}
 	_ = conn.WriteTo(&ndp.RouterAdvertisement{Options: own}, nil, allNodes)
-	if ask {
+	if solicit {
 		_ = conn.WriteTo(&ndp.RouterSolicitation{Options: own}, nil, allRouters)
 	}
 }

@@ -20,14 +20,14 @@ const (
 	perMessage6 = 120
 )
 
-// advertisement is how routes with the same attributes are told to one neighbor.
+// advertisement is how routes with the same attributes are advertised to one neighbor.
 type advertisement struct {
 	family     model.BGPFamily
 	nextHop    netip.Addr
 	attributes model.BGPAttributes
 }
 
-// key says what neighbors know about a route, so that it is told again when that differs.
+// key says what neighbors know about a route, so that it is advertised again when that differs.
 func (t advertisement) key() string {
 	a := t.attributes
 	text := fmt.Sprintf("%s %v %d", t.nextHop, a.Communities, a.Prepend)
@@ -40,7 +40,7 @@ func (t advertisement) key() string {
 	return text
 }
 
-// advertisements returns what to tell the neighbor about each prefix.
+// advertisements returns what to advertise to the neighbor about each prefix.
 func advertisements(w *want, p *peer, local netip.Addr) map[netip.Prefix]advertisement {
 	all := map[netip.Prefix]advertisement{}
 	if w.phase == withdrawn {
@@ -90,16 +90,16 @@ func attributes(w *want, r *model.Route) model.BGPAttributes {
 	return a
 }
 
-// changes returns the messages that change what the neighbor has been told (keys of tellings) to
-// what it should be told, and notes that. Withdrawals come first.
-func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefix]advertisement) []*gobgp.BGPMessage {
+// changes returns the messages that change what was advertised to the neighbor (keys of advertisements) to
+// what should be advertised, and notes that. Withdrawals come first.
+func changes(w *want, p *peer, advertised map[netip.Prefix]string, now map[netip.Prefix]advertisement) []*gobgp.BGPMessage {
 	var messages []*gobgp.BGPMessage
 	gone := map[model.BGPFamily][]netip.Prefix{}
-	for prefix := range told {
+	for prefix := range advertised {
 		if _, stays := now[prefix]; !stays {
 			family := model.FamilyOf(prefix.Addr())
 			gone[family] = append(gone[family], prefix)
-			delete(told, prefix)
+			delete(advertised, prefix)
 		}
 	}
 	for _, family := range p.families {
@@ -114,10 +114,10 @@ func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefi
 	groups := map[string]*group{}
 	for prefix, t := range now {
 		key := t.key()
-		if told[prefix] == key {
+		if advertised[prefix] == key {
 			continue
 		}
-		told[prefix] = key
+		advertised[prefix] = key
 		of := string(t.family) + " " + key
 		if groups[of] == nil {
 			groups[of] = &group{advertisement: t}

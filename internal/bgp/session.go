@@ -46,7 +46,7 @@ type session struct {
 	disagreement string
 	again        context.CancelCauseFunc // ends an attempt whose want has changed
 	status       model.BGPNeighborStatus
-	told         map[netip.Prefix]bool // prefixes that the neighbor has been told
+	advertised   map[netip.Prefix]bool // prefixes that were advertised to the neighbor
 }
 
 func newSession(w *want, end context.CancelCauseFunc, log *slog.Logger) *session {
@@ -191,7 +191,7 @@ func (s *session) connectOnce(ctx context.Context, w *want) error {
 	}
 	s.began = true
 	s.established(w, peer, conn)
-	return c.refuse(s.tell(ctx, c, w, peer))
+	return c.refuse(s.advertise(ctx, c, w, peer))
 }
 
 // untilAnother returns a context for a connection on which both sides have not agreed yet. It ends
@@ -229,7 +229,7 @@ func (s *session) wait(ctx context.Context, w *want) error {
 	}
 }
 
-// sameSession reports whether the same connection suits both: what is told on it may differ.
+// sameSession reports whether the same connection suits both: what is advertised on it may differ.
 func sameSession(a, b *want) bool {
 	one, other := a.neighbor, b.neighbor
 	one.Attributes, other.Attributes = model.BGPAttributes{}, model.BGPAttributes{}

@@ -59,7 +59,7 @@ func New(meet func(map[string]netip.Addr), log *slog.Logger) *Speaker {
 		discoveries: map[string]*discovery{}}
 }
 
-// Set replaces the neighbors with which sessions are kept, and the routes that they are told. It
+// Set replaces the neighbors with which sessions are kept, and the routes that are advertised to them. It
 // does not wait: routes are sent, and connections made, in the background.
 func (s *Speaker) Set(config model.BGP, routes []model.Route) {
 	s.mu.Lock()

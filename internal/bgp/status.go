@@ -26,20 +26,20 @@ func (s *Speaker) Status() model.BGPStatus {
 		}
 		status.Listen = append(status.Listen, one)
 	}
-	told := map[netip.Prefix]int{}
+	advertised := map[netip.Prefix]int{}
 	for i := range s.config.Neighbors {
 		one := s.sessions[s.config.Neighbors[i].Name()]
 		if one == nil {
 			continue
 		}
-		report := one.report(told)
+		report := one.report(advertised)
 		if problem := s.whyNotConnected(&s.config.Neighbors[i]); problem != "" && report.State != model.SessionEstablished {
 			report.Problem, report.Own = problem, true
 		}
 		status.Neighbors = append(status.Neighbors, report)
 	}
 	for _, r := range s.routes {
-		status.Routes = append(status.Routes, model.RouteStatus{Prefix: r.Prefix, Attributes: r.Attributes, Neighbors: told[r.Prefix]})
+		status.Routes = append(status.Routes, model.RouteStatus{Prefix: r.Prefix, Attributes: r.Attributes, Neighbors: advertised[r.Prefix]})
 	}
 	return status
 }
@@ -70,18 +70,18 @@ type local struct{ error }
 // Unwrap returns what is wrong.
 func (l local) Unwrap() error { return l.error }
 
-// report returns the session's status, and counts the prefixes that its neighbor was told.
-func (s *session) report(told map[netip.Prefix]int) model.BGPNeighborStatus {
+// report returns the session's status, and counts the prefixes that were advertised to its neighbor.
+func (s *session) report(advertised map[netip.Prefix]int) model.BGPNeighborStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for prefix := range s.told {
-		told[prefix]++
+	for prefix := range s.advertised {
+		advertised[prefix]++
 	}
 	status := s.status
 	if w := s.now.Load(); w.neighbor.BFD != nil {
 		status.BFD = cmp.Or(w.path.state, "unknown")
 	}
-	status.Announced = len(s.told)
+	status.Announced = len(s.advertised)
 	status.Families = slices.Clone(status.Families)
 	return status
 }
@@ -91,7 +91,7 @@ func (s *session) state(state model.SessionState) {
 	w := s.now.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = nil
+	s.advertised = nil
 	since := s.status.Since
 	if s.status.State != state {
 		since = time.Now().Truncate(time.Second)
@@ -173,15 +173,15 @@ func (s *session) logOnce(what string, err error) {
 	}
 }
 
-// noteAdvertised remembers what the neighbor has been told.
-func (s *session) noteAdvertised(told map[netip.Prefix]string) {
-	prefixes := make(map[netip.Prefix]bool, len(told))
-	for p := range told {
+// noteAdvertised remembers what was advertised to the neighbor.
+func (s *session) noteAdvertised(advertised map[netip.Prefix]string) {
+	prefixes := make(map[netip.Prefix]bool, len(advertised))
+	for p := range advertised {
 		prefixes[p] = true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = prefixes
+	s.advertised = prefixes
 }
 
 func addressOf(a net.Addr) netip.Addr {

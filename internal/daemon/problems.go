@@ -10,9 +10,9 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// TellUpkeep returns a function that makes events of repaired parts of the host. A failed repair is a
+// ReportUpkeep returns a function that makes events of repaired parts of the host. A failed repair is a
 // problem, which has events of its own.
-func TellUpkeep(events *api.Events) func(upkeep.Event) {
+func ReportUpkeep(events *api.Events) func(upkeep.Event) {
 	return func(e upkeep.Event) {
 		if e.State == model.UpkeepRepaired {
 			events.Add(api.Event{Kind: api.EventUpkeep, Part: e.Part, State: string(e.State), Text: e.Text()})

@@ -25,10 +25,10 @@ type serviceManager struct {
 }
 
 // NotifyReady tells the service manager, if there is one, that a process does its work.
-func NotifyReady(log *slog.Logger) { (&serviceManager{log: log}).tell(sd.SdNotifyReady) }
+func NotifyReady(log *slog.Logger) { (&serviceManager{log: log}).notify(sd.SdNotifyReady) }
 
-// tell sends lines of the protocol.
-func (m *serviceManager) tell(lines ...string) {
+// notify sends lines of the protocol.
+func (m *serviceManager) notify(lines ...string) {
 	if _, err := sd.SdNotify(false, strings.Join(lines, "\n")); err != nil {
 		m.log.Warn("the service manager is not told how this process is", "error", err)
 	}
@@ -40,7 +40,7 @@ func (m *serviceManager) say(status string) {
 	defer m.mu.Unlock()
 	if status != m.status && !m.stopping {
 		m.status = status
-		m.tell("STATUS=" + status)
+		m.notify("STATUS=" + status)
 	}
 }
 
@@ -52,8 +52,8 @@ func (m *serviceManager) reloads() (over func()) {
 	if !m.ready || m.stopping {
 		return func() {}
 	}
-	m.tell(sd.SdNotifyReloading, sd.SdNotifyMonotonicUsec())
-	return func() { m.tell(sd.SdNotifyReady) }
+	m.notify(sd.SdNotifyReloading, sd.SdNotifyMonotonicUsec())
+	return func() { m.notify(sd.SdNotifyReady) }
 }
 
 // Ready tells the service manager that the process does its work. From then on the manager hears that
@@ -62,7 +62,7 @@ func (d *Daemon) Ready(ctx context.Context, alive func(context.Context) error) {
 	m := &d.manager
 	m.mu.Lock()
 	m.ready = true
-	m.tell(sd.SdNotifyReady)
+	m.notify(sd.SdNotifyReady)
 	m.mu.Unlock()
 	interval, err := sd.SdWatchdogEnabled(false)
 	if err != nil {
@@ -81,7 +81,7 @@ func (m *serviceManager) feed(ctx context.Context, every time.Duration, alive fu
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for alive(ctx) == nil {
-		m.tell(sd.SdNotifyWatchdog)
+		m.notify(sd.SdNotifyWatchdog)
 		select {
 		case <-ctx.Done():
 			return
@@ -112,5 +112,5 @@ func (d *Daemon) Stopping(why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stopping = true
-	m.tell(sd.SdNotifyStopping, "STATUS="+why)
+	m.notify(sd.SdNotifyStopping, "STATUS="+why)
 }

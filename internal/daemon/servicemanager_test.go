@@ -82,7 +82,7 @@ func TestSystemdIsTold(t *testing.T) {
 	version("the last one")
 	cancel()
 	<-ended
-	d.manager.tell("nothing else")
+	d.manager.notify("nothing else")
 	want("STOPPING=1 STATUS=ends", "nothing else")
 }
 
@@ -106,7 +106,7 @@ func TestWatchdogIsFedByWhatWorks(t *testing.T) {
 	}
 	for range 3 {
 		<-asked
-		d.manager.tell("it hangs") // what comes later was sent later
+		d.manager.notify("it hangs") // what comes later was sent later
 		answer <- struct{}{}
 		for _, message := range []string{"it hangs", "WATCHDOG=1"} {
 			if got := told(t, socket); got != message {

@@ -249,7 +249,7 @@ func (d *Director) keepHost(deps Deps) {
 		upkeep.Part{Name: "vips", Look: d.gate.look},
 		upkeep.Part{Name: "bfd", Look: d.bfd.look},
 		d.StatePart(), d.unix.Part())
-	d.host = upkeep.New(upkeep.Deps{Log: d.log, OnEvent: daemon.TellUpkeep(d.events)}, parts...)
+	d.host = upkeep.New(upkeep.Deps{Log: d.log, OnEvent: daemon.ReportUpkeep(d.events)}, parts...)
 	d.examiner = daemon.NewExaminer(func(ctx context.Context) ([]doctor.Finding, error) {
 		d.members.joinAgain() // by addresses that have come
 		c := d.Config()

@@ -153,7 +153,7 @@ func (e *Engine) Run(ctx context.Context) {
 			return
 		case e.announcer = <-e.begin:
 			if e.announced != nil {
-				e.tell(e.announced)
+				e.advertise(e.announced)
 			}
 			continue
 		case <-e.waiting.again:
@@ -345,13 +345,13 @@ func (e *Engine) withdraw(next *model.Announcement) {
 	stays := *e.announced
 	stays.Routes, stays.VIPs = staying(stays.Routes, next.Routes), stayingUp(stays.VIPs, next.VIPs)
 	if len(stays.Routes) < len(e.announced.Routes) || len(stays.VIPs) < len(e.announced.VIPs) {
-		e.tell(&stays)
+		e.advertise(&stays)
 	}
 }
 
-// tell sets the announcer. It is not first set to a part: it would tell routers that this is all,
+// advertise sets the announcer. It is not first set to a part: it would tell routers that this is all,
 // and they would forget the other routes that they keep from the process before.
-func (e *Engine) tell(now *model.Announcement) {
+func (e *Engine) advertise(now *model.Announcement) {
 	e.announced = now
 	if e.announcer == nil || !e.begun && e.waiting.again != nil {
 		return

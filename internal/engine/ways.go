@@ -37,7 +37,7 @@ type waiting struct {
 func (e *Engine) announce(next *model.Announcement) {
 	e.waiting.next, e.waiting.pause = next, firstLook
 	now := e.waiting.look(e.announced)
-	e.tell(&now)
+	e.advertise(&now)
 }
 
 // lookAgain tells the prefixes that have waited for long enough.
@@ -45,7 +45,7 @@ func (e *Engine) lookAgain() {
 	e.waiting.pause *= 2
 	now := e.waiting.look(e.announced)
 	if len(now.Routes) > len(e.announced.Routes) || len(now.VIPs) > len(e.announced.VIPs) || e.waiting.again == nil {
-		e.tell(&now)
+		e.advertise(&now)
 	}
 }
 

@@ -46,15 +46,15 @@ func (t *turn) hold(now time.Duration, where map[netip.Addr][]string, vips []net
 	t.guard.only(t.set.vips)
 	t.mu.Unlock()
 	t.taken, t.lost = t.taken+uint64(len(taken)), t.lost+uint64(len(lost))
-	t.tell("this director answers for VIPs", taken)
-	t.tell("this director does not answer for VIPs any more", lost)
+	t.logVIPs("this director answers for VIPs", taken)
+	t.logVIPs("this director does not answer for VIPs any more", lost)
 }
 
 // someVIPs is how many VIPs a turn names in the log.
 const someVIPs = 8
 
-// tell logs some of the VIPs, and how many there are.
-func (t *turn) tell(what string, vips []netip.Addr) {
+// logVIPs logs some of the VIPs, and how many there are.
+func (t *turn) logVIPs(what string, vips []netip.Addr) {
 	if len(vips) == 0 {
 		return
 	}

@@ -121,7 +121,7 @@ func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []n
 		return
 	}
 	p.running.Go(func() {
-		err := p.tell(ctx, offer, offers, d)
+		err := p.publish(ctx, offer, offers, d)
 		if err == nil {
 			p.pauses.Reset()
 		} else {
@@ -135,7 +135,7 @@ func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []n
 	})
 }
 
-func (p *part) tell(ctx context.Context, offer bool, offers []netip.Addr, d decision) error {
+func (p *part) publish(ctx context.Context, offer bool, offers []netip.Addr, d decision) error {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
 	if offer {

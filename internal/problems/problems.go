@@ -86,7 +86,7 @@ func (l *List) Replace(kind model.ProblemKind, found []model.Problem) {
 	for at, list := range by {
 		changes = append(changes, l.put(at, list)...)
 	}
-	l.tell(changes)
+	l.report(changes)
 }
 
 // All returns all problems, in the order of kinds, of parts, and of when they were found.
@@ -123,13 +123,13 @@ func (l *List) Follow(follow func([]Change)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.follow = follow
-	l.tell(nil)
+	l.report(nil)
 }
 
 func (l *List) set(at part, found []model.Problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell(l.put(at, found))
+	l.report(l.put(at, found))
 }
 
 // put replaces all problems of a part. The lock is held.
@@ -174,8 +174,8 @@ func same(a, b model.Problem) bool {
 	return a == b
 }
 
-// tell logs what changes, and passes it on. The lock is held, so that it is in order.
-func (l *List) tell(changes []Change) {
+// report logs what changes, and passes it on. The lock is held, so that it is in order.
+func (l *List) report(changes []Change) {
 	for _, c := range changes {
 		l.write(c)
 	}

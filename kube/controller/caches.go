@@ -77,23 +77,23 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 		return before.(*corev1.Pod).Labels[translate.LabelWeight] != after.(*corev1.Pod).Labels[translate.LabelWeight]
 	}
 	always := func(_, _ any) bool { return true }
-	err := errors.Join(tell(c.serving, always, func(o any) { noted.note(func(n *news) { n.services[translate.Of(o.(metav1.Object))] = true }) }),
-		tell(c.slice, always, func(o any) { noted.note(func(n *news) { n.services[servedBy(o.(*discoveryv1.EndpointSlice))] = true }) }),
-		tell(c.node, nodes, func(any) { noted.note(func(n *news) { n.nodes = true }) }),
-		tell(c.address, always, func(o any) {
+	err := errors.Join(notify(c.serving, always, func(o any) { noted.note(func(n *news) { n.services[translate.Of(o.(metav1.Object))] = true }) }),
+		notify(c.slice, always, func(o any) { noted.note(func(n *news) { n.services[servedBy(o.(*discoveryv1.EndpointSlice))] = true }) }),
+		notify(c.node, nodes, func(any) { noted.note(func(n *news) { n.nodes = true }) }),
+		notify(c.address, always, func(o any) {
 			if a, err := netip.ParseAddr(o.(metav1.Object).GetName()); err == nil {
 				noted.note(func(n *news) { n.addresses[a] = true })
 			}
 		}))
 	if weighs {
 		c.weighted = informer(core.RESTClient(), "pods", translate.LabelWeight, &corev1.Pod{}, nil)
-		err = errors.Join(err, tell(c.weighted, weights, func(o any) { noted.note(func(n *news) { n.pods[translate.Of(o.(metav1.Object))] = true }) }))
+		err = errors.Join(err, notify(c.weighted, weights, func(o any) { noted.note(func(n *news) { n.pods[translate.Of(o.(metav1.Object))] = true }) }))
 	}
 	c.namespace = informer(core.RESTClient(), "namespaces", "", &corev1.Namespace{}, nil)
 	namespaces := func(before, after any) bool {
 		return !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels)
 	}
-	err = errors.Join(err, tell(c.namespace, namespaces, func(any) { noted.note(func(n *news) { n.resources, n.gateways = true, true }) }))
+	err = errors.Join(err, notify(c.namespace, namespaces, func(any) { noted.note(func(n *news) { n.resources, n.gateways = true, true }) }))
 	if err != nil || resources.client == nil {
 		return c, err
 	}
@@ -104,7 +104,7 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 		return before.(metav1.Object).GetGeneration() != after.(metav1.Object).GetGeneration()
 	}
 	read := func(any) { noted.note(func(n *news) { n.resources = true }) }
-	err = errors.Join(tell(c.pool, specs, read), tell(c.policy, specs, read))
+	err = errors.Join(notify(c.pool, specs, read), notify(c.policy, specs, read))
 	if err != nil || !resources.directors {
 		return c, err
 	}
@@ -120,7 +120,7 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 	c.agent = follow.Informer(coordination.RESTClient(), "leases", &coordinationv1.Lease{}, follow.What{Labels: v1alpha1.LabelAgent})
 	_, agentErr := c.agent.AddEventHandler(heard.handler(func() { noted.note(func(n *news) { n.nodes = true }) }))
 	sets := func(any) { noted.note(func(n *news) { n.sets = true }) }
-	return c, errors.Join(err, agentErr, tell(c.group, specs, read), tell(c.peer, specs, read), tell(c.set, specs, sets))
+	return c, errors.Join(err, agentErr, notify(c.group, specs, read), notify(c.peer, specs, read), notify(c.set, specs, sets))
 }
 
 // servedBy returns the Service that a slice belongs to.
@@ -136,9 +136,9 @@ func informer(client rest.Interface, resource, selector string, of runtime.Objec
 	}})
 }
 
-// tell calls changed with objects that come, go, or change in a way that matters; for a change,
+// notify calls changed with objects that come, go, or change in a way that matters; for a change,
 // with the object before it, too.
-func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, changed func(any)) error {
+func notify(i cache.SharedIndexInformer, matters func(before, after any) bool, changed func(any)) error {
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed,
 		DeleteFunc: func(o any) {

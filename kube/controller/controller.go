@@ -128,7 +128,7 @@ func (c *Controller) run(ctx context.Context) error {
 	if err := c.findResources(ctx); err != nil {
 		return err
 	}
-	c.groups, c.heard = &groupWriter{client: c.resources.client, log: c.log, tell: c.tellOfGroup}, newHeard()
+	c.groups, c.heard = &groupWriter{client: c.resources.client, log: c.log, report: c.reportGroup}, newHeard()
 	c.chosen, c.ways = map[types.UID][]string{}, map[types.UID]*ways{}
 	if c.resources.client == nil && len(c.Pools) == 0 {
 		c.log.Warn("no Service will get an address: the cluster has no AddressPools and the file has no pools", "resource", v1alpha1.AddressPools+"."+v1alpha1.GroupVersion.Group)

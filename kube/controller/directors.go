@@ -145,8 +145,8 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 // written it.
 const repaired = "Repaired"
 
-// tellOfGroup tells users what was wrong with a group, by an event on it.
-func (c *Controller) tellOfGroup(name, reason, text string) {
+// reportGroup reports to users what was wrong with a group, by an event on it.
+func (c *Controller) reportGroup(name, reason, text string) {
 	if g := follow.One[v1alpha1.DirectorGroup](c.cache.group, name); g != nil {
 		of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: name, UID: g.UID}
 		c.events.events.Event(of, corev1.EventTypeWarning, reason, shortened(text))

@@ -38,7 +38,7 @@ func (c *Controller) followGateways() error {
 	} {
 		if c.gatewayKinds[one.resource] {
 			*one.to = informer(c.gateways, one.resource, "", one.of, nil)
-			errs = append(errs, tell(*one.to, wishes, func(any) { c.changes.note(func(n *news) { n.gateways = true }) }))
+			errs = append(errs, notify(*one.to, wishes, func(any) { c.changes.note(func(n *news) { n.gateways = true }) }))
 		}
 	}
 	return errors.Join(errs...)
@@ -150,7 +150,7 @@ func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 		if is := follow.One[gatewayv1.Gateway](c.cache.gateway, key(w.gateway.Of)); current(is, w.gateway.Of) {
 			after := is.DeepCopy()
 			after.Status = w.gateway.Status(is.Status, w.outcome(is, p.unsaid.unanswered), now)
-			writes = append(writes, w.telling(is, after, c.statusWrite(ctx, gateways, is.Status, after.Status, after)))
+			writes = append(writes, w.announcing(is, after, c.statusWrite(ctx, gateways, is.Status, after.Status, after)))
 		}
 	}
 	for r := range p.unsaid.routes {
@@ -164,9 +164,9 @@ func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 	return err
 }
 
-// telling returns a write of a Gateway's status that also notes if the status names a new address,
+// announcing returns a write of a Gateway's status that also notes if the status names a new address,
 // so that an event says so.
-func (w *wish) telling(before, after *gatewayv1.Gateway, write func() error) func() error {
+func (w *wish) announcing(before, after *gatewayv1.Gateway, write func() error) func() error {
 	news := slices.ContainsFunc(after.Status.Addresses, func(a gatewayv1.GatewayStatusAddress) bool {
 		return !slices.ContainsFunc(before.Status.Addresses, func(b gatewayv1.GatewayStatusAddress) bool { return a.Value == b.Value })
 	})

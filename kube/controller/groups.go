@@ -26,7 +26,7 @@ import (
 type groupWriter struct {
 	client rest.Interface
 	log    *slog.Logger
-	tell   func(group, reason, text string) // tells users what was wrong with a group
+	report func(group, reason, text string) // reports to users what was wrong with a group
 
 	stale    bool // something else has changed a DirectorSet, or may have
 	groups   map[string]*compiledGroup
@@ -125,7 +125,7 @@ func (w *groupWriter) load(ctx context.Context) error {
 		of := &list.Items[i]
 		if !group.IsNamed(of) {
 			w.log.Warn("a DirectorSet is not the controller's; nobody forwards it", "name", of.Name, "group", of.Spec.Group)
-			w.tell(of.Spec.Group, repaired, fmt.Sprintf("DirectorSet %s is not the controller's, and forwarded by nobody: remove it", of.Name))
+			w.report(of.Spec.Group, repaired, fmt.Sprintf("DirectorSet %s is not the controller's, and forwarded by nobody: remove it", of.Name))
 			continue
 		}
 		g := groups[of.Spec.Group]
@@ -142,7 +142,7 @@ func (w *groupWriter) load(ctx context.Context) error {
 		if groups[name].newer == nil {
 			err := errors.Join(errs...)
 			w.log.Warn("a DirectorSet has what cannot be read, which only somebody else can have written; it is written anew", "error", err)
-			w.tell(name, repaired, "what cannot be read is written anew: "+err.Error())
+			w.report(name, repaired, "what cannot be read is written anew: "+err.Error())
 		}
 	}
 	for name, known := range w.known { // also a group without any object left

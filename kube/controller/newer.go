@@ -35,7 +35,7 @@ func (w *groupWriter) hold(groups map[string]*compiledGroup) {
 			o.services, o.changed, o.loses = map[string]*compiled{}, false, false
 		}
 		w.log.Error("a DirectorGroup is left as it is, because a newer version of weir has written what cannot be read of it", "group", name, "error", g.newer)
-		w.tell(name, newer, g.why())
+		w.report(name, newer, g.why())
 	}
 }
 

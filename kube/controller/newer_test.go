@@ -51,7 +51,7 @@ func TestWhatANewerVersionHasWrittenStays(t *testing.T) {
 	}
 	var told []string
 	// It has no client: a write with it ends the test.
-	w := &groupWriter{groups: map[string]*compiledGroup{"edge": read}, log: slog.New(slog.DiscardHandler), tell: func(of, reason, text string) {
+	w := &groupWriter{groups: map[string]*compiledGroup{"edge": read}, log: slog.New(slog.DiscardHandler), report: func(of, reason, text string) {
 		told = append(told, of+" "+reason+": "+text)
 	}}
 	w.hold(w.groups)

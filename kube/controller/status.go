@@ -27,12 +27,12 @@ func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 		}
 	}
 	slices.SortFunc(list, byAge)
-	return each(list, func(w *wish) error { return c.tell(ctx, w) })
+	return each(list, func(w *wish) error { return c.writeServiceStatus(ctx, w) })
 }
 
-// tell writes one status. The watch of Services then reports it, and so the later version of the
+// writeServiceStatus writes one status. The watch of Services then reports it, and so the later version of the
 // Service is looked at.
-func (c *Controller) tell(ctx context.Context, w *wish) error {
+func (c *Controller) writeServiceStatus(ctx context.Context, w *wish) error {
 	changed := w.service.DeepCopy()
 	changed.Status = w.status()
 	_, err := c.core.Services(changed.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})

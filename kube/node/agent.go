@@ -171,9 +171,9 @@ func (n *Node) writeOnce() error {
 	return replace(n.AgentFile, text)
 }
 
-// tellOfAgent tells the controller that the node's agent runs, once it has. Pods of nodes without
+// reportAgent reports to the controller that the node's agent runs, once it has. Pods of nodes without
 // an agent get nothing in the modes that need it.
-func (n *Node) tellOfAgent(ctx context.Context, now time.Time) error {
+func (n *Node) reportAgent(ctx context.Context, now time.Time) error {
 	if n.AgentSocket == "" {
 		return nil
 	}

@@ -83,9 +83,9 @@ func (n *Node) owner(g *v1alpha1.DirectorGroup) *metav1.OwnerReference {
 	return &metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: g.Name, UID: g.UID}
 }
 
-// teller keeps the Lease up to date in the background: a slow API server must not delay what the
-// director forwards. Use newTeller.
-type teller struct {
+// leaseWriter keeps the Lease up to date in the background: a slow API server must not delay what the
+// director forwards. Use newLeaseWriter.
+type leaseWriter struct {
 	lease lease
 	wake  chan struct{}
 	ended chan struct{}
@@ -96,12 +96,12 @@ type teller struct {
 	last error // of the last time
 }
 
-func newTeller(l lease) *teller {
-	return &teller{lease: l, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+func newLeaseWriter(l lease) *leaseWriter {
+	return &leaseWriter{lease: l, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// tell has the content written soon, if it is new or it is time to.
-func (t *teller) tell(of *metav1.OwnerReference, is group.Presence) {
+// report has the content written soon, if it is new or it is time to.
+func (t *leaseWriter) report(of *metav1.OwnerReference, is group.Presence) {
 	t.mu.Lock()
 	t.of, t.is = of, is
 	t.mu.Unlock()
@@ -112,14 +112,14 @@ func (t *teller) tell(of *metav1.OwnerReference, is group.Presence) {
 }
 
 // err returns the error of the last write.
-func (t *teller) err() error {
+func (t *leaseWriter) err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last
 }
 
 // run writes the Lease until the context ends.
-func (t *teller) run(ctx context.Context) {
+func (t *leaseWriter) run(ctx context.Context) {
 	defer close(t.ended)
 	for {
 		select {
@@ -130,15 +130,15 @@ func (t *teller) run(ctx context.Context) {
 		t.mu.Lock()
 		of, is := t.of, t.is
 		t.mu.Unlock()
-		err := t.say(ctx, of, is)
+		err := t.write(ctx, of, is)
 		t.mu.Lock()
 		t.last = err
 		t.mu.Unlock()
 	}
 }
 
-// say writes the Lease now. No other method of the teller may be running.
-func (t *teller) say(ctx context.Context, of *metav1.OwnerReference, is group.Presence) error {
+// write writes the Lease now. No other method of the leaseWriter may be running.
+func (t *leaseWriter) write(ctx context.Context, of *metav1.OwnerReference, is group.Presence) error {
 	ctx, cancel := context.WithTimeout(ctx, group.Renew)
 	defer cancel()
 	return t.lease.renew(ctx, of, is.String(), time.Now())

@@ -58,10 +58,10 @@ type Options struct {
 // Node is the sidecar of one director. Use New.
 type Node struct {
 	Options
-	log      *slog.Logger
-	core     corev1client.CoreV1Interface
-	teller   *teller
-	director director
+	log         *slog.Logger
+	core        corev1client.CoreV1Interface
+	leaseWriter *leaseWriter
+	director    director
 
 	agentLease lease
 	agentRan   time.Time // when it last ran; zero: it was not seen running
@@ -103,7 +103,7 @@ func New(config, nodes *rest.Config, o Options, log *slog.Logger) (*Node, error)
 		o.Node = o.Pod.Name
 	}
 	leases := coordination.Leases(o.Namespace)
-	n := &Node{Options: o, log: log, core: core, teller: newTeller(directorLease(leases, o.Group, o.Node)), agentLease: agentLease(leases, o.Node), elsewhere: config != nodes,
+	n := &Node{Options: o, log: log, core: core, leaseWriter: newLeaseWriter(directorLease(leases, o.Group, o.Node)), agentLease: agentLease(leases, o.Node), elsewhere: config != nodes,
 		director: director{client: api.NewClient(o.Socket), prefix: o.Owner, group: o.Group, log: log},
 		moved:    make(chan struct{}, 1), passwords: map[string]password{}, tunnels: tunnels{}, ports: nodePorts{}, sets: sets{group: o.Group}, forwarding: map[string]time.Time{}}
 	if n.ways = newLooker(n.wake); o.File != "" {
@@ -190,7 +190,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	go n.ways.run(ctx)
 	n.log.Info("following the group", "group", n.Group, "node", n.Node)
-	go n.teller.run(ctx)
+	go n.leaseWriter.run(ctx)
 	ticks := time.NewTicker(again)
 	defer ticks.Stop()
 	for {
@@ -200,7 +200,7 @@ func (n *Node) Run(ctx context.Context) error {
 			time.Sleep(together)
 		case <-ticks.C:
 		case <-ctx.Done():
-			<-n.teller.ended
+			<-n.leaseWriter.ended
 			if n.Pod != nil {
 				return errors.Join(ctx.Err(), n.leaving())
 			}
@@ -262,12 +262,12 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 		}
 		n.hear(ctx, g, &f, now)
 		if g != nil { // else there is no group to tell
-			n.teller.tell(n.owner(g), n.presence(g, &f))
+			n.leaseWriter.report(n.owner(g), n.presence(g, &f))
 		}
-		err = errors.Join(err, n.teller.err())
+		err = errors.Join(err, n.leaseWriter.err())
 	}
 	if n.AgentFile != "" {
-		err = errors.Join(err, n.writeAgent(follow.List[v1alpha1.DirectorGroup](n.group), &f, now), n.tellOfAgent(ctx, now))
+		err = errors.Join(err, n.writeAgent(follow.List[v1alpha1.DirectorGroup](n.group), &f, now), n.reportAgent(ctx, now))
 	}
 	if err == nil {
 		n.said = ""

@@ -80,12 +80,12 @@ func (r *Resolver) lose(n Neighbor) {
 	delete(r.doubts, n)
 	if entry := kernelNeighbor(n); entry != nil && entry.State&usable != 0 {
 		if r.learn(unix.RTM_NEWNEIGH, entry) {
-			r.tell()
+			r.notify()
 		}
 		return
 	}
 	delete(r.macs, n)
-	r.tell()
+	r.notify()
 }
 
 // kernelNeighbor returns the kernel's entry of one neighbor, or nil. It does not read the whole

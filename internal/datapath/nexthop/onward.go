@@ -273,7 +273,7 @@ func (r *Resolver) mendOnward() error {
 		return err
 	}
 	r.oldRoutes = true
-	r.tell()
+	r.notify()
 	return nil
 }
 

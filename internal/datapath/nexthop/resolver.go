@@ -147,7 +147,7 @@ func (r *Resolver) listen() {
 			}
 		}
 		if news {
-			r.tell()
+			r.notify()
 		}
 	}
 }
@@ -157,11 +157,11 @@ func (r *Resolver) tryOnward() {
 	r.mu.Lock()
 	r.onward.failed = nil
 	r.mu.Unlock()
-	r.tell()
+	r.notify()
 }
 
-// tell lets run know that something has changed.
-func (r *Resolver) tell() {
+// notify lets run know that something has changed.
+func (r *Resolver) notify() {
 	select {
 	case r.events <- struct{}{}:
 	default:
@@ -230,7 +230,7 @@ func (r *Resolver) take(kind uint16, data []byte) bool {
 // Refresh has routes and links asked for again, and all backends looked at again.
 func (r *Resolver) Refresh() {
 	r.outdated(false)
-	r.tell()
+	r.notify()
 }
 
 // outdated makes run ask the kernel again; until then the old answers are used.

@@ -247,7 +247,7 @@ func (c *Capture) Run(ctx context.Context, send func([]model.CaptureMessage) err
 		case time.Since(began) > time.Duration(c.wanted.Duration):
 			ended = "duration"
 		}
-		if err := r.tell(batch, ended); err != nil && ctx.Err() == nil {
+		if err := r.deliver(batch, ended); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -264,8 +264,8 @@ type captureRun struct {
 	told time.Time // when the counts were sent last
 }
 
-// tell sends the packets that were read, the counts from time to time, and why the capture ends.
-func (r *captureRun) tell(packets []model.CapturedPacket, ended string) error {
+// deliver sends the packets that were read, the counts from time to time, and why the capture ends.
+func (r *captureRun) deliver(packets []model.CapturedPacket, ended string) error {
 	messages := make([]model.CaptureMessage, 0, len(packets)+1)
 	for i := range packets {
 		messages = append(messages, model.CaptureMessage{Packet: &packets[i]})

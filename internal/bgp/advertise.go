@@ -14,17 +14,17 @@ import (
 // 4724, section 5).
 var errReplaced = errors.New("it has opened another connection")
 
-// advertiser tells one neighbor routes on one connection.
+// advertiser advertises routes to one neighbor on one connection.
 type advertiser struct {
 	*connection
-	begun *want // what the session was opened for
-	peer  *peer
-	told  map[netip.Prefix]string // keys of tellings
-	local netip.Addr
+	begun      *want // what the session was opened for
+	peer       *peer
+	advertised map[netip.Prefix]string // keys of advertisements
+	local      netip.Addr
 }
 
-// tell keeps an established session until one side ends it. It returns why.
-func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) error {
+// advertise advertises routes in an established session until one side ends it. It returns why.
+func (s *session) advertise(ctx context.Context, c *connection, w *want, p *peer) error {
 	t := &advertiser{c, w, p, map[netip.Prefix]string{}, addressOf(c.LocalAddr())}
 	ended := make(chan struct{})
 	defer close(ended)
@@ -72,7 +72,7 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 			err = c.write(patience(), gobgp.NewBGPKeepAliveMessage())
 		case h := <-heard:
 			if err = h.err; err == nil {
-				clear(t.told) // the neighbor asks to be told everything again
+				clear(t.advertised) // the neighbor wants everything advertised again
 				err = t.update(s, false, patience())
 			}
 		}
@@ -80,14 +80,14 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 	return err
 }
 
-// update tells the neighbor what differs from what it knows, and after the first time that it has
-// told all routes (RFC 4724, section 2).
+// update advertises to the neighbor what differs from what it knows, and after the first time sends the end of
+// all routes (RFC 4724, section 2).
 func (t *advertiser) update(s *session, first bool, patience time.Duration) error {
 	w := s.now.Load()
 	if !sameSession(w, t.begun) {
 		return nil // the context has ended
 	}
-	messages := changes(w, t.peer, t.told, advertisements(w, t.peer, t.local))
+	messages := changes(w, t.peer, t.advertised, advertisements(w, t.peer, t.local))
 	if first {
 		for _, f := range t.peer.families {
 			messages = append(messages, gobgp.NewEndOfRib(families[f]))
@@ -99,7 +99,7 @@ func (t *advertiser) update(s *session, first bool, patience time.Duration) erro
 	if err := t.write(patience, messages...); err != nil {
 		return err
 	}
-	s.noteAdvertised(t.told)
+	s.noteAdvertised(t.advertised)
 	return nil
 }
 
