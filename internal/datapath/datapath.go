@@ -58,7 +58,7 @@ type Datapath struct {
 	movements      movements       // of backends' next hops
 	sysctls        map[sysctl]bool // that are to be kept
 	services       map[serviceKey]*service
-	placed         []*service // those of the table, in its order
+	ordered        []*service // those of the table, in its order
 	whole          bool       // the last Set has gone through
 	old            leftovers  // of the process before, until the first Set
 	have           lookups    // that are in the kernel
@@ -79,7 +79,7 @@ type Datapath struct {
 	attached       map[string]*attachment
 	takesReplies   map[string]int // interfaces that full NAT's replies are taken from, by index; 0: not there
 	replaced       []replaced     // by the Set that runs
-	begun          bool           // a table has been placed at least once
+	begun          bool           // the indexes of a table have been assigned at least once
 	holds          bool           // interfaces that do not have the program do not get it
 	written        abi.Settings   // that the kernel has
 	hops           *nexthop.Resolver

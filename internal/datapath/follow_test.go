@@ -155,7 +155,7 @@ func TestEgressStaysForRings(t *testing.T) {
 		t.Fatalf("packets may leave by %v, want wire0 and where the kernel sends to other0", both)
 	}
 	next := tableOf(1, 1, 0)
-	c, err := d.place(&next)
+	c, err := d.assignIndexes(&next)
 	must(t, err)
 	must(t, d.configure(&c, d.have.flags()))
 	if got := egressOf(t, d); !slices.Equal(got, both) {

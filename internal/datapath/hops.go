@@ -100,7 +100,7 @@ func (d *Datapath) Moved(most int) (found []model.MovedNeighbor) {
 	by := map[nexthop.Neighbor]int{} // places in found
 	for _, s := range d.table.Services {
 		of := d.services[keyOf(&s)]
-		if of == nil || !of.placed {
+		if of == nil || !of.assigned {
 			continue
 		}
 		for _, b := range of.order {
@@ -140,7 +140,7 @@ func (d *Datapath) Unreached() map[netip.Addr]bool {
 		return unreached
 	}
 	for _, s := range d.services {
-		if s.placed && s.desired.Segment == (model.Segment{}) && d.lacksWay(s) {
+		if s.assigned && s.desired.Segment == (model.Segment{}) && d.lacksWay(s) {
 			unreached[s.desired.VIP] = true
 		}
 	}
@@ -157,7 +157,7 @@ func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 	}
 	for _, s := range d.table.Services {
 		of := d.services[keyOf(&s)]
-		if of == nil || !of.placed || len(found) == most {
+		if of == nil || !of.assigned || len(found) == most {
 			continue
 		}
 		for _, b := range of.order {

@@ -44,7 +44,7 @@ func TestStaleEntryIsNotAdopted(t *testing.T) {
 	}
 	first := openTest(t, model.Limits{})
 	stale := tableOf(1, 2, 0)
-	_, err := first.place(&stale)
+	_, err := first.assignIndexes(&stale)
 	must(t, err)
 	must(t, first.Close())
 	second := openTest(t, model.Limits{})

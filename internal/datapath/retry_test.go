@@ -96,7 +96,7 @@ func TestSetWithoutRoom(t *testing.T) {
 	}
 }
 
-// failBetween makes Set fail where the first service is placed already, and a later one
+// failBetween makes Set fail where the first service has its index already, and a later one
 // finds no room.
 func failBetween(t *testing.T, d *Datapath, table model.Table) {
 	t.Helper()

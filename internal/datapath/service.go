@@ -35,7 +35,7 @@ type service struct {
 	index    uint32
 	desired  *model.TableService
 	backends map[backendKey]*backend
-	placed   bool       // desired has been, at least once
+	assigned bool       // desired has been, at least once
 	order    []*backend // as in desired
 	distinct int        // backends in order, each counted once
 	changed  bool       // since its ring was switched in

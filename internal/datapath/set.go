@@ -29,7 +29,7 @@ func (d *Datapath) Set(t model.Table) error {
 	}
 	d.table, d.names = t, flowNames{}
 	d.takeInterfaces(t.Interfaces) // next hops are told by them from those of the host's other interfaces
-	c, err := d.place(&d.table)    // everything below writes to indexes
+	c, err := d.assignIndexes(&d.table)    // everything below writes to indexes
 	if err != nil {
 		return err
 	}

@@ -345,7 +345,7 @@ func TestInterrupted(t *testing.T) {
 			killed := openVersion(whole, other)
 			links := killed.findInterfaces(table.Interfaces)
 			killed.table = table
-			want, err := killed.place(&killed.table)
+			want, err := killed.assignIndexes(&killed.table)
 			must(t, err)
 			must(t, killed.switchRings(want.changed))
 			must(t, at.upTo(killed, table.Interfaces, links))

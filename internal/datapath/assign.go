@@ -25,18 +25,18 @@ func (c *change) touched() []*service {
 	return c.all
 }
 
-// place gives every service and backend its index: the one that it has, the one that an earlier
+// assignIndexes gives every service and backend its index: the one that it has, the one that an earlier
 // process gave it, or a free one.
-func (d *Datapath) place(t *model.Table) (change, error) {
+func (d *Datapath) assignIndexes(t *model.Table) (change, error) {
 	c := change{all: make([]*service, 0, len(t.Services)), replied: map[*service]lookups{}, whole: d.whole}
 	d.whole = false // until this one has succeeded
 	known := len(d.services)
 	for i := range t.Services {
 		var before *service
-		if i < len(d.placed) {
-			before = d.placed[i]
+		if i < len(d.ordered) {
+			before = d.ordered[i]
 		}
-		s, err := d.placeService(&c, &t.Services[i], before)
+		s, err := d.assignService(&c, &t.Services[i], before)
 		if err != nil {
 			return c, fmt.Errorf("service %s: %w", t.Services[i].Name, err)
 		}
@@ -46,12 +46,12 @@ func (d *Datapath) place(t *model.Table) (change, error) {
 		}
 	}
 	c.came = len(d.services) > known
-	d.placed = c.all
+	d.ordered = c.all
 	return c, nil
 }
 
-// placeService is quick if the service is at the same place of the table as before.
-func (d *Datapath) placeService(c *change, desired *model.TableService, before *service) (*service, error) {
+// assignService is quick if the service is at the same place of the table as before.
+func (d *Datapath) assignService(c *change, desired *model.TableService, before *service) (*service, error) {
 	key := keyOf(desired)
 	s := before
 	if s == nil || s.key != key {
@@ -78,23 +78,23 @@ func (d *Datapath) placeService(c *change, desired *model.TableService, before *
 		}
 		d.services[key] = s
 	}
-	if s.placed && sameService(s.desired, desired) {
+	if s.assigned && sameService(s.desired, desired) {
 		s.desired = desired
 		return s, nil
 	}
 	order := make([]*backend, 0, len(desired.Backends))
 	for _, b := range desired.Backends {
-		placed, err := d.placeBackend(s, desired, b)
+		assigned, err := d.assignBackend(s, desired, b)
 		if err != nil {
 			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
 		}
-		order = append(order, placed)
+		order = append(order, assigned)
 	}
 	// Not before every backend has its index: until then the service stays as it was.
 	if l := repliesOf(s); l.haveReplies() {
 		c.replied[s] = l
 	}
-	s.desired, s.order, s.placed, s.changed = desired, order, true, true
+	s.desired, s.order, s.assigned, s.changed = desired, order, true, true
 	s.distinct, s.tunnels = 0, tunnelsTo(desired.Backends)
 	for i, b := range s.order {
 		b.desired = desired.Backends[i]
@@ -116,7 +116,7 @@ func (d *Datapath) placeService(c *change, desired *model.TableService, before *
 	return s, nil
 }
 
-func (d *Datapath) placeBackend(s *service, of *model.TableService, desired model.TableBackend) (*backend, error) {
+func (d *Datapath) assignBackend(s *service, of *model.TableService, desired model.TableBackend) (*backend, error) {
 	key := backendKey{desired.Address, desired.Port, desired.SNAT}
 	b := s.backends[key]
 	if b == nil {
