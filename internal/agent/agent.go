@@ -259,7 +259,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		releaseVIPs(p.vips),
 		a.links.detachOthers(uplinks),
 		t.prune(&a.objects.bpfMaps, a.former),
-		a.takeOver(),
+		a.retireOthers(),
 		a.agePods(),
 		a.countDatagrams())
 }

@@ -40,7 +40,7 @@ type pins struct {
 // pins elsewhere is no error: see pins.other.
 func openPins(pin string) (*pins, error) {
 	p := &pins{root: filepath.Join(pin, "agent")}
-	err := p.take()
+	err := p.acquire()
 	if err != nil && !errors.Is(err, ErrRunning) {
 		return nil, err
 	}
@@ -55,16 +55,16 @@ func openPins(pin string) (*pins, error) {
 // system of its own: the VIPs on lo and the programs at the interfaces are the namespace's. An agent
 // works without the lock: its part of the host tells of that.
 func lockNamespace() (lock *nslock.Lock, other error) {
-	lock, err := nslock.Take("agent")
+	lock, err := nslock.Acquire("agent")
 	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
 		other = fmt.Errorf("%w: %w, perhaps with a --bpffs of its own: it has the VIPs on lo and the programs at the interfaces: end that process, or let it do the work", ErrRunning, held)
 	}
 	return lock, other
 }
 
-// take makes the directory and locks it, unless that is done and it is still in place: two agents
+// acquire makes the directory and locks it, unless that is done and it is still in place: two agents
 // would undo each other's work.
-func (p *pins) take() error {
+func (p *pins) acquire() error {
 	if p.inPlace() {
 		return nil
 	}
@@ -188,10 +188,10 @@ func (k *kernel) close() error {
 	return errors.Join(k.links.close(), k.objects.Close(), k.memory.close(), k.pins.close())
 }
 
-// takeOver ends what other versions pinned. Links hold on to the maps of their programs, so this is
+// retireOthers ends what other versions pinned. Links hold on to the maps of their programs, so this is
 // safe once all links run the new ones.
-func (k *kernel) takeOver() error {
-	return errors.Join(k.memory.takeOver(), forgetOtherFormats(k.pins.state()), removeOthers(k.pins.maps("*"), k.pins.maps(k.version)))
+func (k *kernel) retireOthers() error {
+	return errors.Join(k.memory.retireOthers(), forgetOtherFormats(k.pins.state()), removeOthers(k.pins.maps("*"), k.pins.maps(k.version)))
 }
 
 // pinned returns the maps that are to be pinned, by the paths of their pins.
@@ -218,7 +218,7 @@ func (k *kernel) pinned() map[string]*ebpf.Map {
 
 // pinAllAgain pins everything that has lost its pin.
 func (k *kernel) pinAllAgain() error {
-	if err := k.pins.take(); err != nil {
+	if err := k.pins.acquire(); err != nil {
 		return err
 	}
 	var errs []error

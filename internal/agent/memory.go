@@ -104,13 +104,13 @@ func (m *memory) giveUp() error {
 	return err
 }
 
-// takeOver ends the memories of earlier settings and versions, whose programs no longer run.
-func (m *memory) takeOver() error {
+// retireOthers ends the memories of earlier settings and versions, whose programs no longer run.
+func (m *memory) retireOthers() error {
 	return errors.Join(
-		m.flows.sustained.takeOver(m.dir, flowsName),
-		m.flows.begun.takeOver(m.dir, freshName),
+		m.flows.sustained.retireOthers(m.dir, flowsName),
+		m.flows.begun.retireOthers(m.dir, freshName),
 		removeOthers(filepath.Join(m.dir, podDirectories+"*"), m.pods.dir),
-		m.reasonCounts.takeOver())
+		m.reasonCounts.retireOthers())
 }
 
 // The maps of UDP flows whose datagrams this host has kept: those that are sustained
@@ -171,9 +171,9 @@ func sizedPath(dir, name string) string {
 	return filepath.Join(dir, strings.ReplaceAll(name, "_", "-")+"-")
 }
 
-// takeOver ends the maps of other sizes and formats. What their programs have noted since the first
+// retireOthers ends the maps of other sizes and formats. What their programs have noted since the first
 // copy is copied, too.
-func (s sharedMap) takeOver(dir, name string) error {
+func (s sharedMap) retireOthers(dir, name string) error {
 	if s.Map != nil {
 		if err := s.copyOthers(); err != nil {
 			return err
@@ -277,9 +277,9 @@ func (r *reasonMemory) counted(reason uint32) (sum bpfCounter, err error) {
 	return sum, err
 }
 
-// takeOver ends the maps of earlier versions, whose programs no longer run. Their pins go first, so
+// retireOthers ends the maps of earlier versions, whose programs no longer run. Their pins go first, so
 // that no count is carried over twice.
-func (r *reasonMemory) takeOver() error {
+func (r *reasonMemory) retireOthers() error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return fmt.Errorf("count CPUs: %w", err)

@@ -104,7 +104,7 @@ func newRedirectTables(list []redirect, known map[redirectHostEndpoint]uint32, l
 	free := newIndexes(limit, maps.Values(known))
 	for i := range list {
 		index, found := known[redirectEndpoint(list[i].vip)]
-		if !found && !free.take(&index) {
+		if !found && !free.allocate(&index) {
 			return redirectTables{}, fmt.Errorf("service %s: a host can be redirected from %d VIPs", list[i].name, limit-1)
 		}
 		t.add(&list[i], index)

@@ -70,7 +70,7 @@ func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostR
 	}
 	for _, s := range p.services {
 		index := current(s, endpoints, ranges)
-		if (index == noService || t.has(index)) && !free.take(&index) {
+		if (index == noService || t.has(index)) && !free.allocate(&index) {
 			return tables{}, fmt.Errorf("service %s: a host can have %d services and VIPs", s.describe(), limit-1)
 		}
 		t.add(s, index, flags)
@@ -97,8 +97,8 @@ func newIndexes(limit uint32, known ...iter.Seq[uint32]) *indexes {
 	return i
 }
 
-// take sets an index to a free one; false: there is none.
-func (i *indexes) take(index *uint32) bool {
+// allocate sets an index to a free one; false: there is none.
+func (i *indexes) allocate(index *uint32) bool {
 	for i.used[i.next] {
 		i.next++
 	}

@@ -236,7 +236,7 @@ func detached(index int) func(upkeep.Change) bool {
 // pin in a directory that another agent has taken meanwhile, which would take the programs for its
 // own.
 func (a *Agent) attachAgain(i int, u uplink) error {
-	if err := a.pins.take(); err != nil {
+	if err := a.pins.acquire(); err != nil {
 		return err
 	}
 	at, err := a.attacher().attach(u)

@@ -61,7 +61,7 @@ func (d *Datapath) assignService(c *change, desired *model.TableService, before 
 		index, found := d.old.services[key]
 		if !found {
 			var err error
-			if index, err = d.serviceIndexes.take(); err != nil {
+			if index, err = d.serviceIndexes.allocate(); err != nil {
 				return nil, err
 			}
 			d.kernel.records.addService(index, key)
@@ -123,7 +123,7 @@ func (d *Datapath) assignBackend(s *service, of *model.TableService, desired mod
 		index, found := d.old.backends[s.index][key]
 		if !found {
 			var err error
-			if index, err = d.backendIndexes.take(); err != nil {
+			if index, err = d.backendIndexes.allocate(); err != nil {
 				return nil, err
 			}
 			if d.entries.used(index) {

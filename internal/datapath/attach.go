@@ -114,7 +114,7 @@ func (d *Datapath) Admit() error {
 	if !d.begun {
 		return nil
 	}
-	d.takeInterfaces(d.table.Interfaces)
+	d.lookUpInterfaces(d.table.Interfaces)
 	return d.switchPrograms(d.table.Interfaces, d.links, d.have.haveReplies())
 }
 

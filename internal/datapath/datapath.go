@@ -136,14 +136,14 @@ func Open(options Options) (*Datapath, error) {
 		holds:          options.Hold,
 	}
 	d.captures = d.newCaptures()
-	if err := d.takeOver(); err != nil {
+	if err := d.adoptPinned(); err != nil {
 		return nil, errors.Join(err, d.unmap(), kernel.close())
 	}
 	return d, nil
 }
 
-// takeOver adopts what an earlier process left pinned, if there was one.
-func (d *Datapath) takeOver() (err error) {
+// adoptPinned adopts what an earlier process left pinned, if there was one.
+func (d *Datapath) adoptPinned() (err error) {
 	if d.entries.Memory, err = bpfload.Map[abi.Backend](d.kernel.Backends); err != nil {
 		return err
 	}

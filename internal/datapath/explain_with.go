@@ -150,7 +150,7 @@ func (m *imagined) add(d *Datapath, interfaces []string, desired *model.TableSer
 	was := d.services[s.key]
 	if was == nil {
 		was = &service{}
-		if s.index, err = services.take(); err != nil {
+		if s.index, err = services.allocate(); err != nil {
 			return err
 		}
 	} else {
@@ -169,7 +169,7 @@ func (m *imagined) add(d *Datapath, interfaces []string, desired *model.TableSer
 			placed.index = old.index
 			entry.Epoch = d.entries.Entries[old.index].Epoch
 		} else {
-			if placed.index, err = backends.take(); err != nil {
+			if placed.index, err = backends.allocate(); err != nil {
 				return err
 			}
 			entry.Epoch = d.entries.nextEpoch(placed.index)

@@ -42,8 +42,8 @@ func (x *indexes) occupy(taken []uint32) {
 	}
 }
 
-// take returns an index that nothing in the kernel refers to.
-func (x *indexes) take() (uint32, error) {
+// allocate returns an index that nothing in the kernel refers to.
+func (x *indexes) allocate() (uint32, error) {
 	x.wake()
 	if n := len(x.free); n > 0 {
 		i := x.free[n-1]
@@ -58,7 +58,7 @@ func (x *indexes) take() (uint32, error) {
 	}
 	if len(x.resting) > 0 {
 		time.Sleep(rest - x.now().Sub(x.resting[0].since))
-		return x.take()
+		return x.allocate()
 	}
 	return 0, errNoIndex
 }

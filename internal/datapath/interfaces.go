@@ -56,8 +56,8 @@ func (d *Datapath) attachedIndex(name string) int {
 	return index
 }
 
-// takeInterfaces looks the interfaces of the table up again.
-func (d *Datapath) takeInterfaces(names []string) {
+// lookUpInterfaces looks the interfaces of the table up again.
+func (d *Datapath) lookUpInterfaces(names []string) {
 	d.links = d.findInterfaces(names)
 	d.own = nexthop.NamesOf(names, d.links)
 	d.hops.NameInterfaces(names, d.links)

@@ -228,7 +228,7 @@ func lockPins(pin string) (*os.File, error) {
 // named by it.
 func lockNamespace(pin string) (*nslock.Lock, error) {
 	name, _ := checks.Names(pin)
-	lock, err := nslock.Take("director-" + name)
+	lock, err := nslock.Acquire("director-" + name)
 	if held := (*nslock.HeldError)(nil); errors.As(err, &held) && !held.Foreign() {
 		return lock, fmt.Errorf("%w: %w, by which one director works with pin directory %s, also where that was removed or is on another BPF file system: end that process, or name another directory in --bpffs", ErrRunning, held, pin)
 	}

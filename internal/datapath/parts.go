@@ -159,7 +159,7 @@ func (d *Datapath) attachAgain(name string) error {
 		a.close()
 		delete(d.attached, name)
 	}
-	d.takeInterfaces(d.table.Interfaces)
+	d.lookUpInterfaces(d.table.Interfaces)
 	if _, err := d.attachTo(name, link); err != nil {
 		return fmt.Errorf("attach: %w", err)
 	}

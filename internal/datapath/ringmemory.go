@@ -94,8 +94,8 @@ func (m *ringMemory) occupy(services []uint32) {
 	}
 }
 
-// take returns lines that no packet reads.
-func (m *ringMemory) take(lines uint32) (run, error) {
+// allocate returns lines that no packet reads.
+func (m *ringMemory) allocate(lines uint32) (run, error) {
 	for {
 		m.wake()
 		for i, f := range m.free {

@@ -38,7 +38,7 @@ func TestLinesBelongToOneRing(t *testing.T) {
 				continue
 			}
 			var err error
-			if next, err = m.take(size); err != nil {
+			if next, err = m.allocate(size); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -96,13 +96,13 @@ func checkLines(t *testing.T, m *ringMemory, have []run, lines uint32) {
 // after the rest when something does.
 func TestLinesRunOut(t *testing.T) {
 	m := runsOf(10, 2)
-	first, err := m.take(6)
+	first, err := m.allocate(6)
 	must(t, err)
-	if _, err := m.take(5); !errors.Is(err, errNoLines) {
+	if _, err := m.allocate(5); !errors.Is(err, errNoLines) {
 		t.Errorf("error is %v, want %v", err, errNoLines)
 	}
 	m.switchTo(0, first, run{})
-	if second, err := m.take(10); err != nil || second != (run{1, 10}) {
+	if second, err := m.allocate(10); err != nil || second != (run{1, 10}) {
 		t.Errorf("took %v, %v; want all ten lines when they have rested", second, err)
 	}
 }

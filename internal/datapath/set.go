@@ -28,8 +28,8 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.table, d.names = t, flowNames{}
-	d.takeInterfaces(t.Interfaces) // next hops are told by them from those of the host's other interfaces
-	c, err := d.assignIndexes(&d.table)    // everything below writes to indexes
+	d.lookUpInterfaces(t.Interfaces)    // next hops are told by them from those of the host's other interfaces
+	c, err := d.assignIndexes(&d.table) // everything below writes to indexes
 	if err != nil {
 		return err
 	}
@@ -93,11 +93,11 @@ func (d *Datapath) Set(t model.Table) error {
 
 // checkLimits refuses a table that the maps have no room for. The error names the limit.
 func (d *Datapath) checkLimits(t *model.Table) error {
-	taken := model.Taken{SourceRanges: uint64(len(t.KernelSources))}
+	usage := model.Usage{SourceRanges: uint64(len(t.KernelSources))}
 	for i := range t.Services {
-		taken.Add(TakesOf(&t.Services[i]))
+		usage.Add(UsageOf(&t.Services[i]))
 	}
-	exceeded := d.options.Limits.Refuse(taken)
+	exceeded := d.options.Limits.Refuse(usage)
 	switch {
 	case len(exceeded) == 0:
 		return nil
@@ -142,7 +142,7 @@ func (d *Datapath) hopsChanged() {
 	if d.closed() || !d.begun {
 		return
 	}
-	d.takeInterfaces(d.table.Interfaces)
+	d.lookUpInterfaces(d.table.Interfaces)
 	services := d.inOrder()
 	all := change{all: services, changed: services}
 	// Before the backends: a packet that follows the new way must find its
@@ -219,7 +219,7 @@ func (d *Datapath) switchRings(want []*service) error {
 			}
 		}
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
-			next, err := d.rings.take(uint32(len(image) / abi.LineSize))
+			next, err := d.rings.allocate(uint32(len(image) / abi.LineSize))
 			if err != nil {
 				return fmt.Errorf("service %s: %w", s.desired.Name, err)
 			}

@@ -198,11 +198,11 @@ func (c Counted) Since(before Counted) map[model.ServiceID]map[netip.AddrPort]mo
 	return rates
 }
 
-// Taken returns what the services that are in the kernel take.
-func (d *Datapath) Taken() model.Taken {
+// Usage returns what the services that are in the kernel use.
+func (d *Datapath) Usage() model.Usage {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var t model.Taken
+	var t model.Usage
 	for i := range d.table.Services {
 		if s := d.services[keyOf(&d.table.Services[i])]; s != nil {
 			t.Services++
@@ -214,7 +214,7 @@ func (d *Datapath) Taken() model.Taken {
 	return t
 }
 
-// TakesOf returns what a service takes.
-func TakesOf(s *model.TableService) model.Taken {
-	return model.Taken{Services: 1, Backends: uint64(len(s.Backends)), RingMemory: ringBytes(s), SourceRanges: uint64(len(s.SourceRanges))}
+// UsageOf returns what a service uses.
+func UsageOf(s *model.TableService) model.Usage {
+	return model.Usage{Services: 1, Backends: uint64(len(s.Backends)), RingMemory: ringBytes(s), SourceRanges: uint64(len(s.SourceRanges))}
 }

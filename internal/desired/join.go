@@ -149,7 +149,7 @@ func serviceIndex(path string) (i int, is bool) {
 func receivers(services []model.Service, owners []string, limit string) string {
 	of := map[string]uint64{}
 	for i, owner := range owners {
-		of[owner] += model.TakenBy(services[i : i+1]).Of(limit)
+		of[owner] += model.UsageOf(services[i : i+1]).Of(limit)
 	}
 	names := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
 	var list []string

@@ -229,11 +229,11 @@ type OwnerLimits struct {
 	SourceRanges uint32 `json:"source-ranges,omitempty"`
 }
 
-// Taken is how much of a director's limits services take.
-type Taken struct{ Services, Backends, RingMemory, SourceRanges uint64 }
+// Usage is how much of a director's limits services use.
+type Usage struct{ Services, Backends, RingMemory, SourceRanges uint64 }
 
-// TakenBy counts what services take.
-func TakenBy(services []Service) (t Taken) {
+// UsageOf counts what services use.
+func UsageOf(services []Service) (t Usage) {
 	t.Services, t.RingMemory = uint64(len(services)), Config{Services: services}.RingMemory()
 	for i := range services {
 		t.Backends += uint64(len(services[i].Backends))
@@ -242,27 +242,27 @@ func TakenBy(services []Service) (t Taken) {
 	return t
 }
 
-// Add adds what others take.
-func (t *Taken) Add(more Taken) {
+// Add adds what others use.
+func (t *Usage) Add(more Usage) {
 	t.Services += more.Services
 	t.Backends += more.Backends
 	t.RingMemory += more.RingMemory
 	t.SourceRanges += more.SourceRanges
 }
 
-// Of returns how much is taken of the limit of this name, as director.limits has it.
-func (t Taken) Of(limit string) uint64 {
+// Of returns how much is used of the limit of this name, as director.limits has it.
+func (t Usage) Of(limit string) uint64 {
 	return map[string]uint64{"services": t.Services, "backends": t.Backends, "ring-memory": t.RingMemory, "source-ranges": t.SourceRanges}[limit]
 }
 
 // Refuse says how an owner's services exceed the limits of its set, or nothing.
 func (l OwnerLimits) Refuse(services []Service) string {
-	taken := TakenBy(services)
+	usage := UsageOf(services)
 	for _, one := range []struct {
 		name string
 		most uint64
 	}{{"services", uint64(l.Services)}, {"backends", uint64(l.Backends)}, {"ring-memory", l.RingMemory}, {"source-ranges", uint64(l.SourceRanges)}} {
-		if got := taken.Of(one.name); one.most > 0 && got > one.most {
+		if got := usage.Of(one.name); one.most > 0 && got > one.most {
 			return fmt.Sprintf("owner %q may have %d %s by director.owners, and this set has %d", l.Owner, one.most, one.name, got)
 		}
 	}
@@ -301,7 +301,7 @@ func (c Config) RingMemory() uint64 {
 }
 
 // Refuse returns which limits are exceeded, and by how much.
-func (l Limits) Refuse(t Taken) (errs FieldErrors) {
+func (l Limits) Refuse(t Usage) (errs FieldErrors) {
 	for _, one := range []struct {
 		name       string
 		most       uint64
@@ -321,7 +321,7 @@ func (l Limits) Refuse(t Taken) (errs FieldErrors) {
 
 // limits checks that the services fit in the memory that the director may take.
 func (v *validation) limits() {
-	taken := TakenBy(v.config.Services)
-	taken.SourceRanges += uint64(len(v.config.Director.KernelSources))
-	v.errs = append(v.errs, v.config.Director.Limits.Refuse(taken)...)
+	usage := UsageOf(v.config.Services)
+	usage.SourceRanges += uint64(len(v.config.Director.KernelSources))
+	v.errs = append(v.errs, v.config.Director.Limits.Refuse(usage)...)
 }

@@ -41,14 +41,14 @@ const (
 // errSilent says that another process has the name and takes no connection.
 var errSilent = errors.New("the process that has the name does not answer")
 
-// Take takes the lock of that name in the network namespace of the calling thread. If another process
-// has it, the error is a *HeldError. A lock that could not be taken is returned, too: see Part.
-func Take(name string) (*Lock, error) {
-	return take(name, func() { time.Sleep(pause) })
+// Acquire acquires the lock of that name in the network namespace of the calling thread. If another process
+// has it, the error is a *HeldError. A lock that could not be acquired is returned, too: see Part.
+func Acquire(name string) (*Lock, error) {
+	return acquire(name, func() { time.Sleep(pause) })
 }
 
-// take waits between two attempts by a function.
-func take(name string, wait func()) (*Lock, error) {
+// acquire waits between two attempts by a function.
+func acquire(name string, wait func()) (*Lock, error) {
 	l := &Lock{address: &net.UnixAddr{Net: "unix", Name: "@weir/" + name}}
 	for range attempts {
 		err := l.try()
@@ -61,7 +61,7 @@ func take(name string, wait func()) (*Lock, error) {
 	return l, l.silent
 }
 
-// try takes the lock if no process has it.
+// try acquires the lock if no process has it.
 func (l *Lock) try() error {
 	socket, err := net.ListenUnix("unix", l.address)
 	if err == nil {
@@ -79,7 +79,7 @@ func (l *Lock) try() error {
 	return err
 }
 
-// again tries once more to take a lock that could not be taken.
+// again tries once more to acquire a lock that could not be acquired.
 func (l *Lock) again() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *Lock) again() error {
 	return l.silent
 }
 
-// Part is the part of the host that the lock is: one that could not be taken is tried again. Its
+// Part is the part of the host that the lock is: one that could not be acquired is tried again. Its
 // looks are made in the network namespace of the lock.
 func (l *Lock) Part() upkeep.Part {
 	return upkeep.Part{Name: upkeep.Lock, Look: func() ([]upkeep.Difference, error) {

@@ -21,7 +21,7 @@ const taken = "taken"
 
 func TestMain(m *testing.M) {
 	if os.Getenv("WEIR_NSLOCK_TEST") != "" { // the other process: it holds the lock until it is killed
-		if _, err := Take("test"); err != nil {
+		if _, err := Acquire("test"); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -81,7 +81,7 @@ func heldOn(t *testing.T, h *netlab.Host) *HeldError {
 	t.Helper()
 	held := &HeldError{}
 	err := h.Do(func() error {
-		l, err := Take("test")
+		l, err := Acquire("test")
 		if !errors.As(err, &held) {
 			return fmt.Errorf("the lock is taken: %w", errors.Join(err, l.Close()))
 		}
@@ -111,12 +111,12 @@ func TestOneProcessOfANamespace(t *testing.T) {
 		}
 	}
 	free := func() error {
-		l, err := Take("test")
+		l, err := Acquire("test")
 		return errors.Join(err, l.Close(), l.Close())
 	}
 	do(there, free)
 	do(here, func() error {
-		l, err := Take("another name")
+		l, err := Acquire("another name")
 		return errors.Join(err, l.Close())
 	})
 	ends(t, other)
@@ -159,7 +159,7 @@ func TestLockIsTakenLater(t *testing.T) {
 	here := netlab.ForTest(t).Host("here")
 	other := holds(t, here, syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}})
 	err := here.Do(func() error {
-		l, err := Take("test")
+		l, err := Acquire("test")
 		if err == nil {
 			return errors.New("it is taken")
 		}
@@ -203,13 +203,13 @@ func TestHolderThatDoesNotListen(t *testing.T) {
 		if err := unix.Bind(socket, &unix.SockaddrUnix{Name: "@weir/test"}); err != nil {
 			return err
 		}
-		_, err = take("test", func() {})
+		_, err = acquire("test", func() {})
 		var held *HeldError
 		if !errors.As(err, &held) || held.Process != os.Getpid() || held.Command == "" || held.Foreign() {
 			t.Errorf("the lock is taken, or its holder is another than %d: %v", os.Getpid(), err)
 		}
 		ends := sync.OnceFunc(func() { _ = unix.Close(socket) })
-		l, err := take("test", ends)
+		l, err := acquire("test", ends)
 		return errors.Join(err, l.Close())
 	})
 	if err != nil {

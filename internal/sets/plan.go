@@ -111,20 +111,20 @@ func (s *Sets) observe(ctx context.Context, services []desired.PlannedService, m
 
 // limitsOf says how much of this director's limits the change takes.
 func (s *Sets) limitsOf(services []desired.PlannedService) []model.PlannedLimit {
-	before := s.kernel.Taken()
+	before := s.kernel.Usage()
 	after, peak := before, before
 	for i := range services {
 		if s := services[i].Shift.Before; s != nil {
-			takes := datapath.TakesOf(s)
-			after.Services -= min(after.Services, takes.Services)
-			after.Backends -= min(after.Backends, takes.Backends)
-			after.RingMemory -= min(after.RingMemory, takes.RingMemory)
-			after.SourceRanges -= min(after.SourceRanges, takes.SourceRanges)
+			usage := datapath.UsageOf(s)
+			after.Services -= min(after.Services, usage.Services)
+			after.Backends -= min(after.Backends, usage.Backends)
+			after.RingMemory -= min(after.RingMemory, usage.RingMemory)
+			after.SourceRanges -= min(after.SourceRanges, usage.SourceRanges)
 		}
 		if s := services[i].Shift.After; s != nil {
-			takes := datapath.TakesOf(s)
-			after.Add(takes)
-			peak.RingMemory += takes.RingMemory
+			usage := datapath.UsageOf(s)
+			after.Add(usage)
+			peak.RingMemory += usage.RingMemory
 		}
 	}
 	limit := func(name string, before, after, peak, most uint64) model.PlannedLimit {

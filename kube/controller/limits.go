@@ -57,7 +57,7 @@ func (t takes) within(o takes) bool {
 }
 
 func takesOf(services []model.Service) takes {
-	t := model.TakenBy(services)
+	t := model.UsageOf(services)
 	return takes{t.Services, t.Backends, t.SourceRanges, t.RingMemory}
 }
 
