@@ -52,6 +52,7 @@ type gate struct {
 	last *model.Announcement // nil: there was none
 	told bool                // it was passed on, once
 	was  bool                // open, when it was passed on last
+	held bool                // VIPs were held back since the gate was open last
 }
 
 // Set is the engine's way to all announcers. Before the first announcement, none is withdrawn: routers
@@ -88,7 +89,9 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 	if open != g.was {
 		g.pass(open)
 	}
-	if open || len(g.last.Routes) == 0 && len(g.last.VIPs) == 0 {
+	// That nothing is left to announce, because no backend is healthy, does not end it.
+	g.held = !open && (g.held || len(g.last.Routes) > 0 || len(g.last.VIPs) > 0)
+	if !g.held {
 		return nil, nil
 	}
 	return []upkeep.Difference{{What: "all", Found: "are not announced, because no interface has the director's program"}}, nil

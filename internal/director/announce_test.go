@@ -1,11 +1,14 @@
 package director
 
 import (
+	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
 	"testing"
 	"time"
+
+	"weir.io/weir/internal/model"
 )
 
 // The signal that begins the grace period does not end it, in whatever order it reaches those that
@@ -40,5 +43,37 @@ func TestSecondSignalEndsTheGracePeriod(t *testing.T) {
 			t.Fatal("the second signal does not end the grace period")
 		}
 		release()
+	}
+}
+
+// VIPs that are held back because no interface has the program are listed until one has it, also when
+// their backends fail meanwhile, so that there is nothing to announce.
+func TestHeldBackUntilAProgramIsThere(t *testing.T) {
+	open := false
+	g := &gate{open: func() bool { return open }}
+	look := func() int {
+		t.Helper()
+		found, err := g.look()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found)
+	}
+	for _, step := range []struct {
+		what string
+		now  model.Announcement
+		open bool
+		want int
+	}{
+		{"nothing is to be announced", model.Announcement{}, false, 0},
+		{"a VIP is", model.Announcement{VIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, false, 1},
+		{"its backends fail", model.Announcement{}, false, 1},
+		{"the program is there", model.Announcement{}, true, 0},
+		{"it is away again", model.Announcement{}, false, 0},
+	} {
+		open, g.last, g.was = step.open, &step.now, step.open
+		if got := look(); got != step.want {
+			t.Errorf("%s: %d differences, want %d", step.what, got, step.want)
+		}
 	}
 }
