@@ -217,7 +217,10 @@ func TestDrainBackends(t *testing.T) {
 		{"10.0.0.2 --service web-service", head + "web web-service 10.0.0.2 active draining"},
 		{"10.0.0.2", head + "cli cli-service 10.0.0.2 active draining file mine 10.0.0.2 active draining (beside the file, until weir undrain) web web-service 10.0.0.2 draining draining"},
 		{"10.0.0.2 --owner cli --undo", head + "cli cli-service 10.0.0.2 draining active"},
-		{"10.0.0.9", `weir: no set has a backend "10.0.0.9"`},
+		{"10.0.0.9", `weir: no service has a backend "10.0.0.9"`},
+		{"mine", `weir: no service has a backend "mine": "mine" is a service, with mine/10.0.0.2`},
+		{"mine/10.0.0.9", `weir: service "mine" has no backend "10.0.0.9"; it has mine/10.0.0.2`},
+		{"nothing/10.0.0.2", `weir: there is no service "nothing"`},
 		{"mine/10.0.0.2 --undo", head + "file mine 10.0.0.2 draining active"},
 		{"mine/10.0.0.2 --service web", `weir: mine/10.0.0.2 names service "mine", and --service "web"`},
 	} {

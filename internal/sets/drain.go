@@ -31,13 +31,36 @@ func (s *Sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 	}
 	switch {
 	case len(all) == 0:
-		return nil, api.NewProblem(http.StatusNotFound, fmt.Sprintf("no set has a backend %q%s", d.Backend, ofService(d.Service)),
+		return nil, api.NewProblem(http.StatusNotFound, noBackend(state, owners, d),
 			api.FieldProblem{Field: "backend", Detail: "there is none of this name or address"})
 	case !slices.ContainsFunc(all, func(d api.Drained) bool { return !d.Fixed }):
 		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s cannot be changed here: %s", d.Backend, ofService(d.Service), WhyFixed(all[0].Owner)),
 			api.FieldProblem{Field: "backend", Detail: WhyFixed(all[0].Owner)})
 	}
 	return all, nil
+}
+
+// noBackend says that there is no such backend, and which there are in the service that is meant.
+func noBackend(state store.State, owners []string, d api.Drain) string {
+	text := fmt.Sprintf("no service has a backend %q", d.Backend)
+	if d.Service != "" {
+		text = fmt.Sprintf("there is no service %q", d.Service)
+	}
+	for _, owner := range owners {
+		for _, service := range state.Sets[owner].Services() {
+			var names []string
+			for _, b := range service.Backends {
+				names = append(names, service.Name+"/"+b.Name)
+			}
+			switch {
+			case service.Name == d.Service:
+				return fmt.Sprintf("service %q has no backend %q; it has %s", d.Service, d.Backend, model.Some(names))
+			case d.Service == "" && service.Name == d.Backend:
+				return fmt.Sprintf("%s: %q is a service, with %s", text, d.Backend, model.Some(names))
+			}
+		}
+	}
+	return text
 }
 
 // WhyFixed says why the state of an owner's backend cannot change.
