@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +50,7 @@ func newDraining(verb, short, long string, state model.BackendState) *cobra.Comm
 		}
 		drained, err := client.Drain(ctx, d)
 		sayUnkept(cmd.ErrOrStderr(), drained)
+		sayLast(cmd.ErrOrStderr(), drained)
 		return drained, err
 	}, drainedTable)
 	cmd.Flags().StringVar(&d.Service, "service", "", "of this `service` alone")
@@ -73,6 +75,17 @@ func drainedTable(t *table, drained []api.Drained) {
 			state += " (beside the file, until weir undrain)"
 		}
 		t.row(d.Owner, d.Service, d.Backend, d.Before, state)
+	}
+}
+
+// sayLast says of which services the last active backend was drained.
+func sayLast(w io.Writer, drained []api.Drained) {
+	var of []string
+	for i := range drained {
+		if d := &drained[i]; d.Last && !slices.Contains(of, d.Service) {
+			of = append(of, d.Service)
+			fmt.Fprintf(w, "weir: service %s has no active backend any more: those that were the last go on getting its new connections\n", d.Service)
+		}
 	}
 }
 

@@ -213,9 +213,12 @@ func TestDrainBackends(t *testing.T) {
 		return s["mine"] == model.Active && s["cli-service"] == model.Active && s["web-service"] == model.Active
 	})
 	const head = "OWNER SERVICE BACKEND BEFORE STATE "
+	last := func(service string) string {
+		return "weir: service " + service + " has no active backend any more: those that were the last go on getting its new connections "
+	}
 	for _, test := range []struct{ args, want string }{
-		{"10.0.0.2 --service web-service", head + "web web-service 10.0.0.2 active draining"},
-		{"10.0.0.2", head + "cli cli-service 10.0.0.2 active draining file mine 10.0.0.2 active draining (beside the file, until weir undrain) web web-service 10.0.0.2 draining draining"},
+		{"10.0.0.2 --service web-service", last("web-service") + head + "web web-service 10.0.0.2 active draining"},
+		{"10.0.0.2", last("cli-service") + last("mine") + last("web-service") + head + "cli cli-service 10.0.0.2 active draining file mine 10.0.0.2 active draining (beside the file, until weir undrain) web web-service 10.0.0.2 draining draining"},
 		{"10.0.0.2 --owner cli --undo", head + "cli cli-service 10.0.0.2 draining active"},
 		{"10.0.0.9", `weir: no service has a backend "10.0.0.9"`},
 		{"mine", `weir: no service has a backend "mine": "mine" is a service, with mine/10.0.0.2`},

@@ -24,6 +24,7 @@ type Drained struct {
 	Before  model.BackendState `json:"before"`
 	State   model.BackendState `json:"state"`
 	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in a set that comes with its logs, or the file itself says another state than active, and stays what it is"`
+	Last    bool               `json:"last,omitempty" doc:"no backend of the service is active any more: those that were the last go on getting its new connections"`
 	// Override is the override of a backend of the director's own file.
 	Override *model.Override `json:"override,omitempty"`
 	Unkept   string          `json:"unkept,omitempty" doc:"why it does not outlive the director's process, if it does not: the state directory cannot be written"`

@@ -37,7 +37,20 @@ func (s *Sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s cannot be changed here: %s", d.Backend, ofService(d.Service), WhyFixed(all[0].Owner)),
 			api.FieldProblem{Field: "backend", Detail: WhyFixed(all[0].Owner)})
 	}
+	noteLast(s.controller.Sets(), all)
 	return all, nil
+}
+
+// noteLast marks what is drained of services that have no active backend any more.
+func noteLast(state store.State, all []api.Drained) {
+	for i := range all {
+		d := &all[i]
+		for _, service := range state.Sets[d.Owner].Services() {
+			if service.Name == d.Service && d.State != model.Active {
+				d.Last = !slices.ContainsFunc(service.Backends, func(b model.Backend) bool { return b.State == model.Active && b.Weight > 0 })
+			}
+		}
+	}
 }
 
 // noBackend says that there is no such backend, and which there are in the service that is meant.
