@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -231,7 +232,7 @@ func (d *decoder) expand(n ast.Node, at *path, count int, t reflect.Type) bool {
 func (d *decoder) list(n ast.Node, v reflect.Value, at *path) {
 	sequence, ok := n.(*ast.SequenceNode)
 	if !ok {
-		d.fail(n, at, "is %s, not a list", kindOf(n))
+		d.fail(n, at, "is %s, not a list%s", kindOf(n), asList(n, v.Type().Elem()))
 		return
 	}
 	if !d.expand(n, at, len(sequence.Values), v.Type().Elem()) {
@@ -247,11 +248,45 @@ func (d *decoder) list(n ast.Node, v reflect.Value, at *path) {
 	v.Set(list)
 }
 
+// asMapping says how a mapping is written of which only the main value is there.
+func asMapping(n ast.Node, v reflect.Value) string {
+	text, is := n.(*ast.StringNode)
+	if !is {
+		return ""
+	}
+	switch v.Addr().Interface().(type) {
+	case *model.Backend:
+		return fmt.Sprintf("; write {address: %s}", text.Value)
+	case *model.HealthCheck:
+		var kind model.CheckKind
+		unknown := (*model.UnknownName)(nil)
+		switch err := kind.UnmarshalText([]byte(text.Value)); {
+		case err == nil:
+			return fmt.Sprintf("; write {kind: %s}", text.Value)
+		case errors.As(err, &unknown) && unknown.Meant != "":
+			return fmt.Sprintf("; write {kind: %s}", unknown.Meant)
+		}
+	}
+	return ""
+}
+
+// asList says how a list is written of which the only element is there, if elements are scalars.
+func asList(n ast.Node, element reflect.Type) string {
+	one, is := n.(ast.ScalarNode)
+	if !is || n.Type() == ast.NullType {
+		return ""
+	}
+	if element.Kind() == reflect.Struct && !reflect.PointerTo(element).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return ""
+	}
+	return fmt.Sprintf("; write [%v]", one.GetValue())
+}
+
 // mapping decodes a mapping into a struct by its json names.
 func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 	mapping, ok := n.(*ast.MappingNode)
 	if !ok {
-		d.fail(n, at, "is %s, not a mapping", kindOf(n))
+		d.fail(n, at, "is %s, not a mapping%s", kindOf(n), asMapping(n, v))
 		return
 	}
 	if backend, ok := v.Addr().Interface().(*model.Backend); ok {

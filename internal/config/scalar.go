@@ -51,7 +51,7 @@ func unmarshalText(text string, to encoding.TextUnmarshaler) error {
 	switch to := to.(type) {
 	case *netip.Addr:
 		if err := to.UnmarshalText([]byte(text)); err != nil {
-			return errors.New(strconv.Quote(text) + " is not an IP address")
+			return errors.New(strconv.Quote(text) + " is not an IP address" + insteadOfAddress(text))
 		}
 		return nil
 	case *netip.AddrPort:
@@ -70,6 +70,17 @@ func unmarshalText(text string, to encoding.TextUnmarshaler) error {
 		return nil
 	}
 	return to.UnmarshalText([]byte(text))
+}
+
+// insteadOfAddress says how an address is written that has more to it.
+func insteadOfAddress(text string) string {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return "; write " + p.Addr().String() + ", without the length"
+	}
+	if a, err := netip.ParseAddrPort(text); err == nil {
+		return "; write " + a.Addr().String() + ", a port has a key of its own"
+	}
+	return ""
 }
 
 // scalar decodes a scalar into a string, truth value or number.

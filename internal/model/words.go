@@ -22,7 +22,7 @@ var otherWords = map[string]map[string]string{
 		"rand": "random", "two-choices": "p2c", "power-of-two": "p2c",
 	},
 	"affinity": {
-		"none": "flow", "source": "source-ip", "clientip": "source-ip", "client-ip": "source-ip", "sh": "source-ip",
+		"none": "flow", "source": "source-ip", "sticky": "source-ip", "persistent": "source-ip", "clientip": "source-ip", "client-ip": "source-ip", "sh": "source-ip",
 	},
 	"state": {
 		"up": "active", "enabled": "active", "ready": "active", "online": "active",
@@ -44,7 +44,7 @@ var otherWords = map[string]map[string]string{
 		"proto": "protocol", "ports": "port", "protocol-port": "port",
 		"method": "mode", "lb-kind": "mode", "lvs-method": "mode", "forward-method": "mode", "forwarding": "mode",
 		"algorithm": "policy", "scheduler": "policy", "sched": "policy", "balance": "policy", "lb-algo": "policy", "lb-algorithm": "policy", "lvs-sched": "policy",
-		"persistence": "affinity", "persistence-timeout": "affinity", "session-persistence": "affinity", "session-affinity": "affinity", "sessionaffinity": "affinity",
+		"persistence": "affinity", "persistent": "affinity", "sticky": "affinity", "persistence-timeout": "affinity", "session-persistence": "affinity", "session-affinity": "affinity", "sessionaffinity": "affinity",
 		"loadbalancersourceranges": "source-ranges", "allowed-cidrs": "source-ranges",
 		"check": "health", "health-check": "health", "healthcheck": "health", "health-monitor": "health", "healthmonitor": "health",
 		"endpoints": "backends", "members": "backends", "pool": "backends", "real-server": "backends", "real-servers": "backends", "reals": "backends", "server": "backends", "servers": "backends",
@@ -55,7 +55,7 @@ var otherWords = map[string]map[string]string{
 	},
 	"HealthCheck": {
 		"type": "kind", "delay": "interval", "delay-loop": "interval", "inter": "interval", "period": "interval", "connect-timeout": "timeout",
-		"max-retries": "rise", "healthy-threshold": "rise", "max-retries-down": "fall", "retry": "fall", "unhealthy-threshold": "fall",
+		"max-retries": "rise", "healthy-threshold": "rise", "up": "rise", "down": "fall", "retries": "fall", "nb-get-retry": "fall", "nb-sock-retry": "fall", "max-retries-down": "fall", "retry": "fall", "unhealthy-threshold": "fall",
 		"slowstart": "slow-start", "connect-port": "port", "http-get": "http",
 	},
 	"HealthHTTP": {
@@ -65,7 +65,7 @@ var otherWords = map[string]map[string]string{
 	"BGP": {"as": "asn", "my-asn": "asn", "myasn": "asn", "local-as": "asn", "local-asn": "asn", "routerid": "router-id", "peer": "neighbors", "peers": "neighbors"},
 	"BGPNeighbor": {
 		"peer-address": "address", "peeraddress": "address", "peer-asn": "asn", "peerasn": "asn", "remote-as": "asn", "peer-port": "port", "peerport": "port",
-		"source-address": "source", "sourceaddress": "source", "password": "password-file", "holdtime": "hold-time", "keepalivetime": "keepalive",
+		"source-address": "source", "sourceaddress": "source", "password": "password-file", "holdtime": "hold-time", "timers": "hold-time", "keepalivetime": "keepalive",
 		"ebgp-multihop": "ttl", "ebgpmultihop": "ttl", "bfdprofile": "bfd",
 	},
 }
