@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -104,20 +105,21 @@ func sinceOf(h *model.BackendHealth) string {
 
 // whyOf is why there is no way to a backend, or the last failure of a probe: for a backend that is
 // down the reason, for one that is up what may take it down, or why it does not have its whole
-// share.
+// share; and how its state in the file is overridden.
 func whyOf(b *model.BackendStatus) string {
-	if o := b.Override; o != nil {
-		return overrideText(o)
-	}
+	var why []string
 	switch h := b.Health; {
 	case b.Unreachable != "":
-		return "unreachable: " + b.Unreachable
+		why = append(why, "unreachable: "+b.Unreachable)
 	case h != nil && h.Reason != "":
-		return h.Reason + ": " + h.Detail
+		why = append(why, h.Reason+": "+h.Detail)
 	case b.Strain != nil:
-		return strainOf(b.Strain)
+		why = append(why, strainOf(b.Strain))
 	}
-	return ""
+	if b.Override != nil {
+		why = append(why, overrideText(b.Override))
+	}
+	return strings.Join(why, "; ")
 }
 
 // overrideText names the client that has overridden a backend's state in the file, and says when.

@@ -94,22 +94,26 @@ func fillShares(t *model.TableService, backends []model.BackendStatus) {
 		return
 	}
 	up := func(b uint32) bool { return backends[b].State.Alive() }
-	gets, of := make([]int, len(backends)), len(t.Ring.Slots)
-	if t.Policy == model.RoundRobin && len(t.Ring.Turns) > 0 {
-		of = 0
+	gets, of := make([]int, len(backends)), 0
+	if t.Policy == model.RoundRobin {
 		for _, b := range t.Ring.Turns {
 			if backends[b].State == model.Active {
 				gets[b]++
 				of++
 			}
 		}
-	} else if slices.ContainsFunc(backends, func(b model.BackendStatus) bool { return b.Slots > 0 && !b.State.Alive() }) {
+	}
+	switch {
+	case of > 0: // else no backend's turn comes, and the ring places all
+	case slices.ContainsFunc(backends, func(b model.BackendStatus) bool { return b.Slots > 0 && !b.State.Alive() }):
+		of = len(t.Ring.Slots)
 		for _, slot := range t.Ring.Slots {
 			if b := t.Ring.Receiver(slot, up); b != model.NoBackend {
 				gets[b]++
 			}
 		}
-	} else {
+	default:
+		of = len(t.Ring.Slots)
 		for i := range backends {
 			gets[i] = backends[i].Slots
 		}

@@ -26,6 +26,7 @@ func TestSharesFollowStates(t *testing.T) {
 		{"an owner drains", model.Maglev, ring, [3]model.BackendState{draining, active, down}, []float64{0.75, 0.25, 0}},
 		{"turns", model.RoundRobin, turns, [3]model.BackendState{active, active, active}, []float64{0.5, 0.25, 0.25}},
 		{"turns without one", model.RoundRobin, turns, [3]model.BackendState{down, active, active}, []float64{0, 0.5, 0.5}},
+		{"all turns drain", model.RoundRobin, turns, [3]model.BackendState{draining, draining, draining}, []float64{0.5, 0.25, 0.25}},
 		{"all turns are down", model.RoundRobin, turns, [3]model.BackendState{down, down, down}, []float64{0, 0, 0}},
 		{"by load", model.LeastConn, turns, [3]model.BackendState{active, active, active}, nil},
 	} {

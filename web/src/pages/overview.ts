@@ -115,7 +115,11 @@ export function healthOf(health: string | undefined): Cell {
 }
 
 export function why(b: { reason?: string; detail?: string; health?: string; state: string; "next-hop": string; strain?: number; override?: { state: string; by: string; at: string } }): string {
-  if (b.override) return `${b.override.state} beside the file by ${b.override.by || "somebody"}, ${ago(b.override.at)} ago: weir undrain ends it`;
+  if (b.override) {
+    const override = `${b.override.state} beside the file by ${b.override.by || "somebody"}, ${ago(b.override.at)} ago: weir undrain ends it`;
+    const { override: _, ...rest } = b;
+    return [why(rest), override].filter((part) => part !== "").join("; ");
+  }
   if (b.reason) return b.detail ? `${b.reason}: ${b.detail}` : b.reason;
   if (b.state === "down" && b.health !== "down" && b["next-hop"] === "") return "its next hop is not known";
   if (b.strain !== undefined) return `strained: keeps ${b.strain} eighths of its share`;
