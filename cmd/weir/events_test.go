@@ -100,6 +100,25 @@ func TestEvents(t *testing.T) {
 		!strings.HasPrefix(listed.String(), "TIME ") || !strings.Contains(listed.String(), "other services, 2") {
 		t.Errorf("weir events ends with %d, and the last two are\n%s", code, &listed)
 	}
+	if out, err := h.weir("drain", "mine/10.0.0.2", "--socket", h.socket).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	hears("the backend is drained", func(e api.Event) bool {
+		return e.Kind == api.EventOverride && e.State == "draining" && strings.HasPrefix(e.Text, "backend 10.0.0.2 of service mine is draining by ") && strings.HasSuffix(e.Text, ", beside the director's file")
+	})
+	if out, err := h.weir("undrain", "mine/10.0.0.2", "--socket", h.socket).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	hears("it gets connections again", func(e api.Event) bool {
+		return e.Kind == api.EventOverride && e.Text == "backend 10.0.0.2 of service mine has the state again that the director's file gives it"
+	})
+	mu.Lock()
+	for _, e := range heard {
+		if e.Kind == api.EventFile && strings.Contains(e.Text, "changed mine") {
+			t.Errorf("a drain is told as a change of the file: %s", e.Text)
+		}
+	}
+	mu.Unlock()
 	followed, goes := make(chan int, 1), &lockedBuffer{}
 	go func() {
 		followed <- execute(t.Context(), []string{"events", "--follow", "--last", "1000", "-o", "json", "--socket", h.socket}, goes, goes)

@@ -37,6 +37,8 @@ const (
 	EventBGP     EventKind = "bgp"     // a session with a router has changed
 	// EventRedirect: connections are handed over to a backend again, or no longer.
 	EventRedirect EventKind = "redirect"
+	// EventOverride: the state of a backend in the director's file was overridden (weir drain), or counts again.
+	EventOverride EventKind = "override"
 	// EventUpkeep: a part of the host was not as it should be, and was repaired.
 	EventUpkeep EventKind = "upkeep"
 )
@@ -51,7 +53,7 @@ const (
 type Event struct {
 	ID       uint64    `json:"id" doc:"grows; as Last-Event-ID it says which one was heard last"`
 	Time     time.Time `json:"time"`
-	Kind     EventKind `json:"kind" enum:"file,problem,set,health,bgp,redirect,upkeep"`
+	Kind     EventKind `json:"kind" enum:"file,problem,set,health,bgp,redirect,override,upkeep"`
 	Text     string    `json:"text" doc:"what has happened, for people"`
 	Owner    string    `json:"owner,omitempty"`
 	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`

@@ -1,8 +1,10 @@
 package director
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +24,9 @@ type watcher struct {
 	state    store.State
 	tags     map[string]string // of sets, by owner
 	health   map[model.Target]model.HealthState
-	changes  uint64 // of states that are in health
+	changes  uint64          // of states that are in health
+	given    []model.Service // of the file, without overrides
+	override []model.BackendOverride
 	sessions map[string]model.SessionState
 }
 
@@ -68,7 +72,7 @@ func (w *watcher) look() []api.Event {
 	w.d.gather()
 	w.d.keepWhatRuns()
 	w.d.say()
-	return append(append(w.lookAtSets(), w.lookAtHealth()...), w.lookAtBGP()...)
+	return slices.Concat(w.lookAtSets(), w.lookAtOverrides(), w.lookAtHealth(), w.lookAtBGP())
 }
 
 // lookAtSets compares services only when the state is a new one: often only its logs have changed.
@@ -78,6 +82,9 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 		return nil
 	}
 	first := w.tags == nil
+	given := w.d.controller.File().Services
+	fileChanged := !model.SameMemory(w.given, given)
+	w.given = given
 	before := w.state.Sets
 	tags := map[string]string{}
 	for _, owner := range state.Owners() {
@@ -91,6 +98,9 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 		}
 		event := api.Event{Kind: api.EventSet, Owner: owner, Revision: state.Revision, Text: fmt.Sprintf("owner %q has another set, of %s%s", owner, daemon.ServicesText(len(set.Documents)), changesText(w.state, state, owner))}
 		if owner == store.OwnerFile {
+			if !fileChanged {
+				continue // its overrides have: see lookAtOverrides
+			}
 			event.Kind, event.Text = api.EventFile, fmt.Sprintf("the director's file has other services, %d%s", len(set.Documents), changesText(w.state, state, store.OwnerFile))
 		}
 		found = append(found, event)
@@ -98,6 +108,35 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 	w.state, w.tags = state, tags
 	if len(found) > 0 {
 		w.d.examiner.Wake()
+	}
+	return found
+}
+
+// lookAtOverrides compares the overrides of the file's backends.
+func (w *watcher) lookAtOverrides() (found []api.Event) {
+	now, before := w.d.controller.Overridden(), w.override
+	w.override = now
+	is := func(list []model.BackendOverride, o *model.BackendOverride) (*model.BackendOverride, bool) {
+		for i := range list {
+			if l := &list[i]; l.Service == o.Service && l.Backend == o.Backend && l.Address == o.Address {
+				return l, true
+			}
+		}
+		return nil, false
+	}
+	for i := range now {
+		o := &now[i]
+		if was, had := is(before, o); !had || was.State != o.State || !was.At.Equal(o.At) {
+			found = append(found, api.Event{Kind: api.EventOverride, Service: o.Service, Backend: o.Backend, State: o.State.String(),
+				Text: fmt.Sprintf("backend %s of service %s is %s by %s, beside the director's file", o.Backend, o.Service, o.State, cmp.Or(o.By, "an unknown client"))})
+		}
+	}
+	for i := range before {
+		o := &before[i]
+		if _, has := is(now, o); !has {
+			found = append(found, api.Event{Kind: api.EventOverride, Service: o.Service, Backend: o.Backend,
+				Text: fmt.Sprintf("backend %s of service %s has the state again that the director's file gives it", o.Backend, o.Service)})
+		}
 	}
 	return found
 }
