@@ -162,7 +162,9 @@ func keptRows() []keptRow {
 			}
 		}, func(l *agentLab) bool { return l.agent.listens() }},
 		{"state", "running-agent", func(l *agentLab) {
-			if err := os.RemoveAll(filepath.Join(l.host.Dir(), "state")); err != nil {
+			// All at once, too.
+			state, aside := filepath.Join(l.host.Dir(), "state"), filepath.Join(l.host.Dir(), "aside")
+			if err := errors.Join(os.Rename(state, aside), os.RemoveAll(aside)); err != nil {
 				l.t.Fatal(err)
 			}
 		}, func(l *agentLab) bool {

@@ -91,11 +91,11 @@ func repairedHands(h *host) []hostHand {
 			})
 		}},
 		{"tc", func() { h.onHost(func() error { return os.Remove(pins + "/undo-eth0") }) }},
-		{"pins", func() { h.onHost(func() error { return os.RemoveAll(pins + "/state") }) }},
+		{"pins", func() { h.onHost(func() error { return removeAtOnce(pins + "/state") }) }},
 		{"tables", func() { h.onHost(func() error { return loseEntry(pins + "/maps-*/services4") }) }},
 		{"sysctls", h.stopForwarding},
 		{"checks", func() { h.run("ip", "rule", "del", "pref", "1") }},
-		{"state", func() { h.onHost(func() error { return os.RemoveAll(h.beside("state")) }) }},
+		{"state", func() { h.onHost(func() error { return removeAtOnce(h.beside("state")) }) }},
 		{"socket", func() { h.onHost(func() error { return os.Remove(h.socket) }) }},
 	}
 }
@@ -145,7 +145,7 @@ func TestHandsOnTheHost(t *testing.T) {
 		}
 	}
 	// All pins at once, and the interface.
-	h.onHost(func() error { return os.RemoveAll(pins) })
+	h.onHost(func() error { return removeAtOnce(pins) })
 	h.awaitAnswer("all pins are there again", func(s *api.Status) bool {
 		_, err := os.Stat(pins + "/xdp-eth0")
 		_, other := os.Stat(pins + "/undo-eth0")
@@ -413,4 +413,10 @@ func TestBFDProcessOfAReplacedProgram(t *testing.T) {
 		}
 	}
 	h.stopWithBFD(p)
+}
+
+// removeAtOnce removes a directory before the director can repair a part of it.
+func removeAtOnce(directory string) error {
+	aside := directory + "-aside"
+	return errors.Join(os.Rename(directory, aside), os.RemoveAll(aside))
 }
