@@ -425,7 +425,7 @@ func (l lostPaths) without(errs Errors) Errors {
 	return errs
 }
 
-// standsAlone reports whether a problem follows from nothing but the fields that it names, which are not lost.
+// standsAlone reports whether a problem depends on the fields alone that it names, and none of them is lost.
 func (l lostPaths) standsAlone(e Error) bool {
 	if slices.ContainsFunc(l, func(lost string) bool { return inside(e.Path, lost) || inside(e.other, lost) }) {
 		return false

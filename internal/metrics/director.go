@@ -34,7 +34,7 @@ var (
 	quic = ofDirector.add("weir_quic_packets_total",
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", "event")
 	asks = ofDirector.add("weir_ask_redirect_events_total",
-		"What has happened to SYNs of services with ask-redirect, and to answers that say whom this director asked.", "event")
+		"What has happened to SYNs of services with ask-redirect, and to answers that say which backend this director asked.", "event")
 	left = ofDirector.add("weir_generations_left_total",
 		"Generations that have left their service's log, by why: drained (nobody knew of connections, or others had no room), gone (none of their members is a backend any more), repeated (by a newer one, in a full log), max_drain. In a group each is counted by one director.", "cause")
 	refused = ofDirector.add("weir_api_refused_total",
