@@ -108,8 +108,8 @@ func (c *changer) happens(format string, args ...any) {
 	c.history = append(c.history, event{time.Now(), fmt.Sprintf(format, args...)})
 }
 
-// tell reports requests that have failed since then, and what happened around them.
-func (c *changer) tell(since time.Time) {
+// report reports requests that have failed since then, and what happened around them.
+func (c *changer) report(since time.Time) {
 	stories := c.edge.Stories(c.requests, since)
 	for _, story := range stories {
 		c.say("  failed: %s", story)
@@ -142,7 +142,7 @@ func (c *changer) counting(ctx context.Context, what string, happens func() erro
 	if err := c.requests.Ended(ctx, time.Now()); err != nil {
 		return err
 	}
-	c.tell(began)
+	c.report(began)
 	c.add(what, nil, failed, float64(c.requests.Failed(began)))
 	c.add(what, nil, slow, float64(c.requests.Late(began)))
 	c.add(what, nil, made, float64(c.requests.Made()-before))

@@ -103,7 +103,7 @@ func (s *soak) run(ctx context.Context) error {
 		if err := s.look(ctx); err != nil {
 			return err
 		}
-		s.tell(began)
+		s.report(began)
 		s.history = nil
 		left := s.session.soak.duration - time.Since(s.began)
 		if left <= 0 {
@@ -155,7 +155,7 @@ func (s *soak) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range p.Taken {
+	for _, t := range p.Usage {
 		s.add(t.Who, nil, ownMemory, float64(t.Memory))
 		s.add(t.Who, nil, descriptors, float64(t.Descriptors))
 		if t.Heap > 0 {

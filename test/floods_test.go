@@ -103,7 +103,7 @@ func TestFloods(t *testing.T) {
 func (k floodKind) flood(t *testing.T, duration time.Duration, modes ...string) (results []floodResult) {
 	t.Helper()
 	l := k.start(t)
-	l.begin()
+	l.start()
 	l.strike()
 	for _, mode := range floodModes {
 		if !slices.Contains(modes, mode.name) || mode.protocol == "udp" && !l.udp.IsValid() {
@@ -146,8 +146,8 @@ func (r floodResult) String() string {
 		r.of, r.packets, r.broken, r.idle, r.elsewhere, r.datagrams, r.failed, r.during, r.failedAfter, r.after, r.noRoom, r.kept, r.errors)
 }
 
-// begin opens the flows that are idle during floods.
-func (l *floodLab) begin() {
+// start opens the flows that are idle during floods.
+func (l *floodLab) start() {
 	l.t.Helper()
 	for range idleConnections {
 		l.dialTo("tcp", "tcp", l.tcp)

@@ -46,7 +46,7 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 			t.Fatal("no flow is sustained: this test shows nothing")
 		}
 		l.directors[1].waitFor("know what the other one knows", func() bool { return l.kept(1) >= shared })
-		l.begins()
+		l.start()
 		l.lose(0)
 		l.goOn("with another director")
 		// The same the other way round, with a restarted director: it got everything before it
@@ -190,10 +190,10 @@ func (l *sharingLab) backendsChange() {
 	}
 }
 
-// begins opens connections that have had one request each when the first director is lost. They
+// start opens connections that have had one request each when the first director is lost. They
 // belong to backend3, which has their slots since the last change: a director that does not import
 // them would guess the previous backend.
-func (l *sharingLab) begins() {
+func (l *sharingLab) start() {
 	l.t.Helper()
 	l.drain = time.Minute // the previous generation must stay
 	l.apply(0, backend{number: 1}, backend{number: 2}, backend{number: 3, weight: 300})

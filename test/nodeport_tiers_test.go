@@ -73,9 +73,9 @@ func (l *tiersLab) askEvent(name string) uint64 {
 	return 0
 }
 
-// taken runs something that opens this many connections (0: at least one). The first director must
+// countTaken runs something that opens this many connections (0: at least one). The first director must
 // take each from node3, which sees only their SYNs.
-func (l *tiersLab) taken(t *testing.T, connections uint64, what func()) {
+func (l *tiersLab) countTaken(t *testing.T, connections uint64, what func()) {
 	t.Helper()
 	before, again := l.askEvent("taken"), l.askEvent("again")
 	l.bypasses(t, connections, what)
@@ -96,7 +96,7 @@ func TestNodePortBehindDirector(t *testing.T) {
 		t.Run("forged answers", func(t *testing.T) { l.forged(t, six) })
 		t.Run("curl", func(t *testing.T) {
 			seen := map[string]bool{}
-			l.taken(t, 20, func() {
+			l.countTaken(t, 20, func() {
 				for range 20 {
 					seen[curl(t, l.client, l.url(viaOne, six, "name"))] = true
 				}
@@ -109,7 +109,7 @@ func TestNodePortBehindDirector(t *testing.T) {
 			}
 		})
 		t.Run("many at once", func(t *testing.T) {
-			l.taken(t, 0, func() {
+			l.countTaken(t, 0, func() {
 				if out := on(t, l.client, "wrk", "-t", "1", "-c", "50", "-d", "1s", l.url(viaOne, six, "name")); strings.Contains(out, "Socket errors") || strings.Contains(out, "Non-2xx") {
 					t.Errorf("wrk says:\n%s", out)
 				}
@@ -132,11 +132,11 @@ func (l *tiersLab) transfers(t *testing.T, six bool) {
 		}
 	}
 	path := filepath.Join(l.client.Dir(), name)
-	l.taken(t, 1, func() { curl(t, l.client, "-o", path, l.url(viaOne, six, name)) })
+	l.countTaken(t, 1, func() { curl(t, l.client, "-o", path, l.url(viaOne, six, name)) })
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("the download has %d bytes (%v), want the %d that the server has", len(got), err, len(data))
 	}
-	l.taken(t, 1, func() { curl(t, l.client, "-T", path, l.url(viaOne, six, "upload/"+name)) })
+	l.countTaken(t, 1, func() { curl(t, l.client, "-T", path, l.url(viaOne, six, "upload/"+name)) })
 	whole := 0
 	for _, root := range l.roots {
 		if got, err := os.ReadFile(filepath.Join(root, "upload", name)); err == nil && bytes.Equal(got, data) {

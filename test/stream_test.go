@@ -107,8 +107,8 @@ func streamService(v int, w way) string {
 	return b.String()
 }
 
-// begin sends until end is called.
-func (s *stream) begin() {
+// start sends until end is called.
+func (s *stream) start() {
 	var running sync.WaitGroup
 	s.ended = sync.OnceFunc(func() {
 		close(s.stop)

@@ -90,7 +90,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	}
 	director := startDaemon(t, l.director, "run", configText("eth0, eth1", "", services(100)...))
 	clients := connect(t, l, ways, 1000/len(ways))
-	packets.begin()
+	packets.start()
 	clients.more(2000)
 	director.edit(configText("eth0, eth1", "", services(30)...))
 	waitFor(t, "the log of the weights before to be over", func() bool { return director.settled() })

@@ -108,11 +108,11 @@ func New(ctx context.Context, lab *netlab.Lab, o Options) (*Edge, error) {
 	if err := e.startRouter(); err != nil {
 		return nil, err
 	}
-	return e, errors.Join(e.begin(ctx), lab.Err())
+	return e, errors.Join(e.start(ctx), lab.Err())
 }
 
-// begin starts agents and directors, and gives these their services.
-func (e *Edge) begin(ctx context.Context) error {
+// start starts agents and directors, and gives these their services.
+func (e *Edge) start(ctx context.Context) error {
 	if err := e.startAgents(ctx); err != nil {
 		return err
 	}

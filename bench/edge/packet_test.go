@@ -42,7 +42,7 @@ func TestRead(t *testing.T) {
 		if !is {
 			continue
 		}
-		if got := (packetOf{p.client, p.reply, p.kind(), p.begins()}); got != *test.want || p.from != director || p.to != backend {
+		if got := (packetOf{p.client, p.reply, p.kind(), p.opens()}); got != *test.want || p.from != director || p.to != backend {
 			t.Errorf("%s: read as %+v from %x to %x, want %+v", test.name, got, p.from, p.to, *test.want)
 		}
 	}

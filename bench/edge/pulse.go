@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/lab/process"
 )
 
-// Taken is the resources that a process uses.
-type Taken struct {
+// Usage is the resources that a process uses.
+type Usage struct {
 	Who         string
 	Memory      uint64 // bytes of its own
 	Descriptors int
@@ -25,7 +25,7 @@ type Taken struct {
 // Pulse is the resources of the processes that no change ends: the first director, its BFD process
 // and the first backend's agent.
 type Pulse struct {
-	Taken []Taken
+	Usage []Usage
 	Rings uint64 // bytes that rings take at that director
 	Pins  int    // files below the BPF file systems of all directors
 
@@ -52,12 +52,12 @@ func (e *Edge) Pulse(ctx context.Context) (p Pulse, err error) {
 		if err != nil {
 			return p, fmt.Errorf("%s: %w", one.who, err)
 		}
-		p.Taken = append(p.Taken, Taken{Who: one.who, Memory: memory.Anonymous, Descriptors: descriptors})
+		p.Usage = append(p.Usage, Usage{Who: one.who, Memory: memory.Anonymous, Descriptors: descriptors})
 	}
-	if p.Taken[0].Goroutines, err = d.weir.Metric(ctx, "go_goroutines"); err != nil {
+	if p.Usage[0].Goroutines, err = d.weir.Metric(ctx, "go_goroutines"); err != nil {
 		return p, err
 	}
-	if p.Taken[0].Heap, err = d.weir.Metric(ctx, "go_gc_heap_live_bytes"); err != nil {
+	if p.Usage[0].Heap, err = d.weir.Metric(ctx, "go_gc_heap_live_bytes"); err != nil {
 		return p, err
 	}
 	status, err := api.NewClient(d.weir.Socket).Status(ctx)

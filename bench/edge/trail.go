@@ -113,7 +113,7 @@ func (t *trail) note(at time.Time, p sighting) {
 		return
 	}
 	t.last[b] = at
-	if p.begins() {
+	if p.opens() {
 		t.arrivals = half(append(t.arrivals, arrival{at, d, b}))
 	}
 }
@@ -210,8 +210,8 @@ const (
 
 const guePort = 6080
 
-// begins is whether it is the first packet of a connection, or its retransmission.
-func (p sighting) begins() bool { return !p.reply && p.flags&(syn|ack) == syn }
+// opens is whether it is the first packet of a connection, or its retransmission.
+func (p sighting) opens() bool { return !p.reply && p.flags&(syn|ack) == syn }
 
 // kind names the flags as tcpdump does.
 func (p sighting) kind() string {

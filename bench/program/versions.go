@@ -162,7 +162,7 @@ func (v *Versions) prepare() (err error) {
 }
 
 func (t *turn) prepare() error {
-	if err := t.begin(); err != nil {
+	if err := t.start(); err != nil {
 		return err
 	}
 	if err := t.again.set(settings{times: 1}, t.frame); err != nil {
@@ -180,8 +180,8 @@ func (t *turn) prepare() error {
 	return t.again.named(calling).leavesItsPacket(t.port, t.frame)
 }
 
-// begin begins the connection if the program must know it.
-func (t *turn) begin() error {
+// start begins the connection if the program must know it.
+func (t *turn) start() error {
 	if t.syn == nil {
 		return nil
 	}
@@ -252,7 +252,7 @@ func (v *Versions) times(ctx context.Context, passes, repeats, calls int) (map[S
 
 // time runs a turn, and returns what one packet took.
 func (t *turn) time(repeats, calls int) (float64, error) {
-	if err := t.begin(); err != nil {
+	if err := t.start(); err != nil {
 		return 0, err
 	}
 	settings := t.settings

@@ -101,7 +101,7 @@ func (o *opener) all() error {
 	for due.Before(end) || len(o.open) > 0 {
 		now := time.Now()
 		for ; due.Before(end) && !due.After(now); due = due.Add(o.gap()) {
-			if err := o.begin(due, due.After(counted)); err != nil {
+			if err := o.start(due, due.After(counted)); err != nil {
 				return err
 			}
 			now = time.Now()
@@ -124,8 +124,8 @@ func (o *opener) gap() time.Duration {
 	return time.Duration(o.random.ExpFloat64() / o.load.Rate * float64(time.Second))
 }
 
-// begin opens a connection for a request.
-func (o *opener) begin(due time.Time, count bool) error {
+// start opens a connection for a request.
+func (o *opener) start(due time.Time, count bool) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)

@@ -29,7 +29,7 @@ func New(r *record.Record, guide Guide, source, path string) (*Document, error) 
 	directory := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	d := &Document{figures: map[string][]byte{}}
 	w := &bytes.Buffer{}
-	guide.begin(w, r, source)
+	guide.writeHead(w, r, source)
 	for i := range r.Scenarios {
 		if err := d.scenario(w, &r.Scenarios[i], guide, directory); err != nil {
 			return nil, err
@@ -249,9 +249,9 @@ A cell with ` + "`-`" + ` was not measured under these conditions, or the condit
 
 `
 
-// begin writes the text before the scenarios: the document's source, the checks, the machine, the
+// writeHead writes the text before the scenarios: the document's source, the checks, the machine, the
 // method.
-func (g Guide) begin(w io.Writer, r *record.Record, source string) {
+func (g Guide) writeHead(w io.Writer, r *record.Record, source string) {
 	head, method := g.Head, g.Method
 	if head == nil {
 		head, method = g.head, aboutMachine

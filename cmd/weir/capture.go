@@ -109,7 +109,7 @@ func (o *captureOptions) capture(ctx context.Context, client *api.Client, stdout
 	var counts model.CaptureCounts
 	err = client.Capture(ctx, o.wanted, func(m *model.CaptureMessage) error {
 		if m.Began != nil {
-			if err := sink.begin(m.Interfaces); err != nil {
+			if err := sink.start(m.Interfaces); err != nil {
 				return err
 			}
 			if o.file != "" {
@@ -143,7 +143,7 @@ var captureEnds = map[string]string{"packets": "as many as were asked for", "dur
 
 // captureSink is where packets go.
 type captureSink interface {
-	begin(interfaces []string) error
+	start(interfaces []string) error
 	packet(*model.CapturedPacket) error
 	end(model.CaptureCounts) error
 }
@@ -164,7 +164,7 @@ type captureText struct {
 	format string
 }
 
-func (c *captureText) begin([]string) error { return nil }
+func (c *captureText) start([]string) error { return nil }
 
 func (c *captureText) packet(p *model.CapturedPacket) error {
 	switch c.format {

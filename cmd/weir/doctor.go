@@ -69,7 +69,7 @@ type doctorSockets struct{ director, agent string }
 // examine examines this host.
 func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doctor.Options) []doctor.Finding {
 	waits := progress{w: cmd.ErrOrStderr()}
-	defer waits.begin(func() string { return "examining this host" })()
+	defer waits.start(func() string { return "examining this host" })()
 	findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
 	findings = append(findings, doctor.Examine(options)...)
 	return append(findings, examineProblems(cmd, sockets, &options, findings)...)

@@ -87,7 +87,7 @@ func TestDocumentedCommands(t *testing.T) {
 			args = append(args, "--socket", alone)
 		case slices.Contains(args, "--agent"):
 			args = append(args, "--socket", agentSocket)
-		case takes(args[0], "socket"):
+		case acceptsFlag(args[0], "socket"):
 			args = append(args, "--socket", socket)
 		}
 		if args[0] == "top" {
@@ -184,8 +184,8 @@ func runElsewhere(s shown) bool {
 	return false
 }
 
-// takes reports whether a command has a flag.
-func takes(name, flag string) bool {
+// acceptsFlag reports whether a command has a flag.
+func acceptsFlag(name, flag string) bool {
 	cmd, _, err := newRoot().Find([]string{name})
 	return err == nil && cmd.Flag(flag) != nil
 }

@@ -88,7 +88,7 @@ func newExplain() *cobra.Command {
 // ask asks about each packet.
 func (o *explainOptions) ask(ctx context.Context, client *api.Client, questions []model.Question) ([]model.Explanation, error) {
 	var asked atomic.Int64
-	defer o.conn.progress.begin(func() string { return fmt.Sprintf("asking about packet %d of %d", asked.Load(), len(questions)) })()
+	defer o.conn.progress.start(func() string { return fmt.Sprintf("asking about packet %d of %d", asked.Load(), len(questions)) })()
 	answers := make([]model.Explanation, 0, len(questions))
 	for _, q := range questions {
 		asked.Add(1)

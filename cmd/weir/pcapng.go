@@ -30,7 +30,7 @@ type pcapng struct {
 // Other users must not read what clients send to services.
 const captureMode = 0o600
 
-func (f *pcapng) begin(interfaces []string) (err error) {
+func (f *pcapng) start(interfaces []string) (err error) {
 	if f.path != "" {
 		if f.file, err = os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, captureMode); err != nil {
 			return fmt.Errorf("write capture: %w", err)

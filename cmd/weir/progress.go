@@ -25,9 +25,9 @@ type progress struct {
 	busy bool
 }
 
-// begin says something about a wait each second, until the returned function is called. A wait
+// start says something about a wait each second, until the returned function is called. A wait
 // within another one is part of it.
-func (p *progress) begin(say func() string) (end func()) {
+func (p *progress) start(say func() string) (end func()) {
 	if p.w == nil || !logs.IsTerminal(p.w) {
 		return func() {}
 	}
@@ -71,7 +71,7 @@ func (p *progress) follow(say func() string, over <-chan struct{}) {
 // follows makes progress say a client's questions while they are not answered.
 func (p *progress) follows(client *api.Client, where string) *api.Client {
 	client.While = func() (done func()) {
-		return p.begin(func() string { return "waiting for the answer of " + where })
+		return p.start(func() string { return "waiting for the answer of " + where })
 	}
 	return client
 }

@@ -46,7 +46,7 @@ func (s *steps) apply(ctx context.Context) (done []appliedStep, last api.SetChan
 	if err := s.remember(ctx); err != nil {
 		return nil, last, err
 	}
-	if err := s.watch.begin(ctx, s.client, s.plan); err != nil {
+	if err := s.watch.start(ctx, s.client, s.plan); err != nil {
 		return nil, last, fmt.Errorf("nothing is applied: %w", err)
 	}
 	for k := 1; k <= s.count; k++ {
@@ -110,7 +110,7 @@ func (s *steps) look(ctx context.Context) error {
 	var saw atomic.Value // string
 	saw.Store("looking how it goes")
 	s.watch.saw = func(text string) { saw.Store(text) }
-	defer s.progress.begin(func() string { return saw.Load().(string) })()
+	defer s.progress.start(func() string { return saw.Load().(string) })()
 	return s.watch.look(ctx, s.client)
 }
 

@@ -68,8 +68,8 @@ type reading struct {
 	dropped uint64
 }
 
-// begin reads the state of the services that a plan changes.
-func (w *watch) begin(ctx context.Context, client *api.Client, plan *api.Plan) error {
+// start reads the state of the services that a plan changes.
+func (w *watch) start(ctx context.Context, client *api.Client, plan *api.Plan) error {
 	w.services = map[string]bool{}
 	for i := range plan.Services {
 		w.services[plan.Services[i].Service] = true
@@ -192,15 +192,15 @@ func (w *watch) judge(now reading) error {
 	case len(failing) > w.failing:
 		return fmt.Errorf("%s fail their probes, which did not before: more than %d", model.Some(failing), w.failing)
 	case resets > w.resets:
-		return fmt.Errorf("%.1f connections in a second are refused or reset more than before: more than %g%s", resets, w.resets, w.tellers(now))
+		return fmt.Errorf("%.1f connections in a second are refused or reset more than before: more than %g%s", resets, w.resets, w.reporters(now))
 	case dropped > w.dropped:
 		return fmt.Errorf("%.1f packets in a second are dropped more than before: more than %g", dropped, w.dropped)
 	}
 	return nil
 }
 
-// tellers says which other directors count more resets than before; their counts are believed.
-func (w *watch) tellers(now reading) string {
+// reporters says which other directors count more resets than before; their counts are believed.
+func (w *watch) reporters(now reading) string {
 	var list []string
 	for _, director := range slices.SortedFunc(maps.Keys(now.told), netip.Addr.Compare) {
 		if more := now.told[director] - w.first.told[director]; more > 0 {

@@ -150,7 +150,7 @@ func (c *count) look(s sockets) error {
 	err := s.listeners(func(l listener) {
 		for address, ends := range c.ends {
 			for _, e := range ends {
-				if l.takes(address, e.ports) {
+				if l.receives(address, e.ports) {
 					c.loads[e.load].Queue += l.waiting
 					if c.groups[e.load] == 0 {
 						c.groups[e.load] = l.group

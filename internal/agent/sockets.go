@@ -240,11 +240,11 @@ func (s sockets) serving(protocol model.Protocol, number byte, states uint32, fo
 // serves reports whether new connections or datagrams of a service come to the socket, if no socket
 // matches more closely.
 func (l listener) serves(s *model.ServiceID) bool {
-	return s.Protocol == l.protocol && l.takes(s.VIP, s.Port)
+	return s.Protocol == l.protocol && l.receives(s.VIP, s.Port)
 }
 
-// takes reports whether packets for an address and one of these ports come to the socket.
-func (l listener) takes(address netip.Addr, ports model.PortRange) bool {
+// receives reports whether packets for an address and one of these ports come to the socket.
+func (l listener) receives(address netip.Addr, ports model.PortRange) bool {
 	if !ports.Contains(l.at.Port()) {
 		return false
 	}

@@ -152,14 +152,14 @@ func (r *Remote) apply() error {
 	}
 	for at, possible := range want {
 		if _, there := r.listeners[at]; !there && possible {
-			err = errors.Join(err, r.begin(at))
+			err = errors.Join(err, r.listen(at))
 		}
 	}
 	r.problem = err
 	return err
 }
 
-func (r *Remote) begin(at listening) error {
+func (r *Remote) listen(at listening) error {
 	listener, err := net.Listen("tcp", at.at.String())
 	if err != nil {
 		return fmt.Errorf("api: %w", err)

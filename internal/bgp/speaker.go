@@ -151,7 +151,7 @@ func (s *Speaker) reconcile() {
 			one.set(w)
 			continue
 		}
-		s.begin(w)
+		s.startSession(w)
 	}
 	s.listen()
 }
@@ -167,8 +167,8 @@ func (s *Speaker) want(n *model.BGPNeighbor) *want {
 	return w
 }
 
-// begin starts a session.
-func (s *Speaker) begin(w *want) {
+// startSession starts a session.
+func (s *Speaker) startSession(w *want) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	one := newSession(w, cancel, s.log.With("neighbor", w.neighbor.Name(), "asn", w.neighbor.ASN))
 	s.sessions[w.neighbor.Name()] = one

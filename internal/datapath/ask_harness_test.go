@@ -137,8 +137,8 @@ func withOptions(headers []packet.Header, options []byte) []packet.Header {
 	return out
 }
 
-// begin sends a first SYN that asks, and returns the source that it left with.
-func (a *asker) begin(t *testing.T, port uint16) end {
+// start sends a first SYN that asks, and returns the source that it left with.
+func (a *asker) start(t *testing.T, port uint16) end {
 	t.Helper()
 	in := a.syn(port, linuxSYN)
 	a.expect(t, "asked", a.goes("first SYN", port, 0, backendPort, in, withOptions(in, asking(linuxSYN...))))

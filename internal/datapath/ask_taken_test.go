@@ -15,7 +15,7 @@ func testAskTaken(t *testing.T) {
 	onBoth(t, func(t *testing.T, is4 bool) {
 		a := newAsker(t, is4)
 		a.refusesAfterAnswer(t)
-		source := a.begin(t, clientPort)
+		source := a.start(t, clientPort)
 		e := a.echoTo(source)
 		a.expect(t, "taken", a.taken("the echo", e, clientPort))
 		a.expect(t, "", a.taken("the echo again", e, clientPort))
@@ -96,7 +96,7 @@ func testAskAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, is4 bool) {
 				a := newAsker(t, is4)
-				source := a.begin(t, clientPort)
+				source := a.start(t, clientPort)
 				a.expect(t, "taken", a.taken("the echo", a.echoTo(source), clientPort))
 				data := a.data(3)
 				a.expect(t, "", a.goes("data", clientPort, 1, podPort, data, data))
@@ -127,7 +127,7 @@ func testAskBackends(t *testing.T) {
 	onBoth(t, func(t *testing.T, is4 bool) {
 		t.Run("of another VLAN", func(t *testing.T) {
 			a := newAsker(t, is4)
-			e := a.echoTo(a.begin(t, clientPort))
+			e := a.echoTo(a.start(t, clientPort))
 			e.from.address, e.segment = a.backends[2].address, 7
 			// A reply that came with a tag is the kernel's to route.
 			out := translated(withOptions(e.headers(), e.nops()), a.vipEnd(), a.clientEnd(), 0)
@@ -138,7 +138,7 @@ func testAskBackends(t *testing.T) {
 		})
 		t.Run("taken away", func(t *testing.T) {
 			a := newAsker(t, is4)
-			a.expect(t, "taken", a.taken("the echo", a.echoTo(a.begin(t, clientPort)), clientPort))
+			a.expect(t, "taken", a.taken("the echo", a.echoTo(a.start(t, clientPort)), clientPort))
 			a.setBackend(t, a.testDirector, 0, abi.BackendStateBACKEND_DOWN)
 			data := a.data(3)
 			a.expect(t, "", a.goes("who was asked is down", clientPort, 1, podPort, data, data))

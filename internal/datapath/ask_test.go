@@ -120,7 +120,7 @@ func (a *asker) frameRows(t *testing.T) {
 func testAskAnswers(t *testing.T) {
 	onBoth(t, func(t *testing.T, is4 bool) {
 		a := newAsker(t, is4)
-		source := a.begin(t, clientPort)
+		source := a.start(t, clientPort)
 		unchanged := a.asks(t, clientPort)
 		wrong := func(event, name string, change func(*askEcho)) {
 			t.Helper()
@@ -169,7 +169,7 @@ func testAskAnswers(t *testing.T) {
 func testAskDowngrade(t *testing.T) {
 	onBoth(t, func(t *testing.T, is4 bool) {
 		a := newAsker(t, is4)
-		own := a.echoTo(a.begin(t, clientPort))
+		own := a.echoTo(a.start(t, clientPort))
 		own.from, own.names = end{a.backends[0].address, backendPort}, netip.AddrPort{}
 		headers := own.headers()
 		number := headers[1].(packet.TCPHeader)
@@ -187,7 +187,7 @@ func testAskDowngrade(t *testing.T) {
 // The backend that was asked answers by itself: no other backend may answer any more.
 func (a *asker) refusesAfterAnswer(t *testing.T) {
 	t.Helper()
-	source := a.begin(t, clientPort+1)
+	source := a.start(t, clientPort+1)
 	own := a.echoTo(source)
 	own.from, own.names = end{a.backends[0].address, backendPort}, netip.AddrPort{}
 	client := end{a.client, clientPort + 1}
@@ -240,7 +240,7 @@ func testAskTwin(t *testing.T) {
 func testAskForged(t *testing.T) {
 	onBoth(t, func(t *testing.T, is4 bool) {
 		a := newAsker(t, is4)
-		source := a.begin(t, clientPort)
+		source := a.start(t, clientPort)
 		unchanged := a.asks(t, clientPort)
 		random := rand.New(rand.NewPCG(7, 5))
 		for i := range 3000 {

@@ -227,7 +227,7 @@ func (d *testDirector) putSources(t testing.TB, s *testService) {
 }
 
 // testKernelSources are whose packets some services leave to the kernel. The last one's bytes
-// begin an IPv6 address, too, whose packets are forwarded: 2001:db8::.
+// start an IPv6 address, too, whose packets are forwarded: 2001:db8::.
 var testKernelSources = prefixes("10.77.0.0/24", "198.51.100.130", "2001:db8:c::4/126", "32.1.13.184")
 
 // encodeRing lays a ring out as bpf/abi/types.h says: the header, the slots eight to

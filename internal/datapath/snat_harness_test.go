@@ -54,8 +54,8 @@ func (d *testDirector) putSNAT(t testing.TB, sources []netip.Addr, ports model.P
 	d.snat = table
 }
 
-// begin sends the SYN without which full NAT does not know a TCP connection.
-func (s scenario) begin(t testing.TB, d *testDirector) {
+// start sends the SYN without which full NAT does not know a TCP connection.
+func (s scenario) start(t testing.TB, d *testDirector) {
 	t.Helper()
 	if s.protocol == model.TCP && s.backends[0].snat {
 		d.run(t, build(ip(s.client, s.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN}), 0)

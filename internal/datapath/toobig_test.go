@@ -19,7 +19,7 @@ func testTooBig(t *testing.T) {
 	scenarios := w.scenarios(notFullNAT)
 	d := loadTestDirector(t, w)
 	for _, s := range scenarios {
-		s.begin(t, d)
+		s.start(t, d)
 		t.Run(s.name, func(t *testing.T) { d.check(t, s.tooBigRows()) })
 	}
 }

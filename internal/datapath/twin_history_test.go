@@ -63,7 +63,7 @@ type steadyFlow struct {
 	backend, life int
 }
 
-func (h *history) begin(t *testing.T) {
+func (h *history) start(t *testing.T) {
 	h.size = 31
 	for number := range h.weights {
 		h.weights[number], h.here[number] = 1, number < 3
@@ -356,7 +356,7 @@ func (s *steadyFlow) note(m *twin, backend int) {
 // run is a history of so many events; it ends early when goesOn says so.
 func (h *history) run(t *testing.T, events int, goesOn func() bool) {
 	t.Helper()
-	h.begin(t)
+	h.start(t)
 	for h.step = range events {
 		if !goesOn() {
 			return

@@ -72,7 +72,7 @@ type Director struct {
 	closes    []func() // what New has opened, in this order
 	notClosed error    // why the kernel's part of it could not be closed, or detached
 
-	begins  beginning
+	begins  startup
 	first   model.Director // the configuration that the kernel's maps are made for
 	changes <-chan config.Change
 
@@ -322,9 +322,9 @@ func (d *Director) run(stop context.Context) error {
 	defer running.Wait()
 	defer d.end()
 	begins := d.begins
-	d.begins = beginning{} // it may be large, and is not needed after the start
+	d.begins = startup{} // it may be large, and is not needed after the start
 	// Both have the file before it runs: the engine sets the kernel and BFD's sessions together, and reports
-	// of loads may come at once. beginFile sets them again if another version runs.
+	// of loads may come at once. runFile sets them again if another version runs.
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
 	defer d.loads.receiver.Close()

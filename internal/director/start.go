@@ -23,8 +23,8 @@ const (
 	groupPatience = 3 * time.Second
 )
 
-// beginning is what a director begins with.
-type beginning struct {
+// startup is what a director starts with.
+type startup struct {
 	file    model.Config  // the version that should run
 	text    []byte        // its text; nil: the file is refused, and this is the version that ran last
 	refused error         // why the file is refused
@@ -34,8 +34,8 @@ type beginning struct {
 // start makes the director forward, and lets packets in. While it waits for the other directors, an
 // earlier process's datapath may forward already: by what the group wants now, like the others. It
 // returns the version of the file that the director goes on with.
-func (d *Director) start(running *sync.WaitGroup, b beginning) (used model.Config, err error) {
-	patience, err := d.begin(b)
+func (d *Director) start(running *sync.WaitGroup, b startup) (used model.Config, err error) {
+	patience, err := d.runFirst(b)
 	if err != nil {
 		return used, err
 	}
@@ -50,16 +50,16 @@ func (d *Director) start(running *sync.WaitGroup, b beginning) (used model.Confi
 
 // used is the version of the file that the director goes on with, although it may not be stored or run
 // yet.
-func (d *Director) used(b beginning) model.Config {
+func (d *Director) used(b startup) model.Config {
 	if d.refused != nil {
 		return d.controller.File()
 	}
 	return b.file
 }
 
-// begin makes the first configuration run, with the sets of the group, and returns how long admit may
+// runFirst makes the first configuration run, with the sets of the group, and returns how long admit may
 // wait for the flows that the group remembers.
-func (d *Director) begin(b beginning) (patience time.Duration, err error) {
+func (d *Director) runFirst(b startup) (patience time.Duration, err error) {
 	began, current := time.Now(), true
 	if d.group != nil {
 		etcd := startPatience
@@ -70,7 +70,7 @@ func (d *Director) begin(b beginning) (patience time.Duration, err error) {
 			return 0, err
 		}
 	}
-	if err := d.beginFile(b); err != nil {
+	if err := d.runFile(b); err != nil {
 		return 0, err
 	}
 	if err := d.members.shareFlows(d.used(b).Director); err != nil {
@@ -89,7 +89,7 @@ func (d *Director) begin(b beginning) (patience time.Duration, err error) {
 // routers are told, and some earlier: a router that kept its routes while a host was gone sends at
 // once when the host is back. A director that had no program before lets packets in when it knows
 // their backends: a wrong guess breaks a connection, and the other directors would take it over.
-func (d *Director) admit(b beginning, patience time.Duration) error {
+func (d *Director) admit(b startup, patience time.Duration) error {
 	d.members.await(d.ctx, patience)
 	if err := d.ctx.Err(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (d *Director) admit(b beginning, patience time.Duration) error {
 // goOnAttached goes on with what ran if the program cannot be attached to all interfaces of the
 // first version of the file: that version is tried again. A director that never ran has nothing to
 // go on with.
-func (d *Director) goOnAttached(b beginning, why error) error {
+func (d *Director) goOnAttached(b startup, why error) error {
 	if b.ran == nil {
 		return why
 	}
@@ -120,9 +120,9 @@ func (d *Director) goOnAttached(b beginning, why error) error {
 	return nil
 }
 
-// beginFile makes the first version of the file run, or goes on with what ran before: see
+// runFile makes the first version of the file run, or goes on with what ran before: see
 // desired.Begin.
-func (d *Director) beginFile(b beginning) error {
+func (d *Director) runFile(b startup) error {
 	err := d.controller.Start(b.file, b.ran)
 	switch {
 	case errors.As(err, new(*desired.PendingError)):

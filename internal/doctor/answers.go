@@ -65,10 +65,10 @@ func (x *examination) answersOn(name string, vips []netip.Addr) {
 	x.ok(check, "rp_filter is %d: what comes from VIPs is let in", value)
 }
 
-// taken finds VIPs for which this director answers by ARP and NDP and which are addresses of an
+// vipsOnInterfaces finds VIPs for which this director answers by ARP and NDP and which are addresses of an
 // interface, too: there the kernel answers for them. On lo they are for a backend, whose agent sees
 // to it that the kernel does not answer.
-func (x *examination) taken() {
+func (x *examination) vipsOnInterfaces() {
 	if !x.config.Director.Neighbor.Given() {
 		return
 	}

@@ -41,7 +41,7 @@ func (x *examination) director() {
 	x.group()
 	x.flowPort()
 	x.memory()
-	x.taken()
+	x.vipsOnInterfaces()
 }
 
 // group checks that this host is one of the directors among which fragments are divided.

@@ -51,21 +51,21 @@ const (
 // Engine makes the sinks do what is desired. One goroutine, the one in Run, owns all of its state
 // except what Desired, Report, LogStatus and Held return.
 type Engine struct {
-	forwarder Forwarder
-	announcer Announcer           // nil: routers are told by another program, or not yet
-	announced *model.Announcement // what the announcer should be set to; nil: nothing is known yet
-	begun     bool                // it has been set
-	waiting   waiting             // what the announcer is set to later
-	begin     chan Announcer
-	checker   checker
-	loads     loads
-	log       *slog.Logger
-	planner   *Planner
-	requests  chan request
-	stopped   chan struct{}
-	alive     chan struct{}                           // Run sends between two things that it does
-	placing   map[model.ServiceID]*model.TableService // what the sinks took last
-	applied   request                                 // the request for it
+	forwarder  Forwarder
+	announcer  Announcer           // nil: routers are told by another program, or not yet
+	announced  *model.Announcement // what the announcer should be set to; nil: nothing is known yet
+	begun      bool                // it has been set
+	waiting    waiting             // what the announcer is set to later
+	announcers chan Announcer
+	checker    checker
+	loads      loads
+	log        *slog.Logger
+	planner    *Planner
+	requests   chan request
+	stopped    chan struct{}
+	alive      chan struct{}                           // Run sends between two things that it does
+	placing    map[model.ServiceID]*model.TableService // what the sinks took last
+	applied    request                                 // the request for it
 
 	mu      sync.Mutex
 	running model.Config
@@ -98,18 +98,18 @@ type Deps struct {
 // New returns an engine that does nothing before Run.
 func New(deps Deps) *Engine {
 	return &Engine{
-		forwarder: deps.Forwarder,
-		checker:   checker{Checker: deps.Checker, inherited: deps.Inherited},
-		waiting:   waiting{ways: deps.Ways},
-		loads:     loads{Loads: deps.Loads},
-		log:       deps.Log,
-		planner:   NewPlanner(),
-		held:      heldAt{},
-		moves:     map[model.ServiceID]tally{},
-		begin:     make(chan Announcer),
-		requests:  make(chan request),
-		stopped:   make(chan struct{}),
-		alive:     make(chan struct{}),
+		forwarder:  deps.Forwarder,
+		checker:    checker{Checker: deps.Checker, inherited: deps.Inherited},
+		waiting:    waiting{ways: deps.Ways},
+		loads:      loads{Loads: deps.Loads},
+		log:        deps.Log,
+		planner:    NewPlanner(),
+		held:       heldAt{},
+		moves:      map[model.ServiceID]tally{},
+		announcers: make(chan Announcer),
+		requests:   make(chan request),
+		stopped:    make(chan struct{}),
+		alive:      make(chan struct{}),
 	}
 }
 
@@ -117,7 +117,7 @@ func New(deps Deps) *Engine {
 // that it should tell first. It needs Run to be running, and waits for it.
 func (e *Engine) Announce(announcer Announcer) {
 	select {
-	case e.begin <- announcer:
+	case e.announcers <- announcer:
 	case <-e.stopped:
 	}
 }
@@ -151,7 +151,7 @@ func (e *Engine) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case e.announcer = <-e.begin:
+		case e.announcer = <-e.announcers:
 			if e.announced != nil {
 				e.advertise(e.announced)
 			}

@@ -181,9 +181,9 @@ func (g *group) apply() {
 
 func (g *group) anyDirector() *director { return g.directors[g.r.IntN(len(g.directors))] }
 
-// begin sends the SYN of a connection, and perhaps again, when its answer was lost. Its
+// start sends the SYN of a connection, and perhaps again, when its answer was lost. Its
 // ports may be those of one that has ended, but of none that is open.
-func (g *group) begin(c *client) {
+func (g *group) start(c *client) {
 	if host := g.hosts[c.end]; host != nil && !c.ended {
 		delete(host.Sockets, connection(c.flow))
 	}
@@ -264,7 +264,7 @@ func (g *group) goOn() {
 		case len(c.answers) > 0:
 			g.establish(c)
 		case !c.end.IsValid() || !c.promised || c.ended && g.r.IntN(8) == 0:
-			g.begin(c)
+			g.start(c)
 		case c.ended:
 			g.send(c, twin.Packet{Segment: g.segment(c, packet.ACK)})
 		case g.r.IntN(12) == 0:

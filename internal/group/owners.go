@@ -127,7 +127,7 @@ func (o *Owners) Renew(ctx context.Context) (time.Duration, error) {
 	lease := o.lease
 	o.mu.Unlock()
 	if lease == clientv3.NoLease {
-		return o.begin(ctx, client)
+		return o.acquireLease(ctx, client)
 	}
 	if o.replaced() {
 		return 0, errReplaced
@@ -142,8 +142,8 @@ func (o *Owners) Renew(ctx context.Context) (time.Duration, error) {
 	return time.Duration(kept.TTL) * time.Second, nil
 }
 
-// begin takes over the earlier process's lease, or makes one.
-func (o *Owners) begin(ctx context.Context, client *clientv3.Client) (time.Duration, error) {
+// acquireLease takes over the earlier process's lease, or makes one.
+func (o *Owners) acquireLease(ctx context.Context, client *clientv3.Client) (time.Duration, error) {
 	found, err := client.Get(ctx, o.member())
 	if err != nil {
 		return 0, fmt.Errorf("look for the lease of the VIPs: %w", err)

@@ -164,7 +164,7 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, du
 		probes[check.How] = p
 	}
 	if t == nil {
-		t = &target{place: waitsNot, standing: begin(check.How, check.Serving, due)}
+		t = &target{place: waitsNot, standing: newStanding(check.How, check.Serving, due)}
 		c.targets[check.Target] = t
 	} else {
 		t.standing.recheck(check.How)

@@ -30,8 +30,8 @@ func (c *Checker) launch(t *target) *launch {
 	return l
 }
 
-// begin sends the probe. It does not wait for the result.
-func (l *launch) begin() {
+// start sends the probe. It does not wait for the result.
+func (l *launch) start() {
 	l.begun = time.Now()
 	a := &attempt{check: &l.check, way: l.path.Way(&l.check), timeout: time.Duration(l.check.How.Timeout)}
 	if a.way.Later {

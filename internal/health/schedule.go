@@ -52,7 +52,7 @@ func (c *Checker) beginDue() time.Duration {
 	c.armed = now.Add(pause)
 	c.mu.Unlock()
 	for _, l := range due {
-		l.begin()
+		l.start()
 	}
 	return pause
 }

@@ -14,10 +14,10 @@ type standing struct {
 	serving             bool      // in use: not taken out while its state is unknown
 }
 
-// begin returns what is known before the first result, which then decides alone: several results
+// newStanding returns what is known before the first result, which then decides alone: several results
 // are needed only to overrule something known. But taking out a backend that has connections
 // already needs as many failures as for any other.
-func begin(how *model.HealthCheck, serving bool, now time.Time) standing {
+func newStanding(how *model.HealthCheck, serving bool, now time.Time) standing {
 	s := standing{state: model.HealthUnknown, since: now, serving: serving}
 	if !serving {
 		s.failures = how.Fall - 1
@@ -30,7 +30,7 @@ func begin(how *model.HealthCheck, serving bool, now time.Time) standing {
 // is enough.
 func (s *standing) recheck(how *model.HealthCheck) {
 	if s.state == model.HealthUnknown {
-		*s = begin(how, s.serving, s.since)
+		*s = newStanding(how, s.serving, s.since)
 		return
 	}
 	s.successes, s.failures = how.Rise-1, 0

@@ -36,7 +36,7 @@ func TestStanding(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			now := time.Unix(1, 0)
-			s := begin(how, test.serving, now)
+			s := newStanding(how, test.serving, now)
 			var states strings.Builder
 			for _, r := range test.results {
 				before := s

@@ -78,7 +78,7 @@ func newReader(text []byte) *reader {
 // value decodes the next value. An error inside it that is not bad JSON is reported at its
 // beginning: the decoder says no more.
 func (r *reader) value(v any) error {
-	at := r.begin(r.InputOffset())
+	at := r.skipSpace(r.InputOffset())
 	err := r.Decode(v)
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		// Between tokens a decoder loses count; one that begins at the value does not.
@@ -90,8 +90,8 @@ func (r *reader) value(v any) error {
 	return r.at(at, err)
 }
 
-// begin skips what stands between two values.
-func (r *reader) begin(offset int64) int64 {
+// skipSpace skips what stands between two values.
+func (r *reader) skipSpace(offset int64) int64 {
 	for int(offset) < len(r.text) && bytes.IndexByte([]byte(", \t\r\n:"), r.text[offset]) >= 0 {
 		offset++
 	}
@@ -100,7 +100,7 @@ func (r *reader) begin(offset int64) int64 {
 
 // next reports whether the next key has this name.
 func (r *reader) next(key string) bool {
-	return bytes.HasPrefix(r.text[min(r.begin(r.InputOffset()), int64(len(r.text))):], []byte(`"`+key+`"`))
+	return bytes.HasPrefix(r.text[min(r.skipSpace(r.InputOffset()), int64(len(r.text))):], []byte(`"`+key+`"`))
 }
 
 func (r *reader) at(offset int64, err error) error {
@@ -110,7 +110,7 @@ func (r *reader) at(offset int64, err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return &badText{int64(len(r.text)), errors.New("the file ends too early")}
 	}
-	return &badText{r.begin(offset), err}
+	return &badText{r.skipSpace(offset), err}
 }
 
 // delimiter reads one of { } [ ].

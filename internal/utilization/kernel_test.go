@@ -136,7 +136,7 @@ func TestPausesAreNotCounted(t *testing.T) {
 			enter(m)
 			fire(t, m.kernel.NapiPoll, 0xa000, 10, 64)
 			before := read(t, m)
-			if err := m.begin(); err != nil {
+			if err := m.restart(); err != nil {
 				t.Fatal(err)
 			}
 			fire(t, m.kernel.NapiPoll, 0xa000, 10, 64)

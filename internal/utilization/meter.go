@@ -46,7 +46,7 @@ func (m *Meter) Start() error {
 	if m.links != nil {
 		return nil
 	}
-	if err := m.begin(); err != nil {
+	if err := m.restart(); err != nil {
 		return err
 	}
 	if err := m.attach(); err != nil {
@@ -72,8 +72,8 @@ func (m *Meter) stop() error {
 	return m.detach()
 }
 
-// begin makes the programs forget what each CPU was doing.
-func (m *Meter) begin() error {
+// restart makes the programs forget what each CPU was doing.
+func (m *Meter) restart() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the clock: %w", err)

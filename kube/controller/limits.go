@@ -32,14 +32,14 @@ func (q Quotas) of(namespace string) Quota {
 	return q.Each
 }
 
-// takes is how much services take of directors' limits, in the order of takesNames.
-type takes [4]uint64
+// usage is how much services take of directors' limits, in the order of usageNames.
+type usage [4]uint64
 
-var takesNames = [len(takes{})]string{"services", "backends", "source-ranges", "ring-memory"}
+var usageNames = [len(usage{})]string{"services", "backends", "source-ranges", "ring-memory"}
 
-func (q Quota) most() takes { return takes{q.Services, q.Backends, q.SourceRanges, q.RingMemory} }
+func (q Quota) most() usage { return usage{q.Services, q.Backends, q.SourceRanges, q.RingMemory} }
 
-func (t takes) plus(o takes) takes {
+func (t usage) plus(o usage) usage {
 	for i := range t {
 		t[i] += o[i]
 	}
@@ -47,7 +47,7 @@ func (t takes) plus(o takes) takes {
 }
 
 // within reports whether no value is more than the other's.
-func (t takes) within(o takes) bool {
+func (t usage) within(o usage) bool {
 	for i := range t {
 		if t[i] > o[i] {
 			return false
@@ -56,25 +56,25 @@ func (t takes) within(o takes) bool {
 	return true
 }
 
-func takesOf(services []model.Service) takes {
+func usageOf(services []model.Service) usage {
 	t := model.UsageOf(services)
-	return takes{t.Services, t.Backends, t.SourceRanges, t.RingMemory}
+	return usage{t.Services, t.Backends, t.SourceRanges, t.RingMemory}
 }
 
 // space is the room for some Services and Gateways, and how much of it they have taken.
 type space struct {
 	name  string               // of the limits, up to the name of one
-	names [len(takes{})]string // of each limit
-	most  takes                // zero: no bound
-	taken takes
+	names [len(usage{})]string // of each limit
+	most  usage                // zero: no bound
+	used  usage
 }
 
 // why says what there is no room for, or nothing. The text does not depend on what others take,
 // because a different text would be reported as a new problem.
-func (s *space) why(more takes) string {
+func (s *space) why(more usage) string {
 	for i, most := range s.most {
 		switch {
-		case most == 0 || more[i] == 0 || s.taken[i]+more[i] <= most:
+		case most == 0 || more[i] == 0 || s.used[i]+more[i] <= most:
 		case more[i] > most:
 			return fmt.Sprintf("%s%s is %d, and it takes %d", s.name, s.names[i], most, more[i])
 		default:
@@ -86,15 +86,15 @@ func (s *space) why(more takes) string {
 
 // limits are the known limits of the file's directors.
 type limits struct {
-	most   takes // zero: not known
-	others takes // taken by other owners, the file for one
+	most   usage // zero: not known
+	others usage // taken by other owners, the file for one
 }
 
 // fit says which Services and Gateways have no room in directors or their namespaces' quotas: a
 // demand beyond these takes nothing from others. Those that are forwarded and have not grown come
 // first, then the others; among each, the oldest come first.
 func (p *plan) fit(quotas Quotas, file limits) {
-	spaces := map[*translate.DirectorGroup]*space{nil: {name: "director.limits.", names: takesNames, most: file.most, taken: file.others}}
+	spaces := map[*translate.DirectorGroup]*space{nil: {name: "director.limits.", names: usageNames, most: file.most, used: file.others}}
 	for _, g := range p.read.groups {
 		spaces[g] = spaceOf(g.Of)
 	}
@@ -104,9 +104,9 @@ func (p *plan) fit(quotas Quotas, file limits) {
 		if len(w.made.services) == 0 {
 			continue
 		}
-		need, name := w.takes(), w.name().Namespace
+		need, name := w.usage(), w.name().Namespace
 		if namespaces[name] == nil {
-			namespaces[name] = &space{name: "the quota of namespace " + name + " for ", names: takesNames, most: quotas.of(name).most()}
+			namespaces[name] = &space{name: "the quota of namespace " + name + " for ", names: usageNames, most: quotas.of(name).most()}
 		}
 		quota, directors := namespaces[name], spaces[w.group]
 		why := quota.why(need)
@@ -117,9 +117,9 @@ func (p *plan) fit(quotas Quotas, file limits) {
 			over[w] = why
 			continue
 		}
-		quota.taken = quota.taken.plus(need)
+		quota.used = quota.used.plus(need)
 		if directors != nil {
-			directors.taken = directors.taken.plus(need)
+			directors.used = directors.used.plus(need)
 		}
 		w.fitted = &need
 	}
@@ -144,18 +144,18 @@ func (p *plan) inOrder() []*wish {
 // process gave it room, its status says so.
 func (w *wish) runs() bool {
 	if w.fitted != nil {
-		return w.takes().within(*w.fitted)
+		return w.usage().within(*w.fitted)
 	}
 	return !w.over && w.service != nil && len(w.service.Status.LoadBalancer.Ingress) > 0
 }
 
-// takes returns what it takes of directors, counted once for each translation.
-func (w *wish) takes() takes {
-	if w.made.takes == nil {
-		t := takesOf(w.made.services)
-		w.made.takes = &t
+// usage returns what it takes of directors, counted once for each translation.
+func (w *wish) usage() usage {
+	if w.made.usage == nil {
+		t := usageOf(w.made.services)
+		w.made.usage = &t
 	}
-	return *w.made.takes
+	return *w.made.usage
 }
 
 // exceed notes which Services and Gateways have no room.
@@ -201,7 +201,7 @@ func (p *plan) lacksRoom() bool {
 // spaceOf returns the room that the directors of a group have.
 func spaceOf(g *v1alpha1.DirectorGroup) *space {
 	s := &space{name: "DirectorGroup " + g.Name + ": spec.limits.", names: [...]string{"services", "backends", "sourceRanges", "ringMemory"},
-		most: takes{model.DefaultServices, model.DefaultBackends, model.DefaultSourceRanges, model.DefaultRingMemory}}
+		most: usage{model.DefaultServices, model.DefaultBackends, model.DefaultSourceRanges, model.DefaultRingMemory}}
 	if l := g.Spec.Limits; l != nil {
 		for i, n := range []int64{int64(l.Services), int64(l.Backends), int64(l.SourceRanges), l.RingMemory} {
 			if n > 0 {
@@ -217,16 +217,16 @@ func spaceOf(g *v1alpha1.DirectorGroup) *space {
 // has ever answered, nothing is counted, and the directors refuse what is too much.
 func (w *setWriter) ask(ctx context.Context, p *plan) {
 	lacks := p.lacksRoom()
-	if w.limits.most != (takes{}) && w.revision == p.revision && w.taken && !lacks {
+	if w.limits.most != (usage{}) && w.revision == p.revision && w.taken && !lacks {
 		return
 	}
-	if lacks && w.limits.others != (takes{}) {
+	if lacks && w.limits.others != (usage{}) {
 		w.countOthers(ctx)
 	}
 	for _, d := range w.directors {
 		if s, err := d.Client.Status(ctx); err == nil {
 			l := s.Limits
-			w.limits.most = takes{uint64(l.Services), uint64(l.Backends), uint64(l.SourceRanges), l.RingMemory}
+			w.limits.most = usage{uint64(l.Services), uint64(l.Backends), uint64(l.SourceRanges), l.RingMemory}
 			return
 		}
 	}
@@ -237,14 +237,14 @@ func (w *setWriter) ask(ctx context.Context, p *plan) {
 func (w *setWriter) countOthers(ctx context.Context) bool {
 	for _, d := range w.directors {
 		sets, err := d.Client.Sets(ctx)
-		var others takes
+		var others usage
 		for _, other := range sets {
 			if other.Owner == w.owner || err != nil {
 				continue
 			}
 			var set api.Set
 			if set, err = d.Client.Set(ctx, other.Owner); err == nil {
-				others = others.plus(takesOf(set.Services))
+				others = others.plus(usageOf(set.Services))
 			}
 		}
 		if err == nil {

@@ -45,7 +45,7 @@ func (s *tenants) has(name string, ports, backends, ranges int) *wish {
 		w.service.Namespace, w.service.CreationTimestamp = namespace, metav1.NewTime(s.born)
 		s.of[name], s.plan.of = w, append(s.plan.of, w)
 	}
-	w.made.services, w.made.texts, w.made.takes = nil, nil, nil
+	w.made.services, w.made.texts, w.made.usage = nil, nil, nil
 	for i := range ports {
 		w.made.services = append(w.made.services, partOf(w, uint16(1000+i), func(m *model.Service) {
 			m.VIP = netip.AddrFrom4([4]byte{203, 0, 113, byte(slices.Index(s.plan.of, w))})
@@ -82,7 +82,7 @@ func (s *tenants) forwards() string {
 	return strings.Join(list, " ")
 }
 
-var someLimits = limits{most: takes{4096, 65536, 65536, 64 << 20}}
+var someLimits = limits{most: usage{4096, 65536, 65536, 64 << 20}}
 
 // Only the Service that is beyond the directors' limits is refused, with the limit's name and its
 // count: the others go on.
@@ -117,7 +117,7 @@ func TestOneTenantsServiceIsBeyondALimit(t *testing.T) {
 // Beyond a limit the oldest Services are kept. A Service that grows loses its place and takes no
 // other's; a Service that has its place keeps it when an older one comes.
 func TestOldestAreKept(t *testing.T) {
-	few := limits{most: takes{10, 1000, 1000, 1 << 30}}
+	few := limits{most: usage{10, 1000, 1000, 1 << 30}}
 	s := newTenants(t)
 	old := s.has("a/old", 4, 1, 0)
 	s.has("b/middle", 4, 1, 0)
@@ -152,7 +152,7 @@ func TestOldestAreKept(t *testing.T) {
 func TestOthersTake(t *testing.T) {
 	s := newTenants(t)
 	s.has("a/a", 1, 2, 0)
-	s.fit(Quotas{}, limits{most: takes{10, 10, 10, 1 << 30}, others: takes{0, 9, 0, 0}})
+	s.fit(Quotas{}, limits{most: usage{10, 10, 10, 1 << 30}, others: usage{0, 9, 0, 0}})
 	if got, want := s.beyond(), "a/a: director.limits.backends is 10, of which less is left than the 2 that it takes"; got != want {
 		t.Errorf("refused is %q, want %q", got, want)
 	}
@@ -257,13 +257,13 @@ func TestQuotas(t *testing.T) {
 // Every limit of a DirectorGroup counts, and is weir's default if none is given.
 func TestSpaceOf(t *testing.T) {
 	s := spaceOf(&v1alpha1.DirectorGroup{Spec: v1alpha1.DirectorGroupSpec{Limits: &v1alpha1.DirectorLimits{Services: 1, Backends: 2, SourceRanges: 3, RingMemory: 4}}})
-	if s.most != (takes{1, 2, 3, 4}) {
+	if s.most != (usage{1, 2, 3, 4}) {
 		t.Errorf("the limits are %v", s.most)
 	}
-	if got := spaceOf(&v1alpha1.DirectorGroup{}).most; got != (takes{4096, 65536, 65536, 64 << 20}) {
+	if got := spaceOf(&v1alpha1.DirectorGroup{}).most; got != (usage{4096, 65536, 65536, 64 << 20}) {
 		t.Errorf("without limits they are %v", got)
 	}
-	if got := fmt.Sprint(takesOf([]model.Service{partOf(wishOf("a"), 80).service})); got != "[1 1 0 8256]" {
+	if got := fmt.Sprint(usageOf([]model.Service{partOf(wishOf("a"), 80).service})); got != "[1 1 0 8256]" {
 		t.Errorf("a service with a backend takes %s", got)
 	}
 }

@@ -25,7 +25,7 @@ type made struct {
 	of       inputs
 	services []model.Service // with defaults; the same slice while they do not change
 	texts    [][]byte        // the services as JSON, once needed
-	takes    *takes          // what the services take, once needed
+	usage    *usage          // what the services take, once needed
 	problems []translate.Problem
 	ports    []v1alpha1.ServiceNodePort           // node ports that directors are to take
 	asks     map[translate.Place][]netip.AddrPort // the pods that directors have to know the way to
@@ -110,11 +110,11 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 	} else {
 		p.revision++
 	}
-	texts, takes := w.made.texts, w.made.takes
+	texts, usage := w.made.texts, w.made.usage
 	if len(services) == 0 || len(w.made.services) == 0 || &services[0] != &w.made.services[0] {
-		texts, takes = nil, nil
+		texts, usage = nil, nil
 	}
-	w.made = made{of, services, texts, takes, problems, ports, asks}
+	w.made = made{of, services, texts, usage, problems, ports, asks}
 }
 
 // valid gives services their defaults, and says what is wrong with the first one that no director

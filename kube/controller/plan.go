@@ -62,7 +62,7 @@ type wish struct {
 	made      made
 	ports     []v1alpha1.ServiceNodePort // the node ports that its directors take
 	problems  [stages][]translate.Problem
-	fitted    *takes // what it took when it had room; nil: it has none, or it is not known yet
+	fitted    *usage // what it took when it had room; nil: it has none, or it is not known yet
 	over      bool   // it has no room
 	forwarded bool   // directors have taken it
 	awaited   awaited

@@ -129,7 +129,7 @@ func (l *Listener) refuse(format string, args ...any) {
 // wrong reports whether nothing can be forwarded for the listener.
 func (l *Listener) wrong() bool { return l.accepted.no || len(l.kinds) == 0 }
 
-// takes reports whether routes of the kind may be attached.
-func (l *Listener) takes(kind gatewayv1.Kind) bool {
+// allows reports whether routes of the kind may be attached.
+func (l *Listener) allows(kind gatewayv1.Kind) bool {
 	return slices.ContainsFunc(l.kinds, func(k gatewayv1.RouteGroupKind) bool { return k.Kind == kind })
 }

@@ -92,7 +92,7 @@ func (r *Route) attachTo(g *Gateway, ref *gatewayv1.ParentReference, labels func
 		}
 		meant++
 		switch {
-		case !l.takes(r.Kind):
+		case !l.allows(r.Kind):
 			why = fmt.Sprintf("listener %s takes no %s", l.Of.Name, r.Kind)
 			continue
 		case !l.namespaces(r.Of.GetNamespace(), g.Of.Namespace, labels):

@@ -176,9 +176,9 @@ func said(t *testing.T, path string, from int64) ([]byte, int64) {
 	return text.Bytes(), from + int64(text.Len())
 }
 
-// takes waits until a director's log says that it has applied a changed set, and returns where the
+// awaitApplied waits until a director's log says that it has applied a changed set, and returns where the
 // log then ends. Asking the director for the set would cost it more than the change.
-func (n *labNode) takes(set int, from int64) int64 {
+func (n *labNode) awaitApplied(set int, from int64) int64 {
 	n.l.t.Helper()
 	want := fmt.Appendf(nil, `"msg":"set applied","owner":"kube.edge.%d",`, set)
 	waitLonger(n.l.t, time.Millisecond, fmt.Sprintf("%s to take set %d", n.Name, set), func() bool {
@@ -299,7 +299,7 @@ func (l *manyLab) changeSome(sets map[string]int) {
 		began := time.Now()
 		l.putSlice(l.slice(i, *endpoints-1))
 		for j, node := range l.nodes {
-			ends[j] = node.takes(sets[fmt.Sprintf("s%d", i)], ends[j])
+			ends[j] = node.awaitApplied(sets[fmt.Sprintf("s%d", i)], ends[j])
 		}
 		took = append(took, time.Since(began))
 	}

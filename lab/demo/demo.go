@@ -168,7 +168,7 @@ func (r *run) loseDirectors(ctx context.Context, traffic *traffic) error {
 	nat = slices.DeleteFunc(nat, (*row).direct)
 	if r.router != nil {
 		r.progress.say("sending HTTP and UDP by %s, and new flows every %s", modesOf(direct), flowPause)
-		traffic.begin(ctx, direct)
+		traffic.start(ctx, direct)
 		if !sleep(ctx, aftermath) {
 			return ctx.Err()
 		}
@@ -180,10 +180,10 @@ func (r *run) loseDirectors(ctx context.Context, traffic *traffic) error {
 		}
 		r.progress.say("sending by %s, too", modesOf(nat))
 	} else {
-		traffic.begin(ctx, direct)
+		traffic.start(ctx, direct)
 		r.progress.say("sending HTTP and UDP by %s, and new flows every %s", modesOf(r.rows), flowPause)
 	}
-	traffic.begin(ctx, nat)
+	traffic.start(ctx, nat)
 	sleep(ctx, aftermath)
 	return ctx.Err()
 }
@@ -206,7 +206,7 @@ func (r *run) edit(ctx context.Context, changes *int) error {
 
 // change edits the files towards a stage and waits until the directors follow.
 func (r *run) change(ctx context.Context, stage int) error {
-	begin := r.timeline.begin(stage)
+	begin := r.timeline.start(stage)
 	defer r.timeline.end()
 	err := r.group.edit(ctx, r.stages[stage].members)
 	if err == nil {

@@ -217,7 +217,7 @@ func (r *run) loseBackend(ctx context.Context, traffic *traffic) error {
 func (r *run) cut(traffic *traffic) (time.Time, error) {
 	traffic.opening.Lock()
 	defer traffic.opening.Unlock()
-	begin := r.timeline.begin(len(r.stages) - 1)
+	begin := r.timeline.start(len(r.stages) - 1)
 	return begin, r.top.plug(r.top.backends[lostBackend], false)
 }
 

@@ -16,8 +16,8 @@ type timeline struct {
 // window is a change under way. Its end is zero until it is over.
 type window struct{ begin, end time.Time }
 
-// begin notes that the files are being edited from now on, towards that stage.
-func (t *timeline) begin(stage int) time.Time {
+// start notes that the files are being edited from now on, towards that stage.
+func (t *timeline) start(stage int) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()

@@ -37,8 +37,8 @@ type traffic struct {
 	opening  sync.RWMutex // held by each connection until its first answer
 }
 
-// begin keeps the clients of rows busy until the context ends.
-func (t *traffic) begin(ctx context.Context, rows []*row) {
+// start keeps the clients of rows busy until the context ends.
+func (t *traffic) start(ctx context.Context, rows []*row) {
 	for _, r := range rows {
 		for _, kind := range []struct {
 			dial  dialer

@@ -21,7 +21,7 @@ type dnat struct {
 }
 
 func newDNAT(top *topology, first schedule.Group) *dnat {
-	return &dnat{told: begin(first), top: top, running: make([]bool, len(top.directors))}
+	return &dnat{told: newTold(first), top: top, running: make([]bool, len(top.directors))}
 }
 
 func (d *dnat) start(ctx context.Context, i int, _ schedule.Version) error {

@@ -44,7 +44,7 @@ type told struct {
 	history []configuration
 }
 
-func begin(first schedule.Group) told {
+func newTold(first schedule.Group) told {
 	return told{now: first, history: []configuration{{time.Now(), first}}}
 }
 

@@ -32,7 +32,7 @@ type group struct {
 }
 
 func newGroup(top *topology, m mode, retention time.Duration, weir binaries, store *sharedStore, first schedule.Group) *group {
-	return &group{told: begin(first), top: top, mode: m, retention: retention, binaries: weir, store: store, running: make([]*process.Weir, len(top.directors))}
+	return &group{told: newTold(first), top: top, mode: m, retention: retention, binaries: weir, store: store, running: make([]*process.Weir, len(top.directors))}
 }
 
 func (g *group) sources() []netip.Prefix {

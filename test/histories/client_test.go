@@ -77,7 +77,7 @@ func (c *client) goOn() {
 	c.Helper()
 	switch c.stage {
 	case closed:
-		c.begin()
+		c.start()
 	case asked:
 		c.establish()
 	case open:
@@ -93,9 +93,9 @@ func (c *client) goOn() {
 	}
 }
 
-// begin sends the SYN of another connection, and perhaps again, as if its answer was lost. Which of
+// start sends the SYN of another connection, and perhaps again, as if its answer was lost. Which of
 // two answers comes first is random.
-func (c *client) begin() {
+func (c *client) start() {
 	c.Helper()
 	c.flow = c.newFlow()
 	c.syn = c.r.Uint32()

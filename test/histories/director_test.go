@@ -48,8 +48,8 @@ func (d *director) close() error {
 	return errors.Join(d.program.Close(), d.Close()) // closing a nil program is fine
 }
 
-// begin makes it forget everything.
-func (d *director) begin(t testing.TB) {
+// start makes it forget everything.
+func (d *director) start(t testing.TB) {
 	t.Helper()
 	d.set(t, model.Table{})
 	d.revision, d.sent = 0, map[model.Flow]netip.Addr{}
@@ -73,8 +73,8 @@ func (d *director) restart(t testing.TB, empty bool) {
 	d.forget()
 }
 
-// tell gives it the table.
-func (d *director) tell(t testing.TB, table model.Table) {
+// apply gives it the table.
+func (d *director) apply(t testing.TB, table model.Table) {
 	t.Helper()
 	d.service = table.Services[0]
 	d.set(t, table)

@@ -25,7 +25,7 @@ func testDrained(t *testing.T, l *lab) {
 	h.advance()
 	d := h.directors[0]
 	d.revision = len(h.revisions) - 1
-	h.tell(d)
+	h.update(d)
 	served := 0
 	const connections = 200
 	for range connections {

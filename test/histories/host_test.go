@@ -167,8 +167,8 @@ func (h *host) openStreet(t testing.TB) {
 	t.Cleanup(func() { _ = unix.Close(h.street) })
 }
 
-// begin makes the host one without connections, which answers SYNs with cookies or not.
-func (h *host) begin(t testing.TB, cookies bool) {
+// start makes the host one without connections, which answers SYNs with cookies or not.
+func (h *host) start(t testing.TB, cookies bool) {
 	t.Helper()
 	h.twin = twin.Host{
 		Addresses: h.addresses,

@@ -115,10 +115,10 @@ func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *l
 	}
 	cookies := r.IntN(2 * hostsIn)
 	for number, host := range l.hosts {
-		host.begin(t, number == cookies)
+		host.start(t, number == cookies)
 	}
 	for _, d := range l.directors {
-		d.begin(t)
+		d.start(t)
 	}
 	return h
 }
@@ -237,12 +237,12 @@ func (h *life) apply() {
 		if h.r.IntN(5) == 0 {
 			clear(d.unseen)
 		}
-		h.tell(d)
+		h.update(d)
 	}
 }
 
-// tell gives a director the table of its revision, with the health that it sees.
-func (h *life) tell(d *director) {
+// update gives a director the table of its revision, with the health that it sees.
+func (h *life) update(d *director) {
 	now, health := &h.revisions[d.revision], engine.Health{}
 	for endpoint, unseen := range d.unseen {
 		if unseen {
@@ -252,7 +252,7 @@ func (h *life) tell(d *director) {
 	checked := now.service
 	checked.Health = &model.HealthCheck{Kind: model.CheckTCP}
 	table, _ := d.planner.Plan(model.Config{Services: []model.Service{checked}}, h.logs(asOf(now.log, h.now)), health)
-	d.tell(h, table)
+	d.apply(h, table)
 }
 
 // newFlow is a flow that probably no earlier connection had: kernels remember some for a while.

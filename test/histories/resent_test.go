@@ -35,7 +35,7 @@ func (h *life) tellAll(after time.Duration) {
 	h.now = h.now.Add(after)
 	for _, d := range h.directors {
 		d.revision = len(h.revisions) - 1
-		h.tell(d)
+		h.update(d)
 	}
 }
 

@@ -52,15 +52,15 @@ func (s *speaker) goOn() {
 	if s.host == nil || s.r.IntN(12) == 0 {
 		s.forget()
 		s.flow = s.newFlow()
-		s.begin()
+		s.start()
 	}
 	for s.host != nil && s.r.IntN(3) > 0 {
 		s.speak()
 	}
 }
 
-// begin sends a flow's first datagram.
-func (s *speaker) begin() {
+// start sends a flow's first datagram.
+func (s *speaker) start() {
 	s.Helper()
 	d := s.directors[s.r.IntN(len(s.directors))]
 	end, path := s.carry(d)

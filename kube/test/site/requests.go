@@ -167,7 +167,7 @@ func Request(ctx context.Context, every time.Duration, ask func(ctx context.Cont
 			case <-ticking.Done():
 				return
 			case <-tick.C:
-				r.begin(n)
+				r.start(n)
 				r.running.Go(func() { r.end(n, ask(ctx)) })
 			}
 		}
@@ -175,7 +175,7 @@ func Request(ctx context.Context, every time.Duration, ask func(ctx context.Cont
 	return r
 }
 
-func (r *Requests) begin(n int) {
+func (r *Requests) start(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open[n] = time.Now()

@@ -61,7 +61,7 @@ func (s *Server) ServeQUIC(ctx context.Context, address string, codec *quiclb.Co
 
 // converseQUIC answers the requests of a connection, on its one stream.
 func (s *Server) converseQUIC(conn *quic.Conn) {
-	who, done := s.begin(quicEnd{conn})
+	who, done := s.track(quicEnd{conn})
 	defer done()
 	s.tracker.accepted("quic", conn.RemoteAddr().(*net.UDPAddr).AddrPort(), netip.Addr{}, who)
 	if stream, err := conn.AcceptStream(conn.Context()); err == nil {

@@ -94,8 +94,8 @@ func (s *Server) end(which func(end) bool) {
 	}
 }
 
-// begin notes a connection, and returns its identity and a function to call when it is over.
-func (s *Server) begin(e end) (Identity, func()) {
+// track notes a connection, and returns its identity and a function to call when it is over.
+func (s *Server) track(e end) (Identity, func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.connections[e] = true
@@ -122,7 +122,7 @@ func (s *Server) accept(listener net.Listener) {
 
 // converse answers the requests of a TCP connection.
 func (s *Server) converse(conn *net.TCPConn) {
-	who, done := s.begin(tcpEnd{conn})
+	who, done := s.track(tcpEnd{conn})
 	defer done()
 	at := conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr()
 	s.tracker.accepted("tcp", conn.RemoteAddr().(*net.TCPAddr).AddrPort(), at, who)
