@@ -18,6 +18,7 @@ type course struct {
 	session *session
 	lanes   []*lane
 	tracks  map[string]*track.Track // lanes that differ in flows and frames share one
+	each    func()                  // measures something else in each round; nil: nothing
 }
 
 // lane is a stream that is measured once per round.
@@ -56,6 +57,9 @@ func (c *course) run(ctx context.Context) error {
 	for _, l := range c.lanes {
 		steps = append(steps, func(context.Context) error { return l.measure(c.session) })
 	}
+	if c.each != nil {
+		steps = append(steps, func(context.Context) error { c.each(); return nil })
+	}
 	if err := c.session.inRounds(ctx, steps...); err != nil {
 		return err
 	}
@@ -72,7 +76,7 @@ func (c *course) run(ctx context.Context) error {
 
 // key names the track that a lane is on.
 func (l *lane) key() string {
-	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.Older)
+	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older)
 }
 
 // build makes the tracks, each for the most flows of its lanes, and the streams.

@@ -127,13 +127,14 @@ var workingSets = []int{256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}
 func latencies() []record.Latency {
 	var all []record.Latency
 	for _, size := range workingSets {
-		all = append(all, record.Latency{Bytes: uint64(size), Nanoseconds: latency(size)})
+		all = append(all, record.Latency{Bytes: uint64(size), Nanoseconds: Latency(size)})
 	}
 	return all
 }
 
-// latency is the median of some runs through lines in random order.
-func latency(size int) float64 {
+// Latency is how long a read takes that waits for the previous one, in memory of that many bytes: the
+// median of some runs through lines in random order.
+func Latency(size int) float64 {
 	const steps, runs = 50_000, 9
 	memory := chain(size / line)
 	var took []float64

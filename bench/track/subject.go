@@ -51,6 +51,21 @@ func Weir(mode model.Mode, snat, outer6 bool) Subject {
 		mode: mode, snat: snat, outer6: outer6}
 }
 
+// Placing returns weir in l2dsr with a policy that chooses each connection's backend, and remembers
+// it.
+func Placing(policy model.Policy) Subject {
+	s := Weir(model.L2DSR, false, false)
+	s.Name, s.policy, s.places, s.remembers = policy.String(), policy, false, true
+	return s
+}
+
+// Remembering returns the same under another name, for a track on which it remembers flows (see
+// Options.Shared).
+func (s Subject) Remembering(name string) Subject {
+	s.Name, s.remembers = name, true
+	return s
+}
+
 // Handing returns weir in mode redirect, with a policy: it hands connections over, whose SYNs must
 // ask for it.
 func Handing(policy model.Policy) Subject {

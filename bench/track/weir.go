@@ -75,6 +75,7 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 	if t.Subject.snat {
 		c.Director.SNAT = model.SNAT{Ports: snatPorts, Addresses: t.snatAddresses()}
 	}
+	c.Director.Limits.Flows = uint32(t.FlowRoom)
 	if t.Swaps {
 		c.Director.Limits.Backends *= 4 // entries of removed backends rest for a while before they are used again
 		c.Coalesce = model.Duration(time.Millisecond)
