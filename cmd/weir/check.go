@@ -19,7 +19,7 @@ import (
 
 func newCheck() *cobra.Command {
 	var out output
-	var role string
+	var role roleFlag
 	var schema bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE...]",
@@ -39,10 +39,10 @@ func newCheck() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(reference.Schema)
 				return err
 			}
-			roles, known := map[doctor.Role]model.Roles{doctor.Auto: {}, doctor.Director: {Director: true}, doctor.Agent: {Agent: true}}[doctor.Role(role)]
-			if !known {
-				return usagef("unknown role %q (one of agent, auto, director)", role)
+			if err := role.check(); err != nil {
+				return err
 			}
+			roles := map[doctor.Role]model.Roles{doctor.Director: {Director: true}, doctor.Agent: {Agent: true}}[doctor.Role(role)]
 			if len(files) == 0 {
 				files = []string{defaultConfig}
 			}
@@ -50,9 +50,28 @@ func newCheck() *cobra.Command {
 		},
 	}
 	out.add(cmd)
-	cmd.Flags().StringVar(&role, "role", string(doctor.Auto), "check for a director, for an agent, or auto: for what the file is for")
+	cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveDefault // files
+	}
+	role.add(cmd, "check for a director, for an agent, or auto: for what the file is for")
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of configuration files, for editors")
 	return cmd
+}
+
+// roleFlag is --role.
+type roleFlag string
+
+func (r *roleFlag) add(cmd *cobra.Command, usage string) {
+	cmd.Flags().StringVar((*string)(r), "role", string(doctor.Auto), usage)
+	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{string(doctor.Auto), string(doctor.Director), string(doctor.Agent)}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (r roleFlag) check() error {
+	switch doctor.Role(r) {
+	case doctor.Auto, doctor.Director, doctor.Agent:
+		return nil
+	}
+	return usagef("unknown role %q (one of agent, auto, director)", string(r))
 }
 
 // checkedLine is one thing that weir check says.

@@ -24,7 +24,8 @@ var errUnhealthy = errors.New("something does not work: see the FAIL lines")
 
 func newDoctor() *cobra.Command {
 	var out output
-	var file, bpffs, role string
+	var file, bpffs string
+	var role roleFlag
 	var sockets doctorSockets
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -36,12 +37,10 @@ func newDoctor() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			options := doctor.Options{Role: doctor.Role(role), BPFFS: bpffs}
-			switch options.Role {
-			case doctor.Auto, doctor.Director, doctor.Agent:
-			default:
-				return usagef("unknown role %q (one of agent, auto, director)", role)
+			if err := role.check(); err != nil {
+				return err
 			}
+			options := doctor.Options{Role: doctor.Role(role), BPFFS: bpffs}
 			if socket := os.Getenv("WEIR_SOCKET"); socket != "" && !cmd.Flags().Changed("socket") {
 				sockets.director = socket // as for the commands that ask a director
 			}
@@ -55,11 +54,10 @@ func newDoctor() *cobra.Command {
 	}
 	out.add(cmd)
 	cmd.Flags().StringVarP(&file, "config", "c", defaultConfig, "configuration `file`")
-	cmd.Flags().StringVar(&role, "role", string(doctor.Auto), "examine as a director, as an agent, or auto: as the file says")
+	role.add(cmd, "examine as a director, as an agent, or auto: as the file says")
 	cmd.Flags().StringVar(&sockets.director, "socket", api.DefaultSocket, "unix `socket` of the director that is asked what does not run")
 	cmd.Flags().StringVar(&sockets.agent, "agent-socket", api.DefaultAgentSocket, "the same of the agent")
 	addBPFFS(cmd, &bpffs)
-	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{string(doctor.Auto), string(doctor.Director), string(doctor.Agent)}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -147,8 +147,18 @@ func TestFileEndsOverrides(t *testing.T) {
 			t.Fatalf("weir drain ends with %d:\n%s", status, out)
 		}
 		h.awaitState(p, "web", model.Draining)
+		says := func(text string) bool {
+			out, _ := h.exits("events", "--last", "3", "--socket", h.socket)
+			return strings.Contains(out, "backend a of service web "+text)
+		}
+		p.wait("say that it drains", func() bool { return says("is draining by ") })
 		h.write(text)
 		p.wait("end the override by "+name, func() bool { return len(h.status().Overrides) == 0 })
+		ends := "is not in the director's file any more, and so its override has ended"
+		if name == "another state" || name == "another address" {
+			ends = "has the state again that the director's file gives it"
+		}
+		p.wait("say so", func() bool { return says(ends) })
 		if name == "another state" {
 			out, status := h.exits("undrain", "a", "--socket", h.socket)
 			if status != exitRefused || !strings.Contains(out, "the director's file itself says that it is not active; change the file") {

@@ -129,7 +129,7 @@ func Run(ctx context.Context, deps Deps) error {
 	}
 	watching.Go(func() { p.examiner.Run(ctx) })
 	watching.Go(func() { p.watch(ctx) })
-	d.Ready(ctx, a.Alive)
+	d.Ready(ctx, func(ctx context.Context) error { return errors.Join(a.Alive(ctx), d.Alive(ctx)) })
 	d.Follow(ctx, changes, p.apply)
 	d.Stopping("ends; what it set up goes on until weir detach")
 	cancel()

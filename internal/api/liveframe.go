@@ -228,12 +228,19 @@ func (t *LiveTroubled) add(service string, b LiveBackend) {
 	t.Count++
 	for i := range t.Backends {
 		if same := &t.Backends[i]; same.Address == b.Address && same.State == b.State && same.Health == b.Health && same.Reason == b.Reason {
-			same.Services++
+			same.Count++
+			if same.last != service { // services come one after the other
+				same.last = service
+				same.Services++
+			}
+			if same.Port != b.Port {
+				same.Port = 0
+			}
 			return
 		}
 	}
 	if len(t.Backends) < mostTroubled {
-		t.Backends = append(t.Backends, LiveTroubledBackend{service, 1, b})
+		t.Backends = append(t.Backends, LiveTroubledBackend{service, 1, 1, service, b})
 	}
 }
 

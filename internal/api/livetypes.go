@@ -125,13 +125,15 @@ type LiveBackend struct {
 // LiveTroubled are backends that do not get what they should.
 type LiveTroubled struct {
 	Count    int                   `json:"count"`
-	Backends []LiveTroubledBackend `json:"backends" doc:"some of them, at most 50, those of one address with the same trouble once"`
+	Backends []LiveTroubledBackend `json:"backends" doc:"some of them, at most 50, those of one address with the same trouble once, without a port if they have several"`
 }
 
 // LiveTroubledBackend is one backend of LiveTroubled.
 type LiveTroubledBackend struct {
 	Service     string `json:"service" doc:"one of those that have it"`
 	Services    int    `json:"services" doc:"how many have it, with the same trouble"`
+	Count       int    `json:"count" doc:"how many of their backends have this address: a service may have several ports of it"`
+	last        string // the service that came last
 	LiveBackend `json:",inline"`
 }
 

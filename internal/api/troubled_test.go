@@ -18,14 +18,20 @@ func TestTroubledHostsAreOneLine(t *testing.T) {
 	for n := range 100 {
 		list.add(fmt.Sprint("service", n), down("10.0.0.1", "refused"))
 	}
-	list.add("other", down("10.0.0.1", "status"))
+	port := func(port uint16) LiveBackend {
+		b := down("10.0.0.1", "status")
+		b.Port = port
+		return b
+	}
+	list.add("other", port(8080)) // two ports of a host are two backends of one service
+	list.add("other", port(8081))
 	list.add("other", down("10.0.0.2", "refused"))
 	got := make([]string, len(list.Backends))
 	for i, b := range list.Backends {
-		got[i] = fmt.Sprint(b.Service, " ", b.Services, " ", b.Address, " ", b.Reason)
+		got[i] = fmt.Sprint(b.Service, " ", b.Services, " ", b.Count, " ", b.Address, " ", b.Port, " ", b.Reason)
 	}
-	want := []string{"service0 100 10.0.0.1 refused", "other 1 10.0.0.1 status", "other 1 10.0.0.2 refused"}
-	if list.Count != 102 || !slices.Equal(got, want) {
-		t.Errorf("%d backends as %q, want 102 as %q", list.Count, got, want)
+	want := []string{"service0 100 100 10.0.0.1 0 refused", "other 1 2 10.0.0.1 0 status", "other 1 1 10.0.0.2 0 refused"}
+	if list.Count != 103 || !slices.Equal(got, want) {
+		t.Errorf("%d backends as %q, want 103 as %q", list.Count, got, want)
 	}
 }

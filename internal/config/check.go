@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"weir.io/weir/internal/model"
 )
@@ -51,19 +52,39 @@ func Check(name string, from io.Reader, roles model.Roles) (Checked, error) {
 // everybody on this host can read. It passes over files that are not here: the configuration may be
 // another host's.
 func Exposed(file string, c *model.Config) (errs model.FieldErrors) {
-	everybody := func(file string) bool {
-		info, err := os.Stat(file)
-		return err == nil && info.Mode().Perm()&othersRead != 0
-	}
-	if c.HasKey() && everybody(file) {
+	if c.HasKey() && readByAll(file) {
 		errs = append(errs, model.FieldError{Problem: "has keys of services with quic, and everybody on this host can read it", Fix: "chmod o= " + file})
 	}
 	for _, secret := range c.SecretFiles() {
-		if everybody(secret.Path) {
+		if readByAll(secret.Path) {
 			errs = append(errs, model.FieldError{Path: secret.Field, Problem: fmt.Sprintf("everybody on this host can read %s", secret.Path), Fix: "chmod o= " + secret.Path})
 		}
 	}
 	return errs
 }
 
-const othersRead fs.FileMode = 0o004
+// readByAll reports whether everybody on this host can read a file: it, and all directories above it.
+func readByAll(file string) bool {
+	file, err := filepath.Abs(file)
+	if err == nil {
+		file, err = filepath.EvalSymlinks(file)
+	}
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(file)
+	for open := othersRead; err == nil && info.Mode().Perm()&open != 0; open = othersEnter {
+		above := filepath.Dir(file)
+		if above == file {
+			return true
+		}
+		file = above
+		info, err = os.Stat(file)
+	}
+	return false
+}
+
+const (
+	othersRead  fs.FileMode = 0o004 // a file
+	othersEnter fs.FileMode = 0o001 // a directory
+)

@@ -49,8 +49,10 @@ const checkedService = "services:\n- name: web\n  vip: 203.0.113.10\n  protocol:
 
 // What a check says of a file that is valid, and for what it takes the file.
 func TestCheckWarns(t *testing.T) {
-	key := filepath.Join(t.TempDir(), "key")
-	if err := errors.Join(os.WriteFile(key, nil, 0o600), os.Chmod(key, 0o644)); err != nil {
+	dir := t.TempDir()
+	key, kept := filepath.Join(dir, "key"), filepath.Join(dir, "kept", "key")
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.WriteFile(key, nil, 0o600), os.Chmod(key, 0o644),
+		os.Mkdir(filepath.Dir(kept), 0o750), os.WriteFile(kept, nil, 0o600), os.Chmod(kept, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	director := "director: {interfaces: [eth0]}\n"
@@ -73,6 +75,7 @@ func TestCheckWarns(t *testing.T) {
 			"f:8: warning: services[0].drain: is called retention now; the former name is still read"},
 		"a key for all": {director + "loads: {to: [10.0.0.2], key-file: " + key + "}\n" + checkedService, model.Roles{}, "director",
 			"f:2: warning: loads.key-file: everybody on this host can read " + key + "; fix: chmod o= " + key},
+		"a key in a directory that is not for all": {director + "loads: {to: [10.0.0.2], key-file: " + kept + "}\n" + checkedService, model.Roles{}, "director", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			checked := check(t, "f", test.text, test.roles)

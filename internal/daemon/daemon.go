@@ -28,11 +28,12 @@ import (
 type Daemon struct {
 	Problems *problems.List
 
-	log     *slog.Logger
-	manager serviceManager
-	state   string // the directory of its state
-	running store.RunningName
-	store   *store.File
+	log       *slog.Logger
+	manager   serviceManager
+	following chan struct{} // Follow sends between two things that it does
+	state     string        // the directory of its state
+	running   store.RunningName
+	store     *store.File
 
 	mu      sync.Mutex
 	info    api.Info
@@ -49,7 +50,9 @@ type Deps struct {
 	Running store.RunningName
 	Lost    error       // why the version that ran last is not known, if one was kept
 	Store   *store.File // is in the same directory; nil: it has no more state than that version
-	Log     *slog.Logger
+	// Progress grows while work goes on that takes long; nil: there is none.
+	Progress func() uint64
+	Log      *slog.Logger
 }
 
 // offered is the last version of the file that should run, until it is kept.
@@ -62,12 +65,15 @@ type offered struct {
 func New(deps Deps) *Daemon {
 	host, _ := os.Hostname() // a host without a name has none here
 	d := &Daemon{
-		Problems: problems.New(deps.Log), log: deps.Log, manager: serviceManager{log: deps.Log}, state: deps.State, running: deps.Running, store: deps.Store,
+		Problems: problems.New(deps.Log), log: deps.Log, manager: serviceManager{log: deps.Log, progress: deps.Progress}, following: make(chan struct{}), state: deps.State, running: deps.Running, store: deps.Store,
 		info: api.Info{
 			Version: deps.Version, Host: host, PID: os.Getpid(), Started: time.Now().Truncate(time.Second), File: deps.File, Pin: deps.Pin,
 		},
 	}
 	d.Problems.Warn(model.ProblemStore, partRunning, deps.Lost)
+	if d.manager.progress != nil {
+		go d.manager.extendStart()
+	}
 	return d
 }
 
@@ -128,12 +134,13 @@ func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply
 		select {
 		case <-ctx.Done():
 			return
+		case d.following <- struct{}{}:
 		case change, open := <-changes:
 			if !open {
 				return
 			}
 			over := d.manager.reloads()
-			for _, c := range last(ctx, change, changes) {
+			for _, c := range d.last(ctx, change, changes) {
 				d.change(c, apply)
 			}
 			over()
@@ -141,9 +148,19 @@ func (d *Daemon) Follow(ctx context.Context, changes <-chan config.Change, apply
 	}
 }
 
+// Alive waits until Follow is done with a version of the file, and ready for another one.
+func (d *Daemon) Alive(ctx context.Context) error {
+	select {
+	case <-d.following:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // last waits for versions that come after this one, as long as it says, and returns the last that can
 // be applied, followed by what is wrong with a later one.
-func last(ctx context.Context, change config.Change, changes <-chan config.Change) []config.Change {
+func (d *Daemon) last(ctx context.Context, change config.Change, changes <-chan config.Change) []config.Change {
 	if change.Err != nil {
 		return []config.Change{change}
 	}
@@ -153,6 +170,7 @@ func last(ctx context.Context, change config.Change, changes <-chan config.Chang
 		select {
 		case <-ctx.Done():
 			return nil
+		case d.following <- struct{}{}:
 		case <-wait:
 			if change.Err != nil {
 				return []config.Change{good, change}

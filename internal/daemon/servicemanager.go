@@ -16,7 +16,8 @@ import (
 // serviceManager is what has started the process, if it wants to be told how the process is
 // (sd_notify(3)); without NOTIFY_SOCKET nobody is told.
 type serviceManager struct {
-	log *slog.Logger
+	log      *slog.Logger
+	progress func() uint64 // grows while work goes on that takes long; nil: there is none
 
 	mu       sync.Mutex
 	ready    bool
@@ -53,11 +54,18 @@ func (m *serviceManager) reloads() (over func()) {
 		return func() {}
 	}
 	m.notify(sd.SdNotifyReloading, sd.SdNotifyMonotonicUsec())
-	return func() { m.notify(sd.SdNotifyReady) }
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.stopping {
+			m.notify(sd.SdNotifyReady)
+		}
+	}
 }
 
 // Ready tells the service manager that the process does its work. From then on the manager hears that
-// this is still so, as often as it wants to, as long as alive returns no error.
+// this is still so, as often as it wants to, as long as alive returns no error, or work that takes long
+// goes on.
 func (d *Daemon) Ready(ctx context.Context, alive func(context.Context) error) {
 	m := &d.manager
 	m.mu.Lock()
@@ -76,16 +84,64 @@ func (d *Daemon) Ready(ctx context.Context, alive func(context.Context) error) {
 // feedings is how often the watchdog is fed within the time after which it bites.
 const feedings = 4
 
-// feed feeds the watchdog until the context ends. While alive waits, it is not fed.
+// feed feeds the watchdog until the context ends. While alive waits, it is fed only as often as there is
+// progress.
 func (m *serviceManager) feed(ctx context.Context, every time.Duration, alive func(context.Context) error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for alive(ctx) == nil {
-		m.notify(sd.SdNotifyWatchdog)
+	answer := make(chan error, 1)
+	ask := func() { answer <- alive(ctx) }
+	go ask()
+	answered, seen := false, m.steps()
+	for {
 		select {
 		case <-ctx.Done():
 			return
+		case err := <-answer:
+			if err != nil {
+				return
+			}
+			m.notify(sd.SdNotifyWatchdog)
+			answered = true
 		case <-tick.C:
+			if now := m.steps(); !answered && now != seen {
+				seen = now
+				m.notify(sd.SdNotifyWatchdog)
+			}
+			if answered {
+				answered = false
+				go ask()
+			}
+		}
+	}
+}
+
+func (m *serviceManager) steps() uint64 {
+	if m.progress == nil {
+		return 0
+	}
+	return m.progress()
+}
+
+// While a process starts, the service manager is asked for startMore every startLook in which there was
+// progress: rings of many backends take minutes.
+const (
+	startLook = 10 * time.Second
+	startMore = "EXTEND_TIMEOUT_USEC=60000000"
+)
+
+func (m *serviceManager) extendStart() {
+	for seen := m.steps(); ; {
+		time.Sleep(startLook) // between two looks
+		m.mu.Lock()
+		over := m.ready || m.stopping
+		m.mu.Unlock()
+		if over {
+			return
+		}
+		if now := m.steps(); now != seen {
+			seen = now
+			m.notify(startMore)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"weir.io/weir/internal/config"
@@ -84,6 +85,56 @@ func TestSystemdIsTold(t *testing.T) {
 	<-ended
 	d.manager.notify("nothing else")
 	want("STOPPING=1 STATUS=ends", "nothing else")
+}
+
+// While what is asked whether it is alive does not answer, the watchdog is fed as often as there is
+// progress: work that takes long is no hang.
+func TestWatchdogIsFedByProgress(t *testing.T) {
+	socket := systemdSocket(t)
+	t.Setenv("WATCHDOG_USEC", "20000")
+	var steps atomic.Uint64
+	d := New(Deps{State: t.TempDir(), Running: store.RunningDirector, Log: slog.New(slog.DiscardHandler), Progress: steps.Load})
+	asked := make(chan struct{})
+	d.Ready(t.Context(), func(ctx context.Context) error {
+		close(asked)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if got := told(t, socket); got != "READY=1" {
+		t.Errorf("systemd is told %q", got)
+	}
+	<-asked
+	for range 3 {
+		steps.Add(1)
+		if got := told(t, socket); got != "WATCHDOG=1" {
+			t.Errorf("systemd is told %q", got)
+		}
+		d.manager.notify("no progress") // what comes later was sent later
+		if got := told(t, socket); got != "no progress" {
+			t.Errorf("systemd is told %q while nothing goes on", got)
+		}
+	}
+}
+
+// A process that follows a file is not alive while a version of it is applied and does not end.
+func TestAliveIfFollowingGoesOn(t *testing.T) {
+	d := New(Deps{State: t.TempDir(), Running: store.RunningDirector, Log: slog.New(slog.DiscardHandler)})
+	changes, began, goOn := make(chan config.Change), make(chan struct{}), make(chan struct{})
+	go d.Follow(t.Context(), changes, func(model.Config) error { close(began); <-goOn; return nil })
+	if err := d.Alive(t.Context()); err != nil {
+		t.Error(err)
+	}
+	changes <- config.Change{}
+	<-began
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.Alive(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("a process that hangs says %v", err)
+	}
+	close(goOn)
+	if err := d.Alive(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // The watchdog is fed as long as the process is alive, and not while it hangs.

@@ -74,6 +74,7 @@ type Datapath struct {
 	guesses        guesses
 	resets         resets
 	crowds         crowds
+	shares         shares
 	comparison     contents.Comparison // of the maps' contents
 	readers        *grace              // waits for running programs, which read all of these
 	attached       map[string]*attachment

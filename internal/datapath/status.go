@@ -3,7 +3,6 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"weir.io/weir/internal/datapath/abi"
@@ -12,18 +11,27 @@ import (
 
 // Status reads counters and state from the kernel.
 func (d *Datapath) Status() (model.DatapathStatus, error) {
-	var status model.DatapathStatus
 	nat, err := d.natStatus()
 	if err != nil {
-		return status, fmt.Errorf("count full NAT's flows: %w", err)
+		return model.DatapathStatus{}, fmt.Errorf("count full NAT's flows: %w", err)
 	}
+	status, desired, err := d.status()
+	if err != nil {
+		return model.DatapathStatus{}, err
+	}
+	status.NAT = nat
+	d.shares.fill(desired, status.Services) // without the lock: changes do not wait for it
+	return status, nil
+}
+
+// status is Status without what takes long, and the services of which it is.
+func (d *Datapath) status() (status model.DatapathStatus, desired []*model.TableService, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status.NAT = nat
 	for i, name := range d.kernel.reasons {
 		t, err := d.kernel.counted(directorMapReasons, uint32(i))
 		if err != nil {
-			return status, fmt.Errorf("read reasons: %w", err)
+			return status, nil, fmt.Errorf("read reasons: %w", err)
 		}
 		status.Reasons = append(status.Reasons, model.Counter{Name: name, Packets: t.packets, Bytes: t.bytes})
 	}
@@ -31,17 +39,17 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 	status.HopsMoved = d.movements.total
 	flows, reset, err := d.flowStatus()
 	if err != nil {
-		return status, err
+		return status, nil, err
 	}
 	status.Flows = flows
 	if status.QUIC, err = d.kernel.events(directorMapQuicEvents, d.kernel.quicEvents); err != nil {
-		return status, fmt.Errorf("read QUIC events: %w", err)
+		return status, nil, fmt.Errorf("read QUIC events: %w", err)
 	}
 	if status.Asks, err = d.kernel.events(directorMapAskEvents, d.kernel.askEvents); err != nil {
-		return status, fmt.Errorf("read events of asking: %w", err)
+		return status, nil, fmt.Errorf("read events of asking: %w", err)
 	}
 	if status.Capture, err = d.captures.Status(); err != nil {
-		return status, err
+		return status, nil, err
 	}
 	names := map[uint32]string{}
 	for i := range d.table.Services {
@@ -51,16 +59,16 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		}
 		service, err := d.serviceStatus(s, names)
 		if err != nil {
-			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
+			return status, nil, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
 		service.Reset, service.ResetsShared = reset[s.index], d.resets.heardOf(s.key)
 		for _, imported := range service.ResetsShared {
 			service.Reset += int(imported.Flows)
 		}
-		status.Services = append(status.Services, service)
+		status.Services, desired = append(status.Services, service), append(desired, s.desired)
 		status.RingMemory += uint64(s.ring.lines) * abi.LineSize
 	}
-	return status, nil
+	return status, desired, nil
 }
 
 func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.ServiceStatus, error) {
@@ -84,44 +92,7 @@ func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.Ser
 		status.Backends = append(status.Backends, d.backendStatus(b, s.desired.Backends[i], t, names))
 	}
 	status.Packets, status.Bytes, status.Opened = total.packets, total.bytes, total.opened
-	fillShares(s.desired, status.Backends)
 	return status, nil
-}
-
-// fillShares says which part of new connections each backend gets as the states are now.
-func fillShares(t *model.TableService, backends []model.BackendStatus) {
-	if t.Policy.ByLoad() {
-		return
-	}
-	up := func(b uint32) bool { return backends[b].State.Alive() }
-	gets, of := make([]int, len(backends)), 0
-	if t.Policy == model.RoundRobin {
-		for _, b := range t.Ring.Turns {
-			if backends[b].State == model.Active {
-				gets[b]++
-				of++
-			}
-		}
-	}
-	switch {
-	case of > 0: // else no backend's turn comes, and the ring places all
-	case slices.ContainsFunc(backends, func(b model.BackendStatus) bool { return b.Slots > 0 && !b.State.Alive() }):
-		of = len(t.Ring.Slots)
-		for _, slot := range t.Ring.Slots {
-			if b := t.Ring.Receiver(slot, up); b != model.NoBackend {
-				gets[b]++
-			}
-		}
-	default:
-		of = len(t.Ring.Slots)
-		for i := range backends {
-			gets[i] = backends[i].Slots
-		}
-	}
-	for i := range backends {
-		share := float64(gets[i]) / float64(max(of, 1))
-		backends[i].Share = &share
-	}
 }
 
 func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally, names map[uint32]string) model.BackendStatus {

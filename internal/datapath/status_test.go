@@ -32,7 +32,10 @@ func TestSharesFollowStates(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			backends := []model.BackendStatus{{State: c.states[0], Slots: 2}, {State: c.states[1], Slots: 1}, {State: c.states[2], Slots: 1}}
-			fillShares(&model.TableService{Policy: c.policy, Ring: c.ring}, backends)
+			var kept shares
+			of := &model.TableService{Policy: c.policy, Ring: c.ring}
+			kept.fill([]*model.TableService{of}, []model.ServiceStatus{{Backends: make([]model.BackendStatus, len(backends))}}) // of other states
+			kept.fill([]*model.TableService{of}, []model.ServiceStatus{{Backends: backends}})
 			var got []float64
 			for _, b := range backends {
 				if b.Share != nil {

@@ -40,13 +40,13 @@ func lasting(list []model.BackendOverride, c *model.Config) []model.BackendOverr
 		return nil
 	}
 	var lasts []model.BackendOverride
+	before := model.IndexOverrides(list)
 	for i := range c.Services {
 		s := &c.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			at := slices.IndexFunc(list, func(o model.BackendOverride) bool { return o.Of(s, b) })
-			if at >= 0 && b.State == model.Active {
-				lasts = append(lasts, list[at])
+			if o := before.Of(s, b); o != nil && b.State == model.Active {
+				lasts = append(lasts, *o)
 			}
 		}
 	}
@@ -59,16 +59,19 @@ func overriding(services []model.Service, list []model.BackendOverride) []model.
 		return services
 	}
 	services = slices.Clone(services)
+	overrides, own := model.IndexOverrides(list), map[string]bool{}
+	for i := range list {
+		own[list[i].Service] = true
+	}
 	for i := range services {
 		s := &services[i]
-		if !slices.ContainsFunc(list, func(o model.BackendOverride) bool { return o.Service == s.Name }) {
+		if !own[s.Name] {
 			continue
 		}
 		s.Backends = slices.Clone(s.Backends)
 		for j := range s.Backends {
-			b := &s.Backends[j]
-			if at := slices.IndexFunc(list, func(o model.BackendOverride) bool { return o.Of(s, b) }); at >= 0 {
-				b.State = list[at].State
+			if o := overrides.Of(s, &s.Backends[j]); o != nil {
+				s.Backends[j].State = o.State
 			}
 		}
 	}
@@ -82,17 +85,18 @@ func (c *Controller) SetOverrides(means func(*model.Service, *model.Backend) boo
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var next []model.BackendOverride
+	before := model.IndexOverrides(c.overrides)
 	for i := range c.given.Services {
 		s := &c.given.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			switch at := slices.IndexFunc(c.overrides, func(was model.BackendOverride) bool { return was.Of(s, b) }); {
+			switch was := before.Of(s, b); {
 			case !means(s, b):
-				if at >= 0 {
-					next = append(next, c.overrides[at])
+				if was != nil {
+					next = append(next, *was)
 				}
-			case o != nil && at >= 0 && c.overrides[at].State == o.State:
-				next = append(next, c.overrides[at]) // it stays the first client's
+			case o != nil && was != nil && was.State == o.State:
+				next = append(next, *was) // it stays the first client's
 			case o != nil:
 				next = append(next, model.BackendOverride{Service: s.Name, Backend: b.Name, Address: b.Address, Override: *o})
 			}

@@ -121,6 +121,18 @@ func (c *Controller) Preview(ctx context.Context, owner string, services []model
 func (c *Controller) Sets() store.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.sets()
+}
+
+// Now returns the sets, the file without its overrides, and these, as they are at one moment.
+func (c *Controller) Now() (sets store.State, file model.Config, overrides []model.BackendOverride) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sets(), c.given, slices.Clone(c.overrides)
+}
+
+// sets is Sets with the lock held.
+func (c *Controller) sets() store.State {
 	all := c.everything()
 	all.Revision = c.state.Revision
 	if c.group != nil {

@@ -14,7 +14,6 @@ import (
 	"weir.io/weir/internal/datapath/observe"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/sets"
 )
 
 // explain is the API's way to the datapath.
@@ -32,10 +31,12 @@ func (d *Director) nameOverrides(e *model.Explanation) {
 	if e.Service == nil || e.Slot == nil {
 		return
 	}
-	list := d.controller.Overridden()
+	overrides := model.IndexOverrides(d.controller.Overridden())
 	for i := range e.Slot.Candidates {
 		c := &e.Slot.Candidates[i]
-		c.Override = sets.OverrideOf(list, e.Service.Name, c.Name)
+		if o := overrides.Named(e.Service.Name, c.Name); o != nil {
+			c.Override = &o.Override
+		}
 	}
 }
 

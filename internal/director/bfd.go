@@ -72,7 +72,7 @@ func endOldBFD(shared, own string, log *slog.Logger) {
 // this process reaches it, and with only the capabilities that it needs.
 func startBFD(args []string) (ended <-chan error, err error) {
 	cmd := exec.Command(thisProgram(), args...)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.Env = os.Stderr, privilege.Environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, AmbientCaps: privilege.HandOn(privilege.BFD)}
 	if err := cmd.Start(); err != nil {
 		return nil, err

@@ -32,6 +32,7 @@ import (
 	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/health"
 	"weir.io/weir/internal/hooks"
+	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/neighbor"
@@ -141,7 +142,7 @@ func New(deps Deps) (_ *Director, err error) {
 	pin := daemon.PinDirectory(deps.BPFFS)
 	d.Daemon = daemon.New(daemon.Deps{
 		Version: deps.Version, File: deps.File, Pin: pin,
-		State: daemon.StateDirectory(d.first.Store), Running: store.RunningDirector, Lost: lost, Store: local, Log: d.log,
+		State: daemon.StateDirectory(d.first.Store), Running: store.RunningDirector, Lost: lost, Store: local, Progress: maglev.Steps, Log: d.log,
 	})
 	if d.group, err = openGroup(d.first.Store, d.Problems, d.log); err != nil {
 		return nil, err
@@ -356,10 +357,19 @@ func (d *Director) run(stop context.Context) error {
 	d.host.Wake()
 	running.Go(func() { d.host.Run(d.ctx, d.notices) })
 	running.Go(func() { d.examiner.Run(d.ctx) })
-	d.Ready(d.ctx, d.engine.Alive)
+	d.Ready(d.ctx, d.alive)
 	d.Follow(d.ctx, d.changes, d.apply)
 	d.Stopping("ends")
 	d.end()
+	return nil
+}
+
+// alive waits until nothing that changes what is forwarded is at work: a part that hangs is never done.
+func (d *Director) alive(ctx context.Context) error {
+	if err := errors.Join(d.engine.Alive(ctx), d.Alive(ctx)); err != nil {
+		return err
+	}
+	d.controller.Sets() // waits for its lock
 	return nil
 }
 

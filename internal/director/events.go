@@ -72,17 +72,16 @@ func (w *watcher) look() []api.Event {
 	w.d.gather()
 	w.d.keepWhatRuns()
 	w.d.say()
-	return slices.Concat(w.lookAtSets(), w.lookAtOverrides(), w.lookAtHealth(), w.lookAtBGP())
+	state, file, overrides := w.d.controller.Now()
+	return slices.Concat(w.lookAtSets(state, file.Services), w.lookAtOverrides(overrides, file.Services), w.lookAtHealth(), w.lookAtBGP())
 }
 
 // lookAtSets compares services only when the state is a new one: often only its logs have changed.
-func (w *watcher) lookAtSets() (found []api.Event) {
-	state := w.d.controller.Sets()
+func (w *watcher) lookAtSets(state store.State, given []model.Service) (found []api.Event) {
 	if w.tags != nil && state.Revision == w.state.Revision {
 		return nil
 	}
 	first := w.tags == nil
-	given := w.d.controller.File().Services
 	fileChanged := !model.SameMemory(w.given, given)
 	w.given = given
 	before := w.state.Sets
@@ -113,32 +112,40 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 }
 
 // lookAtOverrides compares the overrides of the file's backends.
-func (w *watcher) lookAtOverrides() (found []api.Event) {
-	now, before := w.d.controller.Overridden(), w.override
-	w.override = now
-	is := func(list []model.BackendOverride, o *model.BackendOverride) (*model.BackendOverride, bool) {
-		for i := range list {
-			if l := &list[i]; l.Service == o.Service && l.Backend == o.Backend && l.Address == o.Address {
-				return l, true
-			}
-		}
-		return nil, false
+func (w *watcher) lookAtOverrides(now []model.BackendOverride, file []model.Service) (found []api.Event) {
+	last := w.override
+	if w.override = now; slices.Equal(now, last) {
+		return nil
+	}
+	before, after := model.IndexOverrides(last), model.IndexOverrides(now)
+	event := func(o *model.BackendOverride, state, format string, args ...any) {
+		found = append(found, api.Event{Kind: api.EventOverride, Service: o.Service, Backend: o.Backend, State: state,
+			Text: fmt.Sprintf("backend %s of service %s ", o.Backend, o.Service) + fmt.Sprintf(format, args...)})
 	}
 	for i := range now {
 		o := &now[i]
-		if was, had := is(before, o); !had || was.State != o.State || !was.At.Equal(o.At) {
-			found = append(found, api.Event{Kind: api.EventOverride, Service: o.Service, Backend: o.Backend, State: o.State.String(),
-				Text: fmt.Sprintf("backend %s of service %s is %s by %s, beside the director's file", o.Backend, o.Service, o.State, cmp.Or(o.By, "an unknown client"))})
+		if was := before.Named(o.Service, o.Backend); was == nil || was.Address != o.Address || was.State != o.State || !was.At.Equal(o.At) {
+			event(o, o.State.String(), "is %s by %s, beside the director's file", o.State, cmp.Or(o.By, "an unknown client"))
 		}
 	}
-	for i := range before {
-		o := &before[i]
-		if _, has := is(now, o); !has {
-			found = append(found, api.Event{Kind: api.EventOverride, Service: o.Service, Backend: o.Backend,
-				Text: fmt.Sprintf("backend %s of service %s has the state again that the director's file gives it", o.Backend, o.Service)})
+	for i := range last {
+		o := &last[i]
+		switch {
+		case after.Named(o.Service, o.Backend) != nil:
+		case hasBackend(file, o):
+			event(o, "", "has the state again that the director's file gives it")
+		default:
+			event(o, "", "is not in the director's file any more, and so its override has ended")
 		}
 	}
 	return found
+}
+
+// hasBackend reports whether services have the backend of an override.
+func hasBackend(services []model.Service, o *model.BackendOverride) bool {
+	return slices.ContainsFunc(services, func(s model.Service) bool {
+		return s.Name == o.Service && slices.ContainsFunc(s.Backends, func(b model.Backend) bool { return b.Name == o.Backend })
+	})
 }
 
 // lookAtHealth compares states only when one may have changed: there may be many.

@@ -13,7 +13,6 @@ import (
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/loads"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/sets"
 	"weir.io/weir/internal/utilization"
 )
 
@@ -40,7 +39,7 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 	if status.CheckPackets, err = d.checks.Sent(); err != nil {
 		return status, fmt.Errorf("read what became of health checks: %w", err)
 	}
-	overrides := d.controller.Overridden()
+	overrides := model.IndexOverrides(d.controller.Overridden())
 	found, healthy, strained := d.checker.Results(), d.engine.HealthStatus(), d.controller.Strained()
 	for i := range status.Services {
 		s := &status.Services[i]
@@ -86,11 +85,11 @@ func addStrain(s *model.ServiceStatus, id model.ServiceID, strained map[model.Ta
 }
 
 // addOverrides adds the clients that have overridden the states of the file's backends.
-func addOverrides(s *model.ServiceStatus, list []model.BackendOverride) {
+func addOverrides(s *model.ServiceStatus, overrides model.OverrideIndex) {
 	for i := range s.Backends {
 		b := &s.Backends[i]
-		if o := sets.OverrideOf(list, s.Name, b.Name); o != nil {
-			b.Override = o
+		if o := overrides.Named(s.Name, b.Name); o != nil {
+			b.Override = &o.Override
 		}
 	}
 }

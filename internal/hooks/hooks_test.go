@@ -86,7 +86,8 @@ func calls(t *testing.T, file string) (list []model.HookCall) {
 
 // A program is told everything at the start, and then what is different, whoever runs it.
 func TestProgram(t *testing.T) {
-	hook := script(t, `cat >>calls; echo "$#:$2" >>arguments`)
+	t.Setenv("NOTIFY_SOCKET", "/nonexistent") // is not for the program
+	hook := script(t, `cat >>calls; echo "$#:$2$NOTIFY_SOCKET" >>arguments`)
 	c := newCaller(t)
 	hooks := []model.Hook{hook}
 	c.Set(hooks, vips("203.0.113.1 2001:db8::1"))

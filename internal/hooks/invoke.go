@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
 )
 
 // mostSaid is how much of a hook's output is kept, in bytes.
@@ -43,7 +44,7 @@ func invoke(ctx context.Context, hook *model.Hook, call model.HookCall) error {
 func run(ctx context.Context, hook *model.Hook, call []byte) error {
 	said := &beginning{}
 	cmd := exec.CommandContext(ctx, hook.Exec[0], hook.Exec[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(call), said, said
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = bytes.NewReader(call), said, said, privilege.Environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // processes that it leaves behind may keep its output open

@@ -156,6 +156,7 @@ func (f *fill) refill() (owners, backups []uint32) {
 	owners = f.owners(f.run(nil))
 	backups = make([]uint32, f.size)
 	for gone := range f.members {
+		steps.Add(1)
 		rest := f.without(gone)
 		for slot, owner := range owners {
 			if owner == uint32(gone) {

@@ -10,6 +10,8 @@
 // the free slot that it likes best.
 package maglev
 
+import "sync/atomic"
+
 // None, in place of a member's position, says that there is no member.
 const None = ^uint32(0)
 
@@ -41,6 +43,13 @@ func Ring(size uint32, members []Member) []uint32 {
 	}
 	return f.positions(f.owners(f.run(nil)))
 }
+
+// steps counts the members whose backups have been worked out.
+var steps atomic.Uint64
+
+// Steps grows while rings are made: those of many members take minutes, and what waits for them learns
+// by it that they go on.
+func Steps() uint64 { return steps.Load() }
 
 // RingAndBackups returns the owner of each slot as [Ring] does, and its backup: the owner that the
 // slot would have in the ring without its owner. When that owner leaves, the slot moves exactly

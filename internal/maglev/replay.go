@@ -78,6 +78,7 @@ func (f *fill) replay() (owners, backups []uint32) {
 	r := newReplay(f)
 	for m := range f.members {
 		r.without(uint32(m))
+		steps.Add(1)
 	}
 	return r.owners, r.backups
 }

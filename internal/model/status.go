@@ -286,9 +286,29 @@ type BackendOverride struct {
 	Override `json:",inline"`
 }
 
-// Of reports whether it is the override of a backend of a service.
-func (o *BackendOverride) Of(s *Service, b *Backend) bool {
-	return o.Service == s.Name && o.Backend == b.Name && o.Address == b.Address
+// OverrideIndex finds overrides by the names of the service and the backend.
+type OverrideIndex map[[2]string]*BackendOverride
+
+// IndexOverrides makes the index of a list, to whose elements it leads.
+func IndexOverrides(list []BackendOverride) OverrideIndex {
+	x := make(OverrideIndex, len(list))
+	for i := range list {
+		x[[2]string{list[i].Service, list[i].Backend}] = &list[i]
+	}
+	return x
+}
+
+// Named returns the override of a backend; nil: there is none.
+func (x OverrideIndex) Named(service, backend string) *BackendOverride {
+	return x[[2]string{service, backend}]
+}
+
+// Of returns the override of a backend with this address; nil: there is none.
+func (x OverrideIndex) Of(s *Service, b *Backend) *BackendOverride {
+	if o := x.Named(s.Name, b.Name); o != nil && o.Address == b.Address {
+		return o
+	}
+	return nil
 }
 
 // DirectorRun is what a director of a group says about itself.

@@ -43,13 +43,19 @@ func (s *Sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 
 // noteLast marks what is drained of services that have no active backend any more.
 func noteLast(state store.State, all []api.Drained) {
+	type named struct{ owner, service string }
+	without := map[named]bool{} // services without an active backend
+	for _, owner := range state.Owners() {
+		if !slices.ContainsFunc(all, func(d api.Drained) bool { return d.Owner == owner }) {
+			continue
+		}
+		for _, service := range state.Sets[owner].Services() {
+			without[named{owner, service.Name}] = !slices.ContainsFunc(service.Backends, func(b model.Backend) bool { return b.State == model.Active && b.Weight > 0 })
+		}
+	}
 	for i := range all {
 		d := &all[i]
-		for _, service := range state.Sets[d.Owner].Services() {
-			if service.Name == d.Service && d.State != model.Active {
-				d.Last = !slices.ContainsFunc(service.Backends, func(b model.Backend) bool { return b.State == model.Active && b.Weight > 0 })
-			}
-		}
+		d.Last = d.State != model.Active && without[named{d.Owner, d.Service}]
 	}
 }
 
@@ -104,7 +110,7 @@ func (s *Sets) drainSet(ctx context.Context, owner string, set store.Set, d api.
 // drainFile drains backends of the director's own file beside the file. Backends that are not
 // active in the file itself stay as they are.
 func (s *Sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error) {
-	file, before := s.controller.File(), s.controller.Overridden()
+	file, before := s.controller.File(), model.IndexOverrides(s.controller.Overridden())
 	found := drainIn(store.OwnerFile, false, file.Services, d)
 	if len(found) == 0 {
 		return nil, nil
@@ -116,32 +122,24 @@ func (s *Sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error
 	unkept, err := s.controller.SetOverrides(func(service *model.Service, b *model.Backend) bool {
 		return b.State == model.Active && means(d, service, b)
 	}, o)
-	after := s.controller.Overridden()
+	after := model.IndexOverrides(s.controller.Overridden())
 	for i := range found {
 		f := &found[i]
 		if f.Fixed = f.Before != model.Active; f.Fixed {
 			f.State = f.Before
 			continue
 		}
-		f.Override = OverrideOf(after, f.Service, f.Backend)
+		if is := after.Named(f.Service, f.Backend); is != nil {
+			f.Override = &is.Override
+		}
 		if unkept != nil {
 			f.Unkept = unkept.Error()
 		}
-		if was := OverrideOf(before, f.Service, f.Backend); was != nil {
+		if was := before.Named(f.Service, f.Backend); was != nil {
 			f.Before = was.State
 		}
 	}
 	return found, err
-}
-
-// OverrideOf returns a backend's override; nil: there is none.
-func OverrideOf(list []model.BackendOverride, service, backend string) *model.Override {
-	for i := range list {
-		if o := &list[i]; o.Service == service && o.Backend == backend {
-			return &o.Override
-		}
-	}
-	return nil
 }
 
 func ofService(name string) string {

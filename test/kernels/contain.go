@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -64,18 +65,26 @@ func (g guests) contain(test binary, line func(string)) (err error) {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start systemd in namespaces (which takes root): %w", err)
 	}
+	const closing = "\x00\n"
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			line(lines.Text())
+		// Read to the end, however long a line is: else systemd would wait for room in the pipe.
+		for lines, err := bufio.NewReader(out), error(nil); err == nil; {
+			var text string
+			if text, err = lines.ReadString('\n'); text == closing {
+				return
+			} else if text != "" {
+				line(strings.TrimRight(text, "\r\n"))
+			}
 		}
 	}()
 	_ = cmd.Wait() // powered off, it is ended by a signal: the report says whether the tests came to their end
 	if ctx.Err() != nil {
 		err = fmt.Errorf("not done after %v", g.timeout)
 	}
-	out.Close()
-	<-read
-	return err
+	if _, failed := out.WriteString(closing); failed == nil { // behind all that systemd has written
+		<-read
+	}
+	return errors.Join(err, out.Close())
 }

@@ -31,7 +31,7 @@ export function findings(live: Live): Finding[] {
   if (live.troubled.count > 0) {
     const [first] = live.troubled.backends;
     const alone = first !== undefined && live.troubled.backends.length === 1;
-    const what = alone ? `${first.name} (${endpoint(first.address, first.port)}) is down in ${plural(live.troubled.count, "service")}` : `${plural(live.troubled.count, "backend")} of services down`;
+    const what = alone ? `${first.name} (${endpoint(first.address, first.port)}) is down in ${plural(first.services, "service")}` : `${plural(live.troubled.count, "backend")} of services down`;
     bad.push({ tone: "bad", text: what, href: "#/" });
   }
   for (const n of live.bgp?.neighbors ?? []) {

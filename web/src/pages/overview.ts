@@ -50,7 +50,7 @@ export class OverviewPage implements Page {
     this.list.hidden = found.length === 0;
     this.tiles.update(tilesOf(live));
     this.troubled.update(live.troubled.backends);
-    const more = live.troubled.count - live.troubled.backends.reduce((sum, b) => sum + b.services, 0);
+    const more = live.troubled.count - live.troubled.backends.reduce((sum, b) => sum + b.count, 0);
     text(this.some, more > 0 ? `and ${plural(more, "more")}, on the pages of their services` : "");
     this.packets.update(live.points, [
       { label: "forwarded", value: (p) => p.total.packets ?? 0 },
@@ -80,6 +80,7 @@ export function showEvents(list: HTMLElement, events: readonly HappenedEvent[]):
 export function eventTone(event: HappenedEvent): Tone {
   if (event.state === "down" || (event.kind === "bgp" && event.state !== "established")) return "bad";
   if (event.kind === "problem") return event.state === "resolved" ? "good" : event.problem?.severity === "warning" ? "warn" : "bad";
+  if (event.kind === "override") return event.state === undefined || event.state === "active" ? "off" : "warn";
   return event.state === undefined ? "off" : "good";
 }
 
