@@ -265,6 +265,8 @@ func asMapping(n ast.Node, v reflect.Value) string {
 			return fmt.Sprintf("; write {kind: %s}", text.Value)
 		case errors.As(err, &unknown) && unknown.Meant != "":
 			return fmt.Sprintf("; write {kind: %s}", unknown.Meant)
+		case errors.As(err, &unknown) && model.Instead(unknown.Kind, unknown.Name) != "":
+			return ": " + model.Instead(unknown.Kind, unknown.Name)
 		}
 	}
 	return ""
@@ -372,6 +374,10 @@ func (d *decoder) unknown(key ast.Node, at *path, t reflect.Type) (meant string)
 			d.lost = append(d.lost, (&path{parent: at.parent, key: meant}).String())
 		}
 		return meant
+	}
+	if instead := model.Instead(t.Name(), at.key); instead != "" {
+		d.refuse(key, at, "unknown key: %s (known here: %s)", instead, known)
+		return ""
 	}
 	d.refuse(key, at, "unknown key (known here: %s)", known)
 	return ""

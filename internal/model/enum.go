@@ -99,6 +99,9 @@ func (e *UnknownName) Error() string {
 	if e.Meant != "" {
 		return fmt.Sprintf("unknown %s %q; did you mean %s? (one of %s)", e.Kind, e.Name, e.Meant, strings.Join(e.Known, ", "))
 	}
+	if instead := Instead(e.Kind, e.Name); instead != "" {
+		return fmt.Sprintf("unknown %s %q: %s (one of %s)", e.Kind, e.Name, instead, strings.Join(e.Known, ", "))
+	}
 	return fmt.Sprintf("unknown %s %q (one of %s)", e.Kind, e.Name, strings.Join(e.Known, ", "))
 }
 

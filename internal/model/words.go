@@ -8,7 +8,7 @@ import (
 // otherWords are the words of other balancers for what has another name in weir, by the kind of the
 // name, or by the type whose keys they are, each with weir's word. They are in lower case, with "-" for
 // "_" and spaces. They come from ipvsadm(8), keepalived.conf(5), HAProxy's configuration manual, the
-// documents of Katran and MetalLB, Octavia's API, Kubernetes' Service, and ip-link(8).
+// documents of nginx, Katran and MetalLB, Octavia's API, Kubernetes' Service, and ip-link(8).
 var otherWords = map[string]map[string]string{
 	"mode": {
 		"dr": "l2dsr", "dsr": "l2dsr", "direct": "l2dsr", "direct-routing": "l2dsr", "gatewaying": "l2dsr", "l2": "l2dsr",
@@ -17,9 +17,10 @@ var otherWords = map[string]map[string]string{
 	},
 	"policy": {
 		"mh": "maglev", "hash": "maglev", "sh": "maglev", "dh": "maglev", "source": "maglev", "source-ip": "maglev", "source-ip-port": "maglev", "consistent": "maglev",
+		"ip-hash": "maglev", "lblc": "maglev", "lblcr": "maglev",
 		"rr": "round-robin", "wrr": "round-robin", "roundrobin": "round-robin", "static-rr": "round-robin",
 		"lc": "least-conn", "wlc": "least-conn", "leastconn": "least-conn", "least-connections": "least-conn", "sed": "least-conn", "nq": "least-conn",
-		"rand": "random", "two-choices": "p2c", "power-of-two": "p2c",
+		"rand": "random", "two-choices": "p2c", "power-of-two": "p2c", "twos": "p2c", "least-time": "least-conn",
 	},
 	"affinity": {
 		"none": "flow", "source": "source-ip", "sticky": "source-ip", "persistent": "source-ip", "clientip": "source-ip", "client-ip": "source-ip", "sh": "source-ip",
@@ -32,12 +33,12 @@ var otherWords = map[string]map[string]string{
 	"protocol": {"http": "tcp", "https": "tcp", "tls": "tcp", "terminated-https": "tcp", "quic": "udp", "http3": "udp"},
 	"kind": {
 		"tcp-check": "tcp", "connect": "tcp", "l4": "tcp", "http-get": "http", "httpchk": "http", "ssl-get": "https",
-		"ssl": "tls", "tls-hello": "tls", "ssl-hello": "tls", "udp-check": "udp", "udp-connect": "udp", "dns-check": "dns", "ping": "icmp", "ping-check": "icmp",
+		"ssl": "tls", "tls-hello": "tls", "ssl-hello": "tls", "smtp": "tcp", "smtp-check": "tcp", "mysql-check": "tcp", "pgsql-check": "tcp", "redis-check": "tcp", "udp-check": "udp", "udp-connect": "udp", "dns-check": "dns", "ping": "icmp", "ping-check": "icmp",
 	},
 	"xdp mode": {"skb": "generic", "xdpgeneric": "generic", "drv": "native", "driver": "native", "xdpdrv": "native"},
 	"role":     {"ro": "read", "viewer": "read", "rw": "write", "editor": "write"},
 
-	"Config":   {"virtual-server": "services", "virtual-servers": "services", "virtualservers": "services", "vips": "services", "frontends": "services", "listeners": "services", "peers": "bgp", "routers": "bgp"},
+	"Config":   {"virtual-server": "services", "virtual-servers": "services", "virtualservers": "services", "vips": "services", "frontend": "services", "frontends": "services", "listen": "services", "server": "services", "servers": "services", "listeners": "services", "stream": "services", "peers": "bgp", "routers": "bgp"},
 	"Director": {"devices": "interfaces", "iface": "interfaces", "ifaces": "interfaces", "nics": "interfaces", "xdp-mode": "xdp", "peers": "group"},
 	"Service": {
 		"address": "vip", "ip": "vip", "vip-address": "vip", "virtual-ip": "vip", "virtual-ipaddress": "vip", "virtual-server": "vip", "loadbalancerip": "vip",
@@ -46,6 +47,8 @@ var otherWords = map[string]map[string]string{
 		"algorithm": "policy", "scheduler": "policy", "sched": "policy", "balance": "policy", "lb-algo": "policy", "lb-algorithm": "policy", "lvs-sched": "policy",
 		"persistence": "affinity", "persistent": "affinity", "sticky": "affinity", "persistence-timeout": "affinity", "session-persistence": "affinity", "session-affinity": "affinity", "sessionaffinity": "affinity",
 		"loadbalancersourceranges": "source-ranges", "allowed-cidrs": "source-ranges",
+		"quorum": "min-healthy", "default-backend": "backends", "use-backend": "backends", "upstream": "backends", "proxy-pass": "backends",
+		"hash": "policy", "stick": "affinity", "stick-table": "affinity",
 		"check": "health", "health-check": "health", "healthcheck": "health", "health-monitor": "health", "healthmonitor": "health",
 		"endpoints": "backends", "members": "backends", "pool": "backends", "real-server": "backends", "real-servers": "backends", "reals": "backends", "server": "backends", "servers": "backends",
 	},
@@ -62,7 +65,8 @@ var otherWords = map[string]map[string]string{
 		"url": "path", "uri": "path", "url-path": "path", "http-method": "method", "domain-name": "host", "virtualhost": "host",
 		"status-code": "status", "expected-codes": "status",
 	},
-	"BGP": {"as": "asn", "my-asn": "asn", "myasn": "asn", "local-as": "asn", "local-asn": "asn", "routerid": "router-id", "peer": "neighbors", "peers": "neighbors"},
+	"Hook": {"command": "exec", "script": "exec", "program": "exec", "uri": "url"},
+	"BGP":  {"as": "asn", "my-asn": "asn", "myasn": "asn", "local-as": "asn", "local-asn": "asn", "routerid": "router-id", "peer": "neighbors", "peers": "neighbors"},
 	"BGPNeighbor": {
 		"peer-address": "address", "peeraddress": "address", "peer-asn": "asn", "peerasn": "asn", "remote-as": "asn", "peer-port": "port", "peerport": "port",
 		"source-address": "source", "sourceaddress": "source", "password": "password-file", "holdtime": "hold-time", "timers": "hold-time", "keepalivetime": "keepalive",
@@ -70,13 +74,104 @@ var otherWords = map[string]map[string]string{
 	},
 }
 
+// absentWords are the words of other balancers for what weir has not, by the same kinds: why it has
+// not, and what to use.
+var absentWords = map[string]map[string]string{
+	"mode": {
+		"tcp":  "mode is how packets reach backends; use protocol: tcp",
+		"http": noHTTP, "gre": "weir makes no GRE; use ipip or gue", "vxlan": "weir makes no VXLAN; use ipip or gue", "geneve": "weir makes no Geneve; use ipip or gue",
+	},
+	"policy": {
+		"fo": "weir has no servers that stand by; use weights", "ovf": "weir does not count a server's connections for this; use least-conn", "first": "weir does not count a server's connections for this; use least-conn",
+		"uri": noHTTP, "url-param": noHTTP, "hdr": noHTTP, "rdp-cookie": noHTTP,
+	},
+	"affinity": {"cookie": noHTTP, "http-cookie": noHTTP, "app-cookie": noHTTP},
+	"protocol": {
+		"tcp/udp": bothProtocols, "udp/tcp": bothProtocols, "tcp-udp": bothProtocols, "tcpudp": bothProtocols, "tcp,udp": bothProtocols, "tcp+udp": bothProtocols, "both": bothProtocols, "any": bothProtocols, "all": bothProtocols,
+		"sctp": noOtherProtocol, "dccp": noOtherProtocol, "gre": noOtherProtocol, "esp": noOtherProtocol, "ip": noOtherProtocol,
+	},
+	"kind": {"misc-check": noScripts, "external-check": noScripts, "script": noScripts, "exec": noScripts, "file-check": noScripts, "bfd-check": "weir has no BFD with backends; use icmp"},
+
+	"Config": {
+		"vrrp": noVRRP, "vrrp-instance": noVRRP, "vrrp-instances": noVRRP, "vrrp-sync-group": noVRRP, "vrrp-script": noVRRP, "vrrp-track-process": noVRRP,
+		"global": noGlobal, "global-defs": noGlobal, "defaults": noGlobal,
+		"virtual-server-group": "weir has no groups of virtual servers; use a service for each VIP and port",
+		"real-server":          ofServices, "backend": ofServices, "backends": ofServices, "upstream": ofServices, "upstreams": ofServices,
+		"static-ipaddress": "weir configures no addresses of hosts; use what else configures them",
+		"static-routes":    "weir configures no routes of hosts; use what else configures them",
+	},
+	"Director": {"vrrp-instance": noVRRP, "virtual-router-id": noVRRP, "priority": noVRRP, "advert-int": noVRRP},
+	"Service": {
+		"sorry-server": "weir has no server for when all others are down; use min-healthy: then routers send the VIP's packets elsewhere", "sorry-server-inhibit": "weir has no sorry server; leave it out",
+		"quorum-up": "weir runs no scripts for a quorum; use hooks", "quorum-down": "weir runs no scripts for a quorum; use hooks",
+		"hysteresis": "weir has no hysteresis of a quorum; use health.rise and health.fall",
+		"delay-loop": "checks have keys of their own; use health.interval", "retry": "checks have keys of their own; use health.fall", "delay-before-retry": "checks have keys of their own; use health.interval",
+		"connect-timeout": "checks have keys of their own; use health.timeout", "virtualhost": "checks have keys of their own; use health.http.host",
+		"alpha": "a new backend waits for its first check anyway; leave it out", "omega": "leave it out: weir runs no scripts when it ends",
+		"ha-suspend": "all directors check backends; leave it out", "persistence-granularity": "affinity is that of one address; use affinity: source-ip", "netmask": "affinity is that of one address; use affinity: source-ip",
+		"ops": "weir sends a client's datagrams to one backend; leave it out", "one-packet": "weir sends a client's datagrams to one backend; leave it out",
+		"fwmark": "packets have no mark yet where weir sees them; use vip, protocol and port", "fwmark-service": "packets have no mark yet where weir sees them; use vip, protocol and port",
+		"tcp-service": "use vip, protocol: tcp and port", "udp-service": "use vip, protocol: udp and port",
+		"bind": "use vip and port", "listen": "use vip and port",
+		"option": "weir has no options by that name; use health for checks", "timeout": "weir ends no connections; use health.timeout for checks, retention for what changes of backends leave behind",
+		"maxconn":     noConnectionLimit,
+		"http-get":    "checks have keys of their own; use health: {kind: http}",
+		"ssl-get":     "checks have keys of their own; use health: {kind: https}",
+		"tcp-check":   "checks have keys of their own; use health: {kind: tcp}",
+		"misc-check":  noScripts,
+		"send-proxy":  noProxyProtocol,
+		"certificate": noTLS, "certificates": noTLS, "ssl": noTLS, "tls": noTLS,
+		"acl": noHTTP, "http-request": noHTTP, "cookie": noHTTP, "rules": noHTTP,
+	},
+	"Backend": {
+		"http-get": checksOfService, "ssl-get": checksOfService, "tcp-check": checksOfService, "misc-check": checksOfService, "smtp-check": checksOfService, "dns-check": checksOfService, "udp-check": checksOfService, "ping-check": checksOfService, "file-check": checksOfService,
+		"check": checksOfService, "health": checksOfService, "inter": checksOfService, "rise": checksOfService, "fall": checksOfService, "max-fails": checksOfService, "fail-timeout": checksOfService, "slowstart": checksOfService, "slow-start": checksOfService,
+		"delay-loop": checksOfService, "retry": checksOfService, "connect-timeout": checksOfService, "virtualhost": checksOfService,
+		"inhibit-on-failure": "connections of a backend whose checks fail go on for a while in any case; use suspect, a key of the file",
+		"notify-up":          "weir runs no scripts for backends; use weir events --follow", "notify-down": "weir runs no scripts for backends; use weir events --follow",
+		"uthreshold": noConnectionLimit, "lthreshold": noConnectionLimit, "u-threshold": noConnectionLimit, "l-threshold": noConnectionLimit, "maxconn": noConnectionLimit, "max-conns": noConnectionLimit,
+		"backup": "weir has no servers that stand by; use weights", "send-proxy": noProxyProtocol, "ssl": noTLS,
+		"tun-type": "use mode: ipip or gue", "tun-port": "gue has one port for all; leave it out", "gatewaying": "use mode: l2dsr", "ipip": "use mode: ipip", "masquerading": "use mode: nat",
+	},
+	"HealthCheck": {
+		"misc-path": noScripts, "misc-check": noScripts, "delay-before-retry": "weir tries again after the interval; use interval", "warmup": "weir spreads checks by itself; use jitter",
+		"ssl-get": "use kind: https", "tcp-check": "use kind: tcp", "digest": "weir looks for a text; use http.body",
+	},
+}
+
+// Reasons that several words share.
+const (
+	noVRRP            = "weir has no VRRP, because all directors forward at the same time; use bgp, or director.neighbor where there is no router"
+	noGlobal          = "weir has no section for all the others; use the keys of this level"
+	ofServices        = "backends are of a service; use the key backends in services"
+	noScripts         = "weir runs no programs as checks; use kind http, grpc or udp, or let a program set a backend's state by weir drain and weir undrain"
+	noHTTP            = "weir forwards packets and does not read HTTP; use a proxy as backend for this"
+	noTLS             = "weir forwards packets and does not end TLS; use the backends' certificates"
+	noProxyProtocol   = "backends see clients' addresses in all modes but full NAT; leave it out"
+	noConnectionLimit = "weir refuses no connections for their number; use policy least-conn, and limits of the servers"
+	checksOfService   = "checks are the same for all backends of a service; use health in the service"
+	bothProtocols     = "a service has one protocol; use two services, of tcp and of udp, with the same vip, port and backends"
+	noOtherProtocol   = "weir forwards TCP and UDP; use a router for other protocols"
+)
+
+// Instead returns why weir has nothing that has the meaning of a text in another balancer, and what to
+// use; empty: it has, or the word is not known. The kind is that of Meant.
+func Instead(kind, text string) string { return absentWords[kind][asOtherWord(text)] }
+
+func asOtherWord(text string) string {
+	return strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(text))
+}
+
 // Meant returns the known word that another text must mean, or nothing: the one that has the meaning of
 // the text in another balancer, or the one that is misspelt. The kind is that of a name, or the name of
 // the type that the text is a key of.
 func Meant(kind, text string, known iter.Seq[string]) string {
-	text = strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(text))
+	text = asOtherWord(text)
 	if ours, is := otherWords[kind][text]; is {
 		return ours
+	}
+	if absentWords[kind][text] != "" {
+		return ""
 	}
 	return nearest(text, known)
 }

@@ -60,6 +60,52 @@ func TestWordsOfOtherBalancers(t *testing.T) {
 	}
 }
 
+// Where weir has nothing of the kind, the answer says why and what to use: for all that is in the blocks
+// of other balancers' files.
+func TestEveryWordOfTheirFilesIsAnswered(t *testing.T) {
+	known := knownWords(t)
+	for _, test := range []struct{ kind, words string }{
+		// keepalived.conf(5): the file, virtual_server, real_server, and the checks.
+		{"Config", "global_defs vrrp_instance vrrp_script vrrp_sync_group virtual_server virtual_server_group static_ipaddress static_routes"},
+		{"Service", "delay_loop lb_algo lvs_sched lb_kind lvs_method persistence_timeout persistence_granularity protocol real_server sorry_server sorry_server_inhibit ha_suspend alpha omega quorum quorum_up quorum_down hysteresis retry delay_before_retry connect_timeout virtualhost ops"},
+		{"Backend", "weight uthreshold lthreshold inhibit_on_failure notify_up notify_down HTTP_GET SSL_GET TCP_CHECK SMTP_CHECK DNS_CHECK MISC_CHECK UDP_CHECK PING_CHECK FILE_CHECK delay_loop"},
+		{"kind", "HTTP_GET SSL_GET TCP_CHECK SMTP_CHECK DNS_CHECK MISC_CHECK UDP_CHECK PING_CHECK FILE_CHECK BFD_CHECK"},
+		{"HealthCheck", "connect_timeout connect_port nb_get_retry delay_before_retry misc_path warmup digest retry"},
+		{"protocol", "tcp/udp TCP udp SCTP"},
+		// HAProxy
+		{"Config", "global defaults frontend backend listen"},
+		{"Service", "bind mode balance server option timeout default_backend use_backend stick-table acl http-request maxconn cookie"},
+		{"mode", "tcp http"},
+		{"Backend", "check inter rise fall maxconn backup send-proxy ssl slowstart weight"},
+		{"policy", "roundrobin static-rr leastconn first source uri url_param hdr rdp-cookie random hash"},
+		// nginx's stream
+		{"Config", "stream upstream server"},
+		{"Service", "listen upstream server proxy_pass hash"},
+		{"Backend", "max_fails fail_timeout max_conns backup"},
+		// ipvsadm(8)
+		{"Service", "tcp-service udp-service fwmark-service scheduler persistent netmask one-packet real-server"},
+		{"policy", "rr wrr lc wlc lblc lblcr dh sh sed nq fo ovf mh twos"},
+		{"Backend", "gatewaying ipip masquerading u-threshold l-threshold tun-type tun-port"},
+	} {
+		for word := range strings.FieldsSeq(test.words) {
+			own := slices.Contains(known[test.kind], asOtherWord(word))
+			if meant := Meant(test.kind, word, slices.Values(known[test.kind])); !own && meant == "" && Instead(test.kind, word) == "" {
+				t.Errorf("%s %s has no answer", test.kind, word)
+			}
+		}
+	}
+	for kind, words := range absentWords {
+		for word, instead := range words {
+			if slices.Contains(known[kind], word) || otherWords[kind][word] != "" {
+				t.Errorf("%s %q is read, or leads to what is", kind, word)
+			}
+			if asOtherWord(word) != word || !strings.Contains(instead, "use ") && !strings.Contains(instead, "leave it out") {
+				t.Errorf("%s %q is not looked for as it is written, or nothing says what to use: %q", kind, word, instead)
+			}
+		}
+	}
+}
+
 // knownWords are weir's own words, by their kind.
 func knownWords(t *testing.T) map[string][]string {
 	t.Helper()
@@ -72,7 +118,7 @@ func knownWords(t *testing.T) map[string][]string {
 		kind, list := n.words()
 		known[kind] = list
 	}
-	for _, of := range []any{Config{}, Director{}, Service{}, Backend{}, HealthCheck{}, HealthHTTP{}, BGP{}, BGPNeighbor{}} {
+	for _, of := range []any{Config{}, Director{}, Service{}, Backend{}, HealthCheck{}, HealthHTTP{}, Hook{}, BGP{}, BGPNeighbor{}} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
 			key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			known[reflect.TypeOf(of).Name()] = append(known[reflect.TypeOf(of).Name()], key)
