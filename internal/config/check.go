@@ -25,8 +25,7 @@ func Check(name string, from io.Reader, roles model.Roles) (Checked, error) {
 	if err != nil {
 		return Checked{}, err
 	}
-	doc, c, errs := parse(text)
-	fine := len(errs) == 0
+	doc, c, lost, errs := parse(text)
 	if roles == (model.Roles{}) && doc != nil {
 		_, agent := doc.line("agent")
 		_, directors := doc.line("directors")
@@ -38,9 +37,9 @@ func Check(name string, from io.Reader, roles model.Roles) (Checked, error) {
 			errs = append(errs, Error{Line: key.Line, Path: key.Field, Problem: key.Problem(), Fix: key.Now, Warning: true})
 		}
 	}
-	if fine {
-		errs = append(errs, doc.invalid(c.Needs(roles))...)
-		for _, warning := range append(doc.invalid(c.Warnings(roles)), doc.invalid(Exposed(name, &c))...) {
+	if doc != nil {
+		errs = append(errs, lost.without(doc.invalid(c.Needs(roles)))...)
+		for _, warning := range lost.without(append(doc.invalid(c.Warnings(roles)), doc.invalid(Exposed(name, &c))...)) {
 			warning.Warning = true
 			errs = append(errs, warning)
 		}

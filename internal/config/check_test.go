@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
+
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
 )
@@ -109,52 +111,79 @@ func TestFixes(t *testing.T) {
 	}
 }
 
-// A wrong value in one key of the file hides no problem in another one.
-func TestOneCheckFindsProblemsOfAllKeys(t *testing.T) {
-	text := "director: {interfaces: [eth0], xdp: skb, icmp-rate: many}\ncoalesce: soon\n" + strings.Replace(checkedService, "mode: gue", "mode: gue\n  ring-size: 1000", 1) +
-		"bgp: {asn: 65001, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.1, asn: 65000, ttl: 2, ttl-security: 1}]}\n"
-	var fields []string
-	for _, e := range check(t, "f", text, model.Roles{}).Errors {
-		fields = append(fields, e.Path)
+// One check finds the problems of all kinds: unknown keys, values that cannot be read, missing and
+// repeated keys, values that are wrong by themselves or beside others, limits, and what is missing for
+// the file's role; a problem hides no other one, not even in the same service.
+func TestOneCheckFindsProblemsOfAllKinds(t *testing.T) {
+	text, err := os.ReadFile("testdata/all-kinds.bad.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got, want := strings.Join(fields, " "), "director.icmp-rate coalesce services[0].ring-size bgp.neighbors[0].ttl-security"; got != want {
-		t.Errorf("problems of %s, want %s", got, want)
+	none := strings.Replace(string(text), "[eth0]", "[] # director.interfaces: is empty", 1) // what a role needs is no problem of a file by itself
+	found := map[string]string{}
+	for _, e := range check(t, "f", none, model.Roles{Director: true, Agent: true}).Errors {
+		if e.Line == 0 {
+			t.Errorf("%v names no line", e)
+		}
+		found[fmt.Sprintf("%d %s", e.Line, e.Path)] += e.Problem
+	}
+	for n, line := range strings.Split(none, "\n") {
+		_, comment, is := strings.Cut(line, "# ")
+		for want := range strings.SplitSeq(comment, "; ") {
+			field, problem, _ := strings.Cut(want, ": ")
+			at := fmt.Sprintf("%d %s", n+1, field)
+			if is && (found[at] == "" || !strings.Contains(found[at], problem)) {
+				t.Errorf("line %s should have a problem with %q, and has %q", at, problem, found[at])
+			}
+			delete(found, at)
+		}
+	}
+	if len(found) > 0 {
+		t.Errorf("there are also %v", found)
 	}
 }
 
 // A value that cannot be read is a problem, and what would follow from the value in its place is none:
-// for every value of every good file.
+// for every value of every file, also of those with problems.
 func TestLostValuesHaveNoConsequences(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.good.yaml")
+	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
-		t.Fatal("no good files:", err)
+		t.Fatal("no files:", err)
 	}
 	for _, file := range files {
-		c, err := config.Load(file)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := json.Marshal(c) // all values, in their strictest form
-		if err != nil {
-			t.Fatal(err)
+		if c, err := config.Load(file); err == nil {
+			if text, err = json.Marshal(c); err != nil { // all values, in their strictest form
+				t.Fatal(err)
+			}
 		}
 		var document any
-		if err := json.Unmarshal(text, &document); err != nil {
-			t.Fatal(err)
+		if yaml.Unmarshal(text, &document) != nil {
+			continue // a file that is no YAML
 		}
-		eachValue(document, "", func(path string, set func(any), value any) {
-			set([]any{map[string]any{"lost": true}, 1}) // nothing is written so
-			lost, err := json.Marshal(document)
-			set(value)
+		says := func() config.Errors {
+			text, err := json.Marshal(document)
 			if err != nil {
 				t.Fatal(err)
 			}
-			errs := check(t, file, string(lost), model.Roles{Agent: true}).Errors
+			return check(t, file, string(text), model.Roles{Agent: true}).Errors
+		}
+		before := map[string]bool{}
+		for _, e := range says() {
+			before[e.Path] = true
+		}
+		eachValue(document, "", func(path string, set func(any), value any) {
+			set([]any{map[string]any{"lost": true}, 1}) // nothing is written so
+			errs := says()
+			set(value)
 			if len(errs) == 0 {
 				t.Errorf("%s: %s cannot be read, and nothing is said", file, path)
 			}
 			for _, e := range errs {
-				if !strings.HasPrefix(e.Path, path) && !e.Warning {
+				if !strings.HasPrefix(e.Path, path) && !e.Warning && !before[e.Path] {
 					t.Errorf("%s: %s cannot be read, and it is said: %v", file, path, e)
 				}
 			}

@@ -132,20 +132,20 @@ func readFrom(name string, from io.Reader) ([]byte, error) {
 // Parse reads a configuration from YAML text (JSON is YAML too). The name stands
 // for the file in errors. The result has its defaults set and is valid.
 func Parse(name string, text []byte) (model.Config, error) {
-	_, c, errs := parse(text)
+	_, c, _, errs := parse(text)
 	if len(errs) == 0 {
 		return c, nil
 	}
 	return model.Config{}, named(name, errs)
 }
 
-// parse also returns the document, if the text is one.
-func parse(text []byte) (doc *document, c model.Config, errs Errors) {
+// parse also returns the document, if the text is one, and the fields whose values could not be read.
+func parse(text []byte) (doc *document, c model.Config, lost lostPaths, errs Errors) {
 	if doc, errs = newDocument(text, false); len(errs) > 0 {
-		return nil, c, errs
+		return nil, c, nil, errs
 	}
-	c, errs = doc.config()
-	return doc, c, append(errs, doc.hiddenKeys(c.Services)...)
+	c, lost, errs = doc.config()
+	return doc, c, lost, append(errs, doc.hiddenKeys(c.Services)...)
 }
 
 // hiddenKeys refuses what the API writes in place of keys: for a file there is no earlier key.

@@ -79,7 +79,7 @@ var formerKeys = map[reflect.Type]map[string]string{
 }
 
 // config decodes the document, sets defaults, and checks what could be decoded.
-func (d *document) config() (model.Config, Errors) {
+func (d *document) config() (model.Config, lostPaths, Errors) {
 	var c model.Config
 	dec := d.decode(&c, mostExpanded)
 	c.FormerKeys = dec.former
@@ -88,10 +88,10 @@ func (d *document) config() (model.Config, Errors) {
 		dec.errs = append(dec.errs, Error{Line: line, Path: "director.snat.ports", Problem: "all is not a range; write 1024-65535, say"})
 	}
 	if dec.full {
-		return c, dec.errs // most of it may be missing
+		return c, lostPaths{""}, dec.errs // most of it may be missing
 	}
 	c.SetDefaults()
-	return c, append(dec.errs, dec.lost.without(d.invalid(c.Validate()))...)
+	return c, dec.lost, append(dec.errs, dec.lost.without(d.invalid(c.Validate()))...)
 }
 
 // decode turns the document into a value of at most that many bytes. The decoder's errors have all
@@ -418,35 +418,54 @@ type lostPaths []string
 
 func (l lostPaths) has(path string) bool { return slices.Contains(l, path) }
 
-// without keeps the errors that do not depend on the lost values: those of other services, of other
-// backends, of other keys of the file, and of fields that are checked alone. An error that depends on
-// several keys of the file names all of them.
+// without keeps the errors that do not depend on the lost values. A value may decide about all that is
+// around it: about the rest of its backend or health check, of its service, of its neighbor, of its
+// key of the file. An error that depends on what is elsewhere names that, too.
 func (l lostPaths) without(errs Errors) Errors {
-	for _, lost := range l {
-		around := surroundings.FindString(lost)
-		errs = slices.DeleteFunc(errs, func(e Error) bool {
-			return (inside(e.Path, around) || inside(e.other, around)) && !l.standsAlone(e)
-		})
-	}
-	return errs
+	return slices.DeleteFunc(errs, func(e Error) bool { return slices.ContainsFunc(l, e.dependsOn) })
 }
 
-// standsAlone reports whether a problem depends on the fields alone that it names, and none of them is lost.
-func (l lostPaths) standsAlone(e Error) bool {
-	if slices.ContainsFunc(l, func(lost string) bool { return inside(e.Path, lost) || inside(e.other, lost) }) {
+// dependsOn reports whether an error may be due to a value that was lost.
+func (e Error) dependsOn(lost string) bool {
+	if e.Path == "services" && inside(lost, "services") {
+		return counted.MatchString(lost)
+	}
+	for _, at := range []string{e.Path, e.other} {
+		if inside(at, lost) || at != "" && inside(lost, at) {
+			return true
+		}
+	}
+	if alone.MatchString(lost) && !identifies.MatchString(lost) {
+		return false // else the error would name it
+	}
+	if alone.MatchString(e.Path) && (e.other == "" || pairs.MatchString(e.Path) && pairs.MatchString(e.other)) {
 		return false
 	}
-	return alone.MatchString(e.Path) && (e.other == "" || pairs.MatchString(e.Path) && pairs.MatchString(e.other))
+	around := surroundings.FindString(lost)
+	if service, _, is := strings.Cut(around, ".backends"); is && strings.Contains(lost, ".server-id") {
+		around = service // all server IDs of a service are compared
+	}
+	return inside(e.Path, around) || e.other != "" && inside(e.other, around)
 }
 
-// alone are the fields of services and backends whose own problems depend on no other field; pairs are
-// those whose problems with each other do not, either.
-var alone = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?\.(name|vip|segment|ring-size|retention|max-retention|drain|max-drain|address|mac|mtu)$`)
+// alone are the fields whose own problems depend on no other field that they do not name, and on which
+// no other problem depends, unless they tell services and backends apart; pairs are those whose
+// problems with each other depend on nothing else, either.
+var alone = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?\.(name|vip|segment|ring-size|retention|max-retention|drain|max-drain|address|mac|weight|state|source-ranges\[\d+\])$` +
+	`|^services\[\d+\]\.health\.(interval|timeout|rise|fall|panic)$` +
+	`|^director\.(xdp|icmp-rate|kernel-sources\[\d+\])$`)
 
-var pairs = regexp.MustCompile(`\.(name|retention|max-retention|drain|max-drain)$`)
+var (
+	pairs      = regexp.MustCompile(`\.(name|retention|max-retention|drain|max-drain)$`)
+	identifies = regexp.MustCompile(`\.(vip|segment|address)$`)
+)
 
-// surroundings are the service or the backend that a field is of, or the key of the file.
-var surroundings = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?|^[^.\[]*`)
+// counted are values by which all services together may exceed a limit.
+var counted = regexp.MustCompile(`^services(\[\d+\](\.(backends|ring-size|source-ranges))?)?$`)
+
+// surroundings are what a field may decide about.
+var surroundings = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\]|\.health)?` +
+	`|^(bgp\.neighbors|bfd\.neighbors|hooks|api\.clients)\[\d+\]|^director\.(limits|store|snat|neighbor)|^agent\.store|^[^.\[]*`)
 
 func inside(path, around string) bool {
 	rest, found := strings.CutPrefix(path, around)
