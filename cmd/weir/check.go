@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,7 @@ import (
 func newCheck() *cobra.Command {
 	var out output
 	var role roleFlag
+	var configs, more []string
 	var schema bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE...]",
@@ -32,6 +34,7 @@ func newCheck() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
+			files = slices.Concat(configs, more, files)
 			if schema {
 				if len(files) > 0 {
 					return usagef("--schema is not about a file")
@@ -54,6 +57,8 @@ func newCheck() *cobra.Command {
 		return nil, cobra.ShellCompDirectiveDefault // files
 	}
 	role.add(cmd, "check for a director, for an agent, or auto: for what the file is for")
+	cmd.Flags().StringArrayVarP(&configs, "config", "c", nil, "check this `file`, too: as other commands name it, or -")
+	cmd.Flags().StringArrayVarP(&more, "file", "f", nil, "the same")
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of configuration files, for editors")
 	return cmd
 }

@@ -30,6 +30,7 @@ func TestCheckNeedsNothing(t *testing.T) {
 		says        string
 	}{
 		{file, "", file + ": ok (1 service, director and agent)\n"},
+		{"-c-", string(good), "<stdin>: ok (1 service, director and agent)\n"},
 		{"-", string(good), "<stdin>: ok (1 service, director and agent)\n"},
 		{"-", strings.Replace(string(good), "gue", "TUN", 1), "<stdin>:9: services[0].mode: unknown mode \"TUN\"; did you mean ipip? (one of gue, ipip, l2dsr, nat, redirect)\nweir: something is wrong with <stdin>\n"},
 	} {
@@ -41,6 +42,19 @@ func TestCheckNeedsNothing(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if got, fine := string(out), strings.Contains(test.says, "ok"); got != test.says || (err == nil) != fine {
 			t.Errorf("nobody checks %s: %v\n%s\nwant\n%s", test.file, err, got, test.says)
+		}
+	}
+}
+
+// A file may be named as other commands and other programs name it.
+func TestCheckNamesFilesAsOthersDo(t *testing.T) {
+	const good = "testdata/check/good.yaml"
+	fine := good + ": ok (1 service, director and agent)\n"
+	for _, args := range [][]string{{good}, {"-c", good}, {"--config", good}, {"--config=" + good}, {"-f", good}, {"-c", good, good}, {"-c", good, "-c", good}, {"-c", good, "-f", good}} {
+		var out bytes.Buffer
+		code := execute(t.Context(), append([]string{"check"}, args...), &out, &out)
+		if got := strings.ReplaceAll(out.String(), fine+fine, fine); code != 0 || got != fine {
+			t.Errorf("weir check %s ends with %d and says\n%s", strings.Join(args, " "), code, &out)
 		}
 	}
 }
