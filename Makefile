@@ -279,7 +279,7 @@ install: build ## install bin/weir with units, manual pages and completions: PRE
 
 .PHONY: uninstall
 uninstall: ## remove what "make install" installs, with the same PREFIX and DESTDIR
-	@.ci/install --remove bin/weir bin/weir "$(PREFIX)" "$(DESTDIR)"
+	@.ci/install --remove "$(PREFIX)" "$(DESTDIR)"
 
 # Tools that only a release needs are a module of their own, for the same reason as Kubernetes'.
 releasebin := $(dir $(kubebin))release

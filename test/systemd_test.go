@@ -263,7 +263,7 @@ func (u *units) left(h *netlab.Host) string {
 			}
 		}
 	}
-	for _, path := range []string{"/etc/weir", "/var/lib/weir", "/run/weir", "/sys/fs/bpf/weir", "/usr/bin/weir", "/lib/systemd/system/weir*", "/etc/systemd/system/*/weir*"} {
+	for _, path := range []string{"/etc/weir", "/var/lib/weir*", "/run/weir", "/sys/fs/bpf/weir", "/usr/bin/weir", "/lib/systemd/system/weir*", "/etc/systemd/system/*/weir*"} {
 		matches, err := filepath.Glob(path)
 		if err != nil {
 			u.t.Fatal(err)
@@ -370,7 +370,10 @@ func (u *units) nothingIsLost(t *testing.T) {
 		load.more(100)
 		t.Logf("after %s: %d requests, %d datagrams", what, load.asked.Load(), load.back.Load())
 	}
-	for _, unit := range []string{"weir", "weir-agent"} {
+	// Whatever the grace period is, a process that is replaced hands over.
+	u.dropIn("weir", "grace", "ExecStart=", "ExecStart=/usr/bin/weir run -c /etc/weir/weir.yaml --grace-period 1h")
+	u.do("systemctl", "daemon-reload")
+	for _, unit := range []string{"weir", "weir", "weir-agent"} {
 		claim("a restart", unit, true, func() { u.do("systemctl", "restart", unit) })
 	}
 	another := way{mode: "l2dsr"}.service("tcp", "81", everyBackend(1))
@@ -400,6 +403,11 @@ func (u *units) nothingIsLost(t *testing.T) {
 			t.Errorf("version %s is installed, not %s", got, version)
 		}
 	}
+	if err := os.Remove("/etc/systemd/system/weir.service.d/grace.conf"); err != nil {
+		t.Fatal(err)
+	}
+	u.do("systemctl", "daemon-reload")
+	claim("a restart without a grace period", "weir", true, func() { u.do("systemctl", "restart", "weir") })
 	load.wantUndisturbed()
 	if n := changes(u.route()); n > 0 {
 		t.Errorf("the router's route has changed %d times", n)

@@ -33,6 +33,24 @@ func TestDirectorDrains(t *testing.T) {
 	}
 }
 
+// A director to which SIGUSR2 says that another process takes over leaves everything to that, whatever its
+// grace period is.
+func TestDirectorHandsOver(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	p := h.start(`msg="director runs"`, "--grace-period", "1h")
+	before := h.program()
+	if err := p.cmd.Process.Signal(syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-p.ended; err != nil {
+		t.Errorf("a director that hands over ends with %v", err)
+	}
+	if got := h.program(); got != before || got == 0 {
+		t.Errorf("it leaves program %d, before it was %d", got, before)
+	}
+}
+
 // A director that is told twice does not wait, and leaves its program to the next director.
 func TestDirectorIsToldTwice(t *testing.T) {
 	h := newHost(t)

@@ -19,7 +19,8 @@ func newRun() *cobra.Command {
 		Long: "run forwards what the file says. It follows the file: a change is applied at once,\n" +
 			"or on SIGHUP; a bad file changes nothing and is logged. Forwarding goes on when the\n" +
 			"process ends, and the next one takes it over; weir detach ends it. With\n" +
-			"--grace-period, SIGTERM ends it too, after that time: a second SIGTERM ends only the process.",
+			"--grace-period, SIGTERM ends it too, after that time: a second SIGTERM ends only the process,\n" +
+			"and so does SIGUSR2, which says that another one takes over.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error

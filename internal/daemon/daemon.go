@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"weir.io/weir/internal/api"
@@ -40,6 +41,10 @@ type Daemon struct {
 	ran     ranFile
 	offered offered
 }
+
+// EndSignals end a process. SIGUSR2 says that another one takes over: a director does not withdraw
+// then, whatever its grace period is.
+var EndSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR2}
 
 // Deps are what a daemon works with.
 type Deps struct {

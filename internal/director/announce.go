@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/bgp"
+	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/hooks"
 	"weir.io/weir/internal/model"
@@ -98,23 +99,23 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 }
 
 // hearSignals begins to hear the signals that tell the director to end: the second one ends its grace
-// period. SIGUSR1 before them says that the host shuts down.
+// period. SIGUSR1 before them says that the host shuts down, SIGUSR2 that another process takes over.
 func (d *Director) hearSignals() (signals chan os.Signal, forget func()) {
 	signals = make(chan os.Signal, 1)
-	signal.Notify(signals, endSignals...)
+	signal.Notify(signals, daemon.EndSignals...)
 	signal.Notify(d.shutdown, syscall.SIGUSR1)
+	signal.Notify(d.handover, syscall.SIGUSR2)
 	return signals, func() {
 		signal.Stop(signals)
 		signal.Stop(d.shutdown)
+		signal.Stop(d.handover)
 	}
 }
-
-var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // forgetFirst empties the channel of the signal that began the grace period. That signal may be under way
 // to several channels, and have reached this one last: Notify waits until it has reached all.
 func forgetFirst(signals chan os.Signal) {
-	signal.Notify(signals, endSignals...)
+	signal.Notify(signals, daemon.EndSignals...)
 	select {
 	case <-signals:
 	default:
@@ -138,8 +139,14 @@ func (d *Director) endAfterGrace(stop context.Context, stillRuns func() bool, si
 }
 
 // grace is how long the director, which was told to end, still forwards. Routers must not keep the
-// routes to a host that shuts down as they do to one whose next process comes at once.
+// routes to a host that shuts down as they do to one whose next process comes at once: to that one
+// the director hands over without a wait.
 func (d *Director) grace() time.Duration {
+	select {
+	case <-d.handover:
+		return 0
+	default:
+	}
 	select {
 	case <-d.shutdown:
 		return max(d.gracePeriod, d.atShutdown)

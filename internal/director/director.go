@@ -66,6 +66,7 @@ type Director struct {
 	gracePeriod time.Duration
 	atShutdown  time.Duration
 	shutdown    chan os.Signal // has SIGUSR1 if the host shuts down
+	handover    chan os.Signal // has SIGUSR2 if another process takes over
 	over        atomic.Bool    // its grace period is over
 
 	ctx       context.Context // its life, which outlasts what Run is given by the grace period
@@ -116,7 +117,7 @@ type Director struct {
 //   - the stores come before the kernel, too: without them a director could not go on with it.
 func New(deps Deps) (_ *Director, err error) {
 	collectGarbage()
-	d := &Director{log: deps.Log, socket: deps.Socket, gracePeriod: deps.GracePeriod, atShutdown: deps.ShutdownGracePeriod, shutdown: make(chan os.Signal, 1)}
+	d := &Director{log: deps.Log, socket: deps.Socket, gracePeriod: deps.GracePeriod, atShutdown: deps.ShutdownGracePeriod, shutdown: make(chan os.Signal, 1), handover: make(chan os.Signal, 1)}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {

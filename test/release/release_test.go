@@ -183,10 +183,7 @@ func TestRelease(t *testing.T) {
 	}
 	key := filepath.Join(t.TempDir(), "key")
 	command(t, "", nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key)
-	source, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := tagged(t)
 	build := func(folder string, environment ...string) release {
 		clone := filepath.Join(t.TempDir(), folder)
 		command(t, "", nil, "git", "clone", "--quiet", "--no-local", source, clone)
@@ -212,14 +209,58 @@ func TestRelease(t *testing.T) {
 	t.Run("chart", func(t *testing.T) { checkChart(t, first) })
 }
 
+// tagged is a clone of HEAD as it is when it is released: with a date in CHANGELOG.md, and a tag.
+func tagged(t *testing.T) (dir string) {
+	source, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(t.TempDir(), "source")
+	command(t, "", nil, "git", "clone", "--quiet", "--no-local", source, dir)
+	changes := filepath.Join(dir, "CHANGELOG.md")
+	if text := read(t, changes); strings.Contains(text, "(not released yet)") {
+		if err := os.WriteFile(changes, []byte(strings.Replace(text, "(not released yet)", "(2026-01-01)", 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		command(t, dir, nil, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--all", "-m", "a release")
+	}
+	command(t, dir, nil, "git", "tag", "v"+strings.TrimSpace(read(t, filepath.Join(dir, "VERSION"))))
+	return dir
+}
+
 // checkSums verifies the release as docs/operate/install.md says.
 func checkSums(t *testing.T, r release, key string) {
 	signers := filepath.Join(t.TempDir(), "signers")
 	if err := os.WriteFile(signers, []byte("weir "+read(t, key+".pub")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	verify := `ssh-keygen -Y verify -f "$1" -I weir -n weir-release -s SHA256SUMS.sig <SHA256SUMS && sha256sum --check --strict --quiet SHA256SUMS`
+	page := read(t, filepath.Join(root, "docs/operate/install.md"))
+	_, verify, found := strings.Cut(page, "```sh\nssh-keygen ")
+	verify, _, ended := strings.Cut(verify, "\n```")
+	if !found || !ended || strings.Contains(verify, "\n") {
+		t.Fatal("docs/operate/install.md has no single command by which a release is verified")
+	}
+	verify = "ssh-keygen " + strings.Replace(verify, "-f signers", `-f "$1"`, 1)
 	command(t, r.dir, nil, "sh", "-c", verify, "sh", signers)
+	for name, spoil := range map[string]func(file string, text []byte) error{
+		"weir-" + r.version + "-linux-amd64": func(file string, text []byte) error { return os.WriteFile(file, append(text, 0), 0o644) },
+		"SHA256SUMS":                         func(file string, text []byte) error { return os.WriteFile(file, append(text, "# more\n"...), 0o644) },
+		"SHA256SUMS.sig":                     func(file string, _ []byte) error { return os.Remove(file) },
+	} {
+		file := r.path(name)
+		text := []byte(read(t, file))
+		if err := spoil(file, text); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("sh", "-c", verify, "sh", signers)
+		cmd.Dir = r.dir
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Errorf("with another %s the release is right:\n%s", name, out)
+		}
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	sums := read(t, r.path("SHA256SUMS"))
 	for _, name := range files(t, r.dir) {
 		if !strings.HasPrefix(name, "SHA256SUMS") && !strings.Contains(sums, "  "+name+"\n") {
@@ -368,7 +409,10 @@ func checkImages(t *testing.T, r release) {
 					has[name] = file
 				}
 			}
-			if len(has) != 2 || string(has[program]) != read(t, r.path(program+"-VERSION-linux-"+image.Architecture)) {
+			if len(has["licenses/licenses.txt"]) == 0 || len(has["licenses/LICENSE"]) == 0 || len(has["licenses/GPL-2.0-only.txt"]) == 0 {
+				t.Errorf("%s for %s lacks licenses of what is in it", program, m.Platform.Architecture)
+			}
+			if len(has) != 5 || string(has[program]) != read(t, r.path(program+"-VERSION-linux-"+image.Architecture)) {
 				t.Errorf("%s for %s has %d files, or another program", program, image.Architecture, len(has))
 			}
 		}
