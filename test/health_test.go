@@ -93,6 +93,42 @@ func TestHealth(t *testing.T) {
 	heal(1)
 	director.waitHealth("up", "up", "up")
 	wantOnly(t, l, w, "backend1", "backend2", "backend3")
+
+	// Panic comes of what checks find, and a backend's state of what they find and of whether there is a
+	// way to it: where panic and a state seem to contradict each other, the reason is there.
+	t.Run("too few are healthy, and none is reached", func(t *testing.T) {
+		before := director.directorStatus()
+		for _, b := range l.backends {
+			on(t, b, "ip", "link", "set", "eth0", "down")
+		}
+		director.waitFor("lose all", func() bool {
+			services, err := director.services()
+			if err != nil || !services[0].Health.Panic {
+				return false
+			}
+			lost := 0
+			for _, b := range services[0].Backends {
+				if b.State == model.Active {
+					continue
+				}
+				if lost++; b.Unreachable == "" || *b.Share != 0 {
+					t.Fatalf("in panic, %s is %s with share %v, and it is said why: %q", b.Name, b.State, *b.Share, b.Unreachable)
+				}
+			}
+			return lost == len(l.backends)
+		})
+		if status := on(t, director.host, weir, "status", "--alive", "--socket", director.socket); !strings.Contains(status, "all that can be reached are used") {
+			t.Errorf("weir status says that more are used:\n%s", status)
+		}
+		// None of this was a version of the file.
+		if now := director.directorStatus(); !now.Applied.Equal(before.Applied) || !now.Changed.After(before.Changed) {
+			t.Errorf("the file was applied at %v, and later at %v; what runs changed at %v, and later at %v", before.Applied, now.Applied, before.Changed, now.Changed)
+		}
+		for _, b := range l.backends {
+			on(t, b, "ip", "link", "set", "eth0", "up")
+		}
+		director.waitHealth("up", "up", "up")
+	})
 }
 
 func rename(t *testing.T, from, to string) {

@@ -143,7 +143,7 @@ func (fakeDirector) Config() model.Config {
 
 func (fakeDirector) Info() api.Info {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	return api.Info{Version: "v1.2.3", Host: "lb1", PID: 7, Started: at, Pin: "/sys/fs/bpf/weir", File: "/etc/weir/weir.yaml", Applied: at.Add(time.Minute),
+	return api.Info{Version: "v1.2.3", Host: "lb1", PID: 7, Started: at, Pin: "/sys/fs/bpf/weir", File: "/etc/weir/weir.yaml", Applied: at.Add(time.Minute), Changed: at.Add(2 * time.Minute),
 		Refused: "/etc/weir/weir.yaml:3: service: unknown key", Revision: 12,
 		Problems: []model.Problem{
 			{Kind: model.ProblemFile, Part: "/etc/weir/weir.yaml", Severity: model.SeverityError, Text: "/etc/weir/weir.yaml:3: service: unknown key",

@@ -71,7 +71,14 @@ func infoTable(t *table, info api.Info) {
 	t.row("version", info.Version)
 	t.row("host", info.Host)
 	t.row("process", fmt.Sprintf("%d, since %s", info.PID, info.Started.Format(time.RFC3339)))
-	t.row("configuration", fmt.Sprintf("%s, applied %s", info.File, info.Applied.Format(time.RFC3339)))
+	applied := "no version of it has run yet"
+	if !info.Applied.IsZero() {
+		applied = "applied " + info.Applied.Format(time.RFC3339)
+	}
+	t.row("configuration", info.File+", "+applied)
+	if !info.Changed.IsZero() {
+		t.row("last change", info.Changed.Format(time.RFC3339)+", also by sets, drains and checks")
+	}
 	problemRows(t, info.Problems)
 }
 
@@ -137,7 +144,7 @@ func statusTable(t *table, s api.Status) {
 		t.row("override", fmt.Sprintf("%s/%s: %s", o.Service, o.Backend, overrideText(&o.Override)))
 	}
 	for _, service := range s.Panic {
-		t.row("panic", service+": too few backends are healthy, all are used")
+		t.row("panic", service+": too few backends are healthy by their checks, which are not believed: all that can be reached are used")
 	}
 	t.line("")
 	t.row("INTERFACE", "XDP", "MTU")

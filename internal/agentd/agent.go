@@ -201,11 +201,12 @@ func (p *process) watch(ctx context.Context) {
 	p.Problems.Follow(func(changes []problems.Change) { p.events.Add(daemon.ProblemEvents(changes)...) })
 	tick := time.NewTicker(daemon.LookEvery)
 	defer tick.Stop()
-	applied := p.Info().Applied
+	before := p.Info()
 	var idle agent.Idle
 	looked := false
 	for {
-		if now, at := p.agent.Idle(), p.Info().Applied; !looked || !reflect.DeepEqual(now, idle) || !at.Equal(applied) {
+		info := p.Info()
+		if now := p.agent.Idle(); !looked || !reflect.DeepEqual(now, idle) || !info.Changed.Equal(before.Changed) {
 			looked, idle = true, now
 			p.reportIdle(idle)
 		}
@@ -217,11 +218,13 @@ func (p *process) watch(ctx context.Context) {
 		if crowds, err := p.agent.Crowded(); err == nil { // else the status says why, too
 			p.Problems.Replace(model.ProblemService, daemon.CrowdProblems(crowds))
 		}
-		if now := p.Info().Applied; !now.Equal(applied) {
-			applied = now
+		if !info.Changed.Equal(before.Changed) {
 			p.examiner.Wake()
+		}
+		if !info.Applied.Equal(before.Applied) {
 			p.events.Add(api.Event{Kind: api.EventFile, Text: fmt.Sprintf("the agent's file was applied: it has %s", daemon.ServicesText(len(p.Config().Services)))})
 		}
+		before = info
 		p.Say("unwraps and redirects for " + daemon.ServicesText(len(p.Config().Services)))
 		select {
 		case <-ctx.Done():

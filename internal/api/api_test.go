@@ -41,7 +41,7 @@ func newDirector() *director {
 			Version: "v1", PID: 7, Revision: 9, File: "/etc/weir/weir.yaml", Refused: "weir.yaml:3: x: unknown key",
 			Problems: []model.Problem{{Kind: model.ProblemFile, Part: "weir.yaml", Severity: model.SeverityError, Text: "weir.yaml:3: x: unknown key",
 				Place: model.Place{File: "weir.yaml", Line: 3, Field: "x"}, Since: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC)}},
-			Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Applied: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
+			Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Applied: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Changed: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC),
 		},
 		status: model.DatapathStatus{
 			Interfaces: []model.InterfaceStatus{{Name: "eth0", Index: 2, XDP: "native", MTU: 1500}},

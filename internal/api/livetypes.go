@@ -97,7 +97,7 @@ type LiveService struct {
 	Checked     bool            `json:"checked,omitempty" doc:"its backends are probed"`
 	Unhealthy   int             `json:"unhealthy,omitempty" doc:"backends that probes find down"`
 	Unknown     int             `json:"unknown,omitempty" doc:"backends of which no probe has ended yet"`
-	Panic       bool            `json:"panic,omitempty" doc:"so few are healthy that all are used"`
+	Panic       bool            `json:"panic,omitempty" doc:"so few are healthy that all to which there is a way are used"`
 	Generations int             `json:"generations"`
 	Waits       bool            `json:"waits,omitempty" doc:"a change waits for room in the log"`
 	Moved       int             `json:"moved,omitempty" doc:"slots that got another owner with the last change that moved any"`

@@ -49,7 +49,10 @@ type Info struct {
 	Started time.Time `json:"started"`
 	Pin     string    `json:"pin"`     // directory of the pinned programs and maps, which go on without the process
 	File    string    `json:"file"`    // of the configuration
-	Applied time.Time `json:"applied"` // when that configuration began to run
+	Applied time.Time `json:"applied"` // when the last version of that configuration began to run; zero: none has
+	// Changed is when what runs changed last, by a version of the file or otherwise: by a set, a drain,
+	// checks, loads or this host.
+	Changed time.Time `json:"changed"`
 	// Refused has, in words, the problems because of which what runs is not what was asked for;
 	// empty: it is.
 	Refused string `json:"refused,omitempty"`
@@ -82,7 +85,7 @@ type Status struct {
 	Neighbor   model.NeighborStatus    `json:"neighbor,omitzero"`
 	Probes     []model.Tallied         `json:"probes"`              // of backends' health, by their results
 	Overrides  []model.BackendOverride `json:"overrides,omitempty"` // states of backends that override the director's file
-	Panic      []string                `json:"panic"`               // services that use all backends, too few being healthy
+	Panic      []string                `json:"panic"`               // services that use all backends to which there is a way, too few being healthy by their checks
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Upkeep     []model.Upkeep          `json:"upkeep,omitempty"` // parts of the host that the director maintains
 	Reasons    []model.Counter         `json:"reasons"`

@@ -63,7 +63,8 @@ type Deps struct {
 // offered is the last version of the file that should run, until it is kept.
 type offered struct {
 	config model.Config
-	text   []byte
+	text   []byte // none: it is kept already
+	waits  bool   // there is one, and it has not run yet
 }
 
 // New returns a daemon that follows nothing yet.
@@ -104,7 +105,7 @@ func (d *Daemon) Info() api.Info {
 	return info
 }
 
-// NoteSet lists the error if the kernel did not take a configuration, and notes the time if it did.
+// NoteSet lists the error if the kernel did not take what should run, and notes the time if it did.
 func (d *Daemon) NoteSet(err error) {
 	d.Problems.Report(model.ProblemDatapath, "", err)
 	if err != nil {
@@ -112,7 +113,7 @@ func (d *Daemon) NoteSet(err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.info.Applied = time.Now().Truncate(time.Millisecond)
+	d.info.Changed = time.Now().Truncate(time.Millisecond)
 }
 
 // NoteAgain does the same for a configuration that was tried again, and keeps its text if it runs.
@@ -244,20 +245,22 @@ func (d *Daemon) Offer(c model.Config, text []byte) {
 	d.warnOfFormerKeys(keys)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.offered = offered{c, text}
+	d.offered = offered{c, text, true}
 }
 
-// KeepOffered keeps that text, once, if that version is the one that runs: an earlier one may be
-// tried again, and run, while this one does not. A version without a text is kept already.
+// KeepOffered keeps that text, and notes the time, once, if that version is the one that runs: an
+// earlier one may be tried again, and run, while this one does not. A version without a text is kept
+// already.
 func (d *Daemon) KeepOffered(runs model.Config) {
 	d.mu.Lock()
 	text := d.offered.text
-	keep := len(text) > 0 && reflect.DeepEqual(d.offered.config, runs)
-	if keep {
+	is := d.offered.waits && reflect.DeepEqual(d.offered.config, runs)
+	if is {
+		d.info.Applied = time.Now().Truncate(time.Millisecond)
 		d.offered = offered{}
 	}
 	d.mu.Unlock()
-	if keep {
+	if is && len(text) > 0 {
 		d.saveRunning(text)
 	}
 }

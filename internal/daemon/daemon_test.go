@@ -48,6 +48,41 @@ func TestTextThatDidNotRunIsNotKept(t *testing.T) {
 	}
 }
 
+// The time at which a configuration was applied is that of a version of the file: what else changes what
+// runs, a drain for example, has a time of its own.
+func TestAppliedIsTheTimeOfTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(Deps{Running: store.RunningDirector, Log: slog.New(slog.DiscardHandler)})
+		later := func(what func()) (applied, changed bool) {
+			before := d.Info()
+			time.Sleep(time.Second) // fake time
+			what()
+			now := d.Info()
+			return !now.Applied.Equal(before.Applied), !now.Changed.Equal(before.Changed)
+		}
+		first, second := model.Config{}, model.Config{Services: []model.Service{{Name: "web"}}}
+		for _, test := range []struct {
+			name             string
+			what             func()
+			applied, changed bool
+		}{
+			{"a version is offered", func() { d.Offer(first, nil) }, false, false},
+			{"the kernel takes it", func() { d.NoteSet(nil) }, false, true},
+			{"it runs", func() { d.KeepOffered(first) }, true, false},
+			{"it still runs", func() { d.KeepOffered(first) }, false, false},
+			{"a backend is drained", func() { d.NoteSet(nil) }, false, true},
+			{"the kernel refuses a change", func() { d.NoteSet(errors.New("no room")) }, false, false},
+			{"another version does not run yet", func() { d.Offer(second, nil); d.KeepOffered(first) }, false, false},
+			{"it is tried again, and runs", func() { d.NoteAgain(second, nil) }, true, true},
+			{"the same version comes again", func() { d.Offer(second, nil); d.NoteAgain(second, nil) }, true, true},
+		} {
+			if applied, changed := later(test.what); applied != test.applied || changed != test.changed {
+				t.Errorf("when %s, the time of the file changes: %t, that of what runs: %t", test.name, applied, changed)
+			}
+		}
+	})
+}
+
 // The error of a process that cannot open its tables names the remedy, even if a library kept only
 // the text of the kernel's error.
 func TestNotOpenedNamesTheRemedy(t *testing.T) {

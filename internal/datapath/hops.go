@@ -161,7 +161,7 @@ func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 			continue
 		}
 		for _, b := range of.order {
-			if why := d.whyUnreachable(b); why != "" && len(found) < most {
+			if why := d.whyUnreachable(b); why != "" && !d.isSuspect(b) && len(found) < most {
 				found = append(found, model.UnreachableBackend{Service: s.Name, Backend: b.desired.Name, Why: why})
 			}
 		}
@@ -172,7 +172,7 @@ func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 // whyUnreachable says why there is no way to a backend; empty: there is one, or none is needed.
 func (d *Datapath) whyUnreachable(b *backend) string {
 	entry := &d.entries.Entries[b.index]
-	if !b.desired.State.Alive() || entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0 || !model.MAC(entry.Mac).IsZero() {
+	if !b.desired.State.Alive() || entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0 || !model.MAC(entry.Mac).IsZero() && !d.isSuspect(b) {
 		return ""
 	}
 	hop := d.hops.Resolve(b.desired, d.own)

@@ -39,6 +39,12 @@ func (d *Datapath) suspect(b *backend, entry abi.Backend) abi.Backend {
 	return entry
 }
 
+// isSuspect says whether a backend is a suspect now. Packets of its connections go the way that they
+// went, even if no way is known any more.
+func (d *Datapath) isSuspect(b *backend) bool {
+	return d.entries.Entries[b.index].State == uint8(abi.BackendStateBACKEND_SUSPECT)
+}
+
 // suspected is the entry of a suspect: packets take the way that they took before, if no other is
 // known.
 func suspected(stored, entry abi.Backend) abi.Backend {

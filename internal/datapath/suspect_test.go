@@ -32,6 +32,13 @@ func TestSuspect(t *testing.T) {
 	if b := statusOf(t, d).Services[0].Backends[0]; b.NextHop != neighborMAC(address) || b.Interface != "wire0" || b.MTU != 1500 {
 		t.Errorf("the suspect is %+v, want its neighbor on wire0, 1500 bytes, as before", b)
 	}
+	if b := statusOf(t, d).Services[0].Backends[0]; b.Unreachable == "" || *b.Share != 0 {
+		t.Errorf("a suspect by its neighbor has share %v, and it is said why: %q", *b.Share, b.Unreachable)
+	}
+	// Its connections' packets still go there.
+	if listed := d.Unreachable(10); len(listed) != 1 || listed[0].Backend != statusOf(t, d).Services[1].Backends[0].Name {
+		t.Errorf("as without packets are listed %+v, want the one of gue alone", listed)
+	}
 	addNeighbor(t, address)
 	eventually(t, "it is back", func() bool { return state(0) == model.Active && state(1) == model.Active })
 
@@ -39,8 +46,8 @@ func TestSuspect(t *testing.T) {
 	table = tableOf(2, 1, 0)
 	table.Suspect, table.Services[0].Backends[0].State = time.Hour, model.Suspect
 	must(t, d.Set(table))
-	if got := state(0); got != model.Suspect {
-		t.Errorf("when its checks fail it is %s, want suspect", got)
+	if b := statusOf(t, d).Services[0].Backends[0]; b.State != model.Suspect || b.Unreachable != "" {
+		t.Errorf("when its checks fail it is %s and %q, want suspect and nothing of a way", b.State, b.Unreachable)
 	}
 	// Another process does not know how long it has been one.
 	must(t, d.Close())

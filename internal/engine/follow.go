@@ -155,7 +155,7 @@ func (e *Engine) noteHealth(report *Report) {
 			continue
 		}
 		if s.Health.Panic {
-			e.log.Error("too few backends are healthy: all of them are used", "service", s.Name, "up", s.Health.Up, "down", s.Health.Down)
+			e.log.Error("too few backends are healthy: all that can be reached are used", "service", s.Name, "up", s.Health.Up, "down", s.Health.Down)
 			continue
 		}
 		e.log.Info("enough backends are healthy again: only they are used", "service", s.Name, "up", s.Health.Up, "down", s.Health.Down)

@@ -266,7 +266,7 @@ type ServiceHealth struct {
 	Up      int       `json:"up"`
 	Down    int       `json:"down"`
 	Unknown int       `json:"unknown"` // none of their probes has ended yet
-	Panic   bool      `json:"panic"`   // so few are up that all backends are used
+	Panic   bool      `json:"panic"`   // so few are up that the checks are not believed: all backends to which there is a way are used
 }
 
 // Override is a state that an operator has given to a backend of a director's own file, outside the
