@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
 
@@ -192,7 +193,7 @@ func matching(names []string) (found []netlink.Link, err error) {
 			is, err := filepath.Match(name, a.Name) // patterns were checked when they were read
 			return is && err == nil
 		}
-		if a.Flags&net.FlagLoopback == 0 && slices.ContainsFunc(names, like) {
+		if a.Flags&net.FlagLoopback == 0 && !device.Made(link) && slices.ContainsFunc(names, like) {
 			found = append(found, link)
 		}
 	}

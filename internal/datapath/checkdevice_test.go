@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -35,7 +35,7 @@ func checkDevices(t *testing.T) (names []string) {
 	links, err := netlink.LinkList()
 	must(t, err)
 	for _, l := range links {
-		if strings.HasPrefix(l.Attrs().Name, "weir-") {
+		if device.Made(l) {
 			names = append(names, l.Attrs().Name)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/nexthop"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -65,6 +66,11 @@ func pair(t *testing.T) netlink.Link {
 		return nil
 	}
 	must(t, err)
+	other, err := netlink.LinkByName(link.Attrs().Name + device.OtherEnd)
+	must(t, err)
+	if !device.Made(link) || !device.Made(other) {
+		t.Errorf("%s and %s do not count as made by a director", link.Attrs().Name, other.Attrs().Name)
+	}
 	return link
 }
 

@@ -2,11 +2,27 @@ package device
 
 import (
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 )
+
+// Directors make pairs of veths, whose names begin so and go on with digits that tell datapaths apart.
+const (
+	ChecksPrefix = "weir-"   // health checks leave by it
+	OnwardPrefix = "weirout" // the kernel sends on what comes in by it
+	OtherEnd     = "-x"      // ends the name of the other end
+)
+
+var madeName = regexp.MustCompile("^(" + ChecksPrefix + "|" + OnwardPrefix + ")[0-9a-f]+(" + OtherEnd + ")?$")
+
+// Made reports whether a director has made an interface for itself. No program belongs there, and it
+// leads to no client and to no backend.
+func Made(link netlink.Link) bool {
+	return link.Type() == "veth" && madeName.MatchString(link.Attrs().Name)
+}
 
 // Named returns the interface of that name, or of that other name (altname); nil: there is none.
 func Named(links []netlink.Link, name string) netlink.Link {

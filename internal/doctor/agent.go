@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
 )
@@ -106,7 +107,7 @@ func (x *examination) onward(check string, vip netip.Addr) {
 // like returns the interfaces that match a pattern; there may be none.
 func (x *examination) like(pattern string) (links []netlink.Link) {
 	for _, index := range slices.Sorted(maps.Keys(x.links)) {
-		if is, err := filepath.Match(pattern, x.links[index].Attrs().Name); is && err == nil {
+		if is, err := filepath.Match(pattern, x.links[index].Attrs().Name); is && err == nil && !device.Made(x.links[index]) {
 			links = append(links, x.links[index])
 		}
 	}

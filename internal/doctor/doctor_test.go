@@ -44,6 +44,31 @@ func newLab(t *testing.T) lab {
 	return lab{director, backend, to}
 }
 
+// What a director has made for itself is no interface that one may mean.
+func TestOwnDevicesAreNotOffered(t *testing.T) {
+	l := newLab(t)
+	for _, pair := range [][2]string{{"weir-0a1b2c3d", "weir-0a1b2c3d-x"}, {"weirout0a1b2c", "weirout0a1b2c-x"}, {"weir-home", "office"}} {
+		if err := l.director.Do(func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: pair[0]}, PeerName: pair[1]})
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := config(model.L2DSR, "10.0.1.2")
+	c.Director.Interfaces = []string{"eth7"}
+	found := examine(t, l.director, doctor.Options{Config: c})
+	if got, want := found["interface eth7"].Fix, "there are: eth0, eth1, eth2, office, weir-home"; got != want {
+		t.Errorf("doctor says %q, want %q", got, want)
+	}
+	c.Agent.Interfaces = []string{"w*"}
+	found = examine(t, l.director, doctor.Options{Config: c, Role: doctor.Agent})
+	for check := range found {
+		if strings.Contains(check, "weir-0") || strings.Contains(check, "weirout") {
+			t.Errorf("a device that a director has made is examined as an agent's: %+v", found[check])
+		}
+	}
+}
+
 func config(mode model.Mode, backends ...string) *model.Config {
 	s := model.Service{Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 		Port: model.PortRange{First: 80, Last: 80}, Mode: mode}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -80,13 +81,14 @@ func (x *examination) exists(name string) netlink.Link {
 	return link
 }
 
-func (x *examination) linkNames() []string {
-	var names []string
+// linkNames are the interfaces that one may mean.
+func (x *examination) linkNames() (names []string) {
 	for _, l := range x.links {
-		if l.Attrs().Flags&net.FlagLoopback == 0 {
+		if l.Attrs().Flags&net.FlagLoopback == 0 && !device.Made(l) {
 			names = append(names, l.Attrs().Name)
 		}
 	}
+	slices.Sort(names)
 	return names
 }
 

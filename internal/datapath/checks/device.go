@@ -42,7 +42,7 @@ var checkFilter = device.Filter{Name: "weir-check", Parent: netlink.HANDLE_MIN_E
 // Names returns the device's name and the mark, which is also the number of the table.
 func Names(pin string) (string, uint32) {
 	hash := sha256.Sum256([]byte(pin))
-	return "weir-" + hex.EncodeToString(hash[:4]), binary.BigEndian.Uint32(hash[4:])>>1 | 1<<30
+	return device.ChecksPrefix + hex.EncodeToString(hash[:4]), binary.BigEndian.Uint32(hash[4:])>>1 | 1<<30
 }
 
 // openCheckDevice makes the device anew: one that a killed process left has that process's program.
@@ -91,7 +91,7 @@ func (d *checkDevice) link() (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = d.name, checkMTU
 	ends := netlink.NewVeth(attrs)
-	ends.PeerName = d.name + "-x"
+	ends.PeerName = d.name + device.OtherEnd
 	if err := netlink.LinkAdd(ends); err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func (d *checkDevice) remove(link netlink.Link) error {
 // problem says which part of the device is gone: tools that manage all rules and routes of a host
 // (systemd-networkd, ip rule flush) clear these, too.
 func (d *checkDevice) problem() (text string, index int) {
-	for _, name := range []string{d.name, d.name + "-x"} {
+	for _, name := range []string{d.name, d.name + device.OtherEnd} {
 		link := device.ByName(name)
 		switch {
 		case link == nil:

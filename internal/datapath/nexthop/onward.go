@@ -55,10 +55,10 @@ func newOnward(deps Deps, again func()) *onward {
 // datapaths.
 func OnwardName(pin string) string {
 	hash := sha256.Sum256([]byte(pin))
-	return "weirout" + hex.EncodeToString(hash[:3])
+	return device.OnwardPrefix + hex.EncodeToString(hash[:3])
 }
 
-func (o *onward) otherEnd() string { return o.name + "-x" }
+func (o *onward) otherEnd() string { return o.name + device.OtherEnd }
 
 // forget asks for all interfaces again.
 func (o *onward) forget() {
