@@ -1,6 +1,7 @@
 package device
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -69,6 +70,34 @@ func sendingOfVeth(link netlink.Link) Sending {
 		return Lost
 	}
 	return Sends
+}
+
+// PeerHasProgram says whether a veth's other end has an XDP program in its driver. Packets that XDP
+// sends back by the veth by which they came (XDP_TX) wait for that: veth_xdp_flush in drivers/net/veth.c
+// wakes only receivers with a program, GRO alone is not enough, and whatever comes next takes along those
+// that wait. The kernel also tells of other network namespaces that it has given a number, but only
+// processes that may administer them.
+func PeerHasProgram(veth netlink.Link) (bool, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	peer := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	peer.Index = int32(veth.Attrs().ParentIndex)
+	request.AddData(peer)
+	if in := veth.Attrs().NetNsID; in >= 0 {
+		request.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(in))))
+	}
+	replies, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil {
+		return false, fmt.Errorf("ask for the other end of %s: %w", veth.Attrs().Name, err)
+	}
+	if len(replies) != 1 {
+		return false, fmt.Errorf("ask for the other end of %s: %d answers", veth.Attrs().Name, len(replies))
+	}
+	link, err := netlink.LinkDeserialize(nil, replies[0])
+	if err != nil {
+		return false, fmt.Errorf("read the other end of %s: %w", veth.Attrs().Name, err)
+	}
+	xdp := link.Attrs().Xdp
+	return xdp != nil && xdp.Attached && xdp.AttachMode != nl.XDP_ATTACHED_SKB, nil
 }
 
 // RunsInDriver says whether a program runs in an interface's driver, or would, as far as the

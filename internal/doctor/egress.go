@@ -137,6 +137,11 @@ func (x *examination) egress(w *ways) {
 	for _, link := range w.links {
 		out[x.below(link).Attrs().Name] = x.below(link)
 	}
+	for _, name := range x.config.Director.Interfaces {
+		if link := x.link(name); link != nil {
+			x.returns(link, out[link.Attrs().Name] != nil && len(x.config.Director.Interfaces) == 1)
+		}
+	}
 	if w.nat { // replies leave where clients' packets come in
 		for _, name := range x.config.Director.Interfaces {
 			if link := x.link(name); link != nil {

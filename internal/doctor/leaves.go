@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"fmt"
+
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/device"
@@ -65,3 +67,34 @@ func (x *examination) peerReceives(link netlink.Link) {
 			"what is forwarded to it is lost, though it counts as forwarded")
 	}
 }
+
+// returns checks that what XDP sends back by a veth of the director's gets to its other end at once. All
+// says that clients' packets come in by it alone, and that it leads to backends.
+//
+// Mode auto does not take generic XDP there. Whether the other end has a program changes while the
+// director runs, without a notice where it is in another namespace, and the mode of an interface cannot
+// change without a moment in which no program handles its packets. And a program at the other end is
+// what one wants there: generic XDP copies every packet.
+func (x *examination) returns(link netlink.Link, all bool) {
+	if link.Type() != "veth" || !x.sending.InDriver(link.Attrs().Name) {
+		return
+	}
+	name := link.Attrs().Name
+	check := "returns " + name
+	has, err := device.PeerHasProgram(link)
+	say, what := x.warn, "answers to pings and \"too big\", and packets for backends behind it,"
+	if all {
+		say, what = x.fail, "forwarded packets"
+	}
+	switch {
+	case err != nil:
+		x.warn(check, fmt.Sprintf("look in the namespace of the other end: ip -details link | grep -A3 ^%d: has to say prog/xdp; if it does not, %s", link.Attrs().ParentIndex, returnsFix),
+			"is a veth whose other end cannot be seen from here (%v): without an XDP program there, %s come late", err, what)
+	case has:
+		x.ok(check, "its other end has an XDP program, and gets at once what XDP sends back")
+	default:
+		say(check, returnsFix, "is a veth whose other end has no XDP program in its driver: %s come late, several at once, when something else wakes it", what)
+	}
+}
+
+const returnsFix = "director.xdp: generic, or any XDP program at the other end (GRO there is not enough)"

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
@@ -35,6 +37,65 @@ func TestVethPeer(t *testing.T) {
 			c.Director.XDP = test.mode
 			want(t, examine(t, director, doctor.Options{Config: c}), "peer eth0", test.level, test.text, "")
 		})
+	}
+}
+
+// TestReturns looks at what XDP sends back by a veth: without a program at the other end it comes late,
+// whatever GRO is there, and nothing that is not seen is called ok.
+func TestReturns(t *testing.T) {
+	for name, test := range map[string]struct {
+		program, second, blind bool
+		mode                   model.XDPMode
+		level                  doctor.Level
+		text, fix              string
+	}{
+		"GRO alone":                {mode: model.XDPAuto, level: doctor.Fail, text: "no XDP program in its driver: forwarded packets come late", fix: "director.xdp: generic"},
+		"GRO alone, and another":   {second: true, mode: model.XDPAuto, level: doctor.Warn, text: "no XDP program in its driver", fix: "director.xdp: generic"},
+		"a program":                {program: true, mode: model.XDPAuto, level: doctor.OK, text: "its other end has an XDP program"},
+		"without leave to look":    {program: true, blind: true, mode: model.XDPAuto, level: doctor.Warn, text: "cannot be seen from here", fix: "ip -details link"},
+		"GRO alone, generic XDP":   {mode: model.XDPGeneric},
+		"a program and native XDP": {program: true, mode: model.XDPNative, level: doctor.OK, text: "its other end has an XDP program"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := netlab.ForTest(t)
+			director, backend := l.Host("director"), l.Host("backend")
+			to := l.Link(director, backend, netlab.LinkOptions{XDP: true, A: []string{"10.0.1.1/24"}, B: []string{"10.0.1.2/24"}})
+			if test.program {
+				to.B.ReceiveXDP()
+			}
+			c := config(model.IPIP, "10.0.1.2")
+			c.Director.XDP = test.mode
+			if test.second {
+				l.Link(director, l.Host("client"), netlab.LinkOptions{XDP: true, A: []string{"10.0.2.1/24"}})
+				c.Director.Interfaces = append(c.Director.Interfaces, "eth1")
+			}
+			if test.blind {
+				dropNetAdmin(t)
+			}
+			found := examine(t, director, doctor.Options{Config: c})
+			if f, there := found["returns eth0"]; test.level == "" {
+				if there {
+					t.Errorf("generic XDP sends back like the kernel, and there is %+v", f)
+				}
+				return
+			}
+			want(t, found, "returns eth0", test.level, test.text, test.fix)
+		})
+	}
+}
+
+// dropNetAdmin takes the capability from the test's thread, which ends with the test.
+func dropNetAdmin(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // and never unlocked
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		t.Fatal(err)
+	}
+	sets[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	if err := unix.Capset(&header, &sets[0]); err != nil {
+		t.Fatal(err)
 	}
 }
 
