@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -88,6 +89,60 @@ func (h *host) awaitState(p *process, service string, want model.BackendState) (
 		return false
 	})
 	return found
+}
+
+// Clients that drain the last active backends of a service at the same time all get what they ask for,
+// and at least one of them is told that no active backend is left; those that give them
+// connections again at the same time do, too.
+func TestClientsDrainTheLastBackendsAtOnce(t *testing.T) {
+	h := newHost(t)
+	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: "+h.beside("state")+"}}", "web")
+	p := h.start("director runs")
+	h.put("cli", strings.Replace(appSet, "10.0.0.2}", "10.0.0.2}, {name: b, address: 10.0.0.3, mac: \"02:00:00:00:00:03\"}", 1))
+	atOnce := func(verb string, backends ...string) (all string) {
+		t.Helper()
+		outs := make([]string, len(backends))
+		var clients sync.WaitGroup
+		for i, b := range backends {
+			clients.Go(func() {
+				out, err := h.weir(verb, b, "--socket", h.socket).CombinedOutput()
+				if outs[i] = string(out); err != nil {
+					t.Errorf("weir %s %s: %v\n%s", verb, b, err, out)
+				}
+			})
+		}
+		clients.Wait()
+		return strings.Join(outs, "\n")
+	}
+	const last = "has no active backend any more"
+	for range 5 {
+		if said := strings.Count(atOnce("drain", "web/10.0.0.2", "web/10.0.0.2"), last); said != 2 {
+			t.Errorf("of two clients that drain the last backend of the file, %d are told so", said)
+		}
+		if said := strings.Count(atOnce("drain", "app/a", "app/b"), last); said < 1 {
+			t.Error("of two clients that drain the last two backends of a set, none is told so")
+		}
+		h.awaitState(p, "web", model.Draining)
+		p.wait("drain both backends of app", func() bool { return h.count("app", model.Draining) == 2 })
+		atOnce("undrain", "web/10.0.0.2", "web/10.0.0.2", "app/a", "app/b")
+		h.awaitState(p, "web", model.Active)
+		p.wait("make both backends of app active", func() bool { return h.count("app", model.Active) == 2 })
+	}
+}
+
+// count counts a service's backends in a state.
+func (h *host) count(service string, state model.BackendState) (n int) {
+	h.t.Helper()
+	list, err := api.NewClient(h.socket).Backends(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for i := range list {
+		if list[i].Service == service && list[i].State == state {
+			n++
+		}
+	}
+	return n
 }
 
 // A drained backend of the director's own file is draining at once, and across reloads, restarts

@@ -43,7 +43,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	lab := netlab.ForTest(t)
 	director, backend := lab.Host("director"), lab.Host("backend")
-	lab.Link(director, backend, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.1/24"}, B: []string{"10.0.0.2/24"}})
+	lab.Link(director, backend, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.1/24"}, B: []string{"10.0.0.2/24"}}).B.ReceiveXDP()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -264,4 +265,51 @@ func TestWatchWithoutInotify(t *testing.T) {
 	}
 	write(t, file, text("third"))
 	wantService(t, changes, "third")
+}
+
+// More changes than inotify keeps hide no version of the file: the last one is read in any case.
+func TestWatchWithMoreEventsThanAreKept(t *testing.T) {
+	most, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := strconv.Atoi(strings.TrimSpace(string(most)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept > 100_000 {
+		t.Skipf("this host keeps %d events", kept)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "weir.yaml")
+	write(t, file, text("first"))
+	changes := watch(t, file)
+	write(t, file, text("second")) // nobody receives: the watcher waits, and events are kept, until there is no room
+	for i := range kept {
+		link := filepath.Join(dir, "link"+strconv.Itoa(i%2)) // another name than before: the same event twice would be one
+		if err := os.Symlink("nowhere", link); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, file, text("last")) // its events are lost
+	late := time.After(deadline)
+	for {
+		select {
+		case c := <-changes:
+			if unfinished(c.Err) {
+				continue
+			}
+			if c.Err != nil {
+				t.Fatal(c.Err)
+			}
+			if c.Config.Services[0].Name == "last" {
+				return
+			}
+		case <-late:
+			t.Fatal("the last version of the file was not seen")
+		}
+	}
 }
