@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -175,14 +176,16 @@ func (d *Datapath) Entrance(name string, from netip.Addr) (string, model.MAC, er
 		return "", model.MAC{}, observe.ErrNothingForwarded
 	}
 	if len(links) == 0 {
-		return "", model.MAC{}, fmt.Errorf("none of the director's interfaces is there (%v)", own)
+		all, _ := netlink.LinkList() // without a list none is named
+		return "", model.MAC{}, fmt.Errorf("no packet comes in, because none of the director's interfaces, %s, is there; there are: %s",
+			strings.Join(own, ", "), strings.Join(device.Candidates(slices.Values(all)), ", "))
 	}
 	link, wanted := links[0], 0
 	switch {
 	case name != "":
 		given := device.ByName(name)
 		if given == nil {
-			return "", model.MAC{}, fmt.Errorf("interface %s: is not there; the director's are %v", name, own)
+			return "", model.MAC{}, fmt.Errorf("interface %s: is not there; the director's are %s", name, strings.Join(own, ", "))
 		}
 		wanted = given.Attrs().Index
 	case from.IsValid():
@@ -193,7 +196,7 @@ func (d *Datapath) Entrance(name string, from netip.Addr) (string, model.MAC, er
 	case at >= 0:
 		link = links[at]
 	case name != "":
-		return "", model.MAC{}, fmt.Errorf("interface %s: is none of the director's (%v)", name, own)
+		return "", model.MAC{}, fmt.Errorf("interface %s: is none of the director's, which are %s", name, strings.Join(own, ", "))
 	}
 	var mac model.MAC
 	copy(mac[:], link.Attrs().HardwareAddr)

@@ -445,3 +445,21 @@ func TestRenamedInterface(t *testing.T) {
 		t.Errorf("the XDP link was made anew (id %d, was %d): packets slipped through", now, id)
 	}
 }
+
+// Where no packet can come in, the error names the interfaces that are asked for, and those that there are.
+func TestEntranceWithoutInterfaces(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	table := tableOf(1, 1, 0)
+	must(t, d.Set(table))
+	if name, _, err := d.Entrance("", netip.Addr{}); err != nil || name != "wire0" {
+		t.Errorf("packets come in by %q: %v, want the director's interface", name, err)
+	}
+	table.Interfaces = []string{"gone0"}
+	must(t, d.Set(table))
+	if _, _, err := d.Entrance("", netip.Addr{}); err == nil || !strings.Contains(err.Error(), "interfaces, gone0, is there; there are: wire0") {
+		t.Errorf("without an interface it is said: %v", err)
+	}
+}

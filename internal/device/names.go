@@ -1,6 +1,8 @@
 package device
 
 import (
+	"iter"
+	"net"
 	"os"
 	"regexp"
 	"slices"
@@ -22,6 +24,18 @@ var madeName = regexp.MustCompile("^(" + ChecksPrefix + "|" + OnwardPrefix + ")[
 // leads to no client and to no backend.
 func Made(link netlink.Link) bool {
 	return link.Type() == "veth" && madeName.MatchString(link.Attrs().Name)
+}
+
+// Candidates returns the names, in order, of the interfaces that one may mean: not of loopback, and of
+// none that a director has made.
+func Candidates(links iter.Seq[netlink.Link]) (names []string) {
+	for l := range links {
+		if l.Attrs().Flags&net.FlagLoopback == 0 && !Made(l) {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Named returns the interface of that name, or of that other name (altname); nil: there is none.

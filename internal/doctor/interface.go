@@ -1,9 +1,9 @@
 package doctor
 
 import (
+	"maps"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -69,7 +69,7 @@ func (x *examination) exists(name string) netlink.Link {
 	link := x.link(name)
 	switch {
 	case link == nil:
-		x.known(check, "there are: "+strings.Join(x.linkNames(), ", "), "there is no such interface")
+		x.known(check, "there are: "+strings.Join(device.Candidates(maps.Values(x.links)), ", "), "there is no such interface")
 		return nil
 	case link.Attrs().Flags&net.FlagUp == 0:
 		x.known(check, "ip link set "+name+" up", "is down")
@@ -79,17 +79,6 @@ func (x *examination) exists(name string) netlink.Link {
 		x.ok(check, "is up, MTU %d", link.Attrs().MTU)
 	}
 	return link
-}
-
-// linkNames are the interfaces that one may mean.
-func (x *examination) linkNames() (names []string) {
-	for _, l := range x.links {
-		if l.Attrs().Flags&net.FlagLoopback == 0 && !device.Made(l) {
-			names = append(names, l.Attrs().Name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // xdp checks how a program runs, or would run, on an interface. A running process looks after its
