@@ -73,7 +73,7 @@ func TestVersionOfSources(t *testing.T) {
 		command(t, dir, nil, "git", append([]string{"-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main"}, args...)...)
 	}
 	git("init", "--quiet")
-	git("add", "VERSION")
+	git("add", "--all")
 	git("commit", "--quiet", "--message", "begin")
 	commit := strings.TrimSpace(command(t, dir, nil, "git", "log", "-1", "--format=%H %ct"))
 	if got, want := said(), version+" "+commit; got != want {
@@ -83,12 +83,20 @@ func TestVersionOfSources(t *testing.T) {
 	if got, want := said(), "7.8.9-rc.1 "+commit; got != want {
 		t.Errorf("a commit with a tag is %q, not %q", got, want)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "VERSION"), []byte("1.2\n"), 0o644); err != nil {
+	changed := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("1.2\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := said(); !strings.HasSuffix(strings.Fields(got)[1], "-changed") {
+			t.Errorf("with another %s it is %q", name, got)
+		}
+	}
+	changed("cmd/weir/uncommitted.go")
+	if err := os.Remove(filepath.Join(dir, "cmd/weir/uncommitted.go")); err != nil {
 		t.Fatal(err)
 	}
-	if got := said(); !strings.HasSuffix(strings.Fields(got)[1], "-changed") {
-		t.Errorf("files that differ from the commit are %q", got)
-	}
+	changed("VERSION")
 	git("tag", "--delete", "v7.8.9-rc.1")
 	if out, err := exec.Command(filepath.Join(dir, ".ci/version")).CombinedOutput(); err == nil || !strings.Contains(string(out), "1.2 is not MAJOR.MINOR.PATCH") {
 		t.Errorf("version 1.2 is taken: %v %s", err, out)
