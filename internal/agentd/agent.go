@@ -131,7 +131,7 @@ func Run(ctx context.Context, deps Deps) error {
 	watching.Go(func() { p.watch(ctx) })
 	d.Ready(ctx, func(ctx context.Context) error { return errors.Join(a.Alive(ctx), d.Alive(ctx)) })
 	d.Follow(ctx, changes, p.apply)
-	d.Stopping("ends; what it set up goes on until weir detach")
+	d.Stopping("ends; what it set up goes on until weir detach", 0)
 	cancel()
 	log.Info("agent ends; what it set up goes on until weir detach")
 	return nil

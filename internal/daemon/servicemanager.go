@@ -162,11 +162,19 @@ func countProblems(list []model.Problem) string {
 	return fmt.Sprintf("%d problems", len(list))
 }
 
-// Stopping tells the service manager that the process ends, and why that takes time.
-func (d *Daemon) Stopping(why string) {
+// stopAfterWait is how long a process may take to end after what it waits for.
+const stopAfterWait = 90 * time.Second
+
+// Stopping tells the service manager that the process ends, and why it waits until then: without that the
+// manager would kill it in the middle of a long wait.
+func (d *Daemon) Stopping(why string, wait time.Duration) {
 	m := &d.manager
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stopping = true
-	m.notify(sd.SdNotifyStopping, "STATUS="+why)
+	lines := []string{sd.SdNotifyStopping, "STATUS=" + why}
+	if wait > 0 {
+		lines = append(lines, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (wait+stopAfterWait).Microseconds()))
+	}
+	m.notify(lines...)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
@@ -78,13 +79,14 @@ func TestSystemdIsTold(t *testing.T) {
 	d.Problems.Report(model.ProblemBFD, "a", problems.Fixed(errors.New("two\nlines"), "mend them"))
 	d.Say("forwards")
 	want("STATUS=forwards", "STATUS=forwards; 1 problem: two lines")
-	d.Stopping("ends")
+	d.Stopping("forwards for an hour", time.Hour)
+	d.Stopping("ends", 0)
 	d.Say("is not heard any more")
 	version("the last one")
 	cancel()
 	<-ended
 	d.manager.notify("nothing else")
-	want("STOPPING=1 STATUS=ends", "nothing else")
+	want("STOPPING=1 STATUS=forwards for an hour EXTEND_TIMEOUT_USEC=3690000000", "STOPPING=1 STATUS=ends", "nothing else")
 }
 
 // While what is asked whether it is alive does not answer, the watchdog is fed as often as there is

@@ -158,7 +158,7 @@ func (d *Director) grace() time.Duration {
 // forwardForGrace withdraws what is announced, and waits for the grace period.
 func (d *Director) forwardForGrace(signals <-chan os.Signal, grace time.Duration) {
 	d.log.Info("director withdraws: it forwards for its grace period, and then detaches", "wait", grace)
-	d.Stopping(fmt.Sprintf("has withdrawn, forwards for %v and then detaches", grace))
+	d.Stopping(fmt.Sprintf("has withdrawn, forwards for %v and then detaches", grace), grace)
 	d.announcers.bgp.Withdraw(min(time.Duration(d.Config().BGP.GracefulShutdown), grace/2))
 	d.announcers.hooks.Withdraw()
 	d.announcers.neighbor.Withdraw()

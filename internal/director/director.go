@@ -360,7 +360,7 @@ func (d *Director) run(stop context.Context) error {
 	running.Go(func() { d.examiner.Run(d.ctx) })
 	d.Ready(d.ctx, d.alive)
 	d.Follow(d.ctx, d.changes, d.apply)
-	d.Stopping("ends")
+	d.Stopping("ends", 0)
 	d.end()
 	return nil
 }
