@@ -189,9 +189,8 @@ func TestRelease(t *testing.T) {
 	if os.Getenv("WEIR_RELEASE_TOOLS") == "" {
 		t.Skip("make test-release runs it")
 	}
-	key := filepath.Join(t.TempDir(), "key")
-	command(t, "", nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key)
-	source := tagged(t)
+	key := newKey(t)
+	source := tagged(t, read(t, key+".pub"))
 	build := func(folder string, environment ...string) release {
 		clone := filepath.Join(t.TempDir(), folder)
 		command(t, "", nil, "git", "clone", "--quiet", "--no-local", source, clone)
@@ -217,8 +216,51 @@ func TestRelease(t *testing.T) {
 	t.Run("chart", func(t *testing.T) { checkChart(t, first) })
 }
 
-// tagged is a clone of HEAD as it is when it is released: with a date in CHANGELOG.md, and a tag.
-func tagged(t *testing.T) (dir string) {
+// What is signed is a commit with a tag, a dated section of CHANGELOG.md, and a key that users know; and
+// nothing is left unsigned by mistake.
+func TestReleaseIsRefused(t *testing.T) {
+	if os.Getenv("WEIR_RELEASE_TOOLS") == "" {
+		t.Skip("make test-release runs it")
+	}
+	key := newKey(t)
+	source := tagged(t, read(t, key+".pub"))
+	signed := []string{"SIGN_KEY=" + key}
+	for _, c := range []struct {
+		says        string
+		environment []string
+		spoil       string // what makes the clone of a release one that is refused
+	}{
+		{"SIGN_KEY names no key: UNSIGNED=1", nil, "true"},
+		{"has no tag v", signed, "git tag --delete v*"},
+		{"the tag says 99.0.0", signed, "git tag --delete v* && git tag v99.0.0"},
+		{"a release is of a commit", signed, "echo package main >cmd/weir/uncommitted.go"},
+		{"a release is of a commit", []string{"UNSIGNED=1"}, "echo >>go.mod"},
+		{"in CHANGELOG.md has no date", signed, "sed -i 's/ (....-..-..)$/ (not released yet)/' CHANGELOG.md && git commit --quiet --all -m more && git tag --force v*"},
+		{"does not have the public key of " + key, signed, "echo >contrib/allowed_signers && git commit --quiet --all -m more && git tag --force v*"},
+		{"it is not known of which commit", []string{"UNSIGNED=1"}, "rm -r .git"},
+	} {
+		dir := filepath.Join(t.TempDir(), "clone")
+		command(t, "", nil, "git", "clone", "--quiet", source, dir)
+		spoil := strings.ReplaceAll(c.spoil, "v*", "v"+strings.TrimSpace(read(t, filepath.Join(dir, "VERSION"))))
+		command(t, dir, []string{"GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@localhost", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@localhost"}, "sh", "-c", spoil)
+		cmd := exec.Command(".ci/release", "no-tools", "no-helm", filepath.Join(t.TempDir(), "dist"))
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), c.environment...)
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), c.says) {
+			t.Errorf("after %q, with %q, a release says (%v), and not %q:\n%s", spoil, c.environment, err, c.says, out)
+		}
+	}
+}
+
+// newKey is the file of a key that signs.
+func newKey(t *testing.T) (path string) {
+	path = filepath.Join(t.TempDir(), "key")
+	command(t, "", nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path)
+	return path
+}
+
+// tagged is a clone of HEAD as it is when it is released: with a date in CHANGELOG.md, the key of who
+// signs, and a tag.
+func tagged(t *testing.T, key string) (dir string) {
 	source, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)
@@ -230,8 +272,11 @@ func tagged(t *testing.T) (dir string) {
 		if err := os.WriteFile(changes, []byte(strings.Replace(text, "(not released yet)", "(2026-01-01)", 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		command(t, dir, nil, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--all", "-m", "a release")
 	}
+	if err := os.WriteFile(filepath.Join(dir, "contrib/allowed_signers"), []byte("weir namespaces=\"weir-release\" "+key), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	command(t, dir, nil, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--all", "-m", "a release")
 	command(t, dir, nil, "git", "tag", "v"+strings.TrimSpace(read(t, filepath.Join(dir, "VERSION"))))
 	return dir
 }
