@@ -23,7 +23,7 @@ import (
 	"weir.io/weir/internal/config"
 )
 
-var update = flag.Bool("update", false, "write the lists of the packages' files to testdata, to be looked at")
+var update = flag.Bool("update", false, "write the lists of what is installed to testdata, to be looked at")
 
 // root is the repository's.
 const root = "../.."
@@ -124,7 +124,8 @@ func TestBigEndianIsRefused(t *testing.T) {
 	}
 }
 
-// What make install installs is gone after make uninstall, with what the operator has written left.
+// What make install installs is listed in testdata, and gone after make uninstall, with what the
+// operator has written left.
 func TestInstall(t *testing.T) {
 	weir := os.Getenv("WEIR_BINARY")
 	if weir == "" {
@@ -147,11 +148,13 @@ func TestInstall(t *testing.T) {
 				t.Errorf("%s%s does not have %q", prefix, path, part)
 			}
 		}
+		list := command(t, to, nil, "sh", "-c", `find . ! -type d -printf '%M %P\n' | LC_ALL=C sort -k 2`)
+		golden(t, "install.txt", strings.ReplaceAll(list, prefix[1:]+"/", "PREFIX/"))
 		kept := to + "/etc/weir/weir.yaml"
 		if err := os.WriteFile(kept, []byte("services: []\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		command(t, root, nil, ".ci/install", "--remove", weir, weir, prefix, to)
+		command(t, root, nil, ".ci/install", "--remove", prefix, to)
 		if left := files(t, to); len(left) != 1 || left[0] != "etc/weir/weir.yaml" {
 			t.Errorf("after uninstall are left: %q", left)
 		}
@@ -424,7 +427,7 @@ func golden(t *testing.T, name, got string) {
 		}
 	}
 	if want := read(t, path); got != want {
-		t.Errorf("the package has other files than %s (look, then -update):\n%s", path, cmp.Diff(want, got))
+		t.Errorf("there are other files than %s has (look, then -update):\n%s", path, cmp.Diff(want, got))
 	}
 }
 
