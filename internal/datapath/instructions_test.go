@@ -1,0 +1,242 @@
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/packet"
+)
+
+// instructionsFile has how many BPF instructions each packet takes. The compiled program is in the
+// repository, so they are the same everywhere.
+const instructionsFile = "testdata/instructions.txt"
+
+// mostInstructions is the most that an ACK in l2dsr may take, whatever the table says.
+const mostInstructions = 371
+
+// Variables and no flags, because the test runs itself again in a namespace: the first has the
+// table written as it is now, the second names a packet whose instructions are listed by line.
+const updateInstructions, listInstructions = "WEIR_UPDATE_INSTRUCTIONS", "WEIR_LIST_INSTRUCTIONS"
+
+// counted are the packets of one world, with what the interpreter takes for them.
+type counted struct {
+	*testing.T
+	*testDirector
+	in    *interpreter
+	lines []string
+}
+
+// TestInstructions compares what packets take with the table. What they do is compared with the
+// kernel's run of the same program.
+func TestInstructions(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	routeReplies(t)
+	c := counted{T: t}
+	c.usual()
+	c.otherRings()
+	c.handedOver()
+	c.remembered()
+	if os.Getenv(updateInstructions) != "" {
+		must(t, os.WriteFile(instructionsFile, []byte(strings.Join(c.lines, "\n")+"\n"), 0o644))
+	}
+	table, err := os.ReadFile(instructionsFile)
+	must(t, err)
+	want := strings.Split(strings.TrimSpace(string(table)), "\n")
+	for i := range max(len(c.lines), len(want)) {
+		now, before := at(c.lines, i), strings.TrimSpace(at(want, i))
+		if strings.TrimSpace(now) != before {
+			t.Errorf("%q was %q in line %d of %s (%s=1 writes it anew)", now, before, i+1, instructionsFile, updateInstructions)
+		}
+	}
+}
+
+// at is a line of a list; empty: the list has fewer.
+func at(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return ""
+}
+
+// load loads a world whose services are all in the front.
+func (c *counted) load(w *testWorld) {
+	c.Helper()
+	c.testDirector = loadTestDirector(c, w)
+	for _, s := range w.services {
+		c.putFront(s)
+	}
+	spec, err := loadPrograms()
+	must(c, err)
+	c.in, err = newInterpreter(spec.Programs["director"], c.Maps)
+	must(c, err)
+}
+
+// usual are the modes, with the packets that most are; and in l2dsr what makes a packet take more.
+func (c *counted) usual() {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(wayTo) bool { return true })
+	c.load(w)
+	for _, s := range scenarios {
+		kinds := map[string]uint8{"datagram": 0}
+		if s.protocol == model.TCP {
+			kinds = map[string]uint8{"SYN": packet.SYN, "ACK": packet.ACK}
+		}
+		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+			if s.backends[0].snat && kind != "SYN" {
+				c.beginTick()
+				s.establish(c, c.testDirector, clientPort)
+			}
+			headers := func(client netip.Addr) []packet.Header {
+				return append([]packet.Header{ip(client, s.vip)}, s.numbered(clientPort, servicePort, kinds[kind], false)...)
+			}
+			taken := c.count(s.name+", "+kind, headers(s.client)...)
+			if s.backends[0].mode != model.L2DSR || kind == "SYN" {
+				continue
+			}
+			if s.vip.Is4() && kind == "ACK" && taken > mostInstructions {
+				c.Errorf("an ACK in l2dsr takes %d instructions, and %d are the most", taken, mostInstructions)
+			}
+			c.count(s.name+", "+kind+" with a tag", append([]packet.Header{packet.VLANTag{}}, headers(s.client)...)...)
+			c.count(s.name+", "+kind+" of a source in the filter", headers(c.filtered(s))...)
+			c.clearFront(s.testService)
+			c.count(s.name+", "+kind+" of a service behind the front", headers(s.client)...)
+			c.putFront(s.testService)
+		}
+	}
+}
+
+// otherRings are packets of services whose ring is chosen by more than its slots.
+func (c *counted) otherRings() {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(way wayTo) bool { return way.mode == model.L2DSR || way.mode == model.GUE && way.over4 })
+	what := map[model.Mode]string{model.L2DSR: "affinity source-ip", model.GUE: "p2c"}
+	for _, s := range scenarios {
+		if s.backends[0].mode == model.L2DSR {
+			s.testService.affinity = model.AffinitySourceIP
+		} else {
+			s.testService.policy = model.P2C
+		}
+	}
+	c.load(w)
+	for _, s := range scenarios {
+		if s.protocol == model.TCP {
+			headers := append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort, servicePort, packet.ACK, false)...)
+			c.count(s.name+", ACK with "+what[s.backends[0].mode], headers...)
+		}
+	}
+}
+
+// handedOver are SYNs that ask to be redirected.
+func (c *counted) handedOver() {
+	w := &testWorld{}
+	scenarios := w.redirecting()
+	c.load(w)
+	for _, s := range scenarios {
+		if s.backends[0].mode == model.L2DSR {
+			_, family, _ := strings.Cut(s.name, ", ")
+			c.count("redirect, "+family+", SYN", ip(s.client, s.vip), syn(asking(linuxSYN...)))
+		}
+	}
+}
+
+// remembered are packets of slots that ask for flow memory, whose flow is known.
+func (c *counted) remembered() {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(way wayTo) bool { return way.mode == model.L2DSR })
+	for _, s := range scenarios {
+		s.testService.memory, s.testService.settling = true, true
+	}
+	c.load(w)
+	onCPU(c, 0, func() {
+		for _, s := range scenarios {
+			if s.protocol != model.TCP {
+				continue
+			}
+			headers := append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort, servicePort, packet.ACK, false)...)
+			c.beginTick()
+			for range 2 {
+				c.testDirector.run(c, build(headers...), 0)
+			}
+			c.count(s.name+", ACK in flow memory", headers...)
+		}
+	})
+}
+
+// count adds a line for a packet that comes in, and returns the instructions that it takes.
+func (c *counted) count(name string, headers ...packet.Header) int {
+	c.Helper()
+	frame := packet.Build(append([]packet.Header{packet.EthernetHeader{Dst: egressMAC, Src: clientMAC}}, headers...)...)
+	verdict, out, err := c.in.run(frame)
+	if err != nil {
+		c.Fatalf("%s: %v", name, err)
+	}
+	action, want := c.testDirector.run(c, frame, 0)
+	if verdict != action || action != xdpTX || !bytes.Equal(out, want) {
+		c.Errorf("%s: the interpreter's verdict is %d, the kernel's %d: %s", name, verdict, action, packet.Diff(out, want))
+	}
+	if os.Getenv(listInstructions) == name {
+		lines := c.in.lines()
+		for _, line := range slices.SortedFunc(maps.Keys(lines), func(a, b string) int { return lines[b] - lines[a] }) {
+			c.Logf("%4d %s", lines[line], line)
+		}
+	}
+	c.lines = append(c.lines, fmt.Sprintf("%4d %s", c.in.taken(), name))
+	return c.in.taken()
+}
+
+func (c *counted) putFront(s *testService) {
+	c.Helper()
+	entry, place := frontOf(endpoint{s.segment.Key(), s.vip, uint8(s.protocol), s.port.First})
+	var ring uint64
+	must(c, c.Maps["rings"].Lookup(s.index, &ring))
+	entry.Service = uint64(s.index) + 1
+	c.put(c, "fronts", place, entry)
+	c.places = append(c.places, place)
+}
+
+func (c *counted) clearFront(s *testService) {
+	c.Helper()
+	_, place := frontOf(endpoint{s.segment.Key(), s.vip, uint8(s.protocol), s.port.First})
+	c.put(c, "fronts", place, abi.Front{})
+}
+
+// filtered is a client whose address has the same bit of the filter as a backend's.
+func (c *counted) filtered(s scenario) netip.Addr {
+	c.Helper()
+	var filter [1 << sourceFilterBits / 64]uint64
+	must(c, c.Maps[abi.SourceFilter].Lookup(uint32(0), &filter))
+	for a := s.client.Next(); ; a = a.Next() {
+		sum, address := uint32(0), abiAddress(a)
+		for at := 0; at < len(address.Bytes); at += 4 {
+			sum ^= binary.LittleEndian.Uint32(address.Bytes[at:])
+		}
+		if bit := sum * 0x9e3779b1 >> 17; filter[bit/64]>>(bit%64)&1 != 0 {
+			return a
+		}
+	}
+}
+
+// beginTick waits until the tables' clock has just gone on: what a packet takes also depends on
+// whether it has since the flow's last one.
+func (c *counted) beginTick() {
+	c.Helper()
+	var now unix.Timespec
+	must(c, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	if left := 1<<30 - now.Nano()&(1<<30-1); left < 1<<29 {
+		time.Sleep(time.Duration(left)) // the clock is the kernel's, and cannot be set
+	}
+}
