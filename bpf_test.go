@@ -18,7 +18,7 @@ var (
 )
 
 // attributes look like functions in declarations.
-var attributes = []string{"__attribute__", "SEC", "_Static_assert", "__uint", "__type", "__array"}
+var attributes = []string{"__attribute__", "SEC", "_Static_assert", "offsetof", "__uint", "__type", "__array"}
 
 // mayInclude are the folders of bpf/ whose files each folder may include, besides its own.
 var mayInclude = map[string][]string{

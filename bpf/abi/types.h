@@ -20,7 +20,7 @@
  * fragments, and the counters).
  */
 enum revision {
-	REVISION_MAPS = 1,
+	REVISION_MAPS = 2,
 	REVISION_STATE = 1,
 };
 EXPORT_ENUM(revision);
@@ -93,13 +93,14 @@ struct range6 {
  * A cache in front of services{4,6}, which saves packets the calls of a lookup in a hash map.
  * Each key has one place here, by its hash, and the first service to come has it. A place's
  * last word is written last and cleared first, and the place rests before another key has it.
+ * That word also has what the map rings says of the service: one lookup less for packets.
  */
 #define FRONT_BITS 15
 
 struct front {
 	__u64 address[2]; /* as in memory; IPv4 is in the first four bytes */
 	__u64 key;        /* segment | port as in memory << 32 | protocol << 48 | is IPv6 << 56 */
-	__u64 service;    /* index + 1; 0: the place is free */
+	__u64 service; /* index + 1 | line that its ring begins with << 32; 0: the place is free */
 };
 
 /*

@@ -18,9 +18,9 @@ static __always_inline void count_drop(__u32 service, const struct packet *packe
 	count(bpf_map_lookup_elem(&service_drops, &service), packet);
 }
 
-static __always_inline void count_forwarded(__u32 backend, const struct packet *packet)
+static __always_inline void count_forwarded(const struct packet *packet)
 {
-	count(bpf_map_lookup_elem(&backend_counters, &backend), packet);
+	count(bpf_map_lookup_elem(&backend_counters, &packet->backend), packet);
 }
 
 static __always_inline void count_opened(__u32 backend)
@@ -51,22 +51,9 @@ static __always_inline int is_forwarded(enum reason reason)
 	return reason >= PASS_LOCAL && reason < ANSWER_ECHO;
 }
 
-/* Whether the packet, or an answer in its place, leaves this host. */
-static __always_inline int leaves(enum reason reason)
-{
-	return reason >= FORWARD_L2DSR && reason < DROP_NO_BACKEND;
-}
-
 static __always_inline int is_dropped(enum reason reason)
 {
 	return reason >= DROP_NO_BACKEND;
-}
-
-static __always_inline int action(const struct packet *packet, enum reason reason)
-{
-	if (likely(leaves(reason)))
-		return packet->action;
-	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
 /* Counts the packet under its reason. One for a backend was counted for that, too, in forward(). */
@@ -75,5 +62,5 @@ static __always_inline int verdict(const struct packet *packet, enum reason reas
 	__u32 index = reason;
 
 	count(bpf_map_lookup_elem(&reasons, &index), packet);
-	return action(packet, reason);
+	return likely(!is_dropped(reason)) ? packet->action : XDP_DROP;
 }

@@ -83,23 +83,30 @@ static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct 
 	return takes_over(backend) ? forward_redirect(ctx, packet, backend) : CONTINUE;
 }
 
+/* What some packets do not reach by their backend's mode. */
+#define BACKEND_ODD (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS)
+
+/* `data` is where the frame begins: its Ethernet header is there. */
 static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
-						   const struct backend *backend, __u32 index)
+						   void *data, const struct backend *backend)
 {
 	enum reason reason;
 
-	if (unlikely(backend->flags & (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS))) {
-		reason = forward_otherwise(ctx, packet, backend, index);
+	if (unlikely(backend->flags & BACKEND_ODD)) {
+		reason = forward_otherwise(ctx, packet, backend, packet->backend);
 		if (reason != CONTINUE)
 			return reason;
+		data = frame(ctx);
+		if (data + sizeof(struct ethhdr) > frame_end(ctx))
+			return PASS_MALFORMED;
 	}
 	if (unlikely(packet->length > backend->mtu))
 		return answer_too_big(ctx, packet, backend->mtu);
-	if (backend->mode == MODE_L2DSR)
-		return forward_l2dsr(ctx, packet, backend);
+	if (likely(backend->mode == MODE_L2DSR))
+		return forward_l2dsr(ctx, packet, data, backend);
 	if (backend->mode == MODE_NAT)
 		return forward_nat(ctx, packet, backend);
-	return forward_encap(ctx, packet, backend, index);
+	return forward_encap(ctx, packet, backend, packet->backend);
 }
 
 /* What a packet with SYN, an ICMP error or a later fragment is counted as. */
@@ -112,7 +119,14 @@ static __always_inline enum reason forwarded_rare(const struct packet *packet, e
 	return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;
 }
 
-static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet,
+/* A packet that does not leave. The kernel must not get some that are left to it: see refuse.h. */
+static __always_inline enum reason stay(struct xdp_md *ctx, const struct packet *packet,
+					enum reason reason)
+{
+	return is_left_alone(reason) ? keep_from_kernel(ctx, packet, reason) : reason;
+}
+
+static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet, void *data,
 					   struct backend *backend)
 {
 	enum reason reason = CONTINUE;
@@ -126,15 +140,15 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 			reason = DROP_NO_BACKEND;
 	}
 	if (likely(reason == CONTINUE))
-		reason = forward_by_mode(ctx, packet, backend, packet->backend);
+		reason = forward_by_mode(ctx, packet, data, backend);
 	if (unlikely(!is_forwarded(reason))) {
 		if (is_dropped(reason))
 			count_drop(backend->service, packet);
-		return reason;
+		return stay(ctx, packet, reason);
 	}
 	if (unlikely(reason == PASS_SENT_ALREADY))
 		return reason;
-	count_forwarded(packet->backend, packet);
+	count_forwarded(packet);
 	/* One test for all rare cases: every test here costs every packet time. */
 	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
 		return forwarded_rare(packet, reason);
@@ -152,26 +166,6 @@ static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet)
 	return backend && hands_over(ctx, packet, backend);
 }
 
-/* Rare cases after the choice of a backend: none is alive, full NAT, QUIC, fragments. */
-static __always_inline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet,
-						 __u32 ring, const struct ring_header *header,
-						 struct backend **backend)
-{
-	enum reason reason = CONTINUE;
-
-	if (packet->flags & PACKET_RELAYED)
-		name_quic(ctx, packet, ring, header);
-	if (packet->backend == NO_BACKEND) {
-		reason = DROP_NO_BACKEND;
-	} else if (header->flags & RING_SNAT && !packet->snat && !is_handed_over(ctx, packet)) {
-		reason = start_snat(packet);
-		*backend = NULL; /* another CPU may have begun the flow, with another backend */
-	}
-	if (reason == CONTINUE && packet->flags & PACKET_FRAGMENT_FIRST)
-		remember_fragment(packet, packet->backend, FRAGMENT_TO_BACKEND);
-	return reason;
-}
-
 /* Later fragments of a packet that the kernel gets must not be dropped as unknown. */
 static __always_inline enum reason leave_to_kernel(const struct packet *packet)
 {
@@ -181,57 +175,94 @@ static __always_inline enum reason leave_to_kernel(const struct packet *packet)
 	return PASS_NO_SERVICE;
 }
 
-/* A packet of a service: from here on it is weir's. Chooses its backend. */
-static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct packet *packet,
-						  __u32 service, struct backend **backend)
+/*
+ * Chooses the backend of any packet: of a ring that asks for more than its slots, of a first
+ * fragment. Not inlined: other packets pay one test for all of this.
+ */
+__noinline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = CONTINUE;
 	struct ring_header *header;
-	__u32 ring, rare;
-	__u64 *first, hash;
+	struct backend *backend;
+	__u32 service;
+	__u64 hash;
 
-	first = bpf_map_lookup_elem(&rings, &service);
-	if (!first)
+	if (!packet)
 		return DROP_NO_BACKEND;
-	ring = *(volatile __u64 *)first; /* once: it may change */
-	header = ring_line_at(ring);
+	header = ring_line_at(packet->ring);
 	if (!header)
 		return DROP_NO_BACKEND;
+	service = packet->service - 1;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	rare = (header->flags &
-		(RING_SNAT | RING_QUIC | RING_REDIRECTED | RING_SOURCES | RING_KERNEL_SOURCES)) |
-	       (packet->flags & PACKET_FRAGMENT_FIRST);
-	if (unlikely(rare)) {
-		if (header->flags & RING_KERNEL_SOURCES &&
-		    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
-			leave_to_kernel(packet);
-			return PASS_KERNEL_SOURCE;
-		}
-		if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources)) {
-			count_drop(service, packet);
-			return DROP_SOURCE_RANGE;
-		}
-		if (header->flags & RING_SNAT) {
-			note_numbers(ctx, packet);
-			packet->backend = find_snat(packet, SNAT_FIN_CLIENT);
-		}
-		if (header->flags & RING_QUIC)
-			packet->backend = find_quic(ctx, packet, ring, header);
-		/* Full NAT's SYN may come again: then its backend is known. */
-		if (header->flags & RING_REDIRECTED && is_syn(packet) &&
-		    packet->backend == NO_BACKEND) {
-			packet->ring = ring;
-			packet->backend = choose_redirected(ctx, packet);
-		}
+	if (header->flags & RING_KERNEL_SOURCES &&
+	    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
+		leave_to_kernel(packet);
+		return PASS_KERNEL_SOURCE;
 	}
-	if (likely(packet->backend == NO_BACKEND && header->size))
-		packet->backend = pick(ctx, packet, ring, header, hash, backend);
-	if (unlikely(rare || packet->backend == NO_BACKEND))
-		reason = choose_rarely(ctx, packet, ring, header, backend);
-	if (unlikely(reason != CONTINUE))
+	if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources)) {
+		count_drop(service, packet);
+		return DROP_SOURCE_RANGE;
+	}
+	if (header->flags & RING_SNAT) {
+		note_numbers(ctx, packet);
+		packet->backend = find_snat(packet, SNAT_FIN_CLIENT);
+	}
+	if (header->flags & RING_QUIC)
+		packet->backend = find_quic(ctx, packet, packet->ring, header);
+	/* Full NAT's SYN may come again: then its backend is known. */
+	if (header->flags & RING_REDIRECTED && is_syn(packet) && packet->backend == NO_BACKEND)
+		packet->backend = choose_redirected(ctx, packet);
+	if (packet->backend == NO_BACKEND && header->size)
+		packet->backend = pick(ctx, packet, header, header->policy, hash, &backend);
+	if (packet->flags & PACKET_RELAYED)
+		name_quic(ctx, packet, packet->ring, header);
+	if (packet->backend == NO_BACKEND)
+		reason = DROP_NO_BACKEND;
+	else if (header->flags & RING_SNAT && !packet->snat && !is_handed_over(ctx, packet))
+		reason = start_snat(packet);
+	if (reason == CONTINUE && packet->flags & PACKET_FRAGMENT_FIRST)
+		remember_fragment(packet, packet->backend, FRAGMENT_TO_BACKEND);
+	if (reason != CONTINUE)
 		count_drop(service, packet);
 	return reason;
+}
+
+/*
+ * Policy, affinity and flags of a ring, as one word: most rings are plain, by maglev and by flow,
+ * and ask for no more than flow memory.
+ */
+typedef __u32 ring_kind __attribute__((may_alias));
+#define RING_KIND(header) (*(const ring_kind *)&(header)->policy)
+#define RING_KIND_PLAIN (RING_MEMORY << 16)
+_Static_assert(POLICY_MAGLEV == 0 && AFFINITY_FLOW == 0, "a plain ring has zeros for both");
+_Static_assert(offsetof(struct ring_header, policy) % 4 == 0, "the word is aligned");
+_Static_assert(offsetof(struct ring_header, flags) == offsetof(struct ring_header, policy) + 2,
+	       "the flags are the word's third byte");
+
+/*
+ * A packet of a service: from here on it is weir's. Chooses its backend; if that is in `backend`,
+ * it is alive.
+ */
+static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct packet *packet,
+						  struct backend **backend)
+{
+	struct ring_header *header = bpf_map_lookup_elem(&ring_lines, &packet->ring);
+	__u64 hash;
+
+	if (unlikely(!header))
+		return DROP_NO_BACKEND;
+	if (unlikely(RING_KIND(header) & ~RING_KIND_PLAIN))
+		return choose_rarely(ctx, packet);
+	hash = hash_by(&packet->flow, header->salt, 1);
+	packet->hash = hash;
+	if (likely(header->size)) {
+		packet->backend = pick(ctx, packet, header, POLICY_MAGLEV, hash, backend);
+		if (likely(*backend || packet->backend != NO_BACKEND))
+			return CONTINUE;
+	}
+	count_drop(packet->service - 1, packet);
+	return DROP_NO_BACKEND;
 }
 
 /* A later fragment has no ports: it goes where the first one went. */
@@ -255,16 +286,16 @@ static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct pa
 	return CONTINUE;
 }
 
-/* No service has exactly this port: a range may have it. */
+/* No service has exactly this port: a range may have it. As find_exact. */
 static __always_inline __u32 find_other(const struct packet *packet)
 {
 	const struct settings *settings = get_settings();
 	__u32 *service;
 
 	if (!settings || !(settings->flags & SETTINGS_RANGES))
-		return NO_SERVICE;
+		return 0;
 	service = find_range(&packet->flow, 0);
-	return service ? *service : NO_SERVICE;
+	return service ? *service + 1 : 0;
 }
 
 /* A probe of another director, a reply of a NAT backend, or a packet that is not weir's. */
@@ -286,7 +317,7 @@ static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *pa
 {
 	enum reason reason = CONTINUE;
 
-	if (may_be_refused(&packet->flow))
+	if (may_be_refused(&packet->flow, packet->flow.ipv6))
 		reason = refuse(ctx, packet, NO_SERVICE);
 	/* Pings have no ports: all fragments of one come to the same director, and are answered. */
 	if (reason == CONTINUE && packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) &&
@@ -309,64 +340,141 @@ static __always_inline enum reason refuse_client(struct xdp_md *ctx, const struc
 	return reason;
 }
 
-static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *packet)
+/*
+ * A packet that is not plain. CONTINUE: it is one of a flow, or a later fragment. Not inlined, for
+ * its room on the stack.
+ */
+__noinline enum reason parse_rare(struct xdp_md *ctx, struct packet *packet)
 {
-	enum reason reason = parse(ctx, packet);
-	struct backend *backend = NULL;
-	__u32 service, later = 0;
+	enum reason reason;
 
-	if (unlikely(reason != CONTINUE)) {
-		if (reason == PASS_NOT_IP)
-			reason = parse_from_peer(ctx, packet);
-		if (reason != CONTINUE)
-			return reason;
-	}
-	/* One test for all rare cases: every test here costs every packet time. */
-	if (unlikely(packet->flags &
-		     (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP))) {
+	if (!packet)
+		return PASS_MALFORMED;
+	reason = parse(ctx, packet);
+	if (reason == PASS_NOT_IP)
+		reason = parse_from_peer(ctx, packet);
+	if (reason == CONTINUE &&
+	    packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP))
 		reason = prepare(ctx, packet);
-		if (reason != CONTINUE)
-			return reason;
-		later = packet->flags & PACKET_FRAGMENT_LATER;
-	}
-	if (unlikely(later)) {
-		reason = follow_fragment(ctx, packet);
-	} else {
-		service = find_exact(&packet->flow);
-		if (unlikely(service == NO_SERVICE))
-			service = find_other(packet);
-		if (unlikely(service == NO_SERVICE))
-			return no_service(ctx, packet);
-		packet->service = service + 1;
-		if (unlikely(may_be_refused(&packet->flow)))
-			reason = refuse_client(ctx, packet, service);
-		if (likely(reason == CONTINUE))
-			reason = choose_backend(ctx, packet, service, &backend);
-	}
-	if (unlikely(reason != CONTINUE))
-		return reason;
-	return forward(ctx, packet, backend);
+	return reason;
 }
 
-/* A packet that does not leave. The kernel must not get some of those that pass to it: see refuse.h. */
-static __always_inline enum reason stay(struct xdp_md *ctx, const struct packet *packet,
-					enum reason reason)
+/* Notes the service and its ring. Returns whether the packet has to be admitted. */
+static __always_inline int find_service(struct packet *packet, int ipv6)
 {
-	if (is_left_alone(reason))
-		return keep_from_kernel(ctx, packet, reason);
-	return reason;
+	__u64 found = find_front(&packet->flow, ipv6);
+
+	*(service_word *)&packet->service = found;
+	return unlikely(!found) || may_be_refused(&packet->flow, ipv6);
+}
+
+/* A packet whose service was not in the front. CONTINUE: it is in the packet now. */
+static __always_inline enum reason find_otherwise(struct xdp_md *ctx, struct packet *packet)
+{
+	__u32 service;
+	__u64 *ring;
+
+	packet->service = find_behind(&packet->flow);
+	if (!packet->service)
+		packet->service = find_other(packet);
+	if (!packet->service)
+		return no_service(ctx, packet);
+	service = packet->service - 1;
+	ring = bpf_map_lookup_elem(&rings, &service);
+	packet->ring = ring ? *(volatile __u64 *)ring : 0; /* line 0 is the ring of no service */
+	return CONTINUE;
+}
+
+/*
+ * A packet that is not plain, whose service was not in the front, or whose source may have to be
+ * refused. CONTINUE: it is to be forwarded.
+ */
+static __always_inline enum reason admit(struct xdp_md *ctx, struct packet *packet, int plain)
+{
+	enum reason reason = CONTINUE;
+
+	if (!plain) {
+		*packet = (struct packet){ .action = XDP_PASS };
+		reason = parse_rare(ctx, packet);
+		if (reason != CONTINUE)
+			return reason;
+		if (packet->flags & PACKET_FRAGMENT_LATER)
+			return follow_fragment(ctx, packet);
+		if (packet->flow.ipv6)
+			find_service(packet, 1);
+		else
+			find_service(packet, 0);
+	}
+	if (!packet->service)
+		reason = find_otherwise(ctx, packet);
+	if (reason == CONTINUE && may_be_refused(&packet->flow, packet->flow.ipv6))
+		reason = refuse_client(ctx, packet, packet->service - 1);
+	return reason == CONTINUE ? choose_rarely(ctx, packet) : reason;
+}
+
+/* What find_tagged returns for a packet that is not plain. */
+#define NOT_PLAIN 2
+
+/* Parses a frame that may have tags, and finds its service. Not inlined: most frames have none. */
+static __noinline int find_tagged(struct xdp_md *ctx, struct packet *packet)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct tags tags;
+
+	if (!packet || data + sizeof(struct ethhdr) > end)
+		return NOT_PLAIN;
+	tags = parse_tags(data, end);
+	if (tags.protocol == bpf_htons(ETH_P_IP) &&
+	    parse_plain_ipv4(ctx, packet, data, end, tags.l3)) {
+		note_tags(packet, &tags);
+		return find_service(packet, 0);
+	}
+	if (tags.protocol == bpf_htons(ETH_P_IPV6) &&
+	    parse_plain_ipv6(ctx, packet, data, end, tags.l3)) {
+		note_tags(packet, &tags);
+		return find_service(packet, 1);
+	}
+	return NOT_PLAIN;
+}
+
+static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *packet)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct backend *backend = NULL;
+	__be16 protocol = 0;
+	enum reason reason;
+	int rare;
+
+	if (likely(data + sizeof(struct ethhdr) + sizeof(struct iphdr) <= end))
+		protocol = *ethertype_of(data);
+	if (likely(protocol == bpf_htons(ETH_P_IP) &&
+		   parse_plain_ipv4(ctx, packet, data, end, sizeof(struct ethhdr))))
+		rare = find_service(packet, 0);
+	else if (likely(protocol == bpf_htons(ETH_P_IPV6) &&
+			parse_plain_ipv6(ctx, packet, data, end, sizeof(struct ethhdr))))
+		rare = find_service(packet, 1);
+	else
+		rare = find_tagged(ctx, packet);
+	if (unlikely(rare)) {
+		reason = admit(ctx, packet, rare != NOT_PLAIN);
+		data = frame(ctx);
+		if (data + sizeof(struct ethhdr) > frame_end(ctx))
+			return reason == CONTINUE ? PASS_MALFORMED : reason;
+	} else {
+		reason = choose_backend(ctx, packet, &backend);
+	}
+	if (likely(reason == CONTINUE))
+		return forward(ctx, packet, data, backend);
+	return stay(ctx, packet, reason);
 }
 
 SEC("xdp.frags")
 int director(struct xdp_md *ctx)
 {
-	struct packet packet = {};
+	struct packet packet;
 	enum reason reason = decide(ctx, &packet);
 
-	/* Packets that leave, which are most, pay for no test of those that do not. */
-	if (likely(leaves(reason)))
-		return verdict(&packet, reason);
-	return verdict(&packet, stay(ctx, &packet, reason));
+	return verdict(&packet, reason);
 }
 
 /* Not run for packets: userspace runs it when other directors have told of flows. */

@@ -78,8 +78,8 @@ struct {
 __u64 source_filter[1 << (SOURCE_FILTER_BITS - 6)] SEC(".data.sources");
 
 /*
- * By service: the line that its ring begins with, 0 for none. One store switches the ring.
- * (Elements of an array take eight bytes at least.)
+ * By service: the line that its ring begins with, 0 for none. A store here, and one in the service's
+ * place of fronts, switch the ring. (Elements of an array take eight bytes at least.)
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

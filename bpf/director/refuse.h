@@ -41,13 +41,15 @@ static __always_inline int in_source_filter(const struct address *address, __u8 
  * that may be addresses that no host has. IPv6: ff00::/8, and what begins with a zero; IPv4:
  * 224.0.0.0 and on, 127.0.0.0/8 and 0.0.0.0/8.
  */
-static __always_inline int may_be_refused(const struct flow *flow)
+static __always_inline int may_be_refused(const struct flow *flow, int ipv6)
 {
-	__u8 first = flow->source.bytes[0];
+	/* The first byte as the highest: what is around it needs no mask then. */
+	__u32 first = ADDRESS_WORD(&flow->source, 0) << 24;
 
-	if (flow->ipv6)
-		return (__u8)(first + 1) <= 1 || in_source_filter(&flow->source, 1);
-	return (__u8)(first + 32) <= 32 || first == 127 || in_source_filter(&flow->source, 0);
+	if (ipv6)
+		return first + (1U << 24) <= 1U << 24 || in_source_filter(&flow->source, 1);
+	return first + (32U << 24) <= 32U << 24 || first == 127U << 24 ||
+	       in_source_filter(&flow->source, 0);
 }
 
 static __always_inline int is_nobodys(const struct flow *flow)
@@ -100,7 +102,7 @@ static __noinline int comes_from_service(const struct flow *flow)
 		.ipv6 = flow->ipv6,
 	};
 
-	return find_exact(&back) != NO_SERVICE ||
+	return find_exact(&back) ||
 	       (settings && settings->flags & SETTINGS_RANGES && find_range(&back, 0));
 }
 

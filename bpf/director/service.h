@@ -31,36 +31,34 @@ static __always_inline struct endpoint6 endpoint6(__u32 segment, const struct ad
 	return key;
 }
 
-/* Where most packets find their service: see struct front. */
-static __always_inline __u32 find_front(const struct flow *flow)
+/* packet->service and, above it, packet->ring: as in struct front. */
+typedef __u64 service_word __attribute__((may_alias));
+
+/*
+ * Where most packets find their service: see struct front. 0: none. `ipv6` is that of the flow, as
+ * a constant.
+ */
+static __always_inline __u64 find_front(const struct flow *flow, int ipv6)
 {
-	__u64 first = ADDRESS_WORD(&flow->destination, 0), second = 0, both = first;
+	__u64 first = ADDRESS_HALF(&flow->destination, 0);
+	__u64 second = ipv6 ? ADDRESS_HALF(&flow->destination, 1) : 0;
+	__u64 both = first ^ second * HASH_K3;
 	__u64 key = flow->segment | (__u64)flow->destination_port << 32 |
 		    (__u64)kind_of(flow) << 48;
-	struct front *front;
-	__u32 index;
+	__u32 index = (both ^ key) * HASH_K2 >> (64 - FRONT_BITS);
+	struct front *front = bpf_map_lookup_elem(&fronts, &index);
 
-	if (flow->ipv6) {
-		first |= (__u64)ADDRESS_WORD(&flow->destination, 1) << 32;
-		second = ADDRESS_WORD(&flow->destination, 2) |
-			 (__u64)ADDRESS_WORD(&flow->destination, 3) << 32;
-		both = first ^ second * HASH_K3;
-	}
-	index = (both * HASH_K1 ^ key) * HASH_K2 >> (64 - FRONT_BITS);
-	front = bpf_map_lookup_elem(&fronts, &index);
-	if (unlikely(!front || front->address[0] != first || front->address[1] != second ||
-		     front->key != key))
-		return NO_SERVICE;
-	return front->service - 1; /* a free place: 0, and this is NO_SERVICE */
+	if (unlikely(!front || front->address[0] != first ||
+		     (ipv6 && front->address[1] != second) || front->key != key))
+		return 0;
+	return *(volatile __u64 *)&front->service; /* once: the ring may change */
 }
 
-/* The service of exactly this address, protocol and port. */
-static __always_inline __u32 find_exact(const struct flow *flow)
+/* The service, as packet->service, of exactly this address, protocol and port. */
+static __noinline __u32 find_behind(const struct flow *flow)
 {
-	__u32 *service, front = find_front(flow);
+	__u32 *service;
 
-	if (likely(front != NO_SERVICE))
-		return front;
 	if (flow->ipv6) {
 		struct endpoint6 key = endpoint6(flow->segment, &flow->destination, flow->protocol,
 						 flow->destination_port);
@@ -72,7 +70,15 @@ static __always_inline __u32 find_exact(const struct flow *flow)
 
 		service = bpf_map_lookup_elem(&services4, &key);
 	}
-	return service ? *service : NO_SERVICE;
+	return service ? *service + 1 : 0; /* SERVICE_VIP_ONLY plus 1 is 0, too */
+}
+
+/* The service of exactly this address, protocol and port. */
+static __always_inline __u32 find_exact(const struct flow *flow)
+{
+	__u32 service = flow->ipv6 ? find_front(flow, 1) : find_front(flow, 0);
+
+	return service ? service : find_behind(flow);
 }
 
 /* The service or, if asked for, NAT backend whose ports have the destination port. */

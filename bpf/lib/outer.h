@@ -11,6 +11,16 @@
 
 #define MAC_MASK 0xffffffffffffULL
 
+/* Whether two words begin with the same MAC address. */
+static __always_inline int same_mac(__u64 a, __u64 b)
+{
+	__u64 differ = a ^ b;
+
+	/* In assembly, or the compiler masks: with a constant of eight bytes, which is loaded first. */
+	asm("%0 <<= 16" : "+r"(differ));
+	return !differ;
+}
+
 /* A word of struct backend that begins with a MAC address: read at once, because it may change. */
 static __always_inline __u64 link_word(const void *word)
 {
@@ -106,7 +116,8 @@ static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct packet *
 				       __u32 payload)
 {
 	__be32 entropy = bpf_htonl(packet->hash);
-	__be32 *source = (__be32 *)&ip->saddr;
+	__u64 both = (__u64)entropy << 32 | entropy;
+	half_address *addresses = (half_address *)&ip->saddr;
 
 	/* The flow label (RFC 6438) spreads tunnels where routers do not look inside. */
 	*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)packet->tos << 20 | (packet->hash & 0xfffff));
@@ -114,10 +125,11 @@ static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct packet *
 	ip->nexthdr = protocol;
 	ip->hop_limit = OUTER_TTL;
 #pragma unroll
-	for (int i = 0; i < 4; i++)
-		source[i] = ADDRESS_WORD(&settings->tunnel_source6, i) |
-			    (entropy & ~ADDRESS_WORD(&settings->tunnel_mask6, i));
-	__builtin_memcpy(&ip->daddr, &backend->address, sizeof(ip->daddr));
+	for (int i = 0; i < 2; i++) {
+		addresses[i] = ADDRESS_HALF(&settings->tunnel_source6, i) |
+			       (both & ~ADDRESS_HALF(&settings->tunnel_mask6, i));
+		addresses[2 + i] = ADDRESS_HALF(&backend->address, i);
+	}
 }
 
 /* By words, as write_ipv4. Returns their sum. */

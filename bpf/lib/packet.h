@@ -25,7 +25,17 @@
  * stays in registers, and a packet needs more values than there are registers.
  */
 #define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
+#define unlikely(x) (__builtin_expect(!!(x), 0) && rarely())
+
+/*
+ * Makes what is rare a block of its own: else the constants that it returns would be loaded before
+ * the test.
+ */
+static __always_inline int rarely(void)
+{
+	asm volatile("");
+	return 1;
+}
 
 /* IPv6 extension headers that one packet may have; more are PASS_UNSUPPORTED. */
 #define EXTENSION_HEADERS_MAX 6
@@ -42,13 +52,17 @@
 /* Words of an address; IPv4 uses the first. */
 #define ADDRESS_WORD(a, i) (((__be32 *)(a)->bytes)[i])
 
+/* The same by eight bytes, as in memory: for addresses that are aligned to that, as those of flows. */
+typedef __u64 half_address __attribute__((may_alias));
+#define ADDRESS_HALF(a, i) (((half_address *)(a)->bytes)[i])
+
 /* What identifies a flow: the input of the service lookup and of the hash. */
 struct flow {
 	__u32 segment;
 	__be16 source_port;
 	__be16 destination_port;
-	struct address source;
-	struct address destination;
+	struct address source __attribute__((aligned(8)));
+	struct address destination __attribute__((aligned(8)));
 	__u8 protocol;
 	__u8 ipv6;
 };
@@ -116,7 +130,7 @@ enum packet_request {
 struct packet {
 	struct flow flow;
 	__u8 l3;      /* offset of the IP header */
-	__u8 action;  /* what a FORWARD or ANSWER reason does to the frame: enum xdp_action */
+	__u8 action;  /* enum xdp_action: what becomes of the frame if it is not dropped */
 	__u16 l4;     /* offset of what follows the IP header and its extensions */
 	__u32 length; /* of the IP packet, from its header */
 	union {
@@ -126,10 +140,10 @@ struct packet {
 	__be32 first_word; /* IPv6: version, traffic class and flow label */
 	__u32 fragment_id;
 	__u32 hash;       /* of the flow: entropy for outer headers */
-	__u32 snat;       /* full NAT: number of the flow, see struct snat_flow; 0: none */
 	__u32 service;    /* index of its service, plus 1; 0: of none */
-	__u32 backend;    /* index of its backend: for programs that observe what became of it */
 	__u32 ring;       /* where its ring begins */
+	__u32 snat;       /* full NAT: number of the flow, see struct snat_flow; 0: none */
+	__u32 backend;    /* index of its backend: for programs that observe what became of it */
 	struct slot slot; /* of the ring; without an owner: it was not looked at */
 	__u8 tags;        /* VLAN tags */
 	__u8 flags;       /* enum packet_flag */
@@ -140,7 +154,11 @@ struct packet {
 	__u16 redirect_at; /* offset of the option that asks, see find_redirect; 0: not looked for */
 	__u32 acknowledgement; /* as sequence */
 	__u32 data;            /* bytes of it in the segment: as sequence */
-};
+} __attribute__((aligned(8)));
+
+_Static_assert(offsetof(struct packet, l3) == sizeof(struct flow), "see clear_rest");
+_Static_assert(offsetof(struct packet, service) % 8 == 0, "service and ring are one word");
+_Static_assert(offsetof(struct packet, slot) % 8 == 0, "a slot is one word");
 
 /* The parsers' word for "go on"; every other value is a reason to stop. */
 #define CONTINUE REASON_COUNT
@@ -194,82 +212,178 @@ static __always_inline __be16 *ethertype_of(struct ethhdr *ethernet)
 	return (__be16 *)ethernet + offsetof(struct ethhdr, h_proto) / sizeof(__be16);
 }
 
-/* Moves past the Ethernet header and up to two tags; returns the ethertype or 0. */
-static __always_inline __be16 parse_ethernet(void *data, void *end, struct packet *packet)
-{
-	struct ethhdr *ethernet = data;
-	__u32 segment = 0;
-	__be16 protocol;
+/* What tags say; without any the segment is 0. */
+struct tags {
+	__u32 segment;
+	__u32 l3;        /* offset of what follows them */
+	__be16 protocol; /* of that; 0: the tags are cut */
+};
 
-	if ((void *)(ethernet + 1) > end)
-		return 0;
-	protocol = *ethertype_of(ethernet);
-	packet->l3 = sizeof(*ethernet);
+/* Moves from the Ethernet header past up to two tags. */
+static __always_inline struct tags parse_tags(void *data, void *end)
+{
+	struct tags tags = { .l3 = sizeof(struct ethhdr), .protocol = *ethertype_of(data) };
+	__u32 id, segment = 0;
 
 #pragma unroll
 	for (int i = 0; i < VLAN_TAGS_MAX; i++) {
-		struct vlan_tag *tag = data + packet->l3;
-		__u32 id;
+		struct vlan_tag *tag = data + tags.l3;
 
-		if (likely(protocol != bpf_htons(ETH_P_8021Q) &&
-			   protocol != bpf_htons(ETH_P_8021AD)))
+		if (tags.protocol != bpf_htons(ETH_P_8021Q) &&
+		    tags.protocol != bpf_htons(ETH_P_8021AD))
 			break;
-		if ((void *)(tag + 1) > end)
-			return 0;
+		if ((void *)(tag + 1) > end) {
+			tags.protocol = 0;
+			break;
+		}
 		/* A tag with ID 0 carries only a priority (IEEE 802.1Q 6.9.1). */
 		id = bpf_ntohs(tag->tci) & VLAN_ID_MASK;
 		if (id)
 			segment = segment << 12 | id;
-		protocol = tag->protocol;
-		packet->l3 += sizeof(*tag);
-		packet->tags++;
+		tags.protocol = tag->protocol;
+		tags.l3 += sizeof(*tag);
 	}
 	if (segment)
-		packet->flow.segment = SEGMENT_VLAN << SEGMENT_KIND_SHIFT | segment;
-	return protocol;
+		tags.segment = SEGMENT_VLAN << SEGMENT_KIND_SHIFT | segment;
+	return tags;
+}
+
+static __always_inline void note_tags(struct packet *packet, const struct tags *tags)
+{
+	packet->flow.segment = tags->segment;
+	packet->tags = (tags->l3 - sizeof(struct ethhdr)) / VLAN_TAG_LENGTH;
 }
 
 /*
  * The IP packet must be in the frame as a whole. Frames of several buffers show
- * only the first between data and data_end; the helper knows the whole length.
+ * only the first between data and data_end; the helper knows the whole length. The IP header is
+ * between them.
  */
-static __always_inline int frame_holds(struct xdp_md *ctx, __u32 bytes)
+static __always_inline int frame_holds(struct xdp_md *ctx, __u32 l3, __u32 length)
 {
-	if (likely(bytes <= ctx->data_end - ctx->data))
+	__u32 linear = ctx->data_end - ctx->data;
+
+	/* A number: the compiler would go on with the pointers, which the verifier does not take. */
+	asm("" : "+r"(linear));
+	if (likely(length <= linear - l3))
 		return 1;
-	return bytes <= bpf_xdp_get_buff_len(ctx);
+	return l3 + length <= bpf_xdp_get_buff_len(ctx);
 }
 
-static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet *packet)
+/*
+ * A packet is cleared before it is parsed: most of it by clear_rest, and the words that every
+ * parser writes as a whole by those.
+ */
+typedef __u64 packet_word __attribute__((may_alias));
+#define KIND_WORD(flow) (*(packet_word *)&(flow)->protocol)
+
+static __always_inline void note_place(struct packet *packet, __u32 l3, __u32 l4, __u32 length)
 {
-	struct iphdr *ip = l3_header(ctx, packet);
+	*(packet_word *)&packet->l3 = (__u64)length << 32 | l4 << 16 | XDP_PASS << 8 | l3;
+}
+
+static __always_inline void clear_rest(struct packet *packet)
+{
+	packet_word *words = (packet_word *)packet;
+
+	words[0] = 0;
+#pragma unroll
+	for (__u32 i = (offsetof(struct packet, length) + 4) / 8; i < sizeof(*packet) / 8; i++)
+		words[i] = 0;
+}
+
+/* What a packet's headers say. The caller has checked that they are in the frame, and fit. */
+static __always_inline void note_tcp(struct packet *packet, const struct tcphdr *tcp)
+{
+	set_ports(&packet->flow, tcp);
+	packet->tcp_flags = ((const __u8 *)tcp)[13];
+	if (unlikely(packet->tcp_flags & TCP_SYN))
+		packet->flags |= PACKET_TCP_SYN;
+}
+
+static __always_inline void note_udp(struct packet *packet, const struct udphdr *udp)
+{
+	set_ports(&packet->flow, udp);
+	if (!udp->check)
+		packet->flags |= PACKET_NO_CHECKSUM;
+}
+
+static __always_inline void note_ipv4(struct packet *packet, const struct iphdr *ip, __u32 l3,
+				      __u32 header_length, __u32 length)
+{
+	note_place(packet, l3, l3 + header_length, length);
+	KIND_WORD(&packet->flow) = ip->protocol;
+	ADDRESS_HALF(&packet->flow.source, 0) = ip->saddr;
+	ADDRESS_HALF(&packet->flow.source, 1) = 0;
+	ADDRESS_HALF(&packet->flow.destination, 0) = ip->daddr;
+	ADDRESS_HALF(&packet->flow.destination, 1) = 0;
+	packet->ttl = ip->ttl;
+	packet->tos = ip->tos;
+}
+
+static __always_inline void note_ipv6(struct packet *packet, const struct ipv6hdr *ip, __u32 l3,
+				      __u32 length)
+{
+	note_place(packet, l3, l3 + sizeof(*ip), length);
+	KIND_WORD(&packet->flow) = FLOW_IPV6 | ip->nexthdr;
+	__builtin_memcpy(&packet->flow.source, &ip->saddr, sizeof(struct address));
+	__builtin_memcpy(&packet->flow.destination, &ip->daddr, sizeof(struct address));
+	packet->ttl = ip->hop_limit;
+	packet->tos = ip->priority << 4 | ip->flow_lbl[0] >> 4;
+	packet->first_word = *(__be32 *)ip;
+}
+
+/* Protocols other than TCP and UDP have no ports and count as parsed. */
+static __always_inline enum reason parse_ports(struct packet *packet, void *l4, void *end,
+					       __u32 left)
+{
+	struct tcphdr *tcp = l4;
+	struct udphdr *udp = l4;
+
+	if (packet->flow.protocol == IPPROTO_TCP) {
+		if ((void *)(tcp + 1) > end || left < sizeof(*tcp) || left > 0xffff)
+			return PASS_MALFORMED;
+		note_tcp(packet, tcp);
+	} else if (packet->flow.protocol == IPPROTO_UDP) {
+		if ((void *)(udp + 1) > end || left < sizeof(*udp) || left > 0xffff)
+			return PASS_MALFORMED;
+		note_udp(packet, udp);
+	} else if (is_icmp(&packet->flow)) {
+		packet->flags |= PACKET_ICMP;
+	}
+	return CONTINUE;
+}
+
+/* IPv4's flags and offset: more fragments follow, or others came before (RFC 791). */
+#define IPV4_FRAGMENT 0x3fff
+#define IPV4_OFFSET 0x1fff
+
+static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet *packet, void *data,
+					      void *end, __u32 l3)
+{
+	struct iphdr *ip = data + l3;
 	__u32 header_length, length, offset;
 
-	if ((void *)(ip + 1) > frame_end(ctx))
+	if ((void *)(ip + 1) > end)
 		return PASS_MALFORMED;
 	header_length = ip->ihl * 4;
 	length = bpf_ntohs(ip->tot_len);
-	if (unlikely(ip->version != 4 || header_length < sizeof(*ip) || length < header_length ||
-		     !frame_holds(ctx, packet->l3 + length)))
+	/* Nothing is noted before: bytes that are not there do not count. */
+	if (ip->version != 4 || header_length < sizeof(*ip) || length < header_length ||
+	    !frame_holds(ctx, l3, length))
 		return PASS_MALFORMED;
-	packet->length = length; /* not before: bytes that are not there do not count */
-	if (unlikely(header_length > sizeof(*ip)))
+	note_ipv4(packet, ip, l3, header_length, length);
+	if (header_length > sizeof(*ip))
 		packet->flags |= PACKET_OPTIONS;
-
-	set_kind(&packet->flow, ip->protocol);
-	ADDRESS_WORD(&packet->flow.source, 0) = ip->saddr;
-	ADDRESS_WORD(&packet->flow.destination, 0) = ip->daddr;
-	packet->ttl = ip->ttl;
-	packet->tos = ip->tos;
-	packet->l4 = packet->l3 + header_length;
-
-	/* RFC 791: flags in the top three bits (0x2000: more fragments), then the offset. */
-	if (unlikely(ip->frag_off & bpf_htons(0x3fff))) {
-		offset = bpf_ntohs(ip->frag_off);
+	offset = bpf_ntohs(ip->frag_off);
+	if (offset & IPV4_FRAGMENT) {
 		packet->fragment_id = ip->id;
-		packet->flags |= offset & 0x1fff ? PACKET_FRAGMENT_LATER : PACKET_FRAGMENT_FIRST;
+		packet->flags |= offset & IPV4_OFFSET ? PACKET_FRAGMENT_LATER :
+							PACKET_FRAGMENT_FIRST;
+		if (offset & IPV4_OFFSET)
+			return CONTINUE;
 	}
-	return CONTINUE;
+	return parse_ports(packet, data + l3 + header_length, end, length - header_length);
 }
 
 /* Where a chain of extension headers ends; one register, to keep packets off the stack. */
@@ -353,80 +467,113 @@ __noinline __u64 parse_extensions(struct xdp_md *ctx, __u32 l4, __u8 protocol)
 	return chain.word;
 }
 
-static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet *packet)
+static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet *packet, void *data,
+					      void *end, __u32 l3)
 {
-	struct ipv6hdr *ip = l3_header(ctx, packet);
+	struct ipv6hdr *ip = data + l3;
 	union chain chain;
 	__u32 length;
 
-	if ((void *)(ip + 1) > frame_end(ctx))
+	if ((void *)(ip + 1) > end)
 		return PASS_MALFORMED;
 	length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-	if (ip->version != 6 || !frame_holds(ctx, packet->l3 + length))
+	if (ip->version != 6 || !frame_holds(ctx, l3, length))
 		return PASS_MALFORMED;
-	packet->length = length;
-	set_kind(&packet->flow, FLOW_IPV6 | ip->nexthdr);
-	__builtin_memcpy(&packet->flow.source, &ip->saddr, sizeof(struct address));
-	__builtin_memcpy(&packet->flow.destination, &ip->daddr, sizeof(struct address));
-	packet->ttl = ip->hop_limit;
-	packet->tos = ip->priority << 4 | ip->flow_lbl[0] >> 4;
-	packet->first_word = *(__be32 *)ip;
-	packet->l4 = packet->l3 + sizeof(*ip);
-	if (ip->nexthdr == IPPROTO_TCP || ip->nexthdr == IPPROTO_UDP)
-		return CONTINUE;
+	note_ipv6(packet, ip, l3, length);
+	if (!is_extension(ip->nexthdr))
+		return parse_ports(packet, ip + 1, end, length - sizeof(*ip));
 	chain.word = parse_extensions(ctx, packet->l4, ip->nexthdr);
 	if (chain.flags & (CHAIN_CUT | CHAIN_UNSUPPORTED))
 		return chain.flags & CHAIN_CUT ? PASS_MALFORMED : PASS_UNSUPPORTED;
-	if (chain.l4 > packet->l3 + length)
+	if (chain.l4 > l3 + length)
 		return PASS_MALFORMED;
 	packet->l4 = chain.l4;
 	packet->flags |= chain.flags;
 	set_kind(&packet->flow, FLOW_IPV6 | chain.protocol);
 	packet->fragment_id = chain.fragment_id;
-	return CONTINUE;
+	if (packet->flags & PACKET_FRAGMENT_LATER)
+		return CONTINUE;
+	return parse_ports(packet, data + (chain.l4 & 0x3fff), end, l3 + length - chain.l4);
 }
 
-/* Reads both ports at once; protocols other than TCP and UDP have none and count as parsed. */
-static __always_inline enum reason parse_ports(struct xdp_md *ctx, struct packet *packet)
+/* Not inlined: the verifier looks at it once, and goes on with one result instead of many. */
+__noinline enum reason parse(struct xdp_md *ctx, struct packet *packet)
 {
-	void *l4 = l4_header(ctx, packet);
-	__u32 left = packet->l3 + packet->length - packet->l4;
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct tags tags;
 
-	if (packet->flow.protocol == IPPROTO_TCP) {
-		struct tcphdr *tcp = l4;
-
-		if ((void *)(tcp + 1) > frame_end(ctx) || left < sizeof(*tcp) || left > 0xffff)
-			return PASS_MALFORMED;
-		set_ports(&packet->flow, tcp);
-		packet->tcp_flags = ((__u8 *)tcp)[13];
-		if (packet->tcp_flags & TCP_SYN)
-			packet->flags |= PACKET_TCP_SYN;
-	} else if (packet->flow.protocol == IPPROTO_UDP) {
-		struct udphdr *udp = l4;
-
-		if ((void *)(udp + 1) > frame_end(ctx) || left < sizeof(*udp) || left > 0xffff)
-			return PASS_MALFORMED;
-		set_ports(&packet->flow, udp);
-		if (!udp->check)
-			packet->flags |= PACKET_NO_CHECKSUM;
-	} else if (is_icmp(&packet->flow)) {
-		packet->flags |= PACKET_ICMP;
-	}
-	return CONTINUE;
-}
-
-static __always_inline enum reason parse(struct xdp_md *ctx, struct packet *packet)
-{
-	__be16 protocol = parse_ethernet(frame(ctx), frame_end(ctx), packet);
-	enum reason reason;
-
-	if (protocol == bpf_htons(ETH_P_IP))
-		reason = parse_ipv4(ctx, packet);
-	else if (protocol == bpf_htons(ETH_P_IPV6))
-		reason = parse_ipv6(ctx, packet);
-	else
+	if (!packet || data + sizeof(struct ethhdr) > end)
 		return PASS_NOT_IP;
-	if (unlikely(reason != CONTINUE || packet->flags & PACKET_FRAGMENT_LATER))
-		return reason;
-	return parse_ports(ctx, packet);
+	tags = parse_tags(data, end);
+	note_tags(packet, &tags);
+	packet->l3 = tags.l3;
+	if (tags.protocol == bpf_htons(ETH_P_IP))
+		return parse_ipv4(ctx, packet, data, end, tags.l3);
+	if (tags.protocol == bpf_htons(ETH_P_IPV6))
+		return parse_ipv6(ctx, packet, data, end, tags.l3);
+	return PASS_NOT_IP;
+}
+
+/*
+ * Most packets are plain: whole packets of TCP or UDP, without options and extensions. Where they
+ * have no tags, too, the compiler knows where everything is. If a packet is not plain, nothing is
+ * noted of it, and parse() says what it is.
+ */
+static __always_inline int parse_plain_ports(struct packet *packet, __u8 protocol, void *l4,
+					     void *end, __u32 before, __u32 length)
+{
+	struct tcphdr *tcp = l4;
+	struct udphdr *udp = l4;
+
+	if (likely(protocol == IPPROTO_TCP)) {
+		if ((void *)(tcp + 1) > end || length < before + sizeof(*tcp))
+			return 0;
+		clear_rest(packet);
+		note_tcp(packet, tcp);
+		return 1;
+	}
+	if (protocol != IPPROTO_UDP || (void *)(udp + 1) > end || length < before + sizeof(*udp))
+		return 0;
+	clear_rest(packet);
+	note_udp(packet, udp);
+	return 1;
+}
+
+/*
+ * One test for three: of the header's first eight bytes, as in memory, those with the version, the
+ * header's length, and what fragments have.
+ */
+#define IPV4_PLAIN_MASK (0xffULL | (__u64)bpf_htons(IPV4_FRAGMENT) << 48)
+#define IPV4_PLAIN 0x45ULL
+
+static __always_inline int parse_plain_ipv4(struct xdp_md *ctx, struct packet *packet, void *data,
+					    void *end, __u32 l3)
+{
+	struct iphdr *ip = data + l3;
+	__u32 length;
+
+	if ((void *)(ip + 1) > end || (*(const __u64 *)ip & IPV4_PLAIN_MASK) != IPV4_PLAIN)
+		return 0;
+	length = bpf_ntohs(ip->tot_len);
+	if (!frame_holds(ctx, l3, length) ||
+	    !parse_plain_ports(packet, ip->protocol, ip + 1, end, sizeof(*ip), length))
+		return 0;
+	note_ipv4(packet, ip, l3, sizeof(*ip), length);
+	return 1;
+}
+
+static __always_inline int parse_plain_ipv6(struct xdp_md *ctx, struct packet *packet, void *data,
+					    void *end, __u32 l3)
+{
+	struct ipv6hdr *ip = data + l3;
+	__u32 length;
+
+	if ((void *)(ip + 1) > end || ip->version != 6)
+		return 0;
+	length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (!frame_holds(ctx, l3, length) ||
+	    !parse_plain_ports(packet, ip->nexthdr, ip + 1, end, sizeof(*ip), length))
+		return 0;
+	note_ipv6(packet, ip, l3, length);
+	return 1;
 }

@@ -208,7 +208,7 @@ func (d *Datapath) differsFrom(t *testing.T, table *model.Table) (wrong []string
 	for place := range d.fronts.Entries {
 		if p := &d.fronts.Entries[place]; p.Service != 0 && !slices.ContainsFunc(all, func(s *service) bool {
 			key, _ := frontOf(endpoint{s.key.segment, s.key.vip, uint8(s.key.protocol), s.key.port.First})
-			return s.key.port.Single() && uint64(s.index)+1 == p.Service && key.Address == p.Address && key.Key == p.Key
+			return s.key.port.Single() && frontService(s.index, uint64(s.ring.first)) == p.Service && key.Address == p.Address && key.Key == p.Key
 		}) {
 			say("place %d of the front is of nobody: %+v", place, *p)
 		}

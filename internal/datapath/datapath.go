@@ -154,6 +154,8 @@ func (d *Datapath) adoptPinned() (err error) {
 	if d.fronts.Memory, err = bpfload.Map[abi.Front](d.kernel.Fronts); err != nil {
 		return err
 	}
+	d.fronts.begins = d.rings.begins.Entries
+	d.fronts.adopt()
 	if d.refused, err = openRefused(d.kernel.BackendSources, d.kernel.all[abi.SourceFilter]); err != nil {
 		return err
 	}

@@ -121,13 +121,6 @@ func (d *testDirector) putService(t testing.TB, s *testService) {
 	d.put(t, family("services", s.vip), endpointKey(s.segment, s.vip, icmpOf(s.vip), 0), uint32(0xffffffff))
 	if s.port.Single() {
 		d.put(t, family("services", s.vip), endpointKey(s.segment, s.vip, uint8(s.protocol), s.port.First), s.index)
-		// Every other service has a place in the front, as if the others' were taken.
-		if s.index%2 == 0 {
-			entry, place := frontOf(endpoint{s.segment.Key(), s.vip, uint8(s.protocol), s.port.First})
-			entry.Service = uint64(s.index) + 1
-			d.put(t, "fronts", place, entry)
-			d.places = append(d.places, place)
-		}
 		return
 	}
 	for _, p := range portPrefixes(s.port) {
@@ -204,6 +197,21 @@ func (d *testDirector) putRing(t testing.TB, s *testService) {
 		d.lines++
 	}
 	d.put(t, "rings", s.index, uint64(first))
+	// Every other service has a place in the front, as if the others' were taken.
+	if s.port.Single() && s.index%2 == 0 {
+		d.putFront(t, s)
+	}
+}
+
+// putFront gives the service its place in the front, with its ring.
+func (d *testDirector) putFront(t testing.TB, s *testService) {
+	t.Helper()
+	entry, place := frontOf(endpoint{s.segment.Key(), s.vip, uint8(s.protocol), s.port.First})
+	var ring uint64
+	must(t, d.Maps["rings"].Lookup(s.index, &ring))
+	entry.Service = frontService(s.index, ring)
+	d.put(t, "fronts", place, entry)
+	d.places = append(d.places, place)
 }
 
 // sourceSet is the number of the service's source ranges: any will do.

@@ -68,7 +68,7 @@ func isForwarded(t *testing.T, d *Datapath, s *model.TableService) bool {
 // gone, and no key has it until packets that saw the first one are gone, too.
 func TestPlaceOfTheFrontRests(t *testing.T) {
 	clock := time.Unix(0, 0)
-	f := &fronts{Memory: bpfload.Memory[abi.Front]{Entries: make([]abi.Front, 1<<frontBits)}, since: map[uint32]time.Time{}, now: func() time.Time { return clock }}
+	f := &fronts{Memory: bpfload.Memory[abi.Front]{Entries: make([]abi.Front, 1<<frontBits)}, since: map[uint32]time.Time{}, begins: []uint64{10, 11, 12, 13, 14, 15, 16, 17}, now: func() time.Time { return clock }}
 	first := endpoint{address: netip.MustParseAddr("192.0.2.1"), protocol: 6, port: 80}
 	key, place := frontOf(first)
 	second := first
@@ -81,7 +81,9 @@ func TestPlaceOfTheFrontRests(t *testing.T) {
 	secondKey, _ := frontOf(second)
 	has := func(want abi.Front, service uint64) {
 		t.Helper()
-		want.Service = service
+		if want.Service = service; service != 0 {
+			want.Service |= f.begins[service-1] << 32
+		}
 		if f.Entries[place] != want {
 			t.Fatalf("the place has %+v, want %+v", f.Entries[place], want)
 		}
@@ -91,6 +93,22 @@ func TestPlaceOfTheFrontRests(t *testing.T) {
 	f.add(map[endpoint]uint32{second: 7})
 	has(key, 1)
 	f.add(map[endpoint]uint32{first: 3, {address: first.address, protocol: icmp4}: vipOnly})
+	has(key, 4)
+	f.begins[3], f.begins[7] = 23, 27
+	f.switched(second, 7)
+	f.switched(first, 2)
+	if f.Entries[place].Service>>32 != 13 {
+		t.Fatal("another service's ring is in the place")
+	}
+	f.switched(first, 3)
+	has(key, 4)
+	f.begins[3] = 33 // by a process that ended before it switched the front
+	f.adopt()
+	has(key, 4)
+	f.Entries[place].Service = uint64(len(f.begins)) + 1 // of no service that there can be
+	f.adopt()
+	has(key, 0)
+	f.add(map[endpoint]uint32{first: 3})
 	has(key, 4)
 	f.remove(map[endpoint]uint32{second: 7}, nil)
 	has(key, 4)

@@ -58,7 +58,7 @@ func (l *lookups) clone() lookups {
 func (l *lookups) add(s *service) {
 	l.services[s.key.vipEndpoint()] = vipOnly
 	if s.key.port.Single() {
-		l.services[endpoint{s.key.segment, s.key.vip, uint8(s.key.protocol), s.key.port.First}] = s.index
+		l.services[s.endpoint()] = s.index
 	} else {
 		for _, p := range s.key.prefixes() {
 			l.ranges[p] = s.index

@@ -34,8 +34,8 @@ type run struct{ first, lines uint32 }
 func (r run) end() uint32 { return r.first + r.lines }
 
 // ringMemory is the memory of all rings, and the line at which each service's ring
-// begins. A ring is written where no packet looks and switched in by one store:
-// neither takes a system call.
+// begins. A ring is written where no packet looks and switched in by a store, and by one in the
+// front ([fronts.switched]): neither takes a system call.
 type ringMemory struct {
 	lines  bpfload.Memory[byte]   // of map ring_lines
 	begins bpfload.Memory[uint64] // of map rings: first lines, by the index of the service

@@ -49,6 +49,11 @@ type service struct {
 	retired    tally  // forwarded to backends that are gone
 }
 
+// endpoint is where packets of a service with a single port go.
+func (s *service) endpoint() endpoint {
+	return endpoint{s.key.segment, s.key.vip, uint8(s.key.protocol), s.key.port.First}
+}
+
 // sameService says whether a service is unchanged, without reading its ring: a planner that keeps
 // rings unchanged returns the same memory again.
 func sameService(a, b *model.TableService) bool {

@@ -17,9 +17,13 @@ const frontBits = 15
 // first key that comes has it. Changes are stores, without a system call.
 type fronts struct {
 	bpfload.Memory[abi.Front]
-	since map[uint32]time.Time // when a place was cleared: a packet may still look at it
-	now   func() time.Time
+	since  map[uint32]time.Time // when a place was cleared: a packet may still look at it
+	begins []uint64             // as in ringMemory
+	now    func() time.Time
 }
+
+// frontService is the last word of struct front.
+func frontService(index uint32, ring uint64) uint64 { return uint64(index) + 1 | ring<<32 }
 
 // frontOf returns the key of an endpoint and its place, as find_front in
 // bpf/director/service.h computes them.
@@ -31,8 +35,25 @@ func frontOf(e endpoint) (key abi.Front, place uint32) {
 	if e.address.Is6() {
 		key.Key |= 1 << 56
 	}
-	hash := ((key.Address[0]^key.Address[1]*0x3c6ef372fe94f82b)*0x9e3779b97f4a7c15 ^ key.Key) * 0xbb67ae8584caa73b
+	hash := (key.Address[0] ^ key.Address[1]*0x3c6ef372fe94f82b ^ key.Key) * 0xbb67ae8584caa73b
 	return key, uint32(hash >> (64 - frontBits))
+}
+
+// adopt makes the places say what the map rings says. A process may have ended between its stores in
+// both, and the lines of the ring that it has replaced are free for this one.
+func (f *fronts) adopt() {
+	for at := range f.Entries {
+		place := &f.Entries[at]
+		index := uint32(place.Service) - 1
+		if place.Service == 0 {
+			continue
+		}
+		if int(index) >= len(f.begins) {
+			atomic.StoreUint64(&place.Service, 0)
+		} else if now := frontService(index, f.begins[index]); place.Service != now {
+			atomic.StoreUint64(&place.Service, now)
+		}
+	}
 }
 
 // add gives the services their places where they are free.
@@ -53,7 +74,16 @@ func (f *fronts) add(services map[endpoint]uint32) {
 		case place.Address != key.Address || place.Key != key.Key:
 			continue
 		}
-		atomic.StoreUint64(&place.Service, uint64(index)+1)
+		atomic.StoreUint64(&place.Service, frontService(index, f.begins[index]))
+	}
+}
+
+// switched makes packets that find the service in the front use the ring that it has now.
+func (f *fronts) switched(e endpoint, index uint32) {
+	key, at := frontOf(e)
+	place := &f.Entries[at]
+	if uint32(place.Service) == index+1 && place.Address == key.Address && place.Key == key.Key {
+		atomic.StoreUint64(&place.Service, frontService(index, f.begins[index]))
 	}
 }
 

@@ -226,6 +226,9 @@ func (d *Datapath) switchRings(want []*service) error {
 			copy(d.rings.bytes(next), image)
 			d.sources.switched(d.ringOf(s), image)
 			d.rings.switchTo(s.index, s.ring, next)
+			if s.key.port.Single() {
+				d.fronts.switched(s.endpoint(), s.index)
+			}
 			s.ring = next
 		} else {
 			d.sources.switched(image, image)

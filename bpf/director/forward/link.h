@@ -12,7 +12,7 @@
 /* Whether a frame is for the MAC address that a word of struct backend begins with. */
 static __always_inline int is_for(const struct ethhdr *ethernet, const void *word)
 {
-	return !((*(const __u64 *)ethernet ^ link_word(word)) & MAC_MASK);
+	return same_mac(*(const __u64 *)ethernet, link_word(word));
 }
 
 /* A MAC address as the key of a map: the first six bytes of the word. */
@@ -29,7 +29,7 @@ static __always_inline int is_from(const struct ethhdr *ethernet, __u64 word)
 	/* Through a pointer to void: from h_source itself the compiler loads single bytes. */
 	const void *source = ethernet->h_source;
 
-	return !((*(const __u64 *)source ^ word) & MAC_MASK);
+	return same_mac(*(const __u64 *)source, word);
 }
 
 /* The tag that is in the same word as the next hop's MAC address. */
@@ -178,13 +178,11 @@ static __noinline int limit_hops(struct xdp_md *ctx, struct packet *packet)
 
 /* L2DSR: a new destination MAC, and the VLAN tag of the backend's network. */
 static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct packet *packet,
+						 struct ethhdr *ethernet,
 						 const struct backend *backend)
 {
-	struct ethhdr *ethernet = frame(ctx);
 	__u64 next_hop = link_word(backend->mac);
 
-	if ((void *)(ethernet + 1) > frame_end(ctx))
-		return PASS_MALFORMED;
 	/* Mostly a frame is for the interface by which it leaves. */
 	if (unlikely(!is_for(ethernet, backend->source_mac)) && is_for_another_host(ctx, backend))
 		return PASS_SENT_ALREADY;
@@ -195,10 +193,11 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 		if ((void *)(ethernet + 1) > frame_end(ctx))
 			return PASS_MALFORMED;
 	}
-	if (likely((!packet->tags && !vlan_of(next_hop)) || backend->flags & BACKEND_KEEP_TAGS)) {
+	if (likely(!packet->tags && !vlan_of(next_hop)))
 		write_macs(ethernet, next_hop, link_word(backend->source_mac));
-	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0)) {
+	else if (backend->flags & BACKEND_KEEP_TAGS)
+		write_macs(ethernet, next_hop, link_word(backend->source_mac));
+	else if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0))
 		return DROP_NO_HEADROOM;
-	}
 	return leave(ctx, packet, backend->ifindex, FORWARD_L2DSR);
 }

@@ -15,7 +15,6 @@ __noinline int capture_packet(struct xdp_md *ctx, const struct packet *packet, e
 
 	if (!packet)
 		return XDP_ABORTED;
-	reason = stay(ctx, packet, reason);
 	action = verdict(packet, reason);
 	end_capture(ctx, packet, reason, action);
 	return action;
@@ -24,7 +23,7 @@ __noinline int capture_packet(struct xdp_md *ctx, const struct packet *packet, e
 SEC("xdp.frags")
 int capture(struct xdp_md *ctx)
 {
-	struct packet packet = {};
+	struct packet packet;
 
 	begin_capture(ctx);
 	return capture_packet(ctx, &packet, decide(ctx, &packet));

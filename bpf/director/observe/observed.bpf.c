@@ -16,7 +16,7 @@ struct {
 } observed SEC(".maps");
 
 /* Not inlined: explain() has no more stack than director() may have (Linux 6.1). */
-__noinline int observe_packet(struct xdp_md *ctx, const struct packet *packet, enum reason reason)
+__noinline int observe_packet(const struct packet *packet, enum reason reason)
 {
 	struct observation *last;
 	__u32 zero = 0;
@@ -25,7 +25,6 @@ __noinline int observe_packet(struct xdp_md *ctx, const struct packet *packet, e
 	last = bpf_map_lookup_elem(&observed, &zero);
 	if (!packet || !last)
 		return XDP_ABORTED;
-	reason = stay(ctx, packet, reason);
 	action = verdict(packet, reason);
 	last->packet = *packet;
 	last->reason = reason;
@@ -37,7 +36,7 @@ __noinline int observe_packet(struct xdp_md *ctx, const struct packet *packet, e
 SEC("xdp.frags")
 int explain(struct xdp_md *ctx)
 {
-	struct packet packet = {};
+	struct packet packet;
 
-	return observe_packet(ctx, &packet, decide(ctx, &packet));
+	return observe_packet(&packet, decide(ctx, &packet));
 }

@@ -11,32 +11,31 @@
 
 /*
  * The index of the backend that the packet belongs to, or NO_BACKEND. If that was looked
- * up, to see that it is alive, it is in `backend`, so that it need not be looked up again.
+ * up, to see that it is alive, it is in `backend`, so that it need not be looked up again. The
+ * policy is the ring's; a constant, where the caller knows it.
  */
-static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u32 ring,
-				  const struct ring_header *header, __u64 hash,
+static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet,
+				  const struct ring_header *header, __u8 policy, __u64 hash,
 				  struct backend **backend)
 {
-	__u32 number = slot_of(hash, header->size);
-	struct slot *at = slot_at(ring, number);
+	__u64 place = place_of(hash, header->size);
+	struct slot *at = slot_in(packet->ring, place);
 	struct backend *owner;
-	struct slot slot;
 
 	if (unlikely(!at))
 		return NO_BACKEND;
-	slot = *at; /* a copy: through the pointer it would be read again after each lookup */
-	packet->ring = ring;
-	packet->slot = slot;
-	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY) {
+	copy_slot(&packet->slot, at);
+	if (unlikely(packet->slot.next & (SLOT_LIST | SLOT_SETTLING)) &&
+	    header->flags & RING_MEMORY) {
 		note_numbers(ctx, packet);
-		return pick_remembered(packet, ring, number);
+		return pick_remembered(packet, packet->ring, place >> 32);
 	}
-	if (unlikely(header->policy != POLICY_MAGLEV) && is_syn(packet))
+	if (unlikely(policy != POLICY_MAGLEV) && is_syn(packet))
 		return pick_by_policy(packet);
-	owner = backend_at(slot.owner);
+	owner = backend_at(packet->slot.owner);
 	if (likely(owner && alive(owner))) {
 		*backend = owner;
-		return slot.owner;
+		return packet->slot.owner;
 	}
-	return next_candidate(ring, slot.next);
+	return next_candidate(packet->ring, packet->slot.next);
 }

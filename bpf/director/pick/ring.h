@@ -24,41 +24,53 @@ static __always_inline __u64 hash_finish(__u64 hash, __u64 word)
 	return hash ^ hash >> 32;
 }
 
+/* Half of a flow's address, in host order. */
 static __always_inline __u64 address_half(const struct address *address, int half)
 {
-	return (__u64)bpf_ntohl(ADDRESS_WORD(address, half * 2)) << 32 |
-	       bpf_ntohl(ADDRESS_WORD(address, half * 2 + 1));
+	return bpf_be64_to_cpu(ADDRESS_HALF(address, half));
 }
 
 /* The upper half chooses the slot, the lower half is entropy for outer headers. */
-static __always_inline __u64 hash_flow(const struct flow *flow, const struct ring_header *ring)
+static __always_inline __u64 hash_by(const struct flow *flow, __u64 salt, int by_flow)
 {
-	__u64 ports = (__u64)bpf_ntohl(ports_of(flow)) << 32 |
-		      (flow->segment ^ (__u32)flow->protocol << 26);
-	__u64 hash = ring->salt;
-	int by_flow = ring->affinity == AFFINITY_FLOW;
+	const struct address *from = &flow->source, *to = &flow->destination;
+	__u64 hash = salt, word = 0;
 
 	if (flow->ipv6) {
-		hash = hash_mix(hash, address_half(&flow->source, 0));
-		hash = hash_mix(hash, address_half(&flow->source, 1));
-		if (by_flow) {
-			hash = hash_mix(hash, address_half(&flow->destination, 0));
-			hash = hash_mix(hash, address_half(&flow->destination, 1));
+		hash = hash_mix(hash, address_half(from, 0));
+		hash = hash_mix(hash, address_half(from, 1));
+		if (likely(by_flow)) {
+			hash = hash_mix(hash, address_half(to, 0));
+			hash = hash_mix(hash, address_half(to, 1));
 		}
 	} else {
-		__u64 addresses = (__u64)bpf_ntohl(ADDRESS_WORD(&flow->source, 0)) << 32;
-
-		if (by_flow)
-			addresses |= bpf_ntohl(ADDRESS_WORD(&flow->destination, 0));
-		hash = hash_mix(hash, addresses);
+		/* An IPv4 address is half of a word: both at once, in host order the source above. */
+		word = ADDRESS_WORD(from, 0);
+		if (likely(by_flow))
+			word |= (__u64)ADDRESS_WORD(to, 0) << 32;
+		hash = hash_mix(hash, bpf_be64_to_cpu(word));
+		word = 0;
 	}
-	return hash_finish(hash, by_flow ? ports : 0);
+	if (likely(by_flow)) /* in the upper half, in host order */
+		word = bpf_be64_to_cpu((__u64)ports_of(flow)) |
+		       (flow->segment ^ (__u32)flow->protocol << 26);
+	return hash_finish(hash, word);
 }
 
-/* Maps the hash to 0..size-1 without a division. */
+static __always_inline __u64 hash_flow(const struct flow *flow, const struct ring_header *ring)
+{
+	return hash_by(flow, ring->salt, ring->affinity == AFFINITY_FLOW);
+}
+
+/* Maps the hash to 0..size-1 without a division: a slot's number, above 32 bits of fraction. */
+static __always_inline __u64 place_of(__u64 hash, __u32 size)
+{
+	return (hash >> 32) * size;
+}
+
 static __always_inline __u32 slot_of(__u64 hash, __u32 size)
 {
-	return (hash >> 32) * size >> 32;
+	return place_of(hash, size) >> 32;
 }
 
 static __always_inline struct backend *backend_at(__u32 index)
@@ -140,4 +152,23 @@ static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
 	struct slot *slots = ring_line_at(ring + RING_HEADER_LINES + number / RING_SLOTS_PER_LINE);
 
 	return slots ? &slots[number % RING_SLOTS_PER_LINE] : NULL;
+}
+
+/* The slot at a place (see place_of): a line is eight slots of eight bytes, so 3 bits say which. */
+static __always_inline struct slot *slot_in(__u32 ring, __u64 place)
+{
+	void *line = ring_line_at(ring + RING_HEADER_LINES + (place >> 35));
+
+	/* As slots[number % RING_SLOTS_PER_LINE], by one shift. */
+	return line ? line + (place >> 29 & 7 * sizeof(struct slot)) : NULL;
+}
+
+_Static_assert(RING_SLOTS_PER_LINE == 8 && sizeof(struct slot) == 8, "see slot_in");
+
+/* By one load and one store, because it may change. Both are aligned to eight bytes. */
+static __always_inline void copy_slot(struct slot *to, const struct slot *from)
+{
+	typedef __u64 slot_word __attribute__((may_alias));
+
+	*(slot_word *)to = *(const volatile slot_word *)from;
 }

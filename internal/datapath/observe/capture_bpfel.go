@@ -83,7 +83,7 @@ type captureCaptureRecord struct {
 				}
 				Protocol uint8
 				Ipv6     uint8
-				_        [2]byte
+				_        [6]byte
 			}
 			L3         uint8
 			Action     uint8
@@ -93,10 +93,10 @@ type captureCaptureRecord struct {
 			FirstWord  uint32
 			FragmentId uint32
 			Hash       uint32
-			Snat       uint32
 			Service    uint32
-			Backend    uint32
 			Ring       uint32
+			Snat       uint32
+			Backend    uint32
 			Slot       struct {
 				_     structs.HostLayout
 				Owner uint32
@@ -115,7 +115,6 @@ type captureCaptureRecord struct {
 		Reason uint32
 		Action int32
 	}
-	_     [4]byte
 	Head  captureCaptureHead
 	Bytes [4096]uint8
 }

@@ -28,7 +28,7 @@ type observedFlow struct {
 	}
 	Protocol uint8
 	Ipv6     uint8
-	_        [2]byte
+	_        [6]byte
 }
 
 type observedObservation struct {
@@ -49,10 +49,10 @@ type observedPacket struct {
 	FirstWord  uint32
 	FragmentId uint32
 	Hash       uint32
-	Snat       uint32
 	Service    uint32
-	Backend    uint32
 	Ring       uint32
+	Snat       uint32
+	Backend    uint32
 	Slot       struct {
 		_     structs.HostLayout
 		Owner uint32

@@ -277,21 +277,23 @@ func (w *Snapshot) line(n uint32) unsafe.Pointer {
 	return nil
 }
 
-// slotOf is the slot that a packet has read of its ring, and the ring's header; nil: it asked no
-// ring. A packet that a policy redirected has not read its slot: for that one, slotOf is the slot
-// whose row the flow would have had.
+// slotOf is the slot that a packet has read of its ring, and the ring's header; nil: it has read
+// none, as its backend was known or it was refused. A packet that a policy redirected has not read
+// its slot either: for that one, slotOf is the slot whose row the flow would have had.
 func (w *Snapshot) slotOf(p *observedPacket) (*abi.Slot, *abi.RingHeader) {
 	header := (*abi.RingHeader)(w.line(p.Ring))
 	if header == nil {
 		return nil, nil
 	}
 	slot := abi.Slot{Owner: p.Slot.Owner, Next: p.Slot.Next}
-	if slot == (abi.Slot{}) && header.Size > 0 {
-		if there := w.slotIn(p.Ring, header, p.flow()); there != nil {
-			slot = *there
-		}
+	if slot != (abi.Slot{}) {
+		return &slot, header
 	}
-	return &slot, header
+	redirected := header.Flags&uint8(abi.RingFlagRING_REDIRECTED) != 0 && p.opens() && p.Backend != 0 && p.Snat == 0
+	if there := w.slotIn(p.Ring, header, p.flow()); redirected && header.Size > 0 && there != nil {
+		return there, header
+	}
+	return nil, nil
 }
 
 // slotIn is a copy of a flow's slot in a ring; nil: it has none.
