@@ -238,8 +238,9 @@ func TestAgentKeepsItsHost(t *testing.T) {
 			}
 			r.hand(l) // without waiting: the agent has just started
 			repaired("just after the start")
+			on(t, l.host, "ip", "address", "add", "192.0.2.99/32", "dev", "eth0") // the configuration is applied again
 			r.hand(l)
-			repaired("again at once")
+			repaired("again at once, while the host's addresses change")
 			l.agent.signal(syscall.SIGSTOP)
 			r.hand(l)
 			l.agent.signal(syscall.SIGCONT)

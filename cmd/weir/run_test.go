@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -45,7 +46,7 @@ func newHost(t *testing.T) *host {
 	director, backend := lab.Host("director"), lab.Host("backend")
 	lab.Link(director, backend, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.1/24"}, B: []string{"10.0.0.2/24"}}).B.ReceiveXDP()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	return &host{Host: director, backend: backend, t: t, file: filepath.Join(dir, "weir.yaml"), socket: filepath.Join(dir, "director.sock"), bpffs: director.BPFFS()}

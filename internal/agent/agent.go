@@ -80,6 +80,7 @@ type Agent struct {
 	seen        host  // when the configuration was last applied, or tried
 	problem     error // why it does not run as a whole
 	tried       time.Time
+	deferred    int  // how often something else was repaired first, although the host has changed
 	planned     bool // what follows is what the host should have
 	plan        plan
 	tables      tables              // of that plan

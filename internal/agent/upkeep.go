@@ -108,6 +108,11 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 		return nil, nil
 	}
 	before := a.problem
+	if before == nil && a.deferred < mostDeferred && a.isDifferent() {
+		a.deferred++
+		return nil, nil
+	}
+	a.deferred = 0
 	if before == nil || time.Since(a.tried) >= retryAfter {
 		_ = a.try(h) // a.problem keeps the error
 	}
@@ -119,6 +124,22 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 	}
 	problem := a.problem
 	return []upkeep.Difference{{What: "what the file asks for", Found: "does not run", Repair: func() error { return problem }}}, nil
+}
+
+// mostDeferred is how often other repairs come before a configuration that is to be applied again: the
+// host may go on changing.
+const mostDeferred = 3
+
+// isDifferent reports whether something is not as planned. If the configuration was applied again now,
+// because the host is another one, that would be repaired, and nothing would say so.
+func (a *Agent) isDifferent() bool {
+	for _, look := range []func() ([]upkeep.Difference, error){a.lookAtTables, a.lookAtSysctls, a.lookAtVIPs, a.lookAtPrograms} {
+		found, err := look()
+		if err == nil && slices.ContainsFunc(found, func(d upkeep.Difference) bool { return d.Repair != nil }) {
+			return true
+		}
+	}
+	return false
 }
 
 // lookAtInterfaces says what is asked for and not there: only the host's owner can help.
