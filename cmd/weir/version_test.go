@@ -38,3 +38,45 @@ func TestVersion(t *testing.T) {
 		}
 	}
 }
+
+// TestFormatsAreDocumented: the page on upgrades says of each format what meets another one.
+func TestFormatsAreDocumented(t *testing.T) {
+	about, err := aboutVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/operate/upgrade.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "\n## What may meet what\n")
+	if !found {
+		t.Fatal("docs/operate/upgrade.md has no such section")
+	}
+	documented := map[string]bool{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for name := range strings.SplitSeq(cells[1], ",") {
+			documented[strings.Trim(name, " `")] = true
+		}
+	}
+	known := map[string]bool{"store": true, "flows": true, "loads": true}
+	for _, pins := range []map[string]string{about.Formats.Director, about.Formats.Agent} {
+		for name := range pins {
+			known[name] = true
+		}
+	}
+	for name := range known {
+		if !documented[name] {
+			t.Errorf("the page says nothing of format %s", name)
+		}
+	}
+	for name := range documented {
+		if !known[name] {
+			t.Errorf("the page names format %s, which weir version does not have", name)
+		}
+	}
+}

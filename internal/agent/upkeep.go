@@ -133,7 +133,7 @@ const mostDeferred = 3
 // isDifferent reports whether something is not as planned. If the configuration was applied again now,
 // because the host is another one, that would be repaired, and nothing would say so.
 func (a *Agent) isDifferent() bool {
-	for _, look := range []func() ([]upkeep.Difference, error){a.lookAtTables, a.lookAtSysctls, a.lookAtVIPs, a.lookAtPrograms} {
+	for _, look := range []func() ([]upkeep.Difference, error){a.lookAtPins, a.lookAtTables, a.lookAtSysctls, a.lookAtVIPs, a.lookAtPrograms} {
 		found, err := look()
 		if err == nil && slices.ContainsFunc(found, func(d upkeep.Difference) bool { return d.Repair != nil }) {
 			return true
