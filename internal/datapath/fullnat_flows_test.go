@@ -52,7 +52,7 @@ func (s scenario) fillTable(t *testing.T, d *testDirector) {
 		if action, _ := d.run(t, build(s.opening(port)...), 0); action == xdpDrop {
 			refused++
 		}
-		if port%64 == 0 {
+		if port%16 == 0 {
 			// However slow the machine: none that waits too long for an answer gives way.
 			d.establishAll(t)
 		}
