@@ -106,7 +106,7 @@ func checkFiles(cmd *cobra.Command, out *output, files []string, roles model.Rol
 			fmt.Fprintln(&text, printable(e.Error()))
 		}
 		if fine {
-			fmt.Fprintf(&text, "%s: ok (%s, %v)\n", file, daemon.ServicesText(len(checked.Config.Services)), checked.Roles)
+			fmt.Fprintf(&text, "%s: ok (%s, %v)\n", printable(file), daemon.ServicesText(len(checked.Config.Services)), checked.Roles)
 		} else {
 			wrong = append(wrong, file)
 		}
@@ -115,7 +115,7 @@ func checkFiles(cmd *cobra.Command, out *output, files []string, roles model.Rol
 		return err
 	}
 	if len(wrong) > 0 {
-		return fmt.Errorf("something is wrong with %s", strings.Join(wrong, ", "))
+		return fmt.Errorf("something is wrong with %s", printable(strings.Join(wrong, ", ")))
 	}
 	return nil
 }

@@ -43,6 +43,9 @@ func newDraining(verb, short, long string, state model.BackendState) *cobra.Comm
 			if d.Service != "" && d.Service != service {
 				return nil, usagef("%s names service %q, and --service %q", args[0], service, d.Service)
 			}
+			if service == "" || backend == "" {
+				return nil, usagef("%q is not SERVICE/BACKEND: one of both is empty", args[0])
+			}
 			d.Service, d.Backend = service, backend
 		}
 		if undo {

@@ -154,6 +154,11 @@ func TestDrainBesideTheFile(t *testing.T) {
 	h.configure(head, "web", "mail")
 	p := h.start("director runs")
 	h.awaitState(p, "web", model.Active)
+	for _, half := range []string{"/10.0.0.2", "web/"} { // an empty variable of a script is no name for all
+		if out, status := h.exits("drain", half, "--socket", h.socket); status != exitUsage || !strings.Contains(out, "is not SERVICE/BACKEND") {
+			t.Errorf("weir drain %s ends with %d:\n%s", half, status, out)
+		}
+	}
 	if out, status := h.exits("drain", "web/10.0.0.2", "--socket", h.socket); status != exitDone || !strings.Contains(out, "draining (beside the file, until weir undrain)") {
 		t.Fatalf("weir drain ends with %d:\n%s", status, out)
 	}

@@ -18,6 +18,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), daemon.EndSignals...)
+	context.AfterFunc(ctx, stop) // a second signal ends what does not look at the context, such as a read
 	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/goccy/go-yaml"
 
@@ -79,7 +80,7 @@ func (e Errors) Unwrap() []error {
 
 // Load reads a configuration from a file. An invalid one gives Errors.
 func Load(path string) (model.Config, error) {
-	text, err := read(path)
+	text, err := ReadFile(path)
 	if err != nil {
 		return model.Config{}, err
 	}
@@ -88,7 +89,7 @@ func Load(path string) (model.Config, error) {
 
 // LoadText also returns the text, even of an invalid file.
 func LoadText(path string) (model.Config, []byte, error) {
-	text, err := read(path)
+	text, err := ReadFile(path)
 	if err != nil {
 		return model.Config{}, nil, err
 	}
@@ -109,6 +110,25 @@ func Line(text []byte, field string) int {
 	return line
 }
 
+// ReadFile reads a file that a process follows. It refuses what is no regular file: a process that
+// waits for the other end of a pipe does not follow the file any more, and does not end.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, Errors{{File: path, Problem: "is not a regular file"}}
+	}
+	return readFrom(path, f)
+}
+
+// read reads what may be anything.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -45,7 +45,7 @@ func Watch(ctx context.Context, path string) (<-chan Change, error) {
 	if err := w.watch(); errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	w.text, _ = read(path)
+	w.text, _ = ReadFile(path)
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	go func() {
@@ -122,7 +122,7 @@ func (w *watcher) run(ctx context.Context, hangup <-chan os.Signal) {
 
 // read reports the file if it has changed, or if that is asked for.
 func (w *watcher) read(ctx context.Context, always bool) {
-	text, err := read(w.path)
+	text, err := ReadFile(w.path)
 	problem := ""
 	if err != nil {
 		problem = err.Error()

@@ -313,3 +313,26 @@ func TestWatchWithMoreEventsThanAreKept(t *testing.T) {
 		}
 	}
 }
+
+// A pipe in the file's place is something wrong, and the next version of the file is seen.
+func TestWatchOfAPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, path, text("first"))
+	changes := watch(t, path)
+	pipe := path + ".pipe"
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rename(t, pipe, path)
+	select {
+	case c := <-changes:
+		if c.Err == nil || !strings.HasSuffix(c.Err.Error(), ": is not a regular file") {
+			t.Errorf("a pipe is reported as %v", c.Err)
+		}
+	case <-time.After(deadline):
+		t.Fatal("a pipe is not reported")
+	}
+	write(t, path+".new", text("second"))
+	rename(t, path+".new", path)
+	wantService(t, changes, "second")
+}

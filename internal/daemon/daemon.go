@@ -335,6 +335,6 @@ func (e *PlacedError) Place() model.Place { return e.At }
 
 // Placed returns an error about a field of the file, with its place.
 func (d *Daemon) Placed(field, text string) error {
-	file, _ := os.ReadFile(d.info.File)
+	file, _ := config.ReadFile(d.info.File) // without it there is no line
 	return &PlacedError{errors.New(field + ": " + text), model.Place{File: d.info.File, Field: field, Line: config.Line(file, field)}}
 }

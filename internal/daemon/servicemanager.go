@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -28,11 +30,32 @@ type serviceManager struct {
 // NotifyReady tells the service manager, if there is one, that a process does its work.
 func NotifyReady(log *slog.Logger) { (&serviceManager{log: log}).notify(sd.SdNotifyReady) }
 
+// notifyWithin is how long a message may take: a service manager that does not read keeps nothing waiting.
+const notifyWithin = 100 * time.Millisecond
+
 // notify sends lines of the protocol.
 func (m *serviceManager) notify(lines ...string) {
-	if _, err := sd.SdNotify(false, strings.Join(lines, "\n")); err != nil {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if err := send(path, strings.Join(lines, "\n")); err != nil {
 		m.log.Warn("the service manager is not told how this process is", "error", err)
 	}
+}
+
+// send sends a message, or gives up. (The library's SdNotify waits for as long as nobody reads.)
+func send(path, message string) error {
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetWriteDeadline(time.Now().Add(notifyWithin)); err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte(message))
+	return err
 }
 
 // say tells in one line how the process is, if that has changed.

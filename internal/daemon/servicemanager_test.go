@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -87,6 +88,23 @@ func TestSystemdIsTold(t *testing.T) {
 	<-ended
 	d.manager.notify("nothing else")
 	want("STOPPING=1 STATUS=forwards for an hour EXTEND_TIMEOUT_USEC=3690000000", "STOPPING=1 STATUS=ends", "nothing else")
+}
+
+// A service manager that does not read keeps nothing waiting: what does not fit is not sent.
+func TestFullNotifySocketKeepsNothingWaiting(t *testing.T) {
+	systemdSocket(t)
+	d := New(Deps{State: t.TempDir(), Running: store.RunningDirector, Log: slog.New(slog.DiscardHandler)})
+	for at := range 1000 { // far more than a socket's queue has room for
+		if err := send(os.Getenv("NOTIFY_SOCKET"), "fills it"); err != nil {
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("message %d: %v", at, err)
+			}
+			d.Say("goes on")
+			d.Stopping("ends", 0)
+			return
+		}
+	}
+	t.Error("the socket is never full")
 }
 
 // While what is asked whether it is alive does not answer, the watchdog is fed as often as there is

@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// shares are the parts of new connections that backends get, as they were worked out last: where a
-// backend is down that goes over all slots, and states change seldom beside how often they are read.
+// shares are the parts of new connections that backends get, as they were computed last. Where a backend
+// is down, computing them reads all slots. They are read every second, and states change rarely.
 type shares struct {
 	mu   sync.Mutex
 	last map[string]share // by service

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -262,7 +261,7 @@ func (d *Director) located(err error) error {
 	if !errors.As(err, &refused) {
 		return err
 	}
-	text, _ := os.ReadFile(d.File())
+	text, _ := config.ReadFile(d.File()) // without it there are no lines
 	var all []error
 	for _, r := range refused.Refusals {
 		all = append(all, &daemon.PlacedError{Err: r, At: d.placeOf(r, text)})

@@ -132,6 +132,12 @@ func TestInstall(t *testing.T) {
 		weir = filepath.Join(t.TempDir(), "weir")
 		command(t, root, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-buildvcs=false", "-o", weir, "./cmd/weir")
 	}
+	for _, prefix := range []string{"usr", "/", "/opt/a b", "/opt/a&b", "/opt/../etc"} { // it becomes part of units
+		cmd := exec.Command(".ci/install", weir, weir, prefix, t.TempDir())
+		if cmd.Dir = root; cmd.Run() == nil {
+			t.Errorf("PREFIX=%s is taken", prefix)
+		}
+	}
 	for _, prefix := range []string{"/usr/local", "/opt/weir"} {
 		to := t.TempDir()
 		command(t, root, nil, ".ci/install", weir, weir, prefix, to)
@@ -152,6 +158,9 @@ func TestInstall(t *testing.T) {
 		golden(t, "install.txt", strings.ReplaceAll(list, prefix[1:]+"/", "PREFIX/"))
 		kept := to + "/etc/weir/weir.yaml"
 		if err := os.WriteFile(kept, []byte("services: []\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(to + prefix + "/share/doc"); err != nil { // somebody has been there before
 			t.Fatal(err)
 		}
 		command(t, root, nil, ".ci/install", "--remove", prefix, to)
