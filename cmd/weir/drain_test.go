@@ -210,6 +210,10 @@ func TestFileEndsOverrides(t *testing.T) {
 	}
 	h.write(service(""))
 	p := h.start("director runs")
+	said := func(text string) (n int) { // all events that say so, whatever came after them
+		out, _ := h.exits("events", "--last", "1000", "--socket", h.socket)
+		return strings.Count(out, "backend a of service web "+text)
+	}
 	for name, text := range map[string]string{
 		"another state":   service(", state: draining"),
 		"another address": strings.ReplaceAll(service(""), "10.0.0.2", "10.0.0.3"),
@@ -221,22 +225,19 @@ func TestFileEndsOverrides(t *testing.T) {
 			list, err := api.NewClient(h.socket).Backends(t.Context())
 			return err == nil && len(list) == 1 && list[0].Name == "a" && list[0].Address.String() == "10.0.0.2" && list[0].State == model.Active
 		})
-		if out, status := h.exits("drain", "a", "--socket", h.socket); status != exitDone {
-			t.Fatalf("weir drain ends with %d:\n%s", status, out)
-		}
-		h.awaitState(p, "web", model.Draining)
-		says := func(text string) bool {
-			out, _ := h.exits("events", "--last", "3", "--socket", h.socket)
-			return strings.Contains(out, "backend a of service web "+text)
-		}
-		p.wait("say that it drains", func() bool { return says("is draining by ") })
-		h.write(text)
-		p.wait("end the override by "+name, func() bool { return len(h.status().Overrides) == 0 })
 		ends := "is not in the director's file any more, and so its override has ended"
 		if name == "another state" || name == "another address" {
 			ends = "has the state again that the director's file gives it"
 		}
-		p.wait("say so", func() bool { return says(ends) })
+		drained, ended := said("is draining by "), said(ends)
+		if out, status := h.exits("drain", "a", "--socket", h.socket); status != exitDone {
+			t.Fatalf("weir drain ends with %d:\n%s", status, out)
+		}
+		h.awaitState(p, "web", model.Draining)
+		p.wait("say that it drains", func() bool { return said("is draining by ") > drained })
+		h.write(text)
+		p.wait("end the override by "+name, func() bool { return len(h.status().Overrides) == 0 })
+		p.wait("say so", func() bool { return said(ends) > ended })
 		if name == "another state" {
 			out, status := h.exits("undrain", "a", "--socket", h.socket)
 			if status != exitRefused || !strings.Contains(out, "the director's file itself says that it is not active; change the file") {

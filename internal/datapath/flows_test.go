@@ -79,6 +79,7 @@ func testFlows(t *testing.T) {
 		{"icmp errors and fragments", testFlowErrorsAndFragments},
 		{"not asked", testFlowNotAsked},
 		{"moves", testFlowMoves},
+		{"port on another CPU", testFlowPortOnAnotherCPU},
 		{"pressure", testFlowPressure},
 		{"share", testFlowShare},
 		{"imported", testFlowImported},
@@ -319,6 +320,60 @@ func testFlowMoves(t *testing.T) {
 		})
 		s.want(t, d, clientPort, ackFlag, 0, "also on the first CPU")
 	})
+}
+
+// A client uses its port again, and the new connection's SYN comes to another CPU than the packets
+// of the old one did. Packets of the new one find its backend, also on the CPU that remembers the old
+// one, however that ended.
+func testFlowPortOnAnotherCPU(t *testing.T) {
+	const old, fresh = 1000, 1 << 30 // numbers of the connections
+	for _, test := range []struct {
+		name  string
+		flags []int // of the old one
+		quiet bool
+		gone  bool // its backend
+	}{
+		{name: "begun", flags: []int{int(ackFlag)}},
+		{name: "ended", flags: []int{int(ackFlag), int(finFlag)}},
+		{name: "reset", flags: []int{int(ackFlag), int(rstFlag)}},
+		{name: "sustained, and ended", flags: []int{int(ackFlag), int(ackFlag) | lasting, int(finFlag)}},
+		{name: "sustained, and reset", flags: []int{int(ackFlag), int(ackFlag) | lasting, int(rstFlag)}},
+		{name: "sustained, and quiet", flags: []int{int(ackFlag), int(ackFlag) | lasting}, quiet: true},
+		{name: "of a backend that is gone", flags: []int{int(ackFlag), int(rstFlag)}, gone: true},
+	} {
+		for _, is4 := range []bool{true, false} {
+			w, s := flowWorld(model.TCP, is4)
+			s.name = test.name
+			d := loadTestDirector(t, w)
+			sends := func(flags uint8, number uint32, backend int, why string) {
+				t.Helper()
+				action, out := d.run(t, build(ip(s.client, s.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: flags, Seq: number}, packet.Text("client")), 0)
+				if got := s.receiver(t, action, out); got != backend {
+					t.Errorf("%s, %v: backend %d got the packet, want %d: %s", test.name, s.vip, got, backend, why)
+				}
+			}
+			sends(synFlag, old, 0, "the owner")
+			for _, f := range test.flags {
+				if f&lasting != 0 {
+					s.lasts(t, d, clientPort)
+				}
+				sends(uint8(f), old+7, 0, "it is remembered")
+			}
+			if test.quiet {
+				s.remembered(t, d)[clientPort].Seen -= 3
+			}
+			s.setRing(t, d, listedRing(1, 0, 2))
+			if test.gone {
+				s.remembered(t, d)[clientPort].Epoch++
+			}
+			onCPU(t, 1, func() { sends(synFlag, fresh, 1, "a new connection goes to the new owner") })
+			sends(ackFlag, fresh+7, 1, "the new connection goes on where the old one was remembered")
+			onCPU(t, 1, func() { sends(ackFlag, fresh+13, 1, "and where it began") })
+			if e := s.remembered(t, d)[clientPort]; e == nil || int(e.Backend-s.first) != 1 { // remembered fails if it is there twice
+				t.Errorf("%s, %v: remembered is %+v", test.name, s.vip, e)
+			}
+		}
+	}
 }
 
 // A flood pushes out no established flow, and is refused by name where there is no room:

@@ -326,16 +326,28 @@ struct flow_hunt {
 	__u64 hash;
 	__u32 service;
 	__u32 now;
-	__u32 own;  /* this CPU */
-	__u32 cpu;  /* that has the flow ... */
-	__u32 way;  /* ... here; FLOW_WAYS: none has */
-	__u32 keep; /* flow_forget_cpu leaves entries with this backend */
+	__u32 own;    /* this CPU */
+	__u32 cpu;    /* that has the flow ... */
+	__u32 way;    /* ... here; FLOW_WAYS: none has */
+	__u32 keep;   /* flow_forget_cpu leaves entries with this backend */
+	int numbered; /* flow_hunt_cpu passes over flows whose next number is not near this: */
+	__u32 sequence;
 };
+
+/* Whether a segment with this number may be of the connection that is remembered. */
+static __always_inline int flow_has_number(const struct flow_entry *entry, union flow_word word,
+					   __u32 sequence)
+{
+	/* That of an answered flow is the backend's. */
+	return word.state == FLOW_ANSWERED || !entry->next || proof_near(sequence, entry->next);
+}
 
 static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
 {
 	__u64 places = flow_places(hunt->settings, hunt->hash, cpu);
 	struct flow_bucket *bucket;
+	struct flow_entry *entry;
+	union flow_word word;
 	__u32 way;
 
 	if (cpu == hunt->own || !places)
@@ -346,7 +358,11 @@ static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
 	way = flow_search(bucket, hunt->flow, hunt->service, places);
 	if (way >= FLOW_WAYS)
 		return 0;
-	if (!flow_live(flow_read(&bucket->entries[way]), hunt->now))
+	entry = &bucket->entries[way];
+	word = flow_read(entry);
+	if (!flow_live(word, hunt->now))
+		return 0;
+	if (hunt->numbered && !flow_has_number(entry, word, hunt->sequence))
 		return 0;
 	hunt->cpu = cpu;
 	hunt->way = way;

@@ -65,6 +65,48 @@ static __always_inline int is_news(const struct settings *settings, const struct
 	       (flow_is_fresh_news(before, now) && may_tell_fresh(settings, packet));
 }
 
+/*
+ * Whether a packet is of another connection than the one that this CPU remembers of its flow. Its
+ * client may have used the port again, and another CPU may have seen that SYN: the import of flows
+ * writes to any CPU's bucket. No packet of a flow that is sustained and busy is strange: the flow's
+ * number may be written late, and its client does not use the port again.
+ */
+static __always_inline int is_strange(const struct flow_entry *entry, union flow_word word,
+				      const struct packet *packet, __u32 now)
+{
+	if (packet->flow.protocol != IPPROTO_TCP || flow_has_number(entry, word, packet->sequence))
+		return 0;
+	return !flow_kept(word.state) || flow_over(word.state) || flow_age(word, now) >= FLOW_QUIET;
+}
+
+/*
+ * Frees this CPU's entry of a flow if another CPU has the connection that the packet belongs to.
+ * Returns whether it has. Not inlined, for its room on the stack.
+ */
+static __noinline int yield_flow(const struct settings *settings, const struct packet *packet,
+				 __u64 hash, __u32 service, struct flow_entry *entry)
+{
+	struct flow_hunt hunt = {
+		.settings = settings,
+		.flow = &packet->flow,
+		.hash = hash,
+		.service = service,
+		.now = flow_clock(),
+		.own = bpf_get_smp_processor_id(),
+		.way = FLOW_WAYS,
+		.numbered = packet->flow.protocol == IPPROTO_TCP,
+		.sequence = packet->sequence,
+	};
+	union flow_word word = flow_read(entry), nothing = { .turn = word.turn };
+
+	if (is_syn(packet) || packet->flags & PACKET_ICMP_ERROR)
+		return 0;
+	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
+	if (hunt.way >= FLOW_WAYS)
+		return 0;
+	return flow_swap(entry, word, nothing);
+}
+
 /* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
 static __noinline __u32 find_flow(const struct settings *settings, const struct packet *packet,
 				  __u64 hash, __u32 service)
@@ -73,7 +115,7 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 	union flow_word word, next;
 	struct flow_entry *entry;
 	__u32 now = flow_clock(), way;
-	int changed, evidence;
+	int changed, evidence, usable;
 	__u32 number;
 
 	if (!bucket)
@@ -85,7 +127,11 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 	word = flow_read(entry);
 	if (!flow_live(word, now))
 		return NO_BACKEND;
-	if (!flow_usable(entry, word, packet, now))
+	usable = flow_usable(entry, word, packet, now);
+	if (unlikely(!usable || is_strange(entry, word, packet, now)) &&
+	    yield_flow(settings, packet, hash, service, entry))
+		return NO_BACKEND;
+	if (!usable)
 		return FLOW_GONE;
 	number = entry->next;
 	next.word = flow_follow(word.word, &number, packet, now);
