@@ -80,7 +80,6 @@ type Agent struct {
 	seen        host  // when the configuration was last applied, or tried
 	problem     error // why it does not run as a whole
 	tried       time.Time
-	deferred    int  // how often something else was repaired first, although the host has changed
 	planned     bool // what follows is what the host should have
 	plan        plan
 	tables      tables              // of that plan
@@ -154,6 +153,9 @@ func (a *Agent) Set(config model.Config) error {
 
 // try does what Set does, with the last configuration.
 func (a *Agent) try(h host) error {
+	if a.planned {
+		a.overwrites()
+	}
 	a.seen, a.tried = h, time.Now()
 	a.problem = a.set(h)
 	return a.problem

@@ -108,11 +108,6 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 		return nil, nil
 	}
 	before := a.problem
-	if before == nil && a.deferred < mostDeferred && a.isDifferent() {
-		a.deferred++
-		return nil, nil
-	}
-	a.deferred = 0
 	if before == nil || time.Since(a.tried) >= retryAfter {
 		_ = a.try(h) // a.problem keeps the error
 	}
@@ -126,20 +121,19 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 	return []upkeep.Difference{{What: "what the file asks for", Found: "does not run", Repair: func() error { return problem }}}, nil
 }
 
-// mostDeferred is how often other repairs come before a configuration that is to be applied again: the
-// host may go on changing.
-const mostDeferred = 3
-
-// isDifferent reports whether something is not as planned. If the configuration was applied again now,
-// because the host is another one, that would be repaired, and nothing would say so.
-func (a *Agent) isDifferent() bool {
-	for _, look := range []func() ([]upkeep.Difference, error){a.lookAtPins, a.lookAtTables, a.lookAtSysctls, a.lookAtVIPs, a.lookAtPrograms} {
-		found, err := look()
-		if err == nil && slices.ContainsFunc(found, func(d upkeep.Difference) bool { return d.Repair != nil }) {
-			return true
+// overwrites tells the reconciler what is not as planned, before the configuration is applied again
+// and repairs that. A look that fails here is made again after that, and then its error is told.
+func (a *Agent) overwrites() {
+	found := map[string][]upkeep.Difference{}
+	for part, look := range map[string]func() ([]upkeep.Difference, error){
+		partPins: a.lookAtPins, partTables: a.lookAtTables, partSysctls: a.lookAtSysctls, partVIPs: a.lookAtVIPs, partPrograms: a.lookAtPrograms,
+	} {
+		differences, err := look()
+		if err == nil {
+			found[part] = slices.DeleteFunc(differences, func(d upkeep.Difference) bool { return d.Repair == nil })
 		}
 	}
-	return false
+	a.reconciler.Overwrites(found)
 }
 
 // lookAtInterfaces says what is asked for and not there: only the host's owner can help.

@@ -389,6 +389,35 @@ func (k *kept) try(t *testing.T, r handRow) {
 	if problems := k.problems(); len(problems) > 0 {
 		t.Errorf("after another configuration status shows %+v", problems)
 	}
+	k.overwritten(t, r)
+}
+
+// overwritten applies the configuration again just after a hand: that repairs it, and is told as any
+// repair is.
+func (k *kept) overwritten(t *testing.T, r handRow) {
+	t.Helper()
+	for _, again := range []struct {
+		why   string
+		apply func()
+	}{
+		{"because the host has another address", func() { k.ip(t, "addr", "add", "10.99.0.1/32", "dev", "lo") }},
+		{"because the host has lost an address", func() { k.ip(t, "addr", "del", "10.99.0.1/32", "dev", "lo") }},
+		{"because it is given again", func() { do(t, k.host, "set", func() error { return k.a.Set(testConfig()) }) }},
+	} {
+		k.now = k.now.Add(time.Hour)
+		r.hand(t, k)
+		again.apply()
+		told := append(k.look(t), k.look(t)...) // what comes before the configuration is told by the second
+		for _, part := range r.told {
+			want := strings.NewReplacer("MAPS", k.a.pins.maps(k.a.version), "ROOT", k.a.pins.root).Replace(part)
+			if n := slices.Index(told, want); n < 0 || slices.Index(told[n+1:], want) >= 0 {
+				t.Errorf("applied again %s, it tells\n%s\nwant once\n%s", again.why, strings.Join(told, "\n"), want)
+			}
+		}
+		if wrong := r.wrong(t, k); wrong != "" {
+			t.Errorf("applied again %s: %s", again.why, wrong)
+		}
+	}
 }
 
 // awaitNotice waits until the kernel has told which process has changed anything.

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,6 +80,9 @@ type Reconciler struct {
 	mu      sync.Mutex // one look at a time
 	parts   []Part
 	repairs []repairs // by part
+
+	overwriting sync.Mutex
+	overwritten map[string][]Difference // by part: see Overwrites
 }
 
 // New returns a Reconciler of parts, in the order in which they are looked at. What happens is also
@@ -145,6 +149,41 @@ func (r *Reconciler) Forget() {
 	r.Wake()
 }
 
+// Overwrites takes what differs in some parts just before their owner writes them whole, which repairs
+// it. No look would find it any more: the next one counts it as repaired, and tells it.
+func (r *Reconciler) Overwrites(found map[string][]Difference) {
+	r.overwriting.Lock()
+	defer r.overwriting.Unlock()
+	if r.overwritten == nil {
+		r.overwritten = map[string][]Difference{}
+	}
+	for part, differences := range found {
+		r.overwritten[part] = alsoDiffers(r.overwritten[part], differences)
+	}
+}
+
+// withOverwritten adds what was overwritten of a part to what a look has found.
+func (r *Reconciler) withOverwritten(part string, found []Difference) []Difference {
+	r.overwriting.Lock()
+	defer r.overwriting.Unlock()
+	repaired := r.overwritten[part]
+	delete(r.overwritten, part)
+	for i := range repaired {
+		repaired[i].Repair = func() error { return nil }
+	}
+	return alsoDiffers(found, repaired)
+}
+
+// alsoDiffers adds differences of further things.
+func alsoDiffers(found, more []Difference) []Difference {
+	for _, d := range more {
+		if !slices.ContainsFunc(found, func(other Difference) bool { return other.What == d.What }) {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
 // Look looks at every part once, repairs what differs, and tells what has happened.
 func (r *Reconciler) Look() {
 	r.mu.Lock()
@@ -156,6 +195,9 @@ func (r *Reconciler) Look() {
 			of.forget()
 		}
 		differences, err := part.Look()
+		if err == nil {
+			differences = r.withOverwritten(part.Name, differences)
+		}
 		for _, event := range of.look(r.deps.Now(), differences, err) {
 			event.Part = part.Name
 			event.log(r.deps.Log)
