@@ -193,8 +193,6 @@ __noinline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet)
 	if (!header)
 		return DROP_NO_BACKEND;
 	service = packet->service - 1;
-	hash = hash_flow(&packet->flow, header);
-	packet->hash = hash;
 	if (header->flags & RING_KERNEL_SOURCES &&
 	    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
 		leave_to_kernel(packet);
@@ -211,8 +209,13 @@ __noinline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet)
 	if (header->flags & RING_QUIC)
 		packet->backend = find_quic(ctx, packet, packet->ring, header);
 	/* Full NAT's SYN may come again: then its backend is known. */
-	if (header->flags & RING_REDIRECTED && is_syn(packet) && packet->backend == NO_BACKEND)
+	if (header->flags & RING_REDIRECTED && is_syn(packet) && packet->backend == NO_BACKEND) {
 		packet->backend = choose_redirected(ctx, packet);
+		if (packet->backend != NO_BACKEND)
+			return CONTINUE; /* it is handed over as it is */
+	}
+	hash = hash_flow(&packet->flow, header);
+	packet->hash = hash;
 	if (packet->backend == NO_BACKEND && header->size)
 		packet->backend = pick(ctx, packet, header, header->policy, hash, &backend);
 	if (packet->flags & PACKET_RELAYED)

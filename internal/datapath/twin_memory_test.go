@@ -101,6 +101,12 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8, got int) int {
 	}
 	syn := m.protocol == model.TCP && flags == packet.SYN
 	at, flow, known := m.find(cpu, f, syn)
+	if known && at == cpu && !syn && !m.follows(flow, syn) {
+		if other, its, has := m.elsewhere(cpu, f); has {
+			delete(m.known[cpu], f)
+			at, flow = other, its
+		}
+	}
 	if known && m.follows(flow, syn) {
 		next := flow
 		next.state = m.after(flow.state, flags)
@@ -197,8 +203,13 @@ func (m *twin) find(cpu int, f model.Flow, syn bool) (at int, flow twinFlow, kno
 	if flow, known = m.known[cpu][f]; known || syn {
 		return cpu, flow, known
 	}
+	return m.elsewhere(cpu, f)
+}
+
+// elsewhere looks for a flow on the other CPUs.
+func (m *twin) elsewhere(cpu int, f model.Flow) (at int, flow twinFlow, known bool) {
 	for at := range m.known {
-		if flow, known := m.known[at][f]; known {
+		if flow, known := m.known[at][f]; known && at != cpu {
 			return at, flow, true
 		}
 	}
