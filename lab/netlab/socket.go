@@ -2,7 +2,11 @@ package netlab
 
 import (
 	"context"
+	"errors"
 	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // DialContext connects from the host. The address must be a literal: names are
@@ -17,18 +21,38 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (conn n
 
 // Listen listens on the host.
 func (h *Host) Listen(network, address string) (listener net.Listener, err error) {
-	err = h.Do(func() error {
+	err = h.Do(whileInUse(func() error {
 		listener, err = net.Listen(network, address)
 		return err
-	})
+	}))
 	return listener, err
 }
 
 // ListenPacket listens for datagrams on the host.
 func (h *Host) ListenPacket(network, address string) (conn net.PacketConn, err error) {
-	err = h.Do(func() error {
+	err = h.Do(whileInUse(func() error {
 		conn, err = net.ListenPacket(network, address)
 		return err
-	})
+	}))
 	return conn, err
+}
+
+// A socket that was closed is still there in a child process between its fork and its exec, and so is
+// its port. Tests start many processes beside each other.
+const (
+	inUseLooks = 100
+	inUsePause = 10 * time.Millisecond
+)
+
+// whileInUse repeats what fails because a port is in use.
+func whileInUse(listen func() error) func() error {
+	return func() (err error) {
+		for range inUseLooks {
+			if err = listen(); !errors.Is(err, unix.EADDRINUSE) {
+				break
+			}
+			time.Sleep(inUsePause)
+		}
+		return err
+	}
 }
