@@ -411,6 +411,11 @@ func checkPackages(t *testing.T, r release) {
 		golden(t, "rpm.txt", command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", `[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES}\n]`)+
 			"configuration: "+command(t, "", nil, "rpm", "--query", "--package", "--configfiles", rpm))
 		command(t, "", nil, "lintian", "--allow-root", "--fail-on", "error,warning", deb)
+		for _, who := range []string{command(t, "", nil, "dpkg-deb", "--field", deb, "Maintainer"), command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", "%{PACKAGER}")} {
+			if !strings.HasSuffix(strings.TrimSpace(who), ".invalid>") {
+				t.Errorf("a package sends mail to %q, which is no mailbox that the maintainers have", who)
+			}
+		}
 		unpacked := t.TempDir()
 		command(t, "", nil, "dpkg-deb", "--extract", deb, unpacked)
 		if read(t, unpacked+"/usr/bin/weir") != read(t, r.path("weir-VERSION-linux-"+architecture[0])) {
