@@ -115,8 +115,8 @@ EXAMPLES ?= 500
 contract: deps-test build venv ## try the API by its document, some minutes: EXAMPLES=500
 	@WEIR_CONTRACT_EXAMPLES=$(EXAMPLES) $(private) go test ./cmd/weir -count 1 -timeout 60m -run '^TestContract$$' -v $(ARGS)
 
-# The lab has the machine to itself: what weir talks to there has timers of its own (BFD,
-# BGP, etcd's leases). Those of its tests that mostly wait run four at a time, and so do the
+# The lab has the machine to itself: what weir talks to there has timers of its own (BFD, BGP,
+# etcd's leases). Its tests run four at a time, but for the few that load both CPUs. So do the
 # rest's packages, of which what takes longest begins first: else it would run alone in the end.
 .PHONY: test
 test: deps-test build venv ## run every test, as root: pure, packet tables, lab

@@ -14,6 +14,7 @@ import (
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3
 func TestConnectionsOutliveAnotherAffinity(t *testing.T) {
+	t.Parallel()
 	l := newChanceLab(t, "1", "")
 	text := func(director int, affinity string, backends ...backend) string {
 		return strings.ReplaceAll(l.text(director, backends...), "  backends:\n", "  affinity: "+affinity+"\n  backends:\n")

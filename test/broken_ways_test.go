@@ -19,6 +19,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend4
 func TestBrokenWaysAreNamed(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 4})
 	const health = "  health: {kind: http, interval: 50ms, timeout: 300ms, fall: 2, panic: 0}\n"
 	service := func(name, vip, mode string, backend int) string {

@@ -33,6 +33,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 func TestCapture(t *testing.T) {
+	t.Parallel()
 	w := way{mode: "nat"}
 	l := newLab(t, size{backends: 2})
 	director := l.start(w.service("tcp", "7", everyBackend(2)), w.service("udp", "7", everyBackend(2)))

@@ -138,6 +138,7 @@ func ipFrom(source, destination netip.Addr) packet.Header {
 // TestOnePacketMakesFew: one packet never becomes more than a few, whatever its source, even if
 // servers answer answers.
 func TestOnePacketMakesFew(t *testing.T) {
+	t.Parallel()
 	l := newComebackLab(t)
 	same := func(a, b netip.Addr) bool { return a.Is4() == b.Is4() }
 	try := func(name string, source netip.AddrPort, vip netip.Addr) {
@@ -172,6 +173,7 @@ func TestOnePacketMakesFew(t *testing.T) {
 // TestRouterAsAServer: a router whose own route to a VIP leads back to the director gets a packet
 // of L2DSR a few times, instead of until its TTL ends.
 func TestRouterAsAServer(t *testing.T) {
+	t.Parallel()
 	l := &comebackLab{lab: newLab(t, size{backends: 1})}
 	var services []string
 	for _, six := range []bool{false, true} {
@@ -198,6 +200,7 @@ func TestRouterAsAServer(t *testing.T) {
 // director and its router. If the director's host itself has the VIP, its programs get such
 // packets.
 func TestUnservedPorts(t *testing.T) {
+	t.Parallel()
 	l := newComebackLab(t)
 	for _, vip := range l.vips {
 		for name, headers := range map[string][]packet.Header{
@@ -237,6 +240,7 @@ func (l *comebackLab) clientAddress(vip netip.Addr) netip.Addr {
 // TestProbesLeaveNothing: late answers of a VIP to a health check that is over make no host send to
 // the VIP.
 func TestProbesLeaveNothing(t *testing.T) {
+	t.Parallel()
 	l := newComebackLab(t)
 	for _, vip := range []netip.Addr{l.vips[0], l.vips[10]} {
 		to := lanAddress(directorHost, vip.Is6())

@@ -15,6 +15,7 @@ import (
 //	client --- router --- switch --- director
 //	           no ACKs           --- backend1, backend2, backend3
 func TestBurstAfterCookie(t *testing.T) {
+	t.Parallel()
 	const connections = 20
 	l := newChanceLab(t, "2", "")
 	l.direct(t, everyBackend(3)...)

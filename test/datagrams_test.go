@@ -23,6 +23,7 @@ import (
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
 func TestDatagramsOutliveChanges(t *testing.T) {
+	t.Parallel()
 	l := newDatagramLab(t, "")
 	all := everyBackend(3)
 	l.direct(t, all...)
@@ -65,6 +66,7 @@ func TestDatagramsOutliveChanges(t *testing.T) {
 // Without the agents' memory flows go elsewhere: a director knows nothing of the flows that another
 // one placed while the other did not see a backend.
 func TestDatagramsStrayWithoutMemory(t *testing.T) {
+	t.Parallel()
 	l := newDatagramLab(t, "  udp-flows: 0\n")
 	all := everyBackend(3)
 	l.direct(t, all...)

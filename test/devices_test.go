@@ -38,6 +38,7 @@ var devices = map[string]device{
 //	client --- router --- switch === device of the director
 //	                             --- backend1, backend2
 func TestDevices(t *testing.T) {
+	t.Parallel()
 	for name, d := range devices {
 		t.Run(name, func(t *testing.T) {
 			needDevice(t, d.kind)

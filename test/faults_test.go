@@ -35,6 +35,7 @@ type fault struct {
 //	client --- router --- switch --- director
 //	                             --- backend1
 func TestBrokenBackendsAreNamed(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 1})
 	host := l.backends[0]
 	good, ca := selfSigned(t, "www.example.org")

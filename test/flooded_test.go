@@ -18,6 +18,7 @@ import (
 //	                             --- director2 (its backend is backend1)
 //	                             --- backend1
 func TestFloodedFramesAreOfOthers(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 1})
 	other, _ := l.secondDirector()
 	vip := way{mode: "l2dsr"}.vip()

@@ -183,6 +183,7 @@ func (l *lab) isDigested(to netip.AddrPort, port, size int, wait time.Duration) 
 // than the other fragments. A director whose process has ended goes on; when it stops forwarding,
 // the others take over.
 func TestFragmentsMeet(t *testing.T) {
+	t.Parallel()
 	l := newFragmentLab(t)
 	var services []string
 	for _, w := range ways {

@@ -60,6 +60,7 @@ func hostileBodies(t *testing.T) (bodies [][3]string) {
 // A director that gets all of these at the same time refuses each, stays below its unit's bound on
 // memory, and goes on.
 func TestHostileBodies(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 1})
 	most, keeps := unitMemory(t)
 	director := newDaemon(t, l.director, "run", configText("eth0", "", way{mode: "ipip"}.service("tcp", "80", everyBackend(1))))

@@ -13,6 +13,7 @@ import (
 //	client --- router --- eth0 director eth1 --- switch --- nginx, nginx
 //	                 +----------------------------+
 func TestEgressOnAnotherInterface(t *testing.T) {
+	t.Parallel()
 	l := &lab{Lab: netlab.ForTest(t), t: t}
 	l.client, l.router, l.lan, l.director = l.Host("client"), l.Router("router"), l.Switch("switch"), l.Router("director")
 	l.Link(l.client, l.router, netlab.LinkOptions{

@@ -10,6 +10,7 @@ import (
 //
 //	curl --- router --- switch --- director, nginx
 func TestLocalBackendWithOffloads(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{})
 	root := startNginx(t, l.director)
 	on(t, l.director, "ethtool", "-K", "eth0", "tx", "on", "sg", "on", "tso", "on", "gso", "on")

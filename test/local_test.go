@@ -10,6 +10,7 @@ import (
 //	client --- router --- switch --- director, nginx
 //	                             --- nginx
 func TestDirectorIsABackend(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 1})
 	startNginx(t, l.backends[0])
 	startNginx(t, l.director)

@@ -44,6 +44,7 @@ func memoryServices(backends []backend, keys string) (services []string) {
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend4
 func TestFlowsOutliveChanges(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 4})
 	first := everyBackend(3)
 	text := func(backends []backend, keys string) string {

@@ -17,6 +17,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend3
 func TestFlowsOutliveAnotherMode(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 3})
 	ways := []way{{mode: "ipip"}, {mode: "ipip", inner6: true, outer6: true}}
 	text := func(interfaces, uplink, mode, keys string, backends []backend) string {
@@ -82,6 +83,7 @@ func TestFlowsOutliveAnotherMode(t *testing.T) {
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend3
 func TestFlowsOutliveNAT(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 3})
 	ways := []way{{mode: "nat"}, {mode: "nat", inner6: true, outer6: true}}
 	text := func(interfaces, uplink, mode string, backends []backend) string {

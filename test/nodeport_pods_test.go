@@ -93,6 +93,7 @@ func (l *podNodesLab) url(node, number int, six bool, file string) string {
 // Pods see the client, which has no agent, and answer it without the node. The rest of the node's
 // traffic stays as it was.
 func TestNodePortToPods(t *testing.T) {
+	t.Parallel()
 	l := newPodNodesLab(t, 0, 2, 1)
 	for number, mode := range podNodeModes {
 		t.Run(mode, func(t *testing.T) {
@@ -281,6 +282,7 @@ func handsOverToPods(l *podLab, director, guests string) string {
 // which the network routes: pods see the client, and it goes on without the node. Clients without
 // an agent are relayed.
 func TestNodePortHandsOverToPods(t *testing.T) {
+	t.Parallel()
 	p := newPodLab(t, 0, 1, 1)
 	l := &redirectLab{lab: p.lab, agents: map[string]*daemon{}}
 	for i, pod := range p.pods {

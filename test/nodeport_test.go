@@ -89,6 +89,7 @@ func (l *nodePortLab) startNodes() {
 // A node without a pod hands a connection over, and sees no more of it; a node with a pod serves it
 // there. Clients that cannot be handed over are served, too.
 func TestNodePort(t *testing.T) {
+	t.Parallel()
 	l := newNodePortLab(t)
 	ask := func(t *testing.T, from *netlab.Host, node int, six bool) string {
 		t.Helper()
@@ -159,6 +160,7 @@ func TestNodePort(t *testing.T) {
 // A connection that was handed over goes on when the client calls the pod's own node from the same
 // port: there, both would be the same connection.
 func TestNodePortSamePort(t *testing.T) {
+	t.Parallel()
 	l := newNodePortLab(t)
 	second := *l.redirectLab // as its director sees it
 	second.daemon = l.directors[1]

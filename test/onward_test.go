@@ -32,6 +32,7 @@ const overlayEnd = 41
 //	client --- router --- switch --- director === backend1, backend2
 //	                             --- backend1, backend2
 func TestInterfacesWithoutXDP(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		build func(l *lab, number int)

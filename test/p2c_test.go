@@ -21,6 +21,7 @@ const (
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3
 func TestTwoChoices(t *testing.T) {
+	t.Parallel()
 	l := newChanceLab(t, "1", "")
 	l.direct(t, everyBackend(3)...)
 	w := gueWays[0]
@@ -115,6 +116,7 @@ const ttlOfBackends = 101
 // its backup gets the SYN. The backend whose SYN-ACK the client answers has the connection, though
 // packets go to the owner first.
 func TestSYNSentAgainToTheOther(t *testing.T) {
+	t.Parallel()
 	for i, whose := range []string{"owner", "backup"} {
 		t.Run("the client answers the "+whose, func(t *testing.T) {
 			l := newChanceLab(t, "1", "")

@@ -20,6 +20,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend      1500 everywhere
 func TestClientLearnsWhatFits(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 1})
 	var services []string
 	for _, w := range ways {
@@ -54,6 +55,7 @@ func TestClientLearnsWhatFits(t *testing.T) {
 //	client --- edge -1400- router --- switch --- director
 //	                                         --- nginx, nginx
 func TestServersLearnWhatFits(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 2, edgeMTU: 1400})
 	var roots []string
 	for _, b := range l.backends {

@@ -15,6 +15,7 @@ import (
 // An agent keeps working while interfaces that match its patterns come and go, as those of pods do.
 // It leaves ARP alone if there is no VIP on lo.
 func TestAgentFollowsPodsInterfaces(t *testing.T) {
+	t.Parallel()
 	l := newPodLab(t, 0, 2)
 	node := l.backends[0]
 	for _, conf := range []string{"all", "eth0"} {

@@ -14,6 +14,7 @@ import (
 // A client that reuses a port has its new connection on the pod that got the SYN, even if packets
 // then come to the previous pod's host again, which remembers how the old connection ended.
 func TestPodsPortUsedAgain(t *testing.T) {
+	t.Parallel()
 	chance, l := newPodMove(t)
 	endings := []struct {
 		name string
@@ -82,6 +83,7 @@ func TestPodsPortUsedAgain(t *testing.T) {
 // A SYN to a pod whose answer is lost is sent again, after a change to another pod. That pod has
 // the connection, even if packets come to the first one's host again.
 func TestPodsOpenedTwice(t *testing.T) {
+	t.Parallel()
 	chance, l := newPodMove(t)
 	for _, family := range []string{"-4", "-6"} { // drops the pod's packets
 		on(t, l.pods[0], "ip", family, "rule", "add", "pref", "1", "iif", "lo", "blackhole")

@@ -159,6 +159,7 @@ func (l *podLab) count(t *testing.T, reason string) uint64 {
 // VIP: two on one host at different ports, one on another host, and one on the director's. Each
 // sees its clients' addresses, and large transfers arrive both ways.
 func TestPods(t *testing.T) {
+	t.Parallel()
 	l := newPodLab(t, 1, 2, 1)
 	var roots []string
 	for i, pod := range l.pods {
@@ -212,6 +213,7 @@ func TestPods(t *testing.T) {
 // and start again, and another director takes over while the pods change. A pod that is removed
 // takes its connections along.
 func TestPodsOutliveChanges(t *testing.T) {
+	t.Parallel()
 	for _, cookies := range []string{"1", "2"} {
 		t.Run("syncookies "+cookies, func(t *testing.T) { outlivePods(t, cookies) })
 	}

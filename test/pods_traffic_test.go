@@ -35,6 +35,7 @@ func TestPodsIperf(t *testing.T) {
 // Large answers arrive if a link on their way to the client has a smaller MTU: the ICMP error about
 // them goes to the VIP, and reaches the pod that sent them.
 func TestPodsBehindSmallMTU(t *testing.T) {
+	t.Parallel()
 	l := newPodLabOf(t, size{edgeMTU: 1280}, 1, 1)
 	var roots []string
 	for i, pod := range l.pods {
@@ -53,6 +54,7 @@ func TestPodsBehindSmallMTU(t *testing.T) {
 
 // Datagrams in fragments arrive unchanged, each at one of two pods with the service.
 func TestFragmentsToPods(t *testing.T) {
+	t.Parallel()
 	l := newPodLabOf(t, size{lanMTU: 1700}, 1, 2)
 	for _, six := range []bool{false, true} {
 		for i, pod := range l.pods {

@@ -26,6 +26,7 @@ func policyServices(backends []backend, policy, keys string) (services []string)
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2, backend3
 func TestPoliciesKeepConnections(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 3})
 	for _, b := range l.backends {
 		startDaemon(t, b, "agent", configText("", "eth0", policyServices(everyBackend(3), "maglev", "")...))

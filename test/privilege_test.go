@@ -221,6 +221,7 @@ func wantIn(t *testing.T, where, text string, want map[string]string) {
 // Root's director drops all other capabilities, for itself and for the processes that it starts: a
 // hook has none, and the BFD process only its own.
 func TestRootDropsTheRest(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{})
 	told := filepath.Join(l.director.Dir(), "status")
 	director := startDaemon(t, l.director, "run", configText("eth0", "")+

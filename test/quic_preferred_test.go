@@ -34,6 +34,7 @@ var preferredWays = []way{{mode: "l2dsr"}, {mode: "gue", inner6: true, outer6: t
 //
 // Client and server are ngtcp2's. quic-go neither announces such an address nor follows one.
 func TestQUICPreferredAddress(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 2})
 	const port = 443
 	var services []string

@@ -168,6 +168,7 @@ func (q quicWay) start(t *testing.T, h *netlab.Host, at netip.AddrPort, serverID
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 func TestQUICMigration(t *testing.T) {
+	t.Parallel()
 	w := way{mode: "gue"}
 	l := newLab(t, size{backends: 2})
 	var services []string

@@ -25,6 +25,7 @@ import (
 //
 // The test holds both SYN-ACKs until the moment of the race.
 func TestAnswerToTheOldOwner(t *testing.T) {
+	t.Parallel()
 	for _, w := range gueWays[:2] {
 		t.Run(w.String(), func(t *testing.T) {
 			l := newChanceLab(t, "1", "")

@@ -39,6 +39,7 @@ func (s redirectService) at(six bool) string {
 // Programs that keep a connection for long, or begin many from one port; and what the director and
 // the client's wire see of them.
 func TestRedirectedClients(t *testing.T) {
+	t.Parallel()
 	l := newRedirectLab(t, clientsWeb, clientsRPC, clientsEcho, clientsSQL)
 	for _, b := range l.backends {
 		startNginx(t, b)

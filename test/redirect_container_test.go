@@ -14,6 +14,7 @@ import (
 //	pod --- client --- router --- switch --- director
 //	                                     --- backend1 --- box, the backend
 func TestRedirectContainers(t *testing.T) {
+	t.Parallel()
 	l := &redirectLab{lab: newLab(t, size{backends: 1}), agents: map[string]*daemon{}}
 	pod, box, host := l.Host("pod"), l.Host("box"), l.backends[0]
 	inside := func(h, behind *netlab.Host, net string) {

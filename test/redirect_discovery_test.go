@@ -21,6 +21,7 @@ import (
 // are handed over again when its agent answers again. Open connections go on. The agent's process
 // does not matter: its programs answer.
 func TestRedirectDiscovery(t *testing.T) {
+	t.Parallel()
 	// The server at the backend's own address answers all the time.
 	const often = "{kind: tcp, to: address, interval: 100ms}"
 	lone := redirectService{number: 1, port: linesPort, fallback: "l2dsr", health: often, backends: []backend{{number: 3}}}

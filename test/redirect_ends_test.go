@@ -117,6 +117,7 @@ func resets(t *testing.T, conn *net.TCPConn) {
 // However a redirected connection ends, both kernels see the end as they would without
 // redirection, and the same port of the client is redirected again at once.
 func TestConnectionsEnd(t *testing.T) {
+	t.Parallel()
 	l := newEndsLab(t)
 	for _, end := range []struct {
 		name string
@@ -289,6 +290,7 @@ func TestConnectionsBeginAgain(t *testing.T) {
 // A forged RST or FIN, by a sender that knows all of a connection except its numbers, ends it at
 // neither end: the client's host still keeps calls of the backend itself from the same port apart.
 func TestForgedEnds(t *testing.T) {
+	t.Parallel()
 	l := newEndsLab(t)
 	bothFamilies(t, func(t *testing.T, six bool) {
 		l.port++

@@ -20,6 +20,7 @@ import (
 //	guest --- client --- router --- switch --- director
 //	                                       --- backend1 --- machine, the backend
 func TestRedirectVM(t *testing.T) {
+	t.Parallel()
 	t.Run("routed", func(t *testing.T) {
 		l := newRoutedGuestsLab(t)
 		l.redirectsGuests(t, routedMachine...)

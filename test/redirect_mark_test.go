@@ -122,6 +122,7 @@ func (w watcher) all(t *testing.T) map[uint32]map[uint32]uint64 {
 // Packets of a client's host to a backend pass the programs on its uplink twice, and the programs
 // recognize them by their mark. No other packet has the mark, and none leaves with it.
 func TestRedirectedPacketsAreKnownAgain(t *testing.T) {
+	t.Parallel()
 	l := newEndsLab(t)
 	before, after := watch(t, l.client, link.Head()), watch(t, l.client, link.Tail())
 	marks := map[uint32]bool{}

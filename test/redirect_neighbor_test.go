@@ -10,6 +10,7 @@ import (
 // The kernel is asked for the neighbor of only a few of a connection's packets, and a changed
 // neighbor is noticed: a backend's host gets another MAC address while connections are open.
 func TestRedirectedPacketsFollowTheirNeighbor(t *testing.T) {
+	t.Parallel()
 	l := newEndsLab(t)
 	before := watch(t, l.client, link.Head())
 	var open []*bothEnds

@@ -15,6 +15,7 @@ import (
 //	guest, pod --- client --- router --- switch --- director
 //	                                            --- backend1 --- machine, the backend
 func TestRedirectAgentBehindAgent(t *testing.T) {
+	t.Parallel()
 	l := newRoutedGuestsLab(t)
 	pod := l.Host("pod")
 	l.Link(pod, l.client, netlab.LinkOptions{A: []string{"10.9.3.2/24", "fd00:9:3::2/64"}, B: []string{"10.9.3.1/24", "fd00:9:3::1/64"}})

@@ -19,6 +19,7 @@ const reusedPorts = 1000
 // Many connections at once with late SYN-ACKs are all redirected, by each policy; and so are those
 // that reuse their ports after an RST, to whichever backend the policy then chooses.
 func TestRedirectPortsAfterReset(t *testing.T) {
+	t.Parallel()
 	policies := []string{"random", "round-robin", "p2c", "least-conn", "maglev"}
 	var services []redirectService
 	for i, policy := range policies {
@@ -53,6 +54,7 @@ func TestRedirectPortsAfterReset(t *testing.T) {
 // The same for guests: their hosts' agents redirect their connections, and repeat the option in
 // their answers.
 func TestRedirectPortsOfGuestsAfterReset(t *testing.T) {
+	t.Parallel()
 	l := newRoutedGuestsLab(t)
 	l.startGuests(t, routedMachine...)
 	l.guest.Sysctl("net.ipv4.ip_local_port_range", fmt.Sprintf("%d %d", 30000, 30000+reusedPorts-1))
@@ -74,6 +76,7 @@ func TestRedirectPortsOfGuestsAfterReset(t *testing.T) {
 // A guest whose SYN is answered too late sends it again without the option, and has its connection
 // by full NAT, although the backend's host has repeated the option in the late answer.
 func TestRedirectGuestsFallBack(t *testing.T) {
+	t.Parallel()
 	l := newRoutedGuestsLab(t)
 	l.startGuests(t, routedMachine...)
 	for _, address := range routedMachine {

@@ -14,6 +14,7 @@ const samePort = 20005
 // connections from one port of a client might clash at a backend: the second one goes by its
 // service's fallback.
 func TestSeveralVIPsOfABackend(t *testing.T) {
+	t.Parallel()
 	one := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)}
 	two := redirectService{number: 2, port: 80, fallback: "l2dsr", backends: everyBackend(2)}
 	l := newRedirectLab(t, one, two)

@@ -22,6 +22,7 @@ import (
 //	                        |    --- backend1
 //	                    neighbor
 func TestSourceRangesOfRedirected(t *testing.T) {
+	t.Parallel()
 	service := func(callers ...int) redirectService {
 		return redirectService{number: 1, port: linesPort, fallback: "gue", backends: everyBackend(1), callers: callers}
 	}

@@ -167,6 +167,7 @@ func (l *redirectLab) event(host, name string) (sum uint64) {
 // That also holds if client, director and backends share a link, over another port, if a backend
 // answers with SYN cookies, and if netfilter tracks connections.
 func TestRedirect(t *testing.T) {
+	t.Parallel()
 	web := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(3)}
 	iperf := redirectService{number: 2, port: 5201, fallback: "ipip", backends: everyBackend(1)}
 	redis := redirectService{number: 3, port: 6379, to: 6380, fallback: "nat", backends: everyBackend(2)}
@@ -267,6 +268,7 @@ func TestRedirect(t *testing.T) {
 //	client --- edge -1400- router --- switch --- director
 //	                                         --- backend1
 func TestRedirectedPathMTU(t *testing.T) {
+	t.Parallel()
 	l := newNarrowLab(t, size{backends: 1, edgeMTU: 1400}, redirectService{number: 1, port: 5201, fallback: "gue", backends: everyBackend(1)})
 	for _, six := range []bool{false, true} {
 		at := netip.AddrPortFrom(lanAddress(backendHost, six), 5201)
@@ -284,6 +286,7 @@ func TestRedirectedPathMTU(t *testing.T) {
 
 // A client without an agent is served by the service's fallback.
 func TestRedirectFallback(t *testing.T) {
+	t.Parallel()
 	web := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)}
 	l := newRedirectLab(t, web)
 	for _, b := range l.backends {
@@ -304,6 +307,7 @@ func TestRedirectFallback(t *testing.T) {
 // Redirected connections go on whatever happens to directors, agents and backends that are not
 // theirs: after the SYN no director is between client and backend.
 func TestRedirectedConnectionsStay(t *testing.T) {
+	t.Parallel()
 	service := func(backends []backend) redirectService {
 		return redirectService{number: 1, port: linesPort, fallback: "gue", backends: backends}
 	}

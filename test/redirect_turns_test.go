@@ -54,6 +54,7 @@ func (c turnsTest) run(t *testing.T) {
 // Redirected connections take turns, and the director does not remember them: a SYN that is sent
 // again without the option goes where its hash says.
 func TestRedirectInTurn(t *testing.T) {
+	t.Parallel()
 	const connections = 9
 	turnsTest{"round-robin", connections, func(t *testing.T, to netip.AddrPort, opened map[string]int, again int) {
 		// If this machine takes a second for a SYN-ACK, the SYN is sent again and goes by the ring.
@@ -69,6 +70,7 @@ func TestRedirectInTurn(t *testing.T) {
 // Connections that p2c redirects go to the better of two backends: the one with most gets none, so
 // none exceeds the second by more than one.
 func TestRedirectByLoad(t *testing.T) {
+	t.Parallel()
 	turnsTest{"p2c", 24, func(t *testing.T, to netip.AddrPort, opened map[string]int, again int) {
 		// A SYN that is sent again is counted again, perhaps elsewhere; and loads may be halved
 		// meanwhile.

@@ -11,6 +11,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 func TestReload(t *testing.T) {
+	t.Parallel()
 	w := way{mode: "gue"}
 	l := newLab(t, size{backends: 2})
 	for _, b := range l.backends {

@@ -12,6 +12,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 func TestRestartLosesNothing(t *testing.T) {
+	t.Parallel()
 	for _, w := range []way{{mode: "l2dsr"}, {mode: "ipip"}, {mode: "gue", inner6: true, outer6: true},
 		{mode: "nat"}, {mode: "nat", snat: true}} {
 		t.Run(w.String(), func(t *testing.T) {
@@ -40,6 +41,7 @@ func TestRestartLosesNothing(t *testing.T) {
 //	client --- router --- switch --- director
 //	                             --- backend
 func TestDetachRemovesEverything(t *testing.T) {
+	t.Parallel()
 	w := way{mode: "ipip"}
 	l := newLab(t, size{backends: 1})
 	director := l.start(w.service("tcp", "80", everyBackend(1)))

@@ -32,6 +32,7 @@ const linesPort = 7
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3
 func TestConnectionsOutliveChanges(t *testing.T) {
+	t.Parallel()
 	for _, cookies := range []string{"1", "2"} {
 		t.Run("syncookies "+cookies, func(t *testing.T) {
 			l := newChanceLab(t, cookies, "")

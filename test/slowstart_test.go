@@ -19,6 +19,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2, backend3
 func TestSlowStart(t *testing.T) {
+	t.Parallel()
 	w := way{mode: "gue"}
 	l := newLab(t, size{backends: 3})
 	var pages []string

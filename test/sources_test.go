@@ -50,6 +50,7 @@ type sourceLab struct {
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 func TestSourceRanges(t *testing.T) {
+	t.Parallel()
 	l := &sourceLab{lab: newLab(t, size{backends: 2})}
 	l.client.Address("eth0", clientAddress(guestHost, false).String()+"/24", clientAddress(guestHost, true).String()+"/64")
 	for _, b := range l.backends {

@@ -18,6 +18,7 @@ import (
 //	client --- router --- switch --- director, then another
 //	                             --- backend1, backend2, backend3
 func TestConnectionsOutliveChangesOverTC(t *testing.T) {
+	t.Parallel()
 	l := newChanceLab(t, "1", "")
 	l.direct(t, everyBackend(3)...)
 	var sessions []*session

@@ -12,6 +12,7 @@ import (
 // A process that is broken into has no rights that it could easily give up: systemd's exposure
 // level of the units gets no worse.
 func TestUnitsGiveUpRights(t *testing.T) {
+	t.Parallel()
 	for unit, most := range map[string]int{"weir.service": 20, "weir-agent.service": 20, "weir-bfd.service": 20} {
 		path := filepath.Join("..", "contrib", "systemd", unit)
 		out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", fmt.Sprintf("--threshold=%d", most), path).CombinedOutput()

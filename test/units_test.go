@@ -15,6 +15,7 @@ import (
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 func TestUnitsLetDoAllThatIsNeeded(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, size{backends: 2})
 	nat, gue := way{mode: "nat"}, way{mode: "gue"}
 	services := []string{nat.service("tcp", "80", everyBackend(2)) + "  health: {kind: http, http: {path: /name}, interval: 200ms, panic: 0}\n", gue.service("tcp", "80", everyBackend(2))}

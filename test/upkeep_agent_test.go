@@ -263,6 +263,7 @@ func TestAgentKeepsItsHost(t *testing.T) {
 // Against another owner an agent does not fight: after three repairs it leaves the VIP, says so
 // once, shows it, and repairs it again with another configuration.
 func TestAgentDoesNotFight(t *testing.T) {
+	t.Parallel()
 	l := newAgentLab(t)
 	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0"))
 	vip := keptRows()[0]
@@ -300,6 +301,7 @@ func TestAgentDoesNotFight(t *testing.T) {
 // An agent starts with the interfaces that exist, says which is missing, and uses it when it comes.
 // It also starts without any.
 func TestAgentWaitsForInterfaces(t *testing.T) {
+	t.Parallel()
 	l := newAgentLab(t)
 	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0, eth1"))
 	l.agent.waitFor("say that eth1 is not there", func() bool { return l.agent.raised("interfaces: eth1 is not there") == 1 })

@@ -18,6 +18,7 @@ import (
 //	client --- switch --- director
 //	                  --- backend
 func TestSegments(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		client  uint16 // VLAN of the client, 0: untagged
 		backend uint16 // of the backend
