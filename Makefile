@@ -139,15 +139,15 @@ floods: deps-test build ## flood five kinds of services, three of them in IPv6 t
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
 	@go run ./test/kernels $(ARGS)
 
-# The devices that a host may have and this one's kernel may lack: bonds, VLANs, VRFs, bridges and
-# tunnels. Emulation takes some minutes, so it is not part of "make test".
-# The version that is upgraded from, and back to.
-FROM ?= v0.1.0
+# The version that is upgraded from, and back to: the last release before this commit.
+FROM ?= $(shell git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null)
 
 .PHONY: test-upgrade
-test-upgrade: deps-test build ## upgrade under load from a commit to this version, and back, many times: FROM=v0.1.0
-	@WEIR_UPGRADE_FROM=$(FROM) $(private) go test ./test -count 1 -timeout 20m -run '^TestUpgradeLosesNothing$$' -v $(ARGS)
+test-upgrade: deps-test build ## upgrade under load from the last release, or from a commit, to this version, and back, many times: FROM=COMMIT
+	@WEIR_UPGRADE_FROM=$(or $(FROM),$(error there is no release yet to upgrade from: FROM=COMMIT names a commit)) $(private) go test ./test -count 1 -timeout 20m -run '^TestUpgradeLosesNothing$$' -v $(ARGS)
 
+# The devices that a host may have and this one's kernel may lack: bonds, VLANs, VRFs, bridges and
+# tunnels. Emulation takes some minutes, so it is not part of "make test".
 .PHONY: test-guest
 test-guest: deps-test deps-kernels ## run the lab tests of devices in a guest with Debian's 6.12 kernel and this host's files (qemu)
 	@go run ./test/kernels -host -kernels 6.12 -packages ./test -run '^TestDevices' -timeout 60m $(ARGS)
@@ -161,7 +161,7 @@ test-systemd: deps-test deps-kernels ## try the package's units under a systemd 
 
 # What a change that keeps behavior keeps, too. With BASE it is compared with that of a commit.
 .PHONY: frozen
-frozen: deps-build ## write what users and other versions rely on to build/frozen, or compare it with a commit's: BASE=v0.1.0
+frozen: deps-build ## write what users and other versions rely on to build/frozen, or compare it with a commit's: BASE=COMMIT
 	@go run ./test/frozen $(if $(filter command line environment,$(origin BASE)),-base $(BASE))
 
 # How many instructions one packet takes, of this version and of the commit BASE: counted by an
@@ -169,7 +169,7 @@ frozen: deps-build ## write what users and other versions rely on to build/froze
 # takes long in the guest.
 BASE ?= HEAD
 .PHONY: instructions
-instructions: deps-bench deps-kernels build ## count the instructions that a packet takes, beside those of a commit (qemu): BASE=v0.1.0
+instructions: deps-bench deps-kernels build ## count the instructions that a packet takes, beside those of a commit (qemu): BASE=COMMIT
 	@go build -trimpath -buildvcs=false -o bin/bench ./bench >&2
 	@bin/bench run versions --smoke --base $(BASE) > /dev/null
 	@go run ./test/kernels -host -kernels 6.12 -instructions -timeout 20m -command "bin/bench run versions --smoke --base $(BASE)"

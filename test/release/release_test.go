@@ -103,6 +103,34 @@ func TestVersionOfSources(t *testing.T) {
 	}
 }
 
+// An upgrade is tried from the last release, and where there is none, make says what to name instead.
+func TestUpgradeIsFromTheLastRelease(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "clone")
+	source, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, "", nil, "git", "clone", "--quiet", "--no-tags", source, dir)
+	would := func(arguments ...string) string {
+		cmd := exec.Command("make", append([]string{"--dry-run", "test-upgrade"}, arguments...)...)
+		cmd.Dir = dir
+		out, _ := cmd.CombinedOutput()
+		return string(out)
+	}
+	if got := would(); !strings.Contains(got, "FROM=COMMIT") || strings.Contains(got, "TestUpgrade") {
+		t.Errorf("without a release it is\n%s", got)
+	}
+	for _, tag := range []string{"v7.8.7", "v7.8.8"} {
+		command(t, dir, nil, "git", "tag", tag)
+		command(t, dir, nil, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--allow-empty", "--message", "after "+tag)
+	}
+	for name, want := range map[string]string{"": "v7.8.8", "FROM=abc": "abc"} {
+		if got := would(strings.Fields(name)...); !strings.Contains(got, "WEIR_UPGRADE_FROM="+want+" ") {
+			t.Errorf("with %q it is not from %s:\n%s", name, want, got)
+		}
+	}
+}
+
 // The example that packages bring is a file that weir takes.
 func TestExample(t *testing.T) {
 	path := root + "/contrib/weir.yaml.example"
