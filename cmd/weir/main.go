@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,12 +36,28 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	began := noteBegin(root)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		fmt.Fprintln(stderr, "weir:", err)
+		fmt.Fprintln(stderr, "weir:", shortLines(err.Error()))
 		if !*began {
 			err = usageError{err}
 		}
 	}
 	return int(statusOf(err))
+}
+
+// mostLine bounds a line of an error, in bytes.
+const mostLine = 2000
+
+// shortLines leaves out the middle of long lines: an error may repeat an argument, which may be of
+// any length, and what a director answers.
+func shortLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if len(line) > mostLine {
+			line = strings.ToValidUTF8(line[:mostLine/2], "") + " ... " + strings.ToValidUTF8(line[len(line)-mostLine/2:], "")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }
 
 const (

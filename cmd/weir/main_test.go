@@ -202,6 +202,33 @@ func serve(t *testing.T, socket string, server *api.Server) {
 	})
 }
 
+// An error repeats a long argument in part, and both what is before it and what is behind it.
+func TestErrorsRepeatNoLongArgument(t *testing.T) {
+	long := strings.Repeat("a", 100_000)
+	none := []string{"--socket", filepath.Join(t.TempDir(), "none.sock")}
+	for _, test := range []struct {
+		args        []string
+		begins, end string
+	}{
+		{[]string{long}, `weir: unknown command "aaa`, `aaa" for "weir"`},
+		{[]string{"run", "--" + long}, "weir: unknown flag: --aaa", "aaa (see weir run --help)"},
+		{[]string{"run", "-c", long}, "weir: ", "file name too long"},
+		{[]string{"services", "-o", long}, `weir: unknown output "aaa`, "aaa\" (one of json, table, wide, yaml)"},
+		{[]string{"status", "--socket", long}, "weir: ", ""},
+		{[]string{"check", long}, "weir: ", ""},
+		{append([]string{"drain", long + "/"}, none...), `weir: "aaa`, `aaa/" is not SERVICE/BACKEND: one of both is empty`},
+		{append([]string{"explain", "198.51.100.7:1", long}, none...), `weir: destination: "aaa`, "aaa/tcp)"},
+		{append([]string{"flows", "--client", long}, none...), `weir: --client: "aaa`, "aaa\" is not an IP address"},
+	} {
+		var stdout, stderr bytes.Buffer
+		execute(t.Context(), test.args, &stdout, &stderr)
+		got := strings.TrimSuffix(stderr.String(), "\n")
+		if !strings.HasPrefix(got, test.begins) || !strings.HasSuffix(got, test.end) || len(got) > mostLine+100 {
+			t.Errorf("weir %.60s ends with %d bytes: %.200s", test.args, len(got), got)
+		}
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -56,7 +56,7 @@ func (c Caller) refuse(needs model.Role, owner string, owned bool) *Problem {
 		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s has the role %s, and this needs %s", c.Name, c.Role, needs))
 	}
 	if owned && c.Role != model.RoleAdmin && owner != c.Owner {
-		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s may write the set of owner %q, and this is about that of owner %q", c.Name, c.Owner, owner))
+		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s may write the set of owner %q, and this is about that of owner %q", c.Name, c.Owner, model.Shown(owner)))
 	}
 	return nil
 }

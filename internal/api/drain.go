@@ -10,9 +10,9 @@ import (
 
 // Drain asks for backends to be drained, or to get connections again.
 type Drain struct {
-	Backend string             `json:"backend" minLength:"1" doc:"name or address"`
-	Service string             `json:"service,omitempty" doc:"of this service alone; none: of all"`
-	Owner   string             `json:"owner,omitempty" doc:"of this owner's set alone; none: of all that the caller may write"`
+	Backend string             `json:"backend" minLength:"1" maxLength:"253" doc:"name or address"`
+	Service string             `json:"service,omitempty" maxLength:"253" doc:"of this service alone; none: of all"`
+	Owner   string             `json:"owner,omitempty" maxLength:"63" doc:"of this owner's set alone; none: of all that the caller may write"`
 	State   model.BackendState `json:"state,omitempty" doc:"what it is to be: draining, where nothing is given, or active or down"`
 }
 

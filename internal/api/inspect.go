@@ -86,7 +86,7 @@ type Flows struct {
 // HandleFlows lets clients ask for the flows that a director remembers. It is called before Serve.
 func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error)) {
 	type input struct {
-		Service string     `query:"service" doc:"of this service alone"`
+		Service string     `query:"service" maxLength:"253" doc:"of this service alone"`
 		Client  netip.Addr `query:"client" doc:"of this client's address alone"`
 		Backend netip.Addr `query:"backend" doc:"of the backend of this address alone"`
 		Limit   int        `query:"limit" minimum:"1" maximum:"100000" default:"1000" doc:"how many at most"`
@@ -138,7 +138,7 @@ type RingMove struct {
 // HandleRing lets clients look at a service's ring. It is called before Serve.
 func (s *Server) HandleRing(ring func(service string) (Ring, bool)) {
 	type input struct {
-		Service string `query:"service" required:"true" doc:"the service's name"`
+		Service string `query:"service" required:"true" maxLength:"253" doc:"the service's name"`
 	}
 	type output struct{ Body Ring }
 	handle(s, operation{method: http.MethodGet, path: "ring", id: "get-ring", summary: "Who owns the slots of a service's ring, and what has moved", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable}},

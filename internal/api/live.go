@@ -59,7 +59,7 @@ type live struct {
 func (s *Server) HandleLive(sources LiveSources) {
 	l := &live{LiveSources: sources, reading: &s.reading}
 	type input struct {
-		Service string `query:"service" doc:"name of the service whose backends are told, too"`
+		Service string `query:"service" maxLength:"253" doc:"name of the service whose backends are told, too"`
 	}
 	op := s.endless(operation{method: http.MethodGet, path: "live", id: "get-live", summary: "What the director does now, as server-sent events", needs: model.RoleRead,
 		text: "The answer does not end. The first message has all that there is, and about each second another one has what is different. It is what the dashboard shows."})

@@ -2,8 +2,10 @@ package api_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,20 +16,27 @@ import (
 
 var update = flag.Bool("update", false, "write docs/reference/openapi.json as it is now")
 
-// The document in docs is the one that a director serves: clients are made from it.
-func TestDocument(t *testing.T) {
+// everything is a server with all operations, without sources.
+func everything() *api.Server {
 	d := newDirector()
 	server := api.NewServer(d, d, quiet())
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
-	server.HandleSets(nil)
-	server.HandleExplain(nil)
-	server.HandleCapture(nil)
-	server.HandleFlows(nil)
+	server.HandleSets(anySets{})
+	server.HandleExplain(func(context.Context, model.Question) (model.Explanation, error) { return model.Explanation{}, nil })
+	server.HandleCapture(func(context.Context, model.Capture) (api.CaptureRun, error) {
+		return nil, api.NewProblem(http.StatusConflict, "a capture runs already")
+	})
+	server.HandleFlows(func(context.Context, api.FlowQuery) (api.Flows, error) { return api.Flows{}, nil })
 	server.HandleDirectors(nil)
 	server.HandleEvents(api.NewEvents())
 	server.HandleLive(api.LiveSources{})
-	server.HandleRing(nil)
-	got, err := server.Document()
+	server.HandleRing(func(string) (api.Ring, bool) { return api.Ring{}, false })
+	return server
+}
+
+// The document in docs is the one that a director serves: clients are made from it.
+func TestDocument(t *testing.T) {
+	got, err := everything().Document()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -167,7 +167,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	var why head
 	answer.ServeHTTP(&why, r)
 	if why.status != http.StatusMethodNotAllowed {
-		writeProblem(w, NewProblem(http.StatusNotFound, "there is nothing at "+r.URL.Path))
+		writeProblem(w, NewProblem(http.StatusNotFound, "there is nothing at "+model.Shown(r.URL.Path)))
 		return
 	}
 	allowed := why.Header().Get("Allow")

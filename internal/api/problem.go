@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"weir.io/weir/internal/model"
 )
 
 const problemType = "application/problem+json"
@@ -62,7 +64,10 @@ func newError(status int, detail string, errs ...error) huma.StatusError {
 		}
 		field := FieldProblem{Detail: err.Error()}
 		if known := (*huma.ErrorDetail)(nil); errors.As(err, &known) {
-			field = FieldProblem{Field: strings.TrimPrefix(known.Location, "body."), Detail: known.Message}
+			field = FieldProblem{Field: model.Shown(strings.TrimPrefix(known.Location, "body.")), Detail: known.Message}
+			if len(field.Detail) > mostDetail { // it repeats a long value
+				field.Detail = model.Shown(field.Detail)
+			}
 		}
 		p.Errors = append(p.Errors, field)
 	}
@@ -71,6 +76,9 @@ func newError(status int, detail string, errs ...error) huma.StatusError {
 	}
 	return p
 }
+
+// mostDetail bounds what the library says about a field, in bytes.
+const mostDetail = 1000
 
 // libraryDetail is all that the library says about a request with wrong fields.
 const libraryDetail = "validation failed"

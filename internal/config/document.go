@@ -164,20 +164,11 @@ func kindOf(n ast.Node) string {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		return fmt.Sprintf("the number %s", nameOf(n))
 	case *ast.StringNode:
-		return fmt.Sprintf("the text %q", shown(n.Value))
+		return fmt.Sprintf("the text %q", model.Shown(n.Value))
 	case *ast.LiteralNode:
 		return "text"
 	case *ast.TagNode:
 		return "a tag"
 	}
 	return "a " + strings.ToLower(n.Type().String())
-}
-
-// shown is as much of a text as an error repeats.
-func shown(text string) string {
-	const most = 100
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
 }

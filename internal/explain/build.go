@@ -118,7 +118,7 @@ func transport(q *model.Question, is4 bool) ([]gopacket.SerializableLayer, layer
 		for _, name := range flags {
 			flag := set[strings.ToLower(name)]
 			if flag == nil {
-				return nil, 0, fmt.Errorf("flags: unknown flag %q (some of fin, syn, rst, psh, ack, urg, ece, cwr)", name)
+				return nil, 0, fmt.Errorf("flags: unknown flag %q (some of fin, syn, rst, psh, ack, urg, ece, cwr)", model.Shown(name))
 			}
 			*flag = true
 		}

@@ -74,6 +74,10 @@ func TestBuildRefuses(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", q, err, want)
 		}
 	}
+	long := question("198.51.100.7:1", "203.0.113.10:443", "tcp", strings.Repeat("a", 100_000))
+	if _, err := explain.Build(&long, to); err == nil || !strings.Contains(err.Error(), "unknown flag") || len(err.Error()) > 1000 {
+		t.Errorf("a long flag: %.300v", err)
+	}
 	if _, err := explain.Endpoint("198.51.100.7:"); err == nil || !strings.Contains(err.Error(), `"198.51.100.7:" is no address with a port`) {
 		t.Errorf("an address without a port's number: %v", err)
 	}

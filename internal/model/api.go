@@ -72,7 +72,7 @@ type SetCondition struct {
 // and keys: lower case letters, digits, and - . _ after the first.
 func CheckOwner(owner string) error {
 	if owner == "" || len(owner) > maxOwner {
-		return fmt.Errorf("owner %q: a name has 1 to %d characters", owner, maxOwner)
+		return fmt.Errorf("owner %q: a name has 1 to %d characters", Shown(owner), maxOwner)
 	}
 	for i := range len(owner) {
 		c := owner[i]

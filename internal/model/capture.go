@@ -12,12 +12,12 @@ import (
 // Capture asks a director for packets as they come and leave, with what became of them. An empty
 // field matches anything. Packets of no service are left out, unless their reason is named.
 type Capture struct {
-	Service   string   `json:"service,omitempty" doc:"name of the service that they are of"`
-	VIP       string   `json:"vip,omitempty" doc:"address of the service, perhaps with a port"`
-	Client    string   `json:"client,omitempty" doc:"prefix, or address, perhaps with a port"`
-	Backend   string   `json:"backend,omitempty" doc:"name of the backend, or its address, perhaps with a port"`
+	Service   string   `json:"service,omitempty" maxLength:"253" doc:"name of the service that they are of"`
+	VIP       string   `json:"vip,omitempty" maxLength:"253" doc:"address of the service, perhaps with a port"`
+	Client    string   `json:"client,omitempty" maxLength:"253" doc:"prefix, or address, perhaps with a port"`
+	Backend   string   `json:"backend,omitempty" maxLength:"253" doc:"name of the backend, or its address, perhaps with a port"`
 	Protocol  string   `json:"protocol,omitempty" enum:"tcp,udp,icmp,icmpv6" doc:"of an ICMP error: that of the packet inside"`
-	Interface string   `json:"interface,omitempty" doc:"of the director's, that they come in by"`
+	Interface string   `json:"interface,omitempty" maxLength:"253" doc:"of the director's, that they come in by"`
 	Reasons   []string `json:"reasons,omitempty" maxItems:"64" doc:"what became of them, as drop_no_backend"`
 	Drops     bool     `json:"drops,omitempty" doc:"only what is dropped"`
 
@@ -109,8 +109,8 @@ type CapturedPacket struct {
 	Interface string    `json:"interface" doc:"that it came in by"`
 	Reason    string    `json:"reason" doc:"the label under which it is counted"`
 	Action    uint8     `json:"action" doc:"XDP's: 1 drop, 2 pass, 3 back by the interface that it came by, 4 redirect"`
-	Service   string    `json:"service,omitempty" doc:"its name"`
-	Backend   string    `json:"backend,omitempty" doc:"its name"`
+	Service   string    `json:"service,omitempty" maxLength:"253" doc:"its name"`
+	Backend   string    `json:"backend,omitempty" maxLength:"253" doc:"its name"`
 	Address   string    `json:"address,omitempty" doc:"of the backend, with a port where it has one of its own"`
 	Slot      *int      `json:"slot,omitempty" doc:"of the service's ring, where that was asked"`
 	Slots     int       `json:"slots,omitempty" doc:"how many the ring has"`

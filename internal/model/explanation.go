@@ -185,7 +185,7 @@ type ExplainedAsked struct {
 type Question struct {
 	// Interface is where the packet comes in; empty: the director's interface that leads to the
 	// source, or else its first.
-	Interface string `json:"interface,omitempty"`
+	Interface string `json:"interface,omitempty" maxLength:"253"`
 	Frame     Hex    `json:"frame,omitempty"` // Ethernet, without FCS; then no addresses and ports count
 
 	// With is a set that the answer supposes to have been put; nil: sets are as they are.
@@ -193,10 +193,10 @@ type Question struct {
 
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
-	Protocol    string         `json:"protocol,omitempty"` // "tcp", "udp" or "icmp": an echo request
-	Flags       []string       `json:"flags,omitempty"`    // of TCP; none: "ack"
-	Segment     Segment        `json:"segment,omitzero"`   // VLAN tags
-	TTL         uint8          `json:"ttl,omitempty"`      // 0: 64
+	Protocol    string         `json:"protocol,omitempty" maxLength:"253"` // "tcp", "udp" or "icmp": an echo request
+	Flags       []string       `json:"flags,omitempty"`                    // of TCP; none: "ack"
+	Segment     Segment        `json:"segment,omitzero"`                   // VLAN tags
+	TTL         uint8          `json:"ttl,omitempty"`                      // 0: 64
 	Payload     Hex            `json:"payload,omitempty"`
 }
 

@@ -251,3 +251,12 @@ func Some(names []string) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// Shown is as much of a text as an error repeats of it.
+func Shown(text string) string {
+	const most = 100
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}

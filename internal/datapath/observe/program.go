@@ -79,7 +79,7 @@ func (a *Captures) filterOf(c *model.Capture, w *Snapshot) (f captureCaptureFilt
 	}
 	for _, reason := range c.Reasons {
 		if !slices.Contains(a.Reasons, reason) {
-			refuse("reasons", "there is no reason %q; there are %s", reason, strings.Join(a.Reasons, ", "))
+			refuse("reasons", "there is no reason %q; there are %s", model.Shown(reason), strings.Join(a.Reasons, ", "))
 		}
 	}
 	for _, end := range []struct {
