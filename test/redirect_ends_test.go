@@ -342,12 +342,14 @@ func (l *endsLab) callsItself(ctx context.Context, six bool, port int, to redire
 	defer cancel()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Control: reusesAddresses}
 	return l.client.Do(func() error {
-		conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(lanAddress(backendHost, six), uint16(to.port)).String())
-		if err == nil {
-			_ = conn.(*net.TCPConn).SetLinger(0)
-			_ = conn.Close()
-		}
-		return err
+		return netlab.UntilFree(func() error {
+			conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(lanAddress(backendHost, six), uint16(to.port)).String())
+			if err == nil {
+				_ = conn.(*net.TCPConn).SetLinger(0)
+				_ = conn.Close()
+			}
+			return err
+		})
 	})
 }
 

@@ -186,7 +186,8 @@ func beginCall(to netip.AddrPort) (int, error) {
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return 0, errors.Join(fmt.Errorf("SO_LINGER: %w", err), unix.Close(fd))
 	}
-	if err := unix.Connect(fd, sockaddr); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	err = netlab.UntilFree(func() error { return unix.Connect(fd, sockaddr) })
+	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return 0, errors.Join(fmt.Errorf("connect: %w", err), unix.Close(fd))
 	}
 	return fd, nil

@@ -166,8 +166,10 @@ func (l *chanceLab) connectFrom(t *testing.T, w way, port int) (*session, error)
 	var conn net.Conn
 	err := l.client.Do(func() (err error) {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}}
-		conn, err = dialer.DialContext(t.Context(), "tcp", netip.AddrPortFrom(w.vip(), linesPort).String())
-		return err
+		return netlab.UntilFree(func() error {
+			conn, err = dialer.DialContext(t.Context(), "tcp", netip.AddrPortFrom(w.vip(), linesPort).String())
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", w, err)

@@ -21,19 +21,23 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (conn n
 
 // Listen listens on the host.
 func (h *Host) Listen(network, address string) (listener net.Listener, err error) {
-	err = h.Do(whileInUse(func() error {
-		listener, err = net.Listen(network, address)
-		return err
-	}))
+	err = h.Do(func() error {
+		return UntilFree(func() error {
+			listener, err = net.Listen(network, address)
+			return err
+		})
+	})
 	return listener, err
 }
 
 // ListenPacket listens for datagrams on the host.
 func (h *Host) ListenPacket(network, address string) (conn net.PacketConn, err error) {
-	err = h.Do(whileInUse(func() error {
-		conn, err = net.ListenPacket(network, address)
-		return err
-	}))
+	err = h.Do(func() error {
+		return UntilFree(func() error {
+			conn, err = net.ListenPacket(network, address)
+			return err
+		})
+	})
 	return conn, err
 }
 
@@ -44,15 +48,13 @@ const (
 	inUsePause = 10 * time.Millisecond
 )
 
-// whileInUse repeats what fails because a port is in use.
-func whileInUse(listen func() error) func() error {
-	return func() (err error) {
-		for range inUseLooks {
-			if err = listen(); !errors.Is(err, unix.EADDRINUSE) {
-				break
-			}
-			time.Sleep(inUsePause)
+// UntilFree repeats what fails because a port is in use.
+func UntilFree(use func() error) (err error) {
+	for range inUseLooks {
+		if err = use(); !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			break
 		}
-		return err
+		time.Sleep(inUsePause)
 	}
+	return err
 }
