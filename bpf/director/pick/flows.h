@@ -68,15 +68,15 @@ static __always_inline int is_news(const struct settings *settings, const struct
 /*
  * Whether a packet is of another connection than the one that this CPU remembers of its flow. Its
  * client may have used the port again, and another CPU may have seen that SYN: the import of flows
- * writes to any CPU's bucket. No packet of a flow that is sustained and busy is strange: the flow's
- * number may be written late, and its client does not use the port again.
+ * writes to any CPU's bucket. What is remembered of an open flow that is sustained or proved stays:
+ * anybody can send a SYN and what follows it.
  */
 static __always_inline int is_strange(const struct flow_entry *entry, union flow_word word,
-				      const struct packet *packet, __u32 now)
+				      const struct packet *packet)
 {
-	if (packet->flow.protocol != IPPROTO_TCP || flow_has_number(entry, word, packet->sequence))
-		return 0;
-	return !flow_kept(word.state) || flow_over(word.state) || flow_age(word, now) >= FLOW_QUIET;
+	return packet->flow.protocol == IPPROTO_TCP &&
+	       (!flow_kept(word.state) || flow_over(word.state)) &&
+	       !flow_has_number(entry, word, packet->sequence);
 }
 
 /*
@@ -128,7 +128,7 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 	if (!flow_live(word, now))
 		return NO_BACKEND;
 	usable = flow_usable(entry, word, packet, now);
-	if (unlikely(!usable || is_strange(entry, word, packet, now)) &&
+	if (unlikely(!usable || is_strange(entry, word, packet)) &&
 	    yield_flow(settings, packet, hash, service, entry))
 		return NO_BACKEND;
 	if (!usable)
