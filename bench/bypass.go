@@ -53,17 +53,8 @@ var handoverNotes = []string{
 
 // measureHandover is how many connections a director can hand over.
 func (s *session) measureHandover(ctx context.Context) error {
-	flows := newFlows
-	if s.settings.Smoke {
-		flows = manyFlows / 10
-	}
-	c := &course{session: s}
-	for _, subject := range []track.Subject{track.Direct, track.Redirect, track.Iptables, handing, handingByTurns} {
-		l := c.add(track.Options{Subject: subject, Backends: oneVIP.backends, Traffic: traffic.Traffic{Protocol: model.TCP,
-			Flows: flows, VIPs: oneVIP.vips, Frames: []int{traffic.AskingFrame}, SYNEvery: 1, InTurn: true, Asks: true}}, record.Conditions{})
-		l.before = (*track.Stream).Forget
-	}
-	return c.run(ctx)
+	return s.beginFlows(ctx, traffic.Traffic{Frames: []int{traffic.AskingFrame}, Asks: true},
+		track.Direct, track.Redirect, track.Iptables, handing, handingByTurns)
 }
 
 // How long requests take, also divided by their time without a balancer, and how many packets of

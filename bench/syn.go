@@ -19,14 +19,19 @@ var synNotes = []string{
 }
 
 func measureSYN(ctx context.Context, s *session) error {
-	flows := newFlows
+	return s.beginFlows(ctx, traffic.Traffic{Frames: []int{64}},
+		track.Direct, track.Redirect, track.Iptables, track.Nftables, l2dsr, track.Weir(model.NAT, true, false))
+}
+
+// beginFlows measures SYNs like these, each of a new flow.
+func (s *session) beginFlows(ctx context.Context, syns traffic.Traffic, subjects ...track.Subject) error {
+	syns.Protocol, syns.VIPs, syns.Flows, syns.SYNEvery, syns.InTurn = model.TCP, oneVIP.vips, newFlows, 1, true
 	if s.settings.Smoke {
-		flows = manyFlows / 10
+		syns.Flows = manyFlows / 10
 	}
 	c := &course{session: s}
-	for _, subject := range []track.Subject{track.Direct, track.Redirect, track.Iptables, track.Nftables, l2dsr, track.Weir(model.NAT, true, false)} {
-		l := c.add(track.Options{Subject: subject, Backends: oneVIP.backends, Traffic: traffic.Traffic{Protocol: model.TCP,
-			Flows: flows, VIPs: oneVIP.vips, Frames: []int{64}, SYNEvery: 1, InTurn: true}}, record.Conditions{})
+	for _, subject := range subjects {
+		l := c.add(track.Options{Subject: subject, Backends: oneVIP.backends, Traffic: syns}, record.Conditions{})
 		l.before = (*track.Stream).Forget
 	}
 	return c.run(ctx)
