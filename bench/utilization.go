@@ -82,60 +82,42 @@ func utilizationTrack(ctx context.Context, subject track.Subject, twoCores bool)
 }
 
 // measureItsCost measures what counting costs the cheapest forwarder, all the time, and what a
-// director's process, which counts a tenth of the time, costs its own packets.
+// director's process, which counts a tenth of the time, costs its own packets: that for at least as
+// long as a director takes to count once.
 func measureItsCost(ctx context.Context, s *session) error {
-	if err := measureCounting(ctx, s); err != nil {
-		return err
-	}
-	return measureProcess(ctx, s)
-}
-
-// measureProcess measures for at least as long as a director takes to count once.
-func measureProcess(ctx context.Context, s *session) (err error) {
-	t, err := utilizationTrack(ctx, track.Weir(model.L2DSR, false, false), false)
+	var meter *utilization.Meter
+	counting := func(ctx context.Context, _ *track.Track) (err error) { meter, err = utilization.Open(); return err }
+	counted := func(*track.Track) error { return meter.Close() }
+	err := s.withAndWithout(ctx, track.Redirect, s.sample(), "meter", "no", "yes", counting, counted)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.Close()) }()
-	sample := func(process string) error {
-		sample, err := t.Measure(max(time.Second, s.sample()))
-		if err == nil {
-			s.add(model.L2DSR.String(), record.Conditions{"process": process}, record.Throughput, sample.Rate)
-		}
-		return err
-	}
-	ended := func(context.Context) error { return sample("ended") }
-	runs := func(ctx context.Context) error {
-		if err := t.StartDirector(ctx); err != nil {
-			return err
-		}
-		return errors.Join(sample("runs"), t.StopDirector())
-	}
-	return s.inRounds(ctx, ended, runs)
+	return s.withAndWithout(ctx, l2dsr, max(time.Second, s.sample()), "process", "ended", "runs",
+		func(ctx context.Context, t *track.Track) error { return t.StartDirector(ctx) }, (*track.Track).StopDirector)
 }
 
-func measureCounting(ctx context.Context, s *session) (err error) {
-	t, err := utilizationTrack(ctx, track.Redirect, false)
+// withAndWithout measures a subject while something does not run, and while it does. The condition
+// that tells which has one of these values.
+func (s *session) withAndWithout(ctx context.Context, subject track.Subject, length time.Duration, condition, without, with string,
+	start func(context.Context, *track.Track) error, stop func(*track.Track) error) error {
+	t, err := utilizationTrack(ctx, subject, false)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.Close()) }()
-	sample := func(name string) error {
-		sample, err := t.Measure(s.sample())
+	sample := func(which string) error {
+		sample, err := t.Measure(length)
 		if err == nil {
-			s.add("redirect", record.Conditions{"meter": name}, record.Throughput, sample.Rate)
+			s.add(subject.Name, record.Conditions{condition: which}, record.Throughput, sample.Rate)
 		}
 		return err
 	}
-	without := func(context.Context) error { return sample("no") }
-	with := func(context.Context) error {
-		meter, err := utilization.Open()
-		if err != nil {
+	err = s.inRounds(ctx, func(context.Context) error { return sample(without) }, func(ctx context.Context) error {
+		if err := start(ctx, t); err != nil {
 			return err
 		}
-		return errors.Join(sample("yes"), meter.Close())
-	}
-	return s.inRounds(ctx, without, with)
+		return errors.Join(sample(with), stop(t))
+	})
+	return errors.Join(err, t.Close())
 }
 
 // sweep sends to a director at one rate after another.
