@@ -9,6 +9,7 @@ tool golang.org/x/perf/cmd/benchstat
 require (
 	github.com/cilium/ebpf v0.22.0
 	github.com/google/go-cmp v0.7.0
+	github.com/prometheus/procfs v0.21.1
 	github.com/spf13/cobra v1.10.2
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da

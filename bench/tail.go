@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"weir.io/weir/bench/queues"
 	"weir.io/weir/lab/netlab"
@@ -109,7 +109,7 @@ func (s *session) queue(ctx context.Context, l *queues.Lab, w *queues.Way, kind 
 	s.add(w.Name, at, kind.p50, milliseconds(r.P50))
 	s.add(w.Name, at, kind.p99, milliseconds(r.P99))
 	s.add(w.Name, at, kind.late, milliseconds(r.Late))
-	s.add(w.Name, at, kind.idle, after.idleSince(before))
+	s.add(w.Name, at, kind.idle, idleShare(before, after))
 	s.add(w.Name, at, kind.degraded, float64(r.Degraded))
 	return nil
 }
@@ -156,42 +156,25 @@ var fileNotes = []string{
 	"files-late-p99, files-cpu-idle and files-degraded are late-p99, cpu-idle and degraded",
 }
 
-// coreTime is what the cores have done since the machine booted, in ticks. Time of programs that
-// give way to others (nice) also counts as idle.
-type coreTime struct{ idle, all uint64 }
-
-// cores reads it: the first line of /proc/stat (proc_stat(5)).
-func cores() (t coreTime, err error) {
-	text, err := os.ReadFile("/proc/stat")
+// cores reads what the cores have done since the machine booted.
+func cores() (procfs.CPUStat, error) {
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
-		return t, fmt.Errorf("what the cores do: %w", err)
+		return procfs.CPUStat{}, fmt.Errorf("what the cores do: %w", err)
 	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return parseCores(line)
+	all, err := proc.Stat()
+	return all.CPUTotal, err
 }
 
-func parseCores(line string) (t coreTime, err error) {
-	fields := strings.Fields(line)
-	if len(fields) < 9 || fields[0] != "cpu" {
-		return t, fmt.Errorf("what the cores do: /proc/stat begins with %q", line)
+// idleShare is the share of the time between two readings that no program used, except those that
+// give way to others (nice).
+func idleShare(before, after procfs.CPUStat) float64 {
+	idle := func(t procfs.CPUStat) float64 { return t.Nice + t.Idle + t.Iowait }
+	all := func(t procfs.CPUStat) float64 { // guests' time is in user's
+		return idle(t) + t.User + t.System + t.IRQ + t.SoftIRQ + t.Steal
 	}
-	for i, field := range fields[1:9] { // user to steal; guests' time is in user's
-		n, err := strconv.ParseUint(field, 10, 64)
-		if err != nil {
-			return t, fmt.Errorf("what the cores do: %w", err)
-		}
-		t.all += n
-		if i == 1 || i == 3 || i == 4 { // nice, idle, and idle while something waits for a disk
-			t.idle += n
-		}
-	}
-	return t, nil
-}
-
-// idleSince is the share of the time that no program used, except those that give way.
-func (t coreTime) idleSince(before coreTime) float64 {
-	if t.all == before.all {
+	if all(after) == all(before) {
 		return 1
 	}
-	return float64(t.idle-before.idle) / float64(t.all-before.all)
+	return (idle(after) - idle(before)) / (all(after) - all(before))
 }

@@ -1,25 +1,22 @@
 package main
 
-import "testing"
+import (
+	"math"
+	"testing"
 
-func TestCores(t *testing.T) {
-	before, err := parseCores("cpu  10 0 10 70 10 0 0 0 5 0")
-	if err != nil {
-		t.Fatal(err)
+	"github.com/prometheus/procfs"
+)
+
+func TestIdleShare(t *testing.T) {
+	before := procfs.CPUStat{User: 10, System: 10, Idle: 70, Iowait: 10, Guest: 5}
+	after := procfs.CPUStat{User: 30, Nice: 10, System: 20, Idle: 85, Iowait: 15, SoftIRQ: 10, Steal: 30, Guest: 5}
+	if got := idleShare(before, after); math.Abs(got-0.3) > 1e-9 {
+		t.Errorf("%v of 100 seconds were idle, want 0.3", got)
 	}
-	after, err := parseCores("cpu  30 10 20 85 15 0 10 30 5 0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := after.idleSince(before); got != 0.3 {
-		t.Errorf("%v of 100 ticks were idle, want 0.3", got)
-	}
-	if got := before.idleSince(before); got != 1 {
+	if got := idleShare(before, before); got != 1 {
 		t.Errorf("%v of no time was idle, want all", got)
 	}
-	for _, line := range []string{"", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2", "cpu a b c d e f g h"} {
-		if _, err := parseCores(line); err == nil {
-			t.Errorf("%q was read", line)
-		}
+	if all, err := cores(); err != nil || all.User <= 0 || all.Idle <= 0 {
+		t.Errorf("the cores of this machine have done %+v (%v)", all, err)
 	}
 }

@@ -11,26 +11,35 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"weir.io/weir/lab/record"
 )
 
 // Describe returns what this machine is. Unknown fields stay empty.
 func Describe(ctx context.Context) record.Machine {
-	cpu := value(read("/proc/cpuinfo"), "model name")
-	memory, _, _ := strings.Cut(value(read("/proc/meminfo"), "MemTotal"), " ")
-	kilobytes, _ := strconv.ParseUint(memory, 10, 64)
-	return record.Machine{
-		CPU: cpu, Cores: runtime.NumCPU(), MemoryBytes: kilobytes << 10,
+	m := record.Machine{
+		Cores:  runtime.NumCPU(),
 		Kernel: read("/proc/sys/kernel/osrelease"), Arch: runtime.GOARCH, Go: runtime.Version(),
 		JIT:         jit(read("/proc/sys/net/core/bpf_jit_enable")),
 		Mitigations: mitigations("/sys/devices/system/cpu/vulnerabilities"),
 		Tools:       tools(ctx),
 		Latencies:   latencies(),
 	}
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return m
+	}
+	if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 {
+		m.CPU = cpus[0].ModelName
+	}
+	if memory, err := proc.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+		m.MemoryBytes = *memory.MemTotalBytes
+	}
+	return m
 }
 
 // Commit returns what git calls the tree in the working directory, "unknown" outside
@@ -49,16 +58,6 @@ func read(path string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
-}
-
-// value returns the text behind the first "key :" of a file in /proc.
-func value(text, key string) string {
-	for line := range strings.Lines(text) {
-		if name, rest, found := strings.Cut(line, ":"); found && strings.TrimSpace(name) == key {
-			return strings.TrimSpace(rest)
-		}
-	}
-	return ""
 }
 
 // jit is whether the kernel compiles BPF: 1, or 2 with debugging.
