@@ -1,7 +1,9 @@
 package main
 
 import (
+	"weir.io/weir/bench/policies"
 	"weir.io/weir/bench/program"
+	"weir.io/weir/bench/sim"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/record"
@@ -104,6 +106,16 @@ var checks = []check{
 		reading(exported, record.Conditions{}, atFirstLoss)},
 	{"utilization_linearity_r2", "R² of the straight line through weir_datapath_utilization, from no load to the lowest rate that loses packets", "", ">=", 0.97, "utilization", linearity,
 		reading(exported, record.Conditions{}, linearity)},
+}
+
+// simulated are the targets of simulations.
+var simulated = []check{
+	{"sim_p99_round_robin_vs_random", "p99 of central round-robin to that of random, fixed service, load 0.8", "1", "<=", 0.5, "latency", policies.P99,
+		ratio(sim.Central, sim.Random, record.Conditions{"service": "fixed", "load": checkedLoad}, policies.P99)},
+	{"sim_p99_distributed_vs_random", "p99 of 16 directors' own round-robin to that of random, fixed service, load 0.8", "1", "<=", 1, "latency", policies.P99,
+		ratio(sim.Distributed, sim.Random, record.Conditions{"service": "fixed", "load": checkedLoad}, policies.P99)},
+	{"sim_p99_p2c_vs_random", "p99 of p2c to that of random, exponential service, load 0.8", "1", "<=", 0.5, "latency", policies.P99,
+		ratio(sim.P2C, sim.Random, record.Conditions{"service": "exponential", "load": checkedLoad}, policies.P99)},
 }
 
 // alternates are checks of the same names that other scenarios answer, if the scenarios of checks

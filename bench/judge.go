@@ -27,15 +27,21 @@ func (e missingError) Error() string {
 // out. A check whose scenario broke is not met, whatever was measured by then: for example, a swap
 // that misdirects a packet ends its scenario.
 func judge(r *record.Record) []record.Check {
-	judged := []record.Check{}
-	for _, c := range checks {
-		if s := r.Scenario(c.scenario); s != nil {
-			judged = append(judged, c.judge(s))
-		}
-	}
+	judged := judgeBy(checks, r)
 	for _, c := range alternates {
 		called := func(other record.Check) bool { return other.Name == c.name }
 		if s := r.Scenario(c.scenario); s != nil && !slices.ContainsFunc(judged, called) {
+			judged = append(judged, c.judge(s))
+		}
+	}
+	return judged
+}
+
+// judgeBy does the same by these targets.
+func judgeBy(targets []check, r *record.Record) []record.Check {
+	judged := []record.Check{}
+	for _, c := range targets {
+		if s := r.Scenario(c.scenario); s != nil {
 			judged = append(judged, c.judge(s))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"weir.io/weir/bench/policies"
 	"weir.io/weir/lab/record"
 )
 
@@ -102,7 +103,7 @@ var elsewhere = regexp.MustCompile(`^the same\b|\bthe same (with|of|at)\b|\b(tha
 func TestChecksAreComplete(t *testing.T) {
 	names := map[string]bool{}
 	targets := map[string]float64{}
-	for _, c := range slices.Concat(checks, alternates) {
+	for _, c := range slices.Concat(checks, alternates, simulated) {
 		if first, again := targets[c.name]; again && slices.ContainsFunc(alternates, func(a check) bool { return a.name == c.name }) {
 			delete(names, c.name)
 			if first != c.target {
@@ -110,7 +111,7 @@ func TestChecksAreComplete(t *testing.T) {
 			}
 		}
 		targets[c.name] = c.target
-		known := slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == c.scenario })
+		known := slices.Contains(policies.Names(), c.scenario) || slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == c.scenario })
 		if !known || names[c.name] || c.value == nil || c.relation != "<=" && c.relation != ">=" || c.quantity.Name == "" {
 			t.Errorf("the check %q of scenario %q is not complete, or not the only one", c.name, c.scenario)
 		}

@@ -31,6 +31,10 @@ func newReport() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if r.Machine.Kernel == "" && cmd.Flags().Changed("out") { // a simulation is of no machine
+				r.Checks = judgeBy(simulated, r)
+				return writeSimulated(cmd.ErrOrStderr(), r, args[0], out)
+			}
 			if why := incomplete(r); why != "" && !cmd.Flags().Changed("out") {
 				return fmt.Errorf("%s: %s; %s is of complete runs: name another document, or that one, with --out", args[0], why, document)
 			}
@@ -61,12 +65,6 @@ func incomplete(r *record.Record) string {
 // writeDocument writes the document of a record, which names the record's file, as that has every
 // round.
 func writeDocument(progress io.Writer, r *record.Record, source, path string) error {
-	guide.Scenarios = nil
-	for _, s := range scenarios {
-		if s.when == always {
-			guide.Scenarios = append(guide.Scenarios, s.name)
-		}
-	}
 	guide := guide
 	if len(lacks(r)) > 0 && !r.Settings.Smoke {
 		guide.Head = headOfPart(path)
@@ -75,11 +73,15 @@ func writeDocument(progress io.Writer, r *record.Record, source, path string) er
 	if err != nil {
 		return err
 	}
-	if err := d.Write(path); err != nil {
-		return err
+	return written(progress, d, path)
+}
+
+func written(progress io.Writer, d *report.Document, path string) error {
+	err := d.Write(path)
+	if err == nil {
+		fmt.Fprintf(progress, "wrote %s\n", path)
 	}
-	fmt.Fprintf(progress, "wrote %s\n", path)
-	return nil
+	return err
 }
 
 // lacks are the scenarios of a complete run that are missing in a record.

@@ -32,8 +32,7 @@ func newSimulate() *cobra.Command {
 		Short: "Simulate policies, and changes of sites that no lab has room for",
 		Long: "simulate needs neither root nor the network. All scenarios take some minutes: " + strings.Join(policies.Names(), ",\n") + ".\n" +
 			"The same seed gives the same figures. Progress goes to stderr, the result to stdout.\n" +
-			"--docs writes " + policiesDocument + " and the record that it is made of; of some scenarios\n" +
-			"it replaces these, and takes the others from the record that is there.",
+			"--docs writes " + policiesDocument + ", and the record that it is made of.",
 		ValidArgs: policies.Names(), Args: cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd, names) },
 	}
@@ -54,40 +53,28 @@ func (o *simulateOptions) run(cmd *cobra.Command, names []string) error {
 		return fmt.Errorf("--rounds %d: there must be one at least", o.settings.Rounds)
 	case o.docs && o.settings.Smoke:
 		return errors.New("--docs would put the figures of a smoke run, which mean nothing, into " + policiesDocument)
+	case o.docs && len(names) > 0:
+		return errors.New("--docs writes " + policiesDocument + ", which has every scenario: name none to simulate all of them")
 	}
 	r, err := policies.Study{Settings: o.settings, Only: names}.Run(cmd.Context(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
 	r.Started, r.Commit = time.Now().UTC().Truncate(time.Second), machine.Commit(cmd.Context())
+	r.Checks = judgeBy(simulated, r)
 	if o.docs {
-		if err := writePolicies(cmd.ErrOrStderr(), r, len(names) > 0); err != nil {
+		if err := errors.Join(r.Write(policiesRecord), writeSimulated(cmd.ErrOrStderr(), r, policiesRecord, policiesDocument)); err != nil {
 			return err
 		}
 	}
 	return report.Text(cmd.OutOrStdout(), r)
 }
 
-// writePolicies writes the record and its document. If only some scenarios ran, they replace those
-// of the existing record.
-func writePolicies(progress io.Writer, r *record.Record, some bool) error {
-	if some {
-		all, err := record.Read(policiesRecord)
-		if err != nil {
-			return err
-		}
-		if err := policies.Merge(all, r); err != nil {
-			return err
-		}
-		r = all
-	}
-	d, err := policies.Document(r, policiesRecord, policiesDocument)
+// writeSimulated writes the document of a simulation's record.
+func writeSimulated(progress io.Writer, r *record.Record, source, path string) error {
+	d, err := policies.Document(r, source, path)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.Write(policiesRecord), d.Write(policiesDocument)); err != nil {
-		return err
-	}
-	fmt.Fprintf(progress, "wrote %s\n", policiesDocument)
-	return nil
+	return written(progress, d, path)
 }

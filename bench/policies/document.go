@@ -18,7 +18,7 @@ func Document(r *record.Record, source, path string) (*report.Document, error) {
 			s.What, s.Notes = today.what, today.notes
 		}
 	}
-	return report.New(r, report.Guide{Scenarios: Names(), Head: head, Method: method}, source, path)
+	return report.New(r, report.Guide{Head: head, Method: method}, source, path)
 }
 
 // status is what is known of a policy besides request times.
@@ -76,7 +76,7 @@ func overview(w io.Writer, r *record.Record) {
 		cells := []string{"`" + row.policy + "`", row.weir, row.needs}
 		for _, service := range sim.Services {
 			at := record.Conditions{"service": string(service), "load": "0.8"}
-			ratio := record.Median(record.Ratios(s.Find(row.policy, at, p99.Name), s.Find(sim.Random, at, p99.Name)))
+			ratio := record.Median(record.Ratios(s.Find(row.policy, at, P99.Name), s.Find(sim.Random, at, P99.Name)))
 			cells = append(cells, record.WithUnit(ratio, "1"))
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))

@@ -5,8 +5,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -55,91 +53,8 @@ func TestSameSeedSameRecord(t *testing.T) {
 			}
 		}
 	}
-	if len(a.Checks) != len(checks) {
-		t.Errorf("%d of %d checks were judged", len(a.Checks), len(checks))
-	}
 	if _, err := record.Decode([]byte(encoded(t, a))); err != nil {
 		t.Errorf("the record cannot be read: %v", err)
-	}
-}
-
-// The document in docs/ is the one that its record makes: it was not edited, and the code that
-// writes it has not changed since. "bench simulate --docs routes" writes it anew, and simulates
-// almost nothing.
-func TestDocumentIsTheRecords(t *testing.T) {
-	const root, source, path = "../..", "bench/results/policies.json", "docs/results/policies.md"
-	r, err := record.Read(filepath.Join(root, source))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range Names() {
-		if r.Scenario(name) == nil {
-			t.Errorf("the record has no %s", name)
-		}
-	}
-	r.Checks = Judge(r)
-	for _, c := range r.Checks {
-		if !c.OK {
-			t.Errorf("%s", c)
-		}
-	}
-	d, err := Document(r, source, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := t.TempDir()
-	if err := d.Write(filepath.Join(made, path)); err != nil {
-		t.Fatal(err)
-	}
-	want, _ := os.ReadFile(filepath.Join(made, path))
-	got, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what %s gives: write it with \"bench simulate --docs routes\"", path, source)
-	}
-	if figures, there := figuresIn(t, made), figuresIn(t, root); !slices.Equal(figures, there) {
-		t.Errorf("the figures in docs/results/policies are %q, want %q", there, figures)
-	}
-}
-
-func figuresIn(t *testing.T, root string) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "docs/results/policies/*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range files {
-		files[i] = filepath.Base(files[i])
-	}
-	return files
-}
-
-func TestMerge(t *testing.T) {
-	settings := record.Settings{Rounds: 2, Seed: 3}
-	with := func(what string, names ...string) *record.Record {
-		r := &record.Record{Settings: settings}
-		for _, name := range names {
-			r.Scenarios = append(r.Scenarios, record.Scenario{Name: name, What: what})
-		}
-		return r
-	}
-	into := with("old", "routes", "state")
-	if err := Merge(into, with("new", "state", "latency")); err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, s := range into.Scenarios {
-		got = append(got, s.What+" "+s.Name)
-	}
-	if want := []string{"new latency", "old routes", "new state"}; !slices.Equal(got, want) {
-		t.Errorf("merged: %q, want %q", got, want)
-	}
-	other := with("new", "state")
-	other.Settings.Seed++
-	if err := Merge(into, other); err == nil {
-		t.Error("scenarios of two seeds go together")
 	}
 }
 

@@ -24,7 +24,7 @@ func askLatency(a *asking) error {
 				c := sim.Config{Policy: policy, Directors: 16, Servers: 16, Workers: 1, Service: service, Load: load,
 					Interval: 1, Second: 100, Warm: 30000, Count: 200000}
 				at := record.Conditions{"service": string(service), "load": number(load)}
-				if err := a.times(c, at, p50, p99, p999); err != nil {
+				if err := a.times(c, at, P50, P99, P999); err != nil {
 					return err
 				}
 			}
@@ -45,14 +45,14 @@ func askDirectors(a *asking) error {
 		c := sim.Config{Directors: 1, Servers: 64, Workers: 1, Service: service, Load: 0.8, Interval: 1, Warm: 60000, Count: 200000}
 		at := record.Conditions{"service": string(service)}
 		for _, c.Policy = range []string{sim.Random, sim.Central} {
-			if err := a.times(c, at, p99); err != nil {
+			if err := a.times(c, at, P99); err != nil {
 				return err
 			}
 		}
 		for _, c.Directors = range []int{1, 4, 16, 64, 256, 1024} {
 			at := record.Conditions{"service": string(service), "directors": strconv.Itoa(c.Directors)}
 			for _, c.Policy = range []string{sim.Distributed, sim.LeastConn, sim.P2C} {
-				if err := a.times(c, at, p99); err != nil {
+				if err := a.times(c, at, P99); err != nil {
 					return err
 				}
 			}
@@ -72,14 +72,14 @@ func askStaleness(a *asking) error {
 		c := sim.Config{Directors: 16, Servers: 16, Workers: 1, Service: service, Load: 0.8, Warm: 30000, Count: 200000}
 		at := record.Conditions{"service": string(service)}
 		for _, c.Policy = range []string{sim.Random, sim.Distributed, sim.Central} {
-			if err := a.times(c, at, p99); err != nil {
+			if err := a.times(c, at, P99); err != nil {
 				return err
 			}
 		}
 		for _, c.Interval = range []float64{0.1, 0.3, 1, 3, 10, 30, 100} {
 			at := record.Conditions{"service": string(service), "interval": number(c.Interval)}
 			for _, c.Policy = range []string{sim.LeastConn, sim.P2C} {
-				if err := a.times(c, at, p99); err != nil {
+				if err := a.times(c, at, P99); err != nil {
 					return err
 				}
 			}
@@ -150,7 +150,7 @@ func askScale(a *asking) error {
 				c.Warm = scaleWarmLooking * size.servers
 			}
 			c.Warm = max(c.Warm, 30000)
-			if err := a.once(size.servers == scaleOnce).times(c, at, p50, p99, p999); err != nil {
+			if err := a.once(size.servers == scaleOnce).times(c, at, P50, P99, P999); err != nil {
 				return err
 			}
 		}
@@ -175,7 +175,7 @@ func askWeights(a *asking) error {
 			}
 			c := sim.Config{Policy: policy, Directors: 16, Servers: 16, Weights: weights, Workers: 1, Service: sim.Exponential, Load: load,
 				Interval: 1, Second: 100, Warm: 30000, Count: 200000}
-			if err := a.times(c, record.Conditions{"load": number(load)}, p99); err != nil {
+			if err := a.times(c, record.Conditions{"load": number(load)}, P99); err != nil {
 				return err
 			}
 		}

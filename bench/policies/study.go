@@ -59,24 +59,6 @@ type asking struct {
 	count    *int // of events that were simulated
 }
 
-// Merge puts the scenarios of a record in their places in another record with the same settings.
-func Merge(into, from *record.Record) error {
-	if into.Settings != from.Settings {
-		return fmt.Errorf("scenarios of %+v do not go with those of %+v: simulate all of them", from.Settings, into.Settings)
-	}
-	var all []record.Scenario
-	for _, name := range Names() {
-		if s := from.Scenario(name); s != nil {
-			all = append(all, *s)
-		} else if s := into.Scenario(name); s != nil {
-			all = append(all, *s)
-		}
-	}
-	into.Scenarios, into.Started, into.Commit = all, from.Started, from.Commit
-	into.Checks = Judge(into)
-	return nil
-}
-
 // Run runs the study. It reports progress, and how many events a second it simulated.
 func (s Study) Run(ctx context.Context, progress io.Writer) (*record.Record, error) {
 	r := &record.Record{Format: record.Format, Settings: s.Settings, Scenarios: []record.Scenario{}, Checks: []record.Check{}}
@@ -98,15 +80,14 @@ func (s Study) Run(ctx context.Context, progress io.Writer) (*record.Record, err
 		fmt.Fprintln(progress)
 		r.Scenarios = append(r.Scenarios, into)
 	}
-	r.Checks = Judge(r)
 	return r, nil
 }
 
 // Times are in mean service times. A bare number has no unit that could take a prefix.
 var (
-	p50  = record.Quantity{Name: "p50", Unit: "1", Better: record.Lower}
-	p99  = record.Quantity{Name: "p99", Unit: "1", Better: record.Lower}
-	p999 = record.Quantity{Name: "p99.9", Unit: "1", Better: record.Lower}
+	P50  = record.Quantity{Name: "p50", Unit: "1", Better: record.Lower}
+	P99  = record.Quantity{Name: "p99", Unit: "1", Better: record.Lower}
+	P999 = record.Quantity{Name: "p99.9", Unit: "1", Better: record.Lower}
 )
 
 // smokeRequests is few: enough for some result.
@@ -144,7 +125,7 @@ func (a *asking) once(so bool) *asking {
 
 // times records percentiles of request times.
 func (a *asking) times(c sim.Config, at record.Conditions, quantities ...record.Quantity) error {
-	shares := map[string]float64{p50.Name: 0.5, p99.Name: 0.99, p999.Name: 0.999}
+	shares := map[string]float64{P50.Name: 0.5, P99.Name: 0.99, P999.Name: 0.999}
 	return a.simulate(c, func(r *sim.Result) {
 		for _, q := range quantities {
 			a.into.Add(c.Policy, at, q, r.Percentile(shares[q.Name]))
@@ -154,37 +135,3 @@ func (a *asking) times(c sim.Config, at record.Conditions, quantities ...record.
 
 // asksServers says whether a policy uses servers' reports.
 func asksServers(policy string) bool { return policy == sim.LeastConn || policy == sim.P2C }
-
-// check is an expectation of the simulation: a ratio, round by round.
-type check struct {
-	name, what string
-	scenario   string
-	quantity   record.Quantity
-	of, to     string // policies
-	at         record.Conditions
-	target     float64
-}
-
-var checks = []check{
-	{"sim_p99_round_robin_vs_random", "p99 of central round-robin to that of random, fixed service, load 0.8", "latency", p99,
-		sim.Central, sim.Random, record.Conditions{"service": "fixed", "load": "0.8"}, 0.5},
-	{"sim_p99_distributed_vs_random", "p99 of 16 directors' own round-robin to that of random, fixed service, load 0.8", "latency", p99,
-		sim.Distributed, sim.Random, record.Conditions{"service": "fixed", "load": "0.8"}, 1},
-	{"sim_p99_p2c_vs_random", "p99 of p2c to that of random, exponential service, load 0.8", "latency", p99,
-		sim.P2C, sim.Random, record.Conditions{"service": "exponential", "load": "0.8"}, 0.5},
-}
-
-// Judge compares the results with the expectations.
-func Judge(r *record.Record) []record.Check {
-	all := []record.Check{}
-	for _, c := range checks {
-		s := r.Scenario(c.scenario)
-		if s == nil {
-			continue
-		}
-		ratio := record.Median(record.Ratios(s.Find(c.of, c.at, c.quantity.Name), s.Find(c.to, c.at, c.quantity.Name)))
-		all = append(all, record.Check{Name: c.name, What: c.what, Value: record.Number(ratio), Unit: "1", Relation: "<=", Target: c.target,
-			OK: ratio <= c.target, Scenario: c.scenario, Quantity: c.quantity.Name})
-	}
-	return all
-}

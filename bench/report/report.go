@@ -163,10 +163,9 @@ func (d *Document) Write(path string) error {
 
 // Guide is the text of a document that is not in records: it is the same for all of them.
 type Guide struct {
-	Scenarios []string            // all of them: a record may be older than one of them
-	Remarks   map[string][]string // how to read a scenario, in markdown
-	Events    map[string][]string // quantities of a scenario whose values are of one event each
-	Reasons   map[string]string   // a link to the reason why a check is missed, if it is known
+	Remarks map[string][]string // how to read a scenario, in markdown
+	Events  map[string][]string // quantities of a scenario whose values are of one event each
+	Reasons map[string]string   // a link to the reason why a check is missed, if it is known
 	// Head writes the text before the checks, and Method the text after them, of a document that is
 	// not about a machine; nil: the text of a benchmark.
 	Head, Method func(w io.Writer, r *record.Record, source string)
@@ -195,17 +194,6 @@ func (g Guide) checks(w io.Writer, r *record.Record) {
 		fmt.Fprint(w, "Where MISSED leads nowhere, nobody has found it yet. ")
 	}
 	fmt.Fprint(w, "A check's name leads to its table.\n\n")
-}
-
-// absent says which scenarios are missing in the record; empty: none.
-func (g Guide) absent(r *record.Record) string {
-	var names []string
-	for _, name := range g.Scenarios {
-		if r.Scenario(name) == nil {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, ", ")
 }
 
 func measures(s *record.Scenario, quantity string) bool {
@@ -274,9 +262,6 @@ func (g Guide) head(w io.Writer, r *record.Record, source string) {
 		"`bin/bench compare OLD.json NEW.json` says what changed between two runs.\n\n", source, source)
 	if r.Settings.Smoke {
 		fmt.Fprint(w, "**This was a smoke run**: it shows that the harness works, and its figures mean nothing.\n\n")
-	}
-	if names := g.absent(r); names != "" {
-		fmt.Fprintf(w, "Of the scenarios that there are, this run did not have: %s.\n\n", names)
 	}
 }
 

@@ -87,9 +87,8 @@ func memoryMadeUp() record.Scenario {
 }
 
 var guideMadeUp = Guide{
-	Scenarios: []string{"flows", "syn", "modes", "memory", "later"},
-	Remarks:   map[string][]string{"flows": {"`-` was [left out](datapath.md).", "So was `x`."}, "memory": {"All of it."}},
-	Reasons:   map[string]string{"set_ms": "datapath.md#a-change", "lost": "datapath.md#loss"},
+	Remarks: map[string][]string{"flows": {"`-` was [left out](datapath.md).", "So was `x`."}, "memory": {"All of it."}},
+	Reasons: map[string]string{"set_ms": "datapath.md#a-change", "lost": "datapath.md#loss"},
 }
 
 func document(t *testing.T, r *record.Record) *Document {
