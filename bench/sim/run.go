@@ -13,6 +13,7 @@
 package sim
 
 import (
+	"container/heap"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -98,7 +99,7 @@ func (r *cluster) arrive() {
 		r.has[server]++
 		r.total++
 		r.policy.changed(server, 1)
-		r.events.push(departure{departs, server})
+		heap.Push(&r.events, departure{departs, server})
 		r.most.note(r.has[server])
 	}
 }
@@ -106,7 +107,7 @@ func (r *cluster) arrive() {
 // pass handles what happens before the next request arrives.
 func (r *cluster) pass(until float64) {
 	for r.events.until(until) {
-		first := r.events.pop()
+		first := heap.Pop(&r.events).(departure)
 		r.reports.before(first.at)
 		r.elapse(first.at)
 		r.has[first.server]--
@@ -158,54 +159,19 @@ type departure struct {
 	server int32
 }
 
-// departures is the queue of events: a heap with four children per node, which share a cache line;
-// it is half as deep as one with two.
+// departures is the queue of events, a heap.
 type departures []departure
 
-// push adds an event.
-func (q *departures) push(d departure) {
-	heap := append(*q, d)
-	i := len(heap) - 1
-	for i > 0 {
-		parent := (i - 1) / 4
-		if heap[parent].at <= d.at {
-			break
-		}
-		heap[i] = heap[parent]
-		i = parent
-	}
-	heap[i] = d
-	*q = heap
-}
+func (q departures) Len() int           { return len(q) }
+func (q departures) Less(i, j int) bool { return q[i].at < q[j].at }
+func (q departures) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *departures) Push(d any)        { *q = append(*q, d.(departure)) }
 
-// pop removes and returns the first event; there must be one.
-func (q *departures) pop() departure {
-	heap := *q
-	first, last := heap[0], heap[len(heap)-1]
-	heap = heap[:len(heap)-1]
-	*q = heap
-	if len(heap) == 0 {
-		return first
-	}
-	i := 0
-	for {
-		least := 4*i + 1
-		if least >= len(heap) {
-			break
-		}
-		for child := least + 1; child < min(4*i+5, len(heap)); child++ {
-			if heap[child].at < heap[least].at {
-				least = child
-			}
-		}
-		if last.at <= heap[least].at {
-			break
-		}
-		heap[i] = heap[least]
-		i = least
-	}
-	heap[i] = last
-	return first
+// Pop removes the last event.
+func (q *departures) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
 }
 
 // until reports whether the first event is due.
@@ -296,7 +262,7 @@ func (m *mostHeld) elapse(passed float64) { m.area += passed * float64(m.most) }
 // and no request overtakes another.
 type servers struct {
 	workers int
-	free    []float64 // when each worker is, a heap for each server
+	free    []float64 // when each worker is, those of a server side by side
 	speed   []float64 // of each server's workers
 }
 
@@ -318,27 +284,7 @@ func (s *servers) take(server int32, now, service float64) float64 {
 		return now + service
 	}
 	free := s.free[int(server)*s.workers : (int(server)+1)*s.workers]
-	departs := max(now, free[0]) + service/s.speed[server]
-	down(free, departs)
-	return departs
-}
-
-// down replaces the first of a heap.
-func down(heap []float64, value float64) {
-	i := 0
-	for {
-		child := 2*i + 1
-		if child >= len(heap) {
-			break
-		}
-		if child+1 < len(heap) && heap[child+1] < heap[child] {
-			child++
-		}
-		if heap[child] >= value {
-			break
-		}
-		heap[i] = heap[child]
-		i = child
-	}
-	heap[i] = value
+	first := slices.Index(free, slices.Min(free))
+	free[first] = max(now, free[first]) + service/s.speed[server]
+	return free[first]
 }

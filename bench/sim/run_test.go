@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -112,19 +113,19 @@ func TestDepartures(t *testing.T) {
 	for range 3000 {
 		if len(want) > 0 && random.IntN(5) < 2 {
 			slices.Sort(want)
-			if got := queue.pop().at; got != want[0] {
+			if got := heap.Pop(&queue).(departure).at; got != want[0] {
 				t.Fatalf("%v came, and %v is earlier", got, want[0])
 			}
 			want = want[1:]
 			continue
 		}
 		at := float64(random.IntN(500))
-		queue.push(departure{at: at})
+		heap.Push(&queue, departure{at: at})
 		want = append(want, at)
 	}
 	slices.Sort(want)
 	for _, at := range want {
-		if got := queue.pop().at; got != at {
+		if got := heap.Pop(&queue).(departure).at; got != at {
 			t.Fatalf("%v came, and %v is earlier", got, at)
 		}
 	}
