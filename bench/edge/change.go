@@ -51,14 +51,20 @@ func (e *Edge) End(ctx context.Context, d *Director) error {
 // leaves waits until no arrival of a kind has come for a while, and returns how long after the
 // beginning the last one came.
 func (e *Edge) leaves(ctx context.Context, began time.Time, of func(arrival) bool) (time.Duration, error) {
-	last := began
-	err := until(ctx, "traffic to leave", func() bool {
-		if at := e.seen.lastBegun(began, of); at.After(last) {
-			last = at
+	return silence(ctx, "traffic to leave", began, quiet, func() time.Time { return e.seen.lastBegun(began, of) })
+}
+
+// silence waits until the last event of a kind is that long ago, and returns how long after the
+// beginning that event was.
+func silence(ctx context.Context, what string, began time.Time, long time.Duration, last func() time.Time) (time.Duration, error) {
+	at := began
+	err := until(ctx, what, func() bool {
+		if now := last(); now.After(at) {
+			at = now
 		}
-		return time.Since(last) > quiet
+		return time.Since(at) > long
 	})
-	return last.Sub(began), err
+	return at.Sub(began), err
 }
 
 // comes waits for the first arrival of a kind.
@@ -78,7 +84,10 @@ func (e *Edge) Start(ctx context.Context, d *Director) (delay Delay, start time.
 	if err := d.launch(); err != nil {
 		return delay, 0, err
 	}
-	began, err := d.runs(ctx)
+	if err := d.weir.Runs(ctx); err != nil {
+		return delay, 0, err
+	}
+	began, err := d.weir.RunsSince()
 	if err != nil {
 		return delay, 0, err
 	}
@@ -96,8 +105,7 @@ func (e *Edge) Begin(ctx context.Context, d *Director) error {
 	if err := d.launch(); err != nil {
 		return err
 	}
-	_, err := d.runs(ctx)
-	return err
+	return d.weir.Runs(ctx)
 }
 
 // Remove takes a backend out of the services of all directors, as an operator does: it drains
@@ -181,14 +189,7 @@ func (e *Edge) Die(ctx context.Context, b *Backend) (time.Duration, error) {
 	if err := b.port.SetUp(false); err != nil {
 		return 0, err
 	}
-	last := began
-	err := until(ctx, "directors to leave "+b.Name, func() bool {
-		if at := e.seen.lastSent(b); at.After(last) {
-			last = at
-		}
-		return time.Since(last) > longQuiet
-	})
-	return last.Sub(began), err
+	return silence(ctx, "directors to leave "+b.Name, began, longQuiet, func() time.Time { return e.seen.lastSent(b) })
 }
 
 // Revive brings a dead backend back, and waits until all directors send it new connections.

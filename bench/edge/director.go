@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -76,14 +75,6 @@ func (d *Director) tellToEnd() error {
 		return fmt.Errorf("stop %s: %w", d.Name, err)
 	}
 	return nil
-}
-
-// runs waits until the director forwards what the store says, and returns when it began to.
-func (d *Director) runs(ctx context.Context) (since time.Time, err error) {
-	if err := d.weir.Runs(ctx); err != nil {
-		return since, err
-	}
-	return d.weir.RunsSince()
 }
 
 // RunningDirectors is how many directors run.

@@ -122,7 +122,7 @@ func (e *Edge) start(ctx context.Context) error {
 		}
 	}
 	for _, d := range e.Directors {
-		if _, err := d.runs(ctx); err != nil {
+		if err := d.weir.Runs(ctx); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/packet"
 )
 
 // trail is what the switch has seen of clients' packets.
@@ -199,19 +200,10 @@ type sighting struct {
 	flags    byte   // of TCP
 }
 
-// TCP's flags (RFC 9293, section 3.1).
-const (
-	fin = 1 << iota
-	syn
-	rst
-	_
-	ack
-)
-
 const guePort = 6080
 
 // opens is whether it is the first packet of a connection, or its retransmission.
-func (p sighting) opens() bool { return !p.reply && p.flags&(syn|ack) == syn }
+func (p sighting) opens() bool { return !p.reply && p.flags&(packet.SYN|packet.ACK) == packet.SYN }
 
 // kind names the flags as tcpdump does.
 func (p sighting) kind() string {
@@ -219,7 +211,7 @@ func (p sighting) kind() string {
 	for _, f := range []struct {
 		bit  byte
 		name string
-	}{{syn, "S"}, {fin, "F"}, {rst, "R"}, {ack, "."}} {
+	}{{packet.SYN, "S"}, {packet.FIN, "F"}, {packet.RST, "R"}, {packet.ACK, "."}} {
 		if p.flags&f.bit != 0 {
 			text += f.name
 		}
