@@ -252,6 +252,7 @@ func TestRelease(t *testing.T) {
 	t.Run("sources", func(t *testing.T) { checkSources(t, first) })
 	t.Run("binaries", func(t *testing.T) { checkBinaries(t, first) })
 	t.Run("packages", func(t *testing.T) { checkPackages(t, first) })
+	t.Run("removal", func(t *testing.T) { checkRemoval(t, first) })
 	t.Run("images", func(t *testing.T) { checkImages(t, first) })
 	t.Run("chart", func(t *testing.T) { checkChart(t, first) })
 }
