@@ -1,5 +1,5 @@
-// Package image runs the container images of weir and weir-kube as in a cluster: with only the
-// chart's capabilities, on a read-only root.
+// Package image runs the container images of weir and weir-kube by the lines of docs/operate/install.md,
+// and as in a cluster: with only the chart's capabilities.
 package image
 
 import (
@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,6 +39,44 @@ services:
 
 // charts are the chart's rendered files with a director, and with an agent; kube/test checks them.
 var charts = map[string]string{"run": "groups", "agent": "agent"}
+
+// line returns the words of the command by which the page runs a verb, from the flags on.
+func line(t *testing.T, verb string) []string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/operate/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile("(?m)^podman run ((?:.*\\\\\n)+.* " + verb + ")$").FindSubmatch(page)
+	if match == nil {
+		t.Fatalf("docs/operate/install.md has no podman run of weir %s", verb)
+	}
+	return strings.Fields(strings.ReplaceAll(string(match[1]), "\\\n", " "))
+}
+
+// of returns these words with others instead of some, each of which is there exactly once.
+func of(t *testing.T, words []string, others map[string]string) []string {
+	t.Helper()
+	words = slices.Clone(words)
+	for from, to := range others {
+		if i := slices.Index(words, from); i < 0 || slices.Contains(words[i+1:], from) {
+			t.Fatalf("docs/operate/install.md has not one %s in podman run %s", from, strings.Join(words, " "))
+		} else {
+			words[i] = to
+		}
+	}
+	return words
+}
+
+// after returns the word behind a flag.
+func after(t *testing.T, words []string, flag string) string {
+	t.Helper()
+	i := slices.Index(words, flag)
+	if i < 0 || i+1 == len(words) {
+		t.Fatalf("docs/operate/install.md has no %s in podman run %s", flag, strings.Join(words, " "))
+	}
+	return words[i+1]
+}
 
 // capabilities returns the chart's capabilities for the container whose argument is a verb.
 func capabilities(t *testing.T, verb string) string {
@@ -95,8 +134,9 @@ func TestImageOfController(t *testing.T) {
 	}
 }
 
-// Director and agent in containers forward a client's requests. Forwarding goes on when the
-// director's container is removed: its datapath stays.
+// Director and agent in containers forward a client's requests, by the lines of docs/operate/install.md
+// as they stand there, and with the chart's capabilities instead. Forwarding goes on when the director's
+// container is removed: its datapath stays.
 //
 //	client --- switch --- director (container)
 //	                  --- backend (container of the agent; web server)
@@ -105,6 +145,16 @@ func TestImage(t *testing.T) {
 	if archive == "" {
 		t.Skip("make test-image runs it")
 	}
+	t.Run("page", func(t *testing.T) { forwards(t, archive, line) })
+	t.Run("chart", func(t *testing.T) {
+		forwards(t, archive, func(t *testing.T, verb string) []string {
+			words := line(t, verb)
+			return of(t, words, map[string]string{after(t, words, "--cap-add"): capabilities(t, verb)})
+		})
+	})
+}
+
+func forwards(t *testing.T, archive string, words func(t *testing.T, verb string) []string) {
 	l := netlab.ForTest(t)
 	lan := l.Switch("switch")
 	client, director, backend := l.Host("client"), l.Router("director"), l.Host("backend")
@@ -116,6 +166,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPodman(t, archive)
+	p.words = words
 	p.says(backend, "agent", "set sysctl net.ipv4.conf.all.arp_ignore to 1: ")
 	// A container may not write sysctls.
 	backend.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
@@ -143,6 +194,7 @@ func TestImage(t *testing.T) {
 			t.Fatalf("without the director's container: the server was asked by %q (%v), not by the client", from, err)
 		}
 	}
+	p.says(director, "detach", "removed the director on eth0")
 }
 
 // serve answers clients.
@@ -164,6 +216,7 @@ type podman struct {
 	t     *testing.T
 	flags []string
 	image string
+	words func(t *testing.T, verb string) []string // of podman run
 }
 
 func newPodman(t *testing.T, archive string) *podman {
@@ -175,7 +228,7 @@ func newPodman(t *testing.T, archive string) *podman {
 		"--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"}}
 	// A container's monitor may still write there for a moment.
 	t.Cleanup(func() { p.waitFor("its store to go", func() error { return os.RemoveAll(dir) }) })
-	p.image = strings.TrimSpace(p.must("pull", "--quiet", "oci-archive:"+archive))
+	p.image = strings.TrimSpace(strings.TrimPrefix(p.must("load", "--quiet", "--input", archive), "Loaded image: "))
 	return p
 }
 
@@ -214,12 +267,26 @@ func (p *podman) run(h *netlab.Host, verb string) (remove func()) {
 	}
 	at := func(dir, where string) string { return filepath.Join(h.Dir(), dir) + ":" + where }
 	name, monitor := h.Namespace(), filepath.Join(h.Dir(), "run", "monitor.pid")
-	p.must("run", "--detach", "--name", name, "--network", "ns:/run/netns/"+h.Namespace(), "--read-only", "--no-hosts",
-		"--cap-drop", "ALL", "--cap-add", capabilities(p.t, verb), "--security-opt", "no-new-privileges", "--security-opt", "seccomp=unconfined",
-		"--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000", "--log-driver", "k8s-file", "--conmon-pidfile", monitor,
-		"--volume", h.BPFFS()+":/sys/fs/bpf",
-		"--volume", at("etc", "/etc/weir:ro"), "--volume", at("run", "/run/weir"), "--volume", at("lib", "/var/lib/weir"),
-		p.image, verb, "-c", "/etc/weir/weir.yaml")
+	lineOf := verb
+	if verb == "detach" { // the director's line
+		lineOf = "run"
+	}
+	words := p.words(p.t, lineOf)
+	words[len(words)-1] = verb
+	// The page has the version of a release, and "podman load" that of the archive.
+	loaded, _, _ := strings.Cut(p.image, ":")
+	image := words[len(words)-2]
+	if !strings.HasPrefix(image, loaded+":") {
+		p.t.Fatalf("docs/operate/install.md runs %s, and podman load says %s", image, p.image)
+	}
+	// What a host has, the lab's host has in a directory of its own.
+	words = of(p.t, words, map[string]string{
+		after(p.t, words, "--name"): name, "host": "ns:/run/netns/" + h.Namespace(), image: p.image,
+		"/sys/fs/bpf:/sys/fs/bpf": h.BPFFS() + ":/sys/fs/bpf", "/etc/weir:/etc/weir:ro": at("etc", "/etc/weir:ro"),
+		"/run/weir:/run/weir": at("run", "/run/weir"), "/var/lib/weir:/var/lib/weir": at("lib", "/var/lib/weir"),
+	})
+	p.must(append([]string{"run", "--no-hosts", "--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000",
+		"--log-driver", "k8s-file", "--conmon-pidfile", monitor}, words...)...)
 	removed := false
 	remove = func() {
 		if !removed {
