@@ -3,8 +3,8 @@ package program
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 
+	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/traffic"
@@ -32,33 +32,12 @@ func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
 }
 
 // config has a service for each of these ways, in that order, and leaves defaults out.
-func config(of traffic.Traffic, ways []Way) model.Config {
+func config(of traffic.Traffic, ways []track.Subject) model.Config {
 	c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}, SNAT: model.SNAT{Addresses: []netip.Addr{snat4, snat6}}}}
 	for n, way := range ways {
-		s := model.Service{Name: way.Name, VIP: traffic.VIP(n, of.IPv6), Protocol: of.Protocol,
-			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: way.mode, SNAT: way.snat,
-			Policy: way.policy, RedirectUnprobed: way.mode == model.Redirect} // no host answers a probe
-		for b := range backends {
-			backend := model.Backend{Name: "backend" + strconv.Itoa(b), Address: traffic.Backend(n*backends+b, way.outerIs6(of.IPv6)),
-				Weight: 100, State: model.Active}
-			if way.mode == model.NAT {
-				backend.Port = traffic.Port
-			}
-			s.Backends = append(s.Backends, backend)
-		}
-		c.Services = append(c.Services, s)
+		c.Services = append(c.Services, way.Service(of, n, n*backends, (n+1)*backends))
 	}
 	return c
-}
-
-func (w Way) tunnels() bool { return w.mode == model.IPIP || w.mode == model.GUE }
-
-// outerIs6 says whether backends have IPv6 addresses.
-func (w Way) outerIs6(vip6 bool) bool {
-	if w.tunnels() {
-		return w.outer6
-	}
-	return vip6
 }
 
 // frames returns a packet of each way.

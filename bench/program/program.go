@@ -20,31 +20,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/bench/inside"
+	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 	"weir.io/weir/lab/record"
 )
 
-// Way is a mode with all that it does to a packet.
-type Way struct {
-	Name   string
-	mode   model.Mode
-	snat   bool
-	outer6 bool
-	policy model.Policy
-}
-
-// Ways are all ways.
-var Ways = []Way{
-	{Name: "l2dsr", mode: model.L2DSR},
-	{Name: "ipip", mode: model.IPIP}, {Name: "ipip6", mode: model.IPIP, outer6: true},
-	{Name: "gue", mode: model.GUE}, {Name: "gue6", mode: model.GUE, outer6: true},
-	{Name: "nat", mode: model.NAT}, {Name: "snat", mode: model.NAT, snat: true},
+// Ways are all ways of weir.
+var Ways = []track.Subject{
+	track.Weir(model.L2DSR, false, false),
+	track.Weir(model.IPIP, false, false), track.Weir(model.IPIP, false, true),
+	track.Weir(model.GUE, false, false), track.Weir(model.GUE, false, true),
+	track.Weir(model.NAT, false, false), track.Weir(model.NAT, true, false),
 }
 
 // Handing are ways to hand over a connection: a SYN is its only packet. Only comparisons of
 // versions measure them.
-var Handing = []Way{{Name: "redirect", mode: model.Redirect}, {Name: "redirect-round-robin", mode: model.Redirect, policy: model.RoundRobin}}
+var Handing = []track.Subject{track.Weir(model.Redirect, false, false), handingInTurn()}
+
+func handingInTurn() track.Subject {
+	s := track.Handing(model.RoundRobin)
+	s.Name = "redirect-round-robin"
+	return s
+}
 
 // What the ways are compared with: a program that swaps the MAC addresses, and one
 // that moves the head by 20 bytes and writes Ethernet.
@@ -93,7 +91,7 @@ func (b *Bench) Measure(ctx context.Context, repeats int) (map[string]float64, e
 	costs := map[string]float64{Swap: median("", Swap), Move: harness + (median("", Move)-harness)/2}
 	for _, way := range Ways {
 		back := putBack[1]
-		if way.tunnels() {
+		if way.Tunnels() {
 			back = putBack[0]
 		}
 		costs[way.Name] = median(b.directors[0].Name, way.Name) - median("", back.Way) + harness

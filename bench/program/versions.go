@@ -122,11 +122,11 @@ func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, versio
 	}
 	for n, way := range Ways {
 		data := &turn{subject: Subject{version.Name, way.Name, false}, running: r, frame: packets[n]}
-		if way.snat {
+		if way.SNAT {
 			data.syn = syns[n]
 		}
 		v.turns = append(v.turns, data)
-		if way.mode == model.GUE {
+		if way.Mode == model.GUE {
 			v.turns = append(v.turns, &turn{subject: Subject{version.Name, way.Name, true}, running: r, frame: syns[n]})
 		}
 	}

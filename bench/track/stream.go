@@ -51,7 +51,7 @@ func (s *Stream) Open() error {
 	}
 	first := s.traffic
 	first.InTurn, first.SYNEvery = true, 0
-	if s.track.Subject.snat && first.Protocol == model.TCP {
+	if s.track.Subject.SNAT && first.Protocol == model.TCP {
 		first.SYNEvery = 1
 	}
 	opener, err := s.track.newSource(first)

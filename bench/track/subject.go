@@ -2,6 +2,7 @@ package track
 
 import (
 	"context"
+	"fmt"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/traffic"
@@ -14,14 +15,39 @@ type Subject struct {
 	shape     traffic.Shape
 	places    bool       // it is known beforehand which backend a flow belongs to
 	remembers bool       // it remembers flows, so that a flow's first packet is not like the others
-	mode      model.Mode // of weir
-	snat      bool
+	Mode      model.Mode // of weir
+	SNAT      bool
 	outer6    bool
 	dnat      bool // DNAT by the kernel
 	policy    model.Policy
 }
 
-func (s Subject) tunnels() bool { return s.shape == traffic.IPIP || s.shape == traffic.GUE }
+// Tunnels is whether packets become longer.
+func (s Subject) Tunnels() bool { return s.shape == traffic.IPIP || s.shape == traffic.GUE }
+
+// ipv6 is whether backends have IPv6 addresses.
+func (s Subject) ipv6(of traffic.Traffic) bool {
+	if s.Tunnels() {
+		return s.outer6
+	}
+	return of.IPv6
+}
+
+// Service is the service of a VIP of such traffic, with these of the backends. It leaves defaults
+// out.
+func (s Subject) Service(of traffic.Traffic, vip, first, end int) model.Service {
+	service := model.Service{Name: fmt.Sprintf("vip%d", vip), VIP: traffic.VIP(vip, of.IPv6), Protocol: of.Protocol,
+		Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: s.Mode, SNAT: s.SNAT, Policy: s.policy,
+		RedirectUnprobed: s.Mode == model.Redirect} // no host answers a probe
+	for n := first; n < end; n++ {
+		b := model.Backend{Name: fmt.Sprintf("backend%d", n), Address: traffic.Backend(n, s.ipv6(of)), Weight: 100, State: model.Active}
+		if s.Mode == model.NAT {
+			b.Port = traffic.Port
+		}
+		service.Backends = append(service.Backends, b)
+	}
+	return service
+}
 
 // IsWeir is whether the subject is weir, in any mode.
 func (s Subject) IsWeir() bool { return s.shape != traffic.Bare && !s.dnat }
@@ -48,7 +74,7 @@ func Weir(mode model.Mode, snat, outer6 bool) Subject {
 		name += "6"
 	}
 	return Subject{Name: name, start: startWeir, shape: traffic.ShapeOf(mode), places: !snat, remembers: snat,
-		mode: mode, snat: snat, outer6: outer6}
+		Mode: mode, SNAT: snat, outer6: outer6}
 }
 
 // Placing returns weir in l2dsr with a policy that chooses each connection's backend, and remembers

@@ -133,7 +133,7 @@ func (t *Track) connect() (to *netlab.Port) {
 		t.balancer.Route("default", gateway)
 	}
 	for n := range t.Backends {
-		t.balancer.Neighbor(t.out.Name, traffic.Backend(n, t.outer6()).String(), traffic.BackendMAC(n))
+		t.balancer.Neighbor(t.out.Name, traffic.Backend(n, t.Subject.ipv6(t.Traffic)).String(), traffic.BackendMAC(n))
 	}
 	return to
 }
@@ -148,17 +148,9 @@ func (t *Track) silent(name string) *netlab.Host {
 	return host
 }
 
-// outer6 says whether backends have IPv6 addresses.
-func (t *Track) outer6() bool {
-	if t.Subject.tunnels() {
-		return t.Subject.outer6
-	}
-	return t.Traffic.IPv6
-}
-
 func (o Options) arrival() traffic.Arrival {
 	return traffic.Arrival{Traffic: o.Traffic, Shape: o.Subject.shape, Outer6: o.Subject.outer6,
-		SNAT: o.Subject.snat, Handed: o.Subject.mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places}
+		SNAT: o.Subject.SNAT, Handed: o.Subject.Mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places}
 }
 
 // Close removes the track.

@@ -72,7 +72,7 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 		Director: model.Director{Interfaces: []string{t.in.Name}, Limits: model.Limits{Backends: uint32(t.Backends)}},
 		Services: make([]model.Service, t.Traffic.VIPs),
 	}
-	if t.Subject.snat {
+	if t.Subject.SNAT {
 		c.Director.SNAT = model.SNAT{Ports: snatPorts, Addresses: t.snatAddresses()}
 	}
 	c.Director.Limits.Flows = uint32(t.FlowRoom)
@@ -81,18 +81,8 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 		c.Coalesce = model.Duration(time.Millisecond)
 	}
 	for n := range c.Services {
-		s := &c.Services[n]
-		*s = model.Service{Name: fmt.Sprintf("vip%d", n), VIP: traffic.VIP(n, t.Traffic.IPv6), Protocol: t.Traffic.Protocol,
-			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: t.Subject.mode, SNAT: t.Subject.snat, Policy: t.Subject.policy,
-			RedirectUnprobed: t.Subject.mode == model.Redirect} // a sink answers nothing
 		first, end := set.of(t.Traffic.BackendsOf(n, t.Backends))
-		for b := first; b < end; b++ {
-			backend := model.Backend{Name: fmt.Sprintf("backend%d", b), Address: traffic.Backend(b, t.outer6()), Weight: 100, State: model.Active}
-			if t.Subject.mode == model.NAT {
-				backend.Port = traffic.Port
-			}
-			s.Backends = append(s.Backends, backend)
-		}
+		c.Services[n] = t.Subject.Service(t.Traffic, n, first, end)
 	}
 	return c
 }
@@ -119,7 +109,7 @@ func (t *Track) placement(c model.Config) func(flow int) int {
 	table, _ := engine.Plan(c, nil, nil)
 	numbers := map[netip.Addr]int{}
 	for n := range t.Backends {
-		numbers[traffic.Backend(n, t.outer6())] = n
+		numbers[traffic.Backend(n, t.Subject.ipv6(t.Traffic))] = n
 	}
 	services := make([]*model.TableService, t.Traffic.VIPs)
 	backends := make([][]int, t.Traffic.VIPs) // the backends' numbers, of each service
