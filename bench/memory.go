@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -81,8 +80,8 @@ func (t tableSize) config(mode model.Mode) model.Config {
 	}
 	for i := range c.Services {
 		s := &c.Services[i]
-		*s = model.Service{Name: "s" + strconv.Itoa(i), VIP: netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}),
-			Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: mode, SNAT: mode == model.NAT}
+		*s = process.Service("s"+strconv.Itoa(i), changingVIP(i), changingPort, mode)
+		s.SNAT = mode == model.NAT
 		for b := range t.backends {
 			backend := model.NewBackend()
 			backend.Address = netip.AddrFrom4([4]byte{10, 1, 1, byte(b)})
@@ -104,22 +103,31 @@ func wired(lab *netlab.Lab, name string) *netlab.Host {
 // opened calls a function with a new datapath on a new host. The datapath has pinned its maps.
 func opened(lab *netlab.Lab, name string, limits model.Limits, f func(d *datapath.Datapath, pin string) error) error {
 	h := wired(lab, name)
-	pin := filepath.Join(h.BPFFS(), "weir")
 	if err := lab.Err(); err != nil {
 		return err
 	}
+	d, pin, err := openDatapath(h, limits)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
 	return h.Do(func() error {
-		d, err := datapath.Open(datapath.Options{Pin: pin, Limits: limits, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		if err != nil {
-			return err
-		}
-		defer d.Close()
 		nothing, _ := engine.Plan(tableSize{}.config(model.L2DSR), nil, nil)
 		if err := d.Set(nothing); err != nil { // pins the maps
 			return err
 		}
 		return f(d, pin)
 	})
+}
+
+// openDatapath makes a datapath on a host, and says where its maps will be pinned.
+func openDatapath(h *netlab.Host, limits model.Limits) (d *datapath.Datapath, pin string, err error) {
+	pin = filepath.Join(h.BPFFS(), "weir")
+	err = h.Do(func() (err error) {
+		d, err = datapath.Open(datapath.Options{Pin: pin, Limits: limits, Log: slog.New(slog.DiscardHandler)})
+		return err
+	})
+	return d, pin, err
 }
 
 // limitMemory finds how much memory the limits take.

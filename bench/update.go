@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"time"
@@ -98,7 +95,7 @@ func newUpdater(ctx context.Context, lab *netlab.Lab, services int) (*updater, e
 		var err error
 		switch i {
 		case 0:
-			err = u.open(filepath.Join(h.BPFFS(), "weir"))
+			err = u.open()
 		case 1:
 			u.small, err = process.StartDirector(h, c)
 		case 2:
@@ -112,13 +109,8 @@ func newUpdater(ctx context.Context, lab *netlab.Lab, services int) (*updater, e
 }
 
 // open makes the datapath on the host. Later it asks the kernel through the host's sockets.
-func (u *updater) open(pin string) error {
-	u.pin = pin
-	err := u.host.Do(func() (err error) {
-		u.datapath, err = datapath.Open(datapath.Options{Pin: pin, Limits: changing(0, 0, 0).Director.Limits, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		return err
-	})
-	if err != nil {
+func (u *updater) open() (err error) {
+	if u.datapath, u.pin, err = openDatapath(u.host, changing(0, 0, 0).Director.Limits); err != nil {
 		return err
 	}
 	table, _ := u.planner.Plan(changing(u.services, 0, 0), nil, nil)
@@ -131,22 +123,15 @@ func (u *updater) Close() error { return u.datapath.Close() }
 // changing returns a configuration of that many services. The first ones, as many as changed says,
 // send to other backends in odd turns.
 func changing(services, changed, turn int) model.Config {
-	c := model.Config{Services: make([]model.Service, services)}
+	c := tableSize{services, 4}.config(model.L2DSR)
 	c.Director.Limits.RingMemory = 256 << 20 // for all rings twice: before and after
 	for i := range c.Services {
-		s := &c.Services[i]
-		*s = model.Service{Name: "s" + strconv.Itoa(i), VIP: changingVIP(i), Protocol: model.TCP,
-			Port: model.PortRange{First: changingPort, Last: changingPort}, Mode: model.L2DSR}
-		for b := range 4 {
-			backend := model.Backend{Address: netip.AddrFrom4([4]byte{10, 1, 1, byte(b)}), State: model.Active,
-				MAC: model.MAC{0x02, 0, 0, 0, 1, byte(b)}}
-			if odd := i < changed && turn%2 == 1; (b < 2) != odd {
-				backend.Weight = model.DefaultWeight
+		for b := range c.Services[i].Backends {
+			if odd := i < changed && turn%2 == 1; (b < 2) == odd {
+				c.Services[i].Backends[b].Weight = 0
 			}
-			s.Backends = append(s.Backends, backend)
 		}
 	}
-	c.SetDefaults()
 	return c
 }
 
