@@ -6,6 +6,7 @@ import (
 	"image/color"
 	"math"
 	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -13,6 +14,8 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
+
+	"weir.io/weir/lab/record"
 )
 
 const (
@@ -94,16 +97,11 @@ func (f *figure) grid() plot.Plotter {
 // axes sets the ranges before series are added, which only widens them: linear axes of values begin
 // at 0, so that lengths can be compared.
 func (f *figure) axes(p *plot.Plot) {
-	var y span
-	for _, s := range f.series {
-		for _, at := range s.points {
-			y.take(f.height(at.low))
-			y.take(f.height(at.high))
-		}
-	}
-	p.Y.Min, p.Y.Max = min(y.low, 0), y.high*1.05
+	_, y := f.spans()
+	low, high := f.height(y.low), f.height(y.high)
+	p.Y.Min, p.Y.Max = min(low, 0), high*1.05
 	if f.logY {
-		p.Y.Min, p.Y.Max = math.Floor(y.low-0.05), y.high+0.05
+		p.Y.Min, p.Y.Max = math.Floor(low-0.05), high+0.05
 	}
 	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{log: f.logX}, ticks{log: f.logY}
 	if f.groups != nil {
@@ -263,15 +261,6 @@ func decades(low, high float64) []plot.Tick {
 }
 
 func shortNumber(value float64) string {
-	divisor, prefix := 1.0, ""
-	for _, p := range []struct {
-		size float64
-		name string
-	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if math.Abs(value) >= p.size {
-			divisor, prefix = p.size, p.name
-			break
-		}
-	}
-	return strconv.FormatFloat(value/divisor, 'g', 4, 64) + prefix
+	divisor, unit := record.Scale(value, "B")
+	return strconv.FormatFloat(value/divisor, 'g', 4, 64) + strings.TrimSuffix(unit, "B")
 }

@@ -138,14 +138,7 @@ func (s *series) add(x float64, m *record.Measurement) {
 
 // scale chooses the unit of the values and the scales of the axes.
 func (f *figure) scale(quantity record.Quantity) {
-	var x, y span
-	for _, s := range f.series {
-		for _, p := range s.points {
-			x.take(p.x)
-			y.take(p.low)
-			y.take(p.high)
-		}
-	}
+	x, y := f.spans()
 	f.logX = f.groups == nil && !f.course && x.ratio() >= logFromX
 	f.logY = y.ratio() >= logFromY
 	about := max(math.Abs(y.low), math.Abs(y.high))
@@ -164,6 +157,18 @@ func (f *figure) scale(quantity record.Quantity) {
 	if len(remarks) > 0 {
 		f.y += fmt.Sprintf(" (%s)", strings.Join(remarks, ", "))
 	}
+}
+
+// spans are what the axes have to show.
+func (f *figure) spans() (x, y span) {
+	for _, s := range f.series {
+		for _, p := range s.points {
+			x.take(p.x)
+			y.take(p.low)
+			y.take(p.high)
+		}
+	}
+	return x, y
 }
 
 // span is from the smallest to the largest of some values.
