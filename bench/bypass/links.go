@@ -79,7 +79,8 @@ func NewLinks(ctx context.Context, lab *netlab.Lab, hosts int, rate uint64) (*Li
 		if err != nil {
 			return nil, err
 		}
-		if err := answer(server); err != nil {
+		echo := func(conn net.Conn) { _, _ = io.Copy(conn, conn) } // until the client ends it
+		if err := server.Serve("tcp4", ":"+strconv.Itoa(port), echo); err != nil {
 			return nil, err
 		}
 		l.clients, l.servers = append(l.clients, client), append(l.servers, server)
@@ -117,27 +118,6 @@ func (l *Links) serverAddresses() (all []netip.Addr) {
 		all = append(all, address(linkServer+i))
 	}
 	return all
-}
-
-// answer sends back what comes to a host's port, until the lab is closed.
-func answer(h *netlab.Host) error {
-	listener, err := h.Listen("tcp4", fmt.Sprintf(":%d", port))
-	if err != nil {
-		return fmt.Errorf("serve on %s: %w", h.Name, err)
-	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				_, _ = io.Copy(conn, conn) // until the client ends it
-			}()
-		}
-	}()
-	return nil
 }
 
 // Load is the load of each client: requests that come back unchanged. A connection sends its next

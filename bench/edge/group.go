@@ -172,24 +172,9 @@ func (b *Backend) Write(text []byte) (int, error) {
 
 // serve answers connections until the lab is closed.
 func (b *Backend) serve() error {
-	listener, err := b.host.Listen("tcp4", ":"+strconv.Itoa(port))
-	if err != nil {
-		return fmt.Errorf("serve on %s: %w", b.Name, err)
-	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				if _, err := io.WriteString(conn, b.Name); err != nil || conn.(*net.TCPConn).CloseWrite() != nil {
-					return
-				}
-				_, _ = io.Copy(b, conn)
-			}()
+	return b.host.Serve("tcp4", ":"+strconv.Itoa(port), func(conn net.Conn) {
+		if _, err := io.WriteString(conn, b.Name); err == nil && conn.(*net.TCPConn).CloseWrite() == nil {
+			_, _ = io.Copy(b, conn)
 		}
-	}()
-	return nil
+	})
 }

@@ -3,6 +3,7 @@ package netlab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -57,4 +58,25 @@ func UntilFree(use func() error) (err error) {
 		time.Sleep(inUsePause)
 	}
 	return err
+}
+
+// Serve handles each connection that comes to an address of the host, until the lab is closed.
+func (h *Host) Serve(network, address string, handle func(net.Conn)) error {
+	listener, err := h.Listen(network, address)
+	if err != nil {
+		return fmt.Errorf("serve on %s: %w", h.Name, err)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				handle(conn)
+			}()
+		}
+	}()
+	return nil
 }
