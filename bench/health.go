@@ -148,7 +148,7 @@ func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 	if err != nil {
 		return err
 	}
-	before, err := h.used()
+	ownBefore, napiBefore, err := h.used()
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 	if err := process.Sleep(ctx, max(s.sample(), checkEvery)); err != nil { // all backends are checked at least once
 		return err
 	}
-	after, err := h.used()
+	ownAfter, napiAfter, err := h.used()
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
 	if err != nil {
 		return err
 	}
-	own, napi := (after.own - before.own).Seconds(), (after.napi - before.napi).Seconds()
+	own, napi := (ownAfter - ownBefore).Seconds(), (napiAfter - napiBefore).Seconds()
 	s.add(string(c.kind), c.at(), checkShare, 100*(own+napi)/took)
 	s.add(string(c.kind), c.at(), ownShare, 100*own/took)
 	s.add(string(c.kind), c.at(), napiShare, 100*napi/took)
@@ -205,13 +205,9 @@ func succeeded(ctx context.Context, client *api.Client) (float64, error) {
 	return 0, nil
 }
 
-// healthUse is the CPU time of the process and of the interface's thread.
-type healthUse struct{ own, napi time.Duration }
-
-func (h *healthLab) used() (u healthUse, err error) {
-	if u.own, err = h.director.CPUTime(); err != nil {
-		return u, err
-	}
-	u.napi, err = h.napi.CPUTime()
-	return u, err
+// used is the CPU time of the process and of the interface's thread.
+func (h *healthLab) used() (own, napi time.Duration, err error) {
+	own, errOwn := h.director.CPUTime()
+	napi, errNAPI := h.napi.CPUTime()
+	return own, napi, errors.Join(errOwn, errNAPI)
 }
