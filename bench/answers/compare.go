@@ -195,11 +195,10 @@ func (l *Lab) compare(ctx context.Context, p *packets, table *model.Table, numbe
 
 // awaitCounted waits until the packet is counted under the reason that was explained.
 func (l *Lab) awaitCounted(ctx context.Context, number int, before uint64, reason string, s *sent, result *Result) error {
-	check := func() (bool, error) {
+	done, err := poll(ctx, func() (bool, error) {
 		now, err := l.state.counted(number)
 		return now > before, err
-	}
-	done, err := poll(ctx, check)
+	})
 	if err == nil && !done {
 		result.disagree("not counted under %s, as explained: %x", reason, s.frame)
 	}

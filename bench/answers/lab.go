@@ -88,11 +88,11 @@ func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
 		return nil, err
 	}
 	// What the kernel does with packets that it gets is not tested here.
-	if out, err := director.Command(ctx, "nft", `table inet silent {
+	if _, err := process.Run(ctx, director, "nft", `table inet silent {
 		chain out { type filter hook output priority 0; policy drop; oifname "lo" accept; }
 		chain through { type filter hook forward priority 0; policy drop; }
-	}`).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("silence the director's kernel: %w: %s", err, out)
+	}`); err != nil {
+		return nil, fmt.Errorf("silence the director's kernel: %w", err)
 	}
 	for i, link := range links {
 		w, err := open(link)
@@ -198,13 +198,12 @@ func (w *wire) tagged(frame, aside []byte) []byte {
 }
 
 // awaitFrame waits for the next frame.
-func (w *wire) awaitFrame(ctx context.Context) ([]byte, error) {
-	for deadline := time.Now().Add(patience); ; {
-		frame, err := w.receive()
-		if frame != nil || err != nil || time.Now().After(deadline) || ctx.Err() != nil {
-			return frame, err
-		}
-	}
+func (w *wire) awaitFrame(ctx context.Context) (frame []byte, err error) {
+	_, err = poll(ctx, func() (bool, error) {
+		frame, err = w.receive()
+		return frame != nil, err
+	})
+	return frame, err
 }
 
 // patience is how long a packet may take, on a machine that is busy with something else.

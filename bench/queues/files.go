@@ -154,11 +154,7 @@ func limit(ctx context.Context, h *netlab.Host, port *netlab.Port, rate uint64, 
 	if err := port.Shape(0, classes...); err != nil {
 		return err
 	}
-	conf, err := process.Configure(h, "links.nft", rules.String())
-	if err != nil {
-		return err
-	}
-	_, err = process.Run(ctx, h, "nft", "-f", conf)
+	_, err := process.Run(ctx, h, "nft", rules.String())
 	return err
 }
 

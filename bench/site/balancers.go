@@ -43,11 +43,7 @@ func (s *Site) startNftables(ctx context.Context) error {
 		}
 	}
 	text := "table ip spread {\n\tchain prerouting {\n\t\ttype nat hook prerouting priority dstnat;\n" + rules.String() + "\t}\n}"
-	conf, err := process.Configure(s.balancers["nftables"], "nftables.conf", text)
-	if err != nil {
-		return err
-	}
-	_, err = process.Run(ctx, s.balancers["nftables"], "nft", "-f", conf)
+	_, err := process.Run(ctx, s.balancers["nftables"], "nft", text)
 	return err
 }
 

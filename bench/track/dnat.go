@@ -43,12 +43,8 @@ func startNftables(ctx context.Context, t *Track) error {
 			t.Traffic.Protocol, traffic.Port, t.backendRange(n))
 	}
 	rules.WriteString("}\n}\n")
-	cmd := t.balancer.Command(ctx, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(rules.String())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, out)
-	}
-	return nil
+	_, err := process.Run(ctx, t.balancer, "nft", rules.String())
+	return err
 }
 
 func (t *Track) backendRange(vip int) string {
