@@ -46,6 +46,8 @@ const (
 	nginxBalancer
 )
 
+var balancerNumbers = map[string]int{"weir": weirBalancer, "iptables": iptablesBalancer, "nginx": nginxBalancer}
+
 // Way is a way for requests to reach a server.
 type Way struct {
 	Name string
@@ -114,7 +116,7 @@ func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
 	l.client, l.asker = l.plugIn(lab.Host("client"), plainClient), l.plugIn(lab.Host("asker"), askingClient)
 	l.server, l.agent = l.plugIn(lab.Host("server"), plainServer), l.plugIn(lab.Host("agent"), agentServer)
 	l.handed = l.plugIn(lab.Host("handed"), handedServer)
-	for name, number := range map[string]int{"weir": weirBalancer, "iptables": iptablesBalancer, "nginx": nginxBalancer} {
+	for name, number := range balancerNumbers {
 		l.balancers[name] = l.plugIn(lab.Router(name), number)
 	}
 	l.route()
@@ -160,13 +162,12 @@ func (l *Lab) receive() error {
 
 // route routes VIPs to their balancers, and replies that have to pass a balancer back to it.
 func (l *Lab) route() {
-	numbers := map[string]int{"weir": weirBalancer, "iptables": iptablesBalancer, "nginx": nginxBalancer}
 	for _, w := range Ways {
 		if w.balancer == "" {
 			continue
 		}
 		for _, h := range []*netlab.Host{l.client, l.asker} {
-			h.Route(netip.PrefixFrom(w.to, 32).String(), address(numbers[w.balancer]).String())
+			h.Route(netip.PrefixFrom(w.to, 32).String(), address(balancerNumbers[w.balancer]).String())
 		}
 	}
 	for own, through := range map[int]int{natServer: weirBalancer, iptablesServer: iptablesBalancer} {
