@@ -18,7 +18,6 @@ import (
 
 // Planned is how far a director's plans were from what then happened.
 type Planned struct {
-	Changes  int
 	Flows    int     // sent before and after a change, over all changes
 	Worst    float64 // percent of a change's flows that moved unplanned, or were planned to and stayed
 	Examples []string
@@ -44,9 +43,8 @@ func (l *Lab) Changes(ctx context.Context, seed uint64, changes, flowsEach int, 
 		if err := l.tryChange(ctx, r, s, next, flowsEach, &result); err != nil {
 			return result, fmt.Errorf("change %d: %w", n, err)
 		}
-		result.Changes++
 		s = next
-		progress(result.Changes)
+		progress(n + 1)
 	}
 	return result, nil
 }

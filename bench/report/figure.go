@@ -349,10 +349,7 @@ const smallestBin = -3 * binsPerDecade
 
 // binOf returns the bin of a value: the first one whose end is not below the value.
 func binOf(value float64) int {
-	if value <= endOf(smallestBin) {
-		return smallestBin
-	}
-	bin := int(math.Ceil(math.Log10(value)*binsPerDecade)) - 1 // the rounded end may be below
+	bin := smallestBin
 	for endOf(bin) < value {
 		bin++
 	}
