@@ -224,21 +224,26 @@ func (r release) path(format string) string {
 }
 
 // The release of HEAD is the same, byte for byte, of clones in two folders, one after the other, in
-// other time zones, and without what has been compiled for the first one. What is in it works.
+// other time zones, without what has been compiled for the first one, and with what is in no commit. What
+// is in it works.
 func TestRelease(t *testing.T) {
 	if os.Getenv("WEIR_RELEASE_TOOLS") == "" {
 		t.Skip("make test-release runs it")
 	}
 	key := newKey(t)
 	source := tagged(t, read(t, key+".pub"))
-	build := func(folder string, environment ...string) release {
+	build := func(folder, change string, environment ...string) release {
 		clone := filepath.Join(t.TempDir(), folder)
 		command(t, "", nil, "git", "clone", "--quiet", "--no-local", source, clone)
+		command(t, clone, nil, "sh", "-c", change)
 		command(t, clone, append(environment, "SIGN_KEY="+key), ".ci/release", os.Getenv("WEIR_RELEASE_TOOLS"), os.Getenv("WEIR_HELM"), "dist")
 		return release{filepath.Join(clone, "dist"), strings.TrimSpace(read(t, filepath.Join(clone, "VERSION")))}
 	}
-	first := build("first", "TZ=Asia/Tokyo")
-	second := build("another-folder/of-the-second", "TZ=America/New_York", "GOCACHE="+t.TempDir())
+	first := build("first", "true", "TZ=Asia/Tokyo")
+	second := build("another-folder/of-the-second", `echo 'package main; func init() { println("more") }' >cmd/weir/uncommitted.go
+		echo '// more' | tee -a go.mod >>kube/go.mod
+		echo more | tee -a contrib/package/postinst CHANGELOG.md LICENSE kube/chart/Chart.yaml >>contrib/systemd/weir.service
+		echo false >>.ci/artifacts`, "TZ=America/New_York", "GOCACHE="+t.TempDir())
 	names := files(t, first.dir)
 	if other := files(t, second.dir); !slices.Equal(names, other) {
 		t.Fatalf("one release has %q, the other one %q", names, other)
@@ -274,8 +279,6 @@ func TestReleaseIsRefused(t *testing.T) {
 		{"SIGN_KEY names no key: UNSIGNED=1", nil, "true"},
 		{"has no tag v", signed, "git tag --delete v*"},
 		{"the tag says 99.0.0", signed, "git tag --delete v* && git tag v99.0.0"},
-		{"a release is of a commit", signed, "echo package main >cmd/weir/uncommitted.go"},
-		{"a release is of a commit", []string{"UNSIGNED=1"}, "echo >>go.mod"},
 		{"in CHANGELOG.md has no date", signed, "sed -i 's/ (....-..-..)$/ (not released yet)/' CHANGELOG.md && git commit --quiet --all -m more && git tag --force v*"},
 		{"does not have the public key of " + key, signed, "echo >contrib/allowed_signers && git commit --quiet --all -m more && git tag --force v*"},
 		{"it is not known of which commit", []string{"UNSIGNED=1"}, "rm -r .git"},
@@ -440,6 +443,22 @@ func checkPackages(t *testing.T, r release) {
 		golden(t, "rpm.txt", command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", `[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES}\n]`)+
 			"configuration: "+command(t, "", nil, "rpm", "--query", "--package", "--configfiles", rpm))
 		command(t, "", nil, "lintian", "--allow-root", "--fail-on", "error,warning", deb)
+		control := t.TempDir()
+		command(t, "", nil, "dpkg-deb", "--control", deb, control)
+		for script, tag := range map[string]string{"postinst": "POSTIN", "prerm": "PREUN", "postrm": "POSTUN", "preinst": "PREIN"} {
+			want, err := os.ReadFile(root + "/contrib/package/" + script)
+			if errors.Is(err, os.ErrNotExist) {
+				want = []byte("(none)") // so RPM says it
+				if _, err := os.Lstat(filepath.Join(control, script)); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%s has a %s, and contrib/package has none (%v)", deb, script, err)
+				}
+			} else if err != nil || read(t, filepath.Join(control, script)) != string(want) {
+				t.Errorf("%s of %s is not that of contrib/package (%v)", script, deb, err)
+			}
+			if got := command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", "%{"+tag+"}"); strings.TrimSpace(got) != strings.TrimSpace(string(want)) {
+				t.Errorf("%s of %s is not that of contrib/package:\n%s", script, rpm, got)
+			}
+		}
 		for _, who := range []string{command(t, "", nil, "dpkg-deb", "--field", deb, "Maintainer"), command(t, "", nil, "rpm", "--query", "--package", rpm, "--queryformat", "%{PACKAGER}")} {
 			if !strings.HasSuffix(strings.TrimSpace(who), ".invalid>") {
 				t.Errorf("a package sends mail to %q, which is no mailbox that the maintainers have", who)
