@@ -155,8 +155,20 @@ test-guest: deps-test deps-kernels ## run the lab tests of devices in a guest wi
 # KERNEL=6.12 does it in a guest, which takes half an hour.
 KERNEL ?= own
 
+# What takes minutes to build stays in the user's cache.
+cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir
+releasebin := $(cache)/release
+
+# Two versions of the package, as a release has it, with the same program.
+packaged := build/systemd
+
 .PHONY: test-systemd
-test-systemd: deps-test deps-kernels ## try the package's units under a systemd of their own: started, hung, upgraded under load, rebooted, purged: KERNEL=6.12 (qemu)
+test-systemd: deps-test deps-kernels build $(releasebin)/nfpm ## try the package's units under a systemd of their own: started, hung, upgraded under load, rebooted, purged: KERNEL=6.12 (qemu)
+	@mkdir -p $(packaged)
+	@.ci/licenses >$(packaged)/licenses
+	@for version in 1.0.0 2.0.0; do \
+		.ci/package $(releasebin)/nfpm deb bin/weir bin/weir $(packaged)/licenses "$$(go env GOARCH)" $$version $(packaged)/weir-$$version.deb; \
+	done
 	@go run ./test/kernels -host -systemd -kernels $(KERNEL) -packages ./test -run '^TestSystemd$$' -timeout 60m $(ARGS)
 
 # What a change that keeps behavior keeps, too. With BASE it is compared with that of a commit.
@@ -174,10 +186,9 @@ instructions: deps-bench deps-kernels build ## count the instructions that a pac
 	@bin/bench run versions --smoke --base $(BASE) > /dev/null
 	@go run ./test/kernels -host -kernels 6.12 -instructions -timeout 20m -command "bin/bench run versions --smoke --base $(BASE)"
 
-# What of Kubernetes weir is tried with. It takes minutes to build, so it stays in the user's
-# cache, and is not part of "make test".
+# What of Kubernetes weir is tried with. It is not part of "make test".
 kubernetes := v1.36.3
-kubebin := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/kubernetes-$(kubernetes)
+kubebin := $(cache)/kubernetes-$(kubernetes)
 
 $(kubebin)/%: kube/test/apiserver/go.mod
 	@mkdir -p $(@D)
@@ -193,7 +204,7 @@ test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)
 	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
 		$(private) go test -timeout 30m -count 1 $(ARGS) ./kube/test
 
-gatewaybin := $(dir $(kubebin))gateway-api
+gatewaybin := $(cache)/gateway-api
 
 .PHONY: gateway-conformance
 gateway-conformance: deps-build ## build Gateway API's own tests, and the programs that stand for their images
@@ -282,8 +293,6 @@ uninstall: ## remove what "make install" installs, with the same PREFIX and DEST
 	@.ci/install --remove "$(PREFIX)" "$(DESTDIR)"
 
 # Tools that only a release needs are a module of their own, for the same reason as Kubernetes'.
-releasebin := $(dir $(kubebin))release
-
 $(releasebin)/nfpm $(releasebin)/cyclonedx-gomod: release/go.mod
 	@mkdir -p $(@D)
 	@$(outside) build -C release -trimpath -buildvcs=false -ldflags '-s -w' -o $(@D)/ \

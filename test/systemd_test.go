@@ -63,7 +63,7 @@ type units struct {
 	stream   way
 	checked  way
 	calls    string            // of the hook
-	packages map[string]string // by version
+	packages map[string]string // by version, whatever weir is in them
 }
 
 func newUnits(t *testing.T, l *announcing) *units {
@@ -75,7 +75,10 @@ func newUnits(t *testing.T, l *announcing) *units {
 	}
 	startNginx(t, l.backends[0])
 	for _, version := range []string{"1.0.0", "2.0.0"} {
-		u.packages[version] = u.build(version)
+		u.packages[version] = "../build/systemd/weir-" + version + ".deb"
+		if _, err := os.Stat(u.packages[version]); err != nil {
+			t.Fatalf("make test-systemd makes the packages as a release does: %v", err)
+		}
 	}
 	return u
 }
@@ -133,56 +136,6 @@ func (u *units) dropIn(unit, name string, lines ...string) {
 	if err := os.WriteFile(filepath.Join(dir, name+".conf"), []byte("[Service]\n"+strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		u.t.Fatal(err)
 	}
-}
-
-// build builds a package of weir that says that it is this version, of the files that a released one has.
-func (u *units) build(version string) (path string) {
-	u.t.Helper()
-	root := filepath.Join(u.t.TempDir(), "weir_"+version)
-	at := func(elements ...string) string {
-		path := filepath.Join(append([]string{root}, elements...)...)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			u.t.Fatal(err)
-		}
-		return path
-	}
-	copies := []struct {
-		from, to string
-		mode     os.FileMode
-	}{{weir, at("usr", "bin", "weir"), 0o755}}
-	for _, unit := range []string{"weir.service", "weir-agent.service", "weir-bfd.service"} {
-		copies = append(copies, struct {
-			from, to string
-			mode     os.FileMode
-		}{"../contrib/systemd/" + unit, at("lib", "systemd", "system", unit), 0o644})
-	}
-	for _, script := range []string{"postinst", "prerm", "postrm"} {
-		copies = append(copies, struct {
-			from, to string
-			mode     os.FileMode
-		}{"../contrib/package/" + script, at("DEBIAN", script), 0o755})
-	}
-	for _, kind := range []string{"sysusers", "tmpfiles"} {
-		copies = append(copies, struct {
-			from, to string
-			mode     os.FileMode
-		}{"../contrib/systemd/weir." + kind, at("usr", "lib", kind+".d", "weir.conf"), 0o644})
-	}
-	for _, c := range copies {
-		data, err := os.ReadFile(c.from)
-		if err == nil {
-			err = os.WriteFile(c.to, data, c.mode)
-		}
-		if err != nil {
-			u.t.Fatal(err)
-		}
-	}
-	control := fmt.Sprintf("Package: weir\nVersion: %s\nArchitecture: amd64\nMaintainer: weir <weir@localhost>\nDescription: a layer-4 load balancer\n", version)
-	if err := os.WriteFile(at("DEBIAN", "control"), []byte(control), 0o644); err != nil {
-		u.t.Fatal(err)
-	}
-	u.do("dpkg-deb", "--build", "-Znone", "--root-owner-group", root)
-	return root + ".deb"
 }
 
 func (u *units) dpkg(args ...string) { u.t.Helper(); u.do("dpkg", args...) }
@@ -263,7 +216,7 @@ func (u *units) left(h *netlab.Host) string {
 			}
 		}
 	}
-	for _, path := range []string{"/etc/weir", "/var/lib/weir*", "/run/weir", "/sys/fs/bpf/weir", "/usr/bin/weir", "/lib/systemd/system/weir*", "/etc/systemd/system/*/weir*"} {
+	for _, path := range []string{"/etc/weir", "/var/lib/weir*", "/run/weir", "/sys/fs/bpf/weir", "/usr/bin/weir", "/usr/lib/systemd/system/weir*", "/usr/share/*/weir*", "/usr/share/man/*/weir*", "/etc/systemd/system/*/weir*"} {
 		matches, err := filepath.Glob(path)
 		if err != nil {
 			u.t.Fatal(err)
@@ -399,7 +352,7 @@ func (u *units) nothingIsLost(t *testing.T) {
 	}
 	for _, version := range []string{"2.0.0", "1.0.0"} {
 		claim("version "+version, "weir", true, func() { u.dpkg("--install", u.packages[version]) })
-		if got := u.do("dpkg-query", "--show", "--showformat=${Version}", "weir"); got != version {
+		if got := u.do("dpkg-query", "--show", "--showformat=${Version}", "weir"); got != version+"-1" {
 			t.Errorf("version %s is installed, not %s", got, version)
 		}
 	}
