@@ -18,6 +18,7 @@ import (
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
+	"weir.io/weir/lab/netlab"
 )
 
 // ordinaryUser is any user that is not root.
@@ -262,5 +263,62 @@ func wantRealtime(t *testing.T, pid int) {
 	attr, err := unix.SchedGetAttr(pid, 0)
 	if err != nil || attr.Policy != unix.SCHED_RR {
 		t.Errorf("the BFD process runs by policy %+v, error %v; want real-time", attr, err)
+	}
+}
+
+// Root that starts by hand what the units run as another user reads whose the directory is: without its
+// other capabilities root may use only what is its own.
+func TestRootIsToldWhoseFilesItMayNotUse(t *testing.T) {
+	t.Parallel()
+	l := netlab.ForTest(t)
+	host := l.Host("director")
+	l.Link(host, l.Switch("switch"), netlab.LinkOptions{XDP: true, A: []string{"10.2.0.11/24"}})
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(host.Dir(), "weir.yaml")
+	if err := os.WriteFile(config, []byte(configText("eth0", "")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"run", "agent"} {
+		for _, its := range []string{"socket", "bpffs", "state"} {
+			if verb == "agent" && its == "state" { // agents have a store only in a group
+				continue
+			}
+			t.Run(verb+" "+its, func(t *testing.T) {
+				dirs := map[string]string{"bpffs": filepath.Join(host.BPFFS(), "weir")}
+				for _, name := range []string{"socket", "state"} {
+					dirs[name] = filepath.Join(t.TempDir(), name)
+				}
+				for name, dir := range dirs {
+					if err := os.Mkdir(dir, 0o755); err != nil {
+						t.Fatal(err)
+					}
+					if name == its {
+						if err := os.Chown(dir, ordinaryUser, ordinaryUser); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				defer os.RemoveAll(dirs["bpffs"])
+				cmd := host.Command(t.Context(), weir, verb, "-c", config, "--bpffs", host.BPFFS(), "--socket", filepath.Join(dirs["socket"], "its.sock"))
+				cmd.Env = append(os.Environ(), "STATE_DIRECTORY="+dirs["state"])
+				log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer log.Close()
+				cmd.Stderr = log
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				defer cmd.Wait()
+				defer cmd.Process.Kill() // an agent goes on without a socket
+				waitFor(t, fmt.Sprintf("it to say that %s belongs to user %d", dirs[its], ordinaryUser), func() bool {
+					said, err := os.ReadFile(log.Name())
+					return err == nil && strings.Contains(string(said), fmt.Sprintf("%s belongs to user %d, and this process may not use it", dirs[its], ordinaryUser))
+				})
+			})
+		}
 	}
 }

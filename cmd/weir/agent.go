@@ -7,6 +7,7 @@ import (
 	"weir.io/weir/internal/agentd"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/logs"
+	"weir.io/weir/internal/privilege"
 )
 
 func newAgent() *cobra.Command {
@@ -24,7 +25,7 @@ func newAgent() *cobra.Command {
 			if deps.Log, err = logger(&log, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			return agentd.Run(cmd.Context(), deps)
+			return privilege.NameOwner(agentd.Run(cmd.Context(), deps))
 		},
 	}
 	flags := cmd.Flags()

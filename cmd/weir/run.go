@@ -8,6 +8,7 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/director"
 	"weir.io/weir/internal/logs"
+	"weir.io/weir/internal/privilege"
 )
 
 func newRun() *cobra.Command {
@@ -35,9 +36,9 @@ func newRun() *cobra.Command {
 			deps.BFD = append([]string{"bfd", "--bpffs", deps.BPFFS}, log.Args()...)
 			d, err := director.New(deps)
 			if err != nil {
-				return err
+				return privilege.NameOwner(err)
 			}
-			return d.Run(cmd.Context())
+			return privilege.NameOwner(d.Run(cmd.Context()))
 		},
 	}
 	cmd.Flags().StringVarP(&deps.File, "config", "c", defaultConfig, "configuration `file`")

@@ -69,16 +69,16 @@ func (p *pins) acquire() error {
 		return nil
 	}
 	dir := p.root
-	var fs unix.Statfs_t
-	err := unix.Statfs(dir, &fs)
+	var status unix.Statfs_t
+	err := unix.Statfs(dir, &status)
 	for errors.Is(err, unix.ENOENT) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
-		err = unix.Statfs(dir, &fs)
+		err = unix.Statfs(dir, &status)
 	}
 	if err != nil {
-		return fmt.Errorf("look at pin directory %s: %w", p.root, err)
+		return fmt.Errorf("look at the pin directory: %w", &os.PathError{Op: "statfs", Path: p.root, Err: err})
 	}
-	if fs.Type != unix.BPF_FS_MAGIC {
+	if status.Type != unix.BPF_FS_MAGIC {
 		return fmt.Errorf("pin directory %s: %w", filepath.Dir(p.root), ErrNoBPFFS)
 	}
 	if err := os.MkdirAll(p.links(), 0o700); err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/upkeep"
 )
 
@@ -54,7 +55,7 @@ func (k *Socket) Open() error {
 	defer k.mu.Unlock()
 	listener, err := api.Listen(k.path)
 	if err != nil {
-		return err
+		return privilege.NameOwner(err)
 	}
 	if old, is := k.listener.(*net.UnixListener); is {
 		old.SetUnlinkOnClose(false) // the path is the new one's
