@@ -1,0 +1,71 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+
+	"weir.io/weir/lab/netlab"
+)
+
+// The file into which docs/operate/keepalived.md translates keepalived's forwards to real servers that
+// stay as they were, without agents; and a client on the director's link finds the VIP by ARP.
+//
+//	client --- switch --- director
+//	                  --- two real servers
+func TestKeepalivedPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/operate/keepalived.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(page)
+	if text == nil {
+		t.Fatal("docs/operate/keepalived.md has no file of weir")
+	}
+	l := netlab.ForTest(t)
+	lan := l.Switch("switch")
+	client, director := l.Host("client"), l.Host("director")
+	servers := []*netlab.Host{l.Host("server1"), l.Host("server2")}
+	for h, address := range map[*netlab.Host]string{client: "192.0.2.9/24", director: "192.0.2.2/24", servers[0]: "192.0.2.21/24", servers[1]: "192.0.2.22/24"} {
+		l.Link(h, lan, netlab.LinkOptions{XDP: true, A: []string{address}})
+	}
+	for _, s := range servers { // what IPVS's direct routing asks of them
+		s.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+		s.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+		on(t, s, "ip", "address", "add", "192.0.2.10/32", "dev", "lo")
+		listener, err := s.Listen("tcp", ":80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				conn.Close()
+			}
+		}()
+	}
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemon(t, director, "run", string(text[1]))
+	defer d.end(syscall.SIGTERM)
+	waitFor(t, "both real servers to be healthy", func() bool {
+		out, err := tryOn(t, director, weir, "backends", "--socket", filepath.Join(director.Dir(), "run.sock"))
+		return err == nil && len(regexp.MustCompile(`192\.0\.2\.2[12] .* up `).FindAllString(out, -1)) == 2
+	})
+	waitFor(t, "the client to be served at the VIP", func() bool {
+		conn, err := client.DialContext(t.Context(), "tcp", "192.0.2.10:80")
+		if err != nil {
+			return false
+		}
+		conn.Close()
+		return true
+	})
+}
