@@ -153,10 +153,7 @@ func (d *Datapath) reattach() error {
 			errs = append(errs, fmt.Errorf("attach to %s: %w", name, err))
 		}
 	}
-	if d.kernel.inUse {
-		errs = append(errs, d.detachOthers(d.table.Interfaces, d.links))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, d.detachOthers(d.table.Interfaces, d.links))...)
 }
 
 // refusedError says that an interface does not take the program now. It may take it later, when

@@ -145,14 +145,20 @@ func (d *Datapath) hopsChanged() {
 	d.lookUpInterfaces(d.table.Interfaces)
 	services := d.inOrder()
 	all := change{all: services, changed: services}
+	var err error
+	if d.kernel.inUse { // else an earlier process's programs go on, on all interfaces
+		err = d.reattach()
+	}
 	// Before the backends: a packet that follows the new way must find its
 	// interface open. After them: the old way is closed.
-	err := errors.Join(d.reattach(), d.configure(&all, d.have.flags()))
+	err = errors.Join(err, d.configure(&all, d.have.flags()))
 	for _, s := range services {
 		d.writeBackends(s)
 	}
 	d.awaitSuspects()
-	err = errors.Join(err, d.attachReplies(d.have.haveReplies(), false))
+	if d.kernel.inUse {
+		err = errors.Join(err, d.attachReplies(d.have.haveReplies(), false))
+	}
 	err = errors.Join(err, d.followReplies(services), d.configure(&all, d.have.flags()))
 	if d.whole { // else rings may name backends that are no longer wanted
 		err = errors.Join(err, d.closeEgress(services))
