@@ -1,6 +1,7 @@
 package test
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,20 +37,9 @@ func TestKeepalivedPage(t *testing.T) {
 		s.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
 		s.Sysctl("net.ipv4.conf.all.arp_announce", "2")
 		on(t, s, "ip", "address", "add", "192.0.2.10/32", "dev", "lo")
-		listener, err := s.Listen("tcp", ":80")
-		if err != nil {
+		if err := s.Serve("tcp", ":80", func(net.Conn) {}); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { listener.Close() })
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				conn.Close()
-			}
-		}()
 	}
 	if err := l.Err(); err != nil {
 		t.Fatal(err)
