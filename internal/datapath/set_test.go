@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -170,6 +171,38 @@ func TestSetShowsInStatus(t *testing.T) {
 	}
 	if want := []model.InterfaceStatus{{Name: "wire0", Index: status.Interfaces[0].Index, XDP: "native", MTU: 1500}}; !slices.Equal(status.Interfaces, want) {
 		t.Errorf("interfaces are %+v, want %+v", status.Interfaces, want)
+	}
+}
+
+// TestStatusIsOfOneTable: that a service panics, and the states that come from it, are of one table, also
+// while tables change.
+func TestStatusIsOfOneTable(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for i := range 3 {
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+	}
+	d := openTest(t, model.Limits{})
+	panics, calm := tableOf(1, 3, 0), tableOf(1, 3, 0)
+	panics.Services[0].Health = &model.ServiceHealth{Kind: model.CheckTCP, Up: 1, Down: 2, Panic: true}
+	calm.Services[0].Health = &model.ServiceHealth{Kind: model.CheckTCP, Up: 2, Down: 1}
+	calm.Services[0].Backends[0].State = model.Down
+	must(t, d.Set(calm))
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for range 100 {
+			if err := errors.Join(d.Set(panics), d.Set(calm)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	defer changing.Wait()
+	for range 200 {
+		s := statusOf(t, d).Services[0]
+		if down := s.Backends[0].State == model.Down; s.Health == nil || s.Health.Panic == down {
+			t.Fatalf("health is %+v, and a backend that counts only in panic is %s", s.Health, s.Backends[0].State)
+		}
 	}
 }
 

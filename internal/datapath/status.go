@@ -61,6 +61,7 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 		if err != nil {
 			return status, nil, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
+		service.Health = d.table.Services[i].Health
 		service.Reset, service.ResetsShared = reset[s.index], d.resets.heardOf(s.key)
 		for _, imported := range service.ResetsShared {
 			service.Reset += int(imported.Flows)

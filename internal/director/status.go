@@ -40,12 +40,12 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 		return status, fmt.Errorf("read what became of health checks: %w", err)
 	}
 	overrides := model.IndexOverrides(d.controller.Overridden())
-	found, healthy, strained := d.checker.Results(), d.engine.HealthStatus(), d.controller.Strained()
+	found, strained := d.checker.Results(), d.controller.Strained()
 	for i := range status.Services {
 		s := &status.Services[i]
 		id := model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
 		s.Log = logs[id]
-		addHealth(s, id, healthy, found)
+		addHealth(s, id, found)
 		addStrain(s, id, strained)
 		addOverrides(s, overrides)
 	}
@@ -55,10 +55,7 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 }
 
 // addHealth adds what probes say to what the kernel does.
-func addHealth(s *model.ServiceStatus, id model.ServiceID, healthy map[model.ServiceID]model.ServiceHealth, found map[model.Target]model.BackendHealth) {
-	if of, checked := healthy[id]; checked {
-		s.Health = &of
-	}
+func addHealth(s *model.ServiceStatus, id model.ServiceID, found map[model.Target]model.BackendHealth) {
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		target := model.Target{Service: id, Backend: netip.AddrPortFrom(b.Address, b.Port)}

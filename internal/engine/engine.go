@@ -294,7 +294,7 @@ func (e *Engine) set(wanted request) error {
 	e.noteRuns(wanted, report)
 	// Not earlier: it looks at the forwarder, and waits for readers of its state. They would get
 	// what runs now with the report of the plan before.
-	e.announce(&next)
+	e.announce(&next, newFirstChecks(&wanted.desired, &report))
 	return nil
 }
 

@@ -132,26 +132,15 @@ func (e *Engine) turn(wanted request) error {
 	return err
 }
 
-// HealthStatus returns how many backends are healthy of each service that is checked, in
-// the plan that runs.
-func (e *Engine) HealthStatus() map[model.ServiceID]model.ServiceHealth {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	all := map[model.ServiceID]model.ServiceHealth{}
-	for _, s := range e.report.Services {
-		if s.Health != nil {
-			all[s.ID] = *s.Health
-		}
-	}
-	return all
-}
-
 // noteHealth says when a service begins or ends to use backends that are not healthy.
 func (e *Engine) noteHealth(report *Report) {
-	before := e.HealthStatus()
+	panicked := map[model.ServiceID]bool{}
+	for _, s := range e.Report().Services {
+		panicked[s.ID] = s.Health != nil && s.Health.Panic
+	}
 	for i := range report.Services {
 		s := &report.Services[i]
-		if s.Health == nil || s.Health.Panic == before[s.ID].Panic {
+		if s.Health == nil || s.Health.Panic == panicked[s.ID] {
 			continue
 		}
 		if s.Health.Panic {

@@ -195,6 +195,7 @@ type stateSink struct {
 	mu   sync.Mutex
 	fail func(model.Table) error
 	sets []string
+	last model.Table
 }
 
 func (s *stateSink) Set(table model.Table) error {
@@ -208,7 +209,7 @@ func (s *stateSink) Set(table model.Table) error {
 		}
 		text = append(text, states)
 	}
-	s.sets = append(s.sets, strings.Join(text, " "))
+	s.sets, s.last = append(s.sets, strings.Join(text, " ")), table
 	if s.fail != nil {
 		return s.fail(table)
 	}
@@ -281,7 +282,7 @@ func TestEngineFollowsHealth(t *testing.T) {
 		f.find(targetOf(&s, 0), model.HealthDown)
 		pass(healthSettle + time.Millisecond)
 		sink.want(t, "after two changes of health", "web:daa")
-		if got, want := e.HealthStatus()[s.ID()], (model.ServiceHealth{Kind: model.CheckTCP, Up: 2, Down: 1}); got != want {
+		if got, want := sink.last.Services[0].Health, (model.ServiceHealth{Kind: model.CheckTCP, Up: 2, Down: 1}); got == nil || *got != want {
 			t.Errorf("the service's health is %+v, want %+v", got, want)
 		}
 

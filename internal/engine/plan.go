@@ -99,6 +99,7 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 		KernelSources: s.KernelSources,
 		Reported:      history.Kept(log) > 0,
 		Backends:      before,
+		Health:        health.report(),
 	}
 	if id := s.ID(); was.Salt != 0 && id == was.ID() {
 		t.Salt = was.Salt

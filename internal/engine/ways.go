@@ -24,18 +24,58 @@ const (
 )
 
 // waiting is the part of an announcement that is not told yet. Routers send packets as soon as they
-// are told, and a backend without a known way counts as down.
+// are told, and a backend without a known way counts as down, as it may by its first check.
 type waiting struct {
-	ways  Ways                       // nil: no part waits
-	next  *model.Announcement        // the announcement that is told when nothing waits any more
-	since map[netip.Prefix]time.Time // since when each prefix waits
-	again <-chan time.Time           // when there is another look; nil: nothing waits
-	pause time.Duration
+	ways   Ways                       // nil: no part waits for ways
+	checks firstChecks                // what waits for results of checks
+	next   *model.Announcement        // the announcement that is told when nothing waits any more
+	since  map[netip.Prefix]time.Time // since when each prefix waits
+	again  <-chan time.Time           // when there is another look; nil: nothing waits
+	pause  time.Duration
 }
 
-// announce tells which VIPs are forwarded now, as soon as their backends have ways.
-func (e *Engine) announce(next *model.Announcement) {
-	e.waiting.next, e.waiting.pause = next, firstLook
+// firstChecks are the VIPs that are up only because nothing is known yet about their backends.
+type firstChecks struct {
+	patience map[netip.Addr]time.Duration // how long each waits for the first results of its checks
+	others   map[netip.Addr]bool          // VIPs that are up by what is known, or without checks
+}
+
+// newFirstChecks reads them from a plan. A check ends by its timeout, and its result is applied a
+// moment later.
+func newFirstChecks(desired *model.Config, report *Report) firstChecks {
+	c := firstChecks{map[netip.Addr]time.Duration{}, map[netip.Addr]bool{}}
+	for i := range report.Services {
+		s := &report.Services[i]
+		switch {
+		case !s.Up || s.ID.Segment != (model.Segment{}):
+		case s.Health == nil || s.Health.Up > 0 || s.Health.Unknown == 0:
+			c.others[s.ID.VIP] = true
+		default:
+			timeout := time.Duration(desired.Services[i].Health.Timeout)
+			c.patience[s.ID.VIP] = max(c.patience[s.ID.VIP], min(timeout, firstResults)+waysPatience)
+		}
+	}
+	return c
+}
+
+// of returns how long a prefix waits for results of checks: not at all if it covers a VIP that
+// needs none.
+func (c *firstChecks) of(p netip.Prefix) (patience time.Duration) {
+	if len(c.patience) == 0 || coversAny(p, c.others) {
+		return 0
+	}
+	for vip, its := range c.patience {
+		if p.Contains(vip) {
+			patience = max(patience, its)
+		}
+	}
+	return patience
+}
+
+// announce tells which VIPs are forwarded now, as soon as their backends have ways, and one of them
+// may be up.
+func (e *Engine) announce(next *model.Announcement, checks firstChecks) {
+	e.waiting.next, e.waiting.checks, e.waiting.pause = next, checks, firstLook
 	now := e.waiting.look(e.announced)
 	e.advertise(&now)
 }
@@ -53,13 +93,13 @@ func (e *Engine) lookAgain() {
 func (w *waiting) look(told *model.Announcement) model.Announcement {
 	w.again = nil
 	now := *w.next
-	if w.ways == nil {
-		return now
+	var unreached map[netip.Addr]bool
+	if w.ways != nil {
+		unreached = w.ways.Unreached()
 	}
-	unreached := w.ways.Unreached()
 	before, moment, rest := w.since, time.Now(), w.pause
 	w.since = map[netip.Prefix]time.Time{}
-	if len(unreached) == 0 {
+	if len(unreached) == 0 && len(w.checks.patience) == 0 {
 		return now
 	}
 	if told == nil {
@@ -67,7 +107,11 @@ func (w *waiting) look(told *model.Announcement) model.Announcement {
 	}
 	routes := prefixesOf(told.Routes)
 	waits := func(p netip.Prefix) bool {
-		if !coversAny(p, unreached) {
+		patience := w.checks.of(p)
+		if coversAny(p, unreached) {
+			patience = max(patience, waysPatience)
+		}
+		if patience == 0 {
 			return false
 		}
 		since, known := before[p]
@@ -75,7 +119,7 @@ func (w *waiting) look(told *model.Announcement) model.Announcement {
 			since = moment
 		}
 		w.since[p] = since
-		left := waysPatience - moment.Sub(since)
+		left := patience - moment.Sub(since)
 		if left > 0 {
 			rest = min(rest, left)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"weir.io/weir/internal/model"
 )
@@ -34,6 +35,32 @@ func (l *lost) are(vips ...string) {
 	}
 }
 
+// runWaiting tests which VIPs an engine tells: want says what the announcer was set to since the last
+// one.
+func runWaiting(t *testing.T, name string, test func(e *Engine, l *lost, f *finder, want func(when string, last ...string))) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, l, f := &sinks{}, &lost{}, newFinder()
+			e := New(Deps{Forwarder: forwards{s}, Ways: l, Checker: f, Log: slog.New(slog.DiscardHandler)})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go e.Run(ctx)
+			test(e, l, f, func(when string, last ...string) {
+				t.Helper()
+				synctest.Wait()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				said := slices.DeleteFunc(s.said, func(text string) bool { return !strings.HasPrefix(text, "tell") })
+				if !slices.Equal(said, last) {
+					t.Errorf("%s the announcer was set to %q, want %q", when, said, last)
+				}
+				s.said = nil
+			})
+			cancel()
+		})
+	})
+}
+
 // A new VIP is told when its backends have ways, or after it has waited for long enough.
 // A VIP that is told already does not wait, and the first time all are told at once.
 func TestNewRoutesWaitForWays(t *testing.T) {
@@ -55,32 +82,9 @@ func TestNewRoutesWaitForWays(t *testing.T) {
 		}
 		return "tell 1: " + strings.Join(vips, " ")
 	}
-	run := func(name string, test func(e *Engine, l *lost, want func(when string, last ...string))) {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, l := &sinks{}, &lost{}
-				e := New(Deps{Forwarder: forwards{s}, Ways: l, Log: slog.New(slog.DiscardHandler)})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				go e.Run(ctx)
-				test(e, l, func(when string, last ...string) {
-					t.Helper()
-					synctest.Wait()
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					said := slices.DeleteFunc(s.said, func(text string) bool { return !strings.HasPrefix(text, "tell") })
-					if !slices.Equal(said, last) {
-						t.Errorf("%s the announcer was set to %q, want %q", when, said, last)
-					}
-					s.said = nil
-				})
-				cancel()
-			})
-		})
-	}
 	apply := func(e *Engine, config model.Config) { _ = e.Apply(config, nil) }
 
-	run("at the start", func(e *Engine, l *lost, want func(string, ...string)) {
+	runWaiting(t, "at the start", func(e *Engine, l *lost, _ *finder, want func(string, ...string)) {
 		l.are(b)
 		apply(e, up(a, b))
 		e.Announce(announces{e.forwarder.(forwards).sinks})
@@ -90,7 +94,7 @@ func TestNewRoutesWaitForWays(t *testing.T) {
 		pass(waysPatience / 2)
 		want("with both ways", tells(a, b))
 	})
-	run("a VIP that comes", func(e *Engine, l *lost, want func(string, ...string)) {
+	runWaiting(t, "a VIP that comes", func(e *Engine, l *lost, _ *finder, want func(string, ...string)) {
 		apply(e, up(a))
 		e.Announce(announces{e.forwarder.(forwards).sinks})
 		want("at first", tells(a))
@@ -107,7 +111,7 @@ func TestNewRoutesWaitForWays(t *testing.T) {
 		apply(e, up(a, b, c))
 		want("with the ways still lost", tells(a, b, c))
 	})
-	run("a VIP that goes", func(e *Engine, l *lost, want func(string, ...string)) {
+	runWaiting(t, "a VIP that goes", func(e *Engine, l *lost, _ *finder, want func(string, ...string)) {
 		apply(e, up(a))
 		e.Announce(announces{e.forwarder.(forwards).sinks})
 		l.are(b)
@@ -121,6 +125,61 @@ func TestNewRoutesWaitForWays(t *testing.T) {
 		l.are()
 		pass(waysPatience)
 		want("with it taken out while it waited", tells(a))
+	})
+}
+
+// A new VIP about whose backends nothing is known is told with the first result that leaves it up,
+// not before one that shows it to be down.
+func TestNewRoutesWaitForChecks(t *testing.T) {
+	const a, b = "203.0.113.1", "203.0.113.2"
+	checked := func(vip string, timeout time.Duration) model.Service {
+		s := at(vip, model.Active)
+		s.Health = &model.HealthCheck{Kind: model.CheckTCP, Timeout: model.Duration(timeout)}
+		return s
+	}
+	begin := func(e *Engine, want func(string, ...string), more ...model.Service) {
+		_ = e.Apply(announcing(at(a, model.Active)), nil)
+		e.Announce(announces{e.forwarder.(forwards).sinks})
+		want("at first", "tell 1: "+a+"/32")
+		_ = e.Apply(announcing(append([]model.Service{at(a, model.Active)}, more...)...), nil)
+		want("with a VIP of which nothing is known", "tell 1: "+a+"/32")
+	}
+	const both = "tell 1: " + a + "/32 " + b + "/32"
+	s := checked(b, time.Second)
+
+	runWaiting(t, "its backend is down", func(e *Engine, l *lost, f *finder, want func(string, ...string)) {
+		l.are(b)
+		begin(e, want, s)
+		pass(time.Second)
+		want("after the timeout of the check")
+		f.find(targetOf(&s, 0), model.HealthDown)
+		pass(healthSettle + time.Millisecond)
+		want("when its backend is down", "tell 1: "+a+"/32")
+		pass(time.Minute)
+		want("later")
+	})
+	runWaiting(t, "its backend is up", func(e *Engine, _ *lost, f *finder, want func(string, ...string)) {
+		begin(e, want, s)
+		f.find(targetOf(&s, 0), model.HealthUp)
+		pass(healthSettle + time.Millisecond)
+		want("when its backend is up", both)
+	})
+	runWaiting(t, "another service of the VIP has no check", func(e *Engine, _ *lost, _ *finder, want func(string, ...string)) {
+		other := at(b, model.Active)
+		other.Name, other.Port = "other", model.PortRange{First: 81, Last: 81}
+		_ = e.Apply(announcing(at(a, model.Active)), nil)
+		e.Announce(announces{e.forwarder.(forwards).sinks})
+		want("at first", "tell 1: "+a+"/32")
+		_ = e.Apply(announcing(at(a, model.Active), s, other), nil)
+		want("with the VIP", both)
+	})
+	// A check may take a minute: a VIP does not wait for it that long.
+	runWaiting(t, "nothing becomes known", func(e *Engine, _ *lost, _ *finder, want func(string, ...string)) {
+		begin(e, want, checked(b, time.Minute))
+		pass(firstResults + waysPatience - time.Millisecond)
+		want("before the end of its patience")
+		pass(time.Second)
+		want("after it", both)
 	})
 }
 

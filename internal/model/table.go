@@ -47,6 +47,8 @@ type TableService struct {
 	// Before is the ring of the generations whose slots another affinity chose; nil: there
 	// are none.
 	Before *RingBefore
+	// Health is what the states of Backends come from; nil: the service is not checked.
+	Health *ServiceHealth
 }
 
 // ID returns what tells the service from others.
