@@ -153,11 +153,13 @@ func (a *Agent) Set(config model.Config) error {
 
 // try does what Set does, with the last configuration.
 func (a *Agent) try(h host) error {
+	var differed map[string][]upkeep.Difference
 	if a.planned {
-		a.overwrites()
+		differed = a.repairable()
 	}
 	a.seen, a.tried = h, time.Now()
 	a.problem = a.set(h)
+	a.reconciler.Overwritten(differed)
 	return a.problem
 }
 

@@ -121,9 +121,10 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 	return []upkeep.Difference{{What: "what the file asks for", Found: "does not run", Repair: func() error { return problem }}}, nil
 }
 
-// overwrites tells the reconciler what is not as planned, before the configuration is applied again
-// and repairs that. A look that fails here is made again after that, and then its error is told.
-func (a *Agent) overwrites() {
+// repairable returns, by part, what is not as planned. To apply a configuration repairs it. A look that
+// fails here is made again after that, and then its error is told.
+func (a *Agent) repairable() map[string][]upkeep.Difference {
+	a.comparison = contents.Comparison{} // not only when it is time to
 	found := map[string][]upkeep.Difference{}
 	for part, look := range map[string]func() ([]upkeep.Difference, error){
 		partPins: a.lookAtPins, partTables: a.lookAtTables, partSysctls: a.lookAtSysctls, partVIPs: a.lookAtVIPs, partPrograms: a.lookAtPrograms,
@@ -133,7 +134,7 @@ func (a *Agent) overwrites() {
 			found[part] = slices.DeleteFunc(differences, func(d upkeep.Difference) bool { return d.Repair == nil })
 		}
 	}
-	a.reconciler.Overwrites(found)
+	return found
 }
 
 // lookAtInterfaces says what is asked for and not there: only the host's owner can help.
@@ -156,7 +157,13 @@ func (a *Agent) lookAtSysctls() ([]upkeep.Difference, error) {
 	if err := a.notices.Files(paths...); err != nil {
 		return nil, err
 	}
-	return sysctlDifferences(needed)
+	found, err := sysctlDifferences(needed)
+	for i := range found {
+		found[i].Wanted = func() bool {
+			return slices.ContainsFunc(neededSysctls(entrances(a.uplinks), a.plan.quiet()), func(s sysctl) bool { return s.name() == found[i].What })
+		}
+	}
+	return found, err
 }
 
 // lookAtVIPs compares the addresses of lo. A VIP that another program put there remains that
@@ -185,7 +192,7 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 	for _, vip := range a.plan.vips {
 		if wanted[vip] = true; !there[vip] {
 			found = append(found, upkeep.Difference{What: vip.String() + " on lo", Found: "is gone", By: a.notices.By(deleted(vip)),
-				Repair: func() error { return a.holdAgain(vip) }})
+				Repair: func() error { return a.holdAgain(vip) }, Wanted: func() bool { return slices.Contains(a.plan.vips, vip) }})
 		}
 	}
 	if a.problem != nil {
@@ -194,7 +201,7 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 	for _, l := range has {
 		if l.ours && !wanted[l.address] {
 			found = append(found, upkeep.Difference{What: l.address.String() + " on lo", Found: "is there, and no service has it",
-				Repair: func() error { return releaseVIPs(a.plan.vips) }})
+				Repair: func() error { return releaseVIPs(a.plan.vips) }, Wanted: func() bool { return !slices.Contains(a.plan.vips, l.address) }})
 		}
 	}
 	return found, nil
@@ -235,10 +242,18 @@ func (a *Agent) lookAtPrograms() (found []upkeep.Difference, err error) {
 				continue
 			}
 			found = append(found, upkeep.Difference{What: w.hook + " of " + at.name, Found: wrong, By: a.notices.By(detached(at.index)),
-				Repair: func() error { return a.attachAgain(i, at.uplink) }})
+				Repair: func() error { return a.attachAgain(i, at.uplink) }, Wanted: func() bool { return a.attaches(at.index, w.hook) }})
 		}
 	}
 	return found, nil
+}
+
+// attaches reports whether something is attached to a hook of an interface, as planned.
+func (a *Agent) attaches(index int, hook string) bool {
+	how := a.attacher()
+	return slices.ContainsFunc(a.attachments, func(at attachment) bool {
+		return at.index == index && slices.ContainsFunc(how.wanted(at), func(w wanted) bool { return w.hook == hook })
+	})
 }
 
 func detached(index int) func(upkeep.Change) bool {
@@ -277,7 +292,8 @@ func (a *Agent) lookAtPins() ([]upkeep.Difference, error) {
 	pinned := a.pinned()
 	for _, path := range slices.Sorted(maps.Keys(pinned)) {
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			found = append(found, upkeep.Difference{What: path, Found: "was removed", Repair: func() error { return pinAgain(pinned[path], path) }})
+			found = append(found, upkeep.Difference{What: path, Found: "was removed", Repair: func() error { return pinAgain(pinned[path], path) },
+				Wanted: func() bool { return a.pinned()[path] != nil }})
 		}
 	}
 	if len(found) > fewPins {

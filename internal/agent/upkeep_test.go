@@ -420,6 +420,38 @@ func (k *kept) overwritten(t *testing.T, r handRow) {
 	}
 }
 
+// TestHandsOnWhatIsNoLongerWanted puts a hand on each part just before a configuration without services:
+// what that no longer wants was not repaired, and is not said to be.
+func TestHandsOnWhatIsNoLongerWanted(t *testing.T) {
+	k := newKept(t, false, testConfig())
+	nothing := testConfig()
+	nothing.Services = nil
+	for _, r := range rows() {
+		t.Run(r.name, func(t *testing.T) {
+			k.now = k.now.Add(time.Hour)
+			if told := k.look(t); told != nil {
+				t.Fatalf("before the hand it tells %v", told)
+			}
+			r.hand(t, k)
+			do(t, k.host, "set", func() error { return k.a.Set(nothing) })
+			told := append(k.look(t), k.look(t)...)
+			for _, part := range r.told {
+				goes := slices.ContainsFunc([]string{vip4.String(), vip6.String(), rangeVIP4.String(), rangeVIP6.String(), arpIgnore, arpAnnounce, "map services", "map endpoints"},
+					func(thing string) bool { return strings.Contains(part, thing) })
+				want := strings.NewReplacer("MAPS", k.a.pins.maps(k.a.version), "ROOT", k.a.pins.root).Replace(part)
+				if is := slices.Contains(told, want); is == goes {
+					t.Errorf("it tells %q: %v, want %v, of\n%s", want, is, !goes, strings.Join(told, "\n"))
+				}
+			}
+			do(t, k.host, "set", func() error { return k.a.Set(testConfig()) })
+			k.look(t)
+			if wrong := r.wrong(t, k); wrong != "" {
+				t.Error("when it is wanted again:", wrong)
+			}
+		})
+	}
+}
+
 // awaitNotice waits until the kernel has told which process has changed anything.
 func (k *kept) awaitNotice(t *testing.T) {
 	t.Helper()

@@ -26,8 +26,42 @@ type Map struct {
 	Entries int
 	Put     func() error // writes what must be there
 	Prune   func() error // removes what must not be there
-	look    func() (amiss, more int, err error)
+	look    func() (differing, error)
+	wants   func(key any) (value any, is bool)
 	mend    func() error
+}
+
+// differing are entries that differ in the kernel from what must be there.
+type differing struct {
+	amiss, more int     // that are gone or are others, and that nobody has made
+	first       []entry // of them
+}
+
+type entry struct{ key, want any } // want is nil if the entry must not be there
+
+// mostEntries bounds differing.first.
+const mostEntries = 1024
+
+func (d *differing) note(key, want any) {
+	if want == nil {
+		d.more++
+	} else {
+		d.amiss++
+	}
+	if len(d.first) < mostEntries {
+		d.first = append(d.first, entry{key, want})
+	}
+}
+
+// isWantedIn reports whether what must be in a map in place of the entries that differ is, for some of
+// them, what must be in another one.
+func (d *differing) isWantedIn(m Map) bool {
+	for _, e := range d.first {
+		if want, is := m.wants(e.key); is == (e.want != nil) && want == e.want {
+			return true
+		}
+	}
+	return len(d.first) < d.amiss+d.more
 }
 
 // What is the name of the map's differences.
@@ -72,12 +106,15 @@ func (c *Comparison) Look(maps func() []Map, repair func(name string) error) (fo
 	entries := 0
 	for _, m := range maps() {
 		entries += m.Entries
-		amiss, more, err := m.look()
+		d, err := m.look()
 		if err != nil {
 			return nil, err
 		}
-		if amiss+more > 0 {
-			found = append(found, upkeep.Difference{What: m.What(), Found: describe(amiss, more), Repair: func() error { return repair(m.Name) }})
+		if d.amiss+d.more > 0 {
+			found = append(found, upkeep.Difference{What: m.What(), Found: describe(d.amiss, d.more), Repair: func() error { return repair(m.Name) },
+				Wanted: func() bool {
+					return slices.ContainsFunc(maps(), func(now Map) bool { return now.Name == m.Name && d.isWantedIn(now) })
+				}})
 		}
 	}
 	c.next = time.Time{}
@@ -98,62 +135,157 @@ func describe(amiss, more int) string {
 	return strings.Join(parts, ", ")
 }
 
-func newMap(name string, kernel []*ebpf.Map, entries int, look func() (amiss, more int, err error), put, prune func() error) Map {
+func newMap(name string, kernel []*ebpf.Map, entries int, look func() (differing, error), wants func(any) (any, bool), put, prune func() error) Map {
 	mend := func() error { return errors.Join(put(), prune()) }
-	return Map{name, kernel, entries, put, prune, look, mend}
+	return Map{name, kernel, entries, put, prune, look, wants, mend}
 }
 
 // Both joins the maps of both address families into one, with one name.
 func Both(four, six Map) Map {
-	look := func() (amiss, more int, err error) {
-		amiss4, more4, err4 := four.look()
-		amiss6, more6, err6 := six.look()
-		return amiss4 + amiss6, more4 + more6, errors.Join(err4, err6)
+	look := func() (differing, error) {
+		d4, err4 := four.look()
+		d6, err6 := six.look()
+		return differing{d4.amiss + d6.amiss, d4.more + d6.more, append(d4.first, d6.first...)}, errors.Join(err4, err6)
 	}
-	return newMap(four.Name, append(four.Kernel, six.Kernel...), four.Entries+six.Entries, look,
+	wants := func(key any) (any, bool) {
+		if value, is := four.wants(key); is {
+			return value, is
+		}
+		return six.wants(key)
+	}
+	return newMap(four.Name, append(four.Kernel, six.Kernel...), four.Entries+six.Entries, look, wants,
 		func() error { return errors.Join(four.Put(), six.Put()) },
 		func() error { return errors.Join(four.Prune(), six.Prune()) })
 }
 
 // Within is a map that may have more entries than these, as an array has.
 func Within[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
-	look := func() (amiss, more int, err error) {
+	look := func() (d differing, err error) {
 		for key, value := range want {
 			var have V
 			switch err := m.Lookup(key, &have); {
-			case errors.Is(err, ebpf.ErrKeyNotExist):
-				amiss++
-			case err != nil:
-				return 0, 0, fmt.Errorf("read map %s: %w", m, err)
-			case have != value:
-				amiss++
+			case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+				return d, fmt.Errorf("read map %s: %w", m, err)
+			case err != nil || have != value:
+				d.note(key, value)
 			}
 		}
-		return amiss, 0, nil
+		return d, nil
 	}
-	return newMap(name, []*ebpf.Map{m}, len(want), look, func() error { return Put(m, want) }, func() error { return nil })
+	return newMap(name, []*ebpf.Map{m}, len(want), look, wantsOf(want), func() error { return Put(m, want) }, func() error { return nil })
 }
 
 // Whole is a map that must have these entries and no others.
 func Whole[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
-	look := func() (amiss, more int, err error) {
+	look := func() (d differing, err error) {
 		have, err := Read[K, V](m)
 		if err != nil {
-			return 0, 0, err
+			return d, err
 		}
 		for key, value := range want {
 			if is, there := have[key]; !there || is != value {
-				amiss++
+				d.note(key, value)
 			}
 		}
 		for key := range have {
 			if _, wanted := want[key]; !wanted {
-				more++
+				d.note(key, nil)
 			}
 		}
-		return amiss, more, nil
+		return d, nil
 	}
-	return newMap(name, []*ebpf.Map{m}, len(want), look, func() error { return Put(m, want) }, func() error { return Prune(m, want) })
+	return newMap(name, []*ebpf.Map{m}, len(want), look, wantsOf(want), func() error { return Put(m, want) }, func() error { return Prune(m, want) })
+}
+
+func wantsOf[K, V comparable](want map[K]V) func(any) (any, bool) {
+	return func(key any) (any, bool) {
+		if k, is := key.(K); is {
+			if value, is := want[k]; is {
+				return value, true
+			}
+		}
+		return nil, false
+	}
+}
+
+// Overwrite writes an entry that must be there from now on, and reports whether another program had
+// changed the former one, or made one where none had to be.
+func Overwrite[K any, V comparable](m *ebpf.Map, key K, want, former V, known bool) (changed bool, err error) {
+	var is V
+	switch err := m.Lookup(key, &is); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		changed = known
+	case err == nil:
+		changed = !known || is != former
+	}
+	return changed, m.Put(key, want)
+}
+
+// Replace makes a map's contents what they must be, of which the former ones are known; nil: they are
+// not. It returns how many of the entries that it has written another program had changed.
+func Replace[K, V comparable](m *ebpf.Map, want, former map[K]V) (changed int, err error) {
+	if former == nil {
+		return 0, errors.Join(Put(m, want), Prune(m, want))
+	}
+	for key, value := range want {
+		was, known := former[key]
+		if known && was == value {
+			continue
+		}
+		is, err := Overwrite(m, key, value, was, known)
+		if err != nil {
+			return changed, fmt.Errorf("write map %s of %d elements: %w", m, m.MaxEntries(), err)
+		}
+		if is {
+			changed++
+		}
+	}
+	for key := range former {
+		if _, stays := want[key]; stays {
+			continue
+		}
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return changed, fmt.Errorf("remove from map %s: %w", m, err)
+		}
+	}
+	return changed, nil
+}
+
+// ReplaceArray is Replace for an array with these elements.
+func ReplaceArray[V comparable](m *ebpf.Map, want, former []V) (changed int, err error) {
+	for i, value := range want {
+		known := i < len(former)
+		if known && former[i] == value {
+			continue
+		}
+		is, err := false, error(nil)
+		if known {
+			is, err = Overwrite(m, uint32(i), value, former[i], true)
+		} else {
+			err = m.Put(uint32(i), value)
+		}
+		if err != nil {
+			return changed, fmt.Errorf("write map %s: %w", m, err)
+		}
+		if is {
+			changed++
+		}
+	}
+	return changed, nil
+}
+
+// Elements are an array's elements by their indexes.
+func Elements[V comparable](array []V) map[uint32]V {
+	elements := make(map[uint32]V, len(array))
+	for i, value := range array {
+		elements[uint32(i)] = value
+	}
+	return elements
+}
+
+// Overwritten is the difference that entries of the named map had that were overwritten.
+func Overwritten(name string, entries int) upkeep.Difference {
+	return upkeep.Difference{What: Map{Name: name}.What(), Found: describe(entries, 0), Repair: func() error { return nil }}
 }
 
 // Put writes entries.

@@ -3,10 +3,13 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/datapath/nexthop"
@@ -38,8 +41,12 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 }
 
 func (d *Datapath) writeSettings(settings abi.Settings) error {
-	if err := d.kernel.ThisDirector.Put(uint32(0), settings); err != nil {
+	changed, err := contents.Overwrite(d.kernel.ThisDirector, uint32(0), settings, d.written, true)
+	if err != nil {
 		return fmt.Errorf("write settings: %w", err)
+	}
+	if changed {
+		d.overwrote("this_director", 1)
 	}
 	d.written = settings
 	return nil
@@ -151,14 +158,18 @@ func (d *Datapath) openEgress(c *change) error {
 		}
 	}
 	for index := range want {
-		if open[index] || index == 0 {
+		if open[index] == index || index == 0 {
 			continue
 		}
-		// EINVAL: the interface is gone, and an event about it is on its way.
-		if err := d.kernel.Egress.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) {
+		switch err := d.kernel.Egress.Put(index, index); {
+		case errors.Is(err, unix.EINVAL): // the interface is gone, and an event about it is on its way
+		case err != nil:
 			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
+		default:
+			open[index] = index
 		}
 	}
+	d.wrote.egress = open
 	return nil
 }
 
@@ -177,22 +188,24 @@ func (d *Datapath) closeEgress(services []*service) error {
 		if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(index)); err != nil {
 			return err
 		}
+		delete(d.wrote.egress, index)
 	}
 	return nil
 }
 
 // egress are the interfaces by which packets may leave.
-func (d *Datapath) egress() (map[uint32]bool, error) {
-	open := map[uint32]bool{}
-	var index, itself uint32
-	all := d.kernel.Egress.Iterate()
-	for all.Next(&index, &itself) {
-		open[index] = true
-	}
-	if err := all.Err(); err != nil {
-		return nil, fmt.Errorf("read interfaces for forwarding: %w", err)
-	}
-	return open, nil
+func (d *Datapath) egress() (map[uint32]uint32, error) {
+	return contents.Read[uint32, uint32](d.kernel.Egress)
+}
+
+// keptEgress are those that must be open: they were at the last change, and are still there. When an
+// interface goes, the kernel itself closes it.
+func (d *Datapath) keptEgress() map[uint32]uint32 {
+	maps.DeleteFunc(d.wrote.egress, func(index, _ uint32) bool {
+		_, err := net.InterfaceByIndex(int(index))
+		return err != nil
+	})
+	return maps.Clone(d.wrote.egress)
 }
 
 // neededEgress are those that are needed whatever backends there are: the director's own, and those
@@ -212,7 +225,7 @@ func (d *Datapath) neededEgress() map[uint32]bool {
 
 // keepUsed takes the interfaces that some backend is behind out of idle. It stops when idle is
 // empty: mostly at once, or after the first backend.
-func (d *Datapath) keepUsed(idle map[uint32]bool, services []*service) {
+func (d *Datapath) keepUsed(idle map[uint32]uint32, services []*service) {
 	for _, s := range services {
 		for _, b := range s.order {
 			if len(idle) == 0 {

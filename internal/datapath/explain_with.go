@@ -241,12 +241,12 @@ func (m *imagined) fill(x *observe.Observer, egress *ebpf.Map) error {
 	k := &kernel{directorMaps: directorMaps{Services4: of[directorMapServices4], Services6: of[directorMapServices6],
 		Ranges4: of[directorMapRanges4], Ranges6: of[directorMapRanges6], Replies4: of[directorMapReplies4], Replies6: of[directorMapReplies6],
 		AskBackends: of[directorMapAskBackends]}}
-	if err := m.lookups.write(k, newLookups(0)); err != nil {
+	if err := m.lookups.write(k, newLookups(0), nil); err != nil {
 		return err
 	}
 	refused, err := openRefused(of[directorMapBackendSources], of[abi.SourceFilter])
 	if err == nil {
-		err = errors.Join(refused.set(m.services), refused.filter.Close())
+		err = errors.Join(refused.set(m.services, nil), refused.filter.Close())
 	}
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -34,9 +33,11 @@ type group struct {
 
 // hostMaps is what this process has written of this host and of the group; nil: nothing yet.
 type hostMaps struct {
-	own   map[uint64]uint8
-	peers []abi.Peer
-	slots []abi.GroupSlot
+	own      map[uint64]uint8
+	peers    []abi.Peer
+	peerMACs map[uint64]uint32
+	slots    []abi.GroupSlot
+	egress   map[uint32]uint32 // interfaces that were open for forwarding at the last change
 }
 
 // readGroup looks up the configured directors: which one this is, and how frames get to the others.
@@ -143,15 +144,15 @@ func (d *Datapath) writePeers() error {
 	if slices.Equal(entries, d.wrote.peers) {
 		return nil
 	}
-	for number, entry := range entries {
-		if err := d.kernel.Peers.Put(uint32(number), entry); err != nil {
-			return fmt.Errorf("write directors of the group: %w", err)
-		}
+	changed, err := contents.ReplaceArray(d.kernel.Peers, entries, d.wrote.peers)
+	if d.overwrote("peers", changed); err != nil {
+		return fmt.Errorf("directors of the group: %w", err)
 	}
-	if err := errors.Join(contents.Put(d.kernel.PeerMacs, macs), contents.Prune(d.kernel.PeerMacs, macs)); err != nil {
-		return fmt.Errorf("write addresses of the group's directors: %w", err)
+	changed, err = contents.Replace(d.kernel.PeerMacs, macs, d.wrote.peerMACs)
+	if d.overwrote("peer_macs", changed); err != nil {
+		return fmt.Errorf("addresses of the group's directors: %w", err)
 	}
-	d.wrote.peers = entries
+	d.wrote.peers, d.wrote.peerMACs = entries, macs
 	return nil
 }
 
@@ -160,10 +161,9 @@ func (d *Datapath) writeSlots() error {
 	if slices.Equal(slots, d.wrote.slots) {
 		return nil
 	}
-	for slot, entry := range slots {
-		if err := d.kernel.GroupSlots.Put(uint32(slot), entry); err != nil {
-			return fmt.Errorf("write slots of the group: %w", err)
-		}
+	changed, err := contents.ReplaceArray(d.kernel.GroupSlots, slots, d.wrote.slots)
+	if d.overwrote("group_slots", changed); err != nil {
+		return fmt.Errorf("slots of the group: %w", err)
 	}
 	d.wrote.slots = slots
 	return nil

@@ -217,8 +217,9 @@ func (d *Datapath) followOwnMACs(services []*service) (flag uint32, err error) {
 		return 0, nil
 	}
 	if !maps.Equal(own, d.wrote.own) {
-		if err := errors.Join(contents.Put(d.kernel.OwnMacs, own), contents.Prune(d.kernel.OwnMacs, own)); err != nil {
-			return 0, fmt.Errorf("write MAC addresses of this host: %w", err)
+		changed, err := contents.Replace(d.kernel.OwnMacs, own, d.wrote.own)
+		if d.overwrote("own_macs", changed); err != nil {
+			return 0, fmt.Errorf("MAC addresses of this host: %w", err)
 		}
 		d.wrote.own = own
 	}

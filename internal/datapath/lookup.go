@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
@@ -174,14 +175,30 @@ func (d *Datapath) finds(c *change) bool {
 	})
 }
 
+// overwritten counts the entries of maps that another program had changed before a Set wrote others in
+// their place, by the maps' names: no look would find them any more. Nil counts none.
+type overwritten map[string]int
+
 // write puts in the keys that are new or different, and notes them in have, which matches the
 // kernel even after an error.
-func (l *lookups) write(k *kernel, have lookups) error {
+func (l *lookups) write(k *kernel, have lookups, o overwritten) error {
 	return errors.Join(
-		writeEndpoints("service", k.Services4, k.Services6, l.services, have.services),
-		writePrefixes(k, l.ranges, have.ranges),
-		writeEndpoints("reply", k.Replies4, k.Replies6, l.replies, have.replies),
-		writeAsked(k, l.asked, have.asked))
+		writeEndpoints("services", k.Services4, k.Services6, l.services, have.services, o),
+		writePrefixes(k, l.ranges, have.ranges, o),
+		writeEndpoints("replies", k.Replies4, k.Replies6, l.replies, have.replies, o),
+		writeAsked(k, l.asked, have.asked, o))
+}
+
+// overwrite writes an entry in place of the former one, if one is known.
+func overwrite[K any, V comparable](m *ebpf.Map, name string, key K, want, former V, known bool, o overwritten) error {
+	if o == nil {
+		return m.Put(key, want)
+	}
+	changed, err := contents.Overwrite(m, key, want, former, known)
+	if changed {
+		o[name]++
+	}
+	return err
 }
 
 // remove takes the keys that are no longer wanted out of the kernel and of have.
@@ -218,35 +235,37 @@ func forget[K comparable](have map[K]uint32, key K, err error) error {
 	return err
 }
 
-func writeEndpoints(what string, map4, map6 *ebpf.Map, want, have map[endpoint]uint32) error {
+func writeEndpoints(name string, map4, map6 *ebpf.Map, want, have map[endpoint]uint32, o overwritten) error {
 	for e, index := range want {
-		if old, known := have[e]; known && old == index {
+		old, known := have[e]
+		if known && old == index {
 			continue
 		}
 		var err error
 		if e.address.Is4() {
-			err = map4.Put(e.v4(), index)
+			err = overwrite(map4, name, e.v4(), index, old, known, o)
 		} else {
-			err = map6.Put(e.v6(), index)
+			err = overwrite(map6, name, e.v6(), index, old, known, o)
 		}
 		if err != nil {
-			return fmt.Errorf("write %s %s port %d: %w", what, e.address, e.port, err)
+			return fmt.Errorf("write %s port %d to map %s: %w", e.address, e.port, name, err)
 		}
 		have[e] = index
 	}
 	return nil
 }
 
-func writePrefixes(k *kernel, want, have map[prefix]uint32) error {
+func writePrefixes(k *kernel, want, have map[prefix]uint32, o overwritten) error {
 	for p, index := range want {
-		if old, known := have[p]; known && old == index {
+		old, known := have[p]
+		if known && old == index {
 			continue
 		}
 		var err error
 		if p.address.Is4() {
-			err = k.Ranges4.Put(p.v4(), index)
+			err = overwrite(k.Ranges4, "ranges", p.v4(), index, old, known, o)
 		} else {
-			err = k.Ranges6.Put(p.v6(), index)
+			err = overwrite(k.Ranges6, "ranges", p.v6(), index, old, known, o)
 		}
 		if err != nil {
 			return fmt.Errorf("write port range of %s: %w", p.address, err)
@@ -256,12 +275,13 @@ func writePrefixes(k *kernel, want, have map[prefix]uint32) error {
 	return nil
 }
 
-func writeAsked(k *kernel, want, have map[abi.AskBackend]uint32) error {
+func writeAsked(k *kernel, want, have map[abi.AskBackend]uint32, o overwritten) error {
 	for a, index := range want {
-		if old, known := have[a]; known && old == index {
+		old, known := have[a]
+		if known && old == index {
 			continue
 		}
-		if err := k.AskBackends.Put(a, index); err != nil {
+		if err := overwrite(k.AskBackends, "ask_backends", a, index, old, known, o); err != nil {
 			return fmt.Errorf("write who may answer, of service %d: %w", a.Service, err)
 		}
 		have[a] = index
@@ -366,11 +386,11 @@ func (d *Datapath) lookupPart(c *change) (added, gone lookups, is bool) {
 func (l *lookupChange) flags() uint32 { return l.all.flags() | l.added.flags() }
 
 // write puts in the keys that are new or different.
-func (l *lookupChange) write(k *kernel, have lookups) error {
+func (l *lookupChange) write(k *kernel, have lookups, o overwritten) error {
 	if l.part {
-		return l.added.write(k, have)
+		return l.added.write(k, have, o)
 	}
-	return l.all.write(k, have)
+	return l.all.write(k, have, o)
 }
 
 // remove takes out the keys that are no longer wanted, and updates the record of the kernel's.

@@ -114,7 +114,10 @@ func TestPartsAreRepaired(t *testing.T) {
 			t.Errorf("before the first Set part %s differs in %+v", p.Name, found)
 		}
 	}
-	must(t, d.Set(natTable()))
+	table := natTable()
+	table.Group = []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.11")}
+	table.Services[0].SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	must(t, d.Set(table))
 	before := pinsBelow(t, pins)
 	hands := []struct {
 		part, what string
@@ -137,6 +140,11 @@ func TestPartsAreRepaired(t *testing.T) {
 		{"tables", "map ask_backends", func() { must(t, d.kernel.AskBackends.Put(abi.AskBackend{Service: 5}, uint32(1))) }},
 		{"tables", "map backend_sources", func() { deleteFirst(t, d.kernel.BackendSources) }},
 		{"tables", "map own_macs", func() { must(t, d.kernel.OwnMacs.Put(uint64(7), uint8(1))) }},
+		{"tables", "map source_ranges", func() { deleteFirst(t, d.kernel.SourceRanges) }},
+		{"tables", "map peers", func() { must(t, d.kernel.Peers.Put(uint32(1), abi.Peer{Ifindex: 7})) }},
+		{"tables", "map peer_macs", func() { deleteFirst(t, d.kernel.PeerMacs) }},
+		{"tables", "map this_director", func() { must(t, d.kernel.ThisDirector.Put(uint32(0), abi.Settings{})) }},
+		{"tables", "map egress", func() { deleteFirst(t, d.kernel.Egress) }},
 		{"tc", "wire0 egress", func() { detachLink(t, pins+"/undo-wire0") }},
 		{"tc", "wire1 ingress", func() { must(t, os.Remove(pins+"/reply-wire1")) }},
 		{"sysctls", "net.ipv4.conf.wire0.forwarding", func() {
@@ -185,6 +193,57 @@ func TestPartsAreRepaired(t *testing.T) {
 	must(t, next.Set(natTable()))
 	if !next.kernel.adopted || next.services[keyOf(&next.table.Services[0])].index != index {
 		t.Error("the next process does not go on with what was pinned again")
+	}
+}
+
+// TestHandsBeforeASetAreTold puts a hand on an entry just before a Set writes another one in its place:
+// no look finds it, and it is told nevertheless, once. Without a hand nothing is told.
+func TestHandsBeforeASetAreTold(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for i := range 2 {
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+	}
+	d := openTest(t, model.Limits{})
+	parts := d.Parts(nil)
+	first := tableOf(2, 1, 0)
+	for i := range first.Services {
+		b := &first.Services[i].Backends[0]
+		b.Mode, b.Address = model.NAT, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})
+	}
+	second := tableOf(3, 1, 0)
+	second.ICMPRate = first.ICMPRate + 1
+	for i := range first.Services { // each has the other's backend
+		second.Services[i].Backends = first.Services[1-i].Backends
+	}
+	coming := second.Services[2]
+	for _, hand := range []struct {
+		what  string // empty: there is none
+		touch func()
+	}{
+		{"", func() {}},
+		{"map services", func() {
+			key := keyOf(&coming)
+			must(t, d.kernel.Services4.Put(key.vipEndpoint().v4(), uint32(77)))
+		}},
+		{"map replies", func() { deleteFirst(t, d.kernel.Replies4) }},
+		{"map this_director", func() { must(t, d.kernel.ThisDirector.Put(uint32(0), abi.Settings{})) }},
+		{"", func() {}},
+	} {
+		must(t, d.Set(first))
+		if found := differences(t, parts, "tables"); len(found) > 0 {
+			t.Fatalf("before there is a hand on %s it differs: %+v", hand.what, found)
+		}
+		hand.touch()
+		must(t, d.Set(second))
+		found := differences(t, parts, "tables")
+		if hand.what == "" && len(found) > 0 || hand.what != "" && (len(found) != 1 || found[0].What != hand.what) {
+			t.Errorf("after a hand on %q and a Set %+v is told", hand.what, found)
+		}
+		if again := differences(t, parts, "tables"); len(again) > 0 {
+			t.Errorf("after a hand on %q it is told twice: %+v", hand.what, again)
+		}
 	}
 }
 

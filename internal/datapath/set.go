@@ -34,6 +34,7 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.begun = true
+	d.exact = c.whole && d.hasOnlyOwn()
 	// New entries before the rings that name them. Their next hops also say which interfaces and
 	// addresses configure has to write.
 	for _, s := range c.changed {
@@ -53,7 +54,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.sources.leaveToKernel(d.table.KernelSources); err != nil {
 		return err
 	}
-	if err := d.refused.set(c.changed); err != nil {
+	if err := d.refused.set(c.changed, d.counting()); err != nil {
 		return err
 	}
 	// What takes replies, before a ring leads to backends that may answer.
@@ -142,6 +143,7 @@ func (d *Datapath) hopsChanged() {
 	if d.closed() || !d.begun {
 		return
 	}
+	d.exact = d.whole && d.hasOnlyOwn()
 	d.lookUpInterfaces(d.table.Interfaces)
 	services := d.inOrder()
 	all := change{all: services, changed: services}
@@ -199,7 +201,7 @@ func (d *Datapath) followReplies(services []*service) error {
 		return nil
 	}
 	lookups := lookupsOf(services)
-	if err := lookups.write(d.kernel, d.have); err != nil {
+	if err := lookups.write(d.kernel, d.have, d.counting()); err != nil {
 		return err
 	}
 	err := lookups.remove(d.kernel, d.have)
@@ -287,7 +289,7 @@ func (d *Datapath) ringOf(s *service) ringImage {
 
 // addLookups adds the keys of services that were not found before.
 func (d *Datapath) addLookups(l *lookupChange) error {
-	if err := l.write(d.kernel, d.have); err != nil {
+	if err := l.write(d.kernel, d.have, d.counting()); err != nil {
 		return err
 	}
 	if !l.part || d.fronts.rest() {

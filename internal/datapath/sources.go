@@ -117,6 +117,17 @@ func (s *sources) write(set uint32, ranges []netip.Prefix, readers *grace) error
 	return nil
 }
 
+// all are the entries of all sets.
+func (s *sources) all() map[abi.SourceRange]uint8 {
+	all := map[abi.SourceRange]uint8{}
+	for set, prefixes := range s.sets {
+		for p := range prefixes {
+			all[sourceKey(set, p)] = 1
+		}
+	}
+	return all
+}
+
 // switched notes that one ring has replaced another, each of which may name a set.
 func (s *sources) switched(was, is ringImage) {
 	old, hadOne := namedSet(was)

@@ -53,6 +53,9 @@ type Difference struct {
 	By    string // the process that changed it, if known: "process 4711 (ip)"
 	// Repair makes it hold again. Nil: weir cannot, and waits for it.
 	Repair func() error
+	// Wanted reports whether it should still hold, after its owner has changed what should. Nil: it
+	// should in any case.
+	Wanted func() bool
 }
 
 // When a host is looked at: some time after a notice, because notices come in crowds, and regularly
@@ -82,7 +85,7 @@ type Reconciler struct {
 	repairs []repairs // by part
 
 	overwriting sync.Mutex
-	overwritten map[string][]Difference // by part: see Overwrites
+	overwritten map[string][]Difference // by part: see Overwritten
 }
 
 // New returns a Reconciler of parts, in the order in which they are looked at. What happens is also
@@ -149,15 +152,17 @@ func (r *Reconciler) Forget() {
 	r.Wake()
 }
 
-// Overwrites takes what differs in some parts just before their owner writes them whole, which repairs
-// it. No look would find it any more: the next one counts it as repaired, and tells it.
-func (r *Reconciler) Overwrites(found map[string][]Difference) {
+// Overwritten takes what differed in some parts just before their owner wrote them whole, which has
+// repaired it. No look would find it any more: the next one counts it as repaired, and tells it. What
+// the owner no longer wants was not repaired.
+func (r *Reconciler) Overwritten(found map[string][]Difference) {
 	r.overwriting.Lock()
 	defer r.overwriting.Unlock()
 	if r.overwritten == nil {
 		r.overwritten = map[string][]Difference{}
 	}
 	for part, differences := range found {
+		differences = slices.DeleteFunc(differences, func(d Difference) bool { return d.Wanted != nil && !d.Wanted() })
 		r.overwritten[part] = alsoDiffers(r.overwritten[part], differences)
 	}
 }
