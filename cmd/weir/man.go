@@ -6,12 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"weir.io/weir/internal/manual"
 )
 
 func newMan() *cobra.Command {
@@ -25,7 +26,7 @@ func newMan() *cobra.Command {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			date, err := manDate()
+			date, err := manual.Date()
 			if err != nil {
 				return err
 			}
@@ -58,89 +59,55 @@ func hasManPage(cmd *cobra.Command) bool {
 
 func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// manDate is the date on the pages: two builds of one commit have to write the same.
-func manDate() (time.Time, error) {
-	text := os.Getenv("SOURCE_DATE_EPOCH")
-	if text == "" {
-		return time.Now().UTC(), nil
-	}
-	seconds, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read SOURCE_DATE_EPOCH: %q is not a number of seconds", text)
-	}
-	return time.Unix(seconds, 0).UTC(), nil
-}
-
-// manPage returns a command's page, in the language of man(7).
+// manPage returns a command's page.
 func manPage(cmd *cobra.Command, date time.Time) []byte {
-	var b strings.Builder
-	fmt.Fprintf(&b, ".TH %s 1 %s %q weir\n", strings.ToUpper(manName(cmd)), date.Format(time.DateOnly), "weir "+version)
-	fmt.Fprintf(&b, ".nh\n.SH NAME\n%s \\- %s\n", roff(manName(cmd)), roff(cmd.Short))
-	fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n", roff(cmd.UseLine()))
-	b.WriteString(".SH DESCRIPTION\n")
-	manText(&b, cmp.Or(cmd.Long, cmd.Short+"."))
+	var p manual.Page
+	fmt.Fprintf(&p, ".TH %s 1 %s %q weir\n.nh\n", strings.ToUpper(manName(cmd)), date.Format(time.DateOnly), "weir "+version)
+	p.Section("NAME")
+	fmt.Fprintf(&p, "%s \\- %s\n", manual.Literal(manName(cmd)), manual.Literal(cmd.Short))
+	p.Section("SYNOPSIS")
+	fmt.Fprintf(&p, ".B %s\n", manual.Literal(cmd.UseLine()))
+	p.Section("DESCRIPTION")
+	p.Help(cmp.Or(cmd.Long, cmd.Short+"."))
 	related := []string{}
 	if cmd.HasParent() {
 		related = append(related, manName(cmd.Parent())+"(1)")
 	}
 	if below := slices.DeleteFunc(slices.Clone(cmd.Commands()), func(c *cobra.Command) bool { return !c.IsAvailableCommand() || c.Name() == "help" }); len(below) > 0 {
-		b.WriteString(".SH COMMANDS\n")
+		p.Section("COMMANDS")
 		for _, c := range below {
-			fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(c.CommandPath()), roff(c.Short))
+			p.Term(".B "+manual.Literal(c.CommandPath()), manual.Literal(c.Short))
 			if hasManPage(c) {
 				related = append(related, manName(c)+"(1)")
 			}
 		}
 	}
-	b.WriteString(".SH OPTIONS\n")
+	p.Section("OPTIONS")
 	cmd.InitDefaultHelpFlag()
 	for _, flags := range []*pflag.FlagSet{cmd.NonInheritedFlags(), cmd.InheritedFlags()} {
-		flags.VisitAll(func(f *pflag.Flag) { manFlag(&b, f) })
+		flags.VisitAll(func(f *pflag.Flag) { manFlag(&p, f) })
 	}
 	related = append(related, "weir.yaml(5)")
-	fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", roff(strings.Join(related, ", ")))
-	return []byte(b.String())
+	p.Section("SEE ALSO")
+	fmt.Fprintf(&p, "%s\n", manual.Literal(strings.Join(related, ", ")))
+	return []byte(p.String())
 }
 
-// manText writes the text of a help: paragraphs, and lines that are indented, which stay lines.
-func manText(b *strings.Builder, text string) {
-	for paragraph := range strings.SplitSeq(text, "\n\n") {
-		b.WriteString(".PP\n")
-		for line := range strings.SplitSeq(paragraph, "\n") {
-			kept := strings.TrimLeft(line, " \t")
-			if kept != line {
-				b.WriteString(".br\n")
-			}
-			b.WriteString(roff(kept) + "\n")
-		}
-	}
-}
-
-func manFlag(b *strings.Builder, f *pflag.Flag) {
+func manFlag(p *manual.Page, f *pflag.Flag) {
 	if f.Hidden {
 		return
 	}
 	kind, usage := pflag.UnquoteUsage(f)
-	b.WriteString(".TP\n")
+	term := manual.Bold(manual.Literal("--" + f.Name))
 	if f.Shorthand != "" {
-		fmt.Fprintf(b, "\\fB\\-%s\\fR, ", f.Shorthand)
+		term = manual.Bold(manual.Literal("-"+f.Shorthand)) + ", " + term
 	}
-	fmt.Fprintf(b, "\\fB%s\\fR", roff("--"+f.Name))
 	if kind != "" {
-		fmt.Fprintf(b, " \\fI%s\\fR", roff(kind))
+		term += " " + manual.Italic(manual.Literal(kind))
 	}
-	b.WriteString("\n" + roff(usage))
+	text := manual.Literal(usage)
 	if unset := []string{"", "0", "0s", "false", "[]"}; !slices.Contains(unset, f.DefValue) {
-		b.WriteString(roff(" (" + f.DefValue + " if it is not given)"))
+		text += manual.Literal(" (" + f.DefValue + " if it is not given)")
 	}
-	b.WriteString("\n")
-}
-
-// roff writes text so that man(7) shows it as it is.
-func roff(text string) string {
-	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(text)
-	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
-		text = `\&` + text // else it would be a request
-	}
-	return text
+	p.Term(term, text)
 }

@@ -59,19 +59,6 @@ func TestManualPages(t *testing.T) {
 	}
 }
 
-// TestRoff: text stays text, whatever it has that man(7) would read as a request or an escape.
-func TestRoff(t *testing.T) {
-	for text, want := range map[string]string{
-		".TH at the beginning": `\&.TH at the beginning`,
-		"'quoted'":             `\&'quoted'`,
-		`a \n, --flag`:         `a \en, \-\-flag`,
-	} {
-		if got := roff(text); got != want {
-			t.Errorf("%q is written as %q, not %q", text, got, want)
-		}
-	}
-}
-
 // TestCompletionScripts: shells understand them.
 func TestCompletionScripts(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
