@@ -21,6 +21,7 @@ func newAgent() *cobra.Command {
 			"ends; weir detach removes it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			deps.Signals = heard()
 			var err error
 			if deps.Log, err = logger(&log, cmd.ErrOrStderr()); err != nil {
 				return err

@@ -39,6 +39,8 @@ func newBFD() *cobra.Command {
 			"that for a failure.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// The process goes on if the reader of its log is gone.
+			signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 			log, err := logger(&o.log, cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -54,8 +56,6 @@ func newBFD() *cobra.Command {
 }
 
 func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
-	// The process goes on if the reader of its log is gone.
-	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 	if err := daemon.KeepCapabilities(privilege.BFD, nil, log); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +18,13 @@ import (
 	"weir.io/weir/internal/logs"
 )
 
+// heard are the signals that run and agent take, from the beginning of main on.
+var heard = sync.OnceValue(daemon.HearSignals)
+
 func main() {
+	if len(os.Args) > 1 && (os.Args[1] == "run" || os.Args[1] == "agent") {
+		heard()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), daemon.EndSignals...)
 	context.AfterFunc(ctx, stop) // a second signal ends what does not look at the context, such as a read
 	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)

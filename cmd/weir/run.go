@@ -24,6 +24,7 @@ func newRun() *cobra.Command {
 			"and so does SIGUSR2, which says that another one takes over.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			deps.Signals = heard()
 			var err error
 			if deps.Log, err = logger(&log, cmd.ErrOrStderr()); err != nil {
 				return err

@@ -34,6 +34,7 @@ type Deps struct {
 	Socket     string // to answer on
 	Attach     agent.Attach
 	Interfaces []string // that tunnels come in by, in place of the file's
+	Signals    *daemon.Signals
 	Log        *slog.Logger
 }
 
@@ -56,7 +57,7 @@ func Run(ctx context.Context, deps Deps) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	log := deps.Log
-	first, text, changes, refused := daemon.FirstConfig(ctx, deps.File)
+	first, text, changes, refused := daemon.FirstConfig(ctx, deps.File, deps.Signals.Hangup)
 	var lost error
 	if refused != nil {
 		var ran *model.Config

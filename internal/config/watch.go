@@ -6,9 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -35,22 +33,19 @@ type Change struct {
 }
 
 // Watch reports every new version of the file until the context ends; then it closes the channel.
-// It looks for a version on SIGHUP, which also reports an unchanged file, and when something
+// It looks for a version at a hangup, which also reports an unchanged file, and when something
 // changes in the file's directory: so editors that rename, and Kubernetes, which swaps a symbolic
-// link beside the file, are seen. A file that is itself a link to another directory needs SIGHUP.
+// link beside the file, are seen. A file that is itself a link to another directory needs a hangup.
 // Without a directory it fails. An unchanged file is also reported when the directory begins or ends
 // to be watched.
-func Watch(ctx context.Context, path string) (<-chan Change, error) {
+func Watch(ctx context.Context, path string, hangup <-chan os.Signal) (<-chan Change, error) {
 	w := &watcher{path: path, changes: make(chan Change)}
 	if err := w.watch(); errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	w.text, _ = ReadFile(path)
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
 	go func() {
 		defer close(w.changes)
-		defer signal.Stop(hangup)
 		w.run(ctx, hangup)
 	}()
 	return w.changes, nil

@@ -37,10 +37,10 @@ func rename(t *testing.T, from, to string) {
 	}
 }
 
-func watch(t *testing.T, path string) <-chan config.Change {
+func watch(t *testing.T, path string, hangup <-chan os.Signal) <-chan config.Change {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	changes, err := config.Watch(ctx, path)
+	changes, err := config.Watch(ctx, path, hangup)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,8 @@ func TestWatchSeesWhatWritersDo(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "weir.yaml")
 	write(t, file, text("first"))
-	changes := watch(t, file)
+	hangup := make(chan os.Signal, 1)
+	changes := watch(t, file, hangup)
 
 	t.Run("written in place", func(t *testing.T) {
 		write(t, file, text("written"))
@@ -134,9 +135,7 @@ func TestWatchSeesWhatWritersDo(t *testing.T) {
 		wantService(t, changes, "good")
 	})
 	t.Run("SIGHUP reports an unchanged file", func(t *testing.T) {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		hangup <- syscall.SIGHUP
 		wantService(t, changes, "good")
 	})
 	t.Run("removed, then made again", func(t *testing.T) {
@@ -182,7 +181,7 @@ func TestWatchSeesKubernetes(t *testing.T) {
 	if err := os.Symlink("..data/weir.yaml", file); err != nil {
 		t.Fatal(err)
 	}
-	changes := watch(t, file)
+	changes := watch(t, file, nil)
 	publish("..2026_02", "second")
 	wantService(t, changes, "second")
 	publish("..2026_03", "third")
@@ -196,7 +195,7 @@ func TestWatchFindsDirectoryAgain(t *testing.T) {
 	}
 	file := filepath.Join(dir, "weir.yaml")
 	write(t, file, text("first"))
-	changes := watch(t, file)
+	changes := watch(t, file, nil)
 	rename(t, dir, dir+".old")
 	wantGone(t, changes)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -207,7 +206,7 @@ func TestWatchFindsDirectoryAgain(t *testing.T) {
 }
 
 func TestWatchNamesMissingDirectory(t *testing.T) {
-	_, err := config.Watch(t.Context(), filepath.Join(t.TempDir(), "none", "weir.yaml"))
+	_, err := config.Watch(t.Context(), filepath.Join(t.TempDir(), "none", "weir.yaml"), nil)
 	if err == nil || !strings.Contains(err.Error(), "none: no such file") {
 		t.Errorf("error %v does not name the missing directory", err)
 	}
@@ -218,7 +217,7 @@ func TestWatchBesideABusyFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "weir.yaml")
 	write(t, file, text("first"))
-	changes := watch(t, file)
+	changes := watch(t, file, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
 	busy.Go(func() {
@@ -251,7 +250,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, file, text("first"))
-	changes := watch(t, file)
+	changes := watch(t, file, nil)
 	if c := <-changes; c.Unwatched == nil || c.Err != nil {
 		t.Fatalf("Unwatched %v, error %v; want a reason and none", c.Unwatched, c.Err)
 	}
@@ -283,7 +282,7 @@ func TestWatchWithMoreEventsThanAreKept(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "weir.yaml")
 	write(t, file, text("first"))
-	changes := watch(t, file)
+	changes := watch(t, file, nil)
 	write(t, file, text("second")) // nobody receives: the watcher waits, and events are kept, until there is no room
 	for i := range kept {
 		link := filepath.Join(dir, "link"+strconv.Itoa(i%2)) // another name than before: the same event twice would be one
@@ -318,7 +317,7 @@ func TestWatchWithMoreEventsThanAreKept(t *testing.T) {
 func TestWatchOfAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, path, text("first"))
-	changes := watch(t, path)
+	changes := watch(t, path, nil)
 	pipe := path + ".pipe"
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)

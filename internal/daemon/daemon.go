@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"reflect"
 	"slices"
 	"strings"
@@ -45,6 +46,21 @@ type Daemon struct {
 // EndSignals end a process. SIGUSR2 says that another one takes over: a director does not withdraw
 // then, whatever its grace period is.
 var EndSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR2}
+
+// Signals tell a process that runs what to do, and do not end it. One that comes before the process looks
+// for it waits.
+type Signals struct {
+	Hangup   chan os.Signal // SIGHUP: the file is to be read
+	Shutdown chan os.Signal // SIGUSR1: the next signal comes because the host shuts down
+}
+
+// HearSignals begins to hear them, for as long as the process lives: SIGHUP would end it.
+func HearSignals() *Signals {
+	s := &Signals{Hangup: make(chan os.Signal, 1), Shutdown: make(chan os.Signal, 1)}
+	signal.Notify(s.Hangup, syscall.SIGHUP)
+	signal.Notify(s.Shutdown, syscall.SIGUSR1)
+	return s
+}
 
 // Deps are what a daemon works with.
 type Deps struct {
@@ -279,8 +295,8 @@ func (d *Daemon) Serve(ctx context.Context, server *api.Server, listener net.Lis
 
 // FirstConfig begins to watch the file and reads it, in this order: no version is missed. The text
 // is returned even if the file is invalid.
-func FirstConfig(ctx context.Context, file string) (c model.Config, text []byte, changes <-chan config.Change, err error) {
-	changes, err = config.Watch(ctx, file)
+func FirstConfig(ctx context.Context, file string, hangup <-chan os.Signal) (c model.Config, text []byte, changes <-chan config.Change, err error) {
+	changes, err = config.Watch(ctx, file, hangup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil, nil, noFile(file)
 	}

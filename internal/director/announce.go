@@ -99,15 +99,13 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 }
 
 // hearSignals begins to hear the signals that tell the director to end: the second one ends its grace
-// period. SIGUSR1 before them says that the host shuts down, SIGUSR2 that another process takes over.
+// period. SIGUSR2 says that another process takes over.
 func (d *Director) hearSignals() (signals chan os.Signal, forget func()) {
 	signals = make(chan os.Signal, 1)
 	signal.Notify(signals, daemon.EndSignals...)
-	signal.Notify(d.shutdown, syscall.SIGUSR1)
 	signal.Notify(d.handover, syscall.SIGUSR2)
 	return signals, func() {
 		signal.Stop(signals)
-		signal.Stop(d.shutdown)
 		signal.Stop(d.handover)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // listen, and the next one does.
 func TestSecondSignalEndsTheGracePeriod(t *testing.T) {
 	const patience = 10 * time.Second
-	signals, forget := (&Director{shutdown: make(chan os.Signal, 1), handover: make(chan os.Signal, 1)}).hearSignals()
+	signals, forget := (&Director{handover: make(chan os.Signal, 1)}).hearSignals()
 	defer forget()
 	tell := func() {
 		if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {

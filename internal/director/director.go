@@ -54,6 +54,7 @@ type Deps struct {
 	// ShutdownGracePeriod is the same if it was told before, by SIGUSR1, that the host shuts down.
 	ShutdownGracePeriod time.Duration
 	BFD                 []string // the arguments with which this program is the BFD process, but for its socket
+	Signals             *daemon.Signals
 	Log                 *slog.Logger
 }
 
@@ -65,9 +66,9 @@ type Director struct {
 	socket      string
 	gracePeriod time.Duration
 	atShutdown  time.Duration
-	shutdown    chan os.Signal // has SIGUSR1 if the host shuts down
-	handover    chan os.Signal // has SIGUSR2 if another process takes over
-	over        atomic.Bool    // its grace period is over
+	shutdown    <-chan os.Signal // has SIGUSR1 if the host shuts down
+	handover    chan os.Signal   // has SIGUSR2 if another process takes over
+	over        atomic.Bool      // nothing is to go on: its grace period is over, or it never began
 
 	ctx       context.Context // its life, which outlasts what Run is given by the grace period
 	end       context.CancelFunc
@@ -117,14 +118,14 @@ type Director struct {
 //   - the stores come before the kernel, too: without them a director could not go on with it.
 func New(deps Deps) (_ *Director, err error) {
 	collectGarbage()
-	d := &Director{log: deps.Log, socket: deps.Socket, gracePeriod: deps.GracePeriod, atShutdown: deps.ShutdownGracePeriod, shutdown: make(chan os.Signal, 1), handover: make(chan os.Signal, 1)}
+	d := &Director{log: deps.Log, socket: deps.Socket, gracePeriod: deps.GracePeriod, atShutdown: deps.ShutdownGracePeriod, shutdown: deps.Signals.Shutdown, handover: make(chan os.Signal, 1)}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			d.close()
 		}
 	}()
-	lost, err := d.readFile(deps.File)
+	lost, err := d.readFile(deps.File, deps.Signals.Hangup)
 	if err != nil {
 		return nil, err
 	}
@@ -175,9 +176,9 @@ func New(deps Deps) (_ *Director, err error) {
 
 // readFile reads the first version of the file. If that is refused, the director begins with the version
 // that ran last. It returns why that is lost, if one was kept.
-func (d *Director) readFile(file string) (lost, err error) {
+func (d *Director) readFile(file string, hangup <-chan os.Signal) (lost, err error) {
 	b := &d.begins
-	b.file, b.text, d.changes, err = daemon.FirstConfig(d.ctx, file)
+	b.file, b.text, d.changes, err = daemon.FirstConfig(d.ctx, file, hangup)
 	if err == nil {
 		if err = needInterfaces(b.file); err != nil {
 			err = fmt.Errorf("%s: %w", file, err)
@@ -282,7 +283,7 @@ func (d *Director) Run(ctx context.Context) error {
 	return err
 }
 
-// detachAfterGrace ends forwarding if the grace period is over. The kernel's part is closed by then, and
+// detachAfterGrace ends forwarding if nothing is to go on. The kernel's part is closed by then, and
 // the store is not: with the same store no other process starts meanwhile, whose BFD process would be
 // ended here.
 func (d *Director) detachAfterGrace() {
@@ -335,8 +336,9 @@ func (d *Director) run(stop context.Context) error {
 	running.Go(func() { d.bfd.Run(d.ctx) })
 	used, err := d.start(&running, begins)
 	if err != nil {
-		if d.ctx.Err() != nil {
-			return nil // told to end before it began
+		if d.ctx.Err() != nil { // told to end before it began
+			d.over.Store(d.kernel.Attached() == 0) // then there is no forwarding to go on
+			return nil
 		}
 		return err
 	}
