@@ -55,6 +55,8 @@ func hostile() map[string]string {
 		"long keys above many":        repeat("{"+key+": ", 14) + "[" + repeat("1,", 50000) + "]" + repeat("}", 14),
 		"aliases of aliases":          bomb,
 		"aliases of backends":         bombs,
+		"an alias of itself":          "services:\n- name: &a\n    *a\n  vip: *a\n",
+		"a list in itself":            "services:\n- backends: &a [*a]\n  source-ranges: *a\n",
 		"a long value, often":         "services:\n- name: &a " + repeat("x", 100000) + "\n" + repeat("- {name: *a}\n", 5000),
 		"many wrong elements":         "services: [" + repeat("1,", 100000) + "]",
 		"many unknown keys":           "services:\n" + repeat("- {x: 1, y: 1, z: 1}\n", 20000),

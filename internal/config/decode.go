@@ -166,6 +166,10 @@ func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
 	switch node := n.(type) {
 	case *ast.AnchorNode:
 		name := nameOf(node.Name)
+		if _, alias := node.Value.(*ast.AliasNode); alias { // YAML does not allow it; it might stand for itself
+			d.fail(n, at, "has the anchor &%s before an alias, which has none", name)
+			return
+		}
 		d.open[name] = true
 		d.anchors[name] = node.Value
 		d.value(node.Value, v, at)
@@ -215,7 +219,9 @@ func (d *decoder) alias(node *ast.AliasNode, v reflect.Value, at *path) {
 	case d.open[name]:
 		d.fail(node, at, "*%s is inside its own anchor", name)
 	default:
+		d.open[name] = true
 		d.value(target, v, at)
+		delete(d.open, name)
 	}
 }
 
