@@ -26,6 +26,10 @@ const (
 	pathFactor    = 16
 )
 
+// mostAliases bounds the aliases of a text, before tokens of 400 bytes are made of three characters each.
+// Of the most that a director has, 65,536 services, each can have four.
+const mostAliases = 1 << 18
+
 // Bounds on a set that is not in the form that weir writes: the YAML package takes about 400
 // bytes for a token.
 const (
@@ -41,6 +45,9 @@ func parseTree(text []byte, set bool) (*ast.File, Errors) {
 		if wrong := looseSet(text); wrong != "" {
 			return nil, Errors{{Problem: wrong}}
 		}
+	}
+	if wrong := manyAliases(text); wrong != nil {
+		return nil, Errors{*wrong}
 	}
 	tokens := lexer.Tokenize(string(text))
 	if set && len(tokens) > mostSetTokens {
@@ -72,6 +79,20 @@ func looseSet(text []byte) string {
 		return fmt.Sprintf("has %d marks, more than %d; %s", marks, mostSetMarks, asWritten)
 	}
 	return ""
+}
+
+// manyAliases refuses a text with too many marks that may begin aliases.
+func manyAliases(text []byte) *Error {
+	count := 0
+	for i := range text {
+		if text[i] != '*' || i+1 == len(text) || bytes.IndexByte([]byte("* \t\r\n,]}"), text[i+1]) >= 0 || i > 0 && bytes.IndexByte([]byte(" \t\r\n,[{"), text[i-1]) < 0 {
+			continue
+		}
+		if count++; count > mostAliases {
+			return &Error{Line: 1 + bytes.Count(text[:i], []byte("\n")), Problem: fmt.Sprintf("has an alias after %d others, which is the most", mostAliases)}
+		}
+	}
+	return nil
 }
 
 // level is an open mapping or list.

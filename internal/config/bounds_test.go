@@ -83,7 +83,7 @@ func TestHostileTexts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var err error
 			took := memlab.Allocated(func() { _, err = ParseSet("set.yaml", []byte(text)) })
-			if most := takenAtLeast + takenPerByte*len(text); took > min(most, mostExpandedSet*2) {
+			if most := takenAtLeast + takenPerByte*len(text); took > min(most, mostExpanded*2) {
 				t.Errorf("%d bytes take %d to read, more than %d (error %.200v)", len(text), took, most, err)
 			}
 			if err == nil && name != "comments" {
@@ -109,6 +109,44 @@ func TestBoundsAreSaid(t *testing.T) {
 	} {
 		if _, err := ParseSet("set.yaml", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%.20q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// What aliases repeat is bounded before it is copied, for files and for sets, and the error names the line
+// of the alias that is one too many.
+func TestAliasesAreBounded(t *testing.T) {
+	service := "protocol: tcp, port: 80, mode: ipip, backends: "
+	backend := `{name: web, address: 10.0.0.1, port: 8080, weight: 10}`
+	text := func(backend string, backends, services int) string {
+		return "services:\n- {name: s, vip: 203.0.113.1, " + service + "&b [" + strings.Repeat(backend+",", backends) + "]}\n" +
+			strings.Repeat("- {name: s, vip: 203.0.113.1, "+service+"*b}\n", services)
+	}
+	for name, row := range map[string]struct {
+		text, want string
+		most       int // bytes to allocate, besides those for the text
+	}{
+		"values":              {text(backend, 1000, 2000), ":841: services[839].backends[693]: aliases up to this one repeat more than 4194304 values, mappings and lists", mostExpanded},
+		"aliases":             {"services:\n- &s {name: s}\n" + strings.Repeat("- *s\n", mostAliases+1), ":262147: has an alias after 262144 others, which is the most", 0},
+		"aliases in brackets": {"services: [&s {name: s},\n *s" + strings.Repeat(",*s", mostAliases*2) + "]", ":2: has an alias after 262144 others, which is the most", 0},
+		"bytes":               {text("{address: 10.0.0.1}", 10000, 200), ":163: services[161].backends: all that is written, and aliases repeat, takes more than 335544320 bytes", mostExpanded},
+	} {
+		for as, read := range map[string]func([]byte) error{
+			"weir.yaml": func(text []byte) error { _, err := Parse("weir.yaml", text); return err },
+			"set":       func(text []byte) error { _, err := ParseSet("set", text); return err },
+		} {
+			var err error
+			took := memlab.Allocated(func() { err = read([]byte(row.text)) })
+			if want := as + row.want; err == nil || !strings.Contains("\n"+err.Error()+"\n", "\n"+want+"\n") {
+				t.Errorf("%s: %.500v\nand not %s", name, err, want)
+			}
+			most := takenAtLeast + row.most
+			if row.most > 0 {
+				most += takenPerByte * len(row.text)
+			}
+			if took > most {
+				t.Errorf("%s: as %s it takes %d bytes to refuse, more than %d", name, as, took, most)
+			}
 		}
 	}
 }

@@ -214,7 +214,7 @@ func (d *document) invalid(err error) Errors {
 func Decode(name string, text []byte, to any, validate func() model.FieldErrors) error {
 	doc, errs := newDocument(text, false)
 	if len(errs) == 0 {
-		errs = doc.decode(to, mostExpanded).errs
+		errs = doc.decode(to).errs
 	}
 	if len(errs) == 0 {
 		if wrong := validate(); len(wrong) > 0 {

@@ -15,12 +15,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Bounds on the memory that a file, or a set, may expand to, in bytes: aliases make large
-// configurations out of small files. The most that a director has, 65,536 services and a million
-// backends, take 232 million.
+// Bounds on what a file or a set may expand to: aliases make large configurations out of small files.
+// The YAML package leaves aliases to its callers. The most that a director has, 65,536 services, a million
+// backends and a million source ranges, takes 275 million bytes. Four values for each backend can come
+// from aliases.
 const (
-	mostExpanded    = 1 << 30
-	mostExpandedSet = 256 << 20
+	mostExpanded = 320 << 20 // bytes
+	mostRepeated = 4 << 20   // values, mappings and lists that aliases stand for
 )
 
 // mostErrors bounds how many errors of a text are listed.
@@ -81,7 +82,7 @@ var formerKeys = map[reflect.Type]map[string]string{
 // config decodes the document, sets defaults, and checks what could be decoded.
 func (d *document) config() (model.Config, lostPaths, Errors) {
 	var c model.Config
-	dec := d.decode(&c, mostExpanded)
+	dec := d.decode(&c)
 	c.FormerKeys = dec.former
 	// The zero range means the default there, so "all" would silently become the default.
 	if line, given := d.line("director.snat.ports"); given && c.Director.SNAT.Ports.All() && !dec.lost.has("director.snat.ports") {
@@ -94,10 +95,9 @@ func (d *document) config() (model.Config, lostPaths, Errors) {
 	return c, dec.lost, append(dec.errs, dec.lost.without(d.invalid(c.Validate()))...)
 }
 
-// decode turns the document into a value of at most that many bytes. The decoder's errors have all
-// that is wrong with it.
-func (d *document) decode(to any, most int) *decoder {
-	dec := &decoder{document: d, most: most, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
+// decode turns the document into a value. The decoder's errors have all that is wrong with it.
+func (d *document) decode(to any) *decoder {
+	dec := &decoder{document: d, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
 	dec.value(d.root, reflect.ValueOf(to).Elem(), nil)
 	if dec.full {
 		dec.errs = andMore(dec.errs)
@@ -112,7 +112,8 @@ type decoder struct {
 	lost     lostPaths
 	full     bool            // no more errors are collected, and nothing is decoded
 	expanded int             // bytes
-	most     int             // bytes to expand to
+	repeated int             // values that aliases stand for
+	alias    *ast.AliasNode  // that is in the text, and stands for what is decoded now
 	open     map[string]bool // anchors whose value is being decoded
 	fields   map[reflect.Type]map[string]int
 }
@@ -160,7 +161,7 @@ func (d *decoder) fix(text string) {
 
 // value decodes a node into v.
 func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
-	if d.full {
+	if d.full || !d.repeat(at) {
 		return
 	}
 	switch node := n.(type) {
@@ -176,7 +177,7 @@ func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
 		delete(d.open, name)
 		return
 	case *ast.AliasNode:
-		d.alias(node, v, at)
+		d.expandAlias(node, v, at)
 		return
 	case *ast.TagNode:
 		d.fail(n, at, "tags are not supported: %s", node.Start.Value)
@@ -210,7 +211,7 @@ func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
 	}
 }
 
-func (d *decoder) alias(node *ast.AliasNode, v reflect.Value, at *path) {
+func (d *decoder) expandAlias(node *ast.AliasNode, v reflect.Value, at *path) {
 	name := nameOf(node.Value)
 	target := d.anchors[name]
 	switch {
@@ -219,19 +220,41 @@ func (d *decoder) alias(node *ast.AliasNode, v reflect.Value, at *path) {
 	case d.open[name]:
 		d.fail(node, at, "*%s is inside its own anchor", name)
 	default:
+		outermost := d.alias == nil
+		if outermost {
+			d.alias = node
+		}
 		d.open[name] = true
 		d.value(target, v, at)
 		delete(d.open, name)
+		if outermost {
+			d.alias = nil
+		}
 	}
+}
+
+// repeat counts a value if an alias stands for it, and reports whether there may be another one.
+func (d *decoder) repeat(at *path) bool {
+	if d.alias == nil {
+		return true
+	}
+	if d.repeated++; d.repeated > mostRepeated {
+		d.fail(d.alias, at, "aliases up to this one repeat more than %d values, mappings and lists", mostRepeated)
+		d.full = true
+	}
+	return !d.full
 }
 
 // expand takes room for values of a type, and reports whether there was room.
 func (d *decoder) expand(n ast.Node, at *path, count int, t reflect.Type) bool {
-	if d.expanded += count * int(t.Size()); d.expanded > d.most {
-		d.fail(n, at, "all that is written, and aliases repeat, takes more than %d bytes", d.most)
+	if d.expanded += count * int(t.Size()); d.expanded > mostExpanded {
+		if d.alias != nil {
+			n = d.alias // it is the one too many, and not what it repeats
+		}
+		d.fail(n, at, "all that is written, and aliases repeat, takes more than %d bytes", mostExpanded)
 		d.full = true
 	}
-	return d.expanded <= d.most
+	return d.expanded <= mostExpanded
 }
 
 // list decodes a sequence.

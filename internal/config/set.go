@@ -36,7 +36,7 @@ func parseSet(name string, text []byte) (services []model.Service, former []mode
 		Services []model.Service `json:"services"`
 	}
 	if len(errs) == 0 {
-		dec := doc.decode(&set, mostExpandedSet)
+		dec := doc.decode(&set)
 		errs, former = dec.errs, dec.former
 		// A file without the key is more likely the wrong file than an empty set.
 		if _, given := doc.line("services"); !given && len(errs) == 0 {

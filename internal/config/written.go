@@ -39,7 +39,7 @@ func written(text []byte) (services []model.Service, is bool) {
 		if err != nil || !bytes.Equal(again, one) || bytes.Contains(one, []byte(":null")) {
 			return nil, false
 		}
-		if expanded += model.SizeOf([]model.Service{s}); expanded > mostExpandedSet {
+		if expanded += model.SizeOf([]model.Service{s}); expanded > mostExpanded {
 			return nil, false
 		}
 		s.Backends = append(make([]model.Backend, 0, len(s.Backends)), s.Backends...)
