@@ -56,12 +56,27 @@ nothing() {
 }
 `
 
+// linked has the configuration and the state elsewhere. What is there is not the package's to remove.
+const linked = `
+mkdir -p /srv/weir/keys /srv/state /srv/other
+echo secret >/srv/weir/keys/bgp
+echo other >/srv/other/file
+ln -s /srv/other /srv/weir/other
+ln -s /srv/weir /etc/weir
+ln -s /srv/state /var/lib/weir
+stays() {
+	for path in /srv/weir/keys/bgp /srv/weir/weir.yaml /srv/weir/other /srv/other/file; do [ -e "$path" ] || fail "$path has gone"; done
+	[ -n "$(ls -A /srv/state)" ] || fail "the state has gone"
+}
+`
+
 // A package whose removal has to detach a director that still runs, because no systemd ends it, says so
 // and is removed the next time: else nothing would be left to detach with.
 func checkRemoval(t *testing.T, r release) {
 	rpmArchitecture := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	debFile, rpmFile := "weir_VERSION-1_"+runtime.GOARCH+".deb", "weir-VERSION-1."+rpmArchitecture+".rpm"
 	for _, of := range []struct{ name, file, script string }{
-		{"deb", "weir_VERSION-1_" + runtime.GOARCH + ".deb", `
+		{"deb", debFile, `
 dpkg --purge weir 2>/dev/null
 dpkg --install "$1"
 start
@@ -73,7 +88,7 @@ stop
 dpkg --purge weir
 nothing /etc/weir /var/lib/weir /var/lib/weir-removed /run/weir /sys/fs/bpf/weir /usr/bin/weir
 `},
-		{"rpm", "weir-VERSION-1." + rpmArchitecture + ".rpm", `
+		{"rpm", rpmFile, `
 rpm --install --nodeps "$1"
 start
 refused rpm --erase weir
@@ -81,6 +96,28 @@ refused rpm --erase weir
 stop
 rpm --erase weir
 nothing /sys/fs/bpf/weir /usr/bin/weir
+`},
+		{"deb with links", debFile, linked + `
+dpkg --purge weir 2>/dev/null
+dpkg --install "$1"
+start
+stop
+dpkg --remove weir
+dpkg --purge weir 2>/root/said || fail "the purge ends with $?: $(cat /root/said)"
+nothing /etc/weir /var/lib/weir /var/lib/weir-removed /run/weir /sys/fs/bpf/weir /usr/bin/weir /srv/weir/weir.yaml.example
+stays
+for link in /etc/weir:/srv/weir /var/lib/weir:/srv/state; do
+	grep --quiet "the link ${link%:*} goes, and what is in ${link#*:} stays" /root/said || fail "of $link the purge says $(cat /root/said)"
+done
+`},
+		{"rpm with links", rpmFile, linked + `
+rpm --install --nodeps "$1"
+start
+stop
+rpm --erase weir
+nothing /sys/fs/bpf/weir /usr/bin/weir /srv/weir/weir.yaml.example
+stays
+[ -L /etc/weir ] && [ -L /var/lib/weir ] || fail "the links have gone"
 `},
 	} {
 		t.Run(of.name, func(t *testing.T) {
