@@ -51,13 +51,15 @@ type versionFormats struct {
 
 func newVersion() *cobra.Command {
 	var out output
+	var formats bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, and the formats that it shares with other versions",
-		Long: "version prints the version, the commit and the Go version that this program was built from, and\n" +
-			"hashes of the BPF programs in it. The formats are those that it shares with other versions: of\n" +
-			"the store (files and etcd), of what directors tell each other of flows and agents of loads, and\n" +
-			"of the maps that director and agent pin, with the default limits.",
+		Long: "version prints the version, the commit and the Go version that this program was built from.\n" +
+			"With --formats, and in JSON and YAML, there are hashes of the BPF programs in it, and the\n" +
+			"formats that it shares with other versions: of the store (files and etcd), of what directors\n" +
+			"tell each other of flows and agents of loads, and of the maps that director and agent pin, with\n" +
+			"the default limits.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
@@ -67,10 +69,16 @@ func newVersion() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.write(cmd.OutOrStdout(), about, about.table)
+			return out.write(cmd.OutOrStdout(), about, func(t *table) {
+				t.line(strings.TrimSpace(versionText()))
+				if formats || t.wide {
+					about.table(t)
+				}
+			})
 		},
 	}
 	out.add(cmd)
+	cmd.Flags().BoolVar(&formats, "formats", false, "also in a table print the hashes of the programs, and the formats")
 	return cmd
 }
 
@@ -93,8 +101,6 @@ func aboutVersion() (versionInfo, error) {
 }
 
 func (v versionInfo) table(t *table) {
-	t.line(strings.TrimSpace(versionText()))
-	t.row("commit", v.Commit)
 	t.row("programs of the director", v.Programs.Director)
 	t.row("programs of the agent", v.Programs.Agent)
 	t.row("format of the store", v.Formats.Store)
@@ -111,5 +117,5 @@ func (v versionInfo) table(t *table) {
 }
 
 func versionText() string {
-	return fmt.Sprintf("weir %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("weir %s commit %s %s %s/%s\n", version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -3,27 +3,34 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
 	"weir.io/weir/internal/store"
 )
 
-// TestVersion: the table and the JSON say which version, commit and formats these are.
+// TestVersion: one line, the table with formats, and the JSON say which version, commit and formats these are.
 func TestVersion(t *testing.T) {
-	var table, text bytes.Buffer
-	if code := execute(t.Context(), []string{"version"}, &table, os.Stderr); code != 0 {
-		t.Fatalf("weir version ends with %d", code)
+	var line, flag, table, wide, text bytes.Buffer
+	for to, args := range map[*bytes.Buffer][]string{
+		&line: {"version"}, &flag: {"--version"}, &table: {"version", "--formats"}, &wide: {"version", "-o", "wide"}, &text: {"version", "-o", "json"},
+	} {
+		if code := execute(t.Context(), args, to, os.Stderr); code != 0 {
+			t.Fatalf("weir %v ends with %d", args, code)
+		}
 	}
-	if code := execute(t.Context(), []string{"version", "-o", "json"}, &text, os.Stderr); code != 0 {
-		t.Fatalf("weir version -o json ends with %d", code)
+	want := fmt.Sprintf("weir %s commit %s %s %s/%s\n", version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if line.String() != want || flag.String() != want || !strings.HasPrefix(table.String(), want) || wide.String() != table.String() {
+		t.Errorf("weir version says\n%sand --version\n%sand --formats\n%sand -o wide\n%s", &line, &flag, &table, &wide)
 	}
 	var about versionInfo
 	if err := json.Unmarshal(text.Bytes(), &about); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(table.String(), "weir "+version+" go1.") || about.Version != version || about.Commit != commit {
+	if about.Version != version || about.Commit != commit {
 		t.Errorf("version %s of commit %s says:\n%s%s", version, commit, table.String(), text.String())
 	}
 	if f := about.Formats; f.Store != store.Format || len(f.Flows) == 0 || f.Loads == 0 || f.Director["maps"] == "" || f.Agent["maps"] == "" {
