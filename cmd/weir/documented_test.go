@@ -23,7 +23,8 @@ import (
 // documentedTranscript has what each command prints that README.md and docs/ show.
 const documentedTranscript = "testdata/documented/commands.txt"
 
-// elsewhere are the commands that need a kernel or a host of their own, so other tests run them.
+// elsewhere are the commands that need a kernel or a host of their own, or print what each build changes,
+// so other tests run them.
 // Each command begins with the given words; the test must exist, in a file that has the command's
 // words.
 var elsewhere = []struct {
@@ -42,6 +43,7 @@ var elsewhere = []struct {
 	{"services --server", "remote_test.go", "TestCommandsFromElsewhere", []string{`"--server"`, `"--ca"`, `"--token-file"`}},
 	{"events", "events_test.go", "TestEvents", []string{`"events"`, `"--follow"`, `"--last"`}},
 	{"man", "man_test.go", "TestManualPages", []string{`"man"`}},
+	{"version", "version_test.go", "TestVersion", []string{`"version"`, `"--formats"`}},
 	{"completion", "man_test.go", "TestCompletionScripts", []string{`"completion"`}},
 }
 
