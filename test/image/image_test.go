@@ -40,7 +40,8 @@ services:
 // charts are the chart's rendered files with a director, and with an agent; kube/test checks them.
 var charts = map[string]string{"run": "groups", "agent": "agent"}
 
-// line returns the words of the command by which the page runs a verb, from the flags on.
+// line returns the words of the command by which the page runs a verb, from the flags on, as a shell reads
+// them behind the page's first command, which sets the version.
 func line(t *testing.T, verb string) []string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/operate/install.md")
@@ -51,7 +52,20 @@ func line(t *testing.T, verb string) []string {
 	if match == nil {
 		t.Fatalf("docs/operate/install.md has no podman run of weir %s", verb)
 	}
-	return strings.Fields(strings.ReplaceAll(string(match[1]), "\\\n", " "))
+	version := regexp.MustCompile("(?m)^```sh\nVERSION=([0-9.]+)\n```$").FindSubmatch(page)
+	if version == nil {
+		t.Fatal("docs/operate/install.md does not set VERSION")
+	}
+	words := strings.Fields(strings.ReplaceAll(string(match[1]), "\\\n", " "))
+	for i := range words {
+		words[i] = os.Expand(words[i], func(name string) string {
+			if name != "VERSION" {
+				t.Fatalf("docs/operate/install.md does not say what $%s is", name)
+			}
+			return string(version[1])
+		})
+	}
+	return words
 }
 
 // of returns these words with others instead of some, each of which is there exactly once.
