@@ -72,7 +72,11 @@ func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
 	about := model.BFDStatus{Version: version, Socket: o.socket, Started: time.Now().Truncate(time.Second), Realtime: true}
 	if err := bfd.Realtime(); err != nil {
 		about.Realtime = false
-		log.Warn("BFD may be late when the host is busy", "error", err)
+		missing := "none" // then its control group has no real-time, for example
+		if lacks := privilege.Missing(privilege.BFD, nil); len(lacks) > 0 {
+			missing = fmt.Sprint(lacks)
+		}
+		log.Warn("BFD may be late when the host is busy", "error", err, "missing", missing)
 	}
 	speaker := bfd.NewSpeaker(watched{watch}, log)
 	log.Info("BFD process runs", "socket", o.socket, "pid", os.Getpid())

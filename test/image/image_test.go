@@ -181,7 +181,7 @@ func forwards(t *testing.T, archive string, words func(t *testing.T, verb string
 	}
 	p := newPodman(t, archive)
 	p.words = words
-	p.says(backend, "agent", "set sysctl net.ipv4.conf.all.arp_ignore to 1: ")
+	p.says(backend, "agent", `set sysctl net\.ipv4\.conf\.all\.arp_ignore to 1: `)
 	// A container may not write sysctls.
 	backend.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
 	backend.Sysctl("net.ipv4.conf.all.arp_announce", "2")
@@ -211,6 +211,123 @@ func forwards(t *testing.T, archive string, words func(t *testing.T, verb string
 	p.says(director, "detach", "removed the director on eth0")
 }
 
+// all asks for everything that needs a capability of the page's lines.
+const all = `
+director: {interfaces: [eth0]}
+bgp:
+  asn: 65001
+  router-id: 10.2.0.11
+  listen: [10.2.0.11]
+  neighbors: [{address: 10.2.0.2, asn: 65000, bfd: {interval: 300ms}}]
+services:
+- {name: web, vip: 192.0.2.1, protocol: tcp, port: 80, mode: gue, health: {kind: tcp}, backends: [{address: 10.2.0.2}]}
+`
+
+// documented returns what the page says of a capability that is missing, as patterns.
+func documented(t *testing.T, without string) (patterns []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/operate/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| `" + without + "` .*$").Find(page)
+	for _, match := range regexp.MustCompile("`(CAP_"+without+` \([^)]+\))`).FindAllSubmatch(row, -1) {
+		patterns = append(patterns, regexp.QuoteMeta(string(match[1])))
+	}
+	if len(patterns) == 0 {
+		t.Fatalf("docs/operate/install.md does not say what is missing without %s", without)
+	}
+	return patterns
+}
+
+// optional are the capabilities without which a director goes on.
+var optional = []string{"SYS_NICE", "IPC_LOCK"}
+
+// Every capability of the page's lines is needed: without one a process ends, or BFD may be late, and both it
+// and doctor name the capability. With all of them none is missing.
+func TestImageWithoutACapability(t *testing.T) {
+	archive := os.Getenv("WEIR_IMAGE")
+	if archive == "" {
+		t.Skip("make test-image runs it")
+	}
+	l := netlab.ForTest(t)
+	host, other := l.Host("host"), l.Host("other")
+	l.Link(host, other, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.11/24"}, B: []string{"10.2.0.2/24"}})
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
+	host.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+	host.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+	for verb, runs := range map[string]string{"run": `msg="BFD process runs"`, "agent": `msg="agent runs"`} {
+		words := line(t, verb)
+		given := after(t, words, "--cap-add")
+		start := func(t *testing.T, without, file string) *podman {
+			p := newPodman(t, archive)
+			p.file = file
+			p.words = func(t *testing.T, _ string) []string {
+				left := slices.DeleteFunc(strings.Split(given, ","), func(name string) bool { return name == without })
+				return of(t, words, map[string]string{given: strings.Join(left, ",")})
+			}
+			return p
+		}
+		whole := map[string]string{"run": all, "agent": strings.Replace(file, "director: {interfaces: [eth0]}\n", "", 1)}[verb]
+		for without := range strings.SplitSeq(given, ",") {
+			t.Run(verb+" without "+without, func(t *testing.T) {
+				p := start(t, without, whole)
+				missing := "(" + strings.Join(documented(t, without), "|") + ")"
+				if slices.Contains(optional, without) {
+					p.says(host, verb, `msg="BFD may be late when the host is busy" .*missing=".*`+missing)
+					p.says(host, "doctor", "(?m)^warn +capabilities +CAP_"+without+` \(bfd: .* missing; fix`)
+					return
+				}
+				p.says(host, verb, "weir: "+missing+" missing: run as root")
+				p.says(host, "doctor", "(?m)^FAIL +capabilities +"+missing+" missing; fix")
+			})
+		}
+		t.Run(verb+" with all", func(t *testing.T) {
+			p := start(t, "", whole)
+			for verb, says := range map[string]string{verb: runs, "doctor": "(?m)^ok +capabilities +CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON$"} {
+				if said := p.says(host, verb, says); regexp.MustCompile(`CAP_\w+ \([^)]*\) missing|missing="?CAP_`).MatchString(said) {
+					t.Errorf("weir %s misses something with %s:\n%s", verb, given, said)
+				}
+			}
+			if verb == "run" {
+				p.says(host, "detach", "removed the director on eth0")
+			}
+		})
+	}
+}
+
+// An agent that enters other namespaces says what it needs beyond the page's line. With that, it finds the VIP
+// there, and does not put it on lo.
+func TestImageInOtherNamespaces(t *testing.T) {
+	archive := os.Getenv("WEIR_IMAGE")
+	if archive == "" {
+		t.Skip("make test-image runs it")
+	}
+	l := netlab.ForTest(t)
+	host, other := l.Host("host"), l.Host("other")
+	l.Link(host, other, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.21/24"}, B: []string{"10.2.0.2/24", "192.0.2.1/32"}})
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
+	host.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+	host.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+	p := newPodman(t, archive)
+	p.file = strings.Replace(file, "director: {interfaces: [eth0]}\nagent: {interfaces: [eth0]", "agent: {interfaces: [eth0], namespaces: ["+other.Namespace()+"]", 1)
+	p.words = line
+	p.says(host, "agent", "weir: "+documented(t, "SYS_ADMIN")[0]+" missing: run as root")
+	p.words = func(t *testing.T, verb string) []string {
+		words := line(t, verb)
+		given := after(t, words, "--cap-add")
+		return append([]string{"--volume", "/run/netns:/run/netns"}, of(t, words, map[string]string{given: given + ",SYS_ADMIN"})...)
+	}
+	p.says(host, "agent", `msg="agent runs"`)
+	if on, err := host.Command(t.Context(), "ip", "address", "show", "dev", "lo").Output(); err != nil || bytes.Contains(on, []byte("192.0.2.1")) {
+		t.Errorf("the agent has not found the VIP in the other namespace, and put it on lo: %s(%v)", on, err)
+	}
+}
+
 // serve answers clients.
 func serve(t *testing.T, h *netlab.Host) {
 	listener, err := h.Listen("tcp", ":80")
@@ -231,6 +348,7 @@ type podman struct {
 	flags []string
 	image string
 	words func(t *testing.T, verb string) []string // of podman run
+	file  string                                   // weir.yaml
 }
 
 func newPodman(t *testing.T, archive string) *podman {
@@ -238,7 +356,7 @@ func newPodman(t *testing.T, archive string) *podman {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &podman{t: t, flags: []string{"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "runroot"), "--tmpdir", filepath.Join(dir, "tmp"),
+	p := &podman{t: t, file: file, flags: []string{"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "runroot"), "--tmpdir", filepath.Join(dir, "tmp"),
 		"--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"}}
 	// A container's monitor may still write there for a moment.
 	t.Cleanup(func() { p.waitFor("its store to go", func() error { return os.RemoveAll(dir) }) })
@@ -276,13 +394,13 @@ func (p *podman) run(h *netlab.Host, verb string) (remove func()) {
 			p.t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(h.Dir(), "etc", "weir.yaml"), []byte(file), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Dir(), "etc", "weir.yaml"), []byte(p.file), 0o644); err != nil {
 		p.t.Fatal(err)
 	}
 	at := func(dir, where string) string { return filepath.Join(h.Dir(), dir) + ":" + where }
 	name, monitor := h.Namespace(), filepath.Join(h.Dir(), "run", "monitor.pid")
 	lineOf := verb
-	if verb == "detach" { // the director's line
+	if verb == "detach" || verb == "doctor" { // the director's line
 		lineOf = "run"
 	}
 	words := p.words(p.t, lineOf)
@@ -339,17 +457,18 @@ func (p *podman) logged(h *netlab.Host) string {
 	return string(logs)
 }
 
-// says runs a container that ends, and checks that it says why.
-func (p *podman) says(h *netlab.Host, verb, why string) {
+// says runs a container until its log has a pattern, and returns the log.
+func (p *podman) says(h *netlab.Host, verb, pattern string) (said string) {
 	p.t.Helper()
 	remove := p.run(h, verb)
-	p.waitFor(verb+" to say why it ends: "+why, func() error {
-		if said := p.logged(h); !strings.Contains(said, why) {
+	p.waitFor(verb+" to say "+pattern, func() error {
+		if said = p.logged(h); !regexp.MustCompile(pattern).MatchString(said) {
 			return fmt.Errorf("it says %q", said)
 		}
 		return nil
 	})
 	remove()
+	return said
 }
 
 // waitFor waits until there is no error.
