@@ -212,8 +212,8 @@ func (a *Agent) look() (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	elsewhere, err := findNamespaces(a.config.Agent.Namespaces, a.deps.Log)
-	return host{at, a.withoutVIPs(at), uplinks, elsewhere, waits}, err
+	elsewhere, missing, err := findNamespaces(a.config.Agent.Namespaces)
+	return host{at, a.withoutVIPs(at), uplinks, elsewhere, append(waits, missing...)}, err
 }
 
 func (a *Agent) withoutVIPs(at map[netip.Addr]int) map[netip.Addr]int {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -25,22 +24,23 @@ type elsewhere struct {
 }
 
 // findNamespaces looks at the namespaces that the configuration names. A namespace that is not
-// there has no connections: its container does not run.
-func findNamespaces(names []string, log *slog.Logger) (elsewhere, error) {
-	e := elsewhere{addresses: make(map[netip.Addr]bool)}
+// there has no connections: its container does not run, or the agent's own container does not have
+// the name. The agent waits for it.
+func findNamespaces(names []string) (e elsewhere, waits []wait, err error) {
+	e.addresses = make(map[netip.Addr]bool)
 	for _, name := range names {
 		err := e.add(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			log.Debug("no such network namespace now", "namespace", name)
+			waits = append(waits, wait{"network namespace " + name, "is not there: there is no " + namespacePath(name)})
 			continue
 		}
 		if err != nil {
-			return elsewhere{}, fmt.Errorf("network namespace %s: %w", name, err)
+			return elsewhere{}, nil, fmt.Errorf("network namespace %s: %w", name, err)
 		}
 	}
 	slices.Sort(e.namespaces)
 	e.namespaces = slices.Compact(e.namespaces)
-	return e, nil
+	return e, waits, nil
 }
 
 func (e *elsewhere) add(name string) error {

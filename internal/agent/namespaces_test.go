@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -34,7 +33,7 @@ func (r *second) lookAt(t *testing.T, names ...string) {
 	t.Helper()
 	p := r.plan
 	do(t, r.street.host, "find namespaces", func() error {
-		found, err := findNamespaces(names, slog.New(slog.DiscardHandler))
+		found, _, err := findNamespaces(names)
 		p.namespaces = found.namespaces
 		return err
 	})

@@ -452,6 +452,25 @@ func TestHandsOnWhatIsNoLongerWanted(t *testing.T) {
 	}
 }
 
+// TestNamespaceIsWaitedFor: a network namespace that is named and not there is said, until it is there.
+func TestNamespaceIsWaitedFor(t *testing.T) {
+	config := testConfig()
+	path := filepath.Join(t.TempDir(), "late")
+	config.Agent.Namespaces = []string{path}
+	k := newKept(t, false, config)
+	what := "network namespace " + path
+	if told, want := k.look(t), []string{"interfaces waiting: " + what}; !slices.Equal(told, want) {
+		t.Errorf("without it, it tells %v, want %v", told, want)
+	}
+	if problems := k.problems(); len(problems) != 1 || problems[0].What != what || !strings.Contains(problems[0].Found, path) {
+		t.Errorf("without it, status shows %+v", problems)
+	}
+	must(t, os.Symlink("/run/netns/"+k.host.Namespace(), path))
+	if told, want := k.look(t), []string{"interfaces holds: " + what}; !slices.Equal(told, want) {
+		t.Errorf("when it is there, it tells %v, want %v", told, want)
+	}
+}
+
 // awaitNotice waits until the kernel has told which process has changed anything.
 func (k *kept) awaitNotice(t *testing.T) {
 	t.Helper()
