@@ -159,8 +159,9 @@ func (a *Agent) lookAtSysctls() ([]upkeep.Difference, error) {
 	}
 	found, err := sysctlDifferences(needed)
 	for i := range found {
+		name := found[i].What
 		found[i].Wanted = func() bool {
-			return slices.ContainsFunc(neededSysctls(entrances(a.uplinks), a.plan.quiet()), func(s sysctl) bool { return s.name() == found[i].What })
+			return slices.ContainsFunc(neededSysctls(entrances(a.uplinks), a.plan.quiet()), func(s sysctl) bool { return s.name() == name })
 		}
 	}
 	return found, err

@@ -208,22 +208,29 @@ func wantsOf[K, V comparable](want map[K]V) func(any) (any, bool) {
 	}
 }
 
-// Overwrite writes an entry that must be there from now on, and reports whether another program had
-// changed the former one, or made one where none had to be.
-func Overwrite[K any, V comparable](m *ebpf.Map, key K, want, former V, known bool) (changed bool, err error) {
+// Exchange writes an entry in place of the former one, if one is known, and reports whether another
+// program had changed that, or had made an entry where none had to be. Before Linux 6.13 the latter is
+// not seen in tries.
+func Exchange[K any, V comparable](m *ebpf.Map, key K, want, former V, known bool) (byHand bool, err error) {
+	if !known {
+		if err := m.Update(key, want, ebpf.UpdateNoExist); !errors.Is(err, ebpf.ErrKeyExist) {
+			return false, err
+		}
+		return true, m.Put(key, want)
+	}
 	var is V
 	switch err := m.Lookup(key, &is); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
-		changed = known
+		byHand = true
 	case err == nil:
-		changed = !known || is != former
+		byHand = is != former
 	}
-	return changed, m.Put(key, want)
+	return byHand, m.Put(key, want)
 }
 
 // Replace makes a map's contents what they must be, of which the former ones are known; nil: they are
 // not. It returns how many of the entries that it has written another program had changed.
-func Replace[K, V comparable](m *ebpf.Map, want, former map[K]V) (changed int, err error) {
+func Replace[K, V comparable](m *ebpf.Map, want, former map[K]V) (byHand int, err error) {
 	if former == nil {
 		return 0, errors.Join(Put(m, want), Prune(m, want))
 	}
@@ -232,12 +239,12 @@ func Replace[K, V comparable](m *ebpf.Map, want, former map[K]V) (changed int, e
 		if known && was == value {
 			continue
 		}
-		is, err := Overwrite(m, key, value, was, known)
+		is, err := Exchange(m, key, value, was, known)
 		if err != nil {
-			return changed, fmt.Errorf("write map %s of %d elements: %w", m, m.MaxEntries(), err)
+			return byHand, fmt.Errorf("write map %s of %d elements: %w", m, m.MaxEntries(), err)
 		}
 		if is {
-			changed++
+			byHand++
 		}
 	}
 	for key := range former {
@@ -245,33 +252,32 @@ func Replace[K, V comparable](m *ebpf.Map, want, former map[K]V) (changed int, e
 			continue
 		}
 		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return changed, fmt.Errorf("remove from map %s: %w", m, err)
+			return byHand, fmt.Errorf("remove from map %s: %w", m, err)
 		}
 	}
-	return changed, nil
+	return byHand, nil
 }
 
-// ReplaceArray is Replace for an array with these elements.
-func ReplaceArray[V comparable](m *ebpf.Map, want, former []V) (changed int, err error) {
+// ReplaceArray is Replace for all elements of an array.
+func ReplaceArray[V comparable](m *ebpf.Map, want, former []V) (byHand int, err error) {
 	for i, value := range want {
-		known := i < len(former)
-		if known && former[i] == value {
+		if len(former) == len(want) && former[i] == value {
 			continue
 		}
 		is, err := false, error(nil)
-		if known {
-			is, err = Overwrite(m, uint32(i), value, former[i], true)
+		if len(former) == len(want) {
+			is, err = Exchange(m, uint32(i), value, former[i], true)
 		} else {
 			err = m.Put(uint32(i), value)
 		}
 		if err != nil {
-			return changed, fmt.Errorf("write map %s: %w", m, err)
+			return byHand, fmt.Errorf("write map %s: %w", m, err)
 		}
 		if is {
-			changed++
+			byHand++
 		}
 	}
-	return changed, nil
+	return byHand, nil
 }
 
 // Elements are an array's elements by their indexes.
@@ -283,8 +289,9 @@ func Elements[V comparable](array []V) map[uint32]V {
 	return elements
 }
 
-// Overwritten is the difference that entries of the named map had that were overwritten.
-func Overwritten(name string, entries int) upkeep.Difference {
+// Exchanged is the difference that entries of the named map had which another program had changed, and
+// which their owner has exchanged since.
+func Exchanged(name string, entries int) upkeep.Difference {
 	return upkeep.Difference{What: Map{Name: name}.What(), Found: describe(entries, 0), Repair: func() error { return nil }}
 }
 

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/contents"
@@ -41,12 +41,8 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 }
 
 func (d *Datapath) writeSettings(settings abi.Settings) error {
-	changed, err := contents.Overwrite(d.kernel.ThisDirector, uint32(0), settings, d.written, true)
-	if err != nil {
+	if err := exchange(d.kernel.ThisDirector, "this_director", uint32(0), settings, d.written, true, d.counting()); err != nil {
 		return fmt.Errorf("write settings: %w", err)
-	}
-	if changed {
-		d.overwrote("this_director", 1)
 	}
 	d.written = settings
 	return nil
@@ -157,20 +153,34 @@ func (d *Datapath) openEgress(c *change) error {
 			need(uint32(d.hops.Resolve(b.desired, d.own).Ifindex))
 		}
 	}
+	if d.wrote.egress == nil {
+		d.wrote.egress = map[uint32]uint32{}
+	}
+	if !c.whole { // an event about interfaces has come: it may be the kernel that has closed them
+		maps.DeleteFunc(d.wrote.egress, func(index, _ uint32) bool { return open[index] != index })
+	}
 	for index := range want {
-		if open[index] == index || index == 0 {
+		if index == 0 {
 			continue
 		}
-		switch err := d.kernel.Egress.Put(index, index); {
-		case errors.Is(err, unix.EINVAL): // the interface is gone, and an event about it is on its way
-		case err != nil:
-			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
-		default:
-			open[index] = index
+		if open[index] != index {
+			if err := d.kernel.Egress.Put(index, index); errors.Is(err, unix.EINVAL) {
+				continue // the interface is gone, and an event about it is on its way
+			} else if err != nil {
+				return fmt.Errorf("open interface %d for forwarding: %w", index, err)
+			}
+			if _, was := d.wrote.egress[index]; was {
+				d.countHands("egress", 1)
+			}
 		}
+		d.wrote.egress[index] = index
 	}
-	d.wrote.egress = open
 	return nil
+}
+
+func isNoLink(err error) bool {
+	var none netlink.LinkNotFoundError
+	return errors.As(err, &none)
 }
 
 // closeEgress ends that for interfaces with no backend behind them. No ring may name a backend that
@@ -188,6 +198,9 @@ func (d *Datapath) closeEgress(services []*service) error {
 		if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(index)); err != nil {
 			return err
 		}
+		if _, was := d.wrote.egress[index]; !was {
+			d.countHands("egress", 1)
+		}
 		delete(d.wrote.egress, index)
 	}
 	return nil
@@ -198,14 +211,14 @@ func (d *Datapath) egress() (map[uint32]uint32, error) {
 	return contents.Read[uint32, uint32](d.kernel.Egress)
 }
 
-// keptEgress are those that must be open: they were at the last change, and are still there. When an
-// interface goes, the kernel itself closes it.
+// keptEgress are those that must be open. When an interface goes, the kernel itself closes it.
 func (d *Datapath) keptEgress() map[uint32]uint32 {
-	maps.DeleteFunc(d.wrote.egress, func(index, _ uint32) bool {
-		_, err := net.InterfaceByIndex(int(index))
-		return err != nil
+	kept := maps.Clone(d.wrote.egress)
+	maps.DeleteFunc(kept, func(index, _ uint32) bool {
+		_, err := netlink.LinkByIndex(int(index))
+		return isNoLink(err)
 	})
-	return maps.Clone(d.wrote.egress)
+	return kept
 }
 
 // neededEgress are those that are needed whatever backends there are: the director's own, and those

@@ -77,7 +77,7 @@ type Datapath struct {
 	shares         shares
 	comparison     contents.Comparison // of the maps' contents
 	exact          bool                // before the change that runs, the maps had only what this process had put there
-	overwritten    overwritten         // until the next look
+	hands          hands               // until the next look
 	readers        *grace              // waits for running programs, which read all of these
 	attached       map[string]*attachment
 	takesReplies   map[string]int // interfaces that full NAT's replies are taken from, by index; 0: not there

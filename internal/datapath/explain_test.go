@@ -166,7 +166,7 @@ func (x *explainRun) service(n int) model.TableService {
 	}
 	candidate := func() uint32 { return uint32(r.IntN(len(s.Backends))) }
 	// The policies that draw something do not draw the same twice.
-	if (kind == 1 || kind == 5) && len(s.Backends)%2 == 0 || hands(&s) {
+	if (kind == 1 || kind == 5) && len(s.Backends)%2 == 0 || handsOver(&s) {
 		s.Policy = model.RoundRobin
 		for i := range 13 * len(s.Backends) {
 			s.Ring.Turns = append(s.Ring.Turns, uint32((i*i+n)%len(s.Backends)))
@@ -194,8 +194,8 @@ func (x *explainRun) service(n int) model.TableService {
 	return s
 }
 
-// hands says whether connections of a service may be handed over.
-func hands(s *model.TableService) bool {
+// handsOver says whether connections of a service may be handed over.
+func handsOver(s *model.TableService) bool {
 	return slices.ContainsFunc(s.Backends, func(b model.TableBackend) bool { return b.Redirect })
 }
 
@@ -333,7 +333,7 @@ func (x *explainRun) frameOf(services []model.TableService) []byte {
 	l4 := l4(s.Protocol, from, port)
 	if tcp, is := l4.(packet.TCPHeader); is {
 		tcp.Flags = []uint8{packet.SYN, packet.SYN, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}[r.IntN(6)]
-		if tcp.Flags == packet.SYN && hands(s) && r.IntN(3) > 0 {
+		if tcp.Flags == packet.SYN && handsOver(s) && r.IntN(3) > 0 {
 			tcp.Options, payload = asking(linuxSYN...), nil
 		}
 		if tcp.Flags == packet.SYN && s.Backends[0].Asks && r.IntN(3) > 0 {

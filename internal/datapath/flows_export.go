@@ -180,6 +180,7 @@ func (d *Datapath) share(who *int, more int) error {
 	if settings.Flags == d.written.Flags {
 		return nil
 	}
+	d.beginChange(d.whole)
 	err := d.writeSettings(settings)
 	if err == nil && more > 0 {
 		err = d.readers.wait()

@@ -144,12 +144,12 @@ func (d *Datapath) writePeers() error {
 	if slices.Equal(entries, d.wrote.peers) {
 		return nil
 	}
-	changed, err := contents.ReplaceArray(d.kernel.Peers, entries, d.wrote.peers)
-	if d.overwrote("peers", changed); err != nil {
+	byHand, err := contents.ReplaceArray(d.kernel.Peers, entries, d.wrote.peers)
+	if d.countHands("peers", byHand); err != nil {
 		return fmt.Errorf("directors of the group: %w", err)
 	}
-	changed, err = contents.Replace(d.kernel.PeerMacs, macs, d.wrote.peerMACs)
-	if d.overwrote("peer_macs", changed); err != nil {
+	byHand, err = contents.Replace(d.kernel.PeerMacs, macs, d.wrote.peerMACs)
+	if d.countHands("peer_macs", byHand); err != nil {
 		return fmt.Errorf("addresses of the group's directors: %w", err)
 	}
 	d.wrote.peers, d.wrote.peerMACs = entries, macs
@@ -161,8 +161,8 @@ func (d *Datapath) writeSlots() error {
 	if slices.Equal(slots, d.wrote.slots) {
 		return nil
 	}
-	changed, err := contents.ReplaceArray(d.kernel.GroupSlots, slots, d.wrote.slots)
-	if d.overwrote("group_slots", changed); err != nil {
+	byHand, err := contents.ReplaceArray(d.kernel.GroupSlots, slots, d.wrote.slots)
+	if d.countHands("group_slots", byHand); err != nil {
 		return fmt.Errorf("slots of the group: %w", err)
 	}
 	d.wrote.slots = slots
@@ -218,6 +218,7 @@ func (d *Datapath) groupChanged() {
 	if d.closed() || !d.begun {
 		return
 	}
+	d.beginChange(d.whole)
 	flag, err := d.followGroup()
 	if err == nil {
 		settings := d.written

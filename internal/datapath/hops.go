@@ -217,8 +217,8 @@ func (d *Datapath) followOwnMACs(services []*service) (flag uint32, err error) {
 		return 0, nil
 	}
 	if !maps.Equal(own, d.wrote.own) {
-		changed, err := contents.Replace(d.kernel.OwnMacs, own, d.wrote.own)
-		if d.overwrote("own_macs", changed); err != nil {
+		byHand, err := contents.Replace(d.kernel.OwnMacs, own, d.wrote.own)
+		if d.countHands("own_macs", byHand); err != nil {
 			return 0, fmt.Errorf("MAC addresses of this host: %w", err)
 		}
 		d.wrote.own = own

@@ -8,7 +8,6 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
@@ -175,30 +174,14 @@ func (d *Datapath) finds(c *change) bool {
 	})
 }
 
-// overwritten counts the entries of maps that another program had changed before a Set wrote others in
-// their place, by the maps' names: no look would find them any more. Nil counts none.
-type overwritten map[string]int
-
 // write puts in the keys that are new or different, and notes them in have, which matches the
 // kernel even after an error.
-func (l *lookups) write(k *kernel, have lookups, o overwritten) error {
+func (l *lookups) write(k *kernel, have lookups, h hands) error {
 	return errors.Join(
-		writeEndpoints("services", k.Services4, k.Services6, l.services, have.services, o),
-		writePrefixes(k, l.ranges, have.ranges, o),
-		writeEndpoints("replies", k.Replies4, k.Replies6, l.replies, have.replies, o),
-		writeAsked(k, l.asked, have.asked, o))
-}
-
-// overwrite writes an entry in place of the former one, if one is known.
-func overwrite[K any, V comparable](m *ebpf.Map, name string, key K, want, former V, known bool, o overwritten) error {
-	if o == nil {
-		return m.Put(key, want)
-	}
-	changed, err := contents.Overwrite(m, key, want, former, known)
-	if changed {
-		o[name]++
-	}
-	return err
+		writeEndpoints("services", k.Services4, k.Services6, l.services, have.services, h),
+		writePrefixes(k, l.ranges, have.ranges, h),
+		writeEndpoints("replies", k.Replies4, k.Replies6, l.replies, have.replies, h),
+		writeAsked(k, l.asked, have.asked, h))
 }
 
 // remove takes the keys that are no longer wanted out of the kernel and of have.
@@ -235,7 +218,7 @@ func forget[K comparable](have map[K]uint32, key K, err error) error {
 	return err
 }
 
-func writeEndpoints(name string, map4, map6 *ebpf.Map, want, have map[endpoint]uint32, o overwritten) error {
+func writeEndpoints(name string, map4, map6 *ebpf.Map, want, have map[endpoint]uint32, h hands) error {
 	for e, index := range want {
 		old, known := have[e]
 		if known && old == index {
@@ -243,9 +226,9 @@ func writeEndpoints(name string, map4, map6 *ebpf.Map, want, have map[endpoint]u
 		}
 		var err error
 		if e.address.Is4() {
-			err = overwrite(map4, name, e.v4(), index, old, known, o)
+			err = exchange(map4, name, e.v4(), index, old, known, h)
 		} else {
-			err = overwrite(map6, name, e.v6(), index, old, known, o)
+			err = exchange(map6, name, e.v6(), index, old, known, h)
 		}
 		if err != nil {
 			return fmt.Errorf("write %s port %d to map %s: %w", e.address, e.port, name, err)
@@ -255,7 +238,7 @@ func writeEndpoints(name string, map4, map6 *ebpf.Map, want, have map[endpoint]u
 	return nil
 }
 
-func writePrefixes(k *kernel, want, have map[prefix]uint32, o overwritten) error {
+func writePrefixes(k *kernel, want, have map[prefix]uint32, h hands) error {
 	for p, index := range want {
 		old, known := have[p]
 		if known && old == index {
@@ -263,9 +246,9 @@ func writePrefixes(k *kernel, want, have map[prefix]uint32, o overwritten) error
 		}
 		var err error
 		if p.address.Is4() {
-			err = overwrite(k.Ranges4, "ranges", p.v4(), index, old, known, o)
+			err = exchange(k.Ranges4, "ranges", p.v4(), index, old, known, h)
 		} else {
-			err = overwrite(k.Ranges6, "ranges", p.v6(), index, old, known, o)
+			err = exchange(k.Ranges6, "ranges", p.v6(), index, old, known, h)
 		}
 		if err != nil {
 			return fmt.Errorf("write port range of %s: %w", p.address, err)
@@ -275,13 +258,13 @@ func writePrefixes(k *kernel, want, have map[prefix]uint32, o overwritten) error
 	return nil
 }
 
-func writeAsked(k *kernel, want, have map[abi.AskBackend]uint32, o overwritten) error {
+func writeAsked(k *kernel, want, have map[abi.AskBackend]uint32, h hands) error {
 	for a, index := range want {
 		old, known := have[a]
 		if known && old == index {
 			continue
 		}
-		if err := overwrite(k.AskBackends, "ask_backends", a, index, old, known, o); err != nil {
+		if err := exchange(k.AskBackends, "ask_backends", a, index, old, known, h); err != nil {
 			return fmt.Errorf("write who may answer, of service %d: %w", a.Service, err)
 		}
 		have[a] = index
@@ -386,11 +369,11 @@ func (d *Datapath) lookupPart(c *change) (added, gone lookups, is bool) {
 func (l *lookupChange) flags() uint32 { return l.all.flags() | l.added.flags() }
 
 // write puts in the keys that are new or different.
-func (l *lookupChange) write(k *kernel, have lookups, o overwritten) error {
+func (l *lookupChange) write(k *kernel, have lookups, h hands) error {
 	if l.part {
-		return l.added.write(k, have, o)
+		return l.added.write(k, have, h)
 	}
-	return l.all.write(k, have, o)
+	return l.all.write(k, have, h)
 }
 
 // remove takes out the keys that are no longer wanted, and updates the record of the kernel's.

@@ -384,21 +384,20 @@ func (k *kernel) holdSNAT() error {
 	return nil
 }
 
-// contentDifferences compares the maps by which packets find services, backends of replies and
-// sources with what they must have. Rings and backends are memory that this process shares with the
-// programs; flows are the programs' own.
-//
-// Reading half a million entries takes seconds, in which no change may have to wait. So they are
-// compared with a copy of what they must have. A change may have been made meanwhile: maps that differ
-// are compared again, while none is made.
+// contentDifferences compares the maps by which packets find services, backends of replies, sources and
+// the ways out, and the director's settings, with what they must have. Rings and backends are memory
+// that this process shares with the programs; flows are the programs' own.
 func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 	found, err := d.compareContents()
 	if err != nil {
 		return nil, err
 	}
-	return d.withOverwritten(found), nil
+	return d.withHands(found), nil
 }
 
+// Reading half a million entries takes seconds, in which no change may have to wait. So they are
+// compared with a copy of what they must have. A change may have been made meanwhile: maps that differ
+// are compared again, while none is made.
 func (d *Datapath) compareContents() ([]upkeep.Difference, error) {
 	repair := func(name string) error {
 		return d.locked(func() error { return contents.Mend(d.keptMaps(itself), name) })()
@@ -434,42 +433,6 @@ func (d *Datapath) unsettled() ([]upkeep.Difference, error) {
 		return nil, nil
 	}
 	return nil, fmt.Errorf("%w: the last change has not succeeded as a whole, or entries of an earlier process are still there", upkeep.ErrUnknown)
-}
-
-// hasOnlyOwn reports whether the maps have no entries of an earlier process any more.
-func (d *Datapath) hasOnlyOwn() bool { return d.old.empty() && d.refused.old == nil }
-
-// counting is where a change counts what it overwrites; nil: what it overwrites may be of an earlier
-// process, or of a change that has not succeeded as a whole.
-func (d *Datapath) counting() overwritten {
-	if !d.exact {
-		return nil
-	}
-	if d.overwritten == nil {
-		d.overwritten = overwritten{}
-	}
-	return d.overwritten
-}
-
-// overwrote counts entries of a map that another program had changed before they were overwritten.
-func (d *Datapath) overwrote(name string, entries int) {
-	if o := d.counting(); o != nil && entries > 0 {
-		o[name] += entries
-	}
-}
-
-// withOverwritten adds what changes have overwritten since the last look to what a look has found.
-func (d *Datapath) withOverwritten(found []upkeep.Difference) []upkeep.Difference {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(d.overwritten)) {
-		was := contents.Overwritten(name, d.overwritten[name])
-		if !slices.ContainsFunc(found, func(f upkeep.Difference) bool { return f.What == was.What }) {
-			found = append(found, was)
-		}
-	}
-	d.overwritten = nil
-	return found
 }
 
 // copiedMaps copies what is to be compared; nil: nothing is. A map may be closed while it is read, so
@@ -520,13 +483,16 @@ func (d *Datapath) keptMaps(open func(*ebpf.Map) *ebpf.Map) []contents.Map {
 		contents.Whole("ask_backends", open(k.AskBackends), maps.Clone(d.have.asked)),
 		contents.Whole("backend_sources", open(k.BackendSources), d.refused.all()),
 		contents.Whole("source_ranges", open(k.SourceRanges), d.sources.all()),
-		contents.Whole("own_macs", open(k.OwnMacs), d.wrote.own),
 		contents.Within("peers", open(k.Peers), contents.Elements(d.wrote.peers)),
 		contents.Within("group_slots", open(k.GroupSlots), contents.Elements(d.wrote.slots)),
 		contents.Within("this_director", open(k.ThisDirector), map[uint32]abi.Settings{0: d.written}),
-		contents.Within("egress", open(k.Egress), d.keptEgress()),
+		contents.Whole("egress", open(k.Egress), d.keptEgress()),
 	}
-	if d.wrote.peerMACs != nil { // else an earlier process may have left some
+	// What this process has not written may be an earlier one's.
+	if d.wrote.own != nil {
+		kept = append(kept, contents.Whole("own_macs", open(k.OwnMacs), d.wrote.own))
+	}
+	if d.wrote.peerMACs != nil {
 		kept = append(kept, contents.Whole("peer_macs", open(k.PeerMacs), d.wrote.peerMACs))
 	}
 	return kept

@@ -117,6 +117,7 @@ func TestPartsAreRepaired(t *testing.T) {
 	table := natTable()
 	table.Group = []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.11")}
 	table.Services[0].SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	table.Services = append(table.Services, tableOf(2, 1, 0).Services[1]) // l2dsr needs the host's MAC addresses
 	must(t, d.Set(table))
 	before := pinsBelow(t, pins)
 	hands := []struct {
@@ -202,47 +203,120 @@ func TestHandsBeforeASetAreTold(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	for i := range 2 {
+	for i := range 3 {
 		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	d := openTest(t, model.Limits{})
 	parts := d.Parts(nil)
-	first := tableOf(2, 1, 0)
-	for i := range first.Services {
-		b := &first.Services[i].Backends[0]
-		b.Mode, b.Address = model.NAT, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})
-	}
-	second := tableOf(3, 1, 0)
-	second.ICMPRate = first.ICMPRate + 1
-	for i := range first.Services { // each has the other's backend
-		second.Services[i].Backends = first.Services[1-i].Backends
-	}
-	coming := second.Services[2]
 	for _, hand := range []struct {
-		what  string // empty: there is none
-		touch func()
+		name, what    string // empty: nothing is told
+		first, second func(*model.Table)
+		touch         func()
 	}{
-		{"", func() {}},
-		{"map services", func() {
-			key := keyOf(&coming)
-			must(t, d.kernel.Services4.Put(key.vipEndpoint().v4(), uint32(77)))
+		{"none", "", nil, nil, func() {}},
+		{"none, a narrower range", "", ranged(0, 8000, 8015), ranged(0, 8000, 8007), func() {}},
+		{"none, a range within", "", ranged(0, 9000, 9015), both(ranged(0, 9000, 9015), ranged(1, 9000, 9007)), func() {}},
+		{"service that comes", "map services", nil, nil, func() {
+			must(t, d.kernel.Services4.Put(endpoint{address: tableOf(3, 1, 0).Services[2].VIP, protocol: uint8(model.TCP), port: 80}.v4(), uint32(77)))
 		}},
-		{"map replies", func() { deleteFirst(t, d.kernel.Replies4) }},
-		{"map this_director", func() { must(t, d.kernel.ThisDirector.Put(uint32(0), abi.Settings{})) }},
-		{"", func() {}},
+		{"range of another service", "map ranges", ranged(0, 8000, 8015), both(ranged(0, 8000, 8031), ranged(1, 8000, 8015)), func() { deleteFirst(t, d.kernel.Ranges4) }},
+		{"backend of another service", "map replies", nil, nil, func() { deleteFirst(t, d.kernel.Replies4) }},
+		{"source of a backend that comes", "map backend_sources", nil, nil, func() {
+			index := d.services[keyOf(&d.table.Services[0])].index
+			must(t, d.kernel.BackendSources.Put(abi.BackendSource{Service: index, Address: abi.AddressBytes(netip.MustParseAddr("10.0.0.12")), Port: abi.BigEndian16(80)}, uint8(1)))
+		}},
+		{"settings", "map this_director", nil, nil, func() { must(t, d.kernel.ThisDirector.Put(uint32(0), abi.Settings{})) }},
+		{"other director", "map peers", grouped(12), grouped(13), func() { must(t, d.kernel.Peers.Put(uint32(1), abi.Peer{Ifindex: 7})) }},
+		{"way out", "map egress", nil, nil, func() { must(t, d.kernel.Egress.Delete(uint32(linkIndex(t, "wire0")))) }},
+		{"way out that leads nowhere", "map egress", nil, nil, func() { must(t, d.kernel.Egress.Put(uint32(linkIndex(t, "lo")), uint32(linkIndex(t, "lo")))) }},
+		{"none again", "", nil, nil, func() {}},
 	} {
+		first, second := tableOf(2, 1, 0), tableOf(3, 1, 0)
+		for i := range first.Services {
+			b := &first.Services[i].Backends[0]
+			b.Mode, b.Address = model.NAT, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})
+		}
+		for i := range first.Services { // each has the other's backend
+			second.Services[i].Backends = first.Services[1-i].Backends
+		}
+		second.ICMPRate = first.ICMPRate + 1
+		if hand.first != nil {
+			hand.first(&first)
+			hand.second(&second)
+		}
 		must(t, d.Set(first))
 		if found := differences(t, parts, "tables"); len(found) > 0 {
-			t.Fatalf("before there is a hand on %s it differs: %+v", hand.what, found)
+			t.Fatalf("%s: before it the maps differ: %+v", hand.name, found)
 		}
 		hand.touch()
 		must(t, d.Set(second))
 		found := differences(t, parts, "tables")
 		if hand.what == "" && len(found) > 0 || hand.what != "" && (len(found) != 1 || found[0].What != hand.what) {
-			t.Errorf("after a hand on %q and a Set %+v is told", hand.what, found)
+			t.Errorf("%s: after the Set %+v is told", hand.name, found)
+		}
+		for _, f := range found {
+			must(t, f.Repair())
 		}
 		if again := differences(t, parts, "tables"); len(again) > 0 {
-			t.Errorf("after a hand on %q it is told twice: %+v", hand.what, again)
+			t.Errorf("%s: it is told twice: %+v", hand.name, again)
+		}
+	}
+}
+
+// ranged gives a service a range of ports, in l2dsr.
+func ranged(service int, first, last uint16) func(*model.Table) {
+	return func(t *model.Table) {
+		s := &t.Services[service]
+		s.VIP, s.Port, s.Backends = t.Services[0].VIP, model.PortRange{First: first, Last: last}, tableOf(1, 1, 0).Services[0].Backends
+	}
+}
+
+func both(first, second func(*model.Table)) func(*model.Table) {
+	return func(t *model.Table) {
+		first(t)
+		second(t)
+	}
+}
+
+// grouped has another director of the group.
+func grouped(other byte) func(*model.Table) {
+	return func(t *model.Table) {
+		t.Group = []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.AddrFrom4([4]byte{10, 0, 0, other})}
+	}
+}
+
+func linkIndex(t *testing.T, name string) int {
+	t.Helper()
+	link, err := net.InterfaceByName(name)
+	must(t, err)
+	return link.Index
+}
+
+// TestWhatAnEarlierProcessLeftIsNoHand: a process that takes over finds entries that it has not written,
+// among them some that its table no longer wants.
+func TestWhatAnEarlierProcessLeftIsNoHand(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for i := range 3 {
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+	}
+	d := openTest(t, model.Limits{})
+	before := tableOf(3, 1, 0)
+	grouped(13)(&before)
+	before.Services[0].SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	before.KernelSources = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	ranged(1, 8000, 8015)(&before)
+	must(t, d.Set(before))
+	must(t, d.Close())
+	d = openTest(t, model.Limits{})
+	parts := d.Parts(nil)
+	for i, table := range []model.Table{natTable(), before, natTable()} {
+		must(t, d.Set(table))
+		d.hopsChanged()
+		d.groupChanged()
+		if found := differences(t, parts, "tables"); len(found) > 0 {
+			t.Errorf("after Set %d %+v is told", i+1, found)
 		}
 	}
 }

@@ -73,14 +73,14 @@ func refusedOf(s *service) refusedBy {
 
 // set is called with the services that a table has changed, before packets find them. Sources that
 // they no longer have are removed at once: packets from these sources pass.
-func (r *refusal) set(changed []*service, o overwritten) error {
+func (r *refusal) set(changed []*service, h hands) error {
 	for _, s := range changed {
 		is, was := refusedOf(s), r.of[s.index]
 		for key := range is.keys {
 			if was.keys[key] || r.old[key] {
 				continue
 			}
-			if err := overwrite(r.kernel, "backend_sources", key, uint8(1), 0, false, o); err != nil {
+			if err := exchange(r.kernel, "backend_sources", key, uint8(1), 0, false, h); err != nil {
 				return fmt.Errorf("write where backends of service %d serve: %w", s.index, err)
 			}
 		}

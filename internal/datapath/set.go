@@ -34,7 +34,7 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.begun = true
-	d.exact = c.whole && d.hasOnlyOwn()
+	d.beginChange(c.whole)
 	// New entries before the rings that name them. Their next hops also say which interfaces and
 	// addresses configure has to write.
 	for _, s := range c.changed {
@@ -51,7 +51,7 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	// Who must not call a service is known before packets find it.
-	if err := d.sources.leaveToKernel(d.table.KernelSources); err != nil {
+	if err := d.sources.leaveToKernel(d.table.KernelSources, d.counting()); err != nil {
 		return err
 	}
 	if err := d.refused.set(c.changed, d.counting()); err != nil {
@@ -143,7 +143,7 @@ func (d *Datapath) hopsChanged() {
 	if d.closed() || !d.begun {
 		return
 	}
-	d.exact = d.whole && d.hasOnlyOwn()
+	d.beginChange(d.whole)
 	d.lookUpInterfaces(d.table.Interfaces)
 	services := d.inOrder()
 	all := change{all: services, changed: services}
@@ -222,7 +222,7 @@ func (d *Datapath) switchRings(want []*service) error {
 		}
 		buffer = image[:cap(image)]
 		if set, named := namedSet(image); named {
-			if err := d.sources.write(set, s.desired.SourceRanges, d.readers); err != nil {
+			if err := d.sources.write(set, s.desired.SourceRanges, d.readers, d.counting()); err != nil {
 				return fmt.Errorf("service %s: %w", s.desired.Name, err)
 			}
 		}

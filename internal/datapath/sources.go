@@ -94,7 +94,7 @@ func namedSet(ring ringImage) (uint32, bool) {
 
 // write fills a set before a ring names it. The set has other prefixes than these only if a change
 // was interrupted.
-func (s *sources) write(set uint32, ranges []netip.Prefix, readers *grace) error {
+func (s *sources) write(set uint32, ranges []netip.Prefix, readers *grace, h hands) error {
 	wanted := wantedSet(ranges)
 	if maps.Equal(s.sets[set], wanted) {
 		return nil
@@ -108,10 +108,10 @@ func (s *sources) write(set uint32, ranges []netip.Prefix, readers *grace) error
 		}
 	}
 	for _, p := range ranges {
-		if err := s.kernel.Put(sourceKey(set, p), uint8(1)); err != nil {
+		key := sourceKey(set, p)
+		if err := exchange(s.kernel, "source_ranges", key, uint8(1), 0, s.sets[set][prefixOf(&key)], h); err != nil {
 			return fmt.Errorf("write source range %s: %w", p, err)
 		}
-		key := sourceKey(set, p)
 		s.note(set, prefixOf(&key))
 	}
 	return nil
@@ -198,14 +198,14 @@ func kernelSets(list []netip.Prefix) map[uint32][]netip.Prefix {
 
 // leaveToKernel sets the sources whose packets the kernel gets, for services that leave packets to
 // it. Packets look at these sets meanwhile, so prefixes come and go one by one.
-func (s *sources) leaveToKernel(list []netip.Prefix) error {
+func (s *sources) leaveToKernel(list []netip.Prefix, h hands) error {
 	for set, prefixes := range kernelSets(list) {
 		delete(s.left, set)
 		wanted := wantedSet(prefixes)
 		for _, p := range prefixes {
 			key := sourceKey(set, p)
 			if at := prefixOf(&key); !s.sets[set][at] {
-				if err := s.kernel.Put(key, uint8(1)); err != nil {
+				if err := exchange(s.kernel, "source_ranges", key, uint8(1), 0, false, h); err != nil {
 					return fmt.Errorf("write kernel source %s: %w", p, err)
 				}
 				s.note(set, at)

@@ -12,7 +12,8 @@ import (
 // a rack that is cut off fall within moments.
 const healthSettle = 10 * time.Millisecond
 
-// firstResults is how long the very first plan waits for the first results of its checks. What an
+// firstResults is how long the very first plan waits for the first results of its checks, and a new VIP
+// for those of its own if a check may last longer. What an
 // earlier process has pinned goes on meanwhile; a plan with backends that are down would break
 // connections that the earlier process had sent to others.
 const firstResults = 2 * time.Second
@@ -21,6 +22,7 @@ const firstResults = 2 * time.Second
 type checker struct {
 	Checker
 	begun     bool
+	awaited   time.Time             // until when the first announcement waits for results at most
 	inherited map[model.Target]bool // until the sinks have taken something
 }
 
@@ -61,7 +63,7 @@ func (c *checker) follow(ctx context.Context, wanted, applied *request) {
 	}
 	c.Set(checks)
 	if !c.begun {
-		c.begun = true
+		c.begun, c.awaited = true, time.Now().Add(firstResults+waysPatience)
 		c.await(ctx)
 	}
 }
@@ -136,7 +138,9 @@ func (e *Engine) turn(wanted request) error {
 func (e *Engine) noteHealth(report *Report) {
 	panicked := map[model.ServiceID]bool{}
 	for _, s := range e.Report().Services {
-		panicked[s.ID] = s.Health != nil && s.Health.Panic
+		if s.Health != nil && s.Health.Panic {
+			panicked[s.ID] = true
+		}
 	}
 	for i := range report.Services {
 		s := &report.Services[i]

@@ -37,25 +37,45 @@ type waiting struct {
 // firstChecks are the VIPs that are up only because nothing is known yet about their backends.
 type firstChecks struct {
 	patience map[netip.Addr]time.Duration // how long each waits for the first results of its checks
-	others   map[netip.Addr]bool          // VIPs that are up by what is known, or without checks
+	others   map[netip.Addr]bool          // VIPs that are up by what is known, or without checks; if one waits
 }
 
 // newFirstChecks reads them from a plan. A check ends by its timeout, and its result is applied a
-// moment later.
-func newFirstChecks(desired *model.Config, report *Report) firstChecks {
-	c := firstChecks{map[netip.Addr]time.Duration{}, map[netip.Addr]bool{}}
+// moment later. (First checks begin one after the other: of more than 10,000 backends that are new at
+// once, the last may have no result by then.)
+func newFirstChecks(desired *model.Config, report *Report) (c firstChecks) {
 	for i := range report.Services {
-		s := &report.Services[i]
-		switch {
-		case !s.Up || s.ID.Segment != (model.Segment{}):
-		case s.Health == nil || s.Health.Up > 0 || s.Health.Unknown == 0:
-			c.others[s.ID.VIP] = true
-		default:
+		if s := &report.Services[i]; s.isGuess() {
+			if c.patience == nil {
+				c.patience = map[netip.Addr]time.Duration{}
+			}
 			timeout := time.Duration(desired.Services[i].Health.Timeout)
 			c.patience[s.ID.VIP] = max(c.patience[s.ID.VIP], min(timeout, firstResults)+waysPatience)
 		}
 	}
+	if c.patience == nil {
+		return c
+	}
+	c.others = map[netip.Addr]bool{}
+	for i := range report.Services {
+		if s := &report.Services[i]; s.Up && s.ID.Segment == (model.Segment{}) && !s.isGuess() {
+			c.others[s.ID.VIP] = true
+		}
+	}
 	return c
+}
+
+// isGuess reports whether a service whose VIP may be told is up only because nothing is known yet
+// about its backends.
+func (s *ServiceReport) isGuess() bool {
+	return s.Up && s.ID.Segment == (model.Segment{}) && s.Health != nil && s.Health.Up == 0 && s.Health.Unknown > 0
+}
+
+// atMost bounds how long they wait.
+func (c *firstChecks) atMost(longest time.Duration) {
+	for vip, its := range c.patience {
+		c.patience[vip] = min(its, longest)
+	}
 }
 
 // of returns how long a prefix waits for results of checks: not at all if it covers a VIP that
@@ -63,6 +83,9 @@ func newFirstChecks(desired *model.Config, report *Report) firstChecks {
 func (c *firstChecks) of(p netip.Prefix) (patience time.Duration) {
 	if len(c.patience) == 0 || coversAny(p, c.others) {
 		return 0
+	}
+	if p.IsSingleIP() {
+		return c.patience[p.Addr()]
 	}
 	for vip, its := range c.patience {
 		if p.Contains(vip) {
@@ -75,6 +98,9 @@ func (c *firstChecks) of(p netip.Prefix) (patience time.Duration) {
 // announce tells which VIPs are forwarded now, as soon as their backends have ways, and one of them
 // may be up.
 func (e *Engine) announce(next *model.Announcement, checks firstChecks) {
+	if !e.begun { // the first plan has waited for results already
+		checks.atMost(time.Until(e.checker.awaited))
+	}
 	e.waiting.next, e.waiting.checks, e.waiting.pause = next, checks, firstLook
 	now := e.waiting.look(e.announced)
 	e.advertise(&now)

@@ -173,6 +173,46 @@ func TestNewRoutesWaitForChecks(t *testing.T) {
 		_ = e.Apply(announcing(at(a, model.Active), s, other), nil)
 		want("with the VIP", both)
 	})
+	runWaiting(t, "one of its backends is up, and the other not known", func(e *Engine, _ *lost, f *finder, want func(string, ...string)) {
+		two := checked(b, time.Minute)
+		two.Backends = web(2).Backends
+		begin(e, want, two)
+		f.find(targetOf(&two, 1), model.HealthUp)
+		pass(healthSettle + time.Millisecond)
+		want("when one is up", both)
+	})
+	runWaiting(t, "what the VIP has in a segment does not count", func(e *Engine, _ *lost, f *finder, want func(string, ...string)) {
+		inSegment := at(b, model.Active)
+		inSegment.Name, inSegment.Segment = "segment", model.Segment{Kind: model.SegmentVLAN, ID: 7}
+		begin(e, want, s, inSegment)
+		f.find(targetOf(&s, 0), model.HealthUp)
+		pass(healthSettle + time.Millisecond)
+		want("when its backend is up", both)
+	})
+	runWaiting(t, "a prefix waits only while it has no VIP that needs no check", func(e *Engine, _ *lost, f *finder, want func(string, ...string)) {
+		const c, d, net = "203.0.114.1", "203.0.114.2", "203.0.114.0/24"
+		config := func(services ...model.Service) model.Config {
+			config := announcing(append([]model.Service{at(a, model.Active)}, services...)...)
+			config.BGP.Prefixes = []model.BGPPrefix{{Prefix: netip.MustParsePrefix(net), Announce: model.AnnouncePrefix}}
+			return config
+		}
+		_ = e.Apply(config(), nil)
+		e.Announce(announces{e.forwarder.(forwards).sinks})
+		want("at first", "tell 1: "+a+"/32")
+		_ = e.Apply(config(checked(c, time.Second)), nil)
+		want("with a VIP of the prefix of which nothing is known", "tell 1: "+a+"/32")
+		_ = e.Apply(config(checked(c, time.Second), at(d, model.Active)), nil)
+		want("with one that needs no check", "tell 1: "+a+"/32 "+net)
+	})
+	// The first plan waits for results itself, and BGP's restart time is short.
+	runWaiting(t, "at the start", func(e *Engine, _ *lost, _ *finder, want func(string, ...string)) {
+		began := time.Now()
+		_ = e.Apply(announcing(at(a, model.Active), checked(b, 5*time.Second)), nil)
+		e.Announce(announces{e.forwarder.(forwards).sinks})
+		want("while nothing is known of one VIP")
+		pass(firstResults + waysPatience - time.Since(began) + time.Millisecond)
+		want("three seconds after the start", both)
+	})
 	// A check may take a minute: a VIP does not wait for it that long.
 	runWaiting(t, "nothing becomes known", func(e *Engine, _ *lost, _ *finder, want func(string, ...string)) {
 		begin(e, want, checked(b, time.Minute))
