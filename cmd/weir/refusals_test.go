@@ -130,6 +130,7 @@ func TestRefusedFileChangesNothingElse(t *testing.T) {
 func TestStartWithAWrongFileGoesOn(t *testing.T) {
 	h := newHost(t)
 	head := "director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"
+	h.env = []string{"STATE_DIRECTORY=" + h.beside("state")} // what a file that is gone says is not known
 	h.configure(head, "web", "other")
 	h.start("director runs").kill()
 	for name, text := range map[string]string{
@@ -151,8 +152,21 @@ func TestStartWithAWrongFileGoesOn(t *testing.T) {
 		})
 	}
 	h.t = t
-	h.configure(head, "web")
+	if err := os.Remove(h.file); err != nil {
+		t.Fatal(err)
+	}
 	p := h.start("director runs")
+	if got := h.problem(p, model.ProblemFile); !strings.Contains(got.Text, "there is no "+h.file+" any more") || got.Fix != "put it back" {
+		t.Errorf("without the file, the problem is %+v", got)
+	}
+	h.runs("without the file", "web", "other")
+	p.wait("look for the file again", func() bool { return h.status().Refused != "" })
+	if log := p.stderr.String(); strings.Contains(log, "problem is over") {
+		t.Errorf("without the file, the log says that a problem is over:\n%s", log)
+	}
+	p.kill()
+	h.configure(head, "web")
+	p = h.start("director runs")
 	h.resolvedNow(p)
 	h.runs("with a file that is right", "web")
 	p.stop()

@@ -37,7 +37,8 @@ type host struct {
 	file    string
 	socket  string
 	bpffs   string
-	binary  string // what is run as weir; empty: this program
+	binary  string   // what is run as weir; empty: this program
+	env     []string // of processes
 }
 
 func newHost(t *testing.T) *host {
@@ -82,7 +83,7 @@ func (h *host) weir(args ...string) *netlab.Command {
 		h.t.Fatal(err)
 	}
 	cmd := h.Command(context.Background(), cmp.Or(h.binary, self), args...)
-	cmd.Env = append(cmd.Env, asWeir+"=1")
+	cmd.Env = append(cmd.Env, append(h.env, asWeir+"=1")...)
 	return cmd
 }
 
@@ -275,8 +276,8 @@ func TestDirectorFollowsItsFile(t *testing.T) {
 	if err := os.Rename(h.file, h.file+"~"); err != nil {
 		t.Fatal(err)
 	}
-	p.waitLog(`msg=problem kind=file part=` + h.file + ` fix="put it back: the process cannot start again without" error="there is no configuration any more, what was applied goes on`)
-	if s := h.status(); !strings.Contains(s.Refused, "no such file") {
+	p.waitLog(`msg=problem kind=file part=` + h.file + ` fix="put it back" error="there is no ` + h.file + ` any more: the last version that ran goes on`)
+	if s := h.status(); !strings.Contains(s.Refused, "any more") {
 		t.Errorf("the file is gone and status says %q", s.Refused)
 	}
 	if err := os.Rename(h.file+"~", h.file); err != nil {

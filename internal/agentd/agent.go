@@ -104,7 +104,7 @@ func Run(ctx context.Context, deps Deps) error {
 		d.KeepOffered(first)
 	}
 	if refused != nil {
-		d.Problems.Report(model.ProblemFile, deps.File, refused)
+		d.Refuse(refused)
 	}
 	a.Follow(ctx)
 	endReports, err := startReports(ctx, a, first.Agent.Store, log)

@@ -215,10 +215,6 @@ func (d *Daemon) change(change config.Change, apply func(model.Config) error) {
 	if err != nil {
 		d.warnOfFormerKeys(nil) // which of them the file has now is not known
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		d.Problems.Report(model.ProblemFile, d.info.File, problems.Fixed(fmt.Errorf("there is no configuration any more, what was applied goes on: %w", err), "put it back: the process cannot start again without"))
-		return
-	}
 	if err == nil {
 		d.Offer(change.Config, change.Text) // before it is applied: it may be kept as soon as it runs
 		err = apply(change.Config)
@@ -226,11 +222,30 @@ func (d *Daemon) change(change config.Change, apply func(model.Config) error) {
 	if errors.As(err, new(listedError)) {
 		return
 	}
-	d.Problems.Report(model.ProblemFile, d.info.File, err)
+	d.Refuse(err)
 	if err == nil {
 		d.KeepOffered(change.Config)
 		d.log.Info("configuration applied", "services", len(change.Config.Services))
 	}
+}
+
+// Refuse lists why the file is refused while the last version that ran goes on; nil: it is not.
+func (d *Daemon) Refuse(err error) {
+	if isMissing(err, d.info.File) {
+		err = problems.Fixed(fmt.Errorf("there is no %s any more: the last version that ran goes on", d.info.File), "put it back")
+	}
+	d.Problems.Report(model.ProblemFile, d.info.File, err)
+}
+
+// missingFile is the error of a process that needs the file to start.
+type missingFile struct{ file string }
+
+func (e missingFile) Error() string { return fmt.Sprintf("there is no %s; name one with -c", e.file) }
+
+// isMissing reports whether the file itself is missing, and not one that it names.
+func isMissing(err error, file string) bool {
+	var path *fs.PathError
+	return errors.As(err, new(missingFile)) || errors.As(err, &path) && errors.Is(path, fs.ErrNotExist) && path.Path == file
 }
 
 func unwatched(why error) error {
@@ -298,19 +313,17 @@ func (d *Daemon) Serve(ctx context.Context, server *api.Server, listener net.Lis
 func FirstConfig(ctx context.Context, file string, hangup <-chan os.Signal) (c model.Config, text []byte, changes <-chan config.Change, err error) {
 	changes, err = config.Watch(ctx, file, hangup)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil, nil, noFile(file)
+		return c, nil, nil, missingFile{file}
 	}
 	if err != nil {
 		return c, nil, nil, fmt.Errorf("configuration: %w", err)
 	}
 	c, text, err = config.LoadText(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = noFile(file)
+	if isMissing(err, file) {
+		err = missingFile{file}
 	}
 	return c, text, changes, err
 }
-
-func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }
 
 // warnOfFormerKeys lists the fields that the file has by former names; none: it has no such fields.
 func (d *Daemon) warnOfFormerKeys(keys []model.FormerKey) {

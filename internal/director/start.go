@@ -131,7 +131,7 @@ func (d *Director) runFile(b startup) error {
 		return d.located(err)
 	}
 	if b.refused != nil {
-		d.Problems.Report(model.ProblemFile, d.File(), b.refused)
+		d.Refuse(b.refused)
 	}
 	used := d.controller.File()
 	d.bfd.configure(&used)
