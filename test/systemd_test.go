@@ -51,6 +51,7 @@ func TestSystemd(t *testing.T) {
 	u.run("a director is purged", u.directorIsPurged)
 	u.dpkg("--install", u.packages["1.0.0"])
 	u.enable("weir-agent", "weir")
+	u.run("a start after weir detach", u.startAfterDetach)
 	u.run("a reboot withdraws the routes before the network goes", func(t *testing.T) { u.reboot(t, reboots) })
 }
 
@@ -431,6 +432,17 @@ func (u *units) directorIsPurged(t *testing.T) {
 	if pids := u.try("pidof", "weir"); pids != "" {
 		t.Errorf("a purged package has left the processes %s", pids)
 	}
+}
+
+// startAfterDetach starts director and agent when the directory of their pins is gone.
+func (u *units) startAfterDetach(t *testing.T) {
+	u.do("systemctl", "stop", "weir", "weir-agent", "weir-bfd")
+	on(t, u.director.host, "/usr/bin/weir", "detach")
+	on(t, u.agent.host, "/usr/bin/weir", "detach")
+	if err := os.RemoveAll("/sys/fs/bpf/weir"); err != nil {
+		t.Fatal(err)
+	}
+	u.do("systemctl", "start", "weir", "weir-agent")
 }
 
 // reboot reboots, and says what is there when systemd ends the network.

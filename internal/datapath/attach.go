@@ -183,6 +183,11 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (came bool, err err
 		return false, err
 	}
 	if adopted != nil {
+		if has := xdpMode(index); d.isOtherMode(has) {
+			if adopted, err = d.changeMode(adopted, pin, iface, has); err != nil {
+				return false, err
+			}
+		}
 		d.note(name, &attachment{link: adopted, index: index})
 		d.log.Info("adopted", "interface", iface.Attrs().Name)
 		return true, nil
@@ -274,6 +279,37 @@ func (d *Datapath) adopt(pin string, index int) (link.Link, error) {
 	}
 	pinned.Close()
 	return nil, unpinLink(pin)
+}
+
+// isOtherMode reports whether director.xdp asks for another mode than an interface has.
+func (d *Datapath) isOtherMode(has string) bool {
+	want := d.options.Mode
+	return has != "" && (want == model.XDPNative || want == model.XDPGeneric) && has != string(want)
+}
+
+// changeMode attaches in the mode that is asked for. The kernel has no program on an interface in two
+// modes, so there is none for a moment. An interface that does not take the program in that mode goes
+// on in the one that it had, and Parts tell it.
+func (d *Datapath) changeMode(l link.Link, pin string, iface netlink.Link, has string) (link.Link, error) {
+	if err := errors.Join(l.Unpin(), l.Close()); err != nil {
+		return nil, fmt.Errorf("take the program off: %w", err)
+	}
+	changed, err := d.attachXDP(iface)
+	if err != nil {
+		flags := link.XDPDriverMode
+		if has == string(model.XDPGeneric) {
+			flags = link.XDPGenericMode
+		}
+		d.log.Error("the interface goes on in the mode that it had", "interface", iface.Attrs().Name, "xdp", has, "error", err)
+		var back error
+		if changed, back = link.AttachXDP(link.XDPOptions{Program: d.attaching(), Interface: iface.Attrs().Index, Flags: flags}); back != nil {
+			return nil, &refusedError{errors.Join(err, back)}
+		}
+	}
+	if err := changed.Pin(pin); err != nil {
+		return nil, errors.Join(fmt.Errorf("pin link: %w", err), changed.Close())
+	}
+	return changed, nil
 }
 
 func (d *Datapath) attachXDP(iface netlink.Link) (link.Link, error) {

@@ -134,3 +134,38 @@ func TestHeldUntilAdmitted(t *testing.T) {
 	must(t, d.Set(table))
 	want(d, "wire0", "wire2")
 }
+
+// TestChangedMode: a process that is started with another director.xdp attaches what it adopts in that
+// mode. Where an interface cannot, it goes on as it was, and that is told.
+func TestChangedMode(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "slow0"}})) // has no native XDP
+	table := tableOf(1, 1, 0)
+	table.Interfaces = []string{"wire0", "slow0"}
+	for _, step := range []struct {
+		mode        model.XDPMode
+		wire, slow  string
+		differences int
+	}{
+		{model.XDPAuto, "native", "generic", 0},
+		{model.XDPGeneric, "generic", "generic", 0},
+		{model.XDPAuto, "generic", "generic", 0},
+		{model.XDPNative, "native", "generic", 1},
+	} {
+		d, err := Open(Options{Pin: "/sys/fs/bpf/weir", Mode: step.mode})
+		must(t, err)
+		must(t, d.Set(table))
+		for name, want := range map[string]string{"wire0": step.wire, "slow0": step.slow} {
+			if has := xdpMode(linkIndex(t, name)); has != want {
+				t.Errorf("with director.xdp %s, %s has mode %q, want %s", step.mode, name, has, want)
+			}
+		}
+		found := differences(t, d.Parts(nil), "xdp")
+		if len(found) != step.differences || len(found) > 0 && (found[0].What != "slow0" || found[0].Repair != nil) {
+			t.Errorf("with director.xdp %s, part xdp differs in %+v", step.mode, found)
+		}
+		must(t, d.Close())
+	}
+}

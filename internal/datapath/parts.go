@@ -142,6 +142,8 @@ func (d *Datapath) xdpDifferences(by upkeep.By) (found []upkeep.Difference, err 
 		case a.program() != want:
 			difference.Found = fmt.Sprintf("has program %d instead of the director's", a.program())
 			difference.Repair = d.locked(func() error { return a.link.Update(d.attaching()) })
+		case d.isOtherMode(xdpMode(link.Attrs().Index)):
+			difference.Found = fmt.Sprintf("has the program in mode %s, and director.xdp is %s: it did not take it so", xdpMode(link.Attrs().Index), d.options.Mode)
 		default:
 			continue
 		}
