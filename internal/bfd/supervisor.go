@@ -41,6 +41,7 @@ type Supervisor struct {
 	known   bool // Set was called
 	status  model.BFDStatus
 	last    int    // number of the process that answered last; 0: none has since one was needed
+	had     bool   // a process was reached since one was needed, whether it has said anything or not
 	again   uint64 // processes that have replaced one that ended by itself
 	err     error
 	fault   string        // the last err
@@ -62,7 +63,7 @@ func (s *Supervisor) Set(sessions []model.BFDSession) {
 	defer s.mu.Unlock()
 	s.known = true
 	if len(sessions) == 0 {
-		s.last = 0
+		s.last, s.had = 0, false
 	}
 	s.wanted = Request{Sessions: append([]model.BFDSession{}, sessions...), End: len(sessions) == 0}
 	select {
@@ -147,6 +148,7 @@ func (s *Supervisor) attend(ctx context.Context, wanted Request) error {
 	case err != nil:
 		return fmt.Errorf("talk to the BFD process: %w", err)
 	}
+	s.reached(absent)
 	var listening sync.WaitGroup
 	defer s.noteStatus(model.BFDStatus{})
 	defer listening.Wait() // it tells all of this conversation before the next begins
@@ -175,6 +177,21 @@ func (s *Supervisor) attend(ctx context.Context, wanted Request) error {
 		}
 		beat.Stop()
 	}
+}
+
+// reached notes that a process takes requests. One that was started in place of another counts, even
+// if that had not said anything yet.
+func (s *Supervisor) reached(started bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wanted.End {
+		return
+	}
+	if started && s.had {
+		s.again++
+		s.last = 0 // what it says about itself is no other process
+	}
+	s.had = true
 }
 
 // startAndDial starts the process and waits until it answers.

@@ -157,3 +157,48 @@ func TestFirstStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestRestartBeforeTheFirstStatus: a process that ended before it had said anything was replaced, too.
+func TestRestartBeforeTheFirstStatus(t *testing.T) {
+	p := &process{t: t, socket: filepath.Join(t.TempDir(), "bfd.sock")}
+	starts := 0
+	start := func() (<-chan error, error) {
+		if starts++; starts > 1 {
+			return p.start()
+		}
+		listener, err := net.Listen("unix", p.socket)
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			if conn, err := listener.Accept(); err == nil {
+				conn.Close()
+			}
+			listener.Close()
+		}()
+		return nil, nil
+	}
+	answered := make(chan struct{}, 1)
+	k := NewSupervisor(p.socket, start, func(s model.BFDStatus) {
+		if s.Version != "" {
+			select {
+			case answered <- struct{}{}:
+			default:
+			}
+		}
+	}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	k.Set([]model.BFDSession{{Neighbor: netip.MustParseAddr("10.0.0.2")}})
+	running.Go(func() { k.Run(ctx) })
+	select {
+	case <-answered:
+	case <-time.After(20 * time.Second):
+		t.Fatal("no process answers")
+	}
+	if n := k.Restarts(); n != 1 {
+		t.Errorf("%d processes have replaced another one, want 1", n)
+	}
+}
