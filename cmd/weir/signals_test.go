@@ -68,7 +68,7 @@ func TestHangupAtTheBeginning(t *testing.T) {
 	}
 }
 
-// SIGUSR1 counts that comes while the director still opens what it needs.
+// SIGUSR1 counts if it comes while the director still opens what it needs.
 func TestToldOfShutdownAtTheBeginning(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
@@ -81,7 +81,8 @@ func TestToldOfShutdownAtTheBeginning(t *testing.T) {
 }
 
 // A process that is told to end while it begins ends, with no error, whenever that is, and leaves no
-// socket, and a director that forwards nothing yet leaves nothing in the kernel. Before its main has begun, the signal kills it.
+// socket. A director that forwards nothing yet leaves nothing in the kernel. Before its main has begun,
+// the signal kills it.
 func TestEndedAtTheBeginning(t *testing.T) {
 	for verb := range signalled {
 		t.Run(verb, func(t *testing.T) {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -213,5 +214,24 @@ func TestVersionsThatComeTogetherAreOneChange(t *testing.T) {
 				close(changes)
 			})
 		})
+	}
+}
+
+// TestIsMissing: only the configuration itself is missing, not a file that it names.
+func TestIsMissing(t *testing.T) {
+	const file = "/etc/weir/weir.yaml"
+	for name, test := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"the file":              {fmt.Errorf("read: %w", &fs.PathError{Op: "open", Path: file, Err: fs.ErrNotExist}), true},
+		"the file, at a start":  {missingFile{file}, true},
+		"a file that it names":  {fmt.Errorf("%s:3: password: %w", file, &fs.PathError{Op: "open", Path: "/etc/weir/keys/bgp", Err: fs.ErrNotExist}), false},
+		"the file, not allowed": {&fs.PathError{Op: "open", Path: file, Err: fs.ErrPermission}, false},
+		"nothing":               {nil, false},
+	} {
+		if is := isMissing(test.err, file); is != test.want {
+			t.Errorf("%s: %v", name, is)
+		}
 	}
 }
