@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
@@ -211,6 +212,11 @@ func routeVIPs(t *testing.T, is4 bool, vip, own netip.Addr) {
 	must(t, err)
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: own.AsSlice(), Mask: net.CIDRMask(own.BitLen(), own.BitLen())}}
 	must(t, netlink.AddrReplace(lo, address))
+	// Linux writes the route of an IPv6 address after the call.
+	eventually(t, fmt.Sprintf("%s is an address of this host", own), func() bool {
+		routes, err := netlink.RouteGet(own.AsSlice())
+		return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL
+	})
 }
 
 func forwarding(t *testing.T, is4, on bool) {
