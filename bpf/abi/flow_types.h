@@ -6,11 +6,12 @@
 #include "abi/types.h"
 
 /*
- * Flow memory: the backends of flows whose slot may have connections of several.
- * Each CPU has buckets of its own and is the only one that fills them; another CPU
- * only frees an entry there, when the flow has moved to it.
+ * Flow memory: the backends of flows whose slot may have connections of several. It is one table
+ * for all CPUs, an array of buckets. A flow's hash gives it one place in each of some buckets, its
+ * own places, and a new flow takes the first of these that is free; other places of its buckets only
+ * if none is. So what is remembered of most flows is in the first cache line that is read.
  */
-#define FLOW_WAYS 8
+#define FLOW_WAYS 16
 
 /*
  * What was seen of a flow, and so its class: see proof.h. Versions before the classes have no
@@ -34,6 +35,8 @@ enum flow_state {
 	FLOW_CUT = 14,        /* fresh. TCP: the client has sent a RST */
 	FLOW_TOLD = 15, /* fresh. TCP: it has gone on at another director, with no packet here */
 	FLOW_TOLD_UDP = 16, /* the same of UDP */
+	FLOW_REST =
+		17, /* no flow: the second half of one of IPv6, whose first half is the place before */
 };
 EXPORT_ENUM(flow_state);
 
@@ -51,30 +54,61 @@ enum flow_timeout {
 };
 EXPORT_ENUM(flow_timeout);
 
-/* The first word changes as a whole: it tells a reader whether the flow has changed meanwhile. */
-struct flow_entry {
+/*
+ * A place. The first word changes as a whole: it tells a reader whether the flow has changed
+ * meanwhile. A flow of IPv6 takes two places, an even one and the next, which are one cache line.
+ * The second has the state FLOW_REST, no service, and the first two words of the flow's source in
+ * place of a source and ports.
+ */
+struct flow_place {
 	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
 	__u8 state; /* enum flow_state */
 	__u8 epoch; /* of the backend */
 	__u8 turn;  /* counts the flows that have had this place */
 	__u8 since; /* of a fresh flow: when it began to be in sequence, the lowest bits of seen */
-	__u32 backend;
-	__u32 service; /* index: address, protocol and segment of the VIP */
-	struct address source;
+	__be32 source; /* IPv6: the last word of it */
 	__be16 source_port;
 	__be16 destination_port;
+	__u32 backend;
+	__u32 service; /* index: address, protocol and segment of the VIP */
 	/*
 	 * TCP: the client's next sequence number; of FLOW_ANSWERED the number that the client
 	 * has to acknowledge. 0: not known.
 	 */
 	__u32 next;
+	__be32 more; /* IPv6: the last word but one of the source */
 };
 
 struct flow_bucket {
-	struct flow_entry entries[FLOW_WAYS];
+	struct flow_place places[FLOW_WAYS];
+} __attribute__((aligned(64)));
+
+/* A flow as directors tell each other of it, and as versions before 0.2 have it in their table. */
+struct flow_entry {
+	__u32 seen; /* these as in struct flow_place */
+	__u8 state;
+	__u8 epoch;
+	__u8 turn;
+	__u8 since;
+	__u32 backend;
+	__u32 service;
+	struct address source;
+	__be16 source_port;
+	__be16 destination_port;
+	__u32 next;
 };
 
-/* Values of the tags of a bucket. A flow's own tag is larger. */
+/*
+ * The table of versions before 0.2, which is kept up to date for a while: see former_table.h. Each
+ * CPU has buckets of its own, and each place a tag, a byte of its flow's hash.
+ */
+#define FORMER_WAYS 8
+
+struct former_bucket {
+	struct flow_entry entries[FORMER_WAYS];
+};
+
+/* Values of the tags of a former bucket. A flow's own tag is larger. */
 enum flow_tag {
 	FLOW_TAG_NONE = 0,
 	FLOW_TAG_ANY = 1, /* it is not known which flow has the place */
@@ -83,8 +117,8 @@ EXPORT_ENUM(flow_tag);
 
 enum flow_event {
 	FLOW_INSERTED = 0,
-	FLOW_REFUSED, /* every place of its bucket is taken, or its service has its share of them */
-	FLOW_MOVED,   /* taken from another CPU: RSS sends its packets here now */
+	FLOW_REFUSED, /* every place of its buckets is taken, or its service has its share of them */
+	FLOW_MOVED,   /* taken from the table of versions before 0.2 */
 	FLOW_UNTOLD,  /* no room to tell the group of it: all flows are told again */
 	FLOW_EVENT_COUNT,
 };
@@ -107,7 +141,8 @@ struct telling {
 	struct flow_entry entry;
 	__u64 hash;    /* of the flow, keyed by flow_salt */
 	__u32 outcome; /* enum told_outcome; TOLD_WAITS: the program has not looked */
-	__u32 pad;
+	__u8 ipv6;
+	__u8 pad[3];
 };
 
 enum told_outcome {

@@ -351,7 +351,6 @@ enum settings_flag {
 	SETTINGS_REPLIES = 1 << 1,  /* some service is NAT: look replies up */
 	SETTINGS_GROUP = 1 << 2,    /* fragments may belong to another director */
 	SETTINGS_TELL = 1 << 3,     /* a program wants to know what is remembered of flows */
-	SETTINGS_MOVES = 1 << 4,    /* and it reads the whole memory: it may miss flows that move */
 	SETTINGS_ASKS = 1 << 5,     /* some service asks to be redirected */
 	SETTINGS_OWN_MACS = 1 << 6, /* own_macs has all addresses of this host */
 };
@@ -369,12 +368,14 @@ struct settings {
 	__u32 flags;        /* enum settings_flag */
 	__u32 icmp_rate;    /* generated ICMP errors per second and CPU */
 	__u32 link_mtu;     /* largest IP packet that the attached links can carry */
-	__u32 flow_cpus;    /* CPUs that have flow memory: numbers below this */
-	__u64 flow_salt;    /* keys the hash that chooses its buckets */
-	__u32 flow_buckets; /* per CPU */
+	__u32 cpus;         /* that run: numbers below this */
+	__u64 flow_salt;    /* keys the hash that chooses buckets of flow memory */
+	__u32 flow_buckets; /* how many of them there are */
 	__u32 wait_rate;    /* later fragments that wait, per second and CPU: see group.h */
-	__u32 flow_share; /* how many places of a bucket of flow memory one service may have ... */
-	__u32 snat_share; /* ... and of full NAT's */
+	__u32 flow_share;  /* how many places of a bucket of flow memory one service may have ... */
+	__u32 snat_share;  /* ... and of full NAT's */
+	__u32 former_cpus; /* of former_table.h: CPUs that have buckets there ... */
+	__u32 former_buckets; /* ... and how many each has; 0: there is no such table */
 };
 
 /*

@@ -158,20 +158,28 @@ struct {
 	__array(values, struct snat_table);
 } snat_tables SEC(".maps");
 
-/* Flow memory: the buckets of one CPU after those of another. */
+/* Flow memory. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct flow_bucket);
-} flows SEC(".maps");
+} flow_table SEC(".maps");
 
 /*
- * A byte for each place of a bucket, which says of which flows it may be (see
- * flow_table.h). Those of one bucket on all CPUs lie side by side, so that no CPU has
- * to read 64 buckets to learn that none has a flow.
+ * That of versions before 0.2, with the names that it has there: the buckets of one CPU after those
+ * of another.
  */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct former_bucket);
+} flows SEC(".maps");
+
+/* A byte for each place of such a bucket. Those of one bucket on all CPUs lie side by side. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -27,7 +27,8 @@ var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "s
 // the types of their keys and values. Another version that has the same maps and types goes on with
 // them. A map that counts by an enum does not name the enum: see carry.go.
 var stateMaps = map[string][]string{
-	directorMapFlows:           {"flow_state"},
+	directorMapFlowTable:       {"flow_state"},
+	directorMapFlows:           nil,
 	directorMapFlowTags:        {"flow_tag"},
 	directorMapFlowEvents:      nil,
 	directorMapQuicEvents:      nil,

@@ -16,12 +16,12 @@ import (
 func TestResetFlowsAreCounted(t *testing.T) {
 	const now = 100_000
 	late := flows.Timeout(abi.FlowStateFLOW_RESET) + 1
-	flow := func(service uint32, state abi.FlowState, age uint32) abi.FlowEntry {
-		return abi.FlowEntry{Service: service, State: uint8(state), Seen: now - age}
+	flow := func(service uint32, state abi.FlowState, age uint32) abi.FlowPlace {
+		return abi.FlowPlace{Service: service, State: uint8(state), Seen: now - age}
 	}
-	d := Datapath{flows: flows.Memory{Memory: bpfload.Memory[abi.FlowEntry]{Entries: []abi.FlowEntry{
+	d := Datapath{flows: flows.Memory{Memory: bpfload.Memory[abi.FlowPlace]{Entries: []abi.FlowPlace{
 		flow(3, abi.FlowStateFLOW_RESET, 0), flow(3, abi.FlowStateFLOW_RESET, 10), flow(3, abi.FlowStateFLOW_RESET, late),
-		flow(4, abi.FlowStateFLOW_RESET, 1), flow(4, abi.FlowStateFLOW_ESTABLISHED, 1), flow(5, abi.FlowStateFLOW_CLOSING, 1), {},
+		flow(4, abi.FlowStateFLOW_RESET, 1), flow(4, abi.FlowStateFLOW_ESTABLISHED, 1), flow(5, abi.FlowStateFLOW_CLOSING, 1), {}, {State: uint8(abi.FlowStateFLOW_REST), Service: 5},
 	}}}}
 	d.entries.Entries = []abi.Backend{{State: uint8(abi.BackendStateBACKEND_ACTIVE)}}
 	remembered, _, reset := d.countFlows(now)

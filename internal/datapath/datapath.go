@@ -97,7 +97,6 @@ type Datapath struct {
 	prober         *prober
 	imports        flowImport
 	followers      int // that are told what becomes known of flows
-	readings       int // of all that is remembered of flows
 	names          flowNames
 	closing        sync.Once
 
@@ -167,7 +166,7 @@ func (d *Datapath) adoptPinned() (err error) {
 	if d.loads.Memory, err = bpfload.Map[abi.Load](d.kernel.Loads); err != nil {
 		return err
 	}
-	if d.flows.Memory, err = bpfload.Map[abi.FlowEntry](d.kernel.Flows); err != nil {
+	if d.flows.Memory, err = bpfload.Map[abi.FlowPlace](d.kernel.FlowTable); err != nil {
 		return err
 	}
 	if d.guesses.Memory, err = bpfload.Map[uint64](d.kernel.Guesses); err != nil {

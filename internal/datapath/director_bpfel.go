@@ -24,6 +24,7 @@ const (
 	directorMapBackends        = "backends"
 	directorMapEgress          = "egress"
 	directorMapFlowEvents      = "flow_events"
+	directorMapFlowTable       = "flow_table"
 	directorMapFlowTags        = "flow_tags"
 	directorMapFlowTellings    = "flow_tellings"
 	directorMapFlows           = "flows"
@@ -118,6 +119,7 @@ type directorMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -186,6 +188,7 @@ type directorMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	FlowTable       *ebpf.Map `ebpf:"flow_table"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -229,6 +232,7 @@ func (m *directorMaps) Close() error {
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
+		m.FlowTable,
 		m.FlowTags,
 		m.FlowTellings,
 		m.Flows,

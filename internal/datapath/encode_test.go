@@ -46,7 +46,7 @@ func (w *testWorld) abiSettings() abi.Settings {
 		s.LinkMtu = linkMTU
 	}
 	s.FlowShare, s.SnatShare = cmp.Or(s.FlowShare, flows.Ways), cmp.Or(s.SnatShare, snatBucketSize)
-	s.FlowCpus, s.FlowBuckets, s.FlowSalt = uint32(ebpf.MustPossibleCPU()), testFlowBuckets, 0xf10f
+	s.Cpus, s.FlowBuckets, s.FlowSalt = uint32(ebpf.MustPossibleCPU()), testFlowBuckets, 0xf10f
 	for _, service := range w.services {
 		if !service.port.Single() {
 			s.Flags |= uint32(abi.SettingsFlagSETTINGS_RANGES)

@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -18,33 +17,31 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// layFlows divides the memory among the CPUs. A process before this one has done so
-// already, unless CPUs were added since: then what is remembered is not where it
-// would be looked for, and is forgotten.
+// layFlows says where flows are looked for: by the salt that the process before this one has
+// chosen, if its table is here.
 func (d *Datapath) layFlows() error {
 	cpus, err := flows.OnlineCPUs()
 	if err != nil {
 		return err
 	}
-	buckets := d.kernel.Flows.MaxEntries() / cpus
-	if buckets == 0 {
-		return fmt.Errorf("director.limits.flows %d: less than one bucket of %d flows for each of %d CPUs", d.options.Limits.Flows, flows.Ways, cpus)
+	before, record := d.written, &d.kernel.records.director.Entries[0]
+	d.written.Cpus, d.written.FlowBuckets = cpus, d.kernel.FlowTable.MaxEntries()
+	d.written.FormerCpus, d.written.FormerBuckets = 0, 0
+	if d.kernel.hasFormer {
+		d.written.FormerCpus, d.written.FormerBuckets = record.formerCPUs, record.formerBuckets
 	}
-	if d.kernel.kept[directorMapFlows] && !d.kernel.kept[directorMapFlowTags] {
-		if err := d.tagAnything(); err != nil {
-			return err
-		}
+	if !d.kernel.adopted {
+		d.written.FlowSalt = record.flowSalt
 	}
-	layout := &d.kernel.records.director.Entries[0]
-	if d.kernel.kept[directorMapFlows] && !d.kernel.adopted {
-		d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt = layout.flowCPUs, layout.flowBuckets, layout.flowSalt
+	if d.written.FlowSalt == 0 {
+		d.written.FlowSalt = rand.Uint64()
 	}
-	if d.written.FlowCpus == cpus && d.written.FlowBuckets == buckets && d.written.FlowSalt != 0 {
-		return nil
-	}
-	d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt = cpus, buckets, rand.Uint64()
-	if d.kernel.kept[directorMapFlows] {
+	// A version before 0.2 that has run meanwhile leaves the table as it was.
+	if d.kernel.kept[directorMapFlowTable] && record.tableSalt != d.written.FlowSalt {
 		clear(d.flows.Bytes)
+	}
+	if d.written == before {
+		return nil
 	}
 	if err := d.kernel.ThisDirector.Put(uint32(0), d.written); err != nil {
 		return fmt.Errorf("write settings: %w", err)
@@ -52,28 +49,19 @@ func (d *Datapath) layFlows() error {
 	return nil
 }
 
-// tagAnything makes the program look at every place. A version without tags has filled the memory,
-// and goes on filling it until this version's program replaces its own.
-func (d *Datapath) tagAnything() error {
-	tags, err := bpfload.Map[uint8](d.kernel.FlowTags)
-	for i := range tags.Entries {
-		tags.Entries[i] = flows.TagAny
-	}
-	return errors.Join(err, tags.Close())
-}
-
 // noteFlowLayout lets another version find what is remembered.
 func (d *Datapath) noteFlowLayout() {
-	layout := &d.kernel.records.director.Entries[0]
-	layout.flowCPUs, layout.flowBuckets, layout.flowSalt = d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt
+	record := &d.kernel.records.director.Entries[0]
+	record.flowSalt, record.tableSalt = d.written.FlowSalt, d.written.FlowSalt
+	record.formerCPUs, record.formerBuckets = d.written.FormerCpus, d.written.FormerBuckets
 }
 
 // countFlows counts the remembered flows, the fresh ones among them, and by service index those
 // that clients have reset.
 func (d *Datapath) countFlows(now uint32) (remembered, fresh int, reset map[uint32]int) {
 	reset = map[uint32]int{}
-	for i := range d.flows.Entries {
-		if e := &d.flows.Entries[i]; flows.Live(d.entries.Entries, e, now) {
+	for e := range d.flows.All() {
+		if flows.Live(d.entries.Entries, e, now) {
 			remembered++
 			if flows.MeaningOf(abi.FlowState(e.State)).Class == model.FreshFlow {
 				fresh++
@@ -252,8 +240,8 @@ func (d *Datapath) countSome(from, to int, counts func(*abi.FlowEntry) bool, fou
 	if err != nil || d.flows.Entries == nil { // the datapath is closed
 		return false
 	}
-	for i := from; i < min(to, len(d.flows.Entries)); i++ {
-		if e := &d.flows.Entries[i]; counts(e) && flows.Live(d.entries.Entries, e, now) {
+	for e := range d.flows.Flows(from, to) {
+		if counts(e) && flows.Live(d.entries.Entries, e, now) {
 			found[e.Service]++
 		}
 	}

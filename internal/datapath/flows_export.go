@@ -46,11 +46,11 @@ func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.Remem
 	if err != nil {
 		return err
 	}
-	if err := d.share(&d.followers, 1); err != nil {
+	if err := d.share(1); err != nil {
 		return err
 	}
 	take(nil, true)
-	return errors.Join(d.follow(ctx, reader, lost, take), d.share(&d.followers, -1))
+	return errors.Join(d.follow(ctx, reader, lost, take), d.share(-1))
 }
 
 // follow hands out what comes, and checks from time to time whether more has gone unshared than was
@@ -123,16 +123,8 @@ func (d *Datapath) nameFlows(entries []abi.FlowEntry) ([]model.RememberedFlow, e
 }
 
 // RememberedFlows hands out everything that is remembered of flows that have begun, some at a time,
-// for as long as take returns true. A flow that moves to another CPU meanwhile may be in none of
-// the places that are read, so followers get each such move.
+// for as long as take returns true.
 func (d *Datapath) RememberedFlows(take func(some []model.RememberedFlow) bool) error {
-	if err := d.share(&d.readings, 1); err != nil {
-		return err
-	}
-	return errors.Join(d.readAll(take), d.share(&d.readings, -1))
-}
-
-func (d *Datapath) readAll(take func(some []model.RememberedFlow) bool) error {
 	const atOnce = 1 << 14 // entries, most of them free: a Set need not wait long
 	for first, more := 0, true; more; first += atOnce {
 		var entries []abi.FlowEntry
@@ -157,26 +149,23 @@ func (d *Datapath) readFlows(from, to int) (entries []abi.FlowEntry, more bool) 
 	if d.flows.Entries == nil { // the datapath is closed
 		return nil, false
 	}
-	for i := from; i < min(to, len(d.flows.Entries)); i++ {
-		if entry, there := d.flows.Read(i); there {
-			entries = append(entries, entry)
-		}
+	for e := range d.flows.Flows(from, to) {
+		entries = append(entries, *e)
 	}
 	return entries, to < len(d.flows.Entries)
 }
 
-// share makes the program write down what it learns while there are followers, and what moves while
-// there are readings. The caller adds one to the number of either, or takes one from it. Packets on
-// their way go by the old flags until this returns.
-func (d *Datapath) share(who *int, more int) error {
+// share makes the program write down what it learns while there are followers, of which there are so
+// many more now. Packets on their way go by the old flags until this returns.
+func (d *Datapath) share(more int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	*who += more
+	d.followers += more
 	if d.closed() || !d.begun {
 		return nil // the next Set writes them
 	}
 	settings := d.written
-	settings.Flags = settings.Flags&^shareFlags | d.shareFlag()
+	settings.Flags = settings.Flags&^shareFlag | d.shareFlag()
 	if settings.Flags == d.written.Flags {
 		return nil
 	}
@@ -186,21 +175,18 @@ func (d *Datapath) share(who *int, more int) error {
 		err = d.readers.wait()
 	}
 	if err != nil && more > 0 {
-		*who -= more // a caller that gets an error does not follow or read
+		d.followers -= more // a caller that gets an error does not follow
 	}
 	return err
 }
 
-const shareFlags = uint32(abi.SettingsFlagSETTINGS_TELL | abi.SettingsFlagSETTINGS_MOVES)
+const shareFlag = uint32(abi.SettingsFlagSETTINGS_TELL)
 
-func (d *Datapath) shareFlag() (flags uint32) {
+func (d *Datapath) shareFlag() uint32 {
 	if d.followers > 0 {
-		flags |= uint32(abi.SettingsFlagSETTINGS_TELL)
+		return shareFlag
 	}
-	if d.readings > 0 {
-		flags |= uint32(abi.SettingsFlagSETTINGS_MOVES)
-	}
-	return flags
+	return 0
 }
 
 // unshared counts what found no room in the ring.

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"iter"
 	"runtime"
 	"testing"
 
@@ -8,16 +9,20 @@ import (
 
 	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 )
 
-// testFlowBuckets is how many buckets of flow memory each CPU has in packet tests.
+// testFlowBuckets is how many buckets flow memory has in packet tests.
 const testFlowBuckets = 64
 
-// flowEntries are all entries of flow memory, as they are in the kernel.
-func (d *testDirector) flowEntries(t testing.TB) []abi.FlowEntry {
+// testFormerBuckets is how many buckets each CPU has in the table of versions before 0.2.
+const testFormerBuckets = 16
+
+// flowPlaces are all places of flow memory, as they are in the kernel.
+func (d *testDirector) flowPlaces(t testing.TB) []abi.FlowPlace {
 	t.Helper()
 	if d.flowMemory.Entries == nil {
-		m, err := bpfload.Map[abi.FlowEntry](d.Maps["flows"])
+		m, err := bpfload.Map[abi.FlowPlace](d.Maps["flow_table"])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,23 +31,34 @@ func (d *testDirector) flowEntries(t testing.TB) []abi.FlowEntry {
 	return d.flowMemory.Entries
 }
 
-func (d *testDirector) forgetFlows(t testing.TB) {
-	t.Helper()
-	clear(d.flowEntries(t))
+// flowsIn are the flows in some places, with the place where each begins.
+func flowsIn(places []abi.FlowPlace) iter.Seq2[*abi.FlowPlace, abi.FlowEntry] {
+	return func(yield func(*abi.FlowPlace, abi.FlowEntry) bool) {
+		var e abi.FlowEntry
+		for i := range places {
+			if flows.ReadPlace(places[i&^1:][:2], i&1, &e) && !yield(&places[i], e) {
+				return
+			}
+		}
+	}
 }
 
-// remembered are the flows that are remembered of a service, by the client's port.
-func (s *testService) remembered(t testing.TB, d *testDirector) map[uint16]*abi.FlowEntry {
+func (d *testDirector) forgetFlows(t testing.TB) {
 	t.Helper()
-	out := map[uint16]*abi.FlowEntry{}
-	entries := d.flowEntries(t)
-	for i := range entries {
-		if e := &entries[i]; e.State > uint8(abi.FlowStateFLOW_CLAIMED) && e.Service == s.index {
+	clear(d.flowPlaces(t))
+}
+
+// remembered are the places of the flows that are remembered of a service, by the client's port.
+func (s *testService) remembered(t testing.TB, d *testDirector) map[uint16]*abi.FlowPlace {
+	t.Helper()
+	out := map[uint16]*abi.FlowPlace{}
+	for place, e := range flowsIn(d.flowPlaces(t)) {
+		if e.Service == s.index {
 			port := be16(e.SourcePort)
 			if out[port] != nil {
 				t.Fatalf("the flow from port %d is remembered twice", port)
 			}
-			out[port] = e
+			out[port] = place
 		}
 	}
 	return out

@@ -25,10 +25,10 @@ const (
 type flowImport struct {
 	bpfload.Memory[abi.Telling] // that the program reads
 
+	former   bool          // the flows of the former table have been taken: see flows_former.go
 	older    []bool        // by record: whether it is of an older owner's flow
 	outcomes []uint64      // by enum told_outcome
 	waiting  []waitingFlow // the oldest first
-	cpu      uint32        // the CPU that took the last ones
 }
 
 type waitingFlow struct {
@@ -113,7 +113,7 @@ func (d *Datapath) remember(list []waitingFlow, wait func(waitingFlow)) error {
 	return nil
 }
 
-// tellingOf translates a flow into this director's indexes, and says whether it is an open TCP flow
+// recordOf translates a flow into this director's indexes, and says whether it is an open TCP flow
 // of an older owner. The outcome is TOLD_NEW if the program is to look at it.
 func (d *Datapath) recordOf(flow *waitingFlow, now uint32) (t abi.Telling, older bool, outcome abi.ToldOutcome) {
 	key := keyOfID(flow.Service)
@@ -141,6 +141,7 @@ func (d *Datapath) recordOf(flow *waitingFlow, now uint32) (t abi.Telling, older
 		Seen: now - age, State: uint8(state), Since: uint8(now), Epoch: d.entries.Entries[b.index].Epoch, Backend: b.index, Service: s.index, Next: flow.Next,
 		Source: abi.AddressBytes(flow.Source.Addr()), SourcePort: abi.BigEndian16(flow.Source.Port()), DestinationPort: abi.BigEndian16(flow.Port),
 	}
+	t.Ipv6 = truth(key.vip.Is6())
 	t.Hash = flowOf(s, &t.Entry).Hash(d.written.FlowSalt, model.AffinityFlow)
 	number := slotOf(s, header, &t.Entry)
 	goes := state == abi.FlowStateFLOW_TOLD || state == abi.FlowStateFLOW_ESTABLISHED || state == abi.FlowStateFLOW_PROVED
@@ -161,18 +162,18 @@ func (s *service) askFor(slots []abi.Slot, number, backend uint32) {
 	}
 }
 
-// runImport runs the program over the first records. A CPU fills only its own part of the
-// memory, so CPUs take turns.
+// takeTellings runs the program over the first records.
+func (k *kernel) takeTellings(count int) error {
+	_, err := k.importFlows.Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(count)}})
+	return err
+}
+
+// runImport runs the program over the first records.
 func (d *Datapath) runImport(count int) error {
 	if count == 0 {
 		return nil
 	}
-	d.imports.cpu = (d.imports.cpu + 1) % d.written.FlowCpus
-	err := flows.OnOneCPU(int(d.imports.cpu), func() error {
-		_, err := d.kernel.importFlows.Run(&ebpf.RunOptions{Context: abi.Tellings{Count: uint32(count)}})
-		return err
-	})
-	if err != nil {
+	if err := d.kernel.takeTellings(count); err != nil {
 		return fmt.Errorf("import what other directors share of flows: %w", err)
 	}
 	for i := range d.imports.Entries[:count] {

@@ -138,14 +138,16 @@ type testDirector struct {
 	world   *testWorld
 	cpus    int
 	// flow memory, once it was looked at
-	flowMemory bpfload.Memory[abi.FlowEntry]
+	flowMemory bpfload.Memory[abi.FlowPlace]
 }
 
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
 	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "backend_sources": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "loads": 2048, "next_turns": 256,
-	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()), "flow_tags": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
+	"flow_table": testFlowBuckets,
+	// That of versions before 0.2: so many buckets for each CPU.
+	"flows": testFormerBuckets * uint32(ebpf.MustPossibleCPU()), "flow_tags": testFormerBuckets * uint32(ebpf.MustPossibleCPU()),
 }
 
 // sharedDirector is loaded once: it takes a while, more so in an emulated guest.

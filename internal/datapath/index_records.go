@@ -72,12 +72,13 @@ const (
 	wasUnwell
 )
 
-// directorRecord is how the flow memory is laid out (struct settings).
+// directorRecord is how flow memory is laid out (struct settings).
 type directorRecord struct {
-	flowSalt    uint64
-	flowCPUs    uint32
-	flowBuckets uint32
-	_           [48]byte
+	flowSalt      uint64
+	formerCPUs    uint32
+	formerBuckets uint32
+	tableSalt     uint64 // the salt of flow_table; versions before 0.2 do not write it
+	_             [40]byte
 }
 
 type indexRecords struct {

@@ -42,6 +42,7 @@ type kernel struct {
 	kept           map[string]bool      // maps whose content an earlier process has made
 	snatTable      *ebpf.Map            // full NAT's, while there is one; nil: there is none, or it was not looked for yet
 	former         formerCounts         // what an earlier version has counted in another format
+	hasFormer      bool                 // flow memory of a version before 0.2 is here, too: see flows_former.go
 }
 
 func loadKernel(o Options) (*kernel, error) {
@@ -159,6 +160,9 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	if err != nil {
 		return err
 	}
+	if err := k.keepFormer(spec, pinned); err != nil {
+		return err
+	}
 	programs := k.loaded(k.attached)
 	if programs != nil {
 		spec.Programs = nil
@@ -271,8 +275,9 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapBackendSources:  2 * backends,
 		directorMapFragments:       o.Limits.Fragments,
 		directorMapGuesses:         services,
-		directorMapFlows:           max(1, o.Limits.Flows/flows.Ways),
-		directorMapFlowTags:        max(1, o.Limits.Flows/flows.Ways),
+		directorMapFlowTable:       max(1, o.Limits.Flows/flows.Ways),
+		directorMapFlows:           max(1, o.Limits.Flows/flows.FormerWays), // less if there is none: see former.go
+		directorMapFlowTags:        max(1, o.Limits.Flows/flows.FormerWays),
 		directorMapEgress:          1024,
 	} {
 		spec.Maps[name].MaxEntries = entries

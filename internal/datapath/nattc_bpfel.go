@@ -24,6 +24,7 @@ const (
 	natTCMapBackends        = "backends"
 	natTCMapEgress          = "egress"
 	natTCMapFlowEvents      = "flow_events"
+	natTCMapFlowTable       = "flow_table"
 	natTCMapFlowTags        = "flow_tags"
 	natTCMapFlowTellings    = "flow_tellings"
 	natTCMapFlows           = "flows"
@@ -120,6 +121,7 @@ type natTCMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -188,6 +190,7 @@ type natTCMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	FlowTable       *ebpf.Map `ebpf:"flow_table"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -231,6 +234,7 @@ func (m *natTCMaps) Close() error {
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
+		m.FlowTable,
 		m.FlowTags,
 		m.FlowTellings,
 		m.Flows,

@@ -373,7 +373,7 @@ func testPolicyWithoutPlace(t *testing.T) {
 	d := loadTestDirector(t, w)
 	onCPU(t, 0, func() {
 		refused := d.flowCount(t, abi.FlowEventFLOW_REFUSED)
-		byRing, byTurn, places := 0, 0, testFlowBuckets*int(flows.Ways)
+		byRing, byTurn, places := 0, 0, len(d.flowPlaces(t))
 		for i := range uint16(4 * places) {
 			got := s.goes(t, d, 1+i, synFlag)
 			switch got {

@@ -139,8 +139,11 @@ func (s scenario) data(payload int) []packet.Header {
 }
 
 // flow is that of data.
-func (s scenario) flow() model.Flow {
-	return model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, SourcePort: clientPort, DestinationPort: servicePort, Protocol: uint8(s.protocol)}
+func (s scenario) flow() model.Flow { return s.flowFrom(clientPort) }
+
+// flowFrom is the flow of the client's port.
+func (s scenario) flowFrom(port uint16) model.Flow {
+	return model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, SourcePort: port, DestinationPort: servicePort, Protocol: uint8(s.protocol)}
 }
 
 // build is the frame of an untagged packet as it comes in.

@@ -88,6 +88,9 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.retire(&c, &lookups); err != nil {
 		return err
 	}
+	if err := d.importFormer(); err != nil {
+		return err
+	}
 	d.whole = true
 	return d.rememberWaiting() // flows that had no room may have some now
 }

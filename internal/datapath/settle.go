@@ -134,14 +134,13 @@ func (d *Datapath) sweep() {
 			needed[s][i] = !d.entries.alive(slots[i].Owner)
 		}
 	}
-	for i := range d.flows.Entries {
-		flow := d.flows.Entries[i]
+	for flow := range d.flows.All() {
 		s := settling[flow.Service]
-		if s == nil || !flows.Live(d.entries.Entries, &flow, now) {
+		if s == nil || !flows.Live(d.entries.Entries, flow, now) {
 			continue
 		}
 		slots, header := ringSlots(d.rings.bytes(s.ring))
-		number := slotOf(s, header, &flow)
+		number := slotOf(s, header, flow)
 		if slots[number].Owner != flow.Backend {
 			needed[s][number] = true
 		}

@@ -65,15 +65,15 @@ func testSNATShares(t *testing.T) {
 }
 
 func testFlowShare(t *testing.T) {
-	const share = 6
+	const share = 12
 	w, s := flowWorld(model.TCP, true)
 	w.settings.FlowShare = share
 	d := loadTestDirector(t, w)
 	now := snatNow(t)
-	entries := d.flowEntries(t)
-	for i := range uint32(len(entries)) {
+	places := d.flowPlaces(t)
+	for i := range uint32(len(places)) {
 		if i%flows.Ways < share {
-			entries[i] = abi.FlowEntry{State: uint8(abi.FlowStateFLOW_PROVED), Seen: now, Epoch: s.backends[0].epoch,
+			places[i] = abi.FlowPlace{State: uint8(abi.FlowStateFLOW_PROVED), Seen: now, Epoch: s.backends[0].epoch,
 				Backend: s.first, Service: s.index, SourcePort: uint16(i)}
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
@@ -23,7 +25,7 @@ type original interface {
 	sweep(t *testing.T)
 	restart(t *testing.T, m *twin)
 	send(t *testing.T, cpu int, f model.Flow, flags uint8) int // a packet: the number of its backend; -1: dropped
-	memory(t *testing.T) (all []abi.FlowEntry, perCPU int)     // of flows
+	memory(t *testing.T) []abi.FlowPlace                       // of flows
 }
 
 // history is what happens to a service: its backends come and go, drain, get other
@@ -284,19 +286,14 @@ func (h *history) level(t *testing.T) {
 	if h.lasts {
 		since -= 10
 	}
-	type place struct {
-		cpu  int
-		port uint16
-	}
-	has := map[place]bool{}
-	entries, perCPU := h.memory(t)
-	for i := range entries {
-		if e := &entries[i]; e.State > uint8(abi.FlowStateFLOW_CLAIMED) && e.Source == abi.AddressBytes(h.source) {
-			e.Seen, e.Since = now, since
-			has[place{i / perCPU, be16(e.SourcePort)}] = true
+	has := map[uint16]bool{}
+	for place, e := range flowsIn(h.memory(t)) {
+		if e.Source == abi.AddressBytes(h.source) {
+			place.Seen, place.Since = now, since
+			has[be16(e.SourcePort)] = true
 		}
 	}
-	h.forgetGone(func(cpu int, f model.Flow) bool { return has[place{cpu, f.SourcePort}] })
+	h.forgetGone(func(f model.Flow) bool { return has[f.SourcePort] })
 }
 
 // exchange sends a packet through both.
@@ -304,7 +301,7 @@ func (h *history) exchange(t *testing.T, cpu int, f model.Flow, flags uint8) int
 	t.Helper()
 	h.level(t)
 	got := h.send(t, cpu, f, flags)
-	want := h.twin.packet(cpu, f, flags, got)
+	want := h.twin.packet(f, flags, got)
 	if got != want {
 		t.Fatalf("step %d (%s): packet from port %d, flags %#x, on CPU %d: backend %d got it, the twin says %d\nslot %d: %+v, settling %v\nstates %v",
 			h.step, h.what, f.SourcePort, flags, cpu, got, want,
@@ -318,7 +315,7 @@ func (h *history) cpu() int {
 	if h.choose(8) > 0 {
 		return 0
 	}
-	return h.choose(len(h.known))
+	return h.choose(min(2, ebpf.MustPossibleCPU()))
 }
 
 // goOn lets every steady flow send something: it must come to the backend that has

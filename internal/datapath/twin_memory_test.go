@@ -23,7 +23,7 @@ type twin struct {
 	settling []bool               // by slot
 	clean    []bool               // by slot: the last sweep saw no reason why
 	lasts    bool                 // a flow that goes on has done so for a while
-	known    []map[model.Flow]twinFlow
+	known    map[model.Flow]twinFlow
 }
 
 // twinFlow is what a CPU remembers of a flow.
@@ -91,8 +91,8 @@ func (m *twin) turn(got int) (backend int, decided bool) {
 	return int(active[0]), true
 }
 
-// packet says whose a packet is that comes to a CPU, and remembers it.
-func (m *twin) packet(cpu int, f model.Flow, flags uint8, got int) int {
+// packet says whose a packet is, and remembers it.
+func (m *twin) packet(f model.Flow, flags uint8, got int) int {
 	slot := m.slotOf(f)
 	row := m.ring.Row(slot)
 	list, hasList := listed(&m.ring, slot)
@@ -100,22 +100,10 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8, got int) int {
 		return m.first(row)
 	}
 	syn := m.protocol == model.TCP && flags == packet.SYN
-	at, flow, known := m.find(cpu, f, syn)
-	if known && at == cpu && !syn && !m.follows(flow, syn) {
-		if other, its, has := m.elsewhere(cpu, f); has {
-			delete(m.known[cpu], f)
-			at, flow = other, its
-		}
-	}
+	flow, known := m.known[f]
 	if known && m.follows(flow, syn) {
-		next := flow
-		next.state = m.after(flow.state, flags)
-		m.known[cpu][f] = next
-		if at != cpu {
-			delete(m.known[at], f)
-		} else if flow.state == twinOpening && next.state != twinOpening {
-			m.forgetElsewhere(cpu, f)
-		}
+		flow.state = m.after(flow.state, flags)
+		m.known[f] = flow
 		return int(flow.backend)
 	}
 	order := row
@@ -137,10 +125,7 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8, got int) int {
 	if chosen < 0 {
 		return -1
 	}
-	m.known[cpu][f] = twinFlow{uint32(chosen), m.lives[chosen], firstState(m.protocol, flags)}
-	if known && at != cpu {
-		m.forgetElsewhere(cpu, f)
-	}
+	m.known[f] = twinFlow{uint32(chosen), m.lives[chosen], firstState(m.protocol, flags)}
 	return chosen
 }
 
@@ -167,10 +152,8 @@ func (m *twin) older(f model.Flow) []uint32 {
 
 // forgetGone forgets flows of backends that are gone and that the original does not have any more:
 // their places are free.
-func (m *twin) forgetGone(has func(cpu int, f model.Flow) bool) {
-	for cpu := range m.known {
-		maps.DeleteFunc(m.known[cpu], func(f model.Flow, flow twinFlow) bool { return !m.there(flow) && !has(cpu, f) })
-	}
+func (m *twin) forgetGone(has func(f model.Flow) bool) {
+	maps.DeleteFunc(m.known, func(f model.Flow, flow twinFlow) bool { return !m.there(flow) && !has(f) })
 }
 
 // there says whether the flow's backend is configured, and has been ever since.
@@ -195,34 +178,6 @@ func (m *twin) beyond(f model.Flow, slot int) bool {
 		}
 	}
 	return hash*uint64(m.ring.Older)>>32 != first*uint64(m.ring.Older)>>32
-}
-
-// find looks for a flow where the packet is, and unless it may begin a connection,
-// on the other CPUs.
-func (m *twin) find(cpu int, f model.Flow, syn bool) (at int, flow twinFlow, known bool) {
-	if flow, known = m.known[cpu][f]; known || syn {
-		return cpu, flow, known
-	}
-	return m.elsewhere(cpu, f)
-}
-
-// elsewhere looks for a flow on the other CPUs.
-func (m *twin) elsewhere(cpu int, f model.Flow) (at int, flow twinFlow, known bool) {
-	for at := range m.known {
-		if flow, known := m.known[at][f]; known && at != cpu {
-			return at, flow, true
-		}
-	}
-	return cpu, twinFlow{}, false
-}
-
-// forgetElsewhere forgets what other CPUs know of a flow and this one does not.
-func (m *twin) forgetElsewhere(cpu int, f model.Flow) {
-	for other := range m.known {
-		if flow := m.known[other][f]; other != cpu && (flow.backend != m.known[cpu][f].backend || !m.there(flow)) {
-			delete(m.known[other], f)
-		}
-	}
 }
 
 // follows says whether the flow's backend still gets its packets.
@@ -306,11 +261,9 @@ func (m *twin) sweep() {
 	for slot := range needed {
 		needed[slot] = !m.alive(m.ring.Slots[slot].Owner)
 	}
-	for _, cpu := range m.known {
-		for f, flow := range cpu {
-			slot := m.slotOf(f)
-			needed[slot] = needed[slot] || m.there(flow) && m.ring.Slots[slot].Owner != flow.backend
-		}
+	for f, flow := range m.known {
+		slot := m.slotOf(f)
+		needed[slot] = needed[slot] || m.there(flow) && m.ring.Slots[slot].Owner != flow.backend
 	}
 	for slot := range needed {
 		if m.clean[slot] && !needed[slot] {
@@ -322,21 +275,15 @@ func (m *twin) sweep() {
 
 // remembers is how many flows are remembered of backends that are there.
 func (m *twin) remembers() (n int) {
-	for _, cpu := range m.known {
-		for flow := range maps.Values(cpu) {
-			if m.there(flow) {
-				n++
-			}
+	for _, flow := range m.known {
+		if m.there(flow) {
+			n++
 		}
 	}
 	return n
 }
 
-func newTwin(protocol model.Protocol, affinity model.Affinity, salt uint64, backends, cpus int) *twin {
-	m := &twin{protocol: protocol, affinity: affinity, salt: salt,
+func newTwin(protocol model.Protocol, affinity model.Affinity, salt uint64, backends int) *twin {
+	return &twin{known: map[model.Flow]twinFlow{}, protocol: protocol, affinity: affinity, salt: salt,
 		states: make([]model.BackendState, backends), lives: make([]int, backends)}
-	for range cpus {
-		m.known = append(m.known, map[model.Flow]twinFlow{})
-	}
-	return m
 }

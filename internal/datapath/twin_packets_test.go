@@ -6,10 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"weir.io/weir/internal/datapath/abi"
-	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -34,7 +31,7 @@ func newTwinProgram(t testing.TB, protocol model.Protocol, affinity model.Affini
 		source = netip.MustParseAddr("2001:db8:99::9")
 	}
 	return p, &history{
-		twin:        newTwin(protocol, affinity, s.salt, twinBackends, min(2, ebpf.MustPossibleCPU())),
+		twin:        newTwin(protocol, affinity, s.salt, twinBackends),
 		original:    p,
 		source:      source,
 		destination: netip.AddrPortFrom(s.vip, servicePort),
@@ -64,9 +61,9 @@ func (p *twinProgram) sweep(t *testing.T) {
 
 func (p *twinProgram) restart(*testing.T, *twin) {}
 
-func (p *twinProgram) memory(t *testing.T) (all []abi.FlowEntry, perCPU int) {
+func (p *twinProgram) memory(t *testing.T) []abi.FlowPlace {
 	t.Helper()
-	return p.director.flowEntries(t), testFlowBuckets * int(flows.Ways)
+	return p.director.flowPlaces(t)
 }
 
 func (p *twinProgram) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
@@ -184,13 +181,11 @@ func placed(of *model.Ring, positions map[uint32]uint32) model.Ring {
 
 func (d *twinDatapath) sweep(*testing.T) { d.Datapath.sweep() }
 
-func (d *twinDatapath) memory(*testing.T) (all []abi.FlowEntry, perCPU int) {
-	return d.flows.Entries, int(d.written.FlowBuckets * flows.Ways)
-}
+func (d *twinDatapath) memory(*testing.T) []abi.FlowPlace { return d.flows.Entries }
 
-// twinLimits is room for the flows of a history on each CPU, and no more: the test goes over all
-// of it for each packet.
-func twinLimits() model.Limits { return model.Limits{Flows: 1024 * uint32(ebpf.MustPossibleCPU())} }
+// twinLimits is room for the flows of a history, and no more: the test goes over all of it for each
+// packet.
+func twinLimits() model.Limits { return model.Limits{Flows: 2048} }
 
 func (d *twinDatapath) restart(t *testing.T, m *twin) {
 	t.Helper()
@@ -234,7 +229,7 @@ func TestTwinHistory(t *testing.T) {
 	for seed := range uint64(2) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
-		m := newTwin(protocol, model.AffinityFlow, 7+seed, twinBackends, min(2, ebpf.MustPossibleCPU()))
+		m := newTwin(protocol, model.AffinityFlow, 7+seed, twinBackends)
 		m.lasts = true
 		h := &history{twin: m, original: d, destination: d.vip, choose: r.IntN,
 			// The next history finds the flows of this one's service, and has a service with its index.

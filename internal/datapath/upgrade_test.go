@@ -394,31 +394,3 @@ func TestUnknownPinsDoNotStop(t *testing.T) {
 		t.Error("what is not the director's was removed")
 	}
 }
-
-// TestUntaggedFlowsAreFound: what a version without tags has remembered is found from
-// every CPU.
-func TestUntaggedFlowsAreFound(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	addNeighbors(t, 4)
-	d := openVersion(t, nil)
-	must(t, d.Set(tableOf(4, 4, 0)))
-	must(t, d.Set(tableOf(4, 4, 1))) // its slots settle
-	var backend model.MAC
-	onCPU(t, 0, func() { backend = d.sends(t, packet.SYN) })
-	must(t, d.Close())
-	d = openVersion(t, func(spec *ebpf.CollectionSpec) {
-		otherABI(spec)
-		spec.Maps[directorMapFlowTags].MaxEntries++ // so that it cannot be the same
-	})
-	must(t, d.Set(tableOf(4, 4, 2)))
-	onCPU(t, 1, func() {
-		if to := d.sends(t, packet.ACK); to != backend {
-			t.Errorf("on another CPU the connection went from %v to %v", backend, to)
-		}
-	})
-	if moved := statusOf(t, d).Flows.Events[abi.FlowEventFLOW_MOVED].Count; moved != 1 {
-		t.Errorf("%d flows moved, want 1", moved)
-	}
-}

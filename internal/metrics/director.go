@@ -30,7 +30,7 @@ var (
 	natPlaces = ofDirector.add("weir_full_nat_places",
 		"Flows that full NAT's table has places for: addresses, ports and protocols.")
 	flowEvents = ofDirector.add("weir_flow_memory_events_total",
-		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU, not told to the group at once.", "event")
+		"What has happened to flow memory: flows inserted, refused for want of a place, taken over from the table of version 0.1, not told to the group at once.", "event")
 	quic = ofDirector.add("weir_quic_packets_total",
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", "event")
 	asks = ofDirector.add("weir_ask_redirect_events_total",

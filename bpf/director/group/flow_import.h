@@ -38,10 +38,10 @@ static __always_inline int telling_follows(union flow_word word, union flow_word
  * whose packets come here: of a told one it is as old as the telling, and an answered one has the
  * backend's.
  */
-static __always_inline int is_same_connection(const struct flow_entry *own, union flow_word word,
+static __always_inline int is_same_connection(const struct flow_known *own,
 					      const struct flow_entry *told)
 {
-	return word.state == FLOW_TOLD || word.state == FLOW_ANSWERED || !own->next ||
+	return own->word.state == FLOW_TOLD || own->word.state == FLOW_ANSWERED || !own->next ||
 	       !told->next || proof_near(told->next, own->next);
 }
 
@@ -51,20 +51,20 @@ static __always_inline int is_same_connection(const struct flow_entry *own, unio
  * the place only of a guess, or of a flow that is over, and only if it is younger: it may be of
  * the connection before.
  */
-static __always_inline int telling_moves(const struct flow_entry *own, union flow_word word,
+static __always_inline int telling_moves(const struct flow_known *own,
 					 const struct flow_entry *other, union flow_word told)
 {
 	const __u32 ended = FLOW_STATES_GUESSED | FLOW_STATES_OVER;
-	__s32 younger = told.seen - word.seen;
+	__s32 younger = told.seen - own->word.seen;
+	__u8 state = own->word.state;
 
-	if (FLOW_STATES_GONE_ON >> (word.state & 31) & 1)
+	if (FLOW_STATES_GONE_ON >> (state & 31) & 1)
 		return 0;
 	if (flow_over(told.state))
-		return younger > 0 && ended >> (word.state & 31) & 1;
-	if (flow_over(word.state))
-		return younger > 0 || (!younger && !is_same_connection(own, word, other));
-	if (FLOW_STATES_GUESSED >> (word.state & 31) & 1 &&
-	    FLOW_STATES_TOLD >> (told.state & 31) & 1)
+		return younger > 0 && ended >> (state & 31) & 1;
+	if (flow_over(state))
+		return younger > 0 || (!younger && !is_same_connection(own, other));
+	if (FLOW_STATES_GUESSED >> (state & 31) & 1 && FLOW_STATES_TOLD >> (told.state & 31) & 1)
 		return 1;
 	return younger > 0;
 }
@@ -76,10 +76,10 @@ static __always_inline int telling_moves(const struct flow_entry *own, union flo
  * keeps its backend: another host may have sent the told packets in the client's name. (A flow that
  * an older version tells is fresh, because it may be of a flood.)
  */
-static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
+static __always_inline int telling_prevails(const struct flow_known *own,
 					    const struct flow_entry *told)
 {
-	union flow_word other = flow_read(told);
+	union flow_word word = own->word, other = flow_read(told);
 	__s32 younger = other.seen - word.seen;
 
 	if (flow_kept(word.state) && !flow_kept(other.state))
@@ -88,8 +88,8 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 		return !flow_over(other.state);
 	if (own->backend == told->backend)
 		return younger >= 0 && (flow_kept(word.state) || !flow_over(other.state) ||
-					is_same_connection(own, word, told));
-	return flow_kept(word.state) ? younger > 0 : telling_moves(own, word, told, other);
+					is_same_connection(own, told));
+	return flow_kept(word.state) ? younger > 0 : telling_moves(own, told, other);
 }
 
 /*
@@ -111,108 +111,79 @@ static __always_inline union flow_word telling_renews(union flow_word word, unio
 	return word;
 }
 
-/* The flow where it is remembered, on this CPU or another one. */
-static __noinline struct flow_entry *find_told(const struct settings *settings,
-					       const struct flow *flow, const struct telling *told)
-{
-	__u32 own = bpf_get_smp_processor_id();
-	struct flow_bucket *bucket = flow_bucket(settings, told->hash, own);
-	struct flow_hunt hunt = {
-		.settings = settings,
-		.flow = flow,
-		.hash = told->hash,
-		.service = told->entry.service,
-		.now = flow_clock(),
-		.own = own,
-	};
-
-	if (!bucket)
-		return NULL;
-	hunt.way = flow_search(bucket, flow, told->entry.service, FLOW_EVERY_PLACE);
-	if (hunt.way >= FLOW_WAYS) {
-		bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
-		bucket = flow_bucket(settings, told->hash, hunt.cpu);
-	}
-	if (!bucket || hunt.way >= FLOW_WAYS)
-		return NULL;
-	return &bucket->entries[hunt.way];
-}
-
 /* If a packet of the flow has come meanwhile, what it has written stays, and the told one goes. */
 static __noinline int yield_told(const struct settings *settings, const struct flow *flow,
-				 const struct telling *told, __u32 place)
+				 const struct telling *told, __u32 number)
 {
-	struct flow_bucket *bucket = flow_bucket(settings, told->hash, bpf_get_smp_processor_id());
+	struct flow_place *place = place_at(number);
 	union flow_word word, nothing = {};
-	__u32 way;
+	struct flow_known known = {};
 
-	place %= FLOW_WAYS;
-	if (!bucket)
+	if (!place)
 		return 0;
-	way = flow_search(bucket, flow, told->entry.service,
-			  FLOW_EVERY_PLACE & ~(0x80ULL << place * 8));
-	if (way >= FLOW_WAYS || !flow_live(flow_read(&bucket->entries[way]), flow_clock()))
+	word = flow_read(place);
+	if (!find_flow(settings, flow, told->hash, told->entry.service, &known) ||
+	    known.place == number || !flow_live(known.word, flow_clock()))
 		return 0;
-	word = flow_read(&bucket->entries[place]);
 	nothing.turn = word.turn;
-	return flow_swap(&bucket->entries[place], word, nothing);
+	return flow_swap(place, word, nothing);
 }
 
 /* Writes a flow that is not remembered, or is remembered with another backend. */
-static __noinline enum told_outcome
-remember_told(const struct settings *settings, const struct flow *flow, const struct telling *told)
+static __noinline enum told_outcome remember_told(const struct settings *settings,
+						  const struct flow *flow,
+						  const struct telling *told,
+						  const struct flow_known *own)
 {
 	const struct backend *backend = backend_at(told->entry.backend);
-	struct flow_fresh fresh = { .backend = told->entry.backend, .next = told->entry.next };
-	union flow_word word = flow_read(&told->entry);
-	__u32 place;
+	struct flow_fresh fresh = {
+		.to = { .word = flow_read(&told->entry),
+			.backend = told->entry.backend,
+			.next = told->entry.next,
+			.place = own->place },
+		.from = own->word,
+	};
 
-	if (!backend || backend->state == BACKEND_FREE || backend->epoch != word.epoch)
+	if (!backend || backend->state == BACKEND_FREE || backend->epoch != fresh.to.word.epoch)
 		return TOLD_GONE;
-	fresh.word = word;
-	place = insert_flow(settings, flow, told->hash, told->entry.service, &fresh);
-	if (!place)
-		return TOLD_REFUSED;
-	flow_put_tag(settings, told->hash, place - 1);
-	if (yield_told(settings, flow, told, place - 1))
-		return TOLD_OLDER;
-	forget_elsewhere(settings, flow, told->hash, told->entry.service, told->entry.backend);
-	return TOLD_NEW;
+	if (!insert_flow(settings, flow, told->hash, told->entry.service, &fresh))
+		return own->place == FLOW_NOWHERE ? TOLD_REFUSED : TOLD_OLDER;
+	return yield_told(settings, flow, told, fresh.to.place) ? TOLD_OLDER : TOLD_NEW;
 }
 
 static __noinline enum told_outcome take_told(const struct settings *settings,
-					      const struct telling *told)
+					      const struct telling *told, __u8 ipv6)
 {
 	/* All that flow memory compares: the hash and the service stand for the rest. */
 	struct flow flow = {
 		.source = told->entry.source,
 		.source_port = told->entry.source_port,
 		.destination_port = told->entry.destination_port,
+		.ipv6 = ipv6,
 	};
-	struct flow_entry *entry = find_told(settings, &flow, told);
-	union flow_word word, next, other = flow_read(&told->entry);
+	union flow_word next, other = flow_read(&told->entry);
+	struct flow_known own = {};
+	struct flow_place *place;
 
-	if (entry) {
-		word = flow_read(entry);
-		if (flow_live(word, flow_clock()) && flow_backend(entry, word) &&
-		    flow_matches(entry, &flow, told->entry.service)) {
-			if (!telling_prevails(entry, word, &told->entry))
+	if (find_flow(settings, &flow, told->hash, told->entry.service, &own) &&
+	    flow_live(own.word, flow_clock()) && flow_backend(own.backend, own.word)) {
+		if (!telling_prevails(&own, &told->entry))
+			return TOLD_OLDER;
+		place = place_at(own.place);
+		if (place && own.backend == told->entry.backend) {
+			next = telling_renews(own.word, other);
+			if (!flow_swap(place, own.word, next))
 				return TOLD_OLDER;
-			if (entry->backend == told->entry.backend) {
-				next = telling_renews(word, other);
-				if (!flow_swap(entry, word, next))
-					return TOLD_OLDER;
-				/* That of an answered flow is what its client has to acknowledge. */
-				if (told->entry.next && next.state != FLOW_ANSWERED)
-					entry->next = told->entry.next;
-				return TOLD_AGAIN;
-			}
+			/* That of an answered flow is what its client has to acknowledge. */
+			if (told->entry.next && next.state != FLOW_ANSWERED)
+				place->next = told->entry.next;
+			return TOLD_AGAIN;
 		}
 	}
 	/* The end of a flow that is not known here. */
 	if (other.state == FLOW_RESET || other.state == FLOW_CUT)
 		return TOLD_OLDER;
-	return remember_told(settings, &flow, told);
+	return remember_told(settings, &flow, told, &own);
 }
 
 static long take_telling(__u32 i, void *unused)
@@ -223,6 +194,6 @@ static long take_telling(__u32 i, void *unused)
 	(void)unused;
 	if (!told || !settings)
 		return 1;
-	told->outcome = take_told(settings, told);
+	told->outcome = take_told(settings, told, told->ipv6);
 	return 0;
 }

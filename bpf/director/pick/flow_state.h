@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * How a packet changes a remembered flow, and how long the flow lives: the first word
- * of struct flow_entry, which only changes as a whole, and the client's next sequence
+ * of struct flow_place, which only changes as a whole, and the client's next sequence
  * number. The director sees only what the client sends and, in nat, perhaps the
  * SYN-ACK.
  */
@@ -32,7 +32,7 @@
 	(FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_LEARNED) | FLOW_STATE(FLOW_TWICE) |              \
 	 FLOW_STATE(FLOW_TOLD) | FLOW_STATE(FLOW_TOLD_UDP))
 
-/* The first word of struct flow_entry. */
+/* The first word of struct flow_place, and of struct flow_entry. */
 union flow_word {
 	struct {
 		__u32 seen;
@@ -44,17 +44,16 @@ union flow_word {
 	__u64 word;
 };
 
-static __always_inline union flow_word flow_read(const struct flow_entry *entry)
+static __always_inline union flow_word flow_read(const void *place)
 {
-	union flow_word now = { .word = *(const volatile __u64 *)entry };
+	union flow_word now = { .word = *(const volatile __u64 *)place };
 
 	return now;
 }
 
-static __always_inline int flow_swap(struct flow_entry *entry, union flow_word from,
-				     union flow_word to)
+static __always_inline int flow_swap(void *place, union flow_word from, union flow_word to)
 {
-	return __sync_val_compare_and_swap((__u64 *)entry, from.word, to.word) == from.word;
+	return __sync_val_compare_and_swap((__u64 *)place, from.word, to.word) == from.word;
 }
 
 static __always_inline __u32 flow_timeout(__u8 state)
@@ -140,7 +139,8 @@ static __always_inline __u32 flow_age(union flow_word word, __u32 now)
 
 static __always_inline int flow_live(union flow_word word, __u32 now)
 {
-	return word.state > FLOW_CLAIMED && flow_age(word, now) <= flow_timeout(word.state);
+	return word.state > FLOW_CLAIMED && word.state != FLOW_REST &&
+	       flow_age(word, now) <= flow_timeout(word.state);
 }
 
 static __always_inline int flow_lasted(union flow_word word, __u32 now)

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where a remembered flow is: in its bucket of this CPU or, when RSS has moved it, of
- * another CPU. A flow's hash chooses one bucket of each CPU. A new flow takes a place
- * that is free; else that of a flow that has ended or is fresh: see flow_rank. A flow
- * that is sustained or proved is never pushed out. If there are several services, none
- * has more than its share of a bucket.
+ * Where a remembered flow is. Its hash chooses two buckets, and a place in each: its own places. A
+ * new flow takes the first of them that is free; else a free place of the bucket with more of them;
+ * else the place of a flow that has ended or is fresh (see flow_rank), in either bucket. A flow that is sustained or proved is never pushed out. If there are several services,
+ * none has more than its share of a bucket.
  *
- * Only its own CPU fills a bucket, so that what it reads there does not change under it.
- * Other CPUs may free an entry, by a compare-and-swap of its first word, whose count of turns
- * tells them whether it is still the entry that they have read.
+ * All CPUs fill the table. A place belongs to the CPU that has swapped its first word for
+ * FLOW_CLAIMED, and the count of turns in that word tells a reader that another flow has got the
+ * place while it was read (see flow_known).
  *
- * Each place also has a tag, a byte of its flow's hash, which stays when the flow goes: a
- * different tag says that a flow is not there, an equal one that it may be. A CPU looks first
- * at the tags of other CPUs; it does not need its own.
+ * A flow of IPv6 takes the two places of a cache line, of which the first one says what there is,
+ * and has three buckets to choose from.
  */
 #pragma once
 
@@ -27,18 +25,20 @@
  * their beginning give way first, those that were quiet longest before others. Flows that
  * have gone on come after them, the youngest first, because a flood is younger than the
  * connections that were there before it; so none of these gives way while a flow in the
- * bucket is too young to do so. Only flows that were quiet for minutes give way before that.
+ * buckets is too young to do so. Only flows that were quiet for minutes give way before that.
  */
-#define FLOW_PLACE_SAME 0xfffffffeU
 #define FLOW_PLACE_FREE 0xffffff00U
 #define FLOW_PLACE_UNANSWERED 0x30000000U
 #define FLOW_PLACE_OLD 0x20000000U
 #define FLOW_PLACE_YOUNG 0x10000000U
 #define FLOW_PLACE_BUSY 1U /* of a fresh flow that was seen just now: all other ranks are even */
 #define FLOW_YOUNG FLOW_SECONDS(300)
-#define NO_CPU (~0U)
-#define FLOW_TAGS(byte) ((byte) * 0x0101010101010101ULL)
-#define FLOW_EVERY_PLACE FLOW_TAGS(0x80)
+
+/* With so many free places in a bucket, a new flow need not look for more elsewhere. */
+#define FLOW_ROOM (FLOW_WAYS / 4)
+
+/* A place's number that is none. */
+#define FLOW_NOWHERE 0xffffffffU
 
 static __always_inline void count_flow(__u32 event)
 {
@@ -55,95 +55,164 @@ static __always_inline __u64 flow_hash(const struct settings *settings, const st
 	return hash_flow(flow, &key);
 }
 
-/* The flow's bucket of a CPU; NULL: the CPU has none. */
-static __always_inline struct flow_bucket *flow_bucket(const struct settings *settings, __u64 hash,
-						       __u32 cpu)
+static __always_inline struct flow_bucket *flow_bucket_at(__u32 index)
 {
-	__u32 index = cpu * settings->flow_buckets + slot_of(hash, settings->flow_buckets);
-
-	if (cpu >= settings->flow_cpus)
-		return NULL;
-	return bpf_map_lookup_elem(&flows, &index);
+	return bpf_map_lookup_elem(&flow_table, &index);
 }
 
-static __always_inline __u8 flow_tag_of(__u64 hash)
+/* In how many buckets a flow may be. A bucket has room for half as many of IPv6. */
+static __always_inline __u32 flow_choices(const struct flow *flow)
 {
-	__u8 tag = hash; /* the upper half has chosen the bucket */
-
-	return tag > FLOW_TAG_ANY ? tag : tag + FLOW_TAG_ANY + 1;
-}
-
-static __always_inline __u64 *flow_tags_at(const struct settings *settings, __u64 hash, __u32 cpu)
-{
-	__u32 index = slot_of(hash, settings->flow_buckets) * settings->flow_cpus + cpu;
-
-	return bpf_map_lookup_elem(&flow_tags, &index);
-}
-
-/* Not inlined: its callers have no stack left. */
-static __noinline int flow_put_tag(const struct settings *settings, __u64 hash, __u32 place)
-{
-	__u64 *tags = flow_tags_at(settings, hash, bpf_get_smp_processor_id());
-
-	if (tags)
-		((volatile __u8 *)tags)[place % FLOW_WAYS] = flow_tag_of(hash);
-	return 0;
-}
-
-/* The highest bit of each byte that is zero, and perhaps of some behind one. */
-static __always_inline __u64 zero_bytes(__u64 word)
-{
-	return (word - FLOW_TAGS(1)) & ~word & FLOW_TAGS(0x80);
-}
-
-/* The places of a CPU's bucket in which the flow may be, as the highest bits of bytes. */
-static __always_inline __u64 flow_places(const struct settings *settings, __u64 hash, __u32 cpu)
-{
-	__u64 *tags = flow_tags_at(settings, hash, cpu), now;
-
-	if (!tags)
-		return 0;
-	now = *(volatile __u64 *)tags;
-	return zero_bytes(now ^ FLOW_TAGS((__u64)flow_tag_of(hash))) |
-	       zero_bytes(now ^ FLOW_TAGS((__u64)FLOW_TAG_ANY));
-}
-
-static __always_inline int flow_matches(const struct flow_entry *entry, const struct flow *flow,
-					__u32 service)
-{
-	return entry->source_port == flow->source_port && entry->service == service &&
-	       entry->destination_port == flow->destination_port &&
-	       same_address(&entry->source, &flow->source);
+	return flow->ipv6 ? 3 : 2;
 }
 
 /*
- * In which of these places in the bucket the flow is, live or not; FLOW_WAYS: in none. Not
- * static: the verifier looks at it once, and goes on with one result instead of nine. It takes
- * the result for any number, so the compiler must not know its range, and drop checks of it.
+ * A flow's own place in its first bucket (choice 0), its second or its third one: 32 bits of its
+ * hash, of which the upper ones choose the bucket and the lower ones the place.
  */
-__noinline __u32 flow_search(const struct flow_bucket *bucket, const struct flow *flow,
-			     __u32 service, __u64 places)
+static __always_inline __u32 own_place(const struct settings *settings, const struct flow *flow,
+				       __u64 hash, __u32 choice)
 {
-	__u32 place;
+	__u32 bits = choice == 0 ? hash >> 32 : choice == 1 ? hash : hash >> 16;
+	__u32 bucket = (__u64)bits * settings->flow_buckets >> 32, way = bits % FLOW_WAYS;
 
-	if (!bucket || !flow)
-		return FLOW_WAYS;
-	for (place = 0; place < FLOW_WAYS; place++) {
-		const struct flow_entry *entry = &bucket->entries[place];
+	return bucket * FLOW_WAYS + (flow->ipv6 ? way & ~1U : way);
+}
 
-		if (places >> place * 8 & 0x80 && flow_read(entry).state > FLOW_CLAIMED &&
-		    flow_matches(entry, flow, service))
-			break;
+/* A place by its number, of a bucket that has it. */
+static __always_inline struct flow_place *place_in(struct flow_bucket *bucket, __u32 number)
+{
+	return &bucket->places[number % FLOW_WAYS];
+}
+
+static __always_inline struct flow_place *place_at(__u32 number)
+{
+	struct flow_bucket *bucket = flow_bucket_at(number / FLOW_WAYS);
+
+	return bucket ? place_in(bucket, number) : NULL;
+}
+
+/* The second place of a flow of IPv6, by the number of the first. */
+static __always_inline struct flow_place *rest_in(struct flow_bucket *bucket, __u32 number)
+{
+	return &bucket->places[number % FLOW_WAYS | 1];
+}
+
+/* A source's last word and both ports, or two words of a source. */
+static __always_inline __u64 place_key(const struct flow_place *place)
+{
+	return *(const volatile __u64 *)&place->source;
+}
+
+static __always_inline __u64 flow_key(const struct flow *flow)
+{
+	__u64 word = flow->ipv6 ? ADDRESS_WORD(&flow->source, 3) : ADDRESS_WORD(&flow->source, 0);
+
+	return word | (__u64)ports_of(flow) << 32;
+}
+
+/* Whether a place has this flow. Services of IPv4 and of IPv6 are different ones. */
+static __always_inline int place_has(struct flow_bucket *bucket, __u32 number,
+				     const struct flow *flow, __u32 service)
+{
+	const struct flow_place *place = place_in(bucket, number);
+
+	if (place_key(place) != flow_key(flow) || place->service != service)
+		return 0;
+	return !flow->ipv6 ||
+	       (place->more == ADDRESS_WORD(&flow->source, 2) &&
+		place_key(rest_in(bucket, number)) == ADDRESS_HALF(&flow->source, 0));
+}
+
+/* What is remembered of a flow, as it was at one moment. */
+struct flow_known {
+	union flow_word word;
+	__u32 backend;
+	__u32 next;
+	__u32 place; /* its number; FLOW_NOWHERE: the flow has none */
+};
+
+/* Reads a place if it has this flow, live or not. Returns whether it has. */
+static __always_inline int read_place(struct flow_bucket *bucket, __u32 number,
+				      const struct flow *flow, __u32 service,
+				      struct flow_known *known)
+{
+	const struct flow_place *place = place_in(bucket, number);
+
+	known->word = flow_read(place);
+	if (known->word.state <= FLOW_CLAIMED || !place_has(bucket, number, flow, service))
+		return 0;
+	known->backend = *(const volatile __u32 *)&place->backend;
+	known->next = *(const volatile __u32 *)&place->next;
+	/* Else the place has got another flow meanwhile. */
+	return flow_read(place).turn == known->word.turn;
+}
+
+/* What is known of a flow as other directors are told of it. */
+static __always_inline void write_entry(struct flow_entry *entry, const struct flow *flow,
+					__u32 service, const struct flow_known *known)
+{
+	*(__u64 *)entry = known->word.word;
+	entry->backend = known->backend;
+	entry->service = service;
+	entry->source = flow->source;
+	*(both_ports *)&entry->source_port = ports_of(flow);
+	entry->next = known->next;
+}
+
+/* The number of the flow's place in a bucket; FLOW_NOWHERE: it has none there. */
+static __always_inline __u32 search_bucket(__u32 index, const struct flow *flow, __u32 service)
+{
+	struct flow_bucket *bucket = flow_bucket_at(index);
+	__u32 step = flow->ipv6 ? 2 : 1;
+
+	if (!bucket)
+		return FLOW_NOWHERE;
+	for (__u32 way = 0; way < FLOW_WAYS; way += step) {
+		if (flow_read(place_in(bucket, way)).state > FLOW_CLAIMED &&
+		    place_has(bucket, way, flow, service))
+			return index * FLOW_WAYS + way;
 	}
-	barrier_var(place);
-	return place;
+	return FLOW_NOWHERE;
+}
+
+/* The same in all buckets that may have it. Not static: verified once. */
+__noinline __u32 search_flow(const struct settings *settings, const struct flow *flow, __u64 hash,
+			     __u32 service)
+{
+	__u32 found = FLOW_NOWHERE;
+
+	if (!settings || !flow)
+		return FLOW_NOWHERE;
+	for (__u32 i = 0; i < flow_choices(flow) && found == FLOW_NOWHERE; i++)
+		found = search_bucket(own_place(settings, flow, hash, i) / FLOW_WAYS, flow,
+				      service);
+	return found;
+}
+
+/* Reads what is remembered of a flow, live or not. Returns whether it has a place. */
+static __always_inline int find_flow(const struct settings *settings, const struct flow *flow,
+				     __u64 hash, __u32 service, struct flow_known *known)
+{
+	__u32 number = own_place(settings, flow, hash, 0);
+	struct flow_bucket *bucket = flow_bucket_at(number / FLOW_WAYS);
+
+	known->place = number;
+	if (bucket && read_place(bucket, number, flow, service, known))
+		return 1;
+	number = search_flow(settings, flow, hash, service);
+	bucket = flow_bucket_at(number / FLOW_WAYS);
+	known->place = number;
+	if (bucket && read_place(bucket, number, flow, service, known))
+		return 1;
+	known->place = FLOW_NOWHERE;
+	return 0;
 }
 
 /* The flow's backend, if it is still the one that the flow began with. */
-static __always_inline const struct backend *flow_backend(const struct flow_entry *entry,
-							  union flow_word word)
+static __always_inline const struct backend *flow_backend(__u32 index, union flow_word word)
 {
-	const struct backend *backend = backend_at(entry->backend);
+	const struct backend *backend = backend_at(index);
 
 	if (!backend || backend->epoch != word.epoch || backend->state == BACKEND_FREE)
 		return NULL;
@@ -155,38 +224,30 @@ static __always_inline const struct backend *flow_backend(const struct flow_entr
  * connection, which a draining backend does not get. A backend that is suspected to be down
  * gets only what surely goes on: no SYN, and no datagram that may be a flow's second try.
  */
-static __always_inline int flow_usable(const struct flow_entry *entry, union flow_word word,
-				       const struct packet *packet, __u32 now)
+static __always_inline int flow_usable(const struct flow_known *known, const struct packet *packet)
 {
-	const struct backend *backend;
+	const struct backend *backend = flow_backend(known->backend, known->word);
 
-	if (!flow_live(word, now))
-		return 0;
-	backend = flow_backend(entry, word);
 	if (!backend || !keeps(backend))
 		return 0;
 	if (backend->state == BACKEND_SUSPECT)
-		return !is_syn(packet) && word.state != FLOW_ONCE;
-	return backend->state == BACKEND_ACTIVE || !flow_over(word.state) || !is_syn(packet);
+		return !is_syn(packet) && known->word.state != FLOW_ONCE;
+	return backend->state == BACKEND_ACTIVE || !flow_over(known->word.state) || !is_syn(packet);
 }
 
-/* What is to be remembered of a flow. */
-struct flow_fresh {
-	union flow_word word;
-	__u32 backend;
-	__u32 next;
-};
-
-/* The best place of a bucket for a new flow. */
+/* The best place for a new flow. */
 struct flow_scan {
-	const struct flow_bucket *bucket;
-	const struct flow *flow;
+	struct flow_bucket *bucket;
 	__u32 service;
 	__u32 now;
-	__u32 rank;
-	__u32 place;
+	__u32 step;  /* how many places the flow takes */
+	__u32 own;   /* places of the service in this bucket ... */
+	__u32 share; /* ... with so many of them, only the service's own flows give way */
+	__u32 free;  /* places of this bucket */
 	__u32 ranks; /* of all places, combined by OR */
-	__u32 busy; /* FLOW_PLACE_BUSY; 0: the new flow is sustained or proved: any fresh one gives way */
+	__u32 rank;
+	__u32 number;
+	union flow_word word; /* of that place when it was ranked */
 };
 
 /* How good the place of a fresh flow that goes on is. */
@@ -195,206 +256,243 @@ static __always_inline __u32 flow_rank_begun(__u32 age)
 	return age > FLOW_YOUNG ? FLOW_PLACE_OLD + age * 2 : FLOW_PLACE_YOUNG - age * 2;
 }
 
-/* How good a place is; 0, or FLOW_PLACE_BUSY: another flow keeps it. */
-static __always_inline __u32 flow_rank(const struct flow_entry *entry, const struct flow_scan *scan)
+/*
+ * How good a place is that has this first word; 0, or FLOW_PLACE_BUSY: another flow keeps it. Not
+ * static: the verifier looks at it once, and goes on with one result instead of nine.
+ */
+__noinline __u32 flow_rank(const struct flow_place *place, __u64 first, __u32 now)
 {
-	union flow_word word = flow_read(entry);
-	__u32 age = flow_age(word, scan->now);
+	union flow_word word = { .word = first };
+	__u32 age = flow_age(word, now), rank;
 
-	if (word.state == FLOW_CLAIMED)
+	if (!place || word.state == FLOW_CLAIMED || word.state == FLOW_REST)
 		return 0;
-	if (word.state == FLOW_FREE)
-		return FLOW_PLACE_FREE;
-	if (flow_matches(entry, scan->flow, scan->service))
-		return FLOW_PLACE_SAME;
-	if (!flow_live(word, scan->now) || !flow_backend(entry, word))
-		return FLOW_PLACE_FREE;
-	if (word.state == FLOW_CLOSING)
-		return age > FLOW_ENDED ? FLOW_PLACE_UNANSWERED + age * 2 : 0;
-	if (flow_kept(word.state) && word.state != FLOW_RESET)
-		return 0;
-	if (age < FLOW_QUIET)
-		return FLOW_PLACE_BUSY;
-	if (FLOW_STATES_OPEN >> (word.state & 31) & 1)
-		return flow_rank_begun(age);
-	return FLOW_PLACE_UNANSWERED + age * 2;
+	if (!flow_live(word, now) || !flow_backend(place->backend, word))
+		rank = FLOW_PLACE_FREE;
+	else if (word.state == FLOW_CLOSING)
+		rank = age > FLOW_ENDED ? FLOW_PLACE_UNANSWERED + age * 2 : 0;
+	else if (flow_kept(word.state) && word.state != FLOW_RESET)
+		rank = 0;
+	else if (age < FLOW_QUIET)
+		rank = FLOW_PLACE_BUSY;
+	else if (FLOW_STATES_OPEN >> (word.state & 31) & 1)
+		rank = flow_rank_begun(age);
+	else
+		rank = FLOW_PLACE_UNANSWERED + age * 2;
+	return rank;
 }
 
-/* Chooses a place of the bucket if it is better than those before it. */
-static __always_inline void flow_consider(struct flow_scan *scan, __u32 place, __u32 rank)
+/* The same of both places of a line: the one that is kept decides. */
+static __always_inline __u32 flow_rank_line(struct flow_bucket *bucket, __u32 way,
+					    union flow_word word, __u32 now)
 {
+	const struct flow_place *rest = rest_in(bucket, way);
+	union flow_word other = flow_read(rest);
+	__u32 first = flow_rank(place_in(bucket, way), word.word, now), second;
+
+	if (other.state == FLOW_REST)
+		return first;
+	second = flow_rank(rest, other.word, now);
+	return second < first ? second : first;
+}
+
+/* Counts places of the service. Flows of backends that are gone do not count. */
+static long flow_count_place(__u32 i, struct flow_scan *scan)
+{
+	const struct flow_place *place = place_in(scan->bucket, i);
+	union flow_word word = flow_read(place);
+
+	if (place->service == scan->service && flow_live(word, scan->now) &&
+	    flow_backend(place->backend, word))
+		scan->own += scan->step;
+	return 0;
+}
+
+/* Notes a place if it is better than those before it. */
+static __always_inline void flow_consider(struct flow_scan *scan, __u32 number)
+{
+	struct flow_place *place = place_in(scan->bucket, number);
+	union flow_word word = flow_read(place);
+	__u32 rank;
+
+	rank = scan->step > 1 ? flow_rank_line(scan->bucket, number, word, scan->now) :
+				flow_rank(place, word.word, scan->now);
+	if (scan->own >= scan->share &&
+	    (place->service != scan->service || rank == FLOW_PLACE_FREE))
+		return;
+	scan->free += rank == FLOW_PLACE_FREE;
 	scan->ranks |= rank;
 	if (rank > scan->rank) {
 		scan->rank = rank;
-		scan->place = place;
+		scan->number = number;
+		scan->word = word;
 	}
 }
 
 /* By bpf_loop (Linux 5.17), whose body the verifier walks once. */
 static long flow_scan_place(__u32 i, struct flow_scan *scan)
 {
-	__u32 place = i % FLOW_WAYS;
-
-	flow_consider(scan, place, flow_rank(&scan->bucket->entries[place], scan));
+	flow_consider(scan, scan->number / FLOW_WAYS * FLOW_WAYS + i * scan->step);
 	return 0;
 }
 
-/* Counts the service's own flows, in rank. Flows of backends that are gone do not count. */
-static long flow_count_place(__u32 i, struct flow_scan *scan)
+/* Turns to the bucket of a place, and counts the service's own places there. */
+static __always_inline int flow_scan_begin(struct flow_scan *scan, __u32 number)
 {
-	const struct flow_entry *entry = &scan->bucket->entries[i % FLOW_WAYS];
-	union flow_word word = flow_read(entry);
-
-	scan->rank += entry->service == scan->service && flow_live(word, scan->now) &&
-		      flow_backend(entry, word);
-	return 0;
-}
-
-/* As flow_scan_place, if the service has its share of the bucket: only its own flows give way. */
-static long flow_scan_own(__u32 i, struct flow_scan *scan)
-{
-	__u32 place = i % FLOW_WAYS, rank;
-
-	if (scan->bucket->entries[place].service != scan->service)
-		return 0;
-	rank = flow_rank(&scan->bucket->entries[place], scan);
-	if (rank != FLOW_PLACE_FREE)
-		flow_consider(scan, place, rank);
-	return 0;
-}
-
-/* Chooses a place, within the service's share of the bucket. Returns whether there is one. */
-static __always_inline int flow_scan_bucket(const struct settings *settings, struct flow_scan *scan)
-{
-	int own;
-
-	if (settings->flow_share < FLOW_WAYS)
+	scan->bucket = flow_bucket_at(number / FLOW_WAYS);
+	scan->number = number;
+	scan->rank = scan->free = scan->own = 0;
+	if (scan->bucket && scan->share < FLOW_WAYS)
 		bpf_loop(FLOW_WAYS, flow_count_place, scan, 0);
-	own = scan->rank && scan->rank >= settings->flow_share;
-	scan->rank = 0;
-	if (own)
-		bpf_loop(FLOW_WAYS, flow_scan_own, scan, 0);
-	else
-		bpf_loop(FLOW_WAYS, flow_scan_place, scan, 0);
-	return scan->rank > (scan->ranks & scan->busy ? FLOW_PLACE_YOUNG : 0);
+	return scan->bucket != NULL;
 }
 
-/*
- * Remembers a flow's backend. Returns 0 if there was no place for it, else one more than
- * the place's number. The place's tag is still that of another flow. Not static: verified once.
- */
-__noinline int insert_flow(const struct settings *settings, const struct flow *flow, __u64 hash,
-			   __u32 service, const struct flow_fresh *fresh)
-{
-	struct flow_scan scan = { .flow = flow, .service = service, .now = flow_clock() };
-	union flow_word word, claimed = { .state = FLOW_CLAIMED }, ready;
-	struct flow_bucket *bucket;
-	struct flow_entry *entry;
-	int place;
-
-	if (!settings || !flow || !fresh)
-		return 0;
-	ready = fresh->word;
-	bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
-	scan.bucket = bucket;
-	scan.busy = ~(FLOW_STATES_KEPT & ~FLOW_STATE(FLOW_RESET)) >> (ready.state & 31) &
-		    FLOW_PLACE_BUSY;
-	if (!bucket || !flow_scan_bucket(settings, &scan))
-		return 0;
-	entry = &bucket->entries[scan.place % FLOW_WAYS];
-	word = flow_read(entry);
-	claimed.turn = ready.turn = word.turn + 1;
-	claimed.seen = ready.seen;
-	if (!flow_swap(entry, word, claimed))
-		return 0;
-	entry->backend = fresh->backend;
-	entry->service = service;
-	entry->source = flow->source;
-	entry->source_port = flow->source_port;
-	entry->destination_port = flow->destination_port;
-	entry->next = fresh->next;
-	__sync_lock_test_and_set((__u64 *)entry, ready.word);
-	place = 1 + scan.place % FLOW_WAYS;
-	barrier_var(place); /* as in flow_search */
-	return place;
-}
-
-/* Looks for a flow in the other CPUs' buckets. */
-struct flow_hunt {
-	const struct settings *settings;
-	const struct flow *flow;
-	__u64 hash;
-	__u32 service;
-	__u32 now;
-	__u32 own;    /* this CPU */
-	__u32 cpu;    /* that has the flow ... */
-	__u32 way;    /* ... here; FLOW_WAYS: none has */
-	__u32 keep;   /* flow_forget_cpu leaves entries with this backend */
-	int numbered; /* flow_hunt_cpu passes over flows whose next number is not near this: */
-	__u32 sequence;
+/* What is to be remembered of a flow, and where. */
+struct flow_fresh {
+	struct flow_known to;
+	union flow_word from; /* of the place when it was looked at */
+	__u32 rank;           /* of the place; 0: the flow has it already */
 };
 
-/* Whether a segment with this number may be of the connection that is remembered. */
-static __always_inline int flow_has_number(const struct flow_entry *entry, union flow_word word,
-					   __u32 sequence)
+/*
+ * Takes the place for a new flow, or both places of its line, if nothing has changed since they
+ * were ranked.
+ */
+static __always_inline int claim_place(struct flow_bucket *bucket, const struct flow *flow,
+				       const struct flow_fresh *fresh, union flow_word claimed)
 {
-	/* That of an answered flow is the backend's. */
-	return word.state == FLOW_ANSWERED || !entry->next || proof_near(sequence, entry->next);
-}
+	struct flow_place *place = place_in(bucket, fresh->to.place);
+	struct flow_place *rest = rest_in(bucket, fresh->to.place);
+	union flow_word other, taken, nothing = { .turn = claimed.turn };
 
-static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
-{
-	__u64 places = flow_places(hunt->settings, hunt->hash, cpu);
-	struct flow_bucket *bucket;
-	struct flow_entry *entry;
-	union flow_word word;
-	__u32 way;
-
-	if (cpu == hunt->own || !places)
+	if (!flow_swap(place, fresh->from, claimed))
 		return 0;
-	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
-	if (!bucket)
+	other = taken = flow_read(rest);
+	if (flow->ipv6) {
+		taken.state = FLOW_REST;
+		taken.turn++;
+		if (other.state == FLOW_REST)
+			return 1;
+		if (flow_rank(rest, other.word, claimed.seen) >= fresh->rank &&
+		    flow_swap(rest, other, taken))
+			return 1;
+		flow_swap(place, claimed, nothing);
 		return 0;
-	way = flow_search(bucket, hunt->flow, hunt->service, places);
-	if (way >= FLOW_WAYS)
-		return 0;
-	entry = &bucket->entries[way];
-	word = flow_read(entry);
-	if (!flow_live(word, hunt->now))
-		return 0;
-	if (hunt->numbered && !flow_has_number(entry, word, hunt->sequence))
-		return 0;
-	hunt->cpu = cpu;
-	hunt->way = way;
+	}
+	/* The line had a flow of IPv6: its second place is free now. */
+	taken.state = FLOW_FREE;
+	if (!(fresh->to.place & 1) && other.state == FLOW_REST)
+		flow_swap(rest, other, taken);
 	return 1;
 }
 
-/*
- * Frees another CPU's entry of the flow, unless it has the same backend: that CPU may be
- * moving the flow to itself at this moment, and free the entry here.
- */
-static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
+/* Writes a flow to its place. Not static: verified once. */
+__noinline int write_place(const struct flow *flow, __u32 service, const struct flow_fresh *fresh)
 {
-	__u64 places = flow_places(hunt->settings, hunt->hash, cpu);
-	union flow_word word, nothing = {};
+	union flow_word claimed = { .state = FLOW_CLAIMED }, ready;
 	struct flow_bucket *bucket;
-	struct flow_entry *entry;
-	__u32 way;
+	struct flow_place *place, *rest;
 
-	if (cpu == hunt->own || !places)
+	if (!flow || !fresh)
 		return 0;
-	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
+	bucket = flow_bucket_at(fresh->to.place / FLOW_WAYS);
 	if (!bucket)
 		return 0;
-	way = flow_search(bucket, hunt->flow, hunt->service, places);
-	if (way >= FLOW_WAYS)
+	place = place_in(bucket, fresh->to.place);
+	rest = rest_in(bucket, fresh->to.place);
+	ready = fresh->to.word;
+	claimed.turn = ready.turn = fresh->from.turn + 1;
+	claimed.seen = flow_clock();
+	if (!claim_place(bucket, flow, fresh, claimed))
 		return 0;
-	entry = &bucket->entries[way];
-	word = flow_read(entry);
-	if (entry->backend == hunt->keep && flow_backend(entry, word))
+	place->source = ADDRESS_WORD(&flow->source, 0);
+	*(both_ports *)&place->source_port = ports_of(flow);
+	place->backend = fresh->to.backend;
+	place->service = service;
+	place->next = fresh->to.next;
+	if (flow->ipv6) {
+		place->source = ADDRESS_WORD(&flow->source, 3);
+		place->more = ADDRESS_WORD(&flow->source, 2);
+		*(__u64 *)&rest->source = ADDRESS_HALF(&flow->source, 0);
+		rest->service = NO_SERVICE;
+	}
+	__sync_lock_test_and_set((__u64 *)place, ready.word);
+	return 1;
+}
+
+/* Notes the place that was found. */
+static __always_inline int choose(const struct flow_scan *scan, struct flow_fresh *fresh)
+{
+	fresh->to.place = scan->number;
+	fresh->from = scan->word;
+	fresh->rank = scan->rank;
+	return 1;
+}
+
+/* Chooses an own place of a flow if it is free. */
+static __always_inline int choose_own(struct flow_scan *scan, __u32 number,
+				      struct flow_fresh *fresh)
+{
+	if (!flow_scan_begin(scan, number) || scan->own >= scan->share)
 		return 0;
-	nothing.turn = word.turn;
-	if (word.state > FLOW_CLAIMED && flow_matches(entry, hunt->flow, hunt->service))
-		flow_swap(entry, word, nothing);
-	return 0;
+	flow_consider(scan, number);
+	return scan->rank == FLOW_PLACE_FREE && choose(scan, fresh);
+}
+
+/* Chooses the best place of a bucket if it is better than what was chosen before. */
+static __always_inline int choose_in(struct flow_scan *scan, __u32 number, __u32 free,
+				     struct flow_fresh *fresh)
+{
+	if (!flow_scan_begin(scan, number))
+		return 0;
+	bpf_loop(FLOW_WAYS / scan->step, flow_scan_place, scan, 0);
+	return scan->rank &&
+	       (scan->rank > fresh->rank || (scan->rank == fresh->rank && scan->free > free)) &&
+	       choose(scan, fresh);
+}
+
+/*
+ * Chooses a place for a flow that has none. Returns whether there is one. Not static: verified
+ * once.
+ */
+__noinline int choose_place(const struct settings *settings, const struct flow *flow, __u64 hash,
+			    __u32 service, struct flow_fresh *fresh)
+{
+	struct flow_scan scan = { .service = service, .now = flow_clock() };
+	__u32 choices, free = 0, kept;
+
+	if (!settings || !flow || !fresh)
+		return 0;
+	scan.share = settings->flow_share;
+	scan.step = flow->ipv6 ? 2 : 1;
+	choices = flow_choices(flow);
+	for (__u32 i = 0; i < choices; i++) {
+		if (choose_own(&scan, own_place(settings, flow, hash, i), fresh))
+			return 1;
+	}
+	scan.ranks = fresh->rank = 0;
+	for (__u32 i = 0; i < choices; i++) {
+		if (choose_in(&scan, own_place(settings, flow, hash, i), free, fresh))
+			free = scan.free;
+		if (fresh->rank == FLOW_PLACE_FREE && free * scan.step >= FLOW_ROOM)
+			return 1;
+	}
+	/* A fresh flow pushes out none that goes on while one is too young to give way. */
+	kept = (FLOW_STATES_KEPT & ~FLOW_STATE(FLOW_RESET)) >> (fresh->to.word.state & 31) & 1;
+	return fresh->rank > (!kept && scan.ranks & FLOW_PLACE_BUSY ? FLOW_PLACE_YOUNG : 0);
+}
+
+/*
+ * Remembers a flow's backend, at the place that the flow has already or at a new one, which is noted
+ * in fresh. Returns whether there was one. Another CPU may take the first that is chosen.
+ */
+static __always_inline int insert_flow(const struct settings *settings, const struct flow *flow,
+				       __u64 hash, __u32 service, struct flow_fresh *fresh)
+{
+	if (fresh->to.place != FLOW_NOWHERE)
+		return write_place(flow, service, fresh);
+	return choose_place(settings, flow, hash, service, fresh) &&
+	       (write_place(flow, service, fresh) ||
+		(choose_place(settings, flow, hash, service, fresh) &&
+		 write_place(flow, service, fresh)));
 }

@@ -9,6 +9,7 @@
 
 #include "director/budget.h"
 #include "director/pick/flow_table.h"
+#include "director/pick/former_table.h"
 #include "director/pick/inferred_owner.h"
 #include "director/pick/policy.h"
 #include "director/pick/previous_ring.h"
@@ -16,24 +17,9 @@
 /* The flow is remembered, but its backend is gone or must not get this packet. */
 #define FLOW_GONE 0xffffffffU
 
-/* Frees other CPUs' entries of the flow with another backend: this CPU's entry is younger. */
-static __noinline int forget_elsewhere(const struct settings *settings, const struct flow *flow,
-				       __u64 hash, __u32 service, __u32 backend)
-{
-	struct flow_hunt hunt = {
-		.settings = settings,
-		.flow = flow,
-		.hash = hash,
-		.service = service,
-		.own = bpf_get_smp_processor_id(),
-		.keep = backend,
-	};
-
-	return bpf_loop(settings->flow_cpus, flow_forget_cpu, &hunt, 0);
-}
-
 /* Reports a flow for the group's other directors. The reader is woken if it has read all before. */
-static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
+static __noinline int tell_flow(const struct flow *flow, __u32 service,
+				const struct flow_known *known)
 {
 	struct flow_entry *told = bpf_ringbuf_reserve(&told_flows, sizeof(*told), 0);
 
@@ -41,8 +27,7 @@ static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
 		count_flow(FLOW_UNTOLD);
 		return 0;
 	}
-	*told = *entry;
-	*(__u64 *)told = word;
+	write_entry(told, flow, service, known);
 	bpf_ringbuf_submit(told, 0);
 	return 1;
 }
@@ -53,7 +38,7 @@ static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
  */
 static __noinline int may_tell_fresh(const struct settings *settings, const struct packet *packet)
 {
-	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD / settings->flow_cpus,
+	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD / settings->cpus,
 			 settings);
 }
 
@@ -66,215 +51,106 @@ static __always_inline int is_news(const struct settings *settings, const struct
 }
 
 /*
- * Whether a packet is of another connection than the one that this CPU remembers of its flow. Its
- * client may have used the port again, and another CPU may have seen that SYN: the import of flows
- * writes to any CPU's bucket. What is remembered of an open flow that is sustained or proved stays:
- * anybody can send a SYN and what follows it.
+ * The backend of a flow that is remembered, NO_BACKEND or FLOW_GONE, and what this packet makes of
+ * the flow. known: what was remembered. Not static: verified once.
  */
-static __always_inline int is_strange(const struct flow_entry *entry, union flow_word word,
-				      const struct packet *packet)
+__noinline __u32 follow_flow(const struct settings *settings, const struct packet *packet,
+			     __u64 hash, __u32 service, struct flow_known *known)
 {
-	return packet->flow.protocol == IPPROTO_TCP &&
-	       (!flow_kept(word.state) || flow_over(word.state)) &&
-	       !flow_has_number(entry, word, packet->sequence);
-}
+	__u32 now = flow_clock(), number;
+	struct flow_place *place;
+	union flow_word before;
+	int changed, evidence;
 
-/*
- * Frees this CPU's entry of a flow if another CPU has the connection that the packet belongs to.
- * Returns whether it has. Not inlined, for its room on the stack.
- */
-static __noinline int yield_flow(const struct settings *settings, const struct packet *packet,
-				 __u64 hash, __u32 service, struct flow_entry *entry)
-{
-	struct flow_hunt hunt = {
-		.settings = settings,
-		.flow = &packet->flow,
-		.hash = hash,
-		.service = service,
-		.now = flow_clock(),
-		.own = bpf_get_smp_processor_id(),
-		.way = FLOW_WAYS,
-		.numbered = packet->flow.protocol == IPPROTO_TCP,
-		.sequence = packet->sequence,
-	};
-	union flow_word word = flow_read(entry), nothing = { .turn = word.turn };
-
-	if (is_syn(packet) || packet->flags & PACKET_ICMP_ERROR)
-		return 0;
-	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
-	if (hunt.way >= FLOW_WAYS)
-		return 0;
-	return flow_swap(entry, word, nothing);
-}
-
-/* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
-static __noinline __u32 find_flow(const struct settings *settings, const struct packet *packet,
-				  __u64 hash, __u32 service)
-{
-	struct flow_bucket *bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
-	union flow_word word, next;
-	struct flow_entry *entry;
-	__u32 now = flow_clock(), way;
-	int changed, evidence, usable;
-	__u32 number;
-
-	if (!bucket)
+	if (!settings || !packet || !known ||
+	    !find_flow(settings, &packet->flow, hash, service, known) ||
+	    !flow_live(known->word, now))
 		return NO_BACKEND;
-	way = flow_search(bucket, &packet->flow, service, FLOW_EVERY_PLACE);
-	if (way >= FLOW_WAYS)
-		return NO_BACKEND;
-	entry = &bucket->entries[way];
-	word = flow_read(entry);
-	if (!flow_live(word, now))
-		return NO_BACKEND;
-	usable = flow_usable(entry, word, packet, now);
-	if (unlikely(!usable || is_strange(entry, word, packet)) &&
-	    yield_flow(settings, packet, hash, service, entry))
-		return NO_BACKEND;
-	if (!usable)
+	place = place_at(known->place);
+	if (!place || !flow_usable(known, packet))
 		return FLOW_GONE;
-	number = entry->next;
-	next.word = flow_follow(word.word, &number, packet, now);
-	changed = next.word != word.word && flow_swap(entry, word, next);
-	if (number != entry->next)
-		entry->next = number;
+	before = known->word;
+	number = known->next;
+	known->word.word = flow_follow(before.word, &known->next, packet, now);
+	changed = known->word.word != before.word && flow_swap(place, before, known->word);
+	if (number != known->next && (changed || known->word.word == before.word))
+		place->next = known->next;
+	if (changed && settings->former_buckets)
+		write_former(settings, &packet->flow, hash, service, known);
 	/* Evidence of a guess is told even if the budget is used up: once a second for a service. */
-	evidence = flow_goes_on(word, next) && note_guess(packet, service, entry->backend);
+	evidence = flow_goes_on(before, known->word) && note_guess(packet, service, known->backend);
 	if (settings->flags & SETTINGS_TELL &&
-	    (evidence || (changed && is_news(settings, packet, word, next, hash))))
-		tell_flow(entry, next.word);
-	/* The connection is new: another CPU may have an earlier one that never ended. */
-	if ((word.state == FLOW_SYN || word.state == FLOW_ANSWERED) && next.state != word.state)
-		forget_elsewhere(settings, &packet->flow, hash, service, entry->backend);
-	return entry->backend;
-}
-
-/*
- * The flow in another CPU's bucket (returned as by find_flow), from where it moves to this CPU's.
- * It is written here before it is freed there, and stays there if it has no place here.
- */
-static __noinline __u32 move_flow(const struct settings *settings, const struct packet *packet,
-				  __u64 hash, __u32 service)
-{
-	struct flow_hunt hunt = {
-		.settings = settings,
-		.flow = &packet->flow,
-		.hash = hash,
-		.service = service,
-		.now = flow_clock(),
-		.own = bpf_get_smp_processor_id(),
-		.way = FLOW_WAYS,
-	};
-	union flow_word word, next, nothing = {};
-	struct flow_fresh fresh = {};
-	struct flow_entry *entry;
-	struct flow_bucket *bucket;
-	__u32 place;
-	int evidence;
-
-	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
-	bucket = flow_bucket(settings, hunt.hash, hunt.cpu);
-	if (!bucket || hunt.way >= FLOW_WAYS)
-		return NO_BACKEND;
-	entry = &bucket->entries[hunt.way];
-	word = flow_read(entry);
-	fresh.backend = entry->backend;
-	fresh.next = entry->next;
-	fresh.word.word = flow_follow(word.word, &fresh.next, packet, hunt.now);
-	next = fresh.word;
-	/* Another CPU has changed it meanwhile: the flow's next packet looks again. */
-	if (!flow_live(word, hunt.now) || !flow_matches(entry, &packet->flow, hunt.service))
-		return NO_BACKEND;
-	if (!flow_usable(entry, word, packet, hunt.now))
-		return FLOW_GONE;
-	if (packet->flags & PACKET_ICMP_ERROR)
-		return fresh.backend;
-	evidence = flow_goes_on(word, next) && note_guess(packet, service, fresh.backend);
-	if (settings->flags & SETTINGS_TELL &&
-	    (evidence || (settings->flags & SETTINGS_MOVES && flow_kept(next.state)) ||
-	     is_news(settings, packet, word, next, hunt.hash)))
-		tell_flow(entry, next.word);
-	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);
-	if (place) {
-		flow_put_tag(settings, hunt.hash, place - 1);
-		nothing.turn = word.turn;
-		next = nothing;
-		count_flow(FLOW_MOVED);
-	}
-	flow_swap(entry, word, next);
-	return fresh.backend;
+	    (evidence || (changed && is_news(settings, packet, before, known->word, hash))))
+		tell_flow(&packet->flow, service, known);
+	return known->backend;
 }
 
 /*
  * A backend's SYN-ACK on its way to the client, in nat: when the client acknowledges its number,
- * both have sent what only they can. Another CPU fills the flow's bucket: it has not given the
- * place to another flow, because this one has just been seen.
+ * both have sent what only they can.
  */
 static __always_inline int note_syn_ack(const struct settings *settings,
 					const struct packet *packet, const struct flow *flow,
 					__u32 service, __u32 index)
 {
-	struct flow_hunt hunt = {
-		.settings = settings,
-		.flow = flow,
-		.hash = flow_hash(settings, flow),
-		.service = service,
-		.now = flow_clock(),
-		.own = NO_CPU,
-		.way = FLOW_WAYS,
-	};
 	struct proof_segment segment = segment_from(packet, PROOF_BACKEND);
+	__u64 hash = flow_hash(settings, flow);
 	struct proof_numbers numbers = {};
-	struct flow_bucket *bucket;
-	struct flow_entry *entry;
-	union flow_word word, next;
+	struct flow_known known = {};
+	struct flow_place *place;
+	union flow_word next;
 
-	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
-	bucket = flow_bucket(settings, hunt.hash, hunt.cpu);
-	if (!bucket || hunt.way >= FLOW_WAYS)
+	if (!find_flow(settings, flow, hash, service, &known))
 		return 0;
-	entry = &bucket->entries[hunt.way];
-	word = next = flow_read(entry);
-	if (word.state == FLOW_SYN) {
-		numbers.client = entry->next;
+	place = place_at(known.place);
+	if (known.word.state == FLOW_SYN) {
+		numbers.client = known.next;
 		numbers.known = PROOF_CLIENT;
-	} else if (word.state != FLOW_ANSWERED) {
+	} else if (known.word.state != FLOW_ANSWERED) {
 		return 0;
 	}
-	if (entry->backend != index || flow_age(word, hunt.now) >= FLOW_QUIET ||
+	if (!place || known.backend != index || flow_age(known.word, flow_clock()) >= FLOW_QUIET ||
 	    !(proof_signs(&numbers, &segment) & PROOF_ANSWERS))
 		return 0;
+	next = known.word;
 	next.state = FLOW_ANSWERED;
 	/* Swapped even if the word stays as it is: the place may be another flow's by now. */
-	if (flow_swap(entry, word, next))
-		entry->next = flow_number(proof_next(&segment));
+	if (flow_swap(place, known.word, next))
+		place->next = flow_number(proof_next(&segment));
 	return 1;
 }
 
-/* Remembers a placed flow if its packet may begin one. Returns 0 if there was no place for it. */
-static __noinline int remember_flow(const struct settings *settings, const struct packet *packet,
-				    __u64 hash, __u32 service, __u32 index)
+/*
+ * Remembers a placed flow if its packet may begin one. fresh: what was known of it, and does not hold
+ * any more. Returns 0 if there was no place for it.
+ */
+static __always_inline int remember_flow(const struct settings *settings,
+					 const struct packet *packet, __u64 hash, __u32 index,
+					 struct flow_fresh *fresh)
 {
+	const struct ring_header *header = ring_line_at(packet->ring);
 	const struct backend *backend = backend_at(index);
-	struct flow_fresh fresh = { .backend = index };
+	struct flow_known *to = &fresh->to;
 	__u8 state = flow_first(packet);
-	__u32 place;
+	int written;
 
-	if (!backend || state == FLOW_FREE)
+	if (!backend || !header || state == FLOW_FREE)
 		return 1;
 	/* Full NAT remembers its flows itself. */
 	if (backend->mode == MODE_NAT && backend->flags & BACKEND_SNAT)
 		return 1;
-	fresh.word.seen = flow_clock();
-	fresh.word.since = fresh.word.seen;
-	fresh.word.state = state;
-	fresh.word.epoch = backend->epoch;
-	fresh.next = flow_next_number(packet);
-	place = insert_flow(settings, &packet->flow, hash, service, &fresh);
-	if (place)
-		flow_put_tag(settings, hash, place - 1);
-	count_flow(place ? FLOW_INSERTED : FLOW_REFUSED);
-	return place != 0;
+	fresh->from = to->word;
+	to->word.seen = flow_clock();
+	to->word.since = to->word.seen;
+	to->word.state = state;
+	to->word.epoch = backend->epoch;
+	to->backend = index;
+	to->next = flow_next_number(packet);
+	written = insert_flow(settings, &packet->flow, hash, header->service, fresh);
+	count_flow(written ? FLOW_INSERTED : FLOW_REFUSED);
+	if (written && settings->former_buckets)
+		write_former(settings, &packet->flow, hash, header->service, to);
+	return written;
 }
 
 /*
@@ -382,16 +258,17 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 	const struct settings *settings = get_settings();
 	const struct ring_header *header = ring_line_at(ring);
 	struct slot *slot = slot_at(ring, number);
-	__u32 service, found, moved = 0;
+	struct flow_fresh fresh = { .to = { .place = FLOW_NOWHERE } };
+	__u32 found;
 	__u64 hash;
 
 	if (!packet || !settings || !header || !slot)
 		return NO_BACKEND;
-	service = header->service;
 	hash = flow_hash(settings, &packet->flow);
-	found = find_flow(settings, packet, hash, service);
-	if (found == NO_BACKEND && !is_syn(packet))
-		found = moved = move_flow(settings, packet, hash, service);
+	found = follow_flow(settings, packet, hash, header->service, &fresh.to);
+	if (found == NO_BACKEND && settings->former_buckets &&
+	    take_former(settings, &packet->flow, hash, header->service, &fresh))
+		found = follow_flow(settings, packet, hash, header->service, &fresh.to);
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
 	if (found == NO_BACKEND && !is_syn(packet))
@@ -400,11 +277,9 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		found = place_new(packet, header);
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)
 		return found;
-	if (!remember_flow(settings, packet, hash, service, found) && is_syn(packet))
+	if (!remember_flow(settings, packet, hash, found, &fresh) && is_syn(packet))
 		found = place_unremembered(packet, ring, header, number, found);
 	if (is_syn(packet))
 		load_open(header, found);
-	if (moved == FLOW_GONE)
-		forget_elsewhere(settings, &packet->flow, hash, service, found);
 	return found;
 }

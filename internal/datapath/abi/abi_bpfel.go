@@ -141,8 +141,8 @@ type Endpoint6 struct {
 }
 
 type FlowBucket struct {
-	_       structs.HostLayout
-	Entries [8]FlowEntry
+	_      structs.HostLayout
+	Places [16]FlowPlace
 }
 
 type FlowEntry struct {
@@ -170,6 +170,22 @@ const (
 	FlowEventFLOW_EVENT_COUNT FlowEvent = 4
 )
 
+type FlowPlace struct {
+	_               structs.HostLayout
+	Seen            uint32
+	State           uint8
+	Epoch           uint8
+	Turn            uint8
+	Since           uint8
+	Source          uint32
+	SourcePort      uint16
+	DestinationPort uint16
+	Backend         uint32
+	Service         uint32
+	Next            uint32
+	More            uint32
+}
+
 type FlowState uint32
 
 const (
@@ -190,6 +206,7 @@ const (
 	FlowStateFLOW_CUT         FlowState = 14
 	FlowStateFLOW_TOLD        FlowState = 15
 	FlowStateFLOW_TOLD_UDP    FlowState = 16
+	FlowStateFLOW_REST        FlowState = 17
 )
 
 type FlowTag uint32
@@ -208,6 +225,11 @@ const (
 	FlowTimeoutFLOW_TIMEOUT_UDP         FlowTimeout = 300
 	FlowTimeoutFLOW_TIMEOUT_BEGUN       FlowTimeout = 1800
 )
+
+type FormerBucket struct {
+	_       structs.HostLayout
+	Entries [8]FlowEntry
+}
 
 type Fragment struct {
 	_       structs.HostLayout
@@ -457,12 +479,14 @@ type Settings struct {
 	Flags         uint32
 	IcmpRate      uint32
 	LinkMtu       uint32
-	FlowCpus      uint32
+	Cpus          uint32
 	FlowSalt      uint64
 	FlowBuckets   uint32
 	WaitRate      uint32
 	FlowShare     uint32
 	SnatShare     uint32
+	FormerCpus    uint32
+	FormerBuckets uint32
 }
 
 type SettingsFlag uint32
@@ -472,7 +496,6 @@ const (
 	SettingsFlagSETTINGS_REPLIES  SettingsFlag = 2
 	SettingsFlagSETTINGS_GROUP    SettingsFlag = 4
 	SettingsFlagSETTINGS_TELL     SettingsFlag = 8
-	SettingsFlagSETTINGS_MOVES    SettingsFlag = 16
 	SettingsFlagSETTINGS_ASKS     SettingsFlag = 32
 	SettingsFlagSETTINGS_OWN_MACS SettingsFlag = 64
 )
@@ -562,7 +585,8 @@ type Telling struct {
 	Entry   FlowEntry
 	Hash    uint64
 	Outcome uint32
-	Pad     uint32
+	Ipv6    uint8
+	Pad     [3]uint8
 }
 
 type Tellings struct {

@@ -61,15 +61,17 @@ type checkCheckWay struct {
 			_     structs.HostLayout
 			Bytes [16]uint8
 		}
-		Flags       uint32
-		IcmpRate    uint32
-		LinkMtu     uint32
-		FlowCpus    uint32
-		FlowSalt    uint64
-		FlowBuckets uint32
-		WaitRate    uint32
-		FlowShare   uint32
-		SnatShare   uint32
+		Flags         uint32
+		IcmpRate      uint32
+		LinkMtu       uint32
+		Cpus          uint32
+		FlowSalt      uint64
+		FlowBuckets   uint32
+		WaitRate      uint32
+		FlowShare     uint32
+		SnatShare     uint32
+		FormerCpus    uint32
+		FormerBuckets uint32
 	}
 }
 

@@ -5,8 +5,8 @@ package flows
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,25 +21,71 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Ways is FLOW_WAYS.
-const Ways = uint32(len(abi.FlowBucket{}.Entries))
+// Ways is FLOW_WAYS: how many places a bucket of flow memory has.
+const Ways = uint32(len(abi.FlowBucket{}.Places))
 
-// TagAny is FLOW_TAG_ANY.
-const TagAny = uint8(abi.FlowTagFLOW_TAG_ANY)
+// FormerWays is FORMER_WAYS: the same of the table of versions before 0.2.
+const FormerWays = uint32(len(abi.FormerBucket{}.Entries))
 
-// Memory is what the program remembers of flows. Here it is only read: an entry may change
-// while it is read.
-type Memory struct{ bpfload.Memory[abi.FlowEntry] }
+// Memory is what the program remembers of flows. Here it is only read: a place may change while it
+// is read.
+type Memory struct{ bpfload.Memory[abi.FlowPlace] }
 
-// Read returns an entry as it was at one moment; false: it is free, or is being written.
-func (f *Memory) Read(i int) (abi.FlowEntry, bool) {
-	entry := atOneMoment(&f.Entries[i])
-	return entry, entry.State > uint8(abi.FlowStateFLOW_CLAIMED)
+// Flows hands out the flows of some places, each as it was at one moment, live or not. What it hands
+// out is valid until the next one.
+func (m *Memory) Flows(from, to int) iter.Seq[*abi.FlowEntry] {
+	return func(yield func(*abi.FlowEntry) bool) {
+		var entry abi.FlowEntry
+		for i := from; i < min(to, len(m.Entries)); i++ {
+			if m.read(i, &entry) && !yield(&entry) {
+				return
+			}
+		}
+	}
 }
 
-// atOneMoment copies what programs may write meanwhile: a writer changes the first word first and
+// All hands out the flows of all places.
+func (m *Memory) All() iter.Seq[*abi.FlowEntry] { return m.Flows(0, len(m.Entries)) }
+
+// read reads a place; false: no flow begins there, or it is being written.
+func (m *Memory) read(i int, entry *abi.FlowEntry) bool {
+	return ReadPlace(m.Entries[i&^1:][:2], i&1, entry)
+}
+
+// ReadPlace reads the flow that begins in one of the two places of a line; false: none does, or it
+// is being written.
+func ReadPlace(line []abi.FlowPlace, i int, entry *abi.FlowEntry) bool {
+	word, rest := (*uint64)(unsafe.Pointer(&line[i])), (*uint64)(unsafe.Pointer(&line[1]))
+	for {
+		before := atomic.LoadUint64(word)
+		place := abi.FlowPlace{State: uint8(before >> 32)} // of a little-endian machine, as the programs are
+		if place.State <= uint8(abi.FlowStateFLOW_CLAIMED) || place.State == uint8(abi.FlowStateFLOW_REST) {
+			return false
+		}
+		wide := i == 0 && uint8(atomic.LoadUint64(rest)>>32) == uint8(abi.FlowStateFLOW_REST)
+		place, other := line[i], line[1]
+		if atomic.LoadUint64(word) != before {
+			continue // a writer changes it first and last
+		}
+		*entry = abi.FlowEntry{
+			Seen: place.Seen, State: place.State, Epoch: place.Epoch, Turn: place.Turn, Since: place.Since,
+			Backend: place.Backend, Service: place.Service, Next: place.Next,
+			SourcePort: place.SourcePort, DestinationPort: place.DestinationPort,
+		}
+		*(*uint64)(unsafe.Pointer(entry)) = before
+		words := (*[4]uint32)(unsafe.Pointer(&entry.Source))
+		words[0] = place.Source
+		if wide {
+			*(*[2]uint32)(words[:2]) = *(*[2]uint32)(unsafe.Pointer(&other.Source))
+			words[2], words[3] = place.More, place.Source
+		}
+		return true
+	}
+}
+
+// AtOneMoment copies what programs may write meanwhile: a writer changes the first word first and
 // last.
-func atOneMoment[T any](at *T) T {
+func AtOneMoment[T any](at *T) T {
 	word := (*uint64)(unsafe.Pointer(at))
 	for {
 		before := atomic.LoadUint64(word)
@@ -128,7 +174,7 @@ func Clock() (uint32, error) {
 func Timeout(state abi.FlowState) uint32 {
 	var seconds abi.FlowTimeout
 	switch state {
-	case abi.FlowStateFLOW_FREE, abi.FlowStateFLOW_CLAIMED:
+	case abi.FlowStateFLOW_FREE, abi.FlowStateFLOW_CLAIMED, abi.FlowStateFLOW_REST:
 		return 0
 	case abi.FlowStateFLOW_ESTABLISHED, abi.FlowStateFLOW_PROVED:
 		seconds = abi.FlowTimeoutFLOW_TIMEOUT_ESTABLISHED
@@ -147,7 +193,7 @@ func Timeout(state abi.FlowState) uint32 {
 // Live says whether the program would still follow an entry if its backend is up. A backend that is
 // down may come back to its flows.
 func Live(backends []abi.Backend, flow *abi.FlowEntry, now uint32) bool {
-	if flow.State <= uint8(abi.FlowStateFLOW_CLAIMED) || int(flow.Backend) >= len(backends) {
+	if Timeout(abi.FlowState(flow.State)) == 0 || int(flow.Backend) >= len(backends) {
 		return false
 	}
 	age := max(0, int32(now-flow.Seen))
@@ -173,23 +219,4 @@ func OnlineCPUs() (uint32, error) {
 		return 0, fmt.Errorf("count CPUs in %q: %w", list, err)
 	}
 	return uint32(last) + 1, nil
-}
-
-// OnOneCPU runs a function on a CPU, or, where that is not allowed, on any CPU that is.
-func OnOneCPU(cpu int, f func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var before, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("read which CPUs this process may run on: %w", err)
-	}
-	one.Set(cpu)
-	if unix.SchedSetaffinity(0, &one) != nil {
-		return f()
-	}
-	err := f()
-	if back := unix.SchedSetaffinity(0, &before); back != nil {
-		err = errors.Join(err, fmt.Errorf("leave CPU %d: %w", cpu, back))
-	}
-	return err
 }

@@ -74,7 +74,7 @@ func (t *NATTable) Close() error { return t.memory.Close() }
 
 // Read returns a flow as it was at one moment; false: its place is free, or is being written.
 func (t *NATTable) Read(i int) (abi.SnatFlow, bool) {
-	entry := atOneMoment(&t.Flows[i])
+	entry := AtOneMoment(&t.Flows[i])
 	return entry, entry.State > uint8(abi.SnatStateSNAT_CLAIMED)
 }
 

@@ -142,6 +142,7 @@ const (
 	captureMapCaptured        = "captured"
 	captureMapEgress          = "egress"
 	captureMapFlowEvents      = "flow_events"
+	captureMapFlowTable       = "flow_table"
 	captureMapFlowTags        = "flow_tags"
 	captureMapFlowTellings    = "flow_tellings"
 	captureMapFlows           = "flows"
@@ -244,6 +245,7 @@ type captureMapSpecs struct {
 	Captured        *ebpf.MapSpec `ebpf:"captured"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -318,6 +320,7 @@ type captureMaps struct {
 	Captured        *ebpf.Map `ebpf:"captured"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	FlowTable       *ebpf.Map `ebpf:"flow_table"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -366,6 +369,7 @@ func (m *captureMaps) Close() error {
 		m.Captured,
 		m.Egress,
 		m.FlowEvents,
+		m.FlowTable,
 		m.FlowTags,
 		m.FlowTellings,
 		m.Flows,

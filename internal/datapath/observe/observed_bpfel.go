@@ -94,6 +94,7 @@ const (
 	observedMapBackends        = "backends"
 	observedMapEgress          = "egress"
 	observedMapFlowEvents      = "flow_events"
+	observedMapFlowTable       = "flow_table"
 	observedMapFlowTags        = "flow_tags"
 	observedMapFlowTellings    = "flow_tellings"
 	observedMapFlows           = "flows"
@@ -191,6 +192,7 @@ type observedMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
@@ -260,6 +262,7 @@ type observedMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	FlowTable       *ebpf.Map `ebpf:"flow_table"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
@@ -304,6 +307,7 @@ func (m *observedMaps) Close() error {
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
+		m.FlowTable,
 		m.FlowTags,
 		m.FlowTellings,
 		m.Flows,

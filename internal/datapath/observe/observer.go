@@ -28,13 +28,13 @@ var lent = map[string]bool{
 // has its own: hash maps with copies of the entries that a packet may ask for. The program does not
 // see the difference.
 var sparse = map[string]uint32{ // how many entries each has
-	observedMapFlows: 1024, observedMapFlowTags: 1024, observedMapLoads: 1 << 16, observedMapFragments: 64, observedMapNextTurns: 1,
+	observedMapFlowTable: 64, observedMapLoads: 1 << 16, observedMapFragments: 64, observedMapNextTurns: 1,
 }
 
 // counted are the maps that decide about nothing, with their size in an observer; 0: the usual
 // size. Nothing is counted where an entry is missing.
 var counted = map[string]uint32{
-	observedMapReasons: 0, observedMapFlowEvents: 0, observedMapQuicEvents: 0, observedMapAskEvents: 0, observedMapRowBuffer: 0, observedMapFlowTellings: 1,
+	observedMapReasons: 0, observedMapFlowEvents: 0, observedMapQuicEvents: 0, observedMapAskEvents: 0, observedMapRowBuffer: 0, observedMapFlowTellings: 1, observedMapFlows: 1, observedMapFlowTags: 1,
 	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
 }
 

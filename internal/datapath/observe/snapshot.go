@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
@@ -157,61 +158,51 @@ func (w *Snapshot) lendSNAT(p *observedPacket, slot *abi.Slot, lend func(name, k
 	}
 }
 
-// lendFlow copies what is remembered of a flow. The NIC chooses a packet's CPU by addresses and
-// ports, and only that CPU has the flow. So its bucket is copied as every CPU's, and the other
-// buckets are left out.
+// lendFlow copies the buckets in which flow memory may have a flow, or gives it a place.
 func (w *Snapshot) lendFlow(have copied, p *observedPacket) error {
-	f := p.flow()
-	hash := f.Hash(w.Settings.FlowSalt, model.AffinityFlow)
-	bucket := uint32(hash >> 32 * uint64(w.Settings.FlowBuckets) >> 32)
-	if _, done := have[mapKey{observedMapFlows, keyOf32(bucket)}]; done {
-		return nil
-	}
-	var youngest *abi.FlowEntry
-	var its []byte
-	var tags []byte
-	for cpu := range w.Settings.FlowCpus {
-		value, err := readEntry(w.Live[observedMapFlows], keyOf32(cpu*w.Settings.FlowBuckets+bucket))
-		if err != nil {
-			return fmt.Errorf("read flow memory: %w", err)
+	for _, bucket := range w.bucketsOf(p.flow()) {
+		if err := w.lend(have, observedMapFlowTable, bucket); err != nil {
+			return err
 		}
-		e := w.find(value, f, p.Service-1)
-		if e == nil || youngest != nil && int32(e.Seen-youngest.Seen) <= 0 {
-			continue
-		}
-		youngest, its = e, value
-		if tags, err = readEntry(w.Live[observedMapFlowTags], keyOf32(bucket*w.Settings.FlowCpus+cpu)); err != nil {
-			return fmt.Errorf("read tags of flow memory: %w", err)
-		}
-	}
-	if its == nil { // an empty place for the flow, which a policy asks for before it chooses
-		its = make([]byte, unsafe.Sizeof(abi.FlowBucket{}))
-	}
-	for cpu := range w.Settings.FlowCpus {
-		have[mapKey{observedMapFlows, keyOf32(cpu*w.Settings.FlowBuckets + bucket)}] = its
-		have[mapKey{observedMapFlowTags, keyOf32(bucket*w.Settings.FlowCpus + cpu)}] = tags
 	}
 	return nil
 }
 
-// remembered is what lendFlow has found; nil if it found nothing.
-func (w *Snapshot) remembered(have copied, p *observedPacket) *abi.FlowEntry {
-	f := p.flow()
-	bucket := uint32(f.Hash(w.Settings.FlowSalt, model.AffinityFlow) >> 32 * uint64(w.Settings.FlowBuckets) >> 32)
-	return w.find(have[mapKey{observedMapFlows, keyOf32(bucket)}], f, p.Service-1)
+// bucketsOf are the keys of a flow's buckets: own_place.
+func (w *Snapshot) bucketsOf(f model.Flow) []string {
+	hash := f.Hash(w.Settings.FlowSalt, model.AffinityFlow)
+	bucket := func(bits uint32) string { return keyOf32(uint32(uint64(bits) * uint64(w.Settings.FlowBuckets) >> 32)) }
+	buckets := []string{bucket(uint32(hash >> 32)), bucket(uint32(hash)), bucket(uint32(hash >> 16))}
+	if f.Source.Is4() {
+		return buckets[:2]
+	}
+	return buckets
 }
 
-// find is the flow's entry in a bucket: flow_search.
-func (w *Snapshot) find(bucket []byte, f model.Flow, service uint32) *abi.FlowEntry {
+// remembered is the flow in what lendFlow has copied; nil: it is not there. It is the first that the
+// program would find, but for a second place of the same flow.
+func (w *Snapshot) remembered(have copied, p *observedPacket) *abi.FlowEntry {
+	f := p.flow()
+	for _, bucket := range w.bucketsOf(f) {
+		if e := find(have[mapKey{observedMapFlowTable, bucket}], f, p.Service-1); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// find is the flow's entry in a bucket; nil: it has none there.
+func find(bucket []byte, f model.Flow, service uint32) *abi.FlowEntry {
 	if len(bucket) < int(unsafe.Sizeof(abi.FlowBucket{})) {
 		return nil
 	}
-	b := (*abi.FlowBucket)(unsafe.Pointer(&bucket[0]))
-	for i := range b.Entries {
-		e := (*abi.FlowEntry)(unsafe.Pointer(&b.Entries[i]))
-		if e.State > uint8(abi.FlowStateFLOW_CLAIMED) && e.Service == service && e.Source == abi.AddressBytes(f.Source) &&
+	places := (*abi.FlowBucket)(unsafe.Pointer(&bucket[0])).Places[:]
+	memory := flows.Memory{Memory: bpfload.Memory[abi.FlowPlace]{Entries: places}}
+	for e := range memory.All() {
+		if e.Service == service && e.Source == abi.AddressBytes(f.Source) &&
 			e.SourcePort == abi.BigEndian16(f.SourcePort) && e.DestinationPort == abi.BigEndian16(f.DestinationPort) {
-			return e
+			found := *e
+			return &found
 		}
 	}
 	return nil

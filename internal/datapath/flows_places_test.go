@@ -1,0 +1,87 @@
+package datapath
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
+	"weir.io/weir/internal/model"
+)
+
+// twoFamilies are services of IPv4 and IPv6 as in flowWorld.
+func twoFamilies() (*testWorld, [2]scenario) {
+	w, four := flowWorld(model.TCP, true)
+	six := *four.testService
+	six.vip, six.backends = vipAddress(false, 1), nil
+	for i := range four.backends {
+		six.backends = append(six.backends, testBackend{mode: model.L2DSR, address: backendAddress(false, i)})
+	}
+	return w, [2]scenario{four, {testService: w.add(six), client: clientOf(false)}}
+}
+
+// TestPlacesOfFlows: whatever comes and goes, of IPv4 and IPv6, a flow that is sustained keeps its
+// place and its backend, no flow has two places, and a line has one flow of IPv6 or up to two of IPv4.
+func TestPlacesOfFlows(t *testing.T) {
+	w, services := twoFamilies()
+	w.settings.FlowShare = flows.Ways
+	d := loadTestDirector(t, w)
+	places, r := d.flowPlaces(t), rand.New(rand.NewPCG(1, 2))
+	kept := [2]map[uint16]uint32{{}, {}}
+	for step := range 6 * len(places) {
+		family := r.IntN(2)
+		s, port := services[family], uint16(1+step)
+		before := d.flowCount(t, abi.FlowEventFLOW_INSERTED)
+		s.goes(t, d, port, synFlag)
+		if d.flowCount(t, abi.FlowEventFLOW_INSERTED) > before {
+			place := s.remembered(t, d)[port]
+			switch r.IntN(8) {
+			case 0, 1, 2:
+				place.State = uint8(abi.FlowStateFLOW_PROVED)
+				kept[family][port] = place.Backend
+			case 3:
+				place.State = uint8(abi.FlowStateFLOW_FREE)
+			default:
+				place.Seen -= 1000
+			}
+		}
+		if step%500 != 0 {
+			continue
+		}
+		for family, ports := range kept {
+			is := services[family].remembered(t, d)
+			for port, backend := range ports {
+				if is[port] == nil || is[port].Backend != backend {
+					t.Fatalf("step %d: of the flow from port %d with backend %d is remembered %+v", step, port, backend, is[port])
+				}
+			}
+		}
+		for i := 0; i < len(places); i += 2 {
+			rest, wide := places[i+1].State == uint8(abi.FlowStateFLOW_REST), places[i].Service == services[1].index
+			if alive := places[i].State > uint8(abi.FlowStateFLOW_CLAIMED); rest && !wide || alive && wide && !rest {
+				t.Fatalf("step %d: line %d has %+v and %+v", step, i/2, places[i], places[i+1])
+			}
+		}
+	}
+	if n := len(kept[0]) + 2*len(kept[1]); len(kept[0]) == 0 || len(kept[1]) == 0 || n > len(places) || n < len(places)*8/10 {
+		t.Errorf("%d flows of IPv4 and %d of IPv6 are kept in %d places", len(kept[0]), len(kept[1]), len(places))
+	}
+}
+
+// TestFewFlowsAreRefused: a table that is filled to 80 % has room for nearly all flows.
+func TestFewFlowsAreRefused(t *testing.T) {
+	for family := range 2 {
+		w, services := twoFamilies()
+		w.settings.FlowShare = flows.Ways
+		d := loadTestDirector(t, w)
+		places, s := d.flowPlaces(t), services[family]
+		refused := d.flowCount(t, abi.FlowEventFLOW_REFUSED)
+		count := len(places) * 8 / 10 / (1 + family)
+		for i := range count {
+			s.goes(t, d, uint16(1+i), synFlag)
+		}
+		if n := d.flowCount(t, abi.FlowEventFLOW_REFUSED) - refused; n > 1 || len(s.remembered(t, d)) < count-1 {
+			t.Errorf("%v: %d of %d flows were refused in %d places, %d are remembered", s.vip, n, count, len(places), len(s.remembered(t, d)))
+		}
+	}
+}
