@@ -168,25 +168,39 @@ struct {
 } flow_table SEC(".maps");
 
 /*
- * That of versions before 0.2, with the names that it has there: the buckets of one CPU after those
- * of another.
+ * That of versions before 0.2, where it is kept up to date: the buckets of one CPU after those of
+ * another.
  */
-struct {
+struct former_table {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct former_bucket);
-} flows SEC(".maps");
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct former_table);
+} former_flows SEC(".maps");
 
 /* A byte for each place of such a bucket. Those of one bucket on all CPUs lie side by side. */
-struct {
+struct former_tags {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, __u64);
-} flow_tags SEC(".maps");
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct former_tags);
+} former_flow_tags SEC(".maps");
 
 /* By service: when a guess was last found right, as seen in struct flow_entry: see inferred_owner.h. */
 struct {

@@ -28,8 +28,6 @@ var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "s
 // them. A map that counts by an enum does not name the enum: see carry.go.
 var stateMaps = map[string][]string{
 	directorMapFlowTable:       {"flow_state"},
-	directorMapFlows:           nil,
-	directorMapFlowTags:        {"flow_tag"},
 	directorMapFlowEvents:      nil,
 	directorMapQuicEvents:      nil,
 	directorMapAskEvents:       nil,
@@ -76,6 +74,11 @@ func Formats(limits model.Limits) (map[string]string, error) {
 			return nil, err
 		}
 	}
+	for name := range formerMaps {
+		if formats[name], err = formerHash(spec, name); err != nil {
+			return nil, err
+		}
+	}
 	for _, record := range []string{recordServices, recordBackends, recordDirector} {
 		name, format, _ := strings.Cut(record, "-")
 		formats[name] = format
@@ -117,7 +120,7 @@ func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
 func stateFormat(spec *ebpf.CollectionSpec, shape *ebpf.MapSpec, types ...btf.Type) (string, error) {
 	return hashed(func(w io.Writer) error {
 		errs := []error{writeRevision(w, spec, "REVISION_STATE")}
-		if shape.Name == directorMapFlows {
+		if shape.Name == formerFlows {
 			fmt.Fprintln(w, shape.Name, shape.Type, shape.KeySize, shape.ValueSize, shape.MaxEntries, shape.Flags)
 			_, err := io.WriteString(w, flowsFormat)
 			return errors.Join(append(errs, err)...)

@@ -235,12 +235,17 @@ func (d *Datapath) Close() error {
 	defer d.observing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var err error
+	if d.begun && !d.closed() {
+		if err = d.leaveFormer(); err != nil {
+			err = fmt.Errorf("leave flow memory for a version before 0.2: %w", err)
+		}
+	}
 	for _, a := range d.attached {
 		a.close()
 	}
-	var err error
 	if d.observer != nil {
-		err = d.observer.Close()
+		err = errors.Join(err, d.observer.Close())
 	}
 	return errors.Join(err, d.unmap(), d.kernel.close())
 }

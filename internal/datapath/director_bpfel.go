@@ -25,9 +25,9 @@ const (
 	directorMapEgress          = "egress"
 	directorMapFlowEvents      = "flow_events"
 	directorMapFlowTable       = "flow_table"
-	directorMapFlowTags        = "flow_tags"
 	directorMapFlowTellings    = "flow_tellings"
-	directorMapFlows           = "flows"
+	directorMapFormerFlowTags  = "former_flow_tags"
+	directorMapFormerFlows     = "former_flows"
 	directorMapFragments       = "fragments"
 	directorMapFreshBudgets    = "fresh_budgets"
 	directorMapFronts          = "fronts"
@@ -120,9 +120,9 @@ type directorMapSpecs struct {
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
-	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
-	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -189,9 +189,9 @@ type directorMaps struct {
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
-	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
-	Flows           *ebpf.Map `ebpf:"flows"`
+	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -233,9 +233,9 @@ func (m *directorMaps) Close() error {
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTable,
-		m.FlowTags,
 		m.FlowTellings,
-		m.Flows,
+		m.FormerFlowTags,
+		m.FormerFlows,
 		m.Fragments,
 		m.FreshBudgets,
 		m.Fronts,

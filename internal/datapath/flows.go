@@ -27,7 +27,7 @@ func (d *Datapath) layFlows() error {
 	before, record := d.written, &d.kernel.records.director.Entries[0]
 	d.written.Cpus, d.written.FlowBuckets = cpus, d.kernel.FlowTable.MaxEntries()
 	d.written.FormerCpus, d.written.FormerBuckets = 0, 0
-	if d.kernel.hasFormer {
+	if d.kernel.formerTable.in {
 		d.written.FormerCpus, d.written.FormerBuckets = record.formerCPUs, record.formerBuckets
 	}
 	if !d.kernel.adopted {
@@ -36,8 +36,7 @@ func (d *Datapath) layFlows() error {
 	if d.written.FlowSalt == 0 {
 		d.written.FlowSalt = rand.Uint64()
 	}
-	// A version before 0.2 that has run meanwhile leaves the table as it was.
-	if d.kernel.kept[directorMapFlowTable] && record.tableSalt != d.written.FlowSalt {
+	if d.kernel.formerTable.stale {
 		clear(d.flows.Bytes)
 	}
 	if d.written == before {
@@ -52,7 +51,7 @@ func (d *Datapath) layFlows() error {
 // noteFlowLayout lets another version find what is remembered.
 func (d *Datapath) noteFlowLayout() {
 	record := &d.kernel.records.director.Entries[0]
-	record.flowSalt, record.tableSalt = d.written.FlowSalt, d.written.FlowSalt
+	record.flowSalt = d.written.FlowSalt
 	record.formerCPUs, record.formerBuckets = d.written.FormerCpus, d.written.FormerBuckets
 }
 

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/bpfload"
@@ -18,46 +21,123 @@ import (
 
 // Versions before 0.2 have flow memory in another table (bpf/director/pick/former_table.h). If one of
 // them has run here, its table stays, and the program keeps it up to date, so that the way back
-// loses no flow. It goes with the first start that is formerLasts after the upgrade.
+// loses no flow, also if a process is killed. It goes with the first start that is formerLasts after
+// the upgrade. Where none has run, a process that ends in good order leaves such a table, which goes
+// with the next start of a version that does not need it.
 const formerLasts = 24 * time.Hour
 
-var formerMaps = []string{directorMapFlows, directorMapFlowTags}
+// What versions before 0.2 call their maps, and where the program finds them.
+const (
+	formerFlows = "flows"
+	formerTags  = "flow_tags"
+)
 
-// keepFormer decides whether the former table stays, and gives its maps the sizes that they have. A
-// director that has none has two maps of one entry in its place, which are not pinned as state.
-func (k *kernel) keepFormer(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map) error {
-	former := pinned[directorMapFlows] != nil && pinned[directorMapFlows].MaxEntries() > 1
-	if former {
-		upgraded, err := k.upgraded()
-		if err != nil {
-			return err
-		}
-		former = time.Since(upgraded) < formerLasts
+var formerMaps = map[string]string{formerFlows: directorMapFormerFlows, formerTags: directorMapFormerFlowTags}
+
+// formerSpec is such a map as these versions make it.
+func formerSpec(spec *ebpf.CollectionSpec, name string) *ebpf.MapSpec {
+	shape := spec.Maps[formerMaps[name]].InnerMap.Copy()
+	shape.Name = name
+	return shape
+}
+
+// formerHash names the format of such a map as these versions do.
+func formerHash(spec *ebpf.CollectionSpec, name string) (string, error) {
+	if name == formerFlows {
+		return stateFormat(spec, formerSpec(spec, name))
 	}
-	k.hasFormer = former
-	for _, name := range formerMaps {
-		if !former {
-			delete(k.state, name)
+	var tag *btf.Enum
+	if err := spec.Types.TypeByName("flow_tag", &tag); err != nil {
+		return "", fmt.Errorf("find enum flow_tag: %w", err)
+	}
+	return stateFormat(spec, formerSpec(spec, name), tag)
+}
+
+// formerTable is that table.
+type formerTable struct {
+	specs map[string]*ebpf.MapSpec
+	pins  map[string]string
+	stale bool // the new table was not kept up to date, because such a version has run meanwhile
+	in    bool // the program keeps the former one up to date ...
+	ends  bool // ... until the first Set
+}
+
+func newFormerTable(p *pins, spec *ebpf.CollectionSpec) (f formerTable, err error) {
+	f = formerTable{specs: map[string]*ebpf.MapSpec{}, pins: map[string]string{}}
+	for name := range formerMaps {
+		format, err := formerHash(spec, name)
+		if err != nil {
+			return f, err
 		}
-		if m := pinned[name]; m != nil && !former && !k.adopted {
-			m.Close()
-			delete(pinned, name)
+		f.specs[name], f.pins[name] = formerSpec(spec, name), p.statePin(name+"-"+format)
+	}
+	return f, nil
+}
+
+// openFormerTable looks whether that table is here, and gives it to the program.
+func (k *kernel) openFormerTable() error {
+	f, record := &k.formerTable, &k.records.director.Entries[0]
+	uses, err := k.usesFlowTable()
+	if err != nil {
+		return err
+	}
+	f.stale = k.kept[directorMapFlowTable] && !uses
+	if f.stale || !k.kept[directorMapFlowTable] {
+		record.formerTaken = 0
+	}
+	if _, err := os.Stat(f.pins[formerFlows]); errors.Is(err, os.ErrNotExist) || record.formerBuckets == 0 {
+		return nil
+	}
+	upgraded, err := k.upgraded()
+	if err != nil {
+		return err
+	}
+	left := record.formerLeft != 0 && k.kept[directorMapFlowTable] && !f.stale
+	f.ends = left || time.Since(upgraded) >= formerLasts
+	if f.ends && !k.adopted {
+		return nil // the program of this version does not get it
+	}
+	f.in = true
+	for name, path := range f.pins {
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		if errors.Is(err, os.ErrNotExist) {
+			delete(f.pins, name) // the first versions have no tags, and look everywhere
+			continue
 		}
-		if m := pinned[name]; m != nil {
-			spec.Maps[name].MaxEntries = m.MaxEntries()
-		} else if !former {
-			spec.Maps[name].MaxEntries = 1
+		if err != nil {
+			return fmt.Errorf("open pinned map %s: %w", path, err)
+		}
+		err = k.all[formerMaps[name]].Put(uint32(0), m)
+		if err = errors.Join(err, m.Close()); err != nil {
+			return fmt.Errorf("go on with flow memory of a version before 0.2: %w", err)
 		}
 	}
 	return nil
 }
 
-// shape gives the maps of a program the form that they have.
-func (d *Datapath) shape(spec *ebpf.CollectionSpec) {
-	d.options.shape(spec)
-	for _, name := range formerMaps {
-		spec.Maps[name].MaxEntries = d.kernel.all[name].MaxEntries()
+// usesFlowTable says whether the programs that forward have filled flow memory. If none forwards,
+// nothing has come since.
+func (k *kernel) usesFlowTable() (bool, error) {
+	info, err := k.FlowTable.Info()
+	if err != nil {
+		return false, fmt.Errorf("look at flow memory: %w", err)
 	}
+	table, _ := info.ID()
+	for id := range k.attached {
+		program, err := k.openProgram(id)
+		if err != nil {
+			return false, fmt.Errorf("open the program that forwards: %w", err)
+		}
+		info, err := program.Info()
+		program.Close()
+		if err != nil {
+			return false, fmt.Errorf("look at the program that forwards: %w", err)
+		}
+		if used, _ := info.MapIDs(); slices.Contains(used, table) {
+			return true, nil
+		}
+	}
+	return len(k.attached) == 0, nil
 }
 
 // upgraded is when flow memory began to be in the table of this version.
@@ -73,13 +153,29 @@ func (p *pins) upgraded() (time.Time, error) {
 	return time.Unix(stat.Mtim.Unix()), nil
 }
 
-// importFormer copies the flows of the former table to the new one. The program finds those that it
-// misses, but nothing else looks for flows there.
+// statePins are the pins of the table that stay.
+func (f *formerTable) statePins() (paths []string) {
+	if f.in && !f.ends {
+		for _, path := range f.pins {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// importFormer copies the flows of the former table to the new one, once. The program finds those
+// that it misses, but nothing else looks for flows there.
 func (d *Datapath) importFormer() error {
-	if !d.kernel.hasFormer || d.kernel.kept[directorMapFlowTable] || d.imports.former {
+	f, record := &d.kernel.formerTable, &d.kernel.records.director.Entries[0]
+	if !f.in || f.ends || record.formerTaken != 0 {
 		return nil
 	}
-	memory, err := bpfload.Map[abi.FlowEntry](d.kernel.Flows)
+	m, err := ebpf.LoadPinnedMap(f.pins[formerFlows], nil)
+	if err != nil {
+		return fmt.Errorf("open flow memory of a version before 0.2: %w", err)
+	}
+	defer m.Close()
+	memory, err := bpfload.Map[abi.FlowEntry](m)
 	if err != nil {
 		return err
 	}
@@ -101,10 +197,142 @@ func (d *Datapath) importFormer() error {
 	for some := range slices.Chunk(list, len(d.imports.Entries)) {
 		copy(d.imports.Entries, some)
 		if err := d.kernel.takeTellings(len(some)); err != nil {
+			return fmt.Errorf("take over flow memory of a version before 0.2: %w", err)
+		}
+	}
+	record.formerTaken = 1
+	d.log.Info("flow memory has the flows of the version before", "flows", len(list))
+	return nil
+}
+
+// endFormer takes the former table from the program when it is not needed any more.
+func (d *Datapath) endFormer() error {
+	f := &d.kernel.formerTable
+	if !f.in || !f.ends {
+		return nil
+	}
+	settings := d.written
+	settings.FormerCpus, settings.FormerBuckets = 0, 0
+	if err := d.writeSettings(settings); err != nil {
+		return err
+	}
+	f.in = false
+	d.kernel.records.director.Entries[0].formerLeft = 0
+	for _, outer := range formerMaps {
+		if err := d.kernel.all[outer].Delete(uint32(0)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("end flow memory of a version before 0.2: %w", err)
+		}
+	}
+	return nil
+}
+
+// leaveFormer makes the former table for a version before 0.2 that may come next. From then on the
+// program keeps it up to date.
+func (d *Datapath) leaveFormer() error {
+	f := &d.kernel.formerTable
+	if f.in || !d.kernel.inUse || !d.kernel.locks() {
+		return nil
+	}
+	now, err := flows.Clock()
+	if err != nil {
+		return err
+	}
+	if remembered, _, _ := d.countFlows(now); remembered == 0 {
+		return nil
+	}
+	made := map[string]*ebpf.Map{}
+	defer func() {
+		for _, m := range made {
+			m.Close()
+		}
+	}()
+	for name, spec := range f.specs {
+		if made[name], err = ebpf.NewMap(spec); err != nil {
+			return err
+		}
+		if err := d.kernel.all[formerMaps[name]].Put(uint32(0), made[name]); err != nil {
 			return err
 		}
 	}
-	d.imports.former = true
-	d.log.Info("flow memory has the flows of the version before", "flows", len(list))
+	settings := d.written
+	settings.FormerCpus, settings.FormerBuckets = settings.Cpus, made[formerFlows].MaxEntries()/settings.Cpus
+	if err := d.writeSettings(settings); err != nil {
+		return err
+	}
+	if err := d.readers.wait(); err != nil {
+		return err
+	}
+	if err := d.fillFormer(made[formerFlows], made[formerTags], now); err != nil {
+		return err
+	}
+	f.in = true
+	record := &d.kernel.records.director.Entries[0]
+	record.formerCPUs, record.formerBuckets, record.formerLeft = settings.FormerCpus, settings.FormerBuckets, 1
+	for name, path := range f.pins {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err := pinClone(made[name], path); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// fillFormer copies what is remembered to a new table, of which the program fills free places, too.
+func (d *Datapath) fillFormer(table, tags *ebpf.Map, now uint32) error {
+	entries, err := bpfload.Map[abi.FlowEntry](table)
+	if err != nil {
+		return err
+	}
+	defer entries.Close()
+	marks, err := bpfload.Map[uint8](tags)
+	if err != nil {
+		return err
+	}
+	defer marks.Close()
+	d.nameIndexes()
+	for e := range d.flows.All() {
+		s := d.names.services[e.Service]
+		if s == nil || !flows.Live(d.entries.Entries, e, now) {
+			continue
+		}
+		hash := flowOf(s, e).Hash(d.written.FlowSalt, model.AffinityFlow)
+		bucket := uint32(hash >> 32 * uint64(d.written.FormerBuckets) >> 32)
+		for i := range d.written.FormerCpus {
+			cpu := (uint32(hash) + i) % d.written.FormerCpus
+			places := entries.Entries[(cpu*d.written.FormerBuckets+bucket)*flows.FormerWays:][:flows.FormerWays]
+			if way := fillPlace(places, e); way >= 0 {
+				marks.Entries[(bucket*d.written.FormerCpus+cpu)*flows.FormerWays+uint32(way)] = formerTag(hash)
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// fillPlace writes a flow to a free place; -1: there is none.
+func fillPlace(places []abi.FlowEntry, e *abi.FlowEntry) int {
+	for i := range places {
+		word := (*uint64)(unsafe.Pointer(&places[i]))
+		claimed := abi.FlowEntry{State: uint8(abi.FlowStateFLOW_CLAIMED)}
+		if !atomic.CompareAndSwapUint64(word, 0, *(*uint64)(unsafe.Pointer(&claimed))) {
+			continue
+		}
+		entry := *e
+		*(*uint64)(unsafe.Pointer(&entry)) = *(*uint64)(unsafe.Pointer(&claimed))
+		places[i] = entry
+		atomic.StoreUint64(word, *(*uint64)(unsafe.Pointer(e)))
+		return i
+	}
+	return -1
+}
+
+// formerTag is the tag of a flow by its hash.
+func formerTag(hash uint64) uint8 {
+	const most = uint8(abi.FlowTagFLOW_TAG_ANY)
+	if tag := uint8(hash); tag > most {
+		return tag
+	}
+	return uint8(hash) + most + 1
 }

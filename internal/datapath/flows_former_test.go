@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -16,19 +17,17 @@ import (
 	"weir.io/weir/lab/packet"
 )
 
-const tagAny = uint8(abi.FlowTagFLOW_TAG_ANY)
-
-// formerTable is the table of versions before 0.2, in memory.
-type formerTable struct {
+// formerView is the table of versions before 0.2, in memory.
+type formerView struct {
 	entries bpfload.Memory[abi.FlowEntry]
 	tags    bpfload.Memory[uint8]
 	cpus    uint32
 	buckets uint32
 }
 
-func mapFormer(t testing.TB, of, tags *ebpf.Map, cpus, buckets uint32) *formerTable {
+func viewFormer(t testing.TB, of, tags *ebpf.Map, cpus uint32) *formerView {
 	t.Helper()
-	f := &formerTable{cpus: cpus, buckets: buckets}
+	f := &formerView{cpus: cpus, buckets: of.MaxEntries() / cpus}
 	var err error
 	if f.entries, err = bpfload.Map[abi.FlowEntry](of); err != nil {
 		t.Fatal(err)
@@ -37,13 +36,39 @@ func mapFormer(t testing.TB, of, tags *ebpf.Map, cpus, buckets uint32) *formerTa
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.entries.Close(); f.tags.Close() })
-	clear(f.entries.Bytes)
-	clear(f.tags.Bytes)
 	return f
 }
 
+// putFormer gives the program such a table, with room for two CPUs.
+func (d *testDirector) putFormer(t testing.TB) *formerView {
+	t.Helper()
+	made := map[string]*ebpf.Map{}
+	for name, outer := range formerMaps {
+		m, err := ebpf.NewMap(d.former[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		d.put(t, outer, uint32(0), m)
+		t.Cleanup(func() { d.Maps[outer].Delete(uint32(0)) })
+		made[name] = m
+	}
+	return viewFormer(t, made[formerFlows], made[formerTags], 2)
+}
+
+// TestFormerPins: pins have the names that version 0.1.0 gives them with its default limits.
+func TestFormerPins(t *testing.T) {
+	config := model.Config{}
+	config.SetDefaults()
+	formats, err := Formats(config.Director.Limits)
+	must(t, err)
+	if formats[formerFlows] != "b36b129e5b172138" || formats[formerTags] != "679a580776deeae1" {
+		t.Errorf("formats are %s and %s", formats[formerFlows], formats[formerTags])
+	}
+}
+
 // places are the places that a flow with this hash may have on a CPU, and the tags of these.
-func (f *formerTable) places(hash uint64, cpu uint32) (entries []abi.FlowEntry, tags []uint8) {
+func (f *formerView) places(hash uint64, cpu uint32) (entries []abi.FlowEntry, tags []uint8) {
 	bucket := uint32(hash >> 32 * uint64(f.buckets) >> 32)
 	first, firstTag := (cpu*f.buckets+bucket)*flows.FormerWays, (bucket*f.cpus+cpu)*flows.FormerWays
 	return f.entries.Entries[first:][:flows.FormerWays], f.tags.Entries[firstTag:][:flows.FormerWays]
@@ -51,11 +76,8 @@ func (f *formerTable) places(hash uint64, cpu uint32) (entries []abi.FlowEntry, 
 
 // find is what a version before 0.2 finds on a CPU: in any place of that CPU's own bucket, and where
 // the tags say so in another one's.
-func (f *formerTable) find(hash uint64, cpu uint32, port uint16) *abi.FlowEntry {
-	tag := uint8(hash)
-	if tag <= tagAny {
-		tag += tagAny + 1
-	}
+func (f *formerView) find(hash uint64, cpu uint32, port uint16) *abi.FlowEntry {
+	tag := formerTag(hash)
 	for at := range f.cpus {
 		entries, tags := f.places(hash, at)
 		for i := range entries {
@@ -84,7 +106,7 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 	w, s := flowWorld(protocol, is4)
 	w.settings.FormerCpus, w.settings.FormerBuckets = 2, testFormerBuckets
 	d := loadTestDirector(t, w)
-	former := mapFormer(t, d.Maps["flows"], d.Maps["flow_tags"], 2, testFormerBuckets)
+	former := d.putFormer(t)
 	open, salt := uint8(abi.FlowStateFLOW_ESTABLISHED), d.world.abiSettings().FlowSalt
 	if protocol == model.UDP {
 		open = uint8(abi.FlowStateFLOW_ACTIVE)
@@ -97,7 +119,7 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 			Seen: snatNow(t) - 5, State: open, Turn: 7, Epoch: s.backends[2].epoch, Backend: s.first + 2, Service: s.index,
 			Source: abi.AddressBytes(s.client), SourcePort: be16(port), DestinationPort: be16(servicePort),
 		}
-		tags[3] = tagAny
+		tags[3] = uint8(abi.FlowTagFLOW_TAG_ANY)
 	}
 	s.setRing(t, d, listedRing(0, 1, 2))
 	moved := d.flowCount(t, abi.FlowEventFLOW_MOVED)
@@ -140,7 +162,7 @@ func TestFormerTableIsFull(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	w.settings.FormerCpus, w.settings.FormerBuckets = 2, testFormerBuckets
 	d := loadTestDirector(t, w)
-	former := mapFormer(t, d.Maps["flows"], d.Maps["flow_tags"], 2, testFormerBuckets)
+	former := d.putFormer(t)
 	hash := s.flowFrom(clientPort).Hash(d.world.abiSettings().FlowSalt, model.AffinityFlow)
 	entries, _ := former.places(hash, 0)
 	for i := range entries {
@@ -161,20 +183,16 @@ func TestFormerTableIsFull(t *testing.T) {
 // as a version without classes had them, in its table.
 func (d *Datapath) asFormer(t *testing.T) {
 	t.Helper()
-	spec, err := directorSpec(Options{Limits: smallLimits})
-	must(t, err)
 	made := map[string]*ebpf.Map{}
-	for _, name := range formerMaps {
-		format, err := stateHash(spec, name)
+	for name, path := range d.kernel.formerTable.pins {
+		m, err := ebpf.NewMap(d.kernel.formerTable.specs[name])
 		must(t, err)
-		made[name], err = ebpf.NewMap(spec.Maps[name])
-		must(t, err)
-		must(t, made[name].Pin(d.kernel.statePin(name+"-"+format)))
-		t.Cleanup(func() { made[name].Close() })
+		must(t, m.Pin(path))
+		t.Cleanup(func() { m.Close() })
+		made[name] = m
 	}
 	cpus := d.written.Cpus
-	buckets := made[directorMapFlows].MaxEntries() / cpus
-	former := mapFormer(t, made[directorMapFlows], made[directorMapFlowTags], cpus, buckets)
+	former := viewFormer(t, made[formerFlows], made[formerTags], cpus)
 	d.nameIndexes()
 	for e := range d.flows.All() {
 		entry := *e
@@ -185,7 +203,7 @@ func (d *Datapath) asFormer(t *testing.T) {
 	}
 	must(t, os.Remove(d.kernel.state[directorMapFlowTable]))
 	record := &d.kernel.records.director.Entries[0]
-	record.formerCPUs, record.formerBuckets, record.tableSalt = cpus, buckets, 0
+	record.formerCPUs, record.formerBuckets = cpus, former.buckets
 }
 
 // TestFlowsOfBeforeAreKept: an upgrade from a version before 0.2 keeps the flows, in all that looks at
@@ -205,6 +223,7 @@ func testFlowsOfBefore(t *testing.T) {
 	backend := d.sends(t, packet.SYN)
 	d.sends(t, packet.ACK)
 	d.asFormer(t)
+	d.kernel.formerTable.in = true // so that it leaves nothing
 	must(t, d.Close())
 
 	d = openVersion(t, otherABI)
@@ -229,11 +248,8 @@ func testFlowsOfBefore(t *testing.T) {
 	d.sendsFrom(t, clientPort+2, packet.SYN)
 	must(t, d.Set(tableOf(1, 3, 2)))
 	d.sendsFrom(t, clientPort+3, packet.SYN)
-	former, err := bpfload.Map[abi.FlowEntry](d.kernel.Flows)
-	must(t, err)
-	defer former.Close()
 	ports := map[uint16]bool{}
-	for _, e := range former.Entries {
+	for _, e := range d.formerView(t).entries.Entries {
 		if e.State > uint8(abi.FlowStateFLOW_CLAIMED) {
 			ports[be16(e.SourcePort)] = true
 		}
@@ -251,18 +267,86 @@ func testFlowsOfBefore(t *testing.T) {
 	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, at, []unix.Timespec{old, old}, 0))
 	d = openVersion(t, nil)
 	must(t, d.Set(tableOf(1, 3, 2)))
-	if d.written.FormerBuckets != 0 || d.kernel.Flows.MaxEntries() != 1 {
-		t.Errorf("a day after the upgrade the former table has %d buckets", d.kernel.Flows.MaxEntries())
-	}
-	if left, err := filepath.Glob(d.kernel.statePin(directorMapFlows + "-*")); err != nil || len(left) > 0 {
-		t.Errorf("%v, %v are left of it", left, err)
-	}
+	d.wantNoFormer(t)
 	if to := d.sends(t, packet.ACK); to != backend {
 		t.Errorf("without that table the connection went from %v to %v", backend, to)
 	}
 }
 
-// A version before 0.2 that has run meanwhile has not kept the new table up to date: it is not read.
+// formerView is the former table as a version before 0.2 would find it.
+func (d *Datapath) formerView(t *testing.T) *formerView {
+	t.Helper()
+	made := map[string]*ebpf.Map{}
+	for name, path := range d.kernel.formerTable.pins {
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		must(t, err)
+		t.Cleanup(func() { m.Close() })
+		made[name] = m
+	}
+	return viewFormer(t, made[formerFlows], made[formerTags], d.kernel.records.director.Entries[0].formerCPUs)
+}
+
+func (d *Datapath) wantNoFormer(t *testing.T) {
+	t.Helper()
+	if d.written.FormerBuckets != 0 {
+		t.Errorf("the former table has %d buckets", d.written.FormerBuckets)
+	}
+	for name, outer := range formerMaps {
+		if left, err := filepath.Glob(d.kernel.statePin(name + "-*")); err != nil || len(left) > 0 {
+			t.Errorf("%v, %v are left of it", left, err)
+		}
+		if err := d.kernel.all[outer].Lookup(uint32(0), new(uint32)); !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Errorf("the program still has %s: %v", name, err)
+		}
+	}
+}
+
+// TestFormerTableIsLeft: a process that ends leaves all flows for a version before 0.2, and what
+// begins afterwards; the next process of this version has no use for it.
+func TestFormerTableIsLeft(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 4)
+	for _, next := range []func(*ebpf.CollectionSpec){nil, otherABI} {
+		d := openVersion(t, nil)
+		must(t, d.Set(tableOf(1, 3, 0)))
+		must(t, d.Set(tableOf(1, 3, 1))) // its slots settle
+		d.wantNoFormer(t)
+		for port := range uint16(20) {
+			d.sendsFrom(t, clientPort+port, packet.SYN)
+		}
+		vip := d.table.Services[0].VIP
+		program, err := d.kernel.program.Clone()
+		must(t, err)
+		must(t, d.Close())
+		frame := build(ip(client4, vip), packet.TCPHeader{Src: clientPort + 20, Dst: 80, Flags: packet.SYN}, packet.Text("client"))
+		_, _, err = program.Test(frame)
+		must(t, errors.Join(err, program.Close()))
+
+		d = openVersion(t, next)
+		former := d.formerView(t)
+		for port := range uint16(21) {
+			f := model.Flow{Source: client4, Destination: vip, Protocol: uint8(model.TCP), SourcePort: clientPort + port, DestinationPort: 80}
+			hash := f.Hash(d.written.FlowSalt, model.AffinityFlow)
+			for cpu := range former.cpus {
+				if former.find(hash, cpu, clientPort+port) == nil {
+					t.Errorf("CPU %d does not find the flow from port %d", cpu, clientPort+port)
+				}
+			}
+		}
+		must(t, d.Set(tableOf(1, 3, 1)))
+		d.wantNoFormer(t)
+		if n := d.flowsRemembered(t); n != 21 {
+			t.Errorf("%d flows are remembered, want 21", n)
+		}
+		d.kernel.formerTable.in = true
+		must(t, d.Close())
+	}
+}
+
+// TestStaleFlowTable: a version before 0.2 that has run meanwhile has not kept the new table up to
+// date, so the next one does not read it.
 func TestStaleFlowTable(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -272,10 +356,34 @@ func TestStaleFlowTable(t *testing.T) {
 	must(t, d.Set(tableOf(1, 3, 0)))
 	must(t, d.Set(tableOf(1, 3, 1)))
 	d.sends(t, packet.SYN)
-	d.kernel.records.director.Entries[0].flowSalt++ // what such a version has written
-	must(t, d.Close())
-	d = openVersion(t, otherABI)
-	for e := range d.flows.All() {
-		t.Errorf("%+v is remembered", e)
+	if n := d.flowsRemembered(t); n != 1 {
+		t.Fatalf("%d flows are remembered, want 1", n)
 	}
+	// Such a version was killed before it has removed the pin.
+	at := d.kernel.state[directorMapFlowTable]
+	held, err := d.kernel.FlowTable.Clone()
+	must(t, err)
+	defer held.Close()
+	d.kernel.formerTable.in = true
+	must(t, d.Close())
+	must(t, os.Remove(at))
+	d = openVersion(t, otherABI)
+	must(t, d.Set(tableOf(1, 3, 1)))
+	must(t, os.Remove(at))
+	must(t, pinClone(held, at))
+	d.kernel.formerTable.in = true
+	must(t, d.Close())
+	d = openVersion(t, nil)
+	if n := d.flowsRemembered(t); n != 0 {
+		t.Errorf("%d flows are remembered, want none", n)
+	}
+}
+
+// flowsRemembered counts all that is in flow memory.
+func (d *Datapath) flowsRemembered(t *testing.T) (n int) {
+	t.Helper()
+	for range d.flows.All() {
+		n++
+	}
+	return n
 }

@@ -15,7 +15,7 @@ import (
 // testFlowBuckets is how many buckets flow memory has in packet tests.
 const testFlowBuckets = 64
 
-// testFormerBuckets is how many buckets each CPU has in the table of versions before 0.2.
+// testFormerBuckets is how many buckets each CPU has in packet tests in the table of versions before 0.2.
 const testFormerBuckets = 16
 
 // flowPlaces are all places of flow memory, as they are in the kernel.

@@ -139,6 +139,7 @@ type testDirector struct {
 	cpus    int
 	// flow memory, once it was looked at
 	flowMemory bpfload.Memory[abi.FlowPlace]
+	former     map[string]*ebpf.MapSpec // of flow memory of versions before 0.2
 }
 
 // mapSizes are enough for every test.
@@ -146,8 +147,6 @@ var mapSizes = map[string]uint32{
 	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "backend_sources": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "loads": 2048, "next_turns": 256,
 	"flow_table": testFlowBuckets,
-	// That of versions before 0.2: so many buckets for each CPU.
-	"flows": testFormerBuckets * uint32(ebpf.MustPossibleCPU()), "flow_tags": testFormerBuckets * uint32(ebpf.MustPossibleCPU()),
 }
 
 // sharedDirector is loaded once: it takes a while, more so in an emulated guest.
@@ -176,11 +175,16 @@ func loadSpec(t testing.TB, spec *ebpf.CollectionSpec, program string) *testDire
 		}
 		spec.Maps[name].MaxEntries = size
 	}
+	former := map[string]*ebpf.MapSpec{}
+	for name, outer := range formerMaps {
+		spec.Maps[outer].InnerMap.MaxEntries = 2 * testFormerBuckets
+		former[name] = formerSpec(spec, name)
+	}
 	c, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load director: %+v", err)
 	}
-	return &testDirector{Collection: c, program: c.Programs[program], lines: 1,
+	return &testDirector{Collection: c, program: c.Programs[program], lines: 1, former: former,
 		table: spec.Maps["snat_tables"].InnerMap, cpus: ebpf.MustPossibleCPU()}
 }
 

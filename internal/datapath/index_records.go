@@ -77,7 +77,8 @@ type directorRecord struct {
 	flowSalt      uint64
 	formerCPUs    uint32
 	formerBuckets uint32
-	tableSalt     uint64 // the salt of flow_table; versions before 0.2 do not write it
+	formerLeft    uint32 // 1: a process has left the former table when it ended
+	formerTaken   uint32 // 1: its flows are in the new table. Versions before 0.2 write neither
 	_             [40]byte
 }
 

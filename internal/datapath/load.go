@@ -42,7 +42,7 @@ type kernel struct {
 	kept           map[string]bool      // maps whose content an earlier process has made
 	snatTable      *ebpf.Map            // full NAT's, while there is one; nil: there is none, or it was not looked for yet
 	former         formerCounts         // what an earlier version has counted in another format
-	hasFormer      bool                 // flow memory of a version before 0.2 is here, too: see flows_former.go
+	formerTable    formerTable          // flow memory of versions before 0.2
 }
 
 func loadKernel(o Options) (*kernel, error) {
@@ -76,6 +76,9 @@ func loadKernel(o Options) (*kernel, error) {
 	if k.pins, err = openPins(o, spec); err != nil {
 		return nil, err
 	}
+	if k.formerTable, err = newFormerTable(k.pins, spec); err != nil {
+		return nil, errors.Join(err, k.unlock())
+	}
 	if err := k.load(spec); err != nil {
 		return nil, errors.Join(err, k.unlock())
 	}
@@ -83,6 +86,9 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, errors.Join(err, k.close())
 	}
 	if k.records, err = openIndexRecords(k.pins, o.Limits); err != nil {
+		return nil, errors.Join(err, k.close())
+	}
+	if err := k.openFormerTable(); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
 	return k, nil
@@ -103,8 +109,8 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 func (o Options) shape(spec *ebpf.CollectionSpec) {
 	o.size(spec)
 	for _, m := range spec.Maps {
-		if m.InnerMap != nil {
-			// Tables are made without BTF: 6.1 wants them and their template alike.
+		if m.InnerMap != nil && m.Name == directorMapSnatTables {
+			// Its tables are made without BTF: 6.1 wants them and their template alike.
 			m.InnerMap.Key, m.InnerMap.Value = nil, nil
 		}
 	}
@@ -158,9 +164,6 @@ func addPrograms(spec, other *ebpf.CollectionSpec) error {
 func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	pinned, err := k.reusable(spec)
 	if err != nil {
-		return err
-	}
-	if err := k.keepFormer(spec, pinned); err != nil {
 		return err
 	}
 	programs := k.loaded(k.attached)
@@ -276,11 +279,12 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapFragments:       o.Limits.Fragments,
 		directorMapGuesses:         services,
 		directorMapFlowTable:       max(1, o.Limits.Flows/flows.Ways),
-		directorMapFlows:           max(1, o.Limits.Flows/flows.FormerWays), // less if there is none: see former.go
-		directorMapFlowTags:        max(1, o.Limits.Flows/flows.FormerWays),
 		directorMapEgress:          1024,
 	} {
 		spec.Maps[name].MaxEntries = entries
+	}
+	for _, name := range formerMaps {
+		spec.Maps[name].InnerMap.MaxEntries = max(1, o.Limits.Flows/flows.FormerWays)
 	}
 }
 

@@ -25,9 +25,9 @@ const (
 	natTCMapEgress          = "egress"
 	natTCMapFlowEvents      = "flow_events"
 	natTCMapFlowTable       = "flow_table"
-	natTCMapFlowTags        = "flow_tags"
 	natTCMapFlowTellings    = "flow_tellings"
-	natTCMapFlows           = "flows"
+	natTCMapFormerFlowTags  = "former_flow_tags"
+	natTCMapFormerFlows     = "former_flows"
 	natTCMapFragments       = "fragments"
 	natTCMapFreshBudgets    = "fresh_budgets"
 	natTCMapFronts          = "fronts"
@@ -122,9 +122,9 @@ type natTCMapSpecs struct {
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
-	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
-	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -191,9 +191,9 @@ type natTCMaps struct {
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
-	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
-	Flows           *ebpf.Map `ebpf:"flows"`
+	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -235,9 +235,9 @@ func (m *natTCMaps) Close() error {
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTable,
-		m.FlowTags,
 		m.FlowTellings,
-		m.Flows,
+		m.FormerFlowTags,
+		m.FormerFlows,
 		m.Fragments,
 		m.FreshBudgets,
 		m.Fronts,

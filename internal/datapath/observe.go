@@ -61,7 +61,7 @@ func (d *Datapath) openSNAT(w *observe.Snapshot) (func(), error) {
 // newCaptures captures what this datapath does with packets.
 func (d *Datapath) newCaptures() *observe.Captures {
 	return observe.NewCaptures(observe.CaptureDeps{
-		Log: d.log, Lock: &d.mu, Size: d.shape, Live: d.kernel.all, Reasons: d.kernel.reasons,
+		Log: d.log, Lock: &d.mu, Size: d.options.shape, Live: d.kernel.all, Reasons: d.kernel.reasons,
 		Snapshot: func() (*observe.Snapshot, error) {
 			if !d.begun || !d.kernel.tidied { // until then, an earlier process may have left another program
 				return nil, observe.ErrNothingForwarded

@@ -322,6 +322,9 @@ func (k *kernel) tidy() error {
 	for _, path := range k.state {
 		own = append(own, filepath.Base(path))
 	}
+	for _, path := range k.formerTable.statePins() {
+		own = append(own, filepath.Base(path))
+	}
 	own = append(own, recordNames()...)
 	errs := []error{
 		removeIn(k.pin, func(name string, directory bool) bool {

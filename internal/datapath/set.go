@@ -88,7 +88,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.retire(&c, &lookups); err != nil {
 		return err
 	}
-	if err := d.importFormer(); err != nil {
+	if err := errors.Join(d.importFormer(), d.endFormer()); err != nil {
 		return err
 	}
 	d.whole = true

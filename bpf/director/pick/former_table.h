@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The table of versions before 0.2, if such a version has run here. For a day after an upgrade both
- * tables have all flows: one that is not in the new table is looked for here, and what changes
- * there is written here, too. So an upgrade and the way back lose no flow, also if a process is
- * killed.
+ * The table of versions before 0.2. For a day after an upgrade both tables have all flows: one that
+ * is not in the new table is looked for here, and what changes there is written here, too. So an
+ * upgrade and the way back lose no flow, also if a process is killed. Where no such version has run,
+ * a process that ends leaves such a table, for a version that may come next.
  *
  * It has buckets of each CPU, which only that CPU fills. A byte of each flow's hash tells the other
  * CPUs which of the places may have it.
@@ -12,12 +12,21 @@
 
 #include "director/pick/flow_table.h"
 
+/* The table in an array of one. */
+static __always_inline void *lookup_in(void *tables)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(tables, &zero);
+}
+
 static __always_inline struct former_bucket *former_bucket(const struct settings *settings,
 							   __u64 hash, __u32 cpu)
 {
 	__u32 index = cpu * settings->former_buckets + slot_of(hash, settings->former_buckets);
+	void *table = lookup_in(&former_flows);
 
-	return cpu < settings->former_cpus ? bpf_map_lookup_elem(&flows, &index) : NULL;
+	return table && cpu < settings->former_cpus ? bpf_map_lookup_elem(table, &index) : NULL;
 }
 
 /*
@@ -141,6 +150,7 @@ __noinline int write_former(const struct settings *settings, const struct flow *
 	struct flow_entry *entry;
 	union flow_word word;
 	__u8 tag = hash, *tags;
+	void *table;
 	__u64 *all;
 
 	if (!settings || !flow || !known)
@@ -159,7 +169,8 @@ __noinline int write_former(const struct settings *settings, const struct flow *
 	write_entry(entry, flow, service, known);
 	*(volatile __u64 *)entry = word.word;
 	index = slot_of(hash, settings->former_buckets) * settings->former_cpus + cpu;
-	all = bpf_map_lookup_elem(&flow_tags, &index);
+	table = lookup_in(&former_flow_tags);
+	all = table ? bpf_map_lookup_elem(table, &index) : NULL;
 	if (!all)
 		return 1;
 	tags = (__u8 *)all;

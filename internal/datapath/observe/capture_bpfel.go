@@ -143,9 +143,9 @@ const (
 	captureMapEgress          = "egress"
 	captureMapFlowEvents      = "flow_events"
 	captureMapFlowTable       = "flow_table"
-	captureMapFlowTags        = "flow_tags"
 	captureMapFlowTellings    = "flow_tellings"
-	captureMapFlows           = "flows"
+	captureMapFormerFlowTags  = "former_flow_tags"
+	captureMapFormerFlows     = "former_flows"
 	captureMapFragments       = "fragments"
 	captureMapFreshBudgets    = "fresh_budgets"
 	captureMapFronts          = "fronts"
@@ -246,9 +246,9 @@ type captureMapSpecs struct {
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
-	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
-	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -321,9 +321,9 @@ type captureMaps struct {
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
-	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
-	Flows           *ebpf.Map `ebpf:"flows"`
+	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -370,9 +370,9 @@ func (m *captureMaps) Close() error {
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTable,
-		m.FlowTags,
 		m.FlowTellings,
-		m.Flows,
+		m.FormerFlowTags,
+		m.FormerFlows,
 		m.Fragments,
 		m.FreshBudgets,
 		m.Fronts,

@@ -95,9 +95,9 @@ const (
 	observedMapEgress          = "egress"
 	observedMapFlowEvents      = "flow_events"
 	observedMapFlowTable       = "flow_table"
-	observedMapFlowTags        = "flow_tags"
 	observedMapFlowTellings    = "flow_tellings"
-	observedMapFlows           = "flows"
+	observedMapFormerFlowTags  = "former_flow_tags"
+	observedMapFormerFlows     = "former_flows"
 	observedMapFragments       = "fragments"
 	observedMapFreshBudgets    = "fresh_budgets"
 	observedMapFronts          = "fronts"
@@ -193,9 +193,9 @@ type observedMapSpecs struct {
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
-	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
-	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -263,9 +263,9 @@ type observedMaps struct {
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
-	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
-	Flows           *ebpf.Map `ebpf:"flows"`
+	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
+	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -308,9 +308,9 @@ func (m *observedMaps) Close() error {
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTable,
-		m.FlowTags,
 		m.FlowTellings,
-		m.Flows,
+		m.FormerFlowTags,
+		m.FormerFlows,
 		m.Fragments,
 		m.FreshBudgets,
 		m.Fronts,

@@ -34,7 +34,7 @@ var sparse = map[string]uint32{ // how many entries each has
 // counted are the maps that decide about nothing, with their size in an observer; 0: the usual
 // size. Nothing is counted where an entry is missing.
 var counted = map[string]uint32{
-	observedMapReasons: 0, observedMapFlowEvents: 0, observedMapQuicEvents: 0, observedMapAskEvents: 0, observedMapRowBuffer: 0, observedMapFlowTellings: 1, observedMapFlows: 1, observedMapFlowTags: 1,
+	observedMapReasons: 0, observedMapFlowEvents: 0, observedMapQuicEvents: 0, observedMapAskEvents: 0, observedMapRowBuffer: 0, observedMapFlowTellings: 1,
 	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
 }
 
@@ -116,6 +116,9 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 			inner.Type, inner.Flags, inner.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, snatEntries
 			inner.Key, inner.Value = nil, nil
 			m.InnerMap = inner
+		case name == observedMapFormerFlows, name == observedMapFormerFlowTags:
+			m.InnerMap = m.InnerMap.Copy() // nothing is remembered there alone
+			m.InnerMap.MaxEntries = 1
 		case slices.Contains(budgets, name), name == bpfload.Constants:
 		default:
 			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
