@@ -50,6 +50,7 @@ func TestInstructions(t *testing.T) {
 	c.otherRings()
 	c.handedOver()
 	c.remembered()
+	c.begun()
 	if os.Getenv(updateInstructions) != "" {
 		must(t, os.WriteFile(instructionsFile, []byte(strings.Join(c.lines, "\n")+"\n"), 0o644))
 	}
@@ -174,6 +175,21 @@ func (c *counted) remembered() {
 			c.count(s.name+", ACK in flow memory", headers...)
 		}
 	})
+}
+
+// begun are packets that begin flows of full NAT, beside another service and some flows of its own.
+func (c *counted) begun() {
+	w := &testWorld{}
+	scenarios := w.scenarios(isFullNAT)
+	w.settings.SnatShare = snatBucketSize - 1
+	c.load(w)
+	for _, s := range scenarios {
+		c.beginTick()
+		for i := range uint16(snatBucketSize) {
+			c.testDirector.run(c, build(s.opening(clientPort+1+i)...), 0)
+		}
+		c.count(s.name+", first packet", s.opening(clientPort)...)
+	}
 }
 
 // count adds a line for a packet that comes in, and returns the instructions that it takes.
