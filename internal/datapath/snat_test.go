@@ -409,6 +409,8 @@ var allSNAT = []struct {
 	{"flood", testSNATFlood},
 	{"concurrent", testSNATConcurrent},
 	{"fill", testSNATFill},
+	{"own place", testSNATOwnPlace},
+	{"every place", testSNATEveryPlace},
 	{"random", testSNATRandom},
 }
 

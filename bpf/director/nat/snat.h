@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Full NAT's flows: see struct snat_flow. A flow's hash chooses two buckets, and
- * it is in one of them or nowhere. A new flow takes a place that is free; else,
- * if there is one, the place of a flow that has ended or is fresh (proof.h): the one
- * that was quiet for longest. A flow that is proved is never pushed out. If there are
- * several services, none has more than its share of a bucket.
+ * it is in one of them or nowhere; and in both its own place, where every search begins. A new
+ * flow takes a place that is free, its own if it can; else, if there is one, the place of a flow
+ * that has ended or is fresh (proof.h): the one that was quiet for longest. A flow that is
+ * proved is never pushed out. If there are several services, none has more than its share of a
+ * bucket.
  *
  * Any CPU may change any flow, by one compare-and-swap of its first word:
  * - Two CPUs that want the same place: one gets it, the other looks again.
@@ -63,15 +64,12 @@ __noinline __u32 claim_snat(const struct packet *packet, __u32 index, __u8 epoch
 	void *table = snat_table();
 	struct snat_header *header = snat_header(table);
 	struct snat_place best = {};
-	__u64 hash;
 
 	if (!header || !packet)
 		return SNAT_FULL;
-	hash = snat_hash(header, &packet->flow);
-	best.hash = hash;
-	best.first = hash >> 32;
+	best.hash = snat_hash(header, &packet->flow);
 	for (int choice = 0; choice < SNAT_CHOICES; choice++) {
-		__u32 number = snat_choose(header, &packet->flow, hash, choice);
+		__u32 number = snat_choose(header, &packet->flow, best.hash, choice);
 		struct snat_bucket *bucket = snat_bucket(table, number);
 
 		if (bucket)

@@ -7,7 +7,8 @@
 /*
  * How good a place is for a new flow: a taken one is worth its age, and a free one is better in
  * a bucket with more free places. The first choice, where a flow is found sooner, is good
- * enough while its bucket has this many.
+ * enough while its bucket has this many. Of equal places in a bucket the one is best that comes
+ * first from the flow's own: it is found soonest, and the ports that are in use are spread.
  */
 #define SNAT_PLACE_FREE 0xffffff00U
 #define SNAT_PLACE_SAME 0xffffffffU
@@ -16,7 +17,7 @@
 static __always_inline __u32 snat_rank(const struct snat_flow *entry, union snat_word word,
 				       const struct packet *packet, __u32 hash, __u32 now)
 {
-	__u32 age = snat_age(word, now);
+	__u32 age;
 
 	if (word.state == SNAT_CLAIMED)
 		return 0;
@@ -27,25 +28,24 @@ static __always_inline __u32 snat_rank(const struct snat_flow *entry, union snat
 		return snat_usable(entry, word, packet, now) ? 0 : SNAT_PLACE_SAME;
 	if (!snat_live(word, now) || !snat_backend(entry, word))
 		return SNAT_PLACE_FREE;
-	if (snat_fresh(word.state) || snat_over(word.state))
-		return age >= FLOW_QUIET ? age : 0;
-	return 0;
+	if (!snat_fresh(word.state) && !snat_over(word.state))
+		return 0;
+	age = snat_age(word, now);
+	return age >= FLOW_QUIET ? age : 0;
 }
 
 struct snat_place {
+	__u64 hash;
 	__u32 rank;
 	__u32 number;
-	__u32 hash;
-	__u32 first; /* where in a bucket to begin: spreads the ports that are in use */
 };
 
 /* The best place of one bucket, and how many of its places are free. */
 struct snat_scan {
 	const struct snat_bucket *bucket;
 	const struct packet *packet;
+	__u64 hash;
 	__u32 now;
-	__u32 hash;
-	__u32 first;
 	__u32 free;
 	__u32 rank;
 	__u32 place;
@@ -75,7 +75,7 @@ static long snat_count_place(__u32 i, struct snat_scan *scan)
 
 static long snat_scan_place(__u32 i, struct snat_scan *scan)
 {
-	__u32 position = (scan->first + i) % SNAT_BUCKET;
+	__u32 position = (snat_own(scan->hash) + i) % SNAT_BUCKET;
 	const struct snat_flow *entry = &scan->bucket->flows[position];
 	__u32 rank = snat_rank(entry, snat_read(entry), scan->packet, scan->hash, scan->now);
 
@@ -95,7 +95,7 @@ static long snat_scan_place(__u32 i, struct snat_scan *scan)
  */
 static long snat_scan_own(__u32 i, struct snat_scan *scan)
 {
-	__u32 position = i % SNAT_BUCKET, age;
+	__u32 position = (snat_own(scan->hash) + i) % SNAT_BUCKET, age;
 	const struct snat_flow *entry = &scan->bucket->flows[position];
 	union snat_word word = snat_read(entry);
 
@@ -124,9 +124,8 @@ static __noinline int snat_compare(const struct snat_bucket *bucket, __u32 numbe
 	struct snat_scan scan = {
 		.bucket = bucket,
 		.packet = packet,
-		.now = flow_clock(),
 		.hash = best->hash,
-		.first = best->first,
+		.now = flow_clock(),
 	};
 	const struct settings *settings = get_settings();
 	int own;

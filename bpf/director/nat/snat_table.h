@@ -93,25 +93,58 @@ static __always_inline __u32 snat_choose(const struct snat_header *header, const
 			   header->ports_first + chosen % buckets * SNAT_BUCKET);
 }
 
+/* A flow's segment and ports, as one word: they lie in the same way in both structs. */
+typedef __u64 segment_and_ports __attribute__((may_alias));
+#define SEGMENT_AND_PORTS(flow) (*(const segment_and_ports *)&(flow)->segment)
+_Static_assert(offsetof(struct flow, source_port) == offsetof(struct flow, segment) + 4 &&
+		       offsetof(struct flow, destination_port) ==
+			       offsetof(struct flow, segment) + 6,
+	       "a flow's ports follow its segment");
+_Static_assert(offsetof(struct snat_flow, client_port) == offsetof(struct snat_flow, segment) + 4 &&
+		       offsetof(struct snat_flow, vip_port) ==
+			       offsetof(struct snat_flow, segment) + 6,
+	       "the client's port and the VIP's follow the segment");
+_Static_assert(offsetof(struct flow, segment) % 8 == 0 &&
+		       offsetof(struct snat_flow, segment) % 8 == 0 &&
+		       offsetof(struct snat_flow, client) % 8 == 0 &&
+		       offsetof(struct snat_flow, vip) % 8 == 0,
+	       "words are aligned");
+
 static __always_inline int snat_matches(const struct snat_flow *entry, const struct flow *flow,
 					__u32 hash)
 {
-	return entry->hash == hash && entry->client_port == flow->source_port &&
-	       entry->vip_port == flow->destination_port && entry->segment == flow->segment &&
-	       same_address(&entry->client, &flow->source) &&
-	       same_address(&entry->vip, &flow->destination);
+	return entry->hash == hash && SEGMENT_AND_PORTS(entry) == SEGMENT_AND_PORTS(flow) &&
+	       ADDRESS_HALF(&entry->client, 0) == ADDRESS_HALF(&flow->source, 0) &&
+	       ADDRESS_HALF(&entry->client, 1) == ADDRESS_HALF(&flow->source, 1) &&
+	       ADDRESS_HALF(&entry->vip, 0) == ADDRESS_HALF(&flow->destination, 0) &&
+	       ADDRESS_HALF(&entry->vip, 1) == ADDRESS_HALF(&flow->destination, 1);
 }
 
-/* Where in the bucket the flow is, live or not; SNAT_BUCKET: nowhere. As flow_search. */
-__noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow *flow, __u32 hash)
+/*
+ * A flow's own place in its buckets, where it is if that was free. Not the bits of the hash that
+ * choose the buckets: those are the highest of each half.
+ */
+static __always_inline __u32 snat_own(__u64 hash)
 {
+	return hash >> 32;
+}
+
+/*
+ * Where in the bucket the flow is, live or not; SNAT_BUCKET: nowhere. Begins at its own place, so
+ * that most flows are found in the first cache line. As flow_search.
+ */
+__noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow *flow, __u64 hash)
+{
+	__u32 at = snat_own(hash) % SNAT_BUCKET * sizeof(struct snat_flow);
+
 	if (!bucket || !flow)
 		return SNAT_BUCKET;
-	for (__u32 i = 0; i < SNAT_BUCKET; i++) {
-		const struct snat_flow *entry = &bucket->flows[i];
+	for (int i = 0; i < SNAT_BUCKET; i++) {
+		const struct snat_flow *entry = (const void *)bucket + at;
 
-		if (snat_read(entry).state != SNAT_FREE && snat_matches(entry, flow, hash))
-			return i;
+		if (snat_matches(entry, flow, hash) && snat_read(entry).state != SNAT_FREE)
+			return at / sizeof(struct snat_flow);
+		at = (at + sizeof(struct snat_flow)) % sizeof(struct snat_bucket);
 	}
 	return SNAT_BUCKET;
 }
