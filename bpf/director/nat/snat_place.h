@@ -40,13 +40,14 @@ struct snat_place {
 	__u32 number;
 };
 
-/* The best place of one bucket, and how many of its places are free. */
+/* The best place of one bucket. */
 struct snat_scan {
 	const struct snat_bucket *bucket;
 	const struct packet *packet;
 	__u64 hash;
 	__u32 now;
-	__u32 free;
+	__u32 left; /* how many more flows make the service's share */
+	__u32 free; /* its free places, counted from now: from 0 the verifier would walk each number */
 	__u32 rank;
 	__u32 place;
 };
@@ -63,14 +64,18 @@ static __always_inline int snat_is_of(const struct snat_flow *entry, union snat_
 	return backend && backend->service + 1 == packet->service;
 }
 
-/* Counts the service's own flows, in rank. */
+/*
+ * Counts the service's own flows, down to 0: no number of turns takes the verifier beyond what the
+ * share may be.
+ */
 static long snat_count_place(__u32 i, struct snat_scan *scan)
 {
 	const struct snat_flow *entry = &scan->bucket->flows[i % SNAT_BUCKET];
 	union snat_word word = snat_read(entry);
 
-	scan->rank += snat_live(word, scan->now) && snat_is_of(entry, word, scan->packet);
-	return 0;
+	if (!snat_live(word, scan->now) || !snat_is_of(entry, word, scan->packet))
+		return 0;
+	return !--scan->left;
 }
 
 static long snat_scan_place(__u32 i, struct snat_scan *scan)
@@ -79,12 +84,12 @@ static long snat_scan_place(__u32 i, struct snat_scan *scan)
 	const struct snat_flow *entry = &scan->bucket->flows[position];
 	__u32 rank = snat_rank(entry, snat_read(entry), scan->packet, scan->hash, scan->now);
 
-	if (rank == SNAT_PLACE_FREE)
-		scan->free++;
 	if (rank > scan->rank) {
 		scan->rank = rank;
 		scan->place = position;
 	}
+	if (rank == SNAT_PLACE_FREE)
+		scan->free++;
 	return 0;
 }
 
@@ -117,29 +122,34 @@ static long snat_scan_own(__u32 i, struct snat_scan *scan)
 /*
  * Looks for a better place in one more bucket. By bpf_loop (Linux 5.17), whose
  * body the verifier walks once: in a plain loop every place doubles its work.
+ * Not static: verified once, and not for each bucket.
  */
-static __noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
-				   const struct packet *packet, struct snat_place *best)
+__noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
+			    const struct packet *packet, struct snat_place *best)
 {
+	const struct settings *settings = get_settings();
+	__u32 share = settings ? settings->snat_share : SNAT_BUCKET;
 	struct snat_scan scan = {
 		.bucket = bucket,
 		.packet = packet,
-		.hash = best->hash,
 		.now = flow_clock(),
+		.left = share,
 	};
-	const struct settings *settings = get_settings();
-	int own;
+	__u32 free;
 
-	if (settings && settings->snat_share < SNAT_BUCKET)
+	if (!bucket || !packet || !best)
+		return 0;
+	scan.hash = best->hash;
+	scan.free = scan.now;
+	if (share && share < SNAT_BUCKET)
 		bpf_loop(SNAT_BUCKET, snat_count_place, &scan, 0);
-	own = settings && scan.rank && scan.rank >= settings->snat_share;
-	scan.rank = 0;
-	if (own)
+	if (share && !scan.left)
 		bpf_loop(SNAT_BUCKET, snat_scan_own, &scan, 0);
 	else
 		bpf_loop(SNAT_BUCKET, snat_scan_place, &scan, 0);
+	free = scan.free - scan.now;
 	if (scan.rank == SNAT_PLACE_FREE)
-		scan.rank += scan.free < SNAT_PLACES_ENOUGH ? scan.free : SNAT_PLACES_ENOUGH;
+		scan.rank += free < SNAT_PLACES_ENOUGH ? free : SNAT_PLACES_ENOUGH;
 	if (scan.rank > best->rank) {
 		best->rank = scan.rank;
 		best->number = number + scan.place;
