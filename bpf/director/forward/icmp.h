@@ -247,13 +247,13 @@ static __always_inline int write_too_big6(struct too_big6 *error, void *end,
 /*
  * The frame becomes an error that quotes its own beginning and goes back where
  * it came from: tail cut, room made before the IP header, Ethernet and tags moved
- * to the front. Also without DF, because senders then cut by themselves.
+ * to the front. Also without DF, because senders then cut by themselves. Not static:
+ * verified once.
  */
-static __noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *packet, __u16 mtu)
+__noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *packet, __u16 mtu)
 {
-	__u32 quote = packet->flow.ipv6 ? QUOTE6 : QUOTE4;
-	int grow = packet->flow.ipv6 ? sizeof(struct too_big6) - QUOTE6 :
-				       sizeof(struct too_big4) - QUOTE4;
+	__u32 quote = QUOTE4;
+	int grow = sizeof(struct too_big4) - QUOTE4;
 	struct {
 		struct ethhdr ethernet;
 		struct vlan_tag tags[VLAN_TAGS_MAX];
@@ -261,8 +261,12 @@ static __noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *
 	void *error;
 	int written;
 
-	if (packet->length > get_link_mtu())
+	if (!packet || packet->length > get_link_mtu())
 		return DROP_SUPER_FRAME;
+	if (packet->flow.ipv6) {
+		quote = QUOTE6;
+		grow = sizeof(struct too_big6) - QUOTE6;
+	}
 	if (packet->flags & PACKET_ICMP_ERROR || packet->length < quote || !icmp_allowed(packet))
 		return DROP_TOO_BIG_LIMITED;
 	/* Always room for two tags: 6.1 loses the bounds of a length that was spilled. */

@@ -109,8 +109,8 @@ static __always_inline __u32 candidate_by_age(const struct candidates *list, __u
 	return candidate_at(list, list->oldest[i], owner);
 }
 
-/* The owner is down: the first live one of the row's other candidates. */
-static __noinline __u32 next_candidate(__u32 ring, __u32 next)
+/* The owner is down: the first live one of the row's other candidates. Not static: verified once. */
+__noinline __u32 next_candidate(__u32 ring, __u32 next)
 {
 	struct candidates *list;
 	struct backend *backend;
