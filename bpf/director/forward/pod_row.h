@@ -20,7 +20,7 @@ static __always_inline void add_pod(struct row_list *row, const struct backend *
 	if (row->hops >= (flags & BACKEND_IPV6 ? ROW_PODS6_MAX : ROW_PODS_MAX))
 		return;
 	if (flags & BACKEND_IPV6)
-		__builtin_memcpy(to, &backend->address, sizeof(struct address));
+		*(struct address *)to = backend->address;
 	else
 		*(__be32 *)to = ADDRESS_WORD(&backend->address, 0);
 	*(__be32 *)(to + hop_size(flags)) = ADDRESS_WORD(&backend->vip, 0);

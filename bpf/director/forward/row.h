@@ -103,7 +103,7 @@ static __always_inline void add_hop(struct row_list *row, const struct backend *
 	if (row->hops >= (flags & BACKEND_IPV6 ? ROW_HOPS6_MAX : ROW_HOPS_MAX))
 		return;
 	if (flags & BACKEND_IPV6)
-		__builtin_memcpy(to, &backend->address, sizeof(struct address));
+		*(struct address *)to = backend->address;
 	else
 		*(__be32 *)to = ADDRESS_WORD(&backend->address, 0);
 	row->hops++;
