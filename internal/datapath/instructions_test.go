@@ -154,7 +154,7 @@ func (c *counted) handedOver() {
 	}
 }
 
-// remembered are packets of slots that ask for flow memory, whose flow is known.
+// remembered are packets of slots that ask for flow memory.
 func (c *counted) remembered() {
 	w := &testWorld{}
 	scenarios := w.scenarios(func(way wayTo) bool { return way.mode == model.L2DSR })
@@ -173,6 +173,9 @@ func (c *counted) remembered() {
 				c.testDirector.run(c, build(headers...), 0)
 			}
 			c.count(s.name+", ACK in flow memory", headers...)
+			s.remembered(c, c.testDirector)[clientPort].State = uint8(abi.FlowStateFLOW_ESTABLISHED)
+			c.count(s.name+", ACK of a sustained flow in flow memory", headers...)
+			c.count(s.name+", SYN of a new flow in flow memory", append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort+1, servicePort, packet.SYN, false)...)...)
 		}
 	})
 }

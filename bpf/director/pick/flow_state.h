@@ -295,6 +295,25 @@ static __always_inline __u32 flow_keep_number(union flow_word before, union flow
 }
 
 /*
+ * Whether a packet changes nothing of its flow, by a few tests: the flow is sustained or proved and
+ * open, and was seen in this unit of time, and the number is not to be written yet.
+ */
+static __always_inline int flow_stays(union flow_word word, __u32 next, const struct packet *packet,
+				      __u32 now)
+{
+	const __u32 open = FLOW_STATES_KEPT & ~FLOW_STATES_OVER;
+	__u32 number = packet->sequence + packet->data;
+
+	if (word.seen != now || !(open >> (word.state & 31) & 1) ||
+	    packet->flags & PACKET_ICMP_ERROR)
+		return 0;
+	if (packet->flow.protocol != IPPROTO_TCP)
+		return 1;
+	return next && !(packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) &&
+	       !proof_late(number, next);
+}
+
+/*
  * How a packet changes its flow: the first word, and the client's next number. An ICMP error
  * proves nothing (RFC 5508). Not static: verified once.
  */

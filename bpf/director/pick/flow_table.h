@@ -241,9 +241,9 @@ struct flow_scan {
 	__u32 service;
 	__u32 now;
 	__u32 step;  /* how many places the flow takes */
-	__u32 own;   /* places of the service in this bucket ... */
-	__u32 share; /* ... with so many of them, only the service's own flows give way */
-	__u32 free;  /* places of this bucket */
+	__u32 share; /* with so many places in a bucket, only the service's own flows give way */
+	__u32 own;  /* the service's places in this bucket, counted from now: see flow_scan_begin */
+	__u32 free; /* this bucket's free places, counted from now */
 	__u32 ranks; /* of all places, combined by OR */
 	__u32 rank;
 	__u32 number;
@@ -308,6 +308,12 @@ static long flow_count_place(__u32 i, struct flow_scan *scan)
 	return 0;
 }
 
+/* Whether the service has its share of the bucket. */
+static __always_inline int has_share(const struct flow_scan *scan)
+{
+	return scan->own - scan->now >= scan->share;
+}
+
 /* Notes a place if it is better than those before it. */
 static __always_inline void flow_consider(struct flow_scan *scan, __u32 number)
 {
@@ -317,8 +323,7 @@ static __always_inline void flow_consider(struct flow_scan *scan, __u32 number)
 
 	rank = scan->step > 1 ? flow_rank_line(scan->bucket, number, word, scan->now) :
 				flow_rank(place, word.word, scan->now);
-	if (scan->own >= scan->share &&
-	    (place->service != scan->service || rank == FLOW_PLACE_FREE))
+	if (has_share(scan) && (place->service != scan->service || rank == FLOW_PLACE_FREE))
 		return;
 	scan->free += rank == FLOW_PLACE_FREE;
 	scan->ranks |= rank;
@@ -336,12 +341,16 @@ static long flow_scan_place(__u32 i, struct flow_scan *scan)
 	return 0;
 }
 
-/* Turns to the bucket of a place, and counts the service's own places there. */
+/*
+ * Turns to the bucket of a place, and counts the service's own places there. From 0 the verifier would
+ * walk the loops once for each count; of the clock's value it knows nothing.
+ */
 static __always_inline int flow_scan_begin(struct flow_scan *scan, __u32 number)
 {
 	scan->bucket = flow_bucket_at(number / FLOW_WAYS);
 	scan->number = number;
-	scan->rank = scan->free = scan->own = 0;
+	scan->rank = 0;
+	scan->own = scan->free = scan->now;
 	if (scan->bucket && scan->share < FLOW_WAYS)
 		bpf_loop(FLOW_WAYS, flow_count_place, scan, 0);
 	return scan->bucket != NULL;
@@ -433,7 +442,7 @@ static __always_inline int choose(const struct flow_scan *scan, struct flow_fres
 static __always_inline int choose_own(struct flow_scan *scan, __u32 number,
 				      struct flow_fresh *fresh)
 {
-	if (!flow_scan_begin(scan, number) || scan->own >= scan->share)
+	if (!flow_scan_begin(scan, number) || has_share(scan))
 		return 0;
 	flow_consider(scan, number);
 	return scan->rank == FLOW_PLACE_FREE && choose(scan, fresh);
@@ -459,7 +468,7 @@ __noinline int choose_place(const struct settings *settings, const struct flow *
 			    __u32 service, struct flow_fresh *fresh)
 {
 	struct flow_scan scan = { .service = service, .now = flow_clock() };
-	__u32 choices, free = 0, kept;
+	__u32 choices, free = scan.now, kept;
 
 	if (!settings || !flow || !fresh)
 		return 0;
@@ -474,7 +483,7 @@ __noinline int choose_place(const struct settings *settings, const struct flow *
 	for (__u32 i = 0; i < choices; i++) {
 		if (choose_in(&scan, own_place(settings, flow, hash, i), free, fresh))
 			free = scan.free;
-		if (fresh->rank == FLOW_PLACE_FREE && free * scan.step >= FLOW_ROOM)
+		if (fresh->rank == FLOW_PLACE_FREE && (free - scan.now) * scan.step >= FLOW_ROOM)
 			return 1;
 	}
 	/* A fresh flow pushes out none that goes on while one is too young to give way. */

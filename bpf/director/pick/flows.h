@@ -69,6 +69,8 @@ __noinline __u32 follow_flow(const struct settings *settings, const struct packe
 	place = place_at(known->place);
 	if (!place || !flow_usable(known, packet))
 		return FLOW_GONE;
+	if (flow_stays(known->word, known->next, packet, now))
+		return known->backend;
 	before = known->word;
 	number = known->next;
 	known->word.word = flow_follow(before.word, &known->next, packet, now);
