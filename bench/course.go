@@ -19,6 +19,7 @@ type course struct {
 	lanes   []*lane
 	tracks  map[string]*track.Track // lanes that differ in flows and frames share one
 	each    func()                  // measures something else in each round; nil: nothing
+	sustain bool                    // flows are sustained before they are measured
 }
 
 // lane is a stream that is measured once per round.
@@ -53,6 +54,15 @@ func (c *course) run(ctx context.Context) error {
 		return err
 	}
 	c.session.say("  %d streams on %d tracks", len(c.lanes), len(c.tracks))
+	if c.sustain {
+		var streams []*track.Stream
+		for _, l := range c.lanes {
+			streams = append(streams, l.stream)
+		}
+		if err := track.Sustain(streams...); err != nil {
+			return err
+		}
+	}
 	var steps []func(context.Context) error
 	for _, l := range c.lanes {
 		steps = append(steps, func(context.Context) error { return l.measure(c.session) })

@@ -27,7 +27,7 @@ var stateFlows = []int{1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000}
 var randomRead = record.Quantity{Name: "random-read", Unit: "ns", Better: record.Lower}
 
 var stateNotes = []string{
-	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. Every flow is known before it is measured",
+	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. Every flow is known before it is measured, and sustained where a director can tell",
 	"l2dsr remembers nothing. least-conn is l2dsr with that policy, so every packet asks flow memory. flow memory is l2dsr after all backends have been replaced, one half after the other: every slot has connections of several. snat is full NAT",
 	"iptables is DNAT with the kernel's connection tracking, with a bucket for each direction of each flow",
 	"flow memory has places for four times the flows, for 4,000,000 at least; full NAT has 3.1 million ports at most, so it is measured with up to 1,000,000 flows, as iptables is",
@@ -46,7 +46,7 @@ func measureState(ctx context.Context, s *session) error {
 	if s.settings.Smoke {
 		counts, frames = []int{1, 1000}, nil
 	}
-	c := &course{session: s}
+	c := &course{session: s, sustain: true}
 	add := func(subject track.Subject, flows, frame int) {
 		o := track.Options{Subject: subject, Backends: oneVIP.backends, OneArm: true, Traffic: traffic.Traffic{
 			Protocol: model.TCP, Flows: flows, VIPs: oneVIP.vips, Frames: []int{frame}}}

@@ -43,10 +43,39 @@ func (t *Track) newSource(of traffic.Traffic) (*traffic.Source, error) {
 
 // Open sends a packet of each flow to a balancer that remembers flows, one flow after the other, so
 // that it knows all of them; the second time it does nothing. Full NAT begins a TCP flow with a
-// SYN. DNAT picks up a flow that is under way, and would wait for the answer to a SYN. On two cores
-// some of the packets may be lost.
+// SYN, and each time anew: nothing answers here, so a flow of another stream may have got the flow's
+// place. DNAT picks up a flow that is under way, and would wait for the answer to a SYN. On two
+// cores some of the packets may be lost.
 func (s *Stream) Open() error {
-	if !s.track.Subject.remembers || s.opened {
+	if s.opened && !s.track.Subject.SNAT {
+		return nil
+	}
+	return s.begin()
+}
+
+// Sustain opens the streams so that a director's flow memory takes their flows for sustained: it
+// sees packets of them again after a while.
+func Sustain(streams ...*Stream) error {
+	for _, s := range streams {
+		if err := s.begin(); err != nil {
+			return err
+		}
+	}
+	time.Sleep(sustained)
+	for _, s := range streams {
+		if err := s.begin(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sustained is longer than a flow has to last (PROOF_LASTS in bpf/lib/proof.h), by two units of the
+// director's clock.
+const sustained = 4500 * time.Millisecond
+
+func (s *Stream) begin() error {
+	if !s.track.Subject.remembers {
 		return nil
 	}
 	first := s.traffic

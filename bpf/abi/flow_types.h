@@ -51,6 +51,11 @@ enum flow_timeout {
 	 * waits may send nothing for long, and in DSR that is all that is ever seen of it.
 	 */
 	FLOW_TIMEOUT_BEGUN = 1800,
+	/*
+	 * In units of seen: how late a packet of an open flow that is sustained or proved writes
+	 * its time. Such flows live so much longer.
+	 */
+	FLOW_SEEN_LATE = 8,
 };
 EXPORT_ENUM(flow_timeout);
 

@@ -351,6 +351,7 @@ enum settings_flag {
 	SETTINGS_REPLIES = 1 << 1,  /* some service is NAT: look replies up */
 	SETTINGS_GROUP = 1 << 2,    /* fragments may belong to another director */
 	SETTINGS_TELL = 1 << 3,     /* a program wants to know what is remembered of flows */
+	SETTINGS_FORMER = 1 << 4,   /* flows that are not known may be in the former table */
 	SETTINGS_ASKS = 1 << 5,     /* some service asks to be redirected */
 	SETTINGS_OWN_MACS = 1 << 6, /* own_macs has all addresses of this host */
 };

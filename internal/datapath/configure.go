@@ -28,7 +28,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	if err != nil {
 		return err
 	}
-	settings.Flags = flags | group | own | d.shareFlag()
+	settings.Flags = flags | group | own | d.shareFlag() | d.formerFlag()
 	if err := d.openEgress(c); err != nil {
 		return err
 	}

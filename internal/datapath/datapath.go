@@ -237,8 +237,8 @@ func (d *Datapath) Close() error {
 	defer d.mu.Unlock()
 	var err error
 	if d.begun && !d.closed() {
-		if err = d.leaveFormer(); err != nil {
-			err = fmt.Errorf("leave flow memory for a version before 0.2: %w", err)
+		if failed := d.leaveFormer(); failed != nil {
+			d.log.Warn("a version before 0.2 that comes next would not know what is remembered of flows", "error", failed)
 		}
 	}
 	for _, a := range d.attached {

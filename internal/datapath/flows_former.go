@@ -23,7 +23,7 @@ import (
 // them has run here, its table stays, and the program keeps it up to date, so that the way back
 // loses no flow, also if a process is killed. It goes with the first start that is formerLasts after
 // the upgrade. Where none has run, a process that ends in good order leaves such a table, which goes
-// with the next start of a version that does not need it.
+// with the next start of this version. All of this goes with the version that follows 0.2.
 const formerLasts = 24 * time.Hour
 
 // What versions before 0.2 call their maps, and where the program finds them.
@@ -60,6 +60,7 @@ type formerTable struct {
 	stale bool // the new table was not kept up to date, because such a version has run meanwhile
 	in    bool // the program keeps the former one up to date ...
 	ends  bool // ... until the first Set
+	reads bool // and looks for unknown flows there
 }
 
 func newFormerTable(p *pins, spec *ebpf.CollectionSpec) (f formerTable, err error) {
@@ -82,8 +83,15 @@ func (k *kernel) openFormerTable() error {
 		return err
 	}
 	f.stale = k.kept[directorMapFlowTable] && !uses
-	if f.stale || !k.kept[directorMapFlowTable] {
-		record.formerTaken = 0
+	if f.stale {
+		// The table begins anew, and so does its day.
+		if err := os.Remove(k.state[directorMapFlowTable]); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove pin of flow memory: %w", err)
+		}
+		k.kept[directorMapFlowTable] = false
+	}
+	if !k.kept[directorMapFlowTable] {
+		record.formerTaken, record.formerLeft = 0, 0
 	}
 	if _, err := os.Stat(f.pins[formerFlows]); errors.Is(err, os.ErrNotExist) || record.formerBuckets == 0 {
 		return nil
@@ -92,12 +100,11 @@ func (k *kernel) openFormerTable() error {
 	if err != nil {
 		return err
 	}
-	left := record.formerLeft != 0 && k.kept[directorMapFlowTable] && !f.stale
-	f.ends = left || time.Since(upgraded) >= formerLasts
+	f.ends = record.formerLeft != 0 || time.Since(upgraded) >= formerLasts
 	if f.ends && !k.adopted {
 		return nil // the program of this version does not get it
 	}
-	f.in = true
+	f.in, f.reads = true, !f.ends && record.formerTaken == 0
 	for name, path := range f.pins {
 		m, err := ebpf.LoadPinnedMap(path, nil)
 		if errors.Is(err, os.ErrNotExist) {
@@ -115,8 +122,8 @@ func (k *kernel) openFormerTable() error {
 	return nil
 }
 
-// usesFlowTable says whether the programs that forward have filled flow memory. If none forwards,
-// nothing has come since.
+// usesFlowTable says whether all programs that forward fill flow memory. If none forwards, nothing
+// has come since.
 func (k *kernel) usesFlowTable() (bool, error) {
 	info, err := k.FlowTable.Info()
 	if err != nil {
@@ -133,11 +140,11 @@ func (k *kernel) usesFlowTable() (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("look at the program that forwards: %w", err)
 		}
-		if used, _ := info.MapIDs(); slices.Contains(used, table) {
-			return true, nil
+		if used, _ := info.MapIDs(); !slices.Contains(used, table) {
+			return false, nil
 		}
 	}
-	return len(k.attached) == 0, nil
+	return true, nil
 }
 
 // upgraded is when flow memory began to be in the table of this version.
@@ -185,45 +192,83 @@ func (d *Datapath) importFormer() error {
 		return err
 	}
 	d.nameIndexes()
-	var list []abi.Telling
+	taken, refused, count := 0, 0, 0
+	take := func() error {
+		if err := d.kernel.takeTellings(count); err != nil {
+			return fmt.Errorf("take over flow memory of a version before 0.2: %w", err)
+		}
+		for i := range d.imports.Entries[:count] {
+			if abi.ToldOutcome(d.imports.Entries[i].Outcome) == abi.ToldOutcomeTOLD_REFUSED {
+				refused++
+			}
+		}
+		taken, count = taken+count, 0
+		return nil
+	}
 	for i := range memory.Entries {
 		e := flows.AtOneMoment(&memory.Entries[i])
 		s := d.names.services[e.Service]
 		if s == nil || !flows.Live(d.entries.Entries, &e, now) {
 			continue
 		}
-		list = append(list, abi.Telling{Entry: e, Ipv6: truth(s.key.vip.Is6()), Hash: flowOf(s, &e).Hash(d.written.FlowSalt, model.AffinityFlow)})
-	}
-	for some := range slices.Chunk(list, len(d.imports.Entries)) {
-		copy(d.imports.Entries, some)
-		if err := d.kernel.takeTellings(len(some)); err != nil {
-			return fmt.Errorf("take over flow memory of a version before 0.2: %w", err)
+		d.imports.Entries[count] = abi.Telling{Entry: e, Ipv6: truth(s.key.vip.Is6()), Hash: flowOf(s, &e).Hash(d.written.FlowSalt, model.AffinityFlow)}
+		if count++; count == len(d.imports.Entries) {
+			if err := take(); err != nil {
+				return err
+			}
 		}
 	}
+	if err := take(); err != nil {
+		return err
+	}
+	d.log.Info("flow memory has the flows of the version before", "flows", taken-refused)
 	record.formerTaken = 1
-	d.log.Info("flow memory has the flows of the version before", "flows", len(list))
-	return nil
+	if refused > 0 {
+		d.log.Warn("flow memory has no place for some flows of the version before: packets find them in its table until the next start", "flows", refused, "fix", "raise director.limits.flows after that: a flow of IPv6 takes the place of two")
+		return nil
+	}
+	f.reads = false
+	settings := d.written
+	settings.Flags &^= uint32(abi.SettingsFlagSETTINGS_FORMER)
+	return d.writeSettings(settings)
 }
 
-// endFormer takes the former table from the program when it is not needed any more.
+// formerFlag makes the program look for unknown flows in the former table.
+func (d *Datapath) formerFlag() uint32 {
+	if d.kernel.formerTable.reads {
+		return uint32(abi.SettingsFlagSETTINGS_FORMER)
+	}
+	return 0
+}
+
+// endFormer takes the former table from the program when it is not needed any more, and what a
+// process that was interrupted has left of one.
 func (d *Datapath) endFormer() error {
 	f := &d.kernel.formerTable
-	if !f.in || !f.ends {
+	if f.in && !f.ends {
 		return nil
 	}
 	settings := d.written
 	settings.FormerCpus, settings.FormerBuckets = 0, 0
-	if err := d.writeSettings(settings); err != nil {
-		return err
+	if settings != d.written {
+		if err := d.writeSettings(settings); err != nil {
+			return err
+		}
 	}
 	f.in = false
 	d.kernel.records.director.Entries[0].formerLeft = 0
+	return d.kernel.dropFormer()
+}
+
+// dropFormer takes the maps from the program.
+func (k *kernel) dropFormer() error {
+	var errs []error
 	for _, outer := range formerMaps {
-		if err := d.kernel.all[outer].Delete(uint32(0)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("end flow memory of a version before 0.2: %w", err)
+		if err := k.all[outer].Delete(uint32(0)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, fmt.Errorf("end flow memory of a version before 0.2: %w", err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // leaveFormer makes the former table for a version before 0.2 that may come next. From then on the
@@ -250,22 +295,13 @@ func (d *Datapath) leaveFormer() error {
 		if made[name], err = ebpf.NewMap(spec); err != nil {
 			return err
 		}
-		if err := d.kernel.all[formerMaps[name]].Put(uint32(0), made[name]); err != nil {
-			return err
-		}
 	}
-	settings := d.written
-	settings.FormerCpus, settings.FormerBuckets = settings.Cpus, made[formerFlows].MaxEntries()/settings.Cpus
-	if err := d.writeSettings(settings); err != nil {
-		return err
-	}
-	if err := d.readers.wait(); err != nil {
-		return err
-	}
-	if err := d.fillFormer(made[formerFlows], made[formerTags], now); err != nil {
-		return err
+	err = d.fillLeft(made, now)
+	if err != nil {
+		return errors.Join(err, d.kernel.dropFormer())
 	}
 	f.in = true
+	settings := d.written
 	record := &d.kernel.records.director.Entries[0]
 	record.formerCPUs, record.formerBuckets, record.formerLeft = settings.FormerCpus, settings.FormerBuckets, 1
 	for name, path := range f.pins {
@@ -277,6 +313,24 @@ func (d *Datapath) leaveFormer() error {
 		}
 	}
 	return nil
+}
+
+// fillLeft gives a new table to the program, and copies to it what is remembered.
+func (d *Datapath) fillLeft(made map[string]*ebpf.Map, now uint32) error {
+	for name, m := range made {
+		if err := d.kernel.all[formerMaps[name]].Put(uint32(0), m); err != nil {
+			return err
+		}
+	}
+	settings := d.written
+	settings.FormerCpus, settings.FormerBuckets = settings.Cpus, made[formerFlows].MaxEntries()/settings.Cpus
+	if err := d.writeSettings(settings); err != nil {
+		return err
+	}
+	if err := d.readers.wait(); err != nil {
+		return err
+	}
+	return d.fillFormer(made[formerFlows], made[formerTags], now)
 }
 
 // fillFormer copies what is remembered to a new table, of which the program fills free places, too.
@@ -292,6 +346,7 @@ func (d *Datapath) fillFormer(table, tags *ebpf.Map, now uint32) error {
 	}
 	defer marks.Close()
 	d.nameIndexes()
+	left := 0 // without a place
 	for e := range d.flows.All() {
 		s := d.names.services[e.Service]
 		if s == nil || !flows.Live(d.entries.Entries, e, now) {
@@ -299,14 +354,19 @@ func (d *Datapath) fillFormer(table, tags *ebpf.Map, now uint32) error {
 		}
 		hash := flowOf(s, e).Hash(d.written.FlowSalt, model.AffinityFlow)
 		bucket := uint32(hash >> 32 * uint64(d.written.FormerBuckets) >> 32)
+		left++
 		for i := range d.written.FormerCpus {
 			cpu := (uint32(hash) + i) % d.written.FormerCpus
 			places := entries.Entries[(cpu*d.written.FormerBuckets+bucket)*flows.FormerWays:][:flows.FormerWays]
 			if way := fillPlace(places, e); way >= 0 {
 				marks.Entries[(bucket*d.written.FormerCpus+cpu)*flows.FormerWays+uint32(way)] = formerTag(hash)
+				left--
 				break
 			}
 		}
+	}
+	if left > 0 {
+		d.log.Warn("a version before 0.2 would not know some flows: its table has no place for them", "flows", left)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func TestFormerTable(t *testing.T) {
 
 func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 	w, s := flowWorld(protocol, is4)
-	w.settings.FormerCpus, w.settings.FormerBuckets = 2, testFormerBuckets
+	w.settings.FormerCpus, w.settings.FormerBuckets, w.settings.Flags = 2, testFormerBuckets, uint32(abi.SettingsFlagSETTINGS_FORMER)
 	d := loadTestDirector(t, w)
 	former := d.putFormer(t)
 	open, salt := uint8(abi.FlowStateFLOW_ESTABLISHED), d.world.abiSettings().FlowSalt
@@ -116,10 +116,10 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 		port := clientPort + uint16(cpu)
 		entries, tags := former.places(hash(port), cpu)
 		entries[3] = abi.FlowEntry{
-			Seen: snatNow(t) - 5, State: open, Turn: 7, Epoch: s.backends[2].epoch, Backend: s.first + 2, Service: s.index,
+			Seen: snatNow(t) - 20, State: open, Turn: 7, Epoch: s.backends[2].epoch, Backend: s.first + 2, Service: s.index,
 			Source: abi.AddressBytes(s.client), SourcePort: be16(port), DestinationPort: be16(servicePort),
 		}
-		tags[3] = uint8(abi.FlowTagFLOW_TAG_ANY)
+		tags[3] = []uint8{uint8(abi.FlowTagFLOW_TAG_ANY), formerTag(hash(port))}[cpu]
 	}
 	s.setRing(t, d, listedRing(0, 1, 2))
 	moved := d.flowCount(t, abi.FlowEventFLOW_MOVED)
@@ -154,6 +154,31 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 	if e := former.find(hash(clientPort+20), 0, clientPort+20); e != nil {
 		t.Errorf("without that table a flow was written there: %+v", e)
 	}
+}
+
+// A flow of the former table that has no place in the new one stays with its backend, too.
+func TestFormerFlowWithoutPlace(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	w.settings.FormerCpus, w.settings.FormerBuckets, w.settings.Flags = 2, testFormerBuckets, uint32(abi.SettingsFlagSETTINGS_FORMER)
+	d := loadTestDirector(t, w)
+	former, now := d.putFormer(t), snatNow(t)
+	entries, tags := former.places(s.flowFrom(clientPort).Hash(d.world.abiSettings().FlowSalt, model.AffinityFlow), 0)
+	entries[0] = abi.FlowEntry{
+		Seen: now, State: uint8(abi.FlowStateFLOW_ESTABLISHED), Epoch: s.backends[1].epoch, Backend: s.first + 1, Service: s.index,
+		Source: abi.AddressBytes(s.client), SourcePort: be16(clientPort), DestinationPort: be16(servicePort),
+	}
+	tags[0] = uint8(abi.FlowTagFLOW_TAG_ANY)
+	places := d.flowPlaces(t)
+	for i := range places {
+		places[i] = abi.FlowPlace{Seen: now, State: uint8(abi.FlowStateFLOW_PROVED), Epoch: s.backends[0].epoch, Backend: s.first, Service: s.index, SourcePort: uint16(i)}
+	}
+	onCPU(t, 0, func() {
+		for range 2 {
+			s.want(t, d, clientPort, ackFlag, 1, "its backend, of three")
+		}
+	})
+	s.setBackend(t, d, 1, abi.BackendStateBACKEND_DOWN)
+	onCPU(t, 0, func() { s.want(t, d, clientPort, ackFlag, 0, "its backend is down: the first of the row") })
 }
 
 // A full bucket of the former table gives a place of a fresh flow to another one, and none of a flow
@@ -204,6 +229,7 @@ func (d *Datapath) asFormer(t *testing.T) {
 	must(t, os.Remove(d.kernel.state[directorMapFlowTable]))
 	record := &d.kernel.records.director.Entries[0]
 	record.formerCPUs, record.formerBuckets = cpus, former.buckets
+	record.formerLeft = 1 // by a process of this version, before that version ran: it leaves the record as it is
 }
 
 // TestFlowsOfBeforeAreKept: an upgrade from a version before 0.2 keeps the flows, in all that looks at
@@ -359,23 +385,31 @@ func TestStaleFlowTable(t *testing.T) {
 	if n := d.flowsRemembered(t); n != 1 {
 		t.Fatalf("%d flows are remembered, want 1", n)
 	}
-	// Such a version was killed before it has removed the pin.
+	// Such a version ran, more than a day after this one was installed, and was killed before it has
+	// removed the pin.
 	at := d.kernel.state[directorMapFlowTable]
-	held, err := d.kernel.FlowTable.Clone()
+	stale, err := d.kernel.FlowTable.Clone()
 	must(t, err)
-	defer held.Close()
+	defer stale.Close()
+	d.asFormer(t)
 	d.kernel.formerTable.in = true
 	must(t, d.Close())
-	must(t, os.Remove(at))
 	d = openVersion(t, otherABI)
 	must(t, d.Set(tableOf(1, 3, 1)))
-	must(t, os.Remove(at))
-	must(t, pinClone(held, at))
+	d.sendsFrom(t, clientPort+1, packet.SYN)
 	d.kernel.formerTable.in = true
 	must(t, d.Close())
+	must(t, os.Remove(at))
+	must(t, pinClone(stale, at))
+	old := unix.NsecToTimespec(time.Now().Add(-formerLasts - time.Minute).UnixNano())
+	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, at, []unix.Timespec{old, old}, 0))
 	d = openVersion(t, nil)
 	if n := d.flowsRemembered(t); n != 0 {
-		t.Errorf("%d flows are remembered, want none", n)
+		t.Errorf("%d flows of the stale table are remembered, want none", n)
+	}
+	must(t, d.Set(tableOf(1, 3, 1)))
+	if n := d.flowsRemembered(t); n != 2 {
+		t.Errorf("%d flows are remembered, want the two of the former table", n)
 	}
 }
 

@@ -25,7 +25,6 @@ const (
 type flowImport struct {
 	bpfload.Memory[abi.Telling] // that the program reads
 
-	former   bool          // the flows of the former table have been taken: see flows_former.go
 	older    []bool        // by record: whether it is of an older owner's flow
 	outcomes []uint64      // by enum told_outcome
 	waiting  []waitingFlow // the oldest first

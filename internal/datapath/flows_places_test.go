@@ -2,11 +2,17 @@ package datapath
 
 import (
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/packet"
 )
 
 // twoFamilies are services of IPv4 and IPv6 as in flowWorld.
@@ -23,8 +29,14 @@ func twoFamilies() (*testWorld, [2]scenario) {
 // TestPlacesOfFlows: whatever comes and goes, of IPv4 and IPv6, a flow that is sustained keeps its
 // place and its backend, no flow has two places, and a line has one flow of IPv6 or up to two of IPv4.
 func TestPlacesOfFlows(t *testing.T) {
+	for _, share := range []uint32{flows.Ways, flows.Ways * 3 / 4} {
+		testPlacesOfFlows(t, share)
+	}
+}
+
+func testPlacesOfFlows(t *testing.T, share uint32) {
 	w, services := twoFamilies()
-	w.settings.FlowShare = flows.Ways
+	w.settings.FlowShare = share
 	d := loadTestDirector(t, w)
 	places, r := d.flowPlaces(t), rand.New(rand.NewPCG(1, 2))
 	kept := [2]map[uint16]uint32{{}, {}}
@@ -56,12 +68,7 @@ func TestPlacesOfFlows(t *testing.T) {
 				}
 			}
 		}
-		for i := 0; i < len(places); i += 2 {
-			rest, wide := places[i+1].State == uint8(abi.FlowStateFLOW_REST), places[i].Service == services[1].index
-			if alive := places[i].State > uint8(abi.FlowStateFLOW_CLAIMED); rest && !wide || alive && wide && !rest {
-				t.Fatalf("step %d: line %d has %+v and %+v", step, i/2, places[i], places[i+1])
-			}
-		}
+		wantLines(t, places, services[1])
 	}
 	if n := len(kept[0]) + 2*len(kept[1]); len(kept[0]) == 0 || len(kept[1]) == 0 || n > len(places) || n < len(places)*8/10 {
 		t.Errorf("%d flows of IPv4 and %d of IPv6 are kept in %d places", len(kept[0]), len(kept[1]), len(places))
@@ -82,6 +89,64 @@ func TestFewFlowsAreRefused(t *testing.T) {
 		}
 		if n := d.flowCount(t, abi.FlowEventFLOW_REFUSED) - refused; n > 1 || len(s.remembered(t, d)) < count-1 {
 			t.Errorf("%v: %d of %d flows were refused in %d places, %d are remembered", s.vip, n, count, len(places), len(s.remembered(t, d)))
+		}
+	}
+}
+
+// wantLines: the second place of a line is the rest of the first one's flow if that is of IPv6, and
+// only then.
+func wantLines(t *testing.T, places []abi.FlowPlace, six scenario) {
+	t.Helper()
+	for i := 0; i < len(places); i += 2 {
+		rest, wide := places[i+1].State == uint8(abi.FlowStateFLOW_REST), places[i].Service == six.index
+		if alive := places[i].State > uint8(abi.FlowStateFLOW_CLAIMED); rest && !wide || alive && wide && !rest {
+			t.Fatalf("line %d has %+v and %+v", i/2, places[i], places[i+1])
+		}
+	}
+}
+
+// TestCPUsShareFlowMemory: two CPUs that get packets of the same flows, more than there are places,
+// leave no flow twice, no place claimed, and every line as it should be.
+func TestCPUsShareFlowMemory(t *testing.T) {
+	if ebpf.MustPossibleCPU() < 2 {
+		t.Fatal("needs two CPUs")
+	}
+	w, services := twoFamilies()
+	w.settings.FlowShare = flows.Ways
+	d := loadTestDirector(t, w)
+	places := d.flowPlaces(t)
+	var both sync.WaitGroup
+	for cpu := range 2 {
+		both.Go(func() {
+			onCPU(t, cpu, func() {
+				r := rand.New(rand.NewPCG(uint64(cpu), 3))
+				for range 40 * len(places) {
+					s := services[r.IntN(2)]
+					flags := []uint8{synFlag, synFlag, ackFlag, rstFlag}[r.IntN(4)]
+					frame := build(ip(s.client, s.vip), s.segment4(uint16(1+r.IntN(2*len(places))), servicePort, flags), packet.Text("client"))
+					if _, _, err := d.program.Test(frame); err != nil {
+						t.Error(err)
+						return
+					}
+					// Time passes for some flow.
+					place := (*uint64)(unsafe.Pointer(&places[r.IntN(len(places))]))
+					if before := atomic.LoadUint64(place); uint8(before>>32) > uint8(abi.FlowStateFLOW_CLAIMED) {
+						atomic.CompareAndSwapUint64(place, before, before-5)
+					}
+				}
+			})
+		})
+	}
+	both.Wait()
+	wantLines(t, places, services[1])
+	for _, s := range services {
+		if n := len(s.remembered(t, d)); n == 0 { // remembered fails if a flow is there twice
+			t.Errorf("no flow of %v is remembered", s.vip)
+		}
+	}
+	for i := range places {
+		if places[i].State == uint8(abi.FlowStateFLOW_CLAIMED) {
+			t.Errorf("place %d is still claimed", i)
 		}
 	}
 }

@@ -115,16 +115,13 @@ static __always_inline union flow_word telling_renews(union flow_word word, unio
 static __noinline int yield_told(const struct settings *settings, const struct flow *flow,
 				 const struct telling *told, __u32 number)
 {
-	struct flow_place *place = place_at(number);
+	struct flow_place *place = place_at(number), *other;
 	union flow_word word, nothing = {};
-	struct flow_known known = {};
 
-	if (!place)
+	other = place_at(search_flow(settings, flow, told->hash, told->entry.service, number));
+	if (!place || !other || !flow_live(flow_read(other), flow_clock()))
 		return 0;
 	word = flow_read(place);
-	if (!find_flow(settings, flow, told->hash, told->entry.service, &known) ||
-	    known.place == number || !flow_live(known.word, flow_clock()))
-		return 0;
 	nothing.turn = word.turn;
 	return flow_swap(place, word, nothing);
 }
@@ -143,11 +140,13 @@ static __noinline enum told_outcome remember_told(const struct settings *setting
 			.place = own->place },
 		.from = own->word,
 	};
+	enum flow_inserted written;
 
 	if (!backend || backend->state == BACKEND_FREE || backend->epoch != fresh.to.word.epoch)
 		return TOLD_GONE;
-	if (!insert_flow(settings, flow, told->hash, told->entry.service, &fresh))
-		return own->place == FLOW_NOWHERE ? TOLD_REFUSED : TOLD_OLDER;
+	written = insert_flow(settings, flow, told->hash, told->entry.service, &fresh);
+	if (written != FLOW_HAS_PLACE)
+		return written == FLOW_RACED ? TOLD_OLDER : TOLD_REFUSED;
 	return yield_told(settings, flow, told, fresh.to.place) ? TOLD_OLDER : TOLD_NEW;
 }
 

@@ -59,11 +59,11 @@ static __always_inline int flow_swap(void *place, union flow_word from, union fl
 static __always_inline __u32 flow_timeout(__u8 state)
 {
 	if (state == FLOW_ESTABLISHED || state == FLOW_PROVED)
-		return FLOW_SECONDS(FLOW_TIMEOUT_ESTABLISHED);
+		return FLOW_SECONDS(FLOW_TIMEOUT_ESTABLISHED) + FLOW_SEEN_LATE;
 	if (state == FLOW_BEGUN || state == FLOW_LEARNED || state == FLOW_TOLD)
 		return FLOW_SECONDS(FLOW_TIMEOUT_BEGUN);
 	if (state == FLOW_ACTIVE)
-		return FLOW_SECONDS(FLOW_TIMEOUT_UDP);
+		return FLOW_SECONDS(FLOW_TIMEOUT_UDP) + FLOW_SEEN_LATE;
 	if (state == FLOW_CLOSING)
 		return FLOW_SECONDS(FLOW_TIMEOUT_CLOSING);
 	return FLOW_SECONDS(FLOW_TIMEOUT_SYN);
@@ -296,7 +296,8 @@ static __always_inline __u32 flow_keep_number(union flow_word before, union flow
 
 /*
  * Whether a packet changes nothing of its flow, by a few tests: the flow is sustained or proved and
- * open, and was seen in this unit of time, and the number is not to be written yet.
+ * open, and neither its time nor its number is to be written yet. So with many flows most packets
+ * only read their flow's line.
  */
 static __always_inline int flow_stays(union flow_word word, __u32 next, const struct packet *packet,
 				      __u32 now)
@@ -304,7 +305,7 @@ static __always_inline int flow_stays(union flow_word word, __u32 next, const st
 	const __u32 open = FLOW_STATES_KEPT & ~FLOW_STATES_OVER;
 	__u32 number = packet->sequence + packet->data;
 
-	if (word.seen != now || !(open >> (word.state & 31) & 1) ||
+	if (flow_age(word, now) >= FLOW_SEEN_LATE || !(open >> (word.state & 31) & 1) ||
 	    packet->flags & PACKET_ICMP_ERROR)
 		return 0;
 	if (packet->flow.protocol != IPPROTO_TCP)

@@ -7,7 +7,8 @@
  *
  * All CPUs fill the table. A place belongs to the CPU that has swapped its first word for
  * FLOW_CLAIMED, and the count of turns in that word tells a reader that another flow has got the
- * place while it was read (see flow_known).
+ * place while it was read (see read_place). Where a CPU may reorder its loads (arm64), one packet
+ * that comes in that moment may go to the other flow's backend.
  *
  * A flow of IPv6 takes the two places of a cache line, of which the first one says what there is,
  * and has three buckets to choose from.
@@ -160,8 +161,17 @@ static __always_inline void write_entry(struct flow_entry *entry, const struct f
 	entry->next = known->next;
 }
 
-/* The number of the flow's place in a bucket; FLOW_NOWHERE: it has none there. */
-static __always_inline __u32 search_bucket(__u32 index, const struct flow *flow, __u32 service)
+/* Whether a place has this flow, live or not. */
+static __always_inline int flow_is_at(struct flow_bucket *bucket, __u32 number,
+				      const struct flow *flow, __u32 service)
+{
+	return flow_read(place_in(bucket, number)).state > FLOW_CLAIMED &&
+	       place_has(bucket, number, flow, service);
+}
+
+/* The number of the flow's place in a bucket, but for one; FLOW_NOWHERE: it has none there. */
+static __always_inline __u32 search_bucket(__u32 index, const struct flow *flow, __u32 service,
+					   __u32 but)
 {
 	struct flow_bucket *bucket = flow_bucket_at(index);
 	__u32 step = flow->ipv6 ? 2 : 1;
@@ -169,24 +179,34 @@ static __always_inline __u32 search_bucket(__u32 index, const struct flow *flow,
 	if (!bucket)
 		return FLOW_NOWHERE;
 	for (__u32 way = 0; way < FLOW_WAYS; way += step) {
-		if (flow_read(place_in(bucket, way)).state > FLOW_CLAIMED &&
-		    place_has(bucket, way, flow, service))
-			return index * FLOW_WAYS + way;
+		__u32 number = index * FLOW_WAYS + way;
+
+		if (number != but && flow_is_at(bucket, way, flow, service))
+			return number;
 	}
 	return FLOW_NOWHERE;
 }
 
-/* The same in all buckets that may have it. Not static: verified once. */
+/*
+ * The same in all buckets that may have it, at its own places first. Not static: verified once.
+ */
 __noinline __u32 search_flow(const struct settings *settings, const struct flow *flow, __u64 hash,
-			     __u32 service)
+			     __u32 service, __u32 but)
 {
 	__u32 found = FLOW_NOWHERE;
 
 	if (!settings || !flow)
 		return FLOW_NOWHERE;
+	for (__u32 i = 0; i < flow_choices(flow); i++) {
+		__u32 number = own_place(settings, flow, hash, i);
+		struct flow_bucket *bucket = flow_bucket_at(number / FLOW_WAYS);
+
+		if (bucket && number != but && flow_is_at(bucket, number, flow, service))
+			return number;
+	}
 	for (__u32 i = 0; i < flow_choices(flow) && found == FLOW_NOWHERE; i++)
-		found = search_bucket(own_place(settings, flow, hash, i) / FLOW_WAYS, flow,
-				      service);
+		found = search_bucket(own_place(settings, flow, hash, i) / FLOW_WAYS, flow, service,
+				      but);
 	return found;
 }
 
@@ -200,7 +220,7 @@ static __always_inline int find_flow(const struct settings *settings, const stru
 	known->place = number;
 	if (bucket && read_place(bucket, number, flow, service, known))
 		return 1;
-	number = search_flow(settings, flow, hash, service);
+	number = search_flow(settings, flow, hash, service, number);
 	bucket = flow_bucket_at(number / FLOW_WAYS);
 	known->place = number;
 	if (bucket && read_place(bucket, number, flow, service, known))
@@ -342,8 +362,8 @@ static long flow_scan_place(__u32 i, struct flow_scan *scan)
 }
 
 /*
- * Turns to the bucket of a place, and counts the service's own places there. From 0 the verifier would
- * walk the loops once for each count; of the clock's value it knows nothing.
+ * Turns to the bucket of a place. Counts do not begin at 0, from where the verifier would walk the
+ * loops once for each of them, but at the clock's value, of which it knows nothing.
  */
 static __always_inline int flow_scan_begin(struct flow_scan *scan, __u32 number)
 {
@@ -351,9 +371,14 @@ static __always_inline int flow_scan_begin(struct flow_scan *scan, __u32 number)
 	scan->number = number;
 	scan->rank = 0;
 	scan->own = scan->free = scan->now;
-	if (scan->bucket && scan->share < FLOW_WAYS)
-		bpf_loop(FLOW_WAYS, flow_count_place, scan, 0);
 	return scan->bucket != NULL;
+}
+
+/* Counts the service's own places in the bucket, if it may have its share of them. */
+static __always_inline void flow_scan_own(struct flow_scan *scan)
+{
+	if (scan->share < FLOW_WAYS)
+		bpf_loop(FLOW_WAYS, flow_count_place, scan, 0);
 }
 
 /* What is to be remembered of a flow, and where. */
@@ -382,7 +407,7 @@ static __always_inline int claim_place(struct flow_bucket *bucket, const struct 
 		taken.turn++;
 		if (other.state == FLOW_REST)
 			return 1;
-		if (flow_rank(rest, other.word, claimed.seen) >= fresh->rank &&
+		if (fresh->rank && flow_rank(rest, other.word, claimed.seen) >= fresh->rank &&
 		    flow_swap(rest, other, taken))
 			return 1;
 		flow_swap(place, claimed, nothing);
@@ -442,10 +467,13 @@ static __always_inline int choose(const struct flow_scan *scan, struct flow_fres
 static __always_inline int choose_own(struct flow_scan *scan, __u32 number,
 				      struct flow_fresh *fresh)
 {
-	if (!flow_scan_begin(scan, number) || has_share(scan))
+	if (!flow_scan_begin(scan, number))
 		return 0;
 	flow_consider(scan, number);
-	return scan->rank == FLOW_PLACE_FREE && choose(scan, fresh);
+	if (scan->rank != FLOW_PLACE_FREE)
+		return 0;
+	flow_scan_own(scan);
+	return !has_share(scan) && choose(scan, fresh);
 }
 
 /* Chooses the best place of a bucket if it is better than what was chosen before. */
@@ -454,6 +482,7 @@ static __always_inline int choose_in(struct flow_scan *scan, __u32 number, __u32
 {
 	if (!flow_scan_begin(scan, number))
 		return 0;
+	flow_scan_own(scan);
 	bpf_loop(FLOW_WAYS / scan->step, flow_scan_place, scan, 0);
 	return scan->rank &&
 	       (scan->rank > fresh->rank || (scan->rank == fresh->rank && scan->free > free)) &&
@@ -491,17 +520,22 @@ __noinline int choose_place(const struct settings *settings, const struct flow *
 	return fresh->rank > (!kept && scan.ranks & FLOW_PLACE_BUSY ? FLOW_PLACE_YOUNG : 0);
 }
 
+enum flow_inserted {
+	FLOW_NO_PLACE = 0,
+	FLOW_HAS_PLACE = 1,
+	FLOW_RACED = 2, /* another CPU has changed the place: it may have written this flow */
+};
+
 /*
  * Remembers a flow's backend, at the place that the flow has already or at a new one, which is noted
- * in fresh. Returns whether there was one. Another CPU may take the first that is chosen.
+ * in fresh.
  */
-static __always_inline int insert_flow(const struct settings *settings, const struct flow *flow,
-				       __u64 hash, __u32 service, struct flow_fresh *fresh)
+static __always_inline enum flow_inserted insert_flow(const struct settings *settings,
+						      const struct flow *flow, __u64 hash,
+						      __u32 service, struct flow_fresh *fresh)
 {
-	if (fresh->to.place != FLOW_NOWHERE)
-		return write_place(flow, service, fresh);
-	return choose_place(settings, flow, hash, service, fresh) &&
-	       (write_place(flow, service, fresh) ||
-		(choose_place(settings, flow, hash, service, fresh) &&
-		 write_place(flow, service, fresh)));
+	fresh->rank = 0;
+	if (fresh->to.place == FLOW_NOWHERE && !choose_place(settings, flow, hash, service, fresh))
+		return FLOW_NO_PLACE;
+	return write_place(flow, service, fresh) ? FLOW_HAS_PLACE : FLOW_RACED;
 }

@@ -74,8 +74,11 @@ __noinline __u32 follow_flow(const struct settings *settings, const struct packe
 	before = known->word;
 	number = known->next;
 	known->word.word = flow_follow(before.word, &known->next, packet, now);
-	changed = known->word.word != before.word && flow_swap(place, before, known->word);
-	if (number != known->next && (changed || known->word.word == before.word))
+	changed = known->word.word != before.word;
+	/* The number is written only if the word has not changed meanwhile. */
+	if ((changed || number != known->next) && !flow_swap(place, before, known->word))
+		return known->backend;
+	if (number != known->next)
 		place->next = known->next;
 	if (changed && settings->former_buckets)
 		write_former(settings, &packet->flow, hash, service, known);
@@ -85,6 +88,29 @@ __noinline __u32 follow_flow(const struct settings *settings, const struct packe
 	    (evidence || (changed && is_news(settings, packet, before, known->word, hash))))
 		tell_flow(&packet->flow, service, known);
 	return known->backend;
+}
+
+/*
+ * The backend of a flow that only the former table has, and that is taken over from there. Without a
+ * place here it stays there.
+ */
+static __always_inline __u32 take_former(const struct settings *settings,
+					 const struct packet *packet, __u64 hash, __u32 service,
+					 struct flow_fresh *fresh)
+{
+	__u32 place = fresh->to.place, found; /* of a flow that had timed out, or none */
+
+	fresh->from = fresh->to.word;
+	if (!find_former(settings, &packet->flow, hash, service, &fresh->to))
+		return NO_BACKEND;
+	fresh->to.place = place;
+	if (insert_flow(settings, &packet->flow, hash, service, fresh) == FLOW_HAS_PLACE) {
+		count_flow(FLOW_MOVED);
+		return follow_flow(settings, packet, hash, service, &fresh->to);
+	}
+	found = flow_usable(&fresh->to, packet) ? fresh->to.backend : FLOW_GONE;
+	fresh->to.place = FLOW_NOWHERE;
+	return found;
 }
 
 /*
@@ -124,23 +150,23 @@ static __always_inline int note_syn_ack(const struct settings *settings,
 
 /*
  * Remembers a placed flow if its packet may begin one. fresh: what was known of it, and does not hold
- * any more. Returns 0 if there was no place for it.
+ * any more.
  */
-static __always_inline int remember_flow(const struct settings *settings,
-					 const struct packet *packet, __u64 hash, __u32 index,
-					 struct flow_fresh *fresh)
+static __always_inline enum flow_inserted remember_flow(const struct settings *settings,
+							const struct packet *packet, __u64 hash,
+							__u32 index, struct flow_fresh *fresh)
 {
 	const struct ring_header *header = ring_line_at(packet->ring);
 	const struct backend *backend = backend_at(index);
 	struct flow_known *to = &fresh->to;
 	__u8 state = flow_first(packet);
-	int written;
+	enum flow_inserted written;
 
 	if (!backend || !header || state == FLOW_FREE)
-		return 1;
+		return FLOW_HAS_PLACE;
 	/* Full NAT remembers its flows itself. */
 	if (backend->mode == MODE_NAT && backend->flags & BACKEND_SNAT)
-		return 1;
+		return FLOW_HAS_PLACE;
 	fresh->from = to->word;
 	to->word.seen = flow_clock();
 	to->word.since = to->word.seen;
@@ -149,8 +175,10 @@ static __always_inline int remember_flow(const struct settings *settings,
 	to->backend = index;
 	to->next = flow_next_number(packet);
 	written = insert_flow(settings, &packet->flow, hash, header->service, fresh);
-	count_flow(written ? FLOW_INSERTED : FLOW_REFUSED);
-	if (written && settings->former_buckets)
+	if (written != FLOW_HAS_PLACE)
+		return written;
+	count_flow(FLOW_INSERTED);
+	if (settings->former_buckets)
 		write_former(settings, &packet->flow, hash, header->service, to);
 	return written;
 }
@@ -259,18 +287,17 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 {
 	const struct settings *settings = get_settings();
 	const struct ring_header *header = ring_line_at(ring);
-	struct slot *slot = slot_at(ring, number);
 	struct flow_fresh fresh = { .to = { .place = FLOW_NOWHERE } };
-	__u32 found;
+	enum flow_inserted written;
+	__u32 found, raced;
 	__u64 hash;
 
-	if (!packet || !settings || !header || !slot)
+	if (!packet || !settings || !header)
 		return NO_BACKEND;
 	hash = flow_hash(settings, &packet->flow);
 	found = follow_flow(settings, packet, hash, header->service, &fresh.to);
-	if (found == NO_BACKEND && settings->former_buckets &&
-	    take_former(settings, &packet->flow, hash, header->service, &fresh))
-		found = follow_flow(settings, packet, hash, header->service, &fresh.to);
+	if (found == NO_BACKEND && settings->flags & SETTINGS_FORMER && !is_syn(packet))
+		found = take_former(settings, packet, hash, header->service, &fresh);
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
 	if (found == NO_BACKEND && !is_syn(packet))
@@ -279,8 +306,18 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		found = place_new(packet, header);
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)
 		return found;
-	if (!remember_flow(settings, packet, hash, found, &fresh) && is_syn(packet))
-		found = place_unremembered(packet, ring, header, number, found);
+	written = remember_flow(settings, packet, hash, found, &fresh);
+	if (written == FLOW_RACED) {
+		raced = follow_flow(settings, packet, hash, header->service, &fresh.to);
+		if (raced != NO_BACKEND && raced != FLOW_GONE)
+			return raced;
+		written = remember_flow(settings, packet, hash, found, &fresh);
+	}
+	if (written != FLOW_HAS_PLACE) {
+		count_flow(FLOW_REFUSED);
+		if (is_syn(packet))
+			found = place_unremembered(packet, ring, header, number, found);
+	}
 	if (is_syn(packet))
 		load_open(header, found);
 	return found;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The table of versions before 0.2. For a day after an upgrade both tables have all flows: one that
- * is not in the new table is looked for here, and what changes there is written here, too. So an
- * upgrade and the way back lose no flow, also if a process is killed. Where no such version has run,
- * a process that ends leaves such a table, for a version that may come next.
+ * The table of versions before 0.2. After an upgrade, what changes in the new table is written here,
+ * too, as far as there is room, so that the way back loses no flow, also if a process is killed. And
+ * a packet of an unknown flow looks here until the process has copied all flows to the new table
+ * (SETTINGS_FORMER). Where no such version has run, a process that ends leaves such a table, for a
+ * version that may come next. See internal/datapath/flows_former.go.
  *
  * It has buckets of each CPU, which only that CPU fills. A byte of each flow's hash tells the other
  * CPUs which of the places may have it.
@@ -62,14 +63,52 @@ struct former_search {
 	struct flow_known found; /* a word of 0: nothing */
 };
 
+/* The highest bit of each byte that is zero, and perhaps of some behind one. */
+static __always_inline __u64 zero_bytes(__u64 word)
+{
+	return (word - 0x0101010101010101ULL) & ~word & 0x8080808080808080ULL;
+}
+
+static __always_inline __u8 former_tag(__u64 hash)
+{
+	__u8 tag = hash; /* the upper half has chosen the bucket */
+
+	return tag > FLOW_TAG_ANY ? tag : tag + FLOW_TAG_ANY + 1;
+}
+
+/* The tags of a CPU's bucket; NULL: there are none. */
+static __always_inline __u64 *former_tags(const struct settings *settings, __u64 hash, __u32 cpu)
+{
+	__u32 index = slot_of(hash, settings->former_buckets) * settings->former_cpus + cpu;
+	void *tags = lookup_in(&former_flow_tags);
+
+	return tags ? bpf_map_lookup_elem(tags, &index) : NULL;
+}
+
+/* Whether a CPU's bucket may have the flow. */
+static __always_inline int may_have_former(const struct settings *settings, __u64 hash, __u32 cpu)
+{
+	__u64 *tags = former_tags(settings, hash, cpu), now;
+
+	if (!tags)
+		return 1;
+	now = *(volatile __u64 *)tags;
+	return zero_bytes(now ^ former_tag(hash) * 0x0101010101010101ULL) ||
+	       zero_bytes(now ^ FLOW_TAG_ANY * 0x0101010101010101ULL);
+}
+
 /* A CPU's place with the flow: of several, the one that a packet has changed last. */
 static long search_former_cpu(__u32 cpu, struct former_search *search)
 {
-	struct former_bucket *bucket = former_bucket(search->settings, search->hash, cpu);
 	const struct flow_entry *entry;
+	struct former_bucket *bucket;
+	struct flow_known known = { .place = FLOW_NOWHERE };
 	union flow_word word;
 	__u32 way;
 
+	if (!may_have_former(search->settings, search->hash, cpu))
+		return 0;
+	bucket = former_bucket(search->settings, search->hash, cpu);
 	if (!bucket)
 		return 0;
 	way = search_former(bucket, search->flow, search->service);
@@ -80,9 +119,11 @@ static long search_former_cpu(__u32 cpu, struct former_search *search)
 	if (!flow_live(word, search->now) ||
 	    (search->found.word.word && (__s32)(word.seen - search->found.word.seen) <= 0))
 		return 0;
-	search->found.word = word;
-	search->found.backend = entry->backend;
-	search->found.next = entry->next;
+	known.word = word;
+	known.backend = *(const volatile __u32 *)&entry->backend;
+	known.next = *(const volatile __u32 *)&entry->next;
+	if (flow_read(entry).turn == word.turn) /* else the place has got another flow meanwhile */
+		search->found = known;
 	return 0;
 }
 
@@ -102,26 +143,6 @@ static __noinline int find_former(const struct settings *settings, const struct 
 	if (!search.found.word.word)
 		return 0;
 	*found = search.found;
-	found->place = FLOW_NOWHERE;
-	return 1;
-}
-
-/*
- * Takes a flow over from there that has no living place here. Returns whether there was one, and a
- * place for it.
- */
-static __always_inline int take_former(const struct settings *settings, const struct flow *flow,
-				       __u64 hash, __u32 service, struct flow_fresh *fresh)
-{
-	struct flow_known known = fresh->to;
-
-	if (!find_former(settings, flow, hash, service, &fresh->to))
-		return 0;
-	fresh->from = known.word;
-	fresh->to.place = known.place; /* of a flow that had timed out */
-	if (!insert_flow(settings, flow, hash, service, fresh))
-		return 0;
-	count_flow(FLOW_MOVED);
 	return 1;
 }
 
@@ -133,6 +154,8 @@ static __always_inline __u32 room_in_former(const struct former_bucket *bucket, 
 	for (way = 0; way < FORMER_WAYS; way++) {
 		union flow_word word = flow_read(&bucket->entries[way]);
 
+		if (word.state == FLOW_CLAIMED)
+			continue;
 		if (!flow_live(word, now))
 			return way;
 		if (!flow_kept(word.state))
@@ -145,13 +168,11 @@ static __always_inline __u32 room_in_former(const struct former_bucket *bucket, 
 __noinline int write_former(const struct settings *settings, const struct flow *flow, __u64 hash,
 			    __u32 service, const struct flow_known *known)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), way, index;
+	union flow_word before, claimed = { .state = FLOW_CLAIMED }, ready;
+	__u32 cpu = bpf_get_smp_processor_id(), way;
 	struct former_bucket *bucket;
 	struct flow_entry *entry;
-	union flow_word word;
-	__u8 tag = hash, *tags;
-	void *table;
-	__u64 *all;
+	__u64 *tags;
 
 	if (!settings || !flow || !known)
 		return 0;
@@ -164,16 +185,20 @@ __noinline int write_former(const struct settings *settings, const struct flow *
 	if (way >= FORMER_WAYS)
 		return 0;
 	entry = &bucket->entries[way];
-	word.word = known->word.word;
-	word.turn = flow_read(entry).turn + 1;
-	write_entry(entry, flow, service, known);
-	*(volatile __u64 *)entry = word.word;
-	index = slot_of(hash, settings->former_buckets) * settings->former_cpus + cpu;
-	table = lookup_in(&former_flow_tags);
-	all = table ? bpf_map_lookup_elem(table, &index) : NULL;
-	if (!all)
-		return 1;
-	tags = (__u8 *)all;
-	tags[way % FORMER_WAYS] = tag > FLOW_TAG_ANY ? tag : tag + FLOW_TAG_ANY + 1;
+	before = flow_read(entry);
+	ready = known->word;
+	claimed.seen = ready.seen;
+	claimed.turn = ready.turn = before.turn + 1;
+	if (!flow_swap(entry, before, claimed))
+		return 0;
+	entry->backend = known->backend;
+	entry->service = service;
+	entry->source = flow->source;
+	*(both_ports *)&entry->source_port = ports_of(flow);
+	entry->next = known->next;
+	__sync_lock_test_and_set((__u64 *)entry, ready.word);
+	tags = former_tags(settings, hash, cpu);
+	if (tags)
+		((volatile __u8 *)tags)[way % FORMER_WAYS] = former_tag(hash);
 	return 1;
 }

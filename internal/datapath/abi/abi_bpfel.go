@@ -224,6 +224,7 @@ const (
 	FlowTimeoutFLOW_TIMEOUT_CLOSING     FlowTimeout = 240
 	FlowTimeoutFLOW_TIMEOUT_UDP         FlowTimeout = 300
 	FlowTimeoutFLOW_TIMEOUT_BEGUN       FlowTimeout = 1800
+	FlowTimeoutFLOW_SEEN_LATE           FlowTimeout = 8
 )
 
 type FormerBucket struct {
@@ -496,6 +497,7 @@ const (
 	SettingsFlagSETTINGS_REPLIES  SettingsFlag = 2
 	SettingsFlagSETTINGS_GROUP    SettingsFlag = 4
 	SettingsFlagSETTINGS_TELL     SettingsFlag = 8
+	SettingsFlagSETTINGS_FORMER   SettingsFlag = 16
 	SettingsFlagSETTINGS_ASKS     SettingsFlag = 32
 	SettingsFlagSETTINGS_OWN_MACS SettingsFlag = 64
 )

@@ -173,21 +173,22 @@ func Clock() (uint32, error) {
 // Timeout is how long a flow lives in a state, in the clock's units; 0: it does not.
 func Timeout(state abi.FlowState) uint32 {
 	var seconds abi.FlowTimeout
+	late := uint32(0)
 	switch state {
 	case abi.FlowStateFLOW_FREE, abi.FlowStateFLOW_CLAIMED, abi.FlowStateFLOW_REST:
 		return 0
 	case abi.FlowStateFLOW_ESTABLISHED, abi.FlowStateFLOW_PROVED:
-		seconds = abi.FlowTimeoutFLOW_TIMEOUT_ESTABLISHED
+		seconds, late = abi.FlowTimeoutFLOW_TIMEOUT_ESTABLISHED, uint32(abi.FlowTimeoutFLOW_SEEN_LATE)
 	case abi.FlowStateFLOW_BEGUN, abi.FlowStateFLOW_LEARNED, abi.FlowStateFLOW_TOLD:
 		seconds = abi.FlowTimeoutFLOW_TIMEOUT_BEGUN
 	case abi.FlowStateFLOW_ACTIVE:
-		seconds = abi.FlowTimeoutFLOW_TIMEOUT_UDP
+		seconds, late = abi.FlowTimeoutFLOW_TIMEOUT_UDP, uint32(abi.FlowTimeoutFLOW_SEEN_LATE)
 	case abi.FlowStateFLOW_CLOSING:
 		seconds = abi.FlowTimeoutFLOW_TIMEOUT_CLOSING
 	default:
 		seconds = abi.FlowTimeoutFLOW_TIMEOUT_SYN
 	}
-	return uint32(uint64(seconds)*1e9>>30) + 1
+	return uint32(uint64(seconds)*1e9>>30) + 1 + late
 }
 
 // Live says whether the program would still follow an entry if its backend is up. A backend that is
