@@ -130,7 +130,8 @@ func TestCPUsShareFlowMemory(t *testing.T) {
 					}
 					// Time passes for some flow.
 					place := (*uint64)(unsafe.Pointer(&places[r.IntN(len(places))]))
-					if before := atomic.LoadUint64(place); uint8(before>>32) > uint8(abi.FlowStateFLOW_CLAIMED) {
+					before := atomic.LoadUint64(place)
+					if state := uint8(before >> 32); state > uint8(abi.FlowStateFLOW_CLAIMED) && state != uint8(abi.FlowStateFLOW_REST) && uint32(before) > 5 {
 						atomic.CompareAndSwapUint64(place, before, before-5)
 					}
 				}

@@ -196,7 +196,7 @@ func testRedirectTwin(t *testing.T) {
 	d := loadTestDirector(t, w)
 	random := rand.New(rand.NewPCG(6, 3))
 	asked := 0
-	for i := range 4000 {
+	for i := range rounds(4000) {
 		options := randomOptions(random)
 		want, name := abi.ReasonFORWARD_L2DSR, fmt.Sprintf("%d: %x", i, options)
 		if optiontwin.ReadRedirect(options).Asks() {
@@ -213,8 +213,8 @@ func testRedirectTwin(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	if asked < 400 || asked > 3600 {
-		t.Errorf("%d of 4000 asked to be redirected: the options are not random enough", asked)
+	if asked < rounds(400) || asked > rounds(3600) {
+		t.Errorf("%d of %d asked to be redirected: the options are not random enough", asked, rounds(4000))
 	}
 }
 

@@ -45,6 +45,9 @@ func inNamespace(tb testing.TB) bool {
 	if _, ok := tb.(*testing.B); ok {
 		args = []string{"-test.run=^$", "-test.bench=^" + tb.Name() + "$"}
 	}
+	if testing.Short() {
+		args = append(args, "-test.short")
+	}
 	command := exec.Command(os.Args[0], args...)
 	command.Env = append(os.Environ(), child+"="+tb.Name())
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}

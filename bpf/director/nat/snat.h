@@ -238,7 +238,7 @@ __noinline __u32 snat_address(const struct snat_header *header, const struct add
 		if (i - first < count && same_address(&header->sources[i], address))
 			break;
 	}
-	barrier_var(i); /* as in flow_search */
+	barrier_var(i); /* the verifier takes the result for any number, so may the compiler */
 	return i;
 }
 

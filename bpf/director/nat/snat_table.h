@@ -131,7 +131,7 @@ static __always_inline __u32 snat_own(__u64 hash)
 
 /*
  * Where in the bucket the flow is, live or not; SNAT_BUCKET: nowhere. Begins at its own place, so
- * that most flows are found in the first cache line. As flow_search.
+ * that most flows are found in the first cache line. Not static: verified once.
  */
 __noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow *flow, __u64 hash)
 {
