@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -26,12 +27,16 @@ var stateFlows = []int{1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000}
 // table for the most flows that all are measured with.
 var randomRead = record.Quantity{Name: "random-read", Unit: "ns", Better: record.Lower}
 
+// refused is which part of new flows flow memory had no place for.
+var refused = record.Quantity{Name: "refused", Unit: "1", Better: record.Lower}
+
 var stateNotes = []string{
 	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. Every flow is known before it is measured, and sustained where a director can tell",
 	"l2dsr remembers nothing. least-conn is l2dsr with that policy, so every packet asks flow memory. flow memory is l2dsr after all backends have been replaced, one half after the other: every slot has connections of several. snat is full NAT",
 	"iptables is DNAT with the kernel's connection tracking, with a bucket for each direction of each flow",
 	"flow memory has places for four times the flows, for 4,000,000 at least; full NAT has 3.1 million ports at most, so it is measured with up to 1,000,000 flows, as iptables is",
 	"by frame: 1,000,000 flows, in which the table is what costs",
+	"refused: 1,000,000 new flows, one after the other, fill flow memory to 80 %",
 	"random-read: memory of 32 bytes for each place of such a table, of 4,000,000, in lines of 64 bytes",
 }
 
@@ -74,7 +79,34 @@ func measureState(ctx context.Context, s *session) error {
 	c.each = func() {
 		s.add("memory", record.Conditions{"bytes": strconv.Itoa(stateTable)}, randomRead, machine.Latency(stateTable))
 	}
-	return c.run(ctx)
+	return errors.Join(c.run(ctx), measureRefused(ctx, s, counts[len(counts)-1:][0]))
+}
+
+// measureRefused fills flow memory to four fifths.
+func measureRefused(ctx context.Context, s *session, flows int) (err error) {
+	flows = min(flows, manyFlows)
+	t, err := track.Start(ctx, track.Options{Subject: memoized, Backends: oneVIP.backends, OneArm: true, Shared: 100, FlowRoom: flows * 5 / 4,
+		Traffic: traffic.Traffic{Protocol: model.TCP, Flows: flows, VIPs: oneVIP.vips, Frames: frameSizes[:1]}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	stream, err := t.Stream(t.Traffic)
+	if err != nil {
+		return err
+	}
+	if err := stream.Open(); err != nil {
+		return err
+	}
+	inserted, without, err := t.FlowsInserted(ctx)
+	if err != nil {
+		return err
+	}
+	if inserted+without != uint64(flows) {
+		return fmt.Errorf("%d flows were remembered and %d refused, of %d", inserted, without, flows)
+	}
+	s.add(memoized.Name, smallFrames(flows), refused, float64(without)/float64(flows))
+	return nil
 }
 
 func stateAt(flows, frame int) record.Conditions {

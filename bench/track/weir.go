@@ -59,6 +59,27 @@ func (t *Track) StartDirector(ctx context.Context) error {
 // StopDirector ends the process; packets are still forwarded.
 func (t *Track) StopDirector() error { return t.director.Stop() }
 
+// FlowsInserted is how many flows the director's flow memory has taken, and how many it had no place
+// for.
+func (t *Track) FlowsInserted(ctx context.Context) (inserted, refused uint64, err error) {
+	if err := t.StartDirector(ctx); err != nil {
+		return 0, 0, err
+	}
+	status, err := api.NewClient(t.director.Socket).Status(ctx)
+	if err = errors.Join(err, t.StopDirector()); err != nil {
+		return 0, 0, err
+	}
+	for _, event := range status.Flows.Events {
+		switch event.Name {
+		case "flow_inserted":
+			inserted = event.Count
+		case "flow_refused":
+			refused = event.Count
+		}
+	}
+	return inserted, refused, nil
+}
+
 // config is the director's configuration: every VIP is a service, with its backends in the set.
 func (t *Track) config(set backendSet) model.Config {
 	c := t.bareConfig(set)

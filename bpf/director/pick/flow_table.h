@@ -2,8 +2,9 @@
 /*
  * Where a remembered flow is. Its hash chooses two buckets, and a place in each: its own places. A
  * new flow takes the first of them that is free; else a free place of the bucket with more of them;
- * else the place of a flow that has ended or is fresh (see flow_rank), in either bucket. A flow that is sustained or proved is never pushed out. If there are several services,
- * none has more than its share of a bucket.
+ * else the place of a flow that has ended or is fresh (see flow_rank), in either bucket. A flow that
+ * is sustained or proved is never pushed out. If there are several services, none has more than its
+ * share of a bucket.
  *
  * All CPUs fill the table. A place belongs to the CPU that has swapped its first word for
  * FLOW_CLAIMED, and the count of turns in that word tells a reader that another flow has got the
