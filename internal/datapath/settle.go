@@ -15,8 +15,8 @@ import (
 // other than its owner: SLOT_SETTLING. A slot of a new ring has the flag if the ring before had a
 // list, the flag, or another owner there. A slot of a ring in use gets the flag before its owner
 // goes down or comes back. A sweep over the memory clears the flag if the owner is alive and two
-// sweeps in a row have found no such flow. Two, because a flow that moves to another CPU during a
-// sweep may be seen in neither place.
+// sweeps in a row have found no such flow. Two, because a flow may get a place that a sweep has
+// already passed.
 
 // sweepEvery is the time between two sweeps.
 const sweepEvery = 5 * time.Second

@@ -6,7 +6,7 @@
  * (SETTINGS_FORMER). Where no such version has run, a process that ends leaves such a table, for a
  * version that may come next. See internal/datapath/flows_former.go.
  *
- * It has buckets of each CPU, which only that CPU fills. A byte of each flow's hash tells the other
+ * It has buckets of each CPU, which that CPU fills. A byte of each flow's hash tells the other
  * CPUs which of the places may have it.
  */
 #pragma once
