@@ -82,7 +82,7 @@ func reached(reason abi.Reason, where string) {
 // check runs the rows, each in a subtest of its own.
 func (d *testDirector) check(t *testing.T, rows []row) {
 	t.Helper()
-	last := d.read(t)
+	all, last := d.readAll(t), d.read(t)
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			for _, frame := range r.before {
@@ -107,6 +107,9 @@ func (d *testDirector) check(t *testing.T, rows []row) {
 				reached(r.reason, t.Name())
 			}
 		})
+	}
+	if got := d.readAll(t).without(last).since(all.without(last)); len(got) > 0 {
+		t.Errorf("counted for what is in no table: %s", got)
 	}
 }
 
