@@ -25,13 +25,19 @@ func WaitFor(t T, what string, condition func() bool) {
 	WaitUpTo(t, time.Minute, what, condition)
 }
 
-// WaitUpTo is WaitFor with another limit.
+// WaitUpTo is WaitFor with another limit. Many a look starts a program, and others wait at the same
+// time: so it takes at most a third of the time.
 func WaitUpTo(t T, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !condition(); time.Sleep(2 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(limit); ; {
+		begun := time.Now()
+		if condition() {
+			return
+		}
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}
+		time.Sleep(max(2*time.Millisecond, 2*time.Since(begun))) // between two looks
 	}
 }
 

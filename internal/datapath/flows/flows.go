@@ -37,7 +37,8 @@ func (m *Memory) Flows(from, to int) iter.Seq[*abi.FlowEntry] {
 	return func(yield func(*abi.FlowEntry) bool) {
 		var entry abi.FlowEntry
 		for i := from; i < min(to, len(m.Entries)); i++ {
-			if m.read(i, &entry) && !yield(&entry) {
+			// Most places are free in most tables.
+			if begins(m.Entries[i].State) && m.read(i, &entry) && !yield(&entry) {
 				return
 			}
 		}
@@ -52,14 +53,18 @@ func (m *Memory) read(i int, entry *abi.FlowEntry) bool {
 	return ReadPlace(m.Entries[i&^1:][:2], i&1, entry)
 }
 
+// begins says whether a flow begins in a place with this state.
+func begins(state uint8) bool {
+	return state > uint8(abi.FlowStateFLOW_CLAIMED) && state != uint8(abi.FlowStateFLOW_REST)
+}
+
 // ReadPlace reads the flow that begins in one of the two places of a line; false: none does, or it
 // is being written.
 func ReadPlace(line []abi.FlowPlace, i int, entry *abi.FlowEntry) bool {
 	word, rest := (*uint64)(unsafe.Pointer(&line[i])), (*uint64)(unsafe.Pointer(&line[1]))
 	for {
 		before := atomic.LoadUint64(word)
-		place := abi.FlowPlace{State: uint8(before >> 32)} // of a little-endian machine, as the programs are
-		if place.State <= uint8(abi.FlowStateFLOW_CLAIMED) || place.State == uint8(abi.FlowStateFLOW_REST) {
+		if !begins(uint8(before >> 32)) { // of a little-endian machine, as the programs are
 			return false
 		}
 		wide := i == 0 && uint8(atomic.LoadUint64(rest)>>32) == uint8(abi.FlowStateFLOW_REST)
