@@ -8,6 +8,7 @@ import (
 
 	"weir.io/weir/bench/track"
 	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
 // loss is recorded only if there is any.
@@ -40,12 +41,17 @@ type lane struct {
 func (c *course) add(o track.Options, at record.Conditions) *lane {
 	l := &lane{Options: o, name: o.Subject.Name, at: maps.Clone(at), before: (*track.Stream).Open}
 	for _, other := range slices.Backward(c.lanes) {
-		if l.direct == nil && other.Subject.Name == track.Direct.Name && other.at.HoldIn(at) && !o.TwoCores {
+		if l.direct == nil && other.Subject.Name == track.Direct.Name && other.at.HoldIn(at) && !o.TwoCores && sameFrames(other.Traffic, o.Traffic) {
 			l.direct = other
 		}
 	}
 	c.lanes = append(c.lanes, l)
 	return l
+}
+
+// sameFrames is whether what source and sink take for the one is what they take for the other.
+func sameFrames(a, b traffic.Traffic) bool {
+	return a.VLAN == b.VLAN && slices.Equal(a.Frames, b.Frames)
 }
 
 // run measures all lanes in rounds.
@@ -86,7 +92,7 @@ func (c *course) run(ctx context.Context) error {
 
 // key names the track that a lane is on.
 func (l *lane) key() string {
-	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older)
+	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older)
 }
 
 // build makes the tracks, each for the most flows of its lanes, and the streams.

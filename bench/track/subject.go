@@ -36,13 +36,16 @@ func (s Subject) ipv6(of traffic.Traffic) bool {
 // Service is the service of a VIP of such traffic, with these of the backends. It leaves defaults
 // out.
 func (s Subject) Service(of traffic.Traffic, vip, first, end int) model.Service {
-	service := model.Service{Name: fmt.Sprintf("vip%d", vip), VIP: traffic.VIP(vip, of.IPv6), Protocol: of.Protocol,
+	service := model.Service{Name: fmt.Sprintf("vip%d", vip), VIP: traffic.VIP(vip, of.IPv6), Segment: of.Segment(), Protocol: of.Protocol,
 		Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: s.Mode, SNAT: s.SNAT, Policy: s.policy,
 		RedirectUnprobed: s.Mode == model.Redirect} // no host answers a probe
 	for n := first; n < end; n++ {
 		b := model.Backend{Name: fmt.Sprintf("backend%d", n), Address: traffic.Backend(n, s.ipv6(of)), Weight: 100, State: model.Active}
 		if s.Mode == model.NAT {
 			b.Port = traffic.Port
+		}
+		if of.VLAN != 0 { // no interface of the balancer's is in the VLAN, so its kernel resolves nothing there
+			b.MAC = model.MAC(traffic.BackendMAC(n))
 		}
 		service.Backends = append(service.Backends, b)
 	}

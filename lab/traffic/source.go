@@ -39,15 +39,15 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 	if err := t.validate(); err != nil {
 		return nil, fmt.Errorf("traffic: %w", err)
 	}
-	longest := slices.Max(t.Frames) - FCS
+	longest := slices.Max(t.Frames) - FCS + t.tag()
 	constants := t.constants()
 	constants["out_ifindex"] = uint32(port.Index)
 	constants["syn_every"] = uint32(t.SYNEvery)
 	constants["flows_in_turn"] = truth(t.InTurn)
 	if len(t.Frames) > 1 {
-		var sizes [16]uint32
-		for i := range 12 {
-			sizes[i] = uint32(t.Frames[i%len(t.Frames)] - FCS)
+		var sizes [framesRoom]uint32
+		for i, length := range t.Frames {
+			sizes[i] = uint32(length - FCS + t.tag())
 		}
 		constants["frame_sizes"], constants["frame_size"] = uint32(len(t.Frames)), sizes
 	}

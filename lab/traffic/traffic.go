@@ -26,14 +26,37 @@ const FCS = 4
 // the smallest padded to Ethernet's minimum.
 var IMIX = []int{64, 594, 64, 594, 64, 64, 1518, 64, 594, 64, 594, 64}
 
+// IMIXByBytes is the same mix where 7 : 4 : 1 are the bytes that frames of each length have: 166 of 64
+// bytes, 10 of 594 and one of 1,518.
+var IMIXByBytes = func() (frames []int) {
+	for i := range 177 {
+		switch {
+		case i == 88:
+			frames = append(frames, 1518)
+		case i%18 == 9:
+			frames = append(frames, 594)
+		default:
+			frames = append(frames, 64)
+		}
+	}
+	return frames
+}()
+
+// framesRoom is FRAME_SIZES_ROOM.
+const framesRoom = 256
+
+// Tag is how long an 802.1Q tag is.
+const Tag = 4
+
 // Traffic is what packets look like. The number of a packet's flow determines its source address
 // and port, and its VIP.
 type Traffic struct {
 	IPv6     bool
 	Protocol model.Protocol // TCP or UDP
 	Flows    int
-	VIPs     int   // flow n is sent to VIP n % VIPs
-	Frames   []int // lengths in turns, at most 12
+	VIPs     int    // flow n is sent to VIP n % VIPs
+	Frames   []int  // lengths in turns, at most 256, without a tag
+	VLAN     uint16 // of all frames, which are longer by their tag; 0: they have none
 	// SYNEvery makes one in this many TCP packets a SYN; the others have an ACK.
 	SYNEvery int
 	InTurn   bool // one flow after the other, not at random
@@ -94,7 +117,24 @@ func (t Traffic) Flow(n int) model.Flow {
 		SourcePort:      uint16(sourcePortFirst + n>>sourceBits),
 		DestinationPort: Port,
 		Protocol:        uint8(t.Protocol),
+		Segment:         t.Segment(),
 	}
+}
+
+// tag is how much longer frames are by their tag.
+func (t Traffic) tag() int {
+	if t.VLAN == 0 {
+		return 0
+	}
+	return Tag
+}
+
+// Segment is the segment that the frames are in.
+func (t Traffic) Segment() model.Segment {
+	if t.VLAN == 0 {
+		return model.Segment{}
+	}
+	return model.Segment{Kind: model.SegmentVLAN, ID: uint32(t.VLAN)}
 }
 
 // BackendsOf returns which of that many backends a VIP has: from first up to, but not including,
@@ -124,8 +164,10 @@ func (t Traffic) validate() error {
 		return fmt.Errorf("%d VIPs are not in 1 to 254", t.VIPs)
 	case t.Asks && (t.Protocol != model.TCP || t.IPv6 || len(t.Frames) != 1 || t.Frames[0] != AskingFrame):
 		return fmt.Errorf("who asks to be redirected does it by TCP over IPv4, in frames of %d bytes", AskingFrame)
-	case len(t.Frames) < 1 || len(t.Frames) > 12:
-		return fmt.Errorf("%d frame lengths are not in 1 to 12", len(t.Frames))
+	case len(t.Frames) < 1 || len(t.Frames) > framesRoom:
+		return fmt.Errorf("%d frame lengths are not in 1 to %d", len(t.Frames), framesRoom)
+	case t.VLAN > 4094:
+		return fmt.Errorf("VLAN %d is not in 1 to 4094", t.VLAN)
 	}
 	for _, length := range t.Frames {
 		if length < headers+FCS || length > 3000 {
@@ -140,7 +182,7 @@ func (t Traffic) constants() map[string]any {
 	return map[string]any{
 		"flows": uint32(t.Flows), "vips": uint32(t.VIPs), "ipv6": truth(t.IPv6), "protocol": uint8(t.Protocol), "asks_redirect": truth(t.Asks),
 		"service_port": uint16(Port), "source4": word4(source4), "vip4": word4(vip4),
-		"source6": words6(source6), "vip6": words6(vip6),
+		"source6": words6(source6), "vip6": words6(vip6), "vlan": t.VLAN,
 	}
 }
 

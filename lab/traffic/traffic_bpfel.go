@@ -101,6 +101,7 @@ const (
 	trafficVarVip4            = "vip4"
 	trafficVarVip6            = "vip6"
 	trafficVarVips            = "vips"
+	trafficVarVlan            = "vlan"
 )
 
 // loadTraffic returns the embedded CollectionSpec for traffic.
@@ -198,6 +199,7 @@ type trafficVariableSpecs struct {
 	Vip4            *ebpf.VariableSpec `ebpf:"vip4"`
 	Vip6            *ebpf.VariableSpec `ebpf:"vip6"`
 	Vips            *ebpf.VariableSpec `ebpf:"vips"`
+	Vlan            *ebpf.VariableSpec `ebpf:"vlan"`
 }
 
 // trafficObjects contains all objects after they have been loaded into the kernel.
@@ -273,6 +275,7 @@ type trafficVariables struct {
 	Vip4            *ebpf.Variable `ebpf:"vip4"`
 	Vip6            *ebpf.Variable `ebpf:"vip6"`
 	Vips            *ebpf.Variable `ebpf:"vips"`
+	Vlan            *ebpf.Variable `ebpf:"vlan"`
 }
 
 // trafficPrograms contains all programs after they have been loaded into the kernel.

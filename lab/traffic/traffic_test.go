@@ -19,6 +19,9 @@ var ways = []Traffic{
 	{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{78}, IPv6: true, InTurn: true},
 	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{AskingFrame}, SYNEvery: 1, Asks: true},
 	{Protocol: model.UDP, Flows: 300_000, VIPs: 3, Frames: []int{128}, IPv6: true},
+	{Protocol: model.UDP, Flows: 1000, VIPs: 3, Frames: []int{64}, VLAN: 100},
+	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{78}, IPv6: true, VLAN: 4094},
+	{Protocol: model.UDP, Flows: 1000, VIPs: 1, Frames: IMIXByBytes, VLAN: 7},
 }
 
 // Everything arrives, and nothing of it is wrong.
@@ -46,7 +49,7 @@ func TestWhatIsSentArrives(t *testing.T) {
 			}
 			var bytes uint64
 			for i := range packets {
-				bytes += uint64(way.Frames[i%len(way.Frames)] - FCS)
+				bytes += uint64(way.Frames[i%len(way.Frames)] - FCS + way.tag())
 			}
 			// Each CPU checks its first packet, and every 64th after it.
 			checked := got.Checked >= packets/64 && got.Checked < uint64(packets/64+runtime.NumCPU())
@@ -86,6 +89,7 @@ func TestSinkFindsWhatIsWrong(t *testing.T) {
 		{"of no flow", func(a *Arrival) { a.Traffic.VIPs = 1 }},
 		{"malformed", func(a *Arrival) { a.Traffic.Protocol = model.UDP }},
 		{"malformed", func(a *Arrival) { a.Traffic.IPv6 = true }},
+		{"malformed", func(a *Arrival) { a.Traffic.VLAN = 100 }},
 		{"sent to nobody", func(a *Arrival) { a.Shape, a.Backends = L2DSR, 3 }},
 		{"malformed", func(a *Arrival) { a.Shape, a.Backends = IPIP, 1000 }},
 		{"not handed over to its backend", func(a *Arrival) { a.Traffic, a.Handed = asking, true }},

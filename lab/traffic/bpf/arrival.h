@@ -129,9 +129,8 @@ static __always_inline __u32 arrived_at(struct xdp_md *ctx)
 	if (shape == ARRIVAL_L2DSR)
 		return backend_at(ctx, 4, backend4);
 	if (six)
-		return backend_at(ctx, sizeof(struct ethhdr) + sizeof(struct ipv6hdr) - 2,
-				  backend6[3]);
-	return backend_at(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) - 2, backend4);
+		return backend_at(ctx, l2_length() + sizeof(struct ipv6hdr) - 2, backend6[3]);
+	return backend_at(ctx, l2_length() + sizeof(struct iphdr) - 2, backend4);
 }
 
 /* GUE's own header counts the private data that follows it. */
@@ -146,7 +145,7 @@ static __always_inline __u32 gue_length(struct xdp_md *ctx, __u32 offset)
 
 static __always_inline __u32 inner_offset(struct xdp_md *ctx)
 {
-	__u32 offset = sizeof(struct ethhdr);
+	__u32 offset = l2_length();
 
 	if (shape == ARRIVAL_IPIP || shape == ARRIVAL_GUE)
 		offset += outer6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -231,6 +230,17 @@ static __always_inline __u16 destination_port(void)
 	return shape == ARRIVAL_NAT && backend_port ? backend_port : service_port;
 }
 
+/* Whether the frame has the tag that it must have. */
+static __always_inline int is_tagged(struct xdp_md *ctx)
+{
+	__be16 *tag = at(ctx, offsetof(struct ethhdr, h_proto));
+
+	if (!within(ctx, tag + 2))
+		return 0;
+	return vlan ? tag[0] == bpf_htons(ETH_P_8021Q) && tag[1] == bpf_htons(vlan) :
+		      tag[0] != bpf_htons(ETH_P_8021Q);
+}
+
 static __always_inline enum arrival_problem check_ipv4(struct xdp_md *ctx, __u32 backend)
 {
 	struct iphdr *ip = at(ctx, inner_offset(ctx));
@@ -239,7 +249,8 @@ static __always_inline enum arrival_problem check_ipv4(struct xdp_md *ctx, __u32
 	enum arrival_problem problem;
 	__u32 sum = 0, addresses, from;
 
-	if (!within(ctx, l4 + 1) || *(__u8 *)ip != 0x45 || ip->protocol != protocol)
+	if (!within(ctx, l4 + 1) || !is_tagged(ctx) || *(__u8 *)ip != 0x45 ||
+	    ip->protocol != protocol)
 		return ARRIVAL_MALFORMED;
 	from = bpf_ntohl(ip->saddr) - source4;
 	problem = check_flow(from, bpf_ntohs(l4->source), backend);
@@ -268,7 +279,8 @@ static __always_inline enum arrival_problem check_ipv6(struct xdp_md *ctx, __u32
 	enum arrival_problem problem;
 	__u32 sum = 0, from, to;
 
-	if (!within(ctx, l4 + 1) || *(__u8 *)ip >> 4 != 6 || ip->nexthdr != protocol)
+	if (!within(ctx, l4 + 1) || !is_tagged(ctx) || *(__u8 *)ip >> 4 != 6 ||
+	    ip->nexthdr != protocol)
 		return ARRIVAL_MALFORMED;
 	from = bpf_ntohl(((__be32 *)&ip->saddr)[3]) - source6[3];
 	to = bpf_ntohl(((__be32 *)&ip->daddr)[3]) - (shape == ARRIVAL_NAT ? backend6[3] : vip6[3]);

@@ -45,7 +45,7 @@ static __always_inline __u32 next_frame_size(void)
 {
 	__u32 turn = source_frame & (FRAME_SIZES_ROOM - 1);
 
-	source_frame = turn + 1 < FRAME_SIZES ? turn + 1 : 0;
+	source_frame = turn + 1 < frame_sizes ? turn + 1 : 0;
 	return frame_size[turn];
 }
 

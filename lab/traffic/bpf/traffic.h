@@ -7,10 +7,9 @@
 
 #include "lib/redirect_option.h"
 
-/* Frame lengths in turns: the simple IMIX has 12 (7 : 4 : 1). */
-#define FRAME_SIZES 12
-#define FRAME_SIZES_ROOM 16 /* a power of two: the verifier believes masks */
-#define SOURCE_BITS 17      /* of a flow's number are its address, the others its port */
+/* Frame lengths in turns: the simple IMIX has 12 (7 : 4 : 1), and by bytes 177. */
+#define FRAME_SIZES_ROOM 256 /* a power of two: the verifier believes masks */
+#define SOURCE_BITS 17       /* of a flow's number are its address, the others its port */
 #define SOURCE_PORT_FIRST 1024
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
@@ -33,6 +32,10 @@ const volatile __u16 service_port;
 const volatile __u32 source4, vip4;
 const volatile __u32 source6[4], vip6[4]; /* words in host order */
 const volatile __u16 mac[6];              /* halfwords as in memory: destination, source */
+const volatile __u16 vlan;                /* the frames' 802.1Q tag; 0: they have none */
+
+/* An 802.1Q tag: ETH_P_8021Q takes the place of the Ethernet type, which follows the VLAN's number. */
+#define VLAN_LENGTH 4
 
 /* State between packets. */
 __u64 source_state = 88172645463325252ULL;
@@ -74,6 +77,13 @@ static __always_inline __be16 fold_sum(__u32 sum)
 	return bpf_htons(~sum);
 }
 
+/* How long Ethernet's header is, with its tag. */
+static __always_inline __u32 l2_length(void)
+{
+	return sizeof(struct ethhdr) + (vlan ? VLAN_LENGTH : 0);
+}
+
+/* The caller has seen that a header of the network layer follows. */
 static __always_inline void write_l2(void *data, __be16 ethertype)
 {
 	__u16 *out = data;
@@ -81,7 +91,13 @@ static __always_inline void write_l2(void *data, __be16 ethertype)
 #pragma unroll
 	for (int i = 0; i < 6; i++)
 		out[i] = mac[i];
-	out[6] = ethertype;
+	if (vlan) {
+		out[6] = bpf_htons(ETH_P_8021Q);
+		out[7] = bpf_htons(vlan);
+		out[8] = ethertype;
+	} else {
+		out[6] = ethertype;
+	}
 }
 
 /* What Linux puts into a SYN, and our option: as a client's host sends it. */
@@ -163,8 +179,8 @@ static __always_inline int write_l4(void *l4, void *end, const struct traffic_pa
 
 static __always_inline int write_ipv4(void *data, void *end, const struct traffic_packet *packet)
 {
-	struct iphdr *ip = data + sizeof(struct ethhdr);
-	__u32 length = packet->length - sizeof(struct ethhdr);
+	struct iphdr *ip = data + l2_length();
+	__u32 length = packet->length - l2_length();
 	__u32 from = source4 + source_offset(packet->flow), to = vip4 + vip_of(packet->flow);
 	__u32 addresses = halves(from) + halves(to);
 
@@ -200,8 +216,8 @@ static __always_inline void write_address6(void *to, const volatile __u32 *base,
 
 static __always_inline int write_ipv6(void *data, void *end, const struct traffic_packet *packet)
 {
-	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
-	__u32 length = packet->length - sizeof(struct ethhdr) - sizeof(*ip);
+	struct ipv6hdr *ip = data + l2_length();
+	__u32 length = packet->length - l2_length() - sizeof(*ip);
 	__u32 from = source_offset(packet->flow), to = vip_of(packet->flow);
 
 	if ((void *)(ip + 1) > end)
