@@ -287,9 +287,9 @@ func thresholdMoves(n int) float64 {
 var stateNotes = []string{
 	"a site of 100 services with 1,000 backends each behind one group of 100 directors; memory: of each of them, with 64 CPUs. Rings and what is shared are computed by the code that directors run, after the change",
 	"rings and backends: what every mode needs, and `gue` for TCP needs nothing else, whatever changes. A backend takes 64 bytes and 16 for each CPU",
-	"flow memory: 41 bytes for each open connection of a shared slot, of the whole group, since directors tell each other. It is needed until the older generation has left and the connections have ended, by `l2dsr`, `ipip` and `nat`; with nothing changed it is empty",
+	"flow memory: 32 bytes of IPv4 and 64 of IPv6 (here: 32) for each open connection of a shared slot, of the whole group, since directors tell each other. It is needed until the older generation has left and the connections have ended, by `l2dsr`, `ipip` and `nat`; with nothing changed it is empty",
 	"table: what the table alone takes of a balancer that remembers every connection, in entries as large as weir's; its backends come on top. shared: of the whole group in each director; own: each director its own, with as many connections as the others, and a lost director's are lost",
-	"`limits.flows` is at most 268,435,456, 11 GB: what is beyond is placed and not remembered",
+	"`limits.flows` is at most 268,435,456, 8.6 GB: what is beyond is placed and not remembered",
 }
 
 var memoryNeeded = record.Quantity{Name: "memory", Unit: "B", Better: record.Lower}
@@ -299,7 +299,7 @@ const (
 	siteBackends  = 1000
 	siteDirectors = 100
 	siteCPUs      = 64
-	flowBytes     = 41
+	flowBytes     = 32
 )
 
 func askState(a *asking) error {
