@@ -57,51 +57,76 @@ func sendBFD(t *testing.T, h *netlab.Host, ttl int, packet []byte) {
 	}
 }
 
+// unmoved sends a packet, which may name the session by its number, and makes sure that the packet is
+// discarded for a reason and the session stays as it is.
+func (b *bfdLab) unmoved(what, reason string, packet func(to uint32) []byte) {
+	t := b.t
+	t.Helper()
+	before, was := b.neighbor(severalHops4), b.discarded(reason)
+	sendBFD(t, b.client, 37, packet(before.Discriminator))
+	waitFor(t, what+" to be counted as "+reason, func() bool { return b.discarded(reason) > was })
+	received := b.neighbor(severalHops4).Received
+	waitFor(t, "the router's next packets", func() bool { return b.neighbor(severalHops4).Received > received+3 })
+	if now := b.neighbor(severalHops4); now.State != "up" || now.Changes != before.Changes || now.Remote != before.Remote {
+		t.Errorf("%s: the session was %+v and is %+v", what, before, now)
+	}
+	if state := b.peers[severalHops4].state(atDirector(severalHops4)); state != "up" {
+		t.Errorf("%s: at the router the session is %s", what, state)
+	}
+}
+
+// strange is a packet of a host that knows only the addresses: it says that the session is down.
+var strange = bfd.Packet{State: bfd.Down, Multiplier: 3, Mine: 0xdeadbeef, DesiredTx: time.Second, RequiredRx: time.Second}
+
+// knowing is the same of a host that knows the session's number, too.
+func knowing(to uint32) []byte {
+	p := strange
+	p.Yours = to
+	return p.Append(nil)
+}
+
 // A host that knows only the addresses cannot end a session over several hops with a packet: the
-// packet names no session while the router's own do, or comes from too far away, or is not signed.
+// packet names no session while the router's own do, or comes from too far away.
 //
-//	client (FRR's bfdd, BIRD) --- router --- switch --- director
+//	client (FRR's bfdd) --- router --- switch --- director
 func TestStrangersEndNoBFDSession(t *testing.T) {
 	t.Parallel()
 	b := newBFDLab(t)
 	b.run = launchDaemon(t, b.director, "run", bfdAsked(""))
 	b.peers = map[string]bfdPeer{severalHops4: startBFDD(t, b.client, []bfdSession{bfdEnd(severalHops4, 400, 7)})}
 	b.both(severalHops4, "up")
-	unmoved := func(what, reason string, packet func(to uint32) []byte) {
-		t.Helper()
-		before, was := b.neighbor(severalHops4), b.discarded(reason)
-		sendBFD(t, b.client, 37, packet(before.Discriminator))
-		waitFor(t, what+" to be counted as "+reason, func() bool { return b.discarded(reason) > was })
-		received := b.neighbor(severalHops4).Received
-		waitFor(t, "the router's next packets", func() bool { return b.neighbor(severalHops4).Received > received+3 })
-		if now := b.neighbor(severalHops4); now.State != "up" || now.Changes != before.Changes || now.Remote != before.Remote {
-			t.Errorf("%s: the session was %+v and is %+v", what, before, now)
-		}
-		if state := b.peers[severalHops4].state(atDirector(severalHops4)); state != "up" {
-			t.Errorf("%s: at the router the session is %s", what, state)
-		}
-	}
-	blind := bfd.Packet{State: bfd.Down, Multiplier: 3, Mine: 0xdeadbeef, DesiredTx: time.Second, RequiredRx: time.Second}
-	knowing := func(to uint32) []byte { p := blind; p.Yours = to; return p.Append(nil) }
 	for _, state := range []bfd.State{bfd.Down, bfd.AdminDown} {
-		unmoved("a packet that says "+state.String(), "doubted", func(uint32) []byte { p := blind; p.State = state; return p.Append(nil) })
+		b.unmoved("a packet that says "+state.String(), "doubted", func(uint32) []byte {
+			p := strange
+			p.State = state
+			return p.Append(nil)
+		})
 	}
 	b.run.edit(bfdAsked("ttl-security: 2"))
 	waitFor(t, "ttl-security to hold", func() bool { return b.neighbor(severalHops4).TTLSecurity == 2 })
-	unmoved("a packet from far away", "ttl", knowing)
+	b.unmoved("a packet from far away", "ttl", knowing)
+}
 
-	b.peers[severalHops4].kill()
-	b.missed(severalHops4)
+// Nor can a host that knows the session's number, where the packets are signed.
+//
+//	client (BIRD) --- router --- switch --- director
+func TestStrangersSignNoBFDPacket(t *testing.T) {
+	t.Parallel()
 	for kind, options := range map[model.BFDAuthenticationType]string{
 		model.KeyedMD5: "keyed md5", model.MeticulousKeyedMD5: "meticulous keyed md5",
 		model.KeyedSHA1: "keyed sha1", model.MeticulousKeyedSHA1: "meticulous keyed sha1",
 	} {
-		b.signed(kind, options, func() { unmoved("a packet without a signature", "authentication", knowing) })
+		t.Run(options, func(t *testing.T) {
+			t.Parallel()
+			b := newBFDLab(t)
+			b.run, b.peers = launchDaemon(t, b.director, "run", bfdAsked("")), map[string]bfdPeer{}
+			b.signed(kind, options)
+		})
 	}
 }
 
 // signed has a session with BIRD that is authenticated, tries it, and ends BIRD.
-func (b *bfdLab) signed(kind model.BFDAuthenticationType, options string, try func()) {
+func (b *bfdLab) signed(kind model.BFDAuthenticationType, options string) {
 	t := b.t
 	t.Helper()
 	secret := write(t, b.director, "password", "a secret\n")
@@ -113,7 +138,7 @@ func (b *bfdLab) signed(kind model.BFDAuthenticationType, options string, try fu
 	end.birdAlso = fmt.Sprintf(`authentication %s; password "a secret" { id 7; };`, options)
 	b.peers[severalHops4] = birdBFD(t, b.client, []bfdSession{end})
 	b.both(severalHops4, "up")
-	try()
+	b.unmoved("a packet without a signature", "authentication", knowing)
 	// Restarted routers begin with any sequence number, and so does weir bfd.
 	b.peers[severalHops4].kill()
 	b.peers[severalHops4] = birdBFD(t, b.client, []bfdSession{end})

@@ -253,7 +253,7 @@ func testSNATRandom(t *testing.T) {
 		}
 		d := loadTestDirector(t, world)
 		w := &twinFull{scenario: s, flows: map[uint16]*twinFullFlow{}}
-		for range 3000 {
+		for range rounds(3000) {
 			port := clientPort + uint16(random.IntN(12))
 			switch n := random.IntN(100); {
 			case n < 55:
