@@ -118,6 +118,7 @@ contract: deps-test build venv ## try the API by its document, some minutes: EXA
 # The lab has the machine to itself: what weir talks to there has timers of its own (BFD, BGP,
 # etcd's leases). Its tests run four at a time, but for the few that load both CPUs. So do the
 # rest's packages, of which what takes longest begins first: else it would run alone in the end.
+# The target format vets all of it.
 .PHONY: test
 test: deps-test build venv ## run every test, as root: pure, packet tables, lab
 	@status=0; $(private) go test -vet=off -timeout 30m -parallel 4 $(ARGS) ./test || status=$$?; \

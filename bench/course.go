@@ -8,7 +8,6 @@ import (
 
 	"weir.io/weir/bench/track"
 	"weir.io/weir/lab/record"
-	"weir.io/weir/lab/traffic"
 )
 
 // loss is recorded only if there is any.
@@ -41,17 +40,12 @@ type lane struct {
 func (c *course) add(o track.Options, at record.Conditions) *lane {
 	l := &lane{Options: o, name: o.Subject.Name, at: maps.Clone(at), before: (*track.Stream).Open}
 	for _, other := range slices.Backward(c.lanes) {
-		if l.direct == nil && other.Subject.Name == track.Direct.Name && other.at.HoldIn(at) && !o.TwoCores && sameFrames(other.Traffic, o.Traffic) {
+		if l.direct == nil && other.Subject.Name == track.Direct.Name && other.at.HoldIn(at) && !o.TwoCores {
 			l.direct = other
 		}
 	}
 	c.lanes = append(c.lanes, l)
 	return l
-}
-
-// sameFrames is whether what source and sink take for the one is what they take for the other.
-func sameFrames(a, b traffic.Traffic) bool {
-	return a.VLAN == b.VLAN && slices.Equal(a.Frames, b.Frames)
 }
 
 // run measures all lanes in rounds.

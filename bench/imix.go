@@ -11,8 +11,8 @@ import (
 )
 
 var imixNotes = []string{
-	"IP packets of 40, 576 and 1,500 bytes as 7 : 4 : 1 by count (frames of 64, 594 and 1,518, 357 on average), UDP, one core",
-	"columns that end in by bytes: 7 : 4 : 1 are the bytes of all frames of a length, as in the paper (166 frames to 10 to 1, 102 bytes on average; the paper's 25 Gbit/s and 23.51 Mpps give 113)",
+	"IP packets of 40, 576 and 1,500 bytes as 7 : 4 : 1 by count (frames of 64, 594 and 1,518 bytes, 362 on average), UDP, one core",
+	"`mix=by bytes`: all frames of 64 bytes together have 7 parts of the bytes, those of 594 have 4, and those of 1,518 have 1: 166, 10 and 1 frames, 102 bytes on average. The paper's mix is by bytes, too: its 25 Gbit/s and 23.51 Mpps give 113 bytes, with a tag in each frame (these would have 106)",
 	"the paper's Mpps: loopback 23.51, iptables 1.52, 1x255 23.21, 128x4000 23.19; so 1x255 to loopback 0.99. Its NIC's 25 Gbit/s were the limit; here no link hides the cost, so this is about the ratio of 64-byte frames",
 	"flows come at random, and are known to the DNATs before",
 	"link: the source sends as fast as goes (none), or no faster than a link of that speed carries these frames, each with its preamble and gap (20 bytes; IEEE 802.3), as the paper's NIC did. A queue's limit on a veth would not do, because XDP sends past queues",
@@ -36,10 +36,10 @@ func imixRate(speed float64) float64 {
 
 func measureIMIX(ctx context.Context, s *session) error {
 	c := &course{session: s}
-	add := func(mix []int, flows int, at record.Conditions, subjects ...track.Subject) (added []*lane) {
+	add := func(mix string, flows int, at record.Conditions, subjects ...track.Subject) (added []*lane) {
 		for _, subject := range subjects {
 			added = append(added, c.add(track.Options{Subject: subject, Backends: oneVIP.backends, Traffic: traffic.Traffic{
-				Protocol: model.UDP, Flows: flows, VIPs: oneVIP.vips, Frames: mix}}, at))
+				Protocol: model.UDP, Flows: flows, VIPs: oneVIP.vips, Frames: mixes[mix]}}, at))
 		}
 		return added
 	}
@@ -47,19 +47,23 @@ func measureIMIX(ctx context.Context, s *session) error {
 		if flows == manyFlows && s.settings.Smoke {
 			continue
 		}
-		add(traffic.IMIX, flows, imixAt(flows), track.Direct, track.Redirect, track.Iptables, track.Nftables, l2dsr)
-		for _, l := range add(traffic.IMIXByBytes, flows, imixAt(flows), track.Direct, track.Redirect, track.Iptables, l2dsr) {
-			l.name += " by bytes"
+		for _, mix := range []string{byCount, byBytes} {
+			add(mix, flows, imixAt(flows, mix), track.Direct, track.Redirect, track.Iptables, track.Nftables, l2dsr)
 		}
 	}
-	for _, l := range add(traffic.IMIX, fewFlows, imixOnLink, track.Redirect, track.Iptables, l2dsr) {
+	for _, l := range add(byCount, fewFlows, imixOnLink, track.Redirect, track.Iptables, l2dsr) {
 		l.rate = imixRate(linkSpeed)
 	}
 	return c.run(ctx)
 }
 
-func imixAt(flows int) record.Conditions {
-	return record.Conditions{"flows": strconv.Itoa(flows), "link": "none"}
+// The mixes: whose shares are 7 : 4 : 1.
+const byCount, byBytes = "by count", "by bytes"
+
+var mixes = map[string][]int{byCount: traffic.IMIX, byBytes: traffic.IMIXByBytes}
+
+func imixAt(flows int, mix string) record.Conditions {
+	return record.Conditions{"flows": strconv.Itoa(flows), "link": "none", "mix": mix}
 }
 
-var imixOnLink = record.Conditions{"flows": strconv.Itoa(fewFlows), "link": record.WithUnit(linkSpeed, "bit/s")}
+var imixOnLink = record.Conditions{"flows": strconv.Itoa(fewFlows), "link": record.WithUnit(linkSpeed, "bit/s"), "mix": byCount}

@@ -37,7 +37,7 @@ var rfc2544Notes = []string{
 	"every frame length with UDP and 1,000 flows; TCP and 1,000,000 flows with 64 bytes, where they cost most. Flows come at random, and are known to the DNATs before",
 	"weir's process has ended when packets are measured: they do not need it, and several that run at once would meter what all others do. What it takes of its own packets while it runs is in utilization",
 	"128x4000 with 1,000,000 flows reads slots from all over 3.2 MB, more than the second cache of most cores: each packet waits for the last cache, or for memory where others of the host fill that (see the machine's random reads)",
-	"columns that end in tagged: the frames have an 802.1Q tag, as the paper's had, and are 4 bytes longer than the table says (its packets and bits per second give 68 bytes for 64); the VIP is in that VLAN, and the tag stays as it is",
+	"`tag=802.1Q`: frames have a tag, as the paper's had, and are 4 bytes longer than `frame` says (the paper's packets and bits per second give 68 bytes for 64). The VIP is in that VLAN, and the tag stays as it is",
 	"cores=1: one core does everything, batch by batch. cores=2: the source has one, the balancer and the sink the other",
 	"DNAT: one rule per VIP over a range of backends, nothing else; room in the tables for all flows, and checksums left unchecked",
 }
@@ -98,20 +98,20 @@ func (v variant) traffic() traffic.Traffic {
 }
 
 func (v variant) at() record.Conditions {
+	tag := "none"
+	if v.vlan != 0 {
+		tag = "802.1Q"
+	}
 	return record.Conditions{"protocol": v.protocol.String(), "frame": strconv.Itoa(v.frame),
-		"flows": strconv.Itoa(v.flows), "cores": strconv.Itoa(v.cores)}
+		"flows": strconv.Itoa(v.flows), "cores": strconv.Itoa(v.cores), "tag": tag}
 }
 
-// name is the name of the subject's column: many VIPs and tagged frames have columns of their own.
+// name is the name of the subject's column: with many VIPs it has a column of its own.
 func (v variant) name(subject track.Subject) string {
-	name := subject.Name
-	if v.spread != oneVIP {
-		name += " " + v.spread.String()
+	if v.spread == oneVIP {
+		return subject.Name
 	}
-	if v.vlan != 0 {
-		name += " tagged"
-	}
-	return name
+	return subject.Name + " " + v.spread.String()
 }
 
 func measureRFC2544(ctx context.Context, s *session) error {

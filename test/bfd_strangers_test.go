@@ -112,15 +112,19 @@ func TestStrangersEndNoBFDSession(t *testing.T) {
 //	client (BIRD) --- router --- switch --- director
 func TestStrangersSignNoBFDPacket(t *testing.T) {
 	t.Parallel()
-	for kind, options := range map[model.BFDAuthenticationType]string{
+	birds := map[model.BFDAuthenticationType]string{
 		model.KeyedMD5: "keyed md5", model.MeticulousKeyedMD5: "meticulous keyed md5",
 		model.KeyedSHA1: "keyed sha1", model.MeticulousKeyedSHA1: "meticulous keyed sha1",
-	} {
-		t.Run(options, func(t *testing.T) {
+	}
+	// Each process changes from one kind to another.
+	for _, kinds := range [][]model.BFDAuthenticationType{{model.KeyedMD5, model.MeticulousKeyedSHA1}, {model.KeyedSHA1, model.MeticulousKeyedMD5}} {
+		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
 			t.Parallel()
 			b := newBFDLab(t)
 			b.run, b.peers = launchDaemon(t, b.director, "run", bfdAsked("")), map[string]bfdPeer{}
-			b.signed(kind, options)
+			for _, kind := range kinds {
+				b.signed(kind, birds[kind])
+			}
 		})
 	}
 }

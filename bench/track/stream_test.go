@@ -54,6 +54,7 @@ func TestStreams(t *testing.T) {
 		func(w *traffic.Traffic) { w.Flows++ },
 		func(w *traffic.Traffic) { w.VIPs = 1 },
 		func(w *traffic.Traffic) { w.Protocol = model.TCP },
+		func(w *traffic.Traffic) { w.VLAN = 100 },
 	} {
 		other := way
 		change(&other)

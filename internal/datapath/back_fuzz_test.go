@@ -30,6 +30,7 @@ func testMutatedReplies(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(5, 6))
 	sent := 0
+	all := d.readAll(t)
 	for n := range rounds(8000) {
 		if n%100 == 0 {
 			d.ageAll(t, 0) // no flow ends between a frame's two ways
@@ -48,6 +49,9 @@ func testMutatedReplies(t *testing.T) {
 		if t.Failed() {
 			t.Fatal(packet.Describe(frame))
 		}
+	}
+	if got := d.readAll(t).without(d.read(t)).since(all.without(d.read(t))); len(got) > 0 {
+		t.Errorf("counted for what is in no table: %s", got)
 	}
 	if sent == 0 || sent == rounds(8000) {
 		t.Errorf("%d were sent, want some", sent)

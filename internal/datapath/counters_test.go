@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/datapath/abi"
 )
 
-// reading is every counter of the director at one moment, by map.
+// reading is counters of the director at one moment, by map: the first ones of each.
 type reading map[string][]abi.Counter
 
 // labels name the counters of each map.

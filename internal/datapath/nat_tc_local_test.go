@@ -41,7 +41,7 @@ func (w *testWorld) localScenarios(wanted func(wayTo) bool) []scenario {
 func (d *testDirector) checkLeaving(t *testing.T, name string, in, want []byte) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
-		before := d.read(t)
+		before := d.readAll(t)
 		out := d.leaving(t, in)
 		packet.Equal(t, out, want)
 		if err := packet.VerifyChecksums(out); err != nil {
@@ -51,7 +51,7 @@ func (d *testDirector) checkLeaving(t *testing.T, name string, in, want []byte) 
 		if string(in) != string(want) {
 			counted[reasonName(abi.ReasonFORWARD_REPLY)] = abi.Counter{Packets: 1, Bytes: uint64(len(in) - 14)}
 		}
-		if got := d.read(t).since(before); got.String() != counted.String() {
+		if got := d.readAll(t).since(before); got.String() != counted.String() {
 			t.Errorf("counted %s\nwant    %s", got, counted)
 		}
 	})

@@ -26,7 +26,7 @@ func (d *testDirector) returning(t *testing.T, frame []byte) (verdict uint32, ou
 func (d *testDirector) checkReturning(t *testing.T, r row) {
 	t.Helper()
 	t.Run(r.name, func(t *testing.T) {
-		before := d.read(t)
+		before := d.readAll(t)
 		verdict, out := d.returning(t, r.in)
 		counted, want, as := counts{}, r.in, tcxNext
 		if r.out != nil {
@@ -43,7 +43,7 @@ func (d *testDirector) checkReturning(t *testing.T, r row) {
 		if err := packet.VerifyChecksums(out); err != nil {
 			t.Error(err)
 		}
-		if got := d.read(t).since(before); got.String() != counted.String() {
+		if got := d.readAll(t).since(before); got.String() != counted.String() {
 			t.Errorf("counted %s\nwant    %s", got, counted)
 		}
 	})

@@ -25,8 +25,8 @@ func WaitFor(t T, what string, condition func() bool) {
 	WaitUpTo(t, time.Minute, what, condition)
 }
 
-// WaitUpTo is WaitFor with another limit. Many a look starts a program, and others wait at the same
-// time: so it takes at most a third of the time.
+// WaitUpTo is WaitFor with another limit. A look may start a program, and other tests wait at the same
+// time: so a pause is twice as long as the look before it, but no longer than a second.
 func WaitUpTo(t T, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); ; {
@@ -37,7 +37,7 @@ func WaitUpTo(t T, limit time.Duration, what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}
-		time.Sleep(max(2*time.Millisecond, 2*time.Since(begun))) // between two looks
+		time.Sleep(min(max(2*time.Millisecond, 2*time.Since(begun)), time.Second)) // between two looks
 	}
 }
 

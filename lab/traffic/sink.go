@@ -71,7 +71,7 @@ func NewSink(port *netlab.Port, a Arrival) (*Sink, error) {
 	s := &Sink{arrival: a}
 	constants := a.Traffic.constants()
 	if a.Shape == IPIP || a.Shape == GUE {
-		constants["vlan"] = uint16(0) // tunnels are of no segment
+		constants["vlan"] = uint16(0) // tunnels leave without a tag
 	}
 	for name, value := range map[string]any{
 		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "backend_port": a.Port,

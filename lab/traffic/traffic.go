@@ -45,8 +45,8 @@ var IMIXByBytes = func() (frames []int) {
 // framesRoom is FRAME_SIZES_ROOM.
 const framesRoom = 256
 
-// Tag is how long an 802.1Q tag is.
-const Tag = 4
+// tagLength is how long an 802.1Q tag is.
+const tagLength = 4
 
 // Traffic is what packets look like. The number of a packet's flow determines its source address
 // and port, and its VIP.
@@ -126,7 +126,7 @@ func (t Traffic) tag() int {
 	if t.VLAN == 0 {
 		return 0
 	}
-	return Tag
+	return tagLength
 }
 
 // Segment is the segment that the frames are in.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,7 +30,9 @@ var ways = []Traffic{
 //	source --- redirect --- sink
 func TestWhatIsSentArrives(t *testing.T) {
 	for _, way := range ways {
-		t.Run(fmt.Sprintf("%+v", way), func(t *testing.T) {
+		name := way
+		name.Frames = way.Frames[:1] // of many
+		t.Run(fmt.Sprintf("%+v", name), func(t *testing.T) {
 			lab := netlab.ForTest(t)
 			a, r, b := lab.Host("source"), lab.Host("redirect"), lab.Host("sink")
 			in, out := lab.Link(a, r, netlab.LinkOptions{XDP: true}), lab.Link(r, b, netlab.LinkOptions{XDP: true})
@@ -80,30 +83,30 @@ func ends(t *testing.T, in, out *netlab.Link, sent Traffic, arrives Arrival) (*S
 //	source --- sink
 func TestSinkFindsWhatIsWrong(t *testing.T) {
 	sent := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{128}}
+	tagged := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{128}, VLAN: 100}
 	asking := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{AskingFrame}, SYNEvery: 1, Asks: true}
 	for _, c := range []struct {
 		problem string
+		sent    Traffic
 		expect  func(*Arrival)
 	}{
-		{"of no flow", func(a *Arrival) { a.Traffic.Flows = 10 }},
-		{"of no flow", func(a *Arrival) { a.Traffic.VIPs = 1 }},
-		{"malformed", func(a *Arrival) { a.Traffic.Protocol = model.UDP }},
-		{"malformed", func(a *Arrival) { a.Traffic.IPv6 = true }},
-		{"malformed", func(a *Arrival) { a.Traffic.VLAN = 100 }},
-		{"sent to nobody", func(a *Arrival) { a.Shape, a.Backends = L2DSR, 3 }},
-		{"malformed", func(a *Arrival) { a.Shape, a.Backends = IPIP, 1000 }},
-		{"not handed over to its backend", func(a *Arrival) { a.Traffic, a.Handed = asking, true }},
+		{"of no flow", sent, func(a *Arrival) { a.Traffic.Flows = 10 }},
+		{"of no flow", sent, func(a *Arrival) { a.Traffic.VIPs = 1 }},
+		{"malformed", sent, func(a *Arrival) { a.Traffic.Protocol = model.UDP }},
+		{"malformed", sent, func(a *Arrival) { a.Traffic.IPv6 = true }},
+		{"malformed", sent, func(a *Arrival) { a.Traffic.VLAN = 100 }},
+		{"malformed", tagged, func(a *Arrival) { a.Traffic.VLAN = 0 }},
+		{"malformed", tagged, func(a *Arrival) { a.Traffic.VLAN = 101 }},
+		{"sent to nobody", sent, func(a *Arrival) { a.Shape, a.Backends = L2DSR, 3 }},
+		{"malformed", sent, func(a *Arrival) { a.Shape, a.Backends = IPIP, 1000 }},
+		{"not handed over to its backend", asking, func(a *Arrival) { a.Handed = true }},
 	} {
 		t.Run(c.problem, func(t *testing.T) {
-			arrives := Arrival{Traffic: sent}
+			arrives := Arrival{Traffic: c.sent}
 			c.expect(&arrives)
-			sent := sent
-			if arrives.Handed {
-				sent = asking
-			}
 			lab := netlab.ForTest(t)
 			link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})
-			source, sink := ends(t, link, link, sent, arrives)
+			source, sink := ends(t, link, link, c.sent, arrives)
 			if _, err := source.Send(64 * 200); err != nil {
 				t.Fatal(err)
 			}
@@ -154,6 +157,8 @@ func TestTrafficIsRefused(t *testing.T) {
 		{Flows: 1, VIPs: 1, Frames: []int{64}},
 		{Protocol: model.TCP, Flows: 1, VIPs: 1, Frames: []int{64}, Asks: true},
 		{Protocol: model.UDP, Flows: 1, VIPs: 1, Frames: []int{AskingFrame}, Asks: true},
+		{Protocol: model.UDP, Flows: 1, VIPs: 1, Frames: []int{64}, VLAN: 4095},
+		{Protocol: model.UDP, Flows: 1, VIPs: 1, Frames: slices.Repeat([]int{64}, 257)},
 	} {
 		if err := wrong.validate(); err == nil {
 			t.Errorf("%+v is taken", wrong)

@@ -18,11 +18,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -50,7 +52,7 @@ type guests struct {
 	dir      string
 	versions []string
 	packages []string
-	run      string
+	run      patterns
 	timeout  time.Duration
 	host     bool   // guests see this host's files
 	command  string // runs instead of tests
@@ -75,7 +77,8 @@ func (g guests) flavor() string {
 func main() {
 	versions := flag.String("kernels", "6.1,6.12", "kernel `versions`, of those that Debian offers; with -systemd also own, for this host's in namespaces")
 	packages := flag.String("packages", "./internal/datapath,./internal/agent,./internal/utilization,./test/decap", "`packages` whose tests the guest runs")
-	run := flag.String("run", "", "run only the tests that match this `regexp`")
+	run := patterns{}
+	flag.Func("run", "run only the tests that match this `regexp`; VERSION=REGEXP is for one kernel, and may be given for each", run.set)
 	dir := flag.String("dir", "build/kernels", "`directory` for kernels, initramfs and logs")
 	timeout := flag.Duration("timeout", 15*time.Minute, "longest time that one kernel may take")
 	host := flag.Bool("host", false, "let the guest see this host's files, without changing them")
@@ -97,7 +100,7 @@ func main() {
 		os.Exit(2)
 	}
 
-	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), *run, *timeout, *host, *command, *systemd, *counts}.runAll()
+	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), run, *timeout, *host, *command, *systemd, *counts}.runAll()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		total.failed = max(total.failed, 1)
@@ -108,6 +111,39 @@ func main() {
 	if total.failed > 0 {
 		os.Exit(1)
 	}
+}
+
+// patterns say which tests run: by kernel version, or "" for those without one of their own.
+type patterns map[string]string
+
+var ofVersion = regexp.MustCompile(`^(own|\d+(\.\d+)+)=(.*)$`)
+
+func (p patterns) set(text string) error {
+	version, pattern := "", text
+	if parts := ofVersion.FindStringSubmatch(text); parts != nil {
+		version, pattern = parts[1], parts[3]
+	}
+	if _, twice := p[version]; twice {
+		return fmt.Errorf("there is a regexp for %s already", cmp.Or(version, "all kernels"))
+	}
+	p[version] = pattern
+	_, err := regexp.Compile(pattern)
+	return err
+}
+
+// on returns the tests with what runs on a kernel.
+func (p patterns) on(version string, tests []binary) (list []binary) {
+	pattern, own := p[version]
+	if !own {
+		pattern = p[""]
+	}
+	for _, t := range tests {
+		if !t.command {
+			t.args = append(slices.Clone(t.args), "-test.run="+pattern)
+		}
+		list = append(list, t)
+	}
+	return list
 }
 
 // runAll tests all kernels at once: each keeps little more than one CPU busy.
@@ -130,7 +166,7 @@ func (g guests) runAll() (tally, error) {
 	var running sync.WaitGroup
 	for i, version := range g.versions {
 		running.Go(func() {
-			if tallies[i], errs[i] = g.test(version, kernels[i], tests); errs[i] != nil {
+			if tallies[i], errs[i] = g.test(version, kernels[i], g.run.on(version, tests)); errs[i] != nil {
 				errs[i] = fmt.Errorf("kernel %s: %w", version, errs[i])
 			}
 		})

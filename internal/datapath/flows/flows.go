@@ -37,7 +37,7 @@ func (m *Memory) Flows(from, to int) iter.Seq[*abi.FlowEntry] {
 	return func(yield func(*abi.FlowEntry) bool) {
 		var entry abi.FlowEntry
 		for i := from; i < min(to, len(m.Entries)); i++ {
-			// Most places are free in most tables.
+			// Most places are free, which a look at the state tells soonest. If it is old, read decides.
 			if begins(m.Entries[i].State) && m.read(i, &entry) && !yield(&entry) {
 				return
 			}

@@ -230,15 +230,18 @@ static __always_inline __u16 destination_port(void)
 	return shape == ARRIVAL_NAT && backend_port ? backend_port : service_port;
 }
 
-/* Whether the frame has the tag that it must have. */
-static __always_inline int is_tagged(struct xdp_md *ctx)
+/* Whether Ethernet's header has the tag and the type that it must have. */
+static __always_inline int has_l2(struct xdp_md *ctx)
 {
+	int tunnel = shape == ARRIVAL_IPIP || shape == ARRIVAL_GUE, six = tunnel ? outer6 : ipv6;
+	__be16 type = six ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	__be16 *tag = at(ctx, offsetof(struct ethhdr, h_proto));
 
-	if (!within(ctx, tag + 2))
+	if (!within(ctx, tag + 3))
 		return 0;
-	return vlan ? tag[0] == bpf_htons(ETH_P_8021Q) && tag[1] == bpf_htons(vlan) :
-		      tag[0] != bpf_htons(ETH_P_8021Q);
+	if (!vlan)
+		return tag[0] == type;
+	return tag[0] == bpf_htons(ETH_P_8021Q) && tag[1] == bpf_htons(vlan) && tag[2] == type;
 }
 
 static __always_inline enum arrival_problem check_ipv4(struct xdp_md *ctx, __u32 backend)
@@ -249,8 +252,7 @@ static __always_inline enum arrival_problem check_ipv4(struct xdp_md *ctx, __u32
 	enum arrival_problem problem;
 	__u32 sum = 0, addresses, from;
 
-	if (!within(ctx, l4 + 1) || !is_tagged(ctx) || *(__u8 *)ip != 0x45 ||
-	    ip->protocol != protocol)
+	if (!within(ctx, l4 + 1) || !has_l2(ctx) || *(__u8 *)ip != 0x45 || ip->protocol != protocol)
 		return ARRIVAL_MALFORMED;
 	from = bpf_ntohl(ip->saddr) - source4;
 	problem = check_flow(from, bpf_ntohs(l4->source), backend);
@@ -279,7 +281,7 @@ static __always_inline enum arrival_problem check_ipv6(struct xdp_md *ctx, __u32
 	enum arrival_problem problem;
 	__u32 sum = 0, from, to;
 
-	if (!within(ctx, l4 + 1) || !is_tagged(ctx) || *(__u8 *)ip >> 4 != 6 ||
+	if (!within(ctx, l4 + 1) || !has_l2(ctx) || *(__u8 *)ip >> 4 != 6 ||
 	    ip->nexthdr != protocol)
 		return ARRIVAL_MALFORMED;
 	from = bpf_ntohl(((__be32 *)&ip->saddr)[3]) - source6[3];
