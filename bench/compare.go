@@ -74,6 +74,9 @@ func benchstat(ctx context.Context, out, problems io.Writer, old, new *record.Re
 	return nil
 }
 
+// implied are conditions that earlier records do not name: all that they measured had them.
+var implied = []string{"tag=none", "mix=" + byCount}
+
 // writeRounds writes a record as Go's benchmarks are written: a line for each value of a round, and
 // beside it its ratio to the reference, if there is one.
 func writeRounds(w io.Writer, r *record.Record) error {
@@ -82,7 +85,9 @@ func writeRounds(w io.Writer, r *record.Record) error {
 		for _, m := range s.Measurements {
 			name := s.Name + "/subject=" + m.Subject
 			for _, condition := range m.Conditions.Words() {
-				name += "/" + condition
+				if !slices.Contains(implied, condition) {
+					name += "/" + condition
+				}
 			}
 			reference := s.Reference(m)
 			for i, value := range m.Rounds {

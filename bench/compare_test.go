@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/perf/benchfmt"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/record"
 )
 
@@ -79,6 +80,29 @@ func TestWriteRounds(t *testing.T) {
 	}
 	if len(got) != 2 || got[0] != 1 || got[1] != 3 {
 		t.Errorf("the values are %v, want 1 and 3", got)
+	}
+}
+
+// What a record of before frames had tags measured is compared with frames without one.
+func TestImpliedConditions(t *testing.T) {
+	for _, c := range []struct {
+		at   record.Conditions
+		want string
+	}{
+		{smallest(oneVIP, 1000).at(), "rfc2544/subject=l2dsr/cores=1/flows=1000/frame=64/protocol=udp"},
+		{variant{model.UDP, 64, 1000, oneVIP, 1, taggedVLAN}.at(), "rfc2544/subject=l2dsr/cores=1/flows=1000/frame=64/protocol=udp/tag=802.1Q"},
+		{imixAt(1000, byCount), "rfc2544/subject=l2dsr/flows=1000/link=none"},
+		{imixAt(1000, byBytes), "rfc2544/subject=l2dsr/flows=1000/link=none/mix=by_bytes"},
+	} {
+		r := &record.Record{Scenarios: []record.Scenario{{Name: "rfc2544"}}}
+		r.Scenarios[0].Add(l2dsr.Name, c.at, record.Throughput, 1)
+		var text bytes.Buffer
+		if err := writeRounds(&text, r); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text.String(), c.want+" ") {
+			t.Errorf("%v is written as %q, want %q", c.at, text.String(), c.want)
+		}
 	}
 }
 

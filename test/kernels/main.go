@@ -95,6 +95,12 @@ func main() {
 		os.Exit(2)
 	}
 
+	for version := range run {
+		if version != "" && !slices.Contains(strings.Split(*versions, ","), version) {
+			fmt.Fprintf(os.Stderr, "-run %s=: kernel %s is not in -kernels %s\n", version, version, *versions)
+			os.Exit(2)
+		}
+	}
 	if slices.Contains(strings.Split(*versions, ","), own) && (!*systemd || strings.Contains(*packages, ",")) {
 		fmt.Fprintln(os.Stderr, "-kernels own needs -systemd, and one package")
 		os.Exit(2)
