@@ -110,9 +110,9 @@ func testFlowExpires(t *testing.T) {
 			s.setRing(t, d, listedRing(1, 0, 2))
 		}
 		units := uint32(uint64(test.seconds) * 1e9 >> 30)
-		s.remembered(t, d)[clientPort].Seen = snatNow(t) - units
+		s.remembered(t, d)[clientPort].Seen = d.now() - units
 		s.want(t, d, clientPort, ackFlag, was, fmt.Sprint("quiet for ", test.seconds, " s"))
-		s.remembered(t, d)[clientPort].Seen = snatNow(t) - 7000
+		s.remembered(t, d)[clientPort].Seen = d.now() - 7000
 		e := s.remembered(t, d)[clientPort]
 		e.Seen -= units + 1000
 		if got := s.goes(t, d, clientPort, ackFlag); got == was {

@@ -116,7 +116,7 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 		port := clientPort + uint16(cpu)
 		entries, tags := former.places(hash(port), cpu)
 		entries[3] = abi.FlowEntry{
-			Seen: snatNow(t) - 20, State: open, Turn: 7, Epoch: s.backends[2].epoch, Backend: s.first + 2, Service: s.index,
+			Seen: d.now() - 20, State: open, Turn: 7, Epoch: s.backends[2].epoch, Backend: s.first + 2, Service: s.index,
 			Source: abi.AddressBytes(s.client), SourcePort: be16(port), DestinationPort: be16(servicePort),
 		}
 		tags[3] = []uint8{uint8(abi.FlowTagFLOW_TAG_ANY), formerTag(hash(port))}[cpu]
@@ -132,7 +132,7 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 		t.Errorf("%v, %v: %d flows were taken over and %d are remembered, want 2", protocol, s.vip, n, len(s.remembered(t, d)))
 	}
 	for port := range uint16(2) {
-		if e := former.find(hash(clientPort+port), 0, clientPort+port); e == nil || e.Backend != s.first+2 || snatNow(t)-e.Seen > 2 || e.Source != abi.AddressBytes(s.client) {
+		if e := former.find(hash(clientPort+port), 0, clientPort+port); e == nil || e.Backend != s.first+2 || d.now()-e.Seen > 2 || e.Source != abi.AddressBytes(s.client) {
 			t.Errorf("%v, %v: the former table has %+v of flow %d, want its last packet", protocol, s.vip, e, port)
 		}
 	}
@@ -161,7 +161,7 @@ func TestFormerFlowWithoutPlace(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	w.settings.FormerCpus, w.settings.FormerBuckets, w.settings.Flags = 2, testFormerBuckets, uint32(abi.SettingsFlagSETTINGS_FORMER)
 	d := loadTestDirector(t, w)
-	former, now := d.putFormer(t), snatNow(t)
+	former, now := d.putFormer(t), d.now()
 	entries, tags := former.places(s.flowFrom(clientPort).Hash(d.world.abiSettings().FlowSalt, model.AffinityFlow), 0)
 	entries[0] = abi.FlowEntry{
 		Seen: now, State: uint8(abi.FlowStateFLOW_ESTABLISHED), Epoch: s.backends[1].epoch, Backend: s.first + 1, Service: s.index,
@@ -191,7 +191,7 @@ func TestFormerTableIsFull(t *testing.T) {
 	hash := s.flowFrom(clientPort).Hash(d.world.abiSettings().FlowSalt, model.AffinityFlow)
 	entries, _ := former.places(hash, 0)
 	for i := range entries {
-		entries[i] = abi.FlowEntry{Seen: snatNow(t), State: uint8(abi.FlowStateFLOW_ESTABLISHED), Epoch: s.backends[0].epoch, Backend: s.first, Service: s.index, SourcePort: be16(uint16(i))}
+		entries[i] = abi.FlowEntry{Seen: d.now(), State: uint8(abi.FlowStateFLOW_ESTABLISHED), Epoch: s.backends[0].epoch, Backend: s.first, Service: s.index, SourcePort: be16(uint16(i))}
 	}
 	onCPU(t, 0, func() { s.goes(t, d, clientPort, synFlag) })
 	if former.find(hash, 0, clientPort) != nil || s.remembered(t, d)[clientPort] == nil {

@@ -30,7 +30,7 @@ func testFlowImportedNumbers(t *testing.T) {
 		t.Helper()
 		s.want(t, d, port, synFlag, 0, "the owner")
 		e := s.remembered(t, d)[port]
-		e.Seen, e.State, e.Next = snatNow(t), uint8(state), next
+		e.Seen, e.State, e.Next = d.now(), uint8(state), next
 	}
 
 	importAs(clientPort, s.freshState(), 1, first, abi.ToldOutcomeTOLD_NEW, "nobody knew the flow")

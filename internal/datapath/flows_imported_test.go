@@ -24,7 +24,7 @@ func (s scenario) record(t testing.TB, d *testDirector, port uint16, state abi.F
 	flow := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol), SourcePort: port, DestinationPort: servicePort}
 	return abi.Telling{
 		Entry: abi.FlowEntry{
-			Seen: snatNow(t) - age, State: uint8(state), Epoch: s.backends[backend].epoch, Backend: s.first + uint32(backend), Service: s.index,
+			Seen: d.now() - age, State: uint8(state), Epoch: s.backends[backend].epoch, Backend: s.first + uint32(backend), Service: s.index,
 			Source: abiAddress(s.client), SourcePort: be16(port), DestinationPort: be16(servicePort),
 		},
 		Hash: flow.Hash(settings.FlowSalt, model.AffinityFlow), Ipv6: truth(s.vip.Is6()),

@@ -14,7 +14,7 @@ import (
 // wantGuess says whether a packet shows that there are connections of older owners.
 func (s scenario) wantGuess(t testing.TB, d *testDirector, port uint16, flags uint8, want bool, why string) {
 	t.Helper()
-	before := snatNow(t)
+	before := d.now()
 	s.goes(t, d, port, flags)
 	var last uint64
 	if err := d.Maps["guesses"].Lookup(s.index, &last); err != nil {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -137,6 +138,7 @@ type testDirector struct {
 	snat    *ebpf.Map     // the one in use
 	world   *testWorld
 	cpus    int
+	clock   time.Duration // what its programs take for the kernel's
 	// flow memory, once it was looked at
 	flowMemory bpfload.Memory[abi.FlowPlace]
 	former     map[string]*ebpf.MapSpec // of flow memory of versions before 0.2
@@ -160,9 +162,11 @@ func loadTestDirector(t testing.TB, w *testWorld) *testDirector {
 		if err != nil {
 			t.Fatalf("load the director's programs: %v", err)
 		}
+		addClock(spec)
 		sharedDirector = loadSpec(t, spec, "director")
 	}
 	sharedDirector.clear(t)
+	sharedDirector.stopClock(t)
 	sharedDirector.fill(t, w)
 	return sharedDirector
 }
@@ -204,6 +208,11 @@ func (d *testDirector) clear(t testing.TB) {
 					t.Fatalf("empty %s: %v", name, err)
 				}
 			}
+		}
+	}
+	for _, name := range []string{"icmp_budgets", "wait_budgets", "fresh_budgets"} {
+		for i := range d.Maps[name].MaxEntries() {
+			d.put(t, name, i, make([]abi.Budget, d.cpus))
 		}
 	}
 	if d.world == nil {

@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
@@ -82,7 +79,7 @@ func (c *counted) load(w *testWorld) {
 	}
 	spec, err := loadPrograms()
 	must(c, err)
-	c.in, err = newInterpreter(spec.Programs["director"], c.Maps)
+	c.in, err = newInterpreter(spec.Programs["director"], c.Maps, c.clock)
 	must(c, err)
 }
 
@@ -98,7 +95,6 @@ func (c *counted) usual() {
 		}
 		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 			if s.backends[0].snat && kind != "SYN" {
-				c.beginTick()
 				s.establish(c, c.testDirector, clientPort)
 			}
 			headers := func(client netip.Addr) []packet.Header {
@@ -168,7 +164,6 @@ func (c *counted) remembered() {
 				continue
 			}
 			headers := append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort, servicePort, packet.ACK, false)...)
-			c.beginTick()
 			for range 2 {
 				c.testDirector.run(c, build(headers...), 0)
 			}
@@ -187,7 +182,6 @@ func (c *counted) begun() {
 	w.settings.SnatShare = snatBucketSize - 1
 	c.load(w)
 	for _, s := range scenarios {
-		c.beginTick()
 		for i := range uint16(snatBucketSize) {
 			c.testDirector.run(c, build(s.opening(clientPort+1+i)...), 0)
 		}
@@ -236,16 +230,5 @@ func (c *counted) filtered(s scenario) netip.Addr {
 		if bit := sum * 0x9e3779b1 >> 17; filter[bit/64]>>(bit%64)&1 != 0 {
 			return a
 		}
-	}
-}
-
-// beginTick waits until the tables' clock has just gone on: what a packet takes also depends on
-// whether it has since the flow's last one.
-func (c *counted) beginTick() {
-	c.Helper()
-	var now unix.Timespec
-	must(c, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
-	if left := 1<<30 - now.Nano()&(1<<30-1); left < 1<<29 {
-		time.Sleep(time.Duration(left)) // the clock is the kernel's, and cannot be set
 	}
 }

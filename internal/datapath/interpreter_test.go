@@ -7,11 +7,11 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
-	"golang.org/x/sys/unix"
 )
 
 // interpreter runs the director's compiled program in this process, and sees which instructions a
@@ -23,6 +23,7 @@ type interpreter struct {
 	raw          []int          // where an instruction is, in words of eight bytes
 	at           map[int]int    // and back
 	maps         map[string]*ebpf.Map
+	clock        time.Duration // the kernel's
 
 	regions  []*region
 	values   map[string]uint64 // of maps, by map and key
@@ -57,8 +58,8 @@ const (
 	contextIngress = 12
 )
 
-func newInterpreter(program *ebpf.ProgramSpec, maps map[string]*ebpf.Map) (*interpreter, error) {
-	in := &interpreter{instructions: program.Instructions, at: map[int]int{}, maps: maps}
+func newInterpreter(program *ebpf.ProgramSpec, maps map[string]*ebpf.Map, clock time.Duration) (*interpreter, error) {
+	in := &interpreter{instructions: program.Instructions, at: map[int]int{}, maps: maps, clock: clock}
 	var err error
 	if in.symbols, err = in.instructions.SymbolOffsets(); err != nil {
 		return nil, err
@@ -365,11 +366,7 @@ func (in *interpreter) helper(pc int, ins *asm.Instruction, r [11]uint64) uint64
 		m := in.handles[uint32(r[1])]
 		return in.value(pc, m, slices.Clone(in.memory(pc, r[2], int(m.KeySize()))))
 	case asm.FnKtimeGetNs:
-		var now unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-			in.stop(pc, "%v", err)
-		}
-		return uint64(now.Nano())
+		return uint64(in.clock)
 	case asm.FnGetSmpProcessorId:
 		return 0
 	case asm.FnXdpGetBuffLen:

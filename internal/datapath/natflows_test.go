@@ -40,7 +40,8 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 	memory, err := ebpf.LoadPinnedMap(d.kernel.snatPin(), nil)
 	must(t, err)
 	defer memory.Close()
-	now := snatNow(t)
+	now, err := flows.Clock()
+	must(t, err)
 	write := func(number int, service int, state abi.SnatState, age uint32) {
 		s := d.services[keyOf(&table.Services[service])]
 		e := abi.SnatFlow{Seen: now - age, State: uint8(state), Backend: s.order[1].index, Epoch: d.entries.Entries[s.order[1].index].Epoch,

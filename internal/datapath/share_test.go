@@ -69,7 +69,7 @@ func testFlowShare(t *testing.T) {
 	w, s := flowWorld(model.TCP, true)
 	w.settings.FlowShare = share
 	d := loadTestDirector(t, w)
-	now := snatNow(t)
+	now := d.now()
 	places := d.flowPlaces(t)
 	for i := range uint32(len(places)) {
 		if i%flows.Ways < share {

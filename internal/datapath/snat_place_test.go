@@ -30,7 +30,6 @@ func testSNATOwnPlace(t *testing.T) {
 	w, s, _ := snatWorld(true)
 	c := counted{T: t}
 	c.load(w)
-	c.beginTick()
 	taken, own := map[int]int{}, map[int]bool{}
 	for port := uint16(clientPort); len(own) < snatBucketSize; port++ {
 		f := s.flow()
@@ -43,7 +42,6 @@ func testSNATOwnPlace(t *testing.T) {
 		if at, _ := s.flowOf(t, c.testDirector, port); at != buckets[0]+place {
 			t.Fatalf("the flow of port %d is at %d, and its own place %d was free", port, at, buckets[0]+place)
 		}
-		c.beginTick()
 		s.says(t, c.testDirector, port, packet.ACK)
 		if _, _, err := c.in.run(build(append([]packet.Header{ip(s.client, s.vip)}, s.numbered(port, servicePort, packet.ACK, false)...)...)); err != nil {
 			t.Fatal(err)

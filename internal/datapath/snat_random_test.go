@@ -38,14 +38,6 @@ const (
 
 func (f *twinFullFlow) live(now uint32) bool { return now-f.seen <= lifetime(f.state) }
 
-// unclear says that a moment more or less would change what a packet does.
-func (f *twinFullFlow) unclear(now uint32) bool {
-	age := now - f.seen
-	return age+1 >= lifetime(f.state) && age <= lifetime(f.state)+1 ||
-		f.state == abi.SnatStateSNAT_RESET && age <= 2 && age > 0 ||
-		f.state == abi.SnatStateSNAT_TRIED && (now-f.began == 2 || now-f.began == 3)
-}
-
 func (f *twinFullFlow) over() bool {
 	return f.state == abi.SnatStateSNAT_CLOSED || f.state == abi.SnatStateSNAT_RESET
 }
@@ -137,10 +129,7 @@ func (w *twinFull) known(port uint16, flags uint8, now uint32) *twinFullFlow {
 // client sends a packet of a client and compares what comes of it.
 func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint8, guessed bool) {
 	t.Helper()
-	now := snatNow(t)
-	if f := w.flows[port]; f != nil && f.unclear(now) {
-		return
-	}
+	now := d.now()
 	guessed = guessed && flags != packet.SYN // whose number is anybody's to choose
 	headers := append([]packet.Header{ip(w.scenario.client, w.vip)}, w.segment(port, servicePort, flags, guessed, false)...)
 	action, out := d.run(t, build(headers...), 0)
@@ -193,8 +182,8 @@ func (w *twinFull) unique(t *testing.T, port uint16, source end, now uint32) {
 // backend sends a packet to the source that a flow has or had.
 func (w *twinFull) backend(t *testing.T, d *testDirector, port uint16, flags uint8, guessed bool) {
 	t.Helper()
-	now, f := snatNow(t), w.flows[port]
-	if f == nil || f.unclear(now) {
+	now, f := d.now(), w.flows[port]
+	if f == nil {
 		return
 	}
 	for other, g := range w.flows {

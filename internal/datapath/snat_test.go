@@ -111,7 +111,7 @@ func (s scenario) state(t testing.TB, d *testDirector, port uint16) abi.SnatStat
 func (s scenario) age(t testing.TB, d *testDirector, port uint16, units uint32) {
 	t.Helper()
 	at, e := s.flowOf(t, d, port)
-	e.Seen = snatNow(t) - units
+	e.Seen = d.now() - units
 	d.setFlow(t, at, e.SnatFlow)
 }
 
@@ -259,7 +259,7 @@ func testSNATEviction(t *testing.T) {
 				if port == older && test.age > 0 && test.age < 4000 {
 					age += 5
 				}
-				e.State, e.Seen = uint8(test.state), snatNow(t)-age
+				e.State, e.Seen = uint8(test.state), d.now()-age
 				d.setFlow(t, at, e.SnatFlow)
 			}
 			_, gone := s.flowOf(t, d, older)

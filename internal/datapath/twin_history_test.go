@@ -26,6 +26,7 @@ type original interface {
 	restart(t *testing.T, m *twin)
 	send(t *testing.T, cpu int, f model.Flow, flags uint8) int // a packet: the number of its backend; -1: dropped
 	memory(t *testing.T) []abi.FlowPlace                       // of flows
+	now(t *testing.T) uint32                                   // by the clock of flows
 }
 
 // history is what happens to a service: its backends come and go, drain, get other
@@ -276,12 +277,12 @@ func (h *history) flow(port int) model.Flow {
 	return model.Flow{Source: h.source, Destination: h.destination.Addr(), SourcePort: uint16(port), DestinationPort: h.destination.Port(), Protocol: uint8(h.protocol)}
 }
 
-// level makes all remembered flows as old as in the twin, which has no clock: on a busy machine some
-// would age out between two packets, and others would become sustained. And the twin forgets which
-// flows of gone backends have given way, because that depends on hashes.
+// level makes all remembered flows as old as in the twin, which has no clock: with the
+// kernel's, some would age out between two packets, and others would become sustained. And the twin
+// forgets which flows of gone backends have given way, because that depends on hashes.
 func (h *history) level(t *testing.T) {
 	t.Helper()
-	now := snatNow(t)
+	now := h.now(t)
 	since := uint8(now)
 	if h.lasts {
 		since -= 10

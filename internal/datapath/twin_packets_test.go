@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -65,6 +66,8 @@ func (p *twinProgram) memory(t *testing.T) []abi.FlowPlace {
 	t.Helper()
 	return p.director.flowPlaces(t)
 }
+
+func (p *twinProgram) now(*testing.T) uint32 { return p.director.now() }
 
 func (p *twinProgram) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
 	t.Helper()
@@ -182,6 +185,13 @@ func placed(of *model.Ring, positions map[uint32]uint32) model.Ring {
 func (d *twinDatapath) sweep(*testing.T) { d.Datapath.sweep() }
 
 func (d *twinDatapath) memory(*testing.T) []abi.FlowPlace { return d.flows.Entries }
+
+func (d *twinDatapath) now(t *testing.T) uint32 {
+	t.Helper()
+	now, err := flows.Clock()
+	must(t, err)
+	return now
+}
 
 // twinLimits is room for the flows of a history, and no more: the test goes over all of it for each
 // packet.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -46,7 +47,7 @@ func (g guests) compile(dir string) ([]binary, error) {
 			name: filepath.Base(p),
 			dir:  p,
 			path: filepath.Join(dir, filepath.Base(p)+".test"),
-			args: []string{"-test.v", "-test.short", "-test.timeout=" + g.timeout.String()},
+			args: []string{"-test.v", "-test.short=" + strconv.FormatBool(!g.whole), "-test.timeout=" + g.timeout.String()},
 		}
 		if err := goTool("test", "-c", "-trimpath", "-ldflags=-s -w", "-o", b.path, p); err != nil {
 			return nil, err

@@ -54,6 +54,7 @@ type guests struct {
 	packages []string
 	run      patterns
 	timeout  time.Duration
+	whole    bool   // random tests are as long as on this host
 	host     bool   // guests see this host's files
 	command  string // runs instead of tests
 	systemd  bool   // is the guests' init
@@ -81,6 +82,7 @@ func main() {
 	flag.Func("run", "run only the tests that match this `regexp`; VERSION=REGEXP is for one kernel, and may be given for each", run.set)
 	dir := flag.String("dir", "build/kernels", "`directory` for kernels, initramfs and logs")
 	timeout := flag.Duration("timeout", 15*time.Minute, "longest time that one kernel may take")
+	whole := flag.Bool("whole", false, "run random tests at full length: several times as long")
 	host := flag.Bool("host", false, "let the guest see this host's files, without changing them")
 	command := flag.String("command", "", "run this shell `command` instead of tests; needs -host")
 	systemd := flag.Bool("systemd", false, "have systemd as the guest's init; needs -host")
@@ -106,7 +108,7 @@ func main() {
 		os.Exit(2)
 	}
 
-	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), run, *timeout, *host, *command, *systemd, *counts}.runAll()
+	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), run, *timeout, *whole, *host, *command, *systemd, *counts}.runAll()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		total.failed = max(total.failed, 1)
