@@ -180,15 +180,23 @@ func (h *host) awaitAnswer(claim string, holds func(s *api.Status) bool) {
 	h.t.Fatalf("not seen within %v: %s; upkeep is %+v, problems %+v", patience, claim, s.Upkeep, s.Problems)
 }
 
+// bfdProcess waits until the BFD process has sessions of the director, which then knows the process,
+// and returns its number. A process that ends before is not replaced: its start has failed.
+func (h *host) bfdProcess() (pid int) {
+	h.t.Helper()
+	h.awaitAnswer("the BFD process has sessions", func(*api.Status) bool {
+		status, err := bfd.Query(h.t.Context(), bfd.Socket(h.socket))
+		pid = status.PID
+		return err == nil && len(status.Sessions) > 0
+	})
+	return pid
+}
+
 // announcingHands damage the parts by which a director is known, and sends what XDP cannot.
 func announcingHands(h *host) []hostHand {
 	return []hostHand{
 		{"bfd", func() {
-			status, err := bfd.Query(h.t.Context(), bfd.Socket(h.socket))
-			if err == nil {
-				err = syscall.Kill(status.PID, syscall.SIGKILL)
-			}
-			if err != nil {
+			if err := syscall.Kill(h.bfdProcess(), syscall.SIGKILL); err != nil {
 				h.t.Fatal(err)
 			}
 		}},
@@ -223,10 +231,7 @@ func TestHandsOnAnnouncing(t *testing.T) {
 		"bgp: {asn: 64512, router-id: 10.0.0.1, neighbors: [{address: 10.0.0.2, asn: 64513, bfd: {}}]}\n" +
 		"services: [{name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.5.0.2}]}]\n")
 	p := h.start(`msg="director runs"`)
-	h.awaitAnswer("the BFD process answers", func(*api.Status) bool {
-		_, err := bfd.Query(t.Context(), bfd.Socket(h.socket))
-		return err == nil
-	})
+	h.bfdProcess()
 	for _, hand := range announcingHands(h) {
 		for n := range uint64(2) {
 			hand.touch()
@@ -382,14 +387,6 @@ func TestBFDProcessOfAReplacedProgram(t *testing.T) {
 	h.binary = binary
 	p := h.start("director runs")
 	h.binary = ""
-	process := func() (pid int) {
-		h.awaitAnswer("the BFD process answers", func(*api.Status) bool {
-			status, err := bfd.Query(t.Context(), bfd.Socket(h.socket))
-			pid = status.PID
-			return err == nil
-		})
-		return pid
-	}
 	for n, change := range []func() error{
 		func() error {
 			other := h.beside("other")
@@ -400,7 +397,7 @@ func TestBFDProcessOfAReplacedProgram(t *testing.T) {
 		},
 		func() error { return os.Remove(binary) },
 	} {
-		pid := process()
+		pid := h.bfdProcess()
 		if err := change(); err != nil {
 			t.Fatal(err)
 		}
@@ -408,7 +405,7 @@ func TestBFDProcessOfAReplacedProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.awaitAnswer("the BFD process is started again", func(s *api.Status) bool { return repairs(s, "bfd") == uint64(n+1) })
-		if now := process(); now == pid {
+		if now := h.bfdProcess(); now == pid {
 			t.Errorf("process %d was killed, and is said to answer", pid)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -98,6 +99,13 @@ func (s *Source) Send(packets int) (took time.Duration, err error) {
 			return err
 		}
 		defer free()
+		// A signal that ends a run early makes ebpf begin it anew, and more packets than asked for leave.
+		// Go's runtime sends one to a thread that runs for long.
+		restore, err := holdBack(unix.SIGURG)
+		if err != nil {
+			return err
+		}
+		defer restore()
 		together := batch
 		if s.paced {
 			together = pacedBatch
@@ -112,6 +120,16 @@ func (s *Source) Send(packets int) (took time.Duration, err error) {
 		return 0, fmt.Errorf("send %d packets from %s: %w", packets, s.host.Name, err)
 	}
 	return took, nil
+}
+
+// holdBack keeps a signal from this thread, which its caller has locked, until restore is called.
+func holdBack(signal syscall.Signal) (restore func(), err error) {
+	var held, before unix.Sigset_t
+	held.Val[0] = 1 << (signal - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &held, &before); err != nil {
+		return nil, fmt.Errorf("hold back %v: %w", signal, err)
+	}
+	return func() { unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }, nil
 }
 
 // Frame returns the next packet without its FCS, instead of sending it.

@@ -3,10 +3,14 @@ package traffic
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
@@ -60,6 +64,47 @@ func TestWhatIsSentArrives(t *testing.T) {
 				t.Errorf("of %d packets of %d bytes arrived %+v", packets, bytes, got)
 			}
 		})
+	}
+}
+
+// As many packets leave as are asked for, whatever signals the Go runtime sends meanwhile.
+//
+//	source --- sink
+func TestSignalsSendNothing(t *testing.T) {
+	lab := netlab.ForTest(t)
+	link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})
+	traffic := ways[0]
+	source, sink := ends(t, link, link, traffic, Arrival{Traffic: traffic, Shape: Bare})
+	sent, stopped := make(chan bool), make(chan bool)
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-sent:
+				return
+			default:
+			}
+			threads, err := os.ReadDir("/proc/self/task")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, thread := range threads {
+				if id, err := strconv.Atoi(thread.Name()); err == nil {
+					_ = unix.Tgkill(os.Getpid(), id, unix.SIGURG) // the thread may have ended
+				}
+			}
+		}
+	}()
+	const packets = 64 * 10_000
+	_, err := source.Send(packets)
+	close(sent)
+	<-stopped
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := sink.Count(); err != nil || got.Packets != packets {
+		t.Errorf("of %d packets arrived %+v, error %v", packets, got, err)
 	}
 }
 
