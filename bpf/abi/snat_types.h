@@ -106,6 +106,39 @@ struct snat_header {
 };
 EXPORT_STRUCT(snat_header);
 
+/*
+ * A flow of another director of the group, with the address and port that it has there. Its hash is
+ * keyed by flow_salt of this director's settings. Its number is its place and this bit.
+ */
+#define SNAT_SHARED (1U << 31)
+
+struct snat_shared {
+	struct snat_flow flow;
+	struct address source;
+	__be16 source_port;
+	__u8 protocol;
+	__u8 ipv6;
+	__u32 pad;
+};
+EXPORT_STRUCT(snat_shared);
+
+/* The address and port that a flow has at its director. */
+struct snat_end {
+	struct address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 ipv6;
+};
+EXPORT_STRUCT(snat_end);
+
+/* What the other directors should know: a flow as it has become, by its number. */
+struct told_snat {
+	__u32 number;
+	__u32 pad;
+	struct snat_flow flow;
+};
+EXPORT_STRUCT(told_snat);
+
 /* A backend of a service that asks to be redirected, by its address: it may answer for others. */
 struct ask_backend {
 	__u32 service;

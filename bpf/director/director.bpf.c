@@ -205,6 +205,8 @@ __noinline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet)
 	if (header->flags & RING_SNAT) {
 		note_numbers(ctx, packet);
 		packet->backend = find_snat(packet, SNAT_FIN_CLIENT);
+		if (packet->backend == NO_BACKEND)
+			packet->backend = find_shared(packet);
 	}
 	if (header->flags & RING_QUIC)
 		packet->backend = find_quic(ctx, packet, packet->ring, header);

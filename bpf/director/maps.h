@@ -158,6 +158,54 @@ struct {
 	__array(values, struct snat_table);
 } snat_tables SEC(".maps");
 
+/* The flows that other directors have told of, made when there are some: see snat_share.h. */
+struct shared_table {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct snat_shared);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct shared_table);
+} shared_tables SEC(".maps");
+
+/* Their numbers by the hash of the flow as its client sees it, ... */
+struct shared_clients_table {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct shared_clients_table);
+} shared_clients SEC(".maps");
+
+/* ... and by the address and port that it has. */
+struct shared_ends_table {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct snat_end);
+	__type(value, __u32);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct shared_ends_table);
+} shared_ends SEC(".maps");
+
 /* Flow memory. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -219,8 +267,8 @@ struct {
 } flow_events SEC(".maps");
 
 /*
- * What other directors of the group should know: struct flow_entry as it has become. It has
- * room for 5,400 of them in the few milliseconds between two looks.
+ * What other directors of the group should know: struct flow_entry as it has become, or struct
+ * told_snat. It has room for 5,400 of them in the few milliseconds between two looks.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -92,7 +92,7 @@ func statusTable(t *table, s api.Status) {
 	t.row("ring memory", fmt.Sprintf("%d of %d bytes", s.RingMemory, s.Limits.RingMemory))
 	t.row("flows remembered", fmt.Sprintf("%d of %d", s.Flows.Remembered, s.Limits.Flows))
 	if s.NAT != nil {
-		t.row("flows of full NAT", fmt.Sprintf("%d of %d, %d fresh", s.NAT.Flows, s.NAT.Places, s.NAT.Fresh))
+		t.row("flows of full NAT", fmt.Sprintf("%d of %d, %d fresh; %d of other directors", s.NAT.Flows, s.NAT.Places, s.NAT.Fresh, s.NAT.Shared))
 	}
 	t.row("slots settling", s.Flows.Settling)
 	for _, e := range s.Flows.Events {

@@ -51,6 +51,8 @@ var (
 	flowsFormat string
 	//go:embed formats/snat_table.txt
 	snatFormat string
+	//go:embed formats/shared_table.txt
+	sharedFormat string
 )
 
 // Formats returns the formats that are part of pins' names, by what the pins are called without
@@ -63,9 +65,13 @@ func Formats(limits model.Limits) (map[string]string, error) {
 	formats := map[string]string{}
 	for name, of := range map[string]func() (string, error){
 		strings.TrimSuffix(mapsPrefix, "-"): func() (string, error) { return abiHash(spec) },
-		snatPin:                             func() (string, error) { return snatHash(spec) },
 	} {
 		if formats[name], err = of(); err != nil {
+			return nil, err
+		}
+	}
+	for name := range heldFormats {
+		if formats[name], err = heldHash(spec, name); err != nil {
 			return nil, err
 		}
 	}
@@ -133,11 +139,14 @@ func stateFormat(spec *ebpf.CollectionSpec, shape *ebpf.MapSpec, types ...btf.Ty
 	})
 }
 
-// snatHash does the same for full NAT's table, which is not a map of the program's own.
-func snatHash(spec *ebpf.CollectionSpec) (string, error) {
+// heldFormats are the formats of the tables that there are only while they are needed.
+var heldFormats = map[string]string{snatPin: snatFormat, sharedPin: sharedFormat}
+
+// heldHash does the same for such a table, which is not a map of the program's own.
+func heldHash(spec *ebpf.CollectionSpec, name string) (string, error) {
 	return hashed(func(w io.Writer) error {
 		err := writeRevision(w, spec, "REVISION_STATE")
-		_, formatErr := io.WriteString(w, snatFormat)
+		_, formatErr := io.WriteString(w, heldFormats[name])
 		return errors.Join(err, formatErr)
 	})
 }

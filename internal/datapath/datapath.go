@@ -96,6 +96,7 @@ type Datapath struct {
 	meets          map[netip.Addr]bool // directors that were logged as taking part in the group, or not
 	prober         *prober
 	imports        flowImport
+	shared         sharedNAT
 	followers      int // that are told what becomes known of flows
 	names          flowNames
 	closing        sync.Once
@@ -191,6 +192,9 @@ func (d *Datapath) adoptPinned() (err error) {
 	if err := d.layFlows(); err != nil {
 		return err
 	}
+	if err := d.openShared(); err != nil {
+		return err
+	}
 	d.have = d.old.lookups.clone()
 	d.serviceIndexes.occupy(d.old.serviceIndexes())
 	d.rings.occupy(d.old.serviceIndexes())
@@ -217,7 +221,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
 	}
-	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close())...)
+	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close())...)
 }
 
 // closed says whether Close was called.

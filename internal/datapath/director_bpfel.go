@@ -51,6 +51,9 @@ const (
 	directorMapServiceDrops    = "service_drops"
 	directorMapServices4       = "services4"
 	directorMapServices6       = "services6"
+	directorMapSharedClients   = "shared_clients"
+	directorMapSharedEnds      = "shared_ends"
+	directorMapSharedTables    = "shared_tables"
 	directorMapSnatTables      = "snat_tables"
 	directorMapSourceRanges    = "source_ranges"
 	directorMapThisDirector    = "this_director"
@@ -146,6 +149,9 @@ type directorMapSpecs struct {
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
+	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.MapSpec `ebpf:"shared_ends"`
+	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
@@ -215,6 +221,9 @@ type directorMaps struct {
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
+	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.Map `ebpf:"shared_ends"`
+	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
@@ -259,6 +268,9 @@ func (m *directorMaps) Close() error {
 		m.ServiceDrops,
 		m.Services4,
 		m.Services6,
+		m.SharedClients,
+		m.SharedEnds,
+		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
 		m.ThisDirector,

@@ -403,7 +403,7 @@ func (x *explainRun) dump() map[string][]byte {
 	for name, m := range x.d.kernel.all {
 		all[name] = dumpMap(x.T, name, m)
 	}
-	if table, err := ebpf.LoadPinnedMap(x.d.kernel.snatPin(), nil); err == nil {
+	if table, err := ebpf.LoadPinnedMap(x.d.kernel.snatTable.pin, nil); err == nil {
 		all["snat_table"] = dumpMap(x.T, "snat_table", table)
 		table.Close()
 	}

@@ -308,7 +308,7 @@ func (m *imagined) openEgress(own, live *ebpf.Map) error {
 // one, or one in which no flow has a port yet.
 func (d *Datapath) imagineSNAT(w *observe.Snapshot, t *model.Table) (func(), error) {
 	if !usesSNAT(t) {
-		return func() {}, nil
+		return d.lendShared(w)
 	}
 	want, err := flows.LayoutOf(t.SNAT)
 	if err != nil {
@@ -319,13 +319,19 @@ func (d *Datapath) imagineSNAT(w *observe.Snapshot, t *model.Table) (func(), err
 		return nil, err
 	}
 	want.Salt = w.Header.Salt
-	if w.SNAT != nil && w.Header == want {
+	if w.Tables[directorMapSnatTables] != nil && w.Header == want {
 		return closeTable, nil
 	}
 	closeTable()
-	if w.SNAT, err = flows.NewNAT(want); err != nil {
+	closeShared, err := d.lendShared(w)
+	if err != nil {
 		return nil, err
 	}
-	w.Header = want
-	return func() { w.SNAT.Close() }, nil
+	table, err := flows.NewNAT(want)
+	if err != nil {
+		closeShared()
+		return nil, err
+	}
+	w.Tables[directorMapSnatTables], w.Header = table, want
+	return func() { closeShared(); table.Close() }, nil
 }

@@ -35,7 +35,7 @@ const (
 // FollowFlows hands out what becomes known of flows, some at a time, until the context ends. unshared
 // says that something before it may be missing. The first call says so, too, because the program
 // shares nothing while there are no followers. To have all of it, call RememberedFlows then.
-func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, unshared bool)) error {
+func (d *Datapath) FollowFlows(ctx context.Context, take func(news model.FlowNews, unshared bool)) error {
 	reader, err := ringbuf.NewReader(d.kernel.ToldFlows)
 	if err != nil {
 		return fmt.Errorf("open the ring of what flows become: %w", err)
@@ -49,13 +49,13 @@ func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.Remem
 	if err := d.share(1); err != nil {
 		return err
 	}
-	take(nil, true)
+	take(model.FlowNews{}, true)
 	return errors.Join(d.follow(ctx, reader, lost, take), d.share(-1))
 }
 
 // follow hands out what comes, and checks from time to time whether more has gone unshared than was
 // lost before.
-func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news []model.RememberedFlow, unshared bool)) error {
+func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news model.FlowNews, unshared bool)) error {
 	count := time.Now().Add(unsharedEvery)
 	for ctx.Err() == nil {
 		reader.SetDeadline(count)
@@ -66,7 +66,7 @@ func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint
 			return nil
 		case err != nil && !late:
 			return err
-		case len(news) > 0:
+		case len(news.Flows)+len(news.NAT) > 0:
 			take(news, false)
 		}
 		if late || time.Now().After(count) {
@@ -77,7 +77,7 @@ func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint
 			}
 			if now != lost {
 				lost = now
-				take(nil, true)
+				take(model.FlowNews{}, true)
 			}
 		}
 		if !late {
@@ -91,17 +91,25 @@ func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint
 }
 
 // readNews waits until there is something in the ring, and takes it.
-func (d *Datapath) readNews(reader *ringbuf.Reader) ([]model.RememberedFlow, error) {
+func (d *Datapath) readNews(reader *ringbuf.Reader) (news model.FlowNews, err error) {
 	var entries []abi.FlowEntry
-	for record, more := (ringbuf.Record{}), true; more && len(entries) < newsAtOnce; more = record.Remaining > 0 {
+	var told []abi.ToldSnat
+	for record, more := (ringbuf.Record{}), true; more && len(entries)+len(told) < newsAtOnce; more = record.Remaining > 0 {
 		if err := reader.ReadInto(&record); err != nil {
-			return nil, fmt.Errorf("read what flows have become: %w", err)
+			return news, fmt.Errorf("read what flows have become: %w", err)
 		}
-		if len(record.RawSample) >= int(unsafe.Sizeof(abi.FlowEntry{})) {
-			entries = append(entries, *(*abi.FlowEntry)(unsafe.Pointer(&record.RawSample[0])))
+		switch sample := record.RawSample; {
+		case len(sample) >= int(unsafe.Sizeof(abi.ToldSnat{})):
+			told = append(told, *(*abi.ToldSnat)(unsafe.Pointer(&sample[0])))
+		case len(sample) >= int(unsafe.Sizeof(abi.FlowEntry{})):
+			entries = append(entries, *(*abi.FlowEntry)(unsafe.Pointer(&sample[0])))
 		}
 	}
-	return d.nameFlows(entries)
+	if news.Flows, err = d.nameFlows(entries); err != nil {
+		return news, err
+	}
+	news.NAT, err = d.nameTold(told)
+	return news, err
 }
 
 // nameFlows leaves out flows that other directors cannot use.

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -25,14 +26,38 @@ const (
 type flowImport struct {
 	bpfload.Memory[abi.Telling] // that the program reads
 
-	older    []bool        // by record: whether it is of an older owner's flow
-	outcomes []uint64      // by enum told_outcome
-	waiting  []waitingFlow // the oldest first
+	older    []bool   // by record: whether it is of an older owner's flow
+	outcomes []uint64 // by enum told_outcome
+	waiting  waitingList[model.RememberedFlow]
+	nat      waitingList[model.NATFlow]
 }
 
-type waitingFlow struct {
-	model.RememberedFlow
+// waiting is a flow that waits for its service or backend, which are not known yet.
+type waiting[Flow any] struct {
+	flow  Flow
 	since time.Time
+}
+
+// waitingList has the oldest flow first.
+type waitingList[Flow any] []waiting[Flow]
+
+// waitFrom are flows that wait from now on.
+func waitFrom[Flow any](now time.Time, list []Flow) (l waitingList[Flow]) {
+	for _, f := range list {
+		l = append(l, waiting[Flow]{f, now})
+	}
+	return l
+}
+
+// drop gives up flows that have waited too long, or are too many, and returns how many they were.
+func (l *waitingList[Flow]) drop() (n int) {
+	late := time.Now().Add(-importWaits)
+	n = max(0, len(*l)-mostWaiting)
+	for n < len(*l) && (*l)[n].since.Before(late) {
+		n++
+	}
+	*l = slices.Delete(*l, 0, n)
+	return n
 }
 
 func (t *flowImport) tallies(names []string) (list []model.Tallied) {
@@ -50,11 +75,7 @@ func (d *Datapath) Remember(list []model.RememberedFlow) error {
 	if d.closed() {
 		return nil
 	}
-	waiting := make([]waitingFlow, len(list))
-	for i, now := 0, time.Now(); i < len(list); i++ {
-		waiting[i] = waitingFlow{list[i], now}
-	}
-	err := d.remember(waiting, func(w waitingFlow) {
+	err := d.remember(waitFrom(time.Now(), list), func(w waiting[model.RememberedFlow]) {
 		d.imports.outcomes[abi.ToldOutcomeTOLD_WAITS]++
 		d.imports.waiting = append(d.imports.waiting, w)
 	})
@@ -64,29 +85,21 @@ func (d *Datapath) Remember(list []model.RememberedFlow) error {
 
 // rememberWaiting tries flows again that a Set may have made room for.
 func (d *Datapath) rememberWaiting() error {
-	if len(d.imports.waiting) == 0 {
-		return nil
-	}
-	waiting := d.imports.waiting
-	d.imports.waiting = nil
-	err := d.remember(waiting, func(w waitingFlow) { d.imports.waiting = append(d.imports.waiting, w) })
+	list, nat := d.imports.waiting, d.imports.nat
+	d.imports.waiting, d.imports.nat = nil, nil
+	err := d.remember(list, func(w waiting[model.RememberedFlow]) { d.imports.waiting = append(d.imports.waiting, w) })
+	err = errors.Join(err, d.rememberNAT(nat, func(w waiting[model.NATFlow]) { d.imports.nat = append(d.imports.nat, w) }))
 	d.dropWaiting()
 	return err
 }
 
-// dropWaiting gives up flows that have waited too long, or are too many.
+// dropWaiting gives up flows whose service or backend has not come.
 func (d *Datapath) dropWaiting() {
-	late := time.Now().Add(-importWaits)
-	drop := max(0, len(d.imports.waiting)-mostWaiting)
-	for drop < len(d.imports.waiting) && d.imports.waiting[drop].since.Before(late) {
-		drop++
-	}
-	d.imports.outcomes[abi.ToldOutcomeTOLD_UNKNOWN] += uint64(drop)
-	d.imports.waiting = slices.Delete(d.imports.waiting, 0, drop)
+	d.imports.outcomes[abi.ToldOutcomeTOLD_UNKNOWN] += uint64(d.imports.waiting.drop() + d.imports.nat.drop())
 }
 
 // remember hands flows to the program. Flows of unknown services or backends go to wait.
-func (d *Datapath) remember(list []waitingFlow, wait func(waitingFlow)) error {
+func (d *Datapath) remember(list waitingList[model.RememberedFlow], wait func(waiting[model.RememberedFlow])) error {
 	now, err := flows.Clock()
 	if err != nil {
 		return err
@@ -114,10 +127,11 @@ func (d *Datapath) remember(list []waitingFlow, wait func(waitingFlow)) error {
 
 // recordOf translates a flow into this director's indexes, and says whether it is an open TCP flow
 // of an older owner. The outcome is TOLD_NEW if the program is to look at it.
-func (d *Datapath) recordOf(flow *waitingFlow, now uint32) (t abi.Telling, older bool, outcome abi.ToldOutcome) {
+func (d *Datapath) recordOf(told *waiting[model.RememberedFlow], now uint32) (t abi.Telling, older bool, outcome abi.ToldOutcome) {
+	flow := &told.flow
 	key := keyOfID(flow.Service)
 	s := d.services[key]
-	state := flows.StateOf(&flow.RememberedFlow)
+	state := flows.StateOf(flow)
 	if s == nil {
 		return t, false, abi.ToldOutcomeTOLD_WAITS
 	}
@@ -135,7 +149,7 @@ func (d *Datapath) recordOf(flow *waitingFlow, now uint32) (t abi.Telling, older
 	if len(slots) == 0 || header.Flags&uint8(abi.RingFlagRING_MEMORY) == 0 {
 		return t, false, abi.ToldOutcomeTOLD_UNUSED
 	}
-	age := flow.Age + uint32(time.Since(flow.since)>>30)
+	age := flow.Age + uint32(time.Since(told.since)>>30)
 	t.Entry = abi.FlowEntry{
 		Seen: now - age, State: uint8(state), Since: uint8(now), Epoch: d.entries.Entries[b.index].Epoch, Backend: b.index, Service: s.index, Next: flow.Next,
 		Source: abi.AddressBytes(flow.Source.Addr()), SourcePort: abi.BigEndian16(flow.Source.Port()), DestinationPort: abi.BigEndian16(flow.Port),

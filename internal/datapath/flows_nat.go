@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/flows"
@@ -15,7 +16,7 @@ func (k *kernel) mapNAT() (*flows.NATTable, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	table, err := k.usedSNAT()
+	table, err := k.snatTable.used()
 	if err != nil || table == nil {
 		return nil, err
 	}
@@ -62,26 +63,69 @@ func (d *Datapath) someNAT(table *flows.NATTable, from, to int, see func(t *flow
 	return nil
 }
 
-// NATFlows hands out the flows of full NAT, some at a time, for as long as take returns true.
+// NATFlows hands out the flows of full NAT, those of this director and those of which others have
+// told, some at a time, for as long as take returns true.
 func (d *Datapath) NATFlows(take func(some []model.NATFlow) bool) error {
+	return d.handOutNAT(d.nameNAT, take)
+}
+
+// handOutNAT hands out the flows of full NAT that name has a name for.
+func (d *Datapath) handOutNAT(name func(e *abi.SnatFlow, own netip.AddrPort, now uint32) (model.NATFlow, bool), take func(some []model.NATFlow) bool) error {
+	more := true
 	var list []model.NATFlow
-	see := func(t *flows.NATTable, i int, e *abi.SnatFlow, now uint32) {
-		s, backend := d.names.services[d.entries.Entries[e.Backend].Service], d.names.backends[e.Backend]
-		means := flows.NATMeaningOf(e)
-		if s == nil || !backend.IsValid() || means.State == 0 {
-			return
+	_, err := d.eachNAT(func(t *flows.NATTable, i int, e *abi.SnatFlow, now uint32) {
+		if flow, useful := name(e, t.Source(uint32(flows.BucketPorts+i)), now); useful {
+			list = append(list, flow)
 		}
-		list = append(list, model.NATFlow{RememberedFlow: model.RememberedFlow{
-			Service: s.key.id(), Backend: backend, Source: netip.AddrPortFrom(abi.AddressOf(e.Client, s.key.vip.Is6()), abi.BigEndian16(e.ClientPort)),
-			Port: abi.BigEndian16(e.VipPort), Class: means.Class, State: means.State, Age: uint32(max(0, int32(now-e.Seen))),
-		}, Own: t.Source(uint32(flows.BucketPorts + i))})
-	}
-	_, err := d.eachNAT(see, func() bool {
-		some := list
-		list = nil
-		return len(some) == 0 || take(some)
+	}, func() bool {
+		more = takeAll(&list, take)
+		return more
 	})
-	return err
+	if err != nil || !more {
+		return err
+	}
+	for some := range slices.Chunk(d.sharedPlaces(), flowsAtOnce) {
+		err := d.eachShared(some, func(e *abi.SnatFlow, own netip.AddrPort, now uint32) {
+			if flow, useful := name(e, own, now); useful {
+				list = append(list, flow)
+			}
+		})
+		if err != nil || !takeAll(&list, take) {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeAll hands out a list and empties it.
+func takeAll(list *[]model.NATFlow, take func([]model.NATFlow) bool) bool {
+	for some := range slices.Chunk(*list, flowsAtOnce) {
+		if !take(some) {
+			return false
+		}
+	}
+	*list = nil
+	return true
+}
+
+// nameNAT is nameFlow for a living flow of full NAT, which has this address and port.
+func (d *Datapath) nameNAT(e *abi.SnatFlow, own netip.AddrPort, now uint32) (model.NATFlow, bool) {
+	s, backend := d.names.services[d.entries.Entries[e.Backend].Service], d.names.backends[e.Backend]
+	means := flows.NATMeaningOf(e)
+	if s == nil || !backend.IsValid() || means.State == 0 {
+		return model.NATFlow{}, false
+	}
+	f := model.NATFlow{RememberedFlow: model.RememberedFlow{
+		Service: s.key.id(), Backend: backend, Source: netip.AddrPortFrom(abi.AddressOf(e.Client, s.key.vip.Is6()), abi.BigEndian16(e.ClientPort)),
+		Port: abi.BigEndian16(e.VipPort), Class: means.Class, State: means.State, Age: uint32(max(0, int32(now-e.Seen))),
+	}, Own: own}
+	if s.key.protocol == model.TCP && e.Proof&uint8(abi.SnatProofSNAT_HALVES) != 0 {
+		f.Numbers = model.NATNumbers{Known: true, Client: uint16(e.Asked.Sequence), Backend: uint16(e.Asked.Sequence >> 16)}
+		if e.Asked.State == uint8(abi.AskedStateASKED_TAKEN) && e.Proof&uint8(abi.SnatProofSNAT_ANSWER) == 0 {
+			f.Taken = abi.BigEndian16(e.Asked.Port)
+		}
+	}
+	return f, true
 }
 
 // natStatus says how full the table of full NAT is; nil: there is none.
@@ -97,7 +141,8 @@ func (d *Datapath) natStatus() (*model.NATStatus, error) {
 		return nil, err
 	}
 	status.Places = places
-	return &status, nil
+	err = d.eachShared(d.sharedPlaces(), func(*abi.SnatFlow, netip.AddrPort, uint32) { status.Shared++ })
+	return &status, err
 }
 
 // countNATBy counts the fresh flows of full NAT by service, or all flows if none is fresh.

@@ -58,10 +58,10 @@ func follow(t *testing.T, d *Datapath) (read func() []model.RememberedFlow) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() {
-		err := d.FollowFlows(ctx, func(news []model.RememberedFlow, unshared bool) {
+		err := d.FollowFlows(ctx, func(news model.FlowNews, unshared bool) {
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, news...)
+			all = append(all, news.Flows...)
 			if unshared {
 				begun++
 			}

@@ -19,7 +19,7 @@ func TestFormatsHold(t *testing.T) {
 	must(t, err)
 	flows, err := formerHash(spec, formerFlows)
 	must(t, err)
-	snat, err := snatHash(spec)
+	snat, err := heldHash(spec, snatPin)
 	must(t, err)
 	if flows != "7248a15afff91a2a" || snat != "f48e15cb1978682d" {
 		t.Errorf("the formats of flow memory and full NAT's table are named %s and %s", flows, snat)
@@ -99,7 +99,10 @@ func TestFormatsAreThoseOfPins(t *testing.T) {
 	must(t, d.Set(tableOf(1, 2, 0)))
 	formats, err := Formats(d.options.Limits)
 	must(t, err)
-	pinned := map[string]bool{filepath.Base(d.kernel.snat): true} // it is pinned when a service needs it
+	pinned := map[string]bool{}
+	for _, path := range d.kernel.tables { // they are pinned when they are needed
+		pinned[filepath.Base(path)] = true
+	}
 	must(t, filepath.WalkDir(d.options.Pin, func(path string, _ os.DirEntry, err error) error {
 		pinned[filepath.Base(path)] = true
 		return err

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -40,7 +41,8 @@ type kernel struct {
 	askEvents      []string             // of enum ask_event
 	importOutcomes []string             // of enum told_outcome
 	kept           map[string]bool      // maps whose content an earlier process has made
-	snatTable      *ebpf.Map            // full NAT's, while there is one; nil: there is none, or it was not looked for yet
+	snatTable      heldTable            // full NAT's
+	sharedTable    heldTable            // of full NAT's flows that other directors have told of
 	former         formerCounts         // what an earlier version has counted in another format
 	formerTable    formerTable          // flow memory of versions before 0.2
 }
@@ -105,12 +107,15 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
+// innerMaps are the maps of maps whose tables the process makes when they are needed.
+var innerMaps = []string{directorMapSnatTables, directorMapSharedTables, directorMapSharedClients, directorMapSharedEnds}
+
 // shape gives the maps of a program the form that all programs with these maps agree about.
 func (o Options) shape(spec *ebpf.CollectionSpec) {
 	o.size(spec)
 	for _, m := range spec.Maps {
-		if m.InnerMap != nil && m.Name == directorMapSnatTables {
-			// Its tables are made without BTF: 6.1 wants them and their template alike.
+		if m.InnerMap != nil && slices.Contains(innerMaps, m.Name) {
+			// Their tables are made without BTF: 6.1 wants them and their template alike.
 			m.InnerMap.Key, m.InnerMap.Value = nil, nil
 		}
 	}
@@ -192,10 +197,27 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	k.takeReply = k.collection.Programs[natTCProgTakeReply]
 	k.takeBareReply = k.collection.Programs[natTCProgTakeBareReply]
 	k.importFlows = k.collection.Programs[directorProgTakeTellings]
-	if err := k.keepSNAT(); err != nil {
-		return errors.Join(err, k.directorMaps.Close())
+	k.snatTable = heldTable{what: "table of full NAT", outer: k.SnatTables, pin: k.tables[snatPin]}
+	k.sharedTable = heldTable{what: "table of full NAT's shared flows", outer: k.SharedTables, pin: k.tables[sharedPin]}
+	if k.adopted {
+		return nil
+	}
+	for _, h := range k.heldTables() {
+		if err := h.keep(); err != nil {
+			return errors.Join(err, k.directorMaps.Close())
+		}
 	}
 	return nil
+}
+
+func (k *kernel) heldTables() []*heldTable { return []*heldTable{&k.snatTable, &k.sharedTable} }
+
+func (k *kernel) holdTables() error {
+	var errs []error
+	for _, h := range k.heldTables() {
+		errs = append(errs, h.hold())
+	}
+	return errors.Join(errs...)
 }
 
 func (k *kernel) close() error {
@@ -204,8 +226,8 @@ func (k *kernel) close() error {
 		err = errors.Join(err, k.records.close())
 	}
 	k.collection.Close() // programs; the maps were assigned
-	if k.snatTable != nil {
-		k.snatTable.Close()
+	for _, h := range k.heldTables() {
+		h.letGo()
 	}
 	return errors.Join(err, k.former.close(), k.directorMaps.Close(), k.unlock())
 }

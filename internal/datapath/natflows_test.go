@@ -37,7 +37,7 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 		}
 	}
 	must(t, d.Set(table))
-	memory, err := ebpf.LoadPinnedMap(d.kernel.snatPin(), nil)
+	memory, err := ebpf.LoadPinnedMap(d.kernel.snatTable.pin, nil)
 	must(t, err)
 	defer memory.Close()
 	now, err := flows.Clock()

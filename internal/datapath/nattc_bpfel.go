@@ -51,6 +51,9 @@ const (
 	natTCMapServiceDrops    = "service_drops"
 	natTCMapServices4       = "services4"
 	natTCMapServices6       = "services6"
+	natTCMapSharedClients   = "shared_clients"
+	natTCMapSharedEnds      = "shared_ends"
+	natTCMapSharedTables    = "shared_tables"
 	natTCMapSnatTables      = "snat_tables"
 	natTCMapSourceRanges    = "source_ranges"
 	natTCMapThisDirector    = "this_director"
@@ -148,6 +151,9 @@ type natTCMapSpecs struct {
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
+	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.MapSpec `ebpf:"shared_ends"`
+	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
@@ -217,6 +223,9 @@ type natTCMaps struct {
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
+	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.Map `ebpf:"shared_ends"`
+	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
@@ -261,6 +270,9 @@ func (m *natTCMaps) Close() error {
 		m.ServiceDrops,
 		m.Services4,
 		m.Services6,
+		m.SharedClients,
+		m.SharedEnds,
+		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
 		m.ThisDirector,

@@ -44,18 +44,33 @@ func (d *Datapath) Explain(name string, frame []byte) (none model.Explanation, e
 	return w.Explain(d.observer, name, frame)
 }
 
-// openSNAT gives a snapshot full NAT's table.
+// lendShared gives a snapshot the flows that other directors have told of.
+func (d *Datapath) lendShared(w *observe.Snapshot) (func(), error) {
+	w.Tables = map[string]*ebpf.Map{}
+	table, err := d.kernel.sharedTable.used()
+	if err != nil || table == nil || d.shared.clients == nil {
+		return func() {}, err
+	}
+	w.Tables[directorMapSharedTables], w.Tables[directorMapSharedClients], w.Tables[directorMapSharedEnds] = table, d.shared.clients, d.shared.ends
+	return func() { table.Close() }, nil
+}
+
+// openSNAT gives a snapshot full NAT's tables.
 func (d *Datapath) openSNAT(w *observe.Snapshot) (func(), error) {
+	closeShared, err := d.lendShared(w)
+	if err != nil {
+		return func() {}, err
+	}
 	header, found, err := d.kernel.snatHeader()
 	if err != nil || !found {
-		return func() {}, err
+		return closeShared, err
 	}
-	table, err := d.kernel.usedSNAT()
+	table, err := d.kernel.snatTable.used()
 	if err != nil || table == nil {
-		return func() {}, err
+		return closeShared, err
 	}
-	w.SNAT, w.Header = table, header
-	return func() { table.Close() }, nil
+	w.Tables[directorMapSnatTables], w.Header = table, header
+	return func() { closeShared(); table.Close() }, nil
 }
 
 // newCaptures captures what this datapath does with packets.

@@ -200,7 +200,7 @@ func (d *Datapath) pinDifferences() (found []upkeep.Difference, err error) {
 	if !d.kernel.published || !d.kernel.tidied {
 		return nil, nil
 	}
-	if err := d.kernel.holdSNAT(); err != nil {
+	if err := d.kernel.holdTables(); err != nil {
 		return nil, err
 	}
 	for _, directory := range []struct {
@@ -279,8 +279,10 @@ func (k *kernel) statePins() []string {
 	for _, path := range k.state {
 		pins = append(pins, path)
 	}
-	if k.snatTable != nil {
-		pins = append(pins, k.snatPin())
+	for _, h := range k.heldTables() {
+		if h.held != nil {
+			pins = append(pins, h.pin)
+		}
 	}
 	return pins
 }
@@ -341,8 +343,10 @@ func (k *kernel) pinStateAgain() error {
 	for name, path := range k.state {
 		errs = append(errs, pinIfGone(k.all[name], path))
 	}
-	if k.snatTable != nil {
-		errs = append(errs, pinIfGone(k.snatTable, k.snatPin()))
+	for _, h := range k.heldTables() {
+		if h.held != nil {
+			errs = append(errs, pinIfGone(h.held, h.pin))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -352,38 +356,6 @@ func pinIfGone(m *ebpf.Map, path string) error {
 		return nil
 	}
 	return pinClone(m, path)
-}
-
-// holdSNAT keeps full NAT's table open while there is one: no other program can open it, and
-// without its pin all its connections would be gone.
-func (k *kernel) holdSNAT() error {
-	var used ebpf.MapID
-	err := k.SnatTables.Lookup(uint32(0), &used)
-	if err != nil {
-		if k.snatTable != nil {
-			k.snatTable.Close()
-			k.snatTable = nil
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		return fmt.Errorf("look for table of full NAT: %w", err)
-	}
-	pinned, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open table of full NAT: %w", err)
-	}
-	if !isMap(pinned, used) {
-		return pinned.Close() // another director's
-	}
-	if k.snatTable != nil {
-		k.snatTable.Close()
-	}
-	k.snatTable = pinned
-	return nil
 }
 
 // contentDifferences compares the maps by which packets find services, backends of replies, sources and

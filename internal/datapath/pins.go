@@ -35,6 +35,7 @@ const (
 	beside         = "-new"
 	linkPrefix     = "xdp-"
 	snatPin        = "snat_table"
+	sharedPin      = "shared_table"
 )
 
 // captureName is the name of the program that captures.
@@ -50,7 +51,7 @@ type pins struct {
 	sole   *nslock.Lock // of the network namespace; one that was not taken is tried again
 	state  map[string]string
 	former map[string]string // pins of counters in the format before: see carry.go
-	snat   string            // pin of full NAT's table
+	tables map[string]string // pins of tables that there are only while they are needed
 	build  string            // names what the programs are built from; "": no later process may take them over
 
 	attached map[ebpf.ProgramID]bool // when this process began
@@ -64,7 +65,7 @@ type pins struct {
 
 // openPins makes the directory, locks it, and works out the names.
 func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
-	p := &pins{pin: o.Pin, state: map[string]string{}, former: map[string]string{}, build: buildName(o, spec)}
+	p := &pins{pin: o.Pin, state: map[string]string{}, former: map[string]string{}, tables: map[string]string{}, build: buildName(o, spec)}
 	var err error
 	if p.abi, err = abiHash(spec); err != nil {
 		return nil, err
@@ -83,11 +84,13 @@ func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
 		}
 		p.former[name] = p.statePin(name + "-" + format)
 	}
-	format, err := snatHash(spec)
-	if err != nil {
-		return nil, err
+	for name := range heldFormats {
+		format, err := heldHash(spec, name)
+		if err != nil {
+			return nil, err
+		}
+		p.tables[name] = p.statePin(name + "-" + format)
 	}
-	p.snat = p.statePin(snatPin + "-" + format)
 	if err := os.MkdirAll(p.statePin(""), 0o700); err != nil {
 		return nil, fmt.Errorf("make pin directory: %w", err)
 	}
@@ -318,7 +321,10 @@ func (k *kernel) tidy() error {
 	if err := k.carryOver(); err != nil {
 		return err
 	}
-	own := []string{filepath.Base(k.snat), filepath.Base(k.snat) + beside}
+	var own []string
+	for _, path := range k.tables {
+		own = append(own, filepath.Base(path), filepath.Base(path)+beside)
+	}
 	for _, path := range k.state {
 		own = append(own, filepath.Base(path))
 	}

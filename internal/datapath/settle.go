@@ -110,6 +110,7 @@ func countSettling(image []byte) (n int) {
 
 // sweep finds the slots that still have flows of backends other than their owner.
 func (d *Datapath) sweep() {
+	d.sweepShared()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	settling := map[uint32]*service{}

@@ -1,14 +1,10 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"unsafe"
-
-	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
@@ -55,7 +51,7 @@ func (d *Datapath) switchSNAT(t *model.Table) error {
 		return err
 	}
 	defer table.Close()
-	if err := d.kernel.putSNAT(table); err != nil {
+	if err := d.kernel.snatTable.put(table, d.kernel.ensureOwned() == nil); err != nil {
 		return err
 	}
 	if found {
@@ -69,117 +65,12 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 	if usesSNAT(t) {
 		return nil
 	}
-	// Write only if there is a table: a write to a map of maps waits for a grace period.
-	if _, found, err := d.kernel.snatHeader(); err != nil || !found {
-		return err
-	}
-	err := ignoreMissing("free table of full NAT", d.kernel.SnatTables.Delete(uint32(0)))
-	if d.kernel.ensureOwned() == nil {
-		if gone := os.Remove(d.kernel.snatPin()); !errors.Is(gone, os.ErrNotExist) {
-			err = errors.Join(err, gone)
-		}
-	}
-	return err
-}
-
-// snatPin is where the table in use is pinned itself: opening it by the number in its outer map
-// would take CAP_SYS_ADMIN.
-func (k *kernel) snatPin() string { return k.pins.snat }
-
-// keepSNAT gives the table of the earlier program to a program whose other maps were made anew.
-func (k *kernel) keepSNAT() error {
-	if k.adopted {
-		return nil
-	}
-	table, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open table of full NAT: %w", err)
-	}
-	defer table.Close()
-	if err := k.SnatTables.Put(uint32(0), table); err != nil {
-		return fmt.Errorf("keep table of full NAT: %w", err)
-	}
-	return nil
-}
-
-// putSNAT switches the table in, and its pin after it. Where another director has taken the pins, the
-// table is only held open.
-func (k *kernel) putSNAT(table *ebpf.Map) error {
-	held, err := table.Clone()
-	if err != nil {
-		return fmt.Errorf("hold table of full NAT: %w", err)
-	}
-	if k.ensureOwned() == nil {
-		err = k.pinSNAT(table)
-	} else if err = k.SnatTables.Put(uint32(0), table); err != nil {
-		err = fmt.Errorf("switch table of full NAT: %w", err)
-	}
-	if err != nil {
-		return errors.Join(err, held.Close())
-	}
-	if k.snatTable != nil {
-		k.snatTable.Close()
-	}
-	k.snatTable = held
-	return nil
-}
-
-func (k *kernel) pinSNAT(table *ebpf.Map) error {
-	fresh := k.snatPin() + beside
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove pin of an earlier table of full NAT: %w", err)
-	}
-	if err := table.Pin(fresh); err != nil {
-		return fmt.Errorf("pin table of full NAT: %w", err)
-	}
-	if err := k.SnatTables.Put(uint32(0), table); err != nil {
-		return errors.Join(fmt.Errorf("switch table of full NAT: %w", err), os.Remove(fresh))
-	}
-	if err := os.Rename(fresh, k.snatPin()); err != nil {
-		return fmt.Errorf("pin table of full NAT: %w", err)
-	}
-	return nil
-}
-
-// usedSNAT opens the table that is in use; nil: there is none. What is pinned may be another table:
-// another director may have taken the pins, or a process was killed between switching and pinning.
-func (k *kernel) usedSNAT() (*ebpf.Map, error) {
-	var used ebpf.MapID
-	if err := k.SnatTables.Lookup(uint32(0), &used); err != nil {
-		return nil, ignoreMissing("find table of full NAT", err)
-	}
-	if k.snatTable != nil && isMap(k.snatTable, used) {
-		return k.snatTable.Clone()
-	}
-	table, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open table of full NAT: %w", err)
-	}
-	if !isMap(table, used) {
-		return nil, table.Close()
-	}
-	return table, nil
-}
-
-// isMap reports whether a map has that number.
-func isMap(m *ebpf.Map, number ebpf.MapID) bool {
-	info, err := m.Info()
-	if err != nil {
-		return false
-	}
-	id, _ := info.ID()
-	return id == number
+	return d.kernel.snatTable.drop(d.kernel.ensureOwned() == nil)
 }
 
 // snatHeader reads the header of the table that is in use, if there is one.
 func (k *kernel) snatHeader() (header flows.Layout, found bool, err error) {
-	table, err := k.usedSNAT()
+	table, err := k.snatTable.used()
 	if err != nil || table == nil {
 		return header, false, err
 	}

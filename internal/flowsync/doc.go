@@ -7,8 +7,9 @@
 // and whose fingerprint they have written under their address where only directors can
 // write ([Identities]): a stranger that could share flows could send them anywhere.
 //
-// The application protocol that TLS agrees on is "weir-flows/2": the number changes with the
-// format. A director also speaks "weir-flows/1" with one that knows no other. Flows that are
+// The application protocol that TLS agrees on is "weir-flows/3": the number changes with the
+// format. A director also speaks "weir-flows/2", without full NAT's flows, and "weir-flows/1" with
+// one that knows no other. Flows that are
 // fresh (model.FlowClass) are shared within a budget, because they may be of a flood, and their
 // receiver takes them for fresh ones, too. "weir-flows/1" does not say the class: what is heard
 // by it is fresh. The dialing director sends nothing. The other one sends frames: the length of
@@ -20,6 +21,7 @@
 //	kind 3  nothing, so that it is known that somebody is there
 //	kind 4  not in weir-flows/1: how many fresh flows of each service were reset in the last
 //	        minute; in place of kind 3, and of what kind 4 said before
+//	kind 5  not in weir-flows/1 and /2: proved flows of full NAT
 //
 // A flow has these bytes, where addresses are 4 or 16:
 //
@@ -36,6 +38,15 @@
 //	4       not in weir-flows/1: TCP: the sequence number that the client goes on with, 0:
 //	        not known
 //	        the VIP, the client, the backend
+//
+// A flow of full NAT has these bytes behind them:
+//
+//	1       bit 0: the numbers are known; others 0
+//	2       the port that the flow has at its director
+//	2       TCP: the port of the host that has taken the connection over, 0: none has
+//	2, 2    TCP: the upper halves of the sequence numbers that the client and the backend go
+//	        on with
+//	        the address that the flow has at its director, of the VIP's family
 //
 // A count of resets has these bytes:
 //

@@ -14,19 +14,28 @@ import (
 type version int
 
 const (
-	unclassed version = 1 // flows have neither a class nor a number
-	classed   version = 2
+	unclassed  version = 1 // flows have neither a class nor a number
+	classed    version = 2
+	translated version = 3 // flows of full NAT are shared, too
 )
+
+// versions are those that this director understands, the one that is preferred first.
+var versions = []version{translated, classed, unclassed}
 
 // Protocols are the formats of flows, as TLS names them when two directors agree on one: the one that
 // is preferred first.
-func Protocols() []string { return []string{classed.protocol(), unclassed.protocol()} }
+func Protocols() (list []string) {
+	for _, v := range versions {
+		list = append(list, v.protocol())
+	}
+	return list
+}
 
 func (v version) protocol() string { return fmt.Sprintf("weir-flows/%d", v) }
 
 // versionOf returns what TLS has agreed on; 0: none of them.
 func versionOf(protocol string) version {
-	for _, v := range []version{classed, unclassed} {
+	for _, v := range versions {
 		if v.protocol() == protocol {
 			return v
 		}
@@ -42,12 +51,14 @@ const (
 	frameAlive frameKind = 3
 	// frameResets is not in weir-flows/1.
 	frameResets frameKind = 4
+	// frameNAT is in none before weir-flows/3.
+	frameNAT frameKind = 5
 )
 
 const (
 	headerLength = 4
 	maxFrame     = 1 << 16 // of what the length counts
-	flowsAtOnce  = 512     // in a frame: at most 36,000 bytes
+	flowsAtOnce  = 512     // in a frame: at most 50,000 bytes
 )
 
 // frame is a header with no flows yet.
@@ -93,6 +104,21 @@ func framesOf(flows []model.RememberedFlow, v version) (list []flowsFrame) {
 	return list
 }
 
+// framesOfNAT does the same for flows of full NAT, of which only proved ones are shared.
+func framesOfNAT(flows []model.NATFlow, v version) (list []flowsFrame) {
+	if v < translated {
+		return nil
+	}
+	for some := range slices.Chunk(flows, flowsAtOnce) {
+		f := frame(frameNAT)
+		for i := range some {
+			f = appendNATFlow(f, &some[i])
+		}
+		list = append(list, flowsFrame{finish(f), len(some)})
+	}
+	return list
+}
+
 // readFrame reads one frame; the flows are valid until the next one is read into the buffer.
 func readFrame(r io.Reader, buffer *[]byte) (kind frameKind, flows []byte, err error) {
 	var header [headerLength]byte
@@ -114,9 +140,9 @@ func readFrame(r io.Reader, buffer *[]byte) (kind frameKind, flows []byte, err e
 	}
 	kind = frameKind(b[0])
 	switch {
-	case kind < frameFlows || kind > frameResets:
+	case kind < frameFlows || kind > frameNAT:
 		return 0, nil, fmt.Errorf("a frame of kind %d", kind)
-	case kind != frameFlows && kind != frameResets && length > 1:
+	case (kind == frameAll || kind == frameAlive) && length > 1:
 		return 0, nil, fmt.Errorf("a frame of kind %d with %d bytes", kind, length)
 	}
 	return kind, b[1:], nil

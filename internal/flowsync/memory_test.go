@@ -3,8 +3,10 @@ package flowsync
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,13 +18,14 @@ import (
 type memory struct {
 	mu        sync.Mutex
 	flows     map[netip.AddrPort]model.RememberedFlow
-	followers map[chan []model.RememberedFlow]bool
+	nat       map[netip.AddrPort]model.NATFlow
+	followers map[chan model.FlowNews]bool
 	resets    []model.ServiceResets                // its own
 	heard     map[netip.Addr][]model.ServiceResets // of others
 }
 
 func newMemory() *memory {
-	return &memory{flows: map[netip.AddrPort]model.RememberedFlow{}, followers: map[chan []model.RememberedFlow]bool{}, heard: map[netip.Addr][]model.ServiceResets{}}
+	return &memory{flows: map[netip.AddrPort]model.RememberedFlow{}, nat: map[netip.AddrPort]model.NATFlow{}, followers: map[chan model.FlowNews]bool{}, heard: map[netip.Addr][]model.ServiceResets{}}
 }
 
 func (m *memory) FreshResets() []model.ServiceResets {
@@ -65,8 +68,42 @@ func (m *memory) learn(flows ...model.RememberedFlow) {
 		m.flows[f.Source] = f
 	}
 	for c := range m.followers {
-		c <- flows
+		c <- model.FlowNews{Flows: flows}
 	}
+}
+
+func (m *memory) learnNAT(flows ...model.NATFlow) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range flows {
+		m.nat[f.Own] = f
+	}
+	for c := range m.followers {
+		c <- model.FlowNews{NAT: flows}
+	}
+}
+
+func (m *memory) knowsNAT(flow model.NATFlow) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.nat[flow.Own] == flow
+}
+
+func (m *memory) SharedNATFlows(take func([]model.NATFlow) bool) error {
+	m.mu.Lock()
+	all := slices.Collect(maps.Values(m.nat))
+	m.mu.Unlock()
+	take(all)
+	return nil
+}
+
+func (m *memory) RememberNAT(flows []model.NATFlow) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range flows {
+		m.nat[f.Own] = f
+	}
+	return nil
 }
 
 func (m *memory) knows(flow model.RememberedFlow) bool {
@@ -75,8 +112,8 @@ func (m *memory) knows(flow model.RememberedFlow) bool {
 	return m.flows[flow.Source] == flow
 }
 
-func (m *memory) FollowFlows(ctx context.Context, take func([]model.RememberedFlow, bool)) error {
-	news := make(chan []model.RememberedFlow, 1000)
+func (m *memory) FollowFlows(ctx context.Context, take func(model.FlowNews, bool)) error {
+	news := make(chan model.FlowNews, 1000)
 	m.mu.Lock()
 	m.followers[news] = true
 	m.mu.Unlock()
@@ -85,7 +122,7 @@ func (m *memory) FollowFlows(ctx context.Context, take func([]model.RememberedFl
 		defer m.mu.Unlock()
 		delete(m.followers, news)
 	}()
-	take(nil, true)
+	take(model.FlowNews{}, true)
 	for {
 		select {
 		case <-ctx.Done():

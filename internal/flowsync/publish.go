@@ -64,7 +64,7 @@ func (t *publisher) leave(q *queue) {
 // follow hands what the memory learns to all queues, until the context ends.
 func (t *publisher) follow(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := t.memory.FollowFlows(ctx, func(news []model.RememberedFlow, unshared bool) { t.spread(ctx, news, unshared) })
+		err := t.memory.FollowFlows(ctx, func(news model.FlowNews, unshared bool) { t.spread(ctx, news, unshared) })
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -73,8 +73,8 @@ func (t *publisher) follow(ctx context.Context) {
 	}
 }
 
-func (t *publisher) spread(ctx context.Context, news []model.RememberedFlow, unshared bool) {
-	frames := map[version][]flowsFrame{classed: framesOf(news, classed)}
+func (t *publisher) spread(ctx context.Context, news model.FlowNews, unshared bool) {
+	frames := map[version][]flowsFrame{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ctx.Err() != nil {
@@ -86,7 +86,7 @@ func (t *publisher) spread(ctx context.Context, news []model.RememberedFlow, uns
 			q.everything()
 		}
 		if _, made := frames[q.version]; !made {
-			frames[q.version] = framesOf(news, q.version)
+			frames[q.version] = slices.Concat(framesOf(news.Flows, q.version), framesOfNAT(news.NAT, q.version))
 		}
 		if some := frames[q.version]; len(some) > 0 {
 			q.add(some)
@@ -152,15 +152,24 @@ func (t *publisher) publishAll(conn net.Conn, p *peer, v version) error {
 	if v == unclassed {
 		room = 0 // the other one would keep them as long as any
 	}
-	err := t.memory.RememberedFlows(func(some []model.RememberedFlow) bool {
-		for _, f := range framesOf(fewFresh(some, &room), v) {
+	writeAll := func(frames []flowsFrame) bool {
+		for _, f := range frames {
 			if broken = write(conn, f.bytes); broken != nil {
 				return false
 			}
 			p.sharedFlows.Add(uint64(f.flows))
 		}
 		return true
+	}
+	err := t.memory.RememberedFlows(func(some []model.RememberedFlow) bool {
+		return writeAll(framesOf(fewFresh(some, &room), v))
 	})
+	if err = errors.Join(err, broken); err != nil {
+		return err
+	}
+	if v >= translated {
+		err = t.memory.SharedNATFlows(func(some []model.NATFlow) bool { return writeAll(framesOfNAT(some, v)) })
+	}
 	if err = errors.Join(err, broken); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func appendFlow(b []byte, f *model.RememberedFlow, v version) []byte {
 	if f.Backend.Addr().Is6() {
 		flags |= backendIPv6
 	}
-	if v == classed {
+	if v >= classed {
 		flags |= uint8(f.Class) << classShift
 	}
 	b = append(b, flags, uint8(f.Service.Protocol))
@@ -40,7 +40,7 @@ func appendFlow(b []byte, f *model.RememberedFlow, v version) []byte {
 	for _, port := range []uint16{f.Service.Port.First, f.Service.Port.Last, f.Port, f.Source.Port(), f.Backend.Port()} {
 		b = binary.BigEndian.AppendUint16(b, port)
 	}
-	if v == classed {
+	if v >= classed {
 		b = binary.BigEndian.AppendUint32(b, f.Next)
 	}
 	b = append(b, f.Service.VIP.AsSlice()...)
@@ -53,7 +53,7 @@ var errCutShort = errors.New("a flow is cut short")
 // readFlow reads the first flow, and returns what follows it.
 func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err error) {
 	fixed, known := fixedLength, flagsKnown
-	if v == classed {
+	if v >= classed {
 		fixed, known = fixedLength+numberLength, flagsKnown|3<<classShift
 	}
 	if len(b) < fixed {
@@ -68,7 +68,7 @@ func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err err
 		},
 		Port: port(2), State: model.RememberedState(flags >> stateShift & 3), Age: uint32(binary.BigEndian.Uint16(b[2:])),
 	}
-	if v == classed {
+	if v >= classed {
 		f.Class, f.Next = model.FlowClass(flags>>classShift&3), binary.BigEndian.Uint32(b[fixedLength:])
 	}
 	vip, rest, vipErr := readAddress(b[fixed:], flags&flowIPv6 != 0)
@@ -79,6 +79,50 @@ func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err err
 	}
 	f.Service.VIP, f.Source, f.Backend = vip, netip.AddrPortFrom(source, port(3)), netip.AddrPortFrom(backend, port(4))
 	return f, rest, check(&f, flags, uint8(known))
+}
+
+// appendNATFlow writes a flow of full NAT behind others.
+func appendNATFlow(b []byte, f *model.NATFlow) []byte {
+	b = appendFlow(b, &f.RememberedFlow, translated)
+	known := uint8(0)
+	if f.Numbers.Known {
+		known = 1
+	}
+	b = append(b, known)
+	for _, number := range []uint16{f.Own.Port(), f.Taken, f.Numbers.Client, f.Numbers.Backend} {
+		b = binary.BigEndian.AppendUint16(b, number)
+	}
+	return append(b, f.Own.Addr().AsSlice()...)
+}
+
+const natLength = 9 // of what a flow of full NAT has behind it, before the address
+
+// readNATFlow reads the first flow, and returns what follows it.
+func readNATFlow(b []byte) (f model.NATFlow, rest []byte, err error) {
+	if f.RememberedFlow, b, err = readFlow(b, translated); err != nil {
+		return f, nil, err
+	}
+	if len(b) < natLength {
+		return f, nil, errCutShort
+	}
+	known, number := b[0], func(i int) uint16 { return binary.BigEndian.Uint16(b[1+2*i:]) }
+	own, rest, err := readAddress(b[natLength:], f.Service.VIP.Is6())
+	if err != nil {
+		return f, nil, err
+	}
+	f.Own, f.Taken = netip.AddrPortFrom(own, number(0)), number(1)
+	f.Numbers = model.NATNumbers{Known: known == 1, Client: number(2), Backend: number(3)}
+	switch {
+	case known > 1:
+		return f, nil, fmt.Errorf("a flow of full NAT has the flags %#x", known)
+	case f.Class != model.ProvedFlow:
+		return f, nil, fmt.Errorf("a flow of full NAT has class %d", f.Class)
+	case f.Own.Port() == 0:
+		return f, nil, fmt.Errorf("a flow of full NAT has port 0 of %s", own)
+	case f.Service.Protocol == model.UDP && (f.Taken != 0 || f.Numbers != model.NATNumbers{}):
+		return f, nil, errors.New("a UDP flow has what only TCP flows have")
+	}
+	return f, rest, nil
 }
 
 func readAddress(b []byte, ipv6 bool) (netip.Addr, []byte, error) {
@@ -123,10 +167,16 @@ func checkService(s *model.ServiceID) error {
 }
 
 // readFlows reads all flows of a frame.
-func readFlows(b []byte, v version) (flows []model.RememberedFlow, err error) {
+func readFlows(b []byte, v version) ([]model.RememberedFlow, error) {
+	return readAll(b, func(b []byte) (model.RememberedFlow, []byte, error) { return readFlow(b, v) })
+}
+
+func readNATFlows(b []byte) ([]model.NATFlow, error) { return readAll(b, readNATFlow) }
+
+func readAll[Flow any](b []byte, read func(b []byte) (f Flow, rest []byte, err error)) (flows []Flow, err error) {
 	for len(b) > 0 {
-		var f model.RememberedFlow
-		if f, b, err = readFlow(b, v); err != nil {
+		var f Flow
+		if f, b, err = read(b); err != nil {
 			return nil, err
 		}
 		flows = append(flows, f)

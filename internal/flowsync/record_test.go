@@ -23,9 +23,6 @@ func some() []model.RememberedFlow {
 	return []model.RememberedFlow{tcp, udp, mapped}
 }
 
-// versions are those that are spoken.
-var versions = []version{unclassed, classed}
-
 // as is a flow as a version can share it.
 func as(f model.RememberedFlow, v version) model.RememberedFlow {
 	if v == unclassed {
@@ -62,6 +59,78 @@ func TestFlowsAreReadAsWritten(t *testing.T) {
 			t.Errorf("%s: an age of 2^20 is read as %d, %v, want the largest", v.protocol(), read[0].Age, err)
 		}
 	}
+}
+
+// someNAT are flows of full NAT of all kinds.
+func someNAT() []model.NATFlow {
+	flows := some()
+	for i := range flows {
+		flows[i].Class = model.ProvedFlow
+	}
+	return []model.NATFlow{
+		{RememberedFlow: flows[0], Own: netip.MustParseAddrPort("10.0.0.1:1024"), Taken: 8081, Numbers: model.NATNumbers{Known: true, Client: 0xabcd, Backend: 0x1234}},
+		{RememberedFlow: flows[1], Own: netip.MustParseAddrPort("[2001:db8:1::1]:65535")},
+		{RememberedFlow: flows[2], Own: netip.MustParseAddrPort("10.0.0.1:1025")},
+	}
+}
+
+func TestNATFlowsAreReadAsWritten(t *testing.T) {
+	var b []byte
+	for _, f := range someNAT() {
+		b = appendNATFlow(b, &f)
+	}
+	read, err := readNATFlows(b)
+	if err != nil || !slices.Equal(read, someNAT()) {
+		t.Errorf("read %+v, %v, want %+v", read, err, someNAT())
+	}
+	for cut := 1; cut < len(b); cut++ {
+		if flows, err := readNATFlows(b[:cut]); err == nil && len(flows) == 3 {
+			t.Errorf("%d of %d bytes are read as all flows", cut, len(b))
+		}
+	}
+	for what, change := range map[string]func(f *model.NATFlow){
+		"port 0":                      func(f *model.NATFlow) { f.Own = netip.AddrPortFrom(f.Own.Addr(), 0) },
+		"a fresh flow":                func(f *model.NATFlow) { f.Class = model.FreshFlow },
+		"numbers of UDP":              func(f *model.NATFlow) { f.Numbers.Backend = 1 },
+		"a UDP flow that was taken":   func(f *model.NATFlow) { f.Taken = 1 },
+		"a closing UDP flow":          func(f *model.NATFlow) { f.State = model.FlowClosing },
+		"another port of the service": func(f *model.NATFlow) { f.Service.Port = model.PortRange{First: 1, Last: 2} },
+	} {
+		f := someNAT()[1]
+		change(&f)
+		if _, err := readNATFlows(appendNATFlow(nil, &f)); err == nil {
+			t.Errorf("%s is read", what)
+		}
+	}
+	if frames := framesOfNAT(someNAT(), classed); len(frames) > 0 {
+		t.Errorf("a director that does not know full NAT's flows gets %d frames", len(frames))
+	}
+}
+
+// FuzzReadNATFlows: whatever comes, it is refused or written again as it was.
+func FuzzReadNATFlows(f *testing.F) {
+	var all []byte
+	for _, flow := range someNAT() {
+		all = appendNATFlow(all, &flow)
+		f.Add(appendNATFlow(nil, &flow))
+	}
+	f.Add(all)
+	f.Add(all[:len(all)-1])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var flows []model.NATFlow
+		var err error
+		sharedBound.Check(t, len(b), func() { flows, err = readNATFlows(b) })
+		if err != nil {
+			return
+		}
+		var again []byte
+		for i := range flows {
+			again = appendNATFlow(again, &flows[i])
+		}
+		if !bytes.Equal(b, again) {
+			t.Errorf("% x is read as %+v and written as % x", b, flows, again)
+		}
+	})
 }
 
 // TestFewFreshFlowsAreShared: of all that is remembered, flows that may be of a flood are shared as long

@@ -149,6 +149,19 @@ func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) 
 			if err := s.publisher.memory.Remember(flows); err != nil {
 				return heard, err
 			}
+		case frameNAT:
+			flows, err := readNATFlows(content)
+			if spoken < translated {
+				err = fmt.Errorf("%s has no frame of kind %d", spoken.protocol(), kind)
+			}
+			if err != nil {
+				s.countGarbage(p, err)
+				return heard, err
+			}
+			p.heard.Add(uint64(len(flows)))
+			if err := s.publisher.memory.RememberNAT(flows); err != nil {
+				return heard, err
+			}
 		case frameResets:
 			resets, err := readResets(content)
 			if spoken == unclassed {

@@ -18,11 +18,15 @@ import (
 type Memory interface {
 	// FollowFlows hands out flows as they become known, until the context ends. unshared says that
 	// something may be missing before them, as before the first call.
-	FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, unshared bool)) error
+	FollowFlows(ctx context.Context, take func(news model.FlowNews, unshared bool)) error
 	// RememberedFlows hands out all flows, some at a time, while take returns true.
 	RememberedFlows(take func(some []model.RememberedFlow) bool) error
+	// SharedNATFlows does the same for the proved flows of full NAT, with those of other directors.
+	SharedNATFlows(take func(some []model.NATFlow) bool) error
 	// Remember takes over what another director has shared.
 	Remember(flows []model.RememberedFlow) error
+	// RememberNAT does the same for flows of full NAT.
+	RememberNAT(flows []model.NATFlow) error
 	// FreshResets returns how many fresh flows of each service were reset in the last minute.
 	FreshResets() []model.ServiceResets
 	// HearResets takes these counts of another director, in place of its earlier ones.

@@ -26,6 +26,7 @@ func TestDirectorsShareFlows(t *testing.T) {
 	for i := range uint16(2000) {
 		one.learn(flowOf(1+i, model.FlowOpen))
 	}
+	one.learnNAT(someNAT()...)
 	two.learn(flowOf(5000, model.FlowOpen))
 	first, second := start(t, d, one, 1), start(t, d, two, 2)
 	first.joinGroup(1, 2, port)
@@ -41,12 +42,18 @@ func TestDirectorsShareFlows(t *testing.T) {
 		}
 		return true
 	})
+	eventually(t, "the second director knows the flows of full NAT", func() bool {
+		return !slices.ContainsFunc(someNAT(), func(f model.NATFlow) bool { return !two.knowsNAT(f) })
+	})
 	eventually(t, "the first director knows everything", func() bool { return one.knows(flowOf(5000, model.FlowOpen)) })
 	eventually(t, "flows are shared with both", func() bool { return !first.Status()[0].Listens.IsZero() && !second.Status()[0].Listens.IsZero() })
 	one.learn(flowOf(6000, model.FlowOpen), flowOf(1, model.FlowClosing))
 	two.learn(flowOf(6001, model.FlowReset))
+	later := someNAT()[0]
+	later.Own, later.State = netip.MustParseAddrPort("10.0.0.2:2000"), model.FlowReset
+	two.learnNAT(later)
 	eventually(t, "what is learned is shared", func() bool {
-		return two.knows(flowOf(6000, model.FlowOpen)) && two.knows(flowOf(1, model.FlowClosing)) && one.knows(flowOf(6001, model.FlowReset))
+		return one.knowsNAT(later) && two.knows(flowOf(6000, model.FlowOpen)) && two.knows(flowOf(1, model.FlowClosing)) && one.knows(flowOf(6001, model.FlowReset))
 	})
 	status := second.Status()[0]
 	if status.Director != member(1) || status.Shares.IsZero() || status.Heard < 2002 || status.Garbage != 0 || status.Slow != 0 || status.Problem != "" {
@@ -267,7 +274,7 @@ func TestVersions(t *testing.T) {
 	m.learn(flowOf(1, model.FlowOpen))
 	s, other := start(t, d, m, 1), start(t, d, newMemory(), 2)
 	s.joinGroup(1, 2, port)
-	for _, protocols := range [][]string{{"weir-flows/3"}, nil} {
+	for _, protocols := range [][]string{{"weir-flows/4"}, nil} {
 		before := s.Strangers()
 		later := other.secure(func(string) bool { return true })
 		later.NextProtos, later.VerifyConnection = protocols, nil
@@ -287,7 +294,7 @@ func TestVersions(t *testing.T) {
 		eventually(t, "it is refused", func() bool { return s.Strangers() > before })
 	}
 	listener, err := tls.Listen("tcp", netip.AddrPortFrom(member(2), port).String(), &tls.Config{
-		Certificates: []tls.Certificate{other.certificate}, NextProtos: []string{"weir-flows/3"}, ClientAuth: tls.RequestClientCert})
+		Certificates: []tls.Certificate{other.certificate}, NextProtos: []string{"weir-flows/4"}, ClientAuth: tls.RequestClientCert})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,8 @@ var (
 		"Flows in full NAT's table, by how far what was seen shows that they are flows: fresh ones give way.", "class")
 	natPlaces = ofDirector.add("weir_full_nat_places",
 		"Flows that full NAT's table has places for: addresses, ports and protocols.")
+	natShared = ofDirector.add("weir_full_nat_shared_flows",
+		"Full NAT's flows of other directors' addresses, which this director goes on with.")
 	flowEvents = ofDirector.add("weir_flow_memory_events_total",
 		"What has happened to flow memory: flows inserted, refused for want of a place, taken over from the table of version 0.1, not told to the group at once.", "event")
 	quic = ofDirector.add("weir_quic_packets_total",
@@ -99,6 +101,7 @@ func (v values) director(status *model.DatapathStatus) {
 		v.gauge(natFlows, float64(nat.Fresh), model.FreshFlow.String())
 		v.gauge(natFlows, float64(nat.Flows-nat.Fresh), model.ProvedFlow.String())
 		v.gauge(natPlaces, float64(nat.Places))
+		v.gauge(natShared, float64(nat.Shared))
 	}
 	v.tally(flowEvents, status.Flows.Events)
 	v.tally(quic, status.QUIC)

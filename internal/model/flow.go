@@ -118,10 +118,25 @@ type RememberedFlow struct {
 	Next    uint32 // TCP: the sequence number that the client goes on with; 0: not known
 }
 
+// FlowNews is what has become known of flows.
+type FlowNews struct {
+	Flows []RememberedFlow
+	NAT   []NATFlow
+}
+
 // NATFlow is a flow of full NAT.
 type NATFlow struct {
 	RememberedFlow
-	Own netip.AddrPort // the director's address and port from which its packets come to the backend
+	Own     netip.AddrPort // the director's address and port from which its packets come to the backend
+	Taken   uint16         // the port of the host that has taken the connection over; 0: none has
+	Numbers NATNumbers
+}
+
+// NATNumbers are the sequence numbers of a TCP connection of full NAT, without their lower halves:
+// a packet that is not near them is not of the connection (bpf/lib/proof.h).
+type NATNumbers struct {
+	Known           bool   // what follows
+	Client, Backend uint16 // the upper half of the number that each side goes on with
 }
 
 // FlowClass is how well the packets that were seen of a flow show that it is real, and not

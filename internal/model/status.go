@@ -59,6 +59,7 @@ type NATStatus struct {
 	Flows  int `json:"flows"`  // that live, now
 	Fresh  int `json:"fresh"`  // those of them that may be of a flood, and give way to others
 	Places int `json:"places"` // how many there can be: one for each address, port and protocol
+	Shared int `json:"shared"` // flows of other directors' addresses, which this director goes on with
 }
 
 // PeerStatus is the state of another director of the group, as to the flows that both remember.

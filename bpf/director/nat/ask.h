@@ -189,13 +189,12 @@ static __always_inline void ask_once(struct xdp_md *ctx, struct packet *packet,
  */
 __noinline __u32 asked_port(struct xdp_md *ctx, struct packet *packet, __u32 port)
 {
-	void *table = snat_table();
 	struct snat_flow *entry;
 	union ask_word asked;
 
-	if (!table || !packet)
+	if (!packet)
 		return port;
-	entry = snat_flow(table, packet->snat);
+	entry = snat_entry(packet->snat);
 	if (!entry)
 		return port;
 	if (is_syn(packet) && is_whole(packet) && snat_read(entry).state == SNAT_SYN) {

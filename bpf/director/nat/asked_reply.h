@@ -189,13 +189,12 @@ static __always_inline void answer_plainly(const struct packet *packet, struct s
 /* A SYN-ACK of a flow's backend, on its way to the client. Not static: verified once. */
 __noinline int answer_asked(struct xdp_md *ctx, const struct packet *packet)
 {
-	void *table = snat_table();
 	struct snat_flow *entry;
 	__u32 echo;
 
-	if (!table || !packet || !is_syn_ack(packet))
+	if (!packet || !is_syn_ack(packet))
 		return 0;
-	entry = snat_flow(table, packet->snat);
+	entry = snat_entry(packet->snat);
 	if (!entry)
 		return 0;
 	if (!(snat_read(entry).proof & (SNAT_ANSWER | SNAT_HALVES)))

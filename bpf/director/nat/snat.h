@@ -305,8 +305,7 @@ static __always_inline void to_client(const struct snat_flow *entry, struct pack
  */
 __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *to)
 {
-	void *table = snat_table();
-	struct snat_flow *entry = table ? snat_flow(table, number) : NULL;
+	struct snat_flow *entry = snat_entry(number);
 	__u32 now = flow_clock(), index = NO_BACKEND, later;
 
 	if (!entry || !packet || !to)
@@ -323,9 +322,13 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 			return NO_BACKEND;
 		index = entry->backend;
 		to_client(entry, packet, number, to);
-		if (later ? snat_read(entry).word == word.word :
-			    snat_follow(entry, packet, word.word, SNAT_FIN_BACKEND, now))
+		if (later) {
+			if (snat_read(entry).word == word.word)
+				return index;
+		} else if (snat_follow(entry, packet, word.word, SNAT_FIN_BACKEND, now)) {
+			share_snat(entry, number, word);
 			return index;
+		}
 	}
 	return NO_BACKEND;
 }
@@ -342,14 +345,22 @@ static __always_inline __u32 snat_reply_number(const struct snat_header *header,
 			   bpf_ntohs(packet->flow.destination_port));
 }
 
+/* The same for the address of another director. */
+static __noinline __u32 find_shared_reply(struct packet *packet, struct flow *to)
+{
+	__u32 number;
+
+	if (!packet || !to)
+		return NO_BACKEND;
+	number = shared_end(&packet->flow);
+	return number ? snat_client(packet, number, to) : NO_BACKEND;
+}
+
 /* The flow of a packet to one of this director's source addresses: its backend, and what the packet becomes. */
 static __always_inline __u32 find_snat_reply(struct packet *packet, struct flow *to)
 {
 	struct snat_header *header = snat_header(snat_table());
-	__u32 number;
+	__u32 number = header && packet ? snat_reply_number(header, packet) : 0;
 
-	if (!header || !packet || !to)
-		return NO_BACKEND;
-	number = snat_reply_number(header, packet);
-	return number ? snat_client(packet, number, to) : NO_BACKEND;
+	return number ? snat_client(packet, number, to) : find_shared_reply(packet, to);
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "director/maps.h"
+#include "director/nat/snat_share.h"
 #include "director/nat/snat_state.h"
 #include "director/pick/ring.h"
 #include "lib/packet.h"
@@ -38,7 +39,24 @@ static __always_inline struct snat_flow *snat_flow(void *table, __u32 number)
 {
 	struct snat_bucket *bucket = snat_bucket(table, number);
 
-	return bucket ? &bucket->flows[number % SNAT_BUCKET] : NULL;
+	if (!bucket)
+		return NULL;
+	barrier_var(bucket); /* the verifier wants no arithmetic before the test */
+	return &bucket->flows[number % SNAT_BUCKET];
+}
+
+/* The flow with a number, of this director or of another one. */
+static __always_inline struct snat_flow *snat_entry(__u32 number)
+{
+	struct snat_shared *shared;
+	void *table;
+
+	if (unlikely(number & SNAT_SHARED)) {
+		shared = shared_at(number);
+		return shared ? &shared->flow : NULL;
+	}
+	table = snat_table();
+	return table ? snat_flow(table, number) : NULL;
 }
 
 /* From (address, protocol, port) to the number of a flow; 0: the port is none of ours. */
@@ -55,9 +73,19 @@ static __always_inline __u32 snat_number(const struct snat_header *header, __u32
 /* And back. Returns 0 if there is no such flow. */
 static __always_inline int snat_source(__u32 number, struct flow *to)
 {
-	struct snat_header *header = snat_header(snat_table());
+	struct snat_header *header;
 	__u32 address, offset;
 
+	if (unlikely(number & SNAT_SHARED)) {
+		const struct snat_shared *shared = shared_at(number);
+
+		if (!shared)
+			return 0;
+		to->source = shared->source;
+		to->source_port = shared->source_port;
+		return 1;
+	}
+	header = snat_header(snat_table());
 	if (!header || !header->ports || number < SNAT_BUCKET)
 		return 0;
 	address = (number - SNAT_BUCKET) / header->ports / 2;
@@ -179,9 +207,12 @@ static __always_inline int snat_usable(const struct snat_flow *entry, union snat
 	return backend->state == BACKEND_ACTIVE || !snat_over(word.state) || !is_syn(packet);
 }
 
-/* Notes a packet of the flow. Returns its backend; NO_BACKEND: the flow does not go on. */
-static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct packet *packet,
-				       __u32 hash, __u8 fin)
+/*
+ * Notes a packet of the flow with this number. Returns its backend; NO_BACKEND: the flow does not
+ * go on.
+ */
+static __always_inline __u32 snat_keep(struct snat_flow *entry, __u32 number,
+				       const struct packet *packet, __u32 hash, __u8 fin)
 {
 	__u32 now = flow_clock(), backend = NO_BACKEND;
 
@@ -192,8 +223,10 @@ static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct pac
 		    !snat_usable(entry, word, packet, now))
 			return NO_BACKEND;
 		backend = entry->backend;
-		if (snat_follow(entry, packet, word.word, fin, now))
+		if (snat_follow(entry, packet, word.word, fin, now)) {
+			share_snat(entry, number, word);
 			break;
+		}
 	}
 	return backend;
 }
@@ -224,11 +257,35 @@ __noinline __u32 find_snat(struct packet *packet, __u8 fin)
 		/* The verifier knows no range of it, and forgets what was compared on the stack. */
 		barrier_var(position);
 		position %= SNAT_BUCKET;
-		backend = snat_keep(&bucket->flows[position], packet, hash, fin);
+		backend = snat_keep(&bucket->flows[position], number + position, packet, hash, fin);
 		if (backend != NO_BACKEND) {
 			packet->snat = number + position;
 			return backend;
 		}
 	}
 	return NO_BACKEND;
+}
+
+/*
+ * As find_snat, of a flow that another director has told of. A SYN begins a flow of this
+ * director's own.
+ */
+__noinline __u32 find_shared(struct packet *packet)
+{
+	const struct settings *settings = get_settings();
+	struct snat_flow *entry;
+	__u32 number, backend;
+	__u64 hash;
+
+	if (!packet || !settings || is_syn(packet))
+		return NO_BACKEND;
+	hash = hash_by(&packet->flow, settings->flow_salt, 1);
+	number = shared_client(&packet->flow, hash);
+	entry = number ? snat_entry(number) : NULL;
+	if (!entry)
+		return NO_BACKEND;
+	backend = snat_keep(entry, number, packet, hash, SNAT_FIN_CLIENT);
+	if (backend != NO_BACKEND)
+		packet->snat = number;
+	return backend;
 }

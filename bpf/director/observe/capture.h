@@ -190,12 +190,10 @@ static __always_inline int capture_has(const struct packet *packet,
 static __always_inline int capture_is_client(const struct packet *packet)
 {
 	const struct snat_flow *flow;
-	void *table;
 
 	if (capture_has(packet, &capture_want.client))
 		return 1;
-	table = packet->snat ? snat_table() : NULL;
-	flow = table ? snat_flow(table, packet->snat) : NULL;
+	flow = packet->snat ? snat_entry(packet->snat) : NULL;
 	return flow && capture_is(&flow->client, flow->client_port, packet->flow.ipv6,
 				  &capture_want.client);
 }

@@ -521,6 +521,14 @@ type SnatBucket struct {
 	Flows [16]SnatFlow
 }
 
+type SnatEnd struct {
+	_        structs.HostLayout
+	Address  Address
+	Port     uint16
+	Protocol uint8
+	Ipv6     uint8
+}
+
 type SnatFlow struct {
 	_          structs.HostLayout
 	Seen       uint32
@@ -558,6 +566,16 @@ const (
 	SnatProofSNAT_ANSWER        SnatProof = 8
 	SnatProofSNAT_KNOWS_ALL     SnatProof = 7
 )
+
+type SnatShared struct {
+	_          structs.HostLayout
+	Flow       SnatFlow
+	Source     Address
+	SourcePort uint16
+	Protocol   uint8
+	Ipv6       uint8
+	Pad        uint32
+}
 
 type SnatState uint32
 
@@ -609,6 +627,13 @@ const (
 	ToldOutcomeTOLD_UNKNOWN       ToldOutcome = 7
 	ToldOutcomeTOLD_OUTCOME_COUNT ToldOutcome = 8
 )
+
+type ToldSnat struct {
+	_      structs.HostLayout
+	Number uint32
+	Pad    uint32
+	Flow   SnatFlow
+}
 
 type Turn struct {
 	_    structs.HostLayout

@@ -133,6 +133,26 @@ func (h *Layout) Source(number uint32) netip.AddrPort {
 	return netip.AddrPortFrom(abi.AddressOf(h.Sources[address], address >= h.Addresses4), uint16(h.PortsFirst+offset))
 }
 
+// Kind is the protocol and the family of the flows that may have a number.
+func (h *Layout) Kind(number uint32) (protocol model.Protocol, ipv6 bool) {
+	if number < uint32(BucketPorts) || h.Ports == 0 {
+		return model.TCP, false
+	}
+	kind := (number - uint32(BucketPorts)) / h.Ports
+	if kind%2 == 1 {
+		return model.UDP, kind/2 >= h.Addresses4
+	}
+	return model.TCP, kind/2 >= h.Addresses4
+}
+
+// ClientFlow is a flow of full NAT as its client sees it.
+func ClientFlow(e *abi.SnatFlow, protocol model.Protocol, ipv6 bool) model.Flow {
+	return model.Flow{
+		Segment: model.SegmentOf(e.Segment), Source: abi.AddressOf(e.Client, ipv6), Destination: abi.AddressOf(e.Vip, ipv6), Protocol: uint8(protocol),
+		SourcePort: abi.BigEndian16(e.ClientPort), DestinationPort: abi.BigEndian16(e.VipPort),
+	}
+}
+
 // natTimeout is how long a flow of full NAT lives in a state, in the clock's units: snat_timeout in
 // bpf/director/nat/snat_state.h.
 func natTimeout(state abi.SnatState) uint32 {
@@ -169,6 +189,27 @@ func NATMeaningOf(e *abi.SnatFlow) Meaning {
 	}
 	return Meaning{}
 }
+
+// NATStateOf is the state of a proved flow that another director shares; 0: there is none.
+func NATStateOf(f *model.NATFlow) abi.SnatState {
+	tcp := f.Service.Protocol == model.TCP
+	switch {
+	case f.Class != model.ProvedFlow || !tcp && f.State != model.FlowOpen:
+		return abi.SnatStateSNAT_FREE
+	case !tcp:
+		return abi.SnatStateSNAT_TWO_WAY
+	case f.State == model.FlowOpen:
+		return abi.SnatStateSNAT_ESTABLISHED
+	case f.State == model.FlowClosing:
+		return abi.SnatStateSNAT_CLOSING
+	case f.State == model.FlowReset:
+		return abi.SnatStateSNAT_RESET
+	}
+	return abi.SnatStateSNAT_FREE
+}
+
+// NATWord is the first word of a flow of full NAT, which changes as a whole.
+func NATWord(e *abi.SnatFlow) *uint64 { return (*uint64)(unsafe.Pointer(e)) }
 
 // LiveNAT is Live for a flow of full NAT.
 func LiveNAT(backends []abi.Backend, flow *abi.SnatFlow, now uint32) bool {

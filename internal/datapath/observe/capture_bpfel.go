@@ -169,6 +169,9 @@ const (
 	captureMapServiceDrops    = "service_drops"
 	captureMapServices4       = "services4"
 	captureMapServices6       = "services6"
+	captureMapSharedClients   = "shared_clients"
+	captureMapSharedEnds      = "shared_ends"
+	captureMapSharedTables    = "shared_tables"
 	captureMapSnatTables      = "snat_tables"
 	captureMapSourceRanges    = "source_ranges"
 	captureMapThisDirector    = "this_director"
@@ -272,6 +275,9 @@ type captureMapSpecs struct {
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
+	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.MapSpec `ebpf:"shared_ends"`
+	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
@@ -347,6 +353,9 @@ type captureMaps struct {
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
+	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.Map `ebpf:"shared_ends"`
+	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
@@ -396,6 +405,9 @@ func (m *captureMaps) Close() error {
 		m.ServiceDrops,
 		m.Services4,
 		m.Services6,
+		m.SharedClients,
+		m.SharedEnds,
+		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
 		m.ThisDirector,

@@ -37,7 +37,7 @@ func (w *Snapshot) Explain(x *Observer, name string, frame []byte) (model.Explan
 	outcome, _, _ := strings.Cut(e.Reason, "_")
 	e.Outcome = model.Outcome(outcome)
 	e.Flow = explainFlow(p)
-	e.Backend = w.explainBackend(p)
+	e.Backend = w.explainBackend(have, p)
 	if err := w.explainAsked(x, e.Backend, p); err != nil {
 		return e, err
 	}
@@ -112,7 +112,7 @@ func (w *Snapshot) explainService(e *model.Explanation, p *observedPacket) {
 }
 
 // explainBackend is the backend with the way to it.
-func (w *Snapshot) explainBackend(p *observedPacket) *model.ExplainedBackend {
+func (w *Snapshot) explainBackend(have copied, p *observedPacket) *model.ExplainedBackend {
 	if p.Backend == 0 || int(p.Backend) >= len(w.Backends) {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (w *Snapshot) explainBackend(p *observedPacket) *model.ExplainedBackend {
 		VLAN: abi.BigEndian16(entry.Vlan), MTU: entry.Mtu, Local: entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0}
 	b.Name, b.Backend = w.nameOf(p.Backend)
 	if p.Snat != 0 {
-		b.Source = w.Header.Source(p.Snat)
+		b.Source = w.sourceOf(have, p.Snat)
 	}
 	return b
 }
@@ -133,11 +133,13 @@ func (w *Snapshot) explainAsked(x *Observer, b *model.ExplainedBackend, p *obser
 	if b == nil || b.Local || p.Snat < uint32(flows.BucketPorts) || w.Backends[p.Backend].Flags&asks == 0 {
 		return nil
 	}
-	var bucket abi.SnatBucket
-	if err := x.snat.Lookup(p.Snat/uint32(flows.BucketPorts), &bucket); err != nil {
+	flow, err := x.snatFlow(p.Snat)
+	if err != nil {
 		return fmt.Errorf("read what the flow asks for: %w", err)
 	}
-	flow := &bucket.Flows[p.Snat%uint32(flows.BucketPorts)]
+	if flow == nil {
+		return nil
+	}
 	asked := flow.Asked
 	if flow.Proof&uint8(abi.SnatProofSNAT_ANSWER) != 0 { // the backend's number is in the port's place
 		asked = abi.SnatAsked{State: uint8(abi.AskedStateASKED_PLAIN)}

@@ -122,6 +122,9 @@ const (
 	observedMapServiceDrops    = "service_drops"
 	observedMapServices4       = "services4"
 	observedMapServices6       = "services6"
+	observedMapSharedClients   = "shared_clients"
+	observedMapSharedEnds      = "shared_ends"
+	observedMapSharedTables    = "shared_tables"
 	observedMapSnatTables      = "snat_tables"
 	observedMapSourceRanges    = "source_ranges"
 	observedMapThisDirector    = "this_director"
@@ -220,6 +223,9 @@ type observedMapSpecs struct {
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
+	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.MapSpec `ebpf:"shared_ends"`
+	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
@@ -290,6 +296,9 @@ type observedMaps struct {
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
+	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
+	SharedEnds      *ebpf.Map `ebpf:"shared_ends"`
+	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
@@ -335,6 +344,9 @@ func (m *observedMaps) Close() error {
 		m.ServiceDrops,
 		m.Services4,
 		m.Services6,
+		m.SharedClients,
+		m.SharedEnds,
+		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
 		m.ThisDirector,

@@ -13,6 +13,7 @@ import (
 
 	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 )
 
 // lent are the maps that the program only reads: an observer shares them with the program that
@@ -41,16 +42,17 @@ var counted = map[string]uint32{
 // budgets are how much this CPU may still do in this second. They are copied as they are.
 var budgets = []string{observedMapIcmpBudgets, observedMapWaitBudgets, observedMapFreshBudgets}
 
-// snatEntries limits how many buckets of full NAT's table one packet may ask for.
-const snatEntries = 64
+// tables are the maps of maps that have one table, with how many of the table's entries a packet may
+// ask for. An observer has a table of its own there, as in sparse.
+var tables = map[string]uint32{observedMapSnatTables: 64, observedMapSharedTables: 4, observedMapSharedClients: 4, observedMapSharedEnds: 4}
 
 // Observer is the director's program a second time, to ask what it would do with a packet. It reads
 // what the first one reads, and writes only to maps of its own.
 type Observer struct {
 	collection *ebpf.Collection
 	program    *ebpf.Program
-	snat       *ebpf.Map // full NAT's table: some of its buckets
-	hasSNAT    bool      // the program finds it
+	tables     map[string]*ebpf.Map // by the map of maps
+	hasSNAT    bool                 // the program finds full NAT's
 	reasons    []string
 	flowStates map[uint32]string
 	snatStates map[uint32]string
@@ -88,10 +90,29 @@ func Load(size func(*ebpf.CollectionSpec), live map[string]*ebpf.Map) (_ *Observ
 		return nil, bpfload.Error(err)
 	}
 	x.program = x.collection.Programs[observedProgExplain]
-	if x.snat, err = ebpf.NewMap(spec.Maps[observedMapSnatTables].InnerMap); err != nil {
-		return nil, errors.Join(fmt.Errorf("create observer's table of full NAT: %w", err), x.Close())
+	if err := x.makeTables(spec); err != nil {
+		return nil, errors.Join(err, x.Close())
 	}
 	return x, nil
+}
+
+// makeTables makes the observer's own tables. Those of shared flows are empty where there are none.
+func (x *Observer) makeTables(spec *ebpf.CollectionSpec) error {
+	x.tables = map[string]*ebpf.Map{}
+	for name := range tables {
+		table, err := ebpf.NewMap(spec.Maps[name].InnerMap)
+		if err != nil {
+			return fmt.Errorf("create observer's table in %s: %w", name, err)
+		}
+		x.tables[name] = table
+		if name == observedMapSnatTables {
+			continue // see offerSNAT
+		}
+		if err := x.collection.Maps[name].Put(uint32(0), table); err != nil {
+			return fmt.Errorf("give the observer a table in %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // divide returns the maps that the observer shares, and makes the others its own.
@@ -99,6 +120,7 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 	shared := map[string]*ebpf.Map{}
 	for name, m := range spec.Maps {
 		entries, isSparse := sparse[name]
+		some, isTable := tables[name]
 		small, isCounted := counted[name]
 		switch {
 		case lent[name]:
@@ -111,9 +133,9 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 			if small > 0 {
 				m.MaxEntries = small
 			}
-		case name == observedMapSnatTables:
+		case isTable:
 			inner := m.InnerMap.Copy()
-			inner.Type, inner.Flags, inner.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, snatEntries
+			inner.Type, inner.Flags, inner.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, some
 			inner.Key, inner.Value = nil, nil
 			m.InnerMap = inner
 		case name == observedMapFormerFlows, name == observedMapFormerFlowTags:
@@ -133,10 +155,11 @@ func (x *Observer) Maps() map[string]*ebpf.Map { return x.collection.Maps }
 // Close unloads the program.
 func (x *Observer) Close() error {
 	x.collection.Close()
-	if x.snat == nil {
-		return nil
+	var errs []error
+	for _, table := range x.tables {
+		errs = append(errs, table.Close())
 	}
-	return x.snat.Close()
+	return errors.Join(errs...)
 }
 
 // run sends a frame through the program.
@@ -182,12 +205,12 @@ func (x *Observer) offerSNAT(there bool) error {
 	if x.hasSNAT == there {
 		return nil
 	}
-	tables := x.collection.Maps[observedMapSnatTables]
+	outer := x.collection.Maps[observedMapSnatTables]
 	if there {
-		if err := tables.Put(uint32(0), x.snat); err != nil {
+		if err := outer.Put(uint32(0), x.tables[observedMapSnatTables]); err != nil {
 			return fmt.Errorf("give the observer a table of full NAT: %w", err)
 		}
-	} else if err := tables.Delete(uint32(0)); err != nil {
+	} else if err := outer.Delete(uint32(0)); err != nil {
 		return fmt.Errorf("take the observer's table of full NAT: %w", err)
 	}
 	x.hasSNAT = there
@@ -197,27 +220,42 @@ func (x *Observer) offerSNAT(there bool) error {
 // copied are entries of live maps, by map and key; nil where there is no entry.
 type copied map[mapKey][]byte
 
-// mapKey is a map and a key of it, as bytes. snatTable stands for full NAT's table.
+// mapKey is a map and a key of it, as bytes. A map of maps stands for its table.
 type mapKey struct{ name, key string }
 
-const snatTable = "snat_table"
-
 func (x *Observer) mapOf(name string) *ebpf.Map {
-	if name == snatTable {
-		return x.snat
+	if table := x.tables[name]; table != nil {
+		return table
 	}
 	return x.collection.Maps[name]
 }
 
+// snatFlow is a flow of full NAT as the program has left it; nil: there is none with this number.
+func (x *Observer) snatFlow(number uint32) (*abi.SnatFlow, error) {
+	var err error
+	if number&sharedNumber != 0 {
+		var shared abi.SnatShared
+		if err = x.tables[observedMapSharedTables].Lookup(number&^sharedNumber, &shared); err == nil {
+			return &shared.Flow, nil
+		}
+	} else {
+		var bucket abi.SnatBucket
+		if err = x.tables[observedMapSnatTables].Lookup(number/uint32(flows.BucketPorts), &bucket); err == nil {
+			return &bucket.Flows[number%uint32(flows.BucketPorts)], nil
+		}
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	return nil, err
+}
+
 // remember makes these entries everything that the program remembers.
 func (x *Observer) remember(entries copied) error {
-	for name := range maps.Keys(sparse) {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(sparse)), slices.Collect(maps.Keys(tables))) {
 		if err := empty(x.mapOf(name)); err != nil {
 			return fmt.Errorf("empty %s: %w", name, err)
 		}
-	}
-	if err := empty(x.snat); err != nil {
-		return fmt.Errorf("empty table of full NAT: %w", err)
 	}
 	for at, value := range entries {
 		if value == nil {

@@ -30,9 +30,9 @@ type Snapshot struct {
 	Settings abi.Settings
 	Services map[uint32]Service // by index
 	Live     map[string]*ebpf.Map
-	SNAT     *ebpf.Map // full NAT's table; nil: there is none
-	Header   flows.Layout
-	Loads    map[uint32]abi.Load // in place of the live ones; nil: there are none
+	Tables   map[string]*ebpf.Map // full NAT's tables that there are, by the maps of maps that have them
+	Header   flows.Layout         // of full NAT's own
+	Loads    map[uint32]abi.Load  // in place of the live ones; nil: there are none
 	// Leaves says how packets leave for a backend: nexthop.Resolver.Leaves.
 	Leaves func(ifindex uint32, mac model.MAC, names map[uint32]string) (hop model.MAC, by string, kernel bool)
 }
@@ -46,12 +46,12 @@ type Service struct {
 // ask runs a frame until the observer has everything that it asked for.
 func (w *Snapshot) ask(x *Observer, frame []byte, ifindex int) (o observedObservation, out []byte, have copied, err error) {
 	have = copied{}
-	if w.SNAT != nil {
-		if err := w.lend(have, snatTable, keyOf32(0)); err != nil {
+	if w.hasSNAT() {
+		if err := w.lend(have, observedMapSnatTables, keyOf32(0)); err != nil {
 			return o, nil, nil, err
 		}
 	}
-	if err := errors.Join(x.offerSNAT(w.SNAT != nil), x.copyBudgets(w.Live)); err != nil {
+	if err := errors.Join(x.offerSNAT(w.hasSNAT()), x.copyBudgets(w.Live)); err != nil {
 		return o, nil, nil, err
 	}
 	for range mostRounds {
@@ -80,9 +80,7 @@ func (w *Snapshot) lendFor(have copied, p *observedPacket) error {
 		key := p.fragmentKey()
 		lend(observedMapFragments, key)
 		if first := have[mapKey{observedMapFragments, key}]; first != nil {
-			if number := (*abi.Fragment)(unsafe.Pointer(&first[0])).Snat; number >= uint32(flows.BucketPorts) {
-				lend(snatTable, keyOf32(number/uint32(flows.BucketPorts)))
-			}
+			w.lendNumber((*abi.Fragment)(unsafe.Pointer(&first[0])).Snat, lend)
 		}
 	}
 	slot, header := w.slotOf(p)
@@ -92,10 +90,58 @@ func (w *Snapshot) lendFor(have copied, p *observedPacket) error {
 	if header != nil && header.Flags&uint8(abi.RingFlagRING_MEMORY) != 0 {
 		errs = append(errs, w.lendFlow(have, p))
 	}
-	if w.SNAT != nil {
+	w.lendShared(have, p, lend)
+	if w.hasSNAT() {
 		w.lendSNAT(p, slot, lend)
 	}
 	return errors.Join(errs...)
+}
+
+// hasSNAT says whether there is a table of full NAT.
+func (w *Snapshot) hasSNAT() bool { return w.Tables[observedMapSnatTables] != nil }
+
+// sharedNumber is SNAT_SHARED.
+const sharedNumber = 1 << 31
+
+// lendNumber copies the flow of full NAT with this number.
+func (w *Snapshot) lendNumber(number uint32, lend func(name, key string)) {
+	switch {
+	case number&sharedNumber != 0:
+		lend(observedMapSharedTables, keyOf32(number&^sharedNumber))
+	case number >= uint32(flows.BucketPorts) && w.hasSNAT():
+		lend(observedMapSnatTables, keyOf32(number/uint32(flows.BucketPorts)))
+	}
+}
+
+// lendShared copies what other directors may have told of the packet's flow.
+func (w *Snapshot) lendShared(have copied, p *observedPacket, lend func(name, key string)) {
+	f := p.flow()
+	end := abi.SnatEnd{Address: abi.AddressBytes(f.Destination), Port: abi.BigEndian16(f.DestinationPort), Protocol: f.Protocol, Ipv6: p.Flow.Ipv6}
+	for name, key := range map[string]string{
+		observedMapSharedClients: string(binary.NativeEndian.AppendUint64(nil, f.Hash(w.Settings.FlowSalt, model.AffinityFlow))),
+		observedMapSharedEnds:    string(valueOf(&end)),
+	} {
+		if w.Tables[name] == nil {
+			continue
+		}
+		lend(name, key)
+		if number := have[mapKey{name, key}]; number != nil {
+			w.lendNumber(binary.NativeEndian.Uint32(number), lend)
+		}
+	}
+}
+
+// sourceOf is the address and port that a flow of full NAT has.
+func (w *Snapshot) sourceOf(have copied, number uint32) netip.AddrPort {
+	if number&sharedNumber == 0 {
+		return w.Header.Source(number)
+	}
+	value := have[mapKey{observedMapSharedTables, keyOf32(number &^ sharedNumber)}]
+	if value == nil {
+		return netip.AddrPort{}
+	}
+	e := (*abi.SnatShared)(unsafe.Pointer(&value[0]))
+	return netip.AddrPortFrom(abi.AddressOf(e.Source, e.Ipv6 != 0), abi.BigEndian16(e.SourcePort))
 }
 
 // lendForPolicy copies what the service's policy decides by.
@@ -127,11 +173,7 @@ func (w *Snapshot) distinctTurns(ring uint32, header *abi.RingHeader) []uint32 {
 
 // lendSNAT copies the buckets in which a flow of full NAT may be.
 func (w *Snapshot) lendSNAT(p *observedPacket, slot *abi.Slot, lend func(name, key string)) {
-	bucket := func(number uint32) {
-		if number >= uint32(flows.BucketPorts) {
-			lend(snatTable, keyOf32(number/uint32(flows.BucketPorts)))
-		}
-	}
+	bucket := func(number uint32) { w.lendNumber(number, lend) }
 	f := p.flow()
 	for _, number := range w.Header.Choices(f) {
 		bucket(number)
@@ -215,8 +257,8 @@ func (w *Snapshot) lend(have copied, name, key string) error {
 		return nil
 	}
 	from := w.Live[name]
-	if name == snatTable {
-		from = w.SNAT
+	if _, is := tables[name]; is {
+		from = w.Tables[name]
 	}
 	value, err := readEntry(from, key)
 	if err != nil {
