@@ -90,10 +90,22 @@ type sharingLab struct {
 // busy machine.
 const sharingRetention = 2 * time.Second
 
+// newSharingLab makes a lab whose directors have more keys in their files.
 func newSharingLab(t *testing.T, keys string) *sharingLab {
 	t.Helper()
+	l := newSharingLabOf(t, way{mode: "ipip"}, func(int) (string, string) { return keys, "" })
+	if keys == "" {
+		l.meetAgain()
+	}
+	return l
+}
+
+// newSharingLabOf makes one for a mode. Each director's file has keys of its own, in director and
+// beside it.
+func newSharingLabOf(t *testing.T, w way, keys func(i int) (inside, beside string)) *sharingLab {
+	t.Helper()
 	base := newLab(t, size{backends: 3})
-	l := &sharingLab{flowsUnderTest: flowsUnderTest{lab: base}, way: way{mode: "ipip"}, drain: sharingRetention}
+	l := &sharingLab{flowsUnderTest: flowsUnderTest{lab: base}, way: w, drain: sharingRetention}
 	second, _ := l.secondDirector()
 	_, store := l.startStore(etcdlab.Options{Members: 1})
 	group := fmt.Sprintf("[%s, %s]", lanAddress(directorHost, false), lanAddress(otherDirector, false))
@@ -104,12 +116,10 @@ func newSharingLab(t *testing.T, keys string) *sharingLab {
 	l.serveMemory(l.way)
 	l.hosts = []*netlab.Host{l.director, second}
 	for i, host := range l.hosts {
-		text := fmt.Sprintf("notice: 200ms\ndirector:\n  interfaces: [eth0]\n  tunnel-source: [%s]\n  group: %s\n%s%sservices: []\n",
-			lanAddress(l.number(i), false), group, keys, store)
+		inside, beside := keys(i)
+		text := fmt.Sprintf("notice: 200ms\n%sdirector:\n  interfaces: [eth0]\n  tunnel-source: [%s]\n  group: %s\n%s%sservices: []\n",
+			beside, lanAddress(l.number(i), false), group, inside, store)
 		l.directors = append(l.directors, startDaemon(t, host, "run", text))
-	}
-	if keys == "" {
-		l.meetAgain()
 	}
 	return l
 }

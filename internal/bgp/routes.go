@@ -72,6 +72,9 @@ func nextHop(n *model.BGPNeighbor, family model.BGPFamily, local netip.Addr) net
 func attributes(w *want, r *model.Route) model.BGPAttributes {
 	a := r.Attributes.Over(w.neighbor.Attributes)
 	internal := w.neighbor.ASN == w.asn
+	if r.Backup {
+		a = behind(a)
+	}
 	if w.phase == marked {
 		a.Communities = append(slices.Clone(a.Communities), model.GracefulShutdown)
 	}
@@ -87,6 +90,22 @@ func attributes(w *want, r *model.Route) model.BGPAttributes {
 			a.LocalPref = &usual
 		}
 	}
+	return a
+}
+
+// behindPrepend is how much longer the path of a backup's route is. Neighbors may be told a longer
+// path for other reasons, by at most as much (model.BGPAttributes).
+const behindPrepend = 4
+
+// behind makes a route less preferred than the same route of another director.
+func behind(a model.BGPAttributes) model.BGPAttributes {
+	preference := uint32(100)
+	if a.LocalPref != nil {
+		preference = *a.LocalPref
+	}
+	preference /= 2
+	a.LocalPref = &preference
+	a.Prepend += behindPrepend
 	return a
 }
 

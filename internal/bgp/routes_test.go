@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -90,12 +91,17 @@ func TestAttributes(t *testing.T) {
 		"another AS, marked":     {theirAS, marked, "[65001:1 65001:2 graceful-shutdown] <nil> 0 3"},
 		"the same AS, marked":    {ourAS, marked, "[65001:1 65001:2 graceful-shutdown] 0 0 0"},
 		"the same AS by default": {ourAS, announced, "[] 100 <nil> 0"},
+		"another AS, backup":     {theirAS, announced, "[65001:1 65001:2] <nil> 0 7"},
+		"the same AS, backup":    {ourAS, announced, "[65001:1 65001:2] 3 0 0"},
+		"by default, backup":     {ourAS, announced, "[] 50 <nil> 0"},
+		"marked, backup":         {ourAS, marked, "[65001:1 65001:2 graceful-shutdown] 0 0 0"},
 	} {
 		w := &want{asn: ourAS, phase: test.phase, neighbor: model.BGPNeighbor{ASN: test.asn, Attributes: neighbor}}
 		of := route
-		if name == "the same AS by default" {
+		if strings.Contains(name, "by default") {
 			w.neighbor.Attributes, of = model.BGPAttributes{}, model.Route{}
 		}
+		of.Backup = strings.HasSuffix(name, "backup")
 		a := attributes(w, &of)
 		show := func(n *uint32) string {
 			if n == nil {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -28,9 +29,35 @@ type announcers struct {
 
 // Set is the engine's way to all announcers.
 func (a announcers) Set(now model.Announcement) {
-	a.bgp.Set(now.BGP, now.Routes)
+	var sources neighbor.Sources
+	if now.SNAT.Announce {
+		sources = neighbor.Sources{Own: now.SNAT.Addresses, Others: now.Others}
+	}
+	a.bgp.Set(now.BGP, withSources(&now, sources))
 	a.hooks.Set(now.Hooks, now.VIPs)
-	a.neighbor.Set(now.Neighbor, now.Group, now.VIPs)
+	a.neighbor.Set(now.Neighbor, now.Group, now.VIPs, sources)
+}
+
+// withSources adds to an announcement's routes those of full NAT's addresses. Another director's
+// route is a backup: its own director is preferred while that announces it, too.
+func withSources(now *model.Announcement, sources neighbor.Sources) []model.Route {
+	if !now.BGP.Given() || len(sources.Own) == 0 {
+		return now.Routes
+	}
+	routes := slices.Clone(now.Routes)
+	add := func(a netip.Addr, backup bool) {
+		prefix := netip.PrefixFrom(a, a.BitLen())
+		if !slices.ContainsFunc(routes, func(r model.Route) bool { return r.Prefix == prefix }) {
+			routes = append(routes, model.Route{Prefix: prefix, Backup: backup})
+		}
+	}
+	for _, a := range sources.Own {
+		add(a, false)
+	}
+	for _, a := range sources.Others {
+		add(a, true)
+	}
+	return routes
 }
 
 // neighborGroup lets the directors that share a store agree on which of them answers for which VIP.
@@ -47,10 +74,12 @@ func neighborGroup(group *group.Group) neighbor.Join {
 // sent here then would go nowhere.
 type gate struct {
 	announcers
-	open func() bool
+	open   func() bool
+	others func() []netip.Addr // full NAT's addresses of other directors whose flows this one goes on with
 
 	mu   sync.Mutex
 	last *model.Announcement // nil: there was none
+	lent []netip.Addr        // others, when it was passed on last
 	told bool                // it was passed on, once
 	was  bool                // open, when it was passed on last
 	held bool                // VIPs were held back since the gate was open last
@@ -73,13 +102,23 @@ func (g *gate) pass(open bool) {
 	}
 	now := *g.last
 	if !open {
-		now.Routes, now.VIPs = []model.Route{}, nil
+		now.Routes, now.VIPs, now.SNAT = []model.Route{}, nil, model.SNAT{}
 	}
+	g.lent = g.lends()
+	now.Others = g.lent
 	g.told = true
 	g.announcers.Set(now)
 }
 
-// look opens and shuts the gate.
+// lends are the addresses of other directors that this one announces for them.
+func (g *gate) lends() []netip.Addr {
+	if !g.last.SNAT.Announce {
+		return nil
+	}
+	return g.others()
+}
+
+// look opens and shuts the gate, and announces whose addresses have come and gone.
 func (g *gate) look() ([]upkeep.Difference, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,11 +126,11 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 		return nil, nil
 	}
 	open := g.open()
-	if open != g.was {
+	if open != g.was || open && !slices.Equal(g.lends(), g.lent) {
 		g.pass(open)
 	}
 	// That nothing is left to announce, because no backend is healthy, does not end it.
-	g.held = !open && (g.held || len(g.last.Routes) > 0 || len(g.last.VIPs) > 0)
+	g.held = !open && (g.held || len(g.last.Routes) > 0 || len(g.last.VIPs) > 0 || g.last.SNAT.Announce)
 	if !g.held {
 		return nil, nil
 	}

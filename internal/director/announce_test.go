@@ -4,11 +4,13 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/neighbor"
 )
 
 // The signal that begins the grace period does not end it, in whatever order it reaches those that
@@ -43,6 +45,32 @@ func TestSecondSignalEndsTheGracePeriod(t *testing.T) {
 			t.Fatal("the second signal does not end the grace period")
 		}
 		release()
+	}
+}
+
+// Full NAT's addresses are announced if the configuration says so: the director's own, and as backups
+// those of other directors whose flows it knows, but no prefix twice.
+func TestSourcesAreAnnounced(t *testing.T) {
+	own, other := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:db8::1")
+	vip := model.Route{Prefix: netip.MustParsePrefix("203.0.113.0/24")}
+	now := model.Announcement{BGP: model.BGP{ASN: 65001}, Routes: []model.Route{vip}, SNAT: model.SNAT{Addresses: []netip.Addr{own}}}
+	sources := neighbor.Sources{Own: []netip.Addr{own}, Others: []netip.Addr{own, other}}
+	want := []model.Route{vip, {Prefix: netip.MustParsePrefix("198.18.0.1/32")}, {Prefix: netip.MustParsePrefix("2001:db8::1/128"), Backup: true}}
+	same := func(a, b model.Route) bool { return a.Prefix == b.Prefix && a.Backup == b.Backup }
+	if got := withSources(&now, sources); !slices.EqualFunc(got, want, same) {
+		t.Errorf("announced are %+v, want %+v", got, want)
+	}
+	if got := withSources(&now, neighbor.Sources{}); len(got) != 1 {
+		t.Errorf("announced are %+v without any source", got)
+	}
+	lent := []netip.Addr{other}
+	g := &gate{last: &now, others: func() []netip.Addr { return lent }}
+	if got := g.lends(); got != nil {
+		t.Errorf("%v are announced, though the configuration does not say so", got)
+	}
+	now.SNAT.Announce = true
+	if got := g.lends(); !slices.Equal(got, lent) {
+		t.Errorf("%v are announced for other directors, want %v", got, lent)
 	}
 }
 

@@ -202,7 +202,7 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 	d.bfd = newBFDSupervisor(deps, func(status model.BFDStatus) { speaker.SetBFD(status) })
 	speaker = bgp.New(d.bfd.setRouters, d.log)
 	d.announcers = announcers{speaker, hooks.New(d.log), neighbor.New(neighborGroup(d.group), d.log)}
-	d.gate = &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
+	d.gate = &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }, others: d.kernel.SharedSources}
 	d.loads = newLoadReports(d.kernel, d.log)
 	inherited := d.kernel.Inherited()
 	d.goesOn = len(inherited) > 0

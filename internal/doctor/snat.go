@@ -25,6 +25,10 @@ func (x *examination) snat() {
 	for _, a := range x.config.Director.SNAT.Addresses {
 		check := "snat " + a.String()
 		index, here := x.addresses[a]
+		if !here && x.config.Director.SNAT.Announce {
+			x.ok(check, "is announced by weir")
+			continue
+		}
 		if !here {
 			x.away(check, a)
 			continue

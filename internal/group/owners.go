@@ -37,6 +37,7 @@ type ownersEntry struct {
 type ownersMember struct {
 	Process string       `json:"process"`
 	VIPs    []netip.Addr `json:"vips"`
+	Home    []netip.Addr `json:"home,omitempty"` // those of VIPs that are this director's addresses of full NAT
 }
 
 func readOwners(name string, value []byte) (e ownersEntry, err error) {
@@ -84,7 +85,7 @@ func (o *Owners) Group() model.NeighborGroup {
 	o.mu.Lock()
 	own := o.lease
 	o.mu.Unlock()
-	g := model.NeighborGroup{Known: o.keys.Listed(), Members: map[netip.Addr][]netip.Addr{}, Owners: map[netip.Addr]model.NeighborOwner{}}
+	g := model.NeighborGroup{Known: o.keys.Listed(), Members: map[netip.Addr][]netip.Addr{}, Homes: map[netip.Addr]netip.Addr{}, Owners: map[netip.Addr]model.NeighborOwner{}}
 	replaced := false
 	o.keys.All(func(name string, e ownersEntry, lease clientv3.LeaseID) {
 		kind, of, _ := strings.Cut(name, "/")
@@ -94,6 +95,9 @@ func (o *Owners) Group() model.NeighborGroup {
 		case err != nil:
 		case kind+"/" == membersKey:
 			g.Members[a] = e.member.VIPs
+			for _, home := range e.member.Home {
+				g.Homes[home] = a
+			}
 			if a == o.self {
 				replaced = e.member.Process != o.process
 				g.Joined = mine && !replaced
@@ -185,13 +189,14 @@ func (o *Owners) have(lease clientv3.LeaseID) {
 
 func (o *Owners) member() string { return o.prefix + membersKey + o.self.String() }
 
-// Offer says for which VIPs this director could answer, in order.
-func (o *Owners) Offer(ctx context.Context, vips []netip.Addr) error {
+// Offer says for which VIPs this director could answer, in order, and which of them are its own
+// addresses of full NAT.
+func (o *Owners) Offer(ctx context.Context, vips, home []netip.Addr) error {
 	client, lease, err := o.connect()
 	if err != nil {
 		return err
 	}
-	_, err = o.putMember(ctx, client, ownersMember{Process: o.process, VIPs: vips}, lease)
+	_, err = o.putMember(ctx, client, ownersMember{Process: o.process, VIPs: vips, Home: home}, lease)
 	return err
 }
 

@@ -51,7 +51,7 @@ func (m *member) renew() {
 
 func (m *member) offer(vips ...netip.Addr) {
 	m.t.Helper()
-	if err := m.Offer(m.t.Context(), vips); err != nil {
+	if err := m.Offer(m.t.Context(), vips, nil); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -96,7 +96,7 @@ func said(g model.NeighborGroup) string {
 func TestOwners(t *testing.T) {
 	c := newCluster(t, false)
 	one, two := c.member(t, firstMember), c.member(t, secondMember)
-	if err := one.Offer(t.Context(), []netip.Addr{vipA}); err == nil {
+	if err := one.Offer(t.Context(), []netip.Addr{vipA}, nil); err == nil {
 		t.Error("without a lease something is offered")
 	}
 	one.renew()
@@ -154,7 +154,7 @@ func TestOwnersOutliveTheirProcess(t *testing.T) {
 	next.sees("10.0.0.2:[203.0.113.10] 203.0.113.10=10.0.0.2*")
 	before.sees("10.0.0.2:[203.0.113.10] 203.0.113.10=10.0.0.2")
 	for what, err := range map[string]error{
-		"offers": before.Offer(t.Context(), nil), "moves": before.Move(t.Context(), nil, []netip.Addr{vipA}),
+		"offers": before.Offer(t.Context(), nil, nil), "moves": before.Move(t.Context(), nil, []netip.Addr{vipA}),
 	} {
 		if err == nil {
 			t.Errorf("a process that was replaced %s", what)

@@ -35,6 +35,13 @@ var compared = []struct {
 }{
 	{"director.snat.addresses", func(c *model.Config) []string { return texts(c.Director.SNAT.Addresses) }, true,
 		"answers of full NAT's backends come to one of the two, and the other's connections break"},
+	{"director.snat.announce", func(c *model.Config) []string {
+		if len(c.Director.SNAT.Addresses) == 0 {
+			return nil
+		}
+		return []string{strconv.FormatBool(c.Director.SNAT.Announce)}
+	}, false,
+		"if one of the two is lost, the other does not answer for its addresses, and full NAT's connections break"},
 	{"bgp.router-id", func(c *model.Config) []string { return texts(valid(c.BGP.RouterID)) }, true,
 		"routers may take the two for one, and forget what one of them announces"},
 	{"director.group", func(c *model.Config) []string { return slices.Sorted(slices.Values(texts(c.Director.Group))) }, false,

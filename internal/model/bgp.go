@@ -189,6 +189,7 @@ func FamilyOf(a netip.Addr) BGPFamily {
 type Route struct {
 	Prefix     netip.Prefix
 	Attributes BGPAttributes // they override the neighbor's
+	Backup     bool          // another director announces it, too, and is to be preferred
 }
 
 // BGPStatus is what is announced to which neighbors.

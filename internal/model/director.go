@@ -48,6 +48,9 @@ const (
 type SNAT struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Ports     PortRange    `json:"ports,omitzero"`
+	// Announce has the director announce the addresses, and those of the directors whose flows it
+	// knows: these come to it if their own director is lost.
+	Announce bool `json:"announce,omitempty"`
 }
 
 // Limits bound the kernel memory that a director may take. They are fixed when
@@ -211,6 +214,12 @@ func (v *validation) snat() {
 	v.hosts("director.snat.addresses", s.Addresses)
 	if len(s.Addresses) > maxSNATAddresses {
 		v.errs.add("director.snat.addresses", "%d are more than %d", len(s.Addresses), maxSNATAddresses)
+	}
+	if s.Announce && !v.config.BGP.Given() && !v.config.Director.Neighbor.Given() {
+		v.errs.add("director.snat.announce", "needs bgp or director.neighbor, by which addresses are announced")
+	}
+	if s.Announce && len(s.Addresses) == 0 {
+		v.errs.add("director.snat.announce", "needs director.snat.addresses")
 	}
 	switch {
 	case s.Ports.First == 0 || s.Ports.Last < s.Ports.First:

@@ -71,6 +71,8 @@ type Announcement struct {
 	Neighbor Neighbor
 	Group    []netip.Addr
 	VIPs     []netip.Addr // for hooks and for hosts on the link: those that are up, in order
+	SNAT     SNAT         // whose addresses are announced, too, if it says so
+	Others   []netip.Addr // then: full NAT's addresses of other directors whose flows this one goes on with
 }
 
 func (c *Config) setHookDefaults() {

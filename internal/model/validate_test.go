@@ -246,6 +246,9 @@ services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200
 					c.Director.Group = append(c.Director.Group, netip.AddrFrom4([4]byte{10, 7, 0, byte(i)}))
 				}
 			}},
+		{`director.snat.announce: needs bgp or director.neighbor, by which addresses are announced
+director.snat.announce: needs director.snat.addresses`,
+			func(c *model.Config) { c.Director.SNAT = model.SNAT{Announce: true, Ports: c.Director.SNAT.Ports} }},
 		{`director.snat.ports: 2000-2014 are fewer than 16 ports`,
 			func(c *model.Config) { c.Director.SNAT.Ports = model.PortRange{First: 2000, Last: 2014} }},
 		{`services[1].backends[0].port: is only for mode nat, or with host: ipip leaves the port as it is`,

@@ -115,13 +115,13 @@ func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []net
 
 // write begins to tell the group what this director offers, claims and gives up, unless a write is
 // under way.
-func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []netip.Addr, d decision) {
-	offer := !group.Joined || !slices.Equal(group.Members[p.self], offers)
+func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers, home []netip.Addr, d decision) {
+	offer := !group.Joined || !slices.Equal(group.Members[p.self], offers) || !slices.Equal(homesOf(group, p.self), home)
 	if p.guard.lapsed() || !offer && len(d.claim)+len(d.release) == 0 || !p.busy.CompareAndSwap(false, true) {
 		return
 	}
 	p.running.Go(func() {
-		err := p.publish(ctx, offer, offers, d)
+		err := p.publish(ctx, offer, offers, home, d)
 		if err == nil {
 			p.pauses.Reset()
 		} else {
@@ -135,11 +135,22 @@ func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []n
 	})
 }
 
-func (p *part) publish(ctx context.Context, offer bool, offers []netip.Addr, d decision) error {
+// homesOf are the addresses of full NAT that the group knows as a director's own, in order.
+func homesOf(group *model.NeighborGroup, director netip.Addr) (homes []netip.Addr) {
+	for a, home := range group.Homes {
+		if home == director {
+			homes = append(homes, a)
+		}
+	}
+	slices.SortFunc(homes, netip.Addr.Compare)
+	return homes
+}
+
+func (p *part) publish(ctx context.Context, offer bool, offers, home []netip.Addr, d decision) error {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
 	if offer {
-		if err := p.registry.Offer(ctx, offers); err != nil {
+		if err := p.registry.Offer(ctx, offers, home); err != nil {
 			return err
 		}
 	}

@@ -36,8 +36,9 @@ type Registry interface {
 	Lease
 	// Group returns what is known now. It does not wait.
 	Group() model.NeighborGroup
-	// Offer says for which VIPs this director could answer, in order.
-	Offer(ctx context.Context, vips []netip.Addr) error
+	// Offer says for which VIPs this director could answer, in order, and which of them are its own
+	// addresses of full NAT.
+	Offer(ctx context.Context, vips, home []netip.Addr) error
 	// Move makes this director the owner of VIPs that have none, and gives up others.
 	Move(ctx context.Context, claim, release []netip.Addr) error
 }
@@ -69,9 +70,14 @@ type want struct {
 	version  int // one more with each Set
 	config   model.Neighbor
 	group    []netip.Addr
-	vips     []netip.Addr // in order
+	vips     []netip.Addr // in order, with the sources
+	sources  Sources
 	draining bool
 }
+
+// Sources are addresses of full NAT, which directors answer for as for VIPs. An address is its own
+// director's as long as that one is there; then it is one of the directors' that go on with its flows.
+type Sources struct{ Own, Others []netip.Addr }
 
 // New returns a speaker that answers for nothing. Without join every VIP is its own.
 func New(join Join, log *slog.Logger) *Speaker {
@@ -90,10 +96,18 @@ func newSpeaker(join Join, log *slog.Logger, clock func() time.Duration) *Speake
 // Set replaces the VIPs, which are in order, that this director can answer for, on the interfaces
 // that its configuration names, as the director of the group that has an address of this host. When
 // it returns, other VIPs are no longer answered for.
-func (s *Speaker) Set(config model.Neighbor, group, vips []netip.Addr) {
+func (s *Speaker) Set(config model.Neighbor, group, vips []netip.Addr, sources Sources) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set = want{s.set.version + 1, config, group, vips, s.set.draining}
+	if s.join == nil {
+		sources.Others = nil // it cannot be known whether their directors are there
+	}
+	if len(sources.Own)+len(sources.Others) > 0 {
+		vips = slices.Concat(vips, sources.Own, sources.Others)
+		slices.SortFunc(vips, netip.Addr.Compare)
+		vips = slices.Compact(vips)
+	}
+	s.set = want{s.set.version + 1, config, group, vips, sources, s.set.draining}
 	s.guard.only(vips)
 	s.notify()
 }
