@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"unsafe"
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/flows"
@@ -119,14 +120,30 @@ func (d *Datapath) nameNAT(e *abi.SnatFlow, own netip.AddrPort, now uint32) (mod
 		Service: s.key.id(), Backend: backend, Source: netip.AddrPortFrom(abi.AddressOf(e.Client, s.key.vip.Is6()), abi.BigEndian16(e.ClientPort)),
 		Port: abi.BigEndian16(e.VipPort), Class: means.Class, State: means.State, Age: uint32(max(0, int32(now-e.Seen))),
 	}, Own: own}
-	if s.key.protocol == model.TCP && e.Proof&uint8(abi.SnatProofSNAT_HALVES) != 0 {
-		f.Numbers = model.NATNumbers{Known: true, Client: uint16(e.Asked.Sequence), Backend: uint16(e.Asked.Sequence >> 16)}
-		if e.Asked.State == uint8(abi.AskedStateASKED_TAKEN) && e.Proof&uint8(abi.SnatProofSNAT_ANSWER) == 0 {
-			f.Taken = abi.BigEndian16(e.Asked.Port)
-		}
+	if s.key.protocol == model.TCP {
+		f.Numbers, f.Taken = numbersOf(e)
 	}
 	return f, true
 }
+
+// numbersOf are the numbers of a TCP flow (snat_numbers), and the port of the host that has taken it
+// over.
+func numbersOf(e *abi.SnatFlow) (numbers model.NATNumbers, taken uint16) {
+	answered := e.Proof&uint8(abi.SnatProofSNAT_ANSWER) != 0
+	if e.Asked.State == uint8(abi.AskedStateASKED_TAKEN) && !answered {
+		taken = abi.BigEndian16(e.Asked.Port)
+	}
+	switch {
+	case e.Proof&uint8(abi.SnatProofSNAT_HALVES) != 0:
+		numbers = model.NATNumbers{Known: true, Client: e.Asked.Sequence << 16, Backend: e.Asked.Sequence &^ 0xffff}
+	case answered:
+		numbers = model.NATNumbers{Known: true, Client: e.Asked.Sequence + 1, Backend: *answerOf(&e.Asked)}
+	}
+	return numbers, taken
+}
+
+// answerOf is the second half of union ask_word.
+func answerOf(asked *abi.SnatAsked) *uint32 { return (*uint32)(unsafe.Pointer(&asked.Port)) }
 
 // natStatus says how full the table of full NAT is; nil: there is none.
 func (d *Datapath) natStatus() (*model.NATStatus, error) {

@@ -43,13 +43,13 @@ func (d *Datapath) nameTold(list []abi.ToldSnat) (named []model.NATFlow, err err
 	return named, nil
 }
 
-// nameShared names a flow of full NAT that is worth telling other directors.
+// nameShared names a flow of full NAT for other directors; false: they need not know it.
 func (d *Datapath) nameShared(e *abi.SnatFlow, own netip.AddrPort, now uint32) (model.NATFlow, bool) {
 	if !own.IsValid() || !flows.LiveNAT(d.entries.Entries, e, now) || d.entries.Entries[e.Backend].Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0 {
 		return model.NATFlow{}, false
 	}
 	flow, useful := d.nameNAT(e, own, now)
-	return flow, useful && flow.Class == model.ProvedFlow
+	return flow, useful && flows.NATStateOf(&flow) != abi.SnatStateSNAT_FREE
 }
 
 // ownOf is the address and port that a shared flow has at its director.
@@ -57,8 +57,8 @@ func ownOf(e *abi.SnatShared) netip.AddrPort {
 	return netip.AddrPortFrom(abi.AddressOf(e.Source, e.Ipv6 != 0), abi.BigEndian16(e.SourcePort))
 }
 
-// SharedNATFlows hands out the proved flows of full NAT, this director's and those that other
-// directors have told of, some at a time, for as long as take returns true.
+// SharedNATFlows hands out the flows of full NAT that other directors should know, this director's and
+// those that others have told of, some at a time, for as long as take returns true.
 func (d *Datapath) SharedNATFlows(take func(some []model.NATFlow) bool) error {
 	return d.handOutNAT(d.nameShared, take)
 }
@@ -135,16 +135,32 @@ func (d *Datapath) sharedOf(told *waiting[model.NATFlow], now uint32) (e abi.Sna
 		Client: abi.AddressBytes(flow.Source.Addr()), ClientPort: abi.BigEndian16(flow.Source.Port()),
 		Vip: abi.AddressBytes(key.vip), VipPort: abi.BigEndian16(flow.Port), Segment: flow.Service.Segment.Key(),
 	}
-	if flow.Numbers.Known {
-		e.Flow.Proof = uint8(abi.SnatProofSNAT_KNOWS_ALL)
-		e.Flow.Asked.Sequence = uint32(flow.Numbers.Client) | uint32(flow.Numbers.Backend)<<16
-	}
-	if e.Flow.Asked.State = uint8(abi.AskedStateASKED_PLAIN); flow.Taken != 0 {
-		e.Flow.Asked.State, e.Flow.Asked.Port = uint8(abi.AskedStateASKED_TAKEN), abi.BigEndian16(flow.Taken)
-	}
+	setNumbers(&e.Flow, flow, now)
 	e.Source, e.SourcePort = abi.AddressBytes(flow.Own.Addr()), abi.BigEndian16(flow.Own.Port())
 	e.Protocol, e.Ipv6 = uint8(key.protocol), truth(key.vip.Is6())
 	return e, abi.ToldOutcomeTOLD_NEW
+}
+
+// setNumbers writes what numbersOf reads. Of a UDP flow that is fresh the field says when it began:
+// now, as far as this director knows.
+func setNumbers(e *abi.SnatFlow, flow *model.NATFlow, now uint32) {
+	n := flow.Numbers
+	switch abi.SnatState(e.State) {
+	case abi.SnatStateSNAT_TRIED, abi.SnatStateSNAT_TWO_WAY:
+		e.Proof = uint8(now)
+		return
+	case abi.SnatStateSNAT_ANSWERED:
+		e.Proof = uint8(abi.SnatProofSNAT_KNOWS_CLIENT | abi.SnatProofSNAT_KNOWS_BACKEND | abi.SnatProofSNAT_ANSWER)
+		e.Asked.Sequence, *answerOf(&e.Asked) = n.Client-1, n.Backend
+		return
+	}
+	if n.Known {
+		e.Proof = uint8(abi.SnatProofSNAT_KNOWS_ALL)
+		e.Asked.Sequence = n.Client>>16 | n.Backend&^0xffff
+	}
+	if e.Asked.State = uint8(abi.AskedStateASKED_PLAIN); flow.Taken != 0 {
+		e.Asked.State, e.Asked.Port = uint8(abi.AskedStateASKED_TAKEN), abi.BigEndian16(flow.Taken)
+	}
 }
 
 // takeShared keeps a flow: in the director's own table if it has one of its addresses.
@@ -153,13 +169,18 @@ func (d *Datapath) takeShared(table *flows.NATTable, flow abi.SnatShared, now ui
 	if table != nil {
 		own := ownOf(&flow)
 		reply := model.Flow{Source: client.Source, Destination: own.Addr(), Protocol: flow.Protocol, DestinationPort: own.Port()}
-		if number := table.ReplyTo(reply); number != 0 {
+		switch number := table.ReplyTo(reply); {
+		case number != 0:
 			return d.takeOwn(table, number, flow.Flow, client, now)
+		case !isFresh(&flow.Flow):
+			d.endOlder(table, &flow.Flow, client)
 		}
-		d.endOlder(table, &flow.Flow, client)
 	}
 	return d.takeOther(flow, client, now)
 }
+
+// isFresh says whether a flow may be of a flood.
+func isFresh(e *abi.SnatFlow) bool { return flows.NATMeaningOf(e).Class == model.FreshFlow }
 
 // renew brings a flow up to date that is known; the outcome is TOLD_NEW if it is not: its place is
 // free, or another flow's.
@@ -169,14 +190,14 @@ func (d *Datapath) renew(at *abi.SnatFlow, told *abi.SnatFlow, now uint32) abi.T
 		if have.State <= uint8(abi.SnatStateSNAT_CLAIMED) || !flows.LiveNAT(d.entries.Entries, &have, now) {
 			return abi.ToldOutcomeTOLD_NEW
 		}
-		if !sameClient(&have, told) {
-			if flows.NATMeaningOf(&have).Class == model.FreshFlow || int32(told.Seen-have.Seen) > 0 {
-				return abi.ToldOutcomeTOLD_NEW
-			}
-			return abi.ToldOutcomeTOLD_OLDER
-		}
-		if flows.NATMeaningOf(&have).Class == model.FreshFlow {
+		over := flows.NATMeaningOf(&have).State != model.FlowOpen
+		switch {
+		case isFresh(&have) || over && isFresh(told) && int32(told.Seen-have.Seen) >= 0:
 			return abi.ToldOutcomeTOLD_NEW
+		case !sameClient(&have, told) && int32(told.Seen-have.Seen) > 0 && !isFresh(told):
+			return abi.ToldOutcomeTOLD_NEW
+		case !sameClient(&have, told) || isFresh(told):
+			return abi.ToldOutcomeTOLD_OLDER
 		}
 		if int32(told.Seen-have.Seen) <= 0 {
 			return abi.ToldOutcomeTOLD_OLDER
@@ -204,7 +225,8 @@ func (d *Datapath) takeOwn(table *flows.NATTable, number uint32, flow abi.SnatFl
 	if outcome := d.renew(at, &flow, now); outcome != abi.ToldOutcomeTOLD_NEW {
 		return outcome, nil
 	}
-	if before.State > uint8(abi.SnatStateSNAT_CLAIMED) && flows.LiveNAT(d.entries.Entries, &before, now) && flows.NATMeaningOf(&before).Class != model.FreshFlow {
+	keeps := isFresh(&flow) || !isFresh(&before)
+	if keeps && before.State > uint8(abi.SnatStateSNAT_CLAIMED) && flows.LiveNAT(d.entries.Entries, &before, now) {
 		return abi.ToldOutcomeTOLD_OLDER, nil
 	}
 	claimed := before
@@ -240,12 +262,24 @@ func (d *Datapath) takeOther(flow abi.SnatShared, client model.Flow, now uint32)
 	s := &d.shared
 	end := endOf(&flow)
 	if place, known := s.places[end]; known {
-		if outcome := d.renew(&s.memory.Entries[place].Flow, &flow.Flow, now); outcome != abi.ToldOutcomeTOLD_NEW {
+		e := &s.memory.Entries[place]
+		if outcome := d.renew(&e.Flow, &flow.Flow, now); outcome != abi.ToldOutcomeTOLD_NEW {
 			return outcome, nil
+		}
+		if sameClient(&e.Flow, &flow.Flow) {
+			flow.Flow.Hash = e.Flow.Hash
+			writeShared(e, flow)
+			return abi.ToldOutcomeTOLD_NEW, nil
 		}
 		if err := d.freeShared(end, place); err != nil {
 			return abi.ToldOutcomeTOLD_REFUSED, err
 		}
+	}
+	if isFresh(&flow.Flow) {
+		if s.fresh >= int(d.options.Limits.Flows)/sharedFresh {
+			return abi.ToldOutcomeTOLD_REFUSED, nil
+		}
+		s.fresh++
 	}
 	place, found, err := d.sharedRoom()
 	if err != nil || !found {

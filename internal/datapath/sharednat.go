@@ -28,6 +28,7 @@ type sharedNAT struct {
 	ends    *ebpf.Map                      // numbers by address and port
 	places  map[abi.SnatEnd]uint32         // in the table
 	sources map[netip.Addr]int             // how many flows have an address
+	fresh   int                            // flows that may be of a flood, at most: some of them are proved since the last sweep
 	own     map[uint64]uint32              // numbers in the director's own table, as in clients
 	free    []uint32                       // places
 	rests   []restingPlace                 // the oldest first
@@ -43,6 +44,7 @@ const (
 	sharedNumber = 1 << 31 // SNAT_SHARED
 	sharedFirst  = 1 << 12 // flows that a new table has room for
 	sharedRest   = time.Second
+	sharedFresh  = 4 // this part of the largest table may have fresh flows
 )
 
 // number is the number of the flow in a place of the table.
@@ -170,7 +172,8 @@ func (d *Datapath) indexClient(place uint32) error {
 		return err
 	}
 	if err == nil && other != number && other&sharedNumber != 0 {
-		if f := flows.AtOneMoment(&d.shared.memory.Entries[other&^sharedNumber].Flow); int32(f.Seen-e.Flow.Seen) > 0 {
+		f := flows.AtOneMoment(&d.shared.memory.Entries[other&^sharedNumber].Flow)
+		if isFresh(&e.Flow) && !isFresh(&f) || isFresh(&e.Flow) == isFresh(&f) && int32(f.Seen-e.Flow.Seen) > 0 {
 			return nil
 		}
 	}
@@ -326,9 +329,14 @@ func (d *Datapath) sweepSharedFlows() error {
 	if err != nil {
 		return err
 	}
+	s.fresh = 0
 	for end, place := range maps.Clone(s.places) {
-		if e := flows.AtOneMoment(&s.memory.Entries[place].Flow); !flows.LiveNAT(d.entries.Entries, &e, now) {
+		e := flows.AtOneMoment(&s.memory.Entries[place].Flow)
+		switch {
+		case !flows.LiveNAT(d.entries.Entries, &e, now):
 			err = errors.Join(err, d.freeShared(end, place))
+		case isFresh(&e):
+			s.fresh++
 		}
 	}
 	if len(s.own) == 0 {

@@ -188,6 +188,14 @@ func (c *natConnection) fromBackend(t *testing.T, d *natDirector, flags uint8) b
 // open opens the connection at a director, as far as a segment of the client's proves it.
 func (c *natConnection) open(t *testing.T, d *natDirector) {
 	t.Helper()
+	c.begin(t, d)
+	c.want(t, d, packet.ACK, "it is proved")
+	c.proved = true
+}
+
+// begin opens it as far as the backend's SYN-ACK.
+func (c *natConnection) begin(t *testing.T, d *natDirector) {
+	t.Helper()
 	var left bool
 	if c.own, c.server, left = c.fromClient(t, d, packet.SYN); !left {
 		t.Fatalf("the SYN from port %d is dropped", c.port)
@@ -198,8 +206,7 @@ func (c *natConnection) open(t *testing.T, d *natDirector) {
 		t.Fatalf("the SYN-ACK to port %d does not arrive", c.port)
 	}
 	c.backend++
-	c.want(t, d, packet.ACK, "it is proved")
-	c.director, c.proved = d, true
+	c.director = d
 }
 
 // want sends a segment each way through a director: both must arrive as the connection's.
@@ -213,8 +220,9 @@ func (c *natConnection) want(t *testing.T, d *natDirector, flags uint8, why stri
 	}
 }
 
+// is says whether a flow that was told of is the connection's, as it is now.
 func (c *natConnection) is(f *model.NATFlow) bool {
-	return f.Own == c.own && f.Source.Port() == c.port
+	return f.Own == c.own && f.Source.Port() == c.port && c.proved == (f.Class == model.ProvedFlow)
 }
 
 // A connection of full NAT goes on at every director of the group, with the address and port that it
@@ -299,6 +307,68 @@ func TestSharedNATPortIsUsedAgain(t *testing.T) {
 	g.share(t, b, again.is)
 	again.want(t, b, packet.ACK, "its own director")
 	again.want(t, a, packet.ACK, "the director of the connection before")
+}
+
+// A connection whose backend has just answered goes on at another director, which proves it by its
+// numbers. A flood's are a part of the table at most, and push no flow out.
+func TestSharedNATFresh(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 3)
+	g := newNATGroup(t, 2, model.PortRange{First: 1024, Last: 2047})
+	a, b := g.directors[0], g.directors[1]
+	c := &natConnection{port: 20000, client: 1000}
+	c.begin(t, a)
+	g.share(t, a, c.is)
+	guessed := *c
+	guessed.client, guessed.backend = c.client+1<<30, c.backend+1<<30
+	guessed.fromClient(t, b, packet.ACK)
+	if state := b.stateOf(t, c); state != abi.SnatStateSNAT_ANSWERED {
+		t.Errorf("a guessed segment makes the flow's state %d", state)
+	}
+	again := *c
+	again.client--
+	if own, _, left := again.fromClient(t, b, packet.SYN); !left || own != c.own {
+		t.Errorf("the SYN that is sent again leaves: %v, from %v, want %v", left, own, c.own)
+	}
+	a.lose(t)
+	c.want(t, b, packet.ACK, "its director was lost before it was proved")
+	if state := b.stateOf(t, c); state != abi.SnatStateSNAT_ESTABLISHED {
+		t.Errorf("the flow's state is %d, want that it is proved", state)
+	}
+	c.proved = true
+	g.share(t, b, c.is)
+
+	b.options.Limits.Flows = 64
+	flood := make([]model.NATFlow, 200)
+	for i := range flood {
+		flood[i] = model.NATFlow{
+			RememberedFlow: model.RememberedFlow{
+				Service: model.ServiceID{VIP: natVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
+				Backend: netip.MustParseAddrPort("10.0.0.11:8080"), Source: netip.AddrPortFrom(client4, uint16(30000+i)), Port: 80, State: model.FlowOpen,
+			},
+			Own: netip.AddrPortFrom(a.address, uint16(1024+i)), Numbers: model.NATNumbers{Known: true, Client: 1, Backend: 2},
+		}
+		if flood[i].Own == c.own { // what is proved is not touched
+			flood[i].Source = netip.AddrPortFrom(client4, 50000)
+		}
+	}
+	must(t, b.RememberNAT(flood))
+	if fresh := b.shared.fresh; fresh > 64/sharedFresh {
+		t.Errorf("%d fresh flows are kept, of 64", fresh)
+	}
+	c.want(t, b, packet.ACK, "beside a flood")
+}
+
+// stateOf is the state of a connection of another director.
+func (d *natDirector) stateOf(t *testing.T, c *natConnection) abi.SnatState {
+	t.Helper()
+	place, known := d.shared.places[abi.SnatEnd{Address: abi.AddressBytes(c.own.Addr()), Port: abi.BigEndian16(c.own.Port()), Protocol: uint8(model.TCP)}]
+	if !known {
+		t.Fatalf("%v is not known", c.own)
+	}
+	return abi.SnatState(d.shared.memory.Entries[place].Flow.State)
 }
 
 // age makes a flow of the director's own as old as this, in the table's units.

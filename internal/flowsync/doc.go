@@ -21,7 +21,8 @@
 //	kind 3  nothing, so that it is known that somebody is there
 //	kind 4  not in weir-flows/1: how many fresh flows of each service were reset in the last
 //	        minute; in place of kind 3, and of what kind 4 said before
-//	kind 5  not in weir-flows/1 and /2: proved flows of full NAT
+//	kind 5  not in weir-flows/1 and /2: flows of full NAT, which are proved or, if the backend has
+//	        answered, fresh
 //
 // A flow has these bytes, where addresses are 4 or 16:
 //
@@ -44,8 +45,8 @@
 //	1       bit 0: the numbers are known; others 0
 //	2       the port that the flow has at its director
 //	2       TCP: the port of the host that has taken the connection over, 0: none has
-//	2, 2    TCP: the upper halves of the sequence numbers that the client and the backend go
-//	        on with
+//	4, 4    TCP: the sequence numbers that the client and the backend go on with; of a proved
+//	        flow the lower halves are 0
 //	        the address that the flow has at its director, of the VIP's family
 //
 // A count of resets has these bytes:

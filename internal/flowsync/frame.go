@@ -90,6 +90,17 @@ func fewFresh(flows []model.RememberedFlow, room *int) []model.RememberedFlow {
 	})
 }
 
+// fewFreshNAT does the same for flows of full NAT.
+func fewFreshNAT(flows []model.NATFlow, room *int) []model.NATFlow {
+	return slices.DeleteFunc(slices.Clone(flows), func(f model.NATFlow) bool {
+		if f.Class != model.FreshFlow {
+			return false
+		}
+		*room--
+		return *room < 0
+	})
+}
+
 // framesOf puts flows into frames. Flows that open are not shared. A receiver takes a fresh flow for
 // a fresh one, too.
 func framesOf(flows []model.RememberedFlow, v version) (list []flowsFrame) {
@@ -104,7 +115,7 @@ func framesOf(flows []model.RememberedFlow, v version) (list []flowsFrame) {
 	return list
 }
 
-// framesOfNAT does the same for flows of full NAT, of which only proved ones are shared.
+// framesOfNAT does the same for flows of full NAT.
 func framesOfNAT(flows []model.NATFlow, v version) (list []flowsFrame) {
 	if v < translated {
 		return nil

@@ -168,7 +168,7 @@ func (t *publisher) publishAll(conn net.Conn, p *peer, v version) error {
 		return err
 	}
 	if v >= translated {
-		err = t.memory.SharedNATFlows(func(some []model.NATFlow) bool { return writeAll(framesOfNAT(some, v)) })
+		err = t.memory.SharedNATFlows(func(some []model.NATFlow) bool { return writeAll(framesOfNAT(fewFreshNAT(some, &room), v)) })
 	}
 	if err = errors.Join(err, broken); err != nil {
 		return err

@@ -89,13 +89,14 @@ func appendNATFlow(b []byte, f *model.NATFlow) []byte {
 		known = 1
 	}
 	b = append(b, known)
-	for _, number := range []uint16{f.Own.Port(), f.Taken, f.Numbers.Client, f.Numbers.Backend} {
-		b = binary.BigEndian.AppendUint16(b, number)
-	}
+	b = binary.BigEndian.AppendUint16(b, f.Own.Port())
+	b = binary.BigEndian.AppendUint16(b, f.Taken)
+	b = binary.BigEndian.AppendUint32(b, f.Numbers.Client)
+	b = binary.BigEndian.AppendUint32(b, f.Numbers.Backend)
 	return append(b, f.Own.Addr().AsSlice()...)
 }
 
-const natLength = 9 // of what a flow of full NAT has behind it, before the address
+const natLength = 13 // of what a flow of full NAT has behind it, before the address
 
 // readNATFlow reads the first flow, and returns what follows it.
 func readNATFlow(b []byte) (f model.NATFlow, rest []byte, err error) {
@@ -105,18 +106,18 @@ func readNATFlow(b []byte) (f model.NATFlow, rest []byte, err error) {
 	if len(b) < natLength {
 		return f, nil, errCutShort
 	}
-	known, number := b[0], func(i int) uint16 { return binary.BigEndian.Uint16(b[1+2*i:]) }
+	known := b[0]
 	own, rest, err := readAddress(b[natLength:], f.Service.VIP.Is6())
 	if err != nil {
 		return f, nil, err
 	}
-	f.Own, f.Taken = netip.AddrPortFrom(own, number(0)), number(1)
-	f.Numbers = model.NATNumbers{Known: known == 1, Client: number(2), Backend: number(3)}
+	f.Own, f.Taken = netip.AddrPortFrom(own, binary.BigEndian.Uint16(b[1:])), binary.BigEndian.Uint16(b[3:])
+	f.Numbers = model.NATNumbers{Known: known == 1, Client: binary.BigEndian.Uint32(b[5:]), Backend: binary.BigEndian.Uint32(b[9:])}
 	switch {
 	case known > 1:
 		return f, nil, fmt.Errorf("a flow of full NAT has the flags %#x", known)
-	case f.Class != model.ProvedFlow:
-		return f, nil, fmt.Errorf("a flow of full NAT has class %d", f.Class)
+	case f.Class == model.SustainedFlow || f.Class == model.FreshFlow && f.State != model.FlowOpen:
+		return f, nil, fmt.Errorf("a flow of full NAT has class %d and state %d", f.Class, f.State)
 	case f.Own.Port() == 0:
 		return f, nil, fmt.Errorf("a flow of full NAT has port 0 of %s", own)
 	case f.Service.Protocol == model.UDP && (f.Taken != 0 || f.Numbers != model.NATNumbers{}):

@@ -67,8 +67,11 @@ func someNAT() []model.NATFlow {
 	for i := range flows {
 		flows[i].Class = model.ProvedFlow
 	}
+	fresh := flows[2]
+	fresh.Class = model.FreshFlow
 	return []model.NATFlow{
-		{RememberedFlow: flows[0], Own: netip.MustParseAddrPort("10.0.0.1:1024"), Taken: 8081, Numbers: model.NATNumbers{Known: true, Client: 0xabcd, Backend: 0x1234}},
+		{RememberedFlow: flows[0], Own: netip.MustParseAddrPort("10.0.0.1:1024"), Taken: 8081, Numbers: model.NATNumbers{Known: true, Client: 0xabcd0000, Backend: 0x12340000}},
+		{RememberedFlow: fresh, Own: netip.MustParseAddrPort("10.0.0.1:1026"), Numbers: model.NATNumbers{Known: true, Client: 0xabcdef01, Backend: 1}},
 		{RememberedFlow: flows[1], Own: netip.MustParseAddrPort("[2001:db8:1::1]:65535")},
 		{RememberedFlow: flows[2], Own: netip.MustParseAddrPort("10.0.0.1:1025")},
 	}
@@ -84,19 +87,20 @@ func TestNATFlowsAreReadAsWritten(t *testing.T) {
 		t.Errorf("read %+v, %v, want %+v", read, err, someNAT())
 	}
 	for cut := 1; cut < len(b); cut++ {
-		if flows, err := readNATFlows(b[:cut]); err == nil && len(flows) == 3 {
+		if flows, err := readNATFlows(b[:cut]); err == nil && len(flows) == len(someNAT()) {
 			t.Errorf("%d of %d bytes are read as all flows", cut, len(b))
 		}
 	}
 	for what, change := range map[string]func(f *model.NATFlow){
 		"port 0":                      func(f *model.NATFlow) { f.Own = netip.AddrPortFrom(f.Own.Addr(), 0) },
-		"a fresh flow":                func(f *model.NATFlow) { f.Class = model.FreshFlow },
+		"a sustained flow":            func(f *model.NATFlow) { f.Class = model.SustainedFlow },
+		"a fresh flow that ends":      func(f *model.NATFlow) { f.Class, f.State = model.FreshFlow, model.FlowClosing },
 		"numbers of UDP":              func(f *model.NATFlow) { f.Numbers.Backend = 1 },
 		"a UDP flow that was taken":   func(f *model.NATFlow) { f.Taken = 1 },
 		"a closing UDP flow":          func(f *model.NATFlow) { f.State = model.FlowClosing },
 		"another port of the service": func(f *model.NATFlow) { f.Service.Port = model.PortRange{First: 1, Last: 2} },
 	} {
-		f := someNAT()[1]
+		f := someNAT()[2]
 		change(&f)
 		if _, err := readNATFlows(appendNATFlow(nil, &f)); err == nil {
 			t.Errorf("%s is read", what)

@@ -21,7 +21,7 @@ type Memory interface {
 	FollowFlows(ctx context.Context, take func(news model.FlowNews, unshared bool)) error
 	// RememberedFlows hands out all flows, some at a time, while take returns true.
 	RememberedFlows(take func(some []model.RememberedFlow) bool) error
-	// SharedNATFlows does the same for the proved flows of full NAT, with those of other directors.
+	// SharedNATFlows does the same for flows of full NAT, with those of other directors.
 	SharedNATFlows(take func(some []model.NATFlow) bool) error
 	// Remember takes over what another director has shared.
 	Remember(flows []model.RememberedFlow) error

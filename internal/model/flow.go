@@ -132,11 +132,11 @@ type NATFlow struct {
 	Numbers NATNumbers
 }
 
-// NATNumbers are the sequence numbers of a TCP connection of full NAT, without their lower halves:
-// a packet that is not near them is not of the connection (bpf/lib/proof.h).
+// NATNumbers are the sequence numbers of a TCP connection of full NAT: a packet that is not near
+// them is not of the connection (bpf/lib/proof.h). Of a proved flow only the upper halves are known.
 type NATNumbers struct {
 	Known           bool   // what follows
-	Client, Backend uint16 // the upper half of the number that each side goes on with
+	Client, Backend uint32 // the number that each side goes on with
 }
 
 // FlowClass is how well the packets that were seen of a flow show that it is real, and not

@@ -41,6 +41,26 @@ func TestGivenUpIsNotHeld(t *testing.T) {
 	}
 }
 
+// A director offers its own addresses of full NAT, and those of another one while that is not there.
+func TestAddressesOfAbsentDirectorsAreOffered(t *testing.T) {
+	own, lost, there, plain := vip(1), vip(2), vip(3), vip(4)
+	sources := Sources{Own: []netip.Addr{own}, Others: []netip.Addr{lost, there}}
+	all := []netip.Addr{own, lost, there, plain}
+	homes := map[netip.Addr]netip.Addr{own: director(1), there: director(3), plain: director(3)}
+	offers, home := sources.offered(all, director(1), homes)
+	if !slices.Equal(offers, []netip.Addr{own, lost, plain}) || !slices.Equal(home, []netip.Addr{own}) {
+		t.Errorf("offered are %v, of them its own %v", offers, home)
+	}
+	homes[lost] = director(2)
+	if offers, _ := sources.offered(all, director(1), homes); slices.Contains(offers, lost) {
+		t.Error("the address of a director that has returned is offered")
+	}
+	g := &model.NeighborGroup{Homes: homes}
+	if got := homesOf(g, director(3)); !slices.Equal(got, []netip.Addr{there, plain}) {
+		t.Errorf("the group knows %v as a director's own", got)
+	}
+}
+
 // A director is silent for a while before its lease ends, however short that is.
 func TestMargin(t *testing.T) {
 	for _, lease := range []model.Duration{model.MinNeighborLease, model.DefaultNeighborLease, model.MaxNeighborLease} {

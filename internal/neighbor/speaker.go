@@ -79,6 +79,20 @@ type want struct {
 // director's as long as that one is there; then it is one of the directors' that go on with its flows.
 type Sources struct{ Own, Others []netip.Addr }
 
+// offered returns which of some VIPs a director offers to its group: all but addresses of other
+// directors that are there. home are its own addresses among them.
+func (s *Sources) offered(vips []netip.Addr, self netip.Addr, homes map[netip.Addr]netip.Addr) (offers, home []netip.Addr) {
+	for _, a := range vips {
+		if slices.Contains(s.Own, a) {
+			home = append(home, a)
+		} else if of, there := homes[a]; there && of != self && slices.Contains(s.Others, a) {
+			continue
+		}
+		offers = append(offers, a)
+	}
+	return offers, home
+}
+
 // New returns a speaker that answers for nothing. Without join every VIP is its own.
 func New(join Join, log *slog.Logger) *Speaker {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -224,20 +224,10 @@ func (t *turn) decide(now time.Duration, offers []netip.Addr) (group model.Neigh
 		return group, nil, write
 	}
 	settle := time.Duration(t.want.config.Settle)
-	offers = slices.DeleteFunc(offers, func(a netip.Addr) bool { return t.hasHome(a, &group) })
-	home := slices.DeleteFunc(slices.Clone(offers), func(a netip.Addr) bool { return !slices.Contains(t.want.sources.Own, a) })
+	offers, home := t.want.sources.offered(offers, t.joined, group.Homes)
 	d := plan(t.joined, offers, &group, func(a netip.Addr) bool { return now >= t.seen[a]+settle })
 	d.hold, d.release = t.part.keep(&group, d)
 	return group, d.hold, func(ctx context.Context) { t.part.write(ctx, &group, offers, home, d) }
-}
-
-// hasHome says whether an address of full NAT is another director's that is there.
-func (t *turn) hasHome(a netip.Addr, group *model.NeighborGroup) bool {
-	if !slices.Contains(t.want.sources.Others, a) || slices.Contains(t.want.sources.Own, a) {
-		return false
-	}
-	home, there := group.Homes[a]
-	return there && home != t.joined
 }
 
 // watch notes since when each director is there.

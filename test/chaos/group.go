@@ -58,7 +58,10 @@ func (g *group) directorConfig(i int, of schedule.Group) model.Config {
 	}
 	c.Director.Interfaces = []string{"eth0", "eth1"}
 	c.Director.TunnelSource = []netip.Prefix{netip.PrefixFrom(lanAddress(directors+i), 32)}
-	c.Director.SNAT.Addresses = []netip.Addr{lanAddress(snatHost + i)}
+	if g.mode.snat {
+		c.Director.SNAT = model.SNAT{Addresses: []netip.Addr{lanAddress(snatHost + i)}, Announce: true}
+		c.Director.Neighbor = model.Neighbor{Lease: model.Duration(model.MinNeighborLease), Interfaces: []model.NeighborInterface{{Name: "eth1"}}}
+	}
 	return c
 }
 

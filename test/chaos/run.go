@@ -67,7 +67,7 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	defer cancel()
 	h := &harness{options: o, tracker: traffic.NewTracker(clientAddress())}
 	h.say("building a client, a router, %d directors and %d backends", o.Directors, o.Backends)
-	h.top = newTopology(lab, o.Directors, o.Backends, o.mode.viaGroup())
+	h.top = newTopology(lab, o.Directors, o.Backends, o.mode)
 	if o.rehash {
 		h.top.followSockets()
 	}

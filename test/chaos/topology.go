@@ -75,8 +75,8 @@ func clientAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 2}) }
 // back.
 func movedAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 3}) }
 
-func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *topology {
-	t := &topology{lab: lab, client: lab.Host("client"), router: lab.Router("router"), viaGroup: viaGroup}
+func newTopology(lab *netlab.Lab, nDirectors, nBackends int, m mode) *topology {
+	t := &topology{lab: lab, client: lab.Host("client"), router: lab.Router("router"), viaGroup: m.viaGroup()}
 	lan := lab.Switch("switch")
 	t.access = lab.Link(t.client, t.router, netlab.LinkOptions{A: []string{clientAddress().String() + "/24", movedAddress().String() + "/24"}, B: []string{"10.0.0.1/24"}})
 	t.client.Route("default", "10.0.0.1")
@@ -85,7 +85,7 @@ func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *top
 	t.store = lab.Host("store")
 	lab.Link(t.store, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(storeHost)}})
 	for i := range nDirectors {
-		t.addDirector(i, lan)
+		t.addDirector(i, lan, m)
 	}
 	for i := range nBackends {
 		b := &backendHost{Host: lab.Host(backendName(i))}
@@ -102,12 +102,16 @@ func (t *topology) followSockets() {
 	t.router.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
 }
 
-func (t *topology) addDirector(i int, lan *netlab.Host) {
+func (t *topology) addDirector(i int, lan *netlab.Host, m mode) {
 	d := &directorHost{Host: t.lab.Router(fmt.Sprintf("director%d", i+1)), address: fmt.Sprintf("10.0.%d.2", i+1)}
 	d.up = t.lab.Link(t.router, d.Host, netlab.LinkOptions{XDP: true, Queues: schedule.MostQueues,
 		A: []string{fmt.Sprintf("10.0.%d.1/24", i+1)}, B: []string{d.address + "/24"}})
 	d.up.A.ReceiveXDP() // translated packets of a director go back to where they came from
-	d.down = t.lab.Link(d.Host, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(directors + i), lanPrefix(snatHost + i)}})
+	addresses := []string{lanPrefix(directors + i)}
+	if m.dnat { // full NAT's addresses are weir's to answer for
+		addresses = append(addresses, lanPrefix(snatHost+i))
+	}
+	d.down = t.lab.Link(d.Host, lan, netlab.LinkOptions{XDP: true, A: addresses})
 	d.Route("default", fmt.Sprintf("10.0.%d.1", i+1))
 	t.directors = append(t.directors, d)
 }

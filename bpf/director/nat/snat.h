@@ -326,7 +326,7 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 			if (snat_read(entry).word == word.word)
 				return index;
 		} else if (snat_follow(entry, packet, word.word, SNAT_FIN_BACKEND, now)) {
-			share_snat(entry, number, word);
+			share_snat(entry, number, word, packet->flow.ipv6);
 			return index;
 		}
 	}

@@ -14,6 +14,7 @@
  */
 #pragma once
 
+#include "director/budget.h"
 #include "director/maps.h"
 #include "director/nat/snat_state.h"
 #include "director/pick/flow_table.h"
@@ -37,13 +38,38 @@ static __always_inline int snat_is_news(union snat_word before, union snat_word 
 	return ((before.seen + phase) ^ (now.seen + phase)) >> snat_news_shift(now.state) != 0;
 }
 
+/*
+ * The same of a fresh flow: that the backend has answered, by numbers that let the other directors
+ * tell the client's next segment from a forged one.
+ */
+static __always_inline int snat_is_fresh_news(union snat_word before, union snat_word now)
+{
+	return now.state != before.state &&
+	       (now.state == SNAT_TRIED || (now.state == SNAT_ANSWERED && now.proof & SNAT_ANSWER));
+}
+
+/* Whether the group may be told of one more fresh flow: see may_tell_fresh. */
+static __noinline int may_tell_fresh_snat(const struct settings *settings,
+					  const struct snat_flow *entry, __u8 ipv6)
+{
+	struct flow client = {};
+
+	if (!settings || !entry)
+		return 0;
+	client.source = entry->client;
+	client.ipv6 = ipv6;
+	return may_spend(&fresh_budgets, &client, FRESH_FLOWS_TOLD / settings->cpus, settings);
+}
+
 /* Not inlined: most packets are no news. */
-static __noinline int tell_snat(const struct snat_flow *entry, __u32 number)
+static __noinline int tell_snat(const struct snat_flow *entry, __u32 number, __u8 ipv6)
 {
 	const struct settings *settings = get_settings();
 	struct told_snat *told;
 
 	if (!entry || !settings || !(settings->flags & SETTINGS_TELL))
+		return 0;
+	if (snat_fresh(snat_read(entry).state) && !may_tell_fresh_snat(settings, entry, ipv6))
 		return 0;
 	told = bpf_ringbuf_reserve(&told_flows, sizeof(*told), 0);
 	if (!told) {
@@ -59,12 +85,13 @@ static __noinline int tell_snat(const struct snat_flow *entry, __u32 number)
 
 /* Tells of a flow whose word was `before` until this packet. */
 static __always_inline void share_snat(const struct snat_flow *entry, __u32 number,
-				       union snat_word before)
+				       union snat_word before, __u8 ipv6)
 {
 	union snat_word now = snat_read(entry);
 
-	if (unlikely(now.word != before.word) && snat_is_news(before, now, entry->hash))
-		tell_snat(entry, number);
+	if (unlikely(now.word != before.word) &&
+	    (snat_is_news(before, now, entry->hash) || snat_is_fresh_news(before, now)))
+		tell_snat(entry, number, ipv6);
 }
 
 static __noinline struct snat_shared *shared_at(__u32 number)

@@ -224,7 +224,7 @@ static __always_inline __u32 snat_keep(struct snat_flow *entry, __u32 number,
 			return NO_BACKEND;
 		backend = entry->backend;
 		if (snat_follow(entry, packet, word.word, fin, now)) {
-			share_snat(entry, number, word);
+			share_snat(entry, number, word, packet->flow.ipv6);
 			break;
 		}
 	}
@@ -266,9 +266,17 @@ __noinline __u32 find_snat(struct packet *packet, __u8 fin)
 	return NO_BACKEND;
 }
 
+/* Whether a SYN is the one that the flow has begun with, sent again. */
+static __always_inline int snat_syn_again(const struct snat_flow *entry,
+					  const struct packet *packet)
+{
+	return snat_read(entry).state == SNAT_ANSWERED &&
+	       ask_read(entry).asked.sequence == packet->sequence;
+}
+
 /*
- * As find_snat, of a flow that another director has told of. A SYN begins a flow of this
- * director's own.
+ * As find_snat, of a flow that another director has told of. A SYN that the flow has not begun with
+ * begins a flow of this director's own.
  */
 __noinline __u32 find_shared(struct packet *packet)
 {
@@ -277,12 +285,12 @@ __noinline __u32 find_shared(struct packet *packet)
 	__u32 number, backend;
 	__u64 hash;
 
-	if (!packet || !settings || is_syn(packet))
+	if (!packet || !settings)
 		return NO_BACKEND;
 	hash = hash_by(&packet->flow, settings->flow_salt, 1);
 	number = shared_client(&packet->flow, hash);
 	entry = number ? snat_entry(number) : NULL;
-	if (!entry)
+	if (!entry || (is_syn(packet) && !snat_syn_again(entry, packet)))
 		return NO_BACKEND;
 	backend = snat_keep(entry, number, packet, hash, SNAT_FIN_CLIENT);
 	if (backend != NO_BACKEND)

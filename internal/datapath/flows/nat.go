@@ -190,12 +190,16 @@ func NATMeaningOf(e *abi.SnatFlow) Meaning {
 	return Meaning{}
 }
 
-// NATStateOf is the state of a proved flow that another director shares; 0: there is none.
+// NATStateOf is the state of a flow that another director shares; 0: there is none.
 func NATStateOf(f *model.NATFlow) abi.SnatState {
-	tcp := f.Service.Protocol == model.TCP
+	tcp, fresh := f.Service.Protocol == model.TCP, f.Class == model.FreshFlow
 	switch {
-	case f.Class != model.ProvedFlow || !tcp && f.State != model.FlowOpen:
+	case f.Class == model.SustainedFlow || (!tcp || fresh) && f.State != model.FlowOpen || tcp && fresh && !f.Numbers.Known:
 		return abi.SnatStateSNAT_FREE
+	case tcp && fresh:
+		return abi.SnatStateSNAT_ANSWERED
+	case fresh:
+		return abi.SnatStateSNAT_TRIED
 	case !tcp:
 		return abi.SnatStateSNAT_TWO_WAY
 	case f.State == model.FlowOpen:
