@@ -118,7 +118,8 @@ struct snat_shared {
 	__be16 source_port;
 	__u8 protocol;
 	__u8 ipv6;
-	__u32 pad;
+	__u8 announced; /* its director announces the address */
+	__u8 pad[3];
 };
 EXPORT_STRUCT(snat_shared);
 

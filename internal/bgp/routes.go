@@ -93,19 +93,14 @@ func attributes(w *want, r *model.Route) model.BGPAttributes {
 	return a
 }
 
-// behindPrepend is how much longer the path of a backup's route is. Neighbors may be told a longer
-// path for other reasons, by at most as much (model.BGPAttributes).
-const behindPrepend = 4
+// behindPrepend is how often a backup's route has the own AS in its path: more often than a
+// configuration may ask for (maxPrepend in internal/model).
+const behindPrepend = 17
 
-// behind makes a route less preferred than the same route of another director.
+// behind makes a route less preferred than the same route of another director, whatever attributes
+// each of the two has.
 func behind(a model.BGPAttributes) model.BGPAttributes {
-	preference := uint32(100)
-	if a.LocalPref != nil {
-		preference = *a.LocalPref
-	}
-	preference /= 2
-	a.LocalPref = &preference
-	a.Prepend += behindPrepend
+	a.LocalPref, a.Prepend = new(uint32), behindPrepend
 	return a
 }
 

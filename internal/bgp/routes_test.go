@@ -91,9 +91,9 @@ func TestAttributes(t *testing.T) {
 		"another AS, marked":     {theirAS, marked, "[65001:1 65001:2 graceful-shutdown] <nil> 0 3"},
 		"the same AS, marked":    {ourAS, marked, "[65001:1 65001:2 graceful-shutdown] 0 0 0"},
 		"the same AS by default": {ourAS, announced, "[] 100 <nil> 0"},
-		"another AS, backup":     {theirAS, announced, "[65001:1 65001:2] <nil> 0 7"},
-		"the same AS, backup":    {ourAS, announced, "[65001:1 65001:2] 3 0 0"},
-		"by default, backup":     {ourAS, announced, "[] 50 <nil> 0"},
+		"another AS, backup":     {theirAS, announced, "[65001:1 65001:2] <nil> 0 17"},
+		"the same AS, backup":    {ourAS, announced, "[65001:1 65001:2] 0 0 0"},
+		"by default, backup":     {ourAS, announced, "[] 0 <nil> 0"},
 		"marked, backup":         {ourAS, marked, "[65001:1 65001:2 graceful-shutdown] 0 0 0"},
 	} {
 		w := &want{asn: ourAS, phase: test.phase, neighbor: model.BGPNeighbor{ASN: test.asn, Attributes: neighbor}}

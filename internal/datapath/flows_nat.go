@@ -71,11 +71,11 @@ func (d *Datapath) NATFlows(take func(some []model.NATFlow) bool) error {
 }
 
 // handOutNAT hands out the flows of full NAT that name has a name for.
-func (d *Datapath) handOutNAT(name func(e *abi.SnatFlow, own netip.AddrPort, now uint32) (model.NATFlow, bool), take func(some []model.NATFlow) bool) error {
+func (d *Datapath) handOutNAT(name func(e *abi.SnatFlow, at natAddress, now uint32) (model.NATFlow, bool), take func(some []model.NATFlow) bool) error {
 	more := true
 	var list []model.NATFlow
 	_, err := d.eachNAT(func(t *flows.NATTable, i int, e *abi.SnatFlow, now uint32) {
-		if flow, useful := name(e, t.Source(uint32(flows.BucketPorts+i)), now); useful {
+		if flow, useful := name(e, natAddress{t.Source(uint32(flows.BucketPorts + i)), d.table.SNAT.Announce}, now); useful {
 			list = append(list, flow)
 		}
 	}, func() bool {
@@ -86,8 +86,8 @@ func (d *Datapath) handOutNAT(name func(e *abi.SnatFlow, own netip.AddrPort, now
 		return err
 	}
 	for some := range slices.Chunk(d.sharedPlaces(), flowsAtOnce) {
-		err := d.eachShared(some, func(e *abi.SnatFlow, own netip.AddrPort, now uint32) {
-			if flow, useful := name(e, own, now); useful {
+		err := d.eachShared(some, func(e *abi.SnatFlow, at natAddress, now uint32) {
+			if flow, useful := name(e, at, now); useful {
 				list = append(list, flow)
 			}
 		})
@@ -109,8 +109,15 @@ func takeAll(list *[]model.NATFlow, take func([]model.NATFlow) bool) bool {
 	return true
 }
 
-// nameNAT is nameFlow for a living flow of full NAT, which has this address and port.
-func (d *Datapath) nameNAT(e *abi.SnatFlow, own netip.AddrPort, now uint32) (model.NATFlow, bool) {
+// natAddress is the address and port that a flow of full NAT has, and whether the director that they
+// belong to announces the address.
+type natAddress struct {
+	own       netip.AddrPort
+	announced bool
+}
+
+// nameNAT is nameFlow for a living flow of full NAT.
+func (d *Datapath) nameNAT(e *abi.SnatFlow, at natAddress, now uint32) (model.NATFlow, bool) {
 	s, backend := d.names.services[d.entries.Entries[e.Backend].Service], d.names.backends[e.Backend]
 	means := flows.NATMeaningOf(e)
 	if s == nil || !backend.IsValid() || means.State == 0 {
@@ -119,9 +126,10 @@ func (d *Datapath) nameNAT(e *abi.SnatFlow, own netip.AddrPort, now uint32) (mod
 	f := model.NATFlow{RememberedFlow: model.RememberedFlow{
 		Service: s.key.id(), Backend: backend, Source: netip.AddrPortFrom(abi.AddressOf(e.Client, s.key.vip.Is6()), abi.BigEndian16(e.ClientPort)),
 		Port: abi.BigEndian16(e.VipPort), Class: means.Class, State: means.State, Age: uint32(max(0, int32(now-e.Seen))),
-	}, Own: own}
+	}, Own: at.own, Announced: at.announced}
 	if s.key.protocol == model.TCP {
 		f.Numbers, f.Taken = numbersOf(e)
+		f.ClientClosed, f.BackendClosed = e.Fins&uint8(abi.SnatFinSNAT_FIN_CLIENT) != 0, e.Fins&uint8(abi.SnatFinSNAT_FIN_BACKEND) != 0
 	}
 	return f, true
 }
@@ -158,7 +166,7 @@ func (d *Datapath) natStatus() (*model.NATStatus, error) {
 		return nil, err
 	}
 	status.Places = places
-	err = d.eachShared(d.sharedPlaces(), func(*abi.SnatFlow, netip.AddrPort, uint32) { status.Shared++ })
+	err = d.eachShared(d.sharedPlaces(), func(*abi.SnatFlow, natAddress, uint32) { status.Shared++ })
 	return &status, err
 }
 

@@ -29,26 +29,37 @@ func (d *Datapath) nameTold(list []abi.ToldSnat) (named []model.NATFlow, err err
 		return nil, err
 	}
 	for i := range list {
-		own := layout.Source(list[i].Number)
-		if place := list[i].Number &^ sharedNumber; place != list[i].Number {
-			own = netip.AddrPort{}
-			if int(place) < len(d.shared.memory.Entries) {
-				own = ownOf(&d.shared.memory.Entries[place])
-			}
+		at := natAddress{layout.Source(list[i].Number), d.table.SNAT.Announce}
+		if list[i].Number&sharedNumber != 0 {
+			at = d.sharedAddress(&list[i])
 		}
-		if flow, useful := d.nameShared(&list[i].Flow, own, now); useful {
+		if flow, useful := d.nameShared(&list[i].Flow, at, now); useful {
 			named = append(named, flow)
 		}
 	}
 	return named, nil
 }
 
+// sharedAddress is the address of a flow of another director that the program has told of; none: its
+// place is another flow's by now.
+func (d *Datapath) sharedAddress(told *abi.ToldSnat) natAddress {
+	place := told.Number &^ sharedNumber
+	if int(place) >= len(d.shared.memory.Entries) {
+		return natAddress{}
+	}
+	e := &d.shared.memory.Entries[place]
+	if !sameClient(&e.Flow, &told.Flow) || e.Flow.Hash != told.Flow.Hash {
+		return natAddress{}
+	}
+	return natAddress{ownOf(e), e.Announced != 0}
+}
+
 // nameShared names a flow of full NAT for other directors; false: they need not know it.
-func (d *Datapath) nameShared(e *abi.SnatFlow, own netip.AddrPort, now uint32) (model.NATFlow, bool) {
-	if !own.IsValid() || !flows.LiveNAT(d.entries.Entries, e, now) || d.entries.Entries[e.Backend].Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0 {
+func (d *Datapath) nameShared(e *abi.SnatFlow, at natAddress, now uint32) (model.NATFlow, bool) {
+	if !at.own.IsValid() || !flows.LiveNAT(d.entries.Entries, e, now) || d.entries.Entries[e.Backend].Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0 {
 		return model.NATFlow{}, false
 	}
-	flow, useful := d.nameNAT(e, own, now)
+	flow, useful := d.nameNAT(e, at, now)
 	return flow, useful && flows.NATStateOf(&flow) != abi.SnatStateSNAT_FREE
 }
 
@@ -136,8 +147,14 @@ func (d *Datapath) sharedOf(told *waiting[model.NATFlow], now uint32) (e abi.Sna
 		Vip: abi.AddressBytes(key.vip), VipPort: abi.BigEndian16(flow.Port), Segment: flow.Service.Segment.Key(),
 	}
 	setNumbers(&e.Flow, flow, now)
+	if flow.ClientClosed {
+		e.Flow.Fins |= uint8(abi.SnatFinSNAT_FIN_CLIENT)
+	}
+	if flow.BackendClosed {
+		e.Flow.Fins |= uint8(abi.SnatFinSNAT_FIN_BACKEND)
+	}
 	e.Source, e.SourcePort = abi.AddressBytes(flow.Own.Addr()), abi.BigEndian16(flow.Own.Port())
-	e.Protocol, e.Ipv6 = uint8(key.protocol), truth(key.vip.Is6())
+	e.Protocol, e.Ipv6, e.Announced = uint8(key.protocol), truth(key.vip.Is6()), truth(flow.Announced)
 	return e, abi.ToldOutcomeTOLD_NEW
 }
 
@@ -176,36 +193,64 @@ func (d *Datapath) takeShared(table *flows.NATTable, flow abi.SnatShared, now ui
 			d.endOlder(table, &flow.Flow, client)
 		}
 	}
-	return d.takeOther(flow, client, now)
+	return d.takeOther(table, flow, client, now)
 }
 
 // isFresh says whether a flow may be of a flood.
 func isFresh(e *abi.SnatFlow) bool { return flows.NATMeaningOf(e).Class == model.FreshFlow }
 
-// renew brings a flow up to date that is known; the outcome is TOLD_NEW if it is not: its place is
-// free, or another flow's.
-func (d *Datapath) renew(at *abi.SnatFlow, told *abi.SnatFlow, now uint32) abi.ToldOutcome {
+// ends is how far a flow has come to its end.
+func ends(state uint8) int {
+	switch abi.SnatState(state) {
+	case abi.SnatStateSNAT_CLOSING:
+		return 1
+	case abi.SnatStateSNAT_CLOSED, abi.SnatStateSNAT_RESET:
+		return 2
+	}
+	return 0
+}
+
+// renew brings a flow up to date that is known. The outcome is TOLD_NEW if the told flow is to be
+// written over what was read: it is not known there, or only as a fresh one.
+func (d *Datapath) renew(at *abi.SnatFlow, told *abi.SnatFlow, now uint32) (was abi.SnatFlow, outcome abi.ToldOutcome) {
 	for {
 		have := flows.AtOneMoment(at)
-		if have.State <= uint8(abi.SnatStateSNAT_CLAIMED) || !flows.LiveNAT(d.entries.Entries, &have, now) {
-			return abi.ToldOutcomeTOLD_NEW
-		}
-		over := flows.NATMeaningOf(&have).State != model.FlowOpen
+		later := int32(told.Seen - have.Seen)
+		same := sameClient(&have, told)
 		switch {
-		case isFresh(&have) || over && isFresh(told) && int32(told.Seen-have.Seen) >= 0:
-			return abi.ToldOutcomeTOLD_NEW
-		case !sameClient(&have, told) && int32(told.Seen-have.Seen) > 0 && !isFresh(told):
-			return abi.ToldOutcomeTOLD_NEW
-		case !sameClient(&have, told) || isFresh(told):
-			return abi.ToldOutcomeTOLD_OLDER
-		}
-		if int32(told.Seen-have.Seen) <= 0 {
-			return abi.ToldOutcomeTOLD_OLDER
+		case have.State == uint8(abi.SnatStateSNAT_CLAIMED):
+			return have, abi.ToldOutcomeTOLD_OLDER // a packet has just begun a flow there
+		case have.State == uint8(abi.SnatStateSNAT_FREE), !flows.LiveNAT(d.entries.Entries, &have, now):
+			return have, abi.ToldOutcomeTOLD_NEW
+		case isFresh(told):
+			if ends(have.State) == 2 && later >= 0 && !same || isFresh(&have) && later > 0 && !same {
+				return have, abi.ToldOutcomeTOLD_NEW
+			}
+			return have, abi.ToldOutcomeTOLD_OLDER
+		case isFresh(&have):
+			return have, abi.ToldOutcomeTOLD_NEW
+		case !same && later > 0:
+			return have, abi.ToldOutcomeTOLD_NEW
+		case !same:
+			return have, abi.ToldOutcomeTOLD_OLDER
 		}
 		next := have
-		next.Seen, next.State = told.Seen, told.State
+		next.Fins |= told.Fins
+		// A flow does not come back from its end, but for one whose RST was not real.
+		if further := ends(told.State) - ends(have.State); further > 0 && later >= 0 || have.State == uint8(abi.SnatStateSNAT_RESET) && later > 1 {
+			next.State = told.State
+		}
+		if next.State == uint8(abi.SnatStateSNAT_CLOSING) && next.Fins == uint8(abi.SnatFinSNAT_FIN_CLIENT|abi.SnatFinSNAT_FIN_BACKEND) {
+			next.State = uint8(abi.SnatStateSNAT_CLOSED)
+		}
+		if later > 0 {
+			next.Seen = told.Seen
+		}
+		if next == have {
+			return have, abi.ToldOutcomeTOLD_OLDER
+		}
 		if atomic.CompareAndSwapUint64(flows.NATWord(at), *flows.NATWord(&have), *flows.NATWord(&next)) {
-			return abi.ToldOutcomeTOLD_AGAIN
+			return next, abi.ToldOutcomeTOLD_AGAIN
 		}
 	}
 }
@@ -221,29 +266,21 @@ func sameClient(a, b *abi.SnatFlow) bool {
 // Another flow that has the address and port here keeps them, unless it may be of a flood.
 func (d *Datapath) takeOwn(table *flows.NATTable, number uint32, flow abi.SnatFlow, client model.Flow, now uint32) (abi.ToldOutcome, error) {
 	at := &table.Flows[int(number)-flows.BucketPorts]
-	before := flows.AtOneMoment(at)
-	if outcome := d.renew(at, &flow, now); outcome != abi.ToldOutcomeTOLD_NEW {
+	was, outcome := d.renew(at, &flow, now)
+	if outcome != abi.ToldOutcomeTOLD_NEW {
 		return outcome, nil
 	}
-	keeps := isFresh(&flow) || !isFresh(&before)
-	if keeps && before.State > uint8(abi.SnatStateSNAT_CLAIMED) && flows.LiveNAT(d.entries.Entries, &before, now) {
+	if flows.LiveNAT(d.entries.Entries, &was, now) && was.State != uint8(abi.SnatStateSNAT_FREE) && (isFresh(&flow) || !isFresh(&was)) {
 		return abi.ToldOutcomeTOLD_OLDER, nil
 	}
-	claimed := before
-	claimed.State = uint8(abi.SnatStateSNAT_CLAIMED)
-	if !atomic.CompareAndSwapUint64(flows.NATWord(at), *flows.NATWord(&before), *flows.NATWord(&claimed)) {
+	inside := inBuckets(table, client, number)
+	hash := d.clientHash(client)
+	if flow.Hash = uint32(hash); inside {
+		flow.Hash = uint32(client.Hash(table.Salt, model.AffinityFlow))
+	}
+	if !replace(at, was, flow, now) {
 		return abi.ToldOutcomeTOLD_OLDER, nil // a packet has just begun another flow there
 	}
-	inside := inBuckets(table, client, number)
-	hash := client.Hash(table.Salt, model.AffinityFlow)
-	if !inside {
-		hash = d.clientHash(client)
-	}
-	flow.Hash = uint32(hash)
-	word := *flows.NATWord(&flow)
-	*flows.NATWord(&flow) = *flows.NATWord(&claimed)
-	*at = flow
-	atomic.StoreUint64(flows.NATWord(at), word)
 	if inside {
 		return abi.ToldOutcomeTOLD_NEW, nil
 	}
@@ -252,56 +289,74 @@ func (d *Datapath) takeOwn(table *flows.NATTable, number uint32, flow abi.SnatFl
 			return abi.ToldOutcomeTOLD_REFUSED, err
 		}
 	}
+	if err := d.indexClient(table, number, client); err != nil {
+		return abi.ToldOutcomeTOLD_REFUSED, err
+	}
 	d.shared.own[hash] = number
-	return abi.ToldOutcomeTOLD_NEW, d.shared.clients.Put(hash, number)
+	return abi.ToldOutcomeTOLD_NEW, nil
 }
 
 // takeOther keeps a flow of another director's address. Of two flows with the same address and port
 // the one that was seen last is the one that the address's director has begun.
-func (d *Datapath) takeOther(flow abi.SnatShared, client model.Flow, now uint32) (abi.ToldOutcome, error) {
+func (d *Datapath) takeOther(own *flows.NATTable, flow abi.SnatShared, client model.Flow, now uint32) (abi.ToldOutcome, error) {
 	s := &d.shared
 	end := endOf(&flow)
+	flow.Flow.Hash = uint32(d.clientHash(client))
 	if place, known := s.places[end]; known {
 		e := &s.memory.Entries[place]
-		if outcome := d.renew(&e.Flow, &flow.Flow, now); outcome != abi.ToldOutcomeTOLD_NEW {
+		was, outcome := d.renew(&e.Flow, &flow.Flow, now)
+		if outcome != abi.ToldOutcomeTOLD_NEW {
 			return outcome, nil
 		}
-		if sameClient(&e.Flow, &flow.Flow) {
-			flow.Flow.Hash = e.Flow.Hash
-			writeShared(e, flow)
-			return abi.ToldOutcomeTOLD_NEW, nil
+		if sameClient(&was, &flow.Flow) {
+			if !replace(&e.Flow, was, flow.Flow, now) {
+				return abi.ToldOutcomeTOLD_OLDER, nil // a packet has changed it: this director knows better
+			}
+			return abi.ToldOutcomeTOLD_NEW, d.indexClient(own, s.number(place), client)
 		}
 		if err := d.freeShared(end, place); err != nil {
 			return abi.ToldOutcomeTOLD_REFUSED, err
 		}
 	}
-	if isFresh(&flow.Flow) {
-		if s.fresh >= int(d.options.Limits.Flows)/sharedFresh {
-			return abi.ToldOutcomeTOLD_REFUSED, nil
-		}
-		s.fresh++
+	if isFresh(&flow.Flow) && s.fresh >= int(d.options.Limits.Flows)/sharedFresh {
+		return abi.ToldOutcomeTOLD_REFUSED, nil
 	}
 	place, found, err := d.sharedRoom()
 	if err != nil || !found {
 		return abi.ToldOutcomeTOLD_REFUSED, err
 	}
-	flow.Flow.Hash = uint32(d.clientHash(client))
-	writeShared(&s.memory.Entries[place], flow)
-	s.occupy(end, place)
-	return abi.ToldOutcomeTOLD_NEW, errors.Join(s.ends.Put(end, s.number(place)), d.indexClient(place))
+	e := &s.memory.Entries[place]
+	word := *flows.NATWord(&flow.Flow)
+	*flows.NATWord(&flow.Flow) = 0
+	*e = flow
+	atomic.StoreUint64(flows.NATWord(&e.Flow), word)
+	s.occupy(e, place)
+	if isFresh(&e.Flow) {
+		s.fresh++
+	}
+	if err := errors.Join(s.ends.Put(end, s.number(place)), d.indexClient(own, s.number(place), client)); err != nil {
+		return abi.ToldOutcomeTOLD_REFUSED, errors.Join(err, d.freeShared(end, place))
+	}
+	return abi.ToldOutcomeTOLD_NEW, nil
 }
 
 // endOlder frees a flow of this director's own whose client has begun another one at another
 // director since: its packets must find that one.
 func (d *Datapath) endOlder(table *flows.NATTable, told *abi.SnatFlow, client model.Flow) {
+	var places []int
 	for _, first := range table.Choices(client) {
-		for i := range uint32(flows.BucketPorts) {
-			at := &table.Flows[int(first+i)-flows.BucketPorts]
-			have := flows.AtOneMoment(at)
-			same := have.Client == told.Client && have.ClientPort == told.ClientPort && have.Vip == told.Vip && have.VipPort == told.VipPort && have.Segment == told.Segment
-			if have.State > uint8(abi.SnatStateSNAT_CLAIMED) && same && int32(told.Seen-have.Seen) > 0 {
-				atomic.CompareAndSwapUint64(flows.NATWord(at), *flows.NATWord(&have), 0)
-			}
+		for i := range flows.BucketPorts {
+			places = append(places, int(first)-flows.BucketPorts+i)
+		}
+	}
+	if number, has := d.shared.own[d.clientHash(client)]; has {
+		places = append(places, int(number)-flows.BucketPorts)
+	}
+	for _, i := range places {
+		have, there := table.Read(i)
+		same := have.Client == told.Client && have.ClientPort == told.ClientPort && have.Vip == told.Vip && have.VipPort == told.VipPort && have.Segment == told.Segment
+		if there && same && int32(told.Seen-have.Seen) > 0 {
+			atomic.CompareAndSwapUint64(flows.NATWord(&table.Flows[i]), *flows.NATWord(&have), 0)
 		}
 	}
 }

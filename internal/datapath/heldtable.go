@@ -35,40 +35,54 @@ func (h *heldTable) keep() error {
 }
 
 // put switches the table in, and its pin after it. Where another director has taken the pins (owned
-// is false), the table is only held open.
+// is false), the table is only held open. After an error before the switch the earlier table stays in
+// use.
 func (h *heldTable) put(table *ebpf.Map, owned bool) error {
 	held, err := table.Clone()
 	if err != nil {
 		return fmt.Errorf("hold %s: %w", h.what, err)
 	}
+	fresh := h.pin + beside
 	if owned {
-		err = h.putPinned(table)
-	} else if err = h.outer.Put(uint32(0), table); err != nil {
-		err = fmt.Errorf("switch %s: %w", h.what, err)
+		if err := h.pinBeside(table, fresh); err != nil {
+			return errors.Join(err, held.Close())
+		}
 	}
-	if err != nil {
+	if err := h.outer.Put(uint32(0), table); err != nil {
+		err = fmt.Errorf("switch %s: %w", h.what, err)
+		if owned {
+			err = errors.Join(err, os.Remove(fresh))
+		}
 		return errors.Join(err, held.Close())
 	}
 	h.letGo()
 	h.held = held
+	if owned {
+		if err := os.Rename(fresh, h.pin); err != nil {
+			return fmt.Errorf("pin %s: %w", h.what, err)
+		}
+	}
 	return nil
 }
 
-func (h *heldTable) putPinned(table *ebpf.Map) error {
-	fresh := h.pin + beside
+func (h *heldTable) pinBeside(table *ebpf.Map, fresh string) error {
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pin of an earlier %s: %w", h.what, err)
 	}
 	if err := table.Pin(fresh); err != nil {
 		return fmt.Errorf("pin %s: %w", h.what, err)
 	}
-	if err := h.outer.Put(uint32(0), table); err != nil {
-		return errors.Join(fmt.Errorf("switch %s: %w", h.what, err), os.Remove(fresh))
-	}
-	if err := os.Rename(fresh, h.pin); err != nil {
-		return fmt.Errorf("pin %s: %w", h.what, err)
-	}
 	return nil
+}
+
+// has says whether it is this table that is held.
+func (h *heldTable) has(table *ebpf.Map) bool {
+	info, err := table.Info()
+	if err != nil || h.held == nil {
+		return false
+	}
+	id, _ := info.ID()
+	return isMap(h.held, id)
 }
 
 // used opens the table that is in use; nil: there is none. What is pinned may be another table:

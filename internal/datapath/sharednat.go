@@ -32,6 +32,8 @@ type sharedNAT struct {
 	own     map[uint64]uint32              // numbers in the director's own table, as in clients
 	free    []uint32                       // places
 	rests   []restingPlace                 // the oldest first
+
+	unindexed bool // the table has grown, and its indexes have not
 }
 
 // restingPlace is one that a program may still be reading.
@@ -54,31 +56,53 @@ func (s *sharedNAT) number(place uint32) uint32 { return sharedNumber | place }
 // buckets in the director's own table are found, too.
 func (d *Datapath) openShared() error {
 	d.shared = sharedNAT{places: map[abi.SnatEnd]uint32{}, sources: map[netip.Addr]int{}, own: map[uint64]uint32{}}
-	table, err := d.kernel.sharedTable.used()
-	if err != nil || table == nil {
+	now, err := flows.Clock()
+	if err != nil {
 		return err
 	}
-	defer table.Close()
-	if d.shared.memory, err = bpfload.Map[abi.SnatShared](table); err != nil {
+	table, err := d.kernel.sharedTable.used()
+	if err != nil {
 		return err
+	}
+	if table != nil {
+		defer table.Close()
+		if d.shared.memory, err = bpfload.Map[abi.SnatShared](table); err != nil {
+			return err
+		}
 	}
 	for i := range d.shared.memory.Entries {
 		e := &d.shared.memory.Entries[i]
 		if flows.AtOneMoment(&e.Flow).State <= uint8(abi.SnatStateSNAT_CLAIMED) {
+			atomic.StoreUint64(flows.NATWord(&e.Flow), 0)
 			d.shared.free = append(d.shared.free, uint32(i))
 			continue
 		}
-		e.Flow.Hash = uint32(d.clientHash(clientOfShared(e)))
-		d.shared.occupy(endOf(e), uint32(i))
+		d.keepHash(&e.Flow, clientOfShared(e))
+		d.shared.occupy(e, uint32(i))
 	}
-	if err := d.findOutside(); err != nil {
+	if err := d.findOutside(now); err != nil {
 		return err
+	}
+	if len(d.shared.places)+len(d.shared.own) == 0 {
+		return nil
 	}
 	return d.indexShared()
 }
 
-// findOutside finds the flows that are outside of their buckets in the director's own table.
-func (d *Datapath) findOutside() error {
+// keepHash gives a flow its hash by this director's salt, which is another one only if what it
+// remembers of flows is lost.
+func (d *Datapath) keepHash(e *abi.SnatFlow, client model.Flow) {
+	if hash := uint32(d.clientHash(client)); e.Hash != hash {
+		e.Hash = hash
+	}
+}
+
+// claimLasts is longer than a place is ever being written, in units of the table's clock.
+const claimLasts = 10
+
+// findOutside finds the flows that are outside of their buckets in the director's own table, and
+// frees places that a process was writing when it was killed.
+func (d *Datapath) findOutside(now uint32) error {
 	table, err := d.kernel.mapNAT()
 	if err != nil || table == nil {
 		return err
@@ -87,11 +111,25 @@ func (d *Datapath) findOutside() error {
 		e, there := table.Read(i)
 		number := uint32(flows.BucketPorts + i)
 		protocol, ipv6 := table.Kind(number)
-		if f := flows.ClientFlow(&e, protocol, ipv6); there && !inBuckets(table, f, number) {
+		f := flows.ClientFlow(&e, protocol, ipv6)
+		switch {
+		case e.State == uint8(abi.SnatStateSNAT_CLAIMED) && now-e.Seen > claimLasts:
+			atomic.CompareAndSwapUint64(flows.NATWord(&table.Flows[i]), *flows.NATWord(&e), 0)
+		case there && !inBuckets(table, f, number):
+			d.keepHash(&table.Flows[i], f)
 			d.shared.own[d.clientHash(f)] = number
 		}
 	}
 	return table.Close()
+}
+
+// forgetOutside forgets flows of the director's own table, which is another one now or gone.
+func (d *Datapath) forgetOutside() error {
+	if d.shared.clients == nil {
+		return nil
+	}
+	clear(d.shared.own)
+	return d.indexShared() // as large as the other table needs it
 }
 
 // inBuckets says whether a flow is in one of the buckets in which the program looks for it.
@@ -115,29 +153,103 @@ func endOf(e *abi.SnatShared) abi.SnatEnd {
 	return abi.SnatEnd{Address: e.Source, Port: e.SourcePort, Protocol: e.Protocol, Ipv6: e.Ipv6}
 }
 
-// indexShared makes both indexes anew, as large as the table, and switches them in.
+// indexShared makes both indexes anew and switches them in. They have room for all flows of both
+// tables, so a flow that has a place always has one in an index.
 func (d *Datapath) indexShared() error {
 	s := &d.shared
-	room := uint32(len(s.memory.Entries))
-	clients, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 2 * room, Flags: unix.BPF_F_NO_PREALLOC})
+	own, err := d.kernel.mapNAT()
+	if err != nil {
+		return err
+	}
+	room, places := uint32(len(s.memory.Entries)), uint32(0)
+	if own != nil {
+		places = uint32(len(own.Flows))
+		defer own.Close()
+	}
+	clients, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: max(1, room+places), Flags: unix.BPF_F_NO_PREALLOC})
 	if err != nil {
 		return fmt.Errorf("create an index of shared flows: %w", err)
 	}
-	ends, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(abi.SnatEnd{})), ValueSize: 4, MaxEntries: room, Flags: unix.BPF_F_NO_PREALLOC})
+	ends, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(abi.SnatEnd{})), ValueSize: 4, MaxEntries: max(1, room), Flags: unix.BPF_F_NO_PREALLOC})
 	if err != nil {
 		return errors.Join(fmt.Errorf("create an index of shared flows: %w", err), clients.Close())
 	}
+	if err := errors.Join(fillIndex(clients, d.numbersByClient(own)), fillIndex(ends, s.numbersByEnd())); err != nil {
+		return errors.Join(err, clients.Close(), ends.Close())
+	}
+	if err := errors.Join(d.kernel.SharedClients.Put(uint32(0), clients), d.kernel.SharedEnds.Put(uint32(0), ends)); err != nil {
+		return errors.Join(fmt.Errorf("switch indexes of shared flows: %w", err), clients.Close(), ends.Close())
+	}
 	s.closeIndexes()
-	s.clients, s.ends = clients, ends
-	var errs []error
-	for hash, number := range s.own {
-		errs = append(errs, clients.Put(hash, number))
+	s.clients, s.ends, s.unindexed = clients, ends, false
+	return nil
+}
+
+// fillIndex writes an index in few system calls.
+func fillIndex[Key comparable](index *ebpf.Map, numbers map[Key]uint32) error {
+	const atOnce = 1 << 14
+	keys, values := make([]Key, 0, atOnce), make([]uint32, 0, atOnce)
+	flush := func() error {
+		if len(keys) == 0 {
+			return nil
+		}
+		_, err := index.BatchUpdate(keys, values, nil)
+		keys, values = keys[:0], values[:0]
+		return wrapped("index shared flows", err)
 	}
+	for key, number := range numbers {
+		keys, values = append(keys, key), append(values, number)
+		if len(keys) == atOnce {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// numbersByClient is what clients has to have. Of several flows of one client it has the one that
+// precedes.
+func (d *Datapath) numbersByClient(own *flows.NATTable) map[uint64]uint32 {
+	s := &d.shared
+	numbers := maps.Clone(s.own)
+	for _, place := range s.places {
+		e := &s.memory.Entries[place]
+		hash := d.clientHash(clientOfShared(e))
+		if number, has := numbers[hash]; !has || !precedes(d.flowAt(own, number), flows.AtOneMoment(&e.Flow)) {
+			numbers[hash] = sharedNumber | place
+		}
+	}
+	return numbers
+}
+
+func (s *sharedNAT) numbersByEnd() map[abi.SnatEnd]uint32 {
+	numbers := make(map[abi.SnatEnd]uint32, len(s.places))
 	for end, place := range s.places {
-		errs = append(errs, ends.Put(end, s.number(place)), d.indexClient(place))
+		numbers[end] = sharedNumber | place
 	}
-	errs = append(errs, d.kernel.SharedClients.Put(uint32(0), clients), d.kernel.SharedEnds.Put(uint32(0), ends))
-	return wrapped("index shared flows", errors.Join(errs...))
+	return numbers
+}
+
+// flowAt is the flow with a number; of its own table's a director may have none.
+func (d *Datapath) flowAt(own *flows.NATTable, number uint32) abi.SnatFlow {
+	if number&sharedNumber != 0 {
+		return flows.AtOneMoment(&d.shared.memory.Entries[number&^sharedNumber].Flow)
+	}
+	if own == nil {
+		return abi.SnatFlow{}
+	}
+	e, _ := own.Read(int(number) - flows.BucketPorts)
+	return e
+}
+
+// precedes says whether packets of a client that has two flows find this one, and not the other: a
+// fresh one may be of a flood, and of two others the client has begun the younger one later.
+func precedes(f, other abi.SnatFlow) bool {
+	if isFresh(&f) != isFresh(&other) {
+		return isFresh(&other)
+	}
+	return int32(f.Seen-other.Seen) > 0
 }
 
 // wrapped says what was being done when an error came; nil: none has.
@@ -162,27 +274,28 @@ func (s *sharedNAT) close() error {
 	return s.memory.Close()
 }
 
-// indexClient lets the program find a flow by its client, unless a younger flow has the same client.
-func (d *Datapath) indexClient(place uint32) error {
-	number, e := d.shared.number(place), &d.shared.memory.Entries[place]
-	hash := d.clientHash(clientOfShared(e))
+// index lets the program find a flow by its client, unless another flow of the client precedes it.
+func (d *Datapath) indexClient(own *flows.NATTable, number uint32, client model.Flow) error {
+	hash := d.clientHash(client)
 	var other uint32
 	err := d.shared.clients.Lookup(hash, &other)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
-	if err == nil && other != number && other&sharedNumber != 0 {
-		f := flows.AtOneMoment(&d.shared.memory.Entries[other&^sharedNumber].Flow)
-		if isFresh(&e.Flow) && !isFresh(&f) || isFresh(&e.Flow) == isFresh(&f) && int32(f.Seen-e.Flow.Seen) > 0 {
-			return nil
-		}
+	if err == nil && other != number && precedes(d.flowAt(own, other), d.flowAt(own, number)) {
+		return nil
 	}
 	return d.shared.clients.Put(hash, number)
 }
 
-// room returns a place in the table, which grows as far as director.limits.flows allows.
+// sharedRoom returns a place in the table, which grows as far as director.limits.flows allows.
 func (d *Datapath) sharedRoom() (place uint32, found bool, err error) {
 	s := &d.shared
+	if s.unindexed {
+		if err := d.indexShared(); err != nil {
+			return 0, false, err
+		}
+	}
 	for len(s.rests) > 0 && time.Since(s.rests[0].since) >= sharedRest {
 		s.free = append(s.free, s.rests[0].place)
 		s.rests = s.rests[1:]
@@ -200,12 +313,12 @@ func (d *Datapath) sharedRoom() (place uint32, found bool, err error) {
 	return place, true, nil
 }
 
-// growShared makes a table that is twice as large. A packet that changes a flow between the copy and
-// the switch is forgotten: the next one changes it again.
+// growShared makes a table that is twice as large. Changes between the copy and the switch, which
+// waits until no program uses the earlier table, are merged.
 func (d *Datapath) growShared() error {
 	s := &d.shared
-	have := len(s.memory.Entries)
-	room := min(max(sharedFirst, 2*have), int(d.options.Limits.Flows))
+	have := s.memory
+	room := min(max(sharedFirst, 2*len(have.Entries)), int(d.options.Limits.Flows))
 	table, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(abi.SnatShared{})), MaxEntries: uint32(room),
 		Flags: unix.BPF_F_INNER_MAP | unix.BPF_F_MMAPABLE,
@@ -218,28 +331,40 @@ func (d *Datapath) growShared() error {
 	if err != nil {
 		return err
 	}
-	for i := range s.memory.Entries {
-		memory.Entries[i] = s.memory.Entries[i]
-		memory.Entries[i].Flow = flows.AtOneMoment(&s.memory.Entries[i].Flow)
+	copied := make([]uint64, len(have.Entries)) // first words
+	for i := range have.Entries {
+		memory.Entries[i] = have.Entries[i]
+		memory.Entries[i].Flow = flows.AtOneMoment(&have.Entries[i].Flow)
+		copied[i] = *flows.NATWord(&memory.Entries[i].Flow)
 	}
-	if err := d.kernel.sharedTable.put(table, d.kernel.ensureOwned() == nil); err != nil {
+	err = d.kernel.sharedTable.put(table, d.kernel.ensureOwned() == nil)
+	if !d.kernel.sharedTable.has(table) {
 		return errors.Join(err, memory.Close())
 	}
-	err = s.memory.Close()
-	s.memory = memory
-	for i := have; i < room; i++ {
+	for i := range have.Entries {
+		if late := atomic.LoadUint64(flows.NATWord(&have.Entries[i].Flow)); late != copied[i] {
+			atomic.CompareAndSwapUint64(flows.NATWord(&memory.Entries[i].Flow), copied[i], late)
+		}
+	}
+	s.memory, s.unindexed = memory, true
+	for i := len(have.Entries); i < room; i++ {
 		s.free = append(s.free, uint32(i))
 	}
-	return errors.Join(err, d.indexShared())
+	return errors.Join(err, have.Close(), d.indexShared())
 }
 
-// writeShared puts a flow into a place that no program finds yet. Its first word comes last.
-func writeShared(e *abi.SnatShared, flow abi.SnatShared) {
-	word := *flows.NATWord(&flow.Flow)
-	flow.Flow.State = uint8(abi.SnatStateSNAT_CLAIMED)
-	atomic.StoreUint64(flows.NATWord(&e.Flow), *flows.NATWord(&flow.Flow))
-	*e = flow
-	atomic.StoreUint64(flows.NATWord(&e.Flow), word)
+// replace writes a flow over what was read of its place; false: a program has changed that since. No
+// program uses the place meanwhile, and the first word comes last.
+func replace(at *abi.SnatFlow, was, flow abi.SnatFlow, now uint32) bool {
+	claimed := abi.SnatFlow{Seen: now, State: uint8(abi.SnatStateSNAT_CLAIMED)}
+	if was.State == claimed.State || !atomic.CompareAndSwapUint64(flows.NATWord(at), *flows.NATWord(&was), *flows.NATWord(&claimed)) {
+		return false
+	}
+	word := *flows.NATWord(&flow)
+	*flows.NATWord(&flow) = *flows.NATWord(&claimed)
+	*at = flow
+	atomic.StoreUint64(flows.NATWord(at), word)
+	return true
 }
 
 // freeShared takes a flow out of the table.
@@ -249,25 +374,25 @@ func (d *Datapath) freeShared(end abi.SnatEnd, place uint32) error {
 	err := errors.Join(ignoreMissing("forget a shared flow", s.ends.Delete(end)), s.forgetClient(d.clientHash(clientOfShared(e)), s.number(place)))
 	atomic.StoreUint64(flows.NATWord(&e.Flow), 0)
 	delete(s.places, end)
-	if a := sourceOf(end); s.sources[a] > 1 {
-		s.sources[a]--
-	} else {
-		delete(s.sources, a)
+	if a := ownOf(e).Addr(); e.Announced != 0 {
+		if s.sources[a]--; s.sources[a] <= 0 {
+			delete(s.sources, a)
+		}
 	}
 	s.rests = append(s.rests, restingPlace{place, time.Now()})
 	return err
 }
 
 // occupy notes the place of a flow.
-func (s *sharedNAT) occupy(end abi.SnatEnd, place uint32) {
-	s.places[end] = place
-	s.sources[sourceOf(end)]++
+func (s *sharedNAT) occupy(e *abi.SnatShared, place uint32) {
+	s.places[endOf(e)] = place
+	if e.Announced != 0 {
+		s.sources[ownOf(e).Addr()]++
+	}
 }
 
-func sourceOf(end abi.SnatEnd) netip.Addr { return abi.AddressOf(end.Address, end.Ipv6 != 0) }
-
-// SharedSources are the addresses of other directors' flows that this director goes on with, in
-// order.
+// SharedSources are the addresses that other directors announce, and of which this one goes on with
+// flows, in order.
 func (d *Datapath) SharedSources() []netip.Addr {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -291,7 +416,7 @@ func (d *Datapath) sharedPlaces() []uint32 {
 }
 
 // eachShared calls see for the living flows in some places, with the lock held.
-func (d *Datapath) eachShared(places []uint32, see func(e *abi.SnatFlow, own netip.AddrPort, now uint32)) error {
+func (d *Datapath) eachShared(places []uint32, see func(e *abi.SnatFlow, at natAddress, now uint32)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, err := flows.Clock()
@@ -305,7 +430,7 @@ func (d *Datapath) eachShared(places []uint32, see func(e *abi.SnatFlow, own net
 		}
 		e := &d.shared.memory.Entries[place]
 		if f := flows.AtOneMoment(&e.Flow); f.State > uint8(abi.SnatStateSNAT_CLAIMED) && flows.LiveNAT(d.entries.Entries, &f, now) {
-			see(&f, ownOf(e), now)
+			see(&f, natAddress{ownOf(e), e.Announced != 0}, now)
 		}
 	}
 	return nil

@@ -299,8 +299,7 @@ func TestSharedNATPortIsUsedAgain(t *testing.T) {
 	g := newNATGroup(t, 2, model.PortRange{First: 1024, Last: 2047})
 	a, b := g.directors[0], g.directors[1]
 	old := &natConnection{port: 20000, client: 1000}
-	old.open(t, a)
-	g.share(t, a, old.is)
+	old.open(t, a) // of which the other director has not heard
 	a.age(t, old.own, 10)
 	again := &natConnection{port: 20000, client: 1 << 30}
 	again.open(t, b)
@@ -379,6 +378,88 @@ func (d *natDirector) age(t *testing.T, own netip.AddrPort, units uint32) {
 	defer table.Close()
 	number := table.ReplyTo(model.Flow{Source: client4, Destination: own.Addr(), Protocol: uint8(model.TCP), DestinationPort: own.Port()})
 	table.Flows[int(number)-flows.BucketPorts].Seen -= units
+}
+
+// A connection that ends at once is over at the other directors, too, and does not keep its port when
+// its director returns without memory.
+func TestSharedNATEndsAtOnce(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 3)
+	g := newNATGroup(t, 2, model.PortRange{First: 1024, Last: 2047})
+	a, b := g.directors[0], g.directors[1]
+	reset, closed := &natConnection{port: 20000, client: 1000}, &natConnection{port: 20001, client: 1000}
+	for _, c := range []*natConnection{reset, closed} {
+		c.open(t, a)
+	}
+	reset.fromClient(t, a, packet.RST|packet.ACK)
+	closed.fromClient(t, a, packet.FIN|packet.ACK)
+	closed.fromBackend(t, a, packet.FIN|packet.ACK)
+	g.share(t, a, func(f *model.NATFlow) bool { return closed.is(f) && f.ClientClosed && f.BackendClosed })
+	for c, want := range map[*natConnection]abi.SnatState{reset: abi.SnatStateSNAT_RESET, closed: abi.SnatStateSNAT_CLOSED} {
+		if state := b.stateOf(t, c); state != want {
+			t.Errorf("the flow from port %d is in state %d at the other director, want %d", c.port, state, want)
+		}
+	}
+	a.lose(t)
+	g.start(t, a)
+	for c, want := range map[*natConnection]abi.SnatState{reset: abi.SnatStateSNAT_RESET, closed: abi.SnatStateSNAT_CLOSED} {
+		if e := a.ownFlow(t, c.own); abi.SnatState(e.State) != want {
+			t.Errorf("the flow from port %d is in state %d at its director, want %d", c.port, e.State, want)
+		}
+	}
+}
+
+// A director that returns without memory takes all its flows back, however many, and so does its next
+// process; then it gets fewer ports.
+func TestSharedNATTakesAllBack(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 3)
+	g := newNATGroup(t, 1, model.PortRange{First: 1024, Last: 1024 + 16383})
+	d := g.directors[0]
+	told := make([]model.NATFlow, 3*sharedFirst)
+	for i := range told {
+		told[i] = model.NATFlow{
+			RememberedFlow: model.RememberedFlow{
+				Service: model.ServiceID{VIP: natVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
+				Backend: netip.MustParseAddrPort("10.0.0.11:8080"), Source: netip.AddrPortFrom(client4, uint16(1024+i)), Port: 80, Class: model.ProvedFlow, State: model.FlowOpen,
+			},
+			Own: netip.AddrPortFrom(d.address, uint16(1024+i)),
+		}
+	}
+	must(t, d.RememberNAT(told))
+	outside := len(d.shared.own)
+	if outside < 2*sharedFirst {
+		t.Fatalf("%d flows are outside of their buckets: this test shows nothing", outside)
+	}
+	d.end(t)
+	g.start(t, d)
+	if n := len(d.shared.own); n != outside {
+		t.Errorf("the next process finds %d flows outside of their buckets, want %d", n, outside)
+	}
+	c := &natConnection{port: told[len(told)-1].Source.Port(), own: told[len(told)-1].Own, server: netip.MustParseAddr("10.0.0.11"), proved: true}
+	c.want(t, d, packet.ACK, "the last one")
+	table := d.table
+	table.SNAT.Ports.Last = 2047
+	must(t, d.Set(table))
+	d.sweepShared()
+	if n := len(d.shared.own); n != 0 {
+		t.Errorf("%d flows of a table that is gone are known", n)
+	}
+}
+
+// ownFlow is a flow in the director's own table.
+func (d *natDirector) ownFlow(t *testing.T, own netip.AddrPort) abi.SnatFlow {
+	t.Helper()
+	table, err := d.kernel.mapNAT()
+	must(t, err)
+	defer table.Close()
+	number := table.ReplyTo(model.Flow{Source: client4, Destination: own.Addr(), Protocol: uint8(model.TCP), DestinationPort: own.Port()})
+	e, _ := table.Read(int(number) - flows.BucketPorts)
+	return e
 }
 
 // Places of flows that have ended are used again, and the table of shared flows grows as far as it may.

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -54,6 +55,9 @@ func (d *Datapath) switchSNAT(t *model.Table) error {
 	if err := d.kernel.snatTable.put(table, d.kernel.ensureOwned() == nil); err != nil {
 		return err
 	}
+	if err := d.forgetOutside(); err != nil {
+		return err
+	}
 	if found {
 		d.log.Warn("addresses or ports of full NAT have changed: its connections end", "addresses", t.SNAT.Addresses, "ports", t.SNAT.Ports)
 	}
@@ -65,7 +69,7 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 	if usesSNAT(t) {
 		return nil
 	}
-	return d.kernel.snatTable.drop(d.kernel.ensureOwned() == nil)
+	return errors.Join(d.kernel.snatTable.drop(d.kernel.ensureOwned() == nil), d.forgetOutside())
 }
 
 // snatHeader reads the header of the table that is in use, if there is one.

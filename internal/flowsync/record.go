@@ -84,11 +84,13 @@ func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err err
 // appendNATFlow writes a flow of full NAT behind others.
 func appendNATFlow(b []byte, f *model.NATFlow) []byte {
 	b = appendFlow(b, &f.RememberedFlow, translated)
-	known := uint8(0)
-	if f.Numbers.Known {
-		known = 1
+	flags := uint8(0)
+	for bit, is := range []bool{f.Numbers.Known, f.Announced, f.ClientClosed, f.BackendClosed} {
+		if is {
+			flags |= 1 << bit
+		}
 	}
-	b = append(b, known)
+	b = append(b, flags)
 	b = binary.BigEndian.AppendUint16(b, f.Own.Port())
 	b = binary.BigEndian.AppendUint16(b, f.Taken)
 	b = binary.BigEndian.AppendUint32(b, f.Numbers.Client)
@@ -106,21 +108,24 @@ func readNATFlow(b []byte) (f model.NATFlow, rest []byte, err error) {
 	if len(b) < natLength {
 		return f, nil, errCutShort
 	}
-	known := b[0]
+	flags := b[0]
 	own, rest, err := readAddress(b[natLength:], f.Service.VIP.Is6())
 	if err != nil {
 		return f, nil, err
 	}
 	f.Own, f.Taken = netip.AddrPortFrom(own, binary.BigEndian.Uint16(b[1:])), binary.BigEndian.Uint16(b[3:])
-	f.Numbers = model.NATNumbers{Known: known == 1, Client: binary.BigEndian.Uint32(b[5:]), Backend: binary.BigEndian.Uint32(b[9:])}
+	f.Announced, f.ClientClosed, f.BackendClosed = flags&2 != 0, flags&4 != 0, flags&8 != 0
+	f.Numbers = model.NATNumbers{Known: flags&1 != 0, Client: binary.BigEndian.Uint32(b[5:]), Backend: binary.BigEndian.Uint32(b[9:])}
 	switch {
-	case known > 1:
-		return f, nil, fmt.Errorf("a flow of full NAT has the flags %#x", known)
+	case flags > 15:
+		return f, nil, fmt.Errorf("a flow of full NAT has the flags %#x", flags)
 	case f.Class == model.SustainedFlow || f.Class == model.FreshFlow && f.State != model.FlowOpen:
 		return f, nil, fmt.Errorf("a flow of full NAT has class %d and state %d", f.Class, f.State)
 	case f.Own.Port() == 0:
 		return f, nil, fmt.Errorf("a flow of full NAT has port 0 of %s", own)
-	case f.Service.Protocol == model.UDP && (f.Taken != 0 || f.Numbers != model.NATNumbers{}):
+	case own.Is4In6() || own.IsUnspecified() || own.IsMulticast() || own.IsLoopback() || own.IsLinkLocalUnicast() || own == f.Service.VIP:
+		return f, nil, fmt.Errorf("a flow of full NAT has the address %s", own)
+	case f.Service.Protocol == model.UDP && (f.Taken != 0 || f.Numbers != model.NATNumbers{} || f.ClientClosed || f.BackendClosed):
 		return f, nil, errors.New("a UDP flow has what only TCP flows have")
 	}
 	return f, rest, nil

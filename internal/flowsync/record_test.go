@@ -70,7 +70,7 @@ func someNAT() []model.NATFlow {
 	fresh := flows[2]
 	fresh.Class = model.FreshFlow
 	return []model.NATFlow{
-		{RememberedFlow: flows[0], Own: netip.MustParseAddrPort("10.0.0.1:1024"), Taken: 8081, Numbers: model.NATNumbers{Known: true, Client: 0xabcd0000, Backend: 0x12340000}},
+		{RememberedFlow: flows[0], Own: netip.MustParseAddrPort("10.0.0.1:1024"), Taken: 8081, Announced: true, BackendClosed: true, Numbers: model.NATNumbers{Known: true, Client: 0xabcd0000, Backend: 0x12340000}},
 		{RememberedFlow: fresh, Own: netip.MustParseAddrPort("10.0.0.1:1026"), Numbers: model.NATNumbers{Known: true, Client: 0xabcdef01, Backend: 1}},
 		{RememberedFlow: flows[1], Own: netip.MustParseAddrPort("[2001:db8:1::1]:65535")},
 		{RememberedFlow: flows[2], Own: netip.MustParseAddrPort("10.0.0.1:1025")},
@@ -96,6 +96,9 @@ func TestNATFlowsAreReadAsWritten(t *testing.T) {
 		"a sustained flow":            func(f *model.NATFlow) { f.Class = model.SustainedFlow },
 		"a fresh flow that ends":      func(f *model.NATFlow) { f.Class, f.State = model.FreshFlow, model.FlowClosing },
 		"numbers of UDP":              func(f *model.NATFlow) { f.Numbers.Backend = 1 },
+		"a VIP as the address":        func(f *model.NATFlow) { f.Own = netip.AddrPortFrom(f.Service.VIP, 1) },
+		"a multicast address":         func(f *model.NATFlow) { f.Own = netip.MustParseAddrPort("[ff02::1]:1") },
+		"a UDP flow that was closed":  func(f *model.NATFlow) { f.ClientClosed = true },
 		"a UDP flow that was taken":   func(f *model.NATFlow) { f.Taken = 1 },
 		"a closing UDP flow":          func(f *model.NATFlow) { f.State = model.FlowClosing },
 		"another port of the service": func(f *model.NATFlow) { f.Service.Port = model.PortRange{First: 1, Last: 2} },

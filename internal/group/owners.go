@@ -99,6 +99,7 @@ func (o *Owners) Group() model.NeighborGroup {
 				g.Homes[home] = a
 			}
 			if a == o.self {
+				g.Home = e.member.Home
 				replaced = e.member.Process != o.process
 				g.Joined = mine && !replaced
 			}

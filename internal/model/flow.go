@@ -130,6 +130,9 @@ type NATFlow struct {
 	Own     netip.AddrPort // the director's address and port from which its packets come to the backend
 	Taken   uint16         // the port of the host that has taken the connection over; 0: none has
 	Numbers NATNumbers
+	// Announced says that the address's director announces it: the others do, if it is lost.
+	Announced                   bool
+	ClientClosed, BackendClosed bool // which side of a TCP connection has sent a FIN
 }
 
 // NATNumbers are the sequence numbers of a TCP connection of full NAT: a packet that is not near

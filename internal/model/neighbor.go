@@ -66,6 +66,7 @@ type NeighborGroup struct {
 	Known   bool                         // it has been read; else the rest says nothing
 	Members map[netip.Addr][]netip.Addr  // the directors that are there, and the VIPs that each could answer for, in order
 	Homes   map[netip.Addr]netip.Addr    // by address of full NAT: the director that it belongs to, if that one is there
+	Home    []netip.Addr                 // those of this director, as it has written
 	Owners  map[netip.Addr]NeighborOwner // by VIP; no director answers for a VIP that is not in it
 	Joined  bool                         // this director is among the members, by its present lease
 }

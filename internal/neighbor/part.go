@@ -116,7 +116,7 @@ func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []net
 // write begins to tell the group what this director offers, claims and gives up, unless a write is
 // under way.
 func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers, home []netip.Addr, d decision) {
-	offer := !group.Joined || !slices.Equal(group.Members[p.self], offers) || !slices.Equal(homesOf(group, p.self), home)
+	offer := !group.Joined || !slices.Equal(group.Members[p.self], offers) || !slices.Equal(group.Home, home)
 	if p.guard.lapsed() || !offer && len(d.claim)+len(d.release) == 0 || !p.busy.CompareAndSwap(false, true) {
 		return
 	}
@@ -133,17 +133,6 @@ func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers, ho
 		p.busy.Store(false)
 		p.notify()
 	})
-}
-
-// homesOf are the addresses of full NAT that the group knows as a director's own, in order.
-func homesOf(group *model.NeighborGroup, director netip.Addr) (homes []netip.Addr) {
-	for a, home := range group.Homes {
-		if home == director {
-			homes = append(homes, a)
-		}
-	}
-	slices.SortFunc(homes, netip.Addr.Compare)
-	return homes
 }
 
 func (p *part) publish(ctx context.Context, offer bool, offers, home []netip.Addr, d decision) error {

@@ -55,10 +55,6 @@ func TestAddressesOfAbsentDirectorsAreOffered(t *testing.T) {
 	if offers, _ := sources.offered(all, director(1), homes); slices.Contains(offers, lost) {
 		t.Error("the address of a director that has returned is offered")
 	}
-	g := &model.NeighborGroup{Homes: homes}
-	if got := homesOf(g, director(3)); !slices.Equal(got, []netip.Addr{there, plain}) {
-		t.Errorf("the group knows %v as a director's own", got)
-	}
 }
 
 // A director is silent for a while before its lease ends, however short that is.

@@ -353,7 +353,8 @@ static __noinline __u32 find_shared_reply(struct packet *packet, struct flow *to
 	if (!packet || !to)
 		return NO_BACKEND;
 	number = shared_end(&packet->flow);
-	return number ? snat_client(packet, number, to) : NO_BACKEND;
+	return number && shared_is_at(&packet->flow, number) ? snat_client(packet, number, to) :
+							       NO_BACKEND;
 }
 
 /* The flow of a packet to one of this director's source addresses: its backend, and what the packet becomes. */

@@ -7,7 +7,7 @@
  *
  * The flows of other directors lie in an array. Two hash tables say where in it a flow is: by the
  * hash of the flow as its client sees it, and by its address and port. Userspace writes all three,
- * and frees places (internal/datapath/snat_shared.go); programs change a flow's first word and its
+ * and frees places (internal/datapath/sharednat.go); programs change a flow's first word and its
  * numbers, as in the table of this director's own flows. There a flow can also be outside of its
  * buckets, if this director has lost its memory and was told of the flow: then only the first hash
  * table has it.
@@ -133,4 +133,13 @@ static __noinline __u32 shared_end(const struct flow *flow)
 	end.ipv6 = flow->ipv6;
 	number = bpf_map_lookup_elem(ends, &end);
 	return number ? *(volatile __u32 *)number : 0;
+}
+
+/* Whether the place still has a flow with the address and port that a packet is sent to. */
+static __noinline int shared_is_at(const struct flow *flow, __u32 number)
+{
+	const struct snat_shared *shared = shared_at(number);
+
+	return shared && flow && same_address(&shared->source, &flow->destination) &&
+	       shared->source_port == flow->destination_port && shared->protocol == flow->protocol;
 }

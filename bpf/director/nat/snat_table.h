@@ -266,16 +266,23 @@ __noinline __u32 find_snat(struct packet *packet, __u8 fin)
 	return NO_BACKEND;
 }
 
-/* Whether a SYN is the one that the flow has begun with, sent again. */
-static __always_inline int snat_syn_again(const struct snat_flow *entry,
+/*
+ * Whether a SYN goes on with a flow: with one that is open, as in find_snat, so that a forged SYN
+ * does not part the client from its connection; and with one that is fresh if the flow has begun
+ * with this SYN.
+ */
+static __always_inline int snat_takes_syn(const struct snat_flow *entry,
 					  const struct packet *packet)
 {
-	return snat_read(entry).state == SNAT_ANSWERED &&
-	       ask_read(entry).asked.sequence == packet->sequence;
+	__u8 state = snat_read(entry).state;
+
+	if (state == SNAT_ANSWERED)
+		return ask_read(entry).asked.sequence == packet->sequence;
+	return !snat_over(state);
 }
 
 /*
- * As find_snat, of a flow that another director has told of. A SYN that the flow has not begun with
+ * As find_snat, of a flow that another director has told of. A SYN that does not go on with it
  * begins a flow of this director's own.
  */
 __noinline __u32 find_shared(struct packet *packet)
@@ -290,7 +297,7 @@ __noinline __u32 find_shared(struct packet *packet)
 	hash = hash_by(&packet->flow, settings->flow_salt, 1);
 	number = shared_client(&packet->flow, hash);
 	entry = number ? snat_entry(number) : NULL;
-	if (!entry || (is_syn(packet) && !snat_syn_again(entry, packet)))
+	if (!entry || (is_syn(packet) && !snat_takes_syn(entry, packet)))
 		return NO_BACKEND;
 	backend = snat_keep(entry, number, packet, hash, SNAT_FIN_CLIENT);
 	if (backend != NO_BACKEND)

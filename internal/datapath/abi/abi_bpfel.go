@@ -529,6 +529,13 @@ type SnatEnd struct {
 	Ipv6     uint8
 }
 
+type SnatFin uint32
+
+const (
+	SnatFinSNAT_FIN_CLIENT  SnatFin = 1
+	SnatFinSNAT_FIN_BACKEND SnatFin = 2
+)
+
 type SnatFlow struct {
 	_          structs.HostLayout
 	Seen       uint32
@@ -574,7 +581,8 @@ type SnatShared struct {
 	SourcePort uint16
 	Protocol   uint8
 	Ipv6       uint8
-	Pad        uint32
+	Announced  uint8
+	Pad        [3]uint8
 }
 
 type SnatState uint32

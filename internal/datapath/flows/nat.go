@@ -74,6 +74,9 @@ func (t *NATTable) Close() error { return t.memory.Close() }
 
 // Read returns a flow as it was at one moment; false: its place is free, or is being written.
 func (t *NATTable) Read(i int) (abi.SnatFlow, bool) {
+	if i < 0 || i >= len(t.Flows) {
+		return abi.SnatFlow{}, false
+	}
 	entry := AtOneMoment(&t.Flows[i])
 	return entry, entry.State > uint8(abi.SnatStateSNAT_CLAIMED)
 }
@@ -204,6 +207,8 @@ func NATStateOf(f *model.NATFlow) abi.SnatState {
 		return abi.SnatStateSNAT_TWO_WAY
 	case f.State == model.FlowOpen:
 		return abi.SnatStateSNAT_ESTABLISHED
+	case f.State == model.FlowClosing && f.ClientClosed && f.BackendClosed:
+		return abi.SnatStateSNAT_CLOSED
 	case f.State == model.FlowClosing:
 		return abi.SnatStateSNAT_CLOSING
 	case f.State == model.FlowReset:
