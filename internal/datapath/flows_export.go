@@ -57,6 +57,7 @@ func (d *Datapath) FollowFlows(ctx context.Context, take func(news model.FlowNew
 // lost before.
 func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news model.FlowNews, unshared bool)) error {
 	count := time.Now().Add(unsharedEvery)
+	whole := d.isWhole()
 	for ctx.Err() == nil {
 		reader.SetDeadline(count)
 		news, err := d.readNews(reader)
@@ -75,8 +76,10 @@ func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint
 			if err != nil {
 				return err
 			}
-			if now != lost {
-				lost = now
+			// Before the first Set the flows that an earlier process has left have no names.
+			named := !whole && d.isWhole()
+			if now != lost || named {
+				lost, whole = now, whole || named
 				take(model.FlowNews{}, true)
 			}
 		}
@@ -88,6 +91,13 @@ func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint
 		}
 	}
 	return nil
+}
+
+// isWhole says whether a Set has been done.
+func (d *Datapath) isWhole() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.whole
 }
 
 // readNews waits until there is something in the ring, and takes it.

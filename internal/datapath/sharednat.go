@@ -440,8 +440,8 @@ func (d *Datapath) eachShared(places []uint32, see func(e *abi.SnatFlow, at natA
 func (d *Datapath) sweepShared() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed() || d.shared.clients == nil {
-		return
+	if d.closed() || d.shared.clients == nil || !d.whole {
+		return // before the first Set no backend is known, and all flows would seem to have ended
 	}
 	if err := d.sweepSharedFlows(); err != nil {
 		d.log.Error("free what has ended of full NAT's shared flows", "error", err)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -31,7 +32,8 @@ type natDirector struct {
 	*Datapath
 	pin, wire string
 	address   netip.Addr
-	stop      func() // to follow
+	stop      func()                     // to follow
+	differs   func(*ebpf.CollectionSpec) // its version
 
 	mu   sync.Mutex
 	news []model.NATFlow
@@ -69,9 +71,12 @@ func newNATGroup(t *testing.T, n int, ports model.PortRange) *natGroup {
 func (g *natGroup) start(t *testing.T, d *natDirector) {
 	t.Helper()
 	var err error
-	d.Datapath, err = Open(Options{Pin: "/sys/fs/bpf/" + d.pin})
+	limits := smallLimits
+	limits.Flows = 1 << 16
+	d.Datapath, err = Open(Options{Pin: "/sys/fs/bpf/" + d.pin, Limits: limits, differs: d.differs})
 	must(t, err)
 	d.sweepsByHand()
+	d.sweepShared() // as on a slow machine, before the first Set
 	table := tableOf(2, 3, 0)
 	table.Interfaces = []string{d.wire}
 	table.SNAT = model.SNAT{Addresses: []netip.Addr{d.address}, Ports: g.ports}
@@ -266,6 +271,12 @@ func TestSharedNATGoesOn(t *testing.T) {
 	b.end(t)
 	g.start(t, b)
 	first.want(t, b, packet.ACK, "its director is lost, and this one's process is another one")
+	c.end(t) // nobody else knows the connection
+	b.end(t)
+	b.differs = otherABI
+	g.start(t, b)
+	g.start(t, c)
+	first.want(t, b, packet.ACK, "its director is lost, and this one's version is another one")
 	g.start(t, a)
 	first.want(t, a, packet.ACK, "its director has returned without memory")
 	first.want(t, b, packet.ACK, "the other one still knows it")
