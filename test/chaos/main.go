@@ -81,6 +81,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.IntVar(&o.Directors, "directors", 4, "directors in the pool")
 	flags.IntVar(&o.Backends, "backends", 12, "backends in the pool")
 	flags.BoolVar(&o.OnlyBackends, "only-backends", false, "nothing happens to directors")
+	flags.BoolVar(&o.OnlyDirectors, "only-directors", false, "nothing happens to backends")
 	flags.BoolVar(&o.rehash, "rehash", false, "a connection's packets take the way through another director when its client has sent one again, as with IPv6 flow labels")
 	flags.BoolVar(&o.alone, "alone", false, "directors do not tell each other what they remember of flows; those with a file never do")
 	flags.IntVar(&o.connections, "connections", 2600, "TCP connections at the same time")
@@ -106,6 +107,8 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	case o.Duration < shortest:
 		return fmt.Errorf("--duration %s is too short: at least %s", o.Duration, shortest)
+	case o.OnlyBackends && o.OnlyDirectors:
+		return errors.New("--only-backends and --only-directors leave nothing to change")
 	case o.retention < time.Second:
 		return fmt.Errorf("--retention %s is too short: at least 1s", o.retention)
 	case o.Directors < 2 || o.Directors > mostDirectors:

@@ -15,6 +15,8 @@ type Options struct {
 	Members   int // of the directors' shared store; less than 3: none is lost
 	// OnlyBackends leaves the directors, their queues and their store alone.
 	OnlyBackends bool
+	// OnlyDirectors leaves the backends alone.
+	OnlyDirectors bool
 }
 
 // The shape of a schedule. The pauses leave a director time to follow one change before the next.
@@ -65,6 +67,12 @@ func Make(o Options) []Event {
 		m.now = at
 		if o.OnlyBackends {
 			m.changeBackends()
+			continue
+		}
+		if o.OnlyDirectors {
+			if m.mayChangeDirectors() {
+				m.changeDirectors()
+			}
 			continue
 		}
 		if owed += doubles; owed >= 1 && m.double() {

@@ -124,6 +124,27 @@ func TestOnlyBackends(t *testing.T) {
 	}
 }
 
+// A schedule without backends' events has only directors'.
+func TestOnlyDirectors(t *testing.T) {
+	for seed := range uint64(50) {
+		o := options(seed)
+		o.OnlyDirectors = true
+		before, events := Begin(o), Make(o)
+		for _, e := range events {
+			if e.Kind.OfBackends() || e.Double {
+				t.Fatalf("seed %d: %s at %s", seed, e, e.At)
+			}
+			if err := possible(o, before, e); err != nil {
+				t.Fatalf("seed %d, %s at %s: %v", seed, e, e.At, err)
+			}
+			before = e.After
+		}
+		if len(events) < 50 {
+			t.Errorf("seed %d: %d events in two minutes, want 50", seed, len(events))
+		}
+	}
+}
+
 // Every version has its turn on directors and agents, and in the end everything runs this version
 // again.
 func TestUpgradesGoBack(t *testing.T) {
