@@ -57,7 +57,7 @@ func (d *Datapath) FollowFlows(ctx context.Context, take func(news model.FlowNew
 // lost before.
 func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news model.FlowNews, unshared bool)) error {
 	count := time.Now().Add(unsharedEvery)
-	whole := d.isWhole()
+	whole, announced := d.isWhole(), d.announcesSNAT()
 	for ctx.Err() == nil {
 		reader.SetDeadline(count)
 		news, err := d.readNews(reader)
@@ -77,10 +77,14 @@ func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint
 				return err
 			}
 			// Before the first Set the flows that an earlier process has left have no names.
-			named := !whole && d.isWhole()
-			if now != lost || named {
-				lost, whole = now, whole || named
+			// What the others have of full NAT's flows also says whether their addresses are announced.
+			named, announcedNow := !whole && d.isWhole(), d.announcesSNAT()
+			if now != lost || named || announcedNow != announced {
+				lost, whole, announced = now, whole || named, announcedNow
 				take(model.FlowNews{}, true)
+			}
+			if again, err := d.nameTold(d.tellAgain()); err == nil && len(again) > 0 {
+				take(model.FlowNews{NAT: again}, false)
 			}
 		}
 		if !late {
@@ -98,6 +102,13 @@ func (d *Datapath) isWhole() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.whole
+}
+
+// announcesSNAT says whether the addresses of full NAT are announced.
+func (d *Datapath) announcesSNAT() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.table.SNAT.Announce
 }
 
 // readNews waits until there is something in the ring, and takes it.

@@ -75,7 +75,7 @@ func (d *Datapath) handOutNAT(name func(e *abi.SnatFlow, at natAddress, now uint
 	more := true
 	var list []model.NATFlow
 	_, err := d.eachNAT(func(t *flows.NATTable, i int, e *abi.SnatFlow, now uint32) {
-		if flow, useful := name(e, natAddress{t.Source(uint32(flows.BucketPorts + i)), d.table.SNAT.Announce}, now); useful {
+		if flow, useful := name(e, natAddress{t.Source(uint32(flows.BucketPorts + i)), d.table.SNAT.Announce, true}, now); useful {
 			list = append(list, flow)
 		}
 	}, func() bool {
@@ -114,6 +114,7 @@ func takeAll(list *[]model.NATFlow, take func([]model.NATFlow) bool) bool {
 type natAddress struct {
 	own       netip.AddrPort
 	announced bool
+	here      bool // it is this director
 }
 
 // nameNAT is nameFlow for a living flow of full NAT.
@@ -126,7 +127,7 @@ func (d *Datapath) nameNAT(e *abi.SnatFlow, at natAddress, now uint32) (model.NA
 	f := model.NATFlow{RememberedFlow: model.RememberedFlow{
 		Service: s.key.id(), Backend: backend, Source: netip.AddrPortFrom(abi.AddressOf(e.Client, s.key.vip.Is6()), abi.BigEndian16(e.ClientPort)),
 		Port: abi.BigEndian16(e.VipPort), Class: means.Class, State: means.State, Age: uint32(max(0, int32(now-e.Seen))),
-	}, Own: at.own, Announced: at.announced}
+	}, Own: at.own, Announced: at.announced, ByOwner: at.here}
 	if s.key.protocol == model.TCP {
 		f.Numbers, f.Taken = numbersOf(e)
 		f.ClientClosed, f.BackendClosed = e.Fins&uint8(abi.SnatFinSNAT_FIN_CLIENT) != 0, e.Fins&uint8(abi.SnatFinSNAT_FIN_BACKEND) != 0

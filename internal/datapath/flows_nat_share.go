@@ -29,7 +29,7 @@ func (d *Datapath) nameTold(list []abi.ToldSnat) (named []model.NATFlow, err err
 		return nil, err
 	}
 	for i := range list {
-		at := natAddress{layout.Source(list[i].Number), d.table.SNAT.Announce}
+		at := natAddress{layout.Source(list[i].Number), d.table.SNAT.Announce, true}
 		if list[i].Number&sharedNumber != 0 {
 			at = d.sharedAddress(&list[i])
 		}
@@ -51,7 +51,7 @@ func (d *Datapath) sharedAddress(told *abi.ToldSnat) natAddress {
 	if !sameClient(&e.Flow, &told.Flow) || e.Flow.Hash != told.Flow.Hash {
 		return natAddress{}
 	}
-	return natAddress{ownOf(e), e.Announced != 0}
+	return natAddress{ownOf(e), e.Announced != 0, false}
 }
 
 // nameShared names a flow of full NAT for other directors; false: they need not know it.
@@ -86,7 +86,12 @@ func (d *Datapath) RememberNAT(list []model.NATFlow) error {
 		d.imports.nat = append(d.imports.nat, w)
 	})
 	d.dropWaiting()
-	return err
+	// What has no room here is no fault of the director that tells, which goes on.
+	if now := time.Now(); err != nil && now.Sub(d.shared.failed) > time.Minute {
+		d.shared.failed = now
+		d.log.Error("flows of full NAT that other directors tell of have no room: they end with their director", "error", err)
+	}
+	return nil
 }
 
 func (d *Datapath) rememberNAT(list waitingList[model.NATFlow], wait func(waiting[model.NATFlow])) error {
@@ -105,7 +110,7 @@ func (d *Datapath) rememberNAT(list waitingList[model.NATFlow], wait func(waitin
 		flow, outcome := d.sharedOf(&list[i], now)
 		if outcome == abi.ToldOutcomeTOLD_NEW {
 			var failed error
-			outcome, failed = d.takeShared(table, flow, now)
+			outcome, failed = d.takeShared(table, flow, list[i].flow.ByOwner, now)
 			err = errors.Join(err, failed)
 		}
 		if outcome == abi.ToldOutcomeTOLD_WAITS {
@@ -181,19 +186,17 @@ func setNumbers(e *abi.SnatFlow, flow *model.NATFlow, now uint32) {
 }
 
 // takeShared keeps a flow: in the director's own table if it has one of its addresses.
-func (d *Datapath) takeShared(table *flows.NATTable, flow abi.SnatShared, now uint32) (abi.ToldOutcome, error) {
+func (d *Datapath) takeShared(table *flows.NATTable, flow abi.SnatShared, byOwner bool, now uint32) (abi.ToldOutcome, error) {
 	client := clientOfShared(&flow)
 	if table != nil {
-		own := ownOf(&flow)
-		reply := model.Flow{Source: client.Source, Destination: own.Addr(), Protocol: flow.Protocol, DestinationPort: own.Port()}
-		switch number := table.ReplyTo(reply); {
+		switch number := table.PlaceOf(ownOf(&flow), model.Protocol(flow.Protocol)); {
 		case number != 0:
 			return d.takeOwn(table, number, flow.Flow, client, now)
 		case !isFresh(&flow.Flow):
 			d.endOlder(table, &flow.Flow, client)
 		}
 	}
-	return d.takeOther(table, flow, client, now)
+	return d.takeOther(table, flow, client, byOwner, now)
 }
 
 // isFresh says whether a flow may be of a flood.
@@ -211,8 +214,9 @@ func ends(state uint8) int {
 }
 
 // renew brings a flow up to date that is known. The outcome is TOLD_NEW if the told flow is to be
-// written over what was read: it is not known there, or only as a fresh one.
-func (d *Datapath) renew(at *abi.SnatFlow, told *abi.SnatFlow, now uint32) (was abi.SnatFlow, outcome abi.ToldOutcome) {
+// written over what was read: it is not known there, or only as a fresh one, or its own director says
+// that the port is this flow's now.
+func (d *Datapath) renew(at *abi.SnatFlow, told *abi.SnatFlow, byOwner bool, now uint32) (was abi.SnatFlow, outcome abi.ToldOutcome) {
 	for {
 		have := flows.AtOneMoment(at)
 		later := int32(told.Seen - have.Seen)
@@ -227,9 +231,7 @@ func (d *Datapath) renew(at *abi.SnatFlow, told *abi.SnatFlow, now uint32) (was 
 				return have, abi.ToldOutcomeTOLD_NEW
 			}
 			return have, abi.ToldOutcomeTOLD_OLDER
-		case isFresh(&have):
-			return have, abi.ToldOutcomeTOLD_NEW
-		case !same && later > 0:
+		case isFresh(&have) && same, !same && (byOwner || later > 0):
 			return have, abi.ToldOutcomeTOLD_NEW
 		case !same:
 			return have, abi.ToldOutcomeTOLD_OLDER
@@ -237,7 +239,7 @@ func (d *Datapath) renew(at *abi.SnatFlow, told *abi.SnatFlow, now uint32) (was 
 		next := have
 		next.Fins |= told.Fins
 		// A flow does not come back from its end, but for one whose RST was not real.
-		if further := ends(told.State) - ends(have.State); further > 0 && later >= 0 || have.State == uint8(abi.SnatStateSNAT_RESET) && later > 1 {
+		if further := ends(told.State) - ends(have.State); further > 0 && later >= 0 || have.State == uint8(abi.SnatStateSNAT_RESET) && later > 0 {
 			next.State = told.State
 		}
 		if next.State == uint8(abi.SnatStateSNAT_CLOSING) && next.Fins == uint8(abi.SnatFinSNAT_FIN_CLIENT|abi.SnatFinSNAT_FIN_BACKEND) {
@@ -266,11 +268,16 @@ func sameClient(a, b *abi.SnatFlow) bool {
 // Another flow that has the address and port here keeps them, unless it may be of a flood.
 func (d *Datapath) takeOwn(table *flows.NATTable, number uint32, flow abi.SnatFlow, client model.Flow, now uint32) (abi.ToldOutcome, error) {
 	at := &table.Flows[int(number)-flows.BucketPorts]
-	was, outcome := d.renew(at, &flow, now)
+	was, outcome := d.renew(at, &flow, false, now)
+	lives := was.State > uint8(abi.SnatStateSNAT_CLAIMED) && flows.LiveNAT(d.entries.Entries, &was, now)
+	if lives && !sameClient(&was, &flow) && !isFresh(&flow) && !isFresh(&was) {
+		d.clash(number, was, client)
+		return abi.ToldOutcomeTOLD_OLDER, nil
+	}
 	if outcome != abi.ToldOutcomeTOLD_NEW {
 		return outcome, nil
 	}
-	if flows.LiveNAT(d.entries.Entries, &was, now) && was.State != uint8(abi.SnatStateSNAT_FREE) && (isFresh(&flow) || !isFresh(&was)) {
+	if lives && (isFresh(&flow) || !isFresh(&was)) {
 		return abi.ToldOutcomeTOLD_OLDER, nil
 	}
 	inside := inBuckets(table, client, number)
@@ -285,7 +292,7 @@ func (d *Datapath) takeOwn(table *flows.NATTable, number uint32, flow abi.SnatFl
 		return abi.ToldOutcomeTOLD_NEW, nil
 	}
 	if d.shared.clients == nil {
-		if err := d.growShared(); err != nil {
+		if err := d.indexShared(); err != nil {
 			return abi.ToldOutcomeTOLD_REFUSED, err
 		}
 	}
@@ -296,15 +303,39 @@ func (d *Datapath) takeOwn(table *flows.NATTable, number uint32, flow abi.SnatFl
 	return abi.ToldOutcomeTOLD_NEW, nil
 }
 
+// clash tells the others again which flow has a port of this director's: after a split, another
+// director may go on with another one.
+func (d *Datapath) clash(number uint32, have abi.SnatFlow, other model.Flow) {
+	s := &d.shared
+	if len(s.again) < newsAtOnce {
+		s.again = append(s.again, abi.ToldSnat{Number: number, Flow: have})
+	}
+	if now := time.Now(); now.Sub(s.clashed) > time.Minute {
+		s.clashed = now
+		d.log.Warn("another director goes on with a flow of full NAT whose port this one has given to another flow: that one ends", "client", netip.AddrPortFrom(other.Source, other.SourcePort))
+	}
+}
+
+// tellAgain are the flows that clash has noted.
+func (d *Datapath) tellAgain() (list []abi.ToldSnat) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list, d.shared.again = d.shared.again, nil
+	return list
+}
+
 // takeOther keeps a flow of another director's address. Of two flows with the same address and port
-// the one that was seen last is the one that the address's director has begun.
-func (d *Datapath) takeOther(own *flows.NATTable, flow abi.SnatShared, client model.Flow, now uint32) (abi.ToldOutcome, error) {
+// the one is kept of which the address's own director tells, else the one that was seen last.
+func (d *Datapath) takeOther(own *flows.NATTable, flow abi.SnatShared, client model.Flow, byOwner bool, now uint32) (abi.ToldOutcome, error) {
 	s := &d.shared
 	end := endOf(&flow)
 	flow.Flow.Hash = uint32(d.clientHash(client))
 	if place, known := s.places[end]; known {
 		e := &s.memory.Entries[place]
-		was, outcome := d.renew(&e.Flow, &flow.Flow, now)
+		if byOwner {
+			s.announce(e, flow.Announced)
+		}
+		was, outcome := d.renew(&e.Flow, &flow.Flow, byOwner, now)
 		if outcome != abi.ToldOutcomeTOLD_NEW {
 			return outcome, nil
 		}
@@ -355,7 +386,8 @@ func (d *Datapath) endOlder(table *flows.NATTable, told *abi.SnatFlow, client mo
 	for _, i := range places {
 		have, there := table.Read(i)
 		same := have.Client == told.Client && have.ClientPort == told.ClientPort && have.Vip == told.Vip && have.VipPort == told.VipPort && have.Segment == told.Segment
-		if there && same && int32(told.Seen-have.Seen) > 0 {
+		gives := isFresh(&have) || ends(have.State) > 0 || int32(told.Seen-have.Seen) > 0
+		if there && same && gives {
 			atomic.CompareAndSwapUint64(flows.NATWord(&table.Flows[i]), *flows.NATWord(&have), 0)
 		}
 	}

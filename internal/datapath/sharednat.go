@@ -33,7 +33,11 @@ type sharedNAT struct {
 	free    []uint32                       // places
 	rests   []restingPlace                 // the oldest first
 
-	unindexed bool // the table has grown, and its indexes have not
+	unindexed bool           // the table has grown, and its indexes have not
+	waits     time.Time      // until then no other try to grow is made
+	again     []abi.ToldSnat // flows of this director's that the others have to be told again
+	clashed   time.Time      // when a clash was logged
+	failed    time.Time      // when it was logged that there is no room
 }
 
 // restingPlace is one that a program may still be reading.
@@ -46,7 +50,8 @@ const (
 	sharedNumber = 1 << 31 // SNAT_SHARED
 	sharedFirst  = 1 << 12 // flows that a new table has room for
 	sharedRest   = time.Second
-	sharedFresh  = 4 // this part of the largest table may have fresh flows
+	sharedPause  = 5 * time.Second // after the table could not grow
+	sharedFresh  = 4               // this part of the largest table may have fresh flows
 )
 
 // number is the number of the flow in a place of the table.
@@ -123,13 +128,60 @@ func (d *Datapath) findOutside(now uint32) error {
 	return table.Close()
 }
 
-// forgetOutside forgets flows of the director's own table, which is another one now or gone.
-func (d *Datapath) forgetOutside() error {
-	if d.shared.clients == nil {
+// carryNAT puts the flows of the director's table into the one that takes its place, as far as that
+// has their addresses and ports: other directors go on with them, so no new flow may get these.
+func (d *Datapath) carryNAT(to *flows.NATTable) error {
+	from, err := d.kernel.mapNAT()
+	if err != nil || from == nil {
+		return err
+	}
+	for i := range from.Flows {
+		e, there := from.Read(i)
+		number := uint32(flows.BucketPorts + i)
+		protocol, ipv6 := from.Kind(number)
+		client := flows.ClientFlow(&e, protocol, ipv6)
+		place := to.PlaceOf(from.Source(number), protocol)
+		if !there || place == 0 {
+			continue
+		}
+		if e.Hash = uint32(d.clientHash(client)); inBuckets(to, client, place) {
+			e.Hash = uint32(client.Hash(to.Salt, model.AffinityFlow))
+		}
+		to.Flows[int(place)-flows.BucketPorts] = e
+	}
+	return from.Close()
+}
+
+// foundOutside finds the flows that are outside of their buckets in the director's own table, which is
+// another one now or gone. Flows of other directors' addresses that are this one's now go there.
+func (d *Datapath) foundOutside() error {
+	s := &d.shared
+	clear(s.own)
+	now, err := flows.Clock()
+	if err != nil {
+		return err
+	}
+	if err := d.findOutside(now); err != nil {
+		return err
+	}
+	if s.clients == nil && len(s.own) == 0 {
 		return nil
 	}
-	clear(d.shared.own)
-	return d.indexShared() // as large as the other table needs it
+	if err := d.indexShared(); err != nil {
+		return err
+	}
+	table, err := d.kernel.mapNAT()
+	if err != nil || table == nil {
+		return err
+	}
+	for end, place := range maps.Clone(s.places) {
+		e := &s.memory.Entries[place]
+		if number := table.PlaceOf(ownOf(e), model.Protocol(e.Protocol)); number != 0 {
+			_, failed := d.takeOwn(table, number, flows.AtOneMoment(&e.Flow), clientOfShared(e), now)
+			err = errors.Join(err, failed, d.freeShared(end, place))
+		}
+	}
+	return errors.Join(err, table.Close())
 }
 
 // inBuckets says whether a flow is in one of the buckets in which the program looks for it.
@@ -291,8 +343,12 @@ func (d *Datapath) indexClient(own *flows.NATTable, number uint32, client model.
 // sharedRoom returns a place in the table, which grows as far as director.limits.flows allows.
 func (d *Datapath) sharedRoom() (place uint32, found bool, err error) {
 	s := &d.shared
-	if s.unindexed {
+	if time.Now().Before(s.waits) {
+		return 0, false, nil
+	}
+	if s.unindexed || s.clients == nil && len(s.memory.Entries) > 0 {
 		if err := d.indexShared(); err != nil {
+			s.waits = time.Now().Add(sharedPause)
 			return 0, false, err
 		}
 	}
@@ -302,6 +358,7 @@ func (d *Datapath) sharedRoom() (place uint32, found bool, err error) {
 	}
 	if len(s.free) == 0 && len(s.memory.Entries) < int(d.options.Limits.Flows) {
 		if err := d.growShared(); err != nil {
+			s.waits = time.Now().Add(sharedPause)
 			return 0, false, err
 		}
 	}
@@ -391,6 +448,19 @@ func (s *sharedNAT) occupy(e *abi.SnatShared, place uint32) {
 	}
 }
 
+// announce notes whether a flow's own director announces the address.
+func (s *sharedNAT) announce(e *abi.SnatShared, announced uint8) {
+	if e.Announced == announced {
+		return
+	}
+	e.Announced = announced
+	if a := ownOf(e).Addr(); announced != 0 {
+		s.sources[a]++
+	} else if s.sources[a]--; s.sources[a] <= 0 {
+		delete(s.sources, a)
+	}
+}
+
 // SharedSources are the addresses that other directors announce, and of which this one goes on with
 // flows, in order.
 func (d *Datapath) SharedSources() []netip.Addr {
@@ -430,46 +500,69 @@ func (d *Datapath) eachShared(places []uint32, see func(e *abi.SnatFlow, at natA
 		}
 		e := &d.shared.memory.Entries[place]
 		if f := flows.AtOneMoment(&e.Flow); f.State > uint8(abi.SnatStateSNAT_CLAIMED) && flows.LiveNAT(d.entries.Entries, &f, now) {
-			see(&f, natAddress{ownOf(e), e.Announced != 0}, now)
+			see(&f, natAddress{ownOf(e), e.Announced != 0, false}, now)
 		}
 	}
 	return nil
 }
 
-// sweepShared frees the places of flows that have ended.
+// sweepShared frees the places of flows that have ended. A Set need not wait for all of them.
 func (d *Datapath) sweepShared() {
+	const atOnce = 1 << 12
+	fresh := 0
+	for some := range slices.Chunk(d.sharedPlaces(), atOnce) {
+		if err := d.sweepSome(some, &fresh); err != nil {
+			d.log.Error("free what has ended of full NAT's shared flows", "error", err)
+			return
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed() || d.shared.clients == nil || !d.whole {
-		return // before the first Set no backend is known, and all flows would seem to have ended
+	if d.closed() || !d.whole {
+		return
 	}
-	if err := d.sweepSharedFlows(); err != nil {
-		d.log.Error("free what has ended of full NAT's shared flows", "error", err)
+	d.shared.fresh = fresh
+	if err := d.sweepOutside(); err != nil {
+		d.log.Error("forget what has ended of full NAT's flows", "error", err)
 	}
 }
 
-func (d *Datapath) sweepSharedFlows() error {
+// sweepSome looks at some places, and counts the fresh flows.
+func (d *Datapath) sweepSome(places []uint32, fresh *int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() || d.shared.clients == nil || !d.whole {
+		return nil // before the first Set no backend is known, and all flows would seem to have ended
+	}
+	now, err := flows.Clock()
+	for _, place := range places {
+		e := &d.shared.memory.Entries[place]
+		if at, has := d.shared.places[endOf(e)]; !has || at != place {
+			continue // it is free by now, and rests
+		}
+		switch f := flows.AtOneMoment(&e.Flow); {
+		case !flows.LiveNAT(d.entries.Entries, &f, now):
+			err = errors.Join(err, d.freeShared(endOf(e), place))
+		case isFresh(&f):
+			*fresh++
+		}
+	}
+	return err
+}
+
+// sweepOutside forgets flows of the director's own table that were outside of their buckets.
+func (d *Datapath) sweepOutside() error {
 	s := &d.shared
+	if len(s.own) == 0 || s.clients == nil {
+		return nil
+	}
 	now, err := flows.Clock()
 	if err != nil {
 		return err
 	}
-	s.fresh = 0
-	for end, place := range maps.Clone(s.places) {
-		e := flows.AtOneMoment(&s.memory.Entries[place].Flow)
-		switch {
-		case !flows.LiveNAT(d.entries.Entries, &e, now):
-			err = errors.Join(err, d.freeShared(end, place))
-		case isFresh(&e):
-			s.fresh++
-		}
-	}
-	if len(s.own) == 0 {
+	table, err := d.kernel.mapNAT()
+	if err != nil {
 		return err
-	}
-	table, openErr := d.kernel.mapNAT()
-	if openErr != nil {
-		return errors.Join(err, openErr)
 	}
 	for hash, number := range maps.Clone(s.own) {
 		if table != nil {

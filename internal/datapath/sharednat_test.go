@@ -457,8 +457,49 @@ func TestSharedNATTakesAllBack(t *testing.T) {
 	table.SNAT.Ports.Last = 2047
 	must(t, d.Set(table))
 	d.sweepShared()
-	if n := len(d.shared.own); n != 0 {
-		t.Errorf("%d flows of a table that is gone are known", n)
+	if n := len(d.shared.own); n > 1024 {
+		t.Errorf("%d flows of a table with 1,024 ports are known", n)
+	}
+	c = &natConnection{port: told[0].Source.Port(), own: told[0].Own, server: netip.MustParseAddr("10.0.0.11"), proved: true}
+	c.want(t, d, packet.ACK, "its port is still among the director's")
+}
+
+// Which of two flows has a port is what the port's own director says, also after a split in which
+// another director went on with the other one, at the same moment. And an own director that hears of
+// the other one tells of its own again.
+func TestSharedNATOwnerKnowsBest(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 3)
+	g := newNATGroup(t, 2, model.PortRange{First: 1024, Last: 2047})
+	a, b := g.directors[0], g.directors[1]
+	c := &natConnection{port: 20000, client: 1000}
+	c.open(t, a)
+	var told []model.NATFlow
+	must(t, a.SharedNATFlows(func(some []model.NATFlow) bool { told = append(told, some...); return true }))
+	stale := told[0]
+	stale.Source, stale.ByOwner, stale.Numbers = netip.AddrPortFrom(client4, 30000), false, model.NATNumbers{}
+	must(t, b.RememberNAT([]model.NATFlow{stale}))
+	must(t, b.RememberNAT(told))
+	c.want(t, b, packet.ACK, "its own director has told of it")
+	must(t, b.RememberNAT([]model.NATFlow{stale}))
+	c.want(t, b, packet.ACK, "and another director of another flow with its port")
+	must(t, a.RememberNAT([]model.NATFlow{stale}))
+	c.want(t, a, packet.ACK, "another director goes on with another flow")
+	if again := a.tellAgain(); len(again) != 1 || again[0].Flow.ClientPort != abi.BigEndian16(c.port) {
+		t.Errorf("the director tells again of %+v", again)
+	}
+
+	told[0].Announced = true
+	must(t, b.RememberNAT(told))
+	if sources := b.SharedSources(); !slices.Equal(sources, []netip.Addr{a.address}) {
+		t.Errorf("announced for others are %v, want %v", sources, a.address)
+	}
+	told[0].Announced = false
+	must(t, b.RememberNAT(told))
+	if sources := b.SharedSources(); len(sources) != 0 {
+		t.Errorf("announced for others are %v, and their director announces none", sources)
 	}
 }
 

@@ -28,8 +28,8 @@ func fullNATs(t *model.Table) (n int) {
 }
 
 // switchSNAT makes sure that full NAT has its table before a ring needs it. A flow's place in the
-// table is its address and port. So other addresses or ports need another table, and the flows of
-// the one before end.
+// table is its address and port. So other addresses or ports need another table. Flows of the one
+// before that have another address or port end.
 func (d *Datapath) switchSNAT(t *model.Table) error {
 	if !usesSNAT(t) {
 		return nil
@@ -52,14 +52,22 @@ func (d *Datapath) switchSNAT(t *model.Table) error {
 		return err
 	}
 	defer table.Close()
+	to, err := flows.OpenNAT(table, want)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if err := d.carryNAT(to); err != nil {
+		return err
+	}
 	if err := d.kernel.snatTable.put(table, d.kernel.ensureOwned() == nil); err != nil {
 		return err
 	}
-	if err := d.forgetOutside(); err != nil {
+	if err := d.foundOutside(); err != nil {
 		return err
 	}
 	if found {
-		d.log.Warn("addresses or ports of full NAT have changed: its connections end", "addresses", t.SNAT.Addresses, "ports", t.SNAT.Ports)
+		d.log.Warn("addresses or ports of full NAT have changed: connections with another address or port end", "addresses", t.SNAT.Addresses, "ports", t.SNAT.Ports)
 	}
 	return nil
 }
@@ -69,7 +77,7 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 	if usesSNAT(t) {
 		return nil
 	}
-	return errors.Join(d.kernel.snatTable.drop(d.kernel.ensureOwned() == nil), d.forgetOutside())
+	return errors.Join(d.kernel.snatTable.drop(d.kernel.ensureOwned() == nil), d.foundOutside())
 }
 
 // snatHeader reads the header of the table that is in use, if there is one.

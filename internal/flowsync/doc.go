@@ -43,7 +43,7 @@
 // A flow of full NAT has these bytes behind them:
 //
 //	1       bit 0: the numbers are known; bit 1: its director announces the address; bits 2 and
-//	        3: the client, the backend has sent a FIN; others 0
+//	        3: the client, the backend has sent a FIN; bit 4: its own director tells of it; others 0
 //	2       the port that the flow has at its director
 //	2       TCP: the port of the host that has taken the connection over, 0: none has
 //	4, 4    TCP: the sequence numbers that the client and the backend go on with; of a proved

@@ -85,7 +85,7 @@ func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err err
 func appendNATFlow(b []byte, f *model.NATFlow) []byte {
 	b = appendFlow(b, &f.RememberedFlow, translated)
 	flags := uint8(0)
-	for bit, is := range []bool{f.Numbers.Known, f.Announced, f.ClientClosed, f.BackendClosed} {
+	for bit, is := range []bool{f.Numbers.Known, f.Announced, f.ClientClosed, f.BackendClosed, f.ByOwner} {
 		if is {
 			flags |= 1 << bit
 		}
@@ -114,10 +114,10 @@ func readNATFlow(b []byte) (f model.NATFlow, rest []byte, err error) {
 		return f, nil, err
 	}
 	f.Own, f.Taken = netip.AddrPortFrom(own, binary.BigEndian.Uint16(b[1:])), binary.BigEndian.Uint16(b[3:])
-	f.Announced, f.ClientClosed, f.BackendClosed = flags&2 != 0, flags&4 != 0, flags&8 != 0
+	f.Announced, f.ClientClosed, f.BackendClosed, f.ByOwner = flags&2 != 0, flags&4 != 0, flags&8 != 0, flags&16 != 0
 	f.Numbers = model.NATNumbers{Known: flags&1 != 0, Client: binary.BigEndian.Uint32(b[5:]), Backend: binary.BigEndian.Uint32(b[9:])}
 	switch {
-	case flags > 15:
+	case flags > 31:
 		return f, nil, fmt.Errorf("a flow of full NAT has the flags %#x", flags)
 	case f.Class == model.SustainedFlow || f.Class == model.FreshFlow && f.State != model.FlowOpen:
 		return f, nil, fmt.Errorf("a flow of full NAT has class %d and state %d", f.Class, f.State)

@@ -70,7 +70,7 @@ func someNAT() []model.NATFlow {
 	fresh := flows[2]
 	fresh.Class = model.FreshFlow
 	return []model.NATFlow{
-		{RememberedFlow: flows[0], Own: netip.MustParseAddrPort("10.0.0.1:1024"), Taken: 8081, Announced: true, BackendClosed: true, Numbers: model.NATNumbers{Known: true, Client: 0xabcd0000, Backend: 0x12340000}},
+		{RememberedFlow: flows[0], Own: netip.MustParseAddrPort("10.0.0.1:1024"), Taken: 8081, Announced: true, BackendClosed: true, ByOwner: true, Numbers: model.NATNumbers{Known: true, Client: 0xabcd0000, Backend: 0x12340000}},
 		{RememberedFlow: fresh, Own: netip.MustParseAddrPort("10.0.0.1:1026"), Numbers: model.NATNumbers{Known: true, Client: 0xabcdef01, Backend: 1}},
 		{RememberedFlow: flows[1], Own: netip.MustParseAddrPort("[2001:db8:1::1]:65535")},
 		{RememberedFlow: flows[2], Own: netip.MustParseAddrPort("10.0.0.1:1025")},

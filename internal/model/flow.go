@@ -131,7 +131,10 @@ type NATFlow struct {
 	Taken   uint16         // the port of the host that has taken the connection over; 0: none has
 	Numbers NATNumbers
 	// Announced says that the address's director announces it: the others do, if it is lost.
-	Announced                   bool
+	Announced bool
+	// ByOwner says that the address's own director tells of the flow: no other one can know better
+	// which flow has the port.
+	ByOwner                     bool
 	ClientClosed, BackendClosed bool // which side of a TCP connection has sent a FIN
 }
 

@@ -124,6 +124,14 @@ func (h *Layout) ReplyTo(f model.Flow) uint32 {
 	return 0
 }
 
+// PlaceOf is the number that stands for an address and port; 0: they are not this director's.
+func (h *Layout) PlaceOf(own netip.AddrPort, protocol model.Protocol) uint32 {
+	if !own.IsValid() {
+		return 0
+	}
+	return h.ReplyTo(model.Flow{Source: own.Addr(), Destination: own.Addr(), Protocol: uint8(protocol), DestinationPort: own.Port()})
+}
+
 // Source is the address and port that a number stands for.
 func (h *Layout) Source(number uint32) netip.AddrPort {
 	if number < uint32(BucketPorts) || h.Ports == 0 {
