@@ -24,6 +24,8 @@ func TestFullNATOutlivesItsDirector(t *testing.T) {
 	l := newSharingLabOf(t, way{mode: "nat", snat: true}, func(i int) (inside, beside string) {
 		return snatText(lanAddress(groupSource+i, false)) + "  neighbor: {lease: 2s, settle: 100ms, interfaces: [{name: eth0}]}\n", ""
 	})
+	l.meetAgain()
+	l.apply(0, everyBackend(3)...)
 	l.openNAT()
 	l.knows(1, len(l.flows))
 	l.toDirector(1)
@@ -57,6 +59,10 @@ func TestFullNATOutlivesItsDirectorByBGP(t *testing.T) {
 	})
 	l.router.Sysctl("net.ipv4.fib_multipath_hash_policy", "1") // by ports, too
 	startFRR(t, l.router, routerlab.FRRConfig{BGP: frrText})
+	l.meetAgain()
+	l.apply(0, everyBackend(3)...)
+	vip := netip.PrefixFrom(l.way.vip(), 32).String()
+	waitRouted(t, l.router, vip, fmt.Sprintf("via %s %s", lanAddress(directorHost, false), lanAddress(otherDirector, false)))
 	l.openNAT()
 	for i := range l.directors {
 		l.knows(i, 10)
@@ -80,8 +86,6 @@ func snatText(source netip.Addr) string {
 // openNAT opens connections, and waits until they are proved and the directors know them.
 func (l *sharingLab) openNAT() {
 	l.t.Helper()
-	l.meetAgain()
-	l.apply(0, everyBackend(3)...)
 	for range 40 {
 		l.dial(l.way, "tcp")
 		l.dial(l.way, "udp")

@@ -65,7 +65,7 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 	first, backend := got[0], table.Services[0].Backends[1]
 	want := model.NATFlow{RememberedFlow: model.RememberedFlow{Service: d.services[keyOf(&table.Services[0])].key.id(),
 		Backend: netip.AddrPortFrom(backend.Address, backend.Port), Source: netip.MustParseAddrPort("198.51.100.7:12345"), Port: 80,
-		Class: model.ProvedFlow, State: model.FlowOpen, Age: first.Age}, Own: netip.MustParseAddrPort("192.0.2.5:1027")}
+		Class: model.ProvedFlow, State: model.FlowOpen, Age: first.Age}, Own: netip.MustParseAddrPort("192.0.2.5:1027"), ByOwner: true}
 	if first != want || first.Age < 100 || first.Age > 110 {
 		t.Errorf("the first flow is\n%+v, want\n%+v", first, want)
 	}
