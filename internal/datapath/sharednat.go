@@ -326,7 +326,7 @@ func (s *sharedNAT) close() error {
 	return s.memory.Close()
 }
 
-// index lets the program find a flow by its client, unless another flow of the client precedes it.
+// indexClient lets the program find a flow by its client, unless another flow of the client precedes it.
 func (d *Datapath) indexClient(own *flows.NATTable, number uint32, client model.Flow) error {
 	hash := d.clientHash(client)
 	var other uint32

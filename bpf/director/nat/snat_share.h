@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Full NAT in a group: a director tells the others of its proved flows, with the address and port
+ * Full NAT in a group: a director tells the others of its flows, with the address and port
  * that each has, and keeps those of the others here. So a flow's packets go on at any director of
  * the group, whichever director its packets or its replies come to. Only the director that has an
  * address gives away the address's ports.
