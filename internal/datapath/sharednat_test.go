@@ -353,13 +353,8 @@ func TestSharedNATFresh(t *testing.T) {
 	b.options.Limits.Flows = 64
 	flood := make([]model.NATFlow, 200)
 	for i := range flood {
-		flood[i] = model.NATFlow{
-			RememberedFlow: model.RememberedFlow{
-				Service: model.ServiceID{VIP: natVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
-				Backend: netip.MustParseAddrPort("10.0.0.11:8080"), Source: netip.AddrPortFrom(client4, uint16(30000+i)), Port: 80, State: model.FlowOpen,
-			},
-			Own: netip.AddrPortFrom(a.address, uint16(1024+i)), Numbers: model.NATNumbers{Known: true, Client: 1, Backend: 2},
-		}
+		flood[i] = toldFlow(netip.AddrPortFrom(client4, uint16(30000+i)), netip.AddrPortFrom(a.address, uint16(1024+i)))
+		flood[i].Class, flood[i].Numbers = model.FreshFlow, model.NATNumbers{Known: true, Client: 1, Backend: 2}
 		if flood[i].Own == c.own { // what is proved is not touched
 			flood[i].Source = netip.AddrPortFrom(client4, 50000)
 		}
@@ -379,6 +374,17 @@ func (d *natDirector) stateOf(t *testing.T, c *natConnection) abi.SnatState {
 		t.Fatalf("%v is not known", c.own)
 	}
 	return abi.SnatState(d.shared.memory.Entries[place].Flow.State)
+}
+
+// toldFlow is a proved flow that another director tells of: of a client, with an address and port.
+func toldFlow(client, own netip.AddrPort) model.NATFlow {
+	return model.NATFlow{
+		RememberedFlow: model.RememberedFlow{
+			Service: model.ServiceID{VIP: natVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
+			Backend: netip.MustParseAddrPort("10.0.0.11:8080"), Source: client, Port: 80, Class: model.ProvedFlow, State: model.FlowOpen,
+		},
+		Own: own,
+	}
 }
 
 // age makes a flow of the director's own as old as this, in the table's units.
@@ -433,13 +439,7 @@ func TestSharedNATTakesAllBack(t *testing.T) {
 	d := g.directors[0]
 	told := make([]model.NATFlow, 3*sharedFirst)
 	for i := range told {
-		told[i] = model.NATFlow{
-			RememberedFlow: model.RememberedFlow{
-				Service: model.ServiceID{VIP: natVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
-				Backend: netip.MustParseAddrPort("10.0.0.11:8080"), Source: netip.AddrPortFrom(client4, uint16(1024+i)), Port: 80, Class: model.ProvedFlow, State: model.FlowOpen,
-			},
-			Own: netip.AddrPortFrom(d.address, uint16(1024+i)),
-		}
+		told[i] = toldFlow(netip.AddrPortFrom(client4, uint16(1024+i)), netip.AddrPortFrom(d.address, uint16(1024+i)))
 	}
 	must(t, d.RememberNAT(told))
 	outside := len(d.shared.own)
@@ -522,29 +522,22 @@ func TestSharedNATHasRoom(t *testing.T) {
 	addNeighbors(t, 3)
 	g := newNATGroup(t, 1, model.PortRange{First: 1024, Last: 2047})
 	d := g.directors[0]
-	told := func(n int, age uint32) (list []model.NATFlow) {
+	told := func(n int) (list []model.NATFlow) {
 		for i := range n {
-			list = append(list, model.NATFlow{
-				RememberedFlow: model.RememberedFlow{
-					Service: model.ServiceID{VIP: natVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
-					Backend: netip.MustParseAddrPort("10.0.0.11:8080"), Source: netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(i >> 14), 1}), uint16(1024+i&0x3fff)),
-					Port: 80, Class: model.ProvedFlow, State: model.FlowOpen, Age: age,
-				},
-				Own: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i>>14)}), uint16(1024+i&0x3fff)),
-			})
+			list = append(list, toldFlow(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(i >> 14), 1}), uint16(1024+i&0x3fff)), netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i>>14)}), uint16(1024+i&0x3fff))))
 		}
 		return list
 	}
 	const many = 3 * sharedFirst
-	must(t, d.RememberNAT(told(many, 0)))
+	must(t, d.RememberNAT(told(many)))
 	if n := len(d.shared.places); n != many {
 		t.Errorf("%d flows are kept, want %d", n, many)
 	}
-	must(t, d.RememberNAT(told(many, 0)))
+	must(t, d.RememberNAT(told(many)))
 	if n, again := len(d.shared.places), d.outcome(t, abi.ToldOutcomeTOLD_OLDER)+d.outcome(t, abi.ToldOutcomeTOLD_AGAIN); n != many || again != many {
 		t.Errorf("%d flows are kept, and %d were known, want %d", n, again, many)
 	}
-	c := &natConnection{port: 1024, client: 1, own: told(1, 0)[0].Own, server: netip.MustParseAddr("10.0.0.11")}
+	c := &natConnection{port: 1024, client: 1, own: told(1)[0].Own, server: netip.MustParseAddr("10.0.0.11")}
 	if _, out, err := d.kernel.program.Test(build(ip(netip.AddrFrom4([4]byte{203, 0, 0, 1}), natVIP), packet.TCPHeader{Src: 1024, Dst: 80, Flags: packet.ACK}, packet.Text("x"))); err != nil || netip.AddrFrom4([4]byte(out[26:30])) != c.own.Addr() {
 		t.Errorf("the first flow has gone: %v, % x", err, out[26:38])
 	}
@@ -561,7 +554,7 @@ func TestSharedNATHasRoom(t *testing.T) {
 		}
 	}
 	d.options.Limits.Flows = uint32(len(d.shared.memory.Entries))
-	must(t, d.RememberNAT(told(1<<15, 0)))
+	must(t, d.RememberNAT(told(1<<15)))
 	if refused := d.outcome(t, abi.ToldOutcomeTOLD_REFUSED); refused == 0 {
 		t.Error("more flows are kept than director.limits.flows")
 	}
