@@ -7,9 +7,9 @@
 
 /*
  * Flow memory: the backends of flows whose slot may have connections of several. It is one table
- * for all CPUs, an array of buckets. A flow's hash gives it one place in each of some buckets, its
- * own places, and a new flow takes the first of these that is free; other places of its buckets only
- * if none is. So what is remembered of most flows is in the first cache line that is read.
+ * for all CPUs, an array of buckets. A flow's hash gives it one cache line in each of some buckets,
+ * its own lines, and a new flow takes the first free place in these; other places of its buckets only
+ * if there is none. So what is remembered of most flows is in the first cache line that is read.
  */
 #define FLOW_WAYS 16
 
@@ -144,7 +144,6 @@ EXPORT_ENUM(flow_event);
 
 struct telling {
 	struct flow_entry entry;
-	__u64 hash;    /* of the flow, keyed by flow_salt */
 	__u32 outcome; /* enum told_outcome; TOLD_WAITS: the program has not looked */
 	__u8 ipv6;
 	__u8 pad[3];

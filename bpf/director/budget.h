@@ -38,7 +38,7 @@ static __always_inline __u32 budget_of(const struct flow *flow, __u64 salt)
 static __always_inline int may_spend(void *budgets, const struct flow *flow, __u32 rate,
 				     const struct settings *settings)
 {
-	__u64 second = bpf_ktime_get_ns() / 1000000000;
+	__u64 second = bpf_ktime_get_coarse_ns() / 1000000000;
 	__u32 common = 0, own;
 
 	if (spend(bpf_map_lookup_elem(budgets, &common), second, rate))

@@ -22,7 +22,11 @@ func addClock(spec *ebpf.CollectionSpec) {
 	}
 }
 
-// readsClock replaces calls of bpf_ktime_get_ns, and lets all jumps lead where they led.
+// clocks are the helpers that tell the time, and the power of two of their unit, in nanoseconds. A jiffy
+// is about a millisecond here.
+var clocks = map[asm.BuiltinFunc]int32{asm.FnKtimeGetNs: 0, asm.FnKtimeGetCoarseNs: 0, asm.FnJiffies64: 20}
+
+// readsClock replaces calls of the clocks' helpers, and lets all jumps lead where they led.
 func readsClock(before asm.Instructions) asm.Instructions {
 	var after asm.Instructions
 	var places []int      // of the words of before, in words of after
@@ -30,14 +34,15 @@ func readsClock(before asm.Instructions) asm.Instructions {
 	place := 0
 	for _, ins := range before {
 		read := asm.Instructions{ins}
-		if ins.IsBuiltinCall() && asm.BuiltinFunc(ins.Constant) == asm.FnKtimeGetNs {
+		if shift, is := clocks[asm.BuiltinFunc(ins.Constant)]; ins.IsBuiltinCall() && is {
 			read = asm.Instructions{
 				asm.LoadMapValue(asm.R0, 0, 0).WithMetadata(ins.Metadata).WithReference(clockMap),
 				asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord),
+				asm.RSh.Imm(asm.R0, shift),
 				asm.JNE.Imm(asm.R0, 0, ""),
-				asm.FnKtimeGetNs.Call(),
+				asm.BuiltinFunc(ins.Constant).Call(),
 			}
-			read[2].Offset = 1
+			read[3].Offset = 1
 		}
 		for range ins.Width() {
 			places = append(places, place)

@@ -61,6 +61,7 @@ const (
 	directorMapWaitBudgets     = "wait_budgets"
 	directorProgDirector       = "director"
 	directorProgTakeTellings   = "take_tellings"
+	directorVarFlowTime        = "flow_time"
 	directorVarSourceFilter    = "source_filter"
 )
 
@@ -163,6 +164,7 @@ type directorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
+	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
 	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
@@ -283,6 +285,7 @@ func (m *directorMaps) Close() error {
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
+	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
 	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 

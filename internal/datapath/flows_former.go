@@ -211,7 +211,7 @@ func (d *Datapath) importFormer() error {
 		if s == nil || !flows.Live(d.entries.Entries, &e, now) {
 			continue
 		}
-		d.imports.Entries[count] = abi.Telling{Entry: e, Ipv6: truth(s.key.vip.Is6()), Hash: flowOf(s, &e).Hash(d.written.FlowSalt, model.AffinityFlow)}
+		d.imports.Entries[count] = abi.Telling{Entry: e, Ipv6: truth(s.key.vip.Is6())}
 		if count++; count == len(d.imports.Entries) {
 			if err := take(); err != nil {
 				return err

@@ -140,6 +140,7 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 	const begins = clientPort + 9
 	onCPU(t, 1, func() {
 		s.goes(t, d, begins, synFlag)
+		s.goes(t, d, begins, ackFlag)
 		s.lasts(t, d, begins)
 		s.goes(t, d, begins, ackFlag)
 	})
@@ -148,6 +149,11 @@ func testFormerTable(t *testing.T, protocol model.Protocol, is4 bool) {
 		if e := former.find(hash(begins), cpu, begins); e == nil || place == nil || e.Backend != place.Backend || e.State != place.State || e.Epoch != place.Epoch || e.Next != place.Next {
 			t.Errorf("%v, %v: on CPU %d a version before 0.2 finds %+v of a new flow, remembered is %+v", protocol, s.vip, cpu, e, place)
 		}
+	}
+	d.advance(t, 20*time.Second)
+	onCPU(t, 1, func() { s.goes(t, d, begins, ackFlag) })
+	if e := former.find(hash(begins), 1, begins); e == nil || e.Seen != d.now() {
+		t.Errorf("%v, %v: the former table has %+v of a flow that goes on after a while, and it is %d", protocol, s.vip, e, d.now())
 	}
 	d.put(t, "this_director", uint32(0), func() abi.Settings { s := d.world.abiSettings(); s.FormerBuckets = 0; return s }())
 	s.goes(t, d, clientPort+20, ackFlag)

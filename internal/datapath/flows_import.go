@@ -155,7 +155,6 @@ func (d *Datapath) recordOf(told *waiting[model.RememberedFlow], now uint32) (t 
 		Source: abi.AddressBytes(flow.Source.Addr()), SourcePort: abi.BigEndian16(flow.Source.Port()), DestinationPort: abi.BigEndian16(flow.Port),
 	}
 	t.Ipv6 = truth(key.vip.Is6())
-	t.Hash = flowOf(s, &t.Entry).Hash(d.written.FlowSalt, model.AffinityFlow)
 	number := slotOf(s, header, &t.Entry)
 	goes := state == abi.FlowStateFLOW_TOLD || state == abi.FlowStateFLOW_ESTABLISHED || state == abi.FlowStateFLOW_PROVED
 	older = goes && age < now && d.isOfOlder(s, slots[number], b.index)

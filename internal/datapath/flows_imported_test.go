@@ -20,14 +20,12 @@ import (
 // backend, and how long ago it has seen a packet, in units of the entry.
 func (s scenario) record(t testing.TB, d *testDirector, port uint16, state abi.FlowState, backend int, age uint32) abi.Telling {
 	t.Helper()
-	settings := d.world.abiSettings()
-	flow := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol), SourcePort: port, DestinationPort: servicePort}
 	return abi.Telling{
 		Entry: abi.FlowEntry{
 			Seen: d.now() - age, State: uint8(state), Epoch: s.backends[backend].epoch, Backend: s.first + uint32(backend), Service: s.index,
 			Source: abiAddress(s.client), SourcePort: be16(port), DestinationPort: be16(servicePort),
 		},
-		Hash: flow.Hash(settings.FlowSalt, model.AffinityFlow), Ipv6: truth(s.vip.Is6()),
+		Ipv6: truth(s.vip.Is6()),
 	}
 }
 

@@ -75,6 +75,8 @@ func testFlows(t *testing.T) {
 		{"backends", testFlowBackends},
 		{"suspect", testFlowSuspect},
 		{"ends", testFlowEnds},
+		{"first line", testFlowFirstLine},
+		{"short way", testFlowShortWay},
 		{"expires", testFlowExpires},
 		{"icmp errors and fragments", testFlowErrorsAndFragments},
 		{"not asked", testFlowNotAsked},

@@ -365,8 +365,8 @@ func (in *interpreter) helper(pc int, ins *asm.Instruction, r [11]uint64) uint64
 	case asm.FnMapLookupElem:
 		m := in.handles[uint32(r[1])]
 		return in.value(pc, m, slices.Clone(in.memory(pc, r[2], int(m.KeySize()))))
-	case asm.FnKtimeGetNs:
-		return uint64(in.clock)
+	case asm.FnKtimeGetNs, asm.FnKtimeGetCoarseNs, asm.FnJiffies64:
+		return uint64(in.clock) >> clocks[fn]
 	case asm.FnGetSmpProcessorId:
 		return 0
 	case asm.FnXdpGetBuffLen:

@@ -62,6 +62,7 @@ const (
 	natTCProgTakeBareReply  = "take_bare_reply"
 	natTCProgTakeReply      = "take_reply"
 	natTCProgUndoNat        = "undo_nat"
+	natTCVarFlowTime        = "flow_time"
 	natTCVarSourceFilter    = "source_filter"
 )
 
@@ -165,6 +166,7 @@ type natTCMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type natTCVariableSpecs struct {
+	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
 	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
@@ -285,6 +287,7 @@ func (m *natTCMaps) Close() error {
 //
 // It can be passed to loadNatTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type natTCVariables struct {
+	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
 	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 

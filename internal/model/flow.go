@@ -21,10 +21,7 @@ type Flow struct {
 // change here is a change there, and moves every connection.
 func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 	hash := salt
-	mix := func(word uint64) {
-		hash = (hash ^ word) * 0x9e3779b97f4a7c15
-		hash ^= hash >> 32
-	}
+	mix := func(word uint64) { hash = hashMix(hash, word) }
 	byFlow := affinity != AffinitySourceIP
 	if f.Source.Is4() {
 		source, destination := f.Source.As4(), f.Destination.As4()
@@ -46,7 +43,28 @@ func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 	if byFlow {
 		last = uint64(f.SourcePort)<<48 | uint64(f.DestinationPort)<<32 | uint64(f.Segment.Key()^uint32(f.Protocol)<<26)
 	}
-	hash = (hash ^ last) * 0xbb67ae8584caa73b
+	return hashFinish(hash, last)
+}
+
+// PlaceHash returns the hash that chooses the flow's places in a director's flow memory, by the words
+// that a place has of the flow. It is flow_hash in bpf/director/pick/flow_table.h.
+func (f Flow) PlaceHash(salt uint64) uint64 {
+	hash, source := salt, f.Source.AsSlice()
+	if f.Source.Is6() {
+		hash = hashMix(hash, binary.LittleEndian.Uint64(source))
+		hash = hashMix(hash, uint64(binary.LittleEndian.Uint32(source[8:])))
+	}
+	key := binary.BigEndian.AppendUint16(source[len(source)-4:], f.SourcePort)
+	return hashFinish(hash, binary.LittleEndian.Uint64(binary.BigEndian.AppendUint16(key, f.DestinationPort)))
+}
+
+func hashMix(hash, word uint64) uint64 {
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15
+	return hash ^ hash>>32
+}
+
+func hashFinish(hash, word uint64) uint64 {
+	hash = (hash ^ word) * 0xbb67ae8584caa73b
 	hash ^= hash >> 29
 	hash *= 0x3c6ef372fe94f82b
 	return hash ^ hash>>32

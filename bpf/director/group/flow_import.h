@@ -116,9 +116,10 @@ static __noinline int yield_told(const struct settings *settings, const struct f
 				 const struct telling *told, __u32 number)
 {
 	struct flow_place *place = place_at(number), *other;
+	__u64 hash = flow_hash(settings, flow);
 	union flow_word word, nothing = {};
 
-	other = place_at(search_flow(settings, flow, told->hash, told->entry.service, number));
+	other = place_at(search_flow(settings, flow, hash, told->entry.service, number));
 	if (!place || !other || !flow_live(flow_read(other), flow_clock()))
 		return 0;
 	word = flow_read(place);
@@ -140,11 +141,12 @@ static __noinline enum told_outcome remember_told(const struct settings *setting
 			.place = own->place },
 		.from = own->word,
 	};
+	__u64 hash = flow_hash(settings, flow);
 	enum flow_inserted written;
 
 	if (!backend || backend->state == BACKEND_FREE || backend->epoch != fresh.to.word.epoch)
 		return TOLD_GONE;
-	written = insert_flow(settings, flow, told->hash, told->entry.service, &fresh);
+	written = insert_flow(settings, flow, hash, told->entry.service, &fresh);
 	if (written != FLOW_HAS_PLACE)
 		return written == FLOW_RACED ? TOLD_OLDER : TOLD_REFUSED;
 	return yield_told(settings, flow, told, fresh.to.place) ? TOLD_OLDER : TOLD_NEW;
@@ -153,7 +155,7 @@ static __noinline enum told_outcome remember_told(const struct settings *setting
 static __noinline enum told_outcome take_told(const struct settings *settings,
 					      const struct telling *told, __u8 ipv6)
 {
-	/* All that flow memory compares: the hash and the service stand for the rest. */
+	/* All that flow memory compares: the service stands for the rest. */
 	struct flow flow = {
 		.source = told->entry.source,
 		.source_port = told->entry.source_port,
@@ -161,10 +163,11 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 		.ipv6 = ipv6,
 	};
 	union flow_word next, other = flow_read(&told->entry);
+	__u64 hash = flow_hash(settings, &flow);
 	struct flow_known own = {};
 	struct flow_place *place;
 
-	if (find_flow(settings, &flow, told->hash, told->entry.service, &own) &&
+	if (find_flow(settings, &flow, hash, told->entry.service, &own) &&
 	    flow_live(own.word, flow_clock()) && flow_backend(own.backend, own.word)) {
 		if (!telling_prevails(&own, &told->entry))
 			return TOLD_OLDER;

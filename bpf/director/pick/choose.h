@@ -6,6 +6,7 @@
 #pragma once
 
 #include "director/pick/flows.h"
+#include "director/pick/open_flow.h"
 #include "director/pick/policy.h"
 #include "director/pick/ring.h"
 
@@ -27,8 +28,11 @@ static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet,
 	copy_slot(&packet->slot, at);
 	if (unlikely(packet->slot.next & (SLOT_LIST | SLOT_SETTLING)) &&
 	    header->flags & RING_MEMORY) {
+		*backend = follow_open(ctx, packet, header->service);
+		if (likely(*backend))
+			return packet->backend;
 		note_numbers(ctx, packet);
-		return pick_remembered(packet, packet->ring, place >> 32);
+		return pick_remembered(packet, place >> 32);
 	}
 	if (unlikely(policy != POLICY_MAGLEV) && is_syn(packet))
 		return pick_by_policy(packet);

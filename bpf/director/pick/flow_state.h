@@ -294,24 +294,42 @@ static __always_inline __u32 flow_keep_number(union flow_word before, union flow
 	return before.word != after.word || proof_late(number, next) ? number : next;
 }
 
+/* Whether a packet may change nothing of its flow: it opens and ends none. */
+static __always_inline int flow_may_stay(const struct packet *packet)
+{
+	return !(packet->flags & PACKET_ICMP_ERROR) &&
+	       !(packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
+}
+
+/* Whether a segment of a flow whose next number is known leaves that as it is. */
+static __always_inline int flow_keeps_number(__u32 next, const struct packet *packet,
+					     __u32 sequence)
+{
+	return packet->flow.protocol != IPPROTO_TCP || (next && !proof_late(sequence, next));
+}
+
 /*
- * Whether a packet changes nothing of its flow, by a few tests: the flow is sustained or proved and
- * open, and neither its time nor its number is to be written yet. So with many flows most packets
- * only read their flow's line.
+ * Whether such a packet changes no more than its flow's time, by a few tests: so with many flows most
+ * packets only read their flow's line. The flow is sustained or proved and open.
  */
 static __always_inline int flow_stays(union flow_word word, __u32 next, const struct packet *packet,
-				      __u32 now)
+				      __u32 sequence)
 {
 	const __u32 open = FLOW_STATES_KEPT & ~FLOW_STATES_OVER;
-	__u32 number = packet->sequence + packet->data;
 
-	if (flow_age(word, now) >= FLOW_SEEN_LATE || !(open >> (word.state & 31) & 1) ||
-	    packet->flags & PACKET_ICMP_ERROR)
-		return 0;
-	if (packet->flow.protocol != IPPROTO_TCP)
-		return 1;
-	return next && !(packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) &&
-	       !proof_late(number, next);
+	return open >> (word.state & 31) & 1 && flow_keeps_number(next, packet, sequence);
+}
+
+/*
+ * The same of a fresh flow that has gone on, which changes not even that. A segment out of its sequence
+ * would begin another flow.
+ */
+static __always_inline int flow_stays_fresh(union flow_word word, __u32 next,
+					    const struct packet *packet, __u32 sequence, __u32 now)
+{
+	return (word.state == FLOW_BEGUN || word.state == FLOW_TWICE) && word.seen == now &&
+	       !flow_lasted(word, now) && flow_keeps_number(next, packet, sequence) &&
+	       (packet->flow.protocol != IPPROTO_TCP || proof_near(sequence, next));
 }
 
 /*

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where a remembered flow is. Its hash chooses two buckets, and a place in each: its own places. A
- * new flow takes the first of them that is free; else a free place of the bucket with more of them;
- * else the place of a flow that has ended or is fresh (see flow_rank), in either bucket. A flow that
- * is sustained or proved is never pushed out. If there are several services, none has more than its
- * share of a bucket.
+ * Where a remembered flow is. Its hash chooses two buckets, and a place in each: its own places. The
+ * cache lines that they are in are its own lines. A new flow takes the first free place in these;
+ * else a free place of the bucket with more of them; else the place of a flow that has ended or is
+ * fresh (see flow_rank), in either bucket. A flow that is sustained or proved is never pushed out. If
+ * there are several services, none has more than its share of a bucket.
  *
  * All CPUs fill the table. A place belongs to the CPU that has swapped its first word for
  * FLOW_CLAIMED, and the count of turns in that word tells a reader that another flow has got the
@@ -50,13 +50,6 @@ static __always_inline void count_flow(__u32 event)
 		*counter += 1;
 }
 
-static __always_inline __u64 flow_hash(const struct settings *settings, const struct flow *flow)
-{
-	struct ring_header key = { .salt = settings->flow_salt, .affinity = AFFINITY_FLOW };
-
-	return hash_flow(flow, &key);
-}
-
 static __always_inline struct flow_bucket *flow_bucket_at(__u32 index)
 {
 	return bpf_map_lookup_elem(&flow_table, &index);
@@ -81,6 +74,12 @@ static __always_inline __u32 own_place(const struct settings *settings, const st
 	return bucket * FLOW_WAYS + (flow->ipv6 ? way & ~1U : way);
 }
 
+/* The other place of the same cache line. */
+static __always_inline __u32 beside(__u32 number)
+{
+	return number ^ 1;
+}
+
 /* A place by its number, of a bucket that has it. */
 static __always_inline struct flow_place *place_in(struct flow_bucket *bucket, __u32 number)
 {
@@ -103,7 +102,9 @@ static __always_inline struct flow_place *rest_in(struct flow_bucket *bucket, __
 /* A source's last word and both ports, or two words of a source. */
 static __always_inline __u64 place_key(const struct flow_place *place)
 {
-	return *(const volatile __u64 *)&place->source;
+	const void *source = &place->source; /* a whole word: see is_from */
+
+	return *(const volatile __u64 *)source;
 }
 
 static __always_inline __u64 flow_key(const struct flow *flow)
@@ -113,13 +114,25 @@ static __always_inline __u64 flow_key(const struct flow *flow)
 	return word | (__u64)ports_of(flow) << 32;
 }
 
-/* Whether a place has this flow. Services of IPv4 and of IPv6 are different ones. */
+/* Of the source and both ports: the service stands for the rest of a flow. */
+static __always_inline __u64 flow_hash(const struct settings *settings, const struct flow *flow)
+{
+	__u64 hash = settings->flow_salt;
+
+	if (flow->ipv6) {
+		hash = hash_mix(hash, ADDRESS_HALF(&flow->source, 0));
+		hash = hash_mix(hash, ADDRESS_WORD(&flow->source, 2));
+	}
+	return hash_finish(hash, flow_key(flow));
+}
+
+/* Whether a place has this flow, of that key. Services of IPv4 and of IPv6 are different ones. */
 static __always_inline int place_has(struct flow_bucket *bucket, __u32 number,
-				     const struct flow *flow, __u32 service)
+				     const struct flow *flow, __u64 key, __u32 service)
 {
 	const struct flow_place *place = place_in(bucket, number);
 
-	if (place_key(place) != flow_key(flow) || place->service != service)
+	if (place_key(place) != key || place->service != service)
 		return 0;
 	return !flow->ipv6 ||
 	       (place->more == ADDRESS_WORD(&flow->source, 2) &&
@@ -136,13 +149,13 @@ struct flow_known {
 
 /* Reads a place if it has this flow, live or not. Returns whether it has. */
 static __always_inline int read_place(struct flow_bucket *bucket, __u32 number,
-				      const struct flow *flow, __u32 service,
+				      const struct flow *flow, __u64 key, __u32 service,
 				      struct flow_known *known)
 {
 	const struct flow_place *place = place_in(bucket, number);
 
 	known->word = flow_read(place);
-	if (known->word.state <= FLOW_CLAIMED || !place_has(bucket, number, flow, service))
+	if (known->word.state <= FLOW_CLAIMED || !place_has(bucket, number, flow, key, service))
 		return 0;
 	known->backend = *(const volatile __u32 *)&place->backend;
 	known->next = *(const volatile __u32 *)&place->next;
@@ -167,7 +180,7 @@ static __always_inline int flow_is_at(struct flow_bucket *bucket, __u32 number,
 				      const struct flow *flow, __u32 service)
 {
 	return flow_read(place_in(bucket, number)).state > FLOW_CLAIMED &&
-	       place_has(bucket, number, flow, service);
+	       place_has(bucket, number, flow, flow_key(flow), service);
 }
 
 /* The number of the flow's place in a bucket, but for one; FLOW_NOWHERE: it has none there. */
@@ -189,7 +202,8 @@ static __always_inline __u32 search_bucket(__u32 index, const struct flow *flow,
 }
 
 /*
- * The same in all buckets that may have it, at its own places first. Not static: verified once.
+ * The same in all buckets that may have it. Before the buckets it looks at the own lines but for the
+ * first one, where callers have looked. Not static: verified once.
  */
 __noinline __u32 search_flow(const struct settings *settings, const struct flow *flow, __u64 hash,
 			     __u32 service, __u32 but)
@@ -198,10 +212,13 @@ __noinline __u32 search_flow(const struct settings *settings, const struct flow 
 
 	if (!settings || !flow)
 		return FLOW_NOWHERE;
-	for (__u32 i = 0; i < flow_choices(flow); i++) {
+	for (__u32 i = 1; i < flow_choices(flow); i++) {
 		__u32 number = own_place(settings, flow, hash, i);
 		struct flow_bucket *bucket = flow_bucket_at(number / FLOW_WAYS);
 
+		if (bucket && number != but && flow_is_at(bucket, number, flow, service))
+			return number;
+		number = beside(number);
 		if (bucket && number != but && flow_is_at(bucket, number, flow, service))
 			return number;
 	}
@@ -215,16 +232,20 @@ __noinline __u32 search_flow(const struct settings *settings, const struct flow 
 static __always_inline int find_flow(const struct settings *settings, const struct flow *flow,
 				     __u64 hash, __u32 service, struct flow_known *known)
 {
+	__u64 key = flow_key(flow);
 	__u32 number = own_place(settings, flow, hash, 0);
 	struct flow_bucket *bucket = flow_bucket_at(number / FLOW_WAYS);
 
 	known->place = number;
-	if (bucket && read_place(bucket, number, flow, service, known))
+	if (bucket && read_place(bucket, number, flow, key, service, known))
 		return 1;
-	number = search_flow(settings, flow, hash, service, number);
+	known->place = number = beside(number);
+	if (bucket && read_place(bucket, number, flow, key, service, known))
+		return 1;
+	number = search_flow(settings, flow, hash, service, FLOW_NOWHERE);
 	bucket = flow_bucket_at(number / FLOW_WAYS);
 	known->place = number;
-	if (bucket && read_place(bucket, number, flow, service, known))
+	if (bucket && read_place(bucket, number, flow, key, service, known))
 		return 1;
 	known->place = FLOW_NOWHERE;
 	return 0;
@@ -505,8 +526,10 @@ __noinline int choose_place(const struct settings *settings, const struct flow *
 	scan.share = settings->flow_share;
 	scan.step = flow->ipv6 ? 2 : 1;
 	choices = flow_choices(flow);
-	for (__u32 i = 0; i < choices; i++) {
-		if (choose_own(&scan, own_place(settings, flow, hash, i), fresh))
+	for (__u32 i = 0; i < 2 * choices; i += scan.step) {
+		__u32 number = own_place(settings, flow, hash, i / 2);
+
+		if (choose_own(&scan, i & 1 ? beside(number) : number, fresh))
 			return 1;
 	}
 	scan.ranks = fresh->rank = 0;

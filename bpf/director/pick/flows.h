@@ -69,7 +69,8 @@ __noinline __u32 follow_flow(const struct settings *settings, const struct packe
 	place = place_at(known->place);
 	if (!place || !flow_usable(known, packet))
 		return FLOW_GONE;
-	if (flow_stays(known->word, known->next, packet, now))
+	if (flow_may_stay(packet) && flow_age(known->word, now) < FLOW_SEEN_LATE &&
+	    flow_stays(known->word, known->next, packet, packet->sequence))
 		return known->backend;
 	before = known->word;
 	number = known->next;
@@ -81,7 +82,7 @@ __noinline __u32 follow_flow(const struct settings *settings, const struct packe
 	if (number != known->next)
 		place->next = known->next;
 	if (changed && settings->former_buckets)
-		write_former(settings, &packet->flow, hash, service, known);
+		write_former(settings, &packet->flow, service, known);
 	/* Evidence of a guess is told even if the budget is used up: once a second for a service. */
 	evidence = flow_goes_on(before, known->word) && note_guess(packet, service, known->backend);
 	if (settings->flags & SETTINGS_TELL &&
@@ -101,7 +102,7 @@ static __always_inline __u32 take_former(const struct settings *settings,
 	__u32 place = fresh->to.place, found; /* of a flow that had timed out, or none */
 
 	fresh->from = fresh->to.word;
-	if (!find_former(settings, &packet->flow, hash, service, &fresh->to))
+	if (!find_former(settings, &packet->flow, service, &fresh->to))
 		return NO_BACKEND;
 	fresh->to.place = place;
 	if (insert_flow(settings, &packet->flow, hash, service, fresh) == FLOW_HAS_PLACE) {
@@ -179,7 +180,7 @@ static __always_inline enum flow_inserted remember_flow(const struct settings *s
 		return written;
 	count_flow(FLOW_INSERTED);
 	if (settings->former_buckets)
-		write_former(settings, &packet->flow, hash, header->service, to);
+		write_former(settings, &packet->flow, header->service, to);
 	return written;
 }
 
@@ -282,17 +283,20 @@ static __noinline __u32 place_unremembered(const struct packet *packet, __u32 ri
 	return backend && alive(backend) ? likely : chosen;
 }
 
-/* The backend of a packet of a slot whose flows may be of several, or NO_BACKEND. */
-__noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number)
+/* The backend of a packet of a slot whose flows may be of several, or NO_BACKEND: the long way. */
+__noinline __u32 pick_remembered(struct packet *packet, __u32 number)
 {
 	const struct settings *settings = get_settings();
-	const struct ring_header *header = ring_line_at(ring);
 	struct flow_fresh fresh = { .to = { .place = FLOW_NOWHERE } };
+	const struct ring_header *header;
 	enum flow_inserted written;
 	__u32 found, raced;
 	__u64 hash;
 
-	if (!packet || !settings || !header)
+	if (!packet || !settings)
+		return NO_BACKEND;
+	header = ring_line_at(packet->ring);
+	if (!header)
 		return NO_BACKEND;
 	hash = flow_hash(settings, &packet->flow);
 	found = follow_flow(settings, packet, hash, header->service, &fresh.to);
@@ -301,7 +305,7 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
 	if (found == NO_BACKEND && !is_syn(packet))
-		found = likely_candidate(packet, ring, header, number);
+		found = likely_candidate(packet, packet->ring, header, number);
 	else
 		found = place_new(packet, header);
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)
@@ -316,7 +320,7 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 	if (written != FLOW_HAS_PLACE) {
 		count_flow(FLOW_REFUSED);
 		if (is_syn(packet))
-			found = place_unremembered(packet, ring, header, number, found);
+			found = place_unremembered(packet, packet->ring, header, number, found);
 	}
 	if (is_syn(packet))
 		load_open(header, found);

@@ -13,6 +13,11 @@
 
 #include "director/pick/flow_table.h"
 
+static __always_inline __u64 former_hash(const struct settings *settings, const struct flow *flow)
+{
+	return hash_by(flow, settings->flow_salt, 1);
+}
+
 /* The table in an array of one. */
 static __always_inline void *lookup_in(void *tables)
 {
@@ -129,12 +134,12 @@ static long search_former_cpu(__u32 cpu, struct former_search *search)
 
 /* Not inlined, for its room on the stack. */
 static __noinline int find_former(const struct settings *settings, const struct flow *flow,
-				  __u64 hash, __u32 service, struct flow_known *found)
+				  __u32 service, struct flow_known *found)
 {
 	struct former_search search = {
 		.settings = settings,
 		.flow = flow,
-		.hash = hash,
+		.hash = former_hash(settings, flow),
 		.service = service,
 		.now = flow_clock(),
 	};
@@ -165,17 +170,18 @@ static __always_inline __u32 room_in_former(const struct former_bucket *bucket, 
 }
 
 /* Writes there what is known of a flow now. Not static: verified once. */
-__noinline int write_former(const struct settings *settings, const struct flow *flow, __u64 hash,
-			    __u32 service, const struct flow_known *known)
+__noinline int write_former(const struct settings *settings, const struct flow *flow, __u32 service,
+			    const struct flow_known *known)
 {
 	union flow_word before, claimed = { .state = FLOW_CLAIMED }, ready;
 	__u32 cpu = bpf_get_smp_processor_id(), way;
 	struct former_bucket *bucket;
 	struct flow_entry *entry;
-	__u64 *tags;
+	__u64 *tags, hash;
 
 	if (!settings || !flow || !known)
 		return 0;
+	hash = former_hash(settings, flow);
 	bucket = former_bucket(settings, hash, cpu);
 	if (!bucket)
 		return 0;

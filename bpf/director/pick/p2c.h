@@ -58,7 +58,7 @@ static __noinline int count_load(__u32 index)
 {
 	struct load *load = load_at(index);
 
-	if (load && load_now(load, bpf_ktime_get_ns() >> LOAD_PERIOD) < LOAD_MOST)
+	if (load && load_now(load, bpf_ktime_get_coarse_ns() >> LOAD_PERIOD) < LOAD_MOST)
 		__sync_fetch_and_add((__u64 *)load, LOAD_CONNECTION);
 	return 0;
 }
@@ -110,7 +110,7 @@ static __always_inline int may_share(const struct backend *owner, const struct b
 /* The backend of a new connection, or NO_BACKEND. Not static: the verifier looks at it once. */
 __noinline __u32 pick_less_loaded(struct packet *packet)
 {
-	__u32 period = bpf_ktime_get_ns() >> LOAD_PERIOD;
+	__u32 period = bpf_ktime_get_coarse_ns() >> LOAD_PERIOD;
 	const struct backend *owner, *other;
 	__u32 chosen, backup;
 

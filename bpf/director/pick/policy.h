@@ -107,7 +107,7 @@ static __noinline __u32 pick_least(__u32 ring, const struct ring_header *header)
 	struct least least = {
 		.turns = ring + header->turns,
 		.count = header->turn_count,
-		.period = bpf_ktime_get_ns() >> LOAD_PERIOD,
+		.period = bpf_ktime_get_coarse_ns() >> LOAD_PERIOD,
 		/*
 		 * A value that the verifier does not know: Linux 6.1 walks the loop's body
 		 * once, and takes branches out that this first turn would not take.
@@ -141,7 +141,7 @@ static __always_inline int is_lighter(__u32 second, __u32 first, __u32 period)
  */
 static __noinline __u32 pick_of_two(__u32 ring, const struct ring_header *header)
 {
-	__u32 period = bpf_ktime_get_ns() >> LOAD_PERIOD;
+	__u32 period = bpf_ktime_get_coarse_ns() >> LOAD_PERIOD;
 	__u32 count = header->turn_count, turns = ring + header->turns;
 	__u32 chosen = NO_BACKEND;
 

@@ -52,3 +52,6 @@ const (
 
 // SourceFilter is the section of SOURCE_FILTER_BITS; the section is a map.
 const SourceFilter = ".data.sources"
+
+// FlowClock is the section of flow_time.
+const FlowClock = ".data.clock"

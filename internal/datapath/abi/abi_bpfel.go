@@ -611,7 +611,6 @@ type SourceRange struct {
 type Telling struct {
 	_       structs.HostLayout
 	Entry   FlowEntry
-	Hash    uint64
 	Outcome uint32
 	Ipv6    uint8
 	Pad     [3]uint8

@@ -181,6 +181,7 @@ const (
 	captureProgDirector       = "director"
 	captureProgTakeTellings   = "take_tellings"
 	captureVarCaptureWant     = "capture_want"
+	captureVarFlowTime        = "flow_time"
 	captureVarSourceFilter    = "source_filter"
 )
 
@@ -290,6 +291,7 @@ type captureMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
 	CaptureWant  *ebpf.VariableSpec `ebpf:"capture_want"`
+	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
 	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
@@ -421,6 +423,7 @@ func (m *captureMaps) Close() error {
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
 	CaptureWant  *ebpf.Variable `ebpf:"capture_want"`
+	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
 	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 

@@ -133,6 +133,7 @@ const (
 	observedProgDirector       = "director"
 	observedProgExplain        = "explain"
 	observedProgTakeTellings   = "take_tellings"
+	observedVarFlowTime        = "flow_time"
 	observedVarSourceFilter    = "source_filter"
 )
 
@@ -237,6 +238,7 @@ type observedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
+	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
 	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
@@ -359,6 +361,7 @@ func (m *observedMaps) Close() error {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
+	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
 	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
 }
 

@@ -141,7 +141,7 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 		case name == observedMapFormerFlows, name == observedMapFormerFlowTags:
 			m.InnerMap = m.InnerMap.Copy() // nothing is remembered there alone
 			m.InnerMap.MaxEntries = 1
-		case slices.Contains(budgets, name), name == bpfload.Constants:
+		case slices.Contains(budgets, name), name == bpfload.Constants, name == abi.FlowClock:
 		default:
 			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
 		}

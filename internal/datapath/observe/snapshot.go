@@ -212,7 +212,7 @@ func (w *Snapshot) lendFlow(have copied, p *observedPacket) error {
 
 // bucketsOf are the keys of a flow's buckets: own_place.
 func (w *Snapshot) bucketsOf(f model.Flow) []string {
-	hash := f.Hash(w.Settings.FlowSalt, model.AffinityFlow)
+	hash := f.PlaceHash(w.Settings.FlowSalt)
 	bucket := func(bits uint32) string { return keyOf32(uint32(uint64(bits) * uint64(w.Settings.FlowBuckets) >> 32)) }
 	buckets := []string{bucket(uint32(hash >> 32)), bucket(uint32(hash)), bucket(uint32(hash >> 16))}
 	if f.Source.Is4() {
