@@ -140,6 +140,7 @@ enum ring_flag {
 	RING_REDIRECTED = 1 << 3,
 	RING_SOURCES = 1 << 4,        /* only some clients may come: see struct source_range */
 	RING_KERNEL_SOURCES = 1 << 5, /* packets from some addresses are left to the kernel */
+	RING_OWNERS = 1 << 6,         /* see struct owners; only with RING_MEMORY or alone */
 };
 EXPORT_ENUM(ring_flag);
 
@@ -159,7 +160,8 @@ struct ring_header {
 	__u32 turns;        /* line, in the ring, of the first struct turns; see policy.h */
 	__u32 turn_count;   /* 0: the policy needs none */
 	__u32 sources;      /* RING_SOURCES: the set that its clients' addresses are in */
-	__u8 pad2[12];
+	__u32 owners;       /* RING_OWNERS: line, in the ring, of the first struct owners */
+	__u8 pad2[8];
 };
 EXPORT_STRUCT(ring_header);
 
@@ -220,6 +222,18 @@ struct slot {
 	__u32 next;
 };
 EXPORT_STRUCT(slot);
+
+/*
+ * The owners of slots once more, in a quarter of the memory: where packets need no more of a slot, a
+ * large ring stays in a CPU's caches. NO_BACKEND: the slot has to be read, because it has a list or
+ * is settling, or because its owner's index is too large.
+ */
+#define RING_OWNERS_PER_LINE 32
+
+struct owners {
+	__u16 index[RING_OWNERS_PER_LINE];
+};
+EXPORT_STRUCT(owners);
 
 /*
  * A row's candidates after the owner, in the order in which they are tried; and count + 1

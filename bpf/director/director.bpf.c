@@ -240,6 +240,8 @@ __noinline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet)
 typedef __u32 ring_kind __attribute__((may_alias));
 #define RING_KIND(header) (*(const ring_kind *)&(header)->policy)
 #define RING_KIND_PLAIN (RING_MEMORY << 16)
+/* A plain ring whose slots most packets need not read. */
+#define RING_KIND_OWNERS ((RING_MEMORY | RING_OWNERS) << 16)
 #define RING_KIND_POLICY 0xff /* which places connections: other packets are as in a plain ring */
 _Static_assert(POLICY_MAGLEV == 0 && AFFINITY_FLOW == 0, "a plain ring has zeros for both");
 _Static_assert(offsetof(struct ring_header, policy) % 4 == 0, "the word is aligned");
@@ -258,9 +260,16 @@ static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct pac
 
 	if (unlikely(!header))
 		return DROP_NO_BACKEND;
-	if (unlikely(RING_KIND(header) & ~RING_KIND_PLAIN) &&
-	    (RING_KIND(header) & ~(RING_KIND_PLAIN | RING_KIND_POLICY) || is_syn(packet)))
-		return choose_rarely(ctx, packet);
+	if (unlikely(RING_KIND(header) & ~RING_KIND_PLAIN)) {
+		if (likely(RING_KIND(header) == RING_KIND_OWNERS)) {
+			*backend = find_owner(packet, header);
+			if (likely(*backend))
+				return CONTINUE;
+		} else if (RING_KIND(header) & ~(RING_KIND_PLAIN | RING_KIND_POLICY) ||
+			   is_syn(packet)) {
+			return choose_rarely(ctx, packet);
+		}
+	}
 	hash = hash_by(&packet->flow, header->salt, 1);
 	packet->hash = hash;
 	if (likely(header->size)) {

@@ -19,7 +19,7 @@ import (
 )
 
 // innerTypes are types that are part of the ABI although no map declares them as its value.
-var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
+var innerTypes = []string{"ring_header", "slot", "owners", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
 	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "snat_proof", "asked_state", "ask_event", "quic_algorithm", "quic_event", "load_scale"}
 

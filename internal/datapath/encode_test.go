@@ -267,8 +267,43 @@ func encodeRing(s *testService) [][]byte {
 		binary.NativeEndian.PutUint32(lines[0][36:], uint32(len(lines)))
 		lines = append(lines, s.encodeRows(&s.before.Ring, s.before.Affinity)...)
 	}
+	if s.tellsOwners() {
+		owners := encodeOwners(lines, len(s.ring.Slots))
+		lines[0][22] |= byte(abi.RingFlagRING_OWNERS | abi.RingFlagRING_MEMORY)
+		binary.NativeEndian.PutUint32(lines[0][52:], uint32(len(lines)))
+		lines = append(lines, owners...)
+	}
 	binary.NativeEndian.PutUint32(lines[0][16:], uint32(len(lines)))
 	return lines
+}
+
+// tellsOwners says whether a service's ring has the owners of slots apart from these: every other one that
+// may have them, if any slot need not be read.
+func (s *testService) tellsOwners() bool {
+	reads := func(b testBackend) bool { return b.mode == model.GUE || b.snat }
+	asks := func(slot model.Slot) bool { return slot.Next != model.NoBackend && slot.Next&model.ListFlag != 0 }
+	plain := func(slot model.Slot) bool { return !asks(slot) }
+	if s.settling || s.before != nil || !slices.ContainsFunc(s.ring.Slots, plain) || !s.memory && slices.ContainsFunc(s.ring.Slots, asks) {
+		return false
+	}
+	return s.index%2 == 0 && s.policy == model.Maglev && s.affinity == model.AffinityFlow && !s.redirected && !s.kernelSources &&
+		len(s.sourceRanges) == 0 && len(s.quic) == 0 && !slices.ContainsFunc(s.backends, reads)
+}
+
+// encodeOwners lays out the owners of slots, 32 to a line: 0 of a slot that has to be read.
+func encodeOwners(lines [][]byte, slots int) (owners [][]byte) {
+	for i := range slots {
+		slot := lines[1+i/8][i%8*8:]
+		owner := binary.NativeEndian.Uint32(slot)
+		if binary.NativeEndian.Uint32(slot[4:])>>30 != 0 || owner > 0xffff {
+			owner = 0
+		}
+		if i%32 == 0 {
+			owners = append(owners, make([]byte, 64))
+		}
+		binary.NativeEndian.PutUint16(owners[i/32][i%32*2:], uint16(owner))
+	}
+	return owners
 }
 
 func (s *testService) encodeRows(ring *model.Ring, affinity model.Affinity) [][]byte {

@@ -145,7 +145,8 @@ func (d *Datapath) recordOf(told *waiting[model.RememberedFlow], now uint32) (t 
 	if s.ring.lines == 0 {
 		return t, false, abi.ToldOutcomeTOLD_UNUSED
 	}
-	slots, header := ringSlots(d.rings.bytes(s.ring))
+	image := d.rings.bytes(s.ring)
+	slots, header := ringSlots(image)
 	if len(slots) == 0 || header.Flags&uint8(abi.RingFlagRING_MEMORY) == 0 {
 		return t, false, abi.ToldOutcomeTOLD_UNUSED
 	}
@@ -158,18 +159,20 @@ func (d *Datapath) recordOf(told *waiting[model.RememberedFlow], now uint32) (t 
 	number := slotOf(s, header, &t.Entry)
 	goes := state == abi.FlowStateFLOW_TOLD || state == abi.FlowStateFLOW_ESTABLISHED || state == abi.FlowStateFLOW_PROVED
 	older = goes && age < now && d.isOfOlder(s, slots[number], b.index)
-	s.askFor(slots, number, b.index)
+	s.askFor(image, number, b.index)
 	return t, older, abi.ToldOutcomeTOLD_NEW
 }
 
 // askFor makes a slot ask flow memory if it is about to have a flow of a backend other than its
 // owner.
-func (s *service) askFor(slots []abi.Slot, number, backend uint32) {
+func (s *service) askFor(image []byte, number, backend uint32) {
+	slots, _ := ringSlots(image)
 	if number < uint32(len(s.clean)) {
 		s.clean[number] = false
 	}
 	if slots[number].Next&(abi.SlotList|abi.SlotSettling) == 0 && slots[number].Owner != backend {
 		atomic.OrUint32(&slots[number].Next, abi.SlotSettling)
+		tellOwner(ownersOf(image), slots, int(number))
 		s.settling++
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/bpfload"
-	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/checks"
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/nslock"
@@ -287,7 +286,7 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapRanges6:         32 * (services + backends), // of a service, and of each backend's replies
 		directorMapSourceRanges:    2 * o.Limits.SourceRanges,  // those before and after a Set
 		directorMapRings:           services,
-		directorMapRingLines:       1 + uint32(o.Limits.RingMemory/abi.LineSize), // line 0 is no ring's
+		directorMapRingLines:       ringLinesFor(o.Limits.RingMemory),
 		directorMapServiceDrops:    services,
 		directorMapBackends:        backends + 1, // index 0 is no backend's
 		directorMapBackendCounters: backends + 1,

@@ -2,23 +2,32 @@ package datapath
 
 import (
 	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
 	"unsafe"
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
 )
 
-// ringImage is a ring as the kernel holds it: header, slots, lists.
+// ringImage is a ring as the kernel holds it: header, slots, lists, turns, and what else there is.
 type ringImage []byte
 
-// ringBytes is the memory that a ring takes in the kernel, with the one before.
-func ringBytes(s *model.TableService) uint64 {
-	lines := firstBefore(s)
-	if s.Before != nil {
-		lines += ringLines(&s.Before.Ring)
+// ringBytes is the memory of limits.ring-memory that a ring takes, with the one before: all but its owners.
+func ringBytes(s *model.TableService) uint64 { return uint64(firstOwners(s)) * abi.LineSize }
+
+// ringBytes is the same of the ring that packets use.
+func (s *service) ringBytes() uint64 {
+	if lines := int(s.ring.lines) - ownerLines(s.desired); lines > 0 {
+		return uint64(lines) * abi.LineSize
 	}
-	return uint64(lines) * abi.LineSize
+	return 0
 }
+
+// ringLinesFor is how many lines all rings have: as the limit says, a quarter more for the owners of slots,
+// and line 0, which is no ring's.
+func ringLinesFor(limit uint64) uint32 { return 1 + uint32(limit/abi.LineSize*5/4) }
 
 // firstList is the line at which a ring's lists begin.
 func firstList(r *model.Ring) int {
@@ -32,8 +41,29 @@ func ringLines(r *model.Ring) int {
 	return firstTurn(r) + (len(r.Turns)+abi.TurnsPerLine-1)/abi.TurnsPerLine
 }
 
+// ownerLines is how many lines of owners a ring has: those have some whose packets choose_backend does
+// not hand to choose_rarely. Packets that name their slot's backup (gue), and packets of slots that
+// always ask flow memory, read the slot anyway.
+func ownerLines(s *model.TableService) int {
+	reads := func(b model.TableBackend) bool { return b.Mode == model.GUE || b.SNAT }
+	if alwaysAsks(s) || s.Affinity == model.AffinitySourceIP || len(s.QUIC) > 0 || s.KernelSources || len(s.SourceRanges) > 0 ||
+		slices.ContainsFunc(s.Backends, reads) {
+		return 0
+	}
+	return (len(s.Ring.Slots) + abi.OwnersPerLine - 1) / abi.OwnersPerLine
+}
+
 // firstBefore is the line at which the ring before begins.
 func firstBefore(s *model.TableService) int { return ringLines(&s.Ring) + quicLines(s) }
+
+// firstOwners is the line at which the owners of slots begin.
+func firstOwners(s *model.TableService) int {
+	lines := firstBefore(s)
+	if s.Before != nil {
+		lines += ringLines(&s.Before.Ring)
+	}
+	return lines
+}
 
 // remembers says whether flows of a service are remembered for backends of a mode. Over GUE a
 // packet carries its row, and the backends' agents know which backend has its flow. For TCP that
@@ -45,7 +75,7 @@ func remembers(s *model.TableService, mode model.Mode) bool {
 // buildRing writes a ring. index gives the kernel's index of the backend at a
 // position of the service.
 func buildRing(buffer []byte, s *model.TableService, service uint32, index []uint32) (ringImage, error) {
-	size := int(ringBytes(s))
+	size := (firstOwners(s) + ownerLines(s)) * abi.LineSize
 	if cap(buffer) < size {
 		buffer = make([]byte, size)
 	}
@@ -72,6 +102,10 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 		header.Flags |= uint8(abi.RingFlagRING_QUIC)
 		header.Quic = uint32(ringLines(&s.Ring))
 		header.QuicBuckets = writeQUIC(image[int(header.Quic)*abi.LineSize:], s, index)
+	}
+	if ownerLines(s) > 0 {
+		header.Flags |= uint8(abi.RingFlagRING_OWNERS)
+		header.Owners = uint32(firstOwners(s))
 	}
 	if s.Before != nil {
 		header.Before = uint32(firstBefore(s))
@@ -160,5 +194,45 @@ func writeTurns(image []byte, r *model.Ring, index []uint32) {
 	turns := unsafe.Slice((*uint32)(unsafe.Pointer(&image[firstTurn(r)*abi.LineSize])), len(r.Turns))
 	for i, position := range r.Turns {
 		turns[i] = index[position]
+	}
+}
+
+// ownersOf are the owners of the slots apart from these, two to a word; nil: the ring has none.
+func ownersOf(image []byte) []uint32 {
+	_, header := ringSlots(image)
+	if header.Flags&uint8(abi.RingFlagRING_OWNERS) == 0 || uint64(header.Owners)*abi.LineSize+2*uint64(header.Size) > uint64(len(image)) {
+		return nil
+	}
+	return unsafe.Slice((*uint32)(unsafe.Pointer(&image[int(header.Owners)*abi.LineSize])), (header.Size+1)/2)
+}
+
+// tellOwner writes the owner of a slot for packets that do not read the slot, or that they have to read
+// it. Packets may use the ring, and nothing else writes it meanwhile.
+func tellOwner(owners []uint32, slots []abi.Slot, i int) {
+	if owners == nil {
+		return
+	}
+	told := slots[i].Owner
+	if slots[i].Next&(abi.SlotList|abi.SlotSettling) != 0 || told > math.MaxUint16 {
+		told = 0
+	}
+	shift := i % 2 * 16 // of a little-endian machine, as the programs are
+	atomic.StoreUint32(&owners[i/2], owners[i/2]&^(math.MaxUint16<<shift)|told<<shift)
+}
+
+// writeOwners writes the owners of all slots of a ring that packets do not use yet. If most slots have to
+// be read, packets do not look for owners.
+func writeOwners(image []byte) {
+	slots, header := ringSlots(image)
+	owners := ownersOf(image)
+	asking := 0
+	for i := range slots {
+		tellOwner(owners, slots, i)
+		if slots[i].Next&(abi.SlotList|abi.SlotSettling) != 0 {
+			asking++
+		}
+	}
+	if asking > len(slots)/2 {
+		header.Flags &^= uint8(abi.RingFlagRING_OWNERS)
 	}
 }

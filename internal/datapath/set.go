@@ -279,6 +279,7 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 		header.Flags |= uint8(abi.RingFlagRING_SOURCES)
 		header.Sources = d.sources.setFor(s.index, d.ringOf(s), ranges)
 	}
+	writeOwners(image)
 	return image, nil
 }
 

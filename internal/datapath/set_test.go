@@ -136,9 +136,33 @@ func openOptions(tb testing.TB, options Options) *Datapath {
 	options.Pin = "/sys/fs/bpf/weir"
 	d, err := Open(options)
 	must(tb, err)
-	tb.Cleanup(func() { d.Close() })
+	tb.Cleanup(func() { d.wantOwners(tb); d.Close() })
 	d.sweepsByHand()
 	return d
+}
+
+// wantOwners: whatever has changed slots of the rings has told their owners, too.
+func (d *Datapath) wantOwners(tb testing.TB) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() {
+		return
+	}
+	for _, s := range d.services {
+		if s.ring.lines == 0 {
+			continue
+		}
+		image := d.rings.bytes(s.ring)
+		slots, _ := ringSlots(image)
+		for i, told := range ownersOf(image) {
+			for j := range min(2, len(slots)-2*i) {
+				slot, owner := slots[2*i+j], told>>(16*j)&0xffff
+				if want := slot.Owner; slot.Next>>30 == 0 && owner != want || slot.Next>>30 != 0 && owner != 0 {
+					tb.Errorf("service %s: slot %d is %+v, and its owner is told as %d", s.desired.Name, 2*i+j, slot, owner)
+				}
+			}
+		}
+	}
 }
 
 // sweepsByHand lets nobody but the test sweep: on a slow machine the one that comes every five

@@ -79,9 +79,11 @@ func flagSettling(image []byte, of func(owner uint32) bool) {
 	if header.Flags&uint8(abi.RingFlagRING_MEMORY) == 0 {
 		return
 	}
+	owners := ownersOf(image)
 	for i := range slots {
 		if slots[i].Next&(abi.SlotList|abi.SlotSettling) == 0 && of(slots[i].Owner) {
 			atomic.OrUint32(&slots[i].Next, abi.SlotSettling)
+			tellOwner(owners, slots, i)
 		}
 	}
 }
@@ -153,13 +155,16 @@ func (d *Datapath) sweep() {
 
 // settled clears the flag of slots for which neither this sweep nor the last one found a reason.
 func (d *Datapath) settled(s *service, needed []bool) {
-	slots, _ := ringSlots(d.rings.bytes(s.ring))
+	image := d.rings.bytes(s.ring)
+	slots, _ := ringSlots(image)
+	owners := ownersOf(image)
 	if len(s.clean) != len(slots) {
 		s.clean = make([]bool, len(slots))
 	}
 	for i := range slots {
 		if slots[i].Next&(abi.SlotList|abi.SlotSettling) == abi.SlotSettling && s.clean[i] && !needed[i] {
 			atomic.AndUint32(&slots[i].Next, ^abi.SlotSettling)
+			tellOwner(owners, slots, i)
 			s.settling--
 		}
 		s.clean[i] = !needed[i]

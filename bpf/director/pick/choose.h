@@ -11,6 +11,26 @@
 #include "director/pick/ring.h"
 
 /*
+ * The owner of the packet's slot, in a ring with RING_OWNERS, also in packet->backend; NULL: the slot
+ * has to be read.
+ */
+static __always_inline struct backend *find_owner(struct packet *packet,
+						  const struct ring_header *header)
+{
+	__u64 hash = hash_by(&packet->flow, header->salt, 1);
+	struct backend *owner;
+	__u32 index;
+
+	packet->hash = hash;
+	index = owner_in(packet->ring, header, place_of(hash, header->size));
+	owner = backend_at(index);
+	if (unlikely(!owner || !alive(owner))) /* as that of NO_BACKEND */
+		return NULL;
+	packet->backend = index;
+	return owner;
+}
+
+/*
  * The index of the backend that the packet belongs to, or NO_BACKEND. If that was looked
  * up, to see that it is alive, it is in `backend`, so that it need not be looked up again. The
  * policy is the ring's; a constant, where the caller knows it.

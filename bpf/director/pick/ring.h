@@ -163,6 +163,17 @@ static __always_inline struct slot *slot_in(__u32 ring, __u64 place)
 	return line ? line + (place >> 29 & 7 * sizeof(struct slot)) : NULL;
 }
 
+/* The owner of the slot at a place, in a ring with RING_OWNERS; NO_BACKEND: the slot has to be read. */
+static __always_inline __u32 owner_in(__u32 ring, const struct ring_header *header, __u64 place)
+{
+	void *line = ring_line_at(ring + header->owners + (place >> 37));
+
+	/* As index[number % RING_OWNERS_PER_LINE], by one shift. */
+	return line ? *(const volatile __u16 *)(line + (place >> 31 & 31 * sizeof(__u16))) :
+		      NO_BACKEND;
+}
+
+_Static_assert(RING_OWNERS_PER_LINE == 32, "see owner_in");
 _Static_assert(RING_SLOTS_PER_LINE == 8 && sizeof(struct slot) == 8, "see slot_in");
 
 /* By one load and one store, because it may change. Both are aligned to eight bytes. */

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-//go:generate ../../../bpf/types ../../../bpf/director/director.bpf.c -type address -type endpoint4 -type endpoint6 -type front -type backend_source -type range4 -type range6 -type ring_header -type slot -type candidates -type mode -type backend_state -type backend_flag -type probe_priority -type backend -type ring_flag -type settings_flag -type settings -type counter -type reason -type affinity -type policy -type fragment_key -type fragment -type snat_state -type snat_proof -type snat_fin -type asked_state -type ask_event -type ask_backend -type snat_asked -type snat_flow -type snat_bucket -type snat_header -type snat_shared -type snat_end -type told_snat -type flow_state -type flow_timeout -type flow_event -type flow_tag -type flow_entry -type flow_place -type flow_bucket -type former_bucket -type telling -type told_outcome -type tellings -type load -type load_scale -type turns -type turn -type quic_algorithm -type quic_event -type quic_config -type quic_servers -type peer -type group_slot
+//go:generate ../../../bpf/types ../../../bpf/director/director.bpf.c -type address -type endpoint4 -type endpoint6 -type front -type backend_source -type range4 -type range6 -type ring_header -type slot -type candidates -type mode -type backend_state -type backend_flag -type probe_priority -type backend -type ring_flag -type settings_flag -type settings -type counter -type reason -type affinity -type policy -type fragment_key -type fragment -type snat_state -type snat_proof -type snat_fin -type asked_state -type ask_event -type ask_backend -type snat_asked -type snat_flow -type snat_bucket -type snat_header -type snat_shared -type snat_end -type told_snat -type flow_state -type flow_timeout -type flow_event -type flow_tag -type flow_entry -type flow_place -type flow_bucket -type former_bucket -type telling -type told_outcome -type tellings -type load -type load_scale -type turns -type owners -type turn -type quic_algorithm -type quic_event -type quic_config -type quic_servers -type peer -type group_slot
 
 // BigEndian16 is a number as __be16 fields hold it, and back.
 func BigEndian16(v uint16) uint16 {
@@ -40,7 +40,7 @@ func AddressOf(a Address, ipv6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte(a.Bytes[:4]))
 }
 
-// How a ring is laid out in lines (struct ring_line): its header, slots, lists and turns.
+// How a ring is laid out in lines (struct ring_line): its header, slots, lists, turns and owners.
 const (
 	LineSize     = 64
 	HeaderLines  = 1
@@ -48,6 +48,8 @@ const (
 	SlotsPerLine = LineSize / int(unsafe.Sizeof(Slot{}))
 	SlotList     = uint32(1) << 31 // SLOT_LIST
 	SlotSettling = uint32(1) << 30 // SLOT_SETTLING
+
+	OwnersPerLine = len(Owners{}.Index)
 )
 
 // SourceFilter is the section of SOURCE_FILTER_BITS; the section is a map.

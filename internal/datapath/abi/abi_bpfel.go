@@ -293,6 +293,11 @@ const (
 	ModeMODE_REDIRECT Mode = 4
 )
 
+type Owners struct {
+	_     structs.HostLayout
+	Index [32]uint16
+}
+
 type Peer struct {
 	_         structs.HostLayout
 	Mac       [6]uint8
@@ -431,6 +436,7 @@ const (
 	RingFlagRING_REDIRECTED     RingFlag = 8
 	RingFlagRING_SOURCES        RingFlag = 16
 	RingFlagRING_KERNEL_SOURCES RingFlag = 32
+	RingFlagRING_OWNERS         RingFlag = 64
 )
 
 type RingHeader struct {
@@ -450,7 +456,8 @@ type RingHeader struct {
 	Turns       uint32
 	TurnCount   uint32
 	Sources     uint32
-	Pad2        [12]uint8
+	Owners      uint32
+	Pad2        [8]uint8
 }
 
 type RingLine struct {

@@ -311,7 +311,8 @@ func (w *Snapshot) line(n uint32) unsafe.Pointer {
 }
 
 // slotOf is the slot that a packet has read of its ring, and the ring's header; nil: it has read
-// none, as its backend was known or it was refused. A packet that a policy redirected has not read
+// none, as its backend was known or it was refused. A packet that has read only the owner is taken to have
+// read the slot. A packet that a policy redirected has not read
 // its slot either: for that one, slotOf is the slot whose row the flow would have had.
 func (w *Snapshot) slotOf(p *observedPacket) (*abi.Slot, *abi.RingHeader) {
 	header := (*abi.RingHeader)(w.line(p.Ring))
@@ -323,7 +324,8 @@ func (w *Snapshot) slotOf(p *observedPacket) (*abi.Slot, *abi.RingHeader) {
 		return &slot, header
 	}
 	redirected := header.Flags&uint8(abi.RingFlagRING_REDIRECTED) != 0 && p.opens() && p.Backend != 0 && p.Snat == 0
-	if there := w.slotIn(p.Ring, header, p.flow()); redirected && header.Size > 0 && there != nil {
+	byOwner := header.Flags&uint8(abi.RingFlagRING_OWNERS) != 0 && p.Backend != 0 && !p.has(observedPacketFlagPACKET_FRAGMENT_LATER)
+	if there := w.slotIn(p.Ring, header, p.flow()); (redirected || byOwner) && header.Size > 0 && there != nil {
 		return there, header
 	}
 	return nil, nil
