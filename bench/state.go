@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"weir.io/weir/bench/machine"
@@ -34,7 +35,8 @@ var stateNotes = []string{
 	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. Every flow is known before it is measured, and sustained where a director can tell",
 	"l2dsr remembers nothing. least-conn is l2dsr with that policy, so every packet asks flow memory. flow memory is l2dsr after all backends have been replaced, one half after the other: every slot has connections of several. snat is full NAT",
 	"iptables is DNAT with the kernel's connection tracking, with a bucket for each direction of each flow",
-	"flow memory has places for four times the flows, for 4,000,000 at least; full NAT has 3.1 million ports at most, so it is measured with up to 1,000,000 flows, as iptables is",
+	"flow memory has places for four times the flows, for 4,000,000 at least; full NAT has all the ports that it can have, 3.1 million, so it is measured with up to 1,000,000 flows, as iptables is",
+	"snat, full: full NAT with 1,000,000 flows and as many ports, so that most flows are not in the first place that is read",
 	"by frame: 1,000,000 flows, in which the table is what costs",
 	"refused: 1,000,000 new flows, one after the other, fill flow memory to 80 %",
 	"random-read: memory of 32 bytes for each place of such a table, of 4,000,000, in lines of 64 bytes",
@@ -55,7 +57,7 @@ func measureState(ctx context.Context, s *session) error {
 	add := func(subject track.Subject, flows, frame int) {
 		o := track.Options{Subject: subject, Backends: oneVIP.backends, OneArm: true, Traffic: traffic.Traffic{
 			Protocol: model.TCP, Flows: flows, VIPs: oneVIP.vips, Frames: []int{frame}}}
-		if subject.Name == leastConn.Name || subject.Name == memoized.Name {
+		if subject.Name == leastConn.Name || subject.Name == memoized.Name || subject.Name == fullNAT.Name {
 			o.FlowRoom = placesPerFlow * max(flows, manyFlows)
 		}
 		if subject.Name == memoized.Name {
@@ -63,6 +65,8 @@ func measureState(ctx context.Context, s *session) error {
 		}
 		c.add(o, stateAt(flows, frame))
 	}
+	full := fullNAT
+	full.Name = "snat, full"
 	subjects := []track.Subject{track.Direct, l2dsr, leastConn, memoized, fullNAT, track.Iptables}
 	for _, flows := range counts {
 		for _, subject := range subjects {
@@ -71,6 +75,7 @@ func measureState(ctx context.Context, s *session) error {
 			}
 		}
 	}
+	add(full, min(manyFlows, slices.Max(counts)), frameSizes[0])
 	for _, frame := range frames[min(1, len(frames)):] {
 		for _, subject := range subjects {
 			add(subject, manyFlows, frame)

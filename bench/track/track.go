@@ -46,7 +46,8 @@ type Options struct {
 	// Shared is the percentage of slots whose connections may belong to several backends: 0, 25 or
 	// 100. Weir gets there by draining backends.
 	Shared int
-	// FlowRoom is for how many flows weir has room to remember; 0: as many as by default.
+	// FlowRoom is for how many flows weir has room to remember, in full NAT as many as it can have ports;
+	// 0: as many as by default, in full NAT as many as there are.
 	FlowRoom int
 	// Older is the path of another version of weir; empty: this version.
 	Older string

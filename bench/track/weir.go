@@ -95,8 +95,9 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 	}
 	if t.Subject.SNAT {
 		c.Director.SNAT = model.SNAT{Ports: snatPorts, Addresses: t.snatAddresses()}
+	} else {
+		c.Director.Limits.Flows = uint32(t.FlowRoom)
 	}
-	c.Director.Limits.Flows = uint32(t.FlowRoom)
 	if t.Swaps {
 		c.Director.Limits.Backends *= 4 // entries of removed backends rest for a while before they are used again
 		c.Coalesce = model.Duration(time.Millisecond)
@@ -108,8 +109,8 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 	return c
 }
 
-// snatAddresses returns as many addresses as have ports for all of the flows, or
-// as many as weir takes.
+// snatAddresses returns as many addresses as have ports for all of the flows, or for all that there is to
+// be room for, or as many as weir takes.
 func (t *Track) snatAddresses() []netip.Addr {
 	const most = 62
 	ports := int(snatPorts.Last-snatPorts.First) + 1
@@ -118,7 +119,7 @@ func (t *Track) snatAddresses() []netip.Addr {
 		address = snat6
 	}
 	var addresses []netip.Addr
-	for range min(most, (t.Traffic.Flows+ports-1)/ports) {
+	for range min(most, (max(t.Traffic.Flows, t.FlowRoom)+ports-1)/ports) {
 		addresses = append(addresses, address)
 		address = address.Next()
 	}

@@ -17,7 +17,8 @@
  * Raise these when the content of a map changes its meaning but not its look: versions that
  * differ in them do not share what they have pinned. The first is for all maps, the second
  * for those whose content cannot be made again (what is remembered of flows and of
- * fragments, and the counters).
+ * fragments, and the counters). Where only the places of entries in a map change, see placements in
+ * internal/datapath/abi.go.
  */
 enum revision {
 	REVISION_MAPS = 2,

@@ -131,7 +131,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 {
 	enum reason reason = CONTINUE;
 
-	if (!backend) { /* a backend that pick has looked up is alive */
+	if (!backend) { /* one that pick has looked up may have the packet */
 		backend = backend_at(packet->backend);
 		if (unlikely(!backend || backend->state == BACKEND_FREE))
 			return DROP_NO_BACKEND;
@@ -250,7 +250,7 @@ _Static_assert(offsetof(struct ring_header, flags) == offsetof(struct ring_heade
 
 /*
  * A packet of a service: from here on it is weir's. Chooses its backend; if that is in `backend`,
- * it is alive.
+ * it may have the packet.
  */
 static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct packet *packet,
 						  struct backend **backend)

@@ -4,14 +4,16 @@
  * kernel for it. A CPU that is protected against attacks on its return predictor does not execute
  * ahead where a helper returns, so it would not read a flow's line ahead either. Instead the first
  * packet of a jiffy, 1 to 10 ms, asks, and the others read what it has noted: the kernel inlines
- * bpf_jiffies64.
+ * bpf_jiffies64. The time that a packet reads is at most a jiffy old, or as late as the kernel's tick is.
+ * Within the jiffy in which the unit changes it may go back by one unit, if two CPUs ask and the one
+ * that has asked first writes last: see flow_age.
  */
 #pragma once
 
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* The time in the upper half, and the jiffy in which it was asked for in the lower one. */
+/* The time in the upper half (0: nothing has asked), and the jiffy of the question in the lower one. */
 __u64 flow_time SEC(".data.clock");
 
 /* Not inlined: one packet of a jiffy comes here. Not static: verified once. */
@@ -26,9 +28,9 @@ __noinline __u32 ask_flow_clock(__u32 jiffy)
 static __always_inline __u32 flow_clock(void)
 {
 	__u64 noted = *(volatile __u64 *)&flow_time;
-	__u32 jiffy = bpf_jiffies64();
+	__u32 jiffy = bpf_jiffies64(), now = noted >> 32;
 
-	return (__u32)noted == jiffy ? noted >> 32 : ask_flow_clock(jiffy);
+	return (__u32)noted == jiffy && now ? now : ask_flow_clock(jiffy);
 }
 
 /* At least so many seconds, in units of that clock. */

@@ -25,8 +25,8 @@
  *   4. writes the numbers that the segment teaches: proof_next is the sender's next number.
  *      Where both sides are seen, a side's number is what the other one has acknowledged
  *      last (SYN and SYN-ACK say it, too), because an outsider cannot forge that.
- * Numbers may be written late, by PROOF_LATE bytes and a segment: a cache line that is only read stays in the
- * caches of many CPUs.
+ * Numbers may be written late, by PROOF_LATE bytes and a segment: a cache line that is only read
+ * stays in the caches of many CPUs.
  *
  * Pure: nothing here reads a map, a packet or a clock.
  */

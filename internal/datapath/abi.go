@@ -123,6 +123,10 @@ func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
 	return stateFormat(spec, spec.Maps[name], types...)
 }
 
+// placements count the changes of where an entry lies in a map, by its hash, where nothing else of the
+// format has changed.
+var placements = map[string]int{directorMapFlowTable: 1}
+
 func stateFormat(spec *ebpf.CollectionSpec, shape *ebpf.MapSpec, types ...btf.Type) (string, error) {
 	return hashed(func(w io.Writer) error {
 		errs := []error{writeRevision(w, spec, "REVISION_STATE")}
@@ -132,6 +136,9 @@ func stateFormat(spec *ebpf.CollectionSpec, shape *ebpf.MapSpec, types ...btf.Ty
 			return errors.Join(append(errs, err)...)
 		}
 		errs = append(errs, writeShape(w, shape))
+		if n := placements[shape.Name]; n > 0 {
+			fmt.Fprintln(w, "placement", n)
+		}
 		for _, t := range types {
 			errs = append(errs, writeType(w, t.TypeName(), t))
 		}

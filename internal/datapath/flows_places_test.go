@@ -93,6 +93,64 @@ func TestFewFlowsAreRefused(t *testing.T) {
 	}
 }
 
+// TestFlowsOfOnePort: a client uses one port for many VIPs, as gateways of NAT do. Such flows need not
+// share their places.
+func TestFlowsOfOnePort(t *testing.T) {
+	for _, is4 := range []bool{true, false} {
+		w, first := flowWorld(model.TCP, is4)
+		w.settings.FlowShare = flows.Ways * 3 / 4
+		all := []scenario{first}
+		for i := 2; i <= 60; i++ {
+			s := *first.testService
+			s.vip, s.backends = vipAddress(is4, i), nil
+			for j := range first.backends {
+				s.backends = append(s.backends, testBackend{mode: model.L2DSR, address: backendAddress(is4, j)})
+			}
+			all = append(all, scenario{testService: w.add(s), client: first.client})
+		}
+		d := loadTestDirector(t, w)
+		for _, s := range all {
+			s.goes(t, d, clientPort, synFlag)
+			s.goes(t, d, clientPort, ackFlag)
+		}
+		for _, s := range all {
+			if s.remembered(t, d)[clientPort] == nil {
+				t.Errorf("the flow to %v is not remembered", s.vip)
+			}
+		}
+	}
+}
+
+// TestClockBegins: the jiffy in which nothing has asked for the time yet is any other's, too.
+func TestClockBegins(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	d.put(t, abi.FlowClock, uint32(0), uint64(0))
+	d.clock = 1 << 52 // a multiple of 2^32 of the test's jiffies
+	d.put(t, clockMap, uint32(0), uint64(d.clock))
+	s.goes(t, d, clientPort, synFlag)
+	if place := s.remembered(t, d)[clientPort]; place == nil || place.Seen != d.now() {
+		t.Errorf("the flow is remembered as %+v, and it is %d", place, d.now())
+	}
+}
+
+// TestRestIsNoFlow: while the second half of a flow of IPv6 is written, the flow that was there before
+// is not found there.
+func TestRestIsNoFlow(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	s.goes(t, d, clientPort, synFlag)
+	places, odd := d.flowPlaces(t), d.ownPlaces(s, clientPort)[0]|1
+	place := *s.remembered(t, d)[clientPort]
+	clear(places)
+	place.State = uint8(abi.FlowStateFLOW_CLAIMED)
+	places[odd], places[odd&^1] = place, place
+	s.goes(t, d, clientPort, ackFlag)
+	if places[odd] != place || places[odd&^1] != place {
+		t.Errorf("a line that is being written became %+v and %+v", places[odd&^1], places[odd])
+	}
+}
+
 // wantLines: the second place of a line is the rest of the first one's flow if that is of IPv6, and
 // only then.
 func wantLines(t *testing.T, places []abi.FlowPlace, six scenario) {

@@ -274,6 +274,11 @@ func testFlowErrorsAndFragments(t *testing.T) {
 			t.Errorf("backend %d got fragment %d of the flow, want 2", got, i)
 		}
 	}
+	place := s.remembered(t, d)[clientPort]
+	place.State, place.Seen = uint8(abi.FlowStateFLOW_ACTIVE), d.now()-20
+	if d.run(t, toobig(quoted), 0); place.Seen != d.now()-20 {
+		t.Error("an ICMP error, which anybody can send, has prolonged a flow")
+	}
 	other := packet.Quote(64, ip(s.vip, s.client), packet.UDPHeader{Src: servicePort, Dst: clientPort + 1}, packet.Text("reply"))
 	d.run(t, toobig(other), 0)
 	if s.remembered(t, d)[clientPort+1] != nil {

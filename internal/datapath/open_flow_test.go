@@ -11,9 +11,9 @@ import (
 )
 
 // ownPlaces are the numbers of a flow's own places, as own_place works them out.
-func (d *testDirector) ownPlaces(f model.Flow) []uint32 {
-	settings := d.world.abiSettings()
-	hash := f.PlaceHash(settings.FlowSalt)
+func (d *testDirector) ownPlaces(s scenario, port uint16) []uint32 {
+	settings, f := d.world.abiSettings(), s.flowFrom(port)
+	hash := f.PlaceHash(settings.FlowSalt, s.index)
 	var numbers []uint32
 	for _, bits := range []uint32{uint32(hash >> 32), uint32(hash), uint32(hash >> 16)} {
 		number := uint32(uint64(bits)*uint64(settings.FlowBuckets)>>32)*flows.Ways + bits%flows.Ways
@@ -38,7 +38,7 @@ func testFlowFirstLine(t *testing.T) {
 		}
 		full := false
 		for port := range uint16(testFlowBuckets * flows.Ways / 2) {
-			line := d.ownPlaces(s.flowFrom(clientPort + port))[0] / 2
+			line := d.ownPlaces(s, clientPort+port)[0] / 2
 			if lines[line] == room {
 				full = true
 				continue // it would take places of other lines
@@ -65,7 +65,7 @@ func testFlowFirstLine(t *testing.T) {
 func testFlowShortWay(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.goes(t, d, clientPort, ackFlag)
-		places, own := d.flowPlaces(t), d.ownPlaces(s.flowFrom(clientPort))
+		places, own := d.flowPlaces(t), d.ownPlaces(s, clientPort)
 		wide := s.client.Is6()
 		begun := [2]abi.FlowPlace(places[own[0]&^1:][:2])
 		if !wide {
@@ -75,6 +75,10 @@ func testFlowShortWay(t *testing.T) {
 		kept, fresh := 0, 0
 		for range 4000 {
 			place, header := s.randomFlow(d, r, begun[0])
+			for i := range s.backends {
+				s.setBackend(t, d, i, []abi.BackendState{abi.BackendStateBACKEND_ACTIVE, abi.BackendStateBACKEND_ACTIVE,
+					abi.BackendStateBACKEND_DRAINING, abi.BackendStateBACKEND_SUSPECT, abi.BackendStateBACKEND_DOWN}[r.IntN(5)])
+			}
 			type outcome struct {
 				backend int
 				flow    abi.FlowPlace
@@ -139,7 +143,7 @@ func (s scenario) randomFlow(d *testDirector, r *rand.Rand, place abi.FlowPlace)
 	if s.protocol == model.TCP && r.IntN(16) > 0 {
 		place.Next = max(1, sequence+uint32([]int32{0, 0, 1, -1, 1000, -1000, 1 - 1<<16, -1 << 16, 1 << 18, -1<<20 - 9, r.Int32()}[r.IntN(11)]))
 	}
-	header := s.segment4(clientPort, servicePort, []uint8{ackFlag, ackFlag, ackFlag, ackFlag, synFlag, finFlag, rstFlag, packet.SYN | packet.ACK}[r.IntN(8)])
+	header := s.segment4(clientPort, servicePort, []uint8{ackFlag, ackFlag, ackFlag, ackFlag, synFlag, finFlag, rstFlag, packet.SYN | packet.ACK, 0}[r.IntN(9)])
 	if tcp, is := header.(packet.TCPHeader); is {
 		tcp.Seq = sequence
 		header = tcp

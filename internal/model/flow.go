@@ -47,9 +47,10 @@ func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 }
 
 // PlaceHash returns the hash that chooses the flow's places in a director's flow memory, by the words
-// that a place has of the flow. It is flow_hash in bpf/director/pick/flow_table.h.
-func (f Flow) PlaceHash(salt uint64) uint64 {
-	hash, source := salt, f.Source.AsSlice()
+// that a place has of the flow. The service is its index there. It is flow_hash in
+// bpf/director/pick/flow_table.h.
+func (f Flow) PlaceHash(salt uint64, service uint32) uint64 {
+	hash, source := hashMix(salt, uint64(service)), f.Source.AsSlice()
 	if f.Source.Is6() {
 		hash = hashMix(hash, binary.LittleEndian.Uint64(source))
 		hash = hashMix(hash, uint64(binary.LittleEndian.Uint32(source[8:])))

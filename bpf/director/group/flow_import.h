@@ -116,7 +116,7 @@ static __noinline int yield_told(const struct settings *settings, const struct f
 				 const struct telling *told, __u32 number)
 {
 	struct flow_place *place = place_at(number), *other;
-	__u64 hash = flow_hash(settings, flow);
+	__u64 hash = flow_hash(settings, flow, told->entry.service);
 	union flow_word word, nothing = {};
 
 	other = place_at(search_flow(settings, flow, hash, told->entry.service, number));
@@ -141,7 +141,7 @@ static __noinline enum told_outcome remember_told(const struct settings *setting
 			.place = own->place },
 		.from = own->word,
 	};
-	__u64 hash = flow_hash(settings, flow);
+	__u64 hash = flow_hash(settings, flow, told->entry.service);
 	enum flow_inserted written;
 
 	if (!backend || backend->state == BACKEND_FREE || backend->epoch != fresh.to.word.epoch)
@@ -155,7 +155,7 @@ static __noinline enum told_outcome remember_told(const struct settings *setting
 static __noinline enum told_outcome take_told(const struct settings *settings,
 					      const struct telling *told, __u8 ipv6)
 {
-	/* All that flow memory compares: the service stands for the rest. */
+	/* All that flow memory compares, besides the service. */
 	struct flow flow = {
 		.source = told->entry.source,
 		.source_port = told->entry.source_port,
@@ -163,7 +163,7 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 		.ipv6 = ipv6,
 	};
 	union flow_word next, other = flow_read(&told->entry);
-	__u64 hash = flow_hash(settings, &flow);
+	__u64 hash = flow_hash(settings, &flow, told->entry.service);
 	struct flow_known own = {};
 	struct flow_place *place;
 

@@ -31,8 +31,8 @@ static __always_inline struct backend *find_owner(struct packet *packet,
 }
 
 /*
- * The index of the backend that the packet belongs to, or NO_BACKEND. If that was looked
- * up, to see that it is alive, it is in `backend`, so that it need not be looked up again. The
+ * The index of the backend that the packet belongs to, or NO_BACKEND. If that was looked up, to see
+ * that it may have the packet, it is in `backend`, so that it need not be looked up again. The
  * policy is the ring's; a constant, where the caller knows it.
  */
 static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet,

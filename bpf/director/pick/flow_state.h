@@ -133,7 +133,7 @@ static __always_inline int flow_goes_on(union flow_word before, union flow_word 
 
 static __always_inline __u32 flow_age(union flow_word word, __u32 now)
 {
-	/* Another CPU's clock may be a little ahead. */
+	/* Another CPU's clock may be a little ahead: see flow_clock. */
 	return (__s32)(now - word.seen) < 0 ? 0 : now - word.seen;
 }
 

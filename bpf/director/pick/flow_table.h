@@ -114,10 +114,11 @@ static __always_inline __u64 flow_key(const struct flow *flow)
 	return word | (__u64)ports_of(flow) << 32;
 }
 
-/* Of the source and both ports: the service stands for the rest of a flow. */
-static __always_inline __u64 flow_hash(const struct settings *settings, const struct flow *flow)
+/* Of the service, the source and both ports: the service stands for the rest of a flow. */
+static __always_inline __u64 flow_hash(const struct settings *settings, const struct flow *flow,
+				       __u32 service)
 {
-	__u64 hash = settings->flow_salt;
+	__u64 hash = hash_mix(settings->flow_salt, service);
 
 	if (flow->ipv6) {
 		hash = hash_mix(hash, ADDRESS_HALF(&flow->source, 0));
@@ -203,7 +204,7 @@ static __always_inline __u32 search_bucket(__u32 index, const struct flow *flow,
 
 /*
  * The same in all buckets that may have it. Before the buckets it looks at the own lines but for the
- * first one, where callers have looked. Not static: verified once.
+ * first one, where find_flow has looked. Not static: verified once.
  */
 __noinline __u32 search_flow(const struct settings *settings, const struct flow *flow, __u64 hash,
 			     __u32 service, __u32 but)
@@ -240,7 +241,7 @@ static __always_inline int find_flow(const struct settings *settings, const stru
 	if (bucket && read_place(bucket, number, flow, key, service, known))
 		return 1;
 	known->place = number = beside(number);
-	if (bucket && read_place(bucket, number, flow, key, service, known))
+	if (bucket && !flow->ipv6 && read_place(bucket, number, flow, key, service, known))
 		return 1;
 	number = search_flow(settings, flow, hash, service, FLOW_NOWHERE);
 	bucket = flow_bucket_at(number / FLOW_WAYS);
@@ -425,7 +426,8 @@ static __always_inline int claim_place(struct flow_bucket *bucket, const struct 
 		return 0;
 	other = taken = flow_read(rest);
 	if (flow->ipv6) {
-		taken.state = FLOW_REST;
+		/* Until the rest is written, its place looks like that of the flow before. */
+		taken.state = FLOW_CLAIMED;
 		taken.turn++;
 		if (other.state == FLOW_REST)
 			return 1;
@@ -445,7 +447,7 @@ static __always_inline int claim_place(struct flow_bucket *bucket, const struct 
 /* Writes a flow to its place. Not static: verified once. */
 __noinline int write_place(const struct flow *flow, __u32 service, const struct flow_fresh *fresh)
 {
-	union flow_word claimed = { .state = FLOW_CLAIMED }, ready;
+	union flow_word claimed = { .state = FLOW_CLAIMED }, ready, other;
 	struct flow_bucket *bucket;
 	struct flow_place *place, *rest;
 
@@ -471,6 +473,9 @@ __noinline int write_place(const struct flow *flow, __u32 service, const struct 
 		place->more = ADDRESS_WORD(&flow->source, 2);
 		*(__u64 *)&rest->source = ADDRESS_HALF(&flow->source, 0);
 		rest->service = NO_SERVICE;
+		other = flow_read(rest);
+		other.state = FLOW_REST;
+		__sync_lock_test_and_set((__u64 *)rest, other.word);
 	}
 	__sync_lock_test_and_set((__u64 *)place, ready.word);
 	return 1;

@@ -123,7 +123,7 @@ static __always_inline int note_syn_ack(const struct settings *settings,
 					__u32 service, __u32 index)
 {
 	struct proof_segment segment = segment_from(packet, PROOF_BACKEND);
-	__u64 hash = flow_hash(settings, flow);
+	__u64 hash = flow_hash(settings, flow, service);
 	struct proof_numbers numbers = {};
 	struct flow_known known = {};
 	struct flow_place *place;
@@ -298,7 +298,7 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 number)
 	header = ring_line_at(packet->ring);
 	if (!header)
 		return NO_BACKEND;
-	hash = flow_hash(settings, &packet->flow);
+	hash = flow_hash(settings, &packet->flow, header->service);
 	found = follow_flow(settings, packet, hash, header->service, &fresh.to);
 	if (found == NO_BACKEND && settings->flags & SETTINGS_FORMER && !is_syn(packet))
 		found = take_former(settings, packet, hash, header->service, &fresh);

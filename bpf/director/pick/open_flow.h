@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The short way of most packets of flows that last: they change nothing of what is remembered, and
- * their flow is in the first line that is read. All others go the long way: see flows.h.
+ * The short way of most packets of known flows: they change at most the flow's time, and the flow is
+ * in the first line that is read. All others go the long way: see flows.h.
  */
 #pragma once
 
@@ -21,7 +21,7 @@ static __always_inline int read_first_line(const struct settings *settings, cons
 	if (bucket && read_place(bucket, number, flow, key, service, known))
 		return 1;
 	known->place = number = beside(number);
-	return bucket && read_place(bucket, number, flow, key, service, known);
+	return bucket && !flow->ipv6 && read_place(bucket, number, flow, key, service, known);
 }
 
 /* Writes the time of a flow of which nothing else changes. It is long before the flow times out. */
@@ -49,20 +49,22 @@ static __noinline struct backend *follow_open(struct xdp_md *ctx, struct packet 
 					      __u32 service)
 {
 	const struct settings *settings = get_settings();
-	const struct tcphdr *tcp = l4_header(ctx, packet);
+	const struct tcphdr *tcp;
 	struct flow_known known;
 	struct backend *backend;
-	__u32 sequence = 0, now = flow_clock();
+	__u32 sequence = 0, now;
 	__u64 hash;
 
 	if (!packet || !settings || !flow_may_stay(packet))
 		return NULL;
 	if (packet->flow.protocol == IPPROTO_TCP) {
+		tcp = l4_header(ctx, packet);
 		if ((void *)(tcp + 1) > frame_end(ctx))
 			return NULL;
 		sequence = bpf_ntohl(tcp->seq);
 	}
-	hash = flow_hash(settings, &packet->flow);
+	now = flow_clock();
+	hash = flow_hash(settings, &packet->flow, service);
 	if (!read_first_line(settings, &packet->flow, hash, service, &known))
 		return NULL;
 	backend = backend_at(known.backend);

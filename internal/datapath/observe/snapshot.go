@@ -202,7 +202,7 @@ func (w *Snapshot) lendSNAT(p *observedPacket, slot *abi.Slot, lend func(name, k
 
 // lendFlow copies the buckets in which flow memory may have a flow, or gives it a place.
 func (w *Snapshot) lendFlow(have copied, p *observedPacket) error {
-	for _, bucket := range w.bucketsOf(p.flow()) {
+	for _, bucket := range w.bucketsOf(p) {
 		if err := w.lend(have, observedMapFlowTable, bucket); err != nil {
 			return err
 		}
@@ -210,9 +210,10 @@ func (w *Snapshot) lendFlow(have copied, p *observedPacket) error {
 	return nil
 }
 
-// bucketsOf are the keys of a flow's buckets: own_place.
-func (w *Snapshot) bucketsOf(f model.Flow) []string {
-	hash := f.PlaceHash(w.Settings.FlowSalt)
+// bucketsOf are the keys of the buckets of a packet's flow: own_place.
+func (w *Snapshot) bucketsOf(p *observedPacket) []string {
+	f := p.flow()
+	hash := f.PlaceHash(w.Settings.FlowSalt, p.Service-1)
 	bucket := func(bits uint32) string { return keyOf32(uint32(uint64(bits) * uint64(w.Settings.FlowBuckets) >> 32)) }
 	buckets := []string{bucket(uint32(hash >> 32)), bucket(uint32(hash)), bucket(uint32(hash >> 16))}
 	if f.Source.Is4() {
@@ -225,7 +226,7 @@ func (w *Snapshot) bucketsOf(f model.Flow) []string {
 // program would find, but for a second place of the same flow.
 func (w *Snapshot) remembered(have copied, p *observedPacket) *abi.FlowEntry {
 	f := p.flow()
-	for _, bucket := range w.bucketsOf(f) {
+	for _, bucket := range w.bucketsOf(p) {
 		if e := find(have[mapKey{observedMapFlowTable, bucket}], f, p.Service-1); e != nil {
 			return e
 		}
