@@ -8,7 +8,7 @@
 /*
  * Flow memory: the backends of flows whose slot may have connections of several. It is one table
  * for all CPUs, an array of buckets. A flow's hash gives it one cache line in each of some buckets,
- * its own lines, and a new flow takes the first free place in these; other places of its buckets only
+ * its own lines, and a new flow takes a free place in the first one; other places of its buckets only
  * if there is none. So what is remembered of most flows is in the first cache line that is read.
  */
 #define FLOW_WAYS 16

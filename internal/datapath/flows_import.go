@@ -172,7 +172,7 @@ func (s *service) askFor(image []byte, number, backend uint32) {
 	}
 	if slots[number].Next&(abi.SlotList|abi.SlotSettling) == 0 && slots[number].Owner != backend {
 		atomic.OrUint32(&slots[number].Next, abi.SlotSettling)
-		tellOwner(ownersOf(image), slots, int(number))
+		tellOwner(toldOwners(image), slots, int(number))
 		s.settling++
 	}
 }

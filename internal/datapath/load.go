@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/checks"
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/nslock"
@@ -286,7 +287,7 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapRanges6:         32 * (services + backends), // of a service, and of each backend's replies
 		directorMapSourceRanges:    2 * o.Limits.SourceRanges,  // those before and after a Set
 		directorMapRings:           services,
-		directorMapRingLines:       ringLinesFor(o.Limits.RingMemory),
+		directorMapRingLines:       1 + uint32(o.Limits.RingMemoryTaken()/abi.LineSize), // line 0 is no ring's
 		directorMapServiceDrops:    services,
 		directorMapBackends:        backends + 1, // index 0 is no backend's
 		directorMapBackendCounters: backends + 1,

@@ -17,17 +17,17 @@ type ringImage []byte
 // ringBytes is the memory of limits.ring-memory that a ring takes, with the one before: all but its owners.
 func ringBytes(s *model.TableService) uint64 { return uint64(firstOwners(s)) * abi.LineSize }
 
-// ringBytes is the same of the ring that packets use.
-func (s *service) ringBytes() uint64 {
-	if lines := int(s.ring.lines) - ownerLines(s.desired); lines > 0 {
-		return uint64(lines) * abi.LineSize
+// bytesInUse is the same of the ring that packets use.
+func (d *Datapath) bytesInUse(s *service) uint64 {
+	if s.ring.lines == 0 {
+		return 0
 	}
-	return 0
+	lines := s.ring.lines
+	if _, header := ringSlots(d.rings.bytes(s.ring)); header.Flags&uint8(abi.RingFlagRING_OWNERS) != 0 && header.Owners < lines {
+		lines = header.Owners // they are the last ones
+	}
+	return uint64(lines) * abi.LineSize
 }
-
-// ringLinesFor is how many lines all rings have: as the limit says, a quarter more for the owners of slots,
-// and line 0, which is no ring's.
-func ringLinesFor(limit uint64) uint32 { return 1 + uint32(limit/abi.LineSize*5/4) }
 
 // firstList is the line at which a ring's lists begin.
 func firstList(r *model.Ring) int {
@@ -41,13 +41,13 @@ func ringLines(r *model.Ring) int {
 	return firstTurn(r) + (len(r.Turns)+abi.TurnsPerLine-1)/abi.TurnsPerLine
 }
 
-// ownerLines is how many lines of owners a ring has: those have some whose packets choose_backend does
-// not hand to choose_rarely. Packets that name their slot's backup (gue), and packets of slots that
-// always ask flow memory, read the slot anyway.
+// ownerLines is how many lines of owners a ring has. There are none where packets read their slot anyway,
+// because they name its backup (gue) or always ask flow memory, or where the ring asks for more than
+// its slots (choose_rarely).
 func ownerLines(s *model.TableService) int {
 	reads := func(b model.TableBackend) bool { return b.Mode == model.GUE || b.SNAT }
-	if alwaysAsks(s) || s.Affinity == model.AffinitySourceIP || len(s.QUIC) > 0 || s.KernelSources || len(s.SourceRanges) > 0 ||
-		slices.ContainsFunc(s.Backends, reads) {
+	if alwaysAsks(s) || s.Policy != model.Maglev || s.Affinity == model.AffinitySourceIP || len(s.QUIC) > 0 || s.KernelSources ||
+		len(s.SourceRanges) > 0 || slices.ContainsFunc(s.Backends, reads) {
 		return 0
 	}
 	return (len(s.Ring.Slots) + abi.OwnersPerLine - 1) / abi.OwnersPerLine
@@ -197,10 +197,12 @@ func writeTurns(image []byte, r *model.Ring, index []uint32) {
 	}
 }
 
-// ownersOf are the owners of the slots apart from these, two to a word; nil: the ring has none.
-func ownersOf(image []byte) []uint32 {
+// toldOwners are the owners of the slots apart from these, two to a word; nil: the ring has none.
+func toldOwners(image []byte) []uint32 {
 	_, header := ringSlots(image)
-	if header.Flags&uint8(abi.RingFlagRING_OWNERS) == 0 || uint64(header.Owners)*abi.LineSize+2*uint64(header.Size) > uint64(len(image)) {
+	after := abi.HeaderLines + (uint64(header.Size)+uint64(abi.SlotsPerLine)-1)/uint64(abi.SlotsPerLine)
+	if header.Flags&uint8(abi.RingFlagRING_OWNERS) == 0 || uint64(header.Owners) < after ||
+		uint64(header.Owners)*abi.LineSize+2*uint64(header.Size) > uint64(len(image)) {
 		return nil
 	}
 	return unsafe.Slice((*uint32)(unsafe.Pointer(&image[int(header.Owners)*abi.LineSize])), (header.Size+1)/2)
@@ -220,19 +222,11 @@ func tellOwner(owners []uint32, slots []abi.Slot, i int) {
 	atomic.StoreUint32(&owners[i/2], owners[i/2]&^(math.MaxUint16<<shift)|told<<shift)
 }
 
-// writeOwners writes the owners of all slots of a ring that packets do not use yet. If most slots have to
-// be read, packets do not look for owners.
+// writeOwners writes the owners of all slots.
 func writeOwners(image []byte) {
-	slots, header := ringSlots(image)
-	owners := ownersOf(image)
-	asking := 0
+	slots, _ := ringSlots(image)
+	owners := toldOwners(image)
 	for i := range slots {
 		tellOwner(owners, slots, i)
-		if slots[i].Next&(abi.SlotList|abi.SlotSettling) != 0 {
-			asking++
-		}
-	}
-	if asking > len(slots)/2 {
-		header.Flags &^= uint8(abi.RingFlagRING_OWNERS)
 	}
 }

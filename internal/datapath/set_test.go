@@ -154,7 +154,10 @@ func (d *Datapath) wantOwners(tb testing.TB) {
 		}
 		image := d.rings.bytes(s.ring)
 		slots, _ := ringSlots(image)
-		for i, told := range ownersOf(image) {
+		if ownerLines(s.desired) > 0 && !s.changed && toldOwners(image) == nil {
+			tb.Errorf("service %s: owners are not told", s.desired.Name)
+		}
+		for i, told := range toldOwners(image) {
 			for j := range min(2, len(slots)-2*i) {
 				slot, owner := slots[2*i+j], told>>(16*j)&0xffff
 				if want := slot.Owner; slot.Next>>30 == 0 && owner != want || slot.Next>>30 != 0 && owner != 0 {

@@ -79,7 +79,7 @@ func flagSettling(image []byte, of func(owner uint32) bool) {
 	if header.Flags&uint8(abi.RingFlagRING_MEMORY) == 0 {
 		return
 	}
-	owners := ownersOf(image)
+	owners := toldOwners(image)
 	for i := range slots {
 		if slots[i].Next&(abi.SlotList|abi.SlotSettling) == 0 && of(slots[i].Owner) {
 			atomic.OrUint32(&slots[i].Next, abi.SlotSettling)
@@ -157,7 +157,7 @@ func (d *Datapath) sweep() {
 func (d *Datapath) settled(s *service, needed []bool) {
 	image := d.rings.bytes(s.ring)
 	slots, _ := ringSlots(image)
-	owners := ownersOf(image)
+	owners := toldOwners(image)
 	if len(s.clean) != len(slots) {
 		s.clean = make([]bool, len(slots))
 	}

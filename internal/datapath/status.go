@@ -67,7 +67,7 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 			service.Reset += int(imported.Flows)
 		}
 		status.Services, desired = append(status.Services, service), append(desired, s.desired)
-		status.RingMemory += s.ringBytes()
+		status.RingMemory += d.bytesInUse(s)
 	}
 	return status, desired, nil
 }
@@ -183,7 +183,7 @@ func (d *Datapath) Usage() model.Usage {
 		if s := d.services[keyOf(&d.table.Services[i])]; s != nil {
 			t.Services++
 			t.Backends += uint64(len(s.order))
-			t.RingMemory += s.ringBytes()
+			t.RingMemory += d.bytesInUse(s)
 			t.SourceRanges += uint64(len(s.desired.SourceRanges))
 		}
 	}

@@ -117,8 +117,9 @@ func (x *examination) memory() {
 	} else {
 		x.ok("ring memory", "rings take %s of %s", mib(rings), mib(limit))
 	}
-	if available, err := availableMemory(); err == nil && limit > available {
-		x.warn("memory", "lower director.limits.ring-memory", "rings may take %s, and %s are available", mib(limit), mib(available))
+	taken := x.config.Director.Limits.RingMemoryTaken()
+	if available, err := availableMemory(); err == nil && taken > available {
+		x.warn("memory", "lower director.limits.ring-memory", "rings take %s, and %s are available", mib(taken), mib(available))
 	}
 }
 

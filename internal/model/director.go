@@ -309,6 +309,13 @@ func (c Config) RingMemory() uint64 {
 	return total
 }
 
+// RingMemoryTaken returns the bytes that a director takes for rings: besides what the limit counts, there
+// is room for the owners of slots, two bytes for each slot of eight, and a line that is not full for
+// each service.
+func (l Limits) RingMemoryTaken() uint64 {
+	return l.RingMemory/4*5 + uint64(l.Services)*ringLine
+}
+
 // Refuse returns which limits are exceeded, and by how much.
 func (l Limits) Refuse(t Usage) (errs FieldErrors) {
 	for _, one := range []struct {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Where a remembered flow is. Its hash chooses two buckets, and a place in each: its own places. The
- * cache lines that they are in are its own lines. A new flow takes the first free place in these;
- * else a free place of the bucket with more of them; else the place of a flow that has ended or is
- * fresh (see flow_rank), in either bucket. A flow that is sustained or proved is never pushed out. If
- * there are several services, none has more than its share of a bucket.
+ * cache lines that they are in are its own lines. A new flow takes a free place in the first of
+ * these; else one of the bucket with more free places, where its own line comes first; else the place
+ * of a flow that has ended or is fresh (see flow_rank), in either bucket. A flow that is sustained or
+ * proved is never pushed out. If there are several services, none has more than its share of a bucket.
  *
  * All CPUs fill the table. A place belongs to the CPU that has swapped its first word for
  * FLOW_CLAIMED, and the count of turns in that word tells a reader that another flow has got the
@@ -35,9 +35,6 @@
 #define FLOW_PLACE_YOUNG 0x10000000U
 #define FLOW_PLACE_BUSY 1U /* of a fresh flow that was seen just now: all other ranks are even */
 #define FLOW_YOUNG FLOW_SECONDS(300)
-
-/* With so many free places in a bucket, a new flow need not look for more elsewhere. */
-#define FLOW_ROOM (FLOW_WAYS / 4)
 
 /* A place's number that is none. */
 #define FLOW_NOWHERE 0xffffffffU
@@ -510,6 +507,9 @@ static __always_inline int choose_in(struct flow_scan *scan, __u32 number, __u32
 	if (!flow_scan_begin(scan, number))
 		return 0;
 	flow_scan_own(scan);
+	flow_consider(scan, number); /* before others that are as good */
+	if (scan->step == 1)
+		flow_consider(scan, beside(number));
 	bpf_loop(FLOW_WAYS / scan->step, flow_scan_place, scan, 0);
 	return scan->rank &&
 	       (scan->rank > fresh->rank || (scan->rank == fresh->rank && scan->free > free)) &&
@@ -524,25 +524,21 @@ __noinline int choose_place(const struct settings *settings, const struct flow *
 			    __u32 service, struct flow_fresh *fresh)
 {
 	struct flow_scan scan = { .service = service, .now = flow_clock() };
-	__u32 choices, free = scan.now, kept;
+	__u32 choices, free = scan.now, kept, number;
 
 	if (!settings || !flow || !fresh)
 		return 0;
 	scan.share = settings->flow_share;
 	scan.step = flow->ipv6 ? 2 : 1;
 	choices = flow_choices(flow);
-	for (__u32 i = 0; i < 2 * choices; i += scan.step) {
-		__u32 number = own_place(settings, flow, hash, i / 2);
-
-		if (choose_own(&scan, i & 1 ? beside(number) : number, fresh))
-			return 1;
-	}
+	number = own_place(settings, flow, hash, 0);
+	if (choose_own(&scan, number, fresh) ||
+	    (scan.step == 1 && choose_own(&scan, beside(number), fresh)))
+		return 1;
 	scan.ranks = fresh->rank = 0;
 	for (__u32 i = 0; i < choices; i++) {
 		if (choose_in(&scan, own_place(settings, flow, hash, i), free, fresh))
 			free = scan.free;
-		if (fresh->rank == FLOW_PLACE_FREE && (free - scan.now) * scan.step >= FLOW_ROOM)
-			return 1;
 	}
 	/* A fresh flow pushes out none that goes on while one is too young to give way. */
 	kept = (FLOW_STATES_KEPT & ~FLOW_STATE(FLOW_RESET)) >> (fresh->to.word.state & 31) & 1;

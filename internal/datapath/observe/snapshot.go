@@ -325,7 +325,8 @@ func (w *Snapshot) slotOf(p *observedPacket) (*abi.Slot, *abi.RingHeader) {
 		return &slot, header
 	}
 	redirected := header.Flags&uint8(abi.RingFlagRING_REDIRECTED) != 0 && p.opens() && p.Backend != 0 && p.Snat == 0
-	byOwner := header.Flags&uint8(abi.RingFlagRING_OWNERS) != 0 && p.Backend != 0 && !p.has(observedPacketFlagPACKET_FRAGMENT_LATER)
+	byOwner := header.Flags&uint8(abi.RingFlagRING_OWNERS) != 0 && header.Service == p.Service-1 && p.Backend != 0 && p.Snat == 0 &&
+		!p.has(observedPacketFlagPACKET_FRAGMENT_LATER)
 	if there := w.slotIn(p.Ring, header, p.flow()); (redirected || byOwner) && header.Size > 0 && there != nil {
 		return there, header
 	}
