@@ -226,9 +226,9 @@ __noinline __u32 search_flow(const struct settings *settings, const struct flow 
 	return found;
 }
 
-/* Reads what is remembered of a flow, live or not. Returns whether it has a place. */
-static __always_inline int find_flow(const struct settings *settings, const struct flow *flow,
-				     __u64 hash, __u32 service, struct flow_known *known)
+/* Reads a flow from the first line that may have it. */
+static __always_inline int read_first_line(const struct settings *settings, const struct flow *flow,
+					   __u64 hash, __u32 service, struct flow_known *known)
 {
 	__u64 key = flow_key(flow);
 	__u32 number = own_place(settings, flow, hash, 0);
@@ -238,7 +238,18 @@ static __always_inline int find_flow(const struct settings *settings, const stru
 	if (bucket && read_place(bucket, number, flow, key, service, known))
 		return 1;
 	known->place = number = beside(number);
-	if (bucket && !flow->ipv6 && read_place(bucket, number, flow, key, service, known))
+	return bucket && !flow->ipv6 && read_place(bucket, number, flow, key, service, known);
+}
+
+/* Reads what is remembered of a flow, live or not. Returns whether it has a place. */
+static __always_inline int find_flow(const struct settings *settings, const struct flow *flow,
+				     __u64 hash, __u32 service, struct flow_known *known)
+{
+	__u64 key = flow_key(flow);
+	struct flow_bucket *bucket;
+	__u32 number;
+
+	if (read_first_line(settings, flow, hash, service, known))
 		return 1;
 	number = search_flow(settings, flow, hash, service, FLOW_NOWHERE);
 	bucket = flow_bucket_at(number / FLOW_WAYS);

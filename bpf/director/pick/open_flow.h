@@ -9,21 +9,6 @@
 #include "director/pick/ring.h"
 #include "director/segment.h"
 
-/* Reads a flow from the first line that may have it. */
-static __always_inline int read_first_line(const struct settings *settings, const struct flow *flow,
-					   __u64 hash, __u32 service, struct flow_known *known)
-{
-	__u64 key = flow_key(flow);
-	__u32 number = own_place(settings, flow, hash, 0);
-	struct flow_bucket *bucket = flow_bucket_at(number / FLOW_WAYS);
-
-	known->place = number;
-	if (bucket && read_place(bucket, number, flow, key, service, known))
-		return 1;
-	known->place = number = beside(number);
-	return bucket && !flow->ipv6 && read_place(bucket, number, flow, key, service, known);
-}
-
 /* Writes the time of a flow of which nothing else changes. It is long before the flow times out. */
 static __noinline int renew_flow(const struct settings *settings, const struct flow_known *known,
 				 __u64 hash, __u32 now)
