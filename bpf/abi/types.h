@@ -141,7 +141,7 @@ enum ring_flag {
 	RING_REDIRECTED = 1 << 3,
 	RING_SOURCES = 1 << 4,        /* only some clients may come: see struct source_range */
 	RING_KERNEL_SOURCES = 1 << 5, /* packets from some addresses are left to the kernel */
-	RING_OWNERS = 1 << 6,         /* see struct owners; only with RING_MEMORY or alone */
+	RING_OWNERS = 1 << 6,         /* see struct owners; always with RING_MEMORY */
 };
 EXPORT_ENUM(ring_flag);
 
