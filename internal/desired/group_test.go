@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -106,11 +107,7 @@ func (m *member) table() model.Table {
 	return m.sink.last
 }
 
-func (m *member) revision() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.shared.Revision
-}
+func (m *member) revision() uint64 { return m.forwarding().revision }
 
 func newGroup(t *testing.T, c *etcdlab.Cluster, n int) []*member {
 	t.Helper()
@@ -131,24 +128,39 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// forwarding is what a director does at a moment.
+type forwarding struct {
+	revision uint64 // of the group
+	coming   bool   // a generation does not place connections yet
+	table    model.Table
+}
+
+// forwarding returns all of it at one moment: a state is adopted with the lock held.
+func (m *member) forwarding() forwarding {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return forwarding{m.shared.Revision, !m.placing.IsZero(), m.table()}
+}
+
 // agree waits until all have the same revision, and checks that they forward the same.
 func agree(t *testing.T, members ...*member) model.Table {
 	t.Helper()
+	var all []forwarding
 	until(t, "the directors have the same revision, and place connections by it", func() bool {
+		all = nil
 		for _, m := range members {
-			if m.revision() != members[0].revision() || !m.dueToAssign().IsZero() {
-				return false
-			}
+			all = append(all, m.forwarding())
 		}
-		return true
+		return !slices.ContainsFunc(all, func(f forwarding) bool {
+			return f.coming || f.revision != all[0].revision
+		})
 	})
-	want := members[0].table()
-	for i, m := range members[1:] {
-		if got := m.table(); !reflect.DeepEqual(got, want) {
-			t.Fatalf("director %d forwards other rows than director 0 at revision %d", i+1, m.revision())
+	for i, f := range all {
+		if !reflect.DeepEqual(f.table, all[0].table) {
+			t.Fatalf("director %d forwards other rows than director 0 at revision %d", i, f.revision)
 		}
 	}
-	return want
+	return all[0].table
 }
 
 // shared is a service of the group with n backends, which rarely trims.
