@@ -4,9 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
+	"runtime"
 	"slices"
-	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -117,19 +116,18 @@ func TestNeighborAnswersTheSecondTime(t *testing.T) {
 // there: at once, as neighbors are given up in their own time.
 func farEnd(t *testing.T) *netlink.Handle {
 	t.Helper()
-	host := exec.Command("sleep", "infinity")
-	host.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
-	must(t, host.Start())
-	t.Cleanup(func() {
-		_ = host.Process.Kill() // it does nothing else
-		_ = host.Wait()
-	})
 	end, err := netlink.LinkByName("wire1")
 	must(t, err)
-	must(t, netlink.LinkSetNsPid(end, host.Process.Pid))
-	ns, err := netns.GetFromPid(host.Process.Pid)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := netns.Get()
 	must(t, err)
-	defer ns.Close()
+	defer own.Close()
+	ns, err := netns.New() // without a process, which a guest has no program for
+	must(t, err)
+	t.Cleanup(func() { ns.Close() })
+	must(t, netns.Set(own))
+	must(t, netlink.LinkSetNsFd(end, int(ns)))
 	far, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	must(t, err)
 	t.Cleanup(far.Close)
