@@ -109,6 +109,13 @@ func abiHash(spec *ebpf.CollectionSpec) (string, error) {
 
 // stateHash names what two versions must agree on to share one of the stateMaps.
 func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
+	return stateHashOf(spec, name, spec.Maps[name].MaxEntries)
+}
+
+// stateHashOf is stateHash of a map with so many elements.
+func stateHashOf(spec *ebpf.CollectionSpec, name string, entries uint32) (string, error) {
+	shape := spec.Maps[name].Copy()
+	shape.MaxEntries = entries
 	var types []btf.Type
 	for _, of := range stateMaps[name] {
 		t, err := spec.Types.AnyTypeByName(of)
@@ -120,7 +127,7 @@ func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
 		}
 		types = append(types, t)
 	}
-	return stateFormat(spec, spec.Maps[name], types...)
+	return stateFormat(spec, shape, types...)
 }
 
 // placements count the changes of where an entry lies in a map, by its hash, where nothing else of the

@@ -73,7 +73,7 @@ func (d *Datapath) assignService(c *change, desired *model.TableService, before 
 		s = &service{key: key, index: index, desired: desired, backends: map[backendKey]*backend{}}
 		if found {
 			s.ring = d.rings.of(index)
-			s.remembered = d.kernel.kept[directorMapFlowTable] || d.kernel.formerTable.in
+			s.remembered = d.kernel.kept[directorMapFlowTable] || d.kernel.formerTable.in || d.kernel.resized.kernel != nil
 			s.retired = d.kernel.records.retired(index)
 		}
 		d.services[key] = s

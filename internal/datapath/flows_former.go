@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -78,7 +77,8 @@ func newFormerTable(p *pins, spec *ebpf.CollectionSpec) (f formerTable, err erro
 // openFormerTable looks whether that table is here, and gives it to the program.
 func (k *kernel) openFormerTable() error {
 	f, record := &k.formerTable, &k.records.director.Entries[0]
-	uses, err := k.usesFlowTable()
+	// All programs that forward fill flow memory. If none forwards, nothing has come since.
+	uses, err := k.usedByAll(k.FlowTable)
 	if err != nil {
 		return err
 	}
@@ -120,31 +120,6 @@ func (k *kernel) openFormerTable() error {
 		}
 	}
 	return nil
-}
-
-// usesFlowTable says whether all programs that forward fill flow memory. If none forwards, nothing
-// has come since.
-func (k *kernel) usesFlowTable() (bool, error) {
-	info, err := k.FlowTable.Info()
-	if err != nil {
-		return false, fmt.Errorf("look at flow memory: %w", err)
-	}
-	table, _ := info.ID()
-	for id := range k.attached {
-		program, err := k.openProgram(id)
-		if err != nil {
-			return false, fmt.Errorf("open the program that forwards: %w", err)
-		}
-		info, err := program.Info()
-		program.Close()
-		if err != nil {
-			return false, fmt.Errorf("look at the program that forwards: %w", err)
-		}
-		if used, _ := info.MapIDs(); !slices.Contains(used, table) {
-			return false, nil
-		}
-	}
-	return true, nil
 }
 
 // upgraded is when flow memory began to be in the table of this version.

@@ -45,6 +45,7 @@ type kernel struct {
 	sharedTable    heldTable            // of full NAT's flows that other directors have told of
 	former         formerCounts         // what an earlier version has counted in another format
 	formerTable    formerTable          // flow memory of versions before 0.2
+	resized        resizedFlows         // flow memory of an earlier process that had another size
 }
 
 func loadKernel(o Options) (*kernel, error) {
@@ -91,6 +92,9 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, errors.Join(err, k.close())
 	}
 	if err := k.openFormerTable(); err != nil {
+		return nil, errors.Join(err, k.close())
+	}
+	if err := k.openResized(spec); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
 	return k, nil
@@ -229,7 +233,7 @@ func (k *kernel) close() error {
 	for _, h := range k.heldTables() {
 		h.letGo()
 	}
-	return errors.Join(err, k.former.close(), k.directorMaps.Close(), k.unlock())
+	return errors.Join(err, k.former.close(), k.resized.close(), k.directorMaps.Close(), k.unlock())
 }
 
 // ErrRunning says that another process keeps the pinned datapath up to date.

@@ -76,8 +76,15 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.addLookups(&lookups); err != nil {
 		return err
 	}
+	// Twice: there are fewer in the end that have changed since.
+	if err := errors.Join(d.takeResized(), d.takeResized()); err != nil {
+		return err
+	}
 	// After all maps are filled: from here on this process's program forwards.
 	if err := d.switchPrograms(t.Interfaces, d.links, lookups.all.haveReplies()); err != nil {
+		return err
+	}
+	if err := errors.Join(d.takeResized(), d.kernel.resized.close()); err != nil {
 		return err
 	}
 	// After that no program uses what earlier versions have left.
