@@ -79,9 +79,9 @@ func CrowdProblems(crowds []model.CrowdedService) (found []model.Problem) {
 
 // tablesCrowded says for each table what it means if a service's flows have no room there.
 var tablesCrowded = map[string]struct{ text, fix string }{
-	model.FlowMemoryTable: {"fresh flows have no room in flow memory, and most of them are its own: new connections are not remembered, and may break when backends change",
+	model.FlowMemoryTable: {"new flows have no room in flow memory, and many in it are its own: new connections are not remembered, and may break when backends change",
 		"if this is no flood, give limits.flows more"},
-	model.NATTable: {"fresh flows have no room in full NAT's table, and many in it are its own: new connections are dropped (drop_snat_full)",
+	model.NATTable: {"new flows have no room in full NAT's table, and many in it are its own: new connections are dropped (drop_snat_full)",
 		"if this is no flood, give the service's SNAT more addresses or ports"},
 	model.UDPFlowsTable: {"it has its quota of the agent's UDP flows: more of its flows are remembered as those that have just begun, and may move when backends change",
 		"if this is no flood, give the agent's udp-flows more"},

@@ -201,14 +201,19 @@ func (d *Datapath) fullTables(now time.Time) []string {
 	return d.crowds.Take(map[string]uint64{model.FlowMemoryTable: memory.packets, model.NATTable: nat.packets}, now)
 }
 
-// countFlowsOf counts the flows of a table that a flood may have made, by service.
+// countFlowsOf counts the flows of a table by service: the fresh ones, which a flood may have made, or
+// all if none is fresh.
 func (d *Datapath) countFlowsOf(table string) (map[uint32]uint32, error) {
 	if table == model.NATTable {
 		return d.countNATBy()
 	}
-	return d.countFlowsBy(func(e *abi.FlowEntry) bool {
+	counts := d.countFlowsBy(func(e *abi.FlowEntry) bool {
 		return flows.MeaningOf(abi.FlowState(e.State)).Class == model.FreshFlow
-	}), nil
+	})
+	if len(counts) == 0 {
+		counts = d.countFlowsBy(func(*abi.FlowEntry) bool { return true })
+	}
+	return counts, nil
 }
 
 // most names the services with the largest counts. The lock is held.

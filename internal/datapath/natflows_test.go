@@ -14,6 +14,7 @@ import (
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/packet"
 )
 
 // The flows of full NAT are listed with what people ask for, its table is counted, and the services
@@ -89,6 +90,41 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 	crowds := d.crowded(read.Add(crowd.Every))
 	if len(crowds) != 1 || crowds[0] != (model.CrowdedService{Service: table.Services[1].Name, Table: model.NATTable, Flows: 2}) {
 		t.Errorf("full NAT's table is full, and named are %+v", crowds)
+	}
+}
+
+// Flow memory that is full of flows that are not fresh names the services that have most, too.
+func TestCrowdOfSustainedFlows(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 4)
+	d := openTest(t, model.Limits{Flows: 1024})
+	must(t, d.Set(tableOf(2, 3, 0)))
+	must(t, d.Set(tableOf(2, 3, 1))) // its slots settle
+	d.sends(t, packet.SYN)
+	read := time.Now()
+	crowded := func(refused uint64, at time.Duration) []model.CrowdedService {
+		must(t, writeTally(d.kernel.FlowEvents, uint32(abi.FlowEventFLOW_REFUSED), tally{packets: refused}))
+		return d.crowded(read.Add(at))
+	}
+	want := func(found []model.CrowdedService, when string) {
+		t.Helper()
+		if len(found) != 1 || found[0] != (model.CrowdedService{Service: "s0", Table: model.FlowMemoryTable, Flows: 1}) {
+			t.Errorf("%s flow memory is full, and named are %+v", when, found)
+		}
+	}
+	crowded(0, 0)
+	want(crowded(1000, crowd.Every), "with a fresh flow")
+	for i := range d.flows.Entries {
+		if at := &d.flows.Entries[i]; at.State != 0 {
+			at.State = uint8(abi.FlowStateFLOW_ESTABLISHED)
+		}
+	}
+	want(crowded(2000, 2*crowd.Every), "without a fresh flow")
+	want(crowded(2000, 3*crowd.Every), "a while later")
+	if found := crowded(2000, 4*crowd.Every+crowd.Lasts); len(found) > 0 {
+		t.Errorf("nothing is refused any more, and named are %+v", found)
 	}
 }
 
