@@ -44,6 +44,7 @@ func newDirector() *director {
 			Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Applied: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Changed: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC),
 		},
 		status: model.DatapathStatus{
+			Limits:     model.Limits{Services: 17, Flows: 2048}, // and not those of a file that has changed since
 			Interfaces: []model.InterfaceStatus{{Name: "eth0", Index: 2, XDP: "native", MTU: 1500}},
 			Reasons:    []model.Counter{{Name: "forward_ipip", Packets: 10, Bytes: 1000}},
 			RingMemory: 8256,
@@ -148,7 +149,7 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 	}
 	wantStatus := api.Status{
 		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256, Probes: d.status.Probes, Panic: []string{},
-		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Asks: d.status.Asks, Left: d.status.Left, Agents: d.status.Agents, Peers: d.status.Peers, Neighbor: d.status.Neighbor, Strangers: d.status.Strangers, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
+		Limits: d.status.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Asks: d.status.Asks, Left: d.status.Left, Agents: d.status.Agents, Peers: d.status.Peers, Neighbor: d.status.Neighbor, Strangers: d.status.Strangers, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)

@@ -155,7 +155,7 @@ func (l *live) frame(ctx context.Context, least time.Duration) (*liveFrame, []Li
 		}
 	}
 	frame.take(&status)
-	limits := l.Daemon.Config().Director.Limits
+	limits := status.Limits
 	m := &frame.whole
 	m.Director = liveDirector(l.Daemon.Info(), limits, &status)
 	m.Flows = LiveFlows{Remembered: status.Flows.Remembered, Most: limits.Flows, Settling: status.Flows.Settling}

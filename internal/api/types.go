@@ -112,7 +112,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Interfaces: orEmpty(d.Interfaces),
 		Services:   len(d.Services),
 		RingMemory: d.RingMemory,
-		Limits:     daemon.Config().Director.Limits,
+		Limits:     d.Limits,
 		Flows:      d.Flows,
 		NAT:        d.NAT,
 		QUIC:       orEmpty(d.QUIC),

@@ -58,6 +58,7 @@ func TestCheckWarns(t *testing.T) {
 		t.Fatal(err)
 	}
 	director := "director: {interfaces: [eth0]}\n"
+	announced := "bgp: {asn: 65001, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.1, asn: 65000}]}\ndirector: {interfaces: [eth0], group: [10.0.0.2, 10.0.0.3], snat: {addresses: [192.0.2.1], announce: true}"
 	draining := strings.Replace(checkedService, "10.0.1.11}", "10.0.1.11, state: draining}\n  - {address: 10.0.1.12, weight: 0}", 1)
 	for name, test := range map[string]struct {
 		text  string
@@ -77,6 +78,10 @@ func TestCheckWarns(t *testing.T) {
 			"f:8: warning: services[0].drain: is called retention now; the former name is still read"},
 		"a key for all": {director + "loads: {to: [10.0.0.2], key-file: " + key + "}\n" + checkedService, model.Roles{}, "director",
 			"f:2: warning: loads.key-file: everybody on this host can read " + key + "; fix: chmod o= " + key},
+		"announced without etcd": {announced + "}\n" + checkedService, model.Roles{}, "director",
+			"f:2: warning: director.snat.announce: without director.store.etcd the group's directors do not know each other's flows: a lost director's connections end"},
+		"announced without sharing": {announced + ", flow-port: 0, store: {etcd: {endpoints: [\"https://10.0.0.9:2379\"]}}}\n" + checkedService, model.Roles{}, "director",
+			"f:2: warning: director.snat.announce: with director.flow-port 0 the group's directors do not know each other's flows: a lost director's connections end"},
 		"a key in a directory that is not for all": {director + "loads: {to: [10.0.0.2], key-file: " + kept + "}\n" + checkedService, model.Roles{}, "director", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

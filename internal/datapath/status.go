@@ -35,6 +35,7 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 		}
 		status.Reasons = append(status.Reasons, model.Counter{Name: name, Packets: t.packets, Bytes: t.bytes})
 	}
+	status.Limits = d.options.Limits
 	status.Interfaces = d.interfaceStatus()
 	status.HopsMoved = d.movements.total
 	flows, reset, err := d.flowStatus()

@@ -73,7 +73,7 @@ func (g *Group) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fin
 			return err
 		},
 		Rest:        func(ctx context.Context) { retry.Sleep(ctx, renewFingerprint) },
-		Consequence: "the group's directors do not know this one, and share no flows with it", Kind: model.ProblemGroup, Part: partFlows,
+		Consequence: "directors that come now do not learn of this one, and share no flows with it; those that know it go on", Kind: model.ProblemGroup, Part: partFlows,
 	})
 }
 

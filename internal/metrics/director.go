@@ -32,7 +32,7 @@ var (
 	natShared = ofDirector.add("weir_full_nat_shared_flows",
 		"Full NAT's flows of other directors' addresses, which this director goes on with.")
 	flowEvents = ofDirector.add("weir_flow_memory_events_total",
-		"What has happened to flow memory: flows inserted, refused for want of a place, taken over from the table of version 0.1, not told to the group at once.", "event")
+		"What has happened to flow memory: flows inserted, packets of flows that found no place (refused), flows taken over from the table of version 0.1, not told to the group at once.", "event")
 	quic = ofDirector.add("weir_quic_packets_total",
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", "event")
 	asks = ofDirector.add("weir_ask_redirect_events_total",

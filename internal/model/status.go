@@ -12,6 +12,7 @@ type DatapathStatus struct {
 	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
 	Services   []ServiceStatus   `json:"services"`
 	RingMemory uint64            `json:"ring-memory"`       // bytes that rings take now
+	Limits     Limits            `json:"limits"`            // by which the kernel's maps were made
 	Flows      FlowStatus        `json:"flows"`             // flow memory
 	NAT        *NATStatus        `json:"nat,omitempty"`     // full NAT's table; nil: there is none
 	QUIC       []Tallied         `json:"quic"`              // what connection IDs said, in the order of enum quic_event

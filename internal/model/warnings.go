@@ -32,6 +32,9 @@ func (c *Config) Needs(roles Roles) (errs FieldErrors) {
 
 // Warnings returns what a valid configuration says that can run, and is likely a mistake.
 func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
+	if roles.Director {
+		c.Director.warnOfAnnounce(&errs)
+	}
 	for i := range c.Services {
 		s := &c.Services[i]
 		if s.Ownerless() {
@@ -50,6 +53,18 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 		}
 	}
 	return errs
+}
+
+// warnOfAnnounce says what keeps a group's directors from going on with the flows of a lost one.
+func (d *Director) warnOfAnnounce(errs *FieldErrors) {
+	const at = "director.snat.announce"
+	switch {
+	case !d.SNAT.Announce || len(d.Group) < 2:
+	case !d.Store.Etcd.Given():
+		errs.addWithOther(at, "director.store.etcd", "without director.store.etcd the group's directors do not know each other's flows: a lost director's connections end")
+	case d.FlowPortOrDefault() == 0:
+		errs.addWithOther(at, "director.flow-port", "with director.flow-port 0 the group's directors do not know each other's flows: a lost director's connections end")
+	}
 }
 
 // Ownerless reports whether none of the service's backends is for new connections.

@@ -194,7 +194,9 @@ func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) [
 		case owned && !owner.Mine:
 			one.State = model.NeighborOther
 		}
-		if len(where[vip]) == 0 && !t.want.draining {
+		// Another director's address of full NAT comes here only if that director is lost.
+		home, has := group.Homes[vip]
+		if len(where[vip]) == 0 && !t.want.draining && !(has && home != t.joined) {
 			one.Problem = t.whyNot(vip)
 		}
 		list = append(list, one)

@@ -53,6 +53,24 @@ func TestRivalsAreAProblem(t *testing.T) {
 	}
 }
 
+// An address of another director's full NAT is no problem here while that director is there; a VIP that
+// another one answers for, and is not up here, is one.
+func TestOthersAddressesAreNoProblem(t *testing.T) {
+	s := &Speaker{log: slog.New(slog.DiscardHandler), guard: &guard{clock: func() time.Duration { return time.Hour }}}
+	turn := newTurn(s)
+	turn.joined = director(1)
+	theirs, ours, plain := vip(1), vip(2), vip(3)
+	group := &model.NeighborGroup{
+		Homes:  map[netip.Addr]netip.Addr{theirs: director(2), ours: director(1)},
+		Owners: map[netip.Addr]model.NeighborOwner{theirs: {Director: director(2)}, ours: {Director: director(1), Mine: true}, plain: {Director: director(2)}},
+	}
+	for _, one := range turn.vips(group, nil) {
+		if (one.Problem == "") != (one.VIP == theirs) {
+			t.Errorf("the problem of %v, which director %v owns, is %q", one.VIP, one.Owner, one.Problem)
+		}
+	}
+}
+
 // However many claims are forged, they make a turn begin early once a second at most, and none is
 // forgotten.
 func TestClaimsWakeOnceASecond(t *testing.T) {
