@@ -81,7 +81,10 @@ func TestTranscripts(t *testing.T) {
 type fakeDirector struct{}
 
 func (fakeDirector) Status() (model.DatapathStatus, error) {
+	var defaults model.Config
+	defaults.SetDefaults()
 	return model.DatapathStatus{
+		Limits:     defaults.Director.Limits,
 		Interfaces: []model.InterfaceStatus{{Name: "eth0", Index: 2, XDP: "native", MTU: 1500}},
 		Reasons: []model.Counter{
 			{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 120, Bytes: 64000}, {Name: "drop_no_backend", Packets: 3, Bytes: 180}},
