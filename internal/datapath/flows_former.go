@@ -162,41 +162,17 @@ func (d *Datapath) importFormer() error {
 		return err
 	}
 	defer memory.Close()
-	now, err := flows.Clock()
+	taken, refused, err := d.takeEntries(func(yield func(*abi.FlowEntry) bool) {
+		for i := range memory.Entries {
+			if e := flows.AtOneMoment(&memory.Entries[i]); !yield(&e) {
+				return
+			}
+		}
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("take over flow memory of a version before 0.2: %w", err)
 	}
-	d.nameIndexes()
-	taken, refused, count := 0, 0, 0
-	take := func() error {
-		if err := d.kernel.takeTellings(count); err != nil {
-			return fmt.Errorf("take over flow memory of a version before 0.2: %w", err)
-		}
-		for i := range d.imports.Entries[:count] {
-			if abi.ToldOutcome(d.imports.Entries[i].Outcome) == abi.ToldOutcomeTOLD_REFUSED {
-				refused++
-			}
-		}
-		taken, count = taken+count, 0
-		return nil
-	}
-	for i := range memory.Entries {
-		e := flows.AtOneMoment(&memory.Entries[i])
-		s := d.names.services[e.Service]
-		if s == nil || !flows.Live(d.entries.Entries, &e, now) {
-			continue
-		}
-		d.imports.Entries[count] = abi.Telling{Entry: e, Ipv6: truth(s.key.vip.Is6())}
-		if count++; count == len(d.imports.Entries) {
-			if err := take(); err != nil {
-				return err
-			}
-		}
-	}
-	if err := take(); err != nil {
-		return err
-	}
-	d.log.Info("flow memory has the flows of the version before", "flows", taken-refused)
+	d.log.Info("flow memory has the flows of the version before", "flows", taken)
 	record.formerTaken = 1
 	if refused > 0 {
 		d.log.Warn("flow memory has no place for some flows of the version before: packets find them in its table until the next start", "flows", refused, "fix", "raise director.limits.flows after that: a flow of IPv6 takes the place of two")

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -175,6 +176,45 @@ func (s *service) askFor(image []byte, number, backend uint32) {
 		tellOwner(toldOwners(image), slots, int(number))
 		s.settling++
 	}
+}
+
+// takeEntries imports the living ones of entries that have this director's indexes, as they are. It
+// returns how many were taken, and how many found no place.
+func (d *Datapath) takeEntries(entries iter.Seq[*abi.FlowEntry]) (taken, refused int, err error) {
+	now, err := flows.Clock()
+	if err != nil {
+		return 0, 0, err
+	}
+	d.nameIndexes()
+	count := 0
+	take := func() error {
+		if err := d.kernel.takeTellings(count); err != nil {
+			return err
+		}
+		for i := range d.imports.Entries[:count] {
+			if abi.ToldOutcome(d.imports.Entries[i].Outcome) == abi.ToldOutcomeTOLD_REFUSED {
+				refused++
+			} else {
+				taken++
+			}
+		}
+		count = 0
+		return nil
+	}
+	for e := range entries {
+		s := d.names.services[e.Service]
+		if s == nil || !flows.Live(d.entries.Entries, e, now) {
+			continue
+		}
+		d.imports.Entries[count] = abi.Telling{Entry: *e, Ipv6: truth(s.key.vip.Is6())}
+		if count++; count == len(d.imports.Entries) {
+			if err := take(); err != nil {
+				return taken, refused, err
+			}
+		}
+	}
+	err = take()
+	return taken, refused, err
 }
 
 // takeTellings runs the program over the first records.

@@ -75,37 +75,18 @@ func (d *Datapath) takeResized() error {
 	if err != nil {
 		return err
 	}
-	d.nameIndexes()
-	count, taken, refused := 0, 0, 0
-	take := func() error {
-		if err := d.kernel.takeTellings(count); err != nil {
-			return fmt.Errorf("take over flow memory of another size: %w", err)
-		}
-		for i := range d.imports.Entries[:count] {
-			if abi.ToldOutcome(d.imports.Entries[i].Outcome) == abi.ToldOutcomeTOLD_REFUSED {
-				refused++
+	taken, refused, err := d.takeEntries(func(yield func(*abi.FlowEntry) bool) {
+		for e := range r.All() {
+			if e.Seen >= r.since && !yield(e) {
+				return
 			}
 		}
-		taken, count = taken+count, 0
-		return nil
-	}
-	for e := range r.All() {
-		s := d.names.services[e.Service]
-		if s == nil || e.Seen < r.since || !flows.Live(d.entries.Entries, e, now) {
-			continue
-		}
-		d.imports.Entries[count] = abi.Telling{Entry: *e, Ipv6: truth(s.key.vip.Is6())}
-		if count++; count == len(d.imports.Entries) {
-			if err := take(); err != nil {
-				return err
-			}
-		}
-	}
-	if err := take(); err != nil {
-		return err
+	})
+	if err != nil {
+		return fmt.Errorf("take over flow memory of another size: %w", err)
 	}
 	if r.since == 0 {
-		d.log.Info("flow memory of another size has the flows of the one before", "flows", taken-refused)
+		d.log.Info("flow memory of another size has the flows of the one before", "flows", taken)
 	}
 	if refused > 0 {
 		d.log.Warn("flow memory of another size has no place for some flows of the one before: their packets may go to other backends", "flows", refused, "fix", "raise director.limits.flows")
