@@ -15,17 +15,17 @@ type ethtoolValue struct {
 // Ethtool reads one of the simple values of an interface, by its command (ETHTOOL_G...).
 func Ethtool(name string, command uint32) (uint32, error) {
 	value := ethtoolValue{command: command}
-	err := ethtool(name, &value)
+	err := ethtool(name, unsafe.Pointer(&value))
 	return value.data, err
 }
 
 // SetEthtool sets one (ETHTOOL_S...).
 func SetEthtool(name string, command, data uint32) error {
-	return ethtool(name, &ethtoolValue{command, data})
+	return ethtool(name, unsafe.Pointer(&ethtoolValue{command, data}))
 }
 
-// ethtool works in the network namespace of the calling thread.
-func ethtool(name string, value *ethtoolValue) error {
+// ethtool works in the network namespace of the calling thread. What it is given begins with a command.
+func ethtool(name string, command unsafe.Pointer) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("socket for ethtool: %w", err)
@@ -37,7 +37,7 @@ func ethtool(name string, value *ethtoolValue) error {
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer
 		pad  [16]byte
-	}{data: unsafe.Pointer(value)}
+	}{data: command}
 	copy(request.name[:unix.IFNAMSIZ-1], name)
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
 	if errno != 0 {
