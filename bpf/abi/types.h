@@ -162,7 +162,8 @@ struct ring_header {
 	__u32 turn_count;   /* 0: the policy needs none */
 	__u32 sources;      /* RING_SOURCES: the set that its clients' addresses are in */
 	__u32 owners;       /* RING_OWNERS: line, in the ring, of the first struct owners */
-	__u8 pad2[8];
+	__u32 steering;     /* not 0: NICs may steer flows of the service */
+	__u8 pad2[4];
 };
 EXPORT_STRUCT(ring_header);
 

@@ -51,6 +51,12 @@ static __always_inline int is_forwarded(enum reason reason)
 	return reason >= PASS_LOCAL && reason < ANSWER_ECHO;
 }
 
+/* Whether the packet went to a backend on another host. */
+static __always_inline int is_sent(enum reason reason)
+{
+	return reason >= FORWARD_L2DSR && reason <= FORWARD_NAT;
+}
+
 static __always_inline int is_dropped(enum reason reason)
 {
 	return reason >= DROP_NO_BACKEND;

@@ -14,6 +14,8 @@
 #include "director/service.h"
 #include "director/source.h"
 #include "director/pick/choose.h"
+#include "director/pick/heavy.h"
+#include "director/pick/steered.h"
 #include "director/group/flow_import.h"
 #include "director/pick/quic.h"
 #include "director/forward/link.h"
@@ -26,6 +28,7 @@
 #include "director/nat/asked_reply.h"
 #include "director/nat/nat.h"
 #include "director/forward/redirect.h"
+#include "director/forward/steered.h"
 #include "director/refuse.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -82,9 +85,6 @@ static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct 
 		return forward_asking(ctx, packet, backend);
 	return takes_over(backend) ? forward_redirect(ctx, packet, backend) : CONTINUE;
 }
-
-/* What some packets do not reach by their backend's mode. */
-#define BACKEND_ODD (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS)
 
 /* `data` is where the frame begins: its Ethernet header is there. */
 static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
@@ -453,7 +453,30 @@ static __noinline int find_tagged(struct xdp_md *ctx, struct packet *packet)
 	return NOT_PLAIN;
 }
 
-static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *packet)
+/* Notes the service of a plain packet, if its receive queue does not say its backend. */
+static __always_inline int find_rule_or_service(struct packet *packet, int ipv6,
+						struct steered *steered)
+{
+	if (steered && steered->queue) {
+		find_steered(packet, ipv6, steered);
+		if (steered->backend)
+			return 0;
+	}
+	return find_service(packet, ipv6);
+}
+
+/* After the usual way of a packet: what the table of steered flows has to say from now on. */
+static __always_inline void note_way(const struct packet *packet, const struct steered *steered)
+{
+	if (steered->flow)
+		note_usual(packet, steered->flow);
+	else if (unlikely(packet->flags & PACKET_TCP_SYN) && packet->service)
+		note_begun(packet);
+}
+
+/* `steered` is a constant: NULL, where no NIC steers flows. */
+static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *packet,
+					  struct steered *steered)
 {
 	void *data = frame(ctx), *end = frame_end(ctx);
 	struct backend *backend = NULL;
@@ -465,10 +488,10 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 		protocol = *ethertype_of(data);
 	if (likely(protocol == bpf_htons(ETH_P_IP) &&
 		   parse_plain_ipv4(ctx, packet, data, end, sizeof(struct ethhdr))))
-		rare = find_service(packet, 0);
+		rare = find_rule_or_service(packet, 0, steered);
 	else if (likely(protocol == bpf_htons(ETH_P_IPV6) &&
 			parse_plain_ipv6(ctx, packet, data, end, sizeof(struct ethhdr))))
-		rare = find_service(packet, 1);
+		rare = find_rule_or_service(packet, 1, steered);
 	else
 		rare = find_tagged(ctx, packet);
 	if (unlikely(rare)) {
@@ -476,9 +499,15 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 		data = frame(ctx);
 		if (data + sizeof(struct ethhdr) > frame_end(ctx))
 			return reason == CONTINUE ? PASS_MALFORMED : reason;
+	} else if (steered && steered->backend) {
+		follow_steered(packet, steered);
+		backend = steered->backend;
+		reason = CONTINUE;
 	} else {
 		reason = choose_backend(ctx, packet, &backend);
 	}
+	if (steered && !steered->backend)
+		note_way(packet, steered);
 	if (likely(reason == CONTINUE))
 		return forward(ctx, packet, data, backend);
 	return stay(ctx, packet, reason);
@@ -488,9 +517,56 @@ SEC("xdp.frags")
 int director(struct xdp_md *ctx)
 {
 	struct packet packet;
-	enum reason reason = decide(ctx, &packet);
+	enum reason reason = decide(ctx, &packet, NULL);
 
 	return verdict(&packet, reason);
+}
+
+/* Whether NICs may steer the flows of the packet's service; the packet has taken the usual way. */
+static __always_inline int may_steer(const struct packet *packet)
+{
+	const struct ring_header *header = ring_line_at(packet->ring);
+
+	return header && header->steering;
+}
+
+/* The packet that director_steering works at: not on the stack, where steering needs the room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet);
+} steered_packet SEC(".maps");
+
+/* The director where NICs steer flows: it takes the place of director() then. */
+SEC("xdp.frags")
+int director_steering(struct xdp_md *ctx)
+{
+	struct steered steered = { .queue = find_queue(ctx) };
+	const struct counter *counter;
+	struct packet *packet;
+	enum reason reason;
+	__u32 index = 0;
+	int action;
+
+	if (steered.queue && steered.queue->l2dsr) {
+		action = send_steered(ctx, steered.queue);
+		if (likely(action != SEND_OTHERWISE))
+			return action;
+	}
+	packet = bpf_map_lookup_elem(&steered_packet, &index);
+	if (!packet)
+		return XDP_ABORTED;
+	reason = decide(ctx, packet, &steered);
+	action = verdict(packet, reason);
+	/* Flows that have a rule are counted by themselves. */
+	if (!is_sent(reason) || !packet->service || steered.flow || is_syn(packet))
+		return action;
+	index = reason;
+	counter = bpf_map_lookup_elem(&reasons, &index);
+	if (counter && is_sample(counter->packets) && may_steer(packet))
+		count_heavy(packet);
+	return action;
 }
 
 /* Not run for packets: userspace runs it when other directors have told of flows. */

@@ -13,6 +13,7 @@
 #include "abi/load_types.h"
 #include "abi/quic_types.h"
 #include "abi/snat_types.h"
+#include "abi/steering_types.h"
 #include "abi/types.h"
 
 /* Values are indexes into rings: the memory of hash maps is reused at once, an index rests. */
@@ -124,6 +125,35 @@ struct {
 	__type(key, __u32);
 	__type(value, struct turn);
 } next_turns SEC(".maps");
+
+/* By interface and receive queue: see steered_place. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct steered_queue);
+} steered_queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct steered_flow);
+} steered_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct heavy_line);
+} heavy_flows SEC(".maps");
+
+/* Chosen so that each interface whose packets are steered has a place of its own. */
+__u32 steered_factor SEC(".data.steering");
+/* How many pairs of places steered_flows has, minus one: a power of two, minus one. */
+__u32 steered_mask SEC(".data.steering");
 
 /* NAT: from a backend's address and port to its index. */
 struct {

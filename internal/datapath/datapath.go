@@ -33,8 +33,10 @@ type Options struct {
 	Pin    string        // directory on a bpffs, e.g. /sys/fs/bpf/weir; made when missing
 	Mode   model.XDPMode // how to attach; empty: auto
 	Limits model.Limits  // sizes of the maps
-	Hold   bool          // interfaces that have no program of weir's get it with Admit, and not before
-	Log    *slog.Logger
+	// SteeredFlows is how many flows all NICs together may steer; 0: they steer none.
+	SteeredFlows uint32
+	Hold         bool // interfaces that have no program of weir's get it with Admit, and not before
+	Log          *slog.Logger
 
 	// differs makes the program that of another version, in tests.
 	differs func(*ebpf.CollectionSpec)
@@ -88,6 +90,7 @@ type Datapath struct {
 	hops           *nexthop.Resolver
 	reported       reported
 	suspicions     suspicions
+	steering       steering
 	sweeper        *sweeper
 	group          group
 	wrote          hostMaps
@@ -176,6 +179,9 @@ func (d *Datapath) adoptPinned() (err error) {
 	if d.imports.Memory, err = bpfload.Map[abi.Telling](d.kernel.FlowTellings); err != nil {
 		return err
 	}
+	if err := d.steering.open(d.kernel, d.options); err != nil {
+		return err
+	}
 	d.imports.older, d.imports.outcomes = make([]bool, len(d.imports.Entries)), make([]uint64, len(d.kernel.importOutcomes))
 	if d.readers, err = newGrace(); err != nil {
 		return err
@@ -221,7 +227,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
 	}
-	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close())...)
+	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close(), d.steering.close())...)
 }
 
 // closed says whether Close was called.

@@ -16,53 +16,60 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	directorMapAskBackends     = "ask_backends"
-	directorMapAskEvents       = "ask_events"
-	directorMapBackendCounters = "backend_counters"
-	directorMapBackendOpened   = "backend_opened"
-	directorMapBackendSources  = "backend_sources"
-	directorMapBackends        = "backends"
-	directorMapEgress          = "egress"
-	directorMapFlowEvents      = "flow_events"
-	directorMapFlowTable       = "flow_table"
-	directorMapFlowTellings    = "flow_tellings"
-	directorMapFormerFlowTags  = "former_flow_tags"
-	directorMapFormerFlows     = "former_flows"
-	directorMapFragments       = "fragments"
-	directorMapFreshBudgets    = "fresh_budgets"
-	directorMapFronts          = "fronts"
-	directorMapGroupSlots      = "group_slots"
-	directorMapGuesses         = "guesses"
-	directorMapIcmpBudgets     = "icmp_budgets"
-	directorMapLoads           = "loads"
-	directorMapNextTurns       = "next_turns"
-	directorMapOwnMacs         = "own_macs"
-	directorMapPeerMacs        = "peer_macs"
-	directorMapPeers           = "peers"
-	directorMapQuicEvents      = "quic_events"
-	directorMapRanges4         = "ranges4"
-	directorMapRanges6         = "ranges6"
-	directorMapReasons         = "reasons"
-	directorMapReplies4        = "replies4"
-	directorMapReplies6        = "replies6"
-	directorMapRingLines       = "ring_lines"
-	directorMapRings           = "rings"
-	directorMapRowBuffer       = "row_buffer"
-	directorMapServiceDrops    = "service_drops"
-	directorMapServices4       = "services4"
-	directorMapServices6       = "services6"
-	directorMapSharedClients   = "shared_clients"
-	directorMapSharedEnds      = "shared_ends"
-	directorMapSharedTables    = "shared_tables"
-	directorMapSnatTables      = "snat_tables"
-	directorMapSourceRanges    = "source_ranges"
-	directorMapThisDirector    = "this_director"
-	directorMapToldFlows       = "told_flows"
-	directorMapWaitBudgets     = "wait_budgets"
-	directorProgDirector       = "director"
-	directorProgTakeTellings   = "take_tellings"
-	directorVarFlowTime        = "flow_time"
-	directorVarSourceFilter    = "source_filter"
+	directorMapAskBackends       = "ask_backends"
+	directorMapAskEvents         = "ask_events"
+	directorMapBackendCounters   = "backend_counters"
+	directorMapBackendOpened     = "backend_opened"
+	directorMapBackendSources    = "backend_sources"
+	directorMapBackends          = "backends"
+	directorMapEgress            = "egress"
+	directorMapFlowEvents        = "flow_events"
+	directorMapFlowTable         = "flow_table"
+	directorMapFlowTellings      = "flow_tellings"
+	directorMapFormerFlowTags    = "former_flow_tags"
+	directorMapFormerFlows       = "former_flows"
+	directorMapFragments         = "fragments"
+	directorMapFreshBudgets      = "fresh_budgets"
+	directorMapFronts            = "fronts"
+	directorMapGroupSlots        = "group_slots"
+	directorMapGuesses           = "guesses"
+	directorMapHeavyFlows        = "heavy_flows"
+	directorMapIcmpBudgets       = "icmp_budgets"
+	directorMapLoads             = "loads"
+	directorMapNextTurns         = "next_turns"
+	directorMapOwnMacs           = "own_macs"
+	directorMapPeerMacs          = "peer_macs"
+	directorMapPeers             = "peers"
+	directorMapQuicEvents        = "quic_events"
+	directorMapRanges4           = "ranges4"
+	directorMapRanges6           = "ranges6"
+	directorMapReasons           = "reasons"
+	directorMapReplies4          = "replies4"
+	directorMapReplies6          = "replies6"
+	directorMapRingLines         = "ring_lines"
+	directorMapRings             = "rings"
+	directorMapRowBuffer         = "row_buffer"
+	directorMapServiceDrops      = "service_drops"
+	directorMapServices4         = "services4"
+	directorMapServices6         = "services6"
+	directorMapSharedClients     = "shared_clients"
+	directorMapSharedEnds        = "shared_ends"
+	directorMapSharedTables      = "shared_tables"
+	directorMapSnatTables        = "snat_tables"
+	directorMapSourceRanges      = "source_ranges"
+	directorMapSteeredFlows      = "steered_flows"
+	directorMapSteeredPacket     = "steered_packet"
+	directorMapSteeredQueues     = "steered_queues"
+	directorMapThisDirector      = "this_director"
+	directorMapToldFlows         = "told_flows"
+	directorMapWaitBudgets       = "wait_budgets"
+	directorProgDirector         = "director"
+	directorProgDirectorSteering = "director_steering"
+	directorProgTakeTellings     = "take_tellings"
+	directorVarFlowTime          = "flow_time"
+	directorVarSourceFilter      = "source_filter"
+	directorVarSteeredFactor     = "steered_factor"
+	directorVarSteeredMask       = "steered_mask"
 )
 
 // loadDirector returns the embedded CollectionSpec for director.
@@ -107,8 +114,9 @@ type directorSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorProgramSpecs struct {
-	Director     *ebpf.ProgramSpec `ebpf:"director"`
-	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	Director         *ebpf.ProgramSpec `ebpf:"director"`
+	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
+	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
 
 // directorMapSpecs contains maps before they are loaded into the kernel.
@@ -132,6 +140,7 @@ type directorMapSpecs struct {
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
+	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
@@ -155,6 +164,9 @@ type directorMapSpecs struct {
 	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
+	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
+	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -164,8 +176,10 @@ type directorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
-	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
-	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
+	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
+	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
 // directorObjects contains all objects after they have been loaded into the kernel.
@@ -205,6 +219,7 @@ type directorMaps struct {
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
+	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
@@ -228,6 +243,9 @@ type directorMaps struct {
 	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
+	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
+	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -252,6 +270,7 @@ func (m *directorMaps) Close() error {
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
+		m.HeavyFlows,
 		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
@@ -275,6 +294,9 @@ func (m *directorMaps) Close() error {
 		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
+		m.SteeredFlows,
+		m.SteeredPacket,
+		m.SteeredQueues,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -285,21 +307,25 @@ func (m *directorMaps) Close() error {
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
-	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
-	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
+	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
+	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 
 // directorPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorPrograms struct {
-	Director     *ebpf.Program `ebpf:"director"`
-	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
+	Director         *ebpf.Program `ebpf:"director"`
+	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
+	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
 }
 
 func (p *directorPrograms) Close() error {
 	return _DirectorClose(
 		p.Director,
+		p.DirectorSteering,
 		p.TakeTellings,
 	)
 }

@@ -274,6 +274,7 @@ func encodeRing(s *testService) [][]byte {
 		lines = append(lines, owners...)
 	}
 	binary.NativeEndian.PutUint32(lines[0][16:], uint32(len(lines)))
+	binary.NativeEndian.PutUint32(lines[0][56:], 1) // its flows may be steered
 	return lines
 }
 

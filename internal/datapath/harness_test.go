@@ -139,6 +139,10 @@ type testDirector struct {
 	world   *testWorld
 	cpus    int
 	clock   time.Duration // what its programs take for the kernel's
+	link    uint32        // of onQueue; 0: packets come in on lo
+	queue   uint32        // their receive queue
+	// steeredAt is the line of the flow that has a rule.
+	steeredAt uint32
 	// flow memory, once it was looked at
 	flowMemory bpfload.Memory[abi.FlowPlace]
 	former     map[string]*ebpf.MapSpec // of flow memory of versions before 0.2
@@ -148,7 +152,7 @@ type testDirector struct {
 var mapSizes = map[string]uint32{
 	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "backend_sources": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "loads": 2048, "next_turns": 256,
-	"flow_table": testFlowBuckets,
+	"flow_table": testFlowBuckets, "steered_queues": steeredQueues << steeredInterfacesBits, "steered_flows": 64, "heavy_flows": 1 << heavyLinesBits,
 }
 
 // sharedDirector is loaded once: it takes a while, more so in an emulated guest.
@@ -276,6 +280,9 @@ func (d *testDirector) run(t testing.TB, frame []byte, metadata int) (action uin
 		o.Data = append(make([]byte, metadata), frame...)
 		o.DataOut = make([]byte, len(o.Data)+512)
 		o.Context = &xdpContext{Data: uint32(metadata), DataEnd: uint32(len(o.Data)), Ingress: ingress}
+	}
+	if d.link != 0 {
+		o.Context = &xdpContext{Data: uint32(metadata), DataEnd: uint32(len(o.Data)), Ingress: d.link, Queue: d.queue}
 	}
 	action, err := d.program.Run(o)
 	if err != nil {

@@ -48,6 +48,7 @@ func TestInstructions(t *testing.T) {
 	c.handedOver()
 	c.remembered()
 	c.begun()
+	c.steered()
 	if os.Getenv(updateInstructions) != "" {
 		must(t, os.WriteFile(instructionsFile, []byte(strings.Join(c.lines, "\n")+"\n"), 0o644))
 	}
@@ -209,6 +210,32 @@ func (c *counted) count(name string, headers ...packet.Header) int {
 	}
 	c.lines = append(c.lines, fmt.Sprintf("%4d %s", c.in.taken(), name))
 	return c.in.taken()
+}
+
+// steered are packets of hosts whose NICs steer flows: of a flow that has a rule, and of a queue to which
+// none leads.
+func (c *counted) steered() {
+	w, scenarios := steeredWorld(c)
+	c.load(w)
+	spec, err := loadPrograms()
+	must(c, err)
+	c.in, err = newInterpreter(spec.Programs["director_steering"], c.Maps, c.clock)
+	must(c, err)
+	c.onQueue(c, steeredQueue)
+	for _, s := range scenarios {
+		flags := uint8(0)
+		if s.protocol == model.TCP {
+			flags = packet.ACK
+		}
+		headers := append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort, servicePort, flags, false)...)
+		c.in.link, c.in.queue = c.link, c.queue
+		s.steer(c, c.testDirector, 0)
+		c.count(s.name+", steered", headers...)
+		if s.backends[0].mode == model.L2DSR {
+			c.put(c, "steered_queues", c.place()+c.queue, abi.SteeredQueue{})
+			c.count(s.name+", of a queue without rules", headers...)
+		}
+	}
 }
 
 func (c *counted) clearFront(s *testService) {

@@ -24,6 +24,7 @@ type interpreter struct {
 	at           map[int]int    // and back
 	maps         map[string]*ebpf.Map
 	clock        time.Duration // the kernel's
+	link, queue  uint32        // that packets come in by; 0: lo
 
 	regions  []*region
 	values   map[string]uint64 // of maps, by map and key
@@ -56,6 +57,7 @@ const (
 	contextEnd     = 4
 	contextMeta    = 8
 	contextIngress = 12
+	contextQueue   = 16
 )
 
 func newInterpreter(program *ebpf.ProgramSpec, maps map[string]*ebpf.Map, clock time.Duration) (*interpreter, error) {
@@ -127,7 +129,9 @@ func (in *interpreter) load(pc int, address uint64, size int) uint64 {
 	case contextEnd:
 		return in.packet.base + uint64(len(in.packet.bytes))
 	case contextIngress:
-		return ingress
+		return uint64(max(in.link, ingress))
+	case contextQueue:
+		return uint64(in.queue)
 	}
 	at := in.memory(pc, address, size)
 	switch size {

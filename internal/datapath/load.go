@@ -107,8 +107,20 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	clear(spec.Variables) // source_filter is written through its map, not as a variable
+	o.choosePrograms(spec)
 	o.shape(spec)
 	return spec, nil
+}
+
+// choosePrograms leaves the director's program for hosts whose NICs steer flows, or the one for all
+// others: under one name, because each takes the other's place.
+func (o Options) choosePrograms(spec *ebpf.CollectionSpec) {
+	if o.steers() {
+		steering := spec.Programs[directorProgDirectorSteering].Copy()
+		steering.Name = directorProgDirector // by which others know it
+		spec.Programs[directorProgDirector] = steering
+	}
+	delete(spec.Programs, directorProgDirectorSteering)
 }
 
 // innerMaps are the maps of maps whose tables the process makes when they are needed.
@@ -306,6 +318,9 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapGuesses:         services,
 		directorMapFlowTable:       max(1, o.Limits.Flows/flows.Ways),
 		directorMapEgress:          1024,
+		directorMapSteeredQueues:   o.steeredQueues(),
+		directorMapSteeredFlows:    o.steeredPlaces(),
+		directorMapHeavyFlows:      o.heavyLines(),
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
@@ -368,6 +383,9 @@ func buildName(o Options, spec *ebpf.CollectionSpec) string {
 		return "" // it cannot be told how
 	}
 	built := builtFrom()
+	if o.steers() {
+		built.Write([]byte(directorProgDirectorSteering))
+	}
 	if m := spec.Maps[bpfload.Constants]; m != nil {
 		for _, content := range m.Contents {
 			if bytes, ok := content.Value.([]byte); ok {

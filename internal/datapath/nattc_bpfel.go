@@ -33,6 +33,7 @@ const (
 	natTCMapFronts          = "fronts"
 	natTCMapGroupSlots      = "group_slots"
 	natTCMapGuesses         = "guesses"
+	natTCMapHeavyFlows      = "heavy_flows"
 	natTCMapIcmpBudgets     = "icmp_budgets"
 	natTCMapLoads           = "loads"
 	natTCMapNextTurns       = "next_turns"
@@ -56,6 +57,8 @@ const (
 	natTCMapSharedTables    = "shared_tables"
 	natTCMapSnatTables      = "snat_tables"
 	natTCMapSourceRanges    = "source_ranges"
+	natTCMapSteeredFlows    = "steered_flows"
+	natTCMapSteeredQueues   = "steered_queues"
 	natTCMapThisDirector    = "this_director"
 	natTCMapToldFlows       = "told_flows"
 	natTCMapWaitBudgets     = "wait_budgets"
@@ -64,6 +67,8 @@ const (
 	natTCProgUndoNat        = "undo_nat"
 	natTCVarFlowTime        = "flow_time"
 	natTCVarSourceFilter    = "source_filter"
+	natTCVarSteeredFactor   = "steered_factor"
+	natTCVarSteeredMask     = "steered_mask"
 )
 
 // loadNatTC returns the embedded CollectionSpec for natTC.
@@ -134,6 +139,7 @@ type natTCMapSpecs struct {
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
+	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
@@ -157,6 +163,8 @@ type natTCMapSpecs struct {
 	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
+	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -166,8 +174,10 @@ type natTCMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type natTCVariableSpecs struct {
-	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
-	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
+	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
+	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
 // natTCObjects contains all objects after they have been loaded into the kernel.
@@ -207,6 +217,7 @@ type natTCMaps struct {
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
+	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
@@ -230,6 +241,8 @@ type natTCMaps struct {
 	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
+	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -254,6 +267,7 @@ func (m *natTCMaps) Close() error {
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
+		m.HeavyFlows,
 		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
@@ -277,6 +291,8 @@ func (m *natTCMaps) Close() error {
 		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
+		m.SteeredFlows,
+		m.SteeredQueues,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -287,8 +303,10 @@ func (m *natTCMaps) Close() error {
 //
 // It can be passed to loadNatTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type natTCVariables struct {
-	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
-	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
+	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
+	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 
 // natTCPrograms contains all programs after they have been loaded into the kernel.

@@ -108,6 +108,9 @@ func (d *Datapath) switchCapture(program *ebpf.Program) error {
 			return err
 		}
 	}
+	if program == nil {
+		d.forgetSteering()
+	}
 	if err := d.switchTo(d.attaching()); err != nil || program != nil {
 		return err // the pin stays while some link has the program
 	}

@@ -61,6 +61,9 @@ func sourceBit(a netip.Addr) uint32 {
 	return (words[0] ^ words[1] ^ words[2] ^ words[3]) * 0x9e3779b1 >> (32 - sourceFilterBits)
 }
 
+// mayRefuse says whether packets from an address have to be looked up, as may_be_refused does.
+func (r *refusal) mayRefuse(a netip.Addr) bool { return r.counts[sourceBit(a)] > 0 }
+
 // refusedOf is what a service adds: its VIP, and where its backends serve.
 func refusedOf(s *service) refusedBy {
 	by := refusedBy{bits: []uint32{sourceBit(s.key.vip)}, keys: make(map[abi.BackendSource]bool, len(s.order))}

@@ -134,6 +134,9 @@ func newHeader(image []byte, s *model.TableService, service uint32, affinity mod
 	header.Older = r.Older
 	header.Policy = uint8(s.Policy)
 	header.Affinity = uint8(affinity)
+	if Steerable(s) == "" {
+		header.Steering = 1
+	}
 	return header
 }
 

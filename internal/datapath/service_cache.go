@@ -3,6 +3,7 @@ package datapath
 import (
 	"encoding/binary"
 	"maps"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -25,12 +26,24 @@ type fronts struct {
 // frontService is the last word of struct front.
 func frontService(index uint32, ring uint64) uint64 { return uint64(index) + 1 | ring<<32 }
 
+// addressWords are the halves of struct address.
+func addressWords(a netip.Addr) [2]uint64 {
+	address := abi.AddressBytes(a)
+	return [2]uint64{binary.NativeEndian.Uint64(address.Bytes[:8]), binary.NativeEndian.Uint64(address.Bytes[8:])}
+}
+
+// wordsAddress reads addressWords.
+func wordsAddress(words [2]uint64, ipv6 bool) netip.Addr {
+	var a abi.Address
+	binary.NativeEndian.PutUint64(a.Bytes[:8], words[0])
+	binary.NativeEndian.PutUint64(a.Bytes[8:], words[1])
+	return abi.AddressOf(a, ipv6)
+}
+
 // frontOf returns the key of an endpoint and its place, as find_front in
 // bpf/director/service.h computes them.
 func frontOf(e endpoint) (key abi.Front, place uint32) {
-	address := abi.AddressBytes(e.address)
-	key.Address[0] = binary.NativeEndian.Uint64(address.Bytes[:8])
-	key.Address[1] = binary.NativeEndian.Uint64(address.Bytes[8:])
+	key.Address = addressWords(e.address)
 	key.Key = uint64(e.segment) | uint64(abi.BigEndian16(e.port))<<32 | uint64(e.protocol)<<48
 	if e.address.Is6() {
 		key.Key |= 1 << 56

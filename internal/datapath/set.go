@@ -61,6 +61,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.beforeReplies(); err != nil {
 		return err
 	}
+	d.keepSteering(c.all)
 	if err := d.switchRings(c.changed); err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 	if byFlow {
 		last = uint64(f.SourcePort)<<48 | uint64(f.DestinationPort)<<32 | uint64(f.Segment.Key()^uint32(f.Protocol)<<26)
 	}
-	return hashFinish(hash, last)
+	return HashFinish(hash, last)
 }
 
 // PlaceHash returns the hash that chooses the flow's places in a director's flow memory, by the words
@@ -56,7 +56,7 @@ func (f Flow) PlaceHash(salt uint64, service uint32) uint64 {
 		hash = hashMix(hash, uint64(binary.LittleEndian.Uint32(source[8:])))
 	}
 	key := binary.BigEndian.AppendUint16(source[len(source)-4:], f.SourcePort)
-	return hashFinish(hash, binary.LittleEndian.Uint64(binary.BigEndian.AppendUint16(key, f.DestinationPort)))
+	return HashFinish(hash, binary.LittleEndian.Uint64(binary.BigEndian.AppendUint16(key, f.DestinationPort)))
 }
 
 func hashMix(hash, word uint64) uint64 {
@@ -64,7 +64,8 @@ func hashMix(hash, word uint64) uint64 {
 	return hash ^ hash>>32
 }
 
-func hashFinish(hash, word uint64) uint64 {
+// HashFinish returns the hash of a flow with its last word: hash_finish in bpf/director/pick/ring.h.
+func HashFinish(hash, word uint64) uint64 {
 	hash = (hash ^ word) * 0xbb67ae8584caa73b
 	hash ^= hash >> 29
 	hash *= 0x3c6ef372fe94f82b

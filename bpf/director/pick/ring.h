@@ -78,6 +78,9 @@ static __always_inline struct backend *backend_at(__u32 index)
 	return bpf_map_lookup_elem(&backends, &index);
 }
 
+/* What some packets do not reach by their backend's mode: see forward_otherwise. */
+#define BACKEND_ODD (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS)
+
 static __always_inline int alive(const struct backend *backend)
 {
 	return backend->state == BACKEND_ACTIVE || backend->state == BACKEND_DRAINING;

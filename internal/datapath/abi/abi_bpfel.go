@@ -267,6 +267,27 @@ type GroupSlot struct {
 	Second uint32
 }
 
+type HeavyFlow struct {
+	_               structs.HostLayout
+	Segment         uint32
+	SourcePort      uint16
+	DestinationPort uint16
+	Source          Address
+	Destination     Address
+	Protocol        uint8
+	Ipv6            uint8
+	Pad             uint16
+	Backend         uint32
+	Packets         uint32
+	Taken           uint32
+	Bytes           uint64
+}
+
+type HeavyLine struct {
+	_  structs.HostLayout
+	At [4]HeavyFlow
+}
+
 type Load struct {
 	_      structs.HostLayout
 	Opened uint32
@@ -296,6 +317,43 @@ const (
 type Owners struct {
 	_     structs.HostLayout
 	Index [32]uint16
+}
+
+type Packet struct {
+	_    structs.HostLayout
+	Flow struct {
+		_               structs.HostLayout
+		Segment         uint32
+		SourcePort      uint16
+		DestinationPort uint16
+		Source          Address
+		Destination     Address
+		Protocol        uint8
+		Ipv6            uint8
+		_               [6]byte
+	}
+	L3              uint8
+	Action          uint8
+	L4              uint16
+	Length          uint32
+	QuotedL4        uint32
+	FirstWord       uint32
+	FragmentId      uint32
+	Hash            uint32
+	Service         uint32
+	Ring            uint32
+	Snat            uint32
+	Backend         uint32
+	Slot            Slot
+	Tags            uint8
+	Flags           uint8
+	Ttl             uint8
+	Tos             uint8
+	TcpFlags        uint8
+	Request         uint8
+	RedirectAt      uint16
+	Acknowledgement uint32
+	Data            uint32
 }
 
 type Peer struct {
@@ -457,7 +515,8 @@ type RingHeader struct {
 	TurnCount   uint32
 	Sources     uint32
 	Owners      uint32
-	Pad2        [8]uint8
+	Steering    uint32
+	Pad2        [4]uint8
 }
 
 type RingLine struct {
@@ -613,6 +672,33 @@ type SourceRange struct {
 	PrefixLen uint32
 	Set       uint32
 	Address   Address
+}
+
+type SteeredFlow struct {
+	_       structs.HostLayout
+	Address [2]uint64
+	Port    uint16
+	Pad     uint16
+	Service uint32
+	Word    uint64
+	Left    uint32
+	Room    uint32
+	Packets uint64
+	Bytes   uint64
+	Pad2    uint64
+}
+
+type SteeredQueue struct {
+	_         structs.HostLayout
+	Address   [2]uint64
+	Key       uint64
+	Salt      uint64
+	Interface uint32
+	Service   uint32
+	Affinity  uint8
+	L2dsr     uint8
+	Shortest  uint16
+	Pad       [3]uint32
 }
 
 type Telling struct {

@@ -129,60 +129,67 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	captureMapAskBackends     = "ask_backends"
-	captureMapAskEvents       = "ask_events"
-	captureMapBackendCounters = "backend_counters"
-	captureMapBackendOpened   = "backend_opened"
-	captureMapBackendSources  = "backend_sources"
-	captureMapBackends        = "backends"
-	captureMapCaptureBudget   = "capture_budget"
-	captureMapCaptureCounted  = "capture_counted"
-	captureMapCaptureLease    = "capture_lease"
-	captureMapCaptureScratch  = "capture_scratch"
-	captureMapCaptured        = "captured"
-	captureMapEgress          = "egress"
-	captureMapFlowEvents      = "flow_events"
-	captureMapFlowTable       = "flow_table"
-	captureMapFlowTellings    = "flow_tellings"
-	captureMapFormerFlowTags  = "former_flow_tags"
-	captureMapFormerFlows     = "former_flows"
-	captureMapFragments       = "fragments"
-	captureMapFreshBudgets    = "fresh_budgets"
-	captureMapFronts          = "fronts"
-	captureMapGroupSlots      = "group_slots"
-	captureMapGuesses         = "guesses"
-	captureMapIcmpBudgets     = "icmp_budgets"
-	captureMapLoads           = "loads"
-	captureMapNextTurns       = "next_turns"
-	captureMapOwnMacs         = "own_macs"
-	captureMapPeerMacs        = "peer_macs"
-	captureMapPeers           = "peers"
-	captureMapQuicEvents      = "quic_events"
-	captureMapRanges4         = "ranges4"
-	captureMapRanges6         = "ranges6"
-	captureMapReasons         = "reasons"
-	captureMapReplies4        = "replies4"
-	captureMapReplies6        = "replies6"
-	captureMapRingLines       = "ring_lines"
-	captureMapRings           = "rings"
-	captureMapRowBuffer       = "row_buffer"
-	captureMapServiceDrops    = "service_drops"
-	captureMapServices4       = "services4"
-	captureMapServices6       = "services6"
-	captureMapSharedClients   = "shared_clients"
-	captureMapSharedEnds      = "shared_ends"
-	captureMapSharedTables    = "shared_tables"
-	captureMapSnatTables      = "snat_tables"
-	captureMapSourceRanges    = "source_ranges"
-	captureMapThisDirector    = "this_director"
-	captureMapToldFlows       = "told_flows"
-	captureMapWaitBudgets     = "wait_budgets"
-	captureProgCapture        = "capture"
-	captureProgDirector       = "director"
-	captureProgTakeTellings   = "take_tellings"
-	captureVarCaptureWant     = "capture_want"
-	captureVarFlowTime        = "flow_time"
-	captureVarSourceFilter    = "source_filter"
+	captureMapAskBackends       = "ask_backends"
+	captureMapAskEvents         = "ask_events"
+	captureMapBackendCounters   = "backend_counters"
+	captureMapBackendOpened     = "backend_opened"
+	captureMapBackendSources    = "backend_sources"
+	captureMapBackends          = "backends"
+	captureMapCaptureBudget     = "capture_budget"
+	captureMapCaptureCounted    = "capture_counted"
+	captureMapCaptureLease      = "capture_lease"
+	captureMapCaptureScratch    = "capture_scratch"
+	captureMapCaptured          = "captured"
+	captureMapEgress            = "egress"
+	captureMapFlowEvents        = "flow_events"
+	captureMapFlowTable         = "flow_table"
+	captureMapFlowTellings      = "flow_tellings"
+	captureMapFormerFlowTags    = "former_flow_tags"
+	captureMapFormerFlows       = "former_flows"
+	captureMapFragments         = "fragments"
+	captureMapFreshBudgets      = "fresh_budgets"
+	captureMapFronts            = "fronts"
+	captureMapGroupSlots        = "group_slots"
+	captureMapGuesses           = "guesses"
+	captureMapHeavyFlows        = "heavy_flows"
+	captureMapIcmpBudgets       = "icmp_budgets"
+	captureMapLoads             = "loads"
+	captureMapNextTurns         = "next_turns"
+	captureMapOwnMacs           = "own_macs"
+	captureMapPeerMacs          = "peer_macs"
+	captureMapPeers             = "peers"
+	captureMapQuicEvents        = "quic_events"
+	captureMapRanges4           = "ranges4"
+	captureMapRanges6           = "ranges6"
+	captureMapReasons           = "reasons"
+	captureMapReplies4          = "replies4"
+	captureMapReplies6          = "replies6"
+	captureMapRingLines         = "ring_lines"
+	captureMapRings             = "rings"
+	captureMapRowBuffer         = "row_buffer"
+	captureMapServiceDrops      = "service_drops"
+	captureMapServices4         = "services4"
+	captureMapServices6         = "services6"
+	captureMapSharedClients     = "shared_clients"
+	captureMapSharedEnds        = "shared_ends"
+	captureMapSharedTables      = "shared_tables"
+	captureMapSnatTables        = "snat_tables"
+	captureMapSourceRanges      = "source_ranges"
+	captureMapSteeredFlows      = "steered_flows"
+	captureMapSteeredPacket     = "steered_packet"
+	captureMapSteeredQueues     = "steered_queues"
+	captureMapThisDirector      = "this_director"
+	captureMapToldFlows         = "told_flows"
+	captureMapWaitBudgets       = "wait_budgets"
+	captureProgCapture          = "capture"
+	captureProgDirector         = "director"
+	captureProgDirectorSteering = "director_steering"
+	captureProgTakeTellings     = "take_tellings"
+	captureVarCaptureWant       = "capture_want"
+	captureVarFlowTime          = "flow_time"
+	captureVarSourceFilter      = "source_filter"
+	captureVarSteeredFactor     = "steered_factor"
+	captureVarSteeredMask       = "steered_mask"
 )
 
 // loadCapture returns the embedded CollectionSpec for capture.
@@ -227,9 +234,10 @@ type captureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureProgramSpecs struct {
-	Capture      *ebpf.ProgramSpec `ebpf:"capture"`
-	Director     *ebpf.ProgramSpec `ebpf:"director"`
-	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	Capture          *ebpf.ProgramSpec `ebpf:"capture"`
+	Director         *ebpf.ProgramSpec `ebpf:"director"`
+	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
+	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
 
 // captureMapSpecs contains maps before they are loaded into the kernel.
@@ -258,6 +266,7 @@ type captureMapSpecs struct {
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
+	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
@@ -281,6 +290,9 @@ type captureMapSpecs struct {
 	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
+	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
+	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -290,9 +302,11 @@ type captureMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
-	CaptureWant  *ebpf.VariableSpec `ebpf:"capture_want"`
-	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
-	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
+	CaptureWant   *ebpf.VariableSpec `ebpf:"capture_want"`
+	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
+	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
 // captureObjects contains all objects after they have been loaded into the kernel.
@@ -337,6 +351,7 @@ type captureMaps struct {
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
+	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
@@ -360,6 +375,9 @@ type captureMaps struct {
 	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
+	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
+	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -389,6 +407,7 @@ func (m *captureMaps) Close() error {
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
+		m.HeavyFlows,
 		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
@@ -412,6 +431,9 @@ func (m *captureMaps) Close() error {
 		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
+		m.SteeredFlows,
+		m.SteeredPacket,
+		m.SteeredQueues,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -422,24 +444,28 @@ func (m *captureMaps) Close() error {
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
-	CaptureWant  *ebpf.Variable `ebpf:"capture_want"`
-	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
-	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
+	CaptureWant   *ebpf.Variable `ebpf:"capture_want"`
+	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
+	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 
 // capturePrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type capturePrograms struct {
-	Capture      *ebpf.Program `ebpf:"capture"`
-	Director     *ebpf.Program `ebpf:"director"`
-	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
+	Capture          *ebpf.Program `ebpf:"capture"`
+	Director         *ebpf.Program `ebpf:"director"`
+	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
+	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
 }
 
 func (p *capturePrograms) Close() error {
 	return _CaptureClose(
 		p.Capture,
 		p.Director,
+		p.DirectorSteering,
 		p.TakeTellings,
 	)
 }

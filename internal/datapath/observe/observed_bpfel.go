@@ -86,55 +86,62 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	observedMapAskBackends     = "ask_backends"
-	observedMapAskEvents       = "ask_events"
-	observedMapBackendCounters = "backend_counters"
-	observedMapBackendOpened   = "backend_opened"
-	observedMapBackendSources  = "backend_sources"
-	observedMapBackends        = "backends"
-	observedMapEgress          = "egress"
-	observedMapFlowEvents      = "flow_events"
-	observedMapFlowTable       = "flow_table"
-	observedMapFlowTellings    = "flow_tellings"
-	observedMapFormerFlowTags  = "former_flow_tags"
-	observedMapFormerFlows     = "former_flows"
-	observedMapFragments       = "fragments"
-	observedMapFreshBudgets    = "fresh_budgets"
-	observedMapFronts          = "fronts"
-	observedMapGroupSlots      = "group_slots"
-	observedMapGuesses         = "guesses"
-	observedMapIcmpBudgets     = "icmp_budgets"
-	observedMapLoads           = "loads"
-	observedMapNextTurns       = "next_turns"
-	observedMapObserved        = "observed"
-	observedMapOwnMacs         = "own_macs"
-	observedMapPeerMacs        = "peer_macs"
-	observedMapPeers           = "peers"
-	observedMapQuicEvents      = "quic_events"
-	observedMapRanges4         = "ranges4"
-	observedMapRanges6         = "ranges6"
-	observedMapReasons         = "reasons"
-	observedMapReplies4        = "replies4"
-	observedMapReplies6        = "replies6"
-	observedMapRingLines       = "ring_lines"
-	observedMapRings           = "rings"
-	observedMapRowBuffer       = "row_buffer"
-	observedMapServiceDrops    = "service_drops"
-	observedMapServices4       = "services4"
-	observedMapServices6       = "services6"
-	observedMapSharedClients   = "shared_clients"
-	observedMapSharedEnds      = "shared_ends"
-	observedMapSharedTables    = "shared_tables"
-	observedMapSnatTables      = "snat_tables"
-	observedMapSourceRanges    = "source_ranges"
-	observedMapThisDirector    = "this_director"
-	observedMapToldFlows       = "told_flows"
-	observedMapWaitBudgets     = "wait_budgets"
-	observedProgDirector       = "director"
-	observedProgExplain        = "explain"
-	observedProgTakeTellings   = "take_tellings"
-	observedVarFlowTime        = "flow_time"
-	observedVarSourceFilter    = "source_filter"
+	observedMapAskBackends       = "ask_backends"
+	observedMapAskEvents         = "ask_events"
+	observedMapBackendCounters   = "backend_counters"
+	observedMapBackendOpened     = "backend_opened"
+	observedMapBackendSources    = "backend_sources"
+	observedMapBackends          = "backends"
+	observedMapEgress            = "egress"
+	observedMapFlowEvents        = "flow_events"
+	observedMapFlowTable         = "flow_table"
+	observedMapFlowTellings      = "flow_tellings"
+	observedMapFormerFlowTags    = "former_flow_tags"
+	observedMapFormerFlows       = "former_flows"
+	observedMapFragments         = "fragments"
+	observedMapFreshBudgets      = "fresh_budgets"
+	observedMapFronts            = "fronts"
+	observedMapGroupSlots        = "group_slots"
+	observedMapGuesses           = "guesses"
+	observedMapHeavyFlows        = "heavy_flows"
+	observedMapIcmpBudgets       = "icmp_budgets"
+	observedMapLoads             = "loads"
+	observedMapNextTurns         = "next_turns"
+	observedMapObserved          = "observed"
+	observedMapOwnMacs           = "own_macs"
+	observedMapPeerMacs          = "peer_macs"
+	observedMapPeers             = "peers"
+	observedMapQuicEvents        = "quic_events"
+	observedMapRanges4           = "ranges4"
+	observedMapRanges6           = "ranges6"
+	observedMapReasons           = "reasons"
+	observedMapReplies4          = "replies4"
+	observedMapReplies6          = "replies6"
+	observedMapRingLines         = "ring_lines"
+	observedMapRings             = "rings"
+	observedMapRowBuffer         = "row_buffer"
+	observedMapServiceDrops      = "service_drops"
+	observedMapServices4         = "services4"
+	observedMapServices6         = "services6"
+	observedMapSharedClients     = "shared_clients"
+	observedMapSharedEnds        = "shared_ends"
+	observedMapSharedTables      = "shared_tables"
+	observedMapSnatTables        = "snat_tables"
+	observedMapSourceRanges      = "source_ranges"
+	observedMapSteeredFlows      = "steered_flows"
+	observedMapSteeredPacket     = "steered_packet"
+	observedMapSteeredQueues     = "steered_queues"
+	observedMapThisDirector      = "this_director"
+	observedMapToldFlows         = "told_flows"
+	observedMapWaitBudgets       = "wait_budgets"
+	observedProgDirector         = "director"
+	observedProgDirectorSteering = "director_steering"
+	observedProgExplain          = "explain"
+	observedProgTakeTellings     = "take_tellings"
+	observedVarFlowTime          = "flow_time"
+	observedVarSourceFilter      = "source_filter"
+	observedVarSteeredFactor     = "steered_factor"
+	observedVarSteeredMask       = "steered_mask"
 )
 
 // loadObserved returns the embedded CollectionSpec for observed.
@@ -179,9 +186,10 @@ type observedSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedProgramSpecs struct {
-	Director     *ebpf.ProgramSpec `ebpf:"director"`
-	Explain      *ebpf.ProgramSpec `ebpf:"explain"`
-	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	Director         *ebpf.ProgramSpec `ebpf:"director"`
+	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
+	Explain          *ebpf.ProgramSpec `ebpf:"explain"`
+	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
 
 // observedMapSpecs contains maps before they are loaded into the kernel.
@@ -205,6 +213,7 @@ type observedMapSpecs struct {
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
+	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
@@ -229,6 +238,9 @@ type observedMapSpecs struct {
 	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
+	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
+	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -238,8 +250,10 @@ type observedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
-	FlowTime     *ebpf.VariableSpec `ebpf:"flow_time"`
-	SourceFilter *ebpf.VariableSpec `ebpf:"source_filter"`
+	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
+	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
 // observedObjects contains all objects after they have been loaded into the kernel.
@@ -279,6 +293,7 @@ type observedMaps struct {
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
+	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
@@ -303,6 +318,9 @@ type observedMaps struct {
 	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
+	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
+	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -327,6 +345,7 @@ func (m *observedMaps) Close() error {
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
+		m.HeavyFlows,
 		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
@@ -351,6 +370,9 @@ func (m *observedMaps) Close() error {
 		m.SharedTables,
 		m.SnatTables,
 		m.SourceRanges,
+		m.SteeredFlows,
+		m.SteeredPacket,
+		m.SteeredQueues,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -361,22 +383,26 @@ func (m *observedMaps) Close() error {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
-	FlowTime     *ebpf.Variable `ebpf:"flow_time"`
-	SourceFilter *ebpf.Variable `ebpf:"source_filter"`
+	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
+	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 
 // observedPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedPrograms struct {
-	Director     *ebpf.Program `ebpf:"director"`
-	Explain      *ebpf.Program `ebpf:"explain"`
-	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
+	Director         *ebpf.Program `ebpf:"director"`
+	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
+	Explain          *ebpf.Program `ebpf:"explain"`
+	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
 }
 
 func (p *observedPrograms) Close() error {
 	return _ObservedClose(
 		p.Director,
+		p.DirectorSteering,
 		p.Explain,
 		p.TakeTellings,
 	)

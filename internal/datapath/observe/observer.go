@@ -39,6 +39,10 @@ var counted = map[string]uint32{
 	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
 }
 
+// steering are the maps of flows that NICs steer. An observer has them without content: it takes the
+// usual way of the packet, which leads to the same backend.
+var steering = []string{observedMapSteeredQueues, observedMapSteeredFlows, observedMapHeavyFlows, observedMapSteeredPacket, abi.Steering}
+
 // budgets are how much this CPU may still do in this second. They are copied as they are.
 var budgets = []string{observedMapIcmpBudgets, observedMapWaitBudgets, observedMapFreshBudgets}
 
@@ -141,7 +145,7 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 		case name == observedMapFormerFlows, name == observedMapFormerFlowTags:
 			m.InnerMap = m.InnerMap.Copy() // nothing is remembered there alone
 			m.InnerMap.MaxEntries = 1
-		case slices.Contains(budgets, name), name == bpfload.Constants, name == abi.FlowClock:
+		case slices.Contains(budgets, name), slices.Contains(steering, name), name == bpfload.Constants, name == abi.FlowClock:
 		default:
 			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
 		}

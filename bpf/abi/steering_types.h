@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Flow steering: a NIC that has a rule for a flow puts its packets into a receive queue, and the
+ * queue's number says the backend. See director/pick/steered.h.
+ */
+#pragma once
+
+#include "abi/types.h"
+
+/* Queues of one interface: packets of those above take the usual way. */
+#define STEERED_QUEUES 256
+/* Interfaces have their queues in a place each, which a factor chooses: see steered_place. */
+#define STEERED_INTERFACES_BITS 4
+
+/*
+ * Of which service the flows of a receive queue are. The VIP and port are compared with the packet's,
+ * because a packet without a rule may come to any queue. Packets only read it.
+ */
+struct steered_queue {
+	__u64 address[2]; /* the VIP, as in struct front */
+	__u64 key;        /* of the service, as in struct front */
+	__u64 salt;       /* of its ring: for the entropy of outer headers */
+	__u32 interface;  /* index of the NIC; 0: no packets of the queue are steered */
+	__u32 service;    /* its index */
+	__u8 affinity;    /* enum affinity of the ring, as its salt */
+	__u8 l2dsr;       /* 1: of all its backends */
+	__u16 shortest;   /* IP packet that has all headers of a flow */
+	__u32 pad[3];
+};
+
+/*
+ * A flow that has a rule, and what the usual way has last said of it. The word changes as a whole: 0
+ * if the place is free, else STEERED_PLACE, and if the backend is known its index and, above
+ * STEERED_EPOCH_SHIFT, its epoch.
+ */
+#define STEERED_PLACE (1ULL << 32)
+#define STEERED_EPOCH_SHIFT 40
+
+struct steered_flow {
+	__u64 address[2]; /* the client's, as in struct front */
+	__be16 port;      /* the client's */
+	__u16 pad;
+	__u32 service; /* its index */
+	__u64 word;
+	__u32 left; /* packets and ... */
+	__u32 room; /* ... bytes until a packet takes the usual way, too: see pass_unseen */
+	__u64 packets;
+	__u64 bytes;
+	__u64 pad2;
+};
+
+/* A flow has one of two places, by its hash: they are neighbors in memory. */
+#define STEERED_PLACES 2
+
+/*
+ * A sample of flows, by CPU: those that have many packets. A new flow takes the place of the one
+ * with the fewest of its line, and its count, as in the algorithm Space-Saving (Metwally et al., 2005).
+ */
+#define HEAVY_FLOWS_PER_LINE 4
+#define HEAVY_FLOWS_BITS 10 /* of lines, for each CPU */
+/* One packet in 64 is counted. */
+#define HEAVY_SAMPLE_BITS 6
+
+struct heavy_flow {
+	__u32 segment;
+	__be16 source_port;
+	__be16 destination_port;
+	struct address source;
+	struct address destination;
+	__u8 protocol;
+	__u8 ipv6;
+	__u16 pad;
+	__u32 backend; /* of the last sample; NO_BACKEND: the place is free */
+	__u32 packets; /* samples */
+	__u32 taken;   /* samples of other flows among them */
+	__u64 bytes;   /* of the flow's own samples */
+};
+
+struct heavy_line {
+	struct heavy_flow at[HEAVY_FLOWS_PER_LINE];
+};

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Which flows have many packets: a sample, by CPU. See struct heavy_line. */
+#pragma once
+
+#include "director/maps.h"
+#include "director/pick/ring.h"
+#include "lib/packet.h"
+
+static __always_inline int is_flow_of(const struct heavy_flow *at, const struct flow *flow)
+{
+	return at->source_port == flow->source_port &&
+	       at->destination_port == flow->destination_port && at->segment == flow->segment &&
+	       at->protocol == flow->protocol && at->ipv6 == flow->ipv6 &&
+	       same_address(&at->source, &flow->source) &&
+	       same_address(&at->destination, &flow->destination);
+}
+
+/* Counts a packet of the sample. */
+static __noinline int count_heavy(const struct packet *packet)
+{
+	const struct flow *flow = &packet->flow;
+	__u64 hash = hash_by(flow, 0, 1);
+	__u32 index = hash >> (64 - HEAVY_FLOWS_BITS);
+	struct heavy_line *line = bpf_map_lookup_elem(&heavy_flows, &index);
+	struct heavy_flow *at, *least;
+
+	if (!line)
+		return 0;
+	least = &line->at[0];
+	for (int i = 0; i < HEAVY_FLOWS_PER_LINE; i++) {
+		at = &line->at[i];
+		if (is_flow_of(at, flow))
+			goto found;
+		if (at->packets < least->packets)
+			least = at;
+	}
+	at = least;
+	at->segment = flow->segment;
+	at->source_port = flow->source_port;
+	at->destination_port = flow->destination_port;
+	at->source = flow->source;
+	at->destination = flow->destination;
+	at->protocol = flow->protocol;
+	at->ipv6 = flow->ipv6;
+	at->taken = at->packets;
+	at->bytes = 0;
+found:
+	if (at->packets == 0xffffffff)
+		return 0; /* nobody reads the sample */
+	at->backend = packet->backend;
+	at->bytes += packet->length;
+	at->packets++;
+	return 1;
+}

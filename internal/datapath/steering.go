@@ -1,0 +1,475 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/model"
+)
+
+// Flow steering, as far as the program needs it (bpf/director/pick/steered.h): of which service the flows
+// of a NIC's receive queues are, and which flows have rules. Which flows the NIC leads to a queue is the
+// matter of package steering.
+
+const (
+	steeredQueues         = 256             // STEERED_QUEUES
+	steeredInterfacesBits = 4               // STEERED_INTERFACES_BITS
+	steeredInterfaces     = 8               // half of the places, so that a factor is found at once
+	steeredPlaces         = 2               // STEERED_PLACES
+	steeredPlaceTaken     = uint64(1) << 32 // STEERED_PLACE
+	heavyLinesBits        = 10              // HEAVY_FLOWS_BITS
+	heavySample           = 64              // 1 << HEAVY_SAMPLE_BITS
+)
+
+// steers says whether NICs of this host may steer flows.
+func (o Options) steers() bool { return o.SteeredFlows > 0 }
+
+// A map has at least one element.
+func (o Options) steeredQueues() uint32 {
+	if !o.steers() {
+		return 1
+	}
+	return steeredQueues << steeredInterfacesBits
+}
+
+// steeredPairs is a power of two, at least eight times the flows: of 400 flows one finds no place.
+func (o Options) steeredPairs() uint32 { return 1 << bits.Len32(8*o.SteeredFlows-1) }
+
+func (o Options) steeredPlaces() uint32 {
+	if !o.steers() {
+		return 1
+	}
+	return steeredPlaces * o.steeredPairs()
+}
+
+func (o Options) heavyLines() uint32 {
+	if !o.steers() {
+		return 1
+	}
+	return 1 << heavyLinesBits
+}
+
+// SteeredQueue says of which service the flows are that a NIC leads to a receive queue.
+type SteeredQueue struct {
+	Interface int // its index
+	Queue     uint32
+	Service   model.ServiceID
+}
+
+// SteeredFlow is a flow that has a rule.
+type SteeredFlow struct {
+	Service model.ServiceID
+	Client  netip.AddrPort
+}
+
+// queueID names a receive queue.
+type queueID struct {
+	link  int // index of the interface
+	queue uint32
+}
+
+// steering is what the program knows of receive queues and of flows that have rules.
+type steering struct {
+	queues bpfload.Memory[abi.SteeredQueue]
+	flows  bpfload.Memory[abi.SteeredFlow]
+	data   bpfload.Memory[steeringData]
+	rests  map[steeredPlace]time.Time // since when places are free that a packet may still look at
+	now    func() time.Time
+}
+
+// steeringData is the section of steered_factor and steered_mask.
+type steeringData struct{ Factor, Mask uint32 }
+
+// steeredPlace is a place of a queue or a flow.
+type steeredPlace struct {
+	place uint32
+	queue bool
+}
+
+func (s *steering) open(k *kernel, o Options) (err error) {
+	s.rests, s.now = map[steeredPlace]time.Time{}, time.Now
+	if s.queues, err = bpfload.Map[abi.SteeredQueue](k.SteeredQueues); err != nil {
+		return err
+	}
+	if s.flows, err = bpfload.Map[abi.SteeredFlow](k.SteeredFlows); err != nil {
+		return err
+	}
+	if s.data, err = bpfload.Map[steeringData](k.all[abi.Steering]); err != nil || !o.steers() {
+		return err
+	}
+	atomic.StoreUint32(&s.data.Entries[0].Mask, o.steeredPairs()-1)
+	for i := range s.flows.Entries { // an earlier process may have freed places just now
+		if s.flows.Entries[i].Word == 0 && k.adopted {
+			s.rests[steeredPlace{uint32(i), false}] = s.now()
+		}
+	}
+	return nil
+}
+
+func (s *steering) close() error {
+	return errors.Join(s.queues.Close(), s.flows.Close(), s.data.Close())
+}
+
+// placeOf is steered_place, with the queue.
+func placeOf(q queueID, factor uint32) uint32 {
+	return uint32(q.link)*factor>>(32-steeredInterfacesBits)*steeredQueues + q.queue
+}
+
+// factorFor returns a factor by which each interface has a place of its own; 0: there are too many.
+func factorFor(links map[int]bool) uint32 {
+	if len(links) > steeredInterfaces {
+		return 0
+	}
+	for factor := uint32(0x9e3779b1); ; factor = factor*0x2545f491 | 1 {
+		taken := map[uint32]bool{}
+		for link := range links {
+			taken[placeOf(queueID{link: link}, factor)] = true
+		}
+		if len(taken) == len(links) {
+			return factor
+		}
+	}
+}
+
+// Steerable says why NICs must not steer a service's flows; empty: they may.
+func Steerable(s *model.TableService) string {
+	switch {
+	case s.Port.First != s.Port.Last:
+		return "it has more than one port"
+	case s.Segment != model.Segment{}:
+		return "it is in a segment, and rules do not match tags"
+	case len(s.QUIC) > 0:
+		return "connection IDs name its backends"
+	case len(s.SourceRanges) > 0:
+		return "it has source-ranges, which are checked packet by packet"
+	case s.KernelSources:
+		return "it has kernel-sources, which are checked packet by packet"
+	}
+	for i := range s.Backends {
+		switch b := &s.Backends[i]; {
+		case b.Mode == model.GUE:
+			return "packets in gue carry a row, which the slot has"
+		case b.SNAT:
+			return "full NAT translates each flow in another way"
+		case b.Redirect:
+			return "its connections are handed over"
+		case b.Host.IsValid():
+			return "its backends are pods"
+		}
+	}
+	return ""
+}
+
+var errNotSteering = errors.New("this director was opened without steering, or has no table yet")
+
+// Steer makes the program follow these flows by these receive queues, and no others. NICs must have no rule
+// to a queue that is not listed. Flows that are left over are returned: there is no place for them, or
+// their service is not here or must not be steered. Which backend a flow has, its packets find out.
+func (d *Datapath) Steer(queues []SteeredQueue, flows []SteeredFlow) (left []SteeredFlow, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.options.steers() || !d.begun || d.closed() {
+		return nil, errNotSteering
+	}
+	links := map[int]bool{}
+	for _, q := range queues {
+		if q.Queue >= steeredQueues {
+			return nil, fmt.Errorf("interface %d: queue %d is beyond the first %d", q.Interface, q.Queue, steeredQueues)
+		}
+		links[q.Interface] = true
+	}
+	if err := d.placeInterfaces(links); err != nil {
+		return nil, err
+	}
+	wanted := map[uint32]abi.SteeredQueue{}
+	for _, q := range queues {
+		if e, known := d.steeredEntry(q); known {
+			wanted[placeOf(queueID{q.Interface, q.Queue}, d.steering.data.Entries[0].Factor)] = e
+		}
+	}
+	d.clearQueues(func(place uint32, at *abi.SteeredQueue) bool {
+		e, stays := wanted[place]
+		return stays && *at == e
+	})
+	keys := map[steeredKey]bool{}
+	for _, f := range flows {
+		key, known := d.steeredKey(f)
+		keys[key] = true
+		if !known {
+			left = append(left, f)
+		}
+	}
+	d.clearFlows(func(f *abi.SteeredFlow) bool { return keys[keyOfFlow(f)] })
+	for _, f := range flows {
+		if key, known := d.steeredKey(f); known && !d.steering.addFlow(key) {
+			left = append(left, f)
+		}
+	}
+	for place, e := range wanted {
+		d.steering.writeQueue(place, e)
+	}
+	return left, nil
+}
+
+var errTooManyNICs = fmt.Errorf("flows are steered on more than %d interfaces", steeredInterfaces)
+
+// placeInterfaces gives each interface a place of its own for its queues.
+func (d *Datapath) placeInterfaces(links map[int]bool) error {
+	factor, data := factorFor(links), &d.steering.data.Entries[0]
+	if factor == 0 {
+		return errTooManyNICs
+	}
+	if data.Factor == factor {
+		return nil
+	}
+	d.clearQueues(func(uint32, *abi.SteeredQueue) bool { return false })
+	if err := d.readers.wait(); err != nil {
+		return err
+	}
+	atomic.StoreUint32(&data.Factor, factor)
+	return nil
+}
+
+// steeredEntry is the entry of a queue; false: its service is not here, or must not be steered.
+func (d *Datapath) steeredEntry(q SteeredQueue) (e abi.SteeredQueue, known bool) {
+	s := d.services[keyOfID(q.Service)]
+	if s == nil || s.desired == nil || Steerable(s.desired) != "" {
+		return e, false
+	}
+	key, _ := frontOf(s.endpoint())
+	return abi.SteeredQueue{Address: key.Address, Key: key.Key, Salt: s.desired.Salt, Affinity: uint8(s.desired.Affinity),
+		L2dsr: l2dsrOnly(s.desired), Shortest: shortest(s.key), Interface: uint32(q.Interface), Service: s.index}, true
+}
+
+// shortest is the length of the shortest IP packet with the headers of a service's flow.
+func shortest(k serviceKey) uint16 {
+	length := uint16(20)
+	if k.vip.Is6() {
+		length = 40
+	}
+	if k.protocol == model.TCP {
+		return length + 20
+	}
+	return length + 8
+}
+
+// l2dsrOnly is 1 if all backends are in l2dsr.
+func l2dsrOnly(s *model.TableService) uint8 {
+	for i := range s.Backends {
+		if s.Backends[i].Mode != model.L2DSR {
+			return 0
+		}
+	}
+	return 1
+}
+
+// steeredKey is what a flow's place has of it.
+type steeredKey struct {
+	address [2]uint64
+	port    uint16 // as in memory
+	service uint32
+}
+
+func keyOfFlow(f *abi.SteeredFlow) steeredKey { return steeredKey{f.Address, f.Port, f.Service} }
+
+func (d *Datapath) steeredKey(f SteeredFlow) (k steeredKey, known bool) {
+	s := d.services[keyOfID(f.Service)]
+	client := f.Client.Addr()
+	if s == nil || s.desired == nil || Steerable(s.desired) != "" || client.Is6() != s.key.vip.Is6() || d.refused.mayRefuse(client) {
+		return k, false
+	}
+	return steeredKey{addressWords(client), abi.BigEndian16(f.Client.Port()), s.index}, true
+}
+
+// clearQueues lets packets of queues take the usual way.
+func (d *Datapath) clearQueues(stays func(place uint32, at *abi.SteeredQueue) bool) {
+	for i := range d.steering.queues.Entries {
+		at := &d.steering.queues.Entries[i]
+		if at.Interface != 0 && !stays(uint32(i), at) {
+			atomic.StoreUint32(&at.Interface, 0)
+			d.steering.rests[steeredPlace{uint32(i), true}] = d.steering.now()
+		}
+	}
+}
+
+// clearFlows lets packets of flows take the usual way.
+func (d *Datapath) clearFlows(stays func(f *abi.SteeredFlow) bool) {
+	for i := range d.steering.flows.Entries {
+		at := &d.steering.flows.Entries[i]
+		if atomic.LoadUint64(&at.Word) != 0 && !stays(at) {
+			atomic.StoreUint64(&at.Word, 0)
+			d.steering.rests[steeredPlace{uint32(i), false}] = d.steering.now()
+		}
+	}
+}
+
+// keepSteering lets packets take the usual way whose service is gone or must not be steered any more, or
+// whose client has become a source that has to be looked up.
+func (d *Datapath) keepSteering(all []*service) {
+	if !d.options.steers() {
+		return
+	}
+	stay := make(map[uint32]bool, len(all))
+	for _, s := range all {
+		if Steerable(s.desired) == "" {
+			stay[s.index] = true
+		}
+	}
+	d.clearQueues(func(_ uint32, at *abi.SteeredQueue) bool { return stay[at.Service] })
+	d.clearFlows(func(f *abi.SteeredFlow) bool {
+		return stay[f.Service] && !d.refused.mayRefuse(wordsAddress(f.Address, true)) // the bits are the same for both families
+	})
+}
+
+// forgetSteering has packets find out anew which backends flows have: another program has run in between,
+// which notes nothing.
+func (d *Datapath) forgetSteering() {
+	for i := range d.steering.flows.Entries {
+		atomic.AndUint64(&d.steering.flows.Entries[i].Word, steeredPlaceTaken)
+	}
+}
+
+// wake forgets places that have rested. What rests now is not written: a packet may still look at it.
+func (s *steering) wake() {
+	maps.DeleteFunc(s.rests, func(_ steeredPlace, since time.Time) bool { return s.now().Sub(since) >= rest })
+}
+
+// writeQueue writes the entry of a queue that has none. One that rests is left to the next call.
+func (s *steering) writeQueue(place uint32, e abi.SteeredQueue) {
+	at := &s.queues.Entries[place]
+	s.wake()
+	if _, rests := s.rests[steeredPlace{place, true}]; rests || at.Interface != 0 {
+		return
+	}
+	link := e.Interface
+	e.Interface = 0
+	*at = e
+	atomic.StoreUint32(&at.Interface, link)
+}
+
+// addFlow writes a flow; false: there is no place for it.
+func (s *steering) addFlow(k steeredKey) bool {
+	s.wake()
+	first := s.firstPlace(k)
+	free := -1
+	for i := range steeredPlaces {
+		at := &s.flows.Entries[first+uint32(i)]
+		_, rests := s.rests[steeredPlace{first + uint32(i), false}]
+		switch used := atomic.LoadUint64(&at.Word) != 0; {
+		case used && keyOfFlow(at) == k:
+			return true
+		case !used && !rests:
+			free = i
+		}
+	}
+	if free < 0 {
+		return false
+	}
+	at := &s.flows.Entries[first+uint32(free)]
+	*at = abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service}
+	atomic.StoreUint64(&at.Word, steeredPlaceTaken)
+	return true
+}
+
+// firstPlace is where find_steered_flow begins to look for a flow.
+func (s *steering) firstPlace(k steeredKey) uint32 {
+	hash := model.HashFinish(k.address[0]^k.address[1]*0x3c6ef372fe94f82b, uint64(k.port)|uint64(k.service)<<32)
+	return uint32(hash) & s.data.Entries[0].Mask * steeredPlaces
+}
+
+// HeavyFlow is a flow with many packets since the last look.
+type HeavyFlow struct {
+	SteeredFlow
+	Steered bool // it has a rule, and its packets were counted; else they are estimated by a sample
+	Packets uint64
+	Bytes   uint64
+}
+
+// HeavyFlows returns the flows that had the most packets since the last call, and all that have rules.
+func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
+	sample, err := d.readSample()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.options.steers() || d.closed() {
+		return nil, errNotSteering
+	}
+	d.nameIndexes()
+	found := map[SteeredFlow]*HeavyFlow{}
+	add := func(f SteeredFlow, steered bool, packets, bytes uint64) {
+		at := found[f]
+		if at == nil {
+			at = &HeavyFlow{SteeredFlow: f}
+			found[f] = at
+		}
+		at.Steered = at.Steered || steered
+		at.Packets, at.Bytes = at.Packets+packets, at.Bytes+bytes
+	}
+	for i := range sample {
+		if f, known := d.nameHeavy(&sample[i]); known {
+			add(f, false, uint64(sample[i].Packets-sample[i].Taken)*heavySample, sample[i].Bytes*heavySample)
+		}
+	}
+	for i := range d.steering.flows.Entries {
+		at := &d.steering.flows.Entries[i]
+		s := d.names.services[at.Service]
+		if atomic.LoadUint64(&at.Word) == 0 || s == nil {
+			continue
+		}
+		client := netip.AddrPortFrom(wordsAddress(at.Address, s.key.vip.Is6()), abi.BigEndian16(at.Port))
+		add(SteeredFlow{s.key.id(), client}, true, atomic.SwapUint64(&at.Packets, 0), atomic.SwapUint64(&at.Bytes, 0))
+	}
+	all := make([]HeavyFlow, 0, len(found))
+	for _, f := range found {
+		all = append(all, *f)
+	}
+	return all, nil
+}
+
+// readSample returns the samples of all CPUs, and clears them.
+func (d *Datapath) readSample() (sample []abi.HeavyFlow, err error) {
+	var lines []abi.HeavyLine
+	for i := range d.options.heavyLines() {
+		if err := d.kernel.HeavyFlows.Lookup(i, &lines); err != nil {
+			return nil, fmt.Errorf("read the sample of flows: %w", err)
+		}
+		empty := true
+		for _, line := range lines {
+			for _, f := range line.At {
+				if f.Backend != 0 {
+					sample, empty = append(sample, f), false
+				}
+			}
+		}
+		if empty {
+			continue
+		}
+		clear(lines)
+		if err := d.kernel.HeavyFlows.Update(i, lines, ebpf.UpdateAny); err != nil {
+			return nil, fmt.Errorf("clear the sample of flows: %w", err)
+		}
+	}
+	return sample, nil
+}
+
+// nameHeavy names a flow of the sample; false: its service is gone.
+func (d *Datapath) nameHeavy(at *abi.HeavyFlow) (SteeredFlow, bool) {
+	six := at.Ipv6 != 0
+	e := endpoint{at.Segment, abi.AddressOf(at.Destination, six), at.Protocol, abi.BigEndian16(at.DestinationPort)}
+	s := d.names.services[d.have.services[e]]
+	if s == nil || s.endpoint() != e {
+		return SteeredFlow{}, false
+	}
+	return SteeredFlow{s.key.id(), netip.AddrPortFrom(abi.AddressOf(at.Source, six), abi.BigEndian16(at.SourcePort))}, true
+}
