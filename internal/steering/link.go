@@ -1,0 +1,259 @@
+package steering
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
+)
+
+// link is what is known of one NIC.
+type link struct {
+	Link
+	leaves bool // its rules are to go
+	table  device.RuleTable
+	rules  map[datapath.SteeredFlow]device.Rule // of this director, that the NIC has
+	others map[uint32]bool                      // where other users' rules lie, and those that do not go
+	wholly time.Time                            // when all rules were last read
+	// queues are the services that queues are of, as the program is told.
+	queues map[uint32]model.ServiceID
+	placed map[datapath.SteeredFlow]uint32 // the queues of flows that have a rule, or get one
+	broken error                           // why the NIC steers no flows; nil: it does
+}
+
+func newLink(l Link) *link {
+	return &link{Link: l, rules: map[datapath.SteeredFlow]device.Rule{}, others: map[uint32]bool{}, queues: map[uint32]model.ServiceID{}, placed: map[datapath.SteeredFlow]uint32{}}
+}
+
+func (l *link) sameAs(o Link) bool {
+	return l.Name == o.Name && l.Index == o.Index && slices.Equal(l.Queues, o.Queues)
+}
+
+// ruleOf is what a flow's packets have.
+func ruleOf(f datapath.SteeredFlow) device.RuleFlow {
+	return device.RuleFlow{Protocol: uint8(f.Service.Protocol), Source: f.Client, Destination: netip.AddrPortFrom(f.Service.VIP, f.Service.Port.First)}
+}
+
+// read finds out which rules the NIC has: all of them if there are others than it was left with, or from
+// time to time.
+func (l *link) read(now time.Time) error {
+	table, err := l.NIC.Table()
+	if err == nil && table.Size == 0 {
+		err = errors.New("the driver does not say how many rules fit")
+	}
+	if l.broken = err; err != nil {
+		return fmt.Errorf("%s steers no flows: %w", l.Name, err)
+	}
+	l.table = table
+	if !l.wholly.IsZero() && now.Sub(l.wholly) < readEvery && l.isAsLeft(table.Locations) {
+		return nil
+	}
+	return l.readAll(now)
+}
+
+// isAsLeft says whether there are the rules that there were.
+func (l *link) isAsLeft(locations []uint32) bool {
+	known := maps.Clone(l.others)
+	for _, r := range l.rules {
+		known[r.Location] = true
+	}
+	return len(known) == len(locations) && !slices.ContainsFunc(locations, func(at uint32) bool { return !known[at] })
+}
+
+// readAll takes the rules as the NIC has them. One that leads to this director's queues, and not where its
+// flow was placed, is what an earlier process or an earlier step left, and goes.
+func (l *link) readAll(now time.Time) error {
+	have, others := map[datapath.SteeredFlow]device.Rule{}, map[uint32]bool{}
+	var errs []error
+	for _, location := range l.table.Locations {
+		r, single, err := l.NIC.Rule(location)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if err != nil || !single || !slices.Contains(l.Queues, r.Queue) {
+			others[location] = true
+			continue
+		}
+		f, known := l.flowOf(r)
+		if _, twice := have[f]; known && !twice {
+			have[f] = r
+		} else if err := l.NIC.Delete(location); err != nil {
+			errs, others[location] = append(errs, err), true
+		}
+	}
+	l.rules, l.others, l.wholly = have, others, now
+	return errors.Join(errs...)
+}
+
+// flowOf is the flow of a rule; false: none was placed where the rule leads.
+func (l *link) flowOf(r device.Rule) (f datapath.SteeredFlow, known bool) {
+	service, is := l.queues[r.Queue]
+	f = datapath.SteeredFlow{Service: service, Client: r.Flow.Source}
+	queue, placed := l.placed[f]
+	return f, is && placed && queue == r.Queue && ruleOf(f) == r.Flow
+}
+
+// delete takes out the rules of flows that are no longer chosen. A flow whose rule does not go stays where it
+// is.
+func (l *link) delete(chosen map[datapath.SteeredFlow]*flow) error {
+	var errs []error
+	for f := range l.placed {
+		if chosen[f] == nil || l.leaves || l.broken != nil {
+			errs = append(errs, l.remove(f))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remove takes a flow and its rule out.
+func (l *link) remove(f datapath.SteeredFlow) error {
+	if r, has := l.rules[f]; has {
+		// Another user may have a rule there by now, if the NIC has lost this one or never had it.
+		is, single, err := l.NIC.Rule(r.Location)
+		if err == nil && single && is.Flow == r.Flow && is.Queue == r.Queue {
+			err = l.NIC.Delete(r.Location)
+		}
+		if err != nil {
+			return err
+		}
+		delete(l.rules, f)
+	}
+	delete(l.placed, f)
+	return nil
+}
+
+// place gives each chosen flow a queue of its service: the one with the fewest packets.
+func (l *link) place(chosen map[datapath.SteeredFlow]*flow) {
+	load, used := map[uint32]float64{}, map[uint32]bool{}
+	for f, queue := range l.placed {
+		used[queue] = true
+		if known := chosen[f]; known != nil {
+			load[queue] += known.rate
+		}
+	}
+	maps.DeleteFunc(l.queues, func(queue uint32, _ model.ServiceID) bool { return !used[queue] })
+	if l.broken != nil || l.leaves {
+		return
+	}
+	for _, f := range byRate(chosen) {
+		if _, is := l.placed[f.SteeredFlow]; is {
+			continue
+		}
+		queue, found := l.leastOf(f.Service, load)
+		// Another queue of its own is better than one with packets, where no service lacks one.
+		if free, is := l.freeQueue(); is && (!found || load[queue] > 0 && l.spare(chosen)) {
+			queue, found = free, true
+			l.queues[free] = f.Service
+		}
+		if !found {
+			l.makeRoom(load) // with the next step
+			continue
+		}
+		load[queue] += f.rate
+		l.placed[f.SteeredFlow] = queue
+	}
+}
+
+// spare says whether there are more free queues than services without one.
+func (l *link) spare(chosen map[datapath.SteeredFlow]*flow) bool {
+	lack := map[model.ServiceID]bool{}
+	for f := range chosen {
+		lack[f.Service] = true
+	}
+	for _, service := range l.queues {
+		delete(lack, service)
+	}
+	return len(l.Queues)-len(l.queues) > len(lack)
+}
+
+// leastOf is the queue of a service with the fewest packets.
+func (l *link) leastOf(service model.ServiceID, load map[uint32]float64) (least uint32, found bool) {
+	for _, queue := range l.Queues {
+		if s, taken := l.queues[queue]; taken && s == service && (!found || load[queue] < load[least]) {
+			least, found = queue, true
+		}
+	}
+	return least, found
+}
+
+func (l *link) freeQueue() (uint32, bool) {
+	for _, queue := range l.Queues {
+		if _, taken := l.queues[queue]; !taken {
+			return queue, true
+		}
+	}
+	return 0, false
+}
+
+// makeRoom takes a queue from a service that has several, for one that has none: the one with the fewest
+// packets.
+func (l *link) makeRoom(load map[uint32]float64) {
+	have := map[model.ServiceID]int{}
+	for _, service := range l.queues {
+		have[service]++
+	}
+	least, found := uint32(0), false
+	for _, queue := range l.Queues {
+		if have[l.queues[queue]] > 1 && (!found || load[queue] < load[least]) {
+			least, found = queue, true
+		}
+	}
+	if !found {
+		return
+	}
+	for f, queue := range l.placed {
+		if queue == least {
+			_ = l.remove(f) // a rule that does not go is tried again: its flow stays placed
+		}
+	}
+}
+
+// insert adds the rules that are missing. Whether the NIC has them is seen when they are next read. refuse
+// is told of flows whose rules the NIC does not take.
+func (l *link) insert(refuse func(datapath.SteeredFlow)) error {
+	if l.broken != nil || l.leaves {
+		return nil
+	}
+	taken := maps.Clone(l.others)
+	for _, r := range l.rules {
+		taken[r.Location] = true
+	}
+	var errs []error
+	for f, queue := range maps.Clone(l.placed) {
+		if _, has := l.rules[f]; has {
+			continue
+		}
+		location, free := freeLocation(taken, l.table)
+		if !free {
+			refuse(f)
+			continue
+		}
+		r := device.Rule{Flow: ruleOf(f), Queue: queue, Location: location}
+		at, err := l.NIC.Insert(r, l.table.Chooses)
+		if err != nil {
+			errs = append(errs, err)
+			refuse(f)
+			continue
+		}
+		r.Location = at
+		taken[at], l.rules[f] = true, r
+	}
+	return errors.Join(errs...)
+}
+
+// freeLocation is the last free one, because a NIC may look at low locations first, and other users begin
+// there.
+func freeLocation(taken map[uint32]bool, table device.RuleTable) (uint32, bool) {
+	for at := table.Size - 1; at >= 0; at-- {
+		if !taken[uint32(at)] {
+			return uint32(at), true
+		}
+	}
+	return 0, false
+}
