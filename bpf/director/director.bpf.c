@@ -469,7 +469,7 @@ static __always_inline int find_rule_or_service(struct packet *packet, int ipv6,
 static __always_inline void note_way(const struct packet *packet, const struct steered *steered)
 {
 	if (steered->flow)
-		note_usual(packet, steered->flow);
+		note_usual(packet, steered->flow, steered->word);
 	else if (unlikely(packet->flags & PACKET_TCP_SYN) && packet->service)
 		note_begun(packet);
 }

@@ -192,9 +192,10 @@ func (d *Datapath) takeEntries(entries iter.Seq[*abi.FlowEntry]) (taken, refused
 			return err
 		}
 		for i := range d.imports.Entries[:count] {
-			if abi.ToldOutcome(d.imports.Entries[i].Outcome) == abi.ToldOutcomeTOLD_REFUSED {
+			switch abi.ToldOutcome(d.imports.Entries[i].Outcome) {
+			case abi.ToldOutcomeTOLD_REFUSED:
 				refused++
-			} else {
+			case abi.ToldOutcomeTOLD_NEW, abi.ToldOutcomeTOLD_AGAIN:
 				taken++
 			}
 		}

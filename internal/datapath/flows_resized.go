@@ -95,6 +95,21 @@ func (d *Datapath) takeResized() error {
 	return nil
 }
 
+// endResized copies what has changed until the program before has ended its last run, and lets go of the
+// map.
+func (d *Datapath) endResized() error {
+	if d.kernel.resized.kernel == nil {
+		return nil
+	}
+	if err := d.readers.wait(); err != nil {
+		return err
+	}
+	if err := d.takeResized(); err != nil {
+		return err
+	}
+	return d.kernel.resized.close()
+}
+
 // usedByAll says whether all programs that forward have a map.
 func (k *kernel) usedByAll(m *ebpf.Map) (bool, error) {
 	info, err := m.Info()

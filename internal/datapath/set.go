@@ -85,7 +85,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.switchPrograms(t.Interfaces, d.links, lookups.all.haveReplies()); err != nil {
 		return err
 	}
-	if err := errors.Join(d.takeResized(), d.kernel.resized.close()); err != nil {
+	if err := d.endResized(); err != nil {
 		return err
 	}
 	// After that no program uses what earlier versions have left.

@@ -82,8 +82,11 @@ type steering struct {
 	queues bpfload.Memory[abi.SteeredQueue]
 	flows  bpfload.Memory[abi.SteeredFlow]
 	data   bpfload.Memory[steeringData]
-	rests  map[steeredPlace]time.Time // since when places are free that a packet may still look at
-	now    func() time.Time
+	// counted are the packets and bytes of flows that were counted before, by place: only the program
+	// writes its counts.
+	counted map[uint32][2]uint64
+	rests   map[steeredPlace]time.Time // since when places are free that a packet may still look at
+	now     func() time.Time
 }
 
 // steeringData is the section of steered_factor and steered_mask.
@@ -96,7 +99,7 @@ type steeredPlace struct {
 }
 
 func (s *steering) open(k *kernel, o Options) (err error) {
-	s.rests, s.now = map[steeredPlace]time.Time{}, time.Now
+	s.rests, s.counted, s.now = map[steeredPlace]time.Time{}, map[uint32][2]uint64{}, time.Now
 	if s.queues, err = bpfload.Map[abi.SteeredQueue](k.SteeredQueues); err != nil {
 		return err
 	}
@@ -107,8 +110,12 @@ func (s *steering) open(k *kernel, o Options) (err error) {
 		return err
 	}
 	atomic.StoreUint32(&s.data.Entries[0].Mask, o.steeredPairs()-1)
-	for i := range s.flows.Entries { // an earlier process may have freed places just now
-		if s.flows.Entries[i].Word == 0 && k.adopted {
+	for i := range s.flows.Entries {
+		if !k.adopted {
+			break
+		}
+		// An earlier process may have freed places just now, or ended while it captured: see forgetSteering.
+		if atomic.AndUint64(&s.flows.Entries[i].Word, steeredPlaceTaken) == 0 {
 			s.rests[steeredPlace{uint32(i), false}] = s.now()
 		}
 	}
@@ -376,6 +383,7 @@ func (s *steering) addFlow(k steeredKey) bool {
 	}
 	at := &s.flows.Entries[first+uint32(free)]
 	*at = abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service}
+	delete(s.counted, first+uint32(free))
 	atomic.StoreUint64(&at.Word, steeredPlaceTaken)
 	return true
 }
@@ -394,7 +402,8 @@ type HeavyFlow struct {
 	Bytes   uint64
 }
 
-// HeavyFlows returns the flows that had the most packets since the last call, and all that have rules.
+// HeavyFlows returns the flows that had the most packets since the last call, and all that have rules. It is
+// to be called every second.
 func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 	sample, err := d.readSample()
 	if err != nil {
@@ -428,7 +437,11 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 			continue
 		}
 		client := netip.AddrPortFrom(wordsAddress(at.Address, s.key.vip.Is6()), abi.BigEndian16(at.Port))
-		add(SteeredFlow{s.key.id(), client}, true, atomic.SwapUint64(&at.Packets, 0), atomic.SwapUint64(&at.Bytes, 0))
+		now, before := [2]uint64{atomic.LoadUint64(&at.Packets), atomic.LoadUint64(&at.Bytes)}, d.steering.counted[uint32(i)]
+		d.steering.counted[uint32(i)] = now
+		add(SteeredFlow{s.key.id(), client}, true, now[0]-before[0], now[1]-before[1])
+		// The flow's next packet takes the usual way, too, however few there are: flow memory must not forget it.
+		atomic.StoreUint32(&at.Left, 0)
 	}
 	all := make([]HeavyFlow, 0, len(found))
 	for _, f := range found {

@@ -97,7 +97,7 @@ static __always_inline int send_by_family(struct xdp_md *ctx, const struct steer
 	backend = backend_at(index);
 	length = ipv6 ? bpf_ntohs(((struct ipv6hdr *)l3)->payload_len) + header :
 			bpf_ntohs(((struct iphdr *)l3)->tot_len);
-	if (!index || !backend ||
+	if (!index || !backend || backend->service != queue->service ||
 	    (BACKEND_WORD(backend) & BACKEND_WORD_MASK) != BACKEND_WORD_OF(word) ||
 	    length < queue->shortest || length > backend->mtu ||
 	    !frame_holds(ctx, sizeof(*ethernet), length))

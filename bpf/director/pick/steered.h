@@ -22,7 +22,7 @@ struct steered {
 	const struct steered_queue *queue; /* NULL: nothing */
 	struct steered_flow *flow;         /* NULL: the packet is of no flow that has a rule */
 	struct backend *backend;           /* of the flow; NULL: the packet takes the usual way */
-	__u32 index;                       /* of the backend */
+	__u64 word;                        /* of the flow, before the packet's backend is chosen */
 };
 
 /* Whether a packet is one of those that are looked at, by its number. */
@@ -86,20 +86,21 @@ static __noinline struct steered_flow *find_steered_flow(__u64 first, __u64 seco
 
 	for (int i = 0; i < STEERED_PLACES; i++, index++) {
 		at = bpf_map_lookup_elem(&steered_flows, &index);
-		if (at && at->address[0] == first && at->address[1] == second && at->port == port &&
-		    at->service == service && at->word)
+		/* The word first: a place that was taken rests before it has another flow. */
+		if (at && *(volatile __u64 *)&at->word && at->address[0] == first &&
+		    at->address[1] == second && at->port == port && at->service == service)
 			return at;
 	}
 	return NULL;
 }
 
 /* The backend of a word of a steered flow; NULL: it is not known, or must not get the flow's packets. */
-static __always_inline struct backend *steered_backend(__u64 word)
+static __always_inline struct backend *steered_backend(__u64 word, __u32 service)
 {
 	struct backend *backend = backend_at(word);
 
 	return (__u32)word && backend && backend->epoch == word >> STEERED_EPOCH_SHIFT &&
-			       keeps(backend) ?
+			       backend->service == service && keeps(backend) ?
 		       backend :
 		       NULL;
 }
@@ -114,7 +115,6 @@ static __always_inline void find_steered(const struct packet *packet, int ipv6,
 	const struct steered_queue *queue = steered->queue;
 	const struct flow *flow = &packet->flow;
 	struct steered_flow *found;
-	__u64 word;
 
 	if (queue->address[0] != ADDRESS_HALF(&flow->destination, 0) ||
 	    (ipv6 && queue->address[1] != ADDRESS_HALF(&flow->destination, 1)) ||
@@ -126,11 +126,10 @@ static __always_inline void find_steered(const struct packet *packet, int ipv6,
 	if (!found)
 		return;
 	steered->flow = found;
+	steered->word = *(volatile __u64 *)&found->word;
 	if (flow->protocol == IPPROTO_TCP && packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST))
 		return;
-	word = *(volatile __u64 *)&found->word;
-	steered->index = word;
-	steered->backend = steered_backend(word);
+	steered->backend = steered_backend(steered->word, queue->service);
 	if (steered->backend && !pass_unseen(found, packet->length))
 		steered->backend = NULL;
 }
@@ -138,22 +137,25 @@ static __always_inline void find_steered(const struct packet *packet, int ipv6,
 /* The packet goes to its flow's backend. */
 static __always_inline void follow_steered(struct packet *packet, const struct steered *steered)
 {
-	packet->backend = steered->index;
+	packet->backend = steered->word;
 	*(service_word *)&packet->service = 0;
 	if (steered->backend->mode == MODE_IPIP)
 		packet->hash = hash_by(&packet->flow, steered->queue->salt,
 				       steered->queue->affinity == AFFINITY_FLOW);
 }
 
-/* What the usual way has said of a packet is so of its flow from now on. */
-static __noinline int note_usual(const struct packet *packet, struct steered_flow *flow)
+/*
+ * What the usual way has said of a packet is so of its flow from now on, unless another packet has
+ * changed the word that there was before.
+ */
+static __noinline int note_usual(const struct packet *packet, struct steered_flow *flow,
+				 __u64 before)
 {
 	const struct backend *backend = backend_at(packet->backend);
-	__u64 before, word = STEERED_PLACE;
+	__u64 word = STEERED_PLACE;
 
 	if (!flow)
 		return 0;
-	before = *(volatile __u64 *)&flow->word;
 	if (backend && packet->backend != NO_BACKEND)
 		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
@@ -167,8 +169,9 @@ static __noinline int note_usual(const struct packet *packet, struct steered_flo
 static __noinline int note_begun(const struct packet *packet)
 {
 	const struct flow *flow = &packet->flow;
+	struct steered_flow *found;
 
-	return note_usual(packet, find_steered_flow(ADDRESS_HALF(&flow->source, 0),
-						    ADDRESS_HALF(&flow->source, 1),
-						    flow->source_port, packet->service - 1));
+	found = find_steered_flow(ADDRESS_HALF(&flow->source, 0), ADDRESS_HALF(&flow->source, 1),
+				  flow->source_port, packet->service - 1);
+	return found ? note_usual(packet, found, *(volatile __u64 *)&found->word) : 0;
 }
