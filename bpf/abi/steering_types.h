@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flow steering: a NIC that has a rule for a flow puts its packets into a receive queue, and the
- * queue's number says the backend. See director/pick/steered.h.
+ * Flow steering: a NIC that has a rule for a flow puts its packets into a receive queue of the flow's
+ * service, where the director finds the flow's backend at once. See director/pick/steered.h.
  */
 #pragma once
 

@@ -453,7 +453,7 @@ static __noinline int find_tagged(struct xdp_md *ctx, struct packet *packet)
 	return NOT_PLAIN;
 }
 
-/* Notes the service of a plain packet, if its receive queue does not say its backend. */
+/* Notes the service of a plain packet, unless it goes to the backend of a flow that has a rule. */
 static __always_inline int find_rule_or_service(struct packet *packet, int ipv6,
 						struct steered *steered)
 {

@@ -77,9 +77,11 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.addLookups(&lookups); err != nil {
 		return err
 	}
-	// Twice: there are fewer in the end that have changed since.
-	if err := errors.Join(d.takeResized(), d.takeResized()); err != nil {
-		return err
+	// Twice: few flows change while the second call copies.
+	for range 2 {
+		if err := d.takeResized(); err != nil {
+			return err
+		}
 	}
 	// After all maps are filled: from here on this process's program forwards.
 	if err := d.switchPrograms(t.Interfaces, d.links, lookups.all.haveReplies()); err != nil {

@@ -3,7 +3,6 @@ package datapath
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -60,6 +59,16 @@ func TestSteer(t *testing.T) {
 			t.Errorf("flows %v have no place", left)
 		}
 	}
+	// again steers the flow, whose places rest.
+	again := func() {
+		t.Helper()
+		eventually(t, "the places have rested", func() bool {
+			left, err := d.Steer([]SteeredQueue{queue}, []SteeredFlow{flow})
+			must(t, err)
+			place := placeOf(queueID{int(link), queue.Queue}, d.steering.data.Entries[0].Factor)
+			return len(left) == 0 && d.steering.queues.Entries[place].Interface != 0
+		})
+	}
 	// away makes the flow's packets go to another backend than the usual way says: so one sees whether
 	// they are followed.
 	away := func() {
@@ -85,8 +94,7 @@ func TestSteer(t *testing.T) {
 	want(3, clientPort, other, "what stays is not changed")
 	steer(nil, flow)
 	want(3, clientPort, usual, "no flows of the queue are steered any more")
-	time.Sleep(rest) // the place of a queue is not written before
-	steer([]SteeredQueue{queue}, flow)
+	again()
 	want(3, clientPort, other, "the queue is steered again")
 
 	c, err := d.StartCapture(t.Context(), "ops", model.Capture{})
@@ -115,8 +123,7 @@ func TestSteer(t *testing.T) {
 		t.Errorf("flows %v are left over (%v), want the one whose service must not be steered", left, err)
 	}
 	must(t, d.Set(table))
-	time.Sleep(rest) // the place of a queue is not written before
-	steer([]SteeredQueue{queue}, flow)
+	again()
 	away()
 	want(3, clientPort, other, "sources are free again")
 

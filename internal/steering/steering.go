@@ -3,8 +3,8 @@
 // at how many packets flows have, chooses those that are worth a rule, and brings the rules of each NIC
 // there.
 //
-// A rule decides nothing but the queue, so no packet goes astray by one that is missing, late or left over:
-// the director's program compares. What the NIC says it has counts. Rules to other queues, or for other
+// A rule decides only the queue, and the director's program chooses the backend. So a rule that is missing,
+// late or left over leads no packet to a wrong backend. What the NIC says it has counts. Rules to other queues, or for other
 // packets than those of one flow, are other users', and stay as they are.
 package steering
 

@@ -257,7 +257,7 @@ func TestRefusedRules(t *testing.T) {
 	}
 	steered := w.steered(0)
 	if len(steered) != 19 || steered[six] || steered[flowOf(1, 1003)] {
-		t.Errorf("%d flows are steered, want all but the two that cannot be", len(steered))
+		t.Errorf("%d flows are steered, want 19: one has no rule, and one has no place", len(steered))
 	}
 	// Full of other users' rules, and without a size.
 	w.cards[0].rules, w.cards[0].size = map[uint32]device.Rule{}, 4
