@@ -45,6 +45,8 @@ var mosts = map[string]struct {
 	"Limits.Fragments":      {model.MaxFragments, "director: {limits: {fragments: %d}}"},
 	"Limits.Flows":          {model.MaxFlows, "director: {limits: {flows: %d}}"},
 	"Limits.SourceRanges":   {model.MaxSourceRanges, "director: {limits: {source-ranges: %d}}"},
+	"Steering.Flows":        {model.MaxSteeredFlows, "director: {interfaces: [eth0], steering: {queues: 8-15, flows: %d}}"},
+	"Steering.Packets":      {model.MaxSteeredPackets, "director: {interfaces: [eth0], steering: {queues: 8-15, packets-per-second: %d}}"},
 	"Agent.UDPFlows":        {model.MaxUDPFlows, "agent: {udp-flows: %d}"},
 	"Service.RingSize":      {model.MaxRingSize, "services: [{name: a, vip: 203.0.113.1, protocol: tcp, port: 1, mode: ipip, backends: [], ring-size: %d}]"},
 	"Backend.VLAN":          {4094, "services: [{name: a, vip: 203.0.113.1, protocol: tcp, port: 1, mode: l2dsr, backends: [{address: 10.0.0.1, vlan: %d}]}]"},
@@ -326,7 +328,7 @@ func valid(t *testing.T, schema *jsonschema.Schema, text []byte) error {
 var unseen = []string{
 	"agent-flows", "agent-store", "api", "askredirect", "bfd", "bgp-alone", "documents", "former", "hooks", "limits", "loads-nowhere", "loads", "nat",
 	"neighbor-alone", "overlap", "p2c", "passive", "policies", "redirect", "slow-start-etcd", "slow-start", "snat-ports", "sockets-elsewhere",
-	"source-ranges-limit", "source-ranges", "store-endpoints", "store-plain", "store",
+	"source-ranges-limit", "source-ranges", "steering-none", "store-endpoints", "store-plain", "store",
 }
 
 // The schema accepts every file that weir accepts, and refuses the others for all that it can see.

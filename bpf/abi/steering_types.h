@@ -14,13 +14,16 @@
 
 /*
  * Of which service the flows of a receive queue are. The VIP and port are compared with the packet's,
- * because a packet without a rule may come to any queue. Packets only read it.
+ * because a packet without a rule may come to any queue. Packets only read it. An entry that has an
+ * interface, and no service, keeps a queue for later flows.
  */
+#define STEERED_NO_SERVICE (~0ULL) /* key of no service */
+
 struct steered_queue {
 	__u64 address[2]; /* the VIP, as in struct front */
-	__u64 key;        /* of the service, as in struct front */
+	__u64 key;        /* of the service, as in struct front, or STEERED_NO_SERVICE */
 	__u64 salt;       /* of its ring: for the entropy of outer headers */
-	__u32 interface;  /* index of the NIC; 0: no packets of the queue are steered */
+	__u32 interface;  /* index of the NIC; 0: the queue is not for steered flows */
 	__u32 service;    /* its index */
 	__u8 affinity;    /* enum affinity of the ring, as its salt */
 	__u8 l2dsr;       /* 1: of all its backends */

@@ -151,11 +151,29 @@ func statusTable(t *table, s api.Status) {
 	for _, i := range s.Interfaces {
 		t.row(i.Name, xdpText(&i), i.MTU)
 	}
+	steeringTable(t, s.Steering)
 	neighborTable(t, s.Neighbor)
 	peersTable(t, s.Peers)
 	hooksTable(t, s.Hooks)
 	cpusTable(t, s.CPUs)
 	reasonsTable(t, s.Reasons)
+}
+
+// steeringTable is left out if no flow is to be steered.
+func steeringTable(t *table, s *model.SteeringStatus) {
+	if s == nil {
+		return
+	}
+	t.line("")
+	t.row("flows steered", fmt.Sprintf("%d of %d, %d packets", s.Flows, s.Most, s.Packets))
+	t.row("STEERS", "RULES", "ROOM", "OTHERS", "INSERTED", "DELETED", "REFUSED", "LOST", "QUEUES", "PROBLEM")
+	for _, l := range s.Interfaces {
+		queues := make([]string, len(l.Queues))
+		for i, q := range l.Queues {
+			queues[i] = fmt.Sprintf("%d:%s", q.Queue, q.Service)
+		}
+		t.row(l.Name, l.Rules, l.Room, l.Others, l.Inserted, l.Deleted, l.Refused, l.Lost, strings.Join(queues, " "), l.Problem)
+	}
 }
 
 // xdpText says how the program runs on an interface, or why it does not.

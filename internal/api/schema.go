@@ -63,6 +63,7 @@ func NewSchemas(prefix string) huma.Registry {
 	writtenAs[durationText](r, reflect.TypeFor[model.Duration]())
 	writtenAs[portsText](r, reflect.TypeFor[model.PortRange]())
 	writtenAs[statusText](r, reflect.TypeFor[model.StatusRange]())
+	writtenAs[queuesText](r, reflect.TypeFor[model.QueueRange]())
 	writtenAs[keyText](r, reflect.TypeFor[model.QUICKey]())
 	writtenAs[serverIDs](r, reflect.TypeFor[model.ServerIDs]())
 	service := r.SchemaFromRef(r.Schema(reflect.TypeFor[model.Service](), true, "").Ref)
@@ -104,6 +105,7 @@ type (
 	durationText struct{}
 	portsText    struct{}
 	statusText   struct{}
+	queuesText   struct{}
 	keyText      struct{}
 	serverIDs    struct{}
 )
@@ -127,6 +129,11 @@ func (portsText) Schema(huma.Registry) *huma.Schema {
 // Schema says what HTTP status codes are written as.
 func (statusText) Schema(huma.Registry) *huma.Schema {
 	return textOrNumber("status code, or range of them", `^[0-9]+(-[0-9]+)?$`, 100, 599, "200", "200-299")
+}
+
+// Schema says what receive queues are written as.
+func (queuesText) Schema(huma.Registry) *huma.Schema {
+	return textOrNumber("receive queue, or range of them", `^[1-9][0-9]*(-[1-9][0-9]*)?$`, 1, model.MaxSteeredQueue, "8", "8-15")
 }
 
 func textOrNumber(description, pattern string, least, most float64, examples ...any) *huma.Schema {

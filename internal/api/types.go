@@ -73,6 +73,7 @@ type Status struct {
 	Limits     model.Limits            `json:"limits"`
 	Flows      model.FlowStatus        `json:"flows"`
 	NAT        *model.NATStatus        `json:"nat,omitempty"`
+	Steering   *model.SteeringStatus   `json:"steering,omitempty"`
 	QUIC       []model.Tallied         `json:"quic"`
 	Asks       []model.Tallied         `json:"asks"`
 	Left       []model.Tallied         `json:"generations-left"`
@@ -115,6 +116,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Limits:     d.Limits,
 		Flows:      d.Flows,
 		NAT:        d.NAT,
+		Steering:   d.Steering,
 		QUIC:       orEmpty(d.QUIC),
 		Asks:       orEmpty(d.Asks),
 		Left:       orEmpty(d.Left),

@@ -6,8 +6,11 @@ import (
 	"maps"
 	"math/bits"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -28,6 +31,7 @@ const (
 	steeredPlaceTaken     = uint64(1) << 32 // STEERED_PLACE
 	heavyLinesBits        = 10              // HEAVY_FLOWS_BITS
 	heavySample           = 64              // 1 << HEAVY_SAMPLE_BITS
+	steeredNoService      = ^uint64(0)      // STEERED_NO_SERVICE
 )
 
 // steers says whether NICs of this host may steer flows.
@@ -58,12 +62,16 @@ func (o Options) heavyLines() uint32 {
 	return 1 << heavyLinesBits
 }
 
-// SteeredQueue says of which service the flows are that a NIC leads to a receive queue.
+// SteeredQueue says of which service the flows are that a NIC leads to a receive queue. Without a service
+// the queue is kept for flows to come.
 type SteeredQueue struct {
 	Interface int // its index
 	Queue     uint32
 	Service   model.ServiceID
 }
+
+// kept says whether a queue has no service yet.
+func (q SteeredQueue) kept() bool { return q.Service == model.ServiceID{} }
 
 // SteeredFlow is a flow that has a rule.
 type SteeredFlow struct {
@@ -199,14 +207,10 @@ func (d *Datapath) Steer(queues []SteeredQueue, flows []SteeredFlow) (left []Ste
 	}
 	wanted := map[uint32]abi.SteeredQueue{}
 	for _, q := range queues {
-		if e, known := d.steeredEntry(q); known {
-			wanted[placeOf(queueID{q.Interface, q.Queue}, d.steering.data.Entries[0].Factor)] = e
-		}
+		wanted[placeOf(queueID{q.Interface, q.Queue}, d.steering.data.Entries[0].Factor)] = d.steeredEntry(q)
 	}
-	d.clearQueues(func(place uint32, at *abi.SteeredQueue) bool {
-		e, stays := wanted[place]
-		return stays && *at == e
-	})
+	d.clearQueues(func(place uint32, at *abi.SteeredQueue) bool { return *at == wanted[place] })
+	d.leaveQueues(func(place uint32) bool { return wanted[place].Interface != 0 })
 	keys := map[steeredKey]bool{}
 	for _, f := range flows {
 		key, known := d.steeredKey(f)
@@ -239,6 +243,7 @@ func (d *Datapath) placeInterfaces(links map[int]bool) error {
 		return nil
 	}
 	d.clearQueues(func(uint32, *abi.SteeredQueue) bool { return false })
+	d.leaveQueues(func(uint32) bool { return false })
 	if err := d.readers.wait(); err != nil {
 		return err
 	}
@@ -246,15 +251,15 @@ func (d *Datapath) placeInterfaces(links map[int]bool) error {
 	return nil
 }
 
-// steeredEntry is the entry of a queue; false: its service is not here, or must not be steered.
-func (d *Datapath) steeredEntry(q SteeredQueue) (e abi.SteeredQueue, known bool) {
+// steeredEntry is the entry of a queue. It has no service if that is not here, or must not be steered.
+func (d *Datapath) steeredEntry(q SteeredQueue) abi.SteeredQueue {
 	s := d.services[keyOfID(q.Service)]
-	if s == nil || s.desired == nil || Steerable(s.desired) != "" {
-		return e, false
+	if q.kept() || s == nil || s.desired == nil || Steerable(s.desired) != "" {
+		return abi.SteeredQueue{Key: steeredNoService, Interface: uint32(q.Interface)}
 	}
 	key, _ := frontOf(s.endpoint())
 	return abi.SteeredQueue{Address: key.Address, Key: key.Key, Salt: s.desired.Salt, Affinity: uint8(s.desired.Affinity),
-		L2dsr: l2dsrOnly(s.desired), Shortest: shortest(s.key), Interface: uint32(q.Interface), Service: s.index}, true
+		L2dsr: l2dsrOnly(s.desired), Shortest: shortest(s.key), Interface: uint32(q.Interface), Service: s.index}
 }
 
 // shortest is the length of the shortest IP packet with the headers of a service's flow.
@@ -297,13 +302,22 @@ func (d *Datapath) steeredKey(f SteeredFlow) (k steeredKey, known bool) {
 	return steeredKey{addressWords(client), abi.BigEndian16(f.Client.Port()), s.index}, true
 }
 
-// clearQueues lets packets of queues take the usual way.
+// clearQueues lets packets of queues take the usual way. The queues are kept.
 func (d *Datapath) clearQueues(stays func(place uint32, at *abi.SteeredQueue) bool) {
 	for i := range d.steering.queues.Entries {
 		at := &d.steering.queues.Entries[i]
-		if at.Interface != 0 && !stays(uint32(i), at) {
-			atomic.StoreUint32(&at.Interface, 0)
+		if at.Interface != 0 && at.Key != steeredNoService && !stays(uint32(i), at) {
+			atomic.StoreUint64(&at.Key, steeredNoService)
 			d.steering.rests[steeredPlace{uint32(i), true}] = d.steering.now()
+		}
+	}
+}
+
+// leaveQueues leaves queues that have no service to others.
+func (d *Datapath) leaveQueues(stays func(place uint32) bool) {
+	for i := range d.steering.queues.Entries {
+		if at := &d.steering.queues.Entries[i]; at.Interface != 0 && !stays(uint32(i)) {
+			atomic.StoreUint32(&at.Interface, 0)
 		}
 	}
 }
@@ -350,16 +364,23 @@ func (s *steering) wake() {
 	maps.DeleteFunc(s.rests, func(_ steeredPlace, since time.Time) bool { return s.now().Sub(since) >= rest })
 }
 
-// writeQueue writes the entry of a queue that has none. One that rests is left to the next call.
+// writeQueue writes the entry of a queue that has no service. One that rests gets its service with a later
+// call.
 func (s *steering) writeQueue(place uint32, e abi.SteeredQueue) {
 	at := &s.queues.Entries[place]
-	s.wake()
-	if _, rests := s.rests[steeredPlace{place, true}]; rests || at.Interface != 0 {
+	if at.Interface != 0 && at.Key != steeredNoService {
 		return
 	}
-	link := e.Interface
-	e.Interface = 0
-	*at = e
+	s.wake()
+	link, key := e.Interface, e.Key
+	if _, rests := s.rests[steeredPlace{place, true}]; rests {
+		atomic.StoreUint64(&at.Key, steeredNoService)
+	} else {
+		// No packet is of the key that the entry has until all the rest of it is written.
+		e.Interface, e.Key = at.Interface, steeredNoService
+		*at = e
+		atomic.StoreUint64(&at.Key, key)
+	}
 	atomic.StoreUint32(&at.Interface, link)
 }
 
@@ -436,10 +457,9 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 		if atomic.LoadUint64(&at.Word) == 0 || s == nil {
 			continue
 		}
-		client := netip.AddrPortFrom(wordsAddress(at.Address, s.key.vip.Is6()), abi.BigEndian16(at.Port))
 		now, before := [2]uint64{atomic.LoadUint64(&at.Packets), atomic.LoadUint64(&at.Bytes)}, d.steering.counted[uint32(i)]
 		d.steering.counted[uint32(i)] = now
-		add(SteeredFlow{s.key.id(), client}, true, now[0]-before[0], now[1]-before[1])
+		add(d.nameSteered(s, at), true, now[0]-before[0], now[1]-before[1])
 		// The flow's next packet takes the usual way, too, however few there are: flow memory must not forget it.
 		atomic.StoreUint32(&at.Left, 0)
 	}
@@ -485,4 +505,66 @@ func (d *Datapath) nameHeavy(at *abi.HeavyFlow) (SteeredFlow, bool) {
 		return SteeredFlow{}, false
 	}
 	return SteeredFlow{s.key.id(), netip.AddrPortFrom(abi.AddressOf(at.Source, six), abi.BigEndian16(at.SourcePort))}, true
+}
+
+// KeptQueues returns the receive queues that the director that is pinned in a directory keeps for steered
+// flows, by the index of their interface. Rules that lead to them are this director's.
+func KeptQueues(pin string) (map[int][]uint32, error) {
+	kept := map[int][]uint32{}
+	paths, err := filepath.Glob(filepath.Join(pin, mapsPrefix+"*", directorMapSteeredQueues))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		if err := keptQueuesIn(path, kept); err != nil {
+			return nil, fmt.Errorf("read which receive queues are for steered flows: %w", err)
+		}
+	}
+	for link, queues := range kept {
+		slices.Sort(queues)
+		kept[link] = slices.Compact(queues)
+	}
+	return kept, nil
+}
+
+func keptQueuesIn(path string, kept map[int][]uint32) error {
+	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if m.ValueSize() != uint32(unsafe.Sizeof(abi.SteeredQueue{})) {
+		return nil // of another version
+	}
+	var place uint32
+	var e abi.SteeredQueue
+	entries := m.Iterate()
+	for entries.Next(&place, &e) {
+		if e.Interface != 0 {
+			kept[int(e.Interface)] = append(kept[int(e.Interface)], place%steeredQueues)
+		}
+	}
+	return entries.Err()
+}
+
+// SteeredFlows returns the flows that the program knows to have rules: those of an earlier process, too, after
+// the first Set.
+func (d *Datapath) SteeredFlows() (all []SteeredFlow) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.options.steers() || d.closed() {
+		return nil
+	}
+	d.nameIndexes()
+	for i := range d.steering.flows.Entries {
+		at := &d.steering.flows.Entries[i]
+		if s := d.names.services[at.Service]; s != nil && atomic.LoadUint64(&at.Word) != 0 {
+			all = append(all, d.nameSteered(s, at))
+		}
+	}
+	return all
+}
+
+func (d *Datapath) nameSteered(s *service, at *abi.SteeredFlow) SteeredFlow {
+	return SteeredFlow{s.key.id(), netip.AddrPortFrom(wordsAddress(at.Address, s.key.vip.Is6()), abi.BigEndian16(at.Port))}
 }

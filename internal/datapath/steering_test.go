@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -66,7 +67,7 @@ func TestSteer(t *testing.T) {
 			left, err := d.Steer([]SteeredQueue{queue}, []SteeredFlow{flow})
 			must(t, err)
 			place := placeOf(queueID{int(link), queue.Queue}, d.steering.data.Entries[0].Factor)
-			return len(left) == 0 && d.steering.queues.Entries[place].Interface != 0
+			return len(left) == 0 && d.steering.queues.Entries[place].Key != steeredNoService
 		})
 	}
 	// away makes the flow's packets go to another backend than the usual way says: so one sees whether
@@ -81,7 +82,18 @@ func TestSteer(t *testing.T) {
 			}
 		}
 	}
-	steer([]SteeredQueue{queue}, flow)
+	wantKept := func(queues ...uint32) {
+		t.Helper()
+		kept, err := KeptQueues(d.kernel.pin)
+		if must(t, err); !slices.Equal(kept[int(link)], queues) || len(kept) > 1 {
+			t.Errorf("queues %v are kept for steered flows, want %v of interface %d", kept, queues, link)
+		}
+	}
+	wantKept()
+	steer([]SteeredQueue{{Interface: int(link), Queue: 3}})
+	wantKept(3)
+	steer([]SteeredQueue{queue}, flow) // at once: no packet has looked at the queue's service
+	wantKept(3)
 	want(3, clientPort, usual, "its backend is not known")
 	want(3, clientPort, usual, "its backend is known")
 	away()
@@ -92,8 +104,12 @@ func TestSteer(t *testing.T) {
 	}
 	steer([]SteeredQueue{queue}, flow)
 	want(3, clientPort, other, "what stays is not changed")
-	steer(nil, flow)
+	steer([]SteeredQueue{{Interface: int(link), Queue: 3}, {Interface: int(link), Queue: 9}}, flow)
 	want(3, clientPort, usual, "no flows of the queue are steered any more")
+	wantKept(3, 9)
+	steer(nil, flow)
+	want(3, clientPort, usual, "the queue is others'")
+	wantKept()
 	again()
 	want(3, clientPort, other, "the queue is steered again")
 
@@ -109,6 +125,9 @@ func TestSteer(t *testing.T) {
 	d = openOptions(t, Options{SteeredFlows: 100})
 	want(3, clientPort, usual, "the process before may have ended while it captured")
 	must(t, d.Set(table))
+	if flows := d.SteeredFlows(); !slices.Equal(flows, []SteeredFlow{flow}) {
+		t.Errorf("the next process knows flows %v to have rules, want %v", flows, flow)
+	}
 	away()
 	want(3, clientPort, other, "the flow and its queue are known to the next process")
 	if found, err := d.HeavyFlows(); err != nil || len(found) != 1 || found[0].SteeredFlow != flow || !found[0].Steered || found[0].Packets == 0 {

@@ -194,6 +194,9 @@ func DeleteRule(name string, location uint32) error {
 // ErrNoRules says that a driver has no rules for flows.
 var ErrNoRules = errors.New("the driver has no flow table (ntuple filters), or not for such packets, or it is off (ethtool -K ... ntuple on)")
 
+// ErrGone says that there is no such interface any more.
+var ErrGone = error(unix.ENODEV)
+
 func ruleError(name, what string, err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = ErrNoRules

@@ -39,6 +39,7 @@ import (
 	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/sets"
+	"weir.io/weir/internal/steering"
 	"weir.io/weir/internal/store"
 	"weir.io/weir/internal/upkeep"
 	"weir.io/weir/web"
@@ -87,6 +88,7 @@ type Director struct {
 	checker    *health.Checker
 	announcers announcers
 	gate       *gate
+	steering   *steering.Controller
 	bfd        *bfdSupervisor
 	loads      loadReports
 	engine     *engine.Engine
@@ -153,8 +155,12 @@ func New(deps Deps) (_ *Director, err error) {
 		d.closeLater(func() { _ = d.group.Close() })
 	}
 	d.closeLater(d.detachAfterGrace)
+	kept, err := datapath.KeptQueues(pin)
+	if err != nil {
+		return nil, err
+	}
 	d.kernel, err = datapath.Open(datapath.Options{
-		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, Hold: true, Log: d.log,
+		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), Hold: true, Log: d.log,
 	})
 	if err != nil {
 		return nil, daemon.NotOpened(pin, err)
@@ -162,6 +168,7 @@ func New(deps Deps) (_ *Director, err error) {
 	d.closeLater(func() { d.notClosed = errors.Join(d.notClosed, d.kernel.Close()) })
 	d.checks = d.kernel.Checks()
 	d.closeLater(func() { d.notClosed = errors.Join(d.notClosed, d.checks.Close()) })
+	d.steer(kept)
 	d.checker = health.New(d.checks, d.log)
 	d.closeLater(d.checker.Close)
 	if err := d.join(deps, local); err != nil {
@@ -302,7 +309,14 @@ func (d *Director) detachAfterGrace() {
 
 // Detach ends a director's forwarding, and after that the process that answers routers by BFD.
 func Detach(pin, socket string) error {
+	kept, err := datapath.KeptQueues(pin) // before the maps go that say it
+	if err != nil {
+		return err
+	}
 	if err := datapath.Detach(pin); err != nil {
+		return err
+	}
+	if err := steering.Clear(kept, steering.ByIndex); err != nil {
 		return err
 	}
 	if err := bfd.Stop(bfd.Socket(socket)); err != nil {
@@ -359,6 +373,7 @@ func (d *Director) run(stop context.Context) error {
 	defer d.unix.Wait()
 	d.host.Wake()
 	running.Go(func() { d.host.Run(d.ctx, d.notices) })
+	running.Go(func() { d.steering.Run(d.ctx) })
 	running.Go(func() { d.examiner.Run(d.ctx) })
 	d.Ready(d.ctx, d.alive)
 	d.Follow(d.ctx, d.changes, d.apply)
@@ -476,6 +491,8 @@ func (d *Director) warnOfRestart(now model.Director) {
 	first := &d.first
 	d.NoteRestart("director.limits", now.Limits != first.Limits)
 	d.NoteRestart("director.xdp", now.XDP != first.XDP)
+	// The maps have room for the flows of the start.
+	d.NoteRestart("director.steering", steeredFlows(&now.Steering) > steeredFlows(&first.Steering))
 	d.NoteRestart("director.store", !reflect.DeepEqual(now.Store, first.Store))
 }
 

@@ -37,6 +37,7 @@ func (d *Director) gather() {
 	d.Problems.Replace(model.ProblemBFD, append(bfdProblems(view, d.bfd.newFault()), bfdPasswordProblems(&config, view)...))
 	d.Problems.Replace(model.ProblemHook, hookProblems(d.announcers.hooks.Status()))
 	d.Problems.Replace(model.ProblemService, append(ownerlessProblems(config.Services, d.controller.Log), daemon.CrowdProblems(d.kernel.Crowded())...))
+	d.Problems.Replace(model.ProblemSteering, steeringProblems(d.steering.Status()))
 	d.Problems.Replace(model.ProblemNeighbor, neighborProblems(d.announcers.neighbor.Status()))
 }
 

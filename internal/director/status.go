@@ -31,6 +31,7 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 	status.Hooks = d.announcers.hooks.Status()
 	status.Neighbor = d.announcers.neighbor.Status()
 	status.Refused = d.remote.CountRefused()
+	status.Steering = d.steeringStatus(status.Services)
 	left := d.controller.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
 )
@@ -38,10 +39,28 @@ func (x *examination) director() {
 	x.probesTranslated()
 	x.forwarding()
 	x.snat()
+	x.steering()
 	x.group()
 	x.flowPort()
 	x.memory()
 	x.vipsOnInterfaces()
+}
+
+// steering checks that the NICs that are to steer flows can.
+func (x *examination) steering() {
+	s := &x.config.Director.Steering
+	for _, name := range s.On(x.config.Director.Interfaces) {
+		if x.link(name) == nil {
+			continue // the check of interfaces says so
+		}
+		queues := s.Queues.List()
+		table, err := device.NIC(name).Able(queues)
+		if err != nil {
+			x.known("steering", "take the interface out of director.steering, or see which queues and filters its NIC has (ethtool -l, ethtool -k): packets take the usual way", "%s steers no flows: %v", name, err)
+			continue
+		}
+		x.ok("steering", "%s has room for %d rules, %d are taken; queues %v are for flows with rules", name, table.Size, len(table.Locations), s.Queues)
+	}
 }
 
 // group checks that this host is one of the directors among which fragments are divided.

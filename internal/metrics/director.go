@@ -46,6 +46,21 @@ var (
 	agents = ofDirector.add("weir_agents",
 		"Backends whose agents report their connections to the group, and those that did and are silent for more than a minute.", "state")
 
+	steeredFlows = ofDirector.add("weir_steered_flows",
+		"Flows that NICs lead to receive queues of their own, or will within a second.")
+	steeredPackets = ofDirector.add("weir_steered_packets_total",
+		"Packets of flows while they had rules in NICs, since the process started.")
+	steeredBytes = ofDirector.add("weir_steered_bytes_total",
+		"Bytes of the IP packets of flows while they had rules in NICs, since the process started.")
+	steersFlows = ofDirector.add("weir_nic_steers",
+		"Whether the interface's NIC steers flows, if not all that it should: 1 or 0.", "interface")
+	steeringRules = ofDirector.add("weir_nic_rules",
+		"Rules in the NIC's flow table, by whose they are: own, others.", "interface", "of")
+	steeringRoom = ofDirector.add("weir_nic_rules_room",
+		"Rules that fit into the NIC's flow table, of all users together.", "interface")
+	steeringChanges = ofDirector.add("weir_nic_rule_changes_total",
+		"What has become of rules in the NIC's flow table, since the process started: inserted, deleted, refused (by the NIC), lost (it no longer had them).", "interface", "event")
+
 	captureRunning = ofDirector.add("weir_capture_running",
 		"Whether somebody captures packets, for which another program forwards: 1 or 0.")
 	captures = ofDirector.add("weir_captures_total",
@@ -118,9 +133,30 @@ func (v values) director(status *model.DatapathStatus) {
 		v.count(hookCalls, h.Calls-h.Failures, h.Name, "ok")
 		v.count(hookCalls, h.Failures, h.Name, "failed")
 	}
+	v.steering(status.Steering)
 	v.peers(status)
 	v.neighbor(&status.Neighbor)
 	v.services(status)
+}
+
+// steering has no values if no flow is to be steered.
+func (v values) steering(s *model.SteeringStatus) {
+	if s == nil {
+		return
+	}
+	v.gauge(steeredFlows, float64(s.Flows))
+	v.count(steeredPackets, s.Packets)
+	v.count(steeredBytes, s.Bytes)
+	for _, l := range s.Interfaces {
+		v.is(steersFlows, l.Works, l.Name)
+		v.gauge(steeringRules, float64(l.Rules), l.Name, "own")
+		v.gauge(steeringRules, float64(l.Others), l.Name, "others")
+		v.gauge(steeringRoom, float64(l.Room), l.Name)
+		v.count(steeringChanges, l.Inserted, l.Name, "inserted")
+		v.count(steeringChanges, l.Deleted, l.Name, "deleted")
+		v.count(steeringChanges, l.Refused, l.Name, "refused")
+		v.count(steeringChanges, l.Lost, l.Name, "lost")
+	}
 }
 
 func (v values) capture(c *model.CaptureStatus) {

@@ -35,6 +35,10 @@ var troubles = []model.Problem{{Kind: model.ProblemSet, Severity: model.Severity
 var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
 	NAT:     &model.NATStatus{Flows: 9, Fresh: 4, Places: 4096},
+	Steering: &model.SteeringStatus{Flows: 1200, Most: 2000, Packets: 48_000_000, Bytes: 3_000_000_000, Interfaces: []model.SteeredInterface{
+		{Name: "eth0", Works: true, Rules: 1200, Room: 8192, Others: 3, Inserted: 1500, Deleted: 290, Refused: 2, Lost: 10, Queues: []model.SteeredQueue{{Queue: 8, Service: "web", Flows: 1200}}},
+		{Name: "eth1", Problem: "eth1 steers no flows: eth1: read the flow table: the driver has no flow table (ntuple filters)", Queues: []model.SteeredQueue{}},
+	}},
 	Flows: model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}},
 		Imported: []model.Tallied{{Name: "told_new", Count: 9}}},
 	Peers: []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Shares: time.Unix(1, 0), Heard: 9, Shared: 4, Slow: 2}},

@@ -18,6 +18,7 @@ type Director struct {
 	SNAT            SNAT           `json:"snat"`
 	ICMPRate        uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
 	Limits          Limits         `json:"limits"`
+	Steering        Steering       `json:"steering,omitzero"`
 	Group           []netip.Addr   `json:"group,omitempty"` // of all directors of the group, including this one, on the link that they share
 	// FlowPort is the TCP port at which the group's directors tell each other what they remember of
 	// flows; 0: they do not. nil: the default.
@@ -102,6 +103,7 @@ func (d *Director) setDefaults() {
 	d.Limits.setDefaults()
 	d.Store.Etcd.setDefaults()
 	d.Neighbor.setDefaults()
+	d.Steering.setDefaults()
 	if d.Interfaces == nil {
 		d.Interfaces = []string{}
 	}
@@ -168,6 +170,7 @@ func (v *validation) director() {
 	v.prefixes("director.kernel-sources", d.KernelSources)
 	v.owners()
 	v.answering()
+	v.steering()
 	v.store()
 }
 

@@ -55,6 +55,7 @@ const (
 	ProblemLoads     ProblemKind = "loads"
 	ProblemReports   ProblemKind = "reports"
 	ProblemService   ProblemKind = "service"
+	ProblemSteering  ProblemKind = "steering"
 )
 
 // ProblemKinds are all of them, with what they are about. For kinds that refuse, what runs is not
@@ -82,6 +83,7 @@ var ProblemKinds = []struct {
 	{ProblemLoads, true, "reports of loads"},
 	{ProblemReports, false, "reports of connections"},
 	{ProblemService, false, "all backends of a service are draining or of weight 0, or a table has no room for its flows"},
+	{ProblemSteering, false, "a NIC does not steer the flows that it should: their packets take the usual way"},
 }
 
 // Refuses reports whether what runs is not what was asked for.

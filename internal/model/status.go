@@ -11,22 +11,23 @@ type DatapathStatus struct {
 	Interfaces []InterfaceStatus `json:"interfaces"`
 	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
 	Services   []ServiceStatus   `json:"services"`
-	RingMemory uint64            `json:"ring-memory"`       // bytes that rings take now
-	Limits     Limits            `json:"limits"`            // by which the kernel's maps were made
-	Flows      FlowStatus        `json:"flows"`             // flow memory
-	NAT        *NATStatus        `json:"nat,omitempty"`     // full NAT's table; nil: there is none
-	QUIC       []Tallied         `json:"quic"`              // what connection IDs said, in the order of enum quic_event
-	Asks       []Tallied         `json:"asks"`              // of services that ask to be redirected, in the order of enum ask_event
-	Left       []Tallied         `json:"generations-left"`  // generations that have left logs, by why
-	Agents     ReporterStatus    `json:"agents"`            // whose reports this director has
-	Loads      *LoadStatus       `json:"loads,omitempty"`   // nil: agents do not report loads
-	Peers      []PeerStatus      `json:"peers,omitempty"`   // the other directors, if they share the flows that they remember
-	Capture    CaptureStatus     `json:"capture"`           // what is captured for clients
-	Hooks      []HookStatus      `json:"hooks,omitempty"`   // the programs and servers that are told which VIPs are up
-	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // which director answers for VIPs by ARP and NDP
-	Strangers  uint64            `json:"strangers"`         // hosts that asked for flows, and are no directors of the group
-	Probes     []Tallied         `json:"probes"`            // of backends' health, by their results
-	Refused    []Tallied         `json:"callers-refused"`   // callers of the API over TCP that were refused, by the cause
+	RingMemory uint64            `json:"ring-memory"`        // bytes that rings take now
+	Limits     Limits            `json:"limits"`             // by which the kernel's maps were made
+	Flows      FlowStatus        `json:"flows"`              // flow memory
+	NAT        *NATStatus        `json:"nat,omitempty"`      // full NAT's table; nil: there is none
+	QUIC       []Tallied         `json:"quic"`               // what connection IDs said, in the order of enum quic_event
+	Asks       []Tallied         `json:"asks"`               // of services that ask to be redirected, in the order of enum ask_event
+	Left       []Tallied         `json:"generations-left"`   // generations that have left logs, by why
+	Agents     ReporterStatus    `json:"agents"`             // whose reports this director has
+	Loads      *LoadStatus       `json:"loads,omitempty"`    // nil: agents do not report loads
+	Peers      []PeerStatus      `json:"peers,omitempty"`    // the other directors, if they share the flows that they remember
+	Steering   *SteeringStatus   `json:"steering,omitempty"` // nil: no flow is to be steered
+	Capture    CaptureStatus     `json:"capture"`            // what is captured for clients
+	Hooks      []HookStatus      `json:"hooks,omitempty"`    // the programs and servers that are told which VIPs are up
+	Neighbor   NeighborStatus    `json:"neighbor,omitzero"`  // which director answers for VIPs by ARP and NDP
+	Strangers  uint64            `json:"strangers"`          // hosts that asked for flows, and are no directors of the group
+	Probes     []Tallied         `json:"probes"`             // of backends' health, by their results
+	Refused    []Tallied         `json:"callers-refused"`    // callers of the API over TCP that were refused, by the cause
 	// RedirectProbes are the probes of whether connections can be redirected to backends, by their
 	// results.
 	RedirectProbes []Tallied `json:"redirect-probes,omitempty"`

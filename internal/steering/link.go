@@ -16,7 +16,10 @@ import (
 // link is what is known of one NIC.
 type link struct {
 	Link
-	leaves bool // its rules are to go
+	leaves bool                   // its rules are to go, and its queues to be given back
+	gone   bool                   // they have
+	kept   bool                   // packets without a rule are kept off its queues
+	adopts []datapath.SteeredFlow // whose rules an earlier process may have left
 	table  device.RuleTable
 	rules  map[datapath.SteeredFlow]device.Rule // of this director, that the NIC has
 	others map[uint32]bool                      // where other users' rules lie, and those that do not go
@@ -25,14 +28,44 @@ type link struct {
 	queues map[uint32]model.ServiceID
 	placed map[datapath.SteeredFlow]uint32 // the queues of flows that have a rule, or get one
 	broken error                           // why the NIC steers no flows; nil: it does
+
+	failed    error // of the last step
+	refusal   error // why it has last refused a rule, and when
+	refusedAt time.Time
+
+	inserted, deleted, refused, lost uint64
 }
 
 func newLink(l Link) *link {
 	return &link{Link: l, rules: map[datapath.SteeredFlow]device.Rule{}, others: map[uint32]bool{}, queues: map[uint32]model.ServiceID{}, placed: map[datapath.SteeredFlow]uint32{}}
 }
 
-func (l *link) sameAs(o Link) bool {
-	return l.Name == o.Name && l.Index == o.Index && slices.Equal(l.Queues, o.Queues)
+func (l *link) sameAs(o Link) bool { return l.Index == o.Index && slices.Equal(l.Queues, o.Queues) }
+
+// works says whether flows may be steered there.
+func (l *link) works() bool { return l.broken == nil && !l.leaves }
+
+// fail notes what has failed in a step. What a step does first clears it.
+func (l *link) fail(err error) { l.failed = errors.Join(l.failed, err) }
+
+func (l *link) status(now time.Time) model.SteeredInterface {
+	s := model.SteeredInterface{Name: l.Name, Works: l.works(), Leaves: l.leaves, Rules: len(l.rules), Room: l.table.Size, Others: len(l.others),
+		Inserted: l.inserted, Deleted: l.deleted, Refused: l.refused, Lost: l.lost, Queues: []model.SteeredQueue{}}
+	err := l.failed
+	if err == nil && l.refusal != nil && now.Sub(l.refusedAt) < refusedFor {
+		err = l.refusal
+	}
+	if err != nil {
+		s.Problem = err.Error()
+	}
+	flows := map[uint32]int{}
+	for _, queue := range l.placed {
+		flows[queue]++
+	}
+	for _, queue := range slices.Sorted(maps.Keys(l.queues)) {
+		s.Queues = append(s.Queues, model.SteeredQueue{Queue: queue, ID: l.queues[queue], Flows: flows[queue]})
+	}
+	return s
 }
 
 // ruleOf is what a flow's packets have.
@@ -43,18 +76,39 @@ func ruleOf(f datapath.SteeredFlow) device.RuleFlow {
 // read finds out which rules the NIC has: all of them if there are others than it was left with, or from
 // time to time.
 func (l *link) read(now time.Time) error {
-	table, err := l.NIC.Table()
-	if err == nil && table.Size == 0 {
-		err = errors.New("the driver does not say how many rules fit")
+	l.failed = nil
+	queues := l.Queues
+	if l.leaves {
+		queues = nil // it may have fewer by now
+	}
+	table, err := l.NIC.Able(queues)
+	if err == nil && !l.leaves && (!l.kept || now.Sub(l.wholly) >= readEvery) {
+		err = l.NIC.Keep(l.Queues) // again from time to time: a NIC that is reset forgets it
+		l.kept = err == nil
 	}
 	if l.broken = err; err != nil {
+		l.gone = l.leaves && hasNoTable(err)
+		if l.leaves {
+			return fmt.Errorf("rules of %s to queues %v are left: %w", l.Name, l.Queues, err)
+		}
 		return fmt.Errorf("%s steers no flows: %w", l.Name, err)
 	}
 	l.table = table
-	if !l.wholly.IsZero() && now.Sub(l.wholly) < readEvery && l.isAsLeft(table.Locations) {
-		return nil
+	if l.wholly.IsZero() || now.Sub(l.wholly) >= readEvery || !l.isAsLeft(table.Locations) {
+		err = l.readAll(now)
 	}
-	return l.readAll(now)
+	if l.leaves && err == nil && len(l.rules) == 0 {
+		if err = l.NIC.GiveBack(l.Queues); err == nil {
+			l.gone = true
+		}
+	}
+	return err
+}
+
+// hasNoTable says whether an error means that there can be no rules: the interface has gone, or has no flow
+// table.
+func hasNoTable(err error) bool {
+	return errors.Is(err, device.ErrGone) || errors.Is(err, device.ErrNoRules)
 }
 
 // isAsLeft says whether there are the rules that there were.
@@ -81,14 +135,42 @@ func (l *link) readAll(now time.Time) error {
 			continue
 		}
 		f, known := l.flowOf(r)
+		if !known {
+			f, known = l.adopt(r)
+		}
 		if _, twice := have[f]; known && !twice {
 			have[f] = r
 		} else if err := l.NIC.Delete(location); err != nil {
 			errs, others[location] = append(errs, err), true
+		} else {
+			l.deleted++
 		}
 	}
-	l.rules, l.others, l.wholly = have, others, now
+	for f := range l.rules {
+		if _, has := have[f]; !has {
+			l.lost++
+		}
+	}
+	l.rules, l.others, l.wholly, l.adopts = have, others, now, nil
 	return errors.Join(errs...)
+}
+
+// adopt goes on with a rule of an earlier process; false: its flow is not known, or its queue is another
+// service's.
+func (l *link) adopt(r device.Rule) (f datapath.SteeredFlow, known bool) {
+	at := slices.IndexFunc(l.adopts, func(f datapath.SteeredFlow) bool { return ruleOf(f) == r.Flow })
+	if at < 0 || l.leaves {
+		return f, false
+	}
+	f = l.adopts[at]
+	if of, taken := l.queues[r.Queue]; taken && of != f.Service {
+		return f, false
+	}
+	if _, placed := l.placed[f]; placed {
+		return f, false
+	}
+	l.queues[r.Queue], l.placed[f] = f.Service, r.Queue
+	return f, true
 }
 
 // flowOf is the flow of a rule; false: none was placed where the rule leads.
@@ -118,6 +200,7 @@ func (l *link) remove(f datapath.SteeredFlow) error {
 		is, single, err := l.NIC.Rule(r.Location)
 		if err == nil && single && is.Flow == r.Flow && is.Queue == r.Queue {
 			err = l.NIC.Delete(r.Location)
+			l.deleted++
 		}
 		if err != nil {
 			return err
@@ -138,7 +221,7 @@ func (l *link) place(chosen map[datapath.SteeredFlow]*flow) {
 		}
 	}
 	maps.DeleteFunc(l.queues, func(queue uint32, _ model.ServiceID) bool { return !used[queue] })
-	if l.broken != nil || l.leaves {
+	if !l.works() {
 		return
 	}
 	for _, f := range byRate(chosen) {
@@ -214,18 +297,18 @@ func (l *link) makeRoom(load map[uint32]float64) {
 	}
 }
 
-// insert adds the rules that are missing. Whether the NIC has them is seen when they are next read. refuse
-// is told of flows whose rules the NIC does not take.
-func (l *link) insert(refuse func(datapath.SteeredFlow)) error {
-	if l.broken != nil || l.leaves {
-		return nil
+// insert adds the rules that are missing, of flows in this order. Whether the NIC has them is seen when they
+// are next read. refuse is told of flows whose rules the NIC does not take.
+func (l *link) insert(now time.Time, flows []datapath.SteeredFlow, refuse func(datapath.SteeredFlow)) {
+	if !l.works() {
+		return
 	}
 	taken := maps.Clone(l.others)
 	for _, r := range l.rules {
 		taken[r.Location] = true
 	}
-	var errs []error
-	for f, queue := range maps.Clone(l.placed) {
+	for began := time.Now(); len(flows) > 0 && time.Since(began) < insertFor; flows = flows[1:] {
+		f := flows[0]
 		if _, has := l.rules[f]; has {
 			continue
 		}
@@ -234,17 +317,18 @@ func (l *link) insert(refuse func(datapath.SteeredFlow)) error {
 			refuse(f)
 			continue
 		}
-		r := device.Rule{Flow: ruleOf(f), Queue: queue, Location: location}
+		r := device.Rule{Flow: ruleOf(f), Queue: l.placed[f], Location: location}
 		at, err := l.NIC.Insert(r, l.table.Chooses)
 		if err != nil {
-			errs = append(errs, err)
+			l.refused++
+			l.refusal, l.refusedAt = err, now
 			refuse(f)
 			continue
 		}
+		l.inserted++
 		r.Location = at
 		taken[at], l.rules[f] = true, r
 	}
-	return errors.Join(errs...)
 }
 
 // freeLocation is the last free one, because a NIC may look at low locations first, and other users begin
@@ -256,4 +340,23 @@ func freeLocation(taken map[uint32]bool, table device.RuleTable) (uint32, bool) 
 		}
 	}
 	return 0, false
+}
+
+// Clear takes the rules to queues out of NICs, and gives the queues back: those of a director that ends for
+// good. Interfaces are named by linkOf.
+func Clear(kept map[int][]uint32, linkOf func(index int) (Link, bool)) error {
+	var errs []error
+	for index, queues := range kept {
+		of, found := linkOf(index)
+		if !found {
+			continue // it has gone, and its rules with it
+		}
+		of.Queues = queues
+		l := newLink(of)
+		l.leaves = true
+		if err := l.read(time.Now()); err != nil && !l.gone {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

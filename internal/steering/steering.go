@@ -4,17 +4,16 @@
 // there.
 //
 // A rule decides only the queue, and the director's program chooses the backend. So a rule that is missing,
-// late or left over leads no packet to a wrong backend. What the NIC says it has counts. Rules to other queues, or for other
-// packets than those of one flow, are other users', and stay as they are.
+// late or left over leads no packet to a wrong backend. What the NIC says it has counts. Rules to other
+// queues, or for other packets than those of one flow, are other users', and stay as they are.
 package steering
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir.io/weir/internal/datapath"
@@ -29,22 +28,30 @@ const (
 	memoryRatio = 8                // flows that are followed, for each that may be steered
 
 	steeredServices = 256 // as many as queues
+
+	insertFor = every / 2 // rules that a NIC does not take in that time wait for the next look
 )
 
 // Datapath is what the director's program needs to be told, and tells.
 type Datapath interface {
 	Steer(queues []datapath.SteeredQueue, flows []datapath.SteeredFlow) (left []datapath.SteeredFlow, err error)
 	HeavyFlows() ([]datapath.HeavyFlow, error)
+	SteeredFlows() []datapath.SteeredFlow
 }
 
-// NIC is the flow table of an interface.
+// NIC is what an interface's NIC can do: device.NIC.
 type NIC interface {
-	// Table returns how many rules fit, and where there are some, of whichever user.
-	Table() (device.RuleTable, error)
+	// Able returns how many rules fit, and where there are some, of whichever user, if flows can be led
+	// to queues.
+	Able(queues []uint32) (device.RuleTable, error)
 	// Rule returns the rule that lies somewhere; false: it is none for a single flow, or has gone.
 	Rule(location uint32) (device.Rule, bool, error)
 	Insert(r device.Rule, chooses bool) (location uint32, err error)
 	Delete(location uint32) error
+	// Keep keeps packets without a rule off queues.
+	Keep(queues []uint32) error
+	// GiveBack undoes Keep.
+	GiveBack(queues []uint32) error
 }
 
 // Link is an interface whose NIC steers flows.
@@ -55,32 +62,35 @@ type Link struct {
 	Queues []uint32 // that only rules lead to
 }
 
-// Reporter lists what was asked for and does not run: problems.List.
-type Reporter interface {
-	Report(kind model.ProblemKind, part string, err error)
-}
-
-// Limits bound what is steered.
-type Limits struct {
-	Flows            int     // on each NIC
-	PacketsPerSecond float64 // a flow that has fewer is not worth a rule
+// Wanted is what a configuration asks for.
+type Wanted struct {
+	Links   []Link
+	Flows   int     // on each NIC; 0: none is steered
+	Packets float64 // per second: a flow that has fewer is not worth a rule
 }
 
 // Deps are what a controller works with.
 type Deps struct {
 	Datapath Datapath
-	Limits   Limits
-	Problems Reporter
+	Wanted   func() Wanted // asked for each step
+	// Kept are the queues that an earlier process kept for steered flows, by the index of their interface,
+	// and LinkOf names an interface that has some.
+	Kept   map[int][]uint32
+	LinkOf func(index int) (Link, bool)
 }
 
 // Controller steers the flows of one director.
 type Controller struct {
-	deps Deps
+	deps   Deps
+	wanted Wanted
+	links  []*link
+	flows  map[datapath.SteeredFlow]*flow
+	last   time.Time // when the sample was last read
+	begun  bool
 
-	mu    sync.Mutex
-	links []*link
-	flows map[datapath.SteeredFlow]*flow
-	last  time.Time // when the sample was last read
+	packets, bytes uint64 // of steered flows
+	problem        error  // of the last step, of no interface
+	status         atomic.Pointer[model.SteeringStatus]
 }
 
 // flow is what is known of a flow.
@@ -95,29 +105,57 @@ func New(deps Deps) *Controller {
 	return &Controller{deps: deps, flows: map[datapath.SteeredFlow]*flow{}}
 }
 
-// SetLinks says on which interfaces flows are steered. An interface that is no longer one of them, or has
-// other queues now, loses its rules with the next steps.
-func (c *Controller) SetLinks(links []Link) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	next := make([]*link, 0, len(links))
-	for _, l := range links {
-		if at := slices.IndexFunc(c.links, func(o *link) bool { return o.sameAs(l) }); at >= 0 {
-			next = append(next, c.links[at])
-		} else {
+// follow takes over what is wanted now. An interface that is no longer one of the links, or has other queues
+// now, loses its rules with the next steps.
+func (c *Controller) follow() {
+	c.wanted = c.deps.Wanted()
+	next := make([]*link, 0, len(c.wanted.Links))
+	for _, l := range c.wanted.Links {
+		at := slices.IndexFunc(c.links, func(o *link) bool { return !o.leaves && o.sameAs(l) })
+		if at < 0 {
 			next = append(next, newLink(l))
+			continue
 		}
+		c.links[at].Link = l // it may have another name
+		next = append(next, c.links[at])
 	}
 	for _, l := range c.links {
-		if !slices.Contains(next, l) && len(l.rules) > 0 {
+		if !slices.Contains(next, l) {
 			l.leaves = true
 			next = append(next, l)
 		}
 	}
 	c.links = next
+	if !c.begun {
+		c.begun = true
+		c.inherit()
+	}
 }
 
-// Run steers until the context ends. Rules stay then, and the next process deletes them.
+// inherit goes on with what an earlier process has left: rules to queues that are wanted still stay with
+// their flows, others go.
+func (c *Controller) inherit() {
+	known := c.deps.Datapath.SteeredFlows()
+	for _, f := range known {
+		c.flows[f] = &flow{SteeredFlow: f, rate: c.wanted.Packets} // as long as it has not been counted
+	}
+	for index, queues := range c.deps.Kept {
+		for _, l := range c.links {
+			if l.Index == index && !l.leaves {
+				l.adopts = known
+				queues = slices.DeleteFunc(slices.Clone(queues), func(q uint32) bool { return slices.Contains(l.Queues, q) })
+			}
+		}
+		if left, found := c.deps.LinkOf(index); found && len(queues) > 0 {
+			left.Queues = queues
+			l := newLink(left)
+			l.leaves = true
+			c.links = append(c.links, l)
+		}
+	}
+}
+
+// Run steers until the context ends. Rules stay then, and the next process goes on with them.
 func (c *Controller) Run(ctx context.Context) {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
@@ -126,46 +164,68 @@ func (c *Controller) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
-			c.deps.Problems.Report(model.ProblemInterface, "steering", c.Step(time.Now()))
+			c.Step(time.Now())
 		}
 	}
 }
 
-// Step looks at the flows, and brings the rules of all NICs to what it finds.
-func (c *Controller) Step(now time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	sample, err := c.deps.Datapath.HeavyFlows()
-	if err != nil {
-		return err
+// Step looks at the flows, and brings the rules of all NICs to what it finds. Status says what fails.
+func (c *Controller) Step(now time.Time) {
+	c.follow()
+	if c.problem = c.step(now); c.problem != nil {
+		c.last = time.Time{} // what was counted meanwhile is of an unknown time
 	}
-	if !c.last.IsZero() { // the first sample is of an unknown time
-		c.learn(sample, now.Sub(c.last))
+	c.links = slices.DeleteFunc(c.links, func(l *link) bool { return l.gone })
+	c.publish(now)
+}
+
+func (c *Controller) step(now time.Time) error {
+	if c.wanted.Flows > 0 {
+		sample, err := c.deps.Datapath.HeavyFlows()
+		if err != nil {
+			return err
+		}
+		if !c.last.IsZero() { // the first sample is of an unknown time
+			c.learn(sample, now.Sub(c.last))
+		}
+		c.last = now
 	}
-	c.last = now
-	var errs []error
 	for _, l := range c.links {
-		errs = append(errs, l.read(now))
+		l.fail(l.read(now))
 	}
 	chosen := c.choose(now)
 	for _, l := range c.links {
-		errs = append(errs, l.delete(chosen))
+		l.fail(l.delete(chosen))
 	}
 	for _, l := range c.links {
 		l.place(chosen)
 	}
-	left, err := c.deps.Datapath.Steer(c.queues(), c.placed())
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	for _, f := range left {
-		c.refuse(f, now)
+	if c.wanted.Flows > 0 {
+		left, err := c.deps.Datapath.Steer(c.queues(), c.placed())
+		if err != nil {
+			return err
+		}
+		for _, f := range left {
+			c.refuse(f, now)
+		}
 	}
 	for _, l := range c.links {
-		errs = append(errs, l.insert(func(f datapath.SteeredFlow) { c.refuse(f, now) }))
+		l.insert(now, c.byRate(l.placed), func(f datapath.SteeredFlow) { c.refuse(f, now) })
 	}
-	c.links = slices.DeleteFunc(c.links, func(l *link) bool { return l.leaves && len(l.rules) == 0 })
-	return errors.Join(errs...)
+	return nil
+}
+
+// byRate are flows that are placed, those with the most packets first.
+func (c *Controller) byRate(placed map[datapath.SteeredFlow]uint32) []datapath.SteeredFlow {
+	return slices.SortedFunc(maps.Keys(placed), func(a, b datapath.SteeredFlow) int {
+		rate := func(f datapath.SteeredFlow) float64 {
+			if known := c.flows[f]; known != nil {
+				return known.rate
+			}
+			return 0
+		}
+		return cmp.Or(cmp.Compare(rate(b), rate(a)), compareIDs(a, b))
+	})
 }
 
 // refuse takes a flow out of the links that have no rule for it, for a while.
@@ -195,9 +255,12 @@ func (c *Controller) learn(sample []datapath.HeavyFlow, in time.Duration) {
 			c.flows[s.SteeredFlow] = f
 		}
 		f.rate += weight * float64(s.Packets) / max(in, time.Millisecond).Seconds()
+		if s.Steered {
+			c.packets, c.bytes = c.packets+s.Packets, c.bytes+s.Bytes
+		}
 	}
 	// A flood has a flow for each packet.
-	if most := memoryRatio * c.deps.Limits.Flows; len(c.flows) > most {
+	if most := memoryRatio * c.wanted.Flows; len(c.flows) > most {
 		for _, f := range byRate(c.flows)[most:] {
 			delete(c.flows, f.SteeredFlow)
 		}
@@ -207,7 +270,7 @@ func (c *Controller) learn(sample []datapath.HeavyFlow, in time.Duration) {
 // choose returns the flows that are to be steered. A flow that is steered stays until another one has
 // twice its packets, or until it has a quarter of what a rule is worth: rules do not come and go by chance.
 func (c *Controller) choose(now time.Time) map[datapath.SteeredFlow]*flow {
-	least := c.deps.Limits.PacketsPerSecond
+	least := c.wanted.Packets
 	worth := func(f *flow) float64 {
 		if !c.isSteered(f.SteeredFlow) {
 			return f.rate
@@ -257,9 +320,9 @@ func (c *Controller) mostServices() int {
 
 // room is how many flows all NICs that work have room for.
 func (c *Controller) room() int {
-	room := c.deps.Limits.Flows
+	room := c.wanted.Flows
 	for _, l := range c.links {
-		if l.broken == nil && !l.leaves {
+		if l.works() {
 			room = min(room, l.table.Size-len(l.others))
 		}
 	}
@@ -270,11 +333,12 @@ func (c *Controller) isSteered(f datapath.SteeredFlow) bool {
 	return slices.ContainsFunc(c.links, func(l *link) bool { _, is := l.placed[f]; return is })
 }
 
-// queues is what the program is told of receive queues.
+// queues is what the program is told of receive queues: all that are kept, so that a later process knows
+// them, too.
 func (c *Controller) queues() (all []datapath.SteeredQueue) {
 	for _, l := range c.links {
-		for number, service := range l.queues {
-			all = append(all, datapath.SteeredQueue{Interface: l.Index, Queue: number, Service: service})
+		for _, number := range l.Queues {
+			all = append(all, datapath.SteeredQueue{Interface: l.Index, Queue: number, Service: l.queues[number]})
 		}
 	}
 	return all
@@ -298,10 +362,31 @@ func byRate(flows map[datapath.SteeredFlow]*flow) []*flow {
 	})
 }
 
-func compareFlows(a, b *flow) int {
+func compareFlows(a, b *flow) int { return compareIDs(a.SteeredFlow, b.SteeredFlow) }
+
+func compareIDs(a, b datapath.SteeredFlow) int {
 	return cmp.Or(a.Client.Compare(b.Client), compareServices(a.Service, b.Service))
 }
 
 func compareServices(a, b model.ServiceID) int {
 	return cmp.Or(a.VIP.Compare(b.VIP), cmp.Compare(a.Port.First, b.Port.First), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// Status returns which flows are steered, as of the last step; nil: none should be.
+func (c *Controller) Status() *model.SteeringStatus { return c.status.Load() }
+
+// publish makes Status return what there is now.
+func (c *Controller) publish(now time.Time) {
+	if c.wanted.Flows == 0 && len(c.links) == 0 {
+		c.status.Store(nil)
+		return
+	}
+	s := &model.SteeringStatus{Flows: len(c.placed()), Most: c.room(), Packets: c.packets, Bytes: c.bytes, Interfaces: []model.SteeredInterface{}}
+	if c.problem != nil {
+		s.Problem = c.problem.Error()
+	}
+	for _, l := range c.links {
+		s.Interfaces = append(s.Interfaces, l.status(now))
+	}
+	c.status.Store(s)
 }

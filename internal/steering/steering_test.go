@@ -27,12 +27,13 @@ type card struct {
 	told    func(device.Rule) (ok bool) // whether the program knows of a rule when it is inserted
 	changes int                         // of rules
 	odd     map[uint32]bool             // locations of rules for more than one flow
+	kept    []uint32                    // queues that packets without a rule are kept off
 }
 
 var errNIC = errors.New("the NIC is busy")
 
-func (c *card) Table() (device.RuleTable, error) {
-	if c.fails() {
+func (c *card) Able([]uint32) (device.RuleTable, error) {
+	if c.fails() || c.size == 0 {
 		return device.RuleTable{}, errNIC
 	}
 	return device.RuleTable{Size: c.size, Locations: slices.Concat(slices.Collect(maps.Keys(c.rules)), slices.Collect(maps.Keys(c.odd))), Chooses: c.chooses}, nil
@@ -70,6 +71,24 @@ func (c *card) Insert(r device.Rule, chooses bool) (uint32, error) {
 	return r.Location, nil
 }
 
+func (c *card) Keep(queues []uint32) error {
+	if c.fails() {
+		return errNIC
+	}
+	c.kept = queues
+	return nil
+}
+
+func (c *card) GiveBack(queues []uint32) error {
+	if c.fails() {
+		return errNIC
+	}
+	if slices.Equal(c.kept, queues) { // else it keeps others by now
+		c.kept = nil
+	}
+	return nil
+}
+
 func (c *card) Delete(location uint32) error {
 	if c.fails() {
 		return errNIC
@@ -92,13 +111,15 @@ type world struct {
 	rates  map[datapath.SteeredFlow]uint64
 	left   func(datapath.SteeredFlow) bool // the program has no place for the flow
 	now    time.Time
+	wanted Wanted
 }
 
 var queues = []uint32{8, 9, 10, 11}
 
 func newWorld(t *testing.T, cards int) *world {
 	w := &world{T: t, rates: map[datapath.SteeredFlow]uint64{}, left: func(datapath.SteeredFlow) bool { return false }, now: time.Now()}
-	w.Controller = New(Deps{Datapath: w, Limits: Limits{Flows: 40, PacketsPerSecond: 1000}})
+	w.wanted = Wanted{Flows: 40, Packets: 1000}
+	w.restart()
 	for i := range cards {
 		w.cards = append(w.cards, &card{size: 64, rules: map[uint32]device.Rule{}, odd: map[uint32]bool{}, fails: func() bool { return false }, refuses: func(device.RuleFlow) bool { return false },
 			told: func(r device.Rule) bool {
@@ -110,9 +131,26 @@ func newWorld(t *testing.T, cards int) *world {
 				return false
 			}})
 	}
-	w.SetLinks(w.links(queues))
+	w.wanted.Links = w.links(queues)
 	return w
 }
+
+// restart has another process go on.
+func (w *world) restart() {
+	kept := map[int][]uint32{}
+	for q := range w.queues {
+		kept[q.Interface] = append(kept[q.Interface], q.Queue)
+		slices.Sort(kept[q.Interface])
+	}
+	w.Controller = New(Deps{Datapath: w, Wanted: func() Wanted { return w.wanted }, Kept: kept, LinkOf: func(index int) (Link, bool) {
+		if index > len(w.cards) {
+			return Link{}, false
+		}
+		return w.links(nil)[index-1], true
+	}})
+}
+
+func (w *world) SteeredFlows() []datapath.SteeredFlow { return slices.Collect(maps.Keys(w.told)) }
 
 func (w *world) links(queues []uint32) (links []Link) {
 	for i, c := range w.cards {
@@ -143,19 +181,31 @@ func (w *world) HeavyFlows() (sample []datapath.HeavyFlow, err error) {
 	return sample, nil
 }
 
-// steps are so many steps, one a second. It returns the last error.
-func (w *world) steps(n int) (err error) {
+// steps are so many steps, one a second. It returns the problems after the last one.
+func (w *world) steps(n int) (problems []string) {
 	for range n {
 		w.now = w.now.Add(time.Second)
-		err = w.Step(w.now)
+		w.Step(w.now)
 	}
-	return err
+	status := w.Status()
+	if status == nil {
+		return nil
+	}
+	if status.Problem != "" {
+		problems = append(problems, status.Problem)
+	}
+	for _, l := range status.Interfaces {
+		if l.Problem != "" {
+			problems = append(problems, l.Problem)
+		}
+	}
+	return problems
 }
 
 func (w *world) wantSteps(n int) {
 	w.Helper()
-	if err := w.steps(n); err != nil {
-		w.Fatal(err)
+	if problems := w.steps(n); problems != nil {
+		w.Fatal(problems)
 	}
 }
 
@@ -210,9 +260,10 @@ func TestHeaviestAreSteered(t *testing.T) {
 		}
 		clear(w.rates)
 		w.wantSteps(20)
-		if len(w.cards[0].rules)+len(w.cards[1].rules)+len(w.queues)+len(w.told) > 0 {
-			t.Errorf("there are rules %v and queues %v, and no flows", w.cards[0].rules, w.queues)
+		if len(w.cards[0].rules)+len(w.cards[1].rules)+len(w.told) > 0 {
+			t.Errorf("there are rules %v, and no flows", w.cards[0].rules)
 		}
+		w.wantKept(queues, queues)
 	}
 }
 
@@ -246,14 +297,12 @@ func TestRefusedRules(t *testing.T) {
 	for port := range 20 {
 		w.rates[flowOf(1, 1000+port)] = 50_000
 	}
-	refused := 0
-	for range 30 {
-		if w.steps(1) != nil {
-			refused++
-		}
+	w.steps(30)
+	if n := w.Status().Interfaces[0].Refused; n != 1 {
+		t.Errorf("a rule was refused %d times in half a minute, want once", n)
 	}
-	if refused != 1 {
-		t.Errorf("a rule was refused %d times in half a minute, want once", refused)
+	if p := w.steps(1); len(p) != 1 || p[0] != errNIC.Error() {
+		t.Errorf("the problems are %q, want the refusal", p)
 	}
 	steered := w.steered(0)
 	if len(steered) != 19 || steered[six] || steered[flowOf(1, 1003)] {
@@ -264,13 +313,13 @@ func TestRefusedRules(t *testing.T) {
 	for at := range uint32(4) {
 		w.cards[0].odd[at] = true
 	}
-	w.wantSteps(3)
+	w.steps(3)
 	if len(w.cards[0].rules) > 0 {
 		t.Errorf("a full table has got rules %v", w.cards[0].rules)
 	}
 	w.cards[0].size = 0
-	if err := w.steps(1); err == nil || !strings.Contains(err.Error(), "eth0 steers no flows: the driver does not say how many rules fit") {
-		t.Errorf("without a size a step says %v", err)
+	if p := w.steps(1); len(p) != 1 || p[0] != "eth0 steers no flows: the NIC is busy" {
+		t.Errorf("without a size a step says %q", p)
 	}
 }
 
@@ -282,7 +331,7 @@ func TestLinksChange(t *testing.T) {
 		w.rates[flowOf(1, 1000+port)] = 50_000
 	}
 	w.wantSteps(5)
-	w.SetLinks(w.links([]uint32{12, 13})[:1])
+	w.wanted.Links = w.links([]uint32{12, 13})[:1]
 	w.wantSteps(5)
 	for _, r := range w.cards[0].rules {
 		if r.Queue < 12 {
@@ -292,14 +341,78 @@ func TestLinksChange(t *testing.T) {
 	if len(w.cards[1].rules) > 0 || len(w.steered(0)) != 20 {
 		t.Errorf("%d rules are left on another interface, and %d flows are steered", len(w.cards[1].rules), len(w.steered(0)))
 	}
-	// What an earlier process has left goes.
-	w.Controller = New(w.deps)
-	w.SetLinks(w.links([]uint32{12, 13})[:1])
-	clear(w.rates)
-	w.wantSteps(2)
-	if len(w.cards[0].rules) > 0 {
-		t.Errorf("rules %v of an earlier process are left", w.cards[0].rules)
+	w.wantKept([]uint32{12, 13}, nil)
+}
+
+// wantKept: packets without rules are kept off these queues of the NICs.
+func (w *world) wantKept(kept ...[]uint32) {
+	w.Helper()
+	for i, want := range kept {
+		if got := w.cards[i].kept; !slices.Equal(got, want) {
+			w.Errorf("packets are kept off queues %v of card %d, want %v", got, i, want)
+		}
 	}
+}
+
+// The next process goes on with the rules that it finds, and takes back those that it is not to have.
+func TestNextProcess(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Wanted) (rules int, kept []uint32){
+		"as before":       func(*Wanted) (int, []uint32) { return 20, queues },
+		"other queues":    func(is *Wanted) (int, []uint32) { is.Links[0].Queues = []uint32{11, 12}; return 20, []uint32{11, 12} },
+		"no longer":       func(is *Wanted) (int, []uint32) { is.Flows, is.Links = 0, nil; return 0, nil },
+		"not on this one": func(is *Wanted) (int, []uint32) { is.Links = nil; return 0, nil },
+	} {
+		w := newWorld(t, 1)
+		for port := range 20 {
+			w.rates[flowOf(1+port%2, 1000+port)] = 50_000
+		}
+		w.wantSteps(5)
+		before := w.cards[0].changes
+		rules, kept := change(&w.wanted)
+		w.restart()
+		if w.wantSteps(1); name == "as before" && len(w.cards[0].rules) != 20 {
+			t.Errorf("of 20 rules the next process has left %d", len(w.cards[0].rules))
+		}
+		w.wantSteps(10)
+		if len(w.cards[0].rules) != rules {
+			t.Errorf("%s: there are %d rules, want %d", name, len(w.cards[0].rules), rules)
+		}
+		if name == "as before" && w.cards[0].changes != before {
+			t.Errorf("the next process has changed %d rules", w.cards[0].changes-before)
+		}
+		w.wantKept(kept)
+		if name == "no longer" && w.Status() != nil {
+			t.Errorf("no flow is to be steered, and the status is %+v", w.Status())
+		}
+		// Flows that end meanwhile lose the rules that were adopted.
+		clear(w.rates)
+		if w.wantSteps(20); len(w.cards[0].rules) > 0 {
+			t.Errorf("%s: rules %v are left", name, w.cards[0].rules)
+		}
+		for port := range 5 {
+			w.rates[flowOf(1, 1000+port)] = 50_000
+		}
+		w.wantSteps(5)
+		w.wantCleared(len(w.cards[0].rules))
+	}
+}
+
+// wantCleared: a director that ends for good leaves no rules of its own, and another process finds them back.
+func (w *world) wantCleared(rules int) {
+	w.Helper()
+	other := device.Rule{Flow: ruleOf(flowOf(9, 9)), Queue: 2}
+	w.cards[0].rules[63] = other
+	kept := map[int][]uint32{1: {8, 9, 10, 11, 12}, 7: queues} // one has gone
+	if err := Clear(kept, w.deps.LinkOf); err != nil || len(w.cards[0].rules) != 1 || w.cards[0].rules[63] != other {
+		w.Errorf("of %d rules %v are left (%v), want another user's", rules, w.cards[0].rules, err)
+	}
+	delete(w.cards[0].rules, 63)
+	w.cards[0].fails = func() bool { return true }
+	if err := Clear(kept, w.deps.LinkOf); err == nil || !strings.Contains(err.Error(), "rules of eth0 to queues [8 9 10 11 12] are left: ") {
+		w.Errorf("a NIC that does not answer is told by %v", err)
+	}
+	w.cards[0].fails = func() bool { return false }
 }
 
 // Whatever becomes of flows and NICs: other users' rules stay, the program knows of each rule before the NIC
@@ -309,7 +422,7 @@ func TestAnyHistory(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := newWorld(t, 1+r.IntN(2))
-		failing := 0
+		failing, now := 0, map[int]uint64{}
 		for _, c := range w.cards {
 			c.size, c.chooses = 30+r.IntN(60), r.IntN(2) == 0
 			c.rules[3], c.odd[5] = device.Rule{Flow: ruleOf(flowOf(9, 9)), Queue: 2}, true
@@ -329,8 +442,18 @@ func TestAnyHistory(t *testing.T) {
 					delete(w.rates, f)
 				}
 			}
-			if err := w.steps(1); err != nil && failing == 0 {
-				t.Fatalf("seed %d: %v", seed, err)
+			if r.IntN(20) == 0 {
+				w.restart()
+			}
+			p := w.steps(1)
+			for i, l := range w.Status().Interfaces {
+				if l.Problem != "" && failing == 0 && now[i] == l.Refused {
+					p = slices.DeleteFunc(p, func(p string) bool { return p == errNIC.Error() }) // an earlier refusal
+				}
+				now[i] = l.Refused
+			}
+			if len(p) > 0 && failing == 0 {
+				t.Fatalf("seed %d: %v", seed, p)
 			}
 		}
 		failing = 0
