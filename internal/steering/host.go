@@ -2,8 +2,6 @@ package steering
 
 import (
 	"github.com/vishvananda/netlink"
-
-	"weir.io/weir/internal/device"
 )
 
 // ByName is an interface of this host, with the queues that are for rules; false: there is none of this name.
@@ -26,5 +24,5 @@ func ByIndex(index int) (Link, bool) {
 
 func linkOf(l netlink.Link, queues []uint32) Link {
 	name := l.Attrs().Name
-	return Link{Name: name, Index: l.Attrs().Index, NIC: device.NIC(name), Queues: queues}
+	return Link{Name: name, Index: l.Attrs().Index, NIC: nicOf(name), Queues: queues}
 }

@@ -30,7 +30,7 @@ type Command struct {
 func (h *Host) Command(ctx context.Context, name string, args ...string) *Command {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Env = append(os.Environ(), "STATE_DIRECTORY="+filepath.Join(h.Dir(), "state"))
+	cmd.Env = append(os.Environ(), "STATE_DIRECTORY="+filepath.Join(h.Dir(), "state"), "WEIR_EMULATED_NICS="+filepath.Join(h.Dir(), "bpf"))
 	return &Command{cmd, h}
 }
 
