@@ -86,7 +86,7 @@ func (c *course) run(ctx context.Context) error {
 
 // key names the track that a lane is on.
 func (l *lane) key() string {
-	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older)
+	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older, l.Steered, l.SourceCPU)
 }
 
 // build makes the tracks, each for the most flows of its lanes, and the streams.

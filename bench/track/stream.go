@@ -33,7 +33,7 @@ func (t *Track) Stream(like traffic.Traffic) (*Stream, error) {
 }
 
 func (t *Track) newSource(of traffic.Traffic) (*traffic.Source, error) {
-	source, err := traffic.NewSource(t.from.A, t.from.B.MAC, of, sourceCPU)
+	source, err := traffic.NewSource(t.from.A, t.from.B.MAC, of, t.SourceCPU)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.Subject.Name, err)
 	}

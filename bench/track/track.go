@@ -20,11 +20,8 @@ import (
 	"weir.io/weir/lab/traffic"
 )
 
-// The CPUs of source and balancer.
-const (
-	sourceCPU   = 0
-	BalancerCPU = 1 // with two cores
-)
+// BalancerCPU is the CPU of balancer and sink with two cores. The source has the other one.
+const BalancerCPU = 1
 
 // mtu leaves room for tunnels around full frames.
 const mtu = 3000
@@ -49,6 +46,12 @@ type Options struct {
 	// FlowRoom is for how many flows weir has room to remember, in full NAT as many as it can have ports;
 	// 0: as many as by default, in full NAT as many as there are.
 	FlowRoom int
+	// Steered gives weir a NIC with that many rules, and waits until flows have them; 0: it has none. A
+	// veth takes what XDP sends by the queue of the sending CPU, so all of it comes by queue SourceCPU,
+	// which is the one for flows with rules: as if all flows had one, and a NIC had led them there.
+	Steered int
+	// SourceCPU is the CPU of the source, or of all with one core.
+	SourceCPU int
 	// Older is the path of another version of weir; empty: this version.
 	Older string
 	Meter *utilization.Meter // that measures the balancer's CPU too, if any
@@ -101,13 +104,15 @@ func Start(ctx context.Context, o Options) (_ *Track, err error) {
 			return nil, err
 		}
 	}
-	t.main, err = t.Stream(o.Traffic)
+	if t.main, err = t.Stream(o.Traffic); err == nil && o.Steered > 0 {
+		err = t.steer(ctx)
+	}
 	return t, err
 }
 
 // connect makes the hosts and their links, and returns the sink's port.
 func (t *Track) connect() (to *netlab.Port) {
-	options := netlab.LinkOptions{XDP: true, MTU: mtu}
+	options := netlab.LinkOptions{XDP: true, MTU: mtu, Queues: t.SourceCPU + 1}
 	source, sink := t.silent("source"), t.silent("sink")
 	if t.Subject.start == nil {
 		t.from = t.lab.Link(source, sink, options)

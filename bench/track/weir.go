@@ -36,6 +36,9 @@ func startWeir(ctx context.Context, t *Track) error {
 		return t.sink.Expect(before, t.placement(t.config(upperSet)))
 	}
 	after, err := t.share(ctx)
+	if t.Steered > 0 { // the process ends when it has seen the flows: see steer
+		return errors.Join(err, t.sink.Expect(before, after))
+	}
 	if err := errors.Join(err, t.StopDirector()); err != nil || !t.Subject.places {
 		return err
 	}
@@ -45,6 +48,9 @@ func startWeir(ctx context.Context, t *Track) error {
 // StartDirector returns when a director's process runs on the balancer and forwards.
 func (t *Track) StartDirector(ctx context.Context) error {
 	var err error
+	if t.Steered > 0 {
+		return t.startSteering(ctx)
+	}
 	if t.Older != "" {
 		t.director, err = process.StartOlderDirector(t.balancer, t.Older, t.bareConfig(wholeSet))
 	} else {
@@ -97,6 +103,10 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 		c.Director.SNAT = model.SNAT{Ports: snatPorts, Addresses: t.snatAddresses()}
 	} else {
 		c.Director.Limits.Flows = uint32(t.FlowRoom)
+	}
+	if t.Steered > 0 {
+		queue := uint16(t.SourceCPU)
+		c.Director.Steering = model.Steering{Queues: model.QueueRange{First: queue, Last: queue}, Flows: uint32(t.Steered), Packets: 1}
 	}
 	if t.Swaps {
 		c.Director.Limits.Backends *= 4 // entries of removed backends rest for a while before they are used again

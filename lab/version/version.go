@@ -112,6 +112,16 @@ func build(ctx context.Context, root, binary, name string, flags ...string) (str
 	return binary, nil
 }
 
+// WithNICs returns the path of this weir with the NICs of package nic, beside the weir that is measured. It is
+// built each time.
+func WithNICs(ctx context.Context) (string, error) {
+	path, err := filepath.Abs(filepath.Join("bin", "weir-nics"))
+	if err != nil {
+		return "", err
+	}
+	return build(ctx, ".", path, "nics", "-tags", "emulated_nic")
+}
+
 // edit replaces texts in a file. Each must occur exactly once.
 func edit(path string, changes [][2]string) error {
 	data, err := os.ReadFile(path)

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"weir.io/weir/bench/track"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
+	"weir.io/weir/lab/version"
+)
+
+// landedTables is the commit whose tables of flows the steered ones are compared with: the one before flow
+// memory and full NAT's table were made anew.
+const landedTables = "b0b593b"
+
+var steered = l2dsr.Remembering("steered")
+
+// steeredCPU is also the receive queue that has the flows with rules: queue 0 has none.
+const steeredCPU = 1
+
+var steeringCounts = []int{1, 10, 100, 1000, 2000, 4000, 8000, 100_000}
+
+// mostRules is how many rules the NIC has: as HNLB's at most.
+const mostRules = 8000
+
+var steeringNotes = []string{
+	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. reflect is an XDP program that only sends back: its cost is that of veth, and in every other one",
+	"steered: l2dsr with a rule for each flow, 8,000 at most, and a receive queue for them. The rules are in an emulated NIC: a veth takes what comes by the queue of the sending CPU. Beyond 8,000 flows those without a rule come to the same queue, as no NIC would lead them",
+	"l2dsr keeps no state. least-conn is l2dsr with that policy, so every packet asks flow memory. snat is full NAT. Their tables are also those of " + landedTables + ", built from the repository's history",
+	"rules: what one flow costs while so many others have rules",
+}
+
+func measureSteering(ctx context.Context, s *session) error {
+	counts, frames := steeringCounts, frameSizes
+	if s.settings.Smoke {
+		counts, frames = []int{1, 1000}, nil
+	}
+	older, err := s.landedTables(ctx)
+	if err != nil {
+		return err
+	}
+	c := &course{session: s, sustain: true}
+	add := func(subject track.Subject, name string, flows, frame int, old string) *lane {
+		o := track.Options{Subject: subject, Backends: oneVIP.backends, OneArm: true, SourceCPU: steeredCPU, Older: old,
+			Traffic: traffic.Traffic{Protocol: model.TCP, Flows: flows, VIPs: oneVIP.vips, Frames: []int{frame}}}
+		if name == steered.Name {
+			o.Steered = min(flows, mostRules)
+		}
+		l := c.add(o, stateAt(flows, frame))
+		l.name = name
+		return l
+	}
+	all := func(flows, frame int) {
+		for _, subject := range []track.Subject{track.Direct, track.Reflect, l2dsr, steered, leastConn, fullNAT, track.Iptables} {
+			add(subject, subject.Name, flows, frame, "")
+		}
+		if older != "" {
+			for _, subject := range []track.Subject{leastConn, fullNAT} {
+				add(subject, subject.Name+", "+landedTables, flows, frame, older)
+			}
+		}
+	}
+	for _, flows := range counts {
+		all(flows, frameSizes[0])
+	}
+	for _, frame := range frames[min(1, len(frames)):] {
+		all(mostRules, frame)
+	}
+	return c.run(ctx)
+}
+
+// landedTables is the path of the weir with the tables that steered flows are compared with. A smoke run goes
+// without it if the history does not have it.
+func (s *session) landedTables(ctx context.Context) (string, error) {
+	commit, err := version.Commit(ctx, landedTables)
+	if err != nil && s.settings.Smoke {
+		s.note("the tables of %s were left out: %v", landedTables, err)
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return version.Older(ctx, commit)
+}
+
+func rulesAt(n int) record.Conditions { return record.Conditions{"rules": strconv.Itoa(n)} }
