@@ -23,7 +23,7 @@ func (g guests) contain(test binary, line func(string)) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	payload := filepath.Join(g.dir, "payload")
+	payload := g.payload(g.machine(own).architecture)
 	places, err := test.places(payload)
 	if err != nil {
 		return err

@@ -15,27 +15,62 @@ import (
 type kernel struct {
 	root    string // where it was unpacked
 	release string // as in uname -r
+
+	emulator emulator // that boots it
 }
 
 func (k kernel) image() string { return filepath.Join(k.root, "boot", "vmlinuz-"+k.release) }
 
-// A flavor of Debian's kernels. The cloud one is a third of the usual size and has every network
-// module; only the usual one has 9p, by which a guest sees its host's files.
+// tree is where its modules are: since Debian 13 below usr.
+func (k kernel) tree() (string, error) {
+	for _, lib := range []string{"lib", "usr/lib"} {
+		tree := filepath.Join(k.root, lib, "modules", k.release)
+		if _, err := os.Stat(tree); err == nil {
+			return tree, nil
+		}
+	}
+	return "", fmt.Errorf("there are no modules of kernel %s below %s", k.release, k.root)
+}
+
+// A flavor of Debian's kernels. The cloud one is a third of the usual size and has what a network of
+// namespaces needs; only the usual one has 9p, by which a guest sees its host's files, and drivers of NICs.
 const (
 	cloud = "-cloud-amd64-unsigned"
 	usual = "[0-9]-amd64-unsigned"
+	arm   = "[0-9]-arm64-unsigned"
 )
+
+// debian is an apt that offers packages: this host's, or one by itself.
+type debian struct {
+	config string // its apt.conf; "": this host's
+}
+
+// command runs a program of apt, and returns what it prints.
+func (d debian) command(dir, name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	if d.config != "" {
+		cmd.Env = append(os.Environ(), "APT_CONFIG="+d.config)
+	}
+	var errors strings.Builder
+	cmd.Stderr = &errors
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errors.String()))
+	}
+	return string(out), nil
+}
 
 // fetch finds the newest kernel of a version ("6.1") in dir, or downloads it with apt. It is only
 // unpacked: nothing is installed on this machine.
-func fetch(dir, version, flavor string) (kernel, error) {
+func (d debian) fetch(dir, version, flavor string) (kernel, error) {
 	pattern := "linux-image-" + version + ".*" + flavor
 	found, err := filepath.Glob(filepath.Join(dir, pattern, "boot", "vmlinuz-*"))
 	if err != nil {
 		return kernel{}, err
 	}
 	if len(found) == 0 {
-		if err := download(dir, version, flavor); err != nil {
+		if err := d.download(dir, version, flavor); err != nil {
 			return kernel{}, err
 		}
 		if found, err = filepath.Glob(filepath.Join(dir, pattern, "boot", "vmlinuz-*")); err != nil {
@@ -52,11 +87,11 @@ func fetch(dir, version, flavor string) (kernel, error) {
 	}, nil
 }
 
-func download(dir, version, flavor string) error {
+func (d debian) download(dir, version, flavor string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	name, err := newest(version, flavor)
+	name, err := d.newest(version, flavor)
 	if err != nil {
 		return err
 	}
@@ -69,10 +104,12 @@ func download(dir, version, flavor string) error {
 	if err := os.Chmod(work, 0o777); err != nil {
 		return err
 	}
-	get := exec.Command("apt-get", "-qq", "download", name)
-	get.Dir = work
-	if out, err := get.CombinedOutput(); err != nil {
-		return fmt.Errorf("download %s: %w: %s", name, err, out)
+	wanted := name
+	if flavor == arm {
+		wanted += ":arm64"
+	}
+	if _, err := d.command(work, "apt-get", "-qq", "download", wanted); err != nil {
+		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(work, "*.deb"))
 	if err != nil || len(debs) != 1 {
@@ -87,23 +124,23 @@ func download(dir, version, flavor string) error {
 
 // newest asks apt for the newest kernel package of a version, and refreshes apt's
 // lists when they do not know one.
-func newest(version, flavor string) (string, error) {
+func (d debian) newest(version, flavor string) (string, error) {
 	pattern := "^linux-image-" + regexp.QuoteMeta(version) + `\..*` + flavor + "$"
 	for range 2 {
-		out, err := exec.Command("apt-cache", "search", "--names-only", pattern).Output()
+		out, err := d.command("", "apt-cache", "search", "--names-only", pattern)
 		if err != nil {
-			return "", fmt.Errorf("search a kernel package: %w", err)
+			return "", err
 		}
 		var names []string
-		for line := range strings.Lines(string(out)) {
+		for line := range strings.Lines(out) {
 			name, _, _ := strings.Cut(line, " ")
 			names = append(names, name)
 		}
 		if len(names) > 0 {
 			return slices.MaxFunc(names, compareVersions), nil
 		}
-		if out, err := exec.Command("apt-get", "-qq", "update").CombinedOutput(); err != nil {
-			return "", fmt.Errorf("apt-get update: %w: %s", err, out)
+		if _, err := d.command("", "apt-get", "-qq", "update"); err != nil {
+			return "", err
 		}
 	}
 	return "", fmt.Errorf("apt offers no package that matches %s", pattern)

@@ -24,9 +24,16 @@ type binary struct {
 // inGuest is its directory's name in the guest: tests run in order of these names.
 func (b binary) inGuest(position int) string { return fmt.Sprintf("%02d-%s", position, b.name) }
 
-// compile builds the tests, the guest's init and, for tests of weir as a process, weir into dir,
-// statically linked.
-func (g guests) compile(dir string) ([]binary, error) {
+// payload is where what is compiled for guests lies.
+func (g guests) payload(architecture string) string {
+	return filepath.Join(g.dir, "payload", architecture)
+}
+
+// compile builds the tests, the guest's init and, for tests of weir as a process, weir for an
+// architecture, statically linked.
+func (g guests) compile(architecture string) ([]binary, error) {
+	dir := g.payload(architecture)
+	goTool := func(args ...string) error { return goTool(architecture, args...) }
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -68,9 +75,9 @@ func (b binary) places(payload string) (places []string, err error) {
 	return places, nil
 }
 
-func goTool(args ...string) error {
+func goTool(architecture string, args ...string) error {
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
@@ -80,8 +87,9 @@ func goTool(args ...string) error {
 // pack writes the initramfs: /init, /modules in load order, and per test a directory /tests/NAME
 // with the binary, its arguments one to a line, and its testdata. A guest that sees the host's
 // files has the paths of the directory, the binary and weir there, instead of the binary.
-func (g guests) pack(path string, k kernel, tests []binary) (err error) {
-	order, err := loadOrder(k, g.modules())
+func (g guests) pack(path, version string, k kernel, tests []binary) (err error) {
+	m := g.machine(version)
+	order, err := loadOrder(k, m.modules)
 	if err != nil {
 		return err
 	}
@@ -100,10 +108,10 @@ func (g guests) pack(path string, k kernel, tests []binary) (err error) {
 	for _, dir := range []string{"dev", "proc", "sys", "tmp", "run", "var", "modules", "tests", "host"} {
 		a.directory(dir)
 	}
-	payload := filepath.Join(g.dir, "payload")
+	payload := g.payload(m.architecture)
 	a.file("init", filepath.Join(payload, "init"))
-	for i, m := range order {
-		a.bytes(fmt.Sprintf("modules/%02d-%s.ko", i, m.name), m.data)
+	for i, o := range order {
+		a.bytes(fmt.Sprintf("modules/%02d-%s.ko", i, o.name), o.data)
 	}
 	for i, t := range tests {
 		dir := "tests/" + t.inGuest(i)

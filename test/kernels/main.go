@@ -3,7 +3,8 @@
 //
 // The guest is an amd64 machine with two CPUs and no disk and no network card. Its init
 // (test/kernels/guest) loads the modules, runs each test binary and says how it ended; anything
-// else (a panic, silence, a kernel warning) is a failure.
+// else (a panic, silence, a kernel warning) is a failure. The kernels gem and pc stand for machines
+// with network cards, whose wires this program serves (wire.go).
 //
 // With -host the guest sees this host's files, so that tests of ./test find the programs that they
 // run; writes are lost with the guest. The guest has devices that a host's own kernel may lack:
@@ -61,22 +62,8 @@ type guests struct {
 	counts   bool   // time is a count of instructions
 }
 
-func (g guests) modules() []string {
-	if g.host {
-		return slices.Concat(modules, hostModules)
-	}
-	return modules
-}
-
-func (g guests) flavor() string {
-	if g.host {
-		return usual
-	}
-	return cloud
-}
-
 func main() {
-	versions := flag.String("kernels", "6.1,6.12", "kernel `versions`, of those that Debian offers; with -systemd also own, for this host's in namespaces")
+	versions := flag.String("kernels", "6.1,6.12", "kernel `versions`, of those that Debian offers, or gem and pc, for machines with network cards; with -systemd also own, for this host's in namespaces")
 	packages := flag.String("packages", "./internal/datapath,./internal/agent,./internal/utilization,./test/decap", "`packages` whose tests the guest runs")
 	run := patterns{}
 	flag.Func("run", "run only the tests that match this `regexp`; VERSION=REGEXP is for one kernel, and may be given for each", run.set)
@@ -124,7 +111,7 @@ func main() {
 // patterns say which tests run: by kernel version, or "" for those without one of their own.
 type patterns map[string]string
 
-var ofVersion = regexp.MustCompile(`^(own|\d+(\.\d+)+)=(.*)$`)
+var ofVersion = regexp.MustCompile(`^(own|gem|pc|\d+(\.\d+)+)=(.*)$`)
 
 func (p patterns) set(text string) error {
 	version, pattern := "", text
@@ -156,17 +143,18 @@ func (p patterns) on(version string, tests []binary) (list []binary) {
 
 // runAll tests all kernels at once: each keeps little more than one CPU busy.
 func (g guests) runAll() (tally, error) {
-	tests, err := g.compile(filepath.Join(g.dir, "payload"))
-	if err != nil {
-		return tally{}, err
+	tests := map[string][]binary{}
+	for _, architecture := range g.architectures() {
+		compiled, err := g.compile(architecture)
+		if err != nil {
+			return tally{}, err
+		}
+		tests[architecture] = compiled
 	}
 	kernels := make([]kernel, len(g.versions))
 	for i, version := range g.versions {
-		if version == own {
-			kernels[i].release = own
-			continue
-		}
-		if kernels[i], err = fetch(g.dir, version, g.flavor()); err != nil {
+		var err error
+		if kernels[i], err = g.fetch(version); err != nil {
 			return tally{}, fmt.Errorf("kernel %s: %w", version, err)
 		}
 	}
@@ -174,7 +162,7 @@ func (g guests) runAll() (tally, error) {
 	var running sync.WaitGroup
 	for i, version := range g.versions {
 		running.Go(func() {
-			if tallies[i], errs[i] = g.test(version, kernels[i], g.run.on(version, tests)); errs[i] != nil {
+			if tallies[i], errs[i] = g.test(version, kernels[i], g.run.on(version, tests[g.machine(version).architecture])); errs[i] != nil {
 				errs[i] = fmt.Errorf("kernel %s: %w", version, errs[i])
 			}
 		})
@@ -187,11 +175,33 @@ func (g guests) runAll() (tally, error) {
 	return total, errors.Join(errs...)
 }
 
+// fetch finds a kernel, and what it is booted with, or downloads both.
+func (g guests) fetch(version string) (kernel, error) {
+	m := g.machine(version)
+	if version == own {
+		return kernel{release: own}, nil
+	}
+	if len(m.nics) == 0 {
+		return debian{}.fetch(g.dir, version, m.flavor)
+	}
+	d, err := trixie(g.dir)
+	if err != nil {
+		return kernel{}, err
+	}
+	qemu, err := d.fetchQEMU(g.dir)
+	if err != nil {
+		return kernel{}, fmt.Errorf("fetch qemu: %w", err)
+	}
+	k, err := d.fetch(g.dir, nicKernel, m.flavor)
+	k.emulator = qemu
+	return k, err
+}
+
 // test boots one kernel with the tests and counts their results.
 func (g guests) test(version string, k kernel, tests []binary) (tally, error) {
 	initramfs := filepath.Join(g.dir, version+".cpio")
 	if version != own {
-		if err := g.pack(initramfs, k, tests); err != nil {
+		if err := g.pack(initramfs, version, k, tests); err != nil {
 			return tally{}, fmt.Errorf("pack the initramfs: %w", err)
 		}
 	}
@@ -201,7 +211,11 @@ func (g guests) test(version string, k kernel, tests []binary) (tally, error) {
 	}
 	defer output.Close()
 	start := time.Now()
-	r := newReport(os.Stdout, k.release)
+	name := k.release
+	if _, is := nicMachines[version]; is {
+		name = version + ": " + name
+	}
+	r := newReport(os.Stdout, name)
 	log := filepath.Join(g.dir, version+".log")
 	see := func(line string) {
 		fmt.Fprintln(output, line)
@@ -215,14 +229,14 @@ func (g guests) test(version string, k kernel, tests []binary) (tally, error) {
 	if version == own {
 		bootErr = g.contain(tests[0], see)
 	} else {
-		bootErr = g.boot(k, initramfs, log, see)
+		bootErr = g.boot(version, k, initramfs, log, see)
 	}
 	if bootErr == nil && !r.done {
 		bootErr = errors.New(tail(log))
 	}
 	err = errors.Join(bootErr, r.verdict(tests))
 	if g.command == "" {
-		fmt.Printf("%s: %v (%.0f s)\n", k.release, r.total(), time.Since(start).Seconds())
+		fmt.Printf("%s: %v (%.0f s)\n", name, r.total(), time.Since(start).Seconds())
 	}
 	return r.total(), err
 }

@@ -22,9 +22,12 @@ type module struct {
 // are built into the kernel are left out. The package has no modules.dep (depmod makes it on
 // installation), but each module names its dependencies.
 func loadOrder(k kernel, wanted []string) ([]module, error) {
-	tree := filepath.Join(k.root, "lib", "modules", k.release)
+	tree, err := k.tree()
+	if err != nil {
+		return nil, err
+	}
 	files := map[string]string{}
-	err := filepath.WalkDir(tree, func(path string, _ fs.DirEntry, err error) error {
+	err = filepath.WalkDir(tree, func(path string, _ fs.DirEntry, err error) error {
 		if name, suffix, found := strings.Cut(filepath.Base(path), ".ko"); found && !strings.Contains(suffix, "/") {
 			files[canonical(name)] = path
 		}

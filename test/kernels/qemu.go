@@ -12,27 +12,35 @@ import (
 
 // boot runs the guest until it powers itself off. Its first serial port is the kernel's console and
 // goes to the log file, its second carries the tests' output and goes to line.
-func (g guests) boot(k kernel, initramfs, log string, line func(string)) error {
+func (g guests) boot(version string, k kernel, initramfs, log string, line func(string)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
-	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
-		// Without fast string operations (ERMS, FSRM) Linux copies and clears in words: qemu emulates
-		// "rep movsb" byte by byte, which took half of the time.
-		"-accel", "tcg,thread=single", "-cpu", "max,-erms,-fsrm", "-smp", "2", "-m", "2048",
+	m := g.machine(version)
+	command := append(k.emulator.command(m.program), m.args...)
+	command = append(command,
 		"-kernel", k.image(), "-initrd", initramfs,
 		// A panic ends qemu instead of hanging it; an oops is one. A CPU counts as locked up after
 		// two minutes, not 20 s: this host's other work may keep the guest waiting.
-		"-append", "console=ttyS0 loglevel=5 no_timer_check panic=-1 oops=panic watchdog_thresh=60 net.ifnames=0", "-no-reboot",
-		"-nic", "none", "-display", "none", "-monitor", "none",
+		// Init gets as its environment what the kernel does not know.
+		"-append", fmt.Sprintf("console=%s loglevel=5 panic=-1 oops=panic watchdog_thresh=60 net.ifnames=0 PORT=%s REGISTERS=%s NICS=%s %s",
+			m.console, m.port, m.registers, strings.Join(m.nics, ","), m.kernelArgs),
+		"-no-reboot", "-display", "none", "-monitor", "none",
 		"-serial", "file:"+log, "-serial", "stdio")
-	if g.host {
-		qemu.Args = append(qemu.Args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
+	qemu := exec.CommandContext(ctx, command[0], append(command[1:], m.cards()...)...)
+	for range m.nics {
+		card, end, err := newWire()
+		if err != nil {
+			return err
+		}
+		defer end()
+		defer card.Close()
+		qemu.ExtraFiles = append(qemu.ExtraFiles, card)
 	}
-	if g.counts {
-		// One CPU: with more, the time includes the CPUs' turns.
-		qemu.Args = append(qemu.Args, "-icount", "shift=0,sleep=off", "-smp", "1")
-	}
+	var said strings.Builder
 	qemu.Stderr = os.Stderr
+	if k.emulator.root != "" {
+		qemu.Stderr = &said // else it warns of modules that this host's own qemu has, and of cards without a wire
+	}
 	// If this program is killed, the guest must not stay behind.
 	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := qemu.StdoutPipe()
@@ -51,7 +59,7 @@ func (g guests) boot(k kernel, initramfs, log string, line func(string)) error {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("not done after %v", g.timeout)
 		}
-		return fmt.Errorf("run the guest: %w\n%s", err, tail(log))
+		return fmt.Errorf("run the guest: %w\n%s%s", err, &said, tail(log))
 	}
 	return complaints(log)
 }

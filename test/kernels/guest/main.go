@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -49,8 +50,11 @@ func run() error {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
 	}
-	port, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|unix.O_NOCTTY, 0)
+	port, err := os.OpenFile(os.Getenv("PORT"), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
+		return err
+	}
+	if err := writeRegisters(os.Getenv("REGISTERS")); err != nil {
 		return err
 	}
 	if err := loadModules("/modules"); err != nil {
@@ -75,6 +79,34 @@ func run() error {
 		fmt.Fprintf(port, "guest: exit %s %d\n", filepath.Base(dir), runTest(dir, port))
 	}
 	fmt.Fprintln(port, "guest: done")
+	return nil
+}
+
+// writeRegisters writes words of the machine's memory: ADDRESS=VALUE, with commas between them.
+func writeRegisters(list string) error {
+	if list == "" {
+		return nil
+	}
+	memory, err := os.OpenFile("/dev/mem", os.O_RDWR|unix.O_SYNC, 0)
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	for register := range strings.SplitSeq(list, ",") {
+		var address, value uint64
+		if _, err := fmt.Sscanf(register, "0x%x=0x%x", &address, &value); err != nil {
+			return fmt.Errorf("register %q: %w", register, err)
+		}
+		size := uint64(os.Getpagesize())
+		page, err := unix.Mmap(int(memory.Fd()), int64(address/size*size), int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			return fmt.Errorf("register %q: %w", register, err)
+		}
+		*(*uint32)(unsafe.Pointer(&page[address%size])) = uint32(value)
+		if err := unix.Munmap(page); err != nil {
+			return fmt.Errorf("register %q: %w", register, err)
+		}
+	}
 	return nil
 }
 
@@ -140,7 +172,7 @@ func command(dir string, args []string) (*exec.Cmd, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		test := exec.Command("./test", args...)
 		test.Dir = dir
-		test.Env = []string{"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp"}
+		test.Env = []string{"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp", "WEIR_NICS=" + os.Getenv("NICS")}
 		return test, nil
 	}
 	if err != nil {
