@@ -40,6 +40,7 @@ deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
 deps_kubernetes := iproute2 etcd-server nftables nginx-light frr
 deps_kernels  := qemu-system-x86 xz-utils
+deps_nic      := xz-utils debian-archive-keyring
 deps_image    := buildah
 deps_release  := buildah xz-utils
 deps_test-release := lintian rpm iproute2 qemu-user-static man-db openssh-client
@@ -153,11 +154,18 @@ test-upgrade: deps-test build ## upgrade under load from the last release, or fr
 test-guest: deps-test deps-kernels ## run the lab tests of devices in a guest with Debian's 6.12 kernel and this host's files (qemu)
 	@go run ./test/kernels -host -kernels 6.12 -packages ./test -run '^TestDevices' -timeout 60m $(ARGS)
 
+# What takes minutes to build stays in the user's cache.
+cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir
+
+# NICs that qemu emulates: one that leads frames to queues by rules, and some that do not. Its qemu and
+# kernels are Debian 13's, 450 MB that are fetched once.
+.PHONY: test-nic
+test-nic: deps-build deps-nic ## have emulated NICs with real drivers steer flows by rules, or say why not (qemu): a quarter of a minute, once fetched
+	@go run ./test/kernels -kernels gem,pc -packages ./test/nic -run gem=^TestGEM -run pc=^TestPC -dir $(cache)/nic $(ARGS)
+
 # KERNEL=6.12 does it in a guest, which takes half an hour.
 KERNEL ?= own
 
-# What takes minutes to build stays in the user's cache.
-cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir
 releasebin := $(cache)/release
 
 # Two versions of the package, as a release has it, with the same program.

@@ -28,6 +28,17 @@ type RuleFlow struct {
 	Source, Destination netip.AddrPort
 }
 
+func (f RuleFlow) String() string {
+	name := fmt.Sprintf("protocol %d", f.Protocol)
+	switch f.Protocol {
+	case unix.IPPROTO_TCP:
+		name = "TCP"
+	case unix.IPPROTO_UDP:
+		name = "UDP"
+	}
+	return fmt.Sprintf("%s from %v to %v", name, f.Source, f.Destination)
+}
+
 // RuleTable says what a NIC's flow table is.
 type RuleTable struct {
 	Size      int      // rules that fit
@@ -62,7 +73,7 @@ func (f RuleFlow) kind() (uint32, error) {
 			return kind, nil
 		}
 	}
-	return 0, fmt.Errorf("a rule cannot be for protocol %d from %v to %v", f.Protocol, f.Source, f.Destination)
+	return 0, fmt.Errorf("a rule cannot be for %v", f)
 }
 
 // flowSpec is struct ethtool_rx_flow_spec.
@@ -127,9 +138,12 @@ func ReceiveQueues(name string) (uint32, error) {
 	return uint32(request.data), nil
 }
 
-// RulesOf returns what a NIC's flow table is. Drivers say its size with the number of rules, or (mlx5) with
-// their locations.
+// RulesOf returns what a NIC's flow table is, if it is on. Drivers say its size with the number of rules, or
+// (mlx5, macb) with their locations.
 func RulesOf(name string) (RuleTable, error) {
+	if err := isOn(name); err != nil {
+		return RuleTable{}, ruleError(name, "read the flow table", err)
+	}
 	count := ruleRequest{command: getRuleCount}
 	if err := ethtool(name, unsafe.Pointer(&count)); err != nil {
 		return RuleTable{}, ruleError(name, "read the flow table", err)
@@ -155,7 +169,8 @@ func RulesOf(name string) (RuleTable, error) {
 func RuleAt(name string, location uint32) (r Rule, single bool, err error) {
 	request := ruleRequest{command: getRule, spec: flowSpec{location: location}}
 	err = ethtool(name, unsafe.Pointer(&request))
-	if errors.Is(err, unix.ENOENT) {
+	// Drivers say differently that there is no rule: EINVAL is macb's, igb's, i40e's.
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return r, false, nil
 	}
 	if err != nil {
@@ -165,7 +180,8 @@ func RuleAt(name string, location uint32) (r Rule, single bool, err error) {
 	return Rule{f, uint32(request.spec.queue), location}, single && request.spec.queue <= 1<<32-1, nil
 }
 
-// InsertRule adds a rule, at its location unless the driver chooses, and returns where it lies now.
+// InsertRule adds a rule, at its location unless the driver chooses, and returns where it lies now. A driver
+// may take a rule that its NIC cannot have (macb takes those for IPv6), and list it: then it leads no packets.
 func InsertRule(name string, r Rule, chooses bool) (location uint32, err error) {
 	request := ruleRequest{command: insertRule}
 	if request.spec.kind, err = r.Flow.kind(); err != nil {
@@ -176,10 +192,42 @@ func InsertRule(name string, r Rule, chooses bool) (location uint32, err error) 
 	if chooses {
 		request.spec.location = locationAny
 	}
-	if err := ethtool(name, unsafe.Pointer(&request)); err != nil {
-		return 0, ruleError(name, fmt.Sprintf("insert a rule for %v to queue %d", r.Flow.Source, r.Queue), err)
+	err = isOn(name)
+	if err == nil {
+		err = ethtool(name, unsafe.Pointer(&request))
+	}
+	if errors.Is(err, unix.EINVAL) {
+		err = beyond(name, r, chooses, err)
+	}
+	if err != nil {
+		where := ""
+		if !chooses {
+			where = fmt.Sprintf(" %d", r.Location)
+		}
+		return 0, ruleError(name, fmt.Sprintf("insert rule%s for %v to queue %d", where, r.Flow, r.Queue), err)
 	}
 	return request.spec.location, nil
+}
+
+// beyond says which number of a rule is more than the NIC has, if one is. Drivers say only EINVAL.
+func beyond(name string, r Rule, chooses bool, err error) error {
+	if queues, queuesErr := ReceiveQueues(name); queuesErr == nil && r.Queue >= queues {
+		return fmt.Errorf("there are %d receive queues: %w", queues, err)
+	}
+	if table, tableErr := RulesOf(name); tableErr == nil && !chooses && int(r.Location) >= table.Size {
+		return fmt.Errorf("there is room for %d rules: %w", table.Size, err)
+	}
+	return err
+}
+
+// isOn is an error if the flow table is off and can be switched on. Without the feature, or if it cannot be
+// changed, a driver may have rules all the same, and says so itself.
+func isOn(name string) error {
+	on, changes, err := ntuple(name)
+	if err == nil && !on && changes {
+		return fmt.Errorf("%w (ethtool -K %s ntuple on)", ErrRulesOff, name)
+	}
+	return err
 }
 
 // DeleteRule takes a rule out.
@@ -192,14 +240,18 @@ func DeleteRule(name string, location uint32) error {
 }
 
 // ErrNoRules says that a driver has no rules for flows.
-var ErrNoRules = errors.New("the driver has no flow table (ntuple filters), or not for such packets, or it is off (ethtool -K ... ntuple on)")
+var ErrNoRules = errors.New("the driver has no flow table (ntuple filters) for this NIC, or not for such packets")
 
 // ErrGone says that there is no such interface any more.
 var ErrGone = error(unix.ENODEV)
 
+// ruleError names the interface and its driver.
 func ruleError(name, what string, err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = ErrNoRules
+	}
+	if driver := driverOf(name); driver != "" {
+		name += " (" + driver + ")"
 	}
 	return fmt.Errorf("%s: %s: %w", name, what, err)
 }

@@ -66,7 +66,8 @@ func TestNoRules(t *testing.T) {
 	_, tableErr := RulesOf("lo")
 	_, _, ruleErr := RuleAt("lo", 0)
 	_, insertErr := InsertRule("lo", Rule{Flow: f, Queue: 1}, true)
-	for what, err := range map[string]error{"table": tableErr, "rule": ruleErr, "insert": insertErr, "delete": DeleteRule("lo", 0)} {
+	for what, err := range map[string]error{"table": tableErr, "rule": ruleErr, "insert": insertErr, "delete": DeleteRule("lo", 0),
+		"switch": SwitchRulesOn("lo"), "steer": CanSteer("lo")} {
 		if !errors.Is(err, ErrNoRules) {
 			t.Errorf("%s: %v, want %v", what, err, ErrNoRules)
 		}

@@ -64,27 +64,30 @@ func (d debian) command(dir, name string, args ...string) (string, error) {
 // fetch finds the newest kernel of a version ("6.1") in dir, or downloads it with apt. It is only
 // unpacked: nothing is installed on this machine.
 func (d debian) fetch(dir, version, flavor string) (kernel, error) {
-	pattern := "linux-image-" + version + ".*" + flavor
-	found, err := filepath.Glob(filepath.Join(dir, pattern, "boot", "vmlinuz-*"))
-	if err != nil {
+	k, found, err := unpacked(dir, version, flavor)
+	if found || err != nil {
+		return k, err
+	}
+	if err := d.download(dir, version, flavor); err != nil {
 		return kernel{}, err
 	}
-	if len(found) == 0 {
-		if err := d.download(dir, version, flavor); err != nil {
-			return kernel{}, err
-		}
-		if found, err = filepath.Glob(filepath.Join(dir, pattern, "boot", "vmlinuz-*")); err != nil {
-			return kernel{}, err
-		}
+	if k, found, err = unpacked(dir, version, flavor); err == nil && !found {
+		err = fmt.Errorf("no vmlinuz in the kernel package below %s", dir)
 	}
-	if len(found) == 0 {
-		return kernel{}, fmt.Errorf("no vmlinuz in the kernel package below %s", dir)
+	return k, err
+}
+
+// unpacked finds the newest kernel of a version in dir.
+func unpacked(dir, version, flavor string) (k kernel, found bool, err error) {
+	images, err := filepath.Glob(filepath.Join(dir, "linux-image-"+version+".*"+flavor, "boot", "vmlinuz-*"))
+	if err != nil || len(images) == 0 {
+		return kernel{}, false, err
 	}
-	image := slices.MaxFunc(found, compareVersions)
+	image := slices.MaxFunc(images, compareVersions)
 	return kernel{
 		root:    filepath.Dir(filepath.Dir(image)),
 		release: strings.TrimPrefix(filepath.Base(image), "vmlinuz-"),
-	}, nil
+	}, true, nil
 }
 
 func (d debian) download(dir, version, flavor string) error {

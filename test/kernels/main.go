@@ -184,17 +184,28 @@ func (g guests) fetch(version string) (kernel, error) {
 	if len(m.nics) == 0 {
 		return debian{}.fetch(g.dir, version, m.flavor)
 	}
-	d, err := trixie(g.dir)
+	k, has, err := unpacked(g.dir, nicKernel, m.flavor)
 	if err != nil {
 		return kernel{}, err
 	}
-	qemu, err := d.fetchQEMU(g.dir)
+	qemu, hasQEMU, err := unpackedQEMU(g.dir)
 	if err != nil {
-		return kernel{}, fmt.Errorf("fetch qemu: %w", err)
+		return kernel{}, err
 	}
-	k, err := d.fetch(g.dir, nicKernel, m.flavor)
+	if !has || !hasQEMU {
+		d, err := trixie(g.dir)
+		if err != nil {
+			return kernel{}, err
+		}
+		if qemu, err = d.fetchQEMU(g.dir); err != nil {
+			return kernel{}, fmt.Errorf("fetch qemu: %w", err)
+		}
+		if k, err = d.fetch(g.dir, nicKernel, m.flavor); err != nil {
+			return kernel{}, err
+		}
+	}
 	k.emulator = qemu
-	return k, err
+	return k, nil
 }
 
 // test boots one kernel with the tests and counts their results.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -95,14 +96,24 @@ func mirror() (string, error) {
 	return uri, nil
 }
 
-// fetchQEMU finds qemu in a folder, or downloads and unpacks it there. Nothing is installed on this machine.
-func (d debian) fetchQEMU(dir string) (emulator, error) {
+// unpackedQEMU finds qemu in a folder.
+func unpackedQEMU(dir string) (e emulator, found bool, err error) {
 	root, err := filepath.Abs(filepath.Join(dir, "qemu"))
 	if err != nil {
-		return emulator{}, err
+		return emulator{}, false, err
 	}
-	if _, err := os.Stat(root); err == nil {
-		return emulator{root}, nil
+	_, err = os.Stat(root)
+	if errors.Is(err, os.ErrNotExist) {
+		return emulator{root}, false, nil
+	}
+	return emulator{root}, err == nil, err
+}
+
+// fetchQEMU finds qemu in a folder, or downloads and unpacks it there. Nothing is installed on this machine.
+func (d debian) fetchQEMU(dir string) (emulator, error) {
+	qemu, found, err := unpackedQEMU(dir)
+	if found || err != nil {
+		return qemu, err
 	}
 	if _, err := d.command("", "apt-get", "-qq", "update"); err != nil {
 		return emulator{}, err
@@ -128,5 +139,5 @@ func (d debian) fetchQEMU(dir string) (emulator, error) {
 	if err := os.RemoveAll(archives); err != nil {
 		return emulator{}, err
 	}
-	return emulator{root}, os.Rename(work, root)
+	return qemu, os.Rename(work, qemu.root)
 }

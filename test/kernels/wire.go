@@ -15,7 +15,7 @@ const wireRequest = 0x88b5
 const longestFrame = 1 << 16
 
 // newWire returns the card's end, for qemu, and a function that ends the other one. The socket loses nothing:
-// who sends waits until there is room.
+// a sender waits until there is room.
 func newWire() (card *os.File, end func(), err error) {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
