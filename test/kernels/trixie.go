@@ -38,6 +38,7 @@ APT::Architecture "amd64";
 APT::Architectures { "amd64"; "arm64"; };
 APT::Install-Recommends "false";
 APT::Sandbox::User "root";
+APT::Update::Error-Mode "any";
 Acquire::Languages "none";
 `
 
@@ -83,17 +84,21 @@ func trixie(dir string) (debian, error) {
 	return d, nil
 }
 
-// mirror is where this host's apt has Debian from.
+// mirror is where this host's apt has Debian from. It knows that of a source only when it has its lists.
 func mirror() (string, error) {
-	out, err := debian{}.command("", "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian", "Label: Debian")
-	if err != nil {
-		return "", err
+	for range 2 {
+		out, err := debian{}.command("", "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian", "Label: Debian")
+		if err != nil {
+			return "", err
+		}
+		if uri, _, _ := strings.Cut(out, "\n"); uri != "" {
+			return uri, nil
+		}
+		if _, err := (debian{}).command("", "apt-get", "-qq", "update"); err != nil {
+			return "", err
+		}
 	}
-	uri, _, _ := strings.Cut(out, "\n")
-	if uri == "" {
-		return "", fmt.Errorf("this host's apt has no mirror of Debian, or no list of it yet (apt-get update): Debian 13's qemu comes from there")
-	}
-	return uri, nil
+	return "", errors.New("this host's apt has no mirror of Debian, and Debian 13's qemu and kernels come from one")
 }
 
 // unpackedQEMU finds qemu in a folder.
