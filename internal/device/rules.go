@@ -28,6 +28,7 @@ type RuleFlow struct {
 	Source, Destination netip.AddrPort
 }
 
+// String is the flow in words, for errors.
 func (f RuleFlow) String() string {
 	name := fmt.Sprintf("protocol %d", f.Protocol)
 	switch f.Protocol {
