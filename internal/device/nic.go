@@ -9,9 +9,6 @@ import (
 // NIC is the flow table of an interface, which it names, with the queues that are for rules alone.
 type NIC string
 
-// Table returns how many rules fit, and where there are some, of whichever user.
-func (n NIC) Table() (RuleTable, error) { return RulesOf(string(n)) }
-
 // Rule returns the rule that lies somewhere: see RuleAt.
 func (n NIC) Rule(location uint32) (Rule, bool, error) { return RuleAt(string(n), location) }
 
@@ -25,14 +22,13 @@ func (n NIC) Delete(location uint32) error { return DeleteRule(string(n), locati
 
 // Able returns the flow table if flows can be led to these queues. It changes nothing.
 func (n NIC) Able(queues []uint32) (RuleTable, error) {
-	table, err := n.Table()
-	if err == nil && table.Size == 0 {
-		err = fmt.Errorf("%s: the driver does not say how many rules fit", n)
+	if err := CanSteer(string(n)); err != nil {
+		return RuleTable{}, err
 	}
-	if err == nil {
-		err = n.has(queues)
+	if err := n.has(queues); err != nil {
+		return RuleTable{}, err
 	}
-	return table, err
+	return RulesOf(string(n))
 }
 
 func (n NIC) has(queues []uint32) error {
@@ -46,10 +42,13 @@ func (n NIC) has(queues []uint32) error {
 	return nil
 }
 
-// Keep keeps packets without a rule off queues. Where the driver has no indirection table they may come
+// Keep switches the flow table on, and keeps packets without a rule off queues. Where the driver has no indirection table they may come
 // there, as far as the driver spreads them at all: that costs nothing but time.
 func (n NIC) Keep(queues []uint32) error {
 	if err := n.has(queues); err != nil {
+		return err
+	}
+	if err := SwitchRulesOn(string(n)); err != nil {
 		return err
 	}
 	if err := KeepRSSOff(string(n), queues); !errors.Is(err, ErrNoRSS) {

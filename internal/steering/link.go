@@ -18,6 +18,7 @@ type link struct {
 	Link
 	leaves bool                   // its rules are to go, and its queues to be given back
 	gone   bool                   // they have
+	anew   bool                   // rules are to be inserted again: of old ones a driver may not tell its NIC (macb)
 	kept   bool                   // packets without a rule are kept off its queues
 	adopts []datapath.SteeredFlow // whose rules an earlier process may have left
 	table  device.RuleTable
@@ -82,9 +83,14 @@ func (l *link) read(now time.Time) error {
 		queues = nil // it may have fewer by now
 	}
 	table, err := l.NIC.Able(queues)
-	if err == nil && !l.leaves && (!l.kept || now.Sub(l.wholly) >= readEvery) {
+	off := errors.Is(err, device.ErrRulesOff)
+	if !l.leaves && (off || err == nil && (!l.kept || now.Sub(l.wholly) >= readEvery)) {
 		err = l.NIC.Keep(l.Queues) // again from time to time: a NIC that is reset forgets it
 		l.kept = err == nil
+		if off && err == nil {
+			table, err = l.NIC.Able(queues)
+			l.wholly, l.anew = time.Time{}, true
+		}
 	}
 	if l.broken = err; err != nil {
 		l.gone = l.leaves && hasNoTable(err)
@@ -138,7 +144,7 @@ func (l *link) readAll(now time.Time) error {
 		if !known {
 			f, known = l.adopt(r)
 		}
-		if _, twice := have[f]; known && !twice {
+		if _, twice := have[f]; known && !twice && !l.anew {
 			have[f] = r
 		} else if err := l.NIC.Delete(location); err != nil {
 			errs, others[location] = append(errs, err), true
@@ -151,7 +157,7 @@ func (l *link) readAll(now time.Time) error {
 			l.lost++
 		}
 	}
-	l.rules, l.others, l.wholly, l.adopts = have, others, now, nil
+	l.rules, l.others, l.wholly, l.adopts, l.anew = have, others, now, nil, false
 	return errors.Join(errs...)
 }
 

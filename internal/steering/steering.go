@@ -48,7 +48,7 @@ type NIC interface {
 	Rule(location uint32) (device.Rule, bool, error)
 	Insert(r device.Rule, chooses bool) (location uint32, err error)
 	Delete(location uint32) error
-	// Keep keeps packets without a rule off queues.
+	// Keep switches the flow table on, and keeps packets without a rule off queues.
 	Keep(queues []uint32) error
 	// GiveBack undoes Keep.
 	GiveBack(queues []uint32) error
