@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 
+	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/record"
@@ -62,6 +64,9 @@ func measureSteering(ctx context.Context, s *session) error {
 			}
 		}
 	}
+	if err := s.measureRules(ctx); err != nil {
+		return err
+	}
 	for _, flows := range counts {
 		all(flows, frameSizes[0])
 	}
@@ -83,6 +88,44 @@ func (s *session) landedTables(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return version.Older(ctx, commit)
+}
+
+// measureRules measures the program alone on packets of flows with rules, beside the same without.
+func (s *session) measureRules(ctx context.Context) error {
+	lab, err := s.newLab()
+	if err != nil {
+		return err
+	}
+	binary, err := version.WithNICs(ctx)
+	if err != nil {
+		return err
+	}
+	this, err := thisVersion()
+	if err != nil {
+		return err
+	}
+	var steps []func(context.Context) error
+	passes, repeats := passes, versionRepeats
+	if s.settings.Smoke {
+		passes, repeats = smokePasses, smokeVersionRepeats
+	}
+	for _, vip6 := range s.families() {
+		b, err := program.NewSteered(ctx, lab, binary, this.Object, vip6)
+		if err != nil {
+			return fmt.Errorf("%s: %w", familyNames[vip6], err)
+		}
+		s.atEnd(b.Close)
+		steps = append(steps, func(ctx context.Context) error {
+			took, err := b.Measure(ctx, passes, repeats)
+			for subject, ns := range took {
+				at := modesAt(vip6)
+				at["backend"] = subject.Version
+				s.add(subject.Way, at, runTime, ns)
+			}
+			return err
+		})
+	}
+	return s.inRounds(ctx, steps...)
 }
 
 func rulesAt(n int) record.Conditions { return record.Conditions{"rules": strconv.Itoa(n)} }

@@ -21,7 +21,8 @@ SEC(".data.again") __u32 again_times;  /* the kernel tells a run's time in whole
 SEC(".data.again") __u32 again_tunnel; /* the packet has become longer, ... */
 SEC(".data.again") __u32 again_growth; /* ... by this */
 SEC(".data.again")
-__u32 again_option; /* where what redirection fills in is in the frame; 0: none */
+__u32 again_option;                  /* where what redirection fills in is in the frame; 0: none */
+SEC(".data.again") __u32 again_macs; /* only the MAC addresses change */
 SEC(".data.again") __u64 again_front[FRONT_WORDS];
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -34,6 +35,8 @@ __weak int director(struct xdp_md *ctx __attribute__((unused)))
 
 static __always_inline int put_back(struct xdp_md *ctx)
 {
+	if (again_macs)
+		return restore_macs(ctx, again_front);
 	if (again_tunnel)
 		return shift(ctx, again_growth, again_front);
 	return again_option ? restore_option(ctx, again_option, again_front) :

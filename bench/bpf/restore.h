@@ -40,7 +40,23 @@ static __always_inline int restore(struct xdp_md *ctx, const volatile __u64 *fro
 }
 
 /*
- * The same, and empties a redirect option from its address on: address, port and two NOPs in
+ * Writes the MAC addresses alone. More would be in the way of the next run: a read that is not at the
+ * place of a write waits for it, as no packet that a NIC has written does.
+ */
+static __always_inline int restore_macs(struct xdp_md *ctx, const volatile __u64 *front)
+{
+	__u64 *first = frame(ctx);
+	__u32 *rest = (__u32 *)(first + 1);
+
+	if ((void *)(rest + 1) > frame_end(ctx))
+		return XDP_DROP;
+	*first = front[0];
+	*rest = front[1];
+	return XDP_TX;
+}
+
+/*
+ * As restore, and empties a redirect option from its address on: address, port and two NOPs in
  * one write, as they are read.
  */
 static __always_inline int restore_option(struct xdp_md *ctx, __u32 at, const volatile __u64 *front)

@@ -34,6 +34,12 @@ func OpenMaps(pin string) (Maps, error) {
 	return maps, nil
 }
 
+// Named returns the map of a name in a program; nil: there is none. A section of data has another name where it
+// is pinned.
+func (maps Maps) Named(name string) *ebpf.Map {
+	return maps[strings.ReplaceAll(strings.TrimPrefix(name, "."), ".", "-")]
+}
+
 // Close closes the maps.
 func (maps Maps) Close() error {
 	var errs []error

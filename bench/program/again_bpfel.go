@@ -22,6 +22,7 @@ const (
 	againProgTx         = "tx"
 	againVarAgainFront  = "again_front"
 	againVarAgainGrowth = "again_growth"
+	againVarAgainMacs   = "again_macs"
 	againVarAgainOption = "again_option"
 	againVarAgainTimes  = "again_times"
 	againVarAgainTunnel = "again_tunnel"
@@ -87,6 +88,7 @@ type againMapSpecs struct {
 type againVariableSpecs struct {
 	AgainFront  *ebpf.VariableSpec `ebpf:"again_front"`
 	AgainGrowth *ebpf.VariableSpec `ebpf:"again_growth"`
+	AgainMacs   *ebpf.VariableSpec `ebpf:"again_macs"`
 	AgainOption *ebpf.VariableSpec `ebpf:"again_option"`
 	AgainTimes  *ebpf.VariableSpec `ebpf:"again_times"`
 	AgainTunnel *ebpf.VariableSpec `ebpf:"again_tunnel"`
@@ -124,6 +126,7 @@ func (m *againMaps) Close() error {
 type againVariables struct {
 	AgainFront  *ebpf.Variable `ebpf:"again_front"`
 	AgainGrowth *ebpf.Variable `ebpf:"again_growth"`
+	AgainMacs   *ebpf.Variable `ebpf:"again_macs"`
 	AgainOption *ebpf.Variable `ebpf:"again_option"`
 	AgainTimes  *ebpf.Variable `ebpf:"again_times"`
 	AgainTunnel *ebpf.Variable `ebpf:"again_tunnel"`

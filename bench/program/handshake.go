@@ -41,7 +41,7 @@ func handshake(spec *ebpf.CollectionSpec, maps inside.Maps, port *netlab.Port, s
 	for n := range uint16(handshakes) {
 		setClientPort(syn, clientPorts+n)
 		setClientPort(last, clientPorts+n)
-		sent, err := p.run(port, syn, 1)
+		sent, err := p.run(port, 0, syn, 1)
 		if err != nil {
 			return fmt.Errorf("send the SYN: %w", err)
 		}
@@ -50,10 +50,10 @@ func handshake(spec *ebpf.CollectionSpec, maps inside.Maps, port *netlab.Port, s
 			continue
 		}
 		// The client does not exist, so the kernel gets packets to it.
-		if r, err := p.run(port, synACK(sent.frame, syn, last), 1); err != nil && r.verdict != xdpPass {
+		if r, err := p.run(port, 0, synACK(sent.frame, syn, last), 1); err != nil && r.verdict != xdpPass {
 			return fmt.Errorf("send the SYN-ACK: %w", err)
 		}
-		if _, err := p.run(port, last, 1); err != nil {
+		if _, err := p.run(port, 0, last, 1); err != nil {
 			return fmt.Errorf("send the last step of the handshake: %w", err)
 		}
 		return nil

@@ -18,10 +18,10 @@ var snat4, snat6 = netip.MustParseAddr("10.1.255.2"), netip.MustParseAddr("fd00:
 
 // connect makes a director with one cable: packets come in and leave there. Its neighbors are
 // configured, because none of them exists.
-func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
+func connect(lab *netlab.Lab, version string, ipv6 bool, queues int) (*netlab.Link, error) {
 	name := version + "director" + map[bool]string{false: "4", true: "6"}[ipv6]
 	director := lab.Host(name)
-	cable := lab.Link(lab.Host("client-of-"+name), director, netlab.LinkOptions{XDP: true,
+	cable := lab.Link(lab.Host("client-of-"+name), director, netlab.LinkOptions{XDP: true, Queues: queues,
 		B: []string{"10.1.255.1/16", "fd00:1::1:1/64"}})
 	for n := range backends * (len(Ways) + len(Handing)) {
 		for _, six := range []bool{false, true} {

@@ -135,19 +135,19 @@ type result struct {
 	frame   []byte
 }
 
-// run runs the program that often on a frame that came in by the port. The kernel measures the
+// run runs the program that often on a frame that came in by a queue of the port. The kernel measures the
 // time, in whole nanoseconds: the wall clock would include the set-up of a test run, some 30 ms.
-func (p program) run(port *netlab.Port, frame []byte, repeats int) (r result, err error) {
+func (p program) run(port *netlab.Port, queue uint32, frame []byte, repeats int) (r result, err error) {
 	err = port.Host.Do(func() error {
-		r, err = p.repeat(port.Index, frame, repeats)
+		r, err = p.repeat(port.Index, queue, frame, repeats)
 		return err
 	})
 	return r, err
 }
 
-func (p program) repeat(ingress int, frame []byte, repeats int) (result, error) {
+func (p program) repeat(ingress int, queue uint32, frame []byte, repeats int) (result, error) {
 	out := make([]byte, len(frame)+128) // room for what tunnels add
-	from := &metadata{end: uint32(len(frame)), ingress: uint32(ingress)}
+	from := &metadata{end: uint32(len(frame)), ingress: uint32(ingress), queue: queue}
 	attr := &testRun{program: uint32(p.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), repeat: uint32(repeats),
 		dataIn: unsafe.Pointer(&frame[0]), dataOut: unsafe.Pointer(&out[0]),
 		contextIn: uint32(binary.Size(*from)), context: unsafe.Pointer(from)}
@@ -169,8 +169,8 @@ func (p program) repeat(ingress int, frame []byte, repeats int) (result, error) 
 
 // leavesItsPacket says whether the program forwards the packet, and whether it is the same after
 // many runs, except for the MAC addresses.
-func (p program) leavesItsPacket(port *netlab.Port, frame []byte) error {
-	r, err := p.run(port, frame, 1000)
+func (p program) leavesItsPacket(port *netlab.Port, queue uint32, frame []byte) error {
+	r, err := p.run(port, queue, frame, 1000)
 	if err != nil {
 		return err
 	}
@@ -183,10 +183,10 @@ func (p program) leavesItsPacket(port *netlab.Port, frame []byte) error {
 // loadWith loads the spec with a director's maps.
 func loadWith(spec *ebpf.CollectionSpec, maps inside.Maps) (*ebpf.Collection, error) {
 	replacements := map[string]*ebpf.Map{}
-	for name, m := range maps {
+	for name, shape := range spec.Maps {
 		// The director's limits determine its maps' sizes.
-		if spec.Maps[name] != nil {
-			spec.Maps[name].MaxEntries = m.MaxEntries()
+		if m := maps.Named(name); m != nil {
+			shape.MaxEntries = m.MaxEntries()
 			replacements[name] = m
 		}
 	}

@@ -70,7 +70,7 @@ func TestPacketsMustBeForwarded(t *testing.T) {
 		if err := turn.again.set(turn.settings, turn.frame); err != nil {
 			t.Fatal(err)
 		}
-		if err := turn.again.named(calling).leavesItsPacket(turn.port, turn.frame); !errors.Is(err, errNotForwarded) {
+		if err := turn.again.named(calling).leavesItsPacket(turn.port, turn.queue, turn.frame); !errors.Is(err, errNotForwarded) {
 			t.Errorf("a packet to an address that is no VIP: %v, want that it is not forwarded", err)
 		}
 	}
@@ -116,10 +116,10 @@ func TestVersions(t *testing.T) {
 
 // An object without a director is not measured.
 func TestObjectWithoutDirector(t *testing.T) {
-	if _, err := newAgain(_AgainBytes, nil); err == nil || !strings.Contains(err.Error(), `there is no program "director"`) {
+	if _, err := newAgain(_AgainBytes, director, nil); err == nil || !strings.Contains(err.Error(), `there is no program "director"`) {
 		t.Errorf("an object without a director: %v", err)
 	}
-	if _, err := newAgain([]byte("no object"), nil); err == nil {
+	if _, err := newAgain([]byte("no object"), director, nil); err == nil {
 		t.Error("what is no object is loaded")
 	}
 }

@@ -52,6 +52,8 @@ type running struct {
 	Version
 	port  *netlab.Port
 	maps  inside.Maps
+	entry string // its program; empty: director
+	queue uint32 // by which packets come
 	again *again // loaded anew for each measurement
 }
 
@@ -62,6 +64,7 @@ type turn struct {
 	program    string // that runs; empty: the one that calls the director
 	frame, syn []byte // syn: begins the connection, if the program must know it
 	option     uint32 // offset in the frame of what is filled in; 0: nothing is
+	plain      bool   // only the MAC addresses change
 	settings   settings
 }
 
@@ -79,17 +82,21 @@ func NewVersions(ctx context.Context, lab *netlab.Lab, ipv6 bool, versions ...Ve
 			return nil, fmt.Errorf("version %s: %w", version.Name, err)
 		}
 	}
-	first := v.turns[0]
-	nothing := &running{port: first.port}
-	v.directors = append(v.directors, nothing)
-	for n, subject := range putBack {
-		v.turns = append(v.turns, &turn{subject: subject, running: nothing, frame: first.frame, settings: settings{tunnel: uint32(1 - n)}})
-	}
+	v.comparisons(v.turns[0])
 	return v, v.prepare()
 }
 
+// comparisons adds what a program's time is measured against.
+func (v *Versions) comparisons(like *turn) {
+	nothing := &running{port: like.port}
+	v.directors = append(v.directors, nothing)
+	for n, subject := range putBack {
+		v.turns = append(v.turns, &turn{subject: subject, running: nothing, frame: like.frame, settings: settings{tunnel: uint32(1 - n)}})
+	}
+}
+
 func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, version Version) error {
-	cable, err := connect(lab, version.Name+"-", ipv6)
+	cable, err := connect(lab, version.Name+"-", ipv6, 1)
 	if err != nil {
 		return err
 	}
@@ -168,16 +175,19 @@ func (t *turn) prepare() error {
 	if err := t.again.set(settings{times: 1}, t.frame); err != nil {
 		return err
 	}
-	r, err := t.again.named(calling).run(t.port, t.frame, 1)
+	r, err := t.again.named(calling).run(t.port, t.queue, t.frame, 1)
 	if err != nil {
 		return err
 	}
 	t.settings = settings{times: calls, growth: uint32(len(r.frame) - len(t.frame)), option: t.option}
+	if t.plain {
+		t.settings.macs = 1
+	}
 	t.settings.tunnel = min(t.settings.growth, 1)
 	if err := t.again.set(t.settings, t.frame); err != nil {
 		return err
 	}
-	return t.again.named(calling).leavesItsPacket(t.port, t.frame)
+	return t.again.named(calling).leavesItsPacket(t.port, t.queue, t.frame)
 }
 
 // start begins the connection if the program must know it.
@@ -198,7 +208,7 @@ func (t *turn) start() error {
 // load loads the programs. Each time the kernel puts them somewhere else.
 func (v *Versions) load() (err error) {
 	for _, r := range v.directors {
-		if r.again, err = newAgain(r.Object, r.maps); err != nil {
+		if r.again, err = newAgain(r.Object, cmp.Or(r.entry, director), r.maps); err != nil {
 			v.unload()
 			return fmt.Errorf("version %s: %w", r.Name, err)
 		}
@@ -260,7 +270,7 @@ func (t *turn) time(repeats, calls int) (float64, error) {
 	if err := t.again.set(settings, t.frame); err != nil {
 		return 0, err
 	}
-	r, err := t.again.named(cmp.Or(t.program, calling)).run(t.port, t.frame, max(1, repeats/calls))
+	r, err := t.again.named(cmp.Or(t.program, calling)).run(t.port, t.queue, t.frame, max(1, repeats/calls))
 	return float64(r.took.Nanoseconds()) / float64(calls), err
 }
 

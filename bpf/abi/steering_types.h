@@ -22,45 +22,59 @@
 struct steered_queue {
 	__u64 address[2]; /* the VIP, as in struct front */
 	__u64 key;        /* of the service, as in struct front, or STEERED_NO_SERVICE */
-	__u64 salt;       /* of its ring: for the entropy of outer headers */
 	__u32 interface;  /* index of the NIC; 0: the queue is not for steered flows */
 	__u32 service;    /* its index */
 	__u8 affinity;    /* enum affinity of the ring, as its salt */
 	__u8 l2dsr;       /* 1: of all its backends */
 	__u16 shortest;   /* IP packet that has all headers of a flow */
-	__u32 pad[3];
+	__u32 pad;
+	/*
+	 * All packets of the queue and their bytes. Those that went to backends in l2dsr without the
+	 * usual way, and only these, are counted nowhere else but for their backend. Written by the CPU
+	 * that has the queue.
+	 */
+	__u64 packets;
+	__u64 bytes;
+	/* The others of them. */
+	__u64 usual;
+	__u64 usual_bytes;
+	__u64 followed; /* of the usual ones: in other modes, to the backend that the table has */
+	__u64 salt;     /* of its ring: for the entropy of outer headers */
+	__u64 pad2[4];
 };
 
 /*
- * A flow that has a rule, and what the usual way has last said of it. The word changes as a whole: 0
- * if the place is free, else STEERED_PLACE, and if the backend is known its index and, above
- * STEERED_EPOCH_SHIFT, its epoch.
+ * A flow that has a rule has one of two places, by its hash. What the usual way has last said of it is
+ * one word, which changes as a whole: the upper half of its hash, its backend's epoch, STEERED_PLACE,
+ * STEERED_SEEN, and its backend's index, 0 if that is not known. A word of 0 is free. Words are all that
+ * most packets read, so they are apart from the flows.
  */
-#define STEERED_PLACE (1ULL << 32)
-#define STEERED_EPOCH_SHIFT 40
+#define STEERED_PLACES 2
+#define STEERED_HASH_SHIFT 32
+#define STEERED_EPOCH_SHIFT 24
+#define STEERED_PLACE (1 << 23)
+/* A packet has taken the usual way since userspace has cleared this, once a second. */
+#define STEERED_SEEN (1 << 22)
+#define STEERED_BACKEND (STEERED_SEEN - 1)
 
+struct steered_words {
+	__u64 word[STEERED_PLACES];
+};
+
+/* The flow of a word. */
 struct steered_flow {
 	__u64 address[2]; /* the client's, as in struct front */
 	__be16 port;      /* the client's */
 	__u16 pad;
 	__u32 service; /* its index */
-	__u64 word;
-	__u32 left; /* packets and ... */
-	__u32 room; /* ... bytes until a packet takes the usual way, too: see pass_unseen */
-	__u64 packets;
-	__u64 bytes;
 	__u64 pad2;
 };
-
-/* A flow has one of two places, by its hash: they are neighbors in memory. */
-#define STEERED_PLACES 2
 
 /*
  * A sample of flows, by CPU: those that have many packets. A new flow takes the place of the one
  * with the fewest of its line, and its count, as in the algorithm Space-Saving (Metwally et al., 2005).
  */
 #define HEAVY_FLOWS_PER_LINE 4
-#define HEAVY_FLOWS_BITS 10 /* of lines, for each CPU */
 /* One packet in 64 is counted. */
 #define HEAVY_SAMPLE_BITS 6
 
@@ -76,7 +90,9 @@ struct heavy_flow {
 	__u32 backend; /* of the last sample; NO_BACKEND: the place is free */
 	__u32 packets; /* samples */
 	__u32 taken;   /* samples of other flows among them */
-	__u64 bytes;   /* of the flow's own samples */
+	__u32 by_rule; /* samples that came by a queue of their service */
+	__u32 pad2;
+	__u64 bytes; /* of the flow's own samples */
 };
 
 struct heavy_line {

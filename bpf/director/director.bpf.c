@@ -455,28 +455,34 @@ static __noinline int find_tagged(struct xdp_md *ctx, struct packet *packet)
 
 /* Notes the service of a plain packet, unless it goes to the backend of a flow that has a rule. */
 static __always_inline int find_rule_or_service(struct packet *packet, int ipv6,
-						struct steered *steered)
+						struct steered *steered,
+						struct steered_queue *queue)
 {
-	if (steered && steered->queue) {
-		find_steered(packet, ipv6, steered);
-		if (steered->backend)
+	if (steered && queue) {
+		find_steered(steered, queue, ipv6);
+		if (steered->follow)
 			return 0;
 	}
 	return find_service(packet, ipv6);
 }
 
 /* After the usual way of a packet: what the table of steered flows has to say from now on. */
-static __always_inline void note_way(const struct packet *packet, const struct steered *steered)
+static __always_inline void note_way(const struct steered *steered)
 {
-	if (steered->flow)
-		note_usual(packet, steered->flow, steered->word);
+	const struct packet *packet = &steered->packet;
+
+	if (steered->place)
+		note_usual(packet, steered->place, steered->word);
 	else if (unlikely(packet->flags & PACKET_TCP_SYN) && packet->service)
 		note_begun(packet);
 }
 
-/* `steered` is a constant: NULL, where no NIC steers flows. */
+/*
+ * `steered` is NULL where no NIC steers flows, as a constant. Else it has the packet, and `queue` is that of
+ * flows that have rules, or NULL.
+ */
 static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *packet,
-					  struct steered *steered)
+					  struct steered *steered, struct steered_queue *queue)
 {
 	void *data = frame(ctx), *end = frame_end(ctx);
 	struct backend *backend = NULL;
@@ -488,10 +494,10 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 		protocol = *ethertype_of(data);
 	if (likely(protocol == bpf_htons(ETH_P_IP) &&
 		   parse_plain_ipv4(ctx, packet, data, end, sizeof(struct ethhdr))))
-		rare = find_rule_or_service(packet, 0, steered);
+		rare = find_rule_or_service(packet, 0, steered, queue);
 	else if (likely(protocol == bpf_htons(ETH_P_IPV6) &&
 			parse_plain_ipv6(ctx, packet, data, end, sizeof(struct ethhdr))))
-		rare = find_rule_or_service(packet, 1, steered);
+		rare = find_rule_or_service(packet, 1, steered, queue);
 	else
 		rare = find_tagged(ctx, packet);
 	if (unlikely(rare)) {
@@ -499,15 +505,13 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 		data = frame(ctx);
 		if (data + sizeof(struct ethhdr) > frame_end(ctx))
 			return reason == CONTINUE ? PASS_MALFORMED : reason;
-	} else if (steered && steered->backend) {
-		follow_steered(packet, steered);
-		backend = steered->backend;
+	} else if (steered && steered->follow) {
 		reason = CONTINUE;
 	} else {
 		reason = choose_backend(ctx, packet, &backend);
 	}
-	if (steered && !steered->backend)
-		note_way(packet, steered);
+	if (steered && !steered->follow)
+		note_way(steered);
 	if (likely(reason == CONTINUE))
 		return forward(ctx, packet, data, backend);
 	return stay(ctx, packet, reason);
@@ -517,7 +521,7 @@ SEC("xdp.frags")
 int director(struct xdp_md *ctx)
 {
 	struct packet packet;
-	enum reason reason = decide(ctx, &packet, NULL);
+	enum reason reason = decide(ctx, &packet, NULL, NULL);
 
 	return verdict(&packet, reason);
 }
@@ -530,42 +534,41 @@ static __always_inline int may_steer(const struct packet *packet)
 	return header && header->steering;
 }
 
-/* The packet that director_steering works at: not on the stack, where steering needs the room. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct packet);
-} steered_packet SEC(".maps");
-
 /* The director where NICs steer flows: it takes the place of director() then. */
 SEC("xdp.frags")
 int director_steering(struct xdp_md *ctx)
 {
-	struct steered steered = { .queue = find_queue(ctx) };
+	struct steered_queue *queue = find_queue(ctx);
 	const struct counter *counter;
-	struct packet *packet;
+	struct steered *steered;
 	enum reason reason;
 	__u32 index = 0;
-	int action;
+	int action = SEND_OTHERWISE;
 
-	if (steered.queue && steered.queue->l2dsr) {
-		action = send_steered(ctx, steered.queue);
-		if (likely(action != SEND_OTHERWISE))
+	if (queue && queue->l2dsr) {
+		action = send_steered(ctx, queue);
+		if (likely(action >= 0))
 			return action;
 	}
-	packet = bpf_map_lookup_elem(&steered_packet, &index);
-	if (!packet)
+	steered = bpf_map_lookup_elem(&steered_packet, &index);
+	if (!steered)
 		return XDP_ABORTED;
-	reason = decide(ctx, packet, &steered);
-	action = verdict(packet, reason);
-	/* Flows that have a rule are counted by themselves. */
-	if (!is_sent(reason) || !packet->service || steered.flow || is_syn(packet))
+	steered->place = 0;
+	steered->follow = 0;
+	steered->sample = action == SEND_SAMPLE;
+	reason = decide(ctx, &steered->packet, steered, queue);
+	action = verdict(&steered->packet, reason);
+	if (!is_sent(reason) || !steered->packet.service || is_syn(&steered->packet))
 		return action;
+	if (steered->place) { /* what goes by the table is one of its queue's samples, or not counted */
+		if (steered->sample)
+			count_heavy(&steered->packet, 1);
+		return action;
+	}
 	index = reason;
 	counter = bpf_map_lookup_elem(&reasons, &index);
-	if (counter && is_sample(counter->packets) && may_steer(packet))
-		count_heavy(packet);
+	if (counter && is_sample(counter->packets) && may_steer(&steered->packet))
+		count_heavy(&steered->packet, 0);
 	return action;
 }
 

@@ -135,6 +135,15 @@ struct {
 	__type(value, struct steered_queue);
 } steered_queues SEC(".maps");
 
+/* By a flow's hash; steered_flows has STEERED_PLACES entries for each of its entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct steered_words);
+} steered_words SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -152,8 +161,10 @@ struct {
 
 /* Chosen so that each interface whose packets are steered has a place of its own. */
 __u32 steered_factor SEC(".data.steering");
-/* How many pairs of places steered_flows has, minus one: a power of two, minus one. */
+/* How many entries steered_words has, minus one: a power of two, minus one. */
 __u32 steered_mask SEC(".data.steering");
+/* The same of heavy_flows. */
+__u32 heavy_mask SEC(".data.steering");
 
 /* NAT: from a backend's address and port to its index. */
 struct {

@@ -95,6 +95,13 @@ func (k *kernel) counted(name string, value uint32) (tally, error) {
 		return tally{}, err
 	}
 	now = now.plus(carried)
+	if name == directorMapReasons && value == uint32(abi.ReasonFORWARD_L2DSR) {
+		queues, err := k.queuesCounted()
+		if err != nil {
+			return tally{}, err
+		}
+		now = now.plus(queues)
+	}
 	if f := k.former[name]; f != nil && value < f.MaxEntries() {
 		before, err := readTally(f, value)
 		if err != nil {
@@ -108,6 +115,9 @@ func (k *kernel) counted(name string, value uint32) (tally, error) {
 // carryOver ends the maps of the format before: their counts go to the second half of this
 // version's maps. Their pins go first, so that no count is carried over twice.
 func (k *kernel) carryOver() error {
+	if err := k.formerQueues.carryOver(k.all[directorMapReasons]); err != nil {
+		return err
+	}
 	for name, f := range k.former {
 		if err := os.Remove(k.pins.former[name]); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove pin of the counters before: %w", err)

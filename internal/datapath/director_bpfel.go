@@ -60,6 +60,7 @@ const (
 	directorMapSteeredFlows      = "steered_flows"
 	directorMapSteeredPacket     = "steered_packet"
 	directorMapSteeredQueues     = "steered_queues"
+	directorMapSteeredWords      = "steered_words"
 	directorMapThisDirector      = "this_director"
 	directorMapToldFlows         = "told_flows"
 	directorMapWaitBudgets       = "wait_budgets"
@@ -67,6 +68,7 @@ const (
 	directorProgDirectorSteering = "director_steering"
 	directorProgTakeTellings     = "take_tellings"
 	directorVarFlowTime          = "flow_time"
+	directorVarHeavyMask         = "heavy_mask"
 	directorVarSourceFilter      = "source_filter"
 	directorVarSteeredFactor     = "steered_factor"
 	directorVarSteeredMask       = "steered_mask"
@@ -167,6 +169,7 @@ type directorMapSpecs struct {
 	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
 	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
 	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -177,6 +180,7 @@ type directorMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
@@ -246,6 +250,7 @@ type directorMaps struct {
 	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
 	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
 	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -297,6 +302,7 @@ func (m *directorMaps) Close() error {
 		m.SteeredFlows,
 		m.SteeredPacket,
 		m.SteeredQueues,
+		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -308,6 +314,7 @@ func (m *directorMaps) Close() error {
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`

@@ -44,6 +44,7 @@ type kernel struct {
 	snatTable      heldTable            // full NAT's
 	sharedTable    heldTable            // of full NAT's flows that other directors have told of
 	former         formerCounts         // what an earlier version has counted in another format
+	formerQueues   formerQueues         // what was counted by receive queues in maps that are left
 	formerTable    formerTable          // flow memory of versions before 0.2
 	resized        resizedFlows         // flow memory of an earlier process that had another size
 }
@@ -86,6 +87,9 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, errors.Join(err, k.unlock())
 	}
 	if k.former, err = k.openFormer(); err != nil {
+		return nil, errors.Join(err, k.close())
+	}
+	if k.formerQueues, err = k.openFormerQueues(); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
 	if k.records, err = openIndexRecords(k.pins, o.Limits); err != nil {
@@ -245,7 +249,7 @@ func (k *kernel) close() error {
 	for _, h := range k.heldTables() {
 		h.letGo()
 	}
-	return errors.Join(err, k.former.close(), k.resized.close(), k.directorMaps.Close(), k.unlock())
+	return errors.Join(err, k.former.close(), k.formerQueues.close(), k.resized.close(), k.directorMaps.Close(), k.unlock())
 }
 
 // ErrRunning says that another process keeps the pinned datapath up to date.
@@ -319,6 +323,7 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapFlowTable:       max(1, o.Limits.Flows/flows.Ways),
 		directorMapEgress:          1024,
 		directorMapSteeredQueues:   o.steeredQueues(),
+		directorMapSteeredWords:    o.steeredWords(),
 		directorMapSteeredFlows:    o.steeredPlaces(),
 		directorMapHeavyFlows:      o.heavyLines(),
 	} {

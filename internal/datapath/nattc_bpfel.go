@@ -59,6 +59,7 @@ const (
 	natTCMapSourceRanges    = "source_ranges"
 	natTCMapSteeredFlows    = "steered_flows"
 	natTCMapSteeredQueues   = "steered_queues"
+	natTCMapSteeredWords    = "steered_words"
 	natTCMapThisDirector    = "this_director"
 	natTCMapToldFlows       = "told_flows"
 	natTCMapWaitBudgets     = "wait_budgets"
@@ -66,6 +67,7 @@ const (
 	natTCProgTakeReply      = "take_reply"
 	natTCProgUndoNat        = "undo_nat"
 	natTCVarFlowTime        = "flow_time"
+	natTCVarHeavyMask       = "heavy_mask"
 	natTCVarSourceFilter    = "source_filter"
 	natTCVarSteeredFactor   = "steered_factor"
 	natTCVarSteeredMask     = "steered_mask"
@@ -165,6 +167,7 @@ type natTCMapSpecs struct {
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
 	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -175,6 +178,7 @@ type natTCMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type natTCVariableSpecs struct {
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
@@ -243,6 +247,7 @@ type natTCMaps struct {
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
 	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -293,6 +298,7 @@ func (m *natTCMaps) Close() error {
 		m.SourceRanges,
 		m.SteeredFlows,
 		m.SteeredQueues,
+		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -304,6 +310,7 @@ func (m *natTCMaps) Close() error {
 // It can be passed to loadNatTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type natTCVariables struct {
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`

@@ -37,8 +37,7 @@ func (d *testDirector) onQueue(t testing.TB, queue uint32) {
 	t.Helper()
 	d.program = d.Programs["director_steering"]
 	d.link, d.queue = queuesLink(t), queue
-	pairs := d.Maps["steered_flows"].MaxEntries() / steeredPlaces
-	d.put(t, abi.Steering, uint32(0), steeringData{1 << (32 - steeredInterfacesBits), pairs - 1})
+	d.put(t, abi.Steering, uint32(0), steeringData{1 << (32 - steeredInterfacesBits), d.Maps["steered_words"].MaxEntries() - 1, d.Maps["heavy_flows"].MaxEntries() - 1})
 	t.Cleanup(func() {
 		d.program, d.link, d.queue = d.Programs["director"], 0, 0
 		d.put(t, "steered_queues", queue+d.place(), abi.SteeredQueue{})
@@ -58,32 +57,52 @@ func (s scenario) steer(t testing.TB, d *testDirector, backend int) {
 		l2dsr = 1
 	}
 	d.put(t, "steered_queues", d.place()+d.queue, abi.SteeredQueue{Address: key.Address, Key: key.Key, Salt: s.salt, Service: s.index,
-		Affinity: uint8(s.affinity), L2dsr: l2dsr, Shortest: shortest(serviceKey{vip: s.vip, protocol: s.protocol}), Interface: d.link})
+		Affinity: uint8(s.affinity), L2dsr: l2dsr, Shortest: shortest(serviceKey{vip: s.vip, protocol: s.protocol}), Interface: d.link,
+		Packets: 1, Usual: 1}) // no sample
 	k := steeredKey{addressWords(s.client), be16(clientPort), s.index}
-	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Mask: d.Maps["steered_flows"].MaxEntries()/steeredPlaces - 1}}}}
+	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Mask: d.Maps["steered_words"].MaxEntries() - 1}}}}
 	d.steeredAt = where.firstPlace(k) + 1
-	f := abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service, Word: steeredPlaceTaken, Left: 64, Room: 1 << 18}
-	if backend >= 0 {
-		f.Word |= uint64(s.first) + uint64(backend) | uint64(s.backends[backend].epoch)<<40
-	}
-	d.put(t, "steered_flows", d.steeredAt, f)
+	d.put(t, "steered_flows", d.steeredAt, abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service})
+	d.putWord(t, s.word(k, backend))
 }
 
-// steeredFlow is that flow.
-func (d *testDirector) steeredFlow(t testing.TB) (f abi.SteeredFlow) {
+// word is what the table has of a flow whose backend is that of a position; -1: it is not known.
+func (s scenario) word(k steeredKey, backend int) uint64 {
+	word := k.hash()&steeredHash | steeredPlaceTaken
+	if backend >= 0 {
+		word |= steeredSeen | uint64(s.first) + uint64(backend) | uint64(s.backends[backend].epoch)<<steeredEpochShift
+	}
+	return word
+}
+
+// putWord writes the word of the place of the last flow, and none to the other place.
+func (d *testDirector) putWord(t testing.TB, word uint64) {
 	t.Helper()
-	must(t, d.Maps["steered_flows"].Lookup(d.steeredAt, &f))
-	return f
+	var words abi.SteeredWords
+	words.Word[d.steeredAt%steeredPlaces] = word
+	d.put(t, "steered_words", d.steeredAt/steeredPlaces, words)
+}
+
+// steeredWord is that word.
+func (d *testDirector) steeredWord(t testing.TB) uint64 {
+	t.Helper()
+	var words abi.SteeredWords
+	must(t, d.Maps["steered_words"].Lookup(d.steeredAt/steeredPlaces, &words))
+	return words.Word[d.steeredAt%steeredPlaces]
+}
+
+// queueCounts are what the receive queue has counted.
+func (d *testDirector) queueCounts(t testing.TB) (q abi.SteeredQueue) {
+	t.Helper()
+	must(t, d.Maps["steered_queues"].Lookup(d.place()+d.queue, &q))
+	return q
 }
 
 // wantKnown: what the table has of the flow's backend is that of a position; -1: nothing.
 func (s scenario) wantKnown(t testing.TB, d *testDirector, backend int, when string) {
 	t.Helper()
-	want := steeredPlaceTaken
-	if backend >= 0 {
-		want |= uint64(s.first) + uint64(backend) | uint64(s.backends[backend].epoch)<<40
-	}
-	if got := d.steeredFlow(t).Word; got != want {
+	want := s.word(steeredKey{addressWords(s.client), be16(clientPort), s.index}, backend)
+	if got := d.steeredWord(t); got != want {
 		t.Errorf("%s %v: %s the flow's word is %#x, want %#x", s.name, s.vip, when, got, want)
 	}
 }
@@ -137,14 +156,15 @@ func testSteered(t *testing.T) {
 		s.backends[1].epoch++
 		s.setBackend(t, d, 1, abi.BackendStateBACKEND_ACTIVE)
 		d.check(t, named("index is another backend's"))
-		d.put(t, "steered_flows", d.steeredAt, abi.SteeredFlow{})
+		d.putWord(t, 0)
 		d.check(t, named("without a rule"))
-		// The place has the flow's key still, and another place has the flow.
+		// The other place has the flow's key still.
 		s.steer(t, d, 1)
-		f := d.steeredFlow(t)
-		d.put(t, "steered_flows", d.steeredAt-1, abi.SteeredFlow{Address: f.Address, Port: f.Port, Service: f.Service})
+		var f abi.SteeredFlow
+		must(t, d.Maps["steered_flows"].Lookup(d.steeredAt, &f))
+		d.put(t, "steered_flows", d.steeredAt-1, f)
 		d.check(t, []row{steered.forward(s.name+", behind a place that it had", s.flow(), 1, s.data(100)...)})
-		d.put(t, "steered_flows", d.steeredAt, abi.SteeredFlow{})
+		d.putWord(t, 0)
 	}
 }
 
@@ -162,37 +182,46 @@ func testSteeredMemory(t *testing.T) {
 		s.want(t, d, clientPort, ackFlag, 2, "the usual way")
 		s.wantKnown(t, d, 2, "after a packet")
 		d.advance(t, 10*time.Second)
-		now := d.now()
-		seen := 0
+		now, before := d.now(), d.queueCounts(t)
 		for range 2048 {
-			left := d.steeredFlow(t).Left
 			s.want(t, d, clientPort, ackFlag, 2, "the flow's backend")
-			if d.steeredFlow(t).Left > left || left == 0 {
-				seen++
-			}
 		}
-		if seen < 20 || seen > 48 {
-			t.Errorf("%d of 2048 packets took the usual way, too, want 32", seen)
+		q := d.queueCounts(t)
+		if seen := q.Usual - before.Usual; q.Packets-before.Packets != 2048 || seen < 20 || seen > 48 {
+			t.Errorf("%d of %d packets took the usual way, too, want 32 of 2048", seen, q.Packets-before.Packets)
 		}
 		if f := s.remembered(t, d)[clientPort]; f == nil || f.Seen != now {
 			t.Errorf("%v: the flow is %+v after packets on a steered queue", s.name, f)
 		}
-		if f := d.steeredFlow(t); f.Packets != 2049 {
-			t.Errorf("%d packets are counted, want 2049", f.Packets)
-		}
+		d.putWord(t, d.steeredWord(t)&^steeredSeen)
+		s.want(t, d, clientPort, ackFlag, 2, "the usual way, once a second")
+		s.wantKnown(t, d, 2, "after that")
 		// What the table says is forgotten by the time a packet takes the usual way.
 		s.steer(t, d, 1)
-		for left := d.steeredFlow(t).Left; left > 0; left-- {
-			s.want(t, d, clientPort, ackFlag, 1, "the flow's backend, by the table")
-		}
+		d.await(t, s, func(q abi.SteeredQueue) bool { return isSample(q.Packets) }, 1)
 		s.want(t, d, clientPort, ackFlag, 2, "the usual way")
 		s.want(t, d, clientPort, ackFlag, 2, "what the usual way has said")
 		s.steer(t, d, 1)
-		f := d.steeredFlow(t)
-		f.Room = 10
-		d.put(t, "steered_flows", d.steeredAt, f)
+		q = d.queueCounts(t)
+		q.Packets, q.Usual, q.Bytes = 1, 1, 1<<16-1
+		d.put(t, "steered_queues", d.place()+d.queue, q)
 		s.want(t, d, clientPort, ackFlag, 2, "the usual way after so many bytes")
 	})
+}
+
+// isSample is is_sample.
+func isSample(number uint64) bool { return number*0x9e3779b97f4a7c15>>(64-6) == 0 }
+
+// await sends packets of the flow, which go to a backend, until the queue is as it should be.
+func (d *testDirector) await(t testing.TB, s scenario, is func(abi.SteeredQueue) bool, backend int) {
+	t.Helper()
+	for range 200 {
+		if is(d.queueCounts(t)) {
+			return
+		}
+		s.want(t, d, clientPort, ackFlag, backend, "the flow's backend, by the table")
+	}
+	t.Fatal("no packet is a sample")
 }
 
 // A connection that begins once more may get another backend, by whichever way its SYN comes.
@@ -237,6 +266,9 @@ func testHeavyFlows(t *testing.T) {
 		s.backends[i].ifindex = d.link
 		s.setBackend(t, d, i, abi.BackendStateBACKEND_ACTIVE)
 	}
+	for i := range d.Maps["heavy_flows"].MaxEntries() { // other tests have had flows
+		d.put(t, "heavy_flows", i, make([]abi.HeavyLine, d.cpus))
+	}
 	r := rand.New(rand.NewPCG(3, 4))
 	weights := rand.NewZipf(r, 1.1, 1, 499)
 	sent := map[uint16]int{}
@@ -247,7 +279,7 @@ func testHeavyFlows(t *testing.T) {
 	}
 	found := map[uint16]float64{}
 	var lines []abi.HeavyLine
-	for i := range uint32(1 << heavyLinesBits) {
+	for i := range d.Maps["heavy_flows"].MaxEntries() {
 		must(t, d.Maps["heavy_flows"].Lookup(i, &lines))
 		for _, line := range lines {
 			for _, at := range line.At {

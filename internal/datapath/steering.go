@@ -6,11 +6,8 @@ import (
 	"maps"
 	"math/bits"
 	"net/netip"
-	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -24,14 +21,16 @@ import (
 // matter of package steering.
 
 const (
-	steeredQueues         = 256             // STEERED_QUEUES
-	steeredInterfacesBits = 4               // STEERED_INTERFACES_BITS
-	steeredInterfaces     = 8               // half of the places, so that a factor is found at once
-	steeredPlaces         = 2               // STEERED_PLACES
-	steeredPlaceTaken     = uint64(1) << 32 // STEERED_PLACE
-	heavyLinesBits        = 10              // HEAVY_FLOWS_BITS
-	heavySample           = 64              // 1 << HEAVY_SAMPLE_BITS
-	steeredNoService      = ^uint64(0)      // STEERED_NO_SERVICE
+	steeredQueues         = 256                      // STEERED_QUEUES
+	steeredInterfacesBits = 4                        // STEERED_INTERFACES_BITS
+	steeredInterfaces     = 8                        // half of the places, so that a factor is found at once
+	steeredPlaces         = 2                        // STEERED_PLACES
+	steeredHash           = uint64(0xffffffff << 32) // above STEERED_HASH_SHIFT
+	steeredEpochShift     = 24                       // STEERED_EPOCH_SHIFT
+	steeredPlaceTaken     = uint64(1) << 23          // STEERED_PLACE
+	steeredSeen           = uint64(1) << 22          // STEERED_SEEN
+	heavySample           = 64                       // 1 << HEAVY_SAMPLE_BITS
+	steeredNoService      = ^uint64(0)               // STEERED_NO_SERVICE
 )
 
 // steers says whether NICs of this host may steer flows.
@@ -48,19 +47,23 @@ func (o Options) steeredQueues() uint32 {
 // steeredPairs is a power of two, at least eight times the flows: of 400 flows one finds no place.
 func (o Options) steeredPairs() uint32 { return 1 << bits.Len32(8*o.SteeredFlows-1) }
 
-func (o Options) steeredPlaces() uint32 {
+func (o Options) steeredWords() uint32 {
 	if !o.steers() {
 		return 1
 	}
-	return steeredPlaces * o.steeredPairs()
+	return o.steeredPairs()
 }
+
+func (o Options) steeredPlaces() uint32 { return steeredPlaces * o.steeredWords() }
 
 func (o Options) heavyLines() uint32 {
 	if !o.steers() {
 		return 1
 	}
-	return 1 << heavyLinesBits
+	return 1 << bits.Len32(max(o.SteeredFlows, leastHeavyLines)-1) // a line has places for several flows
 }
+
+const leastHeavyLines = 1024
 
 // SteeredQueue says of which service the flows are that a NIC leads to a receive queue. Without a service
 // the queue is kept for flows to come.
@@ -88,17 +91,15 @@ type queueID struct {
 // steering is what the program knows of receive queues and of flows that have rules.
 type steering struct {
 	queues bpfload.Memory[abi.SteeredQueue]
+	words  bpfload.Memory[abi.SteeredWords]
 	flows  bpfload.Memory[abi.SteeredFlow]
 	data   bpfload.Memory[steeringData]
-	// counted are the packets and bytes of flows that were counted before, by place: only the program
-	// writes its counts.
-	counted map[uint32][2]uint64
-	rests   map[steeredPlace]time.Time // since when places are free that a packet may still look at
-	now     func() time.Time
+	rests  map[steeredPlace]time.Time // since when places are free that a packet may still look at
+	now    func() time.Time
 }
 
-// steeringData is the section of steered_factor and steered_mask.
-type steeringData struct{ Factor, Mask uint32 }
+// steeringData is the section of steered_factor, steered_mask and heavy_mask.
+type steeringData struct{ Factor, Mask, Heavy uint32 }
 
 // steeredPlace is a place of a queue or a flow.
 type steeredPlace struct {
@@ -107,8 +108,11 @@ type steeredPlace struct {
 }
 
 func (s *steering) open(k *kernel, o Options) (err error) {
-	s.rests, s.counted, s.now = map[steeredPlace]time.Time{}, map[uint32][2]uint64{}, time.Now
+	s.rests, s.now = map[steeredPlace]time.Time{}, time.Now
 	if s.queues, err = bpfload.Map[abi.SteeredQueue](k.SteeredQueues); err != nil {
+		return err
+	}
+	if s.words, err = bpfload.Map[abi.SteeredWords](k.SteeredWords); err != nil {
 		return err
 	}
 	if s.flows, err = bpfload.Map[abi.SteeredFlow](k.SteeredFlows); err != nil {
@@ -118,12 +122,13 @@ func (s *steering) open(k *kernel, o Options) (err error) {
 		return err
 	}
 	atomic.StoreUint32(&s.data.Entries[0].Mask, o.steeredPairs()-1)
+	atomic.StoreUint32(&s.data.Entries[0].Heavy, o.heavyLines()-1)
 	for i := range s.flows.Entries {
 		if !k.adopted {
 			break
 		}
 		// An earlier process may have freed places just now, or ended while it captured: see forgetSteering.
-		if atomic.AndUint64(&s.flows.Entries[i].Word, steeredPlaceTaken) == 0 {
+		if atomic.AndUint64(s.word(uint32(i)), steeredHash|steeredPlaceTaken) == 0 {
 			s.rests[steeredPlace{uint32(i), false}] = s.now()
 		}
 	}
@@ -131,7 +136,12 @@ func (s *steering) open(k *kernel, o Options) (err error) {
 }
 
 func (s *steering) close() error {
-	return errors.Join(s.queues.Close(), s.flows.Close(), s.data.Close())
+	return errors.Join(s.queues.Close(), s.words.Close(), s.flows.Close(), s.data.Close())
+}
+
+// word is what the program knows of the flow of a place.
+func (s *steering) word(place uint32) *uint64 {
+	return &s.words.Entries[place/steeredPlaces].Word[place%steeredPlaces]
 }
 
 // placeOf is steered_place, with the queue.
@@ -209,7 +219,7 @@ func (d *Datapath) Steer(queues []SteeredQueue, flows []SteeredFlow) (left []Ste
 	for _, q := range queues {
 		wanted[placeOf(queueID{q.Interface, q.Queue}, d.steering.data.Entries[0].Factor)] = d.steeredEntry(q)
 	}
-	d.clearQueues(func(place uint32, at *abi.SteeredQueue) bool { return *at == wanted[place] })
+	d.clearQueues(func(place uint32, at *abi.SteeredQueue) bool { return sameQueue(at, wanted[place]) })
 	d.leaveQueues(func(place uint32) bool { return wanted[place].Interface != 0 })
 	keys := map[steeredKey]bool{}
 	for _, f := range flows {
@@ -325,9 +335,9 @@ func (d *Datapath) leaveQueues(stays func(place uint32) bool) {
 // clearFlows lets packets of flows take the usual way.
 func (d *Datapath) clearFlows(stays func(f *abi.SteeredFlow) bool) {
 	for i := range d.steering.flows.Entries {
-		at := &d.steering.flows.Entries[i]
-		if atomic.LoadUint64(&at.Word) != 0 && !stays(at) {
-			atomic.StoreUint64(&at.Word, 0)
+		at, word := &d.steering.flows.Entries[i], d.steering.word(uint32(i))
+		if atomic.LoadUint64(word) != 0 && !stays(at) {
+			atomic.StoreUint64(word, 0)
 			d.steering.rests[steeredPlace{uint32(i), false}] = d.steering.now()
 		}
 	}
@@ -355,13 +365,19 @@ func (d *Datapath) keepSteering(all []*service) {
 // which notes nothing.
 func (d *Datapath) forgetSteering() {
 	for i := range d.steering.flows.Entries {
-		atomic.AndUint64(&d.steering.flows.Entries[i].Word, steeredPlaceTaken)
+		atomic.AndUint64(d.steering.word(uint32(i)), steeredHash|steeredPlaceTaken)
 	}
 }
 
 // wake forgets places that have rested. What rests now is not written: a packet may still look at it.
 func (s *steering) wake() {
 	maps.DeleteFunc(s.rests, func(_ steeredPlace, since time.Time) bool { return s.now().Sub(since) >= rest })
+}
+
+// sameQueue says whether an entry is for the same, whatever it has counted.
+func sameQueue(at *abi.SteeredQueue, e abi.SteeredQueue) bool {
+	e.Packets, e.Bytes, e.Usual, e.UsualBytes, e.Followed = at.Packets, at.Bytes, at.Usual, at.UsualBytes, at.Followed
+	return *at == e
 }
 
 // writeQueue writes the entry of a queue that has no service. One that rests gets its service with a later
@@ -376,9 +392,9 @@ func (s *steering) writeQueue(place uint32, e abi.SteeredQueue) {
 	if _, rests := s.rests[steeredPlace{place, true}]; rests {
 		atomic.StoreUint64(&at.Key, steeredNoService)
 	} else {
-		// No packet is of the key that the entry has until all the rest of it is written.
-		e.Interface, e.Key = at.Interface, steeredNoService
-		*at = e
+		// No packet is of the key that the entry has until all the rest of it is written. Counts go on.
+		atomic.StoreUint64(&at.Key, steeredNoService)
+		at.Address, at.Service, at.Affinity, at.L2dsr, at.Shortest, at.Salt = e.Address, e.Service, e.Affinity, e.L2dsr, e.Shortest, e.Salt
 		atomic.StoreUint64(&at.Key, key)
 	}
 	atomic.StoreUint32(&at.Interface, link)
@@ -392,7 +408,7 @@ func (s *steering) addFlow(k steeredKey) bool {
 	for i := range steeredPlaces {
 		at := &s.flows.Entries[first+uint32(i)]
 		_, rests := s.rests[steeredPlace{first + uint32(i), false}]
-		switch used := atomic.LoadUint64(&at.Word) != 0; {
+		switch used := atomic.LoadUint64(s.word(first+uint32(i))) != 0; {
 		case used && keyOfFlow(at) == k:
 			return true
 		case !used && !rests:
@@ -402,25 +418,29 @@ func (s *steering) addFlow(k steeredKey) bool {
 	if free < 0 {
 		return false
 	}
-	at := &s.flows.Entries[first+uint32(free)]
-	*at = abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service}
-	delete(s.counted, first+uint32(free))
-	atomic.StoreUint64(&at.Word, steeredPlaceTaken)
+	place := first + uint32(free)
+	s.flows.Entries[place] = abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service}
+	atomic.StoreUint64(s.word(place), k.hash()&steeredHash|steeredPlaceTaken)
 	return true
+}
+
+// hash is steered_hash.
+func (k steeredKey) hash() uint64 {
+	return model.HashFinish(k.address[0]^k.address[1]*0x3c6ef372fe94f82b, uint64(k.port)|uint64(k.service)<<32)
 }
 
 // firstPlace is where find_steered_flow begins to look for a flow.
 func (s *steering) firstPlace(k steeredKey) uint32 {
-	hash := model.HashFinish(k.address[0]^k.address[1]*0x3c6ef372fe94f82b, uint64(k.port)|uint64(k.service)<<32)
-	return uint32(hash) & s.data.Entries[0].Mask * steeredPlaces
+	return uint32(k.hash()) & s.data.Entries[0].Mask * steeredPlaces
 }
 
 // HeavyFlow is a flow with many packets since the last look.
 type HeavyFlow struct {
 	SteeredFlow
-	Steered bool // it has a rule, and its packets were counted; else they are estimated by a sample
-	Packets uint64
+	Steered bool   // it has a rule
+	Packets uint64 // estimated by a sample
 	Bytes   uint64
+	ByRule  uint64 // packets that came by a queue of their service
 }
 
 // HeavyFlows returns the flows that had the most packets since the last call, and all that have rules. It is
@@ -437,31 +457,31 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 	}
 	d.nameIndexes()
 	found := map[SteeredFlow]*HeavyFlow{}
-	add := func(f SteeredFlow, steered bool, packets, bytes uint64) {
-		at := found[f]
-		if at == nil {
-			at = &HeavyFlow{SteeredFlow: f}
-			found[f] = at
+	at := func(f SteeredFlow) *HeavyFlow {
+		if found[f] == nil {
+			found[f] = &HeavyFlow{SteeredFlow: f}
 		}
-		at.Steered = at.Steered || steered
-		at.Packets, at.Bytes = at.Packets+packets, at.Bytes+bytes
+		return found[f]
 	}
 	for i := range sample {
-		if f, known := d.nameHeavy(&sample[i]); known {
-			add(f, false, uint64(sample[i].Packets-sample[i].Taken)*heavySample, sample[i].Bytes*heavySample)
+		s := &sample[i]
+		if f, known := d.nameHeavy(s); known {
+			of := at(f)
+			of.Packets += uint64(s.Packets-s.Taken) * heavySample
+			of.Bytes += s.Bytes * heavySample
+			of.ByRule += uint64(s.ByRule) * heavySample
 		}
 	}
-	for i := range d.steering.flows.Entries {
-		at := &d.steering.flows.Entries[i]
-		s := d.names.services[at.Service]
-		if atomic.LoadUint64(&at.Word) == 0 || s == nil {
-			continue
+	for _, f := range d.steeredFlows() {
+		at(f).Steered = true
+	}
+	// The next packet of each flow takes the usual way, too, however few there are: flow memory must not forget it.
+	for i := range d.steering.words.Entries {
+		for j := range d.steering.words.Entries[i].Word {
+			if word := &d.steering.words.Entries[i].Word[j]; atomic.LoadUint64(word)&steeredSeen != 0 {
+				atomic.AndUint64(word, ^steeredSeen)
+			}
 		}
-		now, before := [2]uint64{atomic.LoadUint64(&at.Packets), atomic.LoadUint64(&at.Bytes)}, d.steering.counted[uint32(i)]
-		d.steering.counted[uint32(i)] = now
-		add(d.nameSteered(s, at), true, now[0]-before[0], now[1]-before[1])
-		// The flow's next packet takes the usual way, too, however few there are: flow memory must not forget it.
-		atomic.StoreUint32(&at.Left, 0)
 	}
 	all := make([]HeavyFlow, 0, len(found))
 	for _, f := range found {
@@ -507,64 +527,44 @@ func (d *Datapath) nameHeavy(at *abi.HeavyFlow) (SteeredFlow, bool) {
 	return SteeredFlow{s.key.id(), netip.AddrPortFrom(abi.AddressOf(at.Source, six), abi.BigEndian16(at.SourcePort))}, true
 }
 
-// KeptQueues returns the receive queues that the director that is pinned in a directory keeps for steered
-// flows, by the index of their interface. Rules that lead to them are this director's.
-func KeptQueues(pin string) (map[int][]uint32, error) {
-	kept := map[int][]uint32{}
-	paths, err := filepath.Glob(filepath.Join(pin, mapsPrefix+"*", directorMapSteeredQueues))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range paths {
-		if err := keptQueuesIn(path, kept); err != nil {
-			return nil, fmt.Errorf("read which receive queues are for steered flows: %w", err)
-		}
-	}
-	for link, queues := range kept {
-		slices.Sort(queues)
-		kept[link] = slices.Compact(queues)
-	}
-	return kept, nil
+func (d *Datapath) nameSteered(s *service, at *abi.SteeredFlow) SteeredFlow {
+	return SteeredFlow{s.key.id(), netip.AddrPortFrom(wordsAddress(at.Address, s.key.vip.Is6()), abi.BigEndian16(at.Port))}
 }
 
-func keptQueuesIn(path string, kept map[int][]uint32) error {
-	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		return err
+// SteeredCounts are the packets and bytes that have gone to their backends by the table of steered flows, since
+// the maps were made. Bytes are those in l2dsr alone.
+func (d *Datapath) SteeredCounts() (packets, bytes uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.options.steers() || d.closed() {
+		return 0, 0
 	}
-	defer m.Close()
-	if m.ValueSize() != uint32(unsafe.Sizeof(abi.SteeredQueue{})) {
-		return nil // of another version
+	for i := range d.steering.queues.Entries {
+		at := &d.steering.queues.Entries[i]
+		by := byTable(at)
+		packets, bytes = packets+by.packets+atomic.LoadUint64(&at.Followed), bytes+by.bytes
 	}
-	var place uint32
-	var e abi.SteeredQueue
-	entries := m.Iterate()
-	for entries.Next(&place, &e) {
-		if e.Interface != 0 {
-			kept[int(e.Interface)] = append(kept[int(e.Interface)], place%steeredQueues)
-		}
-	}
-	return entries.Err()
+	return packets, bytes
 }
 
 // SteeredFlows returns the flows that the program knows to have rules: those of an earlier process, too, after
 // the first Set.
-func (d *Datapath) SteeredFlows() (all []SteeredFlow) {
+func (d *Datapath) SteeredFlows() []SteeredFlow {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.options.steers() || d.closed() {
 		return nil
 	}
 	d.nameIndexes()
+	return d.steeredFlows()
+}
+
+func (d *Datapath) steeredFlows() (all []SteeredFlow) {
 	for i := range d.steering.flows.Entries {
 		at := &d.steering.flows.Entries[i]
-		if s := d.names.services[at.Service]; s != nil && atomic.LoadUint64(&at.Word) != 0 {
+		if s := d.names.services[at.Service]; s != nil && atomic.LoadUint64(d.steering.word(uint32(i))) != 0 {
 			all = append(all, d.nameSteered(s, at))
 		}
 	}
 	return all
-}
-
-func (d *Datapath) nameSteered(s *service, at *abi.SteeredFlow) SteeredFlow {
-	return SteeredFlow{s.key.id(), netip.AddrPortFrom(wordsAddress(at.Address, s.key.vip.Is6()), abi.BigEndian16(at.Port))}
 }

@@ -242,7 +242,7 @@ func (c *Controller) refuse(f datapath.SteeredFlow, now time.Time) {
 
 // learn takes over how many packets flows had in a time.
 func (c *Controller) learn(sample []datapath.HeavyFlow, in time.Duration) {
-	const weight = 0.5 // of the last sample
+	const weight = 0.3 // of the last sample
 	for id, f := range c.flows {
 		if f.rate *= 1 - weight; f.rate < 1 {
 			delete(c.flows, id)

@@ -9,15 +9,17 @@
 #include "director/forward/link.h"
 #include "director/pick/steered.h"
 
+/* What send_steered() returns besides what becomes of a frame: the packet takes the usual way. */
 #define SEND_OTHERWISE -1
+#define SEND_SAMPLE -2 /* as one of those that do whatever the table says */
 
 /* A word of struct backend: its state, mode, flags and epoch. The most usual: active, and l2dsr suffices. */
 typedef __u32 backend_word __attribute__((may_alias));
 #define BACKEND_WORD(backend) (*(const volatile backend_word *)&(backend)->state)
 #define BACKEND_WORD_MASK (0xff00ffffU | (__u32)(__u8)BACKEND_ODD << 16)
 #define BACKEND_WORD_OF(word)                                                                      \
-	((__u32)((word) >> (STEERED_EPOCH_SHIFT - 24)) & 0xff000000U | (__u32)MODE_L2DSR << 8 |    \
-	 BACKEND_ACTIVE)
+	((__u32)(word) & 0xff000000U | (__u32)MODE_L2DSR << 8 | BACKEND_ACTIVE)
+_Static_assert(STEERED_EPOCH_SHIFT == 24, "the epoch is in the same place in both words");
 _Static_assert(offsetof(struct backend, mode) == offsetof(struct backend, state) + 1 &&
 		       offsetof(struct backend, flags) == offsetof(struct backend, state) + 2 &&
 		       offsetof(struct backend, epoch) == offsetof(struct backend, state) + 3,
@@ -58,68 +60,87 @@ static __always_inline int is_of_queue(const struct steered_queue *queue, const 
 	       (*(const __u64 *)ip4 & IPV4_PLAIN_MASK) == IPV4_PLAIN;
 }
 
-/* The flow of a packet. */
-static __always_inline struct steered_flow *flow_of(const struct steered_queue *queue,
-						    const void *l3, __be16 port, int ipv6)
+/* The word of a packet's flow; 0: there is none. */
+static __always_inline __u64 word_of(const struct steered_queue *queue, const void *l3, __be16 port,
+				     int ipv6)
 {
 	const struct ipv6hdr *ip6 = l3;
 	const struct iphdr *ip4 = l3;
 
-	return find_steered_flow(ipv6 ? *(const __u64 *)&ip6->saddr : ip4->saddr,
-				 ipv6 ? *((const __u64 *)&ip6->saddr + 1) : 0, port,
-				 queue->service);
+	return find_word(steered_hash(ipv6 ? *(const __u64 *)&ip6->saddr : ip4->saddr,
+				      ipv6 ? *((const __u64 *)&ip6->saddr + 1) : 0, port,
+				      queue->service));
 }
 
-/* Sends a packet of a family. Returns what becomes of the frame, or SEND_OTHERWISE. */
-static __always_inline int send_by_family(struct xdp_md *ctx, const struct steered_queue *queue,
-					  int ipv6)
+/* The backend of a word, if it may have the packet; NULL: the packet takes the usual way. */
+static __always_inline const struct backend *backend_of(const struct steered_queue *queue,
+							__u64 word)
+{
+	const struct backend *backend = backend_at(word & STEERED_BACKEND);
+
+	return word & STEERED_BACKEND && word & STEERED_SEEN && backend &&
+			       backend->service == queue->service &&
+			       (BACKEND_WORD(backend) & BACKEND_WORD_MASK) ==
+				       BACKEND_WORD_OF(word) ?
+		       backend :
+		       NULL;
+}
+
+/*
+ * Sends a packet of a family. Returns what becomes of the frame, or SEND_OTHERWISE or SEND_SAMPLE. Inlined,
+ * because a return takes as long as all the rest on some processors.
+ */
+static __always_inline int send_by_family(struct xdp_md *ctx, struct steered_queue *queue, int ipv6)
 {
 	const __u32 header = ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	const __be16 protocol = ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	struct ethhdr *ethernet = frame(ctx);
 	void *l3 = ethernet + 1, *end = frame_end(ctx);
 	const struct udphdr *l4 = l3 + header;
-	__u32 length, index, reason = FORWARD_L2DSR;
 	const struct backend *backend;
-	struct steered_flow *flow;
+	int action = XDP_TX, otherwise = SEND_OTHERWISE;
 	struct packet counted;
-	int action = XDP_TX;
 	__u64 word, next_hop;
+	__u32 length, index;
 
 	if ((void *)(l4 + 1) > end || *ethertype_of(ethernet) != protocol ||
 	    !is_of_queue(queue, l3, l4, end, ipv6))
 		return SEND_OTHERWISE;
-	flow = flow_of(queue, l3, l4->source, ipv6);
-	if (!flow)
-		return SEND_OTHERWISE;
-	word = *(const volatile __u64 *)&flow->word;
-	index = word;
-	backend = backend_at(index);
 	length = ipv6 ? bpf_ntohs(((struct ipv6hdr *)l3)->payload_len) + header :
 			bpf_ntohs(((struct iphdr *)l3)->tot_len);
-	if (!index || !backend || backend->service != queue->service ||
-	    (BACKEND_WORD(backend) & BACKEND_WORD_MASK) != BACKEND_WORD_OF(word) ||
-	    length < queue->shortest || length > backend->mtu ||
-	    !frame_holds(ctx, sizeof(*ethernet), length))
+	if (length < queue->shortest || !frame_holds(ctx, sizeof(*ethernet), length))
 		return SEND_OTHERWISE;
+	if (unlikely(count_queue(queue, length))) {
+		otherwise = SEND_SAMPLE;
+		goto usual;
+	}
+	word = word_of(queue, l3, l4->source, ipv6);
+	backend = backend_of(queue, word);
+	if (!backend || length > backend->mtu)
+		goto usual;
 	next_hop = link_word(backend->mac);
-	if (vlan_of(next_hop) || !is_for(ethernet, backend->source_mac) ||
-	    is_from(ethernet, next_hop) || !pass_unseen(flow, length))
-		return SEND_OTHERWISE;
+	if (unlikely(vlan_of(next_hop) || is_from(ethernet, next_hop)) ||
+	    (unlikely(!is_for(ethernet, backend->source_mac)) && is_for_another_host(ctx, backend)))
+		goto usual;
 	write_macs(ethernet, next_hop, link_word(backend->source_mac));
 	if (unlikely(backend->ifindex != ctx->ingress_ifindex)) {
 		action = bpf_redirect_map(&egress, backend->ifindex, 0);
-		if (unlikely(action != XDP_REDIRECT))
+		if (unlikely(action != XDP_REDIRECT)) {
+			count_usual(queue, length);
 			return not_redirected(backend, length);
+		}
 	}
+	index = word & STEERED_BACKEND;
 	counted.length = length;
 	count(bpf_map_lookup_elem(&backend_counters, &index), &counted);
-	count(bpf_map_lookup_elem(&reasons, &reason), &counted);
 	return action;
+usual:
+	count_usual(queue, length);
+	return otherwise;
 }
 
 /* Sends a packet of a queue whose backends are all in l2dsr. */
-static __always_inline int send_steered(struct xdp_md *ctx, const struct steered_queue *queue)
+static __always_inline int send_steered(struct xdp_md *ctx, struct steered_queue *queue)
 {
 	return queue->key >> 56 ? send_by_family(ctx, queue, 1) : send_by_family(ctx, queue, 0);
 }

@@ -26,5 +26,5 @@ int capture(struct xdp_md *ctx)
 	struct packet packet;
 
 	begin_capture(ctx);
-	return capture_packet(ctx, &packet, decide(ctx, &packet, NULL));
+	return capture_packet(ctx, &packet, decide(ctx, &packet, NULL, NULL));
 }

@@ -38,5 +38,5 @@ int explain(struct xdp_md *ctx)
 {
 	struct packet packet;
 
-	return observe_packet(&packet, decide(ctx, &packet, NULL));
+	return observe_packet(&packet, decide(ctx, &packet, NULL, NULL));
 }

@@ -15,12 +15,12 @@ static __always_inline int is_flow_of(const struct heavy_flow *at, const struct 
 	       same_address(&at->destination, &flow->destination);
 }
 
-/* Counts a packet of the sample. */
-static __noinline int count_heavy(const struct packet *packet)
+/* Counts a packet of the sample: 1 for `by_rule` if it came by a queue of its service. */
+static __noinline int count_heavy(const struct packet *packet, int by_rule)
 {
 	const struct flow *flow = &packet->flow;
 	__u64 hash = hash_by(flow, 0, 1);
-	__u32 index = hash >> (64 - HEAVY_FLOWS_BITS);
+	__u32 index = hash & *(volatile __u32 *)&heavy_mask;
 	struct heavy_line *line = bpf_map_lookup_elem(&heavy_flows, &index);
 	struct heavy_flow *at, *least;
 
@@ -43,6 +43,7 @@ static __noinline int count_heavy(const struct packet *packet)
 	at->protocol = flow->protocol;
 	at->ipv6 = flow->ipv6;
 	at->taken = at->packets;
+	at->by_rule = 0;
 	at->bytes = 0;
 found:
 	if (at->packets == 0xffffffff)
@@ -50,5 +51,6 @@ found:
 	at->backend = packet->backend;
 	at->bytes += packet->length;
 	at->packets++;
+	at->by_rule += by_rule;
 	return 1;
 }

@@ -5,10 +5,14 @@
  * table that is as small as the NIC's. Only director_steering has this.
  *
  * The usual way decides: the table has what that has said of a flow. It says so again for one packet in
- * 64, and for every packet that begins or ends a connection. So flow memory, the evidence by which
+ * 64, once a second, and for every packet that begins or ends a connection. So flow memory, the evidence by which
  * generations leave logs, and what other directors are told are those of any other flow. A connection
  * begins once more by a SYN, whose backend may be another one: whichever queue the SYN comes by, and
  * whatever it looks like, it is compared with the table.
+ *
+ * A packet is known by its queue's VIP, port and protocol, and by 32 bits of its flow's hash. Those of
+ * another flow, which no rule has led there, are the same once in 10 billion such flows; what is written
+ * is compared with the whole flow.
  */
 #pragma once
 
@@ -17,13 +21,24 @@
 #include "director/service.h"
 #include "lib/packet.h"
 
-/* What a receive queue says of a packet. */
+/*
+ * The packet that director_steering works at, and what a receive queue says of it: not on the stack, where
+ * steering needs the room, and where the verifier would follow each value.
+ */
 struct steered {
-	const struct steered_queue *queue; /* NULL: nothing */
-	struct steered_flow *flow;         /* NULL: the packet is of no flow that has a rule */
-	struct backend *backend;           /* of the flow; NULL: the packet takes the usual way */
-	__u64 word;                        /* of the flow, before the packet's backend is chosen */
+	struct packet packet;
+	__u64 word;   /* of the flow, before the packet's backend is chosen */
+	__u32 place;  /* of the flow's word in steered_flows, plus one; 0: the flow has no rule */
+	__u16 follow; /* 1: the packet goes to packet.backend, by the table */
+	__u16 sample; /* 1: it is one of those that take the usual way, too */
 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct steered);
+} steered_packet SEC(".maps");
 
 /* Whether a packet is one of those that are looked at, by its number. */
 static __always_inline int is_sample(__u64 number)
@@ -32,31 +47,27 @@ static __always_inline int is_sample(__u64 number)
 	return number * HASH_K1 >> (64 - HEAVY_SAMPLE_BITS) == 0;
 }
 
-/* A quarter of PROOF_AFTER: flow memory must not lose sight of a flow's numbers (lib/proof.h). */
-#define STEERED_BYTES_UNSEEN (1 << 18)
+/*
+ * How many bytes of a queue pass until a packet takes the usual way: far fewer than PROOF_AFTER of each
+ * flow, because flow memory must not lose sight of a flow's numbers (lib/proof.h).
+ */
+#define STEERED_BYTES_SHIFT 16
 
-/* Counts a packet of a flow. Whether it may go without the usual way. */
-static __always_inline int pass_unseen(struct steered_flow *flow, __u32 length)
+/* Counts a packet of a queue. Whether it takes the usual way whatever the table says. */
+static __always_inline int count_queue(struct steered_queue *queue, __u32 length)
 {
-	__u32 left = *(volatile __u32 *)&flow->left, room = *(volatile __u32 *)&flow->room;
+	__u64 packets = queue->packets, bytes = queue->bytes;
 
-	/* CPUs that count at the same time must not count below zero. */
-	if (!left || left > 2 << HEAVY_SAMPLE_BITS || room < length)
-		return 0;
-	*(volatile __u32 *)&flow->left = left - 1;
-	*(volatile __u32 *)&flow->room = room - length;
-	flow->packets++;
-	flow->bytes += length;
-	return 1;
+	queue->packets = packets + 1;
+	queue->bytes = bytes + length;
+	return is_sample(packets) || (bytes ^ (bytes + length)) >> STEERED_BYTES_SHIFT;
 }
 
-/* After a packet that took the usual way: how many may go without, 64 on average. */
-static __always_inline void note_seen(struct steered_flow *flow, __u32 length)
+/* Counts a packet that count_queue has counted, and that takes the usual way. */
+static __always_inline void count_usual(struct steered_queue *queue, __u32 length)
 {
-	flow->packets++;
-	flow->bytes += length;
-	*(volatile __u32 *)&flow->left = flow->packets * HASH_K1 >> (64 - HEAVY_SAMPLE_BITS - 1);
-	*(volatile __u32 *)&flow->room = STEERED_BYTES_UNSEEN;
+	queue->usual++;
+	queue->usual_bytes += length;
 }
 
 /* Where the queues of a NIC begin in steered_queues. */
@@ -67,111 +78,154 @@ static __always_inline __u32 steered_place(__u32 interface)
 }
 
 /* The queue that a packet has come by, if flows of it are steered. */
-static __always_inline const struct steered_queue *find_queue(struct xdp_md *ctx)
+static __always_inline struct steered_queue *find_queue(struct xdp_md *ctx)
 {
 	__u32 number = ctx->rx_queue_index, interface = ctx->ingress_ifindex;
 	__u32 place = steered_place(interface) + number;
-	const struct steered_queue *queue = bpf_map_lookup_elem(&steered_queues, &place);
+	struct steered_queue *queue = bpf_map_lookup_elem(&steered_queues, &place);
 
 	return queue && queue->interface == interface && number < STEERED_QUEUES ? queue : NULL;
 }
 
-/* The flow of a client's address and port in a service; NULL: it has no rule. */
-static __noinline struct steered_flow *find_steered_flow(__u64 first, __u64 second, __u32 port,
-							 __u32 service)
+static __always_inline __u64 steered_hash(__u64 first, __u64 second, __u32 port, __u32 service)
 {
-	__u64 hash = hash_finish(first ^ second * HASH_K3, port | (__u64)service << 32);
+	return hash_finish(first ^ second * HASH_K3, port | (__u64)service << 32);
+}
+
+/* The word of a hash; 0: there is none. */
+static __always_inline __u64 find_word(__u64 hash)
+{
+	__u32 index = hash & *(volatile __u32 *)&steered_mask;
+	const struct steered_words *words = bpf_map_lookup_elem(&steered_words, &index);
+	__u64 word;
+
+	if (!words)
+		return 0;
+	word = *(const volatile __u64 *)&words->word[0];
+	if (likely(word >> STEERED_HASH_SHIFT == hash >> STEERED_HASH_SHIFT))
+		return word;
+	word = *(const volatile __u64 *)&words->word[1];
+	return word >> STEERED_HASH_SHIFT == hash >> STEERED_HASH_SHIFT ? word : 0;
+}
+
+/* The word of a place; NULL: there is no such place. */
+static __always_inline __u64 *word_at(__u32 place)
+{
+	__u32 index = place / STEERED_PLACES;
+	struct steered_words *words = bpf_map_lookup_elem(&steered_words, &index);
+
+	return words ? &words->word[place % STEERED_PLACES] : NULL;
+}
+
+/*
+ * The place of a packet's flow in the service with an index, plus one; 0: it has no rule. The whole
+ * flow is compared.
+ */
+static __noinline __u32 find_steered_flow(const struct flow *flow, __u32 service)
+{
+	__u64 first = ADDRESS_HALF(&flow->source, 0), second = ADDRESS_HALF(&flow->source, 1);
+	__u64 hash = steered_hash(first, second, flow->source_port, service);
 	__u32 index = (hash & *(volatile __u32 *)&steered_mask) * STEERED_PLACES;
-	struct steered_flow *at;
+	const struct steered_flow *at;
+	const __u64 *word;
 
 	for (int i = 0; i < STEERED_PLACES; i++, index++) {
 		at = bpf_map_lookup_elem(&steered_flows, &index);
+		word = word_at(index);
 		/* The word first: a place that was taken rests before it has another flow. */
-		if (at && *(volatile __u64 *)&at->word && at->address[0] == first &&
-		    at->address[1] == second && at->port == port && at->service == service)
-			return at;
+		if (at && word && *(const volatile __u64 *)word && at->address[0] == first &&
+		    at->address[1] == second && at->port == flow->source_port &&
+		    at->service == service)
+			return index + 1;
 	}
-	return NULL;
+	return 0;
 }
 
-/* The backend of a word of a steered flow; NULL: it is not known, or must not get the flow's packets. */
-static __always_inline struct backend *steered_backend(__u64 word, __u32 service)
+/* Whether the backend of a word of a steered flow is known, and may get the flow's packets. */
+static __always_inline int is_followed(__u64 word, __u32 service)
 {
-	struct backend *backend = backend_at(word);
+	const struct backend *backend = backend_at(word & STEERED_BACKEND);
 
-	return (__u32)word && backend && backend->epoch == word >> STEERED_EPOCH_SHIFT &&
-			       backend->service == service && keeps(backend) ?
-		       backend :
-		       NULL;
+	return word & STEERED_BACKEND && word & STEERED_SEEN && backend &&
+	       backend->epoch == (__u8)(word >> STEERED_EPOCH_SHIFT) &&
+	       backend->service == service && keeps(backend);
+}
+
+/* Whether a packet has what its queue says. `ipv6` is that of the flow, as a constant. */
+static __always_inline int is_of_service(const struct steered_queue *queue, const struct flow *flow,
+					 int ipv6)
+{
+	return queue->address[0] == ADDRESS_HALF(&flow->destination, 0) &&
+	       (!ipv6 || queue->address[1] == ADDRESS_HALF(&flow->destination, 1)) &&
+	       queue->key == (flow->segment | (__u64)flow->destination_port << 32 |
+			      (__u64)kind_of(flow) << 48);
 }
 
 /*
  * What the queue of a packet says of it. The packet is plain, as those of rules are: NICs do not match
- * fragments by their ports. `ipv6` is that of the flow, as a constant.
+ * fragments by their ports. Those of a queue whose backends are all in l2dsr were looked at before.
+ * `ipv6` is that of the flow, as a constant.
  */
-static __always_inline void find_steered(const struct packet *packet, int ipv6,
-					 struct steered *steered)
+static __always_inline void find_steered(struct steered *steered, struct steered_queue *queue,
+					 int ipv6)
 {
-	const struct steered_queue *queue = steered->queue;
+	struct packet *packet = &steered->packet;
 	const struct flow *flow = &packet->flow;
-	struct steered_flow *found;
+	__u64 word;
 
-	if (queue->address[0] != ADDRESS_HALF(&flow->destination, 0) ||
-	    (ipv6 && queue->address[1] != ADDRESS_HALF(&flow->destination, 1)) ||
-	    queue->key != (flow->segment | (__u64)flow->destination_port << 32 |
-			   (__u64)kind_of(flow) << 48))
+	if (!is_of_service(queue, flow, ipv6))
 		return;
-	found = find_steered_flow(ADDRESS_HALF(&flow->source, 0), ADDRESS_HALF(&flow->source, 1),
-				  flow->source_port, queue->service);
-	if (!found)
-		return;
-	steered->flow = found;
-	steered->word = *(volatile __u64 *)&found->word;
-	if (flow->protocol == IPPROTO_TCP && packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST))
-		return;
-	steered->backend = steered_backend(steered->word, queue->service);
-	if (steered->backend && !pass_unseen(found, packet->length))
-		steered->backend = NULL;
-}
+	if (!queue->l2dsr) {
+		steered->sample = count_queue(queue, packet->length);
+		count_usual(queue, packet->length);
+		word = find_word(steered_hash(ADDRESS_HALF(&flow->source, 0),
+					      ADDRESS_HALF(&flow->source, 1), flow->source_port,
+					      queue->service));
+		if (likely(!steered->sample && is_followed(word, queue->service) &&
+			   !(flow->protocol == IPPROTO_TCP &&
+			     packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)))) {
+			queue->followed++;
+			packet->backend = word & STEERED_BACKEND;
+			packet->hash = hash_by(flow, queue->salt, queue->affinity == AFFINITY_FLOW);
+			*(service_word *)&packet->service = 0;
+			steered->follow = 1;
+			return;
+		}
+	}
+	steered->place = find_steered_flow(flow, queue->service);
+	if (steered->place) {
+		const __u64 *at = word_at(steered->place - 1);
 
-/* The packet goes to its flow's backend. */
-static __always_inline void follow_steered(struct packet *packet, const struct steered *steered)
-{
-	packet->backend = steered->word;
-	*(service_word *)&packet->service = 0;
-	if (steered->backend->mode == MODE_IPIP)
-		packet->hash = hash_by(&packet->flow, steered->queue->salt,
-				       steered->queue->affinity == AFFINITY_FLOW);
+		steered->word = at ? *(const volatile __u64 *)at : 0;
+	}
 }
 
 /*
  * What the usual way has said of a packet is so of its flow from now on, unless another packet has
  * changed the word that there was before.
  */
-static __noinline int note_usual(const struct packet *packet, struct steered_flow *flow,
-				 __u64 before)
+static __noinline int note_usual(const struct packet *packet, __u32 place, __u64 before)
 {
 	const struct backend *backend = backend_at(packet->backend);
-	__u64 word = STEERED_PLACE;
+	__u64 word = before >> STEERED_HASH_SHIFT << STEERED_HASH_SHIFT | STEERED_PLACE |
+		     STEERED_SEEN;
+	__u64 *at = word_at(place - 1);
 
-	if (!flow)
+	if (!at)
 		return 0;
 	if (backend && packet->backend != NO_BACKEND)
 		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
 	if (before && before != word)
-		__sync_val_compare_and_swap(&flow->word, before, word);
-	note_seen(flow, packet->length);
+		__sync_val_compare_and_swap(at, before, word);
 	return 1;
 }
 
 /* The same of a SYN that came by any queue: it may begin a flow once more that has a rule. */
 static __noinline int note_begun(const struct packet *packet)
 {
-	const struct flow *flow = &packet->flow;
-	struct steered_flow *found;
+	__u32 place = find_steered_flow(&packet->flow, packet->service - 1);
+	const __u64 *at = place ? word_at(place - 1) : NULL;
 
-	found = find_steered_flow(ADDRESS_HALF(&flow->source, 0), ADDRESS_HALF(&flow->source, 1),
-				  flow->source_port, packet->service - 1);
-	return found ? note_usual(packet, found, *(volatile __u64 *)&found->word) : 0;
+	return at ? note_usual(packet, place, *(const volatile __u64 *)at) : 0;
 }

@@ -280,6 +280,8 @@ type HeavyFlow struct {
 	Backend         uint32
 	Packets         uint32
 	Taken           uint32
+	ByRule          uint32
+	Pad2            uint32
 	Bytes           uint64
 }
 
@@ -680,25 +682,31 @@ type SteeredFlow struct {
 	Port    uint16
 	Pad     uint16
 	Service uint32
-	Word    uint64
-	Left    uint32
-	Room    uint32
-	Packets uint64
-	Bytes   uint64
 	Pad2    uint64
 }
 
 type SteeredQueue struct {
-	_         structs.HostLayout
-	Address   [2]uint64
-	Key       uint64
-	Salt      uint64
-	Interface uint32
-	Service   uint32
-	Affinity  uint8
-	L2dsr     uint8
-	Shortest  uint16
-	Pad       [3]uint32
+	_          structs.HostLayout
+	Address    [2]uint64
+	Key        uint64
+	Interface  uint32
+	Service    uint32
+	Affinity   uint8
+	L2dsr      uint8
+	Shortest   uint16
+	Pad        uint32
+	Packets    uint64
+	Bytes      uint64
+	Usual      uint64
+	UsualBytes uint64
+	Followed   uint64
+	Salt       uint64
+	Pad2       [4]uint64
+}
+
+type SteeredWords struct {
+	_    structs.HostLayout
+	Word [2]uint64
 }
 
 type Telling struct {

@@ -178,6 +178,7 @@ const (
 	captureMapSteeredFlows      = "steered_flows"
 	captureMapSteeredPacket     = "steered_packet"
 	captureMapSteeredQueues     = "steered_queues"
+	captureMapSteeredWords      = "steered_words"
 	captureMapThisDirector      = "this_director"
 	captureMapToldFlows         = "told_flows"
 	captureMapWaitBudgets       = "wait_budgets"
@@ -187,6 +188,7 @@ const (
 	captureProgTakeTellings     = "take_tellings"
 	captureVarCaptureWant       = "capture_want"
 	captureVarFlowTime          = "flow_time"
+	captureVarHeavyMask         = "heavy_mask"
 	captureVarSourceFilter      = "source_filter"
 	captureVarSteeredFactor     = "steered_factor"
 	captureVarSteeredMask       = "steered_mask"
@@ -293,6 +295,7 @@ type captureMapSpecs struct {
 	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
 	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
 	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -304,6 +307,7 @@ type captureMapSpecs struct {
 type captureVariableSpecs struct {
 	CaptureWant   *ebpf.VariableSpec `ebpf:"capture_want"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
@@ -378,6 +382,7 @@ type captureMaps struct {
 	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
 	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
 	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -434,6 +439,7 @@ func (m *captureMaps) Close() error {
 		m.SteeredFlows,
 		m.SteeredPacket,
 		m.SteeredQueues,
+		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -446,6 +452,7 @@ func (m *captureMaps) Close() error {
 type captureVariables struct {
 	CaptureWant   *ebpf.Variable `ebpf:"capture_want"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`

@@ -131,6 +131,7 @@ const (
 	observedMapSteeredFlows      = "steered_flows"
 	observedMapSteeredPacket     = "steered_packet"
 	observedMapSteeredQueues     = "steered_queues"
+	observedMapSteeredWords      = "steered_words"
 	observedMapThisDirector      = "this_director"
 	observedMapToldFlows         = "told_flows"
 	observedMapWaitBudgets       = "wait_budgets"
@@ -139,6 +140,7 @@ const (
 	observedProgExplain          = "explain"
 	observedProgTakeTellings     = "take_tellings"
 	observedVarFlowTime          = "flow_time"
+	observedVarHeavyMask         = "heavy_mask"
 	observedVarSourceFilter      = "source_filter"
 	observedVarSteeredFactor     = "steered_factor"
 	observedVarSteeredMask       = "steered_mask"
@@ -241,6 +243,7 @@ type observedMapSpecs struct {
 	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
 	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
 	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -251,6 +254,7 @@ type observedMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
+	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
@@ -321,6 +325,7 @@ type observedMaps struct {
 	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
 	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
 	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
+	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -373,6 +378,7 @@ func (m *observedMaps) Close() error {
 		m.SteeredFlows,
 		m.SteeredPacket,
 		m.SteeredQueues,
+		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,
@@ -384,6 +390,7 @@ func (m *observedMaps) Close() error {
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
+	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`

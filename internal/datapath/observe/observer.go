@@ -41,7 +41,7 @@ var counted = map[string]uint32{
 
 // steering are the maps of flows that NICs steer. An observer has them without content: it takes the
 // usual way of the packet, which leads to the same backend.
-var steering = []string{observedMapSteeredQueues, observedMapSteeredFlows, observedMapHeavyFlows, observedMapSteeredPacket, abi.Steering}
+var steering = []string{observedMapSteeredQueues, observedMapSteeredWords, observedMapSteeredFlows, observedMapHeavyFlows, observedMapSteeredPacket, abi.Steering}
 
 // budgets are how much this CPU may still do in this second. They are copied as they are.
 var budgets = []string{observedMapIcmpBudgets, observedMapWaitBudgets, observedMapFreshBudgets}
