@@ -75,8 +75,9 @@ struct steered_flow {
  * with the fewest of its line, and its count, as in the algorithm Space-Saving (Metwally et al., 2005).
  */
 #define HEAVY_FLOWS_PER_LINE 4
-/* One packet in 64 is counted. */
+/* One packet in 64 is counted, and of flows that have rules one in 256, for four. */
 #define HEAVY_SAMPLE_BITS 6
+#define STEERED_SAMPLE_BITS 8
 
 struct heavy_flow {
 	__u32 segment;

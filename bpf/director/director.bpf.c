@@ -555,19 +555,20 @@ int director_steering(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	steered->place = 0;
 	steered->follow = 0;
-	steered->sample = action == SEND_SAMPLE;
+	steered->look = action == SEND_SAMPLE ? LOOK_SAMPLE : LOOK_NOT;
 	reason = decide(ctx, &steered->packet, steered, queue);
 	action = verdict(&steered->packet, reason);
 	if (!is_sent(reason) || !steered->packet.service || is_syn(&steered->packet))
 		return action;
 	if (steered->place) { /* what goes by the table is one of its queue's samples, or not counted */
-		if (steered->sample)
+		if (steered->look == LOOK_SAMPLE)
 			count_heavy(&steered->packet, 1);
 		return action;
 	}
 	index = reason;
 	counter = bpf_map_lookup_elem(&reasons, &index);
-	if (counter && is_sample(counter->packets) && may_steer(&steered->packet))
+	if (counter && is_sample(counter->packets, HEAVY_SAMPLE_BITS) &&
+	    may_steer(&steered->packet))
 		count_heavy(&steered->packet, 0);
 	return action;
 }

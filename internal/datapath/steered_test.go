@@ -183,12 +183,12 @@ func testSteeredMemory(t *testing.T) {
 		s.wantKnown(t, d, 2, "after a packet")
 		d.advance(t, 10*time.Second)
 		now, before := d.now(), d.queueCounts(t)
-		for range 2048 {
+		for range 8192 {
 			s.want(t, d, clientPort, ackFlag, 2, "the flow's backend")
 		}
 		q := d.queueCounts(t)
-		if seen := q.Usual - before.Usual; q.Packets-before.Packets != 2048 || seen < 20 || seen > 48 {
-			t.Errorf("%d of %d packets took the usual way, too, want 32 of 2048", seen, q.Packets-before.Packets)
+		if seen := q.Usual - before.Usual; q.Packets-before.Packets != 8192 || seen < 20 || seen > 60 {
+			t.Errorf("%d of %d packets took the usual way, too, want 32 of 8192, and some by their bytes", seen, q.Packets-before.Packets)
 		}
 		if f := s.remembered(t, d)[clientPort]; f == nil || f.Seen != now {
 			t.Errorf("%v: the flow is %+v after packets on a steered queue", s.name, f)
@@ -210,12 +210,12 @@ func testSteeredMemory(t *testing.T) {
 }
 
 // isSample is is_sample.
-func isSample(number uint64) bool { return number*0x9e3779b97f4a7c15>>(64-6) == 0 }
+func isSample(number uint64) bool { return number*0x9e3779b97f4a7c15>>(64-8) == 0 }
 
 // await sends packets of the flow, which go to a backend, until the queue is as it should be.
 func (d *testDirector) await(t testing.TB, s scenario, is func(abi.SteeredQueue) bool, backend int) {
 	t.Helper()
-	for range 200 {
+	for range 1000 {
 		if is(d.queueCounts(t)) {
 			return
 		}

@@ -11,7 +11,7 @@
 
 /* What send_steered() returns besides what becomes of a frame: the packet takes the usual way. */
 #define SEND_OTHERWISE -1
-#define SEND_SAMPLE -2 /* as one of those that do whatever the table says */
+#define SEND_SAMPLE -2 /* as a sample */
 
 /* A word of struct backend: its state, mode, flags and epoch. The most usual: active, and l2dsr suffices. */
 typedef __u32 backend_word __attribute__((may_alias));
@@ -102,6 +102,7 @@ static __always_inline int send_by_family(struct xdp_md *ctx, struct steered_que
 	struct packet counted;
 	__u64 word, next_hop;
 	__u32 length, index;
+	enum look look;
 
 	if ((void *)(l4 + 1) > end || *ethertype_of(ethernet) != protocol ||
 	    !is_of_queue(queue, l3, l4, end, ipv6))
@@ -110,8 +111,9 @@ static __always_inline int send_by_family(struct xdp_md *ctx, struct steered_que
 			bpf_ntohs(((struct iphdr *)l3)->tot_len);
 	if (length < queue->shortest || !frame_holds(ctx, sizeof(*ethernet), length))
 		return SEND_OTHERWISE;
-	if (unlikely(count_queue(queue, length))) {
-		otherwise = SEND_SAMPLE;
+	look = count_queue(queue, length);
+	if (look != LOOK_NOT) {
+		otherwise = look == LOOK_SAMPLE ? SEND_SAMPLE : SEND_OTHERWISE;
 		goto usual;
 	}
 	word = word_of(queue, l3, l4->source, ipv6);

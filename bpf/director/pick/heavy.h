@@ -18,6 +18,7 @@ static __always_inline int is_flow_of(const struct heavy_flow *at, const struct 
 /* Counts a packet of the sample: 1 for `by_rule` if it came by a queue of its service. */
 static __noinline int count_heavy(const struct packet *packet, int by_rule)
 {
+	__u32 weight = by_rule ? 1 << (STEERED_SAMPLE_BITS - HEAVY_SAMPLE_BITS) : 1;
 	const struct flow *flow = &packet->flow;
 	__u64 hash = hash_by(flow, 0, 1);
 	__u32 index = hash & *(volatile __u32 *)&heavy_mask;
@@ -46,11 +47,11 @@ static __noinline int count_heavy(const struct packet *packet, int by_rule)
 	at->by_rule = 0;
 	at->bytes = 0;
 found:
-	if (at->packets == 0xffffffff)
+	if (at->packets > 0xffffffff - weight)
 		return 0; /* nobody reads the sample */
 	at->backend = packet->backend;
-	at->bytes += packet->length;
-	at->packets++;
-	at->by_rule += by_rule;
+	at->bytes += packet->length * weight;
+	at->packets += weight;
+	at->by_rule += by_rule ? weight : 0;
 	return 1;
 }

@@ -5,7 +5,7 @@
  * table that is as small as the NIC's. Only director_steering has this.
  *
  * The usual way decides: the table has what that has said of a flow. It says so again for one packet in
- * 64, once a second, and for every packet that begins or ends a connection. So flow memory, the evidence by which
+ * 256, once a second, and for every packet that begins or ends a connection. So flow memory, the evidence by which
  * generations leave logs, and what other directors are told are those of any other flow. A connection
  * begins once more by a SYN, whose backend may be another one: whichever queue the SYN comes by, and
  * whatever it looks like, it is compared with the table.
@@ -30,7 +30,7 @@ struct steered {
 	__u64 word;   /* of the flow, before the packet's backend is chosen */
 	__u32 place;  /* of the flow's word in steered_flows, plus one; 0: the flow has no rule */
 	__u16 follow; /* 1: the packet goes to packet.backend, by the table */
-	__u16 sample; /* 1: it is one of those that take the usual way, too */
+	__u16 look;   /* enum look */
 };
 
 struct {
@@ -40,11 +40,11 @@ struct {
 	__type(value, struct steered);
 } steered_packet SEC(".maps");
 
-/* Whether a packet is one of those that are looked at, by its number. */
-static __always_inline int is_sample(__u64 number)
+/* Whether a packet is one of those that are looked at, by its number: one in 1 << bits. */
+static __always_inline int is_sample(__u64 number, int bits)
 {
 	/* Multiples of the golden ratio: no regular order of flows keeps one of them out. */
-	return number * HASH_K1 >> (64 - HEAVY_SAMPLE_BITS) == 0;
+	return number * HASH_K1 >> (64 - bits) == 0;
 }
 
 /*
@@ -53,14 +53,23 @@ static __always_inline int is_sample(__u64 number)
  */
 #define STEERED_BYTES_SHIFT 16
 
-/* Counts a packet of a queue. Whether it takes the usual way whatever the table says. */
-static __always_inline int count_queue(struct steered_queue *queue, __u32 length)
+/* Why a packet takes the usual way whatever the table says. */
+enum look {
+	LOOK_NOT,
+	LOOK_SAMPLE, /* it counts for others */
+	LOOK_BYTES,  /* because of the bytes since the last one */
+};
+
+/* Counts a packet of a queue. */
+static __always_inline enum look count_queue(struct steered_queue *queue, __u32 length)
 {
 	__u64 packets = queue->packets, bytes = queue->bytes;
 
 	queue->packets = packets + 1;
 	queue->bytes = bytes + length;
-	return is_sample(packets) || (bytes ^ (bytes + length)) >> STEERED_BYTES_SHIFT;
+	if (unlikely(is_sample(packets, STEERED_SAMPLE_BITS)))
+		return LOOK_SAMPLE;
+	return unlikely((bytes ^ (bytes + length)) >> STEERED_BYTES_SHIFT) ? LOOK_BYTES : LOOK_NOT;
 }
 
 /* Counts a packet that count_queue has counted, and that takes the usual way. */
@@ -176,12 +185,12 @@ static __always_inline void find_steered(struct steered *steered, struct steered
 	if (!is_of_service(queue, flow, ipv6))
 		return;
 	if (!queue->l2dsr) {
-		steered->sample = count_queue(queue, packet->length);
+		steered->look = count_queue(queue, packet->length);
 		count_usual(queue, packet->length);
 		word = find_word(steered_hash(ADDRESS_HALF(&flow->source, 0),
 					      ADDRESS_HALF(&flow->source, 1), flow->source_port,
 					      queue->service));
-		if (likely(!steered->sample && is_followed(word, queue->service) &&
+		if (likely(!steered->look && is_followed(word, queue->service) &&
 			   !(flow->protocol == IPPROTO_TCP &&
 			     packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)))) {
 			queue->followed++;

@@ -321,43 +321,6 @@ type Owners struct {
 	Index [32]uint16
 }
 
-type Packet struct {
-	_    structs.HostLayout
-	Flow struct {
-		_               structs.HostLayout
-		Segment         uint32
-		SourcePort      uint16
-		DestinationPort uint16
-		Source          Address
-		Destination     Address
-		Protocol        uint8
-		Ipv6            uint8
-		_               [6]byte
-	}
-	L3              uint8
-	Action          uint8
-	L4              uint16
-	Length          uint32
-	QuotedL4        uint32
-	FirstWord       uint32
-	FragmentId      uint32
-	Hash            uint32
-	Service         uint32
-	Ring            uint32
-	Snat            uint32
-	Backend         uint32
-	Slot            Slot
-	Tags            uint8
-	Flags           uint8
-	Ttl             uint8
-	Tos             uint8
-	TcpFlags        uint8
-	Request         uint8
-	RedirectAt      uint16
-	Acknowledgement uint32
-	Data            uint32
-}
-
 type Peer struct {
 	_         structs.HostLayout
 	Mac       [6]uint8
@@ -674,6 +637,50 @@ type SourceRange struct {
 	PrefixLen uint32
 	Set       uint32
 	Address   Address
+}
+
+type Steered struct {
+	_      structs.HostLayout
+	Packet struct {
+		_    structs.HostLayout
+		Flow struct {
+			_               structs.HostLayout
+			Segment         uint32
+			SourcePort      uint16
+			DestinationPort uint16
+			Source          Address
+			Destination     Address
+			Protocol        uint8
+			Ipv6            uint8
+			_               [6]byte
+		}
+		L3              uint8
+		Action          uint8
+		L4              uint16
+		Length          uint32
+		QuotedL4        uint32
+		FirstWord       uint32
+		FragmentId      uint32
+		Hash            uint32
+		Service         uint32
+		Ring            uint32
+		Snat            uint32
+		Backend         uint32
+		Slot            Slot
+		Tags            uint8
+		Flags           uint8
+		Ttl             uint8
+		Tos             uint8
+		TcpFlags        uint8
+		Request         uint8
+		RedirectAt      uint16
+		Acknowledgement uint32
+		Data            uint32
+	}
+	Word   uint64
+	Place  uint32
+	Follow uint16
+	Look   uint16
 }
 
 type SteeredFlow struct {
