@@ -90,7 +90,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newRun(), newAgent(), newCheck(), newPlan(), newApply(), newDrain(), newUndrain(), newDetach(),
 		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
-		newDoctor(), newVersion(), newMan())
+		newDoctor(), newTune(), newVersion(), newMan())
 	root.AddCommand(newCapture())
 	return root
 }

@@ -43,6 +43,16 @@ func SetIndirection(name string, queues []uint32) error {
 	return nil
 }
 
+// ResetIndirection writes the table that the kernel makes by itself: all receive queues in turn. Then the
+// table also follows later changes of the number of queues.
+func ResetIndirection(name string) error {
+	reset := [2]uint32{setIndirection} // a size of 0 means it
+	if err := ethtool(name, unsafe.Pointer(&reset)); err != nil {
+		return rssError(name, "reset the indirection table", err)
+	}
+	return nil
+}
+
 // KeepRSSOff makes RSS use none of some queues. It changes nothing if that is so already.
 func KeepRSSOff(name string, queues []uint32) error {
 	table, err := Indirection(name)
@@ -67,10 +77,11 @@ func without(table, queues []uint32) ([]uint32, error) {
 	if len(stay) == 0 && len(table) > 0 {
 		return nil, fmt.Errorf("RSS would have no queue left without %v", queues)
 	}
-	next := slices.Clone(table)
+	next, replaced := slices.Clone(table), 0
 	for i, q := range next {
 		if slices.Contains(queues, q) {
-			next[i] = stay[i%len(stay)]
+			next[i] = stay[replaced%len(stay)]
+			replaced++
 		}
 	}
 	return next, nil

@@ -33,6 +33,7 @@ func (x *examination) director() {
 		}
 		x.checksum(link)
 	}
+	x.cores()
 	x.services()
 	x.backends()
 	x.answers()

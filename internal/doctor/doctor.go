@@ -14,6 +14,7 @@ import (
 
 	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/tune"
 )
 
 // Level is how bad a finding is.
@@ -55,6 +56,8 @@ type Options struct {
 	Role   Role             // empty: Auto
 	BPFFS  string           // where the BPF file system is mounted
 	State  func() []Finding // looks at where a director keeps its state
+	// Cores is where the settings are that decide how CPUs share packets; nil: this host.
+	Cores *tune.Host
 	// Probes are the connections of the last health checks of a director that runs, each from where
 	// and to where; nil: they are not known.
 	Probes func() map[[2]netip.AddrPort]bool
@@ -105,6 +108,7 @@ type examination struct {
 	ctx       context.Context
 	running   bool // of a process that runs: see Running
 	config    *model.Config
+	host      *tune.Host
 	probes    func() map[[2]netip.AddrPort]bool
 	pinned    map[string]bool // interfaces that a director has been attached to
 	findings  []Finding
@@ -121,7 +125,7 @@ func newExamination(ctx context.Context, o *Options) *examination {
 	if probes == nil {
 		probes = func() map[[2]netip.AddrPort]bool { return nil }
 	}
-	return &examination{ctx: ctx, config: o.Config, probes: probes, pinned: pinned(o.BPFFS), reached: map[string]bool{}, asking: map[string]bool{}, routes: map[netip.Addr]route{}}
+	return &examination{ctx: ctx, config: o.Config, host: o.Cores, probes: probes, pinned: pinned(o.BPFFS), reached: map[string]bool{}, asking: map[string]bool{}, routes: map[netip.Addr]route{}}
 }
 
 // prepare reads what the checks of a configuration need.

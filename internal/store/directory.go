@@ -116,6 +116,15 @@ type unsyncedError struct{ cause error }
 func (e *unsyncedError) Error() string { return "write the state's directory: " + e.cause.Error() }
 func (e *unsyncedError) Unwrap() error { return e.cause }
 
+// WriteFile writes a file of another kind into the directory of a process's state, which it makes if there is
+// none, so that a power cut at any moment leaves the old or the new contents.
+func WriteFile(dir, name string, text []byte) error {
+	if err := makeDirectory(dir); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, name), text)
+}
+
 // writeFile gives a file new contents so that a power cut at any moment leaves the old or the new
 // ones: the new ones are first on the disk under another name.
 func writeFile(path string, text []byte) error {

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/daemon"
+	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+	"weir.io/weir/internal/tune"
+)
+
+// errNotTuned says why tune's exit status is 1; the lines say the rest.
+var errNotTuned = errors.New("not everything is set: see the lines with refused")
+
+func newTune() *cobra.Command {
+	var out output
+	var t tuning
+	cmd := &cobra.Command{
+		Use:   "tune",
+		Short: "Have all CPUs share a director's packets: queues, interrupts, RSS, rings, frequency",
+		Long: "tune sets what weir doctor finds amiss with how the host's CPUs share the packets of a director's\n" +
+			"interfaces, and nothing else. --dry-run says what --apply would change, each with the command that\n" +
+			"does the same; --undo restores what there was before the first --apply, where nobody has changed it\n" +
+			"since. Where the number of queues or the rings change, most drivers begin anew, and lose packets\n" +
+			"for up to seconds. Nothing stays over a reboot. The exit status is 1 if something is refused.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if err := t.check(); err != nil {
+				return err
+			}
+			if err := t.read(cmd.Flags().Changed("config")); err != nil {
+				return err
+			}
+			return t.run(cmd, &out)
+		},
+	}
+	out.add(cmd)
+	cmd.Flags().StringVarP(&t.file, "config", "c", defaultConfig, "configuration `file`, which names the interfaces and the directory of the state")
+	cmd.Flags().StringArrayVar(&t.interfaces, "interface", nil, "`name` of an interface, in place of those in director.interfaces")
+	cmd.Flags().BoolVar(&t.dryRun, "dry-run", false, "only say what would be changed")
+	cmd.Flags().BoolVar(&t.apply, "apply", false, "change it")
+	cmd.Flags().BoolVar(&t.undo, "undo", false, "restore what there was before")
+	cmd.Flags().BoolVar(&t.threaded, "threaded", false, "also have threads serve the queues (threaded NAPI)")
+	return cmd
+}
+
+// tuning is one call of weir tune.
+type tuning struct {
+	file                          string
+	interfaces                    []string
+	dryRun, apply, undo, threaded bool
+
+	state string // the directory of the state
+}
+
+func (t *tuning) check() error {
+	chosen := 0
+	for _, is := range []bool{t.dryRun, t.apply, t.undo} {
+		if is {
+			chosen++
+		}
+	}
+	switch {
+	case chosen != 1:
+		return usagef("one of --dry-run, --apply and --undo says what to do")
+	case t.undo && (len(t.interfaces) > 0 || t.threaded):
+		return usagef("--undo restores all that was changed, and takes neither --interface nor --threaded")
+	}
+	return nil
+}
+
+// read takes the interfaces and the state's directory from the configuration. Where the interfaces are named,
+// and for undo, there may be none.
+func (t *tuning) read(named bool) error {
+	c, err := config.Load(t.file)
+	if !named && (t.undo || len(t.interfaces) > 0) && errors.Is(err, fs.ErrNotExist) {
+		c, err = model.Config{}, nil
+	}
+	if err != nil {
+		return err
+	}
+	t.state = daemon.StateDirectory(c.Director.Store)
+	if t.undo {
+		return nil
+	}
+	if len(t.interfaces) == 0 {
+		t.interfaces = c.Director.Interfaces
+	}
+	if len(t.interfaces) == 0 {
+		return fmt.Errorf("%s has no director.interfaces: name one with --interface", t.file)
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list the interfaces: %w", err)
+	}
+	t.interfaces = device.CurrentNames(links, t.interfaces)
+	return nil
+}
+
+func (t *tuning) run(cmd *cobra.Command, out *output) error {
+	host := tune.This()
+	options := tune.Options{Threaded: t.threaded}
+	record := tune.Store{Path: filepath.Join(t.state, tune.RecordName), Write: func(text []byte) error {
+		return store.WriteFile(t.state, tune.RecordName, text)
+	}}
+	done := tuned{Changes: []tune.Change{}, Notes: []string{}}
+	var err error
+	switch {
+	case t.undo:
+		var before bool
+		var changes []tune.Change
+		changes, before, err = host.Undo(record)
+		done.Changes = append(done.Changes, changes...)
+		switch {
+		case before:
+			done.note("this host has booted since weir tune has set something: nothing of it holds any more")
+		case len(changes) == 0 && err == nil:
+			done.note("nothing is recorded in " + record.Path)
+		}
+	case t.apply:
+		var changes []tune.Change
+		changes, err = host.Apply(t.interfaces, options, record)
+		done.Changes = append(done.Changes, changes...)
+		parts, _ := host.Survey(t.interfaces, options) // Apply has told what is missing
+		done.byHand(parts)
+	default:
+		var parts []tune.Part
+		parts, err = host.Survey(t.interfaces, options)
+		done.Changes = append(done.Changes, tune.Plan(parts)...)
+		for _, c := range tune.AmissIn(parts) {
+			if c.Kind == tune.Queues {
+				done.note(c.Interface + " has other queues then: what serves and fills them is looked at again")
+			}
+		}
+		done.byHand(parts)
+	}
+	if len(done.Changes) == 0 && err == nil && !t.undo {
+		done.note("nothing is to be changed")
+	}
+	err = errors.Join(err, out.write(cmd.OutOrStdout(), done, done.table))
+	if slices.ContainsFunc(done.Changes, func(c tune.Change) bool { return c.Result == tune.Refused }) {
+		err = errors.Join(err, errNotTuned)
+	}
+	return err
+}
+
+// tuned is what tune prints.
+type tuned struct {
+	Changes []tune.Change `json:"changes"`
+	Notes   []string      `json:"notes"`
+}
+
+func (d *tuned) note(text string) { d.Notes = append(d.Notes, text) }
+
+// byHand notes what weir does not set.
+func (d *tuned) byHand(parts []tune.Part) {
+	for _, p := range parts {
+		if p.Amiss && p.Fix != "" {
+			d.note(fmt.Sprintf("by hand: %s: %s; fix: %s", p.Check(), p.Text, p.Fix))
+		}
+	}
+}
+
+func (d *tuned) table(t *table) {
+	for _, c := range d.Changes {
+		if c.Result == tune.Would {
+			t.row(c.String(), c.Command)
+		} else {
+			t.line(printable(c.String()))
+		}
+	}
+	for _, text := range d.Notes {
+		t.line(printable(text))
+	}
+}

@@ -1,0 +1,36 @@
+package doctor
+
+import (
+	"fmt"
+
+	"weir.io/weir/internal/tune"
+)
+
+// cores looks at how well the host's CPUs share the packets of the director's interfaces: at what weir tune
+// sets, and what it only tells of.
+func (x *examination) cores() {
+	if x.running {
+		return // nothing of it fails
+	}
+	host := x.host
+	if host == nil {
+		host = tune.This()
+	}
+	parts, _ := host.Survey(x.config.Director.Interfaces, tune.Options{}) // interfaces that are missing are told of by exists
+	for i := range parts {
+		p := &parts[i]
+		if !p.Amiss {
+			x.ok(p.Check(), "%s", p.Text)
+			continue
+		}
+		fix := p.Fix
+		switch amiss := tune.AmissIn(parts[i : i+1]); len(amiss) {
+		case 0:
+		case 1:
+			fix = "weir tune --apply, or " + amiss[0].Command(amiss[0].Want)
+		default:
+			fix = fmt.Sprintf("weir tune --apply, or %s, and %d more: weir tune --dry-run lists them", amiss[0].Command(amiss[0].Want), len(amiss)-1)
+		}
+		x.warn(p.Check(), fix, "%s", p.Text)
+	}
+}

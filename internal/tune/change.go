@@ -1,0 +1,278 @@
+package tune
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Result is what became of a change.
+type Result string
+
+// The results.
+const (
+	Would    Result = ""         // nothing was tried
+	Set      Result = "set"      // it is so now
+	Refused  Result = "refused"  // it is not
+	Restored Result = "restored" // it is again what it was
+	Kept     Result = "kept"     // somebody else has changed it since
+	Gone     Result = "gone"     // it is not there any more
+)
+
+// Change is a setting's way from one value to another.
+type Change struct {
+	What    string `json:"what"`
+	Now     string `json:"now"` // before it
+	Then    string `json:"then"`
+	Command string `json:"command,omitempty"` // that does the same
+	Result  Result `json:"result,omitempty"`
+	Why     string `json:"why,omitempty"`
+}
+
+// String is the change in one line, without the command.
+func (c *Change) String() string {
+	text := c.What
+	if c.Then != "" {
+		text += ": " + c.Now + " -> " + c.Then
+	}
+	if c.Result != Would {
+		text += ": " + string(c.Result)
+	}
+	if c.Why != "" {
+		text += ": " + c.Why
+	}
+	return text
+}
+
+func changeOf(s *Setting) Change {
+	return Change{What: s.Name(), Now: s.Show(s.Now), Then: s.Show(s.Want), Command: s.Command(s.Want)}
+}
+
+// AmissIn are the settings that want another value, in the order in which they are set.
+func AmissIn(parts []Part) (amiss []Setting) {
+	for _, p := range parts {
+		for _, s := range p.Settings {
+			if s.Now != s.Want {
+				amiss = append(amiss, s)
+			}
+		}
+	}
+	slices.SortStableFunc(amiss, func(a, b Setting) int { return slices.Index(stages, a.Kind) - slices.Index(stages, b.Kind) })
+	return amiss
+}
+
+// Plan returns the changes that Apply would make now. Some settings exist only after others have changed, as
+// the interrupts of queues that are to come.
+func Plan(parts []Part) (changes []Change) {
+	for _, s := range AmissIn(parts) {
+		changes = append(changes, changeOf(&s))
+	}
+	return changes
+}
+
+// Apply sets what the survey finds amiss, and goes on past what is refused. What there was is in the record
+// before it is changed. An error says what could not be done at all: interfaces that are not there, or the
+// record, without which nothing is changed.
+func (h *Host) Apply(names []string, o Options, store Store) (changes []Change, err error) {
+	record, _, err := store.load(h.boot())
+	if err != nil {
+		return nil, err
+	}
+	if record == nil {
+		record = &Record{Format: recordFormat, Boot: h.boot()}
+	}
+	a := application{host: h, store: store, record: record, noted: map[string]bool{}, tried: map[string]bool{}}
+	for {
+		parts, missing := h.Survey(names, o)
+		todo := slices.DeleteFunc(AmissIn(parts), func(s Setting) bool { return a.tried[s.Name()] })
+		if len(todo) == 0 {
+			err := a.again(parts)
+			a.settle(names, o)
+			return a.changes, errors.Join(missing, err, store.save(a.record))
+		}
+		if err := a.step(todo); err != nil {
+			return a.changes, errors.Join(missing, err)
+		}
+	}
+}
+
+// application is one run of Apply.
+type application struct {
+	host    *Host
+	store   Store
+	record  *Record
+	noted   map[string]bool
+	tried   map[string]bool
+	changes []Change
+}
+
+// step sets what does not depend on the rest. All of it is recorded: a driver may reset the rest with it.
+func (a *application) step(todo []Setting) error {
+	for i := range todo {
+		a.noted[todo[i].Name()] = true
+		a.record.note(&todo[i])
+	}
+	if err := a.store.save(a.record); err != nil {
+		return err
+	}
+	for i := range todo {
+		if s := &todo[i]; s.Kind == todo[0].Kind {
+			a.changes = append(a.changes, a.set(s))
+		}
+	}
+	return nil
+}
+
+// set sets one value; what the host has afterwards counts.
+func (a *application) set(s *Setting) Change {
+	a.tried[s.Name()] = true
+	c := changeOf(s)
+	after, err := s.put(s.Want)
+	if err != nil {
+		c.Result, c.Why = Refused, err.Error()
+	} else {
+		c.Result = Set
+	}
+	if after != "" {
+		a.record.noteSet(s.Name(), after)
+	}
+	return c
+}
+
+// put writes a value and reads it back; empty: it cannot be read.
+func (s *Setting) put(value string) (after string, err error) {
+	wrote := s.write(value)
+	after, err = s.read()
+	switch {
+	case err != nil:
+		return "", errors.Join(wrote, fmt.Errorf("it cannot be read back: %w", err))
+	case after == value:
+		return after, nil
+	case wrote != nil:
+		return after, wrote
+	}
+	return after, fmt.Errorf("it was accepted, and is %s", s.Show(after))
+}
+
+// again tries once more what was refused before something else was set, on which it may have depended: a NIC
+// does not give up queues that RSS uses.
+func (a *application) again(parts []Part) error {
+	for _, s := range AmissIn(parts) {
+		at := slices.IndexFunc(a.changes, func(c Change) bool { return c.What == s.Name() && c.Result == Refused })
+		if at < 0 || !slices.ContainsFunc(a.changes[at+1:], func(c Change) bool { return c.Result == Set }) {
+			continue
+		}
+		a.record.note(&s)
+		if err := a.store.save(a.record); err != nil {
+			return err
+		}
+		a.changes[at] = a.set(&s)
+	}
+	return nil
+}
+
+// settle records what has become of settings that were recorded and not set, because a driver had set them
+// with others.
+func (a *application) settle(names []string, o Options) {
+	parts, _ := a.host.Survey(names, o) // what is missing was told
+	now := map[string]string{}
+	for _, p := range parts {
+		for _, s := range p.Settings {
+			now[s.Name()] = s.Now
+		}
+	}
+	for name := range a.noted {
+		if a.tried[name] {
+			continue
+		}
+		if value, is := now[name]; is {
+			a.record.noteSet(name, value)
+		} else {
+			a.record.drop(name)
+		}
+	}
+}
+
+// Undo restores what the record has, where it is still as it was set, and removes the record. What is refused
+// stays in it. Nothing is recorded: before says whether that is because the host has booted since.
+func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
+	record, before, err := store.load(h.boot())
+	if err != nil {
+		return nil, false, err
+	}
+	if record == nil {
+		return nil, before, store.remove()
+	}
+	there := h.recorded(record)
+	left := &Record{Format: record.Format, Boot: record.Boot}
+	refused := map[string]int{} // in changes
+	// What was set last goes first, and what is refused is tried again when the rest is as it was.
+	for _, r := range slices.Concat(reversed(record.Settings), reversed(record.Settings)) {
+		at, again := refused[r.Name]
+		if done := slices.ContainsFunc(changes, func(c Change) bool { return c.What == r.Name }); done && !again {
+			continue
+		}
+		c := restore(there[r.Name], r)
+		if again {
+			changes[at] = c
+			delete(refused, r.Name)
+		} else {
+			changes = append(changes, c)
+		}
+		if c.Result != Refused {
+			continue
+		}
+		if again {
+			left.Settings = append(left.Settings, r)
+		} else {
+			refused[r.Name] = len(changes) - 1
+		}
+	}
+	slices.Reverse(left.Settings)
+	return changes, false, store.save(left)
+}
+
+func reversed(settings []Recorded) []Recorded {
+	settings = slices.Clone(settings)
+	slices.Reverse(settings)
+	return settings
+}
+
+// recorded finds the settings of a record on the host, by name.
+func (h *Host) recorded(r *Record) map[string]*Setting {
+	var names []string
+	for _, s := range r.Settings {
+		if s.Interface != "" && !slices.Contains(names, s.Interface) {
+			names = append(names, s.Interface)
+		}
+	}
+	parts, _ := h.Survey(names, Options{}) // settings of interfaces that are not there are named by their names
+	there := map[string]*Setting{}
+	for _, p := range parts {
+		for _, s := range p.Settings {
+			there[s.Name()] = &s
+		}
+	}
+	return there
+}
+
+// restore restores one setting.
+func restore(s *Setting, r Recorded) Change {
+	if s == nil || s.Identity != r.Identity {
+		return Change{What: r.Name, Result: Gone, Why: "it is not there any more, or another one has its name"}
+	}
+	c := Change{What: r.Name, Now: s.Show(r.Set), Then: s.Show(r.Was), Command: s.Command(r.Was), Result: Restored}
+	now, err := s.read()
+	switch {
+	case err != nil:
+		c.Result, c.Why = Refused, err.Error()
+	case now == r.Was:
+	case now != r.Set:
+		c.Now, c.Result, c.Why = s.Show(now), Kept, "somebody has changed it since: weir tune had set "+s.Show(r.Set)
+	default:
+		if _, err := s.put(r.Was); err != nil {
+			c.Result, c.Why = Refused, err.Error()
+		}
+	}
+	return c
+}
