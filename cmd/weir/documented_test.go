@@ -42,6 +42,7 @@ var elsewhere = []struct {
 	{"doctor", "doctor_test.go", "TestDoctor", []string{`"doctor"`, `"-c"`}},
 	{"services --server", "remote_test.go", "TestCommandsFromElsewhere", []string{`"--server"`, `"--ca"`, `"--token-file"`}},
 	{"events", "events_test.go", "TestEvents", []string{`"events"`, `"--follow"`, `"--last"`}},
+	{"tune", "tune_test.go", "TestTune", []string{`"tune"`, `"--dry-run"`, `"--apply"`, `"--undo"`}},
 	{"man", "man_test.go", "TestManualPages", []string{`"man"`}},
 	{"version", "version_test.go", "TestVersion", []string{`"version"`, `"--formats"`}},
 	{"completion", "man_test.go", "TestCompletionScripts", []string{`"completion"`}},

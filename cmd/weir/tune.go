@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/daemon"
@@ -20,6 +19,9 @@ import (
 
 // errNotTuned says why tune's exit status is 1; the lines say the rest.
 var errNotTuned = errors.New("not everything is set: see the lines with refused")
+
+// tunedHost is where tune works.
+var tunedHost = tune.This
 
 func newTune() *cobra.Command {
 	var out output
@@ -101,16 +103,12 @@ func (t *tuning) read(named bool) error {
 	if len(t.interfaces) == 0 {
 		return fmt.Errorf("%s has no director.interfaces: name one with --interface", t.file)
 	}
-	links, err := netlink.LinkList()
-	if err != nil {
-		return fmt.Errorf("list the interfaces: %w", err)
-	}
-	t.interfaces = device.CurrentNames(links, t.interfaces)
-	return nil
+	t.interfaces, err = device.NamesNow(t.interfaces)
+	return err
 }
 
 func (t *tuning) run(cmd *cobra.Command, out *output) error {
-	host := tune.This()
+	host := tunedHost()
 	options := tune.Options{Threaded: t.threaded}
 	record := tune.Store{Path: filepath.Join(t.state, tune.RecordName), Write: func(text []byte) error {
 		return store.WriteFile(t.state, tune.RecordName, text)

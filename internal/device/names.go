@@ -1,6 +1,7 @@
 package device
 
 import (
+	"fmt"
 	"iter"
 	"net"
 	"os"
@@ -62,6 +63,15 @@ func CurrentNames(links []netlink.Link, names []string) []string {
 		}
 	}
 	return current
+}
+
+// NamesNow is CurrentNames by the interfaces that the kernel has.
+func NamesNow(names []string) ([]string, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list the interfaces: %w", err)
+	}
+	return CurrentNames(links, names), nil
 }
 
 // Names in BPF file systems have no dots, but interface names may, as those of VLANs and overlays

@@ -142,15 +142,23 @@ func (s *survey) served(n *nic, now, best map[int]int, fine bool) Part {
 		p.Settings = append(p.Settings, setting)
 	}
 	on, cores, off := s.servedBy(n, now)
-	p.Text = fmt.Sprintf("%s %s served by CPUs %s (%s of %d)", count(len(now), "receive queue"), isOrAre(len(now)), list(on), count(cores, "core"), len(s.cpus.cores()))
+	p.Text = fmt.Sprintf("%s %s served by %s (%s of %d)", count(len(now), "receive queue"), isOrAre(len(now)), cpusText(on), count(cores, "core"), len(s.cpus.cores()))
 	if n.node >= 0 && len(s.cpus.nodes()) > 1 {
 		p.Text += fmt.Sprintf(", %d of them by those of another NUMA node than the NIC's, %d", off, n.node)
 	}
 	if p.Amiss {
 		to, _, _ := s.servedBy(n, best)
-		p.Text += fmt.Sprintf("; CPUs %s share all queues better", list(to))
+		p.Text += fmt.Sprintf("; better by %s", cpusText(to))
 	}
 	return p
+}
+
+func cpusText(cpus []int) string {
+	text := list(cpus)
+	if strings.ContainsAny(text, ",-") {
+		return "CPUs " + text
+	}
+	return "CPU " + text
 }
 
 func isOrAre(n int) string {
