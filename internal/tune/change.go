@@ -3,6 +3,7 @@ package tune
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 )
 
@@ -204,38 +205,31 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 		return nil, before, store.remove()
 	}
 	there := h.recorded(record)
+	// What somebody has changed is told from what is there now: drivers change settings with others.
+	var restored []restoration
+	for _, r := range record.Settings {
+		c := restorationOf(there[r.Name], r)
+		if c.Result == Restored {
+			restored = append(restored, restoration{there[r.Name], r, len(changes)})
+		}
+		changes = append(changes, c)
+	}
+	// What was set last goes first: interrupts go with their queues. What is refused then may depend on what
+	// came later, and what is restored may have changed with that.
+	slices.SortStableFunc(restored, func(a, b restoration) int { return b.stage() - a.stage() })
+	for round := range 3 {
+		for _, r := range restored {
+			r.put(&changes[r.at], round)
+		}
+		slices.SortStableFunc(restored, func(a, b restoration) int { return a.stage() - b.stage() })
+	}
 	left := &Record{Format: record.Format, Boot: record.Boot}
-	refused := map[string]int{} // in changes
-	// What was set last goes first, and what is refused is tried again when the rest is as it was.
-	for _, r := range slices.Concat(reversed(record.Settings), reversed(record.Settings)) {
-		at, again := refused[r.Name]
-		if done := slices.ContainsFunc(changes, func(c Change) bool { return c.What == r.Name }); done && !again {
-			continue
-		}
-		c := restore(there[r.Name], r)
-		if again {
-			changes[at] = c
-			delete(refused, r.Name)
-		} else {
-			changes = append(changes, c)
-		}
-		if c.Result != Refused {
-			continue
-		}
-		if again {
-			left.Settings = append(left.Settings, r)
-		} else {
-			refused[r.Name] = len(changes) - 1
+	for i, c := range changes {
+		if c.Result == Refused {
+			left.Settings = append(left.Settings, record.Settings[i])
 		}
 	}
-	slices.Reverse(left.Settings)
 	return changes, false, store.save(left)
-}
-
-func reversed(settings []Recorded) []Recorded {
-	settings = slices.Clone(settings)
-	slices.Reverse(settings)
-	return settings
 }
 
 // recorded finds the settings of a record on the host, by name.
@@ -256,23 +250,37 @@ func (h *Host) recorded(r *Record) map[string]*Setting {
 	return there
 }
 
-// restore restores one setting.
-func restore(s *Setting, r Recorded) Change {
+// restorationOf says what is to become of one setting: restored, or kept, or it is gone.
+func restorationOf(s *Setting, r Recorded) Change {
 	if s == nil || s.Identity != r.Identity {
 		return Change{What: r.Name, Result: Gone, Why: "it is not there any more, or another one has its name"}
 	}
 	c := Change{What: r.Name, Now: s.Show(r.Set), Then: s.Show(r.Was), Command: s.Command(r.Was), Result: Restored}
-	now, err := s.read()
-	switch {
-	case err != nil:
-		c.Result, c.Why = Refused, err.Error()
-	case now == r.Was:
-	case now != r.Set:
-		c.Now, c.Result, c.Why = s.Show(now), Kept, "somebody has changed it since: weir tune had set "+s.Show(r.Set)
-	default:
-		if _, err := s.put(r.Was); err != nil {
-			c.Result, c.Why = Refused, err.Error()
-		}
+	if s.Now != r.Set && s.Now != r.Was {
+		c.Now, c.Result, c.Why = s.Show(s.Now), Kept, "somebody has changed it since: weir tune had set "+s.Show(r.Set)
 	}
 	return c
+}
+
+// restoration is a setting that is to be restored.
+type restoration struct {
+	*Setting
+	recorded Recorded
+	at       int // in the changes
+}
+
+func (r restoration) stage() int { return slices.Index(stages, r.Kind) }
+
+// put restores it, unless it is as it was, and says how that went.
+func (r restoration) put(c *Change, round int) {
+	now, err := r.read()
+	if errors.Is(err, fs.ErrNotExist) && round > 0 {
+		return // it has gone with what was restored meanwhile
+	}
+	if err == nil && now != r.recorded.Was {
+		_, err = r.Setting.put(r.recorded.Was)
+	}
+	if c.Result, c.Why = Restored, ""; err != nil {
+		c.Result, c.Why = Refused, err.Error()
+	}
 }

@@ -273,6 +273,29 @@ func TestFewerQueues(t *testing.T) {
 	}
 }
 
+// virtio_net binds interrupts anew whenever the number of queues changes: undo restores them after it, and does
+// not take it for somebody else.
+func TestDriverThatBindsInterrupts(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c := m.addCard("eth0", 1, 4)
+	c.binds = true
+	for q, irq := range c.irqs {
+		m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), fmt.Sprint(q/2))
+	}
+	before := m.state()
+	if got := results(m.apply(Options{}, "eth0")); got[Refused] > 0 {
+		t.Errorf("results %v", got)
+	}
+	undone := m.undo()
+	if got := results(undone); got[Restored] != len(undone) {
+		t.Errorf("undo: %v", undone)
+	}
+	if diff := cmp.Diff(before, m.state()); diff != "" {
+		t.Errorf("undo leaves (-before +after):\n%s", diff)
+	}
+}
+
 // Interfaces that are not there are named and kept out, and so is one that has the name of another by now.
 func TestInterfacesThatAreGone(t *testing.T) {
 	t.Parallel()

@@ -124,7 +124,7 @@ func (s *survey) interrupts() {
 	fine := !s.cost(best).less(s.cost(now))
 	for i, n := range s.nics {
 		if len(now[i]) > 0 {
-			s.add(s.served(n, now[i], best[i], fine))
+			s.add(s.served(n, now[i], best[i], fine || maps.Equal(now[i], best[i])))
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (l loads) add(c cpu) {
 }
 
 // place gives each queue a CPU: an idle one of an idle core of the NIC's node, else of another node, else a
-// sibling. The interfaces choose in turn.
+// sibling. The interfaces choose in turn, and a queue stays where it is if that is as good.
 func (s *survey) place(now spread) spread {
 	all, own := newLoads(), make([]loads, len(now))
 	best, queues, longest := make(spread, len(now)), make([][]int, len(now)), 0
@@ -209,14 +209,21 @@ func (s *survey) place(now spread) spread {
 			if turn >= len(queues[i]) || len(usable) == 0 {
 				continue
 			}
+			queue := queues[i][turn]
+			moves := func(c cpu) int {
+				if c.number == now[i][queue] {
+					return 0
+				}
+				return 1
+			}
 			c := slices.MinFunc(usable, func(a, b cpu) int {
 				return cmp.Or(cmp.Compare(own[i].cpu[a.number], own[i].cpu[b.number]), cmp.Compare(own[i].core[a.core], own[i].core[b.core]),
 					cmp.Compare(all.cpu[a.number], all.cpu[b.number]), cmp.Compare(all.core[a.core], all.core[b.core]),
-					cmp.Compare(n.away(a), n.away(b)), cmp.Compare(a.number, b.number))
+					cmp.Compare(n.away(a), n.away(b)), cmp.Compare(moves(a), moves(b)), cmp.Compare(a.number, b.number))
 			})
 			all.add(c)
 			own[i].add(c)
-			best[i][queues[i][turn]] = c.number
+			best[i][queue] = c.number
 		}
 	}
 	return best

@@ -97,6 +97,7 @@ type card struct {
 	irqs       []int // by queue
 	refuses    map[string]error
 	ignores    map[string]bool // it accepts what it does not do
+	binds      bool            // it chooses the CPUs of the interrupts whenever the number of queues changes, as virtio_net
 	sets       []string        // what it was told, in order
 }
 
@@ -148,6 +149,11 @@ func (c *card) makeQueues() {
 		}
 	}
 	c.irqs = c.irqs[:c.now.Combined]
+	for _, irq := range c.irqs {
+		if c.binds {
+			c.m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), "8-9")
+		}
+	}
 	if !c.configured {
 		_ = c.ResetIndirection()
 	}

@@ -23,37 +23,25 @@ func (s *survey) queues(n *nic) {
 	cpus := uint32(len(s.cpus.usable()))
 	p := Part{Kind: Queues, Interface: n.name, Text: fmt.Sprintf("%s for %s", count(int(n.queues), "receive queue"), count(int(cpus), "CPU"))}
 	if err != nil {
-		s.add(p)
-		return
+		now = device.Channels{Combined: n.queues} // it takes no other number
 	}
 	enough := cpus // and those that rules lead to
 	for _, q := range s.options.Reserved {
 		enough = max(enough, q+1)
 	}
 	want := now
-	if most.Combined > 0 {
+	switch {
+	case err != nil:
+	case most.Combined > 0:
 		want.Combined = min(enough, most.Combined)
-	} else {
+	default:
 		want.Receive, want.Send = min(enough, most.Receive), min(enough, most.Send)
 	}
 	n.wanted = want.Receive + want.Combined
-	setting := Setting{Kind: Queues, Interface: n.name, Identity: n.identity, Now: channelsText(now, most), Want: channelsText(want, most)}
-	setting.read = func() (string, error) {
-		now, most, err := n.Channels()
-		return channelsText(now, most), err
+	if err == nil {
+		p.Settings = []Setting{n.channels(now, want, most)}
 	}
-	setting.write = func(text string) error {
-		to, _, err := n.Channels()
-		if err != nil {
-			return err
-		}
-		if err := parseNumbers(text, map[string]*uint32{"combined": &to.Combined, "rx": &to.Receive, "tx": &to.Send}); err != nil {
-			return err
-		}
-		return n.SetChannels(to)
-	}
-	setting.command = func(text string) string { return "ethtool -L " + n.name + " " + text }
-	p.Settings, p.Amiss = []Setting{setting}, setting.Now != setting.Want
+	p.Amiss = want != now
 	if !p.Amiss && n.wanted < enough {
 		p.Text += ", and it can have no more"
 		if n.real {
@@ -61,6 +49,27 @@ func (s *survey) queues(n *nic) {
 		}
 	}
 	s.add(p)
+}
+
+// channels is the setting of an interface's queues.
+func (n *nic) channels(now, want, most device.Channels) Setting {
+	return Setting{Kind: Queues, Interface: n.name, Identity: n.identity, Now: channelsText(now, most), Want: channelsText(want, most),
+		read: func() (string, error) {
+			now, most, err := n.Channels()
+			return channelsText(now, most), err
+		},
+		write: func(text string) error {
+			to, _, err := n.Channels()
+			if err != nil {
+				return err
+			}
+			if err := parseNumbers(text, map[string]*uint32{"combined": &to.Combined, "rx": &to.Receive, "tx": &to.Send}); err != nil {
+				return err
+			}
+			return n.SetChannels(to)
+		},
+		command: func(text string) string { return "ethtool -L " + n.name + " " + text },
+	}
 }
 
 // channelsText is what ethtool -L takes.

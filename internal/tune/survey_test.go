@@ -215,6 +215,25 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
+// A queue stays where it is if another CPU is no better, and a NIC with one queue is told of what it lacks.
+func TestNoNeedlessMoves(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.addCard("eth0", 1, 4)
+	c := m.addCard("eth1", 0, 4)
+	for q, cpu := range []string{"3", "0", "1", "2"} {
+		m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", c.irqs[q]), cpu)
+	}
+	found := m.survey(Options{}, "eth0", "eth1")
+	says(t, found, "interrupts eth1", false, "4 receive queues are served by CPUs 0-3 (4 cores of 8), 0 of them by those of another NUMA node than the NIC's, 0")
+	if got := len(AmissIn([]Part{found["interrupts eth0"]})); got != 4 {
+		t.Errorf("%d interrupts of eth0 are to move, want 4", got)
+	}
+	c.now.Combined, c.most.Combined = 1, 1
+	c.makeQueues()
+	says(t, m.survey(Options{}, "eth1"), "queues eth1", true, "1 receive queue for 16 CPUs, and it can have no more")
+}
+
 // Interfaces share the CPUs: each has a CPU of its own as long as there is one.
 func TestInterfacesShareCPUs(t *testing.T) {
 	t.Parallel()
