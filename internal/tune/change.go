@@ -91,6 +91,7 @@ func (h *Host) Apply(names []string, o Options, store Store) (changes []Change, 
 			a.settle(names, o)
 			return a.changes, errors.Join(missing, err, store.save(a.record))
 		}
+		a.noteOthers(parts, todo)
 		if err := a.step(todo); err != nil {
 			return a.changes, errors.Join(missing, err)
 		}
@@ -105,6 +106,24 @@ type application struct {
 	noted   map[string]bool
 	tried   map[string]bool
 	changes []Change
+}
+
+// noteOthers records what drivers change with the number of queues or their rings: what becomes of it is found
+// out in the end.
+func (a *application) noteOthers(parts []Part, todo []Setting) {
+	for _, p := range parts {
+		begins := func(s Setting) bool { return s.Interface == p.Interface && (s.Kind == Queues || s.Kind == Rings) }
+		if p.Interface == "" || !slices.ContainsFunc(todo, begins) {
+			continue
+		}
+		for _, s := range p.Settings {
+			// What is recorded and has another value by now is somebody else's.
+			if known := a.record.find(s.Name()); s.Now == s.Want && (known == nil || known.Set == s.Now) {
+				a.noted[s.Name()] = true
+				a.record.note(&s)
+			}
+		}
+	}
 }
 
 // step sets what does not depend on the rest. All of it is recorded: a driver may reset the rest with it.

@@ -18,6 +18,7 @@ type interrupt struct {
 	action   string // the driver's name of it
 	queue    int
 	receives bool // packets come by it; otherwise it only says that some have been sent
+	used     bool // virtio has those of all queues that there may be
 	allowed  string
 	on       int // the CPU that it comes to
 }
@@ -34,11 +35,14 @@ var queueActions = []struct {
 	{regexp.MustCompile(`(?i)(?:tx-?rx|rx-?tx|comp)-?(\d+)$`), true},
 	{regexp.MustCompile(`(?i)(?:input\.|\brx-?)(\d+)$`), true},
 	{regexp.MustCompile(`(?i)(?:output\.|\btx-?)(\d+)$`), false},
-	{regexp.MustCompile(`(\d+)\)?$`), true},
 }
 
-// queueOf says which queue an interrupt is of. The interface's own name may end in a number.
-func queueOf(action, name string) (queue int, receives, is bool) {
+// anyNumber is of drivers that only number what they have: some count those for sending behind those for
+// receiving.
+var anyNumber = regexp.MustCompile(`(\d+)\)?$`)
+
+// queueOf says which of an interface's queues an interrupt is of. The interface's own name may end in a number.
+func queueOf(action, name string, queues int) (queue int, receives, is bool) {
 	action, _, _ = strings.Cut(action, "@") // mlx5_comp0@pci:0000:3b:00.0
 	if noQueue.MatchString(action) {
 		return 0, false, false
@@ -49,6 +53,10 @@ func queueOf(action, name string) (queue int, receives, is bool) {
 			queue, err := strconv.Atoi(match[1])
 			return queue, a.receives, err == nil
 		}
+	}
+	if match := anyNumber.FindStringSubmatch(action); match != nil && queues > 0 {
+		queue, err := strconv.Atoi(match[1])
+		return queue % queues, true, err == nil
 	}
 	return 0, false, false
 }
@@ -72,12 +80,11 @@ func (h *Host) interruptsOf(n *nic) (of []interrupt) {
 	if named := slices.DeleteFunc(slices.Clone(of), func(i interrupt) bool { return !strings.Contains(i.action, n.name) }); len(named) > 0 {
 		of = named
 	}
-	of = slices.DeleteFunc(of, func(i interrupt) bool { _, _, is := queueOf(i.action, n.name); return !is || i.on < 0 })
+	queues := int(max(n.queues, 1))
+	of = slices.DeleteFunc(of, func(i interrupt) bool { _, _, is := queueOf(i.action, n.name, queues); return !is || i.on < 0 })
 	for i := range of {
-		of[i].queue, of[i].receives, _ = queueOf(of[i].action, n.name)
-		if n.queues > 0 {
-			of[i].queue %= int(n.queues) // some drivers count those for sending and for receiving together
-		}
+		of[i].queue, of[i].receives, _ = queueOf(of[i].action, n.name, queues)
+		of[i].used = of[i].queue < queues
 	}
 	slices.SortFunc(of, func(a, b interrupt) int {
 		return cmp.Or(cmp.Compare(a.queue, b.queue), cmp.Compare(a.number, b.number))
@@ -115,7 +122,7 @@ func (s *survey) interrupts() {
 		n.served = s.host.interruptsOf(n)
 		now[i] = map[int]int{}
 		for _, irq := range n.served {
-			if irq.receives {
+			if irq.receives && irq.used {
 				now[i][irq.queue] = irq.on
 			}
 		}
@@ -135,7 +142,7 @@ func (s *survey) served(n *nic, now, best map[int]int, fine bool) Part {
 	for _, irq := range n.served {
 		setting := Setting{Kind: Interrupts, Interface: n.name, Of: strconv.Itoa(irq.number), Identity: irq.action, Now: irq.allowed, Want: irq.allowed}
 		setting.read, setting.write, setting.command = file(filepath.Join(s.host.Proc, "irq", setting.Of, "smp_affinity_list"))
-		if to, is := best[irq.queue]; is && !fine && irq.on != to {
+		if to, is := best[irq.queue]; is && irq.used && !fine && irq.on != to {
 			setting.Want = strconv.Itoa(to)
 			p.Amiss = true
 		}

@@ -281,8 +281,9 @@ func TestInterruptsOfDrivers(t *testing.T) {
 		{"mana_q2@pci:7870:00:00.0", "eth0", 2, true},
 		{"mana_hwc@pci:7870:00:00.0", "eth0", -1, false},
 		{"gve-ntfy-blk4@pci:0000:00:04.0", "ens4", 4, true},
+		{"gve-ntfy-blk16@pci:0000:00:04.0", "ens4", 4, true}, // of sending
 	} {
-		queue, receives, is := queueOf(test.action, test.name)
+		queue, receives, is := queueOf(test.action, test.name, 12)
 		if is != (test.queue >= 0) || is && (queue != test.queue || receives != test.receives) {
 			t.Errorf("%s of %s: queue %d, receives %v, is one %v; want %d, %v", test.action, test.name, queue, receives, is, test.queue, test.receives)
 		}

@@ -14,6 +14,9 @@
 // started. With -systemd systemd is the guest's init, and what runs is a service; -kernels own does
 // that on this host's kernel, in namespaces, in a fraction of the time.
 //
+// With -nics the guest has network cards and two NUMA nodes: what can be set only in a NIC is tested there.
+// That takes root.
+//
 // With -instructions every instruction takes 1 ns of the guest's time: nanoseconds that a command
 // measures are then instructions, and the same each time.
 package main
@@ -48,6 +51,9 @@ var hostModules = []string{
 	"xt_tcpudp", "xt_conntrack", "act_bpf", "tls", "algif_hash",
 }
 
+// nicModules are the drivers of the cards that -nics gives.
+var nicModules = []string{"virtio_net", "virtio_pci", "vmxnet3", "e1000e"}
+
 // guests are the kernels to boot, and what runs in them.
 type guests struct {
 	dir      string
@@ -60,6 +66,25 @@ type guests struct {
 	command  string // runs instead of tests
 	systemd  bool   // is the guests' init
 	counts   bool   // time is a count of instructions
+	nics     bool   // guests have network cards
+}
+
+func (g guests) modules() []string {
+	wanted := modules
+	if g.host {
+		wanted = slices.Concat(wanted, hostModules)
+	}
+	if g.nics {
+		wanted = slices.Concat(wanted, nicModules)
+	}
+	return wanted
+}
+
+func (g guests) flavor() string {
+	if g.host || g.nics {
+		return usual
+	}
+	return cloud
 }
 
 func main() {
@@ -74,6 +99,7 @@ func main() {
 	command := flag.String("command", "", "run this shell `command` instead of tests; needs -host")
 	systemd := flag.Bool("systemd", false, "have systemd as the guest's init; needs -host")
 	counts := flag.Bool("instructions", false, "let each instruction take 1 ns of the guest's time")
+	nics := flag.Bool("nics", false, "give the guest network cards")
 	flag.Parse()
 	if *command != "" && !*host {
 		fmt.Fprintln(os.Stderr, "-command needs -host: a guest by itself has no shell")
@@ -95,7 +121,7 @@ func main() {
 		os.Exit(2)
 	}
 
-	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), run, *timeout, *whole, *host, *command, *systemd, *counts}.runAll()
+	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), run, *timeout, *whole, *host, *command, *systemd, *counts, *nics}.runAll()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		total.failed = max(total.failed, 1)
