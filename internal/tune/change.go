@@ -89,6 +89,7 @@ func (h *Host) Apply(names []string, o Options, store Store) (changes []Change, 
 		if len(todo) == 0 {
 			err := a.again(parts)
 			a.settle(names, o)
+			record.prune()
 			return a.changes, errors.Join(missing, err, store.save(a.record))
 		}
 		a.noteOthers(parts, todo)
@@ -112,7 +113,7 @@ type application struct {
 // out in the end.
 func (a *application) noteOthers(parts []Part, todo []Setting) {
 	for _, p := range parts {
-		begins := func(s Setting) bool { return s.Interface == p.Interface && (s.Kind == Queues || s.Kind == Rings) }
+		begins := func(s Setting) bool { return s.Interface == p.Interface && s.Kind.begins() }
 		if p.Interface == "" || !slices.ContainsFunc(todo, begins) {
 			continue
 		}
@@ -226,12 +227,11 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 	there := h.recorded(record)
 	// What somebody has changed is told from what is there now: drivers change settings with others.
 	var restored []restoration
-	for _, r := range record.Settings {
-		c := restorationOf(there[r.Name], r)
-		if c.Result == Restored {
-			restored = append(restored, restoration{there[r.Name], r, len(changes)})
+	for i, r := range record.Settings {
+		changes = append(changes, restorationOf(there[r.Name], r))
+		if changes[i].Result == Restored {
+			restored = append(restored, restoration{there[r.Name], r, i})
 		}
-		changes = append(changes, c)
 	}
 	// What was set last goes first: interrupts go with their queues. What is refused then may depend on what
 	// came later, and what is restored may have changed with that.
@@ -248,6 +248,12 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 			left.Settings = append(left.Settings, record.Settings[i])
 		}
 	}
+	// What tune has not changed is told of only if it is not as it was.
+	at := -1
+	changes = slices.DeleteFunc(changes, func(c Change) bool {
+		at++
+		return record.Settings[at].Was == record.Settings[at].Set && c.Result != Refused
+	})
 	return changes, false, store.save(left)
 }
 

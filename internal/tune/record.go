@@ -23,9 +23,10 @@ type Record struct {
 	Settings []Recorded `json:"settings"`
 }
 
-// Recorded is one setting that has been changed.
+// Recorded is one setting that has been changed, or that drivers may change with others that have been.
 type Recorded struct {
 	Name      string `json:"name"`
+	Kind      Kind   `json:"kind"`
 	Interface string `json:"interface,omitempty"`
 	Identity  string `json:"identity,omitempty"`
 	Was       string `json:"was"` // before the first change
@@ -98,24 +99,33 @@ func (r *Record) find(name string) *Recorded {
 func (r *Record) note(s *Setting) {
 	known := r.find(s.Name())
 	if known == nil {
-		r.Settings = append(r.Settings, Recorded{Name: s.Name()})
+		r.Settings = append(r.Settings, Recorded{})
 		known = &r.Settings[len(r.Settings)-1]
 	}
-	if known.Was == "" || known.Identity != s.Identity {
-		*known = Recorded{Name: s.Name(), Interface: s.Interface, Identity: s.Identity, Was: s.Now}
+	if known.Name == "" || known.Identity != s.Identity {
+		*known = Recorded{Name: s.Name(), Kind: s.Kind, Interface: s.Interface, Identity: s.Identity, Was: s.Now}
 	}
 	known.Set = s.Want
 }
 
 // noteSet records what a setting is after it was written: what undo finds if nobody has changed it since.
 func (r *Record) noteSet(name, now string) {
-	known := r.find(name)
-	if known == nil {
-		return
+	if known := r.find(name); known != nil {
+		known.Set = now
 	}
-	if known.Set = now; now == known.Was {
-		r.drop(name)
-	}
+}
+
+// begins says whether drivers begin anew when a setting of this kind changes, and change others with it.
+func (k Kind) begins() bool { return k == Queues || k == Rings }
+
+// prune drops what is as it was, and will be after undo.
+func (r *Record) prune() {
+	all := slices.Clone(r.Settings)
+	r.Settings = slices.DeleteFunc(r.Settings, func(s Recorded) bool {
+		return s.Was == s.Set && !slices.ContainsFunc(all, func(with Recorded) bool {
+			return with.Kind.begins() && with.Interface == s.Interface && with.Was != with.Set
+		})
+	})
 }
 
 func (r *Record) drop(name string) {
