@@ -99,7 +99,7 @@ func TestApplyAndUndo(t *testing.T) {
 		t.Errorf("16 queues are on CPUs %v", c.affinities())
 	}
 	for check, p := range m.survey(Options{Threaded: true}, "eth0") {
-		if len(AmissIn([]Part{p})) > 0 {
+		if p.Amiss || len(AmissIn([]Part{p})) > 0 {
 			t.Errorf("afterwards %s is amiss: %s", check, p.Text)
 		}
 	}
@@ -274,29 +274,80 @@ func TestFewerQueues(t *testing.T) {
 }
 
 // virtio_net binds interrupts anew whenever the number of queues changes: undo restores them after it, and does
-// not take it for somebody else; also where tune has had no need to set them, and where it is applied twice.
+// not take it for somebody else; whether tune has had to set them or not, and however often it is applied.
 func TestDriverThatBindsInterrupts(t *testing.T) {
+	t.Parallel()
+	for name, binds := range map[string]func(int) string{
+		"badly": func(int) string { return "8-9" }, "well": func(queue int) string { return fmt.Sprint(queue) },
+	} {
+		m := newMachine(t)
+		c := m.addCard("eth0", 1, 4)
+		c.binds = binds
+		for q, irq := range c.irqs {
+			m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), fmt.Sprint(4+q)) // as tune would
+		}
+		before := m.state()
+		for range 2 {
+			if got := results(m.apply(Options{}, "eth0")); got[Refused] > 0 {
+				t.Errorf("%s: results %v", name, got)
+			}
+			c.ring = device.Rings{Receive: 512, Send: 512}
+		}
+		for what, change := range m.undo() {
+			if change.Result != Restored {
+				t.Errorf("%s: undo of %s: %s", name, what, change.String())
+			}
+		}
+		if diff := cmp.Diff(before, m.state()); diff != "" {
+			t.Errorf("%s: undo leaves (-before +after):\n%s", name, diff)
+		}
+	}
+}
+
+// What somebody else has set since is theirs, even if tune finds nothing amiss with it and is applied again.
+func TestAnothersChangeIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.addCard("eth0", 1, 4)
-	c.binds = true
-	for q, irq := range c.irqs {
-		m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), fmt.Sprint(4+q)) // as tune would
+	c.most.Combined = 4
+	m.apply(Options{}, "eth0")
+	theirs := fmt.Sprintf("proc/irq/%d/smp_affinity_list", c.irqs[0])
+	m.write(theirs, "12") // the sibling of 4
+	c.ring = device.Rings{Receive: 512, Send: 512}
+	m.apply(Options{}, "eth0")
+	if got := m.undo()[fmt.Sprint("interrupts eth0 ", c.irqs[0])]; got.Result != Kept || m.read(theirs) != "12" {
+		t.Errorf("undo: %s; it is on CPU %s", got.String(), m.read(theirs))
 	}
-	before := m.state()
-	for range 2 {
-		if got := results(m.apply(Options{}, "eth0")); got[Refused] > 0 {
-			t.Errorf("results %v", got)
-		}
-		c.ring = device.Rings{Receive: 512, Send: 512}
+}
+
+// An interface that was made anew has first values of its own.
+func TestInterfaceMadeAnew(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c := m.addCard("eth0", 1, 16)
+	m.apply(Options{}, "eth0")
+	c.index, c.ring = 77, device.Rings{Receive: 1024, Send: 1024}
+	m.write("sys/class/net/eth0/ifindex", "77")
+	m.apply(Options{}, "eth0")
+	m.undo()
+	if want := (device.Rings{Receive: 1024, Send: 1024}); c.ring != want {
+		t.Errorf("undo leaves rings %v, want %v", c.ring, want)
 	}
-	for name, change := range m.undo() {
-		if change.Result != Restored {
-			t.Errorf("undo of %s: %s", name, change.String())
-		}
+}
+
+// RSS is looked at when the number of queues has changed, and a table of all queues in turn is the kernel's own:
+// it follows later changes of the number.
+func TestTableFollowsQueues(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c := m.addCard("eth0", 1, 4)
+	if err := c.SetIndirection(inTurn(128, []uint32{0, 0, 1})); err != nil {
+		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, m.state()); diff != "" {
-		t.Errorf("undo leaves (-before +after):\n%s", diff)
+	c.sets = nil
+	m.apply(Options{}, "eth0")
+	if c.configured || slices.Contains(c.sets, "rss") || !isEven(c.table, upTo(16)) {
+		t.Errorf("configured %v, after %v: %v", c.configured, c.sets, c.table)
 	}
 }
 

@@ -97,8 +97,9 @@ type card struct {
 	irqs       []int // by queue
 	refuses    map[string]error
 	ignores    map[string]bool // it accepts what it does not do
-	binds      bool            // it chooses the CPUs of the interrupts whenever the number of queues changes, as virtio_net
-	sets       []string        // what it was told, in order
+	// binds chooses the CPUs of the queues' interrupts whenever their number changes, as virtio_net does.
+	binds func(queue int) string
+	sets  []string // what it was told, in order
 }
 
 // addCard adds a NIC with so many queues of 16.
@@ -149,9 +150,9 @@ func (c *card) makeQueues() {
 		}
 	}
 	c.irqs = c.irqs[:c.now.Combined]
-	for _, irq := range c.irqs {
-		if c.binds {
-			c.m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), "8-9")
+	for q, irq := range c.irqs {
+		if c.binds != nil {
+			c.m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), c.binds(q))
 		}
 	}
 	if !c.configured {
