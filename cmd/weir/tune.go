@@ -12,6 +12,7 @@ import (
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 	"weir.io/weir/internal/tune"
@@ -64,7 +65,8 @@ type tuning struct {
 	interfaces                    []string
 	dryRun, apply, undo, threaded bool
 
-	state string // the directory of the state
+	state    string              // the directory of the state
+	reserved map[string][]uint32 // queues for flows with rules
 }
 
 func (t *tuning) check() error {
@@ -97,6 +99,7 @@ func (t *tuning) read(named bool) error {
 	if t.undo {
 		return nil
 	}
+	t.reserved = doctor.Reserved(&c.Director)
 	if len(t.interfaces) == 0 {
 		t.interfaces = c.Director.Interfaces
 	}
@@ -109,7 +112,7 @@ func (t *tuning) read(named bool) error {
 
 func (t *tuning) run(cmd *cobra.Command, out *output) error {
 	host := tunedHost()
-	options := tune.Options{Threaded: t.threaded}
+	options := tune.Options{Threaded: t.threaded, Reserved: t.reserved}
 	record := tune.Store{Path: filepath.Join(t.state, tune.RecordName), Write: func(text []byte) error {
 		return store.WriteFile(t.state, tune.RecordName, text)
 	}}

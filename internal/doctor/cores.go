@@ -3,6 +3,8 @@ package doctor
 import (
 	"fmt"
 
+	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/tune"
 )
 
@@ -16,7 +18,7 @@ func (x *examination) cores() {
 	if host == nil {
 		host = tune.This()
 	}
-	parts, _ := host.Survey(x.config.Director.Interfaces, tune.Options{}) // interfaces that are missing are told of by exists
+	parts, _ := host.Survey(x.config.Director.Interfaces, tune.Options{Reserved: Reserved(&x.config.Director)}) // interfaces that are missing are told of by exists
 	for i := range parts {
 		p := &parts[i]
 		if !p.Amiss {
@@ -33,4 +35,15 @@ func (x *examination) cores() {
 		}
 		x.warn(p.Check(), fix, "%s", p.Text)
 	}
+}
+
+// Reserved are the queues that a director keeps for flows with rules, by interface.
+func Reserved(d *model.Director) map[string][]uint32 {
+	reserved := map[string][]uint32{}
+	for _, name := range d.Steering.On(d.Interfaces) {
+		if now, err := device.NamesNow([]string{name}); err == nil { // one that is missing has none
+			reserved[now[0]] = d.Steering.Queues.List()
+		}
+	}
+	return reserved
 }

@@ -26,7 +26,7 @@ func (s *survey) queues(n *nic) {
 		now = device.Channels{Combined: n.queues} // it takes no other number
 	}
 	enough := cpus // and those that rules lead to
-	for _, q := range s.options.Reserved {
+	for _, q := range s.options.Reserved[n.name] {
 		enough = max(enough, q+1)
 	}
 	want := now
@@ -130,7 +130,7 @@ func (s *survey) rss(n *nic) {
 	// Queues that are to go must not be in it, and those that are to come cannot be.
 	var use []uint32
 	for q := range min(n.queues, n.wanted) {
-		if !slices.Contains(s.options.Reserved, q) {
+		if !slices.Contains(s.options.Reserved[n.name], q) {
 			use = append(use, q)
 		}
 	}

@@ -128,7 +128,7 @@ func TestReservedQueues(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.addCard("eth0", 1, 16)
-	found := m.survey(Options{Reserved: []uint32{14, 15}}, "eth0")
+	found := m.survey(Options{Reserved: map[string][]uint32{"eth0": {14, 15}, "eth1": {1}}}, "eth0")
 	says(t, found, "rss eth0", true, "RSS uses queues 0-15, and not queues 0-13 evenly")
 	got, err := parseTable(found["rss eth0"].Settings[0].Want)
 	if err != nil || len(got) != 128 || !isEven(got, upTo(14)) {
@@ -138,18 +138,18 @@ func TestReservedQueues(t *testing.T) {
 		t.Errorf("by hand it is %s", command)
 	}
 	reserved := []uint32{0, 5}
-	found = m.survey(Options{Reserved: reserved}, "eth0")
+	found = m.survey(Options{Reserved: map[string][]uint32{"eth0": reserved}}, "eth0")
 	if command := found["rss eth0"].Settings[0].Command(found["rss eth0"].Settings[0].Want); command != "ethtool -X eth0 weight 0 1 1 1 1 0 1 1 1 1 1 1 1 1 1 1" {
 		t.Errorf("by hand it is %s", command)
 	}
 	c.most.Combined, c.now.Combined = 64, 4
 	c.makeQueues()
-	if p := m.survey(Options{Reserved: []uint32{19}}, "eth0")["queues eth0"]; p.Settings[0].Want != "combined 20" {
+	if p := m.survey(Options{Reserved: map[string][]uint32{"eth0": {19}}}, "eth0")["queues eth0"]; p.Settings[0].Want != "combined 20" {
 		t.Errorf("it wants %s", p.Settings[0].Want)
 	}
 	c.now.Combined, c.most.Combined = 2, 2
 	c.makeQueues()
-	says(t, m.survey(Options{Reserved: []uint32{0, 1}}, "eth0"), "rss eth0", true, "all queues are for flows with a rule: RSS has none left")
+	says(t, m.survey(Options{Reserved: map[string][]uint32{"eth0": {0, 1}}}, "eth0"), "rss eth0", true, "all queues are for flows with a rule: RSS has none left")
 }
 
 // Interrupts that are spread well stay, wherever they are: also those on CPUs that are isolated for it.

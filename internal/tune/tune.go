@@ -82,8 +82,8 @@ func (p *Part) Check() string { return strings.TrimSpace(string(p.Kind) + " " + 
 
 // Options say what to look for.
 type Options struct {
-	// Reserved are queues that only rules lead to: RSS must not use them.
-	Reserved []uint32
+	// Reserved are queues of an interface that only rules lead to: RSS must not use them.
+	Reserved map[string][]uint32
 	// Threaded asks for threads that serve the queues.
 	Threaded bool
 }

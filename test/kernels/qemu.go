@@ -35,6 +35,7 @@ func (g guests) boot(version string, k kernel, initramfs, log string, line func(
 		defer end()
 		defer card.Close()
 		qemu.ExtraFiles = append(qemu.ExtraFiles, card)
+	}
 	if g.host {
 		qemu.Args = append(qemu.Args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
 	}

@@ -86,6 +86,38 @@ static __always_inline const struct backend *backend_of(const struct steered_que
 		       NULL;
 }
 
+/* Whether a frame may go to a backend as forward_l2dsr() sends most. */
+static __always_inline int may_send(struct xdp_md *ctx, const struct ethhdr *ethernet,
+				    const struct backend *backend)
+{
+	__u64 next_hop = link_word(backend->mac);
+
+	if (unlikely(vlan_of(next_hop) || is_from(ethernet, next_hop)))
+		return 0;
+	return likely(is_for(ethernet, backend->source_mac)) || !is_for_another_host(ctx, backend);
+}
+
+/* Sends it. Returns what becomes of the frame. */
+static __always_inline int send_to(struct xdp_md *ctx, struct ethhdr *ethernet,
+				   struct steered_queue *queue, const struct backend *backend,
+				   __u32 index, __u32 length)
+{
+	struct packet counted;
+	int action = XDP_TX;
+
+	write_macs(ethernet, link_word(backend->mac), link_word(backend->source_mac));
+	if (unlikely(backend->ifindex != ctx->ingress_ifindex)) {
+		action = bpf_redirect_map(&egress, backend->ifindex, 0);
+		if (unlikely(action != XDP_REDIRECT)) {
+			count_usual(queue, length);
+			return not_redirected(backend, length);
+		}
+	}
+	counted.length = length;
+	count(bpf_map_lookup_elem(&backend_counters, &index), &counted);
+	return action;
+}
+
 /*
  * Sends a packet of a family. Returns what becomes of the frame, or SEND_OTHERWISE or SEND_SAMPLE. Inlined,
  * because a return takes as long as all the rest on some processors.
@@ -98,11 +130,9 @@ static __always_inline int send_by_family(struct xdp_md *ctx, struct steered_que
 	void *l3 = ethernet + 1, *end = frame_end(ctx);
 	const struct udphdr *l4 = l3 + header;
 	const struct backend *backend;
-	int action = XDP_TX, otherwise = SEND_OTHERWISE;
-	struct packet counted;
-	__u64 word, next_hop;
 	__u32 length, index;
 	enum look look;
+	__u64 word;
 
 	if ((void *)(l4 + 1) > end || *ethertype_of(ethernet) != protocol ||
 	    !is_of_queue(queue, l3, l4, end, ipv6))
@@ -112,33 +142,15 @@ static __always_inline int send_by_family(struct xdp_md *ctx, struct steered_que
 	if (length < queue->shortest || !frame_holds(ctx, sizeof(*ethernet), length))
 		return SEND_OTHERWISE;
 	look = count_queue(queue, length);
-	if (look != LOOK_NOT) {
-		otherwise = look == LOOK_SAMPLE ? SEND_SAMPLE : SEND_OTHERWISE;
-		goto usual;
+	if (likely(look == LOOK_NOT)) {
+		word = word_of(queue, l3, l4->source, ipv6);
+		backend = backend_of(queue, word);
+		index = word & STEERED_BACKEND;
+		if (likely(backend && length <= backend->mtu && may_send(ctx, ethernet, backend)))
+			return send_to(ctx, ethernet, queue, backend, index, length);
 	}
-	word = word_of(queue, l3, l4->source, ipv6);
-	backend = backend_of(queue, word);
-	if (!backend || length > backend->mtu)
-		goto usual;
-	next_hop = link_word(backend->mac);
-	if (unlikely(vlan_of(next_hop) || is_from(ethernet, next_hop)) ||
-	    (unlikely(!is_for(ethernet, backend->source_mac)) && is_for_another_host(ctx, backend)))
-		goto usual;
-	write_macs(ethernet, next_hop, link_word(backend->source_mac));
-	if (unlikely(backend->ifindex != ctx->ingress_ifindex)) {
-		action = bpf_redirect_map(&egress, backend->ifindex, 0);
-		if (unlikely(action != XDP_REDIRECT)) {
-			count_usual(queue, length);
-			return not_redirected(backend, length);
-		}
-	}
-	index = word & STEERED_BACKEND;
-	counted.length = length;
-	count(bpf_map_lookup_elem(&backend_counters, &index), &counted);
-	return action;
-usual:
 	count_usual(queue, length);
-	return otherwise;
+	return look == LOOK_SAMPLE ? SEND_SAMPLE : SEND_OTHERWISE;
 }
 
 /* Sends a packet of a queue whose backends are all in l2dsr. */
