@@ -46,6 +46,7 @@ var checks = []check{
 		toStateless(leastConn, memoized)},
 	{"state_refused_at_80_percent", "the part of 1,000,000 new flows for which flow memory had no place, when they fill it to 80 %", "", "<=", 0.001, "state", refused,
 		reading(memoized.Name, smallFrames(manyFlows), refused)},
+	{"fanout_receiver_cost", "what a packet takes of the receiving core with fan-out, to what it takes without: the worse of gue and full NAT", "", "<=", 0.625, "fan-out", record.Cost, receiverCost()},
 	{"cost_ipv6_vs_ipv4", "weir's own time per packet of an IPv6 VIP, to that of an IPv4 VIP, with the same outer family: the worst mode", "", "<=", 1.25, "modes", record.Cost, ipv6Cost()},
 	{"rows_unchanged", "weir's own time per packet where no slot is shared, to that of the version before flow memory: how far the 99 % interval of the median is from 1 in the worst mode (l2dsr, ipip, gue)", "", "<=", 0, "rows", toBefore, offBefore},
 	{"syn_vs_dnat", "SYNs per second of new flows through l2dsr, to those through iptables, one core", "", ">=", 6, "syn", record.Throughput,

@@ -30,6 +30,7 @@ type lane struct {
 	direct *lane                     // what source and sink take by themselves; nil: no cost is derived
 	rate   float64                   // packets per second that are sent; 0: as many as possible
 	before func(*track.Stream) error // each sample begins with it
+	sends  bool                      // the source's core is measured, by what it sends: others do the rest
 	stream *track.Stream
 	last   track.Sample
 	lost   []float64 // of each round, on one core: on two the source may be faster than the balancer
@@ -86,7 +87,7 @@ func (c *course) run(ctx context.Context) error {
 
 // key names the track that a lane is on.
 func (l *lane) key() string {
-	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older, l.Steered, l.SourceCPU)
+	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older, l.Steered, l.SourceCPU, l.FanOut)
 }
 
 // build makes the tracks, each for the most flows of its lanes, and the streams.
@@ -127,10 +128,14 @@ func (l *lane) measure(s *session) (err error) {
 		return fmt.Errorf("%v: %w", l.at, err)
 	}
 	s.add(l.name, l.at, record.Throughput, l.last.Rate)
-	if l.direct != nil {
-		s.add(l.name, l.at, record.Cost, l.last.Nanoseconds()-l.direct.last.Nanoseconds())
+	took := l.last.Nanoseconds()
+	if l.sends {
+		took = 1e9 / l.last.Offered()
 	}
-	if !l.TwoCores {
+	if l.direct != nil {
+		s.add(l.name, l.at, record.Cost, took-l.direct.last.Nanoseconds())
+	}
+	if !l.TwoCores && !l.sends {
 		l.lost = append(l.lost, l.last.Lost())
 	}
 	return nil

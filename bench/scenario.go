@@ -45,6 +45,7 @@ var scenarios = []scenario{
 	{"flows", "A packet's cost by the number of flows.", flowsNotes, measureFlows, always},
 	{"state", "A packet's cost by the number of flows where flows are remembered, and by frame length.", stateNotes, measureState, named},
 	{"steering", "A packet's cost by the number of flows that a NIC steers, beside tables of flows.", steeringNotes, measureSteering, named},
+	{"fan-out", "What a packet takes of the receiving core where others do the rest.", fanOutNotes, measureFanOut, named},
 	{"modes", "A packet's cost in every mode and family.", modesNotes, measureModes, always},
 	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", rowsNotes, measureRows, named},
 	{"syn", "Packets per second that begin a flow each.", synNotes, measureSYN, always},

@@ -50,6 +50,8 @@ type Options struct {
 	// veth takes what XDP sends by the queue of the sending CPU, so all of it comes by queue SourceCPU,
 	// which is the one for flows with rules: as if all flows had one, and a NIC had led them there.
 	Steered int
+	// FanOut has weir give packets to the other CPU.
+	FanOut bool
 	// SourceCPU is the CPU of the source, or of all with one core.
 	SourceCPU int
 	// Older is the path of another version of weir; empty: this version.

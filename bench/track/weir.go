@@ -108,6 +108,9 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 		queue := uint16(t.SourceCPU)
 		c.Director.Steering = model.Steering{Queues: model.QueueRange{First: queue, Last: queue}, Flows: uint32(t.Steered), Packets: 1}
 	}
+	if t.FanOut {
+		c.Director.FanOut = model.FanOut{CPUs: 1} // the last one of two
+	}
 	if t.Swaps {
 		c.Director.Limits.Backends *= 4 // entries of removed backends rest for a while before they are used again
 		c.Coalesce = model.Duration(time.Millisecond)

@@ -163,7 +163,8 @@ struct ring_header {
 	__u32 sources;      /* RING_SOURCES: the set that its clients' addresses are in */
 	__u32 owners;       /* RING_OWNERS: line, in the ring, of the first struct owners */
 	__u32 steering;     /* not 0: NICs may steer flows of the service */
-	__u8 pad2[4];
+	__u8 fan_out;       /* not 0: packets are given to other CPUs, see director/fan_out.h */
+	__u8 pad2[3];
 };
 EXPORT_STRUCT(ring_header);
 

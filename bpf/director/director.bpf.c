@@ -14,6 +14,7 @@
 #include "director/service.h"
 #include "director/source.h"
 #include "director/pick/choose.h"
+#include "director/fan_out.h"
 #include "director/pick/heavy.h"
 #include "director/pick/steered.h"
 #include "director/group/flow_import.h"
@@ -571,6 +572,37 @@ int director_steering(struct xdp_md *ctx)
 	    may_steer(&steered->packet))
 		count_heavy(&steered->packet, 0);
 	return action;
+}
+
+/* The director of hosts that have more CPUs than receive queues: it takes the place of director() then. */
+SEC("xdp.frags")
+int director_fan_out(struct xdp_md *ctx)
+{
+	struct packet packet;
+	enum reason reason;
+
+	if (fan_out(ctx, &packet))
+		return XDP_REDIRECT;
+	reason = decide(ctx, &packet, NULL, NULL);
+	return verdict(&packet, reason);
+}
+
+/* The director on the CPUs that get packets. Nothing can be sent back from there but by the interface's own number. */
+SEC("xdp.frags/cpumap")
+int director_on_cpu(struct xdp_md *ctx)
+{
+	struct packet packet;
+	enum reason reason = decide(ctx, &packet, NULL, NULL);
+	int action = verdict(&packet, reason);
+	__u32 lost = DROP_REDIRECT_FAILED;
+
+	note_fan_out(FAN_OUT_TAKEN);
+	if (action != XDP_TX)
+		return action;
+	if (likely(bpf_redirect_map(&egress, ctx->ingress_ifindex, 0) == XDP_REDIRECT))
+		return XDP_REDIRECT;
+	count(bpf_map_lookup_elem(&reasons, &lost), &packet);
+	return XDP_DROP;
 }
 
 /* Not run for packets: userspace runs it when other directors have told of flows. */

@@ -151,6 +151,10 @@ func statusTable(t *table, s api.Status) {
 	for _, i := range s.Interfaces {
 		t.row(i.Name, xdpText(&i), i.MTU)
 	}
+	if f := s.FanOut; f != nil {
+		t.line("")
+		t.row("fan-out", fmt.Sprintf("to CPUs %s, %d packets, %d dropped", list(f.CPUs), f.Given, f.Dropped))
+	}
 	steeringTable(t, s.Steering)
 	neighborTable(t, s.Neighbor)
 	peersTable(t, s.Peers)

@@ -64,6 +64,7 @@ func NewSchemas(prefix string) huma.Registry {
 	writtenAs[portsText](r, reflect.TypeFor[model.PortRange]())
 	writtenAs[statusText](r, reflect.TypeFor[model.StatusRange]())
 	writtenAs[queuesText](r, reflect.TypeFor[model.QueueRange]())
+	writtenAs[fanOutText](r, reflect.TypeFor[model.FanOut]())
 	writtenAs[keyText](r, reflect.TypeFor[model.QUICKey]())
 	writtenAs[serverIDs](r, reflect.TypeFor[model.ServerIDs]())
 	service := r.SchemaFromRef(r.Schema(reflect.TypeFor[model.Service](), true, "").Ref)
@@ -106,6 +107,7 @@ type (
 	portsText    struct{}
 	statusText   struct{}
 	queuesText   struct{}
+	fanOutText   struct{}
 	keyText      struct{}
 	serverIDs    struct{}
 )
@@ -134,6 +136,11 @@ func (statusText) Schema(huma.Registry) *huma.Schema {
 // Schema says what receive queues are written as.
 func (queuesText) Schema(huma.Registry) *huma.Schema {
 	return textOrNumber("receive queue, or range of them", `^[1-9][0-9]*(-[1-9][0-9]*)?$`, 1, model.MaxSteeredQueue, "8", "8-15")
+}
+
+// Schema says what a fan-out is written as.
+func (fanOutText) Schema(huma.Registry) *huma.Schema {
+	return textOrNumber("auto, or a number of CPUs", `^(auto|[0-9]+)$`, 0, model.MaxFanOut, "auto", "2")
 }
 
 func textOrNumber(description, pattern string, least, most float64, examples ...any) *huma.Schema {

@@ -74,6 +74,7 @@ type Status struct {
 	Flows      model.FlowStatus        `json:"flows"`
 	NAT        *model.NATStatus        `json:"nat,omitempty"`
 	Steering   *model.SteeringStatus   `json:"steering,omitempty"`
+	FanOut     *model.FanOutStatus     `json:"fan-out,omitempty"`
 	QUIC       []model.Tallied         `json:"quic"`
 	Asks       []model.Tallied         `json:"asks"`
 	Left       []model.Tallied         `json:"generations-left"`
@@ -117,6 +118,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Flows:      d.Flows,
 		NAT:        d.NAT,
 		Steering:   d.Steering,
+		FanOut:     d.FanOut,
 		QUIC:       orEmpty(d.QUIC),
 		Asks:       orEmpty(d.Asks),
 		Left:       orEmpty(d.Left),

@@ -35,8 +35,10 @@ type Options struct {
 	Limits model.Limits  // sizes of the maps
 	// SteeredFlows is how many flows all NICs together may steer; 0: they steer none.
 	SteeredFlows uint32
-	Hold         bool // interfaces that have no program of weir's get it with Admit, and not before
-	Log          *slog.Logger
+	// FanOut are the CPUs to which those of receive queues give packets; none: they give none.
+	FanOut []uint32
+	Hold   bool // interfaces that have no program of weir's get it with Admit, and not before
+	Log    *slog.Logger
 
 	// differs makes the program that of another version, in tests.
 	differs func(*ebpf.CollectionSpec)
@@ -91,6 +93,7 @@ type Datapath struct {
 	reported       reported
 	suspicions     suspicions
 	steering       steering
+	fanOut         fanOut
 	sweeper        *sweeper
 	group          group
 	wrote          hostMaps
@@ -182,6 +185,9 @@ func (d *Datapath) adoptPinned() (err error) {
 	if err := d.steering.open(d.kernel, d.options); err != nil {
 		return err
 	}
+	if err := d.fanOut.open(d.kernel, d.options); err != nil {
+		return err
+	}
 	d.imports.older, d.imports.outcomes = make([]bool, len(d.imports.Entries)), make([]uint64, len(d.kernel.importOutcomes))
 	if d.readers, err = newGrace(); err != nil {
 		return err
@@ -227,7 +233,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
 	}
-	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close(), d.steering.close())...)
+	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close(), d.steering.close(), d.fanOut.close())...)
 }
 
 // closed says whether Close was called.

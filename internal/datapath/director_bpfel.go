@@ -23,6 +23,9 @@ const (
 	directorMapBackendSources    = "backend_sources"
 	directorMapBackends          = "backends"
 	directorMapEgress            = "egress"
+	directorMapFanOutCpus        = "fan_out_cpus"
+	directorMapFanOutEvents      = "fan_out_events"
+	directorMapFanOutList        = "fan_out_list"
 	directorMapFlowEvents        = "flow_events"
 	directorMapFlowTable         = "flow_table"
 	directorMapFlowTellings      = "flow_tellings"
@@ -65,8 +68,11 @@ const (
 	directorMapToldFlows         = "told_flows"
 	directorMapWaitBudgets       = "wait_budgets"
 	directorProgDirector         = "director"
+	directorProgDirectorFanOut   = "director_fan_out"
+	directorProgDirectorOnCpu    = "director_on_cpu"
 	directorProgDirectorSteering = "director_steering"
 	directorProgTakeTellings     = "take_tellings"
+	directorVarFanOutCount       = "fan_out_count"
 	directorVarFlowTime          = "flow_time"
 	directorVarHeavyMask         = "heavy_mask"
 	directorVarSourceFilter      = "source_filter"
@@ -117,6 +123,8 @@ type directorSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorProgramSpecs struct {
 	Director         *ebpf.ProgramSpec `ebpf:"director"`
+	DirectorFanOut   *ebpf.ProgramSpec `ebpf:"director_fan_out"`
+	DirectorOnCpu    *ebpf.ProgramSpec `ebpf:"director_on_cpu"`
 	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
 	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
@@ -132,6 +140,9 @@ type directorMapSpecs struct {
 	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
+	FanOutCpus      *ebpf.MapSpec `ebpf:"fan_out_cpus"`
+	FanOutEvents    *ebpf.MapSpec `ebpf:"fan_out_events"`
+	FanOutList      *ebpf.MapSpec `ebpf:"fan_out_list"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
@@ -179,6 +190,7 @@ type directorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
+	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
@@ -213,6 +225,9 @@ type directorMaps struct {
 	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
+	FanOutCpus      *ebpf.Map `ebpf:"fan_out_cpus"`
+	FanOutEvents    *ebpf.Map `ebpf:"fan_out_events"`
+	FanOutList      *ebpf.Map `ebpf:"fan_out_list"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
@@ -265,6 +280,9 @@ func (m *directorMaps) Close() error {
 		m.BackendSources,
 		m.Backends,
 		m.Egress,
+		m.FanOutCpus,
+		m.FanOutEvents,
+		m.FanOutList,
 		m.FlowEvents,
 		m.FlowTable,
 		m.FlowTellings,
@@ -313,6 +331,7 @@ func (m *directorMaps) Close() error {
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
+	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
@@ -325,6 +344,8 @@ type directorVariables struct {
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorPrograms struct {
 	Director         *ebpf.Program `ebpf:"director"`
+	DirectorFanOut   *ebpf.Program `ebpf:"director_fan_out"`
+	DirectorOnCpu    *ebpf.Program `ebpf:"director_on_cpu"`
 	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
 	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
 }
@@ -332,6 +353,8 @@ type directorPrograms struct {
 func (p *directorPrograms) Close() error {
 	return _DirectorClose(
 		p.Director,
+		p.DirectorFanOut,
+		p.DirectorOnCpu,
 		p.DirectorSteering,
 		p.TakeTellings,
 	)

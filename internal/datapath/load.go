@@ -116,15 +116,23 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// choosePrograms leaves the director's program for hosts whose NICs steer flows, or the one for all
-// others: under one name, because each takes the other's place.
+// choosePrograms leaves the director's program for hosts whose NICs steer flows, that for hosts with more CPUs
+// than receive queues, or the one for all others: under one name, because each takes the other's place.
 func (o Options) choosePrograms(spec *ebpf.CollectionSpec) {
 	if o.steers() {
 		steering := spec.Programs[directorProgDirectorSteering].Copy()
 		steering.Name = directorProgDirector // by which others know it
 		spec.Programs[directorProgDirector] = steering
 	}
+	if o.fansOut() {
+		fanOut := spec.Programs[directorProgDirectorFanOut].Copy()
+		fanOut.Name = directorProgDirector
+		spec.Programs[directorProgDirector] = fanOut
+	} else {
+		delete(spec.Programs, directorProgDirectorOnCpu)
+	}
 	delete(spec.Programs, directorProgDirectorSteering)
+	delete(spec.Programs, directorProgDirectorFanOut)
 }
 
 // innerMaps are the maps of maps whose tables the process makes when they are needed.
@@ -192,7 +200,8 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 		return err
 	}
 	programs := k.loaded(k.attached)
-	if programs != nil {
+	k.same = programs != nil
+	if k.same {
 		spec.Programs = nil
 		delete(spec.Maps, bpfload.Constants)
 	}
@@ -326,6 +335,8 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapSteeredWords:    o.steeredWords(),
 		directorMapSteeredFlows:    o.steeredPlaces(),
 		directorMapHeavyFlows:      o.heavyLines(),
+		directorMapFanOutCpus:      o.fanOutCPUs(),
+		directorMapFanOutList:      o.fanOutCPUs(),
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
@@ -380,7 +391,13 @@ func checkBPFFS(pin string) error {
 const buildPrefix = "build-"
 
 // programNames are the programs that one process loads together.
-var programNames = []string{directorProgDirector, natTCProgUndoNat, natTCProgTakeReply, natTCProgTakeBareReply, directorProgTakeTellings}
+func (o Options) programNames() []string {
+	names := []string{directorProgDirector, natTCProgUndoNat, natTCProgTakeReply, natTCProgTakeBareReply, directorProgTakeTellings}
+	if o.fansOut() {
+		names = append(names, directorProgDirectorOnCpu)
+	}
+	return names
+}
 
 // buildName names what the programs are built from, besides the maps.
 func buildName(o Options, spec *ebpf.CollectionSpec) string {
@@ -390,6 +407,9 @@ func buildName(o Options, spec *ebpf.CollectionSpec) string {
 	built := builtFrom()
 	if o.steers() {
 		built.Write([]byte(directorProgDirectorSteering))
+	}
+	if o.fansOut() {
+		fmt.Fprint(built, directorProgDirectorFanOut, o.FanOut) // other CPUs begin anew
 	}
 	if m := spec.Maps[bpfload.Constants]; m != nil {
 		for _, content := range m.Contents {
@@ -424,7 +444,7 @@ func (p *pins) loaded(attached map[ebpf.ProgramID]bool) map[string]*ebpf.Program
 			continue
 		}
 		programs := map[string]*ebpf.Program{}
-		for _, name := range programNames {
+		for _, name := range p.programs {
 			program, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
 			if err != nil {
 				closeAll(programs)
@@ -432,7 +452,7 @@ func (p *pins) loaded(attached map[ebpf.ProgramID]bool) map[string]*ebpf.Program
 			}
 			programs[name] = program
 		}
-		if len(programs) == len(programNames) {
+		if len(programs) == len(p.programs) {
 			return programs
 		}
 	}

@@ -267,7 +267,7 @@ func (k *kernel) mapPins() []string {
 }
 
 func (k *kernel) programPins() []string {
-	names := slices.Clone(programNames)
+	names := slices.Clone(k.pins.programs)
 	if k.build != "" {
 		names = append(names, k.build)
 	}

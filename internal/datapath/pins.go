@@ -45,17 +45,19 @@ func (p *pins) capturePin() string { return filepath.Join(p.programsDir(), captu
 
 // pins is that directory, as this version sees it.
 type pins struct {
-	pin    string       // Options.Pin
-	abi    string       // of this version with these limits
-	lock   *os.File     // of pin
-	sole   *nslock.Lock // of the network namespace; one that was not taken is tried again
-	state  map[string]string
-	former map[string]string // pins of counters in the format before: see carry.go
-	tables map[string]string // pins of tables that there are only while they are needed
-	build  string            // names what the programs are built from; "": no later process may take them over
+	pin      string       // Options.Pin
+	abi      string       // of this version with these limits
+	lock     *os.File     // of pin
+	sole     *nslock.Lock // of the network namespace; one that was not taken is tried again
+	state    map[string]string
+	former   map[string]string // pins of counters in the format before: see carry.go
+	tables   map[string]string // pins of tables that there are only while they are needed
+	programs []string          // that a process loads together
+	build    string            // names what the programs are built from; "": no later process may take them over
 
 	attached map[ebpf.ProgramID]bool // when this process began
 
+	same      bool     // the programs are those that were attached
 	adopted   bool     // the maps of this ABI are those of the programs that are attached
 	published bool     // what this process has loaded is pinned
 	inUse     bool     // and attached, too
@@ -65,7 +67,7 @@ type pins struct {
 
 // openPins makes the directory, locks it, and works out the names.
 func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
-	p := &pins{pin: o.Pin, state: map[string]string{}, former: map[string]string{}, tables: map[string]string{}, build: buildName(o, spec)}
+	p := &pins{pin: o.Pin, state: map[string]string{}, former: map[string]string{}, tables: map[string]string{}, programs: o.programNames(), build: buildName(o, spec)}
 	var err error
 	if p.abi, err = abiHash(spec); err != nil {
 		return nil, err
@@ -283,7 +285,7 @@ func (k *kernel) pinMaps() error {
 func (k *kernel) pinPrograms() error {
 	return makeDirectory(k.programsDir()+beside, func(dir string) error {
 		var errs []error
-		for _, name := range programNames {
+		for _, name := range k.pins.programs {
 			errs = append(errs, pinClone(k.collection.Programs[name], filepath.Join(dir, name)))
 		}
 		return errors.Join(append(errs, k.pinBuild(dir))...)

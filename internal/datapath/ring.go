@@ -137,6 +137,9 @@ func newHeader(image []byte, s *model.TableService, service uint32, affinity mod
 	if Steerable(s) == "" {
 		header.Steering = 1
 	}
+	if Expensive(s) {
+		header.FanOut = 1
+	}
 	return header
 }
 

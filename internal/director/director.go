@@ -89,6 +89,7 @@ type Director struct {
 	announcers announcers
 	gate       *gate
 	steering   *steering.Controller
+	fanOut     []uint32 // CPUs
 	bfd        *bfdSupervisor
 	loads      loadReports
 	engine     *engine.Engine
@@ -159,8 +160,11 @@ func New(deps Deps) (_ *Director, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.fanOut, err = fanOutCPUs(d.first.FanOut, d.first.Interfaces); err != nil {
+		return nil, err
+	}
 	d.kernel, err = datapath.Open(datapath.Options{
-		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), Hold: true, Log: d.log,
+		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut, Hold: true, Log: d.log,
 	})
 	if err != nil {
 		return nil, daemon.NotOpened(pin, err)
@@ -493,6 +497,7 @@ func (d *Director) warnOfRestart(now model.Director) {
 	d.NoteRestart("director.xdp", now.XDP != first.XDP)
 	// The maps have room for the flows of the start.
 	d.NoteRestart("director.steering", steeredFlows(&now.Steering) > steeredFlows(&first.Steering))
+	d.NoteRestart("director.fan-out", now.FanOut != first.FanOut)
 	d.NoteRestart("director.store", !reflect.DeepEqual(now.Store, first.Store))
 }
 

@@ -32,6 +32,9 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 	status.Neighbor = d.announcers.neighbor.Status()
 	status.Refused = d.remote.CountRefused()
 	status.Steering = d.steeringStatus(status.Services)
+	if status.FanOut, err = d.kernel.FanOut(); err != nil {
+		return status, fmt.Errorf("read what was given to other CPUs: %w", err)
+	}
 	left := d.controller.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})

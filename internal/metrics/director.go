@@ -61,6 +61,9 @@ var (
 	steeringChanges = ofDirector.add("weir_nic_rule_changes_total",
 		"What has become of rules in the NIC's flow table, since the process started: inserted, deleted, refused (by the NIC), lost (it no longer had them).", "interface", "event")
 
+	fanOutPackets = ofDirector.add("weir_fan_out_packets_total",
+		"Packets that the CPUs of receive queues have given to others, by what became of them: taken (handled there), dropped (there was no room, at least so many).", "result")
+
 	captureRunning = ofDirector.add("weir_capture_running",
 		"Whether somebody captures packets, for which another program forwards: 1 or 0.")
 	captures = ofDirector.add("weir_captures_total",
@@ -134,6 +137,10 @@ func (v values) director(status *model.DatapathStatus) {
 		v.count(hookCalls, h.Failures, h.Name, "failed")
 	}
 	v.steering(status.Steering)
+	if f := status.FanOut; f != nil {
+		v.count(fanOutPackets, f.Taken, "taken")
+		v.count(fanOutPackets, f.Dropped, "dropped")
+	}
 	v.peers(status)
 	v.neighbor(&status.Neighbor)
 	v.services(status)

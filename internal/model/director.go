@@ -19,7 +19,8 @@ type Director struct {
 	ICMPRate        uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
 	Limits          Limits         `json:"limits"`
 	Steering        Steering       `json:"steering,omitzero"`
-	Group           []netip.Addr   `json:"group,omitempty"` // of all directors of the group, including this one, on the link that they share
+	FanOut          FanOut         `json:"fan-out,omitzero"` // other CPUs that get packets
+	Group           []netip.Addr   `json:"group,omitempty"`  // of all directors of the group, including this one, on the link that they share
 	// FlowPort is the TCP port at which the group's directors tell each other what they remember of
 	// flows; 0: they do not. nil: the default.
 	FlowPort *uint16 `json:"flow-port,omitempty"`
@@ -171,6 +172,9 @@ func (v *validation) director() {
 	v.owners()
 	v.answering()
 	v.steering()
+	if d.FanOut.Given() && d.Steering.Given() {
+		v.errs.addWithOther("director.fan-out", "director.steering", "is for NICs with fewer receive queues than CPUs, and steering for those with more: one of them")
+	}
 	v.store()
 }
 

@@ -22,6 +22,7 @@ type DatapathStatus struct {
 	Loads      *LoadStatus       `json:"loads,omitempty"`    // nil: agents do not report loads
 	Peers      []PeerStatus      `json:"peers,omitempty"`    // the other directors, if they share the flows that they remember
 	Steering   *SteeringStatus   `json:"steering,omitempty"` // nil: no flow is to be steered
+	FanOut     *FanOutStatus     `json:"fan-out,omitempty"`  // nil: no packet is given to another CPU
 	Capture    CaptureStatus     `json:"capture"`            // what is captured for clients
 	Hooks      []HookStatus      `json:"hooks,omitempty"`    // the programs and servers that are told which VIPs are up
 	Neighbor   NeighborStatus    `json:"neighbor,omitzero"`  // which director answers for VIPs by ARP and NDP

@@ -1,6 +1,8 @@
 package tune
 
 import (
+	"weir.io/weir/internal/device"
+
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -139,3 +141,15 @@ func list(numbers []int) string {
 	}
 	return strings.Join(parts, ",")
 }
+
+// OnlineCPUs are the CPUs that the kernel uses, in order.
+func (h *Host) OnlineCPUs() []uint32 {
+	var online []uint32
+	for _, number := range parseList(readText(filepath.Join(h.Sys, "devices/system/cpu/online"))) {
+		online = append(online, uint32(number))
+	}
+	return online
+}
+
+// QueueCount is how many receive queues an interface has.
+func QueueCount(name string) (int, error) { return device.QueueCount(name) }

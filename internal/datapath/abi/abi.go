@@ -60,3 +60,6 @@ const FlowClock = ".data.clock"
 
 // Steering is the section of steered_factor.
 const Steering = ".data.steering"
+
+// FanOut is the section of fan_out_count.
+const FanOut = ".data.fan_out"

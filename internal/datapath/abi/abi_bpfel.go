@@ -99,6 +99,15 @@ const (
 	BackendStateBACKEND_SUSPECT  BackendState = 4
 )
 
+type BpfCpumapVal struct {
+	_       structs.HostLayout
+	Qsize   uint32
+	BpfProg struct {
+		_  structs.HostLayout
+		Fd int32
+	}
+}
+
 type Budget struct {
 	_      structs.HostLayout
 	Second uint64
@@ -481,7 +490,8 @@ type RingHeader struct {
 	Sources     uint32
 	Owners      uint32
 	Steering    uint32
-	Pad2        [4]uint8
+	FanOut      uint8
+	Pad2        [3]uint8
 }
 
 type RingLine struct {

@@ -141,6 +141,9 @@ const (
 	captureMapCaptureScratch    = "capture_scratch"
 	captureMapCaptured          = "captured"
 	captureMapEgress            = "egress"
+	captureMapFanOutCpus        = "fan_out_cpus"
+	captureMapFanOutEvents      = "fan_out_events"
+	captureMapFanOutList        = "fan_out_list"
 	captureMapFlowEvents        = "flow_events"
 	captureMapFlowTable         = "flow_table"
 	captureMapFlowTellings      = "flow_tellings"
@@ -184,9 +187,12 @@ const (
 	captureMapWaitBudgets       = "wait_budgets"
 	captureProgCapture          = "capture"
 	captureProgDirector         = "director"
+	captureProgDirectorFanOut   = "director_fan_out"
+	captureProgDirectorOnCpu    = "director_on_cpu"
 	captureProgDirectorSteering = "director_steering"
 	captureProgTakeTellings     = "take_tellings"
 	captureVarCaptureWant       = "capture_want"
+	captureVarFanOutCount       = "fan_out_count"
 	captureVarFlowTime          = "flow_time"
 	captureVarHeavyMask         = "heavy_mask"
 	captureVarSourceFilter      = "source_filter"
@@ -238,6 +244,8 @@ type captureSpecs struct {
 type captureProgramSpecs struct {
 	Capture          *ebpf.ProgramSpec `ebpf:"capture"`
 	Director         *ebpf.ProgramSpec `ebpf:"director"`
+	DirectorFanOut   *ebpf.ProgramSpec `ebpf:"director_fan_out"`
+	DirectorOnCpu    *ebpf.ProgramSpec `ebpf:"director_on_cpu"`
 	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
 	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
 }
@@ -258,6 +266,9 @@ type captureMapSpecs struct {
 	CaptureScratch  *ebpf.MapSpec `ebpf:"capture_scratch"`
 	Captured        *ebpf.MapSpec `ebpf:"captured"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
+	FanOutCpus      *ebpf.MapSpec `ebpf:"fan_out_cpus"`
+	FanOutEvents    *ebpf.MapSpec `ebpf:"fan_out_events"`
+	FanOutList      *ebpf.MapSpec `ebpf:"fan_out_list"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
@@ -306,6 +317,7 @@ type captureMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
 	CaptureWant   *ebpf.VariableSpec `ebpf:"capture_want"`
+	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
@@ -345,6 +357,9 @@ type captureMaps struct {
 	CaptureScratch  *ebpf.Map `ebpf:"capture_scratch"`
 	Captured        *ebpf.Map `ebpf:"captured"`
 	Egress          *ebpf.Map `ebpf:"egress"`
+	FanOutCpus      *ebpf.Map `ebpf:"fan_out_cpus"`
+	FanOutEvents    *ebpf.Map `ebpf:"fan_out_events"`
+	FanOutList      *ebpf.Map `ebpf:"fan_out_list"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
@@ -402,6 +417,9 @@ func (m *captureMaps) Close() error {
 		m.CaptureScratch,
 		m.Captured,
 		m.Egress,
+		m.FanOutCpus,
+		m.FanOutEvents,
+		m.FanOutList,
 		m.FlowEvents,
 		m.FlowTable,
 		m.FlowTellings,
@@ -451,6 +469,7 @@ func (m *captureMaps) Close() error {
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
 	CaptureWant   *ebpf.Variable `ebpf:"capture_want"`
+	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
@@ -464,6 +483,8 @@ type captureVariables struct {
 type capturePrograms struct {
 	Capture          *ebpf.Program `ebpf:"capture"`
 	Director         *ebpf.Program `ebpf:"director"`
+	DirectorFanOut   *ebpf.Program `ebpf:"director_fan_out"`
+	DirectorOnCpu    *ebpf.Program `ebpf:"director_on_cpu"`
 	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
 	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
 }
@@ -472,6 +493,8 @@ func (p *capturePrograms) Close() error {
 	return _CaptureClose(
 		p.Capture,
 		p.Director,
+		p.DirectorFanOut,
+		p.DirectorOnCpu,
 		p.DirectorSteering,
 		p.TakeTellings,
 	)

@@ -93,6 +93,9 @@ const (
 	observedMapBackendSources    = "backend_sources"
 	observedMapBackends          = "backends"
 	observedMapEgress            = "egress"
+	observedMapFanOutCpus        = "fan_out_cpus"
+	observedMapFanOutEvents      = "fan_out_events"
+	observedMapFanOutList        = "fan_out_list"
 	observedMapFlowEvents        = "flow_events"
 	observedMapFlowTable         = "flow_table"
 	observedMapFlowTellings      = "flow_tellings"
@@ -136,9 +139,12 @@ const (
 	observedMapToldFlows         = "told_flows"
 	observedMapWaitBudgets       = "wait_budgets"
 	observedProgDirector         = "director"
+	observedProgDirectorFanOut   = "director_fan_out"
+	observedProgDirectorOnCpu    = "director_on_cpu"
 	observedProgDirectorSteering = "director_steering"
 	observedProgExplain          = "explain"
 	observedProgTakeTellings     = "take_tellings"
+	observedVarFanOutCount       = "fan_out_count"
 	observedVarFlowTime          = "flow_time"
 	observedVarHeavyMask         = "heavy_mask"
 	observedVarSourceFilter      = "source_filter"
@@ -189,6 +195,8 @@ type observedSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedProgramSpecs struct {
 	Director         *ebpf.ProgramSpec `ebpf:"director"`
+	DirectorFanOut   *ebpf.ProgramSpec `ebpf:"director_fan_out"`
+	DirectorOnCpu    *ebpf.ProgramSpec `ebpf:"director_on_cpu"`
 	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
 	Explain          *ebpf.ProgramSpec `ebpf:"explain"`
 	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
@@ -205,6 +213,9 @@ type observedMapSpecs struct {
 	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
+	FanOutCpus      *ebpf.MapSpec `ebpf:"fan_out_cpus"`
+	FanOutEvents    *ebpf.MapSpec `ebpf:"fan_out_events"`
+	FanOutList      *ebpf.MapSpec `ebpf:"fan_out_list"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
@@ -253,6 +264,7 @@ type observedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
+	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
@@ -287,6 +299,9 @@ type observedMaps struct {
 	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
+	FanOutCpus      *ebpf.Map `ebpf:"fan_out_cpus"`
+	FanOutEvents    *ebpf.Map `ebpf:"fan_out_events"`
+	FanOutList      *ebpf.Map `ebpf:"fan_out_list"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
@@ -340,6 +355,9 @@ func (m *observedMaps) Close() error {
 		m.BackendSources,
 		m.Backends,
 		m.Egress,
+		m.FanOutCpus,
+		m.FanOutEvents,
+		m.FanOutList,
 		m.FlowEvents,
 		m.FlowTable,
 		m.FlowTellings,
@@ -389,6 +407,7 @@ func (m *observedMaps) Close() error {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
+	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
@@ -401,6 +420,8 @@ type observedVariables struct {
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedPrograms struct {
 	Director         *ebpf.Program `ebpf:"director"`
+	DirectorFanOut   *ebpf.Program `ebpf:"director_fan_out"`
+	DirectorOnCpu    *ebpf.Program `ebpf:"director_on_cpu"`
 	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
 	Explain          *ebpf.Program `ebpf:"explain"`
 	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
@@ -409,6 +430,8 @@ type observedPrograms struct {
 func (p *observedPrograms) Close() error {
 	return _ObservedClose(
 		p.Director,
+		p.DirectorFanOut,
+		p.DirectorOnCpu,
 		p.DirectorSteering,
 		p.Explain,
 		p.TakeTellings,

@@ -39,9 +39,10 @@ var counted = map[string]uint32{
 	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
 }
 
-// steering are the maps of flows that NICs steer. An observer has them without content: it takes the
-// usual way of the packet, which leads to the same backend.
-var steering = []string{observedMapSteeredQueues, observedMapSteeredWords, observedMapSteeredFlows, observedMapHeavyFlows, observedMapSteeredPacket, abi.Steering}
+// unused are the maps of flows that NICs steer, and of packets that are given to other CPUs. An observer has
+// them without content: it takes the usual way of the packet, which leads to the same backend.
+var unused = []string{observedMapSteeredQueues, observedMapSteeredWords, observedMapSteeredFlows, observedMapHeavyFlows, observedMapSteeredPacket, abi.Steering,
+	observedMapFanOutCpus, observedMapFanOutList, observedMapFanOutEvents, abi.FanOut}
 
 // budgets are how much this CPU may still do in this second. They are copied as they are.
 var budgets = []string{observedMapIcmpBudgets, observedMapWaitBudgets, observedMapFreshBudgets}
@@ -145,7 +146,7 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 		case name == observedMapFormerFlows, name == observedMapFormerFlowTags:
 			m.InnerMap = m.InnerMap.Copy() // nothing is remembered there alone
 			m.InnerMap.MaxEntries = 1
-		case slices.Contains(budgets, name), slices.Contains(steering, name), name == bpfload.Constants, name == abi.FlowClock:
+		case slices.Contains(budgets, name), slices.Contains(unused, name), name == bpfload.Constants, name == abi.FlowClock:
 		default:
 			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
 		}
