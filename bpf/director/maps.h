@@ -165,6 +165,8 @@ __u32 steered_factor SEC(".data.steering");
 __u32 steered_mask SEC(".data.steering");
 /* The same of heavy_flows. */
 __u32 heavy_mask SEC(".data.steering");
+/* Of the hash: random and odd, or a client could choose an address whose flow has another one's hash. */
+__u64 steered_keys[2] SEC(".data.steering");
 
 /* NAT: from a backend's address and port to its index. */
 struct {

@@ -77,6 +77,7 @@ const (
 	directorVarHeavyMask         = "heavy_mask"
 	directorVarSourceFilter      = "source_filter"
 	directorVarSteeredFactor     = "steered_factor"
+	directorVarSteeredKeys       = "steered_keys"
 	directorVarSteeredMask       = "steered_mask"
 )
 
@@ -195,6 +196,7 @@ type directorVariableSpecs struct {
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.VariableSpec `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
@@ -336,6 +338,7 @@ type directorVariables struct {
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.Variable `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 

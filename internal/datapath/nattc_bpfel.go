@@ -70,6 +70,7 @@ const (
 	natTCVarHeavyMask       = "heavy_mask"
 	natTCVarSourceFilter    = "source_filter"
 	natTCVarSteeredFactor   = "steered_factor"
+	natTCVarSteeredKeys     = "steered_keys"
 	natTCVarSteeredMask     = "steered_mask"
 )
 
@@ -181,6 +182,7 @@ type natTCVariableSpecs struct {
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.VariableSpec `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
@@ -313,6 +315,7 @@ type natTCVariables struct {
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.Variable `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 

@@ -18,6 +18,9 @@ import (
 // steeredQueue is the receive queue of the tests.
 const steeredQueue = 3
 
+// testKeys are those of the hash of flows.
+var testKeys = [2]uint64{0x9e3779b97f4a7c15, 0xd1b54a32d192ed03}
+
 // queuesLink makes an interface with several receive queues, and returns its index.
 func queuesLink(t testing.TB) uint32 {
 	t.Helper()
@@ -37,7 +40,7 @@ func (d *testDirector) onQueue(t testing.TB, queue uint32) {
 	t.Helper()
 	d.program = d.Programs["director_steering"]
 	d.link, d.queue = queuesLink(t), queue
-	d.put(t, abi.Steering, uint32(0), steeringData{1 << (32 - steeredInterfacesBits), d.Maps["steered_words"].MaxEntries() - 1, d.Maps["heavy_flows"].MaxEntries() - 1})
+	d.put(t, abi.Steering, uint32(0), steeringData{Factor: 1 << (32 - steeredInterfacesBits), Mask: d.Maps["steered_words"].MaxEntries() - 1, Heavy: d.Maps["heavy_flows"].MaxEntries() - 1, Keys: testKeys})
 	t.Cleanup(func() {
 		d.program, d.link, d.queue = d.Programs["director"], 0, 0
 		d.put(t, "steered_queues", queue+d.place(), abi.SteeredQueue{})
@@ -60,7 +63,7 @@ func (s scenario) steer(t testing.TB, d *testDirector, backend int) {
 		Affinity: uint8(s.affinity), L2dsr: l2dsr, Shortest: shortest(serviceKey{vip: s.vip, protocol: s.protocol}), Interface: d.link,
 		Packets: 1, Usual: 1}) // no sample
 	k := steeredKey{addressWords(s.client), be16(clientPort), s.index}
-	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Mask: d.Maps["steered_words"].MaxEntries() - 1}}}}
+	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Mask: d.Maps["steered_words"].MaxEntries() - 1, Keys: testKeys}}}}
 	d.steeredAt = where.firstPlace(k) + 1
 	d.put(t, "steered_flows", d.steeredAt, abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service})
 	d.putWord(t, s.word(k, backend))
@@ -68,7 +71,8 @@ func (s scenario) steer(t testing.TB, d *testDirector, backend int) {
 
 // word is what the table has of a flow whose backend is that of a position; -1: it is not known.
 func (s scenario) word(k steeredKey, backend int) uint64 {
-	word := k.hash()&steeredHash | steeredPlaceTaken
+	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Keys: testKeys}}}}
+	word := where.hash(k)&steeredHash | steeredPlaceTaken
 	if backend >= 0 {
 		word |= steeredSeen | uint64(s.first) + uint64(backend) | uint64(s.backends[backend].epoch)<<steeredEpochShift
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -60,10 +61,11 @@ func (o Options) heavyLines() uint32 {
 	if !o.steers() {
 		return 1
 	}
-	return 1 << bits.Len32(max(o.SteeredFlows, leastHeavyLines)-1) // a line has places for several flows
+	return 1 << bits.Len32(min(max(o.SteeredFlows, leastHeavyLines), mostHeavyLines)-1) // a line has places for several flows
 }
 
-const leastHeavyLines = 1024
+// Each CPU has its own.
+const leastHeavyLines, mostHeavyLines = 1024, 4096
 
 // SteeredQueue says of which service the flows are that a NIC leads to a receive queue. Without a service
 // the queue is kept for flows to come.
@@ -98,8 +100,12 @@ type steering struct {
 	now    func() time.Time
 }
 
-// steeringData is the section of steered_factor, steered_mask and heavy_mask.
-type steeringData struct{ Factor, Mask, Heavy uint32 }
+// steeringData is the section of steered_factor, steered_mask, heavy_mask and steered_keys.
+type steeringData struct {
+	Factor, Mask, Heavy uint32
+	_                   uint32
+	Keys                [2]uint64
+}
 
 // steeredPlace is a place of a queue or a flow.
 type steeredPlace struct {
@@ -123,6 +129,11 @@ func (s *steering) open(k *kernel, o Options) (err error) {
 	}
 	atomic.StoreUint32(&s.data.Entries[0].Mask, o.steeredPairs()-1)
 	atomic.StoreUint32(&s.data.Entries[0].Heavy, o.heavyLines()-1)
+	for i := range s.data.Entries[0].Keys {
+		if key := &s.data.Entries[0].Keys[i]; *key == 0 { // else an earlier process has chosen it
+			atomic.StoreUint64(key, rand.Uint64()|1)
+		}
+	}
 	for i := range s.flows.Entries {
 		if !k.adopted {
 			break
@@ -403,14 +414,17 @@ func (s *steering) writeQueue(place uint32, e abi.SteeredQueue) {
 // addFlow writes a flow; false: there is no place for it.
 func (s *steering) addFlow(k steeredKey) bool {
 	s.wake()
-	first := s.firstPlace(k)
+	first, half := s.firstPlace(k), s.hash(k)&steeredHash
 	free := -1
 	for i := range steeredPlaces {
 		at := &s.flows.Entries[first+uint32(i)]
 		_, rests := s.rests[steeredPlace{first + uint32(i), false}]
-		switch used := atomic.LoadUint64(s.word(first+uint32(i))) != 0; {
+		word := atomic.LoadUint64(s.word(first + uint32(i)))
+		switch used := word != 0; {
 		case used && keyOfFlow(at) == k:
 			return true
+		case used && word&steeredHash == half:
+			return false // packets would take it for the other flow
 		case !used && !rests:
 			free = i
 		}
@@ -420,18 +434,19 @@ func (s *steering) addFlow(k steeredKey) bool {
 	}
 	place := first + uint32(free)
 	s.flows.Entries[place] = abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service}
-	atomic.StoreUint64(s.word(place), k.hash()&steeredHash|steeredPlaceTaken)
+	atomic.StoreUint64(s.word(place), half|steeredPlaceTaken)
 	return true
 }
 
 // hash is steered_hash.
-func (k steeredKey) hash() uint64 {
-	return model.HashFinish(k.address[0]^k.address[1]*0x3c6ef372fe94f82b, uint64(k.port)|uint64(k.service)<<32)
+func (s *steering) hash(k steeredKey) uint64 {
+	keys := &s.data.Entries[0].Keys
+	return model.HashFinish(k.address[0]*keys[0]+k.address[1]*keys[1], uint64(k.port)|uint64(k.service)<<32)
 }
 
 // firstPlace is where find_steered_flow begins to look for a flow.
 func (s *steering) firstPlace(k steeredKey) uint32 {
-	return uint32(k.hash()) & s.data.Entries[0].Mask * steeredPlaces
+	return uint32(s.hash(k)) & s.data.Entries[0].Mask * steeredPlaces
 }
 
 // HeavyFlow is a flow with many packets since the last look.
@@ -465,7 +480,8 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 	}
 	for i := range sample {
 		s := &sample[i]
-		if f, known := d.nameHeavy(s); known {
+		// The sample is cleared while packets are counted: a place may have half of each.
+		if f, known := d.nameHeavy(s); known && s.Taken <= s.Packets {
 			of := at(f)
 			of.Packets += uint64(s.Packets-s.Taken) * heavySample
 			of.Bytes += s.Bytes * heavySample
@@ -492,12 +508,19 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 
 // readSample returns the samples of all CPUs, and clears them.
 func (d *Datapath) readSample() (sample []abi.HeavyFlow, err error) {
-	var lines []abi.HeavyLine
-	for i := range d.options.heavyLines() {
-		if err := d.kernel.HeavyFlows.Lookup(i, &lines); err != nil {
-			return nil, fmt.Errorf("read the sample of flows: %w", err)
-		}
-		empty := true
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("count CPUs: %w", err)
+	}
+	size := int(d.options.heavyLines())
+	numbers, all := make([]uint32, size), make([]abi.HeavyLine, size*cpus)
+	var cursor ebpf.MapBatchCursor
+	n, err := d.kernel.HeavyFlows.BatchLookup(&cursor, numbers, all, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // that is the end
+		return nil, fmt.Errorf("read the sample of flows: %w", err)
+	}
+	for i, number := range numbers[:n] {
+		lines, empty := all[i*cpus:(i+1)*cpus], true
 		for _, line := range lines {
 			for _, f := range line.At {
 				if f.Backend != 0 {
@@ -509,7 +532,7 @@ func (d *Datapath) readSample() (sample []abi.HeavyFlow, err error) {
 			continue
 		}
 		clear(lines)
-		if err := d.kernel.HeavyFlows.Update(i, lines, ebpf.UpdateAny); err != nil {
+		if err := d.kernel.HeavyFlows.Update(number, lines, ebpf.UpdateAny); err != nil {
 			return nil, fmt.Errorf("clear the sample of flows: %w", err)
 		}
 	}
@@ -531,20 +554,19 @@ func (d *Datapath) nameSteered(s *service, at *abi.SteeredFlow) SteeredFlow {
 	return SteeredFlow{s.key.id(), netip.AddrPortFrom(wordsAddress(at.Address, s.key.vip.Is6()), abi.BigEndian16(at.Port))}
 }
 
-// SteeredCounts are the packets and bytes that have gone to their backends by the table of steered flows, since
-// the maps were made. Bytes are those in l2dsr alone.
-func (d *Datapath) SteeredCounts() (packets, bytes uint64) {
+// SteeredPackets is how many packets have gone to their backends by the table of steered flows, since the maps
+// were made.
+func (d *Datapath) SteeredPackets() (packets uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.options.steers() || d.closed() {
-		return 0, 0
+		return 0
 	}
 	for i := range d.steering.queues.Entries {
 		at := &d.steering.queues.Entries[i]
-		by := byTable(at)
-		packets, bytes = packets+by.packets+atomic.LoadUint64(&at.Followed), bytes+by.bytes
+		packets += byTable(at).packets + atomic.LoadUint64(&at.Followed)
 	}
-	return packets, bytes
+	return packets
 }
 
 // SteeredFlows returns the flows that the program knows to have rules: those of an earlier process, too, after

@@ -56,7 +56,9 @@ func keptQueuesIn(path string, kept map[int][]uint32) error {
 
 // byTable is what a queue has counted that no reason has: packets in l2dsr that did not take the usual way.
 func byTable(at *abi.SteeredQueue) tally {
-	return tally{packets: atomic.LoadUint64(&at.Packets) - atomic.LoadUint64(&at.Usual), bytes: atomic.LoadUint64(&at.Bytes) - atomic.LoadUint64(&at.UsualBytes)}
+	// All of them last: packets are counted meanwhile.
+	usual, bytes := atomic.LoadUint64(&at.Usual), atomic.LoadUint64(&at.UsualBytes)
+	return tally{packets: max(atomic.LoadUint64(&at.Packets), usual) - usual, bytes: max(atomic.LoadUint64(&at.Bytes), bytes) - bytes}
 }
 
 // countedByTable sums it in a map of queues.

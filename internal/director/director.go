@@ -158,7 +158,7 @@ func New(deps Deps) (_ *Director, err error) {
 	d.closeLater(d.detachAfterGrace)
 	kept, err := datapath.KeptQueues(pin)
 	if err != nil {
-		return nil, err
+		d.log.Warn("rules that an earlier director has left in NICs are not known", "error", err)
 	}
 	if d.fanOut, err = fanOutCPUs(d.first.FanOut, d.first.Interfaces); err != nil {
 		return nil, err
@@ -313,20 +313,15 @@ func (d *Director) detachAfterGrace() {
 
 // Detach ends a director's forwarding, and after that the process that answers routers by BFD.
 func Detach(pin, socket string) error {
-	kept, err := datapath.KeptQueues(pin) // before the maps go that say it
-	if err != nil {
-		return err
-	}
+	kept, unknown := datapath.KeptQueues(pin) // before the maps go that say it
 	if err := datapath.Detach(pin); err != nil {
 		return err
 	}
-	if err := steering.Clear(kept, steering.ByIndex); err != nil {
-		return err
+	ended := bfd.Stop(bfd.Socket(socket))
+	if ended != nil {
+		ended = fmt.Errorf("end the BFD process: %w", ended)
 	}
-	if err := bfd.Stop(bfd.Socket(socket)); err != nil {
-		return fmt.Errorf("end the BFD process: %w", err)
-	}
-	return nil
+	return errors.Join(ended, unknown, steering.Clear(kept, steering.ByIndex))
 }
 
 // run starts the parts in an order that others rely on: the datapath forwards before routers learn of

@@ -69,6 +69,11 @@ func steeringProblems(s *model.SteeringStatus) (found []model.Problem) {
 	if s.Problem != "" {
 		found = append(found, model.Problem{Text: "no flow is steered: " + s.Problem})
 	}
+	if s.Elsewhere > 0 {
+		found = append(found, model.Problem{Severity: model.SeverityWarning,
+			Text: "some flows have rules, and their packets come by other receive queues: a NIC lists rules that it does not follow",
+			Fix:  "see weir_steered_flows_elsewhere, and which queues such packets come by (ethtool -S); take the interface out of director.steering, or ask for a newer driver"})
+	}
 	for _, l := range s.Interfaces {
 		p := model.Problem{Part: l.Name, Text: l.Problem, Fix: "take the interface out of director.steering, or use a NIC whose driver has ntuple filters: their packets take the usual way meanwhile"}
 		switch {

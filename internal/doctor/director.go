@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -56,6 +57,10 @@ func (x *examination) steering() {
 		}
 		queues := s.Queues.List()
 		table, err := device.NIC(name).Able(queues)
+		if errors.Is(err, device.ErrRulesOff) {
+			x.ok("steering", "%s: the flow table is off, and weir run switches it on", name)
+			continue
+		}
 		if err != nil {
 			x.known("steering", "take the interface out of director.steering, or see which queues and filters its NIC has (ethtool -l, ethtool -k): packets take the usual way", "%s steers no flows: %v", name, err)
 			continue

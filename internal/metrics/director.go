@@ -49,9 +49,9 @@ var (
 	steeredFlows = ofDirector.add("weir_steered_flows",
 		"Flows that NICs lead to receive queues of their own, or will within a second.")
 	steeredPackets = ofDirector.add("weir_steered_packets_total",
-		"Packets of flows while they had rules in NICs, since the process started.")
-	steeredBytes = ofDirector.add("weir_steered_bytes_total",
-		"Bytes of the IP packets of flows while they had rules in NICs, since the process started.")
+		"Packets that have gone to their backends by their flows' rules in NICs, without the usual way.")
+	steeredElsewhere = ofDirector.add("weir_steered_flows_elsewhere",
+		"Flows that have rules in NICs, and whose packets come by other receive queues than the rules say.")
 	steersFlows = ofDirector.add("weir_nic_steers",
 		"Whether the interface's NIC steers flows, if not all that it should: 1 or 0.", "interface")
 	steeringRules = ofDirector.add("weir_nic_rules",
@@ -153,7 +153,7 @@ func (v values) steering(s *model.SteeringStatus) {
 	}
 	v.gauge(steeredFlows, float64(s.Flows))
 	v.count(steeredPackets, s.Packets)
-	v.count(steeredBytes, s.Bytes)
+	v.gauge(steeredElsewhere, float64(s.Elsewhere))
 	for _, l := range s.Interfaces {
 		v.is(steersFlows, l.Works, l.Name)
 		v.gauge(steeringRules, float64(l.Rules), l.Name, "own")

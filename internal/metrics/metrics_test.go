@@ -36,7 +36,7 @@ var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
 	NAT:     &model.NATStatus{Flows: 9, Fresh: 4, Places: 4096},
 	FanOut:  &model.FanOutStatus{CPUs: []uint32{2, 3}, Given: 5000, Taken: 4900, Dropped: 100},
-	Steering: &model.SteeringStatus{Flows: 1200, Most: 2000, Packets: 48_000_000, Bytes: 3_000_000_000, Interfaces: []model.SteeredInterface{
+	Steering: &model.SteeringStatus{Flows: 1200, Most: 2000, Packets: 48_000_000, Elsewhere: 2, Interfaces: []model.SteeredInterface{
 		{Name: "eth0", Works: true, Rules: 1200, Room: 8192, Others: 3, Inserted: 1500, Deleted: 290, Refused: 2, Lost: 10, Queues: []model.SteeredQueue{{Queue: 8, Service: "web", Flows: 1200}}},
 		{Name: "eth1", Problem: "eth1 steers no flows: eth1: read the flow table: the driver has no flow table (ntuple filters)", Queues: []model.SteeredQueue{}},
 	}},

@@ -116,10 +116,11 @@ func (v *validation) steering() {
 
 // SteeringStatus is which flows NICs steer.
 type SteeringStatus struct {
-	Flows      int                `json:"flows"`   // that have a rule on some interface, or get one
-	Most       int                `json:"most"`    // flows for which every NIC has room
-	Packets    uint64             `json:"packets"` // of steered flows, since the process started
-	Bytes      uint64             `json:"bytes"`
+	Flows   int    `json:"flows"`   // that have a rule on some interface, or get one
+	Most    int    `json:"most"`    // flows for which every NIC has room
+	Packets uint64 `json:"packets"` // that have gone to their backends by their rules, since the maps were made
+	// Elsewhere are flows that have rules, and whose packets come by other queues.
+	Elsewhere  int                `json:"elsewhere"`
 	Interfaces []SteeredInterface `json:"interfaces"`
 	Problem    string             `json:"problem,omitempty"` // why no flow is steered anywhere
 }

@@ -23,12 +23,16 @@ type link struct {
 	adopts []datapath.SteeredFlow // whose rules an earlier process may have left
 	table  device.RuleTable
 	rules  map[datapath.SteeredFlow]device.Rule // of this director, that the NIC has
+	fresh  map[datapath.SteeredFlow]bool        // rules that were inserted since all were last read
 	others map[uint32]bool                      // where other users' rules lie, and those that do not go
 	wholly time.Time                            // when all rules were last read
 	// queues are the services that queues are of, as the program is told.
 	queues map[uint32]model.ServiceID
 	placed map[datapath.SteeredFlow]uint32 // the queues of flows that have a rule, or get one
 	broken error                           // why the NIC steers no flows; nil: it does
+	// unreliable is set for good if rules are not listed as they were inserted: so they could not be told
+	// from others'.
+	unreliable error
 
 	failed    error // of the last step
 	refusal   error // why it has last refused a rule, and when
@@ -38,7 +42,26 @@ type link struct {
 }
 
 func newLink(l Link) *link {
-	return &link{Link: l, rules: map[datapath.SteeredFlow]device.Rule{}, others: map[uint32]bool{}, queues: map[uint32]model.ServiceID{}, placed: map[datapath.SteeredFlow]uint32{}}
+	return &link{Link: l, rules: map[datapath.SteeredFlow]device.Rule{}, fresh: map[datapath.SteeredFlow]bool{}, others: map[uint32]bool{}, queues: map[uint32]model.ServiceID{}, placed: map[datapath.SteeredFlow]uint32{}}
+}
+
+// leave has the rules go, but for those to queues that the interface has still. It may have another name by now.
+func (l *link) leave(linkOf func(index int) (Link, bool), next []*link) {
+	if !l.leaves {
+		l.leaves, l.deleted = true, 0 // the next link counts on
+		for _, other := range next {
+			if other.Index == l.Index {
+				l.Queues = slices.DeleteFunc(slices.Clone(l.Queues), func(q uint32) bool { return slices.Contains(other.Queues, q) })
+			}
+		}
+		maps.DeleteFunc(l.placed, func(_ datapath.SteeredFlow, queue uint32) bool { return !slices.Contains(l.Queues, queue) })
+		maps.DeleteFunc(l.rules, func(_ datapath.SteeredFlow, r device.Rule) bool { return !slices.Contains(l.Queues, r.Queue) })
+		maps.DeleteFunc(l.queues, func(queue uint32, _ model.ServiceID) bool { return !slices.Contains(l.Queues, queue) })
+	}
+	now, found := linkOf(l.Index)
+	if l.gone = l.gone || !found; found {
+		l.Name, l.NIC = now.Name, now.NIC
+	}
 }
 
 func (l *link) sameAs(o Link) bool { return l.Index == o.Index && slices.Equal(l.Queues, o.Queues) }
@@ -92,8 +115,14 @@ func (l *link) read(now time.Time) error {
 			l.wholly, l.anew = time.Time{}, true
 		}
 	}
-	if l.broken = err; err != nil {
-		l.gone = l.leaves && hasNoTable(err)
+	if l.broken = err; err != nil && l.leaves && hasNoTable(err) {
+		// What rules there are lead nothing anywhere.
+		if err = l.NIC.GiveBack(l.Queues); err == nil || errors.Is(err, device.ErrGone) {
+			l.gone = true
+			return nil
+		}
+	}
+	if err != nil {
 		if l.leaves {
 			return fmt.Errorf("rules of %s to queues %v are left: %w", l.Name, l.Queues, err)
 		}
@@ -103,6 +132,10 @@ func (l *link) read(now time.Time) error {
 	if l.wholly.IsZero() || now.Sub(l.wholly) >= readEvery || !l.isAsLeft(table.Locations) {
 		err = l.readAll(now)
 	}
+	if useless := l.useless(); useless != nil && !l.leaves {
+		l.broken = useless
+		return fmt.Errorf("%s steers no flows: %w", l.Name, useless)
+	}
 	if l.leaves && err == nil && len(l.rules) == 0 {
 		if err = l.NIC.GiveBack(l.Queues); err == nil {
 			l.gone = true
@@ -111,10 +144,18 @@ func (l *link) read(now time.Time) error {
 	return err
 }
 
-// hasNoTable says whether an error means that there can be no rules: the interface has gone, or has no flow
-// table.
+// useless says why a flow table is of no use for this director; nil: it is.
+func (l *link) useless() error {
+	if l.unreliable == nil && len(l.others) >= l.table.Size && len(l.rules) == 0 {
+		return fmt.Errorf("all %d rules that fit are other users'", l.table.Size)
+	}
+	return l.unreliable
+}
+
+// hasNoTable says whether an error means that no rule is followed: the interface has gone, or has no flow table,
+// or that is off.
 func hasNoTable(err error) bool {
-	return errors.Is(err, device.ErrGone) || errors.Is(err, device.ErrNoRules)
+	return errors.Is(err, device.ErrGone) || errors.Is(err, device.ErrNoRules) || errors.Is(err, device.ErrRulesOff)
 }
 
 // isAsLeft says whether there are the rules that there were.
@@ -130,11 +171,25 @@ func (l *link) isAsLeft(locations []uint32) bool {
 // flow was placed, is what an earlier process or an earlier step left, and goes.
 func (l *link) readAll(now time.Time) error {
 	have, others := map[datapath.SteeredFlow]device.Rule{}, map[uint32]bool{}
+	own := make(map[uint32]datapath.SteeredFlow, len(l.rules)) // by location, as they were left
+	for f, r := range l.rules {
+		own[r.Location] = f
+	}
 	var errs []error
 	for _, location := range l.table.Locations {
 		r, single, err := l.NIC.Rule(location)
+		left, was := own[location]
 		if err != nil {
 			errs = append(errs, err)
+			if _, twice := have[left]; was && !twice { // perhaps it is there
+				have[left] = l.rules[left]
+				continue
+			}
+		}
+		if err == nil && !single && was && l.fresh[left] {
+			l.unreliable = fmt.Errorf("the driver lists rule %d in another form than it was inserted in", location)
+			errs = append(errs, l.NIC.Delete(location))
+			continue
 		}
 		if err != nil || !single || !slices.Contains(l.Queues, r.Queue) {
 			others[location] = true
@@ -158,6 +213,16 @@ func (l *link) readAll(now time.Time) error {
 		}
 	}
 	l.rules, l.others, l.wholly, l.adopts, l.anew = have, others, now, nil, false
+	clear(l.fresh)
+	return some(errs)
+}
+
+// some is the first of errors, and how many more there are: each flow may have one.
+func some(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) > 1 {
+		return fmt.Errorf("%w (and %d more errors)", errs[0], len(errs)-1)
+	}
 	return errors.Join(errs...)
 }
 
@@ -196,7 +261,7 @@ func (l *link) delete(chosen map[datapath.SteeredFlow]*flow) error {
 			errs = append(errs, l.remove(f))
 		}
 	}
-	return errors.Join(errs...)
+	return some(errs)
 }
 
 // remove takes a flow and its rule out.
@@ -205,8 +270,9 @@ func (l *link) remove(f datapath.SteeredFlow) error {
 		// Another user may have a rule there by now, if the NIC has lost this one or never had it.
 		is, single, err := l.NIC.Rule(r.Location)
 		if err == nil && single && is.Flow == r.Flow && is.Queue == r.Queue {
-			err = l.NIC.Delete(r.Location)
-			l.deleted++
+			if err = l.NIC.Delete(r.Location); err == nil {
+				l.deleted++
+			}
 		}
 		if err != nil {
 			return err
@@ -333,7 +399,7 @@ func (l *link) insert(now time.Time, flows []datapath.SteeredFlow, refuse func(d
 		}
 		l.inserted++
 		r.Location = at
-		taken[at], l.rules[f] = true, r
+		taken[at], l.rules[f], l.fresh[f] = true, r, true
 	}
 }
 

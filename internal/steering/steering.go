@@ -29,6 +29,8 @@ const (
 
 	steeredServices = 256 // as many as queues
 
+	missedLooks = 5 // then the NIC does not follow a flow's rule
+
 	insertFor = every / 2 // rules that a NIC does not take in that time wait for the next look
 )
 
@@ -37,6 +39,7 @@ type Datapath interface {
 	Steer(queues []datapath.SteeredQueue, flows []datapath.SteeredFlow) (left []datapath.SteeredFlow, err error)
 	HeavyFlows() ([]datapath.HeavyFlow, error)
 	SteeredFlows() []datapath.SteeredFlow
+	SteeredPackets() uint64
 }
 
 // NIC is what an interface's NIC can do: device.NIC.
@@ -88,15 +91,16 @@ type Controller struct {
 	last   time.Time // when the sample was last read
 	begun  bool
 
-	packets, bytes uint64 // of steered flows
-	problem        error  // of the last step, of no interface
-	status         atomic.Pointer[model.SteeringStatus]
+	told    bool  // the program knows of queues
+	problem error // of the last step, of no interface
+	status  atomic.Pointer[model.SteeringStatus]
 }
 
 // flow is what is known of a flow.
 type flow struct {
 	datapath.SteeredFlow
 	rate    float64   // packets per second, of late
+	missed  int       // looks, one after the other, in which it had packets, and none by its rule
 	refused time.Time // when a NIC has last refused its rule
 }
 
@@ -113,7 +117,7 @@ func (c *Controller) follow() {
 	for _, l := range c.wanted.Links {
 		at := slices.IndexFunc(c.links, func(o *link) bool { return !o.leaves && o.sameAs(l) })
 		if at < 0 {
-			next = append(next, newLink(l))
+			next = append(next, c.newLink(l))
 			continue
 		}
 		c.links[at].Link = l // it may have another name
@@ -121,7 +125,7 @@ func (c *Controller) follow() {
 	}
 	for _, l := range c.links {
 		if !slices.Contains(next, l) {
-			l.leaves = true
+			l.leave(c.deps.LinkOf, next)
 			next = append(next, l)
 		}
 	}
@@ -130,6 +134,19 @@ func (c *Controller) follow() {
 		c.begun = true
 		c.inherit()
 	}
+}
+
+// newLink makes a link. Of one that the interface had before, with other queues, it goes on with the rules to
+// those that it has, too.
+func (c *Controller) newLink(l Link) *link {
+	next := newLink(l)
+	for _, former := range c.links {
+		if former.Index == l.Index && !former.leaves {
+			next.adopts = slices.Collect(maps.Keys(former.placed))
+			next.inserted, next.deleted, next.refused, next.lost = former.inserted, former.deleted, former.refused, former.lost
+		}
+	}
+	return next
 }
 
 // inherit goes on with what an earlier process has left: rules to queues that are wanted still stay with
@@ -146,6 +163,7 @@ func (c *Controller) inherit() {
 				queues = slices.DeleteFunc(slices.Clone(queues), func(q uint32) bool { return slices.Contains(l.Queues, q) })
 			}
 		}
+		c.told = true
 		if left, found := c.deps.LinkOf(index); found && len(queues) > 0 {
 			left.Queues = queues
 			l := newLink(left)
@@ -175,7 +193,14 @@ func (c *Controller) Step(now time.Time) {
 	if c.problem = c.step(now); c.problem != nil {
 		c.last = time.Time{} // what was counted meanwhile is of an unknown time
 	}
-	c.links = slices.DeleteFunc(c.links, func(l *link) bool { return l.gone })
+	c.links = slices.DeleteFunc(c.links, func(l *link) bool {
+		if l.gone { // RSS is that of the driver now, also of the queues of another link
+			for _, other := range c.links {
+				other.kept = other.kept && other.Index != l.Index
+			}
+		}
+		return l.gone
+	})
 	c.publish(now)
 }
 
@@ -200,10 +225,14 @@ func (c *Controller) step(now time.Time) error {
 	for _, l := range c.links {
 		l.place(chosen)
 	}
-	if c.wanted.Flows > 0 {
+	if c.wanted.Flows > 0 || c.told {
 		left, err := c.deps.Datapath.Steer(c.queues(), c.placed())
 		if err != nil {
 			return err
+		}
+		if c.told = len(c.links) > 0; !c.told { // the flows of today are not those of another day
+			clear(c.flows)
+			c.last = time.Time{}
 		}
 		for _, f := range left {
 			c.refuse(f, now)
@@ -255,8 +284,11 @@ func (c *Controller) learn(sample []datapath.HeavyFlow, in time.Duration) {
 			c.flows[s.SteeredFlow] = f
 		}
 		f.rate += weight * float64(s.Packets) / max(in, time.Millisecond).Seconds()
-		if s.Steered {
-			c.packets, c.bytes = c.packets+s.Packets, c.bytes+s.Bytes
+		switch {
+		case s.ByRule > 0 || !s.Steered:
+			f.missed = 0
+		case s.Packets > 0:
+			f.missed++
 		}
 	}
 	// A flood has a flow for each packet.
@@ -381,12 +413,36 @@ func (c *Controller) publish(now time.Time) {
 		c.status.Store(nil)
 		return
 	}
-	s := &model.SteeringStatus{Flows: len(c.placed()), Most: c.room(), Packets: c.packets, Bytes: c.bytes, Interfaces: []model.SteeredInterface{}}
+	s := &model.SteeringStatus{Flows: len(c.placed()), Most: c.room(), Packets: c.deps.Datapath.SteeredPackets(), Interfaces: []model.SteeredInterface{}}
+	for f := range c.flows {
+		if c.flows[f].missed >= missedLooks && c.isSteered(f) {
+			s.Elsewhere++
+		}
+	}
 	if c.problem != nil {
 		s.Problem = c.problem.Error()
 	}
+	at := map[int]int{} // an interface may have a link that leaves, too
 	for _, l := range c.links {
-		s.Interfaces = append(s.Interfaces, l.status(now))
+		one := l.status(now)
+		if i, has := at[l.Index]; has {
+			s.Interfaces[i] = together(s.Interfaces[i], one)
+		} else {
+			at[l.Index] = len(s.Interfaces)
+			s.Interfaces = append(s.Interfaces, one)
+		}
 	}
 	c.status.Store(s)
+}
+
+// together is the state of an interface and of its link that leaves.
+func together(is, leaves model.SteeredInterface) model.SteeredInterface {
+	is.Rules += leaves.Rules
+	is.Others = min(is.Others, leaves.Others) // each takes the other's rules for another user's
+	is.Deleted += leaves.Deleted
+	is.Queues = append(is.Queues, leaves.Queues...)
+	if is.Problem == "" {
+		is.Problem = leaves.Problem
+	}
+	return is
 }

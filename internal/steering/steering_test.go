@@ -1,6 +1,7 @@
 package steering
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -112,6 +113,10 @@ type world struct {
 	left   func(datapath.SteeredFlow) bool // the program has no place for the flow
 	now    time.Time
 	wanted Wanted
+
+	nic       func(*card) NIC // what links have; nil: the card
+	prefix    string          // of names; empty: eth
+	elsewhere func(datapath.SteeredFlow) bool
 }
 
 var queues = []uint32{8, 9, 10, 11}
@@ -150,11 +155,17 @@ func (w *world) restart() {
 	}})
 }
 
+func (w *world) SteeredPackets() uint64 { return 0 }
+
 func (w *world) SteeredFlows() []datapath.SteeredFlow { return slices.Collect(maps.Keys(w.told)) }
 
 func (w *world) links(queues []uint32) (links []Link) {
 	for i, c := range w.cards {
-		links = append(links, Link{Name: fmt.Sprint("eth", i), Index: i + 1, NIC: c, Queues: queues})
+		l := Link{Name: fmt.Sprint(cmp.Or(w.prefix, "eth"), i), Index: i + 1, NIC: c, Queues: queues}
+		if w.nic != nil {
+			l.NIC = w.nic(c)
+		}
+		links = append(links, l)
 	}
 	return links
 }
@@ -176,7 +187,11 @@ func (w *world) Steer(queues []datapath.SteeredQueue, flows []datapath.SteeredFl
 
 func (w *world) HeavyFlows() (sample []datapath.HeavyFlow, err error) {
 	for f, rate := range w.rates {
-		sample = append(sample, datapath.HeavyFlow{SteeredFlow: f, Packets: rate})
+		s := datapath.HeavyFlow{SteeredFlow: f, Packets: rate, Steered: w.told[f]}
+		if w.told[f] && (w.elsewhere == nil || !w.elsewhere(f)) {
+			s.ByRule = rate
+		}
+		sample = append(sample, s)
 	}
 	return sample, nil
 }

@@ -34,6 +34,9 @@ func (p *program) Steer(queues []datapath.SteeredQueue, flows []datapath.Steered
 // SteeredFlows returns the flows that it was told of.
 func (p *program) SteeredFlows() []datapath.SteeredFlow { return p.told }
 
+// SteeredPackets are counted by no program here.
+func (p *program) SteeredPackets() uint64 { return 0 }
+
 // HeavyFlows reads what has come since the last call.
 func (p *program) HeavyFlows() (sample []datapath.HeavyFlow, err error) {
 	counts := map[datapath.SteeredFlow]uint64{}

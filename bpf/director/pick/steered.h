@@ -98,7 +98,10 @@ static __always_inline struct steered_queue *find_queue(struct xdp_md *ctx)
 
 static __always_inline __u64 steered_hash(__u64 first, __u64 second, __u32 port, __u32 service)
 {
-	return hash_finish(first ^ second * HASH_K3, port | (__u64)service << 32);
+	first *= *(volatile __u64 *)&steered_keys[0];
+	if (second)
+		first += second * *(volatile __u64 *)&steered_keys[1];
+	return hash_finish(first, port | (__u64)service << 32);
 }
 
 /* The word of a hash; 0: there is none. */
@@ -225,8 +228,10 @@ static __noinline int note_usual(const struct packet *packet, __u32 place, __u64
 	if (backend && packet->backend != NO_BACKEND)
 		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
-	if (before && before != word)
-		__sync_val_compare_and_swap(at, before, word);
+	if (!before || before == word || __sync_val_compare_and_swap(at, before, word) == before)
+		return 1;
+	/* One of two packets began the flow once more: the next packet asks again. */
+	__sync_fetch_and_and(at, ~(__u64)STEERED_SEEN);
 	return 1;
 }
 

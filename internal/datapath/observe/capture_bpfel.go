@@ -197,6 +197,7 @@ const (
 	captureVarHeavyMask         = "heavy_mask"
 	captureVarSourceFilter      = "source_filter"
 	captureVarSteeredFactor     = "steered_factor"
+	captureVarSteeredKeys       = "steered_keys"
 	captureVarSteeredMask       = "steered_mask"
 )
 
@@ -322,6 +323,7 @@ type captureVariableSpecs struct {
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.VariableSpec `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
@@ -474,6 +476,7 @@ type captureVariables struct {
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.Variable `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 

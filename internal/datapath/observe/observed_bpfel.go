@@ -149,6 +149,7 @@ const (
 	observedVarHeavyMask         = "heavy_mask"
 	observedVarSourceFilter      = "source_filter"
 	observedVarSteeredFactor     = "steered_factor"
+	observedVarSteeredKeys       = "steered_keys"
 	observedVarSteeredMask       = "steered_mask"
 )
 
@@ -269,6 +270,7 @@ type observedVariableSpecs struct {
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.VariableSpec `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
 }
 
@@ -412,6 +414,7 @@ type observedVariables struct {
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
+	SteeredKeys   *ebpf.Variable `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
 }
 
