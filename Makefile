@@ -162,8 +162,9 @@ cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir
 .PHONY: test-nic
 test-nic: deps-build deps-nic ## have emulated NICs with real drivers steer flows by rules, or say why not (qemu): a quarter of a minute, once fetched
 	@go run ./test/kernels -kernels gem,pc -packages ./test/nic -run gem=^TestGEM -run pc=^TestPC -dir $(cache)/nic $(ARGS)
-.PHONY: test-nics
-test-nics: deps-build deps-kernels ## tune network cards that qemu has, in a guest with Debian's 6.12 kernel
+
+.PHONY: test-tune
+test-tune: deps-build deps-kernels ## tune network cards that qemu has, on two NUMA nodes, in a guest with Debian's 6.12 kernel: a minute
 	@go run ./test/kernels -nics -kernels 6.12 -packages ./internal/tune -run '^TestNICs' $(ARGS)
 
 # KERNEL=6.12 does it in a guest, which takes half an hour.

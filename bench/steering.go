@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/lab/record"
 	"weir.io/weir/lab/traffic"
 	"weir.io/weir/lab/version"
 )
@@ -31,7 +29,6 @@ var steeringNotes = []string{
 	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. reflect is an XDP program that only sends back: its cost is that of veth, and in every other one",
 	"steered: l2dsr with a rule for each flow, 8,000 at most, and a receive queue for them. The rules are in an emulated NIC: a veth takes what comes by the queue of the sending CPU. Beyond 8,000 flows those without a rule come to the same queue, as no NIC would lead them",
 	"l2dsr keeps no state. least-conn is l2dsr with that policy, so every packet asks flow memory. snat is full NAT. Their tables are also those of " + landedTables + ", built from the repository's history",
-	"rules: what one flow costs while so many others have rules",
 }
 
 func measureSteering(ctx context.Context, s *session) error {
@@ -127,5 +124,3 @@ func (s *session) measureRules(ctx context.Context) error {
 	}
 	return s.inRounds(ctx, steps...)
 }
-
-func rulesAt(n int) record.Conditions { return record.Conditions{"rules": strconv.Itoa(n)} }

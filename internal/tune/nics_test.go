@@ -34,7 +34,7 @@ func cards(t *testing.T) map[string]string {
 		names[l.HardwareAddr.String()] = l.Name
 	}
 	if names[virtio] == "" {
-		t.Skip("make test-nics runs this in a guest that has the cards")
+		t.Skip("make test-tune runs this in a guest that has the cards")
 	}
 	return names
 }

@@ -36,11 +36,25 @@ func (g guests) usualMachine() machine {
 		m.flavor, m.modules = usual, slices.Concat(modules, hostModules)
 		m.args = append(m.args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
 	}
+	if g.nics {
+		m.flavor, m.modules = usual, slices.Concat(m.modules, nicModules)
+		m.args = append(m.args, tunedCards...)
+	}
 	if g.counts {
 		// One CPU: with more, the time includes the CPUs' turns.
 		m.args = append(m.args, "-icount", "shift=0,sleep=off", "-smp", "1")
 	}
 	return m
+}
+
+// tunedCards are a card with as many queues as CPUs, whose RSS can be set (virtio), one whose queues have one
+// interrupt each (VMware's), and one with a single queue (Intel's). Tests know them by their addresses.
+var tunedCards = []string{
+	"-smp", "4,sockets=2,cores=2", "-object", "memory-backend-ram,size=1G,id=m0", "-object", "memory-backend-ram,size=1G,id=m1",
+	"-numa", "node,nodeid=0,cpus=0-1,memdev=m0", "-numa", "node,nodeid=1,cpus=2-3,memdev=m1",
+	"-netdev", "tap,id=n0,queues=4,script=no,downscript=no", "-device", "virtio-net-pci,netdev=n0,mac=02:77:65:69:72:00,mq=on,vectors=10,rss=on,hash=on,rx_queue_size=1024,tx_queue_size=256",
+	"-netdev", "hubport,hubid=0,id=n1", "-device", "vmxnet3,netdev=n1,mac=02:77:65:69:72:01",
+	"-netdev", "hubport,hubid=0,id=n2", "-device", "e1000e,netdev=n2,mac=02:77:65:69:72:02",
 }
 
 // nicMachines are machines with network cards, by the names that stand for kernel versions. They are

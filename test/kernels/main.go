@@ -69,24 +69,6 @@ type guests struct {
 	nics     bool   // guests have network cards
 }
 
-func (g guests) modules() []string {
-	wanted := modules
-	if g.host {
-		wanted = slices.Concat(wanted, hostModules)
-	}
-	if g.nics {
-		wanted = slices.Concat(wanted, nicModules)
-	}
-	return wanted
-}
-
-func (g guests) flavor() string {
-	if g.host || g.nics {
-		return usual
-	}
-	return cloud
-}
-
 func main() {
 	versions := flag.String("kernels", "6.1,6.12", "kernel `versions`, of those that Debian offers, or gem and pc, for machines with network cards; with -systemd also own, for this host's in namespaces")
 	packages := flag.String("packages", "./internal/datapath,./internal/agent,./internal/utilization,./test/decap", "`packages` whose tests the guest runs")

@@ -36,16 +36,6 @@ func (g guests) boot(version string, k kernel, initramfs, log string, line func(
 		defer card.Close()
 		qemu.ExtraFiles = append(qemu.ExtraFiles, card)
 	}
-	if g.host {
-		qemu.Args = append(qemu.Args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
-	}
-	if g.nics {
-		qemu.Args = append(qemu.Args, nics...)
-	}
-	if g.counts {
-		// One CPU: with more, the time includes the CPUs' turns.
-		qemu.Args = append(qemu.Args, "-icount", "shift=0,sleep=off", "-smp", "1")
-	}
 	var said strings.Builder
 	qemu.Stderr = os.Stderr
 	if k.emulator.root != "" {
@@ -75,16 +65,6 @@ func (g guests) boot(version string, k kernel, initramfs, log string, line func(
 		return fmt.Errorf("run the guest: %w\n%s%s", err, &said, tail(log))
 	}
 	return complaints(log)
-}
-
-// nics are a card with as many queues as CPUs, whose RSS can be set (virtio), one whose queues have one
-// interrupt each (VMware's), and one with a single queue (Intel's). Tests know them by their addresses.
-var nics = []string{
-	"-smp", "4,sockets=2,cores=2", "-object", "memory-backend-ram,size=1G,id=m0", "-object", "memory-backend-ram,size=1G,id=m1",
-	"-numa", "node,nodeid=0,cpus=0-1,memdev=m0", "-numa", "node,nodeid=1,cpus=2-3,memdev=m1",
-	"-netdev", "tap,id=n0,queues=4,script=no,downscript=no", "-device", "virtio-net-pci,netdev=n0,mac=02:77:65:69:72:00,mq=on,vectors=10,rss=on,hash=on,rx_queue_size=1024,tx_queue_size=256",
-	"-netdev", "hubport,hubid=0,id=n1", "-device", "vmxnet3,netdev=n1,mac=02:77:65:69:72:01",
-	"-netdev", "hubport,hubid=0,id=n2", "-device", "e1000e,netdev=n2,mac=02:77:65:69:72:02",
 }
 
 // complaintBytes is how much of a complaint is shown: its first line, registers, and whose call it was.
