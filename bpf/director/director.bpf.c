@@ -587,22 +587,23 @@ int director_fan_out(struct xdp_md *ctx)
 	return verdict(&packet, reason);
 }
 
-/* The director on the CPUs that get packets. Nothing can be sent back from there but by the interface's own number. */
+/*
+ * The director on the CPUs that get packets. XDP_TX does nothing there: what leaves by the interface that it
+ * came in by is redirected to it.
+ */
 SEC("xdp.frags/cpumap")
 int director_on_cpu(struct xdp_md *ctx)
 {
 	struct packet packet;
 	enum reason reason = decide(ctx, &packet, NULL, NULL);
-	int action = verdict(&packet, reason);
-	__u32 lost = DROP_REDIRECT_FAILED;
 
 	note_fan_out(FAN_OUT_TAKEN);
-	if (action != XDP_TX)
-		return action;
-	if (likely(bpf_redirect_map(&egress, ctx->ingress_ifindex, 0) == XDP_REDIRECT))
-		return XDP_REDIRECT;
-	count(bpf_map_lookup_elem(&reasons, &lost), &packet);
-	return XDP_DROP;
+	if (!is_dropped(reason) && packet.action == XDP_TX) {
+		packet.action = bpf_redirect_map(&egress, ctx->ingress_ifindex, 0);
+		if (unlikely(packet.action != XDP_REDIRECT))
+			reason = DROP_REDIRECT_FAILED;
+	}
+	return verdict(&packet, reason);
 }
 
 /* Not run for packets: userspace runs it when other directors have told of flows. */

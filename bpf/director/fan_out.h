@@ -9,6 +9,7 @@
 
 #include "director/nat/snat.h"
 #include "director/pick/ring.h"
+#include "director/refuse.h"
 #include "director/service.h"
 #include "lib/packet.h"
 
@@ -22,6 +23,8 @@ struct {
 } fan_out_list SEC(".maps");
 
 __u32 fan_out_count SEC(".data.fan_out");
+/* Random, or clients could choose ports by which all of their packets come to one CPU. */
+__u64 fan_out_salt SEC(".data.fan_out");
 
 /* By CPU: what it runs for each packet, and how many wait there. */
 struct {
@@ -65,7 +68,7 @@ static __always_inline int is_expensive(const struct packet *packet, int ipv6)
 		return ring && ring->fan_out;
 	}
 	snat = snat_header(snat_table());
-	return snat && snat_address(snat, &packet->flow.destination, ipv6) != SNAT_SOURCES_MAX;
+	return snat && snat_reply_number(snat, packet);
 }
 
 /* Gives a plain packet to another CPU. Whether it is on its way: else it is handled here. */
@@ -73,9 +76,12 @@ static __always_inline int give(const struct packet *packet, int ipv6)
 {
 	__u32 index, *cpu;
 
-	if (!is_expensive(packet, ipv6))
+	/* Sources that may have to be refused are looked at before anything is done for them. */
+	if (may_be_refused(&packet->flow, ipv6) || !is_expensive(packet, ipv6))
 		return 0;
-	index = (hash_by(&packet->flow, 0, 1) >> 32) * *(volatile __u32 *)&fan_out_count >> 32;
+	index = (hash_by(&packet->flow, *(volatile __u64 *)&fan_out_salt, 1) >> 32) *
+			*(volatile __u32 *)&fan_out_count >>
+		32;
 	cpu = bpf_map_lookup_elem(&fan_out_list, &index);
 	if (!cpu || bpf_redirect_map(&fan_out_cpus, *cpu, 0) != XDP_REDIRECT)
 		return 0;

@@ -67,6 +67,7 @@ type tuning struct {
 
 	state    string              // the directory of the state
 	reserved map[string][]uint32 // queues for flows with rules
+	fanOut   []uint32            // CPUs that get packets from others
 }
 
 func (t *tuning) check() error {
@@ -99,7 +100,7 @@ func (t *tuning) read(named bool) error {
 	if t.undo {
 		return nil
 	}
-	t.reserved = doctor.Reserved(&c.Director)
+	t.reserved, t.fanOut = doctor.Reserved(&c.Director), doctor.FanOut(tunedHost(), &c.Director)
 	if len(t.interfaces) == 0 {
 		t.interfaces = c.Director.Interfaces
 	}
@@ -112,7 +113,7 @@ func (t *tuning) read(named bool) error {
 
 func (t *tuning) run(cmd *cobra.Command, out *output) error {
 	host := tunedHost()
-	options := tune.Options{Threaded: t.threaded, Reserved: t.reserved}
+	options := tune.Options{Threaded: t.threaded, Reserved: t.reserved, FanOut: t.fanOut}
 	record := tune.Store{Path: filepath.Join(t.state, tune.RecordName), Write: func(text []byte) error {
 		return store.WriteFile(t.state, tune.RecordName, text)
 	}}

@@ -73,6 +73,7 @@ const (
 	directorProgDirectorSteering = "director_steering"
 	directorProgTakeTellings     = "take_tellings"
 	directorVarFanOutCount       = "fan_out_count"
+	directorVarFanOutSalt        = "fan_out_salt"
 	directorVarFlowTime          = "flow_time"
 	directorVarHeavyMask         = "heavy_mask"
 	directorVarSourceFilter      = "source_filter"
@@ -192,6 +193,7 @@ type directorMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
 	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
+	FanOutSalt    *ebpf.VariableSpec `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
@@ -334,6 +336,7 @@ func (m *directorMaps) Close() error {
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
 	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
+	FanOutSalt    *ebpf.Variable `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -46,8 +47,14 @@ func Expensive(s *model.TableService) bool {
 // fanOut is what packets that are given to other CPUs are counted by.
 type fanOut struct {
 	list    bpfload.Memory[uint32]
-	count   bpfload.Memory[uint32]
-	dropped uint64 // at most so far: a packet that is on its way is not
+	data    bpfload.Memory[fanOutData]
+	dropped uint64 // at least, so far: packets that are on their way are not
+}
+
+// fanOutData is the section of fan_out_count and fan_out_salt.
+type fanOutData struct {
+	Count, _ uint32
+	Salt     uint64
 }
 
 // cpuEntry is struct bpf_cpumap_val.
@@ -61,7 +68,7 @@ func (f *fanOut) open(k *kernel, o Options) (err error) {
 	if f.list, err = bpfload.Map[uint32](k.FanOutList); err != nil {
 		return err
 	}
-	if f.count, err = bpfload.Map[uint32](k.all[abi.FanOut]); err != nil || !o.fansOut() {
+	if f.data, err = bpfload.Map[fanOutData](k.all[abi.FanOut]); err != nil || !o.fansOut() {
 		return err
 	}
 	program := k.collection.Programs[directorProgDirectorOnCpu]
@@ -81,11 +88,15 @@ func (f *fanOut) open(k *kernel, o Options) (err error) {
 		}
 		atomic.StoreUint32(&f.list.Entries[i], cpu)
 	}
-	atomic.StoreUint32(&f.count.Entries[0], uint32(len(o.FanOut)))
+	data := &f.data.Entries[0]
+	if data.Salt == 0 { // else an earlier process has chosen it
+		atomic.StoreUint64(&data.Salt, rand.Uint64()|1)
+	}
+	atomic.StoreUint32(&data.Count, uint32(len(o.FanOut)))
 	return nil
 }
 
-func (f *fanOut) close() error { return errors.Join(f.list.Close(), f.count.Close()) }
+func (f *fanOut) close() error { return errors.Join(f.list.Close(), f.data.Close()) }
 
 // FanOut returns the CPUs that get packets, and how many; nil: none do.
 func (d *Datapath) FanOut() (*model.FanOutStatus, error) {

@@ -89,7 +89,10 @@ type Director struct {
 	announcers announcers
 	gate       *gate
 	steering   *steering.Controller
-	fanOut     []uint32 // CPUs
+	fanOut     struct {
+		cpus []uint32
+		none error // why there are none
+	}
 	bfd        *bfdSupervisor
 	loads      loadReports
 	engine     *engine.Engine
@@ -160,11 +163,9 @@ func New(deps Deps) (_ *Director, err error) {
 	if err != nil {
 		d.log.Warn("rules that an earlier director has left in NICs are not known", "error", err)
 	}
-	if d.fanOut, err = fanOutCPUs(d.first.FanOut, d.first.Interfaces); err != nil {
-		return nil, err
-	}
+	d.chooseFanOut()
 	d.kernel, err = datapath.Open(datapath.Options{
-		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut, Hold: true, Log: d.log,
+		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut.cpus, Hold: true, Log: d.log,
 	})
 	if err != nil {
 		return nil, daemon.NotOpened(pin, err)

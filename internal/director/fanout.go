@@ -1,31 +1,27 @@
 package director
 
 import (
-	"fmt"
-
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/tune"
 )
 
-// fanOutCPUs are the CPUs to which those of receive queues give packets: the last ones of the host, because
-// drivers bind their queues to the first. With auto there are as many as are left, if the interface with the
-// fewest queues has fewer than there are CPUs.
-func fanOutCPUs(f model.FanOut, interfaces []string) ([]uint32, error) {
-	if !f.Given() {
-		return nil, nil
+// chooseFanOut chooses the CPUs that get packets. A director forwards without them, too, and says why.
+func (d *Director) chooseFanOut() {
+	f := d.first.FanOut
+	d.fanOut.cpus, d.fanOut.none = tune.This().FanOut(f, d.first.Interfaces)
+	switch {
+	case d.fanOut.none != nil:
+		d.log.Error("no packet is given to other CPUs", "error", d.fanOut.none)
+	case f.Given():
+		d.log.Info("packets of expensive services are given to other CPUs", "fan-out", f.String(), "cpus", d.fanOut.cpus)
 	}
-	online := tune.This().OnlineCPUs()
-	want := int(f.CPUs)
-	if f.Auto {
-		want = 0
-		for _, name := range interfaces {
-			if queues, err := tune.QueueCount(name); err == nil { // one that is missing is waited for
-				want = max(want, len(online)-queues)
-			}
-		}
+}
+
+// fanOutProblems says why no packet is given to other CPUs that should.
+func (d *Director) fanOutProblems() []model.Problem {
+	if d.fanOut.none == nil {
+		return nil
 	}
-	if want > len(online) {
-		return nil, fmt.Errorf("director.fan-out: this host has %d CPUs, and %d are to get packets", len(online), want)
-	}
-	return online[len(online)-want:], nil
+	return []model.Problem{{Part: "fan-out", Text: "no packet is given to other CPUs: " + d.fanOut.none.Error(),
+		Fix: "take director.fan-out out, or mend that and start the director again: packets are handled where they come in meanwhile"}}
 }

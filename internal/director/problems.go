@@ -31,7 +31,7 @@ func (d *Director) gather() {
 	d.Problems.Replace(model.ProblemBackend, append(unreachableProblems(d.kernel.Unreachable(mostUnreachable)), movedProblems(d.kernel.Moved(mostUnreachable))...))
 	host, interfaces := daemon.UpkeepProblems(d.host.Status(), d.notices.Problem())
 	d.Problems.Replace(model.ProblemHost, append(host, d.examiner.Problems()...))
-	d.Problems.Replace(model.ProblemInterface, slices.Concat(interfaces, renamedProblems(d.kernel.Renamed()), daemon.MTUProblems(d.kernel.Lowered(), "weir run")))
+	d.Problems.Replace(model.ProblemInterface, slices.Concat(interfaces, d.fanOutProblems(), renamedProblems(d.kernel.Renamed()), daemon.MTUProblems(d.kernel.Lowered(), "weir run")))
 	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()
 	d.Problems.Replace(model.ProblemBGP, append(bgpProblems(sessions), bgpPasswordProblems(&config.BGP, sessions)...))
 	d.Problems.Replace(model.ProblemBFD, append(bfdProblems(view, d.bfd.newFault()), bfdPasswordProblems(&config, view)...))

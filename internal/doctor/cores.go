@@ -18,7 +18,7 @@ func (x *examination) cores() {
 	if host == nil {
 		host = tune.This()
 	}
-	parts, _ := host.Survey(x.config.Director.Interfaces, tune.Options{Reserved: Reserved(&x.config.Director)}) // interfaces that are missing are told of by exists
+	parts, _ := host.Survey(x.config.Director.Interfaces, tune.Options{Reserved: Reserved(&x.config.Director), FanOut: FanOut(host, &x.config.Director)}) // interfaces that are missing are told of by exists
 	for i := range parts {
 		p := &parts[i]
 		if !p.Amiss {
@@ -35,6 +35,15 @@ func (x *examination) cores() {
 		}
 		x.warn(p.Check(), fix, "%s", p.Text)
 	}
+}
+
+// FanOut are the CPUs that a director gives packets to.
+func FanOut(host *tune.Host, d *model.Director) []uint32 {
+	cpus, err := host.FanOut(d.FanOut, d.Interfaces)
+	if err != nil {
+		return nil // the director tells why there are none
+	}
+	return cpus
 }
 
 // Reserved are the queues that a director keeps for flows with rules, by interface.

@@ -1,8 +1,6 @@
 package tune
 
 import (
-	"weir.io/weir/internal/device"
-
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -150,6 +148,3 @@ func (h *Host) OnlineCPUs() []uint32 {
 	}
 	return online
 }
-
-// QueueCount is how many receive queues an interface has.
-func QueueCount(name string) (int, error) { return device.QueueCount(name) }

@@ -84,6 +84,8 @@ func (p *Part) Check() string { return strings.TrimSpace(string(p.Kind) + " " + 
 type Options struct {
 	// Reserved are queues of an interface that only rules lead to: RSS must not use them.
 	Reserved map[string][]uint32
+	// FanOut are CPUs that get packets from others: no queue is served there.
+	FanOut []uint32
 	// Threaded asks for threads that serve the queues.
 	Threaded bool
 }
@@ -103,6 +105,9 @@ func (h *Host) Survey(names []string, o Options) ([]Part, error) {
 	s := survey{host: h, options: o}
 	err := s.open(names)
 	s.cpus = h.cpus()
+	for i := range s.cpus {
+		s.cpus[i].isolated = s.cpus[i].isolated || slices.Contains(o.FanOut, uint32(s.cpus[i].number))
+	}
 	for _, n := range s.nics {
 		s.queues(n)
 		s.rings(n)

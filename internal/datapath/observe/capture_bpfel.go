@@ -193,6 +193,7 @@ const (
 	captureProgTakeTellings     = "take_tellings"
 	captureVarCaptureWant       = "capture_want"
 	captureVarFanOutCount       = "fan_out_count"
+	captureVarFanOutSalt        = "fan_out_salt"
 	captureVarFlowTime          = "flow_time"
 	captureVarHeavyMask         = "heavy_mask"
 	captureVarSourceFilter      = "source_filter"
@@ -319,6 +320,7 @@ type captureMapSpecs struct {
 type captureVariableSpecs struct {
 	CaptureWant   *ebpf.VariableSpec `ebpf:"capture_want"`
 	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
+	FanOutSalt    *ebpf.VariableSpec `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
@@ -472,6 +474,7 @@ func (m *captureMaps) Close() error {
 type captureVariables struct {
 	CaptureWant   *ebpf.Variable `ebpf:"capture_want"`
 	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
+	FanOutSalt    *ebpf.Variable `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`

@@ -145,6 +145,7 @@ const (
 	observedProgExplain          = "explain"
 	observedProgTakeTellings     = "take_tellings"
 	observedVarFanOutCount       = "fan_out_count"
+	observedVarFanOutSalt        = "fan_out_salt"
 	observedVarFlowTime          = "flow_time"
 	observedVarHeavyMask         = "heavy_mask"
 	observedVarSourceFilter      = "source_filter"
@@ -266,6 +267,7 @@ type observedMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
 	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
+	FanOutSalt    *ebpf.VariableSpec `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
@@ -410,6 +412,7 @@ func (m *observedMaps) Close() error {
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
 	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
+	FanOutSalt    *ebpf.Variable `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
