@@ -29,6 +29,9 @@ var steeringNotes = []string{
 	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. reflect is an XDP program that only sends back: its cost is that of veth, and in every other one",
 	"steered: l2dsr with a rule for each flow, 8,000 at most, and a receive queue for them. The rules are in an emulated NIC: a veth takes what comes by the queue of the sending CPU. Beyond 8,000 flows those without a rule come to the same queue, as no NIC would lead them",
 	"l2dsr keeps no state. least-conn is l2dsr with that policy, so every packet asks flow memory. snat is full NAT. Their tables are also those of " + landedTables + ", built from the repository's history",
+	"run: l2dsr's program alone, of a packet whose flow has a rule (by rule), and of one that has none (by ring)",
+	"elephants: a router forwards 64-byte packets of 1,000,000 flows to the balancer, the n-th largest with a share like n^-1.1, and the director has room for 2,000 rules. After 15 s of packets: which share of them the flows with rules have (of what is sent, known beforehand), to that of the 2,000 largest, which is `largest`",
+	"disturbed: a router forwards packets of 4,000 flows to the balancer, which has 2,000 rules and a ring that is swapped once per second. Besides the director, something else changes 1,000 rules per second at random: it deletes them, and lets them lead to any queue. misdirected is as in churn: one packet of 64 is looked at, of each backend",
 }
 
 func measureSteering(ctx context.Context, s *session) error {
@@ -57,7 +60,7 @@ func measureSteering(ctx context.Context, s *session) error {
 		}
 		if older != "" {
 			for _, subject := range []track.Subject{leastConn, fullNAT} {
-				add(subject, subject.Name+", "+landedTables, flows, frame, older)
+				add(subject, before(subject), flows, frame, older)
 			}
 		}
 	}
@@ -70,7 +73,54 @@ func measureSteering(ctx context.Context, s *session) error {
 	for _, frame := range frames[min(1, len(frames)):] {
 		all(mostRules, frame)
 	}
-	return c.run(ctx)
+	if err := c.run(ctx); err != nil {
+		return err
+	}
+	s.noteTables()
+	// The tracks of the course are no longer needed.
+	if err := s.close(); err != nil {
+		return err
+	}
+	if err := s.measureElephants(ctx); err != nil {
+		return err
+	}
+	if err := s.close(); err != nil {
+		return err
+	}
+	return s.measureDisturbed(ctx)
+}
+
+// noteTables says how steered flows compare with tables of flows, today's as well, and which ratio a
+// program that only sends back would have: through veths no balancer has a larger one.
+func (s *session) noteTables() {
+	for _, table := range []string{leastConn.Name, fullNAT.Name, before(leastConn), before(fullNAT)} {
+		at := smallFrames(mostRules)
+		ours, err := ratio(steered.Name, table, at, record.Throughput)(s.into)
+		if err != nil { // a short run, or one without the history
+			continue
+		}
+		ceiling, err := ratio(track.Reflect.Name, table, at, record.Throughput)(s.into)
+		if err == nil {
+			s.note("with %d flows steered has %.2f times the packets per second of %s, and reflect, the ceiling, %.2f times", mostRules, ours, table, ceiling)
+		}
+	}
+}
+
+// before is the name of a subject as it was in [landedTables].
+func before(subject track.Subject) string { return subject.Name + ", " + landedTables }
+
+// ruleToRing is what the program takes for a packet by its flow's rule, to what it takes by the ring.
+func ruleToRing() value {
+	var both []value
+	for _, vip6 := range []bool{false, true} {
+		by := func(how string) subject {
+			at := modesAt(vip6)
+			at["backend"] = how
+			return subject{l2dsr.Name, at}
+		}
+		both = append(both, ratioOf(by(program.ByRule), by(program.ByRing), runTime))
+	}
+	return largest(both...)
 }
 
 // landedTables is the path of the weir with the tables that steered flows are compared with. A smoke run goes

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/nic"
 	"weir.io/weir/lab/process"
 	"weir.io/weir/lab/version"
@@ -18,15 +19,50 @@ func (t *Track) startSteering(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	card, err := nic.Emulate(t.in, t.from.A, uint32(t.SourceCPU+1), t.Steered)
-	if err != nil {
+	queues := t.steeredQueues()
+	if t.card, err = nic.Emulate(t.in, t.up.A, uint32(queues.Last)+1, t.cardRoom()); err != nil {
 		return err
 	}
-	t.closers = append(t.closers, card.Close)
+	t.closers = append(t.closers, t.card.Close)
 	if t.director, err = process.StartDirectorAs(t.balancer, binary, t.config(t.set)); err != nil {
 		return err
 	}
 	return t.director.Forwards(ctx)
+}
+
+// Card is the NIC of a balancer whose flows are steered.
+func (t *Track) Card() *nic.Emulated { return t.card }
+
+// ByRule is how many packets the director has sent by their flows' rules.
+func (t *Track) ByRule(ctx context.Context) (uint64, error) {
+	status, err := api.NewClient(t.director.Socket).Status(ctx)
+	if err != nil || status.Steering == nil {
+		return 0, errors.Join(err, errNotSteering)
+	}
+	return status.Steering.Packets, nil
+}
+
+var errNotSteering = errors.New("the director steers no flows")
+
+// routedQueues is how many receive queues a balancer has behind a router.
+const routedQueues = 4
+
+// RoutedQueues are the queues of [Options.Routed]: all but the first are for flows with rules.
+const RoutedQueues uint32 = routedQueues
+
+func (t *Track) steeredQueues() model.QueueRange {
+	if t.Routed {
+		return model.QueueRange{First: 1, Last: routedQueues - 1}
+	}
+	return model.QueueRange{First: uint16(t.SourceCPU), Last: uint16(t.SourceCPU)}
+}
+
+// cardRoom is how many rules the NIC has room for: behind a router, for as many of others.
+func (t *Track) cardRoom() int {
+	if t.Routed {
+		return 2 * t.Steered
+	}
+	return t.Steered
 }
 
 const (
@@ -36,8 +72,8 @@ const (
 	placeless = 0.01
 )
 
-// steer sends until the director has given rules to the flows, or to as many as there are rules, and ends its
-// process: what is measured then has these.
+// steer sends until the director has given rules to the flows, or to as many as there are rules. Then its
+// process ends, and what is measured has these; not behind a router, where rules are to change.
 func (t *Track) steer(ctx context.Context) error {
 	want := int((1 - placeless) * float64(min(t.Steered, t.Traffic.Flows)))
 	client := api.NewClient(t.director.Socket)
@@ -50,6 +86,9 @@ func (t *Track) steer(ctx context.Context) error {
 			return err
 		}
 		if s := status.Steering; s != nil && len(s.Interfaces) == 1 && s.Interfaces[0].Rules >= want {
+			if t.Routed {
+				return nil
+			}
 			return t.StopDirector()
 		} else if time.Now().After(deadline) {
 			return errors.Join(fmt.Errorf("want rules for %d flows, and the director has %+v", want, s), t.StopDirector())

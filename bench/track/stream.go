@@ -16,6 +16,7 @@ type Stream struct {
 	track   *Track
 	traffic traffic.Traffic
 	source  *traffic.Source
+	cpu     int     // of the source
 	pace    float64 // packets sent per second, as last measured; 0: not yet
 	opened  bool
 }
@@ -26,14 +27,14 @@ func (t *Track) Stream(like traffic.Traffic) (*Stream, error) {
 	if like.IPv6 != t.Traffic.IPv6 || like.Protocol != t.Traffic.Protocol || like.VIPs != t.Traffic.VIPs || like.VLAN != t.Traffic.VLAN || like.Flows > t.Traffic.Flows {
 		return nil, fmt.Errorf("%s: traffic %+v is not for the track of %+v", t.Subject.Name, like, t.Traffic)
 	}
-	s := &Stream{track: t, traffic: like}
+	s := &Stream{track: t, traffic: like, cpu: t.SourceCPU}
 	var err error
-	s.source, err = t.newSource(like)
+	s.source, err = t.newSourceOn(like, s.cpu)
 	return s, err
 }
 
-func (t *Track) newSource(of traffic.Traffic) (*traffic.Source, error) {
-	source, err := traffic.NewSource(t.from.A, t.from.B.MAC, of, t.SourceCPU)
+func (t *Track) newSourceOn(of traffic.Traffic, cpu int) (*traffic.Source, error) {
+	source, err := traffic.NewSource(t.from.A, t.from.B.MAC, of, cpu)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.Subject.Name, err)
 	}
@@ -79,11 +80,11 @@ func (s *Stream) begin() error {
 		return nil
 	}
 	first := s.traffic
-	first.InTurn, first.SYNEvery = true, 0
+	first.InTurn, first.Zipf, first.SYNEvery = true, 0, 0
 	if s.track.Subject.SNAT && first.Protocol == model.TCP {
 		first.SYNEvery = 1
 	}
-	opener, err := s.track.newSource(first)
+	opener, err := s.track.newSourceOn(first, s.cpu)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type Subject struct {
 	outer6    bool
 	dnat      bool // DNAT by the kernel
 	policy    model.Policy
+	attach    model.XDPMode // of weir; empty: as by default
 }
 
 // Tunnels is whether packets become longer.
@@ -92,6 +93,12 @@ func Placing(policy model.Policy) Subject {
 // Options.Shared).
 func (s Subject) Remembering(name string) Subject {
 	s.Name, s.remembers = name, true
+	return s
+}
+
+// Generic returns weir with a program that the kernel runs for its own packets, as where a driver has no XDP.
+func Generic(s Subject) Subject {
+	s.Name, s.attach = s.Name+" generic", model.XDPGeneric
 	return s
 }
 

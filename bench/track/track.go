@@ -16,6 +16,7 @@ import (
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/utilization"
 	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/nic"
 	"weir.io/weir/lab/process"
 	"weir.io/weir/lab/traffic"
 )
@@ -52,6 +53,11 @@ type Options struct {
 	Steered int
 	// FanOut has weir give packets to the other CPU.
 	FanOut bool
+	// Routed puts a router before the balancer, whose kernel forwards packets to it. Then they come by the
+	// queues that the NIC's rules say, and the director runs until the track is closed.
+	Routed bool
+	// CPUs is how many CPUs may send at once, see [Track.Parallel]; 0: one.
+	CPUs int
 	// SourceCPU is the CPU of the source, or of all with one core.
 	SourceCPU int
 	// Older is the path of another version of weir; empty: this version.
@@ -65,11 +71,13 @@ type Track struct {
 	lab      *netlab.Lab
 	balancer *netlab.Host
 	from     *netlab.Link // the source's
+	up       *netlab.Link // the balancer's, which may be the same
 	in, out  *netlab.Port // the balancer's
 	sink     *traffic.Sink
 	main     *Stream       // all of the traffic
 	director *process.Weir // whose process was started last
 	set      backendSet    // that the director has now
+	card     *nic.Emulated // the balancer's, with steering
 	closers  []func() error
 }
 
@@ -114,7 +122,7 @@ func Start(ctx context.Context, o Options) (_ *Track, err error) {
 
 // connect makes the hosts and their links, and returns the sink's port.
 func (t *Track) connect() (to *netlab.Port) {
-	options := netlab.LinkOptions{XDP: true, MTU: mtu, Queues: t.SourceCPU + 1}
+	options := netlab.LinkOptions{XDP: true, MTU: mtu, Queues: max(t.SourceCPU+1, t.CPUs)}
 	source, sink := t.silent("source"), t.silent("sink")
 	if t.Subject.start == nil {
 		t.from = t.lab.Link(source, sink, options)
@@ -124,8 +132,13 @@ func (t *Track) connect() (to *netlab.Port) {
 	first, last := options, options
 	first.B = []string{"10.0.0.1/24", "fd00::1/64"}
 	last.A = []string{"10.1.255.1/16", "10.1.255.2/16", "fd00:1::1:1/64", "fd00:1::1:2/64"}
-	t.from = t.lab.Link(source, t.balancer, first)
-	if t.in = t.from.B; t.OneArm {
+	if t.Routed {
+		t.connectRouter(source, first)
+	} else {
+		t.from = t.lab.Link(source, t.balancer, first)
+		t.up = t.from
+	}
+	if t.in = t.up.B; t.OneArm {
 		t.out, to = t.in, t.from.A
 		t.balancer.Address(t.in.Name, last.A...)
 		// The balancer must not tell hosts of shorter routes.
@@ -137,13 +150,28 @@ func (t *Track) connect() (to *netlab.Port) {
 	}
 	// No host answers on either side: neighbors are configured.
 	for _, gateway := range []string{"10.0.0.2", "fd00::2"} {
-		t.balancer.Neighbor(t.in.Name, gateway, t.from.A.MAC)
+		t.balancer.Neighbor(t.in.Name, gateway, t.up.A.MAC)
 		t.balancer.Route("default", gateway)
 	}
 	for n := range t.Backends {
 		t.balancer.Neighbor(t.out.Name, traffic.Backend(n, t.Subject.ipv6(t.Traffic)).String(), traffic.BackendMAC(n))
 	}
 	return to
+}
+
+// connectRouter puts a router between source and balancer.
+func (t *Track) connectRouter(source *netlab.Host, options netlab.LinkOptions) {
+	router := t.lab.Router("router")
+	router.Sysctl("net.ipv4.conf.all.rp_filter", "0")
+	router.Sysctl("net.ipv4.conf.default.rp_filter", "0")
+	t.from = t.lab.Link(source, router, netlab.LinkOptions{XDP: true, MTU: mtu, B: []string{"10.2.0.1/24"}})
+	options.Queues = routedQueues
+	options.A = []string{"10.0.0.2/24"}
+	t.up = t.lab.Link(router, t.balancer, options)
+	router.Neighbor(t.up.A.Name, "10.0.0.1", t.up.B.MAC)
+	for n := range t.Traffic.VIPs {
+		router.Route(traffic.VIP(n, false).String()+"/32", "10.0.0.1")
+	}
 }
 
 // silent returns a host whose kernel sends nothing of its own. A router solicitation or a multicast

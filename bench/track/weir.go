@@ -36,6 +36,9 @@ func startWeir(ctx context.Context, t *Track) error {
 		return t.sink.Expect(before, t.placement(t.config(upperSet)))
 	}
 	after, err := t.share(ctx)
+	if t.Routed {
+		t.closers = append(t.closers, t.StopDirector)
+	}
 	if t.Steered > 0 { // the process ends when it has seen the flows: see steer
 		return errors.Join(err, t.sink.Expect(before, after))
 	}
@@ -96,7 +99,7 @@ func (t *Track) config(set backendSet) model.Config {
 // bareConfig leaves defaults out.
 func (t *Track) bareConfig(set backendSet) model.Config {
 	c := model.Config{
-		Director: model.Director{Interfaces: []string{t.in.Name}, Limits: model.Limits{Backends: uint32(t.Backends)}},
+		Director: model.Director{Interfaces: []string{t.in.Name}, XDP: t.Subject.attach, Limits: model.Limits{Backends: uint32(t.Backends)}},
 		Services: make([]model.Service, t.Traffic.VIPs),
 	}
 	if t.Subject.SNAT {
@@ -105,8 +108,7 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 		c.Director.Limits.Flows = uint32(t.FlowRoom)
 	}
 	if t.Steered > 0 {
-		queue := uint16(t.SourceCPU)
-		c.Director.Steering = model.Steering{Queues: model.QueueRange{First: queue, Last: queue}, Flows: uint32(t.Steered), Packets: 1}
+		c.Director.Steering = model.Steering{Queues: t.steeredQueues(), Flows: uint32(t.Steered), Packets: 1}
 	}
 	if t.FanOut {
 		c.Director.FanOut = model.FanOut{CPUs: 1} // the last one of two

@@ -74,27 +74,16 @@ func (e *Emulated) pin(port *netlab.Port, queues uint32) error {
 
 // Rules is how many rules the card has.
 func (e *Emulated) Rules() (n int, err error) {
-	var flow nicCardFlow
-	var rule nicCardRule
-	entries := e.objects.CardRules.Iterate()
-	for entries.Next(&flow, &rule) {
-		n++
-	}
-	return n, entries.Err()
+	keys, err := e.keys()
+	return len(keys), err
 }
 
 // Forget empties the card, as a driver's reset does.
 func (e *Emulated) Forget() error {
-	var flows []nicCardFlow
-	var flow nicCardFlow
-	var rule nicCardRule
-	entries := e.objects.CardRules.Iterate()
-	for entries.Next(&flow, &rule) {
-		flows = append(flows, flow)
-	}
-	errs := []error{entries.Err()}
-	for i := range flows {
-		errs = append(errs, ignoreMissing(e.objects.CardRules.Delete(flows[i])))
+	keys, err := e.keys()
+	errs := []error{err}
+	for i := range keys {
+		errs = append(errs, ignoreMissing(e.objects.CardRules.Delete(keys[i])))
 	}
 	return errors.Join(errs...)
 }

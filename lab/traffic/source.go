@@ -1,6 +1,8 @@
 package traffic
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -27,6 +29,7 @@ type Source struct {
 	frame   []byte
 	program struct {
 		Program *ebpf.Program  `ebpf:"source"`
+		Order   *ebpf.Map      `ebpf:"flow_order"`
 		Began   *ebpf.Variable `ebpf:"pace_began"`
 		Gap     *ebpf.Variable `ebpf:"pace_gap"`
 		Due     *ebpf.Variable `ebpf:"pace_due"`
@@ -45,6 +48,12 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 	constants["out_ifindex"] = uint32(port.Index)
 	constants["syn_every"] = uint32(t.SYNEvery)
 	constants["flows_in_turn"] = truth(t.InTurn)
+	constants["first_flow"] = uint32(t.First)
+	var order []uint32
+	if t.Zipf > 0 {
+		order = t.Order()
+		constants["order_length"] = uint32(len(order))
+	}
 	if len(t.Frames) > 1 {
 		var sizes [framesRoom]uint32
 		for i, length := range t.Frames {
@@ -58,14 +67,35 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 	}
 	constants["mac"] = macs
 	s := &Source{host: port.Host, cpu: cpu, frame: make([]byte, longest)}
-	if err := load("source", constants, nil, &s.program); err != nil {
+	if err := load("source", constants, map[string]int{"flow_order": len(order)}, &s.program); err != nil {
 		return nil, err
+	}
+	if err := s.writeOrder(order); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
+// writeOrder says which flows are sent.
+func (s *Source) writeOrder(order []uint32) error {
+	memory, err := s.program.Order.Memory()
+	if err != nil {
+		return fmt.Errorf("say which flows are sent: %w", err)
+	}
+	var entry [4]byte
+	for i, flow := range order {
+		binary.NativeEndian.PutUint32(entry[:], flow)
+		if _, err := memory.WriteAt(entry[:], int64(i)*arrayStride); err != nil {
+			return fmt.Errorf("say which flows are sent: %w", err)
+		}
+	}
+	return nil
+}
+
 // Close forgets the source.
-func (s *Source) Close() error { return s.program.Program.Close() }
+func (s *Source) Close() error {
+	return errors.Join(s.program.Program.Close(), s.program.Order.Close())
+}
 
 // Pace makes the source send at a rate, in packets per second, or as fast as it can if that is
 // less. A rate of 0 means as fast as it can.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 
@@ -60,6 +61,11 @@ type Traffic struct {
 	// SYNEvery makes one in this many TCP packets a SYN; the others have an ACK.
 	SYNEvery int
 	InTurn   bool // one flow after the other, not at random
+	// Zipf makes the n-th largest flow have a share of the packets like n^-Zipf, see [Traffic.Order]; 0: all
+	// have the same. It is above 1.
+	Zipf float64
+	// First is the number of the source's first flow, where sources share the traffic of a sink.
+	First int
 	// Asks gives every TCP packet a SYN's options, and the one that asks to be redirected. Frames
 	// have length [AskingFrame].
 	Asks bool
@@ -121,6 +127,11 @@ func (t Traffic) Flow(n int) model.Flow {
 	}
 }
 
+// Number is the number of the flow with this source, over IPv4.
+func Number(source netip.AddrPort) int {
+	return int(word4(source.Addr())-word4(source4)) | int(source.Port()-sourcePortFirst)<<sourceBits
+}
+
 // tag is how much longer frames are by their tag.
 func (t Traffic) tag() int {
 	if t.VLAN == 0 {
@@ -147,6 +158,23 @@ func (t Traffic) BackendsOf(vip, backends int) (first, end int) {
 	return vip * each, (vip + 1) * each
 }
 
+// orderLength is how many flows are drawn for [Traffic.Zipf]: a flow has a millionth of the packets in the
+// mean four times.
+const orderLength = 1 << 22
+
+// Order are flows as Zipf's law has drawn them, counted from the first one. What is sent is drawn from them,
+// evenly. They are always the same for the same traffic.
+func (t Traffic) Order() []uint32 {
+	rng := rand.New(rand.NewPCG(1, uint64(t.Flows)))
+	byRank := rng.Perm(t.Flows) // neighbors in size are none in their addresses
+	law := rand.NewZipf(rng, t.Zipf, 1, uint64(t.Flows-1))
+	order := make([]uint32, orderLength)
+	for i := range order {
+		order[i] = uint32(byRank[law.Uint64()])
+	}
+	return order
+}
+
 // maxFlows is how many flows a source's addresses and ports allow.
 const maxFlows = (math.MaxUint16 - sourcePortFirst + 1) << sourceBits
 
@@ -158,8 +186,10 @@ func (t Traffic) validate() error {
 	switch {
 	case t.Protocol != model.TCP && t.Protocol != model.UDP:
 		return fmt.Errorf("protocol %v is neither TCP nor UDP", t.Protocol)
-	case t.Flows < 1 || t.Flows > maxFlows:
-		return fmt.Errorf("%d flows are not in 1 to %d", t.Flows, maxFlows)
+	case t.Flows < 1 || t.First < 0 || t.First+t.Flows > maxFlows:
+		return fmt.Errorf("%d flows from %d on are not in 1 to %d", t.Flows, t.First, maxFlows)
+	case t.Zipf != 0 && (!(t.Zipf > 1) || t.InTurn):
+		return fmt.Errorf("zipf %v is not above 1, or flows are in turn", t.Zipf)
 	case t.VIPs < 1 || t.VIPs > 254:
 		return fmt.Errorf("%d VIPs are not in 1 to 254", t.VIPs)
 	case t.Asks && (t.Protocol != model.TCP || t.IPv6 || len(t.Frames) != 1 || t.Frames[0] != AskingFrame):

@@ -62,6 +62,7 @@ type trafficExpectation struct {
 const (
 	trafficMapArrivals        = "arrivals"
 	trafficMapExpected        = "expected"
+	trafficMapFlowOrder       = "flow_order"
 	trafficMapPorts           = "ports"
 	trafficMapProblems        = "problems"
 	trafficMapWrongPacket     = "wrong_packet"
@@ -75,6 +76,7 @@ const (
 	trafficVarBackend6        = "backend6"
 	trafficVarBackendPort     = "backend_port"
 	trafficVarBackendsPerVip  = "backends_per_vip"
+	trafficVarFirstFlow       = "first_flow"
 	trafficVarFlows           = "flows"
 	trafficVarFlowsInTurn     = "flows_in_turn"
 	trafficVarFrameSize       = "frame_size"
@@ -82,6 +84,7 @@ const (
 	trafficVarHandedOver      = "handed_over"
 	trafficVarIpv6            = "ipv6"
 	trafficVarMac             = "mac"
+	trafficVarOrderLength     = "order_length"
 	trafficVarOutIfindex      = "out_ifindex"
 	trafficVarOuter6          = "outer6"
 	trafficVarPaceBegan       = "pace_began"
@@ -158,6 +161,7 @@ type trafficProgramSpecs struct {
 type trafficMapSpecs struct {
 	Arrivals    *ebpf.MapSpec `ebpf:"arrivals"`
 	Expected    *ebpf.MapSpec `ebpf:"expected"`
+	FlowOrder   *ebpf.MapSpec `ebpf:"flow_order"`
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	Problems    *ebpf.MapSpec `ebpf:"problems"`
 	WrongPacket *ebpf.MapSpec `ebpf:"wrong_packet"`
@@ -173,6 +177,7 @@ type trafficVariableSpecs struct {
 	Backend6        *ebpf.VariableSpec `ebpf:"backend6"`
 	BackendPort     *ebpf.VariableSpec `ebpf:"backend_port"`
 	BackendsPerVip  *ebpf.VariableSpec `ebpf:"backends_per_vip"`
+	FirstFlow       *ebpf.VariableSpec `ebpf:"first_flow"`
 	Flows           *ebpf.VariableSpec `ebpf:"flows"`
 	FlowsInTurn     *ebpf.VariableSpec `ebpf:"flows_in_turn"`
 	FrameSize       *ebpf.VariableSpec `ebpf:"frame_size"`
@@ -180,6 +185,7 @@ type trafficVariableSpecs struct {
 	HandedOver      *ebpf.VariableSpec `ebpf:"handed_over"`
 	Ipv6            *ebpf.VariableSpec `ebpf:"ipv6"`
 	Mac             *ebpf.VariableSpec `ebpf:"mac"`
+	OrderLength     *ebpf.VariableSpec `ebpf:"order_length"`
 	OutIfindex      *ebpf.VariableSpec `ebpf:"out_ifindex"`
 	Outer6          *ebpf.VariableSpec `ebpf:"outer6"`
 	PaceBegan       *ebpf.VariableSpec `ebpf:"pace_began"`
@@ -224,6 +230,7 @@ func (o *trafficObjects) Close() error {
 type trafficMaps struct {
 	Arrivals    *ebpf.Map `ebpf:"arrivals"`
 	Expected    *ebpf.Map `ebpf:"expected"`
+	FlowOrder   *ebpf.Map `ebpf:"flow_order"`
 	Ports       *ebpf.Map `ebpf:"ports"`
 	Problems    *ebpf.Map `ebpf:"problems"`
 	WrongPacket *ebpf.Map `ebpf:"wrong_packet"`
@@ -233,6 +240,7 @@ func (m *trafficMaps) Close() error {
 	return _TrafficClose(
 		m.Arrivals,
 		m.Expected,
+		m.FlowOrder,
 		m.Ports,
 		m.Problems,
 		m.WrongPacket,
@@ -249,6 +257,7 @@ type trafficVariables struct {
 	Backend6        *ebpf.Variable `ebpf:"backend6"`
 	BackendPort     *ebpf.Variable `ebpf:"backend_port"`
 	BackendsPerVip  *ebpf.Variable `ebpf:"backends_per_vip"`
+	FirstFlow       *ebpf.Variable `ebpf:"first_flow"`
 	Flows           *ebpf.Variable `ebpf:"flows"`
 	FlowsInTurn     *ebpf.Variable `ebpf:"flows_in_turn"`
 	FrameSize       *ebpf.Variable `ebpf:"frame_size"`
@@ -256,6 +265,7 @@ type trafficVariables struct {
 	HandedOver      *ebpf.Variable `ebpf:"handed_over"`
 	Ipv6            *ebpf.Variable `ebpf:"ipv6"`
 	Mac             *ebpf.Variable `ebpf:"mac"`
+	OrderLength     *ebpf.Variable `ebpf:"order_length"`
 	OutIfindex      *ebpf.Variable `ebpf:"out_ifindex"`
 	Outer6          *ebpf.Variable `ebpf:"outer6"`
 	PaceBegan       *ebpf.Variable `ebpf:"pace_began"`

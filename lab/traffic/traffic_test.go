@@ -1,8 +1,10 @@
 package traffic
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -27,6 +29,7 @@ var ways = []Traffic{
 	{Protocol: model.UDP, Flows: 1000, VIPs: 3, Frames: []int{64}, VLAN: 100},
 	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{78}, IPv6: true, VLAN: 4094},
 	{Protocol: model.UDP, Flows: 1000, VIPs: 1, Frames: IMIXByBytes, VLAN: 7},
+	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{64}, Zipf: 1.5},
 }
 
 // Everything arrives, and nothing of it is wrong.
@@ -105,6 +108,50 @@ func TestSignalsSendNothing(t *testing.T) {
 	}
 	if got, err := sink.Count(); err != nil || got.Packets != packets {
 		t.Errorf("of %d packets arrived %+v, error %v", packets, got, err)
+	}
+}
+
+// Flows are sent as often as Zipf's law has drawn them, and a source has no flow before its first one.
+func TestZipf(t *testing.T) {
+	lab := netlab.ForTest(t)
+	link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})
+	way := Traffic{Protocol: model.UDP, Flows: 300_000, VIPs: 1, Frames: []int{64}, Zipf: 1.1, First: 5000}
+	source, err := NewSource(link.A, link.B.MAC, way, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	drawn := map[int]float64{}
+	for _, flow := range way.Order() {
+		drawn[way.First+int(flow)] += 1.0 / orderLength
+	}
+	const packets = 20_000
+	sent := map[int]float64{}
+	for range packets {
+		frame, err := source.Frame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(frame[26:30])), binary.BigEndian.Uint16(frame[34:]))
+		sent[Number(from)] += 1.0 / packets
+	}
+	large := 0
+	for flow, share := range drawn {
+		if share < 0.01 {
+			continue
+		}
+		large++
+		if got := sent[flow]; got < 0.8*share || got > 1.2*share {
+			t.Errorf("flow %d has %.4f of the packets, and the law has drawn %.4f", flow, got, share)
+		}
+	}
+	for flow := range sent {
+		if drawn[flow] == 0 {
+			t.Errorf("flow %d was sent, and not drawn", flow)
+		}
+	}
+	if large < 10 || len(drawn) < 100_000 {
+		t.Errorf("%d flows of %d are large", large, len(drawn))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // otherABI makes the maps of another version: fields have other places and sizes, and there is one
@@ -37,14 +38,15 @@ const (
 )
 
 // BuildSameABI builds weir from the sources at root into dir, with the same programs and maps, but
-// another name. It returns the path of the binary.
-func BuildSameABI(ctx context.Context, root, dir string) (string, error) {
-	return build(ctx, root, filepath.Join(dir, "weir-"+SameABI), SameABI)
+// another name, and with these flags besides. It returns the path of the binary.
+func BuildSameABI(ctx context.Context, root, dir string, flags ...string) (string, error) {
+	return build(ctx, root, filepath.Join(dir, "weir-"+SameABI), SameABI, flags...)
 }
 
 // BuildOtherABI builds weir from the sources at root into dir, with programs whose maps look
-// different. It returns the path of the binary. It needs what "make generate" needs.
-func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
+// different, and with these flags besides. It returns the path of the binary. It needs what "make generate"
+// needs.
+func BuildOtherABI(ctx context.Context, root, dir string, flags ...string) (string, error) {
 	sources := filepath.Join(dir, "bpf")
 	if err := os.CopyFS(sources, os.DirFS(filepath.Join(root, "bpf"))); err != nil {
 		return "", fmt.Errorf("copy the programs: %w", err)
@@ -79,7 +81,7 @@ func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 	if err := os.WriteFile(list, text, 0o644); err != nil {
 		return "", fmt.Errorf("write overlay: %w", err)
 	}
-	return build(ctx, root, filepath.Join(dir, "weir-"+OtherABI), OtherABI, "-overlay", list)
+	return build(ctx, root, filepath.Join(dir, "weir-"+OtherABI), OtherABI, append(flags, "-overlay", list)...)
 }
 
 // BuildCommit builds weir as it was at a commit of the repository at root into dir. It returns the
@@ -112,14 +114,28 @@ func build(ctx context.Context, root, binary, name string, flags ...string) (str
 	return binary, nil
 }
 
-// WithNICs returns the path of this weir with the NICs of package nic, beside the weir that is measured. It is
-// built each time.
+// NICsTag is the build tag of a weir that knows the NICs of package nic.
+const NICsTag = "emulated_nic"
+
+// withNICs is built once in a process.
+var withNICs struct {
+	sync.Mutex
+	path string
+}
+
+// WithNICs returns the path of this weir with the NICs of package nic, beside the weir that is measured. Each
+// process builds it anew.
 func WithNICs(ctx context.Context) (string, error) {
-	path, err := filepath.Abs(filepath.Join("bin", "weir-nics"))
-	if err != nil {
-		return "", err
+	withNICs.Lock()
+	defer withNICs.Unlock()
+	if withNICs.path != "" {
+		return withNICs.path, nil
 	}
-	return build(ctx, ".", path, "nics", "-tags", "emulated_nic")
+	path, err := filepath.Abs(filepath.Join("bin", "weir-nics"))
+	if err == nil {
+		withNICs.path, err = build(ctx, ".", path, "nics", "-tags", NICsTag)
+	}
+	return withNICs.path, err
 }
 
 // edit replaces texts in a file. Each must occur exactly once.

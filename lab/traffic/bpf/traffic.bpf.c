@@ -27,9 +27,21 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The next flow: at random, or one after the other. */
-static __always_inline __u32 next_flow(void)
+/* Flows that are at random as often as they are here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u32);
+} flow_order SEC(".maps");
+
+/* The next of a source's flows: at random, or one after the other. */
+static __always_inline __u32 next_of_flows(void)
 {
+	__u32 index;
+	const __u32 *flow;
+
 	if (flows_in_turn) {
 		source_state = source_state + 1 < flows ? source_state + 1 : 0;
 		return source_state;
@@ -38,7 +50,16 @@ static __always_inline __u32 next_flow(void)
 	source_state ^= source_state << 13;
 	source_state ^= source_state >> 7;
 	source_state ^= source_state << 17;
-	return (source_state >> 32) * flows >> 32;
+	if (!order_length)
+		return (source_state >> 32) * flows >> 32;
+	index = (source_state >> 32) * order_length >> 32;
+	flow = bpf_map_lookup_elem(&flow_order, &index);
+	return flow ? *flow : 0;
+}
+
+static __always_inline __u32 next_flow(void)
+{
+	return first_flow + next_of_flows();
 }
 
 static __always_inline __u32 next_frame_size(void)

@@ -24,6 +24,8 @@ const volatile __u32 frame_sizes; /* how many of these are used; 0: as the frame
 const volatile __u32 frame_size[FRAME_SIZES_ROOM];
 const volatile __u32 syn_every; /* TCP: every so many packets are a SYN; 0: none is */
 const volatile __u8 flows_in_turn;
+/* A source's first flow, of `flows`; and how much of flow_order there is, 0: each is as likely. */
+const volatile __u32 first_flow, order_length;
 /* TCP: every packet has a SYN's options, and the one that asks to be redirected. */
 const volatile __u8 asks_redirect;
 const volatile __u8 ipv6;
