@@ -56,6 +56,7 @@ var checks = []check{
 		reading(elephants, elephantsAt, elephantsShare)},
 	{"steered_misdirected", "packets that came to a backend of neither the old ring nor the new one, in a round in which 1,000 rules of a NIC change per second and the ring is swapped once per second", "", "<=", 0, "steering", misdirected,
 		quantileOf(subject{disturbed, disturbedAt}, misdirected, 1)},
+	{"cores_order", "packets per second with twice as many CPUs, to those with half of them, even flows: the least of l2dsr, l2dsr by generic XDP and iptables; below 1 more CPUs carry less", "", ">=", 1, "cores", record.Throughput, coresOrder},
 	{"cost_ipv6_vs_ipv4", "weir's own time per packet of an IPv6 VIP, to that of an IPv4 VIP, with the same outer family: the worst mode", "", "<=", 1.25, "modes", record.Cost, ipv6Cost()},
 	{"rows_unchanged", "weir's own time per packet where no slot is shared, to that of the version before flow memory: how far the 99 % interval of the median is from 1 in the worst mode (l2dsr, ipip, gue)", "", "<=", 0, "rows", toBefore, offBefore},
 	{"syn_vs_dnat", "SYNs per second of new flows through l2dsr, to those through iptables, one core", "", ">=", 6, "syn", record.Throughput,

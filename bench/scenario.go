@@ -46,6 +46,7 @@ var scenarios = []scenario{
 	{"state", "A packet's cost by the number of flows where flows are remembered, and by frame length.", stateNotes, measureState, named},
 	{"steering", "A packet's cost by the number of flows that a NIC steers, beside tables of flows.", steeringNotes, measureSteering, named},
 	{"fan-out", "What a packet takes of the receiving core where others do the rest.", fanOutNotes, measureFanOut, named},
+	{"cores", "Packets per second by the number of CPUs, each with a receive queue, with even and uneven flows.", coresNotes, measureCores, named},
 	{"modes", "A packet's cost in every mode and family.", modesNotes, measureModes, always},
 	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", rowsNotes, measureRows, named},
 	{"syn", "Packets per second that begin a flow each.", synNotes, measureSYN, always},

@@ -90,7 +90,7 @@ func (p *Parallel) send(packets float64) (Sample, error) {
 	if err := errors.Join(errs...); err != nil {
 		return Sample{}, fmt.Errorf("%s: %w", t.Subject.Name, err)
 	}
-	after, err := t.settled()
+	after, err := p.settled()
 	if err != nil {
 		return Sample{}, fmt.Errorf("%s: %w", t.Subject.Name, err)
 	}
@@ -101,4 +101,15 @@ func (p *Parallel) send(packets float64) (Sample, error) {
 	sample.Rate = float64(sample.Received) / longest.Seconds()
 	p.pace = sample.Rate
 	return sample, nil
+}
+
+// settled returns what has arrived once nothing arrives any more.
+func (p *Parallel) settled() (traffic.Count, error) {
+	for last := uint64(0); ; time.Sleep(time.Millisecond) { // between two looks
+		now, err := p.track.sink.Count()
+		if err != nil || now.Packets == last {
+			return now, err
+		}
+		last = now.Packets
+	}
 }

@@ -56,7 +56,7 @@ type Options struct {
 	// Routed puts a router before the balancer, whose kernel forwards packets to it. Then they come by the
 	// queues that the NIC's rules say, and the director runs until the track is closed.
 	Routed bool
-	// CPUs is how many CPUs may send at once, see [Track.Parallel]; 0: one.
+	// CPUs is how many CPUs may send at once, by [Track.Parallel] alone; 0: one.
 	CPUs int
 	// SourceCPU is the CPU of the source, or of all with one core.
 	SourceCPU int
@@ -186,7 +186,7 @@ func (t *Track) silent(name string) *netlab.Host {
 
 func (o Options) arrival() traffic.Arrival {
 	return traffic.Arrival{Traffic: o.Traffic, Shape: o.Subject.shape, Outer6: o.Subject.outer6,
-		SNAT: o.Subject.SNAT, Handed: o.Subject.Mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places}
+		SNAT: o.Subject.SNAT, Handed: o.Subject.Mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places, SeveralCPUs: o.CPUs > 1}
 }
 
 // Close removes the track.

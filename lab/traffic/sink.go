@@ -41,6 +41,8 @@ type Arrival struct {
 	Port     uint16 // NAT: the backends'; 0: the VIP's
 	// Expect says that [Sink.Expect] will name each flow's backend.
 	Expect bool
+	// SeveralCPUs says that packets arrive on several CPUs at a time: then [Sink.Arrived] counts none.
+	SeveralCPUs bool
 }
 
 // Sink is the destination of the traffic.
@@ -74,7 +76,7 @@ func NewSink(port *netlab.Port, a Arrival) (*Sink, error) {
 		constants["vlan"] = uint16(0) // tunnels leave without a tag
 	}
 	for name, value := range map[string]any{
-		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "backend_port": a.Port,
+		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "on_several_cpus": truth(a.SeveralCPUs), "backend_port": a.Port,
 		"backends_per_vip": uint32(max(a.Backends/a.Traffic.VIPs, 1)), "backend4": word4(backend4), "backend6": words6(backend6),
 	} {
 		constants[name] = value

@@ -84,6 +84,7 @@ const (
 	trafficVarHandedOver      = "handed_over"
 	trafficVarIpv6            = "ipv6"
 	trafficVarMac             = "mac"
+	trafficVarOnSeveralCpus   = "on_several_cpus"
 	trafficVarOrderLength     = "order_length"
 	trafficVarOutIfindex      = "out_ifindex"
 	trafficVarOuter6          = "outer6"
@@ -185,6 +186,7 @@ type trafficVariableSpecs struct {
 	HandedOver      *ebpf.VariableSpec `ebpf:"handed_over"`
 	Ipv6            *ebpf.VariableSpec `ebpf:"ipv6"`
 	Mac             *ebpf.VariableSpec `ebpf:"mac"`
+	OnSeveralCpus   *ebpf.VariableSpec `ebpf:"on_several_cpus"`
 	OrderLength     *ebpf.VariableSpec `ebpf:"order_length"`
 	OutIfindex      *ebpf.VariableSpec `ebpf:"out_ifindex"`
 	Outer6          *ebpf.VariableSpec `ebpf:"outer6"`
@@ -265,6 +267,7 @@ type trafficVariables struct {
 	HandedOver      *ebpf.Variable `ebpf:"handed_over"`
 	Ipv6            *ebpf.Variable `ebpf:"ipv6"`
 	Mac             *ebpf.Variable `ebpf:"mac"`
+	OnSeveralCpus   *ebpf.Variable `ebpf:"on_several_cpus"`
 	OrderLength     *ebpf.Variable `ebpf:"order_length"`
 	OutIfindex      *ebpf.Variable `ebpf:"out_ifindex"`
 	Outer6          *ebpf.Variable `ebpf:"outer6"`

@@ -16,10 +16,17 @@ import (
 type binaries [schedule.Versions]string
 
 // findBinaries returns this version's binary, where "make build" leaves it, and with others also
-// the other versions', built from the sources in the working directory. remove deletes those.
-func findBinaries(ctx context.Context, others bool) (list binaries, remove func() error, err error) {
+// the other versions', built from the sources in the working directory. With steer all know the NICs of
+// labs. remove deletes the others.
+func findBinaries(ctx context.Context, others, steer bool) (list binaries, remove func() error, err error) {
 	remove = func() error { return nil }
-	if list[schedule.This], err = process.Binary(); err != nil || !others {
+	this := process.Binary
+	var flags []string
+	if steer {
+		this = func() (string, error) { return version.WithNICs(ctx) }
+		flags = []string{"-tags", version.NICsTag}
+	}
+	if list[schedule.This], err = this(); err != nil || !others {
 		return list, remove, err
 	}
 	dir, err := os.MkdirTemp("", "weir-versions-")
@@ -27,8 +34,8 @@ func findBinaries(ctx context.Context, others bool) (list binaries, remove func(
 		return list, remove, fmt.Errorf("build other versions: %w", err)
 	}
 	remove = func() error { return os.RemoveAll(dir) }
-	if list[schedule.SameABI], err = version.BuildSameABI(ctx, ".", dir); err == nil {
-		list[schedule.OtherABI], err = version.BuildOtherABI(ctx, ".", dir)
+	if list[schedule.SameABI], err = version.BuildSameABI(ctx, ".", dir, flags...); err == nil {
+		list[schedule.OtherABI], err = version.BuildOtherABI(ctx, ".", dir, flags...)
 	}
 	if err != nil {
 		return list, func() error { return nil }, errors.Join(err, remove())

@@ -51,7 +51,7 @@ func (c *campaign) run(ctx context.Context) error {
 	if slices.ContainsFunc(jobs, upgrades) {
 		c.say("building other versions of weir")
 	}
-	weir, remove, err := findBinaries(ctx, slices.ContainsFunc(jobs, upgrades))
+	weir, remove, err := findBinaries(ctx, slices.ContainsFunc(jobs, upgrades), c.steer)
 	if err != nil {
 		return err
 	}

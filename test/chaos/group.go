@@ -23,6 +23,7 @@ type group struct {
 	binaries  binaries
 	store     *sharedStore // nil: each director has the services in its file
 	alone     bool         // directors do not tell each other of flows
+	steer     bool         // directors have NICs that steer flows
 
 	agentConfig model.Config    // of every agent
 	agents      []*process.Weir // by backend; nil: being replaced
@@ -57,6 +58,9 @@ func (g *group) directorConfig(i int, of schedule.Group) model.Config {
 		c.Services = g.services(of)
 	}
 	c.Director.Interfaces = []string{"eth0", "eth1"}
+	if g.steer {
+		c.Director.Steering = steering()
+	}
 	c.Director.TunnelSource = []netip.Prefix{netip.PrefixFrom(lanAddress(directors+i), 32)}
 	if g.mode.snat {
 		c.Director.SNAT = model.SNAT{Addresses: []netip.Addr{lanAddress(snatHost + i)}, Announce: true}

@@ -83,6 +83,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.BoolVar(&o.OnlyBackends, "only-backends", false, "nothing happens to directors")
 	flags.BoolVar(&o.OnlyDirectors, "only-directors", false, "nothing happens to backends")
 	flags.BoolVar(&o.rehash, "rehash", false, "a connection's packets take the way through another director when its client has sent one again, as with IPv6 flow labels")
+	flags.BoolVar(&o.steer, "steer", false, fmt.Sprintf("directors have NICs that steer flows, and something else changes %d of a NIC's rules per second", disturbances))
 	flags.BoolVar(&o.alone, "alone", false, "directors do not tell each other what they remember of flows; those with a file never do")
 	flags.IntVar(&o.connections, "connections", 2600, "TCP connections at the same time")
 	flags.IntVar(&o.flows, "flows", 150, "UDP flows at the same time")

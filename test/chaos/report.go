@@ -27,6 +27,8 @@ type report struct {
 	OnlyDirectors bool `json:"only_directors"`
 	// Rehash says that connections took another path when their clients sent again.
 	Rehash bool `json:"rehash"`
+	// Steered is what became of steering; none: no NIC steered.
+	Steered *steered `json:"steered,omitempty"`
 
 	Connections       int               `json:"connections"` // established ones of every protocol
 	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
@@ -111,7 +113,7 @@ type broken struct {
 
 func newReport(h *harness, p *performer, weather felt) *report {
 	totals := h.tracker.Totals()
-	r := &report{Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), Retention: h.retention.Seconds(),
+	r := &report{Steered: h.cards.total(), Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), Retention: h.retention.Seconds(),
 		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies, OnlyBackends: h.OnlyBackends, OnlyDirectors: h.OnlyDirectors, Rehash: h.rehash,
 		Connections: totals.TCP + totals.UDP + totals.QUIC, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
 		Misdirected: totals.Misdirected, P99StallMS: h.tracker.Stall(0.99).Milliseconds(),
@@ -254,6 +256,9 @@ func (r *report) print(w io.Writer) error {
 	}
 	line("mode %s, seed %d, %.0f s, retention %.0f s, %d directors, %d backends", r.Mode, r.Seed, r.Duration, r.Retention, r.Directors, r.Backends)
 	line("%8d connections (%d TCP, %d UDP, %d QUIC), never fewer than %d of TCP at once", r.Connections, r.TCP.Connections, r.UDP.Connections, r.QUICConnections, r.Concurrent)
+	if s := r.Steered; s != nil {
+		line("%8d packets of steered flows, %d of them at once, while something else changed %d rules", s.Packets, s.Flows, s.Changed)
+	}
 	if r.QUICLeftOut == "" {
 		line("%8d times a QUIC client went on from another address", r.Migrations)
 	} else {

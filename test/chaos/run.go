@@ -26,6 +26,7 @@ type options struct {
 	syncookies  int           // net.ipv4.tcp_syncookies of every host
 	shared      bool          // the directors share an etcd
 	alone       bool          // the directors do not tell each other of flows
+	steer       bool          // directors have NICs that steer flows
 	rehash      bool          // the router chooses directors by the hash of the client's socket
 	binaries    binaries      // of weir
 	patience    time.Duration // how long a client waits for an answer
@@ -52,6 +53,7 @@ type harness struct {
 	load    *traffic.Load
 	ways    *ways
 	counts  *counters // nil: no weir runs
+	cards   *cards    // nil: no flow is steered
 	begin   time.Time
 	fewest  int // connections at the same time, while events happened
 }
@@ -67,12 +69,18 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	defer cancel()
 	h := &harness{options: o, tracker: traffic.NewTracker(clientAddress())}
 	h.say("building a client, a router, %d directors and %d backends", o.Directors, o.Backends)
-	h.top = newTopology(lab, o.Directors, o.Backends, o.mode)
+	h.top = newTopology(lab, o.Directors, o.Backends, o.mode, o.steer)
 	if o.rehash {
 		h.top.followSockets()
 	}
 	if err := lab.Err(); err != nil {
 		return nil, err
+	}
+	if h.steers() {
+		if h.cards, err = newCards(h.top); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, h.cards.close()) }()
 	}
 	h.top.setCookies(h.syncookies)
 	if err := h.tellApart(ctx); err != nil {
@@ -173,7 +181,7 @@ func (h *harness) startForwarder(ctx context.Context, first schedule.Group) erro
 		}
 	}
 	g := newGroup(h.top, h.mode, h.retention, h.binaries, h.store, first)
-	g.alone = h.alone
+	g.alone, g.steer = h.alone, h.steer
 	h.group, h.counts = g, &counters{group: g}
 	return g.startAgents(ctx, first)
 }
@@ -216,6 +224,10 @@ func (h *harness) perform(ctx context.Context, p *performer, events []schedule.E
 	if h.counts != nil {
 		watched.Go(func() { h.counts.follow(watching) })
 	}
+	if h.cards != nil {
+		watched.Go(func() { h.cards.disturb(watching, h.Seed) })
+		watched.Go(func() { h.cards.follow(watching, h.counts.group) })
+	}
 	wrong := make(chan error, 1)
 	go func() {
 		if h.meanwhile == nil {
@@ -230,5 +242,8 @@ func (h *harness) perform(ctx context.Context, p *performer, events []schedule.E
 	}
 	stop()
 	watched.Wait()
+	if h.cards != nil {
+		err = errors.Join(err, h.cards.failed())
+	}
 	return err
 }

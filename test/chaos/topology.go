@@ -52,6 +52,7 @@ type topology struct {
 	directors []*directorHost
 	backends  []*backendHost
 	viaGroup  bool // replies from the nat addresses go through a director
+	steer     bool // the directors' uplinks have NICs that steer flows
 }
 
 type directorHost struct {
@@ -75,8 +76,8 @@ func clientAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 2}) }
 // back.
 func movedAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 3}) }
 
-func newTopology(lab *netlab.Lab, nDirectors, nBackends int, m mode) *topology {
-	t := &topology{lab: lab, client: lab.Host("client"), router: lab.Router("router"), viaGroup: m.viaGroup()}
+func newTopology(lab *netlab.Lab, nDirectors, nBackends int, m mode, steer bool) *topology {
+	t := &topology{lab: lab, client: lab.Host("client"), router: lab.Router("router"), viaGroup: m.viaGroup(), steer: steer}
 	lan := lab.Switch("switch")
 	t.access = lab.Link(t.client, t.router, netlab.LinkOptions{A: []string{clientAddress().String() + "/24", movedAddress().String() + "/24"}, B: []string{"10.0.0.1/24"}})
 	t.client.Route("default", "10.0.0.1")
@@ -104,7 +105,7 @@ func (t *topology) followSockets() {
 
 func (t *topology) addDirector(i int, lan *netlab.Host, m mode) {
 	d := &directorHost{Host: t.lab.Router(fmt.Sprintf("director%d", i+1)), address: fmt.Sprintf("10.0.%d.2", i+1)}
-	d.up = t.lab.Link(t.router, d.Host, netlab.LinkOptions{XDP: true, Queues: schedule.MostQueues,
+	d.up = t.lab.Link(t.router, d.Host, netlab.LinkOptions{XDP: true, Queues: t.queues(schedule.MostQueues),
 		A: []string{fmt.Sprintf("10.0.%d.1/24", i+1)}, B: []string{d.address + "/24"}})
 	d.up.A.ReceiveXDP() // translated packets of a director go back to where they came from
 	addresses := []string{lanPrefix(directors + i)}
@@ -170,11 +171,19 @@ func (t *topology) setBackend(i int, up bool) error {
 	return t.lab.Err()
 }
 
+// queues is how many queues an uplink has where a schedule says so many: those for steered flows come first.
+func (t *topology) queues(scheduled int) int {
+	if t.steer {
+		return cardQueues - 1 + scheduled
+	}
+	return scheduled
+}
+
 // setQueues gives the router's ends this many transmit queues: flows then use other queues at the
-// directors.
+// directors. A NIC that steers has queues of its own choice.
 func (t *topology) setQueues(ctx context.Context, n int) error {
 	for _, d := range t.directors {
-		if _, err := process.Run(ctx, t.router, "ethtool", "-L", d.up.A.Name, "tx", fmt.Sprint(n)); err != nil &&
+		if _, err := process.Run(ctx, t.router, "ethtool", "-L", d.up.A.Name, "tx", fmt.Sprint(t.queues(n))); err != nil &&
 			!strings.Contains(err.Error(), "no channel parameters changed") { // it already has this many
 			return err
 		}
