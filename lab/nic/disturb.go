@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/device"
 )
@@ -91,7 +91,7 @@ func (e *Emulated) Disturb(ctx context.Context, perSecond int, queues uint32, se
 			case err == nil:
 				changed++
 				done++
-			case !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, unix.E2BIG): // weir was quicker, or the card is full
+			case !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, syscall.E2BIG): // weir was quicker, or the card is full
 				return changed, fmt.Errorf("change the rule of %v: %w", flowOf(&flow).Source, err)
 			}
 		}

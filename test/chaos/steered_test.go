@@ -21,6 +21,7 @@ func TestSteeredConnectionsGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.progress = t.Output()
+	o.connections = 600                                     // enough packets for some flows to have rules all the time
 	o.shared, o.steer, o.patience = true, true, time.Minute // a busy machine is slow, and that breaks nothing
 	backend := func(i int, kind schedule.Kind, state schedule.State) func(*schedule.Event) {
 		return func(e *schedule.Event) { e.Kind, e.Backends, e.After.Backends[i].State = kind, []int{i}, state }
