@@ -7,6 +7,7 @@ import (
 	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/record"
 	"weir.io/weir/lab/traffic"
 	"weir.io/weir/lab/version"
 )
@@ -29,7 +30,6 @@ var steeringNotes = []string{
 	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. reflect is an XDP program that only sends back: its cost is that of veth, and in every other one",
 	"steered: l2dsr with a rule for each flow, 8,000 at most, and a receive queue for them. The rules are in an emulated NIC: a veth takes what comes by the queue of the sending CPU. Beyond 8,000 flows those without a rule come to the same queue, as no NIC would lead them",
 	"l2dsr keeps no state. least-conn is l2dsr with that policy, so every packet asks flow memory. snat is full NAT. Their tables are also those of " + landedTables + ", built from the repository's history",
-	"run: l2dsr's program alone, of a packet whose flow has a rule (by rule), and of one that has none (by ring)",
 	"run: the program alone, of a packet whose flow has a rule (by rule), and of one that has none (by ring)",
 	"elephants: a router forwards 64-byte packets of 1,000,000 flows to the balancer, the n-th largest with a share like n^-1.1, and the director has room for 2,000 rules. After 15 s of packets: which share of them the flows with rules have (of what is sent, known beforehand), to that of the 2,000 largest, which is `largest`",
 	"disturbed: a router forwards packets of 4,000 flows to the balancer, which has 2,000 rules and a ring that is swapped once per second. Besides the director, something else changes 1,000 rules per second at random: it deletes them, and lets them lead to any queue. misdirected is as in churn: one packet of 64 is looked at, of each backend",
