@@ -45,17 +45,20 @@ struct steered_queue {
 
 /*
  * A flow that has a rule has one of two places, by its hash. What the usual way has last said of it is
- * one word, which changes as a whole: the upper half of its hash, its backend's epoch, STEERED_PLACE,
- * STEERED_SEEN, and its backend's index, 0 if that is not known. A word of 0 is free. Words are all that
- * most packets read, so they are apart from the flows.
+ * one word, which changes as a whole: part of its hash, when that was, its backend's epoch,
+ * STEERED_PLACE, STEERED_ENDED, and its backend's index, 0 if that is not known. A word of 0 is free.
+ * Words are all that most packets read, so they are apart from the flows.
  */
 #define STEERED_PLACES 2
-#define STEERED_HASH_SHIFT 32
+#define STEERED_HASH_SHIFT 40
+#define STEERED_TICK_SHIFT 32 /* 8 bits of a tick */
 #define STEERED_EPOCH_SHIFT 24
 #define STEERED_PLACE (1 << 23)
-/* A packet has taken the usual way since userspace has cleared this, once a second. */
-#define STEERED_SEEN (1 << 22)
-#define STEERED_BACKEND (STEERED_SEEN - 1)
+/* The client has ended the connection: packets take the usual way until it begins another one. */
+#define STEERED_ENDED (1 << 22)
+#define STEERED_BACKEND (STEERED_ENDED - 1)
+/* A tick is that many jiffies, from 0.26 to 2.6 s: what a word says holds for the tick. */
+#define STEERED_TICK_BITS 8
 
 struct steered_words {
 	__u64 word[STEERED_PLACES];

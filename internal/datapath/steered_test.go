@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/bpfload"
@@ -66,17 +67,24 @@ func (s scenario) steer(t testing.TB, d *testDirector, backend int) {
 	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Mask: d.Maps["steered_words"].MaxEntries() - 1, Keys: testKeys}}}}
 	d.steeredAt = where.firstPlace(k) + 1
 	d.put(t, "steered_flows", d.steeredAt, abi.SteeredFlow{Address: k.address, Port: k.port, Service: k.service})
-	d.putWord(t, s.word(k, backend))
+	d.putWord(t, s.word(t, d, k, backend))
 }
 
 // word is what the table has of a flow whose backend is that of a position; -1: it is not known.
-func (s scenario) word(k steeredKey, backend int) uint64 {
+func (s scenario) word(t testing.TB, d *testDirector, k steeredKey, backend int) uint64 {
+	t.Helper()
 	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Keys: testKeys}}}}
-	word := where.hash(k)&steeredHash | steeredPlaceTaken
+	word := where.hash(k)&steeredHash | d.tick(t)<<steeredTickShift | steeredPlaceTaken
 	if backend >= 0 {
-		word |= steeredSeen | uint64(s.first) + uint64(backend) | uint64(s.backends[backend].epoch)<<steeredEpochShift
+		word |= uint64(s.first) + uint64(backend) | uint64(s.backends[backend].epoch)<<steeredEpochShift
 	}
 	return word
+}
+
+// tick is that of words that hold now.
+func (d *testDirector) tick(t testing.TB) uint64 {
+	t.Helper()
+	return uint64(d.clock) >> (clocks[asm.FnJiffies64] + steeredTickBits) & 0xff
 }
 
 // putWord writes the word of the place of the last flow, and none to the other place.
@@ -105,7 +113,7 @@ func (d *testDirector) queueCounts(t testing.TB) (q abi.SteeredQueue) {
 // wantKnown: what the table has of the flow's backend is that of a position; -1: nothing.
 func (s scenario) wantKnown(t testing.TB, d *testDirector, backend int, when string) {
 	t.Helper()
-	want := s.word(steeredKey{addressWords(s.client), be16(clientPort), s.index}, backend)
+	want := s.word(t, d, steeredKey{addressWords(s.client), be16(clientPort), s.index}, backend)
 	if got := d.steeredWord(t); got != want {
 		t.Errorf("%s %v: %s the flow's word is %#x, want %#x", s.name, s.vip, when, got, want)
 	}
@@ -197,8 +205,9 @@ func testSteeredMemory(t *testing.T) {
 		if f := s.remembered(t, d)[clientPort]; f == nil || f.Seen != now {
 			t.Errorf("%v: the flow is %+v after packets on a steered queue", s.name, f)
 		}
-		d.putWord(t, d.steeredWord(t)&^steeredSeen)
-		s.want(t, d, clientPort, ackFlag, 2, "the usual way, once a second")
+		s.steer(t, d, 1)
+		d.advance(t, 3*time.Second)
+		s.want(t, d, clientPort, ackFlag, 2, "the usual way, in another tick")
 		s.wantKnown(t, d, 2, "after that")
 		// What the table says is forgotten by the time a packet takes the usual way.
 		s.steer(t, d, 1)
@@ -254,8 +263,15 @@ func testSteeredAgain(t *testing.T) {
 			begin()
 			s.wantKnown(t, d, 0, "after a SYN "+how)
 			s.want(t, d, clientPort, ackFlag, 0, "the connection that began "+how)
+			// What ends a connection ends what is known of it: the next one may begin by way of another director.
 			s.steer(t, d, 1)
 			s.goes(t, d, clientPort, rstFlag)
+			for range 2 {
+				if got := d.steeredWord(t); got&steeredBackend != 0 || got&steeredEnded == 0 {
+					t.Errorf("after a RST the flow's word is %#x", got)
+				}
+				s.goes(t, d, clientPort, ackFlag)
+			}
 			d.advance(t, time.Hour)
 		}
 	}

@@ -22,16 +22,19 @@ import (
 // matter of package steering.
 
 const (
-	steeredQueues         = 256                      // STEERED_QUEUES
-	steeredInterfacesBits = 4                        // STEERED_INTERFACES_BITS
-	steeredInterfaces     = 8                        // half of the places, so that a factor is found at once
-	steeredPlaces         = 2                        // STEERED_PLACES
-	steeredHash           = uint64(0xffffffff << 32) // above STEERED_HASH_SHIFT
-	steeredEpochShift     = 24                       // STEERED_EPOCH_SHIFT
-	steeredPlaceTaken     = uint64(1) << 23          // STEERED_PLACE
-	steeredSeen           = uint64(1) << 22          // STEERED_SEEN
-	heavySample           = 64                       // 1 << HEAVY_SAMPLE_BITS
-	steeredNoService      = ^uint64(0)               // STEERED_NO_SERVICE
+	steeredQueues         = 256                    // STEERED_QUEUES
+	steeredInterfacesBits = 4                      // STEERED_INTERFACES_BITS
+	steeredInterfaces     = 8                      // half of the places, so that a factor is found at once
+	steeredPlaces         = 2                      // STEERED_PLACES
+	steeredHash           = uint64(0xffffff << 40) // above STEERED_HASH_SHIFT
+	steeredEpochShift     = 24                     // STEERED_EPOCH_SHIFT
+	steeredPlaceTaken     = uint64(1) << 23        // STEERED_PLACE
+	steeredEnded          = uint64(1) << 22        // STEERED_ENDED
+	steeredBackend        = steeredEnded - 1
+	steeredTickShift      = 32         // STEERED_TICK_SHIFT
+	steeredTickBits       = 8          // STEERED_TICK_BITS
+	heavySample           = 64         // 1 << HEAVY_SAMPLE_BITS
+	steeredNoService      = ^uint64(0) // STEERED_NO_SERVICE
 )
 
 // steers says whether NICs of this host may steer flows.
@@ -490,14 +493,6 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 	}
 	for _, f := range d.steeredFlows() {
 		at(f).Steered = true
-	}
-	// The next packet of each flow takes the usual way, too, however few there are: flow memory must not forget it.
-	for i := range d.steering.words.Entries {
-		for j := range d.steering.words.Entries[i].Word {
-			if word := &d.steering.words.Entries[i].Word[j]; atomic.LoadUint64(word)&steeredSeen != 0 {
-				atomic.AndUint64(word, ^steeredSeen)
-			}
-		}
 	}
 	all := make([]HeavyFlow, 0, len(found))
 	for _, f := range found {

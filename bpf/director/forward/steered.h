@@ -78,8 +78,7 @@ static __always_inline const struct backend *backend_of(const struct steered_que
 {
 	const struct backend *backend = backend_at(word & STEERED_BACKEND);
 
-	return word & STEERED_BACKEND && word & STEERED_SEEN && backend &&
-			       backend->service == queue->service &&
+	return word & STEERED_BACKEND && backend && backend->service == queue->service &&
 			       (BACKEND_WORD(backend) & BACKEND_WORD_MASK) ==
 				       BACKEND_WORD_OF(word) ?
 		       backend :

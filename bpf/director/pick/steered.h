@@ -5,14 +5,14 @@
  * table that is as small as the NIC's. Only director_steering has this.
  *
  * The usual way decides: the table has what that has said of a flow. It says so again for one packet in
- * 256, once a second, and for every packet that begins or ends a connection. So flow memory, the evidence by which
+ * 256, once for each tick, and for every packet that begins or ends a connection. So flow memory, the evidence by which
  * generations leave logs, and what other directors are told are those of any other flow. A connection
  * begins once more by a SYN, whose backend may be another one: whichever queue the SYN comes by, and
  * whatever it looks like, it is compared with the table.
  *
- * A packet is known by its queue's VIP, port and protocol, and by 32 bits of its flow's hash. Those of
- * another flow, which no rule has led there, are the same once in 10 billion such flows; what is written
- * is compared with the whole flow.
+ * A packet is known by its queue's VIP, port and protocol, and by 24 bits of its flow's hash beside its
+ * place. Those of another flow, which no rule has led there, are the same once in 60 million such flows;
+ * what is written is compared with the whole flow.
  */
 #pragma once
 
@@ -104,20 +104,27 @@ static __always_inline __u64 steered_hash(__u64 first, __u64 second, __u32 port,
 	return hash_finish(first, port | (__u64)service << 32);
 }
 
-/* The word of a hash; 0: there is none. */
+/* The upper half of a word that holds now. The kernel reads its clock by a load here. */
+static __always_inline __u32 half_now(__u64 hash)
+{
+	return (__u32)(hash >> STEERED_HASH_SHIFT << 8) |
+	       (__u8)(bpf_jiffies64() >> STEERED_TICK_BITS);
+}
+
+/* The word of a hash; 0: there is none, or it does not hold any more. */
 static __always_inline __u64 find_word(__u64 hash)
 {
-	__u32 index = hash & *(volatile __u32 *)&steered_mask;
+	__u32 index = hash & *(volatile __u32 *)&steered_mask, half = half_now(hash);
 	const struct steered_words *words = bpf_map_lookup_elem(&steered_words, &index);
 	__u64 word;
 
 	if (!words)
 		return 0;
 	word = *(const volatile __u64 *)&words->word[0];
-	if (likely(word >> STEERED_HASH_SHIFT == hash >> STEERED_HASH_SHIFT))
+	if (likely(word >> STEERED_TICK_SHIFT == half))
 		return word;
 	word = *(const volatile __u64 *)&words->word[1];
-	return word >> STEERED_HASH_SHIFT == hash >> STEERED_HASH_SHIFT ? word : 0;
+	return word >> STEERED_TICK_SHIFT == half ? word : 0;
 }
 
 /* The word of a place; NULL: there is no such place. */
@@ -158,7 +165,7 @@ static __always_inline int is_followed(__u64 word, __u32 service)
 {
 	const struct backend *backend = backend_at(word & STEERED_BACKEND);
 
-	return word & STEERED_BACKEND && word & STEERED_SEEN && backend &&
+	return word & STEERED_BACKEND && backend &&
 	       backend->epoch == (__u8)(word >> STEERED_EPOCH_SHIFT) &&
 	       backend->service == service && keeps(backend);
 }
@@ -219,19 +226,22 @@ static __always_inline void find_steered(struct steered *steered, struct steered
 static __noinline int note_usual(const struct packet *packet, __u32 place, __u64 before)
 {
 	const struct backend *backend = backend_at(packet->backend);
-	__u64 word = before >> STEERED_HASH_SHIFT << STEERED_HASH_SHIFT | STEERED_PLACE |
-		     STEERED_SEEN;
+	__u64 word = (__u64)half_now(before) << STEERED_TICK_SHIFT | STEERED_PLACE;
 	__u64 *at = word_at(place - 1);
+	int tcp = packet->flow.protocol == IPPROTO_TCP;
 
 	if (!at)
 		return 0;
-	if (backend && packet->backend != NO_BACKEND)
+	if ((before & STEERED_ENDED && !is_syn(packet)) ||
+	    (tcp && packet->tcp_flags & (TCP_FIN | TCP_RST)))
+		word |= STEERED_ENDED; /* the next connection may be another director's */
+	else if (backend && packet->backend != NO_BACKEND)
 		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
 	if (!before || before == word || __sync_val_compare_and_swap(at, before, word) == before)
 		return 1;
 	/* One of two packets began the flow once more: the next packet asks again. */
-	__sync_fetch_and_and(at, ~(__u64)STEERED_SEEN);
+	__sync_fetch_and_and(at, ~(__u64)STEERED_BACKEND);
 	return 1;
 }
 
