@@ -261,8 +261,9 @@ func testSteeredAgain(t *testing.T) {
 			s.steer(t, d, 1)
 			s.want(t, d, clientPort, ackFlag, 1, "the flow's backend, by the table")
 			begin()
-			s.wantKnown(t, d, 0, "after a SYN "+how)
+			s.wantKnown(t, d, -1, "after a SYN "+how)
 			s.want(t, d, clientPort, ackFlag, 0, "the connection that began "+how)
+			s.wantKnown(t, d, 0, "after the packet that proves the SYN "+how)
 			// What ends a connection ends what is known of it: the next one may begin by way of another director.
 			s.steer(t, d, 1)
 			s.goes(t, d, clientPort, rstFlag)

@@ -232,11 +232,13 @@ static __noinline int note_usual(const struct packet *packet, __u32 place, __u64
 
 	if (!at)
 		return 0;
-	if ((before & STEERED_ENDED && !is_syn(packet)) ||
-	    (tcp && packet->tcp_flags & (TCP_FIN | TCP_RST)))
+	if (is_syn(packet)) {
+		/* Flow memory has to see the packet after it, too: that proves the SYN. */
+	} else if (before & STEERED_ENDED || (tcp && packet->tcp_flags & (TCP_FIN | TCP_RST))) {
 		word |= STEERED_ENDED; /* the next connection may be another director's */
-	else if (backend && packet->backend != NO_BACKEND)
+	} else if (backend && packet->backend != NO_BACKEND) {
 		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
+	}
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
 	if (!before || before == word || __sync_val_compare_and_swap(at, before, word) == before)
 		return 1;
