@@ -47,7 +47,7 @@ var errNotSteering = errors.New("the director steers no flows")
 // routedQueues is how many receive queues a balancer has behind a router.
 const routedQueues = 4
 
-// RoutedQueues are the queues of [Options.Routed]: all but the first are for flows with rules.
+// RoutedQueues are the queues of [Options.Routed]: queue 0 has packets without a rule, and the others have flows with rules.
 const RoutedQueues uint32 = routedQueues
 
 func (t *Track) steeredQueues() model.QueueRange {

@@ -14,7 +14,7 @@
 
 /*
  * Of which service the flows of a receive queue are. The VIP and port are compared with the packet's,
- * because a packet without a rule may come to any queue. Packets only read it. An entry that has an
+ * because a packet without a rule may come to any queue. Packets only count in it. An entry that has an
  * interface, and no service, keeps a queue for later flows.
  */
 #define STEERED_NO_SERVICE (~0ULL) /* key of no service */

@@ -114,8 +114,8 @@ func featureBit(name string) (int, error) {
 	return 0, fmt.Errorf("the kernel knows no feature %s", ntupleFilters)
 }
 
-// driverOf is the name of an interface's driver, "" where the kernel does not say it.
-func driverOf(name string) string {
+// DriverOf is the name of an interface's driver, "" where the kernel does not say it.
+func DriverOf(name string) string {
 	info := struct { // struct ethtool_drvinfo
 		command uint32
 		driver  [stringLength]byte

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -137,4 +138,16 @@ func NamespaceID() (uint64, error) {
 		return 0, fmt.Errorf("look at the network namespace: %w", err)
 	}
 	return at.Ino, nil
+}
+
+// QueueCount returns how many receive queues an interface has.
+func QueueCount(link netlink.Link) (int, error) {
+	name := link.Attrs().Name
+	if now, _, err := ChannelsOf(name); err == nil && now.Receive+now.Combined > 0 {
+		return int(now.Receive + now.Combined), nil
+	}
+	if n, err := ReceiveQueues(name); err == nil && n > 0 {
+		return int(n), nil
+	}
+	return max(1, link.Attrs().NumRxQueues), nil // a driver need not say it
 }

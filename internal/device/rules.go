@@ -251,7 +251,7 @@ func ruleError(name, what string, err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = ErrNoRules
 	}
-	if driver := driverOf(name); driver != "" {
+	if driver := DriverOf(name); driver != "" {
 		name += " (" + driver + ")"
 	}
 	return fmt.Errorf("%s: %s: %w", name, what, err)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// cardQueues are the queues of a director's NIC. All but the first two are for flows with rules, more than
+	// cardQueues are the queues of a director's NIC. Queues 2, 3 and 4 are for flows with rules, more than
 	// there are services that may be steered.
 	cardQueues = 5
 	cardRoom   = 1000
