@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +37,9 @@ func makeLabAndWait() {
 }
 
 // leave starts a process with a lab, ends it by a signal and returns the name of
-// the lab's first namespace.
-func leave(t *testing.T, signal os.Signal) string {
+// the lab's first namespace. The process stays a zombie until wait is called: the
+// tests of other packages sweep too, and take the labs of processes that are gone.
+func leave(t *testing.T, signal unix.Signal) (namespace string, wait func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "NETLAB_BE_KILLED=1")
@@ -56,15 +58,20 @@ func leave(t *testing.T, signal os.Signal) string {
 	if err := cmd.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
-	err = cmd.Wait()
-	if status := cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }); status.Signal() != signal {
-		t.Errorf("the process ended with %v, want by the signal %v", err, signal)
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
 	}
-	return strings.TrimSpace(name)
+	return strings.TrimSpace(name), sync.OnceFunc(func() {
+		err := cmd.Wait()
+		if status := cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }); status.Signal() != signal {
+			t.Errorf("the process ended with %v, want by the signal %v", err, signal)
+		}
+	})
 }
 
 func TestSweepRemovesWhatAKilledProcessLeft(t *testing.T) {
-	name := leave(t, unix.SIGKILL)
+	name, wait := leave(t, unix.SIGKILL)
+	defer wait()
 	path := filepath.Join(namespaceDir, name)
 	id, err := identify(path)
 	if err != nil {
@@ -74,6 +81,7 @@ func TestSweepRemovesWhatAKilledProcessLeft(t *testing.T) {
 	if len(processesIn(ids)) != 1 {
 		t.Fatalf("the killed process's own process is gone before the sweep")
 	}
+	wait()
 	own := ForTest(t).Host("a") // which sweeps
 	if left := processesIn(ids); len(left) > 0 {
 		t.Errorf("processes %v still run", left)
@@ -85,8 +93,11 @@ func TestSweepRemovesWhatAKilledProcessLeft(t *testing.T) {
 }
 
 func TestSignalRemovesTheLab(t *testing.T) {
-	gone(t, leave(t, unix.SIGTERM))
-	gone(t, leave(t, unix.SIGINT))
+	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGINT} {
+		name, wait := leave(t, signal)
+		gone(t, name)
+		wait()
+	}
 }
 
 func gone(t *testing.T, namespace string) {

@@ -41,6 +41,27 @@ func Sweep() error {
 	return remove(dead)
 }
 
+// lockState waits until no other process sweeps.
+func lockState() (unlock func() error, err error) {
+	if err := os.MkdirAll(stateDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the labs' directory: %w", err)
+	}
+	dir, err := os.Open(stateDir)
+	if err != nil {
+		return nil, fmt.Errorf("open the labs' directory: %w", err)
+	}
+	for {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX)
+		if err == nil {
+			return dir.Close, nil
+		}
+		if err != unix.EINTR {
+			dir.Close()
+			return nil, fmt.Errorf("lock the labs' directory: %w", err)
+		}
+	}
+}
+
 // names returns the names in a directory; none when it is not there.
 func names(dir string) []string {
 	entries, _ := os.ReadDir(dir)
