@@ -52,6 +52,7 @@ func newTune() *cobra.Command {
 	out.add(cmd)
 	cmd.Flags().StringVarP(&t.file, "config", "c", defaultConfig, "configuration `file`, which names the interfaces and the directory of the state")
 	cmd.Flags().StringArrayVar(&t.interfaces, "interface", nil, "`name` of an interface, in place of those in director.interfaces")
+	cmd.Flags().StringVar(&t.state, "state", "", "`directory` with the record of what there was before, in place of the configuration's: --undo then needs no configuration")
 	cmd.Flags().BoolVar(&t.dryRun, "dry-run", false, "only say what would be changed")
 	cmd.Flags().BoolVar(&t.apply, "apply", false, "change it")
 	cmd.Flags().BoolVar(&t.undo, "undo", false, "restore what there was before")
@@ -89,14 +90,22 @@ func (t *tuning) check() error {
 // read takes the interfaces and the state's directory from the configuration. Where the interfaces are named,
 // and for undo, there may be none.
 func (t *tuning) read(named bool) error {
+	if t.undo && t.state != "" {
+		return nil
+	}
 	c, err := config.Load(t.file)
 	if !named && (t.undo || len(t.interfaces) > 0) && errors.Is(err, fs.ErrNotExist) {
 		c, err = model.Config{}, nil
 	}
+	if err != nil && t.undo {
+		return fmt.Errorf("%w; --state names the directory with the record without a configuration", err)
+	}
 	if err != nil {
 		return err
 	}
-	t.state = daemon.StateDirectory(c.Director.Store)
+	if t.state == "" {
+		t.state = daemon.StateDirectory(c.Director.Store)
+	}
 	if t.undo {
 		return nil
 	}

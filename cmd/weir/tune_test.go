@@ -90,4 +90,12 @@ func TestTune(t *testing.T) {
 	is(1, "queues eth0: rx 4 tx 4 -> rx 2 tx 2: refused: eth0: set the number of queues: invalid argument\n",
 		"weir: not everything is set: see the lines with refused\n", "-c", file, "--apply", "--interface", "eth0")
 	is(0, "nothing is recorded in "+state+"/tuned\n", "", "-c", file, "--undo")
+	// A configuration that cannot be read keeps nobody from undoing.
+	if err := os.WriteFile(file, []byte("directors: {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, stderr := run("-c", file, "--undo"); code != 1 || out != "" || !strings.Contains(stderr, "directors") || !strings.Contains(stderr, "--state") {
+		t.Errorf("without a configuration undo ends with %d: %s%s", code, out, stderr)
+	}
+	is(0, "nothing is recorded in "+state+"/tuned\n", "", "-c", file, "--undo", "--state", state)
 }

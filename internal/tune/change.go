@@ -86,11 +86,14 @@ func (h *Host) Apply(names []string, o Options, store Store) (changes []Change, 
 	for {
 		parts, missing := h.Survey(names, o)
 		todo := slices.DeleteFunc(AmissIn(parts), func(s Setting) bool { return a.tried[s.Name()] })
-		if len(todo) == 0 {
-			err := a.again(parts)
+		if len(todo) == 0 || a.stopped != nil {
+			var err error
+			if a.stopped == nil {
+				err = a.again(parts)
+			}
 			a.settle(names, o)
 			record.prune()
-			return a.changes, errors.Join(missing, err, store.save(a.record))
+			return a.changes, errors.Join(missing, err, a.stopped, store.save(a.record))
 		}
 		a.noteOthers(parts, todo)
 		if err := a.step(todo); err != nil {
@@ -107,6 +110,7 @@ type application struct {
 	noted   map[string]bool
 	tried   map[string]bool
 	changes []Change
+	stopped error // why nothing else is changed: of a bond, another member carries the packets
 }
 
 // noteOthers records what drivers change with the number of queues or their rings: what becomes of it is found
@@ -137,7 +141,7 @@ func (a *application) step(todo []Setting) error {
 		return err
 	}
 	for i := range todo {
-		if s := &todo[i]; s.Kind == todo[0].Kind {
+		if s := &todo[i]; s.Kind == todo[0].Kind && a.stopped == nil {
 			a.changes = append(a.changes, a.set(s))
 		}
 	}
@@ -149,20 +153,41 @@ func (a *application) set(s *Setting) Change {
 	a.tried[s.Name()] = true
 	c := changeOf(s)
 	after, err := s.put(s.Want)
-	if err != nil {
-		c.Result, c.Why = Refused, err.Error()
-	} else {
-		c.Result = Set
-	}
+	a.stopped = c.end(Set, s.Want, after, err)
 	if after != "" {
 		a.record.noteSet(s.Name(), after)
 	}
 	return c
 }
 
-// put writes a value and reads it back; empty: it cannot be read.
+// end says what became of a change to a value: it is done, or refused. The error says why no other one is to
+// be made.
+func (c *Change) end(done Result, want, after string, err error) (stopped error) {
+	c.Result, c.Why = done, ""
+	if err == nil {
+		return nil
+	}
+	c.Why = err.Error()
+	if errors.Is(err, ErrNoPackets) {
+		stopped = err
+	}
+	if stopped == nil || after != want {
+		c.Result = Refused
+	}
+	return stopped
+}
+
+// put writes a value and reads it back; empty: it cannot be read. Where packets passed before, they do again
+// then, or the error is ErrNoPackets.
 func (s *Setting) put(value string) (after string, err error) {
+	passed := s.link != nil && s.link.passes()
 	wrote := s.write(value)
+	if passed {
+		if err := s.link.await(); err != nil {
+			after, _ = s.read() // the link is worse
+			return after, err
+		}
+	}
 	after, err = s.read()
 	switch {
 	case err != nil:
@@ -187,7 +212,9 @@ func (a *application) again(parts []Part) error {
 		if err := a.store.save(a.record); err != nil {
 			return err
 		}
-		a.changes[at] = a.set(&s)
+		if a.changes[at] = a.set(&s); a.stopped != nil {
+			break
+		}
 	}
 	return nil
 }
@@ -236,9 +263,14 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 	// What was set last goes first: interrupts go with their queues. What is refused then may depend on what
 	// came later, and what is restored may have changed with that.
 	slices.SortStableFunc(restored, func(a, b restoration) int { return b.stage() - a.stage() })
+	var stopped error
 	for round := range 3 {
 		for _, r := range restored {
-			r.put(&changes[r.at], round)
+			if c := &changes[r.at]; stopped == nil {
+				stopped = r.put(c, round)
+			} else if now, err := r.read(); err == nil && now != r.recorded.Was {
+				c.Result, c.Why = Refused, stopped.Error()
+			}
 		}
 		slices.SortStableFunc(restored, func(a, b restoration) int { return a.stage() - b.stage() })
 	}
@@ -254,7 +286,7 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 		at++
 		return record.Settings[at].Was == record.Settings[at].Set && c.Result != Refused
 	})
-	return changes, false, store.save(left)
+	return changes, false, errors.Join(stopped, store.save(left))
 }
 
 // recorded finds the settings of a record on the host, by name.
@@ -296,16 +328,15 @@ type restoration struct {
 
 func (r restoration) stage() int { return slices.Index(stages, r.Kind) }
 
-// put restores it, unless it is as it was, and says how that went.
-func (r restoration) put(c *Change, round int) {
+// put restores it, unless it is as it was, and says how that went. The error says why nothing else is to be
+// restored.
+func (r restoration) put(c *Change, round int) (stopped error) {
 	now, err := r.read()
 	if errors.Is(err, fs.ErrNotExist) && round > 0 {
-		return // it has gone with what was restored meanwhile
+		return nil // it has gone with what was restored meanwhile
 	}
 	if err == nil && now != r.recorded.Was {
-		_, err = r.Setting.put(r.recorded.Was)
+		now, err = r.Setting.put(r.recorded.Was)
 	}
-	if c.Result, c.Why = Restored, ""; err != nil {
-		c.Result, c.Why = Refused, err.Error()
-	}
+	return c.end(Restored, r.recorded.Was, now, err)
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -160,6 +162,71 @@ func TestRecordComesFirst(t *testing.T) {
 	}
 	if _, err := m.host().Apply([]string{"eth0"}, Options{}, store); err != nil || written == 0 {
 		t.Error(err, written)
+	}
+}
+
+// The members of a bond begin anew one after the other: the next one is told when the last one's link is up, and
+// not at all if that does not come.
+func TestLinksComeBackFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.patience = 30 * time.Second
+		a, b := m.addCard("eth0", 1, 4), m.addCard("eth1", 1, 4)
+		a.down, b.down = 20, 40
+		before := m.state()
+		if got := results(m.apply(Options{}, "eth0", "eth1")); got[Refused] > 0 || a.now.Combined != 16 || b.now.Combined != 16 {
+			t.Errorf("results %v", got)
+		}
+		if got := results(m.undo()); got[Refused] > 0 {
+			t.Errorf("undo: %v", got)
+		}
+		if diff := cmp.Diff(before, m.state()); diff != "" {
+			t.Errorf("undo leaves (-before +after):\n%s", diff)
+		}
+
+		a.down, b.sets = -1, nil
+		changes, err := m.host().Apply([]string{"eth0", "eth1"}, Options{}, m.store())
+		const why = "eth0 has no link, or is not used by its bond, 30s after its driver began anew: nothing else is changed"
+		if err == nil || err.Error() != why || len(changes) != 1 || changes[0].String() != "queues eth0: combined 4 -> combined 16: set: "+why || len(b.sets) > 0 {
+			t.Errorf("it says %v, changes %v, and of eth1 %v", err, changes, b.sets)
+		}
+		a.left = 0 // somebody mends it
+		changes, _, err = m.host().Undo(m.store())
+		if err == nil || err.Error() != why || results(m.byWhat(changes))[Restored] != 1 || a.now.Combined != 4 || len(b.sets) > 0 {
+			t.Errorf("undo says %v, changes %v, and of eth1 %v", err, changes, b.sets)
+		}
+		a.left, a.down = 0, 0
+		m.undo()
+		if diff := cmp.Diff(before, m.state()); diff != "" {
+			t.Errorf("undo leaves (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// A member of a bond is up when the bond uses it.
+func TestMemberOfABond(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c := m.addCard("eth0", 1, 4)
+	s := survey{host: m.host()}
+	if err := s.open([]string{"eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []struct {
+		mii, lacp string
+		passes    bool
+	}{{"", "", true}, {"up", "N/A", true}, {"going back", "N/A", false}, {"down", "63", false}, {"up", "63", true}, {"up", "15", false}, {"up", "31", false}} {
+		if state.mii != "" {
+			m.write("sys/class/net/eth0/bonding_slave/mii_status", state.mii)
+			m.write("sys/class/net/eth0/bonding_slave/ad_actor_oper_port_state", state.lacp)
+		}
+		if got := s.nics[0].passes(); got != state.passes {
+			t.Errorf("with %+v packets pass: %v", state, got)
+		}
+	}
+	if c.left = -1; s.nics[0].passes() {
+		t.Error("packets pass without a carrier")
 	}
 }
 

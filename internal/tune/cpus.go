@@ -139,12 +139,3 @@ func list(numbers []int) string {
 	}
 	return strings.Join(parts, ",")
 }
-
-// OnlineCPUs are the CPUs that the kernel uses, in order.
-func (h *Host) OnlineCPUs() []uint32 {
-	var online []uint32
-	for _, number := range parseList(readText(filepath.Join(h.Sys, "devices/system/cpu/online"))) {
-		online = append(online, uint32(number))
-	}
-	return online
-}

@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,14 +17,16 @@ import (
 // drivers/net/ethernet/intel/i40e/i40e_txrx.c.
 var sendOfQueues = []string{"mlx5_core", "i40e"}
 
-// FanOut returns the CPUs to which those of receive queues give packets: the last ones of the host, because
-// drivers bind their queues to the first. With auto there are as many as the queues of the interface with the
-// most of them leave; perhaps none. An error says why none gets packets that should.
+func (n *nic) sendsOfQueues() bool { return slices.Contains(sendOfQueues, n.driver) }
+
+// FanOut returns the CPUs to which those of receive queues give packets. With auto there are as many as the
+// queues of the interface with the most of them leave; perhaps none. An error says why none gets packets that
+// should.
 func (h *Host) FanOut(f model.FanOut, interfaces []string) ([]uint32, error) {
 	if !f.Given() {
 		return nil, nil
 	}
-	online, most := h.OnlineCPUs(), 0
+	most, nodes := 0, map[int]bool{}
 	queues := map[string]int{}
 	for _, name := range interfaces {
 		n, err := canFanOut(name)
@@ -31,20 +34,44 @@ func (h *Host) FanOut(f model.FanOut, interfaces []string) ([]uint32, error) {
 			return nil, err
 		}
 		queues[name], most = n, max(most, n)
+		if device, err := h.NIC(name).Device(); err == nil {
+			nodes[h.nodeOf(h.sysfs(name, device))] = true
+		}
 	}
-	want := int(f.CPUs)
-	if f.Auto {
-		want = max(0, len(online)-most)
+	cpus, err := h.cpus().usable().others(f, most, nodes)
+	if err != nil {
+		return nil, err
 	}
-	if want >= len(online) {
-		return nil, fmt.Errorf("this host has %d CPUs: %d cannot get packets from the others", len(online), want)
-	}
-	cpus := online[len(online)-want:]
 	for name, n := range queues {
 		if driver := device.DriverOf(name); slices.Contains(sendOfQueues, driver) && len(cpus) > 0 && int(slices.Max(cpus)) >= n {
 			return nil, fmt.Errorf("%s (%s) sends nothing from CPUs beyond the number of its queues, %d", name, driver, n)
 		}
 	}
+	return cpus, nil
+}
+
+// others chooses CPUs: the last ones of the NICs' nodes, because drivers bind queues to the first ones, and then
+// the last ones of other nodes.
+func (t topology) others(f model.FanOut, queues int, nodes map[int]bool) (cpus []uint32, err error) {
+	want := int(f.CPUs)
+	if f.Auto {
+		want = max(0, len(t)-queues)
+	}
+	if want >= len(t) {
+		return nil, fmt.Errorf("this host has %s that are not isolated: %d cannot get packets from the others", count(len(t), "CPU"), want)
+	}
+	away := func(c cpu) int {
+		if len(nodes) == 0 || nodes[-1] || nodes[c.node] {
+			return 0
+		}
+		return 1
+	}
+	t = slices.Clone(t)
+	slices.SortFunc(t, func(a, b cpu) int { return cmp.Or(cmp.Compare(away(a), away(b)), cmp.Compare(b.number, a.number)) })
+	for _, c := range t[:want] {
+		cpus = append(cpus, uint32(c.number))
+	}
+	slices.Sort(cpus)
 	return cpus, nil
 }
 

@@ -131,9 +131,35 @@ func (s *survey) interrupts() {
 	fine := !s.cost(best).less(s.cost(now))
 	for i, n := range s.nics {
 		if len(now[i]) > 0 {
-			s.add(s.served(n, now[i], best[i], fine || maps.Equal(now[i], best[i])))
+			p := s.served(n, now[i], best[i], fine || maps.Equal(now[i], best[i]))
+			if losing := s.losing(n, now[i]); losing != nil {
+				p.Amiss = true
+				p.Text += fmt.Sprintf("; %s (%s) sends only what comes to CPUs below %d, the number of its queues, and loses the rest", losing.name, losing.driver, losing.queues)
+				p.Fix = "bring the interrupts to CPUs below that, or give " + losing.name + " as many queues as there are CPUs"
+			}
+			s.add(p)
 		}
 	}
+}
+
+// losing returns an interface that loses packets that queues of another one bring it.
+func (s *survey) losing(from *nic, on map[int]int) *nic {
+	for _, n := range s.nics {
+		if n == from || !n.sendsOfQueues() {
+			continue
+		}
+		for _, number := range on {
+			if number >= int(n.queues) {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// reaches says whether what comes to a CPU for an interface can leave by all others.
+func (s *survey) reaches(from *nic, c cpu) bool {
+	return !slices.ContainsFunc(s.nics, func(n *nic) bool { return n != from && n.sendsOfQueues() && c.number >= int(n.wanted) })
 }
 
 // served is the part of one interface.
@@ -210,9 +236,12 @@ func (s *survey) place(now spread) spread {
 		queues[i] = slices.Sorted(maps.Keys(now[i]))
 		longest = max(longest, len(queues[i]))
 	}
-	usable := s.cpus.usable()
 	for turn := range longest {
 		for i, n := range s.nics {
+			usable := s.cpus.usable()
+			if sending := slices.DeleteFunc(slices.Clone(usable), func(c cpu) bool { return !s.reaches(n, c) }); len(sending) > 0 {
+				usable = sending
+			}
 			if turn >= len(queues[i]) || len(usable) == 0 {
 				continue
 			}
@@ -244,9 +273,9 @@ func (n *nic) away(c cpu) int {
 	return 0
 }
 
-// cost is what a spread wastes: queues that share a CPU with another one of their NIC, or a core; those that
+// cost is what a spread wastes: queues from whose CPU another NIC sends nothing; those that share a CPU with another one of their NIC, or a core; those that
 // share one with another NIC's; those that are off their NIC's node. What comes first counts most.
-type cost [5]int
+type cost [6]int
 
 func (c cost) less(than cost) bool { return slices.Compare(c[:], than[:]) < 0 }
 
@@ -261,12 +290,15 @@ func (s *survey) cost(of spread) (c cost) {
 			}
 			own.add(on)
 			all.add(on)
-			c[4] += n.away(on)
+			c[5] += n.away(on)
+			if !s.reaches(n, on) {
+				c[0]++
+			}
 		}
-		c[0] += shared(own.cpu)
-		c[1] += shared(own.core)
+		c[1] += shared(own.cpu)
+		c[2] += shared(own.core)
 	}
-	c[2], c[3] = shared(all.cpu), shared(all.core)
+	c[3], c[4] = shared(all.cpu), shared(all.core)
 	return c
 }
 

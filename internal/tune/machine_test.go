@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,8 @@ type machine struct {
 	root  string
 	cards map[string]*card
 	next  int // interrupt
+
+	patience time.Duration
 }
 
 // newMachine has CPUs 0-3 and 8-11 on node 0, and 4-7 and 12-15 on node 1; 8 is the sibling of 0.
@@ -44,7 +47,7 @@ func newMachine(t *testing.T) *machine {
 }
 
 func (m *machine) host() *Host {
-	return &Host{Sys: filepath.Join(m.root, "sys"), Proc: filepath.Join(m.root, "proc"), NIC: func(name string) NIC {
+	return &Host{Sys: filepath.Join(m.root, "sys"), Proc: filepath.Join(m.root, "proc"), Patience: m.patience, NIC: func(name string) NIC {
 		if c := m.cards[name]; c != nil {
 			return c
 		}
@@ -100,6 +103,10 @@ type card struct {
 	// binds chooses the CPUs of the queues' interrupts whenever their number changes, as virtio_net does.
 	binds func(queue int) string
 	sets  []string // what it was told, in order
+
+	driver string
+	// down is how often its link is asked for until it is up again after its driver began anew; -1: for ever.
+	down, left int
 }
 
 // addCard adds a NIC with so many queues of 16.
@@ -171,10 +178,24 @@ func (c *card) affinities() (cpus []string) {
 // told notes a change, and says whether it happens.
 func (c *card) told(what string) (happens bool, err error) {
 	c.sets = append(c.sets, what)
+	for name, other := range c.m.cards {
+		if other.left != 0 {
+			c.m.t.Errorf("%s is told to change %s while %s has no link", c.name, what, name)
+		}
+	}
 	return !c.ignores[what], c.refuses[what]
 }
 
 func (c *card) Device() (Device, error) { return Device{1, c.index, c.address()}, nil }
+
+func (c *card) Driver() string { return c.driver }
+
+func (c *card) Running() bool {
+	if c.left > 0 {
+		c.left--
+	}
+	return c.left == 0
+}
 
 func (c *card) ReceiveQueues() (uint32, error) { return c.now.Combined, nil }
 
@@ -186,7 +207,7 @@ func (c *card) SetChannels(want device.Channels) error {
 		err = unix.EINVAL
 	}
 	if err == nil && happens {
-		c.now = want
+		c.now, c.left = want, c.down
 		c.makeQueues()
 	}
 	return err
@@ -197,7 +218,7 @@ func (c *card) Rings() (now, most device.Rings, err error) { return c.ring, c.lo
 func (c *card) SetRings(want device.Rings) error {
 	happens, err := c.told("rings")
 	if err == nil && happens {
-		c.ring = want
+		c.ring, c.left = want, c.down
 	}
 	return err
 }
@@ -239,6 +260,8 @@ type absent string
 func (a absent) Device() (Device, error) {
 	return Device{}, fmt.Errorf("there is no interface %s", string(a))
 }
+func (absent) Driver() string                                 { return "" }
+func (absent) Running() bool                                  { return false }
 func (absent) ReceiveQueues() (uint32, error)                 { return 0, unix.ENODEV }
 func (absent) Channels() (now, most device.Channels, e error) { return now, most, unix.ENODEV }
 func (absent) SetChannels(device.Channels) error              { return unix.ENODEV }

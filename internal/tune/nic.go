@@ -21,6 +21,9 @@ func (d Device) identity() string { return fmt.Sprintf("%d in net:[%d]", d.Index
 type NIC interface {
 	// Device says which interface it is. An error names it: it is not there.
 	Device() (Device, error)
+	Driver() string // empty: the kernel does not say it
+	// Running says whether the link has a carrier.
+	Running() bool
 	ReceiveQueues() (uint32, error)
 	Channels() (now, most device.Channels, err error)
 	SetChannels(device.Channels) error
@@ -46,6 +49,13 @@ func (e ethtool) Device() (Device, error) {
 	}
 	namespace, err := device.NamespaceID()
 	return Device{namespace, link.Index, link.HardwareAddr.String()}, err
+}
+
+func (e ethtool) Driver() string { return device.DriverOf(string(e)) }
+
+func (e ethtool) Running() bool {
+	link, err := net.InterfaceByName(string(e))
+	return err == nil && link.Flags&net.FlagRunning != 0
 }
 
 func (e ethtool) ReceiveQueues() (uint32, error) { return device.ReceiveQueues(string(e)) }

@@ -53,7 +53,7 @@ func (s *survey) queues(n *nic) {
 
 // channels is the setting of an interface's queues.
 func (n *nic) channels(now, want, most device.Channels) Setting {
-	return Setting{Kind: Queues, Interface: n.name, Identity: n.identity, Now: channelsText(now, most), Want: channelsText(want, most),
+	return Setting{Kind: Queues, Interface: n.name, Identity: n.identity, link: n, Now: channelsText(now, most), Want: channelsText(want, most),
 		read: func() (string, error) {
 			now, most, err := n.Channels()
 			return channelsText(now, most), err
@@ -104,7 +104,7 @@ func (s *survey) rings(n *nic) {
 		return // a virtual interface has none
 	}
 	text := func(r device.Rings) string { return fmt.Sprintf("rx %d tx %d", r.Receive, r.Send) }
-	setting := Setting{Kind: Rings, Interface: n.name, Identity: n.identity, Now: text(now), Want: text(most)}
+	setting := Setting{Kind: Rings, Interface: n.name, Identity: n.identity, link: n, Now: text(now), Want: text(most)}
 	setting.read = func() (string, error) {
 		now, _, err := n.Rings()
 		return text(now), err

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
 )
 
 // survey returns what is said, by check.
@@ -330,5 +331,73 @@ func TestValuesAsText(t *testing.T) {
 		if err := parseNumbers(bad, map[string]*uint32{"rx": &n}); err == nil {
 			t.Errorf("%q is taken for numbers", bad)
 		}
+	}
+}
+
+// Drivers that send only from CPUs below the number of their queues lose what comes to others, by another NIC.
+func TestCPUsFromWhichADriverSendsNothing(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.addCard("eth0", 1, 4) // on CPUs 4-7
+	inner := m.addCard("eth1", 0, 4)
+	inner.most.Combined = 4
+	bind := func(first int) {
+		for q, irq := range m.cards["eth0"].irqs {
+			m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), fmt.Sprint(first+q))
+		}
+	}
+	m.cards["eth0"].most.Combined = 4
+	bind(4)
+	if found := m.survey(Options{}, "eth0", "eth1"); found["interrupts eth0"].Amiss {
+		t.Errorf("where all CPUs send it says %s", found["interrupts eth0"].Text)
+	}
+	inner.driver = "mlx5_core"
+	found := m.survey(Options{}, "eth0", "eth1")
+	says(t, found, "interrupts eth0", true, "4 receive queues are served by CPUs 4-7 (4 cores of 8), 0 of them by those of another NUMA node than the NIC's, 1; better by CPUs 0-3; eth1 (mlx5_core) sends only what comes to CPUs below 4, the number of its queues, and loses the rest")
+	if found["interrupts eth0"].Fix == "" {
+		t.Error("nothing is said of what to do")
+	}
+	m.apply(Options{}, "eth0", "eth1")
+	if found := m.survey(Options{}, "eth0", "eth1"); found["interrupts eth0"].Amiss || found["interrupts eth1"].Amiss {
+		t.Errorf("afterwards it says %s; %s", found["interrupts eth0"].Text, found["interrupts eth1"].Text)
+	}
+	// One arm sends by the queue that a packet has come by.
+	inner.driver, m.cards["eth0"].driver = "", "mlx5_core"
+	bind(4)
+	if found := m.survey(Options{}, "eth0"); found["interrupts eth0"].Amiss {
+		t.Errorf("of one arm it says %s", found["interrupts eth0"].Text)
+	}
+}
+
+// Packets are given to the last CPUs of the NICs' nodes, then to those of other nodes, and never to isolated ones.
+func TestCPUsThatGetPackets(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.write("sys/devices/system/cpu/isolated", "7,15")
+	for _, c := range []struct {
+		f      model.FanOut
+		queues int
+		nodes  []int
+		want   []uint32
+	}{
+		{model.FanOut{CPUs: 2}, 4, []int{1}, []uint32{13, 14}},
+		{model.FanOut{CPUs: 2}, 4, []int{0}, []uint32{10, 11}},
+		{model.FanOut{CPUs: 2}, 4, []int{0, 1}, []uint32{13, 14}},
+		{model.FanOut{CPUs: 2}, 4, []int{-1}, []uint32{13, 14}},
+		{model.FanOut{CPUs: 7}, 4, []int{1}, []uint32{4, 5, 6, 11, 12, 13, 14}},
+		{model.FanOut{Auto: true}, 12, []int{0}, []uint32{10, 11}},
+		{model.FanOut{Auto: true}, 14, []int{0}, nil},
+		{model.FanOut{Auto: true}, 16, []int{0}, nil},
+	} {
+		nodes := map[int]bool{}
+		for _, n := range c.nodes {
+			nodes[n] = true
+		}
+		if got, err := m.host().cpus().usable().others(c.f, c.queues, nodes); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("fan-out %s with %d queues on nodes %v gives packets to %v (%v), want %v", c.f, c.queues, c.nodes, got, err, c.want)
+		}
+	}
+	if cpus, err := m.host().cpus().usable().others(model.FanOut{CPUs: 14}, 1, nil); err == nil || err.Error() != "this host has 14 CPUs that are not isolated: 14 cannot get packets from the others" {
+		t.Errorf("as many as there are: %v, %v", cpus, err)
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +51,7 @@ type Setting struct {
 	write   func(string) error
 	command func(string) string
 	show    func(string) string // nil: as it is
+	link    *nic                // whose driver begins anew with it; nil: none does
 }
 
 // Name tells settings apart.
@@ -94,10 +97,14 @@ type Options struct {
 type Host struct {
 	Sys, Proc string // where sysfs and procfs are mounted
 	NIC       func(name string) NIC
+	// Patience is how long a link may take until packets pass again, where its driver has begun anew.
+	Patience time.Duration
 }
 
 // This is the host, and the network namespace of the calling thread.
-func This() *Host { return &Host{Sys: "/sys", Proc: "/proc", NIC: newNIC} }
+func This() *Host {
+	return &Host{Sys: "/sys", Proc: "/proc", NIC: newNIC, Patience: 30 * time.Second}
+}
 
 // Survey looks at interfaces, and at what they share. Of a bond it looks at the members. The error names the
 // interfaces that are not there; the parts are about the others.
@@ -138,7 +145,9 @@ type survey struct {
 // nic is an interface of the survey.
 type nic struct {
 	NIC
+	host     *Host
 	name     string
+	driver   string // empty: the kernel does not say it
 	identity string
 	dir      string // in sysfs; empty: sysfs does not show it
 	real     bool   // it has a device
@@ -165,7 +174,7 @@ func (s *survey) open(names []string) error {
 		if slices.ContainsFunc(s.nics, func(n *nic) bool { return n.name == name }) {
 			continue
 		}
-		n := &nic{NIC: s.host.NIC(name), name: name, identity: device.identity(), dir: dir, node: -1}
+		n := &nic{NIC: s.host.NIC(name), host: s.host, name: name, driver: s.host.NIC(name).Driver(), identity: device.identity(), dir: dir, node: -1}
 		if dir != "" {
 			n.real = exists(filepath.Join(dir, "device"))
 			n.node = s.host.nodeOf(dir)
@@ -178,6 +187,39 @@ func (s *survey) open(names []string) error {
 		s.nics = append(s.nics, n)
 	}
 	return errors.Join(missing...)
+}
+
+// States of a port in LACP: it takes packets, and sends them (include/net/bond_3ad.h).
+const (
+	lacpCollecting   = 0x10
+	lacpDistributing = 0x20
+)
+
+// passes says whether packets pass: the link has a carrier, and a bond that it is in uses it.
+func (n *nic) passes() bool {
+	if !n.Running() {
+		return false
+	}
+	member := filepath.Join(n.dir, "bonding_slave")
+	if n.dir == "" || !exists(member) {
+		return true
+	}
+	lacp, err := strconv.Atoi(readText(filepath.Join(member, "ad_actor_oper_port_state"))) // other bonds have no number there
+	return readText(filepath.Join(member, "mii_status")) == "up" && (err != nil || lacp&lacpCollecting != 0 && lacp&lacpDistributing != 0)
+}
+
+// ErrNoPackets says that a link is not up again.
+var ErrNoPackets = errors.New("nothing else is changed")
+
+// await waits until packets pass again.
+func (n *nic) await() error {
+	for deadline := time.Now().Add(n.host.Patience); !n.passes(); {
+		if !time.Now().Before(deadline) {
+			return fmt.Errorf("%s has no link, or is not used by its bond, %v after its driver began anew: %w", n.name, n.host.Patience, ErrNoPackets)
+		}
+		time.Sleep(100 * time.Millisecond) // links take seconds
+	}
+	return nil
 }
 
 // sysfs returns an interface's directory. A sysfs shows the interfaces of the network namespace that mounted
