@@ -8,16 +8,25 @@ import (
 
 	"weir.io/weir/bench/track"
 	"weir.io/weir/lab/record"
+	"weir.io/weir/lab/traffic"
 )
 
-// loss is recorded only if there is any.
-var loss = record.Quantity{Name: "loss", Unit: "1", Better: record.Lower}
+var (
+	// loss is recorded only if there is any.
+	loss = record.Quantity{Name: "loss", Unit: "1", Better: record.Lower}
+	// busyShare is the balancer's part of the source's core at a rate. It is recorded only if that rate was sent.
+	busyShare = record.Quantity{Name: "load", Unit: "1", Better: record.Lower}
+)
+
+// rateKept is the part of a rate that must have been sent.
+const rateKept = 0.98
 
 // course is a set of measurements on tracks side by side, of which one is used at a time.
 type course struct {
 	session *session
 	lanes   []*lane
 	tracks  map[string]*track.Track // lanes that differ in flows and frames share one
+	begin   func() error            // is called when the tracks are there; nil: nothing is
 	each    func()                  // measures something else in each round; nil: nothing
 	sustain bool                    // flows are sustained before they are measured
 }
@@ -30,7 +39,7 @@ type lane struct {
 	direct *lane                     // what source and sink take by themselves; nil: no cost is derived
 	rate   float64                   // packets per second that are sent; 0: as many as possible
 	before func(*track.Stream) error // each sample begins with it
-	sends  bool                      // the source's core is measured, by what it sends: others do the rest
+	sends  bool                      // the source's core is measured, by what it sends, without the time that it waits: others do the rest
 	stream *track.Stream
 	last   track.Sample
 	lost   []float64 // of each round, on one core: on two the source may be faster than the balancer
@@ -61,6 +70,11 @@ func (c *course) run(ctx context.Context) error {
 			streams = append(streams, l.stream)
 		}
 		if err := track.Sustain(streams...); err != nil {
+			return err
+		}
+	}
+	if c.begin != nil {
+		if err := c.begin(); err != nil {
 			return err
 		}
 	}
@@ -120,7 +134,11 @@ func (l *lane) measure(s *session) (err error) {
 		return fmt.Errorf("%v: %w", l.at, err)
 	}
 	if l.rate > 0 {
-		l.last, err = l.stream.MeasureAt(l.rate, s.sample())
+		together := traffic.FewFrames
+		if l.sends {
+			together = traffic.FullPoll
+		}
+		l.last, err = l.stream.MeasureAt(l.rate, together, s.sample())
 	} else {
 		l.last, err = l.stream.Measure(s.sample())
 	}
@@ -128,15 +146,23 @@ func (l *lane) measure(s *session) (err error) {
 		return fmt.Errorf("%v: %w", l.at, err)
 	}
 	s.add(l.name, l.at, record.Throughput, l.last.Rate)
-	took := l.last.Nanoseconds()
-	if l.sends {
-		took = 1e9 / l.last.Offered()
-	}
 	if l.direct != nil {
-		s.add(l.name, l.at, record.Cost, took-l.direct.last.Nanoseconds())
+		own := l.took() - l.direct.took()
+		s.add(l.name, l.at, record.Cost, own)
+		if sent := l.last.Offered(); l.sends && l.rate > 0 && sent > rateKept*l.rate {
+			s.add(l.name, l.at, busyShare, own*sent/1e9)
+		}
 	}
-	if !l.TwoCores && !l.sends {
+	if !l.TwoCores && (!l.sends || l.rate > 0) {
 		l.lost = append(l.lost, l.last.Lost())
 	}
 	return nil
+}
+
+// took is how long each packet of the last sample took.
+func (l *lane) took() float64 {
+	if l.sends {
+		return l.last.Busy()
+	}
+	return l.last.Nanoseconds()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/track"
@@ -26,42 +27,49 @@ var steeringCounts = []int{1, 10, 100, 1000, 2000, 4000, 8000, 100_000}
 // mostRules is how many rules the NIC has: as HNLB's at most.
 const mostRules = 8000
 
+// steeredRates are how many packets are sent per second where a CPU's load is measured.
+var steeredRates = []float64{250e3, 500e3, 1e6, 2e6, 4e6}
+
 var steeringNotes = []string{
 	"cost: as in flows: the balancer's own time per packet, on one core, with one arm, of TCP packets of established flows at random, 1 VIP with 255 backends. reflect is an XDP program that only sends back: its cost is that of veth, and in every other one",
 	"steered: l2dsr with a rule for each flow, 8,000 at most, and a receive queue for them. The rules are in an emulated NIC: a veth takes what comes by the queue of the sending CPU. Beyond 8,000 flows those without a rule come to the same queue, as no NIC would lead them",
 	"l2dsr keeps no state. least-conn is l2dsr with that policy, so every packet asks flow memory. snat is full NAT. Their tables are also those of " + landedTables + ", built from the repository's history",
+	"load, with rate: the balancer's part of a core at that rate, 64-byte packets; what cannot be sent at it has none. The source's time is without what it waits, and less that of direct at the same rate",
 	"run: the program alone, of a packet whose flow has a rule (by rule), and of one that has none (by ring)",
 	"elephants: a router forwards 64-byte packets of 1,000,000 flows to the balancer, the n-th largest with a share like n^-1.1, and the director has room for 2,000 rules. After 15 s of packets: which share of them the flows with rules have (of what is sent, known beforehand), to that of the 2,000 largest, which is `largest`",
 	"disturbed: a router forwards packets of 4,000 flows to the balancer, which has 2,000 rules and a ring that is swapped once per second. Besides the director, something else changes 1,000 rules per second at random: it deletes them, and lets them lead to any queue. misdirected is as in churn: one packet of 64 is looked at, of each backend",
 }
 
 func measureSteering(ctx context.Context, s *session) error {
-	counts, frames := steeringCounts, frameSizes
+	counts, frames, rates, loaded := steeringCounts, frameSizes, steeredRates, []int{fewFlows, mostRules}
 	if s.settings.Smoke {
-		counts, frames = []int{1, 1000}, nil
+		counts, frames, rates, loaded = []int{1, 1000}, nil, steeredRates[:1], []int{fewFlows}
 	}
 	older, err := s.landedTables(ctx)
 	if err != nil {
 		return err
 	}
 	c := &course{session: s, sustain: true}
-	add := func(subject track.Subject, name string, flows, frame int, old string) *lane {
+	add := func(subject track.Subject, name string, flows, frame int, rate float64, old string) {
 		o := track.Options{Subject: subject, Backends: oneVIP.backends, OneArm: true, SourceCPU: steeredCPU, Older: old,
 			Traffic: traffic.Traffic{Protocol: model.TCP, Flows: flows, VIPs: oneVIP.vips, Frames: []int{frame}}}
 		if name == steered.Name {
 			o.Steered = min(flows, mostRules)
 		}
-		l := c.add(o, stateAt(flows, frame))
-		l.name = name
-		return l
+		at := stateAt(flows, frame)
+		if rate > 0 {
+			at["rate"] = strconv.FormatFloat(rate, 'f', 0, 64)
+		}
+		l := c.add(o, at)
+		l.name, l.rate, l.sends = name, rate, rate > 0
 	}
 	all := func(flows, frame int) {
 		for _, subject := range []track.Subject{track.Direct, track.Reflect, l2dsr, steered, leastConn, fullNAT, track.Iptables} {
-			add(subject, subject.Name, flows, frame, "")
+			add(subject, subject.Name, flows, frame, 0, "")
 		}
 		if older != "" {
 			for _, subject := range []track.Subject{leastConn, fullNAT} {
-				add(subject, before(subject), flows, frame, older)
+				add(subject, before(subject), flows, frame, 0, older)
 			}
 		}
 	}
@@ -73,6 +81,13 @@ func measureSteering(ctx context.Context, s *session) error {
 	}
 	for _, frame := range frames[min(1, len(frames)):] {
 		all(mostRules, frame)
+	}
+	for _, rate := range rates {
+		for _, flows := range loaded {
+			for _, subject := range []track.Subject{track.Direct, l2dsr, steered, leastConn, fullNAT, track.Iptables} {
+				add(subject, subject.Name, flows, frameSizes[0], rate, "")
+			}
+		}
 	}
 	if err := c.run(ctx); err != nil {
 		return err

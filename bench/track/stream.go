@@ -113,12 +113,16 @@ type Sample struct {
 	Received uint64
 	Bytes    uint64  // received, of frames without their checksum
 	Rate     float64 // packets per second that reached the sink
+	Waited   float64 // share of the time that the source waited to send, at a rate
 	// Work is the work of the balancer's CPU, with a meter.
 	Work utilization.CPU
 }
 
 // Nanoseconds returns how long each packet that reached the sink took.
 func (s Sample) Nanoseconds() float64 { return 1e9 / s.Rate }
+
+// Busy returns how long the source's CPU worked on each packet that was sent.
+func (s Sample) Busy() float64 { return 1e9 * (1 - s.Waited) / s.Offered() }
 
 // Lost returns the share of packets that did not arrive.
 func (s Sample) Lost() float64 { return 1 - float64(s.Received)/float64(s.Sent) }
@@ -144,20 +148,21 @@ func (s *Stream) Measure(length time.Duration) (Sample, error) {
 	return Sample{}, s.tooSoon()
 }
 
-// MeasureAt does the same at a rate, in packets per second.
-func (s *Stream) MeasureAt(rate float64, length time.Duration) (Sample, error) {
-	if err := s.source.Pace(rate); err != nil {
+// MeasureAt does the same at a rate, in packets per second, of which so many come together.
+func (s *Stream) MeasureAt(rate float64, together int, length time.Duration) (Sample, error) {
+	if err := s.source.Pace(rate, together); err != nil {
 		return Sample{}, err
 	}
 	pace := s.pace
 	defer func() { s.pace = pace }()
+	freely := func() error { return s.source.Pace(0, traffic.FullPoll) }
 	for range tries {
 		sample, err := s.measure(int(rate*(length+length/10+late).Seconds()), length)
 		if err != nil || sample.Rate > 0 {
-			return sample, errors.Join(err, s.source.Pace(0))
+			return sample, errors.Join(err, freely())
 		}
 	}
-	return Sample{}, errors.Join(s.tooSoon(), s.source.Pace(0))
+	return Sample{}, errors.Join(s.tooSoon(), freely())
 }
 
 func (s *Stream) tooSoon() error {
@@ -169,7 +174,7 @@ func (t *Track) Measure(length time.Duration) (Sample, error) { return t.main.Me
 
 // MeasureAt does the same at a rate, see [Stream.MeasureAt].
 func (t *Track) MeasureAt(rate float64, length time.Duration) (Sample, error) {
-	return t.main.MeasureAt(rate, length)
+	return t.main.MeasureAt(rate, traffic.FewFrames, length)
 }
 
 // measure sends that many packets. The rate is 0 if they were too few to see it.
@@ -184,7 +189,7 @@ func (s *Stream) measure(packets int, length time.Duration) (Sample, error) {
 		_, err := s.source.Send(packets)
 		sent <- err
 	}()
-	sample, err := t.watch(before.Packets, length, sent)
+	sample, err := s.watch(before.Packets, length, sent)
 	watched := time.Now()
 	if err := errors.Join(err, <-sent); err != nil {
 		return Sample{}, fmt.Errorf("%s: %w", t.Subject.Name, err)
@@ -218,34 +223,48 @@ func (s *Stream) learn(packets int, rate float64, length, longer time.Duration) 
 	}
 }
 
-// watch looks at the sink when packets arrive, and that long after. The rate is 0 if sending ended
+// watch looks at source and sink when packets arrive, and that long after. The rate is 0 if sending ended
 // before that time was over.
-func (t *Track) watch(before uint64, length time.Duration, sent chan error) (s Sample, err error) {
-	begin, err := t.look()
+func (s *Stream) watch(before uint64, length time.Duration, sent chan error) (sample Sample, err error) {
+	begin, err := s.look()
 	for err == nil && begin.arrived == before && len(sent) == 0 {
 		time.Sleep(100 * time.Microsecond) // between two looks
-		begin, err = t.look()
+		begin, err = s.look()
 	}
 	if err != nil {
 		return Sample{}, err
 	}
 	time.Sleep(length) // the measured time
-	end, err := t.look()
+	end, err := s.look()
 	if err != nil {
 		return Sample{}, err
 	}
 	if len(sent) == 0 {
-		s.Rate = float64(end.arrived-begin.arrived) / end.at.Sub(begin.at).Seconds()
+		took := end.at.Sub(begin.at)
+		sample.Rate = float64(end.arrived-begin.arrived) / took.Seconds()
+		sample.Waited = (end.waited - begin.waited).Seconds() / took.Seconds()
 	}
-	if t.Meter != nil {
-		s.Work = utilization.Between(begin.work, end.work)[BalancerCPU]
+	if s.track.Meter != nil {
+		sample.Work = utilization.Between(begin.work, end.work)[BalancerCPU]
 	}
-	return s, nil
+	return sample, nil
+}
+
+// look looks at source and sink.
+func (s *Stream) look() (look, error) {
+	waited, err := s.source.Waited()
+	if err != nil {
+		return look{}, err
+	}
+	l, err := s.track.look()
+	l.waited = waited
+	return l, err
 }
 
 type look struct {
 	at      time.Time
 	arrived uint64
+	waited  time.Duration       // of a stream
 	work    utilization.Reading // with a meter
 }
 

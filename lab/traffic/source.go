@@ -15,11 +15,11 @@ import (
 	"weir.io/weir/lab/netlab"
 )
 
-// batch is how many frames the kernel takes at once, as many as a NAPI poll does. At a rate there
-// are fewer, because the frames of a batch leave together, when the last one is due.
+// How many frames leave together: as many as a NAPI poll takes or, at a rate, fewer, as they come to a CPU
+// that has time.
 const (
-	batch      = 64
-	pacedBatch = 16
+	FullPoll  = 64
+	FewFrames = 16
 )
 
 // Source sends traffic out of a port, from a given CPU.
@@ -33,8 +33,9 @@ type Source struct {
 		Began   *ebpf.Variable `ebpf:"pace_began"`
 		Gap     *ebpf.Variable `ebpf:"pace_gap"`
 		Due     *ebpf.Variable `ebpf:"pace_due"`
+		Waited  *ebpf.Variable `ebpf:"pace_waited"`
 	}
-	paced bool
+	together int // frames that leave at once
 }
 
 // NewSource makes a source of that traffic, to the MAC address at the other end of the port's
@@ -66,7 +67,7 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 		macs[i/2] |= uint16(b) << (8 * (i % 2))
 	}
 	constants["mac"] = macs
-	s := &Source{host: port.Host, cpu: cpu, frame: make([]byte, longest)}
+	s := &Source{host: port.Host, cpu: cpu, frame: make([]byte, longest), together: FullPoll}
 	if err := load("source", constants, map[string]int{"flow_order": len(order)}, &s.program); err != nil {
 		return nil, err
 	}
@@ -98,8 +99,8 @@ func (s *Source) Close() error {
 }
 
 // Pace makes the source send at a rate, in packets per second, or as fast as it can if that is
-// less. A rate of 0 means as fast as it can.
-func (s *Source) Pace(rate float64) error {
+// less. A rate of 0 means as fast as it can. So many frames leave together, when the last one is due.
+func (s *Source) Pace(rate float64, together int) error {
 	var gap uint64
 	if rate > 0 {
 		gap = uint64(1024 * 1e9 / rate)
@@ -116,11 +117,21 @@ func (s *Source) Pace(rate float64) error {
 			return fmt.Errorf("set the source's rate: %w", err)
 		}
 	}
-	s.paced = rate > 0
+	s.together = together
 	return nil
 }
 
-// Send sends that many packets, a multiple of [batch] at least, and returns how long it took: as
+// Waited returns how long the source waited so far, at a rate, until packets were due: the rest of the time
+// its CPU worked on packets.
+func (s *Source) Waited() (time.Duration, error) {
+	var waited uint64
+	if err := s.program.Waited.Get(&waited); err != nil {
+		return 0, fmt.Errorf("read how long the source waited: %w", err)
+	}
+	return time.Duration(waited >> 10), nil
+}
+
+// Send sends that many packets, a multiple of those that leave together at least, and returns how long it took: as
 // long as it must, or as its rate says. That includes work on the packets on the same CPU.
 func (s *Source) Send(packets int) (took time.Duration, err error) {
 	err = s.host.Do(func() error {
@@ -136,13 +147,9 @@ func (s *Source) Send(packets int) (took time.Duration, err error) {
 			return err
 		}
 		defer restore()
-		together := batch
-		if s.paced {
-			together = pacedBatch
-		}
 		begin := time.Now()
 		_, err = s.program.Program.Run(&ebpf.RunOptions{Data: s.frame, Repeat: uint32(packets),
-			Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: uint32(together)})
+			Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: uint32(s.together)})
 		took = time.Since(begin)
 		return err
 	})

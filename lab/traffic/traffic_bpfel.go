@@ -92,6 +92,7 @@ const (
 	trafficVarPaceDue         = "pace_due"
 	trafficVarPaceGap         = "pace_gap"
 	trafficVarPacePackets     = "pace_packets"
+	trafficVarPaceWaited      = "pace_waited"
 	trafficVarProtocol        = "protocol"
 	trafficVarServicePort     = "service_port"
 	trafficVarShape           = "shape"
@@ -194,6 +195,7 @@ type trafficVariableSpecs struct {
 	PaceDue         *ebpf.VariableSpec `ebpf:"pace_due"`
 	PaceGap         *ebpf.VariableSpec `ebpf:"pace_gap"`
 	PacePackets     *ebpf.VariableSpec `ebpf:"pace_packets"`
+	PaceWaited      *ebpf.VariableSpec `ebpf:"pace_waited"`
 	Protocol        *ebpf.VariableSpec `ebpf:"protocol"`
 	ServicePort     *ebpf.VariableSpec `ebpf:"service_port"`
 	Shape           *ebpf.VariableSpec `ebpf:"shape"`
@@ -275,6 +277,7 @@ type trafficVariables struct {
 	PaceDue         *ebpf.Variable `ebpf:"pace_due"`
 	PaceGap         *ebpf.Variable `ebpf:"pace_gap"`
 	PacePackets     *ebpf.Variable `ebpf:"pace_packets"`
+	PaceWaited      *ebpf.Variable `ebpf:"pace_waited"`
 	Protocol        *ebpf.Variable `ebpf:"protocol"`
 	ServicePort     *ebpf.Variable `ebpf:"service_port"`
 	Shape           *ebpf.Variable `ebpf:"shape"`

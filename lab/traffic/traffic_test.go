@@ -219,7 +219,7 @@ func TestPace(t *testing.T) {
 	link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})
 	source, sink := ends(t, link, link, way, Arrival{Traffic: way})
 	const packets, rate = 6400, 100_000
-	if err := source.Pace(rate); err != nil {
+	if err := source.Pace(rate, FewFrames); err != nil {
 		t.Fatal(err)
 	}
 	took, err := source.Send(packets)
@@ -229,11 +229,18 @@ func TestPace(t *testing.T) {
 	if least := time.Second * (packets - 1) / rate; took < least {
 		t.Errorf("%d packets at %d packet/s took %v, want %v at least", packets, rate, took, least)
 	}
-	if err := source.Pace(0); err != nil {
+	waited, err := source.Waited()
+	if err != nil || waited <= 0 || waited >= took {
+		t.Errorf("of %v it waited %v (%v)", took, waited, err)
+	}
+	if err := source.Pace(0, FullPoll); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := source.Send(packets); err != nil {
 		t.Fatal(err)
+	}
+	if again, err := source.Waited(); err != nil || again != waited {
+		t.Errorf("without a rate it waited %v (%v)", again-waited, err)
 	}
 	if got, err := sink.Count(); err != nil || got.Packets != 2*packets {
 		t.Errorf("%d of %d packets arrived (%v)", got.Packets, 2*packets, err)

@@ -23,6 +23,8 @@ __u64 pace_gap; /* 0: none */
 /* When the last packets were due, in ns / 1024 from the beginning. */
 __u64 pace_due;
 __u64 pace_packets;
+/* How long it waited so far, in ns / 1024. */
+__u64 pace_waited;
 
 static __always_inline __u64 pace_now(void)
 {
@@ -45,7 +47,9 @@ static __always_inline void pace(void)
 	now = pace_now();
 	if (now > due + PACE_BEHIND * pace_gap)
 		due = now;
-	else if (now < due)
+	else if (now < due) {
 		bpf_loop(PACE_LOOKS, pace_look, &due, 0);
+		pace_waited += pace_now() - now;
+	}
 	pace_due = due;
 }
