@@ -101,7 +101,11 @@ func (c *course) run(ctx context.Context) error {
 
 // key names the track that a lane is on.
 func (l *lane) key() string {
-	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older, l.Steered, l.SourceCPU, l.FanOut)
+	flows := 0
+	if l.Steered > 0 {
+		flows = l.Traffic.Flows // of which some have rules
+	}
+	return fmt.Sprint(flows, l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older, l.Steered, l.SourceCPU, l.FanOut)
 }
 
 // build makes the tracks, each for the most flows of its lanes, and the streams.

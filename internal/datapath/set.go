@@ -65,7 +65,8 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.switchRings(c.changed); err != nil {
 		return err
 	}
-	d.awaitGroup() // fragments go on as they did when the program takes another version's place
+	d.forgetSteering() // flow memory may have to see more of flows than before
+	d.awaitGroup()     // fragments go on as they did when the program takes another version's place
 	// After writeBackends: by which key a reply is found depends on the next hop's VLAN.
 	lookups := d.lookupsFor(&c)
 	// For the next lookups: before they are there the program needs their flags, beside those of the

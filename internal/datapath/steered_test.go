@@ -188,7 +188,9 @@ func testSteeredMemory(t *testing.T) {
 			s.backends[i].ifindex = d.link
 			s.setBackend(t, d, i, abi.BackendStateBACKEND_ACTIVE)
 		}
+		s.steer(t, d, -1)
 		s.want(t, d, clientPort, ackFlag, 2, "the oldest owner has what is not known")
+		s.wantKnown(t, d, -1, "while flow memory knows one packet")
 		d.advance(t, 10*time.Second)
 		s.steer(t, d, -1)
 		s.want(t, d, clientPort, ackFlag, 2, "the usual way")

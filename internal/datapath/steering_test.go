@@ -138,6 +138,11 @@ func TestSteer(t *testing.T) {
 		t.Errorf("the next process knows flows %v to have rules, want %v", flows, flow)
 	}
 	wantAway("the flow and its queue are known to the next process")
+	for range 3 { // a word holds for a tick
+		away()
+		must(t, d.Set(table))
+		want(3, clientPort, usual, "new rings may have flow memory see more of flows")
+	}
 	if found, err := d.HeavyFlows(); err != nil || len(found) != 1 || found[0].SteeredFlow != flow || !found[0].Steered {
 		t.Errorf("flows with many packets are %+v (%v), want the one that has a rule", found, err)
 	}

@@ -166,13 +166,14 @@ func RulesOf(name string) (RuleTable, error) {
 	}, nil
 }
 
-// RuleAt returns the rule that lies somewhere; false: it is not for the packets of one flow, or has gone.
+// RuleAt returns the rule that lies somewhere; false: it is not for the packets of one flow. The error is
+// ErrNoRule if there is none.
 func RuleAt(name string, location uint32) (r Rule, single bool, err error) {
 	request := ruleRequest{command: getRule, spec: flowSpec{location: location}}
 	err = ethtool(name, unsafe.Pointer(&request))
 	// Drivers say differently that there is no rule: EINVAL is macb's, igb's, i40e's.
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-		return r, false, nil
+		err = ErrNoRule
 	}
 	if err != nil {
 		return r, false, ruleError(name, fmt.Sprintf("read rule %d", location), err)
@@ -239,6 +240,9 @@ func DeleteRule(name string, location uint32) error {
 	}
 	return nil
 }
+
+// ErrNoRule says that no rule lies there, or that the driver does not show it.
+var ErrNoRule = errors.New("there is no rule")
 
 // ErrNoRules says that a driver has no rules for flows.
 var ErrNoRules = errors.New("the driver has no flow table (ntuple filters) for this NIC, or not for such packets")

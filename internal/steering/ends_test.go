@@ -145,6 +145,58 @@ func TestOtherForm(t *testing.T) {
 	if len(w.cards[0].rules) > 0 || len(p) != 1 || !strings.Contains(p[0], "in another form than it was inserted in") {
 		t.Errorf("the NIC has rules %v, and the problems are %q", w.cards[0].rules, p)
 	}
+	// It may be another driver's version by now.
+	w.wanted.Links[0].NIC = w.cards[0]
+	w.now = w.now.Add(unreliableFor)
+	w.wantSteps(10)
+	if len(w.cards[0].rules) != 5 {
+		t.Errorf("after a while it has rules %v", w.cards[0].rules)
+	}
+}
+
+// Another user who takes rules out, or puts others there, while they are looked at does not make the NIC one
+// that lists rules in another form.
+func TestRulesChangeWhileTheyAreRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	c := &takenCard{card: w.cards[0]}
+	w.wanted.Links[0].NIC = c
+	for port := range 5 {
+		w.rates[flowOf(1, 1000+port)] = 50_000
+	}
+	w.steps(2)
+	for try := range 40 {
+		c.take = true
+		w.steps(1)
+		if is := w.Status().Interfaces[0]; !is.Works {
+			t.Fatalf("after %d rules were taken out the interface is %+v", try, is)
+		}
+	}
+	c.take = false
+	w.wantSteps(15)
+	if len(w.steered(0)) != 5 {
+		t.Errorf("flows %v are steered", w.steered(0))
+	}
+}
+
+// takenCard is a NIC of which another user takes out rules between a look at the list and one at the rule; of
+// every second one the user has put another there.
+type takenCard struct {
+	*card
+	take  bool
+	taken int
+}
+
+func (c *takenCard) Rule(at uint32) (device.Rule, bool, error) {
+	if _, has := c.rules[at]; has && c.take {
+		c.take = false
+		delete(c.rules, at)
+		if c.taken++; c.taken%2 == 0 {
+			c.odd[at] = true
+			defer delete(c.odd, at)
+		}
+	}
+	return c.card.Rule(at)
 }
 
 // A NIC that others have filled keeps no other one from steering.

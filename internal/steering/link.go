@@ -30,9 +30,11 @@ type link struct {
 	queues map[uint32]model.ServiceID
 	placed map[datapath.SteeredFlow]uint32 // the queues of flows that have a rule, or get one
 	broken error                           // why the NIC steers no flows; nil: it does
-	// unreliable is set for good if rules are not listed as they were inserted: so they could not be told
-	// from others'.
-	unreliable error
+	// trusted says that the driver has listed a rule as it was inserted. Until then it is unreliable if it lists
+	// one in another form: its rules could not be told from others'.
+	trusted      bool
+	unreliable   error // nil: it is not
+	unreliableAt time.Time
 
 	failed    error // of the last step
 	refusal   error // why it has last refused a rule, and when
@@ -101,6 +103,9 @@ func ruleOf(f datapath.SteeredFlow) device.RuleFlow {
 // time to time.
 func (l *link) read(now time.Time) error {
 	l.failed = nil
+	if now.Sub(l.unreliableAt) >= unreliableFor {
+		l.unreliable = nil
+	}
 	queues := l.Queues
 	if l.leaves {
 		queues = nil // it may have fewer by now
@@ -176,9 +181,14 @@ func (l *link) readAll(now time.Time) error {
 		own[r.Location] = f
 	}
 	var errs []error
+	var otherForm []uint32 // locations of rules that were inserted, and are listed in another form
 	for _, location := range l.table.Locations {
 		r, single, err := l.NIC.Rule(location)
 		left, was := own[location]
+		if errors.Is(err, device.ErrNoRule) { // it has gone since the rules were listed
+			others[location] = true
+			continue
+		}
 		if err != nil {
 			errs = append(errs, err)
 			if _, twice := have[left]; was && !twice { // perhaps it is there
@@ -187,8 +197,7 @@ func (l *link) readAll(now time.Time) error {
 			}
 		}
 		if err == nil && !single && was && l.fresh[left] {
-			l.unreliable = fmt.Errorf("the driver lists rule %d in another form than it was inserted in", location)
-			errs = append(errs, l.NIC.Delete(location))
+			otherForm = append(otherForm, location)
 			continue
 		}
 		if err != nil || !single || !slices.Contains(l.Queues, r.Queue) {
@@ -200,13 +209,14 @@ func (l *link) readAll(now time.Time) error {
 			f, known = l.adopt(r)
 		}
 		if _, twice := have[f]; known && !twice && !l.anew {
-			have[f] = r
+			have[f], l.trusted = r, true
 		} else if err := l.NIC.Delete(location); err != nil {
 			errs, others[location] = append(errs, err), true
 		} else {
 			l.deleted++
 		}
 	}
+	errs = append(errs, l.inOtherForm(otherForm, others, now)...)
 	for f := range l.rules {
 		if _, has := have[f]; !has {
 			l.lost++
@@ -215,6 +225,20 @@ func (l *link) readAll(now time.Time) error {
 	l.rules, l.others, l.wholly, l.adopts, l.anew = have, others, now, nil, false
 	clear(l.fresh)
 	return some(errs)
+}
+
+// inOtherForm decides whose rules are that lie where this director has inserted others: a driver that has listed
+// none as it was inserted lists its rules so. Else they are another user's, who has taken this director's out.
+func (l *link) inOtherForm(locations []uint32, others map[uint32]bool, now time.Time) (errs []error) {
+	for _, location := range locations {
+		if l.trusted {
+			others[location] = true
+			continue
+		}
+		l.unreliable, l.unreliableAt = fmt.Errorf("the driver lists rule %d in another form than it was inserted in", location), now
+		errs = append(errs, l.NIC.Delete(location))
+	}
+	return errs
 }
 
 // some is the first of errors, and how many more there are: each flow may have one.
@@ -269,6 +293,9 @@ func (l *link) remove(f datapath.SteeredFlow) error {
 	if r, has := l.rules[f]; has {
 		// Another user may have a rule there by now, if the NIC has lost this one or never had it.
 		is, single, err := l.NIC.Rule(r.Location)
+		if errors.Is(err, device.ErrNoRule) {
+			err = nil
+		}
 		if err == nil && single && is.Flow == r.Flow && is.Queue == r.Queue {
 			if err = l.NIC.Delete(r.Location); err == nil {
 				l.deleted++

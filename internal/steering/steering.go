@@ -29,7 +29,9 @@ const (
 
 	steeredServices = 256 // as many as queues
 
-	missedLooks = 5 // then the NIC does not follow a flow's rule
+	// unreliableFor is how long a NIC gets no rules whose driver lists them in another form.
+	unreliableFor = 10 * time.Minute
+	missedLooks   = 5 // then the NIC does not follow a flow's rule
 
 	insertFor = every / 2 // rules that a NIC does not take in that time wait for the next look
 )

@@ -45,7 +45,9 @@ func (c *card) Rule(location uint32) (device.Rule, bool, error) {
 		return device.Rule{}, false, errNIC
 	}
 	r, single := c.rules[location]
-	r.Location = location
+	if r.Location = location; !single && !c.odd[location] {
+		return r, false, device.ErrNoRule
+	}
 	return r, single, nil
 }
 

@@ -174,12 +174,12 @@ func (c *Card) Rule(location uint32) (device.Rule, bool, error) {
 	flow, known := c.known[location]
 	c.mu.Unlock()
 	var rule nicCardRule
-	if !known {
-		return device.Rule{}, false, nil
+	err := ebpf.ErrKeyNotExist
+	if known {
+		err = c.rules.Lookup(flow, &rule)
 	}
-	err := c.rules.Lookup(flow, &rule)
 	if errors.Is(err, ebpf.ErrKeyNotExist) || err == nil && rule.Location != location {
-		return device.Rule{}, false, nil
+		return device.Rule{}, false, fmt.Errorf("%s: read rule %d: %w", c.name, location, device.ErrNoRule)
 	}
 	return device.Rule{Flow: flowOf(&flow), Queue: rule.Queue, Location: location}, true, err
 }

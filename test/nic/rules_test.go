@@ -48,7 +48,7 @@ func (c *card) delete(location uint32) {
 	if err := device.DeleteRule(c.name, location); err != nil {
 		c.Fatal(err)
 	}
-	if r, single, err := device.RuleAt(c.name, location); single || err != nil {
+	if r, single, err := device.RuleAt(c.name, location); single || !errors.Is(err, device.ErrNoRule) {
 		c.Errorf("rule %d has gone, and is read as %+v (%v)", location, r, err)
 	}
 }

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "director/maps.h"
+#include "director/pick/flow_table.h"
 #include "director/pick/ring.h"
 #include "director/service.h"
 #include "lib/packet.h"
@@ -220,6 +221,25 @@ static __always_inline void find_steered(struct steered *steered, struct steered
 }
 
 /*
+ * Whether flow memory knows only the first packet of a flow, and has to see the next one: only then does it
+ * tell the group of the flow, take its backend for more than a guess, and keep a UDP flow with a backend that
+ * is suspected to be down.
+ */
+static __noinline int knows_one_packet(const struct packet *packet, __u32 service)
+{
+	const __u32 one = FLOW_STATE(FLOW_SYN) | FLOW_STATE(FLOW_ANSWERED) | FLOW_STATE(FLOW_ONCE) |
+			  FLOW_STATE(FLOW_LEARNED);
+	const struct settings *settings = get_settings();
+	struct flow_known known;
+
+	if (!packet || !settings)
+		return 0;
+	return find_flow(settings, &packet->flow, flow_hash(settings, &packet->flow, service),
+			 service, &known) &&
+	       flow_live(known.word, flow_clock()) && one >> (known.word.state & 31) & 1;
+}
+
+/*
  * What the usual way has said of a packet is so of its flow from now on, unless another packet has
  * changed the word that there was before.
  */
@@ -236,7 +256,8 @@ static __noinline int note_usual(const struct packet *packet, __u32 place, __u64
 		/* Flow memory has to see the packet after it, too: that proves the SYN. */
 	} else if (before & STEERED_ENDED || (tcp && packet->tcp_flags & (TCP_FIN | TCP_RST))) {
 		word |= STEERED_ENDED; /* the next connection may be another director's */
-	} else if (backend && packet->backend != NO_BACKEND) {
+	} else if (backend && packet->backend != NO_BACKEND &&
+		   !knows_one_packet(packet, backend->service)) {
 		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
 	}
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
