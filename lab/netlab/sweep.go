@@ -21,8 +21,15 @@ const (
 )
 
 // Sweep removes the labs of processes that are dead: what a process leaves that
-// was killed before it could close its lab.
-func Sweep() error {
+// was killed before it could close its lab. One process sweeps at a time, so that
+// nothing of those labs is left when Sweep returns, also where another process began
+// to remove it.
+func Sweep() (err error) {
+	unlock, err := lockState()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	entries := append(names(namespaceDir), names(stateDir)...)
 	var dead []string
 	labs.Lock()
