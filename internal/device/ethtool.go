@@ -45,3 +45,11 @@ func ethtool(name string, command unsafe.Pointer) error {
 	}
 	return nil
 }
+
+const getLink = 0x0a // ETHTOOL_GLINK (linux/ethtool.h)
+
+// HasCarrier says whether a link can send. The kernel's flag "running" follows it up to a second later.
+func HasCarrier(name string) bool {
+	up, err := Ethtool(name, getLink)
+	return err == nil && up != 0
+}

@@ -180,12 +180,12 @@ func (c *Change) end(done Result, want, after string, err error) (stopped error)
 // put writes a value and reads it back; empty: it cannot be read. Where packets passed before, they do again
 // then, or the error is ErrNoPackets.
 func (s *Setting) put(value string) (after string, err error) {
-	passed := s.link != nil && s.link.passes()
+	passed := s.link != nil && s.link.mayPause() && s.link.passes()
 	wrote := s.write(value)
 	if passed {
 		if err := s.link.await(); err != nil {
 			after, _ = s.read() // the link is worse
-			return after, err
+			return after, errors.Join(wrote, err)
 		}
 	}
 	after, err = s.read()
@@ -268,7 +268,7 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 		for _, r := range restored {
 			if c := &changes[r.at]; stopped == nil {
 				stopped = r.put(c, round)
-			} else if now, err := r.read(); err == nil && now != r.recorded.Was {
+			} else if now, err := r.read(); err != nil || now != r.recorded.Was {
 				c.Result, c.Why = Refused, stopped.Error()
 			}
 		}

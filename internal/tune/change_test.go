@@ -171,9 +171,10 @@ func TestLinksComeBackFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
-		m.patience = 30 * time.Second
+		m.patience, m.steady = 30*time.Second, 2*time.Second
 		a, b := m.addCard("eth0", 1, 4), m.addCard("eth1", 1, 4)
 		a.down, b.down = 20, 40
+		a.late, b.late = 10, 15
 		before := m.state()
 		if got := results(m.apply(Options{}, "eth0", "eth1")); got[Refused] > 0 || a.now.Combined != 16 || b.now.Combined != 16 {
 			t.Errorf("results %v", got)
@@ -185,7 +186,7 @@ func TestLinksComeBackFirst(t *testing.T) {
 			t.Errorf("undo leaves (-before +after):\n%s", diff)
 		}
 
-		a.down, b.sets = -1, nil
+		a.down, a.late, b.sets = -1, 3, nil
 		changes, err := m.host().Apply([]string{"eth0", "eth1"}, Options{}, m.store())
 		const why = "eth0 has no link, or is not used by its bond, 30s after its driver began anew: nothing else is changed"
 		if err == nil || err.Error() != why || len(changes) != 1 || changes[0].String() != "queues eth0: combined 4 -> combined 16: set: "+why || len(b.sets) > 0 {

@@ -65,6 +65,22 @@ func (t topology) find(number int) (cpu, bool) {
 	return t[at], true
 }
 
+// anywhere is where a thread that is not bound serves a queue: each number is one of a queue.
+func (t topology) anywhere() map[int]int {
+	on := map[int]int{}
+	for _, c := range t {
+		on[c.number] = c.number
+	}
+	return on
+}
+
+func (t topology) numbers() (all []uint32) {
+	for _, c := range t {
+		all = append(all, uint32(c.number))
+	}
+	return all
+}
+
 func (t topology) nodes() []int { return distinct(t, func(c cpu) int { return c.node }) }
 func (t topology) cores() []int { return distinct(t, func(c cpu) int { return c.core }) }
 

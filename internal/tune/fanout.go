@@ -50,8 +50,8 @@ func (h *Host) FanOut(f model.FanOut, interfaces []string) ([]uint32, error) {
 	return cpus, nil
 }
 
-// others chooses CPUs: the last ones of the NICs' nodes, because drivers bind queues to the first ones, and then
-// the last ones of other nodes.
+// others chooses CPUs for packets. The first ones of the NICs' nodes, and then of other nodes, are for the
+// queues, and of the rest the last ones get packets, those of the NICs' nodes first.
 func (t topology) others(f model.FanOut, queues int, nodes map[int]bool) (cpus []uint32, err error) {
 	want := int(f.CPUs)
 	if f.Auto {
@@ -67,8 +67,10 @@ func (t topology) others(f model.FanOut, queues int, nodes map[int]bool) (cpus [
 		return 1
 	}
 	t = slices.Clone(t)
-	slices.SortFunc(t, func(a, b cpu) int { return cmp.Or(cmp.Compare(away(a), away(b)), cmp.Compare(b.number, a.number)) })
-	for _, c := range t[:want] {
+	slices.SortFunc(t, func(a, b cpu) int { return cmp.Or(cmp.Compare(away(a), away(b)), cmp.Compare(a.number, b.number)) })
+	rest := t[min(queues, len(t)-want):] // one may ask for more than queues leave
+	slices.SortFunc(rest, func(a, b cpu) int { return cmp.Or(cmp.Compare(away(a), away(b)), cmp.Compare(b.number, a.number)) })
+	for _, c := range rest[:want] {
 		cpus = append(cpus, uint32(c.number))
 	}
 	slices.Sort(cpus)

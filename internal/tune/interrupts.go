@@ -134,7 +134,7 @@ func (s *survey) interrupts() {
 			p := s.served(n, now[i], best[i], fine || maps.Equal(now[i], best[i]))
 			if losing := s.losing(n, now[i]); losing != nil {
 				p.Amiss = true
-				p.Text += fmt.Sprintf("; %s (%s) sends only what comes to CPUs below %d, the number of its queues, and loses the rest", losing.name, losing.driver, losing.queues)
+				p.Text += "; " + losing.sendsOnly() + ", and loses the rest"
 				p.Fix = "bring the interrupts to CPUs below that, or give " + losing.name + " as many queues as there are CPUs"
 			}
 			s.add(p)
@@ -142,7 +142,12 @@ func (s *survey) interrupts() {
 	}
 }
 
-// losing returns an interface that loses packets that queues of another one bring it.
+// sendsOnly says from which CPUs an interface sends.
+func (n *nic) sendsOnly() string {
+	return fmt.Sprintf("%s (%s) sends only what comes to CPUs below %d, the number of its queues", n.name, n.driver, n.queues)
+}
+
+// losing returns an interface that loses packets that queues of another one bring it, by the CPUs of these.
 func (s *survey) losing(from *nic, on map[int]int) *nic {
 	for _, n := range s.nics {
 		if n == from || !n.sendsOfQueues() {
@@ -159,7 +164,7 @@ func (s *survey) losing(from *nic, on map[int]int) *nic {
 
 // reaches says whether what comes to a CPU for an interface can leave by all others.
 func (s *survey) reaches(from *nic, c cpu) bool {
-	return !slices.ContainsFunc(s.nics, func(n *nic) bool { return n != from && n.sendsOfQueues() && c.number >= int(n.wanted) })
+	return !slices.ContainsFunc(s.nics, func(n *nic) bool { return n != from && n.sendsOfQueues() && c.number >= int(min(n.queues, n.wanted)) })
 }
 
 // served is the part of one interface.

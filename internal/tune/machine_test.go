@@ -24,7 +24,7 @@ type machine struct {
 	cards map[string]*card
 	next  int // interrupt
 
-	patience time.Duration
+	patience, steady time.Duration
 }
 
 // newMachine has CPUs 0-3 and 8-11 on node 0, and 4-7 and 12-15 on node 1; 8 is the sibling of 0.
@@ -47,7 +47,7 @@ func newMachine(t *testing.T) *machine {
 }
 
 func (m *machine) host() *Host {
-	return &Host{Sys: filepath.Join(m.root, "sys"), Proc: filepath.Join(m.root, "proc"), Patience: m.patience, NIC: func(name string) NIC {
+	return &Host{Sys: filepath.Join(m.root, "sys"), Proc: filepath.Join(m.root, "proc"), Patience: m.patience, Steady: m.steady, NIC: func(name string) NIC {
 		if c := m.cards[name]; c != nil {
 			return c
 		}
@@ -105,8 +105,9 @@ type card struct {
 	sets  []string // what it was told, in order
 
 	driver string
-	// down is how often its link is asked for until it is up again after its driver began anew; -1: for ever.
-	down, left int
+	// down is how often its link is asked for until it is up again after its driver began anew, which shows when
+	// it has been asked for late times; -1: for ever.
+	down, left, late, unseen int
 }
 
 // addCard adds a NIC with so many queues of 16.
@@ -191,6 +192,10 @@ func (c *card) Device() (Device, error) { return Device{1, c.index, c.address()}
 func (c *card) Driver() string { return c.driver }
 
 func (c *card) Running() bool {
+	if c.unseen > 0 {
+		c.unseen--
+		return true
+	}
 	if c.left > 0 {
 		c.left--
 	}
@@ -207,7 +212,7 @@ func (c *card) SetChannels(want device.Channels) error {
 		err = unix.EINVAL
 	}
 	if err == nil && happens {
-		c.now, c.left = want, c.down
+		c.now, c.left, c.unseen = want, c.down, c.late
 		c.makeQueues()
 	}
 	return err
@@ -218,7 +223,7 @@ func (c *card) Rings() (now, most device.Rings, err error) { return c.ring, c.lo
 func (c *card) SetRings(want device.Rings) error {
 	happens, err := c.told("rings")
 	if err == nil && happens {
-		c.ring, c.left = want, c.down
+		c.ring, c.left, c.unseen = want, c.down, c.late
 	}
 	return err
 }

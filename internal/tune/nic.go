@@ -53,10 +53,7 @@ func (e ethtool) Device() (Device, error) {
 
 func (e ethtool) Driver() string { return device.DriverOf(string(e)) }
 
-func (e ethtool) Running() bool {
-	link, err := net.InterfaceByName(string(e))
-	return err == nil && link.Flags&net.FlagRunning != 0
-}
+func (e ethtool) Running() bool { return device.HasCarrier(string(e)) }
 
 func (e ethtool) ReceiveQueues() (uint32, error) { return device.ReceiveQueues(string(e)) }
 

@@ -29,6 +29,11 @@ func (s *survey) queues(n *nic) {
 	for _, q := range s.options.Reserved[n.name] {
 		enough = max(enough, q+1)
 	}
+	if n.sendsOfQueues() && (len(s.nics) > 1 || len(s.options.FanOut) > 0) {
+		for _, c := range append(s.cpus.usable().numbers(), s.options.FanOut...) {
+			enough = max(enough, c+1) // packets come there, and leave by this interface
+		}
+	}
 	want := now
 	switch {
 	case err != nil:

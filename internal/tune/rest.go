@@ -23,15 +23,30 @@ func (s *survey) threaded(n *nic) {
 	}
 	setting.Now, setting.Want = now, now
 	p := Part{Kind: Threaded, Interface: n.name, Text: "softirqs serve the queues, and no threads"}
+	loose := 0
 	if now != "0" {
-		threads, loose := s.threads(n)
-		p.Text = fmt.Sprintf("%s serve the queues (threaded NAPI)", count(threads, "thread"))
+		var threads int
+		threads, loose = s.threads(n)
+		serve := "serve"
+		if threads == 1 {
+			serve = "serves"
+		}
+		p.Text = fmt.Sprintf("%s %s the queues (threaded NAPI)", count(threads, "thread"), serve)
 		if p.Amiss = loose > 0; p.Amiss {
 			p.Text += fmt.Sprintf(", and %d of them may run on any CPU, wherever the queue's interrupt comes", loose)
 			p.Fix = "bind each to the CPU of its queue: taskset -cp CPU PID, for the threads napi/" + n.name + "-*; or echo 0 >" + path
 		}
 	}
-	if s.options.Threaded && now == "0" {
+	wanted := s.options.Threaded && now == "0"
+	losing := s.losing(n, s.cpus.anywhere())
+	switch {
+	case losing != nil && (wanted || loose > 0):
+		p.Amiss = true
+		p.Text += fmt.Sprintf("; %s, and threads may run on others", losing.sendsOnly())
+		if wanted {
+			p.Fix = "do without threads (--threaded), or give " + losing.name + " as many queues as there are CPUs"
+		}
+	case wanted:
 		setting.Want = "1"
 	}
 	p.Settings = []Setting{setting}

@@ -384,8 +384,10 @@ func TestCPUsThatGetPackets(t *testing.T) {
 		{model.FanOut{CPUs: 2}, 4, []int{0}, []uint32{10, 11}},
 		{model.FanOut{CPUs: 2}, 4, []int{0, 1}, []uint32{13, 14}},
 		{model.FanOut{CPUs: 2}, 4, []int{-1}, []uint32{13, 14}},
-		{model.FanOut{CPUs: 7}, 4, []int{1}, []uint32{4, 5, 6, 11, 12, 13, 14}},
-		{model.FanOut{Auto: true}, 12, []int{0}, []uint32{10, 11}},
+		{model.FanOut{CPUs: 7}, 4, []int{1}, []uint32{3, 8, 9, 10, 11, 13, 14}}, // 4, 5, 6 and 12 have the queues
+		{model.FanOut{CPUs: 12}, 4, []int{1}, []uint32{0, 1, 2, 3, 6, 8, 9, 10, 11, 12, 13, 14}},
+		{model.FanOut{Auto: true}, 12, []int{0}, []uint32{13, 14}},
+		{model.FanOut{Auto: true}, 6, []int{1}, []uint32{0, 1, 2, 3, 8, 9, 10, 11}},
 		{model.FanOut{Auto: true}, 14, []int{0}, nil},
 		{model.FanOut{Auto: true}, 16, []int{0}, nil},
 	} {
@@ -400,4 +402,44 @@ func TestCPUsThatGetPackets(t *testing.T) {
 	if cpus, err := m.host().cpus().usable().others(model.FanOut{CPUs: 14}, 1, nil); err == nil || err.Error() != "this host has 14 CPUs that are not isolated: 14 cannot get packets from the others" {
 		t.Errorf("as many as there are: %v, %v", cpus, err)
 	}
+}
+
+// A driver that sends only from CPUs below the number of its queues keeps as many as the CPUs need that packets
+// come to: those that get packets of others, and those of the other arm.
+func TestQueuesToSendBy(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.addCard("eth0", 1, 16).driver = "i40e"
+	m.addCard("eth1", 0, 16)
+	if found := m.survey(Options{FanOut: []uint32{14, 15}}, "eth0"); found["queues eth0"].Amiss {
+		t.Errorf("with fan-out to CPUs 14 and 15 it says %s", found["queues eth0"].Text)
+	}
+	m.write("sys/devices/system/cpu/isolated", "0-11")
+	if found := m.survey(Options{}, "eth0", "eth1"); found["queues eth0"].Amiss || found["interrupts eth1"].Fix != "" {
+		t.Errorf("with CPUs 12 to 15 for packets it says %s; %s", found["queues eth0"].Text, found["interrupts eth1"].Text)
+	}
+	if found := m.survey(Options{}, "eth0"); !found["queues eth0"].Amiss {
+		t.Errorf("of one arm with 4 CPUs it says %s", found["queues eth0"].Text)
+	}
+}
+
+// Threads may run on any CPU: where one from which another interface sends nothing is among them, they lose packets.
+func TestThreadsThatLosePackets(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.addCard("eth0", 1, 16)
+	m.addCard("eth1", 0, 4).most.Combined = 4
+	m.cards["eth1"].driver = "mlx5_core"
+	found := m.survey(Options{Threaded: true}, "eth0", "eth1")
+	says(t, found, "threaded eth0", true, "softirqs serve the queues, and no threads; eth1 (mlx5_core) sends only what comes to CPUs below 4, the number of its queues, and threads may run on others")
+	if len(AmissIn([]Part{found["threaded eth0"]})) > 0 {
+		t.Error("it wants threads")
+	}
+	if found := m.survey(Options{}, "eth0", "eth1"); found["threaded eth0"].Amiss {
+		t.Errorf("without threads it says %s", found["threaded eth0"].Text)
+	}
+	m.write("sys/class/net/eth0/threaded", "1")
+	m.write("proc/300/comm", "napi/eth0-8193")
+	m.write("proc/300/status", "Cpus_allowed_list:\t0-15")
+	says(t, m.survey(Options{}, "eth0", "eth1"), "threaded eth0", true, "1 thread serves the queues (threaded NAPI), and 1 of them may run on any CPU, wherever the queue's interrupt comes; eth1 (mlx5_core) sends only what comes to CPUs below 4, the number of its queues, and threads may run on others")
 }

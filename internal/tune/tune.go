@@ -99,11 +99,13 @@ type Host struct {
 	NIC       func(name string) NIC
 	// Patience is how long a link may take until packets pass again, where its driver has begun anew.
 	Patience time.Duration
+	// Steady is how long they must pass until that is believed: a bond looks at its members from time to time.
+	Steady time.Duration
 }
 
 // This is the host, and the network namespace of the calling thread.
 func This() *Host {
-	return &Host{Sys: "/sys", Proc: "/proc", NIC: newNIC, Patience: 30 * time.Second}
+	return &Host{Sys: "/sys", Proc: "/proc", NIC: newNIC, Patience: 30 * time.Second, Steady: 2 * time.Second}
 }
 
 // Survey looks at interfaces, and at what they share. Of a bond it looks at the members. The error names the
@@ -208,13 +210,20 @@ func (n *nic) passes() bool {
 	return readText(filepath.Join(member, "mii_status")) == "up" && (err != nil || lacp&lacpCollecting != 0 && lacp&lacpDistributing != 0)
 }
 
+// mayPause says whether its driver may need a while to begin anew: virtual ones do not.
+func (n *nic) mayPause() bool { return n.real || n.dir == "" }
+
 // ErrNoPackets says that a link is not up again.
 var ErrNoPackets = errors.New("nothing else is changed")
 
-// await waits until packets pass again.
+// await waits until packets pass again, and go on to.
 func (n *nic) await() error {
-	for deadline := time.Now().Add(n.host.Patience); !n.passes(); {
-		if !time.Now().Before(deadline) {
+	began := time.Now()
+	for since := began; time.Since(since) < n.host.Steady; {
+		if !n.passes() {
+			since = time.Now()
+		}
+		if time.Since(began) >= n.host.Patience {
 			return fmt.Errorf("%s has no link, or is not used by its bond, %v after its driver began anew: %w", n.name, n.host.Patience, ErrNoPackets)
 		}
 		time.Sleep(100 * time.Millisecond) // links take seconds
