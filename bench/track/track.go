@@ -53,6 +53,8 @@ type Options struct {
 	Steered int
 	// FanOut has weir give packets to the other CPU.
 	FanOut bool
+	// Unseen has the sink drop packets without looking at them.
+	Unseen bool
 	// Routed puts a router before the balancer, whose kernel forwards packets to it. Then they come by the
 	// queues that the NIC's rules say, and the director runs until the track is closed.
 	Routed bool
@@ -186,7 +188,7 @@ func (t *Track) silent(name string) *netlab.Host {
 
 func (o Options) arrival() traffic.Arrival {
 	return traffic.Arrival{Traffic: o.Traffic, Shape: o.Subject.shape, Outer6: o.Subject.outer6,
-		SNAT: o.Subject.SNAT, Handed: o.Subject.Mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places, SeveralCPUs: o.CPUs > 1}
+		SNAT: o.Subject.SNAT, Handed: o.Subject.Mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places, SeveralCPUs: o.CPUs > 1, Unseen: o.Unseen}
 }
 
 // Close removes the track.

@@ -109,12 +109,12 @@ func (d *Datapath) switchCapture(program *ebpf.Program) error {
 		}
 	}
 	if program == nil {
-		d.forgetSteering()
+		d.forgetSteering(steeredFlowLeft)
 	}
 	if err := d.switchTo(d.attaching()); err != nil || program != nil {
 		return err // the pin stays while some link has the program
 	}
-	d.forgetSteering() // once more: links have got it one after the other
+	d.forgetSteering(steeredFlowLeft) // once more: links have got it one after the other
 	if err := os.Remove(d.kernel.capturePin()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pin: %w", err)
 	}

@@ -62,11 +62,12 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.keepSteering(c.all)
-	if err := d.switchRings(c.changed); err != nil {
+	err = d.switchRings(c.changed)
+	d.forgetSteering(steeredAnyLeft) // flow memory may have to see more of flows than before
+	if err != nil {
 		return err
 	}
-	d.forgetSteering() // flow memory may have to see more of flows than before
-	d.awaitGroup()     // fragments go on as they did when the program takes another version's place
+	d.awaitGroup() // fragments go on as they did when the program takes another version's place
 	// After writeBackends: by which key a reply is found depends on the next hop's VLAN.
 	lookups := d.lookupsFor(&c)
 	// For the next lookups: before they are there the program needs their flags, beside those of the

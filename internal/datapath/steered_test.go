@@ -162,6 +162,8 @@ func testSteered(t *testing.T) {
 		d.queue--
 		s.setBackend(t, d, 1, abi.BackendStateBACKEND_DOWN)
 		d.check(t, named("backend down"))
+		s.setBackend(t, d, 1, abi.BackendStateBACKEND_SUSPECT)
+		d.check(t, named("backend suspected to be down"))
 		s.setBackend(t, d, 1, abi.BackendStateBACKEND_ACTIVE)
 		d.check(t, named("backend up again"))
 		s.steer(t, d, 1)

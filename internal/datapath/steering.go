@@ -142,7 +142,7 @@ func (s *steering) open(k *kernel, o Options) (err error) {
 			break
 		}
 		// An earlier process may have freed places just now, or ended while it captured: see forgetSteering.
-		if atomic.AndUint64(s.word(uint32(i)), steeredHash|steeredPlaceTaken) == 0 {
+		if atomic.AndUint64(s.word(uint32(i)), steeredFlowLeft) == 0 {
 			s.rests[steeredPlace{uint32(i), false}] = s.now()
 		}
 	}
@@ -375,11 +375,17 @@ func (d *Datapath) keepSteering(all []*service) {
 	})
 }
 
-// forgetSteering has packets find out anew which backends flows have: another program has run in between,
-// which notes nothing.
-func (d *Datapath) forgetSteering() {
+// What is left of a word that names no backend any more. Of a connection that has ended that is kept until its
+// SYN comes, unless another program has run in between, which notes no SYN.
+const (
+	steeredFlowLeft = steeredHash | steeredPlaceTaken
+	steeredAnyLeft  = steeredFlowLeft | steeredEnded
+)
+
+// forgetSteering has packets find out anew which backends flows have.
+func (d *Datapath) forgetSteering(left uint64) {
 	for i := range d.steering.flows.Entries {
-		atomic.AndUint64(d.steering.word(uint32(i)), steeredHash|steeredPlaceTaken)
+		atomic.AndUint64(d.steering.word(uint32(i)), left)
 	}
 }
 

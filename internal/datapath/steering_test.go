@@ -3,6 +3,7 @@ package datapath
 import (
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -143,6 +144,13 @@ func TestSteer(t *testing.T) {
 		must(t, d.Set(table))
 		want(3, clientPort, usual, "new rings may have flow memory see more of flows")
 	}
+	word := d.steering.word(d.placeIn(t, flow))
+	atomic.OrUint64(word, steeredEnded)
+	must(t, d.Set(table))
+	if atomic.LoadUint64(word)&steeredEnded == 0 {
+		t.Error("new rings make a connection that has ended go on")
+	}
+	atomic.AndUint64(word, ^steeredEnded)
 	if found, err := d.HeavyFlows(); err != nil || len(found) != 1 || found[0].SteeredFlow != flow || !found[0].Steered {
 		t.Errorf("flows with many packets are %+v (%v), want the one that has a rule", found, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
 )
 
 // steady is a world of one card, whose 20 flows have rules.
@@ -147,11 +148,65 @@ func TestOtherForm(t *testing.T) {
 	}
 	// It may be another driver's version by now.
 	w.wanted.Links[0].NIC = w.cards[0]
-	w.now = w.now.Add(unreliableFor)
+	w.now = w.now.Add(otherFormFor)
 	w.wantSteps(10)
 	if len(w.cards[0].rules) != 5 {
 		t.Errorf("after a while it has rules %v", w.cards[0].rules)
 	}
+}
+
+// A driver may list rules of one kind in another form, and others right: i40e does so with those for IPv6. The
+// NIC keeps none of the former, also not those whose flow loses its rule before it was listed, and steers the rest.
+func TestOtherFormOfAKind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	c := &kindCard{card: w.cards[0]}
+	w.wanted.Links[0].NIC = c
+	for port := range 5 {
+		w.rates[flowOf(1, 1000+port)] = 50_000
+		odd := flowOf(2, 2000+port)
+		odd.Service.Protocol = model.UDP
+		w.rates[odd] = 50_000
+	}
+	w.steps(3)
+	if len(c.rules) != 10 {
+		t.Fatalf("the NIC has rules %v", c.rules)
+	}
+	w.wanted.Flows = 2 // most rules go before they are listed
+	w.steps(1)
+	if len(c.rules) != 2 {
+		t.Errorf("of 10 rules %v are left, want 2", c.rules)
+	}
+	w.wanted.Flows = 40
+	w.steps(40)
+	is := w.Status().Interfaces[0]
+	if !is.Works || !strings.Contains(is.Problem, "in another form than it was inserted in") || is.Others > 0 {
+		t.Errorf("the interface is %+v", is)
+	}
+	w.wantRules(c.card, 5)
+	w.wanted.Links = nil
+	w.steps(3)
+	w.wantRules(c.card, 0)
+}
+
+func (w *world) wantRules(c *card, n int) {
+	w.Helper()
+	for _, r := range c.rules {
+		if r.Flow.Protocol != uint8(model.TCP) {
+			w.Errorf("the NIC has rule %+v, which it lists in another form", r)
+		}
+	}
+	if len(c.rules) != n {
+		w.Errorf("the NIC has %d rules, want %d: %v", len(c.rules), n, c.rules)
+	}
+}
+
+// kindCard lists rules for UDP in another form.
+type kindCard struct{ *card }
+
+func (c *kindCard) Rule(at uint32) (device.Rule, bool, error) {
+	r, single, err := c.card.Rule(at)
+	return r, single && r.Flow.Protocol == uint8(model.TCP), err
 }
 
 // Another user who takes rules out, or puts others there, while they are looked at does not make the NIC one

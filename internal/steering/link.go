@@ -30,11 +30,8 @@ type link struct {
 	queues map[uint32]model.ServiceID
 	placed map[datapath.SteeredFlow]uint32 // the queues of flows that have a rule, or get one
 	broken error                           // why the NIC steers no flows; nil: it does
-	// trusted says that the driver has listed a rule as it was inserted. Until then it is unreliable if it lists
-	// one in another form: its rules could not be told from others'.
-	trusted      bool
-	unreliable   error // nil: it is not
-	unreliableAt time.Time
+	// forms say how the driver lists rules of a kind.
+	forms map[kind]form
 
 	failed    error // of the last step
 	refusal   error // why it has last refused a rule, and when
@@ -43,8 +40,27 @@ type link struct {
 	inserted, deleted, refused, lost uint64
 }
 
+// kind is what drivers treat rules differently by.
+type kind struct {
+	protocol uint8
+	ipv6     bool
+}
+
+// form is how a driver lists rules.
+type form struct {
+	same bool // one was listed as it was inserted
+	// why it is not so: then those rules could not be told from others', and it is not given more of them until
+	// it is tried again; nil: that has not been seen.
+	other error
+	since time.Time
+}
+
+func kindOf(f datapath.SteeredFlow) kind {
+	return kind{uint8(f.Service.Protocol), f.Service.VIP.Is6()}
+}
+
 func newLink(l Link) *link {
-	return &link{Link: l, rules: map[datapath.SteeredFlow]device.Rule{}, fresh: map[datapath.SteeredFlow]bool{}, others: map[uint32]bool{}, queues: map[uint32]model.ServiceID{}, placed: map[datapath.SteeredFlow]uint32{}}
+	return &link{Link: l, forms: map[kind]form{}, rules: map[datapath.SteeredFlow]device.Rule{}, fresh: map[datapath.SteeredFlow]bool{}, others: map[uint32]bool{}, queues: map[uint32]model.ServiceID{}, placed: map[datapath.SteeredFlow]uint32{}}
 }
 
 // leave has the rules go, but for those to queues that the interface has still. It may have another name by now.
@@ -103,9 +119,6 @@ func ruleOf(f datapath.SteeredFlow) device.RuleFlow {
 // time to time.
 func (l *link) read(now time.Time) error {
 	l.failed = nil
-	if now.Sub(l.unreliableAt) >= unreliableFor {
-		l.unreliable = nil
-	}
 	queues := l.Queues
 	if l.leaves {
 		queues = nil // it may have fewer by now
@@ -151,10 +164,10 @@ func (l *link) read(now time.Time) error {
 
 // useless says why a flow table is of no use for this director; nil: it is.
 func (l *link) useless() error {
-	if l.unreliable == nil && len(l.others) >= l.table.Size && len(l.rules) == 0 {
+	if len(l.others) >= l.table.Size && len(l.rules) == 0 {
 		return fmt.Errorf("all %d rules that fit are other users'", l.table.Size)
 	}
-	return l.unreliable
+	return nil
 }
 
 // hasNoTable says whether an error means that no rule is followed: the interface has gone, or has no flow table,
@@ -181,11 +194,20 @@ func (l *link) readAll(now time.Time) error {
 		own[r.Location] = f
 	}
 	var errs []error
-	var otherForm []uint32 // locations of rules that were inserted, and are listed in another form
 	for _, location := range l.table.Locations {
 		r, single, err := l.NIC.Rule(location)
 		left, was := own[location]
-		if errors.Is(err, device.ErrNoRule) { // it has gone since the rules were listed
+		none := errors.Is(err, device.ErrNoRule) // it has gone since the rules were listed, or is not shown
+		if was && l.fresh[left] && (none || err == nil && !single && slices.Contains(l.Queues, r.Queue)) {
+			there, err := l.takeOut(location)
+			if err != nil {
+				errs, have[left] = append(errs, err), l.rules[left]
+			} else if k := kindOf(left); there && !l.forms[k].same {
+				l.forms[k] = form{other: fmt.Errorf("the driver lists rule %d in another form than it was inserted in", location), since: now}
+			}
+			continue
+		}
+		if none {
 			others[location] = true
 			continue
 		}
@@ -196,10 +218,6 @@ func (l *link) readAll(now time.Time) error {
 				continue
 			}
 		}
-		if err == nil && !single && was && l.fresh[left] {
-			otherForm = append(otherForm, location)
-			continue
-		}
 		if err != nil || !single || !slices.Contains(l.Queues, r.Queue) {
 			others[location] = true
 			continue
@@ -209,14 +227,11 @@ func (l *link) readAll(now time.Time) error {
 			f, known = l.adopt(r)
 		}
 		if _, twice := have[f]; known && !twice && !l.anew {
-			have[f], l.trusted = r, true
-		} else if err := l.NIC.Delete(location); err != nil {
+			have[f], l.forms[kindOf(f)] = r, form{same: true}
+		} else if _, err := l.takeOut(location); err != nil {
 			errs, others[location] = append(errs, err), true
-		} else {
-			l.deleted++
 		}
 	}
-	errs = append(errs, l.inOtherForm(otherForm, others, now)...)
 	for f := range l.rules {
 		if _, has := have[f]; !has {
 			l.lost++
@@ -227,18 +242,16 @@ func (l *link) readAll(now time.Time) error {
 	return some(errs)
 }
 
-// inOtherForm decides whose rules are that lie where this director has inserted others: a driver that has listed
-// none as it was inserted lists its rules so. Else they are another user's, who has taken this director's out.
-func (l *link) inOtherForm(locations []uint32, others map[uint32]bool, now time.Time) (errs []error) {
-	for _, location := range locations {
-		if l.trusted {
-			others[location] = true
-			continue
-		}
-		l.unreliable, l.unreliableAt = fmt.Errorf("the driver lists rule %d in another form than it was inserted in", location), now
-		errs = append(errs, l.NIC.Delete(location))
+// takeOut deletes a rule, and says whether it was there. One that has gone meanwhile is none to delete.
+func (l *link) takeOut(location uint32) (there bool, err error) {
+	if err = l.NIC.Delete(location); err == nil {
+		l.deleted++
+		return true, nil
 	}
-	return errs
+	if _, _, readErr := l.NIC.Rule(location); errors.Is(readErr, device.ErrNoRule) {
+		return false, nil
+	}
+	return false, err
 }
 
 // some is the first of errors, and how many more there are: each flow may have one.
@@ -293,16 +306,15 @@ func (l *link) remove(f datapath.SteeredFlow) error {
 	if r, has := l.rules[f]; has {
 		// Another user may have a rule there by now, if the NIC has lost this one or never had it.
 		is, single, err := l.NIC.Rule(r.Location)
-		if errors.Is(err, device.ErrNoRule) {
-			err = nil
-		}
-		if err == nil && single && is.Flow == r.Flow && is.Queue == r.Queue {
-			if err = l.NIC.Delete(r.Location); err == nil {
-				l.deleted++
-			}
-		}
-		if err != nil {
+		none := errors.Is(err, device.ErrNoRule)
+		if err != nil && !none {
 			return err
+		}
+		// One that has not been listed yet may be listed in another form.
+		if !none && is.Queue == r.Queue && (single && is.Flow == r.Flow || !single && l.fresh[f]) || none && l.fresh[f] {
+			if _, err := l.takeOut(r.Location); err != nil {
+				return err
+			}
 		}
 		delete(l.rules, f)
 	}
@@ -417,6 +429,11 @@ func (l *link) insert(now time.Time, flows []datapath.SteeredFlow, refuse func(d
 			continue
 		}
 		r := device.Rule{Flow: ruleOf(f), Queue: l.placed[f], Location: location}
+		if form := l.forms[kindOf(f)]; form.other != nil && now.Sub(form.since) < otherFormFor {
+			l.refusal, l.refusedAt = form.other, now
+			refuse(f)
+			continue
+		}
 		at, err := l.NIC.Insert(r, l.table.Chooses)
 		if err != nil {
 			l.refused++

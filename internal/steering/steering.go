@@ -29,9 +29,9 @@ const (
 
 	steeredServices = 256 // as many as queues
 
-	// unreliableFor is how long a NIC gets no rules whose driver lists them in another form.
-	unreliableFor = 10 * time.Minute
-	missedLooks   = 5 // then the NIC does not follow a flow's rule
+	// otherFormFor is how long a NIC gets no rules of a kind that its driver lists in another form.
+	otherFormFor = 10 * time.Minute
+	missedLooks  = 5 // then the NIC does not follow a flow's rule
 
 	insertFor = every / 2 // rules that a NIC does not take in that time wait for the next look
 )
@@ -49,7 +49,8 @@ type NIC interface {
 	// Able returns how many rules fit, and where there are some, of whichever user, if flows can be led
 	// to queues.
 	Able(queues []uint32) (device.RuleTable, error)
-	// Rule returns the rule that lies somewhere; false: it is none for a single flow, or has gone.
+	// Rule returns the rule that lies somewhere; false: it is none for a single flow. The error is
+	// device.ErrNoRule if there is none.
 	Rule(location uint32) (device.Rule, bool, error)
 	Insert(r device.Rule, chooses bool) (location uint32, err error)
 	Delete(location uint32) error

@@ -96,7 +96,11 @@ func (c *card) Delete(location uint32) error {
 	if c.fails() {
 		return errNIC
 	}
-	if r := c.rules[location]; r.Queue < 8 {
+	r, is := c.rules[location]
+	if !is && !c.odd[location] {
+		return errNIC
+	}
+	if r.Queue < 8 {
 		panic(fmt.Sprintf("another user's rule %+v is deleted", r))
 	}
 	delete(c.rules, location)

@@ -205,7 +205,18 @@ func (c *Card) Delete(location uint32) error {
 		return fmt.Errorf("%s: delete rule %d: %w", c.name, location, os.ErrNotExist)
 	}
 	delete(c.known, location)
-	return ignoreMissing(c.rules.Delete(flow))
+	var rule nicCardRule
+	err := c.rules.Lookup(flow, &rule)
+	if err == nil && rule.Location != location { // another user's
+		err = os.ErrNotExist
+	}
+	if err == nil {
+		err = c.rules.Delete(flow)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: delete rule %d: %w", c.name, location, err)
+	}
+	return nil
 }
 
 func ignoreMissing(err error) error {

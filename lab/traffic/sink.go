@@ -43,6 +43,8 @@ type Arrival struct {
 	Expect bool
 	// SeveralCPUs says that packets arrive on several CPUs at a time: then [Sink.Arrived] counts none.
 	SeveralCPUs bool
+	// Unseen says that packets are counted, and not looked at.
+	Unseen bool
 }
 
 // Sink is the destination of the traffic.
@@ -76,7 +78,7 @@ func NewSink(port *netlab.Port, a Arrival) (*Sink, error) {
 		constants["vlan"] = uint16(0) // tunnels leave without a tag
 	}
 	for name, value := range map[string]any{
-		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "on_several_cpus": truth(a.SeveralCPUs), "backend_port": a.Port,
+		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "on_several_cpus": truth(a.SeveralCPUs), "only_counts": truth(a.Unseen), "backend_port": a.Port,
 		"backends_per_vip": uint32(max(a.Backends/a.Traffic.VIPs, 1)), "backend4": word4(backend4), "backend6": words6(backend6),
 	} {
 		constants[name] = value
@@ -141,6 +143,10 @@ type Count struct {
 
 // Count returns what has arrived since the sink was made. Its error names the last wrong packet.
 func (s *Sink) Count() (Count, error) {
+	if s.arrival.Unseen {
+		n, err := s.Arrived()
+		return Count{Packets: n}, err
+	}
 	c := Count{Backends: make([]uint64, s.arrival.Backends)}
 	var perCPU []trafficArrival
 	var key uint32

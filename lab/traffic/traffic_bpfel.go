@@ -85,6 +85,7 @@ const (
 	trafficVarIpv6            = "ipv6"
 	trafficVarMac             = "mac"
 	trafficVarOnSeveralCpus   = "on_several_cpus"
+	trafficVarOnlyCounts      = "only_counts"
 	trafficVarOrderLength     = "order_length"
 	trafficVarOutIfindex      = "out_ifindex"
 	trafficVarOuter6          = "outer6"
@@ -188,6 +189,7 @@ type trafficVariableSpecs struct {
 	Ipv6            *ebpf.VariableSpec `ebpf:"ipv6"`
 	Mac             *ebpf.VariableSpec `ebpf:"mac"`
 	OnSeveralCpus   *ebpf.VariableSpec `ebpf:"on_several_cpus"`
+	OnlyCounts      *ebpf.VariableSpec `ebpf:"only_counts"`
 	OrderLength     *ebpf.VariableSpec `ebpf:"order_length"`
 	OutIfindex      *ebpf.VariableSpec `ebpf:"out_ifindex"`
 	Outer6          *ebpf.VariableSpec `ebpf:"outer6"`
@@ -270,6 +272,7 @@ type trafficVariables struct {
 	Ipv6            *ebpf.Variable `ebpf:"ipv6"`
 	Mac             *ebpf.Variable `ebpf:"mac"`
 	OnSeveralCpus   *ebpf.Variable `ebpf:"on_several_cpus"`
+	OnlyCounts      *ebpf.Variable `ebpf:"only_counts"`
 	OrderLength     *ebpf.Variable `ebpf:"order_length"`
 	OutIfindex      *ebpf.Variable `ebpf:"out_ifindex"`
 	Outer6          *ebpf.Variable `ebpf:"outer6"`

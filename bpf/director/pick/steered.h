@@ -168,7 +168,7 @@ static __always_inline int is_followed(__u64 word, __u32 service)
 
 	return word & STEERED_BACKEND && backend &&
 	       backend->epoch == (__u8)(word >> STEERED_EPOCH_SHIFT) &&
-	       backend->service == service && keeps(backend);
+	       backend->service == service && alive(backend);
 }
 
 /* Whether a packet has what its queue says. `ipv6` is that of the flow, as a constant. */
@@ -247,7 +247,7 @@ static __noinline int note_usual(const struct packet *packet, __u32 place, __u64
 {
 	const struct backend *backend = backend_at(packet->backend);
 	__u64 word = (__u64)half_now(before) << STEERED_TICK_SHIFT | STEERED_PLACE;
-	__u64 *at = word_at(place - 1);
+	__u64 *at = word_at(place - 1), now;
 	int tcp = packet->flow.protocol == IPPROTO_TCP;
 
 	if (!at)
@@ -261,7 +261,16 @@ static __noinline int note_usual(const struct packet *packet, __u32 place, __u64
 		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
 	}
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
-	if (!before || before == word || __sync_val_compare_and_swap(at, before, word) == before)
+	if (!before || before == word)
+		return 1;
+	now = __sync_val_compare_and_swap(at, before, word);
+	if (now == before)
+		return 1;
+	/* What has ended stays so, whatever else has changed. */
+	if (word & STEERED_ENDED && now & STEERED_PLACE &&
+	    (now ^ word) >> STEERED_HASH_SHIFT == 0 &&
+	    __sync_val_compare_and_swap(at, now, (now & ~(__u64)STEERED_BACKEND) | STEERED_ENDED) ==
+		    now)
 		return 1;
 	/* One of two packets began the flow once more: the next packet asks again. */
 	__sync_fetch_and_and(at, ~(__u64)STEERED_BACKEND);

@@ -44,6 +44,7 @@ const volatile __u32 backend6[4];
 
 /* Several CPUs run the sink at a time: what they would all write costs each of them more than a packet. */
 const volatile __u8 on_several_cpus;
+const volatile __u8 only_counts; /* packets are not looked at */
 
 /* All packets, for programs that watch, where one CPU at a time runs the sink. */
 __u64 arrived;

@@ -110,5 +110,9 @@ int reflect(struct xdp_md *ctx __attribute__((unused)))
 SEC("xdp.frags")
 int sink(struct xdp_md *ctx)
 {
+	if (only_counts) {
+		arrived++;
+		return XDP_DROP;
+	}
 	return arrive(ctx);
 }
