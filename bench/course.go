@@ -40,6 +40,7 @@ type lane struct {
 	rate   float64                   // packets per second that are sent; 0: as many as possible
 	before func(*track.Stream) error // each sample begins with it
 	sends  bool                      // the source's core is measured, by what it sends, without the time that it waits: others do the rest
+	loads  bool                      // only the load is recorded
 	stream *track.Stream
 	last   track.Sample
 	lost   []float64 // of each round, on one core: on two the source may be faster than the balancer
@@ -149,10 +150,14 @@ func (l *lane) measure(s *session) (err error) {
 	if err != nil {
 		return fmt.Errorf("%v: %w", l.at, err)
 	}
-	s.add(l.name, l.at, record.Throughput, l.last.Rate)
+	if !l.loads {
+		s.add(l.name, l.at, record.Throughput, l.last.Rate)
+	}
 	if l.direct != nil {
 		own := l.took() - l.direct.took()
-		s.add(l.name, l.at, record.Cost, own)
+		if !l.loads {
+			s.add(l.name, l.at, record.Cost, own)
+		}
 		if sent := l.last.Offered(); l.sends && l.rate > 0 && sent > rateKept*l.rate {
 			s.add(l.name, l.at, busyShare, own*sent/1e9)
 		}

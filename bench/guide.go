@@ -1,6 +1,10 @@
 package main
 
-import "weir.io/weir/bench/report"
+import (
+	"strings"
+
+	"weir.io/weir/bench/report"
+)
 
 // What is quoted, in full.
 const (
@@ -44,10 +48,12 @@ var guide = report.Guide{
 			"`-`: the file of a director is edited to change one service; with a single service nothing is set besides that",
 		},
 		"utilization": {"HNLB is " + hnlb},
+		"steering":    {"HNLB is " + strings.TrimSuffix(hnlb, ", section IV")},
 	},
 	Events: map[string][]string{"convergence": {routeDelay.Name, trafficDelay.Name, quietDelay.Name}, "kubernetes": {requestDelay.Name, lastDelay.Name}},
 	Reasons: map[string]string{
 		"goodput_vs_director_link":             "redirection.md#goodput",
+		"steered_own_cost_vs_stateless":        "costs.md#a-packet-with-a-rule",
 		"rr_p50_vs_direct":                     "redirection.md#latency",
 		"syn_vs_dnat":                          "redirection.md#syns-per-second",
 		"throughput_128x4000_vs_1x255_1mflows": "costs.md#many-services-and-many-flows",
