@@ -185,61 +185,78 @@ func (l *link) isAsLeft(locations []uint32) bool {
 	return len(known) == len(locations) && !slices.ContainsFunc(locations, func(at uint32) bool { return !known[at] })
 }
 
+// reading is what the NIC's list of rules comes to.
+type reading struct {
+	own    map[uint32]datapath.SteeredFlow      // whose rules lay where, as they were left
+	have   map[datapath.SteeredFlow]device.Rule // that are still there
+	others map[uint32]bool
+	errs   []error
+}
+
 // readAll takes the rules as the NIC has them. One that leads to this director's queues, and not where its
 // flow was placed, is what an earlier process or an earlier step left, and goes.
 func (l *link) readAll(now time.Time) error {
-	have, others := map[datapath.SteeredFlow]device.Rule{}, map[uint32]bool{}
-	own := make(map[uint32]datapath.SteeredFlow, len(l.rules)) // by location, as they were left
+	seen := reading{own: make(map[uint32]datapath.SteeredFlow, len(l.rules)), have: map[datapath.SteeredFlow]device.Rule{}, others: map[uint32]bool{}}
 	for f, r := range l.rules {
-		own[r.Location] = f
+		seen.own[r.Location] = f
 	}
-	var errs []error
 	for _, location := range l.table.Locations {
-		r, single, err := l.NIC.Rule(location)
-		left, was := own[location]
-		none := errors.Is(err, device.ErrNoRule) // it has gone since the rules were listed, or is not shown
-		if was && l.fresh[left] && (none || err == nil && !single && slices.Contains(l.Queues, r.Queue)) {
-			there, err := l.takeOut(location)
-			if err != nil {
-				errs, have[left] = append(errs, err), l.rules[left]
-			} else if k := kindOf(left); there && !l.forms[k].same {
-				l.forms[k] = form{other: fmt.Errorf("the driver lists rule %d in another form than it was inserted in", location), since: now}
-			}
-			continue
-		}
-		if none {
-			others[location] = true
-			continue
-		}
-		if err != nil {
-			errs = append(errs, err)
-			if _, twice := have[left]; was && !twice { // perhaps it is there
-				have[left] = l.rules[left]
-				continue
-			}
-		}
-		if err != nil || !single || !slices.Contains(l.Queues, r.Queue) {
-			others[location] = true
-			continue
-		}
-		f, known := l.flowOf(r)
-		if !known {
-			f, known = l.adopt(r)
-		}
-		if _, twice := have[f]; known && !twice && !l.anew {
-			have[f], l.forms[kindOf(f)] = r, form{same: true}
-		} else if _, err := l.takeOut(location); err != nil {
-			errs, others[location] = append(errs, err), true
-		}
+		l.readAt(location, &seen, now)
 	}
 	for f := range l.rules {
-		if _, has := have[f]; !has {
+		if _, has := seen.have[f]; !has {
 			l.lost++
 		}
 	}
-	l.rules, l.others, l.wholly, l.adopts, l.anew = have, others, now, nil, false
+	l.rules, l.others, l.wholly, l.adopts, l.anew = seen.have, seen.others, now, nil, false
 	clear(l.fresh)
-	return some(errs)
+	return some(seen.errs)
+}
+
+// readAt says whose the rule at a location is, and deletes it if it is this director's and leads wrong.
+func (l *link) readAt(location uint32, seen *reading, now time.Time) {
+	r, single, err := l.NIC.Rule(location)
+	none := errors.Is(err, device.ErrNoRule) // it has gone since the rules were listed, or is not shown
+	left, was := seen.own[location]
+	_, twice := seen.have[left]
+	switch {
+	case was && l.fresh[left] && (none || err == nil && !single && slices.Contains(l.Queues, r.Queue)):
+		l.inOtherForm(location, left, seen, now)
+	case err != nil && !none && was && !twice: // perhaps it is there
+		seen.errs, seen.have[left] = append(seen.errs, err), l.rules[left]
+	case err != nil && !none:
+		seen.errs, seen.others[location] = append(seen.errs, err), true
+	case none || !single || !slices.Contains(l.Queues, r.Queue):
+		seen.others[location] = true
+	case l.goesOn(r, seen):
+	default:
+		if _, err := l.takeOut(location); err != nil {
+			seen.errs, seen.others[location] = append(seen.errs, err), true
+		}
+	}
+}
+
+// goesOn says whether a rule leads its flow where it was placed, or an earlier process did.
+func (l *link) goesOn(r device.Rule, seen *reading) bool {
+	f, known := l.flowOf(r)
+	if !known {
+		f, known = l.adopt(r)
+	}
+	if _, twice := seen.have[f]; !known || twice || l.anew {
+		return false
+	}
+	seen.have[f], l.forms[kindOf(f)] = r, form{same: true}
+	return true
+}
+
+// inOtherForm deletes a rule that was inserted, and is not listed as it was.
+func (l *link) inOtherForm(location uint32, f datapath.SteeredFlow, seen *reading, now time.Time) {
+	there, err := l.takeOut(location)
+	if err != nil {
+		seen.errs, seen.have[f] = append(seen.errs, err), l.rules[f]
+	} else if k := kindOf(f); there && !l.forms[k].same {
+		l.forms[k] = form{other: fmt.Errorf("the driver lists rule %d in another form than it was inserted in", location), since: now}
+	}
 }
 
 // takeOut deletes a rule, and says whether it was there. One that has gone meanwhile is none to delete.
