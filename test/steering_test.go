@@ -201,7 +201,7 @@ func TestNoSteering(t *testing.T) {
 	director := startDaemon(t, l.director, "run", text)
 	f := &flowsUnderTest{lab: l}
 	f.dial(way{mode: "l2dsr"}, "tcp")
-	const says = "eth0 steers no flows: eth0 (veth): read the flow table: the driver has no flow table (ntuple filters)"
+	const says = "no flow is steered: eth0 (veth): read the flow table: the driver has no flow table (ntuple filters)"
 	director.waitFor("say why no flow is steered", func() bool {
 		f.goOn("without a flow table")
 		found := problemsOf(director, model.ProblemSteering)

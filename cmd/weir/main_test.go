@@ -93,7 +93,7 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		FanOut:     &model.FanOutStatus{CPUs: []uint32{2, 3}, Given: 5000, Taken: 4900, Dropped: 100},
 		Steering: &model.SteeringStatus{Flows: 1200, Most: 2000, Packets: 48_000_000, Elsewhere: 2, Interfaces: []model.SteeredInterface{
 			{Name: "eth0", Works: true, Rules: 1200, Room: 8192, Others: 3, Inserted: 1500, Deleted: 290, Refused: 2, Lost: 10, Queues: []model.SteeredQueue{{Queue: 8, Service: "web", Flows: 1200}}},
-			{Name: "eth1", Problem: "eth1 steers no flows: eth1: read the flow table: the driver has no flow table (ntuple filters)", Queues: []model.SteeredQueue{}},
+			{Name: "eth1", Problem: "no flow is steered: eth1: read the flow table: the driver has no flow table (ntuple filters)", Queues: []model.SteeredQueue{}},
 		}},
 		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
 			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}},

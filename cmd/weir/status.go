@@ -153,7 +153,7 @@ func statusTable(t *table, s api.Status) {
 	}
 	if f := s.FanOut; f != nil {
 		t.line("")
-		t.row("fan-out", fmt.Sprintf("to CPUs %s, %d packets, %d dropped", list(f.CPUs), f.Given, f.Dropped))
+		t.row("fan-out", fmt.Sprintf("%d packets to CPUs %s; %d handled there, %d dropped", f.Given, list(f.CPUs), f.Taken, f.Dropped))
 	}
 	steeringTable(t, s.Steering)
 	neighborTable(t, s.Neighbor)
@@ -170,14 +170,21 @@ func steeringTable(t *table, s *model.SteeringStatus) {
 	}
 	t.line("")
 	t.row("flows steered", fmt.Sprintf("%d of %d, %d packets", s.Flows, s.Most, s.Packets))
-	t.row("STEERS", "RULES", "ROOM", "OTHERS", "INSERTED", "DELETED", "REFUSED", "LOST", "QUEUES", "PROBLEM")
+	t.row("INTERFACE", "STEERS", "RULES", "ROOM", "OTHERS", "INSERTED", "DELETED", "REFUSED", "LOST", "QUEUES", "PROBLEM")
 	for _, l := range s.Interfaces {
 		queues := make([]string, len(l.Queues))
 		for i, q := range l.Queues {
 			queues[i] = fmt.Sprintf("%d:%s", q.Queue, q.Service)
 		}
-		t.row(l.Name, l.Rules, l.Room, l.Others, l.Inserted, l.Deleted, l.Refused, l.Lost, strings.Join(queues, " "), l.Problem)
+		t.row(l.Name, steersText(l.Works), l.Rules, l.Room, l.Others, l.Inserted, l.Deleted, l.Refused, l.Lost, strings.Join(queues, " "), l.Problem)
 	}
+}
+
+func steersText(works bool) string {
+	if works {
+		return "yes"
+	}
+	return "no"
 }
 
 // xdpText says how the program runs on an interface, or why it does not.

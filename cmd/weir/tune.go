@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -91,6 +92,9 @@ func (t *tuning) check() error {
 // and for undo, there may be none.
 func (t *tuning) read(named bool) error {
 	if t.undo && t.state != "" {
+		if _, err := os.Stat(t.state); err != nil {
+			return fmt.Errorf("--state: %w", err)
+		}
 		return nil
 	}
 	c, err := config.Load(t.file)

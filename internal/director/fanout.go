@@ -12,6 +12,8 @@ func (d *Director) chooseFanOut() {
 	switch {
 	case d.fanOut.none != nil:
 		d.log.Error("no packet is given to other CPUs", "error", d.fanOut.none)
+	case f.Given() && len(d.fanOut.cpus) == 0:
+		d.log.Info("no packet is given to other CPUs: each has a receive queue", "fan-out", f.String())
 	case f.Given():
 		d.log.Info("packets of expensive services are given to other CPUs", "fan-out", f.String(), "cpus", d.fanOut.cpus)
 	}
@@ -23,5 +25,5 @@ func (d *Director) fanOutProblems() []model.Problem {
 		return nil
 	}
 	return []model.Problem{{Part: "fan-out", Text: "no packet is given to other CPUs: " + d.fanOut.none.Error(),
-		Fix: "take director.fan-out out, or mend that and start the director again: packets are handled where they come in meanwhile"}}
+		Fix: "remove director.fan-out, or change what the text names and start the director again; meanwhile packets are handled where they come in"}}
 }

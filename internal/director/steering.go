@@ -67,15 +67,15 @@ func steeringProblems(s *model.SteeringStatus) (found []model.Problem) {
 		return nil
 	}
 	if s.Problem != "" {
-		found = append(found, model.Problem{Text: "no flow is steered: " + s.Problem})
+		found = append(found, model.Problem{Text: "no flow is steered: " + s.Problem, Fix: "see the director's log; meanwhile packets take the usual way"})
 	}
 	if s.Elsewhere > 0 {
 		found = append(found, model.Problem{Severity: model.SeverityWarning,
-			Text: "some flows have rules, and their packets come by other receive queues: a NIC lists rules that it does not follow",
-			Fix:  "see weir_steered_flows_elsewhere, and which queues such packets come by (ethtool -S); take the interface out of director.steering, or ask for a newer driver"})
+			Text: "a NIC lists rules that it does not follow: packets of flows with rules come by other receive queues",
+			Fix:  "weir_steered_flows_elsewhere counts these flows, and ethtool -S shows which queues packets come by; name the other interfaces in director.steering.interfaces, or use a newer driver"})
 	}
 	for _, l := range s.Interfaces {
-		p := model.Problem{Part: l.Name, Text: l.Problem, Fix: "take the interface out of director.steering, or use a NIC whose driver has ntuple filters: their packets take the usual way meanwhile"}
+		p := model.Problem{Part: l.Name, Text: l.Problem, Fix: model.SteeringFix}
 		switch {
 		case l.Problem == "":
 			continue

@@ -37,6 +37,26 @@ func (x *examination) cores() {
 	}
 }
 
+// fanOut checks that packets can be given to other CPUs as the configuration asks.
+func (x *examination) fanOut() {
+	f := x.config.Director.FanOut
+	if !f.Given() || x.running { // the director says so itself
+		return
+	}
+	host := x.host
+	if host == nil {
+		host = tune.This()
+	}
+	switch cpus, err := host.FanOut(f, x.config.Director.Interfaces); {
+	case err != nil:
+		x.warn("fan-out", "remove director.fan-out, or change what the text names", "no packet will be given to other CPUs: %v", err)
+	case len(cpus) == 0:
+		x.ok("fan-out", "each CPU has a receive queue: no packet is given to others")
+	default:
+		x.ok("fan-out", "CPUs %v get packets", cpus)
+	}
+}
+
 // FanOut are the CPUs that a director gives packets to.
 func FanOut(host *tune.Host, d *model.Director) []uint32 {
 	cpus, err := host.FanOut(d.FanOut, d.Interfaces)

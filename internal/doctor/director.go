@@ -42,6 +42,7 @@ func (x *examination) director() {
 	x.forwarding()
 	x.snat()
 	x.steering()
+	x.fanOut()
 	x.group()
 	x.flowPort()
 	x.memory()
@@ -62,7 +63,7 @@ func (x *examination) steering() {
 			continue
 		}
 		if err != nil {
-			x.known("steering", "take the interface out of director.steering, or see which queues and filters its NIC has (ethtool -l, ethtool -k): packets take the usual way", "%s steers no flows: %v", name, err)
+			x.known("steering", model.SteeringFix, "no flow is steered: %v", err)
 			continue
 		}
 		x.ok("steering", "%s has room for %d rules, %d are taken; queues %v are for flows with rules", name, table.Size, len(table.Locations), s.Queues)

@@ -53,7 +53,7 @@ var (
 	steeredElsewhere = ofDirector.add("weir_steered_flows_elsewhere",
 		"Flows that have rules in NICs, and whose packets come by other receive queues than the rules say.")
 	steersFlows = ofDirector.add("weir_nic_steers",
-		"Whether the interface's NIC steers flows, if not all that it should: 1 or 0.", "interface")
+		"1 if the interface's NIC steers flows, perhaps not all that it should, 0 if it steers none.", "interface")
 	steeringRules = ofDirector.add("weir_nic_rules",
 		"Rules in the NIC's flow table, by whose they are: own, others.", "interface", "of")
 	steeringRoom = ofDirector.add("weir_nic_rules_room",

@@ -37,6 +37,10 @@
 //   - Generation: a version of a service's membership and weights.
 //   - Log: the generations that some connection may still need.
 //   - Flow memory: what a director remembers of flows whose backend the ring alone does not say.
+//   - Rule: an entry of a NIC's flow table (an ntuple filter), which leads the packets of one flow to a receive queue.
+//   - Steering: rules for the flows with the most packets, so that the director needs fewer lookups for their packets.
+//   - Fan-out: the CPUs of a NIC's receive queues give packets of expensive services to other CPUs.
+//   - Usual way: the lookups that a packet needs which no rule leads.
 //   - Fresh, sustained, proved: how much of a flow has been seen: less than 2 s of it; 2 s in sequence, from one side; both sides with the right numbers.
 //   - Share, import: a director shares a flow with the others of its group, and they import it. Programs, maps and counters call this tell and told.
 //   - Second chance: an agent without a packet's connection sends the packet to the next host of its row.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Steering has the NICs of a director's interfaces lead the packets of the flows that have the most to
-// receive queues by which the director finds their backends at once.
+// Steering has the NICs of a director's interfaces lead the packets of the largest flows to receive queues of
+// their own, for whose packets the director does fewer lookups.
 type Steering struct {
 	// Queues are receive queues of each interface that are for this alone; none: no flow is steered.
 	Queues QueueRange `json:"queues,omitzero"`
@@ -31,6 +31,9 @@ const (
 	// MaxSteeredInterfaces is half of the places that 1 << STEERED_INTERFACES_BITS gives.
 	MaxSteeredInterfaces = 8
 )
+
+// SteeringFix says what to do about an interface whose NIC steers no flows.
+const SteeringFix = "remove director.steering, or name other interfaces in director.steering.interfaces (ethtool -l and -k show queues and filters); meanwhile packets take the usual way"
 
 // Given reports whether flows are to be steered.
 func (s *Steering) Given() bool { return s.Queues != QueueRange{} }

@@ -144,7 +144,7 @@ func (l *link) read(now time.Time) error {
 		if l.leaves {
 			return fmt.Errorf("rules of %s to queues %v are left: %w", l.Name, l.Queues, err)
 		}
-		return fmt.Errorf("%s steers no flows: %w", l.Name, err)
+		return fmt.Errorf("no flow is steered: %w", err)
 	}
 	l.table = table
 	if l.wholly.IsZero() || now.Sub(l.wholly) >= readEvery || !l.isAsLeft(table.Locations) {

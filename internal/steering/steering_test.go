@@ -339,7 +339,7 @@ func TestRefusedRules(t *testing.T) {
 		t.Errorf("a full table has got rules %v", w.cards[0].rules)
 	}
 	w.cards[0].size = 0
-	if p := w.steps(1); len(p) != 1 || p[0] != "eth0 steers no flows: the NIC is busy" {
+	if p := w.steps(1); len(p) != 1 || p[0] != "no flow is steered: the NIC is busy" {
 		t.Errorf("without a size a step says %q", p)
 	}
 }

@@ -314,7 +314,8 @@ func restorationOf(s *Setting, r Recorded) Change {
 	}
 	c := Change{What: r.Name, Now: s.Show(r.Set), Then: s.Show(r.Was), Command: s.Command(r.Was), Result: Restored}
 	if s.Now != r.Set && s.Now != r.Was {
-		c.Now, c.Result, c.Why = s.Show(s.Now), Kept, "somebody has changed it since: weir tune had set "+s.Show(r.Set)
+		c.Now, c.Then, c.Result = s.Show(s.Now), "", Kept
+		c.Why = fmt.Sprintf("it is %s, which somebody has set since; weir tune had set %s, and before that it was %s", c.Now, s.Show(r.Set), s.Show(r.Was))
 	}
 	return c
 }

@@ -262,7 +262,7 @@ func TestUndoKeepsLaterChanges(t *testing.T) {
 			t.Errorf("%s is %+v, want %s", what, undone[what], want)
 		}
 	}
-	if got := undone["rings eth0"]; got.String() != "rings eth0: rx 2048 tx 4096 -> rx 512 tx 512: kept: somebody has changed it since: weir tune had set rx 4096 tx 4096" {
+	if got := undone["rings eth0"]; got.String() != "rings eth0: kept: it is rx 2048 tx 4096, which somebody has set since; weir tune had set rx 4096 tx 4096, and before that it was rx 512 tx 512" {
 		t.Errorf("it says %s", got.String())
 	}
 	if c.ring.Receive != 2048 || m.read("sys/devices/system/cpu/cpufreq/policy2/scaling_governor") != "powersave" {

@@ -2,7 +2,6 @@ package tune
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -29,7 +28,7 @@ func (h *Host) FanOut(f model.FanOut, interfaces []string) ([]uint32, error) {
 	most, nodes := 0, map[int]bool{}
 	queues := map[string]int{}
 	for _, name := range interfaces {
-		n, err := canFanOut(name)
+		n, err := queuesOf(name)
 		if err != nil {
 			return nil, err
 		}
@@ -39,12 +38,15 @@ func (h *Host) FanOut(f model.FanOut, interfaces []string) ([]uint32, error) {
 		}
 	}
 	cpus, err := h.cpus().usable().others(f, most, nodes)
-	if err != nil {
+	if err != nil || len(cpus) == 0 {
 		return nil, err
 	}
 	for name, n := range queues {
-		if driver := device.DriverOf(name); slices.Contains(sendOfQueues, driver) && len(cpus) > 0 && int(slices.Max(cpus)) >= n {
-			return nil, fmt.Errorf("%s (%s) sends nothing from CPUs beyond the number of its queues, %d", name, driver, n)
+		if err := sendsFromAll(name); err != nil {
+			return nil, err
+		}
+		if driver := device.DriverOf(name); slices.Contains(sendOfQueues, driver) && int(slices.Max(cpus)) >= n {
+			return nil, fmt.Errorf("%s (%s) sends only from CPUs below the number of its queues, %d, and CPU %d would get packets", name, driver, n, slices.Max(cpus))
 		}
 	}
 	return cpus, nil
@@ -58,7 +60,7 @@ func (t topology) others(f model.FanOut, queues int, nodes map[int]bool) (cpus [
 		want = max(0, len(t)-queues)
 	}
 	if want >= len(t) {
-		return nil, fmt.Errorf("this host has %s that are not isolated: %d cannot get packets from the others", count(len(t), "CPU"), want)
+		return nil, fmt.Errorf("director.fan-out is %d, and this host has %s for packets, of which one at least serves the receive queues", want, count(len(t), "CPU"))
 	}
 	away := func(c cpu) int {
 		if len(nodes) == 0 || nodes[-1] || nodes[c.node] {
@@ -77,17 +79,27 @@ func (t topology) others(f model.FanOut, queues int, nodes map[int]bool) (cpus [
 	return cpus, nil
 }
 
-// canFanOut returns how many receive queues an interface has, if other CPUs can send by it.
-func canFanOut(name string) (int, error) {
+// queuesOf returns how many receive queues an interface has.
+func queuesOf(name string) (int, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return 0, fmt.Errorf("%s is not there when the director starts: %w", name, err)
 	}
-	switch {
-	case link.Type() == "bond":
+	if link.Type() == "bond" {
 		return 0, fmt.Errorf("%s is a bond: packets come in by its members", name)
-	case device.SendingOf(link) == device.Lost:
-		return 0, errors.New(name + ": XDP cannot send by it what another CPU has handled")
 	}
 	return device.QueueCount(link)
+}
+
+// sendsFromAll says why other CPUs cannot send by an interface; nil: they can.
+func sendsFromAll(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil || device.SendingOf(link) != device.Lost {
+		return err
+	}
+	why := ""
+	if link.Type() == "veth" {
+		why = " (its other end needs an XDP program or GRO, and as many receive queues as this end has send queues)"
+	}
+	return fmt.Errorf("%s (%s) does not send what XDP redirects to it%s", name, link.Type(), why)
 }

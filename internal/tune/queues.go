@@ -21,7 +21,14 @@ func (s *survey) queues(n *nic) {
 		return // a tunnel's interface, for example, has none that can be told
 	}
 	cpus := uint32(len(s.cpus.usable()))
-	p := Part{Kind: Queues, Interface: n.name, Text: fmt.Sprintf("%s for %s", count(int(n.queues), "receive queue"), count(int(cpus), "CPU"))}
+	p := Part{Kind: Queues, Interface: n.name, Text: count(int(n.queues), "receive queue")}
+	if err == nil && most.Combined == 0 && now.Send != now.Receive {
+		p.Text += " and " + count(int(now.Send), "send queue")
+	}
+	p.Text += " for " + count(int(cpus), "CPU")
+	if given := s.options.FanOut; len(given) > 0 {
+		p.Text += fmt.Sprintf(", beside %s that get packets by fan-out", count(len(given), "CPU"))
+	}
 	if err != nil {
 		now = device.Channels{Combined: n.queues} // it takes no other number
 	}
@@ -50,7 +57,7 @@ func (s *survey) queues(n *nic) {
 	if !p.Amiss && n.wanted < enough {
 		p.Text += ", and it can have no more"
 		if n.real {
-			p.Amiss, p.Fix = true, "a NIC with more queues shares packets better; a virtual machine's is given them by its host (QEMU: queues=, with mq=on)"
+			p.Amiss, p.Fix = true, "director.fan-out gives packets of expensive services to other CPUs; a NIC with more queues shares packets better; a virtual machine's is given them by its host (QEMU: queues=, with mq=on)"
 		}
 	}
 	s.add(p)

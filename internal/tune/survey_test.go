@@ -399,7 +399,7 @@ func TestCPUsThatGetPackets(t *testing.T) {
 			t.Errorf("fan-out %s with %d queues on nodes %v gives packets to %v (%v), want %v", c.f, c.queues, c.nodes, got, err, c.want)
 		}
 	}
-	if cpus, err := m.host().cpus().usable().others(model.FanOut{CPUs: 14}, 1, nil); err == nil || err.Error() != "this host has 14 CPUs that are not isolated: 14 cannot get packets from the others" {
+	if cpus, err := m.host().cpus().usable().others(model.FanOut{CPUs: 14}, 1, nil); err == nil || err.Error() != "director.fan-out is 14, and this host has 14 CPUs for packets, of which one at least serves the receive queues" {
 		t.Errorf("as many as there are: %v, %v", cpus, err)
 	}
 }
