@@ -82,7 +82,7 @@ func TestFanOut(t *testing.T) {
 	director.ready()
 	director.waitFor("say why no packet is given to other CPUs", func() bool {
 		found := problemsOf(director, model.ProblemInterface)
-		return len(found) == 1 && strings.Contains(found[0].Text, "999 cannot get packets from the others")
+		return len(found) == 1 && strings.Contains(found[0].Text, "director.fan-out is 999, and this host has")
 	})
 	f.goOn("too many other CPUs")
 }
