@@ -569,7 +569,7 @@ int director_steering(struct xdp_md *ctx)
 	index = reason;
 	counter = bpf_map_lookup_elem(&reasons, &index);
 	if (counter && is_sample(counter->packets, HEAVY_SAMPLE_BITS) &&
-	    may_steer(&steered->packet))
+	    !(steered->packet.flags & PACKETS_BESIDE_RULES) && may_steer(&steered->packet))
 		count_heavy(&steered->packet, 0);
 	return action;
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/daemon"
@@ -126,12 +128,18 @@ func (t *tuning) read(named bool) error {
 
 func (t *tuning) run(cmd *cobra.Command, out *output) error {
 	host := tunedHost()
+	host.Done = cmd.Context().Done()
+	signal.Ignore(unix.SIGHUP) // the terminal may be lost with a link whose driver begins anew
 	options := tune.Options{Threaded: t.threaded, Reserved: t.reserved, FanOut: t.fanOut}
 	record := tune.Store{Path: filepath.Join(t.state, tune.RecordName), Write: func(text []byte) error {
 		return store.WriteFile(t.state, tune.RecordName, text)
 	}}
 	done := tuned{Changes: []tune.Change{}, Notes: []string{}}
-	var err error
+	unlock, err := t.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	switch {
 	case t.undo:
 		var before bool
@@ -169,6 +177,14 @@ func (t *tuning) run(cmd *cobra.Command, out *output) error {
 		err = errors.Join(err, errNotTuned)
 	}
 	return err
+}
+
+// lock keeps others from changing the host, and the record, meanwhile.
+func (t *tuning) lock() (unlock func(), err error) {
+	if _, missing := os.Stat(t.state); t.dryRun || t.undo && missing != nil {
+		return func() {}, nil
+	}
+	return store.Lock(t.state, tune.RecordName, "weir tune")
 }
 
 // tuned is what tune prints.

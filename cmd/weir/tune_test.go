@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"weir.io/weir/internal/store"
 	"weir.io/weir/internal/tune"
 	"weir.io/weir/lab/netlab"
 )
@@ -90,6 +91,17 @@ func TestTune(t *testing.T) {
 	is(1, "queues eth0: rx 4 tx 4 -> rx 2 tx 2: refused: eth0: set the number of queues: invalid argument\n",
 		"weir: not everything is set: see the lines with refused\n", "-c", file, "--apply", "--interface", "eth0")
 	is(0, "nothing is recorded in "+state+"/tuned\n", "", "-c", file, "--undo")
+	// One tune works at a time.
+	unlock, err := store.Lock(state, tune.RecordName, "weir tune")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range [][]string{{"--apply", "--interface", "eth0"}, {"--undo"}} {
+		if code, out, stderr := run(append(what, "-c", file)...); code != 1 || out != "" || !strings.Contains(stderr, "another weir tune is at work, and holds "+state+"/tuned.lock") {
+			t.Errorf("beside another one %s ends with %d: %s%s", what, code, out, stderr)
+		}
+	}
+	unlock()
 	// A configuration that cannot be read keeps nobody from undoing.
 	if err := os.WriteFile(file, []byte("directors: {}\n"), 0o644); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -49,6 +50,10 @@ type fanOut struct {
 	list    bpfload.Memory[uint32]
 	data    bpfload.Memory[fanOutData]
 	dropped uint64 // at least, so far: packets that are on their way are not
+	last    struct {
+		given, taken uint64
+		since        time.Time // they are as they were
+	}
 }
 
 // fanOutData is the section of fan_out_count and fan_out_salt.
@@ -98,6 +103,22 @@ func (f *fanOut) open(k *kernel, o Options) (err error) {
 
 func (f *fanOut) close() error { return errors.Join(f.list.Close(), f.data.Close()) }
 
+// fanOutRests is how long nothing is given or taken until nothing is on its way.
+const fanOutRests = time.Second
+
+// count finds out how many packets were dropped: what was given, and is neither taken nor may wait. While nothing
+// comes nothing waits.
+func (f *fanOut) count(given, taken, mayWait uint64, now time.Time) {
+	if last := &f.last; given != last.given || taken != last.taken || last.since.IsZero() {
+		last.given, last.taken, last.since = given, taken, now
+	} else if now.Sub(last.since) >= fanOutRests {
+		mayWait = 0
+	}
+	if given > taken+mayWait {
+		f.dropped = max(f.dropped, given-taken-mayWait)
+	}
+}
+
 // FanOut returns the CPUs that get packets, and how many; nil: none do.
 func (d *Datapath) FanOut() (*model.FanOutStatus, error) {
 	d.mu.Lock()
@@ -114,8 +135,6 @@ func (d *Datapath) FanOut() (*model.FanOutStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	if given.packets > taken.packets+uint64(len(d.options.FanOut))*fanOutQueue {
-		d.fanOut.dropped = max(d.fanOut.dropped, given.packets-taken.packets-uint64(len(d.options.FanOut))*fanOutQueue)
-	}
+	d.fanOut.count(given.packets, taken.packets, uint64(len(d.options.FanOut))*fanOutQueue, time.Now())
 	return &model.FanOutStatus{CPUs: d.options.FanOut, Given: given.packets, Taken: taken.packets, Dropped: d.fanOut.dropped}, nil
 }

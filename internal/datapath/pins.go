@@ -24,6 +24,8 @@ import (
 //	                        what it was built from; capture: see capture.go
 //	maps-ABI/NAME           all maps of theirs; ABI is abiHash
 //	state/NAME-FORMAT       the maps that a program of another ABI may take over
+//	steering/queues         which receive queues of NICs are kept for flows with rules: it stays until they are
+//	                        given back
 //	agent/                  the agent's part (internal/agent)
 //
 // Directories appear as a whole, by being renamed: what ends in "-new" is of a

@@ -101,6 +101,10 @@ type steering struct {
 	data   bpfload.Memory[steeringData]
 	rests  map[steeredPlace]time.Time // since when places are free that a packet may still look at
 	now    func() time.Time
+	sample struct { // to read it into
+		numbers []uint32
+		lines   []abi.HeavyLine // by number and CPU
+	}
 }
 
 // steeringData is the section of steered_factor, steered_mask, heavy_mask and steered_keys.
@@ -208,7 +212,7 @@ func Steerable(s *model.TableService) string {
 	return ""
 }
 
-var errNotSteering = errors.New("this director was opened without steering, or has no table yet")
+var ErrNotSteering = errors.New("this director was opened without steering, or has no table yet")
 
 // Steer makes the program follow these flows by these receive queues, and no others. NICs must have no rule
 // to a queue that is not listed. Flows that are left over are returned: there is no place for them, or
@@ -217,7 +221,7 @@ func (d *Datapath) Steer(queues []SteeredQueue, flows []SteeredFlow) (left []Ste
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.options.steers() || !d.begun || d.closed() {
-		return nil, errNotSteering
+		return nil, ErrNotSteering
 	}
 	links := map[int]bool{}
 	for _, q := range queues {
@@ -467,9 +471,9 @@ type HeavyFlow struct {
 	ByRule  uint64 // packets that came by a queue of their service
 }
 
-// HeavyFlows returns the flows that had the most packets since the last call, and all that have rules. It is
-// to be called every second.
-func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
+// HeavyFlows returns the flows that had the most packets since the last call, without those that had fewer than
+// the least, and all that have rules. It is to be called every second.
+func (d *Datapath) HeavyFlows(least float64) ([]HeavyFlow, error) {
 	sample, err := d.readSample()
 	if err != nil {
 		return nil, err
@@ -477,7 +481,7 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.options.steers() || d.closed() {
-		return nil, errNotSteering
+		return nil, ErrNotSteering
 	}
 	d.nameIndexes()
 	found := map[SteeredFlow]*HeavyFlow{}
@@ -489,6 +493,9 @@ func (d *Datapath) HeavyFlows() ([]HeavyFlow, error) {
 	}
 	for i := range sample {
 		s := &sample[i]
+		if s.ByRule == 0 && float64(s.Packets-s.Taken)*heavySample < least {
+			continue // a flood has a flow for each packet
+		}
 		// The sample is cleared while packets are counted: a place may have half of each.
 		if f, known := d.nameHeavy(s); known && s.Taken <= s.Packets {
 			of := at(f)
@@ -514,7 +521,10 @@ func (d *Datapath) readSample() (sample []abi.HeavyFlow, err error) {
 		return nil, fmt.Errorf("count CPUs: %w", err)
 	}
 	size := int(d.options.heavyLines())
-	numbers, all := make([]uint32, size), make([]abi.HeavyLine, size*cpus)
+	if d.steering.sample.numbers == nil {
+		d.steering.sample.numbers, d.steering.sample.lines = make([]uint32, size), make([]abi.HeavyLine, size*cpus)
+	}
+	numbers, all := d.steering.sample.numbers, d.steering.sample.lines
 	var cursor ebpf.MapBatchCursor
 	n, err := d.kernel.HeavyFlows.BatchLookup(&cursor, numbers, all, nil)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // that is the end

@@ -27,6 +27,9 @@ func KeptQueues(pin string) (map[int][]uint32, error) {
 			return nil, fmt.Errorf("read which receive queues are for steered flows: %w", err)
 		}
 	}
+	if err := notedQueues(pin, kept); err != nil {
+		return nil, fmt.Errorf("read which receive queues are for steered flows: %w", err)
+	}
 	for link, queues := range kept {
 		slices.Sort(queues)
 		kept[link] = slices.Compact(queues)

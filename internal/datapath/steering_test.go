@@ -151,7 +151,7 @@ func TestSteer(t *testing.T) {
 		t.Error("new rings make a connection that has ended go on")
 	}
 	atomic.AndUint64(word, ^steeredEnded)
-	if found, err := d.HeavyFlows(); err != nil || len(found) != 1 || found[0].SteeredFlow != flow || !found[0].Steered {
+	if found, err := d.HeavyFlows(1000); err != nil || len(found) != 1 || found[0].SteeredFlow != flow || !found[0].Steered {
 		t.Errorf("flows with many packets are %+v (%v), want the one that has a rule", found, err)
 	}
 

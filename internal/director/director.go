@@ -322,7 +322,11 @@ func Detach(pin, socket string) error {
 	if ended != nil {
 		ended = fmt.Errorf("end the BFD process: %w", ended)
 	}
-	return errors.Join(ended, unknown, steering.Clear(kept, steering.ByIndex))
+	left := errors.Join(unknown, steering.Clear(kept, steering.ByIndex))
+	if left == nil { // else the next weir detach tries again
+		left = datapath.NoteKeptQueues(pin, nil)
+	}
+	return errors.Join(ended, left)
 }
 
 // run starts the parts in an order that others rely on: the datapath forwards before routers learn of

@@ -1,6 +1,8 @@
 package director
 
 import (
+	"slices"
+
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/tune"
 )
@@ -19,11 +21,20 @@ func (d *Director) chooseFanOut() {
 	}
 }
 
-// fanOutProblems says why no packet is given to other CPUs that should.
+// fanOutProblems says why no packet is given to other CPUs that should, or why some that are may be lost: by an
+// interface that the configuration has named since the start.
 func (d *Director) fanOutProblems() []model.Problem {
-	if d.fanOut.none == nil {
+	if d.fanOut.none != nil {
+		return []model.Problem{{Part: "fan-out", Text: "no packet is given to other CPUs: " + d.fanOut.none.Error(),
+			Fix: "remove director.fan-out, or change what the text names and start the director again; meanwhile packets are handled where they come in"}}
+	}
+	now := d.Config().Director.Interfaces
+	if len(d.fanOut.cpus) == 0 || slices.Equal(now, d.first.Interfaces) {
 		return nil
 	}
-	return []model.Problem{{Part: "fan-out", Text: "no packet is given to other CPUs: " + d.fanOut.none.Error(),
-		Fix: "remove director.fan-out, or change what the text names and start the director again; meanwhile packets are handled where they come in"}}
+	if _, err := tune.This().FanOut(d.first.FanOut, now); err != nil {
+		return []model.Problem{{Part: "fan-out", Text: "packets that are given to other CPUs may be lost: " + err.Error(),
+			Fix: "start the director again: it gives none away then; or take the interface out"}}
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package director
 import (
 	"fmt"
 
+	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/steering"
 )
@@ -17,7 +18,8 @@ func steeredFlows(s *model.Steering) uint32 {
 
 // steer makes the controller of NICs' rules. kept are the queues that an earlier process kept for them.
 func (d *Director) steer(kept map[int][]uint32) {
-	d.steering = steering.New(steering.Deps{Datapath: d.kernel, Wanted: d.wantedSteering, Kept: kept, LinkOf: steering.ByIndex})
+	d.steering = steering.New(steering.Deps{Datapath: d.kernel, Wanted: d.wantedSteering, Kept: kept, LinkOf: steering.ByIndex,
+		Note: func(kept map[int][]uint32) error { return datapath.NoteKeptQueues(d.Pin(), kept) }})
 }
 
 // wantedSteering is what the configuration that runs asks for, as far as the maps allow.

@@ -11,6 +11,7 @@ package steering
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -29,6 +30,9 @@ const (
 
 	steeredServices = 256 // as many as queues
 
+	// sampledPart is which part of the packets that are worth a rule a flow has at least that is looked at.
+	sampledPart = 4
+
 	// otherFormFor is how long a NIC gets no rules of a kind that its driver lists in another form.
 	otherFormFor = 10 * time.Minute
 	missedLooks  = 5 // then the NIC does not follow a flow's rule
@@ -39,7 +43,7 @@ const (
 // Datapath is what the director's program needs to be told, and tells.
 type Datapath interface {
 	Steer(queues []datapath.SteeredQueue, flows []datapath.SteeredFlow) (left []datapath.SteeredFlow, err error)
-	HeavyFlows() ([]datapath.HeavyFlow, error)
+	HeavyFlows(least float64) ([]datapath.HeavyFlow, error)
 	SteeredFlows() []datapath.SteeredFlow
 	SteeredPackets() uint64
 }
@@ -83,6 +87,8 @@ type Deps struct {
 	// and LinkOf names an interface that has some.
 	Kept   map[int][]uint32
 	LinkOf func(index int) (Link, bool)
+	// Note notes which queues are kept, by the index of their interface, beyond the process; nil: nobody does.
+	Note func(kept map[int][]uint32) error
 }
 
 // Controller steers the flows of one director.
@@ -93,6 +99,7 @@ type Controller struct {
 	flows  map[datapath.SteeredFlow]*flow
 	last   time.Time // when the sample was last read
 	begun  bool
+	noted  map[int][]uint32 // as was last noted; nil: not yet
 
 	told    bool  // the program knows of queues
 	problem error // of the last step, of no interface
@@ -193,6 +200,7 @@ func (c *Controller) Run(ctx context.Context) {
 // Step looks at the flows, and brings the rules of all NICs to what it finds. Status says what fails.
 func (c *Controller) Step(now time.Time) {
 	c.follow()
+	noted := c.note() // before a NIC keeps anything
 	if c.problem = c.step(now); c.problem != nil {
 		c.last = time.Time{} // what was counted meanwhile is of an unknown time
 	}
@@ -204,12 +212,33 @@ func (c *Controller) Step(now time.Time) {
 		}
 		return l.gone
 	})
+	c.problem = errors.Join(c.problem, noted, c.note())
 	c.publish(now)
+}
+
+// note notes which queues are kept, for whoever has to give them back.
+func (c *Controller) note() error {
+	kept := map[int][]uint32{}
+	for _, l := range c.links {
+		kept[l.Index] = append(kept[l.Index], l.Queues...)
+	}
+	for index := range kept {
+		slices.Sort(kept[index])
+		kept[index] = slices.Compact(kept[index])
+	}
+	if c.deps.Note == nil || c.noted != nil && maps.EqualFunc(c.noted, kept, slices.Equal) {
+		return nil
+	}
+	if err := c.deps.Note(kept); err != nil {
+		return err
+	}
+	c.noted = kept
+	return nil
 }
 
 func (c *Controller) step(now time.Time) error {
 	if c.wanted.Flows > 0 {
-		sample, err := c.deps.Datapath.HeavyFlows()
+		sample, err := c.deps.Datapath.HeavyFlows(c.wanted.Packets * now.Sub(c.last).Seconds() / sampledPart)
 		if err != nil {
 			return err
 		}
@@ -230,6 +259,9 @@ func (c *Controller) step(now time.Time) error {
 	}
 	if c.wanted.Flows > 0 || c.told {
 		left, err := c.deps.Datapath.Steer(c.queues(), c.placed())
+		if c.wanted.Flows == 0 && errors.Is(err, datapath.ErrNotSteering) {
+			err = nil // the program has no queues that it could be told to forget
+		}
 		if err != nil {
 			return err
 		}

@@ -191,7 +191,7 @@ func (w *world) Steer(queues []datapath.SteeredQueue, flows []datapath.SteeredFl
 	return left, nil
 }
 
-func (w *world) HeavyFlows() (sample []datapath.HeavyFlow, err error) {
+func (w *world) HeavyFlows(float64) (sample []datapath.HeavyFlow, err error) {
 	for f, rate := range w.rates {
 		s := datapath.HeavyFlow{SteeredFlow: f, Packets: rate, Steered: w.told[f]}
 		if w.told[f] && (w.elsewhere == nil || !w.elsewhere(f)) {

@@ -125,6 +125,24 @@ func WriteFile(dir, name string, text []byte) error {
 	return writeFile(filepath.Join(dir, name), text)
 }
 
+// Lock keeps other processes from a file in the directory of the state, until unlock is called. The error says that
+// one has it, by what that is.
+func Lock(dir, name, what string) (unlock func(), err error) {
+	if err := makeDirectory(dir); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, name+".lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("another %s is at work, and holds %s: %w", what, path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
 // writeFile gives a file new contents so that a power cut at any moment leaves the old or the new
 // ones: the new ones are first on the disk under another name.
 func writeFile(path string, text []byte) error {

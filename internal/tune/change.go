@@ -82,8 +82,14 @@ func (h *Host) Apply(names []string, o Options, store Store) (changes []Change, 
 	if record == nil {
 		record = &Record{Format: recordFormat, Boot: h.boot()}
 	}
+	record.Settled = false
 	a := application{host: h, store: store, record: record, noted: map[string]bool{}, tried: map[string]bool{}}
 	for {
+		select {
+		case <-h.Done:
+			a.stopped = ErrTold
+		default:
+		}
 		parts, missing := h.Survey(names, o)
 		todo := slices.DeleteFunc(AmissIn(parts), func(s Setting) bool { return a.tried[s.Name()] })
 		if len(todo) == 0 || a.stopped != nil {
@@ -93,6 +99,7 @@ func (h *Host) Apply(names []string, o Options, store Store) (changes []Change, 
 			}
 			a.settle(names, o)
 			record.prune()
+			record.Settled = true
 			return a.changes, errors.Join(missing, err, a.stopped, store.save(a.record))
 		}
 		a.noteOthers(parts, todo)
@@ -252,9 +259,23 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 		return nil, before, store.remove()
 	}
 	there := h.recorded(record)
+	elsewhere, anew := map[string]bool{}, map[string]bool{} // by interface
+	for _, r := range record.Settings {
+		elsewhere[r.Interface] = elsewhere[r.Interface] || h.isElsewhere(r.Identity)
+		anew[r.Interface] = anew[r.Interface] || r.Kind.begins() && r.Was != r.Set
+	}
 	// What somebody has changed is told from what is there now: drivers change settings with others.
 	var restored []restoration
 	for i, r := range record.Settings {
+		if elsewhere[r.Interface] {
+			changes = append(changes, Change{What: r.Name, Result: Refused, Why: "it is in another network namespace: undo it there"})
+			continue
+		}
+		// Where tune was killed it has not noted what the driver has set when it began anew.
+		if s := there[r.Name]; s != nil && !record.Settled && anew[r.Interface] && !r.Kind.begins() && r.Was == r.Set && s.Identity == r.Identity {
+			r.Set = s.Now
+			record.Settings[i].Set = s.Now
+		}
 		changes = append(changes, restorationOf(there[r.Name], r))
 		if changes[i].Result == Restored {
 			restored = append(restored, restoration{there[r.Name], r, i})
@@ -284,7 +305,7 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 	at := -1
 	changes = slices.DeleteFunc(changes, func(c Change) bool {
 		at++
-		return record.Settings[at].Was == record.Settings[at].Set && c.Result != Refused
+		return record.Settings[at].Was == record.Settings[at].Set && c.Result != Refused && c.Result != Kept
 	})
 	return changes, false, errors.Join(stopped, store.save(left))
 }

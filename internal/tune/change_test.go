@@ -470,3 +470,86 @@ func TestRecordOfAnotherBoot(t *testing.T) {
 		}
 	}
 }
+
+// What was set in another network namespace is undone there: here it is not known.
+func TestUndoElsewhere(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.addCard("eth0", 1, 4)
+	before := m.state()
+	m.apply(Options{}, "eth0")
+	m.namespace = 2
+	if got := m.undo(); got["queues eth0"].Result != Refused || got["queues eth0"].Why != "it is in another network namespace: undo it there" || got["governor cpu0"].Result != Restored {
+		t.Errorf("undo from another namespace: %v", got)
+	}
+	m.namespace = 1
+	if got := results(m.undo()); got[Refused] > 0 {
+		t.Errorf("undo: %v", got)
+	}
+	if diff := cmp.Diff(before, m.state()); diff != "" {
+		t.Errorf("undo leaves (-before +after):\n%s", diff)
+	}
+}
+
+// Killed while a driver begins anew, tune has not noted what that sets then.
+func TestUndoAfterAKill(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c := m.addCard("eth0", 1, 4)
+	c.binds = func(queue int) string { return fmt.Sprint(queue) }
+	for q, irq := range c.irqs {
+		m.write(fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq), fmt.Sprint(4+q))
+	}
+	before := m.state()
+	func() {
+		defer func() { _ = recover() }()
+		c.killed = true
+		m.apply(Options{}, "eth0")
+	}()
+	c.killed = false
+	m.undo()
+	if diff := cmp.Diff(before, m.state()); diff != "" {
+		t.Errorf("undo leaves (-before +after):\n%s", diff)
+	}
+}
+
+// Told to end, tune ends after the value that it sets, with a record that is whole.
+func TestToldToEnd(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.addCard("eth0", 1, 4)
+	before := m.state()
+	host, done := m.host(), make(chan struct{})
+	host.Done = done
+	store := m.store()
+	write := store.Write
+	store.Write = func(text []byte) error {
+		select {
+		case <-done:
+		default:
+			close(done)
+		}
+		return write(text)
+	}
+	changes, err := host.Apply([]string{"eth0"}, Options{}, store)
+	if !errors.Is(err, ErrTold) || len(changes) != 1 || changes[0].Result != Set {
+		t.Errorf("told to end it says %v, and changes %v", err, changes)
+	}
+	m.undo()
+	if diff := cmp.Diff(before, m.state()); diff != "" {
+		t.Errorf("undo leaves (-before +after):\n%s", diff)
+	}
+}
+
+// A record that somebody has written does no harm.
+func TestNumbersOfARecord(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"4294967295", "0 65536", "-1", "", "x"} {
+		if table, err := parseTable(text); err == nil {
+			t.Errorf("%q is read as a table: %v", text, table)
+		}
+		if showTable(text) != text || tableCommand("eth0", text) != "" {
+			t.Errorf("%q is shown as %q, and set by %q", text, showTable(text), tableCommand("eth0", text))
+		}
+	}
+}

@@ -25,12 +25,13 @@ type machine struct {
 	next  int // interrupt
 
 	patience, steady time.Duration
+	namespace        uint64 // of the host; cards are in 1
 }
 
 // newMachine has CPUs 0-3 and 8-11 on node 0, and 4-7 and 12-15 on node 1; 8 is the sibling of 0.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{t: t, root: t.TempDir(), cards: map[string]*card{}, next: 30}
+	m := &machine{t: t, namespace: 1, root: t.TempDir(), cards: map[string]*card{}, next: 30}
 	m.write("sys/devices/system/cpu/online", "0-15")
 	m.write("sys/devices/system/cpu/isolated", "")
 	m.write("sys/devices/system/node/node0/cpulist", "0-3,8-11")
@@ -47,7 +48,7 @@ func newMachine(t *testing.T) *machine {
 }
 
 func (m *machine) host() *Host {
-	return &Host{Sys: filepath.Join(m.root, "sys"), Proc: filepath.Join(m.root, "proc"), Patience: m.patience, Steady: m.steady, NIC: func(name string) NIC {
+	return &Host{Sys: filepath.Join(m.root, "sys"), Proc: filepath.Join(m.root, "proc"), Patience: m.patience, Steady: m.steady, Namespace: func() (uint64, error) { return m.namespace, nil }, NIC: func(name string) NIC {
 		if c := m.cards[name]; c != nil {
 			return c
 		}
@@ -105,6 +106,7 @@ type card struct {
 	sets  []string // what it was told, in order
 
 	driver string
+	killed bool // tune is, when it has set the queues
 	// down is how often its link is asked for until it is up again after its driver began anew, which shows when
 	// it has been asked for late times; -1: for ever.
 	down, left, late, unseen int
@@ -214,6 +216,9 @@ func (c *card) SetChannels(want device.Channels) error {
 	if err == nil && happens {
 		c.now, c.left, c.unseen = want, c.down, c.late
 		c.makeQueues()
+		if c.killed {
+			panic("killed")
+		}
 	}
 	return err
 }

@@ -14,7 +14,21 @@ type Device struct {
 	Address   string
 }
 
-func (d Device) identity() string { return fmt.Sprintf("%d in net:[%d]", d.Index, d.Namespace) }
+func (d Device) identity() string { return fmt.Sprintf("%d"+inNamespace, d.Index, d.Namespace) }
+
+// inNamespace ends the identity of an interface.
+const inNamespace = " in net:[%d]"
+
+// isElsewhere says whether an identity is one of an interface in another network namespace.
+func (h *Host) isElsewhere(identity string) bool {
+	var index int
+	var namespace uint64
+	if _, err := fmt.Sscanf(identity, "%d"+inNamespace, &index, &namespace); err != nil || h.Namespace == nil {
+		return false
+	}
+	here, err := h.Namespace()
+	return err == nil && namespace != here
+}
 
 // NIC is what ethtool says of an interface, and sets. What a driver does not have gives unix.EOPNOTSUPP or, for
 // the indirection table, device.ErrNoRSS.

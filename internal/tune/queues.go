@@ -218,7 +218,7 @@ func tableText(table []uint32) string {
 
 func parseTable(text string) (table []uint32, err error) {
 	for word := range strings.FieldsSeq(text) {
-		q, err := strconv.ParseUint(word, 10, 32)
+		q, err := strconv.ParseUint(word, 10, 16) // no NIC has more queues
 		if err != nil {
 			return nil, fmt.Errorf("read an indirection table: %w", err)
 		}

@@ -19,7 +19,8 @@ const recordFormat = 1
 // Record is what weir tune has set, and what there was before.
 type Record struct {
 	Format   int        `json:"format"`
-	Boot     string     `json:"boot"` // nothing of it holds after the next one
+	Boot     string     `json:"boot"`    // nothing of it holds after the next one
+	Settled  bool       `json:"settled"` // it has what drivers have set when they began anew
 	Settings []Recorded `json:"settings"`
 }
 

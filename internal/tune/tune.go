@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/device"
 )
 
 // Kind is what a setting, or a part of the survey, is about.
@@ -97,15 +99,18 @@ type Options struct {
 type Host struct {
 	Sys, Proc string // where sysfs and procfs are mounted
 	NIC       func(name string) NIC
+	Namespace func() (uint64, error) // of the network, of the calling thread
 	// Patience is how long a link may take until packets pass again, where its driver has begun anew.
 	Patience time.Duration
 	// Steady is how long they must pass until that is believed: a bond looks at its members from time to time.
 	Steady time.Duration
+	// Done ends what is done as soon as it can be; nil: nothing does.
+	Done <-chan struct{}
 }
 
 // This is the host, and the network namespace of the calling thread.
 func This() *Host {
-	return &Host{Sys: "/sys", Proc: "/proc", NIC: newNIC, Patience: 30 * time.Second, Steady: 2 * time.Second}
+	return &Host{Sys: "/sys", Proc: "/proc", NIC: newNIC, Namespace: device.NamespaceID, Patience: 30 * time.Second, Steady: 2 * time.Second}
 }
 
 // Survey looks at interfaces, and at what they share. Of a bond it looks at the members. The error names the
@@ -213,6 +218,9 @@ func (n *nic) passes() bool {
 // mayPause says whether its driver may need a while to begin anew: virtual ones do not.
 func (n *nic) mayPause() bool { return n.real || n.dir == "" }
 
+// ErrTold says that tune was told to end.
+var ErrTold = errors.New("it was told to end, and nothing else is changed")
+
 // ErrNoPackets says that a link is not up again.
 var ErrNoPackets = errors.New("nothing else is changed")
 
@@ -226,7 +234,11 @@ func (n *nic) await() error {
 		if time.Since(began) >= n.host.Patience {
 			return fmt.Errorf("%s has no link, or is not used by its bond, %v after its driver began anew: %w", n.name, n.host.Patience, ErrNoPackets)
 		}
-		time.Sleep(100 * time.Millisecond) // links take seconds
+		select {
+		case <-n.host.Done:
+			return fmt.Errorf("%s may have no link yet, because its driver began anew; %w", n.name, errors.Join(ErrTold, ErrNoPackets))
+		case <-time.After(100 * time.Millisecond): // links take seconds
+		}
 	}
 	return nil
 }

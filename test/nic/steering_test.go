@@ -38,7 +38,7 @@ func (p *program) SteeredFlows() []datapath.SteeredFlow { return p.told }
 func (p *program) SteeredPackets() uint64 { return 0 }
 
 // HeavyFlows reads what has come since the last call.
-func (p *program) HeavyFlows() (sample []datapath.HeavyFlow, err error) {
+func (p *program) HeavyFlows(float64) (sample []datapath.HeavyFlow, err error) {
 	counts := map[datapath.SteeredFlow]uint64{}
 	buffer := make([]byte, 2048)
 	for {

@@ -6,6 +6,10 @@
 #include "director/pick/ring.h"
 #include "lib/packet.h"
 
+/* Packets that a NIC does not lead by the rule of their flow. Their number makes no flow worth a rule. */
+#define PACKETS_BESIDE_RULES                                                                       \
+	(PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP_ERROR | PACKET_OPTIONS)
+
 static __always_inline int is_flow_of(const struct heavy_flow *at, const struct flow *flow)
 {
 	return at->source_port == flow->source_port &&

@@ -220,23 +220,34 @@ static __always_inline void find_steered(struct steered *steered, struct steered
 	}
 }
 
-/*
- * Whether flow memory knows only the first packet of a flow, and has to see the next one: only then does it
- * tell the group of the flow, take its backend for more than a guess, and keep a UDP flow with a backend that
- * is suspected to be down.
- */
-static __noinline int knows_one_packet(const struct packet *packet, __u32 service)
+/* What flow memory knows of a flow. */
+enum stand {
+	STAND_UNKNOWN, /* nothing: the ring decides */
+	/*
+	 * Its first packet alone. Flow memory has to see the next one: only then does it tell the group of
+	 * the flow, take its backend for more than a guess, and keep a UDP flow with a backend that is
+	 * suspected to be down.
+	 */
+	STAND_BEGINS,
+	STAND_GOES_ON,
+	STAND_OVER, /* the client has ended it, and has proved that it is the client */
+};
+
+static __noinline enum stand stand_of(const struct packet *packet, __u32 service)
 {
-	const __u32 one = FLOW_STATE(FLOW_SYN) | FLOW_STATE(FLOW_ANSWERED) | FLOW_STATE(FLOW_ONCE) |
-			  FLOW_STATE(FLOW_LEARNED);
+	const __u32 begins = FLOW_STATE(FLOW_SYN) | FLOW_STATE(FLOW_ANSWERED) |
+			     FLOW_STATE(FLOW_ONCE) | FLOW_STATE(FLOW_LEARNED);
 	const struct settings *settings = get_settings();
 	struct flow_known known;
 
-	if (!packet || !settings)
-		return 0;
-	return find_flow(settings, &packet->flow, flow_hash(settings, &packet->flow, service),
-			 service, &known) &&
-	       flow_live(known.word, flow_clock()) && one >> (known.word.state & 31) & 1;
+	if (!packet || !settings ||
+	    !find_flow(settings, &packet->flow, flow_hash(settings, &packet->flow, service),
+		       service, &known) ||
+	    !flow_live(known.word, flow_clock()))
+		return STAND_UNKNOWN;
+	if (flow_over(known.word.state))
+		return STAND_OVER;
+	return begins >> (known.word.state & 31) & 1 ? STAND_BEGINS : STAND_GOES_ON;
 }
 
 /*
@@ -248,17 +259,16 @@ static __noinline int note_usual(const struct packet *packet, __u32 place, __u64
 	const struct backend *backend = backend_at(packet->backend);
 	__u64 word = (__u64)half_now(before) << STEERED_TICK_SHIFT | STEERED_PLACE;
 	__u64 *at = word_at(place - 1), now;
-	int tcp = packet->flow.protocol == IPPROTO_TCP;
+	enum stand stand;
 
 	if (!at)
 		return 0;
-	if (is_syn(packet)) {
-		/* Flow memory has to see the packet after it, too: that proves the SYN. */
-	} else if (before & STEERED_ENDED || (tcp && packet->tcp_flags & (TCP_FIN | TCP_RST))) {
-		word |= STEERED_ENDED; /* the next connection may be another director's */
-	} else if (backend && packet->backend != NO_BACKEND &&
-		   !knows_one_packet(packet, backend->service)) {
-		word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
+	if (!is_syn(packet) && backend && packet->backend != NO_BACKEND) {
+		stand = stand_of(packet, backend->service);
+		if (stand == STAND_OVER)
+			word |= STEERED_ENDED; /* the next connection may be another director's */
+		else if (stand != STAND_BEGINS)
+			word |= packet->backend | (__u64)backend->epoch << STEERED_EPOCH_SHIFT;
 	}
 	/* A place that is free, or gets another flow meanwhile, stays as it is. */
 	if (!before || before == word)
