@@ -166,6 +166,23 @@ func TestSteering(t *testing.T) {
 	f.goOn("without steering")
 	director.edit(text("2-7", everyBackend(3)...))
 	goOn("with steering again", flows)
+	// A process that is to steer none, and ends before it has looked at the NIC, leaves that to the next one.
+	director.end(syscall.SIGTERM)
+	director.edit(text("", everyBackend(3)...))
+	runs := func() int { return strings.Count(director.logged(), "director runs") }
+	before := runs()
+	director.start()
+	director.waitFor("run", func() bool { return runs() > before })
+	director.end(syscall.SIGTERM)
+	director.start()
+	director.ready()
+	director.waitFor("take the rules out", func() bool { n, err := card.Rules(); return n == 0 && err == nil })
+	f.goOn("without steering from the start")
+	director.end(syscall.SIGTERM)
+	director.edit(text("2-7", everyBackend(3)...))
+	director.start()
+	director.ready()
+	goOn("with steering from the start", flows)
 	director.end(syscall.SIGTERM)
 	f.goOn("without a process")
 	if out, err := l.director.Command(t.Context(), binary, "detach", "--bpffs", director.bpffs, "--socket", director.socket).CombinedOutput(); err != nil {

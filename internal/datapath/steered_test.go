@@ -268,6 +268,9 @@ func testSteeredAgain(t *testing.T) {
 			s.wantKnown(t, d, -1, "after a SYN "+how)
 			s.want(t, d, clientPort, ackFlag, 0, "the connection that began "+how)
 			s.wantKnown(t, d, 0, "after the packet that proves the SYN "+how)
+			// A RST of somebody who does not know the connection's numbers ends nothing.
+			d.run(t, packet.Build(arrived, ip(s.client, s.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: rstFlag, Seq: 1 << 30}), 0)
+			s.wantKnown(t, d, 0, "after a RST out of sequence")
 			// What ends a connection ends what is known of it: the next one may begin by way of another director.
 			s.steer(t, d, 1)
 			s.goes(t, d, clientPort, rstFlag)

@@ -212,6 +212,7 @@ func Steerable(s *model.TableService) string {
 	return ""
 }
 
+// ErrNotSteering says that flows cannot be steered.
 var ErrNotSteering = errors.New("this director was opened without steering, or has no table yet")
 
 // Steer makes the program follow these flows by these receive queues, and no others. NICs must have no rule
