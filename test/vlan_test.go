@@ -121,3 +121,44 @@ func joinVLAN(t *testing.T, port *netlab.Port, id uint16, strict bool) {
 		}
 	}
 }
+
+// Two tenants have the same VIP, the same members' address, which is the director's own besides, and clients with
+// the same address. Each gets its own server.
+//
+//	client100 --- switch --- director
+//	client200 ---        --- server100, server200
+func TestTenantsWithEqualAddresses(t *testing.T) {
+	t.Parallel()
+	lab := netlab.ForTest(t)
+	lan, director := lab.Switch("switch"), lab.Host("director")
+	up := func(h *netlab.Host, number int) *netlab.Port {
+		return lab.Link(h, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: lanPrefixes(number)}).A
+	}
+	directorPort := up(director, directorHost)
+	w := way{mode: "l2dsr"}
+	services := ""
+	clients := map[string]*netlab.Host{}
+	for i, id := range []uint16{100, 200} {
+		client, server := lab.Host(fmt.Sprint("client", id)), lab.Host(fmt.Sprint("server", id))
+		clientPort, serverPort := up(client, 2), up(server, backendHost+i)
+		joinVLAN(t, clientPort, id, true)
+		joinVLAN(t, serverPort, id, true)
+		vip := fmt.Sprintf("%s/%d", w.vip(), w.vip().BitLen())
+		server.Address("lo", vip)
+		client.Route(vip, lanAddress(directorHost, false).String())
+		client.Neighbor("eth0", lanAddress(directorHost, false).String(), directorPort.MAC)
+		server.Neighbor("eth0", lanAddress(2, false).String(), clientPort.MAC)
+		startNginx(t, server)
+		clients[server.Name] = client
+		services += fmt.Sprintf("- {name: of%d, segment: 'vlan:%d', vip: %s, protocol: tcp, port: 80, mode: l2dsr, backends: [{address: %s, mac: '%s'}]}\n",
+			id, id, w.vip(), lanAddress(directorHost, false), serverPort.MAC)
+	}
+	startDaemon(t, director, "run", "director: {interfaces: [eth0]}\nservices:\n"+services)
+	for range 5 {
+		for server, client := range clients {
+			if out, err := tryOn(t, client, "curl", "--silent", "--max-time", "10", w.url("name")); err != nil || out != server {
+				t.Errorf("%s gets %q (%v), want %s", client.Name, out, err, server)
+			}
+		}
+	}
+}

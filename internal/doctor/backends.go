@@ -36,7 +36,7 @@ func (x *examination) backends() {
 		}
 		for _, b := range s.Backends {
 			end := b.ModeIn(s).TunnelEnd(b.Address, b.Host)
-			way, problem := x.way(end)
+			way, problem := x.wayTo(s, b, end)
 			if _, own := x.addresses[b.Host]; own { // packets for its pods take no link
 				way, problem = hop{local: true}, ""
 			}
@@ -84,6 +84,58 @@ func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, p
 	case !neighbors[via] && (!way.kernel || asItIs(s, b)):
 		return &Finding{Warn, check, fmt.Sprintf("the MAC address of its next hop %s is not known: it gets no packets until it is", via),
 			fmt.Sprintf("ping %s, and see that %s reaches it", via, way.link.Attrs().Name)}
+	}
+	return nil
+}
+
+// wayTo is the way to a backend: by its interface, by that of its segment, or by the kernel's route.
+func (x *examination) wayTo(s model.Service, b model.Backend, end netip.Addr) (hop, string) {
+	tenant := b.TenantIn(&s)
+	var by netlink.Link
+	switch {
+	case b.Interface != "":
+		if by = x.named(b.Interface); by == nil {
+			return hop{}, "there is no interface " + b.Interface
+		}
+	case tenant == (model.Segment{}):
+		return x.way(end)
+	default:
+		if by = x.vlanLink(tenant.ID); by == nil && b.MAC.IsZero() {
+			return hop{}, fmt.Sprintf("this host has no interface in %s: give mac, or interface", tenant)
+		}
+		if by == nil && len(x.config.Director.Interfaces) > 0 {
+			by = x.named(x.config.Director.Interfaces[0])
+		}
+		if by == nil {
+			return hop{}, "the director's first interface is not there"
+		}
+	}
+	h := hop{link: by, mtu: by.Attrs().MTU}
+	if way, problem := x.way(end); problem == "" && !way.local && way.link != nil && way.link.Attrs().Index == by.Attrs().Index {
+		h.gateway = way.gateway
+	}
+	return h, ""
+}
+
+// named is an interface of this host; nil: there is none.
+func (x *examination) named(name string) netlink.Link {
+	for _, link := range x.links {
+		if link.Attrs().Name == name {
+			return link
+		}
+	}
+	return nil
+}
+
+// vlanLink is the interface for a VLAN on one of the director's; nil: there is none.
+func (x *examination) vlanLink(id uint32) netlink.Link {
+	for _, name := range x.config.Director.Interfaces {
+		parent := x.named(name)
+		for _, link := range x.links {
+			if vlan, is := link.(*netlink.Vlan); is && parent != nil && vlan.ParentIndex == parent.Attrs().Index && uint32(vlan.VlanId) == id {
+				return link
+			}
+		}
 	}
 	return nil
 }

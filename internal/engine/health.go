@@ -60,6 +60,7 @@ func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost) *model.Che
 	}
 	return &model.CheckWay{CheckHost: host, VIP: s.VIP, Segment: s.Segment, Backend: model.TableBackend{
 		Name: b.Name, Address: b.Address, Mode: b.ModeIn(*s), MAC: b.MAC, VLAN: b.VLAN, MTU: b.MTU,
+		Interface: b.Interface, Segment: b.TenantIn(s),
 	}}
 }
 

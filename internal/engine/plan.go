@@ -131,20 +131,22 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) model.TableBackend {
 	mode := b.ModeIn(*s)
 	return model.TableBackend{
-		Name:     b.Name,
-		Address:  b.Address,
-		Host:     b.Host,
-		Port:     b.Port,
-		Mode:     mode,
-		Redirect: health.redirects(b),
-		SNAT:     s.SNAT && mode == model.NAT,
-		Asks:     b.AsksIn(s),
-		State:    health.state(b),
-		Unwell:   health.isUnwell(b),
-		MAC:      b.MAC,
-		VLAN:     b.VLAN,
-		MTU:      b.MTU,
-		ServerID: b.ServerID,
+		Name:      b.Name,
+		Address:   b.Address,
+		Host:      b.Host,
+		Port:      b.Port,
+		Mode:      mode,
+		Redirect:  health.redirects(b),
+		SNAT:      s.SNAT && mode == model.NAT,
+		Asks:      b.AsksIn(s),
+		State:     health.state(b),
+		Unwell:    health.isUnwell(b),
+		MAC:       b.MAC,
+		VLAN:      b.VLAN,
+		Interface: b.Interface,
+		Segment:   b.TenantIn(s),
+		MTU:       b.MTU,
+		ServerID:  b.ServerID,
 	}
 }
 

@@ -59,7 +59,7 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 		Affinity: model.AffinitySourceIP, RingSize: 2, QUIC: []model.QUICConfig{{ID: 1, NonceLength: 4}},
 		Backends: []model.Backend{
 			{Name: "a", Address: netip.MustParseAddr("2001:db8::a"), Port: 5353, Weight: 1, State: model.Active,
-				MAC: model.MAC{2, 1}, VLAN: 9, MTU: 9000, ServerID: model.SameServerID("id")},
+				MAC: model.MAC{2, 1}, VLAN: 9, Interface: "eth1", MTU: 9000, ServerID: model.SameServerID("id")},
 			{Name: "b", Address: netip.MustParseAddr("10.0.0.2"), Weight: 1, State: model.Down, Mode: &ipip},
 		},
 	}
@@ -78,7 +78,7 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 			QUIC: s.QUIC,
 			Backends: []model.TableBackend{
 				{Name: "a", Address: s.Backends[0].Address, Port: 5353, Mode: model.NAT, SNAT: true, State: model.Active,
-					MAC: model.MAC{2, 1}, VLAN: 9, MTU: 9000, ServerID: model.SameServerID("id")},
+					MAC: model.MAC{2, 1}, VLAN: 9, Interface: "eth1", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 9}, MTU: 9000, ServerID: model.SameServerID("id")},
 				{Name: "b", Address: s.Backends[1].Address, Mode: model.IPIP, State: model.Down, Unwell: true},
 			},
 			Ring: model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}, {Owner: 1, Next: 0}}},

@@ -117,7 +117,7 @@ func placing(s *model.Service) string {
 	}
 	for i := range of.Backends {
 		b := &of.Backends[i]
-		b.Name, b.State, b.MTU, b.MAC, b.VLAN = "", 0, 0, model.MAC{}, 0
+		b.Name, b.State, b.MTU, b.MAC, b.VLAN, b.Interface = "", 0, 0, model.MAC{}, 0, ""
 		if s.Mode != model.Redirect { // there only a backend without a mode of its own is redirected
 			mode := b.ModeIn(*s)
 			b.Mode = &mode

@@ -7,17 +7,20 @@ import (
 
 // Backend is a real server of a service.
 type Backend struct {
-	Name     string       `json:"name"`
-	Address  netip.Addr   `json:"address"`
-	Host     netip.Addr   `json:"host,omitzero"`  // the host whose agent delivers packets to the address, of a pod or container; zero: none
-	Port     uint16       `json:"port,omitempty"` // with mode nat, or to fall back to, or with a host; 0: the packet's own
-	Weight   uint16       `json:"weight"`         // share of new connections; 0: none
-	State    BackendState `json:"state"`
-	Mode     *Mode        `json:"mode,omitempty"`     // nil: the service's
-	MAC      MAC          `json:"mac,omitzero"`       // next hop; zero: resolved through the kernel's neighbors
-	VLAN     uint16       `json:"vlan,omitempty"`     // 802.1Q tag to leave with; 0: as the mode and segment say
-	MTU      uint16       `json:"mtu,omitempty"`      // of the path to it; 0: that of the egress interface
-	ServerID ServerIDs    `json:"server-id,omitzero"` // in a service with quic: the server IDs that name it in connection IDs
+	Name    string       `json:"name"`
+	Address netip.Addr   `json:"address"`
+	Host    netip.Addr   `json:"host,omitzero"`  // the host whose agent delivers packets to the address, of a pod or container; zero: none
+	Port    uint16       `json:"port,omitempty"` // with mode nat, or to fall back to, or with a host; 0: the packet's own
+	Weight  uint16       `json:"weight"`         // share of new connections; 0: none
+	State   BackendState `json:"state"`
+	Mode    *Mode        `json:"mode,omitempty"` // nil: the service's
+	MAC     MAC          `json:"mac,omitzero"`   // next hop; zero: resolved through the kernel's neighbors
+	VLAN    uint16       `json:"vlan,omitempty"` // 802.1Q tag to leave with; 0: as the mode and segment say
+	// Interface is the director's interface on whose link it is; empty: the one that the route leads to or, in a
+	// segment, the segment's.
+	Interface string    `json:"interface,omitempty"`
+	MTU       uint16    `json:"mtu,omitempty"`      // of the path to it; 0: that of the egress interface
+	ServerID  ServerIDs `json:"server-id,omitzero"` // in a service with quic: the server IDs that name it in connection IDs
 }
 
 // DefaultWeight is the weight of a backend that gives none.
@@ -133,7 +136,22 @@ func (v *validation) backend(i, j int) {
 	v.backendPort(i, j)
 	v.backendNAT(i, j)
 	v.backendHost(i, j)
+	v.backendInterface(i, j)
 	v.backendMTU(i, j)
+}
+
+// backendInterface checks the interface by which a backend is reached.
+func (v *validation) backendInterface(i, j int) {
+	b := &v.config.Services[i].Backends[j]
+	if b.Interface == "" {
+		return
+	}
+	if problem := interfaceProblem(b.Interface); problem != "" {
+		v.errs.add(backendPath(i, j, "interface"), "%s", problem)
+	}
+	if b.Host.IsValid() {
+		v.errs.addWithOther(backendPath(i, j, "interface"), backendPath(i, j, "host"), "is not available with host yet: its packets follow the routes to the host")
+	}
 }
 
 func (v *validation) backendPort(i, j int) {

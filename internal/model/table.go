@@ -77,13 +77,20 @@ type TableBackend struct {
 	// Unwell says that probes have found the backend down, or have no result yet. While all
 	// backends are used in spite of probes, State does not say so. The next process goes on from
 	// there.
-	Unwell   bool
-	MAC      MAC
-	VLAN     uint16
+	Unwell bool
+	MAC    MAC
+	VLAN   uint16
+	// Interface is the one on whose link it is; empty: see Segment.
+	Interface string
+	// Segment is the tenant's network that it is in; the zero value: none, so the host's routes lead to it.
+	Segment  Segment
 	MTU      uint16
 	Weight   uint16 // policies by load divide the load by it; 0: the load does not count
 	ServerID ServerIDs
 }
+
+// OffRoutes says that the backend is on the link of an interface whatever the host's routes say of its address.
+func (b *TableBackend) OffRoutes() bool { return b.Interface != "" || b.Segment != (Segment{}) }
 
 // Endpoint returns the backend's address and port.
 func (b *TableBackend) Endpoint() netip.AddrPort { return netip.AddrPortFrom(b.Address, b.Port) }

@@ -188,6 +188,15 @@ func (b *Backend) segmentIn(s *Service) Segment {
 	return s.Segment
 }
 
+// TenantIn returns the tenant's network that the backend is in; the zero value: it is in no tenant's, and the
+// host's routes lead to it, as to the ends of tunnels.
+func (b *Backend) TenantIn(s *Service) Segment {
+	if s.Segment == (Segment{}) {
+		return Segment{}
+	}
+	return b.segmentIn(s)
+}
+
 // portsIn returns the ports at which a nat backend gets the packets of a service.
 func (b *Backend) portsIn(s *Service) PortRange {
 	if b.Port != 0 {

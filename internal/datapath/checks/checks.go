@@ -194,6 +194,9 @@ func (c *Ways) lead(w *checkWay, check *model.Check, hop nexthop.Hop) error {
 	}
 	to := netip.AddrPortFrom(check.Way.VIP, check.To.Port())
 	from := c.Hops.AddressFor(check.Way.Backend.Address, to.Addr().Is6())
+	if check.Way.Backend.OffRoutes() {
+		from = c.Hops.AddressOn(hop.Link, to.Addr().Is6())
+	}
 	if entry == w.entry && from == w.from && to == w.way.To {
 		return nil
 	}

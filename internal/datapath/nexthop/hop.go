@@ -90,6 +90,9 @@ func (r *Resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(N
 		// Its packets leave by no interface, but still need a source address.
 		return Hop{Local: true, MTU: 0xffff, Address: b.Host}
 	}
+	if b.OffRoutes() {
+		return r.hopOn(b, interfaces, macOf)
+	}
 	way := r.cached(b.TunnelEnd())
 	hop := way.Hop
 	if hop.Local {
@@ -128,13 +131,124 @@ func (r *Resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(N
 	default:
 		hop.MAC, hop.Via = macOf(way.Via), way.Via
 	}
+	hop.leaveAs(b)
+	return hop
+}
+
+// leaveAs fills in what the configuration says.
+func (h *Hop) leaveAs(b model.TableBackend) {
 	if b.VLAN != 0 {
-		hop.VLAN = b.VLAN
+		h.VLAN = b.VLAN
 	}
 	if b.MTU != 0 {
-		hop.MTU = min(hop.MTU, int(b.MTU))
+		h.MTU = min(h.MTU, int(b.MTU))
+	}
+}
+
+// hopOn is the next hop of a backend that is on the link of an interface, whatever the host's routes say: its
+// address may be this host's own, or one of another tenant. The lock is held.
+func (r *Resolver) hopOn(b model.TableBackend, interfaces []string, macOf func(Neighbor) model.MAC) (hop Hop) {
+	by, problem := r.interfaceOf(b, interfaces)
+	if by == nil {
+		return Hop{Problem: problem}
+	}
+	hop.leaveBy(by, r.link)
+	if real, _ := device.Untagged(by, r.link); r.onward.egress.ByKernel(real, interfaces) && r.onward.egress.Sending(real) == device.Lost {
+		return Hop{Problem: fmt.Sprintf("XDP cannot send into %s (%s)", real.Attrs().Name, real.Type())}
+	}
+	end := b.TunnelEnd()
+	hop.Address = r.ownOn(by.Attrs().Index, end.Is6())
+	if r.onward.egress.InDriver(interfaces...) {
+		hop.Answers = hop.Link
+	}
+	if hop.leaveAs(b); !b.MAC.IsZero() {
+		hop.MAC = b.MAC
+		return hop
+	}
+	hop.Via = Neighbor{by.Attrs().Index, end}
+	// A route by the same interface says which router it is behind.
+	if way := r.cached(end); !way.Hop.Local && way.Via.Ifindex == hop.Via.Ifindex && way.Via.Address.IsValid() {
+		hop.Via = way.Via
+	}
+	switch {
+	case !hop.Address.IsValid() && end.Is4(): // with IPv6 a link-local one is enough
+		hop.Problem = fmt.Sprintf("this host has no address on %s from which to ask for its MAC address: give mac", by.Attrs().Name)
+	case b.Mode == model.L2DSR && hop.Via.Address != b.Address:
+		hop.Problem = fmt.Sprintf("it is behind router %v, and l2dsr needs it on a link of the director's", hop.Via.Address)
+	default:
+		hop.MAC = macOf(hop.Via)
+	}
+	if hop.Problem != "" {
+		hop.Via = Neighbor{}
 	}
 	return hop
+}
+
+// interfaceOf returns the interface on whose link a backend is, or why there is none: the one that it names, else
+// the one of its VLAN, else, where its MAC address is known, the director's first one, whose packets have tags.
+// The lock is held.
+func (r *Resolver) interfaceOf(b model.TableBackend, interfaces []string) (by netlink.Link, problem string) {
+	if b.Interface != "" {
+		if by = device.ByName(b.Interface); by == nil {
+			return nil, fmt.Sprintf("there is no interface %s", b.Interface)
+		}
+		return by, ""
+	}
+	if by = r.vlanOn(interfaces, b.Segment.ID); by != nil {
+		return by, ""
+	}
+	if b.MAC.IsZero() {
+		return nil, fmt.Sprintf("this host has no interface in %s: give mac, or interface", b.Segment)
+	}
+	if len(interfaces) == 0 {
+		return nil, "the director has no interface"
+	}
+	if by = device.ByName(interfaces[0]); by == nil {
+		return nil, fmt.Sprintf("there is no interface %s", interfaces[0])
+	}
+	return by, ""
+}
+
+// vlanOn returns the interface for a VLAN on one of the director's interfaces; nil: there is none. The lock is
+// held.
+func (r *Resolver) vlanOn(interfaces []string, id uint32) netlink.Link {
+	if id == 0 || id > maxVLAN {
+		return nil
+	}
+	if r.vlans == nil {
+		r.readVLANs()
+	}
+	for _, name := range interfaces {
+		if link := device.ByName(name); link != nil {
+			if by := r.link(r.vlans[vlanOf{link.Attrs().Index, id}]); by != nil {
+				return by
+			}
+		}
+	}
+	return nil
+}
+
+// maxVLAN is the largest VLAN ID (IEEE 802.1Q).
+const maxVLAN = 0xffe
+
+// vlanOf is a VLAN on an interface.
+type vlanOf struct {
+	parent int
+	id     uint32
+}
+
+// readVLANs finds the host's VLAN interfaces. The lock is held.
+func (r *Resolver) readVLANs() {
+	r.vlans = map[vlanOf]int{}
+	links, err := r.netlink.LinkList()
+	if err != nil {
+		r.log.Warn("read interfaces", "error", err)
+	}
+	for _, link := range links {
+		if vlan, is := link.(*netlink.Vlan); is && vlan.VlanProtocol == netlink.VLAN_PROTOCOL_8021Q {
+			r.vlans[vlanOf{vlan.ParentIndex, uint32(vlan.VlanId)}] = vlan.Index
+		}
+	}
 }
 
 // NeighborOf returns the address that has to answer so that a backend can be reached: its own or
@@ -281,7 +395,7 @@ func (r *Resolver) routeFrom(interfaces []string) {
 	if vrf != r.vrf {
 		r.vrf = vrf
 		clear(r.routes)
-		clear(r.others)
+		clear(r.addresses)
 	}
 }
 
@@ -306,8 +420,8 @@ func (r *Resolver) inVRF() *netlink.RouteGetOptions {
 	return &netlink.RouteGetOptions{OifIndex: r.vrf}
 }
 
-// otherFamily is a link, and the family other than that of a route through it.
-type otherFamily struct {
+// linkFamily is a family on a link.
+type linkFamily struct {
 	ifindex int
 	six     bool
 }
@@ -321,11 +435,23 @@ func (r *Resolver) AddressFor(to netip.Addr, six bool) netip.Addr {
 	if to.Is6() == six {
 		return way.Hop.Address
 	}
-	key := otherFamily{way.Via.Ifindex, six}
-	own, known := r.others[key]
+	return r.ownOn(way.Via.Ifindex, six)
+}
+
+// AddressOn returns this host's address of a family on a link; invalid: there is none.
+func (r *Resolver) AddressOn(link int, six bool) netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ownOn(link, six)
+}
+
+// ownOn is addressOn, asked once. The lock is held.
+func (r *Resolver) ownOn(ifindex int, six bool) netip.Addr {
+	key := linkFamily{ifindex, six}
+	own, known := r.addresses[key]
 	if !known {
-		own = r.addressOn(way.Via.Ifindex, six)
-		r.others[key] = own
+		own = r.addressOn(ifindex, six)
+		r.addresses[key] = own
 	}
 	return own
 }

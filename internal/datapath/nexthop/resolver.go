@@ -37,17 +37,18 @@ type Resolver struct {
 	stop    chan struct{}
 	done    sync.WaitGroup
 
-	mu     sync.Mutex
-	onward *onward
-	socket *nl.NetlinkSocket // of changes
-	links  map[int]netlink.Link
-	named  map[string]int // the director's interfaces, by their names in the configuration
-	routes map[netip.Addr]Route
-	from   []string                   // the interfaces that routes are looked up for; nil: to be asked again
-	vrf    int                        // that these interfaces are in; 0: none
-	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
-	macs   map[Neighbor]model.MAC     // nil: to be read
-	own    hostMACs
+	mu        sync.Mutex
+	onward    *onward
+	socket    *nl.NetlinkSocket // of changes
+	links     map[int]netlink.Link
+	vlans     map[vlanOf]int // the host's VLAN interfaces; nil: to be read
+	named     map[string]int // the director's interfaces, by their names in the configuration
+	routes    map[netip.Addr]Route
+	from      []string                  // the interfaces that routes are looked up for; nil: to be asked again
+	vrf       int                       // that these interfaces are in; 0: none
+	addresses map[linkFamily]netip.Addr // this host's own, where no route names one
+	macs      map[Neighbor]model.MAC    // nil: to be read
+	own       hostMACs
 	// What has to be asked for again.
 	oldRoutes, oldNeighbors bool
 
@@ -246,7 +247,8 @@ func (r *Resolver) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.oldRoutes {
-		r.links, r.routes, r.others = map[int]netlink.Link{}, map[netip.Addr]Route{}, map[otherFamily]netip.Addr{}
+		r.vlans = nil
+		r.links, r.routes, r.addresses = map[int]netlink.Link{}, map[netip.Addr]Route{}, map[linkFamily]netip.Addr{}
 		r.from = nil
 		r.onward.forget()
 	}
