@@ -295,7 +295,7 @@ func (h *Host) Undo(store Store) (changes []Change, before bool, err error) {
 		}
 		slices.SortStableFunc(restored, func(a, b restoration) int { return a.stage() - b.stage() })
 	}
-	left := &Record{Format: record.Format, Boot: record.Boot}
+	left := &Record{Format: record.Format, Boot: record.Boot, Settled: record.Settled}
 	for i, c := range changes {
 		if c.Result == Refused {
 			left.Settings = append(left.Settings, record.Settings[i])
