@@ -91,7 +91,7 @@ func (r *Resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(N
 		return Hop{Local: true, MTU: 0xffff, Address: b.Host}
 	}
 	if b.OffRoutes() {
-		return r.hopOn(b, interfaces, macOf)
+		return r.hopOn(b, interfaces, macOf, onward)
 	}
 	way := r.cached(b.TunnelEnd())
 	hop := way.Hop
@@ -147,17 +147,28 @@ func (h *Hop) leaveAs(b model.TableBackend) {
 
 // hopOn is the next hop of a backend that is on the link of an interface, whatever the host's routes say: its
 // address may be this host's own, or one of another tenant. The lock is held.
-func (r *Resolver) hopOn(b model.TableBackend, interfaces []string, macOf func(Neighbor) model.MAC) (hop Hop) {
+func (r *Resolver) hopOn(b model.TableBackend, interfaces []string, macOf func(Neighbor) model.MAC,
+	onward func(Hop, netlink.Link) Hop) (hop Hop) {
 	by, problem := r.interfaceOf(b, interfaces)
 	if by == nil {
 		return Hop{Problem: problem}
 	}
 	hop.leaveBy(by, r.link)
-	if real, _ := device.Untagged(by, r.link); r.onward.egress.ByKernel(real, interfaces) && r.onward.egress.Sending(real) == device.Lost {
-		return Hop{Problem: fmt.Sprintf("XDP cannot send into %s (%s)", real.Attrs().Name, real.Type())}
-	}
 	end := b.TunnelEnd()
 	hop.Address = r.ownOn(by.Attrs().Index, end.Is6())
+	way := r.cached(end)
+	routed := !way.Hop.Local && way.Via.Ifindex == by.Attrs().Index // the kernel's route leads there, too
+	if real, _ := device.Untagged(by, r.link); r.onward.egress.ByKernel(real, interfaces) {
+		switch {
+		case !isForItself(b) && routed:
+			hop.Answers = hop.Link
+			hop = onward(hop, by)
+			hop.leaveAs(b)
+			return hop
+		case r.onward.egress.Sending(real) == device.Lost:
+			return Hop{Address: hop.Address, Problem: fmt.Sprintf("XDP cannot send into %s (%s), and the kernel sends what its route leads there, but not mode l2dsr, mac or vlan", real.Attrs().Name, real.Type())}
+		}
+	}
 	if r.onward.egress.InDriver(interfaces...) {
 		hop.Answers = hop.Link
 	}
@@ -166,9 +177,8 @@ func (r *Resolver) hopOn(b model.TableBackend, interfaces []string, macOf func(N
 		return hop
 	}
 	hop.Via = Neighbor{by.Attrs().Index, end}
-	// A route by the same interface says which router it is behind.
-	if way := r.cached(end); !way.Hop.Local && way.Via.Ifindex == hop.Via.Ifindex && way.Via.Address.IsValid() {
-		hop.Via = way.Via
+	if routed && way.Via.Address.IsValid() {
+		hop.Via = way.Via // it may be behind a router
 	}
 	switch {
 	case !hop.Address.IsValid() && end.Is4(): // with IPv6 a link-local one is enough
@@ -189,10 +199,11 @@ func (r *Resolver) hopOn(b model.TableBackend, interfaces []string, macOf func(N
 // The lock is held.
 func (r *Resolver) interfaceOf(b model.TableBackend, interfaces []string) (by netlink.Link, problem string) {
 	if b.Interface != "" {
-		if by = device.ByName(b.Interface); by == nil {
+		named := device.ByName(b.Interface)
+		if named == nil {
 			return nil, fmt.Sprintf("there is no interface %s", b.Interface)
 		}
-		return by, ""
+		return r.link(named.Attrs().Index), ""
 	}
 	if by = r.vlanOn(interfaces, b.Segment.ID); by != nil {
 		return by, ""
@@ -212,24 +223,18 @@ func (r *Resolver) interfaceOf(b model.TableBackend, interfaces []string) (by ne
 // vlanOn returns the interface for a VLAN on one of the director's interfaces; nil: there is none. The lock is
 // held.
 func (r *Resolver) vlanOn(interfaces []string, id uint32) netlink.Link {
-	if id == 0 || id > maxVLAN {
-		return nil
-	}
 	if r.vlans == nil {
 		r.readVLANs()
 	}
 	for _, name := range interfaces {
 		if link := device.ByName(name); link != nil {
-			if by := r.link(r.vlans[vlanOf{link.Attrs().Index, id}]); by != nil {
-				return by
+			if index, has := r.vlans[vlanOf{link.Attrs().Index, id}]; has {
+				return r.link(index)
 			}
 		}
 	}
 	return nil
 }
-
-// maxVLAN is the largest VLAN ID (IEEE 802.1Q).
-const maxVLAN = 0xffe
 
 // vlanOf is a VLAN on an interface.
 type vlanOf struct {
@@ -245,7 +250,7 @@ func (r *Resolver) readVLANs() {
 		r.log.Warn("read interfaces", "error", err)
 	}
 	for _, link := range links {
-		if vlan, is := link.(*netlink.Vlan); is && vlan.VlanProtocol == netlink.VLAN_PROTOCOL_8021Q {
+		if vlan, is := link.(*netlink.Vlan); is {
 			r.vlans[vlanOf{vlan.ParentIndex, uint32(vlan.VlanId)}] = vlan.Index
 		}
 	}

@@ -104,6 +104,10 @@ func byVLAN(t *testing.T) error {
 		r.netlink = handle
 		hop := r.hopOf(model.TableBackend{Address: backend, Mode: model.IPIP}, []string{"coalesces"}, func(Neighbor) model.MAC { return mac }, r.onward.hop)
 		made := device.ByName(r.onward.name)
+		tenant := model.TableBackend{Address: backend, Mode: model.NAT, Interface: "tagged", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 7}}
+		if same := r.hopOf(tenant, []string{"coalesces"}, func(Neighbor) model.MAC { return mac }, r.onward.hop); same.Problem != "" || same.Ifindex != hop.Ifindex || same.VLAN != hop.VLAN || same.MAC != hop.MAC {
+			t.Errorf("by a VLAN on %s a tenant's packets leave by %+v, others by %+v", on, same, hop)
+		}
 		switch {
 		case !kernel && (hop.Ifindex != attrs.ParentIndex || hop.VLAN != 7 || hop.MAC != mac):
 			t.Errorf("by a VLAN on %s packets leave by %+v", on, hop)
