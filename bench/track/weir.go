@@ -120,6 +120,11 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 	for n := range c.Services {
 		first, end := set.of(t.Traffic.BackendsOf(n, t.Backends))
 		c.Services[n] = t.Subject.Service(t.Traffic, n, first, end)
+		if t.Traffic.VLAN != 0 && t.Older == "" { // a trunk: older versions went by routes
+			for b := range c.Services[n].Backends {
+				c.Services[n].Backends[b].Interface = t.out.Name
+			}
+		}
 	}
 	return c
 }
