@@ -67,7 +67,7 @@ var inFiles = map[reflect.Type]string{
 	reflect.TypeFor[netip.Addr]():      `{"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "string", "pattern": "^fe80:.*%."}]}`,
 	reflect.TypeFor[netip.Prefix]():    `{"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"}]}`,
 	reflect.TypeFor[netip.AddrPort]():  `{"type": "string", "pattern": "^([0-9.]+|\\[[0-9a-fA-F.:]+\\]):[0-9]+$"}`,
-	reflect.TypeFor[model.Segment]():   `{"type": "string", "pattern": "^(none|vlan:[0-9]+(\\.[0-9]+)?)$"}`,
+	reflect.TypeFor[model.Segment]():   `{"type": "string", "pattern": "^(none|vlan:[0-9]+(\\.[0-9]+)?|(vxlan|geneve):[0-9]+)$"}`,
 	reflect.TypeFor[model.MAC]():       `{"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-]?[0-9a-fA-F]{2}){5}$|^[0-9a-fA-F]{4}(\\.[0-9a-fA-F]{4}){2}$"}`,
 	reflect.TypeFor[model.QUICKey]():   `{"anyOf": [{"type": "string", "pattern": "^[0-9a-fA-F]{32}$"}, {"type": "number"}]}`,
 	reflect.TypeFor[model.ServerIDs](): `{"anyOf": [{"type": ["string", "number"]}, {"type": "object", "additionalProperties": {"type": ["string", "number"]}}]}`,

@@ -166,3 +166,4 @@ EXPORT_ENUM(told_outcome);
 struct tellings {
 	__u32 count;
 };
+EXPORT_STRUCT(tellings);

@@ -456,6 +456,15 @@ enum reason {
 	DROP_SOURCE_INVALID,   /* to a VIP, from an address that no host has */
 	DROP_NO_SERVICE,  /* to a VIP, but of no service: the kernel would send it to a router */
 	DROP_ANSWER_LATE, /* from a VIP to this host, which has no such connection any more */
+	/* Of tenants' networks in VXLAN and Geneve. */
+	PASS_OVERLAY_VNI,       /* the VNI is of no segment: it may be the kernel's */
+	PASS_OVERLAY_ASTRAY,    /* the frame inside is for another host */
+	ANSWER_NEIGHBOR,        /* ARP or NDP, for an address that this director has there */
+	DROP_OVERLAY_PEER,      /* the outer source is no VTEP of the segment */
+	DROP_OVERLAY_MALFORMED, /* outer headers are cut short or contradict themselves */
+	DROP_OVERLAY_OPTION,    /* Geneve: a critical option that weir does not know */
+	DROP_OVERLAY_CONGESTED, /* a router has marked a packet that cannot be marked (RFC 6040) */
+	DROP_OVERLAY_HOST,      /* a reply, and nothing says where its client is */
 	REASON_COUNT,
 };
 EXPORT_ENUM(reason);

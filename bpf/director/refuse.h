@@ -87,7 +87,7 @@ static __always_inline int kernels_way(struct xdp_md *ctx, const struct flow *fl
 /* Whether this host has the VIP itself, as hosts do whose own addresses are VIPs, too. */
 static __always_inline int is_own_vip(struct xdp_md *ctx, const struct flow *flow)
 {
-	return kernels_way(ctx, flow) == BPF_FIB_LKUP_RET_NOT_FWDED;
+	return !entered_segment() && kernels_way(ctx, flow) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
 /* Whether the packet's source is a service, so that the answer would call that service. */

@@ -74,48 +74,13 @@ static __always_inline enum host_reason admit(const struct tunnel *t, struct inn
 	return peer && *peer & HOST_PEER_SENDS ? PARSED : HOST_DROP_NOT_PEER;
 }
 
-/* RFC 6040 section 4.2: the inner ECN field after decapsulation, -1 to drop. */
-static __always_inline int decapsulated_ecn(__u8 outer, __u8 inner)
+/* Updates the ECN field of the inner header, which the caller has not checked. */
+static __always_inline enum host_reason take_ecn(void *ip, void *end, int ipv6, __u8 outer)
 {
-	if (!inner)
-		return outer == ECN_CE ? -1 : 0;
-	if (outer == ECN_CE || (outer == ECN_ECT1 && inner == ECN_ECT0))
-		return outer;
-	return inner;
-}
-
-static __always_inline enum host_reason propagate_ecn4(struct iphdr *ip, void *end, __u8 outer)
-{
-	__u16 *first = (__u16 *)ip;
-	__u16 before;
-	int ecn;
-
-	if ((void *)(ip + 1) > end)
+	if (ip + (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) > end)
 		return HOST_DROP_INNER_MALFORMED;
-	ecn = decapsulated_ecn(outer, ip->tos & ECN_MASK);
-	if (ecn < 0)
+	if ((ipv6 ? propagate_ecn6(ip, outer) : propagate_ecn4(ip, outer)) < 0)
 		return HOST_DROP_CONGESTED;
-	if (ecn == (ip->tos & ECN_MASK))
-		return PARSED;
-	before = *first;
-	ip->tos = (ip->tos & ~ECN_MASK) | ecn;
-	ip->check = checksum_update(ip->check, before, *first);
-	return PARSED;
-}
-
-static __always_inline enum host_reason propagate_ecn6(struct ipv6hdr *ip, void *end, __u8 outer)
-{
-	__u8 inner;
-	int ecn;
-
-	if ((void *)(ip + 1) > end)
-		return HOST_DROP_INNER_MALFORMED;
-	inner = ip->flow_lbl[0] >> 4 & ECN_MASK;
-	ecn = decapsulated_ecn(outer, inner);
-	if (ecn < 0)
-		return HOST_DROP_CONGESTED;
-	if (ecn != inner)
-		ip->flow_lbl[0] = (ip->flow_lbl[0] & ~(ECN_MASK << 4)) | ecn << 4;
 	return PARSED;
 }
 
@@ -168,8 +133,7 @@ static __always_inline enum host_reason propagate_ecn(void *data, void *end,
 						      const struct inner *inner)
 {
 	void *ip = data + ((t->link + t->outer) & OFFSET_MASK);
-	enum host_reason ecn = inner->ipv6 ? propagate_ecn6(ip, end, t->ecn) :
-					     propagate_ecn4(ip, end, t->ecn);
+	enum host_reason ecn = take_ecn(ip, end, inner->ipv6, t->ecn);
 
 	return ecn == PARSED ? reason : ecn;
 }

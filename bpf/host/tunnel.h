@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "abi/host_types.h"
+#include "lib/ecn.h"
 #include "lib/headers.h"
 
 #define IPV4_MORE_FRAGMENTS 0x2000 /* RFC 791 */
@@ -28,11 +29,6 @@
 #define GUE_VERSION_SHIFT 6 /* draft-ietf-intarea-gue-09 section 3.1 */
 #define GUE_CONTROL (1 << 5)
 #define GUE_HLEN_MASK 0x1f /* 4-byte words after the first */
-
-#define ECN_MASK 3
-#define ECN_ECT1 1
-#define ECN_ECT0 2
-#define ECN_CE 3
 
 struct gue_header {
 	__u8 version_control_hlen;

@@ -165,7 +165,7 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 	if b.Asks {
 		entry.Flags |= uint8(abi.BackendFlagBACKEND_ASKS)
 	}
-	if s.Segment.Kind == model.SegmentVLAN && b.VLAN == 0 && !leaves(&hop, s.Segment) {
+	if s.Segment.Kind == model.SegmentVLAN && b.VLAN == 0 && !b.Left && !leaves(&hop, s.Segment) {
 		stayInSegment(&entry, s.Segment)
 	}
 	switch {

@@ -32,6 +32,9 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	if err := d.openEgress(c); err != nil {
 		return err
 	}
+	if err := d.configureOverlay(); err != nil {
+		return err
+	}
 	d.switchOn(d.wantedSysctls(flags, c.all))
 	if err := d.writeSettings(settings); err != nil {
 		return err
@@ -232,6 +235,9 @@ func (d *Datapath) neededEgress() map[uint32]bool {
 	}
 	for _, p := range d.group.peers {
 		need[uint32(p.hop.Ifindex)] = true
+	}
+	for _, at := range d.overlay.place {
+		need[d.overlay.places.Entries[at.index].Ifindex] = true
 	}
 	return need
 }

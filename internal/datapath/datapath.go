@@ -37,8 +37,10 @@ type Options struct {
 	SteeredFlows uint32
 	// FanOut are the CPUs to which those of receive queues give packets; none: they give none.
 	FanOut []uint32
-	Hold   bool // interfaces that have no program of weir's get it with Admit, and not before
-	Log    *slog.Logger
+	// VTEP makes the director one: whether it is given is fixed, what it says comes with each table.
+	VTEP model.VTEP
+	Hold bool // interfaces that have no program of weir's get it with Admit, and not before
+	Log  *slog.Logger
 
 	// differs makes the program that of another version, in tests.
 	differs func(*ebpf.CollectionSpec)
@@ -94,6 +96,7 @@ type Datapath struct {
 	suspicions     suspicions
 	steering       steering
 	fanOut         fanOut
+	overlay        overlay
 	sweeper        *sweeper
 	group          group
 	wrote          hostMaps
@@ -188,6 +191,9 @@ func (d *Datapath) adoptPinned() (err error) {
 	if err := d.fanOut.open(d.kernel, d.options); err != nil {
 		return err
 	}
+	if err := d.overlay.open(d.kernel, d.options); err != nil {
+		return err
+	}
 	d.imports.older, d.imports.outcomes = make([]bool, len(d.imports.Entries)), make([]uint64, len(d.kernel.importOutcomes))
 	if d.readers, err = newGrace(); err != nil {
 		return err
@@ -215,6 +221,9 @@ func (d *Datapath) adoptPinned() (err error) {
 	if err != nil {
 		return err
 	}
+	if d.overlay.on() {
+		d.hops.SetPlaces(d.overlay.inside)
+	}
 	d.sweeper = startSweeper(d.sweep)
 	d.prober = startProber(d.log, d.groupChanged)
 	return nil
@@ -233,7 +242,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
 	}
-	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close(), d.steering.close(), d.fanOut.close())...)
+	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close(), d.steering.close(), d.fanOut.close(), d.overlay.close())...)
 }
 
 // closed says whether Close was called.

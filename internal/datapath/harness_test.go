@@ -141,6 +141,7 @@ type testDirector struct {
 	clock   time.Duration // what its programs take for the kernel's
 	link    uint32        // of onQueue; 0: packets come in on lo
 	queue   uint32        // their receive queue
+	tunnels *tunnelWorld  // that packets come in; nil: none
 	// steeredAt is the line of the flow that has a rule.
 	steeredAt uint32
 	// flow memory, once it was looked at
@@ -161,6 +162,9 @@ var sharedDirector *testDirector
 // loadTestDirector returns the program with only the world in its maps.
 func loadTestDirector(t testing.TB, w *testWorld) *testDirector {
 	t.Helper()
+	if inTunnels != nil {
+		return loadInside(t, w)
+	}
 	if sharedDirector == nil {
 		spec, err := loadPrograms()
 		if err != nil {

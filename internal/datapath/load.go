@@ -112,6 +112,9 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	}
 	clear(spec.Variables) // source_filter is written through its map, not as a variable
 	o.choosePrograms(spec)
+	if err := o.addVTEP(spec); err != nil {
+		return nil, err
+	}
 	o.shape(spec)
 	return spec, nil
 }
@@ -338,7 +341,14 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapFanOutCpus:      o.fanOutCPUs(),
 		directorMapFanOutList:      o.fanOutCPUs(),
 	} {
-		spec.Maps[name].MaxEntries = entries
+		if m := spec.Maps[name]; m != nil { // an observer has not all of them
+			m.MaxEntries = entries
+		}
+	}
+	for name, entries := range o.vtepSizes() {
+		if m := spec.Maps[name]; m != nil {
+			m.MaxEntries = entries
+		}
 	}
 	for _, name := range formerMaps {
 		spec.Maps[name].InnerMap.MaxEntries = max(1, o.Limits.Flows/flows.FormerWays)
@@ -407,6 +417,9 @@ func buildName(o Options, spec *ebpf.CollectionSpec) string {
 	built := builtFrom()
 	if o.steers() {
 		built.Write([]byte(directorProgDirectorSteering))
+	}
+	if o.isVTEP() {
+		built.Write(_VtepBytes)
 	}
 	if o.fansOut() {
 		fmt.Fprint(built, directorProgDirectorFanOut, o.FanOut) // other CPUs begin anew

@@ -128,8 +128,13 @@ func addReply[K comparable](replies map[K]uint32, key K, b *backend) {
 // replySegment is the segment in which a backend's own packets arrive: that of the tag with which
 // packets leave for it, by configuration or by its route.
 func replySegment(s *service, b *backend) uint32 {
-	if b.vlan != 0 {
+	switch {
+	case b.desired.Segment.IsOverlay():
+		return b.desired.Segment.Key()
+	case b.vlan != 0:
 		return model.Segment{Kind: model.SegmentVLAN, ID: uint32(b.vlan)}.Key()
+	case b.desired.Left:
+		return 0
 	}
 	return s.key.segment
 }

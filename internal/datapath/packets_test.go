@@ -105,6 +105,8 @@ func TestPackets(t *testing.T) {
 		{"full nat, backends", testFlowsAndBackends},
 		{"full nat, no source", testNoSource},
 		{"health checks", testChecks},
+		{"tunnels", testTunnels},
+		{"tunnels, other networks", testConversions},
 	} {
 		t.Run(table.name, table.run)
 	}

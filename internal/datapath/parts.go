@@ -469,6 +469,11 @@ func (d *Datapath) keptMaps(open func(*ebpf.Map) *ebpf.Map) []contents.Map {
 	if d.wrote.peerMACs != nil {
 		kept = append(kept, contents.Whole("peer_macs", open(k.PeerMacs), d.wrote.peerMACs))
 	}
+	if o := &d.overlay; o.wrote.networks != nil {
+		kept = append(kept,
+			contents.Whole(vtepMapVtepNetworks, open(o.maps.networks), o.wrote.networks), contents.Whole(vtepMapVtepPeers, open(o.maps.peers), o.wrote.peers),
+			contents.Whole(vtepMapVtepHosts, open(o.maps.hosts), o.wrote.hosts), contents.Whole(vtepMapVtepOwnAddresses, open(o.maps.own), o.wrote.own))
+	}
 	return kept
 }
 

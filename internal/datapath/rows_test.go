@@ -3,6 +3,7 @@ package datapath
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -84,6 +85,12 @@ func (d *testDirector) check(t *testing.T, rows []row) {
 	t.Helper()
 	all, last := d.readAll(t), d.read(t)
 	for _, r := range rows {
+		if d.tunnels != nil {
+			if r.reason == abi.ReasonPASS_REPLY_UNROUTED || strings.Contains(r.name, "another segment") {
+				continue // the host's routes lead to no client in a tenant's network, and packets come in that one alone
+			}
+			r = d.inside(r)
+		}
 		t.Run(r.name, func(t *testing.T) {
 			for _, frame := range r.before {
 				d.run(t, frame, 0)

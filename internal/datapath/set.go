@@ -28,6 +28,7 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.table, d.names = t, flowNames{}
+	d.beginOverlay()
 	d.lookUpInterfaces(t.Interfaces)    // next hops are told by them from those of the host's other interfaces
 	c, err := d.assignIndexes(&d.table) // everything below writes to indexes
 	if err != nil {
@@ -96,6 +97,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.kernel.tidy(); err != nil {
 		return err
 	}
+	d.tidyPlaces()
 	d.publishLoads(&c) // before retire frees the indexes of backends that go
 	if err := d.retire(&c, &lookups); err != nil {
 		return err
@@ -133,6 +135,10 @@ func (d *Datapath) writeBackends(s *service) {
 		b.vlan, b.answers, b.link = hop.VLAN, hop.Answers, hop.Link
 		d.movements.follow(b, hop, now)
 		entries[i] = d.suspect(b, entryOf(s.desired, s.index, b.desired, hop))
+		if err := d.overlay.setBackend(b.index, s.desired.Segment, &b.desired, &hop); err != nil {
+			d.log.Error("lead packets into a tenant's network", "service", s.desired.Name, "backend", b.desired.Name, "error", err)
+			entries[i].State = uint8(abi.BackendStateBACKEND_DOWN)
+		}
 		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
 			turning = append(turning, b.index)
 		}
@@ -478,6 +484,7 @@ func (d *Datapath) retireLeftovers() {
 func (d *Datapath) freeBackend(index uint32) {
 	d.entries.free(index)
 	d.loads.forget(index)
+	d.overlay.forgetBackend(index)
 	delete(d.suspicions.until, index)
 	d.kernel.records.removeBackend(index, d.entries.Entries[index].Epoch)
 	d.backendIndexes.release(index)

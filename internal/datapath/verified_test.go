@@ -15,7 +15,7 @@ import (
 func TestVerifierHasRoom(t *testing.T) {
 	t.Parallel()
 	const most = 200_000
-	for name, object := range map[string]string{"director": "director_bpfel.o", "director_steering": "director_bpfel.o", "explain": "observe/observed_bpfel.o", "capture": "observe/capture_bpfel.o"} {
+	for name, object := range map[string]string{"director": "director_bpfel.o", "director_steering": "director_bpfel.o", "director_vtep": "vtep_bpfel.o", "explain": "observe/observed_bpfel.o", "capture": "observe/capture_bpfel.o"} {
 		spec, err := ebpf.LoadCollectionSpec(object)
 		must(t, err)
 		for _, m := range spec.Maps {

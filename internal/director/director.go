@@ -165,7 +165,7 @@ func New(deps Deps) (_ *Director, err error) {
 	}
 	d.chooseFanOut()
 	d.kernel, err = datapath.Open(datapath.Options{
-		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut.cpus, Hold: true, Log: d.log,
+		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut.cpus, VTEP: d.first.VTEP, Hold: true, Log: d.log,
 	})
 	if err != nil {
 		return nil, daemon.NotOpened(pin, err)
@@ -498,6 +498,7 @@ func (d *Director) warnOfRestart(now model.Director) {
 	// The maps have room for the flows of the start.
 	d.NoteRestart("director.steering", steeredFlows(&now.Steering) > steeredFlows(&first.Steering))
 	d.NoteRestart("director.fan-out", now.FanOut != first.FanOut)
+	d.NoteRestart("director.vtep", now.VTEP.Given() != first.VTEP.Given())
 	d.NoteRestart("director.store", !reflect.DeepEqual(now.Store, first.Store))
 }
 

@@ -1,6 +1,10 @@
 package engine
 
-import "weir.io/weir/internal/model"
+import (
+	"cmp"
+
+	"weir.io/weir/internal/model"
+)
 
 // Health is what is known about the health of backends. A backend that is not in it counts as
 // healthy: it is not checked, or was in service before its check.
@@ -11,6 +15,7 @@ type Health map[model.Target]model.HealthState
 // alone.
 func Checks(desired *model.Config, serving func(model.Target) bool) []model.Check {
 	var checks []model.Check
+	links := desired.SegmentInterfaces()
 	host := &model.CheckHost{Interfaces: desired.Director.Interfaces, TunnelSource: desired.Director.TunnelSource, Directors: desired.Directors}
 	for i := range desired.Services {
 		s := &desired.Services[i]
@@ -26,7 +31,7 @@ func Checks(desired *model.Config, serving func(model.Target) bool) []model.Chec
 			target := model.Target{Service: s.ID(), Backend: b.Endpoint()}
 			checks = append(checks, model.Check{
 				Target: target, Service: s.Name, Backend: b.Name, How: s.Health,
-				To: s.ProbeAddress(b), Way: wayOf(s, b, host), Serving: serving(target),
+				To: s.ProbeAddress(b), Way: wayOf(s, b, host, links), Serving: serving(target),
 			})
 		}
 	}
@@ -54,13 +59,13 @@ func redirectChecks(s *model.Service, serving func(model.Target) bool) (checks [
 }
 
 // wayOf is the way of the service's packets to a backend, if its checks take it.
-func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost) *model.CheckWay {
+func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost, links map[model.Segment]string) *model.CheckWay {
 	if !s.ChecksVIP(b) {
 		return nil
 	}
 	return &model.CheckWay{CheckHost: host, VIP: s.VIP, Segment: s.Segment, Backend: model.TableBackend{
-		Name: b.Name, Address: b.Address, Mode: b.ModeIn(*s), MAC: b.MAC, VLAN: b.VLAN, MTU: b.MTU,
-		Interface: b.Interface, Segment: b.TenantIn(s),
+		Name: b.Name, Address: b.Address, Mode: b.ModeIn(*s), MAC: b.MAC, VLAN: b.Tag(), MTU: b.MTU,
+		Interface: cmp.Or(b.Interface, links[b.TenantIn(s)]), Segment: b.TenantIn(s), Left: b.Leaves(s), Place: b.Place(),
 	}}
 }
 

@@ -40,6 +40,9 @@ func makeOther(t *testing.T, field reflect.Value) {
 		field.SetUint(field.Uint() + 1)
 	case reflect.Int64:
 		field.SetInt(field.Int() + 1)
+	case reflect.Pointer:
+		field.Set(reflect.New(field.Type().Elem()))
+		makeOther(t, field.Elem())
 	case reflect.Struct: // of numbers
 		makeOther(t, field.Field(0))
 	case reflect.Slice: // its last one goes, or one comes

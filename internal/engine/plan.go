@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -84,7 +85,7 @@ func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) 
 // tableService returns a service without its ring. A new policy may still wait for a generation
 // with the rows that it needs: until then it is maglev. If no backend has changed, they are the
 // same memory as before.
-func tableService(s *model.Service, log model.Log, health *serviceHealth, was *model.TableService) model.TableService {
+func tableService(s *model.Service, log model.Log, health *serviceHealth, was *model.TableService, links map[model.Segment]string) model.TableService {
 	before := was.Backends
 	t := model.TableService{
 		Name:          s.Name,
@@ -115,6 +116,7 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 	}
 	for i := range s.Backends {
 		b := tableBackend(s, &s.Backends[i], health)
+		b.Interface = cmp.Or(b.Interface, links[b.Segment])
 		if t.Policy.ByLoad() && s.Backends[i].State != model.Draining {
 			b.Weight = loadWeight(&log, &s.Backends[i])
 		}
@@ -142,9 +144,11 @@ func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) mod
 		State:     health.state(b),
 		Unwell:    health.isUnwell(b),
 		MAC:       b.MAC,
-		VLAN:      b.VLAN,
+		VLAN:      b.Tag(),
 		Interface: b.Interface,
 		Segment:   b.TenantIn(s),
+		Left:      b.Leaves(s),
+		Place:     b.Place(),
 		MTU:       b.MTU,
 		ServerID:  b.ServerID,
 	}

@@ -35,16 +35,19 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		Group:           desired.Director.Group,
 
 		KernelSources: desired.Director.KernelSources,
+		VTEP:          desired.Director.VTEP,
+		Segments:      desired.Segments,
 		Services:      make([]model.TableService, n),
 	}
 	report := Report{Services: make([]ServiceReport, n)}
 	p.known = resized(p.known, n)
+	links := desired.SegmentInterfaces()
 	inParallel(n, func(i int) {
 		s := &desired.Services[i]
 		k := &p.known[i]
 		k.learn(s, logs[s.ID()])
 		of := newServiceHealth(s, health)
-		table.Services[i] = tableService(s, k.log, &of, p.before(i, s))
+		table.Services[i] = tableService(s, k.log, &of, p.before(i, s), links)
 		report.Services[i] = k.reportOf(s)
 		report.Services[i].Health, report.Services[i].Up = of.report(), of.isUp()
 	})

@@ -18,9 +18,15 @@ type Backend struct {
 	VLAN    uint16       `json:"vlan,omitempty"` // 802.1Q tag to leave with; 0: as the mode and segment say
 	// Interface is the director's interface on whose link it is; empty: the one that the route leads to or, in a
 	// segment, the segment's.
-	Interface string    `json:"interface,omitempty"`
-	MTU       uint16    `json:"mtu,omitempty"`      // of the path to it; 0: that of the egress interface
-	ServerID  ServerIDs `json:"server-id,omitzero"` // in a service with quic: the server IDs that name it in connection IDs
+	Interface string `json:"interface,omitempty"`
+	// Segment is the tenant's network that it is in; nil: its service's, or no tenant's at the end of a tunnel.
+	Segment *Segment `json:"segment,omitempty"`
+	// VTEP is where its host's tunnel ends, in VXLAN and Geneve; zero: as what knows the segment's hosts says.
+	VTEP          netip.Addr    `json:"vtep,omitzero"`
+	VNI           uint32        `json:"vni,omitempty"` // on the wire, to it; 0: the segment's
+	GeneveOptions GeneveOptions `json:"geneve-options,omitempty"`
+	MTU           uint16        `json:"mtu,omitempty"`      // of the path to it; 0: that of the egress interface
+	ServerID      ServerIDs     `json:"server-id,omitzero"` // in a service with quic: the server IDs that name it in connection IDs
 }
 
 // DefaultWeight is the weight of a backend that gives none.
@@ -137,6 +143,7 @@ func (v *validation) backend(i, j int) {
 	v.backendNAT(i, j)
 	v.backendHost(i, j)
 	v.backendInterface(i, j)
+	v.backendOverlay(i, j)
 	v.backendMTU(i, j)
 }
 

@@ -9,18 +9,19 @@ import (
 // Config is everything that one director or agent is told: what the group shares (Directors,
 // Services) and what belongs to this host (Director, Agent, BGP, BFD, Hooks, API).
 type Config struct {
-	Director  Director       `json:"director"`
-	Agent     Agent          `json:"agent"`
-	Directors []netip.Prefix `json:"directors,omitempty"` // the group: agents accept tunnels from these addresses
-	Coalesce  Duration       `json:"coalesce,omitzero"`   // changes within it are one generation
-	Notice    Duration       `json:"notice,omitzero"`     // in a group: from a new generation to the first connection that it places
-	Suspect   Duration       `json:"suspect,omitzero"`    // backends that a director loses from sight keep their connections for this long
-	BGP       BGP            `json:"bgp,omitzero"`        // the routers that are told which VIPs are forwarded
-	BFD       BFD            `json:"bfd,omitzero"`        // further neighbors that must learn at once when they are not
-	Hooks     []Hook         `json:"hooks,omitempty"`     // the hooks that are called when VIPs come up or go
-	API       API            `json:"api,omitzero"`        // the clients that may ask over TCP
-	Loads     Loads          `json:"loads,omitzero"`      // how agents report loads of backends to directors
-	Services  []Service      `json:"services"`
+	Director  Director          `json:"director"`
+	Agent     Agent             `json:"agent"`
+	Directors []netip.Prefix    `json:"directors,omitempty"` // the group: agents accept tunnels from these addresses
+	Coalesce  Duration          `json:"coalesce,omitzero"`   // changes within it are one generation
+	Notice    Duration          `json:"notice,omitzero"`     // in a group: from a new generation to the first connection that it places
+	Suspect   Duration          `json:"suspect,omitzero"`    // backends that a director loses from sight keep their connections for this long
+	BGP       BGP               `json:"bgp,omitzero"`        // the routers that are told which VIPs are forwarded
+	BFD       BFD               `json:"bfd,omitzero"`        // further neighbors that must learn at once when they are not
+	Hooks     []Hook            `json:"hooks,omitempty"`     // the hooks that are called when VIPs come up or go
+	API       API               `json:"api,omitzero"`        // the clients that may ask over TCP
+	Loads     Loads             `json:"loads,omitzero"`      // how agents report loads of backends to directors
+	Segments  []SegmentSettings `json:"segments,omitempty"`  // what this director knows of tenants' networks
+	Services  []Service         `json:"services"`
 
 	FormerKeys []FormerKey `json:"-"` // that the file has
 }
@@ -83,6 +84,7 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v.hooks()
 	v.api()
 	v.loads()
+	v.segments()
 	for i := range c.Services {
 		if !known(i) {
 			v.service(i)

@@ -26,6 +26,8 @@ type Director struct {
 	FlowPort *uint16 `json:"flow-port,omitempty"`
 	// Neighbor is how the director answers for VIPs itself, where there is no router to tell.
 	Neighbor Neighbor `json:"neighbor,omitzero"`
+	// VTEP is where tunnels of tenants' networks in VXLAN and Geneve end.
+	VTEP VTEP `json:"vtep,omitzero"`
 	// KernelSources are the sources whose packets it leaves to its kernel, for services with the
 	// key of the same name.
 	KernelSources []netip.Prefix `json:"kernel-sources,omitempty"`
@@ -105,6 +107,7 @@ func (d *Director) setDefaults() {
 	d.Store.Etcd.setDefaults()
 	d.Neighbor.setDefaults()
 	d.Steering.setDefaults()
+	d.VTEP.setDefaults()
 	if d.Interfaces == nil {
 		d.Interfaces = []string{}
 	}

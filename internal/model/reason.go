@@ -46,6 +46,14 @@ var reasons = map[string]string{
 	"drop_source_invalid":    "it comes from an unspecified, loopback, multicast or broadcast address: nobody's",
 	"drop_no_service":        "to a VIP, at a port or of a kind that no service has: the kernel would send it back to a router",
 	"drop_answer_late":       "from a VIP to a connection of this host that is over, a health check's: the kernel would reset it, to the VIP",
+	"pass_overlay_vni":       "in a tunnel whose VNI is of no segment: the kernel gets it",
+	"pass_overlay_astray":    "in a tunnel, and the frame inside is for another host: the kernel gets it",
+	"answer_neighbor":        "a question by ARP or NDP in a tunnel, answered",
+	"drop_overlay_peer":      "in a tunnel from a host that is no VTEP of the segment",
+	"drop_overlay_malformed": "in a tunnel whose headers are cut short or contradict themselves",
+	"drop_overlay_option":    "in a tunnel of Geneve with a critical option that weir does not know",
+	"drop_overlay_congested": "in a tunnel that a router has marked as congested, and it cannot be marked itself",
+	"drop_overlay_host":      "a reply of a nat backend, and nothing says where in the segment its client is",
 }
 
 // Reasons are the labels of all reasons, sorted.

@@ -120,13 +120,13 @@ func (v *validation) service(i int) {
 
 func (v *validation) segment(i int) {
 	s := v.config.Services[i].Segment
-	outer, inner := s.ID>>12, s.ID&0xfff
-	switch {
-	case s == Segment{}:
-	case s.Kind == SegmentVXLAN || s.Kind == SegmentGeneve:
-		v.errs.add(servicePath(i, "segment"), "%s is not available yet; none and vlan:ID are", s)
-	case s.Kind != SegmentVLAN || outer > maxVLAN || inner == 0 || inner > maxVLAN:
-		v.errs.add(servicePath(i, "segment"), "%s is not none or vlan:ID with an ID from 1 to %d", s, maxVLAN)
+	if problem := segmentProblem(s); problem != "" {
+		v.errs.add(servicePath(i, "segment"), "%s", problem)
+		return
+	}
+	// A file without director.interfaces is an agent's, where no tunnel of a tenant's network ends.
+	if s.IsOverlay() && len(v.config.Director.Interfaces) > 0 && !v.config.Director.VTEP.Given() {
+		v.errs.addWithOther(servicePath(i, "segment"), "director.vtep", "%s needs director.vtep, where its tunnels end", s)
 	}
 }
 

@@ -20,7 +20,10 @@ type Table struct {
 	// KernelSources are the sources whose packets the kernel gets, for services with the field of
 	// the same name.
 	KernelSources []netip.Prefix
-	Services      []TableService
+	// VTEP is where tunnels of tenants' networks end, and Segments what is known of these networks.
+	VTEP     VTEP
+	Segments []SegmentSettings
+	Services []TableService
 }
 
 // TableService is one service as the datapath needs it.
@@ -83,14 +86,20 @@ type TableBackend struct {
 	// Interface is the one on whose link it is; empty: see Segment.
 	Interface string
 	// Segment is the tenant's network that it is in; the zero value: none, so the host's routes lead to it.
-	Segment  Segment
+	Segment Segment
+	// Left says that it is not in its service's segment.
+	Left bool
+	// Place is where it is in VXLAN or Geneve, as the configuration says; without a VTEP: see Table.Segments.
+	Place    SegmentHost
 	MTU      uint16
 	Weight   uint16 // policies by load divide the load by it; 0: the load does not count
 	ServerID ServerIDs
 }
 
 // OffRoutes says that the backend is on the link of an interface whatever the host's routes say of its address.
-func (b *TableBackend) OffRoutes() bool { return b.Interface != "" || b.Segment != (Segment{}) }
+func (b *TableBackend) OffRoutes() bool {
+	return b.Interface != "" || b.Segment != (Segment{}) && !b.Segment.IsOverlay()
+}
 
 // Endpoint returns the backend's address and port.
 func (b *TableBackend) Endpoint() netip.AddrPort { return netip.AddrPortFrom(b.Address, b.Port) }

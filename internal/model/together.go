@@ -180,6 +180,8 @@ func (v *validation) tunnelEnd(i, j int, at []int) {
 // segmentIn returns the segment in which packets for the backend travel.
 func (b *Backend) segmentIn(s *Service) Segment {
 	switch {
+	case b.Segment != nil:
+		return *b.Segment
 	case b.VLAN != 0:
 		return Segment{SegmentVLAN, uint32(b.VLAN)}
 	case b.ModeIn(*s) == IPIP || b.ModeIn(*s) == GUE:
@@ -191,7 +193,7 @@ func (b *Backend) segmentIn(s *Service) Segment {
 // TenantIn returns the tenant's network that the backend is in; the zero value: it is in no tenant's, and the
 // host's routes lead to it, as to the ends of tunnels.
 func (b *Backend) TenantIn(s *Service) Segment {
-	if s.Segment == (Segment{}) {
+	if b.Segment == nil && s.Segment == (Segment{}) {
 		return Segment{}
 	}
 	return b.segmentIn(s)

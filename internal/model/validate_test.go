@@ -46,6 +46,19 @@ func config() model.Config {
 	return c
 }
 
+var vxlan5 = model.Segment{Kind: model.SegmentVXLAN, ID: 5}
+
+// overlay is a change of a configuration in which the first service is in a tenant's network.
+func overlay(change func(*model.Config)) func(*model.Config) {
+	return func(c *model.Config) {
+		c.Director.VTEP.Addresses = []netip.Addr{addr("192.0.2.1")}
+		c.Segments = []model.SegmentSettings{{ID: vxlan5}}
+		c.Services[0].Segment = vxlan5
+		c.SetDefaults()
+		change(c)
+	}
+}
+
 func TestValidConfig(t *testing.T) {
 	for name, change := range map[string]func(*model.Config){
 		"as it is": func(*model.Config) {},
@@ -67,6 +80,11 @@ func TestValidConfig(t *testing.T) {
 			c.Services[0].VIP = addr("203.0.113.2")
 			c.Services[0].Protocol = model.UDP
 		},
+		"a tenant's network in VXLAN": overlay(func(c *model.Config) {
+			c.Segments[0].Addresses, c.Segments[0].VNI = []netip.Addr{addr("10.0.0.2"), addr("fd00::2")}, 77
+			c.Services[0].Backends[0].VTEP, c.Services[0].Backends[0].MAC = addr("192.0.2.9"), model.MAC{2}
+			c.Services[3].Backends[0].Segment = &vxlan5
+		}),
 		"nat in a segment": func(c *model.Config) {
 			c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100}
 		},
@@ -204,8 +222,48 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) {
 				c.Services[0].Policy, c.Services[0].Affinity = model.P2C, model.AffinitySourceIP
 			}},
-		{`services[0].segment: vxlan:5 is not available yet; none and vlan:ID are`,
+		{`services[0].segment: vxlan:5 needs director.vtep, where its tunnels end`,
 			func(c *model.Config) { c.Services[0].Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5} }},
+		{`segments[0].id: needs director.vtep, where its tunnels end`,
+			func(c *model.Config) { c.Segments = []model.SegmentSettings{{ID: vxlan5}} }},
+		{`director.steering: is not available with director.vtep yet: NICs and other CPUs would be chosen by what is outside of a tunnel`,
+			overlay(func(c *model.Config) {
+				c.Director.Steering.Queues = model.QueueRange{First: 8, Last: 15}
+				c.SetDefaults()
+			})},
+		{`director.vtep.geneve-port: 4789 is the port of both: packets do not say which they are`,
+			overlay(func(c *model.Config) { c.Director.VTEP.GenevePort = 4789 })},
+		{`director.vtep.addresses[1]: 192.0.2.2 is the second IPv4 address; one per family`,
+			overlay(func(c *model.Config) {
+				c.Director.VTEP.Addresses = append(c.Director.VTEP.Addresses, addr("192.0.2.2"))
+			})},
+		{`segments[1].id: vxlan:5 is named twice
+segments[1].vni: vxlan:5 is already that of vxlan:5`,
+			overlay(func(c *model.Config) { c.Segments = append(c.Segments, model.SegmentSettings{ID: vxlan5}) })},
+		{`segments[1].vni: vxlan:5 is already that of vxlan:5`,
+			overlay(func(c *model.Config) {
+				c.Segments = append(c.Segments, model.SegmentSettings{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 6}, VNI: 5})
+			})},
+		{`segments[0].hosts[0].mac: is required
+segments[0].hosts[0].vtep: 2001:db8::9 is IPv6, and this director is a VTEP with no such address`,
+			overlay(func(c *model.Config) {
+				c.Segments[0].Hosts = []model.SegmentHost{{Address: addr("10.0.0.5"), VTEP: addr("2001:db8::9")}}
+			})},
+		{`segments[0].interface: is only for a VLAN: routes lead to the VTEPs of vxlan:5`,
+			overlay(func(c *model.Config) { c.Segments[0].Interface = "eth1" })},
+		{`segments[0].vni: is only for VXLAN and Geneve`,
+			overlay(func(c *model.Config) {
+				c.Segments[0] = model.SegmentSettings{ID: model.Segment{Kind: model.SegmentVLAN, ID: 7}, VNI: 8}
+			})},
+		{`services[0].backends[0].mac: is required with vtep: the backend's own in its network`,
+			overlay(func(c *model.Config) { c.Services[0].Backends[0].VTEP = addr("192.0.2.9") })},
+		{`services[0].backends[0].geneve-options: is only for Geneve, and the backend is in vxlan:5
+services[0].backends[0].vtep: is required with vni and geneve-options`,
+			overlay(func(c *model.Config) { c.Services[0].Backends[0].GeneveOptions = "\x01\x02\x80\x01abcd" })},
+		{`services[1].backends[0].vtep: is only for a backend in VXLAN or Geneve: this one is in segment none`,
+			overlay(func(c *model.Config) { c.Services[1].Backends[0].VTEP = addr("192.0.2.9") })},
+		{`services[1].backends[0].mode: ipip is not available in VXLAN and Geneve yet: l2dsr and nat are`,
+			overlay(func(c *model.Config) { c.Services[1].Backends[0].Segment = &vxlan5 })},
 		{`services[3].backends[0].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan
 services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan`,
 			func(c *model.Config) {

@@ -52,8 +52,13 @@ func (c *cursor) decode(l layer) error {
 		}
 	case *layers.UDP:
 		c.next = gopacket.LayerTypePayload
-		if h.DstPort == guePort {
+		switch h.DstPort {
+		case guePort:
 			c.next = layers.LayerTypeAGUEVar0
+		case VXLANPort:
+			c.next = layers.LayerTypeVXLAN
+		case GenevePort:
+			c.next = layers.LayerTypeGeneve
 		}
 	case *layers.TCP:
 		c.next = gopacket.LayerTypePayload
@@ -93,7 +98,7 @@ func (e *extension) LayerContents() []byte { return e.Contents }
 func (c *cursor) newLayer() layer {
 	for _, l := range []layer{
 		&layers.Ethernet{}, &layers.Dot1Q{}, &layers.IPv4{}, &layers.IPv6{}, &layers.IPv6Fragment{}, &extension{},
-		&layers.IPSecAH{}, &layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &gue{},
+		&layers.IPSecAH{}, &layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &gue{}, &layers.VXLAN{}, &layers.Geneve{}, &layers.ARP{},
 	} {
 		if l.CanDecode().Contains(c.next) {
 			return l

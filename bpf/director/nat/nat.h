@@ -231,9 +231,13 @@ __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, str
 	struct bpf_fib_lookup route = {};
 	int status = BPF_FIB_LKUP_RET_NOT_FWDED, action = XDP_PASS;
 	struct ethhdr *ethernet;
+	enum reason inside;
 
 	if (!packet || !t)
 		return PASS_MALFORMED;
+	inside = reply_to_host(ctx, packet, t, sent_back(packet));
+	if (inside != CONTINUE)
+		return inside;
 	if (packet->ttl > 1)
 		status = find_route(ctx, packet, &t->to, &route);
 	else if (!packet->snat)
@@ -267,7 +271,6 @@ static __always_inline enum reason count_reply(struct packet *packet, __u32 inde
 
 	if (is_dropped(reason) && backend)
 		count_drop(backend->service, packet);
-	packet->backend = index;
 	return reason;
 }
 
@@ -341,6 +344,7 @@ __noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
 	}
 	if (unlikely(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_TCP_SYN)))
 		reply_rare(ctx, packet, &t.to, index);
+	packet->backend = index;
 	return count_reply(packet, index, send_reply(ctx, packet, &t));
 }
 
@@ -361,5 +365,6 @@ __noinline enum reason follow_reply(struct xdp_md *ctx, struct packet *packet, _
 	} else {
 		return DROP_FRAGMENT_UNKNOWN;
 	}
+	packet->backend = index;
 	return count_reply(packet, index, send_reply(ctx, packet, &t));
 }

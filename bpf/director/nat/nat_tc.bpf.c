@@ -11,6 +11,8 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "director/vtep/none.h"
+
 #include "director/nat/nat_tc_local.h"
 #include "director/nat/nat_tc_reply.h"
 

@@ -246,9 +246,11 @@ __noinline __u32 snat_address(const struct snat_header *header, const struct add
 static __always_inline int snat_from(const struct snat_flow *entry, const struct backend *backend,
 				     const struct flow *flow)
 {
+	__u32 overlay = overlay_segment_of(entry->backend);
+
 	if (!same_address(&backend->address, &flow->source))
 		return 0;
-	return flow->segment == entry->segment ||
+	return flow->segment == entry->segment || (overlay && flow->segment == overlay) ||
 	       flow->segment == (backend->vlan ? SEGMENT_VLAN << SEGMENT_KIND_SHIFT |
 							 (bpf_ntohs(backend->vlan) & VLAN_ID_MASK) :
 						 SEGMENT_NONE);

@@ -4,7 +4,7 @@
  * with the same maps, and does the same by the same functions. Nothing of this is in the
  * program that interfaces have otherwise.
  */
-#include "director/director.bpf.c"
+#include "director/vtep/vtep.h"
 
 #include "director/observe/capture.h"
 
@@ -15,7 +15,7 @@ __noinline int capture_packet(struct xdp_md *ctx, const struct packet *packet, e
 
 	if (!packet)
 		return XDP_ABORTED;
-	action = verdict(packet, reason);
+	action = vtep_verdict(packet, reason);
 	end_capture(ctx, packet, reason, action);
 	return action;
 }
@@ -23,8 +23,10 @@ __noinline int capture_packet(struct xdp_md *ctx, const struct packet *packet, e
 SEC("xdp.frags")
 int capture(struct xdp_md *ctx)
 {
-	struct packet packet;
+	struct vtep_entry *entry = this_entry();
 
 	begin_capture(ctx);
-	return capture_packet(ctx, &packet, decide(ctx, &packet, NULL, NULL));
+	if (!entry)
+		return XDP_ABORTED;
+	return capture_packet(ctx, &entry->packet, decide_vtep(ctx, entry));
 }

@@ -3,7 +3,7 @@
  * The director, observed: the functions of director() decide what becomes of a packet, and
  * what they found out is kept. Nothing of this is in the program that interfaces have.
  */
-#include "director/director.bpf.c"
+#include "director/vtep/vtep.h"
 
 #include "director/observe/observe.h"
 
@@ -25,7 +25,7 @@ __noinline int observe_packet(const struct packet *packet, enum reason reason)
 	last = bpf_map_lookup_elem(&observed, &zero);
 	if (!packet || !last)
 		return XDP_ABORTED;
-	action = verdict(packet, reason);
+	action = vtep_verdict(packet, reason);
 	last->packet = *packet;
 	last->reason = reason;
 	last->action = action;
@@ -36,7 +36,9 @@ __noinline int observe_packet(const struct packet *packet, enum reason reason)
 SEC("xdp.frags")
 int explain(struct xdp_md *ctx)
 {
-	struct packet packet;
+	struct vtep_entry *entry = this_entry();
 
-	return observe_packet(&packet, decide(ctx, &packet, NULL, NULL));
+	if (!entry)
+		return XDP_ABORTED;
+	return observe_packet(&entry->packet, decide_vtep(ctx, entry));
 }

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-//go:generate ../../../bpf/types ../../../bpf/director/director.bpf.c -type address -type endpoint4 -type endpoint6 -type front -type backend_source -type range4 -type range6 -type ring_header -type slot -type candidates -type mode -type backend_state -type backend_flag -type probe_priority -type backend -type ring_flag -type settings_flag -type settings -type counter -type reason -type affinity -type policy -type fragment_key -type fragment -type snat_state -type snat_proof -type snat_fin -type asked_state -type ask_event -type ask_backend -type snat_asked -type snat_flow -type snat_bucket -type snat_header -type snat_shared -type snat_end -type told_snat -type flow_state -type flow_timeout -type flow_event -type flow_tag -type flow_entry -type flow_place -type flow_bucket -type former_bucket -type telling -type told_outcome -type tellings -type load -type load_scale -type turns -type owners -type turn -type quic_algorithm -type quic_event -type quic_config -type quic_servers -type peer -type group_slot -type steered_queue -type steered_flow -type heavy_flow -type heavy_line
+//go:generate ../../../bpf/types ../../../bpf/director/vtep/vtep.bpf.c -type address -type endpoint4 -type endpoint6 -type front -type backend_source -type range4 -type range6 -type ring_header -type slot -type candidates -type mode -type backend_state -type backend_flag -type probe_priority -type backend -type ring_flag -type settings_flag -type settings -type counter -type reason -type affinity -type policy -type fragment_key -type fragment -type snat_state -type snat_proof -type snat_fin -type asked_state -type ask_event -type ask_backend -type snat_asked -type snat_flow -type snat_bucket -type snat_header -type snat_shared -type snat_end -type told_snat -type flow_state -type flow_timeout -type flow_event -type flow_tag -type flow_entry -type flow_place -type flow_bucket -type former_bucket -type telling -type told_outcome -type tellings -type load -type load_scale -type turns -type owners -type turn -type quic_algorithm -type quic_event -type quic_config -type quic_servers -type peer -type group_slot -type steered_queue -type steered_flow -type heavy_flow -type heavy_line -type vtep_network -type vtep_network_flag -type vtep_peer -type vtep_place_flag -type vtep_place -type vtep_backend -type vtep_address -type vtep_host -type vtep_own_flag -type vtep_own
 
 // BigEndian16 is a number as __be16 fields hold it, and back.
 func BigEndian16(v uint16) uint16 {
@@ -54,6 +54,9 @@ const (
 
 // SourceFilter is the section of SOURCE_FILTER_BITS; the section is a map.
 const SourceFilter = ".data.sources"
+
+// VTEP is the section of this_vtep.
+const VTEP = ".data.vtep"
 
 // FlowClock is the section of flow_time.
 const FlowClock = ".data.clock"

@@ -99,15 +99,6 @@ const (
 	BackendStateBACKEND_SUSPECT  BackendState = 4
 )
 
-type BpfCpumapVal struct {
-	_       structs.HostLayout
-	Qsize   uint32
-	BpfProg struct {
-		_  structs.HostLayout
-		Fd int32
-	}
-}
-
 type Budget struct {
 	_      structs.HostLayout
 	Second uint64
@@ -456,7 +447,15 @@ const (
 	ReasonDROP_SOURCE_INVALID    Reason = 36
 	ReasonDROP_NO_SERVICE        Reason = 37
 	ReasonDROP_ANSWER_LATE       Reason = 38
-	ReasonREASON_COUNT           Reason = 39
+	ReasonPASS_OVERLAY_VNI       Reason = 39
+	ReasonPASS_OVERLAY_ASTRAY    Reason = 40
+	ReasonANSWER_NEIGHBOR        Reason = 41
+	ReasonDROP_OVERLAY_PEER      Reason = 42
+	ReasonDROP_OVERLAY_MALFORMED Reason = 43
+	ReasonDROP_OVERLAY_OPTION    Reason = 44
+	ReasonDROP_OVERLAY_CONGESTED Reason = 45
+	ReasonDROP_OVERLAY_HOST      Reason = 46
+	ReasonREASON_COUNT           Reason = 47
 )
 
 type RingFlag uint32
@@ -769,4 +768,163 @@ type Turn struct {
 type Turns struct {
 	_     structs.HostLayout
 	Index [16]uint32
+}
+
+type VtepAddress struct {
+	_       structs.HostLayout
+	Segment uint32
+	Ipv6    uint32
+	Address Address
+}
+
+type VtepBackend struct {
+	_              structs.HostLayout
+	Place          uint32
+	Segment        uint32
+	ServiceSegment uint32
+	Pad            uint32
+}
+
+type VtepEntry struct {
+	_      structs.HostLayout
+	Packet struct {
+		_    structs.HostLayout
+		Flow struct {
+			_               structs.HostLayout
+			Segment         uint32
+			SourcePort      uint16
+			DestinationPort uint16
+			Source          Address
+			Destination     Address
+			Protocol        uint8
+			Ipv6            uint8
+			_               [6]byte
+		}
+		L3              uint8
+		Action          uint8
+		L4              uint16
+		Length          uint32
+		QuotedL4        uint32
+		FirstWord       uint32
+		FragmentId      uint32
+		Hash            uint32
+		Service         uint32
+		Ring            uint32
+		Snat            uint32
+		Backend         uint32
+		Slot            Slot
+		Tags            uint8
+		Flags           uint8
+		Ttl             uint8
+		Tos             uint8
+		TcpFlags        uint8
+		Request         uint8
+		RedirectAt      uint16
+		Acknowledgement uint32
+		Data            uint32
+	}
+	Source    [2]uint64
+	Mac       uint64
+	Network   uint32
+	Length    uint32
+	End       uint32
+	Found     uint32
+	Ipv6      uint8
+	Ecn       uint8
+	Pad       [6]uint8
+	Segment   uint32
+	Direction uint32
+	Place     uint32
+	Rest      uint32
+	Outer     [384]uint8
+	Back      VtepPlace
+	Chunk     [516]uint8
+	_         [4]byte
+}
+
+type VtepFront struct {
+	_          structs.HostLayout
+	Source     [2]uint64
+	Network    uint32
+	Generation uint32
+	Segment    uint32
+	Mtu        uint32
+	Mac        uint64
+}
+
+type VtepHost struct {
+	_         structs.HostLayout
+	Place     uint32
+	Mac       [6]uint8
+	SourceMac [6]uint8
+	Mtu       uint32
+}
+
+type VtepNetwork struct {
+	_       structs.HostLayout
+	Segment uint32
+	Flags   uint16
+	Mtu     uint16
+	Mac     [6]uint8
+	Pad     uint16
+}
+
+type VtepNetworkFlag uint32
+
+const (
+	VtepNetworkFlagVTEP_NETWORK_PEERS VtepNetworkFlag = 1
+)
+
+type VtepOwn struct {
+	_     structs.HostLayout
+	Flags uint32
+}
+
+type VtepOwnFlag uint32
+
+const (
+	VtepOwnFlagVTEP_OWN_ANSWERS VtepOwnFlag = 1
+	VtepOwnFlagVTEP_OWN_HOST    VtepOwnFlag = 2
+)
+
+type VtepPeer struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Network   uint32
+	Ipv6      uint32
+	Address   Address
+}
+
+type VtepPlace struct {
+	_         structs.HostLayout
+	Mac       [6]uint8
+	Vlan      uint16
+	SourceMac [6]uint8
+	Flags     uint8
+	Options   uint8
+	Vtep      Address
+	Vni       uint32
+	Ifindex   uint32
+	Option    [6]uint32
+}
+
+type VtepPlaceFlag uint32
+
+const (
+	VtepPlaceFlagVTEP_PLACE_IPV6     VtepPlaceFlag = 1
+	VtepPlaceFlagVTEP_PLACE_GENEVE   VtepPlaceFlag = 2
+	VtepPlaceFlagVTEP_PLACE_CRITICAL VtepPlaceFlag = 4
+)
+
+type VtepSelf struct {
+	_        structs.HostLayout
+	Address4 uint32
+	Segment  uint32
+	Address6 struct {
+		_     structs.HostLayout
+		Bytes [16]uint8
+	}
+	VxlanPort  uint16
+	GenevePort uint16
+	Generation uint32
 }

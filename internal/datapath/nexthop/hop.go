@@ -26,6 +26,7 @@ type Hop struct {
 	Source  model.MAC
 	MTU     int
 	Address netip.Addr // of this host, as the kernel would choose it
+	Outer   Outer      // of a tunnel into a tenant's network
 	Problem string     // why there is no way; empty: there is, or its neighbor has not answered yet
 }
 
@@ -89,6 +90,9 @@ func (r *Resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(N
 	if b.Host.IsValid() && r.cached(b.Host).Hop.Local {
 		// Its packets leave by no interface, but still need a source address.
 		return Hop{Local: true, MTU: 0xffff, Address: b.Host}
+	}
+	if b.Segment.IsOverlay() {
+		return r.hopInside(b, interfaces, macOf, onward)
 	}
 	if b.OffRoutes() {
 		return r.hopOn(b, interfaces, macOf, onward)
@@ -259,7 +263,14 @@ func (r *Resolver) readVLANs() {
 // NeighborOf returns the address that has to answer so that a backend can be reached: its own or
 // its router's.
 func (r *Resolver) NeighborOf(b model.TableBackend) netip.Addr {
-	return r.RouteTo(b.TunnelEnd()).Via.Address
+	end := b.TunnelEnd()
+	if b.Segment.IsOverlay() {
+		r.mu.Lock()
+		in, _ := r.places(b)
+		r.mu.Unlock()
+		end = in.Host.VTEP
+	}
+	return r.RouteTo(end).Via.Address
 }
 
 // NameOf returns an interface's name as it is now.

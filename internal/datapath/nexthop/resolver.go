@@ -41,8 +41,9 @@ type Resolver struct {
 	onward    *onward
 	socket    *nl.NetlinkSocket // of changes
 	links     map[int]netlink.Link
-	vlans     map[vlanOf]int // the host's VLAN interfaces; nil: to be read
-	named     map[string]int // the director's interfaces, by their names in the configuration
+	vlans     map[vlanOf]int                            // the host's VLAN interfaces; nil: to be read
+	places    func(model.TableBackend) (Inside, string) // where hosts of tenants' networks are; nil: this director is no VTEP
+	named     map[string]int                            // the director's interfaces, by their names in the configuration
 	routes    map[netip.Addr]Route
 	from      []string                  // the interfaces that routes are looked up for; nil: to be asked again
 	vrf       int                       // that these interfaces are in; 0: none

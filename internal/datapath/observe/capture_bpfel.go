@@ -129,77 +129,76 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	captureMapAskBackends       = "ask_backends"
-	captureMapAskEvents         = "ask_events"
-	captureMapBackendCounters   = "backend_counters"
-	captureMapBackendOpened     = "backend_opened"
-	captureMapBackendSources    = "backend_sources"
-	captureMapBackends          = "backends"
-	captureMapCaptureBudget     = "capture_budget"
-	captureMapCaptureCounted    = "capture_counted"
-	captureMapCaptureLease      = "capture_lease"
-	captureMapCaptureScratch    = "capture_scratch"
-	captureMapCaptured          = "captured"
-	captureMapEgress            = "egress"
-	captureMapFanOutCpus        = "fan_out_cpus"
-	captureMapFanOutEvents      = "fan_out_events"
-	captureMapFanOutList        = "fan_out_list"
-	captureMapFlowEvents        = "flow_events"
-	captureMapFlowTable         = "flow_table"
-	captureMapFlowTellings      = "flow_tellings"
-	captureMapFormerFlowTags    = "former_flow_tags"
-	captureMapFormerFlows       = "former_flows"
-	captureMapFragments         = "fragments"
-	captureMapFreshBudgets      = "fresh_budgets"
-	captureMapFronts            = "fronts"
-	captureMapGroupSlots        = "group_slots"
-	captureMapGuesses           = "guesses"
-	captureMapHeavyFlows        = "heavy_flows"
-	captureMapIcmpBudgets       = "icmp_budgets"
-	captureMapLoads             = "loads"
-	captureMapNextTurns         = "next_turns"
-	captureMapOwnMacs           = "own_macs"
-	captureMapPeerMacs          = "peer_macs"
-	captureMapPeers             = "peers"
-	captureMapQuicEvents        = "quic_events"
-	captureMapRanges4           = "ranges4"
-	captureMapRanges6           = "ranges6"
-	captureMapReasons           = "reasons"
-	captureMapReplies4          = "replies4"
-	captureMapReplies6          = "replies6"
-	captureMapRingLines         = "ring_lines"
-	captureMapRings             = "rings"
-	captureMapRowBuffer         = "row_buffer"
-	captureMapServiceDrops      = "service_drops"
-	captureMapServices4         = "services4"
-	captureMapServices6         = "services6"
-	captureMapSharedClients     = "shared_clients"
-	captureMapSharedEnds        = "shared_ends"
-	captureMapSharedTables      = "shared_tables"
-	captureMapSnatTables        = "snat_tables"
-	captureMapSourceRanges      = "source_ranges"
-	captureMapSteeredFlows      = "steered_flows"
-	captureMapSteeredPacket     = "steered_packet"
-	captureMapSteeredQueues     = "steered_queues"
-	captureMapSteeredWords      = "steered_words"
-	captureMapThisDirector      = "this_director"
-	captureMapToldFlows         = "told_flows"
-	captureMapWaitBudgets       = "wait_budgets"
-	captureProgCapture          = "capture"
-	captureProgDirector         = "director"
-	captureProgDirectorFanOut   = "director_fan_out"
-	captureProgDirectorOnCpu    = "director_on_cpu"
-	captureProgDirectorSteering = "director_steering"
-	captureProgTakeTellings     = "take_tellings"
-	captureVarCaptureWant       = "capture_want"
-	captureVarFanOutCount       = "fan_out_count"
-	captureVarFanOutSalt        = "fan_out_salt"
-	captureVarFlowTime          = "flow_time"
-	captureVarHeavyMask         = "heavy_mask"
-	captureVarSourceFilter      = "source_filter"
-	captureVarSteeredFactor     = "steered_factor"
-	captureVarSteeredKeys       = "steered_keys"
-	captureVarSteeredMask       = "steered_mask"
+	captureMapAskBackends      = "ask_backends"
+	captureMapAskEvents        = "ask_events"
+	captureMapBackendCounters  = "backend_counters"
+	captureMapBackendOpened    = "backend_opened"
+	captureMapBackendSources   = "backend_sources"
+	captureMapBackends         = "backends"
+	captureMapCaptureBudget    = "capture_budget"
+	captureMapCaptureCounted   = "capture_counted"
+	captureMapCaptureLease     = "capture_lease"
+	captureMapCaptureScratch   = "capture_scratch"
+	captureMapCaptured         = "captured"
+	captureMapEgress           = "egress"
+	captureMapFlowEvents       = "flow_events"
+	captureMapFlowTable        = "flow_table"
+	captureMapFlowTellings     = "flow_tellings"
+	captureMapFormerFlowTags   = "former_flow_tags"
+	captureMapFormerFlows      = "former_flows"
+	captureMapFragments        = "fragments"
+	captureMapFreshBudgets     = "fresh_budgets"
+	captureMapFronts           = "fronts"
+	captureMapGroupSlots       = "group_slots"
+	captureMapGuesses          = "guesses"
+	captureMapHeavyFlows       = "heavy_flows"
+	captureMapIcmpBudgets      = "icmp_budgets"
+	captureMapLoads            = "loads"
+	captureMapNextTurns        = "next_turns"
+	captureMapOwnMacs          = "own_macs"
+	captureMapPeerMacs         = "peer_macs"
+	captureMapPeers            = "peers"
+	captureMapQuicEvents       = "quic_events"
+	captureMapRanges4          = "ranges4"
+	captureMapRanges6          = "ranges6"
+	captureMapReasons          = "reasons"
+	captureMapReplies4         = "replies4"
+	captureMapReplies6         = "replies6"
+	captureMapRingLines        = "ring_lines"
+	captureMapRings            = "rings"
+	captureMapRowBuffer        = "row_buffer"
+	captureMapServiceDrops     = "service_drops"
+	captureMapServices4        = "services4"
+	captureMapServices6        = "services6"
+	captureMapSharedClients    = "shared_clients"
+	captureMapSharedEnds       = "shared_ends"
+	captureMapSharedTables     = "shared_tables"
+	captureMapSnatTables       = "snat_tables"
+	captureMapSourceRanges     = "source_ranges"
+	captureMapSteeredFlows     = "steered_flows"
+	captureMapSteeredPacket    = "steered_packet"
+	captureMapSteeredQueues    = "steered_queues"
+	captureMapSteeredWords     = "steered_words"
+	captureMapThisDirector     = "this_director"
+	captureMapToldFlows        = "told_flows"
+	captureMapVtepBackends     = "vtep_backends"
+	captureMapVtepEntries      = "vtep_entries"
+	captureMapVtepFronts       = "vtep_fronts"
+	captureMapVtepHosts        = "vtep_hosts"
+	captureMapVtepNetworks     = "vtep_networks"
+	captureMapVtepOwnAddresses = "vtep_own_addresses"
+	captureMapVtepPeers        = "vtep_peers"
+	captureMapVtepPlaces       = "vtep_places"
+	captureMapWaitBudgets      = "wait_budgets"
+	captureProgCapture         = "capture"
+	captureVarCaptureWant      = "capture_want"
+	captureVarFlowTime         = "flow_time"
+	captureVarHeavyMask        = "heavy_mask"
+	captureVarSourceFilter     = "source_filter"
+	captureVarSteeredFactor    = "steered_factor"
+	captureVarSteeredKeys      = "steered_keys"
+	captureVarSteeredMask      = "steered_mask"
+	captureVarThisVtep         = "this_vtep"
 )
 
 // loadCapture returns the embedded CollectionSpec for capture.
@@ -244,74 +243,74 @@ type captureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureProgramSpecs struct {
-	Capture          *ebpf.ProgramSpec `ebpf:"capture"`
-	Director         *ebpf.ProgramSpec `ebpf:"director"`
-	DirectorFanOut   *ebpf.ProgramSpec `ebpf:"director_fan_out"`
-	DirectorOnCpu    *ebpf.ProgramSpec `ebpf:"director_on_cpu"`
-	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
-	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	Capture *ebpf.ProgramSpec `ebpf:"capture"`
 }
 
 // captureMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureMapSpecs struct {
-	AskBackends     *ebpf.MapSpec `ebpf:"ask_backends"`
-	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
-	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
-	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
-	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
-	Backends        *ebpf.MapSpec `ebpf:"backends"`
-	CaptureBudget   *ebpf.MapSpec `ebpf:"capture_budget"`
-	CaptureCounted  *ebpf.MapSpec `ebpf:"capture_counted"`
-	CaptureLease    *ebpf.MapSpec `ebpf:"capture_lease"`
-	CaptureScratch  *ebpf.MapSpec `ebpf:"capture_scratch"`
-	Captured        *ebpf.MapSpec `ebpf:"captured"`
-	Egress          *ebpf.MapSpec `ebpf:"egress"`
-	FanOutCpus      *ebpf.MapSpec `ebpf:"fan_out_cpus"`
-	FanOutEvents    *ebpf.MapSpec `ebpf:"fan_out_events"`
-	FanOutList      *ebpf.MapSpec `ebpf:"fan_out_list"`
-	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
-	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
-	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
-	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
-	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
-	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
-	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
-	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
-	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
-	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
-	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
-	Loads           *ebpf.MapSpec `ebpf:"loads"`
-	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
-	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
-	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
-	Peers           *ebpf.MapSpec `ebpf:"peers"`
-	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
-	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
-	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
-	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
-	Replies4        *ebpf.MapSpec `ebpf:"replies4"`
-	Replies6        *ebpf.MapSpec `ebpf:"replies6"`
-	RingLines       *ebpf.MapSpec `ebpf:"ring_lines"`
-	Rings           *ebpf.MapSpec `ebpf:"rings"`
-	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
-	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
-	Services4       *ebpf.MapSpec `ebpf:"services4"`
-	Services6       *ebpf.MapSpec `ebpf:"services6"`
-	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
-	SharedEnds      *ebpf.MapSpec `ebpf:"shared_ends"`
-	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
-	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
-	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
-	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
-	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
-	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
-	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
-	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
-	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
+	AskBackends      *ebpf.MapSpec `ebpf:"ask_backends"`
+	AskEvents        *ebpf.MapSpec `ebpf:"ask_events"`
+	BackendCounters  *ebpf.MapSpec `ebpf:"backend_counters"`
+	BackendOpened    *ebpf.MapSpec `ebpf:"backend_opened"`
+	BackendSources   *ebpf.MapSpec `ebpf:"backend_sources"`
+	Backends         *ebpf.MapSpec `ebpf:"backends"`
+	CaptureBudget    *ebpf.MapSpec `ebpf:"capture_budget"`
+	CaptureCounted   *ebpf.MapSpec `ebpf:"capture_counted"`
+	CaptureLease     *ebpf.MapSpec `ebpf:"capture_lease"`
+	CaptureScratch   *ebpf.MapSpec `ebpf:"capture_scratch"`
+	Captured         *ebpf.MapSpec `ebpf:"captured"`
+	Egress           *ebpf.MapSpec `ebpf:"egress"`
+	FlowEvents       *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTable        *ebpf.MapSpec `ebpf:"flow_table"`
+	FlowTellings     *ebpf.MapSpec `ebpf:"flow_tellings"`
+	FormerFlowTags   *ebpf.MapSpec `ebpf:"former_flow_tags"`
+	FormerFlows      *ebpf.MapSpec `ebpf:"former_flows"`
+	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
+	FreshBudgets     *ebpf.MapSpec `ebpf:"fresh_budgets"`
+	Fronts           *ebpf.MapSpec `ebpf:"fronts"`
+	GroupSlots       *ebpf.MapSpec `ebpf:"group_slots"`
+	Guesses          *ebpf.MapSpec `ebpf:"guesses"`
+	HeavyFlows       *ebpf.MapSpec `ebpf:"heavy_flows"`
+	IcmpBudgets      *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	Loads            *ebpf.MapSpec `ebpf:"loads"`
+	NextTurns        *ebpf.MapSpec `ebpf:"next_turns"`
+	OwnMacs          *ebpf.MapSpec `ebpf:"own_macs"`
+	PeerMacs         *ebpf.MapSpec `ebpf:"peer_macs"`
+	Peers            *ebpf.MapSpec `ebpf:"peers"`
+	QuicEvents       *ebpf.MapSpec `ebpf:"quic_events"`
+	Ranges4          *ebpf.MapSpec `ebpf:"ranges4"`
+	Ranges6          *ebpf.MapSpec `ebpf:"ranges6"`
+	Reasons          *ebpf.MapSpec `ebpf:"reasons"`
+	Replies4         *ebpf.MapSpec `ebpf:"replies4"`
+	Replies6         *ebpf.MapSpec `ebpf:"replies6"`
+	RingLines        *ebpf.MapSpec `ebpf:"ring_lines"`
+	Rings            *ebpf.MapSpec `ebpf:"rings"`
+	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
+	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
+	Services4        *ebpf.MapSpec `ebpf:"services4"`
+	Services6        *ebpf.MapSpec `ebpf:"services6"`
+	SharedClients    *ebpf.MapSpec `ebpf:"shared_clients"`
+	SharedEnds       *ebpf.MapSpec `ebpf:"shared_ends"`
+	SharedTables     *ebpf.MapSpec `ebpf:"shared_tables"`
+	SnatTables       *ebpf.MapSpec `ebpf:"snat_tables"`
+	SourceRanges     *ebpf.MapSpec `ebpf:"source_ranges"`
+	SteeredFlows     *ebpf.MapSpec `ebpf:"steered_flows"`
+	SteeredPacket    *ebpf.MapSpec `ebpf:"steered_packet"`
+	SteeredQueues    *ebpf.MapSpec `ebpf:"steered_queues"`
+	SteeredWords     *ebpf.MapSpec `ebpf:"steered_words"`
+	ThisDirector     *ebpf.MapSpec `ebpf:"this_director"`
+	ToldFlows        *ebpf.MapSpec `ebpf:"told_flows"`
+	VtepBackends     *ebpf.MapSpec `ebpf:"vtep_backends"`
+	VtepEntries      *ebpf.MapSpec `ebpf:"vtep_entries"`
+	VtepFronts       *ebpf.MapSpec `ebpf:"vtep_fronts"`
+	VtepHosts        *ebpf.MapSpec `ebpf:"vtep_hosts"`
+	VtepNetworks     *ebpf.MapSpec `ebpf:"vtep_networks"`
+	VtepOwnAddresses *ebpf.MapSpec `ebpf:"vtep_own_addresses"`
+	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
+	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
+	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // captureVariableSpecs contains global variables before they are loaded into the kernel.
@@ -319,14 +318,13 @@ type captureMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
 	CaptureWant   *ebpf.VariableSpec `ebpf:"capture_want"`
-	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
-	FanOutSalt    *ebpf.VariableSpec `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
 	SteeredKeys   *ebpf.VariableSpec `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
+	ThisVtep      *ebpf.VariableSpec `ebpf:"this_vtep"`
 }
 
 // captureObjects contains all objects after they have been loaded into the kernel.
@@ -349,62 +347,67 @@ func (o *captureObjects) Close() error {
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureMaps struct {
-	AskBackends     *ebpf.Map `ebpf:"ask_backends"`
-	AskEvents       *ebpf.Map `ebpf:"ask_events"`
-	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
-	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
-	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
-	Backends        *ebpf.Map `ebpf:"backends"`
-	CaptureBudget   *ebpf.Map `ebpf:"capture_budget"`
-	CaptureCounted  *ebpf.Map `ebpf:"capture_counted"`
-	CaptureLease    *ebpf.Map `ebpf:"capture_lease"`
-	CaptureScratch  *ebpf.Map `ebpf:"capture_scratch"`
-	Captured        *ebpf.Map `ebpf:"captured"`
-	Egress          *ebpf.Map `ebpf:"egress"`
-	FanOutCpus      *ebpf.Map `ebpf:"fan_out_cpus"`
-	FanOutEvents    *ebpf.Map `ebpf:"fan_out_events"`
-	FanOutList      *ebpf.Map `ebpf:"fan_out_list"`
-	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
-	FlowTable       *ebpf.Map `ebpf:"flow_table"`
-	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
-	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
-	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
-	Fragments       *ebpf.Map `ebpf:"fragments"`
-	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
-	Fronts          *ebpf.Map `ebpf:"fronts"`
-	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
-	Guesses         *ebpf.Map `ebpf:"guesses"`
-	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
-	Loads           *ebpf.Map `ebpf:"loads"`
-	NextTurns       *ebpf.Map `ebpf:"next_turns"`
-	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
-	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
-	Peers           *ebpf.Map `ebpf:"peers"`
-	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
-	Ranges4         *ebpf.Map `ebpf:"ranges4"`
-	Ranges6         *ebpf.Map `ebpf:"ranges6"`
-	Reasons         *ebpf.Map `ebpf:"reasons"`
-	Replies4        *ebpf.Map `ebpf:"replies4"`
-	Replies6        *ebpf.Map `ebpf:"replies6"`
-	RingLines       *ebpf.Map `ebpf:"ring_lines"`
-	Rings           *ebpf.Map `ebpf:"rings"`
-	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
-	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
-	Services4       *ebpf.Map `ebpf:"services4"`
-	Services6       *ebpf.Map `ebpf:"services6"`
-	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
-	SharedEnds      *ebpf.Map `ebpf:"shared_ends"`
-	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
-	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
-	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
-	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
-	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
-	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
-	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
-	ThisDirector    *ebpf.Map `ebpf:"this_director"`
-	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
+	AskBackends      *ebpf.Map `ebpf:"ask_backends"`
+	AskEvents        *ebpf.Map `ebpf:"ask_events"`
+	BackendCounters  *ebpf.Map `ebpf:"backend_counters"`
+	BackendOpened    *ebpf.Map `ebpf:"backend_opened"`
+	BackendSources   *ebpf.Map `ebpf:"backend_sources"`
+	Backends         *ebpf.Map `ebpf:"backends"`
+	CaptureBudget    *ebpf.Map `ebpf:"capture_budget"`
+	CaptureCounted   *ebpf.Map `ebpf:"capture_counted"`
+	CaptureLease     *ebpf.Map `ebpf:"capture_lease"`
+	CaptureScratch   *ebpf.Map `ebpf:"capture_scratch"`
+	Captured         *ebpf.Map `ebpf:"captured"`
+	Egress           *ebpf.Map `ebpf:"egress"`
+	FlowEvents       *ebpf.Map `ebpf:"flow_events"`
+	FlowTable        *ebpf.Map `ebpf:"flow_table"`
+	FlowTellings     *ebpf.Map `ebpf:"flow_tellings"`
+	FormerFlowTags   *ebpf.Map `ebpf:"former_flow_tags"`
+	FormerFlows      *ebpf.Map `ebpf:"former_flows"`
+	Fragments        *ebpf.Map `ebpf:"fragments"`
+	FreshBudgets     *ebpf.Map `ebpf:"fresh_budgets"`
+	Fronts           *ebpf.Map `ebpf:"fronts"`
+	GroupSlots       *ebpf.Map `ebpf:"group_slots"`
+	Guesses          *ebpf.Map `ebpf:"guesses"`
+	HeavyFlows       *ebpf.Map `ebpf:"heavy_flows"`
+	IcmpBudgets      *ebpf.Map `ebpf:"icmp_budgets"`
+	Loads            *ebpf.Map `ebpf:"loads"`
+	NextTurns        *ebpf.Map `ebpf:"next_turns"`
+	OwnMacs          *ebpf.Map `ebpf:"own_macs"`
+	PeerMacs         *ebpf.Map `ebpf:"peer_macs"`
+	Peers            *ebpf.Map `ebpf:"peers"`
+	QuicEvents       *ebpf.Map `ebpf:"quic_events"`
+	Ranges4          *ebpf.Map `ebpf:"ranges4"`
+	Ranges6          *ebpf.Map `ebpf:"ranges6"`
+	Reasons          *ebpf.Map `ebpf:"reasons"`
+	Replies4         *ebpf.Map `ebpf:"replies4"`
+	Replies6         *ebpf.Map `ebpf:"replies6"`
+	RingLines        *ebpf.Map `ebpf:"ring_lines"`
+	Rings            *ebpf.Map `ebpf:"rings"`
+	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
+	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
+	Services4        *ebpf.Map `ebpf:"services4"`
+	Services6        *ebpf.Map `ebpf:"services6"`
+	SharedClients    *ebpf.Map `ebpf:"shared_clients"`
+	SharedEnds       *ebpf.Map `ebpf:"shared_ends"`
+	SharedTables     *ebpf.Map `ebpf:"shared_tables"`
+	SnatTables       *ebpf.Map `ebpf:"snat_tables"`
+	SourceRanges     *ebpf.Map `ebpf:"source_ranges"`
+	SteeredFlows     *ebpf.Map `ebpf:"steered_flows"`
+	SteeredPacket    *ebpf.Map `ebpf:"steered_packet"`
+	SteeredQueues    *ebpf.Map `ebpf:"steered_queues"`
+	SteeredWords     *ebpf.Map `ebpf:"steered_words"`
+	ThisDirector     *ebpf.Map `ebpf:"this_director"`
+	ToldFlows        *ebpf.Map `ebpf:"told_flows"`
+	VtepBackends     *ebpf.Map `ebpf:"vtep_backends"`
+	VtepEntries      *ebpf.Map `ebpf:"vtep_entries"`
+	VtepFronts       *ebpf.Map `ebpf:"vtep_fronts"`
+	VtepHosts        *ebpf.Map `ebpf:"vtep_hosts"`
+	VtepNetworks     *ebpf.Map `ebpf:"vtep_networks"`
+	VtepOwnAddresses *ebpf.Map `ebpf:"vtep_own_addresses"`
+	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
+	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
+	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *captureMaps) Close() error {
@@ -421,9 +424,6 @@ func (m *captureMaps) Close() error {
 		m.CaptureScratch,
 		m.Captured,
 		m.Egress,
-		m.FanOutCpus,
-		m.FanOutEvents,
-		m.FanOutList,
 		m.FlowEvents,
 		m.FlowTable,
 		m.FlowTellings,
@@ -464,6 +464,14 @@ func (m *captureMaps) Close() error {
 		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
+		m.VtepBackends,
+		m.VtepEntries,
+		m.VtepFronts,
+		m.VtepHosts,
+		m.VtepNetworks,
+		m.VtepOwnAddresses,
+		m.VtepPeers,
+		m.VtepPlaces,
 		m.WaitBudgets,
 	)
 }
@@ -473,36 +481,25 @@ func (m *captureMaps) Close() error {
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
 	CaptureWant   *ebpf.Variable `ebpf:"capture_want"`
-	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
-	FanOutSalt    *ebpf.Variable `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
 	SteeredKeys   *ebpf.Variable `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
+	ThisVtep      *ebpf.Variable `ebpf:"this_vtep"`
 }
 
 // capturePrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type capturePrograms struct {
-	Capture          *ebpf.Program `ebpf:"capture"`
-	Director         *ebpf.Program `ebpf:"director"`
-	DirectorFanOut   *ebpf.Program `ebpf:"director_fan_out"`
-	DirectorOnCpu    *ebpf.Program `ebpf:"director_on_cpu"`
-	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
-	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
+	Capture *ebpf.Program `ebpf:"capture"`
 }
 
 func (p *capturePrograms) Close() error {
 	return _CaptureClose(
 		p.Capture,
-		p.Director,
-		p.DirectorFanOut,
-		p.DirectorOnCpu,
-		p.DirectorSteering,
-		p.TakeTellings,
 	)
 }
 

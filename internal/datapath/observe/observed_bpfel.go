@@ -86,72 +86,71 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	observedMapAskBackends       = "ask_backends"
-	observedMapAskEvents         = "ask_events"
-	observedMapBackendCounters   = "backend_counters"
-	observedMapBackendOpened     = "backend_opened"
-	observedMapBackendSources    = "backend_sources"
-	observedMapBackends          = "backends"
-	observedMapEgress            = "egress"
-	observedMapFanOutCpus        = "fan_out_cpus"
-	observedMapFanOutEvents      = "fan_out_events"
-	observedMapFanOutList        = "fan_out_list"
-	observedMapFlowEvents        = "flow_events"
-	observedMapFlowTable         = "flow_table"
-	observedMapFlowTellings      = "flow_tellings"
-	observedMapFormerFlowTags    = "former_flow_tags"
-	observedMapFormerFlows       = "former_flows"
-	observedMapFragments         = "fragments"
-	observedMapFreshBudgets      = "fresh_budgets"
-	observedMapFronts            = "fronts"
-	observedMapGroupSlots        = "group_slots"
-	observedMapGuesses           = "guesses"
-	observedMapHeavyFlows        = "heavy_flows"
-	observedMapIcmpBudgets       = "icmp_budgets"
-	observedMapLoads             = "loads"
-	observedMapNextTurns         = "next_turns"
-	observedMapObserved          = "observed"
-	observedMapOwnMacs           = "own_macs"
-	observedMapPeerMacs          = "peer_macs"
-	observedMapPeers             = "peers"
-	observedMapQuicEvents        = "quic_events"
-	observedMapRanges4           = "ranges4"
-	observedMapRanges6           = "ranges6"
-	observedMapReasons           = "reasons"
-	observedMapReplies4          = "replies4"
-	observedMapReplies6          = "replies6"
-	observedMapRingLines         = "ring_lines"
-	observedMapRings             = "rings"
-	observedMapRowBuffer         = "row_buffer"
-	observedMapServiceDrops      = "service_drops"
-	observedMapServices4         = "services4"
-	observedMapServices6         = "services6"
-	observedMapSharedClients     = "shared_clients"
-	observedMapSharedEnds        = "shared_ends"
-	observedMapSharedTables      = "shared_tables"
-	observedMapSnatTables        = "snat_tables"
-	observedMapSourceRanges      = "source_ranges"
-	observedMapSteeredFlows      = "steered_flows"
-	observedMapSteeredPacket     = "steered_packet"
-	observedMapSteeredQueues     = "steered_queues"
-	observedMapSteeredWords      = "steered_words"
-	observedMapThisDirector      = "this_director"
-	observedMapToldFlows         = "told_flows"
-	observedMapWaitBudgets       = "wait_budgets"
-	observedProgDirector         = "director"
-	observedProgDirectorFanOut   = "director_fan_out"
-	observedProgDirectorOnCpu    = "director_on_cpu"
-	observedProgDirectorSteering = "director_steering"
-	observedProgExplain          = "explain"
-	observedProgTakeTellings     = "take_tellings"
-	observedVarFanOutCount       = "fan_out_count"
-	observedVarFanOutSalt        = "fan_out_salt"
-	observedVarFlowTime          = "flow_time"
-	observedVarHeavyMask         = "heavy_mask"
-	observedVarSourceFilter      = "source_filter"
-	observedVarSteeredFactor     = "steered_factor"
-	observedVarSteeredKeys       = "steered_keys"
-	observedVarSteeredMask       = "steered_mask"
+	observedMapAskBackends      = "ask_backends"
+	observedMapAskEvents        = "ask_events"
+	observedMapBackendCounters  = "backend_counters"
+	observedMapBackendOpened    = "backend_opened"
+	observedMapBackendSources   = "backend_sources"
+	observedMapBackends         = "backends"
+	observedMapEgress           = "egress"
+	observedMapFlowEvents       = "flow_events"
+	observedMapFlowTable        = "flow_table"
+	observedMapFlowTellings     = "flow_tellings"
+	observedMapFormerFlowTags   = "former_flow_tags"
+	observedMapFormerFlows      = "former_flows"
+	observedMapFragments        = "fragments"
+	observedMapFreshBudgets     = "fresh_budgets"
+	observedMapFronts           = "fronts"
+	observedMapGroupSlots       = "group_slots"
+	observedMapGuesses          = "guesses"
+	observedMapHeavyFlows       = "heavy_flows"
+	observedMapIcmpBudgets      = "icmp_budgets"
+	observedMapLoads            = "loads"
+	observedMapNextTurns        = "next_turns"
+	observedMapObserved         = "observed"
+	observedMapOwnMacs          = "own_macs"
+	observedMapPeerMacs         = "peer_macs"
+	observedMapPeers            = "peers"
+	observedMapQuicEvents       = "quic_events"
+	observedMapRanges4          = "ranges4"
+	observedMapRanges6          = "ranges6"
+	observedMapReasons          = "reasons"
+	observedMapReplies4         = "replies4"
+	observedMapReplies6         = "replies6"
+	observedMapRingLines        = "ring_lines"
+	observedMapRings            = "rings"
+	observedMapRowBuffer        = "row_buffer"
+	observedMapServiceDrops     = "service_drops"
+	observedMapServices4        = "services4"
+	observedMapServices6        = "services6"
+	observedMapSharedClients    = "shared_clients"
+	observedMapSharedEnds       = "shared_ends"
+	observedMapSharedTables     = "shared_tables"
+	observedMapSnatTables       = "snat_tables"
+	observedMapSourceRanges     = "source_ranges"
+	observedMapSteeredFlows     = "steered_flows"
+	observedMapSteeredPacket    = "steered_packet"
+	observedMapSteeredQueues    = "steered_queues"
+	observedMapSteeredWords     = "steered_words"
+	observedMapThisDirector     = "this_director"
+	observedMapToldFlows        = "told_flows"
+	observedMapVtepBackends     = "vtep_backends"
+	observedMapVtepEntries      = "vtep_entries"
+	observedMapVtepFronts       = "vtep_fronts"
+	observedMapVtepHosts        = "vtep_hosts"
+	observedMapVtepNetworks     = "vtep_networks"
+	observedMapVtepOwnAddresses = "vtep_own_addresses"
+	observedMapVtepPeers        = "vtep_peers"
+	observedMapVtepPlaces       = "vtep_places"
+	observedMapWaitBudgets      = "wait_budgets"
+	observedProgExplain         = "explain"
+	observedVarFlowTime         = "flow_time"
+	observedVarHeavyMask        = "heavy_mask"
+	observedVarSourceFilter     = "source_filter"
+	observedVarSteeredFactor    = "steered_factor"
+	observedVarSteeredKeys      = "steered_keys"
+	observedVarSteeredMask      = "steered_mask"
+	observedVarThisVtep         = "this_vtep"
 )
 
 // loadObserved returns the embedded CollectionSpec for observed.
@@ -196,84 +195,83 @@ type observedSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedProgramSpecs struct {
-	Director         *ebpf.ProgramSpec `ebpf:"director"`
-	DirectorFanOut   *ebpf.ProgramSpec `ebpf:"director_fan_out"`
-	DirectorOnCpu    *ebpf.ProgramSpec `ebpf:"director_on_cpu"`
-	DirectorSteering *ebpf.ProgramSpec `ebpf:"director_steering"`
-	Explain          *ebpf.ProgramSpec `ebpf:"explain"`
-	TakeTellings     *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	Explain *ebpf.ProgramSpec `ebpf:"explain"`
 }
 
 // observedMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedMapSpecs struct {
-	AskBackends     *ebpf.MapSpec `ebpf:"ask_backends"`
-	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
-	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
-	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
-	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
-	Backends        *ebpf.MapSpec `ebpf:"backends"`
-	Egress          *ebpf.MapSpec `ebpf:"egress"`
-	FanOutCpus      *ebpf.MapSpec `ebpf:"fan_out_cpus"`
-	FanOutEvents    *ebpf.MapSpec `ebpf:"fan_out_events"`
-	FanOutList      *ebpf.MapSpec `ebpf:"fan_out_list"`
-	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
-	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
-	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
-	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
-	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
-	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
-	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
-	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
-	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
-	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
-	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
-	Loads           *ebpf.MapSpec `ebpf:"loads"`
-	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
-	Observed        *ebpf.MapSpec `ebpf:"observed"`
-	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
-	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
-	Peers           *ebpf.MapSpec `ebpf:"peers"`
-	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
-	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
-	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
-	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
-	Replies4        *ebpf.MapSpec `ebpf:"replies4"`
-	Replies6        *ebpf.MapSpec `ebpf:"replies6"`
-	RingLines       *ebpf.MapSpec `ebpf:"ring_lines"`
-	Rings           *ebpf.MapSpec `ebpf:"rings"`
-	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
-	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
-	Services4       *ebpf.MapSpec `ebpf:"services4"`
-	Services6       *ebpf.MapSpec `ebpf:"services6"`
-	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
-	SharedEnds      *ebpf.MapSpec `ebpf:"shared_ends"`
-	SharedTables    *ebpf.MapSpec `ebpf:"shared_tables"`
-	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
-	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
-	SteeredFlows    *ebpf.MapSpec `ebpf:"steered_flows"`
-	SteeredPacket   *ebpf.MapSpec `ebpf:"steered_packet"`
-	SteeredQueues   *ebpf.MapSpec `ebpf:"steered_queues"`
-	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
-	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
-	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
+	AskBackends      *ebpf.MapSpec `ebpf:"ask_backends"`
+	AskEvents        *ebpf.MapSpec `ebpf:"ask_events"`
+	BackendCounters  *ebpf.MapSpec `ebpf:"backend_counters"`
+	BackendOpened    *ebpf.MapSpec `ebpf:"backend_opened"`
+	BackendSources   *ebpf.MapSpec `ebpf:"backend_sources"`
+	Backends         *ebpf.MapSpec `ebpf:"backends"`
+	Egress           *ebpf.MapSpec `ebpf:"egress"`
+	FlowEvents       *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTable        *ebpf.MapSpec `ebpf:"flow_table"`
+	FlowTellings     *ebpf.MapSpec `ebpf:"flow_tellings"`
+	FormerFlowTags   *ebpf.MapSpec `ebpf:"former_flow_tags"`
+	FormerFlows      *ebpf.MapSpec `ebpf:"former_flows"`
+	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
+	FreshBudgets     *ebpf.MapSpec `ebpf:"fresh_budgets"`
+	Fronts           *ebpf.MapSpec `ebpf:"fronts"`
+	GroupSlots       *ebpf.MapSpec `ebpf:"group_slots"`
+	Guesses          *ebpf.MapSpec `ebpf:"guesses"`
+	HeavyFlows       *ebpf.MapSpec `ebpf:"heavy_flows"`
+	IcmpBudgets      *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	Loads            *ebpf.MapSpec `ebpf:"loads"`
+	NextTurns        *ebpf.MapSpec `ebpf:"next_turns"`
+	Observed         *ebpf.MapSpec `ebpf:"observed"`
+	OwnMacs          *ebpf.MapSpec `ebpf:"own_macs"`
+	PeerMacs         *ebpf.MapSpec `ebpf:"peer_macs"`
+	Peers            *ebpf.MapSpec `ebpf:"peers"`
+	QuicEvents       *ebpf.MapSpec `ebpf:"quic_events"`
+	Ranges4          *ebpf.MapSpec `ebpf:"ranges4"`
+	Ranges6          *ebpf.MapSpec `ebpf:"ranges6"`
+	Reasons          *ebpf.MapSpec `ebpf:"reasons"`
+	Replies4         *ebpf.MapSpec `ebpf:"replies4"`
+	Replies6         *ebpf.MapSpec `ebpf:"replies6"`
+	RingLines        *ebpf.MapSpec `ebpf:"ring_lines"`
+	Rings            *ebpf.MapSpec `ebpf:"rings"`
+	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
+	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
+	Services4        *ebpf.MapSpec `ebpf:"services4"`
+	Services6        *ebpf.MapSpec `ebpf:"services6"`
+	SharedClients    *ebpf.MapSpec `ebpf:"shared_clients"`
+	SharedEnds       *ebpf.MapSpec `ebpf:"shared_ends"`
+	SharedTables     *ebpf.MapSpec `ebpf:"shared_tables"`
+	SnatTables       *ebpf.MapSpec `ebpf:"snat_tables"`
+	SourceRanges     *ebpf.MapSpec `ebpf:"source_ranges"`
+	SteeredFlows     *ebpf.MapSpec `ebpf:"steered_flows"`
+	SteeredPacket    *ebpf.MapSpec `ebpf:"steered_packet"`
+	SteeredQueues    *ebpf.MapSpec `ebpf:"steered_queues"`
+	SteeredWords     *ebpf.MapSpec `ebpf:"steered_words"`
+	ThisDirector     *ebpf.MapSpec `ebpf:"this_director"`
+	ToldFlows        *ebpf.MapSpec `ebpf:"told_flows"`
+	VtepBackends     *ebpf.MapSpec `ebpf:"vtep_backends"`
+	VtepEntries      *ebpf.MapSpec `ebpf:"vtep_entries"`
+	VtepFronts       *ebpf.MapSpec `ebpf:"vtep_fronts"`
+	VtepHosts        *ebpf.MapSpec `ebpf:"vtep_hosts"`
+	VtepNetworks     *ebpf.MapSpec `ebpf:"vtep_networks"`
+	VtepOwnAddresses *ebpf.MapSpec `ebpf:"vtep_own_addresses"`
+	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
+	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
+	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // observedVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
-	FanOutCount   *ebpf.VariableSpec `ebpf:"fan_out_count"`
-	FanOutSalt    *ebpf.VariableSpec `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.VariableSpec `ebpf:"flow_time"`
 	HeavyMask     *ebpf.VariableSpec `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.VariableSpec `ebpf:"source_filter"`
 	SteeredFactor *ebpf.VariableSpec `ebpf:"steered_factor"`
 	SteeredKeys   *ebpf.VariableSpec `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.VariableSpec `ebpf:"steered_mask"`
+	ThisVtep      *ebpf.VariableSpec `ebpf:"this_vtep"`
 }
 
 // observedObjects contains all objects after they have been loaded into the kernel.
@@ -296,58 +294,63 @@ func (o *observedObjects) Close() error {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedMaps struct {
-	AskBackends     *ebpf.Map `ebpf:"ask_backends"`
-	AskEvents       *ebpf.Map `ebpf:"ask_events"`
-	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
-	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
-	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
-	Backends        *ebpf.Map `ebpf:"backends"`
-	Egress          *ebpf.Map `ebpf:"egress"`
-	FanOutCpus      *ebpf.Map `ebpf:"fan_out_cpus"`
-	FanOutEvents    *ebpf.Map `ebpf:"fan_out_events"`
-	FanOutList      *ebpf.Map `ebpf:"fan_out_list"`
-	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
-	FlowTable       *ebpf.Map `ebpf:"flow_table"`
-	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
-	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
-	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
-	Fragments       *ebpf.Map `ebpf:"fragments"`
-	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
-	Fronts          *ebpf.Map `ebpf:"fronts"`
-	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
-	Guesses         *ebpf.Map `ebpf:"guesses"`
-	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
-	Loads           *ebpf.Map `ebpf:"loads"`
-	NextTurns       *ebpf.Map `ebpf:"next_turns"`
-	Observed        *ebpf.Map `ebpf:"observed"`
-	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
-	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
-	Peers           *ebpf.Map `ebpf:"peers"`
-	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
-	Ranges4         *ebpf.Map `ebpf:"ranges4"`
-	Ranges6         *ebpf.Map `ebpf:"ranges6"`
-	Reasons         *ebpf.Map `ebpf:"reasons"`
-	Replies4        *ebpf.Map `ebpf:"replies4"`
-	Replies6        *ebpf.Map `ebpf:"replies6"`
-	RingLines       *ebpf.Map `ebpf:"ring_lines"`
-	Rings           *ebpf.Map `ebpf:"rings"`
-	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
-	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
-	Services4       *ebpf.Map `ebpf:"services4"`
-	Services6       *ebpf.Map `ebpf:"services6"`
-	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
-	SharedEnds      *ebpf.Map `ebpf:"shared_ends"`
-	SharedTables    *ebpf.Map `ebpf:"shared_tables"`
-	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
-	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
-	SteeredFlows    *ebpf.Map `ebpf:"steered_flows"`
-	SteeredPacket   *ebpf.Map `ebpf:"steered_packet"`
-	SteeredQueues   *ebpf.Map `ebpf:"steered_queues"`
-	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
-	ThisDirector    *ebpf.Map `ebpf:"this_director"`
-	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
+	AskBackends      *ebpf.Map `ebpf:"ask_backends"`
+	AskEvents        *ebpf.Map `ebpf:"ask_events"`
+	BackendCounters  *ebpf.Map `ebpf:"backend_counters"`
+	BackendOpened    *ebpf.Map `ebpf:"backend_opened"`
+	BackendSources   *ebpf.Map `ebpf:"backend_sources"`
+	Backends         *ebpf.Map `ebpf:"backends"`
+	Egress           *ebpf.Map `ebpf:"egress"`
+	FlowEvents       *ebpf.Map `ebpf:"flow_events"`
+	FlowTable        *ebpf.Map `ebpf:"flow_table"`
+	FlowTellings     *ebpf.Map `ebpf:"flow_tellings"`
+	FormerFlowTags   *ebpf.Map `ebpf:"former_flow_tags"`
+	FormerFlows      *ebpf.Map `ebpf:"former_flows"`
+	Fragments        *ebpf.Map `ebpf:"fragments"`
+	FreshBudgets     *ebpf.Map `ebpf:"fresh_budgets"`
+	Fronts           *ebpf.Map `ebpf:"fronts"`
+	GroupSlots       *ebpf.Map `ebpf:"group_slots"`
+	Guesses          *ebpf.Map `ebpf:"guesses"`
+	HeavyFlows       *ebpf.Map `ebpf:"heavy_flows"`
+	IcmpBudgets      *ebpf.Map `ebpf:"icmp_budgets"`
+	Loads            *ebpf.Map `ebpf:"loads"`
+	NextTurns        *ebpf.Map `ebpf:"next_turns"`
+	Observed         *ebpf.Map `ebpf:"observed"`
+	OwnMacs          *ebpf.Map `ebpf:"own_macs"`
+	PeerMacs         *ebpf.Map `ebpf:"peer_macs"`
+	Peers            *ebpf.Map `ebpf:"peers"`
+	QuicEvents       *ebpf.Map `ebpf:"quic_events"`
+	Ranges4          *ebpf.Map `ebpf:"ranges4"`
+	Ranges6          *ebpf.Map `ebpf:"ranges6"`
+	Reasons          *ebpf.Map `ebpf:"reasons"`
+	Replies4         *ebpf.Map `ebpf:"replies4"`
+	Replies6         *ebpf.Map `ebpf:"replies6"`
+	RingLines        *ebpf.Map `ebpf:"ring_lines"`
+	Rings            *ebpf.Map `ebpf:"rings"`
+	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
+	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
+	Services4        *ebpf.Map `ebpf:"services4"`
+	Services6        *ebpf.Map `ebpf:"services6"`
+	SharedClients    *ebpf.Map `ebpf:"shared_clients"`
+	SharedEnds       *ebpf.Map `ebpf:"shared_ends"`
+	SharedTables     *ebpf.Map `ebpf:"shared_tables"`
+	SnatTables       *ebpf.Map `ebpf:"snat_tables"`
+	SourceRanges     *ebpf.Map `ebpf:"source_ranges"`
+	SteeredFlows     *ebpf.Map `ebpf:"steered_flows"`
+	SteeredPacket    *ebpf.Map `ebpf:"steered_packet"`
+	SteeredQueues    *ebpf.Map `ebpf:"steered_queues"`
+	SteeredWords     *ebpf.Map `ebpf:"steered_words"`
+	ThisDirector     *ebpf.Map `ebpf:"this_director"`
+	ToldFlows        *ebpf.Map `ebpf:"told_flows"`
+	VtepBackends     *ebpf.Map `ebpf:"vtep_backends"`
+	VtepEntries      *ebpf.Map `ebpf:"vtep_entries"`
+	VtepFronts       *ebpf.Map `ebpf:"vtep_fronts"`
+	VtepHosts        *ebpf.Map `ebpf:"vtep_hosts"`
+	VtepNetworks     *ebpf.Map `ebpf:"vtep_networks"`
+	VtepOwnAddresses *ebpf.Map `ebpf:"vtep_own_addresses"`
+	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
+	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
+	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *observedMaps) Close() error {
@@ -359,9 +362,6 @@ func (m *observedMaps) Close() error {
 		m.BackendSources,
 		m.Backends,
 		m.Egress,
-		m.FanOutCpus,
-		m.FanOutEvents,
-		m.FanOutList,
 		m.FlowEvents,
 		m.FlowTable,
 		m.FlowTellings,
@@ -403,6 +403,14 @@ func (m *observedMaps) Close() error {
 		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
+		m.VtepBackends,
+		m.VtepEntries,
+		m.VtepFronts,
+		m.VtepHosts,
+		m.VtepNetworks,
+		m.VtepOwnAddresses,
+		m.VtepPeers,
+		m.VtepPlaces,
 		m.WaitBudgets,
 	)
 }
@@ -411,36 +419,25 @@ func (m *observedMaps) Close() error {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
-	FanOutCount   *ebpf.Variable `ebpf:"fan_out_count"`
-	FanOutSalt    *ebpf.Variable `ebpf:"fan_out_salt"`
 	FlowTime      *ebpf.Variable `ebpf:"flow_time"`
 	HeavyMask     *ebpf.Variable `ebpf:"heavy_mask"`
 	SourceFilter  *ebpf.Variable `ebpf:"source_filter"`
 	SteeredFactor *ebpf.Variable `ebpf:"steered_factor"`
 	SteeredKeys   *ebpf.Variable `ebpf:"steered_keys"`
 	SteeredMask   *ebpf.Variable `ebpf:"steered_mask"`
+	ThisVtep      *ebpf.Variable `ebpf:"this_vtep"`
 }
 
 // observedPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedPrograms struct {
-	Director         *ebpf.Program `ebpf:"director"`
-	DirectorFanOut   *ebpf.Program `ebpf:"director_fan_out"`
-	DirectorOnCpu    *ebpf.Program `ebpf:"director_on_cpu"`
-	DirectorSteering *ebpf.Program `ebpf:"director_steering"`
-	Explain          *ebpf.Program `ebpf:"explain"`
-	TakeTellings     *ebpf.Program `ebpf:"take_tellings"`
+	Explain *ebpf.Program `ebpf:"explain"`
 }
 
 func (p *observedPrograms) Close() error {
 	return _ObservedClose(
-		p.Director,
-		p.DirectorFanOut,
-		p.DirectorOnCpu,
-		p.DirectorSteering,
 		p.Explain,
-		p.TakeTellings,
 	)
 }
 

@@ -23,6 +23,8 @@ var lent = map[string]bool{
 	observedMapRings: true, observedMapRingLines: true, observedMapBackends: true, observedMapReplies4: true, observedMapReplies6: true, observedMapAskBackends: true,
 	observedMapThisDirector: true, observedMapEgress: true, observedMapPeers: true, observedMapPeerMacs: true, observedMapOwnMacs: true, observedMapGroupSlots: true,
 	observedMapBackendSources: true, abi.SourceFilter: true,
+	observedMapVtepNetworks: true, observedMapVtepPeers: true, observedMapVtepPlaces: true, observedMapVtepBackends: true, observedMapVtepHosts: true,
+	observedMapVtepOwnAddresses: true, abi.VTEP: true,
 }
 
 // sparse are the maps that the program reads and writes, and that decide about packets. An observer
@@ -39,10 +41,10 @@ var counted = map[string]uint32{
 	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
 }
 
-// unused are the maps of flows that NICs steer, and of packets that are given to other CPUs. An observer has
-// them without content: it takes the usual way of the packet, which leads to the same backend.
+// unused are the maps of flows that NICs steer, of which an observer has some without content: it takes the
+// usual way of the packet, which leads to the same backend; and those that hold what a CPU does at the moment.
 var unused = []string{observedMapSteeredQueues, observedMapSteeredWords, observedMapSteeredFlows, observedMapHeavyFlows, observedMapSteeredPacket, abi.Steering,
-	observedMapFanOutCpus, observedMapFanOutList, observedMapFanOutEvents, abi.FanOut}
+	observedMapVtepEntries, observedMapVtepFronts}
 
 // budgets are how much this CPU may still do in this second. They are copied as they are.
 var budgets = []string{observedMapIcmpBudgets, observedMapWaitBudgets, observedMapFreshBudgets}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A frame that has come in a tunnel of VXLAN (RFC 7348) or Geneve (RFC 8926) to this VTEP: its network
+ * by the VNI and whether its sender may send there. Most packets are forwarded with their outer headers
+ * in place; from others, these are taken off, and kept (struct vtep_entry).
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "director/vtep/maps.h"
+#include "lib/checksum.h"
+#include "lib/ecn.h"
+#include "lib/packet.h"
+
+#define VXLAN_HAS_VNI 0x08 /* in the header's first byte (RFC 7348, 5) */
+/* In Geneve's first two bytes (RFC 8926, 3.4). */
+#define GENEVE_VERSION 0xc0
+#define GENEVE_OPTIONS 0x3f /* words of them */
+#define GENEVE_CONTROL 0x80
+#define GENEVE_CRITICAL 0x40
+#define GENEVE_OPTION_CRITICAL 0x80 /* in an option's type */
+#define ETHERTYPE_BRIDGING 0x6558   /* an Ethernet frame follows */
+/* What OVN's tunnels have: the ports of its logical switch. Class, type and length, as in memory. */
+#define OVN_OPTION bpf_htonl(0x01028001)
+#define OVN_OPTION_LENGTH 8
+
+/* Both kinds have headers of this size, with the VNI in the same place. */
+struct overlay_header {
+	__u8 first, second;
+	__be16 protocol; /* Geneve */
+	__be32 vni;      /* its lowest byte is reserved */
+};
+
+/* The MAC address of a network's entry, as a word. */
+static __always_inline __u64 network_mac(const struct vtep_network *network)
+{
+	const __u16 *halves = (const __u16 *)network->mac;
+
+	return halves[0] | (__u64)halves[1] << 16 | (__u64)halves[2] << 32;
+}
+
+static __always_inline __u32 front_of(const struct vtep_entry *entry)
+{
+	return (entry->source[0] ^ entry->source[1] * HASH_K3 ^ entry->network) * HASH_K2 >>
+	       (64 - VTEP_FRONT_BITS);
+}
+
+/* Whether a packet may come from its sender, the first time on this CPU. Notes the answer. */
+__noinline enum reason find_network(struct xdp_md *ctx)
+{
+	struct vtep_entry *entry = this_entry();
+	const struct vtep_network *network;
+	struct vtep_front *front;
+	struct vtep_peer peer = {};
+	__u32 key, index;
+
+	if (!ctx || !entry)
+		return CONTINUE;
+	if (entry->ipv6 ? !ADDRESS_WORD(&this_vtep.address6, 0) : !this_vtep.address4)
+		return CONTINUE; /* there is no VTEP of this family */
+	key = entry->network;
+	network = bpf_map_lookup_elem(&vtep_networks, &key);
+	if (!network)
+		return PASS_OVERLAY_VNI;
+	__builtin_memcpy(&peer.address, entry->source, sizeof(peer.address));
+	peer.prefix_len = (sizeof(peer) - sizeof(peer.prefix_len)) * 8;
+	peer.ipv6 = entry->ipv6;
+	if (network->flags & VTEP_NETWORK_PEERS)
+		peer.network = key;
+	if (!bpf_map_lookup_elem(&vtep_peers, &peer))
+		return DROP_OVERLAY_PEER;
+	entry->found = network->segment;
+	entry->mac = network_mac(network);
+	index = front_of(entry);
+	front = bpf_map_lookup_elem(&vtep_fronts, &index);
+	if (front) {
+		front->source[0] = entry->source[0];
+		front->source[1] = entry->source[1];
+		front->network = key;
+		front->segment = network->segment;
+		front->mac = entry->mac;
+		front->generation = this_vtep.generation;
+	}
+	return CONTINUE;
+}
+
+/* The same, where a packet of the network from there has come before. */
+static __always_inline enum reason find_entered(struct xdp_md *ctx, struct vtep_entry *entry)
+{
+	__u32 index = front_of(entry);
+	const struct vtep_front *front = bpf_map_lookup_elem(&vtep_fronts, &index);
+
+	if (unlikely(!front || front->generation != this_vtep.generation ||
+		     front->source[0] != entry->source[0] || front->source[1] != entry->source[1] ||
+		     front->network != entry->network))
+		return find_network(ctx);
+	entry->found = front->segment;
+	entry->mac = front->mac;
+	return CONTINUE;
+}
+
+struct geneve_option {
+	__be16 class;
+	__u8 type;
+	__u8 length; /* words after this one, in the lowest five bits */
+};
+
+struct option_walk {
+	struct xdp_md *ctx;
+	__u32 at, end;
+	enum reason reason;
+};
+
+static long next_option(__u32 i, struct option_walk *walk)
+{
+	struct geneve_option option;
+
+	(void)i;
+	if (walk->at >= walk->end)
+		return 1;
+	if (bpf_xdp_load_bytes(walk->ctx, walk->at, &option, sizeof(option))) {
+		walk->reason = DROP_OVERLAY_MALFORMED;
+		return 1;
+	}
+	walk->at += sizeof(option) + (option.length & 0x1f) * 4;
+	if (walk->at > walk->end)
+		walk->reason = DROP_OVERLAY_MALFORMED;
+	else if (option.type & GENEVE_OPTION_CRITICAL && *(__be32 *)&option != OVN_OPTION)
+		walk->reason = DROP_OVERLAY_OPTION;
+	return walk->reason != CONTINUE;
+}
+
+/* Options end where the header says, and those that a receiver has to know are OVN's. */
+__noinline enum reason walk_geneve(struct xdp_md *ctx, __u32 at, __u32 length)
+{
+	struct option_walk walk = { .ctx = ctx, .at = at, .end = at + length, .reason = CONTINUE };
+
+	bpf_loop(GENEVE_OPTIONS, next_option, &walk, 0);
+	return walk.reason;
+}
+
+/* Geneve's own header. CONTINUE: an Ethernet frame follows. */
+static __always_inline enum reason
+parse_geneve(struct xdp_md *ctx, const struct overlay_header *header, __u32 at, __u32 options)
+{
+	const __be32 *option = (const __be32 *)(header + 1);
+
+	if (header->first & GENEVE_VERSION || header->second & GENEVE_CONTROL ||
+	    header->protocol != bpf_htons(ETHERTYPE_BRIDGING))
+		return DROP_OVERLAY_MALFORMED;
+	if (likely(!options))
+		return CONTINUE;
+	if (likely(options == OVN_OPTION_LENGTH && (void *)(option + 1) <= frame_end(ctx) &&
+		   *option == OVN_OPTION))
+		return CONTINUE;
+	return walk_geneve(ctx, at, options);
+}
+
+/* From the UDP header on. CONTINUE: the frame is in a tunnel (entry->found), or in none to this VTEP. */
+static __always_inline enum reason enter_udp(struct xdp_md *ctx, struct vtep_entry *entry, __u32 l4,
+					     __u32 end, const __u64 *source, __u8 ipv6, __u8 ecn)
+{
+	struct udphdr *udp = frame(ctx) + (l4 & 0x7f);
+	struct overlay_header *header = (struct overlay_header *)(udp + 1);
+	__u32 options = 0, length, vni;
+	enum segment_kind kind;
+	enum reason reason;
+	__be16 port;
+
+	if ((void *)(udp + 1) > frame_end(ctx))
+		return CONTINUE;
+	port = udp->dest;
+	if (port == this_vtep.vxlan_port)
+		kind = SEGMENT_VXLAN;
+	else if (port == this_vtep.geneve_port)
+		kind = SEGMENT_GENEVE;
+	else
+		return CONTINUE;
+	length = l4 + sizeof(*udp) + sizeof(*header);
+	if (unlikely(l4 + bpf_ntohs(udp->len) != end || (void *)(header + 1) > frame_end(ctx) ||
+		     !frame_holds(ctx, 0, end)))
+		return DROP_OVERLAY_MALFORMED;
+	vni = bpf_ntohl(header->vni) >> 8;
+	if (kind == SEGMENT_GENEVE)
+		options = (header->first & GENEVE_OPTIONS) * 4;
+	if (unlikely(length + options + sizeof(struct ethhdr) > end))
+		return DROP_OVERLAY_MALFORMED;
+	if (kind == SEGMENT_GENEVE) {
+		reason = parse_geneve(ctx, header, length, options);
+		if (unlikely(reason != CONTINUE))
+			return reason;
+		length += options;
+	} else if (unlikely(!(header->first & VXLAN_HAS_VNI))) {
+		return DROP_OVERLAY_MALFORMED;
+	}
+	entry->source[0] = source[0];
+	entry->source[1] = source[1];
+	entry->network = (__u32)kind << SEGMENT_KIND_SHIFT | vni;
+	entry->length = length;
+	entry->end = end;
+	entry->ipv6 = ipv6;
+	entry->ecn = ecn;
+	return find_entered(ctx, entry);
+}
+
+/* Looks for a tunnel to this VTEP. CONTINUE: the frame is in one (entry->found), or is not. */
+static __always_inline enum reason enter(struct xdp_md *ctx, struct vtep_entry *entry)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct ipv6hdr *ip6;
+	struct iphdr *ip4;
+	__u64 source[2];
+	struct tags tags;
+
+	if (data + sizeof(struct ethhdr) > end)
+		return CONTINUE;
+	tags = parse_tags(data, end);
+	ip4 = data + tags.l3;
+	ip6 = data + tags.l3;
+	if (tags.protocol == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip4 + 1) > end || ip4->daddr != this_vtep.address4 ||
+		    tags.segment != this_vtep.segment || ip4->protocol != IPPROTO_UDP ||
+		    (*(const __u64 *)ip4 & IPV4_PLAIN_MASK) != IPV4_PLAIN)
+			return CONTINUE;
+		source[0] = ip4->saddr;
+		source[1] = 0;
+		return enter_udp(ctx, entry, tags.l3 + sizeof(*ip4),
+				 tags.l3 + bpf_ntohs(ip4->tot_len), source, 0, ip4->tos & ECN_MASK);
+	}
+	if (tags.protocol != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end ||
+	    !same_address((const struct address *)&ip6->daddr, &this_vtep.address6) ||
+	    tags.segment != this_vtep.segment || ip6->version != 6 || ip6->nexthdr != IPPROTO_UDP)
+		return CONTINUE;
+	__builtin_memcpy(source, &ip6->saddr, sizeof(source));
+	return enter_udp(ctx, entry, tags.l3 + sizeof(*ip6),
+			 tags.l3 + sizeof(*ip6) + bpf_ntohs(ip6->payload_len), source, 1,
+			 ip6->flow_lbl[0] >> 4 & ECN_MASK);
+}
+
+/* Gives the inner header the outer one's mark of congestion. Returns 0 if the packet has to go (RFC 6040). */
+static __always_inline int take_congestion(struct xdp_md *ctx, __u8 outer)
+{
+	struct ethhdr *ethernet = frame(ctx);
+	void *ip = ethernet + 1, *end = frame_end(ctx);
+
+	if (ip > end)
+		return 1;
+	if (ethernet->h_proto == bpf_htons(ETH_P_IP) && ip + sizeof(struct iphdr) <= end)
+		return propagate_ecn4(ip, outer) >= 0;
+	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6) && ip + sizeof(struct ipv6hdr) <= end)
+		return propagate_ecn6(ip, outer) >= 0;
+	return 1;
+}
+
+/* Takes the outer headers off, and keeps them. CONTINUE: what was inside is the frame now. */
+static __always_inline enum reason strip(struct xdp_md *ctx, struct vtep_entry *entry)
+{
+	__u32 length = entry->length;
+	int behind;
+
+	/* What follows the frame inside is no part of it. */
+	behind = (int)entry->end - (int)bpf_xdp_get_buff_len(ctx);
+	if (!length || length > VTEP_OUTER_MAX ||
+	    (behind < 0 && bpf_xdp_adjust_tail(ctx, behind)) ||
+	    bpf_xdp_load_bytes(ctx, 0, entry->outer, length) || bpf_xdp_adjust_head(ctx, length))
+		return DROP_OVERLAY_MALFORMED;
+	entry->segment = entry->found;
+	entry->direction = VTEP_NO_REPLY;
+	return take_congestion(ctx, entry->ecn) ? CONTINUE : DROP_OVERLAY_CONGESTED;
+}

@@ -1,0 +1,566 @@
+package datapath
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/bpfload"
+	"weir.io/weir/internal/contents"
+	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/nexthop"
+	"weir.io/weir/internal/model"
+)
+
+// A director that is a VTEP has maps of its own beside the others (bpf/director/vtep/maps.h). What says where
+// hosts of tenants' networks are comes with the table (Table.Segments), or from SetHosts, which follows other
+// sources without a new table.
+
+// overlay is a director's part as a VTEP. The zero value: it is none.
+type overlay struct {
+	places   bpfload.Memory[abi.VtepPlace]
+	backends bpfload.Memory[abi.VtepBackend]
+	self     bpfload.Memory[abi.VtepSelf]
+	indexes  *indexes
+	place    map[placeKey]*place
+	known    atomic.Pointer[knownInside]
+	maps     struct{ networks, peers, hosts, own *ebpf.Map }
+	wrote    struct {
+		networks map[uint32]abi.VtepNetwork
+		peers    map[abi.VtepPeer]uint8
+		hosts    map[abi.VtepAddress]abi.VtepHost
+		own      map[abi.VtepAddress]abi.VtepOwn
+	}
+}
+
+// knownInside is what is known of tenants' networks. It does not change: another one takes its place, because
+// next hops are looked for at any time.
+type knownInside struct {
+	vtep     model.VTEP
+	segments map[model.Segment]*model.SegmentSettings           // of the table
+	learned  map[model.Segment]map[netip.Addr]model.SegmentHost // of SetHosts
+}
+
+// placeKey is what does not change of a place.
+type placeKey struct {
+	kind    model.SegmentKind
+	vni     uint32
+	vtep    netip.Addr
+	options model.GeneveOptions
+}
+
+// place is a place in the kernel.
+type place struct {
+	index uint32
+}
+
+// Limits of a VTEP's maps. A place is a VTEP with a network, and in OVN a port of it.
+const (
+	mostNetworks  = 1 << 14
+	mostPeers     = 1 << 14
+	mostHosts     = 1 << 17
+	mostOwn       = 1 << 16
+	placesForRest = 1 << 12 // besides those of backends and hosts: places rest before they are used again
+)
+
+// isVTEP says whether the director is one.
+func (o Options) isVTEP() bool { return o.VTEP.Given() }
+
+// addVTEP puts the program of a VTEP in the place of the director's, with its maps.
+func (o Options) addVTEP(spec *ebpf.CollectionSpec) error {
+	if !o.isVTEP() {
+		return nil
+	}
+	vtep, err := loadVtep()
+	if err != nil {
+		return fmt.Errorf("read VTEP program: %w", err)
+	}
+	clear(vtep.Variables) // this_vtep is written through its map
+	for name, m := range vtep.Maps {
+		if spec.Maps[name] == nil {
+			spec.Maps[name] = m
+		}
+	}
+	program := vtep.Programs[vtepProgDirectorVtep]
+	program.Name = directorProgDirector // by which others know it
+	spec.Programs[directorProgDirector] = program
+	return nil
+}
+
+// vtepSizes are how many entries a VTEP's maps have.
+func (o Options) vtepSizes() map[string]uint32 {
+	if !o.isVTEP() {
+		return map[string]uint32{vtepMapVtepNetworks: 1, vtepMapVtepPeers: 1, vtepMapVtepPlaces: 1, vtepMapVtepBackends: 1, vtepMapVtepHosts: 1, vtepMapVtepOwnAddresses: 1}
+	}
+	return map[string]uint32{
+		vtepMapVtepNetworks: mostNetworks, vtepMapVtepPeers: mostPeers, vtepMapVtepHosts: mostHosts, vtepMapVtepOwnAddresses: mostOwn,
+		vtepMapVtepPlaces: o.Limits.Backends + mostHosts + placesForRest, vtepMapVtepBackends: o.Limits.Backends + 1,
+	}
+}
+
+// open maps the kernel's memory, and takes over what an earlier process has left there.
+func (o *overlay) open(k *kernel, options Options) (err error) {
+	if !options.isVTEP() {
+		return nil
+	}
+	if o.places, err = bpfload.Map[abi.VtepPlace](k.all[vtepMapVtepPlaces]); err != nil {
+		return err
+	}
+	if o.backends, err = bpfload.Map[abi.VtepBackend](k.all[vtepMapVtepBackends]); err != nil {
+		return err
+	}
+	if o.self, err = bpfload.Map[abi.VtepSelf](k.all[abi.VTEP]); err != nil {
+		return err
+	}
+	o.maps.networks, o.maps.peers = k.all[vtepMapVtepNetworks], k.all[vtepMapVtepPeers]
+	o.maps.hosts, o.maps.own = k.all[vtepMapVtepHosts], k.all[vtepMapVtepOwnAddresses]
+	o.indexes = newIndexes(1, uint32(len(o.places.Entries))-1)
+	o.place = map[placeKey]*place{}
+	o.known.Store(&knownInside{vtep: options.VTEP})
+	var taken []uint32
+	for i := 1; i < len(o.places.Entries); i++ {
+		if entry := &o.places.Entries[i]; entry.Ifindex != 0 || entry.Vni != 0 || entry.Vtep != (abi.Address{}) {
+			index := uint32(i)
+			o.place[keyOfPlace(entry)] = &place{index: index}
+			taken = append(taken, index)
+		}
+	}
+	o.indexes.occupy(taken)
+	return nil
+}
+
+func (o *overlay) close() error {
+	return errors.Join(o.places.Close(), o.backends.Close(), o.self.Close())
+}
+
+// on says whether the director is a VTEP.
+func (o *overlay) on() bool { return o.indexes != nil }
+
+func keyOfPlace(entry *abi.VtepPlace) placeKey {
+	key := placeKey{kind: model.SegmentVXLAN, vni: bigEndian32(entry.Vni) >> 8, vtep: abi.AddressOf(entry.Vtep, entry.Flags&uint8(abi.VtepPlaceFlagVTEP_PLACE_IPV6) != 0)}
+	if entry.Flags&uint8(abi.VtepPlaceFlagVTEP_PLACE_GENEVE) != 0 {
+		key.kind = model.SegmentGeneve
+	}
+	options := unsafe.Slice((*byte)(unsafe.Pointer(&entry.Option)), len(entry.Option)*4)
+	key.options = model.GeneveOptions(options[:min(int(entry.Options), len(options))])
+	return key
+}
+
+// bigEndian32 is a number as __be32 fields hold it, and back.
+func bigEndian32(v uint32) uint32 {
+	return uint32(abi.BigEndian16(uint16(v>>16))) | uint32(abi.BigEndian16(uint16(v)))<<16
+}
+
+// entry is a place as it should be now.
+func (key placeKey) entry(outer *nexthop.Outer, ifindex int) abi.VtepPlace {
+	entry := abi.VtepPlace{Mac: outer.MAC, Vlan: abi.BigEndian16(outer.VLAN), SourceMac: outer.Source, Options: uint8(len(key.options)),
+		Vtep: abi.AddressBytes(key.vtep), Vni: bigEndian32(key.vni << 8), Ifindex: uint32(ifindex)}
+	if outer.MAC.IsZero() {
+		entry.Ifindex = 0
+	}
+	if key.vtep.Is6() {
+		entry.Flags |= uint8(abi.VtepPlaceFlagVTEP_PLACE_IPV6)
+	}
+	if key.kind == model.SegmentGeneve {
+		entry.Flags |= uint8(abi.VtepPlaceFlagVTEP_PLACE_GENEVE)
+	}
+	if key.options.Critical() {
+		entry.Flags |= uint8(abi.VtepPlaceFlagVTEP_PLACE_CRITICAL)
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&entry.Option)), len(entry.Option)*4), key.options)
+	return entry
+}
+
+// placeWords is a place as stored: what changes are the words with MAC addresses and with the interface.
+type placeWords = [8]uint64
+
+var changingPlace = [...]int{0, 1, 4}
+
+// placeOf returns the index of the place that a hop leads to, up to date; 0: it leads to none.
+func (o *overlay) placeOf(hop *nexthop.Hop) (uint32, error) {
+	if hop.Outer.Kind == model.SegmentNone {
+		return 0, nil
+	}
+	key := placeKey{hop.Outer.Kind, hop.Outer.VNI, hop.Outer.VTEP, hop.Outer.Options}
+	entry := key.entry(&hop.Outer, hop.Ifindex)
+	at := o.place[key]
+	if at == nil {
+		index, err := o.indexes.allocate()
+		if err != nil {
+			return 0, fmt.Errorf("VTEP %v has no place: %w", key.vtep, err)
+		}
+		at = &place{index: index}
+		o.place[key] = at
+		// No packet finds the place yet.
+		o.places.Entries[index] = entry
+	}
+	stored, fresh := (*placeWords)(unsafe.Pointer(&o.places.Entries[at.index])), (*placeWords)(unsafe.Pointer(&entry))
+	for _, i := range changingPlace {
+		if stored[i] != fresh[i] {
+			atomic.StoreUint64(&stored[i], fresh[i])
+		}
+	}
+	return at.index, nil
+}
+
+// setBackend writes in which networks a backend and its clients are.
+func (o *overlay) setBackend(index uint32, service model.Segment, b *model.TableBackend, hop *nexthop.Hop) error {
+	if !o.on() {
+		return nil
+	}
+	entry := abi.VtepBackend{}
+	if service.IsOverlay() {
+		entry.ServiceSegment = service.Key()
+	}
+	if b.Segment.IsOverlay() {
+		number, err := o.placeOf(hop)
+		if err != nil {
+			return err
+		}
+		entry.Place, entry.Segment = number, b.Segment.Key()
+	}
+	stored, fresh := (*[2]uint64)(unsafe.Pointer(&o.backends.Entries[index])), (*[2]uint64)(unsafe.Pointer(&entry))
+	for i := range fresh {
+		if stored[i] != fresh[i] {
+			atomic.StoreUint64(&stored[i], fresh[i])
+		}
+	}
+	return nil
+}
+
+// forgetBackend clears what setBackend has written, once no packet finds the backend.
+func (o *overlay) forgetBackend(index uint32) {
+	if o.on() {
+		o.backends.Entries[index] = abi.VtepBackend{}
+	}
+}
+
+// inside says where a backend of a tenant's network is: as its configuration says, else as what knows the
+// network's hosts does.
+func (o *overlay) inside(b model.TableBackend) (in nexthop.Inside, problem string) {
+	return o.known.Load().inside(b)
+}
+
+func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem string) {
+	settings := o.segments[b.Segment]
+	in.Source, in.VNI = o.macIn(b.Segment), b.Segment.ID
+	if settings != nil {
+		in.MTU, in.VNI = int(settings.MTU), settings.Wire().ID
+	}
+	host, known := b.Place, b.Place.VTEP.IsValid()
+	if !known {
+		host, known = o.hostIn(b.Segment, b.Address)
+	}
+	if !known {
+		return in, fmt.Sprintf("nothing says at which VTEP it is in %s: give vtep and mac, or the segment's hosts", b.Segment)
+	}
+	if !b.MAC.IsZero() {
+		host.MAC = b.MAC
+	}
+	in.Host, in.VNI = host, cmp.Or(host.VNI, in.VNI)
+	return in, ""
+}
+
+// hostIn finds a host of a segment: as the configuration says, else as it was learned.
+func (o *knownInside) hostIn(segment model.Segment, a netip.Addr) (model.SegmentHost, bool) {
+	if settings := o.segments[segment]; settings != nil {
+		if i := slices.IndexFunc(settings.Hosts, func(h model.SegmentHost) bool { return h.Address == a }); i >= 0 {
+			return settings.Hosts[i], true
+		}
+	}
+	host, known := o.learned[segment][a]
+	return host, known
+}
+
+// macIn is the director's own MAC address in a segment: the configured one, or a locally administered one
+// that other directors do not have.
+func (o *knownInside) macIn(segment model.Segment) model.MAC {
+	if settings := o.segments[segment]; settings != nil && !settings.MAC.IsZero() {
+		return settings.MAC
+	}
+	return model.VTEPMAC(o.vtep.Addresses, segment)
+}
+
+// overlaySegments are the segments in VXLAN and Geneve that the table names.
+func (d *Datapath) overlaySegments() map[model.Segment]bool {
+	all := map[model.Segment]bool{}
+	for segment := range d.overlay.known.Load().segments {
+		if segment.IsOverlay() {
+			all[segment] = true
+		}
+	}
+	for i := range d.table.Services {
+		s := &d.table.Services[i]
+		if s.Segment.IsOverlay() {
+			all[s.Segment] = true
+		}
+		for j := range s.Backends {
+			if segment := s.Backends[j].Segment; segment.IsOverlay() {
+				all[segment] = true
+			}
+		}
+	}
+	return all
+}
+
+// beginOverlay notes what a table says of tenants' networks, before next hops are looked for.
+func (d *Datapath) beginOverlay() {
+	o := &d.overlay
+	if !o.on() {
+		return
+	}
+	known := &knownInside{vtep: d.table.VTEP, segments: map[model.Segment]*model.SegmentSettings{}, learned: o.known.Load().learned}
+	for i := range d.table.Segments {
+		s := &d.table.Segments[i]
+		known.segments[s.ID] = s
+	}
+	o.known.Store(known)
+}
+
+// configureOverlay writes what the program has to know of tenants' networks.
+func (d *Datapath) configureOverlay() error {
+	o := &d.overlay
+	if !o.on() || !d.begun {
+		return nil
+	}
+	networks, own := d.networks(), d.ownInside()
+	hosts, err := d.hostsInside()
+	if err != nil {
+		return err
+	}
+	peers := d.peersOf()
+	changed := !maps.Equal(networks, o.wrote.networks) || !maps.Equal(peers, o.wrote.peers)
+	for _, one := range []struct {
+		name  string
+		write func() (int, error)
+	}{
+		{vtepMapVtepPeers, func() (int, error) { return contents.Replace(o.maps.peers, peers, o.wrote.peers) }},
+		{vtepMapVtepHosts, func() (int, error) { return contents.Replace(o.maps.hosts, hosts, o.wrote.hosts) }},
+		{vtepMapVtepOwnAddresses, func() (int, error) { return contents.Replace(o.maps.own, own, o.wrote.own) }},
+		{vtepMapVtepNetworks, func() (int, error) { return contents.Replace(o.maps.networks, networks, o.wrote.networks) }},
+	} {
+		byHand, err := one.write()
+		if d.countHands(one.name, byHand); err != nil {
+			return fmt.Errorf("networks of tenants: %w", err)
+		}
+	}
+	o.wrote.networks, o.wrote.peers, o.wrote.hosts, o.wrote.own = networks, peers, hosts, own
+	o.writeSelf(changed)
+	return nil
+}
+
+// writeSelf writes the VTEP's own addresses and ports. What CPUs have found out counts no longer if what they
+// found it out from has changed.
+func (o *overlay) writeSelf(changed bool) {
+	self, vtep := &o.self.Entries[0], &o.known.Load().vtep
+	want := abi.VtepSelf{VxlanPort: abi.BigEndian16(vtep.VXLANPort), GenevePort: abi.BigEndian16(vtep.GenevePort), Generation: self.Generation}
+	if a := vtep.Address(false); a.IsValid() {
+		want.Address4 = abi.BigEndianAddress(a)
+	}
+	if a := vtep.Address(true); a.IsValid() {
+		want.Address6 = abi.AddressBytes(a)
+	}
+	if vtep.VLAN != 0 {
+		want.Segment = model.Segment{Kind: model.SegmentVLAN, ID: uint32(vtep.VLAN)}.Key()
+	}
+	if changed || *self != want || self.Generation == 0 {
+		*self = want
+		atomic.StoreUint32(&self.Generation, max(1, (self.Generation+1)&math.MaxUint32))
+	}
+}
+
+// networks are the networks whose packets are taken, by kind and VNI on the wire.
+func (d *Datapath) networks() map[uint32]abi.VtepNetwork {
+	networks := map[uint32]abi.VtepNetwork{}
+	for segment := range d.overlaySegments() {
+		network := abi.VtepNetwork{Segment: segment.Key(), Mac: d.overlay.known.Load().macIn(segment)}
+		wire := segment
+		if settings := d.overlay.known.Load().segments[segment]; settings != nil {
+			wire, network.Mtu = settings.Wire(), settings.MTU
+			if len(settings.Peers) > 0 {
+				network.Flags |= uint16(abi.VtepNetworkFlagVTEP_NETWORK_PEERS)
+			}
+		}
+		networks[wire.Key()] = network
+	}
+	return networks
+}
+
+// peersOf are the VTEPs from which packets are taken: those that are configured, and those of hosts that are
+// known.
+func (d *Datapath) peersOf() map[abi.VtepPeer]uint8 {
+	peers := map[abi.VtepPeer]uint8{}
+	add := func(p netip.Prefix, network uint32) {
+		key := abi.VtepPeer{PrefixLen: 64 + uint32(p.Bits()), Network: network, Address: abi.AddressBytes(p.Addr())}
+		if p.Addr().Is6() {
+			key.Ipv6 = 1
+		}
+		peers[key] = 1
+	}
+	for _, p := range d.table.VTEP.Peers {
+		add(p, 0)
+	}
+	host := func(a netip.Addr) {
+		if a.IsValid() {
+			add(netip.PrefixFrom(a, a.BitLen()), 0)
+		}
+	}
+	for i := range d.table.Segments {
+		s := &d.table.Segments[i]
+		for _, p := range s.Peers {
+			add(p, s.Wire().Key())
+		}
+		for j := range s.Hosts {
+			host(s.Hosts[j].VTEP)
+		}
+	}
+	for _, known := range d.overlay.known.Load().learned {
+		for _, h := range known {
+			host(h.VTEP)
+		}
+	}
+	for i := range d.table.Services {
+		for j := range d.table.Services[i].Backends {
+			host(d.table.Services[i].Backends[j].Place.VTEP)
+		}
+	}
+	return peers
+}
+
+// hostsInside are the hosts of tenants' networks to which replies go, each with its place.
+func (d *Datapath) hostsInside() (map[abi.VtepAddress]abi.VtepHost, error) {
+	hosts := map[abi.VtepAddress]abi.VtepHost{}
+	add := func(segment model.Segment, at abi.VtepAddress, h model.SegmentHost) error {
+		b := model.TableBackend{Address: h.Address, Segment: segment, Place: h, Mode: model.L2DSR}
+		hop := d.hops.Resolve(b, d.own)
+		number, err := d.overlay.placeOf(&hop)
+		if err != nil || number == 0 {
+			return err
+		}
+		hosts[at] = abi.VtepHost{Place: number, Mac: h.MAC, SourceMac: hop.Source, Mtu: uint32(max(0, hop.MTU))}
+		return nil
+	}
+	var errs []error
+	each := func(segment model.Segment, h model.SegmentHost) {
+		errs = append(errs, add(segment, insideKey(segment, h.Address), h))
+	}
+	for segment, known := range d.overlay.known.Load().learned {
+		for _, h := range known {
+			each(segment, h)
+		}
+	}
+	for i := range d.table.Segments {
+		s := &d.table.Segments[i]
+		for _, h := range s.Hosts {
+			each(s.ID, h)
+		}
+		for _, gateway := range s.Gateway {
+			if h, known := d.overlay.known.Load().hostIn(s.ID, gateway); known {
+				at := abi.VtepAddress{Segment: s.ID.Key(), Ipv6: uint32(truth(gateway.Is6()))}
+				errs = append(errs, add(s.ID, at, h))
+			}
+		}
+	}
+	return hosts, errors.Join(errs...)
+}
+
+func insideKey(segment model.Segment, a netip.Addr) abi.VtepAddress {
+	return abi.VtepAddress{Segment: segment.Key(), Ipv6: uint32(truth(a.Is6())), Address: abi.AddressBytes(a)}
+}
+
+// ownInside are the addresses that this director has in tenants' networks.
+func (d *Datapath) ownInside() map[abi.VtepAddress]abi.VtepOwn {
+	own := map[abi.VtepAddress]abi.VtepOwn{}
+	add := func(segment model.Segment, a netip.Addr, flags abi.VtepOwnFlag) {
+		key := insideKey(segment, a)
+		own[key] = abi.VtepOwn{Flags: own[key].Flags | uint32(flags)}
+	}
+	for i := range d.table.Services {
+		if s := &d.table.Services[i]; s.Segment.IsOverlay() {
+			add(s.Segment, s.VIP, abi.VtepOwnFlagVTEP_OWN_ANSWERS)
+		}
+	}
+	for i := range d.table.Segments {
+		s := &d.table.Segments[i]
+		if !s.ID.IsOverlay() {
+			continue
+		}
+		for _, a := range s.Addresses {
+			add(s.ID, a, abi.VtepOwnFlagVTEP_OWN_ANSWERS|abi.VtepOwnFlagVTEP_OWN_HOST)
+		}
+		for _, a := range d.table.SNAT.Addresses {
+			add(s.ID, a, abi.VtepOwnFlagVTEP_OWN_ANSWERS)
+		}
+	}
+	return own
+}
+
+// tidyPlaces frees the places that nothing names any more. Packets may hold them: they rest.
+func (d *Datapath) tidyPlaces() {
+	o := &d.overlay
+	if !o.on() {
+		return
+	}
+	named := map[uint32]bool{}
+	for _, s := range d.services {
+		for _, b := range s.backends {
+			named[o.backends.Entries[b.index].Place] = true
+		}
+	}
+	for _, h := range o.wrote.hosts {
+		named[h.Place] = true
+	}
+	for key, at := range o.place {
+		if !named[at.index] {
+			delete(o.place, key)
+			o.places.Entries[at.index].Ifindex = 0
+			o.indexes.release(at.index)
+		}
+	}
+}
+
+// SetHosts replaces what was learned of where hosts of tenants' networks are. Packets follow at once.
+func (d *Datapath) SetHosts(hosts map[model.Segment][]model.SegmentHost) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() || !d.overlay.on() {
+		return nil
+	}
+	learned := map[model.Segment]map[netip.Addr]model.SegmentHost{}
+	for segment, list := range hosts {
+		learned[segment] = make(map[netip.Addr]model.SegmentHost, len(list))
+		for _, h := range list {
+			learned[segment][h.Address] = h
+		}
+	}
+	known := *d.overlay.known.Load()
+	known.learned = learned
+	d.overlay.known.Store(&known)
+	if !d.begun {
+		return nil
+	}
+	return d.followHosts()
+}
+
+// followHosts gives backends their places again. The lock is held.
+func (d *Datapath) followHosts() error {
+	d.beginChange(d.whole)
+	for _, s := range d.inOrder() {
+		if slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Segment.IsOverlay() }) {
+			d.writeBackends(s)
+		}
+	}
+	if err := d.configureOverlay(); err != nil {
+		return err
+	}
+	d.tidyPlaces()
+	return nil
+}
