@@ -70,7 +70,7 @@ func readTables(t *testing.T) tables {
 // package itself may.
 var testsMayImport = []string{
 	"internal/model", "internal/maglev", "internal/turns", "internal/etcdclient", "internal/group", "quiclb",
-	"lab/etcdlab", "lab/memlab", "lab/netlab", "lab/packet", "lab/routerlab", "lab/twin",
+	"lab/etcdlab", "lab/memlab", "lab/netlab", "lab/ovnlab", "lab/packet", "lab/routerlab", "lab/twin",
 	"cilium/ebpf", "etcd", "go-cmp", "gonum", "gopacket", "netlink", "netns", "x/sys",
 }
 
