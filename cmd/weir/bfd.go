@@ -131,7 +131,7 @@ func bfdTable(t *table, s model.BFDStatus) {
 	t.line("")
 	t.row("NEIGHBOR", "HOPS", "STATE", "SINCE", "DIAGNOSTIC", "NEIGHBOR-STATE", "NEIGHBOR-DIAGNOSTIC", "INTERVAL", "DETECTION", "SIGNED", "LOSSES", "PROBLEM")
 	for _, n := range s.Sessions {
-		t.row(n.Neighbor, hopsText(n.Multihop), n.State, n.Since.Format(time.RFC3339), n.Diagnostic, n.RemoteState, n.RemoteDiagnostic, n.Interval, n.Detection,
+		t.row(n.Name(), hopsText(n.Multihop), n.State, n.Since.Format(time.RFC3339), n.Diagnostic, n.RemoteState, n.RemoteDiagnostic, n.Interval, n.Detection,
 			cmp.Or(n.Authentication, "no"), n.Losses, cmp.Or(n.Problem, n.Refused))
 	}
 	t.line("")

@@ -44,14 +44,22 @@ func bgpTable(t *table, s model.BGPStatus) {
 		if n.Interface != "" && n.Address.IsValid() {
 			name += " " + n.Address.WithZone("").String()
 		}
-		t.row(name, n.ASN, n.State, n.Since.Format(time.RFC3339), hold, list(n.Families), restarts, n.BFD, n.Announced, n.Losses, n.Problem)
+		t.row(withSegment(name, n.Segment), n.ASN, n.State, n.Since.Format(time.RFC3339), hold, list(n.Families), restarts, n.BFD, n.Announced, n.Losses, n.Problem)
 	}
 	t.line("")
 	t.row("PREFIX", "NEIGHBORS", "COMMUNITIES", "LOCAL-PREF", "MED", "PREPEND")
 	for _, r := range s.Routes {
 		a := r.Attributes
-		t.row(r.Prefix, r.Neighbors, list(a.Communities), orNone(a.LocalPref), orNone(a.MED), a.Prepend)
+		t.row(withSegment(r.Prefix.String(), r.Segment), r.Neighbors, list(a.Communities), orNone(a.LocalPref), orNone(a.MED), a.Prepend)
 	}
+}
+
+// withSegment adds a segment to what is in one.
+func withSegment(text string, s model.Segment) string {
+	if s == (model.Segment{}) {
+		return text
+	}
+	return text + " " + s.String()
 }
 
 // list writes values as one cell.

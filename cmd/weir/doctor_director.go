@@ -84,7 +84,7 @@ func linkLocalOn(name string) error {
 // localAddress returns this end of a session, without opening one: connecting a datagram socket
 // only looks at the routes.
 func localAddress(n *model.BGPNeighbor) (netip.Addr, error) {
-	dialer := net.Dialer{}
+	dialer := net.Dialer{Control: bgp.InVRF(n.VRF)}
 	if n.Source != nil {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(*n.Source, 0))
 	}
@@ -121,7 +121,7 @@ func examineBFD(c *model.Config) []doctor.Finding {
 // examineWay looks at one session.
 func examineWay(s *model.BFDSession) []doctor.Finding {
 	found := func(level doctor.Level, fix, format string, args ...any) []doctor.Finding {
-		return []doctor.Finding{{Level: level, Check: "bfd", Text: fmt.Sprintf("neighbor %v: ", s.Neighbor) + fmt.Sprintf(format, args...), Fix: fix}}
+		return []doctor.Finding{{Level: level, Check: "bfd", Text: fmt.Sprintf("neighbor %s: ", s.Name()) + fmt.Sprintf(format, args...), Fix: fix}}
 	}
 	if a := s.Authentication; a != nil {
 		if err := bfd.CheckPassword(a); err != nil {

@@ -42,7 +42,7 @@ func exchange(t *testing.T) error {
 	s := NewSpeaker(still{}, slog.New(slog.DiscardHandler))
 	s.set(time.Now(), []model.BFDSession{want}, []finding{find(&want)}, map[string]Forwarding{"lo": Forwards})
 	defer s.close()
-	session, r := s.sessions[keyOf(want)], s.receivers[place{kind{multihop: true}, own, ""}]
+	session, r := s.sessions[keyOf(want)], s.receivers[place{kind: kind{multihop: true}, local: own}]
 	if r == nil {
 		return fmt.Errorf("no socket: %v", s.problems)
 	}

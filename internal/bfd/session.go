@@ -14,10 +14,11 @@ import (
 // key is what no two sessions may share.
 type key struct {
 	neighbor, source netip.Addr
+	vrf              string
 	multihop         bool
 }
 
-func keyOf(s model.BFDSession) key { return key{s.Neighbor, s.Source, s.Multihop} }
+func keyOf(s model.BFDSession) key { return key{s.Neighbor, s.Source, s.VRF, s.Multihop} }
 
 func timersOf(b model.BFDTimers) Timers {
 	return Timers{Tx: time.Duration(b.Interval), Rx: time.Duration(b.Interval), Multiplier: b.Multiplier}
@@ -30,6 +31,7 @@ type session struct {
 	kind    kind
 	address netip.Addr // the neighbor's, without a zone
 	index   int        // of a link-local neighbor's interface; 0: it is not link-local, or there is no interface
+	device  int        // of the VRF's device; 0: it is in none, or there is no such device
 	sender  *sender    // nil: not open; see problem
 	guard   guard
 
@@ -84,16 +86,16 @@ func (s *session) take(now time.Time, p Packet, a *arrival) Discard {
 	return Accepted
 }
 
-// from reports whether a packet that names no session is this one's.
-func (s *session) from(a *arrival, k kind) bool {
-	return s.kind == k && s.address == a.from && (s.want.Neighbor.Zone() == "" || s.index == a.index) && (!s.want.Source.IsValid() || s.want.Source == a.to)
+// from reports whether a packet that came at a place may be this session's, by its addresses.
+func (s *session) from(a *arrival, p place) bool {
+	return s.kind == p.kind && s.want.VRF == p.vrf && s.address == a.from && (s.want.Neighbor.Zone() == "" || s.index == a.index) && (!s.want.Source.IsValid() || s.want.Source == a.to)
 }
 
-// on notes by which interface a link-local neighbor is reached now: an interface that was made anew
-// has another number.
-func (s *session) on(index int) {
-	if s.index != index {
-		s.index = index
+// on notes by which interface a link-local neighbor is reached now, or by which device another one in
+// a VRF: an interface that was made anew has another number.
+func (s *session) on(index, device int) {
+	if s.index != index || s.device != device {
+		s.index, s.device = index, device
 		s.close()
 	}
 }
@@ -114,7 +116,7 @@ func (s *session) open(now time.Time, random *rand.Rand) bool {
 		s.problem = fmt.Sprintf("there is no interface %s", zone)
 		return false
 	}
-	sender, err := openSender(s.kind, s.want.Source, s.address, s.index, random)
+	sender, err := openSender(s.kind, s.want.VRF, s.want.Source, s.address, s.index, random)
 	if err != nil {
 		s.problem = err.Error()
 		return false
@@ -172,7 +174,7 @@ func (s *session) status() model.BFDSessionStatus {
 	state, why := s.State()
 	remote := s.Remote()
 	status := model.BFDSessionStatus{
-		Neighbor: s.want.Neighbor, Source: s.want.Source, Multihop: s.want.Multihop,
+		Neighbor: s.want.Neighbor, VRF: s.want.VRF, Source: s.want.Source, Multihop: s.want.Multihop,
 		State: state.String(), Since: s.since, Diagnostic: why.String(),
 		RemoteState: remote.State.String(), RemoteDiagnostic: remote.Diagnostic.String(),
 		Interval: model.Duration(s.Interval()), Detection: model.Duration(s.Detection()),

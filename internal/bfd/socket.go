@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -35,13 +36,18 @@ type place struct {
 	kind
 	local  netip.Addr // the destination of the packets; zero: any
 	device string     // the interface by which they come in; empty: any
+	vrf    string     // the VRF in which they come in, by its device; empty: none
+	index  int        // of that device: one that is made anew is another one
+	// shared says that weir's own sockets of the kind may have the port at the same address: those in
+	// VRFs, and that in none.
+	shared bool
 }
 
 // text is the place's name in errors.
 func (p place) text() string {
 	switch {
-	case p.device != "":
-		return fmt.Sprintf("UDP port %d on %s", p.port(), p.device)
+	case p.device != "" || p.vrf != "":
+		return fmt.Sprintf("UDP port %d on %s", p.port(), cmp.Or(p.device, p.vrf))
 	case p.local.IsValid():
 		return fmt.Sprintf("UDP port %d of %s", p.port(), p.local)
 	}
@@ -131,7 +137,11 @@ func openReceiver(p place, ready chan<- struct{}) (*receiver, error) {
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}}
 	}
 	// The address may come to this host later.
-	fd, err := open(p.kind, append(options, option{unix.IPPROTO_IP, unix.IP_FREEBIND, 1})...)
+	options = append(options, option{unix.IPPROTO_IP, unix.IP_FREEBIND, 1})
+	if p.shared {
+		options = append(options, option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
+	}
+	fd, err := open(p.kind, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -161,13 +171,11 @@ func openReceiver(p place, ready chan<- struct{}) (*receiver, error) {
 	return r, nil
 }
 
-// bind binds a socket to a place. It does not share the port with other sockets, whatever they
-// allow: a daemon that shares it would get the packets instead of this one.
+// bind binds a socket to a place. Unless there are VRFs, it does not share the port with other
+// sockets, whatever they allow: a daemon that shares it would get the packets instead of this one.
 func (p place) bind(fd int) error {
-	if p.device != "" {
-		if err := unix.BindToDevice(fd, p.device); err != nil {
-			return fmt.Errorf("receive on %s: %w", p.device, err)
-		}
+	if err := toDevice(fd, cmp.Or(p.device, p.vrf)); err != nil {
+		return fmt.Errorf("receive: %w", err)
 	}
 	err := unix.Bind(fd, p.sockaddr(p.local, 0, p.port()))
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -175,6 +183,21 @@ func (p place) bind(fd int) error {
 	}
 	if err != nil {
 		return fmt.Errorf("bind to %s: %w", p.text(), err)
+	}
+	return nil
+}
+
+// toDevice binds a socket to an interface, or to a VRF by its device; to none if that is empty.
+func toDevice(fd int, name string) error {
+	if name == "" {
+		return nil
+	}
+	err := unix.BindToDevice(fd, name)
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("there is no interface %s", name)
+	}
+	if err != nil {
+		return fmt.Errorf("bind to interface %s: %w", name, err)
 	}
 	return nil
 }
@@ -238,7 +261,7 @@ type sender struct {
 	to unix.Sockaddr
 }
 
-func openSender(k kind, source, neighbor netip.Addr, zone int, random *rand.Rand) (*sender, error) {
+func openSender(k kind, vrf string, source, neighbor netip.Addr, zone int, random *rand.Rand) (*sender, error) {
 	const interactive, internetControl = 6, 0xc0 // TC_PRIO_INTERACTIVE, CS6
 	options := []option{{unix.SOL_SOCKET, unix.SO_PRIORITY, interactive}, {unix.SOL_SOCKET, unix.SO_RCVBUF, 0},
 		{unix.IPPROTO_IP, unix.IP_TTL, gtsm}, {unix.IPPROTO_IP, unix.IP_TOS, internetControl}}
@@ -248,6 +271,10 @@ func openSender(k kind, source, neighbor netip.Addr, zone int, random *rand.Rand
 	}
 	fd, err := open(k, options...)
 	if err != nil {
+		return nil, err
+	}
+	if err := toDevice(fd, vrf); err != nil {
+		unix.Close(fd)
 		return nil, err
 	}
 	const attempts = 64

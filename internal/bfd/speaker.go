@@ -182,18 +182,18 @@ func (s *Speaker) receive(r *receiver) {
 		if !ok {
 			return
 		}
-		s.discards[s.take(time.Now(), r.kind, &a)]++
+		s.discards[s.take(time.Now(), r.place, &a)]++
 	}
 	r.notify() // there may be more
 }
 
 // take finds the session of a packet, or says why there is none.
-func (s *Speaker) take(now time.Time, k kind, a *arrival) Discard {
+func (s *Speaker) take(now time.Time, at place, a *arrival) Discard {
 	p, why := Parse(a.payload)
 	if why != Accepted {
 		return why
 	}
-	session, why := s.find(p, k, a)
+	session, why := s.find(p, at, a)
 	if why != Accepted {
 		return why
 	}
@@ -202,19 +202,19 @@ func (s *Speaker) take(now time.Time, k kind, a *arrival) Discard {
 
 // find returns the session of a packet: by the discriminator in the packet, but only from the
 // neighbor itself; or by the packet's addresses, if it has no discriminator yet.
-func (s *Speaker) find(p Packet, k kind, a *arrival) (*session, Discard) {
+func (s *Speaker) find(p Packet, at place, a *arrival) (*session, Discard) {
 	if p.Yours != 0 {
 		session := s.byName[p.Yours]
 		switch {
 		case session == nil:
 			return nil, DiscardYours
-		case !session.from(a, k):
+		case !session.from(a, at):
 			return nil, DiscardPeer
 		}
 		return session, Accepted
 	}
 	for _, session := range s.sessions {
-		if session.from(a, k) {
+		if session.from(a, at) {
 			return session, Accepted
 		}
 	}
@@ -236,7 +236,7 @@ func (s *Speaker) speak(now time.Time, session *session) {
 		before := session.problem
 		session.send(now, s.buffer, s.random)
 		if session.problem != "" && session.problem != before {
-			neighbor, problem := session.want.Neighbor, session.problem
+			neighbor, problem := session.want.Name(), session.problem
 			s.say(func(log *slog.Logger) { log.Warn("BFD packet not sent", "neighbor", neighbor, "error", problem) })
 		}
 	}
@@ -263,6 +263,7 @@ type finding struct {
 	password *password
 	err      error // why there is no password, if there has to be one
 	index    int   // of the interface in its neighbor's zone
+	device   int   // of its VRF's device
 }
 
 // find finds out what a session needs to know.
@@ -272,6 +273,9 @@ func find(want *model.BFDSession) (f finding) {
 	}
 	if zone := want.Neighbor.Zone(); zone != "" {
 		f.index = indexOf(zone)
+	}
+	if want.VRF != "" {
+		f.device = indexOf(want.VRF)
 	}
 	return f
 }
@@ -306,7 +310,7 @@ func (s *Speaker) set(now time.Time, wanted []model.BFDSession, found []finding,
 		}
 		have.want = want
 		have.Set(now, timersOf(want.Timers))
-		have.on(found[i].index)
+		have.on(found[i].index, found[i].device)
 		have.guard.set(want.Authentication, found[i].password, found[i].err)
 		have.proved = want.Authentication != nil
 	}
@@ -379,17 +383,22 @@ func (s *Speaker) listen(now time.Time) {
 
 // placeOf returns where a session's packets are received: at its own end's address, if each session
 // of its kind names its own end. The kernel does not let one process have a port at one address and
-// another the same port at all addresses.
+// another the same port at all addresses. Each VRF has its own place.
 func placeOf(session *session, all []*session) place {
-	sources, devices := true, true
+	sources, devices, vrfs := true, true, false
 	for _, other := range all {
-		if other.kind == session.kind {
+		switch {
+		case other.kind != session.kind:
+		case other.want.VRF != "":
+			vrfs = true
+		default:
 			sources = sources && other.want.Source.IsValid()
 			devices = devices && other.want.Neighbor.Zone() != ""
 		}
 	}
-	p := place{kind: session.kind}
+	p := place{kind: session.kind, vrf: session.want.VRF, index: session.device, shared: vrfs}
 	switch {
+	case p.vrf != "":
 	case sources:
 		p.local = session.want.Source
 	case devices:
@@ -432,7 +441,7 @@ func (s *Speaker) close() {
 
 // Status returns the state of the sessions, in the order of their neighbors.
 func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
-	status := model.BFDStatus{Sessions: []model.BFDSessionStatus{}}
+	status := model.BFDStatus{VRFs: true, Sessions: []model.BFDSessionStatus{}}
 	err := s.inLoop(ctx, func() {
 		for _, session := range s.sessions {
 			one := session.status()
@@ -450,7 +459,7 @@ func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
 		return model.BFDStatus{}, err
 	}
 	slices.SortFunc(status.Sessions, func(a, b model.BFDSessionStatus) int {
-		return cmp.Or(a.Neighbor.Compare(b.Neighbor), a.Source.Compare(b.Source), cmp.Compare(fmt.Sprint(a.Multihop), fmt.Sprint(b.Multihop)))
+		return cmp.Or(a.Neighbor.Compare(b.Neighbor), cmp.Compare(a.VRF, b.VRF), a.Source.Compare(b.Source), cmp.Compare(fmt.Sprint(a.Multihop), fmt.Sprint(b.Multihop)))
 	})
 	return status, nil
 }
@@ -509,7 +518,7 @@ func (s *Speaker) abandon(session *session) {
 		return
 	}
 	session.abandoned = true
-	neighbor, restart := session.want.Neighbor, session.want.RestartTime
+	neighbor, restart := session.want.Name(), session.want.RestartTime
 	s.say(func(log *slog.Logger) {
 		log.Warn("nobody has asked for a BFD session for its restart time: it is taken down", "neighbor", neighbor, "restart-time", restart)
 	})
@@ -540,7 +549,7 @@ func (s *Speaker) note(now time.Time, session *session) {
 	if state == session.told && why == session.why {
 		return
 	}
-	neighbor, from, says, after := session.want.Neighbor, session.told, session.Remote().Diagnostic, now.Sub(session.since)
+	neighbor, from, says, after := session.want.Name(), session.told, session.Remote().Diagnostic, now.Sub(session.since)
 	level := slog.LevelInfo
 	if from == Up {
 		level = slog.LevelWarn

@@ -16,6 +16,7 @@ const subcodeBFDDown = 10
 // path is what BFD says about the way to a neighbor that asks for BFD.
 type path struct {
 	neighbor netip.Addr
+	vrf      string
 	state    string // of the session, in BFD's words; empty: the state is not known
 	held     string // why this director itself keeps it down: the datapath behind the routes is not there
 	process  int    // the process that counts the losses
@@ -34,8 +35,8 @@ func pathOf(n *model.BGPNeighbor, status *model.BFDStatus) path {
 	}
 	for i := range status.Sessions {
 		s := &status.Sessions[i]
-		if s.Neighbor == n.Address && s.Source == source && s.Multihop == n.BFDMultihop() {
-			return path{neighbor: n.Address, state: s.State, held: s.Held, process: status.PID, losses: s.Losses, lastLoss: s.LastLoss}
+		if s.Neighbor == n.Address && s.VRF == n.VRF && s.Source == source && s.Multihop == n.BFDMultihop() {
+			return path{neighbor: n.Address, vrf: n.VRF, state: s.State, held: s.Held, process: status.PID, losses: s.Losses, lastLoss: s.LastLoss}
 		}
 	}
 	return path{}
@@ -46,7 +47,7 @@ func pathOf(n *model.BGPNeighbor, status *model.BFDStatus) path {
 // speak BFD.
 func (p path) lost(before path) error {
 	switch {
-	case p.neighbor == before.neighbor && p.process != 0 && p.process == before.process && p.losses > before.losses:
+	case p.neighbor == before.neighbor && p.vrf == before.vrf && p.process != 0 && p.process == before.process && p.losses > before.losses:
 		return unreachable{p.lastLoss}
 	case p.held != "" && before.held == "":
 		return unreachable{p.held}

@@ -49,7 +49,7 @@ func advertisements(w *want, p *peer, local netip.Addr) map[netip.Prefix]adverti
 	for i := range w.routes {
 		r := &w.routes[i]
 		family := model.FamilyOf(r.Prefix.Addr())
-		if !slices.Contains(p.families, family) {
+		if r.Segment != w.neighbor.Segment || !slices.Contains(p.families, family) {
 			continue
 		}
 		all[r.Prefix] = advertisement{family, nextHop(&w.neighbor, family, local), attributes(w, r)}

@@ -234,6 +234,7 @@ func sameSession(a, b *want) bool {
 	one, other := a.neighbor, b.neighbor
 	one.Attributes, other.Attributes = model.BGPAttributes{}, model.BGPAttributes{}
 	one.NextHop, other.NextHop = nil, nil
+	one.Segment, other.Segment = model.Segment{}, model.Segment{}
 	if one.Interface != "" && one.Interface == other.Interface {
 		one.Address, other.Address = netip.Addr{}, netip.Addr{} // another router is found only without a session
 	}

@@ -81,14 +81,15 @@ func network(a netip.Addr) string {
 // options are the socket options of a neighbor's connections.
 type options struct {
 	address  netip.Addr
-	ttl      int // of packets to it; 0: the kernel's
-	leastTTL int // of packets from it; 0: any
+	vrf      string // whose device it is bound to; empty: none
+	ttl      int    // of packets to it; 0: the kernel's
+	leastTTL int    // of packets from it; 0: any
 	password string
 }
 
 func newOptions(w *want) (options, error) {
 	n := &w.neighbor
-	o := options{address: n.Address, ttl: int(n.TTL)}
+	o := options{address: n.Address, vrf: n.VRF, ttl: int(n.TTL)}
 	switch {
 	case n.TTLSecurity > 0:
 		o.ttl, o.leastTTL = 255, 256-int(n.TTLSecurity)
@@ -128,11 +129,37 @@ func password(n *model.BGPNeighbor) (string, error) {
 // control sets the options of a socket that is about to connect.
 func (o options) control(_, _ string, raw syscall.RawConn) error {
 	return onSocket(raw, func(fd int) error {
+		if err := toVRF(fd, o.vrf); err != nil {
+			return local{err}
+		}
 		if err := o.set(fd); err != nil {
 			return err
 		}
 		return sign(fd, o.address, o.password)
 	})
+}
+
+// InVRF returns what binds a socket that is about to connect to a VRF by its device, or to another
+// interface; to none if that is empty.
+func InVRF(name string) func(network, address string, raw syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		return onSocket(raw, func(fd int) error { return toVRF(fd, name) })
+	}
+}
+
+// toVRF binds a socket to a VRF by its device, or to another interface; to none if that is empty.
+func toVRF(fd int, name string) error {
+	if name == "" {
+		return nil
+	}
+	err := unix.BindToDevice(fd, name)
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("there is no interface %s (vrf)", name)
+	}
+	if err != nil {
+		return fmt.Errorf("bind to interface %s (vrf): %w", name, err)
+	}
+	return nil
 }
 
 // set sets the connection's own options: all except the password, which a listener has.

@@ -37,7 +37,7 @@ type Speaker struct {
 	bfd       model.BFDStatus // the last status
 	closed    bool
 	sessions  map[string]*session // by the names of their neighbors
-	listeners map[netip.Addr]*listener
+	listeners map[listens]*listener
 
 	discoveries map[string]*discovery // by interface
 	meet        func(map[string]netip.Addr)
@@ -55,7 +55,7 @@ const (
 // New returns a speaker that has no neighbors. Function meet, unless it is nil, is called with the
 // routers that are found on interfaces, whenever they change; it must not call the speaker.
 func New(meet func(map[string]netip.Addr), log *slog.Logger) *Speaker {
-	return &Speaker{log: log, meet: meet, port: model.DefaultBGPPort, sessions: map[string]*session{}, listeners: map[netip.Addr]*listener{},
+	return &Speaker{log: log, meet: meet, port: model.DefaultBGPPort, sessions: map[string]*session{}, listeners: map[listens]*listener{},
 		discoveries: map[string]*discovery{}}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -21,12 +22,16 @@ func (s *Speaker) Status() model.BGPStatus {
 		Neighbors: []model.BGPNeighborStatus{}, Routes: []model.RouteStatus{}}
 	for _, a := range s.config.Listen {
 		one := model.BGPListenerStatus{Address: a}
-		if l := s.listeners[a]; l != nil {
-			one.Problem = l.problems()
+		var problems []string
+		for _, at := range s.listensAt(a) {
+			if l := s.listeners[at]; l != nil {
+				problems = append(problems, l.problems()...)
+			}
 		}
+		one.Problem = strings.Join(problems, "; ")
 		status.Listen = append(status.Listen, one)
 	}
-	advertised := map[netip.Prefix]int{}
+	advertised := map[told]int{}
 	for i := range s.config.Neighbors {
 		one := s.sessions[s.config.Neighbors[i].Name()]
 		if one == nil {
@@ -39,9 +44,15 @@ func (s *Speaker) Status() model.BGPStatus {
 		status.Neighbors = append(status.Neighbors, report)
 	}
 	for _, r := range s.routes {
-		status.Routes = append(status.Routes, model.RouteStatus{Prefix: r.Prefix, Attributes: r.Attributes, Neighbors: advertised[r.Prefix]})
+		status.Routes = append(status.Routes, model.RouteStatus{Segment: r.Segment, Prefix: r.Prefix, Attributes: r.Attributes, Neighbors: advertised[told{r.Segment, r.Prefix}]})
 	}
 	return status
+}
+
+// told is a prefix that neighbors of a segment were told.
+type told struct {
+	segment model.Segment
+	prefix  netip.Prefix
 }
 
 // whyNotConnected says why a passive neighbor cannot connect; empty: it can. The mutex is held.
@@ -51,7 +62,7 @@ func (s *Speaker) whyNotConnected(n *model.BGPNeighbor) string {
 	}
 	problem := ""
 	for _, a := range s.config.Listen {
-		l := s.listeners[a]
+		l := s.listeners[listens{a, n.VRF}]
 		if l == nil || n.Address.Is4() != a.Is4() {
 			continue
 		}
@@ -71,14 +82,16 @@ type local struct{ error }
 func (l local) Unwrap() error { return l.error }
 
 // report returns the session's status, and counts the prefixes that were advertised to its neighbor.
-func (s *session) report(advertised map[netip.Prefix]int) model.BGPNeighborStatus {
+func (s *session) report(advertised map[told]int) model.BGPNeighborStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	w := s.now.Load()
 	for prefix := range s.advertised {
-		advertised[prefix]++
+		advertised[told{w.neighbor.Segment, prefix}]++
 	}
 	status := s.status
-	if w := s.now.Load(); w.neighbor.BFD != nil {
+	status.Segment = w.neighbor.Segment
+	if w.neighbor.BFD != nil {
 		status.BFD = cmp.Or(w.path.state, "unknown")
 	}
 	status.Announced = len(s.advertised)
@@ -97,7 +110,8 @@ func (s *session) state(state model.SessionState) {
 		since = time.Now().Truncate(time.Second)
 	}
 	s.status = model.BGPNeighborStatus{
-		Address: w.neighbor.Address, Interface: w.neighbor.Interface, ASN: w.neighbor.ASN, State: state, Since: since,
+		Address: w.neighbor.Address, Interface: w.neighbor.Interface, VRF: w.neighbor.VRF, Segment: w.neighbor.Segment,
+		ASN: w.neighbor.ASN, State: state, Since: since,
 		Families: []model.BGPFamily{}, Losses: s.status.Losses, Problem: s.status.Problem, Own: s.status.Own,
 	}
 }

@@ -133,20 +133,28 @@ func (s *bfdSupervisor) renew() {
 // or while it says nothing, only their neighbors are known, and why there is nothing more.
 func (s *bfdSupervisor) Sessions() []model.BFDSessionStatus {
 	status, err := s.Status()
+	return s.sessionsOf(&status, err)
+}
+
+// sessionsOf is Sessions by what the process says, or why it says nothing.
+func (s *bfdSupervisor) sessionsOf(status *model.BFDStatus, err error) []model.BFDSessionStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var sessions []model.BFDSessionStatus
 	for i := range s.wanted {
 		w := &s.wanted[i]
-		one := model.BFDSessionStatus{Neighbor: w.Neighbor, Source: w.Source, Multihop: w.Multihop}
+		one := model.BFDSessionStatus{Neighbor: w.Neighbor, VRF: w.VRF, Source: w.Source, Multihop: w.Multihop}
 		if err != nil {
 			one.Problem = err.Error()
 		}
 		for _, session := range status.Sessions {
-			if session.Neighbor == w.Neighbor && session.Source == w.Source && session.Multihop == w.Multihop {
+			if session.For(w) {
 				one = session
-				one.Problem = cmp.Or(missingFeature(w, &session, &status), session.Problem)
+				one.Problem = cmp.Or(missingFeature(w, &session, status), session.Problem)
 			}
+		}
+		if err == nil && w.VRF != "" && !status.VRFs {
+			one.Problem = unknownTo(status, "vrf")
 		}
 		sessions = append(sessions, one)
 	}
@@ -188,7 +196,12 @@ func missingFeature(want *model.BFDSession, has *model.BFDSessionStatus, process
 	default:
 		return ""
 	}
-	return fmt.Sprintf("the weir bfd that runs (version %s, process %d) does not know %s: end it by SIGTERM, and weir run starts its own", process.Version, process.PID, lacking)
+	return unknownTo(process, lacking)
+}
+
+// unknownTo says that a process of an older version runs.
+func unknownTo(process *model.BFDStatus, feature string) string {
+	return fmt.Sprintf("the weir bfd that runs (version %s, process %d) does not know %s: end it by SIGTERM, and weir run starts its own", process.Version, process.PID, feature)
 }
 
 // beforeSet makes the sessions stand for only those interfaces that have the program and will keep it:

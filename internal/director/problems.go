@@ -140,17 +140,17 @@ func bfdProblems(view *model.BFDStatus, fault string) (found []model.Problem) {
 		severity, text := model.SeverityWarning, ""
 		switch {
 		case strings.HasPrefix(s.Problem, bfd.NotSent):
-			text = fmt.Sprintf("no packets can be sent to %v: %s", s.Neighbor, strings.TrimPrefix(s.Problem, bfd.NotSent))
+			text = fmt.Sprintf("no packets can be sent to %s: %s", s.Name(), strings.TrimPrefix(s.Problem, bfd.NotSent))
 		case s.Problem != "":
-			severity, text = model.SeverityError, fmt.Sprintf("the session with %v: %s", s.Neighbor, s.Problem)
+			severity, text = model.SeverityError, fmt.Sprintf("the session with %s: %s", s.Name(), s.Problem)
 		case s.State != bfd.Up.String() && s.Refused != "":
-			text = fmt.Sprintf("the session with %v is not up: %s", s.Neighbor, s.Refused)
+			text = fmt.Sprintf("the session with %s is not up: %s", s.Name(), s.Refused)
 		case s.State != bfd.Up.String():
-			text = fmt.Sprintf("the session with %v is not up", s.Neighbor)
+			text = fmt.Sprintf("the session with %s is not up", s.Name())
 		default:
 			continue
 		}
-		found = append(found, model.Problem{Part: s.Neighbor.String(), Severity: severity, Text: text})
+		found = append(found, model.Problem{Part: s.Name(), Severity: severity, Text: text})
 	}
 	return found
 }
@@ -216,14 +216,14 @@ func bfdPasswordProblems(c *model.Config, view *model.BFDStatus) (found []model.
 	}
 	goesOn := map[string]bool{}
 	for _, s := range view.Sessions {
-		goesOn[s.Neighbor.String()] = s.State == bfd.Up.String() && s.Problem == ""
+		goesOn[s.Name()] = s.State == bfd.Up.String() && s.Problem == ""
 	}
 	for _, s := range c.BFDSessions(nil) {
-		if s.Authentication == nil || !goesOn[s.Neighbor.String()] {
+		if s.Authentication == nil || !goesOn[s.Name()] {
 			continue
 		}
 		if err := bfd.CheckPassword(s.Authentication); err != nil {
-			found = append(found, notAgain(s.Neighbor.String(), err))
+			found = append(found, notAgain(s.Name(), err))
 		}
 	}
 	return found

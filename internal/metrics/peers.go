@@ -16,7 +16,7 @@ var (
 	strangers = ofDirector.add("weir_peer_strangers_total",
 		"Connections of those who wanted to be told of flows, and did not dial from a director's address, could not show its certificate, or gave way in the handshake to newer ones of the same address. A director that has just started may be among them for a moment.")
 
-	sessionUp        = ofDirector.add("weir_bgp_session_up", "Whether there is a BGP session with the neighbor: 1 or 0.", "neighbor")
+	sessionUp        = ofDirector.add("weir_bgp_session_up", "Whether there is a BGP session with the neighbor, 10.0.0.1%red in VRF red: 1 or 0.", "neighbor")
 	sessionAnnounced = ofDirector.add("weir_bgp_routes_announced", "Routes that the neighbor has been told.", "neighbor")
 	sessionsLost     = ofDirector.add("weir_bgp_sessions_lost_total", "Sessions with the neighbor that have ended, since the director started.", "neighbor")
 	listens          = ofDirector.add("weir_bgp_listener_up", "Whether passive neighbors, all of them, can connect to an address of bgp.listen: 1 or 0.", "listen")
@@ -77,8 +77,8 @@ func (v values) bfd(status *model.BFDStatus) {
 		if s.Multihop {
 			hops = "several"
 		}
-		v.is(bfdUp, s.State == "up", s.Neighbor.String(), source, hops)
-		v.count(bfdLost, s.Losses, s.Neighbor.String(), source, hops)
+		v.is(bfdUp, s.State == "up", s.Name(), source, hops)
+		v.count(bfdLost, s.Losses, s.Name(), source, hops)
 	}
 }
 

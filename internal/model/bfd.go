@@ -148,7 +148,7 @@ func (n *BFDNeighbor) bfdSession(interfaces []string) BFDSession {
 // bfdSession returns the session that a BGP neighbor asks for. It lasts as long as the neighbor
 // keeps the routes, and a little at least: the neighbor, not BFD, ends a shorter one.
 func (n *BGPNeighbor) bfdSession(interfaces []string) BFDSession {
-	session := BFDSession{Neighbor: n.Address, Multihop: n.BFDMultihop(), Interfaces: n.BFD.Interfaces,
+	session := BFDSession{Neighbor: n.Address, VRF: n.VRF, Multihop: n.BFDMultihop(), Interfaces: n.BFD.Interfaces,
 		Timers: BFDTimers{n.BFD.Interval, n.BFD.Multiplier}, RestartTime: max(n.RestartTime, MinBFDRestartTime),
 		TTLSecurity: n.BFD.TTLSecurity, Authentication: n.BFD.Authentication}
 	if session.TTLSecurity == 0 && session.Multihop {
@@ -185,6 +185,7 @@ func (s BFDSession) in(interfaces []string) BFDSession {
 // BFDSession is a neighbor that must learn at once when this director's datapath is gone.
 type BFDSession struct {
 	Neighbor netip.Addr `json:"neighbor"`
+	VRF      string     `json:"vrf,omitempty"`      // whose device its packets come and go by; empty: none
 	Source   netip.Addr `json:"source,omitzero"`    // zero: the one that the host sends from
 	Multihop bool       `json:"multihop,omitempty"` // there are routers in between
 	// Interfaces are those by which the neighbor sends what this director forwards. The session is
@@ -205,6 +206,7 @@ type BFDStatus struct {
 	Started  time.Time          `json:"started"`
 	Deadline time.Time          `json:"deadline,omitzero"` // when it ends, unless it is told to go on
 	Realtime bool               `json:"realtime"`          // it runs before all other processes
+	VRFs     bool               `json:"vrfs,omitempty"`    // it keeps sessions in VRFs apart; a process of an older version does not
 	Late     Duration           `json:"late,omitzero"`     // the longest delay of a packet that it sent
 	Problem  string             `json:"problem,omitempty"` // why there is no such process, or it does not answer, as weir run finds
 	Sessions []BFDSessionStatus `json:"sessions"`
@@ -215,6 +217,7 @@ type BFDStatus struct {
 // internal/bfd.
 type BFDSessionStatus struct {
 	Neighbor         netip.Addr `json:"neighbor"`
+	VRF              string     `json:"vrf,omitempty"`
 	Source           netip.Addr `json:"source"` // the address that was asked for; zero: the host chooses it
 	Multihop         bool       `json:"multihop"`
 	State            string     `json:"state"`
@@ -238,6 +241,17 @@ type BFDSessionStatus struct {
 	Received       uint64                `json:"received"`
 	Problem        string                `json:"problem,omitempty"` // why no packets can be sent or received
 	Refused        string                `json:"refused,omitempty"` // why the neighbor's last packet was not taken, while the session is not up
+}
+
+// Name is what the session's neighbor is called: 10.0.0.1, or 10.0.0.1%red in a VRF.
+func (s *BFDSession) Name() string { return InVRF(s.Neighbor, s.VRF) }
+
+// Name is what the session's neighbor is called, as [BFDSession.Name] says.
+func (s *BFDSessionStatus) Name() string { return InVRF(s.Neighbor, s.VRF) }
+
+// For reports whether the status is that of a session that is asked for.
+func (s *BFDSessionStatus) For(w *BFDSession) bool {
+	return s.Neighbor == w.Neighbor && s.VRF == w.VRF && s.Source == w.Source && s.Multihop == w.Multihop
 }
 
 // timersOrDefaults replaces keys that are not given by their defaults.
@@ -302,6 +316,7 @@ type bfdSeen map[bfdWay][]bfdPlace
 // destination address.
 type bfdWay struct {
 	neighbor netip.Addr
+	vrf      string
 	multihop bool
 }
 
@@ -313,7 +328,7 @@ type bfdPlace struct {
 // note remembers where a session is asked for, and says where another one was asked for whose
 // packets could not be told from its own.
 func (s bfdSeen) note(session BFDSession, at string) (first string, dup bool) {
-	way := bfdWay{session.Neighbor, session.Multihop}
+	way := bfdWay{session.Neighbor, session.VRF, session.Multihop}
 	for _, other := range s[way] {
 		if other.source == session.Source || !other.source.IsValid() || !session.Source.IsValid() {
 			return other.at, true

@@ -34,6 +34,8 @@ func (b BGP) IsZero() bool {
 type BGPNeighbor struct {
 	Address         netip.Addr  `json:"address,omitzero"`    // a link-local one has its interface as its zone
 	Interface       string      `json:"interface,omitempty"` // instead of the address: the router that advertises itself there (RFC 4861)
+	VRF             string      `json:"vrf,omitempty"`       // a VRF's device, or another interface, that the session is bound to; empty: none
+	Segment         Segment     `json:"segment,omitzero"`    // whose VIPs it is told: only these
 	ASN             uint32      `json:"asn"`
 	Port            uint16      `json:"port,omitempty"`
 	Passive         bool        `json:"passive,omitempty"`       // it opens the session
@@ -54,12 +56,23 @@ type BGPNeighbor struct {
 	Attributes     BGPAttributes   `json:"attributes,omitzero"`
 }
 
-// Name is what the neighbor is called: its interface, if it is known by that, or its address.
-func (n *BGPNeighbor) Name() string {
-	if n.Interface != "" {
-		return n.Interface
+// Name is what the neighbor is called: its interface, if it is known by that, or its address, as
+// 10.0.0.1%red in a VRF. No two neighbors have the same.
+func (n *BGPNeighbor) Name() string { return neighborName(n.Interface, n.Address, n.VRF) }
+
+func neighborName(on string, address netip.Addr, vrf string) string {
+	if on != "" {
+		return on
 	}
-	return n.Address.String()
+	return InVRF(address, vrf)
+}
+
+// InVRF writes an address in a VRF as ss(8) does: 10.0.0.1%red. An address with a zone is in none.
+func InVRF(address netip.Addr, vrf string) string {
+	if vrf == "" {
+		return address.String()
+	}
+	return address.String() + "%" + vrf
 }
 
 // On returns the interface of a neighbor that is known by its interface, or by a link-local
@@ -144,6 +157,7 @@ func (a BGPAttributes) Over(b BGPAttributes) BGPAttributes {
 // BGPPrefix says how the VIPs in a prefix are announced.
 type BGPPrefix struct {
 	Prefix     netip.Prefix  `json:"prefix"`
+	Segment    Segment       `json:"segment,omitzero"`
 	Announce   Announce      `json:"announce,omitempty"`
 	Attributes BGPAttributes `json:"attributes,omitzero"`
 }
@@ -185,8 +199,9 @@ func FamilyOf(a netip.Addr) BGPFamily {
 	return BGPIPv6
 }
 
-// Route is a prefix that routers are told to send to this director.
+// Route is a prefix that routers of a segment are told to send to this director.
 type Route struct {
+	Segment    Segment
 	Prefix     netip.Prefix
 	Attributes BGPAttributes // they override the neighbor's
 	Backup     bool          // another director announces it, too, and is to be preferred
@@ -222,6 +237,8 @@ const (
 type BGPNeighborStatus struct {
 	Address         netip.Addr   `json:"address"`             // zero: it is not known yet which router is on the interface
 	Interface       string       `json:"interface,omitempty"` // by which it is known
+	VRF             string       `json:"vrf,omitempty"`       // that the session is bound to
+	Segment         Segment      `json:"segment,omitzero"`    // whose VIPs it is told
 	ASN             uint32       `json:"asn"`
 	State           SessionState `json:"state"`
 	Since           time.Time    `json:"since"`              // of the state
@@ -238,15 +255,11 @@ type BGPNeighborStatus struct {
 }
 
 // Name is what the neighbor is called, as [BGPNeighbor.Name] says.
-func (n *BGPNeighborStatus) Name() string {
-	if n.Interface != "" {
-		return n.Interface
-	}
-	return n.Address.String()
-}
+func (n *BGPNeighborStatus) Name() string { return neighborName(n.Interface, n.Address, n.VRF) }
 
 // RouteStatus is one route.
 type RouteStatus struct {
+	Segment    Segment       `json:"segment,omitzero"` // whose neighbors are told
 	Prefix     netip.Prefix  `json:"prefix"`
 	Attributes BGPAttributes `json:"attributes,omitzero"`
 	Neighbors  int           `json:"neighbors"` // that have been told
@@ -417,6 +430,7 @@ func (v *validation) neighbor(i int, n *BGPNeighbor) {
 			v.errs.addWithOther(at("source"), at("address"), "%s is not of the neighbor's family", n.Source)
 		}
 	}
+	v.vrf(at("vrf"), n.VRF, n.On())
 	if n.TTL != 0 && n.TTLSecurity != 0 {
 		v.errs.addWithOther(at("ttl-security"), at("ttl"), "sends with 255 as its TTL: give one of both")
 	}
@@ -429,6 +443,19 @@ func (v *validation) neighbor(i int, n *BGPNeighbor) {
 	}
 	if !internal && n.Attributes.LocalPref != nil {
 		v.errs.addWithOther(at("attributes.local-pref"), at("asn"), "is for neighbors in the same AS: others are not told")
+	}
+}
+
+// vrf checks a VRF's name. A neighbor on a link is reached there, whatever VRF the link is in.
+func (v *validation) vrf(path, vrf, on string) {
+	switch {
+	case vrf == "":
+	case on != "":
+		v.errs.add(path, "is not for a link-local neighbor: it is reached on %s, which may be in a VRF", on)
+	default:
+		if problem := interfaceProblem(vrf); problem != "" {
+			v.errs.add(path, "%s", problem)
+		}
 	}
 }
 
@@ -539,7 +566,11 @@ func (v *validation) attributes(path string, a *BGPAttributes) {
 }
 
 func (v *validation) bgpPrefixes() {
-	seen := map[netip.Prefix]int{}
+	type place struct {
+		segment Segment
+		prefix  netip.Prefix
+	}
+	seen := map[place]int{}
 	for i := range v.config.BGP.Prefixes {
 		p := &v.config.BGP.Prefixes[i]
 		at := fmt.Sprintf("bgp.prefixes[%d]", i)
@@ -548,10 +579,11 @@ func (v *validation) bgpPrefixes() {
 			v.errs.add(at+".prefix", "%s %s", prefixText(p.Prefix), problem)
 			continue
 		}
-		if first, dup := seen[p.Prefix]; dup {
+		here := place{p.Segment, p.Prefix}
+		if first, dup := seen[here]; dup {
 			v.errs.addWithOther(at+".prefix", fmt.Sprintf("bgp.prefixes[%d].prefix", first), "%s is there twice", p.Prefix)
 		}
-		seen[p.Prefix] = i
+		seen[here] = i
 		oneOf(v, at+".announce", announceNames, p.Announce)
 		v.attributes(at+".attributes", &p.Attributes)
 	}

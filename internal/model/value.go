@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"net"
@@ -102,6 +103,9 @@ type Segment struct {
 
 // Key returns the segment as the datapath writes it: kind << 24 | ID.
 func (s Segment) Key() uint32 { return uint32(s.Kind)<<24 | s.ID }
+
+// Compare orders segments: none comes first.
+func (s Segment) Compare(o Segment) int { return cmp.Compare(s.Key(), o.Key()) }
 
 // SegmentOf returns the segment that has a key.
 func SegmentOf(key uint32) Segment {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -104,13 +103,13 @@ func (n *Node) hear(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, no
 
 // sessionsOf returns why the director has no session with each of the peers.
 func sessionsOf(peers []*translate.BGPPeer, passwords map[string]password, status model.BGPStatus) map[string]string {
-	at := map[netip.Addr]model.BGPNeighborStatus{}
+	at := map[string]model.BGPNeighborStatus{}
 	for _, s := range status.Neighbors {
-		at[s.Address] = s
+		at[s.Name()] = s
 	}
 	of := map[string]string{}
 	for _, p := range peers {
-		s, told := at[p.Neighbor.Address]
+		s, told := at[p.Neighbor.Name()]
 		why := ""
 		switch secret := p.Of.Spec.PasswordSecret; {
 		case secret != "" && passwords[secret].err != nil:
