@@ -146,11 +146,14 @@ func examineAnswers(c *model.Config) []doctor.Finding {
 	}
 	var findings []doctor.Finding
 	for i := range n.Interfaces {
-		name := n.Interfaces[i].Name
-		if prefixes, problem := neighbor.Examine(&n.Interfaces[i]); problem != "" {
-			findings = append(findings, finding(doctor.Fail, "", "no VIP is answered for on %s: %s", name, problem))
-		} else {
-			findings = append(findings, finding(doctor.OK, "", "VIPs in %s are answered for on %s", list(prefixes), name))
+		at := n.Interfaces[i].Place()
+		switch prefixes, problem := neighbor.Examine(&n.Interfaces[i], c.Director.Interfaces); {
+		case problem != "":
+			findings = append(findings, finding(doctor.Fail, "", "no VIP is answered for on %s: %s", at, problem))
+		case len(prefixes) == 0:
+			findings = append(findings, finding(doctor.OK, "", "all VIPs of the segment are answered for on %s", at))
+		default:
+			findings = append(findings, finding(doctor.OK, "", "VIPs in %s are answered for on %s", list(prefixes), at))
 		}
 	}
 	if c.Director.Store.Etcd.Given() {

@@ -12,6 +12,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
+// fakeSegment is a tenant's network.
+var fakeSegment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
+
 // fakeBGP is what the transcripts' director says about its neighbors.
 func fakeBGP() model.BGPStatus {
 	med := uint32(5)
@@ -24,11 +27,14 @@ func fakeBGP() model.BGPStatus {
 				Families: []model.BGPFamily{model.BGPIPv4, model.BGPIPv6}, GracefulRestart: true, Announced: 2, BFD: "up", Losses: 1},
 			{Address: netip.MustParseAddr("2001:db8::1"), ASN: 65000, State: model.SessionConnecting, Since: since,
 				Families: []model.BGPFamily{}, Problem: "connect: connection refused"},
+			{Address: netip.MustParseAddr("10.0.0.1"), VRF: "tenant7", Segment: fakeSegment, ASN: 65000, State: model.SessionConnecting, Since: since,
+				Families: []model.BGPFamily{}, Problem: "there is no interface tenant7 (vrf)", Own: true},
 		},
 		Routes: []model.RouteStatus{
 			{Prefix: netip.MustParsePrefix("203.0.113.10/32"), Neighbors: 1},
 			{Prefix: netip.MustParsePrefix("2001:db8:1::/64"), Neighbors: 1, Attributes: model.BGPAttributes{MED: &med, Prepend: 1,
 				Communities: []model.Community{{Parts: [3]uint32{65001, 100}}, {Parts: [3]uint32{65535, 0xff01}}}}},
+			{Segment: fakeSegment, Prefix: netip.MustParsePrefix("203.0.113.10/32")},
 		},
 	}
 }
@@ -82,6 +88,7 @@ var fakeNeighbor = model.NeighborStatus{
 	Director: netip.MustParseAddr("10.0.0.2"), Lease: model.LeaseHeld, Taken: 4, Lost: 3,
 	Interfaces: []model.NeighborInterfaceStatus{
 		{Name: "eth0", MAC: "02:00:00:00:00:02", Announced: 14, Answered: 30, Limited: 1},
+		{Name: "eth0", Segment: fakeSegment, MAC: "02:00:00:00:00:02", Announced: 6, Answered: 2},
 		{Name: "eth1", Problem: "it is down, or has no carrier"},
 	},
 	VIPs: []model.NeighborVIP{
@@ -90,5 +97,7 @@ var fakeNeighbor = model.NeighborStatus{
 		{VIP: netip.MustParseAddr("203.0.113.11"), State: model.NeighborOther, Owner: netip.MustParseAddr("10.0.0.3"), Interfaces: []string{"eth0"}},
 		{VIP: netip.MustParseAddr("2001:db8::53"), State: model.NeighborNobody, Interfaces: []string{},
 			Problem: "it is in no network of an interface of director.neighbor that works"},
+		{Segment: fakeSegment, VIP: netip.MustParseAddr("203.0.113.10"), State: model.NeighborAnswers, Owner: netip.MustParseAddr("10.0.0.2"),
+			Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Interfaces: []string{"eth0"}},
 	},
 }

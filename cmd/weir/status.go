@@ -362,7 +362,7 @@ func neighborTable(t *table, s model.NeighborStatus) {
 	}
 	t.row("ANSWERS-ON", "MAC", "ANNOUNCED", "ANSWERED", "LIMITED", "CONFLICTS", "PROBLEM")
 	for _, i := range s.Interfaces {
-		t.row(i.Name, i.MAC, i.Announced, i.Answered, i.Limited, i.Conflicts, i.Problem)
+		t.row(i.Place(), i.MAC, i.Announced, i.Answered, i.Limited, i.Conflicts, i.Problem)
 	}
 	t.line("")
 	t.row("VIP", "ANSWERS", "OWNER", "SINCE", "INTERFACES", "PROBLEM")
@@ -377,7 +377,7 @@ func neighborTable(t *table, s model.NeighborStatus) {
 		if v.Owner.IsValid() {
 			owner = v.Owner.String()
 		}
-		t.row(v.VIP, who, owner, since, list(v.Interfaces), v.Problem)
+		t.row(v.Of(), who, owner, since, list(v.Interfaces), v.Problem)
 	}
 }
 

@@ -60,7 +60,7 @@ type Event struct {
 	Service  string    `json:"service,omitempty"`
 	Backend  string    `json:"backend,omitempty" doc:"its name"`
 	Backends int       `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
-	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
+	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address, 10.0.0.1%red in VRF red, or the interface by which it is known"`
 	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, of a part of the host (repaired), or of the problem: raised, resolved"`
 	Part     string    `json:"part,omitempty" doc:"of the host, as in docs/operate/upkeep.md"`
 	// Problem is what the event is about, of kind problem.

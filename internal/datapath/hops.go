@@ -129,19 +129,19 @@ func (d *Datapath) movedNeighbor(n nexthop.Neighbor, m movement) model.MovedNeig
 	return model.MovedNeighbor{Address: n.Address, Interface: d.hops.NameOf(n.Ifindex), Now: m.now, Before: m.before, InTurn: m.returned}
 }
 
-// Unreached returns the VIPs, in no segment, that have a backend which is to get packets and gets
-// none, because its next hop is not known. That is so after a Set with backends that are new here,
+// Unreached returns the VIPs that have a backend which is to get packets and gets none, because its
+// next hop is not known. That is so after a Set with backends that are new here,
 // until their neighbors have answered, and for as long as one does not answer.
-func (d *Datapath) Unreached() map[netip.Addr]bool {
+func (d *Datapath) Unreached() map[model.VIP]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	unreached := map[netip.Addr]bool{}
+	unreached := map[model.VIP]bool{}
 	if d.closed() {
 		return unreached
 	}
 	for _, s := range d.services {
-		if s.assigned && s.desired.Segment == (model.Segment{}) && d.lacksWay(s) {
-			unreached[s.desired.VIP] = true
+		if s.assigned && d.lacksWay(s) {
+			unreached[model.VIP{Segment: s.desired.Segment, Address: s.desired.VIP}] = true
 		}
 	}
 	return unreached

@@ -16,7 +16,7 @@ func TestUnreached(t *testing.T) {
 	d := openTest(t, model.Limits{})
 	table := tableOf(1, 1, 0)
 	must(t, d.Set(table))
-	if vip := table.Services[0].VIP; !d.Unreached()[vip] {
+	if vip := table.Services[0].VIP; !d.Unreached()[model.Untagged(vip)] {
 		t.Errorf("there is no way to a backend of %s, and the datapath does not say so", vip)
 	}
 	addNeighbor(t, netip.MustParseAddr("10.0.0.11"))

@@ -38,7 +38,8 @@ func (a announcers) Set(now model.Announcement) {
 	a.neighbor.Set(now.Neighbor, now.Group, now.VIPs, sources)
 }
 
-// withSources adds to an announcement's routes those of full NAT's addresses. Another director's
+// withSources adds to an announcement's routes those of full NAT's addresses, which are in no segment.
+// Another director's
 // route is a backup: its own director is preferred while that announces it, too.
 func withSources(now *model.Announcement, sources neighbor.Sources) []model.Route {
 	if !now.BGP.Given() || len(sources.Own) == 0 {
@@ -47,7 +48,7 @@ func withSources(now *model.Announcement, sources neighbor.Sources) []model.Rout
 	routes := slices.Clone(now.Routes)
 	add := func(a netip.Addr, backup bool) {
 		prefix := netip.PrefixFrom(a, a.BitLen())
-		if !slices.ContainsFunc(routes, func(r model.Route) bool { return r.Prefix == prefix }) {
+		if !slices.ContainsFunc(routes, func(r model.Route) bool { return r.Segment == (model.Segment{}) && r.Prefix == prefix }) {
 			routes = append(routes, model.Route{Prefix: prefix, Backup: backup})
 		}
 	}

@@ -94,7 +94,7 @@ func TestHeldBackUntilAProgramIsThere(t *testing.T) {
 		want int
 	}{
 		{"nothing is to be announced", model.Announcement{}, false, 0},
-		{"a VIP is", model.Announcement{VIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, false, 1},
+		{"a VIP is", model.Announcement{VIPs: []model.VIP{model.Untagged(netip.MustParseAddr("192.0.2.1"))}}, false, 1},
 		{"its backends fail", model.Announcement{}, false, 1},
 		{"the program is there", model.Announcement{}, true, 0},
 		{"it is away again", model.Announcement{}, false, 0},

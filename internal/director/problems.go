@@ -172,12 +172,13 @@ func neighborProblems(s model.NeighborStatus) (found []model.Problem) {
 	}
 	for _, i := range s.Interfaces {
 		if i.Problem != "" {
-			found = append(found, model.Problem{Part: i.Name, Text: fmt.Sprintf("no VIP is answered for on %s: %s", i.Name, i.Problem)})
+			at := i.Place().String()
+			found = append(found, model.Problem{Part: at, Text: fmt.Sprintf("no VIP is answered for on %s: %s", at, i.Problem)})
 		}
 	}
 	for _, v := range s.VIPs {
 		if v.Problem != "" {
-			found = append(found, model.Problem{Part: v.VIP.String(), Severity: model.SeverityWarning, Text: fmt.Sprintf("%v: %s", v.VIP, v.Problem)})
+			found = append(found, model.Problem{Part: v.Of().String(), Severity: model.SeverityWarning, Text: fmt.Sprintf("%v: %s", v.Of(), v.Problem)})
 		}
 	}
 	return found

@@ -23,8 +23,8 @@ func announcement(desired *model.Config, report *Report) model.Announcement {
 }
 
 // VIPs returns the VIPs that have a service that is up, in order: what hooks are told, and what
-// hosts on the link may ask for. VIPs in segments are not in it, as they are not in Routes.
-func VIPs(desired *model.Config, report *Report) []netip.Addr {
+// hosts on the link may ask for.
+func VIPs(desired *model.Config, report *Report) []model.VIP {
 	if len(desired.Hooks) == 0 && !desired.Director.Neighbor.Given() {
 		return nil
 	}
@@ -32,25 +32,24 @@ func VIPs(desired *model.Config, report *Report) []netip.Addr {
 }
 
 // stayingUp returns the VIPs that were told and still should be.
-func stayingUp(told, next []netip.Addr) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(told), func(vip netip.Addr) bool {
-		_, stays := slices.BinarySearchFunc(next, vip, netip.Addr.Compare)
+func stayingUp(told, next []model.VIP) []model.VIP {
+	return slices.DeleteFunc(slices.Clone(told), func(vip model.VIP) bool {
+		_, stays := slices.BinarySearchFunc(next, vip, model.VIP.Compare)
 		return !stays
 	})
 }
 
 // Routes returns what to tell routers: the VIPs that have a service that is up, or the prefixes
-// that are announced in their place. It is a pure function of desired state and health, like the
-// table; the report is about that. VIPs in segments are not in it: the host's own routers do not
-// reach them.
+// that are announced in their place, each for the routers of its segment. It is a pure function of
+// desired state and health, like the table; the report is about that.
 func Routes(desired *model.Config, report *Report) []model.Route {
 	if !desired.BGP.Given() {
 		return nil
 	}
-	up := map[netip.Prefix]model.Route{}
+	up := map[destination]model.Route{}
 	for _, vip := range vipsUp(report) {
 		if r, is := routeOf(&desired.BGP, vip); is {
-			up[r.Prefix] = r
+			up[destinationOf(&r)] = r
 		}
 	}
 	routes := make([]model.Route, 0, len(up))
@@ -58,31 +57,53 @@ func Routes(desired *model.Config, report *Report) []model.Route {
 		routes = append(routes, r)
 	}
 	slices.SortFunc(routes, func(a, b model.Route) int {
-		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
+		return cmp.Or(a.Segment.Compare(b.Segment), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
 	})
 	return routes
 }
 
+// destination is where routers of a segment are told to send packets for.
+type destination struct {
+	segment model.Segment
+	prefix  netip.Prefix
+}
+
+func destinationOf(r *model.Route) destination { return destination{r.Segment, r.Prefix} }
+
+// hostOf returns the destination of one VIP.
+func hostOf(vip model.VIP) destination {
+	return destination{vip.Segment, netip.PrefixFrom(vip.Address, vip.Address.BitLen())}
+}
+
+// vip returns the VIP of a destination that is one address.
+func (d destination) vip() model.VIP { return model.VIP{Segment: d.segment, Address: d.prefix.Addr()} }
+
+func (d destination) contains(vip model.VIP) bool {
+	return d.segment == vip.Segment && d.prefix.Contains(vip.Address)
+}
+
 // vipsUp returns the VIPs that have a service that is up, in order: those whose packets should come
-// to this director. VIPs in segments are not among them.
-func vipsUp(report *Report) []netip.Addr {
-	up := []netip.Addr{}
+// to this director.
+func vipsUp(report *Report) []model.VIP {
+	up := []model.VIP{}
 	for i := range report.Services {
-		if s := &report.Services[i]; s.Up && s.ID.Segment == (model.Segment{}) {
-			up = append(up, s.ID.VIP)
+		if s := &report.Services[i]; s.Up {
+			up = append(up, vipOf(s.ID))
 		}
 	}
-	slices.SortFunc(up, netip.Addr.Compare)
+	slices.SortFunc(up, model.VIP.Compare)
 	return slices.Compact(up)
 }
 
+func vipOf(id model.ServiceID) model.VIP { return model.VIP{Segment: id.Segment, Address: id.VIP} }
+
 // routeOf returns the route that covers a VIP, if any does.
-func routeOf(bgp *model.BGP, vip netip.Addr) (model.Route, bool) {
-	host := model.Route{Prefix: netip.PrefixFrom(vip, vip.BitLen())}
+func routeOf(bgp *model.BGP, vip model.VIP) (model.Route, bool) {
+	host := model.Route{Segment: vip.Segment, Prefix: hostOf(vip).prefix}
 	longest := -1
 	for i := range bgp.Prefixes {
 		p := &bgp.Prefixes[i]
-		if p.Prefix.Contains(vip) && (longest < 0 || p.Prefix.Bits() > bgp.Prefixes[longest].Prefix.Bits()) {
+		if p.Segment == vip.Segment && p.Prefix.Contains(vip.Address) && (longest < 0 || p.Prefix.Bits() > bgp.Prefixes[longest].Prefix.Bits()) {
 			longest = i
 		}
 	}
@@ -97,25 +118,25 @@ func routeOf(bgp *model.BGP, vip netip.Addr) (model.Route, bool) {
 	return host, p.Announce != model.AnnounceNothing
 }
 
-// staying returns the announced routes whose prefixes still should be announced.
+// staying returns the announced routes whose destinations still should be announced.
 func staying(announced, next []model.Route) []model.Route {
-	if slices.EqualFunc(announced, next, func(a, b model.Route) bool { return a.Prefix == b.Prefix }) {
+	if slices.EqualFunc(announced, next, func(a, b model.Route) bool { return destinationOf(&a) == destinationOf(&b) }) {
 		return announced // the usual case
 	}
-	prefixes := prefixesOf(next)
+	destinations := destinationsOf(next)
 	stays := []model.Route{}
-	for _, r := range announced {
-		if prefixes[r.Prefix] {
-			stays = append(stays, r)
+	for i := range announced {
+		if destinations[destinationOf(&announced[i])] {
+			stays = append(stays, announced[i])
 		}
 	}
 	return stays
 }
 
-func prefixesOf(routes []model.Route) map[netip.Prefix]bool {
-	prefixes := make(map[netip.Prefix]bool, len(routes))
+func destinationsOf(routes []model.Route) map[destination]bool {
+	destinations := make(map[destination]bool, len(routes))
 	for i := range routes {
-		prefixes[routes[i].Prefix] = true
+		destinations[destinationOf(&routes[i])] = true
 	}
-	return prefixes
+	return destinations
 }

@@ -34,6 +34,9 @@ func told(routes []model.Route) string {
 	var list []string
 	for _, r := range routes {
 		text := r.Prefix.String()
+		if r.Segment != (model.Segment{}) {
+			text = r.Segment.String() + "/" + text
+		}
 		if len(r.Attributes.Communities) > 0 {
 			text += fmt.Sprint(r.Attributes.Communities)
 		}
@@ -55,9 +58,13 @@ func TestRoutes(t *testing.T) {
 	}
 	sick := at("203.0.113.1", up)
 	ill := Health{{Service: sick.ID(), Backend: sick.Backends[0].Endpoint()}: model.HealthDown}
-	segment := func(s model.Service) model.Service {
-		s.Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
+	in := func(id uint32, s model.Service) model.Service {
+		s.Segment = model.Segment{Kind: model.SegmentVLAN, ID: id}
 		return s
+	}
+	of := func(id uint32, p model.BGPPrefix) model.BGPPrefix {
+		p.Segment = model.Segment{Kind: model.SegmentVLAN, ID: id}
+		return p
 	}
 	prefix := func(p string, a model.Announce, community uint32) model.BGPPrefix {
 		return model.BGPPrefix{Prefix: netip.MustParsePrefix(p), Announce: a,
@@ -83,11 +90,15 @@ func TestRoutes(t *testing.T) {
 		"whatever probes say":       {services: []model.Service{least(probed(at("203.0.113.1", up), 20), 0)}, health: ill, want: "203.0.113.1/32"},
 		"whatever is left":          {services: []model.Service{least(at("203.0.113.1", down), 0)}, want: "203.0.113.1/32"},
 		"one of its services is up": {services: []model.Service{at("203.0.113.1", down), port(at("203.0.113.1", up), 81)}, want: "203.0.113.1/32"},
-		"in a segment":              {services: []model.Service{segment(at("203.0.113.1", up))}},
-		"a prefix for all":          {services: []model.Service{at("203.0.113.1", up), at("203.0.113.2", up), at("203.0.114.1", up)}, prefixes: []model.BGPPrefix{prefix("203.0.113.0/24", model.AnnouncePrefix, 5)}, want: "203.0.113.0/24[1:5] 203.0.114.1/32"},
-		"a prefix with none up":     {services: []model.Service{at("203.0.113.1", down)}, prefixes: []model.BGPPrefix{prefix("203.0.113.0/24", model.AnnouncePrefix, 5)}},
-		"nothing at all":            {services: []model.Service{at("203.0.113.1", up), at("2001:db8::1", up)}, prefixes: []model.BGPPrefix{prefix("0.0.0.0/0", model.AnnounceNothing, 7), prefix("::/0", model.AnnounceNothing, 7)}},
-		"nothing but one":           {services: []model.Service{at("203.0.113.1", up), at("203.0.114.1", up)}, prefixes: []model.BGPPrefix{prefix("0.0.0.0/0", model.AnnounceNothing, 7), prefix("203.0.114.0/24", model.AnnounceHosts, 5)}, want: "203.0.114.1/32[1:5]"},
+		"in a segment":              {services: []model.Service{in(7, at("203.0.113.1", up))}, want: "vlan:7/203.0.113.1/32"},
+		"the same in several":       {services: []model.Service{in(9, at("203.0.113.1", up)), at("203.0.113.1", up), in(7, at("203.0.113.1", up))}, want: "203.0.113.1/32 vlan:7/203.0.113.1/32 vlan:9/203.0.113.1/32"},
+		"down in one of them":       {services: []model.Service{in(9, at("203.0.113.1", down)), at("203.0.113.1", down), in(7, at("203.0.113.1", up))}, want: "vlan:7/203.0.113.1/32"},
+		"a prefix of one of them": {services: []model.Service{at("203.0.113.1", up), in(7, at("203.0.113.1", up)), in(9, at("203.0.113.1", up))},
+			prefixes: []model.BGPPrefix{of(7, prefix("203.0.113.0/24", model.AnnouncePrefix, 5)), of(9, prefix("0.0.0.0/0", model.AnnounceNothing, 6))}, want: "203.0.113.1/32 vlan:7/203.0.113.0/24[1:5]"},
+		"a prefix for all":      {services: []model.Service{at("203.0.113.1", up), at("203.0.113.2", up), at("203.0.114.1", up)}, prefixes: []model.BGPPrefix{prefix("203.0.113.0/24", model.AnnouncePrefix, 5)}, want: "203.0.113.0/24[1:5] 203.0.114.1/32"},
+		"a prefix with none up": {services: []model.Service{at("203.0.113.1", down)}, prefixes: []model.BGPPrefix{prefix("203.0.113.0/24", model.AnnouncePrefix, 5)}},
+		"nothing at all":        {services: []model.Service{at("203.0.113.1", up), at("2001:db8::1", up)}, prefixes: []model.BGPPrefix{prefix("0.0.0.0/0", model.AnnounceNothing, 7), prefix("::/0", model.AnnounceNothing, 7)}},
+		"nothing but one":       {services: []model.Service{at("203.0.113.1", up), at("203.0.114.1", up)}, prefixes: []model.BGPPrefix{prefix("0.0.0.0/0", model.AnnounceNothing, 7), prefix("203.0.114.0/24", model.AnnounceHosts, 5)}, want: "203.0.114.1/32[1:5]"},
 		"the longest prefix": {services: []model.Service{at("203.0.113.1", up), at("203.0.113.129", up), at("203.0.113.255", up)}, prefixes: []model.BGPPrefix{
 			prefix("203.0.113.0/24", model.AnnouncePrefix, 5), prefix("203.0.113.128/25", model.AnnounceHosts, 6), prefix("203.0.113.255/32", model.AnnounceNothing, 7)},
 			want: "203.0.113.0/24[1:5] 203.0.113.129/32[1:6]"},

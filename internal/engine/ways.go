@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -11,9 +10,9 @@ import (
 // Ways says where packets for backends cannot be sent yet: a Forwarder that has just taken a table
 // has to resolve neighbors first.
 type Ways interface {
-	// Unreached returns the VIPs, in no segment, that have a backend that should get packets and
-	// gets none, because its neighbor is not resolved.
-	Unreached() map[netip.Addr]bool
+	// Unreached returns the VIPs that have a backend that should get packets and gets none, because
+	// its neighbor is not resolved.
+	Unreached() map[model.VIP]bool
 }
 
 // How long a new announcement waits for the ways to the backends, and the first pause between two
@@ -26,18 +25,18 @@ const (
 // waiting is the part of an announcement that is not told yet. Routers send packets as soon as they
 // are told, and a backend without a known way counts as down, as it may by its first check.
 type waiting struct {
-	ways   Ways                       // nil: no part waits for ways
-	checks firstChecks                // what waits for results of checks
-	next   *model.Announcement        // the announcement that is told when nothing waits any more
-	since  map[netip.Prefix]time.Time // since when each prefix waits
-	again  <-chan time.Time           // when there is another look; nil: nothing waits
+	ways   Ways                      // nil: no part waits for ways
+	checks firstChecks               // what waits for results of checks
+	next   *model.Announcement       // the announcement that is told when nothing waits any more
+	since  map[destination]time.Time // since when each destination waits
+	again  <-chan time.Time          // when there is another look; nil: nothing waits
 	pause  time.Duration
 }
 
 // firstChecks are the VIPs that are up only because nothing is known yet about their backends.
 type firstChecks struct {
-	patience map[netip.Addr]time.Duration // how long each waits for the first results of its checks
-	others   map[netip.Addr]bool          // VIPs that are up by what is known, or without checks; if one waits
+	patience map[model.VIP]time.Duration // how long each waits for the first results of its checks
+	others   map[model.VIP]bool          // VIPs that are up by what is known, or without checks; if one waits
 }
 
 // newFirstChecks reads them from a plan. A check ends by its timeout, and its result is applied a
@@ -47,28 +46,27 @@ func newFirstChecks(desired *model.Config, report *Report) (c firstChecks) {
 	for i := range report.Services {
 		if s := &report.Services[i]; s.isGuess() {
 			if c.patience == nil {
-				c.patience = map[netip.Addr]time.Duration{}
+				c.patience = map[model.VIP]time.Duration{}
 			}
-			timeout := time.Duration(desired.Services[i].Health.Timeout)
-			c.patience[s.ID.VIP] = max(c.patience[s.ID.VIP], min(timeout, firstResults)+waysPatience)
+			vip, timeout := vipOf(s.ID), time.Duration(desired.Services[i].Health.Timeout)
+			c.patience[vip] = max(c.patience[vip], min(timeout, firstResults)+waysPatience)
 		}
 	}
 	if c.patience == nil {
 		return c
 	}
-	c.others = map[netip.Addr]bool{}
+	c.others = map[model.VIP]bool{}
 	for i := range report.Services {
-		if s := &report.Services[i]; s.Up && s.ID.Segment == (model.Segment{}) && !s.isGuess() {
-			c.others[s.ID.VIP] = true
+		if s := &report.Services[i]; s.Up && !s.isGuess() {
+			c.others[vipOf(s.ID)] = true
 		}
 	}
 	return c
 }
 
-// isGuess reports whether a service whose VIP may be told is up only because nothing is known yet
-// about its backends.
+// isGuess reports whether a service is up only because nothing is known yet about its backends.
 func (s *ServiceReport) isGuess() bool {
-	return s.Up && s.ID.Segment == (model.Segment{}) && s.Health != nil && s.Health.Up == 0 && s.Health.Unknown > 0
+	return s.Up && s.Health != nil && s.Health.Up == 0 && s.Health.Unknown > 0
 }
 
 // atMost bounds how long they wait.
@@ -78,17 +76,17 @@ func (c *firstChecks) atMost(longest time.Duration) {
 	}
 }
 
-// of returns how long a prefix waits for results of checks: not at all if it covers a VIP that
+// of returns how long a destination waits for results of checks: not at all if it covers a VIP that
 // needs none.
-func (c *firstChecks) of(p netip.Prefix) (patience time.Duration) {
-	if len(c.patience) == 0 || coversAny(p, c.others) {
+func (c *firstChecks) of(d destination) (patience time.Duration) {
+	if len(c.patience) == 0 || coversAny(d, c.others) {
 		return 0
 	}
-	if p.IsSingleIP() {
-		return c.patience[p.Addr()]
+	if d.prefix.IsSingleIP() {
+		return c.patience[d.vip()]
 	}
 	for vip, its := range c.patience {
-		if p.Contains(vip) {
+		if d.contains(vip) {
 			patience = max(patience, its)
 		}
 	}
@@ -106,7 +104,7 @@ func (e *Engine) announce(next *model.Announcement, checks firstChecks) {
 	e.advertise(&now)
 }
 
-// lookAgain tells the prefixes that have waited for long enough.
+// lookAgain tells the destinations that have waited for long enough.
 func (e *Engine) lookAgain() {
 	e.waiting.pause *= 2
 	now := e.waiting.look(e.announced)
@@ -119,32 +117,32 @@ func (e *Engine) lookAgain() {
 func (w *waiting) look(told *model.Announcement) model.Announcement {
 	w.again = nil
 	now := *w.next
-	var unreached map[netip.Addr]bool
+	var unreached map[model.VIP]bool
 	if w.ways != nil {
 		unreached = w.ways.Unreached()
 	}
 	before, moment, rest := w.since, time.Now(), w.pause
-	w.since = map[netip.Prefix]time.Time{}
+	w.since = map[destination]time.Time{}
 	if len(unreached) == 0 && len(w.checks.patience) == 0 {
 		return now
 	}
 	if told == nil {
 		told = &model.Announcement{}
 	}
-	routes := prefixesOf(told.Routes)
-	waits := func(p netip.Prefix) bool {
-		patience := w.checks.of(p)
-		if coversAny(p, unreached) {
+	routes := destinationsOf(told.Routes)
+	waits := func(d destination) bool {
+		patience := w.checks.of(d)
+		if coversAny(d, unreached) {
 			patience = max(patience, waysPatience)
 		}
 		if patience == 0 {
 			return false
 		}
-		since, known := before[p]
+		since, known := before[d]
 		if !known {
 			since = moment
 		}
-		w.since[p] = since
+		w.since[d] = since
 		left := patience - moment.Sub(since)
 		if left > 0 {
 			rest = min(rest, left)
@@ -152,11 +150,12 @@ func (w *waiting) look(told *model.Announcement) model.Announcement {
 		return left > 0
 	}
 	now.Routes = slices.DeleteFunc(slices.Clone(now.Routes), func(r model.Route) bool {
-		return !routes[r.Prefix] && waits(r.Prefix)
+		d := destinationOf(&r)
+		return !routes[d] && waits(d)
 	})
-	now.VIPs = slices.DeleteFunc(slices.Clone(now.VIPs), func(vip netip.Addr) bool {
-		_, known := slices.BinarySearchFunc(told.VIPs, vip, netip.Addr.Compare)
-		return !known && waits(netip.PrefixFrom(vip, vip.BitLen()))
+	now.VIPs = slices.DeleteFunc(slices.Clone(now.VIPs), func(vip model.VIP) bool {
+		_, known := slices.BinarySearchFunc(told.VIPs, vip, model.VIP.Compare)
+		return !known && waits(hostOf(vip))
 	})
 	if len(now.Routes) < len(w.next.Routes) || len(now.VIPs) < len(w.next.VIPs) {
 		w.again = time.After(rest)
@@ -174,12 +173,12 @@ func (w *waiting) forget(next *model.Announcement) {
 	w.next = &stays
 }
 
-func coversAny(p netip.Prefix, addresses map[netip.Addr]bool) bool {
-	if p.IsSingleIP() {
-		return addresses[p.Addr()]
+func coversAny(d destination, vips map[model.VIP]bool) bool {
+	if d.prefix.IsSingleIP() {
+		return vips[d.vip()]
 	}
-	for a := range addresses {
-		if p.Contains(a) {
+	for vip := range vips {
+		if d.contains(vip) {
 			return true
 		}
 	}

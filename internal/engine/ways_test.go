@@ -17,10 +17,10 @@ import (
 // lost are the VIPs to whose backends there is no way yet.
 type lost struct {
 	mu   sync.Mutex
-	vips map[netip.Addr]bool
+	vips map[model.VIP]bool
 }
 
-func (l *lost) Unreached() map[netip.Addr]bool {
+func (l *lost) Unreached() map[model.VIP]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.vips
@@ -29,9 +29,9 @@ func (l *lost) Unreached() map[netip.Addr]bool {
 func (l *lost) are(vips ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.vips = map[netip.Addr]bool{}
+	l.vips = map[model.VIP]bool{}
 	for _, vip := range vips {
-		l.vips[netip.MustParseAddr(vip)] = true
+		l.vips[model.Untagged(netip.MustParseAddr(vip))] = true
 	}
 }
 
@@ -184,10 +184,23 @@ func TestNewRoutesWaitForChecks(t *testing.T) {
 	runWaiting(t, "what the VIP has in a segment does not count", func(e *Engine, _ *lost, f *finder, want func(string, ...string)) {
 		inSegment := at(b, model.Active)
 		inSegment.Name, inSegment.Segment = "segment", model.Segment{Kind: model.SegmentVLAN, ID: 7}
-		begin(e, want, s, inSegment)
+		const tenants = " vlan:7/" + b + "/32"
+		_ = e.Apply(announcing(at(a, model.Active)), nil)
+		e.Announce(announces{e.forwarder.(forwards).sinks})
+		want("at first", "tell 1: "+a+"/32")
+		_ = e.Apply(announcing(at(a, model.Active), s, inSegment), nil)
+		want("with the VIP, known in a segment only", "tell 1: "+a+"/32"+tenants)
 		f.find(targetOf(&s, 0), model.HealthUp)
 		pass(healthSettle + time.Millisecond)
-		want("when its backend is up", both)
+		want("when its backend is up", both+tenants)
+	})
+	runWaiting(t, "a VIP in a segment waits, and the same address elsewhere does not", func(e *Engine, l *lost, f *finder, want func(string, ...string)) {
+		tenants := checked(a, time.Second)
+		tenants.Name, tenants.Segment = "segment", model.Segment{Kind: model.SegmentVLAN, ID: 7}
+		begin(e, want, tenants)
+		f.find(targetOf(&tenants, 0), model.HealthUp)
+		pass(healthSettle + time.Millisecond)
+		want("when its backend is up", "tell 1: "+a+"/32 vlan:7/"+a+"/32")
 	})
 	runWaiting(t, "a prefix waits only while it has no VIP that needs no check", func(e *Engine, _ *lost, f *finder, want func(string, ...string)) {
 		const c, d, net = "203.0.114.1", "203.0.114.2", "203.0.114.0/24"
@@ -229,7 +242,7 @@ type witness struct {
 	services []int
 }
 
-func (w *witness) Unreached() map[netip.Addr]bool {
+func (w *witness) Unreached() map[model.VIP]bool {
 	w.services = append(w.services, len(w.engine.Desired().Services))
 	return nil
 }

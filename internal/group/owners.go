@@ -21,15 +21,17 @@ import (
 )
 
 // Keys below PREFIX/neighbor/. Both end with the director's lease. An owner's key is made only where
-// there is none, and deleted only by its owner.
+// there is none, and deleted only by its owner. Directors of version 0.1 know no segments: they read
+// what is about VIPs in none, and pass over the rest.
 const (
 	membersKey = "members/" // ADDRESS: a director that is there, and the VIPs that it could answer for
-	ownersKey  = "owners/"  // VIP: the address of the one director that answers for it
+	ownersKey  = "owners/"  // VIP, or SEGMENT/VIP: the address of the one director that answers for it
 )
 
 // ownersEntry is what one of these keys says.
 type ownersEntry struct {
 	member   ownersMember // of a member's key
+	offers   []model.VIP  // of it
 	director netip.Addr   // of an owner's key
 }
 
@@ -38,11 +40,63 @@ type ownersMember struct {
 	Process string       `json:"process"`
 	VIPs    []netip.Addr `json:"vips"`
 	Home    []netip.Addr `json:"home,omitempty"` // those of VIPs that are this director's addresses of full NAT
+	// Segments are the VIPs in segments, each in order.
+	Segments map[string][]netip.Addr `json:"segments,omitempty"`
+}
+
+// offer sets the VIPs, which are in order.
+func (m *ownersMember) offer(vips []model.VIP) {
+	m.VIPs, m.Segments = nil, nil
+	for _, vip := range vips {
+		if !vip.InSegment() {
+			m.VIPs = append(m.VIPs, vip.Address)
+			continue
+		}
+		if m.Segments == nil {
+			m.Segments = map[string][]netip.Addr{}
+		}
+		segment := vip.Segment.String()
+		m.Segments[segment] = append(m.Segments[segment], vip.Address)
+	}
+}
+
+// offers returns the VIPs in order.
+func (m *ownersMember) offers() (vips []model.VIP) {
+	for _, a := range m.VIPs {
+		vips = append(vips, model.Untagged(a))
+	}
+	for text, addresses := range m.Segments {
+		var segment model.Segment
+		if segment.UnmarshalText([]byte(text)) != nil {
+			continue // of a kind that a later version knows
+		}
+		for _, a := range addresses {
+			vips = append(vips, model.VIP{Segment: segment, Address: a})
+		}
+	}
+	if len(m.Segments) > 0 {
+		slices.SortFunc(vips, model.VIP.Compare)
+	}
+	return vips
+}
+
+// ownerOf reads the VIP of an owner's key.
+func ownerOf(of string) (vip model.VIP, err error) {
+	segment, address, in := strings.Cut(of, "/")
+	if !in {
+		segment, address = "", of
+	}
+	if err = vip.Segment.UnmarshalText([]byte(segment)); err != nil {
+		return vip, err
+	}
+	vip.Address, err = netip.ParseAddr(address)
+	return vip, err
 }
 
 func readOwners(name string, value []byte) (e ownersEntry, err error) {
 	if strings.HasPrefix(name, membersKey) {
 		err = json.Unmarshal(value, &e.member)
+		e.offers = e.member.offers()
 	} else {
 		e.director, err = netip.ParseAddr(string(value))
 	}
@@ -85,16 +139,19 @@ func (o *Owners) Group() model.NeighborGroup {
 	o.mu.Lock()
 	own := o.lease
 	o.mu.Unlock()
-	g := model.NeighborGroup{Known: o.keys.Listed(), Members: map[netip.Addr][]netip.Addr{}, Homes: map[netip.Addr]netip.Addr{}, Owners: map[netip.Addr]model.NeighborOwner{}}
+	g := model.NeighborGroup{Known: o.keys.Listed(), Members: map[netip.Addr][]model.VIP{}, Homes: map[netip.Addr]netip.Addr{}, Owners: map[model.VIP]model.NeighborOwner{}}
 	replaced := false
 	o.keys.All(func(name string, e ownersEntry, lease clientv3.LeaseID) {
 		kind, of, _ := strings.Cut(name, "/")
 		mine := own != clientv3.NoLease && lease == own
-		a, err := netip.ParseAddr(of)
-		switch {
-		case err != nil:
-		case kind+"/" == membersKey:
-			g.Members[a] = e.member.VIPs
+		if kind+"/" == ownersKey {
+			if vip, err := ownerOf(of); err == nil {
+				g.Owners[vip] = model.NeighborOwner{Director: e.director, Mine: mine}
+			}
+			return
+		}
+		if a, err := netip.ParseAddr(of); err == nil && kind+"/" == membersKey {
+			g.Members[a] = e.offers
 			for _, home := range e.member.Home {
 				g.Homes[home] = a
 			}
@@ -103,8 +160,6 @@ func (o *Owners) Group() model.NeighborGroup {
 				replaced = e.member.Process != o.process
 				g.Joined = mine && !replaced
 			}
-		case kind+"/" == ownersKey:
-			g.Owners[a] = model.NeighborOwner{Director: e.director, Mine: mine}
 		}
 	})
 	if replaced { // the other process answers
@@ -192,12 +247,14 @@ func (o *Owners) member() string { return o.prefix + membersKey + o.self.String(
 
 // Offer says for which VIPs this director could answer, in order, and which of them are its own
 // addresses of full NAT.
-func (o *Owners) Offer(ctx context.Context, vips, home []netip.Addr) error {
+func (o *Owners) Offer(ctx context.Context, vips []model.VIP, home []netip.Addr) error {
 	client, lease, err := o.connect()
 	if err != nil {
 		return err
 	}
-	_, err = o.putMember(ctx, client, ownersMember{Process: o.process, VIPs: vips, Home: home}, lease)
+	m := ownersMember{Process: o.process, Home: home}
+	m.offer(vips)
+	_, err = o.putMember(ctx, client, m, lease)
 	return err
 }
 
@@ -244,7 +301,7 @@ const movesAtOnce = 60
 // Move makes this director the owner of VIPs that have none, and gives up others, which are not
 // among them, each by itself. After an error some may still have been moved: Group says which, when
 // etcd does.
-func (o *Owners) Move(ctx context.Context, claim, release []netip.Addr) error {
+func (o *Owners) Move(ctx context.Context, claim, release []model.VIP) error {
 	client, lease, err := o.connect()
 	if err != nil {
 		return err

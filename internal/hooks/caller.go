@@ -6,7 +6,6 @@ package hooks
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"reflect"
 	"sync"
 
@@ -20,7 +19,7 @@ type Caller struct {
 
 	mu        sync.Mutex
 	hooks     []model.Hook
-	vips      []netip.Addr
+	vips      []model.VIP
 	draining  bool
 	closed    bool
 	notifiers map[string]*notifier // by the hook's name
@@ -33,7 +32,7 @@ func New(log *slog.Logger) *Caller {
 
 // Set replaces the hooks, and the VIPs that they are told. It does not wait: hooks are called in
 // the background. A hook that has changed is told like a new one.
-func (c *Caller) Set(hooks []model.Hook, vips []netip.Addr) {
+func (c *Caller) Set(hooks []model.Hook, vips []model.VIP) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -23,10 +23,28 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-func vips(text string) []netip.Addr {
+func addresses(text string) []netip.Addr {
 	list := []netip.Addr{}
 	for _, one := range strings.Fields(text) {
 		list = append(list, netip.MustParseAddr(one))
+	}
+	return list
+}
+
+// vips reads VIPs as they are written: "203.0.113.1 vlan:100/203.0.113.1".
+func vips(text string) []model.VIP {
+	list := []model.VIP{}
+	for _, one := range strings.Fields(text) {
+		var vip model.VIP
+		segment, address, in := strings.Cut(one, "/")
+		if !in {
+			segment, address = "none", one
+		}
+		if err := vip.Segment.UnmarshalText([]byte(segment)); err != nil {
+			panic(err)
+		}
+		vip.Address = netip.MustParseAddr(address)
+		list = append(list, vip)
 	}
 	return list
 }
@@ -103,11 +121,11 @@ func TestProgram(t *testing.T) {
 	c.Set(hooks, vips("203.0.113.9 203.0.113.10")) // which changes nothing any more
 	status := c.waitCurrent(t)
 	want := []model.HookCall{
-		{Event: model.HookStart, Up: vips("203.0.113.1 2001:db8::1"), Came: vips("203.0.113.1 2001:db8::1")},
-		{Event: model.HookChange, Up: vips("203.0.113.1 203.0.113.2"), Came: vips("203.0.113.2"), Went: vips("2001:db8::1")},
-		{Event: model.HookChange, Went: vips("203.0.113.1 203.0.113.2")},
-		{Event: model.HookChange, Up: vips("203.0.113.9"), Came: vips("203.0.113.9")},
-		{Event: model.HookDrain, Went: vips("203.0.113.9")},
+		{Event: model.HookStart, Up: addresses("203.0.113.1 2001:db8::1"), Came: addresses("203.0.113.1 2001:db8::1")},
+		{Event: model.HookChange, Up: addresses("203.0.113.1 203.0.113.2"), Came: addresses("203.0.113.2"), Went: addresses("2001:db8::1")},
+		{Event: model.HookChange, Went: addresses("203.0.113.1 203.0.113.2")},
+		{Event: model.HookChange, Up: addresses("203.0.113.9"), Came: addresses("203.0.113.9")},
+		{Event: model.HookDrain, Went: addresses("203.0.113.9")},
 	}
 	for i := range want {
 		want[i].Hook, want[i].Attempt = "cloud", 1
@@ -124,6 +142,58 @@ func TestProgram(t *testing.T) {
 	}
 	if status.Calls != uint64(len(want)) || status.Failures != 0 || status.Problem != "" || status.Took.IsZero() || status.Running {
 		t.Errorf("the status is %+v", status)
+	}
+}
+
+// VIPs in segments are told beside the others: what is told of an address in one segment, or in none,
+// says nothing about the same address in another. A program that knows no segments sees none of them.
+func TestSegments(t *testing.T) {
+	hook := script(t, `cat >>calls; tail -n 1 calls | grep -o '"up":[^]]*]' | head -n 1 >>untagged`)
+	s := &server{answer: http.StatusNoContent}
+	listener := httptest.NewServer(s)
+	defer listener.Close()
+	c := newCaller(t)
+	hooks := []model.Hook{hook, {Name: "portal", URL: listener.URL, Timeout: model.Duration(10 * time.Second)}}
+	for _, now := range []string{
+		"203.0.113.1 vlan:100/203.0.113.1 vlan:200/203.0.113.1 vlan:200/203.0.113.2", "vlan:100/203.0.113.1 vlan:200/203.0.113.2", "203.0.113.1",
+	} {
+		c.Set(hooks, vips(now))
+		waitFor(t, "both hooks to be current", func() bool { return c.Status()[0].Current && c.Status()[1].Current })
+		if got := c.Status()[0].Up; got != len(vips(now)) {
+			t.Errorf("%d VIPs are to be told, want %d", got, len(vips(now)))
+		}
+	}
+	c.Set(hooks, vips("203.0.113.1 vlan:100.300/203.0.113.1"))
+	waitFor(t, "both hooks to be current", func() bool { return c.Status()[0].Current && c.Status()[1].Current })
+	c.Withdraw()
+	waitFor(t, "both hooks to be current", func() bool { return c.Status()[0].Current && c.Status()[1].Current })
+	of := func(id uint32, up, came, went string) model.HookSegment {
+		return model.HookSegment{Segment: model.Segment{Kind: model.SegmentVLAN, ID: id}, Up: addresses(up), Came: addresses(came), Went: addresses(went)}
+	}
+	const a, b = "203.0.113.1", "203.0.113.2"
+	want := []model.HookCall{
+		{Event: model.HookStart, Up: addresses(a), Came: addresses(a), Segments: []model.HookSegment{of(100, a, a, ""), of(200, a+" "+b, a+" "+b, "")}},
+		{Event: model.HookChange, Went: addresses(a), Segments: []model.HookSegment{of(100, a, "", ""), of(200, b, "", a)}},
+		{Event: model.HookChange, Up: addresses(a), Came: addresses(a), Segments: []model.HookSegment{of(100, "", "", a), of(200, "", "", b)}},
+		{Event: model.HookChange, Up: addresses(a), Segments: []model.HookSegment{of(100<<12|300, a, a, "")}},
+		{Event: model.HookDrain, Went: addresses(a), Segments: []model.HookSegment{of(100<<12|300, "", "", a)}},
+	}
+	for i := range want {
+		want[i].Hook, want[i].Attempt = "cloud", 1
+	}
+	if diff := cmp.Diff(want, calls(t, beside(hook, "calls")), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	untagged, err := os.ReadFile(beside(hook, "untagged"))
+	if want := `"up":["203.0.113.1"]` + "\n" + `"up":[]` + "\n" + `"up":["203.0.113.1"]` + "\n" + `"up":["203.0.113.1"]` + "\n" + `"up":[]` + "\n"; err != nil || string(untagged) != want {
+		t.Errorf("a program that knows no segments sees %q (%v), want %q", untagged, err, want)
+	}
+	const posted = `{"hook":"portal","event":"change","attempt":1,"up":[],"came":[],"went":["203.0.113.1"],"segments":[` +
+		`{"segment":"vlan:100","up":["203.0.113.1"],"came":[],"went":[]},{"segment":"vlan:200","up":["203.0.113.2"],"came":[],"went":["203.0.113.1"]}]}`
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.got) != len(want) || !strings.HasSuffix(s.got[1], posted) {
+		t.Errorf("the server got %q, want the second one to be %s", s.got, posted)
 	}
 }
 
@@ -157,7 +227,7 @@ func TestFailures(t *testing.T) {
 	status := c.waitCurrent(t)
 	all := calls(t, beside(hook, "calls"))
 	last := all[len(all)-1]
-	want := model.HookCall{Hook: "cloud", Event: model.HookStart, Attempt: len(all), Up: vips("203.0.113.2"), Came: vips("203.0.113.2"), Went: vips("203.0.113.1")}
+	want := model.HookCall{Hook: "cloud", Event: model.HookStart, Attempt: len(all), Up: addresses("203.0.113.2"), Came: addresses("203.0.113.2"), Went: addresses("203.0.113.1")}
 	if diff := cmp.Diff(want, last, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("the last call (-want +got):\n%s", diff)
 	}

@@ -3,6 +3,7 @@ package hooks
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -20,7 +21,7 @@ const (
 
 // wanted is what a hook should be told.
 type wanted struct {
-	vips     []netip.Addr // in order
+	vips     []model.VIP // in order
 	draining bool
 }
 
@@ -38,9 +39,9 @@ type notifier struct {
 	ended chan struct{}
 	wake  chan struct{} // now has changed
 
-	known    map[netip.Addr]bool // VIPs that the hook may have as up
-	took     wanted              // the state that the hook last took
-	informed bool                // the hook has taken some state
+	known    map[model.VIP]bool // VIPs that the hook may have as up
+	took     wanted             // the state that the hook last took
+	informed bool               // the hook has taken some state
 
 	mu     sync.Mutex
 	now    wanted
@@ -49,7 +50,7 @@ type notifier struct {
 
 func newNotifier(hook model.Hook, now wanted, end context.CancelFunc, log *slog.Logger) *notifier {
 	return &notifier{hook: hook, log: log, pause: firstPause, end: end, ended: make(chan struct{}), wake: make(chan struct{}, 1),
-		known: map[netip.Addr]bool{}, now: now, status: model.HookStatus{Name: hook.Name}}
+		known: map[model.VIP]bool{}, now: now, status: model.HookStatus{Name: hook.Name}}
 }
 
 // set changes what the hook should be told. It is not told the same again.
@@ -135,31 +136,52 @@ func (n *notifier) once(ctx context.Context, now wanted, attempt int) error {
 
 // call is what the hook is told.
 func (n *notifier) call(now wanted, attempt int) model.HookCall {
-	call := model.HookCall{Hook: n.hook.Name, Event: model.HookChange, Attempt: attempt,
-		Up: append([]netip.Addr{}, now.vips...), Came: []netip.Addr{}, Went: []netip.Addr{}}
+	call := model.HookCall{Hook: n.hook.Name, Event: model.HookChange, Attempt: attempt}
 	switch {
 	case now.draining:
 		call.Event = model.HookDrain
 	case !n.informed:
 		call.Event = model.HookStart
 	}
+	of := map[model.Segment]*model.HookSegment{{}: empty(model.Segment{})}
+	add := func(vip model.VIP, list func(*model.HookSegment) *[]netip.Addr) {
+		if of[vip.Segment] == nil {
+			of[vip.Segment] = empty(vip.Segment)
+		}
+		to := list(of[vip.Segment])
+		*to = append(*to, vip.Address)
+	}
 	for _, vip := range now.vips {
+		add(vip, func(s *model.HookSegment) *[]netip.Addr { return &s.Up })
 		if !in(n.took.vips, vip) {
-			call.Came = append(call.Came, vip)
+			add(vip, func(s *model.HookSegment) *[]netip.Addr { return &s.Came })
 		}
 	}
 	for vip := range n.known {
 		if !in(now.vips, vip) {
-			call.Went = append(call.Went, vip)
+			add(vip, func(s *model.HookSegment) *[]netip.Addr { return &s.Went })
 		}
 	}
-	slices.SortFunc(call.Went, netip.Addr.Compare)
+	for _, segment := range slices.SortedFunc(maps.Keys(of), model.Segment.Compare) {
+		s := of[segment]
+		slices.SortFunc(s.Went, netip.Addr.Compare)
+		if segment == (model.Segment{}) {
+			call.Up, call.Came, call.Went = s.Up, s.Came, s.Went
+		} else {
+			call.Segments = append(call.Segments, *s)
+		}
+	}
 	return call
 }
 
+// empty has lists that are not null in JSON.
+func empty(s model.Segment) *model.HookSegment {
+	return &model.HookSegment{Segment: s, Up: []netip.Addr{}, Came: []netip.Addr{}, Went: []netip.Addr{}}
+}
+
 // in reports whether a VIP is in a list in order.
-func in(vips []netip.Addr, vip netip.Addr) bool {
-	_, is := slices.BinarySearchFunc(vips, vip, netip.Addr.Compare)
+func in(vips []model.VIP, vip model.VIP) bool {
+	_, is := slices.BinarySearchFunc(vips, vip, model.VIP.Compare)
 	return is
 }
 

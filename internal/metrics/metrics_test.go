@@ -60,8 +60,9 @@ var busy = datapath{status: model.DatapathStatus{
 	RedirectProbes: []model.Tallied{{Name: "ok", Count: 6}, {Name: "unechoed", Count: 1}},
 	Upkeep:         []model.Upkeep{{Part: "next-hops", Repairs: 2, Problems: []model.UpkeepProblem{{What: "10.0.1.11", State: model.UpkeepFailing}}}},
 	Neighbor: model.NeighborStatus{Director: netip.MustParseAddr("10.0.0.2"), Lease: model.LeaseHeld, Taken: 3, Lost: 1,
-		Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", Announced: 12, Answered: 7, Conflicts: 1}},
-		VIPs:       []model.NeighborVIP{{State: model.NeighborAnswers}, {State: model.NeighborAnswers}, {State: model.NeighborOther}}},
+		Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", Announced: 12, Answered: 7, Conflicts: 1},
+			{Name: "eth0", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 100}, Answered: 4}},
+		VIPs: []model.NeighborVIP{{State: model.NeighborAnswers}, {State: model.NeighborAnswers}, {State: model.NeighborOther}}},
 	Agents: model.ReporterStatus{Reporting: 3, Silent: 1},
 	Loads:  &model.LoadStatus{Agents: 2, Messages: []model.Tallied{{Name: "taken", Count: 90}, {Name: "forged", Count: 3}}},
 	CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
@@ -70,11 +71,13 @@ var busy = datapath{status: model.DatapathStatus{
 var told = model.BGPStatus{Listen: []model.BGPListenerStatus{{Address: netip.MustParseAddr("10.0.0.2")}, {Address: netip.MustParseAddr("10.0.0.3"), Problem: "address already in use"}}, Neighbors: []model.BGPNeighborStatus{
 	{Address: netip.MustParseAddr("10.0.0.1"), State: model.SessionEstablished, Announced: 2, Losses: 3},
 	{Address: netip.MustParseAddr("2001:db8::1"), State: model.SessionConnecting},
+	{Address: netip.MustParseAddr("10.0.0.1"), VRF: "red", State: model.SessionConnecting},
 }}
 
 var watched = model.BFDStatus{PID: 8, Discards: []model.Tallied{{Name: "ttl", Count: 3}, {Name: "doubted"}}, Sessions: []model.BFDSessionStatus{
 	{Neighbor: netip.MustParseAddr("10.0.0.1"), Source: netip.MustParseAddr("10.0.0.2"), State: "up", Losses: 2},
 	{Neighbor: netip.MustParseAddr("10.0.0.1"), Multihop: true, State: "down"},
+	{Neighbor: netip.MustParseAddr("10.0.0.1"), VRF: "red", Multihop: true, State: "up"},
 }}
 
 func TestScrape(t *testing.T) {

@@ -33,8 +33,8 @@ var (
 	neighborMoves = ofDirector.add("weir_neighbor_moves_total",
 		"VIPs that this director began to answer for, and ceased to, by direction: taken, lost.", "direction")
 	neighborFrames = ofDirector.add("weir_neighbor_frames_total",
-		"Frames of ARP and NDP about VIPs, by what they were: announced, answered, limited (not answered, there were too many), conflict (of another host that claims a VIP).",
-		"interface", "kind")
+		"Frames of ARP and NDP about VIPs, by the VIPs' segment (empty: none) and what they were: announced, answered, limited (not answered, there were too many), conflict (of another host that claims a VIP).",
+		"interface", "segment", "kind")
 )
 
 func (v values) peers(status *model.DatapathStatus) {
@@ -100,9 +100,13 @@ func (v values) neighbor(s *model.NeighborStatus) {
 	v.count(neighborMoves, s.Taken, "taken")
 	v.count(neighborMoves, s.Lost, "lost")
 	for _, i := range s.Interfaces {
-		v.count(neighborFrames, i.Announced, i.Name, "announced")
-		v.count(neighborFrames, i.Answered, i.Name, "answered")
-		v.count(neighborFrames, i.Limited, i.Name, "limited")
-		v.count(neighborFrames, i.Conflicts, i.Name, "conflict")
+		of := "" // as before there were segments: to Prometheus that is no label
+		if i.Segment != (model.Segment{}) {
+			of = i.Segment.String()
+		}
+		v.count(neighborFrames, i.Announced, i.Name, of, "announced")
+		v.count(neighborFrames, i.Answered, i.Name, of, "answered")
+		v.count(neighborFrames, i.Limited, i.Name, of, "limited")
+		v.count(neighborFrames, i.Conflicts, i.Name, of, "conflict")
 	}
 }

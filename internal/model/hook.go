@@ -45,6 +45,17 @@ type HookCall struct {
 	Up      []netip.Addr `json:"up"`      // the VIPs that this director forwards
 	Came    []netip.Addr `json:"came"`    // VIPs among these that the hook has not taken yet
 	Went    []netip.Addr `json:"went"`    // VIPs that the hook was told of and that are no longer up
+	// Segments are the same of VIPs in segments, which are not in the lists above. A segment that is
+	// not in it has no VIP that is up.
+	Segments []HookSegment `json:"segments,omitempty"`
+}
+
+// HookSegment is what a hook is told of a segment's VIPs.
+type HookSegment struct {
+	Segment Segment      `json:"segment"`
+	Up      []netip.Addr `json:"up"`
+	Came    []netip.Addr `json:"came"`
+	Went    []netip.Addr `json:"went"`
 }
 
 // HookStatus is what became of a hook's calls.
@@ -70,7 +81,7 @@ type Announcement struct {
 	// Neighbor is where this director, as one of the group, answers for VIPs itself.
 	Neighbor Neighbor
 	Group    []netip.Addr
-	VIPs     []netip.Addr // for hooks and for hosts on the link: those that are up, in order
+	VIPs     []VIP        // for hooks and for hosts on the link: those that are up, in order
 	SNAT     SNAT         // whose addresses are announced, too, if it says so
 	Others   []netip.Addr // then: full NAT's addresses of other directors whose flows this one goes on with
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -22,9 +23,31 @@ type Neighbor struct {
 
 // NeighborInterface is a link that VIPs are on.
 type NeighborInterface struct {
+	// Name is one of the director's interfaces or, with a segment, also the host's VLAN interface for
+	// it on one of them.
 	Name string `json:"name"`
-	// Prefixes say which VIPs; none: those in the networks of the interface's addresses.
+	// Segment is whose VIPs are answered for there, inside the segment.
+	Segment Segment `json:"segment,omitzero"`
+	// Prefixes say which VIPs; none: those in the networks of the interface's addresses. In a segment,
+	// an interface that is a trunk, or has no addresses, stands for all of the segment's VIPs.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
+}
+
+// NeighborPlace is where a director answers: an interface may be there for several segments.
+type NeighborPlace struct {
+	Interface string
+	Segment   Segment
+}
+
+// Place returns where the director answers.
+func (i *NeighborInterface) Place() NeighborPlace { return NeighborPlace{i.Name, i.Segment} }
+
+// String returns "eth0", or "eth0 vlan:100".
+func (p NeighborPlace) String() string {
+	if p.Segment == (Segment{}) {
+		return p.Interface
+	}
+	return p.Interface + " " + p.Segment.String()
 }
 
 // Defaults and bounds of the keys. etcd counts leases in seconds, and takes up to two to choose
@@ -46,6 +69,11 @@ const (
 // Given reports whether the director answers for any.
 func (n *Neighbor) Given() bool { return len(n.Interfaces) > 0 }
 
+// In reports whether the director answers for VIPs of a segment, or in none.
+func (n *Neighbor) In(s Segment) bool {
+	return slices.ContainsFunc(n.Interfaces, func(i NeighborInterface) bool { return i.Segment == s })
+}
+
 // IsZero reports whether no key is given.
 func (n Neighbor) IsZero() bool {
 	return !n.Given() && n.Lease == 0 && n.Settle == 0 && n.Refresh == 0 && n.Rate == 0
@@ -63,12 +91,12 @@ func (n *Neighbor) setDefaults() {
 // NeighborGroup is what the directors of a group have written about which director answers for
 // which VIP. It is to be read only.
 type NeighborGroup struct {
-	Known   bool                         // it has been read; else the rest says nothing
-	Members map[netip.Addr][]netip.Addr  // the directors that are there, and the VIPs that each could answer for, in order
-	Homes   map[netip.Addr]netip.Addr    // by address of full NAT: the director that it belongs to, if that one is there
-	Home    []netip.Addr                 // those of this director, as it has written
-	Owners  map[netip.Addr]NeighborOwner // by VIP; no director answers for a VIP that is not in it
-	Joined  bool                         // this director is among the members, by its present lease
+	Known   bool                      // it has been read; else the rest says nothing
+	Members map[netip.Addr][]VIP      // the directors that are there, and the VIPs that each could answer for, in order
+	Homes   map[netip.Addr]netip.Addr // by address of full NAT: the director that it belongs to, if that one is there
+	Home    []netip.Addr              // those of this director, as it has written
+	Owners  map[VIP]NeighborOwner     // no director answers for a VIP that is not in it
+	Joined  bool                      // this director is among the members, by its present lease
 }
 
 // NeighborOwner is the director that answers for a VIP.
@@ -104,14 +132,18 @@ const (
 
 // NeighborInterfaceStatus is a link that VIPs are on.
 type NeighborInterfaceStatus struct {
-	Name      string `json:"name"`
-	MAC       string `json:"mac,omitempty"`
-	Problem   string `json:"problem,omitempty"` // why no VIP is answered for there
-	Announced uint64 `json:"announced"`         // frames that nobody asked for
-	Answered  uint64 `json:"answered"`          // questions
-	Limited   uint64 `json:"limited"`           // questions that were not answered: there were too many
-	Conflicts uint64 `json:"conflicts"`         // frames of other hosts that claim a VIP of this director
+	Name      string  `json:"name"`
+	Segment   Segment `json:"segment,omitzero"` // whose VIPs are answered for there
+	MAC       string  `json:"mac,omitempty"`
+	Problem   string  `json:"problem,omitempty"` // why no VIP is answered for there
+	Announced uint64  `json:"announced"`         // frames that nobody asked for
+	Answered  uint64  `json:"answered"`          // questions
+	Limited   uint64  `json:"limited"`           // questions that were not answered: there were too many
+	Conflicts uint64  `json:"conflicts"`         // frames of other hosts that claim a VIP of this director
 }
+
+// Place returns where the director answers.
+func (s *NeighborInterfaceStatus) Place() NeighborPlace { return NeighborPlace{s.Name, s.Segment} }
 
 // NeighborState is which director answers for a VIP.
 type NeighborState string
@@ -128,6 +160,7 @@ var NeighborStates = []NeighborState{NeighborAnswers, NeighborOther, NeighborNob
 
 // NeighborVIP is one VIP that is up, or has an owner.
 type NeighborVIP struct {
+	Segment    Segment       `json:"segment,omitzero"`
 	VIP        netip.Addr    `json:"vip"`
 	State      NeighborState `json:"state"`
 	Owner      netip.Addr    `json:"owner"`          // in a group
@@ -135,6 +168,9 @@ type NeighborVIP struct {
 	Interfaces []string      `json:"interfaces"`     // the interfaces where it would answer
 	Problem    string        `json:"problem,omitempty"`
 }
+
+// Of returns the VIP.
+func (v *NeighborVIP) Of() VIP { return VIP{v.Segment, v.VIP} }
 
 // answering checks where a director answers for VIPs itself.
 func (v *validation) answering() {
@@ -166,15 +202,22 @@ func (v *validation) answering() {
 }
 
 func (v *validation) neighborInterfaces(at string, n *Neighbor) {
-	names := make([]string, len(n.Interfaces))
+	places := make([]NeighborPlace, len(n.Interfaces))
 	for i := range n.Interfaces {
-		names[i] = n.Interfaces[i].Name
+		places[i] = n.Interfaces[i].Place()
 	}
-	v.interfaces(at+".interfaces", names)
-	for i, name := range names {
+	quoted := func(p NeighborPlace) string {
+		p.Interface = strconv.Quote(p.Interface)
+		return p.String()
+	}
+	each(v, at+".interfaces", places, quoted, func(p NeighborPlace) string { return interfaceProblem(p.Interface) })
+	for i, place := range places {
 		path := fmt.Sprintf("%s.interfaces[%d]", at, i)
-		if !slices.Contains(v.config.Director.Interfaces, name) {
-			v.errs.addWithOther(path, "director.interfaces", "%q is none of the director's, so what comes by it is not forwarded", name)
+		switch kind := place.Segment.Kind; {
+		case kind == SegmentNone && !slices.Contains(v.config.Director.Interfaces, place.Interface):
+			v.errs.addWithOther(path, "director.interfaces", "%q is none of the director's, so what comes by it is not forwarded", place.Interface)
+		case kind != SegmentNone && kind != SegmentVLAN:
+			v.errs.add(path+".segment", "is only for vlan, and this is %s", place.Segment)
 		}
 		seen := map[netip.Prefix]int{}
 		for j, p := range n.Interfaces[i].Prefixes {

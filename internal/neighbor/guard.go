@@ -2,12 +2,13 @@ package neighbor
 
 import (
 	"math"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
 )
 
 // guard checks every frame: it says for which VIPs this director answers at this moment.
@@ -15,8 +16,8 @@ type guard struct {
 	clock func() time.Duration
 
 	mu    sync.RWMutex
-	until time.Duration                  // the end of answering, by the clock; it is before the lease's end
-	held  map[string]map[netip.Addr]bool // by interface
+	until time.Duration // the end of answering, by the clock; it is before the lease's end
+	held  map[model.NeighborPlace]map[model.VIP]bool
 }
 
 // forever is the end of answering for a director that needs no lease.
@@ -29,12 +30,12 @@ func bootTime() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// send calls a function if this director answers for a VIP on an interface. When set has returned,
+// send calls a function if this director answers for a VIP at a place. When set has returned,
 // nothing is sent by the earlier VIPs.
-func (g *guard) send(on string, vip netip.Addr, frames func()) bool {
+func (g *guard) send(at model.NeighborPlace, vip model.VIP, frames func()) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	if !g.held[on][vip] || g.clock() >= g.until {
+	if !g.held[at][vip] || g.clock() >= g.until {
 		return false
 	}
 	frames()
@@ -42,7 +43,7 @@ func (g *guard) send(on string, vip netip.Addr, frames func()) bool {
 }
 
 // set sets the VIPs that are answered for.
-func (g *guard) set(held map[string]map[netip.Addr]bool) {
+func (g *guard) set(held map[model.NeighborPlace]map[model.VIP]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.held = held
@@ -65,12 +66,12 @@ func (g *guard) lapsed() bool {
 }
 
 // only ends the answers for all VIPs but these, which are in order.
-func (g *guard) only(vips []netip.Addr) {
+func (g *guard) only(vips []model.VIP) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, held := range g.held {
 		for vip := range held {
-			if _, stays := slices.BinarySearchFunc(vips, vip, netip.Addr.Compare); !stays {
+			if _, stays := slices.BinarySearchFunc(vips, vip, model.VIP.Compare); !stays {
 				delete(held, vip)
 			}
 		}

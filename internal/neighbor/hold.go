@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -12,23 +11,23 @@ import (
 )
 
 // hold sets the VIPs that are answered for.
-func (t *turn) hold(now time.Duration, where map[netip.Addr][]string, vips []netip.Addr) {
-	held := map[string]map[netip.Addr]bool{}
-	var taken, lost []netip.Addr
-	is := map[netip.Addr]bool{}
+func (t *turn) hold(now time.Duration, where map[model.VIP][]model.NeighborPlace, vips []model.VIP) {
+	held := map[model.NeighborPlace]map[model.VIP]bool{}
+	var taken, lost []model.VIP
+	is := map[model.VIP]bool{}
 	for _, vip := range vips {
 		is[vip] = true
 		if t.holds[vip] == nil {
-			t.holds[vip] = &holding{since: time.Now().Truncate(time.Second), on: map[string]*announced{}}
+			t.holds[vip] = &holding{since: time.Now().Truncate(time.Second), on: map[model.NeighborPlace]*announced{}}
 			taken = append(taken, vip)
 		}
-		for _, name := range where[vip] {
-			if held[name] == nil {
-				held[name] = map[netip.Addr]bool{}
+		for _, at := range where[vip] {
+			if held[at] == nil {
+				held[at] = map[model.VIP]bool{}
 			}
-			held[name][vip] = true
-			if t.holds[vip].on[name] == nil {
-				t.holds[vip].on[name] = again(now)
+			held[at][vip] = true
+			if t.holds[vip].on[at] == nil {
+				t.holds[vip].on[at] = again(now)
 			}
 		}
 	}
@@ -54,11 +53,11 @@ func (t *turn) hold(now time.Duration, where map[netip.Addr][]string, vips []net
 const someVIPs = 8
 
 // logVIPs logs some of the VIPs, and how many there are.
-func (t *turn) logVIPs(what string, vips []netip.Addr) {
+func (t *turn) logVIPs(what string, vips []model.VIP) {
 	if len(vips) == 0 {
 		return
 	}
-	slices.SortFunc(vips, netip.Addr.Compare)
+	slices.SortFunc(vips, model.VIP.Compare)
 	text := ""
 	for i, vip := range vips[:min(someVIPs, len(vips))] {
 		if i > 0 {
@@ -74,7 +73,7 @@ func (t *turn) logVIPs(what string, vips []netip.Addr) {
 
 // defend announces VIPs anew that other hosts have claimed, and remembers these hosts until no host
 // claims the VIP.
-func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
+func (t *turn) defend(now time.Duration, claimed map[model.VIP]mac) {
 	defended := 0
 	for vip, h := range t.holds {
 		if h.rival != nil && now >= h.rival.heard+contested {
@@ -108,16 +107,16 @@ func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
 // until there are more.
 func (t *turn) announce(now time.Duration) time.Duration {
 	type due struct {
-		vip netip.Addr
-		on  string
+		vip model.VIP
+		on  model.NeighborPlace
 		*announced
 	}
 	var list []due
 	next := lookAgain
 	for vip, h := range t.holds {
-		for name, a := range h.on {
+		for at, a := range h.on {
 			if a.due <= now {
-				list = append(list, due{vip, name, a})
+				list = append(list, due{vip, at, a})
 			} else {
 				next = min(next, a.due-now)
 			}
@@ -136,15 +135,15 @@ func (t *turn) announce(now time.Duration) time.Duration {
 			next = min(next, time.Second/20) // the time for half of the packets that may come at once
 			continue
 		}
-		if one.announce(d.vip) {
-			d.next(d.vip, now, time.Duration(t.want.config.Refresh))
+		if one.announce(d.vip.Address) {
+			d.next(d.vip.Address, now, time.Duration(t.want.config.Refresh))
 		}
 	}
 	return next
 }
 
 // report makes the status that others can ask for.
-func (t *turn) report(group *model.NeighborGroup, where map[netip.Addr][]string) {
+func (t *turn) report(group *model.NeighborGroup, where map[model.VIP][]model.NeighborPlace) {
 	status := model.NeighborStatus{Draining: t.want.draining, Taken: t.taken, Lost: t.lost,
 		Interfaces: []model.NeighborInterfaceStatus{}, VIPs: []model.NeighborVIP{}}
 	if t.want.config.Given() && t.join != nil {
@@ -158,7 +157,7 @@ func (t *turn) report(group *model.NeighborGroup, where map[netip.Addr][]string)
 	}
 	stations := make([]*station, 0, len(t.stations))
 	for i := range t.want.config.Interfaces {
-		if one := t.stations[t.want.config.Interfaces[i].Name]; one != nil {
+		if one := t.stations[t.want.config.Interfaces[i].Place()]; one != nil {
 			stations = append(stations, one)
 			status.Interfaces = append(status.Interfaces, one.status())
 		}
@@ -172,8 +171,8 @@ func (t *turn) report(group *model.NeighborGroup, where map[netip.Addr][]string)
 }
 
 // vips returns which director answers for each VIP that is up, or that has an owner.
-func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) []model.NeighborVIP {
-	all := map[netip.Addr]bool{}
+func (t *turn) vips(group *model.NeighborGroup, where map[model.VIP][]model.NeighborPlace) []model.NeighborVIP {
+	all := map[model.VIP]bool{}
 	for _, vip := range t.want.vips {
 		all[vip] = true
 	}
@@ -181,8 +180,11 @@ func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) [
 		all[vip] = true
 	}
 	list := []model.NeighborVIP{}
-	for _, vip := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
-		one := model.NeighborVIP{VIP: vip, State: model.NeighborNobody, Interfaces: append([]string{}, where[vip]...)}
+	for _, vip := range slices.SortedFunc(maps.Keys(all), model.VIP.Compare) {
+		one := model.NeighborVIP{Segment: vip.Segment, VIP: vip.Address, State: model.NeighborNobody, Interfaces: []string{}}
+		for _, at := range where[vip] {
+			one.Interfaces = append(one.Interfaces, at.Interface)
+		}
 		owner, owned := group.Owners[vip]
 		one.Owner = owner.Director
 		switch h := t.holds[vip]; {
@@ -195,7 +197,8 @@ func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) [
 			one.State = model.NeighborOther
 		}
 		// Another director's address of full NAT comes here only if that director is lost.
-		home, has := group.Homes[vip]
+		home, has := group.Homes[vip.Address]
+		has = has && !vip.InSegment()
 		if len(where[vip]) == 0 && !t.want.draining && !(has && home != t.joined) {
 			one.Problem = t.whyNot(vip)
 		}
@@ -211,9 +214,13 @@ func (r *rival) text() string {
 }
 
 // whyNot returns why this director could not answer for a VIP.
-func (t *turn) whyNot(vip netip.Addr) string {
-	_, up := slices.BinarySearchFunc(t.want.vips, vip, netip.Addr.Compare)
+func (t *turn) whyNot(vip model.VIP) string {
+	_, up := slices.BinarySearchFunc(t.want.vips, vip, model.VIP.Compare)
 	switch {
+	case !t.want.config.In(vip.Segment) && !vip.InSegment():
+		return "no interface of director.neighbor is for VIPs in no segment"
+	case !t.want.config.In(vip.Segment):
+		return fmt.Sprintf("no interface of director.neighbor is for segment %s", vip.Segment)
 	case !up:
 		return "it is not up here"
 	case t.full:

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -16,7 +17,11 @@ import (
 type link struct {
 	index    int
 	address  mac
-	prefixes []netip.Prefix // of the networks that are on it
+	segment  model.Segment  // whose VIPs are on it
+	tags     []uint16       // of frames on it, the outer one first; none: as on a segment's VLAN interface
+	all      bool           // all of the segment's VIPs are on it
+	program  netlink.Link   // by which its packets come to the director's program; nil: not known
+	prefixes []netip.Prefix // else: of the networks that are on it
 	problem  string         // why nothing is answered there; empty: it can be
 }
 
@@ -27,7 +32,8 @@ func look(c *model.NeighborInterface) link {
 		return link{problem: problemOf(err)}
 	}
 	a := found.Attrs()
-	l := link{index: a.Index, prefixes: c.Prefixes}
+	l := link{index: a.Index, segment: c.Segment, prefixes: c.Prefixes}
+	program := found // has the program, if all is well
 	switch {
 	case len(a.HardwareAddr) != len(l.address):
 		l.problem = "it has no Ethernet address"
@@ -36,29 +42,82 @@ func look(c *model.NeighborInterface) link {
 	default:
 		l.address = mac(a.HardwareAddr)
 	}
-	if len(l.prefixes) == 0 && l.problem == "" {
+	if l.segment != (model.Segment{}) && l.problem == "" {
+		program, l.tags, l.problem = below(found, l.segment)
+	}
+	l.all = len(l.tags) > 0 && len(l.prefixes) == 0 // the trunk's own addresses are in no segment
+	if len(l.prefixes) == 0 && !l.all && l.problem == "" {
 		l.prefixes, err = networksOf(found)
 		switch {
 		case err != nil:
 			l.problem = problemOf(err)
+		case len(l.prefixes) == 0 && l.segment != (model.Segment{}):
+			l.all = true
 		case len(l.prefixes) == 0:
 			l.problem = "it has no address in a network, and director.neighbor names no prefixes for it"
 		}
 	}
-	if l.problem == "" && (a.Xdp == nil || !a.Xdp.Attached) {
+	l.program = program
+	if l.problem == "" && !attached(program) {
 		l.problem = notAttached
 	}
 	return l
 }
 
+func attached(l netlink.Link) bool { return l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached }
+
+// below returns the interface by which a segment's packets come to the director's program, and the
+// tags of frames on the given one: an interface without a VLAN of its own, or with the program, is a
+// trunk, on which frames have all of them; on the host's VLAN interface for the segment they have
+// none.
+func below(l netlink.Link, segment model.Segment) (program netlink.Link, tags []uint16, problem string) {
+	program = l
+	var of []uint16
+	for {
+		vlan, is := program.(*netlink.Vlan)
+		if !is || attached(program) {
+			break
+		}
+		of = append([]uint16{uint16(vlan.VlanId)}, of...)
+		parent, err := netlink.LinkByIndex(vlan.ParentIndex)
+		if err != nil {
+			return l, nil, fmt.Sprintf("the interface below it is not here: %v", err)
+		}
+		program = parent
+	}
+	want := tagsOf(segment)
+	switch {
+	case len(of) == 0:
+		return program, want, ""
+	case !slices.Equal(of, want):
+		return l, nil, fmt.Sprintf("its packets are in VLAN %s, not in %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(of), " ", "."), "[]"), segment)
+	}
+	return program, nil, ""
+}
+
+// tagsOf returns the VLAN IDs of a segment's tags, the outer one first.
+func tagsOf(s model.Segment) []uint16 {
+	if outer := uint16(s.ID >> 12); outer != 0 {
+		return []uint16{outer, uint16(s.ID & vlanID)}
+	}
+	return []uint16{uint16(s.ID & vlanID)}
+}
+
 // notAttached is a problem that every interface has before a director has started.
 const notAttached = "no program is attached to it: restart weir run"
 
-// Examine returns which VIPs a running director could answer for on an interface, or why none.
-func Examine(c *model.NeighborInterface) (prefixes []netip.Prefix, problem string) {
+// Examine returns which VIPs a running director with these interfaces could answer for on one, or why
+// none. No prefixes and no problem: all of the segment's.
+func Examine(c *model.NeighborInterface, interfaces []string) (prefixes []netip.Prefix, problem string) {
 	l := look(c)
 	if l.problem == notAttached {
 		l.problem = ""
+	}
+	if program := l.program; l.problem == "" && !slices.ContainsFunc(interfaces, func(name string) bool {
+		one, err := netlink.LinkByName(name) // which also knows other names
+		return err == nil && one.Attrs().Index == program.Attrs().Index
+	}) {
+		l.problem = fmt.Sprintf("its packets come by %s, which is none of director.interfaces", program.Attrs().Name)
 	}
 	return l.prefixes, l.problem
 }
@@ -93,13 +152,13 @@ func networksOf(l netlink.Link) ([]netip.Prefix, error) {
 }
 
 // has reports whether hosts on the link look for an address there.
-func (l *link) has(vip netip.Addr) bool {
-	return slices.ContainsFunc(l.prefixes, func(p netip.Prefix) bool { return p.Contains(vip) })
+func (l *link) has(vip model.VIP) bool {
+	return l.segment == vip.Segment && (l.all || slices.ContainsFunc(l.prefixes, func(p netip.Prefix) bool { return p.Contains(vip.Address) }))
 }
 
 // same reports whether there is nothing new to tell hosts and switches on the link.
 func (l *link) same(o *link) bool {
-	return l.index == o.index && l.address == o.address && l.problem == o.problem
+	return l.index == o.index && l.address == o.address && l.problem == o.problem && slices.Equal(l.tags, o.tags)
 }
 
 // watchLinks puts an element into changed when something about interfaces or their addresses

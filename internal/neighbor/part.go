@@ -21,9 +21,9 @@ type part struct {
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 
-	giving map[netip.Addr]bool // VIPs that were given up, until the group confirms it
-	busy   atomic.Bool         // a write is under way
-	pauses retry.Backoff       // after failed writes; owned by the writer
+	giving map[model.VIP]bool // VIPs that were given up, until the group confirms it
+	busy   atomic.Bool        // a write is under way
+	pauses retry.Backoff      // after failed writes; owned by the writer
 }
 
 // The bounds of the pause after a failed write.
@@ -41,7 +41,7 @@ const leavePatience = 2 * time.Second
 
 func (t *turn) newPart(ctx context.Context, self netip.Addr, lease time.Duration) *part {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &part{Speaker: t.Speaker, self: self, stop: cancel, giving: map[netip.Addr]bool{},
+	p := &part{Speaker: t.Speaker, self: self, stop: cancel, giving: map[model.VIP]bool{},
 		pauses: retry.Backoff{First: firstPause, Last: lastPause}}
 	p.guard.allow(0)
 	p.registry = t.join(self, lease, p.notify)
@@ -100,7 +100,7 @@ const minPatience = 500 * time.Millisecond
 // keep returns the VIPs that this director goes on answering for, and those that it gives up. It does
 // not answer for those again, whatever is decided later, until the group knows it: another director may
 // have them by then.
-func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []netip.Addr) {
+func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []model.VIP) {
 	for vip := range p.giving {
 		if !group.Owners[vip].Mine {
 			delete(p.giving, vip)
@@ -109,13 +109,13 @@ func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []net
 	for _, vip := range d.release {
 		p.giving[vip] = true
 	}
-	hold = slices.DeleteFunc(d.hold, func(vip netip.Addr) bool { return p.giving[vip] })
-	return hold, slices.SortedFunc(maps.Keys(p.giving), netip.Addr.Compare)
+	hold = slices.DeleteFunc(d.hold, func(vip model.VIP) bool { return p.giving[vip] })
+	return hold, slices.SortedFunc(maps.Keys(p.giving), model.VIP.Compare)
 }
 
 // write begins to tell the group what this director offers, claims and gives up, unless a write is
 // under way.
-func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers, home []netip.Addr, d decision) {
+func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []model.VIP, home []netip.Addr, d decision) {
 	offer := !group.Joined || !slices.Equal(group.Members[p.self], offers) || !slices.Equal(group.Home, home)
 	if p.guard.lapsed() || !offer && len(d.claim)+len(d.release) == 0 || !p.busy.CompareAndSwap(false, true) {
 		return
@@ -135,7 +135,7 @@ func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers, ho
 	})
 }
 
-func (p *part) publish(ctx context.Context, offer bool, offers, home []netip.Addr, d decision) error {
+func (p *part) publish(ctx context.Context, offer bool, offers []model.VIP, home []netip.Addr, d decision) error {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
 	if offer {

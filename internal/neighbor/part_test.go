@@ -12,21 +12,21 @@ import (
 // A director does not answer for a VIP that it gives up before the group knows of that, whatever
 // it decides meanwhile: its request may be done already, and another director may answer.
 func TestGivenUpIsNotHeld(t *testing.T) {
-	p := &part{self: director(1), giving: map[netip.Addr]bool{}}
-	owns := func(owned ...netip.Addr) *model.NeighborGroup {
-		g := &model.NeighborGroup{Owners: map[netip.Addr]model.NeighborOwner{}}
+	p := &part{self: director(1), giving: map[model.VIP]bool{}}
+	owns := func(owned ...model.VIP) *model.NeighborGroup {
+		g := &model.NeighborGroup{Owners: map[model.VIP]model.NeighborOwner{}}
 		for _, vip := range owned {
 			g.Owners[vip] = model.NeighborOwner{Director: director(1), Mine: true}
 		}
 		return g
 	}
 	a, b := vip(1), vip(2)
-	list := func(vips ...netip.Addr) []netip.Addr { return vips }
+	list := func(vips ...model.VIP) []model.VIP { return vips }
 	for _, step := range []struct {
 		what          string
 		group         *model.NeighborGroup
 		decided       decision
-		hold, release []netip.Addr
+		hold, release []model.VIP
 	}{
 		{"it has both", owns(a, b), decision{hold: list(a, b)}, list(a, b), nil},
 		{"it gives one up", owns(a, b), decision{hold: list(a), release: list(b)}, list(a), list(b)},
@@ -43,15 +43,15 @@ func TestGivenUpIsNotHeld(t *testing.T) {
 
 // A director offers its own addresses of full NAT, and those of another one while that is not there.
 func TestAddressesOfAbsentDirectorsAreOffered(t *testing.T) {
-	own, lost, there, plain := vip(1), vip(2), vip(3), vip(4)
-	sources := Sources{Own: []netip.Addr{own}, Others: []netip.Addr{lost, there}}
-	all := []netip.Addr{own, lost, there, plain}
-	homes := map[netip.Addr]netip.Addr{own: director(1), there: director(3), plain: director(3)}
+	own, lost, there, plain, tenants := vip(1), vip(2), vip(3), vip(4), in(100, vip(3))
+	sources := Sources{Own: []netip.Addr{own.Address}, Others: []netip.Addr{lost.Address, there.Address}}
+	all := []model.VIP{own, lost, there, plain, tenants}
+	homes := map[netip.Addr]netip.Addr{own.Address: director(1), there.Address: director(3), plain.Address: director(3)}
 	offers, home := sources.offered(all, director(1), homes)
-	if !slices.Equal(offers, []netip.Addr{own, lost, plain}) || !slices.Equal(home, []netip.Addr{own}) {
+	if !slices.Equal(offers, []model.VIP{own, lost, plain, tenants}) || !slices.Equal(home, []netip.Addr{own.Address}) {
 		t.Errorf("offered are %v, of them its own %v", offers, home)
 	}
-	homes[lost] = director(2)
+	homes[lost.Address] = director(2)
 	if offers, _ := sources.offered(all, director(1), homes); slices.Contains(offers, lost) {
 		t.Error("the address of a director that has returned is offered")
 	}

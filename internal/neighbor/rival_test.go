@@ -12,14 +12,14 @@ import (
 // A VIP that other hosts claim is a problem from the first claim until there has been none for long,
 // and one problem, whoever the others say that they are.
 func TestRivalsAreAProblem(t *testing.T) {
-	vip := netip.MustParseAddr("192.0.2.1")
+	vip := model.Untagged(netip.MustParseAddr("192.0.2.1"))
 	now := time.Hour
 	s := &Speaker{log: slog.New(slog.DiscardHandler), guard: &guard{clock: func() time.Duration { return now }}}
 	s.guard.allow(forever)
 	turn := newTurn(s)
-	where := map[netip.Addr][]string{vip: {"eth0"}}
-	turn.hold(now, where, []netip.Addr{vip})
-	turn.want.vips = []netip.Addr{vip}
+	where := map[model.VIP][]model.NeighborPlace{vip: {{Interface: "eth0"}}}
+	turn.hold(now, where, []model.VIP{vip})
+	turn.want.vips = []model.VIP{vip}
 	problem := func() string {
 		t.Helper()
 		list := turn.vips(&model.NeighborGroup{}, where)
@@ -32,14 +32,14 @@ func TestRivalsAreAProblem(t *testing.T) {
 	if got := problem(); got != "" {
 		t.Errorf("without a claim the problem is %q", got)
 	}
-	turn.defend(now, map[netip.Addr]mac{vip: {2, 0, 0, 0, 0, 1}})
+	turn.defend(now, map[model.VIP]mac{vip: {2, 0, 0, 0, 0, 1}})
 	const want = "another host, 02:00:00:00:00:01, says that it has it, and gets packets of those that believe it"
 	for i := range byte(5) {
 		if got := problem(); got != want {
 			t.Errorf("while it is claimed the problem is %q", got)
 		}
 		now += contested - time.Second
-		turn.defend(now, map[netip.Addr]mac{vip: {2, 0, 0, 0, 1, i}})
+		turn.defend(now, map[model.VIP]mac{vip: {2, 0, 0, 0, 1, i}})
 	}
 	now += contested - time.Second
 	turn.defend(now, nil)
@@ -61,12 +61,12 @@ func TestOthersAddressesAreNoProblem(t *testing.T) {
 	turn.joined = director(1)
 	theirs, ours, plain := vip(1), vip(2), vip(3)
 	group := &model.NeighborGroup{
-		Homes:  map[netip.Addr]netip.Addr{theirs: director(2), ours: director(1)},
-		Owners: map[netip.Addr]model.NeighborOwner{theirs: {Director: director(2)}, ours: {Director: director(1), Mine: true}, plain: {Director: director(2)}},
+		Homes:  map[netip.Addr]netip.Addr{theirs.Address: director(2), ours.Address: director(1)},
+		Owners: map[model.VIP]model.NeighborOwner{theirs: {Director: director(2)}, ours: {Director: director(1), Mine: true}, plain: {Director: director(2)}},
 	}
 	for _, one := range turn.vips(group, nil) {
-		if (one.Problem == "") != (one.VIP == theirs) {
-			t.Errorf("the problem of %v, which director %v owns, is %q", one.VIP, one.Owner, one.Problem)
+		if (one.Problem == "") != (one.Of() == theirs) {
+			t.Errorf("the problem of %v, which director %v owns, is %q", one.Of(), one.Owner, one.Problem)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestClaimsWakeOnceASecond(t *testing.T) {
 	for second := range 3 {
 		wakes := 0
 		for i := range byte(100) {
-			vip := netip.AddrFrom4([4]byte{192, 0, 2, i})
+			vip := model.Untagged(netip.AddrFrom4([4]byte{192, 0, 2, i}))
 			s.conflicted(vip, mac{2, byte(second), 0, 0, 0, i})
 			select {
 			case <-s.wake:

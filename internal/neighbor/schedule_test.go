@@ -2,8 +2,12 @@ package neighbor
 
 import (
 	"net/netip"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"weir.io/weir/internal/model"
 )
 
 // A VIP is announced at once, four times more within eight seconds, and then again and again,
@@ -66,9 +70,18 @@ func TestLimiter(t *testing.T) {
 func TestGuard(t *testing.T) {
 	now := time.Duration(0)
 	g := &guard{clock: func() time.Duration { return now }}
+	place := func(text string) model.NeighborPlace {
+		name, id, _ := strings.Cut(text, " vlan:")
+		at := model.NeighborPlace{Interface: name}
+		if n, err := strconv.Atoi(id); err == nil {
+			at.Segment = model.Segment{Kind: model.SegmentVLAN, ID: uint32(n)}
+		}
+		return at
+	}
 	sends := func(on string, vip netip.Addr) bool {
 		sent := false
-		if g.send(on, vip, func() { sent = true }) != sent {
+		at := place(on)
+		if g.send(at, model.VIP{Segment: at.Segment, Address: vip}, func() { sent = true }) != sent {
 			t.Error("what it says it has sent it has not, or the other way round")
 		}
 		return sent
@@ -76,14 +89,17 @@ func TestGuard(t *testing.T) {
 	if sends("eth0", vip4) {
 		t.Error("a guard that knows nothing lets something pass")
 	}
-	g.set(map[string]map[netip.Addr]bool{"eth0": {vip4: true, vip6: true}, "eth1": {vip6: true}})
+	tagged := place("eth0 vlan:100")
+	g.set(map[model.NeighborPlace]map[model.VIP]bool{place("eth0"): {model.Untagged(vip4): true, model.Untagged(vip6): true},
+		place("eth1"): {model.Untagged(vip6): true}, tagged: {{Segment: tagged.Segment, Address: vip4}: true}})
 	if sends("eth0", vip4) {
 		t.Error("something passes without a lease")
 	}
 	if !g.allow(10) || g.lapsed() || g.allow(20) {
 		t.Error("it does not say when the time begins")
 	}
-	if !sends("eth0", vip4) || !sends("eth1", vip6) || sends("eth1", vip4) || sends("eth2", vip4) {
+	if !sends("eth0", vip4) || !sends("eth1", vip6) || sends("eth1", vip4) || sends("eth2", vip4) ||
+		!sends("eth0 vlan:100", vip4) || sends("eth0 vlan:100", vip6) || sends("eth0 vlan:200", vip4) {
 		t.Error("another pass than those that are held")
 	}
 	now = 19
@@ -95,8 +111,8 @@ func TestGuard(t *testing.T) {
 		t.Error("something passes after the end")
 	}
 	g.allow(forever)
-	g.only([]netip.Addr{vip6})
-	if sends("eth0", vip4) || !sends("eth0", vip6) {
+	g.only([]model.VIP{model.Untagged(vip6)})
+	if sends("eth0", vip4) || sends("eth0 vlan:100", vip4) || !sends("eth0", vip6) {
 		t.Error("something passes that is no VIP any more, or nothing does")
 	}
 }

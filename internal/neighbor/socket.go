@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,15 +16,13 @@ import (
 var kinds = []struct {
 	name      string
 	etherType uint16
-	only      []unix.SockFilter // of the frames of that type
+	only      func(l3 uint32) []unix.SockFilter // of the frames of that type
 }{
-	{"ARP", etherTypeARP, nil},
-	{"NDP", etherTypeIPv6, append(append(
-		only(unix.BPF_B, ethernetLength+6, protocolICMPv6),
-		only(unix.BPF_B, ethernetLength+7, hopLimit)...),
-		load(unix.BPF_B, ethernetLength+ipv6Length),
-		jump(unix.BPF_JEQ, neighborSolicitation, 1, 0),
-		jump(unix.BPF_JEQ, neighborAdvert, 0, jumpToDrop))},
+	{"ARP", etherTypeARP, func(uint32) []unix.SockFilter { return nil }},
+	{"NDP", etherTypeIPv6, func(l3 uint32) []unix.SockFilter {
+		return slices.Concat(only(unix.BPF_B, l3+6, protocolICMPv6), only(unix.BPF_B, l3+7, hopLimit), []unix.SockFilter{
+			load(unix.BPF_B, l3+ipv6Length), jump(unix.BPF_JEQ, neighborSolicitation, 1, 0), jump(unix.BPF_JEQ, neighborAdvert, 0, jumpToDrop)})
+	}},
 }
 
 // jumpToDrop stands for the distance to the instruction before the last.
@@ -49,16 +48,25 @@ func only(size uint16, at, value uint32) []unix.SockFilter {
 	return []unix.SockFilter{load(size, at), jump(unix.BPF_JEQ, value, 0, jumpToDrop)}
 }
 
-// filter takes frames for this interface. Sockets also see frames of a VLAN interface on top of it
-// (with another index), of VLANs without an interface, for other hosts, and those that this host
-// sends.
-func filter(index int, etherType uint16, more []unix.SockFilter) []unix.SockFilter {
+// filter takes frames for this interface with these tags, and no others. Sockets also see frames of a
+// VLAN interface on top of it (with another index), of other VLANs, for other hosts, and those that
+// this host sends. The kernel keeps the outer tag aside.
+func filter(index int, tags []uint16, etherType uint16, more func(l3 uint32) []unix.SockFilter) []unix.SockFilter {
 	code := []unix.SockFilter{load(unix.BPF_B, aboutType), jump(unix.BPF_JGE, unix.PACKET_OTHERHOST, jumpToDrop, 0)}
 	code = append(code, only(unix.BPF_W, aboutIndex, uint32(index))...)
-	code = append(code, load(unix.BPF_W, aboutVLAN), unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xfff},
-		jump(unix.BPF_JEQ, 0, 0, jumpToDrop))
-	code = append(code, only(unix.BPF_H, 12, uint32(etherType))...)
-	code = append(code, more...)
+	id := unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: vlanID}
+	outer, at := uint32(0), uint32(typeAt)
+	if len(tags) > 0 {
+		outer = uint32(tags[0])
+	}
+	code = append(code, load(unix.BPF_W, aboutVLAN), id, jump(unix.BPF_JEQ, outer, 0, jumpToDrop))
+	if len(tags) > 1 {
+		code = append(code, load(unix.BPF_H, typeAt), jump(unix.BPF_JEQ, etherTypeTag, 1, 0), jump(unix.BPF_JEQ, etherTypeServiceTag, 0, jumpToDrop),
+			load(unix.BPF_H, typeAt+2), id, jump(unix.BPF_JEQ, uint32(tags[1]), 0, jumpToDrop))
+		at += tagLength
+	}
+	code = append(code, only(unix.BPF_H, at, uint32(etherType))...)
+	code = append(code, more(at+2)...)
 	const take, drop = 0xffff, 0
 	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: take}, unix.SockFilter{Code: unix.BPF_RET, K: drop})
 	for i := range code {
@@ -73,17 +81,28 @@ func filter(index int, etherType uint16, more []unix.SockFilter) []unix.SockFilt
 	return code
 }
 
-// openSocket returns a socket for frames of one type on an interface, both ways.
-func openSocket(index int, etherType uint16, more []unix.SockFilter) (*os.File, error) {
+// openSocket returns a socket for frames of one type with these tags on an interface, both ways. A
+// tag is seen only where all frames are, before the kernel looks for a VLAN interface: without one it
+// removes the tag. So each of these sockets costs a look at every packet that XDP leaves to the kernel
+// there. Each segment has its own: a tenant's flood does not fill the queue of another one's.
+func openSocket(index int, tags []uint16, etherType uint16, more func(l3 uint32) []unix.SockFilter) (*os.File, error) {
 	// Without a protocol it gets no frames before its filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
-	code := filter(index, etherType, more)
+	protocol := etherType
+	if len(tags) > 0 {
+		protocol = unix.ETH_P_ALL
+		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1), unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("set up packet socket: %w", err), unix.Close(fd))
+		}
+	}
+	code := filter(index, tags, etherType, more)
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: etherType>>8 | etherType<<8, Ifindex: index})
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol>>8 | protocol<<8, Ifindex: index})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("set up packet socket: %w", err), unix.Close(fd))

@@ -38,9 +38,9 @@ type Registry interface {
 	Group() model.NeighborGroup
 	// Offer says for which VIPs this director could answer, in order, and which of them are its own
 	// addresses of full NAT.
-	Offer(ctx context.Context, vips, home []netip.Addr) error
+	Offer(ctx context.Context, vips []model.VIP, home []netip.Addr) error
 	// Move makes this director the owner of VIPs that have none, and gives up others.
-	Move(ctx context.Context, claim, release []netip.Addr) error
+	Move(ctx context.Context, claim, release []model.VIP) error
 }
 
 // Join makes this director, known by its address, a member of the group. notify is called when what
@@ -58,9 +58,9 @@ type Speaker struct {
 
 	mu      sync.Mutex
 	set     want
-	claimed map[netip.Addr]mac // VIPs that another host has claimed since the last turn
-	alarms  *limiter           // of turns because of claims
-	problem string             // of the lease
+	claimed map[model.VIP]mac // VIPs that another host has claimed since the last turn
+	alarms  *limiter          // of turns because of claims
+	problem string            // of the lease
 	last    model.NeighborStatus
 	counted []*station // of last
 }
@@ -70,25 +70,30 @@ type want struct {
 	version  int // one more with each Set
 	config   model.Neighbor
 	group    []netip.Addr
-	vips     []netip.Addr // in order, with the sources
+	vips     []model.VIP // in order, with the sources
 	sources  Sources
 	draining bool
 }
 
-// Sources are addresses of full NAT, which directors answer for as for VIPs. An address is its own
+// Sources are addresses of full NAT, which directors answer for as for VIPs in no segment. An address is its own
 // director's as long as that one is there; then it is one of the directors' that go on with its flows.
 type Sources struct{ Own, Others []netip.Addr }
 
 // offered returns which of some VIPs a director offers to its group: all but addresses of other
 // directors that are there. home are its own addresses among them.
-func (s *Sources) offered(vips []netip.Addr, self netip.Addr, homes map[netip.Addr]netip.Addr) (offers, home []netip.Addr) {
-	for _, a := range vips {
+func (s *Sources) offered(vips []model.VIP, self netip.Addr, homes map[netip.Addr]netip.Addr) (offers []model.VIP, home []netip.Addr) {
+	for _, vip := range vips {
+		a := vip.Address
+		if vip.InSegment() {
+			offers = append(offers, vip)
+			continue
+		}
 		if slices.Contains(s.Own, a) {
 			home = append(home, a)
 		} else if of, there := homes[a]; there && of != self && slices.Contains(s.Others, a) {
 			continue
 		}
-		offers = append(offers, a)
+		offers = append(offers, vip)
 	}
 	return offers, home
 }
@@ -104,23 +109,28 @@ func New(join Join, log *slog.Logger) *Speaker {
 
 func newSpeaker(join Join, log *slog.Logger, clock func() time.Duration) *Speaker {
 	return &Speaker{log: log, join: join, guard: &guard{clock: clock}, wake: make(chan struct{}, 1),
-		ended: make(chan struct{}), claimed: map[netip.Addr]mac{}, alarms: newLimiter(alarmsPerSecond)}
+		ended: make(chan struct{}), claimed: map[model.VIP]mac{}, alarms: newLimiter(alarmsPerSecond)}
 }
 
 // Set replaces the VIPs, which are in order, that this director can answer for, on the interfaces
-// that its configuration names, as the director of the group that has an address of this host. When
-// it returns, other VIPs are no longer answered for.
-func (s *Speaker) Set(config model.Neighbor, group, vips []netip.Addr, sources Sources) {
+// that its configuration names, as the director of the group that has an address of this host. VIPs of
+// segments that no interface is for, and those in none if no interface is for these, are left out. When it returns, other VIPs are no longer
+// answered for.
+func (s *Speaker) Set(config model.Neighbor, group []netip.Addr, vips []model.VIP, sources Sources) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.join == nil {
 		sources.Others = nil // it cannot be known whether their directors are there
 	}
+	vips = slices.Clone(vips)
 	if len(sources.Own)+len(sources.Others) > 0 {
-		vips = slices.Concat(vips, sources.Own, sources.Others)
-		slices.SortFunc(vips, netip.Addr.Compare)
+		for _, a := range slices.Concat(sources.Own, sources.Others) {
+			vips = append(vips, model.Untagged(a))
+		}
+		slices.SortFunc(vips, model.VIP.Compare)
 		vips = slices.Compact(vips)
 	}
+	vips = slices.DeleteFunc(vips, func(vip model.VIP) bool { return !config.In(vip.Segment) })
 	s.set = want{s.set.version + 1, config, group, vips, sources, s.set.draining}
 	s.guard.only(vips)
 	s.notify()
@@ -171,7 +181,7 @@ func (s *Speaker) Status() model.NeighborStatus {
 const alarmsPerSecond = 1
 
 // conflicted notes that another host has claimed a VIP.
-func (s *Speaker) conflicted(vip netip.Addr, with mac) {
+func (s *Speaker) conflicted(vip model.VIP, with mac) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.claimed[vip] = with

@@ -17,20 +17,21 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// station is a director on one interface.
+// station is a director on one interface, in one segment or in none.
 type station struct {
-	name     string
+	at       model.NeighborPlace
 	log      *slog.Logger
 	guard    *guard
-	conflict func(vip netip.Addr, with mac)
+	conflict func(vip model.VIP, with mac)
 
 	link    link // what the sockets are for
 	sockets []*os.File
 	groups  groups
 	own     atomic.Pointer[mac]
-	broken  atomic.Bool // a socket has ended by itself: the sockets have to be opened again
-	problem string      // why the sockets could not be opened
-	pacer   *limiter    // of announcements
+	types   atomic.Pointer[tagTypes] // of the tags that the segment's hosts ask with
+	broken  atomic.Bool              // a socket has ended by itself: the sockets have to be opened again
+	problem string                   // why the sockets could not be opened
+	pacer   *limiter                 // of announcements
 
 	announced, answered, limited, conflicts atomic.Uint64
 }
@@ -54,7 +55,7 @@ func (s *station) set(l link, vips []netip.Addr) (anew bool) {
 		problem = err.Error()
 	}
 	if problem != "" && problem != s.problem {
-		s.log.Warn("questions about IPv6 addresses may not come in", "interface", s.name, "problem", problem)
+		s.log.Warn("questions about IPv6 addresses may not come in", "interface", s.at.String(), "problem", problem)
 	}
 	s.problem = problem
 	return anew
@@ -75,14 +76,15 @@ func (s *station) open(l *link) (problem string) {
 	s.groups = groups{index: l.index, where: map[netip.Addr]int{}}
 	own := l.address
 	s.own.Store(&own)
+	s.types.Store(usual(len(l.tags)))
 	for _, k := range kinds {
-		socket, err := openSocket(l.index, k.etherType, k.only)
+		socket, err := openSocket(l.index, l.tags, k.etherType, k.only)
 		if err != nil {
 			s.close()
 			return fmt.Sprintf("listen for %s: %v", k.name, err)
 		}
 		s.sockets = append(s.sockets, socket)
-		go s.listen(socket)
+		go s.listen(socket, l.tags)
 	}
 	return ""
 }
@@ -95,47 +97,70 @@ func (s *station) close() {
 	s.groups.close()
 }
 
-// listen answers questions from a socket until it is closed.
-func (s *station) listen(socket *os.File) {
-	frame := make([]byte, 2048)
+// listen answers questions from a socket until it is closed. Frames have these tags.
+func (s *station) listen(socket *os.File, tags []uint16) {
+	frame, aside := make([]byte, 2048), make([]byte, 256)
 	limit := newAskers()
 	for {
-		n, err := socket.Read(frame)
+		n, outer, err := s.read(socket, tags, frame, aside)
 		switch {
 		case errors.Is(err, syscall.ENETDOWN): // returned once, when the link goes down
 			continue
 		case errors.Is(err, fs.ErrClosed):
 			return
 		case err != nil:
-			s.log.Warn("questions cannot be heard", "interface", s.name, "error", err)
+			s.log.Warn("questions cannot be heard", "interface", s.at.String(), "error", err)
 			s.broken.Store(true)
 			return
 		}
-		if h, ok := parse(frame[:n]); ok {
-			s.hear(socket, h, mac(frame[6:12]), limit)
+		plain, inner := untagged(frame[:n], len(tags))
+		if h, ok := parse(plain); ok {
+			s.hear(h, &question{socket, mac(plain[6:12]), tags, tagTypes{outer, inner}}, limit)
 		}
 	}
 }
 
-// hear answers a question of the host with that Ethernet address, and notes other hosts that claim a
-// VIP.
-func (s *station) hear(socket *os.File, h heard, asker mac, limit *askers) {
+// read reads a frame, and the type of the outer one of its tags.
+func (s *station) read(socket *os.File, tags []uint16, frame, aside []byte) (n int, outer uint16, err error) {
+	if len(tags) > 0 {
+		return readTagged(socket, frame, aside)
+	}
+	n, err = socket.Read(frame)
+	return n, 0, err
+}
+
+// question is how a frame came in, and its answer goes out.
+type question struct {
+	socket *os.File
+	asker  mac
+	tags   []uint16
+	types  tagTypes
+}
+
+// vip returns the VIP of an address here.
+func (s *station) vip(a netip.Addr) model.VIP { return model.VIP{Segment: s.at.Segment, Address: a} }
+
+// hear answers a question, and notes other hosts that claim a VIP.
+func (s *station) hear(h heard, q *question, limit *askers) {
 	own := *s.own.Load()
 	if h.from == own {
 		return // one of this director's own frames that came back
 	}
-	if h.claims.IsValid() && s.guard.send(s.name, h.claims, func() { s.conflicts.Add(1) }) {
-		s.conflict(h.claims, h.from)
+	if h.claims.IsValid() && s.guard.send(s.at, s.vip(h.claims), func() { s.conflicts.Add(1) }) {
+		s.conflict(s.vip(h.claims), h.from)
 	}
 	if !h.asks.IsValid() {
 		return
 	}
-	s.guard.send(s.name, h.asks, func() {
-		if !limit.allow(asker, s.guard.clock()) {
+	s.guard.send(s.at, s.vip(h.asks), func() {
+		if !limit.allow(q.asker, s.guard.clock()) {
 			s.limited.Add(1)
 			return
 		}
-		if write(socket, answer(h, own)) == nil {
+		if len(q.tags) > 0 && *s.types.Load() != q.types {
+			s.types.Store(&q.types)
+		}
+		if write(q.socket, tagged(answer(h, own), q.tags, &q.types)) == nil {
 			s.answered.Add(1)
 		}
 	})
@@ -155,10 +180,10 @@ func (s *station) announce(vip netip.Addr) bool {
 		return false
 	}
 	own := *s.own.Load()
-	return s.guard.send(s.name, vip, func() {
+	return s.guard.send(s.at, s.vip(vip), func() {
 		for _, frame := range announcements(vip, own) {
-			if err := write(s.sockets[0], frame); err != nil {
-				s.log.Debug("a VIP cannot be announced", "interface", s.name, "vip", vip, "error", err)
+			if err := write(s.sockets[0], tagged(frame, s.link.tags, s.types.Load())); err != nil {
+				s.log.Debug("a VIP cannot be announced", "interface", s.at.String(), "vip", vip, "error", err)
 				return
 			}
 			s.announced.Add(1)
@@ -178,7 +203,7 @@ func write(socket *os.File, frame []byte) error {
 
 // status returns the state of the station; count adds its counters.
 func (s *station) status() model.NeighborInterfaceStatus {
-	status := model.NeighborInterfaceStatus{Name: s.name, Problem: s.why()}
+	status := model.NeighborInterfaceStatus{Name: s.at.Interface, Segment: s.at.Segment, Problem: s.why()}
 	if s.works() {
 		status.MAC = s.link.address.String()
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
 
@@ -37,8 +38,9 @@ func newWireAt(t *testing.T, clock func() time.Duration) *wire {
 	here, there := lab.Host("director"), lab.Host("neighbor")
 	w := &wire{t: t, link: lab.Link(here, there, netlab.LinkOptions{Tagged: false})}
 	g := &guard{clock: clock, until: forever}
-	g.set(map[string]map[netip.Addr]bool{"eth0": {vip4: true, vip6: true}})
-	w.station = &station{name: "eth0", log: slog.New(slog.DiscardHandler), guard: g, conflict: func(netip.Addr, mac) {}}
+	at := model.NeighborPlace{Interface: "eth0"}
+	g.set(map[model.NeighborPlace]map[model.VIP]bool{at: {model.Untagged(vip4): true, model.Untagged(vip6): true}})
+	w.station = &station{at: at, log: slog.New(slog.DiscardHandler), guard: g, conflict: func(model.VIP, mac) {}}
 	w.on(here, func() error {
 		if !w.station.set(link{index: w.link.A.Index, address: mac(w.link.A.MAC)}, []netip.Addr{vip4, vip6}) || !w.station.works() {
 			return fmt.Errorf("the station does not work: %s", w.station.why())

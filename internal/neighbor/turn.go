@@ -27,7 +27,7 @@ const maxVIPs = 16384
 type turn struct {
 	*Speaker
 	want     want
-	stations map[string]*station
+	stations map[model.NeighborPlace]*station
 	looked   time.Duration // when the interfaces were looked at; 0: they have to be
 	version  int           // the version of want then
 	self     netip.Addr    // this director's address in the group
@@ -35,7 +35,7 @@ type turn struct {
 	joined   netip.Addr    // the address with which it joined
 	lease    model.Duration
 	seen     map[netip.Addr]time.Duration // since when other members have been there
-	holds    map[netip.Addr]*holding
+	holds    map[model.VIP]*holding
 	lapsed   bool // the lease has ended while VIPs were held by it
 	full     bool // there are more VIPs than a group can share
 	taken    uint64
@@ -47,7 +47,7 @@ type holding struct {
 	since    time.Time
 	defended time.Duration // when it was announced because of another host's claim
 	rival    *rival        // nil: no other host claims it
-	on       map[string]*announced
+	on       map[model.NeighborPlace]*announced
 }
 
 // rival is another host that claims a VIP.
@@ -57,7 +57,7 @@ type rival struct {
 }
 
 func newTurn(s *Speaker) *turn {
-	return &turn{Speaker: s, stations: map[string]*station{}, seen: map[netip.Addr]time.Duration{}, holds: map[netip.Addr]*holding{}}
+	return &turn{Speaker: s, stations: map[model.NeighborPlace]*station{}, seen: map[netip.Addr]time.Duration{}, holds: map[model.VIP]*holding{}}
 }
 
 // take does the work that is due, and returns the time until there may be more.
@@ -65,7 +65,7 @@ func (t *turn) take(ctx context.Context) time.Duration {
 	t.mu.Lock()
 	t.want = t.set
 	claimed := t.claimed
-	t.claimed = map[netip.Addr]mac{}
+	t.claimed = map[model.VIP]mac{}
 	t.mu.Unlock()
 	now := t.guard.clock()
 	if t.looked == 0 || now >= t.looked+lookAgain || t.version != t.want.version {
@@ -73,7 +73,7 @@ func (t *turn) take(ctx context.Context) time.Duration {
 		t.looked, t.version = now, t.want.version
 	}
 	where := t.where()
-	offers := slices.SortedFunc(maps.Keys(where), netip.Addr.Compare)
+	offers := slices.SortedFunc(maps.Keys(where), model.VIP.Compare)
 	t.meet(ctx)
 	t.noteLapse()
 	group, holds, write := t.decide(now, offers)
@@ -90,39 +90,40 @@ func (t *turn) take(ctx context.Context) time.Duration {
 
 // lookAround sets up the stations by the configuration and the interfaces.
 func (t *turn) lookAround() {
-	wanted := map[string]bool{}
+	wanted := map[model.NeighborPlace]bool{}
 	for i := range t.want.config.Interfaces {
 		c := &t.want.config.Interfaces[i]
-		wanted[c.Name] = true
-		one := t.stations[c.Name]
+		at := c.Place()
+		wanted[at] = true
+		one := t.stations[at]
 		if one == nil {
-			one = &station{name: c.Name, log: t.log, guard: t.guard, conflict: t.conflicted}
-			t.stations[c.Name] = one
+			one = &station{at: at, log: t.log, guard: t.guard, conflict: t.conflicted}
+			t.stations[at] = one
 		}
 		l := look(c)
 		var vips []netip.Addr
 		for _, vip := range t.want.vips {
 			if l.has(vip) {
-				vips = append(vips, vip)
+				vips = append(vips, vip.Address)
 			}
 		}
 		before := one.why()
 		if one.set(l, vips) {
 			for _, h := range t.holds {
-				delete(h.on, c.Name)
+				delete(h.on, at)
 			}
 		}
 		if now := one.why(); now != before {
 			if now == "" {
 				now = "none any more"
 			}
-			t.log.Info("VIPs on an interface", "interface", c.Name, "problem", now)
+			t.log.Info("VIPs on an interface", "interface", at.String(), "problem", now)
 		}
 	}
-	for name, one := range t.stations {
-		if !wanted[name] {
+	for at, one := range t.stations {
+		if !wanted[at] {
 			one.close()
-			delete(t.stations, name)
+			delete(t.stations, at)
 		}
 	}
 	if t.self = (netip.Addr{}); t.want.config.Given() {
@@ -143,26 +144,25 @@ func (t *turn) ownAddress() netip.Addr {
 	return netip.Addr{}
 }
 
-// where returns on which interfaces each VIP would be answered for; a VIP without an interface is
-// not in it.
-func (t *turn) where() map[netip.Addr][]string {
-	where := map[netip.Addr][]string{}
+// where returns at which places each VIP would be answered for; a VIP without a place is not in it.
+func (t *turn) where() map[model.VIP][]model.NeighborPlace {
+	where := map[model.VIP][]model.NeighborPlace{}
 	if t.want.draining {
 		return where
 	}
 	for i := range t.want.config.Interfaces {
-		one := t.stations[t.want.config.Interfaces[i].Name]
+		one := t.stations[t.want.config.Interfaces[i].Place()]
 		if !one.works() {
 			continue
 		}
 		for _, vip := range t.want.vips {
 			if one.link.has(vip) {
-				where[vip] = append(where[vip], one.name)
+				where[vip] = append(where[vip], one.at)
 			}
 		}
 	}
 	if t.full = t.join != nil && len(where) > maxVIPs; t.full {
-		for _, vip := range slices.SortedFunc(maps.Keys(where), netip.Addr.Compare)[maxVIPs:] {
+		for _, vip := range slices.SortedFunc(maps.Keys(where), model.VIP.Compare)[maxVIPs:] {
 			delete(where, vip)
 		}
 	}
@@ -207,7 +207,7 @@ func (t *turn) noteLapse() {
 // decide returns what is known about the group, and the VIPs that this director answers for: in a
 // group those that its etcd says are its own and the plan does not give up. Before it writes to the
 // group it stops answering for the VIPs that it gives up.
-func (t *turn) decide(now time.Duration, offers []netip.Addr) (group model.NeighborGroup, hold []netip.Addr, write func(context.Context)) {
+func (t *turn) decide(now time.Duration, offers []model.VIP) (group model.NeighborGroup, hold []model.VIP, write func(context.Context)) {
 	write = func(context.Context) {}
 	switch {
 	case !t.want.config.Given():
