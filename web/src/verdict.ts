@@ -1,5 +1,5 @@
 import { endpoint, percent, plural } from "./format";
-import type { Live } from "./live";
+import type { Live, Message } from "./live";
 
 export type Tone = "good" | "warn" | "bad" | "off";
 
@@ -11,6 +11,11 @@ export interface Finding {
 }
 
 const nearlyFull = 0.9;
+
+/** A router as `weir bgp` names it: no two have the same name. */
+export function routerName(n: NonNullable<Message["bgp"]>["neighbors"][number]): string {
+  return n.interface ?? (n.vrf ? `${n.address}%${n.vrf}` : n.address);
+}
 
 /** What is wrong, the worst first. */
 export function findings(live: Live): Finding[] {
@@ -35,9 +40,9 @@ export function findings(live: Live): Finding[] {
     bad.push({ tone: "bad", text: what, href: "#/" });
   }
   for (const n of live.bgp?.neighbors ?? []) {
-    if (n.state !== "established") bad.push({ tone: "bad", text: `BGP with ${n.address} is ${n.state}${n.problem ? ": " + n.problem : ""}`, href: "#/network" });
-    else if (n.bfd && n.bfd !== "up") bad.push({ tone: "bad", text: `BFD with ${n.address} is ${n.bfd}`, href: "#/network" });
-    else if (n.problem) warn.push({ tone: "warn", text: `BGP with ${n.address}: ${n.problem}`, href: "#/network" });
+    if (n.state !== "established") bad.push({ tone: "bad", text: `BGP with ${routerName(n)} is ${n.state}${n.problem ? ": " + n.problem : ""}`, href: "#/network" });
+    else if (n.bfd && n.bfd !== "up") bad.push({ tone: "bad", text: `BFD with ${routerName(n)} is ${n.bfd}`, href: "#/network" });
+    else if (n.problem) warn.push({ tone: "warn", text: `BGP with ${routerName(n)}: ${n.problem}`, href: "#/network" });
   }
   if (live.group?.problem) bad.push({ tone: "bad", text: `The group's directors are not known: ${live.group.problem}`, href: "#/network" });
   for (const run of live.group?.directors ?? []) {

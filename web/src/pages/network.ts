@@ -4,6 +4,7 @@ import type { Live, Message } from "../live";
 import type { Page } from "../page";
 import { Table } from "../table";
 import { Tiles } from "../tiles";
+import { routerName } from "../verdict";
 
 type Neighbor = NonNullable<Message["bgp"]>["neighbors"][number];
 type Director = NonNullable<Message["group"]>["directors"][number];
@@ -33,7 +34,7 @@ export class NetworkPage implements Page {
   private readonly neighbors = new Table<Neighbor>({
     caption: "BGP sessions",
     columns: [
-      { title: "Router", cell: (n) => n.address, sort: (n) => n.address },
+      { title: "Router", cell: (n) => routerName(n) + (n.segment ? ` ${n.segment}` : ""), sort: (n) => routerName(n) },
       { title: "AS", cell: (n) => String(n.asn), sort: (n) => n.asn, number: true },
       { title: "State", cell: (n) => ({ text: n.state, tone: n.state === "established" ? "good" : "bad" }), sort: (n) => n.state },
       { title: "For", cell: (n) => ago(n.since), sort: (n) => -Date.parse(n.since), number: true },
@@ -42,8 +43,8 @@ export class NetworkPage implements Page {
       { title: "Losses", cell: (n) => String(n.losses), sort: (n) => n.losses, number: true },
       { title: "Problem", cell: (n) => n.problem ?? "" },
     ],
-    key: (n) => n.address,
-    search: (n) => `${n.address} ${n.state} ${n.problem ?? ""}`,
+    key: (n) => routerName(n),
+    search: (n) => `${routerName(n)} ${n.segment ?? ""} ${n.state} ${n.problem ?? ""}`,
     empty: "No routers are configured.",
   });
   private readonly interfaces = new Table<Interface>({
