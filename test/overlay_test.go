@@ -1,0 +1,176 @@
+package test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/lab/netlab"
+)
+
+// Tenants' networks in VXLAN. Their hypervisors are Linux with its own vxlan devices:
+//
+//	vm --- hypervisor --- underlay --- director
+//
+// The same addresses are in all networks.
+
+// underlay is where hypervisors and the director are.
+type underlay struct {
+	*testing.T
+	lab      *netlab.Lab
+	lan      *netlab.Host
+	director *netlab.Host
+	port     *netlab.Port // the director's
+	six      bool
+	kind     string // of the tunnels
+	hosts    int
+}
+
+const underlayMTU = 1600
+
+func newUnderlay(t *testing.T, kind string, six bool) *underlay {
+	t.Helper()
+	u := &underlay{T: t, lab: netlab.ForTest(t), six: six, kind: kind, hosts: 1}
+	u.lan, u.director = u.lab.Switch("underlay"), u.lab.Host("director")
+	u.port = u.plug(u.director, directorHost)
+	return u
+}
+
+func (u *underlay) plug(h *netlab.Host, number int) *netlab.Port {
+	return u.lab.Link(h, u.lan, netlab.LinkOptions{XDP: true, MTU: underlayMTU, A: lanPrefixes(number)}).A
+}
+
+// vtep is the underlay's address of a host.
+func (u *underlay) vtep(number int) netip.Addr { return lanAddress(number, u.six) }
+
+// vm is a host of a tenant.
+type vm struct {
+	*netlab.Host
+	port *netlab.Port
+	vtep netip.Addr
+}
+
+// add starts a virtual machine with these addresses on a hypervisor of its own, in the network of a VNI.
+func (u *underlay) add(name string, vni int, addresses ...string) vm {
+	u.Helper()
+	u.hosts++
+	number := u.hosts
+	hypervisor, host := u.lab.Host("hv-"+name), u.lab.Host(name)
+	u.plug(hypervisor, number)
+	inside := u.lab.Link(host, hypervisor, netlab.LinkOptions{XDP: true, MTU: underlayMTU - 70, A: addresses, NameB: "tap0"})
+	if err := u.lab.Err(); err != nil {
+		u.Fatal(err)
+	}
+	others := []netip.Addr{u.vtep(directorHost)}
+	for n := 2; n < 12; n++ {
+		if n != number && n != directorHost {
+			others = append(others, u.vtep(n))
+		}
+	}
+	if err := hypervisor.Do(func() error { return bridgeVXLAN(vni, u.vtep(number), others) }); err != nil {
+		u.Fatalf("%s: %v", hypervisor.Name, err)
+	}
+	return vm{host, inside.A, u.vtep(number)}
+}
+
+// bridgeVXLAN connects tap0 to the network of a VNI: what is for no known host goes to all other VTEPs.
+func bridgeVXLAN(vni int, own netip.Addr, others []netip.Addr) error {
+	bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+	bridge.Name = "br0"
+	device := &netlink.Vxlan{LinkAttrs: netlink.NewLinkAttrs(), VxlanId: vni, SrcAddr: own.AsSlice(), Port: 4789, Learning: true, UDPCSum: true}
+	device.Name = "vxlan0"
+	for _, link := range []netlink.Link{bridge, device} {
+		if err := netlink.LinkAdd(link); err != nil {
+			return fmt.Errorf("add %s: %w", link.Attrs().Name, err)
+		}
+	}
+	tap, err := netlink.LinkByName("tap0")
+	if err != nil {
+		return err
+	}
+	for _, link := range []netlink.Link{device, tap} {
+		if err := netlink.LinkSetMaster(link, bridge); err != nil {
+			return fmt.Errorf("put %s into the bridge: %w", link.Attrs().Name, err)
+		}
+	}
+	for _, link := range []netlink.Link{bridge, device} {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+	}
+	for _, to := range others {
+		entry := &netlink.Neigh{LinkIndex: device.Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
+			HardwareAddr: make(net.HardwareAddr, 6), IP: to.AsSlice()}
+		if err := netlink.NeighAppend(entry); err != nil {
+			return fmt.Errorf("lead unknown hosts to %v: %w", to, err)
+		}
+	}
+	return nil
+}
+
+// segments is the part of a director's file about networks with these numbers.
+func (u *underlay) file(services string) string {
+	return fmt.Sprintf("director: {interfaces: [eth0], vtep: {addresses: ['%v'], peers: ['%v', '%v']}}\nservices:\n%s",
+		u.vtep(directorHost), lanPrefix(false), lanPrefix(true), services)
+}
+
+// lanPrefix is the network of lanAddress.
+func lanPrefix(six bool) netip.Prefix {
+	p, err := lanAddress(1, six).Prefix(map[bool]int{false: 24, true: 64}[six])
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// Two tenants have the same VIP, the same client, and the same member, whose address is the director's own. Each
+// gets its own server, in l2dsr and in nat, over IPv4 and IPv6.
+func TestTenantsInVXLAN(t *testing.T) {
+	t.Parallel()
+	for _, six := range []bool{false, true} {
+		for _, mode := range []string{"l2dsr", "nat"} {
+			t.Run(fmt.Sprintf("%s over 6: %v", mode, six), func(t *testing.T) {
+				u := newUnderlay(t, "vxlan", six)
+				const vip, member, client = "172.16.0.100", "172.16.0.11", "172.16.0.2"
+				services, clients := "", map[string]vm{}
+				for _, vni := range []int{5001, 5002} {
+					server := u.add(fmt.Sprint("server", vni), vni, member+"/24")
+					caller := u.add(fmt.Sprint("client", vni), vni, client+"/24")
+					hosts := ""
+					if mode == "l2dsr" {
+						server.Address("lo", vip+"/32")
+						server.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+						server.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+					} else {
+						server.Route(client+"/32", "172.16.0.3") // the director is the way back
+					}
+					startNginx(t, server.Host)
+					clients[server.Name] = caller
+					_ = hosts
+					services += fmt.Sprintf("- {name: of%d, segment: 'vxlan:%d', vip: %s, protocol: tcp, port: 80, mode: %s, backends: [{address: %s, mac: '%s', vtep: '%v'}]}\n",
+						vni, vni, vip, mode, member, server.port.MAC, server.vtep)
+				}
+				file := u.file(services)
+				file += "segments:\n"
+				for name, caller := range clients {
+					var vni int
+					fmt.Sscanf(name, "server%d", &vni)
+					file += fmt.Sprintf("- {id: 'vxlan:%d', addresses: [172.16.0.3], hosts: [{address: %s, mac: '%s', vtep: '%v'}]}\n", vni, client, caller.port.MAC, caller.vtep)
+				}
+				startDaemon(t, u.director, "run", file)
+				for range 5 {
+					for server, caller := range clients {
+						if out, err := tryOn(t, caller.Host, "curl", "--silent", "--max-time", "10", "http://"+vip+"/name"); err != nil || out != server {
+							t.Errorf("%s gets %q (%v), want %s", caller.Name, out, err, server)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
