@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
 
@@ -174,3 +177,69 @@ func TestTenantsInVXLAN(t *testing.T) {
 	}
 }
 
+// Two tenants have the same VIP and the same member. The director probes each in its own network, where no
+// interface of its host is, and finds the one whose server has ended.
+func TestProbesInTenantsNetworks(t *testing.T) {
+	t.Parallel()
+	for _, six := range []bool{false, true} {
+		t.Run(fmt.Sprintf("over 6: %v", six), func(t *testing.T) {
+			u := newUnderlay(t, "vxlan", six)
+			const vip, vip6 = "172.16.0.100", "fd00:16::100"
+			file, segments := "", "segments:\n"
+			servers := map[string]vm{}
+			for _, vni := range []int{5001, 5002} {
+				server := u.add(fmt.Sprint("server", vni), vni, "172.16.0.11/24", "fd00:16::11/64")
+				server.Address("lo", vip+"/32", vip6+"/128")
+				server.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+				server.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+				startNginx(t, server.Host)
+				servers[server.Name] = server
+				segments += fmt.Sprintf("- {id: 'vxlan:%d', addresses: [172.16.0.3, 'fd00:16::3'], hosts: [{address: 172.16.0.11, mac: '%s', vtep: '%v'}, {address: 'fd00:16::11', mac: '%s', vtep: '%v'}]}\n",
+					vni, server.port.MAC, server.vtep, server.port.MAC, server.vtep)
+				for name, health := range map[string]string{
+					"tcp":  "{kind: tcp, interval: 200ms, panic: 0}",
+					"http": "{kind: http, http: {path: /name}, interval: 200ms, panic: 0}",
+					"own":  "{kind: http, to: address, http: {path: /name}, interval: 200ms, panic: 0}",
+					"icmp": "{kind: icmp, interval: 200ms, panic: 0}",
+				} {
+					port := map[string]int{"tcp": 80, "http": 81, "own": 82, "icmp": 83}[name]
+					for family, addresses := range map[string][2]string{"4": {vip, "172.16.0.11"}, "6": {vip6, "fd00:16::11"}} {
+						file += fmt.Sprintf("- {name: %s%s-of-%d, segment: 'vxlan:%d', vip: '%s', protocol: tcp, port: %d, mode: l2dsr, health: %s, backends: [{name: b, address: '%s'}]}\n",
+							name, family, vni, vni, addresses[0], port, health, addresses[1])
+					}
+				}
+			}
+			for _, server := range servers {
+				for _, port := range []uint16{81, 82} {
+					startNginxAt(t, server.Host, port)
+				}
+			}
+			d := startDaemon(t, u.director, "run", u.file(file)+segments)
+			var list []model.ServiceStatus
+			states := func(wanted func(name string) model.HealthState) func() bool {
+				return func() bool {
+					var err error
+					list, err = d.services()
+					return err == nil && !slices.ContainsFunc(list, func(s model.ServiceStatus) bool { return s.Backends[0].Health.State != wanted(s.Name) })
+				}
+			}
+			defer func() {
+				if t.Failed() {
+					for _, s := range list {
+						t.Logf("%s: %+v", s.Name, s.Backends[0].Health)
+					}
+				}
+			}()
+			d.waitFor("find all up", states(func(string) model.HealthState { return model.HealthUp }))
+			if err := servers["server5001"].Kill(); err != nil {
+				t.Fatal(err)
+			}
+			d.waitFor("find the servers of one tenant down, but for its host", states(func(name string) model.HealthState {
+				if strings.HasSuffix(name, "5001") && !strings.HasPrefix(name, "icmp") {
+					return model.HealthDown
+				}
+				return model.HealthUp
+			}))
+		})
+	}
+}

@@ -3,12 +3,15 @@ package test
 import (
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
 
@@ -161,4 +164,59 @@ func TestTenantsWithEqualAddresses(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A director has no interface in two tenants' VLANs, but an address in each. It probes the members there, which
+// have the same address, and answers for its own.
+func TestProbesInVLANs(t *testing.T) {
+	t.Parallel()
+	lab := netlab.ForTest(t)
+	lan, director := lab.Switch("switch"), lab.Host("director")
+	up := func(h *netlab.Host, addresses ...string) *netlab.Port {
+		return lab.Link(h, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: addresses}).A
+	}
+	up(director, lanPrefixes(directorHost)...)
+	services, segments := "", "segments:\n"
+	servers := map[string]*netlab.Host{}
+	for _, id := range []uint16{100, 200} {
+		server := lab.Host(fmt.Sprint("server", id))
+		port := up(server, "172.16.0.11/24", "fd00:16::11/64")
+		joinVLAN(t, port, id, true)
+		server.Address("lo", "172.16.0.100/32", "fd00:16::100/128")
+		startNginx(t, server)
+		servers[server.Name] = server
+		segments += fmt.Sprintf("- {id: 'vlan:%d', addresses: [172.16.0.3, 'fd00:16::3']}\n", id)
+		for kind, port80 := range map[string]int{"tcp": 80, "icmp": 81} {
+			for family, a := range map[string][2]string{"4": {"172.16.0.100", "172.16.0.11"}, "6": {"fd00:16::100", "fd00:16::11"}} {
+				services += fmt.Sprintf("- {name: %s%s-of-%d, segment: 'vlan:%d', vip: '%s', protocol: tcp, port: %d, mode: l2dsr, health: {kind: %s, interval: 200ms, panic: 0}, backends: [{name: b, address: '%s', mac: '%s'}]}\n",
+					kind, family, id, id, a[0], port80, kind, a[1], port.MAC)
+			}
+		}
+	}
+	d := startDaemon(t, director, "run", "director: {interfaces: [eth0]}\nservices:\n"+services+segments)
+	var list []model.ServiceStatus
+	states := func(wanted func(name string) model.HealthState) func() bool {
+		return func() bool {
+			var err error
+			list, err = d.services()
+			return err == nil && !slices.ContainsFunc(list, func(s model.ServiceStatus) bool { return s.Backends[0].Health.State != wanted(s.Name) })
+		}
+	}
+	defer func() {
+		for _, s := range list {
+			if t.Failed() {
+				t.Logf("%s: %+v", s.Name, s.Backends[0].Health)
+			}
+		}
+	}()
+	d.waitFor("find all up", states(func(string) model.HealthState { return model.HealthUp }))
+	if err := servers["server100"].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d.waitFor("find one tenant's server down", states(func(name string) model.HealthState {
+		if strings.HasPrefix(name, "tcp") && strings.HasSuffix(name, "100") {
+			return model.HealthDown
+		}
+		return model.HealthUp
+	}))
 }

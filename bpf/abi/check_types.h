@@ -4,11 +4,18 @@
 
 #include "abi/export.h"
 #include "abi/types.h"
+#include "abi/vtep_types.h"
 
 /* A check's way to one backend: its headers are the director's own. */
 struct check_way {
 	struct backend to;        /* without state, VIP and service */
 	struct settings settings; /* its tunnel source; nothing else is looked at */
+	/* In a tenant's network: this director's address there, ... */
+	struct address own; /* zero: the socket's own */
+	/* ... and, in VXLAN or Geneve (place.ifindex), the tunnel. */
+	struct vtep_self self;
+	struct vtep_place place;
+	__u32 pad;
 };
 
 /* What became of a packet on its way: the index of its counter and the label of its metric. */

@@ -19,6 +19,7 @@ struct vtep_self {
 	struct address address6;
 	__be16 vxlan_port;  /* 0: no VXLAN ends here */
 	__be16 geneve_port; /* the same of Geneve */
+	__u32 check_mark;   /* of the sockets of health checks */
 	__u32 generation; /* one more when a network or a VTEP comes, goes or changes: see struct vtep_front */
 };
 
@@ -122,5 +123,15 @@ enum vtep_own_flag {
 EXPORT_ENUM(vtep_own_flag);
 
 struct vtep_own {
-	__u32 flags; /* enum vtep_own_flag */
+	__u16 flags; /* enum vtep_own_flag */
+	__u8 mac[6]; /* of this director there */
 };
+
+/*
+ * Health checks in tenants' networks have sockets of this host's own, whose addresses say which segment they
+ * are in: these bits, and struct flow's segment in the others. On the wire they become the address that this
+ * director has in the segment.
+ */
+#define CHECK_ADDRESS4 0xf0000000
+#define CHECK_ADDRESS6_WORD0 0xfd776569 /* a prefix of RFC 4193: fd77:6569:7200::/96 */
+#define CHECK_ADDRESS6_WORD1 0x72000000

@@ -332,6 +332,8 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 		reason = answer_probe(ctx, packet);
 	if (reason == CONTINUE && settings && settings->flags & SETTINGS_REPLIES)
 		reason = reply(ctx, packet);
+	if (reason == CONTINUE)
+		reason = take_answer(ctx, packet);
 	return reason == CONTINUE ? leave_to_kernel(packet) : reason;
 }
 
@@ -397,7 +399,9 @@ __noinline enum reason parse_rare(struct xdp_md *ctx, struct packet *packet)
 	if (reason == CONTINUE &&
 	    packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP))
 		reason = prepare(ctx, packet);
-	return reason;
+	return reason == PASS_NOT_IP || reason == PASS_NO_SERVICE ?
+		       answer_inside(ctx, packet, reason) :
+		       reason;
 }
 
 /* Notes the service and its ring. Returns whether the packet has to be admitted. */

@@ -14,6 +14,7 @@
 #include "director/nat/nat.h"
 #include "director/pick/ring.h"
 #include "director/service.h"
+#include "director/socket.h"
 #include "director/source.h"
 #include "lib/packet.h"
 

@@ -11,6 +11,7 @@
 
 #include "abi/check_types.h"
 #include "lib/outer.h"
+#include "lib/overlay.h"
 #include "lib/packet.h"
 
 /* By number: numbers are never given twice, so no entry is ever another backend's. */
@@ -66,14 +67,16 @@ static __always_inline int look(struct __sk_buff *skb, struct packet *packet)
 	packet->tos = bpf_ntohl(packet->first_word) >> 20;
 	packet->ttl = ip6->hop_limit;
 	packet->flow.protocol = ip6->nexthdr;
+	__builtin_memcpy(&packet->flow.source, &ip6->saddr, sizeof(packet->flow.source));
+	__builtin_memcpy(&packet->flow.destination, &ip6->daddr, sizeof(packet->flow.destination));
 	packet->l4 = packet->l3 + sizeof(*ip6);
 	return 1;
 }
 
 /* Segments of one packet have headers alike, so none may have a checksum of its own. */
-static __always_inline void write_outer6(struct __sk_buff *skb, struct ipv6hdr *ip,
-					 const struct packet *packet, const struct check_way *way,
-					 int gue)
+static __always_inline void write_tunnel6(struct __sk_buff *skb, struct ipv6hdr *ip,
+					  const struct packet *packet, const struct check_way *way,
+					  int gue)
 {
 	struct gue_outer *outer = (struct gue_outer *)(ip + 1);
 	__u32 payload = packet->length + (gue ? sizeof(*outer) : 0);
@@ -87,8 +90,8 @@ static __always_inline void write_outer6(struct __sk_buff *skb, struct ipv6hdr *
 	outer->udp.check = skb->gso_size ? 0 : checksum_gue6(packet, ip, payload, sum);
 }
 
-static __always_inline void write_outer4(struct iphdr *ip, const struct packet *packet,
-					 const struct check_way *way, int gue)
+static __always_inline void write_tunnel4(struct iphdr *ip, const struct packet *packet,
+					  const struct check_way *way, int gue)
 {
 	struct gue_outer *outer = (struct gue_outer *)(ip + 1);
 	__u32 length = sizeof(*ip) + packet->length + (gue ? sizeof(*outer) : 0);
@@ -117,13 +120,119 @@ static __always_inline int wrap(struct __sk_buff *skb, const struct packet *pack
 	if (six) {
 		if (ip + sizeof(struct ipv6hdr) + sizeof(struct gue_outer) > end_of(skb))
 			return 0;
-		write_outer6(skb, ip, packet, way, gue);
+		write_tunnel6(skb, ip, packet, way, gue);
 		return 1;
 	}
 	if (ip + sizeof(struct iphdr) + sizeof(struct gue_outer) > end_of(skb))
 		return 0;
-	write_outer4(ip, packet, way, gue);
+	write_tunnel4(ip, packet, way, gue);
 	return 1;
+}
+
+/* Where the checksum of what a socket has sent is, and how it changes; 0: it has none. */
+static __always_inline __u32 checksum_at(const struct packet *packet, __u64 *flags)
+{
+	*flags = BPF_F_PSEUDO_HDR;
+	if (packet->flow.protocol == IPPROTO_TCP)
+		return packet->l4 + offsetof(struct tcphdr, check);
+	if (packet->flow.protocol == IPPROTO_UDP) {
+		*flags |= BPF_F_MARK_MANGLED_0;
+		return packet->l4 + offsetof(struct udphdr, check);
+	}
+	if (packet->flow.ipv6 && packet->flow.protocol == IPPROTO_ICMPV6)
+		return packet->l4 + offsetof(struct icmp_header, checksum);
+	return 0;
+}
+
+/* The source becomes this director's address in the tenant's network. */
+static __always_inline int from_own(struct __sk_buff *skb, struct packet *packet,
+				    const struct check_way *way)
+{
+	__u64 flags;
+	__u32 at = checksum_at(packet, &flags);
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		__be32 was = ADDRESS_WORD(&packet->flow.source, i), is = ADDRESS_WORD(&way->own, i);
+
+		if (at && bpf_l4_csum_replace(skb, at, was, is, flags | sizeof(was)))
+			return 0;
+		if (!packet->flow.ipv6) {
+			if (bpf_l3_csum_replace(skb, packet->l3 + offsetof(struct iphdr, check),
+						was, is, sizeof(was)))
+				return 0;
+			break;
+		}
+	}
+	packet->flow.source = way->own;
+	if (packet->flow.ipv6)
+		return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, saddr),
+					    &way->own, sizeof(way->own), 0);
+	return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct iphdr, saddr), &way->own,
+				    sizeof(__be32), 0);
+}
+
+/* As inner_sum, also of pings. */
+static __always_inline __u64 sum_sent(const struct packet *packet, int *known)
+{
+	__u64 sum = inner_sum(packet, known);
+
+	if (is_icmp(&packet->flow)) {
+		*known = 1;
+		/* The message sums up to zero, as the header does; in IPv6 with its pseudo-header. */
+		return packet->flow.ipv6 ? sum : 0;
+	}
+	return sum;
+}
+
+/* The director's tunnel into a tenant's network. Segments of one packet have headers alike. */
+static __always_inline int wrap_overlay(struct __sk_buff *skb, const struct packet *packet,
+					const struct check_way *way)
+{
+	const struct vtep_place *place = &way->place;
+	int six = place->flags & VTEP_PLACE_IPV6, known;
+	__u32 inside = skb->len, options = place->options & 0x1c;
+	__u32 length = sizeof(struct ethhdr) +
+		       (six ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) +
+		       sizeof(struct udphdr) + sizeof(struct overlay_header) + options;
+	__u32 udp = sizeof(struct udphdr) + sizeof(struct overlay_header) + options + inside;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+		      BPF_F_ADJ_ROOM_ENCAP_L2_ETH | BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct ethhdr)) |
+		      (six ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+	__be16 protocol = packet->flow.ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	struct ethhdr *outer, *inner;
+	void *ip;
+	__u64 sum;
+
+	if (bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, flags) ||
+	    bpf_skb_pull_data(skb, length + sizeof(struct ethhdr)))
+		return 0;
+	outer = data_of(skb);
+	ip = outer + 1;
+	inner = data_of(skb) + (length & 0x7f);
+	if (ip + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(struct overlay_header) +
+			    VTEP_OPTIONS_MAX >
+		    end_of(skb) ||
+	    (void *)(inner + 1) > end_of(skb))
+		return 0;
+	write_macs(outer, link_word(place->mac), link_word(place->source_mac));
+	outer->h_proto = six ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	write_macs(inner, link_word(way->to.mac), link_word(way->to.source_mac));
+	inner->h_proto = protocol;
+	if (!six) {
+		write_outer4(ip, &way->self, place, packet->tos, sizeof(struct iphdr) + udp);
+		write_overlay(ip + sizeof(struct iphdr), &way->self, place, packet->hash, udp);
+	} else {
+		sum = write_outer6(ip, &way->self, place, packet->tos, packet->hash, udp);
+		sum += write_overlay(ip + sizeof(struct ipv6hdr), &way->self, place, packet->hash,
+				     udp);
+		sum += sum_sent(packet, &known) + sum_ethernet(inner);
+		if (known && !skb->gso_size)
+			((struct udphdr *)(ip + sizeof(struct ipv6hdr)))->check =
+				checksum_not_zero(~checksum_fold(sum));
+	}
+	return !place->vlan ||
+	       !bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), bpf_ntohs(place->vlan));
 }
 
 /* Ethernet as the director writes it; the tag is the device's to add. */
@@ -138,10 +247,22 @@ static __always_inline int address(struct __sk_buff *skb, const struct backend *
 	return !to->vlan || !bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), bpf_ntohs(to->vlan));
 }
 
+/* Gives the packet the headers of its way. */
+static __always_inline enum check_verdict lead(struct __sk_buff *skb, struct packet *packet,
+					       const struct check_way *way)
+{
+	if (way->place.ifindex)
+		return wrap_overlay(skb, packet, way) ? CHECK_SENT : CHECK_NO_ROOM;
+	if ((way->to.mode != MODE_L2DSR && !wrap(skb, packet, way)) || !address(skb, &way->to))
+		return CHECK_NO_ROOM;
+	return CHECK_SENT;
+}
+
 static __always_inline enum check_verdict send(struct __sk_buff *skb)
 {
 	__u32 number = skb->priority;
 	struct packet packet = {};
+	enum check_verdict verdict;
 	struct check_way *way;
 
 	if (!skb->mark)
@@ -151,8 +272,12 @@ static __always_inline enum check_verdict send(struct __sk_buff *skb)
 		return CHECK_NO_WAY;
 	if (!look(skb, &packet))
 		return CHECK_NOT_IP;
-	if ((way->to.mode != MODE_L2DSR && !wrap(skb, &packet, way)) || !address(skb, &way->to))
+	if ((ADDRESS_WORD(&way->own, 0) || ADDRESS_WORD(&way->own, 3)) &&
+	    !from_own(skb, &packet, way))
 		return CHECK_NO_ROOM;
+	verdict = lead(skb, &packet, way);
+	if (verdict != CHECK_SENT)
+		return verdict;
 	/* They were for this program: the next one may give them another meaning. */
 	skb->mark = 0;
 	skb->priority = 0;

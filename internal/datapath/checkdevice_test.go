@@ -23,7 +23,7 @@ func checkBy(mode model.Mode, vip, backend string) model.Check {
 			Service: model.ServiceID{VIP: netip.MustParseAddr(vip), Protocol: model.TCP, Port: singlePort(80)},
 			Backend: netip.AddrPortFrom(address, 0),
 		},
-		To: netip.AddrPortFrom(address, 80),
+		To: netip.AddrPortFrom(address, 80), How: &model.HealthCheck{Kind: model.CheckTCP},
 		Way: &model.CheckWay{CheckHost: &model.CheckHost{Interfaces: []string{"wire0"}}, VIP: netip.MustParseAddr(vip),
 			Backend: model.TableBackend{Address: address, Mode: mode}},
 	}

@@ -39,8 +39,10 @@ type Options struct {
 	FanOut []uint32
 	// VTEP makes the director one: whether it is given is fixed, what it says comes with each table.
 	VTEP model.VTEP
-	Hold bool // interfaces that have no program of weir's get it with Admit, and not before
-	Log  *slog.Logger
+	// InVLANs says that it has addresses of its own in VLANs of tenants, which no interface has. It is fixed, too.
+	InVLANs bool
+	Hold    bool // interfaces that have no program of weir's get it with Admit, and not before
+	Log     *slog.Logger
 
 	// differs makes the program that of another version, in tests.
 	differs func(*ebpf.CollectionSpec)

@@ -243,24 +243,42 @@ func (d *Datapath) ownMACDifference() []upkeep.Difference {
 
 // Checks returns what leads probes by the way of this datapath's packets.
 func (d *Datapath) Checks() *checks.Ways {
-	return checks.New(checks.Deps{Log: d.log, Hops: d.hops, Pin: d.options.Pin, Limit: d.options.Limits.Backends, Entry: checkEntryOf})
+	return checks.New(checks.Deps{Log: d.log, Hops: d.hops, Pin: d.options.Pin, Limit: d.options.Limits.Backends, Entry: checkEntryOf, Expect: d.overlay.expect})
 }
 
 // checkEntry is struct check_way, made of the director's own types.
 type checkEntry struct {
 	To       abi.Backend
 	Settings abi.Settings
+	Own      abi.Address
+	Self     abi.VtepSelf
+	Place    abi.VtepPlace
+	Pad      uint32
 }
 
 // The two are the same structure: this does not compile when they differ in size.
 const _ = -(unsafe.Sizeof(checkEntry{}) ^ checks.EntrySize)
 
-// checkEntryOf is the way as the program knows it.
-func checkEntryOf(way *model.CheckWay, hop nexthop.Hop) (any, error) {
+// checkEntryOf is the way as the program knows it. Packets have `from` as their source; invalid: that of their
+// socket.
+func checkEntryOf(way *model.CheckWay, hop nexthop.Hop, from netip.Addr) (any, error) {
 	var entry checkEntry
 	b := way.Backend
 	entry.To = entryOf(&model.TableService{VIP: way.VIP}, 0, b, hop)
-	if b.Mode == model.L2DSR {
+	if way.Direct {
+		entry.To.Mode = uint8(model.L2DSR)
+	}
+	if b.Segment.Kind == model.SegmentVLAN && b.Segment.ID <= 0xfff && entry.To.Vlan == 0 && !hop.Routed {
+		entry.To.Vlan = abi.BigEndian16(uint16(b.Segment.ID)) // clients' packets have it already
+	}
+	if from.IsValid() {
+		entry.Own = abi.AddressBytes(from)
+	}
+	if hop.Outer.Kind != model.SegmentNone {
+		entry.Self = selfOf(&way.VTEP)
+		entry.Place = placeKey{hop.Outer.Kind, hop.Outer.VNI, hop.Outer.VTEP, hop.Outer.Options}.entry(&hop.Outer, hop.Ifindex)
+	}
+	if b.Mode == model.L2DSR || way.Direct {
 		return entry, nil
 	}
 	source, err := outerSource(way, hop)

@@ -16,6 +16,7 @@ import (
 	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/checks"
 	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 )
@@ -44,6 +45,7 @@ type overlay struct {
 // knownInside is what is known of tenants' networks. It does not change: another one takes its place, because
 // next hops are looked for at any time.
 type knownInside struct {
+	begun    bool // a table has said it
 	vtep     model.VTEP
 	segments map[model.Segment]*model.SegmentSettings           // of the table
 	learned  map[model.Segment]map[netip.Addr]model.SegmentHost // of SetHosts
@@ -71,8 +73,8 @@ const (
 	placesForRest = 1 << 12 // besides those of backends and hosts: places rest before they are used again
 )
 
-// isVTEP says whether the director is one.
-func (o Options) isVTEP() bool { return o.VTEP.Given() }
+// isVTEP says whether the director has addresses in tenants' networks, as a VTEP or in VLANs.
+func (o Options) isVTEP() bool { return o.VTEP.Given() || o.InVLANs }
 
 // addVTEP puts the program of a VTEP in the place of the director's, with its maps.
 func (o Options) addVTEP(spec *ebpf.CollectionSpec) error {
@@ -317,10 +319,20 @@ func (d *Datapath) beginOverlay() {
 	if !o.on() {
 		return
 	}
-	known := &knownInside{vtep: d.table.VTEP, segments: map[model.Segment]*model.SegmentSettings{}, learned: o.known.Load().learned}
-	for i := range d.table.Segments {
-		s := &d.table.Segments[i]
-		known.segments[s.ID] = s
+	o.know(&d.table.VTEP, d.table.Segments, true)
+}
+
+// expect notes what will be known of tenants' networks, until a table says it.
+func (o *overlay) expect(host *model.CheckHost) {
+	if o.on() && !o.known.Load().begun {
+		o.know(&host.VTEP, host.Segments, false)
+	}
+}
+
+func (o *overlay) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) {
+	known := &knownInside{begun: begun, vtep: *vtep, segments: map[model.Segment]*model.SegmentSettings{}, learned: o.known.Load().learned}
+	for i := range segments {
+		known.segments[segments[i].ID] = &segments[i]
 	}
 	o.known.Store(known)
 }
@@ -353,28 +365,36 @@ func (d *Datapath) configureOverlay() error {
 		}
 	}
 	o.wrote.networks, o.wrote.peers, o.wrote.hosts, o.wrote.own = networks, peers, hosts, own
-	o.writeSelf(changed)
+	_, mark := checks.Names(d.options.Pin)
+	o.writeSelf(changed, mark)
 	return nil
 }
 
 // writeSelf writes the VTEP's own addresses and ports. What CPUs have found out counts no longer if what they
 // found it out from has changed.
-func (o *overlay) writeSelf(changed bool) {
+func (o *overlay) writeSelf(changed bool, mark uint32) {
 	self, vtep := &o.self.Entries[0], &o.known.Load().vtep
-	want := abi.VtepSelf{VxlanPort: abi.BigEndian16(vtep.VXLANPort), GenevePort: abi.BigEndian16(vtep.GenevePort), Generation: self.Generation}
-	if a := vtep.Address(false); a.IsValid() {
-		want.Address4 = abi.BigEndianAddress(a)
-	}
-	if a := vtep.Address(true); a.IsValid() {
-		want.Address6 = abi.AddressBytes(a)
-	}
-	if vtep.VLAN != 0 {
-		want.Segment = model.Segment{Kind: model.SegmentVLAN, ID: uint32(vtep.VLAN)}.Key()
-	}
+	want := selfOf(vtep)
+	want.Generation, want.CheckMark = self.Generation, mark
 	if changed || *self != want || self.Generation == 0 {
 		*self = want
 		atomic.StoreUint32(&self.Generation, max(1, (self.Generation+1)&math.MaxUint32))
 	}
+}
+
+// selfOf is a VTEP as programs know it.
+func selfOf(vtep *model.VTEP) abi.VtepSelf {
+	self := abi.VtepSelf{VxlanPort: abi.BigEndian16(vtep.VXLANPort), GenevePort: abi.BigEndian16(vtep.GenevePort)}
+	if a := vtep.Address(false); a.IsValid() {
+		self.Address4 = abi.BigEndianAddress(a)
+	}
+	if a := vtep.Address(true); a.IsValid() {
+		self.Address6 = abi.AddressBytes(a)
+	}
+	if vtep.VLAN != 0 {
+		self.Segment = model.Segment{Kind: model.SegmentVLAN, ID: uint32(vtep.VLAN)}.Key()
+	}
+	return self
 }
 
 // networks are the networks whose packets are taken, by kind and VNI on the wire.
@@ -478,29 +498,41 @@ func insideKey(segment model.Segment, a netip.Addr) abi.VtepAddress {
 
 // ownInside are the addresses that this director has in tenants' networks.
 func (d *Datapath) ownInside() map[abi.VtepAddress]abi.VtepOwn {
-	own := map[abi.VtepAddress]abi.VtepOwn{}
-	add := func(segment model.Segment, a netip.Addr, flags abi.VtepOwnFlag) {
+	own, known := map[abi.VtepAddress]abi.VtepOwn{}, d.overlay.known.Load()
+	add := func(segment model.Segment, a netip.Addr, mac model.MAC, flags abi.VtepOwnFlag) {
 		key := insideKey(segment, a)
-		own[key] = abi.VtepOwn{Flags: own[key].Flags | uint32(flags)}
+		own[key] = abi.VtepOwn{Flags: own[key].Flags | uint16(flags), Mac: mac}
 	}
 	for i := range d.table.Services {
 		if s := &d.table.Services[i]; s.Segment.IsOverlay() {
-			add(s.Segment, s.VIP, abi.VtepOwnFlagVTEP_OWN_ANSWERS)
+			add(s.Segment, s.VIP, known.macIn(s.Segment), abi.VtepOwnFlagVTEP_OWN_ANSWERS)
 		}
 	}
 	for i := range d.table.Segments {
 		s := &d.table.Segments[i]
+		mac := known.macIn(s.ID)
 		if !s.ID.IsOverlay() {
-			continue
+			mac = d.macInVLAN(s)
 		}
 		for _, a := range s.Addresses {
-			add(s.ID, a, abi.VtepOwnFlagVTEP_OWN_ANSWERS|abi.VtepOwnFlagVTEP_OWN_HOST)
+			add(s.ID, a, mac, abi.VtepOwnFlagVTEP_OWN_ANSWERS|abi.VtepOwnFlagVTEP_OWN_HOST)
 		}
 		for _, a := range d.table.SNAT.Addresses {
-			add(s.ID, a, abi.VtepOwnFlagVTEP_OWN_ANSWERS)
+			if s.ID.IsOverlay() {
+				add(s.ID, a, mac, abi.VtepOwnFlagVTEP_OWN_ANSWERS)
+			}
 		}
 	}
 	return own
+}
+
+// macInVLAN is the MAC address of the interface by which packets leave for a VLAN.
+func (d *Datapath) macInVLAN(s *model.SegmentSettings) model.MAC {
+	for _, a := range s.Addresses {
+		b := model.TableBackend{Address: a, Segment: s.ID, Interface: s.Interface, MAC: model.MAC{2}, Mode: model.L2DSR}
+		return d.hops.Resolve(b, d.own).Source
+	}
+	return model.MAC{}
 }
 
 // tidyPlaces frees the places that nothing names any more. Packets may hold them: they rest.

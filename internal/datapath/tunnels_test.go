@@ -39,11 +39,12 @@ func testTunnels(t *testing.T) {
 				})
 			}
 			for _, a := range []netip.Addr{ownInside4, ownInside6} {
-				d.put(t, "vtep_own_addresses", insideKey(w.segment(), a), abi.VtepOwn{Flags: uint32(abi.VtepOwnFlagVTEP_OWN_ANSWERS | abi.VtepOwnFlagVTEP_OWN_HOST)})
+				d.put(t, "vtep_own_addresses", insideKey(w.segment(), a), abi.VtepOwn{Flags: uint16(abi.VtepOwnFlagVTEP_OWN_ANSWERS | abi.VtepOwnFlagVTEP_OWN_HOST), Mac: ownMAC})
 			}
 			vip := scenarios[0].vip
-			d.put(t, "vtep_own_addresses", insideKey(w.segment(), vip), abi.VtepOwn{Flags: uint32(abi.VtepOwnFlagVTEP_OWN_ANSWERS)})
+			d.put(t, "vtep_own_addresses", insideKey(w.segment(), vip), abi.VtepOwn{Flags: uint16(abi.VtepOwnFlagVTEP_OWN_ANSWERS), Mac: ownMAC})
 			t.Run("questions", func(t *testing.T) { d.check(t, w.questions(vip)) })
+			t.Run("questions in a VLAN", func(t *testing.T) { d.checkAsIs(t, d.questionsInVLAN(t, vip)) })
 			t.Run("nothing says where the client is", testClientNowhere)
 		})
 	}
@@ -280,6 +281,28 @@ func (w *tunnelWorld) questions(vip netip.Addr) []row {
 	for _, to := range []netip.Addr{ownInside4, ownInside6} {
 		from := pick(to.Is6(), asker6, asker4)
 		rows = append(rows, pinged(from, to))
+	}
+	return rows
+}
+
+// questionsInVLAN are the same with a tag, for a director without an interface in that VLAN.
+func (d *testDirector) questionsInVLAN(t *testing.T, vip netip.Addr) []row {
+	segment := model.Segment{Kind: model.SegmentVLAN, ID: 9}
+	for _, a := range []netip.Addr{ownInside4, ownInside6, vip} {
+		flags := abi.VtepOwnFlagVTEP_OWN_ANSWERS
+		if a != vip {
+			flags |= abi.VtepOwnFlagVTEP_OWN_HOST
+		}
+		d.put(t, "vtep_own_addresses", insideKey(segment, a), abi.VtepOwn{Flags: uint16(flags), Mac: ownMAC})
+	}
+	tagged := func(frame []byte) []byte { return slices.Concat(frame[:12], []byte{0x81, 0, 0, 9}, frame[12:]) }
+	rows := d.tunnels.questions(vip)
+	for i := range rows {
+		length := ipLength(rows[i].in)
+		rows[i].in, rows[i].bytes = tagged(rows[i].in), &length
+		if rows[i].out != nil {
+			rows[i].out = tagged(rows[i].out)
+		}
 	}
 	return rows
 }

@@ -165,7 +165,7 @@ func New(deps Deps) (_ *Director, err error) {
 	}
 	d.chooseFanOut()
 	d.kernel, err = datapath.Open(datapath.Options{
-		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut.cpus, VTEP: d.first.VTEP, Hold: true, Log: d.log,
+		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut.cpus, VTEP: d.first.VTEP, InVLANs: d.begins.file.InVLANs(), Hold: true, Log: d.log,
 	})
 	if err != nil {
 		return nil, daemon.NotOpened(pin, err)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"net/netip"
 
 	"weir.io/weir/internal/model"
 )
@@ -16,7 +17,11 @@ type Health map[model.Target]model.HealthState
 func Checks(desired *model.Config, serving func(model.Target) bool) []model.Check {
 	var checks []model.Check
 	links := desired.SegmentInterfaces()
-	host := &model.CheckHost{Interfaces: desired.Director.Interfaces, TunnelSource: desired.Director.TunnelSource, Directors: desired.Directors}
+	host := &model.CheckHost{Interfaces: desired.Director.Interfaces, TunnelSource: desired.Director.TunnelSource, Directors: desired.Directors, VTEP: desired.Director.VTEP, Segments: desired.Segments}
+	own := map[model.Segment][]netip.Addr{}
+	for i := range desired.Segments {
+		own[desired.Segments[i].ID] = desired.Segments[i].Addresses
+	}
 	for i := range desired.Services {
 		s := &desired.Services[i]
 		checks = append(checks, redirectChecks(s, serving)...)
@@ -31,7 +36,7 @@ func Checks(desired *model.Config, serving func(model.Target) bool) []model.Chec
 			target := model.Target{Service: s.ID(), Backend: b.Endpoint()}
 			checks = append(checks, model.Check{
 				Target: target, Service: s.Name, Backend: b.Name, How: s.Health,
-				To: s.ProbeAddress(b), Way: wayOf(s, b, host, links), Serving: serving(target),
+				To: s.ProbeAddress(b), Way: wayOf(s, b, host, links, own), Serving: serving(target),
 			})
 		}
 	}
@@ -58,14 +63,17 @@ func redirectChecks(s *model.Service, serving func(model.Target) bool) (checks [
 	return checks
 }
 
-// wayOf is the way of the service's packets to a backend, if its checks take it.
-func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost, links map[model.Segment]string) *model.CheckWay {
-	if !s.ChecksVIP(b) {
+// wayOf is the way of the service's packets to a backend, if its checks take it: to the VIP or, where only the
+// way is the same, to the backend's own address. The host's routes do not lead into a tenant's network.
+func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost, links map[model.Segment]string, own map[model.Segment][]netip.Addr) *model.CheckWay {
+	in := b.TenantIn(s)
+	direct := !s.ChecksVIP(b)
+	if direct && in == (model.Segment{}) {
 		return nil
 	}
-	return &model.CheckWay{CheckHost: host, VIP: s.VIP, Segment: s.Segment, Backend: model.TableBackend{
+	return &model.CheckWay{Direct: direct, Own: own[in], CheckHost: host, VIP: s.VIP, Segment: s.Segment, Backend: model.TableBackend{
 		Name: b.Name, Address: b.Address, Mode: b.ModeIn(*s), MAC: b.MAC, VLAN: b.Tag(), MTU: b.MTU,
-		Interface: cmp.Or(b.Interface, links[b.TenantIn(s)]), Segment: b.TenantIn(s), Left: b.Leaves(s), Place: b.Place(),
+		Interface: cmp.Or(b.Interface, links[in]), Segment: in, Left: b.Leaves(s), Place: b.Place(),
 	}}
 }
 

@@ -81,6 +81,9 @@ func (l *launch) causeOf(a *attempt) *Failure {
 	if a.at == shaking || a.at == asking {
 		return l.tooLong(a)
 	}
+	if l.check.Way.Backend.Segment != (model.Segment{}) {
+		return nil // this host's routes lead to another network
+	}
 	own := l.again(a, model.Way{To: l.check.To}, 0)
 	if own != nil && own.Reason != Refused {
 		return nil // it does not answer there either, or the result says nothing

@@ -35,6 +35,7 @@ const (
 	NotServing  Reason = "not-serving" // gRPC: the server says so, or does not know the service
 	RCode       Reason = "rcode"       // DNS: the response code is not one of the good ones
 	ARP         Reason = model.FaultARP
+	NoAddress   Reason = model.FaultNoAddress
 	NoVIP       Reason = "vip"    // the backend answers, but not at the VIP
 	NoTunnel    Reason = "tunnel" // the backend answers, but not through the tunnel
 	MTU         Reason = "mtu"    // short packets are answered, but long ones are not
@@ -42,7 +43,7 @@ const (
 )
 
 // Reasons are all of them.
-var Reasons = []Reason{Refused, Unreachable, Timeout, Closed, Certificate, Handshake, Malformed, Status, Body, NotServing, RCode, ARP, NoVIP, NoTunnel, MTU, Local}
+var Reasons = []Reason{Refused, Unreachable, Timeout, Closed, Certificate, Handshake, Malformed, Status, Body, NotServing, RCode, ARP, NoAddress, NoVIP, NoTunnel, MTU, Local}
 
 // Failure is what became of a probe that did not succeed.
 type Failure struct {

@@ -33,6 +33,10 @@ type CheckWay struct {
 	VIP     netip.Addr
 	Segment Segment
 	Backend TableBackend // its address, mode, MAC, VLAN and MTU
+	// Direct leads probes to the backend's own address and not to the VIP: only that is to be in its network.
+	Direct bool
+	// Own are the addresses that this director has in the backend's segment, by its configuration.
+	Own []netip.Addr
 }
 
 // CheckHost is the part that the ways of all checks share: see Director.
@@ -40,10 +44,17 @@ type CheckHost struct {
 	Interfaces   []string
 	TunnelSource []netip.Prefix
 	Directors    []netip.Prefix
+	VTEP         VTEP
+	Segments     []SegmentSettings
 }
 
-// FaultARP says that a backend answers ARP for the VIP.
-const FaultARP = "arp"
+// Faults that need no probe.
+const (
+	FaultARP = "arp" // the backend answers ARP for the VIP
+	// FaultNoAddress says that this director has no address in the backend's segment.
+	FaultNoAddress   = "no-address"
+	FaultUnreachable = "unreachable" // there is no way to the backend in its segment
+)
 
 // Way is how one probe gets to its backend.
 type Way struct {

@@ -254,11 +254,11 @@ func (s *Service) ChecksVIP(b *Backend) bool {
 		return false // the pod has its address, and knows nothing of the VIP
 	}
 	return s.Health.To != CheckAddress && (mode == L2DSR || mode == IPIP || mode == GUE) &&
-		s.Health.protocol(s.Protocol) == s.Protocol && s.Port.Contains(s.ProbePort(b))
+		s.Health.Over(s.Protocol) == s.Protocol && s.Port.Contains(s.ProbePort(b))
 }
 
-// protocol is the protocol of the probes for a service of this protocol; zero: ICMP.
-func (h *HealthCheck) protocol(service Protocol) Protocol {
+// Over is the protocol of the probes for a service of this protocol; zero: ICMP.
+func (h *HealthCheck) Over(service Protocol) Protocol {
 	switch h.Kind {
 	case CheckICMP:
 		return 0

@@ -86,6 +86,11 @@ func (c *Config) SegmentInterfaces() map[Segment]string {
 	return given
 }
 
+// InVLANs reports whether the director has addresses of its own in VLANs of tenants.
+func (c *Config) InVLANs() bool {
+	return slices.ContainsFunc(c.Segments, func(s SegmentSettings) bool { return s.ID.Kind == SegmentVLAN && len(s.Addresses) > 0 })
+}
+
 // SegmentHost is where a host of a tenant's network in VXLAN or Geneve is.
 type SegmentHost struct {
 	Address netip.Addr    `json:"address"`
@@ -277,9 +282,6 @@ func (v *validation) vtepFamily(path string, vtep netip.Addr) {
 }
 
 func (v *validation) vlanSettings(s *SegmentSettings, at func(string) string) {
-	if len(s.Addresses) > 0 {
-		v.errs.add(at("addresses"), "is not available in a VLAN yet: give an interface in it the address")
-	}
 	if s.Interface != "" {
 		if problem := interfaceProblem(s.Interface); problem != "" {
 			v.errs.add(at("interface"), "%s", problem)

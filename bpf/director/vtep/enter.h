@@ -11,26 +11,8 @@
 #include "director/vtep/maps.h"
 #include "lib/checksum.h"
 #include "lib/ecn.h"
+#include "lib/overlay.h"
 #include "lib/packet.h"
-
-#define VXLAN_HAS_VNI 0x08 /* in the header's first byte (RFC 7348, 5) */
-/* In Geneve's first two bytes (RFC 8926, 3.4). */
-#define GENEVE_VERSION 0xc0
-#define GENEVE_OPTIONS 0x3f /* words of them */
-#define GENEVE_CONTROL 0x80
-#define GENEVE_CRITICAL 0x40
-#define GENEVE_OPTION_CRITICAL 0x80 /* in an option's type */
-#define ETHERTYPE_BRIDGING 0x6558   /* an Ethernet frame follows */
-/* What OVN's tunnels have: the ports of its logical switch. Class, type and length, as in memory. */
-#define OVN_OPTION bpf_htonl(0x01028001)
-#define OVN_OPTION_LENGTH 8
-
-/* Both kinds have headers of this size, with the VNI in the same place. */
-struct overlay_header {
-	__u8 first, second;
-	__be16 protocol; /* Geneve */
-	__be32 vni;      /* its lowest byte is reserved */
-};
 
 /* The MAC address of a network's entry, as a word. */
 static __always_inline __u64 network_mac(const struct vtep_network *network)

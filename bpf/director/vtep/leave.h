@@ -12,15 +12,8 @@
 #include "director/vtep/maps.h"
 #include "lib/checksum.h"
 #include "lib/outer.h"
+#include "lib/overlay.h"
 #include "lib/packet.h"
-
-/* Bytes that headers with these have before the frame inside. */
-static __always_inline __u32 outer_length(const struct vtep_place *place)
-{
-	return sizeof(struct ethhdr) + (place->vlan ? VLAN_TAG_LENGTH : 0) +
-	       (place->flags & VTEP_PLACE_IPV6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) +
-	       sizeof(struct udphdr) + sizeof(struct overlay_header) + place->options;
-}
 
 struct chunk_sum {
 	struct xdp_md *ctx;
@@ -59,17 +52,6 @@ static __always_inline __u64 sum_frame(struct xdp_md *ctx, __u32 at, __u32 end)
 	if (chunks.entry)
 		bpf_loop(VTEP_CHUNKS, sum_chunk, &chunks, 0);
 	return chunks.sum;
-}
-
-static __always_inline __u64 sum_ethernet(const struct ethhdr *ethernet)
-{
-	const __u16 *halves = (const __u16 *)ethernet;
-	__u64 sum = 0;
-
-#pragma unroll
-	for (__u32 i = 0; i < sizeof(*ethernet) / 2; i++)
-		sum += halves[i];
-	return sum;
 }
 
 /*
@@ -133,77 +115,6 @@ __noinline __u32 checksum_outer6(struct xdp_md *ctx, __u32 inside, __u64 outer)
 	return checksum_not_zero(~checksum_fold(sum));
 }
 
-/* By words, as write_gue. Returns the sum of what is written. */
-static __always_inline __u64 write_overlay(void *at, const struct vtep_place *place, __u32 hash,
-					   __u32 udp_length)
-{
-	int geneve = place->flags & VTEP_PLACE_GENEVE;
-	__be32 port = geneve ? this_vtep.geneve_port : this_vtep.vxlan_port;
-	__be32 *words = at;
-	__u64 sum;
-
-	/* From 49152 to 65535: the dynamic ports (RFC 6335). */
-	words[0] = bpf_htonl((0xc000 | (hash & 0x3fff)) << 16) | port << 16;
-	words[1] = bpf_htonl(udp_length << 16);
-	words[2] = geneve ? bpf_htonl((__u32)place->options << 22 |
-				      (place->flags & VTEP_PLACE_CRITICAL ? GENEVE_CRITICAL << 16 :
-									    0) |
-				      ETHERTYPE_BRIDGING) :
-			    bpf_htonl(VXLAN_HAS_VNI << 24);
-	words[3] = place->vni;
-	sum = (__u64)words[0] + words[1] + words[2] + words[3];
-	if (likely(!place->options))
-		return sum;
-#pragma unroll
-	for (int i = 0; i < VTEP_OPTIONS_MAX / 4; i++) {
-		if (i * 4 >= place->options)
-			break;
-		words[4 + i] = place->option[i];
-		sum += place->option[i];
-	}
-	return sum;
-}
-
-static __always_inline void write_outer4(struct iphdr *ip, const struct vtep_place *place, __u8 tos,
-					 __u32 length)
-{
-	__be32 source = this_vtep.address4, destination = ADDRESS_WORD(&place->vtep, 0);
-	__be32 first = bpf_htonl(0x45000000 | (__u32)tos << 16 | length);
-	/* DF, and as the packet is atomic, ID may be 0 (RFC 6864). */
-	__be32 second = bpf_htonl(0x4000);
-	__be32 third = bpf_htonl(OUTER_TTL << 24 | IPPROTO_UDP << 16);
-	__be32 *words = (__be32 *)ip;
-
-	words[0] = first;
-	words[1] = second;
-	words[2] = third;
-	words[3] = source;
-	words[4] = destination;
-	ip->check = ~checksum_fold_few((__u64)first + second + third + source + destination);
-}
-
-/* Returns the sum of the pseudo-header. */
-static __always_inline __u64 write_outer6(struct ipv6hdr *ip, const struct vtep_place *place,
-					  __u8 tos, __u32 hash, __u32 payload)
-{
-	half_address *addresses = (half_address *)&ip->saddr;
-	__u64 sum = (__u64)bpf_htons(payload) + bpf_htons(IPPROTO_UDP);
-
-	*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)tos << 20 | (hash & 0xfffff));
-	ip->payload_len = bpf_htons(payload);
-	ip->nexthdr = IPPROTO_UDP;
-	ip->hop_limit = OUTER_TTL;
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		addresses[i] = ADDRESS_HALF(&this_vtep.address6, i);
-		addresses[2 + i] = ADDRESS_HALF(&place->vtep, i);
-	}
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		sum += (__u64)ADDRESS_WORD(&this_vtep.address6, i) + ADDRESS_WORD(&place->vtep, i);
-	return sum;
-}
-
 /*
  * Puts a place's outer headers before a frame, which has `in_place` bytes of others in front. `inside` is
  * the frame's own length. Returns 0 if there is no room.
@@ -242,14 +153,14 @@ static __always_inline int wrap(struct xdp_md *ctx, const struct packet *packet,
 		/* The frame inside is longer than the room for options. */
 		if (ip + sizeof(struct iphdr) + 16 + VTEP_OPTIONS_MAX > end)
 			return 0;
-		write_outer4(ip, place, packet->tos, sizeof(struct iphdr) + udp);
-		write_overlay(ip + sizeof(struct iphdr), place, packet->hash, udp);
+		write_outer4(ip, &this_vtep, place, packet->tos, sizeof(struct iphdr) + udp);
+		write_overlay(ip + sizeof(struct iphdr), &this_vtep, place, packet->hash, udp);
 		return 1;
 	}
 	if (ip + sizeof(struct ipv6hdr) + 16 + VTEP_OPTIONS_MAX > end)
 		return 0;
-	sum = write_outer6(ip, place, packet->tos, packet->hash, udp);
-	sum += write_overlay(ip + sizeof(struct ipv6hdr), place, packet->hash, udp);
+	sum = write_outer6(ip, &this_vtep, place, packet->tos, packet->hash, udp);
+	sum += write_overlay(ip + sizeof(struct ipv6hdr), &this_vtep, place, packet->hash, udp);
 	/* The checksum's own place is zero until now. */
 	udp = checksum_outer6(ctx, length, sum);
 	ip = frame(ctx) + link;
@@ -364,7 +275,7 @@ static __always_inline enum reason restore(struct xdp_md *ctx, struct vtep_entry
 	return reason;
 }
 
-/* A reply that the kernel routes: the frame was for this director's MAC address in the tenant's network. */
+/* A packet that the kernel gets without its tunnel: the frame was for this director's MAC address there. */
 static __always_inline enum reason to_kernel(struct xdp_md *ctx, const struct vtep_entry *entry,
 					     enum reason reason)
 {
@@ -406,6 +317,8 @@ __noinline enum reason leave_rarely(struct xdp_md *ctx, struct packet *packet, e
 	if (is_dropped(reason) && !is_overlay_kept(reason))
 		return reason;
 	if (reason == PASS_REPLY_UNROUTED)
+		return segment ? to_kernel(ctx, entry, reason) : reason;
+	if (packet->action == XDP_PASS && direction == VTEP_TO_SOCKET)
 		return segment ? to_kernel(ctx, entry, reason) : reason;
 	if (packet->action == XDP_PASS)
 		return segment ? restore(ctx, entry, reason) : reason;

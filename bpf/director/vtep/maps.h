@@ -76,8 +76,9 @@ struct {
 /* Where a reply goes. */
 enum vtep_direction {
 	VTEP_NO_REPLY = 0,
-	VTEP_OUT,     /* out of tenants' networks, by the host's routes */
-	VTEP_TO_HOST, /* to a client in a tenant's network */
+	VTEP_OUT,       /* out of tenants' networks, by the host's routes */
+	VTEP_TO_HOST,   /* to a client in a tenant's network */
+	VTEP_TO_SOCKET, /* no reply but an answer to a health check: to a socket of this host */
 };
 
 /* Bytes that are summed at once: the most that bpf_csum_diff takes. */

@@ -22,7 +22,7 @@ static __always_inline __u32 overlay_segment_of(__u32 backend)
 	return 0;
 }
 
-/* Answers a packet that has come in a tunnel and is of no flow: PASS_NOT_IP, or PASS_NO_SERVICE. */
+/* Answers a packet in a tenant's network that is of no flow: PASS_NOT_IP, or PASS_NO_SERVICE. */
 static __always_inline enum reason answer_inside(struct xdp_md *ctx, struct packet *packet,
 						 enum reason reason)
 {
@@ -39,5 +39,13 @@ static __always_inline enum reason reply_to_host(struct xdp_md *ctx, struct pack
 	(void)packet;
 	(void)t;
 	(void)sent;
+	return CONTINUE;
+}
+
+/* Takes an answer to a health check in a tenant's network. CONTINUE: it is none. */
+static __always_inline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
+{
+	(void)ctx;
+	(void)packet;
 	return CONTINUE;
 }

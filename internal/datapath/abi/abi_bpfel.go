@@ -877,7 +877,8 @@ const (
 
 type VtepOwn struct {
 	_     structs.HostLayout
-	Flags uint32
+	Flags uint16
+	Mac   [6]uint8
 }
 
 type VtepOwnFlag uint32
@@ -926,5 +927,6 @@ type VtepSelf struct {
 	}
 	VxlanPort  uint16
 	GenevePort uint16
+	CheckMark  uint32
 	Generation uint32
 }

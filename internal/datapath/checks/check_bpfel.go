@@ -73,6 +73,39 @@ type checkCheckWay struct {
 		FormerCpus    uint32
 		FormerBuckets uint32
 	}
+	Own struct {
+		_     structs.HostLayout
+		Bytes [16]uint8
+	}
+	Self struct {
+		_        structs.HostLayout
+		Address4 uint32
+		Segment  uint32
+		Address6 struct {
+			_     structs.HostLayout
+			Bytes [16]uint8
+		}
+		VxlanPort  uint16
+		GenevePort uint16
+		CheckMark  uint32
+		Generation uint32
+	}
+	Place struct {
+		_         structs.HostLayout
+		Mac       [6]uint8
+		Vlan      uint16
+		SourceMac [6]uint8
+		Flags     uint8
+		Options   uint8
+		Vtep      struct {
+			_     structs.HostLayout
+			Bytes [16]uint8
+		}
+		Vni     uint32
+		Ifindex uint32
+		Option  [6]uint32
+	}
+	Pad uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -3,6 +3,7 @@
 package checks
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,8 +25,11 @@ type Deps struct {
 	Hops  *nexthop.Resolver
 	Pin   string // the datapath's directory, after which the device is named
 	Limit uint32 // of ways
-	// Entry is a way as the program knows it: struct check_way, which must be comparable.
-	Entry func(way *model.CheckWay, hop nexthop.Hop) (any, error)
+	// Entry is a way as the program knows it: struct check_way, which must be comparable. Packets have `from` as
+	// their source; invalid: that of their socket.
+	Entry func(way *model.CheckWay, hop nexthop.Hop, from netip.Addr) (any, error)
+	// Expect is told what the host knows of tenants' networks: backends are checked before they are in a table.
+	Expect func(host *model.CheckHost)
 }
 
 // EntrySize is the size of struct check_way.
@@ -64,10 +68,15 @@ func (c *Ways) Set(checks []model.Check) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wanted, vips := map[model.Target]bool{}, map[netip.Addr]bool{}
+	var host *model.CheckHost // all have the same
 	for i := range checks {
 		check := &checks[i]
 		if check.Way == nil || !c.open() {
 			continue
+		}
+		if check.Way.CheckHost != host {
+			host = check.Way.CheckHost
+			c.Expect(host)
 		}
 		wanted[check.Target], vips[check.Way.VIP] = true, true
 		if c.ways[check.Target] == nil {
@@ -153,14 +162,23 @@ func (c *Ways) Way(check *model.Check) model.Way {
 		return direct
 	}
 	hop := c.Hops.Resolve(check.Way.Backend, c.Hops.CurrentNames(check.Way.Interfaces))
-	if hop.Local || c.Hops.IsOwn(check.Way.VIP) || leavesSegment(check.Way, hop) {
+	inside := check.Way.Backend.Segment != (model.Segment{})
+	if !inside && (hop.Local || c.Hops.IsOwn(check.Way.VIP)) {
 		return direct
 	}
 	if hop.MAC.IsZero() || hop.Ifindex == 0 {
 		direct.Later = time.Since(w.since) < firstHop
+		if inside && !direct.Later { // the host's routes lead to another network
+			direct.Fault, direct.Detail = model.FaultUnreachable, cmp.Or(hop.Problem, fmt.Sprintf("nothing answers for %v in %s", check.Way.Backend.Address, check.Way.Backend.Segment))
+		}
 		return direct
 	}
-	if c.answersARP(check.Way, hop) {
+	if inside && !c.source(check, hop).IsValid() {
+		direct.Fault = model.FaultNoAddress
+		direct.Detail = fmt.Sprintf("this director has no %s address in %s to probe it from: give one in segments", family(check.To.Addr()), check.Way.Backend.Segment)
+		return direct
+	}
+	if !inside && c.answersARP(check.Way, hop) {
 		direct.Fault = model.FaultARP
 		direct.Detail = fmt.Sprintf("%v answers ARP for %v: raise arp_ignore there", check.Way.Backend.Address, check.Way.VIP)
 		return direct
@@ -181,21 +199,65 @@ func (c *Ways) answersARP(way *model.CheckWay, hop nexthop.Hop) bool {
 	return on && c.bindings.by(hop.MAC, nexthop.Neighbor{Ifindex: link, Address: way.VIP}, own)
 }
 
-// leavesSegment says that this host has no address in the backend's network from which to probe it.
-func leavesSegment(way *model.CheckWay, hop nexthop.Hop) bool {
-	return way.Backend.Mode == model.L2DSR && way.Segment != (model.Segment{}) && hop.VLAN == 0
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// source is the address from which a backend in a tenant's network is probed: this host's own on the link there,
+// else the one that the director has in the segment. Invalid: there is none.
+func (c *Ways) source(check *model.Check, hop nexthop.Hop) netip.Addr {
+	six := c.target(check).Is6()
+	if own := c.onLink(check, hop); own.IsValid() {
+		return own
+	}
+	for _, own := range check.Way.Own {
+		if own.Is6() == six {
+			return own
+		}
+	}
+	return netip.Addr{}
+}
+
+// onLink is this host's own address on the interface of a backend's VLAN; invalid: it has none.
+func (c *Ways) onLink(check *model.Check, hop nexthop.Hop) netip.Addr {
+	if b := &check.Way.Backend; b.Segment.IsOverlay() || !hop.Routed && b.Interface == "" {
+		return netip.Addr{}
+	}
+	return c.Hops.AddressOn(hop.Link, c.target(check).Is6())
+}
+
+// target is where a probe goes.
+func (c *Ways) target(check *model.Check) netip.Addr {
+	if check.Way.Direct {
+		return check.To.Addr()
+	}
+	return check.Way.VIP
 }
 
 // lead writes the way if it differs from what it should be.
 func (c *Ways) lead(w *checkWay, check *model.Check, hop nexthop.Hop) error {
-	entry, err := c.Entry(check.Way, hop)
+	to := netip.AddrPortFrom(c.target(check), check.To.Port())
+	var from, wire netip.Addr
+	switch in := check.Way.Backend.Segment; {
+	case in != (model.Segment{}):
+		if from = c.onLink(check, hop); !from.IsValid() {
+			// No interface has the address: the socket has one of this host's own.
+			wire, from = c.source(check, hop), checkAddress(in, to.Addr().Is6())
+			if err := c.device.haveInside(); err != nil {
+				return err
+			}
+		}
+	case check.Way.Backend.OffRoutes():
+		from = c.Hops.AddressOn(hop.Link, to.Addr().Is6())
+	default:
+		from = c.Hops.AddressFor(check.Way.Backend.Address, to.Addr().Is6())
+	}
+	entry, err := c.Entry(check.Way, hop, wire)
 	if err != nil {
 		return err
-	}
-	to := netip.AddrPortFrom(check.Way.VIP, check.To.Port())
-	from := c.Hops.AddressFor(check.Way.Backend.Address, to.Addr().Is6())
-	if check.Way.Backend.OffRoutes() {
-		from = c.Hops.AddressOn(hop.Link, to.Addr().Is6())
 	}
 	if entry == w.entry && from == w.from && to == w.way.To {
 		return nil
@@ -203,13 +265,19 @@ func (c *Ways) lead(w *checkWay, check *model.Check, hop nexthop.Hop) error {
 	if err := c.device.ways.Update(w.number, entry, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("write way %d: %w", w.number, err)
 	}
-	mtu := hop.MTU - check.Way.Backend.Mode.Overhead(check.Way.Backend.Address)
+	mtu := hop.MTU
+	if !check.Way.Direct {
+		mtu -= check.Way.Backend.Mode.Overhead(check.Way.Backend.Address)
+	}
 	w.entry, w.from = entry, from
-	alike := checkSocket{mark: c.device.mark, from: from, mtu: mtu, six: to.Addr().Is6(), tcp: check.Target.Service.Protocol == model.TCP}
+	alike := checkSocket{mark: c.device.mark, from: from, mtu: mtu, six: to.Addr().Is6(), over: check.How.Over(check.Target.Service.Protocol)}
 	number := w.number
 	w.way = model.Way{To: to, MTU: mtu, Alike: alike,
 		Prepare: func(fd int) error { return alike.prepare(fd, number) },
 		Again:   func(fd int) error { return alike.again(fd, number) }}
+	if check.Way.Direct {
+		w.way.MTU = 0
+	}
 	return nil
 }
 

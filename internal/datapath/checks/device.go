@@ -17,6 +17,7 @@ import (
 
 	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
 )
 
 // checkDevice is the device by which health checks leave the host's own routes. It leads nowhere,
@@ -30,6 +31,7 @@ type checkDevice struct {
 	ways     *ebpf.Map
 	verdicts *ebpf.Map
 	names    []string // of the verdicts
+	inside   bool     // sockets have addresses that say in which tenant's network they are
 }
 
 const (
@@ -80,6 +82,70 @@ func (d *checkDevice) make() error {
 		}
 		if err := netlink.RuleAdd(d.rule(family)); err != nil {
 			return fmt.Errorf("add rule for checks: %w", err)
+		}
+	}
+	if d.inside {
+		return d.addInside(link.Attrs().Index)
+	}
+	return nil
+}
+
+// The addresses of sockets whose packets are for tenants' networks: CHECK_ADDRESS4 and CHECK_ADDRESS6 in
+// bpf/abi/vtep_types.h, with the segment in the other bits. Kinds of segments begin with 1.
+var (
+	checkAddresses4 = []string{"241.0.0.0/8", "242.0.0.0/7"}
+	checkAddresses6 = netip.MustParsePrefix("fd77:6569:7200::/96")
+)
+
+// checkAddress is the address of sockets whose packets are for a segment.
+func checkAddress(segment model.Segment, six bool) netip.Addr {
+	key := segment.Key()
+	if !six {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0xf0000000|key)))
+	}
+	a := checkAddresses6.Addr().As16()
+	binary.BigEndian.PutUint32(a[12:], key)
+	return netip.AddrFrom16(a)
+}
+
+// haveInside makes this host have the addresses of sockets whose packets are for tenants' networks.
+func (d *checkDevice) haveInside() error {
+	if d.inside {
+		return nil
+	}
+	link, err := netlink.LinkByName(d.name)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", d.name, err)
+	}
+	if err := d.addInside(link.Attrs().Index); err != nil {
+		return err
+	}
+	d.inside = true
+	return nil
+}
+
+// insideRoutes are the routes that make the addresses this host's own. They go with the device.
+func (d *checkDevice) insideRoutes(index int) (routes []*netlink.Route) {
+	for _, text := range append(slices.Clone(checkAddresses4), checkAddresses6.String()) {
+		_, prefix, err := net.ParseCIDR(text)
+		if err != nil {
+			panic(err)
+		}
+		family := netlink.FAMILY_V4
+		if prefix.IP.To4() == nil {
+			family = netlink.FAMILY_V6
+		}
+		if slices.Contains(d.families(), family) {
+			routes = append(routes, &netlink.Route{Family: family, Dst: prefix, LinkIndex: index, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST})
+		}
+	}
+	return routes
+}
+
+func (d *checkDevice) addInside(index int) error {
+	for _, route := range d.insideRoutes(index) {
+		if err := netlink.RouteReplace(route); err != nil {
+			return fmt.Errorf("make %v this host's own, for health checks in tenants' networks: %w", route.Dst, err)
 		}
 	}
 	return nil
@@ -240,10 +306,11 @@ const checkHops = 2
 
 // checkSocket is what makes a socket's packets take a way, except for the number of the way.
 type checkSocket struct {
-	mark     uint32
-	from     netip.Addr // invalid: as the kernel chooses
-	mtu      int        // of the way
-	six, tcp bool
+	mark uint32
+	from netip.Addr // invalid: as the kernel chooses
+	mtu  int        // of the way
+	six  bool
+	over model.Protocol // zero: ICMP
 }
 
 // wayNumber is the number of a way.
@@ -261,8 +328,14 @@ func (s checkSocket) prepare(fd int, way wayNumber) error {
 		unix.SetsockoptInt(fd, at, hops, checkHops),
 		s.again(fd, way),
 	}
+	if s.from.IsValid() && s.over != 0 { // a raw socket has no port
+		errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
+	}
 	if s.from.IsValid() {
-		errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1), unix.Bind(fd, sockaddrOf(s.from)))
+		if checkAddresses6.Contains(s.from) { // IPv6 lets sockets have no other addresses than those of interfaces
+			errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1))
+		}
+		errs = append(errs, unix.Bind(fd, sockaddrOf(s.from)))
 	}
 	return errors.Join(errs...)
 }
@@ -271,7 +344,7 @@ func (s checkSocket) prepare(fd int, way wayNumber) error {
 // segment is reset when a connection ends, and all else stays (tcp_disconnect in net/ipv4/tcp.c).
 func (s checkSocket) again(fd int, way wayNumber) error {
 	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, int(way))
-	if !s.tcp || err != nil {
+	if s.over != model.TCP || err != nil {
 		return err
 	}
 	header := 40 // IPv4 and TCP
