@@ -65,6 +65,8 @@ func NewSchemas(prefix string) huma.Registry {
 	writtenAs[statusText](r, reflect.TypeFor[model.StatusRange]())
 	writtenAs[queuesText](r, reflect.TypeFor[model.QueueRange]())
 	writtenAs[fanOutText](r, reflect.TypeFor[model.FanOut]())
+	writtenAs[numbersText](r, reflect.TypeFor[model.RouteTarget]())
+	writtenAs[numbersText](r, reflect.TypeFor[model.RouteDistinguisher]())
 	writtenAs[keyText](r, reflect.TypeFor[model.QUICKey]())
 	writtenAs[serverIDs](r, reflect.TypeFor[model.ServerIDs]())
 	service := r.SchemaFromRef(r.Schema(reflect.TypeFor[model.Service](), true, "").Ref)
@@ -108,6 +110,7 @@ type (
 	statusText   struct{}
 	queuesText   struct{}
 	fanOutText   struct{}
+	numbersText  struct{}
 	keyText      struct{}
 	serverIDs    struct{}
 )
@@ -141,6 +144,12 @@ func (queuesText) Schema(huma.Registry) *huma.Schema {
 // Schema says what a fan-out is written as.
 func (fanOutText) Schema(huma.Registry) *huma.Schema {
 	return textOrNumber("auto, or a number of CPUs", `^(auto|[0-9]+)$`, 0, model.MaxFanOut, "auto", "2")
+}
+
+// Schema says what route targets and distinguishers are written as.
+func (numbersText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "two numbers, of which one fits into 16 bits, or an IPv4 address and a number",
+		Examples: []any{"65001:5001", "10.0.0.2:1"}}
 }
 
 func textOrNumber(description, pattern string, least, most float64, examples ...any) *huma.Schema {

@@ -20,15 +20,17 @@ type advertiser struct {
 	begun      *want // what the session was opened for
 	peer       *peer
 	advertised map[netip.Prefix]string // keys of advertisements
+	evpn       map[evpnKey]string      // the same of EVPN routes
+	feed       *evpnFeed               // of the neighbor's EVPN routes; nil: there is no EVPN
 	local      netip.Addr
 }
 
 // advertise advertises routes in an established session until one side ends it. It returns why.
-func (s *session) advertise(ctx context.Context, c *connection, w *want, p *peer) error {
-	t := &advertiser{c, w, p, map[netip.Prefix]string{}, addressOf(c.LocalAddr())}
+func (s *session) advertise(ctx context.Context, c *connection, w *want, p *peer, feed *evpnFeed) error {
+	t := &advertiser{c, w, p, map[netip.Prefix]string{}, map[evpnKey]string{}, feed, addressOf(c.LocalAddr())}
 	ended := make(chan struct{})
 	defer close(ended)
-	heard := receive(c, p, ended)
+	heard := receive(c, p, ended, func(m message) error { return s.learn(feed, evpnContext{w.neighbor.ASN == w.asn, p.old}, m) })
 	others := &reconnects{want: w, heard: make(chan reconnect), ended: ended}
 	defer func() {
 		if other := others.rest(); other != nil {
@@ -72,7 +74,7 @@ func (s *session) advertise(ctx context.Context, c *connection, w *want, p *peer
 			err = c.write(patience(), gobgp.NewBGPKeepAliveMessage())
 		case h := <-heard:
 			if err = h.err; err == nil {
-				clear(t.advertised) // the neighbor wants everything advertised again
+				t.again(h.refresh)
 				err = t.update(s, false, patience())
 			}
 		}
@@ -88,10 +90,16 @@ func (t *advertiser) update(s *session, first bool, patience time.Duration) erro
 		return nil // the context has ended
 	}
 	messages := changes(w, t.peer, t.advertised, advertisements(w, t.peer, t.local))
+	if t.feed != nil {
+		messages = append(messages, evpnChanges(w, t.peer, t.evpn)...)
+	}
 	if first {
 		for _, f := range t.peer.families {
 			messages = append(messages, gobgp.NewEndOfRib(families[f]))
 		}
+	}
+	if t.feed != nil && t.feed.takeRefresh() {
+		messages = append(messages, gobgp.NewBGPRouteRefreshMessage(gobgp.AFI_L2VPN, 0, gobgp.SAFI_EVPN))
 	}
 	if len(messages) == 0 {
 		return nil
@@ -99,8 +107,17 @@ func (t *advertiser) update(s *session, first bool, patience time.Duration) erro
 	if err := t.write(patience, messages...); err != nil {
 		return err
 	}
-	s.noteAdvertised(t.advertised)
+	s.noteAdvertised(t.advertised, len(t.evpn))
 	return nil
+}
+
+// again has what a ROUTE-REFRESH asks for advertised again.
+func (t *advertiser) again(refresh []byte) {
+	if binary.BigEndian.Uint16(refresh) == gobgp.AFI_L2VPN && refresh[3] == gobgp.SAFI_EVPN {
+		clear(t.evpn)
+		return
+	}
+	clear(t.advertised)
 }
 
 // goodbye returns what to tell the neighbor when a session is ended on purpose. When only a
@@ -125,11 +142,14 @@ func goodbye(why error, p *peer) error {
 }
 
 // heard is what a neighbor asks for, or why it is no longer heard.
-type heard struct{ err error }
+type heard struct {
+	refresh []byte // the body of a ROUTE-REFRESH
+	err     error
+}
 
-// receive reads until the connection ends, or the session is over. The neighbor's routes are not kept;
-// that they came is a sign of life.
-func receive(c *connection, p *peer, ended <-chan struct{}) <-chan heard {
+// receive reads until the connection ends, or the session is over. Of the neighbor's routes only those of
+// EVPN are taken; that others came is a sign of life.
+func receive(c *connection, p *peer, ended <-chan struct{}, learn func(message) error) <-chan heard {
 	news := make(chan heard)
 	go func() {
 		for {
@@ -137,11 +157,14 @@ func receive(c *connection, p *peer, ended <-chan struct{}) <-chan heard {
 			if err == nil {
 				err = violation(m)
 			}
+			if err == nil {
+				err = learn(m)
+			}
 			if err == nil && m.kind != gobgp.BGP_MSG_ROUTE_REFRESH {
 				continue
 			}
 			select {
-			case news <- heard{err}:
+			case news <- heard{m.body, err}:
 			case <-ended:
 				return
 			}
@@ -153,8 +176,30 @@ func receive(c *connection, p *peer, ended <-chan struct{}) <-chan heard {
 	return news
 }
 
+// learn takes what a message says of EVPN.
+func (s *session) learn(feed *evpnFeed, in evpnContext, m message) error {
+	switch {
+	case feed == nil:
+	case m.kind == gobgp.BGP_MSG_KEEPALIVE:
+		feed.quiet()
+	case m.kind == gobgp.BGP_MSG_UPDATE:
+		u, err := readEVPN(m.body, in)
+		if why := (unreadable{}); errors.As(err, &why) {
+			feed.disable(why.text)
+			return nil
+		}
+		if err != nil || u == nil {
+			return err
+		}
+		if feed.apply(u) {
+			s.rouse()
+		}
+	}
+	return nil
+}
+
 // violation returns what is wrong with a message of an established session. For an UPDATE it only
-// checks that its parts fit: they are not used.
+// checks that its parts fit: most of them are not used.
 func violation(m message) error {
 	switch m.kind {
 	case gobgp.BGP_MSG_OPEN:

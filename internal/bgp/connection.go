@@ -20,6 +20,7 @@ type fault struct {
 	data          []byte
 	text          string // in words for the log
 	received      bool   // the neighbor sent it
+	hard          bool   // it was sent as a hard reset (RFC 8538)
 	because       error  // why we end it, if it is on purpose
 }
 
@@ -98,7 +99,7 @@ func received(body []byte) *fault {
 	if code == gobgp.BGP_ERROR_CEASE && subcode == gobgp.BGP_ERROR_SUB_HARD_RESET && len(data) >= 2 {
 		hard, code, subcode, data = "hard reset: ", data[0], data[1], data[2:]
 	}
-	f := &fault{code: code, subcode: subcode, received: true,
+	f := &fault{code: code, subcode: subcode, received: true, hard: hard != "",
 		text: fmt.Sprintf("it ends the session: %s%s", hard, gobgp.NewNotificationErrorCode(code, subcode))}
 	switch {
 	case code == gobgp.BGP_ERROR_CEASE && subcode == subcodeBFDDown:

@@ -61,6 +61,12 @@ func newNeighbor(t *testing.T, routes ...string) *neighbor {
 // session that the speaker has begun by then.
 func newNeighborWith(t *testing.T, hold time.Duration, routes ...string) *neighbor {
 	t.Helper()
+	return newNeighborAfter(t, hold, func(*neighbor) {}, routes...)
+}
+
+// newNeighborAfter is newNeighborWith after something else has been done: before the first connection.
+func newNeighborAfter(t *testing.T, hold time.Duration, prepare func(*neighbor), routes ...string) *neighbor {
+	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +77,7 @@ func newNeighborWith(t *testing.T, hold time.Duration, routes ...string) *neighb
 		HoldTime: model.Duration(hold), RestartTime: model.Duration(time.Minute), Families: []model.BGPFamily{model.BGPIPv4}}
 	n.speaker = New(nil, slog.New(slog.NewTextHandler(n.log, nil)))
 	t.Cleanup(n.speaker.Close)
+	prepare(n)
 	n.set(routes...)
 	return n
 }

@@ -18,7 +18,10 @@ import (
 const openPatience = 30 * time.Second
 
 // families are gobgp's names of weir's families.
-var families = map[model.BGPFamily]gobgp.Family{model.BGPIPv4: gobgp.RF_IPv4_UC, model.BGPIPv6: gobgp.RF_IPv6_UC}
+var families = map[model.BGPFamily]gobgp.Family{model.BGPIPv4: gobgp.RF_IPv4_UC, model.BGPIPv6: gobgp.RF_IPv6_UC, model.BGPEVPN: gobgp.RF_EVPN}
+
+// addressFamilies are the families as routers are configured.
+var addressFamilies = map[model.BGPFamily]string{model.BGPIPv4: "ipv4 unicast", model.BGPIPv6: "ipv6 unicast", model.BGPEVPN: "l2vpn evpn"}
 
 // peer is what both sides have agreed on.
 type peer struct {
@@ -29,7 +32,24 @@ type peer struct {
 	nextHop6  bool // IPv4 routes may have an IPv6 next hop
 	restarts  bool // it keeps routes while the session is lost
 	hardReset bool // it keeps them after a NOTIFICATION too, except a hard reset (RFC 8538)
+	refreshes bool // it can be asked to tell its routes again (RFC 2918)
 	missing   string
+	lacksEVPN string // why evpn is not among the families
+
+	// What it has said of its own restarts (RFC 4724 3): for how long its EVPN routes are to be kept, 0:
+	// not at all, and whether it still has those that it told before.
+	evpnKept    time.Duration
+	evpnResumes bool
+}
+
+// keepsAfter returns for how long the neighbor's EVPN routes are kept after the end of a session. One that
+// is ended by a NOTIFICATION is no restart, unless both sides have said so (RFC 8538).
+func (p *peer) keepsAfter(err error) time.Duration {
+	var f *fault
+	if !p.restarts || errors.As(err, &f) && (!p.hardReset || f.hard || f.subcode == gobgp.BGP_ERROR_SUB_HARD_RESET && f.code == gobgp.BGP_ERROR_CEASE) {
+		return 0
+	}
+	return p.evpnKept
 }
 
 // open begins a session: both sides identify themselves, say what they support, and agree.
@@ -142,7 +162,8 @@ func agree(w *want, m message) (*peer, error) {
 		return nil, newFault(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME,
 			"it wants a session without a hold time, whose loss nobody would see")
 	}
-	p := &peer{routerID: hello.ID, old: old, nextHop6: theirs.nextHop6}
+	p := &peer{routerID: hello.ID, old: old, nextHop6: theirs.nextHop6, refreshes: theirs.refreshes,
+		evpnKept: theirs.evpnKept, evpnResumes: theirs.evpnResumes}
 	p.hold = min(time.Duration(w.neighbor.HoldTime), time.Duration(hello.HoldTime)*time.Second)
 	p.restarts = theirs.restarts && w.neighbor.Restarts()
 	p.hardReset = p.restarts && w.neighbor.KeepWhenSilent && theirs.hardReset
@@ -159,7 +180,10 @@ func (p *peer) agreeFamilies(w *want, theirs abilities) {
 	for _, f := range n.Families {
 		switch {
 		case !theirs.families[families[f]]:
-			p.missing = fmt.Sprintf("it does not take %s routes: it has to be told to (address family %s unicast)", f, f)
+			p.missing = fmt.Sprintf("it does not take %s routes: it has to be told to (address family %s)", f, addressFamilies[f])
+			if f == model.BGPEVPN {
+				p.lacksEVPN = p.missing
+			}
 		case f == model.BGPIPv4 && wantsNextHop6(n) && !p.nextHop6:
 			p.missing = "it does not take IPv4 routes with an IPv6 next hop (RFC 8950): it has to be told to, or needs an IPv4 next-hop"
 		default:
@@ -182,6 +206,10 @@ type abilities struct {
 	nextHop6  bool
 	restarts  bool
 	hardReset bool
+	refreshes bool
+
+	evpnKept    time.Duration
+	evpnResumes bool
 }
 
 func newAbilities(hello *gobgp.BGPOpen) abilities {
@@ -211,8 +239,15 @@ func (a *abilities) note(capability gobgp.ParameterCapabilityInterface) {
 		for _, t := range c.Tuples {
 			a.nextHop6 = a.nextHop6 || t.NLRIAFI == gobgp.AFI_IP && t.NLRISAFI == gobgp.SAFI_UNICAST && t.NexthopAFI == gobgp.AFI_IP6
 		}
+	case *gobgp.CapRouteRefresh:
+		a.refreshes = true
 	case *gobgp.CapGracefulRestart:
 		a.restarts, a.hardReset = true, c.Flags&0x04 != 0
+		for _, t := range c.Tuples {
+			if gobgp.NewFamily(t.AFI, t.SAFI) == gobgp.RF_EVPN {
+				a.evpnKept, a.evpnResumes = time.Duration(c.Time)*time.Second, t.Flags&0x80 != 0
+			}
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,7 @@ type session struct {
 	before   net.Conn          // a connection that came during another one
 	logged   map[string]bool   // problems that were logged since the last session
 	began    bool              // a session has been established since the process started
+	table    *evpnTable        // takes what the neighbor tells of EVPN
 
 	mu sync.Mutex
 	// disagreement is why the last connection on which both sides talked has ended, if none has
@@ -47,10 +49,12 @@ type session struct {
 	again        context.CancelCauseFunc // ends an attempt whose want has changed
 	status       model.BGPNeighborStatus
 	advertised   map[netip.Prefix]bool // prefixes that were advertised to the neighbor
+	evpn         int                   // EVPN routes that were advertised to it
+	lacksEVPN    string                // why there is no EVPN in an established session
 }
 
-func newSession(w *want, end context.CancelCauseFunc, log *slog.Logger) *session {
-	s := &session{wake: make(chan struct{}, 1), log: log, end: end,
+func newSession(w *want, table *evpnTable, end context.CancelCauseFunc, log *slog.Logger) *session {
+	s := &session{wake: make(chan struct{}, 1), log: log, end: end, table: table,
 		incoming: make(chan *net.TCPConn, 1), logged: map[string]bool{}}
 	s.now.Store(w)
 	s.state(model.SessionConnecting)
@@ -87,6 +91,11 @@ func (s *session) set(next *want) {
 	if why != nil && again != nil {
 		again(why)
 	}
+	s.rouse()
+}
+
+// rouse has the session look at what it has to do now.
+func (s *session) rouse() {
 	select {
 	case s.wake <- struct{}{}:
 	default: // it has not seen the previous wake yet
@@ -191,7 +200,22 @@ func (s *session) connectOnce(ctx context.Context, w *want) error {
 	}
 	s.began = true
 	s.established(w, peer, conn)
-	return c.refuse(s.advertise(ctx, c, w, peer))
+	feed := s.begin(w, peer)
+	err = s.advertise(ctx, c, w, peer, feed)
+	if feed != nil {
+		feed.finish(peer.keepsAfter(err))
+	}
+	return c.refuse(err)
+}
+
+// begin begins to take what the neighbor tells of EVPN; nil: that is nothing.
+func (s *session) begin(w *want, p *peer) *evpnFeed {
+	if !slices.Contains(p.families, model.BGPEVPN) {
+		s.table.forget(w.neighbor.Name())
+		return nil
+	}
+	return s.table.begin(evpnPeer{name: w.neighbor.Name(), internal: w.neighbor.ASN == w.asn, routerID: p.routerID,
+		refreshes: p.refreshes, ends: p.restarts, resumes: p.evpnResumes})
 }
 
 // untilAnother returns a context for a connection on which both sides have not agreed yet. It ends

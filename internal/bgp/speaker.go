@@ -1,6 +1,8 @@
 // Package bgp tells routers which VIPs this director forwards. A [Speaker] keeps a session with
 // each neighbor of the configuration and tells it the routes that it is set to. It does not keep
-// what routers announce, because a director forwards to its backends by the host's own routes.
+// the prefixes that routers announce, because a director forwards to its backends by the host's own
+// routes. In overlays it tells other VTEPs who is at this director, and learns who is at them (EVPN,
+// RFC 7432).
 //
 // Messages are read and written by gobgp's packet package. The sessions are weir's own:
 // docs/decisions/bgp.md says why.
@@ -36,6 +38,7 @@ type Speaker struct {
 	phase     phase
 	bfd       model.BFDStatus // the last status
 	closed    bool
+	evpn      evpnState
 	sessions  map[string]*session // by the names of their neighbors
 	listeners map[listens]*listener
 
@@ -56,7 +59,7 @@ const (
 // routers that are found on interfaces, whenever they change; it must not call the speaker.
 func New(meet func(map[string]netip.Addr), log *slog.Logger) *Speaker {
 	return &Speaker{log: log, meet: meet, port: model.DefaultBGPPort, sessions: map[string]*session{}, listeners: map[listens]*listener{},
-		discoveries: map[string]*discovery{}}
+		discoveries: map[string]*discovery{}, evpn: newEVPNState()}
 }
 
 // Set replaces the neighbors with which sessions are kept, and the routes that are advertised to them. It
@@ -67,7 +70,12 @@ func (s *Speaker) Set(config model.BGP, routes []model.Route) {
 	if s.closed {
 		return
 	}
+	another := config.ASN != s.config.ASN || config.RouterID != s.config.RouterID
 	s.config, s.routes = config, routes
+	if another {
+		s.importEVPN()
+		s.reviseEVPN(s.evpn.table.choose(s.evpn.own))
+	}
 	s.reconcile()
 }
 
@@ -117,7 +125,11 @@ func (s *Speaker) Close() {
 	if s.phase != announced {
 		why = errDrained
 	}
+	if !s.closed {
+		close(s.evpn.done)
+	}
 	s.closed = true
+	s.evpn.table.close()
 	for _, one := range s.sessions {
 		one.end(why)
 	}
@@ -142,6 +154,7 @@ func (s *Speaker) reconcile() {
 		if !wanted[name] {
 			one.end(errRemoved)
 			delete(s.sessions, name)
+			s.evpn.table.forget(name)
 		}
 	}
 	s.discover()
@@ -159,7 +172,7 @@ func (s *Speaker) reconcile() {
 // want returns what the session with a neighbor has to do now. The mutex is held.
 func (s *Speaker) want(n *model.BGPNeighbor) *want {
 	at := s.resolved(n)
-	w := &want{asn: s.config.ASN, routerID: s.config.RouterID, neighbor: at, routes: s.routes, phase: s.phase,
+	w := &want{asn: s.config.ASN, routerID: s.config.RouterID, neighbor: at, routes: s.routes, evpn: s.evpn.own.routes, phase: s.phase,
 		path: pathOf(&at, &s.bfd)}
 	if d := s.discoveries[n.Interface]; d != nil {
 		w.seeking = d.problem
@@ -170,7 +183,7 @@ func (s *Speaker) want(n *model.BGPNeighbor) *want {
 // startSession starts a session.
 func (s *Speaker) startSession(w *want) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	one := newSession(w, cancel, s.log.With("neighbor", w.neighbor.Name(), "asn", w.neighbor.ASN))
+	one := newSession(w, s.evpn.table, cancel, s.log.With("neighbor", w.neighbor.Name(), "asn", w.neighbor.ASN))
 	s.sessions[w.neighbor.Name()] = one
 	s.running.Go(func() {
 		defer cancel(nil)
@@ -184,6 +197,7 @@ type want struct {
 	routerID netip.Addr
 	neighbor model.BGPNeighbor
 	routes   []model.Route
+	evpn     []evpnOwnRoute
 	phase    phase
 	path     path
 	seeking  error // why the neighbor on an interface cannot be looked for

@@ -38,6 +38,7 @@ func (s *Speaker) Status() model.BGPStatus {
 			continue
 		}
 		report := one.report(advertised)
+		s.reportEVPN(&s.config.Neighbors[i], one, &report)
 		if problem := s.whyNotConnected(&s.config.Neighbors[i]); problem != "" && report.State != model.SessionEstablished {
 			report.Problem, report.Own = problem, true
 		}
@@ -46,6 +47,7 @@ func (s *Speaker) Status() model.BGPStatus {
 	for _, r := range s.routes {
 		status.Routes = append(status.Routes, model.RouteStatus{Segment: r.Segment, Prefix: r.Prefix, Attributes: r.Attributes, Neighbors: advertised[told{r.Segment, r.Prefix}]})
 	}
+	status.EVPN = slices.Clone(s.evpn.status)
 	return status
 }
 
@@ -53,6 +55,24 @@ func (s *Speaker) Status() model.BGPStatus {
 type told struct {
 	segment model.Segment
 	prefix  netip.Prefix
+}
+
+// reportEVPN adds what goes between this director and a neighbor of EVPN, if it has that family. The mutex
+// is held.
+func (s *Speaker) reportEVPN(n *model.BGPNeighbor, one *session, report *model.BGPNeighborStatus) {
+	if !slices.Contains(n.Families, model.BGPEVPN) {
+		return
+	}
+	e := s.evpn.table.status(n.Name())
+	one.mu.Lock()
+	e.Sent = one.evpn
+	lacks := one.lacksEVPN
+	one.mu.Unlock()
+	e.Problem = cmp.Or(lacks, e.Problem)
+	report.EVPN = &e
+	if e.Problem != "" && report.State == model.SessionEstablished && report.Problem == "" {
+		report.Problem = e.Problem
+	}
 }
 
 // whyNotConnected says why a passive neighbor cannot connect; empty: it can. The mutex is held.
@@ -104,7 +124,7 @@ func (s *session) state(state model.SessionState) {
 	w := s.now.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.advertised = nil
+	s.advertised, s.evpn, s.lacksEVPN = nil, 0, ""
 	since := s.status.Since
 	if s.status.State != state {
 		since = time.Now().Truncate(time.Second)
@@ -125,6 +145,7 @@ func (s *session) established(w *want, p *peer, conn net.Conn) {
 	s.status.Families, s.status.GracefulRestart = p.families, p.restarts
 	s.status.Local = addressOf(conn.LocalAddr())
 	s.status.Problem, s.status.Own, s.disagreement = p.missing, false, ""
+	s.lacksEVPN = p.lacksEVPN
 	clear(s.logged)
 	s.log.Info("BGP session established", "router-id", p.routerID, "hold-time", p.hold, "families", p.families, "graceful-restart", p.restarts)
 	if p.missing != "" {
@@ -188,14 +209,14 @@ func (s *session) logOnce(what string, err error) {
 }
 
 // noteAdvertised remembers what was advertised to the neighbor.
-func (s *session) noteAdvertised(advertised map[netip.Prefix]string) {
+func (s *session) noteAdvertised(advertised map[netip.Prefix]string, evpn int) {
 	prefixes := make(map[netip.Prefix]bool, len(advertised))
 	for p := range advertised {
 		prefixes[p] = true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.advertised = prefixes
+	s.advertised, s.evpn = prefixes, evpn
 }
 
 func addressOf(a net.Addr) netip.Addr {

@@ -184,9 +184,10 @@ type BGPFamily string
 const (
 	BGPIPv4 BGPFamily = "ipv4"
 	BGPIPv6 BGPFamily = "ipv6"
+	BGPEVPN BGPFamily = "evpn" // who is where in overlays: [EVPN]
 )
 
-var bgpFamilyNames = names[BGPFamily]{kind: "family", list: []name[BGPFamily]{{BGPIPv4, "ipv4"}, {BGPIPv6, "ipv6"}}}
+var bgpFamilyNames = names[BGPFamily]{kind: "family", list: []name[BGPFamily]{{BGPIPv4, "ipv4"}, {BGPIPv6, "ipv6"}, {BGPEVPN, "evpn"}}}
 
 // Names returns all names.
 func (BGPFamily) Names() []string { return bgpFamilyNames.texts() }
@@ -215,6 +216,7 @@ type BGPStatus struct {
 	Listen    []BGPListenerStatus `json:"listen,omitempty"`
 	Neighbors []BGPNeighborStatus `json:"neighbors"`
 	Routes    []RouteStatus       `json:"routes"` // that neighbors of their families are told
+	EVPN      []EVPNStatus        `json:"evpn,omitempty"`
 }
 
 // BGPListenerStatus is an address that passive neighbors connect to.
@@ -247,11 +249,13 @@ type BGPNeighborStatus struct {
 	HoldTime        Duration     `json:"hold-time,omitzero"` // that both ends agreed on
 	Families        []BGPFamily  `json:"families"`           // that both ends support
 	GracefulRestart bool         `json:"graceful-restart"`   // the neighbor keeps routes for restart-time
-	Announced       int          `json:"announced"`          // routes that it has been told
+	Announced       int          `json:"announced"`          // routes that it has been told, without those of EVPN
 	BFD             string       `json:"bfd,omitempty"`      // state of the BFD session; empty: none is asked for
-	Losses          uint64       `json:"losses"`             // sessions that ended since the director started
-	Problem         string       `json:"problem,omitempty"`  // why there is no session, or what it lacks
-	Own             bool         `json:"own,omitempty"`      // the problem is on this host, such as a password that cannot be read
+	// EVPN is what goes between both ends of that; nil: it is not in the neighbor's families.
+	EVPN    *BGPEVPNStatus `json:"evpn,omitempty"`
+	Losses  uint64         `json:"losses"`            // sessions that ended since the director started
+	Problem string         `json:"problem,omitempty"` // why there is no session, or what it lacks
+	Own     bool           `json:"own,omitempty"`     // the problem is on this host, such as a password that cannot be read
 }
 
 // Name is what the neighbor is called, as [BGPNeighbor.Name] says.
@@ -540,6 +544,8 @@ func (v *validation) neighborFamilies(i int, n *BGPNeighbor) {
 			v.errs.add(path, "%s is there twice", family)
 		case family == BGPIPv6 && n.Address.Is4() && !hasNextHop:
 			v.errs.addWithOther(path, neighborPath(i, "address"), "needs an IPv6 address of this director's in next-hop: the session is over IPv4")
+		case family == BGPEVPN && n.Segment != (Segment{}):
+			v.errs.addWithOther(path, neighborPath(i, "segment"), "is for neighbors in no segment: it is told of all overlays, in the network that carries them")
 		}
 		seen[family] = j
 	}
