@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,6 +47,7 @@ func bgpTable(t *table, s model.BGPStatus) {
 		}
 		t.row(withSegment(name, n.Segment), n.ASN, n.State, n.Since.Format(time.RFC3339), hold, list(n.Families), restarts, n.BFD, n.Announced, n.Losses, n.Problem)
 	}
+	evpnTable(t, &s)
 	t.line("")
 	t.row("PREFIX", "NEIGHBORS", "COMMUNITIES", "LOCAL-PREF", "MED", "PREPEND")
 	for _, r := range s.Routes {
@@ -60,6 +62,36 @@ func withSegment(text string, s model.Segment) string {
 		return text
 	}
 	return text + " " + s.String()
+}
+
+// evpnTable shows what goes between directors and other VTEPs, if anything does.
+func evpnTable(t *table, s *model.BGPStatus) {
+	speaks := func(n model.BGPNeighborStatus) bool { return n.EVPN != nil }
+	if slices.ContainsFunc(s.Neighbors, speaks) {
+		t.line("")
+		t.row("EVPN-NEIGHBOR", "SENT", "RECEIVED", "STALE", "MALFORMED", "PROBLEM")
+	}
+	for _, n := range s.Neighbors {
+		if e := n.EVPN; e != nil {
+			t.row(n.Name(), e.Sent, e.Received, e.Stale, e.Malformed, e.Problem)
+		}
+	}
+	if len(s.EVPN) > 0 {
+		t.line("")
+		t.row("VNI", "VTEP", "DISTINGUISHER", "TARGETS", "ENTRIES", "HOSTS", "VTEPS", "CONTESTED")
+	}
+	for i := range s.EVPN {
+		e := &s.EVPN[i]
+		var contested []string
+		for _, h := range e.Contested {
+			address := h.MAC.String()
+			if h.IP.IsValid() {
+				address = h.IP.String()
+			}
+			contested = append(contested, fmt.Sprintf("%s by %v", address, h.VTEP))
+		}
+		t.row(e.VNI, e.VTEP, e.Distinguisher, list(e.Export), e.Entries, e.Hosts, e.VTEPs, list(contested))
+	}
 }
 
 // list writes values as one cell.

@@ -24,12 +24,16 @@ func fakeBGP() model.BGPStatus {
 		Neighbors: []model.BGPNeighborStatus{
 			{Address: netip.MustParseAddr("10.0.0.1"), ASN: 65000, State: model.SessionEstablished, Since: since,
 				RouterID: netip.MustParseAddr("10.0.0.1"), Local: netip.MustParseAddr("10.0.0.2"), HoldTime: model.Duration(3 * time.Second),
-				Families: []model.BGPFamily{model.BGPIPv4, model.BGPIPv6}, GracefulRestart: true, Announced: 2, BFD: "up", Losses: 1},
+				Families: []model.BGPFamily{model.BGPIPv4, model.BGPIPv6, model.BGPEVPN}, GracefulRestart: true, Announced: 2, BFD: "up", Losses: 1,
+				EVPN: &model.BGPEVPNStatus{Sent: 3, Received: 12}},
 			{Address: netip.MustParseAddr("2001:db8::1"), ASN: 65000, State: model.SessionConnecting, Since: since,
 				Families: []model.BGPFamily{}, Problem: "connect: connection refused"},
 			{Address: netip.MustParseAddr("10.0.0.1"), VRF: "tenant7", Segment: fakeSegment, ASN: 65000, State: model.SessionConnecting, Since: since,
 				Families: []model.BGPFamily{}, Problem: "there is no interface tenant7 (vrf)", Own: true},
 		},
+		EVPN: []model.EVPNStatus{{VNI: 5001, VTEP: netip.MustParseAddr("10.0.0.2"), Distinguisher: model.NewRouteDistinguisher(netip.MustParseAddr("10.0.0.2"), 5001),
+			Export: []model.RouteTarget{model.NewRouteTarget(65001, 5001)}, Entries: 2, Hosts: 9, VTEPs: 3,
+			Contested: []model.EVPNHost{{VNI: 5001, MAC: model.MAC{2, 5: 9}, IP: netip.MustParseAddr("192.168.0.100"), VTEP: netip.MustParseAddr("10.0.0.9"), Label: 5001, Sequence: 4}}}},
 		Routes: []model.RouteStatus{
 			{Prefix: netip.MustParsePrefix("203.0.113.10/32"), Neighbors: 1},
 			{Prefix: netip.MustParsePrefix("2001:db8:1::/64"), Neighbors: 1, Attributes: model.BGPAttributes{MED: &med, Prepend: 1,

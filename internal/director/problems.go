@@ -121,6 +121,17 @@ func bgpProblems(s model.BGPStatus) (found []model.Problem) {
 		}
 		found = append(found, model.Problem{Part: n.Name(), Severity: severity, Text: text})
 	}
+	for i := range s.EVPN {
+		e := &s.EVPN[i]
+		for _, h := range e.Contested {
+			address := fmt.Sprintf("MAC address %v", h.MAC)
+			if h.IP.IsValid() {
+				address = h.IP.String()
+			}
+			found = append(found, model.Problem{Part: fmt.Sprintf("%s in VNI %d", address, e.VNI), Severity: model.SeverityWarning,
+				Text: fmt.Sprintf("%s in VNI %d is to be at this director, and the VTEP %v has taken it (EVPN, MAC address %v, sequence number %d): its packets go there", address, e.VNI, h.VTEP, h.MAC, h.Sequence)})
+		}
+	}
 	return found
 }
 

@@ -46,3 +46,16 @@ func TestLostPasswordsAreProblems(t *testing.T) {
 		}
 	}
 }
+
+// An address that another VTEP has taken is a problem, for as long as it is contested.
+func TestContestedAddressesAreProblems(t *testing.T) {
+	taken := model.EVPNHost{VNI: 5001, MAC: model.MAC{2, 5: 9}, VTEP: netip.MustParseAddr("10.0.0.9"), Sequence: 4}
+	address := taken
+	address.IP = netip.MustParseAddr("192.168.0.100")
+	status := model.BGPStatus{EVPN: []model.EVPNStatus{{VNI: 5000}, {VNI: 5001, Contested: []model.EVPNHost{taken, address}}}}
+	found := bgpProblems(status)
+	if len(found) != 2 || found[0].Part != "MAC address 02:00:00:00:00:09 in VNI 5001" || found[1].Part != "192.168.0.100 in VNI 5001" ||
+		!strings.Contains(found[1].Text, "the VTEP 10.0.0.9 has taken it") || found[1].Severity != model.SeverityWarning {
+		t.Errorf("the problems are %+v", found)
+	}
+}

@@ -69,7 +69,8 @@ var busy = datapath{status: model.DatapathStatus{
 }}
 
 var told = model.BGPStatus{Listen: []model.BGPListenerStatus{{Address: netip.MustParseAddr("10.0.0.2")}, {Address: netip.MustParseAddr("10.0.0.3"), Problem: "address already in use"}}, Neighbors: []model.BGPNeighborStatus{
-	{Address: netip.MustParseAddr("10.0.0.1"), State: model.SessionEstablished, Announced: 2, Losses: 3},
+	{Address: netip.MustParseAddr("10.0.0.1"), State: model.SessionEstablished, Announced: 2, Losses: 3,
+		EVPN: &model.BGPEVPNStatus{Sent: 4, Received: 5, Stale: 1, Malformed: 2}},
 	{Address: netip.MustParseAddr("2001:db8::1"), State: model.SessionConnecting},
 	{Address: netip.MustParseAddr("10.0.0.1"), VRF: "red", State: model.SessionConnecting},
 }}

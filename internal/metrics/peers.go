@@ -19,6 +19,8 @@ var (
 	sessionUp        = ofDirector.add("weir_bgp_session_up", "Whether there is a BGP session with the neighbor, 10.0.0.1%red in VRF red: 1 or 0.", "neighbor")
 	sessionAnnounced = ofDirector.add("weir_bgp_routes_announced", "Routes that the neighbor has been told.", "neighbor")
 	sessionsLost     = ofDirector.add("weir_bgp_sessions_lost_total", "Sessions with the neighbor that have ended, since the director started.", "neighbor")
+	evpnRoutes       = ofDirector.add("weir_bgp_evpn_routes", "EVPN routes that the neighbor has been told (sent), and of the director's segments those that it has told (received), also while its session is lost (stale).", "neighbor", "kind")
+	evpnMalformed    = ofDirector.add("weir_bgp_evpn_malformed_total", "EVPN routes of the neighbor that could not be read, and count as withdrawn.", "neighbor")
 	listens          = ofDirector.add("weir_bgp_listener_up", "Whether passive neighbors, all of them, can connect to an address of bgp.listen: 1 or 0.", "listen")
 
 	bfdProcess  = ofDirector.add("weir_bfd_process_up", "Whether the process that speaks BFD answers: 1 or 0.")
@@ -59,6 +61,12 @@ func (v values) bgp(status model.BGPStatus) {
 		v.is(sessionUp, n.State == model.SessionEstablished, n.Name())
 		v.gauge(sessionAnnounced, float64(n.Announced), n.Name())
 		v.count(sessionsLost, n.Losses, n.Name())
+		if e := n.EVPN; e != nil {
+			v.gauge(evpnRoutes, float64(e.Sent), n.Name(), "sent")
+			v.gauge(evpnRoutes, float64(e.Received), n.Name(), "received")
+			v.gauge(evpnRoutes, float64(e.Stale), n.Name(), "stale")
+			v.count(evpnMalformed, e.Malformed, n.Name())
+		}
 	}
 }
 
