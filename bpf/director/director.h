@@ -330,10 +330,10 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 	if (settings && settings->flags & SETTINGS_GROUP &&
 	    packet->flow.destination_port == bpf_htons(GUE_PORT))
 		reason = answer_probe(ctx, packet);
-	if (reason == CONTINUE && settings && settings->flags & SETTINGS_REPLIES)
-		reason = reply(ctx, packet);
 	if (reason == CONTINUE)
 		reason = take_answer(ctx, packet);
+	if (reason == CONTINUE && settings && settings->flags & SETTINGS_REPLIES)
+		reason = reply(ctx, packet);
 	return reason == CONTINUE ? leave_to_kernel(packet) : reason;
 }
 

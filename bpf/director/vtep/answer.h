@@ -217,7 +217,7 @@ static __always_inline int to_socket(struct xdp_md *ctx, struct packet *packet,
 
 /*
  * An answer to a health check of this host, at the address that this director has in the segment. CONTINUE: it
- * is none. Other packets to that address are nobody's: the host's own services are not for tenants.
+ * is for another address. The host's own services are not for tenants.
  */
 __noinline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
 {
@@ -237,9 +237,10 @@ __noinline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
 		if ((const void *)(icmp + 1) > frame_end(ctx) ||
 		    icmp->type != (packet->flow.ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY))
 			return CONTINUE;
-	} else if ((packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP) ||
-		   !is_for_check(ctx, &t.to)) {
+	} else if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP) {
 		return CONTINUE;
+	} else if (!is_for_check(ctx, &t.to)) {
+		return DROP_ANSWER_LATE; /* the kernel would answer for a port that it does not have there */
 	}
 	if (!to_socket(ctx, packet, &t))
 		return PASS_MALFORMED;
