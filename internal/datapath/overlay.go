@@ -49,6 +49,7 @@ type knownInside struct {
 	vtep     model.VTEP
 	segments map[model.Segment]*model.SegmentSettings           // of the table
 	learned  map[model.Segment]map[netip.Addr]model.SegmentHost // of SetHosts
+	vteps    []netip.Addr                                       // of SetVTEPs
 }
 
 // placeKey is what does not change of a place.
@@ -285,8 +286,8 @@ func (o *knownInside) hostIn(segment model.Segment, a netip.Addr) (model.Segment
 // macIn is the director's own MAC address in a segment: the configured one, or a locally administered one
 // that other directors do not have.
 func (o *knownInside) macIn(segment model.Segment) model.MAC {
-	if settings := o.segments[segment]; settings != nil && !settings.MAC.IsZero() {
-		return settings.MAC
+	if settings := o.segments[segment]; settings != nil {
+		return settings.MACAt(&o.vtep)
 	}
 	return model.VTEPMAC(o.vtep.Addresses, segment)
 }
@@ -330,7 +331,8 @@ func (o *overlay) expect(host *model.CheckHost) {
 }
 
 func (o *overlay) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) {
-	known := &knownInside{begun: begun, vtep: *vtep, segments: map[model.Segment]*model.SegmentSettings{}, learned: o.known.Load().learned}
+	earlier := o.known.Load()
+	known := &knownInside{begun: begun, vtep: *vtep, segments: map[model.Segment]*model.SegmentSettings{}, learned: earlier.learned, vteps: earlier.vteps}
 	for i := range segments {
 		known.segments[segments[i].ID] = &segments[i]
 	}
@@ -446,6 +448,9 @@ func (d *Datapath) peersOf() map[abi.VtepPeer]uint8 {
 		for _, h := range known {
 			host(h.VTEP)
 		}
+	}
+	for _, a := range d.overlay.known.Load().vteps {
+		host(a)
 	}
 	for i := range d.table.Services {
 		for j := range d.table.Services[i].Backends {
@@ -580,6 +585,23 @@ func (d *Datapath) SetHosts(hosts map[model.Segment][]model.SegmentHost) error {
 		return nil
 	}
 	return d.followHosts()
+}
+
+// SetVTEPs replaces what was learned of VTEPs that are in this director's networks: they are peers, also where
+// nothing is known of the hosts behind them.
+func (d *Datapath) SetVTEPs(vteps []netip.Addr) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() || !d.overlay.on() {
+		return nil
+	}
+	known := *d.overlay.known.Load()
+	known.vteps = slices.Clone(vteps)
+	d.overlay.known.Store(&known)
+	if !d.begun {
+		return nil
+	}
+	return d.configureOverlay()
 }
 
 // followHosts gives backends their places again. The lock is held.

@@ -3,6 +3,7 @@ package director
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -25,6 +26,7 @@ type announcers struct {
 	bgp      *bgp.Speaker
 	hooks    *hooks.Caller
 	neighbor *neighbor.Speaker
+	log      *slog.Logger
 }
 
 // Set is the engine's way to all announcers.
@@ -32,6 +34,9 @@ func (a announcers) Set(now model.Announcement) {
 	var sources neighbor.Sources
 	if now.SNAT.Announce {
 		sources = neighbor.Sources{Own: now.SNAT.Addresses, Others: now.Others}
+	}
+	if err := a.bgp.SetEVPN(now.EVPN); err != nil { // before Set: routers would forget what an earlier process told
+		a.log.Error("tell other VTEPs of this director's networks", "error", err)
 	}
 	a.bgp.Set(now.BGP, withSources(&now, sources))
 	a.hooks.Set(now.Hooks, now.VIPs)
@@ -103,7 +108,7 @@ func (g *gate) pass(open bool) {
 	}
 	now := *g.last
 	if !open {
-		now.Routes, now.VIPs, now.SNAT = []model.Route{}, nil, model.SNAT{}
+		now.Routes, now.VIPs, now.SNAT, now.EVPN = []model.Route{}, nil, model.SNAT{}, model.EVPN{}
 	}
 	g.lent = g.lends()
 	now.Others = g.lent

@@ -213,13 +213,18 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 	var speaker *bgp.Speaker // tells BFD of routers, and is told by it of lost ones
 	d.bfd = newBFDSupervisor(deps, func(status model.BFDStatus) { speaker.SetBFD(status) })
 	speaker = bgp.New(d.bfd.setRouters, d.log)
-	d.announcers = announcers{speaker, hooks.New(d.log), neighbor.New(neighborGroup(d.group), d.log)}
+	d.announcers = announcers{speaker, hooks.New(d.log), neighbor.New(neighborGroup(d.group), d.log), d.log}
 	d.gate = &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }, others: d.kernel.SharedSources}
 	d.loads = newLoadReports(d.kernel, d.log)
 	inherited := d.kernel.Inherited()
 	d.goesOn = len(inherited) > 0
 	d.engine = engine.New(engine.Deps{
 		Forwarder: d, Checker: d.checker, Inherited: inherited, Ways: d.kernel, Loads: d.loads.aggregator, Log: d.log,
+	})
+	speaker.FollowEVPN(func(learned model.EVPNLearned) {
+		if err := errors.Join(d.kernel.SetVTEPs(engine.VTEPsOf(learned)), d.kernel.SetHosts(engine.HostsOf(d.Config().Segments, learned))); err != nil {
+			d.log.Error("follow what other VTEPs say of hosts", "error", err)
+		}
 	})
 	keeps := desired.Deps{
 		Local: local, Engine: d.engine, Problems: controllerProblems{d}, Overrides: local, Past: local,

@@ -344,7 +344,9 @@ func (e *Engine) withdraw(next *model.Announcement) {
 	}
 	stays := *e.announced
 	stays.Routes, stays.VIPs = staying(stays.Routes, next.Routes), stayingUp(stays.VIPs, next.VIPs)
-	if len(stays.Routes) < len(e.announced.Routes) || len(stays.VIPs) < len(e.announced.VIPs) {
+	var gone bool
+	stays.EVPN, gone = stayingEntries(stays.EVPN, next.EVPN)
+	if gone || len(stays.Routes) < len(e.announced.Routes) || len(stays.VIPs) < len(e.announced.VIPs) {
 		e.advertise(&stays)
 	}
 }

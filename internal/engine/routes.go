@@ -19,7 +19,7 @@ type Announcer interface {
 // announcement returns what to tell to which receivers.
 func announcement(desired *model.Config, report *Report) model.Announcement {
 	return model.Announcement{BGP: desired.BGP, Routes: Routes(desired, report), Hooks: desired.Hooks,
-		Neighbor: desired.Director.Neighbor, Group: desired.Director.Group, VIPs: VIPs(desired, report), SNAT: desired.Director.SNAT}
+		Neighbor: desired.Director.Neighbor, Group: desired.Director.Group, VIPs: VIPs(desired, report), SNAT: desired.Director.SNAT, EVPN: evpnOf(desired, report)}
 }
 
 // VIPs returns the VIPs that have a service that is up, in order: what hooks are told, and what

@@ -77,6 +77,7 @@ type HookStatus struct {
 type Announcement struct {
 	BGP    BGP
 	Routes []Route // for BGP neighbors
+	EVPN   EVPN    // for those of them that are told of overlays
 	Hooks  []Hook
 	// Neighbor is where this director, as one of the group, answers for VIPs itself.
 	Neighbor Neighbor

@@ -405,6 +405,14 @@ func (v *validation) backendOverlay(i, j int) {
 	}
 }
 
+// MACAt returns the MAC address that a VTEP has in the segment.
+func (s *SegmentSettings) MACAt(vtep *VTEP) MAC {
+	if !s.MAC.IsZero() {
+		return s.MAC
+	}
+	return VTEPMAC(vtep.Addresses, s.ID)
+}
+
 // VTEPMAC returns the MAC address that a VTEP has in a network where none is configured: locally administered,
 // and made of its addresses, so that no other VTEP has it.
 func VTEPMAC(vtep []netip.Addr, segment Segment) (mac MAC) {
