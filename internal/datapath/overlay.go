@@ -22,8 +22,8 @@ import (
 )
 
 // A director that is a VTEP has maps of its own beside the others (bpf/director/vtep/maps.h). What says where
-// hosts of tenants' networks are comes with the table (Table.Segments), or from SetHosts, which follows other
-// sources without a new table.
+// hosts of tenants' networks are comes with the table (Table.Segments), or from SetHosts and SetVNIs, which follow
+// other sources without a new table.
 
 // overlay is a director's part as a VTEP. The zero value: it is none.
 type overlay struct {
@@ -50,6 +50,7 @@ type knownInside struct {
 	segments map[model.Segment]*model.SegmentSettings           // of the table
 	learned  map[model.Segment]map[netip.Addr]model.SegmentHost // of SetHosts
 	vteps    []netip.Addr                                       // of SetVTEPs
+	vnis     map[model.Segment]uint32                           // on the wire: of SetVNIs
 }
 
 // placeKey is what does not change of a place.
@@ -254,9 +255,12 @@ func (o *overlay) inside(b model.TableBackend) (in nexthop.Inside, problem strin
 
 func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem string) {
 	settings := o.segments[b.Segment]
-	in.Source, in.VNI = o.macIn(b.Segment), b.Segment.ID
+	in.Source = o.macIn(b.Segment)
 	if settings != nil {
-		in.MTU, in.VNI = int(settings.MTU), settings.Wire().ID
+		in.MTU = int(settings.MTU)
+	}
+	if wire, known := o.wire(b.Segment); known {
+		in.VNI = wire.ID
 	}
 	host, known := b.Place, b.Place.VTEP.IsValid()
 	if !known {
@@ -268,8 +272,37 @@ func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem s
 	if !b.MAC.IsZero() {
 		host.MAC = b.MAC
 	}
-	in.Host, in.VNI = host, cmp.Or(host.VNI, in.VNI)
+	if in.Host, in.VNI = host, cmp.Or(host.VNI, in.VNI); in.VNI == 0 && o.nameless(b.Segment) {
+		return in, fmt.Sprintf("OVN has not said which VNI %s has", b.Segment)
+	}
 	return in, ""
+}
+
+// wire is a segment's kind with the VNI that its packets have: the configured one, else the one that was
+// learned, else the ID's. That of a network of OVN is known when OVN has said it, because another network may have
+// the ID's.
+func (o *knownInside) wire(segment model.Segment) (wire model.Segment, known bool) {
+	settings := o.segments[segment]
+	if settings != nil && settings.VNI != 0 {
+		return settings.Wire(), true
+	}
+	if vni, learned := o.vnis[segment]; learned {
+		return model.Segment{Kind: segment.Kind, ID: vni}, true
+	}
+	return segment, !o.nameless(segment)
+}
+
+// configuredVNI says whether a segment's VNI is configured.
+func (o *knownInside) configuredVNI(segment model.Segment) bool {
+	settings := o.segments[segment]
+	return settings != nil && settings.VNI != 0
+}
+
+// nameless says whether a segment's VNI is not known.
+func (o *knownInside) nameless(segment model.Segment) bool {
+	settings := o.segments[segment]
+	_, learned := o.vnis[segment]
+	return settings != nil && settings.Network != "" && settings.VNI == 0 && !learned
 }
 
 // hostIn finds a host of a segment: as the configuration says, else as it was learned.
@@ -331,12 +364,12 @@ func (o *overlay) expect(host *model.CheckHost) {
 }
 
 func (o *overlay) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) {
-	earlier := o.known.Load()
-	known := &knownInside{begun: begun, vtep: *vtep, segments: map[model.Segment]*model.SegmentSettings{}, learned: earlier.learned, vteps: earlier.vteps}
+	known := *o.known.Load()
+	known.begun, known.vtep, known.segments = begun, *vtep, map[model.Segment]*model.SegmentSettings{}
 	for i := range segments {
 		known.segments[segments[i].ID] = &segments[i]
 	}
-	o.known.Store(known)
+	o.known.Store(&known)
 }
 
 // configureOverlay writes what the program has to know of tenants' networks.
@@ -402,16 +435,29 @@ func selfOf(vtep *model.VTEP) abi.VtepSelf {
 // networks are the networks whose packets are taken, by kind and VNI on the wire.
 func (d *Datapath) networks() map[uint32]abi.VtepNetwork {
 	networks := map[uint32]abi.VtepNetwork{}
-	for segment := range d.overlaySegments() {
-		network := abi.VtepNetwork{Segment: segment.Key(), Mac: d.overlay.known.Load().macIn(segment)}
-		wire := segment
-		if settings := d.overlay.known.Load().segments[segment]; settings != nil {
-			wire, network.Mtu = settings.Wire(), settings.MTU
+	add := func(segment model.Segment, learned bool) {
+		known := d.overlay.known.Load()
+		wire, is := known.wire(segment)
+		if _, of := known.vnis[segment]; !is || (of && !known.configuredVNI(segment)) != learned {
+			return
+		}
+		if _, taken := networks[wire.Key()]; taken && learned {
+			return // what is configured counts, and internal/segments reports it
+		}
+		network := abi.VtepNetwork{Segment: segment.Key(), Mac: known.macIn(segment)}
+		if settings := known.segments[segment]; settings != nil {
+			network.Mtu = settings.MTU
 			if len(settings.Peers) > 0 {
 				network.Flags |= uint16(abi.VtepNetworkFlagVTEP_NETWORK_PEERS)
 			}
 		}
 		networks[wire.Key()] = network
+	}
+	all := slices.SortedFunc(maps.Keys(d.overlaySegments()), func(a, b model.Segment) int { return cmp.Compare(a.Key(), b.Key()) })
+	for _, learned := range []bool{false, true} {
+		for _, segment := range all {
+			add(segment, learned)
+		}
 	}
 	return networks
 }
@@ -437,8 +483,10 @@ func (d *Datapath) peersOf() map[abi.VtepPeer]uint8 {
 	}
 	for i := range d.table.Segments {
 		s := &d.table.Segments[i]
-		for _, p := range s.Peers {
-			add(p, s.Wire().Key())
+		if wire, known := d.overlay.known.Load().wire(s.ID); known {
+			for _, p := range s.Peers {
+				add(p, wire.Key())
+			}
 		}
 		for j := range s.Hosts {
 			host(s.Hosts[j].VTEP)
@@ -602,6 +650,22 @@ func (d *Datapath) SetVTEPs(vteps []netip.Addr) error {
 		return nil
 	}
 	return d.configureOverlay()
+}
+
+// SetVNIs replaces what was learned of the VNIs that networks have on the wire. A configured one counts before it.
+func (d *Datapath) SetVNIs(vnis map[model.Segment]uint32) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() || !d.overlay.on() {
+		return nil
+	}
+	known := *d.overlay.known.Load()
+	known.vnis = maps.Clone(vnis)
+	d.overlay.known.Store(&known)
+	if !d.begun {
+		return nil
+	}
+	return d.followHosts()
 }
 
 // followHosts gives backends their places again. The lock is held.

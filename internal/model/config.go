@@ -21,6 +21,7 @@ type Config struct {
 	API       API               `json:"api,omitzero"`        // the clients that may ask over TCP
 	Loads     Loads             `json:"loads,omitzero"`      // how agents report loads of backends to directors
 	Segments  []SegmentSettings `json:"segments,omitempty"`  // what this director knows of tenants' networks
+	OVN       OVN               `json:"ovn,omitzero"`        // says where hosts of tenants' networks are
 	Services  []Service         `json:"services"`
 
 	FormerKeys []FormerKey `json:"-"` // that the file has
@@ -85,6 +86,7 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v.api()
 	v.loads()
 	v.segments()
+	v.ovn()
 	for i := range c.Services {
 		if !known(i) {
 			v.service(i)

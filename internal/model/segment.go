@@ -73,6 +73,8 @@ type SegmentSettings struct {
 	Gateway []netip.Addr `json:"gateway,omitempty"`
 	// Hosts are where its hosts are.
 	Hosts []SegmentHost `json:"hosts,omitempty"`
+	// Network is the logical switch of OVN that it is: then OVN says where its hosts are, and its VNI.
+	Network string `json:"network,omitempty"`
 }
 
 // SegmentInterfaces returns the interfaces that are given for segments.
@@ -203,6 +205,7 @@ func (v *validation) segments() {
 		v.onePerFamily(at("gateway"), s.Gateway)
 	}
 	v.vnis()
+	v.networks()
 }
 
 // vnis checks that each network on the wire is of one segment.
@@ -243,16 +246,8 @@ func (v *validation) overlaySettings(s *SegmentSettings, at func(string) string)
 		v.errs.add(at("mtu"), "%d is out of range %d to %d", s.MTU, minMTU4, maxMTU)
 	}
 	v.prefixes(at("peers"), s.Peers)
-	seen := map[netip.Addr]int{}
-	for j := range s.Hosts {
-		h := &s.Hosts[j]
-		here := func(field string) string { return fmt.Sprintf("%s[%d].%s", at("hosts"), j, field) }
-		v.host(h, here)
-		if other, dup := seen[h.Address]; dup {
-			v.errs.addWithOther(here("address"), fmt.Sprintf("%s[%d].address", at("hosts"), other), "%s is named twice", h.Address)
-		}
-		seen[h.Address] = j
-	}
+	v.network(s, at)
+	v.segmentHosts(at("hosts"), s.ID, s.Hosts)
 }
 
 const maxVNI = 1<<24 - 1
@@ -288,7 +283,7 @@ func (v *validation) vlanSettings(s *SegmentSettings, at func(string) string) {
 		}
 	}
 	const only = "is only for VXLAN and Geneve"
-	for field, given := range map[string]bool{"mac": !s.MAC.IsZero(), "vni": s.VNI != 0, "mtu": s.MTU != 0, "peers": len(s.Peers) > 0, "gateway": len(s.Gateway) > 0, "hosts": len(s.Hosts) > 0} {
+	for field, given := range map[string]bool{"mac": !s.MAC.IsZero(), "vni": s.VNI != 0, "mtu": s.MTU != 0, "peers": len(s.Peers) > 0, "gateway": len(s.Gateway) > 0, "hosts": len(s.Hosts) > 0, "network": s.Network != ""} {
 		if given {
 			v.errs.add(at(field), only)
 		}

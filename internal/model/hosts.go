@@ -1,0 +1,111 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// SegmentHosts are hosts of one tenant's network.
+type SegmentHosts struct {
+	ID    Segment       `json:"id"`
+	Hosts []SegmentHost `json:"hosts"`
+}
+
+// ValidateHosts says what is wrong with a list of segments with their hosts, for a director that is this VTEP.
+func ValidateHosts(list []SegmentHosts, vtep VTEP) FieldErrors {
+	v := validation{config: &Config{Director: Director{VTEP: vtep}}}
+	first := map[Segment]int{}
+	for i := range list {
+		s := &list[i]
+		at := func(field string) string { return fmt.Sprintf("segments[%d].%s", i, field) }
+		if problem := segmentProblem(s.ID); problem != "" || !s.ID.IsOverlay() {
+			v.errs.add(at("id"), "%s is not vxlan:VNI or geneve:VNI", s.ID)
+			continue
+		}
+		if !vtep.Given() {
+			v.errs.addWithOther(at("id"), "director.vtep", "needs director.vtep, where its tunnels end")
+		}
+		if other, dup := first[s.ID]; dup {
+			v.errs.addWithOther(at("id"), fmt.Sprintf("segments[%d].id", other), "%s is named twice", s.ID)
+		} else {
+			first[s.ID] = i
+		}
+		v.segmentHosts(at("hosts"), s.ID, s.Hosts)
+	}
+	return v.errs
+}
+
+// segmentHosts checks the hosts of a tenant's network.
+func (v *validation) segmentHosts(path string, in Segment, hosts []SegmentHost) {
+	seen := map[netip.Addr]int{}
+	for j := range hosts {
+		h := &hosts[j]
+		here := func(field string) string { return fmt.Sprintf("%s[%d].%s", path, j, field) }
+		v.host(h, here)
+		if h.Options != "" && in.Kind != SegmentGeneve {
+			v.errs.add(here("geneve-options"), "is only for Geneve, and the host is in %s", in)
+		}
+		if other, dup := seen[h.Address]; dup {
+			v.errs.addWithOther(here("address"), fmt.Sprintf("%s[%d].address", path, other), "%s is named twice", h.Address)
+		} else {
+			seen[h.Address] = j
+		}
+	}
+}
+
+// HostSource is what has said where a host of a tenant's network is.
+type HostSource string
+
+// The sources. Of two that contradict each other the one that is named first here counts.
+const (
+	HostsOfConfiguration HostSource = "configuration"
+	HostsOfAPI           HostSource = "api"
+	HostsOfOVN           HostSource = "ovn"
+	HostsOfEVPN          HostSource = "evpn"
+)
+
+// HostSources are all of them, in the order in which they count.
+var HostSources = []HostSource{HostsOfConfiguration, HostsOfAPI, HostsOfOVN, HostsOfEVPN}
+
+// SegmentsStatus is what a director knows of tenants' networks.
+type SegmentsStatus struct {
+	Sources  []HostSourceStatus `json:"sources" doc:"that say where hosts are, besides the configuration"`
+	Segments []SegmentStatus    `json:"segments"`
+}
+
+// HostSourceStatus is how far what a source has said can be trusted.
+type HostSourceStatus struct {
+	Source HostSource `json:"source" enum:"api,ovn,evpn"`
+	Hosts  int        `json:"hosts" doc:"that it has said, in all segments"`
+	Since  time.Time  `json:"since" doc:"of what it says: when it has last said something else, or, if it is lost, when it was"`
+	Lost   string     `json:"lost,omitempty" doc:"why what it says may have changed; what it has last said goes on"`
+}
+
+// SegmentStatus is what a director knows of one tenant's network.
+type SegmentStatus struct {
+	ID        Segment             `json:"id"`
+	VNI       uint32              `json:"vni,omitempty" doc:"on the wire, in VXLAN and Geneve"`
+	MAC       MAC                 `json:"mac,omitzero" doc:"of this director in it"`
+	Addresses []netip.Addr        `json:"addresses" doc:"this director's own in it"`
+	Network   string              `json:"network,omitempty" doc:"OVN's"`
+	Services  []string            `json:"services" doc:"whose VIPs or backends are in it"`
+	Hosts     []SegmentHostStatus `json:"hosts"`
+	Problems  []string            `json:"problems,omitempty"`
+}
+
+// SegmentHostStatus is where a host of a tenant's network is, and which source says so.
+type SegmentHostStatus struct {
+	SegmentHost `json:",inline"`
+
+	Source HostSource `json:"source" enum:"configuration,api,ovn,evpn"`
+	// Others say that it is elsewhere.
+	Others []OtherHost `json:"others,omitempty" doc:"sources that say something else, and do not count"`
+}
+
+// OtherHost is what a source says that does not count.
+type OtherHost struct {
+	SegmentHost `json:",inline"`
+
+	Source HostSource `json:"source" enum:"api,ovn,evpn"`
+}

@@ -1,0 +1,362 @@
+// Package segments knows where hosts of tenants' networks are: it merges what the API's clients, OVN and EVPN say,
+// gives it to the datapath, and says where they contradict each other or the configuration.
+package segments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/retry"
+	"weir.io/weir/internal/store"
+)
+
+// Sink forwards by what was learned: a datapath.
+type Sink interface {
+	// SetHosts replaces what was learned of where hosts are.
+	SetHosts(hosts map[model.Segment][]model.SegmentHost) error
+	// SetVNIs replaces what was learned of networks' VNIs on the wire.
+	SetVNIs(vnis map[model.Segment]uint32) error
+}
+
+// Said is what a source says.
+type Said struct {
+	Hosts map[model.Segment][]model.SegmentHost
+	// VNIs are those of networks on the wire, where the source knows them.
+	VNIs map[model.Segment]uint32
+	// Networks are the names by which the source knows segments, if it has others.
+	Networks map[model.Segment]string
+}
+
+// learning are the sources that Segments merges, in the order in which they count. What the configuration says comes
+// to the datapath with its table.
+var learning = model.HostSources[1:]
+
+// state is what is known of a source.
+type state struct {
+	said  Said
+	since time.Time // of said, or of lost
+	lost  error     // why it may say something else by now; nil: it does not
+	wrote Said      // what its file has
+	file  error     // why that is not written, or was lost
+}
+
+// Deps are what Segments works with.
+type Deps struct {
+	Sink      Sink
+	Directory string // of the director's state
+	Log       *slog.Logger
+}
+
+// Segments merges what sources say of where hosts of tenants' networks are.
+type Segments struct {
+	sink Sink
+	dir  string
+	log  *slog.Logger
+	now  func() time.Time
+	wake chan struct{} // something has to be tried again, or written
+
+	putting sync.Mutex // one change of the API's at a time
+
+	mu      sync.Mutex // guards all below, and makes changes reach the sink in order
+	sources map[model.HostSource]*state
+	merged  Said  // that the sink has
+	unset   error // why it does not have the last one
+}
+
+// keeping is how long a source's last word waits to be written, beside what else it says meanwhile: a start goes on
+// with it only until the source answers. What clients of the API say is written before they are answered.
+const keeping = 10 * time.Second
+
+// The pauses after the sink has refused, or a file could not be written.
+const (
+	firstPause = time.Second
+	lastPause  = time.Minute
+)
+
+// New returns Segments with what sources have said to an earlier process. What they have not said again counts as
+// lost. The sink has it at once.
+func New(deps Deps) *Segments {
+	s := &Segments{sink: deps.Sink, dir: deps.Directory, log: deps.Log, now: time.Now, wake: make(chan struct{}, 1), sources: map[model.HostSource]*state{}}
+	for _, source := range learning {
+		kept, found, err := store.LoadHosts(s.dir, source)
+		if err != nil {
+			s.log.Warn("where hosts of tenants' networks were is lost", "source", source, "error", err)
+			s.sources[source] = &state{since: s.now(), file: err}
+			continue
+		}
+		if !found {
+			continue
+		}
+		of := &state{since: kept.Since, said: saidOf(kept)}
+		of.wrote = of.said
+		if source != model.HostsOfAPI {
+			of.lost = errors.New("weir has started since, and it has not answered yet")
+		}
+		s.sources[source] = of
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.apply()
+	return s
+}
+
+func saidOf(kept store.Hosts) Said {
+	said := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}, Networks: map[model.Segment]string{}}
+	for i := range kept.Segments {
+		of := &kept.Segments[i]
+		said.Hosts[of.ID] = of.Hosts
+		if of.VNI != 0 {
+			said.VNIs[of.ID] = of.VNI
+		}
+		if of.Network != "" {
+			said.Networks[of.ID] = of.Network
+		}
+	}
+	return said
+}
+
+func (said *Said) kept(since time.Time) store.Hosts {
+	h := store.Hosts{Since: since, Segments: []store.SegmentHosts{}}
+	all := map[model.Segment]bool{}
+	for id := range said.Hosts {
+		all[id] = true
+	}
+	for id := range said.VNIs {
+		all[id] = true
+	}
+	for _, id := range inOrder(all) {
+		h.Segments = append(h.Segments, store.SegmentHosts{ID: id, VNI: said.VNIs[id], Network: said.Networks[id], Hosts: said.Hosts[id]})
+	}
+	return h
+}
+
+// inOrder returns segments in their order.
+func inOrder[T any](of map[model.Segment]T) []model.Segment {
+	return slices.SortedFunc(maps.Keys(of), func(a, b model.Segment) int { return int(a.Key()) - int(b.Key()) })
+}
+
+// Say replaces what a source says. Packets follow at once.
+func (s *Segments) Say(source model.HostSource, said Said) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.say(source, said)
+}
+
+// say does so. The lock is held.
+func (s *Segments) say(source model.HostSource, said Said) {
+	of := s.sources[source]
+	if of == nil {
+		of = &state{}
+		s.sources[source] = of
+	}
+	changed := !reflect.DeepEqual(of.said, said)
+	if changed || of.lost != nil || of.since.IsZero() {
+		of.since = s.now()
+	}
+	of.said, of.lost = said, nil
+	if changed {
+		s.apply()
+		s.wakeUp()
+	}
+}
+
+// Lose says that a source may say something else by now. What it has said last goes on.
+func (s *Segments) Lose(source model.HostSource, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.sources[source]
+	if of == nil {
+		of = &state{since: s.now()}
+		s.sources[source] = of
+	} else if of.lost == nil {
+		of.since = s.now()
+	}
+	of.lost = why
+}
+
+// Retain forgets what a source has said of segments, but for those of which keep says that it is still asked about them;
+// the network is the name by which it knows them.
+func (s *Segments) Retain(source model.HostSource, keep func(id model.Segment, network string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.sources[source]
+	if of == nil {
+		return
+	}
+	said := Said{Hosts: maps.Clone(of.said.Hosts), VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks)}
+	forget := func(id model.Segment) bool { return !keep(id, of.said.Networks[id]) }
+	maps.DeleteFunc(said.Hosts, func(id model.Segment, _ []model.SegmentHost) bool { return forget(id) })
+	maps.DeleteFunc(said.VNIs, func(id model.Segment, _ uint32) bool { return forget(id) })
+	maps.DeleteFunc(said.Networks, func(id model.Segment, _ string) bool { return forget(id) })
+	if !reflect.DeepEqual(of.said, said) {
+		of.said = said
+		s.apply()
+		s.wakeUp()
+	}
+}
+
+// Forget forgets a source that is not asked any more, and what it has said.
+func (s *Segments) Forget(source model.HostSource) {
+	s.Retain(source, func(model.Segment, string) bool { return false })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.sources[source]; of != nil {
+		of.lost = nil
+	}
+}
+
+// Put replaces what clients of the API have said. It is kept before it counts: an error changes nothing.
+func (s *Segments) Put(list []model.SegmentHosts) error {
+	s.putting.Lock()
+	defer s.putting.Unlock()
+	said := Said{Hosts: map[model.Segment][]model.SegmentHost{}}
+	for _, of := range list {
+		said.Hosts[of.ID] = slices.Clone(of.Hosts)
+	}
+	if err := store.SaveHosts(s.dir, model.HostsOfAPI, said.kept(s.now())); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.say(model.HostsOfAPI, said)
+	of := s.sources[model.HostsOfAPI]
+	of.wrote, of.file = said, nil
+	return s.unset
+}
+
+// merge returns what the sources say together: of each address what the first one says.
+func (s *Segments) merge() Said {
+	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}}
+	place := map[model.Segment]map[netip.Addr]bool{}
+	for _, source := range learning {
+		of := s.sources[source]
+		if of == nil {
+			continue
+		}
+		for id, hosts := range of.said.Hosts {
+			taken := place[id]
+			if taken == nil {
+				taken = make(map[netip.Addr]bool, len(hosts))
+				place[id] = taken
+			}
+			for _, h := range hosts {
+				if !taken[h.Address] {
+					taken[h.Address] = true
+					all.Hosts[id] = append(all.Hosts[id], h)
+				}
+			}
+		}
+		for id, vni := range of.said.VNIs {
+			if _, known := all.VNIs[id]; !known {
+				all.VNIs[id] = vni
+			}
+		}
+	}
+	return all
+}
+
+// apply gives the sink what has changed. The lock is held.
+func (s *Segments) apply() {
+	all := s.merge()
+	before := s.unset
+	// The VNIs first: they say how hosts' packets are to be written.
+	var errs []error
+	if before != nil || !maps.Equal(all.VNIs, s.merged.VNIs) {
+		errs = append(errs, s.sink.SetVNIs(all.VNIs))
+	}
+	if before != nil || !reflect.DeepEqual(all.Hosts, s.merged.Hosts) {
+		errs = append(errs, s.sink.SetHosts(all.Hosts))
+	}
+	s.merged = all
+	if s.unset = errors.Join(errs...); s.unset != nil {
+		if before == nil {
+			s.log.Error("where hosts of tenants' networks are is not forwarded by", "error", s.unset)
+		}
+		s.wakeUp()
+	}
+}
+
+func (s *Segments) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run tries again what the sink has refused, and keeps what sources have said for the next start, until the context
+// ends.
+func (s *Segments) Run(ctx context.Context) {
+	pauses := retry.Backoff{First: firstPause, Last: lastPause}
+	for {
+		select {
+		case <-ctx.Done():
+			s.keep()
+			return
+		case <-s.wake:
+		}
+		s.mu.Lock()
+		again := s.unset != nil
+		s.mu.Unlock()
+		if again {
+			retry.Sleep(ctx, pauses.Next())
+		} else {
+			pauses.Reset()
+			retry.Sleep(ctx, keeping)
+		}
+		s.mu.Lock()
+		if s.unset != nil {
+			s.apply()
+		}
+		s.mu.Unlock()
+		if !s.keep() && ctx.Err() == nil {
+			retry.Sleep(ctx, pauses.Next())
+			s.wakeUp()
+		}
+	}
+}
+
+// keep writes what the files of sources do not have yet, and reports whether all do.
+func (s *Segments) keep() (all bool) {
+	s.putting.Lock() // the API's file is written by Put, too
+	defer s.putting.Unlock()
+	all = true
+	for _, source := range learning {
+		s.mu.Lock()
+		of := s.sources[source]
+		if of == nil || reflect.DeepEqual(of.wrote, of.said) {
+			s.mu.Unlock()
+			continue
+		}
+		said := of.said
+		h := said.kept(of.since)
+		s.mu.Unlock()
+		err := store.SaveHosts(s.dir, source, h)
+		s.mu.Lock()
+		if of.file = err; err == nil {
+			of.wrote = said
+		} else {
+			all = false
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// Amiss returns why what a source says could not be kept for the next start, or was lost; nil: it is kept.
+func (s *Segments) Amiss(source model.HostSource) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.sources[source]; of != nil && of.file != nil {
+		return fmt.Errorf("where hosts of tenants' networks are, as %s says: %w", named(source), of.file)
+	}
+	return nil
+}
