@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/sets"
 )
 
 // fakeSegment is a tenant's network.
@@ -104,4 +107,40 @@ var fakeNeighbor = model.NeighborStatus{
 		{Segment: fakeSegment, VIP: netip.MustParseAddr("203.0.113.10"), State: model.NeighborAnswers, Owner: netip.MustParseAddr("10.0.0.2"),
 			Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Interfaces: []string{"eth0"}},
 	},
+}
+
+// fakeSegments are what the transcripts' director knows of tenants' networks.
+type fakeSegments struct{}
+
+func (fakeSegments) Segments() model.SegmentsStatus {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	host := func(address, vtep string, number byte) model.SegmentHost {
+		return model.SegmentHost{Address: netip.MustParseAddr(address), MAC: model.MAC{0xfa, 0x16, 0x3e, 0, 0, number}, VTEP: netip.MustParseAddr(vtep)}
+	}
+	here, elsewhere := host("172.16.0.11", "192.0.2.11", 1), host("172.16.0.11", "192.0.2.12", 1)
+	there := host("172.16.0.12", "192.0.2.12", 2)
+	there.VNI, there.Options = 7, "\x01\x02\x80\x01\x00\x00\x00\x03"
+	return model.SegmentsStatus{
+		Sources: []model.HostSourceStatus{{Source: model.HostsOfAPI, Hosts: 1, Since: since},
+			{Source: model.HostsOfOVN, Hosts: 2, Since: since.Add(time.Hour), Lost: "tcp:192.0.2.5:6642: connection refused"}},
+		Segments: []model.SegmentStatus{
+			{ID: fakeSegment, Addresses: []netip.Addr{}, Services: []string{"dns"}, Hosts: []model.SegmentHostStatus{}},
+			{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, VNI: 7, MAC: model.MAC{2, 0, 0, 0, 0, 9}, Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.3")},
+				Network: "tenant-a", Services: []string{"web", "api"},
+				Hosts: []model.SegmentHostStatus{{SegmentHost: here, Source: model.HostsOfAPI, Others: []model.OtherHost{{SegmentHost: elsewhere, Source: model.HostsOfOVN}}},
+					{SegmentHost: there, Source: model.HostsOfOVN}},
+				Problems: []string{"172.16.0.11: the API says fa:16:3e:00:00:01 at 192.0.2.11, and counts; OVN says fa:16:3e:00:00:01 at 192.0.2.12"}},
+			{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5002}, MAC: model.MAC{2, 0, 0, 0, 0, 8}, Addresses: []netip.Addr{}, Network: "tenant-b", Services: []string{}, Hosts: []model.SegmentHostStatus{}},
+		},
+	}
+}
+
+func (fakeSegments) PutSegments(text api.SetText) (put api.PutHosts, err error) {
+	vtep := model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	list, err := sets.Read(text, func(text []byte) ([]model.SegmentHosts, error) { return config.ParseHosts("segments", text, vtep) })
+	for i := range list {
+		put.Hosts += len(list[i].Hosts)
+	}
+	put.Segments = len(list)
+	return put, err
 }

@@ -89,7 +89,7 @@ func newRoot() *cobra.Command {
 	})
 	root.AddCommand(
 		newRun(), newAgent(), newCheck(), newPlan(), newApply(), newDrain(), newUndrain(), newDetach(),
-		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
+		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newSegments(), newBGP(), newBFD(), newExplain(), newTop(),
 		newDoctor(), newTune(), newVersion(), newMan())
 	root.AddCommand(newCapture())
 	return root

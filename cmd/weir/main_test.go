@@ -188,6 +188,7 @@ func serveFakes(t *testing.T) (director, agent string) {
 	server.HandleSets(fakeSets{})
 	server.HandleDirectors(fakeDirectors)
 	server.HandleFlows(fakeFlows)
+	server.HandleSegments(fakeSegments{})
 	serve(t, director, server)
 	serve(t, agent, api.NewAgentServer(fakeAgent{}, fakeAgent{}, log))
 	return director, agent

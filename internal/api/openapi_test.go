@@ -31,6 +31,7 @@ func everything() *api.Server {
 	server.HandleEvents(api.NewEvents())
 	server.HandleLive(api.LiveSources{})
 	server.HandleRing(func(string) (api.Ring, bool) { return api.Ring{}, false })
+	server.HandleSegments(noSegments{})
 	return server
 }
 
@@ -67,4 +68,12 @@ func TestDocument(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s is not what a director serves: go test ./internal/api -run TestDocument -update", file)
 	}
+}
+
+// noSegments knows of none.
+type noSegments struct{}
+
+func (noSegments) Segments() model.SegmentsStatus { return model.SegmentsStatus{} }
+func (noSegments) PutSegments(api.SetText) (api.PutHosts, error) {
+	return api.PutHosts{}, nil
 }

@@ -217,22 +217,25 @@ func parseTags(text string) (tags []string, any bool) {
 }
 
 // Resolve reads the body.
-func (b *setBody) Resolve(ctx huma.Context) []error {
+func (b *setBody) Resolve(ctx huma.Context) []error { return b.text.read(ctx, "a set", setBytes) }
+
+// read reads a request's body, which has so many bytes at most.
+func (t *SetText) read(ctx huma.Context, what string, most int64) []error {
 	media, _, err := mime.ParseMediaType(ctx.Header("Content-Type"))
 	switch {
 	case err == nil && media == "application/json":
-		b.text.JSON = true
+		t.JSON = true
 	case err == nil && (media == "application/yaml" || media == "application/x-yaml"):
 	default:
-		return []error{NewProblem(http.StatusUnsupportedMediaType, "a set is sent as application/json or application/yaml")}
+		return []error{NewProblem(http.StatusUnsupportedMediaType, what+" is sent as application/json or application/yaml")}
 	}
 	_ = ctx.SetReadDeadline(time.Now().Add(setTime))
 	r, w := humago.Unwrap(ctx)
-	if r.ContentLength > setBytes {
-		return []error{unreadable(&http.MaxBytesError{Limit: setBytes})}
+	if r.ContentLength > most {
+		return []error{unreadable(&http.MaxBytesError{Limit: most})}
 	}
 	room := ctx.Context().Value(bodyKey{}).(*body) // admit has put it there
-	if b.text.Text, err = room.read(http.MaxBytesReader(w, r.Body, setBytes)); err != nil {
+	if t.Text, err = room.read(http.MaxBytesReader(w, r.Body, most)); err != nil {
 		if known := huma.HeadersError(nil); errors.As(err, &known) { // the library forgets them
 			ctx.SetHeader("Retry-After", known.GetHeaders().Get("Retry-After"))
 		}

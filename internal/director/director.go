@@ -38,6 +38,7 @@ import (
 	"weir.io/weir/internal/neighbor"
 	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/problems"
+	"weir.io/weir/internal/segments"
 	"weir.io/weir/internal/sets"
 	"weir.io/weir/internal/steering"
 	"weir.io/weir/internal/store"
@@ -99,6 +100,7 @@ type Director struct {
 	controller *desired.Controller
 	members    *membership
 	sets       *sets.Sets
+	segments   *segments.Segments
 	placements engine.Placements // for explanations
 	gauge      gauge
 
@@ -173,6 +175,8 @@ func New(deps Deps) (_ *Director, err error) {
 	d.closeLater(func() { d.notClosed = errors.Join(d.notClosed, d.kernel.Close()) })
 	d.checks = d.kernel.Checks()
 	d.closeLater(func() { d.notClosed = errors.Join(d.notClosed, d.checks.Close()) })
+	// Before the first table: its backends may be where only other sources say.
+	d.segments = segments.New(segments.Deps{Sink: d.kernel, Directory: daemon.StateDirectory(d.first.Store), Log: d.log})
 	d.steer(kept)
 	d.checker = health.New(d.checks, d.log)
 	d.closeLater(d.checker.Close)
@@ -250,6 +254,7 @@ func (d *Director) answer(version string) {
 	d.server.Handle("/metrics", metrics.Handler(version, d, bgpStatus, d.bfd.View, func() []model.Problem { return d.Info().Problems }))
 	d.server.HandleBGP(bgpStatus)
 	d.server.HandleSets(d.sets)
+	d.server.HandleSegments(segmentsAPI{d})
 	d.server.HandleExplain(d.explain)
 	d.server.HandleCapture(d.capture)
 	d.server.HandleFlows(d.flows)
@@ -357,6 +362,7 @@ func (d *Director) run(stop context.Context) error {
 	running.Go(func() { d.loads.aggregator.Run(d.ctx) })
 	running.Go(func() { d.engine.Run(d.ctx) }) // start applies by it, and waits for it
 	running.Go(func() { d.bfd.Run(d.ctx) })
+	running.Go(func() { d.segments.Run(d.ctx) })
 	used, err := d.start(&running, begins)
 	if err != nil {
 		if d.ctx.Err() != nil { // told to end before it began

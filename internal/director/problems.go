@@ -38,6 +38,10 @@ func (d *Director) gather() {
 	d.Problems.Replace(model.ProblemHook, hookProblems(d.announcers.hooks.Status()))
 	d.Problems.Replace(model.ProblemService, append(ownerlessProblems(config.Services, d.controller.Log), daemon.CrowdProblems(d.kernel.Crowded())...))
 	d.Problems.Replace(model.ProblemSteering, steeringProblems(d.steering.Status()))
+	d.Problems.Replace(model.ProblemSegment, d.segmentProblems())
+	for _, source := range model.HostSources[1:] {
+		d.Problems.Warn(model.ProblemStore, "hosts-"+string(source), d.segments.Amiss(source))
+	}
 	d.Problems.Replace(model.ProblemNeighbor, neighborProblems(d.announcers.neighbor.Status()))
 }
 

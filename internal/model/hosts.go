@@ -19,6 +19,10 @@ func ValidateHosts(list []SegmentHosts, vtep VTEP) FieldErrors {
 	for i := range list {
 		s := &list[i]
 		at := func(field string) string { return fmt.Sprintf("segments[%d].%s", i, field) }
+		if s.ID == (Segment{}) {
+			v.errs.add(at("id"), "is required")
+			continue
+		}
 		if problem := segmentProblem(s.ID); problem != "" || !s.ID.IsOverlay() {
 			v.errs.add(at("id"), "%s is not vxlan:VNI or geneve:VNI", s.ID)
 			continue

@@ -229,8 +229,10 @@ func (s *Segments) Put(list []model.SegmentHosts) error {
 	defer s.mu.Unlock()
 	s.say(model.HostsOfAPI, said)
 	of := s.sources[model.HostsOfAPI]
-	of.wrote, of.file = said, nil
-	return s.unset
+	if of.wrote, of.file = said, nil; s.unset != nil {
+		return fmt.Errorf("what was put is kept, and is tried again: packets do not go by it: %w", s.unset)
+	}
+	return nil
 }
 
 // merge returns what the sources say together: of each address what the first one says.

@@ -117,15 +117,20 @@ func worded(err error) error {
 
 // parseSet reads a set. JSON is also YAML, but not the other way round.
 func parseSet(text api.SetText) ([]model.Service, error) {
+	return Read(text, func(text []byte) ([]model.Service, error) { return config.ParseSet("set", text) })
+}
+
+// Read reads what a client has sent by a function of internal/config. Its errors are problems that name the fields.
+func Read[T any](text api.SetText, parse func([]byte) (T, error)) (none T, _ error) {
 	if text.JSON && !json.Valid(text.Text) {
 		if err := json.Unmarshal(text.Text, new(json.RawMessage)); err != nil { // says where
-			return nil, api.NewProblem(http.StatusBadRequest, "the body is not JSON: "+err.Error())
+			return none, api.NewProblem(http.StatusBadRequest, "the body is not JSON: "+err.Error())
 		}
 	}
-	services, err := config.ParseSet("set", text.Text)
+	value, err := parse(text.Text)
 	var errs config.Errors
 	if !errors.As(err, &errs) {
-		return services, err
+		return value, err
 	}
 	p := api.NewProblem(http.StatusUnprocessableEntity, err.Error())
 	for _, e := range errs {
@@ -138,7 +143,7 @@ func parseSet(text api.SetText) ([]model.Service, error) {
 		}
 		p.Errors = append(p.Errors, field)
 	}
-	return nil, p
+	return none, p
 }
 
 // problemOf words why a set contradicts the rest.

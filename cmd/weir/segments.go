@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+func newSegments() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "segments",
+		Short: "Show what a director knows of tenants' networks, or say where their hosts are",
+		Long: "segments shows the segments that a director knows, where their hosts are, and which source\n" +
+			"says so. With --file it says to the director where hosts are: the file replaces everything\n" +
+			"that was said so before, also after a restart, and in this director alone. It has one key,\n" +
+			"segments, a list of id and hosts as in the configuration.",
+		Example: "  weir segments\n" +
+			"  weir segments --file hosts.yaml",
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "say where hosts are, as this `file` does")
+	asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (answer segmentsAnswer, err error) {
+		if !cmd.Flags().Changed("file") {
+			status, err := client.Segments(ctx)
+			return segmentsAnswer{SegmentsStatus: &status}, err
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return answer, err
+		}
+		put, err := client.PutSegments(ctx, api.SetText{Text: text})
+		return segmentsAnswer{PutHosts: &put}, err
+	}, segmentsTable)
+	return cmd
+}
+
+// segmentsAnswer is what is known, or what was put.
+type segmentsAnswer struct {
+	*model.SegmentsStatus `json:",inline"`
+	*api.PutHosts         `json:",inline"`
+}
+
+// MarshalJSON writes the one that there is: both have a field segments.
+func (a segmentsAnswer) MarshalJSON() ([]byte, error) {
+	if a.PutHosts != nil {
+		return json.Marshal(a.PutHosts)
+	}
+	return json.Marshal(a.SegmentsStatus)
+}
+
+func segmentsTable(t *table, a segmentsAnswer) {
+	if a.PutHosts != nil {
+		t.line(fmt.Sprintf("the director has %d hosts in %d segments from its API", a.PutHosts.Hosts, a.PutHosts.Segments))
+		return
+	}
+	status := a.SegmentsStatus
+	if len(status.Segments) == 0 {
+		t.line("this director knows no segment")
+	} else {
+		t.row("SEGMENT", "VNI", "MAC", "ADDRESSES", "NETWORK", "SERVICES", "HOSTS")
+	}
+	hosts := 0
+	for i := range status.Segments {
+		s := &status.Segments[i]
+		hosts += len(s.Hosts)
+		vni := ""
+		if s.ID.IsOverlay() && (s.VNI != 0 || s.Network == "") {
+			vni = fmt.Sprint(s.VNI)
+		}
+		t.row(s.ID, vni, s.MAC, list(s.Addresses), s.Network, list(s.Services), len(s.Hosts))
+	}
+	if hosts > 0 {
+		t.line("")
+		t.row("SEGMENT", "HOST", "MAC", "VTEP", "VNI", "OPTIONS", "SOURCE")
+	}
+	for i := range status.Segments {
+		for _, h := range status.Segments[i].Hosts {
+			vni := ""
+			if h.VNI != 0 {
+				vni = fmt.Sprint(h.VNI)
+			}
+			t.row(status.Segments[i].ID, h.Address, h.MAC, h.VTEP, vni, h.Options, h.Source)
+		}
+	}
+	if len(status.Sources) > 0 {
+		t.line("")
+		t.row("SOURCE", "HOSTS", "SINCE", "LOST")
+	}
+	for _, s := range status.Sources {
+		t.row(s.Source, s.Hosts, s.Since.Format(time.RFC3339), s.Lost)
+	}
+	for i := range status.Segments {
+		for _, problem := range status.Segments[i].Problems {
+			t.line(fmt.Sprintf("%s: %s", status.Segments[i].ID, problem))
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"weir.io/weir/internal/model"
+)
+
+// hostsText is how a list of hosts of tenants' networks is written.
+type hostsText struct {
+	Segments []model.SegmentHosts `json:"segments"`
+}
+
+// ParseHosts reads where hosts of tenants' networks are, for a director that is this VTEP, as strictly as Parse. The text
+// may come from a client of the API: the cost of reading it is bounded.
+func ParseHosts(name string, text []byte, vtep model.VTEP) ([]model.SegmentHosts, error) {
+	if list, is := writtenHosts(text); is {
+		wrong := model.ValidateHosts(list, vtep)
+		if len(wrong) == 0 {
+			return list, nil
+		}
+		if looseSet(text) != "" {
+			return nil, named(name, (&document{}).invalid(wrong)) // without the lines
+		}
+	}
+	doc, errs := newDocument(text, true)
+	if len(errs) > 0 {
+		return nil, named(name, errs)
+	}
+	var hosts hostsText
+	if errs = doc.decode(&hosts).errs; len(errs) == 0 {
+		// A text without the key is more likely the wrong one than an empty list.
+		if _, given := doc.line("segments"); !given {
+			errs = Errors{{Path: "segments", Problem: "is required (an empty list is [])"}}
+		} else if wrong := model.ValidateHosts(hosts.Segments, vtep); len(wrong) > 0 {
+			errs = doc.invalid(wrong)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, named(name, errs)
+	}
+	return hosts.Segments, nil
+}
+
+// writtenHosts reads a list in the form that encoding/json writes, which takes only the memory of the hosts: see written.
+func writtenHosts(text []byte) (list []model.SegmentHosts, is bool) {
+	var hosts hostsText
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if decoder.Decode(&hosts) != nil {
+		return nil, false
+	}
+	again, err := json.Marshal(hosts)
+	return hosts.Segments, err == nil && bytes.Equal(again, bytes.TrimSpace(text)) && !bytes.Contains(text, []byte(":null"))
+}

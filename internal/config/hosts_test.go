@@ -1,0 +1,84 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+// What is wrong is said with its place, all of it at once, and nothing is read then.
+func TestParseHosts(t *testing.T) {
+	vtep := model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.200")}}
+	const good = "{address: 10.0.0.1, mac: '02:00:00:00:00:01', vtep: 192.0.2.1}"
+	for _, test := range []struct {
+		vtep       model.VTEP
+		text, want string
+	}{
+		{vtep, "segments: []", ""},
+		{vtep, "segments: [{id: 'vxlan:1', hosts: [" + good + "]}, {id: 'geneve:1', hosts: [" + good + "]}]", ""},
+		{vtep, "segments: [{id: 'vxlan:1', hosts: []}]", ""},
+		{vtep, "{}", "hosts: segments: is required (an empty list is [])"},
+		{vtep, "hosts: []", "hosts:1: hosts: unknown key (known here: segments)"},
+		{vtep, "segments:\n- {id: 'nvgre:1', hosts: []}", `hosts:2: segments[0].id: unknown segment "nvgre" (one of geneve, none, vlan, vxlan)`},
+		{vtep, "segments:\n- {id: 'vlan:1', hosts: []}", "hosts:2: segments[0].id: vlan:1 is not vxlan:VNI or geneve:VNI"},
+		{vtep, "segments:\n- {hosts: []}", "hosts:2: segments[0].id: is required"},
+		{vtep, "segments:\n- {id: 'vxlan:1', hosts: [" + good + ", " + good + "]}", "hosts:2: segments[0].hosts[1].address: 10.0.0.1 is named twice"},
+		{vtep, "segments:\n- {id: 'vxlan:1', hosts: []}\n- {id: 'vxlan:1', hosts: []}", "hosts:3: segments[1].id: vxlan:1 is named twice (line 2)"},
+		{vtep, "segments: [{id: 'vxlan:1', hosts: [{address: 127.0.0.1, mac: '02:00:00:00:00:01', vtep: '2001:db8::1', vni: 16777216}]}]",
+			"hosts:1: segments[0].hosts[0].address: 127.0.0.1 is a loopback address, which no packet on a wire may have\n" +
+				"hosts:1: segments[0].hosts[0].vtep: 2001:db8::1 is IPv6, and this director is a VTEP with no such address\n" +
+				"hosts:1: segments[0].hosts[0].vni: 16777216 is larger than 16777215"},
+		{vtep, "segments: [{id: 'vxlan:1', hosts: [{address: 10.0.0.1, mac: '01:00:00:00:00:01', vtep: 192.0.2.1}]}]",
+			`hosts:1: segments[0].hosts[0].mac: mac "01:00:00:00:00:01" is not a unicast Ethernet address`},
+		{vtep, "segments: [{id: 'vxlan:1', hosts: [{address: 10.0.0.1, mac: '02:00:00:00:00:01', vtep: 192.0.2.1, geneve-options: '0102:80:00000001'}]}]",
+			"hosts:1: segments[0].hosts[0].geneve-options: is only for Geneve, and the host is in vxlan:1"},
+		{model.VTEP{}, "segments: [{id: 'vxlan:1', hosts: []}]", "hosts:1: segments[0].id: needs director.vtep, where its tunnels end"},
+	} {
+		list, err := ParseHosts("hosts", []byte(test.text), test.vtep)
+		said := ""
+		if err != nil {
+			said = err.Error()
+		}
+		if said != test.want || err != nil && list != nil {
+			t.Errorf("%s\nsays\n%s\nwant\n%s", test.text, said, test.want)
+		}
+	}
+}
+
+// The form that clients' JSON libraries write is read although it has more marks than a tree may be made of.
+func TestParseManyHosts(t *testing.T) {
+	vtep := model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.200")}}
+	of := model.SegmentHosts{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 1}}
+	for i := range 1 << 17 {
+		of.Hosts = append(of.Hosts, model.SegmentHost{Address: netip.AddrFrom4([4]byte{10, byte(i>>16) + 1, byte(i >> 8), byte(i)}),
+			MAC: model.MAC{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}, VTEP: netip.MustParseAddr("192.0.2.1")})
+	}
+	text, err := json.Marshal(hostsText{[]model.SegmentHosts{of}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := ParseHosts("hosts", text, vtep)
+	if err != nil || len(list) != 1 || len(list[0].Hosts) != len(of.Hosts) || list[0].Hosts[70000] != of.Hosts[70000] {
+		t.Errorf("%d hosts: %.200v", len(of.Hosts), err)
+	}
+	of.Hosts[70000].VTEP = netip.MustParseAddr("2001:db8::1")
+	if text, err = json.Marshal(hostsText{[]model.SegmentHosts{of}}); err != nil {
+		t.Fatal(err)
+	}
+	var errs Errors
+	if _, err = ParseHosts("hosts", text, vtep); !errors.As(err, &errs) || errs[0].Path != "segments[0].hosts[70000].vtep" {
+		t.Errorf("one wrong host among many: %.200v", err)
+	}
+	loose := strings.ReplaceAll(string(text), `,"mac"`, ` ,"mac"`)
+	if _, err = ParseHosts("hosts", []byte(loose), vtep); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("another form of so many: %.200v", err)
+	}
+	if list, err := ParseHosts("hosts", fmt.Appendf(nil, `{"segments":[{"id":"vxlan:1","hosts":[{"address":"10.0.0.1","mac":"02:00:00:00:00:01","mac":"02:00:00:00:00:02","vtep":"192.0.2.1"}]}]}`), vtep); err == nil {
+		t.Errorf("a key that is there twice is read: %v", list)
+	}
+}

@@ -1,0 +1,40 @@
+package director
+
+import (
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/sets"
+)
+
+// segmentsAPI is the API's way to where hosts of tenants' networks are.
+type segmentsAPI struct{ d *Director }
+
+// Segments returns what is known of all segments.
+func (a segmentsAPI) Segments() model.SegmentsStatus {
+	c := a.d.Config()
+	return a.d.segments.Status(&c)
+}
+
+// PutSegments replaces what clients of the API have said of hosts.
+func (a segmentsAPI) PutSegments(text api.SetText) (put api.PutHosts, err error) {
+	vtep := a.d.Config().Director.VTEP
+	list, err := sets.Read(text, func(text []byte) ([]model.SegmentHosts, error) { return config.ParseHosts("segments", text, vtep) })
+	if err != nil {
+		return put, err
+	}
+	if err := a.d.segments.Put(list); err != nil {
+		return put, err
+	}
+	put.Segments = len(list)
+	for i := range list {
+		put.Hosts += len(list[i].Hosts)
+	}
+	return put, nil
+}
+
+// segmentProblems are what is wrong with what is known of where hosts are.
+func (d *Director) segmentProblems() []model.Problem {
+	c := d.Config()
+	return d.segments.Problems(&c)
+}
