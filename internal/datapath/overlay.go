@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -347,13 +348,16 @@ func (d *Datapath) overlaySegments() map[model.Segment]bool {
 	return all
 }
 
-// beginOverlay notes what a table says of tenants' networks, before next hops are looked for.
-func (d *Datapath) beginOverlay() {
+// beginOverlay notes what a table says of tenants' networks, before next hops are looked for. It returns whether that
+// is something else than before: then backends in them may be elsewhere, although their services are the same.
+func (d *Datapath) beginOverlay() (moved bool) {
 	o := &d.overlay
 	if !o.on() {
-		return
+		return false
 	}
-	o.know(&d.table.VTEP, d.table.Segments, true)
+	before := o.known.Load()
+	known := o.know(&d.table.VTEP, d.table.Segments, true)
+	return !reflect.DeepEqual(before.vtep, known.vtep) || !reflect.DeepEqual(before.segments, known.segments)
 }
 
 // expect notes what will be known of tenants' networks, until a table says it.
@@ -363,13 +367,19 @@ func (o *overlay) expect(host *model.CheckHost) {
 	}
 }
 
-func (o *overlay) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) {
-	known := *o.known.Load()
+func (o *overlay) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) *knownInside {
+	known := *o.known.Load() // with what was learned
 	known.begun, known.vtep, known.segments = begun, *vtep, map[model.Segment]*model.SegmentSettings{}
 	for i := range segments {
 		known.segments[segments[i].ID] = &segments[i]
 	}
 	o.known.Store(&known)
+	return &known
+}
+
+// isInside says whether some backend of a service is in VXLAN or Geneve.
+func (s *service) isInside() bool {
+	return slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Segment.IsOverlay() })
 }
 
 // configureOverlay writes what the program has to know of tenants' networks.
@@ -672,7 +682,7 @@ func (d *Datapath) SetVNIs(vnis map[model.Segment]uint32) error {
 func (d *Datapath) followHosts() error {
 	d.beginChange(d.whole)
 	for _, s := range d.inOrder() {
-		if slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Segment.IsOverlay() }) {
+		if s.isInside() {
 			d.writeBackends(s)
 		}
 	}

@@ -28,7 +28,7 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.table, d.names = t, flowNames{}
-	d.beginOverlay()
+	moved := d.beginOverlay()
 	d.lookUpInterfaces(t.Interfaces)    // next hops are told by them from those of the host's other interfaces
 	c, err := d.assignIndexes(&d.table) // everything below writes to indexes
 	if err != nil {
@@ -40,6 +40,11 @@ func (d *Datapath) Set(t model.Table) error {
 	// addresses configure has to write.
 	for _, s := range c.changed {
 		d.writeBackends(s)
+	}
+	for _, s := range c.all {
+		if moved && s.isInside() && !slices.Contains(c.changed, s) {
+			d.writeBackends(s)
+		}
 	}
 	d.awaitSuspects()
 	// Full NAT's table before a ring needs it.

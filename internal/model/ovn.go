@@ -14,9 +14,9 @@ import (
 type OVN struct {
 	// Endpoints are tcp:HOST:PORT, ssl:HOST:PORT or unix:PATH, of each member of a cluster.
 	Endpoints []string `json:"endpoints"`
-	CA   string `json:"ca,omitempty"`   // PEM file of those who sign the servers' certificates, for endpoints of ssl:
-	Cert string `json:"cert,omitempty"` // PEM file of this director's certificate
-	Key  string `json:"key,omitempty"`  // PEM file of its key
+	CA        string   `json:"ca,omitempty"`   // PEM file of those who sign the servers' certificates, for endpoints of ssl:
+	Cert      string   `json:"cert,omitempty"` // PEM file of this director's certificate
+	Key       string   `json:"key,omitempty"`  // PEM file of its key
 	// Chassis is the name that this director has among OVN's hosts.
 	Chassis string `json:"chassis"`
 	// LeaderOnly says that of a cluster's members the leader alone is used.
