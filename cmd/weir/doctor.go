@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -94,7 +95,7 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 	}
 	options.Config = &c
 	options.State = func() []doctor.Finding {
-		return slices.Concat(examineState(c.Director.Store), examineBGP(&c.BGP), examineBFD(&c), examineAnswers(&c))
+		return slices.Concat(examineState(c.Director.Store), examineBGP(&c.BGP), examineBFD(&c), examineAnswers(&c), examineOVN(context.Background(), &c))
 	}
 	options.Reports = func(backends []netip.Addr) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
 	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: file + ": " + daemon.ServicesText(len(c.Services))}}

@@ -201,12 +201,16 @@ func inReadersDirectory(t *testing.T, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	hosts, err := os.ReadFile("testdata/hosts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	file, err := os.ReadFile("testdata/check/good.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
-	for name, text := range map[string][]byte{"set.yaml": set, "new.yaml": set, "weir.yaml": file} {
+	for name, text := range map[string][]byte{"set.yaml": set, "new.yaml": set, "hosts.yaml": hosts, "weir.yaml": file} {
 		if err := os.WriteFile(name, text, 0o644); err != nil {
 			t.Fatal(err)
 		}

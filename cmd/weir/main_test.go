@@ -104,7 +104,10 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		Hooks: []model.HookStatus{
 			{Name: "cloud-route", Current: true, Up: 3, Calls: 4, Failures: 1, Took: time.Date(2026, 1, 2, 3, 4, 8, 0, time.UTC), Duration: model.Duration(250 * time.Millisecond)},
 			{Name: "pager", Up: 3, Calls: 7, Failures: 7, NextTry: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Problem: "503 Service Unavailable: try later"}},
-		Neighbor: fakeNeighbor,
+		Neighbor:    fakeNeighbor,
+		HostSources: fakeSegments{}.Segments().Sources,
+		OVN: &model.OVNStatus{Endpoint: "tcp:192.0.2.5:6642", Since: time.Date(2026, 1, 2, 4, 4, 5, 0, time.UTC), Problem: "tcp:192.0.2.5:6642: connection refused", Known: true, Networks: 2, Ports: 5,
+			Chassis: "weir-lb1", Registered: true},
 		Capture: model.CaptureStatus{Begun: 3, CaptureCounts: model.CaptureCounts{Matched: 120, Limited: 7, Lost: 2}, Running: &model.CaptureRunning{Client: "ops",
 			Since: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Wanted: model.Capture{Service: "web", Duration: model.CaptureDuration, Packets: model.CapturePackets}}},
 		Asks:   []model.Tallied{{Name: "ask_asked", Count: 12}, {Name: "ask_again"}, {Name: "ask_not_taken", Count: 2}},

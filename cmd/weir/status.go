@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -157,6 +158,7 @@ func statusTable(t *table, s api.Status) {
 	}
 	steeringTable(t, s.Steering)
 	neighborTable(t, s.Neighbor)
+	hostSourcesTable(t, &s)
 	peersTable(t, s.Peers)
 	hooksTable(t, s.Hooks)
 	cpusTable(t, s.CPUs)
@@ -339,6 +341,41 @@ func reasonsTable(t *table, reasons []model.Counter) {
 		if r.Packets > 0 {
 			t.row(r.Name, r.Packets, r.Bytes)
 		}
+	}
+}
+
+// hostSourcesTable is left out if the configuration alone says where hosts of tenants' networks are.
+func hostSourcesTable(t *table, s *api.Status) {
+	if len(s.HostSources) > 0 {
+		t.line("")
+		t.row("HOSTS-BY", "HOSTS", "SINCE", "LOST")
+	}
+	for _, of := range s.HostSources {
+		t.row(of.Source, of.Hosts, of.Since.Format(time.RFC3339), of.Lost)
+	}
+	o := s.OVN
+	if o == nil {
+		return
+	}
+	t.line("")
+	is := "connected to"
+	if !o.Connected {
+		is = "not connected to"
+	}
+	t.row("ovn", fmt.Sprintf("%s %s since %s, %d networks, %d ports", is, cmp.Or(o.Endpoint, "any endpoint"), o.Since.Format(time.RFC3339), o.Networks, o.Ports))
+	if o.Problem != "" {
+		t.row("ovn database", o.Problem)
+	}
+	chassis := o.Chassis + ", registered"
+	if !o.Registered {
+		chassis = o.Chassis + ", not registered"
+	}
+	if o.Unregistered != "" {
+		chassis += ": " + o.Unregistered
+	}
+	t.row("ovn chassis", chassis)
+	if o.IPsec {
+		t.row("ovn ipsec", "is on: OVN's hosts take no packets from this director")
 	}
 }
 

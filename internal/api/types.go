@@ -90,7 +90,10 @@ type Status struct {
 	Panic      []string                `json:"panic"`               // services that use all backends to which there is a way, too few being healthy by their checks
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Upkeep     []model.Upkeep          `json:"upkeep,omitempty"` // parts of the host that the director maintains
-	Reasons    []model.Counter         `json:"reasons"`
+	OVN        *model.OVNStatus        `json:"ovn,omitempty"`    // that says where hosts of tenants' networks are
+
+	HostSources []model.HostSourceStatus `json:"host-sources,omitempty"` // what says where hosts of tenants' networks are, besides the configuration
+	Reasons     []model.Counter          `json:"reasons"`
 }
 
 // Backend is a backend with its service: an element of GET /v1/backends.
@@ -133,7 +136,10 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Panic:      []string{},
 		CPUs:       orEmpty(d.CPUs),
 		Upkeep:     d.Upkeep,
-		Reasons:    orEmpty(d.Reasons),
+		OVN:        d.OVN,
+
+		HostSources: d.HostSources,
+		Reasons:     orEmpty(d.Reasons),
 	}
 	s.Flows.Events = orEmpty(s.Flows.Events)
 	for _, service := range d.Services {

@@ -39,6 +39,7 @@ import (
 	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/segments"
+	"weir.io/weir/internal/segments/ovnhosts"
 	"weir.io/weir/internal/sets"
 	"weir.io/weir/internal/steering"
 	"weir.io/weir/internal/store"
@@ -101,6 +102,7 @@ type Director struct {
 	members    *membership
 	sets       *sets.Sets
 	segments   *segments.Segments
+	ovn        *ovnhosts.Source  // tells segments
 	placements engine.Placements // for explanations
 	gauge      gauge
 
@@ -177,6 +179,8 @@ func New(deps Deps) (_ *Director, err error) {
 	d.closeLater(func() { d.notClosed = errors.Join(d.notClosed, d.checks.Close()) })
 	// Before the first table: its backends may be where only other sources say.
 	d.segments = segments.New(segments.Deps{Sink: d.kernel, Directory: daemon.StateDirectory(d.first.Store), Log: d.log})
+	d.ovn = ovnhosts.New(ovnhosts.Deps{Segments: d.segments, Owner: d.Daemon.Info().Host, Log: d.log})
+	d.closeLater(d.ovn.Close)
 	d.steer(kept)
 	d.checker = health.New(d.checks, d.log)
 	d.closeLater(d.checker.Close)
@@ -318,6 +322,7 @@ func (d *Director) detachAfterGrace() {
 	case err != nil:
 		d.notClosed = err
 	default:
+		d.ovn.Leave()
 		d.log.Info("director ends, and forwarding with it")
 	}
 }
@@ -358,6 +363,7 @@ func (d *Director) run(stop context.Context) error {
 	// of loads may come at once. runFile sets them again if another version runs.
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
+	d.ovn.Set(d.ctx, &begins.file)
 	defer d.loads.receiver.Close()
 	running.Go(func() { d.loads.aggregator.Run(d.ctx) })
 	running.Go(func() { d.engine.Run(d.ctx) }) // start applies by it, and waits for it
@@ -448,6 +454,7 @@ func (d *Director) follow(c *model.Config) {
 	d.bfd.configure(c)
 	d.openAPI(c.API)
 	d.loads.set(c)
+	d.ovn.Set(d.ctx, c)
 	d.members.join(c.Director)
 }
 

@@ -36,5 +36,5 @@ func (a segmentsAPI) PutSegments(text api.SetText) (put api.PutHosts, err error)
 // segmentProblems are what is wrong with what is known of where hosts are.
 func (d *Director) segmentProblems() []model.Problem {
 	c := d.Config()
-	return d.segments.Problems(&c)
+	return append(d.segments.Problems(&c), d.ovn.Problems()...)
 }

@@ -136,6 +136,7 @@ func (d *Director) runFile(b startup) error {
 	used := d.controller.File()
 	d.bfd.configure(&used)
 	d.loads.set(&used)
+	d.ovn.Set(d.ctx, &used)
 	if !reflect.DeepEqual(used, b.file) {
 		d.refused = &b.file
 	}

@@ -31,6 +31,7 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 	status.Hooks = d.announcers.hooks.Status()
 	status.Neighbor = d.announcers.neighbor.Status()
 	status.Refused = d.remote.CountRefused()
+	status.HostSources, status.OVN = d.segments.Sources(), d.ovn.Status()
 	status.Steering = d.steeringStatus(status.Services)
 	if status.FanOut, err = d.kernel.FanOut(); err != nil {
 		return status, fmt.Errorf("read what was given to other CPUs: %w", err)

@@ -143,6 +143,7 @@ func (v values) director(status *model.DatapathStatus) {
 	}
 	v.peers(status)
 	v.neighbor(&status.Neighbor)
+	v.segments(status)
 	v.services(status)
 }
 

@@ -63,9 +63,11 @@ var busy = datapath{status: model.DatapathStatus{
 		Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", Announced: 12, Answered: 7, Conflicts: 1},
 			{Name: "eth0", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 100}, Answered: 4}},
 		VIPs: []model.NeighborVIP{{State: model.NeighborAnswers}, {State: model.NeighborAnswers}, {State: model.NeighborOther}}},
-	Agents: model.ReporterStatus{Reporting: 3, Silent: 1},
-	Loads:  &model.LoadStatus{Agents: 2, Messages: []model.Tallied{{Name: "taken", Count: 90}, {Name: "forged", Count: 3}}},
-	CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
+	HostSources: []model.HostSourceStatus{{Source: model.HostsOfAPI, Hosts: 3, Since: time.Unix(1767323100, 0)}, {Source: model.HostsOfOVN, Hosts: 40, Since: time.Unix(1767323160, 0), Lost: "refused"}},
+	OVN:         &model.OVNStatus{Networks: 5, Ports: 60, Registered: true},
+	Agents:      model.ReporterStatus{Reporting: 3, Silent: 1},
+	Loads:       &model.LoadStatus{Agents: 2, Messages: []model.Tallied{{Name: "taken", Count: 90}, {Name: "forged", Count: 3}}},
+	CPUs:        []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
 
 var told = model.BGPStatus{Listen: []model.BGPListenerStatus{{Address: netip.MustParseAddr("10.0.0.2")}, {Address: netip.MustParseAddr("10.0.0.3"), Problem: "address already in use"}}, Neighbors: []model.BGPNeighborStatus{

@@ -37,7 +37,33 @@ var (
 	neighborFrames = ofDirector.add("weir_neighbor_frames_total",
 		"Frames of ARP and NDP about VIPs, by the VIPs' segment (empty: none) and what they were: announced, answered, limited (not answered, there were too many), conflict (of another host that claims a VIP).",
 		"interface", "segment", "kind")
+
+	segmentHosts = ofDirector.add("weir_segment_hosts",
+		"Hosts of tenants' networks whose place a source says: api, ovn, evpn. What a lost source has said last counts.", "source")
+	segmentSourceLost = ofDirector.add("weir_segment_source_lost",
+		"Whether what a source says of where hosts of tenants' networks are may have changed, because it is lost: 1 or 0.", "source")
+	segmentSourceSince = ofDirector.add("weir_segment_source_since_seconds",
+		"When a source has last said something else of where hosts are, or when it was lost, in seconds since 1970.", "source")
+	ovnConnected  = ofDirector.add("weir_ovn_connected", "Whether changes of OVN's Southbound database are seen: 1 or 0.")
+	ovnRegistered = ofDirector.add("weir_ovn_registered", "Whether this director is among OVN's chassis, so that OVN's hosts take its packets: 1 or 0.")
+	ovnNetworks   = ofDirector.add("weir_ovn_networks", "Logical switches that OVN has.")
+	ovnPorts      = ofDirector.add("weir_ovn_ports", "Ports of VMs and containers that OVN has.")
 )
+
+// segments leaves out metrics of what a director does not have.
+func (v values) segments(status *model.DatapathStatus) {
+	for _, s := range status.HostSources {
+		v.gauge(segmentHosts, float64(s.Hosts), string(s.Source))
+		v.is(segmentSourceLost, s.Lost != "", string(s.Source))
+		v.gauge(segmentSourceSince, float64(s.Since.Unix()), string(s.Source))
+	}
+	if o := status.OVN; o != nil {
+		v.is(ovnConnected, o.Connected)
+		v.is(ovnRegistered, o.Registered)
+		v.gauge(ovnNetworks, float64(o.Networks))
+		v.gauge(ovnPorts, float64(o.Ports))
+	}
+}
 
 func (v values) peers(status *model.DatapathStatus) {
 	v.tally(importedFlows, status.Flows.Imported)

@@ -5,7 +5,7 @@ import "time"
 // Problem is something that was asked for and does not run, or that has to hold and does not. It
 // lasts from when it is found until it is resolved.
 type Problem struct {
-	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,backend,api,group,loads,reports,service,steering,segment" doc:"what kind of thing does not run"`
+	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,backend,api,group,loads,reports,service,segment,steering" doc:"what kind of thing does not run"`
 	Part     string      `json:"part,omitempty" doc:"which of its kind: an interface, a neighbor, a file, an owner"`
 	Severity Severity    `json:"severity" enum:"error,warning" doc:"error: what was asked for does not run; warning: it runs, and not in all of its parts or not for long"`
 	Text     string      `json:"text" doc:"what is wrong, for people"`
@@ -55,8 +55,8 @@ const (
 	ProblemLoads     ProblemKind = "loads"
 	ProblemReports   ProblemKind = "reports"
 	ProblemService   ProblemKind = "service"
-	ProblemSteering  ProblemKind = "steering"
 	ProblemSegment   ProblemKind = "segment"
+	ProblemSteering  ProblemKind = "steering"
 )
 
 // ProblemKinds are all of them, with what they are about. For kinds that refuse, what runs is not

@@ -40,6 +40,9 @@ type DatapathStatus struct {
 	HopsMoved uint64 `json:"next-hops-moved"`
 	// Upkeep is the state of each part of the host that the director maintains.
 	Upkeep []Upkeep `json:"upkeep,omitempty"`
+	// HostSources are what says where hosts of tenants' networks are, besides the configuration.
+	HostSources []HostSourceStatus `json:"host-sources,omitempty"`
+	OVN         *OVNStatus         `json:"ovn,omitempty"` // nil: there is none
 }
 
 // ReporterStatus is how many backends have agents that report connections.

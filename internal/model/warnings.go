@@ -99,6 +99,7 @@ func (c *Config) SecretFiles() (files []SecretFile) {
 		add(e.etcd.Key, "%s.key", e.at)
 		add(e.etcd.PasswordFile, "%s.password-file", e.at)
 	}
+	add(c.OVN.Key, "ovn.key")
 	for i := range c.BGP.Neighbors {
 		n := &c.BGP.Neighbors[i]
 		add(n.PasswordFile, "bgp.neighbors[%d].password-file", i)

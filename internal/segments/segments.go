@@ -169,16 +169,17 @@ func (s *Segments) say(source model.HostSource, said Said) {
 	}
 }
 
-// Lose says that a source may say something else by now. What it has said last goes on.
-func (s *Segments) Lose(source model.HostSource, why error) {
+// Lose says that a source may say something else by now, and since when. What it has said last goes on.
+func (s *Segments) Lose(source model.HostSource, since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.sources[source]
 	if of == nil {
-		of = &state{since: s.now()}
+		of = &state{}
 		s.sources[source] = of
-	} else if of.lost == nil {
-		of.since = s.now()
+	}
+	if of.lost == nil || of.since.IsZero() {
+		of.since = since
 	}
 	of.lost = why
 }
@@ -209,8 +210,8 @@ func (s *Segments) Forget(source model.HostSource) {
 	s.Retain(source, func(model.Segment, string) bool { return false })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if of := s.sources[source]; of != nil {
-		of.lost = nil
+	if of := s.sources[source]; of != nil && of.lost != nil {
+		of.lost, of.since = nil, s.now()
 	}
 }
 

@@ -165,9 +165,9 @@ func TestLostSources(t *testing.T) {
 		s.Say(model.HostsOfOVN, Said{Hosts: map[model.Segment][]model.SegmentHost{red: {host(1, 20)}}, VNIs: map[model.Segment]uint32{red: 9}, Networks: map[model.Segment]string{red: "net"}})
 		time.Sleep(time.Minute) // the clock of this test does not run by itself
 		lost := time.Now()
-		s.Lose(model.HostsOfOVN, errors.New("connection refused"))
-		time.Sleep(time.Minute)
-		s.Lose(model.HostsOfOVN, errors.New("no route to host"))
+		s.Lose(model.HostsOfOVN, lost, errors.New("connection refused"))
+		time.Sleep(time.Minute) // the clock of this test does not run by itself
+		s.Lose(model.HostsOfOVN, time.Now(), errors.New("no route to host"))
 		status := s.Status(&model.Config{})
 		if of := status.Sources[0]; !of.Since.Equal(lost) || of.Lost != "no route to host" || of.Hosts != 1 {
 			t.Errorf("the source is %+v, want lost since %v", of, lost)

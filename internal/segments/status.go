@@ -21,7 +21,26 @@ func (s *Segments) Status(c *model.Config) model.SegmentsStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := model.SegmentsStatus{Sources: []model.HostSourceStatus{}, Segments: []model.SegmentStatus{}}
+	status.Sources = append(status.Sources, s.ofSources()...)
 	all := s.all(c)
+	wires := s.wires(all)
+	for _, id := range inOrder(all) {
+		one := s.status(id, all[id], c, wires)
+		one.Hosts = s.hosts(id, all[id])
+		status.Segments = append(status.Segments, one)
+	}
+	return status
+}
+
+// Sources returns how far what each source has said can be trusted.
+func (s *Segments) Sources() []model.HostSourceStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ofSources()
+}
+
+// ofSources does so. The lock is held.
+func (s *Segments) ofSources() (list []model.HostSourceStatus) {
 	for _, source := range learning {
 		of := s.sources[source]
 		if of == nil {
@@ -34,15 +53,9 @@ func (s *Segments) Status(c *model.Config) model.SegmentsStatus {
 		if of.lost != nil {
 			one.Lost = of.lost.Error()
 		}
-		status.Sources = append(status.Sources, one)
+		list = append(list, one)
 	}
-	wires := s.wires(all)
-	for _, id := range inOrder(all) {
-		one := s.status(id, all[id], c, wires)
-		one.Hosts = s.hosts(id, all[id])
-		status.Segments = append(status.Segments, one)
-	}
-	return status
+	return list
 }
 
 // segment is what the configuration says of one.

@@ -244,6 +244,12 @@ func (h *Host) Plug(port string) {
 	h.Vsctl("--may-exist", "add-port", "br-int", port, "--", "set", "Interface", port, "external_ids:iface-id="+port)
 }
 
+// Unplug makes the host have a logical port no more.
+func (h *Host) Unplug(port string) {
+	h.t.Helper()
+	h.Vsctl("del-port", "br-int", port)
+}
+
 // Flows returns the host's OpenFlow flows of a table, one a line.
 func (h *Host) Flows(table int) string {
 	h.t.Helper()
