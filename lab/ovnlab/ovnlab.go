@@ -1,6 +1,6 @@
 // Package ovnlab runs a real OVN for tests: its databases and ovn-northd, and hosts with Open vSwitch and
-// ovn-controller, whose datapaths are Open vSwitch's own dummies: they make flows as on a real host,
-// and touch no network.
+// ovn-controller. The datapaths of most are Open vSwitch's own dummies: they make flows as on a real host, and touch
+// no network. Hypervisors have one in a network namespace that carries packets.
 package ovnlab
 
 import (
@@ -193,7 +193,59 @@ func (n *OVN) SBctl(args ...string) string {
 // Host starts a host of OVN with an address of its end of tunnels, of these kinds: "geneve,vxlan".
 func (n *OVN) Host(name, ip, kinds string) *Host {
 	n.t.Helper()
-	h := &Host{OVN: n, Name: name, dir: filepath.Join(n.dir, name)}
+	h := n.newHost(name, nil, "--enable-dummy=override", "--disable-system")
+	h.begin(ip, kinds, "dummy")
+	return h
+}
+
+// Place is where a host's switch is: a network namespace.
+type Place interface {
+	// Do runs a function in the namespace.
+	Do(func() error) error
+}
+
+// Uplink is the bridge by which a host with a switch of its own is in its network, and "physnet" the name by which OVN
+// knows that network.
+const (
+	Uplink  = "br-phys"
+	Network = "physnet"
+)
+
+// Hypervisor starts a host of OVN whose switch is in a network namespace, and carries packets: in its own process, with
+// an interface of the namespace as its way to the network. The prefix has its address.
+func (n *OVN) Hypervisor(at Place, name, port, prefix, kinds string) *Host {
+	n.t.Helper()
+	h := n.newHost(name, at, "--disable-system")
+	h.Vsctl("add-br", Uplink, "--", "set", "bridge", Uplink, "datapath-type=netdev", "--", "add-port", Uplink, port)
+	ip, _, err := net.ParseCIDR(prefix)
+	if err == nil {
+		err = at.Do(func() error {
+			link, err := netlink.LinkByName(Uplink)
+			if err != nil {
+				return err
+			}
+			address, err := netlink.ParseAddr(prefix)
+			if err != nil {
+				return err
+			}
+			if err := netlink.AddrAdd(link, address); err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(link)
+		})
+	}
+	if err != nil {
+		n.t.Fatalf("%s: address %s: %v", name, prefix, err)
+	}
+	h.Vsctl("--no-wait", "set", "Open_vSwitch", ".", "external_ids:ovn-bridge-mappings="+Network+":"+Uplink, "external_ids:ovn-bridge-datapath-type=netdev")
+	h.begin(ip.String(), kinds, "netdev")
+	return h
+}
+
+// newHost starts a host's switch.
+func (n *OVN) newHost(name string, at Place, flags ...string) *Host {
+	n.t.Helper()
+	h := &Host{OVN: n, Name: name, dir: filepath.Join(n.dir, name), at: at}
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		n.t.Fatal(err)
 	}
@@ -201,35 +253,41 @@ func (n *OVN) Host(name, ip, kinds string) *Host {
 	n.run("ovsdb-tool", "create", filepath.Join(h.dir, "conf.db"), switchSchemas+"vswitch.ovsschema")
 	h.start("db", "ovsdb-server", filepath.Join(h.dir, "conf.db"), "--remote=p"+h.db)
 	n.wait("Open vSwitch's database answers", func() error { _, err := n.try("ovs-vsctl", "--db="+h.db, "--no-wait", "init"); return err })
-	h.Vsctl("--no-wait", "set", "Open_vSwitch", ".", "external_ids:system-id="+name, "external_ids:hostname="+name,
-		"external_ids:ovn-remote="+n.SB, "external_ids:ovn-encap-type="+kinds, "external_ids:ovn-encap-ip="+ip, "--",
-		"add-br", "br-int", "--", "set", "bridge", "br-int", "fail-mode=secure", "datapath-type=dummy")
-	h.start("switch", "ovs-vswitchd", "--enable-dummy=override", "--disable-system", h.db)
+	h.start("switch", "ovs-vswitchd", append(flags, h.db)...)
+	return h
+}
+
+// begin makes the host one of OVN's, and waits until it is.
+func (h *Host) begin(ip, kinds, datapath string) {
+	h.t.Helper()
+	h.Vsctl("--no-wait", "set", "Open_vSwitch", ".", "external_ids:system-id="+h.Name, "external_ids:hostname="+h.Name,
+		"external_ids:ovn-remote="+h.SB, "external_ids:ovn-encap-type="+kinds, "external_ids:ovn-encap-ip="+ip, "--",
+		"add-br", "br-int", "--", "set", "bridge", "br-int", "fail-mode=secure", "datapath-type="+datapath)
 	h.controller = h.start("controller", "ovn-controller", h.db)
-	n.wait("the host is a chassis", func() error {
+	h.wait("the host is a chassis", func() error {
 		select {
 		case <-h.controller.ended:
-			n.t.Fatalf("ovn-controller of %s has ended:\n%s", name, h.controller.log)
+			h.t.Fatalf("ovn-controller of %s has ended:\n%s", h.Name, h.controller.log)
 		default:
 		}
-		if out := n.SBctl("--bare", "--columns=name", "find", "Chassis", "name="+name); strings.TrimSpace(out) != name {
-			return fmt.Errorf("no chassis %s: %s", name, h.controller.log)
+		if out := h.SBctl("--bare", "--columns=name", "find", "Chassis", "name="+h.Name); strings.TrimSpace(out) != h.Name {
+			return fmt.Errorf("no chassis %s: %s", h.Name, h.controller.log)
 		}
 		return nil
 	})
-	return h
 }
 
 // Host is a host of OVN.
 type Host struct {
 	*OVN
 	Name       string
+	at         Place // of its switch; nil: it carries no packets
 	dir, db    string
 	controller *process
 }
 
 func (h *Host) start(name, program string, args ...string) *process {
-	return h.startIn(h.dir, h.Name+" "+name, program, args...)
+	return h.startIn(h.at, h.dir, h.Name+" "+name, program, args...)
 }
 
 // Vsctl runs a command of ovs-vsctl on the host.
@@ -241,7 +299,13 @@ func (h *Host) Vsctl(args ...string) string {
 // Plug makes the host have a logical port, as a hypervisor does.
 func (h *Host) Plug(port string) {
 	h.t.Helper()
-	h.Vsctl("--may-exist", "add-port", "br-int", port, "--", "set", "Interface", port, "external_ids:iface-id="+port)
+	h.PlugAs(port, port)
+}
+
+// PlugAs does so with an interface of another name.
+func (h *Host) PlugAs(name, port string) {
+	h.t.Helper()
+	h.Vsctl("--may-exist", "add-port", "br-int", name, "--", "set", "Interface", name, "external_ids:iface-id="+port)
 }
 
 // Unplug makes the host have a logical port no more.
@@ -272,11 +336,11 @@ func (h *Host) TLVs() string {
 func (h *Host) Log() string { return h.controller.log.String() }
 
 func (n *OVN) start(name, program string, args ...string) *process {
-	return n.startIn(n.dir, name, program, args...)
+	return n.startIn(nil, n.dir, name, program, args...)
 }
 
 // startIn starts a daemon whose sockets are in a directory.
-func (n *OVN) startIn(dir, name, program string, args ...string) *process {
+func (n *OVN) startIn(at Place, dir, name, program string, args ...string) *process {
 	n.t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -289,7 +353,13 @@ func (n *OVN) startIn(dir, name, program string, args ...string) *process {
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.Env = append(os.Environ(), "OVS_RUNDIR="+dir, "OVN_RUNDIR="+dir, "OVS_LOGDIR="+dir, "OVN_LOGDIR="+dir, "OVS_DBDIR="+dir)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	start := p.cmd.Start
+	if at != nil {
+		// The thread in the namespace may end, and would take the process along. Namespaces end theirs.
+		p.cmd.SysProcAttr.Pdeathsig = 0
+		start = func() error { return at.Do(p.cmd.Start) }
+	}
+	if err := start(); err != nil {
 		n.t.Fatalf("start %s: %v", name, err)
 	}
 	go func() {

@@ -1,0 +1,183 @@
+package test
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/netlab"
+	"weir.io/weir/lab/ovnlab"
+)
+
+// A cloud with OVN, whose hypervisors have Open vSwitch in user space and a real ovn-controller:
+//
+//	a, caller --- hv1 --- underlay --- director
+//	b, later a -- hv2 ---/          \--- client
+//
+// The VMs are in a tenant's network, a logical switch. Its logical router has a gateway on hv1, to the underlay, which
+// is the provider's network: the client is there.
+type cloud struct {
+	*testing.T
+	u      *underlay
+	n      *ovnlab.OVN
+	client *netlab.Host
+}
+
+const (
+	cloudVIP    = "203.0.113.10"
+	tenantPlace = "geneve:5001" // the segment
+)
+
+func newCloud(t *testing.T) *cloud {
+	t.Helper()
+	c := &cloud{T: t, u: newUnderlay(t, "geneve", false), n: ovnlab.New(t, ovnlab.Options{})}
+	c.client = c.u.lab.Host("client")
+	c.u.plug(c.client, 50)
+	c.client.Route(cloudVIP+"/32", lanAddress(directorHost, false).String())
+	return c
+}
+
+// hypervisor adds one with a number of the underlay.
+func (c *cloud) hypervisor(name string, number int) (*netlab.Host, *ovnlab.Host) {
+	c.Helper()
+	h := c.u.lab.Host(name)
+	uplink := c.u.lab.Link(h, c.u.lan, netlab.LinkOptions{XDP: true, MTU: underlayMTU}).A
+	return h, c.n.Hypervisor(h, name, uplink.Name, fmt.Sprintf("%v/24", lanAddress(number, false)), "geneve")
+}
+
+// guest starts a VM on a hypervisor, in the tenant's network.
+func (c *cloud) guest(name string, on *netlab.Host, address string, mac net.HardwareAddr) *netlab.Host {
+	c.Helper()
+	h := c.u.lab.Host(name)
+	port := c.u.lab.Link(h, on, netlab.LinkOptions{XDP: true, MTU: underlayMTU - 100, NameB: "tap-" + name}).A
+	err := h.Do(func() error {
+		link, err := netlink.LinkByName(port.Name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(link, mac)
+	})
+	if err != nil {
+		c.Fatalf("give %s its MAC address: %v", name, err)
+	}
+	h.Address(port.Name, address+"/24")
+	h.Route("default", "172.16.0.1")
+	return h
+}
+
+// server starts a guest that answers for the VIP.
+func (c *cloud) server(name string, on *netlab.Host, address string, mac net.HardwareAddr) {
+	c.Helper()
+	h := c.guest(name, on, address, mac)
+	h.Address("lo", cloudVIP+"/32")
+	h.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+	h.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+	startNginx(c.T, h)
+}
+
+// tenantMAC is a MAC address as OVN's own, of a host of the tenant's network.
+func tenantMAC(host byte) net.HardwareAddr { return net.HardwareAddr{0xfa, 0x16, 0x3e, 0, 0, host} }
+
+// port is what ovn-nbctl has to do for a VM's port. It may send and take packets of its own addresses alone, and of
+// others as the tenant's cloud allows.
+func tenantPort(name string, host byte) []string {
+	addresses := fmt.Sprintf("%v 172.16.0.%d", tenantMAC(host), host)
+	return []string{"--", "lsp-add", "tenant", name, "--", "lsp-set-addresses", name, addresses, "--", "lsp-set-port-security", name, addresses}
+}
+
+// A service whose backends are VMs of a tenant's network in OVN: weir finds them in the Southbound database, clients of
+// the provider's network and of the tenant's reach them, and a VM that moves is followed.
+func TestBackendsInOVN(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	one, hv1 := c.hypervisor("hv1", 2)
+	two, hv2 := c.hypervisor("hv2", 3)
+
+	// The cloud, as it is without weir.
+	c.n.NBctl("ls-add", "tenant", "--", "ls-add", "provider",
+		"--", "lsp-add", "provider", "physical", "--", "lsp-set-type", "physical", "localnet", "--", "lsp-set-addresses", "physical", "unknown",
+		"--", "lsp-set-options", "physical", "network_name="+ovnlab.Network,
+		"--", "lr-add", "router",
+		"--", "lrp-add", "router", "router-tenant", tenantMAC(1).String(), "172.16.0.1/24",
+		"--", "lsp-add", "tenant", "tenant-router", "--", "lsp-set-type", "tenant-router", "router", "--", "lsp-set-addresses", "tenant-router", "router",
+		"--", "lsp-set-options", "tenant-router", "router-port=router-tenant",
+		"--", "lrp-add", "router", "router-provider", tenantMAC(0xfe).String(), fmt.Sprintf("%v/24", lanAddress(60, false)),
+		"--", "lrp-set-gateway-chassis", "router-provider", "hv1",
+		"--", "lsp-add", "provider", "provider-router", "--", "lsp-set-type", "provider-router", "router", "--", "lsp-set-addresses", "provider-router", "router",
+		"--", "lsp-set-options", "provider-router", "router-port=router-provider")
+	for name, host := range map[string]byte{"a": 11, "b": 12, "caller": 13} {
+		c.n.NBctl(tenantPort(name, host)[1:]...)
+		c.n.NBctl("acl-add", "tenant", "to-lport", "1000", fmt.Sprintf(`outport == "%s" && ip`, name), "drop")
+		c.n.NBctl("acl-add", "tenant", "from-lport", "1001", fmt.Sprintf(`inport == "%s" && ip`, name), "allow-related")
+	}
+	c.server("a", one, "172.16.0.11", tenantMAC(11))
+	c.server("a-moved", two, "172.16.0.11", tenantMAC(11))
+	c.server("b", two, "172.16.0.12", tenantMAC(12))
+	caller := c.guest("caller", one, "172.16.0.13", tenantMAC(13))
+	hv1.PlugAs("tap-a", "a")
+	hv2.PlugAs("tap-b", "b")
+	hv1.PlugAs("tap-caller", "caller")
+
+	// What weir needs of it: docs/operate/tenants.md.
+	for name, host := range map[string]byte{"a": 11, "b": 12} {
+		c.n.NBctl("acl-add", "tenant", "to-lport", "1002", fmt.Sprintf(`outport == "%s" && tcp.dst == 80`, name), "allow-related")
+		c.n.NBctl("lsp-set-port-security", name, fmt.Sprintf("%v 172.16.0.%d %s", tenantMAC(host), host, cloudVIP))
+	}
+	c.n.NBctl("lr-route-add", "router", cloudVIP+"/32", lanAddress(directorHost, false).String())
+
+	d := startDaemon(t, c.u.director, "run", fmt.Sprintf(`
+director: {interfaces: [eth0], vtep: {addresses: [%v]}}
+ovn: {endpoints: ["%s"], chassis: weir}
+segments: [{id: %q, network: tenant}]
+services:
+- name: web
+  vip: %s
+  protocol: tcp
+  port: 80
+  mode: l2dsr
+  backends: [{name: a, address: 172.16.0.11, segment: %q}, {name: b, address: 172.16.0.12, segment: %q}]
+`, lanAddress(directorHost, false), c.n.SB, tenantPlace, cloudVIP, tenantPlace, tenantPlace))
+	d.waitFor("be a chassis of OVN", func() bool { s := d.directorStatus(); return s.OVN != nil && s.OVN.Registered })
+	c.n.NBctl("--wait=hv", "sync")
+
+	for _, from := range []*netlab.Host{c.client, caller} {
+		c.reaches(from, "a", "b")
+	}
+
+	// The VM moves: the other hypervisor has its port.
+	hv1.Unplug("tap-a")
+	hv2.PlugAs("tap-a-moved", "a")
+	c.n.NBctl("--wait=hv", "sync")
+	d.waitFor("know that the VM has moved", func() bool {
+		of := d.segments().Segments[0]
+		i := slices.IndexFunc(of.Hosts, func(h model.SegmentHostStatus) bool { return h.Address.String() == "172.16.0.11" })
+		return i >= 0 && of.Hosts[i].VTEP == lanAddress(3, false) && of.Hosts[i].Source == model.HostsOfOVN
+	})
+	for _, from := range []*netlab.Host{c.client, caller} {
+		c.reaches(from, "a-moved", "b")
+	}
+	if found := d.directorStatus().Problems; len(found) > 0 {
+		t.Errorf("there are problems: %+v", found)
+	}
+}
+
+// reaches asks the VIP until each server has answered, and no other does.
+func (c *cloud) reaches(from *netlab.Host, servers ...string) {
+	c.Helper()
+	seen := map[string]bool{}
+	for range 200 {
+		out, err := tryOn(c.T, from, "curl", "--silent", "--max-time", "20", "http://"+cloudVIP+"/name")
+		if err != nil || !slices.Contains(servers, out) {
+			c.Fatalf("%s gets %q (%v), want one of %s", from.Name, out, err, strings.Join(servers, ", "))
+		}
+		if seen[out] = true; len(seen) == len(servers) {
+			return
+		}
+	}
+	c.Errorf("%s is answered by %v alone", from.Name, seen)
+}
