@@ -47,6 +47,7 @@ func (c *cloud) hypervisor(name string, number int) (*netlab.Host, *ovnlab.Host)
 	c.Helper()
 	h := c.u.lab.Host(name)
 	uplink := c.u.lab.Link(h, c.u.lan, netlab.LinkOptions{XDP: true, MTU: underlayMTU}).A
+	h.Sysctl("net.ipv4.conf.all.arp_ignore", "1") // the bridge has the address, and the uplink is the switch's alone
 	return h, c.n.Hypervisor(h, name, uplink.Name, fmt.Sprintf("%v/24", lanAddress(number, false)), "geneve")
 }
 
