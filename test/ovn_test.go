@@ -3,6 +3,7 @@ package test
 import (
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -28,10 +29,7 @@ type cloud struct {
 	client *netlab.Host
 }
 
-const (
-	cloudVIP    = "203.0.113.10"
-	tenantPlace = "geneve:5001" // the segment
-)
+const cloudVIP = "203.0.113.10"
 
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
@@ -124,25 +122,17 @@ func TestBackendsInOVN(t *testing.T) {
 	hv2.PlugAs("tap-b", "b")
 	hv1.PlugAs("tap-caller", "caller")
 
-	// What weir needs of it: docs/operate/tenants.md.
-	for name, host := range map[string]byte{"a": 11, "b": 12} {
-		c.n.NBctl("acl-add", "tenant", "to-lport", "1002", fmt.Sprintf(`outport == "%s" && tcp.dst == 80`, name), "allow-related")
-		c.n.NBctl("lsp-set-port-security", name, fmt.Sprintf("%v 172.16.0.%d %s", tenantMAC(host), host, cloudVIP))
+	// What weir needs of it.
+	director := lanAddress(directorHost, false).String()
+	steps := documentedSteps(t)
+	for _, step := range steps.nbctl {
+		step = slices.Clone(step)
+		for i := range step {
+			step[i] = strings.NewReplacer("192.0.2.200", director, "02:00:00:00:02:00", c.u.port.MAC.String()).Replace(step[i])
+		}
+		c.n.NBctl(step...)
 	}
-	c.n.NBctl("lr-route-add", "router", cloudVIP+"/32", lanAddress(directorHost, false).String())
-
-	d := startDaemon(t, c.u.director, "run", fmt.Sprintf(`
-director: {interfaces: [eth0], vtep: {addresses: [%v]}}
-ovn: {endpoints: ["%s"], chassis: weir}
-segments: [{id: %q, network: tenant}]
-services:
-- name: web
-  vip: %s
-  protocol: tcp
-  port: 80
-  mode: l2dsr
-  backends: [{name: a, address: 172.16.0.11, segment: %q}, {name: b, address: 172.16.0.12, segment: %q}]
-`, lanAddress(directorHost, false), c.n.SB, tenantPlace, cloudVIP, tenantPlace, tenantPlace))
+	d := startDaemon(t, c.u.director, "run", strings.NewReplacer("192.0.2.200", director, "tcp:192.0.2.5:6642", c.n.SB).Replace(steps.file))
 	d.waitFor("be a chassis of OVN", func() bool { s := d.directorStatus(); return s.OVN != nil && s.OVN.Registered })
 	c.n.NBctl("--wait=hv", "sync")
 
@@ -165,6 +155,64 @@ services:
 	if found := d.directorStatus().Problems; len(found) > 0 {
 		t.Errorf("there are problems: %+v", found)
 	}
+
+	// It leaves OVN with the configuration.
+	if names := c.n.SBctl("--bare", "--columns=name", "list", "Chassis"); !strings.Contains(names, "weir-lb1") {
+		t.Errorf("OVN's chassis are %s", names)
+	}
+	d.edit("director: {interfaces: [eth0], vtep: {addresses: [" + director + "]}}\nservices: []\n")
+	d.waitFor("leave OVN's chassis", func() bool {
+		return !strings.Contains(c.n.SBctl("--bare", "--columns=name", "list", "Chassis"), "weir-lb1")
+	})
+}
+
+// ovnSteps are what docs/operate/tenants.md says to do.
+type ovnSteps struct {
+	nbctl [][]string // arguments of ovn-nbctl
+	file  string     // of the director
+}
+
+// documentedSteps reads them: the test does what a reader does.
+func documentedSteps(t *testing.T) (s ovnSteps) {
+	t.Helper()
+	text, err := os.ReadFile("../docs/operate/tenants.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "## A cloud with OVN\n")
+	if !found {
+		t.Fatal("docs/operate/tenants.md has no section about OVN")
+	}
+	for i, block := range strings.Split(section, "```") {
+		language, code, _ := strings.Cut(block, "\n")
+		switch {
+		case i%2 == 0:
+		case language == "yaml":
+			s.file += code
+		case language == "sh":
+			for line := range strings.Lines(code) {
+				if rest, is := strings.CutPrefix(line, "ovn-nbctl "); is {
+					s.nbctl = append(s.nbctl, shellWords(strings.TrimSpace(rest)))
+				}
+			}
+		}
+	}
+	if len(s.nbctl) < 6 || s.file == "" {
+		t.Fatalf("docs/operate/tenants.md is not read as it is written: %+v", s)
+	}
+	return s
+}
+
+// shellWords are the words of a command line, some of them in single quotation marks.
+func shellWords(line string) (words []string) {
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			words = append(words, part)
+		} else {
+			words = append(words, strings.Fields(part)...)
+		}
+	}
+	return words
 }
 
 // reaches asks the VIP until each server has answered, and no other does.

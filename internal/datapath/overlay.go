@@ -267,6 +267,9 @@ func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem s
 	if !known {
 		host, known = o.hostIn(b.Segment, b.Address)
 	}
+	if !known && settings != nil && settings.Network != "" {
+		return in, fmt.Sprintf("OVN has no port with this address on a host in network %s, which %s is", settings.Network, b.Segment)
+	}
 	if !known {
 		return in, fmt.Sprintf("nothing says at which VTEP it is in %s: give vtep and mac, or the segment's hosts", b.Segment)
 	}
