@@ -68,8 +68,14 @@ type Segments struct {
 
 	mu      sync.Mutex // guards all below, and makes changes reach the sink in order
 	sources map[model.HostSource]*state
-	merged  Said  // that the sink has
-	unset   error // why it does not have the last one
+	merged  Said     // that the sink has
+	unset   error    // why it does not have the last one
+	changes uint64   // of what sources say
+	at      struct { // what contradictions are, which are asked for often
+		changes uint64
+		hosts   []model.SegmentSettings
+		found   map[model.Segment][]string
+	}
 }
 
 // keeping is how long a source's last word waits to be written, beside what else it says meanwhile: a start goes on
@@ -164,6 +170,7 @@ func (s *Segments) say(source model.HostSource, said Said) {
 	}
 	of.said, of.lost = said, nil
 	if changed {
+		s.changes++
 		s.apply()
 		s.wakeUp()
 	}
@@ -200,6 +207,7 @@ func (s *Segments) Retain(source model.HostSource, keep func(id model.Segment, n
 	maps.DeleteFunc(said.Networks, func(id model.Segment, _ string) bool { return forget(id) })
 	if !reflect.DeepEqual(of.said, said) {
 		of.said = said
+		s.changes++
 		s.apply()
 		s.wakeUp()
 	}

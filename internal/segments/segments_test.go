@@ -279,3 +279,20 @@ func TestVNIs(t *testing.T) {
 		t.Error("VNIs differ (-want +got):\n", diff)
 	}
 }
+
+// A contradiction ends with the configuration that is changed, too.
+func TestContradictionsFollowTheConfiguration(t *testing.T) {
+	s, _ := open(t, t.TempDir())
+	must(t, s.Put(in(red, host(1, 10))))
+	for _, step := range []struct {
+		at   byte
+		want int
+	}{{10, 0}, {5, 1}, {10, 0}} {
+		c := &model.Config{Segments: []model.SegmentSettings{{ID: red, Hosts: []model.SegmentHost{host(1, step.at)}}}}
+		for range 2 {
+			if got := s.Problems(c); len(got) != step.want {
+				t.Errorf("with the configured host at %d the problems are %+v", step.at, got)
+			}
+		}
+	}
+}

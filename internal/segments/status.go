@@ -163,8 +163,24 @@ func (s *Segments) status(id model.Segment, of *segment, c *model.Config, wires 
 	if vni, known := s.merged.VNIs[id]; known && !learned && vni != wire.ID {
 		status.Problems = append(status.Problems, fmt.Sprintf("its VNI is configured to be %d, and a source says %d", wire.ID, vni))
 	}
-	status.Problems = append(status.Problems, s.contradictions(id, of)...)
+	status.Problems = append(status.Problems, s.contradicted(id, of, c)...)
 	return status
+}
+
+// contradicted remembers what contradictions finds, until a source or the configuration says something else: there
+// may be very many hosts. The lock is held.
+func (s *Segments) contradicted(id model.Segment, of *segment, c *model.Config) []string {
+	at := &s.at
+	same := len(at.hosts) == len(c.Segments) && (len(c.Segments) == 0 || &at.hosts[0] == &c.Segments[0])
+	if at.found == nil || at.changes != s.changes || !same {
+		at.changes, at.hosts, at.found = s.changes, c.Segments, map[model.Segment][]string{}
+	}
+	found, known := at.found[id]
+	if !known {
+		found = s.contradictions(id, of)
+		at.found[id] = found
+	}
+	return found
 }
 
 // contradictions says where sources contradict each other about a segment's hosts. The lock is held.
