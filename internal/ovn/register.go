@@ -16,7 +16,8 @@ import (
 )
 
 // Registration is a director as one of OVN's chassis: each host of OVN makes tunnels to all chassis, and
-// takes packets from these alone.
+// takes packets from these alone. Ports whose requested-chassis it is are at the director: hosts send it their packets
+// (OVN 21.12 or later).
 type Registration struct {
 	// Name is the chassis's. No other director may have it, and no host.
 	Name string
@@ -148,6 +149,9 @@ func (r *Registration) plan(now *replica, otherConfig bool) (operations []ovsdb.
 	if err != nil {
 		return nil, false, err
 	}
+	if row != nil {
+		operations = append(operations, now.claims(id)...)
+	}
 	operations = append(operations, ovsdb.Operation{"op": "comment", "comment": "weir: register chassis " + r.Name})
 	features, zones := now.features(), slices.Sorted(slices.Values(r.Zones))
 	// Of a row that is there only what differs is written: with RBAC hosts may not write their hostname
@@ -169,10 +173,34 @@ func (r *Registration) plan(now *replica, otherConfig bool) (operations []ovsdb.
 	case len(columns) > 0:
 		return append(operations, ovsdb.Operation{"op": "update", "table": "Chassis", "row": columns,
 			"where": [][]any{{"_uuid", "==", id}, r.own()}}), false, reason
-	case len(operations) > 1: // of an end of tunnels alone
+	case len(operations) > 1: // of an end of tunnels alone, or of ports
 		return operations, false, reason
 	}
 	return nil, true, reason
+}
+
+// isAskedFor reports whether a port is meant to be on some host.
+func (b *binding) isAskedFor() bool { return b != nil && len(b.requested) > 0 }
+
+// claims returns the operations by which ports are on a chassis that are meant to be there (requested-chassis of
+// ovn-nb(5)), and others are not. OVN's hosts send to a port where its row says that it is; on a host ovn-controller
+// says so.
+func (r *replica) claims(chassis ovsdb.UUID) (operations []ovsdb.Operation) {
+	for id, b := range r.bindings {
+		here := slices.Contains(b.chassis, chassis)
+		wanted := slices.Contains(b.requested, chassis)
+		row := map[string]any{}
+		switch {
+		case wanted && (!here || len(b.up) == 0 || !b.up[0]):
+			row["chassis"], row["up"] = chassis, true
+		case here && !wanted:
+			row["chassis"], row["up"] = ovsdb.Set[any]{}, false
+		default:
+			continue
+		}
+		operations = append(operations, ovsdb.Operation{"op": "update", "table": "Port_Binding", "row": row, "where": [][]any{{"_uuid", "==", id}}})
+	}
+	return operations
 }
 
 // own is the condition that a chassis is the owner's.

@@ -304,3 +304,33 @@ func TestRegisterWithRoles(t *testing.T) {
 	o.Register.Name = "other"
 	watch(t, o).until("another name is refused", unregistered("register chassis other: permission error"))
 }
+
+// A port that is meant to be at the director is there: hosts send its packets to the director, for as long as it is meant.
+func TestPortsAtTheDirector(t *testing.T) {
+	t.Parallel()
+	n := ovnlab.New(t, ovnlab.Options{})
+	h := n.Host("hv1", "192.0.2.1", "geneve")
+	n.NBctl("--wait=hv", "ls-add", "net", "--", "lsp-add", "net", "vm", "--", "lsp-set-addresses", "vm", "fa:16:3e:00:00:05 10.0.0.5",
+		"--", "lsp-add", "net", "vip", "--", "lsp-set-addresses", "vip", "02:00:00:00:00:09 10.0.0.100")
+	h.Plug("vm")
+	w := watch(t, Options{Endpoints: []string{n.SB}, Register: registration("weir-lb1", "lb1", geneve("192.0.2.9"))})
+	w.until("the director is registered", registered)
+	// The name may be asked for before or after the chassis is there.
+	n.NBctl("lsp-set-options", "vip", "requested-chassis=weir-lb1")
+	vip := w.port("net", "10.0.0.100", "is at the director, and up", func(p Port) bool { return isOn("weir-lb1")(p) && p.Up })
+	n.NBctl("wait-until", "Logical_Switch_Port", "vip", "up=true")
+	n.NBctl("--wait=hv", "sync")
+	if got := sent(t, h, vip); got.vni != vip.Network.Key || got.option&0xffff != uint32(vip.Key) {
+		t.Errorf("hv1 sends to port %d of network %d with VNI %d and option %#x", vip.Key, vip.Network.Key, got.vni, got.option)
+	}
+
+	n.NBctl("lsp-set-options", "vip", "requested-chassis=hv1")
+	w.port("net", "10.0.0.100", "is not at the director", func(p Port) bool { return p.Chassis == nil })
+	n.NBctl("lsp-set-options", "vip", "requested-chassis=weir-lb1")
+	w.port("net", "10.0.0.100", "is at the director again", isOn("weir-lb1"))
+	// Somebody takes it away, or the chassis is made anew.
+	n.SBctl("lsp-unbind", "vip")
+	w.port("net", "10.0.0.100", "is back", func(p Port) bool { return isOn("weir-lb1")(p) && p.Up })
+	n.SBctl("chassis-del", "weir-lb1")
+	w.port("net", "10.0.0.100", "is at the new chassis", isOn("weir-lb1"))
+}

@@ -76,10 +76,12 @@ func (r *replica) apply(changes ovsdb.Changes) error {
 				r.marks = true
 				err = put(r.encaps.own(), id, c)
 			case "Port_Binding":
+				before := r.bindings[id]
 				r.remove(id)
 				if err = put(r.bindings, id, c); err == nil {
 					r.add(id)
 				}
+				r.marks = r.marks || before.isAskedFor() || r.bindings[id].isAskedFor()
 			}
 			if err != nil {
 				return fmt.Errorf("row %s of table %s: %w", id, table, err)
