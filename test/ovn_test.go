@@ -29,7 +29,7 @@ type cloud struct {
 	client *netlab.Host
 }
 
-const cloudVIP = "203.0.113.10"
+const cloudVIP, tenantVIP = "203.0.113.10", "172.16.0.100"
 
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
@@ -73,7 +73,7 @@ func (c *cloud) guest(name string, on *netlab.Host, address string, mac net.Hard
 func (c *cloud) server(name string, on *netlab.Host, address string, mac net.HardwareAddr) {
 	c.Helper()
 	h := c.guest(name, on, address, mac)
-	h.Address("lo", cloudVIP+"/32")
+	h.Address("lo", cloudVIP+"/32", tenantVIP+"/32")
 	h.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
 	h.Sysctl("net.ipv4.conf.all.arp_announce", "2")
 	startNginx(c.T, h)
@@ -134,11 +134,18 @@ func TestBackendsInOVN(t *testing.T) {
 	}
 	d := startDaemon(t, c.u.director, "run", strings.NewReplacer("192.0.2.200", director, "tcp:192.0.2.5:6642", c.n.SB).Replace(steps.file))
 	d.waitFor("be a chassis of OVN", func() bool { s := d.directorStatus(); return s.OVN != nil && s.OVN.Registered })
+	c.n.NBctl("--timeout=60", "wait-until", "Logical_Switch_Port", "port-of-weir", "up=true")
 	c.n.NBctl("--wait=hv", "sync")
 
 	for _, from := range []*netlab.Host{c.client, caller} {
-		c.reaches(from, "a", "b")
+		c.reaches(from, cloudVIP, "a", "b")
 	}
+	d.waitFor("find the VMs healthy", func() bool {
+		services, err := d.services()
+		i := slices.IndexFunc(services, func(s model.ServiceStatus) bool { return s.Name == "inside" })
+		return err == nil && i >= 0 && services[i].Health != nil && services[i].Health.Up == 2
+	})
+	c.reaches(caller, tenantVIP, "a", "b")
 
 	// The VM moves: the other hypervisor has its port.
 	hv1.Unplug("tap-a")
@@ -150,8 +157,9 @@ func TestBackendsInOVN(t *testing.T) {
 		return i >= 0 && of.Hosts[i].VTEP == lanAddress(3, false) && of.Hosts[i].Source == model.HostsOfOVN
 	})
 	for _, from := range []*netlab.Host{c.client, caller} {
-		c.reaches(from, "a-moved", "b")
+		c.reaches(from, cloudVIP, "a-moved", "b")
 	}
+	c.reaches(caller, tenantVIP, "a-moved", "b")
 	if found := d.directorStatus().Problems; len(found) > 0 {
 		t.Errorf("there are problems: %+v", found)
 	}
@@ -188,7 +196,9 @@ func documentedSteps(t *testing.T) (s ovnSteps) {
 		switch {
 		case i%2 == 0:
 		case language == "yaml":
-			s.file += code
+			if s.file, err = together(s.file, code); err != nil {
+				t.Fatal(err)
+			}
 		case language == "sh":
 			for line := range strings.Lines(code) {
 				if rest, is := strings.CutPrefix(line, "ovn-nbctl "); is {
@@ -203,6 +213,20 @@ func documentedSteps(t *testing.T) (s ovnSteps) {
 	return s
 }
 
+// together are two parts of a file: of segments those of the second, of services all.
+func together(first, second string) (string, error) {
+	if first == "" {
+		return second, nil
+	}
+	before, services, has := strings.Cut(first, "services:\n")
+	before, _, _ = strings.Cut(before, "segments:\n")
+	segments, more, has2 := strings.Cut(second, "services:\n")
+	if !has || !has2 || !strings.HasPrefix(segments, "segments:\n") {
+		return "", fmt.Errorf("parts of a file are not as they were:\n%s\n%s", first, second)
+	}
+	return before + segments + "services:\n" + services + more, nil
+}
+
 // shellWords are the words of a command line, some of them in single quotation marks.
 func shellWords(line string) (words []string) {
 	for i, part := range strings.Split(line, "'") {
@@ -215,14 +239,14 @@ func shellWords(line string) (words []string) {
 	return words
 }
 
-// reaches asks the VIP until each server has answered, and no other does.
-func (c *cloud) reaches(from *netlab.Host, servers ...string) {
+// reaches asks a VIP until each server has answered, and no other does.
+func (c *cloud) reaches(from *netlab.Host, vip string, servers ...string) {
 	c.Helper()
 	seen := map[string]bool{}
 	for range 200 {
-		out, err := tryOn(c.T, from, "curl", "--silent", "--max-time", "20", "http://"+cloudVIP+"/name")
+		out, err := tryOn(c.T, from, "curl", "--silent", "--max-time", "20", "http://"+vip+"/name")
 		if err != nil || !slices.Contains(servers, out) {
-			c.Fatalf("%s gets %q (%v), want one of %s", from.Name, out, err, strings.Join(servers, ", "))
+			c.Fatalf("%s gets %q of %s (%v), want one of %s", from.Name, out, vip, err, strings.Join(servers, ", "))
 		}
 		if seen[out] = true; len(seen) == len(servers) {
 			return

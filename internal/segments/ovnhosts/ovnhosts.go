@@ -49,6 +49,7 @@ type wanted struct {
 	vtep     model.VTEP
 	kind     ovn.Kind
 	networks map[model.Segment]string
+	macs     map[model.Segment]model.MAC // of the director, where they are configured
 }
 
 // New returns a Source that follows nothing.
@@ -58,10 +59,13 @@ func New(deps Deps) *Source {
 
 // wantedBy is what a configuration says.
 func wantedBy(c *model.Config) wanted {
-	w := wanted{ovn: c.OVN, vtep: c.Director.VTEP, kind: ovn.Geneve, networks: map[model.Segment]string{}}
+	w := wanted{ovn: c.OVN, vtep: c.Director.VTEP, kind: ovn.Geneve, networks: map[model.Segment]string{}, macs: map[model.Segment]model.MAC{}}
 	for i := range c.Segments {
 		if s := &c.Segments[i]; s.Network != "" {
 			w.networks[s.ID] = s.Network
+			if !s.MAC.IsZero() {
+				w.macs[s.ID] = s.MAC
+			}
 			if s.ID.Kind == model.SegmentVXLAN {
 				w.kind = ovn.VXLAN
 			}
@@ -115,7 +119,7 @@ func (s *Source) Set(ctx context.Context, c *model.Config) {
 	before := s.wanted
 	s.mu.Unlock()
 	same := s.stop != nil && before.ovn.Equal(w.ovn) && before.kind == w.kind && before.port() == w.port() && slices.Equal(before.vtep.Addresses, w.vtep.Addresses)
-	if same && maps.Equal(before.networks, w.networks) {
+	if same && maps.Equal(before.networks, w.networks) && maps.Equal(before.macs, w.macs) {
 		return
 	}
 	s.segments.Retain(model.HostsOfOVN, func(id model.Segment, network string) bool { return w.networks[id] == network })
@@ -245,6 +249,10 @@ func (s *Source) network(said *segments.Said, id model.Segment, name string) {
 		if p.Chassis == nil {
 			continue
 		}
+		if p.Chassis.Weir && p.Chassis.Name == s.wanted.ovn.Chassis {
+			s.ownPort(id, &p)
+			continue
+		}
 		for _, a := range p.Addresses {
 			for _, ip := range a.IPs {
 				of := p
@@ -270,6 +278,21 @@ func (s *Source) network(said *segments.Said, id model.Segment, name string) {
 		ports := slices.Compact(bad[why])
 		text := fmt.Sprintf("%s: %d ports of %s are left out, such as %v: %s", id, len(ports), cmp.Or(network.Name, name), ports[:min(len(ports), mostNamed)], why)
 		s.problem(id.String(), model.SeverityWarning, text, "")
+	}
+}
+
+// ownPort checks a port that is at this director: OVN's hosts send packets to its MAC address.
+func (s *Source) ownPort(id model.Segment, p *ovn.Port) {
+	mac, given := s.wanted.macs[id]
+	if !given {
+		mac = model.VTEPMAC(s.wanted.vtep.Addresses, id)
+	}
+	for _, a := range p.Addresses {
+		if a.MAC != mac {
+			s.problem(id.String(), model.SeverityError, fmt.Sprintf("%s: OVN sends packets for port %s to %v, and this director takes those to %v", id, p.Name, a.MAC, mac),
+				"give the segment this mac, or the port the director's MAC address")
+			return
+		}
 	}
 }
 

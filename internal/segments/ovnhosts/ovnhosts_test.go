@@ -275,6 +275,14 @@ func TestOVNProblems(t *testing.T) {
 	n.NBctl("--wait=sb", "set", "NB_Global", ".", "ipsec=false")
 	w.says("ovn ipsec", "")
 
+	// A port that is at the director has to have its MAC address.
+	n.NBctl("lsp-add", "net", "vip", "--", "lsp-set-addresses", "vip", "02:00:00:00:00:09 10.0.0.100", "--", "lsp-set-options", "vip", "requested-chassis=weir-lb1")
+	w.says("vxlan:1", "OVN sends packets for port vip to 02:00:00:00:00:09")
+	w.config.Segments[0].MAC = model.MAC{2, 0, 0, 0, 0, 9}
+	w.set()
+	w.says("vxlan:1", "")
+	w.has(inVXLAN, "10.0.0.5 at 192.0.2.1")
+
 	w.source.Leave()
 	if names := n.SBctl("--bare", "--columns=name", "list", "Chassis"); strings.TrimSpace(names) != "hv1" {
 		t.Errorf("after the director has left the chassis are %q", names)
