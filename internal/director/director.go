@@ -102,6 +102,7 @@ type Director struct {
 	members    *membership
 	sets       *sets.Sets
 	segments   *segments.Segments
+	evpn       *evpnHosts
 	ovn        *ovnhosts.Source  // tells segments
 	placements engine.Placements // for explanations
 	gauge      gauge
@@ -221,6 +222,8 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 	var speaker *bgp.Speaker // tells BFD of routers, and is told by it of lost ones
 	d.bfd = newBFDSupervisor(deps, func(status model.BFDStatus) { speaker.SetBFD(status) })
 	speaker = bgp.New(d.bfd.setRouters, d.log)
+	d.evpn = &evpnHosts{segments: d.segments}
+	speaker.FollowEVPN(d.evpn.follow)
 	d.announcers = announcers{speaker, hooks.New(d.log), neighbor.New(neighborGroup(d.group), d.log), d.log}
 	d.gate = &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }, others: d.kernel.SharedSources}
 	d.loads = newLoadReports(d.kernel, d.log)
@@ -228,11 +231,6 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 	d.goesOn = len(inherited) > 0
 	d.engine = engine.New(engine.Deps{
 		Forwarder: d, Checker: d.checker, Inherited: inherited, Ways: d.kernel, Loads: d.loads.aggregator, Log: d.log,
-	})
-	speaker.FollowEVPN(func(learned model.EVPNLearned) {
-		if err := errors.Join(d.kernel.SetVTEPs(engine.VTEPsOf(learned)), d.kernel.SetHosts(engine.HostsOf(d.Config().Segments, learned))); err != nil {
-			d.log.Error("follow what other VTEPs say of hosts", "error", err)
-		}
 	})
 	keeps := desired.Deps{
 		Local: local, Engine: d.engine, Problems: controllerProblems{d}, Overrides: local, Past: local,
@@ -364,6 +362,7 @@ func (d *Director) run(stop context.Context) error {
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
 	d.ovn.Set(d.ctx, &begins.file)
+	d.evpn.know(&begins.file)
 	defer d.loads.receiver.Close()
 	running.Go(func() { d.loads.aggregator.Run(d.ctx) })
 	running.Go(func() { d.engine.Run(d.ctx) }) // start applies by it, and waits for it
@@ -455,6 +454,7 @@ func (d *Director) follow(c *model.Config) {
 	d.openAPI(c.API)
 	d.loads.set(c)
 	d.ovn.Set(d.ctx, c)
+	d.evpn.know(c)
 	d.members.join(c.Director)
 }
 

@@ -3,7 +3,9 @@ package model
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,6 +17,26 @@ const MaxVNI = 1<<24 - 1
 // takes what they tell (RFC 7432, RFC 8365). Neighbors hear of it whose families have [BGPEVPN].
 type EVPN struct {
 	Segments []EVPNSegment `json:"segments,omitempty"` // a VNI is in one of them
+}
+
+// EVPNSegments are the segments in VXLAN that this director tells other VTEPs of, and is told of. None, if no
+// neighbor takes part. Networks of OVN are not among them: OVN says where their hosts are.
+func (c *Config) EVPNSegments() map[Segment]*SegmentSettings {
+	takesPart := func(n BGPNeighbor) bool { return slices.Contains(n.Families, BGPEVPN) }
+	if !c.Director.VTEP.Given() || !slices.ContainsFunc(c.BGP.Neighbors, takesPart) {
+		return nil
+	}
+	segments := map[Segment]*SegmentSettings{}
+	for i := range c.Segments {
+		segments[c.Segments[i].ID] = &c.Segments[i]
+	}
+	for i := range c.Services {
+		if in := c.Services[i].Segment; segments[in] == nil {
+			segments[in] = &SegmentSettings{ID: in}
+		}
+	}
+	maps.DeleteFunc(segments, func(id Segment, s *SegmentSettings) bool { return id.Kind != SegmentVXLAN || s.Network != "" })
+	return segments
 }
 
 // EVPNSegment is a VXLAN segment in which this director is a VTEP.

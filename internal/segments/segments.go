@@ -25,6 +25,8 @@ type Sink interface {
 	SetHosts(hosts map[model.Segment][]model.SegmentHost) error
 	// SetVNIs replaces what was learned of networks' VNIs on the wire.
 	SetVNIs(vnis map[model.Segment]uint32) error
+	// SetVTEPs replaces what was learned of VTEPs that send packets in some segment.
+	SetVTEPs(vteps []netip.Addr) error
 }
 
 // Said is what a source says.
@@ -34,6 +36,8 @@ type Said struct {
 	VNIs map[model.Segment]uint32
 	// Networks are the names by which the source knows segments, if it has others.
 	Networks map[model.Segment]string
+	// VTEPs send packets, also where nothing is known of the hosts behind them. They are sorted.
+	VTEPs []netip.Addr
 }
 
 // learning are the sources that Segments merges, in the order in which they count. What the configuration says comes
@@ -116,7 +120,7 @@ func New(deps Deps) *Segments {
 }
 
 func saidOf(kept store.Hosts) Said {
-	said := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}, Networks: map[model.Segment]string{}}
+	said := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}, Networks: map[model.Segment]string{}, VTEPs: kept.VTEPs}
 	for i := range kept.Segments {
 		of := &kept.Segments[i]
 		said.Hosts[of.ID] = of.Hosts
@@ -131,7 +135,7 @@ func saidOf(kept store.Hosts) Said {
 }
 
 func (said *Said) kept(since time.Time) store.Hosts {
-	h := store.Hosts{Since: since, Segments: []store.SegmentHosts{}}
+	h := store.Hosts{Since: since, Segments: []store.SegmentHosts{}, VTEPs: said.VTEPs}
 	all := map[model.Segment]bool{}
 	for id := range said.Hosts {
 		all[id] = true
@@ -176,6 +180,35 @@ func (s *Segments) say(source model.HostSource, said Said) {
 	}
 }
 
+// Add is Say of a source that has not said all yet: of hosts that it does not name, and VTEPs, what it said before goes
+// on.
+func (s *Segments) Add(source model.HostSource, said Said) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.sources[source]
+	if of == nil {
+		s.say(source, said)
+		return
+	}
+	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks)}
+	for id, hosts := range of.said.Hosts {
+		named := map[netip.Addr]bool{}
+		for _, h := range said.Hosts[id] {
+			named[h.Address] = true
+		}
+		all.Hosts[id] = slices.DeleteFunc(slices.Clone(hosts), func(h model.SegmentHost) bool { return named[h.Address] })
+	}
+	for id, hosts := range said.Hosts {
+		all.Hosts[id] = append(all.Hosts[id], hosts...)
+	}
+	all.VTEPs = slices.Concat(of.said.VTEPs, said.VTEPs)
+	slices.SortFunc(all.VTEPs, netip.Addr.Compare)
+	all.VTEPs = slices.Compact(all.VTEPs)
+	lost, since := of.lost, of.since
+	s.say(source, all)
+	of.lost, of.since = lost, since
+}
+
 // Lose says that a source may say something else by now, and since when. What it has said last goes on.
 func (s *Segments) Lose(source model.HostSource, since time.Time, why error) {
 	s.mu.Lock()
@@ -200,7 +233,7 @@ func (s *Segments) Retain(source model.HostSource, keep func(id model.Segment, n
 	if of == nil {
 		return
 	}
-	said := Said{Hosts: maps.Clone(of.said.Hosts), VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks)}
+	said := Said{Hosts: maps.Clone(of.said.Hosts), VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks), VTEPs: of.said.VTEPs}
 	forget := func(id model.Segment) bool { return !keep(id, of.said.Networks[id]) }
 	maps.DeleteFunc(said.Hosts, func(id model.Segment, _ []model.SegmentHost) bool { return forget(id) })
 	maps.DeleteFunc(said.VNIs, func(id model.Segment, _ uint32) bool { return forget(id) })
@@ -215,11 +248,10 @@ func (s *Segments) Retain(source model.HostSource, keep func(id model.Segment, n
 
 // Forget forgets a source that is not asked any more, and what it has said.
 func (s *Segments) Forget(source model.HostSource) {
-	s.Retain(source, func(model.Segment, string) bool { return false })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if of := s.sources[source]; of != nil && of.lost != nil {
-		of.lost, of.since = nil, s.now()
+	if s.sources[source] != nil {
+		s.say(source, Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}, Networks: map[model.Segment]string{}})
 	}
 }
 
@@ -271,7 +303,10 @@ func (s *Segments) merge() Said {
 				all.VNIs[id] = vni
 			}
 		}
+		all.VTEPs = append(all.VTEPs, of.said.VTEPs...)
 	}
+	slices.SortFunc(all.VTEPs, netip.Addr.Compare)
+	all.VTEPs = slices.Compact(all.VTEPs)
 	return all
 }
 
@@ -283,6 +318,9 @@ func (s *Segments) apply() {
 	var errs []error
 	if before != nil || !maps.Equal(all.VNIs, s.merged.VNIs) {
 		errs = append(errs, s.sink.SetVNIs(all.VNIs))
+	}
+	if before != nil || !slices.Equal(all.VTEPs, s.merged.VTEPs) {
+		errs = append(errs, s.sink.SetVTEPs(all.VTEPs))
 	}
 	if before != nil || !reflect.DeepEqual(all.Hosts, s.merged.Hosts) {
 		errs = append(errs, s.sink.SetHosts(all.Hosts))

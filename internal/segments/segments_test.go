@@ -27,6 +27,7 @@ type sink struct {
 	mu    sync.Mutex
 	hosts map[model.Segment][]model.SegmentHost
 	vnis  map[model.Segment]uint32
+	vteps []netip.Addr
 	calls int
 	err   error
 }
@@ -50,6 +51,14 @@ func (s *sink) SetVNIs(vnis map[model.Segment]uint32) error {
 		s.vnis = vnis
 	}
 	return s.err
+}
+
+// SetVTEPs implements Sink.
+func (s *sink) SetVTEPs(vteps []netip.Addr) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.vteps = vteps
+	return nil
 }
 
 // has writes what the sink has: "vxlan:1 10.0.0.1 at 192.0.2.1".
@@ -294,5 +303,29 @@ func TestContradictionsFollowTheConfiguration(t *testing.T) {
 				t.Errorf("with the configured host at %d the problems are %+v", step.at, got)
 			}
 		}
+	}
+}
+
+// A source that has not said all yet: what it said before goes on where it says nothing else.
+func TestAdd(t *testing.T) {
+	s, to := open(t, t.TempDir())
+	first := said(red, host(1, 30), host(2, 30))
+	first.VTEPs = []netip.Addr{netip.MustParseAddr("192.0.2.30")}
+	s.Say(model.HostsOfEVPN, first)
+	s.Lose(model.HostsOfEVPN, time.Now(), errors.New("no session"))
+	more := said(red, host(2, 31))
+	more.VTEPs = []netip.Addr{netip.MustParseAddr("192.0.2.31")}
+	s.Add(model.HostsOfEVPN, more)
+	to.wants(t, "with more", "vxlan:1 10.0.0.1 at 192.0.2.30, vxlan:1 10.0.0.2 at 192.0.2.31")
+	if want := []netip.Addr{netip.MustParseAddr("192.0.2.30"), netip.MustParseAddr("192.0.2.31")}; !slices.Equal(to.vteps, want) {
+		t.Errorf("VTEPs %v, want %v", to.vteps, want)
+	}
+	if s.Sources()[0].Lost == "" {
+		t.Error("a source that was lost is not any more, because it has said a part")
+	}
+	s.Say(model.HostsOfEVPN, more)
+	to.wants(t, "with all", "vxlan:1 10.0.0.2 at 192.0.2.31")
+	if want := []netip.Addr{netip.MustParseAddr("192.0.2.31")}; !slices.Equal(to.vteps, want) {
+		t.Errorf("VTEPs %v, want %v", to.vteps, want)
 	}
 }

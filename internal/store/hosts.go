@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 type Hosts struct {
 	Since    time.Time      `json:"since"`
 	Segments []SegmentHosts `json:"segments"`
+	VTEPs    []netip.Addr   `json:"vteps,omitempty"` // that send packets in some segment
 }
 
 // SegmentHosts is what a source has said of one network.

@@ -28,6 +28,7 @@ type sink struct {
 	mu    sync.Mutex
 	hosts map[model.Segment][]model.SegmentHost
 	vnis  map[model.Segment]uint32
+	vteps []netip.Addr
 	more  chan struct{} // closed by the next change
 }
 
@@ -46,6 +47,14 @@ func (s *sink) SetVNIs(vnis map[model.Segment]uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.vnis = vnis
+	return nil
+}
+
+// SetVTEPs implements segments.Sink.
+func (s *sink) SetVTEPs(vteps []netip.Addr) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.vteps = vteps
 	return nil
 }
 

@@ -1,0 +1,89 @@
+package director
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/segments"
+)
+
+// evpnHosts makes EVPN a source of where hosts of segments are.
+type evpnHosts struct {
+	segments *segments.Segments
+
+	mu      sync.Mutex
+	begun   bool                     // a configuration has said which segments there are
+	of      map[uint32]model.Segment // by their VNIs
+	learned model.EVPNLearned
+}
+
+// know takes the segments that EVPN is asked about from a configuration.
+func (e *evpnHosts) know(c *model.Config) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.begun, e.of = true, map[uint32]model.Segment{}
+	for id, settings := range c.EVPNSegments() {
+		e.of[settings.Wire().ID] = id
+	}
+	if len(e.of) == 0 {
+		e.segments.Forget(model.HostsOfEVPN)
+		return
+	}
+	e.segments.Retain(model.HostsOfEVPN, func(id model.Segment, _ string) bool { return e.isAsked(id) })
+	e.say()
+}
+
+// isAsked says whether EVPN is asked about a segment. The lock is held.
+func (e *evpnHosts) isAsked(id model.Segment) bool {
+	for _, of := range e.of {
+		if of == id {
+			return true
+		}
+	}
+	return false
+}
+
+// follow takes what other VTEPs have told.
+func (e *evpnHosts) follow(learned model.EVPNLearned) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.learned = learned; e.begun && len(e.of) > 0 {
+		e.say()
+	}
+}
+
+// errNotAllTold is why EVPN may say something else by now.
+var errNotAllTold = errors.New("no BGP neighbor of the family evpn has told all its routes since")
+
+// say passes on what is known of hosts. Until neighbors have told all, what they told before goes on where they say
+// nothing else. The lock is held.
+func (e *evpnHosts) say() {
+	said := segments.Said{Hosts: map[model.Segment][]model.SegmentHost{}, VTEPs: vtepsOf(&e.learned)}
+	for _, h := range e.learned.Hosts {
+		if id, known := e.of[h.VNI]; known && h.IP.IsValid() {
+			said.Hosts[id] = append(said.Hosts[id], model.SegmentHost{Address: h.IP, MAC: h.MAC, VTEP: h.VTEP, VNI: h.Label})
+		}
+	}
+	if e.learned.Complete {
+		e.segments.Say(model.HostsOfEVPN, said)
+		return
+	}
+	e.segments.Add(model.HostsOfEVPN, said)
+	e.segments.Lose(model.HostsOfEVPN, time.Now(), errNotAllTold)
+}
+
+// vtepsOf are the VTEPs that have told that they are in this director's segments, or have hosts there.
+func vtepsOf(learned *model.EVPNLearned) (vteps []netip.Addr) {
+	for _, v := range learned.VTEPs {
+		vteps = append(vteps, v.VTEP)
+	}
+	for _, h := range learned.Hosts {
+		vteps = append(vteps, h.VTEP) // of a host that has no IP address yet, too
+	}
+	slices.SortFunc(vteps, netip.Addr.Compare)
+	return slices.Compact(vteps)
+}
