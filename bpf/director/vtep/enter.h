@@ -235,6 +235,18 @@ static __always_inline int take_congestion(struct xdp_md *ctx, __u8 outer)
 	return 1;
 }
 
+/* Whether there is room for that many bytes; a number that is one at least, as Linux 6.1 has to see. */
+static __always_inline int outer_fits(__u32 *length)
+{
+	__u32 more = *length - 1;
+
+	asm volatile("" : "+r"(more));
+	if (more >= VTEP_OUTER_MAX)
+		return 0;
+	*length = more + 1;
+	return 1;
+}
+
 /* Takes the outer headers off, and keeps them. CONTINUE: what was inside is the frame now. */
 static __always_inline enum reason strip(struct xdp_md *ctx, struct vtep_entry *entry)
 {
@@ -243,8 +255,7 @@ static __always_inline enum reason strip(struct xdp_md *ctx, struct vtep_entry *
 
 	/* What follows the frame inside is no part of it. */
 	behind = (int)entry->end - (int)bpf_xdp_get_buff_len(ctx);
-	if (!length || length > VTEP_OUTER_MAX ||
-	    (behind < 0 && bpf_xdp_adjust_tail(ctx, behind)) ||
+	if (!outer_fits(&length) || (behind < 0 && bpf_xdp_adjust_tail(ctx, behind)) ||
 	    bpf_xdp_load_bytes(ctx, 0, entry->outer, length) || bpf_xdp_adjust_head(ctx, length))
 		return DROP_OVERLAY_MALFORMED;
 	entry->segment = entry->found;

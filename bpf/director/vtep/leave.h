@@ -269,7 +269,7 @@ static __always_inline enum reason restore(struct xdp_md *ctx, struct vtep_entry
 {
 	__u32 length = entry->length;
 
-	if (!length || length > VTEP_OUTER_MAX || bpf_xdp_adjust_head(ctx, -(int)length) ||
+	if (!outer_fits(&length) || bpf_xdp_adjust_head(ctx, -(int)length) ||
 	    bpf_xdp_store_bytes(ctx, 0, entry->outer, length))
 		return DROP_NO_HEADROOM;
 	return reason;
