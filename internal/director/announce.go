@@ -108,12 +108,23 @@ func (g *gate) pass(open bool) {
 	}
 	now := *g.last
 	if !open {
-		now.Routes, now.VIPs, now.SNAT, now.EVPN = []model.Route{}, nil, model.SNAT{}, model.EVPN{}
+		now = withheld(now)
 	}
 	g.lent = g.lends()
 	now.Others = g.lent
 	g.told = true
 	g.announcers.Set(now)
+}
+
+// withheld is an announcement of nothing. Other VTEPs still tell of this director's segments: without that, their
+// hosts would be forgotten, and connections break when the interface is back.
+func withheld(now model.Announcement) model.Announcement {
+	now.Routes, now.VIPs, now.SNAT = []model.Route{}, nil, model.SNAT{}
+	now.EVPN.Segments = slices.Clone(now.EVPN.Segments)
+	for i := range now.EVPN.Segments {
+		now.EVPN.Segments[i].Entries = nil
+	}
+	return now
 }
 
 // lends are the addresses of other directors that this one announces for them.

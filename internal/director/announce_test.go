@@ -74,6 +74,19 @@ func TestSourcesAreAnnounced(t *testing.T) {
 	}
 }
 
+// While no interface has the program nothing leads packets here, and what other VTEPs tell is learned on.
+func TestWithheld(t *testing.T) {
+	entries := []model.EVPNEntry{{MAC: model.MAC{2, 5: 1}}}
+	now := model.Announcement{Routes: []model.Route{{}}, VIPs: []model.VIP{{}}, EVPN: model.EVPN{Segments: []model.EVPNSegment{{VNI: 5001, Entries: entries}}}}
+	got := withheld(now)
+	if len(got.Routes) != 0 || len(got.VIPs) != 0 || len(got.EVPN.Segments) != 1 || got.EVPN.Segments[0].VNI != 5001 || len(got.EVPN.Segments[0].Entries) != 0 {
+		t.Errorf("told is %+v", got)
+	}
+	if len(now.EVPN.Segments[0].Entries) != 1 {
+		t.Error("what is announced later has changed")
+	}
+}
+
 // VIPs that are held back because no interface has the program are listed until one has it, also when
 // their backends fail meanwhile, so that there is nothing to announce.
 func TestHeldBackUntilAProgramIsThere(t *testing.T) {

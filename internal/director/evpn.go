@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/segments"
 )
 
-// evpnHosts makes EVPN a source of where hosts of segments are.
+// evpnHosts gives to Segments what other VTEPs tell by EVPN of hosts.
 type evpnHosts struct {
 	segments *segments.Segments
 

@@ -145,8 +145,8 @@ func tagged(text []byte, word string) (json.RawMessage, bool) {
 type Row map[string]json.RawMessage
 
 // Change is what became of a row: one of the fields is set. Initial and Insert leave out columns with
-// the default value of their type; Modify has differences (Toggle), but the new value of a column
-// of at most one.
+// the default value of their type. Modify has the new value of a column that holds at most one, and
+// of other columns the differences (Toggle).
 type Change struct {
 	Initial, Insert, Modify Row
 	Delete                  bool
