@@ -67,8 +67,8 @@ struct vtep_front {
 };
 
 /*
- * Where a host of a tenant's network is: one cache line. Nothing of a place changes but the way to
- * its VTEP, by words.
+ * Where a host of a tenant's network is: one cache line. Only the way to the VTEP changes while
+ * packets read a place, one aligned word at a time.
  */
 #define VTEP_OPTIONS_MAX 24
 
