@@ -3,6 +3,7 @@ package traffic
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"unsafe"
 
@@ -45,6 +46,12 @@ type Arrival struct {
 	SeveralCPUs bool
 	// Unseen says that packets are counted, and not looked at.
 	Unseen bool
+	// Every says that every packet is looked at, not one in 64 of each backend.
+	Every bool
+	// Overlay is the tunnel in which packets come to backends, each at its VTEP; as in the traffic for [Bare].
+	Overlay Overlay
+	// Move says that a backend's packets may also come to where it moves to, see [VTEP].
+	Move bool
 }
 
 // Sink is the destination of the traffic.
@@ -69,16 +76,24 @@ func NewSink(port *netlab.Port, a Arrival) (*Sink, error) {
 	if a.Shape == Bare {
 		a.Backends = 1
 	}
-	if a.Backends < 1 || a.Backends > 65534 {
-		return nil, fmt.Errorf("%d backends are not in 1 to 65534", a.Backends)
+	most := 65534
+	if a.Overlay.Given() {
+		most = vtepMoved
+	}
+	if a.Backends < 1 || a.Backends > most {
+		return nil, fmt.Errorf("%d backends are not in 1 to %d", a.Backends, most)
+	}
+	if err := a.Overlay.validate(); err != nil {
+		return nil, fmt.Errorf("traffic: %w", err)
 	}
 	s := &Sink{arrival: a}
 	constants := a.Traffic.constants()
 	if a.Shape == IPIP || a.Shape == GUE {
 		constants["vlan"] = uint16(0) // tunnels leave without a tag
 	}
+	maps.Copy(constants, a.Overlay.arriving())
 	for name, value := range map[string]any{
-		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "on_several_cpus": truth(a.SeveralCPUs), "only_counts": truth(a.Unseen), "backend_port": a.Port,
+		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "on_several_cpus": truth(a.SeveralCPUs), "only_counts": truth(a.Unseen), "checks_all": truth(a.Every), "backends_move": truth(a.Move), "backend_port": a.Port,
 		"backends_per_vip": uint32(max(a.Backends/a.Traffic.VIPs, 1)), "backend4": word4(backend4), "backend6": words6(backend6),
 	} {
 		constants[name] = value
@@ -138,6 +153,7 @@ type Count struct {
 	Packets  uint64
 	Bytes    uint64   // of frames, without FCS
 	Checked  uint64   // packets that were parsed
+	Moved    uint64   // packets that came to where their backend has moved to
 	Backends []uint64 // packets of each
 }
 
@@ -155,6 +171,7 @@ func (s *Sink) Count() (Count, error) {
 			c.Packets += a.Packets
 			c.Bytes += a.Bytes
 			c.Checked += a.Checked
+			c.Moved += a.Moved
 			c.Backends[key] += a.Packets
 		}
 	}
@@ -184,9 +201,27 @@ func (s *Sink) At(first, backends int) (packets uint64, err error) {
 	return packets, nil
 }
 
+// Moved returns how many packets have arrived where a backend is at home, and where it has moved to, see [VTEP].
+func (s *Sink) Moved(backend int) (home, moved uint64, err error) {
+	var perCPU []trafficArrival
+	if err := s.kernel.Arrivals.Lookup(uint32(backend), &perCPU); err != nil {
+		return 0, 0, fmt.Errorf("how many packets have arrived at backend %d: %w", backend, err)
+	}
+	for _, a := range perCPU {
+		home += a.Packets - a.Moved
+		moved += a.Moved
+	}
+	return home, moved, nil
+}
+
 // problemNames are the names of enum arrival_problem.
 var problemNames = [...]string{"sent to nobody", "malformed", "of no flow", "at a backend of another VIP",
-	"at another backend of its VIP", "with a wrong checksum", "not handed over to its backend"}
+	"at another backend of its VIP", "with a wrong checksum", "not handed over to its backend",
+	"in a network of no tenant", "at a VTEP that does not have its backend", Foreign}
+
+// Foreign is the problem of packets that came in the network of another tenant than the one that has sent them, or
+// to a VTEP of another one.
+const Foreign = "of another tenant"
 
 // WrongError says that packets arrived which must not have.
 type WrongError struct {

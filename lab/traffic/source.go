@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"syscall"
@@ -44,7 +45,7 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 	if err := t.validate(); err != nil {
 		return nil, fmt.Errorf("traffic: %w", err)
 	}
-	longest := slices.Max(t.Frames) - FCS + t.tag()
+	longest := slices.Max(t.Frames) - FCS + t.longer()
 	constants := t.constants()
 	constants["out_ifindex"] = uint32(port.Index)
 	constants["syn_every"] = uint32(t.SYNEvery)
@@ -58,15 +59,16 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 	if len(t.Frames) > 1 {
 		var sizes [framesRoom]uint32
 		for i, length := range t.Frames {
-			sizes[i] = uint32(length - FCS + t.tag())
+			sizes[i] = uint32(length - FCS + t.longer())
 		}
 		constants["frame_sizes"], constants["frame_size"] = uint32(len(t.Frames)), sizes
 	}
-	var macs [6]uint16
-	for i, b := range append(slices.Clone(to), port.MAC...) {
-		macs[i/2] |= uint16(b) << (8 * (i % 2))
+	constants["mac"] = halfwords(to, port.MAC)
+	outer, err := t.Overlay.sent()
+	if err != nil {
+		return nil, fmt.Errorf("traffic: %w", err)
 	}
-	constants["mac"] = macs
+	maps.Copy(constants, outer)
 	s := &Source{host: port.Host, cpu: cpu, frame: make([]byte, longest), together: FullPoll}
 	if err := load("source", constants, map[string]int{"flow_order": len(order)}, &s.program); err != nil {
 		return nil, err

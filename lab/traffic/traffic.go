@@ -58,6 +58,8 @@ type Traffic struct {
 	VIPs     int    // flow n is sent to VIP n % VIPs
 	Frames   []int  // lengths in turns, at most 256, without a tag
 	VLAN     uint16 // of all frames, which are longer by their tag; 0: they have none
+	// Overlay is the tunnel that all frames are in: they are longer by its headers.
+	Overlay Overlay
 	// SYNEvery makes one in this many TCP packets a SYN; the others have an ACK.
 	SYNEvery int
 	InTurn   bool // one flow after the other, not at random
@@ -117,13 +119,15 @@ func numbered(base4, base6 netip.Addr, n int, ipv6 bool) netip.Addr {
 
 // Flow returns the fields by which a flow's packets are placed.
 func (t Traffic) Flow(n int) model.Flow {
+	tenant := t.Tenant(n)
+	n /= t.Overlay.tenants()
 	return model.Flow{
 		Source:          numbered(source4, source6, n&(1<<sourceBits-1), t.IPv6),
 		Destination:     VIP(n%t.VIPs, t.IPv6),
 		SourcePort:      uint16(sourcePortFirst + n>>sourceBits),
 		DestinationPort: Port,
 		Protocol:        uint8(t.Protocol),
-		Segment:         t.Segment(),
+		Segment:         t.SegmentOf(tenant),
 	}
 }
 
@@ -132,16 +136,31 @@ func Number(source netip.AddrPort) int {
 	return int(word4(source.Addr())-word4(source4)) | int(source.Port()-sourcePortFirst)<<sourceBits
 }
 
-// tag is how much longer frames are by their tag.
-func (t Traffic) tag() int {
+// Tenant is whose flow it is.
+func (t Traffic) Tenant(flow int) int { return flow % t.Overlay.tenants() }
+
+// VIPOf is the number of the VIP that a flow is sent to.
+func (t Traffic) VIPOf(flow int) int { return flow / t.Overlay.tenants() % t.VIPs }
+
+// Tenants is how many have networks with the same addresses.
+func (t Traffic) Tenants() int { return t.Overlay.tenants() }
+
+// longer is how much longer frames are by their tag, or by their outer headers.
+func (t Traffic) longer() int {
 	if t.VLAN == 0 {
-		return 0
+		return t.Overlay.length()
 	}
 	return tagLength
 }
 
-// Segment is the segment that the frames are in.
-func (t Traffic) Segment() model.Segment {
+// Segment is the segment that the frames are in, of the first tenant.
+func (t Traffic) Segment() model.Segment { return t.SegmentOf(0) }
+
+// SegmentOf is a tenant's.
+func (t Traffic) SegmentOf(tenant int) model.Segment {
+	if t.Overlay.Given() {
+		return t.Overlay.Segment(tenant)
+	}
 	if t.VLAN == 0 {
 		return model.Segment{}
 	}
@@ -196,8 +215,13 @@ func (t Traffic) validate() error {
 		return fmt.Errorf("who asks to be redirected does it by TCP over IPv4, in frames of %d bytes", AskingFrame)
 	case len(t.Frames) < 1 || len(t.Frames) > framesRoom:
 		return fmt.Errorf("%d frame lengths are not in 1 to %d", len(t.Frames), framesRoom)
+	case t.VLAN != 0 && t.Overlay.Given():
+		return errors.New("frames in a tunnel have no tag here")
 	case t.VLAN > 4094:
 		return fmt.Errorf("VLAN %d is not in 1 to 4094", t.VLAN)
+	}
+	if err := t.Overlay.validate(); err != nil {
+		return err
 	}
 	for _, length := range t.Frames {
 		if length < headers+FCS || length > 3000 {

@@ -18,6 +18,7 @@ type trafficArrival struct {
 	Packets uint64
 	Bytes   uint64
 	Checked uint64
+	Moved   uint64
 }
 
 type trafficArrivalProblem uint32
@@ -30,7 +31,10 @@ const (
 	trafficArrivalProblemARRIVAL_WRONG_BACKEND   trafficArrivalProblem = 4
 	trafficArrivalProblemARRIVAL_BAD_CHECKSUM    trafficArrivalProblem = 5
 	trafficArrivalProblemARRIVAL_NOT_HANDED_OVER trafficArrivalProblem = 6
-	trafficArrivalProblemARRIVAL_PROBLEMS        trafficArrivalProblem = 7
+	trafficArrivalProblemARRIVAL_WRONG_VNI       trafficArrivalProblem = 7
+	trafficArrivalProblemARRIVAL_WRONG_VTEP      trafficArrivalProblem = 8
+	trafficArrivalProblemARRIVAL_FOREIGN         trafficArrivalProblem = 9
+	trafficArrivalProblemARRIVAL_PROBLEMS        trafficArrivalProblem = 10
 )
 
 type trafficArrivalShape uint32
@@ -75,13 +79,16 @@ const (
 	trafficVarBackend4        = "backend4"
 	trafficVarBackend6        = "backend6"
 	trafficVarBackendPort     = "backend_port"
+	trafficVarBackendsMove    = "backends_move"
 	trafficVarBackendsPerVip  = "backends_per_vip"
+	trafficVarChecksAll       = "checks_all"
 	trafficVarFirstFlow       = "first_flow"
 	trafficVarFlows           = "flows"
 	trafficVarFlowsInTurn     = "flows_in_turn"
 	trafficVarFrameSize       = "frame_size"
 	trafficVarFrameSizes      = "frame_sizes"
 	trafficVarHandedOver      = "handed_over"
+	trafficVarInsideMac       = "inside_mac"
 	trafficVarIpv6            = "ipv6"
 	trafficVarMac             = "mac"
 	trafficVarOnSeveralCpus   = "on_several_cpus"
@@ -89,6 +96,10 @@ const (
 	trafficVarOrderLength     = "order_length"
 	trafficVarOutIfindex      = "out_ifindex"
 	trafficVarOuter6          = "outer6"
+	trafficVarOverlay6        = "overlay6"
+	trafficVarOverlayFirst    = "overlay_first"
+	trafficVarOverlayPort     = "overlay_port"
+	trafficVarOverlayVni      = "overlay_vni"
 	trafficVarPaceBegan       = "pace_began"
 	trafficVarPaceDue         = "pace_due"
 	trafficVarPaceGap         = "pace_gap"
@@ -104,10 +115,17 @@ const (
 	trafficVarSourceSent      = "source_sent"
 	trafficVarSourceState     = "source_state"
 	trafficVarSynEvery        = "syn_every"
+	trafficVarTenants         = "tenants"
 	trafficVarVip4            = "vip4"
 	trafficVarVip6            = "vip6"
 	trafficVarVips            = "vips"
 	trafficVarVlan            = "vlan"
+	trafficVarVtep4           = "vtep4"
+	trafficVarVtep6           = "vtep6"
+	trafficVarVtepFrom4       = "vtep_from4"
+	trafficVarVtepFrom6       = "vtep_from6"
+	trafficVarVtepTo4         = "vtep_to4"
+	trafficVarVtepTo6         = "vtep_to6"
 )
 
 // loadTraffic returns the embedded CollectionSpec for traffic.
@@ -179,13 +197,16 @@ type trafficVariableSpecs struct {
 	Backend4        *ebpf.VariableSpec `ebpf:"backend4"`
 	Backend6        *ebpf.VariableSpec `ebpf:"backend6"`
 	BackendPort     *ebpf.VariableSpec `ebpf:"backend_port"`
+	BackendsMove    *ebpf.VariableSpec `ebpf:"backends_move"`
 	BackendsPerVip  *ebpf.VariableSpec `ebpf:"backends_per_vip"`
+	ChecksAll       *ebpf.VariableSpec `ebpf:"checks_all"`
 	FirstFlow       *ebpf.VariableSpec `ebpf:"first_flow"`
 	Flows           *ebpf.VariableSpec `ebpf:"flows"`
 	FlowsInTurn     *ebpf.VariableSpec `ebpf:"flows_in_turn"`
 	FrameSize       *ebpf.VariableSpec `ebpf:"frame_size"`
 	FrameSizes      *ebpf.VariableSpec `ebpf:"frame_sizes"`
 	HandedOver      *ebpf.VariableSpec `ebpf:"handed_over"`
+	InsideMac       *ebpf.VariableSpec `ebpf:"inside_mac"`
 	Ipv6            *ebpf.VariableSpec `ebpf:"ipv6"`
 	Mac             *ebpf.VariableSpec `ebpf:"mac"`
 	OnSeveralCpus   *ebpf.VariableSpec `ebpf:"on_several_cpus"`
@@ -193,6 +214,10 @@ type trafficVariableSpecs struct {
 	OrderLength     *ebpf.VariableSpec `ebpf:"order_length"`
 	OutIfindex      *ebpf.VariableSpec `ebpf:"out_ifindex"`
 	Outer6          *ebpf.VariableSpec `ebpf:"outer6"`
+	Overlay6        *ebpf.VariableSpec `ebpf:"overlay6"`
+	OverlayFirst    *ebpf.VariableSpec `ebpf:"overlay_first"`
+	OverlayPort     *ebpf.VariableSpec `ebpf:"overlay_port"`
+	OverlayVni      *ebpf.VariableSpec `ebpf:"overlay_vni"`
 	PaceBegan       *ebpf.VariableSpec `ebpf:"pace_began"`
 	PaceDue         *ebpf.VariableSpec `ebpf:"pace_due"`
 	PaceGap         *ebpf.VariableSpec `ebpf:"pace_gap"`
@@ -208,10 +233,17 @@ type trafficVariableSpecs struct {
 	SourceSent      *ebpf.VariableSpec `ebpf:"source_sent"`
 	SourceState     *ebpf.VariableSpec `ebpf:"source_state"`
 	SynEvery        *ebpf.VariableSpec `ebpf:"syn_every"`
+	Tenants         *ebpf.VariableSpec `ebpf:"tenants"`
 	Vip4            *ebpf.VariableSpec `ebpf:"vip4"`
 	Vip6            *ebpf.VariableSpec `ebpf:"vip6"`
 	Vips            *ebpf.VariableSpec `ebpf:"vips"`
 	Vlan            *ebpf.VariableSpec `ebpf:"vlan"`
+	Vtep4           *ebpf.VariableSpec `ebpf:"vtep4"`
+	Vtep6           *ebpf.VariableSpec `ebpf:"vtep6"`
+	VtepFrom4       *ebpf.VariableSpec `ebpf:"vtep_from4"`
+	VtepFrom6       *ebpf.VariableSpec `ebpf:"vtep_from6"`
+	VtepTo4         *ebpf.VariableSpec `ebpf:"vtep_to4"`
+	VtepTo6         *ebpf.VariableSpec `ebpf:"vtep_to6"`
 }
 
 // trafficObjects contains all objects after they have been loaded into the kernel.
@@ -262,13 +294,16 @@ type trafficVariables struct {
 	Backend4        *ebpf.Variable `ebpf:"backend4"`
 	Backend6        *ebpf.Variable `ebpf:"backend6"`
 	BackendPort     *ebpf.Variable `ebpf:"backend_port"`
+	BackendsMove    *ebpf.Variable `ebpf:"backends_move"`
 	BackendsPerVip  *ebpf.Variable `ebpf:"backends_per_vip"`
+	ChecksAll       *ebpf.Variable `ebpf:"checks_all"`
 	FirstFlow       *ebpf.Variable `ebpf:"first_flow"`
 	Flows           *ebpf.Variable `ebpf:"flows"`
 	FlowsInTurn     *ebpf.Variable `ebpf:"flows_in_turn"`
 	FrameSize       *ebpf.Variable `ebpf:"frame_size"`
 	FrameSizes      *ebpf.Variable `ebpf:"frame_sizes"`
 	HandedOver      *ebpf.Variable `ebpf:"handed_over"`
+	InsideMac       *ebpf.Variable `ebpf:"inside_mac"`
 	Ipv6            *ebpf.Variable `ebpf:"ipv6"`
 	Mac             *ebpf.Variable `ebpf:"mac"`
 	OnSeveralCpus   *ebpf.Variable `ebpf:"on_several_cpus"`
@@ -276,6 +311,10 @@ type trafficVariables struct {
 	OrderLength     *ebpf.Variable `ebpf:"order_length"`
 	OutIfindex      *ebpf.Variable `ebpf:"out_ifindex"`
 	Outer6          *ebpf.Variable `ebpf:"outer6"`
+	Overlay6        *ebpf.Variable `ebpf:"overlay6"`
+	OverlayFirst    *ebpf.Variable `ebpf:"overlay_first"`
+	OverlayPort     *ebpf.Variable `ebpf:"overlay_port"`
+	OverlayVni      *ebpf.Variable `ebpf:"overlay_vni"`
 	PaceBegan       *ebpf.Variable `ebpf:"pace_began"`
 	PaceDue         *ebpf.Variable `ebpf:"pace_due"`
 	PaceGap         *ebpf.Variable `ebpf:"pace_gap"`
@@ -291,10 +330,17 @@ type trafficVariables struct {
 	SourceSent      *ebpf.Variable `ebpf:"source_sent"`
 	SourceState     *ebpf.Variable `ebpf:"source_state"`
 	SynEvery        *ebpf.Variable `ebpf:"syn_every"`
+	Tenants         *ebpf.Variable `ebpf:"tenants"`
 	Vip4            *ebpf.Variable `ebpf:"vip4"`
 	Vip6            *ebpf.Variable `ebpf:"vip6"`
 	Vips            *ebpf.Variable `ebpf:"vips"`
 	Vlan            *ebpf.Variable `ebpf:"vlan"`
+	Vtep4           *ebpf.Variable `ebpf:"vtep4"`
+	Vtep6           *ebpf.Variable `ebpf:"vtep6"`
+	VtepFrom4       *ebpf.Variable `ebpf:"vtep_from4"`
+	VtepFrom6       *ebpf.Variable `ebpf:"vtep_from6"`
+	VtepTo4         *ebpf.Variable `ebpf:"vtep_to4"`
+	VtepTo6         *ebpf.Variable `ebpf:"vtep_to6"`
 }
 
 // trafficPrograms contains all programs after they have been loaded into the kernel.

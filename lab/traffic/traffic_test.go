@@ -30,7 +30,18 @@ var ways = []Traffic{
 	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{78}, IPv6: true, VLAN: 4094},
 	{Protocol: model.UDP, Flows: 1000, VIPs: 1, Frames: IMIXByBytes, VLAN: 7},
 	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{64}, Zipf: 1.5},
+	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{64}, Overlay: inVXLAN},
+	{Protocol: model.UDP, Flows: 1000, VIPs: 3, Frames: []int{64, 594}, Overlay: inGeneve6},
+	{Protocol: model.UDP, Flows: 1000, VIPs: 1, Frames: []int{78}, IPv6: true, Overlay: inVXLAN},
+	{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{128}, IPv6: true, Overlay: inGeneve6},
 }
+
+// Tunnels from and to VTEPs. The second one is of two tenants.
+var (
+	inVXLAN = Overlay{Kind: model.SegmentVXLAN, VNI: 5001, From: netip.MustParseAddr("10.0.0.2"), To: netip.MustParseAddr("10.0.0.1")}
+
+	inGeneve6 = Overlay{Kind: model.SegmentGeneve, IPv6: true, VNI: 1<<24 - 2, Tenants: 2, From: netip.MustParseAddr("fd00::2"), To: netip.MustParseAddr("fd00::1")}
+)
 
 // Everything arrives, and nothing of it is wrong.
 //
@@ -48,7 +59,7 @@ func TestWhatIsSentArrives(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer redirect.Close()
-			source, sink := ends(t, in, out, way, Arrival{Traffic: way, Shape: Bare})
+			source, sink := ends(t, in, out, way, Arrival{Traffic: way, Shape: Bare, Overlay: way.Overlay})
 			const packets = 12 * 64 * 10
 			if _, err := source.Send(packets); err != nil {
 				t.Fatal(err)
@@ -59,7 +70,7 @@ func TestWhatIsSentArrives(t *testing.T) {
 			}
 			var bytes uint64
 			for i := range packets {
-				bytes += uint64(way.Frames[i%len(way.Frames)] - FCS + way.tag())
+				bytes += uint64(way.Frames[i%len(way.Frames)] - FCS + way.longer())
 			}
 			// Each CPU checks its first packet, and every 64th after it.
 			checked := got.Checked >= packets/64 && got.Checked < uint64(packets/64+runtime.NumCPU())
@@ -177,6 +188,12 @@ func TestSinkFindsWhatIsWrong(t *testing.T) {
 	sent := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{128}}
 	tagged := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{128}, VLAN: 100}
 	asking := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{AskingFrame}, SYNEvery: 1, Asks: true}
+	tunneled := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{128}, Overlay: inVXLAN}
+	// Frames inside are to backend 0, whose MAC address has the same last bytes as OverlayMAC, and outside to its VTEP.
+	there := tunneled
+	there.Overlay.To = VTEP(0, 0, false, false)
+	two := there
+	two.Overlay.Tenants = 2
 	for _, c := range []struct {
 		problem string
 		sent    Traffic
@@ -192,9 +209,18 @@ func TestSinkFindsWhatIsWrong(t *testing.T) {
 		{"sent to nobody", sent, func(a *Arrival) { a.Shape, a.Backends = L2DSR, 3 }},
 		{"malformed", sent, func(a *Arrival) { a.Shape, a.Backends = IPIP, 1000 }},
 		{"not handed over to its backend", asking, func(a *Arrival) { a.Handed = true }},
+		{"malformed", sent, func(a *Arrival) { a.Overlay = inVXLAN }},
+		{"malformed", tunneled, func(a *Arrival) { a.Overlay = Overlay{} }},
+		{"malformed", tunneled, func(a *Arrival) { a.Overlay.Kind = model.SegmentGeneve }},
+		{"malformed", tunneled, func(a *Arrival) { a.Overlay.IPv6 = true }},
+		{"in a network of no tenant", tunneled, func(a *Arrival) { a.Overlay.VNI++ }},
+		{"in a network of no tenant", two, func(a *Arrival) { a.Overlay.VNI++ }},
+		{"at a VTEP that does not have its backend", tunneled, func(a *Arrival) { a.Shape, a.Backends = L2DSR, vtepMoved }},
+		{Foreign, two, func(a *Arrival) { a.Shape, a.Backends = L2DSR, vtepMoved }},
+		{Foreign, two, func(a *Arrival) { a.Overlay.Tenants, a.Overlay.VNI = 3, a.Overlay.VNI-1 }},
 	} {
 		t.Run(c.problem, func(t *testing.T) {
-			arrives := Arrival{Traffic: c.sent}
+			arrives := Arrival{Traffic: c.sent, Overlay: c.sent.Overlay}
 			c.expect(&arrives)
 			lab := netlab.ForTest(t)
 			link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})

@@ -80,6 +80,10 @@ int source(struct xdp_md *ctx)
 		pace();
 	packet.length = ctx->data_end - ctx->data;
 	packet.flow = next_flow();
+	if (tenants > 1) {
+		packet.tenant = packet.flow % tenants;
+		packet.flow /= tenants;
+	}
 	if (frame_sizes) {
 		__u32 length = next_frame_size();
 

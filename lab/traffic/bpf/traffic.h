@@ -35,6 +35,18 @@ const volatile __u32 source4, vip4;
 const volatile __u32 source6[4], vip6[4]; /* words in host order */
 const volatile __u16 mac[6];              /* halfwords as in memory: destination, source */
 const volatile __u16 vlan;                /* the frames' 802.1Q tag; 0: they have none */
+/*
+ * Frames in a tunnel of VXLAN or Geneve. Flow n is of tenant n % tenants: their networks have the same
+ * addresses, and VNIs that follow each other.
+ */
+const volatile __u16 overlay_port;  /* UDP; 0: they are in none */
+const volatile __u32 overlay_first; /* the first word of the tunnel's own header */
+const volatile __u32 overlay_vni;   /* of tenant 0 */
+const volatile __u8 overlay6;       /* the outer header is IPv6 */
+const volatile __u32 vtep_from4, vtep_to4;
+const volatile __u32 vtep_from6[4], vtep_to6[4];
+const volatile __u16 inside_mac[6]; /* as mac, of the frame inside */
+const volatile __u32 tenants = 1;
 
 /* An 802.1Q tag: ETH_P_8021Q takes the place of the Ethernet type, which follows the VLAN's number. */
 #define VLAN_LENGTH 4
@@ -45,7 +57,8 @@ __u64 source_sent;
 __u32 source_frame;
 
 struct traffic_packet {
-	__u32 flow;
+	__u32 flow; /* in its tenant's network */
+	__u32 tenant;
 	__u32 length; /* of the frame */
 	__u8 tcp_flags;
 };
@@ -85,6 +98,25 @@ static __always_inline __u32 l2_length(void)
 	return sizeof(struct ethhdr) + (vlan ? VLAN_LENGTH : 0);
 }
 
+/* The tunnel's own header: the VNI is in its second word. */
+struct overlay_words {
+	__be32 first;
+	__be32 vni;
+};
+
+#define OVERLAY_TTL 64
+#define OVERLAY_PORT_FIRST 49152 /* of senders: the dynamic ports (RFC 6335) */
+#define OVERLAY_PORT_MASK 0x3fff
+
+/* How much is before the frame inside. */
+static __always_inline __u32 overlay_length(void)
+{
+	if (!overlay_port)
+		return 0;
+	return sizeof(struct ethhdr) + (overlay6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) +
+	       sizeof(struct udphdr) + sizeof(struct overlay_words);
+}
+
 /* The caller has seen that a header of the network layer follows. */
 static __always_inline void write_l2(void *data, __be16 ethertype)
 {
@@ -92,7 +124,7 @@ static __always_inline void write_l2(void *data, __be16 ethertype)
 
 #pragma unroll
 	for (int i = 0; i < 6; i++)
-		out[i] = mac[i];
+		out[i] = overlay_port ? inside_mac[i] : mac[i];
 	if (vlan) {
 		out[6] = bpf_htons(ETH_P_8021Q);
 		out[7] = bpf_htons(vlan);
@@ -135,7 +167,10 @@ static __always_inline __u32 write_options(struct tcphdr *tcp, void *end)
 	return sum;
 }
 
-/* sum: of the pseudo header's addresses. */
+/*
+ * sum: of the pseudo header's addresses. The third word names the tenant: in TCP it is acknowledged, in UDP
+ * it is data.
+ */
 static __always_inline int write_l4(void *l4, void *end, const struct traffic_packet *packet,
 				    __u32 length, __u32 sum)
 {
@@ -159,11 +194,11 @@ static __always_inline int write_l4(void *l4, void *end, const struct traffic_pa
 		tcp->source = bpf_htons(port);
 		tcp->dest = bpf_htons(service_port);
 		tcp->seq = bpf_htonl(1);
-		tcp->ack_seq = 0;
+		tcp->ack_seq = bpf_htonl(packet->tenant);
 		((__be16 *)tcp)[6] = bpf_htons(flags);
 		tcp->window = bpf_htons(0xffff);
 		tcp->urg_ptr = 0;
-		tcp->check = fold_sum(sum + 1 + flags + 0xffff);
+		tcp->check = fold_sum(sum + 1 + packet->tenant + flags + 0xffff);
 	} else {
 		struct udphdr *udp = l4;
 
@@ -172,6 +207,14 @@ static __always_inline int write_l4(void *l4, void *end, const struct traffic_pa
 		udp->source = bpf_htons(port);
 		udp->dest = bpf_htons(service_port);
 		udp->len = bpf_htons(length);
+		if (tenants > 1) {
+			__be32 *data = (__be32 *)(udp + 1);
+
+			if ((void *)(data + 1) > end)
+				return 0;
+			*data = bpf_htonl(packet->tenant);
+			sum += packet->tenant;
+		}
 		udp->check = fold_sum(sum + length);
 		if (!udp->check)
 			udp->check = 0xffff;
@@ -235,8 +278,65 @@ static __always_inline int write_ipv6(void *data, void *end, const struct traffi
 			address6_sum(source6, from) + address6_sum(vip6, to));
 }
 
-/* Returns 0 where the frame is too short for its headers. */
-static __always_inline int write_packet(void *data, void *end, const struct traffic_packet *packet)
+static __always_inline void write_outer_ipv4(struct iphdr *ip, __u32 length)
 {
+	*(__be16 *)ip = bpf_htons(0x4500);
+	ip->tot_len = bpf_htons(length);
+	ip->id = 0;
+	ip->frag_off = bpf_htons(0x4000); /* don't fragment */
+	ip->ttl = OVERLAY_TTL;
+	ip->protocol = IPPROTO_UDP;
+	ip->saddr = bpf_htonl(vtep_from4);
+	ip->daddr = bpf_htonl(vtep_to4);
+	ip->check = fold_sum(0x4500 + length + 0x4000 + (OVERLAY_TTL << 8 | IPPROTO_UDP) +
+			     halves(vtep_from4) + halves(vtep_to4));
+}
+
+static __always_inline void write_outer_ipv6(struct ipv6hdr *ip, __u32 length)
+{
+	*(__be32 *)ip = bpf_htonl(6U << 28);
+	ip->payload_len = bpf_htons(length);
+	ip->nexthdr = IPPROTO_UDP;
+	ip->hop_limit = OVERLAY_TTL;
+	write_address6(&ip->saddr, vtep_from6, 0);
+	write_address6(&ip->daddr, vtep_to6, 0);
+}
+
+/* What is before the frame inside. UDP's checksum is zero (RFC 7348, 4.1; over IPv6 RFC 6935). */
+static __always_inline int write_outer(void *data, void *end, const struct traffic_packet *packet)
+{
+	struct overlay_words *words = data + overlay_length() - sizeof(*words);
+	struct udphdr *udp = (struct udphdr *)words - 1;
+	__u32 length = packet->length - overlay_length() + sizeof(*udp) + sizeof(*words);
+	__u16 *out = data;
+
+	if ((void *)(words + 1) > end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 6; i++)
+		out[i] = mac[i];
+	out[6] = overlay6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	if (overlay6)
+		write_outer_ipv6(data + sizeof(struct ethhdr), length);
+	else
+		write_outer_ipv4(data + sizeof(struct ethhdr), length + sizeof(struct iphdr));
+	udp->source = bpf_htons(OVERLAY_PORT_FIRST | (packet->flow & OVERLAY_PORT_MASK));
+	udp->dest = bpf_htons(overlay_port);
+	udp->len = bpf_htons(length);
+	udp->check = 0;
+	words->first = bpf_htonl(overlay_first);
+	words->vni = bpf_htonl((overlay_vni + packet->tenant) << 8);
+	return 1;
+}
+
+/* Returns 0 where the frame is too short for its headers. */
+static __always_inline int write_packet(void *data, void *end, struct traffic_packet *packet)
+{
+	if (overlay_port) {
+		if (!write_outer(data, end, packet))
+			return 0;
+		data += overlay_length();
+		packet->length -= overlay_length();
+	}
 	return ipv6 ? write_ipv6(data, end, packet) : write_ipv4(data, end, packet);
 }
