@@ -24,7 +24,7 @@ type Stream struct {
 // Stream makes a source of traffic that may differ from the track's in the lengths of frames, the
 // order of flows and SYNs, or have fewer flows.
 func (t *Track) Stream(like traffic.Traffic) (*Stream, error) {
-	if like.IPv6 != t.Traffic.IPv6 || like.Protocol != t.Traffic.Protocol || like.VIPs != t.Traffic.VIPs || like.VLAN != t.Traffic.VLAN || like.Flows > t.Traffic.Flows {
+	if like.IPv6 != t.Traffic.IPv6 || like.Protocol != t.Traffic.Protocol || like.VIPs != t.Traffic.VIPs || like.VLAN != t.Traffic.VLAN || like.Overlay != t.Traffic.Overlay || like.Flows > t.Traffic.Flows {
 		return nil, fmt.Errorf("%s: traffic %+v is not for the track of %+v", t.Subject.Name, like, t.Traffic)
 	}
 	s := &Stream{track: t, traffic: like, cpu: t.SourceCPU}

@@ -20,7 +20,9 @@ type Subject struct {
 	outer6    bool
 	dnat      bool // DNAT by the kernel
 	policy    model.Policy
-	attach    model.XDPMode // of weir; empty: as by default
+	attach    model.XDPMode   // of weir; empty: as by default
+	vtep      bool            // its director is a VTEP
+	overlay   traffic.Overlay // that its backends are in: kind and family
 }
 
 // Tunnels is whether packets become longer.

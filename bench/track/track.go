@@ -53,6 +53,10 @@ type Options struct {
 	Steered int
 	// FanOut has weir give packets to the other CPU.
 	FanOut bool
+	// Moves keeps the director running, whose backends are to move to other VTEPs: see [Track.MoveBackend].
+	Moves bool
+	// Every has the sink look at every packet.
+	Every bool
 	// Unseen has the sink drop packets without looking at them.
 	Unseen bool
 	// Routed puts a router before the balancer, whose kernel forwards packets to it. Then they come by the
@@ -79,6 +83,7 @@ type Track struct {
 	main     *Stream       // all of the traffic
 	director *process.Weir // whose process was started last
 	set      backendSet    // that the director has now
+	moved    map[int]bool  // backends that are at their other VTEP
 	card     *nic.Emulated // the balancer's, with steering
 	closers  []func() error
 }
@@ -89,7 +94,7 @@ func Start(ctx context.Context, o Options) (_ *Track, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Track{Options: o, lab: lab}
+	t := &Track{Options: o, lab: lab, moved: map[int]bool{}}
 	if o.Swaps {
 		t.set = lowerSet
 	}
@@ -158,6 +163,7 @@ func (t *Track) connect() (to *netlab.Port) {
 	for n := range t.Backends {
 		t.balancer.Neighbor(t.out.Name, traffic.Backend(n, t.Subject.ipv6(t.Traffic)).String(), traffic.BackendMAC(n))
 	}
+	t.connectVTEPs()
 	return to
 }
 
@@ -188,7 +194,8 @@ func (t *Track) silent(name string) *netlab.Host {
 
 func (o Options) arrival() traffic.Arrival {
 	return traffic.Arrival{Traffic: o.Traffic, Shape: o.Subject.shape, Outer6: o.Subject.outer6,
-		SNAT: o.Subject.SNAT, Handed: o.Subject.Mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places, SeveralCPUs: o.CPUs > 1, Unseen: o.Unseen}
+		SNAT: o.Subject.SNAT, Handed: o.Subject.Mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places, SeveralCPUs: o.CPUs > 1, Unseen: o.Unseen,
+		Overlay: o.arrives(), Every: o.Every, Move: o.Moves}
 }
 
 // Close removes the track.

@@ -31,6 +31,10 @@ func startWeir(ctx context.Context, t *Track) error {
 		return err
 	}
 	before := t.placement(t.config(t.set))
+	if t.Moves {
+		t.closers = append(t.closers, t.StopDirector)
+		return t.sink.Expect(before, nil)
+	}
 	if t.Swaps {
 		t.closers = append(t.closers, t.StopDirector)
 		return t.sink.Expect(before, t.placement(t.config(upperSet)))
@@ -99,9 +103,10 @@ func (t *Track) config(set backendSet) model.Config {
 // bareConfig leaves defaults out.
 func (t *Track) bareConfig(set backendSet) model.Config {
 	c := model.Config{
-		Director: model.Director{Interfaces: []string{t.in.Name}, XDP: t.Subject.attach, Limits: model.Limits{Backends: uint32(t.Backends)}},
-		Services: make([]model.Service, t.Traffic.VIPs),
+		Director: model.Director{Interfaces: []string{t.in.Name}, XDP: t.Subject.attach, Limits: model.Limits{Backends: uint32(t.Backends * t.Traffic.Tenants())}},
+		Services: make([]model.Service, t.Traffic.VIPs*t.Traffic.Tenants()),
 	}
+	t.overlay(&c)
 	if t.Subject.SNAT {
 		c.Director.SNAT = model.SNAT{Ports: snatPorts, Addresses: t.snatAddresses()}
 	} else {
@@ -113,13 +118,18 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 	if t.FanOut {
 		c.Director.FanOut = model.FanOut{CPUs: 1} // the last one of two
 	}
+	if t.Moves {
+		c.Director.Limits.Backends *= 4 // as with swaps
+	}
 	if t.Swaps {
 		c.Director.Limits.Backends *= 4 // entries of removed backends rest for a while before they are used again
 		c.Coalesce = model.Duration(time.Millisecond)
 	}
 	for n := range c.Services {
-		first, end := set.of(t.Traffic.BackendsOf(n, t.Backends))
-		c.Services[n] = t.Subject.Service(t.Traffic, n, first, end)
+		tenant, vip := n/t.Traffic.VIPs, n%t.Traffic.VIPs
+		first, end := set.of(t.Traffic.BackendsOf(vip, t.Backends))
+		c.Services[n] = t.Subject.Service(t.Traffic, vip, first, end)
+		t.inTenant(&c.Services[n], tenant, first)
 		if t.Traffic.VLAN != 0 && t.Older == "" { // a trunk: older versions went by routes
 			for b := range c.Services[n].Backends {
 				c.Services[n].Backends[b].Interface = t.out.Name
@@ -153,20 +163,24 @@ func (t *Track) placement(c model.Config) func(flow int) int {
 	for n := range t.Backends {
 		numbers[traffic.Backend(n, t.Subject.ipv6(t.Traffic))] = n
 	}
-	services := make([]*model.TableService, t.Traffic.VIPs)
-	backends := make([][]int, t.Traffic.VIPs) // the backends' numbers, of each service
+	all := t.Traffic.VIPs * t.Traffic.Tenants()
+	services := make([]*model.TableService, all)
+	backends := make([][]int, all) // the backends' numbers, of each service
 	for n := range services {
-		at := slices.IndexFunc(table.Services, func(s model.TableService) bool { return s.VIP == traffic.VIP(n, t.Traffic.IPv6) })
+		tenant, vip := n/t.Traffic.VIPs, n%t.Traffic.VIPs
+		at := slices.IndexFunc(table.Services, func(s model.TableService) bool {
+			return s.Segment == t.Traffic.SegmentOf(tenant) && s.VIP == traffic.VIP(vip, t.Traffic.IPv6)
+		})
 		services[n] = &table.Services[at]
 		for _, b := range services[n].Backends {
 			backends[n] = append(backends[n], numbers[b.Address])
 		}
 	}
 	return func(flow int) int {
-		vip := flow % t.Traffic.VIPs
-		s := services[vip]
+		n := t.Traffic.Tenant(flow)*t.Traffic.VIPs + t.Traffic.VIPOf(flow)
+		s := services[n]
 		slot := s.Ring.SlotOf(t.Traffic.Flow(flow).Hash(s.Salt, s.Affinity))
-		return backends[vip][s.Ring.Slots[slot].Owner]
+		return backends[n][s.Ring.Slots[slot].Owner]
 	}
 }
 
