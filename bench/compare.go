@@ -132,9 +132,12 @@ func differences(old, new *record.Record) (warnings []string) {
 }
 
 // interval returns the median of the values and bounds that contain the median of the whole
-// population in 99 cases of 100. The bounds are order statistics, which assume nothing about the
-// distribution. At least eight values are needed for both bounds to be finite.
-func interval(values []float64) (low, median, high float64) {
+// population in 99 cases of 100. At least eight values are needed for both bounds to be finite.
+func interval(values []float64) (low, median, high float64) { return intervalOf(values, certainty) }
+
+// intervalOf is the same with another certainty. The bounds are order statistics, which assume nothing about the
+// distribution.
+func intervalOf(values []float64, certainty float64) (low, median, high float64) {
 	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(slices.Clone(values), &benchmath.DefaultThresholds), certainty)
 	return s.Lo, s.Center, s.Hi
 }

@@ -106,7 +106,7 @@ func (l *lane) key() string {
 	if l.Steered > 0 {
 		flows = l.Traffic.Flows // of which some have rules
 	}
-	return fmt.Sprint(flows, l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older, l.Steered, l.SourceCPU, l.FanOut, l.Unseen)
+	return fmt.Sprint(flows, l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VLAN, l.Traffic.Overlay, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.FlowRoom, l.Older, l.Steered, l.SourceCPU, l.FanOut, l.Unseen)
 }
 
 // build makes the tracks, each for the most flows of its lanes, and the streams.

@@ -50,7 +50,7 @@ var guide = report.Guide{
 		"utilization": {"HNLB is " + hnlb},
 		"steering":    {"HNLB is " + strings.TrimSuffix(hnlb, ", section IV")},
 	},
-	Events: map[string][]string{"convergence": {routeDelay.Name, trafficDelay.Name, quietDelay.Name}, "kubernetes": {requestDelay.Name, lastDelay.Name}},
+	Events: map[string][]string{"convergence": {routeDelay.Name, trafficDelay.Name, quietDelay.Name}, "kubernetes": {requestDelay.Name, lastDelay.Name}, "segments": {followedDelay.Name}},
 	Reasons: map[string]string{
 		"goodput_vs_director_link":             "redirection.md#goodput",
 		"steered_own_cost_vs_stateless":        "costs.md#a-packet-with-a-rule",

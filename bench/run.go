@@ -59,7 +59,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
 	flags.DurationVar(&o.soak.duration, "duration", defaultSoak.duration, "how long soak lasts")
 	flags.DurationVar(&o.soak.every, "every", defaultSoak.every, "how often soak changes something")
-	flags.StringVar(&o.base, "base", "", "commit that rows and versions compare with, instead of the one before flow memory")
+	flags.StringVar(&o.base, "base", "", "commit that rows, versions and segments compare with, instead of the one before what they are about")
 	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
 	return cmd
 }

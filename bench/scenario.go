@@ -48,6 +48,7 @@ var scenarios = []scenario{
 	{"fan-out", "What a packet takes of the receiving core where others do the rest.", fanOutNotes, measureFanOut, named},
 	{"cores", "Packets per second by the number of CPUs, each with a receive queue, with even and uneven flows.", coresNotes, measureCores, named},
 	{"modes", "A packet's cost in every mode and family.", modesNotes, measureModes, always},
+	{"segments", "A packet's cost in VLANs, VXLAN and Geneve, beside one in no segment, and whether tenants' packets and backends that move come where they belong.", segmentsNotes, measureSegments, named},
 	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", rowsNotes, measureRows, named},
 	{"syn", "Packets per second that begin a flow each.", synNotes, measureSYN, always},
 	{"churn", "What a ring that is replaced ten times per second does to packets.", churnNotes, measureChurn, always},
@@ -73,7 +74,7 @@ type session struct {
 	settings record.Settings
 	into     *record.Scenario
 	soak     soakTime
-	base     string    // the commit that rows and versions compare with; empty: the one before flow memory
+	base     string    // the commit that rows, versions and segments compare with; empty: the one before flow memory, or before segments
 	progress io.Writer // for people; the record is for machines
 	closers  []func() error
 }

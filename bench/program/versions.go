@@ -33,9 +33,12 @@ type Subject struct {
 	SYN     bool // the packet begins a connection; otherwise it is of an open one
 }
 
-// putBack are the subjects that forward nothing: their times are what it takes to call a program
-// and to restore a packet, one that was made longer and one that was not.
-var putBack = []Subject{{Way: "put back, tunnel"}, {Way: "put back"}}
+// PutBack is the subject that forwards nothing: its time is what it takes to call a program and to restore a packet
+// that was not made longer.
+var PutBack = Subject{Way: "put back"}
+
+// putBack are it and the same of a packet that was made longer.
+var putBack = []Subject{{Way: "put back, tunnel"}, PutBack}
 
 // calls is how often the director is called in one run, see bench/bpf/again.bpf.c.
 const calls = 16

@@ -29,13 +29,14 @@ func InTunnels(kind model.SegmentKind, outer6 bool, tenants int) traffic.Overlay
 // InOverlay returns the same with backends in a tenant's network, each at a VTEP of its own. Traffic comes from such
 // a network, too, maybe of the other kind.
 func (s Subject) InOverlay(kind model.SegmentKind, outer6 bool) Subject {
-	s.overlay = traffic.Overlay{Kind: kind, IPv6: outer6}
-	return s.OnVTEP()
+	s.overlay, s.vtep = traffic.Overlay{Kind: kind, IPv6: outer6}, true
+	s.Name = fmt.Sprintf("%s to %v", s.Name, traffic.Overlay{Kind: kind, IPv6: outer6})
+	return s
 }
 
 // OnVTEP returns the same on a director that is a VTEP.
 func (s Subject) OnVTEP() Subject {
-	s.vtep = true
+	s.Name, s.vtep = s.Name+" on a VTEP", true
 	return s
 }
 

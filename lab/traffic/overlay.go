@@ -24,6 +24,15 @@ type Overlay struct {
 // Given reports whether frames are in a tunnel.
 func (o Overlay) Given() bool { return o.Kind != model.SegmentNone }
 
+// String is its kind and family: vxlan, geneve over ipv6.
+func (o Overlay) String() string {
+	kind := map[model.SegmentKind]string{model.SegmentNone: "none", model.SegmentVXLAN: "vxlan", model.SegmentGeneve: "geneve"}[o.Kind]
+	if o.IPv6 {
+		kind += " over ipv6"
+	}
+	return kind
+}
+
 // tenants is how many there are.
 func (o Overlay) tenants() int { return max(o.Tenants, 1) }
 

@@ -45,7 +45,7 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 	if err := t.validate(); err != nil {
 		return nil, fmt.Errorf("traffic: %w", err)
 	}
-	longest := slices.Max(t.Frames) - FCS + t.longer()
+	longest := slices.Max(t.Frames) - FCS + t.Longer()
 	constants := t.constants()
 	constants["out_ifindex"] = uint32(port.Index)
 	constants["syn_every"] = uint32(t.SYNEvery)
@@ -59,7 +59,7 @@ func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Sou
 	if len(t.Frames) > 1 {
 		var sizes [framesRoom]uint32
 		for i, length := range t.Frames {
-			sizes[i] = uint32(length - FCS + t.longer())
+			sizes[i] = uint32(length - FCS + t.Longer())
 		}
 		constants["frame_sizes"], constants["frame_size"] = uint32(len(t.Frames)), sizes
 	}

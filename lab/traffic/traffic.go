@@ -145,8 +145,8 @@ func (t Traffic) VIPOf(flow int) int { return flow / t.Overlay.tenants() % t.VIP
 // Tenants is how many have networks with the same addresses.
 func (t Traffic) Tenants() int { return t.Overlay.tenants() }
 
-// longer is how much longer frames are by their tag, or by their outer headers.
-func (t Traffic) longer() int {
+// Longer is how much longer frames are by their tag, or by their outer headers.
+func (t Traffic) Longer() int {
 	if t.VLAN == 0 {
 		return t.Overlay.length()
 	}

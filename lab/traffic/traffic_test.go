@@ -70,7 +70,7 @@ func TestWhatIsSentArrives(t *testing.T) {
 			}
 			var bytes uint64
 			for i := range packets {
-				bytes += uint64(way.Frames[i%len(way.Frames)] - FCS + way.longer())
+				bytes += uint64(way.Frames[i%len(way.Frames)] - FCS + way.Longer())
 			}
 			// Each CPU checks its first packet, and every 64th after it.
 			checked := got.Checked >= packets/64 && got.Checked < uint64(packets/64+runtime.NumCPU())
