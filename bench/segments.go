@@ -257,6 +257,7 @@ func measureUntagged(ctx context.Context, s *session, rounds int) error {
 			return fmt.Errorf("%s: %w", familyNames[vip6], err)
 		}
 		s.atEnd(v.Close)
+		v.Keep(func(of program.Subject) bool { return of.Way == l2dsr.Name || of == program.PutBack })
 		steps = append(steps, func(ctx context.Context) error {
 			least, err := v.Least(ctx, passes, repeats)
 			if err != nil {

@@ -277,6 +277,11 @@ func (t *turn) time(repeats, calls int) (float64, error) {
 	return float64(r.took.Nanoseconds()) / float64(calls), err
 }
 
+// Keep measures only some of the subjects from now on.
+func (v *Versions) Keep(wanted func(Subject) bool) {
+	v.turns = slices.DeleteFunc(v.turns, func(t *turn) bool { return !wanted(t.subject) })
+}
+
 // Subjects returns all subjects, in the order of their turns.
 func (v *Versions) Subjects() []Subject {
 	all := make([]Subject, len(v.turns))
