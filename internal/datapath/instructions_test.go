@@ -49,6 +49,7 @@ func TestInstructions(t *testing.T) {
 	c.remembered()
 	c.begun()
 	c.steered()
+	c.inSegments()
 	if os.Getenv(updateInstructions) != "" {
 		must(t, os.WriteFile(instructionsFile, []byte(strings.Join(c.lines, "\n")+"\n"), 0o644))
 	}
@@ -193,7 +194,11 @@ func (c *counted) begun() {
 // count adds a line for a packet that comes in, and returns the instructions that it takes.
 func (c *counted) count(name string, headers ...packet.Header) int {
 	c.Helper()
-	frame := packet.Build(append([]packet.Header{packet.EthernetHeader{Dst: egressMAC, Src: clientMAC}}, headers...)...)
+	return c.countFrame(name, packet.Build(append([]packet.Header{packet.EthernetHeader{Dst: egressMAC, Src: clientMAC}}, headers...)...))
+}
+
+func (c *counted) countFrame(name string, frame []byte) int {
+	c.Helper()
 	verdict, out, err := c.in.run(frame)
 	if err != nil {
 		c.Fatalf("%s: %v", name, err)
@@ -234,6 +239,53 @@ func (c *counted) steered() {
 		if s.backends[0].mode == model.L2DSR {
 			c.put(c, "steered_queues", c.place()+c.queue, abi.SteeredQueue{})
 			c.count(s.name+", of a queue without rules", headers...)
+		}
+	}
+}
+
+// inSegments are packets of a director that is a VTEP: in tunnels, where this CPU has seen their senders before, and
+// in none.
+func (c *counted) inSegments() {
+	defer func() { inTunnels = nil }()
+	for _, of := range []struct {
+		name  string
+		world tunnelWorld
+	}{
+		{"vxlan", tunnelWorld{kind: model.SegmentVXLAN, front: true}},
+		{"vxlan over 6", tunnelWorld{kind: model.SegmentVXLAN, six: true, front: true}},
+		{"geneve", tunnelWorld{kind: model.SegmentGeneve, front: true}},
+		{"geneve with OVN's options", tunnelWorld{kind: model.SegmentGeneve, options: ovnOptions, front: true}},
+		{"none, of a VTEP", tunnelWorld{kind: model.SegmentVXLAN, front: true, from: &model.Segment{}}},
+	} {
+		inTunnels = &of.world
+		w := &testWorld{}
+		scenarios := w.scenarios(func(way wayTo) bool {
+			return way.mode == model.L2DSR || way.mode == model.NAT && !way.snat && of.world.from == nil
+		})
+		c.testDirector = loadInside(c, w)
+		spec, err := loadPrograms()
+		must(c, err)
+		must(c, Options{VTEP: model.VTEP{Addresses: []netip.Addr{vtepAddress4}}}.addVTEP(spec))
+		c.in, err = newInterpreter(spec.Programs["director"], c.Maps, c.clock)
+		must(c, err)
+		for _, s := range scenarios {
+			if s.protocol != model.TCP {
+				continue
+			}
+			headers := append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort, servicePort, packet.ACK, false)...)
+			frame := build(headers...)
+			if of.world.from == nil {
+				frame = of.world.arrives(frame)
+			} else {
+				for i := range s.backends {
+					c.put(c, "vtep_backends", s.first+uint32(i), abi.VtepBackend{})
+				}
+			}
+			c.in.kept = map[string][]byte{}
+			if _, _, err := c.in.run(frame); err != nil {
+				c.Fatalf("%s: %v", s.name, err)
+			}
+			c.countFrame(of.name+", "+s.name+", ACK", frame)
 		}
 	}
 }

@@ -23,8 +23,9 @@ type interpreter struct {
 	raw          []int          // where an instruction is, in words of eight bytes
 	at           map[int]int    // and back
 	maps         map[string]*ebpf.Map
-	clock        time.Duration // the kernel's
-	link, queue  uint32        // that packets come in by; 0: lo
+	kept         map[string][]byte // what a CPU remembers from one packet to the next; nil: nothing
+	clock        time.Duration     // the kernel's
+	link, queue  uint32            // that packets come in by; 0: lo
 
 	regions  []*region
 	values   map[string]uint64 // of maps, by map and key
@@ -221,7 +222,14 @@ func (in *interpreter) value(pc int, m *ebpf.Map, key []byte) uint64 {
 	address, err := uint64(0), error(nil)
 	switch m.Type() {
 	case ebpf.PerCPUArray: // of a CPU that has counted nothing yet
-		address = in.region(make([]byte, m.ValueSize())).base
+		bytes, known := in.kept[name]
+		if !known {
+			bytes = make([]byte, m.ValueSize())
+		}
+		if in.kept != nil {
+			in.kept[name] = bytes
+		}
+		address = in.region(bytes).base
 	case ebpf.ArrayOfMaps:
 		var inner *ebpf.Map
 		if err = m.Lookup(key, &inner); err == nil {
