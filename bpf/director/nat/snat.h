@@ -348,15 +348,14 @@ static __always_inline __u32 snat_reply_number(const struct snat_header *header,
 }
 
 /* The same for the address of another director. */
-static __noinline __u32 find_shared_reply(struct packet *packet, struct flow *to)
+static __noinline __u32 shared_number(struct packet *packet)
 {
 	__u32 number;
 
-	if (!packet || !to)
-		return NO_BACKEND;
+	if (!packet)
+		return 0;
 	number = shared_end(&packet->flow);
-	return number && shared_is_at(&packet->flow, number) ? snat_client(packet, number, to) :
-							       NO_BACKEND;
+	return number && shared_is_at(&packet->flow, number) ? number : 0;
 }
 
 /* The flow of a packet to one of this director's source addresses: its backend, and what the packet becomes. */
@@ -365,5 +364,7 @@ static __always_inline __u32 find_snat_reply(struct packet *packet, struct flow 
 	struct snat_header *header = snat_header(snat_table());
 	__u32 number = header && packet ? snat_reply_number(header, packet) : 0;
 
-	return number ? snat_client(packet, number, to) : find_shared_reply(packet, to);
+	if (!number)
+		number = shared_number(packet);
+	return number ? snat_client(packet, number, to) : NO_BACKEND;
 }

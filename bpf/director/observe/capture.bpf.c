@@ -28,5 +28,5 @@ int capture(struct xdp_md *ctx)
 	begin_capture(ctx);
 	if (!entry)
 		return XDP_ABORTED;
-	return capture_packet(ctx, &entry->packet, decide_vtep(ctx, entry));
+	return capture_packet(ctx, &entry->packet, decide_apart(ctx, entry));
 }

@@ -40,5 +40,5 @@ int explain(struct xdp_md *ctx)
 
 	if (!entry)
 		return XDP_ABORTED;
-	return observe_packet(&entry->packet, decide_vtep(ctx, entry));
+	return observe_packet(&entry->packet, decide_apart(ctx, entry));
 }

@@ -222,16 +222,17 @@ static __always_inline int to_socket(struct xdp_md *ctx, struct packet *packet,
 __noinline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
 {
 	struct vtep_entry *entry = this_entry();
-	struct translation t = {};
 	const struct icmp_header *icmp;
+	struct flow *to;
 
 	if (!packet || !entry || !packet->flow.segment ||
 	    packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP_ERROR) ||
 	    !is_own_host(own_at(packet->flow.segment, &packet->flow.destination,
 				packet->flow.ipv6)))
 		return CONTINUE;
-	t.to = packet->flow;
-	t.to.destination = check_address(packet->flow.segment, packet->flow.ipv6);
+	to = &entry->answer.to;
+	*to = packet->flow;
+	to->destination = check_address(packet->flow.segment, packet->flow.ipv6);
 	if (is_icmp(&packet->flow)) {
 		icmp = l4_header(ctx, packet);
 		if ((const void *)(icmp + 1) > frame_end(ctx) ||
@@ -239,10 +240,10 @@ __noinline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
 			return CONTINUE;
 	} else if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP) {
 		return CONTINUE;
-	} else if (!is_for_check(ctx, &t.to)) {
+	} else if (!is_for_check(ctx, to)) {
 		return DROP_ANSWER_LATE; /* the kernel would answer for a port that it does not have there */
 	}
-	if (!to_socket(ctx, packet, &t))
+	if (!to_socket(ctx, packet, &entry->answer))
 		return PASS_MALFORMED;
 	entry->direction = VTEP_TO_SOCKET;
 	packet->action = XDP_PASS;

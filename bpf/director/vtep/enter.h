@@ -139,85 +139,112 @@ parse_geneve(struct xdp_md *ctx, const struct overlay_header *header, __u32 at, 
 	return walk_geneve(ctx, at, options);
 }
 
+/* What is in the entry is read again from there: in registers it would take room on the stack. */
+static __always_inline void kept(void)
+{
+	asm volatile("" ::: "memory");
+}
+
 /* From the UDP header on. CONTINUE: the frame is in a tunnel (entry->found), or in none to this VTEP. */
-static __always_inline enum reason enter_udp(struct xdp_md *ctx, struct vtep_entry *entry, __u32 l4,
-					     __u32 end, const __u64 *source, __u8 ipv6, __u8 ecn)
+static __always_inline enum reason enter_udp(struct xdp_md *ctx, struct vtep_entry *entry, __u32 l4)
 {
 	struct udphdr *udp = frame(ctx) + (l4 & 0x7f);
 	struct overlay_header *header = (struct overlay_header *)(udp + 1);
-	__u32 options = 0, length, vni;
-	enum segment_kind kind;
+	__u32 length = l4 + sizeof(*udp) + sizeof(*header), end = entry->end, options = 0;
+	enum segment_kind kind = SEGMENT_VXLAN;
 	enum reason reason;
-	__be16 port;
 
 	if ((void *)(udp + 1) > frame_end(ctx))
 		return CONTINUE;
-	port = udp->dest;
-	if (port == this_vtep.vxlan_port)
-		kind = SEGMENT_VXLAN;
-	else if (port == this_vtep.geneve_port)
+	if (udp->dest != this_vtep.vxlan_port) {
+		if (udp->dest != this_vtep.geneve_port)
+			return CONTINUE;
 		kind = SEGMENT_GENEVE;
-	else
-		return CONTINUE;
-	length = l4 + sizeof(*udp) + sizeof(*header);
+	}
 	if (unlikely(l4 + bpf_ntohs(udp->len) != end || (void *)(header + 1) > frame_end(ctx) ||
 		     !frame_holds(ctx, 0, end)))
 		return DROP_OVERLAY_MALFORMED;
-	vni = bpf_ntohl(header->vni) >> 8;
-	if (kind == SEGMENT_GENEVE)
-		options = (header->first & GENEVE_OPTIONS) * 4;
-	if (unlikely(length + options + sizeof(struct ethhdr) > end))
-		return DROP_OVERLAY_MALFORMED;
+	entry->network = (__u32)kind << SEGMENT_KIND_SHIFT | bpf_ntohl(header->vni) >> 8;
 	if (kind == SEGMENT_GENEVE) {
+		options = (header->first & GENEVE_OPTIONS) * 4;
+		if (unlikely(length + options + sizeof(struct ethhdr) > end))
+			return DROP_OVERLAY_MALFORMED;
 		reason = parse_geneve(ctx, header, length, options);
 		if (unlikely(reason != CONTINUE))
 			return reason;
-		length += options;
-	} else if (unlikely(!(header->first & VXLAN_HAS_VNI))) {
+	} else if (unlikely(length + sizeof(struct ethhdr) > end ||
+			    !(header->first & VXLAN_HAS_VNI))) {
 		return DROP_OVERLAY_MALFORMED;
 	}
-	entry->source[0] = source[0];
-	entry->source[1] = source[1];
-	entry->network = (__u32)kind << SEGMENT_KIND_SHIFT | vni;
-	entry->length = length;
-	entry->end = end;
-	entry->ipv6 = ipv6;
-	entry->ecn = ecn;
+	entry->length = length + options;
 	return find_entered(ctx, entry);
+}
+
+/* The same from the IP header on, which begins at l3. */
+static __always_inline enum reason enter_at(struct xdp_md *ctx, struct vtep_entry *entry,
+					    __be16 protocol, __u32 l3, __u32 segment)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct ipv6hdr *ip6 = data + l3;
+	struct iphdr *ip4 = data + l3;
+
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip4 + 1) > end || ip4->daddr != this_vtep.address4 ||
+		    segment != this_vtep.segment || ip4->protocol != IPPROTO_UDP ||
+		    (*(const __u64 *)ip4 & IPV4_PLAIN_MASK) != IPV4_PLAIN)
+			return CONTINUE;
+		entry->source[0] = ip4->saddr;
+		entry->source[1] = 0;
+		entry->end = l3 + bpf_ntohs(ip4->tot_len);
+		entry->ipv6 = 0;
+		entry->ecn = ip4->tos & ECN_MASK;
+		kept();
+		return enter_udp(ctx, entry, l3 + sizeof(*ip4));
+	}
+	if (protocol != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end ||
+	    !same_address((const struct address *)&ip6->daddr, &this_vtep.address6) ||
+	    segment != this_vtep.segment || ip6->version != 6 || ip6->nexthdr != IPPROTO_UDP)
+		return CONTINUE;
+	__builtin_memcpy(entry->source, &ip6->saddr, sizeof(entry->source));
+	entry->end = l3 + sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
+	entry->ipv6 = 1;
+	entry->ecn = ip6->flow_lbl[0] >> 4 & ECN_MASK;
+	kept();
+	return enter_udp(ctx, entry, l3 + sizeof(*ip6));
+}
+
+/* The same of a frame with tags. */
+static __noinline enum reason enter_tagged(struct xdp_md *ctx)
+{
+	struct vtep_entry *entry = this_entry();
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct tags tags;
+
+	if (!entry || data + sizeof(struct ethhdr) > end)
+		return CONTINUE;
+	tags = parse_tags(data, end);
+	return enter_at(ctx, entry, tags.protocol, tags.l3, tags.segment);
 }
 
 /* Looks for a tunnel to this VTEP. CONTINUE: the frame is in one (entry->found), or is not. */
 static __always_inline enum reason enter(struct xdp_md *ctx, struct vtep_entry *entry)
 {
-	void *data = frame(ctx), *end = frame_end(ctx);
-	struct ipv6hdr *ip6;
-	struct iphdr *ip4;
-	__u64 source[2];
-	struct tags tags;
+	void *data = frame(ctx);
+	const struct vlan_tag *tag = data + sizeof(struct ethhdr);
+	__be16 protocol;
 
-	if (data + sizeof(struct ethhdr) > end)
+	if ((void *)(tag + 1) > frame_end(ctx))
 		return CONTINUE;
-	tags = parse_tags(data, end);
-	ip4 = data + tags.l3;
-	ip6 = data + tags.l3;
-	if (tags.protocol == bpf_htons(ETH_P_IP)) {
-		if ((void *)(ip4 + 1) > end || ip4->daddr != this_vtep.address4 ||
-		    tags.segment != this_vtep.segment || ip4->protocol != IPPROTO_UDP ||
-		    (*(const __u64 *)ip4 & IPV4_PLAIN_MASK) != IPV4_PLAIN)
-			return CONTINUE;
-		source[0] = ip4->saddr;
-		source[1] = 0;
-		return enter_udp(ctx, entry, tags.l3 + sizeof(*ip4),
-				 tags.l3 + bpf_ntohs(ip4->tot_len), source, 0, ip4->tos & ECN_MASK);
-	}
-	if (tags.protocol != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end ||
-	    !same_address((const struct address *)&ip6->daddr, &this_vtep.address6) ||
-	    tags.segment != this_vtep.segment || ip6->version != 6 || ip6->nexthdr != IPPROTO_UDP)
+	protocol = *ethertype_of(data);
+	/* Where there are no tags, the compiler knows where everything is. */
+	if (likely(protocol == bpf_htons(ETH_P_IP) || protocol == bpf_htons(ETH_P_IPV6)))
+		return enter_at(ctx, entry, protocol, sizeof(struct ethhdr), 0);
+	if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
 		return CONTINUE;
-	__builtin_memcpy(source, &ip6->saddr, sizeof(source));
-	return enter_udp(ctx, entry, tags.l3 + sizeof(*ip6),
-			 tags.l3 + sizeof(*ip6) + bpf_ntohs(ip6->payload_len), source, 1,
-			 ip6->flow_lbl[0] >> 4 & ECN_MASK);
+	/* A tag is for this VTEP if it has one, or if the tag is none (IEEE 802.1Q 6.9.1). */
+	if (!this_vtep.segment && tag->tci & bpf_htons(VLAN_ID_MASK))
+		return CONTINUE;
+	return enter_tagged(ctx);
 }
 
 /* Gives the inner header the outer one's mark of congestion. Returns 0 if the packet has to go (RFC 6040). */

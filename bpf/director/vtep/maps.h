@@ -6,6 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "abi/vtep_types.h"
+#include "director/nat/translate.h"
 #include "lib/packet.h"
 
 /* Read without a lookup. */
@@ -105,6 +106,7 @@ struct vtep_entry {
 	__u32 rest;      /* enum rest: what is not decided yet */
 	__u8 outer[VTEP_OUTER_MAX];
 	struct vtep_place back;     /* where an answer goes */
+	struct translation answer;  /* what an answer to a health check becomes */
 	__u8 chunk[VTEP_CHUNK + 4]; /* of the frame, to be summed */
 };
 

@@ -838,8 +838,25 @@ type VtepEntry struct {
 	Rest      uint32
 	Outer     [384]uint8
 	Back      VtepPlace
-	Chunk     [516]uint8
-	_         [4]byte
+	Answer    struct {
+		_  structs.HostLayout
+		To struct {
+			_               structs.HostLayout
+			Segment         uint32
+			SourcePort      uint16
+			DestinationPort uint16
+			Source          Address
+			Destination     Address
+			Protocol        uint8
+			Ipv6            uint8
+			_               [6]byte
+		}
+		Hops       uint16
+		HideSource uint16
+		_          [4]byte
+	}
+	Chunk [516]uint8
+	_     [4]byte
 }
 
 type VtepFront struct {
