@@ -97,7 +97,8 @@ struct vtep_backend {
 	__u32 place;           /* 0: it is in none of these networks */
 	__u32 segment;         /* that it is in */
 	__u32 service_segment; /* of its service: where its clients are */
-	__u32 pad;
+	__u32 tunnels;         /* 1: ipip or gue, whose tunnels come from `source` */
+	struct address source; /* that this director has in the backend's segment */
 };
 
 /* An address in a network, of this director or of another host. */

@@ -102,22 +102,23 @@ static __always_inline void write_tunnel4(struct iphdr *ip, const struct packet 
 		write_gue(outer, packet, length - sizeof(*ip), 0);
 }
 
-/* Makes room for the outer headers and fills it; 0: there is none. */
-static __always_inline int wrap(struct __sk_buff *skb, const struct packet *packet,
-				const struct check_way *way)
+/* Bytes of the tunnel's headers; 0: the backend has none. */
+static __always_inline __u32 tunnel_length(const struct backend *to)
 {
-	int gue = way->to.mode == MODE_GUE, six = way->to.flags & BACKEND_IPV6;
-	__u32 outer = (six ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) +
-		      (gue ? sizeof(struct gue_outer) : 0);
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (gue ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP : 0) |
-		      (six ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
-	void *ip;
-
-	if (bpf_skb_adjust_room(skb, outer, BPF_ADJ_ROOM_MAC, flags))
+	if (to->mode == MODE_L2DSR)
 		return 0;
+	return (to->flags & BACKEND_IPV6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) +
+	       (to->mode == MODE_GUE ? sizeof(struct gue_outer) : 0);
+}
+
+/* Fills the room for the tunnel's headers; 0: there is none. */
+static __always_inline int write_tunnel(struct __sk_buff *skb, void *ip,
+					const struct packet *packet, const struct check_way *way)
+{
+	int gue = way->to.mode == MODE_GUE;
+
 	/* With what is behind it, each is longer than the longest outer header of its family. */
-	ip = data_of(skb) + sizeof(struct ethhdr);
-	if (six) {
+	if (way->to.flags & BACKEND_IPV6) {
 		if (ip + sizeof(struct ipv6hdr) + sizeof(struct gue_outer) > end_of(skb))
 			return 0;
 		write_tunnel6(skb, ip, packet, way, gue);
@@ -127,6 +128,17 @@ static __always_inline int wrap(struct __sk_buff *skb, const struct packet *pack
 		return 0;
 	write_tunnel4(ip, packet, way, gue);
 	return 1;
+}
+
+static __always_inline int wrap(struct __sk_buff *skb, const struct packet *packet,
+				const struct check_way *way)
+{
+	int gue = way->to.mode == MODE_GUE, six = way->to.flags & BACKEND_IPV6;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (gue ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP : 0) |
+		      (six ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+
+	return !bpf_skb_adjust_room(skb, tunnel_length(&way->to), BPF_ADJ_ROOM_MAC, flags) &&
+	       write_tunnel(skb, data_of(skb) + sizeof(struct ethhdr), packet, way);
 }
 
 /* Where the checksum of what a socket has sent is, and how it changes; 0: it has none. */
@@ -185,13 +197,27 @@ static __always_inline __u64 sum_sent(const struct packet *packet, int *known)
 	return sum;
 }
 
+/* The sum of a tunnel's headers. */
+static __always_inline __u64 sum_tunnel(struct __sk_buff *skb, const void *at, __u32 length)
+{
+	const __be32 *words = at;
+	__u64 sum = 0;
+
+#pragma unroll
+	for (__u32 i = 0; i < (sizeof(struct ipv6hdr) + sizeof(struct gue_outer)) / 4; i++)
+		if (i * 4 < length && (void *)(words + i + 1) <= end_of(skb))
+			sum += words[i];
+	return sum;
+}
+
 /* The director's tunnel into a tenant's network. Segments of one packet have headers alike. */
 static __always_inline int wrap_overlay(struct __sk_buff *skb, const struct packet *packet,
 					const struct check_way *way)
 {
 	const struct vtep_place *place = &way->place;
 	int six = place->flags & VTEP_PLACE_IPV6, known;
-	__u32 inside = skb->len, options = place->options & 0x1c;
+	__u32 tunnel = tunnel_length(&way->to);
+	__u32 inside = skb->len + tunnel, options = place->options & 0x1c;
 	__u32 length = sizeof(struct ethhdr) +
 		       (six ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) +
 		       sizeof(struct udphdr) + sizeof(struct overlay_header) + options;
@@ -199,13 +225,16 @@ static __always_inline int wrap_overlay(struct __sk_buff *skb, const struct pack
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 		      BPF_F_ADJ_ROOM_ENCAP_L2_ETH | BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct ethhdr)) |
 		      (six ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
-	__be16 protocol = packet->flow.ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	int inner_six = tunnel ? way->to.flags & BACKEND_IPV6 : packet->flow.ipv6;
 	struct ethhdr *outer, *inner;
 	void *ip;
 	__u64 sum;
 
-	if (bpf_skb_adjust_room(skb, length, BPF_ADJ_ROOM_MAC, flags) ||
-	    bpf_skb_pull_data(skb, length + sizeof(struct ethhdr)))
+	if (bpf_skb_adjust_room(skb, length + tunnel, BPF_ADJ_ROOM_MAC, flags) ||
+	    bpf_skb_pull_data(skb, length + sizeof(struct ethhdr) + tunnel))
+		return 0;
+	if (tunnel &&
+	    !write_tunnel(skb, data_of(skb) + (length & 0x7f) + sizeof(struct ethhdr), packet, way))
 		return 0;
 	outer = data_of(skb);
 	ip = outer + 1;
@@ -218,7 +247,7 @@ static __always_inline int wrap_overlay(struct __sk_buff *skb, const struct pack
 	write_macs(outer, link_word(place->mac), link_word(place->source_mac));
 	outer->h_proto = six ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	write_macs(inner, link_word(way->to.mac), link_word(way->to.source_mac));
-	inner->h_proto = protocol;
+	inner->h_proto = inner_six ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	if (!six) {
 		write_outer4(ip, &way->self, place, packet->tos, sizeof(struct iphdr) + udp);
 		write_overlay(ip + sizeof(struct iphdr), &way->self, place, packet->hash, udp);
@@ -226,7 +255,8 @@ static __always_inline int wrap_overlay(struct __sk_buff *skb, const struct pack
 		sum = write_outer6(ip, &way->self, place, packet->tos, packet->hash, udp);
 		sum += write_overlay(ip + sizeof(struct ipv6hdr), &way->self, place, packet->hash,
 				     udp);
-		sum += sum_sent(packet, &known) + sum_ethernet(inner);
+		sum += sum_sent(packet, &known) + sum_ethernet(inner) +
+		       sum_tunnel(skb, inner + 1, tunnel);
 		if (known && !skb->gso_size)
 			((struct udphdr *)(ip + sizeof(struct ipv6hdr)))->check =
 				checksum_not_zero(~checksum_fold(sum));

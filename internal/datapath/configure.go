@@ -107,7 +107,7 @@ func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBack
 		}
 		for _, b := range s.order {
 			is4 := b.desired.TunnelEnd().Is4()
-			if !tunnels(b.desired.Mode) || is4 && have4 || !is4 && have6 {
+			if !tunnels(b.desired.Mode) || b.desired.Segment.IsOverlay() || is4 && have4 || !is4 && have6 {
 				continue
 			}
 			own := nexthop.OwnAddress(hopOf(b.desired), d.table.Directors)

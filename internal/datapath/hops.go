@@ -289,8 +289,13 @@ func checkEntryOf(way *model.CheckWay, hop nexthop.Hop, from netip.Addr) (any, e
 	return entry, nil
 }
 
-// outerSource is the configured tunnel source of the backend's family, or this host's address.
+// outerSource is this director's own address in the backend's segment, the configured tunnel source of the
+// backend's family, or this host's address.
 func outerSource(way *model.CheckWay, hop nexthop.Hop) (netip.Prefix, error) {
+	inside := slices.IndexFunc(way.Own, func(a netip.Addr) bool { return a.Is4() == way.Backend.Address.Is4() })
+	if inside >= 0 {
+		return netip.PrefixFrom(way.Own[inside], way.Own[inside].BitLen()), nil
+	}
 	i := slices.IndexFunc(way.TunnelSource, func(p netip.Prefix) bool { return p.Addr().Is4() == way.Backend.Address.Is4() })
 	if i >= 0 {
 		return way.TunnelSource[i], nil

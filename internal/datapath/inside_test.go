@@ -221,7 +221,11 @@ func (d *testDirector) fillTunnels(t testing.TB) {
 		for i := range s.backends {
 			index := s.first + uint32(i)
 			d.putPlace(t, index)
-			d.put(t, "vtep_backends", index, abi.VtepBackend{Place: index, Segment: w.segment().Key(), ServiceSegment: w.segment().Key()})
+			in := abi.VtepBackend{Place: index, Segment: w.segment().Key(), ServiceSegment: w.segment().Key()}
+			if b := &s.backends[i]; tunnels(b.mode) {
+				in.Tunnels, in.Source = 1, abi.AddressBytes(ownInside(b.address.Is6()))
+			}
+			d.put(t, "vtep_backends", index, in)
 		}
 		if w.front && s.port.Single() {
 			d.putFront(t, s)
@@ -238,6 +242,14 @@ func (d *testDirector) putPlace(t testing.TB, index uint32) {
 	place.Flags = truth(w.six) | truth(w.kind == model.SegmentGeneve)<<1 | truth(w.options.Critical())<<2
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&place.Option)), len(place.Option)*4), w.options)
 	d.put(t, "vtep_places", index, place)
+}
+
+// ownInside is the address of this director in the tenant's network.
+func ownInside(six bool) netip.Addr {
+	if six {
+		return netip.MustParseAddr("fd00:99::3")
+	}
+	return netip.MustParseAddr("10.99.0.3")
 }
 
 func peerKey(a netip.Addr) abi.VtepPeer {

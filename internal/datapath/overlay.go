@@ -232,13 +232,29 @@ func (o *overlay) setBackend(index uint32, service model.Segment, b *model.Table
 		}
 		entry.Place, entry.Segment = number, b.Segment.Key()
 	}
-	stored, fresh := (*[2]uint64)(unsafe.Pointer(&o.backends.Entries[index])), (*[2]uint64)(unsafe.Pointer(&entry))
-	for i := range fresh {
+	if source := o.tunnelSource(b); source.IsValid() {
+		entry.Tunnels, entry.Source = 1, abi.AddressBytes(source)
+	}
+	stored, fresh := (*backendWords)(unsafe.Pointer(&o.backends.Entries[index])), (*backendWords)(unsafe.Pointer(&entry))
+	for i := len(fresh) - 1; i >= 0; i-- { // that it tunnels comes after where from
 		if stored[i] != fresh[i] {
 			atomic.StoreUint64(&stored[i], fresh[i])
 		}
 	}
 	return nil
+}
+
+// backendWords is a VTEP's entry of a backend as stored.
+type backendWords = [4]uint64
+
+// tunnelSource is where tunnels of ipip and gue to a backend in a tenant's network come from; invalid: as to any
+// other backend.
+func (o *overlay) tunnelSource(b *model.TableBackend) netip.Addr {
+	settings := o.known.Load().segments[b.Segment]
+	if settings == nil || !tunnels(b.Mode) {
+		return netip.Addr{}
+	}
+	return settings.AddressOf(b.TunnelEnd().Is6())
 }
 
 // forgetBackend clears what setBackend has written, once no packet finds the backend.

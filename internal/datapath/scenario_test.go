@@ -222,8 +222,11 @@ func outer(to netip.Addr, hash uint32, tos, protocol uint8) packet.Header {
 }
 
 // tunnelSource is the address that a flow's tunnel comes from: the prefix, and
-// the flow's hash in the bits after it, the same in each word.
+// the flow's hash in the bits after it, the same in each word. In a tenant's network it is the director's there.
 func tunnelSource(is4 bool, hash uint32) netip.Addr {
+	if inTunnels != nil {
+		return ownInside(!is4)
+	}
 	if is4 {
 		a := tunnel4.Addr().As4()
 		binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|hash&(1<<(32-tunnel4.Bits())-1))

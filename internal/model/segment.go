@@ -88,6 +88,26 @@ func (c *Config) SegmentInterfaces() map[Segment]string {
 	return given
 }
 
+// AddressIn returns this director's own address of a family in a segment; invalid: it has none.
+func (c *Config) AddressIn(segment Segment, six bool) netip.Addr {
+	for i := range c.Segments {
+		if s := &c.Segments[i]; s.ID == segment {
+			return s.AddressOf(six)
+		}
+	}
+	return netip.Addr{}
+}
+
+// AddressOf returns this director's own address of a family in the network; invalid: it has none.
+func (s *SegmentSettings) AddressOf(six bool) netip.Addr {
+	for _, a := range s.Addresses {
+		if a.Is6() == six {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
 // InVLANs reports whether the director has addresses of its own in VLANs of tenants.
 func (c *Config) InVLANs() bool {
 	return slices.ContainsFunc(c.Segments, func(s SegmentSettings) bool { return s.ID.Kind == SegmentVLAN && len(s.Addresses) > 0 })
@@ -392,11 +412,24 @@ func (v *validation) backendOverlay(i, j int) {
 			v.errs.add(backendPath(i, j, field), "is not for a backend in VXLAN or Geneve: routes lead to its VTEP")
 		}
 	}
-	if mode := b.ModeIn(*s); mode == IPIP || mode == GUE {
-		v.errs.addWithOther(backendPath(i, j, "mode"), backendPath(i, j, "segment"), "%s is not available in VXLAN and Geneve yet: l2dsr and nat are", mode)
-	}
+	v.tunnelInside(i, j, in)
 	if b.RedirectsIn(s) {
 		v.errs.addWithOther(backendPath(i, j, "segment"), servicePath(i, "mode"), "mode redirect is not available in VXLAN and Geneve")
+	}
+}
+
+// tunnelInside checks that tunnels of ipip and gue to a backend in a tenant's network have a source there, which its
+// agent takes.
+func (v *validation) tunnelInside(i, j int, in Segment) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	mode, own := b.ModeIn(*s), v.config.AddressIn(in, b.Address.Is6())
+	switch {
+	case mode != IPIP && mode != GUE || !v.config.Director.VTEP.Given():
+	case !own.IsValid():
+		v.errs.addWithOther(backendPath(i, j, "segment"), "segments", "%s needs an %s address of this director in %s (segments[].addresses): its tunnels come from there", mode, family(b.Address), in)
+	case len(v.config.Directors) > 0 && !covered(netip.PrefixFrom(own, own.BitLen()), v.config.Directors):
+		v.errs.addWithOther(backendPath(i, j, "segment"), "directors", "%s is this director's address in %s, and not inside any prefix of directors, so agents would drop its tunnels of %s", own, in, mode)
 	}
 }
 

@@ -262,8 +262,14 @@ services[0].backends[0].vtep: is required with vni and geneve-options`,
 			overlay(func(c *model.Config) { c.Services[0].Backends[0].GeneveOptions = "\x01\x02\x80\x01abcd" })},
 		{`services[1].backends[0].vtep: is only for a backend in VXLAN or Geneve: this one is in segment none`,
 			overlay(func(c *model.Config) { c.Services[1].Backends[0].VTEP = addr("192.0.2.9") })},
-		{`services[1].backends[0].mode: ipip is not available in VXLAN and Geneve yet: l2dsr and nat are`,
+		{`services[1].backends[0].segment: ipip needs an IPv4 address of this director in vxlan:5 (segments[].addresses): its tunnels come from there`,
 			overlay(func(c *model.Config) { c.Services[1].Backends[0].Segment = &vxlan5 })},
+		{`services[1].backends[0].segment: 172.16.0.3 is this director's address in vxlan:5, and not inside any prefix of directors, so agents would drop its tunnels of ipip`,
+			overlay(func(c *model.Config) {
+				c.Services[1].Backends[0].Segment = &vxlan5
+				c.Segments[0].Addresses = []netip.Addr{addr("172.16.0.3")}
+				c.Directors = []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}
+			})},
 		{`services[3].backends[0].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan
 services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan`,
 			func(c *model.Config) {

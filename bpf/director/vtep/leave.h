@@ -189,6 +189,54 @@ static __always_inline __be32 turn_ports(__be32 ports)
 	return ports << 16 | ports >> 16;
 }
 
+/* The source of a tunnel of ipip or gue becomes the address that this director has in the backend's segment. */
+static __always_inline int set_source4(struct iphdr *ip, void *end, const struct address *source)
+{
+	if ((void *)(ip + 1) > end)
+		return 0;
+	ip->check = checksum_update(ip->check, ip->saddr, ADDRESS_WORD(source, 0));
+	ip->saddr = ADDRESS_WORD(source, 0);
+	return 1;
+}
+
+static __always_inline int set_source6(struct ipv6hdr *ip, void *end, const struct address *source)
+{
+	struct gue_outer *gue = (struct gue_outer *)(ip + 1);
+	__be32 *words = (__be32 *)&ip->saddr;
+	__u64 removed = 0, added = 0;
+
+	/* The packet in it is longer than headers of UDP and GUE. */
+	if ((void *)(gue + 1) > end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		removed += words[i];
+		added += ADDRESS_WORD(source, i);
+		words[i] = ADDRESS_WORD(source, i);
+	}
+	if (ip->nexthdr == IPPROTO_UDP && gue->udp.check)
+		gue->udp.check = checksum_not_zero(checksum_update(gue->udp.check, removed, added));
+	return 1;
+}
+
+static __noinline int set_source(struct xdp_md *ctx, const struct vtep_backend *backend)
+{
+	struct ethhdr *ethernet = frame(ctx);
+	const struct vlan_tag *tag = (void *)(ethernet + 1);
+	__be16 protocol;
+	void *ip = (void *)tag;
+
+	if (!backend || (void *)(tag + 1) > frame_end(ctx))
+		return 0;
+	protocol = *ethertype_of(ethernet);
+	if (protocol == bpf_htons(ETH_P_8021Q)) {
+		protocol = tag->protocol;
+		ip = (void *)(tag + 1);
+	}
+	return protocol == bpf_htons(ETH_P_IP) ? set_source4(ip, frame_end(ctx), &backend->source) :
+						 set_source6(ip, frame_end(ctx), &backend->source);
+}
+
 /* Where a frame has come from, as a place. Returns 0 if its headers cannot be answered. */
 static __always_inline int fill_back(struct vtep_entry *entry, __u32 ifindex)
 {
@@ -329,6 +377,9 @@ __noinline enum reason leave_rarely(struct xdp_md *ctx, struct packet *packet, e
 	if (direction == VTEP_OUT)
 		return reason;
 	backend = vtep_backend_at(packet->backend);
-	return backend && backend->place ? send_to_place(ctx, packet, backend->place, reason) :
-					   reason;
+	if (!backend)
+		return reason;
+	if (backend->tunnels && !set_source(ctx, backend))
+		return DROP_NO_HEADROOM;
+	return backend->place ? send_to_place(ctx, packet, backend->place, reason) : reason;
 }

@@ -782,7 +782,8 @@ type VtepBackend struct {
 	Place          uint32
 	Segment        uint32
 	ServiceSegment uint32
-	Pad            uint32
+	Tunnels        uint32
+	Source         Address
 }
 
 type VtepEntry struct {
