@@ -44,7 +44,7 @@ func newUnderlay(t *testing.T, kind string, six bool) *underlay {
 }
 
 func (u *underlay) plug(h *netlab.Host, number int) *netlab.Port {
-	return u.lab.Link(h, u.lan, netlab.LinkOptions{XDP: true, MTU: underlayMTU, A: lanPrefixes(number)}).A
+	return u.lab.Link(h, u.lan, netlab.LinkOptions{XDP: true, Tagged: h == u.director, MTU: underlayMTU, A: lanPrefixes(number)}).A
 }
 
 // vtep is the underlay's address of a host.
@@ -178,12 +178,16 @@ func TestTenantsInVXLAN(t *testing.T) {
 }
 
 // Two tenants have the same VIP and the same member. The director probes each in its own network, where no
-// interface of its host is, and finds the one whose server has ended.
+// interface of its host is, and finds the one whose server has ended. That is so, too, where the director's host
+// has the member's addresses itself.
 func TestProbesInTenantsNetworks(t *testing.T) {
 	t.Parallel()
-	for _, six := range []bool{false, true} {
-		t.Run(fmt.Sprintf("over 6: %v", six), func(t *testing.T) {
-			u := newUnderlay(t, "vxlan", six)
+	for _, c := range []struct{ six, own bool }{{false, false}, {true, false}, {false, true}} {
+		t.Run(fmt.Sprintf("over 6: %v, the director's own: %v", c.six, c.own), func(t *testing.T) {
+			u := newUnderlay(t, "vxlan", c.six)
+			if c.own {
+				u.director.Address("lo", "172.16.0.11/32", "fd00:16::11/128")
+			}
 			const vip, vip6 = "172.16.0.100", "fd00:16::100"
 			file, segments := "", "segments:\n"
 			servers := map[string]vm{}

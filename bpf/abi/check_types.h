@@ -12,6 +12,8 @@ struct check_way {
 	struct settings settings; /* its tunnel source; nothing else is looked at */
 	/* In a tenant's network: this director's address there, ... */
 	struct address own; /* zero: the socket's own */
+	/* ... the backend's, where the socket has another one in its place: see struct vtep_stand_in, ... */
+	struct address target; /* zero: the socket's own */
 	/* ... and, in VXLAN or Geneve (place.ifindex), the tunnel. */
 	struct vtep_self self;
 	struct vtep_place place;

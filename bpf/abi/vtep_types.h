@@ -129,6 +129,18 @@ struct vtep_own {
 };
 
 /*
+ * By struct vtep_address: a backend's address that this host has, too. Sockets of health checks have another one in
+ * its place, because packets to an address of the host's own do not leave it: CHECK_TARGET4 and CHECK_TARGET6, with
+ * a number in the other bits.
+ */
+struct vtep_stand_in {
+	struct address address;
+};
+
+#define CHECK_TARGET4 0xf4000000
+#define CHECK_TARGET6_WORD1 0x72010000 /* after CHECK_ADDRESS6_WORD0 */
+
+/*
  * Health checks in tenants' networks have sockets of this host's own, whose addresses say which segment they
  * are in: these bits, and struct flow's segment in the others. On the wire they become the address that this
  * director has in the segment.

@@ -156,32 +156,49 @@ static __always_inline __u32 checksum_at(const struct packet *packet, __u64 *fla
 	return 0;
 }
 
-/* The source becomes this director's address in the tenant's network. */
-static __always_inline int from_own(struct __sk_buff *skb, struct packet *packet,
-				    const struct check_way *way)
+/* Writes another address in the place of one of the packet's, which begins `at` bytes after its IP header does. */
+static __always_inline int readdress(struct __sk_buff *skb, const struct packet *packet,
+				     struct address *was, const struct address *is, __u32 at)
 {
 	__u64 flags;
-	__u32 at = checksum_at(packet, &flags);
+	__u32 checksum = checksum_at(packet, &flags);
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		__be32 was = ADDRESS_WORD(&packet->flow.source, i), is = ADDRESS_WORD(&way->own, i);
+		__be32 from = ADDRESS_WORD(was, i), to = ADDRESS_WORD(is, i);
 
-		if (at && bpf_l4_csum_replace(skb, at, was, is, flags | sizeof(was)))
+		if (checksum && bpf_l4_csum_replace(skb, checksum, from, to, flags | sizeof(from)))
 			return 0;
 		if (!packet->flow.ipv6) {
 			if (bpf_l3_csum_replace(skb, packet->l3 + offsetof(struct iphdr, check),
-						was, is, sizeof(was)))
+						from, to, sizeof(from)))
 				return 0;
 			break;
 		}
 	}
-	packet->flow.source = way->own;
-	if (packet->flow.ipv6)
-		return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, saddr),
-					    &way->own, sizeof(way->own), 0);
-	return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct iphdr, saddr), &way->own,
-				    sizeof(__be32), 0);
+	*was = *is;
+	return !bpf_skb_store_bytes(skb, packet->l3 + at, is,
+				    packet->flow.ipv6 ? sizeof(*is) : sizeof(__be32), 0);
+}
+
+static __always_inline int is_given(const struct address *address)
+{
+	return ADDRESS_WORD(address, 0) || ADDRESS_WORD(address, 3);
+}
+
+/* The packet gets the addresses of the tenant's network in the place of the socket's. */
+static __always_inline int address_inside(struct __sk_buff *skb, struct packet *packet,
+					  const struct check_way *way)
+{
+	int six = packet->flow.ipv6;
+
+	if (is_given(&way->own) &&
+	    !readdress(skb, packet, &packet->flow.source, &way->own,
+		       six ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr)))
+		return 0;
+	return !is_given(&way->target) ||
+	       readdress(skb, packet, &packet->flow.destination, &way->target,
+			 six ? offsetof(struct ipv6hdr, daddr) : offsetof(struct iphdr, daddr));
 }
 
 /* As inner_sum, also of pings. */
@@ -302,8 +319,7 @@ static __always_inline enum check_verdict send(struct __sk_buff *skb)
 		return CHECK_NO_WAY;
 	if (!look(skb, &packet))
 		return CHECK_NOT_IP;
-	if ((ADDRESS_WORD(&way->own, 0) || ADDRESS_WORD(&way->own, 3)) &&
-	    !from_own(skb, &packet, way))
+	if (!address_inside(skb, &packet, way))
 		return CHECK_NO_ROOM;
 	verdict = lead(skb, &packet, way);
 	if (verdict != CHECK_SENT)

@@ -243,7 +243,7 @@ func (d *Datapath) ownMACDifference() []upkeep.Difference {
 
 // Checks returns what leads probes by the way of this datapath's packets.
 func (d *Datapath) Checks() *checks.Ways {
-	return checks.New(checks.Deps{Log: d.log, Hops: d.hops, Pin: d.options.Pin, Limit: d.options.Limits.Backends, Entry: checkEntryOf, Expect: d.overlay.expect})
+	return checks.New(checks.Deps{Log: d.log, Hops: d.hops, Pin: d.options.Pin, Limit: d.options.Limits.Backends, Entry: checkEntryOf, Expect: d.overlay.expect, StandIn: d.overlay.standIn})
 }
 
 // checkEntry is struct check_way, made of the director's own types.
@@ -251,6 +251,7 @@ type checkEntry struct {
 	To       abi.Backend
 	Settings abi.Settings
 	Own      abi.Address
+	Target   abi.Address
 	Self     abi.VtepSelf
 	Place    abi.VtepPlace
 	Pad      uint32
@@ -259,9 +260,8 @@ type checkEntry struct {
 // The two are the same structure: this does not compile when they differ in size.
 const _ = -(unsafe.Sizeof(checkEntry{}) ^ checks.EntrySize)
 
-// checkEntryOf is the way as the program knows it. Packets have `from` as their source; invalid: that of their
-// socket.
-func checkEntryOf(way *model.CheckWay, hop nexthop.Hop, from netip.Addr) (any, error) {
+// checkEntryOf is the way as the program knows it. Packets have these addresses; invalid: those of their socket.
+func checkEntryOf(way *model.CheckWay, hop nexthop.Hop, source, target netip.Addr) (any, error) {
 	var entry checkEntry
 	b := way.Backend
 	entry.To = entryOf(&model.TableService{VIP: way.VIP}, 0, b, hop)
@@ -271,8 +271,11 @@ func checkEntryOf(way *model.CheckWay, hop nexthop.Hop, from netip.Addr) (any, e
 	if b.Segment.Kind == model.SegmentVLAN && b.Segment.ID <= 0xfff && entry.To.Vlan == 0 && !hop.Routed {
 		entry.To.Vlan = abi.BigEndian16(uint16(b.Segment.ID)) // clients' packets have it already
 	}
-	if from.IsValid() {
-		entry.Own = abi.AddressBytes(from)
+	if source.IsValid() {
+		entry.Own = abi.AddressBytes(source)
+	}
+	if target.IsValid() {
+		entry.Target = abi.AddressBytes(target)
 	}
 	if hop.Outer.Kind != model.SegmentNone {
 		entry.Self = selfOf(&way.VTEP)
@@ -281,11 +284,11 @@ func checkEntryOf(way *model.CheckWay, hop nexthop.Hop, from netip.Addr) (any, e
 	if b.Mode == model.L2DSR || way.Direct {
 		return entry, nil
 	}
-	source, err := outerSource(way, hop)
+	outer, err := outerSource(way, hop)
 	if err != nil {
 		return entry, err
 	}
-	setTunnelSource(&entry.Settings, source)
+	setTunnelSource(&entry.Settings, outer)
 	return entry, nil
 }
 

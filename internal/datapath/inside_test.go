@@ -171,7 +171,7 @@ func loadInside(t testing.TB, w *testWorld) *testDirector {
 	d := insideDirectors["vtep"]
 	if d == nil {
 		addClock(spec)
-		for name, size := range map[string]uint32{"vtep_networks": 64, "vtep_peers": 64, "vtep_places": 4096, "vtep_backends": 2048, "vtep_hosts": 64, "vtep_own_addresses": 64} {
+		for name, size := range map[string]uint32{"vtep_networks": 64, "vtep_peers": 64, "vtep_places": 4096, "vtep_backends": 2048, "vtep_hosts": 64, "vtep_own_addresses": 64, "vtep_stand_ins": 64} {
 			spec.Maps[name].MaxEntries = size
 		}
 		d = loadSpec(t, spec, "director")

@@ -34,7 +34,7 @@ type overlay struct {
 	indexes  *indexes
 	place    map[placeKey]*place
 	known    atomic.Pointer[knownInside]
-	maps     struct{ networks, peers, hosts, own *ebpf.Map }
+	maps     struct{ networks, peers, hosts, own, standIns *ebpf.Map }
 	wrote    struct {
 		networks map[uint32]abi.VtepNetwork
 		peers    map[abi.VtepPeer]uint8
@@ -73,6 +73,7 @@ const (
 	mostPeers     = 1 << 14
 	mostHosts     = 1 << 17
 	mostOwn       = 1 << 16
+	mostStandIns  = 1 << 16 // that have addresses of this host's
 	placesForRest = 1 << 12 // besides those of backends and hosts: places rest before they are used again
 )
 
@@ -103,10 +104,10 @@ func (o Options) addVTEP(spec *ebpf.CollectionSpec) error {
 // vtepSizes are how many entries a VTEP's maps have.
 func (o Options) vtepSizes() map[string]uint32 {
 	if !o.isVTEP() {
-		return map[string]uint32{vtepMapVtepNetworks: 1, vtepMapVtepPeers: 1, vtepMapVtepPlaces: 1, vtepMapVtepBackends: 1, vtepMapVtepHosts: 1, vtepMapVtepOwnAddresses: 1}
+		return map[string]uint32{vtepMapVtepNetworks: 1, vtepMapVtepPeers: 1, vtepMapVtepPlaces: 1, vtepMapVtepBackends: 1, vtepMapVtepHosts: 1, vtepMapVtepOwnAddresses: 1, vtepMapVtepStandIns: 1}
 	}
 	return map[string]uint32{
-		vtepMapVtepNetworks: mostNetworks, vtepMapVtepPeers: mostPeers, vtepMapVtepHosts: mostHosts, vtepMapVtepOwnAddresses: mostOwn,
+		vtepMapVtepNetworks: mostNetworks, vtepMapVtepPeers: mostPeers, vtepMapVtepHosts: mostHosts, vtepMapVtepOwnAddresses: mostOwn, vtepMapVtepStandIns: mostStandIns,
 		vtepMapVtepPlaces: o.Limits.Backends + mostHosts + placesForRest, vtepMapVtepBackends: o.Limits.Backends + 1,
 	}
 }
@@ -126,7 +127,7 @@ func (o *overlay) open(k *kernel, options Options) (err error) {
 		return err
 	}
 	o.maps.networks, o.maps.peers = k.all[vtepMapVtepNetworks], k.all[vtepMapVtepPeers]
-	o.maps.hosts, o.maps.own = k.all[vtepMapVtepHosts], k.all[vtepMapVtepOwnAddresses]
+	o.maps.hosts, o.maps.own, o.maps.standIns = k.all[vtepMapVtepHosts], k.all[vtepMapVtepOwnAddresses], k.all[vtepMapVtepStandIns]
 	o.indexes = newIndexes(1, uint32(len(o.places.Entries))-1)
 	o.place = map[placeKey]*place{}
 	o.known.Store(&knownInside{vtep: options.VTEP})
@@ -384,6 +385,22 @@ func (o *overlay) expect(host *model.CheckHost) {
 	if o.on() && !o.known.Load().begun {
 		o.know(&host.VTEP, host.Segments, false)
 	}
+}
+
+// standIn makes answers to health checks, from hosts whose addresses this host has, too, come from the addresses
+// that the checks' sockets have in their place.
+func (o *overlay) standIn(targets map[model.VIP]netip.Addr) error {
+	if !o.on() {
+		return nil
+	}
+	wanted := make(map[abi.VtepAddress]abi.VtepStandIn, len(targets))
+	for host, stand := range targets {
+		wanted[insideKey(host.Segment, host.Address)] = abi.VtepStandIn{Address: abi.AddressBytes(stand)}
+	}
+	if _, err := contents.Replace(o.maps.standIns, wanted, nil); err != nil {
+		return fmt.Errorf("hosts of tenants that are probed: %w", err)
+	}
+	return nil
 }
 
 func (o *overlay) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) *knownInside {

@@ -71,6 +71,7 @@ const (
 	vtepMapVtepOwnAddresses = "vtep_own_addresses"
 	vtepMapVtepPeers        = "vtep_peers"
 	vtepMapVtepPlaces       = "vtep_places"
+	vtepMapVtepStandIns     = "vtep_stand_ins"
 	vtepMapWaitBudgets      = "wait_budgets"
 	vtepProgDirectorVtep    = "director_vtep"
 	vtepVarFlowTime         = "flow_time"
@@ -186,6 +187,7 @@ type vtepMapSpecs struct {
 	VtepOwnAddresses *ebpf.MapSpec `ebpf:"vtep_own_addresses"`
 	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
+	VtepStandIns     *ebpf.MapSpec `ebpf:"vtep_stand_ins"`
 	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
@@ -277,6 +279,7 @@ type vtepMaps struct {
 	VtepOwnAddresses *ebpf.Map `ebpf:"vtep_own_addresses"`
 	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
+	VtepStandIns     *ebpf.Map `ebpf:"vtep_stand_ins"`
 	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
@@ -337,6 +340,7 @@ func (m *vtepMaps) Close() error {
 		m.VtepOwnAddresses,
 		m.VtepPeers,
 		m.VtepPlaces,
+		m.VtepStandIns,
 		m.WaitBudgets,
 	)
 }

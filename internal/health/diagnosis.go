@@ -88,7 +88,7 @@ func (l *launch) causeOf(a *attempt) *Failure {
 	if own != nil && own.Reason != Refused {
 		return nil // it does not answer there either, or the result says nothing
 	}
-	backend, vip := l.check.To.Addr(), a.way.To.Addr()
+	backend, vip := l.check.To.Addr(), a.way.Target().Addr()
 	if l.check.Way.Backend.Mode == model.L2DSR {
 		return failure(NoVIP, "%v answers, and not to what is for %v: the VIP is missing on lo, or something drops it", backend, vip)
 	}

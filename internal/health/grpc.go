@@ -40,7 +40,7 @@ func (h *healthCall) on(ctx context.Context, conn net.Conn, a *attempt) error {
 	if h.authority != "" {
 		options = append(options, grpc.WithAuthority(h.authority))
 	}
-	client, err := grpc.NewClient("passthrough:///"+a.way.To.String(), options...)
+	client, err := grpc.NewClient("passthrough:///"+a.way.Target().String(), options...)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (r *request) on(_ context.Context, conn net.Conn, a *attempt) error {
 		Header: http.Header{"User-Agent": {"weir-health"}, "Accept": {"*/*"}},
 	}
 	if q.Host == "" {
-		q.Host = a.way.To.String()
+		q.Host = a.way.Target().String()
 	}
 	q.Header["X-Weir-Padding"] = padding(a)
 	var text bytes.Buffer

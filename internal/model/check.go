@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 )
@@ -59,6 +60,8 @@ const (
 // Way is how one probe gets to its backend.
 type Way struct {
 	To netip.AddrPort
+	// Named is what To stands for, where packets get another address on their way; zero: for itself.
+	Named netip.AddrPort
 	// Prepare is called with the probe's socket before anything is sent from it; nil: the socket
 	// needs no preparation.
 	Prepare func(socket int) error
@@ -75,6 +78,9 @@ type Way struct {
 	// Later says that the way is not known yet, but will be in a moment.
 	Later bool
 }
+
+// Target is the address that packets have when they reach the backend.
+func (w *Way) Target() netip.AddrPort { return cmp.Or(w.Named, w.To) }
 
 // HealthState is what is known about a backend's health.
 type HealthState string

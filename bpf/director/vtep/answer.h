@@ -166,6 +166,18 @@ static __always_inline struct address check_address(__u32 segment, __u8 ipv6)
 	return address;
 }
 
+/* What sockets of health checks have in the place of a sender's address that this host has, too. */
+static __always_inline void stand_in(const struct packet *packet, struct flow *to)
+{
+	struct vtep_address key = { .segment = packet->flow.segment, .ipv6 = packet->flow.ipv6 };
+	const struct vtep_stand_in *found;
+
+	key.address = packet->flow.source;
+	found = bpf_map_lookup_elem(&vtep_stand_ins, &key);
+	if (found)
+		to->source = found->address;
+}
+
 /* Whether a health check of this host waits for a packet of this flow: no other socket gets any. */
 static __always_inline int is_for_check(struct xdp_md *ctx, const struct flow *flow)
 {
@@ -233,6 +245,7 @@ __noinline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
 	to = &entry->answer.to;
 	*to = packet->flow;
 	to->destination = check_address(packet->flow.segment, packet->flow.ipv6);
+	stand_in(packet, to);
 	if (is_icmp(&packet->flow)) {
 		icmp = l4_header(ctx, packet);
 		if ((const void *)(icmp + 1) > frame_end(ctx) ||

@@ -71,6 +71,14 @@ struct {
 	__type(value, struct vtep_own);
 } vtep_own_addresses SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vtep_address);
+	__type(value, struct vtep_stand_in);
+} vtep_stand_ins SEC(".maps");
+
 /* The most that is before the frame inside: Ethernet, two tags, IPv6, UDP, Geneve and its options. */
 #define VTEP_OUTER_MAX 384
 

@@ -948,3 +948,8 @@ type VtepSelf struct {
 	CheckMark  uint32
 	Generation uint32
 }
+
+type VtepStandIn struct {
+	_       structs.HostLayout
+	Address Address
+}

@@ -77,6 +77,10 @@ type checkCheckWay struct {
 		_     structs.HostLayout
 		Bytes [16]uint8
 	}
+	Target struct {
+		_     structs.HostLayout
+		Bytes [16]uint8
+	}
 	Self struct {
 		_        structs.HostLayout
 		Address4 uint32

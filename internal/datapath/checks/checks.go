@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -25,9 +26,12 @@ type Deps struct {
 	Hops  *nexthop.Resolver
 	Pin   string // the datapath's directory, after which the device is named
 	Limit uint32 // of ways
-	// Entry is a way as the program knows it: struct check_way, which must be comparable. Packets have `from` as
-	// their source; invalid: that of their socket.
-	Entry func(way *model.CheckWay, hop nexthop.Hop, from netip.Addr) (any, error)
+	// Entry is a way as the program knows it: struct check_way, which must be comparable. Packets have these
+	// addresses; invalid: those of their socket.
+	Entry func(way *model.CheckWay, hop nexthop.Hop, source, target netip.Addr) (any, error)
+	// StandIn makes answers of these hosts, whose addresses are this host's own, too, come from the others. It
+	// replaces what it was given before.
+	StandIn func(targets map[model.VIP]netip.Addr) error
 	// Expect is told what the host knows of tenants' networks: backends are checked before they are in a table.
 	Expect func(host *model.CheckHost)
 }
@@ -47,7 +51,9 @@ type Ways struct {
 	confirmed confirmed
 	problem   string // why there is no device, as it was logged last
 	ways      map[model.Target]*checkWay
-	last      wayNumber // the number that was given last
+	last      wayNumber                // the number that was given last
+	standIns  map[model.VIP]netip.Addr // of hosts of tenants' networks whose addresses are this host's own, too
+	lastStand uint32                   // the number of the one that was given last
 }
 
 // checkWay is the way to one backend.
@@ -55,7 +61,8 @@ type checkWay struct {
 	number wayNumber // in the kernel; no other way ever has the same
 	since  time.Time
 	from   netip.Addr
-	entry  any // as the kernel has it
+	host   model.VIP // that has a stand-in; zero: none has
+	entry  any       // as the kernel has it
 	way    model.Way
 }
 
@@ -91,6 +98,7 @@ func (c *Ways) Set(checks []model.Check) {
 			_ = c.device.ways.Delete(w.number) // it may not have been written yet
 		}
 	}
+	c.forgetStandIns()
 	if c.bindings != nil {
 		c.bindings.forget(func(vip netip.Addr) bool { return vips[vip] })
 	}
@@ -240,7 +248,8 @@ func (c *Ways) target(check *model.Check) netip.Addr {
 // lead writes the way if it differs from what it should be.
 func (c *Ways) lead(w *checkWay, check *model.Check, hop nexthop.Hop) error {
 	to := netip.AddrPortFrom(c.target(check), check.To.Port())
-	var from, wire netip.Addr
+	var from, wire, target, stand netip.Addr
+	w.host = model.VIP{}
 	switch in := check.Way.Backend.Segment; {
 	case in != (model.Segment{}):
 		if from = c.onLink(check, hop); !from.IsValid() {
@@ -249,15 +258,27 @@ func (c *Ways) lead(w *checkWay, check *model.Check, hop nexthop.Hop) error {
 			if err := c.device.haveInside(); err != nil {
 				return err
 			}
+			if c.Hops.IsOwn(to.Addr()) {
+				var err error
+				w.host = model.VIP{Segment: in, Address: to.Addr()}
+				if stand, err = c.standIn(w.host); err != nil {
+					return err
+				}
+				target = to.Addr()
+			}
 		}
 	case check.Way.Backend.OffRoutes():
 		from = c.Hops.AddressOn(hop.Link, to.Addr().Is6())
 	default:
 		from = c.Hops.AddressFor(check.Way.Backend.Address, to.Addr().Is6())
 	}
-	entry, err := c.Entry(check.Way, hop, wire)
+	entry, err := c.Entry(check.Way, hop, wire, target)
 	if err != nil {
 		return err
+	}
+	var named netip.AddrPort
+	if stand.IsValid() {
+		named, to = to, netip.AddrPortFrom(stand, to.Port())
 	}
 	if entry == w.entry && from == w.from && to == w.way.To {
 		return nil
@@ -272,13 +293,51 @@ func (c *Ways) lead(w *checkWay, check *model.Check, hop nexthop.Hop) error {
 	w.entry, w.from = entry, from
 	alike := checkSocket{mark: c.device.mark, from: from, mtu: mtu, six: to.Addr().Is6(), over: check.How.Over(check.Target.Service.Protocol)}
 	number := w.number
-	w.way = model.Way{To: to, MTU: mtu, Alike: alike,
+	w.way = model.Way{To: to, Named: named, MTU: mtu, Alike: alike,
 		Prepare: func(fd int) error { return alike.prepare(fd, number) },
 		Again:   func(fd int) error { return alike.again(fd, number) }}
 	if check.Way.Direct {
 		w.way.MTU = 0
 	}
 	return nil
+}
+
+// standIn is the address that sockets have in the place of a host's in a tenant's network, which is this host's own,
+// too: the kernel keeps what is sent to that.
+func (c *Ways) standIn(host model.VIP) (netip.Addr, error) {
+	if stand, has := c.standIns[host]; has {
+		return stand, nil
+	}
+	c.lastStand++
+	stand := standIn(c.lastStand, host.Address.Is6())
+	all := maps.Clone(c.standIns)
+	if all == nil {
+		all = map[model.VIP]netip.Addr{}
+	}
+	all[host] = stand
+	if err := c.StandIn(all); err != nil {
+		return netip.Addr{}, err
+	}
+	c.standIns = all
+	return stand, nil
+}
+
+// forgetStandIns forgets those that no way has any more.
+func (c *Ways) forgetStandIns() {
+	used := map[model.VIP]netip.Addr{}
+	for _, w := range c.ways {
+		if stand, has := c.standIns[w.host]; has {
+			used[w.host] = stand
+		}
+	}
+	if len(used) == len(c.standIns) {
+		return
+	}
+	if err := c.StandIn(used); err != nil {
+		c.Log.Error("forget hosts that were probed", "error", err)
+		return
+	}
+	c.standIns = used
 }
 
 // Part is the part of this host that leads health checks by the way of clients' packets.

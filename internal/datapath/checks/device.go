@@ -108,6 +108,18 @@ func checkAddress(segment model.Segment, six bool) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
+// standIn is the address with this number of those that stand for others: CHECK_TARGET4 and CHECK_TARGET6 in
+// bpf/abi/vtep_types.h. No route leads there but the rule for checks.
+func standIn(number uint32, six bool) netip.Addr {
+	if !six {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0xf4000000|number&0xffffff)))
+	}
+	a := checkAddresses6.Addr().As16()
+	a[5] = 1
+	binary.BigEndian.PutUint32(a[12:], number)
+	return netip.AddrFrom16(a)
+}
+
 // haveInside makes this host have the addresses of sockets whose packets are for tenants' networks.
 func (d *checkDevice) haveInside() error {
 	if d.inside {

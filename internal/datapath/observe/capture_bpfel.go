@@ -189,6 +189,7 @@ const (
 	captureMapVtepOwnAddresses = "vtep_own_addresses"
 	captureMapVtepPeers        = "vtep_peers"
 	captureMapVtepPlaces       = "vtep_places"
+	captureMapVtepStandIns     = "vtep_stand_ins"
 	captureMapWaitBudgets      = "wait_budgets"
 	captureProgCapture         = "capture"
 	captureVarCaptureWant      = "capture_want"
@@ -310,6 +311,7 @@ type captureMapSpecs struct {
 	VtepOwnAddresses *ebpf.MapSpec `ebpf:"vtep_own_addresses"`
 	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
+	VtepStandIns     *ebpf.MapSpec `ebpf:"vtep_stand_ins"`
 	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
@@ -407,6 +409,7 @@ type captureMaps struct {
 	VtepOwnAddresses *ebpf.Map `ebpf:"vtep_own_addresses"`
 	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
+	VtepStandIns     *ebpf.Map `ebpf:"vtep_stand_ins"`
 	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
@@ -472,6 +475,7 @@ func (m *captureMaps) Close() error {
 		m.VtepOwnAddresses,
 		m.VtepPeers,
 		m.VtepPlaces,
+		m.VtepStandIns,
 		m.WaitBudgets,
 	)
 }

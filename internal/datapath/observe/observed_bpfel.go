@@ -142,6 +142,7 @@ const (
 	observedMapVtepOwnAddresses = "vtep_own_addresses"
 	observedMapVtepPeers        = "vtep_peers"
 	observedMapVtepPlaces       = "vtep_places"
+	observedMapVtepStandIns     = "vtep_stand_ins"
 	observedMapWaitBudgets      = "wait_budgets"
 	observedProgExplain         = "explain"
 	observedVarFlowTime         = "flow_time"
@@ -258,6 +259,7 @@ type observedMapSpecs struct {
 	VtepOwnAddresses *ebpf.MapSpec `ebpf:"vtep_own_addresses"`
 	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
+	VtepStandIns     *ebpf.MapSpec `ebpf:"vtep_stand_ins"`
 	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
@@ -350,6 +352,7 @@ type observedMaps struct {
 	VtepOwnAddresses *ebpf.Map `ebpf:"vtep_own_addresses"`
 	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
+	VtepStandIns     *ebpf.Map `ebpf:"vtep_stand_ins"`
 	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
@@ -411,6 +414,7 @@ func (m *observedMaps) Close() error {
 		m.VtepOwnAddresses,
 		m.VtepPeers,
 		m.VtepPlaces,
+		m.VtepStandIns,
 		m.WaitBudgets,
 	)
 }

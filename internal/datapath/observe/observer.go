@@ -24,7 +24,7 @@ var lent = map[string]bool{
 	observedMapThisDirector: true, observedMapEgress: true, observedMapPeers: true, observedMapPeerMacs: true, observedMapOwnMacs: true, observedMapGroupSlots: true,
 	observedMapBackendSources: true, abi.SourceFilter: true,
 	observedMapVtepNetworks: true, observedMapVtepPeers: true, observedMapVtepPlaces: true, observedMapVtepBackends: true, observedMapVtepHosts: true,
-	observedMapVtepOwnAddresses: true, abi.VTEP: true,
+	observedMapVtepOwnAddresses: true, observedMapVtepStandIns: true, abi.VTEP: true,
 }
 
 // sparse are the maps that the program reads and writes, and that decide about packets. An observer
