@@ -137,6 +137,12 @@ FLOOD ?= 60s
 floods: deps-test build ## flood five kinds of services, three of them in IPv6 too, with made-up flows beside real clients, 45 minutes: FLOOD=20s
 	@WEIR_FLOODS=$(FLOOD) $(private) go test ./test -count 1 -timeout 90m -run '^(TestFloods|TestFloodIsSharedWithinABudget)$$' -v $(ARGS)
 
+TENANTS ?= 10m
+
+.PHONY: tenants
+tenants: deps-test build ## see tenants of all kinds of networks, with the same addresses, stay apart, ten minutes: TENANTS=1m
+	@WEIR_TENANTS=$(TENANTS) $(private) go test ./test -count 1 -timeout 90m -run '^TestTenantsStayApart$$' -v $(ARGS)
+
 .PHONY: test-kernels
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
 	@go run ./test/kernels $(ARGS)
