@@ -18,10 +18,7 @@ func (x *examination) director() {
 	if len(x.config.Director.Interfaces) == 0 {
 		x.known("interfaces", "name those that clients' packets come in by", "director.interfaces is empty")
 	}
-	tagged := false
-	for _, s := range x.config.Services {
-		tagged = tagged || s.Segment.Kind == model.SegmentVLAN
-	}
+	tagged := x.config.SeesTags()
 	for _, name := range x.config.Director.Interfaces {
 		link := x.exists(name)
 		if link == nil {
@@ -31,8 +28,10 @@ func (x *examination) director() {
 		x.lro(link)
 		if tagged {
 			x.rxVLAN(link)
+			x.txVLAN(link)
 		}
 		x.checksum(link)
+		x.tunnelRoom(link)
 	}
 	x.cores()
 	x.services()

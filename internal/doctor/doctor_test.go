@@ -288,8 +288,32 @@ func TestVLANOffload(t *testing.T) {
 			l.Link(a, b, netlab.LinkOptions{XDP: true, Tagged: test.tagged})
 			c := config(model.IPIP)
 			c.Services[0].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
-			want(t, examine(t, a, doctor.Options{Config: c}), "rxvlan eth0", test.level, "", "")
+			found := examine(t, a, doctor.Options{Config: c})
+			want(t, found, "rxvlan eth0", test.level, "", "")
+			want(t, found, "txvlan eth0", doctor.Warn, "it must be one that puts VLAN tags into frames", "ethtool -K PEER txvlan off")
 		})
+	}
+}
+
+// TestTunnelRoom: a director that is a VTEP says whether tenants' packets fit into its links.
+func TestTunnelRoom(t *testing.T) {
+	l := netlab.ForTest(t)
+	a, b := l.Host("a"), l.Host("b")
+	l.Link(a, b, netlab.LinkOptions{XDP: true, MTU: 1550, A: []string{"192.0.2.1/24"}})
+	for _, test := range []struct {
+		vtep  string
+		mtu   uint16
+		level doctor.Level
+		text  string
+	}{
+		{"192.0.2.1", 0, doctor.OK, "MTU 1550 holds packets of 1500 bytes in vxlan:5 and the headers of tunnels, 50 bytes"},
+		{"2001:db8::1", 0, doctor.Warn, "MTU 1550 is too small for packets of 1500 bytes in vxlan:5 and the headers of tunnels, 70 bytes: senders are told to send less"},
+		{"192.0.2.1", 1501, doctor.Fail, "MTU 1550 is too small for packets of 1501 bytes in vxlan:5, which segments[].mtu lets in"},
+	} {
+		c := config(model.IPIP)
+		c.Director.VTEP = model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr(test.vtep)}}
+		c.Segments = []model.SegmentSettings{{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 5}, MTU: test.mtu}}
+		want(t, examine(t, a, doctor.Options{Config: c}), "tunnels eth0", test.level, test.text, "")
 	}
 }
 

@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"net"
 	"path/filepath"
@@ -130,6 +132,7 @@ const pageMTU = 3498
 
 // Bits of ETHTOOL_GFLAGS (linux/ethtool.h).
 const (
+	flagTxVLAN = 1 << 7
 	flagRxVLAN = 1 << 8
 	flagLRO    = 1 << 15
 )
@@ -158,27 +161,75 @@ func (x *examination) rxVLAN(link netlink.Link) {
 	}
 }
 
+// txVLAN checks a veth's other end, which keeps tags beside the frame if it leaves them to offload: XDP sees none.
+// From a network card tags come in the frame.
+func (x *examination) txVLAN(link netlink.Link) {
+	x.otherEnd(link, "txvlan", func(other string) (bool, error) {
+		flags, err := device.Ethtool(other, unix.ETHTOOL_GFLAGS)
+		return flags&flagTxVLAN != 0, err
+	}, "leaves VLAN tags to offload: XDP cannot tell segments apart", "puts VLAN tags into frames")
+}
+
 // checksum checks a veth's other end, whose unfinished checksums stay so once XDP has forwarded the
 // packet.
 func (x *examination) checksum(link netlink.Link) {
+	x.otherEnd(link, "checksum", func(other string) (bool, error) {
+		on, err := device.Ethtool(other, unix.ETHTOOL_GTXCSUM)
+		return on != 0, err
+	}, "leaves checksums to offload: forwarded packets have wrong ones", "finishes checksums")
+}
+
+// otherEnd checks a veth's other end for what it leaves to offload.
+func (x *examination) otherEnd(link netlink.Link, what string, leaves func(other string) (bool, error), bad, good string) {
 	if link.Type() != "veth" {
 		return
 	}
-	name := link.Attrs().Name
-	check := "checksum " + name
+	check, feature := what+" "+link.Attrs().Name, map[string]string{"checksum": "tx", "txvlan": "txvlan"}[what]
 	peer := x.links[link.Attrs().ParentIndex]
 	if peer == nil || link.Attrs().NetNsID >= 0 {
-		x.warn(check, "ethtool -K PEER tx off, at its other end", "is a veth whose other end is in another namespace: it must not leave checksums to offload")
+		x.warn(check, "ethtool -K PEER "+feature+" off, at its other end", "is a veth whose other end is in another namespace, which this check does not see: it must be one that %s", good)
 		return
 	}
 	other := peer.Attrs().Name
-	on, err := device.Ethtool(other, unix.ETHTOOL_GTXCSUM)
+	on, err := leaves(other)
 	switch {
 	case err != nil:
 		x.warn(check, "", "offload of %s cannot be read: %v", other, err)
-	case on != 0:
-		x.fail(check, "ethtool -K "+other+" tx off", "its other end, %s, leaves checksums to offload: forwarded packets have wrong ones", other)
+	case on:
+		x.fail(check, "ethtool -K "+other+" "+feature+" off", "its other end, %s, %s", other, bad)
 	default:
-		x.ok(check, "its other end, %s, finishes checksums", other)
+		x.ok(check, "its other end, %s, %s", other, good)
+	}
+}
+
+// usualMTU is Ethernet's.
+const usualMTU = 1500
+
+// tunnelRoom checks that tenants' packets fit between the headers of tunnels.
+func (x *examination) tunnelRoom(link netlink.Link) {
+	vtep := &x.config.Director.VTEP
+	if !vtep.Given() {
+		return
+	}
+	name, need, what, asked := link.Attrs().Name, 0, "", false
+	for i := range x.config.Segments {
+		s := &x.config.Segments[i]
+		if !s.ID.IsOverlay() {
+			continue
+		}
+		mtu := cmp.Or(int(s.MTU), usualMTU)
+		if outer := mtu + vtep.Overhead(); outer > need {
+			need, what, asked = outer, fmt.Sprintf("packets of %d bytes in %s", mtu, s.ID), s.MTU != 0
+		}
+	}
+	check, fix := "tunnels "+name, fmt.Sprintf("ip link set %s mtu %d, and the links behind it", name, need)
+	switch have := link.Attrs().MTU; {
+	case need == 0:
+	case have >= need:
+		x.ok(check, "MTU %d holds %s and the headers of tunnels, %d bytes", have, what, vtep.Overhead())
+	case asked:
+		x.fail(check, fix, "MTU %d is too small for %s, which segments[].mtu lets in, and the headers of tunnels, %d bytes", have, what, vtep.Overhead())
+	default:
+		x.warn(check, fix, "MTU %d is too small for %s and the headers of tunnels, %d bytes: senders are told to send less", have, what, vtep.Overhead())
 	}
 }

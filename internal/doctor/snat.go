@@ -9,17 +9,17 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
 )
 
 // snat checks that replies to full NAT's source addresses come to this host, and where a program
 // sees them. Where the address is decides by which way backends send them, not the way to the
 // backends.
 func (x *examination) snat() {
-	used := false
-	for _, s := range x.config.Services {
-		used = used || s.SNAT
-	}
-	if !used {
+	// In tenants' networks in VXLAN and Geneve the director itself answers for these addresses.
+	if !slices.ContainsFunc(x.config.Services, func(s model.Service) bool {
+		return s.SNAT && slices.ContainsFunc(s.Backends, func(b model.Backend) bool { return !b.TenantIn(&s).IsOverlay() })
+	}) {
 		return
 	}
 	for _, a := range x.config.Director.SNAT.Addresses {

@@ -34,6 +34,19 @@ func (v VTEP) IsZero() bool {
 	return !v.Given() && v.VLAN == 0 && v.VXLANPort == 0 && v.GenevePort == 0 && len(v.Peers) == 0
 }
 
+// Overhead is the OverlayOverhead of its tunnels: of its larger family.
+func (v *VTEP) Overhead() int { return OverlayOverhead(v.Address(true).IsValid()) }
+
+// OverlayOverhead is how many bytes there are between the beginnings of the outer IP header and of the one inside: IP,
+// UDP (RFC 768), VXLAN (RFC 7348) or Geneve (RFC 8926), both without options, and Ethernet.
+func OverlayOverhead(six bool) int {
+	const ipv4, ipv6, udp, overlay, ethernet = 20, 40, 8, 8, 14
+	if six {
+		return ipv6 + udp + overlay + ethernet
+	}
+	return ipv4 + udp + overlay + ethernet
+}
+
 // Address returns the VTEP's address of a family; invalid: it has none.
 func (v *VTEP) Address(six bool) netip.Addr {
 	for _, a := range v.Addresses {
@@ -86,6 +99,18 @@ func (c *Config) SegmentInterfaces() map[Segment]string {
 		}
 	}
 	return given
+}
+
+// SeesTags reports whether the director has to see VLAN tags: of clients' packets, of answers, or of tunnels.
+func (c *Config) SeesTags() bool {
+	if c.Director.VTEP.VLAN != 0 || c.InVLANs() {
+		return true
+	}
+	return slices.ContainsFunc(c.Services, func(s Service) bool {
+		return s.Segment.Kind == SegmentVLAN || slices.ContainsFunc(s.Backends, func(b Backend) bool {
+			return b.ModeIn(s) == NAT && b.TenantIn(&s).Kind == SegmentVLAN
+		})
+	})
 }
 
 // AddressIn returns this director's own address of a family in a segment; invalid: it has none.

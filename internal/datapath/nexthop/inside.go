@@ -29,13 +29,6 @@ type Outer struct {
 	Source  model.MAC
 }
 
-// The bytes between the outer IP header's beginning and the inner one's: IP, UDP (RFC 768), VXLAN (RFC 7348)
-// or Geneve (RFC 8926), both without options, and Ethernet.
-const (
-	overlayOverhead4 = 20 + 8 + 8 + 14
-	overlayOverhead6 = 40 + 8 + 8 + 14
-)
-
 // SetPlaces says what knows where hosts of tenants' networks are. It is called with the resolver's lock held.
 func (r *Resolver) SetPlaces(places func(model.TableBackend) (in Inside, problem string)) {
 	r.mu.Lock()
@@ -63,13 +56,9 @@ func (r *Resolver) hopInside(b model.TableBackend, interfaces []string, macOf fu
 		way.Problem = fmt.Sprintf("VTEP %v: %s", vtep, way.Problem)
 		return way
 	}
-	overhead := overlayOverhead4
-	if vtep.Is6() {
-		overhead = overlayOverhead6
-	}
 	hop := way
 	hop.Outer = Outer{Kind: b.Segment.Kind, VNI: in.VNI, VTEP: vtep, Options: in.Host.Options, MAC: way.MAC, VLAN: way.VLAN, Source: way.Source}
-	hop.MTU = way.MTU - overhead - len(in.Host.Options)
+	hop.MTU = way.MTU - model.OverlayOverhead(vtep.Is6()) - len(in.Host.Options)
 	hop.MTU = min(hop.MTU, cmp.Or(in.MTU, hop.MTU))
 	hop.VLAN, hop.Source, hop.Answers = 0, in.Source, 0
 	if !way.MAC.IsZero() {
