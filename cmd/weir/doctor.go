@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -97,7 +96,7 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 	options.State = func() []doctor.Finding {
 		return slices.Concat(examineState(c.Director.Store), examineBGP(&c.BGP), examineBFD(&c), examineAnswers(&c), examineOVN(context.Background(), &c))
 	}
-	options.Reports = func(backends []netip.Addr) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
+	options.Reports = func(backends []model.HostAddress) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
 	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: file + ": " + daemon.ServicesText(len(c.Services))}}
 	for _, key := range c.FormerKeys {
 		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "write " + key.Now,

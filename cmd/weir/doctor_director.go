@@ -204,7 +204,7 @@ func examineEtcd(e model.Etcd) doctor.Finding {
 }
 
 // examineReports asks whether an agent could report the connections of these backends.
-func examineReports(s model.AgentStore, backends []netip.Addr) []doctor.Finding {
+func examineReports(s model.AgentStore, backends []model.HostAddress) []doctor.Finding {
 	if !s.Etcd.Given() {
 		return nil
 	}

@@ -162,9 +162,9 @@ func TestDoctorAsksWhereAgentsReport(t *testing.T) {
 	}
 	c := etcdlab.New(t, etcdlab.Options{Members: 1})
 	etcd := model.Etcd{Endpoints: c.Endpoints, Prefix: c.Prefix}
-	backends := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("2001:db8::1")}
+	backends := []model.HostAddress{{Address: netip.MustParseAddr("10.0.0.1")}, {Segment: model.Segment{Kind: model.SegmentVLAN, ID: 100}, Address: netip.MustParseAddr("2001:db8::1")}}
 	for _, test := range []struct {
-		backends []netip.Addr
+		backends []model.HostAddress
 		password string // is in this file
 		level    doctor.Level
 		text     string

@@ -162,7 +162,7 @@ func eachNamespace(own sockets, names []string, ask func(sockets) error) error {
 // with a second chance. UDP has a second chance if flows are remembered.
 func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now time.Time) []model.AgentReport {
 	var reports []model.AgentReport
-	about := map[netip.Addr]int{}
+	about := map[model.HostAddress]int{}
 	for i := range config.Services {
 		s := &config.Services[i]
 		if s.Protocol != model.TCP && !udp {
@@ -172,11 +172,12 @@ func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now tim
 			if _, here := own[b.Address]; !here || b.Host.IsValid() || b.ModeIn(*s) != model.GUE {
 				continue
 			}
-			at, known := about[b.Address]
+			of := b.AddressIn(s)
+			at, known := about[of]
 			if !known {
 				at = len(reports)
-				about[b.Address] = at
-				reports = append(reports, model.AgentReport{Backend: b.Address, Taken: now})
+				about[of] = at
+				reports = append(reports, model.AgentReport{Backend: of.Address, Segment: of.Segment, Taken: now})
 			}
 			if reports[at].Of(s.ID(), s.Affinity) == nil {
 				reports[at].Services = append(reports[at].Services, emptyReport(s)...)
@@ -243,7 +244,7 @@ func (t tally) note(protocol model.Protocol, local, remote netip.AddrPort) {
 // is false if something was not looked at before, or was looked at in another way.
 func joinListings(now, before []model.AgentReport) (reports []model.AgentReport, joined bool) {
 	for _, r := range now {
-		at := slices.IndexFunc(before, func(b model.AgentReport) bool { return b.Backend == r.Backend })
+		at := slices.IndexFunc(before, func(b model.AgentReport) bool { return b.At() == r.At() })
 		if at < 0 {
 			return nil, false
 		}
@@ -279,7 +280,7 @@ func shorten(r *model.AgentReport, limit int) error {
 			}
 		}
 		if largest < 0 {
-			return fmt.Errorf("the report about %d services of %s is longer than %d bytes", len(r.Services), r.Backend, limit)
+			return fmt.Errorf("the report about %d services of %s is longer than %d bytes", len(r.Services), r.At(), limit)
 		}
 		r.Services[largest].Used = r.Services[largest].Used.Halved()
 	}

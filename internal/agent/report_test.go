@@ -334,3 +334,31 @@ func sameConnections(a, b []model.AgentReport) bool {
 		})
 	})
 }
+
+// A host whose address is a backend's in several segments has a report for each: directors tell them apart.
+func TestReportsOfSegments(t *testing.T) {
+	config := testConfig()
+	none := config.Services[0]
+	config.Services = nil
+	for id := range uint32(3) {
+		s := none
+		s.Backends = slices.Clone(s.Backends)
+		if id > 0 {
+			s.Segment = model.Segment{Kind: model.SegmentVLAN, ID: id}
+			for i := range s.Backends {
+				s.Backends[i].Segment = &s.Segment
+			}
+		}
+		config.Services = append(config.Services, s)
+	}
+	reports := emptyReports(config, map[netip.Addr]int{host4: 2}, false, time.Now())
+	if len(reports) != 3 {
+		t.Fatalf("there are %d reports, want one for each segment", len(reports))
+	}
+	for i := range reports {
+		s := &config.Services[i]
+		if r := &reports[i]; r.At() != (model.HostAddress{Segment: s.Segment, Address: host4}) || len(r.Services) != len(model.Affinities) || !r.IsAbout(s.ID()) {
+			t.Errorf("of segment %s there is the report %v", s.Segment, r)
+		}
+	}
+}

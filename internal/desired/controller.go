@@ -33,7 +33,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -93,8 +92,8 @@ type Controller struct {
 	noting      sync.Mutex
 	keepPast    bool // what ran before is not forgotten: the director does not let packets in yet
 	renewing    sync.Mutex
-	renewed     time.Time           // when the evidence was renewed
-	evidenceOf  map[netip.Addr]bool // the backends that the evidence is about
+	renewed     time.Time                  // when the evidence was renewed
+	evidenceOf  map[model.HostAddress]bool // the backends that the evidence is about
 
 	joined joined
 

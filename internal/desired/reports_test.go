@@ -2,6 +2,7 @@ package desired
 
 import (
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -88,5 +89,36 @@ func TestGroupTrimsByReports(t *testing.T) {
 	agree(t, group...)
 	if n := group[0].Left()[history.Overdue] + group[1].Left()[history.Overdue]; n > 0 {
 		t.Errorf("%d generations left at max-retention", n)
+	}
+}
+
+// A report about an address in no segment, of an agent that knows none, is a tenant's backend's only if it is
+// about a service of that.
+func TestReportsThatNameNoSegment(t *testing.T) {
+	tenant := model.Segment{Kind: model.SegmentVLAN, ID: 100}
+	at := model.HostAddress{Segment: tenant, Address: netip.MustParseAddr("10.0.0.1")}
+	s, other := shared("a", 1, 1), shared("b", 2, 1)
+	s.Segment = tenant
+	own := []model.ServiceID{s.ID()}
+	about := func(segment model.Segment, services ...model.Service) *model.AgentReport {
+		r := &model.AgentReport{Backend: at.Address, Segment: segment}
+		for i := range services {
+			r.Services = append(r.Services, model.ReportedService{ServiceID: services[i].ID()})
+		}
+		return r
+	}
+	for name, test := range map[string]struct {
+		report *model.AgentReport
+		want   bool
+	}{
+		"its own":                   {about(tenant), false},
+		"about its service":         {about(model.Segment{}, s), false},
+		"about its, and another":    {about(model.Segment{}, other, s), false},
+		"about another service":     {about(model.Segment{}, other), true},
+		"that is about no services": {about(model.Segment{}), true},
+	} {
+		if got := isOfAnother(at, test.report, own); got != test.want {
+			t.Errorf("a report %s is another host's: %v, want %v", name, got, test.want)
+		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,8 +34,8 @@ const reportsPause = 5 * time.Second
 // Reports are what agents say about connections.
 type Reports interface {
 	// Latest returns the last report about each of these backends, and whether it is known yet
-	// which reports exist.
-	Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]model.AgentReport, known bool)
+	// which reports exist. Of a backend in a segment it may be one about the same address in none.
+	Latest(backends map[model.HostAddress]bool) (reports map[model.HostAddress]model.AgentReport, known bool)
 	// Signs is sent to when there is a report with signs of strain, or the first one without any.
 	Signs() <-chan struct{}
 }
@@ -47,28 +47,43 @@ func (c *Controller) renew() {
 	if c.reports == nil {
 		return
 	}
-	now, backends := time.Now(), c.backends()
+	now := time.Now()
+	backends, services := c.backends()
 	if now.Sub(c.renewed) < reportsPause && maps.Equal(backends, c.evidenceOf) {
 		return
 	}
 	latest, known := c.reports.Latest(backends)
+	maps.DeleteFunc(latest, func(at model.HostAddress, r model.AgentReport) bool { return isOfAnother(at, &r, services[at]) })
 	c.evidence.Renew(latest, known, now)
 	c.renewed, c.evidenceOf = now, backends
 }
 
-// backends returns the addresses of all backends in mode gue.
-func (c *Controller) backends() map[netip.Addr]bool {
+// isOfAnother says whether a report is of another host than the backend at an address: of one that has
+// the same address, and is in no segment. Agents up to 0.1 do not say in which they are, so services
+// tell them apart.
+func isOfAnother(at model.HostAddress, r *model.AgentReport, services []model.ServiceID) bool {
+	return r.Segment != at.Segment && !slices.ContainsFunc(services, r.IsAbout)
+}
+
+// backends returns the addresses of all backends in mode gue, and the services of those in segments.
+func (c *Controller) backends() (all map[model.HostAddress]bool, services map[model.HostAddress][]model.ServiceID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := map[netip.Addr]bool{}
+	all, services = map[model.HostAddress]bool{}, map[model.HostAddress][]model.ServiceID{}
 	for d := range c.everything().All() {
-		for _, b := range d.Service.Backends {
-			if b.ModeIn(d.Service) == model.GUE {
-				all[b.Address] = true
+		for i := range d.Service.Backends {
+			b := &d.Service.Backends[i]
+			if b.ModeIn(d.Service) != model.GUE {
+				continue
+			}
+			at := b.AddressIn(&d.Service)
+			all[at] = true
+			if at.Segment != (model.Segment{}) {
+				services[at] = append(services[at], d.Service.ID())
 			}
 		}
 	}
-	return all
+	return all, services
 }
 
 // Agents says how many backends are reported on.

@@ -62,7 +62,7 @@ type Options struct {
 	// and to where; nil: they are not known.
 	Probes func() map[[2]netip.AddrPort]bool
 	// Reports looks at where an agent reports the connections of these backends to.
-	Reports func(backends []netip.Addr) []Finding
+	Reports func(backends []model.HostAddress) []Finding
 }
 
 // Examine returns what was found, in the order of the checks. It looks at the
@@ -225,12 +225,12 @@ func (x *examination) link(name string) netlink.Link {
 }
 
 // reportedBackends are those of this host whose connections an agent reports.
-func (x *examination) reportedBackends() []netip.Addr {
-	var backends []netip.Addr
+func (x *examination) reportedBackends() []model.HostAddress {
+	var backends []model.HostAddress
 	for _, s := range x.localServices() {
-		b := s.Backends[0]
-		if b.ModeIn(s) == model.GUE && !b.Host.IsValid() && !slices.Contains(backends, b.Address) {
-			backends = append(backends, b.Address)
+		b := &s.Backends[0]
+		if at := b.AddressIn(&s); b.ModeIn(s) == model.GUE && !b.Host.IsValid() && !slices.Contains(backends, at) {
+			backends = append(backends, at)
 		}
 	}
 	return backends

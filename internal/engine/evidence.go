@@ -22,7 +22,7 @@ type Evidence struct {
 
 	mu      sync.Mutex
 	blind   bool // there may be reports that this director has not seen yet
-	reports map[netip.Addr]model.AgentReport
+	reports map[model.HostAddress]model.AgentReport
 	latest  time.Time // the clock of a report from later than this is wrong
 	rings   recentRings
 	noRoom  bool
@@ -38,9 +38,9 @@ type Guesses interface {
 // silence is the time without a report after which an agent counts as silent.
 const silence = time.Minute
 
-// Renew sets the reports to judge by, by backend. While it is not known which reports exist,
+// Renew sets the reports to judge by, by their backends' addresses. While it is not known which reports exist,
 // nothing that agents could report leaves before max-retention.
-func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, now time.Time) {
+func (e *Evidence) Renew(reports map[model.HostAddress]model.AgentReport, known bool, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.reports, e.blind, e.latest = reports, !known, now.Add(model.MostAhead)
@@ -96,7 +96,7 @@ func (e *Evidence) Reported(s *model.Service) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.ContainsFunc(s.Backends, func(b model.Backend) bool {
-		_, has := e.reports[b.Address]
+		_, has := e.reports[b.AddressIn(s)]
 		return (has || e.blind) && counts(s, b)
 	})
 }
@@ -137,8 +137,12 @@ func (e *Evidence) Heard(s *model.Service) func(netip.AddrPort) model.Heard {
 	reports := e.reports // which are no longer written to
 	e.mu.Unlock()
 	id := s.ID()
+	at := make(map[netip.AddrPort]model.HostAddress, len(s.Backends))
+	for i := range s.Backends {
+		at[s.Backends[i].Endpoint()] = s.Backends[i].AddressIn(s)
+	}
 	return func(b netip.AddrPort) model.Heard {
-		r, has := reports[b.Addr()]
+		r, has := reports[at[b]]
 		if !has {
 			return model.Heard{}
 		}
@@ -162,14 +166,15 @@ func (w word) usedIn(slot, slots uint32) bool {
 
 // says returns what is known about each member's connections that a generation may have placed
 // until a time.
-func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []word {
+func (e *Evidence) says(s *model.Service, g *model.Generation, until time.Time) []word {
 	words := make([]word, len(g.Members))
 	for i, m := range g.Members {
 		is := func(b model.Backend) bool { return b.Endpoint() == m.Backend && counts(s, b) }
-		if !slices.ContainsFunc(s.Backends, is) || slices.Contains(g.Gone, m.Backend) {
+		at := slices.IndexFunc(s.Backends, is)
+		if at < 0 || slices.Contains(g.Gone, m.Backend) {
 			continue
 		}
-		report, has := e.reports[m.Backend.Addr()]
+		report, has := e.reports[s.Backends[at].AddressIn(s)]
 		if !has {
 			words[i] = word{unknown: e.blind}
 			continue
@@ -178,7 +183,7 @@ func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []w
 		if of == nil && s.Protocol == model.UDP && len(report.Services) > 0 && !report.IsAbout(s.ID()) {
 			continue // the agent remembers no flows
 		}
-		if of == nil || report.Taken.Before(at) || report.Taken.After(e.latest) {
+		if of == nil || report.Taken.Before(until) || report.Taken.After(e.latest) {
 			words[i] = word{unknown: true}
 		} else {
 			words[i] = word{report: of}
@@ -244,8 +249,12 @@ func (e *Evidence) ReportsOf(s *model.Service, affinity model.Affinity, now time
 	e.mu.Unlock()
 	return func(b netip.AddrPort) *model.ReportedService {
 		is := func(o model.Backend) bool { return o.Endpoint() == b && counts(s, o) }
-		r, has := reports[b.Addr()]
-		if !has || now.Sub(r.Taken) > silence || r.Taken.After(latest) || !slices.ContainsFunc(s.Backends, is) {
+		at := slices.IndexFunc(s.Backends, is)
+		if at < 0 {
+			return nil
+		}
+		r, has := reports[s.Backends[at].AddressIn(s)]
+		if !has || now.Sub(r.Taken) > silence || r.Taken.After(latest) {
 			return nil
 		}
 		return r.Of(s.ID(), affinity)

@@ -16,14 +16,14 @@ import (
 type reportedLife struct {
 	*lifeOfAService
 	evidence Evidence
-	reports  map[netip.Addr]model.AgentReport
+	reports  map[model.HostAddress]model.AgentReport
 	ends     map[placed]time.Time
 	outlived int // plans that a connection was looked for in more than drain after it began
 	kept     int // slots, seen
 }
 
 func newReportedLife(t *testing.T, r *rand.Rand) *reportedLife {
-	l := &reportedLife{lifeOfAService: newLife(t, r), reports: map[netip.Addr]model.AgentReport{}, ends: map[placed]time.Time{}}
+	l := &reportedLife{lifeOfAService: newLife(t, r), reports: map[model.HostAddress]model.AgentReport{}, ends: map[placed]time.Time{}}
 	l.service.Mode = model.GUE
 	l.pace = livedDrain / time.Duration(1+r.IntN(6))
 	return l
@@ -41,7 +41,7 @@ func (l *reportedLife) report(of model.Backend) {
 		}
 		report.Services = append(report.Services, s)
 	}
-	l.reports[of.Address] = report
+	l.reports[report.At()] = report
 }
 
 func (l *reportedLife) trim() {
@@ -88,7 +88,7 @@ func (l *reportedLife) step() {
 		}
 	}
 	for _, b := range l.service.Backends {
-		if _, has := l.reports[b.Address]; !has || l.r.IntN(3) == 0 {
+		if _, has := l.reports[b.AddressIn(&l.service)]; !has || l.r.IntN(3) == 0 {
 			l.report(b)
 		}
 	}
@@ -191,10 +191,10 @@ func reportOf(s *model.Service, backend int, taken time.Time, hashes ...uint64) 
 	return model.AgentReport{Backend: s.Backends[backend].Address, Taken: taken, Services: []model.ReportedService{of}}
 }
 
-func reportsOf(reports ...model.AgentReport) map[netip.Addr]model.AgentReport {
-	all := map[netip.Addr]model.AgentReport{}
+func reportsOf(reports ...model.AgentReport) map[model.HostAddress]model.AgentReport {
+	all := map[model.HostAddress]model.AgentReport{}
 	for _, r := range reports {
-		all[r.Backend] = r
+		all[r.At()] = r
 	}
 	return all
 }
@@ -344,5 +344,54 @@ func TestTheLastWithMembersIsWhole(t *testing.T) {
 		}
 		log, _ = history.Trim(log, &s, nil, &e, at)
 		log = history.Advance(log, &s, at)
+	}
+}
+
+// Two tenants have backends of the same addresses. What the agent of one says, and that the other's says
+// nothing, decides about its own tenant's generations alone.
+func TestTenantsReportApart(t *testing.T) {
+	red, log, at := moved(t, 3)
+	blue := red
+	in := func(s *model.Service, id uint32) {
+		s.Segment = model.Segment{Kind: model.SegmentVLAN, ID: id}
+		s.Backends = slices.Clone(s.Backends)
+		for i := range s.Backends {
+			s.Backends[i].Segment = &s.Segment
+		}
+	}
+	in(&red, 100)
+	in(&blue, 200)
+	report := func(s *model.Service, backend int, hashes ...uint64) model.AgentReport {
+		r := reportOf(s, backend, at, hashes...)
+		r.Segment = s.Segment
+		return r
+	}
+	var everywhere []uint64
+	for i := range uint64(1 << 14) {
+		everywhere = append(everywhere, i<<50)
+	}
+	for name, of := range map[string]model.AgentReport{
+		"has connections everywhere":  report(&blue, 0, everywhere...),
+		"says nothing":                {Backend: blue.Backends[0].Address, Segment: blue.Segment},
+		"speaks of the other's":       {Backend: blue.Backends[0].Address, Segment: blue.Segment, Taken: at, Services: report(&red, 0, everywhere...).Services},
+		"is in no segment at all":     {Backend: blue.Backends[0].Address, Taken: at, Services: report(&red, 0, everywhere...).Services},
+		"is ahead of the other's now": {Backend: blue.Backends[0].Address, Segment: blue.Segment, Taken: at.Add(time.Hour), Services: report(&red, 0, everywhere...).Services},
+	} {
+		var e Evidence
+		e.Renew(reportsOf(of, report(&blue, 1), report(&blue, 2), report(&red, 0), report(&red, 1), report(&red, 2)), true, at)
+		if _, left := history.Trim(log, &red, nil, &e, at); len(left) != 1 || left[0].Cause != history.Drained {
+			t.Errorf("while the agent of the other tenant's backend %s there left %v, want the first generation, drained", name, left)
+		}
+	}
+	var e Evidence
+	e.Renew(reportsOf(report(&blue, 0, everywhere...), report(&blue, 1), report(&blue, 2)), true, at)
+	if trimmed, _ := history.Trim(log, &blue, nil, &e, at); len(trimmed.Generations) != 2 {
+		t.Error("a tenant's own connections keep nothing")
+	}
+	if got := e.Heard(&red)(red.Backends[0].Endpoint()); !got.Taken.IsZero() {
+		t.Errorf("of a tenant without agents %v is heard", got)
+	}
+	if got := e.ReportsOf(&red, red.Affinity, at)(red.Backends[0].Endpoint()); got != nil {
+		t.Errorf("a tenant without agents has the report %v", got)
 	}
 }

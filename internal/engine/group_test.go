@@ -21,7 +21,7 @@ import (
 type group struct {
 	*lifeOfAService
 	evidence    Evidence
-	reports     map[netip.Addr]model.AgentReport
+	reports     map[model.HostAddress]model.AgentReport
 	revisions   []revision
 	rings       map[digest]maglev.Generation
 	directors   []*director
@@ -78,7 +78,7 @@ type answer struct {
 }
 
 func newGroup(t *testing.T, r *rand.Rand) *group {
-	g := &group{lifeOfAService: newLife(t, r), reports: map[netip.Addr]model.AgentReport{}, hosts: map[netip.Addr]*twin.Host{},
+	g := &group{lifeOfAService: newLife(t, r), reports: map[model.HostAddress]model.AgentReport{}, hosts: map[netip.Addr]*twin.Host{},
 		cookies: map[netip.Addr]bool{}, rings: map[digest]maglev.Generation{}, port: 1024}
 	g.service.Mode = model.GUE
 	g.service.Affinity = model.Affinity(r.IntN(2))
@@ -108,7 +108,7 @@ func (g *group) report(of model.Backend) {
 		}
 		report.Services = append(report.Services, used)
 	}
-	g.reports[of.Address] = report
+	g.reports[report.At()] = report
 }
 
 func (g *group) flowOf(c twin.Connection) model.Flow {
@@ -333,7 +333,7 @@ func (g *group) run(steps int) {
 		g.now = g.now.Add(time.Duration(g.r.Int64N(int64(g.pace))))
 		g.forget()
 		for _, b := range g.service.Backends {
-			if _, has := g.reports[b.Address]; !has || g.r.IntN(3) == 0 {
+			if _, has := g.reports[b.AddressIn(&g.service)]; !has || g.r.IntN(3) == 0 {
 				g.report(b)
 			}
 		}

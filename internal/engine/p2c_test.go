@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
@@ -76,11 +75,11 @@ func TestConnectionsOfBackupsKeepGenerations(t *testing.T) {
 		log = history.Advance(log, &s, begin)
 		ring := makeRing(&log.Generations[1])
 		backup := log.Generations[1].Members[ring.Backups[0]].Backend.Addr()
-		reports := map[netip.Addr]model.AgentReport{}
+		reports := map[model.HostAddress]model.AgentReport{}
 		for i, b := range s.Backends {
-			reports[b.Address] = reportOf(&s, i, at)
+			reports[b.AddressIn(&s)] = reportOf(&s, i, at)
 			if b.Address == backup {
-				reports[b.Address] = reportOf(&s, i, at, 1<<31/uint64(len(ring.Owners))<<32) // in the middle of slot 0
+				reports[b.AddressIn(&s)] = reportOf(&s, i, at, 1<<31/uint64(len(ring.Owners))<<32) // in the middle of slot 0
 			}
 		}
 		var e Evidence

@@ -17,17 +17,17 @@ func TestReportsOf(t *testing.T) {
 	nat := model.NAT
 	s.Backends[3].Mode = &nat
 	used := model.ReportedService{ServiceID: s.ID(), Affinity: s.Affinity, Used: model.NewSlotSet(1 << 14)}
-	reports := map[netip.Addr]model.AgentReport{}
+	reports := map[model.HostAddress]model.AgentReport{}
 	for i, taken := range []time.Time{at, at.Add(-2 * time.Minute), at.Add(time.Minute), at, at} {
 		of := []model.ReportedService{used}
 		if i == 4 {
 			of[0].Affinity = model.AffinitySourceIP
 		}
 		b := s.Backends[i].Address
-		reports[b] = model.AgentReport{Backend: b, Taken: taken, Services: of}
+		reports[model.HostAddress{Address: b}] = model.AgentReport{Backend: b, Taken: taken, Services: of}
 	}
 	stranger := netip.MustParseAddr("192.0.2.99")
-	reports[stranger] = model.AgentReport{Backend: stranger, Taken: at, Services: []model.ReportedService{used}}
+	reports[model.HostAddress{Address: stranger}] = model.AgentReport{Backend: stranger, Taken: at, Services: []model.ReportedService{used}}
 	var e Evidence
 	e.Renew(reports, true, at)
 	reported := e.ReportsOf(&s, s.Affinity, at)

@@ -21,19 +21,19 @@ func FuzzMemory(f *testing.F) {
 		readBound.Check(t, 5*len(text), func() {
 			_, _ = readView("", text)
 			_, _ = readOwners(membersKey+"a", text)
-			readReport(netip.MustParseAddr("10.0.0.1"), text)
+			readReport(model.HostAddress{Address: netip.MustParseAddr("10.0.0.1")}, text)
 		})
 	})
 }
 
 // Reports of agents that write of all backends take no more than they may; the others say nothing.
 func TestManyReports(t *testing.T) {
-	backend, held, told := netip.MustParseAddr("10.0.0.0"), newHeldReports(), 0
+	backend, held, told := model.HostAddress{Address: netip.MustParseAddr("10.0.0.0")}, newHeldReports(), 0
 	services := strings.Repeat(`{"used":"1048576 gaps "},`, 100)
 	rooms := 0
 	for range 100 {
-		backend = backend.Next()
-		report := readReport(backend, []byte(`{"backend":"`+backend.String()+`","services":[`+services[:len(services)-1]+`]}`))
+		backend.Address = backend.Address.Next()
+		report := readReport(backend, []byte(`{"backend":"`+backend.Address.String()+`","services":[`+services[:len(services)-1]+`]}`))
 		if len(report.Services) != 100 {
 			t.Fatalf("a report of 100 services is read as %+v", report)
 		}
@@ -67,14 +67,18 @@ func FuzzValues(f *testing.F) {
 	backend := netip.MustParseAddr("10.0.0.1")
 	f.Add("10.0.0.1", []byte(`{"backend":"10.0.0.1","at":"2026-01-02T03:04:05Z","connections":{}}`))
 	f.Add("10.0.0.1", []byte(`{"backend":"10.0.0.2"}`))
+	f.Add("vlan:100/10.0.0.1", []byte(`{"backend":"10.0.0.1","segment":"vlan:100","taken":"2026-01-02T03:04:05Z","services":[]}`))
+	f.Add("none/10.0.0.1", []byte(`{"backend":"10.0.0.1"}`))
 	f.Add("::ffff:10.0.0.1", []byte(`{`))
 	f.Add(membersKey+"x", []byte(`{"process":"a","vips":["192.0.2.1",""]}`))
 	f.Fuzz(func(t *testing.T, key string, text []byte) {
 		r := &Reports{prefix: "/weir/", latest: newHeldReports(), client: &etcdclient.Client{}}
 		latest := newHeldReports()
-		r.read(&latest, map[netip.Addr]bool{backend: true}, "/weir/"+key, text)
+		inSegment := model.HostAddress{Segment: model.Segment{Kind: model.SegmentVLAN, ID: 100}, Address: backend}
+		followed := map[model.HostAddress]bool{{Address: backend}: true, inSegment: true}
+		r.read(&latest, followed, "/weir/"+key, text)
 		for at, report := range latest.of {
-			if at != backend || report.Backend != backend || report.Check() != nil {
+			if !followed[at] || report.At() != at || report.Check() != nil {
 				t.Fatalf("a report about %s is kept as one of %s: %+v (%v)", report.Backend, at, report, report.Check())
 			}
 		}

@@ -10,6 +10,7 @@ import (
 // Group is a process's part in its group. Beside the state ([store.Etcd]) there are these keys in etcd:
 //
 //	PREFIX/evidence/ADDRESS        what an agent says about a backend's connections
+//	PREFIX/evidence/SEGMENT/ADDRESS the same of a backend in a tenant's network; versions up to 0.1 pass over it
 //	PREFIX/directors/ADDRESS       by what certificate a director is known to the others
 //	PREFIX/directors/ADDRESS/lives that it lives
 //	PREFIX/directors/ADDRESS/runs  what it says about itself

@@ -32,6 +32,28 @@ const mostReports = 512 << 20
 
 func (g *Group) evidenceKey() string { return g.client.Prefix + "/evidence/" }
 
+// evidenceName is the rest of the key of the report about a backend.
+func evidenceName(of model.HostAddress) string {
+	if of.Segment == (model.Segment{}) {
+		return of.Address.String()
+	}
+	return of.Segment.String() + "/" + of.Address.String()
+}
+
+// readEvidenceName reads what evidenceName returns.
+func readEvidenceName(name string) (of model.HostAddress, is bool) {
+	segment, address, in := strings.Cut(name, "/")
+	if !in {
+		segment, address = "", name
+	}
+	err := of.Segment.UnmarshalText([]byte(segment))
+	if err != nil || in && of.Segment == (model.Segment{}) {
+		return of, false
+	}
+	of.Address, err = netip.ParseAddr(address)
+	return of, err == nil
+}
+
 // PutReports writes an agent's reports, in place of its earlier ones about the same backends.
 func (g *Group) PutReports(ctx context.Context, reports []model.AgentReport) error {
 	return g.stays.Use(ctx, func(lease clientv3.LeaseID) error {
@@ -40,7 +62,7 @@ func (g *Group) PutReports(ctx context.Context, reports []model.AgentReport) err
 			if err != nil {
 				return fmt.Errorf("encode a report: %w", err)
 			}
-			key := g.evidenceKey() + reports[i].Backend.String()
+			key := g.evidenceKey() + evidenceName(reports[i].At())
 			if _, err := g.client.Commit(ctx, nil, clientv3.OpPut(key, string(text), clientv3.WithLease(lease))); err != nil {
 				return err
 			}
@@ -50,10 +72,10 @@ func (g *Group) PutReports(ctx context.Context, reports []model.AgentReport) err
 }
 
 // MayReport asks whether etcd would take reports about these backends, and changes nothing.
-func (g *Group) MayReport(ctx context.Context, backends []netip.Addr) error {
+func (g *Group) MayReport(ctx context.Context, backends []model.HostAddress) error {
 	var puts []clientv3.Op
 	for _, b := range backends {
-		puts = append(puts, clientv3.OpPut(g.evidenceKey()+b.String(), ""))
+		puts = append(puts, clientv3.OpPut(g.evidenceKey()+evidenceName(b), ""))
 	}
 	// No comparison fails, so the other branch never runs, but etcd checks that it is allowed.
 	_, err := g.client.Transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.Else(puts...) })
@@ -69,9 +91,9 @@ type Reports struct {
 	signs  chan struct{} // is sent to when signs of strain appear, or disappear
 
 	mu       sync.Mutex
-	backends map[netip.Addr]bool // all of the director
-	listed   map[netip.Addr]bool // all when the reports were listed; nil: they were not yet listed
-	renewed  chan struct{}       // is closed when the reports are listed
+	backends map[model.HostAddress]bool // all of the director, and their addresses in no segment
+	listed   map[model.HostAddress]bool // all when the reports were listed; nil: they were not yet listed
+	renewed  chan struct{}              // is closed when the reports are listed
 	latest   heldReports
 	warned   string // about reports that are not kept
 }
@@ -94,11 +116,13 @@ const listPatience = time.Second
 
 // Latest returns the last report about each of these backends, and whether it is known yet which
 // reports exist. While etcd does not say whether a new backend has a report, it counts as one whose
-// report says nothing: its agent may have connections anywhere.
-func (r *Reports) Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]model.AgentReport, known bool) {
+// report says nothing: its agent may have connections anywhere. Agents up to 0.1 do not know in which
+// segment they are: of a backend without a report in its own, the one about its address in none is
+// returned, which may be of another host.
+func (r *Reports) Latest(backends map[model.HostAddress]bool) (reports map[model.HostAddress]model.AgentReport, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.backends = backends
+	r.backends = withNone(backends)
 	if !r.covers(backends) {
 		signal(r.again)
 	}
@@ -114,19 +138,38 @@ func (r *Reports) Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]m
 		}
 		r.mu.Lock()
 	}
-	reports = map[netip.Addr]model.AgentReport{}
+	reports = map[model.HostAddress]model.AgentReport{}
 	for b := range backends {
 		if report, has := r.latest.of[b]; has {
 			reports[b] = report
 		} else if r.listed != nil && !r.listed[b] {
-			reports[b] = model.AgentReport{Backend: b}
+			reports[b] = silent(b)
+		} else if report, has := r.latest.of[inNone(b)]; has {
+			reports[b] = report
 		}
 	}
 	return reports, r.listed != nil
 }
 
+// silent is a report that says nothing about a backend.
+func silent(b model.HostAddress) model.AgentReport {
+	return model.AgentReport{Backend: b.Address, Segment: b.Segment}
+}
+
+// inNone is the address in no segment.
+func inNone(b model.HostAddress) model.HostAddress { return model.HostAddress{Address: b.Address} }
+
+// withNone returns the backends, and their addresses in no segment.
+func withNone(backends map[model.HostAddress]bool) map[model.HostAddress]bool {
+	all := make(map[model.HostAddress]bool, len(backends))
+	for b := range backends {
+		all[b], all[inNone(b)] = true, true
+	}
+	return all
+}
+
 // covers says whether the reports about these backends, if any, are known.
-func (r *Reports) covers(backends map[netip.Addr]bool) bool {
+func (r *Reports) covers(backends map[model.HostAddress]bool) bool {
 	for b := range backends {
 		if !r.listed[b] {
 			return false
@@ -153,7 +196,7 @@ func (r *Reports) list(ctx context.Context) (revision int64, err error) {
 	for some := range slices.Chunk(slices.Collect(maps.Keys(backends)), readsAtOnce) {
 		var reads []clientv3.Op
 		for _, b := range some {
-			reads = append(reads, clientv3.OpGet(r.prefix+b.String(), clientv3.WithRev(revision)))
+			reads = append(reads, clientv3.OpGet(r.prefix+evidenceName(b), clientv3.WithRev(revision)))
 		}
 		response, err := r.client.Commit(ctx, nil, reads...)
 		if err != nil {
@@ -170,7 +213,7 @@ func (r *Reports) list(ctx context.Context) (revision int64, err error) {
 	r.latest, r.listed = latest, backends
 	r.warn()
 	if r.listed == nil {
-		r.listed = map[netip.Addr]bool{}
+		r.listed = map[model.HostAddress]bool{}
 	}
 	close(r.renewed)
 	r.renewed = make(chan struct{})
@@ -183,9 +226,9 @@ func (r *Reports) list(ctx context.Context) (revision int64, err error) {
 // read adds a report about one of the backends. A report that cannot be read, perhaps of another
 // version, counts as one that says nothing: its agent may have connections anywhere. signs says
 // that this report, or the one before, has signs of strain.
-func (r *Reports) read(latest *heldReports, backends map[netip.Addr]bool, key string, text []byte) (signs bool) {
-	backend, err := netip.ParseAddr(strings.TrimPrefix(key, r.prefix))
-	if err != nil || !backends[backend] {
+func (r *Reports) read(latest *heldReports, backends map[model.HostAddress]bool, key string, text []byte) (signs bool) {
+	backend, is := readEvidenceName(strings.TrimPrefix(key, r.prefix))
+	if !is || !backends[backend] {
 		return false
 	}
 	report := readReport(backend, text)
@@ -195,9 +238,9 @@ func (r *Reports) read(latest *heldReports, backends map[netip.Addr]bool, key st
 }
 
 // readReport reads a report about a backend.
-func readReport(backend netip.Addr, text []byte) (report model.AgentReport) {
-	if len(text) > MaxReport || json.Unmarshal(text, &report) != nil || report.Check() != nil || report.Backend != backend {
-		return model.AgentReport{Backend: backend}
+func readReport(backend model.HostAddress, text []byte) (report model.AgentReport) {
+	if len(text) > MaxReport || json.Unmarshal(text, &report) != nil || report.Check() != nil || report.At() != backend {
+		return silent(backend)
 	}
 	return report
 }
@@ -208,7 +251,7 @@ func (r *Reports) warn() {
 	text := ""
 	var errs []error
 	for _, row := range []struct {
-		backends map[netip.Addr]bool
+		backends map[model.HostAddress]bool
 		why      string
 	}{
 		{r.latest.noRoom, fmt.Sprintf("all reports take as much memory as they may, %d bytes", mostReports)},
@@ -218,7 +261,7 @@ func (r *Reports) warn() {
 		if len(row.backends) == 0 {
 			continue
 		}
-		first := slices.MinFunc(slices.Collect(maps.Keys(row.backends)), netip.Addr.Compare)
+		first := slices.MinFunc(slices.Collect(maps.Keys(row.backends)), model.HostAddress.Compare)
 		err := fmt.Errorf("agents' reports about backends (%v and perhaps others) are taken to say nothing, logs keep generations until max-retention: %s", first, row.why)
 		errs, text = append(errs, err), text+err.Error()
 	}
@@ -231,38 +274,38 @@ func (r *Reports) warn() {
 
 // heldReports are the last report about each backend, and the bytes that all of them take.
 type heldReports struct {
-	of     map[netip.Addr]model.AgentReport
+	of     map[model.HostAddress]model.AgentReport
 	bytes  int
-	noRoom map[netip.Addr]bool // backends whose reports have no room
-	unread map[netip.Addr]bool // backends whose reports could not be read
-	ahead  map[netip.Addr]bool // backends whose reports are of a later time than when they came
+	noRoom map[model.HostAddress]bool // backends whose reports have no room
+	unread map[model.HostAddress]bool // backends whose reports could not be read
+	ahead  map[model.HostAddress]bool // backends whose reports are of a later time than when they came
 }
 
 // put keeps a report in place of the one before, or one that says nothing if there is no room for
 // it.
 func (h *heldReports) put(report model.AgentReport) {
-	h.remove(report.Backend)
+	h.remove(report.At())
 	size := report.Size()
 	if report.Taken.IsZero() {
-		h.unread[report.Backend] = true
+		h.unread[report.At()] = true
 	}
 	if time.Until(report.Taken) > model.MostAhead {
-		h.ahead[report.Backend] = true
+		h.ahead[report.At()] = true
 	}
 	if h.bytes+size > mostReports {
-		h.noRoom[report.Backend] = true
-		report = model.AgentReport{Backend: report.Backend}
+		h.noRoom[report.At()] = true
+		report = silent(report.At())
 		size = report.Size()
 	}
-	h.of[report.Backend] = report
+	h.of[report.At()] = report
 	h.bytes += size
 }
 
 func newHeldReports() heldReports {
-	return heldReports{of: map[netip.Addr]model.AgentReport{}, noRoom: map[netip.Addr]bool{}, unread: map[netip.Addr]bool{}, ahead: map[netip.Addr]bool{}}
+	return heldReports{of: map[model.HostAddress]model.AgentReport{}, noRoom: map[model.HostAddress]bool{}, unread: map[model.HostAddress]bool{}, ahead: map[model.HostAddress]bool{}}
 }
 
-func (h *heldReports) remove(backend netip.Addr) {
+func (h *heldReports) remove(backend model.HostAddress) {
 	if before, has := h.of[backend]; has {
 		h.bytes -= before.Size()
 		delete(h.of, backend)
@@ -278,7 +321,7 @@ func (r *Reports) take(events []*clientv3.Event) (again bool) {
 	defer r.mu.Unlock()
 	for _, event := range events {
 		if event.Type == clientv3.EventTypeDelete {
-			if backend, err := netip.ParseAddr(strings.TrimPrefix(string(event.Kv.Key), r.prefix)); err == nil {
+			if backend, is := readEvidenceName(strings.TrimPrefix(string(event.Kv.Key), r.prefix)); is {
 				r.latest.remove(backend)
 			}
 			continue

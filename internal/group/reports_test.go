@@ -29,10 +29,10 @@ func reportOf(last byte, used ...uint64) model.AgentReport {
 }
 
 // backends are those of the tests.
-func backends(last ...byte) map[netip.Addr]bool {
-	all := map[netip.Addr]bool{}
+func backends(last ...byte) map[model.HostAddress]bool {
+	all := map[model.HostAddress]bool{}
 	for _, l := range last {
-		all[netip.AddrFrom4([4]byte{10, 0, 0, l})] = true
+		all[model.HostAddress{Address: netip.AddrFrom4([4]byte{10, 0, 0, l})}] = true
 	}
 	return all
 }
@@ -49,8 +49,8 @@ func says(t *testing.T, r *Reports, want ...model.AgentReport) {
 			return fmt.Errorf("there are %d reports, want %d", len(got), len(want))
 		}
 		for _, w := range want {
-			if !reflect.DeepEqual(got[w.Backend], w) {
-				return fmt.Errorf("of %s it is said %v, want %v", w.Backend, got[w.Backend], w)
+			if !reflect.DeepEqual(got[w.At()], w) {
+				return fmt.Errorf("of %s it is said %v, want %v", w.Backend, got[w.At()], w)
 			}
 		}
 		return nil
@@ -251,11 +251,12 @@ func TestAgentSpeaksForItself(t *testing.T) {
 	agent := c.openAs("agent1", "of-backend1")
 	follower := c.open().FollowReports(t.Context())
 	for _, test := range []struct {
-		about []netip.Addr
+		about []model.HostAddress
 		want  error
 	}{
-		{[]netip.Addr{own.Backend}, nil},
-		{[]netip.Addr{own.Backend, reportOf(2).Backend}, rpctypes.ErrPermissionDenied},
+		{[]model.HostAddress{own.At()}, nil},
+		{[]model.HostAddress{own.At(), {Address: reportOf(2).Backend}}, rpctypes.ErrPermissionDenied},
+		{[]model.HostAddress{{Segment: model.Segment{Kind: model.SegmentVLAN, ID: 100}, Address: own.Backend}}, rpctypes.ErrPermissionDenied},
 	} {
 		if err := agent.MayReport(t.Context(), test.about); !errors.Is(err, test.want) {
 			t.Errorf("asked for reports about %v etcd says %v, want %v", test.about, err, test.want)
@@ -301,7 +302,7 @@ func TestReportsOfStrangers(t *testing.T) {
 			t.Errorf("%s keeps %d reports, want those about 4 backends", name, n)
 		}
 		got, known := r.Latest(backends(3, 77, 250))
-		want := map[netip.Addr]model.AgentReport{all[3].Backend: all[3], all[77].Backend: all[77]}
+		want := map[model.HostAddress]model.AgentReport{all[3].At(): all[3], all[77].At(): all[77]}
 		if !known || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s, of other backends, says %v, %v", name, known, got)
 		}
@@ -316,8 +317,64 @@ func TestReportsOfNewBackendsWithoutEtcd(t *testing.T) {
 	says(t, follower)
 	c.Kill(0)
 	got, known := follower.Latest(backends(1, 9))
-	nine := netip.AddrFrom4([4]byte{10, 0, 0, 9})
-	if want := (map[netip.Addr]model.AgentReport{nine: {Backend: nine}}); !known || !reflect.DeepEqual(got, want) {
+	nine := model.AgentReport{Backend: netip.AddrFrom4([4]byte{10, 0, 0, 9})}
+	if want := (map[model.HostAddress]model.AgentReport{nine.At(): nine}); !known || !reflect.DeepEqual(got, want) {
 		t.Errorf("without etcd it is said %v, %v, want %v", known, got, want)
+	}
+}
+
+// Tenants may have the same backend's address: their reports, and one of a host with that address in no
+// segment, are apart. Agents up to 0.1 know no segments: what they say of the address stands in for
+// a report that is not there.
+func TestReportsOfTenants(t *testing.T) {
+	c := newCluster(t, false)
+	agents := c.open()
+	in := func(id uint32, used ...uint64) model.AgentReport {
+		r := reportOf(1, used...)
+		r.Segment = model.Segment{Kind: model.SegmentVLAN, ID: id}
+		return r
+	}
+	red, blue, none, absent := in(100, 1<<40), in(200, 1<<60), reportOf(1, 1<<63), in(300)
+	if err := agents.PutReports(t.Context(), []model.AgentReport{red, blue, none}); err != nil {
+		t.Fatal(err)
+	}
+	all := map[model.HostAddress]bool{red.At(): true, blue.At(): true, absent.At(): true}
+	for _, test := range []struct {
+		what   string
+		change func() error
+		want   map[model.HostAddress]model.AgentReport
+	}{
+		{"all have reported", func() error { return nil }, map[model.HostAddress]model.AgentReport{red.At(): red, blue.At(): blue, absent.At(): none}},
+		{"one tenant's report is gone", func() error {
+			_, err := c.Client().Delete(t.Context(), c.Prefix+"/evidence/vlan:100/10.0.0.1")
+			return err
+		}, map[model.HostAddress]model.AgentReport{red.At(): none, blue.At(): blue, absent.At(): none}},
+		{"that of no segment is gone", func() error {
+			_, err := c.Client().Delete(t.Context(), c.Prefix+"/evidence/10.0.0.1")
+			return err
+		}, map[model.HostAddress]model.AgentReport{blue.At(): blue}},
+		{"one says that it is of another segment", func() error {
+			_, err := c.Client().Put(t.Context(), c.Prefix+"/evidence/vlan:100/10.0.0.1", `{"backend":"10.0.0.1","segment":"vlan:200","taken":"2026-01-02T03:04:05Z"}`)
+			return err
+		}, map[model.HostAddress]model.AgentReport{red.At(): silent(red.At()), blue.At(): blue}},
+	} {
+		follows := c.open().FollowReports(t.Context())
+		etcdlab.Eventually(t, "the reports are listed", func() error {
+			if _, known := follows.Latest(all); !known {
+				return errors.New("nothing is known yet")
+			}
+			return nil
+		})
+		if err := test.change(); err != nil {
+			t.Fatal(err)
+		}
+		for name, r := range map[string]*Reports{"one that follows": follows, "one that starts": c.open().FollowReports(t.Context())} {
+			etcdlab.Eventually(t, test.what+": "+name, func() error {
+				if got, _ := r.Latest(all); !reflect.DeepEqual(got, test.want) {
+					return fmt.Errorf("it is said %v, want %v", got, test.want)
+				}
+				return nil
+			})
+		}
 	}
 }

@@ -21,6 +21,8 @@ const MostAhead = 5 * time.Second
 // AgentReport is what an agent says about the connections of one backend on its host.
 type AgentReport struct {
 	Backend netip.Addr `json:"backend"`
+	// Segment is the tenant's network that the backend's address is in; the zero value: no tenant's.
+	Segment Segment `json:"segment,omitzero"`
 	// Taken is when the agent began to look: a connection that existed then, and still does, is in
 	// the report.
 	Taken    time.Time         `json:"taken"`
@@ -88,6 +90,7 @@ func (r *AgentReport) UnmarshalJSON(text []byte) error {
 	}
 	var read struct {
 		Backend  netip.Addr `json:"backend"`
+		Segment  Segment    `json:"segment"`
 		Taken    time.Time  `json:"taken"`
 		Services []struct {
 			ServiceID
@@ -107,7 +110,7 @@ func (r *AgentReport) UnmarshalJSON(text []byte) error {
 	if err != nil {
 		return fmt.Errorf("the report of %s %w", read.Backend, err)
 	}
-	*r = AgentReport{Backend: read.Backend, Taken: read.Taken, Signals: read.Signals}
+	*r = AgentReport{Backend: read.Backend, Segment: read.Segment, Taken: read.Taken, Signals: read.Signals}
 	if read.Services != nil {
 		r.Services = make([]ReportedService, len(sets))
 	}
@@ -129,6 +132,9 @@ func (r *AgentReport) Check() error {
 	}
 	return nil
 }
+
+// At returns whose report it is.
+func (r *AgentReport) At() HostAddress { return HostAddress{r.Segment, r.Backend} }
 
 // Of returns what the report says about a service, for the slots of an affinity, or nil.
 func (r *AgentReport) Of(id ServiceID, affinity Affinity) *ReportedService {

@@ -190,6 +190,35 @@ func (b *Backend) segmentIn(s *Service) Segment {
 	return s.Segment
 }
 
+// HostAddress is the address of a host, in its network: tenants may have the same addresses.
+type HostAddress struct {
+	Segment Segment // the zero value: in no tenant's network
+	Address netip.Addr
+}
+
+// String returns "10.0.1.11", or "10.0.1.11 in vlan:100".
+func (h HostAddress) String() string {
+	if h.Segment == (Segment{}) {
+		return h.Address.String()
+	}
+	return h.Address.String() + " in " + h.Segment.String()
+}
+
+// Compare orders addresses: those of one network are together.
+func (h HostAddress) Compare(o HostAddress) int {
+	return cmp.Or(h.Segment.Compare(o.Segment), h.Address.Compare(o.Address))
+}
+
+// AddressIn returns the address at which the backend of a service, and its agent, is found in its network. The
+// end of a tunnel is in no tenant's, unless the key segment says so: vlan is only one director's way to it.
+func (b *Backend) AddressIn(s *Service) HostAddress {
+	mode := b.ModeIn(*s)
+	if b.Segment == nil && (mode == IPIP || mode == GUE) {
+		return HostAddress{Address: b.Address}
+	}
+	return HostAddress{b.segmentIn(s), b.Address}
+}
+
 // TenantIn returns the tenant's network that the backend is in; the zero value: it is in no tenant's, and the
 // host's routes lead to it, as to the ends of tunnels.
 func (b *Backend) TenantIn(s *Service) Segment {

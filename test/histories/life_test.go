@@ -35,7 +35,7 @@ type life struct {
 	notice      time.Duration // of a new generation
 	planner     *engine.Planner
 	evidence    engine.Evidence
-	reports     map[netip.Addr]model.AgentReport
+	reports     map[model.HostAddress]model.AgentReport
 	revisions   []revision
 	rings       map[uint64]maglev.Generation // by number
 	clients     []*client                    // of TCP
@@ -95,7 +95,7 @@ func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *l
 	}
 	vip := []netip.Addr{vip4, vip6}[r.IntN(2)]
 	h := &life{lab: l, TB: t, r: r, service: service(vip, protocol), six: r.IntN(2) == 0, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		planner: engine.NewPlanner(), reports: map[netip.Addr]model.AgentReport{}, rings: map[uint64]maglev.Generation{},
+		planner: engine.NewPlanner(), reports: map[model.HostAddress]model.AgentReport{}, rings: map[uint64]maglev.Generation{},
 		expired: time.Now().Add(untilForgotten), conclusions: conclusions}
 	h.service.Retention = model.Duration(drain)
 	h.service.RingSize = []uint32{53, 101, 211}[r.IntN(3)]
@@ -280,7 +280,7 @@ func (h *life) report(of netip.Addr) {
 		}
 		report.Services = append(report.Services, used)
 	}
-	h.reports[of] = report
+	h.reports[report.At()] = report
 }
 
 func flowOf(c twin.Connection) model.Flow {
@@ -321,7 +321,7 @@ func (h *life) run(steps, clients int) bool {
 		}
 		h.now = h.now.Add(time.Duration(h.r.Int64N(int64(h.pace))))
 		for _, b := range h.service.Backends {
-			if _, has := h.reports[b.Address]; !has || h.r.IntN(3) == 0 {
+			if _, has := h.reports[b.AddressIn(&h.service)]; !has || h.r.IntN(3) == 0 {
 				h.report(b.Address)
 			}
 		}
