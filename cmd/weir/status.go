@@ -125,6 +125,9 @@ func statusTable(t *table, s api.Status) {
 		t.row("agents reporting", a.Reporting)
 		t.row("agents silent", a.Silent)
 	}
+	if s.Agents.Refused > 0 {
+		t.row("agents' reports refused", s.Agents.Refused)
+	}
 	loadsRows(t, s.Loads)
 	if s.Strangers > 0 {
 		t.row("strangers refused", s.Strangers)

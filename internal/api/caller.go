@@ -16,7 +16,8 @@ import (
 type Caller struct {
 	Name  string
 	Role  model.Role
-	Owner string // the owner whose set the caller may write, with RoleWrite
+	Owner string   // the owner whose set the caller may write, with RoleWrite
+	Agent Reporter // of what it reports, with RoleAgent
 }
 
 type callerKey struct{}

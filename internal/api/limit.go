@@ -23,6 +23,9 @@ const (
 	strangerRate, strangerBurst = 20, 100
 	mostStrangers               = 4096
 
+	// Of an agent, whose host may be a tenant's, and how many of its requests are answered at once.
+	agentRate, agentBurst, agentAtOnce = 20, 40, 4
+
 	strangerPause = time.Second // before a stranger that has asked too often gets an answer
 )
 

@@ -27,7 +27,8 @@ type parameterSchema struct {
 
 // read are texts of which something else is made as they are read.
 var read = []string{"/v1/flows client", "/v1/flows backend", "/v1/explain frame", "/v1/explain payload",
-	"/v1/explain segment", "/v1/explain source", "/v1/explain destination"}
+	"/v1/explain segment", "/v1/explain source", "/v1/explain destination",
+	"/v1/report backend", "/v1/report segment", "/v1/report taken"}
 
 // isBounded says whether what is sent has a bound, if it is text and stays text.
 func (s parameterSchema) isBounded(path, name string) bool {

@@ -17,7 +17,9 @@ import (
 var update = flag.Bool("update", false, "write docs/reference/openapi.json as it is now")
 
 // everything is a server with all operations, without sources.
-func everything() *api.Server {
+func everything() *api.Server { return everythingWith(anyReports{}) }
+
+func everythingWith(reports api.Reports) *api.Server {
 	d := newDirector()
 	server := api.NewServer(d, d, quiet())
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
@@ -32,6 +34,7 @@ func everything() *api.Server {
 	server.HandleLive(api.LiveSources{})
 	server.HandleRing(func(string) (api.Ring, bool) { return api.Ring{}, false })
 	server.HandleSegments(noSegments{})
+	server.HandleReports(reports)
 	return server
 }
 

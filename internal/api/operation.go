@@ -19,7 +19,8 @@ import (
 const base = "/v1/"
 
 func newServer(title string, log *slog.Logger) *Server {
-	s := &Server{mux: http.NewServeMux(), log: log, large: newQuota(largeAnswers, largeOfOneName), largeWait: turnWait, bodies: newBodies()}
+	s := &Server{mux: http.NewServeMux(), log: log, large: newQuota(largeAnswers, largeOfOneName), largeWait: turnWait, bodies: newBodies(),
+		reports: newQuota(reportsBytes, 2*reportBytes)}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.api = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -47,9 +48,10 @@ type operation struct {
 	needs        model.Role
 	// owner says whose set it is about; nil: no owner's, or the operation checks that itself.
 	owner  func(huma.Context) string
-	large  bool  // its answer may be so large that only some are made at a time
-	body   bool  // its body may be so large that there is no room for many
-	errors []int // its own, besides those of all operations
+	large  bool   // its answer may be so large that only some are made at a time
+	body   bool   // its body may be so large that there is no room for many
+	pace   *paces // how often a client may; nil: as often as it may ask anything
+	errors []int  // its own, besides those of all operations
 	// answers describe the answers that the library cannot derive from the output; nil: it can.
 	answers map[string]*huma.Response
 }
@@ -69,7 +71,7 @@ func read[T any](s *Server, name, summary string, value func(context.Context) (T
 func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O, error)) {
 	huma.Register(s.api, s.operation(op), func(ctx context.Context, in *I) (*O, error) {
 		out, err := do(ctx, in)
-		if op.needs != model.RoleRead {
+		if op.needs != model.RoleRead && op.needs != model.RoleAgent { // agents report all the time
 			attributes := []any{"operation", op.id, "client", callerOf(ctx).Name, "status", statusOfError(err)}
 			if what, ok := any(in).(interface{ attributes() []any }); ok {
 				attributes = append(attributes, what.attributes()...)
@@ -121,6 +123,11 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			_ = huma.WriteErr(s.api, ctx, p.Status, p.Detail)
 			return
 		}
+		if op.pace != nil && !op.pace.take(callerOf(ctx.Context()).Name) {
+			ctx.SetHeader("Retry-After", seconds(op.pace.wait(callerOf(ctx.Context()).Name)))
+			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "ask for this less often")
+			return
+		}
 		if op.large {
 			name := callerOf(ctx.Context()).Name
 			if err := s.large.wait(ctx.Context(), name, s.largeWait); err != nil {
@@ -131,7 +138,11 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			defer s.large.give(name, 1)
 		}
 		if op.body {
-			b := &body{of: s.bodies, client: callerOf(ctx.Context()).Name}
+			room := s.bodies
+			if op.needs == model.RoleAgent { // so that agents take nothing from others
+				room = s.reports
+			}
+			b := &body{of: room, client: callerOf(ctx.Context()).Name}
 			defer b.end()
 			ctx = huma.WithValue(ctx, bodyKey{}, b)
 		}

@@ -34,6 +34,8 @@ type Remote struct {
 	access    atomic.Pointer[access]
 	callers   *paces
 	strangers *paces // by their addresses
+	agents    *paces // callers with the role agent, besides
+	held      *quota // requests of each of these that are being answered
 	refused   *refusals
 
 	mu        sync.Mutex
@@ -64,7 +66,8 @@ type served struct {
 func NewRemote(server *Server, log *slog.Logger) *Remote {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Remote{server: server, log: log, callers: newPaces(time.Second/callerRate, callerBurst, noBound),
-		strangers: newPaces(time.Second/strangerRate, strangerBurst, mostStrangers), refused: newRefusals(), listeners: map[listening]*served{}, stop: stop,
+		strangers: newPaces(time.Second/strangerRate, strangerBurst, mostStrangers),
+		agents:    newPaces(time.Second/agentRate, agentBurst, noBound), held: newQuota(noBound, agentAtOnce), refused: newRefusals(), listeners: map[listening]*served{}, stop: stop,
 		active: map[*activeRequest]struct{}{}}
 	r.watching.Go(func() { r.watchFiles(ctx) })
 	return r
@@ -227,6 +230,19 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	case !r.callers.take(caller.Name):
 		tooMany(w)
 		return
+	}
+	if caller.Role == model.RoleAgent {
+		// There may be more agents than connections, and some may be hostile: what they do not use goes first.
+		defer markKnown(request.Context(), false)
+		taken, _ := r.held.take(caller.Name, 1)
+		if taken {
+			defer r.held.give(caller.Name, 1)
+		}
+		if !taken || !r.agents.take(caller.Name) {
+			w.Header().Set("Connection", "close")
+			tooMany(w)
+			return
+		}
 	}
 	if p := crossSite(request); p != nil {
 		writeProblem(w, p)

@@ -207,6 +207,14 @@ func (r *remote) asksWith(t *testing.T, who, method, path string, headers map[st
 	return response
 }
 
+// client trusts the director, and shows nothing by itself.
+func (r *remote) client(t *testing.T) *http.Client {
+	t.Helper()
+	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13}
+	config.RootCAs.AddCert(r.cert)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, ExpectContinueTimeout: time.Minute}}
+}
+
 func TestRoles(t *testing.T) {
 	r := startRemote(t)
 	for _, test := range []struct {

@@ -32,6 +32,7 @@ type Server struct {
 	document func() ([]byte, error)
 	reading  sync.Mutex // one reader of every counter in the kernel is enough
 	bodies   *quota     // of large requests
+	reports  *quota     // of agents' reports
 	sets     Sets       // nil: there are none, as in an agent
 	events   *Events    // nil: there are none
 

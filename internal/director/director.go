@@ -38,6 +38,7 @@ import (
 	"weir.io/weir/internal/neighbor"
 	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/problems"
+	"weir.io/weir/internal/reports"
 	"weir.io/weir/internal/segments"
 	"weir.io/weir/internal/segments/ovnhosts"
 	"weir.io/weir/internal/sets"
@@ -97,6 +98,7 @@ type Director struct {
 	}
 	bfd        *bfdSupervisor
 	loads      loadReports
+	reports    *reports.Intake // what agents report by the API
 	engine     *engine.Engine
 	controller *desired.Controller
 	members    *membership
@@ -237,7 +239,13 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 		Health: d.checker, Guesses: d.kernel, Log: d.log,
 	}
 	if d.group != nil {
-		keeps.Reports, keeps.Views = d.group.FollowReports(d.ctx), d.group.FollowViews(d.ctx)
+		follows := d.group.FollowReports(d.ctx)
+		keeps.Reports, keeps.Views = follows, d.group.FollowViews(d.ctx)
+		d.reports = reports.NewIntake(d.group.OfAgents(follows), true, d.runningServices, d.log)
+	} else {
+		kept := reports.NewMemory()
+		keeps.Reports = kept
+		d.reports = reports.NewIntake(kept, false, d.runningServices, d.log)
 	}
 	d.controller = desired.New(keeps)
 	d.sets = sets.New(sets.Deps{Controller: d.controller, Kernel: d.kernel, Found: d.checker.Results, Limits: d.first.Limits})
@@ -257,6 +265,7 @@ func (d *Director) answer(version string) {
 	d.server.HandleBGP(bgpStatus)
 	d.server.HandleSets(d.sets)
 	d.server.HandleSegments(segmentsAPI{d})
+	d.server.HandleReports(d.reports)
 	d.server.HandleExplain(d.explain)
 	d.server.HandleCapture(d.capture)
 	d.server.HandleFlows(d.flows)
@@ -361,6 +370,7 @@ func (d *Director) run(stop context.Context) error {
 	// of loads may come at once. runFile sets them again if another version runs.
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
+	d.reports.Follow(&begins.file.API) // before logs are judged: agents that may report can have connections anywhere
 	d.ovn.Set(d.ctx, &begins.file)
 	d.evpn.know(&begins.file)
 	defer d.loads.receiver.Close()
@@ -414,6 +424,8 @@ func (d *Director) alive(ctx context.Context) error {
 // Config returns the configuration that runs.
 func (d *Director) Config() model.Config { return d.engine.Desired() }
 
+func (d *Director) runningServices() []model.Service { return d.Config().Services }
+
 // apply makes a later version of the file run.
 func (d *Director) apply(c model.Config) error {
 	if err := needInterfaces(c); err != nil {
@@ -453,6 +465,7 @@ func (d *Director) follow(c *model.Config) {
 	d.bfd.configure(c)
 	d.openAPI(c.API)
 	d.loads.set(c)
+	d.reports.Follow(&c.API)
 	d.ovn.Set(d.ctx, c)
 	d.evpn.know(c)
 	d.members.join(c.Director)

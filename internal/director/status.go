@@ -27,6 +27,7 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 	status.CPUs = d.gauge.cpus()
 	status.Upkeep = d.host.Status()
 	status.Agents = d.controller.Agents()
+	d.reports.Count(&status.Agents)
 	status.Peers, status.Strangers = d.members.status()
 	status.Hooks = d.announcers.hooks.Status()
 	status.Neighbor = d.announcers.neighbor.Status()

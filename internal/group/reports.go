@@ -56,7 +56,11 @@ func readEvidenceName(name string) (of model.HostAddress, is bool) {
 
 // PutReports writes an agent's reports, in place of its earlier ones about the same backends.
 func (g *Group) PutReports(ctx context.Context, reports []model.AgentReport) error {
-	return g.stays.Use(ctx, func(lease clientv3.LeaseID) error {
+	return g.putReports(ctx, g.stays, reports)
+}
+
+func (g *Group) putReports(ctx context.Context, stays *etcdclient.Lease, reports []model.AgentReport) error {
+	return stays.Use(ctx, func(lease clientv3.LeaseID) error {
 		for i := range reports {
 			text, err := json.Marshal(&reports[i])
 			if err != nil {
@@ -69,6 +73,41 @@ func (g *Group) PutReports(ctx context.Context, reports []model.AgentReport) err
 		}
 		return nil
 	})
+}
+
+// leaseFor is how long a director uses the same lease for agents' reports: it prolongs that with each report, also
+// the stay of those of agents that are gone.
+const leaseFor = time.Hour
+
+// OfAgents writes what agents report to a director.
+type OfAgents struct {
+	group   *Group
+	follows *Reports
+
+	mu    sync.Mutex
+	stays *etcdclient.Lease
+	since time.Time
+}
+
+// OfAgents lets a director that follows reports write those of agents.
+func (g *Group) OfAgents(follows *Reports) *OfAgents { return &OfAgents{group: g, follows: follows} }
+
+// PutReports writes reports, in place of earlier ones about the same backends.
+func (o *OfAgents) PutReports(ctx context.Context, reports []model.AgentReport) error {
+	o.mu.Lock()
+	if o.stays == nil || time.Since(o.since) > leaseFor {
+		o.stays, o.since = o.group.client.NewLease(reportsLive, "reports"), time.Now()
+	}
+	stays := o.stays
+	o.mu.Unlock()
+	return o.group.putReports(ctx, stays, reports)
+}
+
+// LastReport returns when the last report about a backend was taken, if this director has one.
+func (o *OfAgents) LastReport(of model.HostAddress) time.Time {
+	o.follows.mu.Lock()
+	defer o.follows.mu.Unlock()
+	return o.follows.latest.of[of].Taken
 }
 
 // MayReport asks whether etcd would take reports about these backends, and changes nothing.

@@ -378,3 +378,51 @@ func TestReportsOfTenants(t *testing.T) {
 		}
 	}
 }
+
+// What an agent reports to a director comes to all directors, and lives for as long as if the agent had written it.
+func TestReportsByADirector(t *testing.T) {
+	c := newCluster(t, false)
+	first, second := c.open(), c.open()
+	follows := first.FollowReports(t.Context())
+	of := first.OfAgents(follows)
+	report := reportOf(1, 1<<40)
+	report.Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5001}
+	at := report.At()
+	other := second.FollowReports(t.Context())
+	for range 2 { // with a new lease, and with the same
+		report.Taken = report.Taken.Add(time.Second)
+		if err := of.PutReports(t.Context(), []model.AgentReport{report}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range []*Reports{follows, other} {
+			etcdlab.Eventually(t, "every director has the report", func() error {
+				if got, known := r.Latest(map[model.HostAddress]bool{at: true}); !known || !reflect.DeepEqual(got[at], report) {
+					return fmt.Errorf("it is said %v", got)
+				}
+				return nil
+			})
+		}
+		if got := of.LastReport(at); !got.Equal(report.Taken) {
+			t.Errorf("the last report is from %v, want %v", got, report.Taken)
+		}
+	}
+	of.since = time.Now().Add(-2 * leaseFor)
+	if err := of.PutReports(t.Context(), []model.AgentReport{report}); err != nil {
+		t.Fatal(err)
+	}
+	leases, err := c.Client().Leases(t.Context())
+	if err != nil || len(leases.Leases) != 2 {
+		t.Fatalf("etcd has the leases %v, error %v; want two", leases, err)
+	}
+	held := 0
+	for _, l := range leases.Leases {
+		left, err := c.Client().TimeToLive(t.Context(), l.ID, clientv3.WithAttachedKeys())
+		if err != nil || left.GrantedTTL != reportsLive {
+			t.Fatalf("a lease is %v, error %v", left, err)
+		}
+		held += len(left.Keys)
+	}
+	if held != 1 {
+		t.Errorf("%d leases keep the report, want the newest one alone", held)
+	}
+}

@@ -65,7 +65,7 @@ var busy = datapath{status: model.DatapathStatus{
 		VIPs: []model.NeighborVIP{{State: model.NeighborAnswers}, {State: model.NeighborAnswers}, {State: model.NeighborOther}}},
 	HostSources: []model.HostSourceStatus{{Source: model.HostsOfAPI, Hosts: 3, Since: time.Unix(1767323100, 0)}, {Source: model.HostsOfOVN, Hosts: 40, Since: time.Unix(1767323160, 0), Lost: "refused"}},
 	OVN:         &model.OVNStatus{Networks: 5, Ports: 60, Registered: true},
-	Agents:      model.ReporterStatus{Reporting: 3, Silent: 1},
+	Agents:      model.ReporterStatus{Reporting: 3, Silent: 1, Taken: 17, Refused: 2},
 	Loads:       &model.LoadStatus{Agents: 2, Messages: []model.Tallied{{Name: "taken", Count: 90}, {Name: "forged", Count: 3}}},
 	CPUs:        []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}

@@ -28,6 +28,10 @@ type APIClient struct {
 	Owner       string `json:"owner,omitempty"`       // the owner whose set it may write, with role write; empty: the owner of its name
 	TokenFile   string `json:"token-file,omitempty"`  // the token that it shows, or what is left of it: sha256:HEX
 	Certificate string `json:"certificate,omitempty"` // instead, or in addition: the common name or a DNS name in its certificate
+	// Addresses are, with role agent, those of the backend whose agent it is: one per family at most. Segment is the
+	// tenant's network that they are in.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Segment   Segment      `json:"segment,omitzero"`
 }
 
 // IsZero reports whether no key is given.
@@ -91,13 +95,16 @@ type Role string
 const (
 	RoleRead  Role = "read"  // ask
 	RoleWrite Role = "write" // and change the set of one owner
-	RoleAdmin Role = "admin" // everything
+	RoleAdmin Role = "admin" // everything, except what is an agent's
 )
+
+// RoleAgent is the role of the agent on a backend's host: it reports of its own backend, and may do nothing else.
+const RoleAgent Role = "agent"
 
 var roles = []Role{RoleRead, RoleWrite, RoleAdmin}
 
 var roleNames = names[Role]{kind: "role", list: []name[Role]{
-	{RoleRead, string(RoleRead)}, {RoleWrite, string(RoleWrite)}, {RoleAdmin, string(RoleAdmin)}}}
+	{RoleRead, string(RoleRead)}, {RoleWrite, string(RoleWrite)}, {RoleAdmin, string(RoleAdmin)}, {RoleAgent, string(RoleAgent)}}}
 
 // UnmarshalText reads the name; the error lists the known ones.
 func (r *Role) UnmarshalText(text []byte) error { return roleNames.read(r, text) }
@@ -105,9 +112,34 @@ func (r *Role) UnmarshalText(text []byte) error { return roleNames.read(r, text)
 // Names returns all names.
 func (Role) Names() []string { return roleNames.texts() }
 
-// Includes reports whether the role may do all that another one may.
+// Includes reports whether the role may do all that another one may. That of an agent is apart.
 func (r Role) Includes(other Role) bool {
+	if r == RoleAgent || other == RoleAgent {
+		return r == other
+	}
 	return slices.Contains(roles, r) && slices.Index(roles, r) >= slices.Index(roles, other)
+}
+
+// At returns whose reports the client makes: none without role agent.
+func (c *APIClient) At() (all []HostAddress) {
+	if c.Role != RoleAgent {
+		return nil
+	}
+	for _, a := range c.Addresses {
+		all = append(all, HostAddress{c.Segment, a})
+	}
+	return all
+}
+
+// Agents returns the addresses of all backends of which some client reports.
+func (a *API) Agents() map[HostAddress]bool {
+	all := map[HostAddress]bool{}
+	for i := range a.Clients {
+		for _, at := range a.Clients[i].At() {
+			all[at] = true
+		}
+	}
+	return all
 }
 
 // maxAPIClients bounds the clients that may ask: each is a token or a name to look for.
@@ -161,7 +193,7 @@ func (v *validation) apiClients(a *API) {
 		v.errs.add("api.clients", "are %d; there can be %d", len(a.Clients), maxAPIClients)
 		return
 	}
-	names, certificates := map[string]int{}, map[string]int{}
+	names, certificates, agents := map[string]int{}, map[string]int{}, map[HostAddress]int{}
 	for i := range a.Clients {
 		c := &a.Clients[i]
 		path := func(field string) string { return fmt.Sprintf("api.clients[%d].%s", i, field) }
@@ -171,10 +203,18 @@ func (v *validation) apiClients(a *API) {
 			v.errs.addWithOther(path("name"), fmt.Sprintf("api.clients[%d].name", first), "%q is already the name of api.clients[%d]", c.Name, first)
 		}
 		names[c.Name] = i
-		if !c.Role.Includes(RoleRead) {
-			v.errs.add(path("role"), "is required (read, write or admin)")
+		if c.Role == "" {
+			v.errs.add(path("role"), "is required (read, write, admin or agent)")
 		}
 		v.apiOwner(c, path)
+		v.apiAgent(c, path)
+		for j, at := range c.At() {
+			if first, dup := agents[at]; dup && first != i {
+				v.errs.addWithOther(fmt.Sprintf("%s[%d]", path("addresses"), j), fmt.Sprintf("api.clients[%d].addresses", first), "%s is already that of %q: a backend has one agent", at, a.Clients[first].Name)
+			} else {
+				agents[at] = i
+			}
+		}
 		if c.TokenFile == "" && c.Certificate == "" {
 			v.errs.add(path("token-file"), "is required, or a certificate: nobody is believed by name")
 		}
@@ -206,6 +246,27 @@ func (v *validation) apiOwner(c *APIClient, path func(string) string) {
 	case c.WritesTo() == ownerFile:
 		v.errs.add(path("owner"), "%q is this file, which no client may write", ownerFile)
 	}
+}
+
+// apiAgent checks of which backend an agent reports.
+func (v *validation) apiAgent(c *APIClient, path func(string) string) {
+	if c.Role != RoleAgent {
+		const only = "is only for role agent"
+		if len(c.Addresses) > 0 {
+			v.errs.add(path("addresses"), only)
+		}
+		if c.Segment != (Segment{}) {
+			v.errs.add(path("segment"), only)
+		}
+		return
+	}
+	if problem := segmentProblem(c.Segment); problem != "" {
+		v.errs.add(path("segment"), "%s", problem)
+	}
+	if len(c.Addresses) == 0 {
+		v.errs.add(path("addresses"), "is required with role agent: of which backend it reports")
+	}
+	v.onePerFamily(path("addresses"), c.Addresses)
 }
 
 // ownerFile is the name under which the store keeps the services of a director's file.

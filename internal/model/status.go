@@ -49,6 +49,9 @@ type DatapathStatus struct {
 type ReporterStatus struct {
 	Reporting int `json:"reporting"`
 	Silent    int `json:"silent"` // whose last report is older than a minute
+	// Taken and Refused are reports that came by this director's API.
+	Taken   uint64 `json:"taken"`
+	Refused uint64 `json:"refused"`
 }
 
 // FlowStatus is what the director remembers of flows.

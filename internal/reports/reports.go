@@ -1,0 +1,341 @@
+// Package reports takes what agents on backends' hosts report by the API, each of its own backend alone, and keeps
+// it for directors without an etcd.
+package reports
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+// Kept is where reports are kept: in the group's etcd, or in [Memory].
+type Kept interface {
+	PutReports(ctx context.Context, reports []model.AgentReport) error
+	// LastReport returns when the last report about a backend was taken, if that is known here.
+	LastReport(of model.HostAddress) time.Time
+}
+
+// oldest is the age at which a report is refused: it says where connections were, and its agent's clock is wrong,
+// or it comes a second time.
+const oldest = time.Minute
+
+// lookEvery is how long the services that a backend has are not looked for again: there may be a million
+// backends.
+const lookEvery = time.Second
+
+// warnEvery is the least time between two warnings about one client.
+const warnEvery = 10 * time.Minute
+
+// Intake takes the reports of agents that are clients of the API. Their hosts may be tenants': a report is believed
+// about its agent's own backend, in the services of which that is one, and nothing else.
+type Intake struct {
+	kept     Kept
+	shared   bool // kept comes to all directors of the group
+	services func() []model.Service
+	log      *slog.Logger
+	now      func() time.Time
+
+	reading sync.Mutex // is held while a report is read: a short text may take much memory
+
+	mu      sync.Mutex
+	agents  map[model.HostAddress]bool                    // of which clients may report
+	of      map[model.HostAddress]map[model.ServiceID]int // ranges of the services that each is a backend of, in mode gue
+	looked  time.Time
+	last    map[model.HostAddress]time.Time // when the last report was taken
+	warned  map[string]time.Time            // by client
+	taken   uint64
+	refused uint64
+}
+
+// NewIntake returns an Intake that expects no agent yet. services returns those that run.
+func NewIntake(kept Kept, shared bool, services func() []model.Service, log *slog.Logger) *Intake {
+	return &Intake{kept: kept, shared: shared, services: services, log: log, now: time.Now, last: map[model.HostAddress]time.Time{}, warned: map[string]time.Time{}}
+}
+
+// Follow sets which agents may report.
+func (i *Intake) Follow(a *model.API) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.agents, i.looked = a.Agents(), time.Time{}
+	for at := range i.last {
+		if !i.agents[at] {
+			delete(i.last, at)
+		}
+	}
+	clear(i.warned)
+	if memory, is := i.kept.(*Memory); is {
+		memory.expect(i.agents)
+	}
+}
+
+// Count adds what became of reports.
+func (i *Intake) Count(to *model.ReporterStatus) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	to.Taken, to.Refused = i.taken, i.refused
+}
+
+// servicesOf returns the services that an agent's backend is one of, in mode gue, and the ranges of each. The lock is held.
+func (i *Intake) servicesOf(at model.HostAddress) map[model.ServiceID]int {
+	if now := i.now(); i.looked.IsZero() || now.Sub(i.looked) >= lookEvery || now.Before(i.looked) {
+		i.looked, i.of = now, map[model.HostAddress]map[model.ServiceID]int{}
+		services := i.services()
+		for j := range services {
+			i.index(&services[j])
+		}
+	}
+	return i.of[at]
+}
+
+func (i *Intake) index(s *model.Service) {
+	for k := range s.Backends {
+		b := &s.Backends[k]
+		at := b.AddressIn(s)
+		if !i.agents[at] || b.Host.IsValid() || b.ModeIn(*s) != model.GUE {
+			continue
+		}
+		if i.of[at] == nil {
+			i.of[at] = map[model.ServiceID]int{}
+		}
+		i.of[at][s.ID()] = s.ReportRanges()
+	}
+}
+
+// Reportable says what an agent may report.
+func (i *Intake) Reportable(of *api.Reporter) api.Reportable {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	may := api.Reportable{Segment: of.Segment, Shared: i.shared, Time: i.now().UTC()}
+	seen := map[model.ServiceID]bool{}
+	for _, at := range of.At() {
+		may.Addresses = append(may.Addresses, at.Address)
+		for id := range i.servicesOf(at) {
+			if !seen[id] {
+				seen[id], may.Services = true, append(may.Services, id)
+			}
+		}
+	}
+	slices.SortFunc(may.Services, compare)
+	return may
+}
+
+func compare(a, b model.ServiceID) int {
+	return cmp.Or(a.Segment.Compare(b.Segment), a.VIP.Compare(b.VIP), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port.First, b.Port.First), cmp.Compare(a.Port.Last, b.Port.Last))
+}
+
+// called is how a service is called in errors: reports do not have its name.
+func called(id *model.ServiceID) string {
+	text := fmt.Sprintf("%s %s port %s", id.VIP, id.Protocol, id.Port)
+	if id.Segment != (model.Segment{}) {
+		text += " in " + id.Segment.String()
+	}
+	return model.Shown(text)
+}
+
+// PutReport takes a report from its text.
+func (i *Intake) PutReport(ctx context.Context, from *api.Reporter, text []byte) (answer api.PutReport, err error) {
+	report, err := i.read(from, text)
+	if err == nil {
+		if err = i.kept.PutReports(ctx, []model.AgentReport{report}); err != nil {
+			err = api.NewProblem(http.StatusServiceUnavailable, fmt.Sprintf("the report is not kept: %v", err))
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil {
+		i.refused++
+		if now := i.now(); now.Sub(i.warned[from.Name]) >= warnEvery {
+			i.warned[from.Name] = now
+			i.log.Warn("an agent's report is refused", "client", from.Name, "error", err)
+		}
+		return answer, err
+	}
+	i.taken++
+	return api.PutReport{Shared: i.shared}, nil
+}
+
+func problem(status int, format string, args ...any) error {
+	return api.NewProblem(status, fmt.Sprintf(format, args...))
+}
+
+// read reads a report, and returns it as it is kept.
+func (i *Intake) read(from *api.Reporter, text []byte) (report model.AgentReport, err error) {
+	i.reading.Lock()
+	defer i.reading.Unlock()
+	if err := json.Unmarshal(text, &report); err != nil {
+		return report, problem(http.StatusUnprocessableEntity, "the report cannot be read: %s", model.Shown(err.Error()))
+	}
+	if !slices.Contains(from.At(), report.At()) {
+		return report, problem(http.StatusForbidden, "%s reports of %s, and this is about %s", from.Name, describe(from), model.Shown(report.At().String()))
+	}
+	if err := report.Check(); err != nil {
+		return report, problem(http.StatusUnprocessableEntity, "%v", err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := i.inTime(&report); err != nil {
+		return report, err
+	}
+	if err := bound(&report, i.servicesOf(report.At())); err != nil {
+		return report, err
+	}
+	i.last[report.At()] = report.Taken
+	return report, nil
+}
+
+// describe names the backend that an agent reports of.
+func describe(from *api.Reporter) string {
+	text := ""
+	for _, at := range from.At() {
+		if text != "" {
+			text += " and "
+		}
+		text += at.String()
+	}
+	return text
+}
+
+// inTime refuses a report whose time cannot be right, and one that was overtaken. The lock is held.
+func (i *Intake) inTime(r *model.AgentReport) error {
+	now := i.now()
+	switch ahead := r.Taken.Sub(now); {
+	case ahead > model.MostAhead:
+		return problem(http.StatusUnprocessableEntity, "the report is from %s, %v ahead of this director's clock: let both hosts follow the same time servers", r.Taken.UTC().Format(time.RFC3339), ahead.Round(time.Second))
+	case ahead < -oldest:
+		return problem(http.StatusUnprocessableEntity, "the report is from %s, %v before this director's clock: let both hosts follow the same time servers", r.Taken.UTC().Format(time.RFC3339), -ahead.Round(time.Second))
+	}
+	for _, last := range []time.Time{i.last[r.At()], i.kept.LastReport(r.At())} {
+		if r.Taken.Before(last) && last.Sub(now) <= model.MostAhead { // else the clock was wrong then
+			return problem(http.StatusConflict, "the report is from %s, and there is a later one", r.Taken.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return nil
+}
+
+// bound refuses what a report says of other services than its backend's, and what it says twice, and lets it take no
+// more room than the services' own rings need: wider ranges forget no connection.
+func bound(r *model.AgentReport, services map[model.ServiceID]int) error {
+	type place struct {
+		id       model.ServiceID
+		affinity model.Affinity
+	}
+	seen := map[place]bool{}
+	for j := range r.Services {
+		s := &r.Services[j]
+		ranges, is := services[s.ServiceID]
+		if !is {
+			return notOf(r, &s.ServiceID)
+		}
+		if at := (place{s.ServiceID, s.Affinity}); seen[at] {
+			return problem(http.StatusUnprocessableEntity, "the report says twice which connections there are of %s by affinity %v", called(&s.ServiceID), s.Affinity)
+		}
+		seen[place{s.ServiceID, s.Affinity}] = true
+		for s.Used.Size() > ranges {
+			s.Used = s.Used.Halved()
+		}
+	}
+	signals := map[model.ServiceID]bool{}
+	for j := range r.Signals {
+		s := &r.Signals[j]
+		if _, is := services[s.ServiceID]; !is {
+			return notOf(r, &s.ServiceID)
+		}
+		if signals[s.ServiceID] || !isRate(s.Refused) || !isRate(s.Overflows) {
+			return problem(http.StatusUnprocessableEntity, "the report has signs of strain of %s twice, or none that can be", called(&s.ServiceID))
+		}
+		signals[s.ServiceID] = true
+	}
+	return nil
+}
+
+func isRate(f float64) bool { return f >= 0 && !math.IsInf(f, 1) }
+
+func notOf(r *model.AgentReport, id *model.ServiceID) error {
+	return problem(http.StatusForbidden, "the report is about %s, and %s is no backend of such a service in mode gue", called(id), r.At())
+}
+
+// Memory keeps the reports of a director without an etcd, as long as its process lives.
+type Memory struct {
+	signs chan struct{}
+
+	mu       sync.Mutex
+	expected map[model.HostAddress]bool
+	of       map[model.HostAddress]model.AgentReport
+}
+
+// NewMemory returns an empty Memory.
+func NewMemory() *Memory {
+	return &Memory{signs: make(chan struct{}, 1), of: map[model.HostAddress]model.AgentReport{}}
+}
+
+// expect sets which agents may report: of backends of others there is nothing.
+func (m *Memory) expect(agents map[model.HostAddress]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expected = agents
+	for at := range m.of {
+		if !agents[at] {
+			delete(m.of, at)
+		}
+	}
+}
+
+// errRemoved says that a client has just left the configuration.
+var errRemoved = errors.New("no client reports of this backend any more")
+
+// PutReports keeps reports, in place of earlier ones about the same backends.
+func (m *Memory) PutReports(_ context.Context, reports []model.AgentReport) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range reports {
+		at := reports[i].At()
+		if !m.expected[at] {
+			return errRemoved
+		}
+		if len(reports[i].Signals)+len(m.of[at].Signals) > 0 {
+			select {
+			case m.signs <- struct{}{}:
+			default:
+			}
+		}
+		m.of[at] = reports[i]
+	}
+	return nil
+}
+
+// LastReport returns when the last report about a backend was taken.
+func (m *Memory) LastReport(of model.HostAddress) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.of[of].Taken
+}
+
+// Latest returns the last report about each of these backends. An agent that may report and has not done so since this
+// process began may have connections anywhere, as one that is silent.
+func (m *Memory) Latest(backends map[model.HostAddress]bool) (reports map[model.HostAddress]model.AgentReport, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	reports = map[model.HostAddress]model.AgentReport{}
+	for b := range backends {
+		if r, has := m.of[b]; has {
+			reports[b] = r
+		} else if m.expected[b] {
+			reports[b] = model.AgentReport{Backend: b.Address, Segment: b.Segment}
+		}
+	}
+	return reports, true
+}
+
+// Signs is sent to when there is a report with signs of strain, or the first one without any.
+func (m *Memory) Signs() <-chan struct{} { return m.signs }
