@@ -12,8 +12,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/bgp"
 	"weir.io/weir/internal/daemon"
@@ -205,6 +207,9 @@ func examineEtcd(e model.Etcd) doctor.Finding {
 
 // examineReports asks whether an agent could report the connections of these backends.
 func examineReports(s model.AgentStore, backends []model.HostAddress) []doctor.Finding {
+	if s.Directors.Given() {
+		return askDirectors(&s.Directors, backends)
+	}
 	if !s.Etcd.Given() {
 		return nil
 	}
@@ -216,6 +221,57 @@ func examineReports(s model.AgentStore, backends []model.HostAddress) []doctor.F
 		return fmt.Sprintf("takes reports about %d backends of this host", len(backends)), to.MayReport(ctx, backends)
 	})}
 }
+
+// askDirectors asks each director to which an agent reports what it takes.
+func askDirectors(to *model.AgentDirectors, backends []model.HostAddress) []doctor.Finding {
+	findings := make([]doctor.Finding, len(to.Endpoints))
+	var asking sync.WaitGroup
+	for i, url := range to.Endpoints {
+		asking.Go(func() {
+			findings[i] = doctor.Finding{Level: doctor.Fail, Check: "reports to " + url,
+				Fix: "see that agent.store.directors is right, and that the director's api.clients has the role agent, and the addresses and segment of this host's backend: it does not learn of this host's connections"}
+			text, err := askDirector(to, url, backends)
+			if err != nil {
+				findings[i].Text = err.Error()
+				return
+			}
+			findings[i] = doctor.Finding{Level: doctor.OK, Check: findings[i].Check, Text: text}
+		})
+	}
+	asking.Wait()
+	return findings
+}
+
+func askDirector(to *model.AgentDirectors, url string, backends []model.HostAddress) (text string, err error) {
+	client, err := api.NewRemoteClient(api.RemoteOptions{URL: url, CA: to.CA, Cert: to.Cert, Key: to.Key, TokenFile: to.TokenFile})
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), directorPatience)
+	defer cancel()
+	may, err := client.Reportable(ctx)
+	if err != nil {
+		return "", err
+	}
+	if apart := time.Until(may.Time).Abs(); apart > model.MostAhead {
+		return "", fmt.Errorf("its clock and this host's are %v apart, and may be %v: let both follow the same time servers", apart.Round(time.Second), model.MostAhead)
+	}
+	var own []string
+	for _, a := range may.Addresses {
+		at := model.HostAddress{Segment: may.Segment, Address: a}
+		if slices.Contains(backends, at) {
+			return fmt.Sprintf("takes reports of %s, about %s", at, daemon.ServicesText(len(may.Services))), nil
+		}
+		own = append(own, at.String())
+	}
+	if len(backends) == 0 {
+		return "no backend of this host is of mode gue: there is nothing to report", nil
+	}
+	return "", fmt.Errorf("it takes reports of %s, and the backends of this host are %v", strings.Join(own, " and "), backends)
+}
+
+// directorPatience is how long doctor waits for a director that takes reports.
+const directorPatience = 5 * time.Second
 
 // askEtcd asks etcd something once.
 func askEtcd(e model.Etcd, fix string, ask func(context.Context, *group.Group) (answer string, err error)) doctor.Finding {

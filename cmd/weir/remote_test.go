@@ -106,3 +106,41 @@ func TestCommandsFromElsewhere(t *testing.T) {
 		t.Error("metrics do not count the client that does not trust the certificate")
 	}
 }
+
+// Doctor on a backend's host asks each director whether it takes the agent's reports, and says why one does not.
+func TestDoctorAsksDirectorsForReports(t *testing.T) {
+	h := newHost(t)
+	for name, token := range map[string]string{"vm": "vm-0123456789abcdef\n", "stranger": "stranger-0123456789abcdef\n"} {
+		if err := os.WriteFile(h.beside(name), []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	served := h.withAPI(t)
+	file := func(token, segment string) {
+		clients := strings.Replace(served, "clients: [", "clients: [{name: vm, role: agent, addresses: [10.0.0.1], segment: "+segment+", token-file: "+h.beside("vm")+"}, ", 1)
+		text := clients + onEth0 + "\nagent: {interfaces: [eth0], store: {directors: {endpoints: ['" + remoteURL + "'], ca: " + h.beside("api.pem") + ", token-file: " + h.beside(token) + "}}}\n" +
+			"directors: [10.0.0.1]\nservices:\n- {name: web, segment: 'vlan:100', vip: 203.0.113.1, protocol: tcp, port: 80, mode: gue, backends: [{address: 10.0.0.1, segment: 'vlan:100'}, {address: 10.0.0.2, segment: 'vlan:100'}]}\n"
+		if err := os.WriteFile(h.file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	doctor := func() string {
+		out, _ := h.exits("doctor", "-c", h.file, "--role", "agent", "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs)
+		return out
+	}
+	file("vm", "vlan:100")
+	p := h.start("director runs")
+	defer p.stop()
+	p.wait("the API to answer", func() bool {
+		return h.weir("status", "--server", remoteURL, "--ca", h.beside("api.pem"), "--token-file", h.beside("admin")).Run() == nil
+	})
+	wantLines(t, doctor(), "ok reports to "+remoteURL+" takes reports of 10.0.0.1 in vlan:100, about 1 service")
+	file("stranger", "vlan:100")
+	if out := doctor(); !strings.Contains(out, "show the token or the certificate of one of api.clients; fix: see that agent.store.directors is right") {
+		t.Errorf("with another token doctor says\n%s", out)
+	}
+	file("vm", "vlan:200")
+	p.wait("the director to take reports of another segment", func() bool {
+		return strings.Contains(doctor(), "it takes reports of 10.0.0.1 in vlan:200, and the backends of this host are [10.0.0.1 in vlan:100]")
+	})
+}

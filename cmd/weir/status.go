@@ -288,6 +288,13 @@ func agentTable(t *table, s api.AgentStatus) {
 			t.row("loads not reported", l.Problem)
 		}
 	}
+	for _, d := range s.Directors {
+		last := "never"
+		if !d.Last.IsZero() {
+			last = d.Last.Format(time.RFC3339)
+		}
+		t.row("reports to "+d.Director, fmt.Sprintf("%d taken, the last at %s; %d failed", d.Taken, last, d.Failed))
+	}
 	t.line("")
 	t.row("INTERFACE", "INGRESS", "EGRESS", "REDIRECT", "MTU", "WHY-NO-XDP")
 	for _, i := range s.Interfaces {

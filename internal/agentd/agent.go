@@ -41,12 +41,13 @@ type Deps struct {
 // process is a daemon whose configuration an agent applies.
 type process struct {
 	*daemon.Daemon
-	agent    *agent.Agent
-	sender   *loads.Sender
-	events   *api.Events
-	examiner *daemon.Examiner
-	first    model.Agent // the configuration that the agent's maps were made for
-	log      *slog.Logger
+	agent     *agent.Agent
+	sender    *loads.Sender
+	events    *api.Events
+	examiner  *daemon.Examiner
+	first     model.Agent // the configuration that the agent's maps were made for
+	directors *directors  // nil: the agent does not report by their API
+	log       *slog.Logger
 
 	mu      sync.Mutex
 	running model.Config
@@ -107,7 +108,7 @@ func Run(ctx context.Context, deps Deps) error {
 		d.Refuse(refused)
 	}
 	a.Follow(ctx)
-	endReports, err := startReports(ctx, a, first.Agent.Store, log)
+	endReports, err := p.startReports(ctx, first.Agent.Store)
 	if err != nil {
 		return err
 	}
@@ -138,25 +139,33 @@ func Run(ctx context.Context, deps Deps) error {
 	return nil
 }
 
-// startReports lets the agent report its connections to the directors' etcd, if its address is
-// configured. The etcd need not answer yet.
-func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *slog.Logger) (end func(), err error) {
-	if !s.Etcd.Given() {
-		return func() {}, nil
-	}
-	options := daemon.EtcdOptions(s.Etcd)
-	options.Log = log
-	to, err := group.Open(options, "")
-	if err != nil {
-		return nil, err
+// startReports lets the agent report its connections to the directors' etcd or to the directors, if
+// their addresses are configured. They need not answer yet.
+func (p *process) startReports(ctx context.Context, s model.AgentStore) (end func(), err error) {
+	var to agent.Reporter
+	closes := func() {}
+	switch {
+	case s.Etcd.Given():
+		options := daemon.EtcdOptions(s.Etcd)
+		options.Log = p.log
+		etcd, err := group.Open(options, "")
+		if err != nil {
+			return nil, err
+		}
+		to, closes = etcd, func() { etcd.Close() }
+	case s.Directors.Given():
+		p.directors = newDirectors(&s.Directors, p.log)
+		to = p.directors
+	default:
+		return closes, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { a.Report(ctx, to, group.MaxReport) })
+	running.Go(func() { p.agent.Report(ctx, to, group.MaxReport) })
 	return func() {
 		cancel()
 		running.Wait()
-		to.Close()
+		closes()
 	}, nil
 }
 
@@ -171,6 +180,7 @@ func (p *process) Config() model.Config {
 func (p *process) Status() (model.AgentStatus, error) {
 	status, err := p.agent.Status()
 	status.Loads = p.sender.Status()
+	status.Directors = p.directors.status()
 	return status, err
 }
 
@@ -214,6 +224,7 @@ func (p *process) watch(ctx context.Context) {
 		host, interfaces := daemon.UpkeepProblems(p.agent.Upkeep(), p.agent.NotNoticed())
 		p.Problems.Replace(model.ProblemHost, append(host, p.examiner.Problems()...))
 		p.Problems.Warn(model.ProblemReports, "", p.agent.NotReported())
+		p.directors.warn(p.Problems)
 		p.Problems.Warn(model.ProblemLoads, "sent", p.sender.Problem())
 		p.Problems.Replace(model.ProblemInterface, append(interfaces, daemon.MTUProblems(p.agent.Lowered(), "weir agent")...))
 		if crowds, err := p.agent.Crowded(); err == nil { // else the status says why, too

@@ -28,6 +28,10 @@ var (
 	fallbacks = ofAgent.add("weir_redirect_fallbacks_total",
 		"Connections that go as their service falls back, by why. What a backend's host counts, the client's has as again, too.",
 		"service", "host", "cause")
+	agentReports = ofAgent.add("weir_agent_reports_total",
+		"Reports of this host's connections to directors by their API, since the agent started, by what became of them: taken, failed.", "director", "result")
+	agentReported = ofAgent.add("weir_agent_report_directors",
+		"Directors that this host's connections are reported to by their API, by whether they take all of the last report: taking, failing.", "state")
 	agentLoads = ofAgent.add("weir_agent_load_messages_total",
 		"Reports of this host's loads to directors, since the agent started, by their result: sent, failed.", "result")
 	agentLoadDirectors = ofAgent.add("weir_agent_load_directors",
@@ -45,6 +49,19 @@ func (v values) agent(status *model.AgentStatus) {
 		v.count(noPlace, s.NoPlace, s.Name)
 	}
 	v.upkeep(status.Upkeep)
+	failing := 0
+	for i := range status.Directors {
+		d := &status.Directors[i]
+		v.count(agentReports, d.Taken, d.Director, "taken")
+		v.count(agentReports, d.Failed, d.Director, "failed")
+		if d.Problem != "" {
+			failing++
+		}
+	}
+	if all := len(status.Directors); all > 0 {
+		v.gauge(agentReported, float64(all-failing), "taking")
+		v.gauge(agentReported, float64(failing), "failing")
+	}
 	if l := status.Loads; l != nil {
 		v.count(agentLoads, l.Sent, "sent")
 		v.count(agentLoads, l.Failed, "failed")

@@ -28,10 +28,11 @@ func scrapeAgent(t *testing.T, a agent) (code int, body string) {
 }
 
 var redirecting = agent{status: model.AgentStatus{
-	Reasons:  []model.Counter{{Name: "decap_gue", Packets: 8, Bytes: 4200}},
-	Services: []model.AgentService{{Name: "web", Packets: 8, Bytes: 4200, NoPlace: 3}},
-	Loads:    &model.AgentLoads{Directors: 3, Known: 2, Sent: 12, Failed: 1},
-	Upkeep:   []model.Upkeep{{Part: "vips", Repairs: 4, Problems: []model.UpkeepProblem{{What: "192.0.2.10 on lo", State: model.UpkeepContested}}}, {Part: "sysctls"}},
+	Directors: []model.AgentDirector{{Director: "https://192.0.2.10:6083", Taken: 7}, {Director: "https://192.0.2.11:6083", Failed: 2, Problem: "away"}},
+	Reasons:   []model.Counter{{Name: "decap_gue", Packets: 8, Bytes: 4200}},
+	Services:  []model.AgentService{{Name: "web", Packets: 8, Bytes: 4200, NoPlace: 3}},
+	Loads:     &model.AgentLoads{Directors: 3, Known: 2, Sent: 12, Failed: 1},
+	Upkeep:    []model.Upkeep{{Part: "vips", Repairs: 4, Problems: []model.UpkeepProblem{{What: "192.0.2.10 on lo", State: model.UpkeepContested}}}, {Part: "sysctls"}},
 	Redirects: []model.AgentRedirect{{Name: "search", VIP: netip.MustParseAddrPort("203.0.113.20:443"), Opened: 7, Connections: 2,
 		SentPackets: 70, SentBytes: 7000, ReceivedPackets: 90, ReceivedBytes: 90000,
 		Events: []model.Tallied{{Name: "asked", Count: 9}, {Name: "again", Count: 2}, {Name: "no_room", Count: 1}, {Name: "taken", Count: 7}, {Name: "unechoed"}}}},

@@ -45,7 +45,7 @@ var (
 		"How often the MAC address of a next hop to backends has changed since the process started: another host has its address, a replaced one or a stranger.")
 	agents = ofDirector.add("weir_agents",
 		"Backends whose agents report their connections to the group, and those that did and are silent for more than a minute.", "state")
-	agentReports = ofDirector.add("weir_reports_total",
+	reports = ofDirector.add("weir_reports_total",
 		"Reports of connections that agents have made by this director's API, by what became of them.", "result")
 
 	steeredFlows = ofDirector.add("weir_steered_flows",
@@ -131,8 +131,8 @@ func (v values) director(status *model.DatapathStatus) {
 	v.count(hopsMoved, status.HopsMoved)
 	v.gauge(agents, float64(status.Agents.Reporting), "reporting")
 	v.gauge(agents, float64(status.Agents.Silent), "silent")
-	v.count(agentReports, status.Agents.Taken, "taken")
-	v.count(agentReports, status.Agents.Refused, "refused")
+	v.count(reports, status.Agents.Taken, "taken")
+	v.count(reports, status.Agents.Refused, "refused")
 	v.upkeep(status.Upkeep)
 	v.capture(&status.Capture)
 	for _, h := range status.Hooks {

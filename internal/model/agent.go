@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Agent is what the agent on a backend's host must know about its host.
@@ -44,8 +45,20 @@ type AgentStatus struct {
 	Redirects []AgentRedirect `json:"redirects,omitempty"`
 	// Loads is what was sent to directors about this host's loads; nil: nothing is to be sent.
 	Loads *AgentLoads `json:"loads,omitempty"`
+	// Directors is what became of reports of connections at the directors that the agent reports to by their API.
+	Directors []AgentDirector `json:"directors,omitempty"`
 	// Upkeep is the state of each part of the host that the agent maintains.
 	Upkeep []Upkeep `json:"upkeep,omitempty"`
+}
+
+// AgentDirector is a director to which an agent reports connections by its API.
+type AgentDirector struct {
+	Director string    `json:"director"`      // its URL
+	Shared   bool      `json:"shared"`        // it has brought the last report to all directors of its group
+	Taken    uint64    `json:"taken"`         // reports
+	Failed   uint64    `json:"failed"`        // attempts
+	Last     time.Time `json:"last,omitzero"` // when it took a report
+	Problem  string    `json:"problem,omitempty"`
 }
 
 // AgentPod is a pod of this host that is a backend of a service.

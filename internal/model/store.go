@@ -31,10 +31,29 @@ func (e Etcd) IsZero() bool {
 	return !e.Given() && e.Prefix == "" && e.CA+e.Cert+e.Key+e.User+e.PasswordFile == ""
 }
 
-// AgentStore is where an agent reports connections to.
+// AgentStore is where an agent reports connections to; zero: it does not report.
 type AgentStore struct {
-	Etcd Etcd `json:"etcd,omitzero"` // the directors'; zero: it does not report
+	Etcd      Etcd           `json:"etcd,omitzero"`      // the directors'
+	Directors AgentDirectors `json:"directors,omitzero"` // or their API
 }
+
+// AgentDirectors are the directors to which an agent reports by their API.
+type AgentDirectors struct {
+	Endpoints []string `json:"endpoints,omitempty"` // https://HOST:PORT, of every director
+	CA        string   `json:"ca,omitempty"`        // PEM files; none: the system's CAs
+	Cert      string   `json:"cert,omitempty"`      // of the agent
+	Key       string   `json:"key,omitempty"`
+	TokenFile string   `json:"token-file,omitempty"`
+}
+
+// Given reports whether directors are configured.
+func (d AgentDirectors) Given() bool { return len(d.Endpoints) > 0 }
+
+// IsZero reports whether no key is given.
+func (d AgentDirectors) IsZero() bool { return !d.Given() && d.CA+d.Cert+d.Key+d.TokenFile == "" }
+
+// maxAgentDirectors bounds the directors to which an agent reports: it asks all of them at once.
+const maxAgentDirectors = 64
 
 // DefaultEtcdPrefix begins the keys of a group that gives no other.
 const DefaultEtcdPrefix = "/weir"
@@ -56,9 +75,44 @@ func (v *validation) store() {
 func (v *validation) agentStore() {
 	a := &v.config.Agent
 	v.etcd("agent.store.etcd", &a.Store.Etcd)
-	if a.SocketsElsewhere && a.Store.Etcd.Given() {
-		v.errs.addWithOther("agent.store.etcd", "agent.sockets-elsewhere",
-			"is where the agent reports the connections that it sees, and it would report that there are none")
+	v.agentDirectors(&a.Store.Directors)
+	for _, way := range []struct {
+		path  string
+		given bool
+	}{{"agent.store.etcd", a.Store.Etcd.Given()}, {"agent.store.directors", a.Store.Directors.Given()}} {
+		if a.SocketsElsewhere && way.given {
+			v.errs.addWithOther(way.path, "agent.sockets-elsewhere",
+				"is where the agent reports the connections that it sees, and it would report that there are none")
+		}
+	}
+	if a.Store.Etcd.Given() && a.Store.Directors.Given() {
+		v.errs.addWithOther("agent.store.directors", "agent.store.etcd", "is another way to the same directors: give one of the two")
+	}
+}
+
+// agentDirectors checks to which directors an agent reports.
+func (v *validation) agentDirectors(d *AgentDirectors) {
+	if d.IsZero() {
+		return
+	}
+	const path = "agent.store.directors"
+	if !d.Given() {
+		v.errs.add(path+".endpoints", "is required")
+	}
+	if len(d.Endpoints) > maxAgentDirectors {
+		v.errs.add(path+".endpoints", "are %d; there can be %d", len(d.Endpoints), maxAgentDirectors)
+	}
+	if secure := v.endpoints(path+".endpoints", d.Endpoints); d.Given() && !secure {
+		v.errs.add(path+".endpoints", "is https://HOST:PORT: a director answers agents by TLS alone")
+	}
+	for _, file := range []struct{ key, path string }{{"ca", d.CA}, {"cert", d.Cert}, {"key", d.Key}, {"token-file", d.TokenFile}} {
+		v.fromRoot(path+"."+file.key, file.path)
+	}
+	if (d.Cert == "") != (d.Key == "") {
+		v.errs.add(path+".cert", "needs its key, and a key its certificate: give both or neither")
+	}
+	if d.TokenFile == "" && d.Cert == "" {
+		v.errs.add(path+".token-file", "is required, or a cert: the directors believe nobody else")
 	}
 }
 

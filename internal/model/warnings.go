@@ -99,6 +99,8 @@ func (c *Config) SecretFiles() (files []SecretFile) {
 		add(e.etcd.Key, "%s.key", e.at)
 		add(e.etcd.PasswordFile, "%s.password-file", e.at)
 	}
+	add(c.Agent.Store.Directors.Key, "agent.store.directors.key")
+	add(c.Agent.Store.Directors.TokenFile, "agent.store.directors.token-file")
 	add(c.OVN.Key, "ovn.key")
 	for i := range c.BGP.Neighbors {
 		n := &c.BGP.Neighbors[i]

@@ -74,8 +74,10 @@ func (i *Intake) Follow(a *model.API) {
 		}
 	}
 	clear(i.warned)
-	if memory, is := i.kept.(*Memory); is {
-		memory.expect(i.agents)
+	if memory, is := i.kept.(interface {
+		Expect(map[model.HostAddress]bool)
+	}); is {
+		memory.Expect(i.agents)
 	}
 }
 
@@ -279,8 +281,8 @@ func NewMemory() *Memory {
 	return &Memory{signs: make(chan struct{}, 1), of: map[model.HostAddress]model.AgentReport{}}
 }
 
-// expect sets which agents may report: of backends of others there is nothing.
-func (m *Memory) expect(agents map[model.HostAddress]bool) {
+// Expect sets which agents may report: of backends of others there is nothing.
+func (m *Memory) Expect(agents map[model.HostAddress]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expected = agents
