@@ -1,0 +1,342 @@
+package test
+
+import (
+	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/lab/etcdlab"
+	"weir.io/weir/lab/netlab"
+)
+
+// Two tenants have the same VIP, the same members and the same client, each in a VLAN of its own. Their agents run in
+// the members' VMs, which reach the director's API and nothing else of the provider's. What one tenant's agents report
+// decides about its own generations alone, also if they lie.
+//
+//	red-client, red-vm1, red-vm2    --- red  --- switch --- director --- store (an etcd, in the first part)
+//	blue-client, blue-vm1, blue-vm2 --- blue ---               |
+//	the VMs ----------------------------------------------- access
+func TestAgentsInTenantsVMs(t *testing.T) {
+	for name, shared := range map[string]bool{"a director with an etcd": true, "a director without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			agentsInVMs(t, shared)
+		})
+	}
+}
+
+const (
+	vmsVIP      = "172.16.0.100"
+	vmsDirector = "172.16.0.3" // of the director's tunnels
+	accessURL   = "https://10.9.0.1:6083"
+)
+
+// vmLab is what the tenants and the director have.
+type vmLab struct {
+	*testing.T
+	lab      *netlab.Lab
+	director *netlab.Host
+	running  *daemon
+	etcd     string // its key in the director's file
+	endpoint string // of etcd
+	tenants  map[string]*tenantLab
+}
+
+// tenantLab is one tenant's network.
+type tenantLab struct {
+	name     string
+	vlan     uint16
+	client   *netlab.Host
+	vms      []*netlab.Host
+	macs     []net.HardwareAddr
+	tokens   []string // files
+	agents   []*daemon
+	sessions []*session
+}
+
+func newVMLab(t *testing.T, shared bool) *vmLab {
+	t.Helper()
+	l := &vmLab{T: t, lab: netlab.ForTest(t), tenants: map[string]*tenantLab{}}
+	lan, access := l.lab.Switch("switch"), l.lab.Switch("access")
+	l.director = l.lab.Host("director")
+	directorPort := l.lab.Link(l.director, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: lanPrefixes(directorHost)}).A
+	l.lab.Link(l.director, access, netlab.LinkOptions{A: []string{"10.9.0.1/24"}})
+	if shared {
+		store := l.lab.Host("store")
+		l.lab.Link(l.director, store, netlab.LinkOptions{A: []string{"10.8.0.1/24"}, B: []string{"10.8.0.2/24"}})
+		etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: "10.8.0.2", On: store.Do})
+		l.etcd, l.endpoint = fmt.Sprintf(", store: {etcd: {endpoints: ['%s']}}", etcd.Endpoints[0]), etcd.Endpoints[0]
+	}
+	l.certify()
+	number := 10
+	for name, vlan := range map[string]uint16{"red": 100, "blue": 200} {
+		tenant := &tenantLab{name: name, vlan: vlan, client: l.lab.Host(name + "-client")}
+		l.tenants[name] = tenant
+		hypervisor := l.lab.Switch(name) // what its guests send and get has no tag
+		joinVLAN(t, l.lab.Link(hypervisor, lan, netlab.LinkOptions{Tagged: true}).A, vlan, true)
+		up := func(h *netlab.Host, address string) *netlab.Port {
+			return l.lab.Link(h, hypervisor, netlab.LinkOptions{XDP: true, A: []string{address}}).A
+		}
+		up(tenant.client, "172.16.0.2/24")
+		tenant.client.Route(vmsVIP+"/32", vmsDirector)
+		tenant.client.Neighbor("eth0", vmsDirector, directorPort.MAC)
+		for i := range 2 {
+			vm := l.lab.Host(fmt.Sprintf("%s-vm%d", name, i+1))
+			port := up(vm, fmt.Sprintf("172.16.0.%d/24", 11+i))
+			number++
+			l.lab.Link(vm, access, netlab.LinkOptions{A: []string{fmt.Sprintf("10.9.0.%d/24", number)}})
+			serveLines(t, vm, vm.Name)
+			tenant.vms, tenant.macs = append(tenant.vms, vm), append(tenant.macs, port.MAC)
+			tenant.tokens = append(tenant.tokens, write(t, vm, "token", vm.Name+"-0123456789abcdef"))
+		}
+	}
+	l.running = startDaemon(t, l.director, "run", l.text())
+	for _, tenant := range l.tenants {
+		for i, vm := range tenant.vms {
+			tenant.agents = append(tenant.agents, launchDaemon(t, vm, "agent", fmt.Sprintf(
+				"agent: {interfaces: [eth0], store: {directors: {endpoints: ['%s'], ca: %s, token-file: %s}}}\ndirectors: [%s]\nservices:\n%s",
+				accessURL, l.path("api.pem"), tenant.tokens[i], vmsDirector, tenant.service(false))))
+		}
+	}
+	for _, tenant := range l.tenants {
+		for _, a := range tenant.agents {
+			a.ready()
+		}
+	}
+	netlab.WaitUpTo(t, time.Minute, "reports of all agents", func() bool { return l.running.directorStatus().Agents.Reporting == 4 })
+	return l
+}
+
+func (l *vmLab) path(name string) string { return l.director.Dir() + "/" + name }
+
+// certify makes the certificate of the director's API.
+func (l *vmLab) certify() {
+	l.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		l.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "director"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:  x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(10, 9, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		l.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		l.Fatal(err)
+	}
+	write(l.T, l.director, "api.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	write(l.T, l.director, "api.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+}
+
+// service is the tenant's, in which some members drain. Only the director needs to know where they are.
+func (n *tenantLab) service(places bool, draining ...int) string {
+	text := fmt.Sprintf("- name: %s\n  segment: vlan:%d\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: gue\n  retention: %v\n  backends:\n", n.name, n.vlan, vmsVIP, linesPort, shortDrain)
+	for i := range n.vms {
+		text += fmt.Sprintf("  - {name: vm%d, address: 172.16.0.%d, segment: 'vlan:%d'", i+1, 11+i, n.vlan)
+		if places {
+			text += fmt.Sprintf(", mac: '%s'", n.macs[i])
+		}
+		if slices.Contains(draining, i) {
+			text += ", state: draining"
+		}
+		text += "}\n"
+	}
+	return text
+}
+
+// text is the director's file, in which each tenant's members drain.
+func (l *vmLab) text(draining ...int) string {
+	clients, services := "", ""
+	for _, name := range []string{"red", "blue"} {
+		tenant := l.tenants[name]
+		for i := range tenant.vms {
+			clients += fmt.Sprintf("  - {name: %s-vm%d, role: agent, addresses: [172.16.0.%d], segment: 'vlan:%d', token-file: %s}\n", name, i+1, 11+i, tenant.vlan, tenant.tokens[i])
+		}
+		services += tenant.service(true, draining...)
+	}
+	return fmt.Sprintf("director: {interfaces: [eth0], tunnel-source: [%s]%s}\ndirectors: [%s]\napi:\n  listen: ['10.9.0.1:6083']\n  cert: %s\n  key: %s\n  clients:\n%sservices:\n%s",
+		vmsDirector, l.etcd, vmsDirector, l.path("api.pem"), l.path("api.key"), clients, services)
+}
+
+// open opens connections of a tenant's client.
+func (l *vmLab) open(tenant *tenantLab, count int) {
+	l.Helper()
+	for range count {
+		var conn net.Conn
+		err := tenant.client.Do(func() (err error) {
+			conn, err = net.DialTimeout("tcp", fmt.Sprintf("%s:%d", vmsVIP, linesPort), 10*time.Second)
+			return err
+		})
+		if err != nil {
+			l.Fatalf("%s: %v", tenant.name, err)
+		}
+		l.Cleanup(func() { _ = conn.Close() })
+		s := &session{Conn: conn, lines: bufio.NewReader(conn)}
+		s.backend = s.ask(l.T)
+		if !strings.HasPrefix(s.backend, tenant.name+"-") {
+			l.Fatalf("the client of %s gets an answer of %s", tenant.name, s.backend)
+		}
+		tenant.sessions = append(tenant.sessions, s)
+	}
+}
+
+// stay checks that every connection is where it was.
+func (l *vmLab) stay(tenant *tenantLab, when string) {
+	l.Helper()
+	for _, s := range tenant.sessions {
+		if got := s.ask(l.T); got != s.backend {
+			l.Fatalf("%s: %s has a connection of %s", when, got, s.backend)
+		}
+	}
+}
+
+func (l *vmLab) log(tenant *tenantLab) model.LogStatus {
+	l.Helper()
+	services, err := l.running.services()
+	if err != nil {
+		l.Fatal(err)
+	}
+	at := slices.IndexFunc(services, func(s model.ServiceStatus) bool { return s.Name == tenant.name })
+	if at < 0 {
+		l.Fatalf("the director has no service %s: %v", tenant.name, services)
+	}
+	return services[at].Log
+}
+
+// waitForLog waits for the effect of agents' reports on a tenant's log: two looks at the sockets, a report, and a look at
+// that, each some seconds apart.
+func (l *vmLab) waitForLog(tenant *tenantLab, because string, is func(model.LogStatus) bool) {
+	l.Helper()
+	netlab.WaitUpTo(l.T, 90*time.Second, "the log of "+tenant.name+" to show that "+because, func() bool { return is(l.log(tenant)) })
+}
+
+// lie sends a report with the token of a tenant's first VM, and returns the status and the answer.
+func (l *vmLab) lie(of *tenantLab, report model.AgentReport) string {
+	l.Helper()
+	text, err := json.Marshal(&report)
+	if err != nil {
+		l.Fatal(err)
+	}
+	body := write(l.T, of.vms[0], "lie.json", string(text))
+	return on(l.T, of.vms[0], "curl", "--silent", "--max-time", "10", "--cacert", l.path("api.pem"), "--header", "Authorization: Bearer "+of.name+"-vm1-0123456789abcdef",
+		"--header", "Content-Type: application/json", "--request", "PUT", "--data-binary", "@"+body, "--write-out", " %{http_code}", accessURL+"/v1/report")
+}
+
+func agentsInVMs(t *testing.T, shared bool) {
+	l := newVMLab(t, shared)
+	red, blue := l.tenants["red"], l.tenants["blue"]
+	defer func() {
+		for _, tenant := range l.tenants {
+			for _, a := range tenant.agents {
+				if t.Failed() && len(a.logged()) > 0 {
+					counts := ""
+					for _, c := range a.agentStatus().Reasons {
+						if c.Packets > 0 {
+							counts += fmt.Sprintf(" %s %d", c.Name, c.Packets)
+						}
+					}
+					t.Logf("%s counts%s", a.host.Name, counts)
+				}
+			}
+		}
+	}()
+	if shared {
+		if out, err := tryOn(t, red.vms[0], "curl", "--silent", "--max-time", "2", l.endpoint+"/version"); err == nil {
+			t.Fatalf("a tenant's VM reaches the etcd: %s", out)
+		}
+	}
+	for _, tenant := range []*tenantLab{red, blue} {
+		l.open(tenant, 30)
+	}
+	l.running.edit(l.text(0))
+	l.running.ready()
+	began := time.Now()
+	waitFor(t, "the retention to pass that a connection has to outlive", func() bool { return time.Since(began) > 3*shortDrain })
+	kept := func(log model.LogStatus) bool { return log.Generations == 2 && log.Kept > 0 }
+	for _, tenant := range []*tenantLab{red, blue} {
+		l.waitForLog(tenant, "slots are kept for connections", kept)
+		l.stay(tenant, "a member drains")
+		if n := countedBy(slices.Values(tenant.agents), "passed_on"); n == 0 {
+			t.Errorf("the agents of %s have passed on no packet of connections of the member that drains", tenant.name)
+		}
+	}
+	for _, s := range red.sessions {
+		_ = s.Close()
+	}
+	red.sessions = nil
+	l.waitForLog(red, "its connections have ended", func(log model.LogStatus) bool { return log.Generations == 1 })
+	if log := l.log(blue); !kept(log) {
+		t.Errorf("after the connections of red's member have ended the log of blue is %+v", log)
+	}
+	l.stay(blue, "the other tenant's connections have ended")
+
+	// The agent of red's first VM is its tenant's own from now on.
+	red.agents[0].end(syscall.SIGKILL)
+	of := func(name string, used bool) model.AgentReport {
+		tenant := l.tenants[name]
+		segment := model.Segment{Kind: model.SegmentVLAN, ID: uint32(tenant.vlan)}
+		vip := lanAddress(1, false)
+		if err := vip.UnmarshalText([]byte(vmsVIP)); err != nil {
+			t.Fatal(err)
+		}
+		r := model.AgentReport{Segment: segment, Taken: time.Now().UTC()}
+		if err := r.Backend.UnmarshalText([]byte("172.16.0.11")); err != nil {
+			t.Fatal(err)
+		}
+		for _, affinity := range model.Affinities {
+			s := model.ReportedService{ServiceID: model.ServiceID{Segment: segment, VIP: vip, Protocol: model.TCP, Port: model.PortRange{First: linesPort, Last: linesPort}},
+				Affinity: affinity, Used: model.NewSlotSet(1 << 14)}
+			for i := range 1 << 14 {
+				if used {
+					s.Used.Add(i)
+				}
+			}
+			r.Services = append(r.Services, s)
+		}
+		return r
+	}
+	mixed := of("red", false)
+	mixed.Services = append(mixed.Services, of("blue", false).Services...)
+	for what, c := range map[string]struct {
+		report model.AgentReport
+		want   string
+	}{
+		"says that the other tenant's member has no connections": {of("blue", false), "403"},
+		"says so in a report of its own":                         {mixed, "403"},
+		"says that its own has connections everywhere":           {of("red", true), "200"},
+	} {
+		if got := l.lie(red, c.report); !strings.HasSuffix(got, " "+c.want) {
+			t.Errorf("an agent that %s is answered %s, want %s", what, got, c.want)
+		}
+	}
+	if got := l.running.directorStatus().Agents; got.Refused < 2 || got.Taken < 4 {
+		t.Errorf("the director counts %+v", got)
+	}
+	lied := time.Now()
+	waitFor(t, "the director to have looked at what agents report", func() bool { return time.Since(lied) > 12*time.Second })
+	if log := l.log(blue); !kept(log) {
+		t.Errorf("after lies of red's agent the log of blue is %+v", log)
+	}
+	l.stay(blue, "the other tenant's agent lies")
+	for _, s := range blue.sessions {
+		_ = s.Close()
+	}
+	l.waitForLog(blue, "its connections have ended, too", func(log model.LogStatus) bool { return log.Generations == 1 })
+}
