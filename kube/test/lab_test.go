@@ -77,7 +77,7 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.makeSystem()
 	l.applyChart("--values", "testdata/chart/small.values.yaml")
 	kinds := l.applyDocument()
-	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer", "GatewayClass", "Gateway", "TCPRoute"} {
+	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer", "LoadBalancer", "GatewayClass", "Gateway", "TCPRoute"} {
 		if kinds[kind] == 0 {
 			t.Fatalf("docs/*/kubernetes*.md have no %s: %v", kind, kinds)
 		}
@@ -88,6 +88,8 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.deleteResource("servicepolicies", namespace, "web")
 	l.deleteResource("directorgroups", "", "edge")
 	l.deleteResource("bgppeers", "", "rack")
+	l.deleteResource("loadbalancers", namespace, "shop")
+	l.deleteResource("directorgroups", "", "cloud")
 	l.deleteService("web-canary")
 	l.deleteGateway("tcproutes", namespace, "web")
 	l.deleteGateway("gateways", namespace, "edge")

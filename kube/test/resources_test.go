@@ -29,6 +29,7 @@ const (
 const (
 	groupHead = "{apiVersion: weir.io/v1alpha1, kind: DirectorGroup, metadata: {name: NAME}, spec: "
 	peerHead  = "{apiVersion: weir.io/v1alpha1, kind: BGPPeer, metadata: {name: NAME}, spec: "
+	lbHead    = "{apiVersion: weir.io/v1alpha1, kind: LoadBalancer, metadata: {name: NAME, namespace: default}, spec: "
 	setHead   = "{apiVersion: weir.io/v1alpha1, kind: DirectorSet, metadata: {name: NAME}, spec: "
 )
 
@@ -131,6 +132,53 @@ var refusedResources = []struct {
 	{"family", peerHead, `{address: 10.0.0.1, asn: 1, families: [ipx]}`, "spec.families[0]", "Unsupported value"},
 	{"community", peerHead, `{address: 10.0.0.1, asn: 1, communities: [blackhole]}`, "spec.communities[0]", "should match"},
 
+	{"peer-segment", peerHead, `{address: 10.0.0.1, asn: 1, segment: "vlan:7", vrf: tenant7}`, "", ""},
+	{"peer-evpn", peerHead, `{address: 10.0.0.1, asn: 1, families: [ipv4, ipv6, evpn]}`, "", ""},
+	{"peer-no-segment", peerHead, `{address: 10.0.0.1, asn: 1, segment: "vlan:5000"}`, "spec.segment", "should match"},
+
+	{"segments", groupHead, `{interfaces: [eth0], vtep: {peers: [10.0.0.0/8]}, segments: [{id: "vlan:7", namespaces: [red], addresses: [10.0.0.0/24], interface: eth0, directors: [{node: a, addresses: [10.0.0.3]}]}, {id: "vlan:7.8", namespaceSelector: {}}, {id: "vxlan:5001", vni: 7, mtu: 1400, peers: ["10.0.0.1/32"], gateway: [10.0.0.1], hosts: [{address: 10.0.0.9, mac: "02:00:00:00:00:01", vtep: 10.1.0.1}], directors: [{node: a, mac: "02:00:00:00:00:02"}]}]}`, "", ""},
+	{"segment-of-none", groupHead, `{interfaces: [eth0], segments: [{id: none}]}`, "spec.segments[0].id", "none is no tenant's network"},
+	{"segment-twice", groupHead, `{interfaces: [eth0], segments: [{id: "vlan:7"}, {id: "vlan:7"}]}`, "spec.segments[1]", "Duplicate value"},
+	{"segment-selectors", groupHead, `{interfaces: [eth0], segments: [{id: "vlan:7", namespaces: [a], namespaceSelector: {}}]}`, "spec.segments[0].namespaceSelector", "has either"},
+	{"segment-vtep", groupHead, `{interfaces: [eth0], segments: [{id: "vxlan:7"}]}`, "spec.vtep", "segments in VXLAN and Geneve need vtep"},
+	{"segment-interface", groupHead, `{interfaces: [eth0], vtep: {}, segments: [{id: "vxlan:7", interface: eth0}]}`, "spec.segments[0].interface", "is for a VLAN"},
+	{"segment-vni", groupHead, `{interfaces: [eth0], segments: [{id: "vlan:7", vni: 7}]}`, "spec.segments[0].id", "are for VXLAN and Geneve"},
+	{"segment-mac", groupHead, `{interfaces: [eth0], segments: [{id: "vlan:7", directors: [{node: a, mac: "02:00:00:00:00:02"}]}]}`, "spec.segments[0].directors", "mac is for VXLAN and Geneve"},
+	{"segment-pods", groupHead, `{interfaces: [eth0], namespace: shop, segments: [{id: "vlan:7"}]}`, "spec.segments", "pods are in no tenant's network"},
+
+	{"lb", lbHead, `{group: edge, segment: "vlan:7", addresses: [10.0.0.100, 10.0.0.101, "2001:db8::1"], listeners: [{name: http, protocol: tcp, ports: "80", mode: l2dsr, policy: least-conn, drain: 1m, minHealthy: 0, sourceRanges: [10.0.0.0/8], health: {kind: tcp}, members: [{name: a, address: 10.0.0.11, port: 80, mac: "02:00:00:00:00:0b", weight: 0, state: draining}]}]}`, "", ""},
+	{"lb-shared", lbHead, `{addressPool: public, families: [ipv4, ipv6], adminState: down, members: [{name: a, address: 10.0.0.11, vlan: 7}], listeners: [{name: dns, protocol: udp, ports: "53", adminState: down}, {name: all, protocol: tcp, ports: all}, {name: some, protocol: tcp, ports: "8000-8010", mode: nat, snat: false}]}`, "", ""},
+	{"lb-overlay", lbHead, `{segment: "vxlan:5001", addresses: [10.0.0.100], listeners: [{name: a, protocol: tcp, ports: "80", members: [{name: a, address: 10.0.0.11, segment: "geneve:16777215", vtep: 10.1.0.1, mac: "02:00:00:00:00:0b", vni: 7, geneveOptions: "0102:80:00010002"}]}]}`, "", ""},
+	{"lb-empty", lbHead, `{}`, "spec.listeners", "Required value"},
+	{"lb-none", lbHead, `{listeners: []}`, "spec.listeners", "should have at least 1 items"},
+	{"lb-unknown", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", port: 80}]}`, "spec.listeners[0].port", "unknown field"},
+	{"lb-segment", lbHead, `{segment: "vlan:4095", addresses: [10.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.segment", "should match"},
+	{"lb-vni", lbHead, `{segment: "vxlan:16777216", addresses: [10.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.segment", "has a VNI that is larger"},
+	{"lb-tenant", lbHead, `{segment: red, addresses: [10.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.segment", "should match"},
+	{"lb-pooled", lbHead, `{segment: "vlan:7", listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.addresses", "pools have no addresses in a segment"},
+	{"lb-two", lbHead, `{addresses: [10.0.0.1, 10.0.0.2], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.addresses", "one address per family at most"},
+	{"lb-both", lbHead, `{addresses: [10.0.0.1], addressPool: public, listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.addressPool", "has either addresses or addressPool"},
+	{"lb-families", lbHead, `{addresses: [10.0.0.1], families: [ipv4], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.families", "has either addresses or families"},
+	{"lb-loopback", lbHead, `{addresses: [127.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.addresses[0]", "is not an address of a host"},
+	{"lb-gue", lbHead, `{segment: "vxlan:7", addresses: [10.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80", mode: gue}]}`, "spec.listeners", "in the modes l2dsr and nat alone"},
+	{"lb-ports", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "81-80"}]}`, "spec.listeners[0].ports", "is not a port (80)"},
+	{"lb-port", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "65536"}]}`, "spec.listeners[0].ports", "is not a port (80)"},
+	{"lb-protocol", lbHead, `{listeners: [{name: a, protocol: http, ports: "80"}]}`, "spec.listeners[0].protocol", "Unsupported value"},
+	{"lb-policy", lbHead, `{listeners: [{name: a, protocol: udp, ports: "80", policy: least-conn}]}`, "spec.listeners[0].policy", "policies other than maglev are for tcp"},
+	{"lb-affinity", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", policy: least-conn, affinity: source-ip}]}`, "spec.listeners[0].affinity", "source-ip wants them on one"},
+	{"lb-snat", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", mode: l2dsr, snat: true}]}`, "spec.listeners[0].snat", "is for the mode nat"},
+	{"lb-range", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", sourceRanges: [10.0.0.1/8]}]}`, "spec.listeners[0].sourceRanges[0]", "is not a prefix"},
+	{"lb-member-port", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", mode: l2dsr, members: [{name: a, address: 10.0.0.1, port: 81}]}]}`, "spec.listeners[0].members", "members get another port in mode nat alone"},
+	{"lb-member", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", members: [{address: 10.0.0.1}]}]}`, "spec.listeners[0].members[0].name", "Required value"},
+	{"lb-member-twice", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", members: [{name: a, address: 10.0.0.1}, {name: a, address: 10.0.0.2}]}]}`, "spec.listeners[0].members[1]", "Duplicate value"},
+	{"lb-member-mac", lbHead, `{members: [{name: a, address: 10.0.0.1, mac: "01:00:00:00:00:01"}], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.members[0].mac", "should match"},
+	{"lb-member-vlan", lbHead, `{members: [{name: a, address: 10.0.0.1, vlan: 7, segment: "vlan:7"}], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.members[0].vlan", "says the same as segment"},
+	{"lb-member-vtep", lbHead, `{members: [{name: a, address: 10.0.0.1, segment: "vxlan:7", vtep: 10.0.0.2}], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.members[0].mac", "is required with vtep"},
+	{"lb-member-vni", lbHead, `{members: [{name: a, address: 10.0.0.1, segment: "vxlan:7", vni: 7}], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.members[0].vtep", "is required with vni"},
+	{"lb-member-state", lbHead, `{members: [{name: a, address: 10.0.0.1, state: gone}], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.members[0].state", "Unsupported value"},
+	{"lb-member-weight", lbHead, `{members: [{name: a, address: 10.0.0.1, weight: 65536}], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.members[0].weight", "should be less than or equal to 65535"},
+	{"lb-a-name-of-more-than-sixty-three-characters-is-too-long-for-a-service", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "", "at most 63 characters"},
+
 	{"edge-0", setHead, `{group: edge, set: 0, services: [{name: default/web, set: 0, revision: 1, backends: 1, documents: AA==}]}`, "", ""},
 	{"no-group", setHead, `{set: 0}`, "spec.group", "Required value"},
 	{"two-of-a-name", setHead, `{group: edge, set: 0, services: [{name: a, set: 0, revision: 1, documents: AA==}, {name: a, set: 0, revision: 2, documents: AA==}]}`, "spec.services[1]", "Duplicate value"},
@@ -163,6 +211,7 @@ func TestResources(t *testing.T) {
 		"directorgroups":  "Name Directors Wanted Standby Services Nodes Ready Reason Age",
 		"bgppeers":        "Name Address ASN BFD Groups Ready Established Reason Age",
 		"directorsets":    "Name Group Set Services Changes Age",
+		"loadbalancers":   "Name Segment Addresses Group Directors Accepted Programmed Degraded Reason Age",
 	} {
 		text, err := c.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1", plural).
 			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Raw()

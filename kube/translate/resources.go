@@ -163,7 +163,8 @@ func ReadBGPPeer(p *v1alpha1.BGPPeer) (*BGPPeer, error) {
 	if n.Port == 179 {
 		n.Port = 0 // the file's default
 	}
-	texts := []text{{"address", spec.Address, &n.Address}, {"holdTime", duration(spec.HoldTime), &n.HoldTime}, {"restartTime", duration(spec.RestartTime), &n.RestartTime}}
+	texts := []text{{"address", spec.Address, &n.Address}, {"holdTime", duration(spec.HoldTime), &n.HoldTime}, {"restartTime", duration(spec.RestartTime), &n.RestartTime}, {"segment", string(spec.Segment), &n.Segment}}
+	n.VRF = spec.VRF
 	if spec.BFD != nil {
 		n.BFD = &model.BGPNeighborBFD{}
 		n.BFD.Multiplier, n.BFD.Multihop = uint8(spec.BFD.Multiplier), spec.BFD.Multihop

@@ -67,6 +67,19 @@ type BGPPeerSpec struct {
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
+	// segment is the tenant's network whose VIPs the peer is told, and only these; none: those in no
+	// segment.
+	// +optional
+	Segment Segment `json:"segment,omitempty"`
+
+	// vrf is a VRF's device, or another interface, that directors bind the session to: peers of two
+	// tenants may have the same address.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^/ ]+$`
+	VRF string `json:"vrf,omitempty"`
+
 	// passwordSecret is the name of a Secret in weir's namespace whose key password signs the
 	// session (TCP MD5). The chart has to be told its name, so that nodes may read it.
 	// +optional
@@ -104,12 +117,13 @@ type BGPPeerSpec struct {
 	// +optional
 	RestartTime *Duration `json:"restartTime,omitempty"`
 
-	// families are the families of routes that the peer is told; none: that of its address.
+	// families are the families of routes that the peer is told; none: that of its address. evpn tells
+	// and learns where hosts of segments in VXLAN are.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=2
-	// +kubebuilder:validation:items:Enum=ipv4;ipv6
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:Enum=ipv4;ipv6;evpn
 	Families []string `json:"families,omitempty"`
 
 	// communities are the communities that routes are told with: 65000:100, 65000:1:2, no-export.

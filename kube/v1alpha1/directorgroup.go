@@ -43,6 +43,8 @@ type DirectorGroup struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.nodePorts)",message="pods have no node ports: a group with a namespace has no nodePorts",fieldPath=".nodePorts"
 // +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.replyInterfaces)",message="pods have one interface: a group with a namespace has no replyInterfaces",fieldPath=".replyInterfaces"
 // +kubebuilder:validation:XValidation:rule="!has(self.replyInterfaces) || !self.replyInterfaces.exists(i, i in self.interfaces)",message="has interfaces of spec.interfaces, where replies are taken anyway",fieldPath=".replyInterfaces"
+// +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.segments) && !has(self.vtep)",message="pods are in no tenant's network: a group with a namespace has no segments and no vtep",fieldPath=".segments"
+// +kubebuilder:validation:XValidation:rule="has(self.vtep) || !has(self.segments) || self.segments.all(s, s.id.startsWith('vlan:'))",message="segments in VXLAN and Geneve need vtep: there their tunnels end",fieldPath=".vtep"
 type DirectorGroupSpec struct {
 	// namespace is the namespace of pods that are deployed with an application as the group's
 	// directors; none: nodes are its directors.
@@ -171,10 +173,162 @@ type DirectorGroupSpec struct {
 	// +kubebuilder:default="1m"
 	Drain *Duration `json:"drain,omitempty"`
 
+	// segments are the tenants' networks that the directors forward in, and which namespaces may use
+	// each. All groups mean the same network by a segment.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=256
+	Segments []DirectorSegment `json:"segments,omitempty"`
+
+	// vtep makes each director a VTEP at its node's addresses, which segments in VXLAN and Geneve
+	// need; it counts from the next start of weir run on. None: they are none.
+	// +optional
+	VTEP *DirectorVTEP `json:"vtep,omitempty"`
+
 	// limits are the sizes of the directors' tables; a change waits for the next start of weir
 	// run on each node.
 	// +optional
 	Limits *DirectorLimits `json:"limits,omitempty"`
+}
+
+// DirectorSegment is a tenant's network that directors forward in.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.namespaces) && has(self.namespaceSelector))",message="has either namespaces or namespaceSelector",fieldPath=".namespaceSelector"
+// +kubebuilder:validation:XValidation:rule="self.id != 'none'",message="none is no tenant's network, and needs no right",fieldPath=".id"
+// +kubebuilder:validation:XValidation:rule="self.id.startsWith('vlan:') || !has(self.interface)",message="is for a VLAN: routes lead to the VTEPs of the others",fieldPath=".interface"
+// +kubebuilder:validation:XValidation:rule="!self.id.startsWith('vlan:') || !has(self.vni) && !has(self.mtu) && !has(self.peers) && !has(self.gateway) && !has(self.hosts)",message="vni, mtu, peers, gateway and hosts are for VXLAN and Geneve",fieldPath=".id"
+// +kubebuilder:validation:XValidation:rule="!self.id.startsWith('vlan:') || !has(self.directors) || self.directors.all(d, !has(d.mac))",message="mac is for VXLAN and Geneve",fieldPath=".directors"
+type DirectorSegment struct {
+	// id is vlan:ID, vlan:OUTER.INNER, vxlan:VNI or geneve:VNI.
+	// +required
+	ID Segment `json:"id"`
+
+	// namespaces are the namespaces whose LoadBalancers may have addresses and members in it. Without
+	// these and a namespaceSelector: none.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Namespaces []string `json:"namespaces,omitempty"`
+
+	// namespaceSelector selects these namespaces by their labels.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// addresses are prefixes that VIPs in it are to be in; none: they may be any.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	Addresses []SourceRange `json:"addresses,omitempty"`
+
+	// interface is the directors' interface on whose link a VLAN is: the trunk, or the VLAN's own;
+	// none: the first of the group's interfaces that has it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^/ ]+$`
+	Interface string `json:"interface,omitempty"`
+
+	// vni is that of its packets, if it is another one than the ID's.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16777215
+	VNI int32 `json:"vni,omitempty"`
+
+	// mtu is the largest IP packet in it; none: what the way to VTEPs has room for.
+	// +optional
+	// +kubebuilder:validation:Minimum=1280
+	// +kubebuilder:validation:Maximum=9216
+	MTU int32 `json:"mtu,omitempty"`
+
+	// peers are the only VTEPs from which its packets are taken; none: all that are known.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	Peers []SourceRange `json:"peers,omitempty"`
+
+	// gateway is the router in it, one address per family at most, that knows the way to clients
+	// elsewhere, for replies of mode nat.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=2
+	Gateway []Address `json:"gateway,omitempty"`
+
+	// hosts are where its hosts are: members and clients whose place nothing else says.
+	// +optional
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MaxItems=256
+	Hosts []DirectorSegmentHost `json:"hosts,omitempty"`
+
+	// directors are the directors' own addresses in it, from which they probe members.
+	// +optional
+	// +listType=map
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=64
+	Directors []DirectorInSegment `json:"directors,omitempty"`
+}
+
+// DirectorSegmentHost is where a host of a tenant's network in VXLAN or Geneve is.
+type DirectorSegmentHost struct {
+	// address is its own in the network.
+	// +required
+	Address Address `json:"address"`
+	// mac is its own in the network.
+	// +required
+	// +kubebuilder:validation:MaxLength=17
+	// +kubebuilder:validation:Pattern=`^[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}$`
+	MAC string `json:"mac"`
+	// vtep is where its host's tunnel ends.
+	// +required
+	VTEP Address `json:"vtep"`
+}
+
+// DirectorInSegment is what a director has of its own in a tenant's network.
+type DirectorInSegment struct {
+	// node is the director's node.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+	// addresses are its own, one per family at most.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=2
+	Addresses []Address `json:"addresses,omitempty"`
+	// mac is its own in VXLAN and Geneve; none: one that is made of its node's addresses.
+	// +optional
+	// +kubebuilder:validation:MaxLength=17
+	// +kubebuilder:validation:Pattern=`^[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}$`
+	MAC string `json:"mac,omitempty"`
+}
+
+// DirectorVTEP says how tunnels of tenants' networks end at directors.
+type DirectorVTEP struct {
+	// vlan is the tag of the frames that come to the VTEP; none: they have none.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4094
+	VLAN int32 `json:"vlan,omitempty"`
+	// vxlanPort is the UDP port of VXLAN.
+	// +optional
+	// +kubebuilder:default=4789
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	VXLANPort int32 `json:"vxlanPort,omitempty"`
+	// genevePort is the UDP port of Geneve.
+	// +optional
+	// +kubebuilder:default=6081
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	GenevePort int32 `json:"genevePort,omitempty"`
+	// peers are VTEPs from which packets are taken, besides those of the hosts that are known.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	Peers []SourceRange `json:"peers,omitempty"`
 }
 
 // DirectorBGP says what routers see of a group's directors.

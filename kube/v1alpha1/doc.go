@@ -23,12 +23,14 @@ const (
 	DirectorGroups  = "directorgroups"
 	BGPPeers        = "bgppeers"
 	DirectorSets    = "directorsets"
+	LoadBalancers   = "loadbalancers"
 )
 
 // AddToScheme makes the kinds known to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &AddressPool{}, &AddressPoolList{}, &ServicePolicy{}, &ServicePolicyList{},
-		&DirectorGroup{}, &DirectorGroupList{}, &BGPPeer{}, &BGPPeerList{}, &DirectorSet{}, &DirectorSetList{})
+		&DirectorGroup{}, &DirectorGroupList{}, &BGPPeer{}, &BGPPeerList{}, &DirectorSet{}, &DirectorSetList{},
+		&LoadBalancer{}, &LoadBalancerList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
@@ -42,6 +44,30 @@ const Established = "Established"
 // NodePorts is the type of the condition that says whether a DirectorGroup's directors have node
 // ports, if they are to have any.
 const NodePorts = "NodePorts"
+
+// The types of a LoadBalancer's conditions.
+const (
+	Accepted   = "Accepted"   // it can be forwarded
+	Programmed = "Programmed" // directors forward it as its spec says
+	Degraded   = "Degraded"   // members or directors are missing
+)
+
+// The reasons of a LoadBalancer's conditions.
+const (
+	ReasonAccepted     = "Accepted"     // it can be forwarded
+	ReasonNotAllowed   = "NotAllowed"   // its namespace may not use a segment or an address
+	ReasonConflict     = "Conflict"     // another object has an address
+	ReasonNoAddress    = "NoAddress"    // it lacks an address
+	ReasonNoGroup      = "NoGroup"      // no DirectorGroup can forward it
+	ReasonForwarded    = "Forwarded"    // directors forward it
+	ReasonNotForwarded = "NotForwarded" // directors do not forward it
+	ReasonPending      = "Pending"      // directors have not said yet that they forward it
+	ReasonAdminDown    = "AdminDown"    // its adminState is down
+	ReasonHealthy      = "Healthy"      // nothing is missing
+	ReasonMembersDown  = "MembersDown"  // some members are down
+	ReasonDirectors    = "Directors"    // some directors do not forward it
+	ReasonUnknown      = "Unknown"      // no director has reported it yet
+)
 
 // The reasons of the condition NodePorts.
 const (

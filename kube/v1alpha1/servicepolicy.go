@@ -28,11 +28,6 @@ type ServicePolicy struct {
 }
 
 // ServicePolicySpec says which Services it is for, and how they are forwarded.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.policy) || self.policy == 'maglev' || !has(self.affinity) || self.affinity == 'flow'",message="a policy other than maglev spreads a client's connections over all backends, and source-ip wants them on one",fieldPath=".affinity"
-// +kubebuilder:validation:XValidation:rule="!has(self.drain) || !has(self.maxDrain) || duration(self.drain) <= duration(self.maxDrain)",message="is shorter than drain",fieldPath=".maxDrain"
-// +kubebuilder:validation:XValidation:rule="!has(self.drain) || duration(self.drain) >= duration('1ms') && duration(self.drain) <= duration('24h')",message="is not from 1ms to 24h",fieldPath=".drain"
-// +kubebuilder:validation:XValidation:rule="!has(self.maxDrain) || duration(self.maxDrain) >= duration('1ms') && duration(self.maxDrain) <= duration('720h')",message="is not from 1ms to 720h",fieldPath=".maxDrain"
 type ServicePolicySpec struct {
 	// selector selects Services of the namespace by their labels; empty: all.
 	// +required
@@ -50,6 +45,17 @@ type ServicePolicySpec struct {
 	// +kubebuilder:validation:Enum=nat;l2dsr;ipip;gue
 	Mode string `json:"mode,omitempty"`
 
+	Placement `json:",inline"`
+}
+
+// Placement says how connections are placed on the backends of a Service, or of a listener of a
+// LoadBalancer, and which backends are good.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.policy) || self.policy == 'maglev' || !has(self.affinity) || self.affinity == 'flow'",message="a policy other than maglev spreads a client's connections over all backends, and source-ip wants them on one",fieldPath=".affinity"
+// +kubebuilder:validation:XValidation:rule="!has(self.drain) || !has(self.maxDrain) || duration(self.drain) <= duration(self.maxDrain)",message="is shorter than drain",fieldPath=".maxDrain"
+// +kubebuilder:validation:XValidation:rule="!has(self.drain) || duration(self.drain) >= duration('1ms') && duration(self.drain) <= duration('24h')",message="is not from 1ms to 24h",fieldPath=".drain"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxDrain) || duration(self.maxDrain) >= duration('1ms') && duration(self.maxDrain) <= duration('720h')",message="is not from 1ms to 720h",fieldPath=".maxDrain"
+type Placement struct {
 	// policy is how new connections are placed. All but maglev are for TCP; UDP ports stay with
 	// maglev, and so do all in mode gue.
 	// +optional

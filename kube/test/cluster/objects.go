@@ -41,6 +41,7 @@ var paths = map[string]string{
 	"DirectorGroup":            "/apis/weir.io/v1alpha1/directorgroups",
 	"BGPPeer":                  "/apis/weir.io/v1alpha1/bgppeers",
 	"DirectorSet":              "/apis/weir.io/v1alpha1/directorsets",
+	"LoadBalancer":             "/apis/weir.io/v1alpha1/namespaces/%s/loadbalancers",
 
 	"GatewayClass":   "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
 	"Gateway":        "/apis/gateway.networking.k8s.io/v1/namespaces/%s/gateways",
