@@ -7,10 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
-
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/netlab"
 )
@@ -84,45 +80,14 @@ func segmentService(segment string, six bool, mac net.HardwareAddr, vlan string)
 `, w, segment, w.vip(), w.address(1), mac, vlan)
 }
 
-// joinVLAN puts a port into a VLAN, with programs because this kernel may lack VLAN devices:
-// outgoing frames get the tag, incoming ones lose it. A strict port accepts no other frames.
+// joinVLAN puts a port into a VLAN. A strict port accepts no other frames.
 func joinVLAN(t *testing.T, port *netlab.Port, id uint16, strict bool) {
 	t.Helper()
-	const (
-		presentField, tagField = 20, 24 // of struct __sk_buff (include/uapi/linux/bpf.h)
-		pass, drop             = 0, 2   // enum tcx_action_base
-		tpid                   = 0x0081 // 0x8100 in network order
-	)
-	egress := asm.Instructions{asm.Mov.Imm(asm.R0, pass), asm.Return()}
-	if id != 0 {
-		egress = asm.Instructions{asm.Mov.Imm(asm.R2, tpid), asm.Mov.Imm(asm.R3, int32(id)),
-			asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, pass), asm.Return()}
+	leave, err := port.JoinVLAN(id, strict)
+	if err != nil {
+		t.Fatal(err)
 	}
-	ingress := asm.Instructions{asm.LoadMem(asm.R2, asm.R1, tagField, asm.Word), asm.And.Imm(asm.R2, 0xfff)}
-	if strict {
-		ingress = append(ingress, asm.JEq.Imm(asm.R2, int32(id), "member"), asm.Mov.Imm(asm.R0, drop), asm.Return())
-	}
-	ingress = append(ingress, asm.LoadMem(asm.R2, asm.R1, presentField, asm.Word).WithSymbol("member"), asm.JEq.Imm(asm.R2, 0, "pass"),
-		asm.FnSkbVlanPop.Call(),
-		asm.Mov.Imm(asm.R0, pass).WithSymbol("pass"), asm.Return())
-	for attach, instructions := range map[ebpf.AttachType]asm.Instructions{
-		ebpf.AttachTCXEgress: egress, ebpf.AttachTCXIngress: ingress} {
-		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: instructions})
-		if err != nil {
-			t.Fatalf("load VLAN program: %v", err)
-		}
-		defer program.Close()
-		err = port.Host.Do(func() error {
-			l, err := link.AttachTCX(link.TCXOptions{Interface: port.Index, Program: program, Attach: attach})
-			if err == nil {
-				t.Cleanup(func() { l.Close() })
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatalf("attach VLAN program: %v", err)
-		}
-	}
+	t.Cleanup(leave)
 }
 
 // Two tenants have the same VIP, the same members' address, which is the director's own besides, and clients with
