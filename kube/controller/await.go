@@ -53,7 +53,7 @@ func (p *plan) await(groups map[string]*compiledGroup, now time.Time) (next time
 		}
 		p.waiting[w] = true
 		w.forwarded = false
-		if !now.Before(w.awaited.from.Add(patience)) && w.service != nil {
+		if !now.Before(w.awaited.from.Add(patience)) && w.gateway == nil {
 			w.problem(accepting, translate.NotForward, "%s", w.waits)
 		}
 	}
@@ -64,7 +64,7 @@ func (p *plan) await(groups map[string]*compiledGroup, now time.Time) (next time
 // again.
 func (w *wish) ask(c *compiled, directors []group.Candidate, now time.Time) (next time.Time) {
 	a := &w.awaited
-	if firstInStatus(w.made.services) {
+	if w.service != nil && firstInStatus(w.made.services) {
 		a.done = true
 		return next
 	}
@@ -110,8 +110,15 @@ func (w *wish) enough(has map[string]bool, directors []group.Candidate) bool {
 	for _, d := range directors {
 		names = append(names, d.Node)
 	}
+	in := model.Segment{}
+	if w.balancer != nil {
+		in = w.balancer.Segment
+	}
+	if in.IsOverlay() { // there each director answers for itself
+		return len(has) > 0
+	}
 	for _, vip := range w.addresses {
-		if !slices.ContainsFunc(names, func(n string) bool { return has[n] && group.Answers(n, names, vip) }) {
+		if !slices.ContainsFunc(names, func(n string) bool { return has[n] && group.Answers(n, names, group.VIP{Segment: in, Address: vip}) }) {
 			return false
 		}
 	}

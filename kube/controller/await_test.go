@@ -78,7 +78,7 @@ func TestAwait(t *testing.T) {
 		condition string // how it begins; empty: there is none
 	}
 	answers := "b" // of a and b, for the VIP of wishServedBy
-	if group.Answers("a", []string{"a", "b"}, netip.MustParseAddr("203.0.113.1")) {
+	if group.Answers("a", []string{"a", "b"}, group.VIP{Address: netip.MustParseAddr("203.0.113.1")}) {
 		answers = "a"
 	}
 	who := func(first, other string) []string { // what the answering director says, and the other

@@ -37,6 +37,7 @@ type caches struct {
 	namespace                     cache.SharedIndexInformer
 	pool, policy                  cache.SharedIndexInformer // nil: the cluster has none of weir's custom resources
 	group, peer, set, lease       cache.SharedIndexInformer // nil: it has no custom resources for directors
+	balancer                      cache.SharedIndexInformer // nil: it has no LoadBalancers
 	agent                         cache.SharedIndexInformer // the Leases of nodes' agents; nil: the same
 
 	// Nil: the cluster has none of these.
@@ -119,6 +120,10 @@ func newCaches(config *rest.Config, resources custom, weighs bool, noted *change
 	_, err = c.lease.AddEventHandler(heard.handler(func() { noted.note(func(*news) {}) }))
 	c.agent = follow.Informer(coordination.RESTClient(), "leases", &coordinationv1.Lease{}, follow.What{Labels: v1alpha1.LabelAgent})
 	_, agentErr := c.agent.AddEventHandler(heard.handler(func() { noted.note(func(n *news) { n.nodes = true }) }))
+	if resources.balancers {
+		c.balancer = informer(resources.client, v1alpha1.LoadBalancers, "", &v1alpha1.LoadBalancer{}, nil)
+		err = errors.Join(err, notify(c.balancer, wishes, func(any) { noted.note(func(n *news) { n.balancers = true }) }))
+	}
 	sets := func(any) { noted.note(func(n *news) { n.sets = true }) }
 	return c, errors.Join(err, agentErr, notify(c.group, specs, read), notify(c.peer, specs, read), notify(c.set, specs, sets))
 }
@@ -160,7 +165,7 @@ func notify(i cache.SharedIndexInformer, matters func(before, after any) bool, c
 // start begins to follow until the context ends, and returns when everything has been read once.
 func (c *caches) start(ctx context.Context) error {
 	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.namespace}
-	for _, i := range []cache.SharedIndexInformer{c.weighted, c.pool, c.policy, c.group, c.peer, c.set, c.lease, c.agent,
+	for _, i := range []cache.SharedIndexInformer{c.weighted, c.pool, c.policy, c.group, c.peer, c.set, c.lease, c.agent, c.balancer,
 		c.gatewayClass, c.gateway, c.tcpRoute, c.udpRoute, c.grant} {
 		if i != nil {
 			all = append(all, i)
@@ -226,6 +231,7 @@ type news struct {
 	resources bool // custom resources, and namespaces, by whose labels they select
 	sets      bool // what is written for groups of directors
 	gateways  bool // objects of Gateway API, and namespaces
+	balancers bool // LoadBalancers
 	all       bool
 }
 

@@ -11,6 +11,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"weir.io/weir/kube/pool"
+	"weir.io/weir/kube/v1alpha1"
 )
 
 // holdersKey is the annotation of a claim that has an array of the address's holders, if they are
@@ -130,8 +131,11 @@ func readHolders(text []byte) (holders pool.Holders, newer bool) {
 func parentOf(a *networkingv1.IPAddress) pool.Service {
 	if p := a.Spec.ParentRef; p != nil {
 		owner := pool.Service{Namespace: p.Namespace, Name: p.Name}
-		if p.Group == gatewayv1.GroupName && p.Resource == gateways {
+		switch {
+		case p.Group == gatewayv1.GroupName && p.Resource == gateways:
 			owner.Kind = pool.Gateway
+		case p.Group == v1alpha1.GroupVersion.Group && p.Resource == v1alpha1.LoadBalancers:
+			owner.Kind = pool.LoadBalancer
 		}
 		return owner
 	}
@@ -141,8 +145,11 @@ func parentOf(a *networkingv1.IPAddress) pool.Service {
 // parentRef returns the parentRef from which parentOf reads the owner.
 func parentRef(owner pool.Service) *networkingv1.ParentReference {
 	p := &networkingv1.ParentReference{Resource: "services", Namespace: owner.Namespace, Name: owner.Name}
-	if owner.Kind == pool.Gateway {
+	switch owner.Kind {
+	case pool.Gateway:
 		p.Group, p.Resource = gatewayv1.GroupName, gateways
+	case pool.LoadBalancer:
+		p.Group, p.Resource = v1alpha1.GroupVersion.Group, v1alpha1.LoadBalancers
 	}
 	return p
 }

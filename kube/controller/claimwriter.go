@@ -235,8 +235,11 @@ func (w *claimWriter) known(a netip.Addr) bool {
 
 func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Service) error {
 	judge := c.judgeService
-	if owner.Kind == pool.Gateway {
+	switch owner.Kind {
+	case pool.Gateway:
 		judge = c.judgeGateway
+	case pool.LoadBalancer:
+		judge = c.judgeBalancer
 	}
 	if err := judge(ctx, owner); err != nil {
 		return err

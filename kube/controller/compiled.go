@@ -26,6 +26,7 @@ type compiled struct {
 	object    int // the number of the DirectorSet that it is written in
 	fronts    uint64
 	since     string // the first version of the DirectorSet with these fronts; empty: not written
+	version   string // the first version of the DirectorSet with these services; empty: not written
 }
 
 // wanted says how a Service is to be forwarded. While its source does not change, raw is the same,
@@ -99,7 +100,7 @@ func (g *compiledGroup) read(of *v1alpha1.DirectorSet, known *compiledGroup) err
 				continue
 			}
 		}
-		c := &compiled{written: w, documents: documents, object: int(of.Spec.Set), fronts: group.Fronts(documents), since: of.ResourceVersion}
+		c := &compiled{written: w, documents: documents, object: int(of.Spec.Set), fronts: group.Fronts(documents), since: of.ResourceVersion, version: of.ResourceVersion}
 		if other := g.byName[w.Name]; other != nil {
 			if other.written.Revision >= w.Revision {
 				o.changed = true // without it
@@ -252,6 +253,9 @@ func (g *compiledGroup) compile(name string, is wanted, notice time.Duration, el
 	next := &compiled{documents: documents, due: due, history: continued, fronts: group.Fronts(documents)}
 	if c != nil && c.fronts == next.fronts {
 		next.since = c.since
+	}
+	if c != nil && c.input.same(is) { // its history alone is another
+		next.version = c.version
 	}
 	var err error
 	if next.written, err = group.Encode(name, max(set, 0), revision+1, documents); err != nil {

@@ -78,6 +78,9 @@ type Controller struct {
 	chosen  map[types.UID][]string // directors, by group
 	ways    map[types.UID]*ways    // by group
 	silence time.Time              // when the next node's agent becomes silent; zero: never
+	counts  map[string]*counted    // by the key of a LoadBalancer
+	looked  time.Time              // when the statuses of all LoadBalancers were last looked at
+	lookAt  time.Time              // when they are looked at again; zero: when something changes
 	events  *reporter
 }
 
@@ -129,7 +132,7 @@ func (c *Controller) run(ctx context.Context) error {
 		return err
 	}
 	c.groups, c.heard = &groupWriter{client: c.resources.client, log: c.log, report: c.reportGroup}, newHeard()
-	c.chosen, c.ways = map[types.UID][]string{}, map[types.UID]*ways{}
+	c.chosen, c.ways, c.counts = map[types.UID][]string{}, map[types.UID]*ways{}, map[string]*counted{}
 	if c.resources.client == nil && len(c.Pools) == 0 {
 		c.log.Warn("no Service will get an address: the cluster has no AddressPools and the file has no pools", "resource", v1alpha1.AddressPools+"."+v1alpha1.GroupVersion.Group)
 	}
@@ -179,6 +182,8 @@ func (c *Controller) work(ctx context.Context) error {
 func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	p, now := c.plan, time.Now()
 	c.look(now)
+	leaves := p.drained(now)
+	p.govern(c.namespaceOf)
 	claimed := c.claims.make(ctx, p.assign())
 	p.without(claimed.taken)
 	gone := sooner(c.staff(p.read, now), c.silence)
@@ -203,7 +208,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	} else {
 		p.pending(putErr)
 	}
-	resourcesErr := errors.Join(c.writeResources(ctx, p), c.writeGroups(ctx, p))
+	resourcesErr := errors.Join(c.writeResources(ctx, p), c.writeGroups(ctx, p), c.writeBalancers(ctx, p, now))
 	routes := slices.Collect(maps.Keys(p.unsaid.routes))
 	gatewaysErr := c.writeGateways(ctx, p)
 	c.events.reportRoutes(p.view, routes, time.Now())
@@ -215,7 +220,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	case len(refused) > 0:
 		next = soon
 	}
-	if first := sooner(sooner(gone, c.groups.due()), waits); !first.IsZero() {
+	if first := sooner(sooner(sooner(sooner(gone, c.groups.due()), waits), leaves), c.lookAt); !first.IsZero() {
 		next = min(next, max(time.Until(first), together))
 	}
 	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr, resourcesErr, gatewaysErr)
@@ -263,7 +268,7 @@ func (c *Controller) look(now time.Time) {
 		p.setNodes(c.nodes(now))
 	}
 	if (n.resources || n.all) && c.readResources(p) {
-		n.gateways = true
+		n.gateways, n.balancers = true, true
 		for name := range p.byName {
 			n.services[name] = true
 		}
@@ -277,10 +282,13 @@ func (c *Controller) look(now time.Time) {
 	if n.gateways || n.all {
 		c.readGateways(p)
 	}
+	if n.balancers || n.all {
+		c.readBalancers(p, now)
+	}
 	for name := range n.services {
 		p.touch(name)
 		if name.Kind != "" {
-			continue // a Gateway
+			continue // a Gateway or a LoadBalancer
 		}
 		if s := c.cache.service(name); s != nil && c.isOurs(s) {
 			p.want(s, c.excluding(s, p.read))

@@ -87,6 +87,19 @@ func (r *resources) governs(o metav1.Object, namespaceOf func(metav1.Object) map
 	return nil, r.policies.For(o)
 }
 
+// governs returns the group whose directors forward a wish, and its policy.
+func (p *plan) governs(w *wish, namespaceOf func(metav1.Object) map[string]string) (*translate.DirectorGroup, *translate.ServicePolicy) {
+	switch {
+	case w.balancer == nil:
+		return p.read.governs(w.object(), namespaceOf)
+	case w.leaves.IsZero():
+		return w.chosen, nil
+	case w.group != nil && slices.ContainsFunc(p.read.groups, func(g *translate.DirectorGroup) bool { return g.Of.UID == w.group.Of.UID }):
+		return w.group, nil // it goes on where it was
+	}
+	return nil, nil
+}
+
 // optionsOf returns the options of what a group and a policy govern, over those of the file.
 func optionsOf(file translate.Options, g *translate.DirectorGroup, p *translate.ServicePolicy) translate.Options {
 	switch {

@@ -190,7 +190,7 @@ func (w *groupWriter) writeObject(ctx context.Context, g *compiledGroup, number 
 	}
 	w.log.Debug("a DirectorSet is written", "name", object.Name, "services", len(object.Spec.Services), "generation", written.Generation)
 	for _, c := range o.services {
-		c.since = cmp.Or(c.since, written.ResourceVersion)
+		c.since, c.version = cmp.Or(c.since, written.ResourceVersion), cmp.Or(c.version, written.ResourceVersion)
 	}
 	o.of, o.changed, o.loses = written, false, false
 	o.of.Spec.Services = nil // the group has them

@@ -25,6 +25,26 @@ type heard struct {
 type said struct {
 	presence group.Presence
 	at       time.Time
+	texts    [2]string // of the report and the counts, which were read of these
+	report   group.Report
+	counts   group.Counts
+}
+
+// read takes in what a Lease says besides the presence. What cannot be read changes nothing: the
+// node writes its Lease again.
+func (s *said) read(l *coordinationv1.Lease) {
+	texts := [2]string{l.Annotations[group.AnnotationReport], l.Annotations[group.AnnotationCounts]}
+	if texts[0] != s.texts[0] {
+		if r, err := group.ReadReport(texts[0]); err == nil {
+			s.report = r
+		}
+	}
+	if texts[1] != s.texts[1] {
+		if c, err := group.ReadCounts(texts[1]); err == nil {
+			s.counts = c
+		}
+	}
+	s.texts = texts
 }
 
 func newHeard() *heard { return &heard{at: map[string]time.Time{}, said: map[string]said{}} }
@@ -38,8 +58,8 @@ func (h *heard) handler(changed func()) cache.ResourceEventHandler {
 		h.at[key(l)] = time.Now()
 		return l
 	}
-	says := func(l *coordinationv1.Lease) [2]string {
-		return [2]string{l.Annotations[group.AnnotationDirector], l.Annotations[group.AnnotationAgent]}
+	says := func(l *coordinationv1.Lease) [3]string {
+		return [3]string{l.Annotations[group.AnnotationDirector], l.Annotations[group.AnnotationReport], l.Annotations[group.AnnotationAgent]}
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { note(o); changed() },
@@ -69,12 +89,12 @@ func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by 
 	by = map[of][]group.Candidate{}
 	for _, l := range follow.List[coordinationv1.Lease](leases) {
 		key := of{l.Labels[v1alpha1.LabelGroup], l.Namespace}
-		p, at, is := h.presence(key.group, l)
+		s, is := h.presence(key.group, l)
 		if !is {
 			continue // not a director's Lease
 		}
-		gone := at.Add(group.Silence)
-		c := group.Candidate{Presence: p, Gone: !now.Before(gone)}
+		gone := s.at.Add(group.Silence)
+		c := group.Candidate{Presence: s.presence, Gone: !now.Before(gone), Report: s.report, Counts: s.counts}
 		if !c.Gone {
 			next = sooner(next, gone)
 		}
@@ -86,16 +106,19 @@ func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by 
 // presence returns what a node says of itself in its Lease, and when that was last heard.
 // Unreadable text, which the node itself does not write, changes nothing until the node has not
 // been heard of for too long: the node writes its Lease again at once.
-func (h *heard) presence(of string, l *coordinationv1.Lease) (group.Presence, time.Time, bool) {
+func (h *heard) presence(of string, l *coordinationv1.Lease) (said, bool) {
 	p, err := group.ReadPresence(of, l.Name, l.Annotations[group.AnnotationDirector])
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := key(l)
 	if err == nil {
-		h.said[at] = said{p, h.at[at]}
+		next := h.said[at]
+		next.presence, next.at = p, h.at[at]
+		next.read(l)
+		h.said[at] = next
 	}
 	last, is := h.said[at]
-	return last.presence, last.at, is && l.Name == group.LeaseName(of, last.presence.Node)
+	return last, is && l.Name == group.LeaseName(of, last.presence.Node)
 }
 
 // forget forgets a node whose Lease is gone.

@@ -54,7 +54,7 @@ func (c *Controller) lookForKinds(ctx context.Context, end context.CancelCauseFu
 			continue
 		}
 		was, is := c.resources, resources
-		if (was.client == nil) != (is.client == nil) || was.directors != is.directors || (c.gateways == nil) != (gateways == nil) || !maps.Equal(c.gatewayKinds, kinds) {
+		if (was.client == nil) != (is.client == nil) || was.directors != is.directors || was.balancers != is.balancers || (c.gateways == nil) != (gateways == nil) || !maps.Equal(c.gatewayKinds, kinds) {
 			end(errOtherKinds)
 			return
 		}
@@ -66,6 +66,7 @@ type custom struct {
 	client rest.Interface // nil: none
 	// directors says that the cluster has those for directors, too: older definitions lack them.
 	directors bool
+	balancers bool // it has LoadBalancers
 }
 
 // resourcesOf returns which of weir's custom resources the cluster has. Half an installation counts
@@ -79,7 +80,8 @@ func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err err
 	if err != nil || !there[v1alpha1.AddressPools] || !there[v1alpha1.ServicePolicies] {
 		return none, err
 	}
-	return custom{client: client, directors: there[v1alpha1.DirectorGroups] && there[v1alpha1.BGPPeers] && there[v1alpha1.DirectorSets]}, nil
+	directors := there[v1alpha1.DirectorGroups] && there[v1alpha1.BGPPeers] && there[v1alpha1.DirectorSets]
+	return custom{client: client, directors: directors, balancers: directors && there[v1alpha1.LoadBalancers]}, nil
 }
 
 // The resources of Gateway API.

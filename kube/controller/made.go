@@ -35,6 +35,7 @@ type inputs struct {
 	service   *corev1.Service
 	slices    []*discoveryv1.EndpointSlice
 	gateway   []any // the same for a Gateway
+	balancer  *translate.LoadBalancer
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy
 	group     *translate.DirectorGroup
@@ -43,7 +44,7 @@ type inputs struct {
 }
 
 func (a inputs) same(b inputs) bool {
-	return a.service == b.service && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && a.ways == b.ways && slices.Equal(a.slices, b.slices) && slices.Equal(a.gateway, b.gateway) && slices.Equal(a.addresses, b.addresses)
+	return a.service == b.service && a.balancer == b.balancer && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && a.ways == b.ways && slices.Equal(a.slices, b.slices) && slices.Equal(a.gateway, b.gateway) && slices.Equal(a.addresses, b.addresses)
 }
 
 // endpoints returns all EndpointSlices.
@@ -60,7 +61,7 @@ func (i *inputs) endpoints() []*discoveryv1.EndpointSlice {
 // translate makes directors' services from Kubernetes' ones, where an input is new.
 func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice, namespaceOf func(metav1.Object) map[string]string) {
 	for w := range p.unsettled {
-		group, policy := p.read.governs(w.object(), namespaceOf)
+		group, policy := p.governs(w, namespaceOf)
 		if group != w.group {
 			w.group, p.recount = group, true
 			p.revision++
@@ -68,13 +69,14 @@ func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*
 		if policy != w.policy {
 			w.policy, p.recount = policy, true
 		}
-		of := inputs{service: w.service, addresses: w.addresses, policy: policy, group: group, cluster: p.cluster}
+		of := inputs{service: w.service, balancer: w.balancer, addresses: w.addresses, policy: policy, group: group, cluster: p.cluster}
 		if group != nil {
 			of.ways = p.ways[group.Of.UID]
 		}
-		if w.gateway != nil {
+		switch {
+		case w.gateway != nil:
 			of.gateway = w.gateway.Sources(slicesOf)
-		} else {
+		case w.service != nil:
 			of.slices = slicesOf(w.service)
 		}
 		if !of.same(w.made.of) {
@@ -91,10 +93,13 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 	p.work.translated++
 	var services []model.Service
 	var problems []translate.Problem
-	if w.gateway != nil {
+	switch {
+	case w.gateway != nil:
 		services, problems = w.gateway.Services(o, of.addresses, slicesOf, of.cluster)
-	} else {
+	case w.service != nil:
 		services, problems = translate.Services(o, of.service, of.slices, of.addresses, of.cluster)
+	case of.group != nil:
+		services, problems = w.balancer.Services(o, of.addresses)
 	}
 	asks := o.Asks(of.service, of.endpoints())
 	ports, lacks := of.group.NodePorts(o, of.service)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/gateway"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
@@ -30,19 +31,21 @@ type plan struct {
 	ways        map[types.UID]*translate.Ways // by group
 	allSeen     time.Time                     // when everything was last looked at
 
-	unsettled map[*wish]bool        // that may still need something done
-	others    map[pool.Service]bool // Services that were ours, and whose status still says so
-	left      []types.UID           // UIDs of Services that are gone, until all reports about them are forgotten
-	release   []pool.Share          // once no director forwards them
-	view      *gateway.View
-	unsaid    unsaid           // of Gateway API's objects
-	refused   map[*wish]bool   // that directors refuse
-	over      map[*wish]string // that have no room, and why
-	waiting   map[*wish]bool   // that wait for directors to say that they have them
-	recount   bool             // counts in the statuses of custom resources may have changed
-	revision  uint64           // of everything that directors are to forward
-	fitted    uint64           // the revision by which node ports were given out
-	work      work
+	unsettled  map[*wish]bool        // that may still need something done
+	others     map[pool.Service]bool // Services that were ours, and whose status still says so
+	owners     map[segmentVIP]*wish  // the LoadBalancers that have addresses of segments
+	claimsOver bool                  // LoadBalancers are gone, whose addresses others may have
+	left       []types.UID           // UIDs of Services that are gone, until all reports about them are forgotten
+	release    []pool.Share          // once no director forwards them
+	view       *gateway.View
+	unsaid     unsaid           // of Gateway API's objects
+	refused    map[*wish]bool   // that directors refuse
+	over       map[*wish]string // that have no room, and why
+	waiting    map[*wish]bool   // that wait for directors to say that they have them
+	recount    bool             // counts in the statuses of custom resources may have changed
+	revision   uint64           // of everything that directors are to forward
+	fitted     uint64           // the revision by which node ports were given out
+	work       work
 }
 
 // work counts what was done.
@@ -51,11 +54,14 @@ type work struct {
 	written    int // directors' services, as JSON
 }
 
-// wish is what one Service or one Gateway is to become.
+// wish is what one Service, Gateway or LoadBalancer is to become.
 type wish struct {
-	text      string           // its name as a text; empty: not asked for yet
-	service   *corev1.Service  // nil: it is a Gateway
-	gateway   *gateway.Gateway // nil: it is a Service
+	text      string                   // its name as a text; empty: not asked for yet
+	service   *corev1.Service          // nil: it is no Service
+	gateway   *gateway.Gateway         // nil: it is no Gateway
+	balancer  *translate.LoadBalancer  // nil: it is no LoadBalancer
+	chosen    *translate.DirectorGroup // the group that is to forward the LoadBalancer; nil: none may
+	leaves    time.Time                // when a LoadBalancer that is gone is forgotten; zero: it is there
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy // nil: no policy selects it
 	group     *translate.DirectorGroup // the group that forwards it; nil: the file's directors
@@ -75,6 +81,7 @@ type stage int
 
 const (
 	asking     stage = iota // what it asks for
+	governing               // the group of a LoadBalancer
 	assigning               // its addresses
 	claiming                // its addresses as claims
 	forwarding              // what it was translated to
@@ -89,8 +96,11 @@ func newPlan() *plan {
 }
 
 func (w *wish) name() pool.Service {
-	if w.gateway != nil {
+	switch {
+	case w.gateway != nil:
 		return w.gateway.Name()
+	case w.balancer != nil:
+		return w.balancer.Name()
 	}
 	return translate.Of(w.service)
 }
@@ -103,10 +113,13 @@ func (w *wish) key() string {
 	return w.text
 }
 
-// object is the Service or the Gateway.
+// object is the Service, the Gateway or the LoadBalancer.
 func (w *wish) object() metav1.Object {
-	if w.gateway != nil {
+	switch {
+	case w.gateway != nil:
 		return w.gateway.Of
+	case w.balancer != nil:
+		return w.balancer.Of
 	}
 	return w.service
 }
@@ -127,7 +140,7 @@ func (p *plan) want(s *corev1.Service, not map[string]string) {
 // ask takes in what a Service or a Gateway wants.
 func (p *plan) ask(now wish, request pool.Request, problems []translate.Problem) {
 	name := now.name()
-	if w := p.byName[name]; w != nil && w.object().GetUID() != now.object().GetUID() { // another object of the same name
+	if w := p.byName[name]; w != nil && (w.object().GetUID() != now.object().GetUID() || !w.leaves.IsZero()) { // another object of the same name
 		p.forget(name)
 	}
 	w := p.byName[name]
@@ -136,7 +149,7 @@ func (p *plan) ask(now wish, request pool.Request, problems []translate.Problem)
 		at, _ := slices.BinarySearchFunc(p.of, w, byAge)
 		p.of, p.byName[name] = slices.Insert(p.of, at, w), w
 	}
-	w.service, w.gateway, w.problems[asking] = now.service, now.gateway, problems
+	w.service, w.gateway, w.balancer, w.problems[asking] = now.service, now.gateway, now.balancer, problems
 	p.allocations.Request(now.object().GetCreationTimestamp().Unix(), request)
 	p.unsettled[w] = true
 }
@@ -156,6 +169,7 @@ func (p *plan) forget(name pool.Service) {
 	delete(p.waiting, w)
 	delete(p.over, w)
 	p.allocations.Forget(name)
+	p.claimsOver = p.claimsOver || w.balancer != nil
 	p.left = append(p.left, w.object().GetUID())
 	p.recount = true
 	p.revision++
@@ -188,6 +202,9 @@ func (p *plan) assign() pool.Claims {
 		w.addresses, w.problems[assigning], w.problems[claiming] = addresses, nil, nil
 		for _, text := range lacks {
 			w.problem(assigning, translate.NoAddress, "%s", text)
+		}
+		if w.balancer != nil && w.balancer.Segment != (model.Segment{}) {
+			w.addresses, w.problems[claiming] = p.inSegment(w)
 		}
 	}
 	return change.Claim

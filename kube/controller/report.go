@@ -124,8 +124,11 @@ func (r *reporter) say(of *corev1.ObjectReference, problems []translate.Problem,
 
 // reference returns the object that events are about.
 func (w *wish) reference() *corev1.ObjectReference {
-	if w.gateway != nil {
+	switch {
+	case w.gateway != nil:
 		return gatewayReference(pool.Gateway, w.gateway.Of)
+	case w.balancer != nil:
+		return balancerReference(w.balancer.Of)
 	}
 	s := w.service
 	return &corev1.ObjectReference{Kind: "Service", APIVersion: "v1", Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion}

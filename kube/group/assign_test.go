@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"weir.io/weir/internal/model"
 )
 
 func TestAssign(t *testing.T) {
@@ -51,7 +53,7 @@ func TestAssign(t *testing.T) {
 // VIPs move.
 func TestAnswers(t *testing.T) {
 	directors := []string{"node-a", "node-b", "node-c"}
-	owner := func(directors []string, vip netip.Addr) (who string) {
+	owner := func(directors []string, vip VIP) (who string) {
 		for _, d := range directors {
 			if Answers(d, directors, vip) {
 				if who != "" {
@@ -64,7 +66,10 @@ func TestAnswers(t *testing.T) {
 	}
 	counts := map[string]int{}
 	for i := range 3000 {
-		vip := netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})
+		vip := VIP{Address: netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})}
+		if i%2 == 1 { // tenants have the same address in many segments
+			vip = VIP{model.Segment{Kind: model.SegmentVLAN, ID: uint32(1 + i)}, netip.AddrFrom4([4]byte{10, 0, 0, 1})}
+		}
 		who := owner(directors, vip)
 		counts[who]++
 		if left := owner(directors[:2], vip); who != "node-c" && left != who {
@@ -76,7 +81,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("of 3000 VIPs the directors have %v", counts)
 		}
 	}
-	if Answers("node-z", directors, netip.MustParseAddr("203.0.113.1")) || Answers("", nil, netip.MustParseAddr("203.0.113.1")) {
+	if Answers("node-z", directors, VIP{Address: netip.MustParseAddr("203.0.113.1")}) || Answers("", nil, VIP{Address: netip.MustParseAddr("203.0.113.1")}) {
 		t.Error("who is no director answers")
 	}
 }

@@ -27,7 +27,7 @@ func Encode(name string, set int, revision int64, documents []model.Document) (v
 	seen := map[string]bool{}
 	for i := range documents {
 		d := &documents[i]
-		if vip := d.Service.VIP.String(); !seen[vip] {
+		if vip := (VIP{d.Service.Segment, d.Service.VIP}).String(); !seen[vip] {
 			seen[vip] = true
 			c.VIPs = append(c.VIPs, vip)
 		}

@@ -125,13 +125,16 @@ func (t *Taken) Lacks(set int32, version string) string {
 	return ""
 }
 
-// Fronts hashes what a Service is reached at: its addresses, protocols and ports. A director that
+// Fronts hashes what a Service is reached at: its addresses with their segments, protocols and ports. A director that
 // forwards the Service forwards all of these; what changes behind them does not concern its
 // clients.
 func Fronts(documents []model.Document) uint64 {
 	h := fnv.New64a()
 	for i := range documents {
 		id := documents[i].Service.ID()
+		if id.Segment != (model.Segment{}) {
+			fmt.Fprintf(h, "%v ", id.Segment)
+		}
 		fmt.Fprintf(h, "%v %v %v\n", id.VIP, id.Protocol, id.Port)
 	}
 	return h.Sum64()

@@ -191,7 +191,7 @@ func (n *Node) reportAgent(ctx context.Context, now time.Time) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, group.Renew)
 	defer cancel()
-	return n.agentLease.renew(ctx, n.ownerOfAgent(), p.String(), now)
+	return n.agentLease.renew(ctx, n.ownerOfAgent(), p.String(), nil, now)
 }
 
 // ownerOfAgent is the Node, the owner of the agent's Lease; none, if it is in another cluster than

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
@@ -22,7 +25,7 @@ const coalesce = model.Duration(5 * time.Millisecond)
 // announced is what a director tells others about VIPs.
 type announced struct {
 	active    bool              // it tells routers
-	vips      []netip.Addr      // VIPs that it answers for by ARP and NDP
+	vips      []group.VIP       // VIPs that it answers for by ARP and NDP
 	passwords map[string]string // the files of peers' passwords, by the peers' names; a peer without one that it needs is left out
 }
 
@@ -47,8 +50,11 @@ func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told 
 	if state != "" {
 		director["store"] = map[string]any{"directory": state}
 	}
-	if g.Spec.Neighbor != nil && len(told.vips) > 0 {
-		director["neighbor"] = neighbor(g, told.vips)
+	if n := neighbor(g, told.vips); len(n.Interfaces) > 0 {
+		director["neighbor"] = n
+	}
+	if err := tenants(g, f, director, all); err != nil {
+		return nil, err
 	}
 	if b := speaker(g, peers, f, told); b != nil {
 		all["bgp"] = b
@@ -84,19 +90,55 @@ func limits(l *v1alpha1.DirectorLimits) map[string]any {
 	return given
 }
 
-// neighbor lets it answer for VIPs by ARP and NDP, each by itself.
-func neighbor(g *v1alpha1.DirectorGroup, vips []netip.Addr) model.Neighbor {
+// tenants adds where the director's tunnels end, and what it knows of tenants' networks.
+func tenants(g *v1alpha1.DirectorGroup, f *facts, director, all map[string]any) error {
+	vtep, err := translate.VTEPOf(g, f.addresses()...)
+	if err != nil {
+		return fmt.Errorf("read DirectorGroup %s: %w", g.Name, err)
+	}
+	if vtep.Given() {
+		director["vtep"] = vtep
+	}
+	segments, err := translate.SegmentsOf(g, f.Name)
+	if err != nil {
+		return fmt.Errorf("read DirectorGroup %s: %w", g.Name, err)
+	}
+	if !vtep.Given() { // the node has no address yet
+		segments = slices.DeleteFunc(segments, func(s model.SegmentSettings) bool { return s.ID.IsOverlay() })
+	}
+	if len(segments) > 0 {
+		all["segments"] = segments
+	}
+	return nil
+}
+
+// neighbor lets it answer for VIPs by ARP and NDP, each by itself, those in VLANs inside these. In
+// VXLAN and Geneve each director answers without that.
+func neighbor(g *v1alpha1.DirectorGroup, vips []group.VIP) (n model.Neighbor) {
+	if g.Spec.Neighbor == nil {
+		return n
+	}
 	names := g.Spec.Neighbor.Interfaces
 	if len(names) == 0 {
 		names = g.Spec.Interfaces
 	}
-	prefixes := make([]netip.Prefix, len(vips))
-	for i, vip := range vips {
-		prefixes[i] = netip.PrefixFrom(vip, vip.BitLen())
+	prefixes := map[model.Segment][]netip.Prefix{}
+	for _, vip := range vips {
+		prefixes[vip.Segment] = append(prefixes[vip.Segment], netip.PrefixFrom(vip.Address, vip.Address.BitLen()))
 	}
-	var n model.Neighbor
-	for _, name := range names {
-		n.Interfaces = append(n.Interfaces, model.NeighborInterface{Name: name, Prefixes: prefixes})
+	for _, segment := range slices.SortedFunc(maps.Keys(prefixes), model.Segment.Compare) {
+		on := names
+		if segment.IsOverlay() {
+			continue
+		}
+		for i := range g.Spec.Segments {
+			if s := &g.Spec.Segments[i]; string(s.ID) == segment.String() && s.Interface != "" {
+				on = []string{s.Interface}
+			}
+		}
+		for _, name := range on {
+			n.Interfaces = append(n.Interfaces, model.NeighborInterface{Name: name, Segment: segment, Prefixes: prefixes[segment]})
+		}
 	}
 	return n
 }
@@ -127,9 +169,12 @@ func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, to
 	for _, a := range f.addresses() {
 		b.Prefixes = append(b.Prefixes, model.BGPPrefix{Prefix: netip.PrefixFrom(a, a.BitLen()), Announce: model.AnnounceNothing})
 	}
-	if !told.active {
+	if in, err := translate.SegmentsOf(g, f.Name); err == nil && !told.active {
 		for _, all := range []string{"0.0.0.0/0", "::/0"} {
 			b.Prefixes = append(b.Prefixes, model.BGPPrefix{Prefix: netip.MustParsePrefix(all), Announce: model.AnnounceNothing})
+			for i := range in {
+				b.Prefixes = append(b.Prefixes, model.BGPPrefix{Segment: in[i].ID, Prefix: netip.MustParsePrefix(all), Announce: model.AnnounceNothing})
+			}
 		}
 	}
 	return b

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/v1alpha1"
 )
 
@@ -96,12 +98,39 @@ func TestFile(t *testing.T) {
 
 	// Without routers VIPs are answered for, those alone that are the node's.
 	g.Spec.BGP, g.Spec.Neighbor = nil, &v1alpha1.DirectorNeighbor{}
-	if text, err = file(g, peers, &f, announced{active: true, vips: []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8:1::1")}}, nil, ""); err != nil {
+	if text, err = file(g, peers, &f, announced{active: true, vips: []group.VIP{{Address: netip.MustParseAddr("203.0.113.1")}, {Address: netip.MustParseAddr("2001:db8:1::1")}}}, nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	if c, err = config.Parse("f", text); err != nil || c.BGP.Given() || len(c.Director.Neighbor.Interfaces) != 1 || len(c.Director.Neighbor.Interfaces[0].Prefixes) != 2 {
 		t.Errorf("without routers it has %+v and %+v, %v", c.BGP, c.Director.Neighbor, err)
 	}
+
+	// In tenants' networks it answers inside VLANs, has addresses of its own, and is a VTEP at the node's.
+	tenants := g.DeepCopy()
+	tenants.Spec.VTEP = &v1alpha1.DirectorVTEP{Peers: []v1alpha1.SourceRange{"10.0.0.0/8"}}
+	tenants.Spec.Segments = []v1alpha1.DirectorSegment{{ID: "vlan:7", Interface: "eth0.7", Directors: []v1alpha1.DirectorInSegment{{Node: "a", Addresses: []v1alpha1.Address{"10.9.0.2"}}, {Node: "b", Addresses: []v1alpha1.Address{"10.9.0.3"}}}},
+		{ID: "vxlan:5001", VNI: 9, Directors: []v1alpha1.DirectorInSegment{{Node: "a", MAC: "02:00:00:00:00:02"}}}}
+	vip := netip.MustParseAddr("10.9.0.100")
+	in := func(id model.SegmentKind, n uint32) group.VIP {
+		return group.VIP{Segment: model.Segment{Kind: id, ID: n}, Address: vip}
+	}
+	if text, err = file(tenants, peers, &f, announced{active: true, vips: []group.VIP{in(model.SegmentVLAN, 7), in(model.SegmentVXLAN, 5001)}}, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Parse("f", text); err != nil || fmt.Sprint(c.Director.Neighbor.Interfaces) != "[{eth0.7 vlan:7 [10.9.0.100/32]}]" || fmt.Sprint(c.Director.VTEP.Addresses, c.Director.VTEP.Peers) != "[10.0.0.7 2001:db8::7] [10.0.0.0/8]" ||
+		len(c.Segments) != 2 || fmt.Sprint(c.Segments[0].Addresses, c.Segments[1].VNI, c.Segments[1].MAC) != "[10.9.0.2] 9 02:00:00:00:00:02" {
+		t.Errorf("in tenants' networks it has %+v, %+v and %+v, %v", c.Director.Neighbor.Interfaces, c.Director.VTEP, c.Segments, err)
+	}
+	tenants.Spec.BGP, tenants.Spec.Neighbor = &v1alpha1.DirectorBGP{ASN: 65001}, nil
+	if text, err = file(tenants, peers[:1], &f, announced{}, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Parse("f", text); err != nil || !slices.ContainsFunc(c.BGP.Prefixes, func(p model.BGPPrefix) bool {
+		return p.Segment.String() == "vlan:7" && p.Prefix.Bits() == 0 && p.Announce == model.AnnounceNothing
+	}) {
+		t.Errorf("what stands by announces in segments by %+v, %v", c.BGP.Prefixes, err)
+	}
+
 	if text, err = file(g, peers, &f, announced{active: true}, nil, ""); err != nil || strings.Contains(string(text), "neighbor") {
 		t.Errorf("who has no VIP answers for some: %s, %v", text, err)
 	}

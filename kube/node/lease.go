@@ -33,10 +33,10 @@ func agentLease(client coordinationv1client.LeaseInterface, node string) lease {
 	return lease{client: client, name: group.AgentLeaseName(node), of: node, label: v1alpha1.LabelAgent, value: "true", says: group.AnnotationAgent}
 }
 
-// renew writes the Lease if its content has changed, or it is time to. The Lease is deleted with
-// its owner; nil: it has none.
-func (l *lease) renew(ctx context.Context, owner *metav1.OwnerReference, text string, now time.Time) error {
-	if l.known != nil && l.known.Annotations[l.says] == text && now.Sub(l.renewed) < group.Renew {
+// renew writes the Lease if its content has changed, or it is time to. Counts always change, and
+// need not be told at once. The Lease is deleted with its owner; nil: it has none.
+func (l *lease) renew(ctx context.Context, owner *metav1.OwnerReference, text string, more map[string]string, now time.Time) error {
+	if l.known != nil && l.known.Annotations[l.says] == text && l.known.Annotations[group.AnnotationReport] == more[group.AnnotationReport] && now.Sub(l.renewed) < group.Renew {
 		return nil
 	}
 	seconds, at := int32(group.Silence/time.Second), metav1.NewMicroTime(now)
@@ -55,6 +55,11 @@ func (l *lease) renew(ctx context.Context, owner *metav1.OwnerReference, text st
 	}
 	next.Name = l.name
 	next.Labels, next.Annotations, next.OwnerReferences = map[string]string{l.label: l.value}, map[string]string{l.says: text}, nil
+	for name, text := range more {
+		if text != "" {
+			next.Annotations[name] = text
+		}
+	}
 	if owner != nil {
 		next.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
@@ -83,6 +88,12 @@ func (n *Node) owner(g *v1alpha1.DirectorGroup) *metav1.OwnerReference {
 	return &metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: g.Name, UID: g.UID}
 }
 
+// said is what a director's Lease is to say.
+type said struct {
+	presence       group.Presence
+	report, counts string // as the annotations have them
+}
+
 // leaseWriter keeps the Lease up to date in the background: a slow API server must not delay what the
 // director forwards. Use newLeaseWriter.
 type leaseWriter struct {
@@ -92,7 +103,7 @@ type leaseWriter struct {
 
 	mu   sync.Mutex
 	of   *metav1.OwnerReference
-	is   group.Presence
+	is   said
 	last error // of the last time
 }
 
@@ -101,7 +112,7 @@ func newLeaseWriter(l lease) *leaseWriter {
 }
 
 // report has the content written soon, if it is new or it is time to.
-func (t *leaseWriter) report(of *metav1.OwnerReference, is group.Presence) {
+func (t *leaseWriter) report(of *metav1.OwnerReference, is said) {
 	t.mu.Lock()
 	t.of, t.is = of, is
 	t.mu.Unlock()
@@ -138,8 +149,8 @@ func (t *leaseWriter) run(ctx context.Context) {
 }
 
 // write writes the Lease now. No other method of the leaseWriter may be running.
-func (t *leaseWriter) write(ctx context.Context, of *metav1.OwnerReference, is group.Presence) error {
+func (t *leaseWriter) write(ctx context.Context, of *metav1.OwnerReference, is said) error {
 	ctx, cancel := context.WithTimeout(ctx, group.Renew)
 	defer cancel()
-	return t.lease.renew(ctx, of, is.String(), time.Now())
+	return t.lease.renew(ctx, of, is.presence.String(), map[string]string{group.AnnotationReport: is.report, group.AnnotationCounts: is.counts}, time.Now())
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,6 +79,7 @@ type Node struct {
 	lacksPorts string
 	passwords  map[string]password
 	sessions   sessions
+	report     report
 	tunnels    tunnels
 	ports      nodePorts // that the agent knows
 	ways       *looker
@@ -261,8 +261,9 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 			f.Unfit = n.role.unfit(now.Sub(n.answered))
 		}
 		n.hear(ctx, g, &f, now)
+		n.examine(ctx, now)
 		if g != nil { // else there is no group to tell
-			n.leaseWriter.report(n.owner(g), n.presence(g, &f))
+			n.leaseWriter.report(n.owner(g), said{n.presence(g, &f), n.report.report, n.report.counts})
 		}
 		err = errors.Join(err, n.leaseWriter.err())
 	}
@@ -326,7 +327,7 @@ func (n *Node) forward(ctx context.Context, f *facts, now time.Time) error {
 }
 
 // mine returns the VIPs that this node answers for by ARP and NDP.
-func (n *Node) mine() (list []netip.Addr) {
+func (n *Node) mine() (list []group.VIP) {
 	if n.role.group.Spec.Neighbor == nil {
 		return nil
 	}

@@ -45,7 +45,7 @@ func (n *Node) leaving() error {
 	}
 	f := n.Pod.facts()
 	f.Unfit = "its pod has been told to end"
-	return n.leaseWriter.write(context.Background(), n.owner(g), n.presence(g, &f)) // the context of the process has ended
+	return n.leaseWriter.write(context.Background(), n.owner(g), said{presence: n.presence(g, &f)}) // the context of the process has ended
 }
 
 // sweep removes the pinned objects of pods that are gone. A pod that ends by itself leaves an empty

@@ -9,7 +9,6 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -38,7 +37,7 @@ type sets struct {
 	stale  bool                             // parts are from an earlier read
 	reads  int                              // Services that were looked at, for tests
 	sums   uint64                           // as fronts returns it
-	places []netip.Addr                     // as vips returns them
+	places []group.VIP                      // as vips returns them
 }
 
 type unread struct {
@@ -153,7 +152,7 @@ func newest(objects map[string]*v1alpha1.DirectorSet) (version string) {
 	return version
 }
 
-// fronts tells apart what all Services together are reached at.
+// fronts tells apart what all Services together are reached at, and all that LoadBalancers are.
 func (s *sets) fronts() uint64 {
 	s.follow()
 	return s.sums
@@ -174,7 +173,11 @@ func (s *sets) follow() {
 	}
 	for name, d := range s.decoded {
 		h := fnv.New64a()
-		h.Write(binary.BigEndian.AppendUint64([]byte(name), d.fronts)) // it never fails
+		is := d.fronts
+		if isBalancer(name) { // whose status says whether directors forward by its last change
+			is = d.sum
+		}
+		h.Write(binary.BigEndian.AppendUint64([]byte(name), is)) // it never fails
 		s.sums += h.Sum64()
 	}
 }
@@ -230,26 +233,26 @@ func (s *sets) lacks(not map[int]error) map[int]error {
 }
 
 // vips returns all addresses, in order.
-func (s *sets) vips() []netip.Addr {
+func (s *sets) vips() []group.VIP {
 	s.follow()
 	return s.places
 }
 
-func (s *sets) vipsNow() []netip.Addr {
-	seen := map[netip.Addr]bool{}
+func (s *sets) vipsNow() []group.VIP {
+	seen := map[group.VIP]bool{}
 	for _, d := range s.decoded {
 		for i := range d.documents {
-			seen[d.documents[i].Service.VIP] = true
+			seen[group.VIP{Segment: d.documents[i].Service.Segment, Address: d.documents[i].Service.VIP}] = true
 		}
 	}
 	for _, u := range s.unread { // it may be forwarded as it was before this process
 		for _, text := range u.of.VIPs {
-			if vip, err := netip.ParseAddr(text); err == nil {
+			if vip, err := group.ParseVIP(text); err == nil {
 				seen[vip] = true
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(seen), netip.Addr.Compare)
+	return slices.SortedFunc(maps.Keys(seen), group.VIP.Compare)
 }
 
 // director is the local weir run.

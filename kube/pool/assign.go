@@ -8,8 +8,11 @@ import (
 	"strings"
 )
 
-// Gateway is the kind of Gateways, which get addresses as Services do.
-const Gateway = "Gateway"
+// The kinds of others that get addresses as Services do.
+const (
+	Gateway      = "Gateway"
+	LoadBalancer = "LoadBalancer"
+)
 
 // Service names a Service, or anything else that is reached at an address of a pool.
 type Service struct {

@@ -50,6 +50,8 @@ type groupOptions struct {
 	// address there, too.
 	onLink bool
 	nodes  int // with the group's labels; 0: three
+	// tagged makes the nodes' links trunks.
+	tagged bool
 	// elsewhere puts the nodes into a cluster of their own, which has nothing else.
 	elsewhere bool
 	// controllerElsewhere makes the controller, then the chart's, run there, too.
@@ -187,11 +189,15 @@ func (l *groupLab) network(o groupOptions) *netlab.Host {
 		apiServer = edgeControlAddress
 	}
 	for i, name := range []string{"node-a", "node-b", "node-c"}[:cmp.Or(o.nodes, 3)] {
-		node := &labNode{Host: n.Router(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
+		host := n.Router
+		if o.tagged { // where the host forwards, too, answers to probes in VLANs are dropped as late
+			host = n.Host
+		}
+		node := &labNode{Host: host(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
 		if o.onLink {
 			node.six = fmt.Sprintf("fd00:2::%d", 11+i)
 		}
-		node.port = n.Link(node.Host, l.lan, netlab.LinkOptions{XDP: true, A: on(11 + i)}).A
+		node.port = n.Link(node.Host, l.lan, netlab.LinkOptions{XDP: true, Tagged: o.tagged, A: on(11 + i)}).A
 		node.Route(serviceAddress+"/32", apiServer)
 		if !o.onLink {
 			node.Route("default", "10.2.0.1")

@@ -95,7 +95,7 @@ func (l *groupLab) owner(vip string, directors ...*labNode) *labNode {
 		names = append(names, d.Name)
 	}
 	for _, d := range directors {
-		if group.Answers(d.Name, names, netip.MustParseAddr(vip)) {
+		if group.Answers(d.Name, names, group.VIP{Address: netip.MustParseAddr(vip)}) {
 			return d
 		}
 	}

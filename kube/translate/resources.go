@@ -99,6 +99,7 @@ type DirectorGroup struct {
 
 	services, namespaces labels.Selector
 	snatPorts            model.PortRange // of full NAT, at nodes' addresses
+	segments             []*Segment
 }
 
 // ReadDirectorGroup returns the options that Services have by a DirectorGroup over those of the
@@ -132,6 +133,9 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 	}
 	if why := o.Check(); why != "" {
 		return nil, fmt.Errorf("spec.mode: %s", why)
+	}
+	if read.segments, err = readSegments(g); err != nil {
+		return nil, err
 	}
 	read.Options, read.Notice = o, time.Duration(notice)
 	return read, nil
@@ -219,20 +223,33 @@ func ReadServicePolicy(p *v1alpha1.ServicePolicy, o Options) (*ServicePolicy, er
 	if err != nil {
 		return nil, err
 	}
-	if err := readTexts("spec.", []text{{"mode", p.Spec.Mode, &o.Mode}, {"policy", p.Spec.Policy, &o.Policy}, {"affinity", p.Spec.Affinity, &o.Affinity},
-		{"drain", duration(p.Spec.Drain), &o.Drain}, {"maxDrain", duration(p.Spec.MaxDrain), &o.MaxDrain}}); err != nil {
+	if err := readTexts("spec.", []text{{"mode", p.Spec.Mode, &o.Mode}}); err != nil {
 		return nil, err
 	}
 	if why := o.Check(); why != "" {
 		return nil, fmt.Errorf("spec.mode: %s", why)
 	}
-	if o.Health, err = health(p.Spec.Health); err != nil {
+	if o, err = o.placed("spec.", &p.Spec.Placement); err != nil {
 		return nil, err
 	}
-	if n := p.Spec.MinHealthy; n != nil {
+	return &ServicePolicy{Of: p, Options: o, selector: matches}, nil
+}
+
+// placed returns the options with what a placement says over them, or what is wrong with the
+// placement, behind the path that it is in.
+func (o Options) placed(in string, p *v1alpha1.Placement) (Options, error) {
+	err := readTexts(in, []text{{"policy", p.Policy, &o.Policy}, {"affinity", p.Affinity, &o.Affinity},
+		{"drain", duration(p.Drain), &o.Drain}, {"maxDrain", duration(p.MaxDrain), &o.MaxDrain}})
+	if err != nil {
+		return o, err
+	}
+	if o.Health, err = health(in+"health.", p.Health); err != nil {
+		return o, err
+	}
+	if n := p.MinHealthy; n != nil {
 		o.MinHealthy = new(uint32(max(*n, 0)))
 	}
-	return &ServicePolicy{Of: p, Options: o, selector: matches}, nil
+	return o, nil
 }
 
 // ServicePolicies are a cluster's ServicePolicies by namespace, each list in order of precedence.
@@ -263,8 +280,8 @@ func (p ServicePolicies) For(o metav1.Object) *ServicePolicy {
 	return nil
 }
 
-// health returns how a ServicePolicy wants backends checked; nil: it does not say.
-func health(h *v1alpha1.Health) (*model.HealthCheck, error) {
+// health returns how a placement wants backends checked, by its path; nil: it does not say.
+func health(in string, h *v1alpha1.Health) (*model.HealthCheck, error) {
 	if h == nil {
 		return nil, nil
 	}
@@ -296,15 +313,15 @@ func health(h *v1alpha1.Health) (*model.HealthCheck, error) {
 			texts = append(texts, text{fmt.Sprintf("dns.rcodes[%d]", i), code, &check.DNS.RCodes[i]})
 		}
 	}
-	if err := readTexts("spec.health.", texts); err != nil {
+	if err := readTexts(in, texts); err != nil {
 		return nil, err
 	}
-	return check, refusedHealth(check)
+	return check, refusedHealth(in, check)
 }
 
 // refusedHealth says what a director would refuse in a check of any service: things that no schema
 // can refuse, such as an invalid certificate.
-func refusedHealth(h *model.HealthCheck) error {
+func refusedHealth(in string, h *model.HealthCheck) error {
 	check := *h
 	b := model.NewBackend()
 	b.Address, b.Port = netip.AddrFrom4([4]byte{192, 0, 2, 2}), 80
@@ -316,7 +333,7 @@ func refusedHealth(h *model.HealthCheck) error {
 	errors.As(c.Validate(), &errs)
 	for _, e := range errs {
 		if field, is := strings.CutPrefix(e.Path, "services[0].health."); is {
-			return fmt.Errorf("spec.health.%s: %s", field, e.Problem)
+			return fmt.Errorf("%s%s: %s", in, field, e.Problem)
 		}
 	}
 	return nil

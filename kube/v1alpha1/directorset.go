@@ -76,7 +76,7 @@ type CompiledService struct {
 	// +kubebuilder:validation:Minimum=1
 	Revision int64 `json:"revision"`
 
-	// vips are its addresses.
+	// vips are its addresses, behind their segment if they are in one.
 	// +optional
 	// +listType=atomic
 	VIPs []string `json:"vips,omitempty"`

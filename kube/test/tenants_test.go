@@ -1,0 +1,306 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/kube/v1alpha1"
+	"weir.io/weir/lab/netlab"
+)
+
+// tenantsLab is a group of directors with three tenants, who all have the same addresses: red in
+// vlan:7, blue in vlan:8, and green in vxlan:5001. Each has a client and two servers.
+//
+//	red-client   red-a   red-b   --- switch --- node-a node-b
+//	blue-client  blue-a  blue-b  ---        --- control
+//	green-client green-a green-b ---
+type tenantsLab struct {
+	*groupLab
+	tenants map[string]*tenant
+}
+
+// tenant is one of them.
+type tenant struct {
+	name, segment string
+	client        *netlab.Host
+	servers       []*tenantServer
+}
+
+// tenantServer is a virtual machine with the VIP, which answers with its name.
+type tenantServer struct {
+	*netlab.Host
+	mac  net.HardwareAddr
+	vtep string // its host's; empty: it is in a VLAN
+	web  *http.Server
+}
+
+const (
+	tenantVIP  = "10.0.0.100"
+	tenantPort = 8080
+)
+
+func tenantServerAddress(i int) string { return fmt.Sprintf("10.0.0.%d", 11+i) }
+
+func newTenantsLab(t *testing.T) *tenantsLab {
+	t.Helper()
+	l := &tenantsLab{newGroupLab(t, groupOptions{values: "testdata/tenants.values.yaml", onLink: true, nodes: 2, tagged: true, pool: "10.2.0.200-10.2.0.210"}), map[string]*tenant{}}
+	for i, of := range []tenant{{name: "red", segment: "vlan:7"}, {name: "blue", segment: "vlan:8"}, {name: "green", segment: "vxlan:5001"}} {
+		l.tenants[of.name] = &of
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: of.name, Labels: map[string]string{"tenant": of.name}}}
+		if _, err := l.core.Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		of.client = l.net.Host(of.name + "-client")
+		l.join(&of, of.client, "10.0.0.50", 40+10*i)
+		for j, letter := range []string{"a", "b"} {
+			s := &tenantServer{Host: l.net.Host(of.name + "-" + letter)}
+			s.mac, s.vtep = l.join(&of, s.Host, tenantServerAddress(j), 41+j+10*i)
+			s.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+			s.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+			s.Address("lo", tenantVIP+"/32")
+			s.begin(t)
+			of.servers = append(of.servers, s)
+		}
+	}
+	if err := l.net.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// join connects a host to a tenant's network, and returns its MAC address there and, in VXLAN, its
+// VTEP.
+func (l *tenantsLab) join(of *tenant, h *netlab.Host, address string, number int) (net.HardwareAddr, string) {
+	l.t.Helper()
+	if strings.HasPrefix(of.segment, "vlan:") {
+		port := l.net.Link(h, l.lan, netlab.LinkOptions{XDP: true, Tagged: true, A: []string{address + "/24"}}).A
+		var id uint16
+		if _, err := fmt.Sscanf(of.segment, "vlan:%d", &id); err != nil {
+			l.t.Fatal(err)
+		}
+		leave, err := port.JoinVLAN(id, true)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		l.t.Cleanup(leave)
+		return port.MAC, ""
+	}
+	vtep := fmt.Sprintf("10.2.0.%d", number)
+	l.net.Link(h, l.lan, netlab.LinkOptions{XDP: true, A: []string{vtep + "/24"}})
+	_, vni, _ := strings.Cut(of.segment, ":")
+	mac := net.HardwareAddr{2, 0, 0, 0, 1, byte(number)}
+	l.run(h, "ip", "link", "add", "vxlan0", "address", mac.String(), "type", "vxlan", "id", vni, "local", vtep, "dstport", "4789")
+	l.run(h, "ip", "link", "set", "vxlan0", "up")
+	h.Address("vxlan0", address+"/24")
+	for _, other := range []int{11, 12, 60, 61, 62} { // what is for no known host goes to the directors and to the others
+		if other != number {
+			l.run(h, "bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "vxlan0", "dst", fmt.Sprintf("10.2.0.%d", other))
+		}
+	}
+	return mac, vtep
+}
+
+func (l *tenantsLab) run(h *netlab.Host, name string, args ...string) {
+	l.t.Helper()
+	if out, err := h.Command(l.t.Context(), name, args...).CombinedOutput(); err != nil {
+		l.t.Fatalf("%s %s on %s: %v: %s", name, strings.Join(args, " "), h.Name, err, out)
+	}
+}
+
+// begin answers requests, until end.
+func (s *tenantServer) begin(t *testing.T) {
+	t.Helper()
+	listener, err := s.Listen("tcp", fmt.Sprintf(":%d", tenantPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.web = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s.Name) })}
+	web := s.web
+	go func() { _ = web.Serve(listener) }() // until the server is closed
+	t.Cleanup(func() { web.Close() })
+}
+
+func (s *tenantServer) end() { s.web.Close() }
+
+// spec returns a LoadBalancer with the tenant's servers, behind more keys of it.
+func (of *tenant) spec(more string) string {
+	var members []string
+	for i, s := range of.servers {
+		m := fmt.Sprintf("name: %s, address: %s, mac: %q", s.Name, tenantServerAddress(i), s.mac)
+		if s.vtep != "" {
+			m += ", vtep: " + s.vtep
+		}
+		members = append(members, "{"+m+"}")
+	}
+	return fmt.Sprintf(`%ssegment: %q, addresses: [%s], listeners: [{name: http, protocol: tcp, ports: "%d", mode: l2dsr, drain: 1s, health: {kind: tcp, interval: 200ms, fall: 2, rise: 1}, members: [%s]}]`,
+		more, of.segment, tenantVIP, tenantPort, strings.Join(members, ", "))
+}
+
+func balancerText(namespace, name, spec string) string {
+	return fmt.Sprintf("{apiVersion: weir.io/v1alpha1, kind: LoadBalancer, metadata: {name: %s, namespace: %s}, spec: {%s}}", name, namespace, spec)
+}
+
+func (l *groupLab) balance(namespace, name, spec string) {
+	l.t.Helper()
+	if _, _, err := l.make(balancerText(namespace, name, spec)); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *groupLab) balancer(namespace, name string) *v1alpha1.LoadBalancer {
+	l.t.Helper()
+	text, err := l.core.RESTClient().Get().AbsPath(l.path("LoadBalancer", namespace), name).Do(l.t.Context()).Raw()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var b v1alpha1.LoadBalancer
+	if err := json.Unmarshal(text, &b); err != nil {
+		l.t.Fatal(err)
+	}
+	return &b
+}
+
+// waitForBalancer waits until a LoadBalancer's status is as wanted.
+func (l *groupLab) waitForBalancer(namespace, name, what string, is func(*v1alpha1.LoadBalancer) bool) *v1alpha1.LoadBalancer {
+	l.t.Helper()
+	var b *v1alpha1.LoadBalancer
+	defer func() {
+		if l.t.Failed() && b != nil {
+			text, _ := json.MarshalIndent(b.Status, "", " ")
+			l.t.Logf("LoadBalancer %s/%s is %s", namespace, name, text)
+		}
+	}()
+	waitFor(l.t, fmt.Sprintf("LoadBalancer %s/%s to %s", namespace, name, what), func() bool {
+		b = l.balancer(namespace, name)
+		return is(b)
+	})
+	return b
+}
+
+// says reports whether a condition has a status and a reason, and a text in its message.
+func says(b *v1alpha1.LoadBalancer, condition string, status metav1.ConditionStatus, reason, text string) bool {
+	c := meta.FindStatusCondition(b.Status.Conditions, condition)
+	return c != nil && c.Status == status && c.Reason == reason && c.ObservedGeneration == b.Generation && strings.Contains(c.Message, text)
+}
+
+// memberStates returns the states of the members of the first listener, and the listener's own.
+func memberStates(b *v1alpha1.LoadBalancer) string {
+	if len(b.Status.Listeners) == 0 {
+		return "none"
+	}
+	first := &b.Status.Listeners[0]
+	list := []string{first.State}
+	for _, m := range first.Members {
+		list = append(list, fmt.Sprintf("%s=%s/%d", m.Name, m.State, m.Directors))
+	}
+	return strings.Join(list, " ")
+}
+
+// answers waits until each of the servers has answered the tenant's client, and nobody else has.
+func (l *tenantsLab) answers(of *tenant, servers ...string) {
+	l.t.Helper()
+	seen := map[string]bool{}
+	waitFor(l.t, fmt.Sprintf("%v to answer %s", servers, of.client.Name), func() bool {
+		if name, _, err := askFrom(of.client, fmt.Sprintf("%s:%d", tenantVIP, tenantPort)); err == nil {
+			if !slices.Contains(servers, name) {
+				l.t.Fatalf("%s answers %s", name, of.client.Name)
+			}
+			seen[name] = true
+		}
+		return len(seen) == len(servers)
+	})
+}
+
+// Three tenants have the same VIP and members with the same addresses, in two VLANs and in VXLAN. Each
+// client reaches its own tenant's servers, and only its own. The status follows a server that dies
+// and comes back. A LoadBalancer that its namespace has no right to, or whose VIP another one has, is
+// not forwarded. A deleted one is forwarded no more.
+func TestLoadBalancersOfTenants(t *testing.T) {
+	l := newTenantsLab(t)
+	l.waitForFit()
+	l.controller("first")
+	l.waitForStatus("node-a node-b, 0 stand by")
+	for name, of := range l.tenants {
+		l.balance(name, "web", of.spec("group: edge, "))
+	}
+	for name, of := range l.tenants {
+		b := l.waitForBalancer(name, "web", "be forwarded by two directors", func(b *v1alpha1.LoadBalancer) bool {
+			return says(b, v1alpha1.Accepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "edge") && b.Status.Directors == 2 &&
+				says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+		})
+		if got := strings.Join(b.Status.Addresses, " "); got != tenantVIP || b.Status.Segment != of.segment || b.Status.Group != "edge" {
+			t.Errorf("%s has %s in %s of %s", name, got, b.Status.Segment, b.Status.Group)
+		}
+	}
+	for _, of := range l.tenants {
+		l.answers(of, of.servers[0].Name, of.servers[1].Name)
+	}
+	for name := range l.tenants {
+		l.waitForBalancer(name, "web", "have healthy members", func(b *v1alpha1.LoadBalancer) bool {
+			return memberStates(b) == fmt.Sprintf("up %s-a=up/2 %s-b=up/2", name, name) && says(b, v1alpha1.Degraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy, "")
+		})
+	}
+
+	// A member dies, and is back: the other tenants' with the same address goes on.
+	red, blue := l.tenants["red"], l.tenants["blue"]
+	red.servers[0].end()
+	l.waitForBalancer("red", "web", "have a member less", func(b *v1alpha1.LoadBalancer) bool {
+		return memberStates(b) == "degraded red-a=down/2 red-b=up/2" && says(b, v1alpha1.Degraded, metav1.ConditionTrue, v1alpha1.ReasonMembersDown, "red-a of listener http") &&
+			b.Status.Listeners[0].Members[0].Reason != ""
+	})
+	l.answers(red, "red-b")
+	if b := l.balancer("blue", "web"); memberStates(b) != "up blue-a=up/2 blue-b=up/2" {
+		t.Errorf("of blue's members are known %s", memberStates(b))
+	}
+	red.servers[0].begin(t)
+	l.waitForBalancer("red", "web", "have both members again", func(b *v1alpha1.LoadBalancer) bool {
+		return memberStates(b) == "up red-a=up/2 red-b=up/2" && says(b, v1alpha1.Degraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy, "")
+	})
+	l.answers(red, "red-a", "red-b")
+	l.waitForBalancer("red", "web", "have counted connections", func(b *v1alpha1.LoadBalancer) bool {
+		s := b.Status.Listeners[0].Statistics
+		return s != nil && s.Connections > 0 && s.Packets > s.Connections && s.Bytes > s.Packets
+	})
+
+	// Others may not use a tenant's network, by VIPs or by members, and no VIP is anybody's twice.
+	for _, refused := range []struct{ namespace, name, spec, reason, text string }{
+		{"blue", "in-red", red.spec("group: edge, "), v1alpha1.ReasonNotAllowed, "spec.segment: DirectorGroup edge does not let namespace blue use segment vlan:7"},
+		{"blue", "to-red", `group: edge, listeners: [{name: http, protocol: tcp, ports: "80", mode: l2dsr}], members: [{name: x, address: 10.0.0.11, mac: "02:00:00:00:00:01", vlan: 7}]`,
+			v1alpha1.ReasonNotAllowed, "spec.members[0].vlan: DirectorGroup edge does not let namespace blue use segment vlan:7"},
+		{"red", "again", red.spec("group: edge, "), v1alpha1.ReasonConflict, "spec.addresses[0]: 10.0.0.100 in segment vlan:7 belongs to LoadBalancer red/web"},
+		{"red", "outside", strings.Replace(red.spec("group: edge, "), tenantVIP, "10.0.0.10", 1), v1alpha1.ReasonNotAllowed, "spec.addresses[0]: 10.0.0.10 is in none of the prefixes"},
+		{"red", "nowhere", red.spec("group: none, "), v1alpha1.ReasonNoGroup, "spec.group: there is no DirectorGroup none"},
+		{"red", "twice", strings.Replace(red.spec("group: edge, "), tenantServerAddress(1), tenantServerAddress(0), 1), v1alpha1.ReasonConflict, ""},
+	} {
+		l.balance(refused.namespace, refused.name, refused.spec)
+		b := l.waitForBalancer(refused.namespace, refused.name, "be refused", func(b *v1alpha1.LoadBalancer) bool {
+			return says(b, v1alpha1.Accepted, metav1.ConditionFalse, refused.reason, refused.text)
+		})
+		if !says(b, v1alpha1.Programmed, metav1.ConditionFalse, v1alpha1.ReasonNotForwarded, "") {
+			t.Errorf("%s/%s is refused and %v", refused.namespace, refused.name, b.Status.Conditions)
+		}
+	}
+	l.answers(red, "red-a", "red-b")
+
+	// A deleted one goes, and the VIP is another's.
+	l.deleteResource("loadbalancers", "blue", "web")
+	waitFor(t, "nobody to answer blue", func() bool {
+		_, _, err := askFrom(blue.client, fmt.Sprintf("%s:%d", tenantVIP, tenantPort))
+		return err != nil
+	})
+	l.answers(red, "red-a", "red-b")
+	l.deleteResource("loadbalancers", "red", "web")
+	l.waitForBalancer("red", "again", "have the VIP", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+	})
+	l.answers(red, "red-a", "red-b")
+}

@@ -1,0 +1,126 @@
+package translate_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+func loadBalancer(t *testing.T, spec string) *translate.LoadBalancer {
+	t.Helper()
+	b, err := translate.ReadLoadBalancer(&v1alpha1.LoadBalancer{ObjectMeta: metav1.ObjectMeta{Namespace: "red", Name: "web"}, Spec: *fromJSON[v1alpha1.LoadBalancerSpec](t, spec)})
+	if err != nil {
+		t.Fatalf("%s: %v", spec, err)
+	}
+	return b
+}
+
+func groupWith(t *testing.T, spec string) *translate.DirectorGroup {
+	t.Helper()
+	g, err := translate.ReadDirectorGroup(&v1alpha1.DirectorGroup{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: *fromJSON[v1alpha1.DirectorGroupSpec](t, spec)}, translate.Options{Mode: model.NAT, SNAT: true})
+	if err != nil {
+		t.Fatalf("%s: %v", spec, err)
+	}
+	return g
+}
+
+// A LoadBalancer reaches directors in full, and what a director would refuse is refused with its
+// place.
+func TestLoadBalancerServices(t *testing.T) {
+	vips := []netip.Addr{netip.MustParseAddr("10.0.0.100"), netip.MustParseAddr("2001:db8::1")}
+	for spec, want := range map[string]string{
+		`{"segment": "vlan:7", "listeners": [{"name": "http", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "policy": "least-conn", "drain": "5m", "minHealthy": 0, "sourceRanges": ["10.0.0.0/8", "2001:db8::/32"], "health": {"kind": "tcp"},
+			"members": [{"name": "a", "address": "10.0.0.11", "port": 80, "weight": 0, "mac": "02:00:00:00:00:01", "state": "draining"}]}]}`: `{"name":"loadbalancer/red/web/http/10.0.0.100","segment":"vlan:7","vip":"10.0.0.100","protocol":"tcp","port":"80","source-ranges":["10.0.0.0/8"],"mode":"l2dsr","policy":"least-conn","drain":"5m0s","max-drain":"24h0m0s","min-healthy":0,"health":{"kind":"tcp","interval":"1s","jitter":"100ms","timeout":"1s","rise":2,"fall":3,"panic":20},"backends":[{"name":"a","address":"10.0.0.11","weight":0,"state":"draining","mac":"02:00:00:00:00:01"}]}` +
+			` loadbalancer/red/web/http/2001:db8::1`,
+		`{"members": [{"name": "a", "address": "10.0.0.11", "port": 8080, "segment": "vxlan:5001", "mac": "02:00:00:00:00:01", "vtep": "10.1.0.1", "vni": 7}], "listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "sourceRanges": ["10.0.0.0/8"]}, {"name": "b", "protocol": "udp", "ports": "53", "adminState": "down"}]}`: `{"name":"loadbalancer/red/web/a/10.0.0.100","vip":"10.0.0.100","protocol":"tcp","port":"80","source-ranges":["10.0.0.0/8"],"mode":"nat","snat":true,"drain":"1m0s","max-drain":"24h0m0s","backends":[{"name":"a","address":"10.0.0.11","port":8080,"weight":100,"state":"active","mac":"02:00:00:00:00:01","segment":"vxlan:5001","vtep":"10.1.0.1","vni":7}]}` +
+			` [spec.listeners[0].sourceRanges: has no IPv6 prefix, so nobody may reach 2001:db8::1, and it is not forwarded there]`,
+		`{"adminState": "down", "listeners": [{"name": "a", "protocol": "tcp", "ports": "80"}]}`:                                                                                                                               ``,
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr"}, {"name": "b", "protocol": "tcp", "ports": "all", "mode": "l2dsr"}], "members": [{"name": "a", "address": "10.0.0.11", "port": 80}]}`: ` [spec.members[0].port: 80 is for mode nat, or with host: l2dsr leaves the port as it is, all]`,
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.11"}]}]}`:                                         ` [spec.listeners[0].members[1].address: 10.0.0.11 is already backend "a" of this service; give one backend a larger weight instead]`,
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr"}, {"name": "b", "protocol": "tcp", "ports": "80", "mode": "l2dsr"}]}`:                                                                  ` [spec.listeners[1].ports: 10.0.0.100 tcp port 80 already belongs to service "loadbalancer/red/web/a/10.0.0.100"`,
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "gue", "policy": "p2c", "members": [{"name": "a", "address": "10.0.0.11", "segment": "vxlan:7"}]}]}`:                                           ` [spec.listeners[0].policy: p2c places a connection on any member, and in mode gue directors do not remember on which: it is forwarded with maglev spec.listeners[0].members[0].mode: gue is not available in VXLAN and Geneve yet`,
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "health": {"kind": "tls", "tls": {"name": "x", "ca": "none"}}}]}`:                                                                                      ` [spec.listeners[0].health.tls.ca: `,
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11", "vtep": "10.0.0.1", "mac": "02:00:00:00:00:01"}]}]}`:                                ` [spec.listeners[0].members[0].vtep: is only for a backend in VXLAN or Geneve`,
+	} {
+		b := loadBalancer(t, spec)
+		services, problems := b.Services(groupWith(t, `{"interfaces": ["eth0"]}`).Options, vips)
+		got := ""
+		for i := range services {
+			if i > 0 {
+				got += " " + services[i].Name
+				continue
+			}
+			text, err := json.Marshal((*model.StoredService)(&services[i]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = string(text)
+		}
+		if len(problems) > 0 {
+			var texts []string
+			for _, p := range problems {
+				texts = append(texts, p.Message)
+			}
+			got += fmt.Sprint(" ", texts)
+		}
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s becomes\n%s\nwant\n%s", spec, got, want)
+		}
+	}
+}
+
+// A group says which namespaces may use which segments and addresses: nobody may unless it says so,
+// not by a member either, and no member may be in another network by its VNI.
+func TestDirectorGroupRefuses(t *testing.T) {
+	g := groupWith(t, `{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vlan:7", "namespaces": ["red"], "addresses": ["10.0.0.0/24"]}, {"id": "vlan:8", "namespaces": ["blue"]},
+		{"id": "vlan:9"}, {"id": "vxlan:5001", "namespaceSelector": {"matchLabels": {"tenant": "red"}}}, {"id": "vxlan:5002", "vni": 77, "namespaces": ["red"]}]}`)
+	const one = `"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11"%s}]}]}`
+	for spec, want := range map[string]string{
+		`{` + fmt.Sprintf(one, ""): "[]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                "[]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1", "10.0.1.1"], ` + fmt.Sprintf(one, ""):                                                    "[{NotAllowed spec.addresses[1]: 10.0.1.1 is in none of the prefixes",
+		`{"segment": "vlan:8", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                "[{NotAllowed spec.segment: DirectorGroup edge does not let namespace red use segment vlan:8}]",
+		`{"segment": "vlan:9", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                "[{NotAllowed spec.segment: DirectorGroup edge does not let namespace red use segment vlan:9}]",
+		`{"segment": "vlan:10", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                               "[{NotAllowed spec.segment: ",
+		`{` + fmt.Sprintf(one, `, "vlan": 8`):                                                                                                     "[{NotAllowed spec.listeners[0].members[0].vlan: DirectorGroup edge does not let namespace red use segment vlan:8}]",
+		`{` + fmt.Sprintf(one, `, "segment": "vlan:8"`):                                                                                           "[{NotAllowed spec.listeners[0].members[0].segment: DirectorGroup edge does not let namespace red use segment vlan:8}]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vlan": 8`):                                                     "[{NotAllowed spec.listeners[0].members[0].vlan: ",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "segment": "vlan:7"`):                                           "[]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "segment": "none"`):                                             "[]",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01"`):                                       "[]",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5001`):                          "[]",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5003`):                          "[{NotAllowed spec.listeners[0].members[0].vni: 5003 is another network than segment vxlan:5001",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5002", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5002`):                          "[{NotAllowed spec.listeners[0].members[0].vni: 5002 is another network",
+		`{"segment": "vxlan:5001", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 9`):  "[{NotAllowed spec.listeners[0].members[0].vni: 9 is another network",
+		`{"segment": "vxlan:5002", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 77`): "[]",
+	} {
+		if got := fmt.Sprint(g.Refuses(loadBalancer(t, spec), map[string]string{"tenant": "red"})); !strings.HasPrefix(got, strings.TrimSuffix(want, "]")) || want == "[]" && got != "[]" {
+			t.Errorf("of %s is refused %s, want %s", spec, got, want)
+		}
+	}
+}
+
+// What a group says of segments that no schema can refuse is refused with its place.
+func TestReadSegments(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "interface": "a b"}]}`:                                                              "spec.segments[0].interface: ",
+		`{"interfaces": ["eth0"], "vtep": {"vxlanPort": 6081}}`:                                                                                     "spec.vtep.geneve-port: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "vni": 8}, {"id": "vxlan:8"}]}`:                                        "spec.segments[1].vni: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "hosts": [{"address": "10.0.0.1", "mac": "x", "vtep": "10.1.0.1"}]}]}`: "spec.segments[0].hosts[0].mac: ",
+		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`:     "spec.segments[0].namespaceSelector: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "gateway": ["10.0.0.1", "10.0.0.2"]}]}`:                                "spec.segments[0].gateway[1]: ",
+	} {
+		_, err := translate.ReadDirectorGroup(&v1alpha1.DirectorGroup{Spec: *fromJSON[v1alpha1.DirectorGroupSpec](t, spec)}, translate.Options{Mode: model.NAT})
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s is read with error %v, want %s", spec, err, want)
+		}
+	}
+}

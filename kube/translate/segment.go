@@ -1,0 +1,150 @@
+package translate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// Segment is a tenant's network of a DirectorGroup that was read.
+type Segment struct {
+	Settings   model.SegmentSettings // without what is each director's own
+	names      []string              // of the namespaces that may use it
+	namespaces labels.Selector       // nil: none by their labels
+	vips       []netip.Prefix        // that VIPs are to be in; none: any
+}
+
+// admits reports whether a namespace with these labels may use the segment.
+func (s *Segment) admits(namespace string, has map[string]string) bool {
+	return slices.Contains(s.names, namespace) || s.namespaces != nil && s.namespaces.Matches(labels.Set(has))
+}
+
+// hasVIP reports whether a VIP may be in the segment.
+func (s *Segment) hasVIP(a netip.Addr) bool {
+	return len(s.vips) == 0 || slices.ContainsFunc(s.vips, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Segment returns what the group says of a segment; nil: nothing.
+func (g *DirectorGroup) Segment(id model.Segment) *Segment {
+	if at := slices.IndexFunc(g.segments, func(s *Segment) bool { return s.Settings.ID == id }); at >= 0 {
+		return g.segments[at]
+	}
+	return nil
+}
+
+// readSegments reads the segments of a group, and checks them by the rules of a director's file.
+func readSegments(g *v1alpha1.DirectorGroup) (list []*Segment, err error) {
+	c := model.Config{Director: model.Director{Interfaces: g.Spec.Interfaces}}
+	if g.Spec.VTEP != nil { // at addresses of both families, as a node may have them
+		if c.Director.VTEP, err = VTEPOf(g, netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.MustParseAddr("2001:db8::1")); err != nil {
+			return nil, err
+		}
+	}
+	if c.Segments, err = SegmentsOf(g, ""); err != nil {
+		return nil, err
+	}
+	c.SetDefaults()
+	var errs model.FieldErrors
+	if errors.As(c.Validate(), &errs) {
+		for _, e := range errs {
+			if at, is := strings.CutPrefix(e.Path, "director."); is || strings.HasPrefix(e.Path, "segments[") {
+				return nil, fmt.Errorf("spec.%s: %s", at, e.Problem)
+			}
+		}
+	}
+	for i := range g.Spec.Segments {
+		of := &g.Spec.Segments[i]
+		s := &Segment{Settings: c.Segments[i], names: of.Namespaces}
+		if of.NamespaceSelector != nil {
+			if s.namespaces, err = selector(fmt.Sprintf("spec.segments[%d].namespaceSelector", i), of.NamespaceSelector); err != nil {
+				return nil, err
+			}
+		}
+		if s.vips, err = prefixes(fmt.Sprintf("spec.segments[%d].addresses", i), of.Addresses); err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// VTEPOf returns where tunnels end at a group's director that has these addresses; the zero value:
+// nowhere.
+func VTEPOf(g *v1alpha1.DirectorGroup, own ...netip.Addr) (v model.VTEP, err error) {
+	of := g.Spec.VTEP
+	if of == nil {
+		return v, nil
+	}
+	v = model.VTEP{Addresses: own, VLAN: uint16(of.VLAN), VXLANPort: uint16(of.VXLANPort), GenevePort: uint16(of.GenevePort)}
+	v.VXLANPort, v.GenevePort = cmp.Or(v.VXLANPort, model.DefaultVXLANPort), cmp.Or(v.GenevePort, model.DefaultGenevePort)
+	v.Peers, err = prefixes("spec.vtep.peers", of.Peers)
+	return v, err
+}
+
+// SegmentsOf returns what a group's director on a node knows of tenants' networks.
+func SegmentsOf(g *v1alpha1.DirectorGroup, node string) (list []model.SegmentSettings, err error) {
+	for i := range g.Spec.Segments {
+		of, in := &g.Spec.Segments[i], fmt.Sprintf("spec.segments[%d].", i)
+		s := model.SegmentSettings{Interface: of.Interface, VNI: uint32(of.VNI), MTU: uint16(of.MTU)}
+		texts := []text{{"id", string(of.ID), &s.ID}}
+		if s.Peers, err = prefixes(in+"peers", of.Peers); err != nil {
+			return nil, err
+		}
+		if s.Gateway, err = addresses(in+"gateway", of.Gateway); err != nil {
+			return nil, err
+		}
+		s.Hosts = make([]model.SegmentHost, len(of.Hosts))
+		for j := range of.Hosts {
+			h, at := &of.Hosts[j], fmt.Sprintf("hosts[%d].", j)
+			texts = append(texts, text{at + "address", string(h.Address), &s.Hosts[j].Address}, text{at + "mac", h.MAC, &s.Hosts[j].MAC}, text{at + "vtep", string(h.VTEP), &s.Hosts[j].VTEP})
+		}
+		for j := range of.Directors {
+			d, at := &of.Directors[j], fmt.Sprintf("directors[%d].", j)
+			own, err := addresses(in+at+"addresses", d.Addresses)
+			if err != nil {
+				return nil, err
+			}
+			if d.Node == node {
+				s.Addresses = own
+				texts = append(texts, text{at + "mac", d.MAC, &s.MAC})
+			}
+		}
+		if err := readTexts(in, texts); err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// addresses reads a list of addresses.
+func addresses(at string, list []v1alpha1.Address) (read []netip.Addr, err error) {
+	for i, one := range list {
+		a, err := netip.ParseAddr(string(one))
+		if err != nil {
+			return nil, fmt.Errorf("%s[%d]: %w", at, i, err)
+		}
+		read = append(read, a)
+	}
+	return read, nil
+}
+
+// prefixes reads a list of prefixes.
+func prefixes(at string, list []v1alpha1.SourceRange) (read []netip.Prefix, err error) {
+	for i, one := range list {
+		p, err := netip.ParsePrefix(string(one))
+		if err != nil {
+			return nil, fmt.Errorf("%s[%d]: %w", at, i, err)
+		}
+		read = append(read, p.Masked())
+	}
+	return read, nil
+}
