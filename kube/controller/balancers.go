@@ -103,12 +103,18 @@ func (p *plan) drained(now time.Time) (next time.Time) {
 // govern finds the group of each LoadBalancer, and which of them has which address of a segment.
 func (p *plan) govern(namespaceOf func(metav1.Object) map[string]string) {
 	changed := p.claimsOver
+	for _, w := range p.of {
+		if w.balancer != nil && w.chosen == nil && w.leaves.IsZero() {
+			p.unsettled[w] = true // a group may have got directors
+		}
+	}
 	for w := range p.unsettled {
 		if w.balancer == nil || !w.leaves.IsZero() {
 			continue
 		}
 		group, problems := p.groupOf(w, namespaceOf(w.balancer.Of))
 		w.problems[governing], w.chosen = problems, group
+		w.noteChoice()
 		changed = true
 	}
 	if changed {
@@ -119,9 +125,9 @@ func (p *plan) govern(namespaceOf func(metav1.Object) map[string]string) {
 // groupOf returns the group that is to forward a LoadBalancer, or says why there is none.
 func (p *plan) groupOf(w *wish, namespace map[string]string) (*translate.DirectorGroup, []translate.Problem) {
 	b := w.balancer
-	name := b.Of.Spec.Group
-	if name == "" {
-		name = w.sticks()
+	name := cmp.Or(b.Of.Spec.Group, w.sticks())
+	if name == "" && p.groupOfSets != nil {
+		name = p.groupOfSets(w.key())
 	}
 	var own *translate.DirectorGroup
 	for _, g := range p.read.groups {
@@ -145,30 +151,13 @@ func (p *plan) groupOf(w *wish, namespace map[string]string) (*translate.Directo
 
 // sticks returns the name of the group that was chosen for a LoadBalancer; empty: none was.
 func (w *wish) sticks() string {
-	if w.group != nil {
+	switch {
+	case w.chosen != nil:
+		return w.chosen.Of.Name
+	case w.group != nil:
 		return w.group.Of.Name
 	}
 	return w.balancer.Of.Status.Group
-}
-
-// choose chooses the group for a LoadBalancer that has none.
-func (p *plan) choose(b *translate.LoadBalancer, namespace map[string]string) (*translate.DirectorGroup, []translate.Problem) {
-	var may []*translate.DirectorGroup
-	var problems []translate.Problem
-	for _, g := range p.read.groups {
-		if refused := g.Refuses(b, namespace); len(refused) > 0 {
-			problems = translate.AddNew(problems, refused)
-			continue
-		}
-		may = append(may, g)
-	}
-	if len(may) > 0 {
-		return may[0], nil
-	}
-	if len(problems) > 0 {
-		return nil, problems
-	}
-	return nil, []translate.Problem{{Reason: translate.NoGroup, Message: "spec.group: there is no DirectorGroup that could forward it"}}
 }
 
 // settleSegments says which LoadBalancer has which address of a segment: the one that has it

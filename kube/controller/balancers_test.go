@@ -43,8 +43,9 @@ func (b *balancers) group(name, namespace string) *translate.DirectorGroup {
 }
 
 func (b *balancers) groups(list ...*translate.DirectorGroup) {
-	b.read = &resources{groups: list}
+	b.read = &resources{groups: list, staff: map[string]staff{}}
 	for _, g := range list {
+		b.read.staff[g.Of.Name] = staff{directors: []group.Candidate{{Presence: group.Presence{Node: "a", Addresses: []string{"10.1.0.1"}}}}}
 		b.read.allGroups = append(b.read.allGroups, g.Of)
 	}
 	b.allUnsettled()
@@ -130,6 +131,78 @@ func TestSegmentsAddressesHaveOneOwner(t *testing.T) {
 	check(b, "old[]NoGroup young[]NotAllowed")
 	b.groups(b.group("edge", "red"))
 	check(b, "old[]NoGroup young[10.0.0.1]")
+}
+
+// A LoadBalancer without a group gets the one with the least load, then with the fewest services; it
+// stays there. Only groups that may and can forward it are asked.
+func TestChoiceOfGroups(t *testing.T) {
+	chosen := func(b *balancers, name string) string {
+		b.pass()
+		w := b.byName[pool.Service{Kind: pool.LoadBalancer, Namespace: "red", Name: name}]
+		if w.chosen == nil {
+			_, text := texts(w.problems[governing])
+			return text
+		}
+		return w.chosen.Of.Name
+	}
+	load := func(b *balancers, of string, utilization, used float64) {
+		b.read.staff[of].directors[0].Counts.Load = group.Load{Utilization: utilization, Used: used}
+	}
+	at := func(last int) func(*v1alpha1.LoadBalancerSpec) {
+		return func(s *v1alpha1.LoadBalancerSpec) {
+			s.Addresses = []v1alpha1.Address{v1alpha1.Address(fmt.Sprintf("10.0.0.%d", last))}
+		}
+	}
+	check := func(b *balancers, name, want string) {
+		t.Helper()
+		if got := chosen(b, name); got != want {
+			t.Errorf("%s is in %s, want %s", name, got, want)
+		}
+	}
+	b := newBalancers(t)
+	b.groups(b.group("one", "red"), b.group("two", "red"), b.group("others", "blue"))
+	for i, want := range []string{"one", "two", "one", "two"} { // equal ones take turns
+		name := fmt.Sprint("b", i)
+		b.add(name, v1alpha1.LoadBalancerStatus{}, at(i+1))
+		check(b, name, want)
+	}
+	load(b, "one", 0.32, 0.1)
+	load(b, "two", 0.1, 0.33) // noise
+	b.add("b4", v1alpha1.LoadBalancerStatus{}, at(5))
+	check(b, "b4", "one")
+	load(b, "one", 0.1, 0.5)
+	b.add("b5", v1alpha1.LoadBalancerStatus{}, at(6))
+	check(b, "b5", "two")
+	load(b, "two", 0.9, 0)
+	b.allUnsettled()
+	check(b, "b5", "two") // it stays
+	b.add("stays", v1alpha1.LoadBalancerStatus{Group: "two"}, at(7))
+	check(b, "stays", "two") // an earlier process has chosen
+	b.groupOfSets = func(string) string { return "two" }
+	b.add("written", v1alpha1.LoadBalancerStatus{}, at(8))
+	check(b, "written", "two") // and has only written the set
+	b.groupOfSets = nil
+
+	b.add("nat", v1alpha1.LoadBalancerStatus{}, func(s *v1alpha1.LoadBalancerSpec) {
+		yes := true
+		s.Addresses = []v1alpha1.Address{"2001:db8::1"}
+		s.Listeners[0].Mode, s.Listeners[0].SNAT = "nat", &yes
+	})
+	if got := chosen(b, "nat"); !strings.Contains(got, "directors of DirectorGroup one have no IPv6 address") {
+		t.Errorf("without addresses to send from it is in %s", got)
+	}
+	b.groups(b.group("two", "blue"))
+	b.add("b9", v1alpha1.LoadBalancerStatus{}, at(9))
+	if got := chosen(b, "b9"); !strings.Contains(got, "does not let namespace red use segment vlan:7") {
+		t.Errorf("without a right it is in %s", got)
+	}
+	b.groups(b.group("three", "red"))
+	b.read.staff = nil
+	if got := chosen(b, "b9"); !strings.Contains(got, "has directors") {
+		t.Errorf("without directors it is in %s", got)
+	}
+	b.groups(b.group("three", "red"))
+	check(b, "b9", "three")
 }
 
 // Members' states are what directors that forward the LoadBalancer say.

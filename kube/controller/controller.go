@@ -122,6 +122,7 @@ func (c *Controller) run(ctx context.Context) error {
 	c.events = newReporter(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-kube", Host: c.Identity}))
 	c.claims = newClaimWriter(c.addresses)
 	c.plan = newPlan()
+	c.plan.groupOfSets = c.groupOfSets
 	c.set = setWriter{directors: c.Directors, owner: c.Owner, log: c.log}
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](firstRetry, lastRetry))
 	go func() {
@@ -183,10 +184,10 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	p, now := c.plan, time.Now()
 	c.look(now)
 	leaves := p.drained(now)
+	gone := sooner(c.staff(p.read, now), c.silence)
 	p.govern(c.namespaceOf)
 	claimed := c.claims.make(ctx, p.assign())
 	p.without(claimed.taken)
-	gone := sooner(c.staff(p.read, now), c.silence)
 	c.hearWays(p)
 	p.translate(c.Translate, c.cache.slices, c.namespaceOf)
 	c.askWays(p)

@@ -31,21 +31,22 @@ type plan struct {
 	ways        map[types.UID]*translate.Ways // by group
 	allSeen     time.Time                     // when everything was last looked at
 
-	unsettled  map[*wish]bool        // that may still need something done
-	others     map[pool.Service]bool // Services that were ours, and whose status still says so
-	owners     map[segmentVIP]*wish  // the LoadBalancers that have addresses of segments
-	claimsOver bool                  // LoadBalancers are gone, whose addresses others may have
-	left       []types.UID           // UIDs of Services that are gone, until all reports about them are forgotten
-	release    []pool.Share          // once no director forwards them
-	view       *gateway.View
-	unsaid     unsaid           // of Gateway API's objects
-	refused    map[*wish]bool   // that directors refuse
-	over       map[*wish]string // that have no room, and why
-	waiting    map[*wish]bool   // that wait for directors to say that they have them
-	recount    bool             // counts in the statuses of custom resources may have changed
-	revision   uint64           // of everything that directors are to forward
-	fitted     uint64           // the revision by which node ports were given out
-	work       work
+	unsettled   map[*wish]bool          // that may still need something done
+	others      map[pool.Service]bool   // Services that were ours, and whose status still says so
+	groupOfSets func(key string) string // the group that has a LoadBalancer already; nil: it is not known
+	owners      map[segmentVIP]*wish    // the LoadBalancers that have addresses of segments
+	claimsOver  bool                    // LoadBalancers are gone, whose addresses others may have
+	left        []types.UID             // UIDs of Services that are gone, until all reports about them are forgotten
+	release     []pool.Share            // once no director forwards them
+	view        *gateway.View
+	unsaid      unsaid           // of Gateway API's objects
+	refused     map[*wish]bool   // that directors refuse
+	over        map[*wish]string // that have no room, and why
+	waiting     map[*wish]bool   // that wait for directors to say that they have them
+	recount     bool             // counts in the statuses of custom resources may have changed
+	revision    uint64           // of everything that directors are to forward
+	fitted      uint64           // the revision by which node ports were given out
+	work        work
 }
 
 // work counts what was done.
@@ -56,24 +57,26 @@ type work struct {
 
 // wish is what one Service, Gateway or LoadBalancer is to become.
 type wish struct {
-	text      string                   // its name as a text; empty: not asked for yet
-	service   *corev1.Service          // nil: it is no Service
-	gateway   *gateway.Gateway         // nil: it is no Gateway
-	balancer  *translate.LoadBalancer  // nil: it is no LoadBalancer
-	chosen    *translate.DirectorGroup // the group that is to forward the LoadBalancer; nil: none may
-	leaves    time.Time                // when a LoadBalancer that is gone is forgotten; zero: it is there
-	addresses []netip.Addr
-	policy    *translate.ServicePolicy // nil: no policy selects it
-	group     *translate.DirectorGroup // the group that forwards it; nil: the file's directors
-	made      made
-	ports     []v1alpha1.ServiceNodePort // the node ports that its directors take
-	problems  [stages][]translate.Problem
-	fitted    *usage // what it took when it had room; nil: it has none, or it is not known yet
-	over      bool   // it has no room
-	forwarded bool   // directors have taken it
-	awaited   awaited
-	waits     string // why it is not forwarded yet; empty: it is, or something is wrong
-	told      bool   // its status was written, and no event has said so yet
+	text         string                   // its name as a text; empty: not asked for yet
+	service      *corev1.Service          // nil: it is no Service
+	gateway      *gateway.Gateway         // nil: it is no Gateway
+	balancer     *translate.LoadBalancer  // nil: it is no LoadBalancer
+	chosen       *translate.DirectorGroup // the group that is to forward the LoadBalancer; nil: none may
+	choice       string                   // which group was chosen for the LoadBalancer, as an event says it
+	choiceUntold bool                     // no event has said so yet
+	leaves       time.Time                // when a LoadBalancer that is gone is forgotten; zero: it is there
+	addresses    []netip.Addr
+	policy       *translate.ServicePolicy // nil: no policy selects it
+	group        *translate.DirectorGroup // the group that forwards it; nil: the file's directors
+	made         made
+	ports        []v1alpha1.ServiceNodePort // the node ports that its directors take
+	problems     [stages][]translate.Problem
+	fitted       *usage // what it took when it had room; nil: it has none, or it is not known yet
+	over         bool   // it has no room
+	forwarded    bool   // directors have taken it
+	awaited      awaited
+	waits        string // why it is not forwarded yet; empty: it is, or something is wrong
+	told         bool   // its status was written, and no event has said so yet
 }
 
 // stage says where a problem was found.

@@ -71,6 +71,12 @@ func (r *reporter) of(w *wish, now time.Time) bool {
 			r.events.Event(w.reference(), corev1.EventTypeNormal, addressAssigned, "it is reached at "+addressText(w))
 		}
 	}
+	if w.choiceUntold && all {
+		if all = r.may.TryAccept(); all {
+			w.choiceUntold = false
+			r.events.Event(w.reference(), corev1.EventTypeNormal, groupChosen, w.choice)
+		}
+	}
 	problems := slices.Concat(w.problems[:]...)
 	if w.gateway != nil {
 		problems = append(w.gateway.Problems(), problems...)

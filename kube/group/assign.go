@@ -59,6 +59,14 @@ func Assign(want int, directors []string, candidates []Candidate) (chosen []Cand
 	return chosen, fit
 }
 
+// Has reports whether the candidate has an address of a family.
+func (c *Candidate) Has(six bool) bool {
+	return slices.ContainsFunc(c.Addresses, func(text string) bool {
+		a, err := netip.ParseAddr(text)
+		return err == nil && a.Is6() == six
+	})
+}
+
 func (c *Candidate) fit() bool { return c.Unfit == "" && !c.Gone }
 
 // VIP is an address in a segment; the zero segment: it is in none.

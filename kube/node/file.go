@@ -36,7 +36,7 @@ func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told 
 	all := map[string]any{"coalesce": coalesce, "director": director, "services": []any{}}
 	if addresses := f.addresses(); len(addresses) > 0 {
 		director["snat"] = map[string]any{"addresses": f.Overlay.sources(f), "ports": g.Spec.SNATPorts}
-		all["directors"] = addresses // the addresses that tunnels come from, which agents have to know
+		all["directors"] = append(addresses, translate.OwnInSegments(g)...) // the addresses that tunnels come from, which agents have to know
 	}
 	if len(g.Spec.ReplyInterfaces) > 0 {
 		director["reply-interfaces"] = g.Spec.ReplyInterfaces

@@ -67,6 +67,7 @@ type labNode struct {
 	port    *netlab.Port
 	address string
 	six     string // its IPv6 address; empty: none
+	group   string // empty: edge
 	inPod   *hostedPod
 	api     *api.Client
 	weir    *netlab.Command
@@ -243,7 +244,7 @@ func (l *groupLab) controllerOfChart() *netlab.Command {
 func (n *labNode) join() {
 	t := n.l.t
 	t.Helper()
-	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{"example.org/edge": "true"}}}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{"example.org/" + cmp.Or(n.group, "edge"): "true"}}}
 	made, err := n.l.of.core.Nodes().Create(t.Context(), object, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -280,19 +281,30 @@ func (n *labNode) at(name string) string { return filepath.Join(n.Dir(), name) }
 // startDirector and startSidecar start the containers of a director's pod in the chart's DaemonSet.
 func (n *labNode) startDirector() {
 	n.l.t.Helper()
-	n.weir = n.inPod.start(n.l.pod.Containers[0], weir)
+	n.weir = n.inPod.start(n.container(n.l.pod.Containers[0]), weir)
 	n.api = api.NewClient(n.at("run/director.sock"))
 }
 
 func (n *labNode) startSidecar() {
 	n.l.t.Helper()
-	n.sidecar = n.inPod.start(n.l.pod.Containers[1], weirKube)
+	n.sidecar = n.inPod.start(n.container(n.l.pod.Containers[1]), weirKube)
+}
+
+// container returns a container of the chart's group as the chart has it for the node's.
+func (n *labNode) container(c corev1.Container) corev1.Container {
+	c.Args = slices.Clone(c.Args)
+	for i := range c.Args {
+		if n.group != "" && c.Args[i] == "--group=edge" {
+			c.Args[i] = "--group=" + n.group
+		}
+	}
+	return c
 }
 
 // writeFile runs the init container.
 func (n *labNode) writeFile() {
 	n.l.t.Helper()
-	if err := n.inPod.start(n.l.pod.InitContainers[0], weirKube).Wait(); err != nil {
+	if err := n.inPod.start(n.container(n.l.pod.InitContainers[0]), weirKube).Wait(); err != nil {
 		n.l.t.Fatalf("%s writes no file: %v", n.Name, err)
 	}
 }

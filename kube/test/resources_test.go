@@ -160,7 +160,6 @@ var refusedResources = []struct {
 	{"lb-both", lbHead, `{addresses: [10.0.0.1], addressPool: public, listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.addressPool", "has either addresses or addressPool"},
 	{"lb-families", lbHead, `{addresses: [10.0.0.1], families: [ipv4], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.families", "has either addresses or families"},
 	{"lb-loopback", lbHead, `{addresses: [127.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.addresses[0]", "is not an address of a host"},
-	{"lb-gue", lbHead, `{segment: "vxlan:7", addresses: [10.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80", mode: gue}]}`, "spec.listeners", "in the modes l2dsr and nat alone"},
 	{"lb-ports", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "81-80"}]}`, "spec.listeners[0].ports", "is not a port (80)"},
 	{"lb-port", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "65536"}]}`, "spec.listeners[0].ports", "is not a port (80)"},
 	{"lb-protocol", lbHead, `{listeners: [{name: a, protocol: http, ports: "80"}]}`, "spec.listeners[0].protocol", "Unsupported value"},

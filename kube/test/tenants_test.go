@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"weir.io/weir/kube/v1alpha1"
 	"weir.io/weir/lab/netlab"
@@ -192,6 +193,14 @@ func says(b *v1alpha1.LoadBalancer, condition string, status metav1.ConditionSta
 	return c != nil && c.Status == status && c.Reason == reason && c.ObservedGeneration == b.Generation && strings.Contains(c.Message, text)
 }
 
+// patch changes an object.
+func (l *groupLab) patch(plural, namespace, name, change string) {
+	l.t.Helper()
+	if err := l.lab.core.RESTClient().Patch(types.MergePatchType).AbsPath("/apis/weir.io/v1alpha1/namespaces", namespace, plural, name).Body([]byte(change)).Do(l.t.Context()).Error(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // memberStates returns the states of the members of the first listener, and the listener's own.
 func memberStates(b *v1alpha1.LoadBalancer) string {
 	if len(b.Status.Listeners) == 0 {
@@ -303,4 +312,105 @@ func TestLoadBalancersOfTenants(t *testing.T) {
 		return says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
 	})
 	l.answers(red, "red-a", "red-b")
+}
+
+// coreGroup is a second group, with room for four services.
+const coreGroup = `{apiVersion: weir.io/v1alpha1, kind: DirectorGroup, metadata: {name: core}, spec: {nodeSelector: {example.org/core: "true"}, directors: 1, interfaces: [eth0], neighbor: {}, drain: 1s,
+  limits: {services: 4}, segments: [{id: "vlan:7", namespaces: [red], directors: [{node: node-c, addresses: [10.0.0.4]}]}]}}`
+
+// core adds a node of a second group, and waits until it is a director.
+func (l *tenantsLab) addCore() *labNode {
+	l.t.Helper()
+	if _, _, err := l.make(coreGroup); err != nil {
+		l.t.Fatal(err)
+	}
+	n := &labNode{Host: l.net.Host("node-c"), l: l.groupLab, address: "10.2.0.13", group: "core"}
+	n.port = l.net.Link(n.Host, l.lan, netlab.LinkOptions{XDP: true, Tagged: true, A: []string{n.address + "/24"}}).A
+	n.Route(serviceAddress+"/32", controlAddress)
+	if err := l.net.Err(); err != nil {
+		l.t.Fatal(err)
+	}
+	n.join()
+	n.writeFile()
+	n.startDirector()
+	n.startSidecar()
+	waitFor(l.t, "core to have a director", func() bool {
+		text, err := l.lab.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1/directorgroups/core").Do(l.t.Context()).Raw()
+		return err == nil && strings.Contains(string(text), `"active":1`)
+	})
+	return n
+}
+
+// logOf returns the log of a service at a node's director, as JSON.
+func (n *labNode) logOf(set, service string) string {
+	documents, err := n.api.Documents(n.l.t.Context(), set)
+	if err != nil {
+		return err.Error()
+	}
+	for i := range documents {
+		if documents[i].Service.Name == service {
+			text, err := json.Marshal(documents[i].Log)
+			if err != nil {
+				return err.Error()
+			}
+			return string(text)
+		}
+	}
+	return "no such service"
+}
+
+// A LoadBalancer without a group gets the one with the least load, by what directors report, and
+// stays there. Moved to another group by its owner, it brings its history along.
+func TestLoadBalancersGroups(t *testing.T) {
+	l := newTenantsLab(t)
+	l.waitForFit()
+	l.controller("first")
+	l.waitForStatus("node-a node-b, 0 stand by")
+	core := l.addCore()
+	red := l.tenants["red"]
+	spec := func(more, vip string) string { return strings.Replace(red.spec(more), tenantVIP, vip, 1) }
+	forwardedBy := func(name, group string, directors int) {
+		t.Helper()
+		l.waitForBalancer("red", name, "be forwarded by "+group, func(b *v1alpha1.LoadBalancer) bool {
+			return b.Status.Group == group && says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, fmt.Sprintf("%d of %d", directors, directors))
+		})
+	}
+	for _, s := range red.servers {
+		s.Address("lo", "10.0.0.101/32", "10.0.0.102/32", "10.0.0.103/32")
+	}
+	l.balance("red", "web", red.spec("group: edge, "))
+	forwardedBy("web", "edge", 2)
+	l.balance("red", "first", spec("", "10.0.0.101")) // both have next to no load, and core has no services
+	forwardedBy("first", "core", 1)
+	l.balance("red", "second", spec("", "10.0.0.102")) // a quarter of core's limit is used
+	forwardedBy("second", "edge", 2)
+	waitFor(t, "an event to say which group was chosen", func() bool {
+		events, err := l.lab.core.Events("red").List(t.Context(), metav1.ListOptions{})
+		return err == nil && slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.Name == "first" && e.Reason == "GroupChosen" && strings.Contains(e.Message, "DirectorGroup core was chosen")
+		})
+	})
+	asks := func(vip string) {
+		t.Helper()
+		waitFor(t, "somebody to answer at "+vip, func() bool {
+			_, _, err := askFrom(red.client, fmt.Sprintf("%s:%d", vip, tenantPort))
+			return err == nil
+		})
+	}
+	asks("10.0.0.101")
+	asks("10.0.0.102")
+
+	const service = "loadbalancer/red/first/http/10.0.0.101"
+	before := core.logOf("kube.core.0", service)
+	l.patch("loadbalancers", "red", "first", `{"spec": {"group": "edge"}}`)
+	forwardedBy("first", "edge", 2)
+	if after := l.nodes[0].logOf("kube.edge.0", service); after != before {
+		t.Errorf("its log was %s, and in the other group is %s", before, after)
+	}
+	waitFor(t, "core to forward it no more", func() bool { return core.logOf("kube.core.0", service) == "no such service" })
+	asks("10.0.0.101")
+	l.patch("loadbalancers", "red", "first", `{"spec": {"group": null}}`)
+	l.waitForBalancer("red", "first", "stay where it is", func(b *v1alpha1.LoadBalancer) bool {
+		return b.Status.Group == "edge" && says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+	})
 }

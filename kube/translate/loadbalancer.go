@@ -181,6 +181,14 @@ func (b *LoadBalancer) IsDown(listener int) bool {
 	return b.Of.Spec.AdminState == down || b.Of.Spec.Listeners[listener].AdminState == down
 }
 
+// NeedsSource reports whether directors with these options need an address of their own to send from.
+func (b *LoadBalancer) NeedsSource(o Options) bool {
+	return slices.ContainsFunc(b.listeners, func(l listener) bool {
+		mode, snat := cmp.Or(l.of.Mode, o.Mode.String()), ptr.Deref(l.of.SNAT, o.SNAT)
+		return mode == model.NAT.String() && snat
+	})
+}
+
 // Refuses says what a group's directors may not, or cannot, do of it for a namespace with these
 // labels, each with its place; none: nothing.
 func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (problems []Problem) {
@@ -194,6 +202,9 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 			return nil
 		}
 		return s
+	}
+	if !g.Selects(b.Of, namespace) {
+		add(NotAllowed, "spec.group", "DirectorGroup %s selects by its namespaceSelector and serviceSelector other namespaces or labels than those of %s", g.Of.Name, b.Name())
 	}
 	if b.Segment != (model.Segment{}) {
 		if s := may("spec.segment", b.Segment); s != nil {
@@ -223,6 +234,9 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 			own := may(at+field, in)
 			if own == nil {
 				continue
+			}
+			if tunnels := s.Mode == model.IPIP || s.Mode == model.GUE; tunnels && m.Segment != nil && !g.hasOwn(in, m.Address.Is6()) {
+				add(NoGroup, at+field, "%s needs an address of each director in %s, from which its tunnels come: directors of DirectorGroup %s have none of the family of %s", s.Mode, in, g.Of.Name, m.Address)
 			}
 			if wire := own.Settings.Wire(); m.VNI != 0 && m.VNI != wire.ID {
 				add(NotAllowed, at+".vni", "%d is another network than segment %s, whose VNI in DirectorGroup %s is %d", m.VNI, in, g.Of.Name, wire.ID)

@@ -46,7 +46,7 @@ func TestLoadBalancerServices(t *testing.T) {
 		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr"}, {"name": "b", "protocol": "tcp", "ports": "all", "mode": "l2dsr"}], "members": [{"name": "a", "address": "10.0.0.11", "port": 80}]}`: ` [spec.members[0].port: 80 is for mode nat, or with host: l2dsr leaves the port as it is, all]`,
 		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.11"}]}]}`:                                         ` [spec.listeners[0].members[1].address: 10.0.0.11 is already backend "a" of this service; give one backend a larger weight instead]`,
 		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr"}, {"name": "b", "protocol": "tcp", "ports": "80", "mode": "l2dsr"}]}`:                                                                  ` [spec.listeners[1].ports: 10.0.0.100 tcp port 80 already belongs to service "loadbalancer/red/web/a/10.0.0.100"`,
-		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "gue", "policy": "p2c", "members": [{"name": "a", "address": "10.0.0.11", "segment": "vxlan:7"}]}]}`:                                           ` [spec.listeners[0].policy: p2c places a connection on any member, and in mode gue directors do not remember on which: it is forwarded with maglev spec.listeners[0].members[0].mode: gue is not available in VXLAN and Geneve yet`,
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "gue", "policy": "p2c", "members": [{"name": "a", "address": "10.0.0.11", "vni": 7}]}]}`:                                                       ` [spec.listeners[0].policy: p2c places a connection on any member, and in mode gue directors do not remember on which: it is forwarded with maglev spec.listeners[0].members[0].vni: is only for a backend in VXLAN or Geneve`,
 		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "health": {"kind": "tls", "tls": {"name": "x", "ca": "none"}}}]}`:                                                                                      ` [spec.listeners[0].health.tls.ca: `,
 		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11", "vtep": "10.0.0.1", "mac": "02:00:00:00:00:01"}]}]}`:                                ` [spec.listeners[0].members[0].vtep: is only for a backend in VXLAN or Geneve`,
 	} {
@@ -80,27 +80,29 @@ func TestLoadBalancerServices(t *testing.T) {
 // A group says which namespaces may use which segments and addresses: nobody may unless it says so,
 // not by a member either, and no member may be in another network by its VNI.
 func TestDirectorGroupRefuses(t *testing.T) {
-	g := groupWith(t, `{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vlan:7", "namespaces": ["red"], "addresses": ["10.0.0.0/24"]}, {"id": "vlan:8", "namespaces": ["blue"]},
+	g := groupWith(t, `{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vlan:7", "namespaces": ["red"], "addresses": ["10.0.0.0/24"], "directors": [{"node": "a", "addresses": ["10.0.0.2"]}]}, {"id": "vlan:8", "namespaces": ["blue"]},
 		{"id": "vlan:9"}, {"id": "vxlan:5001", "namespaceSelector": {"matchLabels": {"tenant": "red"}}}, {"id": "vxlan:5002", "vni": 77, "namespaces": ["red"]}]}`)
 	const one = `"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11"%s}]}]}`
 	for spec, want := range map[string]string{
 		`{` + fmt.Sprintf(one, ""): "[]",
-		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                "[]",
-		`{"segment": "vlan:7", "addresses": ["10.0.0.1", "10.0.1.1"], ` + fmt.Sprintf(one, ""):                                                    "[{NotAllowed spec.addresses[1]: 10.0.1.1 is in none of the prefixes",
-		`{"segment": "vlan:8", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                "[{NotAllowed spec.segment: DirectorGroup edge does not let namespace red use segment vlan:8}]",
-		`{"segment": "vlan:9", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                "[{NotAllowed spec.segment: DirectorGroup edge does not let namespace red use segment vlan:9}]",
-		`{"segment": "vlan:10", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                               "[{NotAllowed spec.segment: ",
-		`{` + fmt.Sprintf(one, `, "vlan": 8`):                                                                                                     "[{NotAllowed spec.listeners[0].members[0].vlan: DirectorGroup edge does not let namespace red use segment vlan:8}]",
-		`{` + fmt.Sprintf(one, `, "segment": "vlan:8"`):                                                                                           "[{NotAllowed spec.listeners[0].members[0].segment: DirectorGroup edge does not let namespace red use segment vlan:8}]",
-		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vlan": 8`):                                                     "[{NotAllowed spec.listeners[0].members[0].vlan: ",
-		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "segment": "vlan:7"`):                                           "[]",
-		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "segment": "none"`):                                             "[]",
-		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01"`):                                       "[]",
-		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5001`):                          "[]",
-		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5003`):                          "[{NotAllowed spec.listeners[0].members[0].vni: 5003 is another network than segment vxlan:5001",
-		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5002", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5002`):                          "[{NotAllowed spec.listeners[0].members[0].vni: 5002 is another network",
-		`{"segment": "vxlan:5001", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 9`):  "[{NotAllowed spec.listeners[0].members[0].vni: 9 is another network",
-		`{"segment": "vxlan:5002", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 77`): "[]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                                     "[]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1", "10.0.1.1"], ` + fmt.Sprintf(one, ""):                                                                         "[{NotAllowed spec.addresses[1]: 10.0.1.1 is in none of the prefixes",
+		`{"segment": "vlan:8", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                                     "[{NotAllowed spec.segment: DirectorGroup edge does not let namespace red use segment vlan:8}]",
+		`{"segment": "vlan:9", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                                     "[{NotAllowed spec.segment: DirectorGroup edge does not let namespace red use segment vlan:9}]",
+		`{"segment": "vlan:10", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, ""):                                                                                    "[{NotAllowed spec.segment: ",
+		`{` + fmt.Sprintf(one, `, "vlan": 8`):                                                                                                                          "[{NotAllowed spec.listeners[0].members[0].vlan: DirectorGroup edge does not let namespace red use segment vlan:8}]",
+		`{` + fmt.Sprintf(one, `, "segment": "vlan:8"`):                                                                                                                "[{NotAllowed spec.listeners[0].members[0].segment: DirectorGroup edge does not let namespace red use segment vlan:8}]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vlan": 8`):                                                                          "[{NotAllowed spec.listeners[0].members[0].vlan: ",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "segment": "vlan:7"`):                                                                "[]",
+		`{"segment": "vlan:7", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "segment": "none"`):                                                                  "[]",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01"`):                                                            "[]",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5001`):                                               "[]",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5001", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5003`):                                               "[{NotAllowed spec.listeners[0].members[0].vni: 5003 is another network than segment vxlan:5001",
+		`{` + fmt.Sprintf(one, `, "segment": "vxlan:5002", "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 5002`):                                               "[{NotAllowed spec.listeners[0].members[0].vni: 5002 is another network",
+		`{"segment": "vxlan:5001", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 9`):                       "[{NotAllowed spec.listeners[0].members[0].vni: 9 is another network",
+		`{"segment": "vxlan:5002", "addresses": ["10.0.0.1"], ` + fmt.Sprintf(one, `, "vtep": "10.1.0.1", "mac": "02:00:00:00:00:01", "vni": 77`):                      "[]",
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "gue", "members": [{"name": "a", "address": "10.0.0.11", "segment": "vxlan:5001"}]}]}`: "[{NoGroup spec.listeners[0].members[0].segment: gue needs an address of each director in vxlan:5001",
+		`{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "gue", "members": [{"name": "a", "address": "10.0.0.11", "segment": "vlan:7"}]}]}`:     "[]",
 	} {
 		if got := fmt.Sprint(g.Refuses(loadBalancer(t, spec), map[string]string{"tenant": "red"})); !strings.HasPrefix(got, strings.TrimSuffix(want, "]")) || want == "[]" && got != "[]" {
 			t.Errorf("of %s is refused %s, want %s", spec, got, want)

@@ -40,6 +40,36 @@ func (g *DirectorGroup) Segment(id model.Segment) *Segment {
 	return nil
 }
 
+// hasOwn reports whether all directors that the group names in a segment have an address of a family
+// there, and it names some.
+func (g *DirectorGroup) hasOwn(id model.Segment, six bool) bool {
+	for i := range g.Of.Spec.Segments {
+		of := &g.Of.Spec.Segments[i]
+		if string(of.ID) != id.String() {
+			continue
+		}
+		lacks := slices.ContainsFunc(of.Directors, func(d v1alpha1.DirectorInSegment) bool {
+			return !slices.ContainsFunc(d.Addresses, func(a v1alpha1.Address) bool { return strings.Contains(string(a), ":") == six })
+		})
+		return len(of.Directors) > 0 && !lacks
+	}
+	return false
+}
+
+// OwnInSegments returns all addresses that a group's directors have of their own in segments.
+func OwnInSegments(g *v1alpha1.DirectorGroup) (list []netip.Addr) {
+	for i := range g.Spec.Segments {
+		for j := range g.Spec.Segments[i].Directors {
+			own, err := addresses("", g.Spec.Segments[i].Directors[j].Addresses)
+			if err == nil {
+				list = append(list, own...)
+			}
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return slices.Compact(list)
+}
+
 // readSegments reads the segments of a group, and checks them by the rules of a director's file.
 func readSegments(g *v1alpha1.DirectorGroup) (list []*Segment, err error) {
 	c := model.Config{Director: model.Director{Interfaces: g.Spec.Interfaces}}

@@ -36,7 +36,6 @@ type LoadBalancer struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.families) || !has(self.addresses)",message="has either addresses or families: addresses are of the families that they are of",fieldPath=".families"
 // +kubebuilder:validation:XValidation:rule="!has(self.segment) || self.segment == 'none' || has(self.addresses)",message="pools have no addresses in a segment: give the VIPs in addresses",fieldPath=".addresses"
 // +kubebuilder:validation:XValidation:rule="has(self.segment) && self.segment != 'none' || !has(self.addresses) || self.addresses.filter(a, isIP(a) && ip(a).family() == 4).size() <= 1 && self.addresses.filter(a, isIP(a) && ip(a).family() == 6).size() <= 1",message="outside of segments there is one address per family at most",fieldPath=".addresses"
-// +kubebuilder:validation:XValidation:rule="!has(self.segment) || self.segment == 'none' || self.segment.startsWith('vlan:') || self.listeners.all(l, !has(l.mode) || l.mode in ['l2dsr', 'nat'])",message="listeners in VXLAN and Geneve are forwarded in the modes l2dsr and nat alone",fieldPath=".listeners"
 type LoadBalancerSpec struct {
 	// group is the DirectorGroup that forwards it; none: one is chosen by load, and named in the
 	// status.
