@@ -70,7 +70,7 @@ func (w *wish) ask(c *compiled, directors []group.Candidate, now time.Time) (nex
 	}
 	has, lacks := map[string]bool{}, []string{}
 	for _, d := range directors {
-		if why := d.Taken.Lacks(c.written.Set, c.since); why == "" {
+		if why := d.Taken.Lacks(c.written.Set, c.written.Name, c.since); why == "" {
 			has[d.Node] = true
 		} else {
 			lacks = append(lacks, d.Node+" "+why)

@@ -118,7 +118,7 @@ func (o *outlook) look() {
 		return
 	}
 	for _, d := range o.directors {
-		if why := d.Taken.Lacks(o.compiled.written.Set, o.compiled.version); why != "" {
+		if why := d.Taken.Lacks(o.compiled.written.Set, o.compiled.written.Name, o.compiled.version); why != "" {
 			o.lacks = append(o.lacks, d.Node+" "+why)
 		} else {
 			o.has = append(o.has, d)

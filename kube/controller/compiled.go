@@ -35,10 +35,12 @@ type wanted struct {
 	raw      *model.Service // the first of the services that it was translated to
 	services []model.Service
 	ports    []v1alpha1.ServiceNodePort // node ports of the services
+	adopts   string                     // the owner whose services it takes over; empty: nobody's
+	before   []model.Document           // these
 }
 
 func (w wanted) same(o wanted) bool {
-	return slices.Equal(w.ports, o.ports) && (w.raw != nil && w.raw == o.raw || len(w.services) == len(o.services) && reflect.DeepEqual(w.services, o.services))
+	return slices.Equal(w.ports, o.ports) && w.adopts == o.adopts && (w.raw != nil && w.raw == o.raw || len(w.services) == len(o.services) && reflect.DeepEqual(w.services, o.services))
 }
 
 // setObject is a DirectorSet as the API server has it, as far as is known.
@@ -142,7 +144,7 @@ func (g *compiledGroup) want(wishes []*wish) (refused []refusal) {
 	g.wanted = map[string]wanted{}
 	var parts []part
 	for _, w := range wishes {
-		g.wanted[w.key()] = wanted{&w.made.services[0], w.made.services, w.ports}
+		g.wanted[w.key()] = wanted{&w.made.services[0], w.made.services, w.ports, w.adoption.owner, w.adoption.before}
 		for i := range w.made.services {
 			if mayClash(&w.made.services[i]) {
 				parts = append(parts, part{service: w.made.services[i], whose: w})
@@ -240,13 +242,16 @@ func (g *compiledGroup) compile(name string, is wanted, notice time.Duration, el
 			}
 		}
 	}
+	if c == nil && before == nil {
+		before = is.before
+	}
 	continued := &group.History{}
 	if c != nil && c.history != nil {
 		continued = c.history
 	}
 	documents := continued.Advance(before, is.services, notice, now)
 	due := group.Due(documents, now)
-	if c != nil && sameDocuments(before, documents) && slices.Equal(c.written.NodePorts, is.ports) {
+	if c != nil && sameDocuments(before, documents) && slices.Equal(c.written.NodePorts, is.ports) && c.written.Adopts == is.adopts {
 		c.due, c.history = due, continued
 		return nil
 	}
@@ -261,7 +266,7 @@ func (g *compiledGroup) compile(name string, is wanted, notice time.Duration, el
 	if next.written, err = group.Encode(name, max(set, 0), revision+1, documents); err != nil {
 		return err
 	}
-	next.written.NodePorts = is.ports
+	next.written.NodePorts, next.written.Adopts = is.ports, is.adopts
 	size := group.SizeOf(&next.written)
 	switch {
 	case c == nil:

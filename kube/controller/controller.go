@@ -191,6 +191,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	c.hearWays(p)
 	p.translate(c.Translate, c.cache.slices, c.namespaceOf)
 	c.askWays(p)
+	p.lookAtOthers()
 	c.set.ask(ctx, p)
 	p.fit(c.Quotas, c.set.limits)
 	p.fitNodePorts()

@@ -88,6 +88,10 @@ func (w *groupWriter) wishes(p *plan) (of map[*translate.DirectorGroup][]*wish, 
 			refused = append(refused, refusal{one, held.why()})
 			continue
 		}
+		if why := one.adoption.obstacle; why != "" {
+			refused = append(refused, refusal{one, why})
+			continue
+		}
 		of[one.group] = append(of[one.group], one)
 	}
 	for _, g := range w.groups {

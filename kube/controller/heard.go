@@ -25,15 +25,16 @@ type heard struct {
 type said struct {
 	presence group.Presence
 	at       time.Time
-	texts    [2]string // of the report and the counts, which were read of these
+	texts    [3]string // of the report, the counts and the others, which were read of these
 	report   group.Report
 	counts   group.Counts
+	others   group.Others
 }
 
 // read takes in what a Lease says besides the presence. What cannot be read changes nothing: the
 // node writes its Lease again.
 func (s *said) read(l *coordinationv1.Lease) {
-	texts := [2]string{l.Annotations[group.AnnotationReport], l.Annotations[group.AnnotationCounts]}
+	texts := [3]string{l.Annotations[group.AnnotationReport], l.Annotations[group.AnnotationCounts], l.Annotations[group.AnnotationOthers]}
 	if texts[0] != s.texts[0] {
 		if r, err := group.ReadReport(texts[0]); err == nil {
 			s.report = r
@@ -42,6 +43,11 @@ func (s *said) read(l *coordinationv1.Lease) {
 	if texts[1] != s.texts[1] {
 		if c, err := group.ReadCounts(texts[1]); err == nil {
 			s.counts = c
+		}
+	}
+	if texts[2] != s.texts[2] {
+		if o, err := group.ReadOthers(texts[2]); err == nil {
+			s.others = o
 		}
 	}
 	s.texts = texts
@@ -58,8 +64,11 @@ func (h *heard) handler(changed func()) cache.ResourceEventHandler {
 		h.at[key(l)] = time.Now()
 		return l
 	}
-	says := func(l *coordinationv1.Lease) [3]string {
-		return [3]string{l.Annotations[group.AnnotationDirector], l.Annotations[group.AnnotationReport], l.Annotations[group.AnnotationAgent]}
+	says := func(l *coordinationv1.Lease) (list [4]string) {
+		for i, name := range []string{group.AnnotationDirector, group.AnnotationReport, group.AnnotationOthers, group.AnnotationAgent} {
+			list[i] = l.Annotations[name]
+		}
+		return list
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { note(o); changed() },
@@ -94,7 +103,7 @@ func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by 
 			continue // not a director's Lease
 		}
 		gone := s.at.Add(group.Silence)
-		c := group.Candidate{Presence: s.presence, Gone: !now.Before(gone), Report: s.report, Counts: s.counts}
+		c := group.Candidate{Presence: s.presence, Gone: !now.Before(gone), Report: s.report, Counts: s.counts, Others: s.others}
 		if !c.Gone {
 			next = sooner(next, gone)
 		}

@@ -63,8 +63,9 @@ type wish struct {
 	balancer     *translate.LoadBalancer  // nil: it is no LoadBalancer
 	chosen       *translate.DirectorGroup // the group that is to forward the LoadBalancer; nil: none may
 	choice       string                   // which group was chosen for the LoadBalancer, as an event says it
-	choiceUntold bool                     // no event has said so yet
-	leaves       time.Time                // when a LoadBalancer that is gone is forgotten; zero: it is there
+	adoption     adoption
+	choiceUntold bool      // no event has said so yet
+	leaves       time.Time // when a LoadBalancer that is gone is forgotten; zero: it is there
 	addresses    []netip.Addr
 	policy       *translate.ServicePolicy // nil: no policy selects it
 	group        *translate.DirectorGroup // the group that forwards it; nil: the file's directors

@@ -17,6 +17,7 @@ type Candidate struct {
 	Gone   bool // nothing has been heard of the node lately
 	Report Report
 	Counts Counts
+	Others Others
 }
 
 // Assign returns which nodes are the directors of a group that wants so many, in order, and how

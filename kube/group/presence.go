@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -104,14 +106,35 @@ type Taken struct {
 	Version string `json:"version,omitempty"`
 	// Not says why some of the director's sets are not as the DirectorSets have them.
 	Not map[int32]string `json:"not,omitempty"`
+	// Without says why the director does not have some Services of other sets as the DirectorSets
+	// have them, by their names.
+	Without map[string]string `json:"without,omitempty"`
 }
 
-// Lacks says why a director does not have a Service of one of its sets that was written in a
-// version of a DirectorSet; empty: it has it. A director that is too old to say what it has taken
+// mostWithout bounds the Services that a Lease names.
+const mostWithout = 100
+
+// Some returns as many as a Lease names.
+func Some(without map[string]string) map[string]string {
+	if len(without) <= mostWithout {
+		return without
+	}
+	some := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(without))[:mostWithout] {
+		some[name] = without[name]
+	}
+	return some
+}
+
+// Lacks says why a director does not have a Service, by its name, of one of its sets that was written
+// in a version of a DirectorSet; empty: it has it. A director that is too old to say what it has taken
 // is believed to have it.
-func (t *Taken) Lacks(set int32, version string) string {
+func (t *Taken) Lacks(set int32, name, version string) string {
 	if t == nil {
 		return ""
+	}
+	if why := t.Without[name]; why != "" {
+		return why
 	}
 	if why := t.Not[set]; why != "" {
 		return why

@@ -24,7 +24,7 @@ func TestLacks(t *testing.T) {
 		"another set is":                        {&Taken{Version: "9", Not: map[int32]string{4: "limits.services is 10"}}, "7", ""},
 		"versions that nobody can put in order": {&Taken{Version: "x"}, "7", ""},
 	} {
-		if got := test.taken.Lacks(3, test.version); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+		if got := test.taken.Lacks(3, "x/web", test.version); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s: it is said to lack it because %q, want %q", name, got, test.want)
 		}
 	}

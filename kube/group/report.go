@@ -9,17 +9,20 @@ import (
 	"io"
 	"maps"
 	"slices"
+
+	"weir.io/weir/internal/model"
 )
 
-// A director's Lease says more than the Presence in two annotations. The controller looks at once at
+// A director's Lease says more than the Presence in other annotations. The controller looks at once at
 // what the first one says, and later at the second one, which always changes.
 const (
 	AnnotationReport = "weir.io/report" // a Report
 	AnnotationCounts = "weir.io/counts" // a Counts
+	AnnotationOthers = "weir.io/others" // an Others; it is looked at with the report
 )
 
-// MostReport bounds each of the two annotations: an object may have 256 KiB of them.
-const MostReport = 96 << 10
+// MostReport bounds each of these annotations: an object may have 256 KiB of them.
+const MostReport = 64 << 10
 
 // Report is what a director has found about the members of LoadBalancers.
 type Report struct {
@@ -45,6 +48,47 @@ type Counts struct {
 // Count has the packets, bytes, opened connections and dropped packets of a service since its
 // director began to forward it.
 type Count [4]uint64
+
+// Others are the services of a director that are not of the group, and may be in the way of the
+// group's, or taken over.
+type Others struct {
+	Services []Other `json:"services,omitempty"`
+	// Missing is how many of them have no room.
+	Missing int `json:"missing,omitempty"`
+}
+
+// Other is a service of another owner, with its log.
+type Other struct {
+	Owner    string         `json:"owner"`
+	Fixed    bool           `json:"fixed,omitempty"` // of the director's own file
+	Document model.Document `json:"document"`
+}
+
+// String writes the others as their annotation has them; empty: there are none.
+func (o Others) String() string {
+	if len(o.Services) == 0 {
+		return ""
+	}
+	for kept := len(o.Services); ; kept /= 2 {
+		part := Others{Services: o.Services[:kept], Missing: len(o.Services) - kept}
+		if text := packed(part); len(text) <= MostReport {
+			return text
+		}
+	}
+}
+
+// ReadOthers reads what Others.String has written. Logs that are none are not taken.
+func ReadOthers(text string) (o Others, err error) {
+	if err := unpack(AnnotationOthers, text, &o); err != nil {
+		return Others{}, err
+	}
+	for i := range o.Services {
+		if err := o.Services[i].Document.Log.Validate(); err != nil {
+			return Others{}, fmt.Errorf("annotation %s: %w", AnnotationOthers, err)
+		}
+	}
+	return o, nil
+}
 
 // Load is how much of what a director can do is taken.
 type Load struct {

@@ -36,7 +36,7 @@ func agentLease(client coordinationv1client.LeaseInterface, node string) lease {
 // renew writes the Lease if its content has changed, or it is time to. Counts always change, and
 // need not be told at once. The Lease is deleted with its owner; nil: it has none.
 func (l *lease) renew(ctx context.Context, owner *metav1.OwnerReference, text string, more map[string]string, now time.Time) error {
-	if l.known != nil && l.known.Annotations[l.says] == text && l.known.Annotations[group.AnnotationReport] == more[group.AnnotationReport] && now.Sub(l.renewed) < group.Renew {
+	if l.known != nil && l.known.Annotations[l.says] == text && l.known.Annotations[group.AnnotationReport] == more[group.AnnotationReport] && l.known.Annotations[group.AnnotationOthers] == more[group.AnnotationOthers] && now.Sub(l.renewed) < group.Renew {
 		return nil
 	}
 	seconds, at := int32(group.Silence/time.Second), metav1.NewMicroTime(now)
@@ -90,8 +90,8 @@ func (n *Node) owner(g *v1alpha1.DirectorGroup) *metav1.OwnerReference {
 
 // said is what a director's Lease is to say.
 type said struct {
-	presence       group.Presence
-	report, counts string // as the annotations have them
+	presence               group.Presence
+	report, counts, others string // as the annotations have them
 }
 
 // leaseWriter keeps the Lease up to date in the background: a slow API server must not delay what the
@@ -152,5 +152,5 @@ func (t *leaseWriter) run(ctx context.Context) {
 func (t *leaseWriter) write(ctx context.Context, of *metav1.OwnerReference, is said) error {
 	ctx, cancel := context.WithTimeout(ctx, group.Renew)
 	defer cancel()
-	return t.lease.renew(ctx, of, is.presence.String(), map[string]string{group.AnnotationReport: is.report, group.AnnotationCounts: is.counts}, time.Now())
+	return t.lease.renew(ctx, of, is.presence.String(), map[string]string{group.AnnotationReport: is.report, group.AnnotationCounts: is.counts, group.AnnotationOthers: is.others}, time.Now())
 }

@@ -263,7 +263,7 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 		n.hear(ctx, g, &f, now)
 		n.examine(ctx, now)
 		if g != nil { // else there is no group to tell
-			n.leaseWriter.report(n.owner(g), said{n.presence(g, &f), n.report.report, n.report.counts})
+			n.leaseWriter.report(n.owner(g), said{n.presence(g, &f), n.report.report, n.report.counts, n.report.others})
 		}
 		err = errors.Join(err, n.leaseWriter.err())
 	}
@@ -311,9 +311,10 @@ func (n *Node) forward(ctx context.Context, f *facts, now time.Time) error {
 	err := n.sets.read(follow.List[v1alpha1.DirectorSet](n.set))
 	var not map[int]error
 	if n.answers.Load() {
-		not = n.sets.lacks(n.director.put(ctx, n.sets.bySet()))
-		n.taken.is(&n.sets, not, now)
-		err = errors.Join(err, errorOf(not))
+		refused, without := n.director.put(ctx, n.sets.bySet(), now)
+		not = n.sets.lacks(refused)
+		n.taken.is(&n.sets, not, without, now)
+		err = errors.Join(err, errorOf(not), errorWithout(without))
 	}
 	write := func() error {
 		return n.writeFile(ctx, n.role.group, f, announced{active: true, vips: n.mine()}, now)

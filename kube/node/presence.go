@@ -40,15 +40,16 @@ type taken struct {
 }
 
 // is takes in what the director was last given, and which of these sets it does not have.
-func (t *taken) is(s *sets, not map[int]error, now time.Time) {
-	next := taken{group.Taken{Version: s.version}, s.fronts(), now}
+// Services that the director refuses are in without.
+func (t *taken) is(s *sets, not map[int]error, without map[string]string, now time.Time) {
+	next := taken{group.Taken{Version: s.version, Without: group.Some(without)}, s.fronts(), now}
 	for n, err := range not {
 		if next.Not == nil {
 			next.Not = map[int32]string{}
 		}
 		next.Not[int32(n)] = oneLine(err)
 	}
-	if t.said.IsZero() || t.fronts != next.fronts || !maps.Equal(t.Not, next.Not) || now.Sub(t.said) >= group.Renew {
+	if t.said.IsZero() || t.fronts != next.fronts || !maps.Equal(t.Not, next.Not) || !maps.Equal(t.Without, next.Without) || now.Sub(t.said) >= group.Renew {
 		*t = next
 	}
 }
@@ -71,6 +72,15 @@ func errorOf(not map[int]error) error {
 	var list []error
 	for _, n := range slices.Sorted(maps.Keys(not)) {
 		list = append(list, fmt.Errorf("put set %d to the director: %w", n, not[n]))
+	}
+	return errors.Join(list...)
+}
+
+// errorWithout makes one error of why Services are not taken.
+func errorWithout(without map[string]string) error {
+	var list []error
+	for _, name := range slices.Sorted(maps.Keys(without)) {
+		list = append(list, fmt.Errorf("the director does not take %s: %s", name, without[name]))
 	}
 	return errors.Join(list...)
 }

@@ -39,7 +39,7 @@ func TestTaken(t *testing.T) {
 		if err := s.read([]*v1alpha1.DirectorSet{step.object}); err != nil {
 			t.Fatal(err)
 		}
-		is.is(&s, step.not, begin.Add(step.after))
+		is.is(&s, step.not, nil, begin.Add(step.after))
 		if got := fmt.Sprint(is.Version, " ", fmt.Sprint(is.Not)[3:]); got != step.want {
 			t.Errorf("%s: it says %s, want %s", step.what, got, step.want)
 		}
@@ -51,7 +51,7 @@ func TestTaken(t *testing.T) {
 	if err := s.read([]*v1alpha1.DirectorSet{broken}); err == nil {
 		t.Error("a Service that nobody can read is read")
 	}
-	if is.is(&s, nil, begin.Add(time.Hour)); is.Version != "14" {
+	if is.is(&s, nil, nil, begin.Add(time.Hour)); is.Version != "14" {
 		t.Errorf("with a Service that nobody can read it says %s", is.Version)
 	}
 }

@@ -3,6 +3,8 @@ package node
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +19,10 @@ const loadPace = 15 * time.Second
 
 // report is what the controller is told about LoadBalancers, and about the director's load.
 type report struct {
-	report, counts string // as the Lease's annotations have them
+	report, counts, others string // as the Lease's annotations have them
+
+	othersRead     time.Time
+	otherTags      map[string]string // the tags of others' sets, by their owners
 	load           group.Load
 	read, loadRead time.Time
 }
@@ -54,6 +59,7 @@ func (n *Node) examine(ctx context.Context, now time.Time) {
 			n.report.load, n.report.loadRead = loadOf(&status), now
 		}
 	}
+	n.lookForOthers(ctx, now)
 	var services []model.ServiceStatus
 	names := n.sets.balancers()
 	if n.role.state != active {
@@ -69,6 +75,38 @@ func (n *Node) examine(ctx context.Context, now time.Time) {
 	r, c := examined(services, names)
 	c.Load = n.report.load
 	n.report.report, n.report.counts = r.String(), c.String()
+}
+
+// othersPace is how often others' sets are read anew, whose logs change although the sets do not.
+const othersPace = 30 * time.Second
+
+// lookForOthers finds out which services the director has that are not of the group: they may be in
+// the way of the group's, or be taken over.
+func (n *Node) lookForOthers(ctx context.Context, now time.Time) {
+	sets, err := n.director.client.Sets(ctx)
+	if err != nil {
+		return
+	}
+	tags, fixed := map[string]string{}, map[string]bool{}
+	for _, s := range sets {
+		if !strings.HasPrefix(s.Owner, n.director.prefix+".") && s.Services > 0 {
+			tags[s.Owner], fixed[s.Owner] = s.ETag, s.Fixed
+		}
+	}
+	if maps.Equal(tags, n.report.otherTags) && (len(tags) == 0 || now.Sub(n.report.othersRead) < othersPace) {
+		return
+	}
+	var others group.Others
+	for _, owner := range slices.Sorted(maps.Keys(tags)) {
+		documents, err := n.director.client.Documents(ctx, owner)
+		if err != nil {
+			return // with the next look
+		}
+		for _, d := range documents {
+			others.Services = append(others.Services, group.Other{Owner: owner, Fixed: fixed[owner], Document: d})
+		}
+	}
+	n.report.others, n.report.otherTags, n.report.othersRead = others.String(), tags, now
 }
 
 // examined returns what is to be told about services of these names.

@@ -4,13 +4,17 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
@@ -262,23 +266,36 @@ type director struct {
 	group  string
 	log    *slog.Logger
 	has    map[int][]decoded // the Services that each set was last put with
+	parts  map[int]part      // sets that were put without, or with an earlier state of, Services that the director refuses
 	ports  *string           // the key of the node ports that were last put; empty: it has none; nil: it is not known
 	leaves []string          // the sources that it says it leaves to the kernel there; nil: they are not known
 }
 
+// part is what of a set the director does not take.
+type part struct {
+	of    []decoded         // the set
+	why   map[string]string // by the Services' names
+	again time.Time         // when it is tried again
+}
+
+// tryAgain is how often a Service is tried again that the director refuses, while it does not change.
+const tryAgain = 5 * time.Second
+
 // put makes the director forward these sets. It puts only changed sets. It returns why some are not
-// taken, by their numbers.
-func (d *director) put(ctx context.Context, all map[int][]decoded) (not map[int]error) {
+// taken, by their numbers, and why Services of others are not, by their names: such a Service must not
+// keep those of others from being forwarded, and stays what it was.
+func (d *director) put(ctx context.Context, all map[int][]decoded, now time.Time) (not map[int]error, without map[string]string) {
 	// Sets that shrink come first: a Service that has moved must be in one set only.
 	for _, n := range slices.SortedFunc(maps.Keys(all), func(a, b int) int { return cmp.Or(cmp.Compare(len(all[a]), len(all[b])), cmp.Compare(a, b)) }) {
 		if had, known := d.has[n]; known && sameParts(had, all[n]) {
 			continue
 		}
-		var documents []model.Document
-		for _, one := range all[n] {
-			documents = append(documents, one.documents...)
+		if p, is := d.parts[n]; is && sameParts(p.of, all[n]) && now.Before(p.again) {
+			without = joined(without, p.why)
+			continue
 		}
-		if err := d.putOne(ctx, group.Owner(d.prefix, d.group, n), documents); err != nil {
+		has, why, err := d.putParts(ctx, n, all[n])
+		if err != nil {
 			if not == nil {
 				not = map[int]error{}
 			}
@@ -286,11 +303,119 @@ func (d *director) put(ctx context.Context, all map[int][]decoded) (not map[int]
 			continue
 		}
 		if d.has == nil {
-			d.has = map[int][]decoded{}
+			d.has, d.parts = map[int][]decoded{}, map[int]part{}
 		}
-		d.has[n] = all[n]
+		d.has[n] = has
+		if delete(d.parts, n); len(why) > 0 {
+			d.parts[n] = part{all[n], why, now.Add(tryAgain)}
+			without = joined(without, why)
+		}
 	}
-	return not
+	return not, without
+}
+
+func joined(all, more map[string]string) map[string]string {
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, more)
+	return all
+}
+
+// putParts puts a set. What the director refuses of it by name stays what it was or, if it was not
+// there, is left out. It returns what the director has, and why it does not have the rest.
+func (d *director) putParts(ctx context.Context, n int, all []decoded) (has []decoded, why map[string]string, err error) {
+	owner, taken := group.Owner(d.prefix, d.group, n), map[string]bool{}
+	for has = all; ; {
+		var documents []model.Document
+		var whose []string
+		for _, one := range has {
+			for range one.documents {
+				whose = append(whose, one.of.Name)
+			}
+			documents = append(documents, one.documents...)
+		}
+		if err = d.putOne(ctx, owner, documents); err == nil {
+			return has, why, nil
+		}
+		named := namedIn(err, whose)
+		if len(named) == 0 {
+			return nil, nil, err
+		}
+		if d.adopt(ctx, has, named, taken) {
+			continue // without what it had in the set of another owner
+		}
+		var rest []decoded
+		for _, one := range has {
+			text, refused := named[one.of.Name]
+			if !refused {
+				rest = append(rest, one)
+				continue
+			}
+			if _, again := why[one.of.Name]; again {
+				continue // its earlier state is refused, too
+			}
+			why = joined(why, map[string]string{one.of.Name: text})
+			if at := slices.IndexFunc(d.has[n], func(h decoded) bool { return h.of.Name == one.of.Name && h.sum != one.sum }); at >= 0 {
+				rest = append(rest, d.has[n][at])
+			}
+		}
+		has = rest
+	}
+}
+
+// namedIn returns what a refusal says of Services, by the fields that it names, where whose has the
+// Service of each field.
+func namedIn(err error, whose []string) map[string]string {
+	var problem *api.Problem
+	if !errors.As(err, &problem) || problem.Status != http.StatusConflict && problem.Status != http.StatusUnprocessableEntity {
+		return nil
+	}
+	named := map[string]string{}
+	for _, e := range problem.Errors {
+		_, number, found := strings.Cut(e.Field, "[")
+		number, _, _ = strings.Cut(number, "]")
+		i, err := strconv.Atoi(number)
+		if !found || err != nil || i < 0 || i >= len(whose) {
+			return nil // of the set as a whole
+		}
+		if _, known := named[whose[i]]; !known {
+			named[whose[i]] = shortened(e.Detail)
+		}
+	}
+	return named
+}
+
+// adopt takes services out of the set of another owner whose place they have in the group's, for
+// those Services that are to take them over and were not put because of them. It reports whether it
+// has taken any.
+func (d *director) adopt(ctx context.Context, all []decoded, named map[string]string, taken map[string]bool) bool {
+	any := false
+	for _, one := range all {
+		name, owner := one.of.Name, one.of.Adopts
+		if _, refused := named[name]; !refused || owner == "" || taken[name] || strings.HasPrefix(owner, d.prefix+".") {
+			continue
+		}
+		taken[name] = true
+		set, err := d.client.Set(ctx, owner)
+		if err != nil {
+			continue // it has none, or is asked again with the next try
+		}
+		rest := slices.DeleteFunc(slices.Clone(set.Services), func(s model.Service) bool {
+			return slices.ContainsFunc(one.documents, func(d model.Document) bool { return d.Service.ID() == s.ID() })
+		})
+		text, err := json.Marshal(api.Set{Services: rest})
+		if err != nil || len(rest) == len(set.Services) {
+			continue
+		}
+		if _, err = d.client.PutSet(ctx, owner, api.SetText{JSON: true, Text: text}, api.Condition{Tags: []string{set.Tag}}); err != nil {
+			d.log.Warn("services are not taken over", "owner", owner, "by", name, "error", err)
+			continue
+		}
+		d.log.Info("services are taken over", "owner", owner, "by", name, "services", len(set.Services)-len(rest))
+		any = true
+	}
+	return any
 }
 
 // putOne puts one set.
@@ -319,7 +444,7 @@ func (d *director) owned(ctx context.Context) (map[string]int, error) {
 }
 
 // forget forgets what is known about the director: another process may have nothing.
-func (d *director) forget() { d.has, d.ports, d.leaves = nil, nil, nil }
+func (d *director) forget() { d.has, d.parts, d.ports, d.leaves = nil, nil, nil, nil }
 
 // empty takes out everything in the group's sets.
 func (d *director) empty(ctx context.Context) error {

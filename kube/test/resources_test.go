@@ -148,6 +148,7 @@ var refusedResources = []struct {
 
 	{"lb", lbHead, `{group: edge, segment: "vlan:7", addresses: [10.0.0.100, 10.0.0.101, "2001:db8::1"], listeners: [{name: http, protocol: tcp, ports: "80", mode: l2dsr, policy: least-conn, drain: 1m, minHealthy: 0, sourceRanges: [10.0.0.0/8], health: {kind: tcp}, members: [{name: a, address: 10.0.0.11, port: 80, mac: "02:00:00:00:00:0b", weight: 0, state: draining}]}]}`, "", ""},
 	{"lb-shared", lbHead, `{addressPool: public, families: [ipv4, ipv6], adminState: down, members: [{name: a, address: 10.0.0.11, vlan: 7}], listeners: [{name: dns, protocol: udp, ports: "53", adminState: down}, {name: all, protocol: tcp, ports: all}, {name: some, protocol: tcp, ports: "8000-8010", mode: nat, snat: false}]}`, "", ""},
+	{"lb-adopt", lbHead, `{adopt: Ops, listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.adopt", "should match"},
 	{"lb-overlay", lbHead, `{segment: "vxlan:5001", addresses: [10.0.0.100], listeners: [{name: a, protocol: tcp, ports: "80", members: [{name: a, address: 10.0.0.11, segment: "geneve:16777215", vtep: 10.1.0.1, mac: "02:00:00:00:00:0b", vni: 7, geneveOptions: "0102:80:00010002"}]}]}`, "", ""},
 	{"lb-empty", lbHead, `{}`, "spec.listeners", "Required value"},
 	{"lb-none", lbHead, `{listeners: []}`, "spec.listeners", "should have at least 1 items"},

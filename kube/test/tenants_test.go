@@ -1,19 +1,23 @@
 package kube
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/kube/v1alpha1"
 	"weir.io/weir/lab/netlab"
 )
@@ -53,7 +57,7 @@ func tenantServerAddress(i int) string { return fmt.Sprintf("10.0.0.%d", 11+i) }
 
 func newTenantsLab(t *testing.T) *tenantsLab {
 	t.Helper()
-	l := &tenantsLab{newGroupLab(t, groupOptions{values: "testdata/tenants.values.yaml", onLink: true, nodes: 2, tagged: true, pool: "10.2.0.200-10.2.0.210"}), map[string]*tenant{}}
+	l := &tenantsLab{newGroupLab(t, groupOptions{values: "testdata/tenants.values.yaml", onLink: true, nodes: 2, tagged: true, pool: "10.2.0.200-10.2.0.210, 10.2.0.11"}), map[string]*tenant{}}
 	for i, of := range []tenant{{name: "red", segment: "vlan:7"}, {name: "blue", segment: "vlan:8"}, {name: "green", segment: "vxlan:5001"}} {
 		l.tenants[of.name] = &of
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: of.name, Labels: map[string]string{"tenant": of.name}}}
@@ -413,4 +417,103 @@ func TestLoadBalancersGroups(t *testing.T) {
 	l.waitForBalancer("red", "first", "stay where it is", func(b *v1alpha1.LoadBalancer) bool {
 		return b.Status.Group == "edge" && says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
 	})
+}
+
+// What one director refuses keeps nothing of others from it: here a VIP that is its own address, at a
+// port that its full NAT uses, which the controller does not know to be wrong.
+func TestLoadBalancersBesideRefusedOne(t *testing.T) {
+	l := newTenantsLab(t)
+	l.waitForFit()
+	l.controller("first")
+	l.waitForStatus("node-a node-b, 0 stand by")
+	// With so few healthy members nobody announces it.
+	l.balance("red", "bad", `group: edge, addresses: [10.2.0.11], listeners: [{name: x, protocol: tcp, ports: "2000", mode: l2dsr, minHealthy: 5, members: [{name: a, address: 10.2.0.99, mac: "02:00:00:00:00:01"}]}]`)
+	l.waitForBalancer("red", "bad", "be refused by a director", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "1 of 2") && says(b, v1alpha1.Degraded, metav1.ConditionTrue, v1alpha1.ReasonDirectors, "node-a ")
+	})
+	red := l.tenants["red"]
+	l.balance("red", "web", red.spec("group: edge, "))
+	l.waitForBalancer("red", "web", "be forwarded", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+	})
+	l.answers(red, "red-a", "red-b")
+}
+
+// What an administrator has put into the directors by their API is in the way of a LoadBalancer with
+// the same VIP and ports, whose status says so; others are forwarded meanwhile. One that names the
+// owner takes it over: with its history, and without breaking a connection.
+func TestLoadBalancersAdopt(t *testing.T) {
+	l := newTenantsLab(t)
+	l.waitForFit()
+	l.controller("first")
+	l.waitForStatus("node-a node-b, 0 stand by")
+	red, blue := l.tenants["red"], l.tenants["blue"]
+	var backends []string
+	for i, s := range red.servers {
+		backends = append(backends, fmt.Sprintf(`{"name": %q, "address": %q, "mac": %q}`, s.Name, tenantServerAddress(i), s.mac))
+	}
+	set := fmt.Sprintf(`{"services": [{"name": "web", "segment": "vlan:7", "vip": %q, "protocol": "tcp", "port": %d, "mode": "l2dsr", "retention": "1s", "backends": [%s]},
+		{"name": "other", "segment": "vlan:7", "vip": "10.0.0.99", "protocol": "tcp", "port": 80, "mode": "l2dsr", "backends": [%s]}]}`, tenantVIP, tenantPort, strings.Join(backends, ", "), backends[0])
+	for _, n := range l.nodes {
+		if _, err := n.api.PutSet(t.Context(), "ops", api.SetText{JSON: true, Text: []byte(set)}, api.Condition{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := red.spec("group: edge, ")
+	l.balance("red", "web", strings.Replace(spec, "health: {kind: tcp, interval: 200ms, fall: 2, rise: 1}, ", "", 1))
+	l.waitForBalancer("red", "web", "say what is in its way", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Accepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "") &&
+			says(b, v1alpha1.Programmed, metav1.ConditionFalse, v1alpha1.ReasonNotForwarded, "vlan:7 10.0.0.100 tcp port 8080 is of service web of owner ops in director node-")
+	})
+	l.balance("blue", "web", blue.spec("group: edge, "))
+	l.waitForBalancer("blue", "web", "be forwarded", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+	})
+
+	// No director answers ARP for what is not the group's: the client knows which one it asks.
+	a := l.nodes[0]
+	red.client.Neighbor("eth0", tenantVIP, a.port.MAC)
+	connection, err := red.client.DialContext(t.Context(), "tcp", fmt.Sprintf("%s:%d", tenantVIP, tenantPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	answers := bufio.NewReader(connection)
+	ask := func() string {
+		t.Helper()
+		if err := connection.SetDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(connection, "GET / HTTP/1.1\r\nHost: web\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	server, before := ask(), a.logOf("ops", "web")
+	l.patch("loadbalancers", "red", "web", `{"spec": {"adopt": "ops"}}`)
+	l.waitForBalancer("red", "web", "be forwarded", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+	})
+	if got := ask(); got != server {
+		t.Errorf("the connection was with %s, and is with %s", server, got)
+	}
+	if after := a.logOf("kube.edge.0", "loadbalancer/red/web/http/10.0.0.100"); after != before {
+		t.Errorf("its log was %s, and is %s", before, after)
+	}
+	for _, n := range l.nodes {
+		left, err := n.api.Set(t.Context(), "ops")
+		if err != nil || len(left.Services) != 1 || left.Services[0].Name != "other" {
+			t.Errorf("of ops %s keeps %v, %v", n.Name, left.Services, err)
+		}
+	}
+	l.answers(red, "red-a", "red-b")
 }

@@ -87,6 +87,12 @@ type CompiledService struct {
 	// +listType=atomic
 	NodePorts []ServiceNodePort `json:"nodePorts,omitempty"`
 
+	// adopts is the owner of sets of the directors whose services at the same addresses and ports it
+	// takes over.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Adopts string `json:"adopts,omitempty"`
+
 	// backends is how many backends its services have together.
 	// +optional
 	Backends int32 `json:"backends"`

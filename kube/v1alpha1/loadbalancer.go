@@ -71,6 +71,14 @@ type LoadBalancerSpec struct {
 	// +kubebuilder:validation:items:Enum=ipv4;ipv6
 	Families []string `json:"families,omitempty"`
 
+	// adopt is an owner of sets in the directors. Services of this owner at the same addresses,
+	// protocols and ports become the LoadBalancer's, with their history: no connection moves because
+	// of that. None: where another owner has one, the LoadBalancer is not forwarded.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9._-]*$`
+	Adopt string `json:"adopt,omitempty"`
+
 	// adminState down has nothing forwarded. The addresses stay.
 	// +optional
 	// +kubebuilder:default=up
