@@ -14,18 +14,23 @@ import (
 )
 
 func newBackends() *cobra.Command {
+	var segment segmentFlag
 	cmd := &cobra.Command{
 		Use:   "backends [SERVICE...]",
 		Short: "List the backends of a director's services",
 	}
-	conn := asks(cmd, backendsOf, backendsTable)
+	conn := asks(cmd, func(ctx context.Context, client *api.Client, names []string) ([]api.Backend, error) {
+		return backendsOf(ctx, client, names, segment.in)
+	}, backendsTable)
+	segment.add(cmd, "backends in")
 	cmd.ValidArgsFunction = conn.completeServices
 	return cmd
 }
 
-// backendsOf returns the backends of the named services; if none is named, of all.
-func backendsOf(ctx context.Context, client *api.Client, names []string) ([]api.Backend, error) {
-	backends, err := client.Backends(ctx)
+// backendsOf returns the backends of the named services that are in a segment; if none is named, of all,
+// and with nil in all.
+func backendsOf(ctx context.Context, client *api.Client, names []string, in *model.Segment) ([]api.Backend, error) {
+	backends, err := client.BackendsIn(ctx, in)
 	if err != nil || len(names) == 0 {
 		return backends, err
 	}
@@ -40,7 +45,7 @@ func backendsOf(ctx context.Context, client *api.Client, names []string) ([]api.
 }
 
 func backendsTable(t *table, backends []api.Backend) {
-	t.head("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
+	t.head("SERVICE", "NAME", onlyWide+"SEGMENT", "ADDRESS", "MODE", "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
 		onlyWide+"INTERFACE", onlyWide+"NEXT-HOP", onlyWide+"MTU", onlyWide+"LOAD", onlyWide+"REDIRECT", onlyWide+"SINCE", "WHY")
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()
@@ -49,7 +54,7 @@ func backendsTable(t *table, backends []api.Backend) {
 		} else if b.ByKernel {
 			hop = "kernel"
 		}
-		t.row(b.Service, b.Name, endOf(&b.BackendStatus), b.Mode, b.State, share(&b.BackendStatus), b.Opened, b.Packets, b.Bytes, healthOf(b.Health),
+		t.row(b.Service, b.Name, b.Segment, endOf(&b.BackendStatus), b.Mode, b.State, share(&b.BackendStatus), b.Opened, b.Packets, b.Bytes, healthOf(b.Health),
 			where, hop, b.MTU, loadOf(b.Load), redirectOf(b.Redirect), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
 }

@@ -23,6 +23,7 @@ type captureOptions struct {
 	wanted   model.Capture
 	duration time.Duration
 	file     string
+	segment  segmentFlag
 }
 
 func newCapture() *cobra.Command {
@@ -53,6 +54,7 @@ func newCapture() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVarP(&o.file, "write", "w", "", "write pcapng to this `file`; -: to stdout")
 	flags.StringVar(&o.wanted.Service, "service", "", "of this `service` alone")
+	o.segment.add(cmd, "that come in")
 	flags.StringVar(&o.wanted.VIP, "vip", "", "of this `address` of a service alone, perhaps with a port")
 	flags.StringVar(&o.wanted.Client, "client", "", "of clients of this `prefix` or address alone, perhaps with a port")
 	flags.StringVar(&o.wanted.Backend, "backend", "", "of the backend of this `name` or address alone")
@@ -83,7 +85,7 @@ func (o *captureOptions) check(cmd *cobra.Command) error {
 	if o.file == "-" && logs.IsTerminal(cmd.OutOrStdout()) {
 		return usagef("-w -: pcapng is nothing for a terminal: name a file, or give it to a program")
 	}
-	o.wanted.Duration = model.Duration(o.duration)
+	o.wanted.Duration, o.wanted.Segment = model.Duration(o.duration), o.segment.in
 	var fields model.FieldErrors
 	if err := o.wanted.Validate(); errors.As(err, &fields) {
 		return usagef("--%s: %s", captureFlag(fields[0].Path), fields[0].Problem)

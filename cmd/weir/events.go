@@ -23,6 +23,7 @@ func newEvents() *cobra.Command {
 	var conn connection
 	var last int
 	var follow, agent bool
+	var segment segmentFlag
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "List what has happened to a director or an agent: sets, health, routers, the host",
@@ -36,6 +37,9 @@ func newEvents() *cobra.Command {
 			if last < 0 || last > mostEvents {
 				return usagef("--last %d: 0 to %d", last, mostEvents)
 			}
+			if agent && segment.in != nil {
+				return usagef("--segment: an agent knows no segments")
+			}
 			if agent && !cmd.Flags().Changed("socket") {
 				conn.socket = api.DefaultAgentSocket
 			}
@@ -44,12 +48,12 @@ func newEvents() *cobra.Command {
 				return err
 			}
 			if follow {
-				return client.Events(cmd.Context(), api.EventQuery{Last: last, Follow: true}, func(e api.Event) error {
+				return client.Events(cmd.Context(), api.EventQuery{Last: last, Follow: true, Segment: segment.in}, func(e api.Event) error {
 					return writeEvent(cmd.OutOrStdout(), out.format, &e)
 				})
 			}
 			events := []api.Event{}
-			if err := client.Events(cmd.Context(), api.EventQuery{Last: last}, func(e api.Event) error {
+			if err := client.Events(cmd.Context(), api.EventQuery{Last: last, Segment: segment.in}, func(e api.Event) error {
 				events = append(events, e)
 				return nil
 			}); err != nil {
@@ -64,6 +68,7 @@ func newEvents() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&last, "last", someEvents, fmt.Sprintf("begin with so `many`, at most %d", mostEvents))
+	segment.add(cmd, "about")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those that come; -o json writes one on each line")
 	cmd.Flags().BoolVar(&agent, "agent", false, "ask the agent instead (its default socket is "+api.DefaultAgentSocket+")")
 	out.add(cmd)

@@ -112,7 +112,7 @@ var fakeNeighbor = model.NeighborStatus{
 // fakeSegments are what the transcripts' director knows of tenants' networks.
 type fakeSegments struct{}
 
-func (fakeSegments) Segments() model.SegmentsStatus {
+func (fakeSegments) Segments() (model.SegmentsStatus, error) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	host := func(address, vtep string, number byte) model.SegmentHost {
 		return model.SegmentHost{Address: netip.MustParseAddr(address), MAC: model.MAC{0xfa, 0x16, 0x3e, 0, 0, number}, VTEP: netip.MustParseAddr(vtep)}
@@ -120,7 +120,7 @@ func (fakeSegments) Segments() model.SegmentsStatus {
 	here, elsewhere := host("172.16.0.11", "192.0.2.11", 1), host("172.16.0.11", "192.0.2.12", 1)
 	there := host("172.16.0.12", "192.0.2.12", 2)
 	there.VNI, there.Options = 7, "\x01\x02\x80\x01\x00\x00\x00\x03"
-	return model.SegmentsStatus{
+	status := model.SegmentsStatus{
 		Sources: []model.HostSourceStatus{{Source: model.HostsOfAPI, Hosts: 1, Since: since},
 			{Source: model.HostsOfOVN, Hosts: 2, Since: since.Add(time.Hour), Lost: "tcp:192.0.2.5:6642: connection refused"}},
 		Segments: []model.SegmentStatus{
@@ -133,6 +133,8 @@ func (fakeSegments) Segments() model.SegmentsStatus {
 			{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5002}, MAC: model.MAC{2, 0, 0, 0, 0, 8}, Addresses: []netip.Addr{}, Network: "tenant-b", Services: []string{}, Hosts: []model.SegmentHostStatus{}},
 		},
 	}
+	status.Count([]model.SegmentCounts{{ID: fakeSegment, Services: 1}, {ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, Services: 2, Backends: 4, RingMemory: 16512, Flows: 120, Packets: 90210, Bytes: 45105000, Opened: 801, Dropped: 3}})
+	return status, nil
 }
 
 func (fakeSegments) PutSegments(text api.SetText) (put api.PutHosts, err error) {
@@ -143,4 +145,9 @@ func (fakeSegments) PutSegments(text api.SetText) (put api.PutHosts, err error) 
 	}
 	put.Segments = len(list)
 	return put, err
+}
+
+func fakeSources() []model.HostSourceStatus {
+	status, _ := fakeSegments{}.Segments()
+	return status.Sources
 }

@@ -13,6 +13,7 @@ import (
 func newFlows() *cobra.Command {
 	var q api.FlowQuery
 	var client, backend string
+	var segment segmentFlag
 	cmd := &cobra.Command{
 		Use:   "flows",
 		Short: "List the flows whose backends a director remembers",
@@ -36,9 +37,11 @@ func newFlows() *cobra.Command {
 		if q.Most < 1 {
 			return none, usagef("--limit %d is less than one", q.Most)
 		}
+		q.Segment = segment.in
 		return asked.Flows(ctx, q)
 	}, flowsTable)
 	cmd.Flags().StringVar(&q.Service, "service", "", "of this `service` alone")
+	segment.add(cmd, "of services in")
 	cmd.Flags().StringVar(&client, "client", "", "of the client of this `address` alone")
 	cmd.Flags().StringVar(&backend, "backend", "", "of the backend of this `address` alone")
 	cmd.Flags().IntVar(&q.Most, "limit", api.DefaultFlows, "list this `many` at most")

@@ -105,7 +105,7 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 			{Name: "cloud-route", Current: true, Up: 3, Calls: 4, Failures: 1, Took: time.Date(2026, 1, 2, 3, 4, 8, 0, time.UTC), Duration: model.Duration(250 * time.Millisecond)},
 			{Name: "pager", Up: 3, Calls: 7, Failures: 7, NextTry: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Problem: "503 Service Unavailable: try later"}},
 		Neighbor:    fakeNeighbor,
-		HostSources: fakeSegments{}.Segments().Sources,
+		HostSources: fakeSources(),
 		OVN: &model.OVNStatus{Endpoint: "tcp:192.0.2.5:6642", Since: time.Date(2026, 1, 2, 4, 4, 5, 0, time.UTC), Problem: "tcp:192.0.2.5:6642: connection refused", Known: true, Networks: 2, Ports: 5,
 			Chassis: "weir-lb1", Registered: true},
 		Capture: model.CaptureStatus{Begun: 3, CaptureCounts: model.CaptureCounts{Matched: 120, Limited: 7, Lost: 2}, Running: &model.CaptureRunning{Client: "ops",

@@ -15,22 +15,27 @@ import (
 
 func newSegments() *cobra.Command {
 	var file string
+	var segment segmentFlag
 	cmd := &cobra.Command{
 		Use:   "segments",
 		Short: "Show what a director knows of tenants' networks, or say where their hosts are",
-		Long: "segments shows the segments that a director knows, where their hosts are, and which source\n" +
-			"says so. With --file it says to the director where hosts are: the file replaces everything\n" +
+		Long: "segments shows the segments that a director knows, what their services and backends use and\n" +
+			"count, where their hosts are, and which source says so. With --file it says to the director where hosts are: the file replaces everything\n" +
 			"that was said so before, also after a restart, and in this director alone. It has one key,\n" +
 			"segments, a list of id and hosts as in the configuration.",
 		Example: "  weir segments\n" +
 			"  weir segments --file hosts.yaml",
 		Args: cobra.NoArgs,
 	}
+	segment.add(cmd, "about")
 	cmd.Flags().StringVarP(&file, "file", "f", "", "say where hosts are, as this `file` does")
 	asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (answer segmentsAnswer, err error) {
 		if !cmd.Flags().Changed("file") {
-			status, err := client.Segments(ctx)
+			status, err := client.SegmentsIn(ctx, segment.in)
 			return segmentsAnswer{SegmentsStatus: &status}, err
+		}
+		if segment.in != nil {
+			return answer, usagef("--segment: a file says where hosts of all segments are")
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -76,6 +81,14 @@ func segmentsTable(t *table, a segmentsAnswer) {
 			vni = fmt.Sprint(s.VNI)
 		}
 		t.row(s.ID, vni, s.MAC, list(s.Addresses), s.Network, list(s.Services), len(s.Hosts))
+	}
+	if len(status.Segments) > 0 {
+		t.line("")
+		t.row("SEGMENT", "SERVICES", "BACKENDS", "RING-MEMORY", "FLOWS", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
+	}
+	for i := range status.Segments {
+		c := &status.Segments[i].Counts
+		t.row(status.Segments[i].ID, c.Services, c.Backends, c.RingMemory, c.Flows, c.Opened, c.Packets, c.Bytes, c.Dropped)
 	}
 	if hosts > 0 {
 		t.line("")

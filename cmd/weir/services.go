@@ -14,17 +14,19 @@ import (
 )
 
 func newServices() *cobra.Command {
+	var segment segmentFlag
 	cmd := &cobra.Command{
 		Use:   "services [SERVICE...]",
 		Short: "List the services that a director forwards",
 	}
 	conn := asks(cmd, func(ctx context.Context, client *api.Client, names []string) ([]model.ServiceStatus, error) {
-		services, err := client.Services(ctx)
+		services, err := client.ServicesIn(ctx, segment.in)
 		if err != nil {
 			return nil, err
 		}
 		return named(services, names)
 	}, servicesTable)
+	segment.add(cmd, "services whose VIPs are in")
 	cmd.ValidArgsFunction = conn.completeServices
 	return cmd
 }

@@ -27,6 +27,7 @@ type topOptions struct {
 	once     bool
 	backends bool
 	order    string
+	segment  segmentFlag
 }
 
 func newTop() *cobra.Command {
@@ -50,6 +51,7 @@ func newTop() *cobra.Command {
 			return o.watch(cmd.Context(), client, cmd.OutOrStdout(), names)
 		},
 	}
+	o.segment.add(cmd, "services in")
 	cmd.Flags().DurationVar(&o.every, "every", time.Second, "ask again after so long")
 	cmd.Flags().BoolVar(&o.once, "once", false, "print one table, and end")
 	cmd.Flags().BoolVar(&o.backends, "backends", false, "show backends, too")
@@ -85,7 +87,7 @@ const (
 
 func (o *topOptions) watch(ctx context.Context, client *api.Client, w io.Writer, names []string) error {
 	live := !o.once && o.out.format == "table" && logs.IsTerminal(w)
-	before, err := readTop(ctx, client, names)
+	before, err := readTop(ctx, client, names, o.segment.in)
 	if err != nil {
 		return err
 	}
@@ -101,7 +103,7 @@ func (o *topOptions) watch(ctx context.Context, client *api.Client, w io.Writer,
 			return nil // the usual end of top
 		case <-ticks.C:
 		}
-		now, err := readTop(ctx, client, names)
+		now, err := readTop(ctx, client, names, o.segment.in)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -160,13 +162,13 @@ type topReading struct {
 	services []model.ServiceStatus
 }
 
-// readTop asks for the services of these names; all of them without any.
-func readTop(ctx context.Context, client *api.Client, names []string) (topReading, error) {
+// readTop asks for the services of these names in a segment; all of them without any, and in all with nil.
+func readTop(ctx context.Context, client *api.Client, names []string, in *model.Segment) (topReading, error) {
 	status, err := client.Status(ctx)
 	if err != nil {
 		return topReading{}, err
 	}
-	services, err := client.Services(ctx)
+	services, err := client.ServicesIn(ctx, in)
 	if err != nil {
 		return topReading{}, err
 	}

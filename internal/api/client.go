@@ -104,12 +104,20 @@ func statusOf[T any](ctx context.Context, c *Client, want Role) (status T, err e
 
 // Services returns the services as they are in the kernel.
 func (c *Client) Services(ctx context.Context) ([]model.ServiceStatus, error) {
-	return get[[]model.ServiceStatus](ctx, c, "services")
+	return c.ServicesIn(ctx, nil)
+}
+
+// ServicesIn returns those whose VIPs are in a segment; nil: all.
+func (c *Client) ServicesIn(ctx context.Context, in *model.Segment) ([]model.ServiceStatus, error) {
+	return get[[]model.ServiceStatus](ctx, c, inSegment("services", in))
 }
 
 // Backends returns the backends of every service as they are in the kernel.
-func (c *Client) Backends(ctx context.Context) ([]Backend, error) {
-	return get[[]Backend](ctx, c, "backends")
+func (c *Client) Backends(ctx context.Context) ([]Backend, error) { return c.BackendsIn(ctx, nil) }
+
+// BackendsIn returns those that are in a segment; nil: all.
+func (c *Client) BackendsIn(ctx context.Context, in *model.Segment) ([]Backend, error) {
+	return get[[]Backend](ctx, c, inSegment("backends", in))
 }
 
 // BGP returns what is announced to which neighbors.

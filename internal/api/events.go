@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,11 +59,13 @@ type Event struct {
 	Owner    string    `json:"owner,omitempty"`
 	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`
 	Service  string    `json:"service,omitempty"`
-	Backend  string    `json:"backend,omitempty" doc:"its name"`
-	Backends int       `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
-	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address, 10.0.0.1%red in VRF red, or the interface by which it is known"`
-	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, of a part of the host (repaired), or of the problem: raised, resolved"`
-	Part     string    `json:"part,omitempty" doc:"of the host, as in docs/operate/upkeep.md"`
+	// Segment is that of the service, or of the problem.
+	Segment  model.Segment `json:"segment,omitzero" doc:"of the service, or of the tenant's network that it is about"`
+	Backend  string        `json:"backend,omitempty" doc:"its name"`
+	Backends int           `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
+	Neighbor string        `json:"neighbor,omitempty" doc:"the router's address, 10.0.0.1%red in VRF red, or the interface by which it is known"`
+	State    string        `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, of a part of the host (repaired), or of the problem: raised, resolved"`
+	Part     string        `json:"part,omitempty" doc:"of the host, as in docs/operate/upkeep.md"`
 	// Problem is what the event is about, of kind problem.
 	Problem *model.Problem `json:"problem,omitempty"`
 }
@@ -133,17 +136,24 @@ func (e *Events) after(id uint64) (list []Event, news <-chan struct{}) {
 	return list, e.news
 }
 
-// before returns the number after which there are that many events, or all of them.
-func (e *Events) before(count int) uint64 {
+// before returns the number after which there are that many events of a view, or all of them.
+func (e *Events) before(count int, v view) uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.next - 1 - uint64(min(count, len(e.last)))
+	from := e.next - 1
+	for i := len(e.last) - 1; i >= 0 && count > 0; i-- {
+		if v.has(e.last[i].Segment) {
+			from, count = e.last[i].ID-1, count-1
+		}
+	}
+	return from
 }
 
 // HandleEvents lets clients listen to events. It is called before Serve.
 func (s *Server) HandleEvents(events *Events) {
 	s.events = events
 	type input struct {
+		SegmentQuery
 		LastEventID string `header:"Last-Event-ID" doc:"number of the event that was heard last: those since then come first"`
 		Last        int    `query:"last" minimum:"0" maximum:"1000" default:"0" doc:"where there is no Last-Event-ID: how many earlier ones come first"`
 		Follow      bool   `query:"follow" default:"true" doc:"false: the answer ends with the last one that there is"`
@@ -151,23 +161,24 @@ func (s *Server) HandleEvents(events *Events) {
 	op := s.endless(operation{method: http.MethodGet, path: "events", id: "get-events", summary: "What happens, as server-sent events", needs: model.RoleRead,
 		text: "The answer does not end, unless follow is false. An event is a message whose data is an object; lines that begin with a colon only say that the director is there."})
 	sse.Register(s.api, op, map[string]any{"message": Event{}}, func(ctx context.Context, in *input, send sse.Sender) {
+		v := viewOf(ctx, in.SegmentQuery)
 		from, err := strconv.ParseUint(in.LastEventID, 10, 64)
 		if err != nil {
-			from = events.before(in.Last)
+			from = events.before(in.Last, v)
 		}
-		events.stream(ctx, from, in.Follow, send)
+		events.stream(ctx, from, in.Follow, v, send)
 	})
 }
 
-// stream sends the events after a number, and all that follow, until the client is gone; or only the
-// existing ones.
-func (e *Events) stream(ctx context.Context, from uint64, follow bool, send sse.Sender) {
+// stream sends the events of a view after a number, and all that follow, until the client is gone; or
+// only the existing ones.
+func (e *Events) stream(ctx context.Context, from uint64, follow bool, v view, send sse.Sender) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
 		list, news := e.after(from)
 		for _, event := range list {
-			if send(sse.Message{ID: int(event.ID), Data: event}) != nil {
+			if v.has(event.Segment) && send(sse.Message{ID: int(event.ID), Data: event}) != nil {
 				return
 			}
 			from = event.ID
@@ -189,8 +200,9 @@ func (e *Events) stream(ctx context.Context, from uint64, follow bool, send sse.
 
 // EventQuery is which events are asked for.
 type EventQuery struct {
-	Last   int  // how many past ones
-	Follow bool // and new ones, too
+	Last    int            // how many past ones
+	Follow  bool           // and new ones, too
+	Segment *model.Segment // nil: of all
 }
 
 // Events calls take with each event, the oldest first, until it returns an error, the context or
@@ -198,7 +210,9 @@ type EventQuery struct {
 func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) error) error {
 	waiting, answered, cancel := c.patience(ctx, lookTimeout)
 	defer cancel()
-	response, err := c.send(waiting, http.MethodGet, fmt.Sprintf("events?last=%d&follow=%t", q.Last, q.Follow), nil, nil)
+	query := url.Values{"last": {strconv.Itoa(q.Last)}, "follow": {strconv.FormatBool(q.Follow)}}
+	addSegment(query, q.Segment)
+	response, err := c.send(waiting, http.MethodGet, "events?"+query.Encode(), nil, nil)
 	if err != nil {
 		return err
 	}

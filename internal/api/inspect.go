@@ -49,8 +49,9 @@ func (c *Client) Explain(ctx context.Context, q model.Question) (model.Explanati
 // FlowQuery is which flows are asked for.
 type FlowQuery struct {
 	Service string
-	Client  netip.Addr // zero: any
-	Backend netip.Addr // zero: any
+	Segment *model.Segment // of the service; nil: any
+	Client  netip.Addr     // zero: any
+	Backend netip.Addr     // zero: any
 	Most    int
 }
 
@@ -67,6 +68,7 @@ const (
 type Flow struct {
 	Table   string         `json:"table" enum:"flow-memory,full-nat" doc:"which of the director's tables has it"`
 	Service string         `json:"service"`
+	Segment model.Segment  `json:"segment,omitzero" doc:"of the service"`
 	Client  netip.AddrPort `json:"client"`
 	VIP     netip.Addr     `json:"vip"`
 	Port    uint16         `json:"port" doc:"of the VIP"`
@@ -86,6 +88,7 @@ type Flows struct {
 // HandleFlows lets clients ask for the flows that a director remembers. It is called before Serve.
 func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error)) {
 	type input struct {
+		SegmentQuery
 		Service string     `query:"service" maxLength:"253" doc:"of this service alone"`
 		Client  netip.Addr `query:"client" doc:"of this client's address alone"`
 		Backend netip.Addr `query:"backend" doc:"of the backend of this address alone"`
@@ -95,7 +98,11 @@ func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error
 	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable},
 		text: "Most flows are in none, but those of full NAT: the ring says where their packets go. See docs/internals/consistency.md for which are."},
 		func(ctx context.Context, in *input) (*output, error) {
-			flows, err := list(ctx, FlowQuery{Service: in.Service, Client: in.Client, Backend: in.Backend, Most: in.Limit})
+			q := FlowQuery{Service: in.Service, Client: in.Client, Backend: in.Backend, Most: in.Limit}
+			if in.Segment.given {
+				q.Segment = &in.Segment.id
+			}
+			flows, err := list(ctx, q)
 			flows.Flows = orEmpty(flows.Flows)
 			return &output{flows}, err
 		})
@@ -104,6 +111,7 @@ func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error
 // Flows lists flows that the director remembers.
 func (c *Client) Flows(ctx context.Context, q FlowQuery) (Flows, error) {
 	query := url.Values{}
+	addSegment(query, q.Segment)
 	if q.Service != "" {
 		query.Set("service", q.Service)
 	}

@@ -59,12 +59,13 @@ type live struct {
 func (s *Server) HandleLive(sources LiveSources) {
 	l := &live{LiveSources: sources, reading: &s.reading}
 	type input struct {
+		SegmentQuery
 		Service string `query:"service" maxLength:"253" doc:"name of the service whose backends are told, too"`
 	}
 	op := s.endless(operation{method: http.MethodGet, path: "live", id: "get-live", summary: "What the director does now, as server-sent events", needs: model.RoleRead,
 		text: "The answer does not end. The first message has all that there is, and about each second another one has what is different. It is what the dashboard shows."})
 	sse.Register(s.api, op, map[string]any{"message": LiveMessage{}}, func(ctx context.Context, in *input, send sse.Sender) {
-		if err := l.stream(ctx, in.Service, send); err != nil {
+		if err := l.stream(ctx, in.Service, viewOf(ctx, in.SegmentQuery), send); err != nil {
 			s.log.Error("read what is streamed live", "error", err)
 		}
 	})
@@ -89,32 +90,36 @@ func (s *Server) endless(of operation) huma.Operation {
 }
 
 // stream sends messages until the client is gone, or the director ends.
-func (l *live) stream(ctx context.Context, service string, send sse.Sender) error {
-	var sent *liveFrame
-	from, least := l.Events.before(firstEvents), rateSpan
+func (l *live) stream(ctx context.Context, service string, v view, send sse.Sender) error {
+	var sent, last *liveFrame // as the listener sees it, and what it was made of
+	from, least := l.Events.before(firstEvents, v), rateSpan
 	for {
 		frame, history, err := l.frame(ctx, least)
 		if err != nil {
 			return err
 		}
+		seen := sent
+		if frame != last {
+			seen = frame.in(v)
+		}
 		events, news := l.Events.after(from)
-		message := frame.message(sent, service)
+		message := seen.message(sent, service)
 		if len(events) > mostSent {
 			events = events[:mostSent] // the rest is in the next message
-		}
-		message.Events = events
-		if sent == nil {
-			message.History = history
-		}
-		if frame != sent || len(events) > 0 {
-			if send.Data(message) != nil {
-				return nil // the client has gone
-			}
 		}
 		for _, event := range events {
 			from = event.ID
 		}
-		sent = frame
+		message.Events = v.ofEvents(events)
+		if sent == nil && v.all() {
+			message.History = history
+		}
+		if frame != last || len(message.Events) > 0 {
+			if send.Data(message) != nil {
+				return nil // the client has gone
+			}
+		}
+		sent, last = seen, frame
 		if news == nil {
 			return nil
 		}

@@ -14,6 +14,7 @@ import (
 // reading is what the kernel said at one moment.
 type reading struct {
 	at       time.Time
+	status   *model.DatapathStatus
 	services map[string]*model.ServiceStatus // by name
 	reasons  map[string]uint64
 }
@@ -31,6 +32,7 @@ const dropsBegin = string(model.OutcomeDrop) + "_"
 
 // take takes what the kernel said, of which rates begin with an earlier reading.
 func (f *liveFrame) take(status *model.DatapathStatus) {
+	f.now.status = status
 	f.now.services, f.now.reasons = make(map[string]*model.ServiceStatus, len(status.Services)), make(map[string]uint64, len(status.Reasons))
 	m := &f.whole
 	m.LivePoint = LivePoint{Time: f.now.at.UTC().Truncate(time.Millisecond), Drops: map[string]float64{}}
@@ -60,6 +62,29 @@ func (f *liveFrame) take(status *model.DatapathStatus) {
 	slices.SortFunc(m.Services, func(a, b LiveService) int { return cmp.Compare(a.Name, b.Name) })
 	t := &m.Total
 	t.Connections, t.Packets, t.Bytes, t.Dropped = rounded(t.Connections), rounded(t.Packets), rounded(t.Bytes), rounded(t.Dropped)
+}
+
+// in is the frame as a view has it: with its services, and what they sum up to.
+func (f *liveFrame) in(v view) *liveFrame {
+	if v.all() {
+		return f
+	}
+	status := *f.now.status
+	status.Services = v.ofServices(status.Services)
+	g := &liveFrame{now: &reading{at: f.now.at}, before: f.before, took: f.took}
+	g.take(&status)
+	m := &g.whole
+	m.Director, m.Flows, m.BGP, m.Group = f.whole.Director, f.whole.Flows, f.whole.BGP, f.whole.Group
+	m.Total.Dropped, m.Drops = 0, map[string]float64{} // reasons are counted for all segments together
+	m.Flows.Remembered = 0
+	for i := range status.Services {
+		m.Flows.Remembered += status.Services[i].Remembered
+	}
+	for _, rate := range m.Rates {
+		m.Total.Dropped += rate.Dropped
+	}
+	m.Total.Dropped = rounded(m.Total.Dropped)
+	return g
 }
 
 func (f *liveFrame) add(s *model.ServiceStatus) {
@@ -245,7 +270,7 @@ func (t *LiveTroubled) add(service string, b LiveBackend) {
 }
 
 func liveBackend(b *model.BackendStatus) LiveBackend {
-	of := LiveBackend{Name: b.Name, Address: b.Address, Port: b.Port, Mode: b.Mode, State: b.State, Interface: b.Interface, NextHop: b.NextHop, Slots: b.Slots, Override: b.Override}
+	of := LiveBackend{Name: b.Name, Address: b.Address, Segment: b.Segment, Port: b.Port, Mode: b.Mode, State: b.State, Interface: b.Interface, NextHop: b.NextHop, Slots: b.Slots, Override: b.Override}
 	if h := b.Health; h != nil {
 		of.Health, of.Since, of.Reason, of.Detail = h.State, h.Since, h.Reason, h.Detail
 	}

@@ -108,6 +108,7 @@ type LiveService struct {
 type LiveBackend struct {
 	Name      string             `json:"name"`
 	Address   netip.Addr         `json:"address"`
+	Segment   model.Segment      `json:"segment,omitzero" doc:"that it is in"`
 	Port      uint16             `json:"port,omitempty"`
 	Mode      model.Mode         `json:"mode"`
 	State     model.BackendState `json:"state" doc:"in the kernel: down too while its next hop is unknown"`

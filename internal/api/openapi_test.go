@@ -76,7 +76,7 @@ func TestDocument(t *testing.T) {
 // noSegments knows of none.
 type noSegments struct{}
 
-func (noSegments) Segments() model.SegmentsStatus { return model.SegmentsStatus{} }
+func (noSegments) Segments() (model.SegmentsStatus, error) { return model.SegmentsStatus{}, nil }
 func (noSegments) PutSegments(api.SetText) (api.PutHosts, error) {
 	return api.PutHosts{}, nil
 }

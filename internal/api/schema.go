@@ -67,6 +67,7 @@ func NewSchemas(prefix string) huma.Registry {
 	writtenAs[fanOutText](r, reflect.TypeFor[model.FanOut]())
 	writtenAs[numbersText](r, reflect.TypeFor[model.RouteTarget]())
 	writtenAs[numbersText](r, reflect.TypeFor[model.RouteDistinguisher]())
+	writtenAs[segmentText](r, reflect.TypeFor[wantedSegment]())
 	writtenAs[keyText](r, reflect.TypeFor[model.QUICKey]())
 	writtenAs[serverIDs](r, reflect.TypeFor[model.ServerIDs]())
 	service := r.SchemaFromRef(r.Schema(reflect.TypeFor[model.Service](), true, "").Ref)

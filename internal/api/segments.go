@@ -16,7 +16,7 @@ const hostsBytes = 32 << 20
 // Segments knows where hosts of tenants' networks are. An error that is a Problem has its own status.
 type Segments interface {
 	// Segments returns what is known of all segments.
-	Segments() model.SegmentsStatus
+	Segments() (model.SegmentsStatus, error)
 	// PutSegments replaces what clients of the API have said of hosts, by what is in the text.
 	PutSegments(text SetText) (PutHosts, error)
 }
@@ -49,7 +49,10 @@ func (s *Server) HandleSegments(segments Segments) {
 	type put struct{ Body PutHosts }
 	handle(s, operation{method: http.MethodGet, path: path, id: "get-segments", summary: "What the director knows of tenants' networks", needs: model.RoleRead, large: true,
 		text: "Every segment that is configured, that services or backends are in, or of which a source says something: where its hosts are, and which source says so.", errors: []int{http.StatusServiceUnavailable}},
-		func(context.Context, *struct{}) (*got, error) { return &got{segments.Segments()}, nil })
+		func(ctx context.Context, in *SegmentQuery) (*got, error) {
+			status, err := segments.Segments()
+			return &got{viewOf(ctx, *in).ofSegments(status)}, err
+		})
 	handle(s, operation{method: http.MethodPut, path: path, id: "put-segments", summary: "Say where hosts of tenants' networks are", needs: model.RoleAdmin, body: true,
 		text: "It replaces everything that clients of the API have said before; one error changes nothing. It is kept over restarts, and of this director alone: each director of a group has its own. " +
 			"Of an address that the configuration names, too, the configuration's host counts; OVN and EVPN count less.",
@@ -65,7 +68,12 @@ func (s *Server) HandleSegments(segments Segments) {
 
 // Segments returns what the director knows of tenants' networks.
 func (c *Client) Segments(ctx context.Context) (model.SegmentsStatus, error) {
-	return get[model.SegmentsStatus](ctx, c, "segments")
+	return c.SegmentsIn(ctx, nil)
+}
+
+// SegmentsIn returns what it knows of one; nil: of all.
+func (c *Client) SegmentsIn(ctx context.Context, in *model.Segment) (model.SegmentsStatus, error) {
+	return get[model.SegmentsStatus](ctx, c, inSegment("segments", in))
 }
 
 // PutSegments says where hosts of tenants' networks are.

@@ -14,8 +14,8 @@ import (
 // keptHosts keeps what was put, as it was sent.
 type keptHosts struct{ text SetText }
 
-func (k *keptHosts) Segments() model.SegmentsStatus {
-	return model.SegmentsStatus{Sources: []model.HostSourceStatus{}, Segments: []model.SegmentStatus{{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 5}}}}
+func (k *keptHosts) Segments() (model.SegmentsStatus, error) {
+	return model.SegmentsStatus{Sources: []model.HostSourceStatus{}, Segments: []model.SegmentStatus{{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 5}}}}, nil
 }
 
 func (k *keptHosts) PutSegments(text SetText) (PutHosts, error) {

@@ -47,8 +47,8 @@ type Server struct {
 func NewServer(datapath Datapath, daemon Daemon, log *slog.Logger) *Server {
 	s := newServer("weir director", log)
 	read(s, "status", "What the director does and counts", fromDatapath(s, datapath, func(d model.DatapathStatus) Status { return newStatus(daemon, d) }))
-	read(s, "services", "The services as they are in the kernel", fromDatapath(s, datapath, servicesOf))
-	read(s, "backends", "The backends of every service as they are in the kernel", fromDatapath(s, datapath, backendsOf))
+	readIn(s, "services", "The services as they are in the kernel", viewOfDatapath(s, datapath, servicesOf))
+	readIn(s, "backends", "The backends of every service as they are in the kernel", viewOfDatapath(s, datapath, backendsOf))
 	read(s, "config", "The configuration that runs, with its defaults, and without secrets", configOf(daemon))
 	return s
 }
@@ -101,6 +101,13 @@ func fromDatapath[T any](s *Server, datapath Datapath, of func(model.DatapathSta
 			return none, fmt.Errorf("read the datapath: %w", err)
 		}
 		return of(d), nil
+	}
+}
+
+// viewOfDatapath is fromDatapath for an answer that may be about one segment alone.
+func viewOfDatapath[T any](s *Server, datapath Datapath, of func(model.DatapathStatus, view) T) func(context.Context, view) (T, error) {
+	return func(ctx context.Context, v view) (T, error) {
+		return fromDatapath(s, datapath, func(d model.DatapathStatus) T { return of(d, v) })(ctx)
 	}
 }
 

@@ -163,22 +163,22 @@ func newAgentStatus(daemon Daemon, a model.AgentStatus) AgentStatus {
 	return AgentStatus{Role: RoleAgent, Info: daemon.Info(), AgentStatus: a}
 }
 
-func servicesOf(d model.DatapathStatus) []model.ServiceStatus {
+func servicesOf(d model.DatapathStatus, v view) []model.ServiceStatus {
 	for i := range d.Services {
 		d.Services[i].Backends = orEmpty(d.Services[i].Backends)
 	}
-	return orEmpty(d.Services)
+	return orEmpty(v.ofServices(d.Services))
 }
 
 // backendsOf lists the backends of every service.
-func backendsOf(d model.DatapathStatus) []Backend {
+func backendsOf(d model.DatapathStatus, v view) []Backend {
 	list := []Backend{}
 	for _, s := range d.Services {
 		for _, b := range s.Backends {
 			list = append(list, Backend{Service: s.Name, BackendStatus: b})
 		}
 	}
-	return list
+	return v.ofBackends(list)
 }
 
 // orEmpty makes JSON say [] and not null.

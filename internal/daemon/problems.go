@@ -72,7 +72,7 @@ func MTUProblems(lowered []model.LoweredMTU, process string) (found []model.Prob
 func CrowdProblems(crowds []model.CrowdedService) (found []model.Problem) {
 	for _, c := range crowds {
 		of := tablesCrowded[c.Table]
-		found = append(found, model.Problem{Part: c.Service, Severity: model.SeverityWarning, Text: fmt.Sprintf("service %s: %s", c.Service, of.text), Fix: of.fix})
+		found = append(found, model.Problem{Part: c.Service, Segment: c.Segment, Severity: model.SeverityWarning, Text: fmt.Sprintf("service %s: %s", c.Service, of.text), Fix: of.fix})
 	}
 	return found
 }
@@ -96,7 +96,7 @@ func ProblemEvents(changes []problems.Change) []api.Event {
 	events := make([]api.Event, len(changes))
 	for i := range changes {
 		c := &changes[i]
-		events[i] = api.Event{Kind: api.EventProblem, State: api.ProblemRaised, Text: c.Text, Owner: c.Owner, Problem: &c.Problem}
+		events[i] = api.Event{Kind: api.EventProblem, State: api.ProblemRaised, Text: c.Text, Owner: c.Owner, Segment: c.Segment, Problem: &c.Problem}
 		if c.Over {
 			events[i].State, events[i].Text = api.ProblemResolved, "is over: "+c.Text
 		}

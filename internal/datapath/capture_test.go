@@ -126,6 +126,8 @@ func TestCapture(t *testing.T) {
 		{model.Capture{Drops: true, Protocol: "tcp"}, "down"},
 		{model.Capture{Reasons: []string{"pass_no_service"}, Client: "198.51.100.7:5557"}, "other"},
 		{model.Capture{Client: "::/0"}, ""},
+		{model.Capture{Segment: &model.Segment{}, VIP: "198.51.0.2:80"}, "full, full reply"},
+		{model.Capture{Segment: &model.Segment{Kind: model.SegmentVLAN, ID: 7}}, ""},
 	} {
 		r := l.start(test.wanted)
 		var got []string

@@ -24,7 +24,8 @@ func TestResetFlowsAreCounted(t *testing.T) {
 		flow(4, abi.FlowStateFLOW_RESET, 1), flow(4, abi.FlowStateFLOW_ESTABLISHED, 1), flow(5, abi.FlowStateFLOW_CLOSING, 1), {}, {State: uint8(abi.FlowStateFLOW_REST), Service: 5},
 	}}}}
 	d.entries.Entries = []abi.Backend{{State: uint8(abi.BackendStateBACKEND_ACTIVE)}}
-	remembered, _, reset := d.countFlows(now)
+	counts := d.countFlows(now)
+	remembered, reset := counts.remembered, counts.reset
 	if remembered != 5 || !maps.Equal(reset, map[uint32]int{3: 2, 4: 1}) {
 		t.Errorf("%d flows are remembered, of them reset %v; want 5, of services 3 and 4 two and one", remembered, reset)
 	}

@@ -66,10 +66,11 @@ type Datapath struct {
 	movements      movements       // of backends' next hops
 	sysctls        map[sysctl]bool // that are to be kept
 	services       map[serviceKey]*service
-	ordered        []*service // those of the table, in its order
-	whole          bool       // the last Set has gone through
-	old            leftovers  // of the process before, until the first Set
-	have           lookups    // that are in the kernel
+	passed         map[uint32]passed // by segment
+	ordered        []*service        // those of the table, in its order
+	whole          bool              // the last Set has gone through
+	old            leftovers         // of the process before, until the first Set
+	have           lookups           // that are in the kernel
 	serviceIndexes *indexes
 	backendIndexes *indexes
 	entries        backendEntries
@@ -142,6 +143,7 @@ func Open(options Options) (*Datapath, error) {
 		kernel:         kernel,
 		opened:         time.Now(),
 		services:       map[serviceKey]*service{},
+		passed:         map[uint32]passed{},
 		serviceIndexes: newIndexes(0, options.Limits.Services),
 		backendIndexes: newIndexes(1, options.Limits.Backends),
 		attached:       map[string]*attachment{},

@@ -55,39 +55,50 @@ func (d *Datapath) noteFlowLayout() {
 	record.formerCPUs, record.formerBuckets = d.written.FormerCpus, d.written.FormerBuckets
 }
 
-// countFlows counts the remembered flows, the fresh ones among them, and by service index those
-// that clients have reset.
-func (d *Datapath) countFlows(now uint32) (remembered, fresh int, reset map[uint32]int) {
-	reset = map[uint32]int{}
+// flowCounts are how many flows are remembered.
+type flowCounts struct {
+	remembered, fresh int
+	of                []uint32       // by service index
+	reset             map[uint32]int // those that clients have reset, by service index
+}
+
+// countFlows counts the remembered flows.
+func (d *Datapath) countFlows(now uint32) flowCounts {
+	c := flowCounts{of: make([]uint32, d.options.Limits.Services), reset: map[uint32]int{}}
 	for e := range d.flows.All() {
-		if flows.Live(d.entries.Entries, e, now) {
-			remembered++
-			if flows.MeaningOf(abi.FlowState(e.State)).Class == model.FreshFlow {
-				fresh++
-			}
-			if e.State == uint8(abi.FlowStateFLOW_RESET) || e.State == uint8(abi.FlowStateFLOW_CUT) {
-				reset[e.Service]++
-			}
+		if !flows.Live(d.entries.Entries, e, now) {
+			continue
+		}
+		c.remembered++
+		if int(e.Service) < len(c.of) {
+			c.of[e.Service]++
+		}
+		if flows.MeaningOf(abi.FlowState(e.State)).Class == model.FreshFlow {
+			c.fresh++
+		}
+		if e.State == uint8(abi.FlowStateFLOW_RESET) || e.State == uint8(abi.FlowStateFLOW_CUT) {
+			c.reset[e.Service]++
 		}
 	}
-	return remembered, fresh, reset
+	return c
 }
 
 // flowStatus says what is remembered.
-func (d *Datapath) flowStatus() (status model.FlowStatus, reset map[uint32]int, err error) {
+func (d *Datapath) flowStatus() (status model.FlowStatus, counts flowCounts, err error) {
 	now, err := flows.Clock()
 	if err != nil {
-		return status, nil, err
+		return status, counts, err
 	}
-	status.Remembered, status.Fresh, reset = d.countFlows(now)
+	counts = d.countFlows(now)
+	status.Remembered, status.Fresh = counts.remembered, counts.fresh
 	for _, s := range d.services {
 		status.Settling += s.settling
 	}
 	if status.Events, err = d.kernel.events(directorMapFlowEvents, d.kernel.flowEvents); err != nil {
-		return status, nil, fmt.Errorf("read flow events: %w", err)
+		return status, counts, fmt.Errorf("read flow events: %w", err)
 	}
 	status.Imported = d.imports.tallies(d.kernel.importOutcomes)
-	return status, reset, nil
+	return status, counts, nil
 }
 
 // resetsEvery is how often the table is read for the resets of fresh flows, while directors of
@@ -220,7 +231,7 @@ func (d *Datapath) countFlowsOf(table string) (map[uint32]uint32, error) {
 func (d *Datapath) most(table string, counts map[uint32]uint32) (found []model.CrowdedService) {
 	for _, s := range d.services {
 		if n := counts[s.index]; n > 0 {
-			found = append(found, model.CrowdedService{Service: s.desired.Name, Table: table, Flows: n})
+			found = append(found, model.CrowdedService{Service: s.desired.Name, Segment: s.desired.Segment, Table: table, Flows: n})
 		}
 	}
 	return crowd.Most(found)

@@ -233,7 +233,7 @@ func (d *Datapath) leaveFormer() error {
 	if err != nil {
 		return err
 	}
-	if remembered, _, _ := d.countFlows(now); remembered == 0 {
+	if d.countFlows(now).remembered == 0 {
 		return nil
 	}
 	made := map[string]*ebpf.Map{}

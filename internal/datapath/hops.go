@@ -162,7 +162,7 @@ func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 		}
 		for _, b := range of.order {
 			if why := d.whyUnreachable(b); why != "" && !d.isSuspect(b) && len(found) < most {
-				found = append(found, model.UnreachableBackend{Service: s.Name, Backend: b.desired.Name, Why: why})
+				found = append(found, model.UnreachableBackend{Service: s.Name, Segment: s.Segment, Backend: b.desired.Name, Why: why})
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -57,4 +58,41 @@ func TestServiceCountsStay(t *testing.T) {
 	must(t, d.Set(model.Table{Interfaces: four.Interfaces}))
 	must(t, d.Set(two))
 	check(d, "another service of the same address", 0, 0, 0)
+}
+
+// TestSegmentCountsStay: a segment counts what its services forward and drop, each its own, and goes on
+// from there when a service goes.
+func TestSegmentCountsStay(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 2)
+	red := model.Segment{Kind: model.SegmentVLAN, ID: 7}
+	d := openTest(t, model.Limits{})
+	table := tableOf(2, 2, 0)
+	table.Services[1].Segment, table.Services[1].VIP = red, table.Services[0].VIP
+	must(t, d.Set(table))
+	of := func(which int) *service { return d.services[keyOf(&table.Services[which])] }
+	for i, packets := range []uint64{1, 20} {
+		must(t, d.kernel.BackendCounters.Put(of(i).order[0].index, countOnce(t, packets, 100*packets)))
+		must(t, writeTally(d.kernel.ServiceDrops, of(i).index, tally{packets: 3 * packets}))
+	}
+	check := func(when string, want ...model.SegmentCounts) {
+		t.Helper()
+		got := statusOf(t, d).Segments
+		for i := range got {
+			got[i].RingMemory = min(1, got[i].RingMemory) // there is some, or none
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	none := model.SegmentCounts{Services: 1, Backends: 4, RingMemory: 1, Packets: 1, Bytes: 100, Dropped: 3}
+	check("at first", none, model.SegmentCounts{ID: red, Services: 1, RingMemory: 1, Packets: 20, Bytes: 2000, Dropped: 60})
+	must(t, d.Set(model.Table{Interfaces: table.Interfaces, Services: table.Services[:1]}))
+	none.Backends = 2
+	check("one has gone", none, model.SegmentCounts{ID: red, Packets: 20, Bytes: 2000, Dropped: 60})
+	must(t, d.Set(table))
+	none.Backends = 4
+	check("it is back", none, model.SegmentCounts{ID: red, Services: 1, RingMemory: 1, Packets: 20, Bytes: 2000, Dropped: 60})
 }

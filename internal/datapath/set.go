@@ -365,6 +365,7 @@ func (d *Datapath) retire(c *change, l *lookupChange) error {
 	for _, s := range gone {
 		s.order = nil
 		d.retireBackends(s)
+		d.passOn(s)
 		d.retireService(s.index, s.ring)
 		delete(d.services, s.key)
 	}
@@ -416,6 +417,23 @@ func (d *Datapath) retireCounters(s *service, backend uint32) {
 		s.retired = s.retired.plus(t)
 		d.kernel.records.retire(s.index, s.retired)
 	}
+}
+
+// passed is what services of a segment counted that are gone.
+type passed struct {
+	tally
+	dropped uint64
+}
+
+// passOn adds what a service counted that goes to its segment's sums: these are counters, too, and do
+// not become less.
+func (d *Datapath) passOn(s *service) {
+	dropped, err := readTally(d.kernel.ServiceDrops, s.index)
+	if err != nil {
+		dropped = tally{} // the status reports that error, too
+	}
+	was := d.passed[s.key.segment]
+	d.passed[s.key.segment] = passed{was.plus(s.retired), was.dropped + dropped.packets}
 }
 
 // retires says whether there is something to take out.

@@ -38,7 +38,7 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 	status.Limits = d.options.Limits
 	status.Interfaces = d.interfaceStatus()
 	status.HopsMoved = d.movements.total
-	flows, reset, err := d.flowStatus()
+	flows, counts, err := d.flowStatus()
 	if err != nil {
 		return status, nil, err
 	}
@@ -53,6 +53,7 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 		return status, nil, err
 	}
 	names := map[uint32]string{}
+	var sums model.SegmentSums
 	for i := range d.table.Services {
 		s := d.services[keyOf(&d.table.Services[i])]
 		if s == nil {
@@ -63,13 +64,22 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 			return status, nil, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
 		service.Health = d.table.Services[i].Health
-		service.Reset, service.ResetsShared = reset[s.index], d.resets.heardOf(s.key)
+		service.Remembered = int(counts.of[s.index])
+		service.Reset, service.ResetsShared = counts.reset[s.index], d.resets.heardOf(s.key)
 		for _, imported := range service.ResetsShared {
 			service.Reset += int(imported.Flows)
 		}
 		status.Services, desired = append(status.Services, service), append(desired, s.desired)
-		status.RingMemory += d.bytesInUse(s)
+		ring := d.bytesInUse(s)
+		status.RingMemory += ring
+		sums.Add(&service)
+		sums.At(service.Segment).RingMemory += ring
 	}
+	for segment, was := range d.passed {
+		of := sums.At(model.SegmentOf(segment))
+		of.Packets, of.Bytes, of.Opened, of.Dropped = of.Packets+was.packets, of.Bytes+was.bytes, of.Opened+was.opened, of.Dropped+was.dropped
+	}
+	status.Segments = sums.List()
 	return status, desired, nil
 }
 
@@ -105,7 +115,7 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 	}
 	hop, by, kernel := d.hops.Leaves(entry.Ifindex, entry.Mac, names)
 	return model.BackendStatus{
-		Name: desired.Name, Address: desired.Address, Host: desired.Host, Mode: mode, State: model.BackendState(entry.State),
+		Name: desired.Name, Address: desired.Address, Segment: desired.Segment, Host: desired.Host, Mode: mode, State: model.BackendState(entry.State),
 		Local:     entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0,
 		Interface: by, NextHop: hop, ByKernel: kernel, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,
 		ServerID: desired.ServerID, Port: desired.Port, Unreachable: d.whyUnreachable(b),

@@ -121,14 +121,14 @@ func (d *Director) flows(ctx context.Context, q api.FlowQuery) (api.Flows, error
 	var list api.Flows
 	add := func(table string, f *model.RememberedFlow, source netip.AddrPort) (room bool) {
 		name := names[f.Service]
-		if q.Service != "" && name != q.Service || q.Client.IsValid() && f.Source.Addr() != q.Client || q.Backend.IsValid() && f.Backend.Addr() != q.Backend {
+		if q.Service != "" && name != q.Service || q.Segment != nil && f.Service.Segment != *q.Segment || q.Client.IsValid() && f.Source.Addr() != q.Client || q.Backend.IsValid() && f.Backend.Addr() != q.Backend {
 			return true
 		}
 		if len(list.Flows) == q.Most {
 			list.More = true
 			return false
 		}
-		list.Flows = append(list.Flows, api.Flow{Table: table, Service: name, Client: f.Source, VIP: f.Service.VIP, Port: f.Port, Backend: f.Backend, Source: source,
+		list.Flows = append(list.Flows, api.Flow{Table: table, Service: name, Segment: f.Service.Segment, Client: f.Source, VIP: f.Service.VIP, Port: f.Port, Backend: f.Backend, Source: source,
 			Class: f.Class.String(), State: flowStates[f.State], Idle: model.Duration((time.Duration(f.Age) * flowTick).Round(time.Second))})
 		return true
 	}

@@ -119,7 +119,7 @@ func (w *watcher) lookAtOverrides(now []model.BackendOverride, file []model.Serv
 	}
 	before, after := model.IndexOverrides(last), model.IndexOverrides(now)
 	event := func(o *model.BackendOverride, state, format string, args ...any) {
-		found = append(found, api.Event{Kind: api.EventOverride, Service: o.Service, Backend: o.Backend, State: state,
+		found = append(found, api.Event{Kind: api.EventOverride, Service: o.Service, Segment: segmentOf(file, o.Service), Backend: o.Backend, State: state,
 			Text: fmt.Sprintf("backend %s of service %s ", o.Backend, o.Service) + fmt.Sprintf(format, args...)})
 	}
 	for i := range now {
@@ -139,6 +139,16 @@ func (w *watcher) lookAtOverrides(now []model.BackendOverride, file []model.Serv
 		}
 	}
 	return found
+}
+
+// segmentOf is the segment of the service of a name; none if there is no such service.
+func segmentOf(services []model.Service, name string) model.Segment {
+	for i := range services {
+		if services[i].Name == name {
+			return services[i].Segment
+		}
+	}
+	return model.Segment{}
 }
 
 // hasBackend reports whether services have the backend of an override.
@@ -177,10 +187,12 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 	for _, target := range changed {
 		h, name := results[target], names[target]
 		if target.Redirect {
-			found = append(found, redirectEvent(h, name))
+			event := redirectEvent(h, name)
+			event.Segment = target.Service.Segment
+			found = append(found, event)
 			continue
 		}
-		event := api.Event{Kind: api.EventHealth, Service: name.service, Backend: name.backend, State: string(h.State),
+		event := api.Event{Kind: api.EventHealth, Service: name.service, Segment: target.Service.Segment, Backend: name.backend, State: string(h.State),
 			Text: fmt.Sprintf("backend %s of service %s is %s", name.backend, name.service, h.State)}
 		if h.State == model.HealthDown && h.Reason != "" {
 			event.Text += ": " + h.Reason + ": " + h.Detail
@@ -247,6 +259,7 @@ const mostOfOneLook = 20
 // alike are events of one service's backends that have come to the same state.
 type alike struct {
 	kind           api.EventKind
+	segment        model.Segment
 	service, state string
 }
 
@@ -258,7 +271,7 @@ func mergeEvents(events []api.Event) []api.Event {
 	var order []alike
 	of := map[alike][]api.Event{}
 	for _, e := range events {
-		key := alike{e.Kind, e.Service, e.State}
+		key := alike{e.Kind, e.Segment, e.Service, e.State}
 		if of[key] == nil {
 			order = append(order, key)
 		}
@@ -290,7 +303,7 @@ func mergeAlike(key alike, events []api.Event) api.Event {
 			is = "cannot be redirected to"
 		}
 	}
-	return api.Event{Kind: key.kind, Service: key.service, State: key.state, Backends: len(events),
+	return api.Event{Kind: key.kind, Service: key.service, Segment: key.segment, State: key.state, Backends: len(events),
 		Text: fmt.Sprintf("%d backends of service %s %s: %s", len(events), key.service, is, model.Some(names))}
 }
 

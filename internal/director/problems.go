@@ -52,7 +52,7 @@ const mostUnreachable = 100
 func unreachableProblems(unreachable []model.UnreachableBackend) []model.Problem {
 	found := make([]model.Problem, len(unreachable))
 	for i, b := range unreachable {
-		found[i] = model.Problem{Part: b.Service + "/" + b.Backend, Severity: model.SeverityWarning,
+		found[i] = model.Problem{Part: b.Service + "/" + b.Backend, Segment: b.Segment, Severity: model.SeverityWarning,
 			Text: fmt.Sprintf("backend %q of service %q gets no packets: %s", b.Backend, b.Service, b.Why)}
 	}
 	return found
@@ -92,7 +92,7 @@ func ownerlessProblems(services []model.Service, logOf func(model.ServiceID) (mo
 		if slices.ContainsFunc(log.Generations, func(g model.Generation) bool { return len(g.Members) > 0 }) {
 			text = fmt.Sprintf("service %s: all backends are draining or of weight 0: those that were the last to have a weight get all new connections", s.Name)
 		}
-		found = append(found, model.Problem{Part: s.Name, Severity: model.SeverityWarning, Text: text,
+		found = append(found, model.Problem{Part: s.Name, Segment: s.Segment, Severity: model.SeverityWarning, Text: text,
 			Fix: "give a backend a weight, or remove the service"})
 	}
 	return found

@@ -1,6 +1,8 @@
 package director
 
 import (
+	"fmt"
+
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
@@ -10,10 +12,16 @@ import (
 // segmentsAPI is the API's way to where hosts of tenants' networks are.
 type segmentsAPI struct{ d *Director }
 
-// Segments returns what is known of all segments.
-func (a segmentsAPI) Segments() model.SegmentsStatus {
+// Segments returns what is known of all segments, and what is counted of each.
+func (a segmentsAPI) Segments() (model.SegmentsStatus, error) {
 	c := a.d.Config()
-	return a.d.segments.Status(&c)
+	status := a.d.segments.Status(&c)
+	kernel, err := a.d.kernel.Status()
+	if err != nil {
+		return status, fmt.Errorf("read the datapath: %w", err)
+	}
+	status.Count(kernel.Segments)
+	return status, nil
 }
 
 // PutSegments replaces what clients of the API have said of hosts.

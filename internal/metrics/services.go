@@ -13,6 +13,17 @@ var (
 	serviceDropped     = ofDirector.add("weir_service_dropped_packets_total", "Packets of the service that no backend got. Their reasons are in weir_packets_total.", "service")
 	serviceSlots       = ofDirector.add("weir_service_slots", "Slots of the service's ring.", "service")
 
+	serviceInfo = ofDirector.add("weir_service_info", "1, for the segment of the service's VIP (none: no tenant's): so metrics of services can be joined with it.", "service", "segment")
+
+	segmentServices    = ofDirector.add("weir_segment_services", "Services whose VIPs are in the segment.", "segment")
+	segmentBackends    = ofDirector.add("weir_segment_backends", "Backends that are in the segment, once per service.", "segment")
+	segmentRings       = ofDirector.add("weir_segment_ring_memory_bytes", "Memory of the rings of the segment's services.", "segment")
+	segmentFlows       = ofDirector.add("weir_segment_flows_remembered", "Flows of the segment's services in flow memory.", "segment")
+	segmentPackets     = ofDirector.add("weir_segment_packets_total", "Packets that were forwarded for services of the segment: those that are gone count until the director's process ends, here and in the next ones.", "segment")
+	segmentBytes       = ofDirector.add("weir_segment_bytes_total", "Bytes of the IP packets that were forwarded for services of the segment, as they came in.", "segment")
+	segmentConnections = ofDirector.add("weir_segment_connections_total", "TCP connections that clients have opened to services of the segment: SYNs that were forwarded, those that were sent again, too.", "segment")
+	segmentDropped     = ofDirector.add("weir_segment_dropped_packets_total", "Packets of the segment's services that no backend got.", "segment")
+
 	backendPackets     = ofDirector.add("weir_backend_packets_total", "Packets that were forwarded to the backend.", "service", "backend")
 	backendBytes       = ofDirector.add("weir_backend_bytes_total", "Bytes of the IP packets that were forwarded to the backend, as they came in.", "service", "backend")
 	backendConnections = ofDirector.add("weir_backend_connections_total", "TCP connections that clients have opened to the backend: SYNs that were forwarded, those that were sent again, too.", "service", "backend")
@@ -67,6 +78,7 @@ var (
 // services collects the metrics of services, and those of each backend of the first services. Loads
 // have metrics only if agents have to report them.
 func (v values) services(status *model.DatapathStatus) {
+	v.segmentSums(status.Segments)
 	v.tally(probes, status.Probes)
 	v.tally(checkPackets, status.CheckPackets)
 	v.tally(redirectProbes, status.RedirectProbes)
@@ -89,7 +101,24 @@ func (v values) services(status *model.DatapathStatus) {
 	v.gauge(leftOut, float64(without))
 }
 
+// segmentSums has a series for each segment with services or backends, and nothing by service.
+func (v values) segmentSums(counts []model.SegmentCounts) {
+	for i := range counts {
+		c := &counts[i]
+		of := c.ID.String()
+		v.gauge(segmentServices, float64(c.Services), of)
+		v.gauge(segmentBackends, float64(c.Backends), of)
+		v.gauge(segmentRings, float64(c.RingMemory), of)
+		v.gauge(segmentFlows, float64(c.Flows), of)
+		v.count(segmentPackets, c.Packets, of)
+		v.count(segmentBytes, c.Bytes, of)
+		v.count(segmentConnections, c.Opened, of)
+		v.count(segmentDropped, c.Dropped, of)
+	}
+}
+
 func (v values) service(s *model.ServiceStatus) {
+	v.gauge(serviceInfo, 1, s.Name, s.Segment.String())
 	v.count(servicePackets, s.Packets, s.Name)
 	v.count(serviceBytes, s.Bytes, s.Name)
 	v.count(serviceConnections, s.Opened, s.Name)

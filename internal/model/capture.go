@@ -13,6 +13,7 @@ import (
 // field matches anything. Packets of no service are left out, unless their reason is named.
 type Capture struct {
 	Service   string   `json:"service,omitempty" maxLength:"253" doc:"name of the service that they are of"`
+	Segment   *Segment `json:"segment,omitempty" maxLength:"64" doc:"that they come in: none, vlan:100, vxlan:5001"`
 	VIP       string   `json:"vip,omitempty" maxLength:"253" doc:"address of the service, perhaps with a port"`
 	Client    string   `json:"client,omitempty" maxLength:"253" doc:"prefix, or address, perhaps with a port"`
 	Backend   string   `json:"backend,omitempty" maxLength:"253" doc:"name of the backend, or its address, perhaps with a port"`

@@ -211,6 +211,7 @@ const (
 // CrowdedService is one of those that have most of the flows in a table without room.
 type CrowdedService struct {
 	Service string
+	Segment Segment
 	Table   string
 	Flows   uint32 // fresh ones that it has there; NATTable: all, where no service has a fresh one; of agents' tables: packets that found no place in some seconds
 }

@@ -78,6 +78,18 @@ type SegmentsStatus struct {
 	Segments []SegmentStatus    `json:"segments"`
 }
 
+// Count adds what is counted of segments.
+func (s *SegmentsStatus) Count(counts []SegmentCounts) {
+	of := make(map[Segment]SegmentCounts, len(counts))
+	for _, c := range counts {
+		of[c.ID] = c
+	}
+	for i := range s.Segments {
+		one := &s.Segments[i]
+		one.Counts = of[one.ID]
+	}
+}
+
 // HostSourceStatus is how far what a source has said can be trusted.
 type HostSourceStatus struct {
 	Source HostSource `json:"source" enum:"api,ovn,evpn"`
@@ -94,6 +106,7 @@ type SegmentStatus struct {
 	Addresses []netip.Addr        `json:"addresses" doc:"this director's own in it"`
 	Network   string              `json:"network,omitempty" doc:"OVN's"`
 	Services  []string            `json:"services" doc:"whose VIPs or backends are in it"`
+	Counts    SegmentCounts       `json:"counts" doc:"what its services and backends use and count"`
 	Hosts     []SegmentHostStatus `json:"hosts"`
 	Problems  []string            `json:"problems,omitempty"`
 }

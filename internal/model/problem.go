@@ -8,6 +8,7 @@ type Problem struct {
 	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,backend,api,group,loads,reports,service,segment,steering" doc:"what kind of thing does not run"`
 	Part     string      `json:"part,omitempty" doc:"which of its kind: an interface, a neighbor, a file, an owner"`
 	Severity Severity    `json:"severity" enum:"error,warning" doc:"error: what was asked for does not run; warning: it runs, and not in all of its parts or not for long"`
+	Segment  Segment     `json:"segment,omitzero" doc:"the tenant's network that it is about, or whose service"`
 	Text     string      `json:"text" doc:"what is wrong, for people"`
 	Fix      string      `json:"fix,omitempty" doc:"what to do about it"`
 	Place    `json:",inline"`

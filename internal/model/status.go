@@ -11,6 +11,7 @@ type DatapathStatus struct {
 	Interfaces []InterfaceStatus `json:"interfaces"`
 	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
 	Services   []ServiceStatus   `json:"services"`
+	Segments   []SegmentCounts   `json:"segments"`           // of those that have services or backends, or had some, in the order of their keys
 	RingMemory uint64            `json:"ring-memory"`        // bytes that rings take now
 	Limits     Limits            `json:"limits"`             // by which the kernel's maps were made
 	Flows      FlowStatus        `json:"flows"`              // flow memory
@@ -136,6 +137,7 @@ type ServiceStatus struct {
 	Bytes        uint64         `json:"bytes"`
 	Opened       uint64         `json:"opened"`  // TCP connections: SYNs that were forwarded, including those sent again
 	Dropped      uint64         `json:"dropped"` // packets
+	Remembered   int            `json:"remembered" doc:"flows in flow memory, now"`
 	// Reset counts the TCP flows whose clients have sent a RST in the last minute: remembered ones,
 	// and those that were fresh at other directors of the group.
 	Reset int `json:"reset" doc:"flows whose client has sent a RST in the last minute: those that are remembered, and what other directors of the group count of fresh ones"`
@@ -187,6 +189,7 @@ const (
 // UnreachableBackend is a backend that should get packets, and to which there is no way.
 type UnreachableBackend struct {
 	Service, Backend string
+	Segment          Segment // of the service
 	Why              string
 }
 
@@ -209,7 +212,8 @@ type LoweredMTU struct {
 type BackendStatus struct {
 	Name      string       `json:"name"`
 	Address   netip.Addr   `json:"address"`
-	Host      netip.Addr   `json:"host,omitzero"` // the host whose agent delivers packets to it; none: no agent
+	Segment   Segment      `json:"segment,omitzero"` // the tenant's network that it is in; none: the host's routes lead to it
+	Host      netip.Addr   `json:"host,omitzero"`    // the host whose agent delivers packets to it; none: no agent
 	Mode      Mode         `json:"mode"`
 	State     BackendState `json:"state"`     // "down" too while its next hop is unknown
 	Local     bool         `json:"local"`     // it is this host, or a pod of it

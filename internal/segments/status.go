@@ -276,11 +276,11 @@ func (s *Segments) Problems(c *model.Config) (found []model.Problem) {
 	for _, id := range inOrder(all) {
 		of := s.status(id, all[id], c, wires)
 		for _, text := range of.Problems[:min(len(of.Problems), mostContradictions)] {
-			found = append(found, model.Problem{Part: of.ID.String(), Severity: model.SeverityWarning, Text: fmt.Sprintf("%s: %s", of.ID, text),
+			found = append(found, model.Problem{Part: of.ID.String(), Segment: of.ID, Severity: model.SeverityWarning, Text: fmt.Sprintf("%s: %s", of.ID, text),
 				Fix: "see weir segments for what each source says"})
 		}
 		if more := len(of.Problems) - mostContradictions; more > 0 {
-			found = append(found, model.Problem{Part: of.ID.String(), Severity: model.SeverityWarning, Text: fmt.Sprintf("%s: and %d more, see weir segments", of.ID, more)})
+			found = append(found, model.Problem{Part: of.ID.String(), Segment: of.ID, Severity: model.SeverityWarning, Text: fmt.Sprintf("%s: and %d more, see weir segments", of.ID, more)})
 		}
 	}
 	return found

@@ -42,8 +42,10 @@ struct capture_filter {
 	__u32 sample;  /* one of so many */
 	__u32 snap;    /* bytes of a frame */
 	__u32 rate;    /* packets in 2^30 ns */
+	__u32 segment; /* that the packet came in */
+	__u8 in_segment; /* 0: any */
 	__u8 protocol;
-	__u8 pad[3];
+	__u8 pad[6];
 };
 
 /* Frozen when the program is loaded: tests that are not asked for are no part of it. */
@@ -218,6 +220,8 @@ static __always_inline int capture_wants(const struct packet *packet, __u32 reas
 	__u32 service = packet->service;
 
 	if (!(capture_want.reasons >> (reason & 63) & 1))
+		return 0;
+	if (capture_want.in_segment && capture_want.segment != packet->flow.segment)
 		return 0;
 	if (capture_want.protocol && capture_want.protocol != packet->flow.protocol)
 		return 0;

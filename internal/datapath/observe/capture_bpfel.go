@@ -36,19 +36,21 @@ type captureCaptureEndpoint struct {
 }
 
 type captureCaptureFilter struct {
-	_        structs.HostLayout
-	Reasons  uint64
-	Client   captureCaptureEndpoint
-	Vip      captureCaptureEndpoint
-	Backend  captureCaptureEndpoint
-	Service  uint32
-	Ingress  uint32
-	Sample   uint32
-	Snap     uint32
-	Rate     uint32
-	Protocol uint8
-	Pad      [3]uint8
-	_        [4]byte
+	_         structs.HostLayout
+	Reasons   uint64
+	Client    captureCaptureEndpoint
+	Vip       captureCaptureEndpoint
+	Backend   captureCaptureEndpoint
+	Service   uint32
+	Ingress   uint32
+	Sample    uint32
+	Snap      uint32
+	Rate      uint32
+	Segment   uint32
+	InSegment uint8
+	Protocol  uint8
+	Pad       [6]uint8
+	_         [4]byte
 }
 
 type captureCaptureHead struct {

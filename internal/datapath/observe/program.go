@@ -91,6 +91,9 @@ func (a *Captures) filterOf(c *model.Capture, w *Snapshot) (f captureCaptureFilt
 			*end.to = captureEndpoint(parsed)
 		}
 	}
+	if c.Segment != nil {
+		f.Segment, f.InSegment = c.Segment.Key(), 1
+	}
 	if f.Service, err = w.serviceNamed(c.Service); err != nil {
 		refuse("service", "%v", err)
 	}

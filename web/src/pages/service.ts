@@ -6,7 +6,7 @@ import { RingPicture } from "../ring";
 import { Table } from "../table";
 import { Tiles } from "../tiles";
 import { healthOf, stateOf, why } from "./overview";
-import { condition, vip } from "./services";
+import { condition, segment, vip } from "./services";
 
 interface Row {
   backend: Backend;
@@ -29,6 +29,7 @@ export class ServicePage implements Page {
     columns: [
       { title: "Backend", cell: ({ backend }) => backend.name, sort: ({ backend }) => backend.name },
       { title: "Address", cell: ({ backend }) => endpoint(backend.address, backend.port), sort: ({ backend }) => backend.address },
+      { title: "Segment", cell: ({ backend }) => segment(backend), sort: ({ backend }) => segment(backend) },
       { title: "Mode", cell: ({ backend }) => backend.mode },
       { title: "State", cell: ({ backend }) => stateOf(backend.state), sort: ({ backend }) => backend.state },
       { title: "Health", cell: ({ backend }) => healthOf(backend.health), sort: ({ backend }) => backend.health ?? "" },
@@ -40,7 +41,7 @@ export class ServicePage implements Page {
       { title: "Connections/s", cell: ({ rate }) => short(rate.connections ?? 0), sort: ({ rate }) => rate.connections ?? 0, number: true },
     ],
     key: ({ backend }) => backend.name,
-    search: ({ backend }) => [backend.name, backend.address, backend.state, backend.health, backend.reason].join(" "),
+    search: ({ backend }) => [backend.name, segment(backend), backend.address, backend.state, backend.health, backend.reason].join(" "),
     empty: "It has no backends.",
     onSelect: (row) => this.ring.highlight(row?.backend.name ?? null),
   });
@@ -58,7 +59,7 @@ export class ServicePage implements Page {
     this.rest.hidden = s === undefined;
     if (s === undefined) return;
     const state = condition(s);
-    children(this.about, [el("span", { class: `badge ${state.tone}` }, state.text), el("span", {}, ` ${vip(s)}, policy ${s.policy}`)]);
+    children(this.about, [el("span", { class: `badge ${state.tone}` }, state.text), el("span", {}, ` ${vip(s)}${s.segment ? ` in ${segment(s)}` : ""}, policy ${s.policy}`)]);
     const rate = live.rates.get(this.name) ?? {};
     this.tiles.update([
       { label: "Packets", value: short(rate.packets ?? 0, "/s"), note: bits(rate.bytes ?? 0) },

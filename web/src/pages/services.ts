@@ -17,6 +17,7 @@ export class ServicesPage implements Page {
     columns: [
       { title: "Service", cell: ({ service }) => ({ text: service.name, href: "#/services/" + encodeURIComponent(service.name) }), sort: ({ service }) => service.name },
       { title: "VIP", cell: ({ service }) => vip(service), sort: ({ service }) => vip(service) },
+      { title: "Segment", cell: ({ service }) => segment(service), sort: ({ service }) => segment(service) },
       { title: "State", cell: ({ service }) => condition(service), sort: ({ service }) => worst(service), number: true },
       { title: "Active", cell: ({ service }) => `${service.active} of ${service.backends}`, sort: ({ service }) => service.active, number: true },
       { title: "Packets/s", cell: ({ rate }) => short(rate.packets ?? 0), sort: ({ rate }) => rate.packets ?? 0, number: true },
@@ -25,7 +26,7 @@ export class ServicesPage implements Page {
       { title: "Dropped/s", cell: ({ rate }) => short(rate.dropped ?? 0), sort: ({ rate }) => rate.dropped ?? 0, number: true },
     ],
     key: ({ service }) => service.name,
-    search: ({ service }) => `${service.name} ${vip(service)} ${service.policy} ${condition(service).text}`,
+    search: ({ service }) => `${service.name} ${segment(service)} ${vip(service)} ${service.policy} ${condition(service).text}`,
     empty: "There are no services.",
   });
 
@@ -40,8 +41,12 @@ export class ServicesPage implements Page {
 
 export function vip(s: Service): string {
   const address = s.vip.includes(":") ? `[${s.vip}]` : s.vip;
-  const segment = s.segment ? ` in ${String(s.segment)}` : "";
-  return `${address}:${s.port}/${s.protocol}${segment}`;
+  return `${address}:${s.port}/${s.protocol}`;
+}
+
+/** The tenant's network that something is in. */
+export function segment(of: { segment?: unknown }): string {
+  return of.segment ? String(of.segment) : "none";
 }
 
 function down(s: Service): number {
