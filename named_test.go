@@ -120,10 +120,10 @@ func keys(of reflect.Type, path string, to map[string]string) {
 	if of.Kind() != reflect.Struct {
 		return
 	}
-	for i := range of.NumField() {
-		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
-			to[path+"."+name] = of.String() + "." + of.Field(i).Name
-			keys(of.Field(i).Type, path+"."+name, to)
+	for _, field := range reflect.VisibleFields(of) { // those of embedded types are its own
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
+			to[path+"."+name] = of.String() + "." + field.Name
+			keys(field.Type, path+"."+name, to)
 		}
 	}
 }

@@ -133,7 +133,8 @@ func (fakeSegments) Segments() (model.SegmentsStatus, error) {
 			{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5002}, MAC: model.MAC{2, 0, 0, 0, 0, 8}, Addresses: []netip.Addr{}, Network: "tenant-b", Services: []string{}, Hosts: []model.SegmentHostStatus{}},
 		},
 	}
-	status.Count([]model.SegmentCounts{{ID: fakeSegment, Services: 1}, {ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, Services: 2, Backends: 4, RingMemory: 16512, Flows: 120, Packets: 90210, Bytes: 45105000, Opened: 801, Dropped: 3}})
+	status.Count([]model.SegmentCounts{{ID: fakeSegment, Services: 1}, {ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, Services: 2, Backends: 4, RingMemory: 16512, Flows: 120, Packets: 90210, Bytes: 45105000, Opened: 801, Dropped: 3}},
+		&model.Config{Segments: []model.SegmentSettings{{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, Limits: &model.SegmentLimits{ShareLimits: model.ShareLimits{Services: 3, RingMemory: 1 << 20}}}}})
 	return status, nil
 }
 

@@ -84,11 +84,15 @@ func segmentsTable(t *table, a segmentsAnswer) {
 	}
 	if len(status.Segments) > 0 {
 		t.line("")
-		t.row("SEGMENT", "SERVICES", "BACKENDS", "RING-MEMORY", "FLOWS", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
+		t.row("SEGMENT", "SERVICES", "BACKENDS", "RING-MEMORY", "SOURCE-RANGES", "FLOWS", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
 	}
 	for i := range status.Segments {
 		c := &status.Segments[i].Counts
-		t.row(status.Segments[i].ID, c.Services, c.Backends, c.RingMemory, c.Flows, c.Opened, c.Packets, c.Bytes, c.Dropped)
+		l := model.SegmentLimits{}
+		if c.Limits != nil {
+			l = *c.Limits
+		}
+		t.row(status.Segments[i].ID, ofMost(c.Services, l.Services), ofMost(c.Backends, l.Backends), ofMost(c.RingMemory, l.RingMemory), ofMost(c.SourceRanges, l.SourceRanges), c.Flows, c.Opened, c.Packets, c.Bytes, c.Dropped)
 	}
 	if hosts > 0 {
 		t.line("")
@@ -115,4 +119,12 @@ func segmentsTable(t *table, a segmentsAnswer) {
 			t.line(fmt.Sprintf("%s: %s", status.Segments[i].ID, problem))
 		}
 	}
+}
+
+// ofMost is how much is used of a limit; 0: there is none.
+func ofMost[N, M int | uint32 | uint64](n N, most M) string {
+	if most == 0 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d/%d", n, most)
 }

@@ -97,7 +97,7 @@ func (d *document) config() (model.Config, lostPaths, Errors) {
 
 // decode turns the document into a value. The decoder's errors have all that is wrong with it.
 func (d *document) decode(to any) *decoder {
-	dec := &decoder{document: d, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
+	dec := &decoder{document: d, open: make(map[string]bool), fields: make(map[reflect.Type]map[string][]int)}
 	dec.value(d.root, reflect.ValueOf(to).Elem(), nil)
 	if dec.full {
 		dec.errs = andMore(dec.errs)
@@ -115,7 +115,7 @@ type decoder struct {
 	repeated int             // values that aliases stand for
 	alias    *ast.AliasNode  // that is in the text, and stands for what is decoded now
 	open     map[string]bool // anchors whose value is being decoded
-	fields   map[reflect.Type]map[string]int
+	fields   map[reflect.Type]map[string][]int
 }
 
 // path is a field's place in the document, written out only for an error.
@@ -354,10 +354,10 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 			continue
 		}
 		if isNull(entry.Value) {
-			d.fail(entry.Key, here, "has no value%s", hint(v.Field(index)))
+			d.fail(entry.Key, here, "has no value%s", hint(v.FieldByIndex(index)))
 			continue
 		}
-		d.value(entry.Value, v.Field(index), here)
+		d.value(entry.Value, v.FieldByIndex(index), here)
 	}
 	for _, key := range required[v.Type()] {
 		if _, given := seen[key[0]]; !given && !meant[key[0]] {
@@ -425,16 +425,16 @@ func isNull(n ast.Node) bool {
 	return n == nil || null
 }
 
-// fieldsOf maps the json names of a struct to the indexes of its fields.
-func (d *decoder) fieldsOf(t reflect.Type) map[string]int {
+// fieldsOf maps the json names of a struct to the indexes of its fields, and of those of embedded structs.
+func (d *decoder) fieldsOf(t reflect.Type) map[string][]int {
 	if known, ok := d.fields[t]; ok {
 		return known
 	}
-	fields := make(map[string]int, t.NumField())
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if name != "-" {
-			fields[name] = i
+	fields := make(map[string][]int, t.NumField())
+	for _, field := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name != "-" && !field.Anonymous {
+			fields[name] = field.Index
 		}
 	}
 	d.fields[t] = fields

@@ -57,7 +57,7 @@ func (c *Controller) giving(owner string, documents []model.Document) *logChange
 			_, err = c.joined.join(file, next, owner)
 		}
 		if err == nil {
-			err = beyond(file, owner, store.Set{Documents: documents}.Services())
+			err = beyond(file, owner, store.Set{Documents: documents}.Services(), s, next)
 		}
 		return next, err
 	})

@@ -162,9 +162,9 @@ func receivers(services []model.Service, owners []string, limit string) string {
 // mostReceivers is how many owners that take of a limit are named.
 const mostReceivers = 5
 
-// beyond says how an owner's services exceed what director.owners lets it have. It is asked only
-// when they are put: what runs goes on when the limit shrinks.
-func beyond(file model.Config, owner string, services []model.Service) error {
+// beyond says how an owner's services exceed what director.owners lets it have, and how segments exceed
+// their limits by them. It is asked only when they are put: what runs goes on when the limit shrinks.
+func beyond(file model.Config, owner string, services []model.Service, before, after store.State) error {
 	for _, l := range file.Director.Owners {
 		if l.Owner != owner {
 			continue
@@ -173,5 +173,26 @@ func beyond(file model.Config, owner string, services []model.Service) error {
 			return &RefusedError{Refusals: []Refusal{{FieldError: model.FieldError{Path: "services", Problem: why}}}}
 		}
 	}
+	if !file.LimitsSegments() {
+		return nil
+	}
+	var refused RefusedError
+	for _, e := range file.ExceededSegments(usageIn(file, after), usageIn(file, before)) {
+		refused.Refusals = append(refused.Refusals, Refusal{FieldError: model.FieldError{Path: "services", Problem: e.String()}})
+	}
+	if refused.Refusals != nil {
+		return &refused
+	}
 	return nil
+}
+
+// usageIn is what a file and sets use, by segment.
+func usageIn(file model.Config, state store.State) map[model.Segment]model.Usage {
+	lists := [][]model.Service{file.Services}
+	for owner, set := range state.Sets {
+		if owner != store.OwnerFile {
+			lists = append(lists, set.Services())
+		}
+	}
+	return model.UsageBySegment(lists...)
 }

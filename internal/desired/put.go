@@ -208,7 +208,7 @@ func (c *Controller) replaceInTurn(owner string, puts []*proposal) *logChange {
 			_, err = c.joined.join(file, next, owner)
 		}
 		if err == nil {
-			err = beyond(file, owner, services)
+			err = beyond(file, owner, services, s, next)
 		}
 		return next, err
 	})

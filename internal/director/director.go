@@ -104,6 +104,7 @@ type Director struct {
 	members    *membership
 	sets       *sets.Sets
 	segments   *segments.Segments
+	excess     excess // is guarded by gathering
 	evpn       *evpnHosts
 	ovn        *ovnhosts.Source  // tells segments
 	placements engine.Placements // for explanations

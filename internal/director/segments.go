@@ -2,6 +2,7 @@ package director
 
 import (
 	"fmt"
+	"slices"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
@@ -20,7 +21,7 @@ func (a segmentsAPI) Segments() (model.SegmentsStatus, error) {
 	if err != nil {
 		return status, fmt.Errorf("read the datapath: %w", err)
 	}
-	status.Count(kernel.Segments)
+	status.Count(kernel.Segments, &c)
 	return status, nil
 }
 
@@ -44,5 +45,30 @@ func (a segmentsAPI) PutSegments(text api.SetText) (put api.PutHosts, err error)
 // segmentProblems are what is wrong with what is known of where hosts are.
 func (d *Director) segmentProblems() []model.Problem {
 	c := d.Config()
-	return append(d.segments.Problems(&c), d.ovn.Problems()...)
+	return slices.Concat(d.segments.Problems(&c), d.ovn.Problems(), d.excess.problems(&c))
+}
+
+// excess is what segments have beyond their limits. It is counted again only when the configuration is another:
+// there may be many services, and this is asked for often.
+type excess struct {
+	services []model.Service
+	segments []model.SegmentSettings
+	most     model.SegmentLimits
+	found    []model.Problem
+}
+
+func (e *excess) problems(c *model.Config) []model.Problem {
+	if model.SameMemory(e.services, c.Services) && model.SameMemory(e.segments, c.Segments) && e.most == c.Director.SegmentLimits {
+		return e.found
+	}
+	e.services, e.segments, e.most, e.found = c.Services, c.Segments, c.Director.SegmentLimits, nil
+	if !c.LimitsSegments() {
+		return nil
+	}
+	for _, over := range c.ExceededSegments(model.UsageBySegment(c.Services), nil) {
+		e.found = append(e.found, model.Problem{Part: over.Segment.String(), Segment: over.Segment, Severity: model.SeverityWarning,
+			Text: fmt.Sprintf("segment %s has more %s than the %d that %s lets it have: they go on, and no set that adds some is taken", over.Segment, over.Limit, over.Most, over.Key),
+			Fix:  "remove some of it, or raise the limit"})
+	}
+	return e.found
 }

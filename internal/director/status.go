@@ -56,6 +56,11 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 		addOverrides(s, overrides)
 	}
 	config := d.Config()
+	for i := range status.Segments {
+		if limits, key := config.LimitsOf(status.Segments[i].ID); key != "" {
+			status.Segments[i].Limits = &limits
+		}
+	}
 	d.loads.add(&status, &config)
 	return status, nil
 }

@@ -98,6 +98,7 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v.ownAddresses()
 	v.replies()
 	v.limits()
+	v.segmentLimits()
 	if len(v.errs) == 0 {
 		return nil
 	}

@@ -33,7 +33,9 @@ type Director struct {
 	KernelSources []netip.Prefix `json:"kernel-sources,omitempty"`
 	// Owners bound the sets of some owners, when they are put.
 	Owners []OwnerLimits `json:"owners,omitempty"`
-	Store  Store         `json:"store,omitzero"`
+	// SegmentLimits bound each segment that has no limits of its own, but for none.
+	SegmentLimits SegmentLimits `json:"segment-limits,omitzero"`
+	Store         Store         `json:"store,omitzero"`
 }
 
 // The defaults of a director's keys.
@@ -239,13 +241,40 @@ func (v *validation) snat() {
 	}
 }
 
-// OwnerLimits bound how much of a director's limits one owner's set may take. Zero is no bound.
-type OwnerLimits struct {
-	Owner        string `json:"owner"`
+// ShareLimits bound how much of a director's limits something may take: an owner's set, or a segment. Zero
+// is no bound.
+type ShareLimits struct {
 	Services     uint32 `json:"services,omitempty"`
 	Backends     uint32 `json:"backends,omitempty"` // counted once per service
 	RingMemory   uint64 `json:"ring-memory,omitempty"`
 	SourceRanges uint32 `json:"source-ranges,omitempty"`
+}
+
+// Excess is a limit, and how much there would be of what it bounds.
+type Excess struct {
+	Limit     string // as director.limits has it
+	Most, Has uint64
+}
+
+// Exceeded returns the limits that a usage exceeds, and that it exceeds by more than it did before.
+func (l *ShareLimits) Exceeded(now, before Usage) (all []Excess) {
+	for _, one := range l.Each() {
+		if has := now.Of(one.Limit); one.Most > 0 && has > one.Most && has > before.Of(one.Limit) {
+			all = append(all, Excess{one.Limit, one.Most, has})
+		}
+	}
+	return all
+}
+
+// Each returns all limits; Most is 0 where there is none.
+func (l *ShareLimits) Each() []Excess {
+	return []Excess{{"services", uint64(l.Services), 0}, {"backends", uint64(l.Backends), 0}, {"ring-memory", l.RingMemory, 0}, {"source-ranges", uint64(l.SourceRanges), 0}}
+}
+
+// OwnerLimits bound one owner's set.
+type OwnerLimits struct {
+	Owner       string `json:"owner"`
+	ShareLimits `json:",inline"`
 }
 
 // Usage is how much of a director's limits services use.
@@ -276,14 +305,8 @@ func (t Usage) Of(limit string) uint64 {
 
 // Refuse says how an owner's services exceed the limits of its set, or nothing.
 func (l OwnerLimits) Refuse(services []Service) string {
-	usage := UsageOf(services)
-	for _, one := range []struct {
-		name string
-		most uint64
-	}{{"services", uint64(l.Services)}, {"backends", uint64(l.Backends)}, {"ring-memory", l.RingMemory}, {"source-ranges", uint64(l.SourceRanges)}} {
-		if got := usage.Of(one.name); one.most > 0 && got > one.most {
-			return fmt.Sprintf("owner %q may have %d %s by director.owners, and this set has %d", l.Owner, one.most, one.name, got)
-		}
+	for _, e := range l.Exceeded(UsageOf(services), Usage{}) {
+		return fmt.Sprintf("owner %q may have %d %s by director.owners, and this set has %d", l.Owner, e.Most, e.Limit, e.Has)
 	}
 	return ""
 }
@@ -306,17 +329,23 @@ func (v *validation) owners() {
 
 // RingMemory returns the bytes that the rings of all services take.
 func (c Config) RingMemory() uint64 {
-	sizes := make(map[int]uint32) // of default rings, by backends
-	total := uint64(0)
-	for _, s := range c.Services {
-		size, n := s.RingSize, min(len(s.Backends), MaxRingSize/slotsPerBackend)
-		if size == 0 && sizes[n] == 0 {
-			sizes[n] = DefaultRingSize(n)
-		}
-		size = cmp.Or(size, sizes[n])
-		total += ringMemory(size) + quicMemory(&s)
+	sizes, total := ringSizes{}, uint64(0)
+	for i := range c.Services {
+		total += sizes.memory(&c.Services[i])
 	}
 	return total
+}
+
+// ringSizes are the sizes of default rings, by backends.
+type ringSizes map[int]uint32
+
+// memory returns the bytes that a service's ring takes.
+func (sizes ringSizes) memory(s *Service) uint64 {
+	size, n := s.RingSize, min(len(s.Backends), MaxRingSize/slotsPerBackend)
+	if size == 0 && sizes[n] == 0 {
+		sizes[n] = DefaultRingSize(n)
+	}
+	return ringMemory(cmp.Or(size, sizes[n])) + quicMemory(s)
 }
 
 // RingMemoryTaken returns the bytes that a director takes for rings: besides what the limit counts, there

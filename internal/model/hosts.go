@@ -78,8 +78,8 @@ type SegmentsStatus struct {
 	Segments []SegmentStatus    `json:"segments"`
 }
 
-// Count adds what is counted of segments.
-func (s *SegmentsStatus) Count(counts []SegmentCounts) {
+// Count adds what is counted of segments, and their limits.
+func (s *SegmentsStatus) Count(counts []SegmentCounts, c *Config) {
 	of := make(map[Segment]SegmentCounts, len(counts))
 	for _, c := range counts {
 		of[c.ID] = c
@@ -87,6 +87,9 @@ func (s *SegmentsStatus) Count(counts []SegmentCounts) {
 	for i := range s.Segments {
 		one := &s.Segments[i]
 		one.Counts = of[one.ID]
+		if limits, key := c.LimitsOf(one.ID); key != "" {
+			one.Counts.Limits = &limits
+		}
 	}
 }
 

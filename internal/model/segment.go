@@ -88,6 +88,8 @@ type SegmentSettings struct {
 	Hosts []SegmentHost `json:"hosts,omitempty"`
 	// Network is the logical switch of OVN that it is: then OVN says where its hosts are, and its VNI.
 	Network string `json:"network,omitempty"`
+	// Limits bound what it takes of the director's; nil: see Director.SegmentLimits.
+	Limits *SegmentLimits `json:"limits,omitempty"`
 }
 
 // SegmentInterfaces returns the interfaces that are given for segments.

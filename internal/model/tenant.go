@@ -1,16 +1,104 @@
 package model
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 )
 
+// SegmentLimits bound how much of a director's limits one segment may take.
+type SegmentLimits struct {
+	ShareLimits `json:",inline"`
+}
+
+// LimitsOf returns the limits of a segment, and the key that has them; "": it has none.
+func (c *Config) LimitsOf(id Segment) (SegmentLimits, string) {
+	for i := range c.Segments {
+		if s := &c.Segments[i]; s.ID == id && s.Limits != nil {
+			return *s.Limits, fmt.Sprintf("segments[%d].limits", i)
+		}
+	}
+	if id == (Segment{}) || c.Director.SegmentLimits == (SegmentLimits{}) {
+		return SegmentLimits{}, ""
+	}
+	return c.Director.SegmentLimits, "director.segment-limits"
+}
+
+// LimitsSegments reports whether some segment has limits.
+func (c *Config) LimitsSegments() bool {
+	return c.Director.SegmentLimits != (SegmentLimits{}) || slices.ContainsFunc(c.Segments, func(s SegmentSettings) bool { return s.Limits != nil })
+}
+
+// countsIn returns the segment in which a backend counts: the tenant's network that it is in, or else that of
+// its service, which must not be without a bound there.
+func countsIn(of, service Segment) Segment {
+	if of == (Segment{}) {
+		return service
+	}
+	return of
+}
+
+// UsageBySegment counts what services use, by segment.
+func UsageBySegment(lists ...[]Service) map[Segment]Usage {
+	all, sizes := map[Segment]Usage{}, ringSizes{}
+	for _, services := range lists {
+		for i := range services {
+			s := &services[i]
+			of := all[s.Segment]
+			of.Add(Usage{Services: 1, RingMemory: sizes.memory(s), SourceRanges: uint64(len(s.SourceRanges))})
+			all[s.Segment] = of
+			for j := range s.Backends {
+				at := countsIn(s.Backends[j].TenantIn(s), s.Segment)
+				of := all[at]
+				of.Backends++
+				all[at] = of
+			}
+		}
+	}
+	return all
+}
+
+// SegmentExcess is a limit that a segment exceeds.
+type SegmentExcess struct {
+	Segment Segment
+	Key     string // that has the limit
+	Excess
+}
+
+// String says so.
+func (e SegmentExcess) String() string {
+	return fmt.Sprintf("segment %s may have %d %s by %s, and has %d with this", e.Segment, e.Most, e.Limit, e.Key, e.Has)
+}
+
+// ExceededSegments returns the limits that segments exceed, and by more than they did before.
+func (c *Config) ExceededSegments(now, before map[Segment]Usage) (all []SegmentExcess) {
+	for _, id := range slices.SortedFunc(maps.Keys(now), Segment.Compare) {
+		limits, key := c.LimitsOf(id)
+		for _, e := range limits.Exceeded(now[id], before[id]) {
+			all = append(all, SegmentExcess{id, key, e})
+		}
+	}
+	return all
+}
+
+// segmentLimits checks that the services of the director's own file fit in their segments' limits. Those of sets
+// are checked when these are put: what runs goes on after a limit is lowered.
+func (v *validation) segmentLimits() {
+	c := v.config
+	if !c.LimitsSegments() {
+		return
+	}
+	for _, e := range c.ExceededSegments(UsageBySegment(c.Services[:v.own]), nil) {
+		v.errs.addWithOther(e.Key+"."+e.Limit, "services", "segment %s may have %d %s, and has %d", e.Segment, e.Most, e.Limit, e.Has)
+	}
+}
+
 // SegmentCounts are what one segment uses of a director, and what its services count. A service counts
-// in the segment of its VIP, with its packets, flows and rings; a backend in the segment that it is in.
+// in the segment of its VIP, with its packets, flows and rings; a backend in the segment that it is in, or with its service if that is none.
 type SegmentCounts struct {
 	ID           Segment `json:"-"`
 	Services     int     `json:"services" doc:"whose VIPs are in it"`
-	Backends     int     `json:"backends" doc:"that are in it, once per service"`
+	Backends     int     `json:"backends" doc:"that are in it, or of its services and in no tenant's network; once per service"`
 	RingMemory   uint64  `json:"ring-memory" doc:"bytes of its services' rings"`
 	SourceRanges int     `json:"source-ranges" doc:"of its services"`
 	Flows        int     `json:"flows" doc:"of its services, in flow memory"`
@@ -18,6 +106,8 @@ type SegmentCounts struct {
 	Bytes        uint64  `json:"bytes"`
 	Opened       uint64  `json:"opened" doc:"TCP connections: SYNs that were forwarded, including those sent again"`
 	Dropped      uint64  `json:"dropped" doc:"packets of its services that no backend got"`
+	// Limits bound what it uses.
+	Limits *SegmentLimits `json:"limits,omitempty" doc:"that it has; none: it has no bound of its own"`
 }
 
 // Use returns what the segment uses of what can be limited.
@@ -47,7 +137,7 @@ func (s *SegmentSums) Add(service *ServiceStatus) {
 	of.Flows += service.Remembered
 	of.Packets, of.Bytes, of.Opened, of.Dropped = of.Packets+service.Packets, of.Bytes+service.Bytes, of.Opened+service.Opened, of.Dropped+service.Dropped
 	for i := range service.Backends {
-		s.At(service.Backends[i].Segment).Backends++
+		s.At(countsIn(service.Backends[i].Segment, service.Segment)).Backends++
 	}
 }
 
