@@ -112,7 +112,7 @@ var fakeNeighbor = model.NeighborStatus{
 // fakeSegments are what the transcripts' director knows of tenants' networks.
 type fakeSegments struct{}
 
-func (fakeSegments) Segments() (model.SegmentsStatus, error) {
+func (fakeSegments) Segments([]model.Segment) (model.SegmentsStatus, error) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	host := func(address, vtep string, number byte) model.SegmentHost {
 		return model.SegmentHost{Address: netip.MustParseAddr(address), MAC: model.MAC{0xfa, 0x16, 0x3e, 0, 0, number}, VTEP: netip.MustParseAddr(vtep)}
@@ -149,6 +149,6 @@ func (fakeSegments) PutSegments(text api.SetText) (put api.PutHosts, err error) 
 }
 
 func fakeSources() []model.HostSourceStatus {
-	status, _ := fakeSegments{}.Segments()
+	status, _ := fakeSegments{}.Segments(nil)
 	return status.Sources
 }

@@ -81,7 +81,7 @@ func (a *access) outdated(c *model.API, now time.Time) error {
 }
 
 func (a *access) add(c *model.APIClient) error {
-	caller := Caller{Name: c.Name, Role: c.Role, Owner: c.WritesTo(), Agent: reporterOf(c)}
+	caller := Caller{Name: c.Name, Role: c.Role, Owner: c.WritesTo(), Agent: reporterOf(c), Segments: newSegmentSet(c.Segments)}
 	if c.Certificate != "" {
 		a.names[c.Certificate] = caller
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/user"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"weir.io/weir/internal/model"
@@ -18,11 +19,54 @@ type Caller struct {
 	Role  model.Role
 	Owner string   // the owner whose set the caller may write, with RoleWrite
 	Agent Reporter // of what it reports, with RoleAgent
+	// Segments are those that the caller is for alone; empty: it is for all.
+	Segments segmentSet
+}
+
+// segmentSet is segments in one text, so that callers can be compared.
+type segmentSet string
+
+func newSegmentSet(list []model.Segment) segmentSet { return segmentSet(model.SegmentList(list)) }
+
+// list returns them; nil: there are none.
+func (s segmentSet) list() (list []model.Segment) {
+	if s == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(string(s), ", ") {
+		var id model.Segment
+		if id.UnmarshalText([]byte(text)) == nil { // it was made from segments
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// limited reports whether the caller is for some segments alone.
+func (c Caller) limited() bool { return c.Segments != "" }
+
+// CallerSegments returns the segments for which the caller is alone whose request a context is of; nil: it is
+// for all.
+func CallerSegments(ctx context.Context) []model.Segment { return callerOf(ctx).Segments.list() }
+
+// outside refuses what is not of the caller's segments.
+func (c Caller) outside(what string) *Problem {
+	return NewProblem(http.StatusForbidden, fmt.Sprintf("%s is for the segments %s alone, and %s", c.Name, c.Segments, what))
+}
+
+// refuseSet says why a caller that is for some segments may not ask about an owner's set, or returns nil: it may
+// about its own.
+func (c Caller) refuseSet(owner string) *Problem {
+	if c.limited() && (owner != c.Owner || owner == "") {
+		return c.outside("this is about a set that is not its own")
+	}
+	return nil
 }
 
 type callerKey struct{}
 
-func withCaller(ctx context.Context, c Caller) context.Context {
+// WithCaller returns the context of a request of a caller.
+func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 

@@ -34,7 +34,7 @@ func TestWhoMayDrain(t *testing.T) {
 	} {
 		r := httptest.NewRequest("POST", "/v1/drain", strings.NewReader(test.body))
 		w := httptest.NewRecorder()
-		s.route(w, r.WithContext(withCaller(r.Context(), test.who)))
+		s.route(w, r.WithContext(WithCaller(r.Context(), test.who)))
 		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {
 			t.Errorf("%s asks %s: %d %s, want %d %s", test.who.Name, test.body, w.Code, w.Body, test.status, test.want)
 		}

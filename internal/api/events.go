@@ -158,12 +158,15 @@ func (s *Server) HandleEvents(events *Events) {
 		Last        int    `query:"last" minimum:"0" maximum:"1000" default:"0" doc:"where there is no Last-Event-ID: how many earlier ones come first"`
 		Follow      bool   `query:"follow" default:"true" doc:"false: the answer ends with the last one that there is"`
 	}
-	op := s.endless(operation{method: http.MethodGet, path: "events", id: "get-events", summary: "What happens, as server-sent events", needs: model.RoleRead,
+	op := s.endless(operation{method: http.MethodGet, path: "events", id: "get-events", summary: "What happens, as server-sent events", needs: model.RoleRead, segmented: true,
 		text: "The answer does not end, unless follow is false. An event is a message whose data is an object; lines that begin with a colon only say that the director is there."})
 	sse.Register(s.api, op, map[string]any{"message": Event{}}, func(ctx context.Context, in *input, send sse.Sender) {
-		v := viewOf(ctx, in.SegmentQuery)
-		from, err := strconv.ParseUint(in.LastEventID, 10, 64)
+		v, err := viewOf(ctx, in.SegmentQuery)
 		if err != nil {
+			return // seen has refused it
+		}
+		from, err := strconv.ParseUint(in.LastEventID, 10, 64)
+		if err != nil || v.limited { // whose events have no numbers
 			from = events.before(in.Last, v)
 		}
 		events.stream(ctx, from, in.Follow, v, send)
@@ -178,10 +181,14 @@ func (e *Events) stream(ctx context.Context, from uint64, follow bool, v view, s
 	for {
 		list, news := e.after(from)
 		for _, event := range list {
-			if v.has(event.Segment) && send(sse.Message{ID: int(event.ID), Data: event}) != nil {
+			from = event.ID
+			if !v.has(event.Segment) {
+				continue
+			}
+			event = v.hide(event)
+			if send(sse.Message{ID: int(event.ID), Data: event}) != nil {
 				return
 			}
-			from = event.ID
 		}
 		if news == nil || !follow {
 			return

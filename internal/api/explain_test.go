@@ -73,7 +73,7 @@ func TestExplainNeeds(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest("POST", "/v1/explain", strings.NewReader(test.text))
 		r.Header.Set("Content-Type", "application/json")
-		s.route(w, r.WithContext(withCaller(r.Context(), test.caller)))
+		s.route(w, r.WithContext(WithCaller(r.Context(), test.caller)))
 		if w.Code != test.code {
 			t.Errorf("%s %s: %d %s, want %d", test.caller.Name, test.text, w.Code, w.Body, test.code)
 		}

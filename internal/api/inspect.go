@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"weir.io/weir/internal/model"
@@ -21,7 +22,7 @@ type explanation struct{ Body model.Explanation }
 
 // HandleExplain lets clients ask about packets. It is called before Serve.
 func (s *Server) HandleExplain(explain Explainer) {
-	handle(s, operation{method: http.MethodPost, path: "explain", id: "explain-packet", summary: "What would become of a packet, and why", needs: model.RoleRead,
+	handle(s, operation{method: http.MethodPost, path: "explain", id: "explain-packet", summary: "What would become of a packet, and why", needs: model.RoleRead, segmented: true,
 		text:   "The director's program says so itself. Nothing is counted, remembered or sent. To suppose a set takes the right to put it.",
 		errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *question) (*explanation, error) {
@@ -29,8 +30,14 @@ func (s *Server) HandleExplain(explain Explainer) {
 				if p := callerOf(ctx).refuse(model.RoleWrite, with.Owner, true); p != nil {
 					return nil, p
 				}
+				if err := s.within(ctx, with.Owner); err != nil {
+					return nil, err
+				}
 			}
 			e, err := explain(ctx, in.Body)
+			if who := callerOf(ctx); err == nil && who.limited() && !explains(who.Segments.list(), &e) {
+				return nil, who.outside("this packet, its service or its backend is not in them")
+			}
 			for _, slot := range []*model.ExplainedSlot{e.Slot, e.Before} {
 				if slot != nil {
 					slot.Candidates = orEmpty(slot.Candidates)
@@ -39,6 +46,17 @@ func (s *Server) HandleExplain(explain Explainer) {
 			e.Steps = orEmpty(e.Steps)
 			return &explanation{e}, err
 		})
+}
+
+// explains reports whether all that an explanation is about is in some segments.
+func explains(only []model.Segment, e *model.Explanation) bool {
+	switch {
+	case e.Flow == nil || !slices.Contains(only, e.Flow.Segment):
+		return false
+	case e.Service != nil && !slices.Contains(only, e.Service.ID.Segment):
+		return false
+	}
+	return e.Service != nil || e.Backend == nil // a reply's sender is a backend of whatever service
 }
 
 // Explain asks what the director would do with a packet.
@@ -50,8 +68,10 @@ func (c *Client) Explain(ctx context.Context, q model.Question) (model.Explanati
 type FlowQuery struct {
 	Service string
 	Segment *model.Segment // of the service; nil: any
-	Client  netip.Addr     // zero: any
-	Backend netip.Addr     // zero: any
+	// Only are the segments that services may be of; nil: all. Of others nothing is known.
+	Only    []model.Segment
+	Client  netip.Addr // zero: any
+	Backend netip.Addr // zero: any
 	Most    int
 }
 
@@ -95,14 +115,14 @@ func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error
 		Limit   int        `query:"limit" minimum:"1" maximum:"100000" default:"1000" doc:"how many at most"`
 	}
 	type output struct{ Body Flows }
-	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable},
+	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, segmented: true, large: true, errors: []int{http.StatusServiceUnavailable},
 		text: "Most flows are in none, but those of full NAT: the ring says where their packets go. See docs/internals/consistency.md for which are."},
 		func(ctx context.Context, in *input) (*output, error) {
-			q := FlowQuery{Service: in.Service, Client: in.Client, Backend: in.Backend, Most: in.Limit}
-			if in.Segment.given {
-				q.Segment = &in.Segment.id
+			v, err := viewOf(ctx, in.SegmentQuery)
+			if err != nil {
+				return nil, err
 			}
-			flows, err := list(ctx, q)
+			flows, err := list(ctx, FlowQuery{Service: in.Service, Only: v.only, Client: in.Client, Backend: in.Backend, Most: in.Limit})
 			flows.Flows = orEmpty(flows.Flows)
 			return &output{flows}, err
 		})
@@ -128,9 +148,10 @@ func (c *Client) Flows(ctx context.Context, q FlowQuery) (Flows, error) {
 
 // Ring is which backends own a service's slots.
 type Ring struct {
-	Service  string   `json:"service"`
-	Backends []string `json:"backends" doc:"their names, those that have lost slots with the last change too"`
-	Owners   []int    `json:"owners" doc:"for each slot its owner's place in backends; -1: nobody"`
+	Service  string        `json:"service"`
+	Segment  model.Segment `json:"segment,omitzero" doc:"of the service"`
+	Backends []string      `json:"backends" doc:"their names, those that have lost slots with the last change too"`
+	Owners   []int         `json:"owners" doc:"for each slot its owner's place in backends; -1: nobody"`
 	// Compared says that the membership before the newest one is known, and of the same size:
 	// it leaves the service's log when no connection needs it any more.
 	Compared bool       `json:"compared" doc:"what has moved with the last change is known"`
@@ -149,10 +170,14 @@ func (s *Server) HandleRing(ring func(service string) (Ring, bool)) {
 		Service string `query:"service" required:"true" maxLength:"253" doc:"the service's name"`
 	}
 	type output struct{ Body Ring }
-	handle(s, operation{method: http.MethodGet, path: "ring", id: "get-ring", summary: "Who owns the slots of a service's ring, and what has moved", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable}},
-		func(_ context.Context, in *input) (*output, error) {
+	handle(s, operation{method: http.MethodGet, path: "ring", id: "get-ring", summary: "Who owns the slots of a service's ring, and what has moved", needs: model.RoleRead, segmented: true, large: true, errors: []int{http.StatusServiceUnavailable}},
+		func(ctx context.Context, in *input) (*output, error) {
+			v, err := viewOf(ctx, SegmentQuery{})
+			if err != nil {
+				return nil, err
+			}
 			r, found := ring(in.Service)
-			if !found {
+			if !found || !v.has(r.Segment) {
 				return nil, NewProblem(http.StatusNotFound, fmt.Sprintf("there is no service %q", in.Service))
 			}
 			r.Backends, r.Owners, r.Moved = orEmpty(r.Backends), orEmpty(r.Owners), orEmpty(r.Moved)

@@ -92,7 +92,7 @@ func TestLargeAnswersOfOneClient(t *testing.T) {
 	})
 	ask := func(name, query string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(withCaller(t.Context(), Caller{Name: name, Role: "read"}), http.MethodGet, "/v1/flows"+query, nil)
+		r := httptest.NewRequestWithContext(WithCaller(t.Context(), Caller{Name: name, Role: "read"}), http.MethodGet, "/v1/flows"+query, nil)
 		server.route(w, r)
 		return w
 	}

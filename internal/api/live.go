@@ -62,10 +62,14 @@ func (s *Server) HandleLive(sources LiveSources) {
 		SegmentQuery
 		Service string `query:"service" maxLength:"253" doc:"name of the service whose backends are told, too"`
 	}
-	op := s.endless(operation{method: http.MethodGet, path: "live", id: "get-live", summary: "What the director does now, as server-sent events", needs: model.RoleRead,
+	op := s.endless(operation{method: http.MethodGet, path: "live", id: "get-live", summary: "What the director does now, as server-sent events", needs: model.RoleRead, segmented: true,
 		text: "The answer does not end. The first message has all that there is, and about each second another one has what is different. It is what the dashboard shows."})
 	sse.Register(s.api, op, map[string]any{"message": LiveMessage{}}, func(ctx context.Context, in *input, send sse.Sender) {
-		if err := l.stream(ctx, in.Service, viewOf(ctx, in.SegmentQuery), send); err != nil {
+		v, err := viewOf(ctx, in.SegmentQuery)
+		if err != nil {
+			return // seen has refused it
+		}
+		if err := l.stream(ctx, in.Service, v, send); err != nil {
 			s.log.Error("read what is streamed live", "error", err)
 		}
 	})
@@ -75,7 +79,7 @@ func (s *Server) HandleLive(sources LiveSources) {
 func (s *Server) endless(of operation) huma.Operation {
 	listeners := make(chan struct{}, mostListeners)
 	op := s.operation(of)
-	op.Middlewares = append(op.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
+	op.Middlewares = append(op.Middlewares, s.seen, func(ctx huma.Context, next func(huma.Context)) {
 		select {
 		case listeners <- struct{}{}:
 			defer func() { <-listeners }()
@@ -87,6 +91,19 @@ func (s *Server) endless(of operation) huma.Operation {
 		next(ctx)
 	})
 	return op
+}
+
+// seen refuses a caller that names a segment which it is not for: an answer that does not end begins before its
+// operation could say so.
+func (s *Server) seen(ctx huma.Context, next func(huma.Context)) {
+	var q SegmentQuery
+	if q.Segment.UnmarshalText([]byte(ctx.Query("segment"))) == nil {
+		if _, err := viewOf(ctx.Context(), q); err != nil {
+			_ = huma.WriteErr(s.api, ctx, http.StatusForbidden, err.Error())
+			return
+		}
+	}
+	next(ctx)
 }
 
 // stream sends messages until the client is gone, or the director ends.

@@ -70,11 +70,16 @@ func (f *liveFrame) in(v view) *liveFrame {
 		return f
 	}
 	status := *f.now.status
-	status.Services = v.ofServices(status.Services)
+	if v.limited {
+		status = model.DatapathStatus{}
+	}
+	status.Services = v.ofServices(f.now.status.Services)
 	g := &liveFrame{now: &reading{at: f.now.at}, before: f.before, took: f.took}
 	g.take(&status)
 	m := &g.whole
-	m.Director, m.Flows, m.BGP, m.Group = f.whole.Director, f.whole.Flows, f.whole.BGP, f.whole.Group
+	if !v.limited {
+		m.Director, m.Flows, m.BGP, m.Group = f.whole.Director, f.whole.Flows, f.whole.BGP, f.whole.Group
+	}
 	m.Total.Dropped, m.Drops = 0, map[string]float64{} // reasons are counted for all segments together
 	m.Flows.Remembered = 0
 	for i := range status.Services {

@@ -76,7 +76,9 @@ func TestDocument(t *testing.T) {
 // noSegments knows of none.
 type noSegments struct{}
 
-func (noSegments) Segments() (model.SegmentsStatus, error) { return model.SegmentsStatus{}, nil }
+func (noSegments) Segments([]model.Segment) (model.SegmentsStatus, error) {
+	return model.SegmentsStatus{}, nil
+}
 func (noSegments) PutSegments(api.SetText) (api.PutHosts, error) {
 	return api.PutHosts{}, nil
 }

@@ -35,7 +35,7 @@ func newServer(title string, log *slog.Logger) *Server {
 		RejectUnknownQueryParameters: true,
 	}, humago.NewAdapter(s.mux, ""))
 	s.document = sync.OnceValues(s.openAPI)
-	s.Handle(base+"openapi.json", http.HandlerFunc(s.sendDocument))
+	s.HandleSegmented(base+"openapi.json", http.HandlerFunc(s.sendDocument))
 	return s
 }
 
@@ -46,6 +46,9 @@ type operation struct {
 	summary      string
 	text         string
 	needs        model.Role
+	// segmented says that callers that are for some segments may ask: what they get has nothing of others. All
+	// other operations are refused to them, new ones, too.
+	segmented bool
 	// owner says whose set it is about; nil: no owner's, or the operation checks that itself.
 	owner  func(huma.Context) string
 	large  bool   // its answer may be so large that only some are made at a time
@@ -58,8 +61,18 @@ type operation struct {
 
 // read lets a value be got by its name. errs are its own errors, besides those of all operations.
 func read[T any](s *Server, name, summary string, value func(context.Context) (T, error), errs ...int) {
+	readBy(s, operation{path: name, summary: summary, errors: errs}, value)
+}
+
+// readSegmented is read for a value that has nothing of other segments than the caller's.
+func readSegmented[T any](s *Server, name, summary string, value func(context.Context) (T, error), errs ...int) {
+	readBy(s, operation{path: name, summary: summary, errors: errs, segmented: true}, value)
+}
+
+func readBy[T any](s *Server, op operation, value func(context.Context) (T, error)) {
 	type answer struct{ Body T }
-	handle(s, operation{method: http.MethodGet, path: name, id: "get-" + name, summary: summary, needs: model.RoleRead, errors: errs},
+	op.method, op.id, op.needs = http.MethodGet, "get-"+op.path, model.RoleRead
+	handle(s, op,
 		func(ctx context.Context, _ *struct{}) (*answer, error) {
 			v, err := value(ctx)
 			return &answer{v}, err
@@ -123,6 +136,10 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			_ = huma.WriteErr(s.api, ctx, p.Status, p.Detail)
 			return
 		}
+		if who := callerOf(ctx.Context()); who.limited() && !op.segmented {
+			_ = huma.WriteErr(s.api, ctx, http.StatusForbidden, who.outside("this is about the whole director").Detail)
+			return
+		}
 		if op.pace != nil && !op.pace.take(callerOf(ctx.Context()).Name) {
 			ctx.SetHeader("Retry-After", seconds(op.pace.wait(callerOf(ctx.Context()).Name)))
 			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "ask for this less often")
@@ -150,8 +167,21 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 	}
 }
 
-// Handle lets a handler answer reads of a path. It is called before Serve.
+// Handle lets a handler answer reads of a path, but for callers that are for some segments alone. It is called
+// before Serve.
 func (s *Server) Handle(path string, handler http.Handler) {
+	s.HandleSegmented(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if who := callerOf(r.Context()); who.limited() {
+			writeProblem(w, who.outside("this is about the whole director"))
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+}
+
+// HandleSegmented is Handle for a handler that answers callers of segments, too: see CallerSegments. What it
+// answers them has nothing of other segments.
+func (s *Server) HandleSegmented(path string, handler http.Handler) {
 	s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 		if p := callerOf(r.Context()).refuse(model.RoleRead, "", false); p != nil {
 			writeProblem(w, p)
@@ -164,7 +194,7 @@ func (s *Server) Handle(path string, handler http.Handler) {
 // Handler returns the API as a handler for callers that may do everything.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.route(w, r.WithContext(withCaller(r.Context(), Caller{Name: localCaller, Role: model.RoleAdmin})))
+		s.route(w, r.WithContext(WithCaller(r.Context(), Caller{Name: localCaller, Role: model.RoleAdmin})))
 	})
 }
 

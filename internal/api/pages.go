@@ -49,7 +49,7 @@ func (s *Server) HandlePages(files fs.FS) {
 		if !known {
 			return fmt.Errorf("%s: nobody says what files of this type are", name)
 		}
-		s.Handle(at, newPage(name, kind, caching, content))
+		s.HandleSegmented(at, newPage(name, kind, caching, content))
 		return nil
 	})
 	if err != nil {

@@ -52,9 +52,15 @@ func (s *Server) planSet(ctx context.Context, in *planSet) (*plannedSet, error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := s.within(ctx, in.Owner); err != nil {
+		return nil, err
+	}
 	p, err := s.sets.Plan(ctx, PlanRequest{Owner: in.Owner, SetText: text, Measure: time.Duration(in.Measure) * time.Second})
 	if err != nil {
 		return nil, err
+	}
+	if callerOf(ctx).limited() { // of what all share, it knows its segments' limits
+		p.Revision, p.Limits, p.Overrides = 0, nil, nil
 	}
 	fill(&p.SetChange)
 	p.Services, p.Limits = orEmpty(p.Services), orEmpty(p.Limits)

@@ -251,7 +251,7 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	if _, _, byName := request.BasicAuth(); byName {
 		w.Header().Set("Weir-Client", caller.Name) // so that the dashboard can offer to leave
 	}
-	ctx, end := context.WithCancel(withCaller(request.Context(), caller))
+	ctx, end := context.WithCancel(WithCaller(request.Context(), caller))
 	a := &activeRequest{request, caller, end}
 	r.track(a)
 	defer r.untrack(a)
@@ -287,7 +287,7 @@ func (r *Remote) readOnly(w http.ResponseWriter, request *http.Request) {
 	// All callers on this host are alike: only requests that are being answered are remembered.
 	markKnown(request.Context(), true)
 	defer markKnown(request.Context(), false)
-	r.server.route(w, request.WithContext(withCaller(request.Context(), Caller{Name: name, Role: model.RoleRead})))
+	r.server.route(w, request.WithContext(WithCaller(request.Context(), Caller{Name: name, Role: model.RoleRead})))
 }
 
 func ownName(host string) bool {

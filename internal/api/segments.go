@@ -15,8 +15,8 @@ const hostsBytes = 32 << 20
 
 // Segments knows where hosts of tenants' networks are. An error that is a Problem has its own status.
 type Segments interface {
-	// Segments returns what is known of all segments.
-	Segments() (model.SegmentsStatus, error)
+	// Segments returns what is known of all segments, with the services of which only are in these; nil: all.
+	Segments(only []model.Segment) (model.SegmentsStatus, error)
 	// PutSegments replaces what clients of the API have said of hosts, by what is in the text.
 	PutSegments(text SetText) (PutHosts, error)
 }
@@ -47,11 +47,15 @@ func (s *Server) HandleSegments(segments Segments) {
 	const path = "segments"
 	type got struct{ Body model.SegmentsStatus }
 	type put struct{ Body PutHosts }
-	handle(s, operation{method: http.MethodGet, path: path, id: "get-segments", summary: "What the director knows of tenants' networks", needs: model.RoleRead, large: true,
+	handle(s, operation{method: http.MethodGet, path: path, id: "get-segments", summary: "What the director knows of tenants' networks", needs: model.RoleRead, segmented: true, large: true,
 		text: "Every segment that is configured, that services or backends are in, or of which a source says something: where its hosts are, and which source says so.", errors: []int{http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *SegmentQuery) (*got, error) {
-			status, err := segments.Segments()
-			return &got{viewOf(ctx, *in).ofSegments(status)}, err
+			v, err := viewOf(ctx, *in)
+			if err != nil {
+				return nil, err
+			}
+			status, err := segments.Segments(CallerSegments(ctx))
+			return &got{v.ofSegments(status)}, err
 		})
 	handle(s, operation{method: http.MethodPut, path: path, id: "put-segments", summary: "Say where hosts of tenants' networks are", needs: model.RoleAdmin, body: true,
 		text: "It replaces everything that clients of the API have said before; one error changes nothing. It is kept over restarts, and of this director alone: each director of a group has its own. " +

@@ -2,9 +2,13 @@ package api
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +18,7 @@ import (
 // keptHosts keeps what was put, as it was sent.
 type keptHosts struct{ text SetText }
 
-func (k *keptHosts) Segments() (model.SegmentsStatus, error) {
+func (k *keptHosts) Segments([]model.Segment) (model.SegmentsStatus, error) {
 	return model.SegmentsStatus{Sources: []model.HostSourceStatus{}, Segments: []model.SegmentStatus{{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 5}}}}, nil
 }
 
@@ -55,12 +59,43 @@ func TestSegments(t *testing.T) {
 			r.Header.Set("Content-Type", test.media)
 		}
 		w := httptest.NewRecorder()
-		s.route(w, r.WithContext(withCaller(t.Context(), Caller{Name: "who", Role: test.role, Owner: "web"})))
+		s.route(w, r.WithContext(WithCaller(t.Context(), Caller{Name: "who", Role: test.role, Owner: "web"})))
 		if w.Code != test.code || !strings.Contains(w.Body.String(), test.body) || string(kept.text.Text) != test.kept {
 			t.Errorf("%s as %q with %s %.20q: %d %s, kept %q; want %d, %q, kept %q", test.method, test.role, test.media, test.text, w.Code, w.Body, kept.text.Text, test.code, test.body, test.kept)
 		}
 	}
 	if audit := log.String(); !strings.Contains(audit, "operation=put-segments client=who status=200") || !strings.Contains(audit, "status=422") || strings.Contains(audit, "get-segments") {
 		t.Errorf("the log says\n%s", audit)
+	}
+}
+
+// A client of the configuration is known with its segments, and its answers end when it gets others.
+func TestClientsOfSegments(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(strings.Repeat("x", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	red, blue := model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, model.Segment{Kind: model.SegmentVLAN, ID: 100<<12 | 200}
+	known := func(in ...model.Segment) Caller {
+		a := &access{tokens: map[[sha256.Size]byte]Caller{}, names: map[string]Caller{}}
+		if err := a.add(&model.APIClient{Name: "red", Role: model.RoleRead, TokenFile: file, Segments: in}); err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer "+strings.Repeat("x", 32))
+		c, is := a.caller(r)
+		if !is {
+			t.Fatal("the client is not known")
+		}
+		return c
+	}
+	if c := known(); c.limited() || CallerSegments(WithCaller(t.Context(), c)) != nil {
+		t.Errorf("a client of no segments is %+v", c)
+	}
+	if c := known(red, blue); !c.limited() || !slices.Equal(CallerSegments(WithCaller(t.Context(), c)), []model.Segment{red, blue}) {
+		t.Errorf("a client of two segments is %+v", c)
+	}
+	if known(red) == known(blue) || known(red) != known(red) {
+		t.Error("clients of different segments are alike")
 	}
 }

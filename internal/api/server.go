@@ -46,7 +46,15 @@ type Server struct {
 // NewServer returns a director's server, with these sources.
 func NewServer(datapath Datapath, daemon Daemon, log *slog.Logger) *Server {
 	s := newServer("weir director", log)
-	read(s, "status", "What the director does and counts", fromDatapath(s, datapath, func(d model.DatapathStatus) Status { return newStatus(daemon, d) }))
+	readSegmented(s, "status", "What the director does and counts", func(ctx context.Context) (Status, error) {
+		v, _ := viewOf(ctx, SegmentQuery{})
+		return fromDatapath(s, datapath, func(d model.DatapathStatus) Status {
+			if v.limited {
+				return limitedStatus(daemon, d, v)
+			}
+			return newStatus(daemon, d)
+		})(ctx)
+	})
 	readIn(s, "services", "The services as they are in the kernel", viewOfDatapath(s, datapath, servicesOf))
 	readIn(s, "backends", "The backends of every service as they are in the kernel", viewOfDatapath(s, datapath, backendsOf))
 	read(s, "config", "The configuration that runs, with its defaults, and without secrets", configOf(daemon))

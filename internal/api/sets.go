@@ -127,18 +127,21 @@ type changedSet struct {
 // HandleSets lets clients get and put sets. It is called before Serve.
 func (s *Server) HandleSets(sets Sets) {
 	s.sets = sets
-	read(s, "sets", "Which sets there are", func(context.Context) ([]SetInfo, error) { return orEmpty(sets.List()), nil })
+	readSegmented(s, "sets", "Which sets there are", func(ctx context.Context) ([]SetInfo, error) {
+		who := callerOf(ctx)
+		return orEmpty(slices.DeleteFunc(sets.List(), func(i SetInfo) bool { return who.refuseSet(i.Owner) != nil })), nil
+	})
 	one := "sets/{owner}"
-	handle(s, operation{method: http.MethodGet, path: one, id: "get-set", summary: "A set as it was put", needs: model.RoleRead,
+	handle(s, operation{method: http.MethodGet, path: one, id: "get-set", summary: "A set as it was put", needs: model.RoleRead, segmented: true,
 		text: "The defaults are filled in, and keys are hidden. What is got can be put: a key that is hidden stays what it is."}, s.getSet)
 	ofPath := func(ctx huma.Context) string { return ctx.Param("owner") }
 	ofQuery := func(ctx huma.Context) string { return ctx.Query("owner") }
 	errs := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable}
-	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, owner: ofPath, body: true,
+	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, segmented: true, owner: ofPath, body: true,
 		text: "Services that are not in it are removed. It is one transaction for all directors of a group, and answered when this one forwards by it. " +
 			"With If-Match it replaces only the set that the client knows.",
 		errors: append(errs, http.StatusPreconditionFailed)}, s.putSet)
-	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, owner: ofQuery, body: true,
+	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, segmented: true, owner: ofQuery, body: true,
 		text: "It takes what would be put, and says what putting it would answer, what becomes of the traffic that is seen now, and which connections are at risk. Nothing is changed.", errors: errs}, s.planSet)
 	s.handleDrain()
 	s.handleDocuments()
@@ -158,13 +161,35 @@ func (s *Server) documentSet(path, method string) {
 		Content: map[string]*huma.MediaType{"application/json": {Schema: schema}, "application/yaml": {Schema: schema}}}
 }
 
-func (s *Server) getSet(_ context.Context, in *getSet) (*gotSet, error) {
+// within refuses a caller of some segments a set that has something elsewhere, whoever has put that there.
+func (s *Server) within(ctx context.Context, owner string) error {
+	who := callerOf(ctx)
+	if !who.limited() {
+		return nil
+	}
+	if p := who.refuseSet(owner); p != nil {
+		return p
+	}
+	set, _ := s.sets.Get(owner)
+	if model.OutsideSegments(set.Services, who.Segments.list()) != nil {
+		return who.outside("its set has something that is not for it: an administrator has put it")
+	}
+	return nil
+}
+
+func (s *Server) getSet(ctx context.Context, in *getSet) (*gotSet, error) {
+	if err := s.within(ctx, in.Owner); err != nil {
+		return nil, err
+	}
 	set, found := s.sets.Get(in.Owner)
 	if !found {
 		return nil, NewProblem(http.StatusNotFound, fmt.Sprintf("owner %q has no set", in.Owner))
 	}
 	if tags, any := parseTags(in.IfNoneMatch); any || slices.Contains(tags, set.Tag) {
 		return nil, huma.ErrorWithHeaders(huma.Status304NotModified(), http.Header{"Etag": {strconv.Quote(set.Tag)}})
+	}
+	if callerOf(ctx).limited() {
+		set.Revision = 0 // it counts the changes of all
 	}
 	set.Services = model.HideKeys(orEmpty(set.Services))
 	return &gotSet{ETag: strconv.Quote(set.Tag), Revision: set.Revision, Body: set}, nil
@@ -185,7 +210,13 @@ func (s *Server) putSet(ctx context.Context, in *putSet) (*changedSet, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.within(ctx, in.Owner); err != nil {
+		return nil, err
+	}
 	change, err := s.sets.Put(ctx, in.Owner, text, when)
+	if callerOf(ctx).limited() {
+		change.Revision = 0 // it counts the changes of all
+	}
 	return answerChange(change, err)
 }
 

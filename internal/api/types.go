@@ -156,6 +156,20 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 	return s
 }
 
+// limitedStatus is what a caller of some segments may know: their services, and what is wrong with them.
+func limitedStatus(daemon Daemon, d model.DatapathStatus, v view) Status {
+	info := daemon.Info()
+	only := model.DatapathStatus{Services: v.ofServices(d.Services)}
+	for _, c := range v.ofCounts(d.Segments) {
+		only.RingMemory += c.RingMemory
+		only.Flows.Remembered += c.Flows
+	}
+	s := newStatus(daemon, only)
+	s.Info = Info{Version: info.Version, Problems: orEmpty(v.ofProblems(info.Problems))}
+	s.Interfaces = []model.InterfaceStatus{}
+	return s
+}
+
 // newAgentStatus combines what the process and the kernel say.
 func newAgentStatus(daemon Daemon, a model.AgentStatus) AgentStatus {
 	a.Interfaces, a.VIPs = orEmpty(a.Interfaces), orEmpty(a.VIPs)
@@ -174,11 +188,16 @@ func servicesOf(d model.DatapathStatus, v view) []model.ServiceStatus {
 func backendsOf(d model.DatapathStatus, v view) []Backend {
 	list := []Backend{}
 	for _, s := range d.Services {
+		if v.limited && !v.has(s.Segment) {
+			continue // that it has a backend here is the service's own affair
+		}
 		for _, b := range s.Backends {
-			list = append(list, Backend{Service: s.Name, BackendStatus: b})
+			if v.has(b.Segment) {
+				list = append(list, Backend{Service: s.Name, BackendStatus: b})
+			}
 		}
 	}
-	return v.ofBackends(list)
+	return list
 }
 
 // orEmpty makes JSON say [] and not null.

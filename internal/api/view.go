@@ -39,15 +39,22 @@ func (segmentText) Schema(huma.Registry) *huma.Schema {
 
 // view is the segments that an answer is about. The zero value: all of them, and what is in none.
 type view struct {
-	only []model.Segment // nil: all
+	only    []model.Segment // nil: all
+	limited bool            // the caller may not know that there are others
 }
 
-// viewOf returns what a request is about.
-func viewOf(_ context.Context, q SegmentQuery) view {
-	if q.Segment.given {
-		return view{only: []model.Segment{q.Segment.id}}
+// viewOf returns what a request is about. The error is a Problem.
+func viewOf(ctx context.Context, q SegmentQuery) (view, error) {
+	who := callerOf(ctx)
+	v := view{only: who.Segments.list(), limited: who.limited()}
+	if !q.Segment.given {
+		return v, nil
 	}
-	return view{}
+	if !v.has(q.Segment.id) {
+		return v, who.outside("this is about another one")
+	}
+	v.only = []model.Segment{q.Segment.id}
+	return v, nil
 }
 
 // all reports whether nothing is left out.
@@ -61,15 +68,29 @@ func (v view) ofServices(services []model.ServiceStatus) []model.ServiceStatus {
 	if v.all() {
 		return services
 	}
-	return slices.DeleteFunc(slices.Clone(services), func(s model.ServiceStatus) bool { return !v.has(s.Segment) })
+	services = slices.DeleteFunc(slices.Clone(services), func(s model.ServiceStatus) bool { return !v.has(s.Segment) })
+	if v.limited {
+		for i := range services {
+			services[i].Backends = slices.DeleteFunc(slices.Clone(services[i].Backends), func(b model.BackendStatus) bool { return !v.has(b.Segment) })
+		}
+	}
+	return services
 }
 
-// ofBackends keeps the backends that are in the view.
-func (v view) ofBackends(backends []Backend) []Backend {
+// ofCounts keeps the sums of the view's segments.
+func (v view) ofCounts(counts []model.SegmentCounts) []model.SegmentCounts {
 	if v.all() {
-		return backends
+		return counts
 	}
-	return slices.DeleteFunc(backends, func(b Backend) bool { return !v.has(b.Segment) })
+	return slices.DeleteFunc(slices.Clone(counts), func(c model.SegmentCounts) bool { return !v.has(c.ID) })
+}
+
+// ofProblems keeps the problems of the view's segments.
+func (v view) ofProblems(problems []model.Problem) []model.Problem {
+	if v.all() {
+		return problems
+	}
+	return slices.DeleteFunc(slices.Clone(problems), func(p model.Problem) bool { return !v.has(p.Segment) })
 }
 
 // ofEvents keeps the events that are about the view's segments.
@@ -77,7 +98,19 @@ func (v view) ofEvents(events []Event) []Event {
 	if v.all() {
 		return events
 	}
-	return slices.DeleteFunc(slices.Clone(events), func(e Event) bool { return !v.has(e.Segment) })
+	events = slices.DeleteFunc(slices.Clone(events), func(e Event) bool { return !v.has(e.Segment) })
+	for i := range events {
+		events[i] = v.hide(events[i])
+	}
+	return events
+}
+
+// hide takes out of an event what would tell a limited caller how much happens elsewhere: its number.
+func (v view) hide(e Event) Event {
+	if v.limited {
+		e.ID, e.Revision = 0, 0
+	}
+	return e
 }
 
 // ofSegments keeps the segments that are in the view.
@@ -85,16 +118,26 @@ func (v view) ofSegments(status model.SegmentsStatus) model.SegmentsStatus {
 	if !v.all() {
 		status.Segments = slices.DeleteFunc(status.Segments, func(s model.SegmentStatus) bool { return !v.has(s.ID) })
 	}
+	if v.limited {
+		status.Sources = []model.HostSourceStatus{} // they count the hosts of all segments
+		for i := range status.Segments {
+			status.Segments[i].Problems = nil // they may name other segments
+		}
+	}
 	return status
 }
 
 // readIn is read for an answer that may be about one segment alone.
 func readIn[T any](s *Server, name, summary string, value func(context.Context, view) (T, error), errs ...int) {
 	type answer struct{ Body T }
-	handle(s, operation{method: http.MethodGet, path: name, id: "get-" + name, summary: summary, needs: model.RoleRead, errors: errs},
+	handle(s, operation{method: http.MethodGet, path: name, id: "get-" + name, summary: summary, needs: model.RoleRead, segmented: true, errors: errs},
 		func(ctx context.Context, in *SegmentQuery) (*answer, error) {
-			v, err := value(ctx, viewOf(ctx, *in))
-			return &answer{v}, err
+			v, err := viewOf(ctx, *in)
+			if err != nil {
+				return nil, err
+			}
+			is, err := value(ctx, v)
+			return &answer{is}, err
 		})
 }
 

@@ -112,6 +112,7 @@ func (j *joined) anew(c model.Config, state store.State, changes string, valid f
 		r := &refused.Refusals[n]
 		if limit, is := strings.CutPrefix(f.Other, "director.limits."); is && f.Path == "services" {
 			r.Problem += receivers(services, owners, limit)
+			r.Shared = true
 		}
 		i, of := serviceIndex(f.Path)
 		j, with := serviceIndex(f.Other)

@@ -24,6 +24,8 @@ type RefusedError struct {
 type Refusal struct {
 	Owner string // the owner whose set the field is in; empty: the set that was put
 	With  string // the owner of the other set of a contradiction; empty: there is none
+	// Shared says that it is about what all owners have together.
+	Shared bool
 	model.FieldError
 }
 
@@ -227,8 +229,11 @@ func refusalOf(conflict *store.ConflictError, owner string, services []model.Ser
 func refusalBy(c *store.ConflictError, owner string, services []model.Service) Refusal {
 	refusal := Refusal{FieldError: model.FieldError{Problem: c.Error()}}
 	name := c.Name2
-	if c.Owner2 != owner {
-		name = c.Name
+	if refusal.With = c.Owner; c.Owner2 != owner {
+		name, refusal.With = c.Name, c.Owner2
+	}
+	if c.Owner == c.Owner2 {
+		refusal.With = ""
 	}
 	last := 0
 	for i := range services {

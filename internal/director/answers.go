@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/api"
@@ -110,9 +111,10 @@ var flowStates = map[model.RememberedState]string{model.FlowOpening: "opening", 
 func (d *Director) flows(ctx context.Context, q api.FlowQuery) (api.Flows, error) {
 	names := map[model.ServiceID]string{}
 	known := q.Service == ""
+	meant := func(in model.Segment) bool { return q.Only == nil || slices.Contains(q.Only, in) }
 	for _, s := range d.Config().Services {
 		names[s.ID()] = s.Name
-		known = known || s.Name == q.Service
+		known = known || s.Name == q.Service && meant(s.Segment)
 	}
 	if !known {
 		return api.Flows{}, api.NewProblem(http.StatusNotFound, fmt.Sprintf("there is no service %q", q.Service),
@@ -121,7 +123,7 @@ func (d *Director) flows(ctx context.Context, q api.FlowQuery) (api.Flows, error
 	var list api.Flows
 	add := func(table string, f *model.RememberedFlow, source netip.AddrPort) (room bool) {
 		name := names[f.Service]
-		if q.Service != "" && name != q.Service || q.Segment != nil && f.Service.Segment != *q.Segment || q.Client.IsValid() && f.Source.Addr() != q.Client || q.Backend.IsValid() && f.Backend.Addr() != q.Backend {
+		if q.Service != "" && name != q.Service || !meant(f.Service.Segment) || q.Client.IsValid() && f.Source.Addr() != q.Client || q.Backend.IsValid() && f.Backend.Addr() != q.Backend {
 			return true
 		}
 		if len(list.Flows) == q.Most {
@@ -176,7 +178,7 @@ func (d *Director) ring(name string) (api.Ring, bool) {
 
 // ringOf compares a ring with the owners that its slots had before.
 func ringOf(s *model.TableService, before []netip.AddrPort) api.Ring {
-	r := api.Ring{Service: s.Name, Owners: make([]int, len(s.Ring.Slots)), Compared: len(before) > 0 && len(before) == len(s.Ring.Slots)}
+	r := api.Ring{Service: s.Name, Segment: s.Segment, Owners: make([]int, len(s.Ring.Slots)), Compared: len(before) > 0 && len(before) == len(s.Ring.Slots)}
 	places := map[netip.AddrPort]int{{}: -1}
 	for i := range s.Backends {
 		places[netip.AddrPortFrom(s.Backends[i].Address, s.Backends[i].Port)] = i

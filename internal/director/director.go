@@ -262,7 +262,7 @@ func (d *Director) answer(version string) {
 	d.events = api.NewEvents()
 	bgpStatus := d.announcers.bgp.Status
 	d.server = api.NewServer(d, d, d.log)
-	d.server.Handle("/metrics", metrics.Handler(version, d, bgpStatus, d.bfd.View, func() []model.Problem { return d.Info().Problems }))
+	d.server.HandleSegmented("/metrics", metrics.Handler(version, d, bgpStatus, d.bfd.View, func() []model.Problem { return d.Info().Problems }, api.CallerSegments))
 	d.server.HandleBGP(bgpStatus)
 	d.server.HandleSets(d.sets)
 	d.server.HandleSegments(segmentsAPI{d})

@@ -14,8 +14,11 @@ import (
 type segmentsAPI struct{ d *Director }
 
 // Segments returns what is known of all segments, and what is counted of each.
-func (a segmentsAPI) Segments() (model.SegmentsStatus, error) {
+func (a segmentsAPI) Segments(only []model.Segment) (model.SegmentsStatus, error) {
 	c := a.d.Config()
+	if only != nil {
+		c.Services = slices.DeleteFunc(slices.Clone(c.Services), func(s model.Service) bool { return !slices.Contains(only, s.Segment) })
+	}
 	status := a.d.segments.Status(&c)
 	kernel, err := a.d.kernel.Status()
 	if err != nil {

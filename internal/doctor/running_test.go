@@ -95,7 +95,7 @@ func TestLostSNATAddress(t *testing.T) {
 	want(t, examine(t, l.director, doctor.Options{Config: full("10.0.1.9", "10.0.1.2")}), "snat 10.0.1.9", doctor.Fail, lost, "ip addr add 10.0.1.9/32 dev eth1")
 	running(t, l.director, doctor.Director, full("10.0.1.9", "10.0.3.2"), "", "")     // behind a router, which has a route
 	running(t, l.director, doctor.Director, full("198.51.100.9", "10.0.1.2"), "", "") // the backends have a route
-	inside := full("10.0.1.9", "10.0.1.2") // the director answers for it in the tenant's network
+	inside := full("10.0.1.9", "10.0.1.2")                                            // the director answers for it in the tenant's network
 	inside.Services[0].Backends[0].Segment = &model.Segment{Kind: model.SegmentVXLAN, ID: 5}
 	if got, found := examine(t, l.director, doctor.Options{Config: inside})["snat 10.0.1.9"]; found {
 		t.Errorf("in a tenant's network: %+v", got)

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 	"slices"
@@ -24,8 +25,42 @@ type Agent interface {
 	Status() (model.AgentStatus, error)
 }
 
-// Handler answers scrapes. While the datapath cannot be read it answers with an error.
-func Handler(version string, datapath Datapath, bgp func() model.BGPStatus, bfd func() *model.BFDStatus, list func() []model.Problem) http.Handler {
+// Handler answers scrapes. While the datapath cannot be read it answers with an error. A scrape by a client that
+// is for some segments alone, which only returns, has their services and problems, and nothing else.
+func Handler(version string, datapath Datapath, bgp func() model.BGPStatus, bfd func() *model.BFDStatus, list func() []model.Problem, only func(context.Context) []model.Segment) http.Handler {
+	all := directorHandler(version, datapath, bgp, bfd, list)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if in := only(r.Context()); in != nil {
+			segmentsHandler(in, version, datapath, list).ServeHTTP(w, r)
+			return
+		}
+		all.ServeHTTP(w, r)
+	})
+}
+
+// segmentsHandler answers a scrape about some segments.
+func segmentsHandler(in []model.Segment, version string, datapath Datapath, list func() []model.Problem) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{ofDirector, func(v values) {
+		v.build(build, version)
+		v.problems(directorProblems, slices.DeleteFunc(slices.Clone(list()), func(p model.Problem) bool { return !slices.Contains(in, p.Segment) }))
+		status, err := datapath.Status()
+		if err != nil {
+			v <- prometheus.NewInvalidMetric(packets, err)
+			return
+		}
+		v.segmentSums(slices.DeleteFunc(status.Segments, func(c model.SegmentCounts) bool { return !slices.Contains(in, c.ID) }))
+		status.Services = slices.DeleteFunc(status.Services, func(s model.ServiceStatus) bool { return !slices.Contains(in, s.Segment) })
+		for i := range status.Services {
+			s := &status.Services[i]
+			s.Backends = slices.DeleteFunc(s.Backends, func(b model.BackendStatus) bool { return !slices.Contains(in, b.Segment) })
+		}
+		v.eachService(status.Services)
+	}})
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+func directorHandler(version string, datapath Datapath, bgp func() model.BGPStatus, bfd func() *model.BFDStatus, list func() []model.Problem) http.Handler {
 	return handler(collector{ofDirector, func(v values) {
 		v.build(build, version)
 		v.problems(directorProblems, list())

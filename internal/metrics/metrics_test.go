@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"context"
 	"errors"
 	"net/http/httptest"
 	"net/netip"
@@ -19,6 +20,7 @@ import (
 type datapath struct {
 	status model.DatapathStatus
 	err    error
+	only   []model.Segment // that the scrape is about; nil: all
 }
 
 func (d datapath) Status() (model.DatapathStatus, error) { return d.status, d.err }
@@ -26,7 +28,7 @@ func (d datapath) Status() (model.DatapathStatus, error) { return d.status, d.er
 func scrape(t *testing.T, d datapath) (code int, body string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	metrics.Handler("v1.2.3", d, func() model.BGPStatus { return told }, func() *model.BFDStatus { return &watched }, func() []model.Problem { return troubles }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	metrics.Handler("v1.2.3", d, func() model.BGPStatus { return told }, func() *model.BFDStatus { return &watched }, func() []model.Problem { return troubles }, func(context.Context) []model.Segment { return d.only }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Code, w.Body.String()
 }
 
@@ -155,5 +157,44 @@ func lint(t *testing.T, body string) {
 	cmd.Stdin = strings.NewReader(body)
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// A scrape by a client of one segment has its services, backends and problems, and nothing of others, of the
+// director or of its host.
+func TestScrapeOfSegments(t *testing.T) {
+	red, blue := model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, model.Segment{Kind: model.SegmentVXLAN, ID: 5002}
+	d := busy
+	service := func(name string, in model.Segment, backends ...model.BackendStatus) model.ServiceStatus {
+		return model.ServiceStatus{Name: name, Segment: in, Packets: 7, Backends: backends}
+	}
+	d.status.Services = []model.ServiceStatus{service("red-web", red, model.BackendStatus{Name: "red-a", Segment: red}, model.BackendStatus{Name: "blue-b", Segment: blue}),
+		service("blue-web", blue, model.BackendStatus{Name: "blue-a", Segment: blue}), service("public", model.Segment{}, model.BackendStatus{Name: "red-c", Segment: red})}
+	d.status.Segments = []model.SegmentCounts{{Services: 1}, {ID: red, Services: 1}, {ID: blue, Services: 1}}
+	d.only = []model.Segment{red}
+	code, body := scrape(t, d)
+	if code != 200 {
+		t.Fatalf("answers %d: %s", code, body)
+	}
+	names := map[string]bool{}
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, _, _ := strings.Cut(line, "{")
+		names[strings.Fields(name)[0]] = true
+		if strings.Contains(line, "blue") || strings.Contains(line, "5002") || strings.Contains(line, "public") || strings.Contains(line, "none") {
+			t.Errorf("it has %s", line)
+		}
+	}
+	for name := range names {
+		if !strings.HasPrefix(name, "weir_service_") && !strings.HasPrefix(name, "weir_backend") && !strings.HasPrefix(name, "weir_segment_") && name != "weir_build_info" && name != "weir_problems" {
+			t.Errorf("it has %s", name)
+		}
+	}
+	for _, want := range []string{`weir_service_packets_total{service="red-web"} 7`, `weir_backend_packets_total{backend="red-a",service="red-web"} 0`, `weir_segment_services{segment="vxlan:5001"} 1`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("it has no %s", want)
+		}
 	}
 }

@@ -88,9 +88,13 @@ func (v values) services(status *model.DatapathStatus) {
 		v.tally(loadMessages, status.Loads.Messages)
 		v.gauge(loadAgents, float64(status.Loads.Agents))
 	}
+	v.eachService(status.Services)
+}
+
+func (v values) eachService(services []model.ServiceStatus) {
 	backends, without := 0, 0
-	for i := range status.Services {
-		s := &status.Services[i]
+	for i := range services {
+		s := &services[i]
 		v.service(s)
 		if backends += len(s.Backends); backends > mostBackends {
 			without += len(s.Backends)

@@ -32,6 +32,9 @@ type APIClient struct {
 	// tenant's network that they are in.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Segment   Segment      `json:"segment,omitzero"`
+	// Segments are the tenants' networks that it is for, with roles read and write: it sees and changes nothing
+	// else. None: it is for all.
+	Segments []Segment `json:"segments,omitempty"`
 }
 
 // IsZero reports whether no key is given.
@@ -215,6 +218,7 @@ func (v *validation) apiClients(a *API) {
 				agents[at] = i
 			}
 		}
+		v.apiSegments(c, path)
 		if c.TokenFile == "" && c.Certificate == "" {
 			v.errs.add(path("token-file"), "is required, or a certificate: nobody is believed by name")
 		}
@@ -267,6 +271,23 @@ func (v *validation) apiAgent(c *APIClient, path func(string) string) {
 		v.errs.add(path("addresses"), "is required with role agent: of which backend it reports")
 	}
 	v.onePerFamily(path("addresses"), c.Addresses)
+}
+
+// apiSegments checks which tenants' networks a client is for.
+func (v *validation) apiSegments(c *APIClient, path func(string) string) {
+	switch {
+	case len(c.Segments) == 0:
+	case c.Role == RoleAdmin:
+		v.errs.addWithOther(path("segments"), path("role"), "is only for the roles read and write: an administrator may do everything")
+	case c.Role == RoleAgent:
+		v.errs.addWithOther(path("segments"), path("role"), "is only for the roles read and write: an agent has one segment")
+	}
+	each(v, path("segments"), c.Segments, Segment.String, func(s Segment) string {
+		if s == (Segment{}) {
+			return "none is no tenant's network: vlan:ID, vxlan:VNI or geneve:VNI"
+		}
+		return segmentProblem(s)
+	})
 }
 
 // ownerFile is the name under which the store keeps the services of a director's file.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // SegmentLimits bound how much of a director's limits one segment may take.
@@ -148,4 +149,45 @@ func (s *SegmentSums) List() []SegmentCounts {
 		list = append(list, *s.of[id])
 	}
 	return list
+}
+
+// OutsideSegments says what of services a client may not have that is for these segments alone: what is elsewhere,
+// and what says where hosts are, or is the director's.
+func OutsideSegments(services []Service, only []Segment) (errs FieldErrors) {
+	refuse := func(path string, in Segment, what string) {
+		if !slices.Contains(only, in) {
+			errs.add(path, "%s is in segment %s, and the client is for %s alone", what, in, SegmentList(only))
+		}
+	}
+	for i := range services {
+		s := &services[i]
+		refuse(servicePath(i, "segment"), s.Segment, "the VIP")
+		for key, given := range map[string]bool{"kernel-sources": s.KernelSources, "ask-redirect": s.AskRedirect, "redirect-to": len(s.RedirectTo) > 0,
+			"mode": s.Mode == Redirect} {
+			if given {
+				errs.add(servicePath(i, key), "is not for clients of segments")
+			}
+		}
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			refuse(backendPath(i, j, "segment"), b.TenantIn(s), "the backend")
+			for key, given := range map[string]bool{"vtep": b.VTEP.IsValid(), "vni": b.VNI != 0, "geneve-options": b.GeneveOptions != "", "mac": !b.MAC.IsZero(),
+				"interface": b.Interface != "", "host": b.Host.IsValid()} {
+				if given {
+					errs.add(backendPath(i, j, key), "is not for clients of segments: it says where packets leave the segment")
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(errs, func(a, b FieldError) int { return strings.Compare(a.Path, b.Path) })
+	return errs
+}
+
+// SegmentList names segments.
+func SegmentList(list []Segment) string {
+	names := make([]string, len(list))
+	for i, s := range list {
+		names[i] = s.String()
+	}
+	return strings.Join(names, ", ")
 }

@@ -25,7 +25,7 @@ func (s *Sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 		set := state.Sets[owner]
 		found, err := s.drainSet(ctx, owner, set, d)
 		if err != nil {
-			return nil, worded(err)
+			return nil, wordedFor(ctx, err)
 		}
 		all = append(all, found...)
 	}

@@ -3,11 +3,13 @@
 package sets
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
@@ -80,8 +82,50 @@ func (s *Sets) change(ctx context.Context, owner string, text api.SetText, do fu
 		return none, err
 	}
 	defer release()
+	if err := outside(ctx, services); err != nil {
+		return none, err
+	}
 	change, err := do(services)
-	return change, worded(err)
+	return change, wordedFor(ctx, err)
+}
+
+// outside refuses services that are not in the segments for which a client is.
+func outside(ctx context.Context, services []model.Service) error {
+	only := api.CallerSegments(ctx)
+	if only == nil {
+		return nil
+	}
+	errs := model.OutsideSegments(services, only)
+	if errs == nil {
+		return nil
+	}
+	p := api.NewProblem(http.StatusForbidden, fmt.Sprintf("%s may have services in the segments %s alone: %v", api.CallerName(ctx), model.SegmentList(only), errs[0]))
+	for _, e := range errs {
+		p.Errors = append(p.Errors, api.FieldProblem{Field: e.Path, Detail: e.Problem})
+	}
+	return p
+}
+
+// wordedFor is worded for a client that may be for some segments alone: what it is told names no other owner, no
+// service of others, and nothing that all owners have together.
+func wordedFor(ctx context.Context, err error) error {
+	var refused *desired.RefusedError
+	if api.CallerSegments(ctx) == nil || !errors.As(err, &refused) {
+		return worded(err)
+	}
+	own := &desired.RefusedError{Conflict: refused.Conflict}
+	for _, r := range refused.Refusals {
+		if r.Owner != "" {
+			r.Path = "" // of a set of others
+		}
+		if r.Owner != "" || r.With != "" || r.Shared {
+			r = desired.Refusal{FieldError: model.FieldError{Path: cmp.Or(r.Path, "services"), Problem: "is not available on this director"}}
+		}
+		if !slices.Contains(own.Refusals, r) {
+			own.Refusals = append(own.Refusals, r)
+		}
+	}
+	return worded(own)
 }
 
 // Preview returns the configuration, with its logs, that would run if an owner put these services.
@@ -96,8 +140,11 @@ func (s *Sets) Preview(ctx context.Context, owner string, services []model.Servi
 	if services, err = parseSet(api.SetText{JSON: true, Text: text}); err != nil {
 		return none, nil, err
 	}
+	if err := outside(ctx, services); err != nil {
+		return none, nil, err
+	}
 	joint, logs, err := s.controller.Preview(ctx, owner, services)
-	return joint, logs, worded(err)
+	return joint, logs, wordedFor(ctx, err)
 }
 
 // worded returns an error of a change as a problem, if the error is the client's, or if nothing is
