@@ -37,12 +37,12 @@ struct capture_filter {
 	struct capture_endpoint client;
 	struct capture_endpoint vip;
 	struct capture_endpoint backend;
-	__u32 service; /* index plus 1 */
-	__u32 ingress; /* interface */
-	__u32 sample;  /* one of so many */
-	__u32 snap;    /* bytes of a frame */
-	__u32 rate;    /* packets in 2^30 ns */
-	__u32 segment; /* that the packet came in */
+	__u32 service;   /* index plus 1 */
+	__u32 ingress;   /* interface */
+	__u32 sample;    /* one of so many */
+	__u32 snap;      /* bytes of a frame */
+	__u32 rate;      /* packets in 2^30 ns */
+	__u32 segment;   /* that the packet came in */
 	__u8 in_segment; /* 0: any */
 	__u8 protocol;
 	__u8 pad[6];
