@@ -175,6 +175,9 @@ func TestProbesInVLANs(t *testing.T) {
 		}
 	}()
 	d.waitFor("find all up", states(func(string) model.HealthState { return model.HealthUp }))
+	if strings.Contains(d.logged(), "backend is down") {
+		t.Error("backends were called down before answers could come")
+	}
 	if err := servers["server100"].Kill(); err != nil {
 		t.Fatal(err)
 	}

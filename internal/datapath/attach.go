@@ -111,6 +111,7 @@ func (d *Datapath) Admit() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.holds = false
+	defer d.hears.Store(true)
 	if !d.begun {
 		return nil
 	}
@@ -215,6 +216,7 @@ func (d *Datapath) note(name string, a *attachment) {
 		old.close()
 	}
 	d.attached[name] = a
+	d.hears.Store(true)
 }
 
 // renamePin gives the link of an interface that was attached under another name its new pin: an

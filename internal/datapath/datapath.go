@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -93,6 +94,7 @@ type Datapath struct {
 	replaced       []replaced     // by the Set that runs
 	begun          bool           // the indexes of a table have been assigned at least once
 	holds          bool           // interfaces that do not have the program do not get it
+	hears          atomic.Bool    // some interface has the program, or cannot have it
 	written        abi.Settings   // that the kernel has
 	hops           *nexthop.Resolver
 	reported       reported
@@ -166,6 +168,7 @@ func (d *Datapath) adoptPinned() (err error) {
 	if d.rings, err = mapRings(d.kernel.RingLines, d.kernel.Rings); err != nil {
 		return err
 	}
+	d.hears.Store(!d.options.Hold)
 	if d.fronts.Memory, err = bpfload.Map[abi.Front](d.kernel.Fronts); err != nil {
 		return err
 	}

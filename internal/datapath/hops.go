@@ -243,7 +243,7 @@ func (d *Datapath) ownMACDifference() []upkeep.Difference {
 
 // Checks returns what leads probes by the way of this datapath's packets.
 func (d *Datapath) Checks() *checks.Ways {
-	return checks.New(checks.Deps{Log: d.log, Hops: d.hops, Pin: d.options.Pin, Limit: d.options.Limits.Backends, Entry: checkEntryOf, Expect: d.overlay.expect, StandIn: d.overlay.standIn})
+	return checks.New(checks.Deps{Log: d.log, Hops: d.hops, Pin: d.options.Pin, Limit: d.options.Limits.Backends, Entry: checkEntryOf, Expect: d.overlay.expect, StandIn: d.overlay.standIn, Hears: d.hears.Load})
 }
 
 // checkEntry is struct check_way, made of the director's own types.

@@ -29,6 +29,8 @@ type Deps struct {
 	// Entry is a way as the program knows it: struct check_way, which must be comparable. Packets have these
 	// addresses; invalid: those of their socket.
 	Entry func(way *model.CheckWay, hop nexthop.Hop, source, target netip.Addr) (any, error)
+	// Hears says whether answers from tenants' networks come: the director's program gives them to sockets.
+	Hears func() bool
 	// StandIn makes answers of these hosts, whose addresses are this host's own, too, come from the others. It
 	// replaces what it was given before.
 	StandIn func(targets map[model.VIP]netip.Addr) error
@@ -184,6 +186,10 @@ func (c *Ways) Way(check *model.Check) model.Way {
 	if inside && !c.source(check, hop).IsValid() {
 		direct.Fault = model.FaultNoAddress
 		direct.Detail = fmt.Sprintf("this director has no %s address in %s to probe it from: give one in segments", family(check.To.Addr()), check.Way.Backend.Segment)
+		return direct
+	}
+	if inside && !c.onLink(check, hop).IsValid() && !c.Hears() {
+		direct.Later = true
 		return direct
 	}
 	if !inside && c.answersARP(check.Way, hop) {
