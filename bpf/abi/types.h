@@ -279,6 +279,7 @@ enum backend_flag {
 	BACKEND_REDIRECT = 1 << 4,  /* connections that ask for it are handed over */
 	BACKEND_POD = 1 << 5,       /* behind the agent of its host: see pod_row.h */
 	BACKEND_ASKS = 1 << 6,      /* full NAT: it is asked to hand connections over */
+	BACKEND_TWO_TAGS = 1 << 7,  /* NAT: the two VLAN tags stay as they came */
 };
 EXPORT_ENUM(backend_flag);
 

@@ -83,7 +83,10 @@ static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct 
 						   deliver(packet);
 	if (backend->flags & BACKEND_ASKS)
 		return forward_asking(ctx, packet, backend);
-	return takes_over(backend) ? forward_redirect(ctx, packet, backend) : CONTINUE;
+	if (takes_over(backend))
+		return forward_redirect(ctx, packet, backend);
+	return backend->flags & BACKEND_TWO_TAGS ? forward_nat_tagged(ctx, packet, backend) :
+						   CONTINUE;
 }
 
 /* `data` is where the frame begins: its Ethernet header is there. */

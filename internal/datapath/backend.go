@@ -192,12 +192,16 @@ func leaves(h *nexthop.Hop, segment model.Segment) bool {
 }
 
 // stayInSegment makes packets leave with the tags that they came with: l2dsr does not change the
-// tags, nat writes its one tag again. Tunnels leave the segment.
+// tags, nat writes one tag again and does not change two. Tunnels leave the segment.
 func stayInSegment(entry *abi.Backend, segment model.Segment) {
 	switch model.Mode(entry.Mode) {
 	case model.L2DSR:
 		entry.Flags |= uint8(abi.BackendFlagBACKEND_KEEP_TAGS)
 	case model.NAT:
+		if segment.ID > 0xfff {
+			entry.Flags |= uint8(abi.BackendFlagBACKEND_TWO_TAGS)
+			return
+		}
 		entry.Vlan = abi.BigEndian16(uint16(segment.ID & 0xfff))
 	}
 }

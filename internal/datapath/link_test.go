@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf/features"
@@ -16,7 +17,7 @@ func testSegmentsAndTags(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
 	for _, is4 := range []bool{true, false} {
-		for _, mode := range []model.Mode{model.L2DSR, model.IPIP, model.GUE} {
+		for _, mode := range []model.Mode{model.L2DSR, model.IPIP, model.GUE, model.NAT} {
 			rows = append(rows, w.segmentRows(is4, mode)...)
 		}
 	}
@@ -61,8 +62,9 @@ func (w *testWorld) segmentRows(is4 bool, mode model.Mode) (rows []row) {
 	for _, tag := range taggings {
 		backend := tag.backend
 		backend.mode, backend.address = mode, backendAddress(is4, len(w.services))
-		if mode != model.L2DSR && backend.keepTags {
-			continue // tunnels leave in the network of their backend
+		two := mode == model.NAT && tag.segment.ID > 0xfff
+		if mode != model.L2DSR && backend.keepTags && !two {
+			continue // tunnels leave in the network of their backend, and nat writes one tag again
 		}
 		s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vip, segment: tag.segment, protocol: model.TCP,
 			port: singlePort(servicePort), salt: 99, backends: []testBackend{backend}})}
@@ -82,6 +84,9 @@ func (w *testWorld) segmentRows(is4 bool, mode model.Mode) (rows []row) {
 func (s scenario) tagged(tag tagging, mode model.Mode) row {
 	r := s.forward(mode.String()+", "+tag.name, s.flow(), 0, s.data(50)...)
 	r.in = packet.Build(append(append([]packet.Header{arrived}, tag.in...), s.data(50)...)...)
+	if mode == model.NAT && tag.backend.keepTags {
+		r.out = slices.Concat(r.out[:12], r.in[12:12+4*len(tag.in)], r.out[12:])
+	}
 	if mode == model.L2DSR {
 		link := append([]packet.Header{s.left(0)}, tag.left...)
 		r.out = packet.Build(append(link, s.data(50)...)...)

@@ -22,7 +22,7 @@ func TestTagOfTheWay(t *testing.T) {
 		200: {Ifindex: at, VLAN: 200, Routed: true},
 		201: {Ifindex: 201, Routed: true},
 	}
-	keeps := uint8(abi.BackendFlagBACKEND_KEEP_TAGS)
+	keeps, two := uint8(abi.BackendFlagBACKEND_KEEP_TAGS), uint8(abi.BackendFlagBACKEND_TWO_TAGS)
 	for _, test := range []struct {
 		name    string
 		segment string
@@ -41,6 +41,7 @@ func TestTagOfTheWay(t *testing.T) {
 		{"full NAT by 802.1ad", "none", model.NAT, 201, 0, 201, 0, 0},
 		{"full NAT in a segment, by 802.1ad", "vlan:100", model.NAT, 201, 0, 201, 0, 0},
 		{"full NAT in a segment of the same number, by 802.1ad", "vlan:201", model.NAT, 201, 0, 201, 0, 0},
+		{"full NAT in a segment of two tags", "vlan:100.7", model.NAT, at, 0, at, 0, two},
 		{"l2dsr to another VLAN", "vlan:100", model.L2DSR, 200, 0, at, 200, 0},
 		{"l2dsr in the segment's VLAN", "vlan:100", model.L2DSR, 100, 0, at, 100, keeps},
 		{"l2dsr without a VLAN interface", "vlan:100", model.L2DSR, at, 0, at, 0, keeps},
@@ -55,9 +56,9 @@ func TestTagOfTheWay(t *testing.T) {
 		hop.MAC = neighborMAC(address)
 		hop.VLAN = cmp.Or(test.vlan, hop.VLAN)
 		entry := entryOf(&model.TableService{VIP: netip.MustParseAddr("198.51.100.1"), Segment: segment}, 1, b, hop)
-		if int(entry.Ifindex) != test.ifindex || abi.BigEndian16(entry.Vlan) != test.tag || entry.Flags&keeps != test.flags {
+		if int(entry.Ifindex) != test.ifindex || abi.BigEndian16(entry.Vlan) != test.tag || entry.Flags&(keeps|two) != test.flags {
 			t.Errorf("%s: packets leave by %d with tag %d and flags %#x, want %d, %d, %#x", test.name,
-				entry.Ifindex, abi.BigEndian16(entry.Vlan), entry.Flags&keeps, test.ifindex, test.tag, test.flags)
+				entry.Ifindex, abi.BigEndian16(entry.Vlan), entry.Flags&(keeps|two), test.ifindex, test.tag, test.flags)
 		}
 	}
 }

@@ -181,9 +181,6 @@ func (v *validation) backendNAT(i, j int) {
 	s := &v.config.Services[i]
 	b := &s.Backends[j]
 	mode := b.ModeIn(*s)
-	if mode == NAT && s.Segment.Kind == SegmentVLAN && s.Segment.ID > 0xfff && b.VLAN == 0 {
-		v.errs.add(backendPath(i, j, "mode"), "nat cannot leave with the two tags of %s; give the backend a vlan", s.Segment)
-	}
 	if mode == NAT {
 		v.otherFamily(i, j, "mode nat")
 	}

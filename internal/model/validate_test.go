@@ -270,11 +270,6 @@ services[0].backends[0].vtep: is required with vni and geneve-options`,
 				c.Segments[0].Addresses = []netip.Addr{addr("172.16.0.3")}
 				c.Directors = []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}
 			})},
-		{`services[3].backends[0].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan
-services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan`,
-			func(c *model.Config) {
-				c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100<<12 | 200}
-			}},
 		{`services[1].snat: is only for mode nat, and this service is ipip`,
 			func(c *model.Config) { c.Services[1].SNAT = true }},
 		{`services[3].snat: needs an IPv4 address in director.snat.addresses for backend 10.0.1.2`,

@@ -30,10 +30,24 @@ enum {
 	FAMILY_IPV6 = 10,
 };
 
+/* Makes what is before the IP header that of a packet to the backend. `tags`, a constant: tags stay as they are. */
+static __always_inline int address_nat(struct xdp_md *ctx, const struct packet *packet,
+				       const struct backend *backend, int tags)
+{
+	struct ethhdr *ethernet = frame(ctx);
+
+	if (!tags)
+		return !!reframe(ctx, packet, backend, ethertype(packet), 0, 0);
+	if ((void *)(ethernet + 1) > frame_end(ctx))
+		return 0;
+	write_macs(ethernet, link_word(backend->mac), link_word(backend->source_mac));
+	return 1;
+}
+
 /* Sends to a backend, on this host or another, at a port (read late); 0: the packet's own. */
 static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *packet,
 					    const struct backend *backend, const __be16 *port,
-					    int local)
+					    int local, int tags)
 {
 	struct translation t = {};
 
@@ -53,7 +67,7 @@ static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *p
 		packet->action = XDP_PASS;
 		return PASS_LOCAL;
 	}
-	if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0))
+	if (!address_nat(ctx, packet, backend, tags))
 		return DROP_NO_HEADROOM;
 	return leave(ctx, packet, backend->ifindex, FORWARD_NAT);
 }
@@ -63,7 +77,17 @@ __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 {
 	if (!packet || !backend)
 		return PASS_MALFORMED;
-	return send_nat(ctx, packet, backend, &backend->port, backend->flags & BACKEND_LOCAL);
+	return send_nat(ctx, packet, backend, &backend->port, backend->flags & BACKEND_LOCAL, 0);
+}
+
+/* Sends to a backend in a segment of two tags. CONTINUE: the packet does not fit. */
+__noinline enum reason forward_nat_tagged(struct xdp_md *ctx, struct packet *packet,
+					  const struct backend *backend)
+{
+	if (!packet || !backend)
+		return PASS_MALFORMED;
+	return packet->length > backend->mtu ? CONTINUE :
+					       send_nat(ctx, packet, backend, &backend->port, 0, 1);
 }
 
 /*
@@ -82,7 +106,7 @@ __noinline enum reason forward_asking(struct xdp_md *ctx, struct packet *packet,
 	port = backend->port;
 	if (packet->ttl > 1) /* else it is the kernel's */
 		port = asked_port(ctx, packet, port);
-	return send_nat(ctx, packet, backend, &port, 0);
+	return send_nat(ctx, packet, backend, &port, 0, 0);
 }
 
 /* The NAT backend that sends from this address and port. */

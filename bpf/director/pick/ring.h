@@ -79,7 +79,7 @@ static __always_inline struct backend *backend_at(__u32 index)
 }
 
 /* What some packets do not reach by their backend's mode: see forward_otherwise. */
-#define BACKEND_ODD (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS)
+#define BACKEND_ODD (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS | BACKEND_TWO_TAGS)
 
 static __always_inline int alive(const struct backend *backend)
 {

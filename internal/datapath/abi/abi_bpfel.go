@@ -79,6 +79,7 @@ const (
 	BackendFlagBACKEND_REDIRECT  BackendFlag = 16
 	BackendFlagBACKEND_POD       BackendFlag = 32
 	BackendFlagBACKEND_ASKS      BackendFlag = 64
+	BackendFlagBACKEND_TWO_TAGS  BackendFlag = 128
 )
 
 type BackendSource struct {
