@@ -132,11 +132,20 @@ func TestTenantsWithEqualAddresses(t *testing.T) {
 }
 
 // A director has no interface in two tenants' VLANs, but an address in each. It probes the members there, which
-// have the same address, and answers for its own.
+// have the same address, and answers for its own, also where the host forwards other packets, as nodes of Kubernetes do.
 func TestProbesInVLANs(t *testing.T) {
 	t.Parallel()
+	for name, host := range map[string]func(*netlab.Lab, string) *netlab.Host{"a host": (*netlab.Lab).Host, "a host that forwards": (*netlab.Lab).Router} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testProbesInVLANs(t, host)
+		})
+	}
+}
+
+func testProbesInVLANs(t *testing.T, host func(*netlab.Lab, string) *netlab.Host) {
 	lab := netlab.ForTest(t)
-	lan, director := lab.Switch("switch"), lab.Host("director")
+	lan, director := lab.Switch("switch"), host(lab, "director")
 	up := func(h *netlab.Host, addresses ...string) *netlab.Port {
 		return lab.Link(h, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: addresses}).A
 	}
