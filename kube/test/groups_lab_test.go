@@ -190,11 +190,7 @@ func (l *groupLab) network(o groupOptions) *netlab.Host {
 		apiServer = edgeControlAddress
 	}
 	for i, name := range []string{"node-a", "node-b", "node-c"}[:cmp.Or(o.nodes, 3)] {
-		host := n.Router
-		if o.tagged { // where the host forwards, too, answers to probes in VLANs are dropped as late
-			host = n.Host
-		}
-		node := &labNode{Host: host(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
+		node := &labNode{Host: n.Router(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
 		if o.onLink {
 			node.six = fmt.Sprintf("fd00:2::%d", 11+i)
 		}
