@@ -72,8 +72,6 @@ func (p *plan) readBalancer(name pool.Service, of *v1alpha1.LoadBalancer) (*tran
 		last := *before.balancer
 		last.Of = of
 		read = &last
-	} else {
-		read = &translate.LoadBalancer{Of: of}
 	}
 	return read, []translate.Problem{{Reason: translate.Unsupported, Message: err.Error()}}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
@@ -279,5 +280,56 @@ func TestCounts(t *testing.T) {
 	}
 	if got := count(now.Add(5*countPace), map[string]uint64{"y": 9, "z": 101}); got != 131 {
 		t.Errorf("another process goes on with %d packets, want 131", got)
+	}
+}
+
+// A spec that directors could not forward leaves what was forwarded, also what an earlier process has
+// written; not where the group, the segment or the addresses are others.
+func TestWrongSpecsChangeNothing(t *testing.T) {
+	b := newBalancers(t)
+	forwarded := func(w *wish) string {
+		b.pass()
+		b.unsettled[w] = true
+		b.translate(translate.Options{}, nil, func(metav1.Object) map[string]string { return nil })
+		var names []string
+		for i := range w.made.services {
+			names = append(names, fmt.Sprint(w.made.services[i].Name, " ", len(w.made.services[i].Backends)))
+		}
+		accepted, _, _ := w.accepted()
+		return fmt.Sprint(names, " ", accepted)
+	}
+	edit := func(w *wish, change func(*v1alpha1.LoadBalancerSpec)) {
+		changed := w.balancer.Of.DeepCopy()
+		changed.Generation++
+		change(&changed.Spec)
+		read, problems := b.readBalancer(translate.LoadBalancerName(changed), changed)
+		b.ask(wish{balancer: read}, read.Request(), problems)
+	}
+	twice := func(s *v1alpha1.LoadBalancerSpec) {
+		s.Listeners[0].Members = []v1alpha1.LoadBalancerMember{{Name: "a", Address: "10.0.0.11"}, {Name: "b", Address: "10.0.0.11"}}
+	}
+	unread := func(s *v1alpha1.LoadBalancerSpec) { s.Listeners[0].Members[0].GeneveOptions = "x" }
+	const good = "[loadbalancer/red/web/http/10.0.0.1 1]"
+	w := b.add("web", v1alpha1.LoadBalancerStatus{})
+	check := func(what, want string) {
+		t.Helper()
+		if got := forwarded(w); got != want {
+			t.Errorf("%s: forwarded is %s, want %s", what, got, want)
+		}
+	}
+	check("at first", good+" True")
+	written := w.made.services
+	edit(w, twice)
+	check("two members of an address", good+" False")
+	edit(w, unread)
+	check("a member that cannot be read", good+" False")
+	edit(w, func(s *v1alpha1.LoadBalancerSpec) { twice(s); s.Addresses = []v1alpha1.Address{"10.0.0.2"} })
+	check("another address", "[] False")
+
+	for name, change := range map[string]func(*v1alpha1.LoadBalancerSpec){"wrong": twice, "unread": unread} {
+		b = newBalancers(t)
+		b.written = func(string, string) []model.Service { return written }
+		w = b.add("web", v1alpha1.LoadBalancerStatus{}, change)
+		check("the next process, "+name, good+" False")
 	}
 }

@@ -85,7 +85,7 @@ func (c *Controller) balancerStatus(p *plan, w *wish, s *v1alpha1.LoadBalancerSt
 func (w *wish) accepted() (status metav1.ConditionStatus, reason, message string) {
 	// What cannot be forwarded has no services; else the problems are of parts, and are told by events.
 	why, text := texts(w.problems[asking], w.problems[governing], w.problems[claiming], w.problems[assigning])
-	if why == "" && len(w.made.services) == 0 && !w.balancer.Down() {
+	if why == "" && (w.kept || len(w.made.services) == 0) && !w.balancer.Down() {
 		why, text = texts(w.problems[forwarding])
 	}
 	if why == "" && w.over {
@@ -130,6 +130,8 @@ func (o *outlook) look() {
 func (o *outlook) programmed(w *wish, accepted metav1.ConditionStatus, unanswered string) (status metav1.ConditionStatus, reason, message string) {
 	_, refused := texts(w.problems[accepting])
 	switch {
+	case accepted != metav1.ConditionTrue && len(w.made.services) > 0:
+		return metav1.ConditionFalse, v1alpha1.ReasonNotForwarded, "it is not accepted; directors go on as it was before"
 	case accepted != metav1.ConditionTrue:
 		return metav1.ConditionFalse, v1alpha1.ReasonNotForwarded, "it is not accepted"
 	case o.balancer.Down():

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/translate"
@@ -147,6 +148,25 @@ func (c *Controller) groupOfSets(key string) string {
 		}
 	}
 	return ""
+}
+
+// writtenServices returns what the DirectorSets of a group have of a LoadBalancer.
+func (c *Controller) writtenServices(of, key string) (services []model.Service) {
+	for _, set := range follow.List[v1alpha1.DirectorSet](c.cache.set) {
+		for i := range set.Spec.Services {
+			if s := &set.Spec.Services[i]; set.Spec.Group == of && s.Name == key && group.IsNamed(set) {
+				documents, err := group.Decode(s)
+				if err != nil {
+					return nil
+				}
+				services = nil
+				for j := range documents {
+					services = append(services, documents[j].Service)
+				}
+			}
+		}
+	}
+	return services
 }
 
 // groupChosen is the reason of the event that says which group was chosen for a LoadBalancer.

@@ -122,7 +122,7 @@ func (c *Controller) run(ctx context.Context) error {
 	c.events = newReporter(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-kube", Host: c.Identity}))
 	c.claims = newClaimWriter(c.addresses)
 	c.plan = newPlan()
-	c.plan.groupOfSets = c.groupOfSets
+	c.plan.groupOfSets, c.plan.written = c.groupOfSets, c.writtenServices
 	c.set = setWriter{directors: c.Directors, owner: c.Owner, log: c.log}
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](firstRetry, lastRetry))
 	go func() {

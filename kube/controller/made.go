@@ -100,6 +100,10 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 		services, problems = translate.Services(o, of.service, of.slices, of.addresses, of.cluster)
 	case of.group != nil:
 		services, problems = w.balancer.Services(o, of.addresses)
+		w.kept = len(services) == 0 && len(problems)+len(w.problems[asking]) > 0
+		if w.kept {
+			services = p.last(w, &of)
+		}
 	}
 	asks := o.Asks(of.service, of.endpoints())
 	ports, lacks := of.group.NodePorts(o, of.service)
@@ -120,6 +124,21 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 		texts, usage = nil, nil
 	}
 	w.made = made{of, services, texts, usage, problems, ports, asks}
+}
+
+// last returns what directors forward for a LoadBalancer whose spec has become wrong: that goes on, if
+// it is still of the same group and addresses.
+func (p *plan) last(w *wish, of *inputs) []model.Service {
+	services := w.made.services
+	if len(services) == 0 && p.written != nil {
+		services = p.written(of.group.Of.Name, w.key())
+	}
+	for i := range services {
+		if s := &services[i]; w.made.of.group != nil && w.made.of.group.Of.UID != of.group.Of.UID || s.Segment != w.balancer.Segment || !slices.Contains(of.addresses, s.VIP) {
+			return nil
+		}
+	}
+	return services
 }
 
 // valid gives services their defaults, and says what is wrong with the first one that no director

@@ -31,13 +31,14 @@ type plan struct {
 	ways        map[types.UID]*translate.Ways // by group
 	allSeen     time.Time                     // when everything was last looked at
 
-	unsettled   map[*wish]bool          // that may still need something done
-	others      map[pool.Service]bool   // Services that were ours, and whose status still says so
-	groupOfSets func(key string) string // the group that has a LoadBalancer already; nil: it is not known
-	owners      map[segmentVIP]*wish    // the LoadBalancers that have addresses of segments
-	claimsOver  bool                    // LoadBalancers are gone, whose addresses others may have
-	left        []types.UID             // UIDs of Services that are gone, until all reports about them are forgotten
-	release     []pool.Share            // once no director forwards them
+	unsettled   map[*wish]bool                          // that may still need something done
+	others      map[pool.Service]bool                   // Services that were ours, and whose status still says so
+	groupOfSets func(key string) string                 // the group that has a LoadBalancer already; nil: it is not known
+	written     func(group, key string) []model.Service // what a DirectorSet has of a LoadBalancer; nil: it is not known
+	owners      map[segmentVIP]*wish                    // the LoadBalancers that have addresses of segments
+	claimsOver  bool                                    // LoadBalancers are gone, whose addresses others may have
+	left        []types.UID                             // UIDs of Services that are gone, until all reports about them are forgotten
+	release     []pool.Share                            // once no director forwards them
 	view        *gateway.View
 	unsaid      unsaid           // of Gateway API's objects
 	refused     map[*wish]bool   // that directors refuse
@@ -62,6 +63,7 @@ type wish struct {
 	gateway      *gateway.Gateway         // nil: it is no Gateway
 	balancer     *translate.LoadBalancer  // nil: it is no LoadBalancer
 	chosen       *translate.DirectorGroup // the group that is to forward the LoadBalancer; nil: none may
+	kept         bool                     // its spec is wrong, and what it was before goes on
 	choice       string                   // which group was chosen for the LoadBalancer, as an event says it
 	adoption     adoption
 	choiceUntold bool      // no event has said so yet

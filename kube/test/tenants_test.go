@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 	"weir.io/weir/lab/netlab"
 )
@@ -424,6 +425,70 @@ func TestLoadBalancersGroups(t *testing.T) {
 	l.waitForBalancer("red", "first", "stay where it is", func(b *v1alpha1.LoadBalancer) bool {
 		return b.Status.Group == "edge" && says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
 	})
+}
+
+// Outside of segments LoadBalancers and Services have addresses of the same pools, each only once. What
+// is wrong with a spec takes nothing away from clients, and neither does another controller.
+func TestLoadBalancersAddresses(t *testing.T) {
+	l := newTenantsLab(t)
+	l.waitForFit()
+	first := l.controller("first")
+	l.waitForStatus("node-a node-b, 0 stand by")
+	const address = "10.2.0.200"
+	members := fmt.Sprintf(`members: [{name: pod1, address: %s, port: %d}]`, podAddress(1), podPort)
+	l.balance(namespace, "pooled", `addressPool: public, listeners: [{name: http, protocol: tcp, ports: "80", mode: nat, snat: true}], `+members)
+	l.waitForBalancer(namespace, "pooled", "have an address", func(b *v1alpha1.LoadBalancer) bool {
+		return strings.Join(b.Status.Addresses, " ") == address && says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+	})
+	l.reaches(address, "pod1")
+	if got := l.claims(); got != address+"=pooled" {
+		t.Errorf("claims are %s", got)
+	}
+	wants := func(s *corev1.Service) { s.Annotations = map[string]string{translate.AnnotationAddresses: address} }
+	l.service("web", wants)
+	l.event("web", "NoAddress", "the address 10.2.0.200 that it asks for belongs to LoadBalancer default/pooled")
+	l.balance(namespace, "same", fmt.Sprintf(`addresses: [%s], listeners: [{name: http, protocol: tcp, ports: "81", mode: nat}], `, address)+members)
+	l.waitForBalancer(namespace, "same", "be refused", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Accepted, metav1.ConditionFalse, v1alpha1.ReasonNoAddress, "belongs to LoadBalancer default/pooled")
+	})
+
+	// A wrong spec changes nothing, also for the next controller.
+	l.patch("loadbalancers", namespace, "pooled", fmt.Sprintf(`{"spec": {"members": [{"name": "a", "address": %q, "port": 1}, {"name": "b", "address": %[1]q, "port": 1}]}}`, podAddress(1)))
+	wrong := func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Accepted, metav1.ConditionFalse, "Unsupported", "spec.members[1].address: ") && says(b, v1alpha1.Programmed, metav1.ConditionFalse, v1alpha1.ReasonNotForwarded, "as it was before")
+	}
+	l.waitForBalancer(namespace, "pooled", "say what is wrong", wrong)
+	l.answers80(address)
+	stop(t, first)
+	l.controller("second")
+	l.waitForLease("second")
+	l.patch("loadbalancers", namespace, "pooled", `{"spec": {"listeners": [{"name": "http", "protocol": "tcp", "ports": "80", "mode": "nat", "snat": true, "drain": "1s"}]}}`)
+	l.waitForBalancer(namespace, "pooled", "still say what is wrong", wrong)
+	l.answers80(address)
+	l.patch("loadbalancers", namespace, "pooled", fmt.Sprintf(`{"spec": {"members": [{"name": "a", "address": %q, "port": %d}]}}`, podAddress(3), podPort))
+	l.waitForBalancer(namespace, "pooled", "be forwarded", func(b *v1alpha1.LoadBalancer) bool {
+		return says(b, v1alpha1.Accepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "") && says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
+	})
+	l.reaches(address, "pod3")
+
+	// Down keeps the address, and a deleted one gives it to the next.
+	l.patch("loadbalancers", namespace, "pooled", `{"spec": {"adminState": "down"}}`)
+	l.waitForBalancer(namespace, "pooled", "be down", func(b *v1alpha1.LoadBalancer) bool {
+		return strings.Join(b.Status.Addresses, " ") == address && says(b, v1alpha1.Programmed, metav1.ConditionFalse, v1alpha1.ReasonAdminDown, "") && memberStates(b) == "down"
+	})
+	l.deleteResource("loadbalancers", namespace, "same")
+	l.deleteResource("loadbalancers", namespace, "pooled")
+	l.waitForAddresses("web", address)
+}
+
+// answers80 asks several times, and fails if nobody answers.
+func (l *groupLab) answers80(address string) {
+	l.t.Helper()
+	for range 5 {
+		if _, err := l.ask(address); err != nil {
+			l.t.Errorf("nobody answers at %s: %v", address, err)
+		}
+	}
 }
 
 // What one director refuses keeps nothing of others from it: here a VIP that is its own address, at a

@@ -45,17 +45,21 @@ type listener struct {
 	backends []model.Backend
 }
 
-// ReadLoadBalancer returns what a LoadBalancer says, or what is wrong with it that its schema cannot
-// refuse.
+// ReadLoadBalancer returns what a LoadBalancer says, or also what is wrong with it that its schema
+// cannot refuse: then it has no listeners.
 func ReadLoadBalancer(b *v1alpha1.LoadBalancer) (*LoadBalancer, error) {
 	read := &LoadBalancer{Of: b}
-	var err error
-	if err = readTexts("spec.", []text{{"segment", string(b.Spec.Segment), &read.Segment}}); err != nil {
-		return nil, err
+	err := readTexts("spec.", []text{{"segment", string(b.Spec.Segment), &read.Segment}})
+	if err == nil {
+		read.Addresses, err = addresses("spec.addresses", b.Spec.Addresses)
 	}
-	if read.Addresses, err = addresses("spec.addresses", b.Spec.Addresses); err != nil {
-		return nil, err
+	if err == nil {
+		read.listeners, err = readListeners(b)
 	}
+	return read, err
+}
+
+func readListeners(b *v1alpha1.LoadBalancer) (list []listener, err error) {
 	shared, err := readMembers("spec.members", b.Spec.Members)
 	if err != nil {
 		return nil, err
@@ -82,9 +86,9 @@ func ReadLoadBalancer(b *v1alpha1.LoadBalancer) (*LoadBalancer, error) {
 			}
 			l.ranges[pool.FamilyOf(p.Addr())] = append(l.ranges[pool.FamilyOf(p.Addr())], p)
 		}
-		read.listeners = append(read.listeners, l)
+		list = append(list, l)
 	}
-	return read, nil
+	return list, nil
 }
 
 // readMembers returns members as backends.
