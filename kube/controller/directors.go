@@ -94,8 +94,10 @@ func (p *plan) governs(w *wish, namespaceOf func(metav1.Object) map[string]strin
 		return p.read.governs(w.object(), namespaceOf)
 	case w.leaves.IsZero():
 		return w.chosen, nil
-	case w.group != nil && slices.ContainsFunc(p.read.groups, func(g *translate.DirectorGroup) bool { return g.Of.UID == w.group.Of.UID }):
-		return w.group, nil // it goes on where it was
+	case w.group != nil: // it goes on where it was
+		if at := slices.IndexFunc(p.read.groups, func(g *translate.DirectorGroup) bool { return g.Of.UID == w.group.Of.UID }); at >= 0 {
+			return p.read.groups[at], nil
+		}
 	}
 	return nil, nil
 }
