@@ -326,7 +326,7 @@ func valid(t *testing.T, schema *jsonschema.Schema, text []byte) error {
 // with them is what several values say together, how long a time is, which addresses and names are
 // possible, and that a text has one document.
 var unseen = []string{
-	"agent-directors", "agent-flows", "agent-store", "api-agents", "api", "api-segments", "askredirect", "bfd", "bgp-alone", "bgp-evpn", "documents", "fan-out-steering", "former", "hooks", "limits", "loads-nowhere", "loads", "nat",
+	"agent-directors", "agent-flows", "agent-store", "api-agents", "api", "api-segments", "askredirect", "bfd", "bgp-alone", "bgp-evpn", "documents", "fan-out-steering", "former", "hooks", "limits", "loads-api", "loads-nowhere", "loads", "nat",
 	"neighbor-alone", "overlap", "ovn-alone", "ovn-none", "p2c", "passive", "policies", "redirect", "segments", "slow-start-etcd", "slow-start", "snat-ports", "sockets-elsewhere",
 	"source-ranges-limit", "source-ranges", "steering-none", "store-endpoints", "store-plain", "store",
 }

@@ -52,6 +52,7 @@ type vmLab struct {
 	director *netlab.Host
 	running  *daemon
 	etcd     string // its key in the director's file
+	loads    bool   // agents report loads instead of connections
 	endpoint string // of etcd
 	tenants  map[string]*tenantLab
 }
@@ -68,9 +69,9 @@ type tenantLab struct {
 	sessions []*session
 }
 
-func newVMLab(t *testing.T, shared bool) *vmLab {
+func newVMLab(t *testing.T, shared, loads bool) *vmLab {
 	t.Helper()
-	l := &vmLab{T: t, lab: netlab.ForTest(t), tenants: map[string]*tenantLab{}}
+	l := &vmLab{T: t, lab: netlab.ForTest(t), loads: loads, tenants: map[string]*tenantLab{}}
 	lan, access := l.lab.Switch("switch"), l.lab.Switch("access")
 	l.director = l.lab.Host("director")
 	directorPort := l.lab.Link(l.director, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: lanPrefixes(directorHost)}).A
@@ -104,18 +105,22 @@ func newVMLab(t *testing.T, shared bool) *vmLab {
 			tenant.tokens = append(tenant.tokens, write(t, vm, "token", vm.Name+"-0123456789abcdef"))
 		}
 	}
-	l.running = startDaemon(t, l.director, "run", l.text())
+	l.running = launchDaemon(t, l.director, "run", l.text())
 	for _, tenant := range l.tenants {
 		for i, vm := range tenant.vms {
 			tenant.agents = append(tenant.agents, launchDaemon(t, vm, "agent", fmt.Sprintf(
-				"agent: {interfaces: [eth0], store: {directors: {endpoints: ['%s'], ca: %s, token-file: %s}}}\ndirectors: [%s]\nservices:\n%s",
-				accessURL, l.path("api.pem"), tenant.tokens[i], vmsDirector, tenant.service(false))))
+				"agent: {interfaces: [eth0], store: {directors: {endpoints: ['%s'], ca: %s, token-file: %s}}}\n%sdirectors: [%s]\nservices:\n%s",
+				accessURL, l.path("api.pem"), tenant.tokens[i], l.asks(), vmsDirector, l.service(tenant, false))))
 		}
 	}
 	for _, tenant := range l.tenants {
 		for _, a := range tenant.agents {
 			a.ready()
 		}
+	}
+	l.running.ready() // by the policy of loads, for which agents report
+	if loads {
+		return l
 	}
 	netlab.WaitUpTo(t, time.Minute, "reports of all agents", func() bool { return l.running.directorStatus().Agents.Reporting == 4 })
 	return l
@@ -145,9 +150,21 @@ func (l *vmLab) certify() {
 	write(l.T, l.director, "api.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
 }
 
+// asks is the part of all files that asks for loads.
+func (l *vmLab) asks() string {
+	if l.loads {
+		return "loads: {api: true}\n"
+	}
+	return ""
+}
+
 // service is the tenant's, in which some members drain. Only the director needs to know where they are.
-func (n *tenantLab) service(places bool, draining ...int) string {
-	text := fmt.Sprintf("- name: %s\n  segment: vlan:%d\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: gue\n  retention: %v\n  backends:\n", n.name, n.vlan, vmsVIP, linesPort, shortDrain)
+func (l *vmLab) service(n *tenantLab, places bool, draining ...int) string {
+	mode := "gue"
+	if l.loads {
+		mode = "l2dsr\n  policy: least-conn"
+	}
+	text := fmt.Sprintf("- name: %s\n  segment: vlan:%d\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: %s\n  retention: %v\n  backends:\n", n.name, n.vlan, vmsVIP, linesPort, mode, shortDrain)
 	for i := range n.vms {
 		text += fmt.Sprintf("  - {name: vm%d, address: 172.16.0.%d, segment: 'vlan:%d'", i+1, 11+i, n.vlan)
 		if places {
@@ -169,9 +186,9 @@ func (l *vmLab) text(draining ...int) string {
 		for i := range tenant.vms {
 			clients += fmt.Sprintf("  - {name: %s-vm%d, role: agent, addresses: [172.16.0.%d], segment: 'vlan:%d', token-file: %s}\n", name, i+1, 11+i, tenant.vlan, tenant.tokens[i])
 		}
-		services += tenant.service(true, draining...)
+		services += l.service(tenant, true, draining...)
 	}
-	return fmt.Sprintf("director: {interfaces: [eth0], tunnel-source: [%s]%s}\ndirectors: [%s]\napi:\n  listen: ['10.9.0.1:6083']\n  cert: %s\n  key: %s\n  clients:\n%sservices:\n%s",
+	return l.asks() + fmt.Sprintf("director: {interfaces: [eth0], tunnel-source: [%s]%s}\ndirectors: [%s]\napi:\n  listen: ['10.9.0.1:6083']\n  cert: %s\n  key: %s\n  clients:\n%sservices:\n%s",
 		vmsDirector, l.etcd, vmsDirector, l.path("api.pem"), l.path("api.key"), clients, services)
 }
 
@@ -240,23 +257,8 @@ func (l *vmLab) lie(of *tenantLab, report model.AgentReport) string {
 }
 
 func agentsInVMs(t *testing.T, shared bool) {
-	l := newVMLab(t, shared)
+	l := newVMLab(t, shared, false)
 	red, blue := l.tenants["red"], l.tenants["blue"]
-	defer func() {
-		for _, tenant := range l.tenants {
-			for _, a := range tenant.agents {
-				if t.Failed() && len(a.logged()) > 0 {
-					counts := ""
-					for _, c := range a.agentStatus().Reasons {
-						if c.Packets > 0 {
-							counts += fmt.Sprintf(" %s %d", c.Name, c.Packets)
-						}
-					}
-					t.Logf("%s counts%s", a.host.Name, counts)
-				}
-			}
-		}
-	}()
 	if shared {
 		if out, err := tryOn(t, red.vms[0], "curl", "--silent", "--max-time", "2", l.endpoint+"/version"); err == nil {
 			t.Fatalf("a tenant's VM reaches the etcd: %s", out)
@@ -339,4 +341,66 @@ func agentsInVMs(t *testing.T, shared bool) {
 		_ = s.Close()
 	}
 	l.waitForLog(blue, "its connections have ended, too", func(log model.LogStatus) bool { return log.Generations == 1 })
+}
+
+// Agents in tenants' VMs report loads by the API, without a key that other tenants have. A member that has more
+// connections than the director knows of gets no new ones while another has less to do, and the other tenant's member of
+// the same address gets its share.
+func TestLoadsFromTenantsVMs(t *testing.T) {
+	t.Parallel()
+	l := newVMLab(t, false, true)
+	red, blue := l.tenants["red"], l.tenants["blue"]
+	status := func(tenant *tenantLab) (of model.ServiceStatus) {
+		t.Helper()
+		services, err := l.running.services()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range services {
+			if s.Name == tenant.name {
+				of = s
+			}
+		}
+		return of
+	}
+	reported := func(tenant *tenantLab, is func(*model.ServiceStatus) bool) func() bool {
+		return func() bool {
+			s := status(tenant)
+			return s.Loads != nil && !s.Loads.Degraded && s.Loads.Reported == 2 && s.Policy == model.LeastConn && is(&s)
+		}
+	}
+	any := func(*model.ServiceStatus) bool { return true }
+	for _, tenant := range l.tenants {
+		l.running.waitFor("place connections of "+tenant.name+" by the loads of both members", reported(tenant, any))
+	}
+	const many, few = 40, 10
+	red.client.Route(vmsVIP+"/32", "172.16.0.11") // to the first member, past the director
+	l.open(red, many)
+	red.client.Route(vmsVIP+"/32", vmsDirector)
+	l.running.waitFor("hear of connections that came past it", reported(red, func(s *model.ServiceStatus) bool {
+		return s.Backends[0].Load != nil && s.Backends[0].Load.Connections >= many
+	}))
+	l.open(red, few)
+	for _, s := range red.sessions[many:] {
+		if s.backend != "red-vm2" {
+			t.Errorf("while red-vm1 has %d connections more, %s gets a new one", many, s.backend)
+		}
+	}
+	l.open(blue, few)
+	got := map[string]int{}
+	for _, s := range blue.sessions {
+		got[s.backend]++
+	}
+	if got["blue-vm1"] < few/4 || got["blue-vm2"] < few/4 {
+		t.Errorf("the other tenant's members get %v", got)
+	}
+	if s := red.agents[0].agentStatus().Loads; s == nil || s.Known != 1 || s.Sent == 0 || s.Problem != "" {
+		t.Errorf("an agent says of its loads %+v", s)
+	}
+	red.agents[1].end(syscall.SIGKILL)
+	red.agents[0].end(syscall.SIGKILL)
+	l.running.waitFor("place red's connections without loads", func() bool { s := status(red); return s.Loads != nil && s.Loads.Degraded })
+	if s := status(blue); s.Loads == nil || s.Loads.Degraded {
+		t.Errorf("without red's agents the loads of blue are %+v", s.Loads)
+	}
 }

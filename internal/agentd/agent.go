@@ -162,6 +162,18 @@ func (p *process) startReports(ctx context.Context, s model.AgentStore) (end fun
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { p.agent.Report(ctx, to, group.MaxReport) })
+	if p.directors != nil {
+		meter, err := p.agent.Meter() // each is for one goroutine
+		if err != nil {
+			cancel()
+			running.Wait()
+			return nil, err
+		}
+		running.Go(func() {
+			defer meter.Close()
+			p.directors.reportLoads(ctx, meter, func() bool { return p.Config().Loads.API })
+		})
+	}
 	return func() {
 		cancel()
 		running.Wait()
@@ -180,6 +192,9 @@ func (p *process) Config() model.Config {
 func (p *process) Status() (model.AgentStatus, error) {
 	status, err := p.agent.Status()
 	status.Loads = p.sender.Status()
+	if status.Loads == nil && p.directors != nil && p.Config().Loads.API {
+		status.Loads = p.directors.loadStatus()
+	}
 	status.Directors = p.directors.status()
 	return status, err
 }
@@ -225,6 +240,7 @@ func (p *process) watch(ctx context.Context) {
 		p.Problems.Replace(model.ProblemHost, append(host, p.examiner.Problems()...))
 		p.Problems.Warn(model.ProblemReports, "", p.agent.NotReported())
 		p.directors.warn(p.Problems)
+		p.directors.warnOfLoads(p.Problems)
 		p.Problems.Warn(model.ProblemLoads, "sent", p.sender.Problem())
 		p.Problems.Replace(model.ProblemInterface, append(interfaces, daemon.MTUProblems(p.agent.Lowered(), "weir agent")...))
 		if crowds, err := p.agent.Crowded(); err == nil { // else the status says why, too

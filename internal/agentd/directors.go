@@ -31,12 +31,18 @@ const (
 var errNotTaken = errors.New("none of agent.store.directors takes them")
 
 // directors are where an agent reports to by their API.
-type directors struct{ all []*director }
+type directors struct {
+	all []*director
+
+	mu         sync.Mutex
+	unmeasured error // why there are no loads
+}
 
 func newDirectors(s *model.AgentDirectors, log *slog.Logger) *directors {
 	d := &directors{}
 	for _, url := range s.Endpoints {
-		d.all = append(d.all, &director{options: remoteOptions(s, url), log: log.With("director", url), now: time.Now, pauses: retry.Backoff{First: firstPause, Last: lastPause}})
+		d.all = append(d.all, &director{options: remoteOptions(s, url), log: log.With("director", url), now: time.Now,
+			pauses: retry.Backoff{First: firstPause, Last: lastPause}, loads: loadLine{pauses: retry.Backoff{First: firstPause, Last: lastPause}}})
 	}
 	return d
 }
@@ -116,6 +122,7 @@ type director struct {
 	problem error
 	pauses  retry.Backoff
 	next    time.Time // it is not asked earlier
+	loads   loadLine
 }
 
 // turn is when a director is asked.
@@ -142,11 +149,15 @@ func (d *director) turn() turn {
 
 // put brings reports to the director, as far as it takes them.
 func (d *director) put(ctx context.Context, reports []model.AgentReport) outcome {
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, directorPatience)
 	defer cancel()
 	took, missing, err := d.try(ctx, reports)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err != nil && whole.Err() != nil {
+		return outcome{} // nothing is wrong: the agent ends
+	}
 	if p := (*api.Problem)(nil); errors.As(err, &p) && p.Status == http.StatusTooManyRequests && d.problem == nil {
 		return outcome{} // it was told enough
 	}

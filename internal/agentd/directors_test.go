@@ -44,15 +44,17 @@ func tenantService(port uint16) model.Service {
 type keeps struct {
 	shared   bool
 	services []model.Service
+	uses     []api.LoadTarget
 
 	mu    sync.Mutex
 	came  int
 	last  model.AgentReport
+	loads []api.ReportedLoad
 	fails bool
 }
 
 func (k *keeps) Reportable(of *api.Reporter) api.Reportable {
-	may := api.Reportable{Segment: of.Segment, Addresses: []netip.Addr{of.V4}, Shared: k.shared, Time: time.Now()}
+	may := api.Reportable{Segment: of.Segment, Addresses: []netip.Addr{of.V4}, Shared: k.shared, Time: time.Now(), Loads: k.uses}
 	for i := range k.services {
 		may.Services = append(may.Services, k.services[i].ID())
 	}
@@ -68,6 +70,16 @@ func (k *keeps) PutReport(_ context.Context, _ *api.Reporter, text []byte) (api.
 	k.came++
 	k.last = model.AgentReport{}
 	return api.PutReport{Shared: k.shared}, json.Unmarshal(text, &k.last)
+}
+
+func (k *keeps) PutLoads(_ *api.Reporter, loads *api.LoadReport) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fails {
+		return api.NewProblem(http.StatusForbidden, "of another backend")
+	}
+	k.loads = loads.Loads
+	return nil
 }
 
 func (k *keeps) heard() (int, model.AgentReport) {
@@ -335,5 +347,59 @@ func TestDirectorsThatDoNotTakeReports(t *testing.T) {
 				t.Errorf("when it takes them again listed is %+v", got)
 			}
 		})
+	}
+}
+
+// metered is a meter that always says the same.
+type metered []model.Load
+
+func (m metered) Loads() ([]model.Load, time.Duration, error) { return m, 0, nil }
+
+// Each director gets the loads that it uses, by one connection; one that takes none is listed until it does.
+func TestLoadsToEachDirector(t *testing.T) {
+	web, more := tenantService(80), tenantService(81)
+	target := func(s *model.Service) model.Target {
+		return model.Target{Service: s.ID(), Backend: s.Backends[0].Endpoint()}
+	}
+	first, second := startDirector(t, true, web), startDirector(t, true, web)
+	first.uses = []api.LoadTarget{{ServiceID: web.ID(), Backend: target(&web).Backend}}
+	r := reportTo(t, first, second)
+	meter := metered{{Target: target(&web), Connections: 7}, {Target: target(&more), Connections: 9}}
+	report := func(until func() bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		r.reportLoads(ctx, meter, func() bool {
+			if until() {
+				cancel()
+			}
+			return true
+		})
+		if !until() {
+			t.Fatalf("it does not come so far: %+v", r.loadStatus())
+		}
+	}
+	listed := func() []model.Problem {
+		list := problems.New(slog.New(slog.DiscardHandler))
+		r.warnOfLoads(list)
+		return list.All()
+	}
+	report(func() bool { return r.loadStatus().Sent >= 2 })
+	if s := r.loadStatus(); s.Directors != 2 || s.Known != 2 || s.Failed != 0 || s.Problem != "" {
+		t.Errorf("the status is %+v", s)
+	}
+	if len(first.loads) != 1 || first.loads[0].Connections != 7 || second.loads != nil {
+		t.Errorf("taken are %v and %v, want those that the first director uses", first.loads, second.loads)
+	}
+	first.fail(true)
+	report(func() bool { return r.loadStatus().Failed > 0 })
+	if got := listed(); len(got) != 1 || got[0].Kind != model.ProblemLoads || !strings.Contains(got[0].Text, "of another backend") {
+		t.Errorf("listed is %+v", got)
+	}
+	first.fail(false)
+	r.later()
+	report(func() bool { return r.loadStatus().Known == 2 })
+	if got := listed(); len(got) != 0 {
+		t.Errorf("when it takes them listed is %+v", got)
 	}
 }

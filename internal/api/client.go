@@ -274,6 +274,7 @@ type RemoteOptions struct {
 	CA        string // PEM: CAs that may have signed its certificate; empty: the system's CAs
 	Cert, Key string // PEM: of the client
 	TokenFile string
+	KeepAlive bool // one connection for several questions
 }
 
 // NewRemoteClient returns a client of the director at a URL.
@@ -283,7 +284,7 @@ func NewRemoteClient(o RemoteOptions) (*Client, error) {
 	if err != nil || u.Host == "" || !secure && (u.Scheme != "http" || !ownName(u.Host)) || strings.Trim(u.Path, "/") != "" {
 		return nil, fmt.Errorf("%q is not https://HOST:PORT", o.URL)
 	}
-	t := &http.Transport{Proxy: nil, DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13}}
+	t := &http.Transport{Proxy: nil, DisableKeepAlives: !o.KeepAlive, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13}}
 	if o.CA != "" {
 		pem, err := os.ReadFile(o.CA)
 		if err != nil {
@@ -312,6 +313,9 @@ func NewRemoteClient(o RemoteOptions) (*Client, error) {
 	}
 	return c, nil
 }
+
+// CloseIdle ends the connection that a client with KeepAlive has, if it asks nothing.
+func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
 
 // readToken returns the token in a file. Its errors do not repeat the file's contents.
 func readToken(file string) (string, error) {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"mime"
 	"net/http"
 	"net/netip"
@@ -26,6 +27,13 @@ const (
 const (
 	reportEvery = 5 * time.Second
 	reportBurst = 6
+)
+
+// The same of loads, which it reports every second, and how long their text may be.
+const (
+	loadsEvery = time.Second / 2
+	loadsBurst = 6
+	loadsBytes = 256 << 10
 )
 
 // Reporter is an agent that is a client, and may report of its own backend.
@@ -66,6 +74,8 @@ type Reports interface {
 	Reportable(of *Reporter) Reportable
 	// PutReport takes a report from its text.
 	PutReport(ctx context.Context, from *Reporter, text []byte) (PutReport, error)
+	// PutLoads takes the loads of its backend.
+	PutLoads(from *Reporter, loads *LoadReport) error
 }
 
 // Reportable is what an agent may report to this director.
@@ -74,8 +84,30 @@ type Reportable struct {
 	Addresses []netip.Addr  `json:"addresses" doc:"of the backend whose agent the client is"`
 	// Services are those of which connections count.
 	Services []model.ServiceID `json:"services" doc:"of which the backend is one, in mode gue: those that a report may be about"`
-	Shared   bool              `json:"shared" doc:"a report comes to all directors of the group"`
-	Time     time.Time         `json:"time" doc:"the director's clock: a report must not be from a later time, or from much earlier"`
+	// Loads are the services that are placed by load.
+	Loads  []LoadTarget `json:"loads" doc:"whose loads this director uses: none if it takes no loads by its API"`
+	Shared bool         `json:"shared" doc:"a report comes to all directors of the group"`
+	Time   time.Time    `json:"time" doc:"the director's clock: a report must not be from a later time, or from much earlier"`
+}
+
+// LoadTarget is a service on a backend whose load is reported.
+type LoadTarget struct {
+	model.ServiceID `json:",inline"`
+	Backend         netip.AddrPort `json:"backend" doc:"port 0: the packet's own"`
+}
+
+// LoadReport is the loads of an agent's backend.
+type LoadReport struct {
+	Interval model.Duration `json:"interval" doc:"until the next report: this one counts for three, and for 10 s at most"`
+	Loads    []ReportedLoad `json:"loads" maxItems:"4096"`
+}
+
+// ReportedLoad is what a server has to do.
+type ReportedLoad struct {
+	LoadTarget  `json:",inline"`
+	Connections uint32  `json:"connections" doc:"that it has open"`
+	Queue       uint32  `json:"queue" doc:"those of them in its accept queue"`
+	Pressure    float64 `json:"pressure" minimum:"0" maximum:"1" doc:"share of the time in which some task waited for a CPU"`
 }
 
 // PutReport is what became of a report.
@@ -87,16 +119,18 @@ type PutReport struct {
 type reportBody struct{ text []byte }
 
 // Resolve reads the body.
-func (b *reportBody) Resolve(ctx huma.Context) []error {
+func (b *reportBody) Resolve(ctx huma.Context) []error { return b.read(ctx, reportBytes) }
+
+func (b *reportBody) read(ctx huma.Context, most int64) []error {
 	if media, _, err := mime.ParseMediaType(ctx.Header("Content-Type")); err != nil || media != "application/json" {
 		return []error{NewProblem(http.StatusUnsupportedMediaType, "a report is sent as application/json")}
 	}
 	r, w := humago.Unwrap(ctx)
-	if r.ContentLength > reportBytes {
-		return []error{unreadable(&http.MaxBytesError{Limit: reportBytes})}
+	if r.ContentLength > most {
+		return []error{unreadable(&http.MaxBytesError{Limit: most})}
 	}
 	room := ctx.Context().Value(bodyKey{}).(*body) // admit has put it there
-	text, err := room.read(http.MaxBytesReader(w, r.Body, reportBytes))
+	text, err := room.read(http.MaxBytesReader(w, r.Body, most))
 	if err != nil {
 		return []error{unreadable(err)}
 	}
@@ -105,6 +139,14 @@ func (b *reportBody) Resolve(ctx huma.Context) []error {
 }
 
 type putReport struct{ reportBody }
+
+// loadsBody is sent loads.
+type loadsBody struct{ reportBody }
+
+// Resolve reads the body.
+func (b *loadsBody) Resolve(ctx huma.Context) []error { return b.read(ctx, loadsBytes) }
+
+type putLoads struct{ loadsBody }
 
 // HandleReports lets agents report of their backends. It is called before Serve.
 func (s *Server) HandleReports(reports Reports) {
@@ -115,7 +157,7 @@ func (s *Server) HandleReports(reports Reports) {
 		func(ctx context.Context, _ *struct{}) (*asked, error) {
 			from := callerOf(ctx).Agent
 			answer := reports.Reportable(&from)
-			answer.Addresses, answer.Services = orEmpty(answer.Addresses), orEmpty(answer.Services)
+			answer.Addresses, answer.Services, answer.Loads = orEmpty(answer.Addresses), orEmpty(answer.Services), orEmpty(answer.Loads)
 			return &asked{answer}, nil
 		})
 	handle(s, operation{method: http.MethodPut, path: path, id: "put-report", summary: "Report the connections of this agent's backend", needs: model.RoleAgent, body: true,
@@ -128,9 +170,38 @@ func (s *Server) HandleReports(reports Reports) {
 			answer, err := reports.PutReport(ctx, &from, in.text)
 			return &put{answer}, err
 		})
-	schema := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[model.AgentReport](), true, "AgentReport")
+	type done struct{ Body struct{} }
+	handle(s, operation{method: http.MethodPut, path: "loads", id: "put-loads", summary: "Report the loads of this agent's backend", needs: model.RoleAgent, body: true,
+		pace:   newPaces(loadsEvery, loadsBurst, noBound),
+		text:   "They count for some seconds, at this director alone. Loads of another backend, or of a service that is not placed by load, are refused as a whole (403).",
+		errors: []int{http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable}},
+		func(ctx context.Context, in *putLoads) (*done, error) {
+			from := callerOf(ctx).Agent
+			var loads LoadReport
+			if err := json.Unmarshal(in.text, &loads); err != nil {
+				return nil, NewProblem(http.StatusUnprocessableEntity, "the loads cannot be read: "+model.Shown(err.Error()))
+			}
+			return &done{}, reports.PutLoads(&from, &loads)
+		})
+	s.documentReport(path, "AgentReport", reflect.TypeFor[model.AgentReport]())
+	s.documentReport("loads", "LoadReport", reflect.TypeFor[LoadReport]())
+}
+
+// documentReport describes a body that is read here, and not by the library.
+func (s *Server) documentReport(path, name string, body reflect.Type) {
+	schema := s.api.OpenAPI().Components.Schemas.Schema(body, true, name)
 	s.api.OpenAPI().Paths[base+path].Put.RequestBody = &huma.RequestBody{Required: true, Description: "what the backend has",
 		Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}}
+}
+
+// PutLoads reports the loads of this agent's backend.
+func (c *Client) PutLoads(ctx context.Context, loads *LoadReport) error {
+	body, err := encode(loads)
+	if err != nil {
+		return err
+	}
+	_, err = c.ask(ctx, http.MethodPut, "loads", jsonHeader, body, &struct{}{})
+	return err
 }
 
 // Reportable asks what this agent may report.

@@ -25,6 +25,7 @@ func (anyReports) Reportable(of *api.Reporter) api.Reportable {
 func (anyReports) PutReport(context.Context, *api.Reporter, []byte) (api.PutReport, error) {
 	return api.PutReport{Shared: true}, nil
 }
+func (anyReports) PutLoads(*api.Reporter, *api.LoadReport) error { return nil }
 
 const agentToken, otherAgentToken = "agent-0123456789abcdef", "other-0123456789abcdef"
 
@@ -102,7 +103,7 @@ func TestAgentMayOnlyReport(t *testing.T) {
 	for path := range document.Paths {
 		paths = append(paths, strings.ReplaceAll(path, "{owner}", "vm"))
 	}
-	may := map[string]int{"GET /v1/report": http.StatusOK, "HEAD /v1/report": http.StatusOK, "PUT /v1/report": http.StatusOK}
+	may := map[string]int{"GET /v1/report": http.StatusOK, "HEAD /v1/report": http.StatusOK, "PUT /v1/report": http.StatusOK, "PUT /v1/loads": http.StatusOK}
 	found := 0
 	for i, path := range paths {
 		for _, method := range []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"} {

@@ -242,11 +242,11 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 	if d.group != nil {
 		follows := d.group.FollowReports(d.ctx)
 		keeps.Reports, keeps.Views = follows, d.group.FollowViews(d.ctx)
-		d.reports = reports.NewIntake(d.group.OfAgents(follows), true, d.runningServices, d.log)
+		d.reports = reports.NewIntake(d.group.OfAgents(follows), true, d.runningServices, d.loads.aggregator.Add, d.log)
 	} else {
 		kept := reports.NewMemory()
 		keeps.Reports = kept
-		d.reports = reports.NewIntake(kept, false, d.runningServices, d.log)
+		d.reports = reports.NewIntake(kept, false, d.runningServices, d.loads.aggregator.Add, d.log)
 	}
 	d.controller = desired.New(keeps)
 	d.sets = sets.New(sets.Deps{Controller: d.controller, Kernel: d.kernel, Found: d.checker.Results, Limits: d.first.Limits})
@@ -371,7 +371,7 @@ func (d *Director) run(stop context.Context) error {
 	// of loads may come at once. runFile sets them again if another version runs.
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
-	d.reports.Follow(&begins.file.API) // before logs are judged: agents that may report can have connections anywhere
+	d.reports.Follow(&begins.file) // before logs are judged: agents that may report can have connections anywhere
 	d.ovn.Set(d.ctx, &begins.file)
 	d.evpn.know(&begins.file)
 	defer d.loads.receiver.Close()
@@ -466,7 +466,7 @@ func (d *Director) follow(c *model.Config) {
 	d.bfd.configure(c)
 	d.openAPI(c.API)
 	d.loads.set(c)
-	d.reports.Follow(&c.API)
+	d.reports.Follow(c)
 	d.ovn.Set(d.ctx, c)
 	d.evpn.know(c)
 	d.members.join(c.Director)

@@ -136,7 +136,7 @@ func (d *Director) runFile(b startup) error {
 	used := d.controller.File()
 	d.bfd.configure(&used)
 	d.loads.set(&used)
-	d.reports.Follow(&used.API)
+	d.reports.Follow(&used)
 	d.ovn.Set(d.ctx, &used)
 	d.evpn.know(&used)
 	if !reflect.DeepEqual(used, b.file) {

@@ -62,6 +62,10 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 		}
 	}
 	d.loads.add(&status, &config)
+	if status.Loads != nil {
+		taken, refused := d.reports.CountLoads()
+		status.Loads.Messages = append(status.Loads.Messages, model.Tallied{Name: "taken_by_api", Count: taken}, model.Tallied{Name: "refused_by_api", Count: refused})
+	}
 	return status, nil
 }
 

@@ -52,9 +52,9 @@ type setting struct {
 	directors []netip.AddrPort
 }
 
-// settingOf returns what a valid configuration says. It reads the file with keys.
+// settingOf returns what a valid configuration says; without keys nothing is sent or heard by UDP. It reads the file with keys.
 func settingOf(c *model.Config) (s setting, err error) {
-	if !c.Loads.Given() {
+	if c.Loads.KeyFile == "" {
 		return s, nil
 	}
 	if s.keys, err = readKeys(c.Loads.KeyFile); err != nil {

@@ -9,7 +9,8 @@ import (
 
 // Loads is how agents report the loads of backends to directors, for policies that go by them.
 type Loads struct {
-	KeyFile  string       `json:"key-file,omitempty"` // of keys that directors and agents share; empty: agents do not report
+	KeyFile  string       `json:"key-file,omitempty"` // of keys that directors and agents share; empty: agents do not report by UDP
+	API      bool         `json:"api,omitempty"`      // agents that are clients of the API report by it
 	Port     uint16       `json:"port,omitempty"`     // UDP, of directors
 	Interval Duration     `json:"interval,omitzero"`  // of an agent, between two reports
 	To       []netip.Addr `json:"to,omitempty"`       // directors; none: the single addresses in Config.Directors
@@ -25,11 +26,11 @@ const (
 )
 
 // Given reports whether agents report loads.
-func (l *Loads) Given() bool { return l.KeyFile != "" }
+func (l *Loads) Given() bool { return l.KeyFile != "" || l.API }
 
 // IsZero reports whether no key is given.
 func (l Loads) IsZero() bool {
-	return l.KeyFile == "" && l.Port == 0 && l.Interval == 0 && len(l.To) == 0
+	return !l.Given() && l.Port == 0 && l.Interval == 0 && len(l.To) == 0
 }
 
 // LoadDirectors returns where agents send their reports: to each of these addresses.
@@ -95,7 +96,10 @@ func (v *validation) loads() {
 		return
 	}
 	if !l.Given() {
-		v.errs.add("loads.key-file", "is required: who has its key is believed")
+		v.errs.add("loads.key-file", "is required, or api: true: who has its key is believed")
+	}
+	if l.API && !v.config.Agent.Store.Directors.Given() && len(v.config.API.Agents()) == 0 {
+		v.errs.addWithOther("loads.api", "agent.store.directors", "needs agent.store.directors, where the agent reports to, or on a director api.clients with the role agent")
 	}
 	v.fromRoot("loads.key-file", l.KeyFile)
 	v.duration("loads.interval", l.Interval, minLoadInterval, maxLoadInterval)
@@ -103,7 +107,7 @@ func (v *validation) loads() {
 		v.errs.add("loads.to", "%d directors to report to are more than %d", n, maxLoadDirectors)
 	}
 	v.hosts("loads.to", l.To)
-	if len(v.config.LoadDirectors()) == 0 {
+	if len(v.config.LoadDirectors()) == 0 && (l.KeyFile != "" || !l.API) {
 		v.errs.addWithOther("loads.to", "directors", "is required: directors has no single address that reports could be sent to")
 	}
 }

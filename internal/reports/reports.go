@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -48,26 +50,36 @@ type Intake struct {
 
 	reading sync.Mutex // is held while a report is read: a short text may take much memory
 
+	loads LoadSink
+
 	mu      sync.Mutex
+	takes   bool                                          // loads
 	agents  map[model.HostAddress]bool                    // of which clients may report
+	targets map[model.HostAddress]map[model.Target]bool   // whose loads count
 	of      map[model.HostAddress]map[model.ServiceID]int // ranges of the services that each is a backend of, in mode gue
 	looked  time.Time
 	last    map[model.HostAddress]time.Time // when the last report was taken
 	warned  map[string]time.Time            // by client
 	taken   uint64
 	refused uint64
+
+	loadsTaken, loadsRefused uint64
 }
+
+// LoadSink takes the loads that an agent reports, by its number, and should report again after an interval.
+type LoadSink func(from uint64, interval time.Duration, loads []model.Load)
 
 // NewIntake returns an Intake that expects no agent yet. services returns those that run.
-func NewIntake(kept Kept, shared bool, services func() []model.Service, log *slog.Logger) *Intake {
-	return &Intake{kept: kept, shared: shared, services: services, log: log, now: time.Now, last: map[model.HostAddress]time.Time{}, warned: map[string]time.Time{}}
+func NewIntake(kept Kept, shared bool, services func() []model.Service, loads LoadSink, log *slog.Logger) *Intake {
+	return &Intake{kept: kept, shared: shared, services: services, loads: loads, log: log, now: time.Now, last: map[model.HostAddress]time.Time{}, warned: map[string]time.Time{}}
 }
 
-// Follow sets which agents may report.
-func (i *Intake) Follow(a *model.API) {
+// Follow sets which agents may report, and whether their loads are taken.
+func (i *Intake) Follow(c *model.Config) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.agents, i.looked = a.Agents(), time.Time{}
+	i.takes = c.Loads.API
+	i.agents, i.looked = c.API.Agents(), time.Time{}
 	for at := range i.last {
 		if !i.agents[at] {
 			delete(i.last, at)
@@ -90,21 +102,41 @@ func (i *Intake) Count(to *model.ReporterStatus) {
 
 // servicesOf returns the services that an agent's backend is one of, in mode gue, and the ranges of each. The lock is held.
 func (i *Intake) servicesOf(at model.HostAddress) map[model.ServiceID]int {
+	i.look()
+	return i.of[at]
+}
+
+// targetsOf returns the services placed by load that an agent's backend is one of. The lock is held.
+func (i *Intake) targetsOf(at model.HostAddress) map[model.Target]bool {
+	i.look()
+	return i.targets[at]
+}
+
+// look finds out what agents may report, if it was not lately found. The lock is held.
+func (i *Intake) look() {
 	if now := i.now(); i.looked.IsZero() || now.Sub(i.looked) >= lookEvery || now.Before(i.looked) {
-		i.looked, i.of = now, map[model.HostAddress]map[model.ServiceID]int{}
+		i.looked, i.of, i.targets = now, map[model.HostAddress]map[model.ServiceID]int{}, map[model.HostAddress]map[model.Target]bool{}
 		services := i.services()
 		for j := range services {
 			i.index(&services[j])
 		}
 	}
-	return i.of[at]
 }
 
 func (i *Intake) index(s *model.Service) {
 	for k := range s.Backends {
 		b := &s.Backends[k]
 		at := b.AddressIn(s)
-		if !i.agents[at] || b.Host.IsValid() || b.ModeIn(*s) != model.GUE {
+		if !i.agents[at] || b.Host.IsValid() {
+			continue
+		}
+		if i.takes && s.Protocol == model.TCP && s.Policy.ByLoad() {
+			if i.targets[at] == nil {
+				i.targets[at] = map[model.Target]bool{}
+			}
+			i.targets[at][model.Target{Service: s.ID(), Backend: b.Endpoint()}] = true
+		}
+		if b.ModeIn(*s) != model.GUE {
 			continue
 		}
 		if i.of[at] == nil {
@@ -128,7 +160,15 @@ func (i *Intake) Reportable(of *api.Reporter) api.Reportable {
 			}
 		}
 	}
+	for _, at := range of.At() {
+		for target := range i.targetsOf(at) {
+			may.Loads = append(may.Loads, api.LoadTarget{ServiceID: target.Service, Backend: target.Backend})
+		}
+	}
 	slices.SortFunc(may.Services, compare)
+	slices.SortFunc(may.Loads, func(a, b api.LoadTarget) int {
+		return cmp.Or(compare(a.ServiceID, b.ServiceID), a.Backend.Compare(b.Backend))
+	})
 	return may
 }
 
@@ -157,14 +197,71 @@ func (i *Intake) PutReport(ctx context.Context, from *api.Reporter, text []byte)
 	defer i.mu.Unlock()
 	if err != nil {
 		i.refused++
-		if now := i.now(); now.Sub(i.warned[from.Name]) >= warnEvery {
-			i.warned[from.Name] = now
-			i.log.Warn("an agent's report is refused", "client", from.Name, "error", err)
-		}
+		i.warn(from, "an agent's report is refused", err)
 		return answer, err
 	}
 	i.taken++
 	return api.PutReport{Shared: i.shared}, nil
+}
+
+// mostInterval is how long the loads of an agent count, in thirds.
+const mostInterval = 10 * time.Second / 3
+
+// PutLoads takes the loads of an agent's backend. An agent that lies gets more or fewer of its own services'
+// connections.
+func (i *Intake) PutLoads(from *api.Reporter, report *api.LoadReport) error {
+	loads, err := i.ownLoads(from, report)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil {
+		i.loadsRefused++
+		i.warn(from, "an agent's loads are refused", err)
+		return err
+	}
+	i.loadsTaken++
+	number := fnv.New64a()
+	_, _ = number.Write([]byte(from.Name))
+	i.loads(number.Sum64(), min(max(time.Duration(report.Interval), 0), mostInterval), loads)
+	return nil
+}
+
+func (i *Intake) ownLoads(from *api.Reporter, report *api.LoadReport) (loads []model.Load, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	own := map[model.Target]bool{}
+	for _, at := range from.At() {
+		maps.Copy(own, i.targetsOf(at))
+	}
+	for j := range report.Loads {
+		l := &report.Loads[j]
+		target := model.Target{Service: l.ServiceID, Backend: l.Backend}
+		if unsaid, is := own[target]; !is {
+			return nil, problem(http.StatusForbidden, "of %s as a backend of %s no loads are taken from %s: it has that backend not, or the service is not placed by load", model.Shown(l.Backend.String()), called(&l.ServiceID), from.Name)
+		} else if !unsaid {
+			return nil, problem(http.StatusUnprocessableEntity, "the load of %s as a backend of %s is said twice", l.Backend, called(&l.ServiceID))
+		}
+		own[target] = false
+		if !(l.Pressure >= 0 && l.Pressure <= 1) {
+			return nil, problem(http.StatusUnprocessableEntity, "pressure is a share, from 0 to 1")
+		}
+		loads = append(loads, model.Load{Target: target, Connections: l.Connections, Queue: l.Queue, Pressure: l.Pressure})
+	}
+	return loads, nil
+}
+
+// CountLoads returns what became of reports of loads.
+func (i *Intake) CountLoads() (taken, refused uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.loadsTaken, i.loadsRefused
+}
+
+// warn logs a refusal, of one client not often. The lock is held.
+func (i *Intake) warn(from *api.Reporter, what string, err error) {
+	if now := i.now(); now.Sub(i.warned[from.Name]) >= warnEvery {
+		i.warned[from.Name] = now
+		i.log.Warn(what, "client", from.Name, "error", err)
+	}
 }
 
 func problem(status int, format string, args ...any) error {

@@ -37,10 +37,12 @@ func tenant(segment model.Segment, port uint16) model.Service {
 // lab is an Intake with two tenants' agents, which keeps in memory.
 type lab struct {
 	*Intake
-	kept     *Memory
-	services []model.Service
-	api      model.API
-	at       time.Time
+	kept      *Memory
+	services  []model.Service
+	config    model.Config
+	loads     []model.Load
+	intervals []time.Duration
+	at        time.Time
 }
 
 func newLab() *lab {
@@ -50,15 +52,20 @@ func newLab() *lab {
 	other := tenant(red, 83)
 	other.Backends = other.Backends[1:]
 	l.services = append(l.services, nat, other)
-	l.Intake = NewIntake(l.kept, false, func() []model.Service { return l.services }, slog.New(slog.DiscardHandler))
+	l.Intake = NewIntake(l.kept, false, func() []model.Service { return l.services }, l.take, slog.New(slog.DiscardHandler))
 	l.now = func() time.Time { return l.at }
-	l.api.Clients = []model.APIClient{
+	l.config.Loads.API = true
+	l.config.API.Clients = []model.APIClient{
 		{Name: "red", Role: model.RoleAgent, Addresses: []netip.Addr{member}, Segment: red},
 		{Name: "blue", Role: model.RoleAgent, Addresses: []netip.Addr{member}, Segment: blue},
 		{Name: "ops", Role: model.RoleAdmin},
 	}
-	l.Follow(&l.api)
+	l.Follow(&l.config)
 	return l
+}
+
+func (l *lab) take(_ uint64, interval time.Duration, loads []model.Load) {
+	l.loads, l.intervals = append(l.loads, loads...), append(l.intervals, interval)
 }
 
 func (l *lab) client(segment model.Segment) *api.Reporter {
@@ -134,8 +141,8 @@ func TestReportsAreKept(t *testing.T) {
 	if l.Count(&status); status.Taken != 1 || status.Refused != 0 {
 		t.Errorf("counted are %+v", status)
 	}
-	l.api.Clients = l.api.Clients[1:]
-	l.Follow(&l.api)
+	l.config.API.Clients = l.config.API.Clients[1:]
+	l.Follow(&l.config)
 	if got, _ := l.kept.Latest(all); len(got) != 1 || !got[model.HostAddress{Segment: blue, Address: member}].Taken.IsZero() {
 		t.Errorf("after a client is gone it is said %v", got)
 	}
@@ -271,14 +278,85 @@ func (failing) PutReports(context.Context, []model.AgentReport) error {
 // A report that cannot be kept is no loss for ever: the agent is told to come again, or to ask another director.
 func TestReportsThatAreNotKept(t *testing.T) {
 	l := newLab()
-	l.Intake = NewIntake(failing{l.kept}, true, func() []model.Service { return l.services }, slog.New(slog.DiscardHandler))
+	l.Intake = NewIntake(failing{l.kept}, true, func() []model.Service { return l.services }, l.take, slog.New(slog.DiscardHandler))
 	l.now = func() time.Time { return l.at }
-	l.Follow(&l.api)
+	l.Follow(&l.config)
 	if err := l.put(t, red, l.report(red, &l.services[0])); statusOf(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "etcd is away") {
 		t.Errorf("it is refused with %v", err)
 	}
 	if !l.Reportable(l.client(red)).Shared {
 		t.Error("an agent does not learn that all directors have its reports")
+	}
+}
+
+// placed is a service that is placed by load, with a backend in the tenant's network.
+func placed(segment model.Segment, port uint16, mode model.Mode) model.Service {
+	s := tenant(segment, port)
+	s.Mode, s.Policy = mode, model.LeastConn
+	return s
+}
+
+// Loads are taken of an agent's own backend, in services that are placed by load, and only if they are asked for.
+func TestLoadsAreTaken(t *testing.T) {
+	l := newLab()
+	l.services = append(l.services, placed(red, 90, model.NAT), placed(blue, 90, model.NAT), placed(red, 91, model.IPIP))
+	l.Follow(&l.config)
+	of := func(s *model.Service, backend int) api.LoadTarget {
+		return api.LoadTarget{ServiceID: s.ID(), Backend: s.Backends[backend].Endpoint()}
+	}
+	n := len(l.services)
+	own, other, another := of(&l.services[n-3], 0), of(&l.services[n-2], 0), of(&l.services[n-1], 0)
+	if got := l.Reportable(l.client(red)).Loads; !reflect.DeepEqual(got, []api.LoadTarget{own, another}) {
+		t.Errorf("an agent may report loads of %v, want %v and %v", got, own, another)
+	}
+	report := func(interval time.Duration, loads ...api.ReportedLoad) *api.LoadReport {
+		return &api.LoadReport{Interval: model.Duration(interval), Loads: loads}
+	}
+	good := api.ReportedLoad{LoadTarget: own, Connections: 7, Queue: 2, Pressure: 0.5}
+	if err := l.PutLoads(l.client(red), report(time.Second, good)); err != nil {
+		t.Fatal(err)
+	}
+	want := []model.Load{{Target: model.Target{Service: own.ServiceID, Backend: own.Backend}, Connections: 7, Queue: 2, Pressure: 0.5}}
+	if !reflect.DeepEqual(l.loads, want) || l.intervals[0] != time.Second {
+		t.Errorf("taken are %v for %v, want %v", l.loads, l.intervals, want)
+	}
+	for name, test := range map[string]struct {
+		loads *api.LoadReport
+		want  int
+	}{
+		"of the other tenant's":                 {report(time.Second, api.ReportedLoad{LoadTarget: other}), 403},
+		"of it beside its own":                  {report(time.Second, good, api.ReportedLoad{LoadTarget: other}), 403},
+		"of another backend":                    {report(time.Second, api.ReportedLoad{LoadTarget: of(&l.services[n-3], 1)}), 403},
+		"of a service that is placed by a ring": {report(time.Second, api.ReportedLoad{LoadTarget: of(&l.services[0], 0)}), 403},
+		"twice":                                 {report(time.Second, good, good), 422},
+		"of too much pressure":                  {report(time.Second, api.ReportedLoad{LoadTarget: own, Pressure: 1e9}), 422},
+		"of less than no pressure":              {report(time.Second, api.ReportedLoad{LoadTarget: own, Pressure: -1}), 422},
+	} {
+		if err := l.PutLoads(l.client(red), test.loads); statusOf(err) != test.want {
+			t.Errorf("loads %s: %v, want %d", name, err, test.want)
+		}
+	}
+	if len(l.loads) != 1 {
+		t.Errorf("of lies %v is taken", l.loads[1:])
+	}
+	for _, interval := range []time.Duration{-time.Hour, 1000 * time.Hour} {
+		if err := l.PutLoads(l.client(red), report(interval, good)); err != nil {
+			t.Error(err)
+		}
+	}
+	if l.intervals[1] != 0 || l.intervals[2] != mostInterval {
+		t.Errorf("loads count for %v", l.intervals[1:])
+	}
+	if taken, refused := l.CountLoads(); taken != 3 || refused != 7 {
+		t.Errorf("counted are %d and %d", taken, refused)
+	}
+	l.config.Loads.API = false
+	l.Follow(&l.config)
+	if got := l.Reportable(l.client(red)).Loads; len(got) != 0 {
+		t.Errorf("nobody asks for loads, and an agent may report %v", got)
+	}
+	if err := l.PutLoads(l.client(red), report(time.Second, good)); statusOf(err) != 403 {
+		t.Errorf("loads that nobody asks for: %v", err)
 	}
 }
 
