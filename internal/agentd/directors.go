@@ -226,12 +226,16 @@ func (d *director) reportable(ctx context.Context, client *api.Client) (api.Repo
 
 // reportable returns what a director takes of reports: files may have services that it does not know yet, or no longer.
 func reportable(reports []model.AgentReport, may *api.Reportable) (own []model.AgentReport) {
+	takes := make(map[model.ServiceID]bool, len(may.Services))
+	for _, id := range may.Services {
+		takes[id] = true
+	}
 	for _, r := range reports {
 		if r.Segment != may.Segment || !slices.Contains(may.Addresses, r.Backend) {
 			continue
 		}
-		r.Services = slices.DeleteFunc(slices.Clone(r.Services), func(s model.ReportedService) bool { return !slices.Contains(may.Services, s.ServiceID) })
-		r.Signals = slices.DeleteFunc(slices.Clone(r.Signals), func(s model.Signal) bool { return !slices.Contains(may.Services, s.ServiceID) })
+		r.Services = slices.DeleteFunc(slices.Clone(r.Services), func(s model.ReportedService) bool { return !takes[s.ServiceID] })
+		r.Signals = slices.DeleteFunc(slices.Clone(r.Signals), func(s model.Signal) bool { return !takes[s.ServiceID] })
 		own = append(own, r)
 	}
 	return own
@@ -241,8 +245,14 @@ func reportable(reports []model.AgentReport, may *api.Reportable) (own []model.A
 // remembers no flows.
 func (d *director) missing(own []model.AgentReport, may *api.Reportable) error {
 	var names []string
+	about := map[model.ServiceID]bool{}
+	for i := range own {
+		for j := range own[i].Services {
+			about[own[i].Services[j].ServiceID] = true
+		}
+	}
 	for _, id := range may.Services {
-		if id.Protocol == model.TCP && !slices.ContainsFunc(own, func(r model.AgentReport) bool { return r.IsAbout(id) }) {
+		if id.Protocol == model.TCP && !about[id] {
 			names = append(names, fmt.Sprintf("%s port %s", id.VIP, id.Port))
 		}
 	}

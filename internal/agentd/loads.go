@@ -2,7 +2,6 @@ package agentd
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -181,10 +180,16 @@ func (d *director) openLoads(ctx context.Context) (*api.Client, []api.LoadTarget
 
 // usedLoads returns the measured loads that a director uses.
 func usedLoads(measured []model.Load, may []api.LoadTarget) (own []api.ReportedLoad) {
+	if len(may) == 0 {
+		return nil
+	}
+	uses := make(map[api.LoadTarget]bool, len(may))
+	for _, target := range may {
+		uses[target] = true
+	}
 	for i := range measured {
 		l := &measured[i]
-		target := api.LoadTarget{ServiceID: l.Service, Backend: l.Backend}
-		if slices.Contains(may, target) {
+		if target := (api.LoadTarget{ServiceID: l.Service, Backend: l.Backend}); uses[target] {
 			own = append(own, api.ReportedLoad{LoadTarget: target, Connections: l.Connections, Queue: l.Queue, Pressure: l.Pressure})
 		}
 	}

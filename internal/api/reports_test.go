@@ -3,14 +3,18 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
@@ -209,4 +213,45 @@ func TestAgentAsksAtOnce(t *testing.T) {
 	}
 	close(s.goOn)
 	asking.Wait()
+}
+
+// Agents that hold all connections of the API keep no other client out: what they do not use goes, as a stranger's.
+func TestAgentsHoldNoConnections(t *testing.T) {
+	r := startRemoteWith(t, anyReports{})
+	const agents = 8
+	for i := range agents {
+		token := fmt.Sprintf("%s-%d", agentToken, i)
+		r.config.Clients = append(r.config.Clients, model.APIClient{Name: fmt.Sprint("vm", i), Role: model.RoleAgent, TokenFile: r.write(t, token, token),
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{172, 16, 1, byte(i)})}})
+	}
+	r.set(t)
+	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13, ServerName: "127.0.0.1"}
+	config.RootCAs.AddCert(r.cert)
+	for i := range mostConnections {
+		h, err := hold("127.0.0.1", r.config.Listen[0], config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.Close() })
+		request := httptest.NewRequest(http.MethodGet, "/v1/report", nil)
+		request.Host = "127.0.0.1"
+		request.Header.Set("Authorization", fmt.Sprintf("Bearer %s-%d", agentToken, i%agents))
+		if err := request.Write(h); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(h.read, request)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("an agent's question is answered with %v (%v)", response, err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+	}
+	began := time.Now()
+	for range 3 {
+		if got := r.asks(t, "Bearer "+readToken, "GET", "/v1/status"); got.StatusCode != http.StatusOK {
+			t.Errorf("while agents hold all connections an operator gets %s", got.Status)
+		}
+	}
+	if waited := time.Since(began); waited > hangs {
+		t.Errorf("an operator has waited for %v", waited)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -58,6 +59,7 @@ type Intake struct {
 	targets map[model.HostAddress]map[model.Target]bool   // whose loads count
 	of      map[model.HostAddress]map[model.ServiceID]int // ranges of the services that each is a backend of, in mode gue
 	looked  time.Time
+	at      map[netip.Addr]bool             // the agents' addresses, in whichever segment
 	last    map[model.HostAddress]time.Time // when the last report was taken
 	warned  map[string]time.Time            // by client
 	taken   uint64
@@ -79,7 +81,10 @@ func (i *Intake) Follow(c *model.Config) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.takes = c.Loads.API
-	i.agents, i.looked = c.API.Agents(), time.Time{}
+	i.agents, i.looked, i.at = c.API.Agents(), time.Time{}, map[netip.Addr]bool{}
+	for at := range i.agents {
+		i.at[at.Address] = true
+	}
 	for at := range i.last {
 		if !i.agents[at] {
 			delete(i.last, at)
@@ -126,8 +131,11 @@ func (i *Intake) look() {
 func (i *Intake) index(s *model.Service) {
 	for k := range s.Backends {
 		b := &s.Backends[k]
+		if !i.at[b.Address] || b.Host.IsValid() { // most are no agent's that may report here
+			continue
+		}
 		at := b.AddressIn(s)
-		if !i.agents[at] || b.Host.IsValid() {
+		if !i.agents[at] {
 			continue
 		}
 		if i.takes && s.Protocol == model.TCP && s.Policy.ByLoad() {
