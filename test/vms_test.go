@@ -23,18 +23,22 @@ import (
 	"weir.io/weir/lab/netlab"
 )
 
-// Two tenants have the same VIP, the same members and the same client, each in a VLAN of its own. Their agents run in
-// the members' VMs, which reach the director's API and nothing else of the provider's. What one tenant's agents report
-// decides about its own generations alone, also if they lie.
+// Two tenants have the same VIP, the same members and the same client, each in a VLAN of its own, or in VXLAN. Their
+// agents run in the members' VMs, which reach the director's API and nothing else of the provider's. What one tenant's
+// agents report decides about its own generations alone, also if they lie.
 //
 //	red-client, red-vm1, red-vm2    --- red  --- switch --- director --- store (an etcd, in the first part)
 //	blue-client, blue-vm1, blue-vm2 --- blue ---               |
 //	the VMs ----------------------------------------------- access
 func TestAgentsInTenantsVMs(t *testing.T) {
-	for name, shared := range map[string]bool{"a director with an etcd": true, "a director without": false} {
+	for name, of := range map[string]vmsAre{
+		"in VLANs, a director with an etcd": {kind: "vlan", shared: true},
+		"in VLANs, a director without":      {kind: "vlan"},
+		"in VXLAN, a director with an etcd": {kind: "vxlan", shared: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			agentsInVMs(t, shared)
+			agentsInVMs(t, of)
 		})
 	}
 }
@@ -45,14 +49,22 @@ const (
 	accessURL   = "https://10.9.0.1:6083"
 )
 
+// vmsAre is what differs between labs.
+type vmsAre struct {
+	kind   string // of the tenants' networks
+	shared bool   // the director has an etcd
+	loads  bool   // agents report loads instead of connections
+}
+
 // vmLab is what the tenants and the director have.
 type vmLab struct {
 	*testing.T
+	vmsAre
 	lab      *netlab.Lab
 	director *netlab.Host
 	running  *daemon
-	etcd     string // its key in the director's file
-	loads    bool   // agents report loads instead of connections
+	keys     string // of the director
+	etcd     string // the same
 	endpoint string // of etcd
 	tenants  map[string]*tenantLab
 }
@@ -60,23 +72,26 @@ type vmLab struct {
 // tenantLab is one tenant's network.
 type tenantLab struct {
 	name     string
-	vlan     uint16
+	segment  model.Segment
 	client   *netlab.Host
 	vms      []*netlab.Host
-	macs     []net.HardwareAddr
+	places   []string // of the VMs, in the director's file
 	tokens   []string // files
 	agents   []*daemon
 	sessions []*session
 }
 
-func newVMLab(t *testing.T, shared, loads bool) *vmLab {
+func newVMLab(t *testing.T, of vmsAre) *vmLab {
 	t.Helper()
-	l := &vmLab{T: t, lab: netlab.ForTest(t), loads: loads, tenants: map[string]*tenantLab{}}
-	lan, access := l.lab.Switch("switch"), l.lab.Switch("access")
-	l.director = l.lab.Host("director")
-	directorPort := l.lab.Link(l.director, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: lanPrefixes(directorHost)}).A
+	l := &vmLab{T: t, vmsAre: of, tenants: map[string]*tenantLab{}}
+	add := l.inVLANs
+	if of.kind == "vxlan" {
+		add = l.inVXLAN
+	}
+	guest := add()
+	access := l.lab.Switch("access")
 	l.lab.Link(l.director, access, netlab.LinkOptions{A: []string{"10.9.0.1/24"}})
-	if shared {
+	if of.shared {
 		store := l.lab.Host("store")
 		l.lab.Link(l.director, store, netlab.LinkOptions{A: []string{"10.8.0.1/24"}, B: []string{"10.8.0.2/24"}})
 		etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: "10.8.0.2", On: store.Do})
@@ -84,24 +99,19 @@ func newVMLab(t *testing.T, shared, loads bool) *vmLab {
 	}
 	l.certify()
 	number := 10
-	for name, vlan := range map[string]uint16{"red": 100, "blue": 200} {
-		tenant := &tenantLab{name: name, vlan: vlan, client: l.lab.Host(name + "-client")}
-		l.tenants[name] = tenant
-		hypervisor := l.lab.Switch(name) // what its guests send and get has no tag
-		joinVLAN(t, l.lab.Link(hypervisor, lan, netlab.LinkOptions{Tagged: true}).A, vlan, true)
-		up := func(h *netlab.Host, address string) *netlab.Port {
-			return l.lab.Link(h, hypervisor, netlab.LinkOptions{XDP: true, A: []string{address}}).A
+	for name, id := range map[string]string{"red": "100", "blue": "200"} {
+		tenant := &tenantLab{name: name}
+		if err := tenant.segment.UnmarshalText([]byte(of.kind + ":" + id)); err != nil {
+			t.Fatal(err)
 		}
-		up(tenant.client, "172.16.0.2/24")
-		tenant.client.Route(vmsVIP+"/32", vmsDirector)
-		tenant.client.Neighbor("eth0", vmsDirector, directorPort.MAC)
+		l.tenants[name] = tenant
+		tenant.client, _ = guest(tenant, "client", "172.16.0.2")
 		for i := range 2 {
-			vm := l.lab.Host(fmt.Sprintf("%s-vm%d", name, i+1))
-			port := up(vm, fmt.Sprintf("172.16.0.%d/24", 11+i))
+			vm, place := guest(tenant, fmt.Sprint("vm", i+1), fmt.Sprintf("172.16.0.%d", 11+i))
 			number++
 			l.lab.Link(vm, access, netlab.LinkOptions{A: []string{fmt.Sprintf("10.9.0.%d/24", number)}})
 			serveLines(t, vm, vm.Name)
-			tenant.vms, tenant.macs = append(tenant.vms, vm), append(tenant.macs, port.MAC)
+			tenant.vms, tenant.places = append(tenant.vms, vm), append(tenant.places, place)
 			tenant.tokens = append(tenant.tokens, write(t, vm, "token", vm.Name+"-0123456789abcdef"))
 		}
 	}
@@ -119,11 +129,44 @@ func newVMLab(t *testing.T, shared, loads bool) *vmLab {
 		}
 	}
 	l.running.ready() // by the policy of loads, for which agents report
-	if loads {
+	if of.loads {
 		return l
 	}
 	netlab.WaitUpTo(t, time.Minute, "reports of all agents", func() bool { return l.running.directorStatus().Agents.Reporting == 4 })
 	return l
+}
+
+// inVLANs makes the director, and returns a function that adds a guest to a tenant's network: what it sends and gets
+// has no tag.
+func (l *vmLab) inVLANs() func(tenant *tenantLab, name, address string) (guest *netlab.Host, place string) {
+	l.lab = netlab.ForTest(l.T)
+	lan := l.lab.Switch("switch")
+	l.director = l.lab.Host("director")
+	directorPort := l.lab.Link(l.director, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: lanPrefixes(directorHost)}).A
+	l.keys = fmt.Sprintf("interfaces: [eth0], tunnel-source: [%s]", vmsDirector)
+	hypervisors := map[*tenantLab]*netlab.Host{}
+	return func(tenant *tenantLab, name, address string) (*netlab.Host, string) {
+		if hypervisors[tenant] == nil {
+			hypervisors[tenant] = l.lab.Switch(tenant.name)
+			joinVLAN(l.T, l.lab.Link(hypervisors[tenant], lan, netlab.LinkOptions{Tagged: true}).A, uint16(tenant.segment.ID), true)
+		}
+		guest := l.lab.Host(tenant.name + "-" + name)
+		port := l.lab.Link(guest, hypervisors[tenant], netlab.LinkOptions{XDP: true, A: []string{address + "/24"}}).A
+		guest.Route(vmsVIP+"/32", vmsDirector) // members have the VIP on lo
+		guest.Neighbor("eth0", vmsDirector, directorPort.MAC)
+		return guest, fmt.Sprintf("mac: '%s'", port.MAC)
+	}
+}
+
+// inVXLAN is the same where each guest has a hypervisor of its own.
+func (l *vmLab) inVXLAN() func(tenant *tenantLab, name, address string) (guest *netlab.Host, place string) {
+	u := newUnderlay(l.T, "vxlan", false)
+	l.lab, l.director = u.lab, u.director
+	l.keys = fmt.Sprintf("interfaces: [eth0], vtep: {addresses: ['%v'], peers: ['%v']}", u.vtep(directorHost), lanPrefix(false))
+	return func(tenant *tenantLab, name, address string) (*netlab.Host, string) {
+		guest := u.add(tenant.name+"-"+name, int(tenant.segment.ID), address+"/24")
+		return guest.Host, fmt.Sprintf("mac: '%s', vtep: '%v'", guest.port.MAC, guest.vtep)
+	}
 }
 
 func (l *vmLab) path(name string) string { return l.director.Dir() + "/" + name }
@@ -164,11 +207,11 @@ func (l *vmLab) service(n *tenantLab, places bool, draining ...int) string {
 	if l.loads {
 		mode = "l2dsr\n  policy: least-conn"
 	}
-	text := fmt.Sprintf("- name: %s\n  segment: vlan:%d\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: %s\n  retention: %v\n  backends:\n", n.name, n.vlan, vmsVIP, linesPort, mode, shortDrain)
+	text := fmt.Sprintf("- name: %s\n  segment: %s\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: %s\n  retention: %v\n  backends:\n", n.name, n.segment, vmsVIP, linesPort, mode, shortDrain)
 	for i := range n.vms {
-		text += fmt.Sprintf("  - {name: vm%d, address: 172.16.0.%d, segment: 'vlan:%d'", i+1, 11+i, n.vlan)
+		text += fmt.Sprintf("  - {name: vm%d, address: 172.16.0.%d, segment: '%s'", i+1, 11+i, n.segment)
 		if places {
-			text += fmt.Sprintf(", mac: '%s'", n.macs[i])
+			text += ", " + n.places[i]
 		}
 		if slices.Contains(draining, i) {
 			text += ", state: draining"
@@ -180,16 +223,22 @@ func (l *vmLab) service(n *tenantLab, places bool, draining ...int) string {
 
 // text is the director's file, in which each tenant's members drain.
 func (l *vmLab) text(draining ...int) string {
-	clients, services := "", ""
+	clients, services, segments := "", "", ""
 	for _, name := range []string{"red", "blue"} {
 		tenant := l.tenants[name]
 		for i := range tenant.vms {
-			clients += fmt.Sprintf("  - {name: %s-vm%d, role: agent, addresses: [172.16.0.%d], segment: 'vlan:%d', token-file: %s}\n", name, i+1, 11+i, tenant.vlan, tenant.tokens[i])
+			clients += fmt.Sprintf("  - {name: %s-vm%d, role: agent, addresses: [172.16.0.%d], segment: '%s', token-file: %s}\n", name, i+1, 11+i, tenant.segment, tenant.tokens[i])
+		}
+		if l.kind == "vxlan" {
+			segments += fmt.Sprintf("- {id: '%s', addresses: [%s]}\n", tenant.segment, vmsDirector)
 		}
 		services += l.service(tenant, true, draining...)
 	}
-	return l.asks() + fmt.Sprintf("director: {interfaces: [eth0], tunnel-source: [%s]%s}\ndirectors: [%s]\napi:\n  listen: ['10.9.0.1:6083']\n  cert: %s\n  key: %s\n  clients:\n%sservices:\n%s",
-		vmsDirector, l.etcd, vmsDirector, l.path("api.pem"), l.path("api.key"), clients, services)
+	if segments != "" {
+		segments = "segments:\n" + segments
+	}
+	return l.asks() + fmt.Sprintf("director: {%s%s}\ndirectors: [%s]\napi:\n  listen: ['10.9.0.1:6083']\n  cert: %s\n  key: %s\n  clients:\n%sservices:\n%s%s",
+		l.keys, l.etcd, vmsDirector, l.path("api.pem"), l.path("api.key"), clients, services, segments)
 }
 
 // open opens connections of a tenant's client.
@@ -256,10 +305,10 @@ func (l *vmLab) lie(of *tenantLab, report model.AgentReport) string {
 		"--header", "Content-Type: application/json", "--request", "PUT", "--data-binary", "@"+body, "--write-out", " %{http_code}", accessURL+"/v1/report")
 }
 
-func agentsInVMs(t *testing.T, shared bool) {
-	l := newVMLab(t, shared, false)
+func agentsInVMs(t *testing.T, are vmsAre) {
+	l := newVMLab(t, are)
 	red, blue := l.tenants["red"], l.tenants["blue"]
-	if shared {
+	if are.shared {
 		if out, err := tryOn(t, red.vms[0], "curl", "--silent", "--max-time", "2", l.endpoint+"/version"); err == nil {
 			t.Fatalf("a tenant's VM reaches the etcd: %s", out)
 		}
@@ -293,7 +342,7 @@ func agentsInVMs(t *testing.T, shared bool) {
 	red.agents[0].end(syscall.SIGKILL)
 	of := func(name string, used bool) model.AgentReport {
 		tenant := l.tenants[name]
-		segment := model.Segment{Kind: model.SegmentVLAN, ID: uint32(tenant.vlan)}
+		segment := tenant.segment
 		vip := lanAddress(1, false)
 		if err := vip.UnmarshalText([]byte(vmsVIP)); err != nil {
 			t.Fatal(err)
@@ -348,7 +397,7 @@ func agentsInVMs(t *testing.T, shared bool) {
 // the same address gets its share.
 func TestLoadsFromTenantsVMs(t *testing.T) {
 	t.Parallel()
-	l := newVMLab(t, false, true)
+	l := newVMLab(t, vmsAre{kind: "vlan", loads: true})
 	red, blue := l.tenants["red"], l.tenants["blue"]
 	status := func(tenant *tenantLab) (of model.ServiceStatus) {
 		t.Helper()
