@@ -168,6 +168,9 @@ func (c *Controller) SetFile(config model.Config) error {
 		return err
 	}
 	c.state = before
+	if c.reports != nil && !c.begun && c.reports.None() { // else nothing that agents could report leaves before renew
+		c.evidence.Renew(nil, true, time.Now())
+	}
 	if _, err := c.joined.join(config, c.everything(), store.OwnerFile); err != nil {
 		c.refuseFile(config, err)
 		return err

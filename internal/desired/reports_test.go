@@ -4,10 +4,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 	"weir.io/weir/lab/etcdlab"
 )
 
@@ -119,6 +121,64 @@ func TestReportsThatNameNoSegment(t *testing.T) {
 	} {
 		if got := isOfAnother(at, test.report, own); got != test.want {
 			t.Errorf("a report %s is another host's: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// mayReport are reports of agents of which some are expected, or none, and none has reported.
+type mayReport struct{ agents map[model.HostAddress]bool }
+
+func (m mayReport) Latest(backends map[model.HostAddress]bool) (map[model.HostAddress]model.AgentReport, bool) {
+	all := map[model.HostAddress]model.AgentReport{}
+	for b := range backends {
+		if m.agents[b] {
+			all[b] = model.AgentReport{Backend: b.Address, Segment: b.Segment}
+		}
+	}
+	return all, true
+}
+func (m mayReport) Signs() <-chan struct{} { return nil }
+func (m mayReport) None() bool             { return len(m.agents) == 0 }
+
+// A director to which no agent may report goes on with its logs as one that has no way to hear of them, from its start
+// on. Where one may, what it may need stays until it reports.
+func TestStartsWithoutReports(t *testing.T) {
+	for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+		for name, test := range map[string]struct {
+			agents bool
+			want   int // generations
+		}{"no agent may report": {false, 1}, "one may": {true, 2}} {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				s := func(backends int) model.Service {
+					s := web("a", backends)
+					s.Protocol, s.Mode = protocol, model.GUE
+					return s
+				}
+				d := start(t, dir, nil)
+				d.set(t, s(2))
+				pass(time.Second)
+				d.set(t, s(3))
+				d.stop()
+				pass(time.Minute)
+				file, err := store.OpenFile(dir, store.OwnerFile)
+				if err != nil {
+					t.Fatal(err)
+				}
+				may := mayReport{agents: map[model.HostAddress]bool{}}
+				if test.agents {
+					for _, b := range s(3).Backends {
+						may.agents[model.HostAddress{Address: b.Address}] = true
+					}
+				}
+				d = startWith(t, file.Close, Deps{Local: file, Reports: may})
+				defer d.stop()
+				d.set(t, s(3))
+				id := s(3)
+				if got := d.engine.Report().LogStatus()[id.ID()]; got.Generations != test.want {
+					t.Errorf("%v, %s: after the start there are %d generations, want %d", protocol, name, got.Generations, test.want)
+				}
+			})
 		}
 	}
 }

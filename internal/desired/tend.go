@@ -38,6 +38,8 @@ type Reports interface {
 	Latest(backends map[model.HostAddress]bool) (reports map[model.HostAddress]model.AgentReport, known bool)
 	// Signs is sent to when there is a report with signs of strain, or the first one without any.
 	Signs() <-chan struct{}
+	// None reports whether it is known that there are no reports, of whichever backends.
+	None() bool
 }
 
 // renew brings the evidence up to date, unless it was just renewed for the same backends.

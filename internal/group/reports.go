@@ -150,6 +150,9 @@ func (g *Group) FollowReports(ctx context.Context) *Reports {
 // Signs is sent to when there is a report with signs of strain, or the first one without any.
 func (r *Reports) Signs() <-chan struct{} { return r.signs }
 
+// None is false: etcd says what there is.
+func (r *Reports) None() bool { return false }
+
 // listPatience is how long Latest waits for reports about new backends.
 const listPatience = time.Second
 

@@ -444,5 +444,12 @@ func (m *Memory) Latest(backends map[model.HostAddress]bool) (reports map[model.
 	return reports, true
 }
 
+// None reports whether there are no reports: no agent may make any.
+func (m *Memory) None() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.expected) == 0
+}
+
 // Signs is sent to when there is a report with signs of strain, or the first one without any.
 func (m *Memory) Signs() <-chan struct{} { return m.signs }
