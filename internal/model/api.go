@@ -145,8 +145,9 @@ func (a *API) Agents() map[HostAddress]bool {
 	return all
 }
 
-// maxAPIClients bounds the clients that may ask: each is a token or a name to look for.
-const maxAPIClients = 1024
+// maxAPIClients bounds the clients that may ask: each is a token or a name to look for, and a file that is read again
+// every ten seconds. Each agent that reports by the API is one.
+const maxAPIClients = 8192
 
 // api checks where a director can be asked.
 func (v *validation) api() {
