@@ -142,6 +142,7 @@ enum ring_flag {
 	RING_SOURCES = 1 << 4,        /* only some clients may come: see struct source_range */
 	RING_KERNEL_SOURCES = 1 << 5, /* packets from some addresses are left to the kernel */
 	RING_OWNERS = 1 << 6,         /* see struct owners; always with RING_MEMORY */
+	RING_QUOTA = 1 << 7,          /* the service's segment has a quota: see struct quota */
 };
 EXPORT_ENUM(ring_flag);
 
@@ -466,6 +467,7 @@ enum reason {
 	DROP_OVERLAY_OPTION,    /* Geneve: a critical option that weir does not know */
 	DROP_OVERLAY_CONGESTED, /* a router has marked a packet that cannot be marked (RFC 6040) */
 	DROP_OVERLAY_HOST,      /* a reply, and nothing says where its client is */
+	DROP_SEGMENT_LIMIT,     /* its segment has had all packets that it may have now */
 	REASON_COUNT,
 };
 EXPORT_ENUM(reason);

@@ -27,6 +27,7 @@
 #include "director/nat/ask.h"
 #include "director/nat/asked_reply.h"
 #include "director/nat/nat.h"
+#include "director/quota.h"
 #include "director/forward/redirect.h"
 #include "director/forward/steered.h"
 #include "director/refuse.h"
@@ -185,6 +186,26 @@ static __always_inline enum reason leave_to_kernel(const struct packet *packet)
 	return PASS_NO_SERVICE;
 }
 
+/* What a service's clients may be, and how much they may send. CONTINUE: this packet may come. */
+static __always_inline enum reason admit_client(const struct packet *packet,
+						const struct ring_header *header, __u32 service)
+{
+	enum reason reason = CONTINUE;
+
+	if (header->flags & RING_KERNEL_SOURCES &&
+	    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
+		leave_to_kernel(packet);
+		return PASS_KERNEL_SOURCE;
+	}
+	if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources))
+		reason = DROP_SOURCE_RANGE;
+	else if (header->flags & RING_QUOTA && !spend_quota(packet, service))
+		reason = DROP_SEGMENT_LIMIT;
+	if (reason != CONTINUE)
+		count_drop(service, packet);
+	return reason;
+}
+
 /*
  * Chooses the backend of any packet: of a ring that asks for more than its slots, of a first
  * fragment. Not inlined: other packets pay one test for all of this.
@@ -203,14 +224,10 @@ __noinline enum reason choose_rarely(struct xdp_md *ctx, struct packet *packet)
 	if (!header)
 		return DROP_NO_BACKEND;
 	service = packet->service - 1;
-	if (header->flags & RING_KERNEL_SOURCES &&
-	    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
-		leave_to_kernel(packet);
-		return PASS_KERNEL_SOURCE;
-	}
-	if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources)) {
-		count_drop(service, packet);
-		return DROP_SOURCE_RANGE;
+	if (header->flags & (RING_KERNEL_SOURCES | RING_SOURCES | RING_QUOTA)) {
+		reason = admit_client(packet, header, service);
+		if (reason != CONTINUE)
+			return reason;
 	}
 	if (header->flags & RING_SNAT) {
 		note_numbers(ctx, packet);

@@ -12,6 +12,7 @@
 #include "abi/group_types.h"
 #include "abi/load_types.h"
 #include "abi/quic_types.h"
+#include "abi/quota_types.h"
 #include "abi/snat_types.h"
 #include "abi/steering_types.h"
 #include "abi/types.h"
@@ -56,6 +57,39 @@ struct {
 	__type(key, struct range6);
 	__type(value, __u32);
 } ranges6 SEC(".maps");
+
+/* By service: the number of its segment's quota; 0: it has none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} service_quotas SEC(".maps");
+
+/* By quota: what it is, ... */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, QUOTAS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct quota);
+} quotas SEC(".maps");
+
+/* ... what all CPUs have spent, and what each has. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, QUOTAS_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} quota_spent SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, QUOTAS_MAX);
+	__type(key, __u32);
+	__type(value, struct quota_share);
+} quota_shares SEC(".maps");
 
 /* The prefixes of clients, for services that are not for all: only the keys matter. */
 struct {

@@ -84,7 +84,7 @@ func segmentsTable(t *table, a segmentsAnswer) {
 	}
 	if len(status.Segments) > 0 {
 		t.line("")
-		t.row("SEGMENT", "SERVICES", "BACKENDS", "RING-MEMORY", "SOURCE-RANGES", "FLOWS", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
+		t.row("SEGMENT", "SERVICES", "BACKENDS", "RING-MEMORY", "SOURCE-RANGES", "FLOWS", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED", "LIMITED")
 	}
 	for i := range status.Segments {
 		c := &status.Segments[i].Counts
@@ -92,7 +92,7 @@ func segmentsTable(t *table, a segmentsAnswer) {
 		if c.Limits != nil {
 			l = *c.Limits
 		}
-		t.row(status.Segments[i].ID, ofMost(c.Services, l.Services), ofMost(c.Backends, l.Backends), ofMost(c.RingMemory, l.RingMemory), ofMost(c.SourceRanges, l.SourceRanges), c.Flows, c.Opened, c.Packets, c.Bytes, c.Dropped)
+		t.row(status.Segments[i].ID, ofMost(c.Services, l.Services), ofMost(c.Backends, l.Backends), ofMost(c.RingMemory, l.RingMemory), ofMost(c.SourceRanges, l.SourceRanges), c.Flows, c.Opened, c.Packets, c.Bytes, c.Dropped, limited(c.Limited, l.PacketsPerSecond))
 	}
 	if hosts > 0 {
 		t.line("")
@@ -127,4 +127,12 @@ func ofMost[N, M int | uint32 | uint64](n N, most M) string {
 		return fmt.Sprint(n)
 	}
 	return fmt.Sprintf("%d/%d", n, most)
+}
+
+// limited is how many packets were more than a limit, and the limit; 0: there is none.
+func limited(packets uint64, most uint32) string {
+	if most == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d over %d/s", packets, most)
 }

@@ -102,6 +102,7 @@ type Datapath struct {
 	steering       steering
 	fanOut         fanOut
 	overlay        overlay
+	quotas         quotas
 	sweeper        *sweeper
 	group          group
 	wrote          hostMaps
@@ -201,6 +202,9 @@ func (d *Datapath) adoptPinned() (err error) {
 	if err := d.overlay.open(d.kernel, d.options); err != nil {
 		return err
 	}
+	if err := d.quotas.open(d.kernel); err != nil {
+		return err
+	}
 	d.imports.older, d.imports.outcomes = make([]bool, len(d.imports.Entries)), make([]uint64, len(d.kernel.importOutcomes))
 	if d.readers, err = newGrace(); err != nil {
 		return err
@@ -249,7 +253,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		errs = append(errs, d.readers.close())
 	}
-	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close(), d.steering.close(), d.fanOut.close(), d.overlay.close())...)
+	return errors.Join(append(errs, d.entries.Close(), d.fronts.Close(), d.loads.Close(), d.flows.Close(), d.guesses.Close(), d.imports.Close(), d.shared.close(), d.steering.close(), d.fanOut.close(), d.overlay.close(), d.quotas.of.Close(), d.quotas.each.Close())...)
 }
 
 // closed says whether Close was called.

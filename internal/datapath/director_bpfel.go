@@ -44,6 +44,9 @@ const (
 	directorMapPeerMacs          = "peer_macs"
 	directorMapPeers             = "peers"
 	directorMapQuicEvents        = "quic_events"
+	directorMapQuotaShares       = "quota_shares"
+	directorMapQuotaSpent        = "quota_spent"
+	directorMapQuotas            = "quotas"
 	directorMapRanges4           = "ranges4"
 	directorMapRanges6           = "ranges6"
 	directorMapReasons           = "reasons"
@@ -53,6 +56,7 @@ const (
 	directorMapRings             = "rings"
 	directorMapRowBuffer         = "row_buffer"
 	directorMapServiceDrops      = "service_drops"
+	directorMapServiceQuotas     = "service_quotas"
 	directorMapServices4         = "services4"
 	directorMapServices6         = "services6"
 	directorMapSharedClients     = "shared_clients"
@@ -163,6 +167,9 @@ type directorMapSpecs struct {
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
+	QuotaShares     *ebpf.MapSpec `ebpf:"quota_shares"`
+	QuotaSpent      *ebpf.MapSpec `ebpf:"quota_spent"`
+	Quotas          *ebpf.MapSpec `ebpf:"quotas"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
@@ -172,6 +179,7 @@ type directorMapSpecs struct {
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
+	ServiceQuotas   *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
@@ -250,6 +258,9 @@ type directorMaps struct {
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
+	QuotaShares     *ebpf.Map `ebpf:"quota_shares"`
+	QuotaSpent      *ebpf.Map `ebpf:"quota_spent"`
+	Quotas          *ebpf.Map `ebpf:"quotas"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
@@ -259,6 +270,7 @@ type directorMaps struct {
 	Rings           *ebpf.Map `ebpf:"rings"`
 	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
+	ServiceQuotas   *ebpf.Map `ebpf:"service_quotas"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
@@ -305,6 +317,9 @@ func (m *directorMaps) Close() error {
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,
+		m.QuotaShares,
+		m.QuotaSpent,
+		m.Quotas,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
@@ -314,6 +329,7 @@ func (m *directorMaps) Close() error {
 		m.Rings,
 		m.RowBuffer,
 		m.ServiceDrops,
+		m.ServiceQuotas,
 		m.Services4,
 		m.Services6,
 		m.SharedClients,

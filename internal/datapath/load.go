@@ -321,6 +321,7 @@ func (o Options) size(spec *ebpf.CollectionSpec) {
 		directorMapRings:           services,
 		directorMapRingLines:       1 + uint32(o.Limits.RingMemoryTaken()/abi.LineSize), // line 0 is no ring's
 		directorMapServiceDrops:    services,
+		directorMapServiceQuotas:   services,
 		directorMapBackends:        backends + 1, // index 0 is no backend's
 		directorMapBackendCounters: backends + 1,
 		directorMapBackendOpened:   backends + 1,

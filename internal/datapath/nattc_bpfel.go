@@ -41,6 +41,9 @@ const (
 	natTCMapPeerMacs        = "peer_macs"
 	natTCMapPeers           = "peers"
 	natTCMapQuicEvents      = "quic_events"
+	natTCMapQuotaShares     = "quota_shares"
+	natTCMapQuotaSpent      = "quota_spent"
+	natTCMapQuotas          = "quotas"
 	natTCMapRanges4         = "ranges4"
 	natTCMapRanges6         = "ranges6"
 	natTCMapReasons         = "reasons"
@@ -50,6 +53,7 @@ const (
 	natTCMapRings           = "rings"
 	natTCMapRowBuffer       = "row_buffer"
 	natTCMapServiceDrops    = "service_drops"
+	natTCMapServiceQuotas   = "service_quotas"
 	natTCMapServices4       = "services4"
 	natTCMapServices6       = "services6"
 	natTCMapSharedClients   = "shared_clients"
@@ -150,6 +154,9 @@ type natTCMapSpecs struct {
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
+	QuotaShares     *ebpf.MapSpec `ebpf:"quota_shares"`
+	QuotaSpent      *ebpf.MapSpec `ebpf:"quota_spent"`
+	Quotas          *ebpf.MapSpec `ebpf:"quotas"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
@@ -159,6 +166,7 @@ type natTCMapSpecs struct {
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
+	ServiceQuotas   *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SharedClients   *ebpf.MapSpec `ebpf:"shared_clients"`
@@ -231,6 +239,9 @@ type natTCMaps struct {
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
+	QuotaShares     *ebpf.Map `ebpf:"quota_shares"`
+	QuotaSpent      *ebpf.Map `ebpf:"quota_spent"`
+	Quotas          *ebpf.Map `ebpf:"quotas"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
@@ -240,6 +251,7 @@ type natTCMaps struct {
 	Rings           *ebpf.Map `ebpf:"rings"`
 	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
+	ServiceQuotas   *ebpf.Map `ebpf:"service_quotas"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SharedClients   *ebpf.Map `ebpf:"shared_clients"`
@@ -282,6 +294,9 @@ func (m *natTCMaps) Close() error {
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,
+		m.QuotaShares,
+		m.QuotaSpent,
+		m.Quotas,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
@@ -291,6 +306,7 @@ func (m *natTCMaps) Close() error {
 		m.Rings,
 		m.RowBuffer,
 		m.ServiceDrops,
+		m.ServiceQuotas,
 		m.Services4,
 		m.Services6,
 		m.SharedClients,

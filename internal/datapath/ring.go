@@ -46,7 +46,7 @@ func ringLines(r *model.Ring) int {
 // its slots (choose_rarely).
 func ownerLines(s *model.TableService) int {
 	reads := func(b model.TableBackend) bool { return b.Mode == model.GUE || b.SNAT }
-	if alwaysAsks(s) || s.Policy != model.Maglev || s.Affinity == model.AffinitySourceIP || len(s.QUIC) > 0 || s.KernelSources ||
+	if alwaysAsks(s) || s.Policy != model.Maglev || s.Affinity == model.AffinitySourceIP || len(s.QUIC) > 0 || s.KernelSources || s.Quota ||
 		len(s.SourceRanges) > 0 || slices.ContainsFunc(s.Backends, reads) {
 		return 0
 	}

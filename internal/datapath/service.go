@@ -58,7 +58,7 @@ func (s *service) endpoint() endpoint {
 // rings unchanged returns the same memory again.
 func sameService(a, b *model.TableService) bool {
 	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Reported == b.Reported &&
-		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && slices.Equal(a.SourceRanges, b.SourceRanges) && a.KernelSources == b.KernelSources && a.Policy == b.Policy && a.Affinity == b.Affinity &&
+		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && slices.Equal(a.SourceRanges, b.SourceRanges) && a.KernelSources == b.KernelSources && a.Quota == b.Quota && a.Policy == b.Policy && a.Affinity == b.Affinity &&
 		(model.SameMemory(a.Backends, b.Backends) || slices.Equal(a.Backends, b.Backends))
 }
 

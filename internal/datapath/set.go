@@ -63,6 +63,9 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.refused.set(c.changed, d.counting()); err != nil {
 		return err
 	}
+	if err := d.setQuotas(c.all); err != nil {
+		return err
+	}
 	// What takes replies, before a ring leads to backends that may answer.
 	if err := d.beforeReplies(); err != nil {
 		return err
@@ -103,6 +106,7 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.tidyPlaces()
+	d.endQuotas(c.all)
 	d.publishLoads(&c) // before retire frees the indexes of backends that go
 	if err := d.retire(&c, &lookups); err != nil {
 		return err
@@ -122,6 +126,8 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 	}
 	exceeded := d.options.Limits.Refuse(usage)
 	switch {
+	case len(quotaSegments(t.Services)) > mostQuotas:
+		return fmt.Errorf("more than %d segments have services and limits of packets per second or flows", mostQuotas)
 	case len(exceeded) == 0:
 		return nil
 	case exceeded[0].Other == "director.limits.ring-memory":
@@ -297,6 +303,9 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 	header := (*abi.RingHeader)(unsafe.Pointer(&image[0]))
 	if s.desired.KernelSources {
 		header.Flags |= uint8(abi.RingFlagRING_KERNEL_SOURCES)
+	}
+	if s.desired.Quota {
+		header.Flags |= uint8(abi.RingFlagRING_QUOTA)
 	}
 	if ranges := s.desired.SourceRanges; len(ranges) > 0 {
 		header.Flags |= uint8(abi.RingFlagRING_SOURCES)

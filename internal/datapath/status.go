@@ -80,6 +80,13 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 		of.Packets, of.Bytes, of.Opened, of.Dropped = of.Packets+was.packets, of.Bytes+was.bytes, of.Opened+was.opened, of.Dropped+was.dropped
 	}
 	status.Segments = sums.List()
+	for i := range status.Segments {
+		over, err := d.overQuota(status.Segments[i].ID)
+		if err != nil {
+			return status, nil, err
+		}
+		status.Segments[i].Limited = over.packets
+	}
 	return status, desired, nil
 }
 

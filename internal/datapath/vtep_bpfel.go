@@ -41,6 +41,9 @@ const (
 	vtepMapPeerMacs         = "peer_macs"
 	vtepMapPeers            = "peers"
 	vtepMapQuicEvents       = "quic_events"
+	vtepMapQuotaShares      = "quota_shares"
+	vtepMapQuotaSpent       = "quota_spent"
+	vtepMapQuotas           = "quotas"
 	vtepMapRanges4          = "ranges4"
 	vtepMapRanges6          = "ranges6"
 	vtepMapReasons          = "reasons"
@@ -50,6 +53,7 @@ const (
 	vtepMapRings            = "rings"
 	vtepMapRowBuffer        = "row_buffer"
 	vtepMapServiceDrops     = "service_drops"
+	vtepMapServiceQuotas    = "service_quotas"
 	vtepMapServices4        = "services4"
 	vtepMapServices6        = "services6"
 	vtepMapSharedClients    = "shared_clients"
@@ -157,6 +161,9 @@ type vtepMapSpecs struct {
 	PeerMacs         *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents       *ebpf.MapSpec `ebpf:"quic_events"`
+	QuotaShares      *ebpf.MapSpec `ebpf:"quota_shares"`
+	QuotaSpent       *ebpf.MapSpec `ebpf:"quota_spent"`
+	Quotas           *ebpf.MapSpec `ebpf:"quotas"`
 	Ranges4          *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6          *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons          *ebpf.MapSpec `ebpf:"reasons"`
@@ -166,6 +173,7 @@ type vtepMapSpecs struct {
 	Rings            *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
 	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
+	ServiceQuotas    *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4        *ebpf.MapSpec `ebpf:"services4"`
 	Services6        *ebpf.MapSpec `ebpf:"services6"`
 	SharedClients    *ebpf.MapSpec `ebpf:"shared_clients"`
@@ -249,6 +257,9 @@ type vtepMaps struct {
 	PeerMacs         *ebpf.Map `ebpf:"peer_macs"`
 	Peers            *ebpf.Map `ebpf:"peers"`
 	QuicEvents       *ebpf.Map `ebpf:"quic_events"`
+	QuotaShares      *ebpf.Map `ebpf:"quota_shares"`
+	QuotaSpent       *ebpf.Map `ebpf:"quota_spent"`
+	Quotas           *ebpf.Map `ebpf:"quotas"`
 	Ranges4          *ebpf.Map `ebpf:"ranges4"`
 	Ranges6          *ebpf.Map `ebpf:"ranges6"`
 	Reasons          *ebpf.Map `ebpf:"reasons"`
@@ -258,6 +269,7 @@ type vtepMaps struct {
 	Rings            *ebpf.Map `ebpf:"rings"`
 	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
 	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
+	ServiceQuotas    *ebpf.Map `ebpf:"service_quotas"`
 	Services4        *ebpf.Map `ebpf:"services4"`
 	Services6        *ebpf.Map `ebpf:"services6"`
 	SharedClients    *ebpf.Map `ebpf:"shared_clients"`
@@ -310,6 +322,9 @@ func (m *vtepMaps) Close() error {
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,
+		m.QuotaShares,
+		m.QuotaSpent,
+		m.Quotas,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
@@ -319,6 +334,7 @@ func (m *vtepMaps) Close() error {
 		m.Rings,
 		m.RowBuffer,
 		m.ServiceDrops,
+		m.ServiceQuotas,
 		m.Services4,
 		m.Services6,
 		m.SharedClients,

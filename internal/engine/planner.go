@@ -37,6 +37,7 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		KernelSources: desired.Director.KernelSources,
 		VTEP:          desired.Director.VTEP,
 		Segments:      desired.Segments,
+		Quotas:        desired.Quotas(),
 		Services:      make([]model.TableService, n),
 	}
 	report := Report{Services: make([]ServiceReport, n)}
@@ -48,6 +49,7 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		k.learn(s, logs[s.ID()])
 		of := newServiceHealth(s, health)
 		table.Services[i] = tableService(s, k.log, &of, p.before(i, s), links)
+		_, table.Services[i].Quota = table.Quotas[s.Segment]
 		report.Services[i] = k.reportOf(s)
 		report.Services[i].Health, report.Services[i].Up = of.report(), of.isUp()
 	})

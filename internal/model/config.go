@@ -99,6 +99,7 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v.replies()
 	v.limits()
 	v.segmentLimits()
+	v.quotas()
 	if len(v.errs) == 0 {
 		return nil
 	}

@@ -23,6 +23,8 @@ type Table struct {
 	// VTEP is where tunnels of tenants' networks end, and Segments what is known of these networks.
 	VTEP     VTEP
 	Segments []SegmentSettings
+	// Quotas are what segments may have of the datapath, of those that have a bound.
+	Quotas   map[Segment]SegmentQuota
 	Services []TableService
 }
 
@@ -37,13 +39,15 @@ type TableService struct {
 	SourceRanges []netip.Prefix
 	// KernelSources leaves packets from the table's KernelSources to the kernel.
 	KernelSources bool
-	Mode          Mode // of the service; a backend may have another one
-	Policy        Policy
-	Affinity      Affinity // of Ring
-	Salt          uint64   // keys the flow hash; the same on every director
-	QUIC          []QUICConfig
-	Backends      []TableBackend
-	Ring          Ring
+	// Quota says that its segment has one of the table's Quotas.
+	Quota    bool
+	Mode     Mode // of the service; a backend may have another one
+	Policy   Policy
+	Affinity Affinity // of Ring
+	Salt     uint64   // keys the flow hash; the same on every director
+	QUIC     []QUICConfig
+	Backends []TableBackend
+	Ring     Ring
 	// Reported says that agents' reports decide which candidates rows have: backends in
 	// gue are in them for as long as they have connections or flows.
 	Reported bool

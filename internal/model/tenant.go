@@ -9,7 +9,54 @@ import (
 
 // SegmentLimits bound how much of a director's limits one segment may take.
 type SegmentLimits struct {
-	ShareLimits `json:",inline"`
+	ShareLimits  `json:",inline"`
+	SegmentQuota `json:",inline"`
+}
+
+// SegmentQuota is what one segment may have of the datapath. Zero is no bound.
+type SegmentQuota struct {
+	PacketsPerSecond uint32 `json:"packets-per-second,omitempty"` // to its services
+}
+
+// The bounds of a quota: fewer packets could not be counted evenly.
+const (
+	MinSegmentPackets = 100
+	MaxSegmentPackets = 1 << 30
+)
+
+// Quotas returns the quotas of the segments that the configuration's services are in, of those that have one.
+func (c *Config) Quotas() map[Segment]SegmentQuota {
+	if !c.LimitsSegments() {
+		return nil
+	}
+	quotas := map[Segment]SegmentQuota{}
+	for i := range c.Services {
+		id := c.Services[i].Segment
+		if limits, _ := c.LimitsOf(id); limits.SegmentQuota != (SegmentQuota{}) {
+			quotas[id] = limits.SegmentQuota
+		}
+	}
+	return quotas
+}
+
+// quotas checks the quotas that segments have.
+func (v *validation) quotas() {
+	check := func(path string, q SegmentQuota) {
+		if q.PacketsPerSecond != 0 {
+			v.limit(path+".packets-per-second", uint64(q.PacketsPerSecond), MinSegmentPackets, MaxSegmentPackets)
+		}
+	}
+	check("director.segment-limits", v.config.Director.SegmentLimits.SegmentQuota)
+	for i := range v.config.Segments {
+		if l := v.config.Segments[i].Limits; l != nil {
+			check(fmt.Sprintf("segments[%d].limits", i), l.SegmentQuota)
+		}
+	}
+}
+
+// Each returns all limits; Most is 0 where there is none.
+func (l *SegmentLimits) Each() []Excess {
+	return append(l.ShareLimits.Each(), Excess{"packets-per-second", uint64(l.PacketsPerSecond), 0})
 }
 
 // LimitsOf returns the limits of a segment, and the key that has them; "": it has none.
@@ -107,6 +154,7 @@ type SegmentCounts struct {
 	Bytes        uint64  `json:"bytes"`
 	Opened       uint64  `json:"opened" doc:"TCP connections: SYNs that were forwarded, including those sent again"`
 	Dropped      uint64  `json:"dropped" doc:"packets of its services that no backend got"`
+	Limited      uint64  `json:"limited" doc:"of the dropped packets, those that were more than its limit of packets per second"`
 	// Limits bound what it uses.
 	Limits *SegmentLimits `json:"limits,omitempty" doc:"that it has; none: it has no bound of its own"`
 }

@@ -386,6 +386,29 @@ type QuicServers struct {
 	Pad      uint32
 }
 
+type Quota struct {
+	_       structs.HostLayout
+	Packets uint32
+	Batch   uint32
+	Pad     uint64
+}
+
+type QuotaShare struct {
+	_       structs.HostLayout
+	Window  uint32
+	Left    uint32
+	Over    uint64
+	Packets uint64
+	Bytes   uint64
+}
+
+type QuotaSize uint32
+
+const (
+	QuotaSizeQUOTAS_MAX   QuotaSize = 4096
+	QuotaSizeQUOTA_WINDOW QuotaSize = 26
+)
+
 type Range4 struct {
 	_         structs.HostLayout
 	PrefixLen uint32
@@ -456,7 +479,8 @@ const (
 	ReasonDROP_OVERLAY_OPTION    Reason = 44
 	ReasonDROP_OVERLAY_CONGESTED Reason = 45
 	ReasonDROP_OVERLAY_HOST      Reason = 46
-	ReasonREASON_COUNT           Reason = 47
+	ReasonDROP_SEGMENT_LIMIT     Reason = 47
+	ReasonREASON_COUNT           Reason = 48
 )
 
 type RingFlag uint32
@@ -469,6 +493,7 @@ const (
 	RingFlagRING_SOURCES        RingFlag = 16
 	RingFlagRING_KERNEL_SOURCES RingFlag = 32
 	RingFlagRING_OWNERS         RingFlag = 64
+	RingFlagRING_QUOTA          RingFlag = 128
 )
 
 type RingHeader struct {

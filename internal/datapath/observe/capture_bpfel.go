@@ -161,6 +161,9 @@ const (
 	captureMapPeerMacs         = "peer_macs"
 	captureMapPeers            = "peers"
 	captureMapQuicEvents       = "quic_events"
+	captureMapQuotaShares      = "quota_shares"
+	captureMapQuotaSpent       = "quota_spent"
+	captureMapQuotas           = "quotas"
 	captureMapRanges4          = "ranges4"
 	captureMapRanges6          = "ranges6"
 	captureMapReasons          = "reasons"
@@ -170,6 +173,7 @@ const (
 	captureMapRings            = "rings"
 	captureMapRowBuffer        = "row_buffer"
 	captureMapServiceDrops     = "service_drops"
+	captureMapServiceQuotas    = "service_quotas"
 	captureMapServices4        = "services4"
 	captureMapServices6        = "services6"
 	captureMapSharedClients    = "shared_clients"
@@ -283,6 +287,9 @@ type captureMapSpecs struct {
 	PeerMacs         *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents       *ebpf.MapSpec `ebpf:"quic_events"`
+	QuotaShares      *ebpf.MapSpec `ebpf:"quota_shares"`
+	QuotaSpent       *ebpf.MapSpec `ebpf:"quota_spent"`
+	Quotas           *ebpf.MapSpec `ebpf:"quotas"`
 	Ranges4          *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6          *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons          *ebpf.MapSpec `ebpf:"reasons"`
@@ -292,6 +299,7 @@ type captureMapSpecs struct {
 	Rings            *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
 	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
+	ServiceQuotas    *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4        *ebpf.MapSpec `ebpf:"services4"`
 	Services6        *ebpf.MapSpec `ebpf:"services6"`
 	SharedClients    *ebpf.MapSpec `ebpf:"shared_clients"`
@@ -381,6 +389,9 @@ type captureMaps struct {
 	PeerMacs         *ebpf.Map `ebpf:"peer_macs"`
 	Peers            *ebpf.Map `ebpf:"peers"`
 	QuicEvents       *ebpf.Map `ebpf:"quic_events"`
+	QuotaShares      *ebpf.Map `ebpf:"quota_shares"`
+	QuotaSpent       *ebpf.Map `ebpf:"quota_spent"`
+	Quotas           *ebpf.Map `ebpf:"quotas"`
 	Ranges4          *ebpf.Map `ebpf:"ranges4"`
 	Ranges6          *ebpf.Map `ebpf:"ranges6"`
 	Reasons          *ebpf.Map `ebpf:"reasons"`
@@ -390,6 +401,7 @@ type captureMaps struct {
 	Rings            *ebpf.Map `ebpf:"rings"`
 	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
 	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
+	ServiceQuotas    *ebpf.Map `ebpf:"service_quotas"`
 	Services4        *ebpf.Map `ebpf:"services4"`
 	Services6        *ebpf.Map `ebpf:"services6"`
 	SharedClients    *ebpf.Map `ebpf:"shared_clients"`
@@ -447,6 +459,9 @@ func (m *captureMaps) Close() error {
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,
+		m.QuotaShares,
+		m.QuotaSpent,
+		m.Quotas,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
@@ -456,6 +471,7 @@ func (m *captureMaps) Close() error {
 		m.Rings,
 		m.RowBuffer,
 		m.ServiceDrops,
+		m.ServiceQuotas,
 		m.Services4,
 		m.Services6,
 		m.SharedClients,

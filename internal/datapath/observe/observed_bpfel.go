@@ -112,6 +112,9 @@ const (
 	observedMapPeerMacs         = "peer_macs"
 	observedMapPeers            = "peers"
 	observedMapQuicEvents       = "quic_events"
+	observedMapQuotaShares      = "quota_shares"
+	observedMapQuotaSpent       = "quota_spent"
+	observedMapQuotas           = "quotas"
 	observedMapRanges4          = "ranges4"
 	observedMapRanges6          = "ranges6"
 	observedMapReasons          = "reasons"
@@ -121,6 +124,7 @@ const (
 	observedMapRings            = "rings"
 	observedMapRowBuffer        = "row_buffer"
 	observedMapServiceDrops     = "service_drops"
+	observedMapServiceQuotas    = "service_quotas"
 	observedMapServices4        = "services4"
 	observedMapServices6        = "services6"
 	observedMapSharedClients    = "shared_clients"
@@ -229,6 +233,9 @@ type observedMapSpecs struct {
 	PeerMacs         *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents       *ebpf.MapSpec `ebpf:"quic_events"`
+	QuotaShares      *ebpf.MapSpec `ebpf:"quota_shares"`
+	QuotaSpent       *ebpf.MapSpec `ebpf:"quota_spent"`
+	Quotas           *ebpf.MapSpec `ebpf:"quotas"`
 	Ranges4          *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6          *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons          *ebpf.MapSpec `ebpf:"reasons"`
@@ -238,6 +245,7 @@ type observedMapSpecs struct {
 	Rings            *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
 	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
+	ServiceQuotas    *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4        *ebpf.MapSpec `ebpf:"services4"`
 	Services6        *ebpf.MapSpec `ebpf:"services6"`
 	SharedClients    *ebpf.MapSpec `ebpf:"shared_clients"`
@@ -322,6 +330,9 @@ type observedMaps struct {
 	PeerMacs         *ebpf.Map `ebpf:"peer_macs"`
 	Peers            *ebpf.Map `ebpf:"peers"`
 	QuicEvents       *ebpf.Map `ebpf:"quic_events"`
+	QuotaShares      *ebpf.Map `ebpf:"quota_shares"`
+	QuotaSpent       *ebpf.Map `ebpf:"quota_spent"`
+	Quotas           *ebpf.Map `ebpf:"quotas"`
 	Ranges4          *ebpf.Map `ebpf:"ranges4"`
 	Ranges6          *ebpf.Map `ebpf:"ranges6"`
 	Reasons          *ebpf.Map `ebpf:"reasons"`
@@ -331,6 +342,7 @@ type observedMaps struct {
 	Rings            *ebpf.Map `ebpf:"rings"`
 	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
 	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
+	ServiceQuotas    *ebpf.Map `ebpf:"service_quotas"`
 	Services4        *ebpf.Map `ebpf:"services4"`
 	Services6        *ebpf.Map `ebpf:"services6"`
 	SharedClients    *ebpf.Map `ebpf:"shared_clients"`
@@ -384,6 +396,9 @@ func (m *observedMaps) Close() error {
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,
+		m.QuotaShares,
+		m.QuotaSpent,
+		m.Quotas,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
@@ -393,6 +408,7 @@ func (m *observedMaps) Close() error {
 		m.Rings,
 		m.RowBuffer,
 		m.ServiceDrops,
+		m.ServiceQuotas,
 		m.Services4,
 		m.Services6,
 		m.SharedClients,

@@ -22,7 +22,7 @@ var lent = map[string]bool{
 	observedMapServices4: true, observedMapServices6: true, observedMapFronts: true, observedMapRanges4: true, observedMapRanges6: true, observedMapSourceRanges: true,
 	observedMapRings: true, observedMapRingLines: true, observedMapBackends: true, observedMapReplies4: true, observedMapReplies6: true, observedMapAskBackends: true,
 	observedMapThisDirector: true, observedMapEgress: true, observedMapPeers: true, observedMapPeerMacs: true, observedMapOwnMacs: true, observedMapGroupSlots: true,
-	observedMapBackendSources: true, abi.SourceFilter: true,
+	observedMapBackendSources: true, abi.SourceFilter: true, observedMapServiceQuotas: true, observedMapQuotas: true,
 	observedMapVtepNetworks: true, observedMapVtepPeers: true, observedMapVtepPlaces: true, observedMapVtepBackends: true, observedMapVtepHosts: true,
 	observedMapVtepOwnAddresses: true, observedMapVtepStandIns: true, abi.VTEP: true,
 }
@@ -38,7 +38,7 @@ var sparse = map[string]uint32{ // how many entries each has
 // size. Nothing is counted where an entry is missing.
 var counted = map[string]uint32{
 	observedMapReasons: 0, observedMapFlowEvents: 0, observedMapQuicEvents: 0, observedMapAskEvents: 0, observedMapRowBuffer: 0, observedMapFlowTellings: 1,
-	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
+	observedMapBackendCounters: 1, observedMapBackendOpened: 1, observedMapServiceDrops: 1, observedMapQuotaSpent: 1, observedMapQuotaShares: 1, observedMapGuesses: 1, observedMapToldFlows: 4096, observedMapObserved: 0,
 }
 
 // unused are the maps of flows that NICs steer, of which an observer has some without content: it takes the
