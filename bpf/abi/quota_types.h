@@ -15,7 +15,8 @@ EXPORT_ENUM(quota_size);
 struct quota {
 	__u32 packets; /* in a window; 0: no bound */
 	__u32 batch;   /* packets that a CPU takes of them at once */
-	__u64 pad;
+	__u32 flows;   /* places in each bucket of flow memory, in parts of 65,536; 0: no bound */
+	__u32 pad;
 };
 
 /* A CPU's part of it. */
@@ -25,4 +26,5 @@ struct quota_share {
 	__u64 over;   /* number of the last window that had no more, plus 1 */
 	__u64 packets; /* dropped */
 	__u64 bytes;
+	__u64 flows; /* that found no place */
 };

@@ -9,17 +9,10 @@
 
 #include "abi/quota_types.h"
 #include "director/maps.h"
+#include "director/quota_number.h"
 #include "lib/packet.h"
 
 #define QUOTA_TRIES 4
-
-/* The number of a service's quota; 0: it has none. */
-static __always_inline __u32 quota_of(__u32 service)
-{
-	__u64 *number = bpf_map_lookup_elem(&service_quotas, &service);
-
-	return number ? *(volatile __u64 *)number : 0;
-}
 
 /* How many packets this CPU gets, at most a batch. spent: number of the window << 32 | packets. */
 static __always_inline __u32 take_batch(__u64 *spent, const struct quota *quota, __u32 window)

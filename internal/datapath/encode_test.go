@@ -223,6 +223,9 @@ func (d *testDirector) putSources(t testing.TB, s *testService) {
 	for _, p := range s.sourceRanges {
 		d.put(t, "source_ranges", abi.SourceRange{PrefixLen: uint32(32 + p.Bits()), Set: s.sourceSet(), Address: abiAddress(p.Addr())}, uint8(1))
 	}
+	if s.quota > 0 {
+		d.put(t, "service_quotas", s.index, uint64(s.quota))
+	}
 	if !s.kernelSources {
 		return
 	}
@@ -253,6 +256,9 @@ func encodeRing(s *testService) [][]byte {
 	}
 	if s.redirected {
 		lines[0][22] |= byte(abi.RingFlagRING_REDIRECTED)
+	}
+	if s.quota > 0 {
+		lines[0][22] |= byte(abi.RingFlagRING_QUOTA)
 	}
 	if s.kernelSources {
 		lines[0][22] |= byte(abi.RingFlagRING_KERNEL_SOURCES)

@@ -137,6 +137,24 @@ func (c *counted) otherRings() {
 			c.count(s.name+", ACK with "+what[s.backends[0].mode], headers...)
 		}
 	}
+	c.limited()
+}
+
+// limited are packets of a segment that has so many in a second.
+func (c *counted) limited() {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(way wayTo) bool { return way.mode == model.L2DSR })
+	for _, s := range scenarios {
+		s.testService.quota = 1
+	}
+	c.load(w)
+	c.put(c, "quotas", uint32(1), abi.Quota{Packets: 1 << 30, Batch: 64})
+	for _, s := range scenarios {
+		if s.protocol == model.TCP {
+			headers := append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort, servicePort, packet.ACK, false)...)
+			c.count(s.name+", ACK in a segment with a limit", headers...)
+		}
+	}
 }
 
 // handedOver are SYNs that ask to be redirected.

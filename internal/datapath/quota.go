@@ -8,6 +8,7 @@ import (
 
 	"weir.io/weir/internal/bpfload"
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 )
 
@@ -59,7 +60,7 @@ func (d *Datapath) setQuotas(services []*service) error {
 				}
 				q.numbers[s.desired.Segment], taken[number] = number, true
 			}
-			q.each.Entries[number] = quotaOf(d.table.Quotas[s.desired.Segment])
+			q.each.Entries[number] = quotaOf(d.table.Quotas[s.desired.Segment], d.kernel.FlowTable.MaxEntries())
 		} else if s.ring.lines > 0 {
 			continue // its present ring may still say that it has one
 		}
@@ -90,12 +91,15 @@ func (d *Datapath) endQuotas(services []*service) {
 // quotaBatches is into how many batches the packets of a window are divided.
 const quotaBatches, mostBatch = 64, 64
 
-// quotaOf is a quota in the program's form.
-func quotaOf(q model.SegmentQuota) (of abi.Quota) {
+// quotaOf is a quota in the program's form, for so many buckets of flow memory.
+func quotaOf(q model.SegmentQuota, buckets uint32) (of abi.Quota) {
 	const windows = 1e9 / (1 << abi.QuotaSizeQUOTA_WINDOW) // in a second
 	if q.PacketsPerSecond > 0 {
 		of.Packets = max(1, uint32(float64(q.PacketsPerSecond)/windows+0.5))
 		of.Batch = min(max(1, of.Packets/quotaBatches), mostBatch)
+	}
+	if q.Flows > 0 {
+		of.Flows = uint32(max(1, min(uint64(q.Flows)<<16/uint64(max(1, buckets)), uint64(flows.Ways)<<16)))
 	}
 	return of
 }
@@ -109,18 +113,18 @@ func (k *kernel) clearQuota(number uint32) error {
 	return nil
 }
 
-// overQuota is what was dropped of a segment because it had had all that it may have.
-func (d *Datapath) overQuota(segment model.Segment) (t tally, err error) {
-	number, has := d.quotas.numbers[segment]
+// overQuota adds what was refused to a segment because it had had all that it may have.
+func (d *Datapath) overQuota(c *model.SegmentCounts) error {
+	number, has := d.quotas.numbers[c.ID]
 	if !has {
-		return t, nil
+		return nil
 	}
 	var shares []abi.QuotaShare
 	if err := d.kernel.QuotaShares.Lookup(number, &shares); err != nil {
-		return t, fmt.Errorf("read a segment's quota: %w", err)
+		return fmt.Errorf("read a segment's quota: %w", err)
 	}
 	for _, s := range shares {
-		t.packets, t.bytes = t.packets+s.Packets, t.bytes+s.Bytes
+		c.Limited, c.FlowsRefused = c.Limited+s.Packets, c.FlowsRefused+s.Flows
 	}
-	return t, nil
+	return nil
 }

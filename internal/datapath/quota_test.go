@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/datapath/abi"
+	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/lab/packet"
 )
@@ -66,7 +67,7 @@ func TestPacketsPerSecond(t *testing.T) {
 	addNeighbors(t, 2)
 	d := openTest(t, model.Limits{})
 	const window = time.Second * (1 << abi.QuotaSizeQUOTA_WINDOW) / 1e9
-	inWindow := func(rate uint32) int { return int(quotaOf(model.SegmentQuota{PacketsPerSecond: rate}).Packets) }
+	inWindow := func(rate uint32) int { return int(quotaOf(model.SegmentQuota{PacketsPerSecond: rate}, 1).Packets) }
 
 	table := quotaTable(model.SegmentQuota{PacketsPerSecond: 100}, model.SegmentQuota{PacketsPerSecond: 100_000})
 	must(t, d.Set(table))
@@ -131,5 +132,115 @@ func TestPacketsPerSecond(t *testing.T) {
 	must(t, d.Set(table))
 	if passed := sendTo(t, d, &table.Services[1], flood, packet.ACK); passed > flood/2 {
 		t.Errorf("of %d packets %d pass with a limit, after a restart", flood, passed)
+	}
+}
+
+// quotaWorld is two tenants with services of both families, of which the first has a quota of flows or none.
+func quotaWorld(quota uint32) (*testWorld, [2][2]scenario) {
+	w, services := twoFamilies()
+	var all [2][2]scenario
+	all[0] = services
+	for family, s := range services {
+		s.testService.quota = quota
+		other := *s.testService
+		other.vip, other.quota = vipAddress(family == 0, 9), 0
+		all[1][family] = scenario{testService: w.add(other), client: s.client}
+	}
+	w.settings.FlowShare = flows.Ways
+	return w, all
+}
+
+// TestFlowQuota: a segment with a quota has no more flows than that, however many begin, and whatever they are: none
+// of another segment's flows gives way to one, and new ones of that segment find places. Without the quota the
+// same flood takes the fresh flows' places, and at last all.
+func TestFlowQuota(t *testing.T) {
+	for _, limited := range []bool{true, false} {
+		number := uint32(0)
+		if limited {
+			number = 5
+		}
+		w, services := quotaWorld(number)
+		d := loadTestDirector(t, w)
+		places := d.flowPlaces(t)
+		quota := uint32(len(places) / 3)
+		d.put(t, "quotas", uint32(5), quotaOf(model.SegmentQuota{Flows: quota}, uint32(len(places))/flows.Ways))
+		red, blue := services[0], services[1]
+		inserted := func(s scenario, port uint16) bool {
+			before := d.flowCount(t, abi.FlowEventFLOW_INSERTED)
+			s.goes(t, d, port, synFlag)
+			return d.flowCount(t, abi.FlowEventFLOW_INSERTED) > before
+		}
+		// age makes flows old enough to give way, and keeps some.
+		age := func(services [2]scenario, keep int) {
+			for _, s := range services {
+				n := 0
+				for _, place := range s.remembered(t, d) {
+					if n++; n <= keep {
+						place.State, place.Seen = uint8(abi.FlowStateFLOW_PROVED), d.now()
+					} else if place.State == uint8(abi.FlowStateFLOW_SYN) && place.Seen > 10 {
+						place.Seen -= 4
+					}
+				}
+			}
+		}
+		var known [2]map[uint16]uint32
+		for family, s := range blue {
+			for port := range uint16(len(places) / 8) {
+				inserted(s, 1+port)
+			}
+			age(blue, len(places)/32)
+			known[family] = map[uint16]uint32{}
+		}
+		for family, s := range blue {
+			for port, place := range s.remembered(t, d) {
+				known[family][port] = place.Backend
+			}
+		}
+		used := func() (n uint32) {
+			return uint32(len(red[0].remembered(t, d)) + 2*len(red[1].remembered(t, d)))
+		}
+		for i := range uint16(8 * len(places) / 5) {
+			inserted(red[i%2], 1+i/2)
+			if i%64 == 0 {
+				age(red, len(places)/24)
+				age(blue, len(places)/32)
+			}
+		}
+		lost := 0
+		for family, s := range blue {
+			is := s.remembered(t, d)
+			for port, backend := range known[family] {
+				if is[port] == nil || is[port].Backend != backend {
+					lost++
+				}
+			}
+		}
+		most := quota + flows.Ways // no two CPUs insert here, and parts of buckets are rounded
+		t.Logf("limited %v: red has %d places of %d, and may have %d; %d of %d flows of blue are lost", limited, used(), len(places), quota, lost, len(known[0])+len(known[1]))
+		if limited && (used() > most || used() < quota*8/10 || lost > 0) {
+			t.Errorf("red has %d places, and may have %d; %d flows of blue are lost", used(), quota, lost)
+		}
+		if !limited && (used() <= most || lost == 0) {
+			t.Errorf("without a limit red has %d places, and %d flows of blue are lost: the test shows nothing", used(), lost)
+		}
+		// A flood of flows that are all kept.
+		for i := range uint16(4 * len(places)) {
+			inserted(red[i%2], 20000+i/2)
+			if i%64 == 0 {
+				age(red, len(places))
+			}
+		}
+		found := 0
+		for i := range uint16(len(places) / 8) {
+			if inserted(blue[0], 30000+i) {
+				found++
+			}
+		}
+		if limited && (used() > most || found < len(places)/8*9/10) {
+			t.Errorf("red keeps %d places, and may have %d; %d of %d new flows of blue find one", used(), quota, found, len(places)/8)
+		}
+		if !limited && found > len(places)/16 {
+			t.Errorf("without a limit %d of %d new flows of blue find a place: the test shows nothing", found, len(places)/8)
+		}
 	}
 }

@@ -81,11 +81,9 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 	}
 	status.Segments = sums.List()
 	for i := range status.Segments {
-		over, err := d.overQuota(status.Segments[i].ID)
-		if err != nil {
+		if err := d.overQuota(&status.Segments[i]); err != nil {
 			return status, nil, err
 		}
-		status.Segments[i].Limited = over.packets
 	}
 	return status, desired, nil
 }

@@ -15,7 +15,7 @@ var (
 
 	serviceInfo = ofDirector.add("weir_service_info", "1, for the segment of the service's VIP (none: no tenant's): so metrics of services can be joined with it.", "service", "segment")
 
-	segmentLimit       = ofDirector.add("weir_segment_limit", "What the segment may have, of those that have a bound: services, backends, ring-memory (bytes), source-ranges, packets-per-second.", "segment", "limit")
+	segmentLimit       = ofDirector.add("weir_segment_limit", "What the segment may have, of those that have a bound: services, backends, ring-memory (bytes), source-ranges, flows, packets-per-second.", "segment", "limit")
 	segmentServices    = ofDirector.add("weir_segment_services", "Services whose VIPs are in the segment.", "segment")
 	segmentBackends    = ofDirector.add("weir_segment_backends", "Backends that are in the segment, once per service.", "segment")
 	segmentRings       = ofDirector.add("weir_segment_ring_memory_bytes", "Memory of the rings of the segment's services.", "segment")
@@ -25,6 +25,7 @@ var (
 	segmentBytes       = ofDirector.add("weir_segment_bytes_total", "Bytes of the IP packets that were forwarded for services of the segment, as they came in.", "segment")
 	segmentConnections = ofDirector.add("weir_segment_connections_total", "TCP connections that clients have opened to services of the segment: SYNs that were forwarded, those that were sent again, too.", "segment")
 	segmentLimited     = ofDirector.add("weir_segment_limited_packets_total", "Of the dropped packets of the segment's services, those that were more than its limit of packets per second, since it has one and the director's process began.", "segment")
+	segmentRefused     = ofDirector.add("weir_segment_flows_refused_total", "Flows of the segment's services that are not remembered, because it has as many as it may have, since it has such a limit and the director's process began.", "segment")
 	segmentDropped     = ofDirector.add("weir_segment_dropped_packets_total", "Packets of the segment's services that no backend got.", "segment")
 
 	backendPackets     = ofDirector.add("weir_backend_packets_total", "Packets that were forwarded to the backend.", "service", "backend")
@@ -130,6 +131,7 @@ func (v values) segmentSums(counts []model.SegmentCounts) {
 		v.count(segmentConnections, c.Opened, of)
 		v.count(segmentDropped, c.Dropped, of)
 		v.count(segmentLimited, c.Limited, of)
+		v.count(segmentRefused, c.FlowsRefused, of)
 	}
 }
 

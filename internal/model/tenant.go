@@ -15,6 +15,7 @@ type SegmentLimits struct {
 
 // SegmentQuota is what one segment may have of the datapath. Zero is no bound.
 type SegmentQuota struct {
+	Flows            uint32 `json:"flows,omitempty"`              // of its services in flow memory; one of IPv6 counts as two
 	PacketsPerSecond uint32 `json:"packets-per-second,omitempty"` // to its services
 }
 
@@ -42,6 +43,9 @@ func (c *Config) Quotas() map[Segment]SegmentQuota {
 // quotas checks the quotas that segments have.
 func (v *validation) quotas() {
 	check := func(path string, q SegmentQuota) {
+		if most := v.config.Director.Limits.Flows; q.Flows > most {
+			v.errs.addWithOther(path+".flows", "director.limits.flows", "%d is more than director.limits.flows, %d", q.Flows, most)
+		}
 		if q.PacketsPerSecond != 0 {
 			v.limit(path+".packets-per-second", uint64(q.PacketsPerSecond), MinSegmentPackets, MaxSegmentPackets)
 		}
@@ -56,7 +60,7 @@ func (v *validation) quotas() {
 
 // Each returns all limits; Most is 0 where there is none.
 func (l *SegmentLimits) Each() []Excess {
-	return append(l.ShareLimits.Each(), Excess{"packets-per-second", uint64(l.PacketsPerSecond), 0})
+	return append(l.ShareLimits.Each(), Excess{"flows", uint64(l.Flows), 0}, Excess{"packets-per-second", uint64(l.PacketsPerSecond), 0})
 }
 
 // LimitsOf returns the limits of a segment, and the key that has them; "": it has none.
@@ -155,6 +159,7 @@ type SegmentCounts struct {
 	Opened       uint64  `json:"opened" doc:"TCP connections: SYNs that were forwarded, including those sent again"`
 	Dropped      uint64  `json:"dropped" doc:"packets of its services that no backend got"`
 	Limited      uint64  `json:"limited" doc:"of the dropped packets, those that were more than its limit of packets per second"`
+	FlowsRefused uint64  `json:"flows-refused" doc:"flows that are not remembered, because it has all that it may have"`
 	// Limits bound what it uses.
 	Limits *SegmentLimits `json:"limits,omitempty" doc:"that it has; none: it has no bound of its own"`
 }

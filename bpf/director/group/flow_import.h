@@ -140,6 +140,7 @@ static __noinline enum told_outcome remember_told(const struct settings *setting
 			.next = told->entry.next,
 			.place = own->place },
 		.from = own->word,
+		.quota = flow_quota(told->entry.service),
 	};
 	__u64 hash = flow_hash(settings, flow, told->entry.service);
 	enum flow_inserted written;

@@ -417,6 +417,7 @@ struct flow_fresh {
 	struct flow_known to;
 	union flow_word from; /* of the place when it was looked at */
 	__u32 rank;           /* of the place; 0: the flow has it already */
+	__u32 quota;          /* number of its segment's, if that is of flows; 0: there is none */
 };
 
 /*
@@ -561,17 +562,3 @@ enum flow_inserted {
 	FLOW_HAS_PLACE = 1,
 	FLOW_RACED = 2, /* another CPU has changed the place: it may have written this flow */
 };
-
-/*
- * Remembers a flow's backend, at the place that the flow has already or at a new one, which is noted
- * in fresh.
- */
-static __always_inline enum flow_inserted insert_flow(const struct settings *settings,
-						      const struct flow *flow, __u64 hash,
-						      __u32 service, struct flow_fresh *fresh)
-{
-	fresh->rank = 0;
-	if (fresh->to.place == FLOW_NOWHERE && !choose_place(settings, flow, hash, service, fresh))
-		return FLOW_NO_PLACE;
-	return write_place(flow, service, fresh) ? FLOW_HAS_PLACE : FLOW_RACED;
-}

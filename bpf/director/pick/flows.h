@@ -9,6 +9,7 @@
 
 #include "director/budget.h"
 #include "director/pick/flow_table.h"
+#include "director/pick/quota_places.h"
 #include "director/pick/former_table.h"
 #include "director/pick/inferred_owner.h"
 #include "director/pick/policy.h"
@@ -153,17 +154,16 @@ static __always_inline int note_syn_ack(const struct settings *settings,
  * Remembers a placed flow if its packet may begin one. fresh: what was known of it, and does not hold
  * any more.
  */
-static __always_inline enum flow_inserted remember_flow(const struct settings *settings,
-							const struct packet *packet, __u64 hash,
-							__u32 index, struct flow_fresh *fresh)
+static __always_inline enum flow_inserted
+remember_flow(const struct settings *settings, const struct packet *packet,
+	      const struct ring_header *header, __u64 hash, __u32 index, struct flow_fresh *fresh)
 {
-	const struct ring_header *header = ring_line_at(packet->ring);
 	const struct backend *backend = backend_at(index);
 	struct flow_known *to = &fresh->to;
 	__u8 state = flow_first(packet);
 	enum flow_inserted written;
 
-	if (!backend || !header || state == FLOW_FREE)
+	if (!backend || state == FLOW_FREE)
 		return FLOW_HAS_PLACE;
 	/* Full NAT remembers its flows itself. */
 	if (backend->mode == MODE_NAT && backend->flags & BACKEND_SNAT)
@@ -175,6 +175,8 @@ static __always_inline enum flow_inserted remember_flow(const struct settings *s
 	to->word.epoch = backend->epoch;
 	to->backend = index;
 	to->next = flow_next_number(packet);
+	if (unlikely(header->flags & RING_QUOTA))
+		fresh->quota = flow_quota(header->service);
 	written = insert_flow(settings, &packet->flow, hash, header->service, fresh);
 	if (written != FLOW_HAS_PLACE)
 		return written;
@@ -310,12 +312,12 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 number)
 		found = place_new(packet, header);
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)
 		return found;
-	written = remember_flow(settings, packet, hash, found, &fresh);
+	written = remember_flow(settings, packet, header, hash, found, &fresh);
 	if (written == FLOW_RACED) {
 		raced = follow_flow(settings, packet, hash, header->service, &fresh.to);
 		if (raced != NO_BACKEND && raced != FLOW_GONE)
 			return raced;
-		written = remember_flow(settings, packet, hash, found, &fresh);
+		written = remember_flow(settings, packet, header, hash, found, &fresh);
 	}
 	if (written != FLOW_HAS_PLACE) {
 		count_flow(FLOW_REFUSED);

@@ -390,7 +390,8 @@ type Quota struct {
 	_       structs.HostLayout
 	Packets uint32
 	Batch   uint32
-	Pad     uint64
+	Flows   uint32
+	Pad     uint32
 }
 
 type QuotaShare struct {
@@ -400,6 +401,7 @@ type QuotaShare struct {
 	Over    uint64
 	Packets uint64
 	Bytes   uint64
+	Flows   uint64
 }
 
 type QuotaSize uint32
