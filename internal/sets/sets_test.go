@@ -37,8 +37,6 @@ func TestWhatKeepsASetFromBeingPut(t *testing.T) {
 	}
 }
 
-var red = model.Segment{Kind: model.SegmentVXLAN, ID: 5001}
-
 // A client of some segments is told of no other owner, service or number, whatever its set contradicts; and of its
 // own mistakes as everybody.
 func TestRefusalsForClientsOfSegments(t *testing.T) {
