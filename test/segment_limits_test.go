@@ -185,6 +185,12 @@ func testTenants(t *testing.T, limited bool) {
 			t.Logf("the director logged:\n%s", l.director.logged())
 		}
 	}()
+	for id, service := range map[model.Segment]string{redTenant: "red", blueTenant: "blue"} {
+		e := mustAskWeir[model.Explanation](l.director, "explain", "172.16.0.2:5555", tenantsVIP.String()+"/tcp", "--flags", "syn", "--segment", id.String())
+		if e.Service == nil || e.Service.Name != service || e.Flow.Segment != id || e.Outcome != model.OutcomeForward {
+			t.Errorf("a packet in %s is explained as %+v, of %+v", id, e.Reason, e.Service)
+		}
+	}
 	opened := 0
 	long := l.open(30)
 	opened += len(long)

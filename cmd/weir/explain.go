@@ -72,7 +72,7 @@ func newExplain() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&o.flags, "flags", "", "TCP `flags`, as syn or fin,ack (default ack)")
 	flags.StringVar(&o.interfaceByName, "interface", "", "`interface` that the packet comes in by (default: the one that leads to the source, or the director's first)")
-	flags.StringVar(&o.segment, "segment", "", "`segment` of the packet: vlan:100 or vlan:100.200")
+	flags.StringVar(&o.segment, "segment", "", "`segment` of the packet: vlan:100, vlan:100.200, vxlan:5001 or geneve:5001")
 	flags.Uint8Var(&o.question.TTL, "ttl", explain.DefaultTTL, "TTL or hop limit")
 	flags.StringVar(&o.payload, "payload", "", "payload in `hex`, such as a QUIC header")
 	flags.IntVar(&o.length, "length", 0, "so many `bytes` of payload, zeros behind --payload")

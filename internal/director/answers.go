@@ -44,11 +44,7 @@ func (d *Director) nameOverrides(e *model.Explanation) {
 // decide asks the datapath what it does with a packet.
 func (d *Director) decide(ctx context.Context, q model.Question) (model.Explanation, error) {
 	unprocessable := func(err error) error { return api.NewProblem(http.StatusUnprocessableEntity, err.Error()) }
-	name, mac, err := d.kernel.Entrance(q.Interface, q.Source.Addr())
-	if err != nil {
-		return model.Explanation{}, unprocessable(err)
-	}
-	frame, err := explain.Build(&q, mac)
+	name, frame, err := d.frameOf(&q)
 	if err != nil {
 		return model.Explanation{}, unprocessable(err)
 	}

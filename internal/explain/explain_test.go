@@ -1,12 +1,15 @@
 package explain_test
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/explain"
@@ -193,6 +196,44 @@ func TestNameGenerations(t *testing.T) {
 	for i, want := range []uint64{2, 1} {
 		if got := e.Slot.Candidates[i].Generations; len(got) != 1 || got[0] != (model.ExplainedGeneration{Number: want}) {
 			t.Errorf("candidate %d is named by %+v, want generation %d", i, got, want)
+		}
+	}
+}
+
+// A packet in a tenant's network comes in a tunnel to the director's VTEP, with its MAC address there.
+func TestBuildInside(t *testing.T) {
+	q := question("172.16.0.2:5555", "172.16.0.100:443", "tcp", "syn")
+	plain, err := explain.Build(&q, model.MAC{2, 0, 0, 0, 0, 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		kind     model.SegmentKind
+		from, to string
+		vlan     uint16
+		want     string
+	}{
+		{model.SegmentVXLAN, "192.0.2.11", "192.0.2.1", 0, "Ethernet IPv4 UDP VXLAN"},
+		{model.SegmentVXLAN, "2001:db8::11", "2001:db8::1", 7, "Ethernet Dot1Q IPv6 UDP VXLAN"},
+		{model.SegmentGeneve, "192.0.2.11", "192.0.2.1", 0, "Ethernet IPv4 UDP Geneve"},
+	} {
+		wire := model.Segment{Kind: test.kind, ID: 5001}
+		port := map[model.SegmentKind]uint16{model.SegmentVXLAN: model.DefaultVXLANPort, model.SegmentGeneve: model.DefaultGenevePort}[test.kind]
+		q.Segment = wire
+		frame, err := explain.BuildInside(&q, &explain.Tunnel{Wire: wire, From: netip.MustParseAddr(test.from), To: netip.MustParseAddr(test.to), Port: port, VLAN: test.vlan, MAC: model.MAC{2, 0, 0, 0, 0, 9}}, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		parsed := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
+		for _, layer := range parsed.Layers() {
+			names = append(names, layer.LayerType().String())
+		}
+		if got := strings.Join(names, " "); !strings.HasPrefix(got, test.want+" Ethernet IPv4 TCP") {
+			t.Errorf("%s is in %s, want %s", wire, got, test.want)
+		}
+		if !bytes.HasSuffix(frame, plain) {
+			t.Errorf("%s has another packet inside", wire)
 		}
 	}
 }
