@@ -170,10 +170,25 @@ func (o *outlook) degraded(listeners []v1alpha1.LoadBalancerListenerStatus) (sta
 		return metav1.ConditionTrue, v1alpha1.ReasonMembersDown, fmt.Sprintf("%d members are down: %s%s", len(down), strings.Join(down[:min(len(down), mostSaid)], "; "), more)
 	case len(o.lacks) > 0:
 		return metav1.ConditionTrue, v1alpha1.ReasonDirectors, strings.Join(o.lacks, "; ")
+	case o.troubled() != "":
+		return metav1.ConditionTrue, v1alpha1.ReasonDirectors, o.troubled()
 	case !known:
 		return metav1.ConditionUnknown, v1alpha1.ReasonUnknown, "no director has reported it"
 	}
 	return metav1.ConditionFalse, v1alpha1.ReasonHealthy, "all members get connections, or may get them"
+}
+
+// troubled says what directors report is wrong with the segment of the addresses.
+func (o *outlook) troubled() string {
+	var list []string
+	for i := range o.directors {
+		for _, p := range o.directors[i].Report.Problems {
+			if p.Segment == o.balancer.Segment && p.Segment != (model.Segment{}) {
+				list = append(list, o.directors[i].Node+": "+p.Text)
+			}
+		}
+	}
+	return strings.Join(list, "; ")
 }
 
 // listeners returns the states of the listeners, in their order.

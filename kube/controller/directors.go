@@ -246,6 +246,7 @@ func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 		} else {
 			meta.RemoveStatusCondition(&after.Status.Conditions, ports.Type)
 		}
+		meta.SetStatusCondition(&after.Status.Conditions, problemsOf(before, s.directors))
 		after.Status.KernelSources = (&translate.DirectorGroup{Of: before}).KernelSources(p.nodes)
 		errs = append(errs, c.writeStatus(ctx, v1alpha1.DirectorGroups, before.Status, after.Status, after))
 	}
@@ -258,6 +259,23 @@ func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 		errs = append(errs, c.writeStatus(ctx, v1alpha1.BGPPeers, before.Status, after.Status, after))
 	}
 	return errors.Join(errs...)
+}
+
+// problemsOf returns the condition of a group that says what its directors report is wrong with
+// themselves.
+func problemsOf(g *v1alpha1.DirectorGroup, directors []group.Candidate) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.Problems, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNone, Message: "no director reports a problem", ObservedGeneration: g.Generation}
+	var list []string
+	for i := range directors {
+		for _, p := range directors[i].Report.Problems {
+			list = append(list, directors[i].Node+": "+p.Text)
+		}
+	}
+	if len(list) > 0 {
+		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.ReasonReported
+		condition.Message = shortened(fmt.Sprintf("%d: %s", len(list), strings.Join(list[:min(len(list), mostSaid)], "; ")))
+	}
+	return condition
 }
 
 // latest returns an object as it was read last: its status may have changed.

@@ -24,12 +24,23 @@ const (
 // MostReport bounds each of these annotations: an object may have 256 KiB of them.
 const MostReport = 64 << 10
 
-// Report is what a director has found about the members of LoadBalancers.
+// Report is what a director has found about the members of LoadBalancers, and what is wrong with
+// itself.
 type Report struct {
+	Problems []Problem                `json:"problems,omitempty"`
 	Services map[string]ServiceReport `json:"services,omitempty"` // by the services' names
 	// Missing is how many services have no room in the report: nothing is known of these.
 	Missing int `json:"missing,omitempty"`
 }
+
+// Problem is something that a director was asked for and that does not run there.
+type Problem struct {
+	Text    string        `json:"text"`
+	Segment model.Segment `json:"segment,omitzero"` // the tenant's network that it is about
+}
+
+// MostProblems is how many problems a report has.
+const MostProblems = 16
 
 // ServiceReport is what a director has found about the members of one service. Members that are not
 // named are up.
@@ -99,12 +110,12 @@ type Load struct {
 // String writes the report as its annotation has it; empty: there is nothing to say. What has no
 // room is left out, and counted.
 func (r Report) String() string {
-	if len(r.Services) == 0 {
+	if len(r.Services) == 0 && len(r.Problems) == 0 {
 		return ""
 	}
 	names := slices.Sorted(maps.Keys(r.Services))
 	for kept := len(names); ; kept /= 2 {
-		part := Report{Services: map[string]ServiceReport{}, Missing: len(names) - kept}
+		part := Report{Problems: r.Problems[:min(len(r.Problems), MostProblems)], Services: map[string]ServiceReport{}, Missing: len(names) - kept}
 		for _, name := range names[:kept] {
 			part.Services[name] = r.Services[name]
 		}

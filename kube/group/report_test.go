@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"weir.io/weir/internal/model"
 )
 
 // What a director reports is read as it was written, has room in its Lease however much there is, and
 // garbage is no report.
 func TestReports(t *testing.T) {
-	r := Report{Services: map[string]ServiceReport{"a": {Down: map[string]string{"m": "no answer"}, Unknown: []string{"n"}, Checked: true}, "b": {}}}
+	r := Report{Problems: []Problem{{"no link", model.Segment{Kind: model.SegmentVLAN, ID: 7}}}, Services: map[string]ServiceReport{"a": {Down: map[string]string{"m": "no answer"}, Unknown: []string{"n"}, Checked: true}, "b": {}}}
 	read, err := ReadReport(r.String())
 	if err != nil || fmt.Sprint(read) != fmt.Sprint(r) {
 		t.Errorf("%v is read as %v, %v", r, read, err)

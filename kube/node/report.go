@@ -14,7 +14,7 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-// loadPace is how often a director is asked how much it has to do.
+// loadPace is how often a director is asked how much it has to do, and for its problems.
 const loadPace = 15 * time.Second
 
 // report is what the controller is told about LoadBalancers, and about the director's load.
@@ -24,6 +24,7 @@ type report struct {
 	othersRead     time.Time
 	otherTags      map[string]string // the tags of others' sets, by their owners
 	load           group.Load
+	problems       []group.Problem
 	read, loadRead time.Time
 }
 
@@ -56,7 +57,7 @@ func (n *Node) examine(ctx context.Context, now time.Time) {
 	defer cancel()
 	if now.Sub(n.report.loadRead) >= loadPace {
 		if status, err := n.director.client.Status(ctx); err == nil {
-			n.report.load, n.report.loadRead = loadOf(&status), now
+			n.report.load, n.report.problems, n.report.loadRead = loadOf(&status), problemsOf(status.Problems), now
 		}
 	}
 	n.lookForOthers(ctx, now)
@@ -73,7 +74,7 @@ func (n *Node) examine(ctx context.Context, now time.Time) {
 		services = all
 	}
 	r, c := examined(services, names)
-	c.Load = n.report.load
+	c.Load, r.Problems = n.report.load, n.report.problems
 	n.report.report, n.report.counts = r.String(), c.String()
 }
 
@@ -140,6 +141,18 @@ func examined(services []model.ServiceStatus, names map[string]bool) (r group.Re
 		c.Services[s.Name] = group.Count{s.Packets, s.Bytes, s.Opened, s.Dropped}
 	}
 	return r, c
+}
+
+// problemsOf returns what users of Kubernetes are told of a director's problems: those because of which
+// the group does not run as it says. Sessions with routers, sets and members are told elsewhere.
+func problemsOf(all []model.Problem) (list []group.Problem) {
+	for i := range all {
+		switch p := &all[i]; p.Kind {
+		case model.ProblemFile, model.ProblemDatapath, model.ProblemInterface, model.ProblemRestart, model.ProblemNeighbor, model.ProblemSegment:
+			list = append(list, group.Problem{Text: shortened(p.Text), Segment: p.Segment})
+		}
+	}
+	return list
 }
 
 // loadOf returns how much of what a director can do is taken.

@@ -23,6 +23,10 @@ func TestExamined(t *testing.T) {
 	if got := fmt.Sprint(r.Services, c.Services); got != "map[loadbalancer/red/web/http/10.0.0.1:{map[down:timeout lost:no neighbor] [new] true}] map[loadbalancer/red/web/http/10.0.0.1:[4 3 2 1]]" {
 		t.Errorf("it is told %s", got)
 	}
+	problems := problemsOf([]model.Problem{{Kind: model.ProblemBGP, Text: "no session"}, {Kind: model.ProblemRestart, Text: "director.vtep waits"}, {Kind: model.ProblemSegment, Text: "no link", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 7}}})
+	if got := fmt.Sprint(problems); got != "[{director.vtep waits none} {no link vlan:7}]" {
+		t.Errorf("of its problems is told %s", got)
+	}
 	s := &api.Status{CPUs: []model.CPUStatus{{Utilization: 0.5}, {Utilization: 0.25}}, Services: 10, Backends: 30, Limits: model.Limits{Services: 100, Backends: 50}}
 	if l := loadOf(s); l.Utilization != 0.375 || l.Used != 0.6 {
 		t.Errorf("its load is %+v", l)

@@ -210,6 +210,29 @@ func (l *groupLab) patch(plural, namespace, name, change string) {
 	}
 }
 
+func (l *groupLab) group(name string) (g v1alpha1.DirectorGroup) {
+	l.t.Helper()
+	text, err := l.lab.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1/directorgroups", name).Do(l.t.Context()).Raw()
+	if err == nil {
+		err = json.Unmarshal(text, &g)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return g
+}
+
+// patchGroup changes a group, and waits until the controller has read the change.
+func (l *groupLab) patchGroup(name, change string) {
+	l.t.Helper()
+	l.patch("directorgroups", "", name, change)
+	waitFor(l.t, "the controller to read DirectorGroup "+name, func() bool {
+		g := l.group(name)
+		c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.Ready)
+		return c != nil && c.ObservedGeneration == g.Generation
+	})
+}
+
 // memberStates returns the states of the members of the first listener, and the listener's own.
 func memberStates(b *v1alpha1.LoadBalancer) string {
 	if len(b.Status.Listeners) == 0 {
@@ -390,10 +413,10 @@ func TestLoadBalancersGroups(t *testing.T) {
 	l.balance("red", "web", red.spec("group: edge, "))
 	forwardedBy("web", "edge", 2)
 	// All hosts of the lab have the same CPUs, whose utilization changes all the time: limits decide.
-	l.patch("directorgroups", "", "edge", `{"spec": {"limits": {"services": 4}}}`) // a quarter of it is used
+	l.patchGroup("edge", `{"spec": {"limits": {"services": 4}}}`) // a quarter of it is used
 	l.balance("red", "first", spec("", "10.0.0.101"))
 	forwardedBy("first", "core", 1)
-	l.patch("directorgroups", "", "core", `{"spec": {"limits": {"services": 2}}}`) // a half
+	l.patchGroup("core", `{"spec": {"limits": {"services": 2}}}`) // a half
 	l.balance("red", "second", spec("", "10.0.0.102"))
 	forwardedBy("second", "edge", 2)
 	waitFor(t, "an event to say which group was chosen", func() bool {
@@ -422,6 +445,11 @@ func TestLoadBalancersGroups(t *testing.T) {
 	waitFor(t, "core to forward it no more", func() bool { return core.logOf("kube.core.0", service) == "no such service" })
 	asks("10.0.0.101")
 	l.patch("loadbalancers", "red", "first", `{"spec": {"group": null}}`)
+	// The directors still have the limits of their start, and their group says so.
+	waitFor(t, "the group to have its directors' problems", func() bool {
+		c := meta.FindStatusCondition(l.group("edge").Status.Conditions, v1alpha1.Problems)
+		return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, "node-a: ") && strings.Contains(c.Message, "limits")
+	})
 	l.waitForBalancer("red", "first", "stay where it is", func(b *v1alpha1.LoadBalancer) bool {
 		return b.Status.Group == "edge" && says(b, v1alpha1.Programmed, metav1.ConditionTrue, v1alpha1.ReasonForwarded, "2 of 2")
 	})

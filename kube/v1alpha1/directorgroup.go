@@ -426,7 +426,8 @@ type DirectorGroupStatus struct {
 	// +listType=atomic
 	KernelSources []string `json:"kernelSources,omitempty"`
 	// conditions has Ready: whether the group forwards, and if not, why; and with nodePorts also
-	// NodePorts: whether all directors have Services' node ports at their addresses.
+	// NodePorts: whether all directors have Services' node ports at their addresses; and Problems:
+	// what directors report because of which they do not run as the group says.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

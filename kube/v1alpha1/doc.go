@@ -45,6 +45,15 @@ const Established = "Established"
 // ports, if they are to have any.
 const NodePorts = "NodePorts"
 
+// Problems is the type of the condition that says whether a DirectorGroup's directors have problems.
+const Problems = "Problems"
+
+// The reasons of the condition Problems.
+const (
+	ReasonNone     = "None"     // they report none
+	ReasonReported = "Reported" // some director runs otherwise than the group says
+)
+
 // The types of a LoadBalancer's conditions.
 const (
 	Accepted   = "Accepted"   // it can be forwarded
