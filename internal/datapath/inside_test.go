@@ -347,6 +347,7 @@ func TestInside(t *testing.T) {
 				"nat replies":           testReplies,
 				"nat errors":            testNATErrors,
 				"nat fragments":         testNATFragments,
+				"mutated":               testMutatedInside,
 			} {
 				t.Run(name, table)
 			}
