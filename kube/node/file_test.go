@@ -16,6 +16,7 @@ import (
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/group"
+	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
 
@@ -122,8 +123,15 @@ func TestFile(t *testing.T) {
 		t.Errorf("in tenants' networks it has %+v, %+v and %+v, %v", c.Director.Neighbor.Interfaces, c.Director.VTEP, c.Segments, err)
 	}
 	tenants.Spec.BGP, tenants.Spec.Neighbor = &v1alpha1.DirectorBGP{ASN: 65001}, nil
-	if text, err = file(tenants, peers[:1], &f, announced{}, nil, ""); err != nil {
+	red, err := translate.ReadBGPPeer(peerOf("red", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.Segment, s.VRF = "10.0.0.1", "vlan:7", "red" }))
+	if err != nil {
 		t.Fatal(err)
+	}
+	if text, err = file(tenants, []*translate.BGPPeer{red}, &f, announced{}, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Parse("f", text); err != nil || len(c.BGP.Neighbors) != 1 || c.BGP.Neighbors[0].Segment.String() != "vlan:7" || c.BGP.Neighbors[0].VRF != "red" {
+		t.Errorf("a tenant's router is %+v, %v", c.BGP.Neighbors, err)
 	}
 	if c, err = config.Parse("f", text); err != nil || !slices.ContainsFunc(c.BGP.Prefixes, func(p model.BGPPrefix) bool {
 		return p.Segment.String() == "vlan:7" && p.Prefix.Bits() == 0 && p.Announce == model.AnnounceNothing
