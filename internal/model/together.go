@@ -240,10 +240,24 @@ func (b *Backend) portsIn(s *Service) PortRange {
 // and that no service has a port that full NAT may use at one of its source addresses: a packet to
 // it would be a client's and a reply at once.
 func (v *validation) ownAddresses() {
-	vips := make(map[netip.Addr]int)
+	vips := make(map[netip.Addr]int) // in no segment, as is the group
+	inside := make(map[segmentAddress]int)
 	for i, s := range v.config.Services {
-		if _, seen := vips[s.VIP]; !seen {
+		at := segmentAddress{s.Segment, s.VIP}
+		if _, seen := inside[at]; !seen {
+			inside[at] = i
+		}
+		if _, seen := vips[s.VIP]; !seen && s.Segment == (Segment{}) {
 			vips[s.VIP] = i
+		}
+	}
+	for i := range v.config.Segments {
+		s := &v.config.Segments[i]
+		for j, a := range s.Addresses {
+			if vip, is := inside[segmentAddress{s.ID, a}]; is && a.IsValid() {
+				v.errs.addWithOther(fmt.Sprintf("segments[%d].addresses[%d]", i, j), servicePath(vip, "vip"),
+					"%s is the VIP of service %q there: answers to health checks would come to the service", a, v.config.Services[vip].Name)
+			}
 		}
 	}
 	d := &v.config.Director

@@ -62,6 +62,10 @@ func overlay(change func(*model.Config)) func(*model.Config) {
 func TestValidConfig(t *testing.T) {
 	for name, change := range map[string]func(*model.Config){
 		"as it is": func(*model.Config) {},
+		"a tenant's VIP that is an address of the group": overlay(func(c *model.Config) {
+			c.Director.Group = []netip.Addr{c.Services[0].VIP}
+			c.Services = c.Services[:1]
+		}),
 		"weight 0": func(c *model.Config) { c.Services[0].Backends[0].Weight = 0 },
 		"port inside a range inside all ports": func(c *model.Config) {
 			c.Services[0].VIP, c.Services[1].VIP = addr("203.0.113.4"), addr("203.0.113.4")
@@ -254,6 +258,12 @@ segments[0].hosts[0].vtep: 2001:db8::9 is IPv6, and this director is a VTEP with
 		{`segments[0].vni: is only for VXLAN and Geneve`,
 			overlay(func(c *model.Config) {
 				c.Segments[0] = model.SegmentSettings{ID: model.Segment{Kind: model.SegmentVLAN, ID: 7}, VNI: 8}
+			})},
+		{`segments[0].addresses[0]: 203.0.113.10 is the VIP of service "web" there: answers to health checks would come to the service`,
+			overlay(func(c *model.Config) {
+				c.Services[0].VIP = addr("203.0.113.10")
+				c.Services[0].Name = "web"
+				c.Segments[0].Addresses = []netip.Addr{addr("203.0.113.10")}
 			})},
 		{`services[0].backends[0].mac: is required with vtep: the backend's own in its network`,
 			overlay(func(c *model.Config) { c.Services[0].Backends[0].VTEP = addr("192.0.2.9") })},
