@@ -96,6 +96,7 @@ func TestPackets(t *testing.T) {
 		{"take replies", testTakeReply},
 		{"take replies, mutated", testMutatedReplies},
 		{"flow memory", testFlows},
+		{"segments with a limit", testSegmentLimit},
 		{"full nat, full table", testFullTable},
 		{"full nat, replaced flows", testReplacedFlows},
 		{"full nat, states", testFlowStates},

@@ -244,3 +244,36 @@ func TestFlowQuota(t *testing.T) {
 		}
 	}
 }
+
+// A packet of a segment that has had all that it may have now is dropped, whichever of its services it is to, and
+// one of another segment is not.
+func testSegmentLimit(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(way wayTo) bool { return way.mode == model.L2DSR })
+	for i, s := range scenarios {
+		s.testService.quota = uint32(1 + i%2)
+	}
+	d := loadTestDirector(t, w)
+	d.put(t, "quotas", uint32(1), abi.Quota{Packets: 1, Batch: 1})
+	d.put(t, "quotas", uint32(2), abi.Quota{Packets: 1 << 30, Batch: 64})
+	first := scenarios[0]
+	onCPU(t, 0, func() {
+		for {
+			now, err := flows.Monotonic()
+			must(t, err)
+			if now&(1<<abi.QuotaSizeQUOTA_WINDOW-1) < 1<<(abi.QuotaSizeQUOTA_WINDOW-2) {
+				break // the rows are in one window
+			}
+			time.Sleep(time.Millisecond) // windows come by the clock
+		}
+		first.goes(t, d, 1, ackFlag)
+		for _, s := range scenarios[:4] {
+			frame := build(s.data(5)...)
+			if s.quota == 1 {
+				d.check(t, []row{row{name: s.name, in: frame}.dropped(abi.ReasonDROP_SEGMENT_LIMIT, s.testService)})
+			} else {
+				d.check(t, []row{s.forward(s.name, s.flow(), 0, s.data(5)...)})
+			}
+		}
+	})
+}
