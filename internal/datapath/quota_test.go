@@ -177,8 +177,8 @@ func TestFlowQuota(t *testing.T) {
 				for _, place := range s.remembered(t, d) {
 					if n++; n <= keep {
 						place.State, place.Seen = uint8(abi.FlowStateFLOW_PROVED), d.now()
-					} else if place.State == uint8(abi.FlowStateFLOW_SYN) && place.Seen > 10 {
-						place.Seen -= 4
+					} else if place.State == uint8(abi.FlowStateFLOW_SYN) && place.Seen+2 >= d.now() {
+						place.Seen -= 4 // once: it does not time out
 					}
 				}
 			}
@@ -202,8 +202,7 @@ func TestFlowQuota(t *testing.T) {
 		for i := range uint16(8 * len(places) / 5) {
 			inserted(red[i%2], 1+i/2)
 			if i%64 == 0 {
-				age(red, len(places)/24)
-				age(blue, len(places)/32)
+				age(red, len(places)/24) // blue's are not: they would time out
 			}
 		}
 		lost := 0
@@ -215,7 +214,7 @@ func TestFlowQuota(t *testing.T) {
 				}
 			}
 		}
-		most := quota + flows.Ways // no two CPUs insert here, and parts of buckets are rounded
+		most := quota // no two CPUs insert here, which could pass it by one
 		t.Logf("limited %v: red has %d places of %d, and may have %d; %d of %d flows of blue are lost", limited, used(), len(places), quota, lost, len(known[0])+len(known[1]))
 		if limited && (used() > most || used() < quota*8/10 || lost > 0) {
 			t.Errorf("red has %d places, and may have %d; %d flows of blue are lost", used(), quota, lost)

@@ -31,14 +31,13 @@ static __always_inline int is_of_quota(const struct flow_place *place, __u32 quo
 	return quota_of(place->service) == quota;
 }
 
-/* Whether the second place of a line is free, or has what the first one says, or a flow of the segment. */
-static __always_inline int may_take_rest(const struct flow_place *rest,
-					 const struct quota_scan *scan)
+/* Whether both places of a line have flows of the segment, or one of IPv6: then it has no more after a new one. */
+static __always_inline int has_line(const struct flow_place *rest, const struct quota_scan *scan)
 {
 	union flow_word word = flow_read(rest);
 
-	return word.state == FLOW_REST || is_of_quota(rest, scan->quota) ||
-	       flow_rank(rest, word.word, scan->now) == FLOW_PLACE_FREE;
+	return word.state == FLOW_REST ||
+	       (is_of_quota(rest, scan->quota) && flow_live(word, scan->now));
 }
 
 /*
@@ -68,7 +67,7 @@ static long quota_scan_place(__u32 i, struct quota_scan *scan)
 		}
 		return 0;
 	}
-	if ((!own && flow_live(word, scan->now)) || (scan->step > 1 && !may_take_rest(rest, scan)))
+	if (!own || !flow_live(word, scan->now) || (scan->step > 1 && !has_line(rest, scan)))
 		return 0;
 	scan->ranks |= rank;
 	if (rank > scan->rank) {
