@@ -151,7 +151,9 @@ type Ring struct {
 	Service  string        `json:"service"`
 	Segment  model.Segment `json:"segment,omitzero" doc:"of the service"`
 	Backends []string      `json:"backends" doc:"their names, those that have lost slots with the last change too"`
-	Owners   []int         `json:"owners" doc:"for each slot its owner's place in backends; -1: nobody"`
+	// Segments are where these backends are.
+	Segments []model.Segment `json:"-"`
+	Owners   []int           `json:"owners" doc:"for each slot its owner's place in backends; -1: nobody"`
 	// Compared says that the membership before the newest one is known, and of the same size:
 	// it leaves the service's log when no connection needs it any more.
 	Compared bool       `json:"compared" doc:"what has moved with the last change is known"`
@@ -179,6 +181,11 @@ func (s *Server) HandleRing(ring func(service string) (Ring, bool)) {
 			r, found := ring(in.Service)
 			if !found || !v.has(r.Segment) {
 				return nil, NewProblem(http.StatusNotFound, fmt.Sprintf("there is no service %q", in.Service))
+			}
+			for i := range r.Backends {
+				if v.limited && (i >= len(r.Segments) || !v.has(r.Segments[i])) {
+					r.Backends[i] = "hidden"
+				}
 			}
 			r.Backends, r.Owners, r.Moved = orEmpty(r.Backends), orEmpty(r.Owners), orEmpty(r.Moved)
 			return &output{r}, nil

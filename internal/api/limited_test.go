@@ -112,7 +112,7 @@ func shared(t *testing.T, sets api.Sets) *api.Server {
 	server.HandleRing(func(name string) (api.Ring, bool) {
 		for _, s := range d.status.Services {
 			if s.Name == name {
-				return api.Ring{Service: name, Segment: s.Segment}, true
+				return api.Ring{Service: name, Segment: s.Segment, Backends: []string{"red-a", "blue-x", "172.16.0.99"}, Segments: []model.Segment{red, blue}}, true
 			}
 		}
 		return api.Ring{}, false
@@ -230,7 +230,7 @@ func TestLimitedCallersLearnNothing(t *testing.T) {
 		{"GET", "/v1/live", "", 200, `"name":"red-web"`},
 		{"GET", "/v1/live?service=blu-web", "", 200, `"missing":true`},
 		{"GET", "/v1/live?segment=vxlan:5002", "", 403, ""},
-		{"GET", "/v1/ring?service=red-web", "", 200, `"service":"red-web"`},
+		{"GET", "/v1/ring?service=red-web", "", 200, `"backends":["red-a","hidden","hidden"]`},
 		{"GET", "/v1/segments", "", 200, "172.16.0.77"},
 		{"GET", "/v1/segments?segment=vxlan:5002", "", 403, ""},
 		{"GET", "/v1/sets", "", 200, `"owner":"red"`},

@@ -178,7 +178,7 @@ func ringOf(s *model.TableService, before []netip.AddrPort) api.Ring {
 	places := map[netip.AddrPort]int{{}: -1}
 	for i := range s.Backends {
 		places[netip.AddrPortFrom(s.Backends[i].Address, s.Backends[i].Port)] = i
-		r.Backends = append(r.Backends, s.Backends[i].Name)
+		r.Backends, r.Segments = append(r.Backends, s.Backends[i].Name), append(r.Segments, s.Backends[i].Segment)
 	}
 	for slot := range s.Ring.Slots {
 		owner := -1
