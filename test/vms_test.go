@@ -47,6 +47,8 @@ const (
 	vmsVIP      = "172.16.0.100"
 	vmsDirector = "172.16.0.3" // of the director's tunnels
 	accessURL   = "https://10.9.0.1:6083"
+
+	otherAccessURL = "https://10.9.0.2:6083"
 )
 
 // vmsAre is what differs between labs.
@@ -54,6 +56,7 @@ type vmsAre struct {
 	kind   string // of the tenants' networks
 	shared bool   // the director has an etcd
 	loads  bool   // agents report loads instead of connections
+	second bool   // there is another director, with the same etcd
 }
 
 // vmLab is what the tenants and the director have.
@@ -62,10 +65,12 @@ type vmLab struct {
 	vmsAre
 	lab      *netlab.Lab
 	director *netlab.Host
+	switches *netlab.Host // of the VLANs
 	running  *daemon
-	keys     string // of the director
-	etcd     string // the same
-	endpoint string // of etcd
+	other    *daemon // the second one
+	keys     string  // of the director
+	etcd     string  // the same
+	endpoint string  // of etcd
 	tenants  map[string]*tenantLab
 }
 
@@ -93,7 +98,12 @@ func newVMLab(t *testing.T, of vmsAre) *vmLab {
 	l.lab.Link(l.director, access, netlab.LinkOptions{A: []string{"10.9.0.1/24"}})
 	if of.shared {
 		store := l.lab.Host("store")
-		l.lab.Link(l.director, store, netlab.LinkOptions{A: []string{"10.8.0.1/24"}, B: []string{"10.8.0.2/24"}})
+		stores := l.lab.Switch("stores")
+		l.lab.Link(store, stores, netlab.LinkOptions{A: []string{"10.8.0.2/24"}})
+		l.lab.Link(l.director, stores, netlab.LinkOptions{A: []string{"10.8.0.1/24"}})
+		if of.second {
+			l.another(access, stores)
+		}
 		etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: "10.8.0.2", On: store.Do})
 		l.etcd, l.endpoint = fmt.Sprintf(", store: {etcd: {endpoints: ['%s']}}", etcd.Endpoints[0]), etcd.Endpoints[0]
 	}
@@ -116,11 +126,17 @@ func newVMLab(t *testing.T, of vmsAre) *vmLab {
 		}
 	}
 	l.running = launchDaemon(t, l.director, "run", l.text())
+	endpoints := "'" + accessURL + "'"
+	if l.other != nil {
+		l.other.edit(l.textOfOther())
+		l.other.start()
+		endpoints += ", '" + otherAccessURL + "'"
+	}
 	for _, tenant := range l.tenants {
 		for i, vm := range tenant.vms {
 			tenant.agents = append(tenant.agents, launchDaemon(t, vm, "agent", fmt.Sprintf(
-				"agent: {interfaces: [eth0], store: {directors: {endpoints: ['%s'], ca: %s, token-file: %s}}}\n%sdirectors: [%s]\nservices:\n%s",
-				accessURL, l.path("api.pem"), tenant.tokens[i], l.asks(), vmsDirector, l.service(tenant, false))))
+				"agent: {interfaces: [eth0], store: {directors: {endpoints: [%s], ca: %s, token-file: %s}}}\n%sdirectors: [%s]\nservices:\n%s",
+				endpoints, l.path("api.pem"), tenant.tokens[i], l.asks(), vmsDirector, l.service(tenant, false))))
 		}
 	}
 	for _, tenant := range l.tenants {
@@ -141,7 +157,7 @@ func newVMLab(t *testing.T, of vmsAre) *vmLab {
 func (l *vmLab) inVLANs() func(tenant *tenantLab, name, address string) (guest *netlab.Host, place string) {
 	l.lab = netlab.ForTest(l.T)
 	lan := l.lab.Switch("switch")
-	l.director = l.lab.Host("director")
+	l.director, l.switches = l.lab.Host("director"), lan
 	directorPort := l.lab.Link(l.director, lan, netlab.LinkOptions{XDP: true, Tagged: true, A: lanPrefixes(directorHost)}).A
 	l.keys = fmt.Sprintf("interfaces: [eth0], tunnel-source: [%s]", vmsDirector)
 	hypervisors := map[*tenantLab]*netlab.Host{}
@@ -180,7 +196,7 @@ func (l *vmLab) certify() {
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "director"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:  x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(10, 9, 0, 1)}}
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(10, 9, 0, 1), net.IPv4(10, 9, 0, 2)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		l.Fatal(err)
@@ -241,6 +257,20 @@ func (l *vmLab) text(draining ...int) string {
 		l.keys, l.etcd, vmsDirector, l.path("api.pem"), l.path("api.key"), clients, services, segments)
 }
 
+// another makes the second director. No packet comes to it, but it has the same services.
+func (l *vmLab) another(access, stores *netlab.Host) {
+	h := l.lab.Host("other")
+	l.lab.Link(h, l.switches, netlab.LinkOptions{XDP: true, Tagged: true, A: lanPrefixes(otherDirector)})
+	l.lab.Link(h, access, netlab.LinkOptions{A: []string{"10.9.0.2/24"}})
+	l.lab.Link(h, stores, netlab.LinkOptions{A: []string{"10.8.0.3/24"}})
+	l.other = newDaemon(l.T, h, "run", "services: []\n")
+}
+
+// textOfOther is the second director's file.
+func (l *vmLab) textOfOther(draining ...int) string {
+	return strings.Replace(l.text(draining...), "listen: ['10.9.0.1:6083']", "listen: ['10.9.0.2:6083']", 1)
+}
+
 // open opens connections of a tenant's client.
 func (l *vmLab) open(tenant *tenantLab, count int) {
 	l.Helper()
@@ -275,7 +305,12 @@ func (l *vmLab) stay(tenant *tenantLab, when string) {
 
 func (l *vmLab) log(tenant *tenantLab) model.LogStatus {
 	l.Helper()
-	services, err := l.running.services()
+	return l.logAt(l.running, tenant)
+}
+
+func (l *vmLab) logAt(d *daemon, tenant *tenantLab) model.LogStatus {
+	l.Helper()
+	services, err := d.services()
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -452,4 +487,61 @@ func TestLoadsFromTenantsVMs(t *testing.T) {
 	if s := status(blue); s.Loads == nil || s.Loads.Degraded {
 		t.Errorf("without red's agents the loads of blue are %+v", s.Loads)
 	}
+}
+
+// Agents in VMs report to one of two directors that share an etcd, and both come to know it. When that one is away they
+// report to the other one, and list the first as a problem until it is back.
+func TestAgentsInVMsReportToAGroup(t *testing.T) {
+	t.Parallel()
+	l := newVMLab(t, vmsAre{kind: "vlan", shared: true, second: true})
+	red := l.tenants["red"]
+	l.other.ready()
+	netlab.WaitUpTo(t, time.Minute, "both directors to have the reports of all agents", func() bool { return l.other.directorStatus().Agents.Reporting == 4 })
+	l.open(red, 30)
+	l.running.edit(l.text(0))
+	l.other.edit(l.textOfOther(0))
+	l.running.ready()
+	l.other.ready()
+	began := time.Now()
+	waitFor(t, "the retention to pass that a connection has to outlive", func() bool { return time.Since(began) > 3*shortDrain })
+	for name, d := range map[string]*daemon{"the first director": l.running, "the second": l.other} {
+		netlab.WaitUpTo(t, 90*time.Second, name+" to keep slots for connections", func() bool {
+			log := l.logAt(d, red)
+			return log.Generations == 2 && log.Kept > 0
+		})
+	}
+	var reports []model.AgentDirector
+	netlab.WaitUpTo(t, 90*time.Second, "the first member's agent to report to one of them alone, because they share", func() bool {
+		reports = red.agents[0].agentStatus().Directors
+		return reports[0].Taken != reports[1].Taken
+	})
+	gone, left, away := l.running, l.other, 0
+	if reports[1].Taken > reports[0].Taken {
+		gone, left, away = l.other, l.running, 1
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("the agent says of its directors %+v", red.agents[0].agentStatus().Directors)
+		}
+	}()
+	gone.end(syscall.SIGKILL) // what the first one has pinned forwards
+	l.stay(red, "a director's process is gone")
+	for _, s := range red.sessions {
+		_ = s.Close()
+	}
+	netlab.WaitUpTo(t, 90*time.Second, "the other director to hear that the connections have ended", func() bool { return l.logAt(left, red).Generations == 1 })
+	problems := func() (ofGone, ofLeft string) {
+		d := red.agents[0].agentStatus().Directors
+		return d[away].Problem, d[1-away].Problem
+	}
+	netlab.WaitUpTo(t, 90*time.Second, "the agent to list the director that is away, and not the other", func() bool {
+		ofGone, ofLeft := problems()
+		return strings.Contains(ofGone, "connection refused") && ofLeft == ""
+	})
+	gone.start()
+	gone.ready()
+	netlab.WaitUpTo(t, 3*time.Minute, "the first director to hear of it, too, and the agent to report to it", func() bool {
+		ofGone, ofLeft := problems()
+		return l.logAt(gone, red).Generations == 1 && ofGone == "" && ofLeft == ""
+	})
 }
