@@ -85,7 +85,7 @@ func bridgeVXLAN(vni int, own netip.Addr, others []netip.Addr) error {
 	bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
 	bridge.Name = "br0"
 	device := &netlink.Vxlan{LinkAttrs: netlink.NewLinkAttrs(), VxlanId: vni, SrcAddr: own.AsSlice(), Port: 4789, Learning: true, UDPCSum: true}
-	device.Name = "vxlan0"
+	device.Name, device.MTU = "vxlan0", underlayMTU-70 // as the hosts': a bridge loses what is larger
 	for _, link := range []netlink.Link{bridge, device} {
 		if err := netlink.LinkAdd(link); err != nil {
 			return fmt.Errorf("add %s: %w", link.Attrs().Name, err)
