@@ -21,9 +21,9 @@ struct quota {
 
 /* A CPU's part of it. */
 struct quota_share {
-	__u32 window; /* number of the last window that was looked at */
-	__u32 left;   /* packets that this CPU has taken and not spent */
-	__u64 over;   /* number of the last window that had no more, plus 1 */
+	__u32 window;  /* number of the last window that was looked at */
+	__u32 left;    /* packets that this CPU has taken and not spent */
+	__u64 over;    /* number of the last window that had no more, plus 1 */
 	__u64 packets; /* dropped */
 	__u64 bytes;
 	__u64 flows; /* that found no place */
