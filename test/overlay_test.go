@@ -241,6 +241,12 @@ func TestProbesInTenantsNetworks(t *testing.T) {
 			if err := servers["server5001"].Kill(); err != nil {
 				t.Fatal(err)
 			}
+			// Another datapath of this host that ends takes the addresses of the checks' sockets along.
+			on(t, u.director, "ip", "route", "del", "local", "242.0.0.0/7", "table", "local")
+			d.waitFor("have the addresses of its sockets again", func() bool {
+				out, err := tryOn(t, u.director, "ip", "route", "show", "table", "local", "242.0.0.0/7")
+				return err == nil && strings.Contains(out, "242.0.0.0/7")
+			})
 			d.waitFor("find the servers of one tenant down, but for its host", states(func(name string) model.HealthState {
 				if strings.HasSuffix(name, "5001") && !strings.HasPrefix(name, "icmp") {
 					return model.HealthDown

@@ -135,7 +135,12 @@ func TestTenantsWithEqualAddresses(t *testing.T) {
 // have the same address, and answers for its own, also where the host forwards other packets, as nodes of Kubernetes do.
 func TestProbesInVLANs(t *testing.T) {
 	t.Parallel()
-	for name, host := range map[string]func(*netlab.Lab, string) *netlab.Host{"a host": (*netlab.Lab).Host, "a host that forwards": (*netlab.Lab).Router} {
+	same := func(lab *netlab.Lab, name string) *netlab.Host {
+		h := lab.Router(name)
+		h.Address("lo", "172.16.0.11/32", "172.16.0.100/32", "fd00:16::11/128", "fd00:16::100/128")
+		return h
+	}
+	for name, host := range map[string]func(*netlab.Lab, string) *netlab.Host{"a host": (*netlab.Lab).Host, "a host that forwards": (*netlab.Lab).Router, "a host with the tenants' addresses": same} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testProbesInVLANs(t, host)

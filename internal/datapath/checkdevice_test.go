@@ -54,6 +54,22 @@ func checkRules(t *testing.T) (n int) {
 	return n
 }
 
+// The host's routes lead to another network than a tenant's: a check without a way there goes nowhere.
+func TestCheckInsideGoesNowhereElse(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	ways := openTest(t, model.Limits{}).Checks()
+	check := checkBy(model.NAT, "198.51.100.1", "10.0.0.11")
+	if way := ways.Way(&check); way.Fault != "" {
+		t.Errorf("a check by the host's routes has the fault %s", way.Fault)
+	}
+	check.Way.Backend.Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5001}
+	if way := ways.Way(&check); way.Fault != model.FaultUnreachable {
+		t.Errorf("a check in a tenant's network goes to %v", way.To)
+	}
+}
+
 // listenAtFarEnd returns what reads the next frame that leaves by wire0.
 func listenAtFarEnd(t *testing.T) func() []byte {
 	t.Helper()

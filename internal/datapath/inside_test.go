@@ -348,6 +348,8 @@ func TestInside(t *testing.T) {
 				"nat errors":            testNATErrors,
 				"nat fragments":         testNATFragments,
 				"mutated":               testMutatedInside,
+				"twin":                  testTwin,
+				"twin of flow memory":   testFlowRandom,
 			} {
 				t.Run(name, table)
 			}

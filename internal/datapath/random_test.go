@@ -14,7 +14,9 @@ import (
 
 // The program and its twin choose the same backend, outer source and source port
 // for random packets and random rings, and where loads decide, for random loads.
-func TestTwin(t *testing.T) {
+func TestTwin(t *testing.T) { testTwin(t) }
+
+func testTwin(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	w := &testWorld{}
 	for len(w.services) < 60 {
@@ -129,7 +131,7 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 		pick = twinPlace
 	}
 	in := []packet.Header{arrived}
-	if s.segment != (model.Segment{}) {
+	if s.segment.Kind == model.SegmentVLAN {
 		in = append(in, packet.VLANTag{ID: uint16(s.segment.ID)})
 	}
 	frame := packet.Build(append(in, headers...)...)

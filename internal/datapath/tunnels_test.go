@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -163,7 +164,8 @@ func (w *tunnelWorld) outerRows(s scenario) []row {
 	rows = append(rows, row{name: "inside is longer", in: w.lengthened(good[:len(good)-1]), bytes: &none}.passed(abi.ReasonPASS_MALFORMED))
 	other := slices.Clone(inner)
 	other[5] ^= 1
-	rows = append(rows, row{name: "for another host", in: w.arrives(other), bytes: &none}.passed(abi.ReasonPASS_OVERLAY_ASTRAY))
+	rows = append(rows, row{name: "for another host", in: w.arrives(other), bytes: &none}.passed(abi.ReasonPASS_OVERLAY_ASTRAY),
+		row{name: "for another host, marked", in: w.marked(other, 3), bytes: &none}.passed(abi.ReasonPASS_OVERLAY_ASTRAY))
 	return rows
 }
 
@@ -223,30 +225,33 @@ func (w *tunnelWorld) mended(frame []byte) []byte {
 
 // congestedRows are packets that a router of the underlay has marked (RFC 6040, section 4.2).
 func (w *tunnelWorld) congestedRows(s scenario) (rows []row) {
-	for arrives, leaves := range map[uint8]uint8{0: 0, 1: 3, 2: 3, 3: 3} {
-		of := func(ecn uint8) []packet.Header {
-			return []packet.Header{withTOS(ip(s.client, s.vip), 0x28|ecn), l4(s.protocol, clientPort, servicePort), packet.Text("data")}
+	const ect1, congested = 1, 3
+	for mark, table := range map[uint8]map[uint8]uint8{congested: {0: 0, 1: 3, 2: 3, 3: 3}, ect1: {0: 0, 1: 1, 2: 1, 3: 3}} {
+		for arrives, leaves := range table {
+			of := func(ecn uint8) []packet.Header {
+				return []packet.Header{withTOS(ip(s.client, s.vip), 0x28|ecn), l4(s.protocol, clientPort, servicePort), packet.Text("data")}
+			}
+			r := s.forward(fmt.Sprintf("%d marked %d", arrives, mark), s.flow(), 0, of(leaves)...)
+			r.in = w.marked(build(of(arrives)...), mark)
+			if arrives == 0 && mark == congested {
+				none := uint64(0)
+				r = row{name: "marked and cannot be", in: r.in, bytes: &none}.dropped(abi.ReasonDROP_OVERLAY_CONGESTED, nil)
+			}
+			rows = append(rows, r)
 		}
-		r := s.forward("marked", s.flow(), 0, of(leaves)...)
-		r.in = w.marked(build(of(arrives)...))
-		if arrives == 0 {
-			none := uint64(0)
-			r = row{name: "marked and cannot be", in: r.in, bytes: &none}.dropped(abi.ReasonDROP_OVERLAY_CONGESTED, nil)
-		}
-		rows = append(rows, r)
 	}
 	return rows
 }
 
 // marked is a frame in a tunnel that a router has marked.
-func (w *tunnelWorld) marked(frame []byte) []byte {
+func (w *tunnelWorld) marked(frame []byte, mark byte) []byte {
 	frame = w.arrives(frame)
 	l3 := 14 + 4*int(truth(w.tag != 0))
 	if w.six {
-		frame[l3+1] |= 3 << 4
+		frame[l3+1] |= mark << 4
 		return frame
 	}
-	frame[l3+1] |= 3
+	frame[l3+1] |= mark
 	return w.mended(frame)
 }
 

@@ -40,6 +40,7 @@ type history struct {
 	choose      func(n int) int
 	source      netip.Addr
 	destination netip.AddrPort
+	segment     model.Segment
 	log         []twinGeneration // newest first
 	older       []twinGeneration // of the other affinity
 	hashed      model.Affinity   // the flows of the log's slots
@@ -274,7 +275,7 @@ func (h *history) permutation(n int) []uint32 {
 }
 
 func (h *history) flow(port int) model.Flow {
-	return model.Flow{Source: h.source, Destination: h.destination.Addr(), SourcePort: uint16(port), DestinationPort: h.destination.Port(), Protocol: uint8(h.protocol)}
+	return model.Flow{Segment: h.segment, Source: h.source, Destination: h.destination.Addr(), SourcePort: uint16(port), DestinationPort: h.destination.Port(), Protocol: uint8(h.protocol)}
 }
 
 // level makes all remembered flows as old as in the twin, which has no clock: with the

@@ -19,9 +19,9 @@ type twinProgram struct {
 	director *testDirector
 }
 
-func newTwinProgram(t testing.TB, protocol model.Protocol, affinity model.Affinity, is4 bool) (*twinProgram, *history) {
+func newTwinProgram(t testing.TB, segment model.Segment, protocol model.Protocol, affinity model.Affinity, is4 bool) (*twinProgram, *history) {
 	w := &testWorld{}
-	s := testService{vip: vipAddress(is4, 1), protocol: protocol, port: singlePort(servicePort), salt: 7, memory: true, affinity: affinity, noRing: true}
+	s := testService{vip: vipAddress(is4, 1), segment: segment, protocol: protocol, port: singlePort(servicePort), salt: 7, memory: true, affinity: affinity, noRing: true}
 	for n := range twinBackends {
 		s.backends = append(s.backends, testBackend{mode: model.L2DSR, address: backendAddress(is4, n)})
 	}
@@ -36,6 +36,7 @@ func newTwinProgram(t testing.TB, protocol model.Protocol, affinity model.Affini
 		original:    p,
 		source:      source,
 		destination: netip.AddrPortFrom(s.vip, servicePort),
+		segment:     p.segment,
 		hashed:      affinity,
 	}
 }
@@ -72,11 +73,29 @@ func (p *twinProgram) now(*testing.T) uint32 { return p.director.now() }
 func (p *twinProgram) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
 	t.Helper()
 	onCPU(t, cpu, func() {
-		action, out := p.director.run(t, build(ip(f.Source, f.Destination), p.segment4(f.SourcePort, f.DestinationPort, flags), packet.Text("x")), 0)
+		frame := []packet.Header{arrived}
+		switch {
+		case f.Segment.Kind != model.SegmentVLAN:
+		case f.Segment.ID > 0xfff:
+			frame = append(frame, packet.VLANTag{TPID: packet.EtherTypeQinQ, ID: uint16(f.Segment.ID >> 12)}, packet.VLANTag{ID: uint16(f.Segment.ID & 0xfff)})
+		default:
+			frame = append(frame, packet.VLANTag{ID: uint16(f.Segment.ID)})
+		}
+		in := packet.Build(append(frame, ip(f.Source, f.Destination), p.segment4(f.SourcePort, f.DestinationPort, flags), packet.Text("x"))...)
+		if inTunnels != nil {
+			in = inTunnels.arrives(in)
+		}
+		action, out := p.director.run(t, in, 0)
+		if inTunnels != nil && action == xdpTX {
+			out, _ = p.director.insideOf(out)
+		}
 		backend = p.receiver(t, action, out)
 	})
 	return backend
 }
+
+// twinSegments are where the twin's service is, if it is in no tunnel.
+var twinSegments = [...]model.Segment{{}, vlan(100), vlan(300<<12 | 100)}
 
 // testFlowRandom compares program and twin over random histories: of real rows, with
 // what these promise, and of any rows.
@@ -84,7 +103,7 @@ func testFlowRandom(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
-		p, h := newTwinProgram(t, protocol, model.Affinity(r.IntN(2)), seed%4 < 2)
+		p, h := newTwinProgram(t, twinSegments[seed%3], protocol, model.Affinity(r.IntN(2)), seed%4 < 2)
 		h.choose, h.invented, h.twin.lasts = r.IntN, seed >= 4, seed%4 >= 2
 		refused := p.director.flowCount(t, abi.FlowEventFLOW_REFUSED)
 		h.run(t, rounds(150), func() bool { return true })
@@ -112,7 +131,7 @@ func FuzzTwin(f *testing.F) {
 			return
 		}
 		kind, data := data[0], data[1:]
-		_, h := newTwinProgram(t, []model.Protocol{model.TCP, model.UDP}[kind%2], model.Affinity(kind>>1%2), kind>>2%2 == 0)
+		_, h := newTwinProgram(t, twinSegments[kind>>5%3], []model.Protocol{model.TCP, model.UDP}[kind%2], model.Affinity(kind>>1%2), kind>>2%2 == 0)
 		h.invented, h.twin.lasts = kind>>3%2 == 1, kind>>4%2 == 1
 		h.choose = func(n int) int {
 			if len(data) == 0 {

@@ -269,6 +269,33 @@ func (v *validation) vnis() {
 		}
 		first[wire] = i
 	}
+	v.impliedVNIs(first)
+}
+
+// impliedVNIs checks segments that are named by services and backends alone, whose VNI is their ID: on the wire it
+// must be of no other segment.
+func (v *validation) impliedVNIs(first map[Segment]int) {
+	given := map[Segment]bool{}
+	for i := range v.config.Segments {
+		given[v.config.Segments[i].ID] = true
+	}
+	said := map[Segment]bool{}
+	check := func(segment Segment, path string) {
+		other, taken := first[segment]
+		if taken && !given[segment] && !said[segment] {
+			said[segment] = true
+			v.errs.addWithOther(path, fmt.Sprintf("segments[%d].vni", other), "%s is on the wire that of %s: give it another vni in segments", segment, v.config.Segments[other].ID)
+		}
+	}
+	for i := range v.config.Services {
+		s := &v.config.Services[i]
+		check(s.Segment, servicePath(i, "segment"))
+		for j := range s.Backends {
+			if b := &s.Backends[j]; b.Segment != nil {
+				check(*b.Segment, backendPath(i, j, "segment"))
+			}
+		}
+	}
 }
 
 // Wire returns the segment's kind with the VNI that its packets have.

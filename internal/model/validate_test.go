@@ -259,6 +259,10 @@ segments[0].hosts[0].vtep: 2001:db8::9 is IPv6, and this director is a VTEP with
 			overlay(func(c *model.Config) {
 				c.Segments[0] = model.SegmentSettings{ID: model.Segment{Kind: model.SegmentVLAN, ID: 7}, VNI: 8}
 			})},
+		{`services[0].segment: vxlan:5 is on the wire that of vxlan:50: give it another vni in segments`,
+			overlay(func(c *model.Config) {
+				c.Segments[0] = model.SegmentSettings{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 50}, VNI: 5}
+			})},
 		{`segments[0].addresses[0]: 203.0.113.10 is the VIP of service "web" there: answers to health checks would come to the service`,
 			overlay(func(c *model.Config) {
 				c.Services[0].VIP = addr("203.0.113.10")

@@ -258,7 +258,7 @@ __noinline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
 	}
 	if (!to_socket(ctx, packet, &entry->answer))
 		return PASS_MALFORMED;
-	packet->flow.destination = to->destination; /* the socket's, which stay() looks for */
+	packet->flow = *to; /* the socket's, which stay() looks for */
 	entry->direction = VTEP_TO_SOCKET;
 	packet->action = XDP_PASS;
 	return PASS_NO_SERVICE;

@@ -35,10 +35,12 @@ __noinline enum reason find_network(struct xdp_md *ctx)
 	const struct vtep_network *network;
 	struct vtep_front *front;
 	struct vtep_peer peer = {};
-	__u32 key, index;
+	__u32 key, index, generation;
 
 	if (!ctx || !entry)
 		return CONTINUE;
+	/* Before anything is looked up: what changes meanwhile is found out again. */
+	generation = *(volatile __u32 *)&this_vtep.generation;
 	if (entry->ipv6 ? !ADDRESS_WORD(&this_vtep.address6, 0) : !this_vtep.address4)
 		return CONTINUE; /* there is no VTEP of this family */
 	key = entry->network;
@@ -62,7 +64,7 @@ __noinline enum reason find_network(struct xdp_md *ctx)
 		front->network = key;
 		front->segment = network->segment;
 		front->mac = entry->mac;
-		front->generation = this_vtep.generation;
+		front->generation = generation;
 	}
 	return CONTINUE;
 }
@@ -287,5 +289,5 @@ static __always_inline enum reason strip(struct xdp_md *ctx, struct vtep_entry *
 		return DROP_OVERLAY_MALFORMED;
 	entry->segment = entry->found;
 	entry->direction = VTEP_NO_REPLY;
-	return take_congestion(ctx, entry->ecn) ? CONTINUE : DROP_OVERLAY_CONGESTED;
+	return CONTINUE;
 }

@@ -75,9 +75,13 @@ __noinline enum reason decide_rarely(struct xdp_md *ctx, __u32 rest)
 		}
 		packet->l3 -= entry->length;
 		packet->l4 -= entry->length;
-		if (is_astray(ctx, entry)) {
+		if (is_astray(ctx, entry))
+			reason = PASS_OVERLAY_ASTRAY;
+		else if (!take_congestion(ctx, entry->ecn))
+			reason = DROP_OVERLAY_CONGESTED;
+		if (reason != CONTINUE) {
 			forget_packet(packet);
-			return leave_rarely(ctx, packet, PASS_OVERLAY_ASTRAY);
+			return leave_rarely(ctx, packet, reason);
 		}
 	}
 	if (rest != REST_WAY)
@@ -104,7 +108,8 @@ static __always_inline enum rest find_plain(struct xdp_md *ctx, struct packet *p
 
 	if (unlikely(l3 > 0xff || (void *)(ethernet + 1) > end))
 		return REST_ALL;
-	if (before && unlikely(entry->ecn == ECN_CE || !is_for(ethernet, &entry->mac)))
+	/* ECT(1) and CE may have to go inside: then the packet changes before it is parsed. */
+	if (before && unlikely(entry->ecn & ECN_ECT1 || !is_for(ethernet, &entry->mac)))
 		return REST_ALL;
 	l3 &= 0xff;
 	protocol = *ethertype_of(ethernet);

@@ -168,17 +168,21 @@ func (c *Ways) Way(check *model.Check) model.Way {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.ways[check.Target]
+	inside := check.Way != nil && check.Way.Backend.Segment != (model.Segment{})
+	if w == nil && inside { // the host's routes lead to another network
+		direct.Fault, direct.Detail = model.FaultUnreachable, cmp.Or(c.problem, "its checks have no way yet")
+		return direct
+	}
 	if check.Way == nil || w == nil {
 		return direct
 	}
 	hop := c.Hops.Resolve(check.Way.Backend, c.Hops.CurrentNames(check.Way.Interfaces))
-	inside := check.Way.Backend.Segment != (model.Segment{})
 	if !inside && (hop.Local || c.Hops.IsOwn(check.Way.VIP)) {
 		return direct
 	}
 	if hop.MAC.IsZero() || hop.Ifindex == 0 {
 		direct.Later = time.Since(w.since) < firstHop
-		if inside && !direct.Later { // the host's routes lead to another network
+		if inside && !direct.Later {
 			direct.Fault, direct.Detail = model.FaultUnreachable, cmp.Or(hop.Problem, fmt.Sprintf("nothing answers for %v in %s", check.Way.Backend.Address, check.Way.Backend.Segment))
 		}
 		return direct
@@ -199,6 +203,9 @@ func (c *Ways) Way(check *model.Check) model.Way {
 	}
 	if err := c.lead(w, check, hop); err != nil {
 		c.Log.Error("lead a health check", "backend", check.Backend, "error", err)
+		if inside {
+			direct.Fault, direct.Detail = model.FaultUnreachable, err.Error()
+		}
 		return direct
 	}
 	return w.way

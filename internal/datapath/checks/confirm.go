@@ -48,7 +48,17 @@ func (c *confirmed) allow(n nexthop.Neighbor, now time.Time) bool {
 func (c *Ways) Failed(check *model.Check) {
 	to := check.To.Addr()
 	if check.Way != nil {
-		to = check.Way.Backend.TunnelEnd()
+		b := &check.Way.Backend
+		to = b.TunnelEnd()
+		if b.Segment != (model.Segment{}) {
+			hop := c.Hops.Resolve(*b, c.Hops.CurrentNames(check.Way.Interfaces))
+			switch {
+			case b.Segment.IsOverlay() && hop.Outer.VTEP.IsValid():
+				to = hop.Outer.VTEP // that is this host's neighbor
+			case hop.Via.Ifindex == 0 || c.Hops.RouteTo(to).Via.Ifindex != hop.Via.Ifindex:
+				return // the host's routes lead to another network
+			}
+		}
 	}
 	way := c.Hops.RouteTo(to)
 	if way.Hop.Local || way.Via.Ifindex == 0 || way.Hop.Source.IsZero() || !way.Hop.Address.IsValid() {

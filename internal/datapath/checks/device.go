@@ -281,7 +281,22 @@ func (d *checkDevice) problem() (text string, index int) {
 			return "has not the route that leads probes there", 0
 		}
 	}
+	if link := device.ByName(d.name); d.inside && link != nil && !d.hasInside(link.Attrs().Index) {
+		return "has not the routes by which probes in tenants' networks get their answers", 0
+	}
 	return "", index
+}
+
+// hasInside says whether the addresses of sockets whose packets are for tenants' networks are this device's.
+// Another datapath of this host may have taken them along.
+func (d *checkDevice) hasInside(index int) bool {
+	for _, want := range d.insideRoutes(index) {
+		is := func(r netlink.Route) bool { return r.Dst != nil && r.Dst.String() == want.Dst.String() }
+		if !listed(want.Family, &netlink.Route{Table: want.Table, LinkIndex: index}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF, is) {
+			return false
+		}
+	}
+	return true
 }
 
 func (d *checkDevice) hasRule(family int) bool {
@@ -291,9 +306,14 @@ func (d *checkDevice) hasRule(family int) bool {
 	})
 }
 
-// hasRoute asks for the routes of the device's table alone: without a strict check (Linux 4.20) the
-// kernel would list all routes of the host every second, and a router may have a million.
 func (d *checkDevice) hasRoute(family int) bool {
+	return listed(family, &netlink.Route{Table: int(d.mark)}, netlink.RT_FILTER_TABLE, func(netlink.Route) bool { return true })
+}
+
+// listed says whether there is such a route, or whether that cannot be known. It asks for those of one table alone:
+// without a strict check (Linux 4.20) the kernel would list all routes of the host every second, and a router may have
+// a million.
+func listed(family int, routes *netlink.Route, filter uint64, is func(netlink.Route) bool) bool {
 	strict, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return true
@@ -302,8 +322,8 @@ func (d *checkDevice) hasRoute(family int) bool {
 	if strict.SetStrictCheck(true) != nil {
 		return true
 	}
-	routes, err := strict.RouteListFiltered(family, &netlink.Route{Table: int(d.mark)}, netlink.RT_FILTER_TABLE)
-	return len(routes) > 0 || err != nil && !errors.Is(err, unix.ENOENT) // ENOENT: there is no such table
+	found, err := strict.RouteListFiltered(family, routes, filter)
+	return slices.ContainsFunc(found, is) || err != nil && !errors.Is(err, unix.ENOENT) // ENOENT: there is no such table
 }
 
 // mend makes the device anew, with the program and the ways that it has.
