@@ -221,7 +221,7 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 	}
 	for i := range b.listeners {
 		l := &b.listeners[i]
-		s := model.Service{Segment: b.Segment, Mode: g.Options.Mode}
+		s := model.Service{Segment: b.Segment, Mode: g.Options.Mode, SNAT: ptr.Deref(l.of.SNAT, g.Options.SNAT)}
 		_ = readTexts("", []text{{"mode", l.of.Mode, &s.Mode}}) // Services says what is wrong with it
 		for j := range l.backends {
 			m, at := &l.backends[j], fmt.Sprintf("%s[%d]", l.members, j)
@@ -232,10 +232,13 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 			if m.VLAN != 0 {
 				field = ".vlan"
 			}
-			if in == (model.Segment{}) || in == b.Segment && m.Segment == nil && m.VLAN == 0 && m.VNI == 0 {
-				continue // of the VIP's segment something was said already
+			if in == (model.Segment{}) {
+				continue
 			}
-			own := may(at+field, in)
+			own := g.Segment(in)
+			if in != b.Segment || m.Segment != nil || m.VLAN != 0 || m.VNI != 0 { // else it was asked for the VIP's segment
+				own = may(at+field, in)
+			}
 			if own == nil {
 				continue
 			}
@@ -244,6 +247,9 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 			}
 			if wire := own.Settings.Wire(); m.VNI != 0 && m.VNI != wire.ID {
 				add(NotAllowed, at+".vni", "%d is another network than segment %s, whose VNI in DirectorGroup %s is %d", m.VNI, in, g.Of.Name, wire.ID)
+			}
+			if why := g.refusesVTEP(own, m.VTEP); why != "" {
+				add(NotAllowed, at+".vtep", "%s", why)
 			}
 		}
 	}

@@ -80,7 +80,7 @@ func TestLoadBalancerServices(t *testing.T) {
 // A group says which namespaces may use which segments and addresses: nobody may unless it says so,
 // not by a member either, and no member may be in another network by its VNI.
 func TestDirectorGroupRefuses(t *testing.T) {
-	g := groupWith(t, `{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vlan:7", "namespaces": ["red"], "addresses": ["10.0.0.0/24"], "directors": [{"node": "a", "addresses": ["10.0.0.2"]}]}, {"id": "vlan:8", "namespaces": ["blue"]},
+	g := groupWith(t, `{"interfaces": ["eth0"], "vtep": {"peers": ["10.1.0.0/24"]}, "segments": [{"id": "vlan:7", "namespaces": ["red"], "addresses": ["10.0.0.0/24"], "directors": [{"node": "a", "addresses": ["10.0.0.2"]}]}, {"id": "vlan:8", "namespaces": ["blue"]},
 		{"id": "vlan:9"}, {"id": "vxlan:5001", "namespaceSelector": {"matchLabels": {"tenant": "red"}}}, {"id": "vxlan:5002", "vni": 77, "namespaces": ["red"]}]}`)
 	const one = `"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11"%s}]}]}`
 	for spec, want := range map[string]string{
@@ -106,6 +106,37 @@ func TestDirectorGroupRefuses(t *testing.T) {
 	} {
 		if got := fmt.Sprint(g.Refuses(loadBalancer(t, spec), map[string]string{"tenant": "red"})); !strings.HasPrefix(got, strings.TrimSuffix(want, "]")) || want == "[]" && got != "[]" {
 			t.Errorf("of %s is refused %s, want %s", spec, got, want)
+		}
+	}
+}
+
+// A member's VTEP becomes one that packets are taken from in all networks without peers: it may only be where the
+// group's administrator trusts VTEPs so far.
+func TestDirectorGroupRefusesVTEPs(t *testing.T) {
+	const red, blue = `{"id": "vxlan:5001", "namespaces": ["red"]%s}`, `{"id": "geneve:5002"%s}`
+	const own, others = `, "peers": ["10.1.1.0/24"]`, `, "peers": ["10.1.2.0/24"]`
+	const member = `{"name": "a", "address": "10.0.0.11", "mac": "02:00:00:00:00:01", "vtep": "%s"%s}`
+	for _, c := range []struct{ vtep, red, blue, at, want string }{
+		{`{"peers": ["10.1.0.0/24"]}`, "", "", "10.1.0.1", ""},
+		{`{}`, "", "", "10.1.0.1", "10.1.0.1 is in none of the peers of segment vxlan:5001 and of vtep in DirectorGroup edge"},
+		{`{"peers": ["10.1.0.0/24"]}`, "", "", "10.1.1.1", "10.1.1.1 is in none of the peers"},
+		{`{"peers": ["10.1.0.0/24"]}`, own, "", "10.1.0.1", ""},
+		{`{}`, own, others, "10.1.1.1", ""},
+		{`{}`, own, others, "10.1.2.1", "10.1.2.1 is in none of the peers"},
+		{`{}`, own, "", "10.1.1.1", "10.1.1.1 is in the peers of segment vxlan:5001 alone, and segment geneve:5002 of DirectorGroup edge has no peers"},
+	} {
+		g := groupWith(t, fmt.Sprintf(`{"interfaces": ["eth0"], "vtep": %s, "segments": [`+red+`, `+blue+`, {"id": "vlan:7"}]}`, c.vtep, c.red, c.blue))
+		for place, spec := range map[string]string{
+			"spec.members[0].vtep":              `{"segment": "vxlan:5001", "addresses": ["10.0.0.1"], "members": [` + fmt.Sprintf(member, c.at, "") + `], "listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr"}]}`,
+			"spec.listeners[0].members[0].vtep": `{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [` + fmt.Sprintf(member, c.at, `, "segment": "vxlan:5001"`) + `]}]}`,
+		} {
+			got, want := fmt.Sprint(g.Refuses(loadBalancer(t, spec), nil)), "[{NotAllowed "+place+": "+c.want
+			if c.want == "" {
+				want = "[]"
+			}
+			if !strings.HasPrefix(got, want) {
+				t.Errorf("with %+v of %s is refused %s, want %s", c, spec, got, want)
+			}
 		}
 	}
 }

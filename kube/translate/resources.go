@@ -100,6 +100,7 @@ type DirectorGroup struct {
 	services, namespaces labels.Selector
 	snatPorts            model.PortRange // of full NAT, at nodes' addresses
 	segments             []*Segment
+	peers                []netip.Prefix // the VTEPs that packets of all segments without peers are taken from
 }
 
 // ReadDirectorGroup returns the options that Services have by a DirectorGroup over those of the
@@ -134,7 +135,7 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 	if why := o.Check(); why != "" {
 		return nil, fmt.Errorf("spec.mode: %s", why)
 	}
-	if read.segments, err = readSegments(g); err != nil {
+	if err = read.readSegments(); err != nil {
 		return nil, err
 	}
 	read.Options, read.Notice = o, time.Duration(notice)

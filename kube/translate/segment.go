@@ -40,6 +40,25 @@ func (g *DirectorGroup) Segment(id model.Segment) *Segment {
 	return nil
 }
 
+// refusesVTEP says why a member in a segment may not be behind a VTEP; empty: it may. Directors take packets
+// from members' VTEPs in all networks that have no peers of their own, so the group's administrator has to
+// trust a VTEP for each of these.
+func (g *DirectorGroup) refusesVTEP(s *Segment, vtep netip.Addr) string {
+	trusts := func(p netip.Prefix) bool { return p.Contains(vtep) }
+	if !vtep.IsValid() || slices.ContainsFunc(g.peers, trusts) {
+		return ""
+	}
+	if !slices.ContainsFunc(s.Settings.Peers, trusts) {
+		return fmt.Sprintf("%s is in none of the peers of segment %s and of vtep in DirectorGroup %s, the VTEPs that members may be behind", vtep, s.Settings.ID, g.Of.Name)
+	}
+	for _, other := range g.segments {
+		if id := other.Settings.ID; id.IsOverlay() && len(other.Settings.Peers) == 0 {
+			return fmt.Sprintf("%s is in the peers of segment %s alone, and segment %s of DirectorGroup %s has no peers: its packets would be taken from there, too", vtep, s.Settings.ID, id, g.Of.Name)
+		}
+	}
+	return ""
+}
+
 // hasOwn reports whether all directors that the group names in a segment have an address of a family
 // there, and it names some.
 func (g *DirectorGroup) hasOwn(id model.Segment, six bool) bool {
@@ -70,23 +89,25 @@ func OwnInSegments(g *v1alpha1.DirectorGroup) (list []netip.Addr) {
 	return slices.Compact(list)
 }
 
-// readSegments reads the segments of a group, and checks them by the rules of a director's file.
-func readSegments(g *v1alpha1.DirectorGroup) (list []*Segment, err error) {
+// readSegments reads the segments of a group and its VTEP's peers, and checks them by the rules of a director's
+// file.
+func (read *DirectorGroup) readSegments() (err error) {
+	g := read.Of
 	c := model.Config{Director: model.Director{Interfaces: g.Spec.Interfaces}}
 	if g.Spec.VTEP != nil { // at addresses of both families, as a node may have them
 		if c.Director.VTEP, err = VTEPOf(g, netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.MustParseAddr("2001:db8::1")); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if c.Segments, err = SegmentsOf(g, ""); err != nil {
-		return nil, err
+		return err
 	}
 	c.SetDefaults()
 	var errs model.FieldErrors
 	if errors.As(c.Validate(), &errs) {
 		for _, e := range errs {
 			if at, is := strings.CutPrefix(e.Path, "director."); is || strings.HasPrefix(e.Path, "segments[") {
-				return nil, fmt.Errorf("spec.%s: %s", at, e.Problem)
+				return fmt.Errorf("spec.%s: %s", at, e.Problem)
 			}
 		}
 	}
@@ -95,15 +116,16 @@ func readSegments(g *v1alpha1.DirectorGroup) (list []*Segment, err error) {
 		s := &Segment{Settings: c.Segments[i], names: of.Namespaces}
 		if of.NamespaceSelector != nil {
 			if s.namespaces, err = selector(fmt.Sprintf("spec.segments[%d].namespaceSelector", i), of.NamespaceSelector); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		if s.vips, err = prefixes(fmt.Sprintf("spec.segments[%d].addresses", i), of.Addresses); err != nil {
-			return nil, err
+			return err
 		}
-		list = append(list, s)
+		read.segments = append(read.segments, s)
 	}
-	return list, nil
+	read.peers = c.Director.VTEP.Peers
+	return nil
 }
 
 // VTEPOf returns where tunnels end at a group's director that has these addresses; the zero value:

@@ -212,8 +212,9 @@ type LoadBalancerMember struct {
 	// +kubebuilder:validation:Maximum=4094
 	VLAN int32 `json:"vlan,omitempty"`
 
-	// vtep is where its host's tunnel ends, in VXLAN and Geneve; none: as what the directors know of
-	// the segment says.
+	// vtep is where its host's tunnel ends, in VXLAN and Geneve, inside the peers that the
+	// DirectorGroup gives its vtep or the segment; none: as what the directors know of the segment
+	// says.
 	// +optional
 	VTEP *Address `json:"vtep,omitempty"`
 
