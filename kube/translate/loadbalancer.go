@@ -251,6 +251,10 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 			if why := g.refusesVTEP(own, m.VTEP); why != "" {
 				add(NotAllowed, at+".vtep", "%s", why)
 			}
+			// What it sends from its address and port leaves in the network of the VIP, whoever has opened the connection.
+			if s.Mode == model.NAT && !s.SNAT && in.IsOverlay() && in != b.Segment {
+				add(NotAllowed, l.at+"snat", "without snat a member in segment %s (%s) could open connections into segment %s, where the addresses are: give snat: true", in, at, b.Segment)
+			}
 		}
 	}
 	return problems

@@ -141,6 +141,34 @@ func TestDirectorGroupRefusesVTEPs(t *testing.T) {
 	}
 }
 
+// Without snat a member in VXLAN or Geneve could open connections into the network of the addresses, if that is
+// another one.
+func TestDirectorGroupRefusesNATWithoutSNAT(t *testing.T) {
+	const in = `"segment": "%s", "addresses": ["10.0.0.1"], `
+	for _, group := range []bool{false, true} {
+		g := groupWith(t, fmt.Sprintf(`{"interfaces": ["eth0"], "snat": %v, "vtep": {}, "segments": [{"id": "vlan:7", "namespaces": ["red"]}, {"id": "vlan:8", "namespaces": ["red"]}, {"id": "vxlan:5001", "namespaces": ["red"]}, {"id": "geneve:5002", "namespaces": ["red"]}]}`, group))
+		for _, c := range []struct{ of, member, mode, from, to string }{
+			{"", "vxlan:5001", "nat", "vxlan:5001", "none"},
+			{fmt.Sprintf(in, "vlan:7"), "geneve:5002", "nat", "geneve:5002", "vlan:7"},
+			{fmt.Sprintf(in, "geneve:5002"), "vxlan:5001", "nat", "vxlan:5001", "geneve:5002"},
+			{fmt.Sprintf(in, "vxlan:5001"), "vxlan:5001", "nat", "", ""},
+			{fmt.Sprintf(in, "vlan:7"), "vlan:8", "nat", "", ""},
+			{fmt.Sprintf(in, "vlan:7"), "vxlan:5001", "l2dsr", "", ""},
+		} {
+			for _, snat := range []string{"", `"snat": false, `, `"snat": true, `} {
+				spec := fmt.Sprintf(`{%s"members": [{"name": "a", "address": "10.0.0.11", "segment": %q}], "listeners": [{%s"mode": %q, "name": "a", "protocol": "tcp", "ports": "80"}]}`, c.of, c.member, snat, c.mode)
+				want := "[]"
+				if c.from != "" && (strings.Contains(snat, "false") || snat == "" && !group) {
+					want = fmt.Sprintf("[{NotAllowed spec.listeners[0].snat: without snat a member in segment %s (spec.members[0]) could open connections into segment %s, where the addresses are: give snat: true}]", c.from, c.to)
+				}
+				if got := fmt.Sprint(g.Refuses(loadBalancer(t, spec), nil)); got != want {
+					t.Errorf("with snat: %v in the group of %s is refused %s, want %s", group, spec, got, want)
+				}
+			}
+		}
+	}
+}
+
 // What a group says of segments that no schema can refuse is refused with its place.
 func TestReadSegments(t *testing.T) {
 	for spec, want := range map[string]string{
