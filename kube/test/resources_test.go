@@ -137,6 +137,10 @@ var refusedResources = []struct {
 	{"peer-no-segment", peerHead, `{address: 10.0.0.1, asn: 1, segment: "vlan:5000"}`, "spec.segment", "should match"},
 
 	{"segments", groupHead, `{interfaces: [eth0], vtep: {peers: [10.0.0.0/8]}, segments: [{id: "vlan:7", namespaces: [red], addresses: [10.0.0.0/24], interface: eth0, directors: [{node: a, addresses: [10.0.0.3]}]}, {id: "vlan:7.8", namespaceSelector: {}}, {id: "vxlan:5001", vni: 7, mtu: 1400, peers: ["10.0.0.1/32"], gateway: [10.0.0.1], hosts: [{address: 10.0.0.9, mac: "02:00:00:00:00:01", vtep: 10.1.0.1}], directors: [{node: a, mac: "02:00:00:00:00:02"}]}]}`, "", ""},
+	{"members", groupHead, `{interfaces: [eth0], members: [{addresses: [10.0.0.0/24, "2001:db8::/64"], namespaces: [red]}, {addresses: [0.0.0.0/0], namespaceSelector: {}}]}`, "", ""},
+	{"members-selectors", groupHead, `{interfaces: [eth0], members: [{addresses: [10.0.0.0/24], namespaces: [a], namespaceSelector: {}}]}`, "spec.members[0].namespaceSelector", "has either"},
+	{"members-nowhere", groupHead, `{interfaces: [eth0], members: [{namespaces: [a]}]}`, "spec.members[0].addresses", "Required value"},
+	{"members-words", groupHead, `{interfaces: [eth0], members: [{addresses: [10.0.0.1]}]}`, "spec.members[0].addresses[0]", "is not a prefix"},
 	{"segment-of-none", groupHead, `{interfaces: [eth0], segments: [{id: none}]}`, "spec.segments[0].id", "none is no tenant's network"},
 	{"segment-twice", groupHead, `{interfaces: [eth0], segments: [{id: "vlan:7"}, {id: "vlan:7"}]}`, "spec.segments[1]", "Duplicate value"},
 	{"segment-selectors", groupHead, `{interfaces: [eth0], segments: [{id: "vlan:7", namespaces: [a], namespaceSelector: {}}]}`, "spec.segments[0].namespaceSelector", "has either"},

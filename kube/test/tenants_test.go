@@ -292,7 +292,7 @@ func TestLoadBalancersOfTenants(t *testing.T) {
 	}
 
 	// A member dies, and is back: the other tenants' with the same address goes on.
-	red, blue := l.tenants["red"], l.tenants["blue"]
+	red, blue, green := l.tenants["red"], l.tenants["blue"], l.tenants["green"]
 	red.servers[0].end()
 	l.waitForBalancer("red", "web", "have a member less", func(b *v1alpha1.LoadBalancer) bool {
 		return memberStates(b) == "degraded red-a=down/2 red-b=up/2" && says(b, v1alpha1.Degraded, metav1.ConditionTrue, v1alpha1.ReasonMembersDown, "red-a of listener http") &&
@@ -312,11 +312,17 @@ func TestLoadBalancersOfTenants(t *testing.T) {
 		return s != nil && s.Connections > 0 && s.Packets > s.Connections && s.Bytes > s.Packets
 	})
 
-	// Others may not use a tenant's network, by VIPs or by members, and no VIP is anybody's twice.
+	// Others may not use a tenant's network, by VIPs or by members, nor reach hosts or name VTEPs that nobody has
+	// given them, and no VIP is anybody's twice.
 	for _, refused := range []struct{ namespace, name, spec, reason, text string }{
 		{"blue", "in-red", red.spec("group: edge, "), v1alpha1.ReasonNotAllowed, "spec.segment: DirectorGroup edge does not let namespace blue use segment vlan:7"},
 		{"blue", "to-red", `group: edge, listeners: [{name: http, protocol: tcp, ports: "80", mode: l2dsr}], members: [{name: x, address: 10.0.0.11, mac: "02:00:00:00:00:01", vlan: 7}]`,
 			v1alpha1.ReasonNotAllowed, "spec.members[0].vlan: DirectorGroup edge does not let namespace blue use segment vlan:7"},
+		{"blue", "to-node", `group: edge, listeners: [{name: http, protocol: tcp, ports: "80", mode: nat}], members: [{name: x, address: 10.2.0.11}]`,
+			v1alpha1.ReasonNotAllowed, "spec.members[0].address: DirectorGroup edge does not let namespace blue have members at 10.2.0.11 outside of segments"},
+		{"green", "vtep", strings.Replace(green.spec("group: edge, "), "vtep: "+green.servers[0].vtep, "vtep: 10.3.0.1", 1), v1alpha1.ReasonNotAllowed, "spec.listeners[0].members[0].vtep: 10.3.0.1 is in none of the peers"},
+		{"green", "no-snat", `group: edge, listeners: [{name: http, protocol: tcp, ports: "80", mode: nat, snat: false}], members: [{name: x, address: 10.0.0.11, segment: "vxlan:5001"}]`,
+			v1alpha1.ReasonNotAllowed, "spec.listeners[0].snat: without snat a member in segment vxlan:5001"},
 		{"red", "again", red.spec("group: edge, "), v1alpha1.ReasonConflict, "spec.addresses[0]: 10.0.0.100 in segment vlan:7 belongs to LoadBalancer red/web"},
 		{"red", "outside", strings.Replace(red.spec("group: edge, "), tenantVIP, "10.0.0.10", 1), v1alpha1.ReasonNotAllowed, "spec.addresses[0]: 10.0.0.10 is in none of the prefixes"},
 		{"red", "nowhere", red.spec("group: none, "), v1alpha1.ReasonNoGroup, "spec.group: there is no DirectorGroup none"},

@@ -226,6 +226,16 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 		for j := range l.backends {
 			m, at := &l.backends[j], fmt.Sprintf("%s[%d]", l.members, j)
 			in, field := m.TenantIn(&s), ".segment"
+			if in == (model.Segment{}) { // the directors' routes lead there, to whatever has the address
+				for _, one := range []struct {
+					field   string
+					address netip.Addr
+				}{{".address", m.Address}, {".host", m.Host}} {
+					if one.address.IsValid() && !g.mayReach(one.address, b.Of.Namespace, namespace) {
+						add(NotAllowed, at+one.field, "DirectorGroup %s does not let namespace %s have members at %s outside of segments: its spec.members says which it may have", g.Of.Name, b.Of.Namespace, one.address)
+					}
+				}
+			}
 			if tag := m.Tag(); tag != 0 && in.Kind != model.SegmentVLAN { // packets leave with it, whatever the VIP's segment is
 				in = model.Segment{Kind: model.SegmentVLAN, ID: uint32(tag)}
 			}

@@ -81,7 +81,7 @@ func TestLoadBalancerServices(t *testing.T) {
 // not by a member either, and no member may be in another network by its VNI.
 func TestDirectorGroupRefuses(t *testing.T) {
 	g := groupWith(t, `{"interfaces": ["eth0"], "vtep": {"peers": ["10.1.0.0/24"]}, "segments": [{"id": "vlan:7", "namespaces": ["red"], "addresses": ["10.0.0.0/24"], "directors": [{"node": "a", "addresses": ["10.0.0.2"]}]}, {"id": "vlan:8", "namespaces": ["blue"]},
-		{"id": "vlan:9"}, {"id": "vxlan:5001", "namespaceSelector": {"matchLabels": {"tenant": "red"}}}, {"id": "vxlan:5002", "vni": 77, "namespaces": ["red"]}]}`)
+		{"id": "vlan:9"}, {"id": "vxlan:5001", "namespaceSelector": {"matchLabels": {"tenant": "red"}}}, {"id": "vxlan:5002", "vni": 77, "namespaces": ["red"]}], "members": [{"addresses": ["10.0.0.0/24"], "namespaces": ["red"]}]}`)
 	const one = `"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "members": [{"name": "a", "address": "10.0.0.11"%s}]}]}`
 	for spec, want := range map[string]string{
 		`{` + fmt.Sprintf(one, ""): "[]",
@@ -106,6 +106,58 @@ func TestDirectorGroupRefuses(t *testing.T) {
 	} {
 		if got := fmt.Sprint(g.Refuses(loadBalancer(t, spec), map[string]string{"tenant": "red"})); !strings.HasPrefix(got, strings.TrimSuffix(want, "]")) || want == "[]" && got != "[]" {
 			t.Errorf("of %s is refused %s, want %s", spec, got, want)
+		}
+	}
+}
+
+// Outside of segments a director reaches whatever the hosts' routes lead to: members there are those that the group
+// lets their namespace have, also where only tunnels to them leave the network of the VIP.
+func TestDirectorGroupRefusesMembers(t *testing.T) {
+	const segments = `"vtep": {"peers": ["10.1.0.0/24"]}, "segments": [{"id": "vlan:7", "namespaces": ["red"], "directors": [{"node": "a", "addresses": ["10.0.0.2"]}]}, {"id": "vxlan:5001", "namespaces": ["red"]}]`
+	with := func(members string) *translate.DirectorGroup {
+		return groupWith(t, `{"interfaces": ["eth0"], `+segments+members+`}`)
+	}
+	group := with(`, "members": [{"addresses": ["10.9.0.0/24", "2001:db8:9::/64"], "namespaces": ["red"]}, {"addresses": ["10.9.1.0/24"], "namespaceSelector": {"matchLabels": {"tenant": "red"}}},
+		{"addresses": ["10.9.2.0/24"], "namespaces": ["blue"]}, {"addresses": ["10.9.3.0/24"]}]`)
+	const none, vlan = `{"listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "%s"}], "members": [{"name": "a", %s}]}`, `{"segment": "vlan:7", "addresses": ["10.0.0.1"], "listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "mode": "%s"}], "members": [{"name": "a", %s}]}`
+	refused := func(field, address string) string {
+		return fmt.Sprintf("{NotAllowed spec.members[0].%s: DirectorGroup edge does not let namespace red have members at %s outside of segments: its spec.members says which it may have}", field, address)
+	}
+	for _, c := range []struct {
+		spec, mode, member string
+		want               []string
+	}{
+		{none, "nat", `"address": "10.9.0.1"`, nil},
+		{none, "nat", `"address": "2001:db8:9::1"`, nil},
+		{none, "l2dsr", `"address": "10.9.1.1", "mac": "02:00:00:00:00:01"`, nil},
+		{none, "gue", `"address": "10.9.0.1", "host": "10.9.1.1"`, nil},
+		{none, "nat", `"address": "10.96.0.1"`, []string{refused("address", "10.96.0.1")}},
+		{none, "nat", `"address": "10.9.2.1"`, []string{refused("address", "10.9.2.1")}},
+		{none, "nat", `"address": "10.9.3.1"`, []string{refused("address", "10.9.3.1")}},
+		{none, "l2dsr", `"address": "10.96.0.1", "mac": "02:00:00:00:00:01"`, []string{refused("address", "10.96.0.1")}},
+		{none, "gue", `"address": "10.244.0.1", "host": "10.9.0.1"`, []string{refused("address", "10.244.0.1")}},
+		{none, "gue", `"address": "10.9.0.1", "host": "10.1.0.1"`, []string{refused("host", "10.1.0.1")}},
+		{none, "gue", `"address": "10.244.0.1", "host": "10.1.0.1"`, []string{refused("address", "10.244.0.1"), refused("host", "10.1.0.1")}},
+		{none, "nat", `"address": "10.96.0.1", "vlan": 7`, []string{refused("address", "10.96.0.1")}}, // probes leave without the tag
+		{none, "nat", `"address": "10.9.0.1", "vlan": 7`, nil},
+		{none, "nat", `"address": "10.96.0.1", "segment": "vlan:7"`, nil},
+		{vlan, "nat", `"address": "10.96.0.1", "segment": "none"`, []string{refused("address", "10.96.0.1")}},
+		{vlan, "nat", `"address": "10.9.0.1", "segment": "none"`, nil},
+		{vlan, "gue", `"address": "10.96.0.1"`, []string{refused("address", "10.96.0.1")}},
+		{vlan, "ipip", `"address": "10.96.0.1"`, []string{refused("address", "10.96.0.1")}},
+		{vlan, "ipip", `"address": "10.9.0.1"`, nil},
+		{vlan, "gue", `"address": "10.96.0.1", "segment": "vlan:7"`, nil},
+		{vlan, "nat", `"address": "10.96.0.1"`, nil},
+		{vlan, "l2dsr", `"address": "10.96.0.1"`, nil},
+	} {
+		spec := fmt.Sprintf(c.spec, c.mode, c.member)
+		if got, want := fmt.Sprint(group.Refuses(loadBalancer(t, spec), map[string]string{"tenant": "red"})), "["+strings.Join(c.want, " ")+"]"; got != want {
+			t.Errorf("of %s is refused\n%s\nwant\n%s", spec, got, want)
+		}
+	}
+	for name, spec := range map[string]string{"nothing": "", "other namespaces": `, "members": [{"addresses": ["0.0.0.0/0"], "namespaces": ["blue"]}]`} {
+		if got := fmt.Sprint(with(spec).Refuses(loadBalancer(t, fmt.Sprintf(none, "nat", `"address": "10.9.0.1"`)), nil)); got != "["+refused("address", "10.9.0.1")+"]" {
+			t.Errorf("by a group with %s in members is refused %s", name, got)
 		}
 	}
 }
@@ -169,15 +221,17 @@ func TestDirectorGroupRefusesNATWithoutSNAT(t *testing.T) {
 	}
 }
 
-// What a group says of segments that no schema can refuse is refused with its place.
+// What a group says of segments and members that no schema can refuse is refused with its place.
 func TestReadSegments(t *testing.T) {
 	for spec, want := range map[string]string{
-		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "interface": "a b"}]}`:                                                              "spec.segments[0].interface: ",
-		`{"interfaces": ["eth0"], "vtep": {"vxlanPort": 6081}}`:                                                                                     "spec.vtep.geneve-port: ",
-		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "vni": 8}, {"id": "vxlan:8"}]}`:                                        "spec.segments[1].vni: ",
-		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "hosts": [{"address": "10.0.0.1", "mac": "x", "vtep": "10.1.0.1"}]}]}`: "spec.segments[0].hosts[0].mac: ",
-		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`:     "spec.segments[0].namespaceSelector: ",
-		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "gateway": ["10.0.0.1", "10.0.0.2"]}]}`:                                "spec.segments[0].gateway[1]: ",
+		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "interface": "a b"}]}`:                                                                       "spec.segments[0].interface: ",
+		`{"interfaces": ["eth0"], "vtep": {"vxlanPort": 6081}}`:                                                                                              "spec.vtep.geneve-port: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "vni": 8}, {"id": "vxlan:8"}]}`:                                                 "spec.segments[1].vni: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "hosts": [{"address": "10.0.0.1", "mac": "x", "vtep": "10.1.0.1"}]}]}`:          "spec.segments[0].hosts[0].mac: ",
+		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`:              "spec.segments[0].namespaceSelector: ",
+		`{"interfaces": ["eth0"], "members": [{"addresses": ["10.0.0.0/24"]}, {"addresses": ["10.0.0.0/24", "x"]}]}`:                                         "spec.members[1].addresses[1]: ",
+		`{"interfaces": ["eth0"], "members": [{"addresses": ["10.0.0.0/24"], "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`: "spec.members[0].namespaceSelector: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "gateway": ["10.0.0.1", "10.0.0.2"]}]}`:                                         "spec.segments[0].gateway[1]: ",
 	} {
 		_, err := translate.ReadDirectorGroup(&v1alpha1.DirectorGroup{Spec: *fromJSON[v1alpha1.DirectorGroupSpec](t, spec)}, translate.Options{Mode: model.NAT})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {

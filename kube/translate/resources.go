@@ -100,6 +100,7 @@ type DirectorGroup struct {
 	services, namespaces labels.Selector
 	snatPorts            model.PortRange // of full NAT, at nodes' addresses
 	segments             []*Segment
+	members              []members      // outside of segments
 	peers                []netip.Prefix // the VTEPs that packets of all segments without peers are taken from
 }
 
@@ -136,6 +137,9 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 		return nil, fmt.Errorf("spec.mode: %s", why)
 	}
 	if err = read.readSegments(); err != nil {
+		return nil, err
+	}
+	if err = read.readMembers(); err != nil {
 		return nil, err
 	}
 	read.Options, read.Notice = o, time.Duration(notice)

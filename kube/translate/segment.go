@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"weir.io/weir/internal/model"
@@ -16,15 +17,35 @@ import (
 
 // Segment is a tenant's network of a DirectorGroup that was read.
 type Segment struct {
-	Settings   model.SegmentSettings // without what is each director's own
-	names      []string              // of the namespaces that may use it
-	namespaces labels.Selector       // nil: none by their labels
-	vips       []netip.Prefix        // that VIPs are to be in; none: any
+	rights
+	Settings model.SegmentSettings // without what is each director's own
+	vips     []netip.Prefix        // that VIPs are to be in; none: any
 }
 
-// admits reports whether a namespace with these labels may use the segment.
-func (s *Segment) admits(namespace string, has map[string]string) bool {
-	return slices.Contains(s.names, namespace) || s.namespaces != nil && s.namespaces.Matches(labels.Set(has))
+// members are servers outside of segments that LoadBalancers may have as members.
+type members struct {
+	rights
+	addresses []netip.Prefix
+}
+
+// rights say which namespaces may use something.
+type rights struct {
+	names  []string
+	labels labels.Selector // nil: none by their labels
+}
+
+// readRights reads them at a place of a group's.
+func readRights(at string, namespaces []string, by *metav1.LabelSelector) (r rights, err error) {
+	r.names = namespaces
+	if by != nil {
+		r.labels, err = selector(at+".namespaceSelector", by)
+	}
+	return r, err
+}
+
+// admits reports whether a namespace with these labels has them.
+func (r *rights) admits(namespace string, has map[string]string) bool {
+	return slices.Contains(r.names, namespace) || r.labels != nil && r.labels.Matches(labels.Set(has))
 }
 
 // hasVIP reports whether a VIP may be in the segment.
@@ -113,11 +134,9 @@ func (read *DirectorGroup) readSegments() (err error) {
 	}
 	for i := range g.Spec.Segments {
 		of := &g.Spec.Segments[i]
-		s := &Segment{Settings: c.Segments[i], names: of.Namespaces}
-		if of.NamespaceSelector != nil {
-			if s.namespaces, err = selector(fmt.Sprintf("spec.segments[%d].namespaceSelector", i), of.NamespaceSelector); err != nil {
-				return err
-			}
+		s := &Segment{Settings: c.Segments[i]}
+		if s.rights, err = readRights(fmt.Sprintf("spec.segments[%d]", i), of.Namespaces, of.NamespaceSelector); err != nil {
+			return err
 		}
 		if s.vips, err = prefixes(fmt.Sprintf("spec.segments[%d].addresses", i), of.Addresses); err != nil {
 			return err
@@ -126,6 +145,29 @@ func (read *DirectorGroup) readSegments() (err error) {
 	}
 	read.peers = c.Director.VTEP.Peers
 	return nil
+}
+
+// readMembers reads which servers outside of segments the group's LoadBalancers may have.
+func (read *DirectorGroup) readMembers() (err error) {
+	for i := range read.Of.Spec.Members {
+		of, m, at := &read.Of.Spec.Members[i], members{}, fmt.Sprintf("spec.members[%d]", i)
+		if m.rights, err = readRights(at, of.Namespaces, of.NamespaceSelector); err != nil {
+			return err
+		}
+		if m.addresses, err = prefixes(at+".addresses", of.Addresses); err != nil {
+			return err
+		}
+		read.members = append(read.members, m)
+	}
+	return nil
+}
+
+// mayReach reports whether LoadBalancers of a namespace with these labels may have an address outside of
+// segments as a member's.
+func (g *DirectorGroup) mayReach(a netip.Addr, namespace string, has map[string]string) bool {
+	return slices.ContainsFunc(g.members, func(m members) bool {
+		return m.admits(namespace, has) && slices.ContainsFunc(m.addresses, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
 }
 
 // VTEPOf returns where tunnels end at a group's director that has these addresses; the zero value:

@@ -181,6 +181,13 @@ type DirectorGroupSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Segments []DirectorSegment `json:"segments,omitempty"`
 
+	// members are the servers outside of segments that LoadBalancers may have as members, and which
+	// namespaces may have each. None: LoadBalancers have no members outside of segments.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Members []DirectorMembers `json:"members,omitempty"`
+
 	// vtep makes each director a VTEP at its node's addresses, which segments in VXLAN and Geneve
 	// need; it counts from the next start of weir run on. None: they are none.
 	// +optional
@@ -269,6 +276,31 @@ type DirectorSegment struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=64
 	Directors []DirectorInSegment `json:"directors,omitempty"`
+}
+
+// DirectorMembers are servers outside of segments.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.namespaces) && has(self.namespaceSelector))",message="has either namespaces or namespaceSelector",fieldPath=".namespaceSelector"
+type DirectorMembers struct {
+	// addresses are prefixes that the members' addresses are in, and those of their hosts.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	Addresses []SourceRange `json:"addresses"`
+
+	// namespaces are the namespaces whose LoadBalancers may have them. Without these and a
+	// namespaceSelector: none.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Namespaces []string `json:"namespaces,omitempty"`
+
+	// namespaceSelector selects these namespaces by their labels.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 }
 
 // DirectorSegmentHost is where a host of a tenant's network in VXLAN or Geneve is.

@@ -171,7 +171,8 @@ type LoadBalancerMember struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$`
 	Name string `json:"name"`
 
-	// address is its own, in its segment.
+	// address is its own, in its segment; outside of segments one that the DirectorGroup has in
+	// members.
 	// +required
 	Address Address `json:"address"`
 
@@ -231,7 +232,8 @@ type LoadBalancerMember struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{4}:[0-9a-f]{2}:([0-9a-f]{8})*(,[0-9a-f]{4}:[0-9a-f]{2}:([0-9a-f]{8})*)*$`
 	GeneveOptions string `json:"geneveOptions,omitempty"`
 
-	// host is the host whose weir agent delivers packets to the address, in the modes gue and ipip.
+	// host is the host whose weir agent delivers packets to the address, in the modes gue and ipip;
+	// outside of segments one that the DirectorGroup has in members.
 	// +optional
 	Host *Address `json:"host,omitempty"`
 }
