@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/upkeep"
 )
@@ -229,17 +230,27 @@ func Exchange[K any, V comparable](m *ebpf.Map, key K, want, former V, known boo
 }
 
 // Replace makes a map's contents what they must be, of which the former ones are known; nil: they are
-// not. It returns how many of the entries that it has written another program had changed.
+// not. It returns how many of the entries that it has written another program had changed. What comes is there before
+// what goes is gone, unless the map has no room for both.
 func Replace[K, V comparable](m *ebpf.Map, want, former map[K]V) (byHand int, err error) {
+	prune := func() error { return removeBut(m, want, former) }
 	if former == nil {
-		return 0, errors.Join(Put(m, want), Prune(m, want))
+		prune = func() error { return Prune(m, want) }
 	}
+	pruned := false
 	for key, value := range want {
 		was, known := former[key]
 		if known && was == value {
 			continue
 		}
-		is, err := Exchange(m, key, value, was, known)
+		is, err := exchangeIn(m, key, value, was, known, former == nil)
+		if isFull(err) && !pruned {
+			if err := prune(); err != nil {
+				return byHand, err
+			}
+			pruned = true
+			is, err = exchangeIn(m, key, value, was, known, former == nil)
+		}
 		if err != nil {
 			return byHand, fmt.Errorf("write map %s of %d elements: %w", m, m.MaxEntries(), err)
 		}
@@ -247,15 +258,34 @@ func Replace[K, V comparable](m *ebpf.Map, want, former map[K]V) (byHand int, er
 			byHand++
 		}
 	}
+	if pruned {
+		return byHand, nil
+	}
+	return byHand, prune()
+}
+
+// exchangeIn is Exchange where the former contents are known, else it only writes.
+func exchangeIn[K any, V comparable](m *ebpf.Map, key K, want, former V, known, blind bool) (byHand bool, err error) {
+	if blind {
+		return false, m.Put(key, want)
+	}
+	return Exchange(m, key, want, former, known)
+}
+
+// isFull says whether a write has failed because a hash table (E2BIG) or a trie (ENOSPC) has no room.
+func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
+
+// removeBut removes those of the former entries that are not wanted.
+func removeBut[K comparable, V any](m *ebpf.Map, want, former map[K]V) error {
 	for key := range former {
 		if _, stays := want[key]; stays {
 			continue
 		}
 		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return byHand, fmt.Errorf("remove from map %s: %w", m, err)
+			return fmt.Errorf("remove from map %s: %w", m, err)
 		}
 	}
-	return byHand, nil
+	return nil
 }
 
 // ReplaceArray is Replace for all elements of an array.
