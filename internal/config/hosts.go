@@ -20,7 +20,7 @@ func ParseHosts(name string, text []byte, vtep model.VTEP) ([]model.SegmentHosts
 		if len(wrong) == 0 {
 			return list, nil
 		}
-		if looseSet(text) != "" {
+		if looseSet(text) != "" || count(list) > model.MaxSegmentHosts {
 			return nil, named(name, (&document{}).invalid(wrong)) // without the lines
 		}
 	}
@@ -41,6 +41,13 @@ func ParseHosts(name string, text []byte, vtep model.VTEP) ([]model.SegmentHosts
 		return nil, named(name, errs)
 	}
 	return hosts.Segments, nil
+}
+
+func count(list []model.SegmentHosts) (hosts int) {
+	for i := range list {
+		hosts += len(list[i].Hosts)
+	}
+	return hosts
 }
 
 // writtenHosts reads a list in the form that encoding/json writes, which takes only the memory of the hosts: see written.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,24 +55,32 @@ func TestParseHosts(t *testing.T) {
 func TestParseManyHosts(t *testing.T) {
 	vtep := model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.200")}}
 	of := model.SegmentHosts{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 1}}
-	for i := range 1 << 17 {
-		of.Hosts = append(of.Hosts, model.SegmentHost{Address: netip.AddrFrom4([4]byte{10, byte(i>>16) + 1, byte(i >> 8), byte(i)}),
-			MAC: model.MAC{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}, VTEP: netip.MustParseAddr("192.0.2.1")})
+	for i := range model.MaxSegmentHosts {
+		of.Hosts = append(of.Hosts, model.SegmentHost{Address: netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, 1, 0, 2, 0, 3, 0, 4, byte(i >> 8), byte(i), 0, 5}),
+			MAC: model.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}, VTEP: netip.MustParseAddr("192.0.2.1")})
 	}
 	text, err := json.Marshal(hostsText{[]model.SegmentHosts{of}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	list, err := ParseHosts("hosts", text, vtep)
-	if err != nil || len(list) != 1 || len(list[0].Hosts) != len(of.Hosts) || list[0].Hosts[70000] != of.Hosts[70000] {
+	if err != nil || len(list) != 1 || len(list[0].Hosts) != len(of.Hosts) || list[0].Hosts[60000] != of.Hosts[60000] {
 		t.Errorf("%d hosts: %.200v", len(of.Hosts), err)
 	}
-	of.Hosts[70000].VTEP = netip.MustParseAddr("2001:db8::1")
+	more := of
+	more.Hosts = append(slices.Clone(of.Hosts), model.SegmentHost{Address: netip.MustParseAddr("10.0.0.1"), MAC: model.MAC{2}, VTEP: netip.MustParseAddr("192.0.2.1")})
+	if text, err = json.Marshal(hostsText{[]model.SegmentHosts{more}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = ParseHosts("hosts", text, vtep); err == nil || err.Error() != "hosts: segments: 65537 hosts in all are more than the 65536 that a director has room for" {
+		t.Errorf("one host too many: %.200v", err)
+	}
+	of.Hosts[60000].VTEP = netip.MustParseAddr("2001:db8::1")
 	if text, err = json.Marshal(hostsText{[]model.SegmentHosts{of}}); err != nil {
 		t.Fatal(err)
 	}
 	var errs Errors
-	if _, err = ParseHosts("hosts", text, vtep); !errors.As(err, &errs) || errs[0].Path != "segments[0].hosts[70000].vtep" {
+	if _, err = ParseHosts("hosts", text, vtep); !errors.As(err, &errs) || errs[0].Path != "segments[0].hosts[60000].vtep" {
 		t.Errorf("one wrong host among many: %.200v", err)
 	}
 	loose := strings.ReplaceAll(string(text), `,"mac"`, ` ,"mac"`)

@@ -12,11 +12,29 @@ type SegmentHosts struct {
 	Hosts []SegmentHost `json:"hosts"`
 }
 
+// MaxSegmentHosts is how many hosts of tenants' networks a director has room for, of all segments and sources together.
+const MaxSegmentHosts = 1 << 16
+
+// TooManyHosts says that a director has no room for so many hosts.
+func TooManyHosts(count int) string {
+	return fmt.Sprintf("%d hosts in all are more than the %d that a director has room for", count, MaxSegmentHosts)
+}
+
+// SegmentProblem is what does not run of a tenant's network; of none: of tenants' networks together.
+type SegmentProblem struct {
+	Segment Segment
+	Text    string
+}
+
 // ValidateHosts says what is wrong with a list of segments with their hosts, for a director that is this VTEP.
 func ValidateHosts(list []SegmentHosts, vtep VTEP) FieldErrors {
 	v := validation{config: &Config{Director: Director{VTEP: vtep}}}
 	first := map[Segment]int{}
+	count := 0
 	for i := range list {
+		if count += len(list[i].Hosts); count > MaxSegmentHosts {
+			continue // this is told once, below
+		}
 		s := &list[i]
 		at := func(field string) string { return fmt.Sprintf("segments[%d].%s", i, field) }
 		if s.ID == (Segment{}) {
@@ -36,6 +54,9 @@ func ValidateHosts(list []SegmentHosts, vtep VTEP) FieldErrors {
 			first[s.ID] = i
 		}
 		v.segmentHosts(at("hosts"), s.ID, s.Hosts)
+	}
+	if count > MaxSegmentHosts {
+		v.errs.add("segments", "%s", TooManyHosts(count))
 	}
 	return v.errs
 }
@@ -89,6 +110,19 @@ func (s *SegmentsStatus) Count(counts []SegmentCounts, c *Config) {
 		one.Counts = of[one.ID]
 		if limits, key := c.LimitsOf(one.ID); key != "" {
 			one.Counts.Limits = &limits
+		}
+	}
+}
+
+// Note adds what does not run of segments.
+func (s *SegmentsStatus) Note(problems []SegmentProblem) {
+	of := make(map[Segment]*SegmentStatus, len(s.Segments))
+	for i := range s.Segments {
+		of[s.Segments[i].ID] = &s.Segments[i]
+	}
+	for _, p := range problems {
+		if one := of[p.Segment]; one != nil {
+			one.Problems = append(one.Problems, p.Text)
 		}
 	}
 }

@@ -232,8 +232,10 @@ func (s Segment) IsOverlay() bool { return s.Kind == SegmentVXLAN || s.Kind == S
 func (v *validation) segments() {
 	v.vtep()
 	first := map[Segment]int{}
+	hosts := 0
 	for i := range v.config.Segments {
 		s := &v.config.Segments[i]
+		hosts += len(s.Hosts)
 		at := func(field string) string { return fmt.Sprintf("segments[%d].%s", i, field) }
 		if problem := segmentProblem(s.ID); problem != "" || s.ID == (Segment{}) {
 			v.errs.add(at("id"), "%s is not vlan:ID, vxlan:VNI or geneve:VNI", s.ID)
@@ -250,6 +252,9 @@ func (v *validation) segments() {
 		}
 		v.onePerFamily(at("addresses"), s.Addresses)
 		v.onePerFamily(at("gateway"), s.Gateway)
+	}
+	if hosts > MaxSegmentHosts {
+		v.errs.add("segments", "%s", TooManyHosts(hosts))
 	}
 	v.vnis()
 	v.networks()

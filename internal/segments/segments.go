@@ -73,6 +73,7 @@ type Segments struct {
 	mu      sync.Mutex // guards all below, and makes changes reach the sink in order
 	sources map[model.HostSource]*state
 	merged  Said     // that the sink has
+	beyond  beyond   // what the sink does not get of the last one
 	unset   error    // why it does not have the last one
 	changes uint64   // of what sources say
 	at      struct { // what contradictions are, which are asked for often
@@ -276,26 +277,50 @@ func (s *Segments) Put(list []model.SegmentHosts) error {
 	return nil
 }
 
-// merge returns what the sources say together: of each address what the first one says.
-func (s *Segments) merge() Said {
+// beyond are hosts that sources say, and a director has no room for.
+type beyond map[model.Segment]struct {
+	count int
+	first model.SegmentHost
+}
+
+func (b beyond) add(id model.Segment, h model.SegmentHost) {
+	of := b[id]
+	if of.count == 0 {
+		of.first = h
+	}
+	of.count++
+	b[id] = of
+}
+
+// merge returns what the sources say together: of each address what the first one says. Hosts of the first ones get
+// room first.
+func (s *Segments) merge() (Said, beyond) {
 	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}}
+	count, rest := 0, beyond{}
 	place := map[model.Segment]map[netip.Addr]bool{}
 	for _, source := range learning {
 		of := s.sources[source]
 		if of == nil {
 			continue
 		}
-		for id, hosts := range of.said.Hosts {
+		for _, id := range inOrder(of.said.Hosts) {
+			hosts := of.said.Hosts[id]
 			taken := place[id]
 			if taken == nil {
 				taken = make(map[netip.Addr]bool, len(hosts))
 				place[id] = taken
 			}
 			for _, h := range hosts {
-				if !taken[h.Address] {
-					taken[h.Address] = true
-					all.Hosts[id] = append(all.Hosts[id], h)
+				if taken[h.Address] {
+					continue
 				}
+				if count == model.MaxSegmentHosts {
+					rest.add(id, h)
+					continue
+				}
+				count++
+				taken[h.Address] = true
+				all.Hosts[id] = append(all.Hosts[id], h)
 			}
 		}
 		for id, vni := range of.said.VNIs {
@@ -307,12 +332,13 @@ func (s *Segments) merge() Said {
 	}
 	slices.SortFunc(all.VTEPs, netip.Addr.Compare)
 	all.VTEPs = slices.Compact(all.VTEPs)
-	return all
+	return all, rest
 }
 
 // apply gives the sink what has changed. The lock is held.
 func (s *Segments) apply() {
-	all := s.merge()
+	all, rest := s.merge()
+	s.beyond = rest
 	before := s.unset
 	// The VNIs first: they say how hosts' packets are to be written.
 	var errs []error

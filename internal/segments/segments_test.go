@@ -329,3 +329,26 @@ func TestAdd(t *testing.T) {
 		t.Errorf("VTEPs %v, want %v", to.vteps, want)
 	}
 }
+
+// More hosts than a director has room for are left out of what the last source says, which a problem of their segment
+// tells.
+func TestMoreThanRoom(t *testing.T) {
+	s, to := open(t, t.TempDir())
+	many := make([]model.SegmentHost, model.MaxSegmentHosts-2)
+	for i := range many {
+		many[i] = model.SegmentHost{Address: netip.AddrFrom4([4]byte{11, 0, byte(i >> 8), byte(i)}), MAC: model.MAC{2}, VTEP: netip.AddrFrom4([4]byte{192, 0, 2, 1})}
+	}
+	s.Say(model.HostsOfEVPN, said(red, host(1, 30), host(2, 30), host(3, 30), host(4, 30)))
+	s.Say(model.HostsOfOVN, said(green, many...))
+	if len(to.hosts[green]) != len(many) || len(to.hosts[red]) != 2 {
+		t.Errorf("the datapath has %d and %d hosts, want %d and 2", len(to.hosts[green]), len(to.hosts[red]), len(many))
+	}
+	const want = "vxlan:1: no packets go to 2 of its hosts, the first of them 10.0.0.3: a director has room for 65536 hosts of all segments together"
+	if found := s.Problems(&model.Config{}); len(found) != 1 || found[0].Segment != red || found[0].Text != want {
+		t.Errorf("problems are %+v, want %q", found, want)
+	}
+	s.Say(model.HostsOfOVN, said(green, many[2:]...))
+	if found := s.Problems(&model.Config{}); len(found) != 0 || len(to.hosts[red]) != 4 {
+		t.Errorf("with room there is %+v, and %d hosts are known", found, len(to.hosts[red]))
+	}
+}

@@ -163,6 +163,10 @@ func (s *Segments) status(id model.Segment, of *segment, c *model.Config, wires 
 	if vni, known := s.merged.VNIs[id]; known && !learned && vni != wire.ID {
 		status.Problems = append(status.Problems, fmt.Sprintf("its VNI is configured to be %d, and a source says %d", wire.ID, vni))
 	}
+	if rest := s.beyond[id]; rest.count > 0 {
+		status.Problems = append(status.Problems, fmt.Sprintf("no packets go to %d of its hosts, the first of them %v: a director has room for %d hosts of all segments together",
+			rest.count, rest.first.Address, model.MaxSegmentHosts))
+	}
 	status.Problems = append(status.Problems, s.contradicted(id, of, c)...)
 	return status
 }
