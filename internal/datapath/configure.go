@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -167,10 +168,10 @@ func (d *Datapath) openEgress(c *change) error {
 			continue
 		}
 		if open[index] != index {
-			if err := d.kernel.Egress.Put(index, index); errors.Is(err, unix.EINVAL) {
-				continue // the interface is gone, and an event about it is on its way
-			} else if err != nil {
-				return fmt.Errorf("open interface %d for forwarding: %w", index, err)
+			if opened, err := d.putEgress(index); err != nil {
+				return err
+			} else if !opened {
+				continue
 			}
 			if _, was := d.wrote.egress[index]; was {
 				d.countHands("egress", 1)
@@ -178,6 +179,37 @@ func (d *Datapath) openEgress(c *change) error {
 		}
 		d.wrote.egress[index] = index
 	}
+	return nil
+}
+
+// putEgress lets packets leave by an interface. It is not opened if it is gone: then an event about that is on its way.
+func (d *Datapath) putEgress(index uint32) (opened bool, err error) {
+	if err := d.kernel.Egress.Put(index, index); errors.Is(err, unix.EINVAL) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("open interface %d for forwarding: %w", index, err)
+	}
+	return true, nil
+}
+
+// openInterface is openEgress of one interface, which a place is about to name.
+func (d *Datapath) openInterface(index uint32) error {
+	if d.wrote.egress[index] == index {
+		return nil
+	}
+	var open uint32
+	switch err := d.kernel.Egress.Lookup(index, &open); {
+	case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+		return fmt.Errorf("read by which interfaces packets leave: %w", err)
+	case err != nil || open != index:
+		if opened, err := d.putEgress(index); err != nil || !opened {
+			return err
+		}
+	}
+	if d.wrote.egress == nil {
+		d.wrote.egress = map[uint32]uint32{}
+	}
+	d.wrote.egress[index] = index
 	return nil
 }
 

@@ -199,6 +199,7 @@ func (d *Datapath) adoptPinned() (err error) {
 	if err := d.fanOut.open(d.kernel, d.options); err != nil {
 		return err
 	}
+	d.overlay.egress = d.openInterface
 	if err := d.overlay.open(d.kernel, d.options); err != nil {
 		return err
 	}

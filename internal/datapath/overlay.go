@@ -34,8 +34,13 @@ type overlay struct {
 	indexes  *indexes
 	place    map[placeKey]*place
 	known    atomic.Pointer[knownInside]
+	egress   func(ifindex uint32) error // lets packets leave by an interface, before a place names it
+	twins    []uint32                   // places that an earlier process left, with the key of another one
+	amiss    amissInside
+	unset    error // why the program does not know where clients' hosts are; nil: it does
 	maps     struct{ networks, peers, hosts, own, standIns *ebpf.Map }
-	wrote    struct {
+	// What these maps have. Nil: it is not known, because nothing was written yet, or not all of it.
+	wrote struct {
 		networks map[uint32]abi.VtepNetwork
 		peers    map[abi.VtepPeer]uint8
 		hosts    map[abi.VtepAddress]abi.VtepHost
@@ -48,10 +53,65 @@ type overlay struct {
 type knownInside struct {
 	begun    bool // a table has said it
 	vtep     model.VTEP
-	segments map[model.Segment]*model.SegmentSettings           // of the table
-	learned  map[model.Segment]map[netip.Addr]model.SegmentHost // of SetHosts
-	vteps    []netip.Addr                                       // of SetVTEPs
-	vnis     map[model.Segment]uint32                           // on the wire: of SetVNIs
+	segments map[model.Segment]*model.SegmentSettings // of the table
+	ordered  []model.SegmentSettings                  // the same in its order
+	learned  map[model.Segment][]model.SegmentHost    // of SetHosts
+	vteps    []netip.Addr                             // of SetVTEPs
+	vnis     map[model.Segment]uint32                 // on the wire: of SetVNIs
+
+	// Made of these: the hosts, in the order in which they get room, and by their addresses.
+	hosts []insideHost
+	at    map[insideAddress]model.SegmentHost
+	other []insideHost // learned, of addresses that the configuration says are elsewhere
+}
+
+// insideHost is a host of a tenant's network.
+type insideHost struct {
+	segment model.Segment
+	model.SegmentHost
+}
+
+// insideAddress is an address in a tenant's network.
+type insideAddress struct {
+	segment model.Segment
+	address netip.Addr
+}
+
+// list makes hosts, at and other: of each address what the configuration says counts, else what was learned.
+func (o *knownInside) list() {
+	o.hosts, o.other, o.at = nil, nil, map[insideAddress]model.SegmentHost{}
+	add := func(segment model.Segment, hosts []model.SegmentHost) {
+		for _, h := range hosts {
+			key := insideAddress{segment, h.Address}
+			if _, is := o.at[key]; is {
+				o.other = append(o.other, insideHost{segment, h})
+				continue
+			}
+			o.at[key] = h
+			o.hosts = append(o.hosts, insideHost{segment, h})
+		}
+	}
+	for i := range o.ordered {
+		add(o.ordered[i].ID, o.ordered[i].Hosts)
+	}
+	for _, segment := range slices.SortedFunc(maps.Keys(o.learned), model.Segment.Compare) {
+		add(segment, o.learned[segment])
+	}
+}
+
+// learn makes another of what is known, which takes its place. Others may learn something else at the same time, so
+// change may run several times; it returns false if nothing changes.
+func (o *overlay) learn(change func(*knownInside) bool) (before, now *knownInside) {
+	for {
+		before = o.known.Load()
+		next := *before
+		if !change(&next) {
+			return before, before
+		}
+		if o.known.CompareAndSwap(before, &next) {
+			return before, &next
+		}
+	}
 }
 
 // placeKey is what does not change of a place.
@@ -69,10 +129,10 @@ type place struct {
 
 // Limits of a VTEP's maps. A place is a VTEP with a network, and in OVN a port of it.
 const (
-	mostNetworks  = 1 << 14
-	mostPeers     = 1 << 14
-	mostHosts     = 1 << 17
-	mostOwn       = 1 << 16
+	mostNetworks  = 1 << 16
+	mostPeers     = 1 << 16
+	mostHosts     = 2 * model.MaxSegmentHosts // with gateways, and so that other hosts can come before those that go
+	mostOwn       = 1 << 17
 	mostStandIns  = 1 << 16 // that have addresses of this host's
 	placesForRest = 1 << 12 // besides those of backends and hosts: places rest before they are used again
 )
@@ -131,16 +191,34 @@ func (o *overlay) open(k *kernel, options Options) (err error) {
 	o.indexes = newIndexes(1, uint32(len(o.places.Entries))-1)
 	o.place = map[placeKey]*place{}
 	o.known.Store(&knownInside{vtep: options.VTEP})
+	o.adoptPlaces()
+	return nil
+}
+
+// adoptPlaces takes over the places that an earlier process has left. One that it has freed still says where it was, and
+// another one may have the same key since: the one that is used stays, and tidyPlaces frees the other.
+func (o *overlay) adoptPlaces() {
 	var taken []uint32
 	for i := 1; i < len(o.places.Entries); i++ {
-		if entry := &o.places.Entries[i]; entry.Ifindex != 0 || entry.Vni != 0 || entry.Vtep != (abi.Address{}) {
-			index := uint32(i)
-			o.place[keyOfPlace(entry)] = &place{index: index}
-			taken = append(taken, index)
+		entry := &o.places.Entries[i]
+		if entry.Ifindex == 0 && entry.Vni == 0 && entry.Vtep == (abi.Address{}) {
+			continue
+		}
+		index := uint32(i)
+		taken = append(taken, index)
+		key := keyOfPlace(entry)
+		other := o.place[key]
+		switch {
+		case other == nil:
+			o.place[key] = &place{index: index}
+		case o.places.Entries[other.index].Ifindex == 0:
+			o.twins = append(o.twins, other.index)
+			other.index = index
+		default:
+			o.twins = append(o.twins, index)
 		}
 	}
 	o.indexes.occupy(taken)
-	return nil
 }
 
 func (o *overlay) close() error {
@@ -197,6 +275,11 @@ func (o *overlay) placeOf(hop *nexthop.Hop) (uint32, error) {
 	}
 	key := placeKey{hop.Outer.Kind, hop.Outer.VNI, hop.Outer.VTEP, hop.Outer.Options}
 	entry := key.entry(&hop.Outer, hop.Ifindex)
+	if entry.Ifindex != 0 {
+		if err := o.egress(entry.Ifindex); err != nil {
+			return 0, err
+		}
+	}
 	at := o.place[key]
 	if at == nil {
 		index, err := o.indexes.allocate()
@@ -237,16 +320,27 @@ func (o *overlay) setBackend(index uint32, service model.Segment, b *model.Table
 		entry.Tunnels, entry.Source = 1, abi.AddressBytes(source)
 	}
 	stored, fresh := (*backendWords)(unsafe.Pointer(&o.backends.Entries[index])), (*backendWords)(unsafe.Pointer(&entry))
-	for i := len(fresh) - 1; i >= 0; i-- { // that it tunnels comes after where from
+	storeBackend(stored, fresh)
+	return nil
+}
+
+// backendWords is a VTEP's entry of a backend as stored. The second word says whether the backend has a tunnel, the last
+// two where it comes from.
+type backendWords = [4]uint64
+
+// storeBackend writes the words that differ while packets read them: that a backend has a tunnel after where it comes from,
+// and that it has none any more before.
+func storeBackend(stored, fresh *backendWords) {
+	order := [...]int{3, 2, 1, 0}
+	if (*abi.VtepBackend)(unsafe.Pointer(fresh)).Tunnels == 0 {
+		order = [...]int{1, 3, 2, 0}
+	}
+	for _, i := range order {
 		if stored[i] != fresh[i] {
 			atomic.StoreUint64(&stored[i], fresh[i])
 		}
 	}
-	return nil
 }
-
-// backendWords is a VTEP's entry of a backend as stored.
-type backendWords = [4]uint64
 
 // tunnelSource is where tunnels of ipip and gue to a backend in a tenant's network come from; invalid: as to any
 // other backend.
@@ -328,12 +422,7 @@ func (o *knownInside) nameless(segment model.Segment) bool {
 
 // hostIn finds a host of a segment: as the configuration says, else as it was learned.
 func (o *knownInside) hostIn(segment model.Segment, a netip.Addr) (model.SegmentHost, bool) {
-	if settings := o.segments[segment]; settings != nil {
-		if i := slices.IndexFunc(settings.Hosts, func(h model.SegmentHost) bool { return h.Address == a }); i >= 0 {
-			return settings.Hosts[i], true
-		}
-	}
-	host, known := o.learned[segment][a]
+	host, known := o.at[insideAddress{segment, a}]
 	return host, known
 }
 
@@ -375,16 +464,25 @@ func (d *Datapath) beginOverlay() (moved bool) {
 	if !o.on() {
 		return false
 	}
-	before := o.known.Load()
-	known := o.know(&d.table.VTEP, d.table.Segments, true)
+	before, known := o.learn(func(known *knownInside) bool {
+		known.know(&d.table.VTEP, d.table.Segments, true)
+		return true
+	})
 	return !reflect.DeepEqual(before.vtep, known.vtep) || !reflect.DeepEqual(before.segments, known.segments)
 }
 
 // expect notes what will be known of tenants' networks, until a table says it.
 func (o *overlay) expect(host *model.CheckHost) {
-	if o.on() && !o.known.Load().begun {
-		o.know(&host.VTEP, host.Segments, false)
+	if !o.on() {
+		return
 	}
+	o.learn(func(known *knownInside) bool {
+		if known.begun {
+			return false
+		}
+		known.know(&host.VTEP, host.Segments, false)
+		return true
+	})
 }
 
 // standIn makes answers to health checks, from hosts whose addresses this host has, too, come from the addresses
@@ -403,14 +501,17 @@ func (o *overlay) standIn(targets map[model.VIP]netip.Addr) error {
 	return nil
 }
 
-func (o *overlay) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) *knownInside {
-	known := *o.known.Load() // with what was learned
-	known.begun, known.vtep, known.segments = begun, *vtep, map[model.Segment]*model.SegmentSettings{}
-	for i := range segments {
-		known.segments[segments[i].ID] = &segments[i]
+// know notes what a table says, or will say, beside what was learned.
+func (o *knownInside) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) {
+	o.begun, o.vtep = begun, *vtep
+	if o.at != nil && model.SameMemory(o.ordered, segments) {
+		return
 	}
-	o.known.Store(&known)
-	return &known
+	o.ordered, o.segments = segments, map[model.Segment]*model.SegmentSettings{}
+	for i := range segments {
+		o.segments[segments[i].ID] = &segments[i]
+	}
+	o.list()
 }
 
 // isInside says whether some backend of a service is in VXLAN or Geneve.
@@ -418,37 +519,40 @@ func (s *service) isInside() bool {
 	return slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Segment.IsOverlay() })
 }
 
-// configureOverlay writes what the program has to know of tenants' networks.
+// configureOverlay writes what the program has to know of tenants' networks. What the maps have no room for, and hosts
+// that cannot be written, are problems of their segments, and the rest runs.
 func (d *Datapath) configureOverlay() error {
 	o := &d.overlay
 	if !o.on() || !d.begun {
 		return nil
 	}
-	networks, own := d.networks(), d.ownInside()
-	hosts, err := d.hostsInside()
-	if err != nil {
-		return err
-	}
-	peers := d.peersOf()
+	o.amiss = amissInside{}
+	networks, own, hosts, peers := d.networks(), d.ownInside(), d.hostsInside(), d.peersOf()
 	changed := !maps.Equal(networks, o.wrote.networks) || !maps.Equal(peers, o.wrote.peers)
-	for _, one := range []struct {
-		name  string
-		write func() (int, error)
-	}{
-		{vtepMapVtepPeers, func() (int, error) { return contents.Replace(o.maps.peers, peers, o.wrote.peers) }},
-		{vtepMapVtepHosts, func() (int, error) { return contents.Replace(o.maps.hosts, hosts, o.wrote.hosts) }},
-		{vtepMapVtepOwnAddresses, func() (int, error) { return contents.Replace(o.maps.own, own, o.wrote.own) }},
-		{vtepMapVtepNetworks, func() (int, error) { return contents.Replace(o.maps.networks, networks, o.wrote.networks) }},
-	} {
-		byHand, err := one.write()
-		if d.countHands(one.name, byHand); err != nil {
-			return fmt.Errorf("networks of tenants: %w", err)
-		}
+	failed := writeInside(d, vtepMapVtepPeers, o.maps.peers, peers, &o.wrote.peers)
+	o.unset = writeInside(d, vtepMapVtepHosts, o.maps.hosts, hosts, &o.wrote.hosts)
+	err := errors.Join(failed,
+		writeInside(d, vtepMapVtepOwnAddresses, o.maps.own, own, &o.wrote.own),
+		writeInside(d, vtepMapVtepNetworks, o.maps.networks, networks, &o.wrote.networks))
+	if o.unset != nil {
+		o.amiss.add(model.Segment{}, "not all clients in VXLAN and Geneve get replies: %v", o.unset)
 	}
-	o.wrote.networks, o.wrote.peers, o.wrote.hosts, o.wrote.own = networks, peers, hosts, own
 	_, mark := checks.Names(d.options.Pin)
-	o.writeSelf(changed, mark)
+	o.writeSelf(changed, mark) // also after an error: what CPUs have found out may be of a VTEP that is gone
+	if err != nil {
+		return fmt.Errorf("networks of tenants: %w", err)
+	}
 	return nil
+}
+
+// writeInside makes a map what it must be, and notes that it is. After an error it may have some of both.
+func writeInside[K, V comparable](d *Datapath, name string, m *ebpf.Map, want map[K]V, wrote *map[K]V) error {
+	byHand, err := contents.Replace(m, want, *wrote)
+	d.countHands(name, byHand)
+	if *wrote = want; err != nil {
+		*wrote = nil
+	}
+	return err
 }
 
 // writeSelf writes the VTEP's own addresses and ports. What CPUs have found out counts no longer if what they
@@ -458,9 +562,65 @@ func (o *overlay) writeSelf(changed bool, mark uint32) {
 	want := selfOf(vtep)
 	want.Generation, want.CheckMark = self.Generation, mark
 	if changed || *self != want || self.Generation == 0 {
-		*self = want
+		storeSelf(self, &want)
 		atomic.StoreUint32(&self.Generation, max(1, (self.Generation+1)&math.MaxUint32))
 	}
+}
+
+// selfWords is a VTEP's own entry as stored.
+type selfWords = [unsafe.Sizeof(abi.VtepSelf{}) / 4]uint32
+
+// storeSelf writes the words that differ: programs read them at any time.
+func storeSelf(self, want *abi.VtepSelf) {
+	stored, fresh := (*selfWords)(unsafe.Pointer(self)), (*selfWords)(unsafe.Pointer(want))
+	for i := range fresh {
+		if stored[i] != fresh[i] {
+			atomic.StoreUint32(&stored[i], fresh[i])
+		}
+	}
+}
+
+// amissInside is what does not run of tenants' networks.
+type amissInside struct {
+	found []model.SegmentProblem
+	of    map[model.Segment]int // how many there are
+}
+
+// mostAmiss bounds how many problems of a segment are told one by one, and mostSegmentsAmiss of how many segments.
+const (
+	mostAmiss         = 20
+	mostSegmentsAmiss = 200
+)
+
+func (a *amissInside) add(segment model.Segment, text string, args ...any) {
+	if a.of == nil {
+		a.of = map[model.Segment]int{}
+	}
+	if a.of[segment]++; a.of[segment] <= mostAmiss && len(a.of) <= mostSegmentsAmiss {
+		a.found = append(a.found, model.SegmentProblem{Segment: segment, Text: fmt.Sprintf(text, args...)})
+	}
+}
+
+// SegmentProblems returns what does not run of tenants' networks: hosts to which there is no way, and what there is no
+// room for. It names some of it.
+func (d *Datapath) SegmentProblems() []model.SegmentProblem {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() || !d.overlay.on() {
+		return nil
+	}
+	a := &d.overlay.amiss
+	found := slices.Clone(a.found)
+	for _, segment := range slices.SortedFunc(maps.Keys(a.of), model.Segment.Compare) {
+		if told := slices.ContainsFunc(found, func(p model.SegmentProblem) bool { return p.Segment == segment }); !told {
+			found = append(found, model.SegmentProblem{Text: fmt.Sprintf("%s and more segments have such problems: %d have some", segment, len(a.of))})
+			break
+		}
+		if more := a.of[segment] - mostAmiss; more > 0 {
+			found = append(found, model.SegmentProblem{Segment: segment, Text: fmt.Sprintf("and %d more of its hosts and addresses", more)})
+		}
+	}
+	return found
 }
 
 // selfOf is a VTEP as programs know it.
@@ -487,8 +647,13 @@ func (d *Datapath) networks() map[uint32]abi.VtepNetwork {
 		if _, of := known.vnis[segment]; !is || (of && !known.configuredVNI(segment)) != learned {
 			return
 		}
-		if _, taken := networks[wire.Key()]; taken && learned {
+		_, taken := networks[wire.Key()]
+		if taken && learned {
 			return // what is configured counts, and internal/segments reports it
+		}
+		if !taken && len(networks) == mostNetworks {
+			d.overlay.amiss.add(segment, "no packets are taken from it: a director has at most %d networks in VXLAN and Geneve", mostNetworks)
+			return
 		}
 		network := abi.VtepNetwork{Segment: segment.Key(), Mac: known.macIn(segment)}
 		if settings := known.segments[segment]; settings != nil {
@@ -509,86 +674,99 @@ func (d *Datapath) networks() map[uint32]abi.VtepNetwork {
 }
 
 // peersOf are the VTEPs from which packets are taken: those that are configured, and those of hosts that are
-// known.
+// known. Those that come first get room first.
 func (d *Datapath) peersOf() map[abi.VtepPeer]uint8 {
+	o, known := &d.overlay, d.overlay.known.Load()
 	peers := map[abi.VtepPeer]uint8{}
-	add := func(p netip.Prefix, network uint32) {
+	add := func(segment model.Segment, p netip.Prefix, network uint32) {
 		key := abi.VtepPeer{PrefixLen: 64 + uint32(p.Bits()), Network: network, Address: abi.AddressBytes(p.Addr())}
 		if p.Addr().Is6() {
 			key.Ipv6 = 1
 		}
+		if peers[key] == 0 && len(peers) == mostPeers {
+			o.amiss.add(segment, "no packets are taken from VTEP %v: a director knows at most %d VTEPs", p, mostPeers)
+			return
+		}
 		peers[key] = 1
 	}
 	for _, p := range d.table.VTEP.Peers {
-		add(p, 0)
+		add(model.Segment{}, p, 0)
 	}
-	host := func(a netip.Addr) {
+	host := func(segment model.Segment, a netip.Addr) {
 		if a.IsValid() {
-			add(netip.PrefixFrom(a, a.BitLen()), 0)
+			add(segment, netip.PrefixFrom(a, a.BitLen()), 0)
 		}
 	}
 	for i := range d.table.Segments {
 		s := &d.table.Segments[i]
-		if wire, known := d.overlay.known.Load().wire(s.ID); known {
+		if wire, known := known.wire(s.ID); known {
 			for _, p := range s.Peers {
-				add(p, wire.Key())
+				add(s.ID, p, wire.Key())
 			}
 		}
-		for j := range s.Hosts {
-			host(s.Hosts[j].VTEP)
-		}
-	}
-	for _, known := range d.overlay.known.Load().learned {
-		for _, h := range known {
-			host(h.VTEP)
-		}
-	}
-	for _, a := range d.overlay.known.Load().vteps {
-		host(a)
 	}
 	for i := range d.table.Services {
 		for j := range d.table.Services[i].Backends {
-			host(d.table.Services[i].Backends[j].Place.VTEP)
+			b := &d.table.Services[i].Backends[j]
+			host(b.Segment, b.Place.VTEP)
 		}
+	}
+	for i := range known.hosts {
+		host(known.hosts[i].segment, known.hosts[i].VTEP)
+	}
+	for i := range known.other {
+		host(known.other[i].segment, known.other[i].VTEP)
+	}
+	for _, a := range known.vteps {
+		host(model.Segment{}, a)
 	}
 	return peers
 }
 
-// hostsInside are the hosts of tenants' networks to which replies go, each with its place.
-func (d *Datapath) hostsInside() (map[abi.VtepAddress]abi.VtepHost, error) {
+// hostsInside are the hosts of tenants' networks to which replies go, each with its place. Those that come first get
+// room first.
+func (d *Datapath) hostsInside() map[abi.VtepAddress]abi.VtepHost {
+	o, known := &d.overlay, d.overlay.known.Load()
 	hosts := map[abi.VtepAddress]abi.VtepHost{}
-	add := func(segment model.Segment, at abi.VtepAddress, h model.SegmentHost) error {
-		b := model.TableBackend{Address: h.Address, Segment: segment, Place: h, Mode: model.L2DSR}
+	add := func(segment model.Segment, at abi.VtepAddress, h *model.SegmentHost, what string) {
+		b := model.TableBackend{Address: h.Address, Segment: segment, Place: *h, Mode: model.L2DSR}
 		hop := d.hops.Resolve(b, d.own)
-		number, err := d.overlay.placeOf(&hop)
-		if err != nil || number == 0 {
-			return err
+		number, err := o.placeOf(&hop)
+		switch {
+		case err != nil:
+			o.amiss.add(segment, "no packets go to %s %v: %v", what, h.Address, err)
+			return
+		case number == 0:
+			o.amiss.add(segment, "no packets go to %s %v: %s", what, h.Address, cmp.Or(hop.Problem, "there is no way to it"))
+			return
+		case hop.Outer.MAC.IsZero():
+			o.amiss.add(segment, "no packets go to %s %v: nothing answers on the way to VTEP %v", what, h.Address, h.VTEP)
 		}
 		hosts[at] = abi.VtepHost{Place: number, Mac: h.MAC, SourceMac: hop.Source, Mtu: uint32(max(0, hop.MTU))}
-		return nil
-	}
-	var errs []error
-	each := func(segment model.Segment, h model.SegmentHost) {
-		errs = append(errs, add(segment, insideKey(segment, h.Address), h))
-	}
-	for segment, known := range d.overlay.known.Load().learned {
-		for _, h := range known {
-			each(segment, h)
-		}
 	}
 	for i := range d.table.Segments {
 		s := &d.table.Segments[i]
-		for _, h := range s.Hosts {
-			each(s.ID, h)
-		}
 		for _, gateway := range s.Gateway {
-			if h, known := d.overlay.known.Load().hostIn(s.ID, gateway); known {
-				at := abi.VtepAddress{Segment: s.ID.Key(), Ipv6: uint32(truth(gateway.Is6()))}
-				errs = append(errs, add(s.ID, at, h))
+			h, known := known.hostIn(s.ID, gateway)
+			switch {
+			case !known:
+				o.amiss.add(s.ID, "no packets go to gateway %v: nothing says at which VTEP it is", gateway)
+			case len(hosts) == mostHosts-model.MaxSegmentHosts:
+				o.amiss.add(s.ID, "no packets go to gateway %v: a director knows at most %d gateways", gateway, mostHosts-model.MaxSegmentHosts)
+			default:
+				add(s.ID, abi.VtepAddress{Segment: s.ID.Key(), Ipv6: uint32(truth(gateway.Is6()))}, &h, "gateway")
 			}
 		}
 	}
-	return hosts, errors.Join(errs...)
+	for i := range known.hosts {
+		h := &known.hosts[i]
+		if i >= model.MaxSegmentHosts {
+			o.amiss.add(h.segment, "no packets go to host %v: %s", h.Address, model.TooManyHosts(len(known.hosts)))
+			continue
+		}
+		add(h.segment, insideKey(h.segment, h.Address), &h.SegmentHost, "host")
+	}
+	return hosts
 }
 
 func insideKey(segment model.Segment, a netip.Addr) abi.VtepAddress {
@@ -600,6 +778,10 @@ func (d *Datapath) ownInside() map[abi.VtepAddress]abi.VtepOwn {
 	own, known := map[abi.VtepAddress]abi.VtepOwn{}, d.overlay.known.Load()
 	add := func(segment model.Segment, a netip.Addr, mac model.MAC, flags abi.VtepOwnFlag) {
 		key := insideKey(segment, a)
+		if _, is := own[key]; !is && len(own) == mostOwn {
+			d.overlay.amiss.add(segment, "this director is not found at %v: it has at most %d addresses in tenants' networks", a, mostOwn)
+			return
+		}
 		own[key] = abi.VtepOwn{Flags: own[key].Flags | uint16(flags), Mac: mac}
 	}
 	for i := range d.table.Services {
@@ -612,6 +794,12 @@ func (d *Datapath) ownInside() map[abi.VtepAddress]abi.VtepOwn {
 		mac := known.macIn(s.ID)
 		if !s.ID.IsOverlay() {
 			mac = d.macInVLAN(s)
+		}
+		if mac.IsZero() { // there will be an event about its interface
+			if len(s.Addresses) > 0 {
+				d.overlay.amiss.add(s.ID, "this director is not found at %v: there is no interface by which packets leave for it", s.Addresses[0])
+			}
+			continue
 		}
 		for _, a := range s.Addresses {
 			add(s.ID, a, mac, abi.VtepOwnFlagVTEP_OWN_ANSWERS|abi.VtepOwnFlagVTEP_OWN_HOST)
@@ -646,16 +834,33 @@ func (d *Datapath) tidyPlaces() {
 			named[o.backends.Entries[b.index].Place] = true
 		}
 	}
+	if o.wrote.hosts == nil {
+		return // what the map names is not known
+	}
 	for _, h := range o.wrote.hosts {
 		named[h.Place] = true
+	}
+	twins := o.twins
+	o.twins = nil
+	for _, index := range twins {
+		if named[index] {
+			o.twins = append(o.twins, index)
+			continue
+		}
+		o.freePlace(index)
 	}
 	for key, at := range o.place {
 		if !named[at.index] {
 			delete(o.place, key)
-			o.places.Entries[at.index].Ifindex = 0
-			o.indexes.release(at.index)
+			o.freePlace(at.index)
 		}
 	}
+}
+
+// freePlace frees a place. It still says where it was: packets may be on their way there.
+func (o *overlay) freePlace(index uint32) {
+	atomic.StoreUint32(&o.places.Entries[index].Ifindex, 0)
+	o.indexes.release(index)
 }
 
 // SetHosts replaces what was learned of where hosts of tenants' networks are. Packets follow at once.
@@ -665,16 +870,11 @@ func (d *Datapath) SetHosts(hosts map[model.Segment][]model.SegmentHost) error {
 	if d.closed() || !d.overlay.on() {
 		return nil
 	}
-	learned := map[model.Segment]map[netip.Addr]model.SegmentHost{}
-	for segment, list := range hosts {
-		learned[segment] = make(map[netip.Addr]model.SegmentHost, len(list))
-		for _, h := range list {
-			learned[segment][h.Address] = h
-		}
-	}
-	known := *d.overlay.known.Load()
-	known.learned = learned
-	d.overlay.known.Store(&known)
+	d.overlay.learn(func(known *knownInside) bool {
+		known.learned = maps.Clone(hosts)
+		known.list()
+		return true
+	})
 	if !d.begun {
 		return nil
 	}
@@ -689,9 +889,11 @@ func (d *Datapath) SetVTEPs(vteps []netip.Addr) error {
 	if d.closed() || !d.overlay.on() {
 		return nil
 	}
-	known := *d.overlay.known.Load()
-	known.vteps = slices.Clone(vteps)
-	d.overlay.known.Store(&known)
+	vteps = slices.Clone(vteps)
+	d.overlay.learn(func(known *knownInside) bool {
+		known.vteps = vteps
+		return true
+	})
 	if !d.begun {
 		return nil
 	}
@@ -705,9 +907,11 @@ func (d *Datapath) SetVNIs(vnis map[model.Segment]uint32) error {
 	if d.closed() || !d.overlay.on() {
 		return nil
 	}
-	known := *d.overlay.known.Load()
-	known.vnis = maps.Clone(vnis)
-	d.overlay.known.Store(&known)
+	vnis = maps.Clone(vnis)
+	d.overlay.learn(func(known *knownInside) bool {
+		known.vnis = vnis
+		return true
+	})
 	if !d.begun {
 		return nil
 	}
@@ -722,9 +926,19 @@ func (d *Datapath) followHosts() error {
 			d.writeBackends(s)
 		}
 	}
-	if err := d.configureOverlay(); err != nil {
+	if err := errors.Join(d.configureOverlay(), d.overlay.unset); err != nil {
 		return err
 	}
 	d.tidyPlaces()
 	return nil
+}
+
+// tryHostsAgain writes where clients' hosts are if that has failed.
+func (d *Datapath) tryHostsAgain() {
+	if d.closed() || d.overlay.unset == nil {
+		return
+	}
+	if err := d.followHosts(); err == nil {
+		d.log.Info("clients in VXLAN and Geneve get replies again")
+	}
 }

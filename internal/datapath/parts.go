@@ -469,10 +469,18 @@ func (d *Datapath) keptMaps(open func(*ebpf.Map) *ebpf.Map) []contents.Map {
 	if d.wrote.peerMACs != nil {
 		kept = append(kept, contents.Whole("peer_macs", open(k.PeerMacs), d.wrote.peerMACs))
 	}
-	if o := &d.overlay; o.wrote.networks != nil {
-		kept = append(kept,
-			contents.Whole(vtepMapVtepNetworks, open(o.maps.networks), o.wrote.networks), contents.Whole(vtepMapVtepPeers, open(o.maps.peers), o.wrote.peers),
-			contents.Whole(vtepMapVtepHosts, open(o.maps.hosts), o.wrote.hosts), contents.Whole(vtepMapVtepOwnAddresses, open(o.maps.own), o.wrote.own))
+	o := &d.overlay
+	if o.wrote.networks != nil {
+		kept = append(kept, contents.Whole(vtepMapVtepNetworks, open(o.maps.networks), o.wrote.networks))
+	}
+	if o.wrote.peers != nil {
+		kept = append(kept, contents.Whole(vtepMapVtepPeers, open(o.maps.peers), o.wrote.peers))
+	}
+	if o.wrote.hosts != nil {
+		kept = append(kept, contents.Whole(vtepMapVtepHosts, open(o.maps.hosts), o.wrote.hosts))
+	}
+	if o.wrote.own != nil {
+		kept = append(kept, contents.Whole(vtepMapVtepOwnAddresses, open(o.maps.own), o.wrote.own))
 	}
 	return kept
 }

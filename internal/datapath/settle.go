@@ -115,6 +115,7 @@ func (d *Datapath) sweep() {
 	d.sweepShared()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.tryHostsAgain()
 	settling := map[uint32]*service{}
 	for _, s := range d.services {
 		if s.settling > 0 && !alwaysAsks(s.desired) {

@@ -25,6 +25,7 @@ func (a segmentsAPI) Segments(only []model.Segment) (model.SegmentsStatus, error
 		return status, fmt.Errorf("read the datapath: %w", err)
 	}
 	status.Count(kernel.Segments, &c)
+	status.Note(a.d.kernel.SegmentProblems())
 	return status, nil
 }
 
@@ -48,7 +49,19 @@ func (a segmentsAPI) PutSegments(text api.SetText) (put api.PutHosts, err error)
 // segmentProblems are what is wrong with what is known of where hosts are.
 func (d *Director) segmentProblems() []model.Problem {
 	c := d.Config()
-	return slices.Concat(d.segments.Problems(&c), d.ovn.Problems(), d.excess.problems(&c))
+	return slices.Concat(d.segments.Problems(&c), d.ovn.Problems(), d.excess.problems(&c), notForwarded(d.kernel.SegmentProblems()))
+}
+
+// notForwarded are the problems of segments of which the datapath does not forward all.
+func notForwarded(found []model.SegmentProblem) (problems []model.Problem) {
+	for i := range found {
+		p := model.Problem{Part: "vtep", Severity: model.SeverityWarning, Text: found[i].Text}
+		if of := found[i].Segment; of != (model.Segment{}) {
+			p.Part, p.Segment, p.Text = of.String(), of, fmt.Sprintf("%s: %s", of, p.Text)
+		}
+		problems = append(problems, p)
+	}
+	return problems
 }
 
 // excess is what segments have beyond their limits. It is counted again only when the configuration is another:
