@@ -109,6 +109,9 @@ func tenants(g *v1alpha1.DirectorGroup, f *facts, director, all map[string]any) 
 	if len(segments) > 0 {
 		all["segments"] = segments
 	}
+	if l := translate.SegmentLimitsOf(g.Spec.SegmentLimits); l != nil {
+		director["segment-limits"] = l
+	}
 	return nil
 }
 

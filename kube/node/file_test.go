@@ -110,7 +110,8 @@ func TestFile(t *testing.T) {
 	tenants := g.DeepCopy()
 	tenants.Spec.VTEP = &v1alpha1.DirectorVTEP{Peers: []v1alpha1.SourceRange{"10.0.0.0/8"}}
 	tenants.Spec.Segments = []v1alpha1.DirectorSegment{{ID: "vlan:7", Interface: "eth0.7", Directors: []v1alpha1.DirectorInSegment{{Node: "a", Addresses: []v1alpha1.Address{"10.9.0.2"}}, {Node: "b", Addresses: []v1alpha1.Address{"10.9.0.3"}}}},
-		{ID: "vxlan:5001", VNI: 9, Directors: []v1alpha1.DirectorInSegment{{Node: "a", MAC: "02:00:00:00:00:02"}}}}
+		{ID: "vxlan:5001", VNI: 9, Limits: &v1alpha1.DirectorSegmentLimits{Flows: 2048, PacketsPerSecond: 1000}, Directors: []v1alpha1.DirectorInSegment{{Node: "a", MAC: "02:00:00:00:00:02"}}}}
+	tenants.Spec.SegmentLimits = &v1alpha1.DirectorSegmentLimits{Flows: 1024, PacketsPerSecond: 500}
 	vip := netip.MustParseAddr("10.9.0.100")
 	in := func(id model.SegmentKind, n uint32) group.VIP {
 		return group.VIP{Segment: model.Segment{Kind: id, ID: n}, Address: vip}
@@ -121,6 +122,10 @@ func TestFile(t *testing.T) {
 	if c, err = config.Parse("f", text); err != nil || fmt.Sprint(c.Director.Neighbor.Interfaces) != "[{eth0.7 vlan:7 [10.9.0.100/32]}]" || fmt.Sprint(c.Director.VTEP.Addresses, c.Director.VTEP.Peers) != "[10.0.0.7 2001:db8::7] [10.0.0.0/8]" ||
 		len(c.Segments) != 2 || fmt.Sprint(c.Segments[0].Addresses, c.Segments[1].VNI, c.Segments[1].MAC) != "[10.9.0.2] 9 02:00:00:00:00:02" {
 		t.Errorf("in tenants' networks it has %+v, %+v and %+v, %v", c.Director.Neighbor.Interfaces, c.Director.VTEP, c.Segments, err)
+	}
+	if own := c.Segments[1].Limits; c.Segments[0].Limits != nil || own == nil || own.SegmentQuota != (model.SegmentQuota{Flows: 2048, PacketsPerSecond: 1000}) ||
+		c.Director.SegmentLimits.SegmentQuota != (model.SegmentQuota{Flows: 1024, PacketsPerSecond: 500}) {
+		t.Errorf("segments have the limits %+v and %+v, the others %+v", c.Segments[0].Limits, own, c.Director.SegmentLimits)
 	}
 	tenants.Spec.BGP, tenants.Spec.Neighbor = &v1alpha1.DirectorBGP{ASN: 65001}, nil
 	red, err := translate.ReadBGPPeer(peerOf("red", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.Segment, s.VRF = "10.0.0.1", "vlan:7", "red" }))

@@ -138,6 +138,8 @@ var refusedResources = []struct {
 
 	{"segments", groupHead, `{interfaces: [eth0], vtep: {peers: [10.0.0.0/8]}, segments: [{id: "vlan:7", namespaces: [red], addresses: [10.0.0.0/24], interface: eth0, directors: [{node: a, addresses: [10.0.0.3]}]}, {id: "vlan:7.8", namespaceSelector: {}}, {id: "vxlan:5001", vni: 7, mtu: 1400, peers: ["10.0.0.1/32"], gateway: [10.0.0.1], hosts: [{address: 10.0.0.9, mac: "02:00:00:00:00:01", vtep: 10.1.0.1}], directors: [{node: a, mac: "02:00:00:00:00:02"}]}]}`, "", ""},
 	{"members", groupHead, `{interfaces: [eth0], members: [{addresses: [10.0.0.0/24, "2001:db8::/64"], namespaces: [red]}, {addresses: [0.0.0.0/0], namespaceSelector: {}}]}`, "", ""},
+	{"segment-limits", groupHead, `{interfaces: [eth0], segmentLimits: {flows: 1024}, segments: [{id: "vlan:7", limits: {flows: 2048, packetsPerSecond: 100000}}]}`, "", ""},
+	{"segment-limits-few", groupHead, `{interfaces: [eth0], segmentLimits: {packetsPerSecond: 99}}`, "spec.segmentLimits.packetsPerSecond", "should be greater than or equal to 100"},
 	{"members-selectors", groupHead, `{interfaces: [eth0], members: [{addresses: [10.0.0.0/24], namespaces: [a], namespaceSelector: {}}]}`, "spec.members[0].namespaceSelector", "has either"},
 	{"members-nowhere", groupHead, `{interfaces: [eth0], members: [{namespaces: [a]}]}`, "spec.members[0].addresses", "Required value"},
 	{"members-words", groupHead, `{interfaces: [eth0], members: [{addresses: [10.0.0.1]}]}`, "spec.members[0].addresses[0]", "is not a prefix"},

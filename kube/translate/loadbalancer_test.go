@@ -224,14 +224,16 @@ func TestDirectorGroupRefusesNATWithoutSNAT(t *testing.T) {
 // What a group says of segments and members that no schema can refuse is refused with its place.
 func TestReadSegments(t *testing.T) {
 	for spec, want := range map[string]string{
-		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "interface": "a b"}]}`:                                                                       "spec.segments[0].interface: ",
-		`{"interfaces": ["eth0"], "vtep": {"vxlanPort": 6081}}`:                                                                                              "spec.vtep.geneve-port: ",
-		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "vni": 8}, {"id": "vxlan:8"}]}`:                                                 "spec.segments[1].vni: ",
-		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "hosts": [{"address": "10.0.0.1", "mac": "x", "vtep": "10.1.0.1"}]}]}`:          "spec.segments[0].hosts[0].mac: ",
-		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`:              "spec.segments[0].namespaceSelector: ",
-		`{"interfaces": ["eth0"], "members": [{"addresses": ["10.0.0.0/24"]}, {"addresses": ["10.0.0.0/24", "x"]}]}`:                                         "spec.members[1].addresses[1]: ",
-		`{"interfaces": ["eth0"], "members": [{"addresses": ["10.0.0.0/24"], "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`: "spec.members[0].namespaceSelector: ",
-		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "gateway": ["10.0.0.1", "10.0.0.2"]}]}`:                                         "spec.segments[0].gateway[1]: ",
+		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "interface": "a b"}]}`:                                                                                "spec.segments[0].interface: ",
+		`{"interfaces": ["eth0"], "vtep": {"vxlanPort": 6081}}`:                                                                                                       "spec.vtep.geneve-port: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "vni": 8}, {"id": "vxlan:8"}]}`:                                                          "spec.segments[1].vni: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "hosts": [{"address": "10.0.0.1", "mac": "x", "vtep": "10.1.0.1"}]}]}`:                   "spec.segments[0].hosts[0].mac: ",
+		`{"interfaces": ["eth0"], "segments": [{"id": "vlan:7", "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`:                       "spec.segments[0].namespaceSelector: ",
+		`{"interfaces": ["eth0"], "limits": {"flows": 1024}, "segmentLimits": {"flows": 1025}}`:                                                                       "spec.segmentLimits.flows: 1025 is more than",
+		`{"interfaces": ["eth0"], "limits": {"flows": 1024}, "segments": [{"id": "vlan:7", "limits": {"flows": 1024}}, {"id": "vlan:8", "limits": {"flows": 1025}}]}`: "spec.segments[1].limits.flows: 1025 is more than",
+		`{"interfaces": ["eth0"], "members": [{"addresses": ["10.0.0.0/24"]}, {"addresses": ["10.0.0.0/24", "x"]}]}`:                                                  "spec.members[1].addresses[1]: ",
+		`{"interfaces": ["eth0"], "members": [{"addresses": ["10.0.0.0/24"], "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]}`:          "spec.members[0].namespaceSelector: ",
+		`{"interfaces": ["eth0"], "vtep": {}, "segments": [{"id": "vxlan:7", "gateway": ["10.0.0.1", "10.0.0.2"]}]}`:                                                  "spec.segments[0].gateway[1]: ",
 	} {
 		_, err := translate.ReadDirectorGroup(&v1alpha1.DirectorGroup{Spec: *fromJSON[v1alpha1.DirectorGroupSpec](t, spec)}, translate.Options{Mode: model.NAT})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {

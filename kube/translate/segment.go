@@ -123,12 +123,18 @@ func (read *DirectorGroup) readSegments() (err error) {
 	if c.Segments, err = SegmentsOf(g, ""); err != nil {
 		return err
 	}
+	if l := g.Spec.Limits; l != nil {
+		c.Director.Limits.Flows = uint32(l.Flows)
+	}
+	if l := SegmentLimitsOf(g.Spec.SegmentLimits); l != nil {
+		c.Director.SegmentLimits = *l
+	}
 	c.SetDefaults()
 	var errs model.FieldErrors
 	if errors.As(c.Validate(), &errs) {
 		for _, e := range errs {
 			if at, is := strings.CutPrefix(e.Path, "director."); is || strings.HasPrefix(e.Path, "segments[") {
-				return fmt.Errorf("spec.%s: %s", at, e.Problem)
+				return fmt.Errorf("spec.%s: %s", strings.Replace(at, "segment-limits", "segmentLimits", 1), e.Problem)
 			}
 		}
 	}
@@ -188,6 +194,7 @@ func SegmentsOf(g *v1alpha1.DirectorGroup, node string) (list []model.SegmentSet
 	for i := range g.Spec.Segments {
 		of, in := &g.Spec.Segments[i], fmt.Sprintf("spec.segments[%d].", i)
 		s := model.SegmentSettings{Interface: of.Interface, VNI: uint32(of.VNI), MTU: uint16(of.MTU)}
+		s.Limits = SegmentLimitsOf(of.Limits)
 		texts := []text{{"id", string(of.ID), &s.ID}}
 		if s.Peers, err = prefixes(in+"peers", of.Peers); err != nil {
 			return nil, err
@@ -217,6 +224,14 @@ func SegmentsOf(g *v1alpha1.DirectorGroup, node string) (list []model.SegmentSet
 		list = append(list, s)
 	}
 	return list, nil
+}
+
+// SegmentLimitsOf returns limits of segments as a director's file has them; nil: there are none.
+func SegmentLimitsOf(l *v1alpha1.DirectorSegmentLimits) *model.SegmentLimits {
+	if l == nil {
+		return nil
+	}
+	return &model.SegmentLimits{SegmentQuota: model.SegmentQuota{Flows: uint32(l.Flows), PacketsPerSecond: uint32(l.PacketsPerSecond)}}
 }
 
 // addresses reads a list of addresses.

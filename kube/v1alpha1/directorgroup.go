@@ -181,6 +181,11 @@ type DirectorGroupSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Segments []DirectorSegment `json:"segments,omitempty"`
 
+	// segmentLimits bound what each of the tenants' networks without limits of its own may take of a
+	// director.
+	// +optional
+	SegmentLimits *DirectorSegmentLimits `json:"segmentLimits,omitempty"`
+
 	// members are the servers outside of segments that LoadBalancers may have as members, and which
 	// namespaces may have each. None: LoadBalancers have no members outside of segments.
 	// +optional
@@ -270,12 +275,32 @@ type DirectorSegment struct {
 	// +kubebuilder:validation:MaxItems=256
 	Hosts []DirectorSegmentHost `json:"hosts,omitempty"`
 
+	// limits bound what it may take of a director, in place of all of the group's segmentLimits.
+	// +optional
+	Limits *DirectorSegmentLimits `json:"limits,omitempty"`
+
 	// directors are the directors' own addresses in it, from which they probe members.
 	// +optional
 	// +listType=map
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=64
 	Directors []DirectorInSegment `json:"directors,omitempty"`
+}
+
+// DirectorSegmentLimits bound what a tenant's network may take of a director; none: no bound.
+type DirectorSegmentLimits struct {
+	// flows is how many flows of its services a director remembers; one of IPv6 counts as two. At
+	// most as many as all flows that it remembers.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=268435456
+	Flows int32 `json:"flows,omitempty"`
+
+	// packetsPerSecond is how many packets to its services a director takes in a second.
+	// +optional
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=1073741824
+	PacketsPerSecond int32 `json:"packetsPerSecond,omitempty"`
 }
 
 // DirectorMembers are servers outside of segments.
