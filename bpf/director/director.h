@@ -308,6 +308,24 @@ static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct pac
 	return DROP_NO_BACKEND;
 }
 
+/*
+ * Each fragment is one of the packets that its segment may have in a second: else one first fragment
+ * would let any number of later ones pass.
+ */
+static __always_inline enum reason admit_fragment(const struct packet *packet)
+{
+	const struct backend *backend = backend_at(packet->backend);
+	__u32 service;
+
+	if (!backend)
+		return CONTINUE;
+	service = backend->service;
+	if (likely(!quota_of(service)) || spend_quota(packet, service))
+		return CONTINUE;
+	count_drop(service, packet);
+	return DROP_SEGMENT_LIMIT;
+}
+
 /* A later fragment has no ports: it goes where the first one went. */
 static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct packet *packet)
 {
@@ -326,7 +344,7 @@ static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct pa
 	packet->backend = first->backend;
 	if (first->path == FRAGMENT_TO_CLIENT)
 		return follow_reply(ctx, packet, first->backend);
-	return CONTINUE;
+	return admit_fragment(packet);
 }
 
 /* No service has exactly this port: a range may have it. As find_exact. */

@@ -97,6 +97,7 @@ func TestPackets(t *testing.T) {
 		{"take replies, mutated", testMutatedReplies},
 		{"flow memory", testFlows},
 		{"segments with a limit", testSegmentLimit},
+		{"segments with a limit, fragments", testSegmentLimitOfFragments},
 		{"full nat, full table", testFullTable},
 		{"full nat, replaced flows", testReplacedFlows},
 		{"full nat, states", testFlowStates},

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/flows"
 	"weir.io/weir/internal/model"
@@ -257,14 +259,7 @@ func testSegmentLimit(t *testing.T) {
 	d.put(t, "quotas", uint32(2), abi.Quota{Packets: 1 << 30, Batch: 64})
 	first := scenarios[0]
 	onCPU(t, 0, func() {
-		for {
-			now, err := flows.Monotonic()
-			must(t, err)
-			if now&(1<<abi.QuotaSizeQUOTA_WINDOW-1) < 1<<(abi.QuotaSizeQUOTA_WINDOW-2) {
-				break // the rows are in one window
-			}
-			time.Sleep(time.Millisecond) // windows come by the clock
-		}
+		beginWindow(t)
 		first.goes(t, d, 1, ackFlag)
 		for _, s := range scenarios[:4] {
 			frame := build(s.data(5)...)
@@ -275,4 +270,41 @@ func testSegmentLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Later fragments are packets, too: a segment that has had all that it may have now gets none more of a packet whose
+// first fragment it got.
+func testSegmentLimitOfFragments(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(way wayTo) bool { return way.mode == model.L2DSR })
+	for i, s := range scenarios {
+		s.testService.quota = uint32(10 + i) // no other test has spent of these
+	}
+	d := loadTestDirector(t, w)
+	for i, s := range scenarios {
+		d.put(t, "quotas", s.quota, abi.Quota{Packets: 2, Batch: 1})
+		frames := pieces(uint32(1+i), s.data(600)...)
+		onCPU(t, 0, func() {
+			beginWindow(t)
+			d.check(t, []row{
+				s.fragment(s.name+", first", frames[0], s.data(600)),
+				s.fragment(s.name+", second", frames[1], s.data(600)),
+				row{name: s.name + ", third", in: frames[2]}.dropped(abi.ReasonDROP_SEGMENT_LIMIT, s.testService),
+			})
+		})
+	}
+}
+
+// beginWindow waits until a window begins in which packets are counted, by the clock that the program reads: what
+// follows is in one window.
+func beginWindow(t *testing.T) {
+	t.Helper()
+	window := func() int64 {
+		var now unix.Timespec
+		must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now))
+		return now.Nano() >> abi.QuotaSizeQUOTA_WINDOW
+	}
+	for begin := window(); window() == begin; {
+		time.Sleep(time.Millisecond) // windows come by the clock
+	}
 }
