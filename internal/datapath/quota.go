@@ -32,20 +32,26 @@ func (q *quotas) open(k *kernel) (err error) {
 const mostQuotas = int(abi.QuotaSizeQUOTAS_MAX) - 1
 
 // quotaSegments are the segments of a table's services that have one.
-func quotaSegments(services []model.TableService) (list []model.Segment) {
+func quotaSegments(services []model.TableService) map[model.Segment]bool {
+	all := map[model.Segment]bool{}
 	for i := range services {
-		if s := &services[i]; s.Quota && !slices.Contains(list, s.Segment) {
-			list = append(list, s.Segment)
+		if s := &services[i]; s.Quota {
+			all[s.Segment] = true
 		}
 	}
-	return list
+	return all
 }
 
-// set lets services have the quotas of their segments, before their rings say that they have one. What it takes
-// from a segment that has none any more it takes when no ring says so: see endQuotas.
+// setQuotas lets services have the quotas of their segments, before their rings say that they have one. What it
+// takes from a segment that has none any more it takes when no ring says so: see endQuotas. Only where others need
+// its number it takes it now, and until then the segment's services have no bound.
 func (d *Datapath) setQuotas(services []*service) error {
 	q := &d.quotas
+	if q.lacking(quotaSegments(d.table.Services)) {
+		d.endQuotas(services)
+	}
 	taken := make([]bool, mostQuotas+1)
+	taken[0] = true // that of no quota
 	for _, number := range q.numbers {
 		taken[number] = true
 	}
@@ -54,7 +60,11 @@ func (d *Datapath) setQuotas(services []*service) error {
 		if s.desired.Quota {
 			known := false
 			if number, known = q.numbers[s.desired.Segment]; !known {
-				number = uint32(slices.Index(taken[1:], false) + 1)
+				free := slices.Index(taken, false)
+				if free < 0 { // checkLimits refuses what may come here
+					return fmt.Errorf("no quota is left for segment %s: %d segments have one", s.desired.Segment, len(q.numbers))
+				}
+				number = uint32(free)
 				if err := d.kernel.clearQuota(number); err != nil {
 					return err
 				}
@@ -69,10 +79,22 @@ func (d *Datapath) setQuotas(services []*service) error {
 	return nil
 }
 
-// endQuotas forgets the quotas of segments whose services have none any more.
+// lacking reports whether there are not as many free numbers as some of these segments need.
+func (q *quotas) lacking(segments map[model.Segment]bool) bool {
+	all := len(q.numbers)
+	for segment := range segments {
+		if _, known := q.numbers[segment]; !known {
+			all++
+		}
+	}
+	return all > mostQuotas
+}
+
+// endQuotas forgets the quotas of segments whose services have none any more. Services that are gone, or whose rings
+// still say that they have one, have the number of none from then on: theirs may be another segment's next.
 func (d *Datapath) endQuotas(services []*service) {
 	q := &d.quotas
-	stays := map[model.Segment]bool{}
+	stays, ends := map[model.Segment]bool{}, map[uint64]bool{}
 	for _, s := range services {
 		if s.desired.Quota {
 			stays[s.desired.Segment] = true
@@ -82,9 +104,20 @@ func (d *Datapath) endQuotas(services []*service) {
 	}
 	for segment, number := range q.numbers {
 		if !stays[segment] {
-			q.each.Entries[number] = abi.Quota{}
+			ends[uint64(number)] = true
 			delete(q.numbers, segment)
 		}
+	}
+	if len(ends) == 0 {
+		return
+	}
+	for i, number := range q.of.Entries {
+		if ends[number] {
+			q.of.Entries[i] = 0
+		}
+	}
+	for number := range ends {
+		q.each.Entries[number] = abi.Quota{}
 	}
 }
 

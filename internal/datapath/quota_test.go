@@ -246,6 +246,53 @@ func TestFlowQuota(t *testing.T) {
 	}
 }
 
+// TestManyQuotas: 2,100 segments with quotas give way to as many others at once, which is more together than may have
+// one: each of the others has its own, and what has none has none.
+func TestManyQuotas(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 1)
+	const count = 2100
+	d := openTest(t, model.Limits{Services: 3 * count, Backends: 3 * count, RingMemory: 64 << 20})
+	for outer := range uint32(3) {
+		table := tableOf(count, 1, 0)
+		table.Quotas = map[model.Segment]model.SegmentQuota{}
+		for i := range table.Services {
+			s := &table.Services[i]
+			s.Segment, s.Quota = model.Segment{Kind: model.SegmentVLAN, ID: outer<<12 | uint32(i+1)}, true
+			s.Ring.Slots = s.Ring.Slots[:13]
+			table.Quotas[s.Segment] = model.SegmentQuota{Flows: model.DefaultFlows / 2}
+		}
+		must(t, d.Set(table))
+		q := &d.quotas
+		if q.each.Entries[0] != (abi.Quota{}) {
+			t.Fatalf("what has no quota has %+v", q.each.Entries[0])
+		}
+		seen := map[uint64]bool{}
+		for _, s := range d.services {
+			number := q.of.Entries[s.index]
+			if number == 0 || seen[number] || uint64(q.numbers[s.desired.Segment]) != number || q.each.Entries[number].Flows == 0 {
+				t.Fatalf("segment %s has quota %d, %+v, and is known with %d; another one has it: %v", s.desired.Segment, number, q.each.Entries[number],
+					q.numbers[s.desired.Segment], seen[number])
+			}
+			seen[number] = true
+		}
+		if len(seen) != count || len(q.numbers) != count {
+			t.Errorf("%d services have quotas, and %d segments, want %d", len(seen), len(q.numbers), count)
+		}
+		others := 0
+		for _, number := range q.of.Entries {
+			if number != 0 {
+				others++
+			}
+		}
+		if others != count {
+			t.Errorf("%d indexes of services have quotas, also of services that are gone, want %d", others, count)
+		}
+	}
+}
+
 // A packet of a segment that has had all that it may have now is dropped, whichever of its services it is to, and
 // one of another segment is not.
 func testSegmentLimit(t *testing.T) {
