@@ -132,7 +132,9 @@ func quotaOf(q model.SegmentQuota, buckets uint32) (of abi.Quota) {
 		of.Batch = min(max(1, of.Packets/quotaBatches), mostBatch)
 	}
 	if q.Flows > 0 {
-		of.Flows = uint32(max(1, min(uint64(q.Flows)<<16/uint64(max(1, buckets)), uint64(flows.Ways)<<16)))
+		// Flow memory that is larger than the configuration says, until a restart, makes no smaller part of it.
+		const most = uint64(flows.Ways) << 16
+		of.Flows = uint32(max(most/model.LeastFlowsPart, min(uint64(q.Flows)<<16/uint64(max(1, buckets)), most)))
 	}
 	return of
 }

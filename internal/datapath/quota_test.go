@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -244,6 +245,78 @@ func TestFlowQuota(t *testing.T) {
 			t.Errorf("without a limit %d of %d new flows of blue find a place: the test shows nothing", found, len(places)/8)
 		}
 	}
+}
+
+// TestSmallFlowQuotas: of a small part of a large flow memory, a segment that has nothing else has most of its first
+// half, whichever family its flows are of, and never more than the whole.
+func TestSmallFlowQuotas(t *testing.T) {
+	const buckets = model.DefaultFlows / flows.Ways
+	w, services := quotaWorld(5)
+	d := largeDirector(t, w, buckets)
+	places := d.flowPlaces(t)
+	least := quotaOf(model.SegmentQuota{Flows: model.DefaultFlows / model.LeastFlowsPart}, buckets)
+	if quotaOf(model.SegmentQuota{Flows: 1}, buckets) != least {
+		t.Errorf("what a larger flow memory has of an earlier process makes of a quota is not the least, %+v", least)
+	}
+	for _, quota := range []uint32{model.DefaultFlows / model.LeastFlowsPart, 10_000, 65_536} {
+		d.put(t, "quotas", uint32(5), quotaOf(model.SegmentQuota{Flows: quota}, buckets))
+		for name, families := range map[string][]scenario{"IPv4": services[0][:1], "IPv6": services[0][1:], "both": services[0][:]} {
+			d.forgetFlows(t)
+			clients, port, taken := []netip.Addr{families[0].client, families[len(families)-1].client}, uint16(0), uint32(0)
+			begin := func(most uint32) (begun, remembered int) {
+				before := d.flowCount(t, abi.FlowEventFLOW_INSERTED)
+				for i := 0; taken < most; i++ {
+					family := i % len(families)
+					if port++; port == 0 {
+						port, clients[0], clients[1] = 1, clients[0].Next(), clients[1].Next()
+					}
+					s := families[family]
+					s.client = clients[family]
+					s.goes(t, d, port, synFlag)
+					begun, taken = begun+1, taken+1
+					if s.client.Is6() {
+						taken++
+					}
+				}
+				return begun, int(d.flowCount(t, abi.FlowEventFLOW_INSERTED) - before)
+			}
+			begun, remembered := begin(quota / 2)
+			t.Logf("%s: of %d flows in half of %d places %d are remembered", name, begun, quota, remembered)
+			if remembered < begun*9/10 {
+				t.Errorf("%s: of %d flows in half of %d places %d are remembered, want nine of ten", name, begun, quota, remembered)
+			}
+			begin(2 * quota)
+			used := uint32(0)
+			for _, e := range flowsIn(places) {
+				used++
+				if e.Service == services[0][1].index {
+					used++
+				}
+			}
+			if most := quota + quota/256; used > most || used < quota*8/10 { // parts are rounded, some up and some down
+				t.Errorf("%s: of twice as many as it may have a segment has %d places, and may have %d", name, used, quota)
+			}
+		}
+	}
+}
+
+// largeDirector is a program whose flow memory has so many buckets.
+func largeDirector(t *testing.T, w *testWorld, buckets uint32) *testDirector {
+	t.Helper()
+	spec, err := loadPrograms()
+	must(t, err)
+	addClock(spec)
+	size := mapSizes["flow_table"]
+	mapSizes["flow_table"] = buckets
+	defer func() { mapSizes["flow_table"] = size }()
+	d := loadSpec(t, spec, "director")
+	t.Cleanup(d.Close)
+	d.stopClock(t)
+	d.fill(t, w)
+	settings := w.abiSettings()
+	settings.FlowBuckets = buckets
+	d.put(t, "this_director", uint32(0), settings)
+	return d
 }
 
 // TestManyQuotas: 2,100 segments with quotas give way to as many others at once, which is more together than may have

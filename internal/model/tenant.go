@@ -25,6 +25,11 @@ const (
 	MaxSegmentPackets = 1 << 30
 )
 
+// LeastFlowsPart is the least part of the director's flows that a segment may have, as its reciprocal: two of the
+// places in 16 neighboring buckets of flow memory, as many as a flow of IPv6 takes. With a smaller part most flows
+// would find no place of their segment among the few buckets that each may be in (bpf/director/pick/quota_places.h).
+const LeastFlowsPart = 128
+
 // Quotas returns the quotas of the segments that the configuration's services are in, of those that have one.
 func (c *Config) Quotas() map[Segment]SegmentQuota {
 	if !c.LimitsSegments() {
@@ -43,8 +48,13 @@ func (c *Config) Quotas() map[Segment]SegmentQuota {
 // quotas checks the quotas that segments have.
 func (v *validation) quotas() {
 	check := func(path string, q SegmentQuota) {
-		if most := v.config.Director.Limits.Flows; q.Flows > most {
+		most := v.config.Director.Limits.Flows
+		least := (most + LeastFlowsPart - 1) / LeastFlowsPart
+		switch {
+		case q.Flows > most:
 			v.errs.addWithOther(path+".flows", "director.limits.flows", "%d is more than director.limits.flows, %d", q.Flows, most)
+		case q.Flows > 0 && q.Flows < least:
+			v.errs.addWithOther(path+".flows", "director.limits.flows", "%d is less than a %dth of director.limits.flows, %d: the least is %d", q.Flows, LeastFlowsPart, most, least)
 		}
 		if q.PacketsPerSecond != 0 {
 			v.limit(path+".packets-per-second", uint64(q.PacketsPerSecond), MinSegmentPackets, MaxSegmentPackets)

@@ -411,6 +411,15 @@ director.snat.announce: needs director.snat.addresses`,
 			func(c *model.Config) { c.Directors[0] = netip.MustParsePrefix("0.0.0.0/0") }},
 		{`director.limits.services: 65537 is out of range 1 to 65536`,
 			func(c *model.Config) { c.Director.Limits.Services = 65537 }},
+		{`director.segment-limits.flows: 8191 is less than a 128th of director.limits.flows, 1048576: the least is 8192`,
+			func(c *model.Config) { c.Director.SegmentLimits.Flows = 8191 }},
+		{`segments[0].limits.flows: 8 is less than a 128th of director.limits.flows, 1025: the least is 9`,
+			overlay(func(c *model.Config) {
+				c.Director.Limits.Flows = 1025
+				c.Segments[0].Limits = &model.SegmentLimits{SegmentQuota: model.SegmentQuota{Flows: 8}}
+			})},
+		{`director.segment-limits.flows: 1048577 is more than director.limits.flows, 1048576`,
+			func(c *model.Config) { c.Director.SegmentLimits.Flows = 1048577 }},
 		{`director.limits.flows: 1023 is out of range 1024 to 268435456`,
 			func(c *model.Config) { c.Director.Limits.Flows = 1023 }},
 		{`services: 4 services are more than director.limits.services, 3`,

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Places for flows of a segment that may have only some. Its part of flow memory is a part of each
- * bucket: so nothing has to be counted beside the table, where flows end without a packet. A new flow
- * takes a free place while the segment has less than its part of the bucket; else it takes the place
- * of another flow of the same segment that gives way, or none. It never takes one of other segments.
+ * bucket: so nothing has to be counted beside the table, where flows end without a packet. A part of
+ * fewer than QUOTA_LEAST places is one of some neighboring buckets together, up to QUOTA_GROUP: else a
+ * bucket would have none, or no two for a flow of IPv6. A new flow takes a free place in one of its
+ * buckets while the segment has less than its part; else it takes the place of another flow of the
+ * same segment that gives way, or none. It never takes one of other segments.
  */
 #pragma once
 
 #include "director/pick/flow_table.h"
 #include "director/quota_number.h"
+
+#define QUOTA_LEAST 4
+#define QUOTA_GROUP 16 /* see LeastFlowsPart in internal/model/tenant.go */
 
 /* A bucket, and the best places in it for a new flow of a segment with a quota. */
 struct quota_scan {
@@ -17,7 +22,8 @@ struct quota_scan {
 	__u32 now;
 	__u32 step;  /* how many places the flow takes */
 	__u32 first; /* where in the bucket its own place is */
-	__u32 own;   /* places of the segment, counted from now: see flow_scan_begin */
+	__u32 own;   /* places of the segment in the group, counted from now: see flow_scan_begin */
+	__u32 begin; /* number of the group's first bucket */
 	__u32 free;  /* a free place; FLOW_NOWHERE */
 	__u32 place; /* the best place of the segment itself ... */
 	__u32 rank;  /* ... and how good it is */
@@ -26,9 +32,12 @@ struct quota_scan {
 	union flow_word word;
 };
 
+/* The place itself has the key, which takes no room on the stack then. */
 static __always_inline int is_of_quota(const struct flow_place *place, __u32 quota)
 {
-	return quota_of(place->service) == quota;
+	__u64 *number = bpf_map_lookup_elem(&service_quotas, &place->service);
+
+	return number && *(volatile __u64 *)number == quota;
 }
 
 /* Whether both places of a line have flows of the segment, or one of IPv6: then it has no more after a new one. */
@@ -40,25 +49,19 @@ static __always_inline int has_line(const struct flow_place *rest, const struct 
 	       (is_of_quota(rest, scan->quota) && flow_live(word, scan->now));
 }
 
-/*
- * Counts a place if it is the segment's (a flow of IPv6 has two), and notes it if it is better than
- * those before it: the flow's own one comes first.
- */
+/* Notes a place if it is better than those before it: the flow's own one comes first. */
 static long quota_scan_place(__u32 i, struct quota_scan *scan)
 {
 	__u32 way = (scan->first + i) % FLOW_WAYS, rank;
 	struct flow_place *place = place_in(scan->bucket, way);
-	struct flow_place *rest = rest_in(scan->bucket, way);
 	union flow_word word = flow_read(place);
-	int own = is_of_quota(place, scan->quota);
 
-	rank = flow_rank(place, word.word, scan->now);
-	if (own && rank != FLOW_PLACE_FREE && flow_live(word, scan->now))
-		scan->own += 1 + (flow_read(rest).state == FLOW_REST);
 	if (scan->step > 1) {
 		if (way & 1)
 			return 0;
 		rank = flow_rank_line(scan->bucket, way, word, scan->now);
+	} else {
+		rank = flow_rank(place, word.word, scan->now);
 	}
 	if (rank == FLOW_PLACE_FREE) {
 		if (scan->free == FLOW_NOWHERE) {
@@ -67,7 +70,8 @@ static long quota_scan_place(__u32 i, struct quota_scan *scan)
 		}
 		return 0;
 	}
-	if (!own || !flow_live(word, scan->now) || (scan->step > 1 && !has_line(rest, scan)))
+	if (!is_of_quota(place, scan->quota) || !flow_live(word, scan->now) ||
+	    (scan->step > 1 && !has_line(rest_in(scan->bucket, way), scan)))
 		return 0;
 	scan->ranks |= rank;
 	if (rank > scan->rank) {
@@ -78,19 +82,47 @@ static long quota_scan_place(__u32 i, struct quota_scan *scan)
 	return 0;
 }
 
-/* The segment's part of a bucket, in places: the parts of all buckets are the quota. */
-static __always_inline __u32 quota_share(__u32 flows, __u32 bucket)
+/* Counts a place of the group if it is the segment's. A flow of IPv6 has two. */
+static long quota_count_place(__u32 i, struct quota_scan *scan)
 {
-	return (flows + ((bucket * 0x9e3779b1U) >> 16)) >> 16;
+	struct flow_bucket *bucket = flow_bucket_at(scan->begin + i / FLOW_WAYS);
+	const struct flow_place *place;
+	union flow_word word;
+
+	if (!bucket)
+		return 1;
+	place = place_in(bucket, i);
+	word = flow_read(place);
+	if (flow_live(word, scan->now) && is_of_quota(place, scan->quota) &&
+	    flow_backend(place->backend, word))
+		scan->own += 1 + (flow_read(rest_in(bucket, i)).state == FLOW_REST);
+	return 0;
+}
+
+/* In how many neighboring buckets together the segment has its part. */
+static __always_inline __u32 quota_group(__u32 flows)
+{
+	__u32 group = 1;
+
+	while (group < QUOTA_GROUP && flows * group < QUOTA_LEAST << 16)
+		group *= 2;
+	return group;
+}
+
+/* The segment's part of so many buckets, in places: the parts of all of them are the quota. */
+static __always_inline __u32 quota_share(__u32 flows, __u32 buckets, __u32 begin)
+{
+	return (flows * buckets + ((begin * 0x9e3779b1U) >> 16)) >> 16;
 }
 
 /* What was chosen in the buckets before. */
 struct quota_choice {
-	__u32 quota; /* the number of the segment's */
-	__u32 flows; /* struct quota's */
-	__u32 step;  /* how many places the flow takes */
-	__u32 room; /* places that the segment may still have in the bucket that was chosen; 0: none */
-	__u32 ranks; /* of the segment's places, combined by OR */
+	__u32 quota;   /* the number of the segment's */
+	__u32 flows;   /* struct quota's */
+	__u32 step;    /* how many places the flow takes */
+	__u32 buckets; /* of the whole table */
+	__u32 room;    /* places that the segment may still have where one was chosen; 0: none */
+	__u32 ranks;   /* of the segment's places, combined by OR */
 };
 
 /*
@@ -100,6 +132,7 @@ struct quota_choice {
 __noinline int choose_in_share(__u32 number, struct quota_choice *choice, struct flow_fresh *fresh)
 {
 	struct quota_scan scan = { .now = flow_clock() };
+	__u32 group;
 	__s32 left;
 
 	if (!choice || !fresh)
@@ -114,7 +147,12 @@ __noinline int choose_in_share(__u32 number, struct quota_choice *choice, struct
 	scan.free = FLOW_NOWHERE;
 	bpf_loop(FLOW_WAYS, quota_scan_place, &scan, 0);
 	choice->ranks |= scan.ranks;
-	left = quota_share(choice->flows, number / FLOW_WAYS) - (scan.own - scan.now);
+	group = quota_group(choice->flows);
+	scan.begin = number / FLOW_WAYS & -group;
+	if (group > choice->buckets - scan.begin) /* the last ones may be fewer */
+		group = choice->buckets - scan.begin;
+	bpf_loop(group * FLOW_WAYS, quota_count_place, &scan, 0);
+	left = quota_share(choice->flows, group, scan.begin) - (scan.own - scan.now);
 	number -= scan.first;
 	if (scan.free != FLOW_NOWHERE && left >= (__s32)scan.step && left > (__s32)choice->room) {
 		choice->room = left;
@@ -145,6 +183,7 @@ __noinline int choose_quota_place(const struct settings *settings, const struct 
 		return 0;
 	choice.flows = quota->flows;
 	choice.step = flow->ipv6 ? 2 : 1;
+	choice.buckets = settings->flow_buckets;
 	fresh->rank = 0;
 	for (__u32 i = 0; i < flow_choices(flow); i++)
 		choose_in_share(own_place(settings, flow, hash, i), &choice, fresh);
