@@ -319,6 +319,35 @@ func largeDirector(t *testing.T, w *testWorld, buckets uint32) *testDirector {
 	return d
 }
 
+// TestFormerFlowsOfQuota: a flow that only the table of versions before 0.2 has comes to flow memory if its segment
+// may have one more there. Without, it stays where it is, and goes on.
+func TestFormerFlowsOfQuota(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	s.testService.quota = 5
+	w.settings.FormerCpus, w.settings.FormerBuckets, w.settings.Flags = 2, testFormerBuckets, uint32(abi.SettingsFlagSETTINGS_FORMER)
+	d := loadTestDirector(t, w)
+	former := d.putFormer(t)
+	entries, tags := former.places(s.flowFrom(clientPort).Hash(w.abiSettings().FlowSalt, model.AffinityFlow), 0)
+	entries[3] = abi.FlowEntry{
+		Seen: d.now() - 20, State: uint8(abi.FlowStateFLOW_ESTABLISHED), Turn: 7, Epoch: s.backends[1].epoch, Backend: s.first + 1, Service: s.index,
+		Source: abi.AddressBytes(s.client), SourcePort: be16(clientPort), DestinationPort: be16(servicePort),
+	}
+	tags[3] = uint8(abi.FlowTagFLOW_TAG_ANY)
+	s.setRing(t, d, listedRing(0, 1, 2))
+	moved := d.flowCount(t, abi.FlowEventFLOW_MOVED)
+	for most, want := range []int{0, 1} {
+		flows := uint32(1) // of 65,536 parts of a place
+		if most > 0 {
+			flows = 4 << 16
+		}
+		d.put(t, "quotas", uint32(5), abi.Quota{Flows: flows})
+		onCPU(t, 0, func() { s.want(t, d, clientPort, ackFlag, 1, "the former table has it") })
+		if n := d.flowCount(t, abi.FlowEventFLOW_MOVED) - moved; n != uint64(want) || len(s.remembered(t, d)) != want {
+			t.Errorf("of a segment that may have %d flows in each bucket %d are taken over and %d remembered, want %d", 4*most, n, len(s.remembered(t, d)), want)
+		}
+	}
+}
+
 // TestManyQuotas: 2,100 segments with quotas give way to as many others at once, which is more together than may have
 // one: each of the others has its own, and what has none has none.
 func TestManyQuotas(t *testing.T) {

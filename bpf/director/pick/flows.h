@@ -97,15 +97,18 @@ __noinline __u32 follow_flow(const struct settings *settings, const struct packe
  * place here it stays there.
  */
 static __always_inline __u32 take_former(const struct settings *settings,
-					 const struct packet *packet, __u64 hash, __u32 service,
+					 const struct packet *packet,
+					 const struct ring_header *header, __u64 hash,
 					 struct flow_fresh *fresh)
 {
 	__u32 place = fresh->to.place, found; /* of a flow that had timed out, or none */
+	__u32 service = header->service;
 
 	fresh->from = fresh->to.word;
 	if (!find_former(settings, &packet->flow, service, &fresh->to))
 		return NO_BACKEND;
 	fresh->to.place = place;
+	note_quota(header, fresh);
 	if (insert_flow(settings, &packet->flow, hash, service, fresh) == FLOW_HAS_PLACE) {
 		count_flow(FLOW_MOVED);
 		return follow_flow(settings, packet, hash, service, &fresh->to);
@@ -175,8 +178,7 @@ remember_flow(const struct settings *settings, const struct packet *packet,
 	to->word.epoch = backend->epoch;
 	to->backend = index;
 	to->next = flow_next_number(packet);
-	if (unlikely(header->flags & RING_QUOTA))
-		fresh->quota = flow_quota(header->service);
+	note_quota(header, fresh);
 	written = insert_flow(settings, &packet->flow, hash, header->service, fresh);
 	if (written != FLOW_HAS_PLACE)
 		return written;
@@ -303,7 +305,7 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 number)
 	hash = flow_hash(settings, &packet->flow, header->service);
 	found = follow_flow(settings, packet, hash, header->service, &fresh.to);
 	if (found == NO_BACKEND && settings->flags & SETTINGS_FORMER && !is_syn(packet))
-		found = take_former(settings, packet, hash, header->service, &fresh);
+		found = take_former(settings, packet, header, hash, &fresh);
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
 	if (found == NO_BACKEND && !is_syn(packet))

@@ -206,6 +206,13 @@ static __always_inline __u32 flow_quota(__u32 service)
 	return quota && quota->flows ? number : 0;
 }
 
+/* Notes the quota of a flow's segment before the flow is inserted. */
+static __always_inline void note_quota(const struct ring_header *header, struct flow_fresh *fresh)
+{
+	if (unlikely(header->flags & RING_QUOTA))
+		fresh->quota = flow_quota(header->service);
+}
+
 /*
  * Remembers a flow's backend, at the place that the flow has already or at a new one, which is noted
  * in fresh.
