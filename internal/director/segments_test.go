@@ -30,3 +30,19 @@ func TestSegmentsBeyondTheirLimits(t *testing.T) {
 		t.Errorf("with two backends there is %+v", found)
 	}
 }
+
+// What the datapath does not forward of a segment is a problem of it, and weir segments shows it there.
+func TestSegmentsNotForwarded(t *testing.T) {
+	red, blue := model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, model.Segment{Kind: model.SegmentVXLAN, ID: 5002}
+	found := []model.SegmentProblem{{Segment: blue, Text: "no packets go to host 10.0.0.1"}, {Text: "no packets are taken from VTEP 192.0.2.1"}}
+	problems := notForwarded(found)
+	if len(problems) != 2 || problems[0].Segment != blue || problems[0].Part != "vxlan:5002" || problems[0].Text != "vxlan:5002: no packets go to host 10.0.0.1" ||
+		problems[1].Part != "vtep" || problems[1].Severity != model.SeverityWarning {
+		t.Errorf("problems are %+v", problems)
+	}
+	status := model.SegmentsStatus{Segments: []model.SegmentStatus{{ID: red}, {ID: blue, Problems: []string{"another"}}}}
+	status.Note(found)
+	if len(status.Segments[0].Problems) != 0 || len(status.Segments[1].Problems) != 2 || status.Segments[1].Problems[1] != found[0].Text {
+		t.Errorf("segments are %+v", status.Segments)
+	}
+}
