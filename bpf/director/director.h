@@ -310,9 +310,9 @@ static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct pac
 
 /*
  * Each fragment is one of the packets that its segment may have in a second: else one first fragment
- * would let any number of later ones pass.
+ * would let any number of later ones pass. Not inlined: it would take registers from other packets.
  */
-static __always_inline enum reason admit_fragment(const struct packet *packet)
+static __noinline enum reason admit_fragment(const struct packet *packet)
 {
 	const struct backend *backend = backend_at(packet->backend);
 	__u32 service;

@@ -300,14 +300,15 @@ func TestPlacesWithOneKey(t *testing.T) {
 	d := openVTEP(t)
 	table := insideTable(model.SegmentSettings{ID: redInside, Hosts: []model.SegmentHost{hostInside("172.16.0.1", 11), hostInside("172.16.0.2", 12)}})
 	must(t, d.Set(table))
-	var used []uint32
 	for _, h := range table.Segments[0].Hosts {
-		used = append(used, hostsInKernel(t, d)[insideKey(redInside, h.Address)].Place)
+		if place := hostsInKernel(t, d)[insideKey(redInside, h.Address)].Place; place != 1 && place != 2 {
+			t.Fatalf("%v has the place %d of two", h.Address, place)
+		}
 	}
 	// Freed before and after the one that is used.
-	entries, free := d.overlay.places.Entries, []uint32{5, 6}
-	entries[free[0]], entries[free[1]] = entries[used[0]], entries[used[1]]
-	entries[free[0]].Ifindex, entries[free[1]].Ifindex = 0, 0
+	entries := d.overlay.places.Entries
+	entries[5], entries[6] = entries[1], entries[2]
+	entries[5].Ifindex, entries[6].Ifindex = 0, 0
 	entries[1], entries[5] = entries[5], entries[1]
 	hosts := hostsInKernel(t, d)
 	for key, h := range hosts {

@@ -82,20 +82,21 @@ static long quota_scan_place(__u32 i, struct quota_scan *scan)
 	return 0;
 }
 
-/* Counts a place of the group if it is the segment's. A flow of IPv6 has two. */
-static long quota_count_place(__u32 i, struct quota_scan *scan)
+/* Counts the segment's places in a line of the group. A flow of IPv6 has two. */
+static long quota_count_line(__u32 i, struct quota_scan *scan)
 {
-	struct flow_bucket *bucket = flow_bucket_at(scan->begin + i / FLOW_WAYS);
-	const struct flow_place *place;
-	union flow_word word;
+	struct flow_bucket *bucket = flow_bucket_at(scan->begin + i * 2 / FLOW_WAYS);
 
 	if (!bucket)
 		return 1;
-	place = place_in(bucket, i);
-	word = flow_read(place);
-	if (flow_live(word, scan->now) && is_of_quota(place, scan->quota) &&
-	    flow_backend(place->backend, word))
-		scan->own += 1 + (flow_read(rest_in(bucket, i)).state == FLOW_REST);
+	for (__u32 way = 0; way < 2; way++) {
+		const struct flow_place *place = place_in(bucket, i * 2 + way);
+		union flow_word word = flow_read(place);
+
+		if (flow_live(word, scan->now) && is_of_quota(place, scan->quota) &&
+		    flow_backend(place->backend, word))
+			scan->own += 1 + (flow_read(rest_in(bucket, i * 2)).state == FLOW_REST);
+	}
 	return 0;
 }
 
@@ -151,7 +152,7 @@ __noinline int choose_in_share(__u32 number, struct quota_choice *choice, struct
 	scan.begin = number / FLOW_WAYS & -group;
 	if (group > choice->buckets - scan.begin) /* the last ones may be fewer */
 		group = choice->buckets - scan.begin;
-	bpf_loop(group * FLOW_WAYS, quota_count_place, &scan, 0);
+	bpf_loop(group * (FLOW_WAYS / 2), quota_count_line, &scan, 0);
 	left = quota_share(choice->flows, group, scan.begin) - (scan.own - scan.now);
 	number -= scan.first;
 	if (scan.free != FLOW_NOWHERE && left >= (__s32)scan.step && left > (__s32)choice->room) {
