@@ -153,8 +153,8 @@ static __noinline enum told_outcome remember_told(const struct settings *setting
 	return yield_told(settings, flow, told, fresh.to.place) ? TOLD_OLDER : TOLD_NEW;
 }
 
-static __noinline enum told_outcome take_told(const struct settings *settings,
-					      const struct telling *told, __u8 ipv6)
+static __always_inline enum told_outcome take_told(const struct settings *settings,
+						   const struct telling *told, __u8 ipv6)
 {
 	/* All that flow memory compares, besides the service. */
 	struct flow flow = {
