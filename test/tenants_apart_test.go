@@ -263,7 +263,8 @@ func (tenant *apartTenant) change(random *rand.Rand) {
 	tenant.extra = !tenant.extra
 }
 
-// answer is what a server does with a connection: it says for each line who it is, and counts lines of other tenants.
+// answer serves a connection: each line is answered with the tenant's and the server's names, and lines of other
+// tenants are counted.
 func (tenant *apartTenant) answer(server string) func(net.Conn) {
 	return func(conn net.Conn) {
 		defer conn.Close()

@@ -63,19 +63,24 @@ func TestMutatedFrames(t *testing.T) {
 	d.putGroup(t, groupSelf, groupSecond)
 	r := rand.New(rand.NewPCG(3, 4))
 	for range rounds(8000) {
-		frame := slices.Clone(seeds[r.IntN(len(seeds))])
-		for range 1 + r.IntN(3) {
-			at := 12 + r.IntN(min(len(frame), 110)-12)
-			frame[at] = []byte{0, 1, 4, 6, 0xff, byte(r.Uint32()), frame[at] + 1, frame[at] ^ 1<<r.IntN(8)}[r.IntN(8)]
-		}
-		if r.IntN(8) == 0 {
-			frame = frame[:14+r.IntN(len(frame)-13)]
-		}
-		d.checkContract(t, frame)
+		d.checkContract(t, mutated(r, seeds[r.IntN(len(seeds))], 110))
 		if t.Failed() {
 			return
 		}
 	}
+}
+
+// mutated is a frame with up to three of its first bytes changed, and sometimes cut.
+func mutated(r *rand.Rand, frame []byte, first int) []byte {
+	frame = slices.Clone(frame)
+	for range 1 + r.IntN(3) {
+		at := 12 + r.IntN(min(len(frame), first)-12)
+		frame[at] = []byte{0, 1, 4, 6, 0xff, byte(r.Uint32()), frame[at] + 1, frame[at] ^ 1<<r.IntN(8)}[r.IntN(8)]
+	}
+	if r.IntN(8) == 0 {
+		frame = frame[:14+r.IntN(len(frame)-13)]
+	}
+	return frame
 }
 
 // checkContract runs one frame and checks what is true of every frame.

@@ -31,15 +31,7 @@ func testMutatedInside(t *testing.T) {
 	d := loadTestDirector(t, w)
 	r := rand.New(rand.NewPCG(5, 6))
 	for range rounds(1000) {
-		frame := slices.Clone(seeds[r.IntN(len(seeds))])
-		for range 1 + r.IntN(3) {
-			at := 12 + r.IntN(min(len(frame), 180)-12)
-			frame[at] = []byte{0, 1, 4, 6, 0xff, byte(r.Uint32()), frame[at] + 1, frame[at] ^ 1<<r.IntN(8)}[r.IntN(8)]
-		}
-		if r.IntN(8) == 0 {
-			frame = frame[:14+r.IntN(len(frame)-13)]
-		}
-		d.checkInside(t, frame)
+		d.checkInside(t, mutated(r, seeds[r.IntN(len(seeds))], 180))
 		if t.Failed() {
 			return
 		}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -18,7 +17,6 @@ import (
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/datapath/checks"
-	"weir.io/weir/internal/datapath/nexthop"
 	"weir.io/weir/internal/model"
 )
 
@@ -46,85 +44,6 @@ type overlay struct {
 		hosts    map[abi.VtepAddress]abi.VtepHost
 		own      map[abi.VtepAddress]abi.VtepOwn
 	}
-}
-
-// knownInside is what is known of tenants' networks. It does not change: another one takes its place, because
-// next hops are looked for at any time.
-type knownInside struct {
-	begun    bool // a table has said it
-	vtep     model.VTEP
-	segments map[model.Segment]*model.SegmentSettings // of the table
-	ordered  []model.SegmentSettings                  // the same in its order
-	learned  map[model.Segment][]model.SegmentHost    // of SetHosts
-	vteps    []netip.Addr                             // of SetVTEPs
-	vnis     map[model.Segment]uint32                 // on the wire: of SetVNIs
-
-	// Made of these: the hosts, in the order in which they get room, and by their addresses.
-	hosts []insideHost
-	at    map[insideAddress]model.SegmentHost
-	other []insideHost // learned, of addresses that the configuration says are elsewhere
-}
-
-// insideHost is a host of a tenant's network.
-type insideHost struct {
-	segment model.Segment
-	model.SegmentHost
-}
-
-// insideAddress is an address in a tenant's network.
-type insideAddress struct {
-	segment model.Segment
-	address netip.Addr
-}
-
-// list makes hosts, at and other: of each address what the configuration says counts, else what was learned.
-func (o *knownInside) list() {
-	o.hosts, o.other, o.at = nil, nil, map[insideAddress]model.SegmentHost{}
-	add := func(segment model.Segment, hosts []model.SegmentHost) {
-		for _, h := range hosts {
-			key := insideAddress{segment, h.Address}
-			if _, is := o.at[key]; is {
-				o.other = append(o.other, insideHost{segment, h})
-				continue
-			}
-			o.at[key] = h
-			o.hosts = append(o.hosts, insideHost{segment, h})
-		}
-	}
-	for i := range o.ordered {
-		add(o.ordered[i].ID, o.ordered[i].Hosts)
-	}
-	for _, segment := range slices.SortedFunc(maps.Keys(o.learned), model.Segment.Compare) {
-		add(segment, o.learned[segment])
-	}
-}
-
-// learn makes another of what is known, which takes its place. Others may learn something else at the same time, so
-// change may run several times; it returns false if nothing changes.
-func (o *overlay) learn(change func(*knownInside) bool) (before, now *knownInside) {
-	for {
-		before = o.known.Load()
-		next := *before
-		if !change(&next) {
-			return before, before
-		}
-		if o.known.CompareAndSwap(before, &next) {
-			return before, &next
-		}
-	}
-}
-
-// placeKey is what does not change of a place.
-type placeKey struct {
-	kind    model.SegmentKind
-	vni     uint32
-	vtep    netip.Addr
-	options model.GeneveOptions
-}
-
-// place is a place in the kernel.
-type place struct {
-	index uint32
 }
 
 // Limits of a VTEP's maps. A place is a VTEP with a network, and in OVN a port of it.
@@ -195,245 +114,12 @@ func (o *overlay) open(k *kernel, options Options) (err error) {
 	return nil
 }
 
-// adoptPlaces takes over the places that an earlier process has left. One that it has freed still says where it was, and
-// another one may have the same key since: the one that is used stays, and tidyPlaces frees the other.
-func (o *overlay) adoptPlaces() {
-	var taken []uint32
-	for i := 1; i < len(o.places.Entries); i++ {
-		entry := &o.places.Entries[i]
-		if entry.Ifindex == 0 && entry.Vni == 0 && entry.Vtep == (abi.Address{}) {
-			continue
-		}
-		index := uint32(i)
-		taken = append(taken, index)
-		key := keyOfPlace(entry)
-		other := o.place[key]
-		switch {
-		case other == nil:
-			o.place[key] = &place{index: index}
-		case o.places.Entries[other.index].Ifindex == 0:
-			o.twins = append(o.twins, other.index)
-			other.index = index
-		default:
-			o.twins = append(o.twins, index)
-		}
-	}
-	o.indexes.occupy(taken)
-}
-
 func (o *overlay) close() error {
 	return errors.Join(o.places.Close(), o.backends.Close(), o.self.Close())
 }
 
 // on says whether the director is a VTEP.
 func (o *overlay) on() bool { return o.indexes != nil }
-
-func keyOfPlace(entry *abi.VtepPlace) placeKey {
-	key := placeKey{kind: model.SegmentVXLAN, vni: bigEndian32(entry.Vni) >> 8, vtep: abi.AddressOf(entry.Vtep, entry.Flags&uint8(abi.VtepPlaceFlagVTEP_PLACE_IPV6) != 0)}
-	if entry.Flags&uint8(abi.VtepPlaceFlagVTEP_PLACE_GENEVE) != 0 {
-		key.kind = model.SegmentGeneve
-	}
-	options := unsafe.Slice((*byte)(unsafe.Pointer(&entry.Option)), len(entry.Option)*4)
-	key.options = model.GeneveOptions(options[:min(int(entry.Options), len(options))])
-	return key
-}
-
-// bigEndian32 is a number as __be32 fields hold it, and back.
-func bigEndian32(v uint32) uint32 {
-	return uint32(abi.BigEndian16(uint16(v>>16))) | uint32(abi.BigEndian16(uint16(v)))<<16
-}
-
-// entry is a place as it should be now.
-func (key placeKey) entry(outer *nexthop.Outer, ifindex int) abi.VtepPlace {
-	entry := abi.VtepPlace{Mac: outer.MAC, Vlan: abi.BigEndian16(outer.VLAN), SourceMac: outer.Source, Options: uint8(len(key.options)),
-		Vtep: abi.AddressBytes(key.vtep), Vni: bigEndian32(key.vni << 8), Ifindex: uint32(ifindex)}
-	if outer.MAC.IsZero() {
-		entry.Ifindex = 0
-	}
-	if key.vtep.Is6() {
-		entry.Flags |= uint8(abi.VtepPlaceFlagVTEP_PLACE_IPV6)
-	}
-	if key.kind == model.SegmentGeneve {
-		entry.Flags |= uint8(abi.VtepPlaceFlagVTEP_PLACE_GENEVE)
-	}
-	if key.options.Critical() {
-		entry.Flags |= uint8(abi.VtepPlaceFlagVTEP_PLACE_CRITICAL)
-	}
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&entry.Option)), len(entry.Option)*4), key.options)
-	return entry
-}
-
-// placeWords is a place as stored: what changes are the words with MAC addresses and with the interface.
-type placeWords = [8]uint64
-
-var changingPlace = [...]int{0, 1, 4}
-
-// placeOf returns the index of the place that a hop leads to, up to date; 0: it leads to none.
-func (o *overlay) placeOf(hop *nexthop.Hop) (uint32, error) {
-	if hop.Outer.Kind == model.SegmentNone {
-		return 0, nil
-	}
-	key := placeKey{hop.Outer.Kind, hop.Outer.VNI, hop.Outer.VTEP, hop.Outer.Options}
-	entry := key.entry(&hop.Outer, hop.Ifindex)
-	if entry.Ifindex != 0 {
-		if err := o.egress(entry.Ifindex); err != nil {
-			return 0, err
-		}
-	}
-	at := o.place[key]
-	if at == nil {
-		index, err := o.indexes.allocate()
-		if err != nil {
-			return 0, fmt.Errorf("VTEP %v has no place: %w", key.vtep, err)
-		}
-		at = &place{index: index}
-		o.place[key] = at
-		// No packet finds the place yet.
-		o.places.Entries[index] = entry
-	}
-	stored, fresh := (*placeWords)(unsafe.Pointer(&o.places.Entries[at.index])), (*placeWords)(unsafe.Pointer(&entry))
-	for _, i := range changingPlace {
-		if stored[i] != fresh[i] {
-			atomic.StoreUint64(&stored[i], fresh[i])
-		}
-	}
-	return at.index, nil
-}
-
-// setBackend writes in which networks a backend and its clients are.
-func (o *overlay) setBackend(index uint32, service model.Segment, b *model.TableBackend, hop *nexthop.Hop) error {
-	if !o.on() {
-		return nil
-	}
-	entry := abi.VtepBackend{}
-	if service.IsOverlay() {
-		entry.ServiceSegment = service.Key()
-	}
-	if b.Segment.IsOverlay() {
-		number, err := o.placeOf(hop)
-		if err != nil {
-			return err
-		}
-		entry.Place, entry.Segment = number, b.Segment.Key()
-	}
-	if source := o.tunnelSource(b); source.IsValid() {
-		entry.Tunnels, entry.Source = 1, abi.AddressBytes(source)
-	}
-	stored, fresh := (*backendWords)(unsafe.Pointer(&o.backends.Entries[index])), (*backendWords)(unsafe.Pointer(&entry))
-	storeBackend(stored, fresh)
-	return nil
-}
-
-// backendWords is a VTEP's entry of a backend as stored. The second word says whether the backend has a tunnel, the last
-// two where it comes from.
-type backendWords = [4]uint64
-
-// storeBackend writes the words that differ while packets read them: that a backend has a tunnel after where it comes from,
-// and that it has none any more before.
-func storeBackend(stored, fresh *backendWords) {
-	order := [...]int{3, 2, 1, 0}
-	if (*abi.VtepBackend)(unsafe.Pointer(fresh)).Tunnels == 0 {
-		order = [...]int{1, 3, 2, 0}
-	}
-	for _, i := range order {
-		if stored[i] != fresh[i] {
-			atomic.StoreUint64(&stored[i], fresh[i])
-		}
-	}
-}
-
-// tunnelSource is where tunnels of ipip and gue to a backend in a tenant's network come from; invalid: as to any
-// other backend.
-func (o *overlay) tunnelSource(b *model.TableBackend) netip.Addr {
-	settings := o.known.Load().segments[b.Segment]
-	if settings == nil || !tunnels(b.Mode) {
-		return netip.Addr{}
-	}
-	return settings.AddressOf(b.TunnelEnd().Is6())
-}
-
-// forgetBackend clears what setBackend has written, once no packet finds the backend.
-func (o *overlay) forgetBackend(index uint32) {
-	if o.on() {
-		o.backends.Entries[index] = abi.VtepBackend{}
-	}
-}
-
-// inside says where a backend of a tenant's network is: as its configuration says, else as what knows the
-// network's hosts does.
-func (o *overlay) inside(b model.TableBackend) (in nexthop.Inside, problem string) {
-	return o.known.Load().inside(b)
-}
-
-func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem string) {
-	settings := o.segments[b.Segment]
-	in.Source = o.macIn(b.Segment)
-	if settings != nil {
-		in.MTU = int(settings.MTU)
-	}
-	if wire, known := o.wire(b.Segment); known {
-		in.VNI = wire.ID
-	}
-	host, known := b.Place, b.Place.VTEP.IsValid()
-	if !known {
-		host, known = o.hostIn(b.Segment, b.Address)
-	}
-	if !known && settings != nil && settings.Network != "" {
-		return in, fmt.Sprintf("OVN has no port with this address on a host in network %s, which %s is", settings.Network, b.Segment)
-	}
-	if !known {
-		return in, fmt.Sprintf("nothing says at which VTEP it is in %s: give vtep and mac, or the segment's hosts", b.Segment)
-	}
-	if !b.MAC.IsZero() {
-		host.MAC = b.MAC
-	}
-	if in.Host, in.VNI = host, cmp.Or(host.VNI, in.VNI); in.VNI == 0 && o.nameless(b.Segment) {
-		return in, fmt.Sprintf("OVN has not said which VNI %s has", b.Segment)
-	}
-	return in, ""
-}
-
-// wire is a segment's kind with the VNI that its packets have: the configured one, else the one that was
-// learned, else the ID's. That of a network of OVN is known when OVN has said it, because another network may have
-// the ID's.
-func (o *knownInside) wire(segment model.Segment) (wire model.Segment, known bool) {
-	settings := o.segments[segment]
-	if settings != nil && settings.VNI != 0 {
-		return settings.Wire(), true
-	}
-	if vni, learned := o.vnis[segment]; learned {
-		return model.Segment{Kind: segment.Kind, ID: vni}, true
-	}
-	return segment, !o.nameless(segment)
-}
-
-// configuredVNI says whether a segment's VNI is configured.
-func (o *knownInside) configuredVNI(segment model.Segment) bool {
-	settings := o.segments[segment]
-	return settings != nil && settings.VNI != 0
-}
-
-// nameless says whether a segment's VNI is not known.
-func (o *knownInside) nameless(segment model.Segment) bool {
-	settings := o.segments[segment]
-	_, learned := o.vnis[segment]
-	return settings != nil && settings.Network != "" && settings.VNI == 0 && !learned
-}
-
-// hostIn finds a host of a segment: as the configuration says, else as it was learned.
-func (o *knownInside) hostIn(segment model.Segment, a netip.Addr) (model.SegmentHost, bool) {
-	host, known := o.at[insideAddress{segment, a}]
-	return host, known
-}
-
-// macIn is the director's own MAC address in a segment: the configured one, or a locally administered one
-// that other directors do not have.
-func (o *knownInside) macIn(segment model.Segment) model.MAC {
-	if settings := o.segments[segment]; settings != nil {
-		return settings.MACAt(&o.vtep)
-	}
-	return model.VTEPMAC(o.vtep.Addresses, segment)
-}
 
 // overlaySegments are the segments in VXLAN and Geneve that the table names.
 func (d *Datapath) overlaySegments() map[model.Segment]bool {
@@ -457,34 +143,6 @@ func (d *Datapath) overlaySegments() map[model.Segment]bool {
 	return all
 }
 
-// beginOverlay notes what a table says of tenants' networks, before next hops are looked for. It returns whether that
-// is something else than before: then backends in them may be elsewhere, although their services are the same.
-func (d *Datapath) beginOverlay() (moved bool) {
-	o := &d.overlay
-	if !o.on() {
-		return false
-	}
-	before, known := o.learn(func(known *knownInside) bool {
-		known.know(&d.table.VTEP, d.table.Segments, true)
-		return true
-	})
-	return !reflect.DeepEqual(before.vtep, known.vtep) || !reflect.DeepEqual(before.segments, known.segments)
-}
-
-// expect notes what will be known of tenants' networks, until a table says it.
-func (o *overlay) expect(host *model.CheckHost) {
-	if !o.on() {
-		return
-	}
-	o.learn(func(known *knownInside) bool {
-		if known.begun {
-			return false
-		}
-		known.know(&host.VTEP, host.Segments, false)
-		return true
-	})
-}
-
 // standIn makes answers to health checks, from hosts whose addresses this host has, too, come from the addresses
 // that the checks' sockets have in their place.
 func (o *overlay) standIn(targets map[model.VIP]netip.Addr) error {
@@ -499,19 +157,6 @@ func (o *overlay) standIn(targets map[model.VIP]netip.Addr) error {
 		return fmt.Errorf("hosts of tenants that are probed: %w", err)
 	}
 	return nil
-}
-
-// know notes what a table says, or will say, beside what was learned.
-func (o *knownInside) know(vtep *model.VTEP, segments []model.SegmentSettings, begun bool) {
-	o.begun, o.vtep = begun, *vtep
-	if o.at != nil && model.SameMemory(o.ordered, segments) {
-		return
-	}
-	o.ordered, o.segments = segments, map[model.Segment]*model.SegmentSettings{}
-	for i := range segments {
-		o.segments[segments[i].ID] = &segments[i]
-	}
-	o.list()
 }
 
 // isInside says whether some backend of a service is in VXLAN or Geneve.
@@ -820,102 +465,6 @@ func (d *Datapath) macInVLAN(s *model.SegmentSettings) model.MAC {
 		return d.hops.Resolve(b, d.own).Source
 	}
 	return model.MAC{}
-}
-
-// tidyPlaces frees the places that nothing names any more. Packets may hold them: they rest.
-func (d *Datapath) tidyPlaces() {
-	o := &d.overlay
-	if !o.on() {
-		return
-	}
-	named := map[uint32]bool{}
-	for _, s := range d.services {
-		for _, b := range s.backends {
-			named[o.backends.Entries[b.index].Place] = true
-		}
-	}
-	if o.wrote.hosts == nil {
-		return // what the map names is not known
-	}
-	for _, h := range o.wrote.hosts {
-		named[h.Place] = true
-	}
-	twins := o.twins
-	o.twins = nil
-	for _, index := range twins {
-		if named[index] {
-			o.twins = append(o.twins, index)
-			continue
-		}
-		o.freePlace(index)
-	}
-	for key, at := range o.place {
-		if !named[at.index] {
-			delete(o.place, key)
-			o.freePlace(at.index)
-		}
-	}
-}
-
-// freePlace frees a place. It still says where it was: packets may be on their way there.
-func (o *overlay) freePlace(index uint32) {
-	atomic.StoreUint32(&o.places.Entries[index].Ifindex, 0)
-	o.indexes.release(index)
-}
-
-// SetHosts replaces what was learned of where hosts of tenants' networks are. Packets follow at once.
-func (d *Datapath) SetHosts(hosts map[model.Segment][]model.SegmentHost) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed() || !d.overlay.on() {
-		return nil
-	}
-	d.overlay.learn(func(known *knownInside) bool {
-		known.learned = maps.Clone(hosts)
-		known.list()
-		return true
-	})
-	if !d.begun {
-		return nil
-	}
-	return d.followHosts()
-}
-
-// SetVTEPs replaces what was learned of VTEPs that are in this director's networks: they are peers, also where
-// nothing is known of the hosts behind them.
-func (d *Datapath) SetVTEPs(vteps []netip.Addr) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed() || !d.overlay.on() {
-		return nil
-	}
-	vteps = slices.Clone(vteps)
-	d.overlay.learn(func(known *knownInside) bool {
-		known.vteps = vteps
-		return true
-	})
-	if !d.begun {
-		return nil
-	}
-	return d.configureOverlay()
-}
-
-// SetVNIs replaces what was learned of the VNIs that networks have on the wire. A configured one counts before it.
-func (d *Datapath) SetVNIs(vnis map[model.Segment]uint32) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed() || !d.overlay.on() {
-		return nil
-	}
-	vnis = maps.Clone(vnis)
-	d.overlay.learn(func(known *knownInside) bool {
-		known.vnis = vnis
-		return true
-	})
-	if !d.begun {
-		return nil
-	}
-	return d.followHosts()
 }
 
 // followHosts gives backends their places again. The lock is held.

@@ -312,9 +312,9 @@ type LoadBalancerMemberStatus struct {
 	// name is the member's.
 	// +required
 	Name string `json:"name"`
-	// state is up or down, by what directors have found; draining, or disabled, by its spec;
-	// unchecked, if nothing is checked but the way to it, which is there; or unknown, while no
-	// director has reported it.
+	// state is up or down as directors have found the member, or draining or disabled as its
+	// spec says. It is unchecked if the listener has no health check and directors have a way to
+	// the member, and unknown while no director has reported the member.
 	// +required
 	State string `json:"state"`
 	// directors is how many directors have found it so.

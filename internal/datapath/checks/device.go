@@ -109,7 +109,7 @@ func checkAddress(segment model.Segment, six bool) netip.Addr {
 }
 
 // standIn is the address with this number of those that stand for others: CHECK_TARGET4 and CHECK_TARGET6 in
-// bpf/abi/vtep_types.h. No route leads there but the rule for checks.
+// bpf/abi/vtep_types.h. Only the rule for checks leads to them.
 func standIn(number uint32, six bool) netip.Addr {
 	if !six {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0xf4000000|number&0xffffff)))
