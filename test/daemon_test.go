@@ -222,10 +222,12 @@ func (d *daemon) holds(c model.Config) bool {
 	return true
 }
 
-// listens reports whether the process answers on its socket. A killed process leaves the socket's
-// file, where nothing answers.
-func (d *daemon) listens() bool {
-	conn, err := net.Dial("unix", d.socket)
+func (d *daemon) listens() bool { return listens(d.socket) }
+
+// listens reports whether a process answers on its socket. The socket's file says less: a process makes it before it
+// listens, and leaves it behind if it is killed.
+func listens(socket string) bool {
+	conn, err := net.Dial("unix", socket)
 	if err != nil {
 		return false
 	}

@@ -66,7 +66,7 @@ func startOVS(t *testing.T, h *netlab.Host) *ovs {
 	database := filepath.Join(s.dir, "conf.db")
 	s.run("ovsdb-tool", "create", database, "/usr/share/openvswitch/vswitch.ovsschema")
 	s.start("ovsdb-server", database, "--remote=p"+s.db())
-	waitFor(t, "Open vSwitch's database", func() bool { _, err := os.Stat(filepath.Join(s.dir, "db.sock")); return err == nil })
+	waitFor(t, "Open vSwitch's database", func() bool { return listens(filepath.Join(s.dir, "db.sock")) })
 	s.vsctl("--no-wait", "init")
 	s.start("ovs-vswitchd", s.db(), "--disable-system")
 	return s

@@ -35,7 +35,13 @@ func TestDirectorSaysHowBusyItIs(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
 	p := h.start(`msg="director runs"`)
-	p.wait("answer", func() bool { _, err := os.Stat(h.socket); return err == nil })
+	p.wait("answer", func() bool {
+		conn, err := net.Dial("unix", h.socket)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
 	metrics := h.metrics()
 	for _, want := range []string{`weir_datapath_utilization{cpu="0"} `, `weir_packets_total{reason="pass_no_service"} `, `weir_bytes_total{reason="`} {
 		if !strings.Contains(metrics, want) {
