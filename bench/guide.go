@@ -54,6 +54,9 @@ var guide = report.Guide{
 	Reasons: map[string]string{
 		"goodput_vs_director_link":             "redirection.md#goodput",
 		"steered_own_cost_vs_stateless":        "costs.md#a-packet-with-a-rule",
+		"vxlan_vs_l2dsr":                       "costs.md#packets-in-tunnels",
+		"geneve_vs_l2dsr":                      "costs.md#packets-in-tunnels",
+		"vlan_vs_untagged":                     "costs.md#packets-in-tunnels",
 		"rr_p50_vs_direct":                     "redirection.md#latency",
 		"syn_vs_dnat":                          "redirection.md#syns-per-second",
 		"throughput_128x4000_vs_1x255_1mflows": "costs.md#many-services-and-many-flows",
