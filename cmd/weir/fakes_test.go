@@ -134,7 +134,7 @@ func (fakeSegments) Segments([]model.Segment) (model.SegmentsStatus, error) {
 		},
 	}
 	status.Count([]model.SegmentCounts{{ID: fakeSegment, Services: 1}, {ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, Services: 2, Backends: 4, RingMemory: 16512, Flows: 120, Packets: 90210, Bytes: 45105000, Opened: 801, Dropped: 3}},
-		&model.Config{Segments: []model.SegmentSettings{{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, Limits: &model.SegmentLimits{ShareLimits: model.ShareLimits{Services: 3, RingMemory: 1 << 20}}}}})
+		&model.Config{Segments: []model.SegmentSettings{{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5001}, Limits: &model.SegmentLimits{ShareLimits: model.ShareLimits{Services: 3, RingMemory: 1 << 20, ProbesPerSecond: 500}}}}})
 	return status, nil
 }
 

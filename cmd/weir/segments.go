@@ -84,7 +84,7 @@ func segmentsTable(t *table, a segmentsAnswer) {
 	}
 	if len(status.Segments) > 0 {
 		t.line("")
-		t.row("SEGMENT", "SERVICES", "BACKENDS", "RING-MEMORY", "SOURCE-RANGES", "FLOWS", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED", "LIMITED")
+		t.row("SEGMENT", "SERVICES", "BACKENDS", "RING-MEMORY", "SOURCE-RANGES", "PROBES/S", "FLOWS", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED", "LIMITED")
 	}
 	for i := range status.Segments {
 		c := &status.Segments[i].Counts
@@ -92,7 +92,7 @@ func segmentsTable(t *table, a segmentsAnswer) {
 		if c.Limits != nil {
 			l = *c.Limits
 		}
-		t.row(status.Segments[i].ID, ofMost(c.Services, l.Services), ofMost(c.Backends, l.Backends), ofMost(c.RingMemory, l.RingMemory), ofMost(c.SourceRanges, l.SourceRanges), ofMost(c.Flows, l.Flows), c.Opened, c.Packets, c.Bytes, c.Dropped, limited(c.Limited, l.PacketsPerSecond))
+		t.row(status.Segments[i].ID, ofMost(c.Services, l.Services), ofMost(c.Backends, l.Backends), ofMost(c.RingMemory, l.RingMemory), ofMost(c.SourceRanges, l.SourceRanges), ofMost(c.Probes, l.ProbesPerSecond), ofMost(c.Flows, l.Flows), c.Opened, c.Packets, c.Bytes, c.Dropped, limited(c.Limited, l.PacketsPerSecond))
 	}
 	if hosts > 0 {
 		t.line("")

@@ -75,7 +75,7 @@ func TestSegmentsHaveLimits(t *testing.T) {
 		file.Director.VTEP.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 		file.Director.VTEP.VXLANPort, file.Director.VTEP.GenevePort = model.DefaultVXLANPort, model.DefaultGenevePort
 		file.Services[0].Segment, file.Services[0].Mode = red, model.L2DSR
-		file.Director.SegmentLimits.Services = 3
+		file.Director.SegmentLimits.Services, file.Director.SegmentLimits.ProbesPerSecond = 3, 3
 		file.Segments = []model.SegmentSettings{{ID: red, Limits: &model.SegmentLimits{ShareLimits: model.ShareLimits{Services: 4, Backends: 7}}}}
 		if err := d.SetFile(file); err != nil {
 			t.Fatal(err)
@@ -98,6 +98,19 @@ func TestSegmentsHaveLimits(t *testing.T) {
 		put("two", inSegment(red, setOf(2, 1, 3)), "")
 		put("three", inSegment(blue, setOf(3, 4, 1)), "services: segment vxlan:5002 may have 3 services by director.segment-limits, and has 4 with this")
 		put("three", inSegment(blue, setOf(3, 3, 1)), "")
+		for checked, want := range map[string]string{"1s": "", "500ms": "services: segment vxlan:5002 may have 3 probes-per-second by director.segment-limits, and has 6 with this"} {
+			documents := inSegment(blue, setOf(3, 3, 1))
+			for i := range documents {
+				how := &model.HealthCheck{Kind: model.CheckTCP}
+				if err := how.Interval.UnmarshalText([]byte(checked)); err != nil {
+					t.Fatal(err)
+				}
+				c := model.Config{Services: []model.Service{{Health: how}}}
+				c.SetDefaults()
+				documents[i].Service.Health = c.Services[0].Health
+			}
+			put("three", documents, want)
+		}
 		put("four", setOf(4, 20, 1), "") // none is no tenant's
 
 		elsewhere := inSegment(blue, setOf(3, 1, 1)) // a backend counts where it is

@@ -13,6 +13,7 @@ import (
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/daemon"
 	"weir.io/weir/internal/desired"
+	"weir.io/weir/internal/health"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -26,7 +27,7 @@ func (d *Director) gather() {
 	d.Problems.Report(model.ProblemAPI, "", d.remote.Problem())
 	d.Problems.Warn(model.ProblemAPI, "refused", d.remote.Refused())
 	d.Problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
-	d.Problems.Warn(model.ProblemHealth, "", d.checker.Prevented())
+	d.Problems.Replace(model.ProblemHealth, healthProblems(d.checker.Prevented(), d.checker.Late()))
 	d.Problems.Warn(model.ProblemGroup, "listen", d.members.problem())
 	d.Problems.Replace(model.ProblemBackend, append(unreachableProblems(d.kernel.Unreachable(mostUnreachable)), movedProblems(d.kernel.Moved(mostUnreachable))...))
 	host, interfaces := daemon.UpkeepProblems(d.host.Status(), d.notices.Problem())
@@ -43,6 +44,23 @@ func (d *Director) gather() {
 		d.Problems.Warn(model.ProblemStore, "hosts-"+string(source), d.segments.Amiss(source))
 	}
 	d.Problems.Replace(model.ProblemNeighbor, neighborProblems(d.announcers.neighbor.Status()))
+}
+
+// healthProblems are why probes cannot be made, and of which segments they are made too late.
+func healthProblems(prevented error, late []health.Late) (problems []model.Problem) {
+	if prevented != nil {
+		problems = append(problems, model.Problem{Severity: model.SeverityWarning, Text: prevented.Error()})
+	}
+	for _, l := range late {
+		p := model.Problem{Segment: l.Segment, Severity: model.SeverityWarning,
+			Text: fmt.Sprintf("probes of segment %s begin too late: as many as it may have at a time wait for answers", l.Segment),
+			Fix:  "remove backends that do not answer, or give their checks a shorter timeout or a longer interval"}
+		if l.Segment != (model.Segment{}) {
+			p.Part = l.Segment.String()
+		}
+		problems = append(problems, p)
+	}
+	return problems
 }
 
 // mostUnreachable bounds how many backends are listed: a link that is down may take thousands along.

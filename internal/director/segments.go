@@ -16,6 +16,7 @@ type segmentsAPI struct{ d *Director }
 // Segments returns what is known of all segments, and what is counted of each.
 func (a segmentsAPI) Segments(only []model.Segment) (model.SegmentsStatus, error) {
 	c := a.d.Config()
+	all := c
 	if only != nil {
 		c.Services = slices.DeleteFunc(slices.Clone(c.Services), func(s model.Service) bool { return !slices.Contains(only, s.Segment) })
 	}
@@ -24,7 +25,7 @@ func (a segmentsAPI) Segments(only []model.Segment) (model.SegmentsStatus, error
 	if err != nil {
 		return status, fmt.Errorf("read the datapath: %w", err)
 	}
-	status.Count(kernel.Segments, &c)
+	status.Count(kernel.Segments, &all)
 	status.Note(a.d.kernel.SegmentProblems())
 	return status, nil
 }

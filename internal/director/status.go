@@ -56,7 +56,9 @@ func (d *Director) Status() (model.DatapathStatus, error) {
 		addOverrides(s, overrides)
 	}
 	config := d.Config()
+	uses := model.UsageBySegment(config.Services)
 	for i := range status.Segments {
+		status.Segments[i].Probes = uses[status.Segments[i].ID].Probes()
 		if limits, key := config.LimitsOf(status.Segments[i].ID); key != "" {
 			status.Segments[i].Limits = &limits
 		}

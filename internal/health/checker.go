@@ -39,8 +39,9 @@ type Checker struct {
 	mu      sync.Mutex
 	others  []chan struct{} // are sent to like turns
 	targets map[model.Target]*target
-	queue   queue
+	lines   lines
 	running int
+	held    bool // a line waits until a probe has ended
 	// diagnoses is how many diagnoses are being made.
 	diagnoses int
 	armed     time.Time // when the scheduler wakes up by itself
@@ -68,8 +69,9 @@ type target struct {
 	last     result
 	// diagnosis is that of the last failure that needed one.
 	diagnosis diagnosis
+	line      *line
 	due       time.Time
-	place     int // in the queue
+	place     int // in the line's queue
 	cancel    context.CancelFunc
 	version   int // of the check: results of another version do not count
 	begun     bool
@@ -91,7 +93,7 @@ func New(path Path, log *slog.Logger) *Checker {
 	c := &Checker{
 		path: path, log: log, begun: time.Now(), most: mostProbes(), ctx: ctx, stop: stop,
 		wake: make(chan struct{}, 1), stateChanges: make(chan struct{}, 1),
-		targets: map[model.Target]*target{}, counts: map[outcome]uint64{},
+		targets: map[model.Target]*target{}, lines: lines{of: map[model.Segment]*line{}}, counts: map[outcome]uint64{},
 	}
 	c.scheduler.Go(c.run)
 	return c
@@ -126,18 +128,23 @@ func (c *Checker) Set(checks []model.Check) {
 	now := time.Now()
 	wanted := make(map[model.Target]bool, len(checks))
 	probes := map[*model.HealthCheck]probe{}
-	fresh := 0
+	var fresh []*target
 	for i := range checks {
 		wanted[checks[i].Target] = true
-		if c.put(checks[i], probes, now.Add(time.Duration(fresh)*spread)) {
-			fresh++
+		if t := c.put(checks[i], probes, now); t != nil {
+			fresh = append(fresh, t)
 		}
+	}
+	for i, t := range inTurn(fresh) {
+		t.due = now.Add(time.Duration(i) * spread)
+		t.line.queue.add(t)
 	}
 	for key, t := range c.targets {
 		if !wanted[key] {
-			c.queue.drop(t)
+			t.line.queue.drop(t)
 			t.end()
 			t.gone = true
+			c.lines.leave(t.line)
 			delete(c.targets, key)
 		}
 	}
@@ -147,12 +154,12 @@ func (c *Checker) Set(checks []model.Check) {
 // spread is the time between the first probes of new targets: all at once would be a burst.
 const spread = 100 * time.Microsecond
 
-// put adds a check or changes it, and reports whether its probe is due at once.
-func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, due time.Time) bool {
+// put adds a check or changes it, and returns its target if the next probe is due at once.
+func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, now time.Time) *target {
 	t := c.targets[check.Target]
-	if t != nil && t.check.To == check.To && (t.check.Way == nil) == (check.Way == nil) && sameProbe(t.check.How, check.How) {
+	if t != nil && t.line.segment == check.CountsIn() && t.check.To == check.To && (t.check.Way == nil) == (check.Way == nil) && sameProbe(t.check.How, check.How) {
 		c.reschedule(t, check)
-		return false
+		return nil
 	}
 	p, made := probes[check.How]
 	if !made {
@@ -164,16 +171,17 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, du
 		probes[check.How] = p
 	}
 	if t == nil {
-		t = &target{place: waitsNot, standing: newStanding(check.How, check.Serving, due)}
+		t = &target{place: waitsNot, standing: newStanding(check.How, check.Serving, now)}
 		c.targets[check.Target] = t
 	} else {
 		t.standing.recheck(check.How)
+		t.line.queue.drop(t)
+		c.lines.leave(t.line)
 	}
 	t.end()
-	t.check, t.probe, t.due = check, p, due
+	t.line, t.check, t.probe = c.lines.join(check.CountsIn()), check, p
 	t.version++
-	c.queue.add(t)
-	return true
+	return t
 }
 
 // reschedule takes over the fields of a check besides what it asks.
@@ -183,7 +191,7 @@ func (c *Checker) reschedule(t *target, check model.Check) {
 	if check.How.Interval < before && t.place != waitsNot {
 		if soon := time.Now().Add(time.Duration(check.How.Interval)); soon.Before(t.due) {
 			t.due = soon
-			c.queue.add(t)
+			t.line.queue.add(t)
 		}
 	}
 }

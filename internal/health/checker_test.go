@@ -135,7 +135,7 @@ func TestCheckerFollowsAServer(t *testing.T) {
 		t.Errorf("without checks there are the states %v", left)
 	}
 	// A probe that was under way may still be accepted. Then there are no more.
-	await(t, "no probe is under way", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.running == 0 && len(c.queue) == 0 })
+	await(t, "no probe is under way", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.running == 0 && len(c.lines.order) == 0 })
 }
 
 // TestWhatHolds changes checks of backends whose state is known.

@@ -22,7 +22,7 @@ type diagnosis struct {
 
 const (
 	// mostDiagnoses bounds the diagnoses that are made at the same time: all backends of a rack
-	// that is cut off have the same.
+	// that is cut off have the same. They are shared by segment, like probes.
 	mostDiagnoses = 16
 	// diagnosisHolds is how long a diagnosis is valid.
 	diagnosisHolds = 10 * time.Second
@@ -43,8 +43,9 @@ func (l *launch) diagnosed(a *attempt, f *Failure) *Failure {
 		return f
 	}
 	known := t.diagnosis.of == *f && time.Since(t.diagnosis.at) < diagnosisHolds
-	if !known && !t.diagnosis.busy && l.diagnoses < mostDiagnoses {
+	if !known && !t.diagnosis.busy && l.lines.mayHave(l.line, l.line.diagnoses, mostDiagnoses-l.diagnoses) {
 		l.diagnoses++
+		l.line.diagnoses++
 		t.diagnosis.busy = true
 		l.done.Go(func() { l.diagnose(a, *f) })
 	}
@@ -60,6 +61,8 @@ func (l *launch) diagnose(a *attempt, of Failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.diagnoses--
+	l.line.diagnoses--
+	l.lines.close(l.line)
 	t := l.target
 	before := t.diagnosis.failure
 	t.diagnosis = diagnosis{of: of, failure: found, at: time.Now()}

@@ -75,6 +75,10 @@ var (
 	}
 )
 
+// mostOthers is how many messages may come before the answer: a backend that sends without end must not
+// take the director's CPU until the timeout.
+const mostOthers = 1000
+
 // ask sends the query and judges its answer. Messages that do not answer it are ignored: others may
 // have sent them.
 func (q *query) ask(conn net.Conn, f framing) error {
@@ -90,7 +94,7 @@ func (q *query) ask(conn net.Conn, f framing) error {
 	if err := f.write(conn, packed); err != nil {
 		return err
 	}
-	for {
+	for range mostOthers {
 		text, err := f.read(conn)
 		if err != nil {
 			return err
@@ -102,6 +106,7 @@ func (q *query) ask(conn net.Conn, f framing) error {
 		}
 		return q.judge(&parser, header)
 	}
+	return failure(Malformed, "%d messages came, and none of them answers the query", mostOthers)
 }
 
 // judge looks at the answer's code, and that it is about what was asked. Servers that do

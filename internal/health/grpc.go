@@ -36,7 +36,8 @@ type healthCall struct {
 func (h *healthCall) on(ctx context.Context, conn net.Conn, a *attempt) error {
 	dial := func(context.Context, string) (net.Conn, error) { return conn, nil }
 	options := []grpc.DialOption{grpc.WithContextDialer(dial), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("weir-health")}
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("weir-health"),
+		grpc.WithMaxHeaderListSize(mostHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostBody))}
 	if h.authority != "" {
 		options = append(options, grpc.WithAuthority(h.authority))
 	}

@@ -11,6 +11,7 @@ import (
 type launch struct {
 	*Checker
 	target  *target
+	line    *line
 	version int // of the check
 	check   model.Check
 	probe   probe
@@ -18,10 +19,10 @@ type launch struct {
 	begun   time.Time
 }
 
-// launch takes what a probe needs from a target that no longer waits.
+// launch takes what a probe needs from a target that no longer waits, and that its line has counted.
 func (c *Checker) launch(t *target) *launch {
 	c.running++
-	l := &launch{Checker: c, target: t, version: t.version, check: t.check, probe: t.probe}
+	l := &launch{Checker: c, target: t, line: t.line, version: t.version, check: t.check, probe: t.probe}
 	if l.probe != nil {
 		l.ctx, t.cancel = context.WithTimeout(c.ctx, time.Duration(t.check.How.Timeout))
 	} else { // the connector watches the time itself
@@ -65,16 +66,17 @@ func (l *launch) later() {
 	}
 	l.target.end()
 	l.target.due = l.begun.Add(soon)
-	l.queue.add(l.target)
+	l.line.queue.add(l.target)
 	signal(l.wake)
 }
 
 // over counts the probe as ended, and says whether its result no longer matters: the target is
 // checked in another way, or not at all. The lock is held.
 func (l *launch) over() bool {
-	full := l.running >= l.most
 	l.running--
-	if full {
+	l.line.running--
+	l.lines.close(l.line)
+	if l.held {
 		signal(l.wake)
 	}
 	return l.target.version != l.version || l.target.gone || l.Checker.ctx.Err() != nil
@@ -103,7 +105,7 @@ func (l *launch) end(a *attempt, took time.Duration, err error) {
 	if t.due = l.onGrid(l.begun.Add(t.pause()), time.Duration(t.check.How.Interval)); t.due.Before(r.at) {
 		t.due = r.at
 	}
-	l.queue.add(t)
+	l.line.queue.add(t)
 	if t.due.Before(l.armed) {
 		signal(l.wake)
 	}

@@ -36,19 +36,18 @@ func (c *Checker) run() {
 	}
 }
 
-// beginDue begins the probes that are due, and returns the time until the next is due. While as
-// many probes are under way as allowed, the next one that ends wakes the scheduler up.
+// beginDue begins the probes that are due, and returns the time until the next is due. While a line
+// has as many probes under way as it may have, the next one that ends wakes the scheduler up.
 func (c *Checker) beginDue() time.Duration {
 	var due []*launch
 	c.mu.Lock()
 	now := time.Now()
-	for len(c.queue) > 0 && c.running < c.most && c.queue[0].due.Before(now.Add(early)) {
-		due = append(due, c.launch(c.queue.first()))
-	}
-	pause := idle
-	if len(c.queue) > 0 && c.running < c.most {
-		pause = max(0, c.queue[0].due.Sub(now))
-	}
+	c.lines.due(now.Add(early), c.most-c.running, func(from *line, t *target) {
+		from.noteLate(t.due, now)
+		due = append(due, c.launch(t))
+	})
+	var pause time.Duration
+	pause, c.held = c.lines.wait(now, c.most-c.running)
 	c.armed = now.Add(pause)
 	c.mu.Unlock()
 	for _, l := range due {

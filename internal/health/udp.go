@@ -50,7 +50,7 @@ const otherAnswer = 100 * time.Millisecond
 func awaitText(conn net.Conn, text []byte) error {
 	buffer := make([]byte, largest)
 	var other error
-	for {
+	for range mostOthers {
 		n, err := conn.Read(buffer)
 		switch {
 		case err != nil:
@@ -65,6 +65,7 @@ func awaitText(conn net.Conn, text []byte) error {
 		}
 		other = failure(Body, "the answer, %d bytes, does not contain %q", n, text)
 	}
+	return other
 }
 
 // datagrams connects a UDP socket that ends with the context and reports every ICMP error.

@@ -53,8 +53,8 @@ var busy = datapath{status: model.DatapathStatus{
 	Refused: []model.Tallied{{Name: "certificate", Count: 3}, {Name: "handshake"}},
 	Left:    []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},
 	Segments: []model.SegmentCounts{{Services: 1, Backends: 3, Packets: 40, Bytes: 4000, Opened: 4, Dropped: 2},
-		{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, Services: 2, Backends: 5, RingMemory: 8256, Flows: 7, Packets: 90, Bytes: 9000, Opened: 9, Dropped: 1, Limited: 1,
-			Limits: &model.SegmentLimits{ShareLimits: model.ShareLimits{Services: 3, RingMemory: 1 << 20}}}},
+		{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, Services: 2, Backends: 5, RingMemory: 8256, Probes: 5, Flows: 7, Packets: 90, Bytes: 9000, Opened: 9, Dropped: 1, Limited: 1,
+			Limits: &model.SegmentLimits{ShareLimits: model.ShareLimits{Services: 3, RingMemory: 1 << 20, ProbesPerSecond: 500}}}},
 	Services: []model.ServiceStatus{{Name: "web", Slots: 1021, Packets: 40, Bytes: 4000, Opened: 4, Dropped: 2, Log: model.LogStatus{
 		Generations: 2, Oldest: time.UnixMilli(1767323100500), Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 25},
 		Health: &model.ServiceHealth{Kind: model.CheckTCP, Up: 1, Down: 2, Unknown: 3, Panic: true},

@@ -15,11 +15,12 @@ var (
 
 	serviceInfo = ofDirector.add("weir_service_info", "1, for the segment of the service's VIP (none: no tenant's): so metrics of services can be joined with it.", "service", "segment")
 
-	segmentLimit       = ofDirector.add("weir_segment_limit", "What the segment may have, of those that have a bound: services, backends, ring-memory (bytes), source-ranges, flows, packets-per-second.", "segment", "limit")
+	segmentLimit       = ofDirector.add("weir_segment_limit", "What the segment may have, of those that have a bound: services, backends, ring-memory (bytes), source-ranges, probes-per-second, flows, packets-per-second.", "segment", "limit")
 	segmentServices    = ofDirector.add("weir_segment_services", "Services whose VIPs are in the segment.", "segment")
 	segmentBackends    = ofDirector.add("weir_segment_backends", "Backends that are in the segment, once per service.", "segment")
 	segmentRings       = ofDirector.add("weir_segment_ring_memory_bytes", "Memory of the rings of the segment's services.", "segment")
 	segmentRanges      = ofDirector.add("weir_segment_source_ranges", "Source ranges of the segment's services.", "segment")
+	segmentProbes      = ofDirector.add("weir_segment_probes_per_second", "Probes of health checks that the intervals of the segment's backends ask for.", "segment")
 	segmentFlows       = ofDirector.add("weir_segment_flows_remembered", "Flows of the segment's services in flow memory.", "segment")
 	segmentPackets     = ofDirector.add("weir_segment_packets_total", "Packets that were forwarded for services of the segment: those that are gone count until the director's process ends, here and in the next ones.", "segment")
 	segmentBytes       = ofDirector.add("weir_segment_bytes_total", "Bytes of the IP packets that were forwarded for services of the segment, as they came in.", "segment")
@@ -118,6 +119,7 @@ func (v values) segmentSums(counts []model.SegmentCounts) {
 		v.gauge(segmentBackends, float64(c.Backends), of)
 		v.gauge(segmentRings, float64(c.RingMemory), of)
 		v.gauge(segmentRanges, float64(c.SourceRanges), of)
+		v.gauge(segmentProbes, float64(c.Probes), of)
 		v.gauge(segmentFlows, float64(c.Flows), of)
 		if c.Limits != nil {
 			for _, l := range c.Limits.Each() {

@@ -28,6 +28,14 @@ type Check struct {
 	Serving bool
 }
 
+// CountsIn returns the segment with which the check's probes count, like its backend: see SegmentLimits.
+func (c *Check) CountsIn() Segment {
+	if c.Way == nil {
+		return c.Target.Service.Segment
+	}
+	return countsIn(c.Way.Backend.Segment, c.Target.Service.Segment)
+}
+
 // CheckWay is the way of a service's packets from a director to a backend.
 type CheckWay struct {
 	*CheckHost

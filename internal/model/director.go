@@ -248,6 +248,8 @@ type ShareLimits struct {
 	Backends     uint32 `json:"backends,omitempty"` // counted once per service
 	RingMemory   uint64 `json:"ring-memory,omitempty"`
 	SourceRanges uint32 `json:"source-ranges,omitempty"`
+	// ProbesPerSecond is how many probes of health checks the intervals of all backends may ask for.
+	ProbesPerSecond uint32 `json:"probes-per-second,omitempty"`
 }
 
 // Excess is a limit, and how much there would be of what it bounds.
@@ -268,7 +270,8 @@ func (l *ShareLimits) Exceeded(now, before Usage) (all []Excess) {
 
 // Each returns all limits; Most is 0 where there is none.
 func (l *ShareLimits) Each() []Excess {
-	return []Excess{{"services", uint64(l.Services), 0}, {"backends", uint64(l.Backends), 0}, {"ring-memory", l.RingMemory, 0}, {"source-ranges", uint64(l.SourceRanges), 0}}
+	return []Excess{{"services", uint64(l.Services), 0}, {"backends", uint64(l.Backends), 0}, {"ring-memory", l.RingMemory, 0}, {"source-ranges", uint64(l.SourceRanges), 0},
+		{"probes-per-second", uint64(l.ProbesPerSecond), 0}}
 }
 
 // OwnerLimits bound one owner's set.
@@ -278,7 +281,11 @@ type OwnerLimits struct {
 }
 
 // Usage is how much of a director's limits services use.
-type Usage struct{ Services, Backends, RingMemory, SourceRanges uint64 }
+type Usage struct {
+	Services, Backends, RingMemory, SourceRanges uint64
+	// ProbesPerHour are of all their backends: an interval may be long.
+	ProbesPerHour uint64
+}
 
 // UsageOf counts what services use.
 func UsageOf(services []Service) (t Usage) {
@@ -286,6 +293,9 @@ func UsageOf(services []Service) (t Usage) {
 	for i := range services {
 		t.Backends += uint64(len(services[i].Backends))
 		t.SourceRanges += uint64(len(services[i].SourceRanges))
+		for j := range services[i].Backends {
+			t.ProbesPerHour += services[i].probesPerHour(&services[i].Backends[j])
+		}
 	}
 	return t
 }
@@ -296,12 +306,16 @@ func (t *Usage) Add(more Usage) {
 	t.Backends += more.Backends
 	t.RingMemory += more.RingMemory
 	t.SourceRanges += more.SourceRanges
+	t.ProbesPerHour += more.ProbesPerHour
 }
 
 // Of returns how much is used of the limit of this name, as director.limits has it.
 func (t Usage) Of(limit string) uint64 {
-	return map[string]uint64{"services": t.Services, "backends": t.Backends, "ring-memory": t.RingMemory, "source-ranges": t.SourceRanges}[limit]
+	return map[string]uint64{"services": t.Services, "backends": t.Backends, "ring-memory": t.RingMemory, "source-ranges": t.SourceRanges, "probes-per-second": t.Probes()}[limit]
 }
+
+// Probes returns how many probes there are a second, a part of one as one.
+func (t Usage) Probes() uint64 { return (t.ProbesPerHour + 3599) / 3600 }
 
 // Refuse says how an owner's services exceed the limits of its set, or nothing.
 func (l OwnerLimits) Refuse(services []Service) string {

@@ -218,6 +218,24 @@ func (DNSCode) Names() []string { return dnsCodeNames.texts() }
 // Checked reports whether the service's backends are checked.
 func (s *Service) Checked() bool { return s.Health != nil && s.Health.Kind != CheckNone }
 
+// probesPerHour returns how many probes of a backend there are in an hour, those of redirection among them.
+func (s *Service) probesPerHour(b *Backend) (n uint64) {
+	if b.State == Down {
+		return 0
+	}
+	of := func(how *HealthCheck) uint64 {
+		interval := cmp.Or(how.Interval, DefaultHealthInterval)
+		return (uint64(time.Hour) + uint64(interval) - 1) / uint64(interval)
+	}
+	if s.Checked() {
+		n += of(s.Health)
+	}
+	if s.ProbesRedirects() && b.RedirectsIn(s) {
+		n += of(s.RedirectCheck())
+	}
+	return n
+}
+
 // LeastHealthy returns how many backends must be left for the VIP to be announced.
 func (s *Service) LeastHealthy() uint32 {
 	if s.MinHealthy == nil {

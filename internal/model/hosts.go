@@ -99,15 +99,17 @@ type SegmentsStatus struct {
 	Segments []SegmentStatus    `json:"segments"`
 }
 
-// Count adds what is counted of segments, and their limits.
+// Count adds what is counted of segments, what the configuration's checks ask for, and their limits.
 func (s *SegmentsStatus) Count(counts []SegmentCounts, c *Config) {
 	of := make(map[Segment]SegmentCounts, len(counts))
 	for _, c := range counts {
 		of[c.ID] = c
 	}
+	probes := UsageBySegment(c.Services)
 	for i := range s.Segments {
 		one := &s.Segments[i]
 		one.Counts = of[one.ID]
+		one.Counts.Probes = probes[one.ID].Probes()
 		if limits, key := c.LimitsOf(one.ID); key != "" {
 			one.Counts.Limits = &limits
 		}

@@ -113,6 +113,7 @@ func UsageBySegment(lists ...[]Service) map[Segment]Usage {
 				at := countsIn(s.Backends[j].TenantIn(s), s.Segment)
 				of := all[at]
 				of.Backends++
+				of.ProbesPerHour += s.probesPerHour(&s.Backends[j])
 				all[at] = of
 			}
 		}
@@ -163,6 +164,7 @@ type SegmentCounts struct {
 	Backends     int     `json:"backends" doc:"that are in it, or of its services and in no tenant's network; once per service"`
 	RingMemory   uint64  `json:"ring-memory" doc:"bytes of its services' rings"`
 	SourceRanges int     `json:"source-ranges" doc:"of its services"`
+	Probes       uint64  `json:"probes-per-second" doc:"of health checks, that the intervals of its backends ask for"`
 	Flows        int     `json:"flows" doc:"of its services, in flow memory"`
 	Packets      uint64  `json:"packets" doc:"that were forwarded, also those of services that are gone, since the director's process began"`
 	Bytes        uint64  `json:"bytes"`
