@@ -39,7 +39,7 @@ func (in *drainInput) attributes() []any {
 
 func (s *Server) handleDrain() {
 	type output struct{ Body []Drained }
-	handle(s, operation{method: http.MethodPost, path: "drain", id: "drain", summary: "Drain backends, or end that", needs: model.RoleWrite, segmented: true,
+	handle(s, operation{method: http.MethodPost, path: "drain", id: "drain", summary: "Drain backends, or end that", needs: model.RoleWrite, segmented: true, changes: true,
 		text: "Every backend of that name or address gets the state: in the sets themselves, so that it lasts until the set's owner puts another; and beside the director's own file, until the same is asked for with state active, or the file says otherwise. " +
 			"A draining backend keeps its connections and gets no new ones.", errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *drainInput) (*output, error) {

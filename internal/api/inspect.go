@@ -33,6 +33,14 @@ func (s *Server) HandleExplain(explain Explainer) {
 				if err := s.within(ctx, with.Owner); err != nil {
 					return nil, err
 				}
+				who := callerOf(ctx)
+				if who.Role != model.RoleAdmin && !s.changes.take(who.Name) {
+					return nil, tooSoon(s.changes.wait(who.Name), "ask for this less often")
+				}
+				if err := s.supposed.wait(ctx, who.Name, s.largeWait); err != nil { // it loads a program
+					return nil, err
+				}
+				defer s.supposed.give(who.Name, 1)
 			}
 			e, err := explain(ctx, in.Body)
 			if who := callerOf(ctx); err == nil && who.limited() && !explains(who.Segments.list(), &e) {

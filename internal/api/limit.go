@@ -26,6 +26,10 @@ const (
 	// Of an agent, whose host may be a tenant's, and how many of its requests are answered at once.
 	agentRate, agentBurst, agentAtOnce = 20, 40, 4
 
+	// Of a client that is no administrator: changes of sets, plans, and explanations that suppose a set, together.
+	// Each takes the store's or the kernel's time.
+	changeEvery, changeBurst = time.Second, 30
+
 	strangerPause = time.Second // before a stranger that has asked too often gets an answer
 )
 

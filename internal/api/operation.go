@@ -20,7 +20,7 @@ const base = "/v1/"
 
 func newServer(title string, log *slog.Logger) *Server {
 	s := &Server{mux: http.NewServeMux(), log: log, large: newQuota(largeAnswers, largeOfOneName), largeWait: turnWait, bodies: newBodies(),
-		reports: newQuota(reportsBytes, 2*reportBytes)}
+		reports: newQuota(reportsBytes, 2*reportBytes), changes: newPaces(changeEvery, changeBurst, noBound), supposed: newQuota(1, 1)}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.api = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -50,11 +50,14 @@ type operation struct {
 	// other operations are refused to them, new ones, too.
 	segmented bool
 	// owner says whose set it is about; nil: no owner's, or the operation checks that itself.
-	owner  func(huma.Context) string
-	large  bool   // its answer may be so large that only some are made at a time
-	body   bool   // its body may be so large that there is no room for many
-	pace   *paces // how often a client may; nil: as often as it may ask anything
-	errors []int  // its own, besides those of all operations
+	owner func(huma.Context) string
+	large bool   // its answer may be so large that only some are made at a time
+	body  bool   // its body may be so large that there is no room for many
+	pace  *paces // how often a client may; nil: as often as it may ask anything
+	// changes says that it changes sets, or works out what that would do: clients that are no administrators have
+	// one pace for all of these.
+	changes bool
+	errors  []int // its own, besides those of all operations
 	// answers describe the answers that the library cannot derive from the output; nil: it can.
 	answers map[string]*huma.Response
 }
@@ -140,8 +143,12 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			_ = huma.WriteErr(s.api, ctx, http.StatusForbidden, who.outside("this is about the whole director").Detail)
 			return
 		}
-		if op.pace != nil && !op.pace.take(callerOf(ctx.Context()).Name) {
-			ctx.SetHeader("Retry-After", seconds(op.pace.wait(callerOf(ctx.Context()).Name)))
+		pace := op.pace
+		if op.changes && callerOf(ctx.Context()).Role != model.RoleAdmin {
+			pace = s.changes
+		}
+		if pace != nil && !pace.take(callerOf(ctx.Context()).Name) {
+			ctx.SetHeader("Retry-After", seconds(pace.wait(callerOf(ctx.Context()).Name)))
 			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "ask for this less often")
 			return
 		}

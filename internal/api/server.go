@@ -33,6 +33,8 @@ type Server struct {
 	reading  sync.Mutex // one reader of every counter in the kernel is enough
 	bodies   *quota     // of large requests
 	reports  *quota     // of agents' reports
+	changes  *paces     // of sets, by clients that are no administrators
+	supposed *quota     // explanations that suppose a set
 	sets     Sets       // nil: there are none, as in an agent
 	events   *Events    // nil: there are none
 

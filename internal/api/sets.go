@@ -137,11 +137,11 @@ func (s *Server) HandleSets(sets Sets) {
 	ofPath := func(ctx huma.Context) string { return ctx.Param("owner") }
 	ofQuery := func(ctx huma.Context) string { return ctx.Query("owner") }
 	errs := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable}
-	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, segmented: true, owner: ofPath, body: true,
+	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, segmented: true, owner: ofPath, body: true, changes: true,
 		text: "Services that are not in it are removed. It is one transaction for all directors of a group, and answered when this one forwards by it. " +
 			"With If-Match it replaces only the set that the client knows.",
 		errors: append(errs, http.StatusPreconditionFailed)}, s.putSet)
-	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, segmented: true, owner: ofQuery, body: true,
+	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, segmented: true, owner: ofQuery, body: true, changes: true,
 		text: "It takes what would be put, and says what putting it would answer, what becomes of the traffic that is seen now, and which connections are at risk. Nothing is changed.", errors: errs}, s.planSet)
 	s.handleDrain()
 	s.handleDocuments()
