@@ -66,6 +66,7 @@ func TestPackets(t *testing.T) {
 		{"too big, limited", testTooBigLimited},
 		{"too big, rate", testTooBigRate},
 		{"too big, sources", testTooBigSources},
+		{"too big, segments", testTooBigSegments},
 		{"nat errors", testNATErrors},
 		{"nat fragments", testNATFragments},
 		{"nat variants", testNATVariants},

@@ -1,7 +1,9 @@
 package datapath
 
 import (
+	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -138,6 +140,47 @@ func testTooBigSources(t *testing.T) {
 		// A network with the same hash as the greedy one has no budget left.
 		if served < others*3/4 {
 			t.Errorf("of %d other networks %d got an answer", others, served)
+		}
+	}
+}
+
+// testTooBigSegments: a tenant that sends with sources of all networks in its segment uses up the common budget for
+// errors and a few small ones, and leaves most others' segments, with the same clients, theirs.
+func testTooBigSegments(t *testing.T) {
+	const rate, others = 640, 32
+	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+	var one unix.CPUSet
+	one.Set(0)
+	must(t, unix.SchedSetaffinity(0, &one))
+	for _, is4 := range []bool{true, false} {
+		w := &testWorld{settings: abi.Settings{IcmpRate: rate, FlowSalt: 4711}}
+		var tenants []scenario
+		for n := range uint32(others + 1) {
+			tenants = append(tenants, scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, 1), protocol: model.TCP, port: singlePort(servicePort),
+				segment: model.Segment{Kind: model.SegmentVLAN, ID: 100 + n}, backends: []testBackend{{}}})})
+		}
+		d := loadTestDirector(t, w)
+		answers := func(s scenario, client netip.Addr) int {
+			s.client = client
+			frame := build(s.sized(1501)...)
+			tag := []byte{0x81, 0, byte(s.segment.ID >> 8), byte(s.segment.ID)}
+			if action, _ := d.run(t, slices.Concat(frame[:12], tag, frame[12:]), 0); action == xdpTX {
+				return 1
+			}
+			return 0
+		}
+		greedy, served := 0, 0
+		for n := range 10 * rate {
+			greedy += answers(tenants[0], numbered(is4, byte(n%200), 1))
+		}
+		if want := rate + 4*(rate/64); greedy != want {
+			t.Errorf("a segment with sources of 200 networks got %d answers in a second, want %d and four parts of %d", greedy, rate, rate/64)
+		}
+		for _, s := range tenants[1:] {
+			served += answers(s, s.client)
+		}
+		if served < others*3/4 {
+			t.Errorf("of %d other segments %d got an answer", others, served)
 		}
 	}
 }

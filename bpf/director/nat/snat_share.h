@@ -56,6 +56,7 @@ static __noinline int may_tell_fresh_snat(const struct settings *settings,
 
 	if (!settings || !entry)
 		return 0;
+	client.segment = entry->segment;
 	client.source = entry->client;
 	client.ipv6 = ipv6;
 	return may_spend(&fresh_budgets, &client, FRESH_FLOWS_TOLD / settings->cpus, settings);
