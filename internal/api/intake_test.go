@@ -44,9 +44,10 @@ func TestOneSetIsReadAtATime(t *testing.T) {
 func TestSetsThatAreNotApplied(t *testing.T) {
 	r := NewReading()
 	r.most = 100
-	do := func(size int) (func(), error) {
-		return r.Do(t.Context(), func() (int, error) { return size, nil })
+	of := func(who Caller, size int) (func(), error) {
+		return r.Do(WithCaller(t.Context(), who), func() (int, error) { return size, nil })
 	}
+	do := func(size int) (func(), error) { return of(Caller{Name: "busy"}, size) }
 	first, err := do(150)
 	if err != nil {
 		t.Fatalf("one alone: %v", err)
@@ -55,14 +56,79 @@ func TestSetsThatAreNotApplied(t *testing.T) {
 	isBusy(t, err)
 	first()
 	for range 2 {
-		if _, err = do(50); err != nil {
+		if _, err = do(25); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err = do(1)
+	_, err = do(1) // as much as it leaves
 	isBusy(t, err)
+	second, err := of(Caller{Name: "calm"}, 25)
+	if err != nil {
+		t.Errorf("another client's set: %v", err)
+	}
+	_, err = of(Caller{Name: "third"}, 13)
+	isBusy(t, err)
+	if _, err = of(Caller{Name: "third"}, 12); err != nil {
+		t.Errorf("a third client's set: %v", err)
+	}
+	second()
+	if r.of["calm"] != 0 || r.held != 62 {
+		t.Errorf("what is applied holds %d still, of %d", r.of["calm"], r.held)
+	}
+
+	r = NewReading()
+	r.most = 100
+	_, err = of(Caller{Name: "red", Segments: "vlan:7"}, 51)
+	isBusy(t, err)
+	r = NewReading()
 	if _, err := r.Do(t.Context(), func() (int, error) { return 0, errors.New("wrong") }); err == nil || err.Error() != "wrong" {
 		t.Errorf("what is wrong with a set is %v", err)
+	}
+}
+
+// The next set is that of the client whose sets have taken the least time: one that sends without end
+// delays others by one set.
+func TestClientsTakeTurnsToBeRead(t *testing.T) {
+	r := NewReading()
+	r.spent = map[string]time.Duration{"busy": time.Second, "calm": time.Millisecond}
+	r.halved = time.Now()
+	end, order := make(chan struct{}), make(chan string, 10)
+	do := func(client string) {
+		_, err := r.Do(WithCaller(t.Context(), Caller{Name: client}), func() (int, error) { order <- client; <-end; return 0, nil })
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	waits := func(n int) {
+		t.Helper()
+		for tried := 0; ; tried++ {
+			r.mu.Lock()
+			waiting := len(r.waiting)
+			r.mu.Unlock()
+			if waiting == n {
+				return
+			}
+			if tried == 10_000 {
+				t.Fatalf("%d sets wait, want %d", waiting, n)
+			}
+			time.Sleep(time.Millisecond) // between two looks
+		}
+	}
+	go do("busy")
+	if first := <-order; first != "busy" {
+		t.Fatalf("first is %s", first)
+	}
+	for i, client := range []string{"busy", "busy", "busy", "calm", "new"} {
+		go do(client)
+		waits(i + 1)
+	}
+	close(end)
+	var got []string
+	for range 5 {
+		got = append(got, <-order)
+	}
+	if want := "new calm busy busy busy"; strings.Join(got, " ") != want {
+		t.Errorf("they are read in the order %v, want %s", got, want)
 	}
 }
 
@@ -101,7 +167,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	if _, err := other.read(strings.NewReader("{}")); err != nil {
 		t.Errorf("another client: %v", err)
 	}
-	if !other.take(setBytes/2) || (&body{of: all, client: "third"}).take(setBytes/2+1) {
+	if !other.take(setBytes/4) || (&body{of: all, client: "third"}).take(setBytes/8*3+1) { // a half of what is left
 		t.Error("what all have together is not bounded")
 	}
 	last.end()

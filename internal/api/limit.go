@@ -14,6 +14,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"golang.org/x/time/rate"
+
+	"weir.io/weir/internal/model"
 )
 
 // How often a client may ask over TCP, and a stranger from one address. Some requests may come at
@@ -73,16 +75,35 @@ func (p *paces) limiter(name string) *rate.Limiter {
 	return p.of[name]
 }
 
-// How many large answers are made, or read by clients, at the same time: of all clients, and of
-// one. A client that does not read its answer keeps its place until the write times out.
+// How many large answers are made, or read by clients, at the same time: of all clients of a kind, and of
+// one. A client that does not read its answer keeps its place until the write times out. To a client that is
+// for some segments alone any answer that is read from the whole director counts as large.
 const (
-	largeAnswers   = 4
-	largeOfOneName = 2
+	largeAnswers     = 4
+	largeOfOneName   = 2
+	largeOfOneTenant = 1
 )
+
+// places are quotas of the same thing: clients of one kind take nothing from those of another.
+type places struct {
+	admins, tenants, others *quota
+}
+
+// of returns the quota that a client has a part of. A tenant's is one that is for some segments alone.
+func (p places) of(c Caller) *quota {
+	switch {
+	case c.Role == model.RoleAdmin:
+		return p.admins
+	case c.limited():
+		return p.tenants
+	}
+	return p.others
+}
 
 // quota is how much of something all clients may have together, and each of them.
 type quota struct {
 	all, each int
+	shared    bool // a client must also leave as much to others as it has
 
 	mu   sync.Mutex
 	held int
@@ -94,12 +115,23 @@ func newQuota(all, each int) *quota {
 	return &quota{all: all, each: each, of: map[string]int{}, left: make(chan struct{})}
 }
 
+func newSharedQuota(all, each int) *quota {
+	q := newQuota(all, each)
+	q.shared = true
+	return q
+}
+
+// leavesAsMuch reports whether a client may take more of what has room for so much, and of which it has
+// some: it must leave at least as much as it has then. So there is room for others, however many clients
+// take all that they may.
+func leavesAsMuch(has, held, more, most int) bool { return has+more <= most-held-more }
+
 // take takes so much for a client. If there is not so much it returns a channel that is closed when
 // something is given back.
 func (q *quota) take(name string, n int) (taken bool, left <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.held+n > q.all || q.of[name]+n > q.each {
+	if q.held+n > q.all || q.of[name]+n > q.each || q.shared && !leavesAsMuch(q.of[name], q.held, n, q.all) {
 		return false, q.left
 	}
 	q.held += n

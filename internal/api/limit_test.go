@@ -3,10 +3,12 @@ package api
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,6 +76,112 @@ func TestPaces(t *testing.T) {
 	}
 	if wait := p.wait("calm"); wait != 0 {
 		t.Errorf("another one has to wait %v", wait)
+	}
+}
+
+// A client that listens leaves as many places to others as it has; tenants take none from other clients, and
+// neither take any from administrators.
+func TestListenersShareTheirPlaces(t *testing.T) {
+	server := newServer("weir", slog.New(slog.DiscardHandler))
+	server.HandleEvents(NewEvents())
+	listen := func(c Caller, want int) {
+		t.Helper()
+		ctx, end := context.WithCancel(WithCaller(t.Context(), c))
+		w := newListener()
+		ended := make(chan struct{})
+		go func() {
+			server.route(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/events", nil))
+			close(ended)
+		}()
+		t.Cleanup(func() { end(); <-ended })
+		if got := <-w.status; got != want {
+			t.Fatalf("a listener of %s is answered with %d, want %d", c.Name, got, want)
+		}
+	}
+	admin, reader := Caller{Name: "root", Role: model.RoleAdmin}, Caller{Name: "reader", Role: model.RoleRead}
+	red, blue := Caller{Name: "red", Role: model.RoleRead, Segments: "vlan:7"}, Caller{Name: "blue", Role: model.RoleRead, Segments: "vlan:8"}
+	for range mostListeners / 2 {
+		listen(red, http.StatusOK)
+	}
+	listen(red, http.StatusTooManyRequests)
+	for range mostListeners / 4 {
+		listen(blue, http.StatusOK)
+	}
+	listen(blue, http.StatusTooManyRequests)
+	for range mostListeners / 2 {
+		listen(reader, http.StatusOK)
+	}
+	listen(reader, http.StatusTooManyRequests)
+	for range mostListeners {
+		listen(admin, http.StatusOK)
+	}
+	listen(admin, http.StatusTooManyRequests)
+}
+
+// listener is where an answer goes that does not end: it tells its status, once.
+type listener struct {
+	http.ResponseWriter
+	status chan int
+	once   sync.Once
+}
+
+func newListener() *listener {
+	return &listener{ResponseWriter: httptest.NewRecorder(), status: make(chan int, 1)}
+}
+
+func (l *listener) tell(status int) { l.once.Do(func() { l.status <- status }) }
+
+func (l *listener) WriteHeader(status int) {
+	l.tell(status)
+	l.ResponseWriter.WriteHeader(status)
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	l.tell(http.StatusOK)
+	return l.ResponseWriter.Write(p)
+}
+
+func (l *listener) Flush() { l.tell(http.StatusOK) }
+
+// A client that is for some segments alone reads one answer at a time, and takes no place from others.
+func TestTenantsAnswersAreLarge(t *testing.T) {
+	server := newServer("weir", slog.New(slog.DiscardHandler))
+	server.largeWait = 0
+	stuck, began := make(chan struct{}), make(chan struct{})
+	read := func(ctx context.Context) ([]string, error) {
+		if callerOf(ctx).Name != "calm" {
+			began <- struct{}{}
+			<-stuck
+		}
+		return nil, nil
+	}
+	readSegmented(server, "slow", "a test's", read)
+	server.HandleSegmented("/slow", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	ask := func(name, path string, segments segmentSet) int {
+		w := httptest.NewRecorder()
+		server.route(w, httptest.NewRequestWithContext(WithCaller(t.Context(), Caller{Name: name, Role: model.RoleRead, Segments: segments}), http.MethodGet, path, nil))
+		return w.Code
+	}
+	ended := make(chan int)
+	for n := range largeAnswers {
+		go func() { ended <- ask(fmt.Sprint("red", n), "/v1/slow", "vlan:7") }()
+		<-began
+	}
+	for _, path := range []string{"/v1/slow", "/slow"} {
+		for _, name := range []string{"red0", "calm"} { // one more of the same client, and one more of all tenants
+			if got := ask(name, path, "vlan:7"); got != http.StatusServiceUnavailable {
+				t.Errorf("GET %s of %s is answered with %d", path, name, got)
+			}
+		}
+		if got := ask("calm", path, ""); got != http.StatusOK {
+			t.Errorf("GET %s of no tenant is answered with %d", path, got)
+		}
+	}
+	close(stuck)
+	for range largeAnswers {
+		if got := <-ended; got != http.StatusOK {
+			t.Errorf("a slow one is answered with %d", got)
+		}
 	}
 }
 

@@ -77,16 +77,16 @@ func (s *Server) HandleLive(sources LiveSources) {
 
 // endless returns an operation whose answer does not end: their number is bounded.
 func (s *Server) endless(of operation) huma.Operation {
-	listeners := make(chan struct{}, mostListeners)
+	listeners := places{newQuota(mostListeners, mostListeners), newSharedQuota(mostListeners, mostListeners), newSharedQuota(mostListeners, mostListeners)}
+	of.endless = true
 	op := s.operation(of)
 	op.Middlewares = append(op.Middlewares, s.seen, func(ctx huma.Context, next func(huma.Context)) {
-		select {
-		case listeners <- struct{}{}:
-			defer func() { <-listeners }()
-		default:
+		who := callerOf(ctx.Context())
+		if taken, _ := listeners.of(who).take(who.Name, 1); !taken {
 			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "too many listen already")
 			return
 		}
+		defer listeners.of(who).give(who.Name, 1)
 		_ = ctx.SetReadDeadline(time.Time{}) // no more is read, however long it takes
 		next(ctx)
 	})

@@ -19,7 +19,7 @@ import (
 const base = "/v1/"
 
 func newServer(title string, log *slog.Logger) *Server {
-	s := &Server{mux: http.NewServeMux(), log: log, large: newQuota(largeAnswers, largeOfOneName), largeWait: turnWait, bodies: newBodies(),
+	s := &Server{mux: http.NewServeMux(), log: log, large: places{newQuota(largeAnswers, largeOfOneName), newQuota(largeAnswers, largeOfOneTenant), newQuota(largeAnswers, largeOfOneName)}, largeWait: turnWait, bodies: newBodies(),
 		reports: newQuota(reportsBytes, 2*reportBytes), changes: newPaces(changeEvery, changeBurst, noBound), supposed: newQuota(1, 1)}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.api = huma.NewAPI(huma.Config{
@@ -50,10 +50,11 @@ type operation struct {
 	// other operations are refused to them, new ones, too.
 	segmented bool
 	// owner says whose set it is about; nil: no owner's, or the operation checks that itself.
-	owner func(huma.Context) string
-	large bool   // its answer may be so large that only some are made at a time
-	body  bool   // its body may be so large that there is no room for many
-	pace  *paces // how often a client may; nil: as often as it may ask anything
+	owner   func(huma.Context) string
+	large   bool   // its answer may be so large that only some are made at a time
+	endless bool   // its answer does not end
+	body    bool   // its body may be so large that there is no room for many
+	pace    *paces // how often a client may; nil: as often as it may ask anything
 	// changes says that it changes sets, or works out what that would do: clients that are no administrators have
 	// one pace for all of these.
 	changes bool
@@ -152,14 +153,14 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "ask for this less often")
 			return
 		}
-		if op.large {
-			name := callerOf(ctx.Context()).Name
-			if err := s.large.wait(ctx.Context(), name, s.largeWait); err != nil {
+		who := callerOf(ctx.Context())
+		if op.large || who.limited() && op.method == http.MethodGet && !op.endless {
+			if err := s.large.of(who).wait(ctx.Context(), who.Name, s.largeWait); err != nil {
 				ctx.SetHeader("Retry-After", seconds(turnAgain))
 				_ = huma.WriteErr(s.api, ctx, http.StatusServiceUnavailable, "", err)
 				return
 			}
-			defer s.large.give(name, 1)
+			defer s.large.of(who).give(who.Name, 1)
 		}
 		if op.body {
 			room := s.bodies
@@ -193,6 +194,14 @@ func (s *Server) HandleSegmented(path string, handler http.Handler) {
 		if p := callerOf(r.Context()).refuse(model.RoleRead, "", false); p != nil {
 			writeProblem(w, p)
 			return
+		}
+		if who := callerOf(r.Context()); who.limited() {
+			if err := s.large.of(who).wait(r.Context(), who.Name, s.largeWait); err != nil {
+				w.Header().Set("Retry-After", seconds(turnAgain))
+				writeProblem(w, NewProblem(http.StatusServiceUnavailable, err.Error()))
+				return
+			}
+			defer s.large.of(who).give(who.Name, 1)
 		}
 		handler.ServeHTTP(w, r)
 	})

@@ -217,12 +217,17 @@ func (r *Remote) end(at listening) {
 // they ask.
 func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	caller, known := r.access.Load().caller(request)
-	markKnown(request.Context(), known)
 	switch {
 	case !known:
+		markKnown(request.Context(), false)
 		r.noteUnknown(request)
 		r.slow(request)
 		refuseStranger(w, "show the token or the certificate of one of api.clients")
+		return
+	case !claim(request.Context(), caller):
+		w.Header().Set("Connection", "close")
+		w.Header().Set("Retry-After", "1")
+		writeProblem(w, NewProblem(http.StatusTooManyRequests, "this client has too many connections: use fewer"))
 		return
 	case logsOut(request):
 		refuseStranger(w, "the browser has forgotten whom it has asked as")

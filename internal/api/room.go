@@ -7,11 +7,14 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"weir.io/weir/internal/model"
 )
 
 // room is a listener with a bounded number of connections. When it is full it closes a connection
 // of a stranger, so that strangers cannot keep clients out: the oldest one of the address that has
-// most of them. Connections of known clients are kept; if no others are left the next one waits.
+// most of them. Connections of known clients are kept; if no others are left the next one waits. A known client
+// but an administrator must leave as many to others as it has: see claim.
 type room struct {
 	net.Listener
 	most int
@@ -34,6 +37,7 @@ type guest struct {
 	room  *room
 	from  string // the address, without the port
 	known atomic.Bool
+	name  string // of the client that is known, with the room's lock
 	gone  sync.Once
 }
 
@@ -138,6 +142,36 @@ func withGuest(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, guestKey{}, g)
 	}
 	return ctx
+}
+
+// claim says that a known client has the connection of a request, and reports whether it may keep it.
+func claim(ctx context.Context, c Caller) bool {
+	g, is := ctx.Value(guestKey{}).(*guest)
+	return !is || g.room.claim(g, c)
+}
+
+func (r *room) claim(g *guest, c Caller) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g.known.Load() && g.name == c.Name {
+		return true
+	}
+	has, known := 0, 0
+	for _, h := range r.held {
+		if h == g || !h.known.Load() {
+			continue
+		}
+		if known++; h.name == c.Name {
+			has++
+		}
+	}
+	if c.Role != model.RoleAdmin && !leavesAsMuch(has, known, 1, r.most) {
+		g.known.Store(false)
+		return false
+	}
+	g.name = c.Name
+	g.known.Store(true)
+	return true
 }
 
 // markKnown says whether a known client has the connection of a request.

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"weir.io/weir/internal/model"
 )
 
 // visitors are the two ends of connections to a room.
@@ -93,6 +95,24 @@ func TestRoomOfStrangers(t *testing.T) {
 	for i, h := range all {
 		if stays(h.far, h.here) == h.goes {
 			t.Errorf("connection %d from %s: it goes: %v, want %v", i, h.here.from, !h.goes, h.goes)
+		}
+	}
+}
+
+// One client leaves as many connections to others as it has; an administrator finds room until there is none.
+func TestClientsShareARoom(t *testing.T) {
+	v := newVisitors(t, 8)
+	keeps := func(c Caller) bool {
+		_, here := v.come("127.0.0.2", false)
+		return v.room.claim(here, c)
+	}
+	busy, calm, admin := Caller{Name: "busy", Role: model.RoleRead}, Caller{Name: "calm", Role: model.RoleRead}, Caller{Name: "root", Role: model.RoleAdmin}
+	for n, one := range []struct {
+		of   Caller
+		want bool
+	}{{busy, true}, {busy, true}, {busy, true}, {busy, true}, {busy, false}, {calm, true}, {calm, true}, {calm, false}, {busy, false}, {admin, true}, {admin, true}} {
+		if got := keeps(one.of); got != one.want {
+			t.Errorf("connection %d, of %s: it keeps it: %v, want %v", n, one.of.Name, got, one.want)
 		}
 	}
 }

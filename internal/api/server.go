@@ -38,7 +38,7 @@ type Server struct {
 	sets     Sets       // nil: there are none, as in an agent
 	events   *Events    // nil: there are none
 
-	large     *quota        // large answers that are being made
+	large     places        // large answers that are being made
 	largeWait time.Duration // for one of them
 
 	streams    context.Context // ends when endless answers must end
