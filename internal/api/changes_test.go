@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"regexp"
 	"testing"
@@ -52,7 +51,7 @@ func TestChangesHaveAPace(t *testing.T) {
 	admin := api.Caller{Name: "root", Role: model.RoleAdmin}
 	for _, who := range []api.Caller{other, admin} {
 		if code, text := ask(server, who, http.MethodPut, "/v1/sets/red", `{"services":[]}`); code != http.StatusOK {
-			t.Error(fmt.Sprintf("%s is answered with %d: %s", who.Name, code, text))
+			t.Errorf("%s is answered with %d: %s", who.Name, code, text)
 		}
 	}
 }
