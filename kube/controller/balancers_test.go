@@ -326,6 +326,51 @@ func TestWrongSpecsChangeNothing(t *testing.T) {
 	edit(w, func(s *v1alpha1.LoadBalancerSpec) { twice(s); s.Addresses = []v1alpha1.Address{"10.0.0.2"} })
 	check("another address", "[] False")
 
+	// Rights that are taken away meanwhile are: for what the directors forward, not for what the spec says now.
+	groupWith := func(more ...v1alpha1.DirectorSegment) *translate.DirectorGroup {
+		of := b.group("edge", "red").Of.DeepCopy()
+		of.Spec.Segments = append(of.Spec.Segments, more...)
+		read, err := translate.ReadDirectorGroup(of, translate.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return read
+	}
+	both := groupWith(v1alpha1.DirectorSegment{ID: "vlan:8", Namespaces: []string{"red"}})
+	elsewhere := func(s *v1alpha1.LoadBalancerSpec) { s.Listeners[0].Members[0].Segment = "vlan:8" }
+	begin := func() {
+		b = newBalancers(t)
+		b.groups(both)
+	}
+	begin()
+	w = b.add("web", v1alpha1.LoadBalancerStatus{}, elsewhere)
+	check("a member in another segment", good+" True")
+	inBoth := w.made.services
+	edit(w, twice)
+	check("a wrong spec of the VIP's segment alone", good+" False")
+	b.groups(groupWith(v1alpha1.DirectorSegment{ID: "vlan:8", Namespaces: []string{"blue"}}))
+	check("without the right to the other segment", "[] False")
+	begin()
+	w = b.add("web", v1alpha1.LoadBalancerStatus{}, elsewhere)
+	check("before it is deleted", good+" True")
+	w.leaves, w.balancer = b.begun, w.balancer.Leaving()
+	check("deleted", good+" True")
+	b.groups(groupWith())
+	check("deleted, and without the right", "[] True")
+	for name, change := range map[string]func(*v1alpha1.LoadBalancerSpec){"wrong": twice, "unread": unread} {
+		for _, may := range []bool{true, false} {
+			begin()
+			want := good
+			if !may {
+				b.groups(groupWith())
+				want = "[]"
+			}
+			b.written = func(string, string) []model.Service { return inBoth }
+			w = b.add("web", v1alpha1.LoadBalancerStatus{}, change)
+			check(fmt.Sprintf("the next process, %s, with the right: %v", name, may), want+" False")
+		}
+	}
+
 	for name, change := range map[string]func(*v1alpha1.LoadBalancerSpec){"wrong": twice, "unread": unread} {
 		b = newBalancers(t)
 		b.written = func(string, string) []model.Service { return written }

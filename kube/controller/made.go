@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -41,10 +42,11 @@ type inputs struct {
 	group     *translate.DirectorGroup
 	cluster   *translate.Cluster
 	ways      *translate.Ways
+	namespace map[string]string // its labels, where it is a LoadBalancer
 }
 
 func (a inputs) same(b inputs) bool {
-	return a.service == b.service && a.balancer == b.balancer && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && a.ways == b.ways && slices.Equal(a.slices, b.slices) && slices.Equal(a.gateway, b.gateway) && slices.Equal(a.addresses, b.addresses)
+	return a.service == b.service && a.balancer == b.balancer && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && a.ways == b.ways && slices.Equal(a.slices, b.slices) && slices.Equal(a.gateway, b.gateway) && slices.Equal(a.addresses, b.addresses) && maps.Equal(a.namespace, b.namespace)
 }
 
 // endpoints returns all EndpointSlices.
@@ -78,6 +80,8 @@ func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*
 			of.gateway = w.gateway.Sources(slicesOf)
 		case w.service != nil:
 			of.slices = slicesOf(w.service)
+		default:
+			of.namespace = namespaceOf(w.balancer.Of)
 		}
 		if !of.same(w.made.of) {
 			p.make(w, o, of, slicesOf)
@@ -100,9 +104,14 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 		services, problems = translate.Services(o, of.service, of.slices, of.addresses, of.cluster)
 	case of.group != nil:
 		services, problems = w.balancer.Services(o, of.addresses)
+		if !w.leaves.IsZero() && len(of.group.RefusesServices(services, w.balancer.Of.Namespace, of.namespace)) > 0 {
+			services = nil // nobody asks whether it may have a group
+		}
 		w.kept = len(services) == 0 && len(problems)+len(w.problems[asking]) > 0
 		if w.kept {
-			services = p.last(w, &of)
+			var refused []translate.Problem
+			services, refused = p.last(w, &of)
+			problems = append(problems, refused...)
 		}
 	}
 	asks := o.Asks(of.service, of.endpoints())
@@ -127,18 +136,22 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 }
 
 // last returns what directors forward for a LoadBalancer whose spec has become wrong: that goes on, if
-// it is still of the same group and addresses.
-func (p *plan) last(w *wish, of *inputs) []model.Service {
+// it is still of the same group and addresses, and the group's rules, which may have become others, too, still
+// let its namespace have it. It also returns what they refuse.
+func (p *plan) last(w *wish, of *inputs) ([]model.Service, []translate.Problem) {
 	services := w.made.services
 	if len(services) == 0 && p.written != nil {
 		services = p.written(of.group.Of.Name, w.key())
 	}
 	for i := range services {
 		if s := &services[i]; w.made.of.group != nil && w.made.of.group.Of.UID != of.group.Of.UID || s.Segment != w.balancer.Segment || !slices.Contains(of.addresses, s.VIP) {
-			return nil
+			return nil, nil
 		}
 	}
-	return services
+	if refused := of.group.RefusesServices(services, w.balancer.Of.Namespace, of.namespace); len(refused) > 0 {
+		return nil, refused
+	}
+	return services, nil
 }
 
 // valid gives services their defaults, and says what is wrong with the first one that no director

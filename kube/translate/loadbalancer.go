@@ -195,27 +195,15 @@ func (b *LoadBalancer) NeedsSource(o Options) bool {
 
 // Refuses says what a group's directors may not, or cannot, do of it for a namespace with these
 // labels, each with its place; none: nothing.
-func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (problems []Problem) {
-	add := func(r Reason, at, format string, args ...any) {
-		problems = AddNew(problems, problem(r, at+": "+format, args...))
-	}
-	may := func(at string, id model.Segment) *Segment {
-		s := g.Segment(id)
-		if s == nil || !s.admits(b.Of.Namespace, namespace) {
-			add(NotAllowed, at, "DirectorGroup %s does not let namespace %s use segment %s", g.Of.Name, b.Of.Namespace, id)
-			return nil
-		}
-		return s
-	}
+func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) []Problem {
+	r := rules{group: g, namespace: b.Of.Namespace, labels: namespace}
 	if !g.Selects(b.Of, namespace) {
-		add(NotAllowed, "spec.group", "DirectorGroup %s selects by its namespaceSelector and serviceSelector other namespaces or labels than those of %s", g.Of.Name, b.Name())
+		r.refuse(NotAllowed, "spec.group", "DirectorGroup %s selects by its namespaceSelector and serviceSelector other namespaces or labels than those of %s", g.Of.Name, b.Name())
 	}
 	if b.Segment != (model.Segment{}) {
-		if s := may("spec.segment", b.Segment); s != nil {
+		if s := r.segment("spec.segment", b.Segment); s != nil {
 			for i, a := range b.Addresses {
-				if !s.hasVIP(a) {
-					add(NotAllowed, fmt.Sprintf("spec.addresses[%d]", i), "%s is in none of the prefixes that DirectorGroup %s lets VIPs of segment %s be in", a, g.Of.Name, b.Segment)
-				}
+				r.vip(fmt.Sprintf("spec.addresses[%d]", i), s, a)
 			}
 		}
 	}
@@ -224,50 +212,102 @@ func (g *DirectorGroup) Refuses(b *LoadBalancer, namespace map[string]string) (p
 		s := model.Service{Segment: b.Segment, Mode: g.Options.Mode, SNAT: ptr.Deref(l.of.SNAT, g.Options.SNAT)}
 		_ = readTexts("", []text{{"mode", l.of.Mode, &s.Mode}}) // Services says what is wrong with it
 		for j := range l.backends {
-			m, at := &l.backends[j], fmt.Sprintf("%s[%d]", l.members, j)
-			in, field := m.TenantIn(&s), ".segment"
-			if in == (model.Segment{}) { // the directors' routes lead there, to whatever has the address
-				for _, one := range []struct {
-					field   string
-					address netip.Addr
-				}{{".address", m.Address}, {".host", m.Host}} {
-					if one.address.IsValid() && !g.mayReach(one.address, b.Of.Namespace, namespace) {
-						add(NotAllowed, at+one.field, "DirectorGroup %s does not let namespace %s have members at %s outside of segments: its spec.members says which it may have", g.Of.Name, b.Of.Namespace, one.address)
-					}
-				}
+			r.member(&s, &l.backends[j], fmt.Sprintf("%s[%d]", l.members, j), l.at)
+		}
+	}
+	return r.problems
+}
+
+// RefusesServices is Refuses for services of a namespace that directors forward already, whatever its
+// LoadBalancer says now.
+func (g *DirectorGroup) RefusesServices(services []model.Service, namespace string, labels map[string]string) []Problem {
+	r := rules{group: g, namespace: namespace, labels: labels}
+	for i := range services {
+		s := &services[i]
+		if s.Segment != (model.Segment{}) {
+			if own := r.segment(s.Name, s.Segment); own != nil {
+				r.vip(s.Name, own, s.VIP)
 			}
-			if tag := m.Tag(); tag != 0 && in.Kind != model.SegmentVLAN { // packets leave with it, whatever the VIP's segment is
-				in = model.Segment{Kind: model.SegmentVLAN, ID: uint32(tag)}
-			}
-			if m.VLAN != 0 {
-				field = ".vlan"
-			}
-			if in == (model.Segment{}) {
-				continue
-			}
-			own := g.Segment(in)
-			if in != b.Segment || m.Segment != nil || m.VLAN != 0 || m.VNI != 0 { // else it was asked for the VIP's segment
-				own = may(at+field, in)
-			}
-			if own == nil {
-				continue
-			}
-			if tunnels := s.Mode == model.IPIP || s.Mode == model.GUE; tunnels && m.Segment != nil && !g.hasOwn(in, m.Address.Is6()) {
-				add(NoGroup, at+field, "%s needs an address of each director in %s, from which its tunnels come: directors of DirectorGroup %s have none of the family of %s", s.Mode, in, g.Of.Name, m.Address)
-			}
-			if wire := own.Settings.Wire(); m.VNI != 0 && m.VNI != wire.ID {
-				add(NotAllowed, at+".vni", "%d is another network than segment %s, whose VNI in DirectorGroup %s is %d", m.VNI, in, g.Of.Name, wire.ID)
-			}
-			if why := g.refusesVTEP(own, m.VTEP); why != "" {
-				add(NotAllowed, at+".vtep", "%s", why)
-			}
-			// What it sends from its address and port leaves in the network of the VIP, whoever has opened the connection.
-			if s.Mode == model.NAT && !s.SNAT && in.IsOverlay() && in != b.Segment {
-				add(NotAllowed, l.at+"snat", "without snat a member in segment %s (%s) could open connections into segment %s, where the addresses are: give snat: true", in, at, b.Segment)
+		}
+		for j := range s.Backends {
+			r.member(s, &s.Backends[j], fmt.Sprintf("member %s of %s", s.Backends[j].Name, s.Name), s.Name+".")
+		}
+	}
+	return r.problems
+}
+
+// rules are those of a group for one namespace, and what they refuse of it.
+type rules struct {
+	group     *DirectorGroup
+	namespace string
+	labels    map[string]string // of the namespace
+	problems  []Problem
+}
+
+func (r *rules) refuse(why Reason, at, format string, args ...any) {
+	r.problems = AddNew(r.problems, problem(why, at+": "+format, args...))
+}
+
+// segment returns what the group says of a segment; nil: the namespace may not use it.
+func (r *rules) segment(at string, id model.Segment) *Segment {
+	s := r.group.Segment(id)
+	if s == nil || !s.admits(r.namespace, r.labels) {
+		r.refuse(NotAllowed, at, "DirectorGroup %s does not let namespace %s use segment %s", r.group.Of.Name, r.namespace, id)
+		return nil
+	}
+	return s
+}
+
+func (r *rules) vip(at string, in *Segment, vip netip.Addr) {
+	if !in.hasVIP(vip) {
+		r.refuse(NotAllowed, at, "%s is in none of the prefixes that DirectorGroup %s lets VIPs of segment %s be in", vip, r.group.Of.Name, in.Settings.ID)
+	}
+}
+
+// member checks a member of a service, which has its segment, its mode and snat. Its place is at, and that of the
+// service's fields begins with of.
+func (r *rules) member(s *model.Service, m *model.Backend, at, of string) {
+	g, none := r.group, model.Segment{}
+	in, field := m.TenantIn(s), ".segment"
+	if in == none { // the directors' routes lead there, to whatever has the address
+		for _, one := range []struct {
+			field   string
+			address netip.Addr
+		}{{".address", m.Address}, {".host", m.Host}} {
+			if one.address.IsValid() && !g.mayReach(one.address, r.namespace, r.labels) {
+				r.refuse(NotAllowed, at+one.field, "DirectorGroup %s does not let namespace %s have members at %s outside of segments: its spec.members says which it may have", g.Of.Name, r.namespace, one.address)
 			}
 		}
 	}
-	return problems
+	if tag := m.Tag(); tag != 0 && in.Kind != model.SegmentVLAN { // packets leave with it, whatever the VIP's segment is
+		in = model.Segment{Kind: model.SegmentVLAN, ID: uint32(tag)}
+	}
+	if m.VLAN != 0 {
+		field = ".vlan"
+	}
+	if in == none {
+		return
+	}
+	own := g.Segment(in)
+	if in != s.Segment || m.Segment != nil || m.VLAN != 0 || m.VNI != 0 { // else it was asked for the VIP's segment
+		own = r.segment(at+field, in)
+	}
+	if own == nil {
+		return
+	}
+	if tunnels := s.Mode == model.IPIP || s.Mode == model.GUE; tunnels && m.Segment != nil && !g.hasOwn(in, m.Address.Is6()) {
+		r.refuse(NoGroup, at+field, "%s needs an address of each director in %s, from which its tunnels come: directors of DirectorGroup %s have none of the family of %s", s.Mode, in, g.Of.Name, m.Address)
+	}
+	if wire := own.Settings.Wire(); m.VNI != 0 && m.VNI != wire.ID {
+		r.refuse(NotAllowed, at+".vni", "%d is another network than segment %s, whose VNI in DirectorGroup %s is %d", m.VNI, in, g.Of.Name, wire.ID)
+	}
+	if why := g.refusesVTEP(own, m.VTEP); why != "" {
+		r.refuse(NotAllowed, at+".vtep", "%s", why)
+	}
+	// What it sends from its address and port leaves in the network of the VIP, whoever has opened the connection.
+	if s.Mode == model.NAT && !s.SNAT && in.IsOverlay() && in != s.Segment {
+		r.refuse(NotAllowed, of+"snat", "without snat a member in segment %s (%s) could open connections into segment %s, where the addresses are: give snat: true", in, at, s.Segment)
+	}
 }
 
 // Services returns what directors forward for a LoadBalancer that has these addresses, a service for
