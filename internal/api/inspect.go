@@ -26,6 +26,9 @@ func (s *Server) HandleExplain(explain Explainer) {
 		text:   "The director's program says so itself. Nothing is counted, remembered or sent. To suppose a set takes the right to put it.",
 		errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *question) (*explanation, error) {
+			if p := callerOf(ctx).refuseQuestion(&in.Body); p != nil {
+				return nil, p
+			}
 			if with := in.Body.With; with != nil {
 				if p := callerOf(ctx).refuse(model.RoleWrite, with.Owner, true); p != nil {
 					return nil, p
@@ -54,6 +57,20 @@ func (s *Server) HandleExplain(explain Explainer) {
 			e.Steps = orEmpty(e.Steps)
 			return &explanation{e}, err
 		})
+}
+
+// refuseQuestion says why a caller that is for some segments may not ask about a packet, or returns nil. It is
+// asked before anything is looked at, so that errors tell nothing of others' segments or of interfaces.
+func (c Caller) refuseQuestion(q *model.Question) *Problem {
+	switch {
+	case !c.limited():
+		return nil
+	case q.Interface != "":
+		return c.outside("interface is about the whole director: leave it out")
+	case len(q.Frame) == 0 && !slices.Contains(c.Segments.list(), q.Segment):
+		return c.outside("segment: this packet is not in them")
+	}
+	return nil
 }
 
 // explains reports whether all that an explanation is about is in some segments.

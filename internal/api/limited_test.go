@@ -78,9 +78,12 @@ func shared(t *testing.T, sets api.Sets) *api.Server {
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{ASN: 64999} })
 	server.HandleSets(sets)
 	server.HandleExplain(func(_ context.Context, q model.Question) (e model.Explanation, err error) {
+		if q.Interface != "" || q.Protocol == "fails" {
+			return e, api.NewProblem(http.StatusUnprocessableEntity, "secret-host has other interfaces and segments")
+		}
 		e.Flow = &model.ExplainedFlow{Segment: q.Segment}
 		for _, s := range d.status.Services {
-			if s.Name == q.Interface { // the packet's service
+			if s.Name == q.Protocol { // the packet's service
 				e.Service = &model.ExplainedService{Name: s.Name, ID: model.ServiceID{Segment: s.Segment}}
 				e.Backend = &model.ExplainedBackend{}
 			}
@@ -238,8 +241,12 @@ func TestLimitedCallersLearnNothing(t *testing.T) {
 		{"GET", "/v1/sets/file", "", 403, "a set that is not its own"},
 		{"PUT", "/v1/sets/red", set, 200, `"moves"`},
 		{"POST", "/v1/plan?owner=red", set, 200, `"limits":[]`},
-		{"POST", "/v1/explain", `{"segment":"vxlan:5001","interface":"red-web"}`, 200, `"red-web"`},
+		{"POST", "/v1/explain", `{"segment":"vxlan:5001","protocol":"red-web"}`, 200, `"red-web"`},
+		{"POST", "/v1/explain", `{"segment":"vxlan:5001","protocol":"blue-web"}`, 403, "not in them"},
+		{"POST", "/v1/explain", `{"frame":"00"}`, 403, "not in them"},
 		{"POST", "/v1/explain", `{"segment":"vlan:7"}`, 403, "not in them"},
+		{"POST", "/v1/explain", `{"segment":"vlan:7","protocol":"fails"}`, 403, "not in them"},
+		{"POST", "/v1/explain", `{"segment":"vxlan:5001","interface":"eth7"}`, 403, "leave it out"},
 		{"GET", "/metrics", "", 200, "of [vxlan:5001]"},
 		{"GET", "/v1/bgp", "", 403, ""},
 		{"GET", "/v1/config", "", 403, ""},
