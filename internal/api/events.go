@@ -18,7 +18,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Bounds on events: how many are kept, how many clients may listen at the same time, and how long
+// Bounds on events: how many are kept (if there are more, those of the segment that has most of them go first), how many clients may listen at the same time, and how long
 // they may get nothing.
 const (
 	mostEvents    = 1000
@@ -73,7 +73,8 @@ type Event struct {
 // Events keeps the last events, and tells them to listeners.
 type Events struct {
 	mu     sync.Mutex
-	last   []Event // the oldest first
+	last   []Event               // the oldest first
+	many   map[model.Segment]int // how many of them a segment has
 	next   uint64
 	news   chan struct{} // is closed when there is a new event
 	closed bool
@@ -83,7 +84,7 @@ type Events struct {
 // process.
 func NewEvents() *Events {
 	const perSecond = 1 << 20
-	return &Events{next: uint64(time.Now().Unix()) * perSecond, news: make(chan struct{})}
+	return &Events{many: map[model.Segment]int{}, next: uint64(time.Now().Unix()) * perSecond, news: make(chan struct{})}
 }
 
 // Add tells events, which have happened now.
@@ -101,12 +102,39 @@ func (e *Events) Add(events ...Event) {
 		event.ID, event.Time = e.next, now
 		e.next++
 		e.last = append(e.last, event)
+		e.many[event.Segment]++
 	}
-	if more := len(e.last) - mostEvents; more > 0 {
-		e.last = slices.Delete(e.last, 0, more) // in place: a copy for each event would be garbage
-	}
+	e.forget(len(e.last) - mostEvents)
 	close(e.news)
 	e.news = make(chan struct{})
+}
+
+// forget leaves out so many events: the oldest ones of the segments that have most. So what happens to one tenant
+// pushes out nothing of others.
+func (e *Events) forget(more int) {
+	if more <= 0 {
+		return
+	}
+	leave := map[model.Segment]int{}
+	for ; more > 0; more-- {
+		var most model.Segment
+		for segment, n := range e.many {
+			if n > e.many[most] {
+				most = segment
+			}
+		}
+		leave[most]++
+		if e.many[most]--; e.many[most] == 0 {
+			delete(e.many, most)
+		}
+	}
+	e.last = slices.DeleteFunc(e.last, func(event Event) bool { // in place: a copy for each event would be garbage
+		goes := leave[event.Segment] > 0
+		if goes {
+			leave[event.Segment]--
+		}
+		return goes
+	})
 }
 
 // Close ends telling.

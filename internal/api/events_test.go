@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 )
 
 const patience = 20 * time.Second
@@ -80,6 +81,27 @@ func TestEvents(t *testing.T) {
 	case text := <-heard:
 		t.Errorf("%q is heard after the end", text)
 	default:
+	}
+}
+
+// What happens to one tenant pushes out its own events alone.
+func TestEventsOfTenants(t *testing.T) {
+	red, blue := model.Segment{Kind: model.SegmentVXLAN, ID: 1}, model.Segment{Kind: model.SegmentVXLAN, ID: 2}
+	e := api.NewEvents()
+	for n := range 10 {
+		e.Add(api.Event{Segment: blue, Text: fmt.Sprint("blue ", n)}, api.Event{Text: fmt.Sprint("none ", n)})
+	}
+	for n := range 5000 {
+		e.Add(api.Event{Segment: red, Text: fmt.Sprint("red ", n)})
+	}
+	many, red0 := map[model.Segment]int{}, ""
+	for _, event := range api.KeptEvents(e) {
+		if many[event.Segment]++; event.Segment == red && red0 == "" {
+			red0 = event.Text
+		}
+	}
+	if many[blue] != 10 || many[model.Segment{}] != 10 || many[red] != 980 || red0 != "red 4020" {
+		t.Errorf("kept are %v, and of the busy segment from %s on", many, red0)
 	}
 }
 

@@ -147,21 +147,26 @@ func (d *Datapath) Unreached() map[model.VIP]bool {
 	return unreached
 }
 
-// Unreachable returns at most that many backends that should get packets and to which there
-// is no way, each with the reason.
+// Unreachable returns backends that should get packets and to which there is no way, each with the reason: at
+// most that many of each segment's services.
 func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed() {
 		return nil
 	}
+	many := map[model.Segment]int{}
 	for _, s := range d.table.Services {
 		of := d.services[keyOf(&s)]
-		if of == nil || !of.assigned || len(found) == most {
+		if of == nil || !of.assigned {
 			continue
 		}
 		for _, b := range of.order {
-			if why := d.whyUnreachable(b); why != "" && !d.isSuspect(b) && len(found) < most {
+			if many[s.Segment] == most {
+				break
+			}
+			if why := d.whyUnreachable(b); why != "" && !d.isSuspect(b) {
+				many[s.Segment]++
 				found = append(found, model.UnreachableBackend{Service: s.Name, Segment: s.Segment, Backend: b.desired.Name, Why: why})
 			}
 		}

@@ -253,7 +253,7 @@ func (w *watcher) lookAtBGP() (found []api.Event) {
 
 // mostOfOneLook is how many events one look at backends' health makes. If more backends have
 // changed, as when a rack is lost, those of a service are one event: people do not read hundreds,
-// and they would push all other events out of the kept ones.
+// and they would push all other events out of the kept ones. Segments share these, but each has one.
 const mostOfOneLook = 20
 
 // alike are events of one service's backends that have come to the same state.
@@ -263,9 +263,28 @@ type alike struct {
 	service, state string
 }
 
-// mergeEvents makes one event of events that are alike, if there are more than people read.
-func mergeEvents(events []api.Event) []api.Event {
+// mergeEvents makes one event of events that are alike, if there are more than people read. An event is of one
+// segment alone, so that its tenant may read it.
+func mergeEvents(events []api.Event) (list []api.Event) {
 	if len(events) <= mostOfOneLook {
+		return events
+	}
+	var segments []model.Segment
+	of := map[model.Segment][]api.Event{}
+	for _, e := range events {
+		if of[e.Segment] == nil {
+			segments = append(segments, e.Segment)
+		}
+		of[e.Segment] = append(of[e.Segment], e)
+	}
+	for _, segment := range segments {
+		list = append(list, mergeInSegment(of[segment], max(1, mostOfOneLook/len(segments)))...)
+	}
+	return list
+}
+
+func mergeInSegment(events []api.Event, most int) []api.Event {
+	if len(events) <= most {
 		return events
 	}
 	var order []alike
@@ -279,7 +298,7 @@ func mergeEvents(events []api.Event) []api.Event {
 	}
 	var list []api.Event
 	for i, key := range order {
-		if left := order[i:]; len(list) == mostOfOneLook-1 && len(left) > 1 {
+		if left := order[i:]; len(list) == most-1 && len(left) > 1 {
 			return append(list, mergeServices(left, of))
 		}
 		list = append(list, mergeAlike(key, of[key]))
@@ -309,7 +328,7 @@ func mergeAlike(key alike, events []api.Event) api.Event {
 
 // mergeServices is one event for all that have no room.
 func mergeServices(left []alike, of map[alike][]api.Event) api.Event {
-	e := api.Event{Kind: api.EventHealth}
+	e := api.Event{Kind: api.EventHealth, Segment: left[0].segment}
 	services := map[string]bool{}
 	var names []string
 	for _, key := range left {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 )
 
 // downs are events of backends that die at once.
@@ -44,6 +45,25 @@ func TestManyBackendsAreFewEvents(t *testing.T) {
 	}
 	if got := mergeEvents(downs(500, 1))[19].Text; got != "481 backends of 481 more services have changed, too: of s19, s20, s21, s22, s23 and 476 more" {
 		t.Errorf("of 500 services the last event says %q", got)
+	}
+	for _, segments := range []int{2, 30} {
+		tenants := downs(3*segments, 10)
+		for i := range tenants {
+			tenants[i].Segment = model.Segment{Kind: model.SegmentVXLAN, ID: uint32(i % segments)}
+		}
+		backends, events := map[model.Segment]int{}, map[model.Segment]int{}
+		for _, e := range mergeEvents(tenants) {
+			backends[e.Segment] += max(1, e.Backends)
+			events[e.Segment]++
+		}
+		for segment, n := range backends {
+			if n != 30 || events[segment] > max(1, mostOfOneLook/segments) {
+				t.Errorf("of %d segments %v is told of %d backends in %d events", segments, segment, n, events[segment])
+			}
+		}
+		if len(backends) != segments {
+			t.Errorf("%d of %d segments are told something", len(backends), segments)
+		}
 	}
 	mixed := downs(1, 30)
 	for i := range mixed[:10] {

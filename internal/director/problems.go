@@ -63,7 +63,7 @@ func healthProblems(prevented error, late []health.Late) (problems []model.Probl
 	return problems
 }
 
-// mostUnreachable bounds how many backends are listed: a link that is down may take thousands along.
+// mostUnreachable bounds how many backends of one segment are looked at: a link that is down may take thousands along.
 const mostUnreachable = 100
 
 // unreachableProblems are the problems of backends to which there is no way.

@@ -24,6 +24,8 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +33,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// mostOfPart is how many problems of one part are told: a file may have thousands.
+// mostOfPart is how many problems of one part, or that Replace replaces, are told: a file may have thousands. Tenants
+// share them, but for the first one of each.
 const mostOfPart = 100
 
 // List is what does not run.
@@ -71,7 +74,7 @@ func (l *List) Warn(kind model.ProblemKind, name string, err error) {
 // Replace replaces all problems of a kind. Their kind and since need not be given.
 func (l *List) Replace(kind model.ProblemKind, found []model.Problem) {
 	by := map[part][]model.Problem{}
-	for _, p := range found {
+	for _, p := range few(found, "kind") {
 		p.Kind, p.Severity = kind, cmp.Or(p.Severity, model.SeverityError)
 		by[part{kind, p.Part}] = append(by[part{kind, p.Part}], p)
 	}
@@ -134,7 +137,7 @@ func (l *List) set(at part, found []model.Problem) {
 
 // put replaces all problems of a part. The lock is held.
 func (l *List) put(at part, found []model.Problem) (changes []Change) {
-	found = few(found)
+	found = few(found, "part")
 	now, before := time.Now().Truncate(time.Millisecond), l.parts[at]
 	for i := range found {
 		p := &found[i]
@@ -156,17 +159,46 @@ func (l *List) put(at part, found []model.Problem) (changes []Change) {
 	return changes
 }
 
-// few leaves out what is too much to read.
-func few(found []model.Problem) []model.Problem {
-	more := len(found) - mostOfPart
-	if more <= 0 {
+// few leaves out what is too much to read of a part, or of a kind.
+func few(found []model.Problem, of string) []model.Problem {
+	if len(found) <= mostOfPart {
 		return slices.Clone(found)
 	}
-	last := found[mostOfPart]
-	found = slices.Clone(found[:mostOfPart])
-	last.Place = model.Place{File: last.File, Owner: last.Owner, Stored: last.Stored}
-	last.Text, last.Fix = fmt.Sprintf("%d more problems of this part are not listed", more), ""
-	return append(found, last)
+	many := map[model.Segment]int{}
+	for i := range found {
+		many[found[i].Segment]++
+	}
+	each := fairShare(slices.Collect(maps.Values(many)), mostOfPart)
+	told := map[model.Segment]int{}
+	var list, rests []model.Problem
+	for _, p := range found {
+		switch told[p.Segment]++; told[p.Segment] {
+		default:
+			if told[p.Segment] <= each {
+				list = append(list, p)
+			}
+		case each + 1:
+			p.Place = model.Place{File: p.File, Owner: p.Owner, Stored: p.Stored}
+			p.Text, p.Fix = fmt.Sprintf("%d more problems of this %s are not listed", many[p.Segment]-each, of), ""
+			if of != "part" {
+				p.Part = ""
+			}
+			rests = append(rests, p)
+		}
+	}
+	return append(list, rests...)
+}
+
+// fairShare is how much each may have at most of what has room for so much, where they want these: at least 1.
+func fairShare(wants []int, most int) int {
+	slices.Sort(wants)
+	for i, want := range wants {
+		if share := most / (len(wants) - i); want > share {
+			return max(1, share)
+		}
+		most -= want
+	}
+	return math.MaxInt
 }
 
 func same(a, b model.Problem) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 
@@ -125,6 +126,34 @@ func TestManyProblems(t *testing.T) {
 	all := s.All()
 	if len(all) != 101 || all[99].Line != 100 || all[100].Line != 0 || all[100].Text != "4900 more problems of this part are not listed" {
 		t.Errorf("%d problems, the last: %+v", len(all), all[len(all)-1])
+	}
+}
+
+// One tenant's problems leave others' theirs, and each is told how many of its own are left out.
+func TestTenantsProblems(t *testing.T) {
+	s := newStory()
+	in := func(id uint32) model.Segment { return model.Segment{Kind: model.SegmentVXLAN, ID: id} }
+	var list []model.Problem
+	for id, many := range map[uint32]int{0: 10, 1: 5000, 2: 3, 3: 2000} {
+		for i := range many {
+			p := model.Problem{Part: fmt.Sprintf("%d/%d", id, i), Text: "is wrong"}
+			if id > 0 {
+				p.Segment = in(id)
+			}
+			list = append(list, p)
+		}
+	}
+	s.Replace(model.ProblemBackend, list)
+	has, rest := map[model.Segment]int{}, map[model.Segment]string{}
+	for _, p := range s.All() {
+		if has[p.Segment]++; p.Text != "is wrong" {
+			rest[p.Segment] = p.Text
+		}
+	}
+	wantHas := map[model.Segment]int{{}: 10, in(1): 44, in(2): 3, in(3): 44}
+	wantRest := map[model.Segment]string{in(1): "4957 more problems of this kind are not listed", in(3): "1957 more problems of this kind are not listed"}
+	if !maps.Equal(has, wantHas) || !maps.Equal(rest, wantRest) {
+		t.Errorf("listed are %v and %v, want %v and %v", has, rest, wantHas, wantRest)
 	}
 }
 
