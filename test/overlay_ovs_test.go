@@ -47,7 +47,7 @@ func (u *underlay) addOVS(name string, vni int, peers []int, addresses ...string
 	}
 	flows += "table=1,priority=1,actions=" + all[1:] + "\n"
 	s.run("ovs-ofctl", "-O", "OpenFlow15", "--names", "replace-flows", "unix:"+filepath.Join(s.dir, "br-int.mgmt"), write(u.T, hypervisor, "flows", flows))
-	return vm{host, inside.A, u.vtep(number)}
+	return vm{host, inside.A, u.vtep(number), hypervisor}
 }
 
 // ovs is Open vSwitch on a host.

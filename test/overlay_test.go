@@ -53,8 +53,32 @@ func (u *underlay) vtep(number int) netip.Addr { return lanAddress(number, u.six
 // vm is a host of a tenant.
 type vm struct {
 	*netlab.Host
-	port *netlab.Port
-	vtep netip.Addr
+	port       *netlab.Port
+	vtep       netip.Addr
+	hypervisor *netlab.Host
+}
+
+// noneMalformed fails if the hypervisor's kernel has dropped UDP datagrams by their checksums.
+func (v vm) noneMalformed(t *testing.T) {
+	t.Helper()
+	for _, file := range []string{"/proc/net/snmp6", "/proc/net/snmp"} {
+		names, values := []string{}, []string{}
+		for line := range strings.Lines(on(t, v.hypervisor, "cat", file)) {
+			fields := strings.Fields(line)
+			switch {
+			case strings.HasPrefix(line, "Udp6InCsumErrors"):
+				names, values = fields[:1], fields[1:]
+			case strings.HasPrefix(line, "Udp:") && len(names) == 0:
+				names = fields
+			case strings.HasPrefix(line, "Udp:"):
+				values = fields
+			}
+		}
+		at := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(name, "InCsumErrors") })
+		if at < 0 || at >= len(values) || values[at] != "0" {
+			t.Errorf("%s of %s counts checksums that are wrong, or does not say: %v %v", file, v.hypervisor.Name, names, values)
+		}
+	}
 }
 
 // add starts a virtual machine with these addresses on a hypervisor of its own, in the network of a VNI.
@@ -77,7 +101,7 @@ func (u *underlay) add(name string, vni int, addresses ...string) vm {
 	if err := hypervisor.Do(func() error { return bridgeVXLAN(vni, u.vtep(number), others) }); err != nil {
 		u.Fatalf("%s: %v", hypervisor.Name, err)
 	}
-	return vm{host, inside.A, u.vtep(number)}
+	return vm{host, inside.A, u.vtep(number), hypervisor}
 }
 
 // bridgeVXLAN connects tap0 to the network of a VNI: what is for no known host goes to all other VTEPs.
@@ -205,8 +229,10 @@ func TestProbesInTenantsNetworks(t *testing.T) {
 					"http": "{kind: http, http: {path: /name}, interval: 200ms, panic: 0}",
 					"own":  "{kind: http, to: address, http: {path: /name}, interval: 200ms, panic: 0}",
 					"icmp": "{kind: icmp, interval: 200ms, panic: 0}",
+					// A request of two packets: no checksum could be right for both, if they left as one.
+					"long": fmt.Sprintf("{kind: http, http: {path: '/name?%s', host: %s}, interval: 200ms, panic: 0}", strings.Repeat("p", 1000), strings.Repeat("h", 1000)),
 				} {
-					port := map[string]int{"tcp": 80, "http": 81, "own": 82, "icmp": 83}[name]
+					port := map[string]int{"tcp": 80, "http": 81, "own": 82, "icmp": 83, "long": 84}[name]
 					for family, addresses := range map[string][2]string{"4": {vip, "172.16.0.11"}, "6": {vip6, "fd00:16::11"}} {
 						file += fmt.Sprintf("- {name: %s%s-of-%d, segment: 'vxlan:%d', vip: '%s', protocol: tcp, port: %d, mode: l2dsr, health: %s, backends: [{name: b, address: '%s'}]}\n",
 							name, family, vni, vni, addresses[0], port, health, addresses[1])
@@ -214,7 +240,7 @@ func TestProbesInTenantsNetworks(t *testing.T) {
 				}
 			}
 			for _, server := range servers {
-				for _, port := range []uint16{81, 82} {
+				for _, port := range []uint16{81, 82, 84} {
 					startNginxAt(t, server.Host, port)
 				}
 			}
@@ -237,6 +263,9 @@ func TestProbesInTenantsNetworks(t *testing.T) {
 			d.waitFor("find all up", states(func(string) model.HealthState { return model.HealthUp }))
 			if strings.Contains(d.logged(), "backend is down") {
 				t.Error("backends were called down before answers could come")
+			}
+			for _, server := range servers {
+				server.noneMalformed(t)
 			}
 			if err := servers["server5001"].Kill(); err != nil {
 				t.Fatal(err)

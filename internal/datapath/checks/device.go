@@ -180,8 +180,9 @@ func (d *checkDevice) link() (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Packets that are sent there must not wait for a neighbor.
-	if err := errors.Join(netlink.LinkSetARPOff(link), checkFilter.Put(link.Attrs().Index, d.program.FD())); err != nil {
+	// Packets that are sent there must not wait for a neighbor. Each comes alone: the segments of a larger one would
+	// have headers alike, and so a wrong UDP checksum, or none, which hosts drop over IPv6 (RFC 8200, 8.1).
+	if err := errors.Join(netlink.LinkSetARPOff(link), netlink.LinkSetGSOMaxSegs(link, 1), checkFilter.Put(link.Attrs().Index, d.program.FD())); err != nil {
 		return nil, err
 	}
 	return device.SetQuietlyUp(d.name)
