@@ -30,9 +30,9 @@ struct vtep_self {
 struct vtep_network {
 	__u32 segment;
 	__u16 flags; /* enum vtep_network_flag */
-	__u16 mtu;   /* largest IP packet in it */
-	__u8 mac[6]; /* of this director in it */
 	__u16 pad;
+	__u8 mac[6]; /* of this director in it */
+	__u16 pad2;
 };
 
 enum vtep_network_flag {
@@ -62,7 +62,7 @@ struct vtep_front {
 	__u32 network;    /* as the key of struct vtep_network */
 	__u32 generation; /* of struct vtep_self; 0: the entry has nothing */
 	__u32 segment;
-	__u32 mtu;
+	__u32 pad;
 	__u64 mac; /* of this director in the network, in the first six bytes */
 };
 

@@ -73,10 +73,8 @@ static __always_inline int look(struct __sk_buff *skb, struct packet *packet)
 	return 1;
 }
 
-/* Segments of one packet have headers alike, so none may have a checksum of its own. */
-static __always_inline void write_tunnel6(struct __sk_buff *skb, struct ipv6hdr *ip,
-					  const struct packet *packet, const struct check_way *way,
-					  int gue)
+static __always_inline void write_tunnel6(struct ipv6hdr *ip, const struct packet *packet,
+					  const struct check_way *way, int gue)
 {
 	struct gue_outer *outer = (struct gue_outer *)(ip + 1);
 	__u32 payload = packet->length + (gue ? sizeof(*outer) : 0);
@@ -87,7 +85,7 @@ static __always_inline void write_tunnel6(struct __sk_buff *skb, struct ipv6hdr 
 	if (!gue)
 		return;
 	sum = write_gue(outer, packet, payload, 0);
-	outer->udp.check = skb->gso_size ? 0 : checksum_gue6(packet, ip, payload, sum);
+	outer->udp.check = checksum_gue6(packet, ip, payload, sum);
 }
 
 static __always_inline void write_tunnel4(struct iphdr *ip, const struct packet *packet,
@@ -121,7 +119,7 @@ static __always_inline int write_tunnel(struct __sk_buff *skb, void *ip,
 	if (way->to.flags & BACKEND_IPV6) {
 		if (ip + sizeof(struct ipv6hdr) + sizeof(struct gue_outer) > end_of(skb))
 			return 0;
-		write_tunnel6(skb, ip, packet, way, gue);
+		write_tunnel6(ip, packet, way, gue);
 		return 1;
 	}
 	if (ip + sizeof(struct iphdr) + sizeof(struct gue_outer) > end_of(skb))
@@ -227,7 +225,7 @@ static __always_inline __u64 sum_tunnel(struct __sk_buff *skb, const void *at, _
 	return sum;
 }
 
-/* The director's tunnel into a tenant's network. Segments of one packet have headers alike. */
+/* The director's tunnel into a tenant's network. The device gets packets without segments. */
 static __always_inline int wrap_overlay(struct __sk_buff *skb, const struct packet *packet,
 					const struct check_way *way)
 {
@@ -274,7 +272,7 @@ static __always_inline int wrap_overlay(struct __sk_buff *skb, const struct pack
 				     udp);
 		sum += sum_sent(packet, &known) + sum_ethernet(inner) +
 		       sum_tunnel(skb, inner + 1, tunnel);
-		if (known && !skb->gso_size)
+		if (known)
 			((struct udphdr *)(ip + sizeof(struct ipv6hdr)))->check =
 				checksum_not_zero(~checksum_fold(sum));
 	}

@@ -302,7 +302,6 @@ func (d *Datapath) networks() map[uint32]abi.VtepNetwork {
 		}
 		network := abi.VtepNetwork{Segment: segment.Key(), Mac: known.macIn(segment)}
 		if settings := known.segments[segment]; settings != nil {
-			network.Mtu = settings.MTU
 			if len(settings.Peers) > 0 {
 				network.Flags |= uint16(abi.VtepNetworkFlagVTEP_NETWORK_PEERS)
 			}

@@ -92,7 +92,7 @@ enum vtep_direction {
 
 /* Bytes that are summed at once: the most that bpf_csum_diff takes. */
 #define VTEP_CHUNK 512
-#define VTEP_CHUNKS 32 /* more than the longest packet has */
+#define VTEP_CHUNKS 130 /* more than the longest packet has: 64 KiB, and its headers */
 
 /* The packet that this CPU has, with the tunnel that it has come in. */
 struct vtep_entry {

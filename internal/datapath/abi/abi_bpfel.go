@@ -894,7 +894,7 @@ type VtepFront struct {
 	Network    uint32
 	Generation uint32
 	Segment    uint32
-	Mtu        uint32
+	Pad        uint32
 	Mac        uint64
 }
 
@@ -910,9 +910,9 @@ type VtepNetwork struct {
 	_       structs.HostLayout
 	Segment uint32
 	Flags   uint16
-	Mtu     uint16
-	Mac     [6]uint8
 	Pad     uint16
+	Mac     [6]uint8
+	Pad2    uint16
 }
 
 type VtepNetworkFlag uint32
