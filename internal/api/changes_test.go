@@ -33,7 +33,7 @@ func TestChangesHaveAPace(t *testing.T) {
 		t.Errorf("%d of %d changes in a row are made", puts, many)
 	}
 	for path, body := range map[string]string{"plan?owner=red": `{"services":[]}`, "drain": `{"backend":"a"}`,
-		"explain": `{"segment":"vxlan:5001","interface":"red-web","with":{"owner":"red","services":[]}}`} {
+		"explain": `{"segment":"vxlan:5001","protocol":"red-web","with":{"owner":"red","services":[]}}`} {
 		limited := 0
 		text := ""
 		for range 10 { // a place may have come back meanwhile
