@@ -104,13 +104,19 @@ func testTooBigRate(t *testing.T) {
 	}
 }
 
-// testTooBigSources: whoever uses up the budget for errors leaves every other network a part of it.
-func testTooBigSources(t *testing.T) {
-	const rate = 640
+// keepOneCPU keeps the test on one CPU, because each CPU has its own part of a budget.
+func keepOneCPU(t *testing.T) {
+	t.Helper()
 	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
 	var one unix.CPUSet
 	one.Set(0)
 	must(t, unix.SchedSetaffinity(0, &one))
+}
+
+// testTooBigSources: whoever uses up the budget for errors leaves every other network a part of it.
+func testTooBigSources(t *testing.T) {
+	const rate = 640
+	keepOneCPU(t)
 	for _, is4 := range []bool{true, false} {
 		w := &testWorld{settings: abi.Settings{IcmpRate: rate, FlowSalt: 4711}}
 		s := scenario{testService: w.add(testService{vip: vipAddress(is4, 1), protocol: model.TCP, port: singlePort(servicePort),
@@ -148,10 +154,7 @@ func testTooBigSources(t *testing.T) {
 // errors and a few small ones, and leaves most others' segments, with the same clients, theirs.
 func testTooBigSegments(t *testing.T) {
 	const rate, others = 640, 32
-	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
-	var one unix.CPUSet
-	one.Set(0)
-	must(t, unix.SchedSetaffinity(0, &one))
+	keepOneCPU(t)
 	for _, is4 := range []bool{true, false} {
 		w := &testWorld{settings: abi.Settings{IcmpRate: rate, FlowSalt: 4711}}
 		var tenants []scenario
