@@ -155,12 +155,13 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 		}
 		who := callerOf(ctx.Context())
 		if op.large || who.limited() && op.method == http.MethodGet && !op.endless {
-			if err := s.large.of(who).wait(ctx.Context(), who.Name, s.largeWait); err != nil {
+			give, err := s.takeLarge(ctx.Context(), who)
+			if err != nil {
 				ctx.SetHeader("Retry-After", seconds(turnAgain))
 				_ = huma.WriteErr(s.api, ctx, http.StatusServiceUnavailable, "", err)
 				return
 			}
-			defer s.large.of(who).give(who.Name, 1)
+			defer give()
 		}
 		if op.body {
 			room := s.bodies
@@ -173,6 +174,12 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 		}
 		next(ctx)
 	}
+}
+
+// takeLarge takes a place for a large answer, when there is one in time, until give is called.
+func (s *Server) takeLarge(ctx context.Context, who Caller) (give func(), err error) {
+	q := s.large.of(who)
+	return func() { q.give(who.Name, 1) }, q.wait(ctx, who.Name, s.largeWait)
 }
 
 // Handle lets a handler answer reads of a path, but for callers that are for some segments alone. It is called
@@ -196,12 +203,13 @@ func (s *Server) HandleSegmented(path string, handler http.Handler) {
 			return
 		}
 		if who := callerOf(r.Context()); who.limited() {
-			if err := s.large.of(who).wait(r.Context(), who.Name, s.largeWait); err != nil {
+			give, err := s.takeLarge(r.Context(), who)
+			if err != nil {
 				w.Header().Set("Retry-After", seconds(turnAgain))
 				writeProblem(w, NewProblem(http.StatusServiceUnavailable, err.Error()))
 				return
 			}
-			defer s.large.of(who).give(who.Name, 1)
+			defer give()
 		}
 		handler.ServeHTTP(w, r)
 	})
