@@ -439,10 +439,10 @@ func overlayWithFRR(t *testing.T, f *fabric) {
 		s.EVPN[0].VTEPs != 2 || s.EVPN[0].Hosts < 3 {
 		t.Errorf("the status is %+v, %+v", s, s.Neighbors[0].EVPN)
 	}
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	f.on(f.vtep2, "ip", "link", "del", "guest")
+	// It is silent at its old VTEP, which has its routes until the new one tells of it: else these could be
+	// withdrawn first, and no sequence number would say that it moved.
+	g.Sysctl("net.ipv6.conf.all.disable_ipv6", "1")
+	f.on(g, "ip", "-4", "address", "flush", "scope", "global")
 	// It speaks again and again: what the kernel of its new VTEP knows of it is what zebra has put there
 	// of the old one, and goes with that.
 	moved := f.plug("guest-moved", f.vtep3, guestMAC, guest+"/24", g6+"/64")
@@ -452,6 +452,10 @@ func overlayWithFRR(t *testing.T, f *fabric) {
 			return there(address, vtep(3), 1)(l)
 		})
 	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.on(f.vtep2, "ip", "link", "del", "guest")
 
 	// Taken: a host of the segment has the VIP before the first director.
 	f.plug("old", f.vtep2, "02:00:00:00:bb:01", vip+"/24", vip6+"/64")
