@@ -40,6 +40,10 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 		if s.Ownerless() {
 			errs.add(servicePath(i, "backends"), "are all draining or of weight 0: none is for new connections")
 		}
+		if j := slices.IndexFunc(s.Backends, func(b Backend) bool { return s.repliesBy(&b) && b.TenantIn(s) != s.Segment }); j >= 0 && roles.Director {
+			b := &s.Backends[j] // the others of the service are likely the same
+			errs.addWithOther(servicePath(i, "snat"), backendPath(i, j, "segment"), "without snat, backend %s can open connections from %s to %s with the VIP as their source: no director remembers which clients have asked it", b.Address, networkName(b.TenantIn(s)), networkName(s.Segment))
+		}
 		if !roles.Agent {
 			continue
 		}
@@ -53,6 +57,14 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 		}
 	}
 	return errs
+}
+
+// networkName is a segment in a sentence.
+func networkName(s Segment) string {
+	if s == (Segment{}) {
+		return "the network of no segment"
+	}
+	return s.String()
 }
 
 // warnOfAnnounce says what keeps a group's directors from going on with the flows of a lost one.
