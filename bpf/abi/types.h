@@ -354,10 +354,19 @@ struct fragment {
 };
 
 /*
- * What this CPU has used of its budgets in this second: the first budget is for all
+ * What this CPU has used of its budgets in this second: of each kind the first budget is for all
  * sources, each other one for some of them: see budget.h.
  */
 #define BUDGET_SOURCES_BITS 6
+
+enum budget_kind {
+	BUDGET_ICMP = 0, /* errors that the director sends */
+	BUDGET_WAIT,     /* fragments that wait for their first one */
+	BUDGET_FRESH,    /* fresh flows that other directors are told of */
+	BUDGET_KINDS,
+	BUDGETS_EACH = 1 + (1 << BUDGET_SOURCES_BITS), /* of one kind */
+};
+EXPORT_ENUM(budget_kind);
 
 struct budget {
 	__u64 second;
@@ -373,6 +382,7 @@ enum settings_flag {
 	SETTINGS_FORMER = 1 << 4,   /* flows that are not known may be in the former table */
 	SETTINGS_ASKS = 1 << 5,     /* some service asks to be redirected */
 	SETTINGS_OWN_MACS = 1 << 6, /* own_macs has all addresses of this host */
+	SETTINGS_QUOTAS = 1 << 7,   /* some segment has a quota: see struct quota */
 };
 EXPORT_ENUM(settings_flag);
 

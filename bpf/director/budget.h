@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "abi/types.h"
+#include "director/maps.h"
 #include "lib/packet.h"
 
 static __always_inline int spend(struct budget *budget, __u64 second, __u32 rate)
@@ -26,7 +27,7 @@ static __always_inline int spend(struct budget *budget, __u64 second, __u32 rate
 /* How many of the small budgets the sources of one segment have between them. */
 #define BUDGET_SEGMENT_BITS 2
 
-/* The place of a source's own budget, behind the common one: of its /24, IPv6 its /48. */
+/* The place of a source's own budget, behind the common one of its kind: of its /24, IPv6 its /48. */
 static __always_inline __u32 budget_of(const struct flow *flow, __u64 salt)
 {
 	__u32 place, first;
@@ -45,15 +46,15 @@ static __always_inline __u32 budget_of(const struct flow *flow, __u64 salt)
 	return 1 + place;
 }
 
-/* Whether the packet's source may have one more of what `budgets` limit. */
-static __always_inline int may_spend(void *budgets, const struct flow *flow, __u32 rate,
+/* Whether the packet's source may have one more of what budgets of this kind limit. */
+static __always_inline int may_spend(enum budget_kind kind, const struct flow *flow, __u32 rate,
 				     const struct settings *settings)
 {
 	__u64 second = bpf_ktime_get_coarse_ns() / 1000000000;
-	__u32 common = 0, own;
+	__u32 common = kind * BUDGETS_EACH, own;
 
-	if (spend(bpf_map_lookup_elem(budgets, &common), second, rate))
+	if (spend(bpf_map_lookup_elem(&budgets, &common), second, rate))
 		return 1;
-	own = budget_of(flow, settings->flow_salt);
-	return spend(bpf_map_lookup_elem(budgets, &own), second, rate >> BUDGET_SOURCES_BITS);
+	own = common + budget_of(flow, settings->flow_salt);
+	return spend(bpf_map_lookup_elem(&budgets, &own), second, rate >> BUDGET_SOURCES_BITS);
 }

@@ -199,7 +199,7 @@ static __always_inline enum reason admit_client(const struct packet *packet,
 	}
 	if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources))
 		reason = DROP_SOURCE_RANGE;
-	else if (header->flags & RING_QUOTA && !spend_quota(packet, service))
+	else if (header->flags & RING_QUOTA && !spend_quota(packet, quota_of(service)))
 		reason = DROP_SEGMENT_LIMIT;
 	if (reason != CONTINUE)
 		count_drop(service, packet);
@@ -315,12 +315,13 @@ static __always_inline enum reason choose_backend(struct xdp_md *ctx, struct pac
 static __noinline enum reason admit_fragment(const struct packet *packet)
 {
 	const struct backend *backend = backend_at(packet->backend);
-	__u32 service;
+	__u32 service, quota;
 
 	if (!backend)
 		return CONTINUE;
 	service = backend->service;
-	if (likely(!quota_of(service)) || spend_quota(packet, service))
+	quota = quota_of(service);
+	if (likely(!quota) || spend_quota(packet, quota))
 		return CONTINUE;
 	count_drop(service, packet);
 	return DROP_SEGMENT_LIMIT;
@@ -338,7 +339,7 @@ static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct pa
 	if (first->path == FRAGMENT_TO_KERNEL)
 		return PASS_NO_SERVICE;
 	if (first->path == FRAGMENT_ECHO)
-		return send_echo(ctx, packet);
+		return may_answer(packet) ? send_echo(ctx, packet) : DROP_SEGMENT_LIMIT;
 	packet->hash = first->hash;
 	packet->snat = first->snat;
 	packet->backend = first->backend;

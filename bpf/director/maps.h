@@ -67,6 +67,15 @@ struct {
 	__type(value, __u64);
 } service_quotas SEC(".maps");
 
+/* By segment: the number of its quota. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, QUOTAS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} segment_quotas SEC(".maps");
+
 /* By quota: what it is, ... */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -450,10 +459,10 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
+	__uint(max_entries, BUDGET_KINDS *BUDGETS_EACH);
 	__type(key, __u32);
 	__type(value, struct budget);
-} icmp_budgets SEC(".maps");
+} budgets SEC(".maps");
 
 /*
  * The MAC addresses of this host, in the first six bytes of a word: only the keys matter. All of
@@ -491,22 +500,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct group_slot);
 } group_slots SEC(".maps");
-
-/* Fragments that wait for their first one. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
-	__type(key, __u32);
-	__type(value, struct budget);
-} wait_budgets SEC(".maps");
-
-/* Fresh flows that other directors are told of. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
-	__type(key, __u32);
-	__type(value, struct budget);
-} fresh_budgets SEC(".maps");
 
 _Static_assert(REASON_COUNT <= COUNTERS_ROOM && ASK_EVENT_COUNT <= COUNTERS_ROOM,
 	       "more than there is room for");

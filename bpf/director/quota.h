@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The packets that a segment may have in a second, of services with RING_QUOTA. All CPUs count in one
- * place, so that a segment whose packets all come to one CPU has no less; each CPU takes a batch of
+ * The packets that a segment may have in a second: of services with RING_QUOTA, and those that this
+ * director answers itself. All CPUs count in one place, so that a segment whose packets all come to one CPU has no less; each CPU takes a batch of
  * packets there, so that few packets touch what other CPUs write. What CPUs have taken and do not
  * spend in a window is lost, some hundredths at most.
  */
@@ -34,12 +34,11 @@ static __always_inline __u32 take_batch(__u64 *spent, const struct quota *quota,
 }
 
 /*
- * Spends a packet of the service's segment. Returns whether it had one. Not inlined, for its room
- * on the stack.
+ * Spends a packet of a quota. Returns whether it had one. Not inlined, for its room on the stack.
  */
-static __noinline int spend_quota(const struct packet *packet, __u32 service)
+static __noinline int spend_quota(const struct packet *packet, __u32 number)
 {
-	__u32 number = quota_of(service), window = bpf_ktime_get_coarse_ns() >> QUOTA_WINDOW;
+	__u32 window = bpf_ktime_get_coarse_ns() >> QUOTA_WINDOW;
 	struct quota *quota = bpf_map_lookup_elem(&quotas, &number);
 	struct quota_share *share = bpf_map_lookup_elem(&quota_shares, &number);
 	__u64 *spent = bpf_map_lookup_elem(&quota_spent, &number);
@@ -60,4 +59,19 @@ static __noinline int spend_quota(const struct packet *packet, __u32 service)
 	share->packets++;
 	share->bytes += packet->length;
 	return 0;
+}
+
+/*
+ * Spends a packet of the segment's, of no service: this director itself has an answer to it. So many
+ * questions, too, are no more than what the segment may send.
+ */
+static __always_inline int may_answer(const struct packet *packet)
+{
+	const struct settings *settings = get_settings();
+	__u32 *number;
+
+	if (likely(!settings || !(settings->flags & SETTINGS_QUOTAS)))
+		return 1;
+	number = bpf_map_lookup_elem(&segment_quotas, &packet->flow.segment);
+	return !number || spend_quota(packet, *number);
 }

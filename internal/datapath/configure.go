@@ -29,7 +29,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	if err != nil {
 		return err
 	}
-	settings.Flags = flags | group | own | d.shareFlag() | d.formerFlag()
+	settings.Flags = flags | group | own | d.shareFlag() | d.formerFlag() | d.quotas.flag(&d.table)
 	if err := d.openEgress(c); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ const (
 	directorMapBackendOpened     = "backend_opened"
 	directorMapBackendSources    = "backend_sources"
 	directorMapBackends          = "backends"
+	directorMapBudgets           = "budgets"
 	directorMapEgress            = "egress"
 	directorMapFanOutCpus        = "fan_out_cpus"
 	directorMapFanOutEvents      = "fan_out_events"
@@ -32,12 +33,10 @@ const (
 	directorMapFormerFlowTags    = "former_flow_tags"
 	directorMapFormerFlows       = "former_flows"
 	directorMapFragments         = "fragments"
-	directorMapFreshBudgets      = "fresh_budgets"
 	directorMapFronts            = "fronts"
 	directorMapGroupSlots        = "group_slots"
 	directorMapGuesses           = "guesses"
 	directorMapHeavyFlows        = "heavy_flows"
-	directorMapIcmpBudgets       = "icmp_budgets"
 	directorMapLoads             = "loads"
 	directorMapNextTurns         = "next_turns"
 	directorMapOwnMacs           = "own_macs"
@@ -55,6 +54,7 @@ const (
 	directorMapRingLines         = "ring_lines"
 	directorMapRings             = "rings"
 	directorMapRowBuffer         = "row_buffer"
+	directorMapSegmentQuotas     = "segment_quotas"
 	directorMapServiceDrops      = "service_drops"
 	directorMapServiceQuotas     = "service_quotas"
 	directorMapServices4         = "services4"
@@ -70,7 +70,6 @@ const (
 	directorMapSteeredWords      = "steered_words"
 	directorMapThisDirector      = "this_director"
 	directorMapToldFlows         = "told_flows"
-	directorMapWaitBudgets       = "wait_budgets"
 	directorProgDirector         = "director"
 	directorProgDirectorFanOut   = "director_fan_out"
 	directorProgDirectorOnCpu    = "director_on_cpu"
@@ -145,6 +144,7 @@ type directorMapSpecs struct {
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	Budgets         *ebpf.MapSpec `ebpf:"budgets"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FanOutCpus      *ebpf.MapSpec `ebpf:"fan_out_cpus"`
 	FanOutEvents    *ebpf.MapSpec `ebpf:"fan_out_events"`
@@ -155,12 +155,10 @@ type directorMapSpecs struct {
 	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
 	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
-	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
 	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
 	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
@@ -178,6 +176,7 @@ type directorMapSpecs struct {
 	RingLines       *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
+	SegmentQuotas   *ebpf.MapSpec `ebpf:"segment_quotas"`
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	ServiceQuotas   *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
@@ -193,7 +192,6 @@ type directorMapSpecs struct {
 	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // directorVariableSpecs contains global variables before they are loaded into the kernel.
@@ -236,6 +234,7 @@ type directorMaps struct {
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
+	Budgets         *ebpf.Map `ebpf:"budgets"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FanOutCpus      *ebpf.Map `ebpf:"fan_out_cpus"`
 	FanOutEvents    *ebpf.Map `ebpf:"fan_out_events"`
@@ -246,12 +245,10 @@ type directorMaps struct {
 	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
 	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
-	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
 	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
 	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
@@ -269,6 +266,7 @@ type directorMaps struct {
 	RingLines       *ebpf.Map `ebpf:"ring_lines"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
+	SegmentQuotas   *ebpf.Map `ebpf:"segment_quotas"`
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	ServiceQuotas   *ebpf.Map `ebpf:"service_quotas"`
 	Services4       *ebpf.Map `ebpf:"services4"`
@@ -284,7 +282,6 @@ type directorMaps struct {
 	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *directorMaps) Close() error {
@@ -295,6 +292,7 @@ func (m *directorMaps) Close() error {
 		m.BackendOpened,
 		m.BackendSources,
 		m.Backends,
+		m.Budgets,
 		m.Egress,
 		m.FanOutCpus,
 		m.FanOutEvents,
@@ -305,12 +303,10 @@ func (m *directorMaps) Close() error {
 		m.FormerFlowTags,
 		m.FormerFlows,
 		m.Fragments,
-		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
 		m.HeavyFlows,
-		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
 		m.OwnMacs,
@@ -328,6 +324,7 @@ func (m *directorMaps) Close() error {
 		m.RingLines,
 		m.Rings,
 		m.RowBuffer,
+		m.SegmentQuotas,
 		m.ServiceDrops,
 		m.ServiceQuotas,
 		m.Services4,
@@ -343,7 +340,6 @@ func (m *directorMaps) Close() error {
 		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
-		m.WaitBudgets,
 	)
 }
 

@@ -395,7 +395,7 @@ func testFreshBudget(t *testing.T) {
 		d := loadTestDirector(t, w)
 		full := slices.Repeat([]usedBudget{{second: uint64(d.clock / time.Second), used: 1 << 30}}, ebpf.MustPossibleCPU())
 		for i := range row.usedUp {
-			d.put(t, "fresh_budgets", uint32(i), full)
+			d.put(t, "budgets", uint32(abi.BudgetKindBUDGET_FRESH*abi.BudgetKindBUDGETS_EACH)+uint32(i), full)
 		}
 		s.sends(t, d, clientPort, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 		if n := len(d.news(t)); n != row.shared {

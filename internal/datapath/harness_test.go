@@ -219,10 +219,8 @@ func (d *testDirector) clear(t testing.TB) {
 			}
 		}
 	}
-	for _, name := range []string{"icmp_budgets", "wait_budgets", "fresh_budgets"} {
-		for i := range d.Maps[name].MaxEntries() {
-			d.put(t, name, i, make([]abi.Budget, d.cpus))
-		}
+	for i := range d.Maps["budgets"].MaxEntries() {
+		d.put(t, "budgets", i, make([]abi.Budget, d.cpus))
 	}
 	if d.world == nil {
 		return

@@ -22,6 +22,7 @@ const (
 	natTCMapBackendOpened   = "backend_opened"
 	natTCMapBackendSources  = "backend_sources"
 	natTCMapBackends        = "backends"
+	natTCMapBudgets         = "budgets"
 	natTCMapEgress          = "egress"
 	natTCMapFlowEvents      = "flow_events"
 	natTCMapFlowTable       = "flow_table"
@@ -29,12 +30,10 @@ const (
 	natTCMapFormerFlowTags  = "former_flow_tags"
 	natTCMapFormerFlows     = "former_flows"
 	natTCMapFragments       = "fragments"
-	natTCMapFreshBudgets    = "fresh_budgets"
 	natTCMapFronts          = "fronts"
 	natTCMapGroupSlots      = "group_slots"
 	natTCMapGuesses         = "guesses"
 	natTCMapHeavyFlows      = "heavy_flows"
-	natTCMapIcmpBudgets     = "icmp_budgets"
 	natTCMapLoads           = "loads"
 	natTCMapNextTurns       = "next_turns"
 	natTCMapOwnMacs         = "own_macs"
@@ -52,6 +51,7 @@ const (
 	natTCMapRingLines       = "ring_lines"
 	natTCMapRings           = "rings"
 	natTCMapRowBuffer       = "row_buffer"
+	natTCMapSegmentQuotas   = "segment_quotas"
 	natTCMapServiceDrops    = "service_drops"
 	natTCMapServiceQuotas   = "service_quotas"
 	natTCMapServices4       = "services4"
@@ -66,7 +66,6 @@ const (
 	natTCMapSteeredWords    = "steered_words"
 	natTCMapThisDirector    = "this_director"
 	natTCMapToldFlows       = "told_flows"
-	natTCMapWaitBudgets     = "wait_budgets"
 	natTCProgTakeBareReply  = "take_bare_reply"
 	natTCProgTakeReply      = "take_reply"
 	natTCProgUndoNat        = "undo_nat"
@@ -135,6 +134,7 @@ type natTCMapSpecs struct {
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	Budgets         *ebpf.MapSpec `ebpf:"budgets"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable       *ebpf.MapSpec `ebpf:"flow_table"`
@@ -142,12 +142,10 @@ type natTCMapSpecs struct {
 	FormerFlowTags  *ebpf.MapSpec `ebpf:"former_flow_tags"`
 	FormerFlows     *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
-	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
 	HeavyFlows      *ebpf.MapSpec `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
 	OwnMacs         *ebpf.MapSpec `ebpf:"own_macs"`
@@ -165,6 +163,7 @@ type natTCMapSpecs struct {
 	RingLines       *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
+	SegmentQuotas   *ebpf.MapSpec `ebpf:"segment_quotas"`
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	ServiceQuotas   *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
@@ -179,7 +178,6 @@ type natTCMapSpecs struct {
 	SteeredWords    *ebpf.MapSpec `ebpf:"steered_words"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // natTCVariableSpecs contains global variables before they are loaded into the kernel.
@@ -220,6 +218,7 @@ type natTCMaps struct {
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
+	Budgets         *ebpf.Map `ebpf:"budgets"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTable       *ebpf.Map `ebpf:"flow_table"`
@@ -227,12 +226,10 @@ type natTCMaps struct {
 	FormerFlowTags  *ebpf.Map `ebpf:"former_flow_tags"`
 	FormerFlows     *ebpf.Map `ebpf:"former_flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
-	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
 	HeavyFlows      *ebpf.Map `ebpf:"heavy_flows"`
-	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	NextTurns       *ebpf.Map `ebpf:"next_turns"`
 	OwnMacs         *ebpf.Map `ebpf:"own_macs"`
@@ -250,6 +247,7 @@ type natTCMaps struct {
 	RingLines       *ebpf.Map `ebpf:"ring_lines"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
+	SegmentQuotas   *ebpf.Map `ebpf:"segment_quotas"`
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	ServiceQuotas   *ebpf.Map `ebpf:"service_quotas"`
 	Services4       *ebpf.Map `ebpf:"services4"`
@@ -264,7 +262,6 @@ type natTCMaps struct {
 	SteeredWords    *ebpf.Map `ebpf:"steered_words"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
-	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *natTCMaps) Close() error {
@@ -275,6 +272,7 @@ func (m *natTCMaps) Close() error {
 		m.BackendOpened,
 		m.BackendSources,
 		m.Backends,
+		m.Budgets,
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTable,
@@ -282,12 +280,10 @@ func (m *natTCMaps) Close() error {
 		m.FormerFlowTags,
 		m.FormerFlows,
 		m.Fragments,
-		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
 		m.HeavyFlows,
-		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
 		m.OwnMacs,
@@ -305,6 +301,7 @@ func (m *natTCMaps) Close() error {
 		m.RingLines,
 		m.Rings,
 		m.RowBuffer,
+		m.SegmentQuotas,
 		m.ServiceDrops,
 		m.ServiceQuotas,
 		m.Services4,
@@ -319,7 +316,6 @@ func (m *natTCMaps) Close() error {
 		m.SteeredWords,
 		m.ThisDirector,
 		m.ToldFlows,
-		m.WaitBudgets,
 	)
 }
 

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,19 +14,50 @@ import (
 )
 
 // quotas are what segments may have of the datapath. Each segment has a number, as long as some service there
-// has one. The program reads by service which number it has, and by number what that is.
+// has one. The program reads by service or segment which number it has, and by number what that is.
 type quotas struct {
-	of      bpfload.Memory[uint64]    // by service index
-	each    bpfload.Memory[abi.Quota] // by number
-	numbers map[model.Segment]uint32
+	of        bpfload.Memory[uint64] // by service index
+	ofSegment *ebpf.Map
+	each      bpfload.Memory[abi.Quota] // by number
+	numbers   map[model.Segment]uint32
 }
 
 func (q *quotas) open(k *kernel) (err error) {
-	q.numbers = map[model.Segment]uint32{}
-	if q.of, err = bpfload.Map[uint64](k.ServiceQuotas); err == nil {
-		q.each, err = bpfload.Map[abi.Quota](k.Quotas)
+	q.numbers, q.ofSegment = map[model.Segment]uint32{}, k.SegmentQuotas
+	if q.of, err = bpfload.Map[uint64](k.ServiceQuotas); err != nil {
+		return err
 	}
-	return err
+	if q.each, err = bpfload.Map[abi.Quota](k.Quotas); err != nil {
+		return err
+	}
+	return q.forget()
+}
+
+// forget removes the numbers that the process before gave to segments.
+func (q *quotas) forget() (err error) {
+	var segment, number uint32
+	var stale []uint32
+	all := q.ofSegment.Iterate()
+	for all.Next(&segment, &number) {
+		stale = append(stale, segment)
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read the quotas of segments: %w", err)
+	}
+	for _, segment := range stale {
+		if err := q.ofSegment.Delete(segment); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove the quota of a segment: %w", err)
+		}
+	}
+	return nil
+}
+
+// flag is the setting by which the program looks for quotas.
+func (q *quotas) flag(t *model.Table) uint32 {
+	if len(t.Quotas) == 0 && len(q.numbers) == 0 {
+		return 0
+	}
+	return uint32(abi.SettingsFlagSETTINGS_QUOTAS)
 }
 
 // mostQuotas is how many segments may have one.
@@ -48,7 +80,9 @@ func quotaSegments(services []model.TableService) map[model.Segment]bool {
 func (d *Datapath) setQuotas(services []*service) error {
 	q := &d.quotas
 	if q.lacking(quotaSegments(d.table.Services)) {
-		d.endQuotas(services)
+		if err := d.endQuotas(services); err != nil {
+			return err
+		}
 	}
 	taken := make([]bool, mostQuotas+1)
 	taken[0] = true // that of no quota
@@ -71,6 +105,11 @@ func (d *Datapath) setQuotas(services []*service) error {
 				q.numbers[s.desired.Segment], taken[number] = number, true
 			}
 			q.each.Entries[number] = quotaOf(d.table.Quotas[s.desired.Segment], d.kernel.FlowTable.MaxEntries())
+			if !known {
+				if err := q.ofSegment.Put(s.desired.Segment.Key(), number); err != nil {
+					return fmt.Errorf("give segment %s its quota: %w", s.desired.Segment, err)
+				}
+			}
 		} else if s.ring.lines > 0 {
 			continue // its present ring may still say that it has one
 		}
@@ -92,7 +131,7 @@ func (q *quotas) lacking(segments map[model.Segment]bool) bool {
 
 // endQuotas forgets the quotas of segments whose services have none any more. Services that are gone, or whose rings
 // still say that they have one, have the number of none from then on: theirs may be another segment's next.
-func (d *Datapath) endQuotas(services []*service) {
+func (d *Datapath) endQuotas(services []*service) error {
 	q := &d.quotas
 	stays, ends := map[model.Segment]bool{}, map[uint64]bool{}
 	for _, s := range services {
@@ -103,13 +142,17 @@ func (d *Datapath) endQuotas(services []*service) {
 		}
 	}
 	for segment, number := range q.numbers {
-		if !stays[segment] {
-			ends[uint64(number)] = true
-			delete(q.numbers, segment)
+		if stays[segment] {
+			continue
 		}
+		if err := q.ofSegment.Delete(segment.Key()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("end the quota of segment %s: %w", segment, err)
+		}
+		ends[uint64(number)] = true
+		delete(q.numbers, segment)
 	}
 	if len(ends) == 0 {
-		return
+		return nil
 	}
 	for i, number := range q.of.Entries {
 		if ends[number] {
@@ -119,6 +162,7 @@ func (d *Datapath) endQuotas(services []*service) {
 	for number := range ends {
 		q.each.Entries[number] = abi.Quota{}
 	}
+	return nil
 }
 
 // quotaBatches is into how many batches the packets of a window are divided.

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -391,6 +392,100 @@ func TestManyQuotas(t *testing.T) {
 		}
 		if others != count {
 			t.Errorf("%d indexes of services have quotas, also of services that are gone, want %d", others, count)
+		}
+	}
+}
+
+// A segment has its part of full NAT's ports, whatever it sends and by however many services, and flows of others
+// keep theirs. What finds no place is counted for it. A flow that has ended makes room for another one of the segment.
+func TestFullNATQuota(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 2)
+	d := openTest(t, model.Limits{})
+	const ports, flood = 256, 1000
+	quota := model.SegmentQuota{Flows: model.DefaultFlows / 4}
+	table := quotaTable(quota, model.SegmentQuota{})
+	more := table.Services[0] // of the same tenant
+	more.Name, more.VIP = "more", netip.MustParseAddr("198.51.100.77")
+	table.Services = append(table.Services, more)
+	for i := range table.Services {
+		s := &table.Services[i]
+		s.Backends = slices.Clone(s.Backends)
+		for j := range s.Backends {
+			s.Backends[j].Mode, s.Backends[j].SNAT, s.Backends[j].Port = model.NAT, true, 8080
+		}
+	}
+	table.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.5")}, Ports: model.PortRange{First: 10000, Last: 10000 + ports - 1}}
+	must(t, d.Set(table))
+
+	const part = ports / 4
+	red := sendTo(t, d, &table.Services[0], flood, packet.SYN)
+	if red > part || red < part*3/4 {
+		t.Errorf("red has %d of %d ports, want at most %d and most of these", red, ports, part)
+	}
+	if again := sendTo(t, d, &table.Services[3], flood, packet.SYN); red+again > part {
+		t.Errorf("red has %d ports by another service besides %d, want %d in all", again, red, part)
+	}
+	blue := sendTo(t, d, &table.Services[1], flood, packet.SYN)
+	if share := ports * 3 / 4; blue < share*3/4 {
+		t.Errorf("blue has %d ports while red is at its limit, want most of %d", blue, share)
+	}
+	if found := sendTo(t, d, &table.Services[0], red, packet.SYN); found == 0 {
+		t.Error("no SYN of red comes again on its port")
+	}
+	counts := map[model.Segment]uint64{}
+	for _, s := range statusOf(t, d).Segments {
+		counts[s.ID] = s.FlowsRefused
+	}
+	if counts[redVLAN] < 2*flood-part || counts[blueVLAN] != 0 {
+		t.Errorf("%d flows of red are refused and %d of blue, want at least %d and none", counts[redVLAN], counts[blueVLAN], 2*flood-part)
+	}
+}
+
+// What a segment asks of the director itself is part of what it may send: pings to a VIP.
+func TestPingsOfQuota(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 2)
+	d := openTest(t, model.Limits{})
+	table := quotaTable(model.SegmentQuota{PacketsPerSecond: 100}, model.SegmentQuota{})
+	pings := func(s *model.TableService, count, payload int) (answered int) {
+		for i := range count {
+			action, _, err := d.kernel.program.Test(packet.Build(arrived, packet.VLANTag{ID: uint16(s.Segment.ID)}, ip(client4, s.VIP),
+				packet.ICMPv4Header{Type: 8, Rest: uint32(i)}, packet.Zeros(payload)))
+			must(t, err)
+			if action == xdpTX {
+				answered++
+			}
+		}
+		return answered
+	}
+	const flood = 3000
+	check := func() {
+		t.Helper()
+		must(t, d.Set(table))
+		if red := pings(&table.Services[0], flood, 56); red == 0 || red > flood/2 {
+			t.Errorf("of %d pings of red %d are answered", flood, red)
+		}
+		if blue := pings(&table.Services[1], flood, 56); blue != flood {
+			t.Errorf("of %d pings of blue, which has no limit, %d are answered", flood, blue)
+		}
+	}
+	check()
+	must(t, d.Close())
+	d = openTest(t, model.Limits{})
+	check()
+	table = quotaTable(model.SegmentQuota{}, model.SegmentQuota{})
+	must(t, d.Set(table))
+	if red := pings(&table.Services[0], flood, 56); red != flood {
+		t.Errorf("of %d pings of red %d are answered without a limit", flood, red)
+	}
+	for _, s := range statusOf(t, d).Segments {
+		if s.Limited != 0 {
+			t.Errorf("%s has no limit, and %d packets are over it", s.ID, s.Limited)
 		}
 	}
 }

@@ -106,7 +106,9 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.tidyPlaces()
-	d.endQuotas(c.all)
+	if err := d.endQuotas(c.all); err != nil {
+		return err
+	}
 	d.publishLoads(&c) // before retire frees the indexes of backends that go
 	if err := d.retire(&c, &lookups); err != nil {
 		return err

@@ -46,6 +46,7 @@ func testTunnels(t *testing.T) {
 			d.put(t, "vtep_own_addresses", insideKey(w.segment(), vip), abi.VtepOwn{Flags: uint16(abi.VtepOwnFlagVTEP_OWN_ANSWERS), Mac: ownMAC})
 			t.Run("questions", func(t *testing.T) { d.check(t, w.questions(vip)) })
 			t.Run("questions in a VLAN", func(t *testing.T) { d.checkAsIs(t, d.questionsInVLAN(t, vip)) })
+			t.Run("questions beyond a limit", func(t *testing.T) { d.questionsBeyondLimit(t, vip) })
 			t.Run("nothing says where the client is", testClientNowhere)
 		})
 	}
@@ -310,6 +311,28 @@ func (d *testDirector) questionsInVLAN(t *testing.T, vip netip.Addr) []row {
 		}
 	}
 	return rows
+}
+
+// questionsBeyondLimit asks when the segment has had all that it may have now. What is no question for this director is
+// no packet of the segment's.
+func (d *testDirector) questionsBeyondLimit(t *testing.T, vip netip.Addr) {
+	const quota = 7
+	settings := d.world.abiSettings()
+	settings.Flags |= uint32(abi.SettingsFlagSETTINGS_QUOTAS)
+	d.put(t, "this_director", uint32(0), settings)
+	d.put(t, "segment_quotas", d.tunnels.segment().Key(), uint32(quota))
+	d.put(t, "quotas", uint32(quota), abi.Quota{Packets: 1, Batch: 1})
+	rows := d.tunnels.questions(vip)
+	onCPU(t, 0, func() {
+		beginWindow(t)
+		d.check(t, rows[:1])
+		for i := range rows[1:] {
+			if r := &rows[1+i]; r.action == xdpTX {
+				r.reason, r.action, r.out = abi.ReasonDROP_SEGMENT_LIMIT, xdpDrop, nil
+			}
+		}
+		d.check(t, rows[1:])
+	})
 }
 
 var rows200 = netip.MustParseAddr("10.1.0.77")

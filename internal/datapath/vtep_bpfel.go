@@ -22,6 +22,7 @@ const (
 	vtepMapBackendOpened    = "backend_opened"
 	vtepMapBackendSources   = "backend_sources"
 	vtepMapBackends         = "backends"
+	vtepMapBudgets          = "budgets"
 	vtepMapEgress           = "egress"
 	vtepMapFlowEvents       = "flow_events"
 	vtepMapFlowTable        = "flow_table"
@@ -29,12 +30,10 @@ const (
 	vtepMapFormerFlowTags   = "former_flow_tags"
 	vtepMapFormerFlows      = "former_flows"
 	vtepMapFragments        = "fragments"
-	vtepMapFreshBudgets     = "fresh_budgets"
 	vtepMapFronts           = "fronts"
 	vtepMapGroupSlots       = "group_slots"
 	vtepMapGuesses          = "guesses"
 	vtepMapHeavyFlows       = "heavy_flows"
-	vtepMapIcmpBudgets      = "icmp_budgets"
 	vtepMapLoads            = "loads"
 	vtepMapNextTurns        = "next_turns"
 	vtepMapOwnMacs          = "own_macs"
@@ -52,6 +51,7 @@ const (
 	vtepMapRingLines        = "ring_lines"
 	vtepMapRings            = "rings"
 	vtepMapRowBuffer        = "row_buffer"
+	vtepMapSegmentQuotas    = "segment_quotas"
 	vtepMapServiceDrops     = "service_drops"
 	vtepMapServiceQuotas    = "service_quotas"
 	vtepMapServices4        = "services4"
@@ -76,7 +76,6 @@ const (
 	vtepMapVtepPeers        = "vtep_peers"
 	vtepMapVtepPlaces       = "vtep_places"
 	vtepMapVtepStandIns     = "vtep_stand_ins"
-	vtepMapWaitBudgets      = "wait_budgets"
 	vtepProgDirectorVtep    = "director_vtep"
 	vtepVarFlowTime         = "flow_time"
 	vtepVarHeavyMask        = "heavy_mask"
@@ -142,6 +141,7 @@ type vtepMapSpecs struct {
 	BackendOpened    *ebpf.MapSpec `ebpf:"backend_opened"`
 	BackendSources   *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends         *ebpf.MapSpec `ebpf:"backends"`
+	Budgets          *ebpf.MapSpec `ebpf:"budgets"`
 	Egress           *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents       *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable        *ebpf.MapSpec `ebpf:"flow_table"`
@@ -149,12 +149,10 @@ type vtepMapSpecs struct {
 	FormerFlowTags   *ebpf.MapSpec `ebpf:"former_flow_tags"`
 	FormerFlows      *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
-	FreshBudgets     *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts           *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots       *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses          *ebpf.MapSpec `ebpf:"guesses"`
 	HeavyFlows       *ebpf.MapSpec `ebpf:"heavy_flows"`
-	IcmpBudgets      *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads            *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns        *ebpf.MapSpec `ebpf:"next_turns"`
 	OwnMacs          *ebpf.MapSpec `ebpf:"own_macs"`
@@ -172,6 +170,7 @@ type vtepMapSpecs struct {
 	RingLines        *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings            *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
+	SegmentQuotas    *ebpf.MapSpec `ebpf:"segment_quotas"`
 	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
 	ServiceQuotas    *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4        *ebpf.MapSpec `ebpf:"services4"`
@@ -196,7 +195,6 @@ type vtepMapSpecs struct {
 	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
 	VtepStandIns     *ebpf.MapSpec `ebpf:"vtep_stand_ins"`
-	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // vtepVariableSpecs contains global variables before they are loaded into the kernel.
@@ -238,6 +236,7 @@ type vtepMaps struct {
 	BackendOpened    *ebpf.Map `ebpf:"backend_opened"`
 	BackendSources   *ebpf.Map `ebpf:"backend_sources"`
 	Backends         *ebpf.Map `ebpf:"backends"`
+	Budgets          *ebpf.Map `ebpf:"budgets"`
 	Egress           *ebpf.Map `ebpf:"egress"`
 	FlowEvents       *ebpf.Map `ebpf:"flow_events"`
 	FlowTable        *ebpf.Map `ebpf:"flow_table"`
@@ -245,12 +244,10 @@ type vtepMaps struct {
 	FormerFlowTags   *ebpf.Map `ebpf:"former_flow_tags"`
 	FormerFlows      *ebpf.Map `ebpf:"former_flows"`
 	Fragments        *ebpf.Map `ebpf:"fragments"`
-	FreshBudgets     *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts           *ebpf.Map `ebpf:"fronts"`
 	GroupSlots       *ebpf.Map `ebpf:"group_slots"`
 	Guesses          *ebpf.Map `ebpf:"guesses"`
 	HeavyFlows       *ebpf.Map `ebpf:"heavy_flows"`
-	IcmpBudgets      *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads            *ebpf.Map `ebpf:"loads"`
 	NextTurns        *ebpf.Map `ebpf:"next_turns"`
 	OwnMacs          *ebpf.Map `ebpf:"own_macs"`
@@ -268,6 +265,7 @@ type vtepMaps struct {
 	RingLines        *ebpf.Map `ebpf:"ring_lines"`
 	Rings            *ebpf.Map `ebpf:"rings"`
 	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
+	SegmentQuotas    *ebpf.Map `ebpf:"segment_quotas"`
 	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
 	ServiceQuotas    *ebpf.Map `ebpf:"service_quotas"`
 	Services4        *ebpf.Map `ebpf:"services4"`
@@ -292,7 +290,6 @@ type vtepMaps struct {
 	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
 	VtepStandIns     *ebpf.Map `ebpf:"vtep_stand_ins"`
-	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *vtepMaps) Close() error {
@@ -303,6 +300,7 @@ func (m *vtepMaps) Close() error {
 		m.BackendOpened,
 		m.BackendSources,
 		m.Backends,
+		m.Budgets,
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTable,
@@ -310,12 +308,10 @@ func (m *vtepMaps) Close() error {
 		m.FormerFlowTags,
 		m.FormerFlows,
 		m.Fragments,
-		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
 		m.HeavyFlows,
-		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
 		m.OwnMacs,
@@ -333,6 +329,7 @@ func (m *vtepMaps) Close() error {
 		m.RingLines,
 		m.Rings,
 		m.RowBuffer,
+		m.SegmentQuotas,
 		m.ServiceDrops,
 		m.ServiceQuotas,
 		m.Services4,
@@ -357,7 +354,6 @@ func (m *vtepMaps) Close() error {
 		m.VtepPeers,
 		m.VtepPlaces,
 		m.VtepStandIns,
-		m.WaitBudgets,
 	)
 }
 

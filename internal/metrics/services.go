@@ -25,8 +25,8 @@ var (
 	segmentPackets     = ofDirector.add("weir_segment_packets_total", "Packets that were forwarded for services of the segment: those that are gone count until the director's process ends, here and in the next ones.", "segment")
 	segmentBytes       = ofDirector.add("weir_segment_bytes_total", "Bytes of the IP packets that were forwarded for services of the segment, as they came in.", "segment")
 	segmentConnections = ofDirector.add("weir_segment_connections_total", "TCP connections that clients have opened to services of the segment: SYNs that were forwarded, those that were sent again, too.", "segment")
-	segmentLimited     = ofDirector.add("weir_segment_limited_packets_total", "Of the dropped packets of the segment's services, those that were more than its limit of packets per second, since it has one and the director's process began.", "segment")
-	segmentRefused     = ofDirector.add("weir_segment_flows_refused_total", "Flows of the segment's services that are not remembered, because it has as many as it may have, since it has such a limit and the director's process began.", "segment")
+	segmentLimited     = ofDirector.add("weir_segment_limited_packets_total", "Packets to the segment's services, and questions that the director answers there itself, that were dropped because they were more than its limit of packets per second, since it has one and the director's process began.", "segment")
+	segmentRefused     = ofDirector.add("weir_segment_flows_refused_total", "New flows of the segment's services that got no place in flow memory, or no port of full NAT, because it has as many as it may have, since it has such a limit and the director's process began.", "segment")
 	segmentDropped     = ofDirector.add("weir_segment_dropped_packets_total", "Packets of the segment's services that no backend got.", "segment")
 
 	backendPackets     = ofDirector.add("weir_backend_packets_total", "Packets that were forwarded to the backend.", "service", "backend")

@@ -15,7 +15,7 @@ type SegmentLimits struct {
 
 // SegmentQuota is what one segment may have of the datapath. Zero is no bound.
 type SegmentQuota struct {
-	Flows            uint32 `json:"flows,omitempty"`              // of its services in flow memory; one of IPv6 counts as two
+	Flows            uint32 `json:"flows,omitempty"`              // of its services in flow memory, and of full NAT the same part; one of IPv6 counts as two
 	PacketsPerSecond uint32 `json:"packets-per-second,omitempty"` // to its services
 }
 
@@ -170,7 +170,7 @@ type SegmentCounts struct {
 	Bytes        uint64  `json:"bytes"`
 	Opened       uint64  `json:"opened" doc:"TCP connections: SYNs that were forwarded, including those sent again"`
 	Dropped      uint64  `json:"dropped" doc:"packets of its services that no backend got"`
-	Limited      uint64  `json:"limited" doc:"of the dropped packets, those that were more than its limit of packets per second"`
+	Limited      uint64  `json:"limited" doc:"packets to its services, and questions that the director answers there, that were more than its limit of packets per second"`
 	FlowsRefused uint64  `json:"flows-refused" doc:"flows that are not remembered, because it has all that it may have"`
 	// Limits bound what it uses.
 	Limits *SegmentLimits `json:"limits,omitempty" doc:"that it has; none: it has no bound of its own"`

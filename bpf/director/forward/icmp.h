@@ -9,6 +9,7 @@
 #include "director/budget.h"
 #include "director/forward/link.h"
 #include "director/group/fragment.h"
+#include "director/quota.h"
 #include "director/service.h"
 #include "lib/checksum.h"
 
@@ -69,9 +70,12 @@ __noinline enum reason send_echo(struct xdp_md *ctx, struct packet *packet)
  */
 static __always_inline enum reason answer_echo(struct xdp_md *ctx, struct packet *packet)
 {
-	struct icmp_header *icmp = l4_header(ctx, packet);
+	struct icmp_header *icmp;
 	__u8 reply = packet->flow.ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
 
+	if (!may_answer(packet))
+		return DROP_SEGMENT_LIMIT;
+	icmp = l4_header(ctx, packet);
 	if (packet->flags & PACKET_FRAGMENT_FIRST) {
 		remember_fragment(packet, NO_BACKEND, FRAGMENT_ECHO);
 		icmp = l4_header(ctx, packet);
@@ -169,7 +173,7 @@ static __always_inline int icmp_allowed(const struct packet *packet)
 {
 	const struct settings *settings = get_settings();
 
-	return settings && may_spend(&icmp_budgets, &packet->flow, settings->icmp_rate, settings);
+	return settings && may_spend(BUDGET_ICMP, &packet->flow, settings->icmp_rate, settings);
 }
 
 /* The checksum of `length` bytes (a constant) at `data`, which the caller has checked. */

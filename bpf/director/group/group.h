@@ -119,7 +119,7 @@ static __always_inline enum reason send_back(struct xdp_md *ctx, struct packet *
 /* Waiting makes six packets of one, so the number that wait is limited: see budget.h. */
 static __always_inline int may_wait(const struct packet *packet, const struct settings *settings)
 {
-	return may_spend(&wait_budgets, &packet->flow, settings->wait_rate, settings);
+	return may_spend(BUDGET_WAIT, &packet->flow, settings->wait_rate, settings);
 }
 
 /* The slot of a packet's fragments, by what all of them have: the same on every director. */

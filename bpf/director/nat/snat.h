@@ -5,7 +5,7 @@
  * flow takes a place that is free, its own if it can; else, if there is one, the place of a flow
  * that has ended or is fresh (proof.h): the one that was quiet for longest. A flow that is
  * proved is never pushed out. If there are several services, none has more than its share of a
- * bucket.
+ * bucket, and a segment with a quota has no more than its part: see snat_place.h.
  *
  * Any CPU may change any flow, by one compare-and-swap of its first word:
  * - Two CPUs that want the same place: one gets it, the other looks again.
@@ -75,16 +75,17 @@ __noinline __u32 claim_snat(const struct packet *packet, __u32 index, __u8 epoch
 		if (bucket)
 			snat_compare(bucket, number, packet, &best);
 	}
-	if (!best.rank)
+	if (!best.rank) {
+		snat_refuse(packet);
 		return SNAT_FULL;
+	}
 	return snat_take(table, &best, packet, index, epoch);
 }
 
 /* Gives up a place that was just taken. */
 static __always_inline void release_snat(__u32 number)
 {
-	void *table = snat_table();
-	struct snat_flow *entry = table ? snat_flow(table, number) : NULL;
+	struct snat_flow *entry = snat_at(number);
 	union snat_word word, nothing = {};
 
 	if (!entry)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "director/nat/snat_table.h"
+#include "director/quota_number.h"
 
 /*
  * How good a place is for a new flow: a taken one is worth its age, and a free one is better in
@@ -40,14 +41,18 @@ struct snat_place {
 	__u32 number;
 };
 
-/* The best place of one bucket. */
+/*
+ * The best place of one bucket. What a new flow may have there depends on the flows that count for
+ * its share: those of its segment, if that has a quota of flows, else those of its service.
+ */
 struct snat_scan {
 	const struct snat_bucket *bucket;
 	const struct packet *packet;
 	__u64 hash;
+	__u32 begin; /* with a quota: the number of the first flow that is counted; 0: it has none */
 	__u32 now;
-	__u32 left; /* how many more flows make the service's share */
-	__u32 free; /* its free places, counted from now: from 0 the verifier would walk each number */
+	__u32 left; /* how many more flows make the share */
+	__u32 free; /* free places, counted from now: from 0 the verifier would walk each number */
 	__u32 rank;
 	__u32 place;
 };
@@ -64,6 +69,13 @@ static __always_inline int snat_is_of(const struct snat_flow *entry, union snat_
 	return backend && backend->service + 1 == packet->service;
 }
 
+/* The same of the packet's segment. */
+static __always_inline int snat_is_in(const struct snat_flow *entry, union snat_word word,
+				      const struct packet *packet)
+{
+	return entry->segment == packet->flow.segment && snat_backend(entry, word);
+}
+
 /*
  * Counts the service's own flows, down to 0: no number of turns takes the verifier beyond what the
  * share may be.
@@ -78,45 +90,85 @@ static long snat_count_place(__u32 i, struct snat_scan *scan)
 	return !--scan->left;
 }
 
-static long snat_scan_place(__u32 i, struct snat_scan *scan)
+/* The same of the segment's, which may be in the buckets beside this one, too. */
+static long snat_count_near(__u32 i, struct snat_scan *scan)
 {
-	__u32 position = (snat_own(scan->hash) + i) % SNAT_BUCKET;
-	const struct snat_flow *entry = &scan->bucket->flows[position];
-	__u32 rank = snat_rank(entry, snat_read(entry), scan->packet, scan->hash, scan->now);
+	const struct snat_flow *entry = snat_at(scan->begin + i);
+	union snat_word word;
 
+	if (!entry)
+		return 1;
+	word = snat_read(entry);
+	if (!snat_live(word, scan->now) || !snat_is_in(entry, word, scan->packet))
+		return 0;
+	return !--scan->left;
+}
+
+static __always_inline void snat_note(struct snat_scan *scan, __u32 position, __u32 rank)
+{
 	if (rank > scan->rank) {
 		scan->rank = rank;
 		scan->place = position;
 	}
 	if (rank == SNAT_PLACE_FREE)
 		scan->free++;
+}
+
+static long snat_scan_place(__u32 i, struct snat_scan *scan)
+{
+	__u32 position = (snat_own(scan->hash) + i) % SNAT_BUCKET;
+	const struct snat_flow *entry = &scan->bucket->flows[position];
+
+	snat_note(scan, position,
+		  snat_rank(entry, snat_read(entry), scan->packet, scan->hash, scan->now));
 	return 0;
 }
 
-/*
- * As snat_scan_place, if the service has its share of the bucket: only its own flows give way.
- * The flow itself is the best place, whether it goes on or not: if another CPU has just put it
- * there, snat_take does not take it, and find_snat finds it.
- */
+/* As snat_scan_place, where only flows that count give way, and a free place is one only while some is left. */
 static long snat_scan_own(__u32 i, struct snat_scan *scan)
 {
-	__u32 position = (snat_own(scan->hash) + i) % SNAT_BUCKET, age;
+	__u32 position = (snat_own(scan->hash) + i) % SNAT_BUCKET;
 	const struct snat_flow *entry = &scan->bucket->flows[position];
 	union snat_word word = snat_read(entry);
+	__u32 rank = snat_rank(entry, word, scan->packet, scan->hash, scan->now);
 
-	if (word.state <= SNAT_CLAIMED)
-		return 0;
-	age = snat_age(word, scan->now);
-	if (snat_matches(entry, &scan->packet->flow, scan->hash))
-		age = SNAT_PLACE_SAME;
-	else if (!(snat_fresh(word.state) || snat_over(word.state)) || age < FLOW_QUIET ||
-		 !snat_is_of(entry, word, scan->packet))
-		return 0;
-	if (age > scan->rank) {
-		scan->rank = age;
-		scan->place = position;
-	}
+	if (rank == SNAT_PLACE_FREE ? scan->left :
+				      rank == SNAT_PLACE_SAME ||
+					      (scan->begin ? snat_is_in(entry, word, scan->packet) :
+							     snat_is_of(entry, word, scan->packet)))
+		snat_note(scan, position, rank);
 	return 0;
+}
+
+/* The share of a segment with a quota of flows, in a bucket and its neighbors: see quota_number.h. */
+static __always_inline void snat_count_segment(struct snat_scan *scan, __u32 number, __u32 flows)
+{
+	struct snat_header *header = snat_header(snat_table());
+	__u32 group = quota_group(flows), begin, buckets;
+
+	if (!header)
+		return;
+	buckets = (header->addresses4 + header->addresses6) * 2 * (header->ports / SNAT_BUCKET);
+	begin = (number / SNAT_BUCKET - 1) & -group;
+	if (group > buckets - begin) /* the last ones may be fewer */
+		group = buckets - begin;
+	scan->begin = (begin + 1) * SNAT_BUCKET;
+	scan->left = quota_share(flows, group, begin);
+	if (scan->left)
+		bpf_loop(group * SNAT_BUCKET, snat_count_near, scan, 0);
+}
+
+/* Counts a flow that finds no place, for the quota of its segment. */
+static __always_inline void snat_refuse(const struct packet *packet)
+{
+	const struct settings *settings = get_settings();
+	__u32 number;
+
+	if (likely(!settings || !(settings->flags & SETTINGS_QUOTAS)))
+		return;
+	number = flow_quota(packet->service - 1);
+	if (number)
+		refuse_flow(number);
 }
 
 /*
@@ -128,22 +180,25 @@ __noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
 			    const struct packet *packet, struct snat_place *best)
 {
 	const struct settings *settings = get_settings();
-	__u32 share = settings ? settings->snat_share : SNAT_BUCKET;
+	__u32 share = settings ? settings->snat_share : SNAT_BUCKET, quota = 0, free;
 	struct snat_scan scan = {
 		.bucket = bucket,
 		.packet = packet,
 		.now = flow_clock(),
 		.left = share,
 	};
-	__u32 free;
 
 	if (!bucket || !packet || !best)
 		return 0;
 	scan.hash = best->hash;
 	scan.free = scan.now;
-	if (share && share < SNAT_BUCKET)
+	if (settings && unlikely(settings->flags & SETTINGS_QUOTAS))
+		quota = flow_quota(packet->service - 1);
+	if (quota)
+		snat_count_segment(&scan, number, quota_flows(quota));
+	else if (share && share < SNAT_BUCKET)
 		bpf_loop(SNAT_BUCKET, snat_count_place, &scan, 0);
-	if (share && !scan.left)
+	if (quota || (share && !scan.left))
 		bpf_loop(SNAT_BUCKET, snat_scan_own, &scan, 0);
 	else
 		bpf_loop(SNAT_BUCKET, snat_scan_place, &scan, 0);

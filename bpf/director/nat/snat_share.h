@@ -59,7 +59,7 @@ static __noinline int may_tell_fresh_snat(const struct settings *settings,
 	client.segment = entry->segment;
 	client.source = entry->client;
 	client.ipv6 = ipv6;
-	return may_spend(&fresh_budgets, &client, FRESH_FLOWS_TOLD / settings->cpus, settings);
+	return may_spend(BUDGET_FRESH, &client, FRESH_FLOWS_TOLD / settings->cpus, settings);
 }
 
 /* Not inlined: most packets are no news. */

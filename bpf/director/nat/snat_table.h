@@ -45,18 +45,23 @@ static __always_inline struct snat_flow *snat_flow(void *table, __u32 number)
 	return &bucket->flows[number % SNAT_BUCKET];
 }
 
+/* The flow of this director with a number. */
+static __always_inline struct snat_flow *snat_at(__u32 number)
+{
+	void *table = snat_table();
+
+	return table ? snat_flow(table, number) : NULL;
+}
+
 /* The flow with a number, of this director or of another one. */
 static __always_inline struct snat_flow *snat_entry(__u32 number)
 {
 	struct snat_shared *shared;
-	void *table;
 
-	if (unlikely(number & SNAT_SHARED)) {
-		shared = shared_at(number);
-		return shared ? &shared->flow : NULL;
-	}
-	table = snat_table();
-	return table ? snat_flow(table, number) : NULL;
+	if (likely(!(number & SNAT_SHARED)))
+		return snat_at(number);
+	shared = shared_at(number);
+	return shared ? &shared->flow : NULL;
 }
 
 /* From (address, protocol, port) to the number of a flow; 0: the port is none of ours. */

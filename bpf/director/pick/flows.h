@@ -39,8 +39,7 @@ static __noinline int tell_flow(const struct flow *flow, __u32 service,
  */
 static __noinline int may_tell_fresh(const struct settings *settings, const struct packet *packet)
 {
-	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD / settings->cpus,
-			 settings);
+	return may_spend(BUDGET_FRESH, &packet->flow, FRESH_FLOWS_TOLD / settings->cpus, settings);
 }
 
 /* Whether the group should know how a packet has changed its flow. */

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Places for flows of a segment that may have only some. Its part of flow memory is a part of each
- * bucket: so nothing has to be counted beside the table, where flows end without a packet. A part of
- * fewer than QUOTA_LEAST places is one of some neighboring buckets together, up to QUOTA_GROUP: else a
- * bucket would have none, or no two for a flow of IPv6. A new flow takes a free place in one of its
- * buckets while the segment has less than its part; else it takes the place of another flow of the
- * same segment that gives way, or none. It never takes one of other segments.
+ * Places for flows of a segment that may have only some of flow memory. A new flow takes a free place in
+ * one of its buckets while the segment has less than its part (quota_number.h); else it takes the place of
+ * another flow of the same segment that gives way, or none. It never takes one of other segments.
  */
 #pragma once
 
 #include "director/pick/flow_table.h"
 #include "director/quota_number.h"
-
-#define QUOTA_LEAST 4
-#define QUOTA_GROUP 16 /* see LeastFlowsPart in internal/model/tenant.go */
 
 /* A bucket, and the best places in it for a new flow of a segment with a quota. */
 struct quota_scan {
@@ -100,22 +94,6 @@ static long quota_count_line(__u32 i, struct quota_scan *scan)
 	return 0;
 }
 
-/* In how many neighboring buckets together the segment has its part. */
-static __always_inline __u32 quota_group(__u32 flows)
-{
-	__u32 group = 1;
-
-	while (group < QUOTA_GROUP && flows * group < QUOTA_LEAST << 16)
-		group *= 2;
-	return group;
-}
-
-/* The segment's part of so many buckets, in places: the parts of all of them are the quota. */
-static __always_inline __u32 quota_share(__u32 flows, __u32 buckets, __u32 begin)
-{
-	return (flows * buckets + ((begin * 0x9e3779b1U) >> 16)) >> 16;
-}
-
 /* What was chosen in the buckets before. */
 struct quota_choice {
 	__u32 quota;   /* the number of the segment's */
@@ -176,13 +154,11 @@ __noinline int choose_quota_place(const struct settings *settings, const struct 
 				  __u64 hash, __u32 number, struct flow_fresh *fresh)
 {
 	struct quota_choice choice = { .quota = number };
-	struct quota *quota = bpf_map_lookup_elem(&quotas, &number);
-	struct quota_share *share;
 	__u32 kept;
 
-	if (!settings || !flow || !fresh || !quota)
+	if (!settings || !flow || !fresh)
 		return 0;
-	choice.flows = quota->flows;
+	choice.flows = quota_flows(number);
 	choice.step = flow->ipv6 ? 2 : 1;
 	choice.buckets = settings->flow_buckets;
 	fresh->rank = 0;
@@ -192,19 +168,8 @@ __noinline int choose_quota_place(const struct settings *settings, const struct 
 	kept = (FLOW_STATES_KEPT & ~FLOW_STATE(FLOW_RESET)) >> (fresh->to.word.state & 31) & 1;
 	if (fresh->rank > (!kept && choice.ranks & FLOW_PLACE_BUSY ? FLOW_PLACE_YOUNG : 0))
 		return 1;
-	share = bpf_map_lookup_elem(&quota_shares, &number);
-	if (share)
-		share->flows++;
+	refuse_flow(number);
 	return 0;
-}
-
-/* The number of the quota of a service's segment, if that is of flows; 0: there is none. */
-static __always_inline __u32 flow_quota(__u32 service)
-{
-	__u32 number = quota_of(service);
-	const struct quota *quota = bpf_map_lookup_elem(&quotas, &number);
-
-	return quota && quota->flows ? number : 0;
 }
 
 /* Notes the quota of a flow's segment before the flow is inserted. */

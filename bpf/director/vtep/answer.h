@@ -85,6 +85,12 @@ static __always_inline enum reason answer_arp(struct xdp_md *ctx, struct packet 
 	own = own_at(packet->flow.segment, &target, 0);
 	if (!is_answered(own))
 		return PASS_NOT_IP;
+	if (!may_answer(packet))
+		return DROP_SEGMENT_LIMIT;
+	ethernet = frame(ctx);
+	arp = l3_header(ctx, packet);
+	if ((void *)(ethernet + 1) > frame_end(ctx) || (void *)(arp + 1) > frame_end(ctx))
+		return PASS_MALFORMED;
 	answer_ethernet(ethernet, own);
 	__builtin_memcpy(asked, arp->target, sizeof(asked));
 	__builtin_memcpy(arp->target, arp->sender, sizeof(asked));
@@ -116,6 +122,8 @@ static __always_inline enum reason answer_solicitation(struct xdp_md *ctx, struc
 	own = own_at(packet->flow.segment, &target, 1);
 	if (!is_answered(own))
 		return PASS_NO_SERVICE;
+	if (!may_answer(packet))
+		return DROP_SEGMENT_LIMIT;
 	if (bpf_xdp_adjust_tail(ctx, (int)length - (int)bpf_xdp_get_buff_len(ctx)))
 		return DROP_NO_HEADROOM;
 	ethernet = frame(ctx);

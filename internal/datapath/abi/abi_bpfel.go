@@ -107,6 +107,16 @@ type Budget struct {
 	Pad    uint32
 }
 
+type BudgetKind uint32
+
+const (
+	BudgetKindBUDGET_ICMP  BudgetKind = 0
+	BudgetKindBUDGET_WAIT  BudgetKind = 1
+	BudgetKindBUDGET_FRESH BudgetKind = 2
+	BudgetKindBUDGET_KINDS BudgetKind = 3
+	BudgetKindBUDGETS_EACH BudgetKind = 65
+)
+
 type Candidates struct {
 	_      structs.HostLayout
 	Count  uint32
@@ -568,6 +578,7 @@ const (
 	SettingsFlagSETTINGS_FORMER   SettingsFlag = 16
 	SettingsFlagSETTINGS_ASKS     SettingsFlag = 32
 	SettingsFlagSETTINGS_OWN_MACS SettingsFlag = 64
+	SettingsFlagSETTINGS_QUOTAS   SettingsFlag = 128
 )
 
 type Slot struct {

@@ -137,6 +137,7 @@ const (
 	captureMapBackendOpened    = "backend_opened"
 	captureMapBackendSources   = "backend_sources"
 	captureMapBackends         = "backends"
+	captureMapBudgets          = "budgets"
 	captureMapCaptureBudget    = "capture_budget"
 	captureMapCaptureCounted   = "capture_counted"
 	captureMapCaptureLease     = "capture_lease"
@@ -149,12 +150,10 @@ const (
 	captureMapFormerFlowTags   = "former_flow_tags"
 	captureMapFormerFlows      = "former_flows"
 	captureMapFragments        = "fragments"
-	captureMapFreshBudgets     = "fresh_budgets"
 	captureMapFronts           = "fronts"
 	captureMapGroupSlots       = "group_slots"
 	captureMapGuesses          = "guesses"
 	captureMapHeavyFlows       = "heavy_flows"
-	captureMapIcmpBudgets      = "icmp_budgets"
 	captureMapLoads            = "loads"
 	captureMapNextTurns        = "next_turns"
 	captureMapOwnMacs          = "own_macs"
@@ -172,6 +171,7 @@ const (
 	captureMapRingLines        = "ring_lines"
 	captureMapRings            = "rings"
 	captureMapRowBuffer        = "row_buffer"
+	captureMapSegmentQuotas    = "segment_quotas"
 	captureMapServiceDrops     = "service_drops"
 	captureMapServiceQuotas    = "service_quotas"
 	captureMapServices4        = "services4"
@@ -196,7 +196,6 @@ const (
 	captureMapVtepPeers        = "vtep_peers"
 	captureMapVtepPlaces       = "vtep_places"
 	captureMapVtepStandIns     = "vtep_stand_ins"
-	captureMapWaitBudgets      = "wait_budgets"
 	captureProgCapture         = "capture"
 	captureVarCaptureWant      = "capture_want"
 	captureVarFlowTime         = "flow_time"
@@ -263,6 +262,7 @@ type captureMapSpecs struct {
 	BackendOpened    *ebpf.MapSpec `ebpf:"backend_opened"`
 	BackendSources   *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends         *ebpf.MapSpec `ebpf:"backends"`
+	Budgets          *ebpf.MapSpec `ebpf:"budgets"`
 	CaptureBudget    *ebpf.MapSpec `ebpf:"capture_budget"`
 	CaptureCounted   *ebpf.MapSpec `ebpf:"capture_counted"`
 	CaptureLease     *ebpf.MapSpec `ebpf:"capture_lease"`
@@ -275,12 +275,10 @@ type captureMapSpecs struct {
 	FormerFlowTags   *ebpf.MapSpec `ebpf:"former_flow_tags"`
 	FormerFlows      *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
-	FreshBudgets     *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts           *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots       *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses          *ebpf.MapSpec `ebpf:"guesses"`
 	HeavyFlows       *ebpf.MapSpec `ebpf:"heavy_flows"`
-	IcmpBudgets      *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads            *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns        *ebpf.MapSpec `ebpf:"next_turns"`
 	OwnMacs          *ebpf.MapSpec `ebpf:"own_macs"`
@@ -298,6 +296,7 @@ type captureMapSpecs struct {
 	RingLines        *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings            *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
+	SegmentQuotas    *ebpf.MapSpec `ebpf:"segment_quotas"`
 	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
 	ServiceQuotas    *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4        *ebpf.MapSpec `ebpf:"services4"`
@@ -322,7 +321,6 @@ type captureMapSpecs struct {
 	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
 	VtepStandIns     *ebpf.MapSpec `ebpf:"vtep_stand_ins"`
-	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // captureVariableSpecs contains global variables before they are loaded into the kernel.
@@ -365,6 +363,7 @@ type captureMaps struct {
 	BackendOpened    *ebpf.Map `ebpf:"backend_opened"`
 	BackendSources   *ebpf.Map `ebpf:"backend_sources"`
 	Backends         *ebpf.Map `ebpf:"backends"`
+	Budgets          *ebpf.Map `ebpf:"budgets"`
 	CaptureBudget    *ebpf.Map `ebpf:"capture_budget"`
 	CaptureCounted   *ebpf.Map `ebpf:"capture_counted"`
 	CaptureLease     *ebpf.Map `ebpf:"capture_lease"`
@@ -377,12 +376,10 @@ type captureMaps struct {
 	FormerFlowTags   *ebpf.Map `ebpf:"former_flow_tags"`
 	FormerFlows      *ebpf.Map `ebpf:"former_flows"`
 	Fragments        *ebpf.Map `ebpf:"fragments"`
-	FreshBudgets     *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts           *ebpf.Map `ebpf:"fronts"`
 	GroupSlots       *ebpf.Map `ebpf:"group_slots"`
 	Guesses          *ebpf.Map `ebpf:"guesses"`
 	HeavyFlows       *ebpf.Map `ebpf:"heavy_flows"`
-	IcmpBudgets      *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads            *ebpf.Map `ebpf:"loads"`
 	NextTurns        *ebpf.Map `ebpf:"next_turns"`
 	OwnMacs          *ebpf.Map `ebpf:"own_macs"`
@@ -400,6 +397,7 @@ type captureMaps struct {
 	RingLines        *ebpf.Map `ebpf:"ring_lines"`
 	Rings            *ebpf.Map `ebpf:"rings"`
 	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
+	SegmentQuotas    *ebpf.Map `ebpf:"segment_quotas"`
 	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
 	ServiceQuotas    *ebpf.Map `ebpf:"service_quotas"`
 	Services4        *ebpf.Map `ebpf:"services4"`
@@ -424,7 +422,6 @@ type captureMaps struct {
 	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
 	VtepStandIns     *ebpf.Map `ebpf:"vtep_stand_ins"`
-	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *captureMaps) Close() error {
@@ -435,6 +432,7 @@ func (m *captureMaps) Close() error {
 		m.BackendOpened,
 		m.BackendSources,
 		m.Backends,
+		m.Budgets,
 		m.CaptureBudget,
 		m.CaptureCounted,
 		m.CaptureLease,
@@ -447,12 +445,10 @@ func (m *captureMaps) Close() error {
 		m.FormerFlowTags,
 		m.FormerFlows,
 		m.Fragments,
-		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
 		m.HeavyFlows,
-		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
 		m.OwnMacs,
@@ -470,6 +466,7 @@ func (m *captureMaps) Close() error {
 		m.RingLines,
 		m.Rings,
 		m.RowBuffer,
+		m.SegmentQuotas,
 		m.ServiceDrops,
 		m.ServiceQuotas,
 		m.Services4,
@@ -494,7 +491,6 @@ func (m *captureMaps) Close() error {
 		m.VtepPeers,
 		m.VtepPlaces,
 		m.VtepStandIns,
-		m.WaitBudgets,
 	)
 }
 

@@ -92,6 +92,7 @@ const (
 	observedMapBackendOpened    = "backend_opened"
 	observedMapBackendSources   = "backend_sources"
 	observedMapBackends         = "backends"
+	observedMapBudgets          = "budgets"
 	observedMapEgress           = "egress"
 	observedMapFlowEvents       = "flow_events"
 	observedMapFlowTable        = "flow_table"
@@ -99,12 +100,10 @@ const (
 	observedMapFormerFlowTags   = "former_flow_tags"
 	observedMapFormerFlows      = "former_flows"
 	observedMapFragments        = "fragments"
-	observedMapFreshBudgets     = "fresh_budgets"
 	observedMapFronts           = "fronts"
 	observedMapGroupSlots       = "group_slots"
 	observedMapGuesses          = "guesses"
 	observedMapHeavyFlows       = "heavy_flows"
-	observedMapIcmpBudgets      = "icmp_budgets"
 	observedMapLoads            = "loads"
 	observedMapNextTurns        = "next_turns"
 	observedMapObserved         = "observed"
@@ -123,6 +122,7 @@ const (
 	observedMapRingLines        = "ring_lines"
 	observedMapRings            = "rings"
 	observedMapRowBuffer        = "row_buffer"
+	observedMapSegmentQuotas    = "segment_quotas"
 	observedMapServiceDrops     = "service_drops"
 	observedMapServiceQuotas    = "service_quotas"
 	observedMapServices4        = "services4"
@@ -147,7 +147,6 @@ const (
 	observedMapVtepPeers        = "vtep_peers"
 	observedMapVtepPlaces       = "vtep_places"
 	observedMapVtepStandIns     = "vtep_stand_ins"
-	observedMapWaitBudgets      = "wait_budgets"
 	observedProgExplain         = "explain"
 	observedVarFlowTime         = "flow_time"
 	observedVarHeavyMask        = "heavy_mask"
@@ -213,6 +212,7 @@ type observedMapSpecs struct {
 	BackendOpened    *ebpf.MapSpec `ebpf:"backend_opened"`
 	BackendSources   *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends         *ebpf.MapSpec `ebpf:"backends"`
+	Budgets          *ebpf.MapSpec `ebpf:"budgets"`
 	Egress           *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents       *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTable        *ebpf.MapSpec `ebpf:"flow_table"`
@@ -220,12 +220,10 @@ type observedMapSpecs struct {
 	FormerFlowTags   *ebpf.MapSpec `ebpf:"former_flow_tags"`
 	FormerFlows      *ebpf.MapSpec `ebpf:"former_flows"`
 	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
-	FreshBudgets     *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts           *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots       *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses          *ebpf.MapSpec `ebpf:"guesses"`
 	HeavyFlows       *ebpf.MapSpec `ebpf:"heavy_flows"`
-	IcmpBudgets      *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads            *ebpf.MapSpec `ebpf:"loads"`
 	NextTurns        *ebpf.MapSpec `ebpf:"next_turns"`
 	Observed         *ebpf.MapSpec `ebpf:"observed"`
@@ -244,6 +242,7 @@ type observedMapSpecs struct {
 	RingLines        *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings            *ebpf.MapSpec `ebpf:"rings"`
 	RowBuffer        *ebpf.MapSpec `ebpf:"row_buffer"`
+	SegmentQuotas    *ebpf.MapSpec `ebpf:"segment_quotas"`
 	ServiceDrops     *ebpf.MapSpec `ebpf:"service_drops"`
 	ServiceQuotas    *ebpf.MapSpec `ebpf:"service_quotas"`
 	Services4        *ebpf.MapSpec `ebpf:"services4"`
@@ -268,7 +267,6 @@ type observedMapSpecs struct {
 	VtepPeers        *ebpf.MapSpec `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.MapSpec `ebpf:"vtep_places"`
 	VtepStandIns     *ebpf.MapSpec `ebpf:"vtep_stand_ins"`
-	WaitBudgets      *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // observedVariableSpecs contains global variables before they are loaded into the kernel.
@@ -310,6 +308,7 @@ type observedMaps struct {
 	BackendOpened    *ebpf.Map `ebpf:"backend_opened"`
 	BackendSources   *ebpf.Map `ebpf:"backend_sources"`
 	Backends         *ebpf.Map `ebpf:"backends"`
+	Budgets          *ebpf.Map `ebpf:"budgets"`
 	Egress           *ebpf.Map `ebpf:"egress"`
 	FlowEvents       *ebpf.Map `ebpf:"flow_events"`
 	FlowTable        *ebpf.Map `ebpf:"flow_table"`
@@ -317,12 +316,10 @@ type observedMaps struct {
 	FormerFlowTags   *ebpf.Map `ebpf:"former_flow_tags"`
 	FormerFlows      *ebpf.Map `ebpf:"former_flows"`
 	Fragments        *ebpf.Map `ebpf:"fragments"`
-	FreshBudgets     *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts           *ebpf.Map `ebpf:"fronts"`
 	GroupSlots       *ebpf.Map `ebpf:"group_slots"`
 	Guesses          *ebpf.Map `ebpf:"guesses"`
 	HeavyFlows       *ebpf.Map `ebpf:"heavy_flows"`
-	IcmpBudgets      *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads            *ebpf.Map `ebpf:"loads"`
 	NextTurns        *ebpf.Map `ebpf:"next_turns"`
 	Observed         *ebpf.Map `ebpf:"observed"`
@@ -341,6 +338,7 @@ type observedMaps struct {
 	RingLines        *ebpf.Map `ebpf:"ring_lines"`
 	Rings            *ebpf.Map `ebpf:"rings"`
 	RowBuffer        *ebpf.Map `ebpf:"row_buffer"`
+	SegmentQuotas    *ebpf.Map `ebpf:"segment_quotas"`
 	ServiceDrops     *ebpf.Map `ebpf:"service_drops"`
 	ServiceQuotas    *ebpf.Map `ebpf:"service_quotas"`
 	Services4        *ebpf.Map `ebpf:"services4"`
@@ -365,7 +363,6 @@ type observedMaps struct {
 	VtepPeers        *ebpf.Map `ebpf:"vtep_peers"`
 	VtepPlaces       *ebpf.Map `ebpf:"vtep_places"`
 	VtepStandIns     *ebpf.Map `ebpf:"vtep_stand_ins"`
-	WaitBudgets      *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *observedMaps) Close() error {
@@ -376,6 +373,7 @@ func (m *observedMaps) Close() error {
 		m.BackendOpened,
 		m.BackendSources,
 		m.Backends,
+		m.Budgets,
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTable,
@@ -383,12 +381,10 @@ func (m *observedMaps) Close() error {
 		m.FormerFlowTags,
 		m.FormerFlows,
 		m.Fragments,
-		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,
 		m.HeavyFlows,
-		m.IcmpBudgets,
 		m.Loads,
 		m.NextTurns,
 		m.Observed,
@@ -407,6 +403,7 @@ func (m *observedMaps) Close() error {
 		m.RingLines,
 		m.Rings,
 		m.RowBuffer,
+		m.SegmentQuotas,
 		m.ServiceDrops,
 		m.ServiceQuotas,
 		m.Services4,
@@ -431,7 +428,6 @@ func (m *observedMaps) Close() error {
 		m.VtepPeers,
 		m.VtepPlaces,
 		m.VtepStandIns,
-		m.WaitBudgets,
 	)
 }
 

@@ -22,7 +22,7 @@ var lent = map[string]bool{
 	observedMapServices4: true, observedMapServices6: true, observedMapFronts: true, observedMapRanges4: true, observedMapRanges6: true, observedMapSourceRanges: true,
 	observedMapRings: true, observedMapRingLines: true, observedMapBackends: true, observedMapReplies4: true, observedMapReplies6: true, observedMapAskBackends: true,
 	observedMapThisDirector: true, observedMapEgress: true, observedMapPeers: true, observedMapPeerMacs: true, observedMapOwnMacs: true, observedMapGroupSlots: true,
-	observedMapBackendSources: true, abi.SourceFilter: true, observedMapServiceQuotas: true, observedMapQuotas: true,
+	observedMapBackendSources: true, abi.SourceFilter: true, observedMapServiceQuotas: true, observedMapSegmentQuotas: true, observedMapQuotas: true,
 	observedMapVtepNetworks: true, observedMapVtepPeers: true, observedMapVtepPlaces: true, observedMapVtepBackends: true, observedMapVtepHosts: true,
 	observedMapVtepOwnAddresses: true, observedMapVtepStandIns: true, abi.VTEP: true,
 }
@@ -45,9 +45,6 @@ var counted = map[string]uint32{
 // usual way of the packet, which leads to the same backend; and those that hold what a CPU does at the moment.
 var unused = []string{observedMapSteeredQueues, observedMapSteeredWords, observedMapSteeredFlows, observedMapHeavyFlows, observedMapSteeredPacket, abi.Steering,
 	observedMapVtepEntries, observedMapVtepFronts}
-
-// budgets are how much this CPU may still do in this second. They are copied as they are.
-var budgets = []string{observedMapIcmpBudgets, observedMapWaitBudgets, observedMapFreshBudgets}
 
 // tables are the maps of maps that have one table, with how many of the table's entries a packet may
 // ask for. An observer has a table of its own there, as in sparse.
@@ -148,7 +145,7 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 		case name == observedMapFormerFlows, name == observedMapFormerFlowTags:
 			m.InnerMap = m.InnerMap.Copy() // nothing is remembered there alone
 			m.InnerMap.MaxEntries = 1
-		case slices.Contains(budgets, name), slices.Contains(unused, name), name == bpfload.Constants, name == abi.FlowClock:
+		case name == observedMapBudgets, slices.Contains(unused, name), name == bpfload.Constants, name == abi.FlowClock:
 		default:
 			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
 		}
@@ -190,17 +187,16 @@ type testContext struct {
 	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
 }
 
-// copyBudgets brings the budgets up to date.
+// copyBudgets copies how much each CPU may still do in this second.
 func (x *Observer) copyBudgets(live map[string]*ebpf.Map) error {
-	for _, name := range budgets {
-		for i := range live[name].MaxEntries() {
-			var all []abi.Budget
-			if err := live[name].Lookup(i, &all); err != nil {
-				return fmt.Errorf("read %s: %w", name, err)
-			}
-			if err := x.collection.Maps[name].Put(i, all); err != nil {
-				return fmt.Errorf("copy %s: %w", name, err)
-			}
+	from, to := live[observedMapBudgets], x.collection.Maps[observedMapBudgets]
+	for i := range from.MaxEntries() {
+		var all []abi.Budget
+		if err := from.Lookup(i, &all); err != nil {
+			return fmt.Errorf("read budgets: %w", err)
+		}
+		if err := to.Put(i, all); err != nil {
+			return fmt.Errorf("copy budgets: %w", err)
 		}
 	}
 	return nil
