@@ -68,10 +68,10 @@ static __noinline int spend_quota(const struct packet *packet, __u32 number)
 static __always_inline int may_answer(const struct packet *packet)
 {
 	const struct settings *settings = get_settings();
-	__u32 *number;
+	__u32 segment = packet->flow.segment, *number;
 
 	if (likely(!settings || !(settings->flags & SETTINGS_QUOTAS)))
 		return 1;
-	number = bpf_map_lookup_elem(&segment_quotas, &packet->flow.segment);
+	number = bpf_map_lookup_elem(&segment_quotas, &segment);
 	return !number || spend_quota(packet, *number);
 }
