@@ -131,4 +131,22 @@ services:
 	on(t, leaf3, "ip", "link", "set", "server", "master", "br0", "up")
 	at = later
 	d.waitFor("follow the member to leaf3", served)
+
+	// A leaf's kernel forgets the addresses of quiet hosts, and then FRR tells of their MAC addresses alone.
+	received := func() int { return d.bgp().Neighbors[0].EVPN.Received }
+	before := received()
+	on(t, leaf3, "ip", "neigh", "flush", "dev", "br0")
+	d.waitFor("be told that no address is known of the member", func() bool { return received() < before })
+	asks := func() string {
+		out, err := tryOn(t, client, "curl", "--silent", "--max-time", "5", "http://"+vip+"/name")
+		return fmt.Sprint(out, err)
+	}
+	if got := asks(); got != "server<nil>" {
+		t.Errorf("when only the MAC address of the member is told, the VIP answers %q", got)
+	}
+	// The same of a member that no leaf has told an address of.
+	mac := strings.Fields(on(t, server, "cat", "/sys/class/net/eth0/address"))[0]
+	d.edit(strings.NewReplacer(member, "172.16.0.12, mac: '"+mac+"'").Replace(file))
+	server.Address("lo", "172.16.0.12/32")
+	d.waitFor("find the member by its MAC address", func() bool { return asks() == "server<nil>" })
 }

@@ -12,18 +12,20 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What is known of tenants' networks: a table says it, and what was learned comes from SetHosts, SetVTEPs and SetVNIs.
+// What is known of tenants' networks: a table says it, and what was learned comes from SetHosts, SetMACs, SetVTEPs and
+// SetVNIs.
 
 // knownInside is what is known of tenants' networks. It does not change: another one takes its place, because
 // next hops are looked for at any time.
 type knownInside struct {
 	begun    bool // a table has said it
 	vtep     model.VTEP
-	segments map[model.Segment]*model.SegmentSettings // of the table
-	ordered  []model.SegmentSettings                  // the same in its order
-	learned  map[model.Segment][]model.SegmentHost    // of SetHosts
-	vteps    []netip.Addr                             // of SetVTEPs
-	vnis     map[model.Segment]uint32                 // on the wire: of SetVNIs
+	segments map[model.Segment]*model.SegmentSettings         // of the table
+	ordered  []model.SegmentSettings                          // the same in its order
+	learned  map[model.Segment][]model.SegmentHost            // of SetHosts
+	macs     map[model.Segment]map[model.MAC]model.SegmentMAC // of SetMACs
+	vteps    []netip.Addr                                     // of SetVTEPs
+	vnis     map[model.Segment]uint32                         // on the wire: of SetVNIs
 
 	// Made of these: the hosts, in the order in which they get room, and by their addresses.
 	hosts []insideHost
@@ -99,10 +101,19 @@ func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem s
 	if !known {
 		host, known = o.hostIn(b.Segment, b.Address)
 	}
+	if !known && !b.MAC.IsZero() {
+		var at model.SegmentMAC
+		if at, known = o.macs[b.Segment][b.MAC]; known {
+			host = model.SegmentHost{Address: b.Address, VTEP: at.VTEP, VNI: at.VNI}
+		}
+	}
 	if !known && settings != nil && settings.Network != "" {
 		return in, fmt.Sprintf("OVN has no port with this address on a host in network %s, which %s is", settings.Network, b.Segment)
 	}
 	if !known {
+		if n := len(o.macs[b.Segment]); n > 0 {
+			return in, fmt.Sprintf("nothing says at which VTEP it is in %s: EVPN has told %d MAC addresses there, but not with this address: give its mac if it is one of these, vtep and mac, or the segment's hosts", b.Segment, n)
+		}
 		return in, fmt.Sprintf("nothing says at which VTEP it is in %s: give vtep and mac, or the segment's hosts", b.Segment)
 	}
 	if !b.MAC.IsZero() {
@@ -207,6 +218,33 @@ func (d *Datapath) SetHosts(hosts map[model.Segment][]model.SegmentHost) error {
 	d.overlay.learn(func(known *knownInside) bool {
 		known.learned = maps.Clone(hosts)
 		known.list()
+		return true
+	})
+	if !d.begun {
+		return nil
+	}
+	return d.followHosts()
+}
+
+// SetMACs replaces what was learned of where MAC addresses are. A backend whose address is that of no host is found by
+// its own.
+func (d *Datapath) SetMACs(macs map[model.Segment][]model.SegmentMAC) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() || !d.overlay.on() {
+		return nil
+	}
+	at := make(map[model.Segment]map[model.MAC]model.SegmentMAC, len(macs))
+	for id, of := range macs {
+		at[id] = make(map[model.MAC]model.SegmentMAC, len(of))
+		for _, m := range of {
+			if _, is := at[id][m.MAC]; !is {
+				at[id][m.MAC] = m
+			}
+		}
+	}
+	d.overlay.learn(func(known *knownInside) bool {
+		known.macs = at
 		return true
 	})
 	if !d.begun {

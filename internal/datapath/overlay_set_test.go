@@ -395,3 +395,44 @@ func TestOwnEntryByWords(t *testing.T) {
 		t.Errorf("stored is %+v, want %+v", *stored, want)
 	}
 }
+
+// A backend of which only its MAC address is known somewhere is there, if its own is configured.
+func TestBackendByMAC(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for n := range byte(2) {
+		addNeighbor(t, netip.AddrFrom4([4]byte{10, 0, 0, 11 + n}))
+	}
+	d := openVTEP(t)
+	table := insideTable(model.SegmentSettings{ID: redInside})
+	table.Services[0].Segment = redInside
+	b := &table.Services[0].Backends[0]
+	b.Segment, b.Address, b.MAC = redInside, netip.MustParseAddr("172.16.0.1"), model.MAC{2, 0, 0, 0, 0, 7}
+	must(t, d.Set(table))
+	problem := func() string { return statusOf(t, d).Services[0].Backends[0].Unreachable }
+	if got := problem(); !strings.HasPrefix(got, "nothing says at which VTEP it is") {
+		t.Errorf("a backend that is nowhere has the problem %q", got)
+	}
+	macs := func(m model.MAC, n byte) map[model.Segment][]model.SegmentMAC {
+		return map[model.Segment][]model.SegmentMAC{redInside: {{MAC: m, VTEP: netip.AddrFrom4([4]byte{10, 0, 0, n}), VNI: 9}}}
+	}
+	must(t, d.SetMACs(macs(model.MAC{2, 0, 0, 0, 0, 8}, 11)))
+	if got := problem(); !strings.Contains(got, "1 MAC addresses") {
+		t.Errorf("where another MAC address is known the problem is %q", got)
+	}
+	for _, n := range []byte{11, 12} {
+		must(t, d.SetMACs(macs(b.MAC, n)))
+		if got := problem(); got != "" {
+			t.Errorf("a backend whose MAC address is at a VTEP has the problem %q", got)
+		}
+		at, _ := d.overlay.inside(*b)
+		if want := (netip.AddrFrom4([4]byte{10, 0, 0, n})); at.Host.VTEP != want || at.Host.MAC != b.MAC || at.VNI != 9 {
+			t.Errorf("the backend is at %+v, want VTEP %v and VNI 9", at, want)
+		}
+	}
+	must(t, d.SetHosts(learned(redInside, hostInside("172.16.0.1", 11))))
+	if at, _ := d.overlay.inside(*b); at.Host.VTEP != (netip.AddrFrom4([4]byte{10, 0, 0, 11})) {
+		t.Errorf("a host of the backend's address counts less than its MAC address: it is at %v", at.Host.VTEP)
+	}
+}

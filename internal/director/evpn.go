@@ -62,18 +62,48 @@ var errNotAllTold = errors.New("no BGP neighbor of the family evpn has told all 
 // say passes on what is known of hosts. Until neighbors have told all, what they told before goes on where they say
 // nothing else. The lock is held.
 func (e *evpnHosts) say() {
-	said := segments.Said{Hosts: map[model.Segment][]model.SegmentHost{}, VTEPs: vtepsOf(&e.learned)}
+	said := segments.Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: map[model.Segment][]model.SegmentMAC{}, VTEPs: vtepsOf(&e.learned)}
 	for _, h := range e.learned.Hosts {
-		if id, known := e.of[h.VNI]; known && h.IP.IsValid() {
+		id, known := e.of[h.VNI]
+		switch {
+		case !known:
+		case h.IP.IsValid():
 			said.Hosts[id] = append(said.Hosts[id], model.SegmentHost{Address: h.IP, MAC: h.MAC, VTEP: h.VTEP, VNI: h.Label})
+		default:
+			said.MACs[id] = append(said.MACs[id], model.SegmentMAC{MAC: h.MAC, VTEP: h.VTEP, VNI: h.Label})
 		}
 	}
+	keepAddresses(&said, e.segments.Hosts(model.HostsOfEVPN))
 	if e.learned.Complete {
 		e.segments.Say(model.HostsOfEVPN, said)
 		return
 	}
 	e.segments.Add(model.HostsOfEVPN, said)
 	e.segments.Lose(model.HostsOfEVPN, time.Now(), errNotAllTold)
+}
+
+// keepAddresses adds the hosts of before whose MAC address is still told, and whose IP address no longer is: a VTEP tells
+// only of the addresses in its ARP and neighbor tables, from which its kernel takes those of quiet hosts.
+func keepAddresses(said *segments.Said, before map[model.Segment][]model.SegmentHost) {
+	for id, hosts := range before {
+		if len(said.MACs[id]) == 0 {
+			continue
+		}
+		at := make(map[model.MAC]model.SegmentMAC, len(said.MACs[id]))
+		for _, m := range said.MACs[id] {
+			at[m.MAC] = m
+		}
+		told := make(map[netip.Addr]bool, len(said.Hosts[id]))
+		for _, h := range said.Hosts[id] {
+			told[h.Address] = true
+		}
+		for _, h := range hosts {
+			if m, is := at[h.MAC]; is && !told[h.Address] {
+				said.Hosts[id] = append(said.Hosts[id], model.SegmentHost{Address: h.Address, MAC: h.MAC, VTEP: m.VTEP, VNI: m.VNI})
+			}
+		}
+		slices.SortStableFunc(said.Hosts[id], func(a, b model.SegmentHost) int { return a.Address.Compare(b.Address) })
+	}
 }
 
 // vtepsOf are the VTEPs that have told that they are in this director's segments, or have hosts there.

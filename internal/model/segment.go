@@ -149,6 +149,13 @@ type SegmentHost struct {
 	Options GeneveOptions `json:"geneve-options,omitempty"`
 }
 
+// SegmentMAC is where a MAC address of a tenant's network is, whose IP addresses may not be known.
+type SegmentMAC struct {
+	MAC  MAC        `json:"mac"`
+	VTEP netip.Addr `json:"vtep"`
+	VNI  uint32     `json:"vni,omitempty"` // as that of SegmentHost
+}
+
 // GeneveOptions are options of Geneve's header (RFC 8926, section 3.5), as on the wire.
 type GeneveOptions string
 

@@ -23,6 +23,8 @@ import (
 type Sink interface {
 	// SetHosts replaces what was learned of where hosts are.
 	SetHosts(hosts map[model.Segment][]model.SegmentHost) error
+	// SetMACs replaces what was learned of where MAC addresses are, for backends whose own is configured.
+	SetMACs(macs map[model.Segment][]model.SegmentMAC) error
 	// SetVNIs replaces what was learned of networks' VNIs on the wire.
 	SetVNIs(vnis map[model.Segment]uint32) error
 	// SetVTEPs replaces what was learned of VTEPs that send packets in some segment.
@@ -32,6 +34,8 @@ type Sink interface {
 // Said is what a source says.
 type Said struct {
 	Hosts map[model.Segment][]model.SegmentHost
+	// MACs are where MAC addresses are, also of hosts whose IP addresses the source does not know.
+	MACs map[model.Segment][]model.SegmentMAC
 	// VNIs are those of networks on the wire, where the source knows them.
 	VNIs map[model.Segment]uint32
 	// Networks are the names by which the source knows segments, if it has others.
@@ -121,10 +125,13 @@ func New(deps Deps) *Segments {
 }
 
 func saidOf(kept store.Hosts) Said {
-	said := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}, Networks: map[model.Segment]string{}, VTEPs: kept.VTEPs}
+	said := Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: map[model.Segment][]model.SegmentMAC{}, VNIs: map[model.Segment]uint32{}, Networks: map[model.Segment]string{}, VTEPs: kept.VTEPs}
 	for i := range kept.Segments {
 		of := &kept.Segments[i]
 		said.Hosts[of.ID] = of.Hosts
+		if len(of.MACs) > 0 {
+			said.MACs[of.ID] = of.MACs
+		}
 		if of.VNI != 0 {
 			said.VNIs[of.ID] = of.VNI
 		}
@@ -141,11 +148,14 @@ func (said *Said) kept(since time.Time) store.Hosts {
 	for id := range said.Hosts {
 		all[id] = true
 	}
+	for id := range said.MACs {
+		all[id] = true
+	}
 	for id := range said.VNIs {
 		all[id] = true
 	}
 	for _, id := range inOrder(all) {
-		h.Segments = append(h.Segments, store.SegmentHosts{ID: id, VNI: said.VNIs[id], Network: said.Networks[id], Hosts: said.Hosts[id]})
+		h.Segments = append(h.Segments, store.SegmentHosts{ID: id, VNI: said.VNIs[id], Network: said.Networks[id], Hosts: said.Hosts[id], MACs: said.MACs[id]})
 	}
 	return h
 }
@@ -181,8 +191,18 @@ func (s *Segments) say(source model.HostSource, said Said) {
 	}
 }
 
-// Add is Say of a source that has not said all yet: of hosts that it does not name, and VTEPs, what it said before goes
-// on.
+// Hosts returns what a source has said last of where hosts are. Nobody may change it.
+func (s *Segments) Hosts(source model.HostSource) map[model.Segment][]model.SegmentHost {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.sources[source]; of != nil {
+		return of.said.Hosts
+	}
+	return nil
+}
+
+// Add is Say of a source that has not said all yet: of hosts and MAC addresses that it does not name, and VTEPs, what it
+// said before goes on.
 func (s *Segments) Add(source model.HostSource, said Said) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +211,18 @@ func (s *Segments) Add(source model.HostSource, said Said) {
 		s.say(source, said)
 		return
 	}
-	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks)}
+	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: maps.Clone(said.MACs), VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks)}
+	for id, macs := range of.said.MACs {
+		named := map[model.MAC]bool{}
+		for _, m := range said.MACs[id] {
+			named[m.MAC] = true
+		}
+		for _, m := range macs {
+			if !named[m.MAC] {
+				all.MACs[id] = append(slices.Clip(all.MACs[id]), m)
+			}
+		}
+	}
 	for id, hosts := range of.said.Hosts {
 		named := map[netip.Addr]bool{}
 		for _, h := range said.Hosts[id] {
@@ -234,9 +265,10 @@ func (s *Segments) Retain(source model.HostSource, keep func(id model.Segment, n
 	if of == nil {
 		return
 	}
-	said := Said{Hosts: maps.Clone(of.said.Hosts), VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks), VTEPs: of.said.VTEPs}
+	said := Said{Hosts: maps.Clone(of.said.Hosts), MACs: maps.Clone(of.said.MACs), VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks), VTEPs: of.said.VTEPs}
 	forget := func(id model.Segment) bool { return !keep(id, of.said.Networks[id]) }
 	maps.DeleteFunc(said.Hosts, func(id model.Segment, _ []model.SegmentHost) bool { return forget(id) })
+	maps.DeleteFunc(said.MACs, func(id model.Segment, _ []model.SegmentMAC) bool { return forget(id) })
 	maps.DeleteFunc(said.VNIs, func(id model.Segment, _ uint32) bool { return forget(id) })
 	maps.DeleteFunc(said.Networks, func(id model.Segment, _ string) bool { return forget(id) })
 	if !reflect.DeepEqual(of.said, said) {
@@ -295,7 +327,7 @@ func (b beyond) add(id model.Segment, h model.SegmentHost) {
 // merge returns what the sources say together: of each address what the first one says. Hosts of the first ones get
 // room first.
 func (s *Segments) merge() (Said, beyond) {
-	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, VNIs: map[model.Segment]uint32{}}
+	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: map[model.Segment][]model.SegmentMAC{}, VNIs: map[model.Segment]uint32{}}
 	count, rest := 0, beyond{}
 	place := map[model.Segment]map[netip.Addr]bool{}
 	for _, source := range learning {
@@ -323,6 +355,9 @@ func (s *Segments) merge() (Said, beyond) {
 				all.Hosts[id] = append(all.Hosts[id], h)
 			}
 		}
+		for id, macs := range of.said.MACs {
+			all.MACs[id] = append(all.MACs[id], macs...)
+		}
 		for id, vni := range of.said.VNIs {
 			if _, known := all.VNIs[id]; !known {
 				all.VNIs[id] = vni
@@ -347,6 +382,9 @@ func (s *Segments) apply() {
 	}
 	if before != nil || !slices.Equal(all.VTEPs, s.merged.VTEPs) {
 		errs = append(errs, s.sink.SetVTEPs(all.VTEPs))
+	}
+	if before != nil || !reflect.DeepEqual(all.MACs, s.merged.MACs) {
+		errs = append(errs, s.sink.SetMACs(all.MACs))
 	}
 	if before != nil || !reflect.DeepEqual(all.Hosts, s.merged.Hosts) {
 		errs = append(errs, s.sink.SetHosts(all.Hosts))

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type sink struct {
 	mu    sync.Mutex
 	hosts map[model.Segment][]model.SegmentHost
 	vnis  map[model.Segment]uint32
+	macs  map[model.Segment][]model.SegmentMAC
 	vteps []netip.Addr
 	calls int
 	err   error
@@ -51,6 +53,14 @@ func (s *sink) SetVNIs(vnis map[model.Segment]uint32) error {
 		s.vnis = vnis
 	}
 	return s.err
+}
+
+// SetMACs implements Sink.
+func (s *sink) SetMACs(macs map[model.Segment][]model.SegmentMAC) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.macs = macs
+	return nil
 }
 
 // SetVTEPs implements Sink.
@@ -306,19 +316,47 @@ func TestContradictionsFollowTheConfiguration(t *testing.T) {
 	}
 }
 
+// macAt is where a MAC address is.
+func macAt(n, vtep byte) model.SegmentMAC {
+	return model.SegmentMAC{MAC: model.MAC{2, 0, 0, 0, 0, n}, VTEP: netip.AddrFrom4([4]byte{192, 0, 2, vtep}), VNI: 7}
+}
+
+// What a source says of MAC addresses outlives the process.
+func TestMACsAreKept(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	of := said(red, host(1, 30))
+	of.MACs = map[model.Segment][]model.SegmentMAC{red: {macAt(1, 30)}, green: {macAt(2, 30)}}
+	s.Say(model.HostsOfEVPN, of)
+	s.keep()
+	s, to := open(t, dir)
+	if !reflect.DeepEqual(to.macs, of.MACs) {
+		t.Errorf("after a start MAC addresses are at %v, want %v", to.macs, of.MACs)
+	}
+	s.Retain(model.HostsOfEVPN, func(id model.Segment, _ string) bool { return id == red })
+	if want := map[model.Segment][]model.SegmentMAC{red: {macAt(1, 30)}}; !reflect.DeepEqual(to.macs, want) {
+		t.Errorf("of segments that are asked about MAC addresses are at %v, want %v", to.macs, want)
+	}
+}
+
 // A source that has not said all yet: what it said before goes on where it says nothing else.
 func TestAdd(t *testing.T) {
 	s, to := open(t, t.TempDir())
 	first := said(red, host(1, 30), host(2, 30))
 	first.VTEPs = []netip.Addr{netip.MustParseAddr("192.0.2.30")}
+	first.MACs = map[model.Segment][]model.SegmentMAC{red: {macAt(1, 30), macAt(2, 30)}}
 	s.Say(model.HostsOfEVPN, first)
 	s.Lose(model.HostsOfEVPN, time.Now(), errors.New("no session"))
 	more := said(red, host(2, 31))
 	more.VTEPs = []netip.Addr{netip.MustParseAddr("192.0.2.31")}
+	more.MACs = map[model.Segment][]model.SegmentMAC{red: {macAt(2, 31)}}
 	s.Add(model.HostsOfEVPN, more)
 	to.wants(t, "with more", "vxlan:1 10.0.0.1 at 192.0.2.30, vxlan:1 10.0.0.2 at 192.0.2.31")
 	if want := []netip.Addr{netip.MustParseAddr("192.0.2.30"), netip.MustParseAddr("192.0.2.31")}; !slices.Equal(to.vteps, want) {
 		t.Errorf("VTEPs %v, want %v", to.vteps, want)
+	}
+	if want := []model.SegmentMAC{macAt(2, 31), macAt(1, 30)}; !slices.Equal(to.macs[red], want) {
+		t.Errorf("MAC addresses %v, want %v", to.macs[red], want)
 	}
 	if s.Sources()[0].Lost == "" {
 		t.Error("a source that was lost is not any more, because it has said a part")

@@ -25,6 +25,7 @@ type SegmentHosts struct {
 	VNI     uint32              `json:"vni,omitempty"`     // on the wire, if the source has said it
 	Network string              `json:"network,omitempty"` // by which the source knows it
 	Hosts   []model.SegmentHost `json:"hosts"`
+	MACs    []model.SegmentMAC  `json:"macs,omitempty"` // also of hosts whose addresses the source does not know
 }
 
 // hostsName is the name of a source's file: it has no suffix of sets.

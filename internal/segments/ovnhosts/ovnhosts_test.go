@@ -28,6 +28,7 @@ type sink struct {
 	mu    sync.Mutex
 	hosts map[model.Segment][]model.SegmentHost
 	vnis  map[model.Segment]uint32
+	macs  map[model.Segment][]model.SegmentMAC
 	vteps []netip.Addr
 	more  chan struct{} // closed by the next change
 }
@@ -47,6 +48,14 @@ func (s *sink) SetVNIs(vnis map[model.Segment]uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.vnis = vnis
+	return nil
+}
+
+// SetMACs implements segments.Sink.
+func (s *sink) SetMACs(macs map[model.Segment][]model.SegmentMAC) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.macs = macs
 	return nil
 }
 

@@ -1,0 +1,79 @@
+package director
+
+import (
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/segments"
+)
+
+// learnedSink is a datapath that takes what was learned.
+type learnedSink struct {
+	hosts map[model.Segment][]model.SegmentHost
+	macs  map[model.Segment][]model.SegmentMAC
+}
+
+func (s *learnedSink) SetHosts(hosts map[model.Segment][]model.SegmentHost) error {
+	s.hosts = hosts
+	return nil
+}
+
+func (s *learnedSink) SetMACs(macs map[model.Segment][]model.SegmentMAC) error {
+	s.macs = macs
+	return nil
+}
+
+func (*learnedSink) SetVNIs(map[model.Segment]uint32) error { return nil }
+func (*learnedSink) SetVTEPs([]netip.Addr) error            { return nil }
+
+// A host keeps its address while its MAC address is told, wherever that is by now, until another host has the address or
+// nothing is told of either.
+func TestAddressesOfQuietHosts(t *testing.T) {
+	const vni = 5001
+	tenant := model.Segment{Kind: model.SegmentVXLAN, ID: vni}
+	address, first, second := netip.MustParseAddr("172.16.0.11"), model.MAC{2, 0, 0, 0, 0, 1}, model.MAC{2, 0, 0, 0, 0, 2}
+	vtep := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
+	mac := func(m model.MAC, at byte) model.EVPNHost {
+		return model.EVPNHost{VNI: vni, MAC: m, VTEP: vtep(at), Label: vni}
+	}
+	host := func(m model.MAC, at byte) model.EVPNHost {
+		h := mac(m, at)
+		h.IP = address
+		return h
+	}
+	config := &model.Config{
+		Director: model.Director{VTEP: model.VTEP{Addresses: []netip.Addr{vtep(200)}}},
+		BGP:      model.BGP{Neighbors: []model.BGPNeighbor{{Families: []model.BGPFamily{model.BGPEVPN}}}},
+		Segments: []model.SegmentSettings{{ID: tenant}},
+	}
+	dir, to := t.TempDir(), &learnedSink{}
+	start := func() *evpnHosts {
+		e := &evpnHosts{segments: segments.New(segments.Deps{Sink: to, Directory: dir, Log: slog.New(slog.DiscardHandler)})}
+		e.know(config)
+		return e
+	}
+	e := start()
+	for _, step := range []struct {
+		name string
+		told []model.EVPNHost
+		want []model.SegmentHost
+	}{
+		{"a MAC address alone", []model.EVPNHost{mac(first, 1)}, nil},
+		{"with its address", []model.EVPNHost{mac(first, 1), host(first, 1)}, []model.SegmentHost{{Address: address, MAC: first, VTEP: vtep(1), VNI: vni}}},
+		{"a quiet host", []model.EVPNHost{mac(first, 1)}, []model.SegmentHost{{Address: address, MAC: first, VTEP: vtep(1), VNI: vni}}},
+		{"a quiet host that has moved", []model.EVPNHost{mac(first, 2)}, []model.SegmentHost{{Address: address, MAC: first, VTEP: vtep(2), VNI: vni}}},
+		{"another host has the address", []model.EVPNHost{mac(first, 2), mac(second, 3), host(second, 3)}, []model.SegmentHost{{Address: address, MAC: second, VTEP: vtep(3), VNI: vni}}},
+		{"the host before is told alone", []model.EVPNHost{mac(first, 2)}, nil},
+	} {
+		e.follow(model.EVPNLearned{Hosts: step.told, Complete: true})
+		if got := to.hosts[tenant]; !reflect.DeepEqual(got, step.want) {
+			t.Errorf("%s: hosts are %+v, want %+v", step.name, got, step.want)
+		}
+		if len(to.macs[tenant]) == 0 {
+			t.Errorf("%s: no MAC address is known", step.name)
+		}
+	}
+}
