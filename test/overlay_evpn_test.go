@@ -14,16 +14,24 @@ import (
 // rack is what docs/operate/tenants.md says to do: the test does what a reader does.
 type rack struct{ leaf, bgp, director, server string }
 
-func documentedRack(t *testing.T) (r rack) {
+func documentedRack(t *testing.T) rack {
+	t.Helper()
+	code := codeOf(t, "A rack with EVPN")
+	return rack{code("A leaf", "sh"), code("A leaf", ""), code("The rack's director", "yaml"), code("The rack's servers", "sh")}
+}
+
+// codeOf returns the first block of code of a language under a heading in a section of docs/operate/tenants.md.
+func codeOf(t *testing.T, section string) func(heading, language string) string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operate/tenants.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## A rack with EVPN\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	code := func(heading, language string) string {
-		_, part, _ := strings.Cut(section, "\n### "+heading+"\n")
+	_, of, _ := strings.Cut(string(text), "\n## "+section+"\n")
+	of, _, _ = strings.Cut(of, "\n## ")
+	return func(heading, language string) string {
+		t.Helper()
+		_, part, _ := strings.Cut(of, "\n### "+heading+"\n")
 		part, _, _ = strings.Cut(part, "\n### ")
 		for i, block := range strings.Split(part, "```") {
 			if of, code, _ := strings.Cut(block, "\n"); i%2 == 1 && of == language {
@@ -33,7 +41,6 @@ func documentedRack(t *testing.T) (r rack) {
 		t.Fatalf("docs/operate/tenants.md has no code of the language %q under %q", language, heading)
 		return ""
 	}
-	return rack{code("A leaf", "sh"), code("A leaf", ""), code("The rack's director", "yaml"), code("The servers", "sh")}
 }
 
 // does runs commands on a host, line by line.
@@ -52,10 +59,10 @@ func (u *underlay) here(leaf int) *strings.Replacer {
 }
 
 // addLeaf makes a host a VTEP of Linux whose FRR tells where its hosts are, and learns it of others.
-func (u *underlay) addLeaf(r rack, name string, reflects bool) (*netlab.Host, int) {
+func (u *underlay) addLeaf(r rack, name string, reflects bool) (leaf *netlab.Host, number int, router *routerlab.FRR) {
 	u.Helper()
 	u.hosts++
-	leaf := u.lab.Host(name)
+	leaf = u.lab.Host(name)
 	u.plug(leaf, u.hosts)
 	if err := u.lab.Err(); err != nil {
 		u.Fatal(err)
@@ -67,8 +74,7 @@ func (u *underlay) addLeaf(r rack, name string, reflects bool) (*netlab.Host, in
 		bgp = strings.NewReplacer("neighbor 192.0.2.11 peer-group rack", "bgp listen range 192.0.2.0/24 peer-group rack",
 			"neighbor rack activate\n", "neighbor rack activate\n  neighbor rack route-reflector-client\n").Replace(bgp)
 	}
-	startFRR(u.T, leaf, routerlab.FRRConfig{BGP: u.here(u.hosts).Replace(bgp)})
-	return leaf, u.hosts
+	return leaf, u.hosts, startFRR(u.T, leaf, routerlab.FRRConfig{BGP: u.here(u.hosts).Replace(bgp)})
 }
 
 // host plugs a tenant's host into a leaf.
@@ -93,9 +99,9 @@ func TestTenantsByEVPN(t *testing.T) {
 	t.Parallel()
 	u, r := newUnderlay(t, "vxlan", false), documentedRack(t)
 	const vip, member = "172.16.0.100", "172.16.0.11"
-	leaf1, first := u.addLeaf(r, "leaf1", true)
-	leaf2, at := u.addLeaf(r, "leaf2", false)
-	leaf3, later := u.addLeaf(r, "leaf3", false)
+	leaf1, first, reflector := u.addLeaf(r, "leaf1", true)
+	leaf2, at, _ := u.addLeaf(r, "leaf2", false)
+	leaf3, later, _ := u.addLeaf(r, "leaf3", false)
 	client := u.host("client", leaf1, "172.16.0.2/24")
 	a, b := u.host("a", leaf2, member+"/24"), u.host("b", leaf1, "172.16.0.12/24")
 	for _, server := range []*netlab.Host{a, b} {
@@ -138,10 +144,15 @@ func TestTenantsByEVPN(t *testing.T) {
 	d.waitFor("follow the member to leaf3", func() bool { speak(a, later); return ask() == "a<nil>" })
 
 	// A leaf's kernel forgets the addresses of quiet hosts, and then FRR tells of their MAC addresses alone.
-	received := func() int { return d.bgp().Neighbors[0].EVPN.Received }
-	before := received()
-	on(t, leaf3, "ip", "neigh", "flush", "dev", "br5001")
-	d.waitFor("be told that no address is known of the member", func() bool { return received() < before })
+	told := func() bool {
+		routes, err := reflector.Query("show bgp l2vpn evpn route type macip")
+		return err != nil || strings.Contains(routes, "["+member+"]")
+	}
+	d.waitFor("be told the address of the member", func() bool { speak(a, later); return told() })
+	d.waitFor("be told that no address is known of the member", func() bool {
+		_, _ = tryOn(t, leaf3, "ip", "neigh", "del", member, "dev", "br5001")
+		return !told()
+	})
 	if got := ask(); got != "a<nil>" {
 		t.Errorf("when only the MAC address of the member is told, the VIP answers %q", got)
 	}

@@ -154,6 +154,53 @@ func lanPrefix(six bool) netip.Prefix {
 	return p
 }
 
+// A network whose hosts the director's file names, as docs/operate/tenants.md says.
+func TestNetworkByHand(t *testing.T) {
+	t.Parallel()
+	u, code := newUnderlay(t, "vxlan", false), codeOf(t, "A network by hand")
+	commands, file := code("A hypervisor", "sh"), code("Its director", "yaml")
+	at := map[string]netip.Addr{"192.0.2.11": u.vtep(2), "192.0.2.12": u.vtep(3), "192.0.2.200": u.vtep(directorHost)}
+	here := func(text string) string {
+		for documented, address := range at {
+			text = strings.ReplaceAll(text, documented+"\n", address.String()+"\n")
+			for _, next := range []string{" ", "]", "}"} {
+				text = strings.ReplaceAll(text, documented+next, address.String()+next)
+			}
+		}
+		return text
+	}
+	guest := func(name string, hypervisor *netlab.Host, address, mac string) *netlab.Host {
+		h := u.host(name, hypervisor, address)
+		if mac != "" {
+			on(t, h, "ip", "link", "set", "eth0", "address", mac)
+		}
+		return h
+	}
+	one, two := u.lab.Host("hypervisor1"), u.lab.Host("hypervisor2")
+	u.plug(one, 2)
+	u.plug(two, 3)
+	u.does(two, here(commands))
+	u.does(one, here(strings.NewReplacer("local 192.0.2.12", "local 192.0.2.11", "dst 192.0.2.11", "dst 192.0.2.12").Replace(commands)))
+	client := guest("client", one, "172.16.0.50/24", "")
+	for name, server := range map[string]*netlab.Host{
+		"a": guest("a", one, "172.16.0.11/24", "02:00:00:00:00:0b"), "b": guest("b", two, "172.16.0.12/24", "02:00:00:00:00:0c"),
+	} {
+		u.does(server, code("Its servers", "sh"))
+		startNginx(t, server)
+		_ = name
+	}
+	d := startDaemon(t, u.director, "run", here(file))
+	for _, name := range []string{"a", "b"} {
+		d.waitFor("forward to "+name, func() bool {
+			out, err := tryOn(t, client, "curl", "--silent", "--max-time", "5", "http://172.16.0.100/name")
+			return err == nil && out == name
+		})
+	}
+	if found := d.directorStatus().Problems; len(found) > 0 {
+		t.Errorf("there are problems: %+v", found)
+	}
+}
+
 // Two tenants have the same VIP, the same client, and the same member, whose address is the director's own. Each
 // gets its own server, in l2dsr and in nat, over IPv4 and IPv6.
 func TestTenantsInVXLAN(t *testing.T) {

@@ -92,12 +92,20 @@ struct vtep_place {
 };
 EXPORT_STRUCT(vtep_place);
 
+/* What packets to a backend in a tenant's network have `source` for. */
+enum vtep_source {
+	VTEP_SOURCE_NONE = 0,
+	VTEP_SOURCE_TUNNEL, /* ipip or gue: the tunnel's source */
+	VTEP_SOURCE_SNAT, /* full NAT: in the place of the director's address, with the same port */
+};
+EXPORT_ENUM(vtep_source);
+
 /* By backend, beside struct backend: of those that are in a tenant's network, or whose clients are. */
 struct vtep_backend {
 	__u32 place;           /* 0: it is in none of these networks */
 	__u32 segment;         /* that it is in */
 	__u32 service_segment; /* of its service: where its clients are */
-	__u32 tunnels;         /* 1: ipip or gue, whose tunnels come from `source` */
+	__u32 uses;            /* enum vtep_source */
 	struct address source; /* that this director has in the backend's segment */
 };
 
@@ -120,6 +128,7 @@ struct vtep_host {
 enum vtep_own_flag {
 	VTEP_OWN_ANSWERS = 1 << 0, /* it answers for it by ARP and NDP */
 	VTEP_OWN_HOST = 1 << 1,    /* it is not a VIP, but this director's own */
+	VTEP_OWN_SNAT = 1 << 2,    /* it is full NAT's source there */
 };
 EXPORT_ENUM(vtep_own_flag);
 

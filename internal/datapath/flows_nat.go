@@ -121,6 +121,9 @@ type natAddress struct {
 func (d *Datapath) nameNAT(e *abi.SnatFlow, at natAddress, now uint32) (model.NATFlow, bool) {
 	s, backend := d.names.services[d.entries.Entries[e.Backend].Service], d.names.backends[e.Backend]
 	means := flows.NATMeaningOf(e)
+	if inside := d.overlay.snatInside(e.Backend, at.own.Addr().Is6()); at.here && inside.IsValid() {
+		at.own = netip.AddrPortFrom(inside, at.own.Port())
+	}
 	if s == nil || !backend.IsValid() || means.State == 0 {
 		return model.NATFlow{}, false
 	}

@@ -59,6 +59,9 @@ func (d *Datapath) nameShared(e *abi.SnatFlow, at natAddress, now uint32) (model
 	if !at.own.IsValid() || !flows.LiveNAT(d.entries.Entries, e, now) || d.entries.Entries[e.Backend].Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0 {
 		return model.NATFlow{}, false
 	}
+	if at.here && d.overlay.snatInside(e.Backend, at.own.Addr().Is6()).IsValid() {
+		return model.NATFlow{}, false // no other director has this one's address in the tenant's network
+	}
 	flow, useful := d.nameNAT(e, at, now)
 	return flow, useful && flows.NATStateOf(&flow) != abi.SnatStateSNAT_FREE
 }

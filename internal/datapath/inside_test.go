@@ -223,7 +223,7 @@ func (d *testDirector) fillTunnels(t testing.TB) {
 			d.putPlace(t, index)
 			in := abi.VtepBackend{Place: index, Segment: w.segment().Key(), ServiceSegment: w.segment().Key()}
 			if b := &s.backends[i]; tunnels(b.mode) {
-				in.Tunnels, in.Source = 1, abi.AddressBytes(ownInside(b.address.Is6()))
+				in.Uses, in.Source = uint32(abi.VtepSourceVTEP_SOURCE_TUNNEL), abi.AddressBytes(ownInside(b.address.Is6()))
 			}
 			d.put(t, "vtep_backends", index, in)
 		}

@@ -448,8 +448,11 @@ func (d *Datapath) ownInside() map[abi.VtepAddress]abi.VtepOwn {
 		for _, a := range s.Addresses {
 			add(s.ID, a, mac, abi.VtepOwnFlagVTEP_OWN_ANSWERS|abi.VtepOwnFlagVTEP_OWN_HOST)
 		}
+		for _, a := range s.SNATAddresses {
+			add(s.ID, a, mac, abi.VtepOwnFlagVTEP_OWN_ANSWERS|abi.VtepOwnFlagVTEP_OWN_SNAT)
+		}
 		for _, a := range d.table.SNAT.Addresses {
-			if s.ID.IsOverlay() {
+			if s.ID.IsOverlay() && !s.SNATAddressOf(a.Is6()).IsValid() {
 				add(s.ID, a, mac, abi.VtepOwnFlagVTEP_OWN_ANSWERS)
 			}
 		}

@@ -141,8 +141,8 @@ func (o *overlay) setBackend(index uint32, service model.Segment, b *model.Table
 		}
 		entry.Place, entry.Segment = number, b.Segment.Key()
 	}
-	if source := o.tunnelSource(b); source.IsValid() {
-		entry.Tunnels, entry.Source = 1, abi.AddressBytes(source)
+	if source, use := o.sourceInside(b); source.IsValid() {
+		entry.Uses, entry.Source = uint32(use), abi.AddressBytes(source)
 	}
 	stored, fresh := (*backendWords)(unsafe.Pointer(&o.backends.Entries[index])), (*backendWords)(unsafe.Pointer(&entry))
 	storeBackend(stored, fresh)
@@ -157,7 +157,7 @@ type backendWords = [4]uint64
 // and that it has none any more before.
 func storeBackend(stored, fresh *backendWords) {
 	order := [...]int{3, 2, 1, 0}
-	if (*abi.VtepBackend)(unsafe.Pointer(fresh)).Tunnels == 0 {
+	if (*abi.VtepBackend)(unsafe.Pointer(fresh)).Uses == 0 {
 		order = [...]int{1, 3, 2, 0}
 	}
 	for _, i := range order {
@@ -167,14 +167,29 @@ func storeBackend(stored, fresh *backendWords) {
 	}
 }
 
-// tunnelSource is where tunnels of ipip and gue to a backend in a tenant's network come from; invalid: as to any
-// other backend.
-func (o *overlay) tunnelSource(b *model.TableBackend) netip.Addr {
+// sourceInside is this director's source in a tenant's network for what it sends to a backend there, and for what:
+// tunnels of ipip and gue, or full NAT; invalid: the same as to any other backend.
+func (o *overlay) sourceInside(b *model.TableBackend) (netip.Addr, abi.VtepSource) {
 	settings := o.known.Load().segments[b.Segment]
-	if settings == nil || !tunnels(b.Mode) {
+	switch {
+	case settings == nil:
+	case tunnels(b.Mode):
+		return settings.AddressOf(b.TunnelEnd().Is6()), abi.VtepSourceVTEP_SOURCE_TUNNEL
+	case b.Mode == model.NAT && b.SNAT:
+		return settings.SNATAddressOf(b.Address.Is6()), abi.VtepSourceVTEP_SOURCE_SNAT
+	}
+	return netip.Addr{}, abi.VtepSourceVTEP_SOURCE_NONE
+}
+
+// snatInside is full NAT's source for a backend in a tenant's network; invalid: it is the same as for any other.
+func (o *overlay) snatInside(backend uint32, six bool) netip.Addr {
+	if !o.on() {
 		return netip.Addr{}
 	}
-	return settings.AddressOf(b.TunnelEnd().Is6())
+	if in := &o.backends.Entries[backend]; in.Uses == uint32(abi.VtepSourceVTEP_SOURCE_SNAT) {
+		return abi.AddressOf(in.Source, six)
+	}
+	return netip.Addr{}
 }
 
 // forgetBackend clears what setBackend has written, once no packet finds the backend.

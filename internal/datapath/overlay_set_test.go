@@ -354,7 +354,7 @@ func TestTunnelsWithTheirSources(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, unix.Munmap(memory)) }()
 	stored := (*abi.VtepBackend)(unsafe.Pointer(&memory[page-16])) // the source is in the second page
-	tunnel := abi.VtepBackend{Place: 1, Segment: 2, ServiceSegment: 3, Tunnels: 1, Source: abi.AddressBytes(netip.MustParseAddr("2001:db8::1"))}
+	tunnel := abi.VtepBackend{Place: 1, Segment: 2, ServiceSegment: 3, Uses: 1, Source: abi.AddressBytes(netip.MustParseAddr("2001:db8::1"))}
 	write := func(want abi.VtepBackend, half []byte) {
 		must(t, unix.Mprotect(half, unix.PROT_READ))
 		defer func() {
@@ -372,7 +372,7 @@ func TestTunnelsWithTheirSources(t *testing.T) {
 	}
 	*stored = tunnel
 	write(abi.VtepBackend{Place: 1, Segment: 2, ServiceSegment: 3}, memory[page:])
-	if stored.Tunnels != 0 {
+	if stored.Uses != 0 {
 		t.Error("a tunnel has no source any more, and goes on")
 	}
 }

@@ -14,7 +14,7 @@ func evpnOf(desired *model.Config, report *Report) (e model.EVPN) {
 	for id, settings := range desired.EVPNSegments() {
 		mac := settings.MACAt(&vtep)
 		of := model.EVPNSegment{VNI: settings.Wire().ID, VTEP: cmp.Or(vtep.Address(false), vtep.Address(true)), Entries: []model.EVPNEntry{{MAC: mac}}}
-		for _, a := range settings.Addresses {
+		for _, a := range slices.Concat(settings.Addresses, settings.SNATAddresses) {
 			of.Entries = append(of.Entries, model.EVPNEntry{MAC: mac, IP: a})
 		}
 		for _, vip := range up {

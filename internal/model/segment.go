@@ -84,6 +84,9 @@ type SegmentSettings struct {
 	Peers     []netip.Prefix `json:"peers,omitempty"` // the only VTEPs from which its packets are taken; none: all that are known
 	// Gateway is the router in it that knows the way to clients elsewhere, for replies of nat.
 	Gateway []netip.Addr `json:"gateway,omitempty"`
+	// SNATAddresses are full NAT's sources in VXLAN and Geneve, one per family at most, in the place of
+	// Director.SNAT.Addresses, whose ports they have. No interface needs to have them.
+	SNATAddresses []netip.Addr `json:"snat-addresses,omitempty"`
 	// Hosts are where its hosts are.
 	Hosts []SegmentHost `json:"hosts,omitempty"`
 	// Network is the logical switch of OVN that it is: then OVN says where its hosts are, and its VNI.
@@ -126,11 +129,15 @@ func (c *Config) AddressIn(segment Segment, six bool) netip.Addr {
 }
 
 // AddressOf returns this director's own address of a family in the network; invalid: it has none.
-func (s *SegmentSettings) AddressOf(six bool) netip.Addr {
-	for _, a := range s.Addresses {
-		if a.Is6() == six {
-			return a
-		}
+func (s *SegmentSettings) AddressOf(six bool) netip.Addr { return ofFamily(s.Addresses, six) }
+
+// SNATAddressOf returns full NAT's source of a family in the network; invalid: it is the same as in others.
+func (s *SegmentSettings) SNATAddressOf(six bool) netip.Addr { return ofFamily(s.SNATAddresses, six) }
+
+// ofFamily returns the first address of a family; invalid: there is none.
+func ofFamily(addresses []netip.Addr, six bool) netip.Addr {
+	if i := slices.IndexFunc(addresses, func(a netip.Addr) bool { return a.Is6() == six }); i >= 0 {
+		return addresses[i]
 	}
 	return netip.Addr{}
 }
@@ -259,12 +266,45 @@ func (v *validation) segments() {
 		}
 		v.onePerFamily(at("addresses"), s.Addresses)
 		v.onePerFamily(at("gateway"), s.Gateway)
+		v.snatInside(s, at)
 	}
 	if hosts > MaxSegmentHosts {
 		v.errs.add("segments", "%s", TooManyHosts(hosts))
 	}
 	v.vnis()
 	v.networks()
+}
+
+// snatInside checks full NAT's sources in a segment. Their flows have the ports of the director's one address of the
+// family, so that a reply's port says which flow it is of.
+func (v *validation) snatInside(s *SegmentSettings, at func(string) string) {
+	v.onePerFamily(at("snat-addresses"), s.SNATAddresses)
+	if len(s.SNATAddresses) > 0 && !s.ID.IsOverlay() {
+		v.errs.add(at("snat-addresses"), "is for VXLAN and Geneve: in %s backends get director.snat.addresses", s.ID)
+		return
+	}
+	for _, a := range s.SNATAddresses {
+		of := 0
+		for _, own := range v.config.Director.SNAT.Addresses {
+			if own.Is6() == a.Is6() {
+				of++
+			}
+		}
+		if of != 1 {
+			v.errs.addWithOther(at("snat-addresses"), "director.snat.addresses", "%s has the ports of the one %s address in director.snat.addresses, where %d are", a, family(a), of)
+		}
+		if slices.Contains(s.Addresses, a) {
+			v.errs.addWithOther(at("snat-addresses"), at("addresses"), "%s is in addresses, too: answers to health checks come there", a)
+		}
+		if slices.Contains(s.Gateway, a) {
+			v.errs.addWithOther(at("snat-addresses"), at("gateway"), "%s is the gateway's", a)
+		}
+		for i := range s.Hosts {
+			if s.Hosts[i].Address == a {
+				v.errs.addWithOther(at("snat-addresses"), at(fmt.Sprintf("hosts[%d].address", i)), "%s is that of one of the network's hosts", a)
+			}
+		}
+	}
 }
 
 // vnis checks that each network on the wire is of one segment.

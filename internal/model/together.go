@@ -260,6 +260,15 @@ func (v *validation) ownAddresses() {
 			}
 		}
 	}
+	for i := range v.config.Segments {
+		s := &v.config.Segments[i]
+		for j, a := range s.SNATAddresses {
+			if vip, is := inside[segmentAddress{s.ID, a}]; is && a.IsValid() {
+				v.errs.addWithOther(fmt.Sprintf("segments[%d].snat-addresses[%d]", i, j), servicePath(vip, "vip"),
+					"%s is the VIP of service %q there: replies would come to the service", a, v.config.Services[vip].Name)
+			}
+		}
+	}
 	d := &v.config.Director
 	for i, a := range d.Group {
 		if vip, is := vips[a]; is && a.IsValid() {

@@ -269,6 +269,23 @@ segments[0].hosts[0].vtep: 2001:db8::9 is IPv6, and this director is a VTEP with
 				c.Services[0].Name = "web"
 				c.Segments[0].Addresses = []netip.Addr{addr("203.0.113.10")}
 			})},
+		{`segments[0].snat-addresses: 172.16.0.4 has the ports of the one IPv4 address in director.snat.addresses, where 0 are`,
+			overlay(func(c *model.Config) { c.Segments[0].SNATAddresses = []netip.Addr{addr("172.16.0.4")} })},
+		{`segments[0].snat-addresses: 172.16.0.4 has the ports of the one IPv4 address in director.snat.addresses, where 2 are
+segments[0].snat-addresses: 172.16.0.4 is in addresses, too: answers to health checks come there
+segments[0].snat-addresses: 172.16.0.4 is that of one of the network's hosts
+segments[0].addresses[0]: 172.16.0.4 is the VIP of service "web" there: answers to health checks would come to the service
+segments[0].snat-addresses[0]: 172.16.0.4 is the VIP of service "web" there: replies would come to the service`,
+			overlay(func(c *model.Config) {
+				c.Director.SNAT.Addresses = []netip.Addr{addr("192.0.2.7"), addr("192.0.2.8")}
+				c.Segments[0].SNATAddresses, c.Segments[0].Addresses = []netip.Addr{addr("172.16.0.4")}, []netip.Addr{addr("172.16.0.4")}
+				c.Segments[0].Hosts = []model.SegmentHost{{Address: addr("172.16.0.4"), MAC: model.MAC{2}, VTEP: addr("192.0.2.9")}}
+				c.Services[0].VIP, c.Services[0].Name = addr("172.16.0.4"), "web"
+			})},
+		{`segments[0].snat-addresses: is for VXLAN and Geneve: in vlan:7 backends get director.snat.addresses`,
+			overlay(func(c *model.Config) {
+				c.Segments[0] = model.SegmentSettings{ID: model.Segment{Kind: model.SegmentVLAN, ID: 7}, SNATAddresses: []netip.Addr{addr("172.16.0.4")}}
+			})},
 		{`services[0].backends[0].mac: is required with vtep: the backend's own in its network`,
 			overlay(func(c *model.Config) { c.Services[0].Backends[0].VTEP = addr("192.0.2.9") })},
 		{`services[0].backends[0].geneve-options: is only for Geneve, and the backend is in vxlan:5

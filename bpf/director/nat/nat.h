@@ -59,8 +59,11 @@ static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *p
 	t.to.destination = backend->address;
 	if (*port)
 		t.to.destination_port = *port;
-	if (packet->snat && !local && !snat_source(packet->snat, &t.to))
-		return DROP_SNAT_UNKNOWN;
+	if (packet->snat && !local) {
+		if (!snat_source(packet->snat, &t.to))
+			return DROP_SNAT_UNKNOWN;
+		set_inside_source(packet->backend, &t.to);
+	}
 	if (!translate_packet(ctx, packet, &t))
 		return PASS_MALFORMED;
 	if (local) {

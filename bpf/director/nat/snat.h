@@ -342,8 +342,11 @@ static __always_inline __u32 snat_reply_number(const struct snat_header *header,
 {
 	__u32 address = snat_address(header, &packet->flow.destination, packet->flow.ipv6);
 
-	if (address == SNAT_SOURCES_MAX)
-		return 0;
+	if (address == SNAT_SOURCES_MAX) {
+		if (!is_to_inside_source(packet))
+			return 0;
+		address = packet->flow.ipv6 ? header->addresses4 : 0; /* its family has one */
+	}
 	return snat_number(header, address, packet->flow.protocol,
 			   bpf_ntohs(packet->flow.destination_port));
 }

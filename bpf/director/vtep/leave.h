@@ -379,7 +379,7 @@ __noinline enum reason leave_rarely(struct xdp_md *ctx, struct packet *packet, e
 	backend = vtep_backend_at(packet->backend);
 	if (!backend)
 		return reason;
-	if (backend->tunnels && !set_source(ctx, backend))
+	if (backend->uses == VTEP_SOURCE_TUNNEL && !set_source(ctx, backend))
 		return DROP_NO_HEADROOM;
 	return backend->place ? send_to_place(ctx, packet, backend->place, reason) : reason;
 }

@@ -22,6 +22,20 @@ static __always_inline __u32 overlay_segment_of(__u32 backend)
 	return 0;
 }
 
+/* Full NAT's source for a backend in a network where this director has an address for that. */
+static __always_inline void set_inside_source(__u32 backend, struct flow *to)
+{
+	(void)backend;
+	(void)to;
+}
+
+/* Whether a packet is to such an address. */
+static __always_inline int is_to_inside_source(const struct packet *packet)
+{
+	(void)packet;
+	return 0;
+}
+
 /* Answers a packet in a tenant's network that is of no flow: PASS_NOT_IP, or PASS_NO_SERVICE. */
 static __always_inline enum reason answer_inside(struct xdp_md *ctx, struct packet *packet,
 						 enum reason reason)

@@ -41,6 +41,24 @@ static __always_inline int address_host(struct xdp_md *ctx, const struct packet 
 	return 1;
 }
 
+/* Full NAT's source for a backend in a network where this director has an address for that. */
+static __always_inline void set_inside_source(__u32 backend, struct flow *to)
+{
+	const struct vtep_backend *in = vtep_backend_at(backend);
+
+	if (in && in->uses == VTEP_SOURCE_SNAT)
+		to->source = in->source;
+}
+
+/* Whether a packet is to such an address. */
+static __always_inline int is_to_inside_source(const struct packet *packet)
+{
+	const struct vtep_own *own = own_at(packet->flow.segment, &packet->flow.destination,
+					    packet->flow.ipv6);
+
+	return own && own->flags & VTEP_OWN_SNAT;
+}
+
 /*
  * Sends a reply whose client is in a tenant's network to that client's host; leave_rarely writes the outer
  * headers. CONTINUE: the client is in none, and the host's routes lead to it. `sent` is the reason of a

@@ -821,7 +821,7 @@ type VtepBackend struct {
 	Place          uint32
 	Segment        uint32
 	ServiceSegment uint32
-	Tunnels        uint32
+	Uses           uint32
 	Source         Address
 }
 
@@ -943,6 +943,7 @@ type VtepOwnFlag uint32
 const (
 	VtepOwnFlagVTEP_OWN_ANSWERS VtepOwnFlag = 1
 	VtepOwnFlagVTEP_OWN_HOST    VtepOwnFlag = 2
+	VtepOwnFlagVTEP_OWN_SNAT    VtepOwnFlag = 4
 )
 
 type VtepPeer struct {
@@ -987,6 +988,14 @@ type VtepSelf struct {
 	CheckMark  uint32
 	Generation uint32
 }
+
+type VtepSource uint32
+
+const (
+	VtepSourceVTEP_SOURCE_NONE   VtepSource = 0
+	VtepSourceVTEP_SOURCE_TUNNEL VtepSource = 1
+	VtepSourceVTEP_SOURCE_SNAT   VtepSource = 2
+)
 
 type VtepStandIn struct {
 	_       structs.HostLayout
