@@ -10,6 +10,10 @@
 //   - VIP: the address that clients send to.
 //   - Backend: a real server of a service: name, address, weight, state.
 //   - Segment: a tenant's network; the same VIP may exist in several.
+//   - VTEP: where tunnels of tenants' networks in VXLAN and Geneve begin and end: a hypervisor, a leaf switch or a director, by its address.
+//   - VNI: the number of a tenant's network in the headers of these tunnels.
+//   - Peer: a VTEP from which a director takes packets.
+//   - Host: of a segment: a machine in it, a backend or a client, with its address, MAC address and VTEP.
 //   - Mode: how a packet reaches the backend: l2dsr, ipip, gue, nat or redirect.
 //   - Fallback: the mode for connections of a redirect service that cannot be redirected.
 //   - Policy: how a backend is chosen for a new connection: maglev, random, round-robin, p2c or least-conn.
