@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,8 +29,8 @@ var otherABI = map[string][][2]string{"abi/types.h": {
 	{"\tHOST_REASON_COUNT,", "\tHOST_DROP_LATER,\n\tHOST_REASON_COUNT,"},
 }}
 
-// generated are the packages with programs, and the prefixes of their files.
-var generated = map[string][]string{"datapath": {"director", "nattc", "checks/check"}, "datapath/abi": {"abi"}, "agent": {"host"}}
+// generated are the packages that say how programs, and the types of their maps, are generated.
+var generated = []string{"datapath", "datapath/abi", "agent"}
 
 // The names of the versions, as weir status shows them.
 const (
@@ -56,9 +57,7 @@ func BuildOtherABI(ctx context.Context, root, dir string, flags ...string) (stri
 			return "", err
 		}
 	}
-	// The Go compiler reads these files in place of this version's.
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	for name, stems := range generated {
+	for _, name := range generated {
 		into, err := filepath.Abs(filepath.Join(root, "internal", name))
 		if err != nil {
 			return "", err
@@ -66,12 +65,11 @@ func BuildOtherABI(ctx context.Context, root, dir string, flags ...string) (stri
 		if err := compile(ctx, into, sources, dir); err != nil {
 			return "", err
 		}
-		for _, stem := range stems {
-			overlay.Replace[filepath.Join(into, stem+"_bpfel.go")] = filepath.Join(dir, filepath.Base(stem)+"_bpfel.go")
-			if object := filepath.Join(into, stem+"_bpfel.o"); exists(object) {
-				overlay.Replace[object] = filepath.Join(dir, filepath.Base(stem)+"_bpfel.o")
-			}
-		}
+	}
+	// The Go compiler reads these files in place of this version's.
+	overlay, err := overlayOf(root, dir)
+	if err != nil {
+		return "", err
 	}
 	text, err := json.Marshal(overlay)
 	if err != nil {
@@ -82,6 +80,36 @@ func BuildOtherABI(ctx context.Context, root, dir string, flags ...string) (stri
 		return "", fmt.Errorf("write overlay: %w", err)
 	}
 	return build(ctx, root, filepath.Join(dir, "weir-"+OtherABI), OtherABI, append(flags, "-overlay", list)...)
+}
+
+// overlay names files that the Go compiler reads in place of others.
+type overlay struct{ Replace map[string]string }
+
+// overlayOf puts all that was generated into dir in the place of this version's. A program that was left out would
+// have this version's maps.
+func overlayOf(root, dir string) (o overlay, err error) {
+	o.Replace = map[string]string{}
+	for _, name := range generated {
+		into, err := filepath.Abs(filepath.Join(root, "internal", name))
+		if err != nil {
+			return o, err
+		}
+		err = filepath.WalkDir(into, func(path string, _ fs.DirEntry, err error) error {
+			if base := filepath.Base(path); err == nil && (strings.HasSuffix(base, "_bpfel.go") || strings.HasSuffix(base, "_bpfel.o")) {
+				o.Replace[path] = filepath.Join(dir, base)
+			}
+			return err
+		})
+		if err != nil {
+			return o, fmt.Errorf("find what is generated: %w", err)
+		}
+	}
+	for path, by := range o.Replace {
+		if !exists(by) {
+			return o, fmt.Errorf("nothing generates %s of another version", path)
+		}
+	}
+	return o, nil
 }
 
 // BuildCommit builds weir as it was at a commit of the repository at root into dir. It returns the
