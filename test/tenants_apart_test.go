@@ -27,6 +27,8 @@ type apartTenant struct {
 	client  vm
 	servers []vm
 	modes   []string
+	keys    string   // more of its services, in all modes but gue
+	learned bool     // the file does not say where its hosts are
 	state   []string // of each server, as a backend
 	extra   bool     // it has one more service at the moment
 
@@ -64,12 +66,7 @@ func TestTenantsStayApart(t *testing.T) {
 	}
 	file := func() string { return apartFile(u, tenants) }
 	director := startDaemon(t, u.director, "run", file())
-	director.waitFor("all backends to be healthy", func() bool {
-		list, err := director.services()
-		return err == nil && !slices.ContainsFunc(list, func(s model.ServiceStatus) bool {
-			return slices.ContainsFunc(s.Backends, func(b model.BackendStatus) bool { return b.Health.State != model.HealthUp })
-		})
-	})
+	director.waitFor("find all backends healthy", director.allUp)
 	end := make(chan struct{})
 	var callers sync.WaitGroup
 	for _, tenant := range tenants {
@@ -89,24 +86,28 @@ func TestTenantsStayApart(t *testing.T) {
 	callers.Wait()
 	for _, tenant := range tenants {
 		t.Logf("%s: %d questions were answered, %d changes", tenant.name, tenant.asked.Load(), changes)
-		if failed := len(tenant.failures); failed > 0 || tenant.foreign.Load() > 0 || tenant.asked.Load() == 0 {
-			t.Errorf("%s: %d questions were answered, %d failed, and %d came from another tenant:\n%s", tenant.name, tenant.asked.Load(), failed, tenant.foreign.Load(),
-				strings.Join(tenant.failures[:min(failed, 20)], "\n"))
-		}
-		for _, host := range append(tenant.servers, tenant.client) {
-			if n := foreignPackets(t, host.Host); n > 0 {
-				t.Errorf("%s of %s got %d packets of other tenants", host.Name, tenant.name, n)
-			}
-		}
+		tenant.wantApart(t)
 	}
-	// The counters count: a packet with another tenant's port.
-	first, other := tenants[0], tenants[1]
-	conn, err := first.dial(first.servers[0].Host, "127.0.0.1:1000", int(other.ports.Last))
+	wantCounting(t, tenants[0], tenants[1])
+}
+
+// allUp reports whether probes have found all backends healthy.
+func (d *daemon) allUp() bool {
+	list, err := d.services()
+	return err == nil && !slices.ContainsFunc(list, func(s model.ServiceStatus) bool {
+		return slices.ContainsFunc(s.Backends, func(b model.BackendStatus) bool { return b.Health.State != model.HealthUp })
+	})
+}
+
+// wantCounting fails unless hosts of a tenant count a packet with another tenant's port.
+func wantCounting(t *testing.T, of, other *apartTenant) {
+	t.Helper()
+	conn, err := of.dial(of.servers[0].Host, fmt.Sprintf("127.0.0.1:%d", apartPort(of.modes[0])), int(other.ports.Last))
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()
-	if foreignPackets(t, first.servers[0].Host) == 0 {
+	if foreignPackets(t, of.servers[0].Host) == 0 {
 		t.Error("a packet from another tenant's port was not counted")
 	}
 }
@@ -115,12 +116,6 @@ func TestTenantsStayApart(t *testing.T) {
 func apartTenants(u *underlay) []*apartTenant {
 	u.Helper()
 	var tenants []*apartTenant
-	add := func(name string, servers int, modes ...string) *apartTenant {
-		first := uint16(10000 + 2000*len(tenants)) // below those of the director's probes
-		tenant := &apartTenant{name: name, ports: model.PortRange{First: first, Last: first + 1999}, modes: modes, state: make([]string, servers)}
-		tenants = append(tenants, tenant)
-		return tenant
-	}
 	plug := func(tenant *apartTenant, vlan uint16, members ...string) {
 		host := func(name, address string) vm {
 			h := u.lab.Host(name + "-" + strings.ReplaceAll(tenant.name, ":", "-"))
@@ -143,25 +138,45 @@ func apartTenants(u *underlay) []*apartTenant {
 			tenant.servers = append(tenant.servers, host(fmt.Sprint("server", i+1), member))
 		}
 	}
-	plug(add("none", 2, "l2dsr"), 0, "172.16.0.12", "172.16.0.13")
+	plug(addApart(&tenants, "none", 2, "l2dsr"), 0, "172.16.0.12", "172.16.0.13")
 	for _, id := range []uint16{7, 8} {
-		plug(add(fmt.Sprint("vlan:", id), 2, "l2dsr", "ipip", "gue"), id, "172.16.0.11", "172.16.0.12")
+		plug(addApart(&tenants, fmt.Sprint("vlan:", id), 2, "l2dsr", "ipip", "gue"), id, "172.16.0.11", "172.16.0.12")
 	}
+	addApartOverlays(u, &tenants, 1)
+	return tenants
+}
+
+// addApart adds a tenant whose client has ports that no other one's has.
+func addApart(tenants *[]*apartTenant, name string, servers int, modes ...string) *apartTenant {
+	first := uint16(10000 + 2000*len(*tenants)) // below those of the director's probes
+	tenant := &apartTenant{name: name, ports: model.PortRange{First: first, Last: first + 1999}, modes: modes, state: make([]string, servers)}
+	*tenants = append(*tenants, tenant)
+	return tenant
+}
+
+// addApartOverlays plugs in the hosts of two tenants in VXLAN, with two servers each, and of two in Geneve.
+func addApartOverlays(u *underlay, tenants *[]*apartTenant, inGeneve int) {
+	u.Helper()
+	address := func(n int) string { return fmt.Sprintf("172.16.0.%d/24", 11+n) }
 	for _, vni := range []int{5001, 5002} {
-		tenant := add(fmt.Sprint("vxlan:", vni), 2, "l2dsr", "nat", "snat", "ipip", "gue")
+		tenant := addApart(tenants, fmt.Sprint("vxlan:", vni), 2, "l2dsr", "nat", "snat", "ipip", "gue")
 		tenant.client = u.add(fmt.Sprint("client-vxlan-", vni), vni, "172.16.0.2/24")
 		for n := range tenant.state {
-			tenant.servers = append(tenant.servers, u.add(fmt.Sprintf("server%d-vxlan-%d", n+1, vni), vni, fmt.Sprintf("172.16.0.%d/24", 11+n)))
+			tenant.servers = append(tenant.servers, u.add(fmt.Sprintf("server%d-vxlan-%d", n+1, vni), vni, address(n)))
 		}
 	}
 	u.kind, u.hosts = "geneve", 20 // behind the director's number
 	for _, vni := range []int{5001, 5002} {
-		tenant := add(fmt.Sprint("geneve:", vni), 1, "l2dsr", "nat", "snat")
-		peers := []int{u.hosts + 1, u.hosts + 2}
+		tenant := addApart(tenants, fmt.Sprint("geneve:", vni), inGeneve, "l2dsr", "nat", "snat")
+		var peers []int
+		for n := range 1 + inGeneve {
+			peers = append(peers, u.hosts+1+n)
+		}
 		tenant.client = u.addOVS(fmt.Sprint("client-geneve-", vni), vni, peers, "172.16.0.2/24")
-		tenant.servers = []vm{u.addOVS(fmt.Sprint("server1-geneve-", vni), vni, peers, "172.16.0.11/24")}
+		for n := range tenant.state {
+			tenant.servers = append(tenant.servers, u.addOVS(fmt.Sprintf("server%d-geneve-%d", n+1, vni), vni, peers, address(n)))
+		}
 	}
-	return tenants
 }
 
 // isOverlay says whether the tenant's network is in VXLAN or Geneve.
@@ -219,11 +234,17 @@ func (tenant *apartTenant) services(modes ...string) (text string) {
 		case "extra":
 			packets = "l2dsr"
 		}
+		if mode != "gue" {
+			more += tenant.keys
+		}
 		text += fmt.Sprintf("- {name: %s-%s, segment: '%s', vip: %s, protocol: tcp, port: %d, mode: %s%s, health: {kind: tcp, interval: 500ms, panic: 0}, backends: [",
 			mode, strings.ReplaceAll(tenant.name, ":", "-"), tenant.name, apartVIP, apartPort(mode), packets, more)
 		for i, server := range tenant.servers {
-			text += fmt.Sprintf("{name: b%d, address: %s, segment: '%s', mac: '%s', state: %s", i+1, tenant.address(i), tenant.name, server.port.MAC, cmp.Or(tenant.state[i], "active"))
-			if tenant.isOverlay() {
+			text += fmt.Sprintf("{name: b%d, address: %s, segment: '%s', state: %s", i+1, tenant.address(i), tenant.name, cmp.Or(tenant.state[i], "active"))
+			if !tenant.learned {
+				text += fmt.Sprintf(", mac: '%s'", server.port.MAC)
+			}
+			if tenant.isOverlay() && !tenant.learned {
 				text += fmt.Sprintf(", vtep: '%v'", server.vtep)
 			}
 			text += "}, "
@@ -231,6 +252,20 @@ func (tenant *apartTenant) services(modes ...string) (text string) {
 		text += "]}\n"
 	}
 	return text
+}
+
+// wantApart fails if connections of the tenant have failed, or if one of its hosts has got packets of another tenant.
+func (tenant *apartTenant) wantApart(t *testing.T) {
+	t.Helper()
+	if failed := len(tenant.failures); failed > 0 || tenant.foreign.Load() > 0 || tenant.asked.Load() == 0 {
+		t.Errorf("%s: %d questions were answered, %d failed, and %d came from another tenant:\n%s", tenant.name, tenant.asked.Load(), failed, tenant.foreign.Load(),
+			strings.Join(tenant.failures[:min(failed, 20)], "\n"))
+	}
+	for _, host := range append(tenant.servers, tenant.client) {
+		if n := foreignPackets(t, host.Host); n > 0 {
+			t.Errorf("%s of %s got %d packets of other tenants", host.Name, tenant.name, n)
+		}
+	}
 }
 
 // apartFile is the director's file.
@@ -242,6 +277,8 @@ func apartFile(u *underlay, tenants []*apartTenant) string {
 			services += tenant.services("extra")
 		}
 		switch {
+		case tenant.learned:
+			segments += fmt.Sprintf("- {id: '%s', addresses: [172.16.0.3]}\n", tenant.name)
 		case tenant.isOverlay():
 			segments += fmt.Sprintf("- {id: '%s', addresses: [172.16.0.3], hosts: [{address: 172.16.0.2, mac: '%s', vtep: '%v'}]}\n", tenant.name, tenant.client.port.MAC, tenant.client.vtep)
 		case tenant.name != "none":
@@ -250,6 +287,21 @@ func apartFile(u *underlay, tenants []*apartTenant) string {
 	}
 	return fmt.Sprintf("director: {interfaces: [eth0], vtep: {addresses: ['%v'], peers: ['%v']}, snat: {addresses: [172.16.0.4], ports: 25000-32767}}\nservices:\n%s%s",
 		u.vtep(directorHost), lanPrefix(false), services, segments)
+}
+
+// apartHosts says where the hosts are of tenants of which the file does not.
+func apartHosts(tenants []*apartTenant) (text string) {
+	for _, tenant := range tenants {
+		if !tenant.learned {
+			continue
+		}
+		text += fmt.Sprintf("- {id: '%s', hosts: [{address: 172.16.0.2, mac: '%s', vtep: '%v'}", tenant.name, tenant.client.port.MAC, tenant.client.vtep)
+		for i, server := range tenant.servers {
+			text += fmt.Sprintf(", {address: %s, mac: '%s', vtep: '%v'}", tenant.address(i), server.port.MAC, server.vtep)
+		}
+		text += "]}\n"
+	}
+	return text
 }
 
 // change drains one of the tenant's backends or takes it back, and adds or removes a service.
