@@ -1,15 +1,8 @@
 package ovn
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,9 +116,9 @@ func TestFrozenServer(t *testing.T) {
 // Servers and clients trust each other by certificates of one CA, as ovs-pki(8) makes them: without names.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	ca, other := newCA(t), newCA(t)
-	server, client, stranger := ca.certificate(t, time.Hour), ca.certificate(t, time.Hour), other.certificate(t, time.Hour)
-	old := ca.certificate(t, -time.Hour)
+	ca, other := ovnlab.NewAuthority(t), ovnlab.NewAuthority(t)
+	server, client, stranger := ovsdb.TLS(ca.Certificate("weir", time.Hour)), ovsdb.TLS(ca.Certificate("weir", time.Hour)), ovsdb.TLS(other.Certificate("weir", time.Hour))
+	old := ovsdb.TLS(ca.Certificate("weir", -time.Hour))
 	n := ovnlab.New(t, ovnlab.Options{Databases: true, CA: server.CA, Cert: server.Cert, Key: server.Key})
 	seed(t, n.SB)
 	w := watch(t, Options{Endpoints: []string{n.SSL}, TLS: client})
@@ -188,59 +181,4 @@ func copyFile(t *testing.T, from, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// authority makes certificates.
-type authority struct {
-	file string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newCA(t *testing.T) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "CA"}, IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{writePEM(t, "ca.pem", "CERTIFICATE", der), cert, key}
-}
-
-// certificate makes one that ends then.
-func (a *authority) certificate(t *testing.T, ends time.Duration) ovsdb.TLS {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "weir"},
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(ends)}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ovsdb.TLS{CA: a.file, Cert: writePEM(t, "cert.pem", "CERTIFICATE", der), Key: writePEM(t, "key.pem", "PRIVATE KEY", private)}
-}
-
-func writePEM(t *testing.T, name, kind string, der []byte) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }

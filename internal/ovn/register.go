@@ -26,7 +26,7 @@ type Registration struct {
 	Owner string
 	// Encaps are the director's ends of tunnels. VXLAN is left out while no host of OVN has it: with one
 	// chassis that has, ovn-northd makes all keys short enough for VXLAN, so that there is no room for
-	// more than 4095 networks (is_vxlan_mode in northd).
+	// more than 4095 networks (is_vxlan_mode in northd), and so is a family of addresses.
 	Encaps []Encap
 	// Zones are the transport zones, in which alone hosts make tunnels; none: those without a zone.
 	Zones []string
@@ -217,17 +217,36 @@ func (r *Registration) refuse(row *chassis) error {
 		r.Name, row.hostname, r.Name, marker, r.Owner)
 }
 
-// encaps returns the ends of tunnels that do OVN no harm, and what is wrong with the others.
+// encaps returns the ends of tunnels that do OVN no harm, and what is wrong with the others. Those of a family that no
+// host has are left out: a host sends to any one of a chassis's ends, also to one that it has no way to
+// (chassis_tunnel_find in ovn-controller).
 func (r *Registration) encaps(now *replica) ([]Encap, error) {
+	inVXLAN, families := false, map[bool]bool{}
 	for _, c := range now.chassis.now {
+		if c.externalIDs[marker] != "" {
+			continue
+		}
 		for _, id := range c.encaps {
-			if e := now.encaps.now[id]; e != nil && e.kind == string(VXLAN) && c.externalIDs[marker] == "" {
-				return r.Encaps, nil
+			e := now.encaps.now[id]
+			if e == nil {
+				continue
+			}
+			inVXLAN = inVXLAN || e.kind == string(VXLAN)
+			if ip, err := netip.ParseAddr(e.ip); err == nil && c.otherConfig["is-remote"] != "true" {
+				families[ip.Unmap().Is6()] = true
 			}
 		}
 	}
-	left := slices.DeleteFunc(slices.Clone(r.Encaps), func(e Encap) bool { return e.Kind == VXLAN })
-	if len(left) == len(r.Encaps) {
+	left := slices.DeleteFunc(slices.Clone(r.Encaps), func(e Encap) bool { return !families[e.IP.Unmap().Is6()] })
+	if len(left) == 0 { // there is no host yet, or none could reach any
+		left = slices.Clone(r.Encaps)
+	}
+	if inVXLAN {
+		return left, nil
+	}
+	all := len(left)
+	left = slices.DeleteFunc(left, func(e Encap) bool { return e.Kind == VXLAN })
+	if len(left) == all {
 		return left, nil
 	}
 	return left, fmt.Errorf("chassis %s does not offer vxlan, as no host of OVN does: it would leave no room for more than %d networks", r.Name, mostVXLANNetwork)

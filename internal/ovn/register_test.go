@@ -239,6 +239,34 @@ func TestVXLANIsNotBroughtIn(t *testing.T) {
 	})
 }
 
+// A director offers ends of tunnels in the families alone that hosts have: a host would send to any of them.
+func TestFamiliesAreNotBroughtIn(t *testing.T) {
+	t.Parallel()
+	n := ovnlab.New(t, ovnlab.Options{})
+	h := n.Host("hv1", "192.0.2.1", "geneve")
+	n.NBctl("--wait=hv", "ls-add", "net", "--", "lsp-add", "net", "vm", "--", "lsp-set-addresses", "vm", "fa:16:3e:00:00:05 10.0.0.5")
+	h.Plug("vm")
+	four, six := geneve("192.0.2.9"), geneve("2001:db8::9")
+	w := watch(t, Options{Endpoints: []string{n.SB}, Register: registration("weir", "lb1", six, four)})
+	has := func(encaps ...Encap) func(*Snapshot) error {
+		return func(s *Snapshot) error {
+			if c := chassisNamed(s, "weir"); c == nil || !slices.Equal(c.Encaps, encaps) {
+				return fmt.Errorf("the chassis is %+v", c)
+			}
+			return registered(s)
+		}
+	}
+	w.until("the director has the hosts' family", has(four))
+	n.NBctl("--wait=hv", "sync")
+	if to4, to6 := tunnelTo(h, "192.0.2.9"), tunnelTo(h, "2001:db8::9"); len(to4) != 1 || len(to6) != 0 {
+		t.Errorf("hv1 has the tunnels %v and %v", to4, to6)
+	}
+	n.SBctl("chassis-add", "hv2", "geneve", "2001:db8::2")
+	w.until("the director has both families", has(four, six))
+	n.SBctl("chassis-del", "hv2")
+	w.until("the director has the hosts' family again", has(four))
+}
+
 // versions returns all chassis and encaps with the versions of their rows: a row's changes with each
 // change of it.
 func versions(t *testing.T, n *ovnlab.OVN) string {
@@ -275,8 +303,8 @@ func differs(a, b string) string {
 // names.
 func TestRegisterWithRoles(t *testing.T) {
 	t.Parallel()
-	ca := newCA(t)
-	server, client := ca.certificate(t, time.Hour), ca.certificate(t, time.Hour)
+	ca := ovnlab.NewAuthority(t)
+	server, client := ca.Certificate("server", time.Hour), ovsdb.TLS(ca.Certificate("weir", time.Hour))
 	n := ovnlab.New(t, ovnlab.Options{CA: server.CA, Cert: server.Cert, Key: server.Key})
 	endpoint := n.Roles()
 	o := Options{Endpoints: []string{endpoint}, TLS: client, Register: registration("weir", "lb1", geneve("192.0.2.9"))}
