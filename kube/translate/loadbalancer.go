@@ -298,7 +298,9 @@ func (r *rules) member(s *model.Service, m *model.Backend, at, of string) {
 	if tunnels := s.Mode == model.IPIP || s.Mode == model.GUE; tunnels && m.Segment != nil && !g.hasOwn(in, m.Address.Is6()) {
 		r.refuse(NoGroup, at+field, "%s needs an address of each director in %s, from which its tunnels come: directors of DirectorGroup %s have none of the family of %s", s.Mode, in, g.Of.Name, m.Address)
 	}
-	if wire := own.Settings.Wire(); m.VNI != 0 && m.VNI != wire.ID {
+	if wire := own.Settings.Wire(); m.VNI != 0 && own.Settings.Network != "" && own.Settings.VNI == 0 {
+		r.refuse(NotAllowed, at+".vni", "OVN says which VNI segment %s has: DirectorGroup %s gives it network %s, and no vni", in, g.Of.Name, own.Settings.Network)
+	} else if m.VNI != 0 && m.VNI != wire.ID {
 		r.refuse(NotAllowed, at+".vni", "%d is another network than segment %s, whose VNI in DirectorGroup %s is %d", m.VNI, in, g.Of.Name, wire.ID)
 	}
 	if why := g.refusesVTEP(own, m.VTEP); why != "" {

@@ -120,6 +120,9 @@ func (read *DirectorGroup) readSegments() (err error) {
 			return err
 		}
 	}
+	if c.OVN, err = ovnOf(g); err != nil {
+		return err
+	}
 	if c.Segments, err = SegmentsOf(g, ""); err != nil {
 		return err
 	}
@@ -133,7 +136,8 @@ func (read *DirectorGroup) readSegments() (err error) {
 	var errs model.FieldErrors
 	if errors.As(c.Validate(), &errs) {
 		for _, e := range errs {
-			if at, is := strings.CutPrefix(e.Path, "director."); is || strings.HasPrefix(e.Path, "segments[") {
+			at, is := strings.CutPrefix(e.Path, "director.")
+			if is || strings.HasPrefix(e.Path, "segments[") || strings.HasPrefix(e.Path, "ovn.") {
 				return fmt.Errorf("spec.%s: %s", strings.Replace(at, "segment-limits", "segmentLimits", 1), e.Problem)
 			}
 		}
@@ -193,7 +197,7 @@ func VTEPOf(g *v1alpha1.DirectorGroup, own ...netip.Addr) (v model.VTEP, err err
 func SegmentsOf(g *v1alpha1.DirectorGroup, node string) (list []model.SegmentSettings, err error) {
 	for i := range g.Spec.Segments {
 		of, in := &g.Spec.Segments[i], fmt.Sprintf("spec.segments[%d].", i)
-		s := model.SegmentSettings{Interface: of.Interface, VNI: uint32(of.VNI), MTU: uint16(of.MTU)}
+		s := model.SegmentSettings{Interface: of.Interface, VNI: uint32(of.VNI), MTU: uint16(of.MTU), Network: of.Network}
 		s.Limits = SegmentLimitsOf(of.Limits)
 		texts := []text{{"id", string(of.ID), &s.ID}}
 		if s.Peers, err = prefixes(in+"peers", of.Peers); err != nil {

@@ -45,6 +45,8 @@ type DirectorGroup struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.replyInterfaces) || !self.replyInterfaces.exists(i, i in self.interfaces)",message="has interfaces of spec.interfaces, where replies are taken anyway",fieldPath=".replyInterfaces"
 // +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.segments) && !has(self.vtep)",message="pods are in no tenant's network: a group with a namespace has no segments and no vtep",fieldPath=".segments"
 // +kubebuilder:validation:XValidation:rule="has(self.vtep) || !has(self.segments) || self.segments.all(s, s.id.startsWith('vlan:'))",message="segments in VXLAN and Geneve need vtep: there their tunnels end",fieldPath=".vtep"
+// +kubebuilder:validation:XValidation:rule="has(self.vtep) || !has(self.ovn)",message="ovn needs vtep, where OVN's hosts send to",fieldPath=".vtep"
+// +kubebuilder:validation:XValidation:rule="has(self.ovn) || !has(self.segments) || self.segments.all(s, !has(s.network))",message="segments with a network need ovn, which says where their hosts are",fieldPath=".ovn"
 type DirectorGroupSpec struct {
 	// namespace is the namespace of pods that are deployed with an application as the group's
 	// directors; none: nodes are its directors.
@@ -198,6 +200,11 @@ type DirectorGroupSpec struct {
 	// +optional
 	VTEP *DirectorVTEP `json:"vtep,omitempty"`
 
+	// ovn is an OVN that says where hosts of those segments are that have a network; each director is
+	// one of its chassis. None: there is none.
+	// +optional
+	OVN *DirectorOVN `json:"ovn,omitempty"`
+
 	// limits are the sizes of the directors' tables; a change waits for the next start of weir
 	// run on each node.
 	// +optional
@@ -209,7 +216,7 @@ type DirectorGroupSpec struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.namespaces) && has(self.namespaceSelector))",message="has either namespaces or namespaceSelector",fieldPath=".namespaceSelector"
 // +kubebuilder:validation:XValidation:rule="self.id != 'none'",message="none is no tenant's network, and needs no right",fieldPath=".id"
 // +kubebuilder:validation:XValidation:rule="self.id.startsWith('vlan:') || !has(self.interface)",message="is for a VLAN: routes lead to the VTEPs of the others",fieldPath=".interface"
-// +kubebuilder:validation:XValidation:rule="!self.id.startsWith('vlan:') || !has(self.vni) && !has(self.mtu) && !has(self.peers) && !has(self.gateway) && !has(self.hosts)",message="vni, mtu, peers, gateway and hosts are for VXLAN and Geneve",fieldPath=".id"
+// +kubebuilder:validation:XValidation:rule="!self.id.startsWith('vlan:') || !has(self.vni) && !has(self.mtu) && !has(self.peers) && !has(self.gateway) && !has(self.hosts) && !has(self.network)",message="vni, mtu, peers, gateway, hosts and network are for VXLAN and Geneve",fieldPath=".id"
 // +kubebuilder:validation:XValidation:rule="!self.id.startsWith('vlan:') || !has(self.directors) || self.directors.all(d, !has(d.mac))",message="mac is for VXLAN and Geneve",fieldPath=".directors"
 type DirectorSegment struct {
 	// id is vlan:ID, vlan:OUTER.INNER, vxlan:VNI or geneve:VNI.
@@ -274,6 +281,15 @@ type DirectorSegment struct {
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=256
 	Hosts []DirectorSegmentHost `json:"hosts,omitempty"`
+
+	// network is the logical switch of the group's ovn that it is, by its name, the ID of Neutron's
+	// network, or a UUID: then OVN says where its hosts are, and in geneve its VNI, and the ID is yours
+	// to choose.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[^\s]+$`
+	Network string `json:"network,omitempty"`
 
 	// limits bound what it may take of a director, in place of all of the group's segmentLimits.
 	// +optional
@@ -388,6 +404,63 @@ type DirectorVTEP struct {
 	Peers []SourceRange `json:"peers,omitempty"`
 }
 
+// DirectorOVN is where the Southbound database of an OVN is, and what directors are there.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.certificateSecret) || has(self.directors) && self.directors.exists(d, has(d.certificateSecret)) || !self.endpoints.exists(e, e.startsWith('ssl:'))",message="is required for ssl:, here or for each of the directors",fieldPath=".certificateSecret"
+// +kubebuilder:validation:XValidation:rule="self.endpoints.exists(e, e.startsWith('ssl:')) || !has(self.certificateSecret) && (!has(self.directors) || !self.directors.exists(d, has(d.certificateSecret)))",message="certificates are for ssl:, and no endpoint is",fieldPath=".endpoints"
+type DirectorOVN struct {
+	// endpoints are tcp:HOST:PORT or ssl:HOST:PORT of the database: with a cluster those of all its
+	// members. After one that fails the next one is used.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=300
+	// +kubebuilder:validation:items:Pattern=`^(tcp|ssl):([^\s:\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$`
+	Endpoints []string `json:"endpoints"`
+
+	// certificateSecret is the name of a Secret in weir's namespace for ssl: its keys ca.crt, tls.crt
+	// and tls.key have the certificates of those who sign the servers' certificates, the certificate of
+	// directors that have none of their own, and its key. Nodes may read those that the chart's
+	// ovnSecrets name.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	CertificateSecret string `json:"certificateSecret,omitempty"`
+
+	// leaderOnly uses of a cluster's members the leader alone.
+	// +optional
+	LeaderOnly bool `json:"leaderOnly,omitempty"`
+
+	// directors are what some directors have of their own: with OVN's RBAC, all of them.
+	// +optional
+	// +listType=map
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=64
+	Directors []DirectorInOVN `json:"directors,omitempty"`
+}
+
+// DirectorInOVN is what a director has of its own in OVN.
+type DirectorInOVN struct {
+	// node is the director's node.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+	// chassis is the name that it has among OVN's hosts, as no other of them; none: weir- and the
+	// node's name. With OVN's RBAC it is the common name of its certificate.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[^\s]+$`
+	Chassis string `json:"chassis,omitempty"`
+	// certificateSecret is the Secret with its own certificate; none: that of all.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	CertificateSecret string `json:"certificateSecret,omitempty"`
+}
+
 // DirectorBGP says what routers see of a group's directors.
 type DirectorBGP struct {
 	// asn is the directors' AS.
@@ -483,8 +556,9 @@ type DirectorGroupStatus struct {
 	// +listType=atomic
 	KernelSources []string `json:"kernelSources,omitempty"`
 	// conditions has Ready: whether the group forwards, and if not, why; and with nodePorts also
-	// NodePorts: whether all directors have Services' node ports at their addresses; and Problems:
-	// what directors report because of which they do not run as the group says.
+	// NodePorts: whether all directors have Services' node ports at their addresses; with ovn also OVN:
+	// whether all directors follow its database, and its hosts know them; and Problems: what directors
+	// report because of which they do not run as the group says.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -45,6 +45,16 @@ const Established = "Established"
 // ports, if they are to have any.
 const NodePorts = "NodePorts"
 
+// OVN is the type of the condition that says whether a DirectorGroup's directors follow OVN, if they
+// are to.
+const OVN = "OVN"
+
+// The reasons of the condition OVN.
+const (
+	ReasonFollowed    = "Followed"    // all directors follow the database, and OVN's hosts know them
+	ReasonNotFollowed = "NotFollowed" // some do not
+)
+
 // Problems is the type of the condition that says whether a DirectorGroup's directors have problems.
 const Problems = "Problems"
 
