@@ -246,6 +246,11 @@ func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 		} else {
 			meta.RemoveStatusCondition(&after.Status.Conditions, ports.Type)
 		}
+		if ovn, wanted := ovnOf(before, s.directors); wanted {
+			meta.SetStatusCondition(&after.Status.Conditions, ovn)
+		} else {
+			meta.RemoveStatusCondition(&after.Status.Conditions, ovn.Type)
+		}
 		meta.SetStatusCondition(&after.Status.Conditions, problemsOf(before, s.directors))
 		after.Status.KernelSources = (&translate.DirectorGroup{Of: before}).KernelSources(p.nodes)
 		errs = append(errs, c.writeStatus(ctx, v1alpha1.DirectorGroups, before.Status, after.Status, after))
@@ -259,6 +264,28 @@ func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 		errs = append(errs, c.writeStatus(ctx, v1alpha1.BGPPeers, before.Status, after.Status, after))
 	}
 	return errors.Join(errs...)
+}
+
+// ovnOf returns the condition of a group that says whether its directors follow OVN, by what they say; false: they
+// are not to.
+func ovnOf(g *v1alpha1.DirectorGroup, directors []group.Candidate) (metav1.Condition, bool) {
+	c := metav1.Condition{Type: v1alpha1.OVN, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonFollowed, ObservedGeneration: g.Generation,
+		Message: fmt.Sprintf("%d directors follow OVN's Southbound database, and its hosts know them", len(directors))}
+	var wrong []string
+	for i := range directors {
+		if d := &directors[i]; d.OVN != "" {
+			wrong = append(wrong, d.Node+": "+d.OVN)
+		}
+	}
+	if len(directors) == 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNotFollowed, "the group has no directors"
+	}
+	if len(wrong) > 0 {
+		slices.Sort(wrong)
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNotFollowed
+		c.Message = shortened(fmt.Sprintf("%d of %d directors do not follow OVN: %s", len(wrong), len(directors), strings.Join(wrong[:min(len(wrong), mostSaid)], "; ")))
+	}
+	return c, g.Spec.OVN != nil
 }
 
 // problemsOf returns the condition of a group that says what its directors report is wrong with

@@ -43,6 +43,9 @@ type Presence struct {
 	// NodePorts says why the node's director does not have all node ports that it is to have;
 	// empty: it has them.
 	NodePorts string `json:"nodePorts,omitempty"`
+	// OVN says why the node's director does not follow the group's OVN, or is not known to its hosts;
+	// empty: it does and is, or is not to.
+	OVN string `json:"ovn,omitempty"`
 }
 
 // LeaseName returns the name of a node's Lease for a group.

@@ -27,6 +27,7 @@ type announced struct {
 	active    bool              // it tells routers
 	vips      []group.VIP       // VIPs that it answers for by ARP and NDP
 	passwords map[string]string // the files of peers' passwords, by the peers' names; a peer without one that it needs is left out
+	ovn       certificate       // the files of OVN's TLS
 }
 
 // file returns the configuration file of a node's director, which is checked, and leaves some to
@@ -53,7 +54,7 @@ func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told 
 	if n := neighbor(g, told.vips); len(n.Interfaces) > 0 {
 		director["neighbor"] = n
 	}
-	if err := tenants(g, f, director, all); err != nil {
+	if err := tenants(g, f, told.ovn, director, all); err != nil {
 		return nil, err
 	}
 	if b := speaker(g, peers, f, told); b != nil {
@@ -91,7 +92,7 @@ func limits(l *v1alpha1.DirectorLimits) map[string]any {
 }
 
 // tenants adds where the director's tunnels end, and what it knows of tenants' networks.
-func tenants(g *v1alpha1.DirectorGroup, f *facts, director, all map[string]any) error {
+func tenants(g *v1alpha1.DirectorGroup, f *facts, files certificate, director, all map[string]any) error {
 	vtep, err := translate.VTEPOf(g, f.addresses()...)
 	if err != nil {
 		return fmt.Errorf("read DirectorGroup %s: %w", g.Name, err)
@@ -108,6 +109,14 @@ func tenants(g *v1alpha1.DirectorGroup, f *facts, director, all map[string]any) 
 	}
 	if len(segments) > 0 {
 		all["segments"] = segments
+	}
+	// Also while the files are not there: a network without OVN would have the VNI of its ID, which may be another
+	// tenant's.
+	if o := translate.OVNOf(g, f.Name); o.Given() && vtep.Given() {
+		if o.Secure {
+			o.CA, o.Cert, o.Key = files.ca, files.cert, files.key
+		}
+		all["ovn"] = o.OVN
 	}
 	if l := translate.SegmentLimitsOf(g.Spec.SegmentLimits); l != nil {
 		director["segment-limits"] = l

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -127,6 +128,27 @@ func TestFile(t *testing.T) {
 		c.Director.SegmentLimits.SegmentQuota != (model.SegmentQuota{Flows: 1024, PacketsPerSecond: 500}) {
 		t.Errorf("segments have the limits %+v and %+v, the others %+v", c.Segments[0].Limits, own, c.Director.SegmentLimits)
 	}
+
+	// It follows OVN also while it has no certificate: a network without OVN would be that of its ID.
+	tenants.Spec.OVN = &v1alpha1.DirectorOVN{Endpoints: []string{"ssl:10.0.0.1:6642"}, CertificateSecret: "ovn"}
+	tenants.Spec.Segments[1].Network = "tenant"
+	inOVN := announced{active: true, ovn: certificate{ca: "/var/lib/weir/ca", cert: "/var/lib/weir/cert", key: "/var/lib/weir/key", err: errors.New("there is none")}}
+	if text, err = file(tenants, peers, &f, inOVN, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Parse("f", text); err != nil || fmt.Sprint(c.OVN) != "{[ssl:10.0.0.1:6642] /var/lib/weir/ca /var/lib/weir/cert /var/lib/weir/key weir-a false}" || c.Segments[1].Network != "tenant" {
+		t.Errorf("it follows OVN as %+v, in %+v, %v", c.OVN, c.Segments, err)
+	}
+	nowhere := f
+	nowhere.V4, nowhere.V6 = netip.Addr{}, netip.Addr{}
+	if text, err = file(tenants, nil, &nowhere, inOVN, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Parse("f", text); err != nil || c.OVN.Given() || len(c.Segments) != 1 {
+		t.Errorf("without an address it follows OVN as %+v, in %+v, %v", c.OVN, c.Segments, err)
+	}
+	tenants.Spec.OVN, tenants.Spec.Segments[1].Network = nil, ""
+
 	tenants.Spec.BGP, tenants.Spec.Neighbor = &v1alpha1.DirectorBGP{ASN: 65001}, nil
 	red, err := translate.ReadBGPPeer(peerOf("red", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.Segment, s.VRF = "10.0.0.1", "vlan:7", "red" }))
 	if err != nil {

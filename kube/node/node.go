@@ -78,6 +78,7 @@ type Node struct {
 	// lacksPorts says why its director lacks node ports that it should have; empty: it has them.
 	lacksPorts string
 	passwords  map[string]password
+	ovn        certificate
 	sessions   sessions
 	report     report
 	tunnels    tunnels
@@ -359,11 +360,12 @@ func (n *Node) writeFile(ctx context.Context, g *v1alpha1.DirectorGroup, f *fact
 	peers := n.peers(g, f)
 	passwords, passwordErr := n.readPasswords(ctx, peers, now)
 	told.passwords = passwords
+	told.ovn = n.readCertificate(ctx, g, now)
 	text, err := file(g, peers, f, told, n.leaves(g), n.State)
 	if err == nil {
 		err = replace(n.File, text)
 	}
-	return errors.Join(passwordErr, err)
+	return errors.Join(passwordErr, told.ovn.err, err)
 }
 
 func (n *Node) peers(g *v1alpha1.DirectorGroup, f *facts) []*translate.BGPPeer {

@@ -25,6 +25,7 @@ type report struct {
 	otherTags      map[string]string // the tags of others' sets, by their owners
 	load           group.Load
 	problems       []group.Problem
+	ovn            *model.OVNStatus // nil: the director has none, or has not said so
 	read, loadRead time.Time
 }
 
@@ -57,7 +58,7 @@ func (n *Node) examine(ctx context.Context, now time.Time) {
 	defer cancel()
 	if now.Sub(n.report.loadRead) >= loadPace {
 		if status, err := n.director.client.Status(ctx); err == nil {
-			n.report.load, n.report.problems, n.report.loadRead = loadOf(&status), problemsOf(status.Problems), now
+			n.report.load, n.report.problems, n.report.ovn, n.report.loadRead = loadOf(&status), problemsOf(status.Problems), status.OVN, now
 		}
 	}
 	n.lookForOthers(ctx, now)

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// certificate is what the node's director shows OVN's servers, and by whom it knows theirs: files of PEM, which need
+// not be there yet.
+type certificate struct {
+	ca, cert, key string
+	secret        string // that they are made of
+	read          time.Time
+	err           error // why the last read failed; files of an earlier one stay in use
+}
+
+// The keys of a Secret that they are made of: those of kubernetes.io/tls, and what cert-manager adds.
+const (
+	keyCA   = "ca.crt"
+	keyCert = "tls.crt"
+	keyKey  = "tls.key"
+)
+
+// readCertificate returns the files of TLS for the group's OVN. Directors read them with each connection.
+func (n *Node) readCertificate(ctx context.Context, g *v1alpha1.DirectorGroup, now time.Time) certificate {
+	o := translate.OVNOf(g, n.Node)
+	if !o.Secure {
+		n.ovn = certificate{}
+		return n.ovn
+	}
+	if n.ovn.secret != o.Secret || n.ovn.ca == "" {
+		at := func(part string) string {
+			return filepath.Join(filepath.Dir(n.File), fmt.Sprintf("ovn-%s.%s.pem", cmp.Or(o.Secret, "none"), part))
+		}
+		n.ovn = certificate{ca: at("ca"), cert: at("cert"), key: at("key"), secret: o.Secret}
+	}
+	if now.Sub(n.ovn.read) < secretPace {
+		return n.ovn
+	}
+	n.ovn.read, n.ovn.err = now, nil
+	if err := n.writeCertificate(ctx); err != nil {
+		n.ovn.err = fmt.Errorf("read the certificate for OVN of DirectorGroup %s: %w", g.Name, err)
+	}
+	return n.ovn
+}
+
+// writeCertificate writes the files as the Secret has them, all or none.
+func (n *Node) writeCertificate(ctx context.Context) error {
+	c := &n.ovn
+	if c.secret == "" {
+		return fmt.Errorf("spec.ovn has no certificateSecret for node %s", n.Node)
+	}
+	s, err := n.core.Secrets(n.Namespace).Get(ctx, c.secret, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	parts := []struct{ key, file string }{{keyCA, c.ca}, {keyCert, c.cert}, {keyKey, c.key}}
+	for _, p := range parts {
+		if len(s.Data[p.key]) == 0 {
+			return fmt.Errorf("there is no key %s in Secret %s", p.key, c.secret)
+		}
+	}
+	for _, p := range parts {
+		if err := replace(p.file, slices.Clone(s.Data[p.key])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lacksOVN says why a director does not follow the group's OVN, or is not known to its hosts; empty: it does and is,
+// or is not to.
+func lacksOVN(g *v1alpha1.DirectorGroup, c *certificate, s *model.OVNStatus) string {
+	switch {
+	case g == nil || g.Spec.OVN == nil:
+		return ""
+	case c.err != nil:
+		return c.err.Error()
+	case s == nil:
+		return "weir run has not been told of it yet"
+	case s.Problem != "":
+		return s.Problem
+	case !s.Connected:
+		return "it has no connection to OVN's Southbound database"
+	case s.IPsec:
+		return "OVN encrypts all tunnels, and its hosts take no packets that are not (IPsec)"
+	case s.Unregistered != "":
+		return s.Unregistered
+	case !s.Registered:
+		return "OVN's hosts do not know it yet"
+	}
+	return ""
+}
