@@ -90,6 +90,8 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.deleteResource("bgppeers", "", "rack")
 	l.deleteResource("loadbalancers", namespace, "shop")
 	l.deleteResource("directorgroups", "", "cloud")
+	l.deleteResource("loadbalancers", namespace, "vms")
+	l.deleteResource("directorgroups", "", "vms")
 	l.deleteService("web-canary")
 	l.deleteGateway("tcproutes", namespace, "web")
 	l.deleteGateway("gateways", namespace, "edge")

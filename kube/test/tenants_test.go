@@ -115,13 +115,6 @@ func (l *tenantsLab) join(of *tenant, h *netlab.Host, address string, number int
 	return mac, vtep
 }
 
-func (l *tenantsLab) run(h *netlab.Host, name string, args ...string) {
-	l.t.Helper()
-	if out, err := h.Command(l.t.Context(), name, args...).CombinedOutput(); err != nil {
-		l.t.Fatalf("%s %s on %s: %v: %s", name, strings.Join(args, " "), h.Name, err, out)
-	}
-}
-
 // begin answers requests, until end.
 func (s *tenantServer) begin(t *testing.T) {
 	t.Helper()
