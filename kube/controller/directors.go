@@ -273,8 +273,11 @@ func ovnOf(g *v1alpha1.DirectorGroup, directors []group.Candidate) (metav1.Condi
 		Message: fmt.Sprintf("%d directors follow OVN's Southbound database, and its hosts know them", len(directors))}
 	var wrong []string
 	for i := range directors {
-		if d := &directors[i]; d.OVN != "" {
-			wrong = append(wrong, d.Node+": "+d.OVN)
+		switch d := &directors[i]; {
+		case d.OVN == nil:
+			wrong = append(wrong, d.Node+": its weir-kube has not said so yet, or is of a version that knows no OVN")
+		case *d.OVN != "":
+			wrong = append(wrong, d.Node+": "+*d.OVN)
 		}
 	}
 	if len(directors) == 0 {

@@ -44,8 +44,8 @@ type Presence struct {
 	// empty: it has them.
 	NodePorts string `json:"nodePorts,omitempty"`
 	// OVN says why the node's director does not follow the group's OVN, or is not known to its hosts;
-	// empty: it does and is, or is not to.
-	OVN string `json:"ovn,omitempty"`
+	// empty: it does and is. Nil: it does not say, as those do not that know no OVN, or are to follow none.
+	OVN *string `json:"ovn,omitempty"`
 }
 
 // LeaseName returns the name of a node's Lease for a group.

@@ -303,7 +303,11 @@ func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, 
 	if n.taken, n.lacksPorts = (taken{}), ""; n.role.group.Spec.NodePorts != nil {
 		n.lacksPorts = notYet
 	}
-	return errors.Join(n.writeFile(ctx, n.role.group, f, announced{}, now), n.empty(ctx))
+	of := n.role.group
+	if g == nil { // it was removed, and nothing of it is forwarded any more
+		of = withoutOVN(of)
+	}
+	return errors.Join(n.writeFile(ctx, of, f, announced{}, now), n.empty(ctx))
 }
 
 // forward gives the director what the group forwards. It learns the sources that it leaves to

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/translate"
@@ -78,14 +79,19 @@ func (n *Node) writeCertificate(ctx context.Context) error {
 	return nil
 }
 
-// lacksOVN says why a director does not follow the group's OVN, or is not known to its hosts; empty: it does and is,
-// or is not to.
-func lacksOVN(g *v1alpha1.DirectorGroup, c *certificate, s *model.OVNStatus) string {
+// ofOVN says why the director does not follow the group's OVN, or is not known to its hosts; empty: it does and is;
+// nil: it is not to.
+func (n *Node) ofOVN(g *v1alpha1.DirectorGroup) *string {
+	if g == nil || g.Spec.OVN == nil {
+		return nil
+	}
+	return ptr.To(shortened(lacksOVN(n.ovn.err, n.report.ovn)))
+}
+
+func lacksOVN(secret error, s *model.OVNStatus) string {
 	switch {
-	case g == nil || g.Spec.OVN == nil:
-		return ""
-	case c.err != nil:
-		return c.err.Error()
+	case secret != nil:
+		return secret.Error()
 	case s == nil:
 		return "weir run has not been told of it yet"
 	case s.Problem != "":
@@ -100,4 +106,16 @@ func lacksOVN(g *v1alpha1.DirectorGroup, c *certificate, s *model.OVNStatus) str
 		return "OVN's hosts do not know it yet"
 	}
 	return ""
+}
+
+// withoutOVN returns a group whose directors leave OVN's chassis: without OVN, and without the networks of which only
+// OVN knows the VNIs.
+func withoutOVN(g *v1alpha1.DirectorGroup) *v1alpha1.DirectorGroup {
+	if g.Spec.OVN == nil {
+		return g
+	}
+	g = g.DeepCopy()
+	g.Spec.OVN = nil
+	g.Spec.Segments = slices.DeleteFunc(g.Spec.Segments, func(s v1alpha1.DirectorSegment) bool { return s.Network != "" })
+	return g
 }

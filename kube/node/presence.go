@@ -19,7 +19,7 @@ import (
 // presence is what the controller is told about the node.
 func (n *Node) presence(g *v1alpha1.DirectorGroup, f *facts) group.Presence {
 	taken := n.taken.Taken
-	p := group.Presence{Node: n.Node, Unfit: f.Unfit, Taken: &taken, Peers: n.sessions.of, NodePorts: n.lacksPorts, OVN: shortened(lacksOVN(g, &n.ovn, n.report.ovn))}
+	p := group.Presence{Node: n.Node, Unfit: f.Unfit, Taken: &taken, Peers: n.sessions.of, NodePorts: n.lacksPorts, OVN: n.ofOVN(g)}
 	for _, a := range f.addresses() {
 		p.Addresses = append(p.Addresses, a.String())
 	}

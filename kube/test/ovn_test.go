@@ -183,7 +183,7 @@ func (l *cloudLab) chassis() string {
 
 // Members of a LoadBalancer are VMs in a network of OVN, of which it says the addresses alone: directors find the VMs
 // in OVN's Southbound database, to which each shows its own certificate, follow a VM that moves, and probe it. The
-// group says why directors do not follow OVN, and without ovn they leave OVN's chassis.
+// group says why directors do not follow OVN, and without ovn, or when it is deleted, they leave OVN's chassis.
 func TestMembersInOVN(t *testing.T) {
 	l := newCloudLab(t)
 	l.waitForFit()
@@ -224,9 +224,18 @@ func TestMembersInOVN(t *testing.T) {
 	l.waitForBalancer("red", "web", "have healthy members", func(b *v1alpha1.LoadBalancer) bool { return memberStates(b) == "up a=up/2 b=up/2" })
 	l.groupSays(v1alpha1.Problems, metav1.ConditionFalse, "no director reports a problem")
 
+	inOVN := l.group("edge").Spec
 	l.patchGroup("edge", `{"spec": {"ovn": null, "segments": null}}`)
 	waitFor(t, "directors to leave OVN's chassis", func() bool { return !strings.Contains(l.chassis(), "weir-") })
 	if g := l.group("edge"); meta.FindStatusCondition(g.Status.Conditions, v1alpha1.OVN) != nil {
 		t.Errorf("without ovn the group says %+v", g.Status.Conditions)
 	}
+	before, err := json.Marshal(map[string]any{"spec": map[string]any{"ovn": inOVN.OVN, "segments": inOVN.Segments}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.patchGroup("edge", string(before))
+	l.groupSays(v1alpha1.OVN, metav1.ConditionTrue, "2 directors follow OVN's Southbound database")
+	l.deleteResource("directorgroups", "", "edge")
+	waitFor(t, "directors of a group that is no more to leave OVN's chassis", func() bool { return !strings.Contains(l.chassis(), "weir-") })
 }
