@@ -137,13 +137,18 @@ func (s *Source) Set(ctx context.Context, c *model.Config) {
 	} else if !same {
 		s.begin(ctx, &w)
 	}
-	if s.follows.Register != nil && (!w.ovn.Given() || s.follows.Register.Name != w.ovn.Chassis || !slices.Equal(s.follows.Endpoints, w.ovn.Endpoints)) {
+	if s.follows.Register != nil && (s.follows.Register.Name != w.ovn.Chassis || !sameOVN(s.follows.Endpoints, w.ovn.Endpoints)) {
 		s.unregister(ctx, s.follows)
 		s.follows = ovn.Options{}
 	}
 	if w.ovn.Given() {
 		s.follows = s.options(&w)
 	}
+}
+
+// sameOVN reports whether endpoints are of the OVN that others are of: some are the same. Without any there is no OVN.
+func sameOVN(a, b []string) bool {
+	return slices.ContainsFunc(a, func(e string) bool { return slices.Contains(b, e) })
 }
 
 // end ends following.

@@ -226,6 +226,25 @@ func TestHostsOfOVN(t *testing.T) {
 	}
 }
 
+// Another list of endpoints that has one of those before is of the same OVN: the director stays among its chassis, or
+// hosts would take their tunnels down.
+func TestEndpointsOfOVN(t *testing.T) {
+	t.Parallel()
+	n := ovnlab.New(t, ovnlab.Options{})
+	w := start(t, t.TempDir(), configFor(n), n)
+	w.registered()
+	row := func() string { return n.SBctl("--bare", "--columns=_uuid", "find", "Chassis", "name=weir-lb1") }
+	before := row()
+	for _, endpoints := range [][]string{{n.TCP, n.SB}, {n.TCP}} {
+		w.config.OVN.Endpoints = endpoints
+		w.set()
+		w.registered()
+		if after := row(); after != before {
+			t.Errorf("with endpoints %v the chassis %s is %s", endpoints, before, after)
+		}
+	}
+}
+
 // What OVN has said last goes on while its database is away, and in the next process; then what has changed counts.
 func TestOVNIsAway(t *testing.T) {
 	t.Parallel()
