@@ -60,7 +60,7 @@ func TestTenantsStayApart(t *testing.T) {
 	}
 	u := newUnderlay(t, "vxlan", false)
 	u.director.Address("eth0", "172.16.0.11/24") // the first member's in all tenants' networks
-	tenants := apartTenants(u)
+	tenants := apartTenants(u, 1)
 	for _, tenant := range tenants {
 		tenant.prepare(t, u, tenants)
 	}
@@ -112,8 +112,8 @@ func wantCounting(t *testing.T, of, other *apartTenant) {
 	}
 }
 
-// apartTenants plugs in the hosts of all tenants.
-func apartTenants(u *underlay) []*apartTenant {
+// apartTenants plugs in the hosts of all tenants; those in Geneve have that many servers.
+func apartTenants(u *underlay, inGeneve int) []*apartTenant {
 	u.Helper()
 	var tenants []*apartTenant
 	plug := func(tenant *apartTenant, vlan uint16, members ...string) {
@@ -142,7 +142,7 @@ func apartTenants(u *underlay) []*apartTenant {
 	for _, id := range []uint16{7, 8} {
 		plug(addApart(&tenants, fmt.Sprint("vlan:", id), 2, "l2dsr", "ipip", "gue"), id, "172.16.0.11", "172.16.0.12")
 	}
-	addApartOverlays(u, &tenants, 1)
+	addApartOverlays(u, &tenants, inGeneve)
 	return tenants
 }
 
