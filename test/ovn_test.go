@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -132,7 +133,14 @@ func TestBackendsInOVN(t *testing.T) {
 		}
 		c.n.NBctl(step...)
 	}
-	d := startDaemon(t, c.u.director, "run", strings.NewReplacer("192.0.2.200", director, "tcp:192.0.2.5:6642", c.n.SB).Replace(steps.file))
+	d := startDaemon(t, c.u.director, "run", "director: {interfaces: [eth0]}\nservices: []\n")
+	d.edit(strings.NewReplacer("192.0.2.200", director, "tcp:192.0.2.5:6642", c.n.SB).Replace(steps.file))
+	d.waitFor("wait with its VTEP for a restart", func() bool { return len(problemsOf(d, model.ProblemRestart)) > 0 })
+	if s := d.directorStatus(); s.OVN != nil || strings.Contains(c.n.SBctl("--bare", "--columns=name", "list", "Chassis"), "weir-lb1") {
+		t.Errorf("a director that is no VTEP yet is a chassis of OVN: %+v", s.OVN)
+	}
+	d.replace(weir, syscall.SIGTERM)
+	d.ready()
 	d.waitFor("be a chassis of OVN", func() bool { s := d.directorStatus(); return s.OVN != nil && s.OVN.Registered })
 	c.n.NBctl("--timeout=60", "wait-until", "Logical_Switch_Port", "port-of-weir", "up=true")
 	c.n.NBctl("--wait=hv", "sync")

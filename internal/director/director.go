@@ -372,7 +372,7 @@ func (d *Director) run(stop context.Context) error {
 	d.bfd.configure(&begins.file)
 	d.loads.set(&begins.file)
 	d.reports.Follow(&begins.file) // before logs are judged: agents that may report can have connections anywhere
-	d.ovn.Set(d.ctx, &begins.file)
+	d.followOVN(&begins.file)
 	d.evpn.know(&begins.file)
 	defer d.loads.receiver.Close()
 	running.Go(func() { d.loads.aggregator.Run(d.ctx) })
@@ -467,7 +467,7 @@ func (d *Director) follow(c *model.Config) {
 	d.openAPI(c.API)
 	d.loads.set(c)
 	d.reports.Follow(c)
-	d.ovn.Set(d.ctx, c)
+	d.followOVN(c)
 	d.evpn.know(c)
 	d.members.join(c.Director)
 }

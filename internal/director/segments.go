@@ -47,6 +47,17 @@ func (a segmentsAPI) PutSegments(text api.SetText) (put api.PutHosts, err error)
 	return put, nil
 }
 
+// followOVN follows the OVN of a configuration. A director that becomes a VTEP at its next start is no chassis until
+// then: OVN's hosts would send it packets that it does not take.
+func (d *Director) followOVN(c *model.Config) {
+	if !d.first.VTEP.Given() {
+		without := *c
+		without.OVN = model.OVN{}
+		c = &without
+	}
+	d.ovn.Set(d.ctx, c)
+}
+
 // segmentProblems are what is wrong with what is known of where hosts are.
 func (d *Director) segmentProblems() []model.Problem {
 	c := d.Config()

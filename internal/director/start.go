@@ -137,7 +137,7 @@ func (d *Director) runFile(b startup) error {
 	d.bfd.configure(&used)
 	d.loads.set(&used)
 	d.reports.Follow(&used)
-	d.ovn.Set(d.ctx, &used)
+	d.followOVN(&used)
 	d.evpn.know(&used)
 	if !reflect.DeepEqual(used, b.file) {
 		d.refused = &b.file
