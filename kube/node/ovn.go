@@ -93,7 +93,7 @@ func lacksOVN(secret error, s *model.OVNStatus) string {
 	case secret != nil:
 		return secret.Error()
 	case s == nil:
-		return "weir run has not been told of it yet"
+		return "weir run does not follow it: it has not been told of it yet, or becomes a VTEP at its next start"
 	case s.Problem != "":
 		return s.Problem
 	case !s.Connected:

@@ -19,7 +19,7 @@ func TestLacksOVN(t *testing.T) {
 	}{
 		{nil, &follows, ""},
 		{errors.New("no Secret"), &follows, "no Secret"},
-		{nil, nil, "weir run has not been told of it yet"},
+		{nil, nil, "weir run does not follow it: it has not been told of it yet, or becomes a VTEP at its next start"},
 		{nil, &model.OVNStatus{Problem: "tcp:10.0.0.1:6642: refused"}, "tcp:10.0.0.1:6642: refused"},
 		{nil, &model.OVNStatus{}, "it has no connection to OVN's Southbound database"},
 		{nil, &model.OVNStatus{Connected: true, Registered: true, IPsec: true}, "OVN encrypts all tunnels, and its hosts take no packets that are not (IPsec)"},
@@ -44,7 +44,7 @@ func TestWithoutOVN(t *testing.T) {
 	g := groupOf("1m")
 	g.Spec.VTEP, g.Spec.OVN = &v1alpha1.DirectorVTEP{}, &v1alpha1.DirectorOVN{Endpoints: []string{"tcp:10.0.0.1:6642"}}
 	g.Spec.Segments = []v1alpha1.DirectorSegment{{ID: "geneve:5001", Network: "a"}, {ID: "geneve:5002"}}
-	if why := n.ofOVN(g); why == nil || *why != "weir run has not been told of it yet" {
+	if why := n.ofOVN(g); why == nil || *why != "weir run does not follow it: it has not been told of it yet, or becomes a VTEP at its next start" {
 		t.Errorf("of a group with OVN it says %v", why)
 	}
 	f := factsOf("a", nodeOf(), g)
