@@ -72,7 +72,7 @@ func (n *Node) writeCertificate(ctx context.Context) error {
 		}
 	}
 	for _, p := range parts {
-		if err := replace(p.file, slices.Clone(s.Data[p.key])); err != nil {
+		if err := replace(p.file, s.Data[p.key]); err != nil {
 			return err
 		}
 	}
@@ -88,6 +88,7 @@ func (n *Node) ofOVN(g *v1alpha1.DirectorGroup) *string {
 	return ptr.To(shortened(lacksOVN(n.ovn.err, n.report.ovn)))
 }
 
+// lacksOVN says so by why there is no certificate, and by what the director says.
 func lacksOVN(secret error, s *model.OVNStatus) string {
 	switch {
 	case secret != nil:
