@@ -87,9 +87,13 @@ type Segments struct {
 	}
 }
 
-// keeping is how long a source's last word waits to be written, beside what else it says meanwhile: a start goes on
-// with it only until the source answers. What clients of the API say is written before they are answered.
-const keeping = 10 * time.Second
+// What a source says is written after gathering, beside what else it says meanwhile, and then not again before keeping
+// is over: a start goes on with it only until the source answers. What clients of the API say is written before they are
+// answered.
+const (
+	gathering = time.Second
+	keeping   = 10 * time.Second
+)
 
 // The pauses after the sink has refused, or a file could not be written.
 const (
@@ -423,16 +427,19 @@ func (s *Segments) Run(ctx context.Context) {
 			retry.Sleep(ctx, pauses.Next())
 		} else {
 			pauses.Reset()
-			retry.Sleep(ctx, keeping)
+			retry.Sleep(ctx, gathering)
 		}
 		s.mu.Lock()
 		if s.unset != nil {
 			s.apply()
 		}
 		s.mu.Unlock()
-		if !s.keep() && ctx.Err() == nil {
+		switch kept := s.keep(); {
+		case !kept && ctx.Err() == nil:
 			retry.Sleep(ctx, pauses.Next())
 			s.wakeUp()
+		case !again:
+			retry.Sleep(ctx, keeping)
 		}
 	}
 }

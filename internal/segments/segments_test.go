@@ -216,6 +216,39 @@ func TestLostSources(t *testing.T) {
 	})
 }
 
+// What a source says after a while of silence is written at once, so that a process that is killed goes on with it;
+// what it says in a row is written as one.
+func TestKeptSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		s, _ := open(t, dir)
+		ctx, end := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { s.Run(ctx) })
+		kept := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			_, to := open(t, dir)
+			to.wants(t, when, want)
+		}
+		for _, vtep := range []byte{20, 21} {
+			s.Say(model.HostsOfOVN, said(red, host(1, vtep)))
+			time.Sleep(gathering) // the clock of this test does not run by itself
+			kept("after a move", fmt.Sprintf("vxlan:1 10.0.0.1 at 192.0.2.%d", vtep))
+			time.Sleep(time.Minute) // the clock of this test does not run by itself
+		}
+		for vtep := range byte(50) { // for 17.5 s
+			s.Say(model.HostsOfOVN, said(red, host(1, 100+vtep)))
+			time.Sleep(350 * time.Millisecond) // the same
+		}
+		kept("while it says more", "vxlan:1 10.0.0.1 at 192.0.2.134") // as it was when gathering, keeping and gathering were over
+		time.Sleep(keeping)                                           // the same
+		kept("in the end", "vxlan:1 10.0.0.1 at 192.0.2.149")
+		end()
+		running.Wait()
+	})
+}
+
 // What the sink refuses is a problem, and is tried again until it takes it; what sources say is written meanwhile.
 func TestRefusedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
