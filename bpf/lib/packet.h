@@ -219,6 +219,14 @@ struct tags {
 	__be16 protocol; /* of that; 0: the tags are cut */
 };
 
+/* The segment of a frame with one tag. With ID 0 it carries only a priority (IEEE 802.1Q 6.9.1). */
+static __always_inline __u32 segment_of_tag(const struct vlan_tag *tag)
+{
+	__u32 id = bpf_ntohs(tag->tci) & VLAN_ID_MASK;
+
+	return id ? SEGMENT_VLAN << SEGMENT_KIND_SHIFT | id : SEGMENT_NONE;
+}
+
 /* Moves from the Ethernet header past up to two tags. */
 static __always_inline struct tags parse_tags(void *data, void *end)
 {
