@@ -151,6 +151,7 @@ func (r *Registration) plan(now *replica, otherConfig bool) (operations []ovsdb.
 	}
 	if row != nil {
 		operations = append(operations, now.claims(id)...)
+		operations = append(operations, now.claimsOfVirtual(id)...)
 	}
 	operations = append(operations, ovsdb.Operation{"op": "comment", "comment": "weir: register chassis " + r.Name})
 	features, zones := now.features(), slices.Sorted(slices.Values(r.Zones))
@@ -179,14 +180,17 @@ func (r *Registration) plan(now *replica, otherConfig bool) (operations []ovsdb.
 	return nil, true, reason
 }
 
-// isAskedFor reports whether a port is meant to be on some host.
-func (b *binding) isAskedFor() bool { return b != nil && len(b.requested) > 0 }
+// matters reports whether a port is one that some director may have to be at: it is meant to be on some host, or virtual.
+func (b *binding) matters() bool { return b != nil && (len(b.requested) > 0 || b.kind == typeVirtual) }
 
 // claims returns the operations by which ports are on a chassis that are meant to be there (requested-chassis of
 // ovn-nb(5)), and others are not. OVN's hosts send to a port where its row says that it is; on a host ovn-controller
 // says so.
 func (r *replica) claims(chassis ovsdb.UUID) (operations []ovsdb.Operation) {
 	for id, b := range r.bindings {
+		if b.kind == typeVirtual {
+			continue
+		}
 		here := slices.Contains(b.chassis, chassis)
 		wanted := slices.Contains(b.requested, chassis)
 		row := map[string]any{}

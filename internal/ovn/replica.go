@@ -47,6 +47,7 @@ type replica struct {
 	names    map[string][]ovsdb.UUID // of networks; nil: the networks have changed
 	count    int                     // of networks
 	unread   map[ovsdb.UUID]*binding // ports whose addresses could not all be read
+	virtual  lent[ovsdb.UUID, *binding]
 	networks map[ovsdb.UUID]*lent[netip.Addr, []*binding]
 	ports    lent[ovsdb.UUID, map[netip.Addr][]*binding]
 	touched  map[ovsdb.UUID]bool // networks that ports does not have as they are now
@@ -81,7 +82,7 @@ func (r *replica) apply(changes ovsdb.Changes) error {
 				if err = put(r.bindings, id, c); err == nil {
 					r.add(id)
 				}
-				r.marks = r.marks || before.isAskedFor() || r.bindings[id].isAskedFor()
+				r.marks = r.marks || before.matters() || r.bindings[id].matters()
 			}
 			if err != nil {
 				return fmt.Errorf("row %s of table %s: %w", id, table, err)
@@ -108,10 +109,13 @@ func put[T any, P readable[T]](table map[ovsdb.UUID]*T, id ovsdb.UUID, c ovsdb.C
 // add and remove keep the ports by their addresses. The lists are lent, too, so they are made anew.
 func (r *replica) add(id ovsdb.UUID) {
 	b := r.bindings[id]
-	if b == nil {
+	switch {
+	case b == nil:
 		return
-	}
-	if b.unread != nil {
+	case b.kind == typeVirtual:
+		r.virtual.own()[id] = b
+		return
+	case b.unread != nil:
 		r.unread[id] = b
 	}
 	network := r.networks[b.datapath]
@@ -129,7 +133,11 @@ func (r *replica) add(id ovsdb.UUID) {
 
 func (r *replica) remove(id ovsdb.UUID) {
 	b := r.bindings[id]
-	if b == nil {
+	switch {
+	case b == nil:
+		return
+	case b.kind == typeVirtual:
+		delete(r.virtual.own(), id)
 		return
 	}
 	delete(r.unread, id)
@@ -179,6 +187,7 @@ type content struct {
 	encaps    map[ovsdb.UUID]*encap
 	names     map[string][]ovsdb.UUID
 	ports     map[ovsdb.UUID]map[netip.Addr][]*binding
+	virtual   map[ovsdb.UUID]*binding
 	networks  int
 	known     int // ports
 	unread    []string
@@ -207,7 +216,7 @@ func (r *replica) snapshot() content {
 		}
 	}
 	c := content{datapaths: r.datapaths.lend(), chassis: r.chassis.lend(), encaps: r.encaps.lend(), names: r.names,
-		ports: r.ports.lend(), networks: r.count, known: len(r.bindings)}
+		ports: r.ports.lend(), virtual: r.virtual.lend(), networks: r.count, known: len(r.bindings) - len(r.virtual.now)}
 	for _, b := range r.unread {
 		c.unread = append(c.unread, fmt.Sprintf("port %s: %v", b.name, b.unread))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"weir.io/weir/internal/ovsdb"
@@ -111,6 +112,7 @@ func portRow(random *rand.Rand) ovsdb.Row {
 	if random.IntN(2) == 0 {
 		row["chassis"] = write(ovsdb.UUID("h"))
 	}
+	row["type"] = write([]string{"", "", typeVirtual}[random.IntN(3)])
 	return row
 }
 
@@ -151,6 +153,12 @@ func says(c content) string {
 		for _, p := range s.Ports(id) {
 			text += fmt.Sprintln(p.Name, p.Key, p.Addresses)
 		}
+		var virtual []string // names are not unique here
+		for _, v := range s.Virtual(id) {
+			virtual = append(virtual, fmt.Sprint(v))
+		}
+		slices.Sort(virtual)
+		text += fmt.Sprintln(virtual)
 	}
 	_, err := s.Network("same")
 	return text + fmt.Sprintln(err)

@@ -18,11 +18,14 @@ const database = "OVN_Southbound"
 var tables = map[string][]string{
 	"SB_Global":        {"ipsec"},
 	"Datapath_Binding": {"tunnel_key", "external_ids", "type", "nb_uuid"},
-	"Port_Binding": {"logical_port", "datapath", "tunnel_key", "mac", "up", "chassis", "additional_chassis",
-		"requested_chassis", "encap", "additional_encap"},
+	"Port_Binding": {"logical_port", "type", "options", "datapath", "tunnel_key", "mac", "up", "chassis", "additional_chassis",
+		"requested_chassis", "encap", "additional_encap", "virtual_parent"},
 	"Chassis": {"name", "hostname", "encaps", "external_ids", "other_config", "transport_zones"},
 	"Encap":   {"type", "ip", "options", "chassis_name"},
 }
+
+// typeVirtual is the type of ports that are no interface's: see virtual.go.
+const typeVirtual = "virtual"
 
 // optional are the columns that later versions of OVN have brought.
 var optional = map[string]bool{
@@ -47,7 +50,7 @@ func wanted(columns map[string]map[string]bool) (map[string]ovsdb.Table, error) 
 			}
 		}
 		if table == "Port_Binding" {
-			t.Where = [][]any{{"type", "==", ""}}
+			t.Where = [][]any{{"type", "==", ""}, {"type", "==", typeVirtual}}
 		}
 		asked[table] = t
 	}
@@ -64,6 +67,8 @@ type (
 	}
 	binding struct {
 		name       string
+		kind       string // empty, or typeVirtual
+		options    ovsdb.Map
 		datapath   ovsdb.UUID
 		key        uint16
 		mac        ovsdb.Set[string]
@@ -73,6 +78,7 @@ type (
 		requested  ovsdb.Set[ovsdb.UUID]
 		encap      ovsdb.Set[ovsdb.UUID]
 		others     ovsdb.Set[ovsdb.UUID] // of additional_encap
+		parent     ovsdb.Set[string]     // of a virtual port
 
 		addresses []Address // of mac
 		unknown   bool
@@ -159,6 +165,10 @@ func (b *binding) read(name string, c column) (err error) {
 	switch name {
 	case "logical_port":
 		err = one(c, &b.name)
+	case "type":
+		err = one(c, &b.kind)
+	case "options":
+		b.options, err = pairs(c, b.options)
 	case "datapath":
 		err = one(c, &b.datapath)
 	case "tunnel_key":
@@ -178,6 +188,8 @@ func (b *binding) read(name string, c column) (err error) {
 		err = optionalOne(c, &b.encap)
 	case "additional_encap":
 		b.others, err = set(c, b.others)
+	case "virtual_parent":
+		err = optionalOne(c, &b.parent)
 	}
 	return err
 }

@@ -250,12 +250,14 @@ func (s *Source) network(said *segments.Said, id model.Segment, name string) {
 	own := s.wanted.encaps()
 	bad := map[string][]string{} // names of ports, by what is wrong
 	place := map[netip.Addr]bool{}
+	var atDirector []string // ports
 	for _, p := range s.snapshot.Ports(network.ID) {
 		if p.Chassis == nil {
 			continue
 		}
 		if p.Chassis.Weir && p.Chassis.Name == s.wanted.ovn.Chassis {
 			s.ownPort(id, &p)
+			atDirector = append(atDirector, p.Name)
 			continue
 		}
 		for _, a := range p.Addresses {
@@ -284,14 +286,35 @@ func (s *Source) network(said *segments.Said, id model.Segment, name string) {
 		text := fmt.Sprintf("%s: %d ports of %s are left out, such as %v: %s", id, len(ports), cmp.Or(network.Name, name), ports[:min(len(ports), mostNamed)], why)
 		s.problem(id.String(), model.SeverityWarning, text, "")
 	}
+	for _, v := range s.snapshot.Virtual(network.ID) {
+		s.virtual(id, &v, atDirector)
+	}
+}
+
+// virtual checks a virtual port of which the director may be meant to have the address.
+func (s *Source) virtual(id model.Segment, v *ovn.Virtual, atDirector []string) {
+	isOwn := func(port string) bool { return slices.Contains(atDirector, port) }
+	switch {
+	case slices.ContainsFunc(v.Addresses, func(a ovn.Address) bool { return a.MAC == s.mac(id) }):
+		s.problem(id.String(), model.SeverityError, fmt.Sprintf("%s: port %s has this director's MAC address and is virtual, so OVN sends its packets to none but its parents: %v", id, v.Name, v.Parents[:min(len(v.Parents), mostNamed)]),
+			"give the addresses that other ports may have, too (Neutron: in allowed address pairs), to a port of their own, and let the director's port have them in the same way")
+	case slices.ContainsFunc(v.Parents, isOwn) && v.Chassis != nil && !v.Chassis.Weir:
+		s.problem(id.String(), model.SeverityWarning, fmt.Sprintf("%s: OVN's routers send packets for virtual port %s to port %s on host %s, which has announced its address, and not to this director", id, v.Name, v.Parent, v.Chassis.Name),
+			fmt.Sprintf("let no host but directors announce it (arp_announce, arp_ignore), then ovn-sbctl clear Port_Binding %s chassis virtual_parent", v.Name))
+	}
+}
+
+// mac is the director's in a segment.
+func (s *Source) mac(id model.Segment) model.MAC {
+	if mac, given := s.wanted.macs[id]; given {
+		return mac
+	}
+	return model.VTEPMAC(s.wanted.vtep.Addresses, id)
 }
 
 // ownPort checks a port that is at this director: OVN's hosts send packets to its MAC address.
 func (s *Source) ownPort(id model.Segment, p *ovn.Port) {
-	mac, given := s.wanted.macs[id]
-	if !given {
-		mac = model.VTEPMAC(s.wanted.vtep.Addresses, id)
-	}
+	mac := s.mac(id)
 	for _, a := range p.Addresses {
 		if a.MAC != mac {
 			s.problem(id.String(), model.SeverityError, fmt.Sprintf("%s: OVN sends packets for port %s to %v, and this director takes those to %v", id, p.Name, a.MAC, mac),

@@ -320,6 +320,20 @@ func TestOVNProblems(t *testing.T) {
 	w.says("vxlan:1", "")
 	w.has(inVXLAN, "10.0.0.5 at 192.0.2.1")
 
+	// A virtual port is where one of its parents is; it is no port of the director's.
+	n.NBctl("lsp-add", "net", "shared", "--", "lsp-set-addresses", "shared", "02:00:00:00:00:0a 10.0.0.101", "--", "lsp-set-type", "shared", "virtual",
+		"--", "lsp-set-options", "shared", "virtual-ip=10.0.0.101", "virtual-parents=vip,a")
+	n.NBctl("wait-until", "Logical_Switch_Port", "shared", "up=true")
+	w.says("vxlan:1", "")
+	n.SBctl("set", "Port_Binding", "shared", "virtual_parent=a", "chassis="+strings.TrimSpace(n.SBctl("--bare", "--columns=_uuid", "find", "Chassis", "name=hv1")))
+	w.says("vxlan:1", "virtual port shared to port a on host hv1")
+	n.SBctl("clear", "Port_Binding", "shared", "chassis", "virtual_parent")
+	w.says("vxlan:1", "")
+	n.NBctl("lsp-set-addresses", "shared", "02:00:00:00:00:09 10.0.0.101")
+	w.says("vxlan:1", "port shared has this director's MAC address and is virtual")
+	n.NBctl("lsp-del", "shared")
+	w.says("vxlan:1", "")
+
 	w.source.Leave()
 	if names := n.SBctl("--bare", "--columns=name", "list", "Chassis"); strings.TrimSpace(names) != "hv1" {
 		t.Errorf("after the director has left the chassis are %q", names)
