@@ -34,6 +34,7 @@ deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk redis-server postgresql etcd-server \
                  frr bird2 gobgpd ovn-central ovn-host openvswitch-switch exabgp ngtcp2-client ngtcp2-server clang-19 llvm-19 libbpf-dev linux-libc-dev python3-venv strace prometheus systemd
 deps_venv     := python3-venv
+deps_neutron  := mariadb-server-core mariadb-client-core
 deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk frr
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
@@ -96,6 +97,16 @@ build/venv/installed: test/contract/requirements.txt
 	@build/venv/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $< >&2
 	@touch $@
 
+.PHONY: neutron-venv
+neutron-venv: build/neutron-venv/installed ## install Neutron, which make test-neutron runs, into build/neutron-venv: 350 MB
+
+build/neutron-venv/installed: test/neutron/requirements.txt
+	@.ci/deps $(deps_venv)
+	@rm -rf build/neutron-venv
+	@python3 -m venv build/neutron-venv >&2
+	@build/neutron-venv/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $< >&2
+	@touch $@
+
 build/docs-venv/installed: docs/site/requirements.txt
 	@.ci/deps $(deps_venv)
 	@rm -rf build/docs-venv
@@ -142,6 +153,11 @@ TENANTS ?= 10m
 .PHONY: tenants
 tenants: deps-test build ## see tenants of all kinds of networks, with the same addresses, stay apart, ten minutes: TENANTS=1m
 	@WEIR_TENANTS=$(TENANTS) $(private) go test ./test -count 1 -timeout 90m -run '^TestTenantsStayApart$$' -v $(ARGS)
+
+# Not part of "make test", which would install Neutron and a database server.
+.PHONY: test-neutron
+test-neutron: deps-test deps-neutron build neutron-venv ## follow a cloud whose OVN a real Neutron manages, by the steps of the documents: a minute
+	@WEIR_NEUTRON=$(CURDIR)/build/neutron-venv $(private) go test ./test -count 1 -timeout 20m -run '^TestBackendsInNeutron$$' -v $(ARGS)
 
 .PHONY: test-kernels
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)

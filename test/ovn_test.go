@@ -125,9 +125,8 @@ func TestBackendsInOVN(t *testing.T) {
 
 	// What weir needs of it.
 	director := lanAddress(directorHost, false).String()
-	steps := documentedSteps(t)
-	for _, step := range steps.nbctl {
-		step = slices.Clone(step)
+	steps := documentedSteps(t, "A cloud with OVN", "ovn-nbctl")
+	for _, step := range steps.commands {
 		for i := range step {
 			step[i] = strings.NewReplacer("192.0.2.200", director, "02:00:00:00:02:00", c.u.port.MAC.String()).Replace(step[i])
 		}
@@ -182,23 +181,24 @@ func TestBackendsInOVN(t *testing.T) {
 	})
 }
 
-// ovnSteps are what docs/operate/tenants.md says to do.
-type ovnSteps struct {
-	nbctl [][]string // arguments of ovn-nbctl
-	file  string     // of the director
+// cloudSteps are what docs/operate/tenants.md says to do.
+type cloudSteps struct {
+	commands [][]string // arguments of the program that changes the cloud
+	file     string     // of the director
 }
 
-// documentedSteps reads them: the test does what a reader does.
-func documentedSteps(t *testing.T) (s ovnSteps) {
+// documentedSteps reads them, of a section: the test does what a reader does.
+func documentedSteps(t *testing.T, title, program string) (s cloudSteps) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operate/tenants.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(text), "## A cloud with OVN\n")
+	_, section, found := strings.Cut(string(text), "\n## "+title+"\n")
 	if !found {
-		t.Fatal("docs/operate/tenants.md has no section about OVN")
+		t.Fatalf("docs/operate/tenants.md has no section %q", title)
 	}
+	section, _, _ = strings.Cut(section, "\n## ")
 	for i, block := range strings.Split(section, "```") {
 		language, code, _ := strings.Cut(block, "\n")
 		switch {
@@ -209,13 +209,13 @@ func documentedSteps(t *testing.T) (s ovnSteps) {
 			}
 		case language == "sh":
 			for line := range strings.Lines(code) {
-				if rest, is := strings.CutPrefix(line, "ovn-nbctl "); is {
-					s.nbctl = append(s.nbctl, shellWords(strings.TrimSpace(rest)))
+				if rest, is := strings.CutPrefix(line, program+" "); is {
+					s.commands = append(s.commands, shellWords(strings.TrimSpace(rest)))
 				}
 			}
 		}
 	}
-	if len(s.nbctl) < 6 || s.file == "" {
+	if len(s.commands) < 6 || s.file == "" {
 		t.Fatalf("docs/operate/tenants.md is not read as it is written: %+v", s)
 	}
 	return s
