@@ -121,7 +121,10 @@ func TestTenantsByEVPN(t *testing.T) {
 	}
 	defer func() {
 		if t.Failed() {
-			t.Logf("last: %s", tried)
+			routes, _ := reflector.Query("show bgp l2vpn evpn route")
+			backends, _ := tryOn(t, d.host, weir, "backends", "-o", "json", "--socket", d.socket)
+			hosts, _ := tryOn(t, d.host, weir, "segments", "-o", "json", "--socket", d.socket)
+			t.Logf("last: %s\nthe reflector has\n%s\nbackends are\n%s\nsegments are\n%s", tried, routes, backends, hosts)
 		}
 	}()
 	for _, name := range []string{"a", "b"} {
