@@ -101,18 +101,20 @@ func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem s
 	if !known {
 		host, known = o.hostIn(b.Segment, b.Address)
 	}
-	if !known && !b.MAC.IsZero() {
-		var at model.SegmentMAC
-		if at, known = o.macs[b.Segment][b.MAC]; known {
-			host = model.SegmentHost{Address: b.Address, VTEP: at.VTEP, VNI: at.VNI}
+	if !b.MAC.IsZero() && (!known || host.MAC != b.MAC) {
+		if at, is := o.macs[b.Segment][b.MAC]; is {
+			host, known = model.SegmentHost{Address: b.Address, VTEP: at.VTEP, VNI: at.VNI}, true
 		}
 	}
 	if !known && settings != nil && settings.Network != "" {
 		return in, fmt.Sprintf("OVN has no port with this address on a host in network %s, which %s is", settings.Network, b.Segment)
 	}
 	if !known {
-		if n := len(o.macs[b.Segment]); n > 0 {
-			return in, fmt.Sprintf("nothing says at which VTEP it is in %s: EVPN has told %d MAC addresses there, but not with this address: give its mac if it is one of these, vtep and mac, or the segment's hosts", b.Segment, n)
+		switch n := len(o.macs[b.Segment]); {
+		case n > 0 && !b.MAC.IsZero():
+			return in, fmt.Sprintf("nothing says at which VTEP it is in %s: EVPN has told neither its address nor its mac, %s: give vtep and mac, or the segment's hosts", b.Segment, b.MAC)
+		case n > 0:
+			return in, fmt.Sprintf("nothing says at which VTEP it is in %s: EVPN has told MAC addresses there, but none with this address: give its mac, vtep and mac, or the segment's hosts", b.Segment)
 		}
 		return in, fmt.Sprintf("nothing says at which VTEP it is in %s: give vtep and mac, or the segment's hosts", b.Segment)
 	}
@@ -243,14 +245,26 @@ func (d *Datapath) SetMACs(macs map[model.Segment][]model.SegmentMAC) error {
 			}
 		}
 	}
-	d.overlay.learn(func(known *knownInside) bool {
+	before, _ := d.overlay.learn(func(known *knownInside) bool {
 		known.macs = at
 		return true
 	})
-	if !d.begun {
+	if !d.begun || !d.anyBackendMoves(before.macs, at) {
 		return nil
 	}
 	return d.followHosts()
+}
+
+// anyBackendMoves reports whether the MAC address of some backend is elsewhere in one of two than in the other.
+func (d *Datapath) anyBackendMoves(before, now map[model.Segment]map[model.MAC]model.SegmentMAC) bool {
+	for _, s := range d.services {
+		for _, b := range s.backends {
+			if id, mac := b.desired.Segment, b.desired.MAC; !mac.IsZero() && before[id][mac] != now[id][mac] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // SetVTEPs replaces what was learned of VTEPs that are in this director's networks: they are peers, also where

@@ -82,23 +82,36 @@ func (e *evpnHosts) say() {
 	e.segments.Lose(model.HostsOfEVPN, time.Now(), errNotAllTold)
 }
 
-// keepAddresses adds the hosts of before whose MAC address is still told, and whose IP address no longer is: a VTEP tells
-// only of the addresses in its ARP and neighbor tables, from which its kernel takes those of quiet hosts.
+// mostKept is how many addresses of a family a host keeps: a guest that has had many, one after the other, takes no room
+// from others.
+const mostKept = 4
+
+// keepAddresses adds the hosts of before whose MAC address is still told, and no IP address of its family any more: a VTEP
+// tells only of the addresses in its ARP and neighbor tables, from which its kernel takes those of quiet hosts.
 func keepAddresses(said *segments.Said, before map[model.Segment][]model.SegmentHost) {
+	type family struct {
+		mac model.MAC
+		six bool
+	}
 	for id, hosts := range before {
 		if len(said.MACs[id]) == 0 {
 			continue
 		}
 		at := make(map[model.MAC]model.SegmentMAC, len(said.MACs[id]))
 		for _, m := range said.MACs[id] {
-			at[m.MAC] = m
+			if _, is := at[m.MAC]; !is {
+				at[m.MAC] = m
+			}
 		}
-		told := make(map[netip.Addr]bool, len(said.Hosts[id]))
+		told, has := make(map[netip.Addr]bool, len(said.Hosts[id])), map[family]int{}
 		for _, h := range said.Hosts[id] {
 			told[h.Address] = true
+			has[family{h.MAC, h.Address.Is6()}] = mostKept
 		}
 		for _, h := range hosts {
-			if m, is := at[h.MAC]; is && !told[h.Address] {
+			of := family{h.MAC, h.Address.Is6()}
+			if m, is := at[h.MAC]; is && !told[h.Address] && has[of] < mostKept {
+				has[of]++
 				said.Hosts[id] = append(said.Hosts[id], model.SegmentHost{Address: h.Address, MAC: h.MAC, VTEP: m.VTEP, VNI: m.VNI})
 			}
 		}

@@ -77,3 +77,31 @@ func TestAddressesOfQuietHosts(t *testing.T) {
 		}
 	}
 }
+
+// A guest that has many addresses, one after the other, keeps few of them when it is quiet.
+func TestFewAddressesAreKept(t *testing.T) {
+	tenant := model.Segment{Kind: model.SegmentVXLAN, ID: 5001}
+	mac, vtep := model.MAC{2, 0, 0, 0, 0, 1}, netip.MustParseAddr("192.0.2.1")
+	macs := map[model.Segment][]model.SegmentMAC{tenant: {{MAC: mac, VTEP: vtep}}}
+	before := map[model.Segment][]model.SegmentHost{}
+	for round := range byte(20) {
+		said := segments.Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: macs}
+		for n := range byte(100) {
+			said.Hosts[tenant] = append(said.Hosts[tenant], model.SegmentHost{Address: netip.AddrFrom4([4]byte{172, 16, round, n}), MAC: mac, VTEP: vtep})
+		}
+		keepAddresses(&said, before)
+		if n := len(said.Hosts[tenant]); n != 100 {
+			t.Fatalf("with 100 addresses that are told a host has %d", n)
+		}
+		before = said.Hosts
+	}
+	quiet := segments.Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: macs}
+	for range 2 {
+		keepAddresses(&quiet, before)
+		if n := len(quiet.Hosts[tenant]); n != mostKept {
+			t.Errorf("a quiet host has %d addresses, want %d", n, mostKept)
+		}
+		before = quiet.Hosts
+		quiet = segments.Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: macs}
+	}
+}

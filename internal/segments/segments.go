@@ -215,7 +215,8 @@ func (s *Segments) Add(source model.HostSource, said Said) {
 		s.say(source, said)
 		return
 	}
-	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: maps.Clone(said.MACs), VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks)}
+	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: map[model.Segment][]model.SegmentMAC{}, VNIs: maps.Clone(of.said.VNIs), Networks: maps.Clone(of.said.Networks)}
+	maps.Copy(all.MACs, said.MACs)
 	for id, macs := range of.said.MACs {
 		named := map[model.MAC]bool{}
 		for _, m := range said.MACs[id] {
@@ -328,11 +329,9 @@ func (b beyond) add(id model.Segment, h model.SegmentHost) {
 	b[id] = of
 }
 
-// merge returns what the sources say together: of each address what the first one says. Hosts of the first ones get
-// room first.
+// merge returns what the sources say together: of each address what the first one says.
 func (s *Segments) merge() (Said, beyond) {
 	all := Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: map[model.Segment][]model.SegmentMAC{}, VNIs: map[model.Segment]uint32{}}
-	count, rest := 0, beyond{}
 	place := map[model.Segment]map[netip.Addr]bool{}
 	for _, source := range learning {
 		of := s.sources[source]
@@ -350,11 +349,6 @@ func (s *Segments) merge() (Said, beyond) {
 				if taken[h.Address] {
 					continue
 				}
-				if count == model.MaxSegmentHosts {
-					rest.add(id, h)
-					continue
-				}
-				count++
 				taken[h.Address] = true
 				all.Hosts[id] = append(all.Hosts[id], h)
 			}
@@ -371,7 +365,27 @@ func (s *Segments) merge() (Said, beyond) {
 	}
 	slices.SortFunc(all.VTEPs, netip.Addr.Compare)
 	all.VTEPs = slices.Compact(all.VTEPs)
-	return all, rest
+	return all, share(all.Hosts)
+}
+
+// share leaves out the hosts for which a director has no room: the last ones of the segments that have most. So the hosts
+// of one tenant take no room from those of others.
+func share(hosts map[model.Segment][]model.SegmentHost) beyond {
+	var wants []int
+	for _, of := range hosts {
+		wants = append(wants, len(of))
+	}
+	each, rest := model.FairShare(wants, model.MaxSegmentHosts), beyond{}
+	for id, of := range hosts {
+		if len(of) <= each {
+			continue
+		}
+		for _, h := range of[each:] {
+			rest.add(id, h)
+		}
+		hosts[id] = of[:each:each]
+	}
+	return rest
 }
 
 // apply gives the sink what has changed. The lock is held.

@@ -401,8 +401,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// More hosts than a director has room for are left out of what the last source says, which a problem of their segment
-// tells.
+// More hosts than a director has room for are left out of the segment that has most, which a problem of it tells. Those of
+// others have theirs, whichever source says them.
 func TestMoreThanRoom(t *testing.T) {
 	s, to := open(t, t.TempDir())
 	many := make([]model.SegmentHost, model.MaxSegmentHosts-2)
@@ -411,15 +411,15 @@ func TestMoreThanRoom(t *testing.T) {
 	}
 	s.Say(model.HostsOfEVPN, said(red, host(1, 30), host(2, 30), host(3, 30), host(4, 30)))
 	s.Say(model.HostsOfOVN, said(green, many...))
-	if len(to.hosts[green]) != len(many) || len(to.hosts[red]) != 2 {
-		t.Errorf("the datapath has %d and %d hosts, want %d and 2", len(to.hosts[green]), len(to.hosts[red]), len(many))
+	if len(to.hosts[green]) != len(many)-2 || len(to.hosts[red]) != 4 {
+		t.Errorf("the datapath has %d and %d hosts, want %d and 4", len(to.hosts[green]), len(to.hosts[red]), len(many)-2)
 	}
-	const want = "vxlan:1: no packets go to 2 of its hosts, the first of them 10.0.0.3: a director has room for 65536 hosts of all segments together"
-	if found := s.Problems(&model.Config{}); len(found) != 1 || found[0].Segment != red || found[0].Text != want {
+	want := fmt.Sprintf("vxlan:2: no packets go to 2 of its hosts, the first of them %v: a director has room for 65536 hosts of all segments together", many[len(many)-2].Address)
+	if found := s.Problems(&model.Config{}); len(found) != 1 || found[0].Segment != green || found[0].Text != want {
 		t.Errorf("problems are %+v, want %q", found, want)
 	}
 	s.Say(model.HostsOfOVN, said(green, many[2:]...))
-	if found := s.Problems(&model.Config{}); len(found) != 0 || len(to.hosts[red]) != 4 {
-		t.Errorf("with room there is %+v, and %d hosts are known", found, len(to.hosts[red]))
+	if found := s.Problems(&model.Config{}); len(found) != 0 || len(to.hosts[green]) != len(many)-2 {
+		t.Errorf("with room there is %+v, and %d hosts are known", found, len(to.hosts[green]))
 	}
 }
