@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -104,37 +105,44 @@ func (e *Events) Add(events ...Event) {
 		e.last = append(e.last, event)
 		e.many[event.Segment]++
 	}
-	e.forget(len(e.last) - mostEvents)
+	e.forget()
 	close(e.news)
 	e.news = make(chan struct{})
 }
 
-// forget leaves out so many events: the oldest ones of the segments that have most. So what happens to one tenant
-// pushes out nothing of others.
-func (e *Events) forget(more int) {
-	if more <= 0 {
+// forget leaves out what is more than mostEvents: the oldest ones of the segments that have most, so that what happens to
+// one tenant pushes out nothing of others; and with more segments than that the oldest of all.
+func (e *Events) forget() {
+	if len(e.last) <= mostEvents {
 		return
 	}
+	each := model.FairShare(slices.Collect(maps.Values(e.many)), mostEvents)
 	leave := map[model.Segment]int{}
-	for ; more > 0; more-- {
-		var most model.Segment
-		for segment, n := range e.many {
-			if n > e.many[most] {
-				most = segment
-			}
-		}
-		leave[most]++
-		if e.many[most]--; e.many[most] == 0 {
-			delete(e.many, most)
-		}
+	for segment, n := range e.many {
+		leave[segment] = n - each
 	}
-	e.last = slices.DeleteFunc(e.last, func(event Event) bool { // in place: a copy for each event would be garbage
-		goes := leave[event.Segment] > 0
-		if goes {
-			leave[event.Segment]--
+	goes := func(event Event) bool {
+		if leave[event.Segment] <= 0 {
+			return false
 		}
-		return goes
-	})
+		leave[event.Segment]--
+		e.left(event)
+		return true
+	}
+	e.last = slices.DeleteFunc(e.last, goes) // in place: a copy for each event would be garbage
+	if more := len(e.last) - mostEvents; more > 0 {
+		for _, event := range e.last[:more] {
+			e.left(event)
+		}
+		e.last = slices.Delete(e.last, 0, more)
+	}
+}
+
+// left counts an event that is left out.
+func (e *Events) left(event Event) {
+	if e.many[event.Segment]--; e.many[event.Segment] == 0 {
+		delete(e.many, event.Segment)
+	}
 }
 
 // Close ends telling.

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -27,22 +28,51 @@ const (
 
 // LeastFlowsPart is the least part of the director's flows that a segment may have, as its reciprocal: two of the
 // places in 16 neighboring buckets of flow memory, as many as a flow of IPv6 takes. With a smaller part most flows
-// would find no place of their segment among the few buckets that each may be in (bpf/director/pick/quota_places.h).
+// would find no place of their segment among the few buckets that each may be in (bpf/director/quota_number.h).
 const LeastFlowsPart = 128
 
-// Quotas returns the quotas of the segments that the configuration's services are in, of those that have one.
+// Quotas returns the quotas of the segments that have one: those that the configuration names, and those in which its
+// services and backends are.
 func (c *Config) Quotas() map[Segment]SegmentQuota {
 	if !c.LimitsSegments() {
 		return nil
 	}
-	quotas := map[Segment]SegmentQuota{}
-	for i := range c.Services {
-		id := c.Services[i].Segment
+	quotas, seen := map[Segment]SegmentQuota{}, map[Segment]bool{}
+	add := func(id Segment) {
+		if seen[id] {
+			return
+		}
+		seen[id] = true
 		if limits, _ := c.LimitsOf(id); limits.SegmentQuota != (SegmentQuota{}) {
 			quotas[id] = limits.SegmentQuota
 		}
 	}
+	for i := range c.Segments {
+		add(c.Segments[i].ID)
+	}
+	for i := range c.Services {
+		s := &c.Services[i]
+		add(s.Segment)
+		for j := range s.Backends {
+			if in := s.Backends[j].Segment; in != nil {
+				add(*in)
+			}
+		}
+	}
 	return quotas
+}
+
+// FairShare is how much each may have at most of what has room for so much, where they want these, which it sorts: at
+// least 1.
+func FairShare(wants []int, most int) int {
+	slices.Sort(wants)
+	for i, want := range wants {
+		if share := most / (len(wants) - i); want > share {
+			return max(1, share)
+		}
+		most -= want
+	}
+	return math.MaxInt
 }
 
 // quotas checks the quotas that segments have.

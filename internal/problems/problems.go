@@ -25,7 +25,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -168,7 +167,7 @@ func few(found []model.Problem, of string) []model.Problem {
 	for i := range found {
 		many[found[i].Segment]++
 	}
-	each := fairShare(slices.Collect(maps.Values(many)), mostOfPart)
+	each := model.FairShare(slices.Collect(maps.Values(many)), mostOfPart)
 	told := map[model.Segment]int{}
 	var list, rests []model.Problem
 	for _, p := range found {
@@ -187,18 +186,6 @@ func few(found []model.Problem, of string) []model.Problem {
 		}
 	}
 	return append(list, rests...)
-}
-
-// fairShare is how much each may have at most of what has room for so much, where they want these: at least 1.
-func fairShare(wants []int, most int) int {
-	slices.Sort(wants)
-	for i, want := range wants {
-		if share := most / (len(wants) - i); want > share {
-			return max(1, share)
-		}
-		most -= want
-	}
-	return math.MaxInt
 }
 
 func same(a, b model.Problem) bool {
