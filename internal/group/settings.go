@@ -35,6 +35,15 @@ var compared = []struct {
 }{
 	{"director.snat.addresses", func(c *model.Config) []string { return texts(c.Director.SNAT.Addresses) }, true,
 		"answers of full NAT's backends come to one of the two, and the other's connections break"},
+	{"segments[].snat-addresses", func(c *model.Config) (all []string) {
+		for i := range c.Segments {
+			for _, a := range c.Segments[i].SNATAddresses {
+				all = append(all, model.HostAddress{Segment: c.Segments[i].ID, Address: a}.String())
+			}
+		}
+		return all
+	}, true,
+		"answers of full NAT's backends come to one of the two, and the other's connections break"},
 	{"director.snat.announce", func(c *model.Config) []string {
 		if len(c.Director.SNAT.Addresses) == 0 {
 			return nil
