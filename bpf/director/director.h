@@ -522,26 +522,26 @@ static __noinline int find_tagged(struct xdp_md *ctx, struct packet *packet)
 }
 
 /*
- * The same of a frame with one tag, as most have that have any. Inlined: to call a function can take as long
- * as all else that such a frame takes more (8 ns where the CPU has a mitigation for returns, as AMD's Safe RET).
+ * Parses a packet behind one tag, as most frames have that have any. Returns whether it is plain. Inlined: to
+ * call a function can take as long as all else that such a frame takes more (8 ns where the CPU has a
+ * mitigation for returns, as AMD's Safe RET).
  */
-static __always_inline int find_once_tagged(struct xdp_md *ctx, struct packet *packet, void *data,
-					    void *end)
+static __always_inline int parse_once_tagged(struct xdp_md *ctx, struct packet *packet, void *data,
+					     void *end)
 {
 	const __u32 l3 = sizeof(struct ethhdr) + VLAN_TAG_LENGTH;
 	const struct vlan_tag *tag = data + sizeof(struct ethhdr);
-	int ipv6;
 
 	if (data + l3 + sizeof(struct iphdr) > end)
-		return NOT_PLAIN;
-	ipv6 = tag->protocol == bpf_htons(ETH_P_IPV6);
-	if (ipv6 ? !parse_plain_ipv6(ctx, packet, data, end, l3) :
-		   (tag->protocol != bpf_htons(ETH_P_IP) ||
-		    !parse_plain_ipv4(ctx, packet, data, end, l3)))
-		return find_tagged(ctx, packet);
+		return 0;
+	if (tag->protocol == bpf_htons(ETH_P_IP) ?
+		    !parse_plain_ipv4(ctx, packet, data, end, l3) :
+		    tag->protocol != bpf_htons(ETH_P_IPV6) ||
+			    !parse_plain_ipv6(ctx, packet, data, end, l3))
+		return 0;
 	packet->flow.segment = segment_of_tag(tag);
 	packet->tags = 1;
-	return ipv6 ? find_service(packet, 1) : find_service(packet, 0);
+	return 1;
 }
 
 /* Notes the service of a plain packet, unless it goes to the backend of a flow that has a rule. */
@@ -589,8 +589,8 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 	else if (likely(protocol == bpf_htons(ETH_P_IPV6) &&
 			parse_plain_ipv6(ctx, packet, data, end, sizeof(struct ethhdr))))
 		rare = find_rule_or_service(packet, 1, steered, queue);
-	else if (protocol == bpf_htons(ETH_P_8021Q))
-		rare = find_once_tagged(ctx, packet, data, end);
+	else if (protocol == bpf_htons(ETH_P_8021Q) && parse_once_tagged(ctx, packet, data, end))
+		rare = packet->flow.ipv6 ? find_service(packet, 1) : find_service(packet, 0);
 	else
 		rare = find_tagged(ctx, packet);
 	if (unlikely(rare)) {

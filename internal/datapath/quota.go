@@ -13,13 +13,14 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// quotas are what segments may have of the datapath. Each segment has a number, as long as some service there
+// quotas are what segments may have of the datapath. Each segment has a number, as long as it
 // has one. The program reads by service or segment which number it has, and by number what that is.
 type quotas struct {
 	of        bpfload.Memory[uint64] // by service index
 	ofSegment *ebpf.Map
 	each      bpfload.Memory[abi.Quota] // by number
 	numbers   map[model.Segment]uint32
+	stale     []uint32 // keys of ofSegment that the process before has left
 }
 
 func (q *quotas) open(k *kernel) (err error) {
@@ -30,24 +31,18 @@ func (q *quotas) open(k *kernel) (err error) {
 	if q.each, err = bpfload.Map[abi.Quota](k.Quotas); err != nil {
 		return err
 	}
-	return q.forget()
+	return q.readStale()
 }
 
-// forget removes the numbers that the process before gave to segments.
-func (q *quotas) forget() (err error) {
+// readStale notes the segments to which the process before has given numbers. Its program goes on by them.
+func (q *quotas) readStale() error {
 	var segment, number uint32
-	var stale []uint32
 	all := q.ofSegment.Iterate()
 	for all.Next(&segment, &number) {
-		stale = append(stale, segment)
+		q.stale = append(q.stale, segment)
 	}
 	if err := all.Err(); err != nil {
 		return fmt.Errorf("read the quotas of segments: %w", err)
-	}
-	for _, segment := range stale {
-		if err := q.ofSegment.Delete(segment); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove the quota of a segment: %w", err)
-		}
 	}
 	return nil
 }
@@ -63,23 +58,12 @@ func (q *quotas) flag(t *model.Table) uint32 {
 // mostQuotas is how many segments may have one.
 const mostQuotas = int(abi.QuotaSizeQUOTAS_MAX) - 1
 
-// quotaSegments are the segments of a table's services that have one.
-func quotaSegments(services []model.TableService) map[model.Segment]bool {
-	all := map[model.Segment]bool{}
-	for i := range services {
-		if s := &services[i]; s.Quota {
-			all[s.Segment] = true
-		}
-	}
-	return all
-}
-
-// setQuotas lets services have the quotas of their segments, before their rings say that they have one. What it
+// setQuotas lets segments and their services have their quotas, before rings say that they have one. What it
 // takes from a segment that has none any more it takes when no ring says so: see endQuotas. Only where others need
 // its number it takes it now, and until then the segment's services have no bound.
 func (d *Datapath) setQuotas(services []*service) error {
 	q := &d.quotas
-	if q.lacking(quotaSegments(d.table.Services)) {
+	if q.lacking(d.table.Quotas) {
 		if err := d.endQuotas(services); err != nil {
 			return err
 		}
@@ -89,37 +73,38 @@ func (d *Datapath) setQuotas(services []*service) error {
 	for _, number := range q.numbers {
 		taken[number] = true
 	}
-	for _, s := range services {
-		number := uint32(0)
-		if s.desired.Quota {
-			known := false
-			if number, known = q.numbers[s.desired.Segment]; !known {
-				free := slices.Index(taken, false)
-				if free < 0 { // checkLimits refuses what may come here
-					return fmt.Errorf("no quota is left for segment %s: %d segments have one", s.desired.Segment, len(q.numbers))
-				}
-				number = uint32(free)
-				if err := d.kernel.clearQuota(number); err != nil {
-					return err
-				}
-				q.numbers[s.desired.Segment], taken[number] = number, true
+	for segment, quota := range d.table.Quotas {
+		number, known := q.numbers[segment]
+		if !known {
+			free := slices.Index(taken, false)
+			if free < 0 { // checkLimits refuses what may come here
+				return fmt.Errorf("no quota is left for segment %s: %d segments have one", segment, len(q.numbers))
 			}
-			q.each.Entries[number] = quotaOf(d.table.Quotas[s.desired.Segment], d.kernel.FlowTable.MaxEntries())
-			if !known {
-				if err := q.ofSegment.Put(s.desired.Segment.Key(), number); err != nil {
-					return fmt.Errorf("give segment %s its quota: %w", s.desired.Segment, err)
-				}
+			number = uint32(free)
+			if err := d.kernel.clearQuota(number); err != nil {
+				return err
 			}
-		} else if s.ring.lines > 0 {
-			continue // its present ring may still say that it has one
 		}
-		q.of.Entries[s.index] = uint64(number)
+		q.each.Entries[number] = quotaOf(quota, d.kernel.FlowTable.MaxEntries())
+		if !known {
+			if err := q.ofSegment.Put(segment.Key(), number); err != nil {
+				return fmt.Errorf("give segment %s its quota: %w", segment, err)
+			}
+			q.numbers[segment], taken[number] = number, true
+		}
+	}
+	for _, s := range services {
+		if s.desired.Quota {
+			q.of.Entries[s.index] = uint64(q.numbers[s.desired.Segment])
+		} else if s.ring.lines == 0 { // else its present ring may still say that it has one
+			q.of.Entries[s.index] = 0
+		}
 	}
 	return nil
 }
 
 // lacking reports whether there are not as many free numbers as some of these segments need.
-func (q *quotas) lacking(segments map[model.Segment]bool) bool {
+func (q *quotas) lacking(segments map[model.Segment]model.SegmentQuota) bool {
 	all := len(q.numbers)
 	for segment := range segments {
 		if _, known := q.numbers[segment]; !known {
@@ -129,31 +114,30 @@ func (q *quotas) lacking(segments map[model.Segment]bool) bool {
 	return all > mostQuotas
 }
 
-// endQuotas forgets the quotas of segments whose services have none any more. Services that are gone, or whose rings
-// still say that they have one, have the number of none from then on: theirs may be another segment's next.
+// endQuotas forgets the quotas of segments that have none any more, and the numbers that the process before gave to
+// segments. Services that are gone, or whose rings still say that they have one, have the number of none from then on:
+// theirs may be another segment's next.
 func (d *Datapath) endQuotas(services []*service) error {
 	q := &d.quotas
-	stays, ends := map[model.Segment]bool{}, map[uint64]bool{}
 	for _, s := range services {
-		if s.desired.Quota {
-			stays[s.desired.Segment] = true
-		} else {
+		if !s.desired.Quota {
 			q.of.Entries[s.index] = 0
 		}
 	}
+	ends := map[uint64]bool{}
+	var errs []error
 	for segment, number := range q.numbers {
-		if stays[segment] {
+		if _, stays := d.table.Quotas[segment]; stays {
 			continue
 		}
 		if err := q.ofSegment.Delete(segment.Key()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("end the quota of segment %s: %w", segment, err)
+			errs = append(errs, fmt.Errorf("end the quota of segment %s: %w", segment, err))
+			continue
 		}
 		ends[uint64(number)] = true
 		delete(q.numbers, segment)
 	}
-	if len(ends) == 0 {
-		return nil
-	}
+	errs = append(errs, q.forgetStale())
 	for i, number := range q.of.Entries {
 		if ends[number] {
 			q.of.Entries[i] = 0
@@ -162,6 +146,24 @@ func (d *Datapath) endQuotas(services []*service) error {
 	for number := range ends {
 		q.each.Entries[number] = abi.Quota{}
 	}
+	return errors.Join(errs...)
+}
+
+// forgetStale removes the numbers that the process before gave to segments that have none now.
+func (q *quotas) forgetStale() error {
+	numbers := map[uint32]bool{}
+	for segment := range q.numbers {
+		numbers[segment.Key()] = true
+	}
+	for _, key := range q.stale {
+		if numbers[key] {
+			continue
+		}
+		if err := q.ofSegment.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove the quota of a segment: %w", err)
+		}
+	}
+	q.stale = nil
 	return nil
 }
 

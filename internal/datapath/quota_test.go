@@ -396,18 +396,11 @@ func TestManyQuotas(t *testing.T) {
 	}
 }
 
-// A segment has its part of full NAT's ports, whatever it sends and by however many services, and flows of others
-// keep theirs. What finds no place is counted for it. A flow that has ended makes room for another one of the segment.
-func TestFullNATQuota(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	addNeighbors(t, 2)
-	d := openTest(t, model.Limits{})
-	const ports, flood = 256, 1000
-	quota := model.SegmentQuota{Flows: model.DefaultFlows / 4}
-	table := quotaTable(quota, model.SegmentQuota{})
-	more := table.Services[0] // of the same tenant
+// fullNATQuotaTable is two tenants' services of full NAT with so many ports, the first of which has a quota; the fourth
+// service is another one of the tenant with this number.
+func fullNATQuotaTable(red model.SegmentQuota, ports, of int) model.Table {
+	table := quotaTable(red, model.SegmentQuota{})
+	more := table.Services[of]
 	more.Name, more.VIP = "more", netip.MustParseAddr("198.51.100.77")
 	table.Services = append(table.Services, more)
 	for i := range table.Services {
@@ -417,10 +410,26 @@ func TestFullNATQuota(t *testing.T) {
 			s.Backends[j].Mode, s.Backends[j].SNAT, s.Backends[j].Port = model.NAT, true, 8080
 		}
 	}
-	table.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.5")}, Ports: model.PortRange{First: 10000, Last: 10000 + ports - 1}}
-	must(t, d.Set(table))
+	table.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.5")}, Ports: model.PortRange{First: 10000, Last: 10000 + uint16(ports) - 1}}
+	return table
+}
 
-	const part = ports / 4
+// becomeQuiet waits until flows that have just begun give way to others.
+func becomeQuiet() {
+	time.Sleep(3 * (1 << 30) * time.Nanosecond) // FLOW_QUIET by the program's clock, which counts in units of 2^30 ns
+}
+
+// A segment has its part of full NAT's ports, whatever it sends and by however many services, and flows of others
+// keep theirs. What finds no place is counted for it. Its own flows that have begun, and not gone on, give way.
+func TestFullNATQuota(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 2)
+	d := openTest(t, model.Limits{})
+	const ports, flood, part = 256, 1000, 256 / 4
+	table := fullNATQuotaTable(model.SegmentQuota{Flows: model.DefaultFlows / 4}, ports, 0)
+	must(t, d.Set(table))
 	red := sendTo(t, d, &table.Services[0], flood, packet.SYN)
 	if red > part || red < part*3/4 {
 		t.Errorf("red has %d of %d ports, want at most %d and most of these", red, ports, part)
@@ -432,15 +441,74 @@ func TestFullNATQuota(t *testing.T) {
 	if share := ports * 3 / 4; blue < share*3/4 {
 		t.Errorf("blue has %d ports while red is at its limit, want most of %d", blue, share)
 	}
-	if found := sendTo(t, d, &table.Services[0], red, packet.SYN); found == 0 {
-		t.Error("no SYN of red comes again on its port")
-	}
 	counts := map[model.Segment]uint64{}
 	for _, s := range statusOf(t, d).Segments {
 		counts[s.ID] = s.FlowsRefused
 	}
 	if counts[redVLAN] < 2*flood-part || counts[blueVLAN] != 0 {
 		t.Errorf("%d flows of red are refused and %d of blue, want at least %d and none", counts[redVLAN], counts[blueVLAN], 2*flood-part)
+	}
+	becomeQuiet()
+	if next := sendTo(t, d, &table.Services[3], flood, packet.SYN); next < part/2 || next > part {
+		t.Errorf("%d new flows of red take the places of its quiet ones, want most of %d", next, part)
+	}
+}
+
+// A segment that has its part of full NAT's ports free gets it from others' quiet flows, as one without a limit does.
+func TestFullNATPartOfOthers(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 2)
+	const ports, part = 256, 256 / 4
+	d := openTest(t, model.Limits{})
+	table := fullNATQuotaTable(model.SegmentQuota{Flows: model.DefaultFlows / 4}, ports, 1)
+	must(t, d.Set(table))
+	if taken := sendTo(t, d, &table.Services[1], 3000, packet.SYN) + sendTo(t, d, &table.Services[3], 3000, packet.SYN); taken < ports*3/4 {
+		t.Fatalf("blue has %d of %d ports: this shows nothing", taken, ports)
+	}
+	becomeQuiet()
+	if red := sendTo(t, d, &table.Services[0], 1000, packet.SYN); red < part*3/4 || red > part {
+		t.Errorf("red has %d ports where others' flows are quiet, want most of %d and no more", red, part)
+	}
+}
+
+// A segment whose quota could not be written has it after the next try, and a number that another process gave to it is
+// gone with that process's table.
+func TestQuotasOfSegmentsAreWritten(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbors(t, 2)
+	d := openTest(t, model.Limits{})
+	table := quotaTable(model.SegmentQuota{PacketsPerSecond: 100}, model.SegmentQuota{})
+	m := d.kernel.SegmentQuotas
+	const other = 0xf0000000
+	for i := range m.MaxEntries() {
+		must(t, m.Put(other+i, uint32(1)))
+	}
+	if err := d.Set(table); err == nil {
+		t.Error("a quota is set, and the kernel has no room for it")
+	}
+	for i := range m.MaxEntries() {
+		must(t, m.Delete(other+i))
+	}
+	must(t, d.Set(table))
+	has := func(segment model.Segment) bool {
+		var number uint32
+		return d.kernel.SegmentQuotas.Lookup(segment.Key(), &number) == nil
+	}
+	if !has(redVLAN) {
+		t.Error("red has no quota after the next try")
+	}
+	must(t, d.Close())
+	d = openTest(t, model.Limits{})
+	if !has(redVLAN) {
+		t.Error("red has no quota while the next process has set nothing yet")
+	}
+	must(t, d.Set(quotaTable(model.SegmentQuota{}, model.SegmentQuota{PacketsPerSecond: 100})))
+	if has(redVLAN) || !has(blueVLAN) {
+		t.Errorf("red has a quota: %v, and blue: %v; want blue alone", has(redVLAN), has(blueVLAN))
 	}
 }
 

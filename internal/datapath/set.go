@@ -128,8 +128,8 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 	}
 	exceeded := d.options.Limits.Refuse(usage)
 	switch {
-	case len(quotaSegments(t.Services)) > mostQuotas:
-		return fmt.Errorf("more than %d segments have services and limits of packets per second or flows", mostQuotas)
+	case len(t.Quotas) > mostQuotas:
+		return fmt.Errorf("more than %d segments have limits of packets per second or flows", mostQuotas)
 	case len(exceeded) == 0:
 		return nil
 	case exceeded[0].Other == "director.limits.ring-memory":

@@ -62,7 +62,9 @@ static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *p
 	if (packet->snat && !local) {
 		if (!snat_source(packet->snat, &t.to))
 			return DROP_SNAT_UNKNOWN;
-		set_inside_source(packet->backend, &t.to);
+		if (likely(!(packet->snat &
+			     SNAT_SHARED))) /* else the backend knows it from the other director */
+			set_inside_source(packet->backend, &t.to);
 	}
 	if (!translate_packet(ctx, packet, &t))
 		return PASS_MALFORMED;

@@ -178,7 +178,7 @@ static __noinline int is_open_here(struct xdp_md *ctx, const struct flow *to)
 __noinline enum reason keep_local(struct xdp_md *ctx, struct packet *packet, __u32 index)
 {
 	const struct backend *backend = backend_at(index);
-	__u32 found = NO_BACKEND, snat;
+	__u32 found = NO_BACKEND, taken, snat;
 	struct address vip;
 	int open = 0;
 	__be16 port;
@@ -195,9 +195,13 @@ __noinline enum reason keep_local(struct xdp_md *ctx, struct packet *packet, __u
 		found = find_snat(packet, SNAT_FIN_CLIENT);
 		open = !i && found == NO_BACKEND && is_syn(packet) &&
 		       is_open_here(ctx, &packet->flow);
-		if (!open && found == NO_BACKEND &&
-		    claim_snat(packet, index, backend->epoch) >= SNAT_BUCKET)
+		if (open || found != NO_BACKEND)
+			continue;
+		taken = claim_snat(packet, index, backend->epoch);
+		if (taken >= SNAT_BUCKET)
 			found = index;
+		else if (taken == SNAT_FULL)
+			break;
 	}
 	packet->flow.destination = vip;
 	packet->flow.destination_port = port;

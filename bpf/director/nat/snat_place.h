@@ -47,6 +47,7 @@ struct snat_place {
  */
 struct snat_scan {
 	const struct snat_bucket *bucket;
+	const struct snat_bucket *near; /* whose flows are counted, if the segment has a quota */
 	const struct packet *packet;
 	__u64 hash;
 	__u32 begin; /* with a quota: the number of the first flow that is counted; 0: it has none */
@@ -90,18 +91,29 @@ static long snat_count_place(__u32 i, struct snat_scan *scan)
 	return !--scan->left;
 }
 
-/* The same of the segment's, which may be in the buckets beside this one, too. */
-static long snat_count_near(__u32 i, struct snat_scan *scan)
+/* The same of the segment's. */
+static long snat_count_own(__u32 i, struct snat_scan *scan)
 {
-	const struct snat_flow *entry = snat_at(scan->begin + i);
-	union snat_word word;
+	const struct snat_flow *entry = &scan->near->flows[i % SNAT_BUCKET];
+	union snat_word word = snat_read(entry);
 
-	if (!entry)
-		return 1;
-	word = snat_read(entry);
 	if (!snat_live(word, scan->now) || !snat_is_in(entry, word, scan->packet))
 		return 0;
 	return !--scan->left;
+}
+
+/* Those in a bucket and its neighbors. */
+static long snat_count_near(__u32 i, struct snat_scan *scan)
+{
+	void *table = snat_table();
+	struct snat_bucket *bucket = table ? snat_bucket(table, scan->begin + i * SNAT_BUCKET) :
+					     NULL;
+
+	if (!bucket)
+		return 1;
+	scan->near = bucket;
+	bpf_loop(SNAT_BUCKET, snat_count_own, scan, 0);
+	return !scan->left;
 }
 
 static __always_inline void snat_note(struct snat_scan *scan, __u32 position, __u32 rank)
@@ -124,23 +136,32 @@ static long snat_scan_place(__u32 i, struct snat_scan *scan)
 	return 0;
 }
 
-/* As snat_scan_place, where only flows that count give way, and a free place is one only while some is left. */
+/*
+ * As snat_scan_place, if the service or the segment has its share of the bucket: only its own flows give
+ * way. The flow itself is the best place, whether it goes on or not: if another CPU has just put it
+ * there, snat_take does not take it, and find_snat finds it.
+ */
 static long snat_scan_own(__u32 i, struct snat_scan *scan)
 {
 	__u32 position = (snat_own(scan->hash) + i) % SNAT_BUCKET;
 	const struct snat_flow *entry = &scan->bucket->flows[position];
 	union snat_word word = snat_read(entry);
-	__u32 rank = snat_rank(entry, word, scan->packet, scan->hash, scan->now);
+	__u32 rank;
 
-	if (rank == SNAT_PLACE_FREE ? scan->left :
-				      rank == SNAT_PLACE_SAME ||
-					      (scan->begin ? snat_is_in(entry, word, scan->packet) :
-							     snat_is_of(entry, word, scan->packet)))
+	if (word.state <= SNAT_CLAIMED)
+		return 0;
+	rank = snat_matches(entry, &scan->packet->flow, scan->hash) ?
+		       SNAT_PLACE_SAME :
+		       snat_rank(entry, word, scan->packet, scan->hash, scan->now);
+	if (rank == SNAT_PLACE_FREE)
+		return 0;
+	if (rank == SNAT_PLACE_SAME || (scan->begin ? snat_is_in(entry, word, scan->packet) :
+						      snat_is_of(entry, word, scan->packet)))
 		snat_note(scan, position, rank);
 	return 0;
 }
 
-/* The share of a segment with a quota of flows, in a bucket and its neighbors: see quota_number.h. */
+/* What is left of the part of a segment with a quota of flows, in a bucket and its neighbors: see quota_number.h. */
 static __always_inline void snat_count_segment(struct snat_scan *scan, __u32 number, __u32 flows)
 {
 	struct snat_header *header = snat_header(snat_table());
@@ -155,7 +176,7 @@ static __always_inline void snat_count_segment(struct snat_scan *scan, __u32 num
 	scan->begin = (begin + 1) * SNAT_BUCKET;
 	scan->left = quota_share(flows, group, begin);
 	if (scan->left)
-		bpf_loop(group * SNAT_BUCKET, snat_count_near, scan, 0);
+		bpf_loop(group, snat_count_near, scan, 0);
 }
 
 /* Counts a flow that finds no place, for the quota of its segment. */
@@ -183,6 +204,7 @@ __noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
 	__u32 share = settings ? settings->snat_share : SNAT_BUCKET, quota = 0, free;
 	struct snat_scan scan = {
 		.bucket = bucket,
+		.near = bucket,
 		.packet = packet,
 		.now = flow_clock(),
 		.left = share,
@@ -198,7 +220,7 @@ __noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
 		snat_count_segment(&scan, number, quota_flows(quota));
 	else if (share && share < SNAT_BUCKET)
 		bpf_loop(SNAT_BUCKET, snat_count_place, &scan, 0);
-	if (quota || (share && !scan.left))
+	if ((quota || share) && !scan.left)
 		bpf_loop(SNAT_BUCKET, snat_scan_own, &scan, 0);
 	else
 		bpf_loop(SNAT_BUCKET, snat_scan_place, &scan, 0);

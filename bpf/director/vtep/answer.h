@@ -87,6 +87,7 @@ static __always_inline enum reason answer_arp(struct xdp_md *ctx, struct packet 
 		return PASS_NOT_IP;
 	if (!may_answer(packet))
 		return DROP_SEGMENT_LIMIT;
+	/* Linux 6.1 forgets what was checked of a packet where a function is called. */
 	ethernet = frame(ctx);
 	arp = l3_header(ctx, packet);
 	if ((void *)(ethernet + 1) > frame_end(ctx) || (void *)(arp + 1) > frame_end(ctx))
