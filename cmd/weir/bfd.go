@@ -56,7 +56,7 @@ func newBFD() *cobra.Command {
 }
 
 func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
-	if err := daemon.KeepCapabilities(privilege.BFD, nil, log); err != nil {
+	if err := daemon.KeepCapabilities(privilege.BFD, log); err != nil {
 		return err
 	}
 	listener, err := api.Listen(o.socket)

@@ -69,7 +69,7 @@ func Run(ctx context.Context, deps Deps) error {
 		first, text = *ran, nil
 		log.Warn("an earlier version of the configuration runs: the file's is refused", "config", deps.File, "error", refused)
 	}
-	if err := daemon.PrepareHost(deps.BPFFS, privilege.Agent, &first, log); err != nil {
+	if err := daemon.PrepareHost(deps.BPFFS, privilege.Agent, &first, nil, log); err != nil {
 		return err
 	}
 	pin := daemon.PinDirectory(deps.BPFFS)

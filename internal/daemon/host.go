@@ -21,15 +21,19 @@ import (
 func PinDirectory(bpffs string) string { return filepath.Join(bpffs, "weir") }
 
 // PrepareHost turns later, obscure failures into a clear error now, mounts the BPF file system if
-// it is not mounted, and drops all privileges that the process no longer needs.
-func PrepareHost(bpffs string, process privilege.Process, c *model.Config, log *slog.Logger) error {
+// it is not mounted, and drops all privileges that the process no longer needs. ran is the version of the
+// configuration that ran last, with which the process may have to go on; nil: there is none.
+func PrepareHost(bpffs string, process privilege.Process, c, ran *model.Config, log *slog.Logger) error {
 	if err := NeedCapabilities(process, c, log); err != nil {
 		return err
 	}
 	if err := mountBPFFS(bpffs); err != nil {
 		return err
 	}
-	return KeepCapabilities(process, c, log)
+	if ran == nil {
+		ran = c
+	}
+	return KeepCapabilities(process, log, c, ran)
 }
 
 // NeedCapabilities names the capabilities that a configuration lacks; nil: those that every
@@ -51,8 +55,8 @@ func NeedCapabilities(process privilege.Process, c *model.Config, log *slog.Logg
 }
 
 // KeepCapabilities drops the capabilities that the process does not need.
-func KeepCapabilities(process privilege.Process, c *model.Config, log *slog.Logger) error {
-	kept, err := privilege.Keep(process, c)
+func KeepCapabilities(process privilege.Process, log *slog.Logger, configs ...*model.Config) error {
+	kept, err := privilege.Keep(process, configs...)
 	if err == nil {
 		log.Debug("capabilities kept", "capabilities", kept)
 	}

@@ -135,17 +135,23 @@ func (c *Controller) everything() store.State { return c.with(c.shared) }
 // with is the same with another state of the group. A director of a group has as its own sets the
 // file's, and what is left from before it joined.
 func (c *Controller) with(shared store.State) store.State {
-	all := store.State{Sets: maps.Clone(shared.Sets)}
-	if all.Sets == nil {
-		all.Sets = map[string]store.Set{}
-	}
-	for owner, set := range c.state.Sets {
+	all := allSets(c.state, shared, c.group != nil)
+	for owner, set := range c.instead {
 		if c.group == nil || owner == store.OwnerFile || c.isLeftover(owner) {
 			all.Sets[owner] = set
 		}
 	}
-	for owner, set := range c.instead {
-		if c.group == nil || owner == store.OwnerFile || c.isLeftover(owner) {
+	return all
+}
+
+// allSets are the sets of a director's own store and its group's.
+func allSets(own, shared store.State, inGroup bool) store.State {
+	all := store.State{Sets: maps.Clone(shared.Sets)}
+	if all.Sets == nil {
+		all.Sets = map[string]store.Set{}
+	}
+	for owner, set := range own.Sets {
+		if !inGroup || owner == store.OwnerFile || len(set.Documents) > 0 {
 			all.Sets[owner] = set
 		}
 	}

@@ -86,6 +86,15 @@ func (c *Controller) Start(config model.Config, ran *model.Config) error {
 	return err
 }
 
+// GoesWith reports whether a version of the file goes together with the sets of a director's own store, and those
+// of its group if it is in one. A director asks it before there is a controller, because the kernel's maps are made
+// for the version that Start is going to go on with.
+func GoesWith(config model.Config, own, shared store.State, inGroup bool) bool {
+	var j joined
+	_, err := j.join(config, allSets(own, shared, inGroup), store.OwnerFile)
+	return err == nil
+}
+
 // toTry returns what a start tries: this version of the file and the group's state, then those that
 // ran, if they are others.
 func (c *Controller) toTry(config model.Config, ran *model.Config) (files []model.Config, states []store.State) {

@@ -143,7 +143,7 @@ func New(deps Deps) (_ *Director, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := daemon.PrepareHost(deps.BPFFS, privilege.Run, &d.begins.file, d.log); err != nil {
+	if err := daemon.PrepareHost(deps.BPFFS, privilege.Run, &d.begins.file, d.begins.ran, d.log); err != nil {
 		return nil, err
 	}
 	if d.listener, err = api.Listen(deps.Socket); err != nil {
@@ -160,11 +160,9 @@ func New(deps Deps) (_ *Director, err error) {
 		Version: deps.Version, File: deps.File, Pin: pin,
 		State: daemon.StateDirectory(d.first.Store), Running: store.RunningDirector, Lost: lost, Store: local, Progress: maglev.Steps, Log: d.log,
 	})
-	if d.group, err = openGroup(d.first.Store, d.Problems, d.log); err != nil {
+	d.closeLater(d.closeGroup)
+	if err := d.chooseFirst(local); err != nil {
 		return nil, err
-	}
-	if d.group != nil {
-		d.closeLater(func() { _ = d.group.Close() })
 	}
 	d.closeLater(d.detachAfterGrace)
 	kept, err := datapath.KeptQueues(pin)
@@ -173,7 +171,7 @@ func New(deps Deps) (_ *Director, err error) {
 	}
 	d.chooseFanOut()
 	d.kernel, err = datapath.Open(datapath.Options{
-		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut.cpus, VTEP: d.first.VTEP, InVLANs: d.begins.file.InVLANs(), Hold: true, Log: d.log,
+		Pin: pin, Mode: d.first.XDP, Limits: d.first.Limits, SteeredFlows: steeredFlows(&d.first.Steering), FanOut: d.fanOut.cpus, VTEP: d.first.VTEP, InVLANs: d.begins.first.InVLANs(), Hold: true, Log: d.log,
 	})
 	if err != nil {
 		return nil, daemon.NotOpened(pin, err)
@@ -216,7 +214,7 @@ func (d *Director) readFile(file string, hangup <-chan os.Signal) (lost, err err
 		}
 		b.file, b.text = *b.ran, nil
 	}
-	d.first = b.file.Director
+	b.first, d.first = b.file, b.file.Director
 	return lost, nil
 }
 
@@ -369,11 +367,11 @@ func (d *Director) run(stop context.Context) error {
 	d.begins = startup{} // it may be large, and is not needed after the start
 	// Both have the file before it runs: the engine sets the kernel and BFD's sessions together, and reports
 	// of loads may come at once. runFile sets them again if another version runs.
-	d.bfd.configure(&begins.file)
-	d.loads.set(&begins.file)
-	d.reports.Follow(&begins.file) // before logs are judged: agents that may report can have connections anywhere
-	d.followOVN(&begins.file)
-	d.evpn.know(&begins.file)
+	d.bfd.configure(&begins.first)
+	d.loads.set(&begins.first)
+	d.reports.Follow(&begins.first) // before logs are judged: agents that may report can have connections anywhere
+	d.followOVN(&begins.first)
+	d.evpn.know(&begins.first)
 	defer d.loads.receiver.Close()
 	running.Go(func() { d.loads.aggregator.Run(d.ctx) })
 	running.Go(func() { d.engine.Run(d.ctx) }) // start applies by it, and waits for it
@@ -435,7 +433,6 @@ func (d *Director) apply(c model.Config) error {
 	if err := daemon.NeedCapabilities(privilege.Run, &c, d.log); err != nil {
 		return fmt.Errorf("%w, and start it again", err) // it may have dropped them
 	}
-	d.warnOfRestart(c.Director)
 	defer d.host.Forget() // something else should hold then
 	defer d.examiner.Wake()
 	d.applying.Lock()
@@ -463,6 +460,7 @@ func (d *Director) apply(c model.Config) error {
 
 // follow makes the parts that the controller does not know follow a version of the file.
 func (d *Director) follow(c *model.Config) {
+	d.warnOfRestart(c.Director)
 	d.bfd.configure(c)
 	d.openAPI(c.API)
 	d.loads.set(c)
@@ -558,6 +556,13 @@ func openGroup(s model.Store, list *problems.List, log *slog.Logger) (*group.Gro
 	options := daemon.EtcdOptions(s.Etcd)
 	options.Log, options.Warn = log, list.Warn
 	return group.Open(options, filepath.Join(daemon.StateDirectory(s), "group"))
+}
+
+// closeGroup ends the connection to the group's store, if there is one.
+func (d *Director) closeGroup() {
+	if d.group != nil {
+		_ = d.group.Close()
+	}
 }
 
 // garbage is how much garbage a director may have before it is collected, in percent of the memory

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"weir.io/weir/internal/desired"
+	"weir.io/weir/internal/group"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 const (
@@ -29,6 +31,56 @@ type startup struct {
 	text    []byte        // its text; nil: the file is refused, and this is the version that ran last
 	refused error         // why the file is refused
 	ran     *model.Config // the version that ran last; nil: it is not known
+	first   model.Config  // the one of these that is going to run, as far as this director knows
+}
+
+// chooseFirst opens the store that the group shares, and finds the version of the file that is going to run. That
+// is not the file's where this contradicts a set and the one that ran last does not: the kernel's maps, and all
+// parts, are made for what goes on. What the group has stored since this director last knew its state is not
+// known yet: see runFile.
+func (d *Director) chooseFirst(local *store.File) (err error) {
+	b := &d.begins
+	if d.group, err = openGroup(d.first.Store, d.Problems, d.log); err != nil {
+		return err
+	}
+	if b.refused != nil || b.ran == nil || reflect.DeepEqual(b.file, *b.ran) {
+		return nil
+	}
+	own, err := local.Read(d.ctx)
+	if err != nil {
+		return err
+	}
+	if desired.GoesWith(b.file, own, lastShared(d.group), d.group != nil) {
+		return nil
+	}
+	ran, group := b.ran.Director, d.group
+	ran.Store.Directory = d.first.Store.Directory // the one that is open
+	other := !reflect.DeepEqual(ran.Store.Etcd, d.first.Store.Etcd)
+	if other {
+		if group, err = openGroup(ran.Store, d.Problems, d.log); err != nil {
+			return err
+		}
+	}
+	used, left := group, d.group
+	if goesOn := desired.GoesWith(*b.ran, own, lastShared(group), group != nil); goesOn {
+		b.first, d.first = *b.ran, ran
+	} else {
+		used, left = left, used
+	}
+	d.group = used
+	if other && left != nil {
+		_ = left.Close()
+	}
+	return nil
+}
+
+// lastShared is the group's last state that ran here. What is wrong with its copy is told when the director joins.
+func lastShared(g *group.Group) store.State {
+	if g == nil {
+		return store.State{}
+	}
+	s, _, _ := g.Cached()
+	return s
 }
 
 // start makes the director forward, and lets packets in. While it waits for the other directors, an
@@ -45,6 +97,10 @@ func (d *Director) start(running *sync.WaitGroup, b startup) (used model.Config,
 		return used, err
 	}
 	d.controller.KeepPast(false)
+	if d.refused != nil { // its text is kept when it runs
+		d.Offer(b.file, b.text)
+		d.keepWhatRuns()
+	}
 	return d.used(b), nil
 }
 
@@ -76,7 +132,12 @@ func (d *Director) runFirst(b startup) (patience time.Duration, err error) {
 	if err := d.members.shareFlows(d.used(b).Director); err != nil {
 		return 0, err
 	}
-	d.Offer(b.file, b.text) // it is kept by keepWhatRuns, which admit calls when packets are let in
+	// What is offered is kept by keepWhatRuns, which admit calls when packets are let in.
+	if d.refused != nil {
+		d.Offer(d.controller.File(), nil)
+	} else {
+		d.Offer(b.file, b.text)
+	}
 	if !current {
 		// The directors' fingerprints are in the group's etcd, too: while that does not answer, no
 		// director can send its flows.
@@ -124,10 +185,11 @@ func (d *Director) goOnAttached(b startup, why error) error {
 // desired.Begin.
 func (d *Director) runFile(b startup) error {
 	err := d.controller.Start(b.file, b.ran)
+	pending := errors.As(err, new(*desired.PendingError))
 	switch {
-	case errors.As(err, new(*desired.PendingError)):
+	case pending && reflect.DeepEqual(b.first, b.file):
 		return nil // it is listed and tried again; what is pinned goes on
-	case err != nil:
+	case err != nil && !pending:
 		return d.located(err)
 	}
 	if b.refused != nil {
@@ -142,6 +204,7 @@ func (d *Director) runFile(b startup) error {
 	if !reflect.DeepEqual(used, b.file) {
 		d.refused = &b.file
 	}
+	d.warnOfRestart(used.Director) // by a set of the group's that was not known, another version may run than the maps are made for
 	if d.refused != nil || b.refused != nil {
 		d.log.Warn("an earlier version of the configuration runs: the file's is refused", "config", d.File())
 	}

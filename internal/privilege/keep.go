@@ -13,15 +13,15 @@ import (
 )
 
 // Keep drops, on all threads and for good, every capability that this process does not need for
-// what it does now or may be configured to do later. Programs that it starts get none, even as root
+// what it does now by one of these configurations, or may be configured to do later. Programs that it starts get none, even as root
 // (but see [HandOn]), and cannot get any themselves: capabilities and set-user-ID of files do not
 // work (no_new_privs). It returns the names of those that are kept.
 //
 // The order matters: each of these steps except the last two takes CAP_SETPCAP. A process without
 // it, which root did not start, has nothing to drop in them.
-func Keep(p Process, c *model.Config) ([]string, error) {
+func Keep(p Process, configs ...*model.Config) ([]string, error) {
 	have := cap.GetProc()
-	now, later := kept(have, p, c)
+	now, later := kept(have, p, configs)
 	all := slices.Concat(now, later)
 	if has(have, cap.SETPCAP) {
 		raised := cap.NewSet()
@@ -48,14 +48,14 @@ func Keep(p Process, c *model.Config) ([]string, error) {
 }
 
 // kept returns the capabilities that a process keeps for itself, and for programs that it starts.
-func kept(have *cap.Set, p Process, c *model.Config) (now, later []cap.Value) {
+func kept(have *cap.Set, p Process, configs []*model.Config) (now, later []cap.Value) {
 	for _, n := range Needs(p) {
 		switch {
 		case !has(have, n.value):
 			if standsFor(n.value) && has(have, cap.SYS_ADMIN) && !slices.Contains(now, cap.SYS_ADMIN) {
 				now = append(now, cap.SYS_ADMIN)
 			}
-		case n.ifNeeded && n.NeededBy(c) == "":
+		case n.ifNeeded && !slices.ContainsFunc(configs, func(c *model.Config) bool { return n.NeededBy(c) != "" }):
 		case n.handedOn:
 			later = append(later, n.value)
 		default:
