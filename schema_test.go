@@ -111,6 +111,9 @@ func makeSchema(t *testing.T) []byte {
 			if text := texts[of.String()+"."+field.Name]; text != "" {
 				property["description"] = text
 			}
+			if config.IsOpenList(of, key) {
+				property["minItems"] = 1
+			}
 			if bound, is := mosts[of.Name()+"."+field.Name]; is {
 				property["maximum"] = bound.most
 			}

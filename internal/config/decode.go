@@ -357,6 +357,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 			d.fail(entry.Key, here, "has no value%s", hint(v.FieldByIndex(index)))
 			continue
 		}
+		d.leavesOpen(entry.Value, v.Type(), key, here)
 		d.value(entry.Value, v.FieldByIndex(index), here)
 	}
 	for _, key := range required[v.Type()] {

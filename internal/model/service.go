@@ -15,7 +15,7 @@ type Service struct {
 	Port     PortRange  `json:"port"`
 	// SourceRanges are where its clients are: packets of other clients are dropped. None:
 	// everywhere.
-	SourceRanges []netip.Prefix `json:"source-ranges,omitempty"`
+	SourceRanges []netip.Prefix `json:"source-ranges,omitempty" minItems:"1"`
 	// KernelSources leaves packets from the director's KernelSources to the director's kernel.
 	KernelSources bool `json:"kernel-sources,omitempty"`
 	Mode          Mode `json:"mode"`

@@ -170,6 +170,7 @@ var refusedResources = []struct {
 	{"lb-overlay", lbHead, `{segment: "vxlan:5001", addresses: [10.0.0.100], listeners: [{name: a, protocol: tcp, ports: "80", members: [{name: a, address: 10.0.0.11, segment: "geneve:16777215", vtep: 10.1.0.1, mac: "02:00:00:00:00:0b", vni: 7, geneveOptions: "0102:80:00010002"}]}]}`, "", ""},
 	{"lb-empty", lbHead, `{}`, "spec.listeners", "Required value"},
 	{"lb-none", lbHead, `{listeners: []}`, "spec.listeners", "should have at least 1 items"},
+	{"lb-closed", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", sourceRanges: []}]}`, "spec.listeners[0].sourceRanges", "should have at least 1 items"},
 	{"lb-unknown", lbHead, `{listeners: [{name: a, protocol: tcp, ports: "80", port: 80}]}`, "spec.listeners[0].port", "unknown field"},
 	{"lb-segment", lbHead, `{segment: "vlan:4095", addresses: [10.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.segment", "should match"},
 	{"lb-vni", lbHead, `{segment: "vxlan:16777216", addresses: [10.0.0.1], listeners: [{name: a, protocol: tcp, ports: "80"}]}`, "spec.segment", "has a VNI that is larger"},

@@ -239,6 +239,7 @@ type DirectorSegment struct {
 	// addresses are prefixes that VIPs in it are to be in; none: they may be any.
 	// +optional
 	// +listType=set
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	Addresses []SourceRange `json:"addresses,omitempty"`
 
@@ -265,6 +266,7 @@ type DirectorSegment struct {
 	// peers are the only VTEPs from which its packets are taken; none: all that are known.
 	// +optional
 	// +listType=set
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	Peers []SourceRange `json:"peers,omitempty"`
 

@@ -138,6 +138,7 @@ type LoadBalancerListener struct {
 	// sourceRanges are where its clients are; none: everywhere.
 	// +optional
 	// +listType=set
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	SourceRanges []SourceRange `json:"sourceRanges,omitempty"`
 
