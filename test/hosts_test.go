@@ -74,6 +74,9 @@ func TestHostsOfAPI(t *testing.T) {
 	d.mustPut(in(at(servers[0])))
 	d.ready()
 	answersAs(t, caller.Host, vip, "old")
+	if out, _ := tryOn(t, u.director, weir, "doctor", "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket); !strings.Contains(out, "1 of 1 have a next hop") || strings.Contains(out, "backend "+member) {
+		t.Errorf("of a backend that the API has placed weir doctor says\n%s", out)
+	}
 
 	// What is wrong changes nothing.
 	if out, err := d.put(in(at(servers[1])), "- {id: 'vlan:7', hosts: []}\n"); err == nil || !strings.Contains(out, "segments[1].id: vlan:7 is not vxlan:VNI or geneve:VNI") {

@@ -69,6 +69,15 @@ func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doc
 	waits := progress{w: cmd.ErrOrStderr()}
 	defer waits.start(func() string { return "examining this host" })()
 	findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
+	options.Places = func() *model.SegmentsStatus {
+		ctx, cancel := context.WithTimeout(cmd.Context(), directorPatience)
+		defer cancel()
+		status, err := api.NewClient(sockets.director).Segments(ctx)
+		if err != nil {
+			return nil // examineProblems says so of one that should answer
+		}
+		return &status
+	}
 	findings = append(findings, doctor.Examine(options)...)
 	return append(findings, examineProblems(cmd, sockets, &options, findings)...)
 }

@@ -22,6 +22,9 @@ func (x *examination) answers() {
 		}
 		for j := range s.Backends {
 			b := &s.Backends[j]
+			if b.TenantIn(s).IsOverlay() {
+				continue // they come in tunnels, from a VTEP
+			}
 			if b.ModeIn(*s) != model.NAT && (!s.Checked() || !s.ChecksVIP(b)) {
 				continue
 			}

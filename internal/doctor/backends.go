@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,7 +28,7 @@ type hop struct {
 // ways.
 func (x *examination) backends() {
 	neighbors := x.neighbors()
-	seen := make(map[netip.Addr]bool)
+	seen := make(map[model.HostAddress]bool)
 	w := newWays()
 	bad, good := 0, 0
 	for _, s := range x.config.Services {
@@ -35,18 +36,30 @@ func (x *examination) backends() {
 			return
 		}
 		for _, b := range s.Backends {
-			end := b.ModeIn(s).TunnelEnd(b.Address, b.Host)
-			way, problem := x.wayTo(s, b, end)
+			end := model.HostAddress{Segment: b.TenantIn(&s), Address: b.ModeIn(s).TunnelEnd(b.Address, b.Host)}
+			var way hop
+			var problem string
+			var found *Finding
+			if end.Segment.IsOverlay() {
+				way, found = x.overlayBackend(end, &b, neighbors)
+				w.leaveBy(way)
+			} else {
+				way, problem = x.wayTo(s, b, end.Address)
+			}
 			if _, own := x.addresses[b.Host]; own { // packets for its pods take no link
 				way, problem = hop{local: true}, ""
 			}
-			x.note(w, s, b, way)
+			if !end.Segment.IsOverlay() {
+				x.note(w, s, b, way)
+			}
 			if seen[end] && b.ModeIn(s) != model.L2DSR {
 				continue
 			}
 			first := !seen[end]
 			seen[end] = true
-			found := backendProblem(s, b, end, way, problem, neighbors)
+			if !end.Segment.IsOverlay() {
+				found = backendProblem(s, b, end, way, problem, neighbors)
+			}
 			switch {
 			case found == nil && first:
 				good++
@@ -67,8 +80,8 @@ func (x *examination) backends() {
 }
 
 // backendProblem says what keeps packets from a backend; nil: nothing.
-func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, problem string, neighbors map[netip.Addr]bool) *Finding {
-	check, via := "backend "+end.String(), end
+func backendProblem(s model.Service, b model.Backend, end model.HostAddress, way hop, problem string, neighbors map[netip.Addr]bool) *Finding {
+	check, via := "backend "+end.String(), end.Address
 	if way.gateway.IsValid() {
 		via = way.gateway
 	}
@@ -76,7 +89,7 @@ func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, p
 	case way.local || !b.MAC.IsZero():
 		return nil
 	case problem != "":
-		return &Finding{Fail, check, problem, "ip route add " + end.String() + " ..."}
+		return &Finding{Fail, check, problem, "ip route add " + end.Address.String() + " ..."}
 	case b.ModeIn(s) == model.L2DSR && way.gateway.IsValid():
 		return &Finding{Fail, check,
 			fmt.Sprintf("is behind router %s, and service %s sends by l2dsr, which crosses none", way.gateway, s.Name),
@@ -92,10 +105,11 @@ func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, p
 func (x *examination) wayTo(s model.Service, b model.Backend, end netip.Addr) (hop, string) {
 	tenant := b.TenantIn(&s)
 	var by netlink.Link
+	given := cmp.Or(b.Interface, x.config.SegmentInterfaces()[tenant])
 	switch {
-	case b.Interface != "":
-		if by = x.named(b.Interface); by == nil {
-			return hop{}, "there is no interface " + b.Interface
+	case given != "":
+		if by = x.link(given); by == nil {
+			return hop{}, "there is no interface " + given
 		}
 	case tenant == (model.Segment{}):
 		return x.way(end)

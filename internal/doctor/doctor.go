@@ -61,6 +61,8 @@ type Options struct {
 	// Probes are the connections of the last health checks of a director that runs, each from where
 	// and to where; nil: they are not known.
 	Probes func() map[[2]netip.AddrPort]bool
+	// Places are where hosts of tenants' networks are, as a director says that runs here; nil: none does.
+	Places func() *model.SegmentsStatus
 	// Reports looks at where an agent reports the connections of these backends to.
 	Reports func(backends []model.HostAddress) []Finding
 }
@@ -78,6 +80,7 @@ func Examine(o Options) []Finding {
 	}
 	director, agent := x.roles(o.Role)
 	if director {
+		x.readPlaces(o.Places)
 		x.director()
 		if o.State != nil {
 			x.findings = append(x.findings, o.State()...)
@@ -118,6 +121,7 @@ type examination struct {
 	reached   map[string]bool    // interfaces by which full NAT's backends are reached and their replies taken
 	asking    map[string]bool    // interfaces on which full NAT's backends are, without a router: they ask there for its addresses
 	routes    map[netip.Addr]route
+	places    places
 }
 
 func newExamination(ctx context.Context, o *Options) *examination {
@@ -269,6 +273,7 @@ func Running(ctx context.Context, o Options) ([]Finding, error) {
 	if o.Role == Agent {
 		x.agent()
 	} else {
+		x.readPlaces(o.Places)
 		x.director()
 	}
 	if err := ctx.Err(); err != nil {

@@ -26,6 +26,14 @@ func newWays() *ways {
 		framed: named{}, blind: named{}, routed: named{}}
 }
 
+// leaveBy adds the way to a backend's VTEP. Whether packets fit there is between the hosts of the tenant's network and
+// their VTEPs.
+func (w *ways) leaveBy(way hop) {
+	if way.link != nil && !way.local {
+		w.links[way.link.Attrs().Name] = way.link
+	}
+}
+
 // outer is the longest outer header that leaves by an interface.
 type outer struct {
 	mode     model.Mode

@@ -17,7 +17,10 @@ func (x *examination) services() {
 		vips[s.VIP] = true // the agent's checks say more
 	}
 	for _, s := range x.config.Services {
-		if x.vip(s.VIP, vips); idle(s) {
+		if s.Segment == (model.Segment{}) { // else it is an address of another network than the host's
+			x.vip(s.VIP, vips)
+		}
+		if idle(s) {
 			if listed++; listed <= maxListed {
 				x.warn("service "+s.Name, "", "no backend is to take new connections: all are down, draining or of weight 0; if some had a weight, the last of these get all of them")
 			}

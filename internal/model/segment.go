@@ -118,6 +118,13 @@ func (c *Config) SeesTags() bool {
 	})
 }
 
+// InOverlays reports whether services or their backends are in tenants' networks in VXLAN or Geneve.
+func (c *Config) InOverlays() bool {
+	return slices.ContainsFunc(c.Services, func(s Service) bool {
+		return s.Segment.IsOverlay() || slices.ContainsFunc(s.Backends, func(b Backend) bool { return b.TenantIn(&s).IsOverlay() })
+	})
+}
+
 // AddressIn returns this director's own address of a family in a segment; invalid: it has none.
 func (c *Config) AddressIn(segment Segment, six bool) netip.Addr {
 	for i := range c.Segments {
