@@ -34,6 +34,7 @@ func (x *examination) director() {
 		x.tunnelRoom(link)
 	}
 	x.cores()
+	x.vtep()
 	x.services()
 	x.backends()
 	x.answers()
