@@ -58,6 +58,7 @@ func TestCheckWarns(t *testing.T) {
 		t.Fatal(err)
 	}
 	director := "director: {interfaces: [eth0]}\n"
+	inVXLAN := "director: {interfaces: [eth0], vtep: {addresses: [192.0.2.200]}}\n"
 	announced := "bgp: {asn: 65001, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.1, asn: 65000}]}\ndirector: {interfaces: [eth0], group: [10.0.0.2, 10.0.0.3], snat: {addresses: [192.0.2.1], announce: true}"
 	draining := strings.Replace(checkedService, "10.0.1.11}", "10.0.1.11, state: draining}\n  - {address: 10.0.1.12, weight: 0}", 1)
 	for name, test := range map[string]struct {
@@ -85,6 +86,10 @@ func TestCheckWarns(t *testing.T) {
 			"f:2: warning: director.snat.announce: without director.store.etcd the group's directors do not know each other's flows: a lost director's connections end"},
 		"announced without sharing": {announced + ", flow-port: 0, store: {etcd: {endpoints: [\"https://10.0.0.9:2379\"]}}}\n" + checkedService, model.Roles{}, "director",
 			"f:2: warning: director.snat.announce: with director.flow-port 0 the group's directors do not know each other's flows: a lost director's connections end"},
+		"a host that is no peer": {inVXLAN + "segments: [{id: 'vxlan:5001', peers: [192.0.2.0/28], hosts: [{address: 10.0.1.12, mac: '02:00:00:00:00:0c', vtep: 192.0.2.12}, {address: 10.0.1.13, mac: '02:00:00:00:00:0d', vtep: 192.0.2.99}]}]\n" +
+			strings.NewReplacer("  vip", "  segment: vxlan:5001\n  vip", "gue", "l2dsr", "10.0.1.11", "10.0.1.11, mac: '02:00:00:00:00:0b', vtep: 192.0.2.99").Replace(checkedService), model.Roles{}, "director",
+			"f:2: warning: segments[0].hosts[1].vtep: 192.0.2.99 is no peer of vxlan:5001: the director drops what hosts there send, such as answers to health checks\n" +
+				"f:11: warning: services[0].backends[0].vtep: 192.0.2.99 is no peer of vxlan:5001: the director drops what hosts there send, such as answers to health checks (line 2)"},
 		"a key in a directory that is not for all": {director + "loads: {to: [10.0.0.2], key-file: " + kept + "}\n" + checkedService, model.Roles{}, "director", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

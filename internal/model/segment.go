@@ -149,6 +149,11 @@ func ofFamily(addresses []netip.Addr, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
+// TakesFrom reports whether packets of the network are taken from a VTEP where one of its hosts is.
+func (s *SegmentSettings) TakesFrom(vtep netip.Addr) bool {
+	return len(s.Peers) == 0 || covered(netip.PrefixFrom(vtep, vtep.BitLen()), s.Peers)
+}
+
 // InVLANs reports whether the director has addresses of its own in VLANs of tenants.
 func (c *Config) InVLANs() bool {
 	return slices.ContainsFunc(c.Segments, func(s SegmentSettings) bool { return s.ID.Kind == SegmentVLAN && len(s.Addresses) > 0 })

@@ -34,6 +34,7 @@ func (c *Config) Needs(roles Roles) (errs FieldErrors) {
 func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 	if roles.Director {
 		c.Director.warnOfAnnounce(&errs)
+		c.warnOfPeers(&errs)
 	}
 	for i := range c.Services {
 		s := &c.Services[i]
@@ -58,6 +59,33 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 	}
 	return errs
 }
+
+// warnOfPeers says which hosts of tenants' networks are at VTEPs from which the director takes no packet of theirs. The
+// director itself lists those that other sources have said.
+func (c *Config) warnOfPeers(errs *FieldErrors) {
+	restricted := map[Segment]int{}
+	for i := range c.Segments {
+		s := &c.Segments[i]
+		if len(s.Peers) == 0 {
+			continue
+		}
+		restricted[s.ID] = i
+		if j := slices.IndexFunc(s.Hosts, func(h SegmentHost) bool { return !s.TakesFrom(h.VTEP) }); j >= 0 { // the others are likely the same
+			errs.addWithOther(fmt.Sprintf("segments[%d].hosts[%d].vtep", i, j), fmt.Sprintf("segments[%d].peers", i), notAPeer, s.Hosts[j].VTEP, s.ID)
+		}
+	}
+	for i := range c.Services {
+		for j := range c.Services[i].Backends {
+			b := &c.Services[i].Backends[j]
+			if at, is := restricted[b.TenantIn(&c.Services[i])]; is && b.VTEP.IsValid() && !c.Segments[at].TakesFrom(b.VTEP) {
+				errs.addWithOther(backendPath(i, j, "vtep"), fmt.Sprintf("segments[%d].peers", at), notAPeer, b.VTEP, c.Segments[at].ID)
+				break // the others of the service are likely the same
+			}
+		}
+	}
+}
+
+const notAPeer = "%s is no peer of %s: the director drops what hosts there send, such as answers to health checks"
 
 // networkName is a segment in a sentence.
 func networkName(s Segment) string {

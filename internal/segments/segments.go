@@ -81,9 +81,10 @@ type Segments struct {
 	unset   error    // why it does not have the last one
 	changes uint64   // of what sources say
 	at      struct { // what contradictions are, which are asked for often
-		changes uint64
-		hosts   []model.SegmentSettings
-		found   map[model.Segment][]string
+		changes  uint64
+		segments []model.SegmentSettings
+		services []model.Service
+		found    map[model.Segment][]string
 	}
 }
 

@@ -372,6 +372,42 @@ func TestMACsAreKept(t *testing.T) {
 	}
 }
 
+// A host that some source places at a VTEP from which the segment takes no packets is a problem, until either changes.
+func TestHostsAtVTEPsThatAreNoPeers(t *testing.T) {
+	s, _ := open(t, t.TempDir())
+	with := func(peers ...string) *model.Config {
+		c := &model.Config{Segments: []model.SegmentSettings{{ID: red, Hosts: []model.SegmentHost{host(1, 5)}}},
+			Services: []model.Service{{Name: "web", Segment: red, Backends: []model.Backend{{Address: host(7, 7).Address, MAC: host(7, 7).MAC, VTEP: host(7, 7).VTEP}}}}}
+		for _, p := range peers {
+			c.Segments[0].Peers = append(c.Segments[0].Peers, netip.MustParsePrefix(p))
+		}
+		return c
+	}
+	say := func(when string, c *model.Config, want string) {
+		t.Helper()
+		got := ""
+		for _, p := range s.Problems(c) {
+			got += p.Text
+		}
+		if want != "" {
+			want = "vxlan:1: what " + want
+		}
+		if got != want {
+			t.Errorf("%s it says\n%s\nwant\n%s", when, got, want)
+		}
+	}
+	const dropped = " send to this director is dropped, such as answers to health checks: segments[].peers has not their VTEPs; the first of them is "
+	few := with("192.0.2.0/29")
+	say("without peers", with(), "")
+	say("with peers that have all", few, "")
+	s.Say(model.HostsOfEVPN, said(red, host(2, 5), host(3, 30), host(4, 30)))
+	say("when EVPN knows others", few, "2 of its hosts"+dropped+"10.0.0.3 at 192.0.2.30")
+	say("with peers that have all again", with("192.0.2.0/24"), "")
+	s.Say(model.HostsOfEVPN, Said{})
+	say("when they are gone", few, "")
+	say("when the configuration's own are none", with("192.0.2.5/32"), "1 of its hosts"+dropped+"10.0.0.7 at 192.0.2.7")
+}
+
 // A source that has not said all yet: what it said before goes on where it says nothing else.
 func TestAdd(t *testing.T) {
 	s, to := open(t, t.TempDir())

@@ -62,6 +62,7 @@ func (s *Segments) ofSources() (list []model.HostSourceStatus) {
 type segment struct {
 	settings *model.SegmentSettings // nil: nothing, but that services are in it
 	services []string
+	backends []model.SegmentHost // that themselves say where they are, if the segment has peers
 }
 
 // segmentsOf returns the segments that a configuration names.
@@ -88,7 +89,12 @@ func segmentsOf(c *model.Config) map[model.Segment]*segment {
 		}
 		in(service.Segment)
 		for j := range service.Backends {
-			in(service.Backends[j].TenantIn(service))
+			b := &service.Backends[j]
+			tenant := b.TenantIn(service)
+			in(tenant)
+			if of := all[tenant]; b.VTEP.IsValid() && of != nil && of.settings != nil && len(of.settings.Peers) > 0 {
+				of.backends = append(of.backends, b.Place())
+			}
 		}
 	}
 	return all
@@ -171,20 +177,48 @@ func (s *Segments) status(id model.Segment, of *segment, c *model.Config, wires 
 	return status
 }
 
-// contradicted remembers what contradictions finds, until a source or the configuration says something else: there
-// may be very many hosts. The lock is held.
+// contradicted remembers what contradictions and excluded find, until a source or the configuration says something
+// else: there may be very many hosts. The lock is held.
 func (s *Segments) contradicted(id model.Segment, of *segment, c *model.Config) []string {
 	at := &s.at
-	same := len(at.hosts) == len(c.Segments) && (len(c.Segments) == 0 || &at.hosts[0] == &c.Segments[0])
+	same := model.SameMemory(at.segments, c.Segments) && model.SameMemory(at.services, c.Services)
 	if at.found == nil || at.changes != s.changes || !same {
-		at.changes, at.hosts, at.found = s.changes, c.Segments, map[model.Segment][]string{}
+		at.changes, at.segments, at.services, at.found = s.changes, c.Segments, c.Services, map[model.Segment][]string{}
 	}
 	found, known := at.found[id]
 	if !known {
-		found = s.contradictions(id, of)
+		found = append(s.excluded(id, of), s.contradictions(id, of)...)
 		at.found[id] = found
 	}
 	return found
+}
+
+// excluded says which hosts of a segment are at VTEPs from which none of its packets are taken. The lock is held.
+func (s *Segments) excluded(id model.Segment, of *segment) []string {
+	if of.settings == nil || len(of.settings.Peers) == 0 {
+		return nil
+	}
+	var first model.SegmentHost
+	seen := map[[2]netip.Addr]bool{}
+	look := func(h model.SegmentHost) {
+		if of.settings.TakesFrom(h.VTEP) {
+			return
+		}
+		if len(seen) == 0 {
+			first = h
+		}
+		seen[[2]netip.Addr{h.Address, h.VTEP}] = true
+	}
+	for _, h := range s.hosts(id, of) {
+		look(h.SegmentHost)
+	}
+	for _, h := range of.backends {
+		look(h)
+	}
+	if len(seen) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("what %d of its hosts send to this director is dropped, such as answers to health checks: segments[].peers has not their VTEPs; the first of them is %v at %v", len(seen), first.Address, first.VTEP)}
 }
 
 // contradictions says where sources contradict each other about a segment's hosts. The lock is held.
