@@ -86,6 +86,9 @@ func TestCheckWarns(t *testing.T) {
 			"f:2: warning: director.snat.announce: without director.store.etcd the group's directors do not know each other's flows: a lost director's connections end"},
 		"announced without sharing": {announced + ", flow-port: 0, store: {etcd: {endpoints: [\"https://10.0.0.9:2379\"]}}}\n" + checkedService, model.Roles{}, "director",
 			"f:2: warning: director.snat.announce: with director.flow-port 0 the group's directors do not know each other's flows: a lost director's connections end"},
+		"EVPN without a VTEP": {director + "bgp: {asn: 65000, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.3, asn: 65000}, {address: 10.0.0.1, asn: 65000, families: [ipv4, evpn]}]}\n" + checkedService, model.Roles{}, "director",
+			"f:2: warning: bgp.neighbors[1].families: evpn needs director.vtep, where tunnels end: without it the director tells nobody of a host, and learns of none"},
+		"EVPN": {inVXLAN + "bgp: {asn: 65000, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.1, asn: 65000, families: [evpn]}]}\n" + checkedService, model.Roles{}, "director", ""},
 		"a host that is no peer": {inVXLAN + "segments: [{id: 'vxlan:5001', peers: [192.0.2.0/28], hosts: [{address: 10.0.1.12, mac: '02:00:00:00:00:0c', vtep: 192.0.2.12}, {address: 10.0.1.13, mac: '02:00:00:00:00:0d', vtep: 192.0.2.99}]}]\n" +
 			strings.NewReplacer("  vip", "  segment: vxlan:5001\n  vip", "gue", "l2dsr", "10.0.1.11", "10.0.1.11, mac: '02:00:00:00:00:0b', vtep: 192.0.2.99").Replace(checkedService), model.Roles{}, "director",
 			"f:2: warning: segments[0].hosts[1].vtep: 192.0.2.99 is no peer of vxlan:5001: the director drops what hosts there send, such as answers to health checks\n" +

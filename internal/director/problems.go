@@ -34,7 +34,7 @@ func (d *Director) gather() {
 	d.Problems.Replace(model.ProblemHost, append(host, d.examiner.Problems()...))
 	d.Problems.Replace(model.ProblemInterface, slices.Concat(interfaces, d.fanOutProblems(), renamedProblems(d.kernel.Renamed()), daemon.MTUProblems(d.kernel.Lowered(), "weir run")))
 	config, sessions, view := d.Config(), d.announcers.bgp.Status(), d.bfd.View()
-	d.Problems.Replace(model.ProblemBGP, append(bgpProblems(sessions), bgpPasswordProblems(&config.BGP, sessions)...))
+	d.Problems.Replace(model.ProblemBGP, slices.Concat(bgpProblems(sessions), bgpPasswordProblems(&config.BGP, sessions), evpnProblems(&config)))
 	d.Problems.Replace(model.ProblemBFD, append(bfdProblems(view, d.bfd.newFault()), bfdPasswordProblems(&config, view)...))
 	d.Problems.Replace(model.ProblemHook, hookProblems(d.announcers.hooks.Status()))
 	d.Problems.Replace(model.ProblemService, append(ownerlessProblems(config.Services, d.controller.Log), daemon.CrowdProblems(d.kernel.Crowded())...))
@@ -112,6 +112,16 @@ func ownerlessProblems(services []model.Service, logOf func(model.ServiceID) (mo
 		}
 		found = append(found, model.Problem{Part: s.Name, Segment: s.Segment, Severity: model.SeverityWarning, Text: text,
 			Fix: "give a backend a weight, or remove the service"})
+	}
+	return found
+}
+
+// evpnProblems are the neighbors that should exchange EVPN with a director that is no VTEP.
+func evpnProblems(c *model.Config) (found []model.Problem) {
+	for _, i := range c.EVPNWithoutVTEP() {
+		name := c.BGP.Neighbors[i].Name()
+		found = append(found, model.Problem{Part: name, Severity: model.SeverityWarning, Text: fmt.Sprintf("neighbor %s: %s", name, model.EVPNNeedsVTEP),
+			Fix: "give director.vtep and start the director again, or take evpn out of the neighbor's families"})
 	}
 	return found
 }

@@ -59,3 +59,15 @@ func TestContestedAddressesAreProblems(t *testing.T) {
 		t.Errorf("the problems are %+v", found)
 	}
 }
+
+func TestEVPNNeedsAVTEP(t *testing.T) {
+	c := &model.Config{BGP: model.BGP{Neighbors: []model.BGPNeighbor{{Address: netip.MustParseAddr("10.0.0.1"), Families: []model.BGPFamily{model.BGPIPv4}},
+		{Address: netip.MustParseAddr("10.0.0.2"), Families: []model.BGPFamily{model.BGPEVPN}}}}}
+	if found := evpnProblems(c); len(found) != 1 || found[0].Part != "10.0.0.2" || found[0].Fix == "" {
+		t.Errorf("without a VTEP the problems are %+v", found)
+	}
+	c.Director.VTEP.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
+	if found := evpnProblems(c); len(found) > 0 {
+		t.Errorf("with a VTEP the problems are %+v", found)
+	}
+}

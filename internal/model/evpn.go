@@ -13,6 +13,22 @@ import (
 // MaxVNI is the largest VXLAN network identifier: it has 24 bits (RFC 7348). 0 is none.
 const MaxVNI = 1<<24 - 1
 
+// EVPNNeedsVTEP is what is wrong with a neighbor of EVPNWithoutVTEP.
+const EVPNNeedsVTEP = "evpn needs director.vtep, where tunnels end: without it the director tells nobody of a host, and learns of none"
+
+// EVPNWithoutVTEP returns the indexes of the BGP neighbors of the family evpn, if the director is no VTEP.
+func (c *Config) EVPNWithoutVTEP() (neighbors []int) {
+	if c.Director.VTEP.Given() {
+		return nil
+	}
+	for i := range c.BGP.Neighbors {
+		if slices.Contains(c.BGP.Neighbors[i].Families, BGPEVPN) {
+			neighbors = append(neighbors, i)
+		}
+	}
+	return neighbors
+}
+
 // EVPN is what a director tells other VTEPs of its own segments by BGP, and of which segments it
 // takes what they tell (RFC 7432, RFC 8365). Neighbors hear of it whose families have [BGPEVPN].
 type EVPN struct {

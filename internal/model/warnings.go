@@ -35,6 +35,9 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 	if roles.Director {
 		c.Director.warnOfAnnounce(&errs)
 		c.warnOfPeers(&errs)
+		for _, i := range c.EVPNWithoutVTEP() {
+			errs.addWithOther(fmt.Sprintf("bgp.neighbors[%d].families", i), "director.vtep", "%s", EVPNNeedsVTEP)
+		}
 	}
 	for i := range c.Services {
 		s := &c.Services[i]
