@@ -330,7 +330,7 @@ func valid(t *testing.T, schema *jsonschema.Schema, text []byte) error {
 // possible, and that a text has one document.
 var unseen = []string{
 	"agent-directors", "agent-flows", "agent-store", "api-agents", "api", "api-segments", "askredirect", "bfd", "bgp-alone", "bgp-evpn", "documents", "fan-out-steering", "former", "hooks", "limits", "loads-api", "loads-nowhere", "loads", "nat",
-	"neighbor-alone", "overlap", "ovn-alone", "ovn-none", "p2c", "passive", "policies", "redirect", "segments", "slow-start-etcd", "slow-start", "snat-ports", "sockets-elsewhere",
+	"neighbor-alone", "overlap", "own-inside", "ovn-alone", "ovn-none", "p2c", "passive", "policies", "redirect", "segments", "slow-start-etcd", "slow-start", "snat-ports", "sockets-elsewhere",
 	"source-ranges-limit", "source-ranges", "steering-none", "store-endpoints", "store-plain", "store",
 }
 

@@ -139,8 +139,8 @@ func (fakeSegments) Segments([]model.Segment) (model.SegmentsStatus, error) {
 }
 
 func (fakeSegments) PutSegments(text api.SetText) (put api.PutHosts, err error) {
-	vtep := model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	list, err := sets.Read(text, func(text []byte) ([]model.SegmentHosts, error) { return config.ParseHosts("segments", text, vtep) })
+	c := &model.Config{Director: model.Director{VTEP: model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
+	list, err := sets.Read(text, func(text []byte) ([]model.SegmentHosts, error) { return config.ParseHosts("segments", text, c) })
 	for i := range list {
 		put.Hosts += len(list[i].Hosts)
 	}

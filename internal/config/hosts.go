@@ -12,11 +12,11 @@ type hostsText struct {
 	Segments []model.SegmentHosts `json:"segments"`
 }
 
-// ParseHosts reads where hosts of tenants' networks are, for a director that is this VTEP, as strictly as Parse. The text
+// ParseHosts reads where hosts of tenants' networks are, for a director with this configuration, as strictly as Parse. The text
 // may come from a client of the API: the cost of reading it is bounded.
-func ParseHosts(name string, text []byte, vtep model.VTEP) ([]model.SegmentHosts, error) {
+func ParseHosts(name string, text []byte, c *model.Config) ([]model.SegmentHosts, error) {
 	if list, is := writtenHosts(text); is {
-		wrong := model.ValidateHosts(list, vtep)
+		wrong := model.ValidateHosts(list, c)
 		if len(wrong) == 0 {
 			return list, nil
 		}
@@ -33,7 +33,7 @@ func ParseHosts(name string, text []byte, vtep model.VTEP) ([]model.SegmentHosts
 		// A text without the key is more likely the wrong one than an empty list.
 		if _, given := doc.line("segments"); !given {
 			errs = Errors{{Path: "segments", Problem: "is required (an empty list is [])"}}
-		} else if wrong := model.ValidateHosts(hosts.Segments, vtep); len(wrong) > 0 {
+		} else if wrong := model.ValidateHosts(hosts.Segments, c); len(wrong) > 0 {
 			errs = doc.invalid(wrong)
 		}
 	}

@@ -40,7 +40,7 @@ func TestParseHosts(t *testing.T) {
 			"hosts:1: segments[0].hosts[0].geneve-options: is only for Geneve, and the host is in vxlan:1"},
 		{model.VTEP{}, "segments: [{id: 'vxlan:1', hosts: []}]", "hosts:1: segments[0].id: needs director.vtep, where its tunnels end"},
 	} {
-		list, err := ParseHosts("hosts", []byte(test.text), test.vtep)
+		list, err := ParseHosts("hosts", []byte(test.text), &model.Config{Director: model.Director{VTEP: test.vtep}})
 		said := ""
 		if err != nil {
 			said = err.Error()
@@ -48,6 +48,27 @@ func TestParseHosts(t *testing.T) {
 		if said != test.want || err != nil && list != nil {
 			t.Errorf("%s\nsays\n%s\nwant\n%s", test.text, said, test.want)
 		}
+	}
+}
+
+// A host cannot be what the director itself is, nor have the MAC address of another one that is elsewhere.
+func TestHostsThatCannotBe(t *testing.T) {
+	c, err := Parse("weir.yaml", []byte("director: {interfaces: [eth0], vtep: {addresses: [192.0.2.200]}}\n"+
+		"segments: [{id: 'vxlan:1', addresses: [10.0.0.3], mac: '02:00:00:00:00:03'}]\n"+
+		"services: [{name: web, segment: 'vxlan:1', vip: 10.0.0.100, protocol: tcp, port: 80, mode: l2dsr, backends: []}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ParseHosts("hosts", []byte("segments:\n- id: vxlan:1\n  hosts:\n"+
+		"  - {address: 10.0.0.3, mac: '02:00:00:00:00:01', vtep: 192.0.2.1}\n  - {address: 10.0.0.2, mac: '02:00:00:00:00:03', vtep: 192.0.2.1}\n"+
+		"  - {address: 10.0.0.100, mac: '02:00:00:00:00:04', vtep: 192.0.2.1}\n  - {address: 10.0.0.5, mac: '02:00:00:00:00:04', vtep: 192.0.2.2}\n"+
+		"- {id: 'vxlan:2', hosts: [{address: 10.0.0.3, mac: '02:00:00:00:00:03', vtep: 192.0.2.1}]}\n"), &c)
+	const want = "hosts:4: segments[0].hosts[0].address: 10.0.0.3 is this director's own address in vxlan:1 (segments[].addresses), and no other host's\n" +
+		"hosts:5: segments[0].hosts[1].mac: 02:00:00:00:00:03 is this director's own MAC address in vxlan:1, and no other host's\n" +
+		"hosts:6: segments[0].hosts[2].address: 10.0.0.100 is the VIP of service \"web\" in vxlan:1, and no host's\n" +
+		"hosts:7: segments[0].hosts[3].mac: 02:00:00:00:00:04 is at VTEP 192.0.2.2, and it is the MAC address of 10.0.0.100 at VTEP 192.0.2.1, too: a host is at one of them (line 6)"
+	if err == nil || err.Error() != want {
+		t.Errorf("it is refused with\n%v\nwant\n%s", err, want)
 	}
 }
 
@@ -63,7 +84,7 @@ func TestParseManyHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := ParseHosts("hosts", text, vtep)
+	list, err := ParseHosts("hosts", text, &model.Config{Director: model.Director{VTEP: vtep}})
 	if err != nil || len(list) != 1 || len(list[0].Hosts) != len(of.Hosts) || list[0].Hosts[60000] != of.Hosts[60000] {
 		t.Errorf("%d hosts: %.200v", len(of.Hosts), err)
 	}
@@ -72,7 +93,7 @@ func TestParseManyHosts(t *testing.T) {
 	if text, err = json.Marshal(hostsText{[]model.SegmentHosts{more}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = ParseHosts("hosts", text, vtep); err == nil || err.Error() != "hosts: segments: 65537 hosts in all are more than the 65536 that a director has room for" {
+	if _, err = ParseHosts("hosts", text, &model.Config{Director: model.Director{VTEP: vtep}}); err == nil || err.Error() != "hosts: segments: 65537 hosts in all are more than the 65536 that a director has room for" {
 		t.Errorf("one host too many: %.200v", err)
 	}
 	of.Hosts[60000].VTEP = netip.MustParseAddr("2001:db8::1")
@@ -80,14 +101,14 @@ func TestParseManyHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var errs Errors
-	if _, err = ParseHosts("hosts", text, vtep); !errors.As(err, &errs) || errs[0].Path != "segments[0].hosts[60000].vtep" {
+	if _, err = ParseHosts("hosts", text, &model.Config{Director: model.Director{VTEP: vtep}}); !errors.As(err, &errs) || errs[0].Path != "segments[0].hosts[60000].vtep" {
 		t.Errorf("one wrong host among many: %.200v", err)
 	}
 	loose := strings.ReplaceAll(string(text), `,"mac"`, ` ,"mac"`)
-	if _, err = ParseHosts("hosts", []byte(loose), vtep); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err = ParseHosts("hosts", []byte(loose), &model.Config{Director: model.Director{VTEP: vtep}}); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("another form of so many: %.200v", err)
 	}
-	if list, err := ParseHosts("hosts", fmt.Appendf(nil, `{"segments":[{"id":"vxlan:1","hosts":[{"address":"10.0.0.1","mac":"02:00:00:00:00:01","mac":"02:00:00:00:00:02","vtep":"192.0.2.1"}]}]}`), vtep); err == nil {
+	if list, err := ParseHosts("hosts", fmt.Appendf(nil, `{"segments":[{"id":"vxlan:1","hosts":[{"address":"10.0.0.1","mac":"02:00:00:00:00:01","mac":"02:00:00:00:00:02","vtep":"192.0.2.1"}]}]}`), &model.Config{Director: model.Director{VTEP: vtep}}); err == nil {
 		t.Errorf("a key that is there twice is read: %v", list)
 	}
 }

@@ -1,6 +1,9 @@
 package desired
 
 import (
+	"errors"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -40,4 +43,35 @@ func TestGoesWith(t *testing.T) {
 			t.Errorf("%s: the file goes together with it: %v, want %v", c.name, got, c.want)
 		}
 	}
+}
+
+// A set whose backend would be the director itself in its tenant's network, or whose VIP is a host's there, is refused
+// with the place of the mistake in the set.
+func TestSetsOfWhatTheDirectorIs(t *testing.T) {
+	inBubble(t, func(t *testing.T, d *director, _ string) {
+		in := model.Segment{Kind: model.SegmentVXLAN, ID: 5001}
+		file := config(web("a", 1))
+		file.Director.VTEP = model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.200")}}
+		file.Segments = []model.SegmentSettings{{ID: in, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")},
+			Hosts: []model.SegmentHost{{Address: netip.MustParseAddr("10.0.0.9"), MAC: model.MAC{2, 9}, VTEP: netip.MustParseAddr("192.0.2.9")}}}}
+		file.SetDefaults()
+		if err := d.SetFile(file); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct {
+			vip, backend, path, text string
+		}{
+			{"10.0.0.100", "10.0.0.3", "services[0].backends[0].address", "10.0.0.3 is this director's own address in vxlan:5001"},
+			{"10.0.0.9", "10.0.0.4", "services[0].vip", `10.0.0.9 is the VIP of service "red" in vxlan:5001, and no host's`},
+		} {
+			s := web("red", 1)
+			s.Segment, s.Mode, s.VIP = in, model.L2DSR, netip.MustParseAddr(test.vip)
+			s.Backends[0].Address = netip.MustParseAddr(test.backend)
+			_, err := d.Put(t.Context(), "red", config(s).Services, model.SetCondition{})
+			var refused *RefusedError
+			if !errors.As(err, &refused) || len(refused.Refusals) != 1 || refused.Refusals[0].Path != test.path || !strings.Contains(refused.Refusals[0].Problem, test.text) {
+				t.Errorf("a set with the VIP %s and the backend %s is answered with %v, want %s: %s", test.vip, test.backend, err, test.path, test.text)
+			}
+		}
+	})
 }

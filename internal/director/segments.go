@@ -32,8 +32,8 @@ func (a segmentsAPI) Segments(only []model.Segment) (model.SegmentsStatus, error
 
 // PutSegments replaces what clients of the API have said of hosts.
 func (a segmentsAPI) PutSegments(text api.SetText) (put api.PutHosts, err error) {
-	vtep := a.d.Config().Director.VTEP
-	list, err := sets.Read(text, func(text []byte) ([]model.SegmentHosts, error) { return config.ParseHosts("segments", text, vtep) })
+	c := a.d.Config()
+	list, err := sets.Read(text, func(text []byte) ([]model.SegmentHosts, error) { return config.ParseHosts("segments", text, &c) })
 	if err != nil {
 		return put, err
 	}

@@ -96,6 +96,7 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v.ports()
 	v.addresses()
 	v.ownAddresses()
+	v.ownBackends()
 	v.replies()
 	v.limits()
 	v.segmentLimits()

@@ -26,9 +26,10 @@ type SegmentProblem struct {
 	Text    string
 }
 
-// ValidateHosts says what is wrong with a list of segments with their hosts, for a director that is this VTEP.
-func ValidateHosts(list []SegmentHosts, vtep VTEP) FieldErrors {
-	v := validation{config: &Config{Director: Director{VTEP: vtep}}}
+// ValidateHosts says what is wrong with a list of segments with their hosts, for a director with this configuration.
+func ValidateHosts(list []SegmentHosts, c *Config) FieldErrors {
+	v := validation{config: c, elsewhere: true}
+	vtep := &c.Director.VTEP
 	first := map[Segment]int{}
 	count := 0
 	for i := range list {
@@ -63,7 +64,7 @@ func ValidateHosts(list []SegmentHosts, vtep VTEP) FieldErrors {
 
 // segmentHosts checks the hosts of a tenant's network.
 func (v *validation) segmentHosts(path string, in Segment, hosts []SegmentHost) {
-	seen := map[netip.Addr]int{}
+	seen, macs := map[netip.Addr]int{}, MACsApart{}
 	for j := range hosts {
 		h := &hosts[j]
 		here := func(field string) string { return fmt.Sprintf("%s[%d].%s", path, j, field) }
@@ -73,10 +74,28 @@ func (v *validation) segmentHosts(path string, in Segment, hosts []SegmentHost) 
 		}
 		if other, dup := seen[h.Address]; dup {
 			v.errs.addWithOther(here("address"), fmt.Sprintf("%s[%d].address", path, other), "%s is named twice", h.Address)
-		} else {
-			seen[h.Address] = j
+			continue
+		}
+		seen[h.Address] = j
+		if own := v.ownInside().refuse(in, h); own != nil {
+			v.refuseHost(here(own.field), own)
+		}
+		if other, problem := macs.Find(h, j); problem != "" && !h.MAC.IsZero() {
+			v.errs.addWithOther(here("mac"), fmt.Sprintf("%s[%d].mac", path, other), "%s", problem)
 		}
 	}
+}
+
+// refuseHost says why a host cannot be what is said of it. Where a set has the VIP, the mistake is told of the set.
+func (v *validation) refuseHost(path string, own *ownHost) {
+	other := own.other
+	if v.elsewhere {
+		other = "" // in another text
+	}
+	if own.service >= v.own && own.service >= 0 && !v.elsewhere {
+		path, other = other, path
+	}
+	v.errs.addWithOther(path, other, "%s", own.problem)
 }
 
 // HostSource is what has said where a host of a tenant's network is.

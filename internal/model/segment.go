@@ -311,11 +311,6 @@ func (v *validation) snatInside(s *SegmentSettings, at func(string) string) {
 		if slices.Contains(s.Gateway, a) {
 			v.errs.addWithOther(at("snat-addresses"), at("gateway"), "%s is the gateway's", a)
 		}
-		for i := range s.Hosts {
-			if s.Hosts[i].Address == a {
-				v.errs.addWithOther(at("snat-addresses"), at(fmt.Sprintf("hosts[%d].address", i)), "%s is that of one of the network's hosts", a)
-			}
-		}
 	}
 }
 

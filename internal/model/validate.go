@@ -80,6 +80,9 @@ type validation struct {
 	config *Config
 	own    int // the director's own services; the group's follow
 	errs   FieldErrors
+	inside *OwnInside // see ownInside
+
+	elsewhere bool // what is checked is in another text than the configuration
 }
 
 // nameProblem says what is wrong with the name of a service or backend. Names end up in tables,

@@ -84,6 +84,7 @@ type Segments struct {
 		changes  uint64
 		segments []model.SegmentSettings
 		services []model.Service
+		own      *model.OwnInside
 		found    map[model.Segment][]string
 	}
 }

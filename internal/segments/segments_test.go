@@ -408,6 +408,44 @@ func TestHostsAtVTEPsThatAreNoPeers(t *testing.T) {
 	say("when the configuration's own are none", with("192.0.2.5/32"), "1 of its hosts"+dropped+"10.0.0.7 at 192.0.2.7")
 }
 
+// What other sources than the configuration and the API say is not refused: what cannot be is a problem. A group's
+// other directors tell by EVPN that they have the VIPs.
+func TestHostsThatCannotBe(t *testing.T) {
+	s, _ := open(t, t.TempDir())
+	c := &model.Config{Director: model.Director{VTEP: model.VTEP{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.200")}}},
+		Segments: []model.SegmentSettings{{ID: red, Addresses: []netip.Addr{host(3, 0).Address}, MAC: model.MAC{2, 0, 0, 0, 0, 99}}},
+		Services: []model.Service{{Name: "web", Segment: red, VIP: host(100, 0).Address}}}
+	odd := func(n, mac, vtep byte) model.SegmentHost {
+		h := host(n, vtep)
+		h.MAC[5] = mac
+		return h
+	}
+	for _, test := range []struct {
+		what  string
+		hosts []model.SegmentHost
+		want  string
+	}{
+		{"nothing odd", []model.SegmentHost{host(1, 5), odd(2, 1, 5), host(100, 6)}, ""},
+		{"the director's address", []model.SegmentHost{host(3, 5)}, "vxlan:1: 10.0.0.3: EVPN says 02:00:00:00:00:03 at 192.0.2.5, and 10.0.0.3 is this director's own address in vxlan:1 (segments[].addresses), and no other host's"},
+		{"its MAC address", []model.SegmentHost{odd(1, 99, 5)}, "vxlan:1: 10.0.0.1: EVPN says 02:00:00:00:00:63 at 192.0.2.5, and 02:00:00:00:00:63 is this director's own MAC address in vxlan:1, and no other host's"},
+		{"one MAC address twice", []model.SegmentHost{host(1, 5), odd(2, 1, 6)}, "vxlan:1: 10.0.0.2: EVPN says so: 02:00:00:00:00:01 is at VTEP 192.0.2.6, and it is the MAC address of 10.0.0.1 at VTEP 192.0.2.5, too: a host is at one of them"},
+	} {
+		s.Say(model.HostsOfEVPN, said(red, test.hosts...))
+		got := ""
+		for _, p := range s.Problems(c) {
+			got += p.Text
+		}
+		if got != test.want {
+			t.Errorf("of %s it says\n%s\nwant\n%s", test.what, got, test.want)
+		}
+	}
+	s.Say(model.HostsOfEVPN, Said{})
+	must(t, s.Put(in(red, host(100, 5)))) // before a set had the VIP
+	if problems := s.Problems(c); len(problems) != 1 || !strings.Contains(problems[0].Text, `the API says 02:00:00:00:00:64 at 192.0.2.5, and 10.0.0.100 is the VIP of service "web" in vxlan:1`) {
+		t.Errorf("of a host at a VIP the problems are %+v", problems)
+	}
+}
+
 // A source that has not said all yet: what it said before goes on where it says nothing else.
 func TestAdd(t *testing.T) {
 	s, to := open(t, t.TempDir())

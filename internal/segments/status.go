@@ -177,17 +177,18 @@ func (s *Segments) status(id model.Segment, of *segment, c *model.Config, wires 
 	return status
 }
 
-// contradicted remembers what contradictions and excluded find, until a source or the configuration says something
+// contradicted remembers what contradictions, excluded and impossible find, until a source or the configuration says something
 // else: there may be very many hosts. The lock is held.
 func (s *Segments) contradicted(id model.Segment, of *segment, c *model.Config) []string {
 	at := &s.at
 	same := model.SameMemory(at.segments, c.Segments) && model.SameMemory(at.services, c.Services)
 	if at.found == nil || at.changes != s.changes || !same {
 		at.changes, at.segments, at.services, at.found = s.changes, c.Segments, c.Services, map[model.Segment][]string{}
+		at.own = model.NewOwnInside(c)
 	}
 	found, known := at.found[id]
 	if !known {
-		found = append(s.excluded(id, of), s.contradictions(id, of)...)
+		found = slices.Concat(s.excluded(id, of), s.impossible(id, of), s.contradictions(id, of))
 		at.found[id] = found
 	}
 	return found
@@ -219,6 +220,27 @@ func (s *Segments) excluded(id model.Segment, of *segment) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("what %d of its hosts send to this director is dropped, such as answers to health checks: segments[].peers has not their VTEPs; the first of them is %v at %v", len(seen), first.Address, first.VTEP)}
+}
+
+// impossible says which hosts cannot be what a source says of them. Of the configuration and the API that is refused,
+// unless it was said before the configuration changed. The lock is held.
+func (s *Segments) impossible(id model.Segment, of *segment) (found []string) {
+	if !id.IsOverlay() {
+		return nil
+	}
+	macs := model.MACsApart{}
+	hosts := s.hosts(id, of)
+	for i := range hosts {
+		h := &hosts[i]
+		if problem := s.at.own.Refuse(id, &h.SegmentHost, h.Source); problem != "" {
+			found = append(found, fmt.Sprintf("%v: %s says %s, and %s", h.Address, named(h.Source), where(&h.SegmentHost), problem))
+			continue
+		}
+		if _, problem := macs.Find(&h.SegmentHost, i); problem != "" {
+			found = append(found, fmt.Sprintf("%v: %s says so: %s", h.Address, named(h.Source), problem))
+		}
+	}
+	return found
 }
 
 // contradictions says where sources contradict each other about a segment's hosts. The lock is held.
