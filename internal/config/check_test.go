@@ -58,6 +58,9 @@ func TestCheckWarns(t *testing.T) {
 		t.Fatal(err)
 	}
 	director := "director: {interfaces: [eth0]}\n"
+	trunks := "director: {interfaces: [eth0, eth1], neighbor: {interfaces: [{name: eth1, segment: 'vlan:100'}]}}\n"
+	inVLAN := strings.NewReplacer("  vip", "  segment: vlan:100\n  vip", "gue", "l2dsr").Replace(checkedService)
+	inVLANByMAC := strings.Replace(inVLAN, "10.0.1.11", "10.0.1.11, mac: '02:00:00:00:00:0b'", 1)
 	inVXLAN := "director: {interfaces: [eth0], vtep: {addresses: [192.0.2.200]}}\n"
 	announced := "bgp: {asn: 65001, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.1, asn: 65000}]}\ndirector: {interfaces: [eth0], group: [10.0.0.2, 10.0.0.3], snat: {addresses: [192.0.2.1], announce: true}"
 	draining := strings.Replace(checkedService, "10.0.1.11}", "10.0.1.11, state: draining}\n  - {address: 10.0.1.12, weight: 0}", 1)
@@ -86,6 +89,13 @@ func TestCheckWarns(t *testing.T) {
 			"f:2: warning: director.snat.announce: without director.store.etcd the group's directors do not know each other's flows: a lost director's connections end"},
 		"announced without sharing": {announced + ", flow-port: 0, store: {etcd: {endpoints: [\"https://10.0.0.9:2379\"]}}}\n" + checkedService, model.Roles{}, "director",
 			"f:2: warning: director.snat.announce: with director.flow-port 0 the group's directors do not know each other's flows: a lost director's connections end"},
+		"answers on another trunk": {trunks + strings.Replace(inVLAN, "10.0.1.11", "10.0.1.10}\n  - {address: 10.0.1.11, mac: '02:00:00:00:00:0b'}\n  - {address: 10.0.1.12, mac: '02:00:00:00:00:0c'", 1), model.Roles{}, "director",
+			"f:11: warning: services[0].backends[1].mac: packets to backend 10.0.1.11 in vlan:100 leave by eth0, the first of director.interfaces, as long as this host has no interface for the VLAN, and director.neighbor answers there on eth1: give segments[].interface (line 1)"},
+		"a segment's trunk":       {trunks + "segments: [{id: 'vlan:100', interface: eth1}]\n" + inVLANByMAC, model.Roles{}, "director", ""},
+		"a backend's trunk":       {trunks + strings.Replace(inVLANByMAC, "mac:", "interface: eth1, mac:", 1), model.Roles{}, "director", ""},
+		"the first trunk, too":    {strings.Replace(trunks, "{name: eth1", "{name: eth0, segment: 'vlan:100'}, {name: eth1", 1) + inVLANByMAC, model.Roles{}, "director", ""},
+		"the host's for the VLAN": {strings.Replace(trunks, "{name: eth1", "{name: eth1.100", 1) + inVLANByMAC, model.Roles{}, "director", ""},
+		"another VLAN's trunk":    {strings.Replace(trunks, "vlan:100", "vlan:101", 1) + inVLANByMAC, model.Roles{}, "director", ""},
 		"EVPN without a VTEP": {director + "bgp: {asn: 65000, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.3, asn: 65000}, {address: 10.0.0.1, asn: 65000, families: [ipv4, evpn]}]}\n" + checkedService, model.Roles{}, "director",
 			"f:2: warning: bgp.neighbors[1].families: evpn needs director.vtep, where tunnels end: without it the director tells nobody of a host, and learns of none"},
 		"EVPN": {inVXLAN + "bgp: {asn: 65000, router-id: 10.0.0.2, neighbors: [{address: 10.0.0.1, asn: 65000, families: [evpn]}]}\n" + checkedService, model.Roles{}, "director", ""},

@@ -147,6 +147,14 @@ func (d *Datapath) Unreached() map[model.VIP]bool {
 	return unreached
 }
 
+// HasVLAN reports whether the host has an interface for a VLAN on one of the director's, by which packets to backends
+// in it leave.
+func (d *Datapath) HasVLAN(id uint32) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.closed() && d.hops.HasVLAN(d.own, id)
+}
+
 // Unreachable returns backends that should get packets and to which there is no way, each with the reason: at
 // most that many of each segment's services.
 func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {

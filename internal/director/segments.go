@@ -61,7 +61,19 @@ func (d *Director) followOVN(c *model.Config) {
 // segmentProblems are what is wrong with what is known of where hosts are.
 func (d *Director) segmentProblems() []model.Problem {
 	c := d.Config()
-	return slices.Concat(d.segments.Problems(&c), d.ovn.Problems(), d.excess.problems(&c), notForwarded(d.kernel.SegmentProblems()))
+	return slices.Concat(d.segments.Problems(&c), d.ovn.Problems(), d.excess.problems(&c), otherTrunks(&c, d.kernel.HasVLAN), notForwarded(d.kernel.SegmentProblems()))
+}
+
+// otherTrunks are the problems of VLANs whose backends are sent to by another interface than on which the director
+// answers there. The host may have interfaces for some VLANs: these packets leave by them.
+func otherTrunks(c *model.Config, host func(vlan uint32) bool) (problems []model.Problem) {
+	for _, o := range c.OtherTrunks() {
+		if !host(o.Segment.ID) {
+			problems = append(problems, model.Problem{Part: o.Segment.String(), Segment: o.Segment, Severity: model.SeverityWarning, Text: o.Problem(c),
+				Fix: fmt.Sprintf("give interface: %s to %s in segments, or to its backends; or put the VLAN's trunk first in director.interfaces", c.Director.Neighbor.Interfaces[o.Interface].Name, o.Segment)})
+		}
+	}
+	return problems
 }
 
 // notForwarded are the problems of segments of which the datapath does not forward all.

@@ -46,3 +46,16 @@ func TestSegmentsNotForwarded(t *testing.T) {
 		t.Errorf("segments are %+v", status.Segments)
 	}
 }
+
+// Of a VLAN for which the host has an interface nothing is said: packets leave by that.
+func TestOtherTrunks(t *testing.T) {
+	vlan := model.Segment{Kind: model.SegmentVLAN, ID: 100}
+	c := &model.Config{Director: model.Director{Interfaces: []string{"eth0", "eth1"}, Neighbor: model.Neighbor{Interfaces: []model.NeighborInterface{{Name: "eth1", Segment: vlan}}}},
+		Services: []model.Service{{Name: "red", Segment: vlan, Mode: model.L2DSR, Backends: []model.Backend{{Address: netip.MustParseAddr("10.7.0.11"), MAC: model.MAC{2, 1}}}}}}
+	for has, want := range map[bool]int{false: 1, true: 0} {
+		found := otherTrunks(c, func(id uint32) bool { return id == 100 && has })
+		if len(found) != want || want > 0 && (found[0].Segment != vlan || found[0].Fix == "") {
+			t.Errorf("with an interface of the host's %v the problems are %+v", has, found)
+		}
+	}
+}

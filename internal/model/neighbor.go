@@ -74,6 +74,56 @@ func (n *Neighbor) In(s Segment) bool {
 	return slices.ContainsFunc(n.Interfaces, func(i NeighborInterface) bool { return i.Segment == s })
 }
 
+// OtherTrunk is a backend whose packets leave by another interface than by which its tenant's network is told to be
+// reached.
+type OtherTrunk struct {
+	Segment          Segment
+	Service, Backend int // of the segment's first such backend
+	Interface        int // of director.neighbor, on which the director answers there
+}
+
+// Problem says what is wrong.
+func (o *OtherTrunk) Problem(c *Config) string {
+	return fmt.Sprintf("packets to backend %s in %s leave by %s, the first of director.interfaces, as long as this host has no interface for the VLAN, and director.neighbor answers there on %s: give segments[].interface",
+		c.Services[o.Service].Backends[o.Backend].Address, o.Segment, c.Director.Interfaces[0], c.Director.Neighbor.Interfaces[o.Interface].Name)
+}
+
+// OtherTrunks returns, for each VLAN of a tenant in which the director answers on some of its interfaces, and not on
+// the first, a backend with a MAC address that nothing leads to one of them: its packets leave by the first interface,
+// if the host has none for the VLAN.
+func (c *Config) OtherTrunks() (found []OtherTrunk) {
+	if len(c.Director.Interfaces) < 2 {
+		return nil
+	}
+	on := map[Segment]int{} // on which of director.neighbor's interfaces the director answers; -1: also where packets leave
+	for i := range c.Director.Neighbor.Interfaces {
+		n := &c.Director.Neighbor.Interfaces[i]
+		switch _, known := on[n.Segment]; {
+		case n.Segment.Kind != SegmentVLAN:
+		case n.Name == c.Director.Interfaces[0] || !slices.Contains(c.Director.Interfaces, n.Name): // another one is the host's, for the VLAN
+			on[n.Segment] = -1
+		case !known:
+			on[n.Segment] = i
+		}
+	}
+	given := c.SegmentInterfaces()
+	for i := range c.Services {
+		if len(on) == 0 {
+			break
+		}
+		s := &c.Services[i]
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			in := b.TenantIn(s)
+			if at, is := on[in]; is && at >= 0 && !b.MAC.IsZero() && b.Interface == "" && given[in] == "" {
+				found = append(found, OtherTrunk{in, i, j, at})
+				delete(on, in) // the others are likely the same
+			}
+		}
+	}
+	return found
+}
+
 // IsZero reports whether no key is given.
 func (n Neighbor) IsZero() bool {
 	return !n.Given() && n.Lease == 0 && n.Settle == 0 && n.Refresh == 0 && n.Rate == 0

@@ -35,6 +35,9 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 	if roles.Director {
 		c.Director.warnOfAnnounce(&errs)
 		c.warnOfPeers(&errs)
+		for _, o := range c.OtherTrunks() {
+			errs.addWithOther(backendPath(o.Service, o.Backend, "mac"), fmt.Sprintf("director.neighbor.interfaces[%d].name", o.Interface), "%s", o.Problem(c))
+		}
 		for _, i := range c.EVPNWithoutVTEP() {
 			errs.addWithOther(fmt.Sprintf("bgp.neighbors[%d].families", i), "director.vtep", "%s", EVPNNeedsVTEP)
 		}

@@ -224,6 +224,13 @@ func (r *Resolver) interfaceOf(b model.TableBackend, interfaces []string) (by ne
 	return by, ""
 }
 
+// HasVLAN reports whether the host has an interface for a VLAN on one of the director's interfaces.
+func (r *Resolver) HasVLAN(interfaces []string, id uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.vlanOn(interfaces, id) != nil
+}
+
 // vlanOn returns the interface for a VLAN on one of the director's interfaces; nil: there is none. The lock is
 // held.
 func (r *Resolver) vlanOn(interfaces []string, id uint32) netlink.Link {
