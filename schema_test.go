@@ -111,6 +111,9 @@ func makeSchema(t *testing.T) []byte {
 			if text := texts[of.String()+"."+field.Name]; text != "" {
 				property["description"] = text
 			}
+			if config.IsBound(of, key) {
+				property["minimum"] = 1
+			}
 			if config.IsOpenList(of, key) {
 				property["minItems"] = 1
 			}

@@ -22,10 +22,14 @@ var openLists = map[reflect.Type]map[string][2]string{
 	reflect.TypeFor[model.Steering]():          {"interfaces": {"interfaces", "all of director.interfaces"}},
 }
 
-// leavesOpen refuses an empty list that would leave open what it restricts.
+// bounds are the mappings whose numbers bound something, each only if its key is there. A bound of 0 would read as
+// "nothing", and be none.
+var bounds = map[reflect.Type]bool{reflect.TypeFor[model.SegmentLimits](): true, reflect.TypeFor[model.OwnerLimits](): true}
+
+// leavesOpen refuses an empty list, and a bound of 0, that would leave open what they restrict.
 func (d *decoder) leavesOpen(n ast.Node, in reflect.Type, key string, at *path) {
-	open, is := openLists[in][key]
-	if !is {
+	open, isList := openLists[in][key]
+	if !isList && !bounds[in] {
 		return
 	}
 	switch node := n.(type) {
@@ -34,10 +38,20 @@ func (d *decoder) leavesOpen(n ast.Node, in reflect.Type, key string, at *path) 
 	case *ast.AliasNode:
 		n = d.anchors[nameOf(node.Value)]
 	}
-	if list, isList := n.(*ast.SequenceNode); isList && len(list.Values) == 0 {
-		d.refuse(n, at, "is an empty list: leave the key out for %s, or name %s", open[1], open[0])
+	switch node := n.(type) {
+	case *ast.SequenceNode:
+		if isList && len(node.Values) == 0 {
+			d.refuse(n, at, "is an empty list: leave the key out for %s, or name %s", open[1], open[0])
+		}
+	case *ast.IntegerNode:
+		if bounds[in] && nameOf(n) == "0" {
+			d.refuse(n, at, "0 is out of range: leave the key out for no bound")
+		}
 	}
 }
+
+// IsBound reports whether a key of a type is a bound that may not be 0.
+func IsBound(of reflect.Type, key string) bool { return bounds[of] && key != "owner" }
 
 // IsOpenList reports whether a key of a type is a list that may not be empty.
 func IsOpenList(of reflect.Type, key string) bool {
