@@ -1,8 +1,10 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/datapath/abi"
@@ -86,6 +88,28 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 		}
 	}
 	return status, desired, nil
+}
+
+// CountedUnder returns how many packets have been counted under each of these reasons.
+func (d *Datapath) CountedUnder(reasons ...string) ([]uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed() {
+		return nil, errors.New("the datapath is closed")
+	}
+	packets := make([]uint64, len(reasons))
+	for i, reason := range reasons {
+		number := slices.Index(d.kernel.reasons, reason)
+		if number < 0 {
+			return nil, fmt.Errorf("there is no reason %q", reason)
+		}
+		t, err := d.kernel.counted(directorMapReasons, uint32(number))
+		if err != nil {
+			return nil, fmt.Errorf("read reasons: %w", err)
+		}
+		packets[i] = t.packets
+	}
+	return packets, nil
 }
 
 func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.ServiceStatus, error) {

@@ -104,7 +104,8 @@ type Director struct {
 	members    *membership
 	sets       *sets.Sets
 	segments   *segments.Segments
-	excess     excess // is guarded by gathering
+	excess     excess  // is guarded by gathering
+	unknown    unknown // the same
 	evpn       *evpnHosts
 	ovn        *ovnhosts.Source  // tells segments
 	placements engine.Placements // for explanations

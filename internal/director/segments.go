@@ -3,6 +3,7 @@ package director
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
@@ -61,7 +62,11 @@ func (d *Director) followOVN(c *model.Config) {
 // segmentProblems are what is wrong with what is known of where hosts are.
 func (d *Director) segmentProblems() []model.Problem {
 	c := d.Config()
-	return slices.Concat(d.segments.Problems(&c), d.ovn.Problems(), d.excess.problems(&c), otherTrunks(&c, d.kernel.HasVLAN), notForwarded(d.kernel.SegmentProblems()))
+	now := time.Now()
+	if totals, err := d.kernel.CountedUnder(d.unknown.counters()...); err == nil { // else the status reports that error, too
+		d.unknown.take(totals, now)
+	}
+	return slices.Concat(d.segments.Problems(&c), d.ovn.Problems(), d.excess.problems(&c), otherTrunks(&c, d.kernel.HasVLAN), notForwarded(d.kernel.SegmentProblems()), d.unknown.problems(&c, now))
 }
 
 // otherTrunks are the problems of VLANs whose backends are sent to by another interface than on which the director

@@ -1,0 +1,54 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+// Nothing says where a tenant's client is: its packets are dropped, or what a nat backend answers it. That is a problem,
+// which status and doctor show with what to add, and it is over when that is added.
+func TestUnknownTenantsClient(t *testing.T) {
+	t.Parallel()
+	u := newUnderlay(t, "vxlan", false)
+	const vip, gateway = "172.16.0.100", "172.16.0.3"
+	server := u.add("server", 5001, "172.16.0.11/24")
+	client := u.add("client", 5001, "172.16.0.2/24")
+	server.Route("172.16.0.2/32", gateway) // the director is the way back
+	startNginx(t, server.Host)
+	file := func(peers, hosts string) string {
+		return fmt.Sprintf("director: {interfaces: [eth0], vtep: {addresses: ['%v'], peers: [%s]}}\nsegments:\n- {id: 'vxlan:5001', addresses: [%s], hosts: [%s]}\n"+
+			"services:\n- {name: web, segment: 'vxlan:5001', vip: %s, protocol: tcp, port: 80, mode: nat, backends: [{name: a, address: 172.16.0.11, mac: '%s', vtep: '%v'}]}\n",
+			u.vtep(directorHost), peers, gateway, hosts, vip, server.port.MAC, server.vtep)
+	}
+	d := startDaemon(t, u.director, "run", file("", ""))
+	calls := func() (answer string) {
+		answer, _ = tryOn(t, client.Host, "curl", "--silent", "--max-time", "2", "http://"+vip+"/name") // it may get no answer
+		return answer
+	}
+	check := func(reason, says string) {
+		t.Helper()
+		if answer := calls(); answer != "" {
+			t.Errorf("the client gets %q", answer)
+		}
+		d.waitFor("have a problem with "+reason, func() bool { return d.hasProblem(model.ProblemSegment, "("+reason+")") })
+		if out := on(t, u.director, weir, "status", "--socket", d.socket); !strings.Contains(out, says) {
+			t.Errorf("status does not say %q:\n%s", says, out)
+		}
+		// Its exit status is that of the host, which is not asked about here.
+		if out, _ := tryOn(t, u.director, weir, "doctor", "--role", "director", "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket); !strings.Contains(out, "director segment") || !strings.Contains(out, says) {
+			t.Errorf("doctor does not say %q:\n%s", says, out)
+		}
+	}
+	check("drop_overlay_peer", "name the client in segments[].hosts, or its VTEP in director.vtep.peers")
+	d.edit(file(fmt.Sprintf("'%v'", client.vtep), ""))
+	d.waitFor("take packets from the client's VTEP", func() bool { calls(); return d.reason("drop_overlay_host") > 0 })
+	check("drop_overlay_host", "or the segment's router in segments[].gateway")
+	if !d.hasProblem(model.ProblemSegment, "no gateway in vxlan:5001") {
+		t.Errorf("the problem does not name the segment: %+v", d.directorStatus().Problems)
+	}
+	d.edit(file("", fmt.Sprintf("{address: 172.16.0.2, mac: '%s', vtep: '%v'}", client.port.MAC, client.vtep)))
+	d.waitFor("answer the client", func() bool { return calls() == "server" })
+}
