@@ -42,6 +42,35 @@ func TestUnknownTenantsClient(t *testing.T) {
 			t.Errorf("doctor does not say %q:\n%s", says, out)
 		}
 	}
+	asks := func(want ...string) {
+		t.Helper()
+		out := on(t, u.director, weir, "explain", "--socket", d.socket, "172.16.0.2:5555", vip+":80/tcp", "--flags", "syn", "--segment", "vxlan:5001")
+		for _, words := range want {
+			if !strings.Contains(out, words) {
+				t.Errorf("explain does not say %q:\n%s", words, out)
+			}
+		}
+	}
+	tunnel := fmt.Sprintf("made up: vxlan:5001 on the wire, from VTEP %v, ", server.vtep)
+	asks(tunnel+"one that is known; nothing says where 172.16.0.2 is", fmt.Sprintf(" at VTEP %v, vxlan:5001 on the wire", server.vtep), "vxlan: VNI 5001", "tcp: 5555 > 80, syn")
+	captured := make(chan string, 1)
+	go func() {
+		out, _ := tryOn(t, u.director, weir, "capture", "--socket", d.socket, "--reason", "drop_overlay_peer", "--packets", "3") // what it says is looked at
+		captured <- out
+	}()
+	out := ""
+	d.waitFor("capture what it drops", func() bool {
+		calls()
+		select {
+		case out = <-captured:
+			return true
+		default:
+			return false
+		}
+	})
+	if !strings.Contains(out, fmt.Sprintf(", in vxlan VNI 5001 %v > %v, ", client.vtep, u.vtep(directorHost))) || !strings.Contains(out, "172.16.0.") {
+		t.Errorf("the capture does not say who sends to whom in which network:\n%s", out)
+	}
 	check("drop_overlay_peer", "name the client in segments[].hosts, or its VTEP in director.vtep.peers")
 	d.edit(file(fmt.Sprintf("'%v'", client.vtep), ""))
 	d.waitFor("take packets from the client's VTEP", func() bool { calls(); return d.reason("drop_overlay_host") > 0 })
@@ -51,4 +80,5 @@ func TestUnknownTenantsClient(t *testing.T) {
 	}
 	d.edit(file("", fmt.Sprintf("{address: 172.16.0.2, mac: '%s', vtep: '%v'}", client.port.MAC, client.vtep)))
 	d.waitFor("answer the client", func() bool { return calls() == "server" })
+	asks(fmt.Sprintf("made up: vxlan:5001 on the wire, from VTEP %v, where 172.16.0.2 is", client.vtep))
 }

@@ -180,7 +180,7 @@ func (c *captureText) packet(p *model.CapturedPacket) error {
 		_, err = c.w.Write(text)
 		return err
 	}
-	_, err := fmt.Fprintf(c.w, "%s %s %s, %d bytes: %s\n", p.Time.UTC().Format("15:04:05.000000"), p.Interface, explain.Summary(p.In), p.InLength, p.Text())
+	_, err := fmt.Fprintf(c.w, "%s %s %s, %d bytes: %s\n", p.Time.UTC().Format("15:04:05.000000"), p.Interface, explain.Summary(p.In, p.Segment), p.InLength, p.Text())
 	return err
 }
 

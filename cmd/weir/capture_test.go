@@ -95,7 +95,7 @@ func TestCaptureFile(t *testing.T) {
 		if err != nil || by.LinkType != layers.LinkTypeEthernet {
 			t.Fatal(by, err)
 		}
-		got = append(got, packet{by.Name, explain.Summary(frame), info.Length, info.Length - info.CaptureLength})
+		got = append(got, packet{by.Name, explain.Summary(frame, model.Segment{}), info.Length, info.Length - info.CaptureLength})
 	}
 	want := []packet{
 		{"eth0", "tcp 198.51.100.7:5555 > 203.0.113.10:443 syn", 60, 0}, {"eth1", "tcp 198.51.100.7:5555 > 203.0.113.10:443 syn", 60, 0},

@@ -76,7 +76,7 @@ func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.
 	if d.closed() {
 		return model.Explanation{}, observe.ErrNothingForwarded
 	}
-	w := &observe.Snapshot{Rings: m.lines, Backends: m.entries, Settings: m.settings, Services: m.observed, Loads: m.loads, Live: d.kernel.all, Leaves: d.hops.Leaves}
+	w := &observe.Snapshot{Rings: m.lines, Backends: m.entries, Settings: m.settings, Services: m.observed, Loads: m.loads, Live: d.kernel.all, Leaves: d.hops.Leaves, Inside: d.overlay.wayOf}
 	closeTable, err := d.imagineSNAT(w, &t)
 	if err != nil {
 		return model.Explanation{}, err

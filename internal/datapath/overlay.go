@@ -121,6 +121,23 @@ func (o *overlay) close() error {
 // on says whether the director is a VTEP.
 func (o *overlay) on() bool { return o.indexes != nil }
 
+// wayOf says at which VTEP a backend is, and its network with the VNI on the wire; the zero values: it is in none.
+func (o *overlay) wayOf(backend uint32) (vtep netip.Addr, wire model.Segment) {
+	if !o.on() || int(backend) >= len(o.backends.Entries) {
+		return netip.Addr{}, model.Segment{}
+	}
+	b := &o.backends.Entries[backend]
+	if b.Place == 0 || int(b.Place) >= len(o.places.Entries) {
+		return netip.Addr{}, model.Segment{}
+	}
+	p := &o.places.Entries[b.Place]
+	wire = model.Segment{Kind: model.SegmentVXLAN, ID: bigEndian32(p.Vni) >> 8}
+	if p.Flags&uint8(abi.VtepPlaceFlagVTEP_PLACE_GENEVE) != 0 {
+		wire.Kind = model.SegmentGeneve
+	}
+	return abi.AddressOf(p.Vtep, p.Flags&uint8(abi.VtepPlaceFlagVTEP_PLACE_IPV6) != 0), wire
+}
+
 // overlaySegments are the segments in VXLAN and Geneve that the table names.
 func (d *Datapath) overlaySegments() map[model.Segment]bool {
 	all := map[model.Segment]bool{}

@@ -44,14 +44,17 @@ func (d *Director) nameOverrides(e *model.Explanation) {
 // decide asks the datapath what it does with a packet.
 func (d *Director) decide(ctx context.Context, q model.Question) (model.Explanation, error) {
 	unprocessable := func(err error) error { return api.NewProblem(http.StatusUnprocessableEntity, err.Error()) }
-	name, frame, err := d.frameOf(&q)
+	name, frame, made, err := d.frameOf(&q)
 	if err != nil {
 		return model.Explanation{}, unprocessable(err)
 	}
 	if q.With != nil {
-		return d.explainWith(ctx, &q, name, frame)
+		e, err := d.explainWith(ctx, &q, name, frame)
+		e.Tunnel = made
+		return e, err
 	}
 	e, err := d.kernel.Explain(name, frame)
+	e.Tunnel = made
 	if err != nil || e.Service == nil {
 		return e, err
 	}

@@ -10,25 +10,26 @@ import (
 )
 
 // frameOf makes up the packet that a question is about, and the interface that it comes in by.
-func (d *Director) frameOf(q *model.Question) (name string, frame []byte, err error) {
+func (d *Director) frameOf(q *model.Question) (name string, frame []byte, made *model.ExplainedTunnel, err error) {
 	var tunnel *explain.Tunnel
 	from := q.Source.Addr()
 	if q.Segment.IsOverlay() && len(q.Frame) == 0 {
 		if tunnel, err = d.tunnelOf(q); err != nil {
-			return "", nil, err
+			return "", nil, nil, err
 		}
 		from = tunnel.From
+		made = &model.ExplainedTunnel{Wire: tunnel.Wire, VTEP: tunnel.From, Source: q.Source.Addr().Unmap(), Known: tunnel.Known}
 	}
 	name, mac, err := d.kernel.Entrance(q.Interface, from)
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	if tunnel != nil {
 		frame, err = explain.BuildInside(q, tunnel, mac)
 	} else {
 		frame, err = explain.Build(q, mac)
 	}
-	return name, frame, err
+	return name, frame, made, err
 }
 
 // tunnelOf says in which tunnel a packet of a tenant's network would come: from where its source is, or else from
@@ -47,9 +48,10 @@ func (d *Director) tunnelOf(q *model.Question) (*explain.Tunnel, error) {
 		t.Port = own.GenevePort
 	}
 	var vteps []netip.Addr
+	var source netip.Addr // the VTEP where the packet's source is
 	for i := range known.Hosts {
 		if h := &known.Hosts[i]; h.Address == q.Source.Addr().Unmap() {
-			vteps = slices.Insert(vteps, 0, h.VTEP)
+			vteps, source = slices.Insert(vteps, 0, h.VTEP), h.VTEP
 		} else {
 			vteps = append(vteps, h.VTEP)
 		}
@@ -64,7 +66,7 @@ func (d *Director) tunnelOf(q *model.Question) (*explain.Tunnel, error) {
 	}
 	for _, vtep := range vteps {
 		if to := own.Address(vtep.Is6()); to.IsValid() && vtep != to {
-			t.From, t.To = vtep, to
+			t.From, t.To, t.Known = vtep, to, vtep == source
 			return t, nil
 		}
 	}

@@ -1,10 +1,8 @@
 package director
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -67,9 +65,6 @@ func (u *unknown) problems(c *model.Config, now time.Time) (found []model.Proble
 	return found
 }
 
-// mostNamed bounds how many segments a problem names.
-const mostNamed = 3
-
 // withoutGateway names the segments with services in nat that have no gateway of the VIP's family.
 func withoutGateway(c *model.Config) string {
 	var all []string
@@ -84,12 +79,9 @@ func withoutGateway(c *model.Config) string {
 			all = append(all, name)
 		}
 	}
-	slices.Sort(all)
-	switch more := len(all) - mostNamed; {
-	case len(all) == 0:
+	if len(all) == 0 {
 		return ""
-	case more > 0:
-		return fmt.Sprintf("; no gateway in %s and %d more", strings.Join(all[:mostNamed], ", "), more)
 	}
-	return "; no gateway in " + strings.Join(all, ", ")
+	slices.Sort(all)
+	return "; no gateway in " + model.Some(all)
 }

@@ -10,28 +10,77 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+
+	"weir.io/weir/internal/model"
 )
 
-// guePort is where a datagram's payload is GUE (IANA).
-const guePort = 6080
+// ports are those where a datagram's payload is a tunnel's (IANA).
+var ports = map[layers.UDPPort]gopacket.LayerType{
+	6080: layers.LayerTypeAGUEVar0, model.DefaultVXLANPort: layers.LayerTypeVXLAN, model.DefaultGenevePort: layers.LayerTypeGeneve,
+}
+
+// tunnels are those of tenants' networks.
+var tunnels = map[model.SegmentKind]gopacket.LayerType{model.SegmentVXLAN: layers.LayerTypeVXLAN, model.SegmentGeneve: layers.LayerTypeGeneve}
+
+// mostHeaders bounds how many headers of a frame are read: more than a packet in GUE in a tenant's network has.
+const mostHeaders = 24
+
+// headers reads a frame's headers one after the other.
+type headers struct {
+	rest []byte
+	next gopacket.LayerType
+	kind model.SegmentKind // of the tunnel that the frame is known to be in, whatever its port; none: it is not known
+	read int
+}
+
+func headersOf(frame []byte, kind model.SegmentKind) *headers {
+	return &headers{rest: frame, next: layers.LayerTypeEthernet, kind: kind}
+}
+
+// header decodes the next one; nil: what follows is none that is decoded, or it is cut short.
+func (h *headers) header() (d gopacket.DecodingLayer, cut bool) {
+	decoder := decoderOf(h.next)
+	if h.read++; decoder == nil || len(h.rest) == 0 || h.read > mostHeaders {
+		return nil, false
+	}
+	if err := decoder.DecodeFromBytes(h.rest, gopacket.NilDecodeFeedback); err != nil {
+		return nil, true
+	}
+	rest := decoder.LayerPayload()
+	if g, is := decoder.(*layers.Geneve); is { // the library counts bytes of many options wrongly
+		rest = h.rest[8+int(g.OptionsLength):]
+	}
+	h.rest, h.next = rest, following(decoder)
+	if udp, is := decoder.(*layers.UDP); is {
+		if tunnel, known := ports[udp.DstPort]; known {
+			h.next = tunnel
+		} else if tunnel, known := tunnels[h.kind]; known {
+			h.next = tunnel
+		}
+		h.kind = model.SegmentNone // the first datagram is the tunnel
+	}
+	return decoder, false
+}
 
 // Describe says what is in a frame, a line for each header.
-func Describe(frame []byte) []string {
+func Describe(frame []byte) []string { return describeIn(frame, model.SegmentNone) }
+
+// describeIn does so for a frame that is known to be in a tunnel of this kind.
+func describeIn(frame []byte, kind model.SegmentKind) []string {
 	var lines []string
-	next := gopacket.LayerType(layers.LayerTypeEthernet)
-	for depth := 0; depth < 16 && len(frame) > 0; depth++ {
-		decoder := decoderOf(next)
+	h := headersOf(frame, kind)
+	for {
+		decoder, cut := h.header()
+		if cut {
+			return append(lines, fmt.Sprintf("%s: cut short (%d bytes)", strings.ToLower(h.next.String()), len(h.rest)))
+		}
 		if decoder == nil {
 			break
 		}
-		if err := decoder.DecodeFromBytes(frame, gopacket.NilDecodeFeedback); err != nil {
-			return append(lines, fmt.Sprintf("%s: cut short (%d bytes)", strings.ToLower(next.String()), len(frame)))
-		}
 		lines = append(lines, describe(decoder))
-		frame, next = decoder.LayerPayload(), following(decoder)
 	}
-	if len(frame) > 0 {
-		lines = append(lines, fmt.Sprintf("payload: %d bytes", len(frame)))
+	if len(h.rest) > 0 {
+		lines = append(lines, fmt.Sprintf("payload: %d bytes", len(h.rest)))
 	}
 	return lines
 }
@@ -39,7 +88,7 @@ func Describe(frame []byte) []string {
 // decoderOf returns a decoder of a header; nil: what follows is not decoded.
 func decoderOf(next gopacket.LayerType) gopacket.DecodingLayer {
 	for _, d := range []gopacket.DecodingLayer{&layers.Ethernet{}, &layers.Dot1Q{}, &layers.ARP{}, &layers.IPv4{}, &layers.IPv6{}, &layers.IPv6Fragment{},
-		&layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &layers.AGUEVar0{}} {
+		&layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &layers.AGUEVar0{}, &layers.VXLAN{}, &layers.Geneve{}} {
 		if d.CanDecode().Contains(next) {
 			return d
 		}
@@ -50,12 +99,7 @@ func decoderOf(next gopacket.LayerType) gopacket.DecodingLayer {
 // following is the type of what follows a header.
 func following(d gopacket.DecodingLayer) gopacket.LayerType {
 	switch h := d.(type) {
-	case *layers.UDP:
-		if h.DstPort == guePort {
-			return layers.LayerTypeAGUEVar0
-		}
-		return gopacket.LayerTypePayload
-	case *layers.TCP, *layers.ICMPv4, *layers.ICMPv6:
+	case *layers.TCP, *layers.UDP, *layers.ICMPv4, *layers.ICMPv6:
 		return gopacket.LayerTypePayload
 	case *layers.IPv6Fragment:
 		if h.FragmentOffset > 0 || h.MoreFragments {
@@ -87,10 +131,30 @@ func describe(d gopacket.DecodingLayer) string {
 		return fmt.Sprintf("icmp: %s", h.TypeCode)
 	case *layers.ICMPv6:
 		return fmt.Sprintf("icmpv6: %s", h.TypeCode)
+	case *layers.VXLAN:
+		return "vxlan: " + vniOf(d)
+	case *layers.Geneve:
+		return "geneve: " + vniOf(d)
 	case *layers.AGUEVar0:
 		return "gue: " + strings.ToLower(h.Protocol.String()) + row(h.Extensions)
 	}
 	return "?"
+}
+
+// vniOf says which network a tunnel's header names.
+func vniOf(d gopacket.DecodingLayer) string {
+	switch h := d.(type) {
+	case *layers.VXLAN:
+		if h.ValidIDFlag {
+			return fmt.Sprintf("VNI %d", h.VNI)
+		}
+	case *layers.Geneve:
+		if h.OptionsLength > 0 {
+			return fmt.Sprintf("VNI %d, options of %d bytes", h.VNI, h.OptionsLength)
+		}
+		return fmt.Sprintf("VNI %d", h.VNI)
+	}
+	return "no VNI"
 }
 
 func fragment4(h *layers.IPv4) string {

@@ -111,6 +111,72 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// inTunnel is a packet of a tenant in a tunnel to a port.
+func inTunnel(port uint16, header packet.Header, inner ...packet.Header) []byte {
+	all := []packet.Header{packet.EthernetHeader{Dst: to}, packet.IPv4Header{Src: netip.MustParseAddr("192.0.2.13"), Dst: netip.MustParseAddr("192.0.2.200")},
+		packet.UDPHeader{Src: 33759, Dst: port}, header, packet.EthernetHeader{Dst: to}}
+	return packet.Build(append(all, inner...)...)
+}
+
+// Tunnels of tenants' networks are looked into, at the usual ports, and at any port where the segment is known.
+func TestTenantsPackets(t *testing.T) {
+	syn := []packet.Header{packet.IPv4Header{Src: netip.MustParseAddr("172.16.0.50"), Dst: netip.MustParseAddr("172.16.0.100")}, packet.TCPHeader{Src: 5555, Dst: 80, Flags: packet.SYN}, packet.Text("hello")}
+	vxlan, geneve := packet.VXLANHeader{VNI: 5001}, packet.GeneveHeader{VNI: 5001}
+	many := packet.GeneveHeader{VNI: 5001, Options: bytes.Repeat([]byte{1, 2, 3, 2, 0, 0, 0, 0, 0, 0, 0, 0}, 21)}
+	const client = "tcp 172.16.0.50:5555 > 172.16.0.100:80 syn"
+	for _, test := range []struct {
+		frame         []byte
+		segment       string
+		summary, line string
+	}{
+		{inTunnel(4789, vxlan, syn...), "", client + ", in vxlan VNI 5001 192.0.2.13 > 192.0.2.200", "vxlan: VNI 5001"},
+		{inTunnel(6081, geneve, syn...), "", client + ", in geneve VNI 5001 192.0.2.13 > 192.0.2.200", "geneve: VNI 5001"},
+		{inTunnel(6081, many, syn...), "", client + ", in geneve VNI 5001, options of 252 bytes 192.0.2.13 > 192.0.2.200", "geneve: VNI 5001, options of 252 bytes"},
+		{inTunnel(8472, vxlan, syn...), "vxlan:77", client + ", in vxlan VNI 5001 192.0.2.13 > 192.0.2.200", "vxlan: VNI 5001"},
+		{inTunnel(8472, vxlan, syn...), "none", "udp 192.0.2.13:33759 > 192.0.2.200:8472", ""},
+		// Inside of a tenant's network, a tenant's own datagram is no tunnel of the director's.
+		{inTunnel(8472, vxlan, syn[0], packet.UDPHeader{Src: 5555, Dst: 8472}, packet.Text("hello to you")), "vxlan:77", "udp 172.16.0.50:5555 > 172.16.0.100:8472, in vxlan VNI 5001 192.0.2.13 > 192.0.2.200", "vxlan: VNI 5001"},
+	} {
+		var segment model.Segment
+		if err := segment.UnmarshalText([]byte(test.segment)); err != nil {
+			t.Fatal(err)
+		}
+		if got := explain.Summary(test.frame, segment); got != test.summary {
+			t.Errorf("in %s: %q is said, and not %q", segment, got, test.summary)
+		}
+		e := model.Explanation{Frame: test.frame, Flow: &model.ExplainedFlow{Segment: segment}}
+		var lines []string
+		for _, s := range explain.Steps(&e) {
+			if s.Step == model.StepPacketIn {
+				lines = append(lines, s.Says)
+			}
+		}
+		if last := lines[len(lines)-1]; slices.Contains(lines, "tcp: 5555 > 80, syn") != strings.HasPrefix(test.summary, "tcp") || test.line != "" && !slices.Contains(lines, test.line) || strings.HasPrefix(test.summary, "tcp") && last != "payload: 5 bytes" {
+			t.Errorf("in %s the packet is\n%s", segment, strings.Join(lines, "\n"))
+		}
+	}
+	if got, want := explain.Summary(inTunnel(4789, vxlan)[:14+20+8+4], model.Segment{}), "udp 192.0.2.13:33759 > 192.0.2.200:4789"; got != want {
+		t.Errorf("of a tunnel that is cut is said %q, and not %q", got, want)
+	}
+}
+
+// A packet of a tenant's network is in a tunnel that is made up, and that is said; as is where the backend is.
+func TestStepsOfTenants(t *testing.T) {
+	e := model.Explanation{Tunnel: &model.ExplainedTunnel{Wire: model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, VTEP: netip.MustParseAddr("192.0.2.11"), Source: netip.MustParseAddr("172.16.0.50")},
+		Backend: &model.ExplainedBackend{Name: "a", Backend: netip.MustParseAddrPort("172.16.0.11:0"), Mode: model.L2DSR, Interface: "eth0", NextHop: model.MAC{0xfa, 0x16, 0x3e, 0, 0, 1}, MTU: 1550,
+			VTEP: netip.MustParseAddr("192.0.2.12"), Wire: model.Segment{Kind: model.SegmentGeneve, ID: 9}}}
+	says := func(step model.Decision, want string) {
+		t.Helper()
+		if !slices.Contains(explain.Steps(&e), model.ExplainedStep{Step: step, Says: want}) {
+			t.Errorf("of the %s is not said %q: %v", step, want, explain.Steps(&e))
+		}
+	}
+	says(model.StepTunnel, "made up: vxlan:5001 on the wire, from VTEP 192.0.2.11, one that is known; nothing says where 172.16.0.50 is, and from a VTEP that is none of the segment its packets are dropped (drop_overlay_peer)")
+	says(model.StepWay, "l2dsr, by eth0 to fa:16:3e:00:00:01 at VTEP 192.0.2.12, geneve:9 on the wire, MTU 1550")
+	e.Tunnel.Known = true
+	says(model.StepTunnel, "made up: vxlan:5001 on the wire, from VTEP 192.0.2.11, where 172.16.0.50 is")
+}
+
 // Every decision is told: each field has its step, in the order of the decisions.
 func TestSteps(t *testing.T) {
 	a, b := netip.MustParseAddrPort("10.0.1.1:0"), netip.MustParseAddrPort("10.0.1.2:8080")
@@ -172,7 +238,12 @@ func TestStepsSayWhatChose(t *testing.T) {
 func FuzzDescribe(f *testing.F) {
 	f.Add(packet.Build(packet.EthernetHeader{}, packet.IPv4Header{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2")},
 		packet.UDPHeader{Dst: 6080}, packet.GUEHeader{Protocol: 4, Private: []byte{0x57, 1, 0, 0, 10, 0, 0, 1}}, packet.IPv4Header{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2")}))
+	f.Add(inTunnel(4789, packet.VXLANHeader{VNI: 1}, packet.IPv4Header{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2")}))
+	f.Add(inTunnel(6081, packet.GeneveHeader{VNI: 1, Options: bytes.Repeat([]byte{1, 2, 3, 0}, 63)}))
 	f.Fuzz(func(t *testing.T, frame []byte) {
+		if explain.Summary(frame, model.Segment{Kind: model.SegmentGeneve, ID: 1}) == "" {
+			t.Errorf("no word is said of %x", frame)
+		}
 		if lines := explain.Describe(frame); len(frame) > 0 && len(lines) == 0 {
 			t.Errorf("nothing is said of %x", frame)
 		}

@@ -29,6 +29,9 @@ var chosenTexts = map[model.Chosen]string{
 func Steps(e *model.Explanation) []model.ExplainedStep {
 	var all steps
 	all.add(model.StepComesIn, e.Interface)
+	if e.Tunnel != nil {
+		all.add(model.StepTunnel, tunnelText(e.Tunnel))
+	}
 	if e.Flow != nil {
 		all.add(model.StepSegment, e.Flow.Segment.String())
 		all.add(model.StepFlow, FlowText(e.Flow))
@@ -52,9 +55,40 @@ func Steps(e *model.Explanation) []model.ExplainedStep {
 	if e.Leaves != "" {
 		all.add(model.StepLeavesBy, e.Leaves)
 	}
-	all.addFrame(model.StepPacketIn, e.Frame)
-	all.addFrame(model.StepPacketOut, e.Out)
+	all.addFrame(model.StepPacketIn, e.Frame, cameIn(e))
+	all.addFrame(model.StepPacketOut, e.Out, leavesIn(e))
 	return all
+}
+
+// cameIn is the kind of the tunnel that the packet has come in.
+func cameIn(e *model.Explanation) model.SegmentKind {
+	switch {
+	case e.Tunnel != nil:
+		return e.Tunnel.Wire.Kind
+	case e.Flow != nil:
+		return e.Flow.Segment.Kind
+	}
+	return model.SegmentNone
+}
+
+// leavesIn is the kind of the tunnel that the packet leaves in: to its backend, or, of a reply, to its client.
+func leavesIn(e *model.Explanation) model.SegmentKind {
+	switch {
+	case e.Backend == nil || e.Service == nil:
+		return cameIn(e)
+	case e.Chosen == "":
+		return e.Service.ID.Segment.Kind
+	}
+	return e.Backend.Wire.Kind
+}
+
+// tunnelText says in which tunnel a packet was made up.
+func tunnelText(t *model.ExplainedTunnel) string {
+	text := fmt.Sprintf("made up: %s on the wire, from VTEP %s", t.Wire, t.VTEP)
+	if t.Known {
+		return fmt.Sprintf("%s, where %s is", text, t.Source)
+	}
+	return fmt.Sprintf("%s, one that is known; nothing says where %s is, and from a VTEP that is none of the segment its packets are dropped (drop_overlay_peer)", text, t.Source)
 }
 
 type steps []model.ExplainedStep
@@ -63,8 +97,8 @@ func (all *steps) add(step model.Decision, says string) {
 	*all = append(*all, model.ExplainedStep{Step: step, Says: says})
 }
 
-func (all *steps) addFrame(step model.Decision, frame []byte) {
-	for _, line := range Describe(frame) {
+func (all *steps) addFrame(step model.Decision, frame []byte, in model.SegmentKind) {
+	for _, line := range describeIn(frame, in) {
 		all.add(step, line)
 	}
 }
@@ -159,6 +193,9 @@ func wayText(b *model.ExplainedBackend) string {
 		to = "whom the kernel finds there"
 	}
 	text := fmt.Sprintf("%s, by %s to %s", b.Mode, orDash(b.Interface), to)
+	if b.VTEP.IsValid() {
+		text += fmt.Sprintf(" at VTEP %s, %s on the wire", b.VTEP, b.Wire)
+	}
 	if b.VLAN != 0 {
 		text += fmt.Sprintf(", tag %d", b.VLAN)
 	}

@@ -17,6 +17,7 @@ type Tunnel struct {
 	Port     uint16        // UDP
 	VLAN     uint16        // tag of the outer frame; 0: none
 	MAC      model.MAC     // of the director in the network
+	Known    bool          // the packet's source is at the other VTEP; false: nothing says where it is
 }
 
 // BuildInside returns the frame that a question about a packet in such a network is about, in its tunnel, on its

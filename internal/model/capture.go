@@ -108,6 +108,7 @@ type CapturedPacket struct {
 	Number    uint64    `json:"number" doc:"the first is 1"`
 	Time      time.Time `json:"time"`
 	Interface string    `json:"interface" doc:"that it came in by"`
+	Segment   Segment   `json:"segment,omitzero" doc:"that it came in, where that was found out"`
 	Reason    string    `json:"reason" doc:"the label under which it is counted"`
 	Action    uint8     `json:"action" doc:"XDP's: 1 drop, 2 pass, 3 back by the interface that it came by, 4 redirect"`
 	Service   string    `json:"service,omitempty" maxLength:"253" doc:"its name"`
@@ -125,6 +126,9 @@ type CapturedPacket struct {
 // Text says what became of the packet, and why, in one line.
 func (p *CapturedPacket) Text() string {
 	words := []string{p.Reason}
+	if p.Segment != (Segment{}) {
+		words = append(words, "segment "+p.Segment.String())
+	}
 	if p.Service != "" {
 		words = append(words, "service "+p.Service)
 	}

@@ -7,10 +7,12 @@ import (
 
 // Explanation is what a director would do with a packet, and every decision on the way.
 type Explanation struct {
-	Interface string            `json:"interface"`         // that the packet comes in by
-	Frame     Hex               `json:"frame"`             // as it comes in
-	Flow      *ExplainedFlow    `json:"flow,omitempty"`    // nil: it has none, or its headers are not whole
-	Service   *ExplainedService `json:"service,omitempty"` // nil: the packet is of no service
+	Interface string `json:"interface"` // that the packet comes in by
+	Frame     Hex    `json:"frame"`     // as it comes in
+	// Tunnel is the one of a tenant's network in which the packet was made up; nil: it was not, or in none.
+	Tunnel  *ExplainedTunnel  `json:"tunnel,omitempty"`
+	Flow    *ExplainedFlow    `json:"flow,omitempty"`    // nil: it has none, or its headers are not whole
+	Service *ExplainedService `json:"service,omitempty"` // nil: the packet is of no service
 	// Chosen is what chose the backend; "": nothing did, or the packet is a reply.
 	Chosen Chosen `json:"chosen,omitempty"`
 	// Memory is what the director remembers of the flow, whether the packet follows that or not.
@@ -29,6 +31,16 @@ type Explanation struct {
 	Steps []ExplainedStep `json:"steps"`
 }
 
+// ExplainedTunnel is a tunnel in which a packet of a tenant's network was made up, because the question names none.
+type ExplainedTunnel struct {
+	Wire   Segment    `json:"wire"`   // the network, with the VNI on the wire
+	VTEP   netip.Addr `json:"vtep"`   // from which the packet comes
+	Source netip.Addr `json:"source"` // of the packet inside
+	// Known says that the packet's source is at this VTEP; false: nothing says where it is, and the VTEP is any one of the
+	// segment that is known.
+	Known bool `json:"known"`
+}
+
 // ExplainedStep is a decision in words.
 type ExplainedStep struct {
 	Step Decision `json:"step"`
@@ -42,6 +54,7 @@ type Decision string
 // a step of its own.
 const (
 	StepComesIn    Decision = "comes in"
+	StepTunnel     Decision = "tunnel" // that was made up
 	StepSegment    Decision = "segment"
 	StepFlow       Decision = "flow"
 	StepService    Decision = "service"
@@ -164,6 +177,9 @@ type ExplainedBackend struct {
 	Local     bool           `json:"local,omitempty"`     // it is this host
 	Interface string         `json:"interface,omitempty"` // that leads there
 	NextHop   MAC            `json:"next-hop,omitzero"`
+	// VTEP is where a backend in VXLAN or Geneve is, and Wire its network, with the VNI on the wire.
+	VTEP netip.Addr `json:"vtep,omitzero"`
+	Wire Segment    `json:"wire,omitzero"`
 	// ByKernel says that the kernel finds the next hop and sends into the interface, because XDP
 	// cannot.
 	ByKernel bool           `json:"by-kernel,omitempty"`

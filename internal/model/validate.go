@@ -255,6 +255,14 @@ func Some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
+// Count writes how many there are of something that takes an s: "1 host", "2 hosts".
+func Count[N ~int | ~uint64](n N, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}
+
 // Shown is as much of a text as an error repeats of it.
 func Shown(text string) string {
 	const most = 100

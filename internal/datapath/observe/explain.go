@@ -121,6 +121,9 @@ func (w *Snapshot) explainBackend(have copied, p *observedPacket) *model.Explain
 	b := &model.ExplainedBackend{State: model.BackendState(entry.State), Mode: model.Mode(entry.Mode), Interface: by, NextHop: hop, ByKernel: kernel,
 		VLAN: abi.BigEndian16(entry.Vlan), MTU: entry.Mtu, Local: entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0}
 	b.Name, b.Backend = w.nameOf(p.Backend)
+	if w.Inside != nil {
+		b.VTEP, b.Wire = w.Inside(p.Backend)
+	}
 	if p.Snat != 0 {
 		b.Source = w.sourceOf(have, p.Snat)
 	}

@@ -106,6 +106,7 @@ func wallOffset() (int64, error) {
 func (w *Snapshot) nameCaptured(p *model.CapturedPacket, seen *observedPacket) {
 	var e model.Explanation
 	w.explainService(&e, seen)
+	p.Segment = seen.flow().Segment
 	if e.Service != nil {
 		p.Service = e.Service.Name
 	}

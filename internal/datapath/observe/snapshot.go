@@ -33,6 +33,9 @@ type Snapshot struct {
 	Tables   map[string]*ebpf.Map // full NAT's tables that there are, by the maps of maps that have them
 	Header   flows.Layout         // of full NAT's own
 	Loads    map[uint32]abi.Load  // in place of the live ones; nil: there are none
+	// Inside says at which VTEP a backend in a tenant's network is, and the network with the VNI on the wire; nil: no
+	// backend is.
+	Inside func(backend uint32) (vtep netip.Addr, wire model.Segment)
 	// Leaves says how packets leave for a backend: nexthop.Resolver.Leaves.
 	Leaves func(ifindex uint32, mac model.MAC, names map[uint32]string) (hop model.MAC, by string, kernel bool)
 }
