@@ -48,9 +48,12 @@ func newExplain() *cobra.Command {
 			if err := o.out.check(); err != nil {
 				return err
 			}
-			questions, err := o.questions(args)
+			questions, left, err := o.questions(args)
 			if err != nil {
 				return err
+			}
+			if left != (leftOut{}) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", o.pcap, left)
 			}
 			if err := o.suppose(cmd, questions); err != nil {
 				return err
@@ -66,7 +69,7 @@ func newExplain() *cobra.Command {
 			if o.pcap == "" {
 				return o.out.write(cmd.OutOrStdout(), answers[0], func(t *table) { explanationTable(t, &answers[0]) })
 			}
-			return o.out.write(cmd.OutOrStdout(), answers, func(t *table) { explanationsTable(t, answers) })
+			return o.out.write(cmd.OutOrStdout(), answers, func(t *table) { explanationsTable(t, questions, answers) })
 		},
 	}
 	flags := cmd.Flags()
@@ -86,13 +89,16 @@ func newExplain() *cobra.Command {
 }
 
 // ask asks about each packet.
-func (o *explainOptions) ask(ctx context.Context, client *api.Client, questions []model.Question) ([]model.Explanation, error) {
+func (o *explainOptions) ask(ctx context.Context, client *api.Client, questions []question) ([]model.Explanation, error) {
 	var asked atomic.Int64
 	defer o.conn.progress.start(func() string { return fmt.Sprintf("asking about packet %d of %d", asked.Load(), len(questions)) })()
 	answers := make([]model.Explanation, 0, len(questions))
 	for _, q := range questions {
 		asked.Add(1)
-		answer, err := client.Explain(ctx, q)
+		if q.cut != "" {
+			continue
+		}
+		answer, err := client.Explain(ctx, q.Question)
 		if err != nil {
 			return nil, err
 		}
@@ -105,49 +111,54 @@ func (o *explainOptions) ask(ctx context.Context, client *api.Client, questions 
 const mostLength = 9000
 
 // questions returns the questions: about one packet, or about those of a file.
-func (o *explainOptions) questions(args []string) ([]model.Question, error) {
+func (o *explainOptions) questions(args []string) ([]question, leftOut, error) {
 	if o.pcap != "" {
 		if len(args) > 0 {
-			return nil, usagef("--pcap has the packets: name no addresses besides")
+			return nil, leftOut{}, usagef("--pcap has the packets: name no addresses besides")
 		}
 		return questionsIn(o.pcap, o.interfaceByName)
 	}
+	q, err := o.single(args)
+	return []question{{Question: q}}, leftOut{}, err
+}
+
+// single returns the question about one packet.
+func (o *explainOptions) single(args []string) (none model.Question, err error) {
 	if len(args) != 2 {
-		return nil, usagef("name the source and the destination (weir explain 198.51.100.7:5555 203.0.113.10:443/tcp), or --pcap")
+		return none, usagef("name the source and the destination (weir explain 198.51.100.7:5555 203.0.113.10:443/tcp), or --pcap")
 	}
 	q := o.question
-	var err error
 	if q.Source, err = explain.Endpoint(args[0]); err != nil {
-		return nil, usagef("source: %w", err)
+		return none, usagef("source: %w", err)
 	}
 	destination, protocol, found := strings.Cut(args[1], "/")
 	if !found {
-		return nil, usagef("destination: %q says no protocol (%s/tcp)", args[1], args[1])
+		return none, usagef("destination: %q says no protocol (%s/tcp)", args[1], args[1])
 	}
 	if q.Destination, err = explain.Endpoint(destination); err != nil {
-		return nil, usagef("destination: %w", err)
+		return none, usagef("destination: %w", err)
 	}
 	if q.Payload, err = hex.DecodeString(o.payload); err != nil {
-		return nil, usagef("--payload: %w", err)
+		return none, usagef("--payload: %w", err)
 	}
 	if o.length < 0 || o.length > mostLength {
-		return nil, usagef("--length %d: 0 to %d", o.length, mostLength)
+		return none, usagef("--length %d: 0 to %d", o.length, mostLength)
 	}
 	if missing := o.length - len(q.Payload); missing > 0 {
 		q.Payload = append(q.Payload, make([]byte, missing)...)
 	}
 	if err := q.Segment.UnmarshalText([]byte(o.segment)); err != nil {
-		return nil, usagef("--segment: %w", err)
+		return none, usagef("--segment: %w", err)
 	}
 	q.Protocol, q.Interface = protocol, o.interfaceByName
 	if o.flags != "" {
 		q.Flags = strings.Split(o.flags, ",")
 	}
-	return []model.Question{q}, nil
+	return q, nil
 }
 
 // suppose adds the supposed set.
-func (o *explainOptions) suppose(cmd *cobra.Command, questions []model.Question) error {
+func (o *explainOptions) suppose(cmd *cobra.Command, questions []question) error {
 	if o.set == "" {
 		return nil
 	}
@@ -167,41 +178,101 @@ func (o *explainOptions) suppose(cmd *cobra.Command, questions []model.Question)
 // mostPackets bounds how much of a file is read.
 const mostPackets = 10_000
 
-// questionsIn returns questions about the packets of a capture file.
-func questionsIn(path, by string) ([]model.Question, error) {
+// question is one about a packet, perhaps of a file.
+type question struct {
+	model.Question
+	number int    // of the packet in the file; the first is 1
+	cut    string // why it is not asked; empty: it is
+}
+
+// leftOut is what is not asked about the packets of a file.
+type leftOut struct {
+	outbound int  // packets that left, so that no director gets them
+	cut      int  // packets of which the file has not all bytes
+	longest  int  // of those
+	more     bool // the file has packets beyond mostPackets
+}
+
+// String says what is left out.
+func (l leftOut) String() string {
+	var parts []string
+	if l.outbound > 0 {
+		parts = append(parts, "left out: "+model.Count(l.outbound, "packet")+" on the way out, which no director gets")
+	}
+	if l.cut > 0 {
+		fix := fmt.Sprintf("capture with --snap %d", l.longest)
+		if l.longest > model.MostCaptureSnap {
+			fix = fmt.Sprintf("capture with --snap %d, which is enough for those that are not longer", model.MostCaptureSnap)
+		}
+		parts = append(parts, fmt.Sprintf("not asked about: %s, cut, of up to %d bytes: %s", model.Count(l.cut, "packet"), l.longest, fix))
+	}
+	if l.more {
+		parts = append(parts, fmt.Sprintf("asked about: the first %d, and the file has more", mostPackets))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// questionsIn returns questions about the packets of a capture file that come in, and what it has besides.
+func questionsIn(path, by string) (questions []question, left leftOut, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open capture: %w", err)
+		return nil, left, fmt.Errorf("open capture: %w", err)
 	}
 	defer file.Close()
 	packets, err := openCapture(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, left, fmt.Errorf("%s: %w", path, err)
 	}
-	var questions []model.Question
-	for len(questions) < mostPackets {
-		frame, err := packets()
+	for number := 1; ; number++ {
+		p, err := packets()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: packet %d: %w", path, len(questions)+1, err)
+		if left.more = len(questions) == mostPackets; left.more {
+			break
 		}
-		questions = append(questions, model.Question{Frame: frame, Interface: by})
+		if err != nil {
+			return nil, left, fmt.Errorf("%s: packet %d: %w", path, number, err)
+		}
+		q := question{Question: model.Question{Frame: p.frame, Interface: by}, number: number}
+		switch {
+		case p.outbound:
+			left.outbound++
+			continue
+		case p.length > len(p.frame):
+			q.cut = fmt.Sprintf("cut at %d of %d bytes", len(p.frame), p.length)
+			left.cut, left.longest = left.cut+1, max(left.longest, p.length)
+		}
+		questions = append(questions, q)
 	}
-	if len(questions) == 0 {
-		return nil, fmt.Errorf("%s: has no packets", path)
+	switch {
+	case len(questions) == 0 && left.outbound > 0:
+		return nil, left, fmt.Errorf("%s: has no packets that come in (%s)", path, left)
+	case len(questions) == 0:
+		return nil, left, fmt.Errorf("%s: has no packets", path)
+	case left.cut == len(questions):
+		return nil, left, fmt.Errorf("%s: %s", path, left)
 	}
-	return questions, nil
+	return questions, left, nil
+}
+
+// packetOfFile is a packet of a capture file.
+type packetOfFile struct {
+	frame    []byte
+	length   int  // of the whole packet
+	outbound bool // it left; the file says so
 }
 
 // openCapture reads pcap, or else pcapng.
-func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
+func openCapture(file io.ReadSeeker) (next func() (packetOfFile, error), err error) {
 	if r, err := pcapgo.NewReader(file); err == nil {
 		if link := r.LinkType(); link != layers.LinkTypeEthernet {
 			return nil, fmt.Errorf("is a capture of %s, not of Ethernet", link)
 		}
-		return func() ([]byte, error) { frame, _, err := r.ReadPacketData(); return frame, err }, nil
+		return func() (packetOfFile, error) {
+			frame, info, err := r.ReadPacketData()
+			return packetOfFile{frame: frame, length: info.Length}, err
+		}, nil
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -213,7 +284,11 @@ func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
 	if link := r.LinkType(); link != layers.LinkTypeEthernet {
 		return nil, fmt.Errorf("is a capture of %s, not of Ethernet", link)
 	}
-	return func() ([]byte, error) { frame, _, err := r.ReadPacketData(); return frame, err }, nil
+	return func() (packetOfFile, error) {
+		frame, info, options, err := r.ReadPacketDataWithOptions()
+		outbound := options.Flags != nil && options.Flags.Direction == pcapgo.NgEpbFlagDirectionOutbound
+		return packetOfFile{frame, info.Length, outbound}, err
+	}, nil
 }
 
 // explanationTable has a line for each decision.
@@ -234,10 +309,15 @@ func explanationTable(t *table, e *model.Explanation) {
 }
 
 // explanationsTable has a line for each packet of a file.
-func explanationsTable(t *table, all []model.Explanation) {
+func explanationsTable(t *table, questions []question, all []model.Explanation) {
 	t.row("PACKET", "FLOW", "SERVICE", "BACKEND", "CHOSEN", "REASON", "LEAVES")
-	for i := range all {
-		e := &all[i]
+	for _, q := range questions {
+		if q.cut != "" {
+			t.row(q.number, "", "", "", "", q.cut, "")
+			continue
+		}
+		e := &all[0]
+		all = all[1:]
 		var flow, service, backend string
 		if e.Flow != nil {
 			flow = explain.FlowText(e.Flow)
@@ -248,6 +328,6 @@ func explanationsTable(t *table, all []model.Explanation) {
 		if e.Backend != nil {
 			backend = e.Backend.Name
 		}
-		t.row(i+1, flow, service, backend, e.Chosen, e.Reason, e.Leaves)
+		t.row(q.number, flow, service, backend, e.Chosen, e.Reason, e.Leaves)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -91,10 +92,37 @@ func TestExplainCapture(t *testing.T) {
 		}
 		return errors.Join(w.WritePacket(info, frame), w.WritePacket(info, frame), w.Flush())
 	})
+	weirs := func(flags ...string) string {
+		path := filepath.Join(t.TempDir(), "weirs")
+		if code := execute(t.Context(), append([]string{"capture", "--socket", director, "-w", path}, flags...), io.Discard, io.Discard); code != 0 {
+			t.Fatalf("weir capture ends with %d", code)
+		}
+		return path
+	}
+	outbound := write("outbound", func(f *os.File) error {
+		w, err := pcapgo.NewNgWriter(f, layers.LinkTypeEthernet)
+		if err != nil {
+			return err
+		}
+		left := pcapgo.NgPacketOptions{Flags: &pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionOutbound}}
+		return errors.Join(w.WritePacketWithOptions(info, frame, left), w.Flush())
+	})
+	cut := info
+	cut.Length += 3000
 	for _, test := range []struct {
 		path, want string
 		code, rows int
 	}{
+		// What weir capture writes: a packet that left, and one that is cut.
+		{weirs(), "\n3 ", 0, 3},
+		{weirs(), "cut at 60 of 74 bytes", 0, 3},
+		{weirs(), "left out: 1 packet on the way out, which no director gets; not asked about: 1 packet, cut, of up to 74 bytes: capture with --snap 74", 0, 3},
+		{outbound, "has no packets that come in (left out: 1 packet on the way out", 1, 0},
+		{write("cut", func(f *os.File) error {
+			w := pcapgo.NewWriter(f)
+			return errors.Join(w.WriteFileHeader(60, layers.LinkTypeEthernet), w.WritePacket(cut, frame))
+		}), "not asked about: 1 packet, cut, of up to 3060 bytes: capture with --snap 2048, which is enough for", 1, 0},
+		{write("many", old(layers.LinkTypeEthernet, mostPackets+1)), "asked about: the first 10000, and the file has more", 0, mostPackets + 1},
 		{write("pcap", old(layers.LinkTypeEthernet, 3)), "drop_no_backend", 0, 3},
 		{ng, "drop_no_backend", 0, 2},
 		{write("none", old(layers.LinkTypeEthernet, 0)), "has no packets", 1, 0},
@@ -137,12 +165,12 @@ func FuzzOpenCapture(f *testing.F) {
 			return
 		}
 		for range mostPackets {
-			frame, err := next()
+			p, err := next()
 			if err != nil {
 				return
 			}
-			if len(frame) > 0 && len(explain.Describe(frame)) == 0 {
-				t.Fatalf("nothing is said of % x", frame)
+			if len(p.frame) > 0 && len(explain.Describe(p.frame)) == 0 {
+				t.Fatalf("nothing is said of % x", p.frame)
 			}
 		}
 	})
