@@ -53,22 +53,29 @@ func TestUnknownTenantsClient(t *testing.T) {
 	}
 	tunnel := fmt.Sprintf("made up: vxlan:5001 on the wire, from VTEP %v, ", server.vtep)
 	asks(tunnel+"one that is known; nothing says where 172.16.0.2 is", fmt.Sprintf(" at VTEP %v, vxlan:5001 on the wire", server.vtep), "vxlan: VNI 5001", "tcp: 5555 > 80, syn")
-	captured := make(chan string, 1)
-	go func() {
-		out, _ := tryOn(t, u.director, weir, "capture", "--socket", d.socket, "--reason", "drop_overlay_peer", "--packets", "3") // what it says is looked at
-		captured <- out
-	}()
-	out := ""
-	d.waitFor("capture what it drops", func() bool {
-		calls()
-		select {
-		case out = <-captured:
-			return true
-		default:
-			return false
-		}
-	})
-	if !strings.Contains(out, fmt.Sprintf(", in vxlan VNI 5001 %v > %v, ", client.vtep, u.vtep(directorHost))) || !strings.Contains(out, "172.16.0.") {
+	captures := func(flags ...string) (out string) {
+		t.Helper()
+		captured := make(chan string, 1)
+		go func() {
+			out, _ := tryOn(t, u.director, weir, append([]string{"capture", "--socket", d.socket}, flags...)...) // what it says is looked at
+			captured <- out
+		}()
+		d.waitFor("end a capture", func() bool {
+			calls()
+			select {
+			case out = <-captured:
+				return true
+			default:
+				return false
+			}
+		})
+		return out
+	}
+	// The segment of these packets is not found out, and their tunnel names it.
+	if out := captures("--segment", "vxlan:5002", "--drops", "--duration", "3s"); !strings.Contains(out, "0 packets (its time is over)") {
+		t.Errorf("packets of vxlan:5001 are captured as those of vxlan:5002:\n%s", out)
+	}
+	if out := captures("--segment", "vxlan:5001", "--drops", "--packets", "3"); !strings.Contains(out, "drop_overlay_peer\n") || !strings.Contains(out, fmt.Sprintf(", in vxlan VNI 5001 %v > %v, ", client.vtep, u.vtep(directorHost))) || !strings.Contains(out, "172.16.0.") {
 		t.Errorf("the capture does not say who sends to whom in which network:\n%s", out)
 	}
 	check("drop_overlay_peer", "name the client in segments[].hosts, or its VTEP in director.vtep.peers")

@@ -16,7 +16,7 @@ import (
 // snapshot is what observers see of the datapath. The lock is held.
 func (d *Datapath) snapshot() *observe.Snapshot {
 	d.nameIndexes()
-	return &observe.Snapshot{Rings: d.rings.lines.Bytes, Backends: d.entries.Entries, Settings: d.written, Services: d.names.observed, Live: d.kernel.all, Leaves: d.hops.Leaves, Inside: d.overlay.wayOf}
+	return &observe.Snapshot{Rings: d.rings.lines.Bytes, Backends: d.entries.Entries, Settings: d.written, Services: d.names.observed, Live: d.kernel.all, Leaves: d.hops.Leaves, Inside: d.overlay.wayOf, Wire: d.overlay.onWire}
 }
 
 // Explain returns what the director would do with a frame that comes in by an interface, and why.

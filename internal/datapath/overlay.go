@@ -138,6 +138,17 @@ func (o *overlay) wayOf(backend uint32) (vtep netip.Addr, wire model.Segment) {
 	return abi.AddressOf(p.Vtep, p.Flags&uint8(abi.VtepPlaceFlagVTEP_PLACE_IPV6) != 0), wire
 }
 
+// onWire is a network with the VNI that it has on the wire; the zero value: it is not known.
+func (o *overlay) onWire(segment model.Segment) model.Segment {
+	if !o.on() {
+		return model.Segment{}
+	}
+	if wire, known := o.known.Load().wire(segment); known {
+		return wire
+	}
+	return model.Segment{}
+}
+
 // overlaySegments are the segments in VXLAN and Geneve that the table names.
 func (d *Datapath) overlaySegments() map[model.Segment]bool {
 	all := map[model.Segment]bool{}

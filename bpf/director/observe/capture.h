@@ -12,6 +12,7 @@
 #include "director/nat/snat_table.h"
 #include "director/observe/observe.h"
 #include "director/service.h"
+#include "director/vtep/maps.h"
 #include "lib/packet.h"
 
 #define CAPTURE_RING_BYTES (8 << 20)
@@ -43,9 +44,10 @@ struct capture_filter {
 	__u32 snap;      /* bytes of a frame */
 	__u32 rate;      /* packets in 2^30 ns */
 	__u32 segment;   /* that the packet came in */
+	__u32 network;   /* of the segment, in VXLAN or Geneve: as the key of struct vtep_network */
 	__u8 in_segment; /* 0: any */
 	__u8 protocol;
-	__u8 pad[6];
+	__u8 pad[2];
 };
 
 /* Frozen when the program is loaded: tests that are not asked for are no part of it. */
@@ -214,6 +216,20 @@ static __always_inline int capture_is_vip(const struct packet *packet,
 	return capture_is(&backend->vip, port, packet->flow.ipv6, &capture_want.vip);
 }
 
+/*
+ * Whether the packet came in the wanted segment. Of one that is dropped before its segment is found out, its
+ * tunnel says in which network it came: only for these reasons the entry has it for sure.
+ */
+static __always_inline int capture_in_segment(const struct packet *packet, __u32 reason)
+{
+	const struct vtep_entry *entry;
+
+	if (reason != DROP_OVERLAY_PEER && reason != DROP_OVERLAY_OPTION)
+		return capture_want.segment == packet->flow.segment;
+	entry = this_entry();
+	return entry && capture_want.network && capture_want.network == entry->network;
+}
+
 static __always_inline int capture_wants(const struct packet *packet, __u32 reason)
 {
 	const struct backend *backend = NULL;
@@ -221,7 +237,7 @@ static __always_inline int capture_wants(const struct packet *packet, __u32 reas
 
 	if (!(capture_want.reasons >> (reason & 63) & 1))
 		return 0;
-	if (capture_want.in_segment && capture_want.segment != packet->flow.segment)
+	if (capture_want.in_segment && !capture_in_segment(packet, reason))
 		return 0;
 	if (capture_want.protocol && capture_want.protocol != packet->flow.protocol)
 		return 0;

@@ -47,9 +47,10 @@ type captureCaptureFilter struct {
 	Snap      uint32
 	Rate      uint32
 	Segment   uint32
+	Network   uint32
 	InSegment uint8
 	Protocol  uint8
-	Pad       [6]uint8
+	Pad       [2]uint8
 	_         [4]byte
 }
 

@@ -93,6 +93,9 @@ func (a *Captures) filterOf(c *model.Capture, w *Snapshot) (f captureCaptureFilt
 	}
 	if c.Segment != nil {
 		f.Segment, f.InSegment = c.Segment.Key(), 1
+		if c.Segment.IsOverlay() && w.Wire != nil {
+			f.Network = w.Wire(*c.Segment).Key()
+		}
 	}
 	if f.Service, err = w.serviceNamed(c.Service); err != nil {
 		refuse("service", "%v", err)

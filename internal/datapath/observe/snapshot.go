@@ -36,6 +36,8 @@ type Snapshot struct {
 	// Inside says at which VTEP a backend in a tenant's network is, and the network with the VNI on the wire; nil: no
 	// backend is.
 	Inside func(backend uint32) (vtep netip.Addr, wire model.Segment)
+	// Wire is a network in VXLAN or Geneve with the VNI that it has on the wire; the zero value: it is not known.
+	Wire func(model.Segment) model.Segment
 	// Leaves says how packets leave for a backend: nexthop.Resolver.Leaves.
 	Leaves func(ifindex uint32, mac model.MAC, names map[uint32]string) (hop model.MAC, by string, kernel bool)
 }
