@@ -64,7 +64,8 @@ func newApply() *cobra.Command {
 				return err
 			}
 			a := applied{}
-			if a.Plan, err = client.Plan(cmd.Context(), request); err != nil {
+			a.Plan, err = asOwner(cmd, &request.Owner, func() (api.Plan, error) { return client.Plan(cmd.Context(), request) })
+			if err != nil {
 				return err
 			}
 			people := out.format == "table" // the other formats are one document for everything
@@ -94,8 +95,11 @@ func newApply() *cobra.Command {
 					a.Applied = true
 				}
 			}
-			if a.Applied {
+			switch {
+			case a.Applied && a.Revision > 0:
 				say("applied, as revision %d", a.Revision)
+			case a.Applied: // revisions count the changes of all: a tenant's client is not told
+				say("applied, as the set of owner %s", request.Owner)
 			}
 			if people {
 				return err

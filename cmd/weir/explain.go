@@ -29,6 +29,7 @@ type explainOptions struct {
 	length          int
 	question        model.Question
 	set, owner      string
+	ownerGiven      bool
 	interfaceByName string
 }
 
@@ -99,6 +100,10 @@ func (o *explainOptions) ask(ctx context.Context, client *api.Client, questions 
 			continue
 		}
 		answer, err := client.Explain(ctx, q.Question)
+		if p := (*api.Problem)(nil); q.With != nil && !o.ownerGiven && errors.As(err, &p) && p.Owner != "" {
+			q.With.Owner = p.Owner // see asOwner
+			answer, err = client.Explain(ctx, q.Question)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -165,6 +170,7 @@ func (o *explainOptions) suppose(cmd *cobra.Command, questions []question) error
 	if err := model.CheckOwner(o.owner); err != nil {
 		return usageError{err}
 	}
+	o.ownerGiven = cmd.Flags().Changed("owner")
 	services, _, err := loadSet(cmd, o.set)
 	if err != nil {
 		return err

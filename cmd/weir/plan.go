@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ type setFlags struct {
 
 func (f *setFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.file, "file", "f", "", "`file` with the services")
-	cmd.Flags().StringVar(&f.owner, "owner", store.OwnerCLI, "`name` of the set's owner")
+	cmd.Flags().StringVar(&f.owner, "owner", store.OwnerCLI, "`name` of the set's owner; of a client that may write one owner's set alone, that one")
 	cmd.Flags().DurationVar(&f.measure, "measure", time.Second, "count traffic for this `time`, in whole seconds up to 10s, to say what of it moves; 0: do not")
 	_ = cmd.MarkFlagRequired("file")
 }
@@ -37,6 +38,18 @@ func (f *setFlags) request(cmd *cobra.Command) (r api.PlanRequest, err error) {
 	}
 	_, text, err := loadSet(cmd, f.file)
 	return api.PlanRequest{Owner: f.owner, SetText: api.SetText{Text: text}, Measure: f.measure}, err
+}
+
+// asOwner asks about an owner's set. Where the command names no owner, and the director says that this client may write
+// one owner's set alone, it asks about that one.
+func asOwner[T any](cmd *cobra.Command, owner *string, ask func() (T, error)) (T, error) {
+	answer, err := ask()
+	var p *api.Problem
+	if cmd.Flags().Changed("owner") || !errors.As(err, &p) || p.Owner == "" || p.Owner == *owner {
+		return answer, err
+	}
+	*owner = p.Owner
+	return ask()
 }
 
 // loadSet reads the services in a file, and says which of its keys have former names.
@@ -66,7 +79,7 @@ func newPlan() *cobra.Command {
 		if err != nil {
 			return none, err
 		}
-		return client.Plan(ctx, request)
+		return asOwner(cmd, &request.Owner, func() (api.Plan, error) { return client.Plan(ctx, request) })
 	}, func(t *table, p api.Plan) { planTable(t, &p) })
 	conn.completeOwnerFlag(cmd)
 	return cmd
@@ -107,6 +120,9 @@ func plannedTables(t *table, p *api.Plan) {
 		}
 	}
 	risksTable(t, p)
+	if len(p.Limits) == 0 { // a tenant's client is not told the director's
+		return
+	}
 	t.line("")
 	t.row("LIMIT", "BEFORE", "AFTER", "PEAK", "MOST", "ROOM")
 	for _, l := range p.Limits {

@@ -107,6 +107,69 @@ func TestCommandsFromElsewhere(t *testing.T) {
 	}
 }
 
+// Commands of a tenant's client are about its own set, and say nothing that is not so.
+func TestCommandsOfATenant(t *testing.T) {
+	h := newHost(t)
+	if err := os.WriteFile(h.beside("red"), []byte("red-0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	api := strings.Replace(h.withAPI(t), "clients: [", "clients: [{name: red, role: write, token-file: "+h.beside("red")+", segments: ['vlan:100']}, ", 1)
+	service := func(name, segment, vip string) string {
+		return "- {name: " + name + ", segment: '" + segment + "', vip: " + vip + ", protocol: tcp, port: 80, mode: l2dsr, backends: [{name: a, address: 10.0.0.2}]}\n"
+	}
+	if err := os.WriteFile(h.file, []byte(api+onEth0+"\nservices:\n"+service("red-web", "vlan:100", "203.0.113.10")+service("blue-web", "vlan:200", "203.0.113.10")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := h.start("director runs")
+	defer p.stop()
+	asks := func(flags ...string) (string, error) {
+		out, err := h.weir(append(flags, "--server", remoteURL, "--ca", h.beside("api.pem"), "--token-file", h.beside("red"))...).CombinedOutput()
+		return string(out), err
+	}
+	p.wait("the API to answer", func() bool { _, err := asks("status"); return err == nil })
+	set := func(name, segment string) string {
+		path := h.beside("set.yaml")
+		if err := os.WriteFile(path, []byte("services:\n"+service(name, segment, "203.0.113.11")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		command []string
+		done    bool
+		says    []string
+		not     []string
+	}{
+		{[]string{"plan", "-f", set("red-api", "vlan:100"), "--measure", "0"}, true, []string{"red-api"}, []string{"LIMIT"}},
+		{[]string{"explain", "198.51.100.7:5555", "203.0.113.11:80/tcp", "--segment", "vlan:100", "--set", set("red-api", "vlan:100")}, true, []string{"red-api"}, nil},
+		{[]string{"apply", "-f", set("red-api", "vlan:100"), "--measure", "0"}, true, []string{"applied, as the set of owner red\n"}, []string{"LIMIT", "revision 0"}},
+		{[]string{"apply", "-f", set("red-api", "vlan:100"), "--measure", "0", "--owner", "cli"}, false, []string{`red may write the set of owner "red", and this is about that of owner "cli"`}, nil},
+		{[]string{"status"}, true, []string{"services          2\n", "is told of them"}, []string{"0001", " of 0", "process", "no version of it"}},
+		{[]string{"drain", "red-api/a"}, true, []string{"red-api", "draining"}, nil},
+		{[]string{"drain", "red-web/a"}, false, []string{`there is no service "red-web" in the set of owner "red": service "red-web" is not of that set`}, nil},
+		{[]string{"drain", "blue-web/a"}, false, []string{`there is no service "blue-web"` + "\n"}, nil},
+		{[]string{"explain", "198.51.100.7:5555", "203.0.113.11:80/tcp"}, false, []string{"red is for the segments vlan:100 alone, and this packet is not in them, but in segment none: give it one of them"}, nil},
+	} {
+		out, err := asks(c.command...)
+		if (err == nil) != c.done {
+			t.Errorf("weir %q: %v\n%s", c.command, err, out)
+		}
+		for _, words := range c.says {
+			if !strings.Contains(out, words) {
+				t.Errorf("weir %q does not say %q:\n%s", c.command, words, out)
+			}
+		}
+		for _, words := range c.not {
+			if strings.Contains(out, words) {
+				t.Errorf("weir %q says %q:\n%s", c.command, words, out)
+			}
+		}
+	}
+	if out, err := asks("apply", "-f", set("red-api", "vlan:200"), "--measure", "0"); err == nil || !strings.Contains(out, "services[0].segment: the VIP is in segment vlan:200") || strings.Contains(out, "backends[0]") {
+		t.Errorf("of a service in another segment apply says %v\n%s", err, out)
+	}
+}
+
 // Doctor on a backend's host asks each director whether it takes the agent's reports, and says why one does not.
 func TestDoctorAsksDirectorsForReports(t *testing.T) {
 	h := newHost(t)

@@ -83,7 +83,29 @@ func infoTable(t *table, info api.Info) {
 	problemRows(t, info.Problems)
 }
 
+// limitedTable has what a client for some segments alone is told: all else is zero.
+func limitedTable(t *table, s *api.Status) {
+	t.row("version", s.Version)
+	problemRows(t, s.Problems)
+	t.row("services", s.Services)
+	t.row("backends", s.Backends)
+	t.row("ring memory", fmt.Sprintf("%d bytes", s.RingMemory))
+	t.row("flows remembered", s.Flows.Remembered)
+	for _, service := range s.Panic {
+		t.row("panic", service+panicText)
+	}
+	t.line("")
+	t.line("This client is for some segments alone: it is told of them, and not of the director.")
+}
+
+// panicText says what panic is.
+const panicText = ": too few backends are healthy by their checks, which are not believed: all that can be reached are used"
+
 func statusTable(t *table, s api.Status) {
+	if s.PID == 0 {
+		limitedTable(t, &s)
+		return
+	}
 	infoTable(t, s.Info)
 	if s.Revision > 0 {
 		t.row("group's revision", s.Revision)
@@ -148,7 +170,7 @@ func statusTable(t *table, s api.Status) {
 		t.row("override", fmt.Sprintf("%s/%s: %s", o.Service, o.Backend, overrideText(&o.Override)))
 	}
 	for _, service := range s.Panic {
-		t.row("panic", service+": too few backends are healthy by their checks, which are not believed: all that can be reached are used")
+		t.row("panic", service+panicText)
 	}
 	t.line("")
 	t.row("INTERFACE", "XDP", "MTU")

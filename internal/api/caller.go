@@ -58,7 +58,9 @@ func (c Caller) outside(what string) *Problem {
 // about its own.
 func (c Caller) refuseSet(owner string) *Problem {
 	if c.limited() && (owner != c.Owner || owner == "") {
-		return c.outside("this is about a set that is not its own")
+		p := c.outside("this is about a set that is not its own")
+		p.Owner = c.Owner
+		return p
 	}
 	return nil
 }
@@ -101,7 +103,9 @@ func (c Caller) refuse(needs model.Role, owner string, owned bool) *Problem {
 		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s has the role %s, and this needs %s", c.Name, c.Role, needs))
 	}
 	if owned && c.Role != model.RoleAdmin && owner != c.Owner {
-		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s may write the set of owner %q, and this is about that of owner %q", c.Name, c.Owner, model.Shown(owner)))
+		p := NewProblem(http.StatusForbidden, fmt.Sprintf("%s may write the set of owner %q, and this is about that of owner %q", c.Name, c.Owner, model.Shown(owner)))
+		p.Owner = c.Owner
+		return p
 	}
 	return nil
 }

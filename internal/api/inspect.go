@@ -68,7 +68,7 @@ func (c Caller) refuseQuestion(q *model.Question) *Problem {
 	case q.Interface != "":
 		return c.outside("interface is about the whole director: leave it out")
 	case len(q.Frame) == 0 && !slices.Contains(c.Segments.list(), q.Segment):
-		return c.outside("segment: this packet is not in them")
+		return c.outside(fmt.Sprintf("this packet is not in them, but in segment %s: give it one of them", q.Segment))
 	}
 	return nil
 }

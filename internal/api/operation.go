@@ -137,7 +137,7 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			owner = op.owner(ctx)
 		}
 		if p := callerOf(ctx.Context()).refuse(op.needs, owner, op.owner != nil); p != nil {
-			_ = huma.WriteErr(s.api, ctx, p.Status, p.Detail)
+			_ = huma.WriteErr(s.api, ctx, p.Status, "", p)
 			return
 		}
 		if who := callerOf(ctx.Context()); who.limited() && !op.segmented {

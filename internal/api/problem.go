@@ -21,6 +21,8 @@ type Problem struct {
 	Status int            `json:"status" doc:"the response's status"`
 	Detail string         `json:"detail,omitempty" doc:"what is wrong, for people"`
 	Errors []FieldProblem `json:"errors,omitempty" doc:"each thing that is wrong with what was sent"`
+	// Owner lets a command that names no owner go on with the client's.
+	Owner string `json:"owner,omitempty" doc:"of a request about another owner's set: whose set the client may write"`
 }
 
 // FieldProblem is what is wrong with one field of a request. It does not repeat the sent value,

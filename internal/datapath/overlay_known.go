@@ -110,13 +110,15 @@ func (o *knownInside) inside(b model.TableBackend) (in nexthop.Inside, problem s
 		return in, fmt.Sprintf("OVN has no port with this address on a host in network %s, which %s is", settings.Network, b.Segment)
 	}
 	if !known {
-		switch n := len(o.macs[b.Segment]); {
-		case n > 0 && !b.MAC.IsZero():
-			return in, fmt.Sprintf("nothing says at which VTEP it is in %s: EVPN has told neither its address nor its mac, %s: give vtep and mac, or the segment's hosts", b.Segment, b.MAC)
-		case n > 0:
-			return in, fmt.Sprintf("nothing says at which VTEP it is in %s: EVPN has told MAC addresses there, but none with this address: give its mac, vtep and mac, or the segment's hosts", b.Segment)
+		at := fmt.Sprintf("nothing says at which VTEP it is in %s: ", b.Segment)
+		const help = "the director's administrator gives it vtep and mac, or names it in the segment's hosts"
+		switch told := len(o.macs[b.Segment]) > 0; {
+		case told && !b.MAC.IsZero():
+			return in, fmt.Sprintf("%sEVPN has told neither its address nor its mac, %s: %s", at, b.MAC, help)
+		case told:
+			return in, at + "EVPN has told MAC addresses there, but none with this address: give its mac; or " + help
 		}
-		return in, fmt.Sprintf("nothing says at which VTEP it is in %s: give vtep and mac, or the segment's hosts", b.Segment)
+		return in, at + help
 	}
 	if !b.MAC.IsZero() {
 		host.MAC = b.MAC

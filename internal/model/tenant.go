@@ -257,24 +257,29 @@ func OutsideSegments(services []Service, only []Segment) (errs FieldErrors) {
 	for i := range services {
 		s := &services[i]
 		refuse(servicePath(i, "segment"), s.Segment, "the VIP")
-		for key, given := range map[string]bool{"kernel-sources": s.KernelSources, "ask-redirect": s.AskRedirect, "redirect-to": len(s.RedirectTo) > 0,
-			"mode": s.Mode == Redirect} {
-			if given {
-				errs.add(servicePath(i, key), "is not for clients of segments")
+		for _, of := range []struct {
+			key   string
+			given bool
+		}{{"ask-redirect", s.AskRedirect}, {"kernel-sources", s.KernelSources}, {"mode", s.Mode == Redirect}, {"redirect-to", len(s.RedirectTo) > 0}} {
+			if of.given {
+				errs.add(servicePath(i, of.key), "is not for clients of segments")
 			}
 		}
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			refuse(backendPath(i, j, "segment"), b.TenantIn(s), "the backend")
-			for key, given := range map[string]bool{"vtep": b.VTEP.IsValid(), "vni": b.VNI != 0, "geneve-options": b.GeneveOptions != "", "mac": !b.MAC.IsZero(),
-				"interface": b.Interface != "", "host": b.Host.IsValid()} {
-				if given {
-					errs.add(backendPath(i, j, key), "is not for clients of segments: it says where packets leave the segment")
+			if b.Segment != nil || b.TenantIn(s) != s.Segment { // else it is said of the VIP
+				refuse(backendPath(i, j, "segment"), b.TenantIn(s), "the backend")
+			}
+			for _, of := range []struct {
+				key   string
+				given bool
+			}{{"geneve-options", b.GeneveOptions != ""}, {"host", b.Host.IsValid()}, {"interface", b.Interface != ""}, {"mac", !b.MAC.IsZero()}, {"vni", b.VNI != 0}, {"vtep", b.VTEP.IsValid()}} {
+				if of.given {
+					errs.add(backendPath(i, j, of.key), "is not for clients of segments: it says where packets leave the segment")
 				}
 			}
 		}
 	}
-	slices.SortStableFunc(errs, func(a, b FieldError) int { return strings.Compare(a.Path, b.Path) })
 	return errs
 }
 

@@ -31,7 +31,7 @@ func (s *Sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 	}
 	switch {
 	case len(all) == 0:
-		return nil, api.NewProblem(http.StatusNotFound, noBackend(state, owners, d),
+		return nil, api.NewProblem(http.StatusNotFound, noBackend(state, owners, d)+s.elsewhere(ctx, state, d),
 			api.FieldProblem{Field: "backend", Detail: "there is none of this name or address"})
 	case !slices.ContainsFunc(all, func(d api.Drained) bool { return !d.Fixed }):
 		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s cannot be changed here: %s", d.Backend, ofService(d.Service), WhyFixed(all[0].Owner)),
@@ -80,6 +80,24 @@ func noBackend(state store.State, owners []string, d api.Drain) string {
 		}
 	}
 	return text
+}
+
+// elsewhere says of a backend that is in no set of the owner that is meant, and that the client sees all the same, why it
+// cannot be drained.
+func (s *Sets) elsewhere(ctx context.Context, state store.State, d api.Drain) string {
+	if d.Owner == "" {
+		return ""
+	}
+	only := api.CallerSegments(ctx)
+	for _, owner := range state.Owners() {
+		for _, service := range state.Sets[owner].Services() {
+			seen := func(in model.Segment) bool { return only == nil || slices.Contains(only, in) }
+			if owner != d.Owner && seen(service.Segment) && slices.ContainsFunc(service.Backends, func(b model.Backend) bool { return means(d, &service, &b) && seen(b.TenantIn(&service)) }) {
+				return fmt.Sprintf(" in the set of owner %q: service %q is not of that set, and who puts it drains its backends", d.Owner, service.Name)
+			}
+		}
+	}
+	return ""
 }
 
 // WhyFixed says why the state of an owner's backend cannot change.
