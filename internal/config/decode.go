@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -285,7 +286,7 @@ func asMapping(n ast.Node, v reflect.Value) string {
 	}
 	switch v.Addr().Interface().(type) {
 	case *model.Backend:
-		return fmt.Sprintf("; write {address: %s}", text.Value)
+		return fmt.Sprintf("; write {address: %s}", inFlow(text.Value))
 	case *model.HealthCheck:
 		var kind model.CheckKind
 		unknown := (*model.UnknownName)(nil)
@@ -310,7 +311,45 @@ func asList(n ast.Node, element reflect.Type) string {
 	if element.Kind() == reflect.Struct && !reflect.PointerTo(element).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		return ""
 	}
+	if text, is := n.(*ast.StringNode); is {
+		return fmt.Sprintf("; write [%s]", inFlow(text.Value))
+	}
 	return fmt.Sprintf("; write [%v]", one.GetValue())
+}
+
+// inFlow writes a text as it can be an element of a list in brackets, wherever that list is: the YAML package takes
+// vxlan:5001 for a mapping where the list is inside of braces.
+func inFlow(text string) string {
+	plain := false
+	if doc, errs := newDocument([]byte("a: {b: ["+text+"]}"), false); len(errs) == 0 && !strings.ContainsAny(text, "\n#") {
+		within, _ := doc.root.Values[0].Value.(*ast.MappingNode)
+		if within != nil && len(within.Values) == 1 {
+			list, _ := within.Values[0].Value.(*ast.SequenceNode)
+			if list != nil && len(list.Values) == 1 {
+				element, _ := list.Values[0].(*ast.StringNode)
+				plain = element != nil && element.Value == text
+			}
+		}
+	}
+	if plain {
+		return text
+	}
+	return strconv.Quote(text)
+}
+
+// asText says how a text is written that the YAML package has taken for a mapping, because it has a colon and stands
+// in a list in brackets inside of braces.
+func asText(n ast.Node, at *path) string {
+	mapping, is := n.(*ast.MappingNode)
+	if !is || len(mapping.Values) != 1 || at == nil || at.key != "" {
+		return "" // what is meant as a mapping may have a key to keep
+	}
+	key, isKey := mapping.Values[0].Key.(ast.ScalarNode)
+	value, isValue := mapping.Values[0].Value.(ast.ScalarNode)
+	if !isKey || !isValue || isNull(mapping.Values[0].Value) {
+		return ""
+	}
+	return fmt.Sprintf("; for text write %q", model.Shown(key.GetToken().Value+":"+value.GetToken().Value))
 }
 
 // mapping decodes a mapping into a struct by its json names.

@@ -31,7 +31,7 @@ func (d *decoder) text(n ast.Node, to encoding.TextUnmarshaler, at *path) {
 		return
 	}
 	if !ok {
-		d.fail(n, at, "is %s, not text", kindOf(n))
+		d.fail(n, at, "is %s, not text%s", kindOf(n), asText(n, at))
 		return
 	}
 	if text == "" {
@@ -109,7 +109,7 @@ func (d *decoder) str(n ast.Node, v reflect.Value, at *path) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		d.fail(n, at, "is %s, not text; for text write %q", kindOf(n), nameOf(n))
 	default:
-		d.fail(n, at, "is %s, not text", kindOf(n))
+		d.fail(n, at, "is %s, not text%s", kindOf(n), asText(n, at))
 	}
 }
 
