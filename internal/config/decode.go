@@ -488,7 +488,7 @@ type lostPaths []string
 func (l lostPaths) has(path string) bool { return slices.Contains(l, path) }
 
 // without keeps the errors that do not depend on the lost values. A value may decide about all that is
-// around it: about the rest of its backend or health check, of its service, of its neighbor, of its
+// around it: about the rest of its backend or health check, of its service, of its host or segment, of its neighbor, of its
 // key of the file. An error that depends on what is elsewhere names that, too.
 func (l lostPaths) without(errs Errors) Errors {
 	return slices.DeleteFunc(errs, func(e Error) bool { return slices.ContainsFunc(l, e.dependsOn) })
@@ -511,6 +511,9 @@ func (e Error) dependsOn(lost string) bool {
 		return false
 	}
 	around := surroundings.FindString(lost)
+	if of := listsHost.FindStringSubmatch(lost); of != nil && inside(e.Path, of[1]) && !inside(e.Path, of[1]+".hosts") {
+		return true // which hosts a segment has decides about its gateway
+	}
 	if service, _, is := strings.Cut(around, ".backends"); is && strings.Contains(lost, ".server-id") {
 		around = service // all server IDs of a service are compared
 	}
@@ -522,6 +525,7 @@ func (e Error) dependsOn(lost string) bool {
 // problems with each other depend on nothing else, either.
 var alone = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?\.(name|vip|segment|ring-size|retention|max-retention|drain|max-drain|address|mac|weight|state|source-ranges\[\d+\])$` +
 	`|^services\[\d+\]\.health\.(interval|timeout|rise|fall|panic)$` +
+	`|^segments\[\d+\]\.(mac|mtu|hosts\[\d+\]\.(mac|vtep|vni))$` +
 	`|^director\.(xdp|icmp-rate|kernel-sources\[\d+\])$`)
 
 var (
@@ -532,8 +536,11 @@ var (
 // counted are values by which all services together may exceed a limit.
 var counted = regexp.MustCompile(`^services(\[\d+\](\.(backends|ring-size|source-ranges))?)?$`)
 
+// listsHost are values that say which hosts a segment has.
+var listsHost = regexp.MustCompile(`^(segments\[\d+\])\.hosts(\[\d+\](\.address)?)?$`)
+
 // surroundings are what a field may decide about.
-var surroundings = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\]|\.health)?` +
+var surroundings = regexp.MustCompile(`^segments\[\d+\](\.hosts\[\d+\])?|^services\[\d+\](\.backends\[\d+\]|\.health)?` +
 	`|^(bgp\.neighbors|bfd\.neighbors|hooks|api\.clients)\[\d+\]|^director\.(limits|store|snat|neighbor)|^agent\.store|^[^.\[]*`)
 
 func inside(path, around string) bool {

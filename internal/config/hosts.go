@@ -29,13 +29,14 @@ func ParseHosts(name string, text []byte, c *model.Config) ([]model.SegmentHosts
 		return nil, named(name, errs)
 	}
 	var hosts hostsText
-	if errs = doc.decode(&hosts).errs; len(errs) == 0 {
-		// A text without the key is more likely the wrong one than an empty list.
-		if _, given := doc.line("segments"); !given {
-			errs = Errors{{Path: "segments", Problem: "is required (an empty list is [])"}}
-		} else if wrong := model.ValidateHosts(hosts.Segments, c); len(wrong) > 0 {
-			errs = doc.invalid(wrong)
-		}
+	dec := doc.decode(&hosts)
+	errs = dec.errs
+	// A text without the key is more likely the wrong one than an empty list.
+	if _, given := doc.line("segments"); !given && len(errs) == 0 {
+		errs = Errors{{Path: "segments", Problem: "is required (an empty list is [])"}}
+	}
+	if wrong := model.ValidateHosts(hosts.Segments, c); len(wrong) > 0 && !dec.full {
+		errs = append(errs, dec.lost.without(doc.invalid(wrong))...)
 	}
 	if len(errs) > 0 {
 		return nil, named(name, errs)

@@ -38,6 +38,17 @@ func TestParseHosts(t *testing.T) {
 			`hosts:1: segments[0].hosts[0].mac: mac "01:00:00:00:00:01" is not a unicast Ethernet address`},
 		{vtep, "segments: [{id: 'vxlan:1', hosts: [{address: 10.0.0.1, mac: '02:00:00:00:00:01', vtep: 192.0.2.1, geneve-options: '0102:80:00000001'}]}]",
 			"hosts:1: segments[0].hosts[0].geneve-options: is only for Geneve, and the host is in vxlan:1"},
+		// What cannot be read hides nothing that does not depend on it.
+		{vtep, "segments:\n- id: 'vxlan:1'\n  hosts:\n  - {address: 10.0.0.1, vtep: 192.0.2.1}\n  - {address: 10.0.0.2, mac: '02:00:00:00:00:01', vtep: '2001:db8::1'}\n  - nonsense\n  - {address: x, vtep: '2001:db8::1'}\n  - {address: 10.0.0.1, mac: 2, vtep: 192.0.2.1}\n- {id: vxlan, hosts: [{address: 10.0.0.1}]}\n- {id: 'vlan:1', hosts: []}",
+			"hosts:4: segments[0].hosts[0].mac: is required\n" +
+				"hosts:5: segments[0].hosts[1].vtep: 2001:db8::1 is IPv6, and this director is a VTEP with no such address\n" +
+				`hosts:6: segments[0].hosts[2]: is the text "nonsense", not a mapping` + "\n" +
+				`hosts:7: segments[0].hosts[3].address: "x" is not an IP address` + "\n" +
+				"hosts:7: segments[0].hosts[3].mac: is required\n" +
+				`hosts:8: segments[0].hosts[4].mac: mac "2" is not a unicast Ethernet address` + "\n" +
+				`hosts:8: segments[0].hosts[4].address: 10.0.0.1 is named twice (line 4)` + "\n" +
+				`hosts:9: segments[1].id: segment "vxlan" is not none, vlan:ID, vxlan:VNI or geneve:VNI` + "\n" +
+				"hosts:10: segments[2].id: vlan:1 is not vxlan:VNI or geneve:VNI"},
 		{model.VTEP{}, "segments: [{id: 'vxlan:1', hosts: []}]", "hosts:1: segments[0].id: needs director.vtep, where its tunnels end"},
 	} {
 		list, err := ParseHosts("hosts", []byte(test.text), &model.Config{Director: model.Director{VTEP: test.vtep}})
