@@ -19,7 +19,7 @@ func TestUnknownTenantsClient(t *testing.T) {
 	server.Route("172.16.0.2/32", gateway) // the director is the way back
 	startNginx(t, server.Host)
 	file := func(peers, hosts string) string {
-		return fmt.Sprintf("director: {interfaces: [eth0], vtep: {addresses: ['%v'], peers: [%s]}}\nsegments:\n- {id: 'vxlan:5001', addresses: [%s], hosts: [%s]}\n"+
+		return fmt.Sprintf("director: {interfaces: [eth0], vtep: {addresses: ['%v'], peers: [%s]}}\nsegments:\n- {id: 'vxlan:5001', addresses: [%s], hosts: [%s]}\n- {id: 'vxlan:5002'}\n"+
 			"services:\n- {name: web, segment: 'vxlan:5001', vip: %s, protocol: tcp, port: 80, mode: nat, backends: [{name: a, address: 172.16.0.11, mac: '%s', vtep: '%v'}]}\n",
 			u.vtep(directorHost), peers, gateway, hosts, vip, server.port.MAC, server.vtep)
 	}
@@ -77,6 +77,17 @@ func TestUnknownTenantsClient(t *testing.T) {
 	}
 	if out := captures("--segment", "vxlan:5001", "--drops", "--packets", "3"); !strings.Contains(out, "drop_overlay_peer\n") || !strings.Contains(out, fmt.Sprintf(", in vxlan VNI 5001 %v > %v, ", client.vtep, u.vtep(directorHost))) || !strings.Contains(out, "172.16.0.") {
 		t.Errorf("the capture does not say who sends to whom in which network:\n%s", out)
+	}
+	for _, command := range []string{"services", "backends", "flows", "events", "segments", "capture", "top --once"} {
+		if out, err := tryOn(t, u.director, weir, append(strings.Fields(command), "--socket", d.socket, "--segment", "vxlan:9999")...); err == nil || !strings.Contains(out, "this director knows no segment vxlan:9999") {
+			t.Errorf("weir %s of an unknown segment: %v\n%s", command, err, out)
+		}
+		if command != "capture" { // it would wait for packets
+			on(t, u.director, weir, append(strings.Fields(command), "--socket", d.socket, "--segment", "vxlan:5001")...)
+		}
+	}
+	if out, err := d.put(fmt.Sprintf("- {id: 'vxlan:7777', hosts: [{address: 172.16.0.2, mac: '%s', vtep: '%v'}]}", client.port.MAC, client.vtep)); err != nil || !strings.Contains(out, "the director has 1 host in 1 segment from its API\nnamed nowhere else, so that nothing is sent there yet: vxlan:7777") {
+		t.Errorf("nothing is said of a list of hosts of an unknown segment: %v\n%s", err, out)
 	}
 	check("drop_overlay_peer", "name the client in segments[].hosts, or its VTEP in director.vtep.peers")
 	d.edit(file(fmt.Sprintf("'%v'", client.vtep), ""))

@@ -20,7 +20,11 @@ func newBackends() *cobra.Command {
 		Short: "List the backends of a director's services",
 	}
 	conn := asks(cmd, func(ctx context.Context, client *api.Client, names []string) ([]api.Backend, error) {
-		return backendsOf(ctx, client, names, segment.in)
+		backends, err := backendsOf(ctx, client, names, segment.in)
+		if err == nil && len(backends) == 0 {
+			err = segment.known(ctx, client)
+		}
+		return backends, err
 	}, backendsTable)
 	segment.add(cmd, "backends in")
 	cmd.ValidArgsFunction = conn.completeServices

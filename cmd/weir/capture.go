@@ -48,6 +48,11 @@ func newCapture() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if in := o.wanted.Segment; in != nil && in.IsOverlay() { // packets have tags of any VLAN
+				if err := o.segment.known(cmd.Context(), client); err != nil {
+					return err
+				}
+			}
 			return o.capture(cmd.Context(), client, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

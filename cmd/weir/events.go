@@ -48,6 +48,9 @@ func newEvents() *cobra.Command {
 				return err
 			}
 			if follow {
+				if err := segment.known(cmd.Context(), client); err != nil { // it may come
+					fmt.Fprintf(cmd.ErrOrStderr(), "weir: %v\n", err)
+				}
 				return client.Events(cmd.Context(), api.EventQuery{Last: last, Follow: true, Segment: segment.in}, func(e api.Event) error {
 					return writeEvent(cmd.OutOrStdout(), out.format, &e)
 				})
@@ -58,6 +61,11 @@ func newEvents() *cobra.Command {
 				return nil
 			}); err != nil {
 				return err
+			}
+			if len(events) == 0 {
+				if err := segment.known(cmd.Context(), client); err != nil {
+					return err
+				}
 			}
 			return out.write(cmd.OutOrStdout(), events, func(t *table) {
 				t.row("TIME", "KIND", "WHAT")

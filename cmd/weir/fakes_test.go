@@ -130,6 +130,7 @@ func (fakeSegments) Segments([]model.Segment) (model.SegmentsStatus, error) {
 				Hosts: []model.SegmentHostStatus{{SegmentHost: here, Source: model.HostsOfAPI, Others: []model.OtherHost{{SegmentHost: elsewhere, Source: model.HostsOfOVN}}},
 					{SegmentHost: there, Source: model.HostsOfOVN}},
 				Problems: []string{"172.16.0.11: the API says fa:16:3e:00:00:01 at 192.0.2.11, and counts; OVN says fa:16:3e:00:00:01 at 192.0.2.12"}},
+			{ID: model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, VNI: 5001, MAC: model.MAC{2, 0, 0, 0, 0, 7}, Addresses: []netip.Addr{}, Services: []string{}, Hosts: []model.SegmentHostStatus{}},
 			{ID: model.Segment{Kind: model.SegmentGeneve, ID: 5002}, MAC: model.MAC{2, 0, 0, 0, 0, 8}, Addresses: []netip.Addr{}, Network: "tenant-b", Services: []string{}, Hosts: []model.SegmentHostStatus{}},
 		},
 	}
@@ -143,6 +144,9 @@ func (fakeSegments) PutSegments(text api.SetText) (put api.PutHosts, err error) 
 	list, err := sets.Read(text, func(text []byte) ([]model.SegmentHosts, error) { return config.ParseHosts("segments", text, c) })
 	for i := range list {
 		put.Hosts += len(list[i].Hosts)
+		if list[i].ID.ID == 7777 {
+			put.Unnamed = append(put.Unnamed, list[i].ID)
+		}
 	}
 	put.Segments = len(list)
 	return put, err

@@ -38,7 +38,11 @@ func newFlows() *cobra.Command {
 			return none, usagef("--limit %d is less than one", q.Most)
 		}
 		q.Segment = segment.in
-		return asked.Flows(ctx, q)
+		list, err := asked.Flows(ctx, q)
+		if err == nil && len(list.Flows) == 0 {
+			err = segment.known(ctx, asked)
+		}
+		return list, err
 	}, flowsTable)
 	cmd.Flags().StringVar(&q.Service, "service", "", "of this `service` alone")
 	segment.add(cmd, "of services in")

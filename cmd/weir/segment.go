@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
+	"fmt"
+
 	"github.com/spf13/cobra"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 )
 
@@ -22,6 +26,23 @@ func (f *segmentFlag) Set(text string) error {
 	}
 	f.in = &id
 	return nil
+}
+
+// known says of a segment of which there is nothing to show whether the director knows it at all: it may be mistyped.
+func (f *segmentFlag) known(ctx context.Context, client *api.Client) error {
+	if f.in == nil || *f.in == (model.Segment{}) {
+		return nil
+	}
+	status, err := client.SegmentsIn(ctx, f.in)
+	if err != nil || len(status.Segments) > 0 {
+		return err
+	}
+	return f.unknown()
+}
+
+// unknown says that the director does not know the segment.
+func (f *segmentFlag) unknown() error {
+	return fmt.Errorf("this director knows no segment %s: no service, backend or host of it is in that (see weir segments)", f.in)
 }
 
 // String is what is given.

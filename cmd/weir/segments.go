@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
 )
 
@@ -28,16 +30,19 @@ func newSegments() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	segment.add(cmd, "about")
-	cmd.Flags().StringVarP(&file, "file", "f", "", "say where hosts are, as this `file` does")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "say where hosts are, as this `file` does; -: as standard input")
 	asks(cmd, func(ctx context.Context, client *api.Client, _ []string) (answer segmentsAnswer, err error) {
 		if !cmd.Flags().Changed("file") {
 			status, err := client.SegmentsIn(ctx, segment.in)
+			if err == nil && len(status.Segments) == 0 && segment.in != nil {
+				err = segment.unknown()
+			}
 			return segmentsAnswer{SegmentsStatus: &status}, err
 		}
 		if segment.in != nil {
 			return answer, usagef("--segment: a file says where hosts of all segments are")
 		}
-		text, err := os.ReadFile(file)
+		text, err := readHosts(cmd.InOrStdin(), file)
 		if err != nil {
 			return answer, err
 		}
@@ -45,6 +50,18 @@ func newSegments() *cobra.Command {
 		return segmentsAnswer{PutHosts: &put}, err
 	}, segmentsTable)
 	return cmd
+}
+
+// readHosts reads a file; -: standard input. No director takes more than so many bytes.
+func readHosts(stdin io.Reader, file string) ([]byte, error) {
+	if file != "-" {
+		return os.ReadFile(file)
+	}
+	text, err := io.ReadAll(io.LimitReader(stdin, config.MaxSize))
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
+	}
+	return text, nil
 }
 
 // segmentsAnswer is what is known, or what was put.
@@ -63,7 +80,10 @@ func (a segmentsAnswer) MarshalJSON() ([]byte, error) {
 
 func segmentsTable(t *table, a segmentsAnswer) {
 	if a.PutHosts != nil {
-		t.line(fmt.Sprintf("the director has %d hosts in %d segments from its API", a.PutHosts.Hosts, a.PutHosts.Segments))
+		t.line(fmt.Sprintf("the director has %s in %s from its API", model.Count(a.PutHosts.Hosts, "host"), model.Count(a.PutHosts.Segments, "segment")))
+		if unnamed := a.PutHosts.Unnamed; len(unnamed) > 0 {
+			t.line(fmt.Sprintf("named nowhere else, so that nothing is sent there yet: %s; is it mistyped?", model.SegmentList(unnamed)))
+		}
 		return
 	}
 	status := a.SegmentsStatus

@@ -21,6 +21,9 @@ func newServices() *cobra.Command {
 	}
 	conn := asks(cmd, func(ctx context.Context, client *api.Client, names []string) ([]model.ServiceStatus, error) {
 		services, err := client.ServicesIn(ctx, segment.in)
+		if err == nil && len(services) == 0 {
+			err = segment.known(ctx, client)
+		}
 		if err != nil {
 			return nil, err
 		}

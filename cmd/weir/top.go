@@ -91,6 +91,11 @@ func (o *topOptions) watch(ctx context.Context, client *api.Client, w io.Writer,
 	if err != nil {
 		return err
 	}
+	if len(before.services) == 0 {
+		if err := o.segment.known(ctx, client); err != nil {
+			return err
+		}
+	}
 	if live {
 		fmt.Fprint(w, ownScreen)
 		defer fmt.Fprint(w, mainScreen)

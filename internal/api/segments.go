@@ -30,6 +30,8 @@ type HostsList struct {
 type PutHosts struct {
 	Segments int `json:"segments"`
 	Hosts    int `json:"hosts"`
+	// Unnamed are segments of the list that may be mistyped.
+	Unnamed []model.Segment `json:"unnamed,omitempty" doc:"of these, those that no segment, service or backend of the configuration and the sets names: no packet is sent by what was put until one does"`
 }
 
 // hostsBody is a sent list of hosts.

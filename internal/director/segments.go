@@ -42,8 +42,12 @@ func (a segmentsAPI) PutSegments(text api.SetText) (put api.PutHosts, err error)
 		return put, err
 	}
 	put.Segments = len(list)
+	named := c.NamedSegments()
 	for i := range list {
 		put.Hosts += len(list[i].Hosts)
+		if id := list[i].ID; !named[id] {
+			put.Unnamed = append(put.Unnamed, id)
+		}
 	}
 	return put, nil
 }

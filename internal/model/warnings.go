@@ -41,6 +41,7 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 		for _, i := range c.EVPNWithoutVTEP() {
 			errs.addWithOther(fmt.Sprintf("bgp.neighbors[%d].families", i), "director.vtep", "%s", EVPNNeedsVTEP)
 		}
+		c.warnOfSegments(&errs)
 	}
 	for i := range c.Services {
 		s := &c.Services[i]
@@ -92,6 +93,47 @@ func (c *Config) warnOfPeers(errs *FieldErrors) {
 }
 
 const notAPeer = "%s is no peer of %s: the director drops what hosts there send, such as answers to health checks"
+
+// NamedSegments returns the segments that the configuration names: in segments, and as those of services and backends.
+func (c *Config) NamedSegments() map[Segment]bool {
+	named := map[Segment]bool{}
+	for i := range c.Segments {
+		named[c.Segments[i].ID] = true
+	}
+	for i := range c.Services {
+		s := &c.Services[i]
+		named[s.Segment] = true
+		for j := range s.Backends {
+			named[s.Backends[j].TenantIn(s)] = true
+		}
+	}
+	return named
+}
+
+// warnOfSegments names those in VXLAN and Geneve that something is about, and that have nothing: a VNI may be mistyped. A
+// VLAN needs no more than services, which may be in sets.
+func (c *Config) warnOfSegments(errs *FieldErrors) {
+	named := c.NamedSegments()
+	check := func(path string, id Segment, what string) {
+		if id.IsOverlay() && !named[id] {
+			errs.addWithOther(path, "segments", "%s is in no segments, and no service or backend of the file is in it: %s", id, what)
+		}
+	}
+	for i := range c.API.Clients {
+		client := &c.API.Clients[i]
+		at := fmt.Sprintf("api.clients[%d]", i)
+		check(at+".segment", client.Segment, "nothing is taken from the agent unless a set has its backend there")
+		for j, id := range client.Segments {
+			check(fmt.Sprintf("%s.segments[%d]", at, j), id, "the client sees nothing unless a set has it")
+		}
+	}
+	for i := range c.BGP.Neighbors {
+		check(fmt.Sprintf("bgp.neighbors[%d].segment", i), c.BGP.Neighbors[i].Segment, "the neighbor is told nothing unless a set has VIPs there")
+	}
+	for i := range c.BGP.Prefixes {
+		check(fmt.Sprintf("bgp.prefixes[%d].segment", i), c.BGP.Prefixes[i].Segment, "nothing is announced unless a set has VIPs there")
+	}
+}
 
 // networkName is a segment in a sentence.
 func networkName(s Segment) string {
