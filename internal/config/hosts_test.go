@@ -25,7 +25,7 @@ func TestParseHosts(t *testing.T) {
 		{vtep, "segments: [{id: 'vxlan:1', hosts: []}]", ""},
 		{vtep, "{}", "hosts: segments: is required (an empty list is [])"},
 		{vtep, "hosts: []", "hosts:1: hosts: unknown key (known here: segments)"},
-		{vtep, "segments:\n- {id: 'nvgre:1', hosts: []}", `hosts:2: segments[0].id: unknown segment "nvgre" (one of geneve, none, vlan, vxlan)`},
+		{vtep, "segments:\n- {id: 'nvgre:1', hosts: []}", `hosts:2: segments[0].id: unknown segment "nvgre" (one of none, vlan:ID, vxlan:VNI, geneve:VNI)`},
 		{vtep, "segments:\n- {id: 'vlan:1', hosts: []}", "hosts:2: segments[0].id: vlan:1 is not vxlan:VNI or geneve:VNI"},
 		{vtep, "segments:\n- {hosts: []}", "hosts:2: segments[0].id: is required"},
 		{vtep, "segments:\n- {id: 'vxlan:1', hosts: [" + good + ", " + good + "]}", "hosts:2: segments[0].hosts[1].address: 10.0.0.1 is named twice"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Director is what one director must know about itself.
@@ -258,6 +259,18 @@ type Excess struct {
 	Most, Has uint64
 }
 
+// amount writes the most that there may be: "1 service", "20 probes-per-second".
+func (e *Excess) amount() string {
+	what, per, of := strings.Cut(e.Limit, "-per-")
+	if e.Most == 1 {
+		what = strings.TrimSuffix(what, "s")
+	}
+	if of {
+		what += "-per-" + per
+	}
+	return fmt.Sprintf("%d %s", e.Most, what)
+}
+
 // Exceeded returns the limits that a usage exceeds, and that it exceeds by more than it did before.
 func (l *ShareLimits) Exceeded(now, before Usage) (all []Excess) {
 	for _, one := range l.Each() {
@@ -320,7 +333,7 @@ func (t Usage) Probes() uint64 { return (t.ProbesPerHour + 3599) / 3600 }
 // Refuse says how an owner's services exceed the limits of its set, or nothing.
 func (l OwnerLimits) Refuse(services []Service) string {
 	for _, e := range l.Exceeded(UsageOf(services), Usage{}) {
-		return fmt.Sprintf("owner %q may have %d %s by director.owners, and this set has %d", l.Owner, e.Most, e.Limit, e.Has)
+		return fmt.Sprintf("owner %q may have %s by director.owners, and this set has %d", l.Owner, e.amount(), e.Has)
 	}
 	return ""
 }

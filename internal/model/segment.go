@@ -323,7 +323,7 @@ func (v *validation) vnis() {
 			continue
 		}
 		wire := s.Wire()
-		if other, dup := first[wire]; dup {
+		if other, dup := first[wire]; dup && v.config.Segments[other].ID != s.ID { // else it is said of the id
 			v.errs.addWithOther(fmt.Sprintf("segments[%d].vni", i), fmt.Sprintf("segments[%d]", other), "%s is already that of %s", wire, v.config.Segments[other].ID)
 		}
 		first[wire] = i

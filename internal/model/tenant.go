@@ -160,7 +160,7 @@ type SegmentExcess struct {
 
 // String says so.
 func (e SegmentExcess) String() string {
-	return fmt.Sprintf("segment %s may have %d %s by %s, and has %d with this", e.Segment, e.Most, e.Limit, e.Key, e.Has)
+	return fmt.Sprintf("segment %s may have %s by %s, and has %d with this", e.Segment, e.amount(), e.Key, e.Has)
 }
 
 // ExceededSegments returns the limits that segments exceed, and by more than they did before.
@@ -182,7 +182,7 @@ func (v *validation) segmentLimits() {
 		return
 	}
 	for _, e := range c.ExceededSegments(UsageBySegment(c.Services[:v.own]), nil) {
-		v.errs.addWithOther(e.Key+"."+e.Limit, "services", "segment %s may have %d %s, and has %d", e.Segment, e.Most, e.Limit, e.Has)
+		v.errs.addWithOther(e.Key+"."+e.Limit, "services", "segment %s may have %s, and has %d", e.Segment, e.amount(), e.Has)
 	}
 }
 

@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -135,6 +136,12 @@ func (s *Segment) UnmarshalText(text []byte) error {
 	kindText, idText, found := strings.Cut(string(text), ":")
 	var kind SegmentKind
 	if err := segmentKindNames.read(&kind, []byte(kindText)); err != nil {
+		if unknown := (*UnknownName)(nil); errors.As(err, &unknown) {
+			unknown.Known = []string{"none", "vlan:ID", "vxlan:VNI", "geneve:VNI"}
+			if found && unknown.Meant != "" {
+				unknown.Meant += ":" + idText
+			}
+		}
 		return err
 	}
 	if !found || kind == SegmentNone {
