@@ -199,7 +199,7 @@ func TestDoctorAsksDirectorsForReports(t *testing.T) {
 	})
 	wantLines(t, doctor(), "ok reports to "+remoteURL+" takes reports of 10.0.0.1 in vlan:100, about 1 service")
 	file("stranger", "vlan:100")
-	if out := doctor(); !strings.Contains(out, "show the token or the certificate of one of api.clients; fix: see that agent.store.directors is right") {
+	if out := doctor(); !strings.Contains(out, "no client of api.clients has the token that was shown; fix: see that agent.store.directors is right") {
 		t.Errorf("with another token doctor says\n%s", out)
 	}
 	file("vm", "vlan:200")

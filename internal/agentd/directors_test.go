@@ -299,7 +299,7 @@ func TestDirectorsThatDoNotTakeReports(t *testing.T) {
 				d.write(t, "other", "other-0123456789abcdef")
 				d.set(t)
 			},
-			func(t *testing.T, d *fakeDirector) { d.config.Clients[0].TokenFile = d.path("token"); d.set(t) }, "show the token or the certificate"},
+			func(t *testing.T, d *fakeDirector) { d.config.Clients[0].TokenFile = d.path("token"); d.set(t) }, "no client of api.clients has the token that was shown"},
 		"gives it another role": {
 			func(t *testing.T, d *fakeDirector) { d.config.Clients[0].Role = model.RoleRead; d.set(t) },
 			func(t *testing.T, d *fakeDirector) { d.config.Clients[0].Role = model.RoleAgent; d.set(t) }, "has the role read, and this needs agent"},

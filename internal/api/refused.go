@@ -160,16 +160,17 @@ func sameCertificate(a, b *tls.Certificate) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Leaf.Equal(b.Leaf)
 }
 
-// noteUnknown notes a request of an unknown caller.
-func (r *Remote) noteUnknown(request *http.Request) {
+// noteUnknown notes a request of an unknown caller, and returns what it has shown; empty: nothing.
+func (r *Remote) noteUnknown(request *http.Request) (shown string) {
 	cause, what := refusedNothing, ""
-	switch _, token, shown := shownToken(request); {
-	case shown && token != "":
-		cause, what = refusedUnknown, "a token"
-	case !shown && request.TLS != nil && len(request.TLS.VerifiedChains) > 0:
-		cause, what = refusedUnknown, fmt.Sprintf("a certificate of %.64q", request.TLS.VerifiedChains[0][0].Subject.CommonName)
+	switch _, token, is := shownToken(request); {
+	case is && token != "":
+		cause, what, shown = refusedUnknown, "a token", "the token"
+	case !is && request.TLS != nil && len(request.TLS.VerifiedChains) > 0:
+		cause, what, shown = refusedUnknown, fmt.Sprintf("a certificate of %.64q", request.TLS.VerifiedChains[0][0].Subject.CommonName), "the name in the certificate"
 	}
 	r.refused.note(cause, request.RemoteAddr, what)
+	return shown
 }
 
 // noteHandshake notes connections that have ended before the handshake was over. It is a server's

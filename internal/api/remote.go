@@ -220,9 +220,13 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	switch {
 	case !known:
 		markKnown(request.Context(), false)
-		r.noteUnknown(request)
+		shown := r.noteUnknown(request)
 		r.slow(request)
-		refuseStranger(w, "show the token or the certificate of one of api.clients")
+		text := "show the token or the certificate of one of api.clients"
+		if shown != "" {
+			text = "no client of api.clients has " + shown + " that was shown"
+		}
+		refuseStranger(w, text)
 		return
 	case !claim(request.Context(), caller):
 		w.Header().Set("Connection", "close")

@@ -408,6 +408,18 @@ func TestRemoteClient(t *testing.T) {
 	if services, err := client.Services(t.Context()); err != nil || len(services) != 2 {
 		t.Errorf("the client reads %d services: %v", len(services), err)
 	}
+	for token, want := range map[string]string{r.path("stranger"): "no client of api.clients has the token that was shown", "": "show the token or the certificate of one of api.clients"} {
+		if err := os.WriteFile(r.path("stranger"), []byte("nobody-has-this-token\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stranger, err := api.NewRemoteClient(api.RemoteOptions{URL: options.URL, CA: options.CA, TokenFile: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stranger.Services(t.Context()); err == nil || err.Error() != want {
+			t.Errorf("a stranger with the token %q is told %v, and not %q", token, err, want)
+		}
+	}
 	if change, err := client.PutSet(t.Context(), "kube", api.SetText{Text: []byte("services: []\n")}, api.Condition{Tags: []string{"t"}}); err != nil || change.Tag != "t" {
 		t.Errorf("the client puts %+v: %v", change, err)
 	}
