@@ -31,6 +31,7 @@ func (x *examination) backends() {
 	seen := make(map[model.HostAddress]bool)
 	w := newWays()
 	bad, good := 0, 0
+	var without []string // a next hop
 	for _, s := range x.config.Services {
 		if x.ctx.Err() != nil {
 			return
@@ -64,6 +65,9 @@ func (x *examination) backends() {
 			case found == nil && first:
 				good++
 			case found != nil:
+				if first {
+					without = append(without, end.String())
+				}
 				if bad++; bad <= maxListed && !x.running {
 					x.findings = append(x.findings, *found)
 				}
@@ -74,7 +78,11 @@ func (x *examination) backends() {
 		x.warn("backends", "", "%d more have problems like these", bad-maxListed)
 	}
 	if good > 0 {
-		x.ok("backends", "%d of %d have a next hop", good, len(seen))
+		but := ""
+		if len(without) > 0 {
+			but = ", and not " + model.Some(without)
+		}
+		x.ok("backends", "%d of %d have a next hop%s", good, len(seen), but)
 	}
 	x.egress(w)
 }

@@ -192,6 +192,10 @@ func TestDirector(t *testing.T) {
 		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "10.0.1.3")})
 		want(t, found, "backend 10.0.1.3", doctor.Warn, "next hop 10.0.1.3 is not known", "ping 10.0.1.3")
 	})
+	t.Run("some without a next hop", func(t *testing.T) {
+		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "10.0.1.2", "10.0.1.3", "192.0.2.1")})
+		want(t, found, "backends", doctor.OK, "1 of 3 have a next hop, and not 10.0.1.3, 192.0.2.1", "")
+	})
 	t.Run("no route", func(t *testing.T) {
 		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "192.0.2.1")})
 		want(t, found, "backend 192.0.2.1", doctor.Fail, "no route", "ip route add 192.0.2.1")
