@@ -49,7 +49,7 @@ func backendsOf(ctx context.Context, client *api.Client, names []string, in *mod
 }
 
 func backendsTable(t *table, backends []api.Backend) {
-	t.head("SERVICE", "NAME", onlyWide+"SEGMENT", "ADDRESS", "MODE", "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
+	t.head("SERVICE", "NAME", segmentColumn(backends, func(b *api.Backend) model.Segment { return b.Segment }), "ADDRESS", "MODE", "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
 		onlyWide+"INTERFACE", onlyWide+"NEXT-HOP", onlyWide+"MTU", onlyWide+"LOAD", onlyWide+"REDIRECT", onlyWide+"SINCE", "WHY")
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()

@@ -52,8 +52,19 @@ func bgpTable(t *table, s model.BGPStatus) {
 	t.row("PREFIX", "NEIGHBORS", "COMMUNITIES", "LOCAL-PREF", "MED", "PREPEND")
 	for _, r := range s.Routes {
 		a := r.Attributes
-		t.row(withSegment(r.Prefix.String(), r.Segment), r.Neighbors, list(a.Communities), orNone(a.LocalPref), orNone(a.MED), a.Prepend)
+		t.row(withSegment(r.Prefix.String(), r.Segment), toldText(&r), list(a.Communities), orNone(a.LocalPref), orNone(a.MED), a.Prepend)
 	}
+}
+
+// toldText is how many neighbors have been told of a route, and how many are told of it by EVPN.
+func toldText(r *model.RouteStatus) string {
+	switch {
+	case r.EVPN == 0:
+		return fmt.Sprint(r.Neighbors)
+	case r.Neighbors == 0:
+		return fmt.Sprintf("%d(evpn)", r.EVPN)
+	}
+	return fmt.Sprintf("%d+%d(evpn)", r.Neighbors, r.EVPN)
 }
 
 // withSegment adds a segment to what is in one.

@@ -42,6 +42,7 @@ func fakeBGP() model.BGPStatus {
 			{Prefix: netip.MustParsePrefix("2001:db8:1::/64"), Neighbors: 1, Attributes: model.BGPAttributes{MED: &med, Prepend: 1,
 				Communities: []model.Community{{Parts: [3]uint32{65001, 100}}, {Parts: [3]uint32{65535, 0xff01}}}}},
 			{Segment: fakeSegment, Prefix: netip.MustParsePrefix("203.0.113.10/32")},
+			{Segment: model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, Prefix: netip.MustParsePrefix("172.16.0.100/32"), EVPN: 1},
 		},
 	}
 }

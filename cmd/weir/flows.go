@@ -8,6 +8,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/explain"
+	"weir.io/weir/internal/model"
 )
 
 func newFlows() *cobra.Command {
@@ -54,7 +55,7 @@ func newFlows() *cobra.Command {
 }
 
 func flowsTable(t *table, list api.Flows) {
-	t.row("SERVICE", "CLIENT", "PORT", "SOURCE", "BACKEND", "CLASS", "STATE", "IDLE")
+	t.head("SERVICE", segmentColumn(list.Flows, func(f *api.Flow) model.Segment { return f.Segment }), "CLIENT", "PORT", "SOURCE", "BACKEND", "CLASS", "STATE", "IDLE")
 	for _, f := range list.Flows {
 		idle := f.Idle.String()
 		if f.Idle == 0 {
@@ -64,7 +65,7 @@ func flowsTable(t *table, list api.Flows) {
 		if f.Source.IsValid() {
 			source = explain.EndText(f.Source)
 		}
-		t.row(f.Service, explain.EndText(f.Client), f.Port, source, explain.EndText(f.Backend), f.Class, f.State, idle)
+		t.row(f.Service, f.Segment, explain.EndText(f.Client), f.Port, source, explain.EndText(f.Backend), f.Class, f.State, idle)
 	}
 	if list.More {
 		t.line("there are more: see --limit")

@@ -55,3 +55,14 @@ func (f *segmentFlag) String() string {
 
 // Type is for help.
 func (f *segmentFlag) Type() string { return "segment" }
+
+// segmentColumn is the head of a column of segments: it is shown where some row has one, because tenants may have the same
+// addresses.
+func segmentColumn[T any](rows []T, of func(*T) model.Segment) string {
+	for i := range rows {
+		if of(&rows[i]) != (model.Segment{}) {
+			return "SEGMENT"
+		}
+	}
+	return onlyWide + "SEGMENT"
+}

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 )
 
 // A segment that the director does not know is mistyped, and no command answers with nothing.
@@ -43,6 +46,35 @@ func TestUnknownSegments(t *testing.T) {
 		root.SetOut(&out)
 		if err := root.Execute(); err != nil || out.String() != want {
 			t.Errorf("of %s as standard input weir segments says %v\n%s", text, err, &out)
+		}
+	}
+}
+
+// Tenants may have the same addresses: where something is in a segment, the column is shown, and else with wide alone.
+func TestColumnOfSegments(t *testing.T) {
+	red := model.Segment{Kind: model.SegmentVXLAN, ID: 5001}
+	for name, print := range map[string]func(*table, model.Segment){
+		"services": func(t *table, in model.Segment) { servicesTable(t, []model.ServiceStatus{{}, {Segment: in}}) },
+		"backends": func(t *table, in model.Segment) {
+			backendsTable(t, []api.Backend{{}, {BackendStatus: model.BackendStatus{Segment: in}}})
+		},
+		"flows": func(t *table, in model.Segment) { flowsTable(t, api.Flows{Flows: []api.Flow{{}, {Segment: in}}}) },
+	} {
+		for _, test := range []struct {
+			in    model.Segment
+			wide  bool
+			shown bool
+		}{{red, false, true}, {model.Segment{}, false, false}, {model.Segment{}, true, true}} {
+			var out bytes.Buffer
+			printed := newTable(&out)
+			printed.wide = test.wide
+			print(printed, test.in)
+			if err := printed.w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			if head, _, _ := strings.Cut(out.String(), "\n"); strings.Contains(head, "SEGMENT") != test.shown {
+				t.Errorf("with something in %s, wide: %v, the columns of %s are %q", test.in, test.wide, name, head)
+			}
 		}
 	}
 }

@@ -52,7 +52,7 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.head("NAME", onlyWide+"SEGMENT", "VIP", "PROTOCOL", "PORT", "MODE", "POLICY", "BACKENDS", "HEALTHY", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED",
+	t.head("NAME", segmentColumn(services, func(s *model.ServiceStatus) model.Segment { return s.Segment }), "VIP", "PROTOCOL", "PORT", "MODE", "POLICY", "BACKENDS", "HEALTHY", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED",
 		onlyWide+"LOADS", onlyWide+"QUIC", onlyWide+"GENERATIONS", onlyWide+"SLOTS", onlyWide+"MOVED", onlyWide+"SHARED", onlyWide+"HELD", onlyWide+"KEPT")
 	for _, s := range services {
 		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Mode, s.Policy, fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),

@@ -259,7 +259,7 @@ func (d *Director) join(deps Deps, local *store.File) (err error) {
 // answer makes the API.
 func (d *Director) answer(version string) {
 	d.events = api.NewEvents()
-	bgpStatus := d.announcers.bgp.Status
+	bgpStatus := func() model.BGPStatus { return d.evpn.countEVPN(d.announcers.bgp.Status()) }
 	d.server = api.NewServer(d, d, d.log)
 	d.server.HandleSegmented("/metrics", metrics.Handler(version, d, bgpStatus, d.bfd.View, func() []model.Problem { return d.Info().Problems }, api.CallerSegments))
 	d.server.HandleBGP(bgpStatus)

@@ -119,6 +119,29 @@ func keepAddresses(said *segments.Said, before map[model.Segment][]model.Segment
 	}
 }
 
+// countEVPN adds to routes how many neighbors are told of them by EVPN: all that are there, of what is in a segment that
+// they are told of, and that no other VTEP has taken.
+func (e *evpnHosts) countEVPN(s model.BGPStatus) model.BGPStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	neighbors := 0
+	for _, n := range s.Neighbors {
+		if n.EVPN != nil && n.State == model.SessionEstablished {
+			neighbors++
+		}
+	}
+	for i := range s.Routes {
+		r := &s.Routes[i]
+		if slices.ContainsFunc(s.EVPN, func(told model.EVPNStatus) bool {
+			id, known := e.of[told.VNI]
+			return known && id == r.Segment && !slices.ContainsFunc(told.Contested, func(h model.EVPNHost) bool { return h.IP == r.Prefix.Addr() })
+		}) {
+			r.EVPN = neighbors
+		}
+	}
+	return s
+}
+
 // vtepsOf are the VTEPs that have told that they are in this director's segments, or have hosts there.
 func vtepsOf(learned *model.EVPNLearned) (vteps []netip.Addr) {
 	for _, v := range learned.VTEPs {

@@ -105,3 +105,24 @@ func TestFewAddressesAreKept(t *testing.T) {
 		quiet = segments.Said{Hosts: map[model.Segment][]model.SegmentHost{}, MACs: macs}
 	}
 }
+
+// A VIP that neighbors are told of by EVPN is not told to nobody: each that is there counts, by the segment's VNI on the
+// wire, but not for what another VTEP has taken.
+func TestRoutesThatEVPNTells(t *testing.T) {
+	red, blue := model.Segment{Kind: model.SegmentVXLAN, ID: 5001}, model.Segment{Kind: model.SegmentVXLAN, ID: 5002}
+	e := evpnHosts{of: map[uint32]model.Segment{77: red}}
+	route := func(in model.Segment, prefix string) model.RouteStatus {
+		return model.RouteStatus{Segment: in, Prefix: netip.MustParsePrefix(prefix)}
+	}
+	evpn := &model.BGPEVPNStatus{}
+	s := e.countEVPN(model.BGPStatus{
+		Neighbors: []model.BGPNeighborStatus{{State: model.SessionEstablished, EVPN: evpn}, {State: model.SessionConnecting, EVPN: evpn}, {State: model.SessionEstablished}},
+		EVPN:      []model.EVPNStatus{{VNI: 77, Contested: []model.EVPNHost{{IP: netip.MustParseAddr("172.16.0.101")}}}, {VNI: 5002}},
+		Routes:    []model.RouteStatus{route(red, "172.16.0.100/32"), route(red, "172.16.0.101/32"), route(blue, "172.16.0.100/32"), route(model.Segment{}, "203.0.113.10/32")},
+	})
+	for i, want := range []int{1, 0, 0, 0} {
+		if s.Routes[i].EVPN != want {
+			t.Errorf("%v in %s is told to %d by EVPN, and not to %d", s.Routes[i].Prefix, s.Routes[i].Segment, s.Routes[i].EVPN, want)
+		}
+	}
+}

@@ -267,6 +267,8 @@ type RouteStatus struct {
 	Prefix     netip.Prefix  `json:"prefix"`
 	Attributes BGPAttributes `json:"attributes,omitzero"`
 	Neighbors  int           `json:"neighbors"` // that have been told
+	// EVPN is how many neighbors of the family evpn are told of it with the segment's hosts.
+	EVPN int `json:"evpn,omitempty"`
 }
 
 // Community is a BGP community: two numbers of 16 bits (RFC 1997), or three of 32 (RFC 8092).
