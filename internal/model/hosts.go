@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -65,6 +66,7 @@ func ValidateHosts(list []SegmentHosts, c *Config) FieldErrors {
 // segmentHosts checks the hosts of a tenant's network.
 func (v *validation) segmentHosts(path string, in Segment, hosts []SegmentHost) {
 	seen, macs := map[netip.Addr]int{}, MACsApart{}
+	whole := !slices.ContainsFunc(hosts, func(h SegmentHost) bool { return h.MAC.IsZero() || !h.VTEP.IsValid() })
 	for j := range hosts {
 		h := &hosts[j]
 		here := func(field string) string { return fmt.Sprintf("%s[%d].%s", path, j, field) }
@@ -80,7 +82,10 @@ func (v *validation) segmentHosts(path string, in Segment, hosts []SegmentHost) 
 		if own := v.ownInside().refuse(in, h); own != nil {
 			v.refuseHost(here(own.field), own)
 		}
-		if other, problem := macs.Find(h, j); problem != "" && !h.MAC.IsZero() {
+		if !whole { // which of several hosts is at the wrong place may depend on what could not be read
+			continue
+		}
+		if other, problem := macs.Find(h, j); problem != "" {
 			v.errs.addWithOther(here("mac"), fmt.Sprintf("%s[%d].mac", path, other), "%s", problem)
 		}
 	}
