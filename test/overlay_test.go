@@ -182,12 +182,9 @@ func TestNetworkByHand(t *testing.T) {
 	u.does(two, here(commands))
 	u.does(one, here(strings.NewReplacer("local 192.0.2.12", "local 192.0.2.11", "dst 192.0.2.11", "dst 192.0.2.12").Replace(commands)))
 	client := guest("client", one, "172.16.0.50/24", "")
-	for name, server := range map[string]*netlab.Host{
-		"a": guest("a", one, "172.16.0.11/24", "02:00:00:00:00:0b"), "b": guest("b", two, "172.16.0.12/24", "02:00:00:00:00:0c"),
-	} {
+	for _, server := range []*netlab.Host{guest("a", one, "172.16.0.11/24", "02:00:00:00:00:0b"), guest("b", two, "172.16.0.12/24", "02:00:00:00:00:0c")} {
 		u.does(server, code("Its servers", "sh"))
 		startNginx(t, server)
-		_ = name
 	}
 	d := startDaemon(t, u.director, "run", here(file))
 	for _, name := range []string{"a", "b"} {

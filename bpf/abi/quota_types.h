@@ -15,7 +15,7 @@ EXPORT_ENUM(quota_size);
 struct quota {
 	__u32 packets; /* in a window; 0: no bound */
 	__u32 batch;   /* packets that a CPU takes of them at once */
-	__u32 flows; /* places in each bucket of flow memory and of full NAT, in parts of 65,536; 0: no bound */
+	__u32 flows;   /* places in a bucket of each table, in parts of 65,536; 0: no bound */
 	__u32 pad;
 };
 

@@ -365,6 +365,7 @@ enum budget_kind {
 	BUDGET_FRESH,    /* fresh flows that other directors are told of */
 	BUDGET_KINDS,
 	BUDGETS_EACH = 1 + (1 << BUDGET_SOURCES_BITS), /* of one kind */
+	BUDGETS_ALL = BUDGET_KINDS * BUDGETS_EACH,
 };
 EXPORT_ENUM(budget_kind);
 
@@ -457,7 +458,7 @@ enum reason {
 	DROP_SUPER_FRAME,      /* longer than the link's MTU: sender's TSO reached XDP */
 	DROP_FRAGMENT_UNKNOWN, /* its first fragment was not seen here */
 	DROP_FRAGMENT_ASTRAY,  /* from a director of the group, but not as one would send it */
-	DROP_SNAT_FULL,        /* every source port of its bucket is taken */
+	DROP_SNAT_FULL,        /* no source port is left for it: see snat_place.h */
 	DROP_SNAT_CLASH,       /* a backend here has a connection of that port by another VIP */
 	DROP_SNAT_UNKNOWN,     /* reply or mid-stream packet of no known flow */
 	DROP_NO_HEADROOM,      /* the driver leaves no room for the outer header */

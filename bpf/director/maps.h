@@ -459,7 +459,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, BUDGET_KINDS *BUDGETS_EACH);
+	__uint(max_entries, BUDGETS_ALL);
 	__type(key, __u32);
 	__type(value, struct budget);
 } budgets SEC(".maps");

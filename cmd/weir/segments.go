@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,7 +101,7 @@ func segmentsTable(t *table, a segmentsAnswer) {
 		if s.ID.IsOverlay() && (s.VNI != 0 || s.Network == "") {
 			vni = fmt.Sprint(s.VNI)
 		}
-		t.row(s.ID, vni, s.MAC, list(s.Addresses), s.Network, list(s.Services), len(s.Hosts))
+		t.row(s.ID, vni, s.MAC, list(slices.Concat(s.Addresses, s.SNATAddresses)), s.Network, list(s.Services), len(s.Hosts))
 	}
 	if len(status.Segments) > 0 {
 		t.line("")

@@ -182,6 +182,11 @@ func (d *Datapath) beginOverlay() (moved bool) {
 		known.know(&d.table.VTEP, d.table.Segments, true)
 		return true
 	})
+	for id, settings := range known.segments {
+		if was := before.segments[id]; before.begun && was != nil && !slices.Equal(was.SNATAddresses, settings.SNATAddresses) {
+			d.log.Warn("full NAT's sources in a segment have changed: connections from the former ones end", "segment", id, "addresses", settings.SNATAddresses)
+		}
+	}
 	return !reflect.DeepEqual(before.vtep, known.vtep) || !reflect.DeepEqual(before.segments, known.segments)
 }
 

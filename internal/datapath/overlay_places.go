@@ -149,12 +149,12 @@ func (o *overlay) setBackend(index uint32, service model.Segment, b *model.Table
 	return nil
 }
 
-// backendWords is a VTEP's entry of a backend as stored. The second word says whether the backend has a tunnel, the last
-// two where it comes from.
+// backendWords is a VTEP's entry of a backend as stored. The second word says what the source is for, which the last two
+// are.
 type backendWords = [4]uint64
 
-// storeBackend writes the words that differ while packets read them: that a backend has a tunnel after where it comes from,
-// and that it has none any more before.
+// storeBackend writes the words that differ while packets read them: what the source is for after the source, and that
+// there is none any more before it.
 func storeBackend(stored, fresh *backendWords) {
 	order := [...]int{3, 2, 1, 0}
 	if (*abi.VtepBackend)(unsafe.Pointer(fresh)).Uses == 0 {

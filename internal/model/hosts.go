@@ -163,15 +163,17 @@ type HostSourceStatus struct {
 
 // SegmentStatus is what a director knows of one tenant's network.
 type SegmentStatus struct {
-	ID        Segment             `json:"id"`
-	VNI       uint32              `json:"vni,omitempty" doc:"on the wire, in VXLAN and Geneve"`
-	MAC       MAC                 `json:"mac,omitzero" doc:"of this director in it"`
-	Addresses []netip.Addr        `json:"addresses" doc:"this director's own in it"`
-	Network   string              `json:"network,omitempty" doc:"OVN's"`
-	Services  []string            `json:"services" doc:"whose VIPs or backends are in it"`
-	Counts    SegmentCounts       `json:"counts" doc:"what its services and backends use and count"`
-	Hosts     []SegmentHostStatus `json:"hosts"`
-	Problems  []string            `json:"problems,omitempty"`
+	ID        Segment      `json:"id"`
+	VNI       uint32       `json:"vni,omitempty" doc:"on the wire, in VXLAN and Geneve"`
+	MAC       MAC          `json:"mac,omitzero" doc:"of this director in it"`
+	Addresses []netip.Addr `json:"addresses" doc:"this director's own in it"`
+	// SNATAddresses are full NAT's sources in it.
+	SNATAddresses []netip.Addr        `json:"snat-addresses,omitempty" doc:"this director's sources of full NAT in it; none: those in other networks"`
+	Network       string              `json:"network,omitempty" doc:"OVN's"`
+	Services      []string            `json:"services" doc:"whose VIPs or backends are in it"`
+	Counts        SegmentCounts       `json:"counts" doc:"what its services and backends use and count"`
+	Hosts         []SegmentHostStatus `json:"hosts"`
+	Problems      []string            `json:"problems,omitempty"`
 }
 
 // SegmentHostStatus is where a host of a tenant's network is, and which source says so.

@@ -35,7 +35,7 @@ var reasons = map[string]string{
 	"drop_super_frame":       "longer than the MTU of the director's links: some sender's segmentation offload reached XDP",
 	"drop_fragment_unknown":  "its packet's first fragment was not seen here",
 	"drop_fragment_astray":   "from a director of the group, as none would send it",
-	"drop_snat_full":         "every source port that the flow may have is taken",
+	"drop_snat_full":         "every source port that the flow may have is taken, or its service or segment has its part of them",
 	"drop_snat_clash":        "the client's port has a connection to this backend by another VIP",
 	"drop_snat_unknown":      "full NAT knows no such flow, and it does not begin one",
 	"drop_no_headroom":       "the driver leaves no room for the outer header",

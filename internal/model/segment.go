@@ -295,21 +295,21 @@ func (v *validation) snatInside(s *SegmentSettings, at func(string) string) {
 		v.errs.add(at("snat-addresses"), "is for VXLAN and Geneve: in %s backends get director.snat.addresses", s.ID)
 		return
 	}
-	for _, a := range s.SNATAddresses {
-		of := 0
+	for j, a := range s.SNATAddresses {
+		here, of := fmt.Sprintf("%s[%d]", at("snat-addresses"), j), 0
 		for _, own := range v.config.Director.SNAT.Addresses {
 			if own.Is6() == a.Is6() {
 				of++
 			}
 		}
 		if of != 1 {
-			v.errs.addWithOther(at("snat-addresses"), "director.snat.addresses", "%s has the ports of the one %s address in director.snat.addresses, where %d are", a, family(a), of)
+			v.errs.addWithOther(here, "director.snat.addresses", "%s has the ports of the one %s address in director.snat.addresses, where %d are", a, family(a), of)
 		}
 		if slices.Contains(s.Addresses, a) {
-			v.errs.addWithOther(at("snat-addresses"), at("addresses"), "%s is in addresses, too: answers to health checks come there", a)
+			v.errs.addWithOther(here, at("addresses"), "%s is in addresses, too: answers to health checks come there", a)
 		}
 		if slices.Contains(s.Gateway, a) {
-			v.errs.addWithOther(at("snat-addresses"), at("gateway"), "%s is the gateway's", a)
+			v.errs.addWithOther(here, at("gateway"), "%s is the gateway's", a)
 		}
 	}
 }

@@ -268,11 +268,11 @@ segments[0].hosts[0].vtep: 2001:db8::9 is IPv6, and this director is a VTEP with
 				c.Services[0].Name = "web"
 				c.Segments[0].Addresses = []netip.Addr{addr("203.0.113.10")}
 			})},
-		{`segments[0].snat-addresses: 172.16.0.4 has the ports of the one IPv4 address in director.snat.addresses, where 0 are`,
+		{`segments[0].snat-addresses[0]: 172.16.0.4 has the ports of the one IPv4 address in director.snat.addresses, where 0 are`,
 			overlay(func(c *model.Config) { c.Segments[0].SNATAddresses = []netip.Addr{addr("172.16.0.4")} })},
 		{`segments[0].hosts[0].address: 172.16.0.4 is this director's own address in vxlan:5 (segments[].addresses), and no other host's
-segments[0].snat-addresses: 172.16.0.4 has the ports of the one IPv4 address in director.snat.addresses, where 2 are
-segments[0].snat-addresses: 172.16.0.4 is in addresses, too: answers to health checks come there
+segments[0].snat-addresses[0]: 172.16.0.4 has the ports of the one IPv4 address in director.snat.addresses, where 2 are
+segments[0].snat-addresses[0]: 172.16.0.4 is in addresses, too: answers to health checks come there
 segments[0].addresses[0]: 172.16.0.4 is the VIP of service "web" there: answers to health checks would come to the service
 segments[0].snat-addresses[0]: 172.16.0.4 is the VIP of service "web" there: replies would come to the service`,
 			overlay(func(c *model.Config) {

@@ -156,6 +156,7 @@ func (s *Segments) status(id model.Segment, of *segment, c *model.Config, wires 
 	}
 	if of.settings != nil {
 		status.Addresses = append(status.Addresses, of.settings.Addresses...)
+		status.SNATAddresses = slices.Clone(of.settings.SNATAddresses)
 		status.Network = of.settings.Network
 		if !of.settings.MAC.IsZero() {
 			status.MAC = of.settings.MAC
