@@ -126,11 +126,11 @@ func TestSegmentsHaveLimits(t *testing.T) {
 			t.Errorf("a smaller limit than what runs: %v", err)
 		}
 		put("one", inSegment(red, setOf(1, 1, 1)), "") // less than before, and still too much
-		put("one", inSegment(red, setOf(1, 2, 1)), "segment vxlan:5001 may have 1 services by segments[0].limits, and has 4 with this")
+		put("one", inSegment(red, setOf(1, 2, 1)), "segment vxlan:5001 may have 1 service by segments[0].limits, and has 4 with this")
 		put("four", setOf(4, 21, 1), "") // it is not in it
 		file.Services = append(slices.Clone(file.Services), file.Services[0])
 		file.Services[1].Name, file.Services[1].VIP = "b", netip.MustParseAddr("192.0.2.2")
-		if err := file.Validate(); err == nil || !strings.Contains(err.Error(), "segments[0].limits.services: segment vxlan:5001 may have 1 services, and has 2") {
+		if err := file.Validate(); err == nil || !strings.Contains(err.Error(), "segments[0].limits.services: segment vxlan:5001 may have 1 service, and has 2") {
 			t.Errorf("a file with two services: %v", err)
 		}
 	})

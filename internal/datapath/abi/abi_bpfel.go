@@ -115,6 +115,7 @@ const (
 	BudgetKindBUDGET_FRESH BudgetKind = 2
 	BudgetKindBUDGET_KINDS BudgetKind = 3
 	BudgetKindBUDGETS_EACH BudgetKind = 65
+	BudgetKindBUDGETS_ALL  BudgetKind = 195
 )
 
 type Candidates struct {
