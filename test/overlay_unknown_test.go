@@ -76,7 +76,7 @@ func TestUnknownTenantsClient(t *testing.T) {
 		t.Errorf("packets of vxlan:5001 are captured as those of vxlan:5002:\n%s", out)
 	}
 	if out := captures("--segment", "vxlan:5001", "--drops", "--packets", "3"); !strings.Contains(out, "drop_overlay_peer\n") || !strings.Contains(out, fmt.Sprintf(", in vxlan VNI 5001 %v > %v, ", client.vtep, u.vtep(directorHost))) || !strings.Contains(out, "172.16.0.") {
-		t.Errorf("the capture does not say who sends to whom in which network:\n%s", out)
+		t.Errorf("the capture does not name the sender, the receiver and the network:\n%s", out)
 	}
 	for _, command := range []string{"services", "backends", "flows", "events", "segments", "capture", "top --once"} {
 		if out, err := tryOn(t, u.director, weir, append(strings.Fields(command), "--socket", d.socket, "--segment", "vxlan:9999")...); err == nil || !strings.Contains(out, "this director knows no segment vxlan:9999") {

@@ -109,6 +109,7 @@ func TestPackets(t *testing.T) {
 		{"full nat, no source", testNoSource},
 		{"health checks", testChecks},
 		{"tunnels", testTunnels},
+		{"tunnels, full nat's source inside", testSourceInside},
 		{"tunnels, other networks", testConversions},
 	} {
 		t.Run(table.name, table.run)

@@ -65,6 +65,67 @@ func testClientNowhere(t *testing.T) {
 	}
 }
 
+// testSourceInside sees full NAT's source in a tenant's network: a backend gets packets from it, and answers to it
+// reach the client. The same answer in another tenant's network, whose backends may have the same addresses, is nobody's.
+func testSourceInside(t *testing.T) {
+	defer func() { inTunnels = nil }()
+	for _, w := range tunnelWorlds {
+		inTunnels = &w
+		t.Run(w.String(), func(t *testing.T) {
+			world := &testWorld{}
+			scenarios := world.scenarios(isFullNAT)
+			d := loadTestDirector(t, world)
+			d.putSNAT(t, []netip.Addr{snatSources[0], snatSources[len(snatSources)-1]}, snatPorts)
+			own := func(six bool) netip.Addr { return pick(six, ownInside6, ownInside4) }
+			stranger, other := w, model.Segment{Kind: w.kind, ID: insideID + 1}
+			stranger.vni = insideVNI + 1
+			d.put(t, "vtep_networks", model.Segment{Kind: w.kind, ID: stranger.vni}.Key(), abi.VtepNetwork{Segment: other.Key(), Mac: ownMAC})
+			for _, segment := range []model.Segment{w.segment(), other} {
+				for _, a := range []netip.Addr{ownInside4, ownInside6} {
+					d.put(t, "vtep_own_addresses", insideKey(segment, a), abi.VtepOwn{Flags: uint16(abi.VtepOwnFlagVTEP_OWN_ANSWERS | abi.VtepOwnFlagVTEP_OWN_SNAT), Mac: ownMAC})
+				}
+			}
+			for _, s := range scenarios {
+				source := own(s.vip.Is6())
+				for i := range uint32(len(s.backends)) {
+					d.put(t, "vtep_backends", s.first+i, abi.VtepBackend{Place: s.first + i, Segment: w.segment().Key(), ServiceSegment: w.segment().Key(),
+						Uses: uint32(abi.VtepSourceVTEP_SOURCE_SNAT), Source: abi.AddressBytes(source)})
+				}
+				action, out := d.run(t, w.arrives(build(append([]packet.Header{ip(s.client, s.vip)}, s.numbered(clientPort, servicePort, packet.SYN, false)...)...)), 0)
+				from, to := endsOf(w.innerOf(out))
+				b := s.backends[0]
+				if action != xdpTX || from.Addr() != source || to != netip.AddrPortFrom(b.address, b.port) {
+					t.Fatalf("%s: the backend gets a packet from %v to %v (action %d), want one from %v to %v", s.name, from, to, action, source, b.address)
+				}
+				answer := build(append([]packet.Header{ip(b.address, source)}, s.numbered(b.port, from.Port(), packet.SYN|packet.ACK, true)...)...)
+				if action, out := d.run(t, stranger.arrives(answer), 0); action == xdpTX {
+					from, to := endsOf(stranger.innerOf(out))
+					t.Errorf("%s: an answer of another tenant's host leaves from %v to %v", s.name, from, to)
+				}
+				action, out = d.run(t, w.arrives(answer), 0)
+				if from, to := endsOf(w.innerOf(out)); action != xdpTX || from != netip.AddrPortFrom(s.vip, servicePort) || to != netip.AddrPortFrom(s.client, clientPort) {
+					t.Errorf("%s: the client gets an answer from %v to %v (action %d), want one from %v to %v", s.name, from, to, action, s.vip, s.client)
+				}
+			}
+		})
+	}
+}
+
+// endsOf are the addresses and ports of a frame without tags, whose packet has no options or extensions.
+func endsOf(frame []byte) (from, to netip.AddrPort) {
+	at, length := 26, 4
+	if len(frame) > 14 && frame[14]>>4 == 6 {
+		at, length = 22, 16
+	}
+	l4 := at + 2*length
+	if len(frame) < l4+4 {
+		return from, to
+	}
+	source, _ := netip.AddrFromSlice(frame[at : at+length])
+	destination, _ := netip.AddrFromSlice(frame[at+length : l4])
+	return netip.AddrPortFrom(source, binary.BigEndian.Uint16(frame[l4:])), netip.AddrPortFrom(destination, binary.BigEndian.Uint16(frame[l4+2:]))
+}
+
 // testConversions are packets that come in one kind of network, and leave in another one.
 func testConversions(t *testing.T) {
 	defer func() { inTunnels = nil }()

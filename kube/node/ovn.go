@@ -16,8 +16,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// certificate is what the node's director shows OVN's servers, and by whom it knows theirs: files of PEM, which need
-// not be there yet.
+// certificate has the PEM files with which the node's director connects to OVN's servers: its own certificate and key, and
+// the CA of the servers' certificates. The files may not be there yet.
 type certificate struct {
 	ca, cert, key string
 	secret        string // that they are made of

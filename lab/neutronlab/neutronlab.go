@@ -14,8 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +30,7 @@ type Neutron struct {
 	t       testing.TB
 	venv    string
 	dir     string
-	started []*process
+	started []*ovnlab.Daemon
 }
 
 // New starts a Neutron that manages an OVN. The directory has Python's programs and libraries: make neutron-venv.
@@ -227,58 +225,20 @@ func (n *Neutron) OpenStack(args ...string) string {
 // Log returns what the API has said.
 func (n *Neutron) Log() string {
 	for _, p := range n.started {
-		if p.name == "uwsgi" {
-			return p.log.String()
+		if p.Name == "uwsgi" {
+			return p.Log()
 		}
 	}
 	return ""
 }
 
-// process is a daemon in the foreground, and what it has said.
-type process struct {
-	name  string
-	cmd   *exec.Cmd
-	log   *output
-	ended chan struct{}
-}
-
-// output may be read while the process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // start starts a daemon that ends with the test.
 func (n *Neutron) start(name, program string, args ...string) {
 	n.t.Helper()
-	p := &process{name: name, cmd: exec.Command(program, args...), log: &output{}, ended: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = n.dir, p.log, p.log
-	p.cmd.Env = append(os.Environ(), "TMPDIR="+n.dir, "OS_NEUTRON_CONFIG_DIR="+n.dir, "OS_NEUTRON_CONFIG_FILES=neutron.conf;ml2.ini")
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		n.t.Fatalf("start %s: %v", name, err)
-	}
-	go func() {
-		_ = p.cmd.Wait() // how it ended is in its log
-		close(p.ended)
-	}()
-	n.started = append(n.started, p)
-	n.t.Cleanup(func() {
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // its workers, too
-		<-p.ended
-	})
+	cmd := exec.Command(program, args...)
+	cmd.Dir = n.dir
+	cmd.Env = append(os.Environ(), "TMPDIR="+n.dir, "OS_NEUTRON_CONFIG_DIR="+n.dir, "OS_NEUTRON_CONFIG_FILES=neutron.conf;ml2.ini")
+	n.started = append(n.started, ovnlab.StartDaemon(n.t, nil, name, cmd))
 }
 
 // run runs a program that ends, and returns what it prints.
@@ -303,8 +263,8 @@ func (n *Neutron) wait(what string, try func() error) {
 		}
 		for _, p := range n.started {
 			select {
-			case <-p.ended:
-				err = errors.Join(err, fmt.Errorf("%s has ended", p.name))
+			case <-p.Ended:
+				err = errors.Join(err, fmt.Errorf("%s has ended", p.Name))
 				end = time.Time{}
 			default:
 			}
@@ -312,7 +272,7 @@ func (n *Neutron) wait(what string, try func() error) {
 		if time.Now().After(end) {
 			var logs strings.Builder
 			for _, p := range n.started {
-				fmt.Fprintf(&logs, "\n%s:\n%s", p.name, p.log)
+				fmt.Fprintf(&logs, "\n%s:\n%s", p.Name, p.Log())
 			}
 			n.t.Fatalf("never: %s: %v%s", what, err, &logs)
 		}

@@ -13,7 +13,7 @@ type Cluster struct {
 	Endpoints []string // of the members
 
 	*OVN
-	members []*process
+	members []*Daemon
 }
 
 // NewCluster starts a cluster, and waits until it has a leader.
@@ -27,7 +27,7 @@ func NewCluster(t testing.TB, members int) *Cluster {
 	if err := loopbackUp(); err != nil {
 		t.Fatal("bring the loopback up:", err)
 	}
-	c := &Cluster{OVN: &OVN{t: t, dir: dir, started: map[string]*process{}}, members: make([]*process, members)}
+	c := &Cluster{OVN: &OVN{t: t, dir: dir, started: map[string]*Daemon{}}, members: make([]*Daemon, members)}
 	first := ""
 	for i := range members {
 		own := fmt.Sprintf("tcp:127.0.0.1:%d", freePort(t))
@@ -59,7 +59,7 @@ func (c *Cluster) Start(i int) {
 }
 
 // Kill ends a member as a power cut does.
-func (c *Cluster) Kill(i int) { c.members[i].kill() }
+func (c *Cluster) Kill(i int) { c.members[i].Kill() }
 
 // Leader waits until one of the members that run leads, and returns it.
 func (c *Cluster) Leader() (leader int) {

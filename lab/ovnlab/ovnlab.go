@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,34 +29,9 @@ type OVN struct {
 	t       testing.TB
 	dir     string
 	secure  []string
-	sb      *process
-	north   *process
-	started map[string]*process
-}
-
-// process is a daemon in the foreground, and what it has said.
-type process struct {
-	cmd   *exec.Cmd
-	log   *output
-	ended chan struct{}
-}
-
-// output may be read while the process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	sb      *Daemon
+	north   *Daemon
+	started map[string]*Daemon
 }
 
 // Options are the differences between OVNs.
@@ -88,7 +62,7 @@ func New(t testing.TB, o Options) *OVN {
 		t.Fatal("bring the loopback up:", err)
 	}
 	n := &OVN{t: t, dir: dir, NB: "unix:" + filepath.Join(dir, "nb.sock"), SB: "unix:" + filepath.Join(dir, "sb.sock"),
-		TCP: fmt.Sprintf("tcp:127.0.0.1:%d", freePort(t)), started: map[string]*process{}}
+		TCP: fmt.Sprintf("tcp:127.0.0.1:%d", freePort(t)), started: map[string]*Daemon{}}
 	if o.Cert != "" {
 		n.SSL = fmt.Sprintf("ssl:127.0.0.1:%d", freePort(t))
 		n.secure = []string{"--private-key=" + o.Key, "--certificate=" + o.Cert, "--ca-cert=" + o.CA}
@@ -130,7 +104,7 @@ func passive(endpoint string) string {
 }
 
 // StopSB ends the server of the Southbound database as a power cut does.
-func (n *OVN) StopSB() { n.sb.kill() }
+func (n *OVN) StopSB() { n.sb.Kill() }
 
 // Roles makes the server listen with TLS at one more endpoint, where clients may do what hosts may: RBAC.
 func (n *OVN) Roles() (endpoint string) {
@@ -176,7 +150,7 @@ func (n *OVN) StartNorthd() {
 }
 
 // StopNorthd ends ovn-northd.
-func (n *OVN) StopNorthd() { n.north.kill() }
+func (n *OVN) StopNorthd() { n.north.Kill() }
 
 // NBctl and SBctl run a command of ovn-nbctl or ovn-sbctl, and return what it prints.
 func (n *OVN) NBctl(args ...string) string {
@@ -266,12 +240,12 @@ func (h *Host) begin(ip, kinds, datapath string) {
 	h.controller = h.start("controller", "ovn-controller", h.db)
 	h.wait("the host is a chassis", func() error {
 		select {
-		case <-h.controller.ended:
-			h.t.Fatalf("ovn-controller of %s has ended:\n%s", h.Name, h.controller.log)
+		case <-h.controller.Ended:
+			h.t.Fatalf("ovn-controller of %s has ended:\n%s", h.Name, h.controller.Log())
 		default:
 		}
 		if out := h.SBctl("--bare", "--columns=name", "find", "Chassis", "name="+h.Name); strings.TrimSpace(out) != h.Name {
-			return fmt.Errorf("no chassis %s: %s", h.Name, h.controller.log)
+			return fmt.Errorf("no chassis %s: %s", h.Name, h.controller.Log())
 		}
 		return nil
 	})
@@ -283,10 +257,10 @@ type Host struct {
 	Name       string
 	at         Place // of its switch; nil: it carries no packets
 	dir, db    string
-	controller *process
+	controller *Daemon
 }
 
-func (h *Host) start(name, program string, args ...string) *process {
+func (h *Host) start(name, program string, args ...string) *Daemon {
 	return h.startIn(h.at, h.dir, h.Name+" "+name, program, args...)
 }
 
@@ -333,14 +307,14 @@ func (h *Host) TLVs() string {
 }
 
 // Log returns what ovn-controller has said.
-func (h *Host) Log() string { return h.controller.log.String() }
+func (h *Host) Log() string { return h.controller.Log() }
 
-func (n *OVN) start(name, program string, args ...string) *process {
+func (n *OVN) start(name, program string, args ...string) *Daemon {
 	return n.startIn(nil, n.dir, name, program, args...)
 }
 
 // startIn starts a daemon whose sockets are in a directory.
-func (n *OVN) startIn(at Place, dir, name, program string, args ...string) *process {
+func (n *OVN) startIn(at Place, dir, name, program string, args ...string) *Daemon {
 	n.t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -349,31 +323,11 @@ func (n *OVN) startIn(at Place, dir, name, program string, args ...string) *proc
 	if program != "ovn-controller" { // whose socket is in the directory anyway
 		args = append(args, "--unixctl="+filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".ctl"))
 	}
-	p := &process{cmd: exec.Command(path, append(args, "--no-chdir")...), log: &output{}, ended: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.Env = append(os.Environ(), "OVS_RUNDIR="+dir, "OVN_RUNDIR="+dir, "OVS_LOGDIR="+dir, "OVN_LOGDIR="+dir, "OVS_DBDIR="+dir)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	start := p.cmd.Start
-	if at != nil {
-		// The thread in the namespace may end, and would take the process along. Namespaces end theirs.
-		p.cmd.SysProcAttr.Pdeathsig = 0
-		start = func() error { return at.Do(p.cmd.Start) }
-	}
-	if err := start(); err != nil {
-		n.t.Fatalf("start %s: %v", name, err)
-	}
-	go func() {
-		_ = p.cmd.Wait() // how it ended is in its log
-		close(p.ended)
-	}()
+	cmd := exec.Command(path, append(args, "--no-chdir")...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+dir, "OVN_RUNDIR="+dir, "OVS_LOGDIR="+dir, "OVN_LOGDIR="+dir, "OVS_DBDIR="+dir)
+	p := StartDaemon(n.t, at, name, cmd)
 	n.started[name] = p
-	n.t.Cleanup(p.kill)
 	return p
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.ended
 }
 
 // run runs a program that ends, and returns what it prints.
@@ -407,7 +361,7 @@ func (n *OVN) wait(what string, try func() error) {
 		if time.Now().After(end) {
 			var logs strings.Builder
 			for name, p := range n.started {
-				fmt.Fprintf(&logs, "\n%s:\n%s", name, p.log)
+				fmt.Fprintf(&logs, "\n%s:\n%s", name, p.Log())
 			}
 			n.t.Fatalf("never: %s: %v%s", what, err, &logs)
 		}
