@@ -3,7 +3,9 @@ package test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -298,7 +300,13 @@ func readSYN(frame []byte) (source netip.AddrPort, number uint32) {
 
 // withoutAgents: node3 relays a connection that cannot be handed over, at the latest when the SYN
 // is sent again.
+//
+// A client that uses a port again gets no other answer, whatever host has had the connection before.
 func (l *tiersLab) withoutAgents(t *testing.T) {
+	ports := map[bool]uint16{}
+	for _, six := range []bool{false, true} {
+		l.countTaken(t, 1, func() { ports[six] = l.askFrom(t, six, 0) })
+	}
 	for i, node := range l.backends[:2] {
 		l.agents[node.Name].end(syscall.SIGTERM)
 		l.directors[i].end(syscall.SIGTERM)
@@ -306,6 +314,7 @@ func (l *tiersLab) withoutAgents(t *testing.T) {
 	}
 	for _, six := range []bool{false, true} {
 		curl(t, l.client, l.url(viaOne, six, "name"))
+		l.askFrom(t, six, ports[six])
 	}
 	l.daemon.waitFor("find that nobody can take connections", func() bool {
 		for _, b := range l.daemon.backends() {
@@ -326,4 +335,25 @@ func (l *tiersLab) withoutAgents(t *testing.T) {
 			t.Errorf("%d connections were not taken and %d SYNs sent again, want 1 and 0", l.askEvent("not_taken")-not, l.askEvent("again")-again)
 		}
 	}
+}
+
+// askFrom asks for a page from a port of the client (0: any), and returns that port. It resets the
+// connection, so that the port is free at once.
+func (l *tiersLab) askFrom(t *testing.T, six bool, port uint16) uint16 {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: int(port)}}
+	var conn net.Conn
+	err := l.client.Do(func() (err error) {
+		conn, err = dialer.DialContext(t.Context(), "tcp", netip.AddrPortFrom(redirectVIP(viaOne, six), 80).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers(t, conn, "keep-alive")
+	tcp := conn.(*net.TCPConn)
+	if err := errors.Join(tcp.SetLinger(0), tcp.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return uint16(conn.LocalAddr().(*net.TCPAddr).Port)
 }

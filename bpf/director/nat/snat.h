@@ -272,17 +272,6 @@ static __always_inline int snat_sent(const struct snat_flow *entry, const struct
 		port == (backend->port ? backend->port : entry->vip_port));
 }
 
-static __always_inline int asks(const struct backend *backend)
-{
-	return (backend->flags & (BACKEND_ASKS | BACKEND_LOCAL)) == BACKEND_ASKS;
-}
-
-/* Whether the host that answered has the connection; else the port's place has a number. */
-static __always_inline int is_taken(union snat_word word, union ask_word asked)
-{
-	return asked.asked.state == ASKED_TAKEN && !(word.proof & SNAT_ANSWER);
-}
-
 /* Whether the host that took the flow sent the packet, from the port that it took it with. */
 static __noinline int taker_sent(const struct snat_flow *entry, union snat_word word,
 				 const struct backend *backend, const struct packet *packet)

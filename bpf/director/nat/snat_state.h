@@ -64,6 +64,12 @@ static __always_inline int ask_swap(struct snat_flow *flow, union ask_word from,
 	return __sync_val_compare_and_swap((__u64 *)&flow->asked, from.word, to.word) == from.word;
 }
 
+/* Whether the host that answered has the connection; else the port's place has a number. */
+static __always_inline int is_taken(union snat_word word, union ask_word asked)
+{
+	return asked.asked.state == ASKED_TAKEN && !(word.proof & SNAT_ANSWER);
+}
+
 /* PROOF_LASTS, in units of seen. */
 #define SNAT_LASTS (FLOW_SECONDS(PROOF_LASTS) + 1)
 

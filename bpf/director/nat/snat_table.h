@@ -193,10 +193,35 @@ static __always_inline const struct backend *snat_backend(const struct snat_flow
 	return backend;
 }
 
+static __always_inline int asks(const struct backend *backend)
+{
+	return (backend->flags & (BACKEND_ASKS | BACKEND_LOCAL)) == BACKEND_ASKS;
+}
+
 /*
- * Whether a client's packet may go on with this flow. A SYN on a flow that is over
- * begins a new connection, which a draining backend does not get; see flow_usable.
+ * Whether a SYN may go on with a flow. One on a flow that is over begins a new connection, which a
+ * draining backend does not get; see flow_usable. If another host than the picked backend has taken
+ * the flow (asked_reply.h), the picked one is not kept, so a new connection needs a new pick: the
+ * host may be no director any more, and then its kernel refuses the SYN. Not inlined: other packets
+ * do not need it.
  */
+static __noinline int snat_keeps_syn(const struct snat_flow *entry, __u64 read,
+				     const struct packet *packet, __u32 now)
+{
+	const struct backend *backend = backend_at(entry->backend);
+	union snat_word word = { .word = read };
+	union ask_word asked = ask_read(entry);
+	int over = snat_over(word.state);
+
+	if (!backend || (over && backend->state != BACKEND_ACTIVE))
+		return 0;
+	if (!asks(backend) || !is_taken(word, asked))
+		return 1;
+	return !over && (word.state != SNAT_ANSWERED || asked.asked.sequence == packet->sequence ||
+			 snat_age(word, now) < FLOW_QUIET);
+}
+
+/* Whether a client's packet may go on with this flow. */
 static __always_inline int snat_usable(const struct snat_flow *entry, union snat_word word,
 				       const struct packet *packet, __u32 now)
 {
@@ -209,7 +234,9 @@ static __always_inline int snat_usable(const struct snat_flow *entry, union snat
 		return 0;
 	if (backend->state == BACKEND_SUSPECT)
 		return !is_syn(packet) && word.state != SNAT_ONE_WAY;
-	return backend->state == BACKEND_ACTIVE || !snat_over(word.state) || !is_syn(packet);
+	if (backend->state == BACKEND_ACTIVE && likely(!asks(backend)))
+		return 1;
+	return !is_syn(packet) || snat_keeps_syn(entry, word.word, packet, now);
 }
 
 /*
