@@ -240,6 +240,27 @@ func TestRootDropsTheRest(t *testing.T) {
 	nothing := map[string]string{"CapPrm": maskOf(), "CapEff": maskOf(), "CapInh": maskOf(), "CapAmb": maskOf(), "NoNewPrivs": "1"}
 	wantIn(t, "a hook", string(hook), nothing)
 
+	// A hook's program gets what its hook names of what the process keeps for programs: what the file has when
+	// the process starts.
+	netAdmin := "CAP_NET_ADMIN"
+	given := newLab(t, size{})
+	told = filepath.Join(given.director.Dir(), "status")
+	hookText := func(capability string) string {
+		return configText("eth0", "") + fmt.Sprintf("hooks:\n- {name: look, capabilities: [%s], exec: [/bin/sh, -c, \"cat /proc/self/status >%s.new; mv %[2]s.new %[2]s\"]}\n", capability, told)
+	}
+	with := startDaemon(t, given.director, "run", hookText(netAdmin))
+	defer with.end(syscall.SIGTERM)
+	waitFor(t, "the hook with a capability to have run", func() bool {
+		hook, _ = os.ReadFile(told)
+		return len(hook) > 0
+	})
+	wantIn(t, "a hook with a capability", string(hook), map[string]string{"CapPrm": maskOf(netAdmin), "CapEff": maskOf(netAdmin), "CapAmb": maskOf(netAdmin), "NoNewPrivs": "1"})
+	with.edit(hookText("CAP_NET_RAW"))
+	with.waitFor("say that a capability is not kept for programs", func() bool {
+		status := with.directorStatus()
+		return len(status.Hooks) == 1 && strings.Contains(status.Hooks[0].Problem, "CAP_NET_RAW") && strings.Contains(status.Hooks[0].Problem, "restart weir run")
+	})
+
 	var pid int
 	waitFor(t, "the BFD process", func() bool {
 		out, err := tryOn(t, l.director, weir, "bfd", "status", "--socket", bfd.Socket(filepath.Join(l.director.Dir(), "run.sock")))

@@ -12,6 +12,7 @@ import (
 // the key there is no restriction: what is named in them, and what there is without the key. A list that a program
 // has written without an element grants nothing that nobody asked for.
 var openLists = map[reflect.Type]map[string][2]string{
+	reflect.TypeFor[model.Hook]():              {"about": {"subjects", "VIPs"}},
 	reflect.TypeFor[model.APIClient]():         {"segments": {"segments", "all segments"}},
 	reflect.TypeFor[model.Service]():           {"source-ranges": {"prefixes", "all sources"}},
 	reflect.TypeFor[model.SegmentSettings]():   {"peers": {"prefixes", "all VTEPs that are known"}},

@@ -39,7 +39,7 @@ func (a announcers) Set(now model.Announcement) {
 		a.log.Error("tell other VTEPs of this director's networks", "error", err)
 	}
 	a.bgp.Set(now.BGP, withSources(&now, sources))
-	a.hooks.Set(now.Hooks, now.VIPs)
+	a.hooks.Set(now.Hooks, now.VIPs, now.Services)
 	a.neighbor.Set(now.Neighbor, now.Group, now.VIPs, sources)
 }
 

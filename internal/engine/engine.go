@@ -277,12 +277,14 @@ func (e *Engine) LogStatus() map[model.ServiceID]model.LogStatus {
 // set hands the plan to the sinks. Even after an error connections may have been placed by it: a
 // sink may have taken a part of it.
 func (e *Engine) set(wanted request) error {
-	table, report := e.planner.Plan(wanted.desired, wanted.logs, e.checker.health())
+	health := e.checker.health()
+	table, report := e.planner.Plan(wanted.desired, wanted.logs, health)
 	e.mu.Lock()
 	e.held.note(report)
 	e.coming = report
 	e.mu.Unlock()
 	next := announcement(&wanted.desired, &report)
+	next.Services = servicesTold(&wanted.desired, wanted.logs, health, &report)
 	e.withdraw(&next)
 	table = e.loads.degrade(table)
 	if err := e.forwarder.Set(table); err != nil {

@@ -1,6 +1,6 @@
-// Package hooks tells programs and servers which VIPs a director forwards, by calling each of them
-// until it has taken the current state. For example, a hook sets a route through a cloud's API
-// where no router speaks BGP.
+// Package hooks tells programs and servers which VIPs a director forwards, and which backends are up,
+// by calling each of them until it has taken the current state. For example, a hook sets a route
+// through a cloud's API where no router speaks BGP, or pages an operator.
 package hooks
 
 import (
@@ -20,6 +20,7 @@ type Caller struct {
 	mu        sync.Mutex
 	hooks     []model.Hook
 	vips      []model.VIP
+	services  []model.ToldService
 	draining  bool
 	closed    bool
 	notifiers map[string]*notifier // by the hook's name
@@ -30,15 +31,15 @@ func New(log *slog.Logger) *Caller {
 	return &Caller{log: log, notifiers: map[string]*notifier{}}
 }
 
-// Set replaces the hooks, and the VIPs that they are told. It does not wait: hooks are called in
-// the background. A hook that has changed is told like a new one.
-func (c *Caller) Set(hooks []model.Hook, vips []model.VIP) {
+// Set replaces the hooks, and the VIPs and services that they are told. It does not wait: hooks are
+// called in the background. A hook that has changed is told like a new one.
+func (c *Caller) Set(hooks []model.Hook, vips []model.VIP, services []model.ToldService) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return
 	}
-	c.hooks, c.vips = hooks, vips
+	c.hooks, c.vips, c.services = hooks, vips, services
 	c.reconcile()
 }
 
@@ -79,13 +80,10 @@ func (c *Caller) Status() []model.HookStatus {
 
 // reconcile starts and ends notifiers as set. The mutex is held.
 func (c *Caller) reconcile() {
-	now := wanted{vips: c.vips, draining: c.draining}
-	if c.draining {
-		now.vips = nil
-	}
 	stays := map[string]bool{}
 	for i := range c.hooks {
 		hook := c.hooks[i]
+		now := c.wantedBy(&hook)
 		stays[hook.Name] = true
 		k := c.notifiers[hook.Name]
 		switch {
@@ -103,6 +101,19 @@ func (c *Caller) reconcile() {
 			delete(c.notifiers, name)
 		}
 	}
+}
+
+// wantedBy is what a hook should be told. While the director drains, no VIP is up any more; backends
+// are what they are.
+func (c *Caller) wantedBy(hook *model.Hook) wanted {
+	now := wanted{draining: c.draining}
+	if hook.IsAbout(model.HookVIPs) && !c.draining {
+		now.vips = c.vips
+	}
+	if hook.IsAbout(model.HookBackends) {
+		now.services = c.services
+	}
+	return now
 }
 
 // start starts a hook's notifier after the earlier one has ended: a hook is never called twice at

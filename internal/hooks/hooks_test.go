@@ -108,17 +108,17 @@ func TestProgram(t *testing.T) {
 	hook := script(t, `cat >>calls; echo "$#:$2$NOTIFY_SOCKET" >>arguments`)
 	c := newCaller(t)
 	hooks := []model.Hook{hook}
-	c.Set(hooks, vips("203.0.113.1 2001:db8::1"))
+	c.Set(hooks, vips("203.0.113.1 2001:db8::1"), nil)
 	c.waitCurrent(t)
-	c.Set(hooks, vips("203.0.113.1 2001:db8::1")) // nothing new
-	c.Set(hooks, vips("203.0.113.1 203.0.113.2"))
+	c.Set(hooks, vips("203.0.113.1 2001:db8::1"), nil) // nothing new
+	c.Set(hooks, vips("203.0.113.1 203.0.113.2"), nil)
 	c.waitCurrent(t)
-	c.Set(hooks, vips(""))
+	c.Set(hooks, vips(""), nil)
 	c.waitCurrent(t)
-	c.Set(hooks, vips("203.0.113.9"))
+	c.Set(hooks, vips("203.0.113.9"), nil)
 	c.waitCurrent(t)
 	c.Withdraw()
-	c.Set(hooks, vips("203.0.113.9 203.0.113.10")) // which changes nothing any more
+	c.Set(hooks, vips("203.0.113.9 203.0.113.10"), nil) // which changes nothing any more
 	status := c.waitCurrent(t)
 	want := []model.HookCall{
 		{Event: model.HookStart, Up: addresses("203.0.113.1 2001:db8::1"), Came: addresses("203.0.113.1 2001:db8::1")},
@@ -157,13 +157,13 @@ func TestSegments(t *testing.T) {
 	for _, now := range []string{
 		"203.0.113.1 vlan:100/203.0.113.1 vlan:200/203.0.113.1 vlan:200/203.0.113.2", "vlan:100/203.0.113.1 vlan:200/203.0.113.2", "203.0.113.1",
 	} {
-		c.Set(hooks, vips(now))
+		c.Set(hooks, vips(now), nil)
 		waitFor(t, "both hooks to be current", func() bool { return c.Status()[0].Current && c.Status()[1].Current })
 		if got := c.Status()[0].Up; got != len(vips(now)) {
 			t.Errorf("%d VIPs are to be told, want %d", got, len(vips(now)))
 		}
 	}
-	c.Set(hooks, vips("203.0.113.1 vlan:100.300/203.0.113.1"))
+	c.Set(hooks, vips("203.0.113.1 vlan:100.300/203.0.113.1"), nil)
 	waitFor(t, "both hooks to be current", func() bool { return c.Status()[0].Current && c.Status()[1].Current })
 	c.Withdraw()
 	waitFor(t, "both hooks to be current", func() bool { return c.Status()[0].Current && c.Status()[1].Current })
@@ -216,7 +216,7 @@ func TestFailures(t *testing.T) {
 	if s := c.Status()[0]; s.Problem != "exit status 3: no route for you" || s.Current || !s.Took.IsZero() {
 		t.Errorf("the status is %+v", s)
 	}
-	c.Set(c.hooks, vips("203.0.113.2"))
+	c.Set(c.hooks, vips("203.0.113.2"), nil)
 	waitFor(t, "a call with the other VIP", func() bool {
 		all := calls(t, beside(hook, "calls"))
 		return len(all[len(all)-1].Went) > 0
@@ -253,13 +253,13 @@ func TestTimeout(t *testing.T) {
 	hook := script(t, "sleep 1000 & echo $! >>children\nwait\n")
 	hook.Timeout = model.Duration(2 * time.Second) // in which it must have come as far as its child
 	c := newCaller(t)
-	c.Set([]model.Hook{hook}, vips("203.0.113.1"))
+	c.Set([]model.Hook{hook}, vips("203.0.113.1"), nil)
 	waitFor(t, "a failure", func() bool { return c.Status()[0].Failures > 0 })
 	if s := c.Status()[0]; s.Problem != "it takes longer than 2s" || s.NextTry.IsZero() {
 		t.Errorf("the status is %+v", s)
 	}
 	hook.Timeout = model.Duration(time.Hour)
-	c.Set([]model.Hook{hook}, vips("203.0.113.1"))
+	c.Set([]model.Hook{hook}, vips("203.0.113.1"), nil)
 	waitFor(t, "a second child", func() bool { return len(children(t, hook)) == 2 })
 	c.Close()
 	for _, pid := range children(t, hook) {
@@ -304,7 +304,7 @@ func TestOneAtATime(t *testing.T) {
 	hold()
 	c := newCaller(t)
 	hooks := []model.Hook{hook}
-	c.Set(hooks, vips("203.0.113.1"))
+	c.Set(hooks, vips("203.0.113.1"), nil)
 	began := func(n int) func() bool {
 		return func() bool {
 			_, err := os.Stat(beside(hook, "calls"))
@@ -313,7 +313,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 	waitFor(t, "a call", began(1))
 	for i := range 50 {
-		c.Set(hooks, vips(fmt.Sprintf("203.0.113.%d", i+2)))
+		c.Set(hooks, vips(fmt.Sprintf("203.0.113.%d", i+2)), nil)
 	}
 	release()
 	c.waitCurrent(t)
@@ -323,9 +323,9 @@ func TestOneAtATime(t *testing.T) {
 	}
 	// Back to what was taken before a call that has not ended: it has to hear that.
 	hold()
-	c.Set(hooks, vips("203.0.113.7"))
+	c.Set(hooks, vips("203.0.113.7"), nil)
 	waitFor(t, "a third call", began(3))
-	c.Set(hooks, vips("203.0.113.51"))
+	c.Set(hooks, vips("203.0.113.51"), nil)
 	release()
 	c.waitCurrent(t)
 	if all = calls(t, beside(hook, "calls")); len(all) != 4 || all[3].Went[0].String() != "203.0.113.7" {
@@ -336,9 +336,9 @@ func TestOneAtATime(t *testing.T) {
 	hooks[0].Name = "cloud" // the same name, with other arguments
 	other := hook
 	other.Exec = append(append([]string{}, hook.Exec...), "third")
-	c.Set([]model.Hook{other}, vips("203.0.113.8"))
+	c.Set([]model.Hook{other}, vips("203.0.113.8"), nil)
 	waitFor(t, "a call of the hook that has changed", began(5))
-	c.Set(nil, nil)
+	c.Set(nil, nil, nil)
 	if list := c.Status(); len(list) != 0 {
 		t.Errorf("without hooks the status is %+v", list)
 	}
@@ -379,7 +379,7 @@ func TestServer(t *testing.T) {
 	defer listener.Close()
 	hook := model.Hook{Name: "cloud", URL: listener.URL + "/routes?zone=a", TokenFile: token, Timeout: model.Duration(10 * time.Second)}
 	c := newCaller(t)
-	c.Set([]model.Hook{hook}, vips("203.0.113.1"))
+	c.Set([]model.Hook{hook}, vips("203.0.113.1"), nil)
 	c.waitCurrent(t)
 	want := `POST /routes?zone=a application/json Bearer secret {"hook":"cloud","event":"start","attempt":1,"up":["203.0.113.1"],"came":["203.0.113.1"],"went":[]}`
 	s.mu.Lock()

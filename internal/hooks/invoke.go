@@ -45,10 +45,14 @@ func run(ctx context.Context, hook *model.Hook, call []byte) error {
 	said := &beginning{}
 	cmd := exec.CommandContext(ctx, hook.Exec[0], hook.Exec[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = bytes.NewReader(call), said, said, privilege.Environment()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	given, err := privilege.Give(hook.Capabilities)
+	if err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, AmbientCaps: given}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // processes that it leaves behind may keep its output open
-	err := cmd.Run()
+	err = cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return nil // it need not end the processes that it has started
 	}

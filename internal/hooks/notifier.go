@@ -22,11 +22,16 @@ const (
 // wanted is what a hook should be told.
 type wanted struct {
 	vips     []model.VIP // in order
+	services []model.ToldService
 	draining bool
 }
 
 func (w wanted) same(other wanted) bool {
-	return w.draining == other.draining && slices.Equal(w.vips, other.vips)
+	return w.draining == other.draining && slices.Equal(w.vips, other.vips) && slices.EqualFunc(w.services, other.services, sameService)
+}
+
+func sameService(a, b model.ToldService) bool {
+	return a.Name == b.Name && a.ID == b.ID && a.State == b.State && slices.Equal(a.Backends, b.Backends)
 }
 
 // notifier notifies one hook of each new state. One goroutine, the one in run, owns it; the mutex protects what
@@ -40,6 +45,7 @@ type notifier struct {
 	wake  chan struct{} // now has changed
 
 	known    map[model.VIP]bool // VIPs that the hook may have as up
+	may      told               // backends that the hook may know, and what it took last of them
 	took     wanted             // the state that the hook last took
 	informed bool               // the hook has taken some state
 
@@ -120,6 +126,7 @@ func (n *notifier) once(ctx context.Context, now wanted, attempt int) error {
 	for _, vip := range now.vips {
 		n.known[vip] = true
 	}
+	n.may.add(now.services)
 	n.mu.Lock()
 	n.status.Running, n.status.NextTry = true, time.Time{}
 	n.mu.Unlock()
@@ -171,6 +178,7 @@ func (n *notifier) call(now wanted, attempt int) model.HookCall {
 			call.Segments = append(call.Segments, *s)
 		}
 	}
+	call.Services = n.services(now.services)
 	return call
 }
 
@@ -191,6 +199,7 @@ func (n *notifier) succeeded(now wanted) {
 	for _, vip := range now.vips {
 		n.known[vip] = true
 	}
+	n.may = toldOf(now.services)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.status.Problem != "" {

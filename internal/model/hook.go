@@ -5,17 +5,46 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 )
 
-// Hook is a program, or a server, that is told which VIPs this director forwards: it sets routes
-// where no router speaks BGP, in a cloud.
+// Hook is a program, or a server, that is told what changes at this director: which VIPs it forwards,
+// to set routes where no router speaks BGP, in a cloud; or which backends are up.
 type Hook struct {
-	Name      string   `json:"name"`
-	Exec      []string `json:"exec,omitempty"`       // a program and its arguments
-	URL       string   `json:"url,omitempty"`        // instead: a server that is sent a POST
-	TokenFile string   `json:"token-file,omitempty"` // the secret for the server: Authorization: Bearer
-	Timeout   Duration `json:"timeout,omitzero"`     // of one call
+	Name string `json:"name"`
+	// About is what the hook is told of; none: of VIPs.
+	About     []HookSubject `json:"about,omitempty" minItems:"1"`
+	Exec      []string      `json:"exec,omitempty"`       // a program and its arguments
+	URL       string        `json:"url,omitempty"`        // instead: a server that is sent a POST
+	TokenFile string        `json:"token-file,omitempty"` // the secret for the server: Authorization: Bearer
+	Timeout   Duration      `json:"timeout,omitzero"`     // of one call
+	// Capabilities are what the program gets of those that weir run has, as capabilities(7) writes
+	// them; none: it gets none.
+	Capabilities []string `json:"capabilities,omitempty"`
+}
+
+// HookSubject is what a hook is told of.
+type HookSubject string
+
+// What hooks are told of.
+const (
+	HookVIPs     HookSubject = "vips"
+	HookBackends HookSubject = "backends" // and of their services
+)
+
+var hookSubjectNames = names[HookSubject]{kind: "subject", list: []name[HookSubject]{{HookVIPs, "vips"}, {HookBackends, "backends"}}}
+
+// Names returns the subjects' names.
+func (HookSubject) Names() []string { return hookSubjectNames.texts() }
+
+// UnmarshalText reads a subject.
+func (s *HookSubject) UnmarshalText(text []byte) error { return hookSubjectNames.read(s, text) }
+
+// IsAbout says whether the hook is told of a subject.
+func (h *Hook) IsAbout(subject HookSubject) bool {
+	return slices.Contains(h.About, subject) || len(h.About) == 0 && subject == HookVIPs
 }
 
 // The default and the bounds of a hook's time-out, and the largest number of hooks.
@@ -48,6 +77,58 @@ type HookCall struct {
 	// Segments are the same of VIPs in segments, which are not in the lists above. A segment that is
 	// not in it has no VIP that is up.
 	Segments []HookSegment `json:"segments,omitempty"`
+	// Services are those that have changed, or a backend of them, since the hook took the last call.
+	// Hooks about VIPs alone have none.
+	Services []HookService `json:"services,omitempty"`
+}
+
+// HookService is what a hook is told of a service that has changed.
+type HookService struct {
+	Service string `json:"service"`
+	ServiceID
+	State    HookState     `json:"state"`
+	Was      HookState     `json:"was,omitempty"` // that the hook took last; empty: none
+	Healthy  int           `json:"healthy"`       // backends that are up
+	Total    int           `json:"total"`         // backends
+	Backends []HookBackend `json:"backends"`      // those that have changed
+}
+
+// HookBackend is what a hook is told of a backend that has changed.
+type HookBackend struct {
+	Backend string     `json:"backend"`
+	Address netip.Addr `json:"address"`
+	Port    uint16     `json:"port,omitempty"` // 0: the packet's own
+	State   HookState  `json:"state"`
+	Was     HookState  `json:"was,omitempty"` // that the hook took last; empty: none
+}
+
+// HookState is what a backend or a service is for hooks.
+type HookState string
+
+// What backends and services are. A service is up, down or gone.
+const (
+	HookUp       HookState = "up"
+	HookDown     HookState = "down"     // by checks, or by the configuration
+	HookUnknown  HookState = "unknown"  // its checks have no result yet
+	HookDraining HookState = "draining" // it gets no new connections
+	HookDrained  HookState = "drained"  // no generation that may have connections has it any more
+	HookGone     HookState = "gone"     // the configuration does not have it any more
+)
+
+// ToldService is a service as hooks are told of it.
+type ToldService struct {
+	Name     string
+	ID       ServiceID
+	State    HookState
+	Healthy  int
+	Backends []ToldBackend // in the order of the configuration
+}
+
+// ToldBackend is a backend as hooks are told of it.
+type ToldBackend struct {
+	Name     string
+	Endpoint netip.AddrPort
+	State    HookState
 }
 
 // HookSegment is what a hook is told of a segment's VIPs.
@@ -82,7 +163,9 @@ type Announcement struct {
 	// Neighbor is where this director, as one of the group, answers for VIPs itself.
 	Neighbor Neighbor
 	Group    []netip.Addr
-	VIPs     []VIP        // for hooks and for hosts on the link: those that are up, in order
+	VIPs     []VIP // for hooks and for hosts on the link: those that are up, in order
+	// Services are for hooks about backends; without such a hook there are none.
+	Services []ToldService
 	SNAT     SNAT         // whose addresses are announced, too, if it says so
 	Others   []netip.Addr // then: full NAT's addresses of other directors whose flows this one goes on with
 }
@@ -108,10 +191,39 @@ func (v *validation) hooks() {
 		} else {
 			names[h.Name] = at + ".name"
 		}
+		v.hookAbout(at, h)
 		v.hookTarget(at, h)
 		v.duration(at+".timeout", h.Timeout, minHookTimeout, maxHookTimeout)
 	}
 }
+
+// hookAbout checks what the hook is told of, and what its program may do.
+func (v *validation) hookAbout(at string, h *Hook) {
+	seen := map[HookSubject]bool{}
+	for i, subject := range h.About {
+		if seen[subject] {
+			v.errs.add(fmt.Sprintf("%s.about[%d]", at, i), "%q is there twice", subject)
+		}
+		seen[subject] = true
+	}
+	if len(h.Capabilities) > 0 && h.URL != "" {
+		v.errs.addWithOther(at+".capabilities", at+".url", "are for a program (exec) only")
+	}
+	given := map[string]bool{}
+	for i, name := range h.Capabilities {
+		switch path := fmt.Sprintf("%s.capabilities[%d]", at, i); {
+		case !slices.Contains(HookCapabilities, name):
+			v.errs.add(path, "%q is not a capability that weir run can give: %s", name, strings.Join(HookCapabilities, ", "))
+		case given[name]:
+			v.errs.add(path, "%q is there twice", name)
+		}
+		given[name] = true
+	}
+}
+
+// HookCapabilities are the capabilities that a hook's program can get: what hooks may have to change on
+// the host, and nothing by which a program would be as good as root.
+var HookCapabilities = []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE"}
 
 // hookTarget checks what a hook calls: one program, or one server.
 func (v *validation) hookTarget(at string, h *Hook) {

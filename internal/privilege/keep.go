@@ -62,6 +62,16 @@ func kept(have *cap.Set, p Process, configs []*model.Config) (now, later []cap.V
 			now = append(now, n.value)
 		}
 	}
+	for _, c := range configs {
+		if p != Run || c == nil {
+			continue
+		}
+		for _, n := range ofHooks(c) {
+			if has(have, n.value) && !slices.Contains(later, n.value) {
+				later = append(later, n.value)
+			}
+		}
+	}
 	return now, later
 }
 
@@ -94,6 +104,27 @@ func HandOn(to Process) []uintptr {
 		}
 	}
 	return given
+}
+
+// Give returns capabilities for a program that this process starts, for [syscall.SysProcAttr.AmbientCaps],
+// or which of them it cannot give any more.
+func Give(capabilities []string) ([]uintptr, error) {
+	var given []uintptr
+	have := cap.GetProc()
+	for _, name := range capabilities {
+		value, err := cap.FromName(strings.ToLower(name))
+		if err != nil {
+			return nil, err
+		}
+		if !has(have, value) {
+			return nil, fmt.Errorf("this process does not have %s, or has dropped it: restart weir run to give it to programs", name)
+		}
+		if bounded, err := cap.GetBound(value); err != nil || !bounded {
+			return nil, fmt.Errorf("%s for programs was dropped when this process started, because its configuration gave it to none: restart weir run", name)
+		}
+		given = append(given, uintptr(value))
+	}
+	return given, nil
 }
 
 func names(values []cap.Value) []string {

@@ -91,6 +91,9 @@ func Missing(p Process, c *model.Config) []Need {
 			missing = append(missing, n)
 		}
 	}
+	if p == Run && c != nil {
+		missing = append(missing, slices.DeleteFunc(ofHooks(c), func(n Need) bool { return has(have, n.value) })...)
+	}
 	return missing
 }
 
@@ -173,6 +176,19 @@ func bfdNeededBy(c *model.Config) string {
 		return "bfd"
 	}
 	return ""
+}
+
+// ofHooks are the capabilities that a configuration's hooks get for their programs.
+func ofHooks(c *model.Config) []Need {
+	var list []Need
+	for i := range c.Hooks {
+		for j, name := range c.Hooks[i].Capabilities {
+			if value, err := cap.FromName(strings.ToLower(name)); err == nil {
+				list = append(list, Need{Process: Run, Capability: name, For: fmt.Sprintf("hooks[%d].capabilities[%d]: the hook's program", i, j), Optional: true, value: value})
+			}
+		}
+	}
+	return list
 }
 
 func namespacesNeededBy(c *model.Config) string {
