@@ -14,7 +14,7 @@ import (
 var openLists = map[reflect.Type]map[string][2]string{
 	reflect.TypeFor[model.Hook]():              {"about": {"subjects", "VIPs"}},
 	reflect.TypeFor[model.APIClient]():         {"segments": {"segments", "all segments"}},
-	reflect.TypeFor[model.Service]():           {"source-ranges": {"prefixes", "all sources"}},
+	reflect.TypeFor[model.Service]():           {"source-ranges": {"prefixes (for nobody 0.0.0.0/32 or ::/128)", "all sources"}},
 	reflect.TypeFor[model.SegmentSettings]():   {"peers": {"prefixes", "all VTEPs that are known"}},
 	reflect.TypeFor[model.NeighborInterface](): {"prefixes": {"prefixes", "the interface's own networks, and in a segment all"}},
 	reflect.TypeFor[model.BGPNeighbor]():       {"families": {"families", "that of the neighbor's address"}},

@@ -26,6 +26,10 @@ func testSourceRanges(t *testing.T) {
 		sourceRanges: prefixes("2001:db8:c::/125")})}
 	everybody := scenario{client: client6, testService: w.add(testService{vip: vipAddress(false, 0x302), protocol: model.TCP, port: singlePort(servicePort),
 		backends: []testBackend{{address: backendAddress(false, 0x302)}}, sourceRanges: prefixes("::/0")})}
+	nobody := scenario{client: client6, testService: w.add(testService{vip: vipAddress(false, 0x303), protocol: model.TCP, port: singlePort(servicePort),
+		backends: []testBackend{{address: backendAddress(false, 0x303)}}, sourceRanges: prefixes("::/128")})}
+	nobody4 := scenario{client: client4, testService: w.add(testService{vip: vipAddress(true, 0x303), protocol: model.TCP, port: singlePort(servicePort),
+		backends: []testBackend{{address: backendAddress(true, 0x303)}}, sourceRanges: prefixes("0.0.0.0/32")})}
 	for _, s := range append(scenarios, full...) {
 		s.sourceRanges = prefixes("10.200.0.0/16", "198.51.100.4/30", "198.51.100.128/25")
 		if s.vip.Is6() {
@@ -47,6 +51,8 @@ func testSourceRanges(t *testing.T) {
 		row{name: "a range of ports in a VLAN", in: tagged(out, 77)}.dropped(abi.ReasonDROP_SOURCE_RANGE, out.testService),
 		row{name: "nobody's, outside", in: build(empty.outside().data(5)...)}.dropped(abi.ReasonDROP_SOURCE_RANGE, empty.testService),
 		row{name: "nobody's, inside", in: build(empty.data(5)...)}.dropped(abi.ReasonDROP_NO_BACKEND, empty.testService),
+		row{name: "nobody is let in over IPv6", in: build(nobody.data(5)...)}.dropped(abi.ReasonDROP_SOURCE_RANGE, nobody.testService),
+		row{name: "nobody is let in over IPv4", in: build(nobody4.data(5)...)}.dropped(abi.ReasonDROP_SOURCE_RANGE, nobody4.testService),
 		everybody.forward("every address", everybody.flow(), 0, everybody.data(5)...),
 	})
 	if action, _ := d.run(t, tagged(wide, 77), 0); action != xdpTX {
