@@ -386,7 +386,7 @@ func agentsInVMs(t *testing.T, are vmsAre) {
 		if err := r.Backend.UnmarshalText([]byte("172.16.0.11")); err != nil {
 			t.Fatal(err)
 		}
-		for _, affinity := range model.Affinities {
+		for _, affinity := range model.UsualAffinities {
 			s := model.ReportedService{ServiceID: model.ServiceID{Segment: segment, VIP: vip, Protocol: model.TCP, Port: model.PortRange{First: linesPort, Last: linesPort}},
 				Affinity: affinity, Used: model.NewSlotSet(1 << 14)}
 			for i := range 1 << 14 {

@@ -114,8 +114,10 @@ struct front {
 #define RING_HEADER_LINES 1
 
 enum affinity {
-	AFFINITY_FLOW = 0,      /* hash of segment, addresses, ports and protocol */
-	AFFINITY_SOURCE_IP = 1, /* hash of the source address only */
+	AFFINITY_FLOW = 0,             /* hash of segment, addresses, ports and protocol */
+	AFFINITY_SOURCE_IP = 1,        /* hash of the source address only */
+	AFFINITY_SOURCE_PREFIX = 2,    /* of its first bits: prefix4, prefix6 */
+	AFFINITY_DESTINATION_PORT = 3, /* of the destination port only */
 };
 EXPORT_ENUM(affinity);
 
@@ -165,7 +167,9 @@ struct ring_header {
 	__u32 owners;       /* RING_OWNERS: line, in the ring, of the first struct owners */
 	__u32 steering;     /* not 0: NICs may steer flows of the service */
 	__u8 fan_out;       /* not 0: packets are given to other CPUs, see director/fan_out.h */
-	__u8 pad2[3];
+	__u8 prefix4;       /* AFFINITY_SOURCE_PREFIX: how many bits of an IPv4 address count */
+	__u8 prefix6;       /* and of an IPv6 address */
+	__u8 pad2;
 };
 EXPORT_STRUCT(ring_header);
 

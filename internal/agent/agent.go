@@ -77,8 +77,9 @@ type Agent struct {
 	closed      bool // it owns nothing any more
 	given       bool // there is a configuration
 	config      model.Config
-	seen        host  // when the configuration was last applied, or tried
-	problem     error // why it does not run as a whole
+	placed      affinities // of services, as files have said since this process began
+	seen        host       // when the configuration was last applied, or tried
+	problem     error      // why it does not run as a whole
 	tried       time.Time
 	planned     bool // what follows is what the host should have
 	plan        plan

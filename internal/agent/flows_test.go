@@ -121,7 +121,7 @@ func TestFlowsAreReported(t *testing.T) {
 	h.rememberBegun(t, six, 0)
 	talks := map[netip.Addr]talk{vip4: young, vip6: six}
 	reported := services()
-	if len(reported) != 4*len(model.Affinities) {
+	if len(reported) != 4*len(model.UsualAffinities) {
 		t.Fatalf("there are reports of %d services over UDP, want two of each address of the host by each affinity", len(reported))
 	}
 	for _, s := range reported {

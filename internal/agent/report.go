@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -126,8 +127,10 @@ func (r *reports) once(ctx context.Context) error {
 func (a *Agent) connections() ([]model.AgentReport, error) {
 	a.mu.Lock()
 	config, own := a.config, a.seen.addresses
+	a.placed.note(config.Services)
+	placed := a.placed.clone()
 	a.mu.Unlock()
-	reports := emptyReports(config, own, a.memory.flows.remembers(), time.Now().UTC())
+	reports := emptyReports(config, own, placed, a.memory.flows.remembers(), time.Now().UTC())
 	t := newTally(reports)
 	tcp := func(local, remote netip.AddrPort) { t.note(model.TCP, local, remote) }
 	udp := func(local, remote netip.AddrPort) { t.note(model.UDP, local, remote) }
@@ -160,7 +163,7 @@ func eachNamespace(own sockets, names []string, ask func(sockets) error) error {
 
 // emptyReports returns a report without connections about each backend on this host, for services
 // with a second chance. UDP has a second chance if flows are remembered.
-func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now time.Time) []model.AgentReport {
+func emptyReports(config model.Config, own map[netip.Addr]int, placed affinities, udp bool, now time.Time) []model.AgentReport {
 	var reports []model.AgentReport
 	about := map[model.HostAddress]int{}
 	for i := range config.Services {
@@ -179,22 +182,47 @@ func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now tim
 				about[of] = at
 				reports = append(reports, model.AgentReport{Backend: of.Address, Segment: of.Segment, Taken: now})
 			}
-			if reports[at].Of(s.ID(), s.Affinity) == nil {
-				reports[at].Services = append(reports[at].Services, emptyReport(s)...)
+			if reports[at].Of(s.ID(), s.PlacedBy()) == nil {
+				reports[at].Services = append(reports[at].Services, emptyReport(s, placed)...)
 			}
 		}
 	}
 	return reports
 }
 
+// affinities are those of services beside the usual ones, the newest first: what this process has seen their
+// files say. Generations of directors' logs may still have the slots of former ones.
+type affinities map[model.ServiceID][]model.Affinity
+
+// mostAffinities is how many of a service are kept beside the usual ones.
+const mostAffinities = 4
+
+// note notes what chooses the slots of services, and forgets other services.
+func (a *affinities) note(services []model.Service) {
+	now := affinities{}
+	for i := range services {
+		s := &services[i]
+		seen, is := (*a)[s.ID()], s.PlacedBy()
+		if !slices.Contains(model.UsualAffinities, is) && (len(seen) == 0 || seen[0] != is) {
+			seen = append([]model.Affinity{is}, slices.DeleteFunc(slices.Clone(seen), func(was model.Affinity) bool { return was == is })...)
+		}
+		if len(seen) > 0 {
+			now[s.ID()] = seen[:min(len(seen), mostAffinities)]
+		}
+	}
+	*a = now
+}
+
+func (a affinities) clone() affinities { return maps.Clone(a) }
+
 // emptyReport is about a service by each affinity, its own first: directors may change from one to
 // another, and each generation of their logs has the slots of one.
-func emptyReport(s *model.Service) []model.ReportedService {
+func emptyReport(s *model.Service, placed affinities) []model.ReportedService {
 	var list []model.ReportedService
-	for _, affinity := range model.Affinities {
+	for _, affinity := range slices.Concat(model.UsualAffinities, placed[s.ID()]) {
 		about := model.ReportedService{ServiceID: s.ID(), Affinity: affinity, Used: model.NewSlotSet(s.ReportRanges())}
 		at := len(list)
-		if affinity == s.Affinity {
+		if affinity == s.PlacedBy() {
 			at = 0
 		}
 		list = slices.Insert(list, at, about)

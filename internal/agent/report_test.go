@@ -169,7 +169,7 @@ func TestReport(t *testing.T) {
 		t.Fatalf("there are reports %v, want one about each address of the host", reports)
 	}
 	for i, want := range []int{2, 1} {
-		if n := len(reports[i].Services); n != len(model.Affinities) {
+		if n := len(reports[i].Services); n != len(model.UsualAffinities) {
 			t.Fatalf("the report of %s is about %d services, want the one over TCP in gue by each affinity", reports[i].Backend, n)
 		}
 		if n := reports[i].Services[0].Used.Count(); n != want {
@@ -208,7 +208,7 @@ func TestReport(t *testing.T) {
 func TestTwoListingsAreOneReport(t *testing.T) {
 	own := map[netip.Addr]int{host4: 2, host6: 2}
 	look := func(hashes ...uint64) []model.AgentReport {
-		reports := emptyReports(testConfig(), own, false, time.Now())
+		reports := emptyReports(testConfig(), own, nil, false, time.Now())
 		for _, hash := range hashes {
 			reports[0].Services[0].Note(hash)
 		}
@@ -231,6 +231,51 @@ func TestTwoListingsAreOneReport(t *testing.T) {
 	}
 }
 
+// Beside the usual affinities a service is reported by its own, which is the first, and by those that its file
+// has had before: generations of directors' logs may have the slots of these.
+func TestReportsByFormerAffinities(t *testing.T) {
+	config := testConfig()
+	s := &config.Services[0]
+	var placed affinities
+	of := func() (list []model.Affinity) {
+		placed.note(config.Services)
+		for _, about := range emptyReport(s, placed) {
+			list = append(list, about.Affinity)
+		}
+		return list
+	}
+	prefix := func(v4 uint8) model.Affinity { return model.SourcePrefix(model.AffinityPrefix{V4: v4, V6: 64}) }
+	set := func(affinity model.Affinity, v4 uint8) {
+		s.Affinity, s.AffinityPrefix = affinity, model.AffinityPrefix{}
+		if v4 > 0 {
+			s.AffinityPrefix = model.AffinityPrefix{V4: v4, V6: 64}
+		}
+	}
+	for _, step := range []struct {
+		affinity model.Affinity
+		v4       uint8
+		want     []model.Affinity
+	}{
+		{model.AffinityFlow, 0, []model.Affinity{model.AffinityFlow, model.AffinitySourceIP}},
+		{model.AffinitySourceIP, 24, []model.Affinity{prefix(24), model.AffinityFlow, model.AffinitySourceIP}},
+		{model.AffinityDestinationPort, 0, []model.Affinity{model.AffinityDestinationPort, model.AffinityFlow, model.AffinitySourceIP, prefix(24)}},
+		{model.AffinitySourceIP, 0, []model.Affinity{model.AffinitySourceIP, model.AffinityFlow, model.AffinityDestinationPort, prefix(24)}},
+		{model.AffinitySourceIP, 24, []model.Affinity{prefix(24), model.AffinityFlow, model.AffinitySourceIP, model.AffinityDestinationPort}},
+		{model.AffinitySourceIP, 20, []model.Affinity{prefix(20), model.AffinityFlow, model.AffinitySourceIP, prefix(24), model.AffinityDestinationPort}},
+		{model.AffinitySourceIP, 16, []model.Affinity{prefix(16), model.AffinityFlow, model.AffinitySourceIP, prefix(20), prefix(24), model.AffinityDestinationPort}},
+		{model.AffinitySourceIP, 12, []model.Affinity{prefix(12), model.AffinityFlow, model.AffinitySourceIP, prefix(16), prefix(20), prefix(24)}},
+	} {
+		set(step.affinity, step.v4)
+		if got := of(); !slices.Equal(got, step.want) {
+			t.Errorf("by %v the service is reported by %v, want %v", s.PlacedBy(), got, step.want)
+		}
+	}
+	placed.note(nil)
+	if len(placed) > 0 {
+		t.Errorf("of services that are gone the agent still knows %v", placed)
+	}
+}
+
 // A service in several segments has a report for each, and one by source address counts
 // a client once.
 func TestReportsOfSeveralServices(t *testing.T) {
@@ -240,7 +285,7 @@ func TestReportsOfSeveralServices(t *testing.T) {
 	tenant.Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
 	range8000.Port, range8000.Affinity = model.PortRange{First: 8000, Last: 8100}, model.AffinitySourceIP
 	config.Services = append(config.Services, tenant, range8000)
-	reports := emptyReports(config, map[netip.Addr]int{host4: 2}, false, time.Now())
+	reports := emptyReports(config, map[netip.Addr]int{host4: 2}, nil, false, time.Now())
 	tally := newTally(reports)
 	for port := range uint16(50) {
 		tally.note(model.TCP, netip.AddrPortFrom(vip4, 443), netip.AddrPortFrom(client4, 1000+port))
@@ -248,7 +293,7 @@ func TestReportsOfSeveralServices(t *testing.T) {
 		tally.note(model.TCP, netip.AddrPortFrom(notVIP4, 443), netip.AddrPortFrom(client4, 1000+port))
 		tally.note(model.TCP, netip.AddrPortFrom(vip4, 444), netip.AddrPortFrom(client4, 1000+port))
 	}
-	if len(reports) != 1 || len(reports[0].Services) != 3*len(model.Affinities) {
+	if len(reports) != 1 || len(reports[0].Services) != 3*len(model.UsualAffinities) {
 		t.Fatalf("there are reports %v, want one of three services by each affinity", reports)
 	}
 	of := func(s model.Service) *model.SlotSet { return reports[0].Of(s.ID(), s.Affinity).Used }
@@ -264,7 +309,7 @@ func TestReportsOfSeveralServices(t *testing.T) {
 // A report that would be too long says less exactly where connections are, and forgets
 // none.
 func TestLongReportIsShortened(t *testing.T) {
-	reports := emptyReports(testConfig(), map[netip.Addr]int{host4: 2}, false, time.Now())
+	reports := emptyReports(testConfig(), map[netip.Addr]int{host4: 2}, nil, false, time.Now())
 	r := &reports[0]
 	whole := r.Services[0].Used
 	for i := range whole.Size() {
@@ -351,13 +396,13 @@ func TestReportsOfSegments(t *testing.T) {
 		}
 		config.Services = append(config.Services, s)
 	}
-	reports := emptyReports(config, map[netip.Addr]int{host4: 2}, false, time.Now())
+	reports := emptyReports(config, map[netip.Addr]int{host4: 2}, nil, false, time.Now())
 	if len(reports) != 3 {
 		t.Fatalf("there are %d reports, want one for each segment", len(reports))
 	}
 	for i := range reports {
 		s := &config.Services[i]
-		if r := &reports[i]; r.At() != (model.HostAddress{Segment: s.Segment, Address: host4}) || len(r.Services) != len(model.Affinities) || !r.IsAbout(s.ID()) {
+		if r := &reports[i]; r.At() != (model.HostAddress{Segment: s.Segment, Address: host4}) || len(r.Services) != len(model.UsualAffinities) || !r.IsAbout(s.ID()) {
 			t.Errorf("of segment %s there is the report %v", s.Segment, r)
 		}
 	}

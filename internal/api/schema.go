@@ -48,7 +48,8 @@ func NewSchemas(prefix string) huma.Registry {
 	writtenAs[enum[model.Protocol]](r, reflect.TypeFor[model.Protocol]())
 	writtenAs[enum[model.Mode]](r, reflect.TypeFor[model.Mode]())
 	writtenAs[enum[model.Policy]](r, reflect.TypeFor[model.Policy]())
-	writtenAs[enum[model.Affinity]](r, reflect.TypeFor[model.Affinity]())
+	writtenAs[affinityText](r, reflect.TypeFor[model.Affinity]())
+	writtenAs[lengthsText](r, reflect.TypeFor[model.AffinityPrefix]())
 	writtenAs[enum[model.BackendState]](r, reflect.TypeFor[model.BackendState]())
 	writtenAs[enum[model.CheckKind]](r, reflect.TypeFor[model.CheckKind]())
 	writtenAs[enum[model.CheckTo]](r, reflect.TypeFor[model.CheckTo]())
@@ -71,6 +72,7 @@ func NewSchemas(prefix string) huma.Registry {
 	writtenAs[keyText](r, reflect.TypeFor[model.QUICKey]())
 	writtenAs[serverIDs](r, reflect.TypeFor[model.ServerIDs]())
 	service := r.SchemaFromRef(r.Schema(reflect.TypeFor[model.Service](), true, "").Ref)
+	service.Properties["affinity"] = enum[model.Affinity]{}.Schema(r) // its prefix is a key of its own
 	for before, now := range model.FormerServiceKeys {
 		former := *service.Properties[now]
 		former.Deprecated, former.Description = true, "the former name of "+now
@@ -106,6 +108,8 @@ func (enumList[T]) Schema(r huma.Registry) *huma.Schema {
 
 type (
 	addressText  struct{}
+	affinityText struct{}
+	lengthsText  struct{}
 	durationText struct{}
 	portsText    struct{}
 	statusText   struct{}
@@ -119,6 +123,17 @@ type (
 // Schema says what an address is written as; it is empty if there is none.
 func (addressText) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Description: "IPv4 or IPv6 address", Examples: []any{"203.0.113.10"}}
+}
+
+// Schema says what an affinity is written as where its prefix is part of it.
+func (affinityText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "affinity; source-ip with the lengths of a prefix, if it has one",
+		Pattern: `^(flow|destination-port|source-ip(/[0-9]+/[0-9]+)?)$`, Examples: []any{"flow", "source-ip/24/64"}}
+}
+
+// Schema says what the lengths of a prefix are written as.
+func (lengthsText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "bits of IPv4, and of IPv6", Pattern: `^[0-9]+/[0-9]+$`, Examples: []any{"24/64"}}
 }
 
 // Schema says what a duration is written as.

@@ -324,9 +324,11 @@ func (s *testService) encodeRows(ring *model.Ring, affinity model.Affinity) [][]
 	header := binary.NativeEndian.AppendUint32(nil, uint32(len(ring.Slots)))
 	header = binary.NativeEndian.AppendUint32(header, s.index)
 	header = binary.NativeEndian.AppendUint64(header, s.salt)
-	header = append(header, 0, 0, 0, 0, byte(s.policy), byte(affinity)) // lines are counted when all are there
+	header = append(header, 0, 0, 0, 0, byte(s.policy), affinity.Kind()) // lines are counted when all are there
 	header = append(header, make([]byte, 32-len(header))...)
 	header = binary.NativeEndian.AppendUint32(header, ring.Older)
+	header = append(header, make([]byte, 64-len(header))...)
+	header[61], header[62] = affinity.Prefix().V4, affinity.Prefix().V6
 	lines := [][]byte{header}
 	firstList := uint32(1 + (len(ring.Slots)+7)/8)
 	number := 0
@@ -365,9 +367,8 @@ func (s *testService) encodeRows(ring *model.Ring, affinity model.Affinity) [][]
 		lines = append(lines, line)
 	}
 	if len(ring.Turns) > 0 {
-		lines[0] = append(lines[0], make([]byte, 40-len(lines[0]))...)
-		lines[0] = binary.NativeEndian.AppendUint32(lines[0], uint32(len(lines)))
-		lines[0] = binary.NativeEndian.AppendUint32(lines[0], uint32(len(ring.Turns)))
+		binary.NativeEndian.PutUint32(lines[0][40:], uint32(len(lines)))
+		binary.NativeEndian.PutUint32(lines[0][44:], uint32(len(ring.Turns)))
 	}
 	for chunk := range slices.Chunk(ring.Turns, 16) {
 		var line []byte

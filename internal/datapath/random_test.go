@@ -51,11 +51,16 @@ func randomState(r *rand.Rand) abi.BackendState {
 		abi.BackendStateBACKEND_DOWN}[r.IntN(3)]
 }
 
+func randomAffinity(r *rand.Rand) model.Affinity {
+	prefix := model.AffinityPrefix{V4: uint8(1 + r.IntN(32)), V6: uint8(1 + r.IntN(128))}
+	return []model.Affinity{model.AffinityFlow, model.AffinitySourceIP, model.SourcePrefix(prefix), model.AffinityDestinationPort}[r.IntN(4)]
+}
+
 func randomService(r *rand.Rand, n int) testService {
 	s := testService{
 		vip:      vipAddress(r.IntN(2) == 0, n),
 		protocol: []model.Protocol{model.TCP, model.UDP}[r.IntN(2)],
-		affinity: model.Affinity(r.IntN(2)),
+		affinity: randomAffinity(r),
 		salt:     r.Uint64(),
 		port:     singlePort(uint16(1 + r.IntN(65535))),
 	}

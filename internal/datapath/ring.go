@@ -46,7 +46,7 @@ func ringLines(r *model.Ring) int {
 // its slots (choose_rarely).
 func ownerLines(s *model.TableService) int {
 	reads := func(b model.TableBackend) bool { return b.Mode == model.GUE || b.SNAT }
-	if alwaysAsks(s) || s.Policy != model.Maglev || s.Affinity == model.AffinitySourceIP || len(s.QUIC) > 0 || s.KernelSources || s.Quota ||
+	if alwaysAsks(s) || s.Policy != model.Maglev || s.Affinity != model.AffinityFlow || len(s.QUIC) > 0 || s.KernelSources || s.Quota ||
 		len(s.SourceRanges) > 0 || slices.ContainsFunc(s.Backends, reads) {
 		return 0
 	}
@@ -133,7 +133,7 @@ func newHeader(image []byte, s *model.TableService, service uint32, affinity mod
 	header.Salt = s.Salt
 	header.Older = r.Older
 	header.Policy = uint8(s.Policy)
-	header.Affinity = uint8(affinity)
+	header.Affinity, header.Prefix4, header.Prefix6 = affinity.Kind(), affinity.Prefix().V4, affinity.Prefix().V6
 	if Steerable(s) == "" {
 		header.Steering = 1
 	}

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"weir.io/weir/internal/datapath/abi"
@@ -137,8 +138,8 @@ func testFragmentOfDeadBackend(t *testing.T) {
 	d.check(t, []row{row{name: "later", in: frames[1]}.dropped(abi.ReasonDROP_NO_BACKEND, s.testService)})
 }
 
-// With affinity source-ip one client's connections stay together; the outer
-// source follows the same hash.
+// With affinity source-ip one client's connections stay together, with a prefix those of its neighbors, and
+// with destination-port those of all clients; the outer source follows the same hash.
 func testAffinity(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
@@ -151,8 +152,9 @@ func testAffinity(t *testing.T) {
 		for i := range slots {
 			slots[i] = model.Slot{Owner: uint32(i % 64), Next: uint32((i + 1) % 64)}
 		}
-		for _, affinity := range []model.Affinity{model.AffinityFlow, model.AffinitySourceIP} {
-			s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, int(affinity)+1), protocol: model.UDP,
+		for number, affinity := range []model.Affinity{model.AffinityFlow, model.AffinitySourceIP, model.AffinityDestinationPort,
+			model.SourcePrefix(model.AffinityPrefix{V4: 24, V6: 64}), model.SourcePrefix(model.AffinityPrefix{V4: 30, V6: 126})} {
+			s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, number+1), protocol: model.UDP,
 				affinity: affinity, salt: 0xfeedface, backends: backends, ring: model.Ring{Slots: slots}})}
 			chosen := map[int]bool{}
 			for port := uint16(1); port <= 40; port++ {
@@ -161,8 +163,24 @@ func testAffinity(t *testing.T) {
 				chosen[backend] = true
 				rows = append(rows, s.forward(fmt.Sprintf("%v affinity %s port %d", s.vip, affinity, port), f, backend, headers...))
 			}
-			if (len(chosen) == 1) != (affinity == model.AffinitySourceIP) {
-				rows = append(rows, row{name: "the twin's affinity is wrong"})
+			if (len(chosen) == 1) != (affinity != model.AffinityFlow) {
+				t.Errorf("by affinity %s the twin gives one client's connections %d backends", affinity, len(chosen))
+			}
+			// Forty neighbors of the client: their addresses differ in the last byte.
+			clear(chosen)
+			for last := range byte(40) {
+				address := s.client.AsSlice()
+				address[len(address)-1] = last
+				neighbor := s
+				neighbor.client, _ = netip.AddrFromSlice(address)
+				headers, f := neighbor.to(1)
+				backend, _ := twinPick(s.testService, f)
+				chosen[backend] = true
+				rows = append(rows, neighbor.forward(fmt.Sprintf("%v affinity %s client %v", s.vip, affinity, neighbor.client), f, backend, headers...))
+			}
+			want := map[model.Affinity]int{model.AffinityDestinationPort: 1, model.SourcePrefix(model.AffinityPrefix{V4: 24, V6: 64}): 1}[affinity]
+			if n := len(chosen); want > 0 && n != want || want == 0 && n < 6 || affinity.Prefix().V4 == 30 && n > 10 {
+				t.Errorf("by affinity %s the twin gives forty neighbors %d backends", affinity, n)
 			}
 		}
 	}

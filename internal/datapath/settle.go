@@ -52,7 +52,7 @@ func carrySettling(fresh, before []byte) {
 		return
 	}
 	// The same flows have other slots: any of them may have been another backend's.
-	moved := len(slots) != len(old) || header.Affinity != was.Affinity || header.Salt != was.Salt || was.Before != 0
+	moved := len(slots) != len(old) || affinityOf(header) != affinityOf(was) || header.Salt != was.Salt || was.Before != 0
 	for i := range slots {
 		if slots[i].Next&abi.SlotList != 0 {
 			continue
@@ -174,7 +174,12 @@ func (d *Datapath) settled(s *service, needed []bool) {
 
 // slotOf is the slot of a remembered flow in the service's ring.
 func slotOf(s *service, header *abi.RingHeader, flow *abi.FlowEntry) uint32 {
-	return uint32(flowOf(s, flow).Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
+	return uint32(flowOf(s, flow).Hash(header.Salt, affinityOf(header)) >> 32 * uint64(header.Size) >> 32)
+}
+
+// affinityOf is what chooses the slots of a ring.
+func affinityOf(header *abi.RingHeader) model.Affinity {
+	return model.AffinityFrom(header.Affinity, header.Prefix4, header.Prefix6)
 }
 
 // flowOf is a remembered flow in the form that hashes take.

@@ -61,7 +61,7 @@ func (s scenario) steer(t testing.TB, d *testDirector, backend int) {
 		l2dsr = 1
 	}
 	d.put(t, "steered_queues", d.place()+d.queue, abi.SteeredQueue{Address: key.Address, Key: key.Key, Salt: s.salt, Service: s.index,
-		Affinity: uint8(s.affinity), L2dsr: l2dsr, Shortest: shortest(serviceKey{vip: s.vip, protocol: s.protocol}), Interface: d.link,
+		Affinity: s.affinity.Kind(), L2dsr: l2dsr, Shortest: shortest(serviceKey{vip: s.vip, protocol: s.protocol}), Interface: d.link,
 		Packets: 1, Usual: 1}) // no sample
 	k := steeredKey{addressWords(s.client), be16(clientPort), s.index}
 	where := steering{data: bpfload.Memory[steeringData]{Entries: []steeringData{{Mask: d.Maps["steered_words"].MaxEntries() - 1, Keys: testKeys}}}}

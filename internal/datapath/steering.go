@@ -192,6 +192,8 @@ func Steerable(s *model.TableService) string {
 		return "it is in a segment, and rules do not match tags"
 	case len(s.QUIC) > 0:
 		return "connection IDs name its backends"
+	case s.Affinity != model.AffinityFlow && s.Affinity != model.AffinitySourceIP:
+		return "its affinity is " + s.Affinity.String()
 	case len(s.SourceRanges) > 0:
 		return "it has source-ranges, which are checked packet by packet"
 	case s.KernelSources:
@@ -287,7 +289,7 @@ func (d *Datapath) steeredEntry(q SteeredQueue) abi.SteeredQueue {
 		return abi.SteeredQueue{Key: steeredNoService, Interface: uint32(q.Interface)}
 	}
 	key, _ := frontOf(s.endpoint())
-	return abi.SteeredQueue{Address: key.Address, Key: key.Key, Salt: s.desired.Salt, Affinity: uint8(s.desired.Affinity),
+	return abi.SteeredQueue{Address: key.Address, Key: key.Key, Salt: s.desired.Salt, Affinity: s.desired.Affinity.Kind(),
 		L2dsr: l2dsrOnly(s.desired), Shortest: shortest(s.key), Interface: uint32(q.Interface), Service: s.index}
 }
 

@@ -74,7 +74,7 @@ func divisible(before, after *model.Service, slots uint32) bool {
 	sizes := before.RingSize == after.RingSize || after.RingSize == 0 && before.RingSize == slots
 	return sizes && before.Mode == after.Mode && reflect.DeepEqual(before.Fallback, after.Fallback) &&
 		reflect.DeepEqual(before.RedirectTo, after.RedirectTo) && before.RedirectUnprobed == after.RedirectUnprobed && before.SNAT == after.SNAT && before.AskRedirect == after.AskRedirect && before.Policy == after.Policy &&
-		before.Affinity == after.Affinity && reflect.DeepEqual(before.QUIC, after.QUIC) &&
+		before.PlacedBy() == after.PlacedBy() && reflect.DeepEqual(before.QUIC, after.QUIC) &&
 		slices.Equal(before.SourceRanges, after.SourceRanges) && before.KernelSources == after.KernelSources
 }
 

@@ -32,7 +32,7 @@ func newReportedLife(t *testing.T, r *rand.Rand) *reportedLife {
 // report lets an agent say what connections it has now.
 func (l *reportedLife) report(of model.Backend) {
 	report := model.AgentReport{Backend: of.Address, Taken: l.now}
-	for _, affinity := range model.Affinities {
+	for _, affinity := range model.UsualAffinities {
 		s := model.ReportedService{ServiceID: l.service.ID(), Affinity: affinity, Used: model.NewSlotSet(1 << (6 + l.r.IntN(6)))}
 		for connection, end := range l.ends {
 			if connection.backend == of.Endpoint() && end.After(l.now) {

@@ -101,7 +101,7 @@ func (g *group) host(a netip.Addr) *twin.Host {
 // report lets an agent say which connections its host has.
 func (g *group) report(of model.Backend) {
 	report := model.AgentReport{Backend: of.Address, Taken: g.now}
-	for _, affinity := range model.Affinities {
+	for _, affinity := range model.UsualAffinities {
 		used := model.ReportedService{ServiceID: g.service.ID(), Affinity: affinity, Used: model.NewSlotSet(1 << (6 + g.r.IntN(6)))}
 		for connection := range g.host(of.Address).Sockets {
 			used.Note(g.flowOf(connection).Hash(g.service.ID().Salt(), affinity))

@@ -40,7 +40,7 @@ func (k *known) learn(s *model.Service, given model.Log) {
 	if k.memberships != nil && k.is(s, given) {
 		return
 	}
-	*k = known{policy: s.Policy, mode: s.Mode, affinity: s.Affinity, ringSize: s.RingSize, shares: s.SharesChange(), given: given, log: given}
+	*k = known{policy: s.Policy, mode: s.Mode, affinity: s.PlacedBy(), ringSize: s.RingSize, shares: s.SharesChange(), given: given, log: given}
 	k.backends = make([]knownBackend, len(s.Backends))
 	for i := range s.Backends {
 		k.backends[i] = knownOf(&s.Backends[i])
@@ -55,7 +55,7 @@ func (k *known) learn(s *model.Service, given model.Log) {
 // is says whether everything from which memberships and reports are made is unchanged. Logs are not
 // written to: the same memory has the same log.
 func (k *known) is(s *model.Service, given model.Log) bool {
-	if k.policy != s.Policy || k.mode != s.Mode || k.affinity != s.Affinity || k.ringSize != s.RingSize || k.shares != s.SharesChange() ||
+	if k.policy != s.Policy || k.mode != s.Mode || k.affinity != s.PlacedBy() || k.ringSize != s.RingSize || k.shares != s.SharesChange() ||
 		len(k.backends) != len(s.Backends) || k.given.Coming != given.Coming ||
 		!model.SameMemory(k.given.Generations, given.Generations) || !model.SameMemory(k.given.Steps, given.Steps) || !model.SameMemory(k.given.Strained, given.Strained) {
 		return false

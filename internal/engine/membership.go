@@ -131,7 +131,8 @@ func (m *membership) seal(bound int) {
 	}
 	for i := range m.log {
 		g := &m.log[i]
-		text = append(append(text, g.ring[:]...), byte(g.Policy), byte(g.Affinity))
+		text = append(append(text, g.ring[:]...), byte(g.Policy))
+		text = binary.BigEndian.AppendUint32(text, uint32(g.Affinity))
 		for _, position := range g.positions {
 			text = binary.BigEndian.AppendUint32(text, position)
 		}

@@ -90,7 +90,7 @@ func stamp(now time.Time) time.Time { return now.UTC().Round(0) }
 
 // desired is the generation that the service asks for.
 func desired(log model.Log, s *model.Service) model.Generation {
-	g := model.Generation{Slots: s.RingSize, Affinity: s.Affinity, Policy: s.Policy, Members: make([]model.Member, 0, len(s.Backends))}
+	g := model.Generation{Slots: s.RingSize, Affinity: s.PlacedBy(), Policy: s.Policy, Members: make([]model.Member, 0, len(s.Backends))}
 	if g.Slots == 0 {
 		g.Slots = defaultSize(log, len(s.Backends))
 	}

@@ -15,18 +15,6 @@ const (
 	UDP Protocol = 17
 )
 
-// Affinity is which fields of a packet choose its slot. The numbers are those of enum affinity.
-type Affinity uint8
-
-// The affinities.
-const (
-	AffinityFlow     Affinity = iota // segment, addresses, ports and protocol
-	AffinitySourceIP                 // the source address only
-)
-
-// Affinities are all of them.
-var Affinities = []Affinity{AffinityFlow, AffinitySourceIP}
-
 // BackendState is which connections may go to a backend. The numbers are those of enum
 // backend_state; 0 is not a state.
 type BackendState uint8
@@ -107,7 +95,6 @@ func (e *UnknownName) Error() string {
 
 var (
 	protocolNames = names[Protocol]{kind: "protocol", list: []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
-	affinityNames = names[Affinity]{kind: "affinity", list: []name[Affinity]{{AffinityFlow, "flow"}, {AffinitySourceIP, "source-ip"}}}
 	stateNames    = names[BackendState]{kind: "state", list: []name[BackendState]{{Active, "active"}, {Draining, "draining"}, {Down, "down"}}}
 )
 
@@ -122,18 +109,6 @@ func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil
 
 // UnmarshalText reads the name; the error lists the known ones.
 func (p *Protocol) UnmarshalText(text []byte) error { return protocolNames.read(p, text) }
-
-// String returns the name that YAML, JSON and metrics use.
-func (a Affinity) String() string { return affinityNames.text(a) }
-
-// Names returns all names.
-func (Affinity) Names() []string { return affinityNames.texts() }
-
-// MarshalText writes the name that YAML, JSON and metrics use.
-func (a Affinity) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-// UnmarshalText reads the name; the error lists the known ones.
-func (a *Affinity) UnmarshalText(text []byte) error { return affinityNames.read(a, text) }
 
 // Alive reports whether new packets go to the backend: it is neither down nor suspect.
 func (s BackendState) Alive() bool { return s == Active || s == Draining }

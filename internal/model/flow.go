@@ -22,7 +22,11 @@ type Flow struct {
 func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 	hash := salt
 	mix := func(word uint64) { hash = hashMix(hash, word) }
-	byFlow := affinity != AffinitySourceIP
+	byFlow := affinity == AffinityFlow
+	if affinity == AffinityDestinationPort {
+		return HashFinish(hash, uint64(f.DestinationPort)<<32)
+	}
+	f.Source = affinity.counted(f.Source)
 	if f.Source.Is4() {
 		source, destination := f.Source.As4(), f.Destination.As4()
 		addresses := uint64(binary.BigEndian.Uint32(source[:])) << 32

@@ -181,7 +181,7 @@ func (d Document) MarshalJSON() ([]byte, error) {
 	others := false
 	for _, g := range d.Log.Generations {
 		w.Affinities = append(w.Affinities, g.Affinity)
-		others = others || g.Affinity != d.Service.Affinity
+		others = others || g.Affinity != d.Service.PlacedBy()
 	}
 	if !others {
 		w.Affinities = nil
@@ -209,7 +209,7 @@ func (d *Document) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("service %q: %d affinities of %d generations", w.Service.Name, n, len(w.Log.Generations))
 	}
 	for i := range w.Log.Generations {
-		w.Log.Generations[i].Affinity = w.Service.Affinity
+		w.Log.Generations[i].Affinity = (*Service)(&w.Service).PlacedBy()
 		if len(w.Affinities) > 0 {
 			w.Log.Generations[i].Affinity = w.Affinities[i]
 		}

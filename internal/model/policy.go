@@ -69,9 +69,9 @@ func (v *validation) amongAll(i int) {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "protocol"),
 			"%s is for protocol tcp: no datagram says that it begins a flow", s.Policy)
 	}
-	if s.Affinity == AffinitySourceIP {
+	if s.Affinity != AffinityFlow {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "affinity"),
-			"%s spreads a client's connections over all backends, and affinity source-ip wants them on one", s.Policy)
+			"%s spreads connections over all backends, and affinity %s wants those of %s on one", s.Policy, s.Affinity, s.Affinity.of())
 	}
 	if s.Mode == GUE {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "mode"),
@@ -97,9 +97,9 @@ func (v *validation) ofTwo(i int) {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "protocol"),
 			"p2c is for protocol tcp: an agent cannot tell which of two backends has a flow of udp")
 	}
-	if s.Mode == GUE && s.Affinity == AffinitySourceIP {
+	if s.Mode == GUE && s.Affinity != AffinityFlow {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "affinity"),
-			"p2c spreads a client's connections over two backends, and affinity source-ip wants them on one")
+			"p2c spreads connections over two backends, and affinity %s wants those of %s on one", s.Affinity, s.Affinity.of())
 	}
 	if v.config.Agent.SocketsElsewhere {
 		v.errs.addWithOther(servicePath(i, "policy"), "agent.sockets-elsewhere",

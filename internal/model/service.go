@@ -30,13 +30,15 @@ type Service struct {
 	SNAT             bool `json:"snat,omitempty"` // with mode nat: full NAT
 	// AskRedirect makes directors with full NAT ask backends that are directors to hand connections
 	// over, in the place of clients.
-	AskRedirect  bool         `json:"ask-redirect,omitempty"`
-	Policy       Policy       `json:"policy,omitzero"`
-	Affinity     Affinity     `json:"affinity,omitzero"`
-	RingSize     uint32       `json:"ring-size,omitempty"`    // slots, a prime; 0: by the number of backends
-	Retention    Duration     `json:"retention,omitzero"`     // how long a generation stays in the log at least
-	MaxRetention Duration     `json:"max-retention,omitzero"` // and at most
-	QUIC         []QUICConfig `json:"quic,omitempty"`         // with protocol udp: connection IDs that name the backend
+	AskRedirect bool     `json:"ask-redirect,omitempty"`
+	Policy      Policy   `json:"policy,omitzero"`
+	Affinity    Affinity `json:"affinity,omitzero"`
+	// AffinityPrefix is how many bits of the source address count, with affinity source-ip; zero: all.
+	AffinityPrefix AffinityPrefix `json:"affinity-prefix,omitzero"`
+	RingSize       uint32         `json:"ring-size,omitempty"`    // slots, a prime; 0: by the number of backends
+	Retention      Duration       `json:"retention,omitzero"`     // how long a generation stays in the log at least
+	MaxRetention   Duration       `json:"max-retention,omitzero"` // and at most
+	QUIC           []QUICConfig   `json:"quic,omitempty"`         // with protocol udp: connection IDs that name the backend
 	// MinHealthy is how many backends must not be down for the VIP to be announced; nil: one.
 	MinHealthy *uint32      `json:"min-healthy,omitempty"`
 	Health     *HealthCheck `json:"health,omitempty"` // nil: backends are not checked
@@ -107,9 +109,7 @@ func (v *validation) service(i int) {
 	}
 	v.redirect(i)
 	v.policy(i)
-	if s.Affinity != AffinityFlow && s.Affinity != AffinitySourceIP {
-		v.errs.add(servicePath(i, "affinity"), "%s is not an affinity (flow or source-ip)", s.Affinity)
-	}
+	v.affinity(i)
 	v.serviceSNAT(i)
 	v.quic(i)
 	v.health(i)

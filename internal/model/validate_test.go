@@ -206,7 +206,7 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) { c.Services[0].Policy = 9 }},
 		{`services[0].policy: least-conn may place a connection on any backend, and directors remember no TCP that goes by gue; p2c is for gue, least-conn for l2dsr, ipip, nat and redirect`,
 			func(c *model.Config) { c.Services[0].Policy, c.Services[0].Mode = model.LeastConn, model.GUE }},
-		{`services[0].policy: random spreads a client's connections over all backends, and affinity source-ip wants them on one`,
+		{`services[0].policy: random spreads connections over all backends, and affinity source-ip wants those of a client on one`,
 			func(c *model.Config) {
 				c.Services[0].Policy, c.Services[0].Affinity = model.Random, model.AffinitySourceIP
 			}},
@@ -222,7 +222,7 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) {
 				c.Services[0].Policy, c.Services[0].Backends[1].Mode = model.P2C, mode(model.GUE)
 			}},
-		{`services[0].policy: p2c spreads a client's connections over all backends, and affinity source-ip wants them on one`,
+		{`services[0].policy: p2c spreads connections over all backends, and affinity source-ip wants those of a client on one`,
 			func(c *model.Config) {
 				c.Services[0].Policy, c.Services[0].Affinity = model.P2C, model.AffinitySourceIP
 			}},

@@ -76,7 +76,7 @@ func (l *lab) client(segment model.Segment) *api.Reporter {
 func (l *lab) report(segment model.Segment, about ...*model.Service) model.AgentReport {
 	r := model.AgentReport{Backend: member, Segment: segment, Taken: l.at, Services: []model.ReportedService{}}
 	for _, s := range about {
-		for _, affinity := range model.Affinities {
+		for _, affinity := range model.UsualAffinities {
 			of := model.ReportedService{ServiceID: s.ID(), Affinity: affinity, Used: model.NewSlotSet(s.ReportRanges())}
 			of.Note(7 << 60)
 			r.Services = append(r.Services, of)

@@ -378,7 +378,7 @@ func (b *LoadBalancer) service(l *listener, o Options) (s model.Service, notes [
 		o.Policy = model.Maglev
 	}
 	o, _ = o.InGUE()
-	s = model.Service{Segment: b.Segment, Protocol: l.protocol, Port: l.ports, Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, Policy: o.Policy, Affinity: o.Affinity,
+	s = model.Service{Segment: b.Segment, Protocol: l.protocol, Port: l.ports, Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, Policy: o.Policy, Affinity: o.Affinity, AffinityPrefix: o.AffinityPrefix,
 		Retention: o.Drain, MaxRetention: o.MaxDrain, MinHealthy: o.MinHealthy, Health: o.Health, Backends: slices.Clone(l.backends)}
 	for i := range s.Backends {
 		m := &s.Backends[i]

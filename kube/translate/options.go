@@ -67,6 +67,7 @@ type Options struct {
 	// What else a ServicePolicy says; zero: the directors' defaults.
 	Policy          model.Policy
 	Affinity        model.Affinity
+	AffinityPrefix  model.AffinityPrefix
 	Drain, MaxDrain model.Duration
 	Health          *model.HealthCheck // instead of NodeHealth
 	MinHealthy      *uint32            // healthy ones that a VIP needs to be announced; nil: one

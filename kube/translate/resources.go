@@ -243,7 +243,7 @@ func ReadServicePolicy(p *v1alpha1.ServicePolicy, o Options) (*ServicePolicy, er
 // placed returns the options with what a placement says over them, or what is wrong with the
 // placement, behind the path that it is in.
 func (o Options) placed(in string, p *v1alpha1.Placement) (Options, error) {
-	err := readTexts(in, []text{{"policy", p.Policy, &o.Policy}, {"affinity", p.Affinity, &o.Affinity},
+	err := readTexts(in, []text{{"policy", p.Policy, &o.Policy}, {"affinity", p.Affinity, &o.Affinity}, {"affinityPrefix", p.AffinityPrefix, &o.AffinityPrefix},
 		{"drain", duration(p.Drain), &o.Drain}, {"maxDrain", duration(p.MaxDrain), &o.MaxDrain}})
 	if err != nil {
 		return o, err

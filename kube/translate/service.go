@@ -156,7 +156,7 @@ func protocolOf(p *corev1.ServicePort) (model.Protocol, bool) {
 // change unless it becomes another service.
 func (o Options) Service(owner string, vip netip.Addr, protocol model.Protocol, port int32) model.Service {
 	s := model.Service{Name: fmt.Sprintf("%s/%d-%s", owner, port, protocol), VIP: vip, Protocol: protocol, Port: model.PortRange{First: uint16(port), Last: uint16(port)},
-		Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, Policy: o.Policy, Affinity: o.Affinity, Retention: o.Drain, MaxRetention: o.MaxDrain, MinHealthy: o.MinHealthy}
+		Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, Policy: o.Policy, Affinity: o.Affinity, AffinityPrefix: o.AffinityPrefix, Retention: o.Drain, MaxRetention: o.MaxDrain, MinHealthy: o.MinHealthy}
 	if vip.Is6() {
 		s.Name += "-ipv6"
 	}

@@ -51,7 +51,8 @@ type ServicePolicySpec struct {
 // Placement says how connections are placed on the backends of a Service, or of a listener of a
 // LoadBalancer, and which backends are good.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.policy) || self.policy == 'maglev' || !has(self.affinity) || self.affinity == 'flow'",message="a policy other than maglev spreads a client's connections over all backends, and source-ip wants them on one",fieldPath=".affinity"
+// +kubebuilder:validation:XValidation:rule="!has(self.policy) || self.policy == 'maglev' || !has(self.affinity) || self.affinity == 'flow'",message="a policy other than maglev spreads connections over all backends, and this affinity wants those of a client or a port on one",fieldPath=".affinity"
+// +kubebuilder:validation:XValidation:rule="!has(self.affinityPrefix) || has(self.affinity) && self.affinity == 'source-ip'",message="is for affinity source-ip",fieldPath=".affinityPrefix"
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || !has(self.maxDrain) || duration(self.drain) <= duration(self.maxDrain)",message="is shorter than drain",fieldPath=".maxDrain"
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || duration(self.drain) >= duration('1ms') && duration(self.drain) <= duration('24h')",message="is not from 1ms to 24h",fieldPath=".drain"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxDrain) || duration(self.maxDrain) >= duration('1ms') && duration(self.maxDrain) <= duration('720h')",message="is not from 1ms to 720h",fieldPath=".maxDrain"
@@ -62,11 +63,18 @@ type Placement struct {
 	// +kubebuilder:validation:Enum=maglev;random;round-robin;least-conn;p2c
 	Policy string `json:"policy,omitempty"`
 
-	// affinity says how clients are told apart: by flow, or only by their address. A Service's
-	// spec.sessionAffinity ClientIP is source-ip whatever this says.
+	// affinity says which connections have the same backend: those of a flow, of a client's address,
+	// or of a destination port. A Service's spec.sessionAffinity ClientIP is source-ip whatever this
+	// says.
 	// +optional
-	// +kubebuilder:validation:Enum=flow;source-ip
+	// +kubebuilder:validation:Enum=flow;source-ip;destination-port
 	Affinity string `json:"affinity,omitempty"`
+
+	// affinityPrefix is how many bits of the client's address count with affinity source-ip, of IPv4
+	// (1 to 32) and of IPv6 (1 to 128), as in 24/64; none: all.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([1-9]|[12][0-9]|3[0-2])/([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8])$`
+	AffinityPrefix string `json:"affinityPrefix,omitempty"`
 
 	// drain is how long after a change of backends directors remember at least where connections
 	// were: 1ms to 24h; none: 1m, and 10m in mode gue.

@@ -99,7 +99,7 @@ func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *l
 		expired: time.Now().Add(untilForgotten), conclusions: conclusions}
 	h.service.Retention = model.Duration(drain)
 	h.service.RingSize = []uint32{53, 101, 211}[r.IntN(3)]
-	h.service.Affinity = model.Affinity(r.IntN(2))
+	h.rehash()
 	h.service.Policy = []model.Policy{model.Maglev, model.P2C}[r.IntN(2)]
 	h.calm = []int{1, 1, 8}[r.IntN(3)] // a change of affinity waits until all others are over
 	if h.calm > 1 || protocol == model.UDP {
@@ -158,7 +158,7 @@ func (h *life) change() {
 	case 10:
 		s.RingSize = []uint32{53, 101, 103, 211}[h.r.IntN(4)]
 	case 11, 12:
-		s.Affinity = 1 - s.Affinity
+		h.rehash()
 	case 13:
 		if s.Protocol == model.UDP {
 			return // p2c is for connections
@@ -267,10 +267,24 @@ func (h *life) newFlow() model.Flow {
 		Protocol: uint8(h.service.Protocol)}
 }
 
+// network is what clients of one network have in common.
+var network = model.AffinityPrefix{V4: 28, V6: 120}
+
+// rehash gives the service another affinity.
+func (h *life) rehash() {
+	s, was := &h.service, h.service.PlacedBy()
+	for s.PlacedBy() == was {
+		s.Affinity, s.AffinityPrefix = model.Affinity(h.r.IntN(2)), model.AffinityPrefix{}
+		if s.Affinity == model.AffinitySourceIP && h.r.IntN(2) == 0 {
+			s.AffinityPrefix = network
+		}
+	}
+}
+
 // report makes an agent report the connections of its host.
 func (h *life) report(of netip.Addr) {
 	report := model.AgentReport{Backend: of, Taken: h.now}
-	for _, affinity := range model.Affinities {
+	for _, affinity := range []model.Affinity{model.AffinityFlow, model.AffinitySourceIP, model.SourcePrefix(network)} {
 		used := model.ReportedService{ServiceID: h.service.ID(), Affinity: affinity, Used: model.NewSlotSet(1 << (6 + h.r.IntN(6)))}
 		for c := range h.at[of].twin.Sockets {
 			used.Note(flowOf(c).Hash(h.service.ID().Salt(), affinity))

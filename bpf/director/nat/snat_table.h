@@ -105,9 +105,7 @@ static __always_inline int snat_source(__u32 number, struct flow *to)
 /* The flow's 64 bits of hash: each half chooses one of its buckets. */
 static __always_inline __u64 snat_hash(const struct snat_header *header, const struct flow *flow)
 {
-	struct ring_header key = { .salt = header->salt, .affinity = AFFINITY_FLOW };
-
-	return hash_flow(flow, &key);
+	return hash_by(flow, header->salt, 1);
 }
 
 /* The number of the first flow in the bucket that is the flow's first or second choice; 0: there is none. */

@@ -57,8 +57,36 @@ static __always_inline __u64 hash_by(const struct flow *flow, __u64 salt, int by
 	return hash_finish(hash, word);
 }
 
+/* The bits of a word that count, of the first so many of it. */
+static __always_inline __u64 first_bits(__u32 count)
+{
+	return count >= 64 ? ~0ULL : ~(~0ULL >> (count & 63));
+}
+
+/* The hash of what fewer services go by. Not static: verified once. */
+__noinline __u64 hash_rarely(const struct flow *flow, const struct ring_header *ring)
+{
+	__u64 upper, lower;
+	__u32 bits;
+
+	if (!flow || !ring)
+		return 0;
+	if (ring->affinity == AFFINITY_DESTINATION_PORT)
+		return hash_finish(ring->salt, (__u64)bpf_ntohs(flow->destination_port) << 32);
+	if (!flow->ipv6) {
+		upper = (__u64)bpf_ntohl(ADDRESS_WORD(&flow->source, 0)) << 32;
+		return hash_finish(hash_mix(ring->salt, upper & first_bits(ring->prefix4)), 0);
+	}
+	bits = ring->prefix6;
+	upper = address_half(&flow->source, 0) & first_bits(bits);
+	lower = bits > 64 ? address_half(&flow->source, 1) & first_bits(bits - 64) : 0;
+	return hash_finish(hash_mix(hash_mix(ring->salt, upper), lower), 0);
+}
+
 static __always_inline __u64 hash_flow(const struct flow *flow, const struct ring_header *ring)
 {
+	if (unlikely(ring->affinity > AFFINITY_SOURCE_IP))
+		return hash_rarely(flow, ring);
 	return hash_by(flow, ring->salt, ring->affinity == AFFINITY_FLOW);
 }
 

@@ -13,8 +13,10 @@ type Address struct {
 type Affinity uint32
 
 const (
-	AffinityAFFINITY_FLOW      Affinity = 0
-	AffinityAFFINITY_SOURCE_IP Affinity = 1
+	AffinityAFFINITY_FLOW             Affinity = 0
+	AffinityAFFINITY_SOURCE_IP        Affinity = 1
+	AffinityAFFINITY_SOURCE_PREFIX    Affinity = 2
+	AffinityAFFINITY_DESTINATION_PORT Affinity = 3
 )
 
 type AskBackend struct {
@@ -529,7 +531,9 @@ type RingHeader struct {
 	Owners      uint32
 	Steering    uint32
 	FanOut      uint8
-	Pad2        [3]uint8
+	Prefix4     uint8
+	Prefix6     uint8
+	Pad2        uint8
 }
 
 type RingLine struct {

@@ -115,7 +115,7 @@ func (w *Snapshot) nameCaptured(p *model.CapturedPacket, seen *observedPacket) {
 		p.Backend, p.Address = name, captureAddress(address)
 	}
 	if slot, header := w.slotOf(seen); slot != nil && header.Size > 0 {
-		hash := seen.flow().Hash(header.Salt, model.Affinity(header.Affinity))
+		hash := seen.flow().Hash(header.Salt, model.AffinityFrom(header.Affinity, header.Prefix4, header.Prefix6))
 		number := int(hash >> 32 * uint64(header.Size) >> 32)
 		p.Slot, p.Slots = &number, int(header.Size)
 	}

@@ -340,7 +340,7 @@ func (w *Snapshot) slotOf(p *observedPacket) (*abi.Slot, *abi.RingHeader) {
 
 // slotIn is a copy of a flow's slot in a ring; nil: it has none.
 func (w *Snapshot) slotIn(ring uint32, header *abi.RingHeader, f model.Flow) *abi.Slot {
-	number := uint32(f.Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
+	number := uint32(f.Hash(header.Salt, model.AffinityFrom(header.Affinity, header.Prefix4, header.Prefix6)) >> 32 * uint64(header.Size) >> 32)
 	slots := w.line(ring + abi.HeaderLines + number/uint32(abi.SlotsPerLine))
 	if slots == nil {
 		return nil
@@ -406,7 +406,7 @@ func (w *Snapshot) explainSlot(ring uint32, slot *abi.Slot, f model.Flow) *model
 	if header == nil || header.Size == 0 {
 		return nil
 	}
-	hash := f.Hash(header.Salt, model.Affinity(header.Affinity))
+	hash := f.Hash(header.Salt, model.AffinityFrom(header.Affinity, header.Prefix4, header.Prefix6))
 	number := hash >> 32 * uint64(header.Size) >> 32
 	e := &model.ExplainedSlot{Number: int(number), Of: int(header.Size), Settling: slot.Next&(abi.SlotList|abi.SlotSettling) == abi.SlotSettling}
 	ages := w.ages(ring, slot, beyondBorder(header, hash>>32, number))
