@@ -57,13 +57,20 @@ enum host_peer_flag {
 };
 EXPORT_ENUM(host_peer_flag);
 
-/* A flow of UDP, or a connection of TCP, as the client's packets have it. */
+/*
+ * A flow of UDP or SCTP, or a connection of TCP, as the client's packets have it. One of SCTP has the
+ * highest bit of the client's first byte inverted: no client of UDP has such an address, because
+ * hosts have addresses in 2000::/3, fc00::/7, 64:ff9b::/96 and ::ffff:0:0/96 alone (IANA), and the
+ * entries of UDP stay as they are for agents of other versions.
+ */
 struct host_flow {
 	struct address client;
 	struct address vip;
 	__be16 client_port;
 	__be16 vip_port;
 };
+
+#define HOST_FLOW_SCTP 0x80
 
 /* A flow of UDP that has just begun: times are ns of CLOCK_MONOTONIC. */
 struct host_fresh {

@@ -483,6 +483,7 @@ enum reason {
 	DROP_OVERLAY_CONGESTED, /* a router has marked a packet that cannot be marked (RFC 6040) */
 	DROP_OVERLAY_HOST,      /* a reply, and nothing says where its client is */
 	DROP_SEGMENT_LIMIT,     /* its segment has had all packets that it may have now */
+	DROP_FRAGMENT_PORTS, /* first fragment of SCTP whose ports would change: its checksum cannot */
 	REASON_COUNT,
 };
 EXPORT_ENUM(reason);

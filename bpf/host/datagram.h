@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Second chance for UDP. Sockets tell nothing about datagrams, because one socket serves all
- * clients: so each host remembers the flows whose datagrams it kept. The row of a
+ * Second chance for UDP and SCTP. Sockets tell nothing about datagrams, because one socket serves all
+ * clients, and programs cannot look up those of SCTP: so each host remembers the flows whose packets
+ * it kept. What is said here of datagrams holds for packets of SCTP, too. The row of a
  * datagram (ROW_KIND_UDP in row_types.h) is walked like this:
  *
  *   visit     up to the last host that is up for the director. A host that has kept the flow
@@ -64,15 +65,23 @@ static __always_inline int name_datagram(const struct view *view, const struct c
 	return 1;
 }
 
+/* Tells a flow of SCTP from one of UDP: see struct host_flow. */
+static __always_inline int mark_sctp(struct host_flow *flow)
+{
+	flow->client.bytes[0] ^= HOST_FLOW_SCTP;
+	return 1;
+}
+
 /* Not inlined, like the next ones: the stack has no room for all of them at once. */
 static __noinline int name_quoted(const struct view *view, const struct chance *chance,
 				  struct host_flow *flow)
 {
 	struct icmp_header *icmp = at(view, chance->l4);
 	struct question question = {};
+	__u8 protocol = IPPROTO_UDP;
 
 	if ((void *)(icmp + 1) > view->end || !is_error(icmp->type, chance->ipv6) ||
-	    !ask_quoted(&question, icmp, chance->ipv6, IPPROTO_UDP, view->end))
+	    !ask_quoted(&question, icmp, chance->ipv6, &protocol, view->end))
 		return 0;
 	if (chance->ipv6) {
 		__builtin_memcpy(&flow->client, question.tuple.ipv6.saddr, sizeof(flow->client));
@@ -85,7 +94,7 @@ static __noinline int name_quoted(const struct view *view, const struct chance *
 		flow->client_port = question.tuple.ipv4.sport;
 		flow->vip_port = question.tuple.ipv4.dport;
 	}
-	return 1;
+	return protocol == IPPROTO_SCTP ? mark_sctp(flow) : 1;
 }
 
 /* The flow of a datagram, or of the one that an error is about; 0: there is none. */
@@ -96,6 +105,8 @@ static __always_inline int name_flow(const struct view *view, const struct chanc
 		return 0;
 	if (chance->protocol == IPPROTO_UDP)
 		return name_datagram(view, chance, flow);
+	if (chance->protocol == IPPROTO_SCTP)
+		return name_datagram(view, chance, flow) && mark_sctp(flow);
 	if (chance->protocol == (chance->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
 		return name_quoted(view, chance, flow);
 	return 0;
@@ -373,7 +384,7 @@ static __always_inline enum host_reason judge_datagram(const struct view *view,
 	datagram.age = seen ? age_of(seen, datagram.now) : age_of_fresh(&flow, datagram.now);
 	if (row)
 		reason = walk(view, chance, row, &flow, &datagram);
-	if (chance->protocol != IPPROTO_UDP)
+	if (!is_remembered(chance->protocol))
 		return reason == HOST_DECAP_NEW_FLOW ? HOST_DECAP_LAST_RESORT : reason;
 	if (reason != HOST_DECAP_GUE && reason != HOST_DECAP_NEW_FLOW)
 		return reason;

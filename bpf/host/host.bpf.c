@@ -142,7 +142,7 @@ static __always_inline enum host_reason propagate_ecn(void *data, void *end,
 static __always_inline int has_chance(const struct tunnel *t, const struct inner *inner)
 {
 	return t->private >= sizeof(struct row_header) ||
-	       inner->destination.protocol == IPPROTO_UDP;
+	       is_remembered(inner->destination.protocol);
 }
 
 /*

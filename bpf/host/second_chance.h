@@ -108,7 +108,7 @@ static __always_inline enum host_reason judge(const struct view *view, struct ch
 	if (row->kind == ROW_KIND_PODS)
 		return HOST_DECAP_POD;
 	if (row->kind != ROW_KIND)
-		return chance->protocol == IPPROTO_UDP ? PARSED : HOST_DECAP_GUE;
+		return is_remembered(chance->protocol) ? PARSED : HOST_DECAP_GUE;
 	if (!is_well_formed(chance, row))
 		return HOST_DROP_ROW_MALFORMED;
 	if (!reads_sockets || keeps_all(chance->service) || is_here(view, chance))

@@ -317,12 +317,20 @@ static __always_inline int has_segment(const struct view *view, const struct cha
 	return by_cookie(&search.question, tcp, search.here);
 }
 
+/* Whether what an error quotes is of the protocol, or of SCTP, where UDP will do. */
+static __always_inline int quotes(__u8 *protocol, __u8 quoted)
+{
+	if (*protocol == IPPROTO_UDP && quoted == IPPROTO_SCTP)
+		*protocol = quoted;
+	return *protocol == quoted;
+}
+
 /*
  * Reads the packet that an error quotes, which the VIP sent; 0: none of the protocol's.
- * UDP has its ports where TCP has them.
+ * UDP and SCTP have their ports where TCP has them.
  */
 static __always_inline int ask_quoted(struct question *question, struct icmp_header *icmp,
-				      __u8 ipv6, __u8 protocol, void *end)
+				      __u8 ipv6, __u8 *protocol, void *end)
 {
 	struct ipv6hdr *ip6 = (void *)(icmp + 1);
 	struct iphdr *ip4 = (void *)(icmp + 1);
@@ -330,13 +338,13 @@ static __always_inline int ask_quoted(struct question *question, struct icmp_hea
 
 	if (ipv6) {
 		tcp = (void *)(ip6 + 1);
-		if ((void *)(tcp + 1) > end || ip6->nexthdr != protocol)
+		if ((void *)(tcp + 1) > end || !quotes(protocol, ip6->nexthdr))
 			return 0;
 		ask6(question, &ip6->daddr, &ip6->saddr, tcp->destination, tcp->source);
 	} else {
 		/* What a VIP sends by itself has no options. */
 		tcp = (void *)(ip4 + 1);
-		if ((void *)(tcp + 1) > end || ip4->ihl != 5 || ip4->protocol != protocol)
+		if ((void *)(tcp + 1) > end || ip4->ihl != 5 || !quotes(protocol, ip4->protocol))
 			return 0;
 		ask4(question, ip4->daddr, ip4->saddr, tcp->destination, tcp->source);
 	}
@@ -371,9 +379,10 @@ static __always_inline int has_quoted(const struct view *view, const struct chan
 {
 	struct search search = { .view = view, .chance = chance };
 	struct icmp_header *icmp = at(view, chance->l4);
+	__u8 protocol = IPPROTO_TCP;
 
 	if ((void *)(icmp + 1) > view->end || !is_error(icmp->type, chance->ipv6) ||
-	    !ask_quoted(&search.question, icmp, chance->ipv6, IPPROTO_TCP, view->end))
+	    !ask_quoted(&search.question, icmp, chance->ipv6, &protocol, view->end))
 		return 1;
 	if (quoted_in(view, &search.question, BPF_F_CURRENT_NETNS))
 		return 1;

@@ -57,6 +57,12 @@ struct tunnel {
 	__u8 private; /* bytes of GUE's private data, which ends where the inner packet begins */
 };
 
+/* Whether a flow is known by packets that came before, and by no socket of the kernel's. */
+static __always_inline int is_remembered(__u8 protocol)
+{
+	return protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+}
+
 /* What the inner headers say. */
 struct inner {
 	struct host_endpoint destination;
@@ -224,6 +230,8 @@ static __always_inline enum host_reason parse_port(struct cursor *c, struct inne
 
 	if (destination->protocol == IPPROTO_TCP)
 		header = sizeof(struct tcphdr);
+	else if (destination->protocol == IPPROTO_SCTP)
+		header = sizeof(struct sctp_header);
 	else if (destination->protocol != IPPROTO_UDP)
 		return PARSED;
 	if ((void *)(ports + 2) > c->end || c->left < header)

@@ -41,6 +41,14 @@ struct icmp_header {
 	};
 };
 
+/* SCTP's common header (RFC 9260, 3.1). Its CRC32c is of no address. */
+struct sctp_header {
+	__be16 source;
+	__be16 destination;
+	__be32 tag; /* 0: INIT */
+	__le32 checksum;
+};
+
 enum {
 	ICMP_ECHO_REPLY = 0,
 	ICMP_UNREACHABLE = 3,

@@ -99,6 +99,12 @@ static __always_inline int is_icmp(const struct flow *flow)
 	return flow->protocol == (flow->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP);
 }
 
+/* Whether weir balances a protocol: in each the ports come first. */
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+}
+
 enum packet_flag {
 	PACKET_FRAGMENT_FIRST = 1 << 0, /* has ports, more fragments follow */
 	PACKET_FRAGMENT_LATER = 1 << 1, /* has no ports */
@@ -135,7 +141,7 @@ struct packet {
 	__u32 length; /* of the IP packet, from its header */
 	union {
 		__u32 quoted_l4; /* ICMP error: offset of the L4 header inside */
-		__u32 sequence;  /* TCP, where a table of flows is asked: see note_numbers */
+		__u32 sequence; /* TCP, where a table of flows is asked: see note_numbers; SCTP: its number */
 	};
 	__be32 first_word; /* IPv6: version, traffic class and flow label */
 	__u32 fragment_id;
@@ -341,7 +347,7 @@ static __always_inline void note_ipv6(struct packet *packet, const struct ipv6hd
 	packet->first_word = *(__be32 *)ip;
 }
 
-/* Protocols other than TCP and UDP have no ports and count as parsed. */
+/* Protocols other than TCP, UDP and SCTP have no ports here, and count as parsed. */
 static __always_inline enum reason parse_ports(struct packet *packet, void *l4, void *end,
 					       __u32 left)
 {
@@ -356,6 +362,12 @@ static __always_inline enum reason parse_ports(struct packet *packet, void *l4, 
 		if ((void *)(udp + 1) > end || left < sizeof(*udp) || left > 0xffff)
 			return PASS_MALFORMED;
 		note_udp(packet, udp);
+	} else if (packet->flow.protocol == IPPROTO_SCTP) {
+		if (l4 + sizeof(struct sctp_header) > end || left < sizeof(struct sctp_header) ||
+		    left > 0xffff)
+			return PASS_MALFORMED;
+		set_ports(&packet->flow, l4);
+		packet->sequence = IPPROTO_SCTP; /* see snat_has_protocol */
 	} else if (is_icmp(&packet->flow)) {
 		packet->flags |= PACKET_ICMP;
 	}

@@ -76,7 +76,7 @@ func newCapture() *cobra.Command {
 	o.conn.add(cmd)
 	o.conn.completeFlag(cmd, "service")
 	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(model.Reasons(), cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"tcp", "udp", "icmp", "icmpv6"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"tcp", "udp", "sctp", "icmp", "icmpv6"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -40,7 +40,7 @@ func newExplain() *cobra.Command {
 		Short: "Say what a director would do with a packet, and why",
 		Long: "explain runs the director's own program on a packet, beside copies of what it remembers:\n" +
 			"nothing is counted, remembered or sent. It names every decision, and shows the packet\n" +
-			"as it would leave. The protocol is tcp, udp or icmp, which is an echo request. With\n" +
+			"as it would leave. The protocol is tcp, udp, sctp or icmp, which is an echo request. With\n" +
 			"--pcap it is asked about each packet of a capture file instead.",
 		Example: "  weir explain 198.51.100.7:5555 203.0.113.10:443/tcp --flags syn\n" +
 			"  weir explain 2001:db8::7 2001:db8:1::10/icmp",

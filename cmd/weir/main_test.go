@@ -268,7 +268,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"agent", "-c", dir + "/none/weir.yaml"}, exitFailed, "weir: there is no " + dir + "/none/weir.yaml; name one with -c"},
 		{[]string{"run", "-c", bad}, exitFailed, strings.Join([]string{
 			"weir: " + bad + ":2: services[0].vip: is required (an IP address)",
-			bad + ":2: services[0].protocol: is required (tcp or udp)",
+			bad + ":2: services[0].protocol: is required (tcp, udp or sctp)",
 			bad + ":2: services[0].port: is required (443, 8000-8100 or all)",
 			bad + ":2: services[0].mode: is required (l2dsr, ipip, gue, nat or redirect)",
 			bad + ":2: services[0].backends: is required (a list; an empty one is [])"}, "\n")},

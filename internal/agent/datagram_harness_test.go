@@ -54,32 +54,51 @@ type step struct {
 	noticed bool // every question is answered to its sender
 }
 
-// talk is one flow of UDP at the wire.
+// talk is one flow of UDP or SCTP at the wire.
 type talk struct {
 	vip, client netip.Addr
 	port        uint16
+	sctp        bool
+}
+
+func (f talk) header(from, to uint16) packet.Header {
+	if f.sctp {
+		return packet.SCTPHeader{Src: from, Dst: to, Tag: 7}
+	}
+	return packet.UDPHeader{Src: from, Dst: to}
 }
 
 func (r *second) talk(vip netip.Addr) talk {
 	f := r.flow(vip)
-	return talk{vip, f.client, f.port}
+	return talk{vip: vip, client: f.client, port: f.port}
 }
 
 func (f talk) datagram() frame {
-	return frame{ip(f.client, f.vip), packet.UDPHeader{Src: f.port, Dst: talkPort}, packet.Text("hello")}
+	return frame{ip(f.client, f.vip), f.header(f.port, talkPort), packet.Text("hello")}
 }
 
 // refused is an ICMP error about a datagram that the VIP sent.
 func (f talk) refused() frame {
-	quote := packet.Quote(8, ip(f.vip, f.client), packet.UDPHeader{Src: talkPort, Dst: f.port})
+	quote := packet.Quote(8, ip(f.vip, f.client), f.header(talkPort, f.port))
 	if f.vip.Is4() {
 		return frame{ip(f.client, f.vip), packet.ICMPv4Header{Type: 3, Code: 3}, quote}
 	}
 	return frame{ip(f.client, f.vip), packet.ICMPv6Header{Type: 1, Code: 4}, quote}
 }
 
+// isTalk says whether a packet is of a flow that is remembered, and not an error about one.
+func isTalk(inner frame) bool {
+	_, udp := inner[1].(packet.UDPHeader)
+	_, sctp := inner[1].(packet.SCTPHeader)
+	return udp || sctp
+}
+
 func (f talk) key() bpfHostFlow {
-	return bpfHostFlow{Client: address(f.client), Vip: address(f.vip), ClientPort: networkOrder(f.port), VipPort: networkOrder(talkPort)}
+	key := bpfHostFlow{Client: address(f.client), Vip: address(f.vip), ClientPort: networkOrder(f.port), VipPort: networkOrder(talkPort)}
+	if f.sctp {
+		key.Client.Bytes[0] ^= sctpBit
+	}
+	return key
 }
 
 // monotonic is the clock of what programs remember.
@@ -185,7 +204,7 @@ func (r *second) walk(t *testing.T, o rowTunnel, f talk, inner frame, s step) {
 	if !from.IsValid() {
 		from = o.from
 	}
-	_, isDatagram := inner[1].(packet.UDPHeader)
+	isDatagram := isTalk(inner)
 	in := o.wrap(from, o.to, s.in.private(), inner)
 	for _, h := range r.hooks() {
 		var options *ebpf.RunOptions

@@ -138,6 +138,8 @@ func TestDatagramErrors(t *testing.T) {
 				}
 				f := r.talk(vip)
 				r.walk(t, o, f, f.refused(), s)
+				f.sctp = true
+				r.walk(t, o, f, f.refused(), s)
 			}
 		}
 	}

@@ -20,11 +20,13 @@ func TestDatagramTwin(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	host := twin.Host{Addresses: map[netip.Addr]bool{host4: true, host6: true}}
 	seen := map[bpfHostReason]int{}
-	for i := range 400 {
+	for i := range 800 {
 		o := outers()[random.IntN(4)]
 		s := randomStep(random, o, time.Duration(monotonic(t)))
 		s.name = fmt.Sprintf("step %d, %+v, %v ago, begun: %v, from %v", i, s.in, s.age, s.begun, s.from)
-		keeps, known, to, row := host.Walk(twin.Datagram{From: s.from, To: o.to, Age: s.age, Serves: true, Row: s.in.twin(),
+		f := r.talk([]netip.Addr{vip4, vip6}[random.IntN(2)])
+		f.sctp = random.IntN(2) == 0 // sockets of which cannot be seen
+		keeps, known, to, row := host.Walk(twin.Datagram{From: s.from, To: o.to, Age: s.age, Serves: !f.sctp, Row: s.in.twin(),
 			Asks: func(h netip.Addr) bool { return s.asked[h].Open == 0 }})
 		switch {
 		case !keeps:
@@ -35,7 +37,6 @@ func TestDatagramTwin(t *testing.T) {
 			s.reason = bpfHostReasonHOST_DECAP_NEW_FLOW
 		}
 		seen[s.reason]++
-		f := r.talk([]netip.Addr{vip4, vip6}[random.IntN(2)])
 		r.walk(t, o, f, f.datagram(), s)
 	}
 	if len(seen) != 3 {

@@ -32,7 +32,7 @@ func TestFlowsInUseOutliveAFlood(t *testing.T) {
 	}
 	var inUse, idle []talk
 	for i := range uint16(32) {
-		inUse, idle = append(inUse, talk{vip4, client4, 1000 + i}), append(idle, talk{vip4, client4, 2000 + i})
+		inUse, idle = append(inUse, talk{vip: vip4, client: client4, port: 1000 + i}), append(idle, talk{vip: vip4, client: client4, port: 2000 + i})
 		send(inUse[i])
 		send(idle[i])
 	}
@@ -42,7 +42,7 @@ func TestFlowsInUseOutliveAFlood(t *testing.T) {
 	}
 	for i := range flood {
 		forged := binary.BigEndian.AppendUint32(nil, 0xcb007100+i)
-		send(talk{vip4, netip.AddrFrom4([4]byte(forged)), 53})
+		send(talk{vip: vip4, client: netip.AddrFrom4([4]byte(forged)), port: 53})
 		if i%(testFlows/8) != 0 {
 			continue
 		}
@@ -76,7 +76,7 @@ func TestSustainedFlowsOutliveAFlood(t *testing.T) {
 	}
 	var goOn []talk
 	for i := range uint16(32) {
-		goOn = append(goOn, talk{vip4, client4, 1000 + i}, talk{vip6, client6, 1000 + i})
+		goOn = append(goOn, talk{vip: vip4, client: client4, port: 1000 + i}, talk{vip: vip6, client: client6, port: 1000 + i})
 	}
 	for _, f := range goOn {
 		waitFor(t, fmt.Sprintf("the flow of %v, port %d, to be sustained", f.client, f.port), func() bool {
@@ -86,7 +86,7 @@ func TestSustainedFlowsOutliveAFlood(t *testing.T) {
 			return h.sustained(f) > 0
 		})
 	}
-	burst := talk{vip4, client4, 3000}
+	burst := talk{vip: vip4, client: client4, port: 3000}
 	for range 100 {
 		send(burst)
 	}
@@ -96,7 +96,7 @@ func TestSustainedFlowsOutliveAFlood(t *testing.T) {
 	prefix := client6.As16()
 	for i := range uint32(4 * testFlows) {
 		binary.BigEndian.PutUint32(prefix[12:], 0xcb007100+i)
-		for _, forged := range []talk{{vip4, netip.AddrFrom4([4]byte(prefix[12:])), 53}, {vip6, netip.AddrFrom16(prefix), 53}} {
+		for _, forged := range []talk{{vip: vip4, client: netip.AddrFrom4([4]byte(prefix[12:])), port: 53}, {vip: vip6, client: netip.AddrFrom16(prefix), port: 53}} {
 			send(forged)
 			send(forged)
 		}

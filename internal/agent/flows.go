@@ -16,15 +16,30 @@ import (
 // flowTimeout is how long a flow may be idle, as for the programs (FLOW_TIMEOUT_UDP).
 const flowTimeout = uint64(300 * time.Second)
 
-// alive calls found with both ends of each flow that is remembered and not too old.
-func (u *udpMemory) alive(found func(local, remote netip.AddrPort)) error {
+// sctpBit tells flows of SCTP from those of UDP: HOST_FLOW_SCTP.
+const sctpBit = 0x80
+
+// ends returns a flow's protocol and both of its ends. Clients' addresses begin with bytes up to 0x5f, or
+// from 0xfc on, those of SCTP with these bytes with the bit inverted (see struct host_flow).
+func (f bpfHostFlow) ends() (protocol model.Protocol, local, remote netip.AddrPort) {
+	client := f.Client
+	protocol = model.UDP
+	if first := client.Bytes[0]; 0x7c <= first && first < 0xfc {
+		protocol = model.SCTP
+		client.Bytes[0] ^= sctpBit
+	}
+	return protocol, flowEnd(f.Vip, f.VipPort), flowEnd(client, f.ClientPort)
+}
+
+// alive calls found with protocol and both ends of each flow that is remembered and not too old.
+func (u *udpMemory) alive(found func(protocol model.Protocol, local, remote netip.AddrPort)) error {
 	if !u.remembers() {
 		return nil
 	}
 	now := uint64(now())
 	note := func(flow bpfHostFlow, seen uint64) {
 		if now < seen+flowTimeout {
-			found(flowEnd(flow.Vip, flow.VipPort), flowEnd(flow.Client, flow.ClientPort))
+			found(flow.ends())
 		}
 	}
 	return errors.Join(
@@ -74,26 +89,31 @@ func flowEnd(address bpfAddress, port uint16) netip.AddrPort {
 // countCost limits the share of time that counting takes: a memory may have millions of flows.
 const countCost = 100
 
-// countDatagrams counts the sustained flows of UDP that are not too old, for the
+// countDatagrams counts the sustained flows of UDP and SCTP that are not too old, for the
 // services' quotas. The agent's lock is held.
 func (a *Agent) countDatagrams() error {
 	began := now()
 	if !a.memory.flows.remembers() || began < a.counting {
 		return nil
 	}
-	byVIP := map[netip.AddrPort]uint32{}
+	type end struct {
+		vip      netip.AddrPort
+		protocol model.Protocol
+	}
+	byVIP := map[end]uint32{}
 	err := eachEntry(a.memory.flows.sustained.Map, func(flow bpfHostFlow, seen uint64) {
 		if uint64(began) < seen+flowTimeout {
-			byVIP[flowEnd(flow.Vip, flow.VipPort)]++
+			protocol, vip, _ := flow.ends()
+			byVIP[end{vip, protocol}]++
 		}
 	})
 	a.counting = now() + countCost*(now()-began)
 	if err != nil {
 		return err
 	}
-	counts := a.newQuotas(func(s *service) bool { return s.protocol == model.UDP })
-	for vip, n := range byVIP {
-		counts.add(a.indexOf(vip, model.UDP), n)
+	counts := a.newQuotas(func(s *service) bool { return s.protocol.Datagrams() })
+	for at, n := range byVIP {
+		counts.add(a.indexOf(at.vip, at.protocol), n)
 	}
 	return contents.Put(a.objects.UdpQuotas, counts)
 }

@@ -132,11 +132,11 @@ func TestFlowsAreReported(t *testing.T) {
 		}
 	}
 	for port := range uint16(entriesAtOnce + entriesAtOnce/2) {
-		h.remember(t, talk{vip4, young.client, 1024 + port}, 0)
+		h.remember(t, talk{vip: vip4, client: young.client, port: 1024 + port}, 0)
 	}
 	flows := 0
 	do(t, s.host, "read flows", func() error {
-		return a.memory.flows.alive(func(local, _ netip.AddrPort) {
+		return a.memory.flows.alive(func(_ model.Protocol, local, _ netip.AddrPort) {
 			if local == netip.AddrPortFrom(vip4, talkPort) {
 				flows++
 			}

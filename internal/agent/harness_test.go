@@ -61,6 +61,8 @@ func testConfig() model.Config {
 			{Name: "all6", VIP: rangeVIP6, Protocol: model.TCP, Mode: model.L2DSR, Backends: backends(host6)},
 			{Name: "talk4", VIP: vip4, Protocol: model.UDP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
 			{Name: "talk6", VIP: vip6, Protocol: model.UDP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
+			{Name: "chat4", VIP: vip4, Protocol: model.SCTP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
+			{Name: "chat6", VIP: vip6, Protocol: model.SCTP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
 			{Name: "pods4", VIP: podVIP4, Protocol: model.TCP, Port: port(80, 80), Mode: model.GUE,
 				Backends: pods("10.244.1.5:8080", "10.0.1.11", "10.244.1.6:9090", "2001:db8:1::11", "10.244.2.9:8080", "10.0.1.12", "10.244.3.9:80", "2001:db8:1::12")},
 			{Name: "pods6", VIP: podVIP6, Protocol: model.TCP, Port: port(80, 80), Mode: model.GUE,

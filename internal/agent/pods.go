@@ -65,7 +65,7 @@ func (p *podMemory) timeoutOf(m *ebpf.Map, protocol model.Protocol, signs uint8)
 	switch {
 	case m == p.opening:
 		return podOpeningTimeout
-	case protocol == model.UDP:
+	case protocol.Datagrams():
 		return podDatagramTimeout
 	case signs&reset != 0:
 		return resetTimeout

@@ -115,7 +115,7 @@ func TestRedirectQuotasAreGivenBack(t *testing.T) {
 // that has just begun, until there is room. Flows that found no room are counted by service.
 func TestUDPQuotas(t *testing.T) {
 	h := newTestHost(t)
-	o, four, six := outers()[0], talk{vip4, client4, 1000}, talk{vip6, client6, 1000}
+	o, four, six := outers()[0], talk{vip: vip4, client: client4, port: 1000}, talk{vip: vip6, client: client6, port: 1000}
 	index := func(name string) uint32 {
 		for _, s := range h.plan.services {
 			if s.name == name {
@@ -165,7 +165,7 @@ func TestUDPQuotas(t *testing.T) {
 
 	a := &Agent{kernel: &kernel{objects: h.bpfObjects, memory: &memory{flows: udpMemory{sharedMap{Map: h.UdpFlows}, sharedMap{Map: h.UdpFresh}}}},
 		plan: h.plan, tables: tables{indexes: h.indexes}}
-	old := talk{vip4, client4, 1001}.key()
+	old := talk{vip: vip4, client: client4, port: 1001}.key()
 	if err := h.UdpFlows.Put(old, uint64(now())-flowTimeout); err != nil {
 		t.Fatal(err)
 	}

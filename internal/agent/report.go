@@ -133,10 +133,9 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 	reports := emptyReports(config, own, placed, a.memory.flows.remembers(), time.Now().UTC())
 	t := newTally(reports)
 	tcp := func(local, remote netip.AddrPort) { t.note(model.TCP, local, remote) }
-	udp := func(local, remote netip.AddrPort) { t.note(model.UDP, local, remote) }
 	return reports, errors.Join(
 		eachNamespace(a.sockets, config.Agent.Namespaces, func(s sockets) error { return s.connections(tcp) }),
-		a.memory.flows.alive(udp))
+		a.memory.flows.alive(t.note))
 }
 
 // eachNamespace calls ask for the host's own network namespace, and each of these whose container

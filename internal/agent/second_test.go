@@ -150,6 +150,7 @@ func serviceOf(inner frame) string {
 		return is
 	})
 	_, datagram := inner[1].(packet.UDPHeader)
+	_, sctp := inner[1].(packet.SCTPHeader)
 	switch vip := inner[0].(type) {
 	case packet.IPv4Header:
 		if segment {
@@ -158,6 +159,9 @@ func serviceOf(inner frame) string {
 		if datagram {
 			return "talk4"
 		}
+		if sctp {
+			return "chat4"
+		}
 		return vip.Dst.String()
 	case packet.IPv6Header:
 		if segment {
@@ -165,6 +169,9 @@ func serviceOf(inner frame) string {
 		}
 		if datagram {
 			return "talk6"
+		}
+		if sctp {
+			return "chat6"
 		}
 		return vip.Dst.String()
 	}

@@ -148,7 +148,7 @@ func crowdedIn(w *crowd.Watch[serviceInTable], now time.Time) (found []model.Cro
 func (a *Agent) refusedFlows() (map[serviceInTable]uint64, error) {
 	totals := map[serviceInTable]uint64{}
 	for _, s := range a.plan.services {
-		if s.protocol != model.UDP && len(s.pods) == 0 {
+		if !s.protocol.Datagrams() && len(s.pods) == 0 {
 			continue
 		}
 		c, err := readCounter(a.objects.ServiceNoPlace, a.tables.indexes[s.identity()])

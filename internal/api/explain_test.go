@@ -28,7 +28,7 @@ func TestExplain(t *testing.T) {
 		Protocol: "tcp", Flags: []string{"syn"}, Segment: model.Segment{Kind: model.SegmentVLAN, ID: 7}, Payload: model.Hex{0, 0xab}}
 	s.HandleExplain(func(_ context.Context, q model.Question) (model.Explanation, error) {
 		switch {
-		case q.Protocol == "sctp":
+		case q.Protocol == "dccp":
 			return model.Explanation{}, NewProblem(http.StatusUnprocessableEntity, "protocol: unknown")
 		case !reflect.DeepEqual(q, want):
 			return model.Explanation{}, errors.New("not what was asked")
@@ -42,7 +42,7 @@ func TestExplain(t *testing.T) {
 	}{
 		{"POST", `{"source":"198.51.100.7:5555","destination":"203.0.113.10:443","protocol":"tcp","flags":["syn"],"segment":"vlan:7","payload":"00ab"}`,
 			200, `{"interface":"eth0","frame":"","reason":"drop_no_backend","outcome":"drop","steps":[]}`},
-		{"POST", `{"protocol":"sctp"}`, 422, "protocol: unknown"},
+		{"POST", `{"protocol":"dccp"}`, 422, "protocol: unknown"},
 		{"POST", `{"protocol":"udp"}`, 500, "not what was asked"},
 		{"POST", `{"port":7}`, 422, `"field":"port","detail":"unexpected property"`},
 		{"POST", `{"frame":"0g"}`, 422, "bytes in hexadecimal"},

@@ -43,7 +43,7 @@ var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.Service](): {
 		{"name", "any text"},
 		{"vip", "an IP address"},
-		{"protocol", "tcp or udp"},
+		{"protocol", "tcp, udp or sctp"},
 		{"port", "443, 8000-8100 or all"},
 		{"mode", "l2dsr, ipip, gue, nat or redirect"},
 		{"backends", "a list; an empty one is []"},
@@ -62,7 +62,7 @@ var required = map[reflect.Type][][2]string{
 	},
 	reflect.TypeFor[model.BGPNeighbor](): {{"asn", "the number of its AS"}},
 	reflect.TypeFor[model.BGPPrefix]():   {{"prefix", "203.0.113.0/24, say"}},
-	reflect.TypeFor[model.HealthCheck](): {{"kind", "tcp, syn, http, https, tls, grpc, udp, dns, icmp or none"}},
+	reflect.TypeFor[model.HealthCheck](): {{"kind", "tcp, syn, http, https, tls, grpc, udp, dns, icmp, sctp or none"}},
 	reflect.TypeFor[model.HealthDNS]():   {{"name", "a domain name"}},
 	reflect.TypeFor[model.APIClient]():   {{"name", "of your choice"}, {"role", "read, write or admin"}},
 }

@@ -79,7 +79,7 @@ func testChecks(t *testing.T) {
 				if err := c.Maps[ways].Put(number, checkEntry{To: s.abiBackend(0), Settings: (&testWorld{}).abiSettings()}); err != nil {
 					t.Fatal(err)
 				}
-				for _, header := range []packet.Header{packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN}, packet.UDPHeader{Src: clientPort, Dst: servicePort}} {
+				for _, header := range []packet.Header{packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN}, packet.UDPHeader{Src: clientPort, Dst: servicePort}, packet.SCTPHeader{Src: clientPort, Dst: servicePort}} {
 					in := build(ip(clientOf(inner4), s.vip), header, packet.Text("odd"))
 					t.Run(fmt.Sprintf("%v to %v, %v, %T", mode, s.backends[0].address, s.vip, header), func(t *testing.T) {
 						counted(t, "sent", func() {
@@ -144,7 +144,7 @@ func (s *testService) checkLed(t *testing.T, in, out []byte) {
 		if port < 49152 {
 			t.Errorf("comes from port %d", port)
 		}
-		if sum := binary.BigEndian.Uint16(out[at+6:]); (sum != 0) != b.address.Is6() {
+		if sum := binary.BigEndian.Uint16(out[at+6:]); (sum != 0) != (b.address.Is6() && inner[protocolAt(inner)] != packet.ProtocolSCTP) {
 			t.Errorf("has UDP checksum %#x", sum)
 		}
 		checkers = append(checkers, packet.Tunnel(sources, b.address, packet.TTL(64), packet.TOS(tos(inner))), packet.UDP(port, 6080), packet.GUE(protocol, nil))
@@ -155,6 +155,14 @@ func (s *testService) checkLed(t *testing.T, in, out []byte) {
 	if !bytes.Equal(out[len(out)-len(inner):], inner) {
 		t.Errorf("the packet inside has changed: %x", out)
 	}
+}
+
+// protocolAt is where an IP header names what follows it.
+func protocolAt(ip []byte) int {
+	if ip[0]>>4 == 4 {
+		return 9
+	}
+	return 6
 }
 
 func sum(list []uint64) (total uint64) {

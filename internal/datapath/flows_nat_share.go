@@ -173,6 +173,9 @@ func setNumbers(e *abi.SnatFlow, flow *model.NATFlow, now uint32) {
 	switch abi.SnatState(e.State) {
 	case abi.SnatStateSNAT_TRIED, abi.SnatStateSNAT_TWO_WAY:
 		e.Proof = uint8(now)
+		if flow.Service.Protocol == model.SCTP {
+			e.Asked.Sequence = uint32(model.SCTP) // snat_has_protocol
+		}
 		return
 	case abi.SnatStateSNAT_ANSWERED:
 		e.Proof = uint8(abi.SnatProofSNAT_KNOWS_CLIENT | abi.SnatProofSNAT_KNOWS_BACKEND | abi.SnatProofSNAT_ANSWER)

@@ -111,7 +111,7 @@ const ackFlag, synFlag, finFlag, rstFlag = packet.ACK, packet.SYN, packet.FIN | 
 func bothProtocols(t *testing.T, f func(t *testing.T, d *testDirector, s scenario)) {
 	t.Helper()
 	for _, is4 := range []bool{true, false} {
-		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+		for _, protocol := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
 			w, s := flowWorld(protocol, is4)
 			f(t, loadTestDirector(t, w), s)
 		}
@@ -129,7 +129,7 @@ func (s scenario) want(t testing.TB, d *testDirector, port uint16, flags uint8, 
 func testFlowStays(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		first := 0
-		if s.protocol == model.UDP {
+		if s.protocol.Datagrams() {
 			first = 2 // it may be older than what the director has seen
 		}
 		s.want(t, d, clientPort, synFlag, first, "the flow begins")
@@ -244,7 +244,7 @@ func testFlowSuspect(t *testing.T) {
 		s.setRing(t, d, model.Ring{Slots: []model.Slot{{Owner: 1, Next: 2}}})
 		s.setBackend(t, d, 1, suspect)
 		owner, backup := 1, 2
-		if s.protocol == model.UDP {
+		if s.protocol.Datagrams() {
 			owner = backup
 		}
 		s.want(t, d, clientPort, ackFlag, owner, "without a list: who was not remembered is the owner's")

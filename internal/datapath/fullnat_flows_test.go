@@ -23,6 +23,7 @@ func testFullTable(t *testing.T) {
 	d.put(t, "egress", wireNumber, wireNumber)
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
+			d.putSNAT(t, snatSources, snatPorts) // UDP and SCTP share their places
 			s.fillTable(t, d)
 			d.establishAll(t)
 			d.ageAll(t, 10)
@@ -109,7 +110,7 @@ func testReplacedFlows(t *testing.T) {
 	d := loadTestDirector(t, w)
 	for _, s := range scenarios {
 		states := map[string][]abi.SnatState{"replaceable": {abi.SnatStateSNAT_SYN, abi.SnatStateSNAT_ANSWERED, abi.SnatStateSNAT_CLOSED, abi.SnatStateSNAT_RESET}, "kept": {abi.SnatStateSNAT_ESTABLISHED, abi.SnatStateSNAT_CLOSING}}
-		if s.protocol == model.UDP {
+		if s.protocol.Datagrams() {
 			states = map[string][]abi.SnatState{"replaceable": {abi.SnatStateSNAT_ONE_WAY, abi.SnatStateSNAT_TRIED}, "kept": {abi.SnatStateSNAT_TWO_WAY}}
 		}
 		for kind, list := range states {
@@ -158,7 +159,7 @@ func testFlowStates(t *testing.T) {
 		"port used again after reset":   {{false, syn, opening}, {true, rst, reset}, {false, syn, opening}},
 	}
 	for _, s := range scenarios {
-		if s.protocol == model.UDP {
+		if s.protocol.Datagrams() {
 			t.Run(s.name, func(t *testing.T) { s.datagramStates(t, d) })
 			continue
 		}
@@ -228,7 +229,7 @@ func testFlowTimeouts(t *testing.T) {
 	for _, s := range scenarios {
 		for state, after := range seconds {
 			isUDP := state == abi.SnatStateSNAT_ONE_WAY || state == abi.SnatStateSNAT_TWO_WAY || state == abi.SnatStateSNAT_TRIED
-			if isUDP != (s.protocol == model.UDP) {
+			if isUDP != s.protocol.Datagrams() {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, state %d", s.name, state), func(t *testing.T) {

@@ -71,7 +71,7 @@ func (s scenario) opening(port uint16) []packet.Header {
 	if s.protocol == model.TCP {
 		return []packet.Header{ip(s.client, s.vip), packet.TCPHeader{Src: port, Dst: servicePort, Seq: 7, Flags: packet.SYN, Options: []byte{2, 4, 5, 0xb4}}}
 	}
-	return []packet.Header{ip(s.client, s.vip), packet.UDPHeader{Src: port, Dst: servicePort}, packet.Text("hello")}
+	return []packet.Header{ip(s.client, s.vip), l4(s.protocol, port, servicePort), packet.Text("hello")}
 }
 
 // testFullNAT: both directions of flows that have a source of the director's own.
@@ -213,6 +213,11 @@ func (s scenario) fullFragmentRows(id uint32, source end) (rows []row) {
 	back, client := pieces(id+1, s.back(source, 600)...), pieces(id+1, translated(s.back(source, 600), s.vipEnd(), s.clientEnd(), 1)...)
 	for i := range in {
 		reason, reply := abi.ReasonFORWARD_FRAGMENT, abi.ReasonFORWARD_FRAGMENT
+		if i == 0 && ofSCTP(s) {
+			rows = append(rows, row{name: "fragment 0", in: in[0]}.dropped(abi.ReasonDROP_FRAGMENT_PORTS, s.testService),
+				row{name: "fragment 0 of a reply", in: back[0]}.dropped(abi.ReasonDROP_FRAGMENT_PORTS, s.testService))
+			continue
+		}
 		if i == 0 {
 			reason, reply = abi.ReasonFORWARD_NAT, abi.ReasonFORWARD_REPLY
 		}

@@ -72,6 +72,9 @@ func testGroup(t *testing.T) {
 	scenarios := w.scenarios(notFullNAT)
 	d := loadTestDirector(t, w)
 	for i, s := range scenarios {
+		if ofSCTP(s) && s.backends[0].mode == model.NAT {
+			continue // its first fragments are dropped: testNATFragments
+		}
 		id := uint32(100 * i)
 		t.Run(s.name, func(t *testing.T) {
 			d.putGroup(t, groupPeer, groupSecond)

@@ -152,8 +152,8 @@ type testDirector struct {
 
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
-	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "backend_sources": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
-	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "service_quotas": 256, "loads": 2048, "next_turns": 256,
+	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 512, "source_ranges": 4096, "backend_sources": 8192, "guesses": 512, "ring_lines": 1 << 16, "backends": 4096,
+	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 4096, "backend_opened": 4096, "service_drops": 512, "service_quotas": 512, "loads": 4096, "next_turns": 512,
 	"flow_table": testFlowBuckets, "steered_queues": steeredQueues << steeredInterfacesBits, "steered_words": 32, "steered_flows": 64, "heavy_flows": leastHeavyLines,
 }
 

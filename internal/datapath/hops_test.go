@@ -65,7 +65,7 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 	if count == 0 {
 		return nil
 	}
-	if model.Protocol(f.Protocol) == model.UDP {
+	if model.Protocol(f.Protocol).Datagrams() {
 		return append([]byte{0x55, byte(count | below<<4), 0, 0}, hops...)
 	}
 	return append([]byte{0x57, byte(count), 0, 0}, hops...)
@@ -103,7 +103,7 @@ func (s *testService) others(f model.Flow, backend int) []uint32 {
 	}
 	next := s.ring.Slots[s.ring.SlotOf(f.Hash(s.salt, s.affinity))].Next
 	lone := next == model.NoBackend || next&model.ListFlag == 0
-	if model.Protocol(f.Protocol) == model.UDP && lone && len(older) == 0 && backend == int(candidates[0]) {
+	if model.Protocol(f.Protocol).Datagrams() && lone && len(older) == 0 && backend == int(candidates[0]) {
 		return nil // nobody here has seen the owner down
 	}
 	if len(s.quic) > 0 && !slices.Contains(candidates, uint32(backend)) {
@@ -199,7 +199,7 @@ func checkRows(t *testing.T, pods bool) {
 			for _, p := range []struct {
 				vip4     bool
 				protocol model.Protocol
-			}{{true, model.TCP}, {false, model.TCP}, {true, model.UDP}, {false, model.UDP}} {
+			}{{true, model.TCP}, {false, model.TCP}, {true, model.UDP}, {false, model.UDP}, {true, model.SCTP}, {false, model.SCTP}} {
 				vip4 := p.vip4
 				n := len(w.services)
 				backends := make([]testBackend, 8)
@@ -222,7 +222,7 @@ func checkRows(t *testing.T, pods bool) {
 				rows = append(rows,
 					s.forward(name, s.flow(), c.want, s.data(100)...),
 					s.forward(name+", odd", s.flow(), c.want, to, l4(p.protocol, clientPort, servicePort), packet.Text("odd")))
-				if p.protocol == model.UDP {
+				if p.protocol.Datagrams() {
 					continue
 				}
 				rows = append(rows,

@@ -86,6 +86,9 @@ func testUndo(t *testing.T) {
 			in := pieces(uint32(i), s.answer(s.client, 600)...)
 			want := pieces(uint32(i), translated(s.answer(s.client, 600), s.vipEnd(), end{}, 0)...)
 			for j := range in {
+				if j == 0 && s.protocol == model.SCTP {
+					want[j] = in[j] // its checksum cannot be mended
+				}
 				d.checkLeaving(t, fmt.Sprintf("fragment %d", j), in[j], want[j])
 			}
 			orphan := pieces(uint32(1000+i), s.answer(s.client, 600)...)[1]
@@ -128,7 +131,7 @@ func testUndoLeavesOthers(t *testing.T) {
 // replies come from the VIP that it called.
 func testUndoFullNAT(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
-		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+		for _, protocol := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
 			w := &testWorld{}
 			var services []scenario
 			for n := range 3 {

@@ -80,7 +80,7 @@ func testTakeReply(t *testing.T) {
 			d.checkReturning(t, row{name: "ARP", in: arp})
 			answer := build(s.back(e.source, 10)...)
 			header := map[bool]int{true: 14 + 20, false: 14 + 40}[s.vip.Is4()] // the kernel runs no shorter ones
-			whole := header + map[model.Protocol]int{model.TCP: 20, model.UDP: 8}[s.protocol]
+			whole := header + map[model.Protocol]int{model.TCP: 20, model.UDP: 8, model.SCTP: 12}[s.protocol]
 			for length := header; length < whole; length++ {
 				_, out := d.returning(t, answer[:length])
 				packet.Equal(t, out, answer[:length])

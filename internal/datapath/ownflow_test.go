@@ -45,7 +45,7 @@ func call(t *testing.T, protocol model.Protocol, to end) (netip.Addr, uint16) {
 		Dst: &net.IPNet{IP: to.address.AsSlice(), Mask: net.CIDRMask(to.address.BitLen(), to.address.BitLen())}}))
 	addNeighbor(t, to.address)
 	kind := unix.SOCK_STREAM
-	if protocol == model.UDP {
+	if protocol.Datagrams() { // checks of SCTP hold a UDP socket
 		kind = unix.SOCK_DGRAM
 	}
 	family, peer := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: to.address.As16(), Port: int(to.port)})

@@ -69,7 +69,7 @@ func firstOwners(s *model.TableService) int {
 // packet carries its row, and the backends' agents know which backend has its flow. For TCP that
 // must be enough. For UDP it is enough if the row names every backend for as long as it has flows.
 func remembers(s *model.TableService, mode model.Mode) bool {
-	return mode != model.GUE || s.Protocol == model.UDP && !s.Reported
+	return mode != model.GUE || s.Protocol.Datagrams() && !s.Reported
 }
 
 // buildRing writes a ring. index gives the kernel's index of the backend at a

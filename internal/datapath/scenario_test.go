@@ -68,39 +68,44 @@ var ways = []wayTo{
 }
 
 // scenarios adds one service for each cell of the matrix that wanted accepts.
-// Each has a live backend and a backup.
+// Each has a live backend and a backup. Those of SCTP come last: the others keep their addresses.
 func (w *testWorld) scenarios(wanted func(wayTo) bool) (list []scenario) {
-	for _, way := range ways {
-		for _, vip4 := range []bool{true, false} {
-			for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
-				if !wanted(way) {
-					continue
+	for _, protocols := range [][]model.Protocol{{model.TCP, model.UDP}, {model.SCTP}} {
+		for _, way := range ways {
+			for _, vip4 := range []bool{true, false} {
+				for _, protocol := range protocols {
+					if wanted(way) {
+						list = append(list, w.scenario(way, vip4, protocol))
+					}
 				}
-				s, n := way, len(w.services)
-				if s.sameProto {
-					s.over4 = vip4
-				}
-				backends := []testBackend{
-					{mode: s.mode, snat: s.snat, address: backendAddress(s.over4, 2*n)},
-					{mode: s.mode, snat: s.snat, address: backendAddress(s.over4, 2*n+1)},
-				}
-				if s.mode == model.NAT {
-					backends[0].port, backends[1].port = backendPort, backendPort
-				}
-				family := "4"
-				if !vip4 {
-					family = "6"
-				}
-				list = append(list, scenario{
-					testService: w.add(testService{vip: vipAddress(vip4, n), protocol: protocol, port: singlePort(servicePort),
-						salt: uint64(n) * 0x1234567, backends: backends}),
-					name:   fmt.Sprintf("%s, vip %s, %s", s.name, family, protocol),
-					client: clientOf(vip4),
-				})
 			}
 		}
 	}
 	return list
+}
+
+func (w *testWorld) scenario(way wayTo, vip4 bool, protocol model.Protocol) scenario {
+	s, n := way, len(w.services)
+	if s.sameProto {
+		s.over4 = vip4
+	}
+	backends := []testBackend{
+		{mode: s.mode, snat: s.snat, address: backendAddress(s.over4, 2*n)},
+		{mode: s.mode, snat: s.snat, address: backendAddress(s.over4, 2*n+1)},
+	}
+	if s.mode == model.NAT {
+		backends[0].port, backends[1].port = backendPort, backendPort
+	}
+	family := "4"
+	if !vip4 {
+		family = "6"
+	}
+	return scenario{
+		testService: w.add(testService{vip: vipAddress(vip4, n), protocol: protocol, port: singlePort(servicePort),
+			salt: uint64(n) * 0x1234567, backends: backends}),
+		name:   fmt.Sprintf("%s, vip %s, %s", s.name, family, protocol),
+		client: clientOf(vip4),
+	}
 }
 
 func clientOf(is4 bool) netip.Addr {
@@ -109,6 +114,8 @@ func clientOf(is4 bool) netip.Addr {
 	}
 	return client6
 }
+
+func ofSCTP(s scenario) bool { return s.protocol == model.SCTP }
 
 func isNAT(w wayTo) bool      { return w.mode == model.NAT }
 func notNAT(w wayTo) bool     { return w.mode != model.NAT }
@@ -129,6 +136,9 @@ func l4(protocol model.Protocol, from, to uint16) packet.Header {
 	if protocol == model.TCP {
 		return packet.TCPHeader{Src: from, Dst: to, Seq: 0x01020304, Ack: 0x05060708, Flags: packet.ACK | packet.PSH, Window: 1024,
 			Options: []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}}
+	}
+	if protocol == model.SCTP {
+		return packet.SCTPHeader{Src: from, Dst: to, Tag: 0x0a0b0c0d}
 	}
 	return packet.UDPHeader{Src: from, Dst: to}
 }
@@ -289,6 +299,9 @@ func translated(headers []packet.Header, from, to end, hops uint8) []packet.Head
 			h.Src, h.Dst = cmp.Or(from.port, h.Src), cmp.Or(to.port, h.Dst)
 			out[i] = h
 		case packet.UDPHeader:
+			h.Src, h.Dst = cmp.Or(from.port, h.Src), cmp.Or(to.port, h.Dst)
+			out[i] = h
+		case packet.SCTPHeader:
 			h.Src, h.Dst = cmp.Or(from.port, h.Src), cmp.Or(to.port, h.Dst)
 			out[i] = h
 		}

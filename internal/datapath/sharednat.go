@@ -115,7 +115,7 @@ func (d *Datapath) findOutside(now uint32) error {
 	for i := range table.Flows {
 		e, there := table.Read(i)
 		number := uint32(flows.BucketPorts + i)
-		protocol, ipv6 := table.Kind(number)
+		protocol, ipv6 := table.Kind(number, &e)
 		f := flows.ClientFlow(&e, protocol, ipv6)
 		switch {
 		case e.State == uint8(abi.SnatStateSNAT_CLAIMED) && now-e.Seen > claimLasts:
@@ -138,7 +138,7 @@ func (d *Datapath) carryNAT(to *flows.NATTable) error {
 	for i := range from.Flows {
 		e, there := from.Read(i)
 		number := uint32(flows.BucketPorts + i)
-		protocol, ipv6 := from.Kind(number)
+		protocol, ipv6 := from.Kind(number, &e)
 		client := flows.ClientFlow(&e, protocol, ipv6)
 		place := to.PlaceOf(from.Source(number), protocol)
 		if !there || place == 0 {
@@ -567,7 +567,7 @@ func (d *Datapath) sweepOutside() error {
 	for hash, number := range maps.Clone(s.own) {
 		if table != nil {
 			e, there := table.Read(int(number) - flows.BucketPorts)
-			protocol, ipv6 := table.Kind(number)
+			protocol, ipv6 := table.Kind(number, &e)
 			if there && d.clientHash(flows.ClientFlow(&e, protocol, ipv6)) == hash && flows.LiveNAT(d.entries.Entries, &e, now) {
 				continue
 			}

@@ -53,7 +53,7 @@ func (f *twinFullFlow) fresh() bool {
 
 // hear is what a packet makes of the flow. guessed says that its numbers are wrong.
 func (f *twinFullFlow) hear(from int, protocol model.Protocol, flags uint8, guessed bool, now uint32) {
-	if protocol == model.UDP {
+	if protocol.Datagrams() {
 		f.seen = now
 		switch {
 		case from == twinBackend && f.state == abi.SnatStateSNAT_ONE_WAY:
@@ -143,7 +143,7 @@ func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint
 			return
 		}
 		f = &twinFullFlow{state: abi.SnatStateSNAT_SYN, backend: uint32(picked), epoch: w.epochs[picked]}
-		if w.protocol == model.UDP {
+		if w.protocol.Datagrams() {
 			f.state = abi.SnatStateSNAT_ONE_WAY
 		}
 		_, e := w.flowOf(t, d, port)
@@ -208,7 +208,7 @@ func (w *twinFull) elapse(t *testing.T, d *testDirector, units uint32) {
 	t.Helper()
 	for at, e := range d.flows(t) {
 		e.Seen -= units
-		if w.protocol == model.UDP {
+		if w.protocol.Datagrams() {
 			e.Proof -= uint8(units)
 		}
 		d.setFlow(t, at, e.SnatFlow)

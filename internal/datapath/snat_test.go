@@ -38,7 +38,7 @@ func snatWorld(is4 bool) (w *testWorld, tcp, udp scenario) {
 		case s.vip.Is4() != is4:
 		case s.protocol == model.TCP:
 			tcp = s
-		default:
+		case s.protocol == model.UDP:
 			udp = s
 		}
 	}
@@ -50,8 +50,8 @@ const clientISN, backendISN = 1000, 5000
 
 // numbered is a segment that is in sequence, with no data before it, or a datagram.
 func (s scenario) numbered(from, to uint16, flags uint8, ofBackend bool) []packet.Header {
-	if s.protocol == model.UDP {
-		return []packet.Header{packet.UDPHeader{Src: from, Dst: to}, packet.Text("datagram")}
+	if s.protocol.Datagrams() {
+		return []packet.Header{l4(s.protocol, from, to), packet.Text("datagram")}
 	}
 	h := packet.TCPHeader{Src: from, Dst: to, Seq: clientISN, Ack: backendISN + 1, Flags: flags}
 	if ofBackend {
@@ -95,8 +95,8 @@ func (s scenario) hears(t testing.TB, d *testDirector, port uint16, flags uint8)
 }
 
 func (s scenario) segment4(from, to uint16, flags uint8) packet.Header {
-	if s.protocol == model.UDP {
-		return packet.UDPHeader{Src: from, Dst: to}
+	if s.protocol.Datagrams() {
+		return l4(s.protocol, from, to)
 	}
 	return packet.TCPHeader{Src: from, Dst: to, Flags: flags}
 }
@@ -179,7 +179,7 @@ func testSNATStays(t *testing.T) {
 			}
 
 			s.setBackend(t, d, 0, abi.BackendStateBACKEND_DOWN)
-			if s.protocol == model.UDP {
+			if s.protocol.Datagrams() {
 				on("down", 1)
 			} else if action := s.says(t, d, clientPort, packet.ACK); action != xdpDrop {
 				t.Errorf("packet to a backend that is down: verdict %d", action)

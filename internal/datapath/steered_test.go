@@ -124,6 +124,7 @@ func (s scenario) wantKnown(t testing.TB, d *testDirector, backend int, when str
 func steeredWorld(t testing.TB) (*testWorld, []scenario) {
 	w := &testWorld{}
 	scenarios := w.scenarios(func(way wayTo) bool { return !way.snat && way.mode != model.GUE })
+	scenarios = slices.DeleteFunc(scenarios, ofSCTP) // NICs have no rules for it
 	for _, s := range scenarios {
 		for i := range s.backends {
 			s.backends[i].ifindex = queuesLink(t)
@@ -185,6 +186,9 @@ func testSteered(t *testing.T) {
 // Some packets take the usual way, and what that says is so of the flow from then on.
 func testSteeredMemory(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		if ofSCTP(s) {
+			return
+		}
 		d.onQueue(t, steeredQueue)
 		for i := range s.backends {
 			s.backends[i].ifindex = d.link

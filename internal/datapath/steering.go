@@ -299,8 +299,11 @@ func shortest(k serviceKey) uint16 {
 	if k.vip.Is6() {
 		length = 40
 	}
-	if k.protocol == model.TCP {
+	switch k.protocol {
+	case model.TCP:
 		return length + 20
+	case model.SCTP:
+		return length + 12
 	}
 	return length + 8
 }
@@ -558,7 +561,7 @@ func (d *Datapath) nameHeavy(at *abi.HeavyFlow) (SteeredFlow, bool) {
 	six := at.Ipv6 != 0
 	e := endpoint{at.Segment, abi.AddressOf(at.Destination, six), at.Protocol, abi.BigEndian16(at.DestinationPort)}
 	s := d.names.services[d.have.services[e]]
-	if s == nil || s.endpoint() != e {
+	if s == nil || s.endpoint() != e || s.key.protocol == model.SCTP { // of which NICs take no rules
 		return SteeredFlow{}, false
 	}
 	return SteeredFlow{s.key.id(), netip.AddrPortFrom(abi.AddressOf(at.Source, six), abi.BigEndian16(at.SourcePort))}, true

@@ -147,7 +147,13 @@ func (s scenario) replyFragmentRows(id uint32) []row {
 		if i == 0 {
 			reason = abi.ReasonFORWARD_REPLY
 		}
-		rows = append(rows, row{name: fmt.Sprintf("fragment %d", i), in: in[i], reason: reason, action: xdpRedirect, out: relinked(out[i], routed(s.client))})
+		fragment := row{name: fmt.Sprintf("fragment %d", i), in: in[i]}
+		if i == 0 && s.protocol == model.SCTP {
+			rows = append(rows, fragment.dropped(abi.ReasonDROP_FRAGMENT_PORTS, s.testService))
+			continue
+		}
+		fragment.reason, fragment.action, fragment.out = reason, xdpRedirect, relinked(out[i], routed(s.client))
+		rows = append(rows, fragment)
 	}
 	return rows
 }
@@ -209,7 +215,12 @@ func testNATFragments(t *testing.T) {
 			if j == 0 {
 				reason = abi.ReasonFORWARD_NAT
 			}
-			rows = append(rows, row{name: fmt.Sprintf("fragment %d", j), in: in[j]}.forwarded(reason, s.testService, 0, relinked(out[j], s.left(0))))
+			fragment := row{name: fmt.Sprintf("fragment %d", j), in: in[j]}
+			if j == 0 && s.protocol == model.SCTP {
+				rows = append(rows, fragment.dropped(abi.ReasonDROP_FRAGMENT_PORTS, s.testService))
+				continue
+			}
+			rows = append(rows, fragment.forwarded(reason, s.testService, 0, relinked(out[j], s.left(0))))
 		}
 		t.Run(s.name, func(t *testing.T) { d.check(t, rows) })
 	}

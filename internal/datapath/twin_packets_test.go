@@ -100,9 +100,12 @@ var twinSegments = [...]model.Segment{{}, vlan(100), vlan(300<<12 | 100)}
 // testFlowRandom compares program and twin over random histories: of real rows, with
 // what these promise, and of any rows.
 func testFlowRandom(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
+		if seed >= 8 {
+			protocol = model.SCTP
+		}
 		p, h := newTwinProgram(t, twinSegments[seed%3], protocol, model.Affinity(r.IntN(2)), seed%4 < 2)
 		h.choose, h.invented, h.twin.lasts = r.IntN, seed >= 4, seed%4 >= 2
 		refused := p.director.flowCount(t, abi.FlowEventFLOW_REFUSED)
@@ -227,7 +230,7 @@ func (d *twinDatapath) restart(t *testing.T, m *twin) {
 func (d *twinDatapath) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
 	t.Helper()
 	var l4 packet.Header = packet.TCPHeader{Src: f.SourcePort, Dst: f.DestinationPort, Flags: flags}
-	if model.Protocol(f.Protocol) == model.UDP {
+	if model.Protocol(f.Protocol) == model.UDP { // histories of Datapath have no SCTP
 		l4 = packet.UDPHeader{Src: f.SourcePort, Dst: f.DestinationPort}
 	}
 	onCPU(t, cpu, func() {

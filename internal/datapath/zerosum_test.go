@@ -20,7 +20,7 @@ func testZeroChecksums(t *testing.T) {
 	d := loadTestDirector(t, w)
 	d.put(t, "egress", wireNumber, wireNumber)
 	for _, s := range scenarios {
-		if s.backends[0].mode == model.NAT && s.protocol == model.TCP {
+		if s.backends[0].mode == model.NAT && s.protocol == model.TCP || s.protocol == model.SCTP { // whose sum is not this one
 			continue
 		}
 		d.check(t, []row{s.zeroRow(t)})
@@ -67,6 +67,9 @@ func testArrivingChecksums(t *testing.T) {
 	d := loadTestDirector(t, w)
 	d.put(t, "egress", wireNumber, wireNumber)
 	for _, s := range scenarios {
+		if s.protocol == model.SCTP {
+			continue // its checksum has one form
+		}
 		t.Run(s.name, func(t *testing.T) { d.check(t, s.edgeRows(t)) })
 	}
 }

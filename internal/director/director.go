@@ -289,7 +289,7 @@ func (d *Director) keepHost(deps Deps) {
 	d.examiner = daemon.NewExaminer(func(ctx context.Context) ([]doctor.Finding, error) {
 		d.members.joinAgain() // by addresses that have come
 		c := d.Config()
-		return doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: deps.BPFFS, Probes: d.checker.Connections})
+		return doctor.Running(ctx, doctor.Options{Config: &c, Role: doctor.Director, BPFFS: deps.BPFFS, Probes: d.checker.Connections, Listed: d.checker.Listed})
 	})
 }
 

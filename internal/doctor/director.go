@@ -39,6 +39,7 @@ func (x *examination) director() {
 	x.backends()
 	x.answers()
 	x.probesTranslated()
+	x.associations()
 	x.forwarding()
 	x.snat()
 	x.steering()

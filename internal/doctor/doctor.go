@@ -61,6 +61,8 @@ type Options struct {
 	// Probes are the connections of the last health checks of a director that runs, each from where
 	// and to where; nil: they are not known.
 	Probes func() map[[2]netip.AddrPort]bool
+	// Listed are addresses that servers of SCTP have told a director that runs; nil: none are known.
+	Listed func() []model.ListedAddresses
 	// Places are where hosts of tenants' networks are, as a director says that runs here; nil: none does.
 	Places func() *model.SegmentsStatus
 	// Reports looks at where an agent reports the connections of these backends to.
@@ -113,6 +115,7 @@ type examination struct {
 	config    *model.Config
 	host      *tune.Host
 	probes    func() map[[2]netip.AddrPort]bool
+	listed    func() []model.ListedAddresses
 	pinned    map[string]bool // interfaces that a director has been attached to
 	findings  []Finding
 	links     map[int]netlink.Link
@@ -129,7 +132,7 @@ func newExamination(ctx context.Context, o *Options) *examination {
 	if probes == nil {
 		probes = func() map[[2]netip.AddrPort]bool { return nil }
 	}
-	return &examination{ctx: ctx, config: o.Config, host: o.Cores, probes: probes, pinned: pinned(o.BPFFS), reached: map[string]bool{}, asking: map[string]bool{}, routes: map[netip.Addr]route{}}
+	return &examination{ctx: ctx, config: o.Config, host: o.Cores, probes: probes, listed: o.Listed, pinned: pinned(o.BPFFS), reached: map[string]bool{}, asking: map[string]bool{}, routes: map[netip.Addr]route{}}
 }
 
 // prepare reads what the checks of a configuration need.

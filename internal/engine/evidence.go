@@ -180,7 +180,7 @@ func (e *Evidence) says(s *model.Service, g *model.Generation, until time.Time) 
 			continue
 		}
 		of := report.Of(s.ID(), g.Affinity)
-		if of == nil && s.Protocol == model.UDP && len(report.Services) > 0 && !report.IsAbout(s.ID()) {
+		if of == nil && s.Protocol.Datagrams() && len(report.Services) > 0 && !report.IsAbout(s.ID()) {
 			continue // the agent remembers no flows
 		}
 		if of == nil || report.Taken.Before(until) || report.Taken.After(e.latest) {

@@ -128,6 +128,9 @@ func transport(q *model.Question, is4 bool) ([]gopacket.SerializableLayer, layer
 		return []gopacket.SerializableLayer{tcp}, layers.IPProtocolTCP, nil
 	case "udp":
 		return []gopacket.SerializableLayer{&layers.UDP{SrcPort: layers.UDPPort(from), DstPort: layers.UDPPort(to)}}, layers.IPProtocolUDP, nil
+	case "sctp":
+		// The tag of an association that is open, as any but 0 says (RFC 9260, 8.5.1).
+		return []gopacket.SerializableLayer{&layers.SCTP{SrcPort: layers.SCTPPort(from), DstPort: layers.SCTPPort(to), VerificationTag: 1}}, layers.IPProtocolSCTP, nil
 	case "icmp":
 		if is4 {
 			return []gopacket.SerializableLayer{&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 1, Seq: 1}}, layers.IPProtocolICMPv4, nil
@@ -135,7 +138,7 @@ func transport(q *model.Question, is4 bool) ([]gopacket.SerializableLayer, layer
 		return []gopacket.SerializableLayer{&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoRequest, 0)},
 			&layers.ICMPv6Echo{Identifier: 1, SeqNumber: 1}}, layers.IPProtocolICMPv6, nil
 	}
-	return nil, 0, fmt.Errorf("protocol: unknown protocol %q (tcp, udp or icmp)", q.Protocol)
+	return nil, 0, fmt.Errorf("protocol: unknown protocol %q (tcp, udp, sctp or icmp)", q.Protocol)
 }
 
 // Endpoint reads an address with a port, or one without: 198.51.100.7:5555, [2001:db8::7]:5555,

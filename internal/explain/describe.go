@@ -88,7 +88,7 @@ func describeIn(frame []byte, kind model.SegmentKind) []string {
 // decoderOf returns a decoder of a header; nil: what follows is not decoded.
 func decoderOf(next gopacket.LayerType) gopacket.DecodingLayer {
 	for _, d := range []gopacket.DecodingLayer{&layers.Ethernet{}, &layers.Dot1Q{}, &layers.ARP{}, &layers.IPv4{}, &layers.IPv6{}, &layers.IPv6Fragment{},
-		&layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &layers.AGUEVar0{}, &layers.VXLAN{}, &layers.Geneve{}} {
+		&layers.TCP{}, &layers.UDP{}, &layers.SCTP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &layers.AGUEVar0{}, &layers.VXLAN{}, &layers.Geneve{}} {
 		if d.CanDecode().Contains(next) {
 			return d
 		}
@@ -99,7 +99,7 @@ func decoderOf(next gopacket.LayerType) gopacket.DecodingLayer {
 // following is the type of what follows a header.
 func following(d gopacket.DecodingLayer) gopacket.LayerType {
 	switch h := d.(type) {
-	case *layers.TCP, *layers.UDP, *layers.ICMPv4, *layers.ICMPv6:
+	case *layers.TCP, *layers.UDP, *layers.SCTP, *layers.ICMPv4, *layers.ICMPv6:
 		return gopacket.LayerTypePayload
 	case *layers.IPv6Fragment:
 		if h.FragmentOffset > 0 || h.MoreFragments {
@@ -127,6 +127,8 @@ func describe(d gopacket.DecodingLayer) string {
 		return fmt.Sprintf("tcp: %d > %d, %s", h.SrcPort, h.DstPort, flagsOf(h))
 	case *layers.UDP:
 		return fmt.Sprintf("udp: %d > %d, length %d", h.SrcPort, h.DstPort, h.Length)
+	case *layers.SCTP:
+		return fmt.Sprintf("sctp: %d > %d, tag %#08x", h.SrcPort, h.DstPort, h.VerificationTag)
 	case *layers.ICMPv4:
 		return fmt.Sprintf("icmp: %s", h.TypeCode)
 	case *layers.ICMPv6:

@@ -66,7 +66,7 @@ func TestBuildRefuses(t *testing.T) {
 		"source: is required":                   question("", "203.0.113.10:443", "tcp"),
 		"destination: is required":              question("198.51.100.7:1", "", "tcp"),
 		"is of another family":                  question("198.51.100.7:1", "[2001:db8::1]:2", "tcp"),
-		`protocol: unknown protocol "sctp"`:     question("198.51.100.7:1", "203.0.113.10:443", "sctp"),
+		`protocol: unknown protocol "dccp"`:     question("198.51.100.7:1", "203.0.113.10:443", "dccp"),
 		`flags: unknown flag "sin"`:             question("198.51.100.7:1", "203.0.113.10:443", "tcp", "sin"),
 		"flags: udp has none":                   question("198.51.100.7:1", "203.0.113.10:443", "udp", "syn"),
 		"frame: 3 bytes are no Ethernet frame":  {Frame: model.Hex{1, 2, 3}},

@@ -154,7 +154,7 @@ func FlowText(f *model.ExplainedFlow) string {
 	protocol := model.Protocol(f.Protocol)
 	name := fmt.Sprintf("protocol %d", f.Protocol)
 	switch {
-	case protocol == model.TCP || protocol == model.UDP:
+	case protocol == model.TCP || protocol.Datagrams():
 		name = protocol.String()
 	case f.Protocol == 1 || f.Protocol == 58:
 		name = "icmp"

@@ -43,6 +43,8 @@ func Summary(frame []byte, in model.Segment) string {
 			if h.next != layers.LayerTypeVXLAN && h.next != layers.LayerTypeGeneve || len(h.rest) < shortestTunnel {
 				return "udp " + between(source, int(d.SrcPort), destination, int(d.DstPort)) + tunnel
 			}
+		case *layers.SCTP:
+			return "sctp " + between(source, int(d.SrcPort), destination, int(d.DstPort)) + tunnel
 		case *layers.ICMPv4:
 			return fmt.Sprintf("icmp %s > %s %s", source, destination, d.TypeCode) + tunnel
 		case *layers.ICMPv6:

@@ -125,7 +125,7 @@ func readNATFlow(b []byte) (f model.NATFlow, rest []byte, err error) {
 		return f, nil, fmt.Errorf("a flow of full NAT has port 0 of %s", own)
 	case own.Is4In6() || own.IsUnspecified() || own.IsMulticast() || own.IsLoopback() || own.IsLinkLocalUnicast() || own == f.Service.VIP:
 		return f, nil, fmt.Errorf("a flow of full NAT has the address %s", own)
-	case f.Service.Protocol == model.UDP && (f.Taken != 0 || f.Numbers != model.NATNumbers{} || f.ClientClosed || f.BackendClosed):
+	case f.Service.Protocol.Datagrams() && (f.Taken != 0 || f.Numbers != model.NATNumbers{} || f.ClientClosed || f.BackendClosed):
 		return f, nil, errors.New("a UDP flow has what only TCP flows have")
 	}
 	return f, rest, nil
@@ -151,9 +151,9 @@ func check(f *model.RememberedFlow, flags, known uint8) error {
 		return fmt.Errorf("a flow has the flags %#x", flags)
 	case f.Class > model.ProvedFlow:
 		return fmt.Errorf("a flow has class %d", f.Class)
-	case f.Service.Protocol != model.TCP && f.Service.Protocol != model.UDP:
+	case f.Service.Protocol != model.TCP && !f.Service.Protocol.Datagrams():
 		return fmt.Errorf("a flow is of protocol %d", uint8(f.Service.Protocol))
-	case f.State == 0 || f.State != model.FlowOpen && f.Service.Protocol == model.UDP:
+	case f.State == 0 || f.State != model.FlowOpen && f.Service.Protocol.Datagrams():
 		return fmt.Errorf("a flow of protocol %d has state %d", uint8(f.Service.Protocol), f.State)
 	case !ports.Contains(f.Port):
 		return fmt.Errorf("a flow to port %d is of a service with ports %s", f.Port, ports)

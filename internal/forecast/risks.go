@@ -165,7 +165,7 @@ func (c *Change) guessed() bool {
 	c.eachKept(func(_ *model.Backend, was, _ model.Mode) {
 		is = is || was != model.GUE && (was != model.NAT || !c.Before.SNAT)
 	})
-	return is || c.Before.Protocol == model.UDP && !c.Shift.Before.Reported
+	return is || c.Before.Protocol.Datagrams() && !c.Shift.Before.Reported
 }
 
 func affinity(c *Change, _ *model.PlannedService) (model.Risk, bool) {

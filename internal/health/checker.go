@@ -7,6 +7,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -85,6 +86,7 @@ type result struct {
 	to      netip.AddrPort
 	from    netip.AddrPort // invalid: there was no connection
 	failure *Failure       // nil: the backend is healthy
+	listed  []netip.Addr   // by a server of SCTP: see model.ListedAddresses
 }
 
 // New returns a checker that has nothing to check.
@@ -280,6 +282,21 @@ func (c *Checker) Connections() map[[2]netip.AddrPort]bool {
 		}
 	}
 	return found
+}
+
+// Listed returns the servers of SCTP that list other addresses than the one that was asked, sorted.
+func (c *Checker) Listed() (list []model.ListedAddresses) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.targets {
+		if len(t.last.listed) > 0 {
+			list = append(list, model.ListedAddresses{Service: t.check.Service, Backend: t.check.Backend, Asked: t.last.to.Addr(), Addresses: t.last.listed})
+		}
+	}
+	slices.SortFunc(list, func(a, b model.ListedAddresses) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Backend, b.Backend))
+	})
+	return list
 }
 
 // Results returns the results of the last probes of every backend.

@@ -84,7 +84,7 @@ func (l *launch) over() bool {
 
 // end takes the result of the probe and lets the target wait for the next one.
 func (l *launch) end(a *attempt, took time.Duration, err error) {
-	r := result{at: time.Now(), took: took, to: a.way.Target(), from: a.from}
+	r := result{at: time.Now(), took: took, to: a.way.Target(), from: a.from, listed: a.listed}
 	if err != nil {
 		r.failure = explain(err, a.at, a.timeout)
 		r.failure.Detail = printable(r.failure.Detail)

@@ -47,6 +47,7 @@ type attempt struct {
 	timeout time.Duration
 	at      step
 	from    netip.AddrPort // of its socket; invalid: it is not known
+	listed  []netip.Addr   // that a server of SCTP lists beside the address that was asked
 }
 
 // toVIP says whether the probe goes to the VIP.

@@ -26,6 +26,7 @@ var kinds = map[model.CheckKind]func(how *model.HealthCheck) (probe, error){
 	model.CheckUDP:   newUDP,
 	model.CheckDNS:   newDNS,
 	model.CheckICMP:  func(*model.HealthCheck) (probe, error) { return probeICMP, nil },
+	model.CheckSCTP:  func(*model.HealthCheck) (probe, error) { return probeSCTP, nil },
 }
 
 // newProbe makes a probe that may need parts of the checker.

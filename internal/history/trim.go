@@ -74,7 +74,7 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 }
 
 func (t *trimmer) trim(log model.Log, held Held, now time.Time) (trimmed model.Log, left []Departure) {
-	t.guesses = t.reported && t.service.Protocol == model.UDP && Kept(log) == 0
+	t.guesses = t.reported && t.service.Protocol.Datagrams() && Kept(log) == 0
 	var replacing time.Time // when the current generation was replaced, by one that leaves
 	for i, g := range log.Generations {
 		if back := g.Since.Sub(now); back > 0 { // the clock was set back

@@ -17,7 +17,7 @@ type Capture struct {
 	VIP       string   `json:"vip,omitempty" maxLength:"253" doc:"address of the service, perhaps with a port"`
 	Client    string   `json:"client,omitempty" maxLength:"253" doc:"prefix, or address, perhaps with a port"`
 	Backend   string   `json:"backend,omitempty" maxLength:"253" doc:"name of the backend, or its address, perhaps with a port"`
-	Protocol  string   `json:"protocol,omitempty" enum:"tcp,udp,icmp,icmpv6" doc:"of an ICMP error: that of the packet inside"`
+	Protocol  string   `json:"protocol,omitempty" enum:"tcp,udp,sctp,icmp,icmpv6" doc:"of an ICMP error: that of the packet inside"`
 	Interface string   `json:"interface,omitempty" maxLength:"253" doc:"of the director's, that they come in by"`
 	Reasons   []string `json:"reasons,omitempty" maxItems:"64" doc:"what became of them, as drop_no_backend"`
 	Drops     bool     `json:"drops,omitempty" doc:"only what is dropped"`
@@ -46,7 +46,7 @@ func (c *Capture) SetDefaults() {
 }
 
 // CaptureProtocols are the protocols that can be asked for, with their numbers.
-var CaptureProtocols = map[string]uint8{"tcp": uint8(TCP), "udp": uint8(UDP), "icmp": 1, "icmpv6": 58}
+var CaptureProtocols = map[string]uint8{"tcp": uint8(TCP), "udp": uint8(UDP), "sctp": uint8(SCTP), "icmp": 1, "icmpv6": 58}
 
 // Validate returns FieldErrors, or nil. It cannot check names.
 func (c *Capture) Validate() error {
@@ -65,7 +65,7 @@ func (c *Capture) Validate() error {
 		errs.add("duration", "%v: is more than 0, and at most %v", c.Duration, MostCaptureDuration)
 	}
 	if _, known := CaptureProtocols[c.Protocol]; !known && c.Protocol != "" {
-		errs.add("protocol", "%q is none of icmp, icmpv6, tcp, udp", c.Protocol)
+		errs.add("protocol", "%q is none of icmp, icmpv6, sctp, tcp, udp", c.Protocol)
 	}
 	if c.Drops && len(c.Reasons) > 0 {
 		errs.add("drops", "is about reasons, too: give one of the two")

@@ -36,6 +36,14 @@ func (c *Check) CountsIn() Segment {
 	return countsIn(c.Way.Backend.Segment, c.Target.Service.Segment)
 }
 
+// ListedAddresses are what a server of SCTP lists in its INIT ACK beside the address that was asked: its
+// clients send packets there, too.
+type ListedAddresses struct {
+	Service, Backend string // names
+	Asked            netip.Addr
+	Addresses        []netip.Addr
+}
+
 // CheckWay is the way of a service's packets from a director to a backend.
 type CheckWay struct {
 	*CheckHost

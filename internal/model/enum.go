@@ -11,9 +11,15 @@ type Protocol uint8
 
 // The protocols that weir balances.
 const (
-	TCP Protocol = 6
-	UDP Protocol = 17
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
 )
+
+// Datagrams reports whether only packets that came before tell whose a flow is: no socket that a
+// program can look up, and no state that directors read of packets. SCTP's associations are such
+// flows, too: Linux has no lookup of their sockets for BPF.
+func (p Protocol) Datagrams() bool { return p == UDP || p == SCTP }
 
 // BackendState is which connections may go to a backend. The numbers are those of enum
 // backend_state; 0 is not a state.
@@ -94,7 +100,7 @@ func (e *UnknownName) Error() string {
 }
 
 var (
-	protocolNames = names[Protocol]{kind: "protocol", list: []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
+	protocolNames = names[Protocol]{kind: "protocol", list: []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}, {SCTP, "sctp"}}}
 	stateNames    = names[BackendState]{kind: "state", list: []name[BackendState]{{Active, "active"}, {Draining, "draining"}, {Down, "down"}}}
 )
 

@@ -209,7 +209,7 @@ type Question struct {
 
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
-	Protocol    string         `json:"protocol,omitempty" maxLength:"253"` // "tcp", "udp" or "icmp": an echo request
+	Protocol    string         `json:"protocol,omitempty" maxLength:"253"` // "tcp", "udp", "sctp" or "icmp": an echo request
 	Flags       []string       `json:"flags,omitempty"`                    // of TCP; none: "ack"
 	Segment     Segment        `json:"segment,omitzero"`                   // VLAN tags
 	TTL         uint8          `json:"ttl,omitempty"`                      // 0: 64

@@ -86,6 +86,7 @@ const (
 	CheckUDP   CheckKind = "udp"   // a datagram is not refused
 	CheckDNS   CheckKind = "dns"   // a query is answered
 	CheckICMP  CheckKind = "icmp"  // an echo request is answered
+	CheckSCTP  CheckKind = "sctp"  // an INIT is answered by an INIT ACK; no association is made
 
 	// CheckRedirect asks whether connections can be handed over to a backend. Configuration files
 	// cannot have it.
@@ -94,7 +95,7 @@ const (
 
 var checkKindNames = names[CheckKind]{kind: "kind", list: []name[CheckKind]{
 	{CheckNone, "none"}, {CheckTCP, "tcp"}, {CheckSYN, "syn"}, {CheckHTTP, "http"}, {CheckHTTPS, "https"},
-	{CheckTLS, "tls"}, {CheckGRPC, "grpc"}, {CheckUDP, "udp"}, {CheckDNS, "dns"}, {CheckICMP, "icmp"}}}
+	{CheckTLS, "tls"}, {CheckGRPC, "grpc"}, {CheckUDP, "udp"}, {CheckDNS, "dns"}, {CheckICMP, "icmp"}, {CheckSCTP, "sctp"}}}
 
 // UnmarshalText reads the name; the error lists the known ones.
 func (k *CheckKind) UnmarshalText(text []byte) error { return checkKindNames.read(k, text) }
@@ -281,9 +282,14 @@ func (h *HealthCheck) Over(service Protocol) Protocol {
 	case CheckICMP:
 		return 0
 	case CheckDNS:
-		return service
+		if service == TCP {
+			return TCP
+		}
+		return UDP
 	case CheckUDP:
 		return UDP
+	case CheckSCTP:
+		return SCTP
 	}
 	return TCP
 }
@@ -379,6 +385,7 @@ func (v *validation) health(i int) {
 	if s.Checked() && s.Health.Kind != CheckICMP {
 		h.port()
 	}
+	h.sctp()
 	h.http()
 	h.tls()
 	h.texts()
@@ -494,6 +501,14 @@ func (h healthValidation) port() {
 				"is required: the service has port %s, and a check goes to one", s.Port)
 			return
 		}
+	}
+}
+
+// sctp checks that a check of SCTP is of a service of SCTP.
+func (h healthValidation) sctp() {
+	s := h.service
+	if s.Health.Kind == CheckSCTP && s.Protocol != SCTP {
+		h.errs.addWithOther(h.path("kind"), servicePath(h.index, "protocol"), "sctp is for services of protocol sctp")
 	}
 }
 

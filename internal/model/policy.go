@@ -61,13 +61,19 @@ func (v *validation) policy(i int) {
 	}
 }
 
+// noBeginning says why a connection cannot be placed by a policy.
+var noBeginning = map[Protocol]string{
+	UDP:  "no datagram says that it begins a flow",
+	SCTP: "directors take associations of sctp for flows of datagrams, whose beginning they do not look for",
+}
+
 // amongAll checks that a connection that may be on any backend can be found: its beginning can be
 // seen, and directors remember it, or see no more of its packets.
 func (v *validation) amongAll(i int) {
 	s := &v.config.Services[i]
-	if s.Protocol == UDP {
+	if s.Protocol.Datagrams() {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "protocol"),
-			"%s is for protocol tcp: no datagram says that it begins a flow", s.Policy)
+			"%s is for protocol tcp: %s", s.Policy, noBeginning[s.Protocol])
 	}
 	if s.Affinity != AffinityFlow {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "affinity"),
@@ -93,9 +99,9 @@ func (v *validation) amongAll(i int) {
 // agents that see whether it is theirs, and a packet to one of them can name the other.
 func (v *validation) ofTwo(i int) {
 	s := &v.config.Services[i]
-	if s.Mode == GUE && s.Protocol == UDP {
+	if s.Mode == GUE && s.Protocol.Datagrams() {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "protocol"),
-			"p2c is for protocol tcp: an agent cannot tell which of two backends has a flow of udp")
+			"p2c is for protocol tcp: an agent cannot tell which of two backends has a flow of %s", s.Protocol)
 	}
 	if s.Mode == GUE && s.Affinity != AffinityFlow {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "affinity"),

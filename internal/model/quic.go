@@ -227,7 +227,7 @@ func (v *validation) quic(i int) {
 		}
 		return
 	}
-	if s.Protocol == TCP {
+	if s.Protocol == TCP || s.Protocol == SCTP {
 		v.errs.add(servicePath(i, "quic"), "is only for protocol udp")
 	}
 	if s.SNAT {

@@ -54,6 +54,7 @@ var reasons = map[string]string{
 	"drop_overlay_option":    "in a tunnel of Geneve with a critical option that weir does not know",
 	"drop_overlay_congested": "in a tunnel that a router has marked as congested, and it cannot be marked itself",
 	"drop_overlay_host":      "a reply of a nat backend, and nothing says where in the segment its client is",
+	"drop_fragment_ports":    "the first fragment of a packet of SCTP whose ports nat would change: its checksum is of the whole packet, and cannot be mended",
 	"drop_segment_limit":     "its segment has had all packets that it may have in a second (limits.packets-per-second)",
 }
 

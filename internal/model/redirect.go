@@ -99,7 +99,7 @@ func (v *validation) redirect(i int) {
 	if s.AskRedirect {
 		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "mode"), "is for mode nat, and this service is %s: it hands connections over by itself", s.Mode)
 	}
-	if s.Protocol == UDP {
+	if s.Protocol.Datagrams() {
 		v.errs.addWithOther(servicePath(i, "mode"), servicePath(i, "protocol"), "redirect is for protocol tcp, whose SYNs have options")
 	}
 	if !s.Port.Single() && s.Port.First <= s.Port.Last {
@@ -128,7 +128,7 @@ func (v *validation) askRedirect(i int) {
 		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "mode"), "is only for mode nat, and this service is %s", s.Mode)
 	case !s.SNAT:
 		v.errs.add(servicePath(i, "ask-redirect"), "needs snat: what answers in a backend's place has to answer to this director")
-	case s.Protocol == UDP:
+	case s.Protocol.Datagrams():
 		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "protocol"), "is for protocol tcp, whose SYNs have options")
 	}
 }

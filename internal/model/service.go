@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -96,8 +97,8 @@ func (v *validation) service(i int) {
 	if problem := addressProblem(s.VIP); problem != "" {
 		v.errs.add(servicePath(i, "vip"), "%s", withAddress(s.VIP, problem))
 	}
-	if s.Protocol != TCP && s.Protocol != UDP {
-		v.errs.add(servicePath(i, "protocol"), "is required (tcp or udp)")
+	if !slices.ContainsFunc(protocolNames.list, func(n name[Protocol]) bool { return n.value == s.Protocol }) {
+		v.errs.add(servicePath(i, "protocol"), "is required (tcp, udp or sctp)")
 	}
 	if s.Port.First > s.Port.Last || s.Port.First == 0 && s.Port.Last != 0 {
 		v.errs.add(servicePath(i, "port"), "%s is not a port, a range of ports or all", s.Port)
@@ -111,6 +112,7 @@ func (v *validation) service(i int) {
 	v.policy(i)
 	v.affinity(i)
 	v.serviceSNAT(i)
+	v.sctp(i)
 	v.quic(i)
 	v.health(i)
 	v.ringSize(i)
@@ -127,6 +129,20 @@ func (v *validation) segment(i int) {
 	// A file without director.interfaces is an agent's, where no tunnel of a tenant's network ends.
 	if s.IsOverlay() && len(v.config.Director.Interfaces) > 0 && !v.config.Director.VTEP.Given() {
 		v.errs.addWithOther(servicePath(i, "segment"), "director.vtep", "%s needs director.vtep, where its tunnels end", s)
+	}
+}
+
+// sctp refuses what services of SCTP cannot have. Policies and modes that need TCP say so themselves.
+func (v *validation) sctp(i int) {
+	s := &v.config.Services[i]
+	if s.Protocol != SCTP {
+		return
+	}
+	for j := range s.Backends {
+		if s.Backends[j].Host.IsValid() {
+			v.errs.addWithOther(backendPath(i, j, "host"), servicePath(i, "protocol"), "is not available for protocol sctp yet: agents give pods packets of TCP and UDP alone")
+			return
+		}
 	}
 }
 

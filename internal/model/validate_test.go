@@ -89,6 +89,12 @@ func TestValidConfig(t *testing.T) {
 			c.Services[0].Backends[0].VTEP, c.Services[0].Backends[0].MAC = addr("192.0.2.9"), model.MAC{2}
 			c.Services[3].Backends[0].Segment = &vxlan5
 		}),
+		"sctp, full NAT and a check": func(c *model.Config) {
+			c.Services[3].Protocol, c.Services[3].SNAT = model.SCTP, true
+			c.Services[3].Health = &model.HealthCheck{Kind: model.CheckSCTP}
+			c.Director.SNAT.Addresses = []netip.Addr{addr("10.0.0.9")}
+			c.SetDefaults()
+		},
 		"nat in a segment": func(c *model.Config) {
 			c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100}
 		},
@@ -213,6 +219,33 @@ func TestInvalidConfig(t *testing.T) {
 		{`services[0].policy: round-robin is for protocol tcp: no datagram says that it begins a flow`,
 			func(c *model.Config) {
 				c.Services[0].Policy, c.Services[0].Protocol = model.RoundRobin, model.UDP
+			}},
+		{`services[0].policy: least-conn is for protocol tcp: directors take associations of sctp for flows of datagrams, whose beginning they do not look for`,
+			func(c *model.Config) {
+				c.Services[0].Policy, c.Services[0].Protocol = model.LeastConn, model.SCTP
+			}},
+		{`services[0].policy: p2c is for protocol tcp: an agent cannot tell which of two backends has a flow of sctp`,
+			func(c *model.Config) {
+				c.Services[0] = service("a", "203.0.113.1", 80, model.GUE, "10.0.9.1", "10.0.9.2")
+				c.Services[0].Policy, c.Services[0].Protocol = model.P2C, model.SCTP
+				c.SetDefaults()
+			}},
+		{`services[0].mode: redirect is for protocol tcp, whose SYNs have options`,
+			func(c *model.Config) {
+				c.Services[0] = service("a", "203.0.113.1", 80, model.Redirect, "10.0.9.1")
+				c.Services[0].Protocol = model.SCTP
+				c.SetDefaults()
+			}},
+		{`services[0].backends[0].host: is not available for protocol sctp yet: agents give pods packets of TCP and UDP alone`,
+			func(c *model.Config) {
+				c.Services[0] = service("a", "203.0.113.1", 80, model.GUE, "10.0.9.1")
+				c.Services[0].Protocol, c.Services[0].Backends[0].Host = model.SCTP, addr("10.0.2.1")
+				c.SetDefaults()
+			}},
+		{`services[0].health.kind: sctp is for services of protocol sctp`,
+			func(c *model.Config) {
+				c.Services[0].Health = &model.HealthCheck{Kind: model.CheckSCTP}
+				c.SetDefaults()
 			}},
 		{`services[0].backends[1].mode: with policy round-robin no backend is in mode gue, as directors remember no TCP that goes by it`,
 			func(c *model.Config) {

@@ -88,7 +88,7 @@ var absentWords = map[string]map[string]string{
 	"affinity": {"cookie": noHTTP, "http-cookie": noHTTP, "app-cookie": noHTTP},
 	"protocol": {
 		"tcp/udp": bothProtocols, "udp/tcp": bothProtocols, "tcp-udp": bothProtocols, "tcpudp": bothProtocols, "tcp,udp": bothProtocols, "tcp+udp": bothProtocols, "both": bothProtocols, "any": bothProtocols, "all": bothProtocols,
-		"sctp": noOtherProtocol, "dccp": noOtherProtocol, "gre": noOtherProtocol, "esp": noOtherProtocol, "ip": noOtherProtocol,
+		"dccp": noOtherProtocol, "gre": noOtherProtocol, "esp": noOtherProtocol, "ip": noOtherProtocol,
 	},
 	"kind": {"misc-check": noScripts, "external-check": noScripts, "script": noScripts, "exec": noScripts, "file-check": noScripts, "bfd-check": "weir has no BFD with backends; use icmp"},
 
@@ -151,7 +151,7 @@ const (
 	noConnectionLimit = "weir refuses no connections for their number; use policy least-conn, and limits of the servers"
 	checksOfService   = "checks are the same for all backends of a service; use health in the service"
 	bothProtocols     = "a service has one protocol; use two services, of tcp and of udp, with the same vip, port and backends"
-	noOtherProtocol   = "weir forwards TCP and UDP; use a router for other protocols"
+	noOtherProtocol   = "weir forwards TCP, UDP and SCTP; use a router for other protocols"
 )
 
 // Instead returns why weir has nothing that has the meaning of a text in another balancer, and what to

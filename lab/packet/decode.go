@@ -60,7 +60,7 @@ func (c *cursor) decode(l layer) error {
 		case GenevePort:
 			c.next = layers.LayerTypeGeneve
 		}
-	case *layers.TCP:
+	case *layers.TCP, *layers.SCTP:
 		c.next = gopacket.LayerTypePayload
 	case *layers.ICMPv4:
 		c.enterQuote(h.TypeCode.Type() == Unreachable || h.TypeCode.Type() == SourceQuench ||
@@ -98,7 +98,7 @@ func (e *extension) LayerContents() []byte { return e.Contents }
 func (c *cursor) newLayer() layer {
 	for _, l := range []layer{
 		&layers.Ethernet{}, &layers.Dot1Q{}, &layers.IPv4{}, &layers.IPv6{}, &layers.IPv6Fragment{}, &extension{},
-		&layers.IPSecAH{}, &layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &gue{}, &layers.VXLAN{}, &layers.Geneve{}, &layers.ARP{},
+		&layers.IPSecAH{}, &layers.TCP{}, &layers.UDP{}, &layers.SCTP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &gue{}, &layers.VXLAN{}, &layers.Geneve{}, &layers.ARP{},
 	} {
 		if l.CanDecode().Contains(c.next) {
 			return l

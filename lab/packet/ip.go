@@ -19,6 +19,7 @@ const (
 	ProtocolICMPv6 = 58
 	NoNextHeader   = 59
 	DestOptions    = 60
+	ProtocolSCTP   = 132
 )
 
 // DefaultTTL is the TTL and hop limit of headers that leave them zero.

@@ -1,6 +1,9 @@
 package packet
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
 
 // TCP flags.
 const (
@@ -72,6 +75,30 @@ func (h UDPHeader) prepend(payload []byte, at place) []byte {
 }
 func (UDPHeader) etherType() uint16 { return 0 }
 func (UDPHeader) protocol() uint8   { return ProtocolUDP }
+
+// SCTPHeader is SCTP's common header (RFC 9260, 3.1); chunks follow it.
+type SCTPHeader struct {
+	Src, Dst   uint16
+	Tag        uint32 // 0: INIT
+	NoChecksum bool   // 0 as the checksum: a device has yet to compute it
+}
+
+// castagnoli is the table of SCTP's checksum (RFC 9260, Appendix A).
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (h SCTPHeader) prepend(payload []byte, _ place) []byte {
+	b := make([]byte, 12, 12+len(payload))
+	binary.BigEndian.PutUint16(b, h.Src)
+	binary.BigEndian.PutUint16(b[2:], h.Dst)
+	binary.BigEndian.PutUint32(b[4:], h.Tag)
+	b = append(b, payload...)
+	if !h.NoChecksum {
+		binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli))
+	}
+	return b
+}
+func (SCTPHeader) etherType() uint16 { return 0 }
+func (SCTPHeader) protocol() uint8   { return ProtocolSCTP }
 
 // GUEHeader is a variant 0 header of Generic UDP Encapsulation
 // (draft-ietf-intarea-gue-09).

@@ -132,7 +132,7 @@ static __always_inline enum reason parse_quoted(struct xdp_md *ctx, struct packe
 		flow.protocol = ip->protocol;
 		offset += ip->ihl * 4;
 	}
-	if (flow.protocol != IPPROTO_TCP && flow.protocol != IPPROTO_UDP)
+	if (!has_ports(flow.protocol))
 		return PASS_NO_SERVICE;
 	/* Errors go to the source: one that quotes another source is about no flow of this VIP. */
 	if (!same_address(&flow.destination, &packet->flow.destination))

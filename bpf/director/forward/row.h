@@ -15,7 +15,7 @@
 #define ROW_OFFSET_MASK 0x7c
 #define ROW_NEVER 0x02 /* TCP's SYN */
 
-/* Beside enum backend_flag: the row is a datagram's. */
+/* Beside enum backend_flag: the row is a datagram's, or a packet's of SCTP, which has the same. */
 #define ROW_DATAGRAM (1 << 8)
 /* With ROW_DATAGRAM: the packet's backend is certain, and cannot be reached from here. */
 #define ROW_RELAYED (1 << 9)
@@ -54,7 +54,7 @@ struct row {
  */
 static __always_inline int stays_with_owner(const struct packet *packet, __u32 sent)
 {
-	return packet->flow.protocol == IPPROTO_UDP && sent == packet->slot.owner;
+	return packet->flow.protocol != IPPROTO_TCP && sent == packet->slot.owner;
 }
 
 /* A SYN opens a connection where it arrives, and fragments go where their first one went. */
@@ -64,9 +64,9 @@ static __always_inline int carries_row(const struct packet *packet, __u32 sent)
 
 	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) || !slot->next)
 		return 0;
-	if (packet->flow.protocol == IPPROTO_UDP)
+	if (packet->flow.protocol != IPPROTO_TCP)
 		return slot->next & (SLOT_LIST | SLOT_SETTLING) || !stays_with_owner(packet, sent);
-	return packet->flow.protocol == IPPROTO_TCP && !(packet->tcp_flags & ROW_NEVER);
+	return !(packet->tcp_flags & ROW_NEVER);
 }
 
 /*
@@ -285,7 +285,7 @@ static __always_inline struct row find_row(const struct packet *packet, __u32 se
 	struct row row = {};
 	__u32 zero = 0, both = 0;
 
-	if (packet->flow.protocol == IPPROTO_UDP)
+	if (packet->flow.protocol != IPPROTO_TCP)
 		flags |= ROW_DATAGRAM;
 	if (packet->flags & PACKET_RELAYED)
 		return row_of_two(packet, sent, flags | ROW_RELAYED);

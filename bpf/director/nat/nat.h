@@ -67,7 +67,7 @@ static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *p
 			set_inside_source(packet->backend, &t.to);
 	}
 	if (!translate_packet(ctx, packet, &t))
-		return PASS_MALFORMED;
+		return untranslated(packet);
 	if (local) {
 		packet->action = XDP_PASS;
 		return PASS_LOCAL;
@@ -191,7 +191,8 @@ static __always_inline int find_route(struct xdp_md *ctx, const struct packet *p
  * Whether a program on this host called the backend itself, and not the VIP: a health check.
  * A listening socket, and an unconnected UDP socket, has no port of a peer. Probes of
  * redirection have a listening socket, with a priority of its own: they are not sent by a
- * TCP socket.
+ * TCP socket. Those of SCTP cannot be looked up, but health checks of
+ * SCTP hold a UDP socket at their port.
  */
 static __noinline int is_own_flow(struct xdp_md *ctx, const struct packet *packet)
 {
@@ -267,7 +268,7 @@ __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, str
 		action = exit_by(ctx, route.ifindex);
 	t->hops = action != XDP_PASS;
 	if (!translate_packet(ctx, packet, t))
-		return PASS_MALFORMED;
+		return untranslated(packet);
 	ethernet = frame(ctx);
 	if (action == XDP_PASS || (void *)(ethernet + 1) > frame_end(ctx))
 		return PASS_REPLY_UNROUTED;

@@ -91,8 +91,7 @@ static __always_inline int parse_skb_error(void *data, void *end, struct packet 
 		at += ip4->ihl * 4;
 	}
 	ports = data + (at & 0x3fff);
-	if ((void *)(ports + 1) > end ||
-	    (flow.protocol != IPPROTO_TCP && flow.protocol != IPPROTO_UDP) ||
+	if ((void *)(ports + 1) > end || !has_ports(flow.protocol) ||
 	    !same_address(&flow.destination, &packet->flow.destination))
 		return 0;
 	flow.source_port = ports->dest;
@@ -113,6 +112,27 @@ static __always_inline int parse_skb_tcp(void *tcp, void *end, struct packet *pa
 	return 1;
 }
 
+/* Bytes of the header with the ports. */
+static __always_inline __u32 l4_length(__u8 protocol)
+{
+	if (protocol == IPPROTO_SCTP)
+		return sizeof(struct sctp_header);
+	return protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr);
+}
+
+/* The packet's length as its IP header has it; 0: the header is cut. */
+static __always_inline __u32 stated_length(struct __sk_buff *skb, const struct packet *packet)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ipv6hdr *ip6 = data + (packet->l3 & 0x1f);
+	struct iphdr *ip4 = (void *)ip6;
+
+	if ((void *)(ip4 + 1) > end || (packet->flow.ipv6 && (void *)(ip6 + 1) > end))
+		return 0;
+	return packet->flow.ipv6 ? sizeof(*ip6) + bpf_ntohs(ip6->payload_len) :
+				   bpf_ntohs(ip4->tot_len);
+}
+
 /*
  * Whether the length in the IP header covers what is read, and is no more than there is: the
  * kernel has not checked it yet. It has checked super-packets, and the largest of these do not
@@ -121,18 +141,12 @@ static __always_inline int parse_skb_tcp(void *tcp, void *end, struct packet *pa
 static __always_inline int is_complete(struct __sk_buff *skb, const struct packet *packet,
 				       __u32 read)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ipv6hdr *ip6 = data + (packet->l3 & 0x1f);
-	struct iphdr *ip4 = (void *)ip6;
 	__u32 length;
 
 	if (skb->gso_size)
 		return 1;
-	if ((void *)(ip4 + 1) > end || (packet->flow.ipv6 && (void *)(ip6 + 1) > end))
-		return 0;
-	length = packet->flow.ipv6 ? sizeof(*ip6) + bpf_ntohs(ip6->payload_len) :
-				     bpf_ntohs(ip4->tot_len);
-	return packet->l3 + length >= read && length <= packet->length;
+	length = stated_length(skb, packet);
+	return length && packet->l3 + length >= read && length <= packet->length;
 }
 
 /* Reads a packet whose IP header is at l3, and brings in as many bytes as are read. */
@@ -160,10 +174,10 @@ static __always_inline int parse_skb(struct __sk_buff *skb, struct packet *packe
 		return !(packet->flags & PACKET_FRAGMENT_FIRST) &&
 		       parse_skb_error(data, end, packet) &&
 		       is_complete(skb, packet, packet->quoted_l4 + sizeof(*ports));
-	if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP)
+	if (!has_ports(packet->flow.protocol))
 		return 0;
 	/* The helpers that change the checksum must not find half a header. */
-	needed = packet->flow.protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(*ports);
+	needed = l4_length(packet->flow.protocol);
 	ports = data + (packet->l4 & 0x3fff);
 	if ((void *)(ports + 1) > end || packet->l4 + needed > skb->len)
 		return 0;
@@ -171,7 +185,14 @@ static __always_inline int parse_skb(struct __sk_buff *skb, struct packet *packe
 		return 0;
 	packet->flow.source_port = ports->source;
 	packet->flow.destination_port = ports->dest;
-	return is_complete(skb, packet, packet->l4 + needed);
+	if (!is_complete(skb, packet, packet->l4 + needed))
+		return 0;
+	/* SCTP's checksum depends on it. That of a super-packet is not computed yet. */
+	if (packet->flow.protocol == IPPROTO_SCTP && !skb->gso_size)
+		packet->length = stated_length(skb, packet);
+	if (packet->flow.protocol == IPPROTO_SCTP)
+		packet->sequence = IPPROTO_SCTP;
+	return 1;
 }
 
 /* The checksum of TCP or UDP after addresses and ports have changed. */
@@ -209,6 +230,8 @@ static __noinline int translate_skb(struct __sk_buff *skb, const struct packet *
 
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return translate_error(data, end, packet, t);
+	if (packet->flow.protocol == IPPROTO_SCTP)
+		return translate(data, end, packet, t);
 	if (!rewrite_ip(data + (packet->l3 & 0x1f), end, &t->to.source, &t->to.destination,
 			packet->flow.ipv6, t->hops))
 		return 0;

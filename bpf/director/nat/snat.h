@@ -283,6 +283,17 @@ static __noinline int taker_sent(const struct snat_flow *entry, union snat_word 
 	       snat_from(entry, backend, &packet->flow);
 }
 
+/*
+ * Whether the flow is of the packet's protocol. Numbers tell TCP from others; a flow of SCTP has the
+ * protocol's number where TCP has a sequence number, and one of UDP has 0.
+ */
+static __always_inline int snat_has_protocol(const struct snat_flow *entry, __u8 protocol)
+{
+	return protocol == IPPROTO_TCP ||
+	       ask_read(entry).asked.sequence ==
+		       (protocol == IPPROTO_SCTP ? (__u32)IPPROTO_SCTP : 0);
+}
+
 /* What a packet of the flow with this number becomes, on its way to the client. */
 static __always_inline void to_client(const struct snat_flow *entry, struct packet *packet,
 				      __u32 number, struct flow *to)
@@ -305,6 +316,8 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 	__u32 now = flow_clock(), index = NO_BACKEND, later;
 
 	if (!entry || !packet || !to)
+		return NO_BACKEND;
+	if (!snat_has_protocol(entry, packet->flow.protocol))
 		return NO_BACKEND;
 	later = packet->flags & PACKET_FRAGMENT_LATER;
 	for (int i = 0; i < SNAT_TRIES; i++) {

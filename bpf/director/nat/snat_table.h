@@ -64,7 +64,10 @@ static __always_inline struct snat_flow *snat_entry(__u32 number)
 	return shared ? &shared->flow : NULL;
 }
 
-/* From (address, protocol, port) to the number of a flow; 0: the port is none of ours. */
+/*
+ * From (address, protocol, port) to the number of a flow; 0: the port is none of ours. UDP and SCTP
+ * have their ports together: their flows do not have the same at the same time.
+ */
 static __always_inline __u32 snat_number(const struct snat_header *header, __u32 address,
 					 __u8 protocol, __u16 port)
 {
@@ -72,7 +75,7 @@ static __always_inline __u32 snat_number(const struct snat_header *header, __u32
 
 	if (offset >= header->ports)
 		return 0;
-	return SNAT_BUCKET + (address * 2 + (protocol == IPPROTO_UDP)) * header->ports + offset;
+	return SNAT_BUCKET + (address * 2 + (protocol != IPPROTO_TCP)) * header->ports + offset;
 }
 
 /* And back. Returns 0 if there is no such flow. */

@@ -8,6 +8,7 @@
 
 #include "director/forward/icmp.h"
 #include "lib/checksum.h"
+#include "lib/crc32c.h"
 #include "lib/packet.h"
 
 /* What a packet becomes. */
@@ -75,6 +76,30 @@ static __always_inline int rewrite_ip(void *header, void *end, const struct addr
 	return 1;
 }
 
+/*
+ * SCTP's checksum has no pseudo-header: it only changes with the ports, by an amount that depends on
+ * the packet's length, which a first fragment does not say. 0 in its place says that a device, or the
+ * kernel, has yet to compute it.
+ */
+static __always_inline int rewrite_sctp(struct sctp_header *sctp, void *end,
+					const struct packet *packet, const struct flow *to)
+{
+	both_ports difference = ports_of(&packet->flow) ^ ports_of(to);
+
+	if ((void *)(sctp + 1) > end)
+		return 0;
+	if (!difference)
+		return 1;
+	if (packet->flags & PACKET_FRAGMENT_FIRST)
+		return 0;
+	sctp->source = to->source_port;
+	sctp->destination = to->destination_port;
+	if (sctp->checksum)
+		sctp->checksum ^= crc32c_change(difference,
+						packet->l3 + packet->length - packet->l4);
+	return 1;
+}
+
 static __always_inline int rewrite_l4(void *l4, void *end, const struct packet *packet,
 				      const struct flow *to)
 {
@@ -85,6 +110,8 @@ static __always_inline int rewrite_l4(void *l4, void *end, const struct packet *
 		if ((void *)(tcp + 1) > end)
 			return 0;
 		tcp->check = checksum_update(tcp->check, sum_flow(&packet->flow), sum_flow(to));
+	} else if (unlikely(packet->flow.protocol == IPPROTO_SCTP)) {
+		return rewrite_sctp(l4, end, packet, to);
 	} else {
 		if ((void *)(udp + 1) > end)
 			return 0;
@@ -110,6 +137,40 @@ static __always_inline int translate(void *data, void *end, const struct packet 
 			  packet->flow.ipv6, t->hops);
 }
 
+/* Bytes from a quoted packet's L4 header to its end, as its IP header says; 0: it is a fragment, or cut. */
+static __always_inline __u32 quoted_length(void *data, void *end, const struct packet *packet)
+{
+	__u32 at = packet->l4 + sizeof(struct icmp_header), header = packet->quoted_l4 - at;
+	struct ipv6hdr *ip6 = data + (at & 0x3fff);
+	struct iphdr *ip4 = (void *)ip6;
+	__u32 length;
+
+	if ((void *)(ip4 + 1) > end || (packet->flow.ipv6 && (void *)(ip6 + 1) > end))
+		return 0;
+	if (!packet->flow.ipv6 && ip4->frag_off & bpf_htons(IPV4_FRAGMENT))
+		return 0;
+	length = packet->flow.ipv6 ? bpf_ntohs(ip6->payload_len) + sizeof(*ip6) :
+				     bpf_ntohs(ip4->tot_len);
+	return length > header ? length - header : 0;
+}
+
+/* As rewrite_quoted_checksum, of SCTP. A quoted packet has its ports the other way round. */
+static __always_inline __u64 rewrite_quoted_sctp(void *data, void *end, const struct packet *packet,
+						 const struct flow *to)
+{
+	both_ports difference = ports_of(&packet->flow) ^ ports_of(to);
+	__u32 offset = packet->quoted_l4 + offsetof(struct sctp_header, checksum);
+	__u32 length = quoted_length(data, end, packet), before;
+	__u32 *checksum = data + (offset & 0x3fff);
+
+	if ((void *)(checksum + 1) > end || !packet_holds(packet, offset + sizeof(*checksum)) ||
+	    !*checksum || !length)
+		return 0;
+	before = *checksum;
+	*checksum ^= crc32c_change(difference << 16 | difference >> 16, length);
+	return (__u64)(__u32)~before + *checksum;
+}
+
 /*
  * The checksum inside the packet that an error carries, where the error is long
  * enough to have it. Returns by how much that changes the error's own checksum.
@@ -125,6 +186,8 @@ static __always_inline __u64 rewrite_quoted_checksum(void *data, void *end,
 	__u16 *checksum = data + (offset & 0x3fff);
 	__u16 before;
 
+	if (protocol == IPPROTO_SCTP)
+		return rewrite_quoted_sctp(data, end, packet, to);
 	if ((void *)(checksum + 1) > end || !packet_holds(packet, offset + sizeof(*checksum)))
 		return 0;
 	before = *checksum;
@@ -205,4 +268,12 @@ __noinline int translate_packet(struct xdp_md *ctx, const struct packet *packet,
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return translate_error(frame(ctx), frame_end(ctx), packet, t);
 	return translate(frame(ctx), frame_end(ctx), packet, t);
+}
+
+/* Why a packet was not translated. */
+static __always_inline enum reason untranslated(const struct packet *packet)
+{
+	return packet->flow.protocol == IPPROTO_SCTP && packet->flags & PACKET_FRAGMENT_FIRST ?
+		       DROP_FRAGMENT_PORTS :
+		       PASS_MALFORMED;
 }

@@ -187,7 +187,10 @@ static __always_inline void stand_in(const struct packet *packet, struct flow *t
 		to->source = found->address;
 }
 
-/* Whether a health check of this host waits for a packet of this flow: no other socket gets any. */
+/*
+ * Whether a health check of this host waits for a packet of this flow: no other socket gets any. One of
+ * SCTP holds a UDP socket at its port.
+ */
 static __always_inline int is_for_check(struct xdp_md *ctx, const struct flow *flow)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -260,7 +263,7 @@ __noinline enum reason take_answer(struct xdp_md *ctx, struct packet *packet)
 		if ((const void *)(icmp + 1) > frame_end(ctx) ||
 		    icmp->type != (packet->flow.ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY))
 			return CONTINUE;
-	} else if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP) {
+	} else if (!has_ports(packet->flow.protocol)) {
 		return CONTINUE;
 	} else if (!is_for_check(ctx, to)) {
 		return DROP_ANSWER_LATE; /* the kernel would answer for a port that it does not have there */

@@ -495,7 +495,8 @@ const (
 	ReasonDROP_OVERLAY_CONGESTED Reason = 45
 	ReasonDROP_OVERLAY_HOST      Reason = 46
 	ReasonDROP_SEGMENT_LIMIT     Reason = 47
-	ReasonREASON_COUNT           Reason = 48
+	ReasonDROP_FRAGMENT_PORTS    Reason = 48
+	ReasonREASON_COUNT           Reason = 49
 )
 
 type RingFlag uint32

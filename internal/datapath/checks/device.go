@@ -361,7 +361,7 @@ func (s checkSocket) prepare(fd int, way wayNumber) error {
 		unix.SetsockoptInt(fd, at, hops, checkHops),
 		s.again(fd, way),
 	}
-	if s.from.IsValid() && s.over != 0 { // a raw socket has no port
+	if s.from.IsValid() && s.over != 0 && s.over != model.SCTP { // a raw socket has no port
 		errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
 	}
 	if s.from.IsValid() {

@@ -102,7 +102,7 @@ func (h *Layout) Choices(f model.Flow) []uint32 {
 // number is a flow's number, given the port's place among the ports: snat_number.
 func (h *Layout) number(address uint32, protocol uint8, offset uint32) uint32 {
 	kind := address * 2
-	if model.Protocol(protocol) == model.UDP {
+	if model.Protocol(protocol) != model.TCP { // UDP and SCTP share their ports
 		kind++
 	}
 	return uint32(BucketPorts) + kind*h.Ports + offset
@@ -144,12 +144,15 @@ func (h *Layout) Source(number uint32) netip.AddrPort {
 	return netip.AddrPortFrom(abi.AddressOf(h.Sources[address], address >= h.Addresses4), uint16(h.PortsFirst+offset))
 }
 
-// Kind is the protocol and the family of the flows that may have a number.
-func (h *Layout) Kind(number uint32) (protocol model.Protocol, ipv6 bool) {
+// Kind is the protocol and the family of a flow with this number.
+func (h *Layout) Kind(number uint32, e *abi.SnatFlow) (protocol model.Protocol, ipv6 bool) {
 	if number < uint32(BucketPorts) || h.Ports == 0 {
 		return model.TCP, false
 	}
 	kind := (number - uint32(BucketPorts)) / h.Ports
+	if kind%2 == 1 && e.Asked.Sequence == uint32(model.SCTP) { // snat_has_protocol
+		return model.SCTP, kind/2 >= h.Addresses4
+	}
 	if kind%2 == 1 {
 		return model.UDP, kind/2 >= h.Addresses4
 	}
