@@ -165,13 +165,13 @@ func TestConditions(t *testing.T) {
 		w.addresses, w.forwarded = []netip.Addr{netip.MustParseAddr("203.0.113.1")}, true
 		others := metav1.Condition{Type: "example.org/Known", Status: metav1.ConditionTrue, Reason: "Known"}
 		w.service.Status.Conditions = []metav1.Condition{others}
-		w.service.Spec.Ports = []corev1.ServicePort{{Port: 80}, {Port: 9, Protocol: corev1.ProtocolSCTP}}
+		w.service.Spec.Ports = []corev1.ServicePort{{Port: 80}, {Port: 9, Protocol: "DCCP"}}
 		test.change(w)
 		got := map[string]string{}
 		for _, c := range w.conditions() {
 			got[c.Type] = string(c.Status) + " " + c.Reason + " " + c.Message
 		}
-		if got[translate.Forwarded] != test.want || !strings.HasPrefix(got[corev1.LoadBalancerPortsError], "True LoadBalancerMixedProtocolNotSupported port 9: SCTP") || got[others.Type] == "" {
+		if got[translate.Forwarded] != test.want || !strings.HasPrefix(got[corev1.LoadBalancerPortsError], "True LoadBalancerMixedProtocolNotSupported port 9: DCCP") || got[others.Type] == "" {
 			t.Errorf("%s: the conditions are %q, want %q", name, got, test.want)
 		}
 		w.service.Status = w.status()

@@ -70,7 +70,7 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 			if len(to) == 1 {
 				checked = to[0].service // the Service may have a port of its own for checks
 			}
-			s.Health = translate.HealthCheck(o, checked)
+			s.Health = translate.HealthCheck(o, checked, l.Protocol)
 			list = append(list, s)
 		}
 	}

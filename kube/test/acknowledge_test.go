@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,9 +50,7 @@ func TestAddressWaitsForDirectors(t *testing.T) {
 		stop(t, n.sidecar)
 	}
 	l.pods("late", 2)
-	l.service("late", func(s *corev1.Service) {
-		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "s", Port: 9, Protocol: corev1.ProtocolSCTP})
-	})
+	l.service("late")
 	l.event("late", "NotForwarded", "it has 203.0.113.2, but is not forwarded yet, by the directors of DirectorGroup edge: node-a has not said that it has it; node-b has not said that it has it")
 	l.waitForCondition("late", forwarded, "False NotForwarded it has 203.0.113.2")
 	if got := l.addresses("late"); got != "" {
@@ -67,13 +64,10 @@ func TestAddressWaitsForDirectors(t *testing.T) {
 	if !strings.Contains(l.nodes[2].documents(), "203.0.113.2") {
 		t.Errorf("the address is announced, and the only director has %s", l.nodes[2].documents())
 	}
-	l.waitForCondition("late", corev1.LoadBalancerPortsError, "True LoadBalancerMixedProtocolNotSupported port 9: SCTP is not forwarded")
-	l.event("late", "Unsupported", "give it to a Service of its own")
 
 	_, err := l.core.Services(namespace).Patch(t.Context(), "late", types.MergePatchType, []byte(`{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`), metav1.PatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.waitForCondition("late", forwarded, "")
-	l.waitForCondition("late", corev1.LoadBalancerPortsError, "")
 }

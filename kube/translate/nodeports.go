@@ -32,7 +32,7 @@ func (g *DirectorGroup) NodePorts(o Options, s *corev1.Service) (list []v1alpha1
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
 		protocol, known := protocolOf(p)
-		if !known || p.NodePort == 0 {
+		if !known || p.NodePort == 0 || protocol == model.SCTP { // Services says that agents do not deliver SCTP
 			continue
 		}
 		if why := g.takesPort(protocol, uint16(p.NodePort)); why != "" {

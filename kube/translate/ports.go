@@ -23,7 +23,7 @@ const (
 
 // unsupported says what happens to a port whose protocol directors do not know, and what helps.
 func unsupported(p *corev1.ServicePort) string {
-	return fmt.Sprintf("port %d: %s is not forwarded; tcp and udp are. Take it out, and give it to a Service of its own that another load balancer serves", p.Port, p.Protocol)
+	return fmt.Sprintf("port %d: %s is not forwarded; TCP, UDP and SCTP are. Take it out, and give it to a Service of its own that another load balancer serves", p.Port, p.Protocol)
 }
 
 // PortStatuses returns what the status of a Service says about its ports at an address: nothing if

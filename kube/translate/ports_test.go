@@ -19,7 +19,10 @@ func TestPortStatuses(t *testing.T) {
 		s.Ports = append(s.Ports, corev1.ServicePort{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP})
 	}
 	sctp := func(s *corev1.ServiceSpec) {
-		s.Ports = append(s.Ports, corev1.ServicePort{Name: "s", Port: 9, Protocol: corev1.ProtocolSCTP})
+		s.Ports = append(s.Ports, corev1.ServicePort{Name: "s", Port: 10, Protocol: corev1.ProtocolSCTP})
+	}
+	dccp := func(s *corev1.ServiceSpec) {
+		s.Ports = append(s.Ports, corev1.ServicePort{Name: "s", Port: 9, Protocol: "DCCP"})
 	}
 	only4 := func(s *corev1.ServiceSpec) { s.LoadBalancerSourceRanges = []string{"10.0.0.0/8"} }
 	for _, test := range []struct {
@@ -28,11 +31,11 @@ func TestPortStatuses(t *testing.T) {
 		v4, v6  string
 		words   []string
 	}{
-		{"TCP and UDP", []func(*corev1.ServiceSpec){mixed}, "", "", nil},
-		{"SCTP, too", []func(*corev1.ServiceSpec){mixed, sctp}, "80/TCP, 53/UDP, 9/SCTP weir.io/UnsupportedProtocol", "80/TCP, 53/UDP, 9/SCTP weir.io/UnsupportedProtocol",
-			[]string{"port 9: SCTP is not forwarded", "give it to a Service of its own"}},
+		{"TCP, UDP and SCTP", []func(*corev1.ServiceSpec){mixed, sctp}, "", "", nil},
+		{"DCCP, too", []func(*corev1.ServiceSpec){mixed, dccp}, "80/TCP, 53/UDP, 9/DCCP weir.io/UnsupportedProtocol", "80/TCP, 53/UDP, 9/DCCP weir.io/UnsupportedProtocol",
+			[]string{"port 9: DCCP is not forwarded", "give it to a Service of its own"}},
 		{"no client in one family", []func(*corev1.ServiceSpec){only4}, "", "80/TCP weir.io/NoSourceRange", []string{"no IPv6 prefix, so nobody may reach 2001:db8::1"}},
-		{"both", []func(*corev1.ServiceSpec){only4, sctp}, "80/TCP, 9/SCTP weir.io/UnsupportedProtocol", "80/TCP weir.io/NoSourceRange, 9/SCTP weir.io/UnsupportedProtocol",
+		{"both", []func(*corev1.ServiceSpec){only4, dccp}, "80/TCP, 9/DCCP weir.io/UnsupportedProtocol", "80/TCP weir.io/NoSourceRange, 9/DCCP weir.io/UnsupportedProtocol",
 			[]string{"port 9", "2001:db8::1"}},
 	} {
 		s := web(test.changes...)

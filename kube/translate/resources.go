@@ -332,6 +332,9 @@ func refusedHealth(in string, h *model.HealthCheck) error {
 	b.Address, b.Port = netip.AddrFrom4([4]byte{192, 0, 2, 2}), 80
 	one := model.Service{Name: "any", VIP: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.NAT, SNAT: true,
 		Health: &check, Backends: []model.Backend{b}}
+	if check.Kind == model.CheckSCTP {
+		one.Protocol = model.SCTP
+	}
 	c := model.Config{Services: []model.Service{one}}
 	c.SetDefaults()
 	var errs model.FieldErrors

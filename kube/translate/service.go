@@ -57,13 +57,17 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 			problems = append(problems, problem(Unsupported, "%s", unsupported(port))...)
 			continue
 		}
+		if protocol == model.SCTP && o.ByAgent() {
+			problems = append(problems, problem(Unsupported, "port %d: SCTP is not delivered to pods by agents yet, as mode %s to pods wants: it is not forwarded. Give it to a Service of its own, annotated with %s: nat", port.Port, o.Mode, AnnotationMode)...)
+			continue
+		}
 		for _, vip := range addresses {
 			one := o.Service(Of(s).String(), vip, protocol, port.Port)
 			one.SourceRanges = ranges[pool.FamilyOf(vip)]
 			var lacks []Problem
 			one.Backends, lacks = Backends(o, s, port, slices, pool.FamilyOf(vip), c)
 			problems = AddNew(problems, lacks)
-			one.Health = HealthCheck(o, s)
+			one.Health = HealthCheck(o, s, protocol)
 			if len(one.Backends) == 0 {
 				empty = append(empty, fmt.Sprintf("%s port %d", vip, port.Port))
 			}
@@ -148,6 +152,8 @@ func protocolOf(p *corev1.ServicePort) (model.Protocol, bool) {
 		return model.TCP, true
 	case corev1.ProtocolUDP:
 		return model.UDP, true
+	case corev1.ProtocolSCTP:
+		return model.SCTP, true
 	}
 	return 0, false
 }
@@ -160,7 +166,7 @@ func (o Options) Service(owner string, vip netip.Addr, protocol model.Protocol, 
 	if vip.Is6() {
 		s.Name += "-ipv6"
 	}
-	if protocol == model.UDP {
+	if protocol.Datagrams() {
 		s.Policy = model.Maglev // no datagram says that it begins a flow
 	}
 	return s
@@ -240,10 +246,20 @@ func (c *Cluster) inZone(list []model.Backend, zone string) []model.Backend {
 
 // HealthCheck returns how directors check that a Service's backends serve: as its ServicePolicy
 // says, else whether a node forwards to pods, at the port that externalTrafficPolicy Local has for
-// it or at kube-proxy's own; nil: they do not check.
-func HealthCheck(o Options, s *corev1.Service) *model.HealthCheck {
+// it or at kube-proxy's own; nil: they do not check. The same check is for ports of all protocols: what
+// connects makes no association of SCTP, so it is the check of SCTP there, and the other way round.
+func HealthCheck(o Options, s *corev1.Service, protocol model.Protocol) *model.HealthCheck {
 	if o.Health != nil {
 		check := *o.Health
+		connects := check.Kind == model.CheckTCP || check.Kind == model.CheckSYN
+		switch {
+		case protocol == model.SCTP && connects && check.Port == 0:
+			check.Kind = model.CheckSCTP
+		case protocol == model.TCP && check.Kind == model.CheckSCTP:
+			check.Kind = model.CheckTCP
+		case protocol != model.SCTP && check.Kind == model.CheckSCTP:
+			return nil // an empty datagram proves nothing
+		}
 		return &check
 	}
 	if !o.NodeHealth || o.To() != Nodes {

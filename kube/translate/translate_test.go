@@ -22,8 +22,11 @@ import (
 // is not ready, ~ terminates and still serves, x terminates and does not serve.
 func slice(family discoveryv1.AddressType, port string, number int32, endpoints ...string) *discoveryv1.EndpointSlice {
 	protocol := corev1.ProtocolTCP
-	if port == "dns" {
+	switch port {
+	case "dns":
 		protocol = corev1.ProtocolUDP
+	case "s":
+		protocol = corev1.ProtocolSCTP
 	}
 	s := &discoveryv1.EndpointSlice{AddressType: family, Ports: []discoveryv1.EndpointPort{{Name: &port, Port: &number, Protocol: &protocol}}}
 	for _, text := range endpoints {
@@ -130,11 +133,13 @@ shop/web/80-tcp-ipv6 2001:db8::1:80 nat snat=true flow
 		{"protocols of all kinds, and a client that stays", toPods, web(func(s *corev1.ServiceSpec) {
 			s.SessionAffinity = corev1.ServiceAffinityClientIP
 			s.Ports = append(s.Ports, corev1.ServicePort{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, corev1.ServicePort{Name: "s", Port: 9, Protocol: corev1.ProtocolSCTP})
-		}), []*discoveryv1.EndpointSlice{slice(v4, "http", 8080, "a@n1=10.1.0.1"), slice(v4, "dns", 5353, "a@n1=10.1.0.1")}, "203.0.113.1", `
+		}), []*discoveryv1.EndpointSlice{slice(v4, "http", 8080, "a@n1=10.1.0.1"), slice(v4, "dns", 5353, "a@n1=10.1.0.1"), slice(v4, "s", 9009, "a@n1=10.1.0.1")}, "203.0.113.1", `
 shop/web/80-tcp 203.0.113.1:80 nat snat=true source-ip
   a 10.1.0.1:8080 100 active
 shop/web/53-udp 203.0.113.1:53 nat snat=true source-ip
-  a 10.1.0.1:5353 100 active`, "Unsupported: port 9: SCTP is not forwarded"},
+  a 10.1.0.1:5353 100 active
+shop/web/9-sctp 203.0.113.1:9 nat snat=true source-ip
+  a 10.1.0.1:9009 100 active`, ""},
 		{"nodes: those that are not ready keep their slots, one that leaves drains, and one that is excluded is none", toNodes, web(), []*discoveryv1.EndpointSlice{three}, "203.0.113.1", `
 shop/web/80-tcp 203.0.113.1:80 nat snat=true flow
   n1 10.0.0.1:30080 100 active

@@ -114,7 +114,7 @@ type CompiledService struct {
 
 // ServiceNodePort is one of a Service's ports, and its node port.
 type ServiceNodePort struct {
-	// protocol is tcp or udp.
+	// protocol is tcp, udp or sctp.
 	// +required
 	Protocol string `json:"protocol"`
 	// port is the Service's port.

@@ -12,9 +12,10 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule="!has(self.interval) || duration(self.interval) >= duration('10ms') && duration(self.interval) <= duration('1h')",message="is not from 10ms to 1h",fieldPath=".interval"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1ms') && duration(self.timeout) <= duration('1m')",message="is not from 1ms to 1m",fieldPath=".timeout"
 type Health struct {
-	// kind is the kind of probes. none: there are no probes, and no node-health.
+	// kind is the kind of probes. none: there are no probes, and no node-health. At ports of SCTP tcp
+	// and syn are sctp, and at those of TCP sctp is tcp.
 	// +required
-	// +kubebuilder:validation:Enum=none;tcp;syn;http;https;tls;grpc;udp;dns;icmp
+	// +kubebuilder:validation:Enum=none;tcp;syn;http;https;tls;grpc;udp;dns;icmp;sctp
 	Kind string `json:"kind"`
 
 	// port is the probed port; none: the one that the backend serves.

@@ -117,7 +117,7 @@ type LoadBalancerListener struct {
 
 	// protocol is the protocol of its packets.
 	// +required
-	// +kubebuilder:validation:Enum=tcp;udp
+	// +kubebuilder:validation:Enum=tcp;udp;sctp
 	Protocol string `json:"protocol"`
 
 	// ports is a port (80), a range of ports (8000-8010), or all.
