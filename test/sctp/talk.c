@@ -124,14 +124,22 @@ static void *keep_time(void *nothing)
 	return nothing;
 }
 
-static void begin(int family)
+/*
+ * With packets to one address of this host's, or from one of others, alone: what comes for other processes
+ * would be answered, and end their associations.
+ */
+static void begin(const struct sockaddr_storage *address, socklen_t length,
+		  int (*take)(int, const struct sockaddr *, socklen_t))
 {
 	pthread_t thread;
-	int size = 4 << 20;
+	int size;
 
-	raw = socket(family, SOCK_RAW, IPPROTO_SCTP);
-	if (raw < 0)
-		fail("socket");
+	raw = socket(address->ss_family, SOCK_RAW, IPPROTO_SCTP);
+	if (raw < 0 || take(raw, (const struct sockaddr *)address, length) < 0)
+		fail("open a socket");
+	while (recv(raw, &size, sizeof(size), MSG_DONTWAIT) >= 0)
+		;
+	size = 4 << 20;
 	setsockopt(raw, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
 	usrsctp_init_nothreads(0, send_out, NULL); /* with threads it has raw sockets, too */
 	usrsctp_sysctl_set_sctp_ecn_enable(0);
@@ -200,9 +208,7 @@ static int serve(const char *address, int port, const char *name)
 	socklen_t length = resolve(address, &at);
 	struct socket *s;
 
-	begin(at.ss_family);
-	if (bind(raw, (struct sockaddr *)&at, length) < 0)
-		fail("bind");
+	begin(&at, length, bind);
 	s = open_socket(port);
 	if (usrsctp_listen(s, MOST) < 0)
 		fail("usrsctp_listen");
@@ -231,7 +237,7 @@ static int call(const char *address, int port, char **from, int count)
 	struct host *host;
 	int size;
 
-	begin(to.ss_family);
+	begin(&to, length, connect);
 	host = find_host(&to, length);
 	for (int i = 0; i < count && i < MOST; i++) {
 		struct sockaddr_conn server = end(host, port);
