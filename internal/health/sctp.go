@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"golang.org/x/net/bpf"
 )
@@ -36,6 +37,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // probeSCTP sends an INIT, and waits for an INIT ACK.
 func probeSCTP(ctx context.Context, a *attempt) error {
 	said, err := initSCTP(ctx, a)
+	if isOneOf(err, syscall.ENOPROTOOPT, syscall.EPROTO) { // of ICMP: unreachable protocol; of ICMPv6: unknown next header
+		return failure(Unreachable, "the host refuses the protocol: nothing there speaks SCTP")
+	}
 	if err == nil {
 		a.listed = slices.DeleteFunc(said.addresses, func(listed netip.Addr) bool { return listed == a.way.Target().Addr() })
 	}
