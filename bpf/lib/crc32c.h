@@ -12,7 +12,8 @@
 
 #define CRC32C_POLYNOMIAL 0x82f63b78
 
-static __always_inline __u32 crc32c_multiply(__u32 a, __u32 b)
+/* Not static, as crc32c_change: verified once each. */
+__noinline __u32 crc32c_multiply(__u32 a, __u32 b)
 {
 	__u32 product = 0;
 
@@ -33,8 +34,8 @@ static __always_inline __u32 crc32c_pass(__u32 difference, __u32 length, int bit
 
 /*
  * By how much the checksum of so many bytes, fewer than 65,536, changes if their first four do; both
- * are words as a little-endian machine reads them. Not static: verified once. No table: the programs
- * in tc have no constants in maps.
+ * are words as a little-endian machine reads them. No table: the programs in tc have no constants in
+ * maps.
  */
 __noinline __u32 crc32c_change(__u32 difference, __u32 length)
 {
