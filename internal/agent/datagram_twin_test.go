@@ -25,8 +25,8 @@ func TestDatagramTwin(t *testing.T) {
 		s := randomStep(random, o, time.Duration(monotonic(t)))
 		s.name = fmt.Sprintf("step %d, %+v, %v ago, begun: %v, from %v", i, s.in, s.age, s.begun, s.from)
 		f := r.talk([]netip.Addr{vip4, vip6}[random.IntN(2)])
-		f.sctp = random.IntN(2) == 0 // sockets of which cannot be seen
-		keeps, known, to, row := host.Walk(twin.Datagram{From: s.from, To: o.to, Age: s.age, Serves: !f.sctp, Row: s.in.twin(),
+		f.sctp = random.IntN(2) == 0
+		keeps, known, to, row := host.Walk(twin.Datagram{From: s.from, To: o.to, Age: s.age, Serves: true, Row: s.in.twin(),
 			Asks: func(h netip.Addr) bool { return s.asked[h].Open == 0 }})
 		switch {
 		case !keeps:

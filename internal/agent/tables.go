@@ -73,18 +73,10 @@ func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostR
 		if (index == noService || t.has(index)) && !free.allocate(&index) {
 			return tables{}, fmt.Errorf("service %s: a host can have %d services and VIPs", s.describe(), limit-1)
 		}
-		t.add(s, index, flags|flagsOf(s.protocol))
+		t.add(s, index, flags)
 	}
 	t.fresh = free.taken
 	return t, nil
-}
-
-// flagsOf says that programs see no sockets of SCTP.
-func flagsOf(protocol model.Protocol) bpfHostServiceFlag {
-	if protocol == model.SCTP {
-		return bpfHostServiceFlagHOST_SERVICE_KEEPS_ALL
-	}
-	return 0
 }
 
 // indexes are those of services. One that is in use is not given to another service, because packets

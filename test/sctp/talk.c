@@ -39,6 +39,7 @@ struct host {
 
 static struct host hosts[MOST];
 static int raw, hosts_known;
+static int first_port, last_port; /* of this process: others may have the same addresses */
 
 static socklen_t resolve(const char *address, struct sockaddr_storage *to)
 {
@@ -95,6 +96,7 @@ static void *take_in(void *nothing)
 		unsigned char *sctp = packet;
 		struct host *host;
 		ssize_t n;
+		int port;
 
 		memset(&from, 0, sizeof(from));
 		n = recvfrom(raw, packet, sizeof(packet), 0, (struct sockaddr *)&from, &length);
@@ -108,7 +110,8 @@ static void *take_in(void *nothing)
 			((struct sockaddr_in6 *)&from)->sin6_flowinfo = 0;
 			((struct sockaddr_in6 *)&from)->sin6_scope_id = 0;
 		}
-		host = find_host(&from, length);
+		port = n < sctp - packet + 12 ? 0 : sctp[2] << 8 | sctp[3];
+		host = port < first_port || port > last_port ? NULL : find_host(&from, length);
 		if (host)
 			usrsctp_conninput(host, sctp, n - (sctp - packet), 0);
 	}
@@ -208,6 +211,7 @@ static int serve(const char *address, int port, const char *name)
 	socklen_t length = resolve(address, &at);
 	struct socket *s;
 
+	first_port = last_port = port;
 	begin(&at, length, bind);
 	s = open_socket(port);
 	if (usrsctp_listen(s, MOST) < 0)
@@ -237,6 +241,8 @@ static int call(const char *address, int port, char **from, int count)
 	struct host *host;
 	int size;
 
+	first_port = atoi(from[0]);
+	last_port = atoi(from[count - 1]);
 	begin(&to, length, connect);
 	host = find_host(&to, length);
 	for (int i = 0; i < count && i < MOST; i++) {
