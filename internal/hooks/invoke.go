@@ -9,16 +9,14 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
-	"time"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
+	"weir.io/weir/internal/program"
 )
 
-// mostSaid is how much of a hook's output is kept, in bytes.
+// mostSaid is how much of a server's answer is kept, in bytes.
 const mostSaid = 1024
 
 // invoke calls a hook once. The context bounds how long that takes.
@@ -39,24 +37,18 @@ func invoke(ctx context.Context, hook *model.Hook, call model.HookCall) error {
 	return err
 }
 
-// run runs the program with the call on its standard input. When the time is over, the program is
-// killed with all its children that have stayed in its process group.
+// run runs the program with the call on its standard input.
 func run(ctx context.Context, hook *model.Hook, call []byte) error {
-	said := &beginning{}
-	cmd := exec.CommandContext(ctx, hook.Exec[0], hook.Exec[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = bytes.NewReader(call), said, said, privilege.Environment()
 	given, err := privilege.Give(hook.Capabilities)
 	if err != nil {
 		return fmt.Errorf("capabilities: %w", err)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, AmbientCaps: given}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // processes that it leaves behind may keep its output open
-	err = cmd.Run()
-	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
-		return nil // it need not end the processes that it has started
+	p := program.Program{Argv: hook.Exec, Stdin: call, Env: privilege.Environment(), Capabilities: given}
+	said, err := p.Run(ctx)
+	if err == nil || errors.As(err, new(*program.StartError)) {
+		return err
 	}
-	return withWords(err, string(said.text))
+	return withWords(err, said)
 }
 
 // client follows no redirection: a POST would become a GET.
@@ -94,13 +86,4 @@ func withWords(err error, words string) error {
 		return err
 	}
 	return fmt.Errorf("%w: %s", err, words)
-}
-
-// beginning keeps the beginning of what is written to it.
-type beginning struct{ text []byte }
-
-// Write never fails: a program does not end because it writes too much.
-func (b *beginning) Write(text []byte) (int, error) {
-	b.text = append(b.text, text[:min(len(text), mostSaid-len(b.text))]...)
-	return len(text), nil
 }
