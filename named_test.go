@@ -121,6 +121,9 @@ func keys(of reflect.Type, path string, to map[string]string) {
 		return
 	}
 	for _, field := range reflect.VisibleFields(of) { // those of embedded types are its own
+		if of == reflect.TypeFor[model.NamedCheck]() && field.Name == "Check" {
+			continue // what services name names none itself
+		}
 		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
 			to[path+"."+name] = of.String() + "." + field.Name
 			keys(field.Type, path+"."+name, to)

@@ -64,13 +64,15 @@ type jsonObject = map[string]any
 
 // inFiles is how values are written in files, where digits alone are numbers for YAML.
 var inFiles = map[reflect.Type]string{
-	reflect.TypeFor[netip.Addr]():      `{"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "string", "pattern": "^fe80:.*%."}]}`,
-	reflect.TypeFor[netip.Prefix]():    `{"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"}]}`,
-	reflect.TypeFor[netip.AddrPort]():  `{"type": "string", "pattern": "^([0-9.]+|\\[[0-9a-fA-F.:]+\\]):[0-9]+$"}`,
-	reflect.TypeFor[model.Segment]():   `{"type": "string", "pattern": "^(none|vlan:[0-9]+(\\.[0-9]+)?|(vxlan|geneve):[0-9]+)$"}`,
-	reflect.TypeFor[model.MAC]():       `{"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-]?[0-9a-fA-F]{2}){5}$|^[0-9a-fA-F]{4}(\\.[0-9a-fA-F]{4}){2}$"}`,
-	reflect.TypeFor[model.QUICKey]():   `{"anyOf": [{"type": "string", "pattern": "^[0-9a-fA-F]{32}$"}, {"type": "number"}]}`,
-	reflect.TypeFor[model.ServerIDs](): `{"anyOf": [{"type": ["string", "number"]}, {"type": "object", "additionalProperties": {"type": ["string", "number"]}}]}`,
+	reflect.TypeFor[netip.Addr]():        `{"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "string", "pattern": "^fe80:.*%."}]}`,
+	reflect.TypeFor[netip.Prefix]():      `{"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"}]}`,
+	reflect.TypeFor[netip.AddrPort]():    `{"type": "string", "pattern": "^([0-9.]+|\\[[0-9a-fA-F.:]+\\]):[0-9]+$"}`,
+	reflect.TypeFor[model.Segment]():     `{"type": "string", "pattern": "^(none|vlan:[0-9]+(\\.[0-9]+)?|(vxlan|geneve):[0-9]+)$"}`,
+	reflect.TypeFor[model.MAC]():         `{"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-]?[0-9a-fA-F]{2}){5}$|^[0-9a-fA-F]{4}(\\.[0-9a-fA-F]{4}){2}$"}`,
+	reflect.TypeFor[model.QUICKey]():     `{"anyOf": [{"type": "string", "pattern": "^[0-9a-fA-F]{32}$"}, {"type": "number"}]}`,
+	reflect.TypeFor[model.HTTPVersion](): `{"enum": ["1.0", "1.1", "2", 1.0, 1.1, 2]}`,
+	reflect.TypeFor[model.Digest]():      `{"anyOf": [{"type": "string", "pattern": "^(md5:)?[0-9a-fA-F]{32}$|^(sha256:)?[0-9a-fA-F]{64}$"}, {"type": "number"}]}`,
+	reflect.TypeFor[model.ServerIDs]():   `{"anyOf": [{"type": ["string", "number"]}, {"type": "object", "additionalProperties": {"type": ["string", "number"]}}]}`,
 }
 
 // makeSchema makes the schema of configuration files of the types of internal/model, by what the API says
@@ -92,6 +94,13 @@ func makeSchema(t *testing.T) []byte {
 			delete(def, "required")
 		}
 		properties, _ := def["properties"].(jsonObject)
+		switch of { // a check has a kind, or is one of checks
+		case reflect.TypeFor[model.HealthCheck]():
+			delete(def, "required")
+			def["anyOf"] = []jsonObject{{"required": []string{"kind"}}, {"required": []string{"check"}}}
+		case reflect.TypeFor[model.NamedCheck]():
+			delete(properties, "check")
+		}
 		for _, field := range reflect.VisibleFields(of) {
 			key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			property, is := properties[key].(jsonObject)
@@ -332,7 +341,7 @@ func valid(t *testing.T, schema *jsonschema.Schema, text []byte) error {
 // with them is what several values say together, how long a time is, which addresses and names are
 // possible, and that a text has one document.
 var unseen = []string{
-	"agent-directors", "agent-flows", "agent-store", "api-agents", "api", "api-segments", "askredirect", "bfd", "bgp-alone", "bgp-evpn", "documents", "fan-out-steering", "former", "hooks", "limits", "loads-api", "loads-nowhere", "loads", "nat",
+	"agent-directors", "agent-flows", "agent-store", "api-agents", "api", "api-segments", "askredirect", "bfd", "bgp-alone", "bgp-evpn", "checks-unknown", "documents", "fan-out-steering", "former", "hooks", "limits", "loads-api", "loads-nowhere", "loads", "nat",
 	"neighbor-alone", "overlap", "own-inside", "ovn-alone", "ovn-none", "p2c", "passive", "policies", "redirect", "segments", "slow-start-etcd", "slow-start", "snat-ports", "sockets-elsewhere",
 	"source-ranges-limit", "source-ranges", "steering-none", "store-endpoints", "store-plain", "store",
 }

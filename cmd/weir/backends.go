@@ -122,6 +122,8 @@ func whyOf(b *model.BackendStatus) string {
 		why = append(why, "unreachable: "+b.Unreachable)
 	case h != nil && h.Reason != "":
 		why = append(why, h.Reason+": "+h.Detail)
+	case h != nil && h.Detail != "": // it has not been probed yet
+		why = append(why, h.Detail)
 	case b.Strain != nil:
 		why = append(why, strainOf(b.Strain))
 	}

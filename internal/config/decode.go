@@ -18,7 +18,7 @@ import (
 
 // Bounds on what a file or a set may expand to: aliases make large configurations out of small files.
 // The YAML package leaves aliases to its callers. The most that a director has, 65,536 services, a million
-// backends and a million source ranges, takes 275 million bytes. Four values for each backend can come
+// backends and a million source ranges, takes 283 million bytes. Four values for each backend can come
 // from aliases.
 const (
 	mostExpanded = 320 << 20 // bytes
@@ -62,10 +62,13 @@ var required = map[reflect.Type][][2]string{
 	},
 	reflect.TypeFor[model.BGPNeighbor](): {{"asn", "the number of its AS"}},
 	reflect.TypeFor[model.BGPPrefix]():   {{"prefix", "203.0.113.0/24, say"}},
-	reflect.TypeFor[model.HealthCheck](): {{"kind", "tcp, syn, http, https, tls, grpc, udp, dns, icmp, sctp or none"}},
+	reflect.TypeFor[model.HealthCheck](): {{"kind", kinds}},
+	reflect.TypeFor[model.NamedCheck]():  {{"name", "of your choice"}, {"kind", kinds}},
 	reflect.TypeFor[model.HealthDNS]():   {{"name", "a domain name"}},
 	reflect.TypeFor[model.APIClient]():   {{"name", "of your choice"}, {"role", "read, write or admin"}},
 }
+
+const kinds = "tcp, syn, http, https, tls, grpc, udp, dns, icmp, sctp, smtp, exec or none"
 
 // Required returns the keys that a mapping of a type must have.
 func Required(t reflect.Type) (keys []string) {
@@ -400,6 +403,9 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 		d.value(entry.Value, v.FieldByIndex(index), here)
 	}
 	for _, key := range required[v.Type()] {
+		if v.Type() == reflect.TypeFor[model.HealthCheck]() && (seen["check"] > 0 || meant["check"]) {
+			continue // the named check has it
+		}
 		if _, given := seen[key[0]]; !given && !meant[key[0]] {
 			d.fail(n, &path{parent: at, key: key[0]}, "is required (%s)", key[1])
 		}
@@ -541,7 +547,7 @@ var listsHost = regexp.MustCompile(`^(segments\[\d+\])\.hosts(\[\d+\](\.address)
 
 // surroundings are what a field may decide about.
 var surroundings = regexp.MustCompile(`^segments\[\d+\](\.hosts\[\d+\])?|^services\[\d+\](\.backends\[\d+\]|\.health)?` +
-	`|^(bgp\.neighbors|bfd\.neighbors|hooks|api\.clients)\[\d+\]|^director\.(limits|store|snat|neighbor)|^agent\.store|^[^.\[]*`)
+	`|^(checks|bgp\.neighbors|bfd\.neighbors|hooks|api\.clients)\[\d+\]|^director\.(limits|store|snat|neighbor)|^agent\.store|^[^.\[]*`)
 
 func inside(path, around string) bool {
 	rest, found := strings.CutPrefix(path, around)

@@ -2,8 +2,8 @@ package config
 
 import "weir.io/weir/internal/model"
 
-// LoadSet reads an owner's services from a file that has no other key, and the fields that the file
-// has by former names. An invalid one gives Errors.
+// LoadSet reads an owner's services from a file that has no other key but checks that they name, and the
+// fields that the file has by former names. An invalid one gives Errors.
 func LoadSet(path string) (services []model.Service, former []model.FormerKey, text []byte, err error) {
 	text, err = read(path)
 	if err != nil {
@@ -23,7 +23,7 @@ func ParseSet(name string, text []byte) ([]model.Service, error) {
 
 func parseSet(name string, text []byte) (services []model.Service, former []model.FormerKey, err error) {
 	if services, is := written(text); is {
-		services, err := validSet(services)
+		services, err := validSet(nil, services)
 		if err == nil {
 			return services, nil, nil
 		}
@@ -33,7 +33,8 @@ func parseSet(name string, text []byte) (services []model.Service, former []mode
 	}
 	doc, errs := newDocument(text, true)
 	var set struct {
-		Services []model.Service `json:"services"`
+		Checks   []model.NamedCheck `json:"checks"` // that services of the set have by name
+		Services []model.Service    `json:"services"`
 	}
 	if len(errs) == 0 {
 		dec := doc.decode(&set)
@@ -46,7 +47,7 @@ func parseSet(name string, text []byte) (services []model.Service, former []mode
 			return nil, nil, named(name, errs) // most of it may be missing
 		}
 		var err error
-		set.Services, err = validSet(set.Services)
+		set.Services, err = validSet(set.Checks, set.Services)
 		errs = append(errs, dec.lost.without(doc.invalid(err))...)
 	}
 	if len(errs) == 0 {
@@ -56,8 +57,8 @@ func parseSet(name string, text []byte) (services []model.Service, former []mode
 }
 
 // validSet gives services their defaults, and says what is wrong with them for every director.
-func validSet(services []model.Service) ([]model.Service, error) {
-	c := model.Config{Director: model.Director{Limits: model.MostLimits}, Services: services}
+func validSet(checks []model.NamedCheck, services []model.Service) ([]model.Service, error) {
+	c := model.Config{Director: model.Director{Limits: model.MostLimits}, Checks: checks, Services: services}
 	c.SetDefaults()
 	return c.Services, c.Validate()
 }

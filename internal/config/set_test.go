@@ -22,7 +22,7 @@ func TestParseSet(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                      "set.yaml: is empty",
 		"{}":                                    "set.yaml: services: is required",
-		"director: {}\nservices: []\n":          "set.yaml:1: director: unknown key (known here: services)",
+		"director: {}\nservices: []\n":          "set.yaml:1: director: unknown key (known here: checks, services)",
 		"services:\n" + setService + setService: "set.yaml:3: services[1].name: \"a\" is already the name of services[0] (line 2)",
 		"services:\n" + strings.Replace(setService, "nat", "nta", 1):    "set.yaml:2: services[0].mode: ",
 		"services:\n" + strings.Replace(setService, "port: 80,", "", 1): "set.yaml:2: services[0].port: is required",

@@ -58,6 +58,11 @@ func healthProblems(prevented error, late []health.Late) (problems []model.Probl
 		if l.Segment != (model.Segment{}) {
 			p.Part = l.Segment.String()
 		}
+		if l.Service != "" {
+			p.Part = l.Service
+			p.Text = fmt.Sprintf("the programs that check backends of service %q are run too late: as many as may run at a time do", l.Service)
+			p.Fix = "make the program faster, give the check a longer interval or a shorter timeout, or raise director.exec-checks.at-once"
+		}
 		problems = append(problems, p)
 	}
 	return problems

@@ -40,6 +40,7 @@ func (x *examination) director() {
 	x.answers()
 	x.probesTranslated()
 	x.associations()
+	x.programs()
 	x.forwarding()
 	x.snat()
 	x.steering()

@@ -172,7 +172,7 @@ func (x *examination) probesTranslated() {
 	probed := map[netip.AddrPort]*model.Service{}
 	for i := range x.config.Services {
 		s := &x.config.Services[i]
-		if !s.Checked() {
+		if !s.Checked() || s.Health.Kind == model.CheckExec {
 			continue
 		}
 		for j := range s.Backends {

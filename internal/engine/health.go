@@ -34,10 +34,14 @@ func Checks(desired *model.Config, serving func(model.Target) bool) []model.Chec
 				continue
 			}
 			target := model.Target{Service: s.ID(), Backend: b.Endpoint()}
-			checks = append(checks, model.Check{
+			check := model.Check{
 				Target: target, Service: s.Name, Backend: b.Name, How: s.Health,
-				To: s.ProbeAddress(b), Way: wayOf(s, b, host, links, own), Serving: serving(target),
-			})
+				To: s.ProbeAddress(b), Serving: serving(target), Programs: desired.Director.ExecChecks,
+			}
+			if s.Health.Kind != model.CheckExec { // a program finds its own way
+				check.Way = wayOf(s, b, host, links, own)
+			}
+			checks = append(checks, check)
 		}
 	}
 	return checks

@@ -9,6 +9,7 @@ package health
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"reflect"
@@ -24,7 +25,6 @@ import (
 type Checker struct {
 	path  Path
 	log   *slog.Logger
-	most  int // probes at the same time
 	ctx   context.Context
 	stop  context.CancelFunc
 	begun time.Time
@@ -40,9 +40,8 @@ type Checker struct {
 	mu      sync.Mutex
 	others  []chan struct{} // are sent to like turns
 	targets map[model.Target]*target
-	lines   lines
-	running int
-	held    bool // a line waits until a probe has ended
+	pool
+	programs pool // of the checks that run one
 	// diagnoses is how many diagnoses are being made.
 	diagnoses int
 	armed     time.Time // when the scheduler wakes up by itself
@@ -93,13 +92,15 @@ type result struct {
 func New(path Path, log *slog.Logger) *Checker {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Checker{
-		path: path, log: log, begun: time.Now(), most: mostProbes(), ctx: ctx, stop: stop,
+		path: path, log: log, begun: time.Now(), ctx: ctx, stop: stop,
 		wake: make(chan struct{}, 1), stateChanges: make(chan struct{}, 1),
-		targets: map[model.Target]*target{}, lines: lines{of: map[model.Segment]*line{}}, counts: map[outcome]uint64{},
+		targets: map[model.Target]*target{}, pool: newPool(mostProbes()), programs: newPool(model.DefaultExecAtOnce), counts: map[outcome]uint64{},
 	}
 	c.scheduler.Go(c.run)
 	return c
 }
+
+func newPool(most int) pool { return pool{most: most, lines: lines{of: map[lineKey]*line{}}} }
 
 // mostProbes bounds the probes under way: each takes a descriptor, and other parts need some, too.
 // A probe that is not answered keeps its descriptor until its timeout.
@@ -139,6 +140,9 @@ func (c *Checker) Set(checks []model.Check) {
 	}
 	for i, t := range inTurn(fresh) {
 		t.due = now.Add(time.Duration(i) * spread)
+		if t.version == 1 {
+			t.due = t.due.Add(time.Duration(t.check.How.StartDelay))
+		}
 		t.line.queue.add(t)
 	}
 	for key, t := range c.targets {
@@ -146,7 +150,7 @@ func (c *Checker) Set(checks []model.Check) {
 			t.line.queue.drop(t)
 			t.end()
 			t.gone = true
-			c.lines.leave(t.line)
+			t.line.leave()
 			delete(c.targets, key)
 		}
 	}
@@ -159,7 +163,7 @@ const spread = 100 * time.Microsecond
 // put adds a check or changes it, and returns its target if the next probe is due at once.
 func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, now time.Time) *target {
 	t := c.targets[check.Target]
-	if t != nil && t.line.segment == check.CountsIn() && t.check.To == check.To && (t.check.Way == nil) == (check.Way == nil) && sameProbe(t.check.How, check.How) {
+	if t != nil && t.line.lineKey == keyOf(&check) && t.check.To == check.To && (t.check.Way == nil) == (check.Way == nil) && sameProbe(t.check.How, check.How) {
 		c.reschedule(t, check)
 		return nil
 	}
@@ -178,10 +182,10 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, no
 	} else {
 		t.standing.recheck(check.How)
 		t.line.queue.drop(t)
-		c.lines.leave(t.line)
+		t.line.leave()
 	}
 	t.end()
-	t.line, t.check, t.probe = c.lines.join(check.CountsIn()), check, p
+	t.line, t.check, t.probe = c.join(&check), check, p
 	t.version++
 	return t
 }
@@ -190,6 +194,9 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, no
 func (c *Checker) reschedule(t *target, check model.Check) {
 	before := t.check.How.Interval
 	t.check = check
+	if t.line.in == &c.programs {
+		c.programs.most = check.Programs.AtOnceOrDefault()
+	}
 	if check.How.Interval < before && t.place != waitsNot {
 		if soon := time.Now().Add(time.Duration(check.How.Interval)); soon.Before(t.due) {
 			t.due = soon
@@ -213,7 +220,7 @@ func sameProbe(a, b *model.HealthCheck) bool {
 	}
 	x, y := *a, *b
 	for _, h := range []*model.HealthCheck{&x, &y} {
-		h.Interval, h.Jitter, h.Timeout, h.Rise, h.Fall, h.Panic, h.SlowStart, h.Passive = 0, 0, 0, 0, 0, nil, 0, nil
+		h.Interval, h.Jitter, h.Timeout, h.Rise, h.Fall, h.Panic, h.SlowStart, h.Passive, h.StartDelay = 0, 0, 0, 0, 0, nil, 0, nil, 0
 	}
 	return reflect.DeepEqual(x, y)
 }
@@ -318,8 +325,11 @@ func (t *target) health() model.BackendHealth {
 	if (t.standing.serving || t.standing.state != model.HealthUnknown) && t.standing.failures < t.check.How.Fall {
 		h.Failures = int(t.standing.failures)
 	}
-	if f := t.last.failure; f != nil {
+	switch f := t.last.failure; {
+	case f != nil:
 		h.Reason, h.Detail = string(f.Reason), f.Detail
+	case t.last.at.IsZero() && t.check.How.StartDelay > 0 && t.version == 1:
+		h.Detail = fmt.Sprintf("its first probe is sent at %s (start-delay)", t.due.UTC().Format(time.RFC3339))
 	}
 	return h
 }

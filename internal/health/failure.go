@@ -30,7 +30,7 @@ const (
 	Certificate Reason = "certificate" // the certificate is not for the name, not trusted or not valid
 	Handshake   Reason = "tls"         // the TLS handshake failed otherwise
 	Malformed   Reason = "malformed"   // the answer is of another protocol
-	Status      Reason = "status"      // HTTP: the status is not one of the good ones
+	Status      Reason = "status"      // HTTP, SMTP: the status is not one of the good ones
 	Body        Reason = "body"        // HTTP, UDP: the answer lacks what is looked for
 	NotServing  Reason = "not-serving" // gRPC: the server says so, or does not know the service
 	RCode       Reason = "rcode"       // DNS: the response code is not one of the good ones
@@ -39,11 +39,12 @@ const (
 	NoVIP       Reason = "vip"    // the backend answers, but not at the VIP
 	NoTunnel    Reason = "tunnel" // the backend answers, but not through the tunnel
 	MTU         Reason = "mtu"    // short packets are answered, but long ones are not
+	Exit        Reason = "exit"   // the program ended with another status than 0, or was killed
 	Local       Reason = "local"  // this host could not make the probe: not the backend's failure
 )
 
 // Reasons are all of them.
-var Reasons = []Reason{Refused, Unreachable, Timeout, Closed, Certificate, Handshake, Malformed, Status, Body, NotServing, RCode, ARP, NoAddress, NoVIP, NoTunnel, MTU, Local}
+var Reasons = []Reason{Refused, Unreachable, Timeout, Closed, Certificate, Handshake, Malformed, Status, Body, NotServing, RCode, ARP, NoAddress, NoVIP, NoTunnel, MTU, Exit, Local}
 
 // Failure is what became of a probe that did not succeed.
 type Failure struct {
@@ -68,6 +69,7 @@ var (
 	connecting = step{"to connect", "no answer to a SYN within %v: the host is gone, or something drops it"}
 	shaking    = step{"in the TLS handshake", "connected, and the TLS handshake did not end within %v"}
 	asking     = step{"waiting for the answer", "connected, and no answer within %v"}
+	running    = step{"running", "the program did not end within %v, and was killed"}
 	sending    = step{"waiting for the answer", "no answer within %v"}
 )
 

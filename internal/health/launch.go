@@ -21,7 +21,7 @@ type launch struct {
 
 // launch takes what a probe needs from a target that no longer waits, and that its line has counted.
 func (c *Checker) launch(t *target) *launch {
-	c.running++
+	t.line.in.running++
 	l := &launch{Checker: c, target: t, line: t.line, version: t.version, check: t.check, probe: t.probe}
 	if l.probe != nil {
 		l.ctx, t.cancel = context.WithTimeout(c.ctx, time.Duration(t.check.How.Timeout))
@@ -73,10 +73,11 @@ func (l *launch) later() {
 // over counts the probe as ended, and says whether its result no longer matters: the target is
 // checked in another way, or not at all. The lock is held.
 func (l *launch) over() bool {
-	l.running--
+	in := l.line.in
+	in.running--
 	l.line.running--
-	l.lines.close(l.line)
-	if l.held {
+	in.lines.close(l.line)
+	if in.held {
 		signal(l.wake)
 	}
 	return l.target.version != l.version || l.target.gone || l.Checker.ctx.Err() != nil

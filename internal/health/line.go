@@ -1,17 +1,36 @@
 package health
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"weir.io/weir/internal/model"
 )
 
-// line has the targets that count in one segment. Probes under way are shared by lines and not by
-// targets: a tenant with thousands of backends that do not answer delays its own probes only.
+// pool is what probes of one sort share: packets of this process's own, or programs.
+type pool struct {
+	lines   lines
+	most    int // probes at the same time
+	running int
+	held    bool // a line waits until a probe has ended
+}
+
+// lineKey is what a line is of: a segment or, of programs, a service.
+type lineKey struct {
+	segment model.Segment
+	service model.ServiceID
+}
+
+// line has the targets that count in one segment or, for programs, in one service. Probes under way are shared
+// by lines and not by targets: a tenant with thousands of backends that do not answer, or a service with a
+// program that hangs, delays its own probes only.
 type line struct {
-	segment   model.Segment
-	place     int // in order
+	lineKey
+	in        *pool
+	name      string // of the service, for programs
+	place     int    // in order
 	queue     queue
 	targets   int
 	running   int
@@ -22,21 +41,48 @@ type line struct {
 
 // lines are those of all segments with targets. They take turns.
 type lines struct {
-	of    map[model.Segment]*line
+	of    map[lineKey]*line
 	order []*line
 	turn  int // the place of the one whose turn is next
 }
 
-// join counts one more target in a segment, and returns the line for it.
-func (s *lines) join(segment model.Segment) *line {
-	l := s.of[segment]
+// join counts one more target, and returns the line for it.
+func (s *lines) join(of lineKey) *line {
+	l := s.of[of]
 	if l == nil {
-		l = &line{segment: segment, place: len(s.order)}
-		s.of[segment], s.order = l, append(s.order, l)
+		l = &line{lineKey: of, place: len(s.order)}
+		s.of[of], s.order = l, append(s.order, l)
 	}
 	l.targets++
 	return l
 }
+
+// keyOf is the line that a check counts in.
+func keyOf(check *model.Check) lineKey {
+	of := lineKey{segment: check.CountsIn()}
+	if check.How.Kind == model.CheckExec {
+		of.service = check.Target.Service
+	}
+	return of
+}
+
+// join counts one more target of a check.
+func (c *Checker) join(check *model.Check) *line {
+	in, of := &c.pool, keyOf(check)
+	if check.How.Kind == model.CheckExec {
+		in = &c.programs
+		in.most = check.Programs.AtOnceOrDefault()
+	}
+	l := in.lines.join(of)
+	l.in = in
+	if in == &c.programs {
+		l.name = check.Service
+	}
+	return l
+}
+
+// leave counts one target less.
+func (l *line) leave() { l.in.lines.leave(l) }
 
 // leave counts one target less. Probes that are under way count until they end.
 func (s *lines) leave(l *line) {
@@ -46,10 +92,10 @@ func (s *lines) leave(l *line) {
 
 // close forgets a line with nothing in it.
 func (s *lines) close(l *line) {
-	if l.targets > 0 || l.running > 0 || l.diagnoses > 0 || s.of[l.segment] != l {
+	if l.targets > 0 || l.running > 0 || l.diagnoses > 0 || s.of[l.lineKey] != l {
 		return
 	}
-	delete(s.of, l.segment)
+	delete(s.of, l.lineKey)
 	s.order = slices.Delete(s.order, l.place, l.place+1)
 	for i := l.place; i < len(s.order); i++ {
 		s.order[i].place = i
@@ -121,18 +167,20 @@ func (l *line) noteLate(due, now time.Time) {
 	}
 }
 
-// Late is how late the probes of a segment begin, because as many are under way as it may have.
+// Late is how late the probes of a segment begin, or the programs of a service, because as many are under way
+// as it may have.
 type Late struct {
 	Segment model.Segment
+	Service string // of programs
 	By      time.Duration
 }
 
-// Late returns the segments whose probes began too late within the last minute, or should have begun.
+// Late returns the segments and services whose probes began too late within the last minute, or should have begun.
 func (c *Checker) Late() (found []Late) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	for _, l := range c.lines.order {
+	for _, l := range slices.Concat(c.lines.order, c.programs.lines.order) {
 		by := time.Duration(0)
 		if now.Sub(l.lateAt) < ownEvery {
 			by = l.late
@@ -141,10 +189,12 @@ func (c *Checker) Late() (found []Late) {
 			by = max(by, now.Sub(l.queue[0].due))
 		}
 		if by > lateBy {
-			found = append(found, Late{l.segment, by})
+			found = append(found, Late{l.segment, l.name, by})
 		}
 	}
-	slices.SortFunc(found, func(a, b Late) int { return a.Segment.Compare(b.Segment) })
+	slices.SortFunc(found, func(a, b Late) int {
+		return cmp.Or(a.Segment.Compare(b.Segment), strings.Compare(a.Service, b.Service))
+	})
 	return found
 }
 

@@ -54,14 +54,14 @@ func TestTenantsShareProbes(t *testing.T) {
 // Places are given in turn, and some stay free.
 func TestLines(t *testing.T) {
 	now := time.Now()
-	s := lines{of: map[model.Segment]*line{}}
+	s := lines{of: map[lineKey]*line{}}
 	add := func(vlan uint32, targets int) {
 		id := model.Segment{}
 		if vlan > 0 {
 			id = model.Segment{Kind: model.SegmentVLAN, ID: vlan}
 		}
 		for range targets {
-			l := s.join(id)
+			l := s.join(lineKey{segment: id})
 			l.queue.add(&target{place: waitsNot, line: l, due: now})
 		}
 	}

@@ -27,6 +27,8 @@ var kinds = map[model.CheckKind]func(how *model.HealthCheck) (probe, error){
 	model.CheckDNS:   newDNS,
 	model.CheckICMP:  func(*model.HealthCheck) (probe, error) { return probeICMP, nil },
 	model.CheckSCTP:  func(*model.HealthCheck) (probe, error) { return probeSCTP, nil },
+	model.CheckSMTP:  newSMTP,
+	model.CheckExec:  func(*model.HealthCheck) (probe, error) { return probeExec, nil },
 }
 
 // newProbe makes a probe that may need parts of the checker.
@@ -83,13 +85,18 @@ func overTLS(how *model.HealthCheck, do func(context.Context, net.Conn, *attempt
 		return nil, err
 	}
 	config.NextProtos = protocols
+	return with(config, do), nil
+}
+
+// with makes a probe over TLS.
+func with(config *tls.Config, do func(context.Context, net.Conn, *attempt) error) probe {
 	return overTCP(func(ctx context.Context, conn net.Conn, a *attempt) error {
 		secure, err := a.shake(ctx, conn, config)
 		if err != nil {
 			return err
 		}
 		return do(ctx, secure, a)
-	}), nil
+	})
 }
 
 // newTLS makes a probe that ends after the handshake.

@@ -117,7 +117,7 @@ func TestProbes(t *testing.T) {
 	s.host.Address("eth0", "10.0.0.3/24")
 
 	get := func(kind model.CheckKind, change func(*model.HealthHTTP, *model.HealthTLS)) model.HealthCheck {
-		h, tls := &model.HealthHTTP{Path: "/ok"}, &model.HealthTLS{Name: "www.example.org", CA: ca.pem()}
+		h, tls := &model.HealthHTTP{HealthRequest: model.HealthRequest{Path: "/ok"}}, &model.HealthTLS{Name: "www.example.org", CA: ca.pem()}
 		if change != nil {
 			change(h, tls)
 		}
@@ -339,7 +339,7 @@ func TestProbesLeaveNoSockets(t *testing.T) {
 	}{
 		{model.HealthCheck{Kind: model.CheckTCP}, "10.0.0.2:443"},
 		{model.HealthCheck{Kind: model.CheckTLS, TLS: &model.HealthTLS{SkipVerify: true}}, "10.0.0.2:443"},
-		{model.HealthCheck{Kind: model.CheckHTTPS, HTTP: &model.HealthHTTP{Path: "/ok"}, TLS: &model.HealthTLS{SkipVerify: true}}, "10.0.0.2:443"},
+		{model.HealthCheck{Kind: model.CheckHTTPS, HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Path: "/ok"}}, TLS: &model.HealthTLS{SkipVerify: true}}, "10.0.0.2:443"},
 		{model.HealthCheck{Kind: model.CheckGRPC}, "10.0.0.2:50051"},
 	} {
 		checkFailure(t, probing{how: test.how, to: test.to}.from(t, director, patience), well, "")

@@ -42,12 +42,16 @@ func (c *Checker) beginDue() time.Duration {
 	var due []*launch
 	c.mu.Lock()
 	now := time.Now()
-	c.lines.due(now.Add(early), c.most-c.running, func(from *line, t *target) {
-		from.noteLate(t.due, now)
-		due = append(due, c.launch(t))
-	})
-	var pause time.Duration
-	pause, c.held = c.lines.wait(now, c.most-c.running)
+	pause := idle
+	for _, p := range []*pool{&c.pool, &c.programs} {
+		p.lines.due(now.Add(early), p.most-p.running, func(from *line, t *target) {
+			from.noteLate(t.due, now)
+			due = append(due, c.launch(t))
+		})
+		var next time.Duration
+		next, p.held = p.lines.wait(now, p.most-p.running)
+		pause = min(pause, next)
+	}
 	c.armed = now.Add(pause)
 	c.mu.Unlock()
 	for _, l := range due {

@@ -27,6 +27,13 @@ type Backend struct {
 	GeneveOptions GeneveOptions `json:"geneve-options,omitempty"`
 	MTU           uint16        `json:"mtu,omitempty"`      // of the path to it; 0: that of the egress interface
 	ServerID      ServerIDs     `json:"server-id,omitzero"` // in a service with quic: the server IDs that name it in connection IDs
+	Check         *BackendCheck `json:"check,omitempty"`    // nil: probes go where the service's check says
+}
+
+// BackendCheck is where a backend is probed, in place of where its service's check says.
+type BackendCheck struct {
+	Address netip.Addr `json:"address,omitzero"` // reached by the host's routes; zero: the backend's
+	Port    uint16     `json:"port,omitempty"`   // 0: as the service's check says
 }
 
 // DefaultWeight is the weight of a backend that gives none.
@@ -145,6 +152,24 @@ func (v *validation) backend(i, j int) {
 	v.backendInterface(i, j)
 	v.backendOverlay(i, j)
 	v.backendMTU(i, j)
+	v.backendCheck(i, j)
+}
+
+// backendCheck refuses to look for an address in a tenant's network that is not the backend's: nothing says
+// which host has it.
+func (v *validation) backendCheck(i, j int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	if b.Check == nil || !b.Check.Address.IsValid() {
+		return
+	}
+	at := backendPath(i, j, "check.address")
+	if problem := addressProblem(b.Check.Address); problem != "" {
+		v.errs.add(at, "%s", withAddress(b.Check.Address, problem))
+	}
+	if in := b.TenantIn(s); in != (Segment{}) {
+		v.errs.addWithOther(at, servicePath(i, "segment"), "is probed by the host's routes, which do not lead into %s: leave it out", in)
+	}
 }
 
 // backendInterface checks the interface by which a backend is reached.

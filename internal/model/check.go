@@ -26,6 +26,8 @@ type Check struct {
 	// Serving says that the backend gets connections already: one failure is not enough
 	// to take it out when nothing else is known of it.
 	Serving bool
+	// Programs says how the program of a check runs; nil: by the defaults.
+	Programs *ExecChecks
 }
 
 // CountsIn returns the segment with which the check's probes count, like its backend: see SegmentLimits.

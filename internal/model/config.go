@@ -22,9 +22,11 @@ type Config struct {
 	Loads     Loads             `json:"loads,omitzero"`      // how agents report loads of backends to directors
 	Segments  []SegmentSettings `json:"segments,omitempty"`  // what this director knows of tenants' networks
 	OVN       OVN               `json:"ovn,omitzero"`        // says where hosts of tenants' networks are
+	Checks    []NamedCheck      `json:"checks,omitempty"`    // that services have by name
 	Services  []Service         `json:"services"`
 
-	FormerKeys []FormerKey `json:"-"` // that the file has
+	FormerKeys []FormerKey    `json:"-"` // that the file has
+	NamedBy    map[int]string `json:"-"` // the names of the checks that services have from Checks
 }
 
 // The defaults and the bounds of times.
@@ -55,6 +57,7 @@ func (c *Config) SetDefaults() {
 	if c.Services == nil {
 		c.Services = []Service{}
 	}
+	c.resolveChecks()
 	for i := range c.Services {
 		c.Services[i].setDefaults()
 	}
@@ -87,6 +90,7 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v.loads()
 	v.segments()
 	v.ovn()
+	v.namedChecks()
 	for i := range c.Services {
 		if !known(i) {
 			v.service(i)

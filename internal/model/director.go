@@ -36,7 +36,9 @@ type Director struct {
 	Owners []OwnerLimits `json:"owners,omitempty"`
 	// SegmentLimits bound each segment that has no limits of its own, but for none.
 	SegmentLimits SegmentLimits `json:"segment-limits,omitzero"`
-	Store         Store         `json:"store,omitzero"`
+	// ExecChecks says how the programs of checks run; nil: by the defaults.
+	ExecChecks *ExecChecks `json:"exec-checks,omitempty"`
+	Store      Store       `json:"store,omitzero"`
 }
 
 // The defaults of a director's keys.
@@ -176,6 +178,7 @@ func (v *validation) director() {
 	v.limit("director.limits.source-ranges", uint64(d.Limits.SourceRanges), 1, MaxSourceRanges)
 	v.prefixes("director.kernel-sources", d.KernelSources)
 	v.owners()
+	v.execChecks()
 	v.answering()
 	v.steering()
 	if d.FanOut.Given() && d.Steering.Given() {

@@ -46,7 +46,7 @@ func TestStoredServicesComeBack(t *testing.T) {
 		s := model.Service{Name: name, VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP, MinHealthy: &least,
 			Retention: model.Duration(time.Minute), MaxRetention: model.Duration(time.Hour),
 			Backends: []model.Backend{{Name: name, Address: netip.MustParseAddr("10.0.0.1"), State: model.Active}},
-			Health:   &model.HealthCheck{Kind: model.CheckHTTP, HTTP: &model.HealthHTTP{Host: name}}}
+			Health:   &model.HealthCheck{Kind: model.CheckHTTP, HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Host: name}}}}
 		for written, v := range map[string]any{"by the former keys": model.StoredService(s), "by today's": s} {
 			text, err := json.Marshal(v)
 			if err != nil {

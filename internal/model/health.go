@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,10 @@ import (
 
 // HealthCheck says how each director finds out which of a service's backends are healthy.
 type HealthCheck struct {
+	// Check is the name of one of the configuration's checks: what is asked is said there. A check that is
+	// resolved has none.
+	Check    string    `json:"check,omitempty"`
+	From     string    `json:"-"` // the name of the check that was resolved; empty: it is the service's own
 	Kind     CheckKind `json:"kind"`
 	Interval Duration  `json:"interval,omitzero"` // from one probe of a backend to the next
 	Jitter   Duration  `json:"jitter,omitzero"`   // how much longer or shorter an interval may be
@@ -26,24 +31,52 @@ type HealthCheck struct {
 	Panic    *uint8    `json:"panic,omitempty"`   // percent: with fewer healthy backends, all backends are used; 0: never
 	// SlowStart is how long a backend takes to reach its whole share after it came or was down; 0:
 	// it has its share at once.
-	SlowStart Duration    `json:"slow-start,omitzero"`
-	Passive   *Passive    `json:"passive,omitempty"` // nil: agents' reports change no share
-	Port      uint16      `json:"port,omitempty"`    // that is probed; 0: the one that the backend serves
-	To        CheckTo     `json:"to,omitempty"`      // what is probed; empty: the VIP where that is possible
-	HTTP      *HealthHTTP `json:"http,omitempty"`    // kinds http and https
-	TLS       *HealthTLS  `json:"tls,omitempty"`     // kinds https, tls and grpc
-	GRPC      *HealthGRPC `json:"grpc,omitempty"`    // kind grpc
-	UDP       *HealthUDP  `json:"udp,omitempty"`     // kind udp
-	DNS       *HealthDNS  `json:"dns,omitempty"`     // kind dns
+	SlowStart  Duration    `json:"slow-start,omitzero"`
+	StartDelay Duration    `json:"start-delay,omitzero"` // from when a backend is to be checked to its first probe
+	Passive    *Passive    `json:"passive,omitempty"`    // nil: agents' reports change no share
+	Port       uint16      `json:"port,omitempty"`       // that is probed; 0: the one that the backend serves
+	To         CheckTo     `json:"to,omitempty"`         // what is probed; empty: the VIP where that is possible
+	HTTP       *HealthHTTP `json:"http,omitempty"`       // kinds http and https
+	TLS        *HealthTLS  `json:"tls,omitempty"`        // kinds https, tls, grpc and smtp
+	GRPC       *HealthGRPC `json:"grpc,omitempty"`       // kind grpc
+	UDP        *HealthUDP  `json:"udp,omitempty"`        // kind udp
+	DNS        *HealthDNS  `json:"dns,omitempty"`        // kind dns
+	SMTP       *HealthSMTP `json:"smtp,omitempty"`       // kind smtp
+	Exec       []string    `json:"exec,omitempty"`       // kind exec: a program on the director, and its arguments
 }
 
-// HealthHTTP is a request, and the answers that are good.
+// HealthHTTP is one request or several, and the answers that are good.
 type HealthHTTP struct {
-	Method string        `json:"method,omitempty"`
-	Path   string        `json:"path,omitempty"`
-	Host   string        `json:"host,omitempty"`   // empty: the backend's address and port
-	Status []StatusRange `json:"status,omitempty"` // that are good
-	Body   string        `json:"body,omitempty"`   // text that a good answer's body has in its first 64 KiB
+	HealthRequest
+	Version HTTPVersion `json:"version,omitempty"` // empty: 1.1
+	// Requests are several, all of which must be answered well. Those without a method, host or status have
+	// that of the section.
+	Requests []HealthRequest `json:"requests,omitempty"`
+}
+
+// HealthRequest is a request, and the answers that are good.
+type HealthRequest struct {
+	Method     string        `json:"method,omitempty"`
+	Path       string        `json:"path,omitempty"`
+	Host       string        `json:"host,omitempty"`        // empty: the backend's address and port
+	Status     []StatusRange `json:"status,omitempty"`      // that are good
+	Body       string        `json:"body,omitempty"`        // text that a good answer's body has in its first 64 KiB
+	BodyRegexp string        `json:"body-regexp,omitempty"` // RE2, that matches in them
+	Digest     Digest        `json:"digest,omitempty"`      // of a good answer's whole body, of at most 1 MiB
+}
+
+// All returns the requests that are sent.
+func (h *HealthHTTP) All() []HealthRequest {
+	if len(h.Requests) == 0 {
+		return []HealthRequest{h.HealthRequest}
+	}
+	return h.Requests
+}
+
+// HealthSMTP is a greeting, and what is asked for after it.
+type HealthSMTP struct {
+	Helo     string `json:"helo,omitempty"`     // the client's name; empty: its address
+	StartTLS bool   `json:"starttls,omitempty"` // TLS begins on the connection, and not before it
 }
 
 // HealthTLS is what a server's certificate must have.
@@ -87,6 +120,8 @@ const (
 	CheckDNS   CheckKind = "dns"   // a query is answered
 	CheckICMP  CheckKind = "icmp"  // an echo request is answered
 	CheckSCTP  CheckKind = "sctp"  // an INIT is answered by an INIT ACK; no association is made
+	CheckSMTP  CheckKind = "smtp"  // a mail server greets, and answers EHLO
+	CheckExec  CheckKind = "exec"  // a program ends with status 0
 
 	// CheckRedirect asks whether connections can be handed over to a backend. Configuration files
 	// cannot have it.
@@ -95,7 +130,7 @@ const (
 
 var checkKindNames = names[CheckKind]{kind: "kind", list: []name[CheckKind]{
 	{CheckNone, "none"}, {CheckTCP, "tcp"}, {CheckSYN, "syn"}, {CheckHTTP, "http"}, {CheckHTTPS, "https"},
-	{CheckTLS, "tls"}, {CheckGRPC, "grpc"}, {CheckUDP, "udp"}, {CheckDNS, "dns"}, {CheckICMP, "icmp"}, {CheckSCTP, "sctp"}}}
+	{CheckTLS, "tls"}, {CheckGRPC, "grpc"}, {CheckUDP, "udp"}, {CheckDNS, "dns"}, {CheckICMP, "icmp"}, {CheckSCTP, "sctp"}, {CheckSMTP, "smtp"}, {CheckExec, "exec"}}}
 
 // UnmarshalText reads the name; the error lists the known ones.
 func (k *CheckKind) UnmarshalText(text []byte) error { return checkKindNames.read(k, text) }
@@ -145,6 +180,55 @@ func (r *StatusRange) UnmarshalText(text []byte) error {
 	}
 	*r = StatusRange{uint16(f), uint16(l)}
 	return nil
+}
+
+// HTTPVersion is a version of HTTP.
+type HTTPVersion string
+
+// The versions of HTTP.
+const (
+	HTTP10 HTTPVersion = "1.0"
+	HTTP11 HTTPVersion = "1.1"
+	HTTP2  HTTPVersion = "2" // over TLS by ALPN, else by prior knowledge (RFC 9113, section 3.3)
+)
+
+var httpVersionNames = names[HTTPVersion]{kind: "version of HTTP", list: []name[HTTPVersion]{{HTTP10, "1.0"}, {HTTP11, "1.1"}, {HTTP2, "2"}}}
+
+// UnmarshalText reads the name; the error lists the known ones.
+func (v *HTTPVersion) UnmarshalText(text []byte) error { return httpVersionNames.read(v, text) }
+
+// Names returns all names.
+func (HTTPVersion) Names() []string { return httpVersionNames.texts() }
+
+// Digest is the hash of a body: sha256: or md5: and hexadecimal digits. Digits alone are a hash of their
+// length; those of MD5 are what keepalived's genhash prints.
+type Digest string
+
+// hashes are those that a digest may be of, and how many digits each has.
+var hashes = map[string]int{"md5": 32, "sha256": 64}
+
+// UnmarshalText reads a digest.
+func (d *Digest) UnmarshalText(text []byte) error {
+	hash, digits, named := strings.Cut(strings.ToLower(string(text)), ":")
+	if !named {
+		digits, hash = hash, ""
+		for name, length := range hashes {
+			if len(digits) == length {
+				hash = name
+			}
+		}
+	}
+	if _, err := hex.DecodeString(digits); err != nil || hashes[hash] == 0 || len(digits) != hashes[hash] {
+		return fmt.Errorf("%q is neither sha256: and 64 hexadecimal digits nor md5: and 32", text)
+	}
+	*d = Digest(hash + ":" + digits)
+	return nil
+}
+
+// Parts returns the hash's name and its digits.
+func (d Digest) Parts() (hash, digits string) {
+	hash, digits, _ = strings.Cut(string(d), ":")
+	return hash, digits
 }
 
 // Payload is the bytes of a datagram, written as text, or as hex: and hexadecimal digits.
@@ -253,6 +337,9 @@ func (s *Service) TooFew(up, down int) bool {
 
 // ProbePort returns the port of a backend that checks are sent to, 0: none is known.
 func (s *Service) ProbePort(b *Backend) uint16 {
+	if b.Check != nil && b.Check.Port != 0 {
+		return b.Check.Port
+	}
 	if s.Health.Port != 0 {
 		return s.Health.Port
 	}
@@ -261,25 +348,40 @@ func (s *Service) ProbePort(b *Backend) uint16 {
 
 // ProbeAddress returns where a backend is checked.
 func (s *Service) ProbeAddress(b *Backend) netip.AddrPort {
-	return netip.AddrPortFrom(b.Address, s.ProbePort(b))
+	address := b.Address
+	if b.checkedElsewhere() {
+		address = b.ProbedAt()
+	}
+	return netip.AddrPortFrom(address, s.ProbePort(b))
 }
+
+// ProbedAt returns the address at which the backend is probed if that is not its own; invalid: it is.
+func (b *Backend) ProbedAt() netip.Addr {
+	if b.Check == nil {
+		return netip.Addr{}
+	}
+	return b.Check.Address
+}
+
+// checkedElsewhere reports whether probes of the backend go to an address that is not its own.
+func (b *Backend) checkedElsewhere() bool { return b.ProbedAt().IsValid() }
 
 // ChecksVIP reports whether probes of a backend go to the VIP, by the way that the service's own
 // packets take to it. In nat no backend has the VIP, and a packet of no service gets no further
 // than an agent.
 func (s *Service) ChecksVIP(b *Backend) bool {
 	mode := b.ModeIn(*s)
-	if b.Host.IsValid() {
+	if b.Host.IsValid() || b.checkedElsewhere() {
 		return false // the pod has its address, and knows nothing of the VIP
 	}
 	return s.Health.To != CheckAddress && (mode == L2DSR || mode == IPIP || mode == GUE) &&
 		s.Health.Over(s.Protocol) == s.Protocol && s.Port.Contains(s.ProbePort(b))
 }
 
-// Over is the protocol of the probes for a service of this protocol; zero: ICMP.
+// Over is the protocol of the probes for a service of this protocol; zero: ICMP, or a program's own.
 func (h *HealthCheck) Over(service Protocol) Protocol {
 	switch h.Kind {
-	case CheckICMP:
+	case CheckICMP, CheckExec:
 		return 0
 	case CheckDNS:
 		if service == TCP {
@@ -328,11 +430,29 @@ func (h *HealthHTTP) withDefaults() *HealthHTTP {
 	if h != nil {
 		out = *h
 	}
-	out.Method, out.Path = cmp.Or(out.Method, "GET"), cmp.Or(out.Path, "/")
-	if len(out.Status) == 0 {
-		out.Status = []StatusRange{{200, 299}}
+	// No default for the version: other directors of the group may be of a weir that does not know the key.
+	if len(out.Requests) == 0 {
+		out.HealthRequest = out.HealthRequest.withDefaults()
+		return &out
+	}
+	out.Requests = slices.Clone(out.Requests)
+	for i := range out.Requests {
+		r := &out.Requests[i]
+		r.Method, r.Host = cmp.Or(r.Method, out.Method), cmp.Or(r.Host, out.Host)
+		if len(r.Status) == 0 {
+			r.Status = out.Status
+		}
+		*r = r.withDefaults()
 	}
 	return &out
+}
+
+func (r HealthRequest) withDefaults() HealthRequest {
+	r.Method, r.Path = cmp.Or(r.Method, "GET"), cmp.Or(r.Path, "/")
+	if len(r.Status) == 0 {
+		r.Status = []StatusRange{{200, 299}}
+	}
+	return r
 }
 
 func (h *HealthDNS) withDefaults() *HealthDNS {
@@ -354,6 +474,7 @@ const (
 	maxHealthInterval = Duration(time.Hour)
 	minHealthTimeout  = Duration(time.Millisecond)
 	maxHealthTimeout  = Duration(time.Minute)
+	maxStartDelay     = Duration(time.Hour)
 	minSlowStart      = Duration(time.Second)
 	maxSlowStart      = Duration(time.Hour)
 	minPassivePace    = Duration(time.Second)
@@ -361,13 +482,19 @@ const (
 	maxPassiveRate    = 1_000_000
 	maxHealthCount    = 100
 	maxHealthText     = 1024 // bytes of what is sent, or looked for
+	maxHealthRequests = 16
 )
 
-// healthValidation is the validation of one service's check.
+// httpMethods are those of RFC 9110, section 9, and of RFC 5789.
+var httpMethods = []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT"}
+
+// healthValidation is the validation of one service's check, or of a named one.
 type healthValidation struct {
 	*validation
-	service *Service
+	check   *HealthCheck
+	service *Service // nil: it is a named check
 	index   int
+	named   string // the path of a named check
 }
 
 func (v *validation) health(i int) {
@@ -375,41 +502,70 @@ func (v *validation) health(i int) {
 	if s.Health == nil {
 		return
 	}
-	h := healthValidation{v, s, i}
-	h.counts()
-	h.sections()
-	if !slices.ContainsFunc(checkKindNames.list, func(n name[CheckKind]) bool { return n.value == s.Health.Kind }) {
-		h.add("kind", "%q is not a kind of check", string(s.Health.Kind))
+	h := healthValidation{validation: v, check: s.Health, service: s, index: i}
+	switch {
+	case s.Health.Check != "":
+		h.unresolved()
+		return
+	case v.wrongChecks[v.config.NamedBy[i]]:
 		return
 	}
-	if s.Checked() && s.Health.Kind != CheckICMP {
-		h.port()
+	if h.itself() {
+		h.inService()
 	}
-	h.sctp()
+}
+
+// itself checks what is wrong whatever the service is, and returns whether the kind is known.
+func (h healthValidation) itself() bool {
+	h.counts()
+	h.sections()
+	if !slices.ContainsFunc(checkKindNames.list, func(n name[CheckKind]) bool { return n.value == h.check.Kind }) {
+		h.add("kind", "%q is not a kind of check", string(h.check.Kind))
+		return false
+	}
 	h.http()
 	h.tls()
 	h.texts()
 	h.dns()
+	h.smtp()
+	h.exec()
+	return true
 }
 
-func (h healthValidation) path(field string) string { return servicePath(h.index, "health."+field) }
+// inService checks what is wrong for the service.
+func (h healthValidation) inService() {
+	if h.check.SlowStart != 0 && h.service.Checked() {
+		h.shared("slow-start")
+	}
+	h.passiveInService()
+	if h.service.Checked() && h.check.Kind != CheckICMP && h.check.Kind != CheckExec {
+		h.port()
+	}
+	h.sctp()
+	h.execInSet()
+}
+
+func (h healthValidation) path(field string) string {
+	if h.service == nil {
+		return h.named + "." + field
+	}
+	return servicePath(h.index, "health."+field)
+}
 
 func (h healthValidation) add(field, format string, args ...any) {
 	h.errs.add(h.path(field), format, args...)
 }
 
 func (h healthValidation) counts() {
-	c := h.service.Health
+	c := h.check
 	h.duration("interval", c.Interval, minHealthInterval, maxHealthInterval)
 	h.duration("timeout", c.Timeout, minHealthTimeout, maxHealthTimeout)
 	if c.Jitter < 0 || c.Jitter > c.Interval/2 {
-		h.add("jitter", "%v is more than half of the interval, %v", c.Jitter, c.Interval)
+		h.errs.addWithOther(h.path("jitter"), h.path("interval"), "%v is more than half of the interval, %v", c.Jitter, c.Interval)
 	}
+	h.duration("start-delay", c.StartDelay, 0, maxStartDelay)
 	if c.SlowStart != 0 {
 		h.duration("slow-start", c.SlowStart, minSlowStart, maxSlowStart)
-	}
-	if c.SlowStart != 0 && h.service.Checked() {
-		h.shared("slow-start")
 	}
 	h.passive()
 	h.limit(h.path("rise"), uint64(c.Rise), 1, maxHealthCount)
@@ -439,9 +595,8 @@ func (h healthValidation) shared(field string) {
 	}
 }
 
-// passive also refuses what no agent would report: agents report through etcd, and only for gue.
 func (h healthValidation) passive() {
-	p := h.service.Health.Passive
+	p := h.check.Passive
 	if p == nil {
 		return
 	}
@@ -454,6 +609,13 @@ func (h healthValidation) passive() {
 		h.add("passive.floor", "%d is out of range 1 to 99", p.Floor)
 	}
 	h.duration("passive.pace", p.Pace, minPassivePace, maxPassivePace)
+}
+
+// passiveInService refuses what no agent would report: agents report through etcd, and only for gue.
+func (h healthValidation) passiveInService() {
+	if h.check.Passive == nil {
+		return
+	}
 	switch d := &h.config.Director; {
 	case !h.service.Checked():
 	case h.service.PacketMode() != GUE:
@@ -468,17 +630,19 @@ func (h healthValidation) passive() {
 // sections refuses keys of another kind of check: they are a mistake. A check that is switched off
 // may have any keys.
 func (h healthValidation) sections() {
-	c := h.service.Health
+	c := h.check
 	for _, section := range []struct {
 		name  string
 		given bool
 		of    []CheckKind
 	}{
 		{"http", c.HTTP != nil, []CheckKind{CheckHTTP, CheckHTTPS}},
-		{"tls", c.TLS != nil, []CheckKind{CheckHTTPS, CheckTLS, CheckGRPC}},
+		{"tls", c.TLS != nil, []CheckKind{CheckHTTPS, CheckTLS, CheckGRPC, CheckSMTP}},
 		{"grpc", c.GRPC != nil, []CheckKind{CheckGRPC}},
 		{"udp", c.UDP != nil, []CheckKind{CheckUDP}},
 		{"dns", c.DNS != nil, []CheckKind{CheckDNS}},
+		{"smtp", c.SMTP != nil, []CheckKind{CheckSMTP}},
+		{"exec", len(c.Exec) > 0, []CheckKind{CheckExec}},
 	} {
 		if !section.given || c.Kind == CheckNone || slices.Contains(section.of, c.Kind) {
 			continue
@@ -506,41 +670,96 @@ func (h healthValidation) port() {
 
 // sctp checks that a check of SCTP is of a service of SCTP.
 func (h healthValidation) sctp() {
-	s := h.service
-	if s.Health.Kind == CheckSCTP && s.Protocol != SCTP {
+	if h.check.Kind == CheckSCTP && h.service.Protocol != SCTP {
 		h.errs.addWithOther(h.path("kind"), servicePath(h.index, "protocol"), "sctp is for services of protocol sctp")
 	}
 }
 
 func (h healthValidation) http() {
-	c := h.service.Health.HTTP
+	c := h.check.HTTP
 	if c == nil {
 		return
 	}
-	switch c.Method {
-	case "GET", "HEAD", "OPTIONS", "":
-	default:
-		h.add("http.method", "%q is not GET, HEAD or OPTIONS", c.Method)
+	if c.Version != "" && !slices.ContainsFunc(httpVersionNames.list, func(n name[HTTPVersion]) bool { return n.value == c.Version }) {
+		h.add("http.version", "%q is not a version of HTTP", string(c.Version))
+	}
+	h.request("http", &c.HealthRequest)
+	if len(c.Requests) > maxHealthRequests {
+		h.add("http.requests", "has %d requests, more than %d", len(c.Requests), maxHealthRequests)
+	}
+	for i := range c.Requests {
+		h.request(fmt.Sprintf("http.requests[%d]", i), &c.Requests[i])
+	}
+	if len(c.Requests) == 0 {
+		return
+	}
+	for _, own := range []struct {
+		name  string
+		given bool
+	}{{"path", c.Path != ""}, {"body", c.Body != ""}, {"body-regexp", c.BodyRegexp != ""}, {"digest", c.Digest != ""}} {
+		if own.given {
+			h.errs.addWithOther(h.path("http."+own.name), h.path("http.requests"), "is of one request, and http.requests has several: give it in each of them")
+		}
+	}
+}
+
+// request checks one request.
+func (h healthValidation) request(at string, c *HealthRequest) {
+	if c.Method != "" && !slices.Contains(httpMethods, c.Method) {
+		h.add(at+".method", "%q is not one of %s", c.Method, strings.Join(httpMethods, ", "))
 	}
 	if c.Path != "" && (c.Path[0] != '/' || notGraphic(c.Path)) {
-		h.add("http.path", "%q does not begin with / or has white space in it", c.Path)
+		h.add(at+".path", "%q does not begin with / or has white space in it", c.Path)
 	}
 	if notGraphic(c.Host) || strings.ContainsAny(c.Host, "/@?#") {
-		h.add("http.host", "%q is not a name, with or without a port", c.Host)
+		h.add(at+".host", "%q is not a name, with or without a port", c.Host)
 	}
 	for n, r := range c.Status {
 		if r.First < 100 || r.Last > 599 || r.Last < r.First {
-			h.add("http.status", "%d to %d, the range number %d, are not HTTP status codes", r.First, r.Last, n+1)
+			h.add(at+".status", "%d to %d, the range number %d, are not HTTP status codes", r.First, r.Last, n+1)
 		}
 	}
-	if c.Body != "" && c.Method == "HEAD" {
-		h.errs.addWithOther(h.path("http.body"), h.path("http.method"), "cannot be looked for: an answer to HEAD has no body")
+	if c.Method == "CONNECT" && c.Path != "" && c.Path != "/" {
+		h.errs.addWithOther(h.path(at+".path"), h.path(at+".method"), "is not sent: CONNECT names a host and a port alone, those of http.host")
+	}
+	for _, looked := range []struct {
+		name  string
+		given bool
+	}{{"body", c.Body != ""}, {"body-regexp", c.BodyRegexp != ""}, {"digest", c.Digest != ""}} {
+		if looked.given && (c.Method == "HEAD" || c.Method == "CONNECT") {
+			h.errs.addWithOther(h.path(at+"."+looked.name), h.path(at+".method"), "cannot be looked for: an answer to %s has no body", c.Method)
+		}
+	}
+	if _, err := regexp.Compile(c.BodyRegexp); err != nil {
+		h.add(at+".body-regexp", "%v", err)
+	}
+	if c.Digest != "" {
+		if read := new(Digest); read.UnmarshalText([]byte(c.Digest)) != nil {
+			h.add(at+".digest", "%v", read.UnmarshalText([]byte(c.Digest)))
+		}
+	}
+	for _, text := range []struct{ name, text string }{{"path", c.Path}, {"host", c.Host}, {"body", c.Body}, {"body-regexp", c.BodyRegexp}} {
+		h.text(at+"."+text.name, len(text.text))
+	}
+}
+
+func (h healthValidation) smtp() {
+	c := h.check
+	if c.SMTP == nil {
+		return
+	}
+	if notGraphic(c.SMTP.Helo) {
+		h.add("smtp.helo", "%q is not a name", c.SMTP.Helo)
+	}
+	h.text("smtp.helo", len(c.SMTP.Helo))
+	if c.SMTP.StartTLS && c.TLS == nil {
+		h.errs.addWithOther(h.path("tls"), h.path("smtp.starttls"), "is required with smtp.starttls: the certificate's name (tls: {name: mail.example.org}), or tls.skip-verify: true")
 	}
 }
 
 // tls checks that a certificate can be verified: hardly any can be by an address alone.
 func (h healthValidation) tls() {
-	c := h.service.Health
+	c := h.check
 	if t := c.TLS; t != nil {
 		if notGraphic(t.Name) || strings.ContainsAny(t.Name, "/@?#*") {
 			h.add("tls.name", "%q is not a name", t.Name)
@@ -552,21 +771,38 @@ func (h healthValidation) tls() {
 			h.add("tls.ca", "%s", problem)
 		}
 	}
-	needs := c.Kind == CheckTLS || c.Kind == CheckHTTPS || c.Kind == CheckGRPC && c.TLS != nil
-	if needs && c.ServerName() == "" && (c.TLS == nil || !c.TLS.SkipVerify) {
+	needs := c.Kind == CheckTLS || c.Kind == CheckHTTPS || (c.Kind == CheckGRPC || c.Kind == CheckSMTP) && c.TLS != nil
+	if !needs || c.TLS != nil && c.TLS.SkipVerify {
+		return
+	}
+	nameless := c.ServerName() == ""
+	if c.HTTP != nil {
+		nameless = slices.ContainsFunc(c.HTTP.All(), func(r HealthRequest) bool { return c.ServerNameFor(r.Host) == "" })
+	}
+	if nameless {
 		h.add("tls.name", "is required: the name that the certificate has to be for; or tls.skip-verify: true")
 	}
 }
 
 // ServerName returns the name that a server is asked for in a TLS handshake.
 func (c *HealthCheck) ServerName() string {
+	if c.HTTP == nil {
+		return c.ServerNameFor("")
+	}
+	return c.ServerNameFor(c.HTTP.Host)
+}
+
+// ServerNameFor returns the same before a request to a host.
+func (c *HealthCheck) ServerNameFor(host string) string {
 	if c.TLS != nil && c.TLS.Name != "" {
 		return c.TLS.Name
 	}
-	if c.HTTP == nil {
-		return ""
-	}
-	name, port, found := strings.Cut(c.HTTP.Host, ":")
+	return hostName(host)
+}
+
+// hostName is the name in what a request calls its host; empty: it is an IPv6 address.
+func hostName(host string) string {
+	name, port, found := strings.Cut(host, ":")
 	if found && strings.Contains(port, ":") {
 		return "" // an IPv6 address
 	}
@@ -599,28 +835,24 @@ func caProblem(text string) string {
 
 // texts bounds the texts that are sent to every backend, and looked for in its answers.
 func (h healthValidation) texts() {
-	c := h.service.Health
-	check := func(field string, length int) {
-		if length > maxHealthText {
-			h.add(field, "has %d bytes, more than %d", length, maxHealthText)
-		}
-	}
-	if c.HTTP != nil {
-		check("http.path", len(c.HTTP.Path))
-		check("http.host", len(c.HTTP.Host))
-		check("http.body", len(c.HTTP.Body))
-	}
+	c := h.check
 	if c.GRPC != nil {
-		check("grpc.service", len(c.GRPC.Service))
+		h.text("grpc.service", len(c.GRPC.Service))
 	}
 	if c.UDP != nil {
-		check("udp.send", len(c.UDP.Send))
-		check("udp.expect", len(c.UDP.Expect))
+		h.text("udp.send", len(c.UDP.Send))
+		h.text("udp.expect", len(c.UDP.Expect))
+	}
+}
+
+func (h healthValidation) text(field string, length int) {
+	if length > maxHealthText {
+		h.add(field, "has %d bytes, more than %d", length, maxHealthText)
 	}
 }
 
 func (h healthValidation) dns() {
-	c := h.service.Health
+	c := h.check
 	switch {
 	case c.DNS == nil && c.Kind == CheckDNS:
 		h.add("dns", "is required: a name that the server answers for (dns: {name: example.org})")

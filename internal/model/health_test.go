@@ -37,10 +37,10 @@ func TestServerName(t *testing.T) {
 		want string
 	}{
 		{model.HealthCheck{}, ""},
-		{model.HealthCheck{TLS: &model.HealthTLS{Name: "a.example"}, HTTP: &model.HealthHTTP{Host: "b.example"}}, "a.example"},
-		{model.HealthCheck{TLS: &model.HealthTLS{}, HTTP: &model.HealthHTTP{Host: "b.example"}}, "b.example"},
-		{model.HealthCheck{HTTP: &model.HealthHTTP{Host: "b.example:8443"}}, "b.example"},
-		{model.HealthCheck{HTTP: &model.HealthHTTP{Host: "[2001:db8::1]:8443"}}, ""},
+		{model.HealthCheck{TLS: &model.HealthTLS{Name: "a.example"}, HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Host: "b.example"}}}, "a.example"},
+		{model.HealthCheck{TLS: &model.HealthTLS{}, HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Host: "b.example"}}}, "b.example"},
+		{model.HealthCheck{HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Host: "b.example:8443"}}}, "b.example"},
+		{model.HealthCheck{HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Host: "[2001:db8::1]:8443"}}}, ""},
 	} {
 		if got := test.how.ServerName(); got != test.want {
 			t.Errorf("%+v asks for %q, want %q", test.how, got, test.want)
@@ -51,18 +51,18 @@ func TestServerName(t *testing.T) {
 // Two services may have one check, as an anchor in a file: defaults that are set in one
 // must not be seen in a configuration that somebody reads.
 func TestDefaultsOfChecksAreNotShared(t *testing.T) {
-	shared := &model.HealthCheck{Kind: model.CheckHTTP, HTTP: &model.HealthHTTP{Path: "/x"}}
+	shared := &model.HealthCheck{Kind: model.CheckHTTP, HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Path: "/x"}}}
 	c := config()
 	c.Services[0].Health, c.Services[1].Health = shared, shared
 	c.SetDefaults()
-	if diff := cmp.Diff(&model.HealthCheck{Kind: model.CheckHTTP, HTTP: &model.HealthHTTP{Path: "/x"}}, shared); diff != "" {
+	if diff := cmp.Diff(&model.HealthCheck{Kind: model.CheckHTTP, HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Path: "/x"}}}, shared); diff != "" {
 		t.Errorf("setting defaults has changed what was given (-given +now):\n%s", diff)
 	}
 	percent := uint8(model.DefaultHealthPanic)
 	want := &model.HealthCheck{
 		Kind: model.CheckHTTP, Interval: model.Duration(time.Second), Jitter: model.Duration(100 * time.Millisecond),
 		Timeout: model.Duration(time.Second), Rise: 2, Fall: 3, Panic: &percent,
-		HTTP: &model.HealthHTTP{Method: "GET", Path: "/x", Status: []model.StatusRange{{First: 200, Last: 299}}},
+		HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Method: "GET", Path: "/x", Status: []model.StatusRange{{First: 200, Last: 299}}}},
 	}
 	if diff := cmp.Diff(want, c.Services[1].Health); diff != "" {
 		t.Errorf("the defaults are not as wanted (-want +got):\n%s", diff)

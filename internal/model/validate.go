@@ -82,6 +82,8 @@ type validation struct {
 	errs   FieldErrors
 	inside *OwnInside // see ownInside
 
+	wrongChecks map[string]bool // named ones with something wrong
+
 	elsewhere bool // what is checked is in another text than the configuration
 }
 

@@ -43,6 +43,7 @@ func (c *Config) Warnings(roles Roles) (errs FieldErrors) {
 		}
 		c.warnOfSegments(&errs)
 	}
+	c.warnOfChecks(&errs)
 	for i := range c.Services {
 		s := &c.Services[i]
 		if s.Ownerless() {

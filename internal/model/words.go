@@ -33,7 +33,8 @@ var otherWords = map[string]map[string]string{
 	"protocol": {"http": "tcp", "https": "tcp", "tls": "tcp", "terminated-https": "tcp", "quic": "udp", "http3": "udp"},
 	"kind": {
 		"tcp-check": "tcp", "connect": "tcp", "l4": "tcp", "http-get": "http", "httpchk": "http", "ssl-get": "https",
-		"ssl": "tls", "tls-hello": "tls", "ssl-hello": "tls", "smtp": "tcp", "smtp-check": "tcp", "mysql-check": "tcp", "pgsql-check": "tcp", "redis-check": "tcp", "udp-check": "udp", "udp-connect": "udp", "dns-check": "dns", "ping": "icmp", "ping-check": "icmp",
+		"ssl": "tls", "tls-hello": "tls", "ssl-hello": "tls", "smtp-check": "smtp", "mysql-check": "tcp", "pgsql-check": "tcp", "redis-check": "tcp", "udp-check": "udp", "udp-connect": "udp", "dns-check": "dns", "ping": "icmp", "ping-check": "icmp",
+		"misc-check": "exec", "external-check": "exec", "script": "exec", "command": "exec",
 	},
 	"xdp mode": {"skb": "generic", "xdpgeneric": "generic", "drv": "native", "driver": "native", "xdpdrv": "native"},
 	"role":     {"ro": "read", "viewer": "read", "rw": "write", "editor": "write"},
@@ -53,20 +54,22 @@ var otherWords = map[string]map[string]string{
 		"endpoints": "backends", "members": "backends", "pool": "backends", "real-server": "backends", "real-servers": "backends", "reals": "backends", "server": "backends", "servers": "backends",
 	},
 	"Backend": {
+		"monitor-address": "check", "monitor-port": "check", "connect-ip": "check", "connect-port": "check",
 		"ip": "address", "addr": "address", "rip": "address", "server": "address", "real-server": "address",
 		"protocol-port": "port", "status": "state", "admin-state-up": "state", "node": "host", "forwarding": "mode", "hwaddr": "mac",
 	},
 	"HealthCheck": {
 		"type": "kind", "delay": "interval", "delay-loop": "interval", "inter": "interval", "period": "interval", "connect-timeout": "timeout",
 		"max-retries": "rise", "healthy-threshold": "rise", "up": "rise", "down": "fall", "retries": "fall", "nb-get-retry": "fall", "nb-sock-retry": "fall", "max-retries-down": "fall", "retry": "fall", "unhealthy-threshold": "fall",
-		"slowstart": "slow-start", "connect-port": "port", "http-get": "http",
+		"slowstart": "slow-start", "warmup": "start-delay", "connect-port": "port", "http-get": "http", "smtp-check": "smtp", "misc-path": "exec", "misc-check": "exec", "command": "exec", "script": "exec",
 	},
 	"HealthHTTP": {
 		"url": "path", "uri": "path", "url-path": "path", "http-method": "method", "domain-name": "host", "virtualhost": "host",
-		"status-code": "status", "expected-codes": "status",
+		"status-code": "status", "expected-codes": "status", "regex": "body-regexp", "rstring": "body-regexp", "http-protocol": "version", "http-version": "version",
 	},
-	"Hook": {"command": "exec", "script": "exec", "program": "exec", "uri": "url"},
-	"BGP":  {"as": "asn", "my-asn": "asn", "myasn": "asn", "local-as": "asn", "local-asn": "asn", "routerid": "router-id", "peer": "neighbors", "peers": "neighbors"},
+	"BackendCheck": {"connect-ip": "address", "monitor-address": "address", "addr": "address", "connect-port": "port", "monitor-port": "port"},
+	"Hook":         {"command": "exec", "script": "exec", "program": "exec", "uri": "url"},
+	"BGP":          {"as": "asn", "my-asn": "asn", "myasn": "asn", "local-as": "asn", "local-asn": "asn", "routerid": "router-id", "peer": "neighbors", "peers": "neighbors"},
 	"BGPNeighbor": {
 		"peer-address": "address", "peeraddress": "address", "peer-asn": "asn", "peerasn": "asn", "remote-as": "asn", "peer-port": "port", "peerport": "port",
 		"source-address": "source", "sourceaddress": "source", "password": "password-file", "holdtime": "hold-time", "timers": "hold-time", "keepalivetime": "keepalive",
@@ -90,7 +93,7 @@ var absentWords = map[string]map[string]string{
 		"tcp/udp": bothProtocols, "udp/tcp": bothProtocols, "tcp-udp": bothProtocols, "tcpudp": bothProtocols, "tcp,udp": bothProtocols, "tcp+udp": bothProtocols, "both": bothProtocols, "any": bothProtocols, "all": bothProtocols,
 		"dccp": noOtherProtocol, "gre": noOtherProtocol, "esp": noOtherProtocol, "ip": noOtherProtocol,
 	},
-	"kind": {"misc-check": noScripts, "external-check": noScripts, "script": noScripts, "exec": noScripts, "file-check": noScripts, "bfd-check": "weir has no BFD with backends; use icmp"},
+	"kind": {"file-check": "weir reads no files as checks; use kind: exec with a program that reads it", "bfd-check": "weir has no BFD with backends; use icmp"},
 
 	"Config": {
 		"vrrp": noVRRP, "vrrp-instance": noVRRP, "vrrp-instances": noVRRP, "vrrp-sync-group": noVRRP, "vrrp-script": noVRRP, "vrrp-track-process": noVRRP,
@@ -118,14 +121,14 @@ var absentWords = map[string]map[string]string{
 		"http-get":    "checks have keys of their own; use health: {kind: http}",
 		"ssl-get":     "checks have keys of their own; use health: {kind: https}",
 		"tcp-check":   "checks have keys of their own; use health: {kind: tcp}",
-		"misc-check":  noScripts,
+		"misc-check":  "checks have keys of their own; use health: {kind: exec}",
 		"send-proxy":  noProxyProtocol,
 		"certificate": noTLS, "certificates": noTLS, "ssl": noTLS, "tls": noTLS,
 		"acl": noHTTP, "http-request": noHTTP, "cookie": noHTTP, "rules": noHTTP,
 	},
 	"Backend": {
 		"http-get": checksOfService, "ssl-get": checksOfService, "tcp-check": checksOfService, "misc-check": checksOfService, "smtp-check": checksOfService, "dns-check": checksOfService, "udp-check": checksOfService, "ping-check": checksOfService, "file-check": checksOfService,
-		"check": checksOfService, "health": checksOfService, "inter": checksOfService, "rise": checksOfService, "fall": checksOfService, "max-fails": checksOfService, "fail-timeout": checksOfService, "slowstart": checksOfService, "slow-start": checksOfService,
+		"health": checksOfService, "inter": checksOfService, "rise": checksOfService, "fall": checksOfService, "max-fails": checksOfService, "fail-timeout": checksOfService, "slowstart": checksOfService, "slow-start": checksOfService,
 		"delay-loop": checksOfService, "retry": checksOfService, "connect-timeout": checksOfService, "virtualhost": checksOfService,
 		"inhibit-on-failure": "connections of a backend whose checks fail go on for a while in any case; use suspect, a key of the file",
 		"notify-up":          "weir runs no scripts for backends; use weir events --follow", "notify-down": "weir runs no scripts for backends; use weir events --follow",
@@ -134,8 +137,8 @@ var absentWords = map[string]map[string]string{
 		"tun-type": "use mode: ipip or gue", "tun-port": "gue has one port for all; leave it out", "gatewaying": "use mode: l2dsr", "ipip": "use mode: ipip", "masquerading": "use mode: nat",
 	},
 	"HealthCheck": {
-		"misc-path": noScripts, "misc-check": noScripts, "delay-before-retry": "weir tries again after the interval; use interval", "warmup": "weir spreads checks by itself; use jitter",
-		"ssl-get": "use kind: https", "tcp-check": "use kind: tcp", "digest": "weir looks for a text; use http.body",
+		"delay-before-retry": "weir tries again after the interval; use interval",
+		"ssl-get":            "use kind: https", "tcp-check": "use kind: tcp", "digest": "it is of a request; use http.digest",
 	},
 }
 
@@ -144,19 +147,29 @@ const (
 	noVRRP            = "weir has no VRRP, because all directors forward at the same time; use bgp, or director.neighbor where there is no router"
 	noGlobal          = "weir has no section for all the others; use the keys of this level"
 	ofServices        = "backends are of a service; use the key backends in services"
-	noScripts         = "weir runs no programs as checks; use kind http, grpc or udp, or let a program set a backend's state by weir drain and weir undrain"
 	noHTTP            = "weir forwards packets and does not read HTTP; use a proxy as backend for this"
 	noTLS             = "weir forwards packets and does not end TLS; use the backends' certificates"
 	noProxyProtocol   = "backends see clients' addresses in all modes but full NAT; leave it out"
 	noConnectionLimit = "weir refuses no connections for their number; use policy least-conn, and limits of the servers"
-	checksOfService   = "checks are the same for all backends of a service; use health in the service"
+	checksOfService   = "checks are the same for all backends of a service but for where they go; use health in the service, and check: {address, port} here"
 	bothProtocols     = "a service has one protocol; use two services, of tcp and of udp, with the same vip, port and backends"
 	noOtherProtocol   = "weir forwards TCP, UDP and SCTP; use a router for other protocols"
 )
 
 // Instead returns why weir has nothing that has the meaning of a text in another balancer, and what to
 // use; empty: it has, or the word is not known. The kind is that of Meant.
-func Instead(kind, text string) string { return absentWords[kind][asOtherWord(text)] }
+func Instead(kind, text string) string { return absentWords[ofType(kind)][asOtherWord(text)] }
+
+// ofType returns the type whose words a type has.
+func ofType(kind string) string {
+	switch kind {
+	case "HealthRequest":
+		return "HealthHTTP"
+	case "NamedCheck":
+		return "HealthCheck"
+	}
+	return kind
+}
 
 func asOtherWord(text string) string {
 	return strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(text))
@@ -166,7 +179,7 @@ func asOtherWord(text string) string {
 // the text in another balancer, or the one that is misspelt. The kind is that of a name, or the name of
 // the type that the text is a key of.
 func Meant(kind, text string, known iter.Seq[string]) string {
-	text = asOtherWord(text)
+	kind, text = ofType(kind), asOtherWord(text)
 	if ours, is := otherWords[kind][text]; is {
 		return ours
 	}

@@ -118,7 +118,7 @@ func knownWords(t *testing.T) map[string][]string {
 		kind, list := n.words()
 		known[kind] = list
 	}
-	for _, of := range []any{Config{}, Director{}, Service{}, Backend{}, HealthCheck{}, HealthHTTP{}, Hook{}, BGP{}, BGPNeighbor{}} {
+	for _, of := range []any{Config{}, Director{}, Service{}, Backend{}, BackendCheck{}, HealthCheck{}, HealthHTTP{}, Hook{}, BGP{}, BGPNeighbor{}} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
 			key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			known[reflect.TypeOf(of).Name()] = append(known[reflect.TypeOf(of).Name()], key)

@@ -55,6 +55,10 @@ var needs = []Need{
 	{Process: Run, value: cap.NET_BIND_SERVICE, For: "ports below 1024", neededBy: portNeededBy},
 	{Process: Run, value: cap.SYS_NICE, For: "real-time priority of weir bfd", neededBy: bfdNeededBy, Optional: true, handedOn: true},
 	{Process: Run, value: cap.IPC_LOCK, For: "keeping weir bfd's memory from being paged out", neededBy: bfdNeededBy, Optional: true, handedOn: true},
+	{Process: Run, value: cap.SETUID, For: anotherUser, neededBy: anotherUserNeededBy, ifNeeded: true, Optional: true},
+	{Process: Run, value: cap.SETGID, For: anotherUser, neededBy: anotherUserNeededBy, ifNeeded: true, Optional: true},
+	{Process: Run, value: cap.KILL, For: anotherUser, neededBy: anotherUserNeededBy, ifNeeded: true, Optional: true},
+	{Process: Run, value: cap.SYS_RESOURCE, For: "limiting what programs of checks take that run as another user", neededBy: anotherUserNeededBy, ifNeeded: true, Optional: true},
 	{Process: Agent, value: cap.BPF, For: "programs and maps"},
 	{Process: Agent, value: cap.NET_ADMIN, For: "programs on interfaces, VIPs on lo, sysctls under /proc/sys/net"},
 	{Process: Agent, value: cap.PERFMON, For: "programs that compute with pointers, and read the kernel's sockets"},
@@ -169,6 +173,28 @@ func firstFreePort() uint16 {
 		return usual
 	}
 	return uint16(port)
+}
+
+// anotherUser is what the programs of checks need of a process of root's, or of one that is to run them as
+// another user: to become that user, and to end them.
+const anotherUser = "running and ending programs of checks as another user"
+
+// anotherUserNeededBy returns the key of checks that are programs, where these do not run as this process's
+// own user.
+func anotherUserNeededBy(c *model.Config) string {
+	e := c.Director.ExecChecks
+	if os.Geteuid() != 0 && (e == nil || e.User == "") {
+		return ""
+	}
+	if e != nil {
+		return "director.exec-checks"
+	}
+	for i := range c.Services {
+		if h := c.Services[i].Health; h != nil && h.Kind == model.CheckExec {
+			return fmt.Sprintf("services[%d].health.exec", i)
+		}
+	}
+	return ""
 }
 
 func bfdNeededBy(c *model.Config) string {

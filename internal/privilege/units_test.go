@@ -16,7 +16,7 @@ import (
 var units = map[string]privilege.Process{"weir.service": privilege.Run, "weir-agent.service": privilege.Agent, "weir-bfd.service": privilege.BFD}
 
 // Units give their processes the capabilities that these need for every configuration but one
-// with agent.namespaces, and no others; and systemd understands each line of them. weir bfd has a unit of
+// with agent.namespaces, or with programs of checks as another user than the unit's, and no others; and systemd understands each line of them. weir bfd has a unit of
 // its own, so weir run needs none to hand on.
 func TestUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -34,9 +34,9 @@ func TestUnits(t *testing.T) {
 				handedOn = append(handedOn, n.Capability)
 			}
 		}
-		namespaces := model.Config{Agent: model.Agent{Namespaces: []string{"x"}}}
+		special := model.Config{Agent: model.Agent{Namespaces: []string{"x"}}, Director: model.Director{ExecChecks: &model.ExecChecks{User: "x"}}}
 		for _, n := range privilege.Needs(process) {
-			if n.NeededBy(&namespaces) != "agent.namespaces" && !slices.Contains(handedOn, n.Capability) {
+			if n.NeededBy(&special) == "" && !slices.Contains(handedOn, n.Capability) {
 				want = append(want, n.Capability)
 			}
 		}

@@ -103,6 +103,10 @@ func readMembers(at string, list []v1alpha1.LoadBalancerMember) (read []model.Ba
 		}
 		texts := []text{{"address", string(m.Address), &b.Address}, {"state", m.State, &b.State}, {"mac", m.MAC, &b.MAC},
 			{"vtep", string(ptr.Deref(m.VTEP, "")), &b.VTEP}, {"geneveOptions", m.GeneveOptions, &b.GeneveOptions}, {"host", string(ptr.Deref(m.Host, "")), &b.Host}}
+		if c := m.Check; c != nil {
+			b.Check = &model.BackendCheck{Port: uint16(c.Port)}
+			texts = append(texts, text{"check.address", string(ptr.Deref(c.Address, "")), &b.Check.Address})
+		}
 		if m.Segment != "" {
 			b.Segment = new(model.Segment)
 			texts = append(texts, text{"segment", string(m.Segment), b.Segment})
@@ -273,7 +277,7 @@ func (r *rules) member(s *model.Service, m *model.Backend, at, of string) {
 		for _, one := range []struct {
 			field   string
 			address netip.Addr
-		}{{".address", m.Address}, {".host", m.Host}} {
+		}{{".address", m.Address}, {".host", m.Host}, {".check.address", m.ProbedAt()}} {
 			if one.address.IsValid() && !g.mayReach(one.address, r.namespace, r.labels) {
 				r.refuse(NotAllowed, at+one.field, "DirectorGroup %s does not let namespace %s have members at %s outside of segments: its spec.members says which it may have", g.Of.Name, r.namespace, one.address)
 			}

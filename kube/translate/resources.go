@@ -294,12 +294,20 @@ func health(in string, h *v1alpha1.Health) (*model.HealthCheck, error) {
 	if h.Panic != nil {
 		check.Panic = new(uint8(min(max(*h.Panic, 0), 100)))
 	}
-	texts := []text{{"kind", h.Kind, &check.Kind}, {"to", h.To, &check.To}, {"interval", duration(h.Interval), &check.Interval}, {"timeout", duration(h.Timeout), &check.Timeout}}
+	texts := []text{{"kind", h.Kind, &check.Kind}, {"to", h.To, &check.To}, {"interval", duration(h.Interval), &check.Interval}, {"timeout", duration(h.Timeout), &check.Timeout}, {"startDelay", duration(h.StartDelay), &check.StartDelay}}
 	if t := h.HTTP; t != nil {
-		check.HTTP = &model.HealthHTTP{Method: t.Method, Path: t.Path, Host: t.Host, Body: t.Body, Status: make([]model.StatusRange, len(t.Status))}
-		for i, status := range t.Status {
-			texts = append(texts, text{fmt.Sprintf("http.status[%d]", i), status, &check.HTTP.Status[i]})
+		check.HTTP = &model.HealthHTTP{}
+		if len(t.Requests) > 0 {
+			check.HTTP.Requests = make([]model.HealthRequest, len(t.Requests))
 		}
+		texts = append(texts, text{"http.version", t.Version, &check.HTTP.Version})
+		texts = append(texts, request("http.", &t.HealthRequest, &check.HTTP.HealthRequest)...)
+		for i := range t.Requests {
+			texts = append(texts, request(fmt.Sprintf("http.requests[%d].", i), &t.Requests[i], &check.HTTP.Requests[i])...)
+		}
+	}
+	if t := h.SMTP; t != nil {
+		check.SMTP = &model.HealthSMTP{Helo: t.Helo, StartTLS: t.StartTLS}
 	}
 	if t := h.TLS; t != nil {
 		check.TLS = &model.HealthTLS{Name: t.Name, CA: t.CA, SkipVerify: t.SkipVerify}
@@ -324,6 +332,18 @@ func health(in string, h *v1alpha1.Health) (*model.HealthCheck, error) {
 	return check, refusedHealth(in, check)
 }
 
+// request gives a request what needs no reading, and returns what does.
+func request(in string, t *v1alpha1.HealthRequest, to *model.HealthRequest) (texts []text) {
+	*to = model.HealthRequest{Method: t.Method, Path: t.Path, Host: t.Host, Body: t.Body, BodyRegexp: t.BodyRegexp, Status: make([]model.StatusRange, len(t.Status))}
+	for i, status := range t.Status {
+		texts = append(texts, text{fmt.Sprintf("%sstatus[%d]", in, i), status, &to.Status[i]})
+	}
+	return append(texts, text{in + "digest", t.Digest, &to.Digest})
+}
+
+// healthKeys turns the keys of a director's file into those of resources.
+var healthKeys = strings.NewReplacer("body-regexp", "bodyRegexp", "skip-verify", "skipVerify", "starttls", "startTLS", "start-delay", "startDelay")
+
 // refusedHealth says what a director would refuse in a check of any service: things that no schema
 // can refuse, such as an invalid certificate.
 func refusedHealth(in string, h *model.HealthCheck) error {
@@ -341,7 +361,7 @@ func refusedHealth(in string, h *model.HealthCheck) error {
 	errors.As(c.Validate(), &errs)
 	for _, e := range errs {
 		if field, is := strings.CutPrefix(e.Path, "services[0].health."); is {
-			return fmt.Errorf("%s%s: %s", in, field, e.Problem)
+			return fmt.Errorf("%s%s: %s", in, healthKeys.Replace(field), e.Problem)
 		}
 	}
 	return nil

@@ -266,7 +266,7 @@ func HealthCheck(o Options, s *corev1.Service, protocol model.Protocol) *model.H
 		return nil
 	}
 	h := &model.HealthCheck{Kind: model.CheckHTTP, To: model.CheckAddress, Port: healthzPort,
-		Interval: model.Duration(2 * time.Second), HTTP: &model.HealthHTTP{Path: "/healthz"}}
+		Interval: model.Duration(2 * time.Second), HTTP: &model.HealthHTTP{HealthRequest: model.HealthRequest{Path: "/healthz"}}}
 	if s.Spec.HealthCheckNodePort != 0 {
 		h.Port = uint16(s.Spec.HealthCheckNodePort)
 	}

@@ -184,6 +184,10 @@ type LoadBalancerMember struct {
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 
+	// check is where it is probed, in place of where health says.
+	// +optional
+	Check *MemberCheck `json:"check,omitempty"`
+
 	// weight is its share of new connections; 0: it gets none.
 	// +optional
 	// +kubebuilder:default=100
@@ -237,6 +241,20 @@ type LoadBalancerMember struct {
 	// outside of segments one that the DirectorGroup has in members.
 	// +optional
 	Host *Address `json:"host,omitempty"`
+}
+
+// MemberCheck is where a member is probed.
+type MemberCheck struct {
+	// address is one that the DirectorGroup has in members; only for members outside of segments. None:
+	// by health.
+	// +optional
+	Address *Address `json:"address,omitempty"`
+
+	// port is the probed port; none: by health.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
 }
 
 // Segment is a tenant's network: none, vlan:ID, vlan:OUTER.INNER, vxlan:VNI or geneve:VNI.
