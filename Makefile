@@ -32,7 +32,7 @@ outside := GOWORK=off go
 deps_build    :=
 deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk redis-server postgresql etcd-server \
-                 frr bird2 gobgpd ovn-central ovn-host openvswitch-switch exabgp ngtcp2-client ngtcp2-server libusrsctp-dev clang-19 llvm-19 libbpf-dev linux-libc-dev python3-venv strace prometheus systemd
+                 frr bird2 gobgpd ovn-central ovn-host openvswitch-switch exabgp ngtcp2-client ngtcp2-server libusrsctp-dev clang-19 llvm-19 libbpf-dev linux-libc-dev python3-venv strace prometheus systemd python3-aiosmtpd
 deps_venv     := python3-venv
 deps_neutron  := mariadb-server-core mariadb-client-core
 deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19 libbpf-dev linux-libc-dev
